@@ -1,0 +1,1 @@
+//! Control flow, liveness and constants of BPF programs

@@ -1,0 +1,1 @@
+//! Memory-checking BPF interpreter

@@ -1,0 +1,1 @@
+//! The compile seam: Lir, lowering, register allocation

@@ -1,0 +1,2 @@
+//! The bpf command
+fn main() {}

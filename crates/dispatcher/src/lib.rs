@@ -1,0 +1,1 @@
+//! Direct jumps in place of indirect calls, updated live

@@ -1,0 +1,1 @@
+//! What a JIT hands over: code bytes, relocations, layout

@@ -1,0 +1,1 @@
+//! BPF map types

@@ -1,0 +1,1 @@
+//! BPF ELF objects: sections, maps, relocations, BTF

@@ -1,0 +1,1 @@
+//! Executable memory: many programs packed into huge pages, W^X

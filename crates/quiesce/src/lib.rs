@@ -1,0 +1,1 @@
+//! Run guards, execution slots, grace periods and cross-core barriers

@@ -1,0 +1,1 @@
+//! Engine, Object, Linker, Program: load BPF programs and run them

@@ -1,0 +1,1 @@
+//! Direct tail calls: poke sites as a typed state machine

@@ -1,0 +1,1 @@
+//! BPF verifier: abstract interpretation that makes Verified programs
