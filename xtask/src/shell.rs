@@ -1,0 +1,44 @@
+//! Running other programs: the repository root, command lines that are echoed, and which tools exist.
+
+use anyhow::{Context, bail};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// The root of the repository: the folder above this crate.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_path_buf()
+}
+
+/// A command that runs in the repository's root.
+pub(crate) fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(root());
+    command
+}
+
+/// `program arg arg…` as a person would type it.
+pub(crate) fn line(command: &Command) -> String {
+    let mut line = command.get_program().to_string_lossy().into_owned();
+    for arg in command.get_args() {
+        line.push(' ');
+        line.push_str(&arg.to_string_lossy());
+    }
+    line
+}
+
+/// Runs the command; an error names its command line.
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().with_context(|| format!("cannot run `{}`", line(command)))?;
+    if !status.success() {
+        bail!("`{}` failed: {status}", line(command));
+    }
+    Ok(())
+}
+
+/// The first of these programs that is on the PATH.
+pub(crate) fn first_available<'a>(programs: &[&'a str]) -> Option<&'a str> {
+    let path = std::env::var_os("PATH")?;
+    programs.iter().copied().find(|program| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+}
