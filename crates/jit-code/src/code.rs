@@ -1,0 +1,209 @@
+//! The unit of emitted code.
+
+use core::fmt;
+
+/// Instruction set of a [`Code`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Arch {
+    /// x86-64.
+    X64,
+    /// AArch64.
+    Arm64,
+}
+
+impl Arch {
+    /// The architecture this process runs on, if there is a backend for it.
+    pub const HOST: Option<Arch> = if cfg!(target_arch = "x86_64") {
+        Some(Arch::X64)
+    } else if cfg!(target_arch = "aarch64") {
+        Some(Arch::Arm64)
+    } else {
+        None
+    };
+}
+
+/// Something with an address that the emitter does not know: a helper, a map, a runtime routine. Its meaning is private to
+/// whoever compiled the code and resolves it at placement.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Symbol(pub u32);
+
+/// How an address is written into the code. `at` is [`Reloc::at`], `S` the symbol's address, `P` the address of `at`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RelocKind {
+    /// Four bytes: `S - (P + 4)`, the operand of `call rel32` or `jmp rel32`. Out of reach: a veneer.
+    X64Rel32,
+    /// Eight bytes: `S`, the operand of `movabs`.
+    X64Abs64,
+    /// The 26-bit word offset of `bl` or `b`: `(S - P) / 4`. Out of reach: a veneer (which may use x16).
+    Arm64Branch26,
+    /// Three consecutive words `movz x, #; movk x, #, lsl 16; movk x, #, lsl 32`: the low 48 bits of `S`.
+    Arm64Mov48,
+}
+
+/// A place in the code that depends on an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reloc {
+    /// Offset of the field in [`Code::bytes`].
+    pub at: u32,
+    /// How it is written.
+    pub kind: RelocKind,
+    /// Whose address.
+    pub symbol: Symbol,
+}
+
+/// "The code from this offset on, up to the next entry, was made from this instruction."
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PcEntry {
+    /// Offset in [`Code::bytes`].
+    pub code: u32,
+    /// Index of the source instruction.
+    pub insn: u32,
+}
+
+/// A live-patchable instruction never crosses an aligned word of this many bytes, so that one store replaces it.
+pub const PATCH_WORD: u32 = 8;
+
+/// One instruction that may be replaced, by one atomic store, while the code runs.
+///
+/// Only [`PatchSlot::new`] makes one, so a slot that crosses an aligned eight-byte word does not exist.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PatchSlot {
+    at: u32,
+    len: u8,
+}
+
+/// Why a place cannot be a patch slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PatchSlotError {
+    /// The offset asked for.
+    pub at: u32,
+}
+
+impl fmt::Display for PatchSlotError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a patch slot at offset {} would cross an aligned {PATCH_WORD}-byte word", self.at)
+    }
+}
+
+impl core::error::Error for PatchSlotError {}
+
+impl PatchSlot {
+    /// Length of a patchable instruction: x86-64 five bytes (`nop5`, `jmp rel32`), arm64 four (`nop`, `b`).
+    pub const fn len_on(arch: Arch) -> u32 {
+        match arch {
+            Arch::X64 => 5,
+            Arch::Arm64 => 4,
+        }
+    }
+
+    /// The slot at this offset of a [`Code`].
+    pub fn new(arch: Arch, at: u32) -> Result<PatchSlot, PatchSlotError> {
+        let len = Self::len_on(arch);
+        let aligned = match arch {
+            Arch::X64 => true,
+            Arch::Arm64 => at.is_multiple_of(4),
+        };
+        if aligned && at / PATCH_WORD == (at + len - 1) / PATCH_WORD {
+            Ok(PatchSlot { at, len: len as u8 })
+        } else {
+            Err(PatchSlotError { at })
+        }
+    }
+
+    /// Offset of the instruction in [`Code::bytes`].
+    pub fn at(self) -> u32 {
+        self.at
+    }
+
+    /// Its length in bytes.
+    pub fn len(self) -> u32 {
+        self.len.into()
+    }
+
+    /// Never: a slot has at least four bytes.
+    pub fn is_empty(self) -> bool {
+        false
+    }
+}
+
+/// Where a tail-call site finds its target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TailTarget {
+    /// Table and index are only known at run time: the site loads the entry.
+    Indirect,
+    /// Table and index are constants: the site is patched.
+    Direct {
+        /// The table.
+        table: Symbol,
+        /// The index, below the table's size.
+        index: u32,
+        /// `jmp out` (bypassed) or nop (open).
+        bypass: PatchSlot,
+        /// nop or `jmp program`.
+        target: PatchSlot,
+        /// Offset of the instruction after the site.
+        out: u32,
+    },
+}
+
+/// A `tail_call` in the code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TailCallSite {
+    /// Index of the source instruction.
+    pub insn: u32,
+    /// How it reaches its target.
+    pub target: TailTarget,
+}
+
+/// Emitted machine code, not yet placed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Code {
+    /// Architecture of `bytes`.
+    pub arch: Arch,
+    /// The code. Relocated fields hold zero displacements.
+    pub bytes: Vec<u8>,
+    /// Places that depend on an address, ascending by `at`.
+    pub relocs: Vec<Reloc>,
+    /// Entry offset of each subprogram; 0 is the main program's.
+    pub entries: Vec<u32>,
+    /// From code to source, ascending by `code`.
+    pub pc_map: Vec<PcEntry>,
+    /// Tail-call sites, in code order.
+    pub tail_calls: Vec<TailCallSite>,
+    /// Machine stack bytes one frame of each subprogram takes, return address included, callees excluded.
+    pub frame_bytes: Vec<u32>,
+}
+
+impl Code {
+    /// A code's base address is a multiple of this.
+    pub const ALIGN: usize = 16;
+
+    /// An empty code.
+    pub fn new(arch: Arch) -> Code {
+        Code {
+            arch,
+            bytes: Vec::new(),
+            relocs: Vec::new(),
+            entries: Vec::new(),
+            pc_map: Vec::new(),
+            tail_calls: Vec::new(),
+            frame_bytes: Vec::new(),
+        }
+    }
+
+    /// Empties it and keeps its memory, for the next program.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.relocs.clear();
+        self.entries.clear();
+        self.pc_map.clear();
+        self.tail_calls.clear();
+        self.frame_bytes.clear();
+    }
+
+    /// The source instruction that the code byte at `offset` was made from; `None` before the first.
+    pub fn insn_at(&self, offset: u32) -> Option<u32> {
+        let i = self.pc_map.partition_point(|e| e.code <= offset);
+        i.checked_sub(1).map(|i| self.pc_map[i].insn)
+    }
+}

@@ -1,0 +1,60 @@
+//! What the emitted code assumes of the CPU, and what it does against attacks through it.
+
+/// Optional instructions the emitter may use.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CpuFeatures {
+    /// x86-64: BMI2 (`shlx`, `shrx`, `sarx`, `rorx`).
+    pub bmi2: bool,
+    /// x86-64: MOVBE.
+    pub movbe: bool,
+    /// arm64: LSE atomics (`ldadd`, `swp`, `cas`, ...); without them load-exclusive / store-exclusive loops.
+    pub lse: bool,
+}
+
+impl CpuFeatures {
+    /// The least every host of the architecture has. Snapshots use it.
+    pub const BASELINE: CpuFeatures = CpuFeatures { bmi2: false, movbe: false, lse: false };
+    /// All of them.
+    pub const ALL: CpuFeatures = CpuFeatures { bmi2: true, movbe: true, lse: true };
+
+    /// What the CPU that runs this process has.
+    pub fn host() -> CpuFeatures {
+        imp::host()
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod imp {
+    pub(super) fn host() -> super::CpuFeatures {
+        super::CpuFeatures {
+            bmi2: std::arch::is_x86_feature_detected!("bmi2"),
+            movbe: std::arch::is_x86_feature_detected!("movbe"),
+            lse: false,
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod imp {
+    pub(super) fn host() -> super::CpuFeatures {
+        super::CpuFeatures { bmi2: false, movbe: false, lse: std::arch::is_aarch64_feature_detected!("lse") }
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod imp {
+    pub(super) fn host() -> super::CpuFeatures {
+        super::CpuFeatures::BASELINE
+    }
+}
+
+/// Hardening of emitted code: one setting for the JITs and the dispatcher.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Hardening {
+    /// x86-64: every indirect branch goes through a retpoline. No effect on arm64.
+    pub retpolines: bool,
+    /// Every place an indirect branch may land on starts with a landing pad: `endbr64`, `bti`.
+    pub landing_pads: bool,
+    /// arm64: return addresses are signed (`paciasp` / `autiasp`). No effect on x86-64.
+    pub return_signing: bool,
+}

@@ -1,0 +1,411 @@
+//! Short or long? Branch relaxation for both architectures.
+//!
+//! Problem: a branch's size depends on its distance, the distance on the sizes of the branches between. Approach: the
+//! emitter writes every branch in its *long* form (as reserved bytes) and registers it here; [`Layout::finish`] starts
+//! with all branches short, lengthens those that do not reach until nothing changes, and then moves the code together
+//! once. Sizes only grow, so it ends; the result is the least fixpoint, so it is as small as any.
+//!
+//! A patch slot may need padding so as not to cross an aligned eight-byte word. Distances are judged with every padding
+//! at its greatest, and the padding really needed is known only while moving: real distances are never longer than judged.
+//!
+//! Invariants: registration happens in code order; marks (labels, relocations, line entries) are offsets in the long
+//! form and ascend, so that moving them is one merge.
+
+use crate::code::{Arch, PATCH_WORD, PatchSlot};
+
+/// A place in the code, bound once.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Label(pub u32);
+
+/// How one kind of branch is encoded.
+pub trait Branch: Copy {
+    /// Architecture, for patch slots.
+    const ARCH: Arch;
+    /// Length of the short and of the long form in bytes; equal where there is only one.
+    fn lengths(self) -> (u8, u8);
+    /// Whether the short form reaches a target `distance` bytes after the branch's first byte.
+    fn short_reaches(self, distance: i64) -> bool;
+    /// Whether the long form does.
+    fn long_reaches(self, distance: i64) -> bool;
+    /// Appends the branch in the short or long form.
+    fn write(self, long: bool, distance: i64, out: &mut Vec<u8>);
+    /// Appends `len` bytes that do nothing.
+    fn pad(len: usize, out: &mut Vec<u8>);
+}
+
+/// A function too long even for the long form of a branch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutOfReach {
+    /// Offset of the branch.
+    pub at: u32,
+    /// Its distance in bytes.
+    pub distance: i64,
+}
+
+impl core::fmt::Display for OutOfReach {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "the branch at code offset {} cannot reach a target {} bytes away", self.at, self.distance)
+    }
+}
+
+impl core::error::Error for OutOfReach {}
+
+#[derive(Clone, Copy, Debug)]
+enum Site<B> {
+    /// A branch in the body, `len` bytes in its present form.
+    Branch { at: u32, branch: B, target: Label, len: u8 },
+    /// Up to `max` bytes of padding so that the patch slot that follows does not cross a word.
+    Pad { at: u32, max: u8 },
+}
+
+impl<B: Branch> Site<B> {
+    fn at(&self) -> u32 {
+        match *self {
+            Site::Branch { at, .. } | Site::Pad { at, .. } => at,
+        }
+    }
+    fn reserved(&self) -> u32 {
+        match *self {
+            Site::Branch { branch, .. } => branch.lengths().1.into(),
+            Site::Pad { max, .. } => max.into(),
+        }
+    }
+    /// Bytes saved against the reserved form, paddings counted at their greatest.
+    fn saved(&self) -> u32 {
+        match *self {
+            Site::Branch { len, .. } => self.reserved() - u32::from(len),
+            Site::Pad { .. } => 0,
+        }
+    }
+}
+
+/// A bound label: its offset in the long form, and how many sites lie before it.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    at: u32,
+    sites: u32,
+}
+
+const UNBOUND: Bound = Bound { at: u32::MAX, sites: 0 };
+
+/// Branches and labels of the code being emitted. Reused from program to program.
+#[derive(Debug)]
+pub struct Layout<B> {
+    sites: Vec<Site<B>>,
+    labels: Vec<Bound>,
+    /// `saved_before[i]`: bytes saved by the sites before site `i`.
+    saved_before: Vec<u32>,
+}
+
+impl<B: Branch> Default for Layout<B> {
+    fn default() -> Self {
+        Layout { sites: Vec::new(), labels: Vec::new(), saved_before: Vec::new() }
+    }
+}
+
+impl<B: Branch> Layout<B> {
+    /// Forgets everything and keeps the memory.
+    pub fn clear(&mut self) {
+        self.sites.clear();
+        self.labels.clear();
+    }
+
+    /// A new label, not yet bound.
+    pub fn label(&mut self) -> Label {
+        self.labels.push(UNBOUND);
+        Label(self.labels.len() as u32 - 1)
+    }
+
+    /// `n` new labels with consecutive numbers; the first is returned.
+    pub fn labels(&mut self, n: u32) -> Label {
+        let first = Label(self.labels.len() as u32);
+        self.labels.resize(self.labels.len() + n as usize, UNBOUND);
+        first
+    }
+
+    /// Binds `label` to the end of `buf`.
+    pub fn bind(&mut self, buf: &[u8], label: Label) {
+        debug_assert_eq!(self.labels[label.0 as usize].at, u32::MAX, "a label is bound once");
+        self.labels[label.0 as usize] = Bound { at: buf.len() as u32, sites: self.sites.len() as u32 };
+    }
+
+    /// Reserves a branch to `target` at the end of `buf`.
+    pub fn branch(&mut self, buf: &mut Vec<u8>, branch: B, target: Label) {
+        let (short, long) = branch.lengths();
+        self.sites.push(Site::Branch { at: buf.len() as u32, branch, target, len: short });
+        buf.resize(buf.len() + usize::from(long), 0);
+    }
+
+    /// Reserves padding so that a patch slot emitted right after does not cross an aligned word.
+    pub fn align_patch_slot(&mut self, buf: &mut Vec<u8>) {
+        let max = match B::ARCH {
+            // Five bytes starting at 4..8 cross: up to 4 bytes of padding.
+            Arch::X64 => 4u8,
+            Arch::Arm64 => return,
+        };
+        self.sites.push(Site::Pad { at: buf.len() as u32, max });
+        buf.resize(buf.len() + usize::from(max), 0);
+    }
+
+    /// Chooses the forms and appends the final code to `out`, which must be empty or end at an aligned word.
+    ///
+    /// The offsets of `marks`, which ascend in each iterator, are moved along. Afterwards [`Layout::offset`] gives the final
+    /// offsets of labels.
+    pub fn finish(
+        &mut self,
+        buf: &[u8],
+        out: &mut Vec<u8>,
+        marks: &mut [&mut dyn Iterator<Item = &mut u32>],
+    ) -> Result<(), OutOfReach> {
+        self.relax()?;
+        self.write(buf, out);
+        for marks in marks {
+            let mut i = 0;
+            for mark in marks {
+                while i < self.sites.len() && self.sites[i].at() < *mark {
+                    i += 1;
+                }
+                *mark -= self.saved_before[i];
+            }
+        }
+        Ok(())
+    }
+
+    /// Final offset of a bound label, after [`Layout::finish`]; `None` if it was never bound.
+    pub fn offset(&self, label: Label) -> Option<u32> {
+        let bound = self.labels.get(label.0 as usize)?;
+        (bound.at != u32::MAX).then(|| bound.at - self.saved_before[bound.sites as usize])
+    }
+
+    fn sum_saved(&mut self) {
+        self.saved_before.clear();
+        let mut saved = 0;
+        for site in &self.sites {
+            self.saved_before.push(saved);
+            saved += site.saved();
+        }
+        self.saved_before.push(saved);
+    }
+
+    /// Lengthens branches until all reach.
+    fn relax(&mut self) -> Result<(), OutOfReach> {
+        loop {
+            self.sum_saved();
+            let mut grown = false;
+            for i in 0..self.sites.len() {
+                let Site::Branch { at, branch, target, len } = self.sites[i] else { continue };
+                let here = i64::from(at - self.saved_before[i]);
+                let there = &self.labels[target.0 as usize];
+                let distance = i64::from(there.at - self.saved_before[there.sites as usize]) - here;
+                let (short, long) = branch.lengths();
+                if len == short && short != long && !branch.short_reaches(distance) {
+                    self.sites[i] = Site::Branch { at, branch, target, len: long };
+                    grown = true;
+                } else if (len == long || short == long) && !branch.long_reaches(distance) {
+                    return Err(OutOfReach { at, distance });
+                }
+            }
+            if !grown {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Moves the code together. Paddings get their real size, so `saved_before` becomes exact on the way; the branches are
+    /// written in a second sweep, once every offset is final.
+    fn write(&mut self, buf: &[u8], out: &mut Vec<u8>) {
+        let base = out.len() as u32;
+        let slot = PatchSlot::len_on(B::ARCH);
+        let mut saved = 0u32;
+        for (i, site) in self.sites.iter().enumerate() {
+            self.saved_before[i] = saved;
+            saved += match *site {
+                Site::Branch { .. } => site.saved(),
+                Site::Pad { at, max } => {
+                    let start = base + at - saved;
+                    let crosses = start / PATCH_WORD != (start + slot - 1) / PATCH_WORD;
+                    let pad = if crosses { PATCH_WORD - start % PATCH_WORD } else { 0 };
+                    u32::from(max) - pad
+                }
+            };
+        }
+        self.saved_before[self.sites.len()] = saved;
+
+        out.reserve(buf.len() - saved as usize);
+        let mut copied = 0usize;
+        for (i, site) in self.sites.iter().enumerate() {
+            out.extend_from_slice(&buf[copied..site.at() as usize]);
+            copied = (site.at() + site.reserved()) as usize;
+            match *site {
+                Site::Branch { at, branch, target, len } => {
+                    let there = &self.labels[target.0 as usize];
+                    let there = i64::from(there.at - self.saved_before[there.sites as usize]);
+                    let distance = there - i64::from(at - self.saved_before[i]);
+                    let (short, long) = branch.lengths();
+                    branch.write(len == long && short != long, distance, out);
+                }
+                Site::Pad { max, .. } => {
+                    let saved_here = self.saved_before[i + 1] - self.saved_before[i];
+                    B::pad(usize::from(max) - saved_here as usize, out);
+                }
+            }
+        }
+        out.extend_from_slice(&buf[copied..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// x86-64 `jmp`: enough to test the algorithm on.
+    #[derive(Clone, Copy)]
+    struct Jmp;
+
+    impl Branch for Jmp {
+        const ARCH: Arch = Arch::X64;
+        fn lengths(self) -> (u8, u8) {
+            (2, 5)
+        }
+        fn short_reaches(self, distance: i64) -> bool {
+            i8::try_from(distance - 2).is_ok()
+        }
+        fn long_reaches(self, distance: i64) -> bool {
+            i32::try_from(distance - 5).is_ok()
+        }
+        fn write(self, long: bool, distance: i64, out: &mut Vec<u8>) {
+            if long {
+                out.push(0xe9);
+                out.extend_from_slice(&((distance - 5) as i32).to_le_bytes());
+            } else {
+                out.push(0xeb);
+                out.push((distance - 2) as u8);
+            }
+        }
+        fn pad(len: usize, out: &mut Vec<u8>) {
+            out.resize(out.len() + len, 0x90);
+        }
+    }
+
+    /// Follows the code from `at` through jumps and 0x11 filler, and returns the offsets of the jumps' targets.
+    fn targets(code: &[u8]) -> Vec<usize> {
+        let mut at = 0;
+        let mut out = Vec::new();
+        while at < code.len() {
+            match code[at] {
+                0xeb => {
+                    out.push((at as i64 + 2 + i64::from(code[at + 1] as i8)) as usize);
+                    at += 2;
+                }
+                0xe9 => {
+                    let d = i32::from_le_bytes(code[at + 1..at + 5].try_into().unwrap());
+                    out.push((at as i64 + 5 + i64::from(d)) as usize);
+                    at += 5;
+                }
+                _ => at += 1,
+            }
+        }
+        out
+    }
+
+    /// The naive twin: try all short, lengthen the first branch that does not reach, start again.
+    fn naive(gaps: &[usize], jumps: &[(usize, usize)]) -> Vec<bool> {
+        // Position `i` is before gap `i`; jump `k` stands at the start of gap `jumps[k].0`.
+        let mut long = vec![false; jumps.len()];
+        'again: loop {
+            let mut start = vec![0usize; gaps.len() + 1];
+            let mut at = vec![0usize; jumps.len()];
+            let mut pos = 0;
+            for g in 0..gaps.len() {
+                start[g] = pos;
+                for (k, j) in jumps.iter().enumerate() {
+                    if j.0 == g {
+                        at[k] = pos;
+                        pos += if long[k] { 5 } else { 2 };
+                    }
+                }
+                pos += gaps[g];
+            }
+            start[gaps.len()] = pos;
+            for (k, j) in jumps.iter().enumerate() {
+                let distance = start[j.1] as i64 - at[k] as i64;
+                if !long[k] && i8::try_from(distance - 2).is_err() {
+                    long[k] = true;
+                    continue 'again;
+                }
+            }
+            return long;
+        }
+    }
+
+    #[test]
+    fn agrees_with_the_naive_twin() {
+        let mut seed = 1u64;
+        let mut next = |n: usize| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 33) as usize % n
+        };
+        for _ in 0..2000 {
+            let gaps: Vec<usize> = (0..1 + next(12)).map(|_| next(90)).collect();
+            let mut jumps: Vec<(usize, usize)> =
+                (0..next(16)).map(|_| (next(gaps.len()), next(gaps.len() + 1))).collect();
+            jumps.sort();
+            let long = naive(&gaps, &jumps);
+
+            let mut layout = Layout::default();
+            let mut buf = Vec::new();
+            let first = layout.labels(gaps.len() as u32 + 1);
+            let mut marks = Vec::new();
+            for (g, len) in gaps.iter().enumerate() {
+                layout.bind(&buf, Label(first.0 + g as u32));
+                marks.push(buf.len() as u32);
+                for j in jumps.iter().filter(|j| j.0 == g) {
+                    layout.branch(&mut buf, Jmp, Label(first.0 + j.1 as u32));
+                }
+                buf.resize(buf.len() + len, 0x11);
+            }
+            layout.bind(&buf, Label(first.0 + gaps.len() as u32));
+            let mut out = Vec::new();
+            layout.finish(&buf, &mut out, &mut [&mut marks.iter_mut()]).unwrap();
+
+            let size: usize = gaps.iter().sum::<usize>() + long.iter().map(|l| if *l { 5 } else { 2 }).sum::<usize>();
+            assert_eq!(out.len(), size);
+            let offsets: Vec<usize> =
+                jumps.iter().map(|j| layout.offset(Label(first.0 + j.1 as u32)).unwrap() as usize).collect();
+            assert_eq!(targets(&out), offsets);
+            for (g, mark) in marks.iter().enumerate() {
+                assert_eq!(*mark, layout.offset(Label(first.0 + g as u32)).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn reach_is_exact_at_the_border() {
+        for (gap, size) in [(127, 2 + 127), (128, 5 + 128)] {
+            let mut layout = Layout::default();
+            let mut buf = Vec::new();
+            let end = layout.label();
+            layout.branch(&mut buf, Jmp, end);
+            buf.resize(buf.len() + gap, 0x11);
+            layout.bind(&buf, end);
+            let mut out = Vec::new();
+            layout.finish(&buf, &mut out, &mut []).unwrap();
+            assert_eq!(out.len(), size);
+        }
+    }
+
+    #[test]
+    fn patch_slots_never_cross_a_word() {
+        for lead in 0..16usize {
+            let mut layout: Layout<Jmp> = Layout::default();
+            let mut buf = vec![0x11; lead];
+            layout.align_patch_slot(&mut buf);
+            let mut mark = buf.len() as u32;
+            buf.extend_from_slice(&[0xcc; 5]);
+            let mut out = Vec::new();
+            layout.finish(&buf, &mut out, &mut [&mut core::iter::once(&mut mark)]).unwrap();
+            assert!(PatchSlot::new(Arch::X64, mark).is_ok(), "lead {lead}");
+            assert_eq!(&out[mark as usize..mark as usize + 5], &[0xcc; 5]);
+        }
+    }
+}

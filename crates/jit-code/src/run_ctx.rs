@@ -1,0 +1,80 @@
+//! The hidden argument of every emitted function.
+
+/// How many tail calls one run may take (Linux: MAX_TAIL_CALL_CNT).
+pub const TAIL_CALL_LIMIT: u32 = 33;
+
+/// Per-run state shared by emitted code, host functions and the entry sequence: the hidden sixth argument (x86-64 r9, arm64
+/// x5). docs/abi.md describes who reads and writes each field.
+///
+/// Emitted code addresses the fields by the `*_OFFSET` constants, so the layout is `repr(C)` and fixed. The embedding
+/// runtime keeps it as the first field of its own, larger per-run structure.
+#[derive(Debug)]
+#[repr(C)]
+pub struct RunCtx {
+    /// Tail calls taken so far in this run, by all frames together.
+    pub tail_calls: u32,
+    /// 0, or the [`StopCode`] that ended the run.
+    pub stop_code: u32,
+    /// The instruction at which the run was stopped by emitted code.
+    pub stop_insn: u32,
+    /// Non-zero asks the run to stop at its next loop edge or call; other threads store it.
+    pub interrupt: u32,
+    /// Budget left: loop edges taken and calls made. Below zero the run stops.
+    pub budget: i64,
+    /// Stack pointer to return to when the run stops: that of the nearest entry sequence.
+    pub exit_sp: u64,
+    /// Address to continue at when the run stops.
+    pub exit_pc: u64,
+    /// Address of the packet that LD_ABS and LD_IND read, and length of the raw context (its r2).
+    pub packet: u64,
+    /// Length of that packet in bytes.
+    pub packet_len: u64,
+    /// Address of the environment of the host function being called, where it has one.
+    pub host_env: u64,
+}
+
+impl RunCtx {
+    /// Offset of [`RunCtx::tail_calls`].
+    pub const TAIL_CALLS_OFFSET: i32 = core::mem::offset_of!(RunCtx, tail_calls) as i32;
+    /// Offset of [`RunCtx::stop_code`].
+    pub const STOP_CODE_OFFSET: i32 = core::mem::offset_of!(RunCtx, stop_code) as i32;
+    /// Offset of [`RunCtx::stop_insn`].
+    pub const STOP_INSN_OFFSET: i32 = core::mem::offset_of!(RunCtx, stop_insn) as i32;
+    /// Offset of [`RunCtx::interrupt`].
+    pub const INTERRUPT_OFFSET: i32 = core::mem::offset_of!(RunCtx, interrupt) as i32;
+    /// Offset of [`RunCtx::budget`].
+    pub const BUDGET_OFFSET: i32 = core::mem::offset_of!(RunCtx, budget) as i32;
+    /// Offset of [`RunCtx::exit_sp`].
+    pub const EXIT_SP_OFFSET: i32 = core::mem::offset_of!(RunCtx, exit_sp) as i32;
+    /// Offset of [`RunCtx::exit_pc`].
+    pub const EXIT_PC_OFFSET: i32 = core::mem::offset_of!(RunCtx, exit_pc) as i32;
+    /// Offset of [`RunCtx::packet`].
+    pub const PACKET_OFFSET: i32 = core::mem::offset_of!(RunCtx, packet) as i32;
+    /// Offset of [`RunCtx::packet_len`].
+    pub const PACKET_LEN_OFFSET: i32 = core::mem::offset_of!(RunCtx, packet_len) as i32;
+    /// Offset of [`RunCtx::host_env`].
+    pub const HOST_ENV_OFFSET: i32 = core::mem::offset_of!(RunCtx, host_env) as i32;
+}
+
+/// Why a run was stopped before its exit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u32)]
+pub enum StopCode {
+    /// The budget is spent.
+    Budget = 1,
+    /// Another thread asked for it.
+    Interrupted = 2,
+    /// A memory access check failed.
+    Access = 3,
+    /// A host function returned an error or panicked; the runtime holds it.
+    Host = 4,
+}
+
+impl StopCode {
+    /// The code with this number, if there is one.
+    pub fn new(code: u32) -> Option<StopCode> {
+        [StopCode::Budget, StopCode::Interrupted, StopCode::Access, StopCode::Host]
+            .into_iter()
+            .find(|c| *c as u32 == code)
+    }
+}
