@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * What the speed programs share. Each is one C function over (memory, length) that is built three times: for BPF v3
+ * and v2 (v2 for the peer that knows no 32-bit jumps), and natively as the yardstick.
+ *
+ * They keep to what every engine takes: no maps, no helpers, no global data; subprograms in the same section as
+ * the entry and after it, so that the section's bytes are the whole, linked program. Loops are bounded by `length`, which
+ * is a constant where the kernel's verifier looks (the bench puts `r1 = memory; r2 = length` in front). Results have
+ * 32 bits, as the kernel's test run reports no more.
+ */
+#ifndef BENCH_H
+#define BENCH_H
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long s64;
+
+#ifdef __bpf__
+#define SECTION __attribute__((section("bench")))
+#else
+#define SECTION
+#endif
+
+#define ENTRY(name)                                             \
+	SECTION u32 bench_##name(u8 *memory, u64 length);       \
+	u32 bench_##name(u8 *memory, u64 length)
+
+#define NOINLINE static __attribute__((noinline)) SECTION
+#define INLINE static inline __attribute__((always_inline))
+
+#endif
