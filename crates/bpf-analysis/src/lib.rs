@@ -1,1 +1,16 @@
-//! Control flow, liveness and constants of BPF programs
+//! What can be said about a BPF program without running it: control flow, liveness, constants, and the [`Facts`] that a
+//! verifier adds.
+//!
+//! Everything here is plain data over a structurally valid [`bpf_isa::Program`]. Invariant: an analysis that knows nothing
+//! says so by its default, and every consumer is correct with the default.
+#![forbid(unsafe_code)]
+
+mod cfg;
+mod facts;
+mod liveness;
+mod stack;
+
+pub use cfg::{Block, BlockId, Cfg};
+pub use facts::{ConstTailCall, Facts};
+pub use liveness::{CallArity, Liveness, RegSet, defs, uses};
+pub use stack::frame_bytes;

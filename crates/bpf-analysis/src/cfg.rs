@@ -1,0 +1,155 @@
+//! Control-flow graph.
+//!
+//! Blocks are maximal straight-line runs of slots, kept in program order, subprogram after subprogram, so that a block that
+//! does not end the flow falls through to the next one. Unreachable blocks are in the graph and marked. Built in two linear
+//! sweeps into memory that is reused from program to program.
+
+use bpf_isa::{Insn, InsnIdx, Program, SubprogId};
+use core::ops::Range;
+
+/// Index of a basic block, counted over the whole program.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct BlockId(pub u32);
+
+impl BlockId {
+    /// The index as a `usize`, to index slices.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A basic block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Block {
+    /// First slot.
+    pub start: u32,
+    /// One past the last slot.
+    pub end: u32,
+    /// Where the jump at its end goes when taken.
+    pub taken: Option<BlockId>,
+    /// The block it falls through to.
+    pub next: Option<BlockId>,
+    /// Whether the subprogram's entry reaches it.
+    pub reachable: bool,
+}
+
+impl Block {
+    /// Its successors, the fall-through first.
+    pub fn succs(&self) -> impl Iterator<Item = BlockId> + use<> {
+        self.next.into_iter().chain(self.taken)
+    }
+}
+
+/// The graph of a whole program.
+#[derive(Debug, Default)]
+pub struct Cfg {
+    blocks: Vec<Block>,
+    /// Blocks of each subprogram.
+    subprogs: Vec<Range<u32>>,
+    /// Slot -> block that starts there, `u32::MAX` elsewhere.
+    leader: Vec<u32>,
+    work: Vec<BlockId>,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl Cfg {
+    /// The graph of one program.
+    pub fn new(program: &Program) -> Cfg {
+        let mut cfg = Cfg::default();
+        cfg.build(program);
+        cfg
+    }
+
+    /// Replaces the graph by that of `program` and keeps the memory.
+    pub fn build(&mut self, program: &Program) {
+        let insns = program.insns();
+        self.mark_leaders(program);
+
+        self.blocks.clear();
+        self.subprogs.clear();
+        for sub in program.subprogs() {
+            let first = self.blocks.len() as u32;
+            for slot in sub.start..sub.end {
+                if self.leader[slot as usize] == NONE {
+                    continue;
+                }
+                if let Some(open) = self.blocks.last_mut().filter(|b| b.end == NONE) {
+                    open.end = slot;
+                }
+                self.leader[slot as usize] = self.blocks.len() as u32;
+                self.blocks.push(Block { start: slot, end: NONE, taken: None, next: None, reachable: false });
+            }
+            if let Some(open) = self.blocks.last_mut().filter(|b| b.end == NONE) {
+                open.end = sub.end;
+            }
+            self.subprogs.push(first..self.blocks.len() as u32);
+        }
+
+        for i in 0..self.blocks.len() {
+            let last = last_insn(insns, &self.blocks[i]);
+            let insn = &insns[last.index()];
+            let taken = insn.jump_offset().and_then(|off| last.jump(off)).map(|t| BlockId(self.leader[t.index()]));
+            // Validation guarantees that only a subprogram's last block ends the flow for want of a next one.
+            let next = (!insn.ends_flow()).then_some(BlockId(i as u32 + 1));
+            self.blocks[i].taken = taken;
+            self.blocks[i].next = next;
+        }
+        self.mark_reachable();
+    }
+
+    /// All blocks, in program order.
+    pub fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// A block by its id.
+    pub fn block(&self, id: BlockId) -> &Block {
+        &self.blocks[id.index()]
+    }
+
+    /// The blocks of a subprogram, as a range of block ids; the first is its entry.
+    pub fn subprog_blocks(&self, id: SubprogId) -> Range<u32> {
+        self.subprogs[id.0 as usize].clone()
+    }
+
+    /// The block that starts at this slot, if one does.
+    pub fn block_at(&self, slot: InsnIdx) -> Option<BlockId> {
+        self.leader.get(slot.index()).copied().filter(|b| *b != NONE).map(BlockId)
+    }
+
+    fn mark_leaders(&mut self, program: &Program) {
+        let insns = program.insns();
+        self.leader.clear();
+        self.leader.resize(insns.len(), NONE);
+        for sub in program.subprogs() {
+            self.leader[sub.start as usize] = 0;
+        }
+        for (slot, insn) in insns.iter().enumerate() {
+            let target = insn.jump_offset().and_then(|off| InsnIdx(slot as u32).jump(off));
+            if let Some(target) = target {
+                self.leader[target.index()] = 0;
+            }
+            if (target.is_some() || insn.ends_flow()) && slot + 1 < insns.len() {
+                self.leader[slot + 1] = 0;
+            }
+        }
+    }
+
+    fn mark_reachable(&mut self) {
+        self.work.clear();
+        self.work.extend(self.subprogs.iter().map(|r| BlockId(r.start)));
+        while let Some(id) = self.work.pop() {
+            let block = &mut self.blocks[id.index()];
+            if !core::mem::replace(&mut block.reachable, true) {
+                self.work.extend(block.succs());
+            }
+        }
+    }
+}
+
+/// The slot of the last instruction of a block (the first slot of a two-slot one).
+fn last_insn(insns: &[Insn], block: &Block) -> InsnIdx {
+    let last = block.end - 1;
+    InsnIdx(if insns[last as usize] == Insn::SecondSlot { last - 1 } else { last })
+}

@@ -1,0 +1,266 @@
+//! Which registers are live where.
+//!
+//! A register is live at a point if some path from there reads it before writing it. Backward data flow over basic blocks on
+//! eleven-bit sets, callees before callers, so that a call uses exactly the argument registers that its subprogram reads.
+//! The naive twin in the tests iterates over single instructions.
+
+use crate::{BlockId, Cfg};
+use bpf_isa::{AtomicOp, Callee, Insn, Program, Reg, Src, SubprogId};
+use core::fmt;
+
+/// A set of BPF registers.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct RegSet(u16);
+
+impl RegSet {
+    /// No register.
+    pub const EMPTY: RegSet = RegSet(0);
+    /// r1 to r5.
+    pub const ARGS: RegSet = RegSet(0b11_1110);
+    /// r0 to r5: what a call clobbers.
+    pub const CALLER_SAVED: RegSet = RegSet(0b11_1111);
+
+    /// r1 up to the `n`th argument register.
+    pub const fn args(n: u8) -> RegSet {
+        RegSet(((1 << (if n > 5 { 5 } else { n })) - 1) << 1)
+    }
+    /// The set of one register.
+    pub const fn of(reg: Reg) -> RegSet {
+        RegSet(1 << reg as u16)
+    }
+    /// Whether `reg` is in it.
+    pub const fn contains(self, reg: Reg) -> bool {
+        self.0 & 1 << reg as u16 != 0
+    }
+    /// Both.
+    #[must_use]
+    pub const fn union(self, other: RegSet) -> RegSet {
+        RegSet(self.0 | other.0)
+    }
+    /// Those in `self` and `other`.
+    #[must_use]
+    pub const fn intersection(self, other: RegSet) -> RegSet {
+        RegSet(self.0 & other.0)
+    }
+    /// Those in `self` and not in `other`.
+    #[must_use]
+    pub const fn without(self, other: RegSet) -> RegSet {
+        RegSet(self.0 & !other.0)
+    }
+    /// Whether there is none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+    /// The registers, ascending.
+    pub fn iter(self) -> impl Iterator<Item = Reg> {
+        let mut bits = self.0;
+        core::iter::from_fn(move || {
+            let reg = Reg::new(bits.trailing_zeros() as u8)?;
+            bits &= bits - 1;
+            Some(reg)
+        })
+    }
+}
+
+impl fmt::Debug for RegSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+fn of_src(src: Src) -> RegSet {
+    match src {
+        Src::Reg(reg) => RegSet::of(reg),
+        Src::Imm(_) => RegSet::EMPTY,
+    }
+}
+
+/// The registers an instruction reads. A call is taken to read r1 to r5; [`Liveness`] knows better where it can.
+pub fn uses(insn: &Insn) -> RegSet {
+    match *insn {
+        Insn::Alu { dst, src, .. } | Insn::JumpIf { dst, src, .. } => RegSet::of(dst).union(of_src(src)),
+        Insn::Mov { src, .. } => of_src(src),
+        Insn::MovSx { src, .. } => RegSet::of(src),
+        Insn::Neg { dst, .. } | Insn::End { dst, .. } => RegSet::of(dst),
+        Insn::Load { base, .. } | Insn::LoadAcquire { base, .. } => RegSet::of(base),
+        Insn::Store { base, src, .. } => RegSet::of(base).union(of_src(src)),
+        Insn::StoreRelease { base, src, .. } => RegSet::of(base).union(RegSet::of(src)),
+        Insn::Atomic { op, base, src, .. } => {
+            let regs = RegSet::of(base).union(RegSet::of(src));
+            if op == AtomicOp::CmpXchg { regs.union(RegSet::of(Reg::R0)) } else { regs }
+        }
+        // The packet is the run's, not what r6 points to, but the instruction demands a context there.
+        Insn::LoadAbs { .. } => RegSet::EMPTY,
+        Insn::LoadInd { src, .. } => RegSet::of(src),
+        Insn::Call(_) => RegSet::ARGS,
+        Insn::Exit => RegSet::of(Reg::R0),
+        Insn::LoadImm64 { .. } | Insn::SecondSlot | Insn::Jump { .. } | Insn::MayGoto { .. } => RegSet::EMPTY,
+    }
+}
+
+/// The registers an instruction writes, those that a call or packet load clobbers included.
+pub fn defs(insn: &Insn) -> RegSet {
+    match *insn {
+        Insn::Alu { dst, .. }
+        | Insn::Mov { dst, .. }
+        | Insn::MovSx { dst, .. }
+        | Insn::Neg { dst, .. }
+        | Insn::End { dst, .. }
+        | Insn::LoadImm64 { dst, .. }
+        | Insn::Load { dst, .. }
+        | Insn::LoadAcquire { dst, .. } => RegSet::of(dst),
+        Insn::Atomic { op, src, .. } => match op {
+            AtomicOp::CmpXchg => RegSet::of(Reg::R0),
+            AtomicOp::Xchg => RegSet::of(src),
+            AtomicOp::Add { fetch } | AtomicOp::Or { fetch } | AtomicOp::And { fetch } | AtomicOp::Xor { fetch } => {
+                if fetch { RegSet::of(src) } else { RegSet::EMPTY }
+            }
+        },
+        Insn::LoadAbs { .. } | Insn::LoadInd { .. } | Insn::Call(_) => RegSet::CALLER_SAVED,
+        Insn::SecondSlot
+        | Insn::Store { .. }
+        | Insn::StoreRelease { .. }
+        | Insn::Jump { .. }
+        | Insn::JumpIf { .. }
+        | Insn::MayGoto { .. }
+        | Insn::Exit => RegSet::EMPTY,
+    }
+}
+
+/// How many arguments the functions outside the program take.
+pub trait CallArity {
+    /// Arguments of the helper with this id, at most 5.
+    fn helper(&self, id: u32) -> u8;
+    /// Arguments of the host function with this index, at most 5.
+    fn host(&self, index: i32) -> u8;
+}
+
+/// Nothing is known: every call reads r1 to r5.
+impl CallArity for () {
+    fn helper(&self, _: u32) -> u8 {
+        5
+    }
+    fn host(&self, _: i32) -> u8 {
+        5
+    }
+}
+
+/// Live registers of a whole program.
+#[derive(Debug, Default)]
+pub struct Liveness {
+    live_in: Vec<RegSet>,
+    /// Argument registers each subprogram reads.
+    args: Vec<RegSet>,
+    gen_kill: Vec<(RegSet, RegSet)>,
+    order: Vec<SubprogId>,
+}
+
+impl Liveness {
+    /// The live registers of one program.
+    pub fn new(program: &Program, cfg: &Cfg, arity: &dyn CallArity) -> Liveness {
+        let mut liveness = Liveness::default();
+        liveness.build(program, cfg, arity);
+        liveness
+    }
+
+    /// Replaces the result by that of `program` and keeps the memory.
+    pub fn build(&mut self, program: &Program, cfg: &Cfg, arity: &dyn CallArity) {
+        self.live_in.clear();
+        self.live_in.resize(cfg.blocks().len(), RegSet::EMPTY);
+        self.gen_kill.clear();
+        self.gen_kill.resize(cfg.blocks().len(), Default::default());
+        self.args.clear();
+        self.args.resize(program.subprogs().len(), RegSet::ARGS);
+        self.order.clear();
+        callees_first(program, &mut self.order);
+        for i in 0..self.order.len() {
+            let sub = self.order[i];
+            self.solve(program, cfg, sub, arity);
+            let entry = cfg.subprog_blocks(sub).start;
+            self.args[sub.0 as usize] = self.live_in[entry as usize].intersection(RegSet::ARGS);
+        }
+    }
+
+    /// Registers live at the start of a block.
+    pub fn live_in(&self, block: BlockId) -> RegSet {
+        self.live_in[block.index()]
+    }
+
+    /// Registers live at the end of a block: what its successors need.
+    pub fn live_out(&self, cfg: &Cfg, block: BlockId) -> RegSet {
+        cfg.block(block).succs().fold(RegSet::EMPTY, |set, s| set.union(self.live_in(s)))
+    }
+
+    /// The argument registers a subprogram reads.
+    pub fn args(&self, sub: SubprogId) -> RegSet {
+        self.args[sub.0 as usize]
+    }
+
+    /// The registers an instruction at slot `slot` reads, with calls resolved.
+    pub fn uses(&self, program: &Program, slot: u32, arity: &dyn CallArity) -> RegSet {
+        match &program.insns()[slot as usize] {
+            Insn::Call(callee) => self.call_uses(program, slot, callee, arity),
+            insn => uses(insn),
+        }
+    }
+
+    fn call_uses(&self, program: &Program, slot: u32, callee: &Callee, arity: &dyn CallArity) -> RegSet {
+        match *callee {
+            Callee::Helper(id) => RegSet::args(arity.helper(id)),
+            Callee::Host(index) => RegSet::args(arity.host(index)),
+            Callee::Subprog(off) => bpf_isa::InsnIdx(slot)
+                .jump(off)
+                .and_then(|target| program.subprog_starting_at(target))
+                .map_or(RegSet::ARGS, |sub| self.args(sub)),
+        }
+    }
+
+    fn solve(&mut self, program: &Program, cfg: &Cfg, sub: SubprogId, arity: &dyn CallArity) {
+        let blocks = cfg.subprog_blocks(sub);
+        for b in blocks.clone() {
+            let block = cfg.block(BlockId(b));
+            let (mut need, mut kill) = (RegSet::EMPTY, RegSet::EMPTY);
+            for slot in (block.start..block.end).rev() {
+                let d = defs(&program.insns()[slot as usize]);
+                need = need.without(d).union(self.uses(program, slot, arity));
+                kill = kill.union(d);
+            }
+            self.gen_kill[b as usize] = (need, kill);
+        }
+        // Program order is close to a topological order, so the backward sweep settles after the depth of loop nesting + 1 rounds.
+        loop {
+            let mut changed = false;
+            for b in blocks.clone().rev() {
+                let (need, kill) = self.gen_kill[b as usize];
+                let live = need.union(self.live_out(cfg, BlockId(b)).without(kill));
+                changed |= live != self.live_in[b as usize];
+                self.live_in[b as usize] = live;
+            }
+            if !changed {
+                return;
+            }
+        }
+    }
+}
+
+/// Subprograms in an order in which each comes after all it calls. The call graph has no cycle.
+fn callees_first(program: &Program, order: &mut Vec<SubprogId>) {
+    let n = program.subprogs().len();
+    if n == 1 {
+        order.push(SubprogId(0));
+        return;
+    }
+    fn visit(program: &Program, sub: SubprogId, seen: &mut [bool], order: &mut Vec<SubprogId>) {
+        if core::mem::replace(&mut seen[sub.0 as usize], true) {
+            return;
+        }
+        for callee in program.callees(sub) {
+            visit(program, callee, seen, order);
+        }
+        order.push(sub);
+    }
+    let mut seen = vec![false; n];
+    for i in 0..n {
+        visit(program, SubprogId(i as u32), &mut seen, order);
+    }
+}
