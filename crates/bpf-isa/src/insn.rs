@@ -64,19 +64,8 @@ pub enum Reg {
 
 impl Reg {
     /// All registers in order.
-    pub const ALL: [Reg; 11] = [
-        Reg::R0,
-        Reg::R1,
-        Reg::R2,
-        Reg::R3,
-        Reg::R4,
-        Reg::R5,
-        Reg::R6,
-        Reg::R7,
-        Reg::R8,
-        Reg::R9,
-        Reg::R10,
-    ];
+    pub const ALL: [Reg; 11] =
+        [Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5, Reg::R6, Reg::R7, Reg::R8, Reg::R9, Reg::R10];
     /// The argument registers r1 to r5.
     pub const ARGS: [Reg; 5] = [Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5];
     /// The registers preserved by a call, r6 to r9.

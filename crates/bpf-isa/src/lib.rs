@@ -10,10 +10,11 @@
 
 mod codec;
 mod insn;
+mod opcode;
 mod program;
 mod text;
 
-pub use codec::{DecodeError, DecodeErrorKind, RawInsn, decode, encode};
+pub use codec::{DecodeError, DecodeErrorKind, EncodeError, Field, Malformed, RawInsn, decode, encode};
 pub use insn::*;
-pub use program::{Program, Subprog, SubprogId, ValidateError, ValidateErrorKind, MAX_INSNS};
-pub use text::{AsmError, assemble, disassemble};
+pub use program::{CallSite, MAX_CALL_DEPTH, MAX_INSNS, Program, Subprog, SubprogId, ValidateError, ValidateErrorKind};
+pub use text::{AsmError, AsmErrorKind, Listing, assemble, disassemble};

@@ -1,18 +1,39 @@
 //! A structurally valid program (safety layer L0).
 //!
-//! [`Program::new`] is the only way to make one, so everything downstream may rely on: every instruction decodes;
-//! every jump and call lands on the first slot of an instruction of the same program; jumps stay inside their
-//! subprogram; control cannot fall off the end of a subprogram; the call graph has no cycle and is at most
-//! [`MAX_CALL_DEPTH`] frames deep; no writes to r10.
+//! Problem: every crate downstream follows jumps and calls, and none should check where they lead. Approach: check
+//! once, here, in time linear in the program. [`Program::new`] is the only way to make one, so everything downstream
+//! may rely on: every instruction has an encoding; every jump and call lands on the first slot of an instruction of
+//! the same program; jumps stay inside their subprogram; control cannot fall off the end of a subprogram; the call
+//! graph (calls, and references to callbacks) has no cycle and is at most [`MAX_CALL_DEPTH`] frames deep; no writes
+//! to r10. What needs values or types (stack use, helpers, loops) is checked elsewhere.
+//!
+//! Unreachable code is allowed, and only what is reachable cannot fall off: a subprogram may *end* in unreachable
+//! instructions that are neither `exit` nor `goto`. Whoever follows edges without asking for reachability must bound
+//! them by [`Subprog::end`].
+//!
+//! A subprogram is not declared: it starts where a call or a callback reference points, and ends at the next start.
 
-use crate::Insn;
+use core::fmt;
+
+use crate::codec::{DecodeError, Malformed, decode, encode_valid, malformed_at};
+use crate::{AtomicOp, Callee, Imm64, Insn, InsnIdx, Reg};
 
 /// At most this many slots (Linux: BPF_COMPLEXITY_LIMIT_INSNS).
 pub const MAX_INSNS: usize = 1_000_000;
 
+/// At most this many frames, the main program's included (Linux: MAX_CALL_FRAMES).
+pub const MAX_CALL_DEPTH: u32 = 8;
+
 /// Index of a subprogram. 0 is the main program.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct SubprogId(pub u32);
+
+impl SubprogId {
+    /// The index as a `usize`, to index slices.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// A function of the program: the slots `start .. end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,9 +44,424 @@ pub struct Subprog {
     pub end: u32,
 }
 
+/// An edge of the call graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallSite {
+    /// The call, or the LD_IMM64 that takes a callback's address.
+    pub at: InsnIdx,
+    /// The subprogram called or referred to.
+    pub callee: SubprogId,
+    /// Whether this is a callback reference ([`Imm64::Func`]) rather than a call.
+    pub callback: bool,
+}
+
 /// A structurally valid program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
     insns: Vec<Insn>,
+    /// Sorted by `start`; they tile the program.
     subprogs: Vec<Subprog>,
+    /// Sorted by `at`.
+    calls: Vec<CallSite>,
+    max_call_depth: u32,
+}
+
+/// Why instructions are not a program, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ValidateError {
+    /// The slot the error is in.
+    pub slot: InsnIdx,
+    /// What is wrong.
+    pub kind: ValidateErrorKind,
+}
+
+/// What is wrong with a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ValidateErrorKind {
+    /// The bytes are not instructions (only from [`Program::from_bytes`]).
+    Decode(DecodeError),
+    /// There is no instruction.
+    Empty,
+    /// More than [`MAX_INSNS`] slots.
+    TooLong {
+        /// Slots in the program.
+        slots: usize,
+    },
+    /// The instruction has no encoding, or is half of a two-slot instruction.
+    Malformed(Malformed),
+    /// The instruction writes the frame pointer.
+    WritesFramePointer,
+    /// A jump, call or callback reference that leads outside the program.
+    TargetOutOfRange {
+        /// The slot it leads to; it may be negative.
+        target: i64,
+    },
+    /// A jump, call or callback reference that leads into the middle of a two-slot instruction.
+    TargetIsSecondSlot {
+        /// The slot it leads to.
+        target: InsnIdx,
+    },
+    /// A jump into another subprogram.
+    JumpLeavesSubprog {
+        /// The slot it leads to.
+        target: InsnIdx,
+        /// The subprogram it leaves.
+        subprog: Subprog,
+    },
+    /// Control falls off the end of a subprogram: its last instruction is reachable and neither `exit` nor `goto`.
+    FallsThrough {
+        /// The subprogram.
+        subprog: Subprog,
+    },
+    /// A call that closes a cycle in the call graph.
+    Recursion {
+        /// The subprogram that would be entered again.
+        callee: SubprogId,
+    },
+    /// A call by which a chain of calls has more than [`MAX_CALL_DEPTH`] frames.
+    CallsTooDeep {
+        /// The subprogram called.
+        callee: SubprogId,
+    },
+}
+
+impl fmt::Display for ValidateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A decode error names its slot itself, and the two below concern the program as a whole.
+        match self.kind {
+            ValidateErrorKind::Decode(error) => return error.fmt(f),
+            ValidateErrorKind::Empty => return f.write_str("the program has no instruction"),
+            ValidateErrorKind::TooLong { slots } => {
+                return write!(f, "the program has {slots} instructions, the limit is {MAX_INSNS}");
+            }
+            ValidateErrorKind::Malformed(_)
+            | ValidateErrorKind::WritesFramePointer
+            | ValidateErrorKind::TargetOutOfRange { .. }
+            | ValidateErrorKind::TargetIsSecondSlot { .. }
+            | ValidateErrorKind::JumpLeavesSubprog { .. }
+            | ValidateErrorKind::FallsThrough { .. }
+            | ValidateErrorKind::Recursion { .. }
+            | ValidateErrorKind::CallsTooDeep { .. } => write!(f, "instruction {}: ", self.slot)?,
+        }
+        match self.kind {
+            ValidateErrorKind::Decode(_) | ValidateErrorKind::Empty | ValidateErrorKind::TooLong { .. } => Ok(()),
+            ValidateErrorKind::Malformed(malformed) => malformed.fmt(f),
+            ValidateErrorKind::WritesFramePointer => f.write_str("writes r10, the frame pointer"),
+            ValidateErrorKind::TargetOutOfRange { target } => {
+                write!(f, "leads to instruction {target}, outside the program")
+            }
+            ValidateErrorKind::TargetIsSecondSlot { target } => {
+                write!(f, "leads to instruction {target}, the second slot of a two-slot instruction")
+            }
+            ValidateErrorKind::JumpLeavesSubprog { target, subprog } => {
+                let Subprog { start, end } = subprog;
+                write!(f, "jumps to instruction {target}, out of its subprogram {start}..{end}")
+            }
+            ValidateErrorKind::FallsThrough { subprog: Subprog { start, end } } => {
+                write!(f, "control falls off the end of the subprogram {start}..{end}")
+            }
+            ValidateErrorKind::Recursion { callee } => write!(f, "calls subprogram {} recursively", callee.0),
+            ValidateErrorKind::CallsTooDeep { callee } => {
+                write!(f, "calls subprogram {} more than {MAX_CALL_DEPTH} frames deep", callee.0)
+            }
+        }
+    }
+}
+
+impl core::error::Error for ValidateError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match &self.kind {
+            ValidateErrorKind::Decode(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl Program {
+    /// Validates instructions, one a slot, as [`decode`] and [`crate::assemble`] return them.
+    ///
+    /// # Errors
+    /// The first violation found of the rules at the head of this module.
+    ///
+    /// ```
+    /// let program = bpf_isa::Program::new(bpf_isa::assemble("r0 = 7\nexit")?)?;
+    /// assert_eq!(program.subprogs().len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(insns: Vec<Insn>) -> Result<Program, ValidateError> {
+        check_length(insns.len())?;
+        let mut calls = check_insns(&insns)?;
+        let subprogs = find_subprogs(insns.len(), &mut calls);
+        for &subprog in &subprogs {
+            check_subprog(&insns, subprog)?;
+        }
+        let max_call_depth = check_call_graph(&subprogs, &calls)?;
+        Ok(Program { insns, subprogs, calls, max_call_depth })
+    }
+
+    /// Decodes and validates.
+    ///
+    /// # Errors
+    /// [`ValidateErrorKind::Decode`], and those of [`Program::new`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Program, ValidateError> {
+        // First, so that an absurd length costs no memory.
+        check_length(bytes.len().div_ceil(8))?;
+        let insns = decode(bytes)
+            .map_err(|error| ValidateError { slot: error.slot, kind: ValidateErrorKind::Decode(error) })?;
+        Program::new(insns)
+    }
+
+    /// The wire format.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        encode_valid(&self.insns)
+    }
+
+    /// The instructions, by slot.
+    pub fn insns(&self) -> &[Insn] {
+        &self.insns
+    }
+
+    /// Takes the instructions out, by slot: to change and validate them again.
+    pub fn into_insns(self) -> Vec<Insn> {
+        self.insns
+    }
+
+    /// The subprograms, sorted by start. The first is the main program; together they cover the program.
+    pub fn subprogs(&self) -> &[Subprog] {
+        &self.subprogs
+    }
+
+    /// The subprogram that starts at this slot.
+    pub fn subprog_starting_at(&self, at: InsnIdx) -> Option<SubprogId> {
+        self.subprogs.binary_search_by_key(&at.0, |s| s.start).ok().map(|i| SubprogId(i as u32))
+    }
+
+    /// The subprogram that contains this slot; the last one for slots beyond the program.
+    pub fn subprog_of(&self, at: InsnIdx) -> SubprogId {
+        SubprogId(self.subprogs.partition_point(|s| s.start <= at.0).saturating_sub(1) as u32)
+    }
+
+    /// All calls and callback references between subprograms, in slot order.
+    pub fn calls(&self) -> &[CallSite] {
+        &self.calls
+    }
+
+    /// The calls and callback references that a subprogram contains, in slot order: one entry a site.
+    pub fn calls_of(&self, id: SubprogId) -> &[CallSite] {
+        let Some(subprog) = self.subprogs.get(id.index()) else { return &[] };
+        calls_within(&self.calls, *subprog)
+    }
+
+    /// The number of frames of the longest chain of calls, the main program's included: 1 to [`MAX_CALL_DEPTH`].
+    /// A callback counts as called by the subprogram that takes its address.
+    pub fn max_call_depth(&self) -> u32 {
+        self.max_call_depth
+    }
+}
+
+fn check_length(slots: usize) -> Result<(), ValidateError> {
+    match slots {
+        0 => Err(ValidateError { slot: InsnIdx(0), kind: ValidateErrorKind::Empty }),
+        1..=MAX_INSNS => Ok(()),
+        _ => Err(ValidateError { slot: InsnIdx(MAX_INSNS as u32), kind: ValidateErrorKind::TooLong { slots } }),
+    }
+}
+
+/// Checks what one instruction says by itself, and collects the calls. Their `callee` is, for now, the slot called:
+/// the subprograms are not known yet.
+fn check_insns(insns: &[Insn]) -> Result<Vec<CallSite>, ValidateError> {
+    let mut calls = Vec::new();
+    for (i, insn) in insns.iter().enumerate() {
+        let at = InsnIdx(i as u32);
+        let fail = |kind| Err(ValidateError { slot: at, kind });
+        if let Some(malformed) = malformed_at(insns, i) {
+            return fail(ValidateErrorKind::Malformed(malformed));
+        }
+        if destination(insn) == Some(Reg::R10) {
+            return fail(ValidateErrorKind::WritesFramePointer);
+        }
+        let (off, callback) = match *insn {
+            Insn::LoadImm64 { imm: Imm64::Func(off), .. } => (off, true),
+            Insn::Call(Callee::Subprog(off)) => (off, false),
+            _ => continue,
+        };
+        let callee = SubprogId(check_target(insns, at, off)?.0);
+        calls.push(CallSite { at, callee, callback });
+    }
+    Ok(calls)
+}
+
+/// The register an instruction names as its result; what a call clobbers is not counted.
+fn destination(insn: &Insn) -> Option<Reg> {
+    match *insn {
+        Insn::Alu { dst, .. }
+        | Insn::Mov { dst, .. }
+        | Insn::MovSx { dst, .. }
+        | Insn::Neg { dst, .. }
+        | Insn::End { dst, .. }
+        | Insn::LoadImm64 { dst, .. }
+        | Insn::Load { dst, .. }
+        | Insn::LoadAcquire { dst, .. } => Some(dst),
+        Insn::Atomic { op, src, .. } => match op {
+            AtomicOp::Add { fetch } | AtomicOp::Or { fetch } | AtomicOp::And { fetch } | AtomicOp::Xor { fetch } => {
+                fetch.then_some(src)
+            }
+            AtomicOp::Xchg => Some(src),
+            AtomicOp::CmpXchg => Some(Reg::R0),
+        },
+        Insn::SecondSlot
+        | Insn::Store { .. }
+        | Insn::StoreRelease { .. }
+        | Insn::LoadAbs { .. }
+        | Insn::LoadInd { .. }
+        | Insn::Jump { .. }
+        | Insn::JumpIf { .. }
+        | Insn::MayGoto { .. }
+        | Insn::Call(_)
+        | Insn::Exit => None,
+    }
+}
+
+/// The slot that `off` leads to from `at`.
+fn check_target(insns: &[Insn], at: InsnIdx, off: i32) -> Result<InsnIdx, ValidateError> {
+    let fail = |kind| Err(ValidateError { slot: at, kind });
+    let outside = ValidateErrorKind::TargetOutOfRange { target: i64::from(at.0) + 1 + i64::from(off) };
+    let Some(target) = at.jump(off) else { return fail(outside) };
+    match insns.get(target.index()) {
+        None => fail(outside),
+        Some(Insn::SecondSlot) => fail(ValidateErrorKind::TargetIsSecondSlot { target }),
+        Some(_) => Ok(target),
+    }
+}
+
+/// Cuts the program at the slots called, and turns those slots into subprogram numbers.
+fn find_subprogs(slots: usize, calls: &mut [CallSite]) -> Vec<Subprog> {
+    let mut starts: Vec<u32> = core::iter::once(0).chain(calls.iter().map(|call| call.callee.0)).collect();
+    starts.sort_unstable();
+    starts.dedup();
+    for call in calls {
+        // Every callee is in the list, so the partition point past it is its position plus one.
+        call.callee = SubprogId(starts.partition_point(|&start| start <= call.callee.0) as u32 - 1);
+    }
+    let ends = starts.iter().skip(1).copied().chain([slots as u32]);
+    starts.iter().zip(ends).map(|(&start, end)| Subprog { start, end }).collect()
+}
+
+fn check_subprog(insns: &[Insn], subprog: Subprog) -> Result<(), ValidateError> {
+    let range = subprog.start..subprog.end;
+    for i in range.clone() {
+        let at = InsnIdx(i);
+        if let Some(off) = insns[at.index()].jump_offset() {
+            let target = check_target(insns, at, off)?;
+            if !range.contains(&target.0) {
+                return Err(ValidateError { slot: at, kind: ValidateErrorKind::JumpLeavesSubprog { target, subprog } });
+            }
+        }
+    }
+    // Subprograms are never empty: each starts at a slot of the program and ends at a later one.
+    let last = InsnIdx(subprog.end - 1);
+    if insns[last.index()].ends_flow() || !reaches_end(insns, subprog) {
+        Ok(())
+    } else {
+        Err(ValidateError { slot: last, kind: ValidateErrorKind::FallsThrough { subprog } })
+    }
+}
+
+/// Whether control can get from the start of a subprogram to past its end. Asked only of the odd subprogram that ends
+/// in neither `exit` nor `goto`, which is allowed when that end is unreachable. Its jumps have been checked.
+fn reaches_end(insns: &[Insn], Subprog { start, end }: Subprog) -> bool {
+    let mut seen = vec![false; (end - start) as usize];
+    let mut work = vec![InsnIdx(start)];
+    while let Some(mut at) = work.pop() {
+        // Straight on until known ground; the other way of each branch is for later.
+        loop {
+            if at.0 >= end {
+                return true;
+            }
+            if core::mem::replace(&mut seen[(at.0 - start) as usize], true) {
+                break;
+            }
+            let insn = &insns[at.index()];
+            work.extend(insn.jump_offset().and_then(|off| at.jump(off)));
+            if insn.ends_flow() {
+                break;
+            }
+            at.0 += insn.slots();
+        }
+    }
+    false
+}
+
+fn calls_within(calls: &[CallSite], subprog: Subprog) -> &[CallSite] {
+    let from = calls.partition_point(|call| call.at.0 < subprog.start);
+    let to = calls.partition_point(|call| call.at.0 < subprog.end);
+    &calls[from..to]
+}
+
+/// The frames of the longest chain of calls from the main program.
+///
+/// A depth-first walk with a height a subprogram, so that each edge is followed once. The walk itself is never deeper
+/// than [`MAX_CALL_DEPTH`], so a cycle cannot make it long.
+fn check_call_graph(subprogs: &[Subprog], calls: &[CallSite]) -> Result<u32, ValidateError> {
+    if calls.is_empty() {
+        return Ok(1);
+    }
+    /// How far the walk is with a subprogram.
+    #[derive(Clone, Copy)]
+    enum Mark {
+        New,
+        Open,
+        /// Finished; the frames of the longest chain that starts here.
+        Done(u32),
+    }
+    struct Visit<'a> {
+        id: SubprogId,
+        rest: core::slice::Iter<'a, CallSite>,
+        height: u32,
+    }
+    let mut marks = vec![Mark::New; subprogs.len()];
+    let mut path: Vec<Visit<'_>> = Vec::with_capacity(MAX_CALL_DEPTH as usize);
+    let open = |id: SubprogId| Visit { id, rest: calls_within(calls, subprogs[id.index()]).iter(), height: 1 };
+    // Not only from main: subprograms that only call each other are reached from nowhere else.
+    for root in 0..subprogs.len() {
+        if !matches!(marks[root], Mark::New) {
+            continue;
+        }
+        marks[root] = Mark::Open;
+        path.push(open(SubprogId(root as u32)));
+        while let Some(top) = path.last_mut() {
+            let Some(&CallSite { at, callee, .. }) = top.rest.next() else {
+                let (id, height) = (top.id, top.height);
+                marks[id.index()] = Mark::Done(height);
+                path.pop();
+                if let Some(caller) = path.last_mut() {
+                    caller.height = caller.height.max(height + 1);
+                }
+                continue;
+            };
+            let below = match marks[callee.index()] {
+                Mark::Open => {
+                    return Err(ValidateError { slot: at, kind: ValidateErrorKind::Recursion { callee } });
+                }
+                Mark::Done(height) => {
+                    top.height = top.height.max(height + 1);
+                    height
+                }
+                Mark::New => 1,
+            };
+            if path.len() as u32 + below > MAX_CALL_DEPTH {
+                return Err(ValidateError { slot: at, kind: ValidateErrorKind::CallsTooDeep { callee } });
+            }
+            if let Mark::New = marks[callee.index()] {
+                marks[callee.index()] = Mark::Open;
+                path.push(open(callee));
+            }
+        }
+    }
+    match marks[0] {
+        Mark::Done(height) => Ok(height),
+        // Not reached: the walk above finishes every subprogram.
+        Mark::New | Mark::Open => Ok(MAX_CALL_DEPTH),
+    }
 }

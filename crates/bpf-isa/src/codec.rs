@@ -1,0 +1,596 @@
+//! Eight-byte slots to instructions and back.
+//!
+//! Problem: the wire format leaves most bit patterns undefined, and a pattern we wrongly accept is one that another
+//! tool will read differently. Approach: every field an instruction does not use must be zero, so that [`decode`] and
+//! [`encode`] are inverses: nothing is lost in between. The opcode byte itself is unpacked by a table ([`SHAPES`]).
+//!
+//! Invariants: `encode(decode(x)) == x` for every accepted `x`; `decode(encode(y)) == y` for every encodable `y`;
+//! an error names the slot and the field.
+
+use core::fmt;
+
+use crate::opcode::{self as op, SHAPES, Shape};
+use crate::{AluOp, AtomicOp, ByteOrder, Callee, EndWidth, Imm64, Insn, InsnIdx, Reg, Size, Src, SxWidth, Width};
+
+/// The fields of one eight-byte slot, little endian, before they are given a meaning.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct RawInsn {
+    /// Opcode byte.
+    pub code: u8,
+    /// Destination register number, 4 bits.
+    pub dst: u8,
+    /// Source register number, 4 bits.
+    pub src: u8,
+    /// Signed offset.
+    pub off: i16,
+    /// Signed immediate.
+    pub imm: i32,
+}
+
+impl RawInsn {
+    /// Splits a slot into its fields.
+    pub fn from_bytes([code, regs, o0, o1, i0, i1, i2, i3]: [u8; 8]) -> RawInsn {
+        RawInsn {
+            code,
+            dst: regs & 0x0f,
+            src: regs >> 4,
+            off: i16::from_le_bytes([o0, o1]),
+            imm: i32::from_le_bytes([i0, i1, i2, i3]),
+        }
+    }
+
+    /// Packs the fields into a slot. Only the low 4 bits of the register numbers count.
+    pub fn to_bytes(self) -> [u8; 8] {
+        let [o0, o1] = self.off.to_le_bytes();
+        let [i0, i1, i2, i3] = self.imm.to_le_bytes();
+        [self.code, (self.src << 4) | (self.dst & 0x0f), o0, o1, i0, i1, i2, i3]
+    }
+}
+
+/// A field of a slot, in messages.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Field {
+    /// The opcode byte.
+    Code,
+    /// The destination register.
+    Dst,
+    /// The source register.
+    Src,
+    /// The offset.
+    Off,
+    /// The immediate.
+    Imm,
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Field::Code => "opcode",
+            Field::Dst => "dst",
+            Field::Src => "src",
+            Field::Off => "off",
+            Field::Imm => "imm",
+        })
+    }
+}
+
+/// Why bytes are not instructions, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DecodeError {
+    /// The slot the error is in.
+    pub slot: InsnIdx,
+    /// What is wrong with it.
+    pub kind: DecodeErrorKind,
+}
+
+/// What is wrong with a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum DecodeErrorKind {
+    /// The bytes end inside this slot: only so many are left.
+    PartialSlot {
+        /// Bytes left, 1 to 7.
+        bytes: usize,
+    },
+    /// No instruction has this opcode.
+    UnknownOpcode(u8),
+    /// A register number above 10.
+    BadRegister {
+        /// [`Field::Dst`] or [`Field::Src`].
+        field: Field,
+        /// Its value, 11 to 15.
+        value: u8,
+    },
+    /// A field has a value this opcode does not define: not zero where it is unused, or not one of its few values.
+    BadField {
+        /// The opcode.
+        code: u8,
+        /// The field.
+        field: Field,
+        /// Its value.
+        value: i32,
+    },
+    /// The program ends after the first slot of a two-slot instruction.
+    MissingSecondSlot,
+    /// A field of the second slot of a two-slot instruction is not zero.
+    BadSecondSlot {
+        /// The field.
+        field: Field,
+        /// Its value.
+        value: i32,
+    },
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "instruction {}: ", self.slot)?;
+        match self.kind {
+            DecodeErrorKind::PartialSlot { bytes } => write!(f, "{bytes} bytes left, a slot has 8"),
+            DecodeErrorKind::UnknownOpcode(code) => write!(f, "unknown opcode {code:#04x}"),
+            DecodeErrorKind::BadRegister { field, value } => write!(f, "{field} is r{value}: no such register"),
+            DecodeErrorKind::BadField { code, field, value } => {
+                write!(f, "{field} is {value}, which opcode {code:#04x} does not define")
+            }
+            DecodeErrorKind::MissingSecondSlot => f.write_str("the second slot of a two-slot instruction is missing"),
+            DecodeErrorKind::BadSecondSlot { field, value } => write!(f, "{field} of a second slot is {value}, not 0"),
+        }
+    }
+}
+
+impl core::error::Error for DecodeError {}
+
+/// Why an [`Insn`] made by hand has no encoding. The enum can say a little more than the wire format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// A sign-extending load of 64 bits.
+    SignedLoad64,
+    /// A sign-extending move from 32 bits to 32 bits.
+    MovSx32To32,
+    /// LD_ABS or LD_IND of 64 bits.
+    PacketLoad64,
+    /// The offset of a jump that is not `wide` does not fit 16 bits.
+    JumpOffset(i32),
+    /// A two-slot instruction without [`Insn::SecondSlot`] after it.
+    MissingSecondSlot,
+    /// [`Insn::SecondSlot`] without a two-slot instruction before it.
+    StraySecondSlot,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Malformed::SignedLoad64 => f.write_str("a sign-extending load of 64 bits does not exist"),
+            Malformed::MovSx32To32 => f.write_str("a sign-extending move from 32 to 32 bits does not exist"),
+            Malformed::PacketLoad64 => f.write_str("a packet load of 64 bits does not exist"),
+            Malformed::JumpOffset(off) => write!(f, "jump offset {off} does not fit 16 bits"),
+            Malformed::MissingSecondSlot => f.write_str("the second slot of a two-slot instruction is missing"),
+            Malformed::StraySecondSlot => f.write_str("a second slot without a two-slot instruction before it"),
+        }
+    }
+}
+
+/// An instruction that has no encoding, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EncodeError {
+    /// The slot.
+    pub slot: InsnIdx,
+    /// What is wrong.
+    pub kind: Malformed,
+}
+
+impl fmt::Display for EncodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "instruction {}: {}", self.slot, self.kind)
+    }
+}
+
+impl core::error::Error for EncodeError {}
+
+/// Decodes a program: one [`Insn`] a slot, so that an index into the result is a slot number.
+///
+/// Accepts exactly the instructions of the ISA; checks nothing between instructions (see [`crate::Program`]).
+///
+/// # Errors
+/// The first slot that is no instruction.
+///
+/// ```
+/// let insns = bpf_isa::decode(&[0xb7, 0, 0, 0, 7, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0])?;
+/// assert_eq!(bpf_isa::disassemble(&insns), "r0 = 7\nexit\n");
+/// # Ok::<(), bpf_isa::DecodeError>(())
+/// ```
+pub fn decode(bytes: &[u8]) -> Result<Vec<Insn>, DecodeError> {
+    let (slots, rest) = bytes.as_chunks::<8>();
+    let mut insns = Vec::with_capacity(slots.len());
+    let at = |slot: usize, kind| DecodeError { slot: InsnIdx(u32::try_from(slot).unwrap_or(u32::MAX)), kind };
+    let mut iter = slots.iter();
+    while let Some(&bytes) = iter.next() {
+        let raw = RawInsn::from_bytes(bytes);
+        let shape =
+            SHAPES[usize::from(raw.code)].ok_or_else(|| at(insns.len(), DecodeErrorKind::UnknownOpcode(raw.code)))?;
+        if let Shape::LoadImm64 = shape {
+            let second = iter.next().ok_or_else(|| at(insns.len(), DecodeErrorKind::MissingSecondSlot))?;
+            let second = RawInsn::from_bytes(*second);
+            check_second(second).map_err(|kind| at(insns.len() + 1, kind))?;
+            let first = load_imm64(raw, second.imm).map_err(|kind| at(insns.len(), kind))?;
+            insns.push(first);
+            insns.push(Insn::SecondSlot);
+        } else {
+            let insn = one_slot(raw, shape).map_err(|kind| at(insns.len(), kind))?;
+            insns.push(insn);
+        }
+    }
+    if rest.is_empty() { Ok(insns) } else { Err(at(insns.len(), DecodeErrorKind::PartialSlot { bytes: rest.len() })) }
+}
+
+/// Checks on one raw slot. Each returns the meaning of a field or the error that names it.
+impl RawInsn {
+    fn bad(self, field: Field, value: i32) -> DecodeErrorKind {
+        DecodeErrorKind::BadField { code: self.code, field, value }
+    }
+    fn dst(self) -> Result<Reg, DecodeErrorKind> {
+        Reg::new(self.dst).ok_or(DecodeErrorKind::BadRegister { field: Field::Dst, value: self.dst })
+    }
+    fn src(self) -> Result<Reg, DecodeErrorKind> {
+        Reg::new(self.src).ok_or(DecodeErrorKind::BadRegister { field: Field::Src, value: self.src })
+    }
+    fn no_dst(self) -> Result<(), DecodeErrorKind> {
+        if self.dst == 0 { Ok(()) } else { Err(self.bad(Field::Dst, self.dst.into())) }
+    }
+    fn no_src(self) -> Result<(), DecodeErrorKind> {
+        if self.src == 0 { Ok(()) } else { Err(self.bad(Field::Src, self.src.into())) }
+    }
+    fn no_off(self) -> Result<(), DecodeErrorKind> {
+        if self.off == 0 { Ok(()) } else { Err(self.bad(Field::Off, self.off.into())) }
+    }
+    fn no_imm(self) -> Result<(), DecodeErrorKind> {
+        if self.imm == 0 { Ok(()) } else { Err(self.bad(Field::Imm, self.imm)) }
+    }
+    /// The second operand: the register when `reg` (then `imm` is unused), else the immediate (then `src` is).
+    fn operand(self, reg: bool) -> Result<Src, DecodeErrorKind> {
+        if reg {
+            self.no_imm()?;
+            Ok(Src::Reg(self.src()?))
+        } else {
+            self.no_src()?;
+            Ok(Src::Imm(self.imm))
+        }
+    }
+}
+
+fn one_slot(raw: RawInsn, shape: Shape) -> Result<Insn, DecodeErrorKind> {
+    Ok(match shape {
+        Shape::Alu { width, op, reg } => {
+            let op = match (op, raw.off) {
+                (op, 0) => op,
+                (AluOp::Div, 1) => AluOp::SDiv,
+                (AluOp::Mod, 1) => AluOp::SMod,
+                (_, off) => return Err(raw.bad(Field::Off, off.into())),
+            };
+            Insn::Alu { width, op, dst: raw.dst()?, src: raw.operand(reg)? }
+        }
+        Shape::Mov { width, reg } => {
+            let (dst, src) = (raw.dst()?, raw.operand(reg)?);
+            let from = match (raw.off, width, src) {
+                (0, _, _) => return Ok(Insn::Mov { width, dst, src }),
+                (8, _, Src::Reg(src)) => (src, SxWidth::S8),
+                (16, _, Src::Reg(src)) => (src, SxWidth::S16),
+                (32, Width::W64, Src::Reg(src)) => (src, SxWidth::S32),
+                (off, _, _) => return Err(raw.bad(Field::Off, off.into())),
+            };
+            Insn::MovSx { width, dst, src: from.0, from: from.1 }
+        }
+        Shape::Neg { width } => {
+            raw.no_src()?;
+            raw.no_off()?;
+            raw.no_imm()?;
+            Insn::Neg { width, dst: raw.dst()? }
+        }
+        Shape::End { order } => {
+            raw.no_src()?;
+            raw.no_off()?;
+            let width = match raw.imm {
+                16 => EndWidth::B16,
+                32 => EndWidth::B32,
+                64 => EndWidth::B64,
+                imm => return Err(raw.bad(Field::Imm, imm)),
+            };
+            Insn::End { order, width, dst: raw.dst()? }
+        }
+        // Decoded with its second slot, in `load_imm64`.
+        Shape::LoadImm64 => return Err(DecodeErrorKind::MissingSecondSlot),
+        Shape::LoadAbs { size } => {
+            raw.no_dst()?;
+            raw.no_src()?;
+            raw.no_off()?;
+            Insn::LoadAbs { size, imm: raw.imm }
+        }
+        Shape::LoadInd { size } => {
+            raw.no_dst()?;
+            raw.no_off()?;
+            Insn::LoadInd { size, src: raw.src()?, imm: raw.imm }
+        }
+        Shape::Load { size, sign } => {
+            raw.no_imm()?;
+            Insn::Load { size, sign, dst: raw.dst()?, base: raw.src()?, off: raw.off }
+        }
+        Shape::Store { size, reg } => Insn::Store { size, base: raw.dst()?, off: raw.off, src: raw.operand(reg)? },
+        Shape::Atomic { size } => atomic(raw, size)?,
+        Shape::Jump { wide } => {
+            raw.no_dst()?;
+            raw.no_src()?;
+            if wide {
+                raw.no_off()?;
+                Insn::Jump { off: raw.imm, wide }
+            } else {
+                raw.no_imm()?;
+                Insn::Jump { off: raw.off.into(), wide }
+            }
+        }
+        Shape::JumpIf { width, cond, reg } => {
+            Insn::JumpIf { width, cond, dst: raw.dst()?, src: raw.operand(reg)?, off: raw.off }
+        }
+        Shape::MayGoto => {
+            raw.no_dst()?;
+            raw.no_src()?;
+            raw.no_imm()?;
+            Insn::MayGoto { off: raw.off }
+        }
+        Shape::Call => {
+            raw.no_dst()?;
+            raw.no_off()?;
+            Insn::Call(match raw.src {
+                0 => Callee::Helper(raw.imm as u32),
+                1 => Callee::Subprog(raw.imm),
+                2 => Callee::Host(raw.imm),
+                src => return Err(raw.bad(Field::Src, src.into())),
+            })
+        }
+        Shape::Exit => {
+            raw.no_dst()?;
+            raw.no_src()?;
+            raw.no_off()?;
+            raw.no_imm()?;
+            Insn::Exit
+        }
+    })
+}
+
+fn atomic(raw: RawInsn, size: Size) -> Result<Insn, DecodeErrorKind> {
+    let off = raw.off;
+    match raw.imm {
+        op::LOAD_ACQ => return Ok(Insn::LoadAcquire { size, dst: raw.dst()?, base: raw.src()?, off }),
+        op::STORE_REL => return Ok(Insn::StoreRelease { size, base: raw.dst()?, off, src: raw.src()? }),
+        _ => {}
+    }
+    let width = match size {
+        Size::W => Width::W32,
+        Size::DW => Width::W64,
+        // Read-modify-writes exist in two sizes only: the opcode is known, this use of it is not.
+        Size::B | Size::H => return Err(raw.bad(Field::Imm, raw.imm)),
+    };
+    let fetch = raw.imm & op::FETCH != 0;
+    let op = match raw.imm {
+        op::XCHG => AtomicOp::Xchg,
+        op::CMPXCHG => AtomicOp::CmpXchg,
+        imm => match imm & !op::FETCH {
+            op::ATOMIC_ADD => AtomicOp::Add { fetch },
+            op::ATOMIC_OR => AtomicOp::Or { fetch },
+            op::ATOMIC_AND => AtomicOp::And { fetch },
+            op::ATOMIC_XOR => AtomicOp::Xor { fetch },
+            _ => return Err(raw.bad(Field::Imm, imm)),
+        },
+    };
+    Ok(Insn::Atomic { width, op, base: raw.dst()?, off, src: raw.src()? })
+}
+
+fn check_second(raw: RawInsn) -> Result<(), DecodeErrorKind> {
+    let fields = [
+        (Field::Code, raw.code.into()),
+        (Field::Dst, raw.dst.into()),
+        (Field::Src, raw.src.into()),
+        (Field::Off, i32::from(raw.off)),
+    ];
+    match fields.into_iter().find(|&(_, value)| value != 0) {
+        None => Ok(()),
+        Some((field, value)) => Err(DecodeErrorKind::BadSecondSlot { field, value }),
+    }
+}
+
+/// `imm` of the second slot is `high`.
+fn load_imm64(raw: RawInsn, high: i32) -> Result<Insn, DecodeErrorKind> {
+    raw.no_off()?;
+    let low = raw.imm;
+    let imm = match (raw.src, high) {
+        (0, _) => Imm64::Const(u64::from(low as u32) | u64::from(high as u32) << 32),
+        (2, _) => Imm64::MapValue { map: low, off: high as u32 },
+        (6, _) => Imm64::MapIdxValue { map: low, off: high as u32 },
+        (1, 0) => Imm64::Map(low),
+        (3, 0) => Imm64::Var(low),
+        (4, 0) => Imm64::Func(low),
+        (5, 0) => Imm64::MapIdx(low),
+        (1 | 3 | 4 | 5, high) => return Err(DecodeErrorKind::BadSecondSlot { field: Field::Imm, value: high }),
+        (src, _) => return Err(raw.bad(Field::Src, src.into())),
+    };
+    Ok(Insn::LoadImm64 { dst: raw.dst()?, imm })
+}
+
+impl Insn {
+    /// What keeps this one instruction from being encoded, if anything; its neighbours are not looked at.
+    fn malformed(&self) -> Option<Malformed> {
+        match *self {
+            Insn::MovSx { width: Width::W32, from: SxWidth::S32, .. } => Some(Malformed::MovSx32To32),
+            Insn::Load { size: Size::DW, sign: true, .. } => Some(Malformed::SignedLoad64),
+            Insn::LoadAbs { size: Size::DW, .. } | Insn::LoadInd { size: Size::DW, .. } => {
+                Some(Malformed::PacketLoad64)
+            }
+            Insn::Jump { off, wide: false } if i16::try_from(off).is_err() => Some(Malformed::JumpOffset(off)),
+            Insn::Alu { .. }
+            | Insn::Mov { .. }
+            | Insn::MovSx { .. }
+            | Insn::Neg { .. }
+            | Insn::End { .. }
+            | Insn::LoadImm64 { .. }
+            | Insn::SecondSlot
+            | Insn::Load { .. }
+            | Insn::Store { .. }
+            | Insn::Atomic { .. }
+            | Insn::LoadAcquire { .. }
+            | Insn::StoreRelease { .. }
+            | Insn::LoadAbs { .. }
+            | Insn::LoadInd { .. }
+            | Insn::Jump { .. }
+            | Insn::JumpIf { .. }
+            | Insn::MayGoto { .. }
+            | Insn::Call(_)
+            | Insn::Exit => None,
+        }
+    }
+}
+
+/// Why slot `i` has no encoding, if so: the instruction by itself, and the pairing of two-slot instructions.
+pub(crate) fn malformed_at(insns: &[Insn], i: usize) -> Option<Malformed> {
+    let is_first = |insn: Option<&Insn>| matches!(insn, Some(Insn::LoadImm64 { .. }));
+    match insns[i] {
+        Insn::SecondSlot if !is_first(i.checked_sub(1).and_then(|i| insns.get(i))) => Some(Malformed::StraySecondSlot),
+        Insn::LoadImm64 { .. } if insns.get(i + 1) != Some(&Insn::SecondSlot) => Some(Malformed::MissingSecondSlot),
+        insn => insn.malformed(),
+    }
+}
+
+/// Encodes instructions, one a slot: the inverse of [`decode`].
+///
+/// # Errors
+/// The first [`Insn`] that the wire format cannot express; none for what [`decode`] returned.
+pub fn encode(insns: &[Insn]) -> Result<Vec<u8>, EncodeError> {
+    let malformed = (0..insns.len()).find_map(|i| Some((i, malformed_at(insns, i)?)));
+    match malformed {
+        None => Ok(encode_valid(insns)),
+        Some((i, kind)) => Err(EncodeError { slot: InsnIdx(u32::try_from(i).unwrap_or(u32::MAX)), kind }),
+    }
+}
+
+/// [`encode`] for instructions that [`malformed_at`] finds no fault with.
+pub(crate) fn encode_valid(insns: &[Insn]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(insns.len() * 8);
+    for &insn in insns {
+        match insn {
+            // Written with the slot before it.
+            Insn::SecondSlot => {}
+            Insn::LoadImm64 { dst, imm } => {
+                let (first, high) = raw_load_imm64(dst, imm);
+                bytes.extend_from_slice(&first.to_bytes());
+                bytes.extend_from_slice(&RawInsn { imm: high, ..RawInsn::default() }.to_bytes());
+            }
+            other => bytes.extend_from_slice(&raw_one_slot(other).to_bytes()),
+        }
+    }
+    bytes
+}
+
+/// The first slot and the second slot's `imm`.
+fn raw_load_imm64(dst: Reg, imm: Imm64) -> (RawInsn, i32) {
+    let (src, low, high) = match imm {
+        Imm64::Const(value) => (0, value as i32, (value >> 32) as i32),
+        Imm64::Map(map) => (1, map, 0),
+        Imm64::MapValue { map, off } => (2, map, off as i32),
+        Imm64::Var(id) => (3, id, 0),
+        Imm64::Func(off) => (4, off, 0),
+        Imm64::MapIdx(map) => (5, map, 0),
+        Imm64::MapIdxValue { map, off } => (6, map, off as i32),
+    };
+    (RawInsn { code: op::LD_IMM64, dst: dst as u8, src, off: 0, imm: low }, high)
+}
+
+fn raw_one_slot(insn: Insn) -> RawInsn {
+    let zero = RawInsn::default();
+    let alu_class = |width| if width == Width::W32 { op::ALU } else { op::ALU64 };
+    // The bits a second operand adds: X and the register, or the immediate.
+    let with = |raw: RawInsn, x: u8, src| match src {
+        Src::Reg(reg) => RawInsn { code: raw.code | x, src: reg as u8, ..raw },
+        Src::Imm(imm) => RawInsn { imm, ..raw },
+    };
+    match insn {
+        Insn::Alu { width, op, dst, src } => {
+            let off = i16::from(matches!(op, AluOp::SDiv | AluOp::SMod));
+            with(RawInsn { code: alu_class(width) | op::alu_bits(op), dst: dst as u8, off, ..zero }, op::X, src)
+        }
+        Insn::Mov { width, dst, src } => {
+            with(RawInsn { code: alu_class(width) | op::MOV, dst: dst as u8, ..zero }, op::X, src)
+        }
+        Insn::MovSx { width, dst, src, from } => RawInsn {
+            code: alu_class(width) | op::MOV | op::X,
+            dst: dst as u8,
+            src: src as u8,
+            off: from.bits() as i16,
+            ..zero
+        },
+        Insn::Neg { width, dst } => RawInsn { code: alu_class(width) | op::NEG, dst: dst as u8, ..zero },
+        Insn::End { order, width, dst } => {
+            let code = match order {
+                ByteOrder::ToLe => op::ALU | op::END,
+                ByteOrder::ToBe => op::ALU | op::END | op::X,
+                ByteOrder::Swap => op::ALU64 | op::END,
+            };
+            RawInsn { code, dst: dst as u8, imm: width.bits() as i32, ..zero }
+        }
+        Insn::LoadImm64 { dst, imm } => raw_load_imm64(dst, imm).0,
+        Insn::SecondSlot => zero,
+        Insn::Load { size, sign, dst, base, off } => {
+            let mode = if sign { op::MEMSX } else { op::MEM };
+            RawInsn { code: op::LDX | mode | op::size_bits(size), dst: dst as u8, src: base as u8, off, imm: 0 }
+        }
+        Insn::Store { size, base, off, src } => {
+            let raw = RawInsn { code: op::MEM | op::size_bits(size), dst: base as u8, off, ..zero };
+            // Register and immediate stores differ in class.
+            match src {
+                Src::Reg(reg) => RawInsn { code: raw.code | op::STX, src: reg as u8, ..raw },
+                Src::Imm(imm) => RawInsn { code: raw.code | op::ST, imm, ..raw },
+            }
+        }
+        Insn::Atomic { width, op, base, off, src } => {
+            let size = if width == Width::W32 { Size::W } else { Size::DW };
+            RawInsn { imm: atomic_imm(op), ..raw_atomic(size, base, src, off) }
+        }
+        Insn::LoadAcquire { size, dst, base, off } => RawInsn { imm: op::LOAD_ACQ, ..raw_atomic(size, dst, base, off) },
+        Insn::StoreRelease { size, base, off, src } => {
+            RawInsn { imm: op::STORE_REL, ..raw_atomic(size, base, src, off) }
+        }
+        Insn::LoadAbs { size, imm } => RawInsn { code: op::LD | op::ABS | op::size_bits(size), imm, ..zero },
+        Insn::LoadInd { size, src, imm } => {
+            RawInsn { code: op::LD | op::IND | op::size_bits(size), src: src as u8, imm, ..zero }
+        }
+        Insn::Jump { off, wide: true } => RawInsn { code: op::JMP32 | op::JA, imm: off, ..zero },
+        Insn::Jump { off, wide: false } => RawInsn { code: op::JMP | op::JA, off: off as i16, ..zero },
+        Insn::JumpIf { width, cond, dst, src, off } => {
+            let class = if width == Width::W32 { op::JMP32 } else { op::JMP };
+            with(RawInsn { code: class | op::cond_bits(cond), dst: dst as u8, off, ..zero }, op::X, src)
+        }
+        Insn::MayGoto { off } => RawInsn { code: op::JMP | op::JCOND, off, ..zero },
+        Insn::Call(callee) => {
+            let (src, imm) = match callee {
+                Callee::Helper(id) => (0, id as i32),
+                Callee::Subprog(off) => (1, off),
+                Callee::Host(id) => (2, id),
+            };
+            RawInsn { code: op::JMP | op::CALL, src, imm, ..zero }
+        }
+        Insn::Exit => RawInsn { code: op::JMP | op::EXIT, ..zero },
+    }
+}
+
+fn raw_atomic(size: Size, dst: Reg, src: Reg, off: i16) -> RawInsn {
+    RawInsn { code: op::STX | op::ATOMIC | op::size_bits(size), dst: dst as u8, src: src as u8, off, imm: 0 }
+}
+
+fn atomic_imm(op: AtomicOp) -> i32 {
+    let fetched = |imm, fetch| if fetch { imm | op::FETCH } else { imm };
+    match op {
+        AtomicOp::Add { fetch } => fetched(op::ATOMIC_ADD, fetch),
+        AtomicOp::Or { fetch } => fetched(op::ATOMIC_OR, fetch),
+        AtomicOp::And { fetch } => fetched(op::ATOMIC_AND, fetch),
+        AtomicOp::Xor { fetch } => fetched(op::ATOMIC_XOR, fetch),
+        AtomicOp::Xchg => op::XCHG,
+        AtomicOp::CmpXchg => op::CMPXCHG,
+    }
+}
