@@ -1,1 +1,26 @@
-//! Generators, oracles and the snapshot runner (tests only)
+//! What the tests and benches of the family share; never a dependency of shipped code.
+//!
+//! * [`cases`]: programs with expected results, one file for all engines;
+//! * [`kernel`]: the Linux kernel as an oracle and as a peer, through bpf(2);
+//! * [`generate`]: programs for differential testing, valid and terminating by construction;
+//! * [`disasm`] and [`snapshot`]: machine code as text, and files that hold the text to compare with;
+//! * [`elf`]: the bytes of a section, without the loader under test.
+//!
+//! A test that cannot run (no permission, no data) says so through [`skipped`], so that `cargo xtask test` counts it:
+//! a skip is never silent and never a pass.
+
+pub mod cases;
+pub mod disasm;
+pub mod elf;
+pub mod generate;
+pub mod kernel;
+pub mod snapshot;
+
+use std::io::Write;
+
+/// Says on the standard error stream, past the capture of the test harness, that `what` did not run and why. The line begins
+/// with `SKIPPED`, by which `cargo xtask test` counts it.
+pub fn skipped(what: &str, why: &dyn std::fmt::Display) {
+    // One write, so that lines of tests that run at once do not mix. A closed stream is no reason to fail a test.
+    let _ = std::io::stderr().write_all(format!("SKIPPED {what}: {why}\n").as_bytes());
+}
