@@ -1,1 +1,130 @@
-//! Run guards, execution slots, grace periods and cross-core barriers
+//! Run guards, execution slots, grace periods and cross-core instruction barriers.
+//!
+//! Problem: programs run on any thread, at any time, in nanoseconds; code and map elements they may be using are replaced and
+//! freed meanwhile. A run needs three things from one cheap announcement: what it can reach must stay, it needs a slot number
+//! no other running thread has (per-CPU maps), and it must not execute instructions its CPU fetched before they changed.
+//!
+//! Approach: a [`Domain`] per engine. [`Domain::enter`] gives a [`Guard`] for about a nanosecond: one plain store and a few loads, no
+//! fence; the thread that frees something pays instead, through `membarrier(2)` ([`core`]). Where that is denied, guards carry
+//! fences ([`Barriers::Fenced`] does the same on request). Freeing waits for a grace period: blocking
+//! ([`Domain::synchronize`]), as a token ([`Domain::start_grace_period`]) or as a callback ([`Domain::defer`]).
+//!
+//! Why not a library: `seize` 0.5 (also membarrier-based) and `crossbeam-epoch` 0.9 (a full fence per pin) give reclamation
+//! of pointers, and neither has what else hangs on the same announcement here: slots, grace-period tokens that a drain protocol
+//! can hold, instruction barriers, typed refusal to wait under one's own guard, and fork detection.
+//!
+//! ```
+//! use bpf_quiesce::{Domain, Options};
+//!
+//! let domain = Domain::new(Options::default());
+//! let guard = domain.enter()?;
+//! assert!(guard.slot() < domain.max_slots());
+//! assert!(domain.synchronize().is_err(), "it would wait for itself");
+//! drop(guard);
+//! domain.defer(|| println!("no reader is left"));
+//! assert_eq!(domain.reclaim(), 1);
+//! # Ok::<(), bpf_quiesce::EnterError>(())
+//! ```
+
+mod core;
+#[cfg(not(loom))]
+mod defer;
+#[cfg(not(loom))]
+mod domain;
+#[cfg(not(loom))]
+pub mod fork;
+mod sync;
+mod sys;
+
+#[cfg(not(loom))]
+pub use domain::{CoreBarrier, Domain, GracePeriod, Guard, Reclaimer};
+
+/// How a [`Domain`] is set up.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How many threads may run at a time (at least 1).
+    pub max_slots: u32,
+    /// What a thread does that finds all slots in use.
+    pub when_full: WhenFull,
+    /// Which barriers to use.
+    pub barriers: Barriers,
+}
+
+impl Default for Options {
+    /// 64 slots, waiting when they are all in use, the best barriers this process is granted.
+    fn default() -> Self {
+        Self { max_slots: 64, when_full: WhenFull::Wait, barriers: Barriers::Auto }
+    }
+}
+
+/// What [`Domain::enter`] does when more than [`Options::max_slots`] threads want to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Waits, first come first served.
+    Wait,
+    /// Returns [`EnterError::Full`].
+    Error,
+}
+
+/// Which barriers a [`Domain`] uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Barriers {
+    /// `membarrier(2)` where the process may call it, fences where not.
+    Auto,
+    /// Fences only, as if `membarrier` were denied.
+    Fenced,
+}
+
+/// Why a run could not begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnterError {
+    /// All slots are in use ([`WhenFull::Error`]).
+    #[error("all {max_slots} execution slots are in use")]
+    Full {
+        /// The domain's limit.
+        max_slots: u32,
+    },
+    /// The calling thread holds 65,535 guards of this domain already.
+    #[error("guards are nested too deeply")]
+    TooDeep,
+    /// In a forked child, a thread that had no slot at the time of the fork could not get one.
+    #[error("no execution slot to be had in a forked child")]
+    Forked,
+    /// The calling thread is running its thread-local destructors.
+    #[error("the thread is exiting")]
+    ThreadExiting,
+    /// All slots belong to idle threads, and `membarrier`, which is needed to take one from them, failed.
+    #[error("membarrier failed with errno {0}")]
+    Barrier(i32),
+}
+
+/// Why a grace period was not waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// The calling thread is inside a guard of this domain: it would wait for itself.
+    #[error("waiting for a grace period under one's own guard")]
+    UnderOwnGuard,
+    /// The calling process is a forked child: the readers to wait for do not exist here.
+    #[error("grace periods do not work in a forked child")]
+    Forked,
+    /// `membarrier` failed. The grace period may be waited for again.
+    #[error("membarrier failed with errno {0}")]
+    Barrier(i32),
+}
+
+/// Why no instruction barrier was executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CoreBarrierError {
+    /// The process was not granted `membarrier` with `SYNC_CORE` when the domain was made.
+    #[error("this process has no cross-core instruction barrier")]
+    Denied,
+    /// The calling process is a forked child.
+    #[error("code is not changed in a forked child")]
+    Forked,
+    /// `membarrier` failed with this `errno`.
+    #[error("membarrier failed with errno {0}")]
+    Failed(i32),
+}

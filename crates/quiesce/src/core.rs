@@ -1,0 +1,473 @@
+//! The protocol itself, on explicit records: who is running, in which slot, since which epoch.
+//!
+//! Problem: a reader must announce itself in about a nanosecond (no fence, no read-modify-write), yet a writer must be able to
+//! tell that no reader is left from before, and a slot must never belong to two running threads although idle threads keep
+//! theirs.
+//!
+//! Approach: both questions are the same store/load race, and both are decided by an asymmetric barrier. A reader *stores* its
+//! [`Record::state`], then *loads* (its slot, and whatever the guard protects). A writer *stores* (unlinks an object; or takes
+//! the slot away), executes the heavy barrier, then *loads* the state. Of the two loads at least one sees the other side's store.
+//!
+//! - **Grace periods** compare epochs. A reader's state holds the epoch it read when it entered. [`Core::start`] advances the
+//!   epoch; the period is over when every record is idle or shows the new epoch. Epochs are 48 bits wide and never
+//!   wrap, so one phase suffices (kernel and liburcu need two because their counter is one bit), and a reader that
+//!   was delayed between loading the epoch and storing it merely looks older than it is.
+//! - **Slots** are sticky: [`Record::slot`] stays set between runs. When all are taken, the thread that needs one revokes the
+//!   slots of all records that look idle, executes one heavy barrier, and gives back those whose owner turned out to run. An owner
+//!   that finds its slot gone takes the lock, under which the answer is final.
+//! - **Sleeping**: whoever waits sets [`Record::attention`] on the records it waits for, barrier, looks again, sleeps. An exit
+//!   stores its state, then loads `attention`: again one of the two sees the other. Only awaited records pay for a wake.
+//!
+//! Invariants: `state` is written by its own thread only. `slot` is written under the registry lock only. A slot is in
+//! exactly one place: `free`, one record, or not handed out yet. The lock is never held while a reader is waited for, so a
+//! stalled reader delays frees and blocks nobody.
+//!
+//! Fenced domains (no `membarrier`) replace both barrier halves by `fence(SeqCst)`.
+
+use std::collections::VecDeque;
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, fence, light_barrier};
+use crate::sys::{self, Errno, Sys};
+use crate::{EnterError, WaitError, WhenFull};
+
+/// One epoch step in [`Record::state`]; the bits below count nested guards.
+const EPOCH: u64 = 1 << 16;
+const DEPTH: u64 = EPOCH - 1;
+/// [`Record::slot`] of a record without one.
+const NO_SLOT: u32 = u32::MAX;
+
+/// What one registered thread shows to the others.
+#[derive(Debug)]
+pub(crate) struct Record {
+    /// 0: outside. Else the epoch seen on entry and, in the low bits, how many guards are held.
+    state: AtomicU64,
+    /// The slot leased to this record, or [`NO_SLOT`].
+    slot: AtomicU32,
+    /// Someone sleeps until this record's next exit.
+    attention: AtomicBool,
+    /// The thread is gone; another may take the record (and the slot still in it).
+    vacant: AtomicBool,
+    /// The code epoch after which this thread last discarded its fetched instructions (careful domains only).
+    code_seen: AtomicU64,
+}
+
+impl Record {
+    fn new() -> Self {
+        Self {
+            state: AtomicU64::new(0),
+            slot: AtomicU32::new(NO_SLOT),
+            attention: AtomicBool::new(false),
+            vacant: AtomicBool::new(false),
+            code_seen: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether the record's own thread, which must be the caller, is inside a guard.
+    #[inline]
+    pub(crate) fn inside(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != 0
+    }
+
+    /// The slot of the calling thread's own record.
+    #[inline]
+    pub(crate) fn own_slot(&self) -> Option<u32> {
+        self.inside().then(|| self.slot.load(Ordering::Relaxed))
+    }
+
+    /// Called by the owning thread when it ends. A record whose guard outlives the thread's registration stays taken.
+    pub(crate) fn vacate(&self) {
+        if !self.inside() {
+            // Release, pairs with the Acquire in `Core::register` and `Core::take_slot`: what this thread did under its slot
+            // happens before what the slot's next owner does.
+            self.vacant.store(true, Ordering::Release);
+        }
+    }
+
+    fn idle(&self) -> bool {
+        // Acquire, pairs with the Release store of 0 in `Core::leave`: what the reader did happens before what
+        // follows the grace period or the slot's next owner.
+        self.state.load(Ordering::Acquire) == 0
+    }
+}
+
+/// Everything that changes rarely, under one lock.
+#[derive(Debug, Default)]
+struct Registry {
+    records: Vec<Arc<CachePadded<Record>>>,
+    /// Slots that are in no record.
+    free: Vec<u32>,
+    /// Slots from here on were never handed out.
+    next_slot: u32,
+    /// Tickets of the threads that wait for a slot, first come first served.
+    queue: VecDeque<u64>,
+    next_ticket: u64,
+}
+
+/// The words readers load on every entry.
+#[derive(Debug)]
+struct Hot {
+    /// The current epoch, with depth 1 already in it: an outermost guard stores it as it is.
+    epoch: AtomicU64,
+    /// Advanced when code changed and no core barrier could be had.
+    code_epoch: AtomicU64,
+}
+
+/// A domain without its thread-local part.
+#[derive(Debug)]
+pub(crate) struct Core {
+    hot: CachePadded<Hot>,
+    sys: Sys,
+    /// Guards must fence, or look at `code_epoch`: whatever membarrier does not do for them.
+    careful: bool,
+    max_slots: u32,
+    when_full: WhenFull,
+    /// The newest epoch that a heavy barrier has followed.
+    ordered: AtomicU64,
+    /// The newest epoch whose grace period is known to be over.
+    completed: AtomicU64,
+    registry: Mutex<Registry>,
+    /// Signalled when a record with `attention` exits and when the queue for slots moves.
+    changed: Condvar,
+    #[cfg(not(loom))]
+    generation: crate::fork::Generation,
+}
+
+impl Core {
+    pub(crate) fn new(max_slots: u32, when_full: WhenFull, sys: Sys) -> Self {
+        Self {
+            hot: CachePadded::new(Hot { epoch: AtomicU64::new(EPOCH + 1), code_epoch: AtomicU64::new(0) }),
+            sys,
+            careful: !sys.expedited() || !sys.sync_core(),
+            max_slots: max_slots.clamp(1, NO_SLOT - 1),
+            when_full,
+            ordered: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            registry: Mutex::new(Registry::default()),
+            changed: Condvar::new(),
+            #[cfg(not(loom))]
+            generation: crate::fork::Generation::current(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn sys(&self) -> &Sys {
+        &self.sys
+    }
+
+    pub(crate) fn max_slots(&self) -> u32 {
+        self.max_slots
+    }
+
+    pub(crate) fn forked(&self) -> bool {
+        #[cfg(not(loom))]
+        return !self.generation.is_current();
+        #[cfg(loom)]
+        false
+    }
+
+    /// A record for the calling thread.
+    pub(crate) fn register(&self) -> Result<Arc<CachePadded<Record>>, EnterError> {
+        let mut registry = self.lock_for_entry()?;
+        for record in &registry.records {
+            // Acquire: see `Record::vacate`.
+            if record.vacant.load(Ordering::Acquire) {
+                record.vacant.store(false, Ordering::Relaxed);
+                return Ok(Arc::clone(record));
+            }
+        }
+        let record = Arc::new(CachePadded::new(Record::new()));
+        registry.records.push(Arc::clone(&record));
+        Ok(record)
+    }
+
+    /// Enters `record`'s thread, which must be the caller, and returns its slot.
+    #[inline]
+    pub(crate) fn enter(&self, record: &Record) -> Result<u32, EnterError> {
+        let state = record.state.load(Ordering::Relaxed);
+        if state != 0 {
+            if state & DEPTH == DEPTH {
+                return Err(EnterError::TooDeep);
+            }
+            record.state.store(state + 1, Ordering::Relaxed);
+            return Ok(record.slot.load(Ordering::Relaxed));
+        }
+        // Acquire, pairs with the fetch_add in `start`: a reader that shows the new epoch sees everything unlinked before it.
+        let epoch = self.hot.epoch.load(Ordering::Acquire);
+        record.state.store(epoch, Ordering::Relaxed);
+        if self.careful {
+            self.enter_carefully(record);
+        } else {
+            // Pairs with the heavy barrier in `poll` and `take_slot`: see the top of the file.
+            light_barrier();
+        }
+        let slot = record.slot.load(Ordering::Relaxed);
+        if slot == NO_SLOT {
+            return self.lease(record);
+        }
+        Ok(slot)
+    }
+
+    /// The entry of domains that lack a barrier of the kernel's: carries its own.
+    #[cold]
+    fn enter_carefully(&self, record: &Record) {
+        // Pairs with the fence in `Sys::heavy_barrier`.
+        fence(Ordering::SeqCst);
+        // Acquire, pairs with the fetch_add in `advance_code_epoch`: whoever sees the new code epoch sees the code's bytes.
+        let code_epoch = self.hot.code_epoch.load(Ordering::Acquire);
+        if code_epoch != record.code_seen.load(Ordering::Relaxed) {
+            sys::instruction_barrier();
+            record.code_seen.store(code_epoch, Ordering::Relaxed);
+        }
+    }
+
+    /// Leaves one guard of `record`'s thread, which must be the caller.
+    #[inline]
+    pub(crate) fn leave(&self, record: &Record) {
+        let state = record.state.load(Ordering::Relaxed);
+        if state & DEPTH != 1 {
+            record.state.store(state - 1, Ordering::Relaxed);
+            return;
+        }
+        // Release, pairs with `Record::idle`.
+        record.state.store(0, Ordering::Release);
+        // Pairs with the heavy barrier between setting `attention` and looking at `state` again, in `wait` and `lease`.
+        if self.sys.expedited() {
+            light_barrier();
+        } else {
+            fence(Ordering::SeqCst);
+        }
+        if record.attention.load(Ordering::Relaxed) {
+            self.wake(record);
+        }
+    }
+
+    /// The exit of a record someone waits for: gives up its slot if that is what they wait for.
+    #[cold]
+    fn wake(&self, record: &Record) {
+        if self.forked() {
+            return; // Those who set the flag are in the parent.
+        }
+        let mut registry = self.lock();
+        record.attention.store(false, Ordering::Relaxed);
+        let slot = record.slot.load(Ordering::Relaxed);
+        if !registry.queue.is_empty() && slot != NO_SLOT {
+            record.slot.store(NO_SLOT, Ordering::Relaxed);
+            registry.free.push(slot);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Finds a slot for `record`, which has entered without one.
+    #[cold]
+    fn lease(&self, record: &Record) -> Result<u32, EnterError> {
+        // Step outside: waiting for a slot must not hold up grace periods.
+        self.leave(record);
+        let mut registry = self.lock_for_entry()?;
+        // A thread that wanted our slot may have given it back before we had the lock.
+        let mut slot = record.slot.load(Ordering::Relaxed);
+        if slot == NO_SLOT && registry.queue.is_empty() {
+            slot = self.take_slot(&mut registry).map_err(EnterError::Barrier)?;
+        }
+        if slot == NO_SLOT {
+            if self.when_full == WhenFull::Error {
+                return Err(EnterError::Full { max_slots: self.max_slots });
+            }
+            if self.forked() {
+                return Err(EnterError::Forked); // The slots' owners may not exist here.
+            }
+            (registry, slot) = self.queue_for_slot(registry)?;
+        }
+        record.slot.store(slot, Ordering::Relaxed);
+        // Acquire as in `enter`. The lock orders this store for those who revoke slots; the fence (pairs with the heavy
+        // barrier in `poll`) for those who wait for grace periods.
+        record.state.store(self.hot.epoch.load(Ordering::Acquire), Ordering::Relaxed);
+        drop(registry);
+        fence(Ordering::SeqCst);
+        if self.careful {
+            self.enter_carefully(record);
+        }
+        Ok(slot)
+    }
+
+    /// Sleeps until this thread is first in the queue and a slot is free.
+    fn queue_for_slot<'a>(
+        &self,
+        mut registry: MutexGuard<'a, Registry>,
+    ) -> Result<(MutexGuard<'a, Registry>, u32), EnterError>
+    where
+        Self: 'a,
+    {
+        let ticket = registry.next_ticket;
+        registry.next_ticket += 1;
+        registry.queue.push_back(ticket);
+        let result = loop {
+            for record in &registry.records {
+                if record.slot.load(Ordering::Relaxed) != NO_SLOT {
+                    record.attention.store(true, Ordering::Relaxed);
+                }
+            }
+            // `attention` before the look at `state` in `take_slot`: pairs with the light barrier in `leave`.
+            if let Err(errno) = self.sys.heavy_barrier() {
+                break Err(EnterError::Barrier(errno));
+            }
+            if registry.queue.front() == Some(&ticket) {
+                match self.take_slot(&mut registry) {
+                    Ok(NO_SLOT) => {}
+                    Ok(slot) => break Ok(slot),
+                    Err(errno) => break Err(EnterError::Barrier(errno)),
+                }
+            }
+            registry = self.sleep(registry);
+        };
+        registry.queue.retain(|&t| t != ticket);
+        self.changed.notify_all(); // The next in the queue is first now.
+        result.map(|slot| (registry, slot))
+    }
+
+    /// A slot nobody runs in, or [`NO_SLOT`]; fails if idle threads hold all of them and the barrier is not to be had.
+    fn take_slot(&self, registry: &mut Registry) -> Result<u32, Errno> {
+        if let Some(slot) = registry.free.pop() {
+            return Ok(slot);
+        }
+        if registry.next_slot < self.max_slots {
+            registry.next_slot += 1;
+            return Ok(registry.next_slot - 1);
+        }
+        // Revoke every slot that looks idle: one barrier then serves the next threads as well.
+        let Registry { records, free, .. } = registry;
+        let revoked: Vec<_> = records
+            .iter()
+            .filter(|r| r.slot.load(Ordering::Relaxed) != NO_SLOT && r.idle())
+            .map(|r| {
+                let slot = r.slot.load(Ordering::Relaxed);
+                r.slot.store(NO_SLOT, Ordering::Relaxed);
+                (r, slot)
+            })
+            .collect();
+        if revoked.is_empty() {
+            return Ok(NO_SLOT);
+        }
+        // `slot` before the second look at `state`: pairs with the light barrier in `enter`.
+        let barrier = self.sys.heavy_barrier();
+        for (record, slot) in revoked {
+            if barrier.is_ok() && record.idle() {
+                free.push(slot);
+            } else {
+                record.slot.store(slot, Ordering::Relaxed);
+            }
+        }
+        barrier?;
+        Ok(free.pop().unwrap_or(NO_SLOT))
+    }
+
+    /// Begins a grace period: advances the epoch. The result is what [`Core::poll`] and [`Core::wait`] take.
+    pub(crate) fn start(&self) -> u64 {
+        // Release: what the caller unlinked is seen by readers of the new epoch (Acquire in `enter`) and by the thread that
+        // executes the heavy barrier for it (Acquire in `poll`).
+        (self.hot.epoch.fetch_add(EPOCH, Ordering::AcqRel) + EPOCH) & !DEPTH
+    }
+
+    /// Whether the grace period `target` is over.
+    pub(crate) fn poll(&self, target: u64) -> Result<bool, Errno> {
+        // Acquire, pairs with the fetch_max below: what readers did before happens before what our caller does next.
+        if self.completed.load(Ordering::Acquire) >= target {
+            return Ok(true);
+        }
+        self.order(target)?;
+        if self.forked() {
+            return Ok(false); // The registry may be locked by a thread that does not exist here.
+        }
+        Ok(self.scan(&self.lock(), target))
+    }
+
+    /// Makes sure that a heavy barrier has followed `target`'s start; one serves all periods started before it.
+    fn order(&self, target: u64) -> Result<(), Errno> {
+        // Acquire, pairs with the fetch_max below: that barrier happened before our scan.
+        if self.ordered.load(Ordering::Acquire) < target {
+            // Acquire, pairs with `start`: the unlinks of all those periods happen before our barrier.
+            let newest = self.hot.epoch.load(Ordering::Acquire) & !DEPTH;
+            self.sys.heavy_barrier()?;
+            self.ordered.fetch_max(newest, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Looks at all records and remembers the newest period that is over. `order(target)` must have succeeded before.
+    fn scan(&self, registry: &Registry, target: u64) -> bool {
+        let mut over = self.ordered.load(Ordering::Acquire);
+        for record in &registry.records {
+            // Acquire: as in `Record::idle`.
+            let state = record.state.load(Ordering::Acquire);
+            if state != 0 {
+                over = over.min(state & !DEPTH);
+            }
+        }
+        self.completed.fetch_max(over, Ordering::AcqRel);
+        over >= target
+    }
+
+    /// Sleeps until the grace period `target` is over. The caller must be outside its own guards.
+    pub(crate) fn wait(&self, target: u64) -> Result<(), WaitError> {
+        /// Most readers leave within microseconds.
+        const YIELDS: usize = if cfg!(loom) { 0 } else { 8 };
+        for _ in 0..YIELDS {
+            if self.poll(target).map_err(WaitError::Barrier)? {
+                return Ok(());
+            }
+            if self.forked() {
+                return Err(WaitError::Forked);
+            }
+            std::thread::yield_now();
+        }
+        self.order(target).map_err(WaitError::Barrier)?;
+        let mut registry = self.lock();
+        loop {
+            for record in &registry.records {
+                let state = record.state.load(Ordering::Relaxed);
+                if state != 0 && state & !DEPTH < target {
+                    record.attention.store(true, Ordering::Relaxed);
+                }
+            }
+            // `attention` before the look at `state`: pairs with the light barrier in `leave`.
+            self.sys.heavy_barrier().map_err(WaitError::Barrier)?;
+            if self.scan(&registry, target) {
+                return Ok(());
+            }
+            registry = self.sleep(registry);
+        }
+    }
+
+    /// Makes guards entered from now on discard fetched instructions; what domains do that lack a core barrier.
+    pub(crate) fn advance_code_epoch(&self) {
+        // Release, pairs with the Acquire in `enter_carefully`.
+        self.hot.code_epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn sleep<'a>(&self, registry: MutexGuard<'a, Registry>) -> MutexGuard<'a, Registry>
+    where
+        Self: 'a,
+    {
+        self.changed.wait(registry).unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// The registry. Nothing panics while holding it, so poison means nothing.
+    fn lock(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// As [`Core::lock`]; but in a forked child the lock may be held by a thread that does not exist, so give up in time.
+    fn lock_for_entry(&self) -> Result<MutexGuard<'_, Registry>, EnterError> {
+        if !self.forked() {
+            return Ok(self.lock());
+        }
+        for _ in 0..1000 {
+            if let Ok(registry) = self.registry.try_lock() {
+                return Ok(registry);
+            }
+            std::thread::yield_now();
+        }
+        Err(EnterError::Forked)
+    }
+}

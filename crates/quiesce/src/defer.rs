@@ -1,0 +1,120 @@
+//! Callbacks that run after a grace period.
+//!
+//! Problem: whoever removes an object rarely wants to wait for the readers of it, and a grace period costs microseconds, so it must
+//! be shared.
+//!
+//! Approach: callbacks fill a batch; a full batch (or an explicit [`Queue::seal`]) starts one grace period for all of it and
+//! joins a queue. Whoever comes by outside a guard polls the oldest batch and runs it if its period is over.
+//!
+//! Invariants: a batch's period starts after its last callback was queued. Callbacks run outside the lock, each exactly once, in
+//! the order of their batches unless several threads run batches at a time. A panicking callback does not keep the others
+//! from running.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::core::Core;
+
+/// Callbacks that share a grace period when nobody asks for one earlier.
+const BATCH: usize = 64;
+
+pub(crate) type Callback = Box<dyn FnOnce() + Send>;
+
+/// The callbacks of one domain.
+#[derive(Default)]
+pub(crate) struct Queue {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    filling: Vec<Callback>,
+    sealed: VecDeque<(u64, Vec<Callback>)>,
+}
+
+impl Inner {
+    fn seal(&mut self, core: &Core) {
+        if !self.filling.is_empty() {
+            let batch = std::mem::take(&mut self.filling);
+            self.sealed.push_back((core.start(), batch));
+        }
+    }
+}
+
+impl Queue {
+    /// Queues `callback`; true if that filled a batch, so that running one is due.
+    pub(crate) fn push(&self, core: &Core, callback: Callback) -> bool {
+        let mut inner = self.lock();
+        inner.filling.push(callback);
+        if inner.filling.len() < BATCH {
+            return false;
+        }
+        inner.seal(core);
+        true
+    }
+
+    /// Starts the grace period of all that is queued and returns the newest period to wait for.
+    pub(crate) fn seal(&self, core: &Core) -> Option<u64> {
+        let mut inner = self.lock();
+        inner.seal(core);
+        inner.sealed.back().map(|(target, _)| *target)
+    }
+
+    /// Runs every batch whose period is over and says how many callbacks that were.
+    pub(crate) fn run_ready(&self, core: &Core) -> usize {
+        let mut ran = 0;
+        loop {
+            let Some(target) = self.lock().sealed.front().map(|(target, _)| *target) else { return ran };
+            // A failing barrier means "not yet": the batch stays and the next call tries again.
+            if !core.poll(target).unwrap_or(false) {
+                return ran;
+            }
+            let batch = {
+                let mut inner = self.lock();
+                // Another thread may have taken that batch meanwhile.
+                if inner.sealed.front().is_none_or(|(front, _)| *front != target) {
+                    continue;
+                }
+                inner.sealed.pop_front()
+            };
+            if let Some((_, batch)) = batch {
+                ran += batch.len();
+                run(batch);
+            }
+        }
+    }
+
+    /// How many callbacks have not been taken up yet.
+    pub(crate) fn len(&self) -> usize {
+        let inner = self.lock();
+        inner.filling.len() + inner.sealed.iter().map(|(_, batch)| batch.len()).sum::<usize>()
+    }
+
+    /// Runs everything at once. The caller owns the domain, so no reader is left.
+    pub(crate) fn run_all(&mut self) {
+        let inner = std::mem::take(self.inner.get_mut().unwrap_or_else(PoisonError::into_inner));
+        run(inner.sealed.into_iter().flat_map(|(_, batch)| batch).chain(inner.filling).collect());
+    }
+
+    /// Drops nothing and runs nothing: in a forked child the callbacks are the parent's business.
+    pub(crate) fn forget_all(&mut self) {
+        std::mem::forget(std::mem::take(self.inner.get_mut().unwrap_or_else(PoisonError::into_inner)));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn run(batch: Vec<Callback>) {
+    let mut panic = None;
+    for callback in batch {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(callback)) {
+            panic.get_or_insert(payload);
+        }
+    }
+    if let Some(payload) = panic {
+        resume_unwind(payload);
+    }
+}

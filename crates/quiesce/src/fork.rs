@@ -1,0 +1,85 @@
+//! Knowing that we are a forked child, for the price of one load.
+//!
+//! Problem: after `fork` the child shares code pages with its parent through shared mappings, and the threads whose guards it sees
+//! do not exist. Waiting and writing must be refused there. `getpid` is a system call, and `pthread_atfork` misses raw `clone`.
+//!
+//! Approach: one page per process marked `MADV_WIPEONFORK` holds the process's *generation*; the kernel zeroes it in a child, and
+//! the first object made there takes a new number. An object remembers the generation it was made in.
+//!
+//! Invariant: the number drawn in a child was never current in any of its ancestors before the fork, because the counter it is
+//! drawn from is inherited and only grows. Where the page cannot be had, the process id serves instead (a system call a check).
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The process generation in which an object was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Generation(u64);
+
+impl Generation {
+    /// The generation of the calling process.
+    pub fn current() -> Self {
+        // Relaxed throughout: the word is compared with itself only, and no other data is published through it.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let Some(word) = page() else { return Self(u64::from(std::process::id())) };
+        let seen = word.load(Ordering::Relaxed);
+        if seen != 0 {
+            return Self(seen);
+        }
+        let drawn = NEXT.fetch_add(1, Ordering::Relaxed);
+        match word.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => Self(drawn),
+            Err(other_thread) => Self(other_thread),
+        }
+    }
+
+    /// Whether the calling process is the one this generation was taken in (and not a forked child of it).
+    #[inline]
+    pub fn is_current(self) -> bool {
+        match page() {
+            Some(word) => word.load(Ordering::Relaxed) == self.0,
+            None => u64::from(std::process::id()) == self.0,
+        }
+    }
+}
+
+/// The generation word, or `None` where the host cannot wipe a page on fork.
+#[inline]
+fn page() -> Option<&'static AtomicU64> {
+    static PAGE: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
+    *PAGE.get_or_init(imp::wiped_on_fork)
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+mod imp {
+    use super::AtomicU64;
+
+    /// Maps a zeroed page that the kernel zeroes again in every forked child; it is never unmapped.
+    pub(super) fn wiped_on_fork() -> Option<&'static AtomicU64> {
+        const LEN: usize = 4096;
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice aliases nothing.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), LEN, prot, flags, -1, 0) };
+        if page == libc::MAP_FAILED {
+            return None;
+        }
+        // SAFETY: the page was mapped above with this length.
+        if unsafe { libc::madvise(page, LEN, libc::MADV_WIPEONFORK) } != 0 {
+            // SAFETY: the page was mapped above and nothing refers to it.
+            unsafe { libc::munmap(page, LEN) };
+            return None;
+        }
+        // SAFETY: page-aligned, zeroed, mapped read-write for the rest of the process, and only ever used as this atomic.
+        Some(unsafe { AtomicU64::from_ptr(page.cast()) })
+    }
+}
+
+#[cfg(any(not(target_os = "linux"), miri))]
+mod imp {
+    use super::AtomicU64;
+
+    /// Not offered by this host.
+    pub(super) fn wiped_on_fork() -> Option<&'static AtomicU64> {
+        None
+    }
+}

@@ -1,0 +1,75 @@
+//! A forked child: guards still work, waiting and callbacks do not, and a domain made in the child is whole.
+//!
+//! Alone in its file (its own process): forking a test process that runs other tests at the time is unpredictable.
+#![cfg(all(target_os = "linux", not(miri), not(loom)))]
+
+use std::sync::Arc;
+
+use bpf_quiesce::{Domain, EnterError, Options, WaitError, WhenFull};
+
+#[test]
+fn the_child_may_run_but_not_wait() {
+    let domain = Domain::new(Options { max_slots: 2, when_full: WhenFull::Wait, ..Options::default() });
+    drop(domain.enter().unwrap());
+    domain.defer(|| unreachable!("never run in the child, and the parent exits through `Leak`"));
+    // A thread that is running at the time of the fork and does not exist in the child.
+    let (entered, has_entered) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let ghost = std::thread::spawn({
+        let domain = Arc::clone(&domain);
+        move || {
+            let _guard = domain.enter().unwrap();
+            entered.send(()).unwrap();
+            let _ = released.recv();
+        }
+    });
+    has_entered.recv().unwrap();
+    let period = domain.start_grace_period();
+
+    // SAFETY: the child calls only what this test is about, and leaves through `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let result = std::panic::catch_unwind(|| in_the_child(domain, period));
+        // SAFETY: ends the child without running destructors of the parent's threads.
+        unsafe { libc::_exit(if result.is_ok() { 0 } else { 1 }) };
+    }
+    assert!(child > 0);
+    let mut status = 0;
+    // SAFETY: `status` is a valid place for the result.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "child: {status:#x}");
+
+    drop(release);
+    ghost.join().unwrap();
+    assert!(!domain.is_forked());
+    assert_eq!(domain.synchronize(), Ok(()));
+    std::mem::forget(domain); // Its callback must not run at all.
+}
+
+fn in_the_child(domain: Arc<Domain>, period: bpf_quiesce::GracePeriod) {
+    assert!(domain.is_forked());
+    let guard = domain.enter().unwrap();
+    assert!(guard.slot() < 2);
+    drop(guard);
+    assert_eq!(domain.synchronize(), Err(WaitError::Forked));
+    assert_eq!(period.wait(), Err(WaitError::Forked));
+    assert!(!period.is_complete());
+    assert_eq!(domain.drain(), Err(WaitError::Forked));
+    assert_eq!(domain.reclaim(), 0);
+    assert!(domain.core_barrier().is_err());
+    // The ghost holds the other slot for ever, this thread its own: one of two new threads finds none and is told so.
+    let guard = domain.enter().unwrap();
+    let refused = std::thread::spawn({
+        let domain = Arc::clone(&domain);
+        move || domain.enter().map(|guard| guard.slot())
+    });
+    assert_eq!(refused.join().unwrap(), Err(EnterError::Forked));
+    drop(guard);
+
+    let own = Domain::new(Options::default());
+    assert!(!own.is_forked());
+    drop(own.enter().unwrap());
+    assert_eq!(own.synchronize(), Ok(()));
+    drop(period);
+    drop(domain); // The callback of the parent is neither run nor dropped.
+}
