@@ -17,6 +17,8 @@ impl RegSet {
     pub const EMPTY: RegSet = RegSet(0);
     /// r1 to r5.
     pub const ARGS: RegSet = RegSet(0b11_1110);
+    /// r6 to r9.
+    pub const SAVED: RegSet = RegSet(0b11_1100_0000);
     /// r0 to r5: what a call clobbers.
     pub const CALLER_SAVED: RegSet = RegSet(0b11_1111);
 
@@ -113,7 +115,11 @@ pub fn defs(insn: &Insn) -> RegSet {
             AtomicOp::CmpXchg => RegSet::of(Reg::R0),
             AtomicOp::Xchg => RegSet::of(src),
             AtomicOp::Add { fetch } | AtomicOp::Or { fetch } | AtomicOp::And { fetch } | AtomicOp::Xor { fetch } => {
-                if fetch { RegSet::of(src) } else { RegSet::EMPTY }
+                if fetch {
+                    RegSet::of(src)
+                } else {
+                    RegSet::EMPTY
+                }
             }
         },
         Insn::LoadAbs { .. } | Insn::LoadInd { .. } | Insn::Call(_) => RegSet::CALLER_SAVED,
@@ -254,8 +260,8 @@ fn callees_first(program: &Program, order: &mut Vec<SubprogId>) {
         if core::mem::replace(&mut seen[sub.0 as usize], true) {
             return;
         }
-        for callee in program.callees(sub) {
-            visit(program, callee, seen, order);
+        for call in program.calls_of(sub) {
+            visit(program, call.callee, seen, order);
         }
         order.push(sub);
     }

@@ -1,1 +1,28 @@
-//! The compile seam: Lir, lowering, register allocation
+//! The compile seam: BPF in, [`Lir`] between, [`bpf_jit_code::Code`] out.
+//!
+//! ```text
+//! lower(&Program, &Facts)        -> Lir      BPF meaning ends here
+//! allocate(&Func, &MachineDesc)  -> Alloc    virtual registers -> host registers or slots
+//! Backend::emit(&Lir, &[Alloc])  -> Code     bpf-jit-x64, bpf-jit-arm64
+//! ```
+//!
+//! Invariants: a backend sees no BPF, no memory, no address and no host; everything in this crate is architecture-neutral, and what
+//! differs between architectures is data in a [`MachineDesc`]; any allocation that respects the machine's fixed operands is
+//! correct, down to no register at all.
+#![forbid(unsafe_code)]
+
+mod alloc;
+mod backend;
+mod lir;
+mod lower;
+mod machine;
+mod moves;
+
+pub use alloc::{Alloc, AllocOptions, Allocator, Loc};
+pub use backend::{Backend, CompileError, CompileOptions, Compiler, EmitError, EmitOptions};
+pub use lir::{
+    AtomicOp, Base, BinOp, Block, BlockId, CallTarget, Check, Cond, Func, Lir, Mem, Op, Span, TailKey, VReg, Val,
+};
+pub use lower::{Extern, LowerOptions, Lowerer, Signatures, TAIL_CALL_HELPER};
+pub use machine::{FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};
+pub use moves::{Move, MoveSrc, parallel_moves};

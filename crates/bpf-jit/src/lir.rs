@@ -1,0 +1,644 @@
+//! The low-level intermediate representation.
+//!
+//! Problem: two backends, an allocator and a coming optimiser need one program form that is closer to machines than BPF is.
+//! Approach: three-address operations over any number of virtual registers, in basic blocks, in an order in which a block without a
+//! jump at its end falls through to the next. Not SSA: a virtual register may be written many times.
+//!
+//! Invariants: the operands of a 32-bit operation are the low halves of its registers, its result is zero-extended; block 0 is the entry;
+//! control-flow ops are the last of their block; each op carries the BPF instructions it came from.
+
+use bpf_isa::{Size, SubprogId, Width};
+use bpf_jit_code::{StopCode, Symbol};
+use core::ops::Range;
+
+pub use bpf_isa::Cond;
+
+/// A virtual register.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct VReg(pub u32);
+
+impl VReg {
+    /// The index as a `usize`, to index slices.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A block of a function.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BlockId(pub u32);
+
+impl BlockId {
+    /// The index as a `usize`, to index slices.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A register or a constant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Val {
+    /// A virtual register.
+    Reg(VReg),
+    /// Any 64-bit constant; the backend materialises what does not fit. A 32-bit op looks at the low half.
+    Imm(i64),
+}
+
+/// Two-operand arithmetic.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum BinOp {
+    /// Wrapping addition.
+    Add,
+    /// Wrapping subtraction.
+    Sub,
+    /// Wrapping multiplication.
+    Mul,
+    /// High half of the unsigned product.
+    MulHighU,
+    /// High half of the signed product.
+    MulHighS,
+    /// Unsigned division; x / 0 = 0.
+    Div,
+    /// Signed truncating division; x / 0 = 0, MIN / -1 = MIN.
+    SDiv,
+    /// Unsigned remainder; x % 0 = x.
+    Mod,
+    /// Signed remainder; x % 0 = x, MIN % -1 = 0.
+    SMod,
+    /// Bitwise and.
+    And,
+    /// Bitwise or.
+    Or,
+    /// Bitwise exclusive or.
+    Xor,
+    /// Left shift, count modulo the width.
+    Shl,
+    /// Logical right shift, count modulo the width.
+    Shr,
+    /// Arithmetic right shift, count modulo the width.
+    Sar,
+    /// Rotate left, count modulo the width.
+    Rotl,
+}
+
+/// Where a memory address starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Base {
+    /// The value of a register.
+    Reg(VReg),
+    /// One past the highest byte of the function's BPF stack (r10).
+    Frame,
+}
+
+/// A memory address: base + offset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mem {
+    /// Where it starts.
+    pub base: Base,
+    /// Byte offset.
+    pub off: i32,
+}
+
+/// Atomic read-modify-write.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum AtomicOp {
+    /// `*p += src`.
+    Add,
+    /// `*p |= src`.
+    Or,
+    /// `*p &= src`.
+    And,
+    /// `*p ^= src`.
+    Xor,
+    /// `*p = src`; always fetches.
+    Xchg,
+}
+
+/// Whom a call calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CallTarget {
+    /// A function outside the code, with the C calling convention.
+    Extern(Symbol),
+    /// A subprogram of the same code.
+    Subprog(SubprogId),
+}
+
+/// The table and index of a tail call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TailKey {
+    /// Both constant: a direct, patched site.
+    Const {
+        /// The table.
+        table: Symbol,
+        /// The index.
+        index: u32,
+    },
+    /// `table` holds the table's address; `index` is 32 bits wide.
+    Dynamic {
+        /// Address of the table: `{ entries: u32, pad: u32, entry: [u64; entries] }`, 0 = empty slot.
+        table: VReg,
+        /// The index, in the low 32 bits.
+        index: VReg,
+    },
+}
+
+/// A condition under which the run stops.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Check {
+    /// Takes one from the run's budget; stops when it falls below zero.
+    Budget,
+    /// Stops when another thread asked for it.
+    Interrupt,
+}
+
+/// An operation.
+///
+/// `width` fields: operands are read at that width; a 32-bit result is zero-extended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// `dst = src`. A 32-bit move zero-extends.
+    Mov {
+        /// Width.
+        width: Width,
+        /// Destination.
+        dst: VReg,
+        /// Source.
+        src: Val,
+    },
+    /// `dst` = the low `from` of `src`, extended to `width` (then zero-extended).
+    Ext {
+        /// Width of the result.
+        width: Width,
+        /// Sign- or zero-extend.
+        signed: bool,
+        /// Source size: B, H or W.
+        from: Size,
+        /// Destination.
+        dst: VReg,
+        /// Source.
+        src: VReg,
+    },
+    /// `dst = a op b`.
+    Bin {
+        /// Operation.
+        op: BinOp,
+        /// Width.
+        width: Width,
+        /// Destination.
+        dst: VReg,
+        /// First operand.
+        a: VReg,
+        /// Second operand.
+        b: Val,
+    },
+    /// `dst = -src`.
+    Neg {
+        /// Width.
+        width: Width,
+        /// Destination.
+        dst: VReg,
+        /// Operand.
+        src: VReg,
+    },
+    /// `dst` = the low `size` bytes of `src` in reverse order, zero-extended.
+    Bswap {
+        /// How many bytes: H, W or DW.
+        size: Size,
+        /// Destination.
+        dst: VReg,
+        /// Operand.
+        src: VReg,
+    },
+    /// `dst = a + (b << shift)`, shift 0 to 3.
+    AddShift {
+        /// Width.
+        width: Width,
+        /// Destination.
+        dst: VReg,
+        /// The addend.
+        a: VReg,
+        /// What is shifted.
+        b: VReg,
+        /// By how much: 0 to 3.
+        shift: u8,
+    },
+    /// `dst = if a cond b { yes } else { no }`, all 64 bits of `yes` and `no`.
+    Select {
+        /// Width of the comparison.
+        width: Width,
+        /// Condition.
+        cond: Cond,
+        /// First operand of the comparison.
+        a: VReg,
+        /// Second operand of the comparison.
+        b: Val,
+        /// Destination.
+        dst: VReg,
+        /// Value if the condition holds.
+        yes: VReg,
+        /// Value if not.
+        no: VReg,
+    },
+    /// `dst` = the address `off` bytes from r10.
+    FrameAddr {
+        /// Destination.
+        dst: VReg,
+        /// Byte offset from r10.
+        off: i32,
+    },
+    /// `dst` = the address of a symbol.
+    SymAddr {
+        /// Destination.
+        dst: VReg,
+        /// The symbol.
+        symbol: Symbol,
+    },
+    /// `dst` = the address of a subprogram of this code.
+    SubprogAddr {
+        /// Destination.
+        dst: VReg,
+        /// The subprogram.
+        subprog: SubprogId,
+    },
+    /// `dst = *mem`, swapped if `swap`, then zero- or sign-extended to 64 bits.
+    Load {
+        /// Size of the access.
+        size: Size,
+        /// Sign-extend.
+        signed: bool,
+        /// Reverse the bytes (never with `signed`).
+        swap: bool,
+        /// Destination.
+        dst: VReg,
+        /// Address.
+        mem: Mem,
+    },
+    /// `*mem = src`. The low bytes of a constant are stored.
+    Store {
+        /// Size of the access.
+        size: Size,
+        /// Address.
+        mem: Mem,
+        /// Value.
+        src: Val,
+    },
+    /// `dst = *mem` with acquire ordering, zero-extended.
+    LoadAcquire {
+        /// Size of the access.
+        size: Size,
+        /// Destination.
+        dst: VReg,
+        /// Address.
+        mem: Mem,
+    },
+    /// `*mem = src` with release ordering.
+    StoreRelease {
+        /// Size of the access.
+        size: Size,
+        /// Address.
+        mem: Mem,
+        /// Value.
+        src: VReg,
+    },
+    /// Sequentially consistent read-modify-write when it fetches, relaxed when it does not, as the kernel's.
+    Atomic {
+        /// Operation.
+        op: AtomicOp,
+        /// Width of the access.
+        width: Width,
+        /// Address.
+        mem: Mem,
+        /// Operand.
+        src: VReg,
+        /// Where the old value goes, zero-extended, if it is wanted.
+        fetch: Option<VReg>,
+    },
+    /// `old = *mem; if old == expected { *mem = new }; dst = old`, zero-extended in both outcomes, sequentially consistent.
+    CmpXchg {
+        /// Width of the access.
+        width: Width,
+        /// Address.
+        mem: Mem,
+        /// Compared at `width`.
+        expected: VReg,
+        /// Stored on success.
+        new: VReg,
+        /// Receives the old value.
+        dst: VReg,
+    },
+    /// Calls `target` with up to five arguments.
+    Call {
+        /// Whom.
+        target: CallTarget,
+        /// Arguments; `None` where the callee does not read one.
+        args: [Option<VReg>; 5],
+        /// The hidden argument, where the callee needs it.
+        ctx: Option<VReg>,
+        /// Where the result goes, if it is wanted.
+        ret: Option<VReg>,
+    },
+    /// Replaces this function by the target's code, or falls through: slot empty, index out of range, limit reached.
+    TailCall {
+        /// Table and index.
+        key: TailKey,
+        /// The target's r1.
+        arg: VReg,
+        /// The hidden argument.
+        ctx: VReg,
+        /// Reload the target's r2 with the length of the raw context.
+        reload_len: bool,
+    },
+    /// Stops the run at this place unless `check` allows it to go on. Not the end of a block.
+    Check {
+        /// What is checked.
+        check: Check,
+        /// The hidden argument.
+        ctx: VReg,
+    },
+    /// Stops the run. Last of its block.
+    Stop {
+        /// Why.
+        code: StopCode,
+        /// The hidden argument.
+        ctx: VReg,
+    },
+    /// Goes to `target`. Last of its block.
+    Jump {
+        /// Where.
+        target: BlockId,
+    },
+    /// Goes to `target` if `a cond b`, else falls through. Last of its block.
+    Branch {
+        /// Width of the comparison.
+        width: Width,
+        /// Condition.
+        cond: Cond,
+        /// First operand.
+        a: VReg,
+        /// Second operand.
+        b: Val,
+        /// Where.
+        target: BlockId,
+    },
+    /// Returns `value` from the function. Last of its block.
+    Exit {
+        /// The result.
+        value: VReg,
+    },
+}
+
+/// The BPF instructions an op came from: slots `first .. first + len`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Span {
+    /// First slot.
+    pub first: u32,
+    /// Number of slots.
+    pub len: u32,
+}
+
+/// A basic block: a range of the function's ops, and what is live after it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Block {
+    /// Its ops.
+    pub ops: Range<u32>,
+    /// Its live-out registers, as a range of [`Func::live`].
+    pub live_out: Range<u32>,
+    /// First BPF slot, for labels in listings.
+    pub slot: u32,
+    /// Whether some jump leads here (else it is only fallen into).
+    pub is_target: bool,
+}
+
+/// A function: a subprogram.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Func {
+    /// The ops of all blocks, in order.
+    pub ops: Vec<Op>,
+    /// Where each op came from.
+    pub spans: Vec<Span>,
+    /// Blocks in code order; 0 is the entry.
+    pub blocks: Vec<Block>,
+    /// Live-out lists of all blocks.
+    pub live: Vec<VReg>,
+    /// Number of virtual registers.
+    pub vregs: u32,
+    /// Virtual registers that hold r1 to r5 at entry, where they are read.
+    pub params: [Option<VReg>; 5],
+    /// The virtual register that holds the hidden argument at entry, where it is needed.
+    pub ctx: Option<VReg>,
+    /// Bytes of BPF stack, a multiple of 8.
+    pub stack_bytes: u32,
+}
+
+impl Func {
+    /// Empties it and keeps its memory.
+    pub fn clear(&mut self) {
+        self.ops.clear();
+        self.spans.clear();
+        self.blocks.clear();
+        self.live.clear();
+        self.vregs = 0;
+        self.params = [None; 5];
+        self.ctx = None;
+        self.stack_bytes = 0;
+    }
+
+    /// The ops of a block.
+    pub fn block_ops(&self, block: &Block) -> &[Op] {
+        &self.ops[block.ops.start as usize..block.ops.end as usize]
+    }
+
+    /// The registers live after a block.
+    pub fn live_out(&self, block: &Block) -> &[VReg] {
+        &self.live[block.live_out.start as usize..block.live_out.end as usize]
+    }
+
+    /// Whether the function calls anything (a tail call is not a call).
+    pub fn has_calls(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op, Op::Call { .. }))
+    }
+}
+
+/// A whole program: one function a subprogram.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Lir {
+    /// The functions, by subprogram id.
+    pub funcs: Vec<Func>,
+}
+
+impl Op {
+    /// The register the op writes, if it writes one.
+    pub fn def(&self) -> Option<VReg> {
+        match *self {
+            Op::Mov { dst, .. }
+            | Op::Ext { dst, .. }
+            | Op::Bin { dst, .. }
+            | Op::Neg { dst, .. }
+            | Op::Bswap { dst, .. }
+            | Op::AddShift { dst, .. }
+            | Op::Select { dst, .. }
+            | Op::FrameAddr { dst, .. }
+            | Op::SymAddr { dst, .. }
+            | Op::SubprogAddr { dst, .. }
+            | Op::Load { dst, .. }
+            | Op::LoadAcquire { dst, .. }
+            | Op::CmpXchg { dst, .. } => Some(dst),
+            Op::Atomic { fetch, .. } => fetch,
+            Op::Call { ret, .. } => ret,
+            Op::Store { .. }
+            | Op::StoreRelease { .. }
+            | Op::TailCall { .. }
+            | Op::Check { .. }
+            | Op::Stop { .. }
+            | Op::Jump { .. }
+            | Op::Branch { .. }
+            | Op::Exit { .. } => None,
+        }
+    }
+
+    /// Calls `f` with each register the op reads, in operand order, repeats included.
+    pub fn for_each_use(&self, mut f: impl FnMut(VReg)) {
+        let val = |v: Val, f: &mut dyn FnMut(VReg)| {
+            if let Val::Reg(r) = v {
+                f(r)
+            }
+        };
+        let mem = |m: Mem, f: &mut dyn FnMut(VReg)| {
+            if let Base::Reg(r) = m.base {
+                f(r)
+            }
+        };
+        match *self {
+            Op::Mov { src, .. } => val(src, &mut f),
+            Op::Ext { src, .. } | Op::Neg { src, .. } | Op::Bswap { src, .. } => f(src),
+            Op::Bin { a, b, .. } | Op::Branch { a, b, .. } => {
+                f(a);
+                val(b, &mut f)
+            }
+            Op::AddShift { a, b, .. } => {
+                f(a);
+                f(b)
+            }
+            Op::Select { a, b, yes, no, .. } => {
+                f(a);
+                val(b, &mut f);
+                f(yes);
+                f(no)
+            }
+            Op::FrameAddr { .. } | Op::SymAddr { .. } | Op::SubprogAddr { .. } | Op::Jump { .. } => {}
+            Op::Load { mem: m, .. } | Op::LoadAcquire { mem: m, .. } => mem(m, &mut f),
+            Op::Store { mem: m, src, .. } => {
+                mem(m, &mut f);
+                val(src, &mut f)
+            }
+            Op::StoreRelease { mem: m, src, .. } | Op::Atomic { mem: m, src, .. } => {
+                mem(m, &mut f);
+                f(src)
+            }
+            Op::CmpXchg { mem: m, expected, new, .. } => {
+                mem(m, &mut f);
+                f(expected);
+                f(new)
+            }
+            Op::Call { args, ctx, .. } => {
+                for arg in args.into_iter().flatten() {
+                    f(arg)
+                }
+                if let Some(ctx) = ctx {
+                    f(ctx)
+                }
+            }
+            Op::TailCall { key, arg, ctx, .. } => {
+                if let TailKey::Dynamic { table, index } = key {
+                    f(table);
+                    f(index)
+                }
+                f(arg);
+                f(ctx)
+            }
+            Op::Check { ctx, .. } | Op::Stop { ctx, .. } => f(ctx),
+            Op::Exit { value } => f(value),
+        }
+    }
+
+    /// Calls `f` with each register the op names, read or written.
+    pub fn for_each_reg(&mut self, mut f: impl FnMut(&mut VReg)) {
+        fn val(v: &mut Val, f: &mut impl FnMut(&mut VReg)) {
+            if let Val::Reg(r) = v {
+                f(r)
+            }
+        }
+        fn base(m: &mut Mem, f: &mut impl FnMut(&mut VReg)) {
+            if let Base::Reg(r) = &mut m.base {
+                f(r)
+            }
+        }
+        match self {
+            Op::Mov { dst, src, .. } => {
+                f(dst);
+                val(src, &mut f)
+            }
+            Op::Ext { dst, src, .. } | Op::Neg { dst, src, .. } | Op::Bswap { dst, src, .. } => {
+                f(dst);
+                f(src)
+            }
+            Op::Bin { dst, a, b, .. } => {
+                f(dst);
+                f(a);
+                val(b, &mut f)
+            }
+            Op::AddShift { dst, a, b, .. } => {
+                f(dst);
+                f(a);
+                f(b)
+            }
+            Op::Select { a, b, dst, yes, no, .. } => {
+                f(a);
+                val(b, &mut f);
+                f(dst);
+                f(yes);
+                f(no)
+            }
+            Op::FrameAddr { dst, .. } | Op::SymAddr { dst, .. } | Op::SubprogAddr { dst, .. } => f(dst),
+            Op::Load { dst, mem, .. } | Op::LoadAcquire { dst, mem, .. } => {
+                f(dst);
+                base(mem, &mut f)
+            }
+            Op::Store { mem, src, .. } => {
+                base(mem, &mut f);
+                val(src, &mut f)
+            }
+            Op::StoreRelease { mem, src, .. } => {
+                base(mem, &mut f);
+                f(src)
+            }
+            Op::Atomic { mem, src, fetch, .. } => {
+                base(mem, &mut f);
+                f(src);
+                fetch.iter_mut().for_each(f)
+            }
+            Op::CmpXchg { mem, expected, new, dst, .. } => {
+                base(mem, &mut f);
+                f(expected);
+                f(new);
+                f(dst)
+            }
+            Op::Call { args, ctx, ret, .. } => args.iter_mut().flatten().chain(ctx).chain(ret).for_each(f),
+            Op::TailCall { key, arg, ctx, .. } => {
+                if let TailKey::Dynamic { table, index } = key {
+                    f(table);
+                    f(index)
+                }
+                f(arg);
+                f(ctx)
+            }
+            Op::Check { ctx, .. } | Op::Stop { ctx, .. } => f(ctx),
+            Op::Jump { .. } => {}
+            Op::Branch { a, b, .. } => {
+                f(a);
+                val(b, &mut f)
+            }
+            Op::Exit { value } => f(value),
+        }
+    }
+}
