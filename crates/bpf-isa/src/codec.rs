@@ -202,25 +202,31 @@ impl core::error::Error for EncodeError {}
 pub fn decode(bytes: &[u8]) -> Result<Vec<Insn>, DecodeError> {
     let (slots, rest) = bytes.as_chunks::<8>();
     let mut insns = Vec::with_capacity(slots.len());
-    let at = |slot: usize, kind| DecodeError { slot: InsnIdx(u32::try_from(slot).unwrap_or(u32::MAX)), kind };
     let mut iter = slots.iter();
     while let Some(&bytes) = iter.next() {
         let raw = RawInsn::from_bytes(bytes);
-        let shape =
-            SHAPES[usize::from(raw.code)].ok_or_else(|| at(insns.len(), DecodeErrorKind::UnknownOpcode(raw.code)))?;
+        let Some(shape) = SHAPES[usize::from(raw.code)] else {
+            return Err(error_at(insns.len(), DecodeErrorKind::UnknownOpcode(raw.code)));
+        };
         if let Shape::LoadImm64 = shape {
-            let second = iter.next().ok_or_else(|| at(insns.len(), DecodeErrorKind::MissingSecondSlot))?;
-            let second = RawInsn::from_bytes(*second);
-            check_second(second).map_err(|kind| at(insns.len() + 1, kind))?;
-            let first = load_imm64(raw, second.imm).map_err(|kind| at(insns.len(), kind))?;
-            insns.push(first);
-            insns.push(Insn::SecondSlot);
+            let second = iter.next().copied().map(RawInsn::from_bytes);
+            let insn = load_imm64(raw, second).map_err(|kind| error_at(insns.len(), kind))?;
+            insns.extend([insn, Insn::SecondSlot]);
         } else {
-            let insn = one_slot(raw, shape).map_err(|kind| at(insns.len(), kind))?;
-            insns.push(insn);
+            insns.push(one_slot(raw, shape).map_err(|kind| error_at(insns.len(), kind))?);
         }
     }
-    if rest.is_empty() { Ok(insns) } else { Err(at(insns.len(), DecodeErrorKind::PartialSlot { bytes: rest.len() })) }
+    if rest.is_empty() {
+        Ok(insns)
+    } else {
+        Err(error_at(insns.len(), DecodeErrorKind::PartialSlot { bytes: rest.len() }))
+    }
+}
+
+/// An error in the instruction whose first slot is this.
+fn error_at(first: usize, kind: DecodeErrorKind) -> DecodeError {
+    let slot = first + usize::from(matches!(kind, DecodeErrorKind::BadSecondSlot { .. }));
+    DecodeError { slot: InsnIdx(u32::try_from(slot).unwrap_or(u32::MAX)), kind }
 }
 
 /// Checks on one raw slot. Each returns the meaning of a field or the error that names it.
@@ -397,10 +403,11 @@ fn check_second(raw: RawInsn) -> Result<(), DecodeErrorKind> {
     }
 }
 
-/// `imm` of the second slot is `high`.
-fn load_imm64(raw: RawInsn, high: i32) -> Result<Insn, DecodeErrorKind> {
+fn load_imm64(raw: RawInsn, second: Option<RawInsn>) -> Result<Insn, DecodeErrorKind> {
     raw.no_off()?;
-    let low = raw.imm;
+    let second = second.ok_or(DecodeErrorKind::MissingSecondSlot)?;
+    check_second(second)?;
+    let (low, high) = (raw.imm, second.imm);
     let imm = match (raw.src, high) {
         (0, _) => Imm64::Const(u64::from(low as u32) | u64::from(high as u32) << 32),
         (2, _) => Imm64::MapValue { map: low, off: high as u32 },
@@ -415,47 +422,32 @@ fn load_imm64(raw: RawInsn, high: i32) -> Result<Insn, DecodeErrorKind> {
     Ok(Insn::LoadImm64 { dst: raw.dst()?, imm })
 }
 
-impl Insn {
-    /// What keeps this one instruction from being encoded, if anything; its neighbours are not looked at.
-    fn malformed(&self) -> Option<Malformed> {
-        match *self {
-            Insn::MovSx { width: Width::W32, from: SxWidth::S32, .. } => Some(Malformed::MovSx32To32),
-            Insn::Load { size: Size::DW, sign: true, .. } => Some(Malformed::SignedLoad64),
-            Insn::LoadAbs { size: Size::DW, .. } | Insn::LoadInd { size: Size::DW, .. } => {
-                Some(Malformed::PacketLoad64)
-            }
-            Insn::Jump { off, wide: false } if i16::try_from(off).is_err() => Some(Malformed::JumpOffset(off)),
-            Insn::Alu { .. }
-            | Insn::Mov { .. }
-            | Insn::MovSx { .. }
-            | Insn::Neg { .. }
-            | Insn::End { .. }
-            | Insn::LoadImm64 { .. }
-            | Insn::SecondSlot
-            | Insn::Load { .. }
-            | Insn::Store { .. }
-            | Insn::Atomic { .. }
-            | Insn::LoadAcquire { .. }
-            | Insn::StoreRelease { .. }
-            | Insn::LoadAbs { .. }
-            | Insn::LoadInd { .. }
-            | Insn::Jump { .. }
-            | Insn::JumpIf { .. }
-            | Insn::MayGoto { .. }
-            | Insn::Call(_)
-            | Insn::Exit => None,
-        }
-    }
-}
-
-/// Why slot `i` has no encoding, if so: the instruction by itself, and the pairing of two-slot instructions.
+/// Why slot `i` has no encoding, if so.
 pub(crate) fn malformed_at(insns: &[Insn], i: usize) -> Option<Malformed> {
-    let is_first = |insn: Option<&Insn>| matches!(insn, Some(Insn::LoadImm64 { .. }));
-    match insns[i] {
-        Insn::SecondSlot if !is_first(i.checked_sub(1).and_then(|i| insns.get(i))) => Some(Malformed::StraySecondSlot),
-        Insn::LoadImm64 { .. } if insns.get(i + 1) != Some(&Insn::SecondSlot) => Some(Malformed::MissingSecondSlot),
-        insn => insn.malformed(),
-    }
+    let fault = match insns[i] {
+        Insn::MovSx { width, from, .. } => (width == Width::W32 && from == SxWidth::S32, Malformed::MovSx32To32),
+        Insn::Load { size, sign, .. } => (sign && size == Size::DW, Malformed::SignedLoad64),
+        Insn::LoadAbs { size, .. } | Insn::LoadInd { size, .. } => (size == Size::DW, Malformed::PacketLoad64),
+        Insn::Jump { off, wide } => (!wide && i16::try_from(off).is_err(), Malformed::JumpOffset(off)),
+        Insn::LoadImm64 { .. } => (insns.get(i + 1) != Some(&Insn::SecondSlot), Malformed::MissingSecondSlot),
+        Insn::SecondSlot => {
+            let before = i.checked_sub(1).map(|i| insns[i]);
+            (!matches!(before, Some(Insn::LoadImm64 { .. })), Malformed::StraySecondSlot)
+        }
+        Insn::Alu { .. }
+        | Insn::Mov { .. }
+        | Insn::Neg { .. }
+        | Insn::End { .. }
+        | Insn::Store { .. }
+        | Insn::Atomic { .. }
+        | Insn::LoadAcquire { .. }
+        | Insn::StoreRelease { .. }
+        | Insn::JumpIf { .. }
+        | Insn::MayGoto { .. }
+        | Insn::Call(_)
+        | Insn::Exit => return None,
+    };
+    fault.0.then_some(fault.1)
 }
 
 /// Encodes instructions, one a slot: the inverse of [`decode`].

@@ -260,10 +260,6 @@ impl<'a> Parser<'a> {
         if self.cursor.eat("kfunc#") {
             return Ok(Insn::Call(Callee::Host(self.number_i32("a host function id")?)));
         }
-        let mut ahead = self.cursor.clone();
-        if ahead.eat_word("pc") && (ahead.peek("+") || ahead.peek("-")) {
-            self.cursor = ahead;
-        }
         Ok(Insn::Call(Callee::Subprog(self.call_target()?)))
     }
 
@@ -521,9 +517,13 @@ impl<'a> Parser<'a> {
         self.target("a call or jump offset")
     }
 
-    /// An offset (with its sign), or a label, which counts as 0 until it is patched.
+    /// An offset with its sign (the kernel writes `pc` before it), or a label, which counts as 0 until it is patched.
     fn target<T: TryFrom<i128> + Default>(&mut self, field: &'static str) -> Result<T, Failure> {
         let column = self.cursor.column();
+        let mut ahead = self.cursor.clone();
+        if ahead.eat_word("pc") && (ahead.peek("+") || ahead.peek("-")) {
+            self.cursor = ahead;
+        }
         if self.cursor.peek("+") || self.cursor.peek("-") {
             return self.displacement(field);
         }

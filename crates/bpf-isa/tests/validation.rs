@@ -1,0 +1,208 @@
+//! Structural validation: what is refused, with which error at which instruction, and what is allowed.
+
+use bpf_isa::*;
+
+fn program(text: &str) -> Result<Program, ValidateError> {
+    Program::new(assemble(text).unwrap_or_else(|error| panic!("{text}: {error}")))
+}
+
+#[test]
+fn refused() {
+    for (text, message) in [
+        ("", "the program has no instruction"),
+        ("r0 = 0", "instruction 0: control falls off the end of the subprogram 0..1"),
+        ("goto +1\nexit", "instruction 0: leads to instruction 2, outside the program"),
+        ("goto -2\nexit", "instruction 0: leads to instruction -1, outside the program"),
+        ("gotol +2147483647\nexit", "instruction 0: leads to instruction 2147483648, outside the program"),
+        ("call pc+5\nexit", "instruction 0: leads to instruction 6, outside the program"),
+        (
+            "if r0 == 0 goto +1\nr1 = 5 ll\nexit",
+            "instruction 0: leads to instruction 2, the second slot of a two-slot instruction",
+        ),
+        (
+            "may_goto +1\nr1 = 5 ll\nexit",
+            "instruction 0: leads to instruction 2, the second slot of a two-slot instruction",
+        ),
+        (
+            "call pc+1\nr1 = 5 ll\nexit",
+            "instruction 0: leads to instruction 2, the second slot of a two-slot instruction",
+        ),
+        ("r1 = subprog[+0]\nexit", "instruction 0: leads to instruction 1, the second slot of a two-slot instruction"),
+        ("r10 = 0\nexit", "instruction 0: writes r10, the frame pointer"),
+        ("r10 += 8\nexit", "instruction 0: writes r10, the frame pointer"),
+        ("r10 = -r10\nexit", "instruction 0: writes r10, the frame pointer"),
+        ("r10 = be64 r10\nexit", "instruction 0: writes r10, the frame pointer"),
+        ("r10 = (s8)r1\nexit", "instruction 0: writes r10, the frame pointer"),
+        ("r10 = 1 ll\nexit", "instruction 0: writes r10, the frame pointer"),
+        ("r10 = *(u64 *)(r1 + 0)\nexit", "instruction 0: writes r10, the frame pointer"),
+        ("r10 = load_acquire((u64 *)(r1 + 0))\nexit", "instruction 0: writes r10, the frame pointer"),
+        ("r10 = xchg_64(r1 + 0, r10)\nexit", "instruction 0: writes r10, the frame pointer"),
+        ("r10 = atomic_fetch_add((u64 *)(r1 + 0), r10)\nexit", "instruction 0: writes r10, the frame pointer"),
+        ("call f\ngoto f\nf: exit", "instruction 1: jumps to instruction 2, out of its subprogram 0..2"),
+        ("call f\na: exit\nf: goto a", "instruction 2: jumps to instruction 1, out of its subprogram 2..3"),
+        ("exit\nf: call f\nexit", "instruction 1: calls subprogram 1 recursively"),
+        ("call pc-1\nexit", "instruction 0: calls subprogram 0 recursively"),
+        (
+            "call f\nexit\nf: r0 = 0\ng: exit\ncall g\nexit",
+            "instruction 2: control falls off the end of the subprogram 2..3",
+        ),
+        ("call f\nexit\nf: call g\nexit\ng: r1 = subprog[f]\nexit", "instruction 4: calls subprogram 1 recursively"),
+        ("if r0 == 0 goto a\nexit\na: r0 = 0", "instruction 2: control falls off the end of the subprogram 0..3"),
+        ("goto a\na: call 1", "instruction 1: control falls off the end of the subprogram 0..2"),
+        ("r0 = 1 ll", "instruction 1: control falls off the end of the subprogram 0..2"),
+    ] {
+        assert_eq!(program(text).map_err(|error| error.to_string()), Err(message.to_owned()), "{text}");
+    }
+}
+
+/// What the enum can say and the wire format cannot.
+#[test]
+fn refused_by_hand() {
+    let (dst, base, off) = (Reg::R1, Reg::R2, 0);
+    for (insn, kind) in [
+        (Insn::Load { size: Size::DW, sign: true, dst, base, off }, Malformed::SignedLoad64),
+        (Insn::MovSx { width: Width::W32, dst, src: base, from: SxWidth::S32 }, Malformed::MovSx32To32),
+        (Insn::LoadAbs { size: Size::DW, imm: 0 }, Malformed::PacketLoad64),
+        (Insn::LoadInd { size: Size::DW, src: base, imm: 0 }, Malformed::PacketLoad64),
+        (Insn::Jump { off: 32768, wide: false }, Malformed::JumpOffset(32768)),
+        (Insn::LoadImm64 { dst, imm: Imm64::Const(0) }, Malformed::MissingSecondSlot),
+        (Insn::SecondSlot, Malformed::StraySecondSlot),
+    ] {
+        let insns = vec![Insn::Exit, insn, Insn::Exit];
+        let slot = InsnIdx(1);
+        assert_eq!(encode(&insns), Err(EncodeError { slot, kind }));
+        assert_eq!(Program::new(insns), Err(ValidateError { slot, kind: ValidateErrorKind::Malformed(kind) }));
+    }
+    let double = vec![Insn::LoadImm64 { dst, imm: Imm64::Const(0) }, Insn::SecondSlot, Insn::SecondSlot, Insn::Exit];
+    assert_eq!(encode(&double), Err(EncodeError { slot: InsnIdx(2), kind: Malformed::StraySecondSlot }));
+}
+
+#[test]
+fn refused_bytes() {
+    for (hex, message) in [
+        ("", "the program has no instruction"),
+        ("95000000000000", "instruction 0: 7 bytes left, a slot has 8"),
+        ("950000000000000095", "instruction 1: 1 bytes left, a slot has 8"),
+        ("ff00000000000000", "instruction 0: unknown opcode 0xff"),
+        ("8d02000000000000", "instruction 0: unknown opcode 0x8d"),
+        ("b70b000000000000", "instruction 0: dst is r11: no such register"),
+        ("bff0000000000000", "instruction 0: src is r15: no such register"),
+        ("b710000000000000", "instruction 0: src is 1, which opcode 0xb7 does not define"),
+        ("9500000001000000", "instruction 0: imm is 1, which opcode 0x95 does not define"),
+        ("9501000000000000", "instruction 0: dst is 1, which opcode 0x95 does not define"),
+        ("07000100010000009500000000000000", "instruction 0: off is 1, which opcode 0x07 does not define"),
+        ("bc10200000000000", "instruction 0: off is 32, which opcode 0xbc does not define"),
+        ("dc00000011000000", "instruction 0: imm is 17, which opcode 0xdc does not define"),
+        ("d301000000000000", "instruction 0: imm is 0, which opcode 0xd3 does not define"),
+        ("db010000e0000000", "instruction 0: imm is 224, which opcode 0xdb does not define"),
+        ("8530000000000000", "instruction 0: src is 3, which opcode 0x85 does not define"),
+        ("1870000000000000", "instruction 0: the second slot of a two-slot instruction is missing"),
+        ("18700000000000000000000000000000", "instruction 0: src is 7, which opcode 0x18 does not define"),
+        ("18100000000000000000000001000000", "instruction 1: imm of a second slot is 1, not 0"),
+        ("18000000000000009500000000000000", "instruction 1: opcode of a second slot is 149, not 0"),
+        ("18000000000000000001000000000000", "instruction 1: dst of a second slot is 1, not 0"),
+        ("0000000000000000", "instruction 0: unknown opcode 0x00"),
+    ] {
+        let bytes = hex::decode(hex).expect("hex");
+        assert_eq!(Program::from_bytes(&bytes).map_err(|error| error.to_string()), Err(message.to_owned()), "{hex}");
+    }
+}
+
+#[test]
+fn allowed() {
+    for text in [
+        "exit",
+        "a: goto a",     // JA -1
+        "goto +0\nexit", // a jump to the very next instruction
+        "exit\nr0 = 1",  // unreachable code may end anyhow
+        "exit\nr0 = 1 ll",
+        "exit\nif r0 == 0 goto -1",
+        "r0 = 5 ll\nif r0 == 0 goto -3\nexit", // back over a two-slot instruction, to instruction 0
+        "call f\nexit\nf: exit\nr0 = 1",
+        "may_goto +0\nexit",
+        "r1 = 1 ll\n*(u64 *)(r10 - 8) = r1\nlock *(u64 *)(r10 - 8) += r10\n*(u64 *)(r10 - 8) = r10\nexit",
+    ] {
+        assert!(program(text).is_ok(), "{text}: {:?}", program(text));
+    }
+}
+
+/// main -> f1 -> ... -> fN.
+fn chain(frames: usize) -> String {
+    let call = |i: usize| format!("f{i}: call f{}\nexit\n", i + 1);
+    (0..frames - 1).map(call).collect::<String>() + &format!("f{}: r0 = 0\nexit\n", frames - 1)
+}
+
+#[test]
+fn call_depth() {
+    for frames in 1..=8 {
+        let program = program(&chain(frames)).expect("at most eight frames");
+        assert_eq!(program.max_call_depth(), frames as u32);
+        assert_eq!(program.subprogs().len(), frames);
+    }
+    let error = program(&chain(9)).expect_err("nine frames");
+    assert_eq!(error.slot, InsnIdx(14));
+    assert_eq!(error.kind, ValidateErrorKind::CallsTooDeep { callee: SubprogId(8) });
+    // A finished subprogram's height counts when it is met again below a longer path.
+    let text = "call f\ncall g\nexit\nf: call a\nexit\na: call b\nexit\nb: call c\nexit\nc: call d\nexit\nd: exit
+                g: call h\nexit\nh: call i\nexit\ni: call f\nexit";
+    let error = program(text).expect_err("main, g, h, i, f, a, b, c, d");
+    assert_eq!(error.slot, InsnIdx(16));
+    assert_eq!(error.kind, ValidateErrorKind::CallsTooDeep { callee: SubprogId(1) });
+}
+
+#[test]
+fn call_graph() {
+    let program = program(
+        "   call f
+            r1 = subprog[g]
+            call g
+            exit
+         f: call g
+            exit
+         g: r0 = 0
+            exit",
+    )
+    .expect("valid");
+    let spans: Vec<_> = program.subprogs().iter().map(|s| (s.start, s.end)).collect();
+    assert_eq!(spans, [(0, 5), (5, 7), (7, 9)]);
+    let calls =
+        |id| program.calls_of(SubprogId(id)).iter().map(|c| (c.at.0, c.callee.0, c.callback)).collect::<Vec<_>>();
+    assert_eq!(calls(0), [(0, 1, false), (1, 2, true), (3, 2, false)]);
+    assert_eq!(calls(1), [(5, 2, false)]);
+    assert_eq!(calls(2), []);
+    assert_eq!(calls(3), []);
+    assert_eq!(program.max_call_depth(), 3);
+    assert_eq!(program.subprog_starting_at(InsnIdx(5)), Some(SubprogId(1)));
+    assert_eq!(program.subprog_starting_at(InsnIdx(6)), None);
+    assert_eq!((0..9).map(|i| program.subprog_of(InsnIdx(i)).0).collect::<Vec<_>>(), [0, 0, 0, 0, 0, 1, 1, 2, 2]);
+}
+
+#[test]
+fn a_million_instructions_and_one_more() {
+    let mut bytes = [0x95, 0, 0, 0, 0, 0, 0, 0].repeat(MAX_INSNS);
+    assert_eq!(Program::from_bytes(&bytes).map(|p| p.insns().len()), Ok(MAX_INSNS));
+    bytes.extend([0x95, 0, 0, 0, 0, 0, 0, 0]);
+    let error = Program::from_bytes(&bytes).expect_err("one too many");
+    assert_eq!(error.kind, ValidateErrorKind::TooLong { slots: 1_000_001 });
+    let error = Program::new(vec![Insn::Exit; 1_000_001]).expect_err("one too many");
+    assert_eq!(error.kind, ValidateErrorKind::TooLong { slots: 1_000_001 });
+}
+
+/// Shapes that would make a careless validation quadratic, and so last minutes: 300,000 subprograms each called once,
+/// and a program whose end is asked for reachability through 999,999 jumps.
+#[test]
+fn validation_is_linear() {
+    let n = 300_000;
+    let mut insns = vec![Insn::Call(Callee::Subprog(n)); n as usize];
+    insns.extend(vec![Insn::Exit; n as usize + 1]);
+    let program = Program::new(insns).expect("valid");
+    assert_eq!((program.subprogs().len(), program.max_call_depth()), (n as usize + 1, 2));
+
+    let jump = |off| Insn::JumpIf { width: Width::W64, cond: Cond::Eq, dst: Reg::R0, src: Src::Imm(0), off };
+    let mut insns = vec![jump(0); 999_999];
+    insns.push(jump(-1));
+    let error = Program::new(insns.clone()).expect_err("the last one falls off");
+    assert!(matches!(error.kind, ValidateErrorKind::FallsThrough { .. }));
+    insns[999_998] = Insn::Jump { off: -2, wide: false };
+    assert!(Program::new(insns).is_ok(), "the last one is unreachable");
+}
