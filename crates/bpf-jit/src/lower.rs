@@ -34,6 +34,10 @@ pub enum Extern {
     Map(u32),
     /// What the two-slot load at this slot loads: a map value or a variable.
     Imm64(InsnIdx),
+    /// The environment of the function behind a helper id.
+    HelperEnv(u32),
+    /// The environment of a host function, by index.
+    HostEnv(u32),
 }
 
 impl Extern {
@@ -50,6 +54,8 @@ impl Extern {
             Extern::Host(index) => (1, index),
             Extern::Map(index) => (2, index),
             Extern::Imm64(slot) => (3, slot.0),
+            Extern::HelperEnv(id) => (4, id),
+            Extern::HostEnv(index) => (5, index),
         };
         Symbol(tag << Self::TAG_SHIFT | index & Self::MASK)
     }
@@ -61,26 +67,39 @@ impl Extern {
             0 => Extern::Helper(index),
             1 => Extern::Host(index),
             2 => Extern::Map(index),
-            _ => Extern::Imm64(InsnIdx(index)),
+            3 => Extern::Imm64(InsnIdx(index)),
+            4 => Extern::HelperEnv(index),
+            _ => Extern::HostEnv(index),
         }
     }
 }
 
+/// What a function outside the program gets besides its arguments.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Hidden {
+    /// Nothing.
+    Nothing,
+    /// The hidden argument.
+    Ctx,
+    /// The hidden argument, with the function's environment in [`RunCtx::host_env`].
+    Env,
+}
+
 /// How the functions outside the program are called.
 pub trait Signatures: CallArity {
-    /// Whether the helper with this id reads the hidden argument.
-    fn helper_needs_ctx(&self, id: u32) -> bool;
-    /// Whether the host function with this index does.
-    fn host_needs_ctx(&self, index: i32) -> bool;
+    /// What the helper with this id gets.
+    fn helper_hidden(&self, id: u32) -> Hidden;
+    /// What the host function with this index gets.
+    fn host_hidden(&self, index: i32) -> Hidden;
 }
 
 /// Nothing is known: five arguments and the hidden one.
 impl Signatures for () {
-    fn helper_needs_ctx(&self, _: u32) -> bool {
-        true
+    fn helper_hidden(&self, _: u32) -> Hidden {
+        Hidden::Ctx
     }
-    fn host_needs_ctx(&self, _: i32) -> bool {
-        true
+    fn host_hidden(&self, _: i32) -> Hidden {
+        Hidden::Ctx
     }
 }
 
@@ -273,8 +292,8 @@ impl Lowerer {
                 checks
                     || match callee {
                         Callee::Helper(TAIL_CALL_HELPER) => true,
-                        Callee::Helper(id) => signatures.helper_needs_ctx(id),
-                        Callee::Host(index) => signatures.host_needs_ctx(index),
+                        Callee::Helper(id) => signatures.helper_hidden(id) != Hidden::Nothing,
+                        Callee::Host(index) => signatures.host_hidden(index) != Hidden::Nothing,
                         Callee::Subprog(off) => {
                             subprog_at(program, slot, off).is_some_and(|callee| self.needs_ctx[callee.0 as usize])
                         }
@@ -830,19 +849,30 @@ impl FuncLowerer<'_> {
                 *arg = Some(self.cur[reg.index()]);
             }
         }
-        let (target, needs_ctx) = match callee {
-            Callee::Helper(id) => {
-                (CallTarget::Extern(Extern::Helper(id).symbol()), self.signatures.helper_needs_ctx(id))
-            }
+        let (target, hidden, env) = match callee {
+            Callee::Helper(id) => (
+                CallTarget::Extern(Extern::Helper(id).symbol()),
+                self.signatures.helper_hidden(id),
+                Extern::HelperEnv(id),
+            ),
             Callee::Host(index) => {
-                (CallTarget::Extern(Extern::Host(index as u32).symbol()), self.signatures.host_needs_ctx(index))
+                let env = Extern::HostEnv(index as u32);
+                let target = CallTarget::Extern(Extern::Host(index as u32).symbol());
+                (target, self.signatures.host_hidden(index), env)
             }
             Callee::Subprog(off) => {
                 let Some(sub) = subprog_at(self.program, slot, off) else { return };
-                (CallTarget::Subprog(sub), self.l.needs_ctx[sub.0 as usize])
+                let hidden = if self.l.needs_ctx[sub.index()] { Hidden::Ctx } else { Hidden::Nothing };
+                (CallTarget::Subprog(sub), hidden, Extern::HostEnv(0))
             }
         };
-        let ctx = if needs_ctx { Some(self.ctx()) } else { None };
+        let ctx = if hidden == Hidden::Nothing { None } else { Some(self.ctx()) };
+        if let (Hidden::Env, Some(ctx)) = (hidden, ctx) {
+            let dst = self.l.webs.fresh();
+            self.op(Op::SymAddr { dst, symbol: env.symbol() });
+            let mem = Mem { base: Base::Reg(ctx), off: RunCtx::HOST_ENV_OFFSET };
+            self.op(Op::Store { size: Size::DW, mem, src: Val::Reg(dst) });
+        }
         let ret = Some(self.write(Reg::R0));
         self.op(Op::Call { target, args, ctx, ret });
     }
