@@ -1,1 +1,34 @@
-//! BPF ELF objects: sections, maps, relocations, BTF
+//! BPF ELF objects: programs, maps, relocations, BTF.
+//!
+//! Problem: a compiled object is a bag of sections, symbols and type descriptions under conventions that grew over a
+//! decade (libbpf, iproute2, the kernel's samples), and it is hostile input. Approach: [`Object::parse`] reads all of
+//! it into plain data once, without side effects; [`Object::link`] then produces one program's complete instruction
+//! stream, in which maps and host functions are indices. Creating maps, finding functions and loading are the
+//! caller's business, so this crate depends on nothing but the instruction set.
+//!
+//! Invariants: no panic, no unbounded work or memory on any input (work is linear in the file, up to logarithms, and
+//! memory a small multiple of it plus [`MAX_GLOBAL_DATA`]); every error names a section, symbol and offset or
+//! instruction; what cannot be honoured is refused by name, never ignored.
+#![forbid(unsafe_code)]
+
+pub mod btf;
+mod code;
+mod elf;
+mod error;
+mod externs;
+mod function;
+mod global;
+mod kind;
+mod map;
+mod map_btf;
+mod map_legacy;
+mod object;
+mod reloc;
+
+pub use code::{Code, CodeFunction, CoreKind, CoreRelocation, LinkedCode, Reference, ReferenceKind, SourceLine};
+pub use error::*;
+pub use externs::{ExternVariable, HostFunction, LINUX_KERNEL_VERSION};
+pub use global::MAX_GLOBAL_DATA;
+pub use kind::ProgramKind;
+pub use map::*;
+pub use object::{Object, Program};

@@ -1,0 +1,113 @@
+//! `.BTF.ext`: which function starts where, which source line an instruction came from, and the CO-RE relocations.
+//!
+//! Each of the three parts is a record size followed by blocks, one a code section, of records that begin with the
+//! byte offset of an instruction in that section. The relocations of `.BTF.ext` are not needed: they are against the
+//! section symbols of a relocatable object, whose value is 0, so the offsets in place are final.
+
+use super::{BtfProblem, ObjectError, Reader, StrOffset, TypeId};
+
+/// Function at an instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FuncRecord {
+    /// Slot in the section.
+    pub(crate) slot: u32,
+    /// Its [`super::Type::Func`].
+    pub(crate) ty: TypeId,
+}
+
+/// Source line of an instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LineRecord {
+    /// Slot in the section.
+    pub(crate) slot: u32,
+    /// File name.
+    pub(crate) file: StrOffset,
+    /// Text of the line.
+    pub(crate) text: StrOffset,
+    /// Line number, from 1.
+    pub(crate) line: u32,
+    /// Column, from 1; 0 if unknown.
+    pub(crate) column: u32,
+}
+
+/// A CO-RE relocation of an instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CoreRecord {
+    /// Slot in the section.
+    pub(crate) slot: u32,
+    /// Root type.
+    pub(crate) ty: TypeId,
+    /// Access string.
+    pub(crate) access: StrOffset,
+    /// Kind (btf.rst: enum bpf_core_relo_kind).
+    pub(crate) kind: u32,
+}
+
+/// The records of one code section, each list in slot order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BtfExt {
+    /// `(section name, records)`, one entry a block.
+    pub(crate) funcs: Vec<(StrOffset, Vec<FuncRecord>)>,
+    /// The same for source lines.
+    pub(crate) lines: Vec<(StrOffset, Vec<LineRecord>)>,
+    /// The same for CO-RE relocations.
+    pub(crate) core: Vec<(StrOffset, Vec<CoreRecord>)>,
+}
+
+impl BtfExt {
+    /// Parses the contents of `.BTF.ext`.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<BtfExt, ObjectError> {
+        let mut r = Reader { section: ".BTF.ext", bytes, base: 0, pos: 0 };
+        // 24 bytes before CO-RE, 32 since; later versions may be longer.
+        let header = r.header(24)?;
+        let [func_off, func_len] = [r.u32()?, r.u32()?];
+        let [line_off, line_len] = [r.u32()?, r.u32()?];
+        let [core_off, core_len] = if header >= 32 { [r.u32()?, r.u32()?] } else { [0, 0] };
+        Ok(BtfExt {
+            funcs: blocks(r.part(header, func_off, func_len)?, 8, |slot, r| {
+                Ok(FuncRecord { slot, ty: TypeId(r.u32()?) })
+            })?,
+            lines: blocks(r.part(header, line_off, line_len)?, 16, |slot, r| {
+                let (file, text, position) = (StrOffset(r.u32()?), StrOffset(r.u32()?), r.u32()?);
+                Ok(LineRecord { slot, file, text, line: position >> 10, column: position & 0x3ff })
+            })?,
+            core: blocks(r.part(header, core_off, core_len)?, 16, |slot, r| {
+                let (ty, access, kind) = (TypeId(r.u32()?), StrOffset(r.u32()?), r.u32()?);
+                Ok(CoreRecord { slot, ty, access, kind })
+            })?,
+        })
+    }
+}
+
+type Blocks<T> = Vec<(StrOffset, Vec<T>)>;
+
+fn blocks<T>(
+    mut r: Reader<'_>,
+    least: u32,
+    mut record: impl FnMut(u32, &mut Reader<'_>) -> Result<T, ObjectError>,
+) -> Result<Blocks<T>, ObjectError> {
+    let mut blocks = Vec::new();
+    if r.at_end() {
+        return Ok(blocks);
+    }
+    let size = r.u32()?;
+    if size < least || size % 4 != 0 {
+        return Err(r.fail(BtfProblem::RecordSize(size)));
+    }
+    while !r.at_end() {
+        let section = StrOffset(r.u32()?);
+        let count = r.u32()?;
+        let mut records = Vec::new();
+        for _ in 0..count {
+            let (base, at) = (r.base, r.pos);
+            let mut fields = Reader { section: r.section, bytes: r.take(size as usize)?, base: base + at, pos: 0 };
+            let offset = fields.u32()?;
+            if offset % 8 != 0 {
+                return Err(fields.fail(BtfProblem::InsnOffset(offset)));
+            }
+            records.push(record(offset / 8, &mut fields)?);
+        }
+        blocks.push((section, records));
+    }
+    Ok(blocks)
+}

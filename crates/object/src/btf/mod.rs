@@ -1,0 +1,575 @@
+//! BTF: the types, prototypes and names the compiler recorded.
+//!
+//! Problem: maps are *defined* by BTF, global functions get their prototypes from it, and messages want names; all of
+//! it is hostile input. Approach: one pass decodes `.BTF` into a closed enum, [`Type`]; a second pass checks that
+//! every type and string reference leads somewhere. Layout per the kernel's Documentation/bpf/btf.rst.
+//!
+//! Invariants: after [`Btf::parse`] a [`TypeId`] found in a type indexes the table and a string offset lies in the
+//! string section. Type graphs may still be cyclic where C forbids it (a typedef of itself), so every walk is
+//! bounded by [`MAX_DEPTH`]. Memory is linear in the section.
+
+mod ext;
+
+pub(crate) use ext::{BtfExt, CoreRecord, LineRecord};
+
+use std::borrow::Cow;
+
+use crate::error::{BtfProblem, ObjectError};
+
+/// Longest chain of typedefs, qualifiers and array dimensions that is followed (Linux: MAX_RESOLVE_DEPTH, 32).
+pub const MAX_DEPTH: usize = 32;
+
+/// Longest string that is looked at, so that a look-up is constant time.
+const MAX_STRING: usize = 4096;
+
+/// Index of a type. 0 is `void`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct TypeId(pub u32);
+
+impl TypeId {
+    /// `void`.
+    pub const VOID: TypeId = TypeId(0);
+}
+
+/// Offset of a string in the string section. 0 is the empty string.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct StrOffset(pub u32);
+
+/// A type qualifier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Qualifier {
+    /// `volatile`.
+    Volatile,
+    /// `const`.
+    Const,
+    /// `restrict`.
+    Restrict,
+}
+
+/// Linkage of a function or variable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Linkage {
+    /// `static`.
+    Static,
+    /// Defined here, visible outside.
+    Global,
+    /// Defined elsewhere.
+    Extern,
+}
+
+/// A member of a structure or union.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// Name; empty for anonymous members.
+    pub name: StrOffset,
+    /// Type.
+    pub ty: TypeId,
+    /// Offset in bits.
+    pub bit_offset: u32,
+    /// Width in bits if it is a bit field, else 0.
+    pub bit_size: u8,
+}
+
+/// A parameter of a function prototype.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Param {
+    /// Name.
+    pub name: StrOffset,
+    /// Type; `void` for the `...` of a variadic function.
+    pub ty: TypeId,
+}
+
+/// A variable of a section.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SectionVar {
+    /// The [`Type::Var`] (or, in `.ksyms`, [`Type::Func`]).
+    pub ty: TypeId,
+    /// Byte offset in the section.
+    pub offset: u32,
+    /// Size in bytes.
+    pub size: u32,
+}
+
+/// A type.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Type {
+    /// `void`, type 0.
+    Void,
+    /// An integer.
+    Int {
+        /// Name.
+        name: StrOffset,
+        /// Size in bytes.
+        size: u32,
+        /// Significant bits.
+        bits: u8,
+        /// Signed.
+        signed: bool,
+    },
+    /// A pointer.
+    Ptr {
+        /// Pointee.
+        to: TypeId,
+    },
+    /// An array.
+    Array {
+        /// Element.
+        elem: TypeId,
+        /// Number of elements.
+        len: u32,
+    },
+    /// A structure or union.
+    Composite {
+        /// Name.
+        name: StrOffset,
+        /// Size in bytes.
+        size: u32,
+        /// A union.
+        union: bool,
+        /// Members, in declaration order.
+        members: Box<[Member]>,
+    },
+    /// An enumeration.
+    Enum {
+        /// Name.
+        name: StrOffset,
+        /// Size in bytes.
+        size: u32,
+        /// Names and values.
+        values: Box<[(StrOffset, i64)]>,
+    },
+    /// A forward declaration.
+    Fwd {
+        /// Name.
+        name: StrOffset,
+    },
+    /// A typedef.
+    Typedef {
+        /// Name.
+        name: StrOffset,
+        /// What it stands for.
+        to: TypeId,
+    },
+    /// A qualified type.
+    Qualified {
+        /// The qualifier.
+        qualifier: Qualifier,
+        /// The type.
+        to: TypeId,
+    },
+    /// A function.
+    Func {
+        /// Name.
+        name: StrOffset,
+        /// Its [`Type::FuncProto`].
+        proto: TypeId,
+        /// Linkage.
+        linkage: Linkage,
+    },
+    /// A function prototype.
+    FuncProto {
+        /// Return type.
+        ret: TypeId,
+        /// Parameters.
+        params: Box<[Param]>,
+    },
+    /// A variable.
+    Var {
+        /// Name.
+        name: StrOffset,
+        /// Type.
+        ty: TypeId,
+        /// Linkage.
+        linkage: Linkage,
+    },
+    /// The variables of a section.
+    DataSec {
+        /// Section name.
+        name: StrOffset,
+        /// Its variables.
+        vars: Box<[SectionVar]>,
+    },
+    /// A floating-point number.
+    Float {
+        /// Name.
+        name: StrOffset,
+        /// Size in bytes.
+        size: u32,
+    },
+    /// `__attribute__((btf_decl_tag))`.
+    DeclTag {
+        /// The tag.
+        name: StrOffset,
+        /// The tagged declaration.
+        to: TypeId,
+        /// Member or parameter index; -1 for the declaration itself.
+        component: i32,
+    },
+    /// `__attribute__((btf_type_tag))`.
+    TypeTag {
+        /// The tag.
+        name: StrOffset,
+        /// The tagged type.
+        to: TypeId,
+    },
+}
+
+/// What a global function's argument is, as far as its prototype says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ArgKind {
+    /// An integer or enumeration.
+    Scalar {
+        /// Size in bytes.
+        size: u32,
+    },
+    /// A pointer.
+    Pointer {
+        /// The pointee, qualifiers and typedefs removed.
+        to: TypeId,
+        /// Size of the pointee, if it has one (`void` and forward declarations have none).
+        size: Option<u32>,
+    },
+    /// A structure by value, a float, or anything else that is not passed in one register.
+    Other,
+}
+
+/// The types of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Btf {
+    types: Vec<Type>,
+    strings: Vec<u8>,
+}
+
+/// A little-endian reader over a section that turns every short read into a typed error.
+pub(crate) struct Reader<'a> {
+    pub(crate) section: &'static str,
+    pub(crate) bytes: &'a [u8],
+    /// Offset of `bytes[0]` in the section, for messages.
+    pub(crate) base: usize,
+    pub(crate) pos: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn fail(&self, problem: BtfProblem) -> ObjectError {
+        ObjectError::Btf { section: self.section, offset: self.base + self.pos, problem }
+    }
+
+    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], ObjectError> {
+        let end = self.pos.checked_add(len).filter(|&end| end <= self.bytes.len());
+        let end = end.ok_or_else(|| self.fail(BtfProblem::Truncated))?;
+        let taken = &self.bytes[self.pos..end];
+        self.pos = end;
+        Ok(taken)
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, ObjectError> {
+        let bytes = self.take(4)?;
+        bytes.try_into().map(u32::from_le_bytes).map_err(|_| ObjectError::Internal("four bytes are not four bytes"))
+    }
+
+    pub(crate) fn at_end(&self) -> bool {
+        self.pos >= self.bytes.len()
+    }
+
+    /// The header `.BTF` and `.BTF.ext` share: magic, version, flags, header length. Leaves the reader behind the
+    /// four fixed fields and returns the header length.
+    pub(crate) fn header(&mut self, least: u32) -> Result<u32, ObjectError> {
+        let magic_version_flags = self.u32()?;
+        if magic_version_flags & 0xffff != 0xeb9f {
+            return Err(self.fail(BtfProblem::Header("magic is not 0xeb9f")));
+        }
+        if (magic_version_flags >> 16) & 0xff != 1 {
+            return Err(self.fail(BtfProblem::Header("version is not 1")));
+        }
+        let len = self.u32()?;
+        if len < least || len as usize > self.bytes.len() {
+            return Err(self.fail(BtfProblem::Header("header length")));
+        }
+        Ok(len)
+    }
+
+    /// The `len` bytes at `offset` behind the header.
+    pub(crate) fn part(&self, header: u32, offset: u32, len: u32) -> Result<Reader<'a>, ObjectError> {
+        let start = header as usize + offset as usize;
+        let bytes = start.checked_add(len as usize).and_then(|end| self.bytes.get(start..end));
+        let bytes = bytes.ok_or_else(|| self.fail(BtfProblem::Truncated))?;
+        Ok(Reader { section: self.section, bytes, base: self.base + start, pos: 0 })
+    }
+}
+
+impl Btf {
+    /// Parses the contents of `.BTF` (relocated: section variables at their offsets).
+    pub fn parse(bytes: &[u8]) -> Result<Btf, ObjectError> {
+        let mut reader = Reader { section: ".BTF", bytes, base: 0, pos: 0 };
+        let header = reader.header(24)?;
+        let [type_off, type_len] = [reader.u32()?, reader.u32()?];
+        let [str_off, str_len] = [reader.u32()?, reader.u32()?];
+        let strings = reader.part(header, str_off, str_len)?.bytes.to_vec();
+        if strings.first() != Some(&0) || strings.last() != Some(&0) {
+            return Err(reader.fail(BtfProblem::Header("string section does not begin and end with NUL")));
+        }
+        let mut types = vec![Type::Void];
+        let mut starts = vec![0];
+        let mut reader = reader.part(header, type_off, type_len)?;
+        while !reader.at_end() {
+            starts.push(reader.base + reader.pos);
+            types.push(parse_type(&mut reader)?);
+        }
+        let btf = Btf { types, strings };
+        for (ty, &offset) in btf.types.iter().zip(&starts) {
+            btf.check_references(ty).map_err(|problem| ObjectError::Btf { section: ".BTF", offset, problem })?;
+        }
+        Ok(btf)
+    }
+
+    fn check_references(&self, ty: &Type) -> Result<(), BtfProblem> {
+        let id = |id: TypeId| {
+            if (id.0 as usize) < self.types.len() { Ok(()) } else { Err(BtfProblem::TypeId(id.0)) }
+        };
+        let name = |s: StrOffset| self.check_string(s);
+        match ty {
+            Type::Void => Ok(()),
+            Type::Int { name: n, .. } | Type::Fwd { name: n } | Type::Float { name: n, .. } => name(*n),
+            Type::Ptr { to } | Type::Qualified { to, .. } => id(*to),
+            Type::Array { elem, .. } => id(*elem),
+            Type::Composite { name: n, members, .. } => {
+                name(*n)?;
+                members.iter().try_for_each(|m| name(m.name).and(id(m.ty)))
+            }
+            Type::Enum { name: n, values, .. } => {
+                name(*n)?;
+                values.iter().try_for_each(|&(n, _)| name(n))
+            }
+            Type::Typedef { name: n, to } | Type::TypeTag { name: n, to } | Type::DeclTag { name: n, to, .. } => {
+                name(*n).and(id(*to))
+            }
+            Type::Func { name: n, proto, .. } => name(*n).and(id(*proto)),
+            Type::FuncProto { ret, params } => {
+                id(*ret)?;
+                params.iter().try_for_each(|p| name(p.name).and(id(p.ty)))
+            }
+            Type::Var { name: n, ty, .. } => name(*n).and(id(*ty)),
+            Type::DataSec { name: n, vars } => {
+                name(*n)?;
+                vars.iter().try_for_each(|v| id(v.ty))
+            }
+        }
+    }
+
+    pub(crate) fn check_string(&self, s: StrOffset) -> Result<(), BtfProblem> {
+        if (s.0 as usize) < self.strings.len() { Ok(()) } else { Err(BtfProblem::String(s.0)) }
+    }
+
+    /// The type with this id; `void` for an id that does not exist.
+    pub fn get(&self, id: TypeId) -> &Type {
+        self.types.get(id.0 as usize).unwrap_or(&Type::Void)
+    }
+
+    /// All types with their ids; the first is `void`.
+    pub fn types(&self) -> impl ExactSizeIterator<Item = (TypeId, &Type)> {
+        // Fits: a type takes at least 12 bytes of a section whose length is a u32.
+        self.types.iter().enumerate().map(|(i, ty)| (TypeId(i as u32), ty))
+    }
+
+    /// The name at this offset; empty if it is anonymous, or not an identifier a compiler writes (not UTF-8).
+    pub fn name(&self, at: StrOffset) -> &str {
+        std::str::from_utf8(self.string_bytes(at)).unwrap_or("")
+    }
+
+    /// The text at this offset, for people: source lines may be in any encoding.
+    pub fn text(&self, at: StrOffset) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.string_bytes(at))
+    }
+
+    fn string_bytes(&self, at: StrOffset) -> &[u8] {
+        let tail = self.strings.get(at.0 as usize..).unwrap_or(&[]);
+        let window = &tail[..tail.len().min(MAX_STRING)];
+        &window[..window.iter().position(|&b| b == 0).unwrap_or(window.len())]
+    }
+
+    /// The type's own name; empty for types that have none.
+    pub fn type_name(&self, id: TypeId) -> &str {
+        match *self.get(id) {
+            Type::Int { name, .. }
+            | Type::Composite { name, .. }
+            | Type::Enum { name, .. }
+            | Type::Fwd { name }
+            | Type::Typedef { name, .. }
+            | Type::Func { name, .. }
+            | Type::Var { name, .. }
+            | Type::DataSec { name, .. }
+            | Type::Float { name, .. }
+            | Type::DeclTag { name, .. }
+            | Type::TypeTag { name, .. } => self.name(name),
+            Type::Void => "void",
+            Type::Ptr { .. } | Type::Array { .. } | Type::Qualified { .. } | Type::FuncProto { .. } => "",
+        }
+    }
+
+    /// The type behind typedefs, qualifiers and type tags; the last one reached if there are more than
+    /// [`MAX_DEPTH`] of them.
+    pub fn resolve(&self, mut id: TypeId) -> TypeId {
+        for _ in 0..MAX_DEPTH {
+            match *self.get(id) {
+                Type::Typedef { to, .. } | Type::Qualified { to, .. } | Type::TypeTag { to, .. } => id = to,
+                _ => break,
+            }
+        }
+        id
+    }
+
+    /// Size of a value of the type in bytes; `None` for types without one, and beyond 4 GiB.
+    pub fn size_of(&self, mut id: TypeId) -> Option<u32> {
+        let mut elements: u32 = 1;
+        for _ in 0..MAX_DEPTH {
+            let size = match *self.get(id) {
+                Type::Typedef { to, .. } | Type::Qualified { to, .. } | Type::TypeTag { to, .. } => {
+                    id = to;
+                    continue;
+                }
+                Type::Var { ty, .. } => {
+                    id = ty;
+                    continue;
+                }
+                Type::Array { elem, len } => {
+                    elements = elements.checked_mul(len)?;
+                    id = elem;
+                    continue;
+                }
+                Type::Int { size, .. }
+                | Type::Composite { size, .. }
+                | Type::Enum { size, .. }
+                | Type::Float { size, .. } => size,
+                Type::Ptr { .. } => 8,
+                Type::Void
+                | Type::Fwd { .. }
+                | Type::Func { .. }
+                | Type::FuncProto { .. }
+                | Type::DataSec { .. }
+                | Type::DeclTag { .. } => return None,
+            };
+            return elements.checked_mul(size);
+        }
+        None
+    }
+
+    /// The variables of the section called `section`.
+    pub fn section_vars(&self, section: &str) -> Option<&[SectionVar]> {
+        self.types.iter().find_map(|ty| match ty {
+            Type::DataSec { name, vars } if self.name(*name) == section => Some(&vars[..]),
+            _ => None,
+        })
+    }
+
+    /// Return type and argument kinds of a [`Type::Func`] or [`Type::FuncProto`].
+    pub fn prototype(&self, id: TypeId) -> Option<(ArgKind, Vec<ArgKind>)> {
+        match self.get(id) {
+            Type::Func { proto, .. } => match self.get(*proto) {
+                Type::FuncProto { ret, params } => Some(self.kinds(*ret, params)),
+                _ => None,
+            },
+            Type::FuncProto { ret, params } => Some(self.kinds(*ret, params)),
+            _ => None,
+        }
+    }
+
+    fn kinds(&self, ret: TypeId, params: &[Param]) -> (ArgKind, Vec<ArgKind>) {
+        (self.arg_kind(ret), params.iter().map(|p| self.arg_kind(p.ty)).collect())
+    }
+
+    fn arg_kind(&self, id: TypeId) -> ArgKind {
+        match *self.get(self.resolve(id)) {
+            Type::Int { size, .. } | Type::Enum { size, .. } => ArgKind::Scalar { size },
+            Type::Ptr { to } => ArgKind::Pointer { to: self.resolve(to), size: self.size_of(to) },
+            _ => ArgKind::Other,
+        }
+    }
+}
+
+/// One type, per btf.rst: `name_off`, `info`, `size`/`type`, then what the kind adds.
+fn parse_type(r: &mut Reader<'_>) -> Result<Type, ObjectError> {
+    let name = StrOffset(r.u32()?);
+    let info = r.u32()?;
+    let size = r.u32()?;
+    let to = TypeId(size);
+    let vlen = (info & 0xffff) as usize;
+    let kind_flag = info >> 31 == 1;
+    let kind = ((info >> 24) & 0x1f) as u8;
+    let signed_flag = kind_flag;
+    Ok(match kind {
+        1 => {
+            let encoding = r.u32()?;
+            Type::Int { name, size, bits: encoding as u8, signed: (encoding >> 24) & 1 == 1 }
+        }
+        2 => Type::Ptr { to },
+        3 => {
+            let elem = TypeId(r.u32()?);
+            // The index type says nothing: it is always an integer.
+            r.u32()?;
+            Type::Array { elem, len: r.u32()? }
+        }
+        4 | 5 => Type::Composite {
+            name,
+            size,
+            union: kind == 5,
+            members: list(r, vlen, |r| {
+                let (name, ty, offset) = (StrOffset(r.u32()?), TypeId(r.u32()?), r.u32()?);
+                // With kind_flag the top byte is the width of a bit field.
+                let (bit_offset, bit_size) =
+                    if kind_flag { (offset & 0xff_ffff, (offset >> 24) as u8) } else { (offset, 0) };
+                Ok(Member { name, ty, bit_offset, bit_size })
+            })?,
+        },
+        6 => Type::Enum {
+            name,
+            size,
+            values: list(r, vlen, |r| {
+                let (name, value) = (StrOffset(r.u32()?), r.u32()?);
+                Ok((name, if signed_flag { i64::from(value as i32) } else { i64::from(value) }))
+            })?,
+        },
+        7 => Type::Fwd { name },
+        8 => Type::Typedef { name, to },
+        9 => Type::Qualified { qualifier: Qualifier::Volatile, to },
+        10 => Type::Qualified { qualifier: Qualifier::Const, to },
+        11 => Type::Qualified { qualifier: Qualifier::Restrict, to },
+        12 => Type::Func { name, proto: to, linkage: linkage(vlen as u32) },
+        13 => Type::FuncProto {
+            ret: to,
+            params: list(r, vlen, |r| Ok(Param { name: StrOffset(r.u32()?), ty: TypeId(r.u32()?) }))?,
+        },
+        14 => Type::Var { name, ty: to, linkage: linkage(r.u32()?) },
+        15 => Type::DataSec {
+            name,
+            vars: list(r, vlen, |r| Ok(SectionVar { ty: TypeId(r.u32()?), offset: r.u32()?, size: r.u32()? }))?,
+        },
+        16 => Type::Float { name, size },
+        17 => Type::DeclTag { name, to, component: r.u32()? as i32 },
+        18 => Type::TypeTag { name, to },
+        19 => Type::Enum {
+            name,
+            size,
+            values: list(r, vlen, |r| {
+                let (name, low, high) = (StrOffset(r.u32()?), r.u32()?, r.u32()?);
+                Ok((name, (u64::from(high) << 32 | u64::from(low)) as i64))
+            })?,
+        },
+        _ => return Err(r.fail(BtfProblem::Kind(kind))),
+    })
+}
+
+fn linkage(value: u32) -> Linkage {
+    match value {
+        0 => Linkage::Static,
+        1 => Linkage::Global,
+        _ => Linkage::Extern,
+    }
+}
+
+fn list<'a, T>(
+    r: &mut Reader<'a>,
+    len: usize,
+    mut item: impl FnMut(&mut Reader<'a>) -> Result<T, ObjectError>,
+) -> Result<Box<[T]>, ObjectError> {
+    (0..len).map(|_| item(r)).collect()
+}

@@ -1,0 +1,311 @@
+//! The ELF container, reduced to what a BPF object needs.
+//!
+//! Problem: the file is hostile input, and its tables can be made to alias each other, so that work or memory grows
+//! with the product of two of its sizes. Approach: read headers with the `object` crate, then check once that the
+//! sections with contents do not add up to more than the file. From then on everything linear in the sections is
+//! linear in the file. Names are looked up in the raw string tables and are at most [`MAX_NAME`] bytes, because a
+//! table without NULs would make every look-up a scan of the whole file.
+//!
+//! Invariants: borrowed from the input, no copies; a [`Section`]'s `data` is empty for NOBITS; `symbols_of` lists
+//! every symbol of a section exactly once, in address order.
+
+use object::LittleEndian as LE;
+use object::elf::{self, FileHeader64, Rel64, SectionHeader64, Sym64};
+use object::read::elf::{FileHeader, SectionHeader, Sym};
+
+use crate::error::{ElfError, ObjectError, RelocationProblem, SectionProblem, SymbolProblem};
+
+/// Longest name of a section or symbol, in bytes. Mangled names fit; linear work in the file is kept.
+pub(crate) const MAX_NAME: usize = 1024;
+
+/// A section header with its contents.
+#[derive(Debug)]
+pub(crate) struct Section<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) data: &'a [u8],
+    /// Size in memory; `data.len()` unless the section has no contents.
+    pub(crate) size: u64,
+    pub(crate) code: bool,
+    pub(crate) nobits: bool,
+    pub(crate) progbits: bool,
+    /// The relocation tables that apply to this section.
+    rels: Vec<&'a [Rel64<LE>]>,
+}
+
+/// Where a symbol is defined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Not in this object.
+    Undefined,
+    /// In the section with this index.
+    Section(usize),
+    /// Absolute, common, or another reserved index.
+    Special(u16),
+}
+
+/// What a symbol names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SymbolType {
+    Section,
+    Function,
+    Object,
+    /// Labels, files, thread-local data: what is left.
+    Other,
+}
+
+/// Linkage of a symbol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Binding {
+    Local,
+    Global,
+    Weak,
+}
+
+/// A symbol.
+#[derive(Debug)]
+pub(crate) struct Symbol<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) value: u64,
+    pub(crate) size: u64,
+    pub(crate) place: Place,
+    pub(crate) ty: SymbolType,
+    pub(crate) binding: Binding,
+}
+
+/// A relocation entry.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rel {
+    pub(crate) offset: u64,
+    pub(crate) symbol: u32,
+    pub(crate) ty: u32,
+}
+
+/// The object's sections and symbols.
+#[derive(Debug)]
+pub(crate) struct Elf<'a> {
+    pub(crate) sections: Vec<Section<'a>>,
+    pub(crate) symbols: Vec<Symbol<'a>>,
+    by_section: Vec<Vec<u32>>,
+}
+
+fn malformed(error: object::read::Error) -> ObjectError {
+    ElfError::Malformed(error.to_string()).into()
+}
+
+/// The string at `offset`: UTF-8, NUL-terminated, at most [`MAX_NAME`] bytes.
+fn string(table: &[u8], offset: u32) -> Option<&str> {
+    let tail = table.get(offset as usize..)?;
+    let window = &tail[..tail.len().min(MAX_NAME + 1)];
+    let len = window.iter().position(|&b| b == 0)?;
+    std::str::from_utf8(&window[..len]).ok()
+}
+
+impl<'a> Elf<'a> {
+    /// Reads the headers, symbols and relocation tables of a BPF relocatable.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Elf<'a>, ObjectError> {
+        let header = parse_header(bytes)?;
+        let headers = header.section_headers(LE, bytes).map_err(malformed)?;
+        check_no_overlap(headers, bytes)?;
+        let names = match header.shstrndx(LE, bytes).map_err(malformed)? {
+            0 => &[][..],
+            index => contents(headers, index as usize, bytes)?,
+        };
+
+        let mut sections = Vec::with_capacity(headers.len());
+        for (index, section) in headers.iter().enumerate() {
+            let ty = section.sh_type(LE);
+            let name = if ty == elf::SHT_NULL {
+                ""
+            } else {
+                string(names, section.sh_name(LE)).ok_or_else(|| ObjectError::Section {
+                    section: format!("#{index}"),
+                    problem: SectionProblem::String,
+                })?
+            };
+            let nobits = ty == elf::SHT_NOBITS;
+            sections.push(Section {
+                name,
+                data: section.data(LE, bytes).map_err(malformed)?,
+                size: section.sh_size(LE),
+                code: ty == elf::SHT_PROGBITS && section.sh_flags(LE).contains(elf::SHF_EXECINSTR),
+                nobits,
+                progbits: ty == elf::SHT_PROGBITS,
+                rels: Vec::new(),
+            });
+        }
+
+        let mut symtab = None;
+        for (index, section) in headers.iter().enumerate() {
+            let ty = section.sh_type(LE);
+            let target = section.sh_info(LE) as usize;
+            if ty == elf::SHT_SYMTAB {
+                if symtab.replace(section).is_some() {
+                    let section = sections[index].name.to_owned();
+                    return Err(ObjectError::Section { section, problem: SectionProblem::Duplicate });
+                }
+            } else if ty == elf::SHT_REL {
+                let (rels, _) = section
+                    .rel(LE, bytes)
+                    .map_err(malformed)?
+                    .ok_or(ObjectError::Internal("an SHT_REL section that is none"))?;
+                match sections.get_mut(target) {
+                    Some(section) => section.rels.push(rels),
+                    None => return Err(ElfError::Malformed(format!("relocations for section #{target}")).into()),
+                }
+            } else if ty == elf::SHT_RELA && sections.get(target).is_some_and(|s| s.code) {
+                let section = sections[index].name.to_owned();
+                return Err(ObjectError::Section { section, problem: SectionProblem::Rela });
+            }
+        }
+
+        let mut symbols = Vec::new();
+        if let Some(symtab) = symtab {
+            let table: &[Sym64<LE>] = symtab.data_as_array(LE, bytes).map_err(malformed)?;
+            let strings = contents(headers, symtab.sh_link(LE) as usize, bytes)?;
+            symbols.reserve_exact(table.len());
+            for (index, sym) in table.iter().enumerate() {
+                symbols.push(parse_symbol(index, sym, strings, sections.len())?);
+            }
+        }
+        let mut elf = Elf { by_section: vec![Vec::new(); sections.len()], sections, symbols };
+        for (index, symbol) in elf.symbols.iter().enumerate() {
+            if let Place::Section(section) = symbol.place {
+                // Fits: a symbol takes 24 bytes of a file whose relocations index it with 32 bits.
+                elf.by_section[section].push(index as u32);
+            }
+        }
+        for list in &mut elf.by_section {
+            list.sort_by_key(|&i| elf.symbols[i as usize].value);
+        }
+        Ok(elf)
+    }
+
+    /// The symbols defined in a section, in address order.
+    pub(crate) fn symbols_of(&self, section: usize) -> impl Iterator<Item = &Symbol<'a>> {
+        self.by_section[section].iter().map(|&i| &self.symbols[i as usize])
+    }
+
+    /// The relocations that apply to a section, in file order.
+    pub(crate) fn relocations_of(&self, section: usize) -> impl Iterator<Item = Rel> + '_ {
+        self.sections[section].rels.iter().flat_map(|rels| rels.iter()).map(|rel| Rel {
+            offset: rel.r_offset.get(LE),
+            symbol: rel.r_sym(LE),
+            ty: rel.r_type(LE).0,
+        })
+    }
+
+    /// The symbol a relocation of `section` refers to.
+    pub(crate) fn relocation_symbol(&self, section: usize, rel: Rel) -> Result<&Symbol<'a>, ObjectError> {
+        self.symbols.get(rel.symbol as usize).ok_or_else(|| ObjectError::Relocation {
+            section: self.sections[section].name.to_owned(),
+            offset: rel.offset,
+            symbol: format!("#{}", rel.symbol),
+            problem: RelocationProblem::NoSymbol(rel.symbol),
+        })
+    }
+
+    /// A name for messages: the symbol's, or its section's when it has none.
+    pub(crate) fn display_name(&self, symbol: &Symbol<'a>) -> &'a str {
+        match symbol.place {
+            Place::Section(section) if symbol.name.is_empty() => self.sections[section].name,
+            Place::Section(_) | Place::Undefined | Place::Special(_) => symbol.name,
+        }
+    }
+
+    /// The only section of this name.
+    pub(crate) fn section_named(&self, name: &str) -> Result<Option<usize>, ObjectError> {
+        let mut found = self.sections.iter().enumerate().filter(|(_, s)| s.name == name).map(|(i, _)| i);
+        let first = found.next();
+        if found.next().is_some() {
+            return Err(ObjectError::Section { section: name.to_owned(), problem: SectionProblem::Duplicate });
+        }
+        Ok(first)
+    }
+
+    /// An error unless the symbol lies inside its section.
+    pub(crate) fn check_extent(&self, section: usize, symbol: &Symbol<'a>) -> Result<(), ObjectError> {
+        let section_size = self.sections[section].size;
+        let end = symbol.value.saturating_add(symbol.size);
+        if end <= section_size {
+            return Ok(());
+        }
+        Err(ObjectError::Symbol {
+            symbol: self.display_name(symbol).to_owned(),
+            section: self.sections[section].name.to_owned(),
+            problem: SymbolProblem::OutOfSection { value: symbol.value, end, section_size },
+        })
+    }
+}
+
+fn parse_header(bytes: &[u8]) -> Result<&FileHeader64<LE>, ObjectError> {
+    if !bytes.starts_with(&elf::ELFMAG) {
+        return Err(ElfError::NoMagic.into());
+    }
+    // e_ident: class at byte 4, data encoding at byte 5 (System V ABI, chapter 4).
+    match bytes.get(4) {
+        Some(2) => {}
+        class => return Err(ElfError::Class(class.copied().unwrap_or(0)).into()),
+    }
+    match bytes.get(5) {
+        Some(1) => {}
+        encoding => return Err(ElfError::Endian(encoding.copied().unwrap_or(0)).into()),
+    }
+    let header = FileHeader64::<LE>::parse(bytes).map_err(malformed)?;
+    let machine = header.e_machine(LE);
+    if machine != elf::EM_BPF {
+        return Err(ElfError::Machine(machine.0).into());
+    }
+    let ty = header.e_type(LE);
+    if ty != elf::ET_REL {
+        return Err(ElfError::Type(ty.0).into());
+    }
+    Ok(header)
+}
+
+/// See the file comment: this is what keeps all later work linear in the file.
+fn check_no_overlap(headers: &[SectionHeader64<LE>], bytes: &[u8]) -> Result<(), ObjectError> {
+    let file = bytes.len() as u64;
+    let sum = headers
+        .iter()
+        .filter(|s| s.sh_type(LE) != elf::SHT_NOBITS && s.sh_type(LE) != elf::SHT_NULL)
+        .fold(0u64, |sum, s| sum.saturating_add(s.sh_size(LE)));
+    if sum > file { Err(ElfError::SectionsOverlap { sum, file }.into()) } else { Ok(()) }
+}
+
+fn contents<'a>(headers: &[SectionHeader64<LE>], index: usize, bytes: &'a [u8]) -> Result<&'a [u8], ObjectError> {
+    let section = headers.get(index).ok_or_else(|| ElfError::Malformed(format!("string table #{index}")))?;
+    section.data(LE, bytes).map_err(malformed)
+}
+
+fn parse_symbol<'a>(
+    index: usize,
+    sym: &Sym64<LE>,
+    strings: &'a [u8],
+    sections: usize,
+) -> Result<Symbol<'a>, ObjectError> {
+    let bad = |what: &str| ObjectError::from(ElfError::Malformed(format!("symbol #{index}: {what}")));
+    let name = match sym.st_name(LE) {
+        0 => "",
+        offset => string(strings, offset).ok_or_else(|| bad("name"))?,
+    };
+    let section = sym.st_shndx(LE).0;
+    let place = match section {
+        // SHN_UNDEF and SHN_LORESERVE. SHN_XINDEX (more than 65 k sections) is a special place we refuse on use.
+        0 => Place::Undefined,
+        0xff00.. => Place::Special(section),
+        index if usize::from(index) < sections => Place::Section(usize::from(index)),
+        _ => return Err(bad("section index out of range")),
+    };
+    let ty = match sym.st_type() {
+        elf::STT_SECTION => SymbolType::Section,
+        elf::STT_FUNC => SymbolType::Function,
+        elf::STT_OBJECT => SymbolType::Object,
+        _ => SymbolType::Other,
+    };
+    let binding = match sym.st_bind() {
+        elf::STB_GLOBAL => Binding::Global,
+        elf::STB_WEAK => Binding::Weak,
+        _ => Binding::Local,
+    };
+    Ok(Symbol { name, value: sym.st_value(LE), size: sym.st_size(LE), place, ty, binding })
+}

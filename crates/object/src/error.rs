@@ -1,0 +1,446 @@
+//! Why an object was refused.
+//!
+//! One enum a kind of thing that can be wrong (container, section, symbol, relocation, map, BTF, code, linking), each
+//! naming the place in the object's own terms: section, symbol, byte offset, instruction. Nothing here is a bug of
+//! ours: a malformed file can produce every variant but [`ObjectError::Internal`].
+
+use bpf_isa::{DecodeError, InsnIdx};
+
+/// A BPF object, or a request made of one, was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectError {
+    /// The file is not an ELF relocatable for BPF, or its headers are broken.
+    #[error("not a loadable BPF object: {0}")]
+    Elf(#[from] ElfError),
+    /// A section as a whole is wrong.
+    #[error("section `{section}`: {problem}")]
+    Section {
+        /// Section name, or `#index` when the name is unusable.
+        section: String,
+        /// What is wrong.
+        problem: SectionProblem,
+    },
+    /// A symbol does not fit its section.
+    #[error("symbol `{symbol}` in section `{section}`: {problem}")]
+    Symbol {
+        /// Symbol name.
+        symbol: String,
+        /// Section name.
+        section: String,
+        /// What is wrong.
+        problem: SymbolProblem,
+    },
+    /// A relocation cannot be applied.
+    #[error("section `{section}`, relocation at byte {offset:#x} against `{symbol}`: {problem}")]
+    Relocation {
+        /// The section that is relocated.
+        section: String,
+        /// Byte offset in that section; for code, eight times the instruction's slot.
+        offset: u64,
+        /// The symbol it refers to (its section's name for a section symbol).
+        symbol: String,
+        /// What is wrong.
+        problem: RelocationProblem,
+    },
+    /// A map definition is wrong.
+    #[error("map `{map}`: {problem}")]
+    Map {
+        /// Map name.
+        map: String,
+        /// What is wrong.
+        problem: MapProblem,
+    },
+    /// A global variable cannot be set.
+    #[error("global variable `{variable}`: {problem}")]
+    Global {
+        /// Variable name.
+        variable: String,
+        /// What is wrong.
+        problem: GlobalProblem,
+    },
+    /// `.BTF` or `.BTF.ext` is malformed.
+    #[error("section `{section}`, byte {offset:#x}: {problem}")]
+    Btf {
+        /// `.BTF` or `.BTF.ext`.
+        section: &'static str,
+        /// Byte offset in the section.
+        offset: usize,
+        /// What is wrong.
+        problem: BtfProblem,
+    },
+    /// An instruction of a function does not decode.
+    #[error("section `{section}`, function `{function}` (from slot {start}): {source}")]
+    Decode {
+        /// Section of the function.
+        section: String,
+        /// The function.
+        function: String,
+        /// The function's first slot in the section; the source counts from here.
+        start: u32,
+        /// The instruction, relative to the function, and why.
+        source: DecodeError,
+    },
+    /// A call or function address inside the object leads nowhere.
+    #[error("section `{section}`, function `{function}`, instruction {insn}: {problem}")]
+    Call {
+        /// Section of the calling function.
+        section: String,
+        /// The calling function.
+        function: String,
+        /// The instruction, counted from the function's first.
+        insn: InsnIdx,
+        /// What is wrong.
+        problem: CallProblem,
+    },
+    /// The object has no program of this name.
+    #[error("no program `{name}` (the object has: {available})")]
+    NoSuchProgram {
+        /// The name asked for.
+        name: String,
+        /// The names there are, comma separated.
+        available: String,
+    },
+    /// The object has no map of this name.
+    #[error("no map `{name}` (the object has: {available})")]
+    NoSuchMap {
+        /// The name asked for.
+        name: String,
+        /// The names there are, comma separated.
+        available: String,
+    },
+    /// A program with its subprograms is longer than any program may be.
+    #[error("program `{program}`: more than {max} instructions with its subprograms")]
+    TooManyInsns {
+        /// The program.
+        program: String,
+        /// The limit, [`bpf_isa::MAX_INSNS`].
+        max: usize,
+    },
+    /// A program cannot be linked: something outside the object is missing.
+    #[error("program `{program}`, instruction {insn}: {problem}")]
+    Link {
+        /// The program.
+        program: String,
+        /// The instruction of the linked program.
+        insn: InsnIdx,
+        /// What is missing.
+        problem: LinkProblem,
+    },
+    /// Our own bug; please report it.
+    #[error("internal error in the object loader: {0}")]
+    Internal(&'static str),
+}
+
+/// What is wrong with the ELF container.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ElfError {
+    /// The first four bytes are not the ELF magic.
+    #[error("no ELF header")]
+    NoMagic,
+    /// A 32-bit file.
+    #[error("ELF class {0}, want ELFCLASS64 (2)")]
+    Class(u8),
+    /// A big-endian file.
+    #[error("ELF data encoding {0}, want little endian (1): compile with -target bpfel")]
+    Endian(u8),
+    /// A file for another machine.
+    #[error("ELF machine {0}, want EM_BPF (247)")]
+    Machine(u16),
+    /// Not a relocatable object.
+    #[error("ELF type {0}, want ET_REL (1): pass the compiler's .o, not a linked file")]
+    Type(u16),
+    /// A header, table or section lies outside the file, or is inconsistent.
+    #[error("malformed ELF: {0}")]
+    Malformed(String),
+    /// The sections together are longer than the file, so some overlap.
+    #[error("sections overlap: they sum to {sum} bytes in a file of {file}")]
+    SectionsOverlap {
+        /// Sum of the sizes of all sections with contents.
+        sum: u64,
+        /// Size of the file.
+        file: u64,
+    },
+    /// More global data than the loader accepts.
+    #[error("{sum} bytes of global data, the limit is {max}")]
+    TooMuchData {
+        /// Sum of the sizes of the data sections.
+        sum: u64,
+        /// [`crate::MAX_GLOBAL_DATA`].
+        max: u64,
+    },
+}
+
+/// What is wrong with a section.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SectionProblem {
+    /// Code that is not a whole number of instructions.
+    #[error("{0} bytes of code is not a multiple of 8")]
+    CodeSize(u64),
+    /// Code without a function symbol.
+    #[error("code without any function symbol")]
+    NoFunction,
+    /// A section that has to be unique occurs twice.
+    #[error("occurs twice")]
+    Duplicate,
+    /// Its size is not the one its contents require.
+    #[error("{got} bytes, want {want}")]
+    Size {
+        /// Its size.
+        got: u64,
+        /// The size it must have.
+        want: u64,
+    },
+    /// A string that is not UTF-8 or not terminated.
+    #[error("not a NUL-terminated UTF-8 string")]
+    String,
+    /// SHT_RELA relocations, which no BPF compiler emits.
+    #[error("relocations with addends (SHT_RELA) are not part of the BPF ABI")]
+    Rela,
+    /// The section needs BTF to be understood.
+    #[error("needs BTF, and the object has no .BTF section: compile with -g")]
+    NeedsBtf,
+    /// A legacy `maps` section whose size is no multiple of its number of symbols.
+    #[error("{size} bytes do not divide into {symbols} map definitions of at least 20 bytes")]
+    LegacyMaps {
+        /// Section size.
+        size: u64,
+        /// Number of map symbols.
+        symbols: usize,
+    },
+}
+
+/// What is wrong with a symbol.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SymbolProblem {
+    /// It does not lie in its section.
+    #[error("bytes {value:#x} to {end:#x} lie outside the section ({section_size:#x} bytes)")]
+    OutOfSection {
+        /// First byte.
+        value: u64,
+        /// One past the last byte (saturated).
+        end: u64,
+        /// Size of the section.
+        section_size: u64,
+    },
+    /// A function that does not start or end on an instruction.
+    #[error("function at byte {value:#x} of {size} bytes is not made of whole instructions")]
+    Misaligned {
+        /// First byte.
+        value: u64,
+        /// Size in bytes.
+        size: u64,
+    },
+    /// Two functions share instructions.
+    #[error("overlaps `{0}`")]
+    Overlap(String),
+    /// Two programs have one name.
+    #[error("a program of this name exists already")]
+    Duplicate,
+}
+
+/// What is wrong with a relocation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RelocationProblem {
+    /// A relocation type this place cannot have.
+    #[error("relocation type {0} is unknown here (known: 1 R_BPF_64_64, 2 ABS64, 3 ABS32, 4 NODYLD32, 10 R_BPF_64_32)")]
+    UnknownType(u32),
+    /// The symbol index is beyond the symbol table.
+    #[error("there is no symbol {0}")]
+    NoSymbol(u32),
+    /// It lies outside of the section or not on an instruction.
+    #[error("not at an instruction of the section")]
+    Offset,
+    /// The instruction cannot be relocated by this type.
+    #[error("the instruction there is neither a two-slot load (type 1) nor a call (type 10)")]
+    Instruction,
+    /// Two relocations of one instruction.
+    #[error("the instruction is relocated twice")]
+    Duplicate,
+    /// A call to something that is not a function.
+    #[error("a call to something that is not a function")]
+    CallTarget,
+    /// The referenced address is not the start of a function.
+    #[error("slot {0} of section `{1}` is not the start of a function")]
+    NotAFunction(i64, String),
+    /// The referenced address is not the start of a map.
+    #[error("byte {0:#x} of section `{1}` is not the start of a map")]
+    NotAMap(i64, String),
+    /// The referenced address is not inside the global data.
+    #[error("byte {0:#x} lies outside of section `{1}`")]
+    OutOfData(i64, String),
+    /// The symbol's section is not one that code can refer to.
+    #[error("the symbol lies in section `{0}`, which holds no code, map or global data")]
+    TargetSection(String),
+    /// Absolute, common or other symbols without a section.
+    #[error("the symbol has no section (index {0:#x})")]
+    NoSection(u16),
+    /// A slot of a map of maps or prog array that does not exist in its definition.
+    #[error("not an element of the `values` of a map of maps or prog array")]
+    NotAnInitialValue,
+    /// An initial value of a prog array that is not a program.
+    #[error("a prog array holds programs; `{0}` is not one")]
+    NotAProgram(String),
+}
+
+/// What is wrong with a map definition.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapProblem {
+    /// Two maps have one name.
+    #[error("defined twice")]
+    Duplicate,
+    /// The variable in `.maps` is not a structure.
+    #[error("its definition is not a struct")]
+    NotAStruct,
+    /// More fields than exist.
+    #[error("{0} fields in its definition")]
+    TooManyFields(usize),
+    /// A field nobody knows.
+    #[error("unknown field `{0}` in its definition")]
+    UnknownField(String),
+    /// A field whose type does not encode a value.
+    #[error("field `{0}` is not written with __uint, __ulong, __type or __array")]
+    BadField(&'static str),
+    /// `key` and `key_size` (or `value` and `value_size`) disagree.
+    #[error("{field} is given as {first} and as {second} bytes")]
+    Conflict {
+        /// `key` or `value`.
+        field: &'static str,
+        /// The first size.
+        first: u32,
+        /// The second size.
+        second: u32,
+    },
+    /// No map type.
+    #[error("field `type` is missing")]
+    NoType,
+    /// `values` where it cannot be.
+    #[error("`values` must be the last field, of a map of maps or a prog array, and not nested twice")]
+    Values,
+    /// A type without a size.
+    #[error("the type of `{0}` has no size")]
+    Unsized(&'static str),
+    /// A pinning mode nobody knows.
+    #[error("pinning mode {0}, want 0 (none) or 1 (by name)")]
+    Pinning(u32),
+    /// A legacy inner map index that leads nowhere.
+    #[error("inner map {0} does not exist or is a map of maps itself")]
+    Inner(u32),
+    /// A longer legacy definition than the loader knows.
+    #[error("a legacy definition of {0} bytes with non-zero bytes nobody knows the meaning of")]
+    LegacySize(usize),
+    /// max_entries of a map that holds global data.
+    #[error("it holds global data: its size is fixed at one entry")]
+    FixedSize,
+}
+
+/// Why a global variable cannot be set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GlobalProblem {
+    /// There is none of that name.
+    #[error("no such variable in .data, .rodata or .bss")]
+    Unknown,
+    /// Several static variables share the name.
+    #[error("several static variables have this name")]
+    Ambiguous,
+    /// The bytes given do not fill it exactly.
+    #[error("{got} bytes given, it has {want}")]
+    Size {
+        /// Bytes given.
+        got: usize,
+        /// Size of the variable.
+        want: usize,
+    },
+}
+
+/// What is wrong with BTF.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BtfProblem {
+    /// The section ends too early.
+    #[error("truncated")]
+    Truncated,
+    /// Not the BTF magic, version or a header length it can have.
+    #[error("bad header: {0}")]
+    Header(&'static str),
+    /// A kind of type nobody knows.
+    #[error("unknown type kind {0}")]
+    Kind(u8),
+    /// A reference to a type that does not exist.
+    #[error("reference to type {0}, which does not exist")]
+    TypeId(u32),
+    /// A reference outside of the string section.
+    #[error("reference to string {0:#x}, outside of the string section")]
+    String(u32),
+    /// A record size smaller than the record or not a multiple of four.
+    #[error("record size {0}")]
+    RecordSize(u32),
+    /// An instruction offset that is not a multiple of eight.
+    #[error("instruction offset {0:#x} is not a multiple of 8")]
+    InsnOffset(u32),
+    /// An unknown CO-RE relocation kind.
+    #[error("unknown CO-RE relocation kind {0}")]
+    CoreKind(u32),
+    /// Records for a section the object does not have.
+    #[error("records for section `{0}`, which does not exist")]
+    NoSection(String),
+}
+
+/// What is wrong with a call inside the object.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallProblem {
+    /// It leads outside of its section.
+    #[error("leads to slot {0}, outside of its section")]
+    OutOfSection(i64),
+    /// It leads into the middle of another function, or between functions.
+    #[error("leads to slot {0} of its section, which is not the start of a function")]
+    NotAFunction(i64),
+}
+
+/// What is missing to link a program.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkProblem {
+    /// A host function nobody registered.
+    #[error("host function `{0}` is not registered with the linker (declare it __weak if it is optional)")]
+    NoHostFunction(String),
+    /// An external variable, which does not exist in user space.
+    #[error("external variable `{name}` ({section}) cannot be resolved: declare it __weak, or remove the reference")]
+    Extern {
+        /// Its name.
+        name: String,
+        /// `.ksyms`, `.kconfig`, or a description if it is in neither.
+        section: String,
+    },
+    /// An unapplied CO-RE relocation.
+    #[error(
+        "CO-RE relocation ({kind}) of `{type_name}` at `{access}` is not supported yet: compile without preserve_access_index"
+    )]
+    Core {
+        /// Relocation kind, as BTF names it.
+        kind: &'static str,
+        /// Root type.
+        type_name: String,
+        /// Access string.
+        access: String,
+    },
+    /// Global data that contains addresses.
+    #[error(
+        "section `{section}` contains the address of `{symbol}` (byte {offset:#x}): pointers in global data are not supported"
+    )]
+    PointerInData {
+        /// The data section.
+        section: String,
+        /// Offset of the pointer.
+        offset: u64,
+        /// What it points to.
+        symbol: String,
+    },
+}

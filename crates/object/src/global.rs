@@ -1,0 +1,92 @@
+//! Global data: `.data*`, `.rodata*` and `.bss*` as maps of one value.
+//!
+//! A section becomes an array map of one element; a load of a variable's address becomes "value of that map plus an
+//! offset". Variables come from the symbol table, which has the static ones too; their types come from BTF.
+
+use std::collections::HashMap;
+
+use crate::btf::{Btf, SectionVar, TypeId};
+use crate::elf::{Elf, SymbolType};
+use crate::error::{ElfError, ObjectError};
+use crate::map::{DataKind, GlobalData, MAP_FLAG_RDONLY_PROG, MapDef, MapType, Place, Variable};
+
+/// Most bytes of global data in one object. Our own limit: a `.bss` costs its file nothing, but us its memory.
+pub const MAX_GLOBAL_DATA: u64 = 64 << 20;
+
+/// Which kind of global data a section holds, if any.
+pub(crate) fn data_kind(name: &str, nobits: bool) -> Option<DataKind> {
+    let is = |base: &str| name.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    match (nobits, is(".data"), is(".rodata"), is(".bss")) {
+        (false, true, _, _) => Some(DataKind::Data),
+        (false, _, true, _) => Some(DataKind::Rodata),
+        (true, _, _, true) => Some(DataKind::Bss),
+        _ => None,
+    }
+}
+
+/// An array map of one value with these contents.
+pub(crate) fn data_map(section: &str, data: GlobalData, value_size: u32) -> MapDef {
+    let mut map = MapDef::new(section.to_owned(), section);
+    map.map_type = MapType::ARRAY;
+    map.key_size = 4;
+    map.value_size = value_size;
+    map.max_entries = 1;
+    map.flags = match data.kind {
+        DataKind::Rodata | DataKind::Kconfig => MAP_FLAG_RDONLY_PROG,
+        DataKind::Data | DataKind::Bss => 0,
+    };
+    map.data = Some(data);
+    map
+}
+
+/// The data sections that are not empty, as maps, in section order.
+pub(crate) fn parse(
+    elf: &Elf<'_>,
+    btf: Option<&Btf>,
+    datasecs: &HashMap<&str, &[SectionVar]>,
+) -> Result<Vec<MapDef>, ObjectError> {
+    let mut sum: u64 = 0;
+    let mut maps = Vec::new();
+    for (index, section) in elf.sections.iter().enumerate() {
+        let progbits = section.progbits && !section.code;
+        let Some(kind) = data_kind(section.name, section.nobits).filter(|_| progbits || section.nobits) else {
+            continue;
+        };
+        if section.size == 0 {
+            continue;
+        }
+        sum = sum.saturating_add(section.size);
+        let value_size = u32::try_from(section.size).ok().filter(|_| sum <= MAX_GLOBAL_DATA);
+        let value_size = value_size.ok_or(ElfError::TooMuchData { sum, max: MAX_GLOBAL_DATA })?;
+        let bytes = if section.nobits { vec![0; value_size as usize] } else { section.data.to_vec() };
+        let pointer = match elf.relocations_of(index).next() {
+            Some(rel) => Some((rel.offset, elf.display_name(elf.relocation_symbol(index, rel)?).to_owned())),
+            None => None,
+        };
+        let types = variable_types(btf, datasecs.get(section.name).copied().unwrap_or(&[]));
+        let variables = variables(elf, index, &types)?;
+        let mut map = data_map(section.name, GlobalData { kind, bytes, variables, pointer }, value_size);
+        map.place = Place { section: index, start: 0, end: section.size, values: None };
+        maps.push(map);
+    }
+    Ok(maps)
+}
+
+type VariableTypes<'a> = HashMap<(&'a str, u32), TypeId>;
+
+fn variable_types<'a>(btf: Option<&'a Btf>, vars: &[SectionVar]) -> VariableTypes<'a> {
+    btf.map(|btf| vars.iter().map(|var| ((btf.type_name(var.ty), var.offset), var.ty)).collect()).unwrap_or_default()
+}
+
+fn variables(elf: &Elf<'_>, section: usize, types: &VariableTypes<'_>) -> Result<Vec<Variable>, ObjectError> {
+    let symbols = elf.symbols_of(section).filter(|s| s.ty == SymbolType::Object && !s.name.is_empty());
+    symbols
+        .map(|symbol| {
+            elf.check_extent(section, symbol)?;
+            // Both fit: they lie inside a section of at most MAX_GLOBAL_DATA bytes.
+            let (offset, size) = (symbol.value as u32, symbol.size as u32);
+            let ty = types.get(&(symbol.name, offset)).copied();
+            Ok(Variable { name: symbol.name.to_owned(), offset, size, ty })
+        })
+        .collect()
+}

@@ -1,0 +1,219 @@
+//! What an object says about its maps.
+//!
+//! A [`MapDef`] is plain data: creating the map is the linker's business. Fields hold what the object declares, not
+//! what a map implementation makes of it (a ring buffer's size is not rounded here, a per-CPU map has one value
+//! size), so that a definition can be compared with the source it came from.
+
+use std::fmt;
+
+use crate::btf::TypeId;
+
+/// A map's type, by its number in the kernel's `enum bpf_map_type`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct MapType(pub u32);
+
+impl MapType {
+    /// BPF_MAP_TYPE_HASH.
+    pub const HASH: MapType = MapType(1);
+    /// BPF_MAP_TYPE_ARRAY.
+    pub const ARRAY: MapType = MapType(2);
+    /// BPF_MAP_TYPE_PROG_ARRAY.
+    pub const PROG_ARRAY: MapType = MapType(3);
+    /// BPF_MAP_TYPE_PERF_EVENT_ARRAY.
+    pub const PERF_EVENT_ARRAY: MapType = MapType(4);
+    /// BPF_MAP_TYPE_PERCPU_HASH.
+    pub const PERCPU_HASH: MapType = MapType(5);
+    /// BPF_MAP_TYPE_PERCPU_ARRAY.
+    pub const PERCPU_ARRAY: MapType = MapType(6);
+    /// BPF_MAP_TYPE_ARRAY_OF_MAPS.
+    pub const ARRAY_OF_MAPS: MapType = MapType(12);
+    /// BPF_MAP_TYPE_HASH_OF_MAPS.
+    pub const HASH_OF_MAPS: MapType = MapType(13);
+
+    /// Whether its values are maps.
+    pub fn is_map_of_maps(self) -> bool {
+        matches!(self, MapType::ARRAY_OF_MAPS | MapType::HASH_OF_MAPS)
+    }
+
+    /// The kernel's name for it in lower case (`percpu_hash`), as bpftool prints it; `None` for unknown types.
+    pub fn name(self) -> Option<&'static str> {
+        // Linux include/uapi/linux/bpf.h, enum bpf_map_type.
+        const NAMES: [&str; 34] = [
+            "unspec",
+            "hash",
+            "array",
+            "prog_array",
+            "perf_event_array",
+            "percpu_hash",
+            "percpu_array",
+            "stack_trace",
+            "cgroup_array",
+            "lru_hash",
+            "lru_percpu_hash",
+            "lpm_trie",
+            "array_of_maps",
+            "hash_of_maps",
+            "devmap",
+            "sockmap",
+            "cpumap",
+            "xskmap",
+            "sockhash",
+            "cgroup_storage",
+            "reuseport_sockarray",
+            "percpu_cgroup_storage",
+            "queue",
+            "stack",
+            "sk_storage",
+            "devmap_hash",
+            "struct_ops",
+            "ringbuf",
+            "inode_storage",
+            "task_storage",
+            "bloom_filter",
+            "user_ringbuf",
+            "cgrp_storage",
+            "arena",
+        ];
+        NAMES.get(self.0 as usize).copied()
+    }
+}
+
+impl fmt::Display for MapType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "type {}", self.0),
+        }
+    }
+}
+
+/// Flag of maps that programs may only read (BPF_F_RDONLY_PROG).
+pub const MAP_FLAG_RDONLY_PROG: u32 = 1 << 7;
+
+/// Whether the object asks for the map to be shared by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Pinning {
+    /// Private to the object.
+    #[default]
+    None,
+    /// Shared under its name (LIBBPF_PIN_BY_NAME).
+    ByName,
+}
+
+/// An initial value of a map of maps or a prog array.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum InitialValue {
+    /// The map with this index in [`crate::Object::maps`].
+    Map(usize),
+    /// The program with this name.
+    Program(String),
+}
+
+/// A global variable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Variable {
+    /// Name.
+    pub name: String,
+    /// Byte offset in the section.
+    pub offset: u32,
+    /// Size in bytes.
+    pub size: u32,
+    /// Its type ([`crate::btf::Type::Var`]), when BTF has it.
+    pub ty: Option<TypeId>,
+}
+
+/// What a data section is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DataKind {
+    /// `.data*`: initialised and writable.
+    Data,
+    /// `.rodata*`: initialised and read-only for programs.
+    Rodata,
+    /// `.bss*`: zeroed and writable.
+    Bss,
+    /// `.kconfig`: the values of external configuration variables, read-only for programs.
+    Kconfig,
+}
+
+/// The contents of a map that holds global data: its one value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GlobalData {
+    /// Which kind of section it is.
+    pub kind: DataKind,
+    /// Initial contents, as long as the map's value.
+    pub bytes: Vec<u8>,
+    /// Its variables, by offset.
+    pub variables: Vec<Variable>,
+    /// The first address in the section, which cannot be represented: `(offset, symbol)`.
+    pub(crate) pointer: Option<(u64, String)>,
+}
+
+/// A map an object defines.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MapDef {
+    /// Name: the variable's, or the section's for global data. `outer.inner` for an inner map without a name.
+    pub name: String,
+    /// The ELF section that defines it.
+    pub section: String,
+    /// Type.
+    pub map_type: MapType,
+    /// Key size in bytes.
+    pub key_size: u32,
+    /// Value size in bytes.
+    pub value_size: u32,
+    /// Number of elements (bytes, for ring buffers).
+    pub max_entries: u32,
+    /// BPF_F_* flags.
+    pub flags: u32,
+    /// Extra parameter of some types (hashes of a bloom filter).
+    pub map_extra: u64,
+    /// NUMA node, if one is asked for.
+    pub numa_node: Option<u32>,
+    /// Pinning.
+    pub pinning: Pinning,
+    /// Type of the key, when BTF has it.
+    pub key_type: Option<TypeId>,
+    /// Type of the value, when BTF has it.
+    pub value_type: Option<TypeId>,
+    /// Shape of the inner maps, for a map of maps.
+    pub inner: Option<Box<MapDef>>,
+    /// Initial values: `(slot or key, value)`, in file order.
+    pub initial: Vec<(u32, InitialValue)>,
+    /// Contents, for a map that holds global data.
+    pub data: Option<GlobalData>,
+    /// Its place: section index and byte range, to find it from relocations.
+    pub(crate) place: Place,
+}
+
+/// Where a map lies in the ELF file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Place {
+    pub(crate) section: usize,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// Byte offset of `values` in the map variable, when it has that field.
+    pub(crate) values: Option<u64>,
+}
+
+impl MapDef {
+    pub(crate) fn new(name: String, section: &str) -> MapDef {
+        MapDef {
+            name,
+            section: section.to_owned(),
+            map_type: MapType(0),
+            key_size: 0,
+            value_size: 0,
+            max_entries: 0,
+            flags: 0,
+            map_extra: 0,
+            numa_node: None,
+            pinning: Pinning::None,
+            key_type: None,
+            value_type: None,
+            inner: None,
+            initial: Vec::new(),
+            data: None,
+            place: Place::default(),
+        }
+    }
+}

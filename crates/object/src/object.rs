@@ -1,0 +1,368 @@
+//! An object: its programs, maps, externals and messages, read from the bytes of a file.
+//!
+//! [`Object::parse`] has no side effects and needs nothing but the bytes. The order inside is dictated by who needs
+//! whom: sections and symbols; BTF (with its own relocations); functions; maps; then the relocations, which connect
+//! them; then programs and initial values.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::btf::{Btf, BtfExt, SectionVar, StrOffset, Type};
+use crate::code::CoreKind;
+use crate::elf::Elf;
+use crate::error::{BtfProblem, GlobalProblem, MapProblem, ObjectError, SectionProblem, SymbolProblem};
+use crate::externs::{ExternVariable, Externs, HostFunction};
+use crate::function::{FunctionId, Functions, SLOT};
+use crate::kind::ProgramKind;
+use crate::map::MapDef;
+use crate::reloc::{Resolver, relocated_btf};
+use crate::{global, map_btf, map_legacy};
+
+/// A program an object offers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Program {
+    name: String,
+    section: Arc<str>,
+    kind: ProgramKind,
+    insn_count: u32,
+    pub(crate) function: FunctionId,
+}
+
+impl Program {
+    /// Its function's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+    /// The ELF section it is in.
+    pub fn section(&self) -> &str {
+        &self.section
+    }
+    /// What it is for.
+    pub fn kind(&self) -> ProgramKind {
+        self.kind
+    }
+    /// Slots of its own function, without subprograms.
+    pub fn insn_count(&self) -> u32 {
+        self.insn_count
+    }
+}
+
+/// A parsed BPF object.
+///
+/// ```no_run
+/// let mut object = bpf_object::Object::parse(&std::fs::read("filter.o")?)?;
+/// object.set_global("verbose", &1u32.to_le_bytes())?;
+/// object.set_max_entries("flows", 4096)?;
+/// for program in object.programs() {
+///     println!("{} ({}): {} instructions", program.name(), program.kind(), program.insn_count());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Object {
+    programs: Vec<Program>,
+    maps: Vec<MapDef>,
+    host_functions: Vec<HostFunction>,
+    extern_variables: Vec<ExternVariable>,
+    license: Option<String>,
+    version: Option<u32>,
+    pub(crate) functions: Functions,
+    pub(crate) btf: Option<Arc<Btf>>,
+    /// Name and length in slots of every section, by ELF index.
+    sections: Vec<(Arc<str>, i64)>,
+}
+
+impl Object {
+    /// Parses the bytes of an ELF relocatable made for BPF.
+    ///
+    /// # Errors
+    /// Anything malformed, with its place. Things that only one program needs (an instruction that does not decode,
+    /// a missing host function) are reported when that program is linked.
+    pub fn parse(bytes: &[u8]) -> Result<Object, ObjectError> {
+        let elf = Elf::parse(bytes)?;
+        let btf = match elf.section_named(".BTF")? {
+            Some(section) => Some(Arc::new(Btf::parse(&relocated_btf(&elf, section)?)?)),
+            None => None,
+        };
+        let datasecs = btf.as_deref().map(datasecs).unwrap_or_default();
+        let mut functions = Functions::parse(&elf, btf.as_deref())?;
+        if let (Some(btf), Some(section)) = (&btf, elf.section_named(".BTF.ext")?) {
+            attach_ext(&elf, btf, &BtfExt::parse(elf.sections[section].data)?, &mut functions)?;
+        }
+
+        let map_section = elf.section_named(".maps")?.filter(|&s| elf.sections[s].size != 0);
+        let mut maps = match (map_section, btf.as_deref()) {
+            (None, _) => Vec::new(),
+            (Some(section), Some(btf)) => {
+                map_btf::parse(&elf, section, btf, datasecs.get(".maps").copied().unwrap_or(&[]))?
+            }
+            (Some(_), None) => {
+                return Err(ObjectError::Section { section: ".maps".to_owned(), problem: SectionProblem::NeedsBtf });
+            }
+        };
+        let legacy = elf.sections.iter().enumerate();
+        let legacy: Vec<usize> = legacy
+            .filter(|(_, s)| s.progbits && s.size != 0 && map_legacy::is_legacy(s.name))
+            .map(|(i, _)| i)
+            .collect();
+        maps.append(&mut map_legacy::parse(&elf, &legacy)?);
+        maps.append(&mut global::parse(&elf, btf.as_deref(), &datasecs)?);
+
+        let mut externs = Externs::new(btf.as_deref(), &datasecs, maps.len());
+        let resolver = Resolver::new(&elf, &maps);
+        resolver.code(&mut functions, &maps, &mut externs)?;
+        let (host_functions, extern_variables, kconfig) = externs.finish();
+        let sections: Vec<(Arc<str>, i64)> =
+            elf.sections.iter().map(|s| (Arc::from(s.name), (s.size / SLOT) as i64)).collect();
+        let programs = programs(&sections, &functions)?;
+        if let Some(section) = map_section {
+            let names = programs.iter().map(|p| (p.function, p.name.clone())).collect();
+            resolver.initial_values(section, &mut maps, &functions, &names)?;
+        }
+        maps.extend(kconfig);
+        check_map_names(&maps)?;
+        Ok(Object {
+            programs,
+            maps,
+            host_functions,
+            extern_variables,
+            license: license(&elf)?,
+            version: version(&elf)?,
+            functions,
+            sections,
+            btf,
+        })
+    }
+
+    /// The programs, by section and address.
+    pub fn programs(&self) -> &[Program] {
+        &self.programs
+    }
+
+    /// The program of this name.
+    pub fn program(&self, name: &str) -> Result<&Program, ObjectError> {
+        self.programs.iter().find(|p| p.name == name).ok_or_else(|| ObjectError::NoSuchProgram {
+            name: name.to_owned(),
+            available: join(self.programs.iter().map(|p| p.name.as_str())),
+        })
+    }
+
+    /// The maps: those of `.maps`, legacy ones, global data, `.kconfig`.
+    pub fn maps(&self) -> &[MapDef] {
+        &self.maps
+    }
+
+    /// The map of this name.
+    pub fn map(&self, name: &str) -> Result<&MapDef, ObjectError> {
+        self.maps.iter().find(|m| m.name == name).ok_or_else(|| self.no_such_map(name))
+    }
+
+    /// The host functions the object calls.
+    pub fn host_functions(&self) -> &[HostFunction] {
+        &self.host_functions
+    }
+
+    /// The external variables without a value the object refers to.
+    pub fn extern_variables(&self) -> &[ExternVariable] {
+        &self.extern_variables
+    }
+
+    /// The licence the object declares.
+    pub fn license(&self) -> Option<&str> {
+        self.license.as_deref()
+    }
+
+    /// The kernel version the object was made for, which only old kernels' probes need.
+    pub fn version(&self) -> Option<u32> {
+        self.version
+    }
+
+    /// The object's types.
+    pub fn btf(&self) -> Option<&Arc<Btf>> {
+        self.btf.as_ref()
+    }
+
+    /// Sets the initial value of a global variable, in `.rodata`, `.data`, `.bss` or `.kconfig`.
+    ///
+    /// # Errors
+    /// No variable of that name, several static ones, or a value that is not exactly as long as the variable.
+    pub fn set_global(&mut self, name: &str, value: &[u8]) -> Result<(), ObjectError> {
+        let fail = |problem| ObjectError::Global { variable: name.to_owned(), problem };
+        let mut found = None;
+        for (index, data) in self.maps.iter().enumerate().filter_map(|(i, m)| Some((i, m.data.as_ref()?))) {
+            for variable in data.variables.iter().filter(|v| v.name == name) {
+                if found.replace((index, variable.offset as usize, variable.size as usize)).is_some() {
+                    return Err(fail(GlobalProblem::Ambiguous));
+                }
+            }
+        }
+        let (map, offset, want) = found.ok_or_else(|| fail(GlobalProblem::Unknown))?;
+        if value.len() != want {
+            return Err(fail(GlobalProblem::Size { got: value.len(), want }));
+        }
+        let data = self.maps[map].data.as_mut().and_then(|d| d.bytes.get_mut(offset..offset + want));
+        data.ok_or(ObjectError::Internal("a variable outside of its section"))?.copy_from_slice(value);
+        Ok(())
+    }
+
+    /// Sets the size of a map.
+    ///
+    /// # Errors
+    /// No map of that name, or one that holds global data.
+    pub fn set_max_entries(&mut self, name: &str, max_entries: u32) -> Result<(), ObjectError> {
+        let Some(map) = self.maps.iter_mut().find(|m| m.name == name) else {
+            return Err(self.no_such_map(name));
+        };
+        if map.data.is_some() {
+            return Err(ObjectError::Map { map: name.to_owned(), problem: MapProblem::FixedSize });
+        }
+        map.max_entries = max_entries;
+        Ok(())
+    }
+
+    fn no_such_map(&self, name: &str) -> ObjectError {
+        let available = join(self.maps.iter().map(|m| m.name.as_str()));
+        ObjectError::NoSuchMap { name: name.to_owned(), available }
+    }
+
+    pub(crate) fn section_name(&self, index: usize) -> Result<&Arc<str>, ObjectError> {
+        let section = self.sections.get(index).map(|(name, _)| name);
+        section.ok_or(ObjectError::Internal("a function in a section that does not exist"))
+    }
+
+    pub(crate) fn section_slots(&self, index: usize) -> i64 {
+        self.sections.get(index).map_or(0, |&(_, slots)| slots)
+    }
+}
+
+fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// The variables of every section BTF describes; the first description of a section counts.
+fn datasecs(btf: &Btf) -> HashMap<&str, &[SectionVar]> {
+    let mut sections = HashMap::new();
+    for (_, ty) in btf.types() {
+        if let Type::DataSec { name, vars } = ty {
+            sections.entry(btf.name(*name)).or_insert(&vars[..]);
+        }
+    }
+    sections
+}
+
+/// Sections of code that only holds subprograms, unless the object has no other.
+fn is_text(section: &str) -> bool {
+    section == ".text" || section.starts_with(".text.")
+}
+
+fn programs(sections: &[(Arc<str>, i64)], functions: &Functions) -> Result<Vec<Program>, ObjectError> {
+    let offered = |text: bool| {
+        let list = functions.list.iter().enumerate();
+        let list = list.filter(move |(_, f)| is_text(&sections[f.section].0) == text);
+        list.flat_map(|(id, f)| f.names.iter().filter(|n| n.exported).map(move |name| (id, f, name)))
+    };
+    let mut programs = Vec::new();
+    let mut names = HashSet::new();
+    let text_only = offered(false).next().is_none();
+    for (id, function, name) in offered(text_only) {
+        let section = &sections[function.section].0;
+        if !names.insert(name.name.as_str()) {
+            let (symbol, section) = (name.name.clone(), section.as_ref().to_owned());
+            return Err(ObjectError::Symbol { symbol, section, problem: SymbolProblem::Duplicate });
+        }
+        programs.push(Program {
+            name: name.name.clone(),
+            section: section.clone(),
+            kind: ProgramKind::from_section(section),
+            insn_count: function.len,
+            function: FunctionId(id),
+        });
+    }
+    Ok(programs)
+}
+
+fn check_map_names(maps: &[MapDef]) -> Result<(), ObjectError> {
+    let mut names = HashSet::new();
+    match maps.iter().find(|m| !names.insert(m.name.as_str())) {
+        Some(map) => Err(ObjectError::Map { map: map.name.clone(), problem: MapProblem::Duplicate }),
+        None => Ok(()),
+    }
+}
+
+fn license(elf: &Elf<'_>) -> Result<Option<String>, ObjectError> {
+    let Some(section) = elf.section_named("license")? else { return Ok(None) };
+    let data = elf.sections[section].data;
+    let text = data.split(|&b| b == 0).next().unwrap_or(&[]);
+    let fail = ObjectError::Section { section: "license".to_owned(), problem: SectionProblem::String };
+    if text.len() == data.len() && !data.is_empty() {
+        return Err(fail);
+    }
+    std::str::from_utf8(text).map(|s| Some(s.to_owned())).map_err(|_| fail)
+}
+
+fn version(elf: &Elf<'_>) -> Result<Option<u32>, ObjectError> {
+    let Some(section) = elf.section_named("version")? else { return Ok(None) };
+    let data = elf.sections[section].data;
+    match data.try_into() {
+        Ok(word) => Ok(Some(u32::from_le_bytes(word))),
+        Err(_) => Err(ObjectError::Section {
+            section: "version".to_owned(),
+            problem: SectionProblem::Size { got: data.len() as u64, want: 4 },
+        }),
+    }
+}
+
+/// Hands the records of `.BTF.ext` to the functions they describe. Records between functions are dropped.
+fn attach_ext(elf: &Elf<'_>, btf: &Btf, ext: &BtfExt, functions: &mut Functions) -> Result<(), ObjectError> {
+    let fail = |problem| ObjectError::Btf { section: ".BTF.ext", offset: 0, problem };
+    // Only code sections: data may share a name, and several code sections of one name cannot be told apart.
+    let mut sections: HashMap<&str, usize> = HashMap::new();
+    for (index, _) in elf.sections.iter().enumerate().filter(|(_, s)| s.code) {
+        sections.entry(elf.sections[index].name).or_insert(index);
+    }
+    let find = |name: StrOffset| {
+        btf.check_string(name).map_err(fail)?;
+        let name = btf.name(name);
+        sections.get(name).copied().ok_or_else(|| fail(BtfProblem::NoSection(name.to_owned())))
+    };
+    for (name, records) in &ext.funcs {
+        let section = find(*name)?;
+        for record in records {
+            if !matches!(btf.get(record.ty), Type::Func { .. }) {
+                return Err(fail(BtfProblem::TypeId(record.ty.0)));
+            }
+            if let Some(FunctionId(id)) = functions.starting_at(section, record.slot.into()) {
+                functions.list[id].ty = Some(record.ty);
+            }
+        }
+    }
+    for (name, records) in &ext.lines {
+        let section = find(*name)?;
+        for record in records {
+            btf.check_string(record.file).and(btf.check_string(record.text)).map_err(fail)?;
+            if let Some((FunctionId(id), slot)) = functions.at(section, record.slot.into()) {
+                functions.list[id].lines.push(crate::btf::LineRecord { slot, ..*record });
+            }
+        }
+    }
+    for (name, records) in &ext.core {
+        let section = find(*name)?;
+        for record in records {
+            btf.check_string(record.access).map_err(fail)?;
+            if CoreKind::new(record.kind).is_none() {
+                return Err(fail(BtfProblem::CoreKind(record.kind)));
+            }
+            if btf.types().len() <= record.ty.0 as usize {
+                return Err(fail(BtfProblem::TypeId(record.ty.0)));
+            }
+            if let Some((FunctionId(id), slot)) = functions.at(section, record.slot.into()) {
+                functions.list[id].core.push(crate::btf::CoreRecord { slot, ..*record });
+            }
+        }
+    }
+    for function in &mut functions.list {
+        function.lines.sort_by_key(|r| r.slot);
+        function.core.sort_by_key(|r| r.slot);
+    }
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! Relocations: from ELF's "symbol plus addend" to "this instruction refers to that thing".
+//!
+//! BPF relocations carry no addend of their own (SHT_REL): it is what the instruction holds, in the units of that
+//! instruction. The rules are the LLVM BPF ABI's and libbpf's:
+//! - type 1 (R_BPF_64_64) on a two-slot load: byte address `symbol + imm64` — a map, a byte of global data, the start
+//!   of a function, or an external symbol;
+//! - type 10 (R_BPF_64_32) on a call: slot `symbol / 8 + imm + 1` — for a global symbol the compiler stores -1, for a
+//!   static function it relocates against the section and stores where the function is;
+//! - types 2 to 4 (ABS64, ABS32, NODYLD32) in data, `.maps` and BTF.
+//!
+//! Invariant: every reference that is recorded has been checked against what it refers to.
+
+use std::collections::HashMap;
+
+use bpf_isa::{Callee, Imm64, Insn};
+
+use crate::elf::{Elf, Place, Rel, Symbol};
+use crate::error::{ObjectError, RelocationProblem};
+use crate::externs::Externs;
+use crate::function::{FunctionId, Functions, SLOT, Target};
+use crate::map::{InitialValue, MapDef, MapType};
+
+/// R_BPF_64_64: the immediate of a two-slot load.
+const R_64_64: u32 = 1;
+/// R_BPF_64_ABS64: a 64-bit word of data.
+const R_ABS64: u32 = 2;
+/// R_BPF_64_ABS32: a 32-bit word of data.
+const R_ABS32: u32 = 3;
+/// R_BPF_64_NODYLD32: a 32-bit word of BTF.
+const R_NODYLD32: u32 = 4;
+/// R_BPF_64_32: the immediate of a call.
+const R_64_32: u32 = 10;
+
+/// What addresses in the object lead to.
+pub(crate) struct Resolver<'a, 'e> {
+    elf: &'a Elf<'e>,
+    /// `(section, start, end, map)`, sorted, for maps and global data.
+    places: Vec<(usize, u64, u64, usize)>,
+}
+
+impl<'a, 'e> Resolver<'a, 'e> {
+    pub(crate) fn new(elf: &'a Elf<'e>, maps: &[MapDef]) -> Resolver<'a, 'e> {
+        let places = maps.iter().enumerate().filter(|(_, m)| m.place.section != 0);
+        let mut places: Vec<_> = places.map(|(i, m)| (m.place.section, m.place.start, m.place.end, i)).collect();
+        places.sort_unstable();
+        Resolver { elf, places }
+    }
+
+    /// The map that contains a byte of a section: `(map, offset in it)`.
+    fn map_at(&self, section: usize, byte: i64) -> Option<(usize, u64)> {
+        let byte = u64::try_from(byte).ok()?;
+        let after = self.places.partition_point(|&(s, start, ..)| (s, start) <= (section, byte));
+        let &(s, start, end, map) = self.places.get(after.checked_sub(1)?)?;
+        (s == section && byte < end).then(|| (map, byte - start))
+    }
+
+    /// Records what the relocated instructions of all functions refer to.
+    pub(crate) fn code(
+        &self,
+        functions: &mut Functions,
+        maps: &[MapDef],
+        externs: &mut Externs<'_>,
+    ) -> Result<(), ObjectError> {
+        let mut found: Vec<Vec<(u32, Target)>> = vec![Vec::new(); functions.list.len()];
+        for (index, section) in self.elf.sections.iter().enumerate().filter(|(_, s)| s.code) {
+            for rel in self.elf.relocations_of(index) {
+                let symbol = self.elf.relocation_symbol(index, rel)?;
+                let fail = |problem| self.fail(index, rel, symbol, problem);
+                if rel.ty != R_64_64 && rel.ty != R_64_32 {
+                    return Err(fail(RelocationProblem::UnknownType(rel.ty)));
+                }
+                if rel.offset % SLOT != 0 || rel.offset >= section.size {
+                    return Err(fail(RelocationProblem::Offset));
+                }
+                // Between functions: a weak function that a static linker replaced. Nobody can reach it.
+                let Some((id, slot)) = functions.at(index, (rel.offset / SLOT) as i64) else { continue };
+                let Ok(body) = &functions.get(id)?.body else { continue };
+                let insn =
+                    body.get(slot as usize).ok_or(ObjectError::Internal("an instruction outside its function"))?;
+                let target = self.target(functions, maps, externs, symbol, rel.ty, insn).map_err(fail)?;
+                found[id.0].push((slot, target));
+            }
+        }
+        for (function, mut refs) in functions.list.iter_mut().zip(found) {
+            refs.sort_by_key(|&(slot, _)| slot);
+            if let Some(twice) = refs.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+                return Err(ObjectError::Relocation {
+                    section: self.elf.sections[function.section].name.to_owned(),
+                    offset: u64::from(function.start + twice[0].0) * SLOT,
+                    symbol: function.name().to_owned(),
+                    problem: RelocationProblem::Duplicate,
+                });
+            }
+            function.refs = refs;
+        }
+        Ok(())
+    }
+
+    fn target(
+        &self,
+        functions: &Functions,
+        maps: &[MapDef],
+        externs: &mut Externs<'_>,
+        symbol: &Symbol<'e>,
+        ty: u32,
+        insn: &Insn,
+    ) -> Result<Target, RelocationProblem> {
+        match (ty, insn) {
+            (R_64_32, &Insn::Call(Callee::Subprog(imm))) => match symbol.place {
+                Place::Undefined => Ok(Target::HostCall(externs.host_function(symbol))),
+                Place::Section(section) if self.elf.sections[section].code => {
+                    let slot = (symbol.value / SLOT) as i64 + i64::from(imm) + 1;
+                    self.function(functions, section, slot)
+                }
+                Place::Section(_) | Place::Special(_) => Err(RelocationProblem::CallTarget),
+            },
+            (R_64_64, &Insn::LoadImm64 { imm: Imm64::Const(addend), .. }) => match symbol.place {
+                Place::Undefined => Ok(externs.address(symbol)),
+                Place::Special(index) => Err(RelocationProblem::NoSection(index)),
+                Place::Section(section) => {
+                    self.address(functions, maps, section, symbol.value.wrapping_add(addend) as i64)
+                }
+            },
+            _ => Err(RelocationProblem::Instruction),
+        }
+    }
+
+    fn function(&self, functions: &Functions, section: usize, slot: i64) -> Result<Target, RelocationProblem> {
+        let name = || self.elf.sections[section].name.to_owned();
+        let id = functions.starting_at(section, slot).ok_or_else(|| RelocationProblem::NotAFunction(slot, name()))?;
+        Ok(Target::Function(id))
+    }
+
+    /// What the address `byte` of a section is.
+    fn address(
+        &self,
+        functions: &Functions,
+        maps: &[MapDef],
+        section: usize,
+        byte: i64,
+    ) -> Result<Target, RelocationProblem> {
+        let target = &self.elf.sections[section];
+        let name = || target.name.to_owned();
+        if target.code {
+            return match byte % SLOT as i64 {
+                0 => self.function(functions, section, byte / SLOT as i64),
+                _ => Err(RelocationProblem::NotAFunction(byte / SLOT as i64, name())),
+            };
+        }
+        match self.map_at(section, byte) {
+            Some((map, off)) if maps[map].data.is_some() => {
+                // Fits: global data is at most MAX_GLOBAL_DATA bytes.
+                Ok(Target::MapValue { map, off: off as u32 })
+            }
+            Some((map, 0)) => Ok(Target::Map(map)),
+            Some(_) => Err(RelocationProblem::NotAMap(byte, name())),
+            None if self.places.iter().any(|p| p.0 == section) => {
+                match maps.iter().find(|m| m.place.section == section) {
+                    Some(map) if map.data.is_some() => Err(RelocationProblem::OutOfData(byte, name())),
+                    _ => Err(RelocationProblem::NotAMap(byte, name())),
+                }
+            }
+            None => Err(RelocationProblem::TargetSection(name())),
+        }
+    }
+
+    /// The initial values in `.maps`.
+    pub(crate) fn initial_values(
+        &self,
+        section: usize,
+        maps: &mut [MapDef],
+        functions: &Functions,
+        programs: &HashMap<FunctionId, String>,
+    ) -> Result<(), ObjectError> {
+        for rel in self.elf.relocations_of(section) {
+            let symbol = self.elf.relocation_symbol(section, rel)?;
+            let fail = |problem| self.fail(section, rel, symbol, problem);
+            // Compilers before LLVM 13 wrote type 1 for every 64-bit word.
+            if !matches!(rel.ty, R_64_64 | R_ABS64) {
+                return Err(fail(RelocationProblem::UnknownType(rel.ty)));
+            }
+            let offset = i64::try_from(rel.offset).map_err(|_| fail(RelocationProblem::Offset))?;
+            let (map, inside) =
+                self.map_at(section, offset).ok_or_else(|| fail(RelocationProblem::NotAnInitialValue))?;
+            let slot = maps[map].place.values.and_then(|values| inside.checked_sub(values));
+            let slot = slot.filter(|byte| byte % 8 == 0).and_then(|byte| u32::try_from(byte / 8).ok());
+            let slot = slot.ok_or_else(|| fail(RelocationProblem::NotAnInitialValue))?;
+            let Place::Section(target) = symbol.place else {
+                return Err(fail(RelocationProblem::NotAnInitialValue));
+            };
+            // The addend is the word in place: zero for a named map or function, an offset for a static one.
+            let word = self.elf.sections[section].data.get(rel.offset as usize..).and_then(|d| d.first_chunk::<8>());
+            let addend = word.map(|w| u64::from_le_bytes(*w)).ok_or_else(|| fail(RelocationProblem::Offset))?;
+            let byte = symbol.value.wrapping_add(addend) as i64;
+            let value = match self.address(functions, maps, target, byte).map_err(fail)? {
+                Target::Map(inner) if maps[map].map_type.is_map_of_maps() => InitialValue::Map(inner),
+                Target::Function(id) if maps[map].map_type == MapType::PROG_ARRAY => {
+                    let name = programs.get(&id);
+                    let display = || self.elf.display_name(symbol).to_owned();
+                    let name = name.ok_or_else(|| fail(RelocationProblem::NotAProgram(display())))?;
+                    InitialValue::Program(name.clone())
+                }
+                Target::Map(_)
+                | Target::Function(_)
+                | Target::MapValue { .. }
+                | Target::HostCall(_)
+                | Target::HostAddress(_)
+                | Target::Extern(_) => return Err(fail(RelocationProblem::NotAnInitialValue)),
+            };
+            maps[map].initial.push((slot, value));
+        }
+        Ok(())
+    }
+
+    fn fail(&self, section: usize, rel: Rel, symbol: &Symbol<'_>, problem: RelocationProblem) -> ObjectError {
+        ObjectError::Relocation {
+            section: self.elf.sections[section].name.to_owned(),
+            offset: rel.offset,
+            symbol: self.elf.display_name(symbol).to_owned(),
+            problem,
+        }
+    }
+}
+
+/// `.BTF` with the offsets of section variables filled in. Each is a 32-bit word in place plus a symbol's value;
+/// compilers have marked them NODYLD32, ABS32 and, before LLVM 13, NONE.
+pub(crate) fn relocated_btf(elf: &Elf<'_>, section: usize) -> Result<Vec<u8>, ObjectError> {
+    let mut bytes = elf.sections[section].data.to_vec();
+    for rel in elf.relocations_of(section) {
+        let symbol = elf.relocation_symbol(section, rel)?;
+        let fail = |problem| ObjectError::Relocation {
+            section: ".BTF".to_owned(),
+            offset: rel.offset,
+            symbol: elf.display_name(symbol).to_owned(),
+            problem,
+        };
+        if !matches!(rel.ty, 0 | R_ABS32 | R_NODYLD32) {
+            return Err(fail(RelocationProblem::UnknownType(rel.ty)));
+        }
+        let start = usize::try_from(rel.offset).map_err(|_| fail(RelocationProblem::Offset))?;
+        let word = bytes.get_mut(start..).and_then(|tail| tail.first_chunk_mut::<4>());
+        let word = word.ok_or_else(|| fail(RelocationProblem::Offset))?;
+        *word = u32::from_le_bytes(*word).wrapping_add(symbol.value as u32).to_le_bytes();
+    }
+    Ok(bytes)
+}
