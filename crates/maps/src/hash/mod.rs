@@ -1,0 +1,581 @@
+//! Hash maps: plain and per-CPU.
+//!
+//! [`table`] keeps the index, [`free_list`] the unused elements, [`key`] reads and hashes keys. This file adds values, the
+//! kernel's flags and error numbers, and the accounting.
+//!
+//! * **Updates** write key and value into the *spare* element of their execution slot and put it into the index with one
+//!   exchange. A replace gets the old element back as the next spare, so it works in a full map; an insert of a new key
+//!   takes its next spare from the free list.
+//! * **Full is exact.** The free list holds exactly `max_entries` elements at first (spares are extra), so it can only run dry with
+//!   that many keys present or in transit. Then the per-slot counts decide: `added` grows after a key is in, `removed`
+//!   before it goes out, so their difference, read twice the same, never exceeds the number of keys that were present at
+//!   that moment. Only if it is `max_entries` does the insert fail; otherwise somebody is about to finish.
+//! * **Re-entry**: what a slot owns (spare, counts) is guarded by its `busy` flag. A signal handler that runs a program on the
+//!   same thread has the same slot, finds the flag, and gets `EBUSY`. Lookups need nothing and always work.
+//! * **Per-CPU values** live beside the slab, one region per slot. They are updated in place, under the lock of the
+//!   key's home chunk, which deletes of such maps take as well: an update must not reach the next owner of the element.
+
+pub(crate) mod free_list;
+pub(crate) mod key;
+pub(crate) mod table;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
+
+use crossbeam_utils::CachePadded;
+
+use crate::def::{MapDef, flags, update};
+use crate::errno::{Errno, OpResult};
+use crate::header::{LookupFn, MapHeader};
+use crate::mem::{self, Table as Memory, WORD, round_up8, words_for};
+use crate::ops::{MapOps, Visit};
+use crate::value::{Shape, Source};
+use free_list::FreeList;
+use key::{Fixed, Key, Long, Seed};
+use table::{Chunk, Found, Table};
+
+/// What one execution slot owns of a map. Written by the thread in that slot only; the hand-over of a slot from thread to
+/// thread is ordered by its lease.
+#[derive(Debug)]
+struct SlotState {
+    busy: AtomicBool,
+    spare: AtomicU32,
+    added: AtomicU64,
+    removed: AtomicU64,
+}
+
+impl SlotState {
+    fn count(counter: &AtomicU64) {
+        // Relaxed: one writer. `removed` is published by the exchange that follows it, `added` needs no order.
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+}
+
+/// An operation in progress: the slot's state is this operation's alone.
+struct Op<'a>(&'a SlotState);
+
+impl<'a> Op<'a> {
+    #[inline]
+    fn begin(state: &'a SlotState) -> OpResult<Self> {
+        // Relaxed: the flag is only for this thread and signal handlers on it; the compiler fence keeps it first.
+        if state.busy.load(Ordering::Relaxed) {
+            return Err(Errno::EBUSY);
+        }
+        state.busy.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        Ok(Self(state))
+    }
+
+    #[inline]
+    fn spare(&self) -> u32 {
+        self.0.spare.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn set_spare(&self, element: u32) {
+        self.0.spare.store(element, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Op<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Pairs with the fence in `begin`: whatever the operation did comes before a handler may begin another.
+        compiler_fence(Ordering::SeqCst);
+        self.0.busy.store(false, Ordering::Relaxed);
+    }
+}
+
+/// The values of a per-CPU hash: one region per execution slot.
+#[derive(Debug)]
+struct PerCpu {
+    words: Memory<AtomicU64>,
+    slots: usize,
+    slot_stride: usize,
+}
+
+/// A hash map of any flavour.
+#[derive(Debug)]
+pub(crate) struct HashMap {
+    key_size: usize,
+    shape: Shape,
+    max_entries: u32,
+    seed: Seed,
+    table: Table,
+    free: FreeList,
+    slots: Box<[CachePadded<SlotState>]>,
+    per_cpu: Option<PerCpu>,
+}
+
+/// Calls a generic function with the key type for a key size.
+macro_rules! with_key {
+    ($size:expr, $key:ident => $call:expr) => {
+        match $size {
+            4 => {
+                type $key = Fixed<4, 1>;
+                $call
+            }
+            8 => {
+                type $key = Fixed<8, 1>;
+                $call
+            }
+            16 => {
+                type $key = Fixed<16, 2>;
+                $call
+            }
+            _ => {
+                type $key = Long;
+                $call
+            }
+        }
+    };
+}
+
+/// Elements of a map: one per entry and a spare per slot.
+fn elements(def: &MapDef, slots: u32) -> u64 {
+    u64::from(def.max_entries) + u64::from(slots)
+}
+
+impl HashMap {
+    /// Bytes a hash of this definition maps.
+    pub(crate) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
+        let value = round_up8(def.value_size as usize) as u64;
+        let inline = if def.map_type.is_per_cpu() { 0 } else { value };
+        let element = round_up8(def.key_size as usize) as u64 + inline + size_of::<AtomicU32>() as u64;
+        let index = (Table::chunks_for(def.max_entries) * size_of::<Chunk>()) as u64;
+        let per_slot = if def.map_type.is_per_cpu() { value.saturating_mul(elements(def, slots)) } else { 0 };
+        let states = size_of::<CachePadded<SlotState>>() as u64;
+        element
+            .saturating_mul(elements(def, slots))
+            .saturating_add(index)
+            .saturating_add(per_slot.saturating_add(states).saturating_mul(slots.into()))
+    }
+
+    pub(crate) fn new(def: &MapDef, slots: u32, seed: Option<u64>) -> OpResult<Self> {
+        let elements = u32::try_from(elements(def, slots)).map_err(|_| Errno::E2BIG)?;
+        let shape = Shape::of(def);
+        let per_cpu = def.map_type.is_per_cpu();
+        let slot_stride = shape.words() * elements as usize;
+        Ok(Self {
+            key_size: def.key_size as usize,
+            shape,
+            max_entries: def.max_entries,
+            seed: match seed {
+                _ if def.flags & flags::ZERO_SEED != 0 => Seed::fixed(0),
+                Some(seed) => Seed::fixed(seed),
+                None => Seed::random(),
+            },
+            table: Table::new(
+                def.max_entries,
+                elements,
+                words_for(def.key_size as usize),
+                if per_cpu { 0 } else { shape.words() },
+            )?,
+            free: FreeList::new(def.max_entries, elements, slots)?,
+            slots: (0..slots)
+                .map(|slot| {
+                    CachePadded::new(SlotState {
+                        busy: AtomicBool::new(false),
+                        spare: AtomicU32::new(def.max_entries + slot),
+                        added: AtomicU64::new(0),
+                        removed: AtomicU64::new(0),
+                    })
+                })
+                .collect(),
+            per_cpu: per_cpu
+                .then(|| {
+                    let words = Memory::zeroed(slot_stride * slots as usize)?;
+                    OpResult::Ok(PerCpu { words, slots: slots as usize, slot_stride })
+                })
+                .transpose()?,
+        })
+    }
+
+    /// The value of `element` that `slot` sees.
+    #[inline]
+    fn value(&self, element: u32, slot: usize) -> &[AtomicU64] {
+        match &self.per_cpu {
+            None => self.table.extra(element),
+            Some(per_cpu) => {
+                let start = slot * per_cpu.slot_stride + element as usize * self.shape.words();
+                &per_cpu.words[start..start + self.shape.words()]
+            }
+        }
+    }
+
+    #[inline]
+    fn value_ptr(&self, element: u32, slot: u32) -> *mut u8 {
+        self.value(element, slot as usize).as_ptr().cast_mut().cast()
+    }
+
+    /// Sums of the per-slot counts: keys added, keys removed.
+    fn counts(&self) -> (u64, u64) {
+        self.slots.iter().fold((0, 0), |(added, removed), state| {
+            // Acquire: the second of two equal readings must not move before the first.
+            let more = (state.added.load(Ordering::Acquire), state.removed.load(Ordering::Acquire));
+            (added + more.0, removed + more.1)
+        })
+    }
+
+    /// An element for a new key.
+    #[inline]
+    fn take(&self, slot: u32) -> OpResult<u32> {
+        match self.free.pop(slot) {
+            Some(element) => Ok(element),
+            None => self.take_when_full(slot),
+        }
+    }
+
+    #[cold]
+    fn take_when_full(&self, slot: u32) -> OpResult<u32> {
+        loop {
+            let counts = self.counts();
+            let full = counts.0.wrapping_sub(counts.1) >= u64::from(self.max_entries);
+            if full && self.counts() == counts {
+                return Err(Errno::E2BIG);
+            }
+            // Another thread is between taking or giving an element and counting it.
+            std::thread::yield_now();
+            if let Some(element) = self.free.pop(slot) {
+                return Ok(element);
+            }
+        }
+    }
+
+    /// Writes key and value into an element that is not in the index.
+    ///
+    /// # Safety
+    /// A program's source must be readable for the value size.
+    #[inline]
+    unsafe fn fill<K: Key>(&self, element: u32, key: &K, value: Source<'_>, slot: u32) -> OpResult {
+        self.table.begin_write();
+        self.table.write_key(element, key);
+        let Some(per_cpu) = &self.per_cpu else {
+            let words = self.table.extra(element);
+            // SAFETY: passed on.
+            return self.shape.locked(words, slot, || unsafe { self.shape.write(words, value) });
+        };
+        if let Source::Program(_) = value {
+            for of in (0..per_cpu.slots).filter(|&of| of != slot as usize) {
+                mem::zero(self.value(element, of));
+            }
+        }
+        // SAFETY: passed on.
+        unsafe { self.write_per_cpu(per_cpu, element, value, slot) };
+        Ok(())
+    }
+
+    /// Writes a per-CPU value in place: a program's own slot, or all slots from the host.
+    ///
+    /// # Safety
+    /// A program's source must be readable for the value size.
+    unsafe fn write_per_cpu(&self, per_cpu: &PerCpu, element: u32, value: Source<'_>, slot: u32) {
+        match value {
+            // SAFETY: passed on.
+            Source::Program(_) => unsafe { self.shape.write(self.value(element, slot as usize), value) },
+            Source::Host(bytes) => {
+                let stride = self.shape.words() * WORD;
+                for (of, bytes) in bytes.chunks_exact(stride).enumerate().take(per_cpu.slots) {
+                    // SAFETY: a host source.
+                    unsafe { self.shape.write(self.value(element, of), Source::Host(&bytes[..self.shape.size])) };
+                }
+            }
+        }
+    }
+
+    /// Copies the value of a found key out; false if the key was replaced or removed meanwhile.
+    fn read(&self, found: Found, out: &mut [u8], flags: u64, slot: u32) -> OpResult<bool> {
+        match &self.per_cpu {
+            Some(_) => {
+                for (of, out) in out.chunks_exact_mut(self.shape.words() * WORD).enumerate() {
+                    self.shape.read(self.value(found.element(), of), out);
+                }
+            }
+            None if flags & update::F_LOCK != 0 => {
+                let words = self.table.extra(found.element());
+                self.shape.locked(words, slot, || self.shape.read(words, out))?;
+            }
+            None => self.shape.read(self.table.extra(found.element()), out),
+        }
+        Ok(self.table.unchanged(found))
+    }
+
+    /// # Safety
+    /// A program's source must be readable for the value size.
+    #[inline]
+    unsafe fn update_key<K: Key>(&self, key: &K, value: Source<'_>, flags: u64, slot: u32) -> OpResult {
+        self.shape.check_flags(flags)?;
+        let state = &self.slots[slot as usize];
+        let op = Op::begin(state)?;
+        let mut taken = None;
+        // SAFETY: passed on.
+        let result = unsafe { self.update_in(&op, key, value, flags, slot, &mut taken) };
+        if let Some(element) = taken {
+            self.free.push(slot, element);
+        }
+        result
+    }
+
+    /// # Safety
+    /// A program's source must be readable for the value size.
+    #[inline]
+    unsafe fn update_in<K: Key>(
+        &self,
+        op: &Op<'_>,
+        key: &K,
+        value: Source<'_>,
+        flags: u64,
+        slot: u32,
+        taken: &mut Option<u32>,
+    ) -> OpResult {
+        let hash = self.seed.hash(key.words());
+        let spare = op.spare();
+        let mut filled = false;
+        // Each further round means that another thread changed this very key in between.
+        loop {
+            let searched = self.table.inserts(hash);
+            let found = self.table.find(key, hash);
+            match (found, flags & !update::F_LOCK) {
+                (Some(_), update::NOEXIST) => return Err(Errno::EEXIST),
+                (None, update::EXIST) => return Err(Errno::ENOENT),
+                (Some(found), _) if flags & update::F_LOCK != 0 || self.per_cpu.is_some() => {
+                    // SAFETY: passed on.
+                    if unsafe { self.update_in_place(found, hash, value, slot) }? {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                _ => {}
+            }
+            if found.is_none() && taken.is_none() {
+                *taken = Some(self.take(slot)?);
+            }
+            if !filled {
+                // SAFETY: passed on; the spare is this slot's.
+                unsafe { self.fill(spare, key, value, slot) }?;
+                filled = true;
+            }
+            if let Some(found) = found {
+                if self.table.replace(found, spare) {
+                    op.set_spare(found.element());
+                    return Ok(());
+                }
+            } else if self.table.insert(key, hash, searched, spare) {
+                SlotState::count(&op.0.added);
+                if let Some(next) = taken.take() {
+                    op.set_spare(next);
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes the value of a found key where it is; false if the key has moved meanwhile.
+    ///
+    /// # Safety
+    /// A program's source must be readable for the value size.
+    unsafe fn update_in_place(&self, found: Found, hash: u64, value: Source<'_>, slot: u32) -> OpResult<bool> {
+        match &self.per_cpu {
+            Some(per_cpu) => Ok(self.table.with_home_locked(hash, |_| {
+                let present = self.table.unchanged(found);
+                if present {
+                    // SAFETY: passed on.
+                    unsafe { self.write_per_cpu(per_cpu, found.element(), value, slot) };
+                }
+                present
+            })),
+            None => {
+                let words = self.table.extra(found.element());
+                self.shape.locked(words, slot, || {
+                    let present = self.table.unchanged(found);
+                    if present {
+                        // SAFETY: passed on.
+                        unsafe { self.shape.write(words, value) };
+                    }
+                    present
+                })
+            }
+        }
+    }
+
+    /// Removes a key, after `before` has seen it (and may refuse because it changed: then look again).
+    #[inline]
+    fn remove_key<K: Key>(&self, key: &K, slot: u32, mut before: impl FnMut(Found) -> OpResult<bool>) -> OpResult {
+        let state = &self.slots[slot as usize];
+        let _op = Op::begin(state)?;
+        let hash = self.seed.hash(key.words());
+        let mut counted = false;
+        let result = loop {
+            let Some(found) = self.table.find(key, hash) else { break Err(Errno::ENOENT) };
+            match before(found) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(errno) => break Err(errno),
+            }
+            if !counted {
+                SlotState::count(&state.removed);
+                counted = true;
+            }
+            if self.remove_found(found, hash) {
+                self.free.push(slot, found.element());
+                return Ok(());
+            }
+        };
+        if counted {
+            SlotState::count(&state.added);
+        }
+        result
+    }
+
+    #[inline]
+    fn remove_found(&self, found: Found, hash: u64) -> bool {
+        if self.per_cpu.is_some() {
+            return self.table.with_home_locked(hash, |_| self.table.remove(found, hash));
+        }
+        self.table.remove(found, hash)
+    }
+
+    fn find<K: Key>(&self, key: &K) -> Option<Found> {
+        self.table.find(key, self.seed.hash(key.words()))
+    }
+
+    fn position_after(&self, key: &[u8]) -> u64 {
+        let found = with_key!(self.key_size, K => self.find(&K::from_host(key)));
+        found.map_or(0, |found| self.table.position(found) + 1)
+    }
+}
+
+/// The specialised lookup.
+///
+/// # Safety
+/// See [`LookupFn`]; the map must be a hash whose key size is `K`'s and whose values are per-CPU as `PER_CPU` says.
+unsafe extern "C" fn lookup<K: Key, const PER_CPU: bool>(map: *const MapHeader, key: *const u8, slot: u32) -> *mut u8 {
+    // SAFETY: a live header (contract).
+    let imp = unsafe { (*map).imp };
+    // SAFETY: the header of a hash, whose implementation lives as long (contract).
+    let map = unsafe { &*imp.cast::<HashMap>() };
+    // SAFETY: the key is readable for the key size (contract).
+    let key = unsafe { K::read(key, map.key_size) };
+    match map.find(&key) {
+        None => std::ptr::null_mut(),
+        Some(found) if PER_CPU => map.value_ptr(found.element(), slot),
+        Some(found) => map.table.extra(found.element()).as_ptr().cast_mut().cast(),
+    }
+}
+
+impl MapOps for HashMap {
+    fn lookup_fn(&self) -> LookupFn {
+        with_key!(self.key_size, K => if self.per_cpu.is_some() { lookup::<K, true> } else { lookup::<K, false> })
+    }
+
+    fn host_value_size(&self) -> usize {
+        self.per_cpu.as_ref().map_or(self.shape.size, |per_cpu| per_cpu.slots * self.shape.words() * WORD)
+    }
+
+    unsafe fn program_update(&self, key: *const u8, value: *const u8, flags: u64, slot: u32) -> OpResult {
+        with_key!(self.key_size, K => {
+            // SAFETY: readable for the key size (contract).
+            let key = unsafe { K::read(key, self.key_size) };
+            // SAFETY: readable for the value size (contract).
+            unsafe { self.update_key(&key, Source::Program(value), flags, slot) }
+        })
+    }
+
+    unsafe fn program_delete(&self, key: *const u8, slot: u32) -> OpResult {
+        with_key!(self.key_size, K => {
+            // SAFETY: readable for the key size (contract).
+            let key = unsafe { K::read(key, self.key_size) };
+            self.remove_key(&key, slot, |_| Ok(true))
+        })
+    }
+
+    unsafe fn program_lookup_percpu(&self, key: *const u8, cpu: u32) -> *mut u8 {
+        if self.per_cpu.as_ref().is_none_or(|per_cpu| cpu as usize >= per_cpu.slots) {
+            return std::ptr::null_mut();
+        }
+        with_key!(self.key_size, K => {
+            // SAFETY: readable for the key size (contract).
+            let key = unsafe { K::read(key, self.key_size) };
+            self.find(&key).map_or(std::ptr::null_mut(), |found| self.value_ptr(found.element(), cpu))
+        })
+    }
+
+    fn for_each(&self, visit: Visit<'_>, slot: u32) -> OpResult<u64> {
+        let (mut at, mut visited) = (0, 0);
+        while let Some((position, found)) = self.table.scan(at) {
+            visited += 1;
+            let key = self.table.key(found.element()).as_ptr().cast();
+            if !visit(key, self.value_ptr(found.element(), slot)) {
+                break;
+            }
+            at = position + 1;
+        }
+        Ok(visited)
+    }
+
+    fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64, slot: u32) -> OpResult {
+        with_key!(self.key_size, K => {
+            let key = K::from_host(key);
+            loop {
+                let found = self.find(&key).ok_or(Errno::ENOENT)?;
+                if self.read(found, out, flags, slot)? {
+                    return Ok(());
+                }
+            }
+        })
+    }
+
+    fn update(&self, key: &[u8], value: &[u8], flags: u64, slot: u32) -> OpResult {
+        // SAFETY: a host source.
+        with_key!(self.key_size, K => unsafe { self.update_key(&K::from_host(key), Source::Host(value), flags, slot) })
+    }
+
+    fn delete(&self, key: &[u8], slot: u32) -> OpResult {
+        with_key!(self.key_size, K => self.remove_key(&K::from_host(key), slot, |_| Ok(true)))
+    }
+
+    fn lookup_and_delete(&self, key: &[u8], out: &mut [u8], flags: u64, slot: u32) -> OpResult {
+        with_key!(self.key_size, K => {
+            // The removal exchanges the very word the value was read under.
+            self.remove_key(&K::from_host(key), slot, |found| self.read(found, out, flags, slot))
+        })
+    }
+
+    fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> OpResult {
+        let mut at = key.map_or(0, |key| self.position_after(key));
+        loop {
+            let (position, found) = self.table.scan(at).ok_or(Errno::ENOENT)?;
+            mem::load_bytes(self.table.key(found.element()), out);
+            if self.table.unchanged(found) {
+                return Ok(());
+            }
+            at = position;
+        }
+    }
+
+    fn next_at(&self, cursor: u64, key: &mut [u8], value: &mut [u8], slot: u32) -> OpResult<u64> {
+        let mut at = cursor;
+        loop {
+            let (position, found) = self.table.scan(at).ok_or(Errno::ENOENT)?;
+            mem::load_bytes(self.table.key(found.element()), key);
+            if self.read(found, value, 0, slot)? {
+                return Ok(position + 1);
+            }
+            at = position;
+        }
+    }
+
+    fn has_batch(&self) -> bool {
+        true
+    }
+
+    fn len(&self) -> u64 {
+        let (added, removed) = self.counts();
+        added.saturating_sub(removed)
+    }
+
+    fn memory_usage(&self) -> u64 {
+        let per_cpu = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.words.len() * WORD);
+        let states = self.slots.len() * size_of::<CachePadded<SlotState>>();
+        (self.table.memory() + self.free.memory() + per_cpu + states) as u64
+    }
+}

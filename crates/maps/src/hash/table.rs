@@ -1,0 +1,342 @@
+//! The index of a hash map: which element holds which key.
+//!
+//! Problem: programs look up, replace and delete from any thread, may be preempted anywhere, and must not wait. A lookup
+//! must find a key that was present throughout, whatever else happens; elements are recycled at once.
+//!
+//! Approach. Elements (keys and values) live in a slab and are named by index. The index is an array of 64-byte chunks of
+//! seven slots; a slot is one word {version 16 | tag 16 | element 32}. A key's hash gives its home chunk and its tag; a key that
+//! finds its home full goes to the next chunk with room, and every chunk it passed counts it in `overflow`, so that a
+//! search stops at the first chunk nobody passed. Keys never move.
+//!
+//! * **replace** and **delete** are one compare-exchange of the slot word. They wait for nobody.
+//! * **insert** of a new key holds the lock of its *home* chunk, so that no key gets in twice; slots of other chunks are
+//!   claimed by compare-exchange like everything else.
+//! * **find** compares the elements whose tag matches and then reads the slot again: only if the word is unchanged did the
+//!   element belong to the slot while its key was read, for a hit as for a miss. Without that a key replaced in between looks
+//!   absent, because its old element already holds another key.
+//!
+//! Invariants.
+//! 1. The key of an element does not change while a slot names it.
+//! 2. Who writes into an element first executes [`Table::begin_write`] after having taken it out of the index: a reader that sees any
+//!    of the new words then sees the slot word changed ([`Table::unchanged`]).
+//! 3. A slot's version grows with every change, so a word that reads the same twice was the same all the time. (16 bits
+//!    wrap: a reader would have to sleep through exactly a multiple of 65,536 changes of one slot and wake to the
+//!    same element in it.)
+//! 4. `overflow` of a chunk is at least the number of present keys that passed it.
+
+use crate::errno::Errno;
+use crate::hash::key::Key;
+use crate::lock::ChunkLock;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Table as Memory, fence};
+
+/// Slots in a chunk: 64 bytes less the lock and the overflow count.
+pub(crate) const SLOTS: usize = 7;
+
+/// One cache line of the index.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub(crate) struct Chunk {
+    lock: ChunkLock,
+    overflow: AtomicU32,
+    slots: [AtomicU64; SLOTS],
+}
+
+// SAFETY: made of integer atomics only, for which zero is valid; no drop glue.
+#[cfg(not(loom))]
+unsafe impl crate::mem::ZeroInit for Chunk {}
+
+/// Where a key was found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    chunk: usize,
+    slot: usize,
+    word: u64,
+}
+
+impl Found {
+    /// The element that holds the key.
+    #[inline]
+    pub(crate) fn element(self) -> u32 {
+        self.word as u32
+    }
+}
+
+#[inline]
+fn tag_of(hash: u64) -> u16 {
+    // Tag 0 marks an empty slot.
+    (hash as u16).max(1)
+}
+
+#[inline]
+fn word_tag(word: u64) -> u16 {
+    (word >> 32) as u16
+}
+
+/// The word that follows `old`: the next version.
+#[inline]
+fn successor(old: u64, tag: u16, element: u32) -> u64 {
+    let version = (old >> 48).wrapping_add(1);
+    version << 48 | u64::from(tag) << 32 | u64::from(element)
+}
+
+/// The index and the slab it points into.
+#[derive(Debug)]
+pub(crate) struct Table {
+    chunks: Memory<Chunk>,
+    /// Each element: `key_words`, then whatever the map keeps.
+    slab: Memory<AtomicU64>,
+    key_words: usize,
+    element_words: usize,
+}
+
+impl Table {
+    /// An empty table with room for `max_entries` keys in a slab of `elements`.
+    pub(crate) fn new(max_entries: u32, elements: u32, key_words: usize, extra_words: usize) -> Result<Self, Errno> {
+        let element_words = key_words + extra_words;
+        let words = (elements as usize).checked_mul(element_words).ok_or(Errno::ENOMEM)?;
+        Ok(Self {
+            chunks: Memory::zeroed(Self::chunks_for(max_entries))?,
+            slab: Memory::zeroed(words)?,
+            key_words,
+            element_words,
+        })
+    }
+
+    /// Four keys a chunk: a load factor of 4/7. Fuller chunks overflow too often, emptier ones cost memory.
+    pub(crate) fn chunks_for(max_entries: u32) -> usize {
+        (max_entries as usize).div_ceil(4)
+    }
+
+    /// The words of an element behind its key.
+    #[inline]
+    pub(crate) fn extra(&self, element: u32) -> &[AtomicU64] {
+        let start = element as usize * self.element_words;
+        &self.slab[start + self.key_words..start + self.element_words]
+    }
+
+    /// The words of an element's key.
+    #[inline]
+    pub(crate) fn key(&self, element: u32) -> &[AtomicU64] {
+        let start = element as usize * self.element_words;
+        &self.slab[start..start + self.key_words]
+    }
+
+    #[inline]
+    fn home(&self, hash: u64) -> usize {
+        // Multiply-shift instead of a remainder: any number of chunks, so the load factor is exact.
+        ((hash >> 32) * self.chunks.len() as u64 >> 32) as usize
+    }
+
+    #[inline]
+    fn next(&self, chunk: usize) -> usize {
+        if chunk + 1 == self.chunks.len() { 0 } else { chunk + 1 }
+    }
+
+    /// Must precede the first write into an element that is not in the index (invariant 2).
+    #[inline]
+    pub(crate) fn begin_write(&self) {
+        // Pairs with the acquire fence in `unchanged`: a reader that saw a word written after this fence sees every slot change
+        // made before it.
+        fence(Ordering::Release);
+    }
+
+    /// Writes a key into an element that is not in the index, after [`Table::begin_write`].
+    #[inline]
+    pub(crate) fn write_key<K: Key>(&self, element: u32, key: &K) {
+        for (shared, word) in self.key(element).iter().zip(key.words()) {
+            // Relaxed: published by the exchange that puts the element into a slot.
+            shared.store(*word, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the slot still has the word it had, so that everything read from its element in between was the key's.
+    #[inline]
+    pub(crate) fn unchanged(&self, found: Found) -> bool {
+        self.reread(found.chunk, found.slot) == found.word
+    }
+
+    /// The slot's word now, ordered after every read of the element so far.
+    #[inline]
+    fn reread(&self, chunk: usize, slot: usize) -> u64 {
+        // Pairs with the release fence in `begin_write`.
+        fence(Ordering::Acquire);
+        // Acquire: the word may name a new element, which the caller is going to read.
+        self.chunks[chunk].slots[slot].load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn holds<K: Key>(&self, element: u32, key: &K) -> bool {
+        // Relaxed: the caller re-reads the slot behind an acquire fence.
+        self.key(element).iter().zip(key.words()).all(|(shared, word)| shared.load(Ordering::Relaxed) == *word)
+    }
+
+    /// Looks a key up.
+    #[inline]
+    pub(crate) fn find<K: Key>(&self, key: &K, hash: u64) -> Option<Found> {
+        let tag = tag_of(hash);
+        let mut at = self.home(hash);
+        for _ in 0..self.chunks.len() {
+            let chunk = &self.chunks[at];
+            let mut candidates = chunk.matching(tag);
+            while candidates != 0 {
+                let slot = candidates.trailing_zeros() as usize;
+                candidates &= candidates - 1;
+                if let Some(word) = self.check(at, slot, tag, key) {
+                    return Some(Found { chunk: at, slot, word });
+                }
+            }
+            // Acquire: a key that was inserted before this search began is counted (invariant 4), by the happens-before that
+            // makes "before" mean anything; the load itself needs no more.
+            if chunk.overflow.load(Ordering::Acquire) == 0 {
+                return None;
+            }
+            at = self.next(at);
+        }
+        None
+    }
+
+    /// The word of a slot, if it stably names an element that holds `key`.
+    #[inline]
+    fn check<K: Key>(&self, chunk: usize, slot: usize, tag: u16, key: &K) -> Option<u64> {
+        // Acquire pairs with the release of the exchange that published the element: its key and value are complete.
+        let mut word = self.chunks[chunk].slots[slot].load(Ordering::Acquire);
+        while word_tag(word) == tag {
+            let equal = self.holds(word as u32, key);
+            let again = self.reread(chunk, slot);
+            if again == word {
+                return equal.then_some(word);
+            }
+            word = again;
+        }
+        None
+    }
+
+    /// The home chunk's insert count: to be read before a search, and given to [`Table::insert`].
+    #[inline]
+    pub(crate) fn inserts(&self, hash: u64) -> u32 {
+        self.chunks[self.home(hash)].lock.releases()
+    }
+
+    /// Puts `element`, which holds `key`, where `found` was; false if the slot has changed since.
+    #[inline]
+    pub(crate) fn replace(&self, found: Found, element: u32) -> bool {
+        let new = successor(found.word, word_tag(found.word), element);
+        self.exchange(found, new)
+    }
+
+    #[inline]
+    fn exchange(&self, found: Found, new: u64) -> bool {
+        let slot = &self.chunks[found.chunk].slots[found.slot];
+        // Release pairs with the acquire loads of searches: they see the new element's key and value. Acquire: the caller now
+        // owns the old element and whatever was done to it.
+        slot.compare_exchange(found.word, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Removes the key that was found; false if the slot has changed since. The caller owns the element then.
+    #[inline]
+    pub(crate) fn remove(&self, found: Found, hash: u64) -> bool {
+        if !self.exchange(found, successor(found.word, 0, 0)) {
+            return false;
+        }
+        let mut at = self.home(hash);
+        while at != found.chunk {
+            // Release: a reader that sees the count drop must not have missed the removal before it.
+            self.chunks[at].overflow.fetch_sub(1, Ordering::Release);
+            at = self.next(at);
+        }
+        true
+    }
+
+    /// Inserts `element`, which holds `key`. `searched` is [`Table::inserts`] from before a search that did not find the key. False
+    /// if the key is present: the caller keeps the element.
+    #[inline]
+    pub(crate) fn insert<K: Key>(&self, key: &K, hash: u64, searched: u32, element: u32) -> bool {
+        self.with_home_locked(hash, |before| {
+            // Only inserts add keys, and inserts of this key hold this lock: if none came in between, the search still holds.
+            let absent = before == searched || self.find(key, hash).is_none();
+            if absent {
+                self.place(self.home(hash), tag_of(hash), element);
+            }
+            absent
+        })
+    }
+
+    /// Runs `critical` under the insert lock of the hash's home chunk, with the count of inserts so far.
+    #[inline]
+    pub(crate) fn with_home_locked<T>(&self, hash: u64, critical: impl FnOnce(u32) -> T) -> T {
+        let lock = &self.chunks[self.home(hash)].lock;
+        let before = lock.lock();
+        let result = critical(before);
+        lock.unlock(before);
+        result
+    }
+
+    /// Claims the first empty slot from `home` on.
+    #[inline]
+    fn place(&self, home: usize, tag: u16, element: u32) {
+        let mut at = home;
+        loop {
+            let chunk = &self.chunks[at];
+            let mut empty = chunk.matching(0);
+            while empty != 0 {
+                let slot = empty.trailing_zeros() as usize;
+                empty &= empty - 1;
+                // Relaxed: the exchange checks it.
+                let word = chunk.slots[slot].load(Ordering::Relaxed);
+                if word_tag(word) == 0 && self.exchange(Found { chunk: at, slot, word }, successor(word, tag, element))
+                {
+                    return;
+                }
+            }
+            // Relaxed: published by the exchange that makes the key present.
+            chunk.overflow.fetch_add(1, Ordering::Relaxed);
+            at = self.next(at);
+            if at == home {
+                // There are more slots than elements, so one pass can only fail if keys move about meanwhile: go round
+                // again, with the counts of the first round undone.
+                for chunk in &*self.chunks {
+                    // Relaxed: nothing was published under these counts.
+                    chunk.overflow.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// The first element at or after `position`, a number below [`Table::positions`], with the position it was found at.
+    pub(crate) fn scan(&self, position: u64) -> Option<(u64, Found)> {
+        (position..self.positions()).find_map(|position| {
+            let (chunk, slot) = (position as usize / SLOTS, position as usize % SLOTS);
+            // Acquire as in `check`.
+            let word = self.chunks[chunk].slots[slot].load(Ordering::Acquire);
+            (word_tag(word) != 0).then_some((position, Found { chunk, slot, word }))
+        })
+    }
+
+    /// The position [`Table::scan`] finds this key at.
+    pub(crate) fn position(&self, found: Found) -> u64 {
+        (found.chunk * SLOTS + found.slot) as u64
+    }
+
+    /// Bytes of index and slab.
+    pub(crate) fn memory(&self) -> usize {
+        size_of_val(&*self.chunks) + size_of_val(&*self.slab)
+    }
+
+    /// The number of positions.
+    pub(crate) fn positions(&self) -> u64 {
+        (self.chunks.len() * SLOTS) as u64
+    }
+}
+
+impl Chunk {
+    /// A bit for each slot whose tag is `tag`. A slot that has the tag throughout is always among them.
+    #[inline(always)]
+    fn matching(&self, tag: u16) -> u32 {
+        let mut mask = 0;
+        for (i, slot) in self.slots.iter().enumerate() {
+            // Relaxed: a candidate is loaded again, with acquire, before anything is read through it.
+            mask |= u32::from(word_tag(slot.load(Ordering::Relaxed)) == tag) << i;
+        }
+        mask
+    }
+}

@@ -1,0 +1,54 @@
+//! What a program's "map pointer" points to.
+//!
+//! A program holds the address of a [`MapHeader`], which stays put as long as the map lives. Its layout is fixed so that
+//! the JITs can inline array lookups (bounds compare and address) and call the specialised lookup function directly.
+
+use std::mem::offset_of;
+
+/// A program's lookup: `map` is the map pointer, `key` points to `key_size` readable bytes, `slot` is the run's execution
+/// slot. The result is null or the value, which stays mapped as long as the map.
+pub type LookupFn = unsafe extern "C" fn(map: *const MapHeader, key: *const u8, slot: u32) -> *mut u8;
+
+/// The fixed part of a map, at the address programs know it by.
+#[derive(Debug)]
+#[repr(C)]
+pub struct MapHeader {
+    /// The kernel's number of the map type.
+    pub map_type: u32,
+    /// Bytes of a key.
+    pub key_size: u32,
+    /// Bytes of a value.
+    pub value_size: u32,
+    /// Elements, or bytes of a ring.
+    pub max_entries: u32,
+    /// Creation flags.
+    pub flags: u32,
+    /// Bytes from one element of an array to the next.
+    pub stride: u32,
+    /// The first element of an array; null for types that are not addressed by index.
+    pub base: *mut u8,
+    /// Per-CPU array: bytes from one execution slot's elements to the next slot's.
+    pub slot_stride: u64,
+    /// The lookup function for this map.
+    pub lookup: LookupFn,
+    /// The implementation, for the entry points of this crate.
+    pub(crate) imp: *const (),
+}
+
+// SAFETY: the header is never written after creation, and what its pointers point to is shared by atomics only.
+unsafe impl Send for MapHeader {}
+// SAFETY: as above.
+unsafe impl Sync for MapHeader {}
+
+impl MapHeader {
+    /// Byte offset of [`MapHeader::max_entries`].
+    pub const MAX_ENTRIES_OFFSET: usize = offset_of!(Self, max_entries);
+    /// Byte offset of [`MapHeader::stride`].
+    pub const STRIDE_OFFSET: usize = offset_of!(Self, stride);
+    /// Byte offset of [`MapHeader::base`].
+    pub const BASE_OFFSET: usize = offset_of!(Self, base);
+    /// Byte offset of [`MapHeader::slot_stride`].
+    pub const SLOT_STRIDE_OFFSET: usize = offset_of!(Self, slot_stride);
+    /// Byte offset of [`MapHeader::lookup`].
+    pub const LOOKUP_OFFSET: usize = offset_of!(Self, lookup);
+}

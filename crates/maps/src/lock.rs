@@ -1,0 +1,135 @@
+//! The two locks of the crate: the insert lock of an index chunk, and `bpf_spin_lock` in a map value.
+//!
+//! Problem: in user space the holder of a lock can be preempted, so a pure spin lock burns whole time slices of everyone
+//! behind it; and a signal handler that runs a program can meet a lock its own thread holds.
+//!
+//! Approach: spin briefly, then yield, then sleep on a futex. The chunk lock counts its releases, so that an inserter knows
+//! whether another insert came between its search and its locking; re-entry is excluded before (one operation per
+//! execution slot and map, [`crate::hash`]). The value lock stores its owner's execution slot, so that taking it twice is
+//! an error and not a deadlock.
+
+use crate::sync::{AtomicU32, Ordering, spin_loop, yield_now};
+
+/// Rounds of spinning, then of yielding, before a waiter sleeps: about 1 µs, then a few passes of the scheduler.
+const SPINS: u32 = 64;
+const YIELDS: u32 = 16;
+
+/// Waits one more round for whoever holds `word`, which has the value `seen`; `mark` asks the holder for a wake-up.
+fn wait_round(word: &AtomicU32, round: &mut u32, seen: u32, mark: u32) {
+    *round += 1;
+    if cfg!(loom) || (*round > SPINS && *round <= SPINS + YIELDS) {
+        yield_now();
+    } else if *round <= SPINS {
+        spin_loop();
+    } else {
+        // Relaxed: the mark carries no data; the futex call orders itself with the waker.
+        let marked =
+            seen & mark != 0 || word.compare_exchange(seen, seen | mark, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        #[cfg(not(loom))]
+        if marked {
+            crate::sys::futex_wait(word, seen | mark);
+        }
+        #[cfg(loom)]
+        let _ = marked;
+    }
+}
+
+fn wake(_word: &AtomicU32) {
+    #[cfg(not(loom))]
+    crate::sys::futex_wake_all(_word.as_ptr());
+}
+
+/// The insert lock of a chunk: bit 0 held, bit 1 somebody sleeps, the rest counts releases.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub(crate) struct ChunkLock(AtomicU32);
+
+const HELD: u32 = 1;
+const SLEEPERS: u32 = 2;
+const RELEASE: u32 = 4;
+
+impl ChunkLock {
+    /// The number of releases so far, to be compared with [`ChunkLock::lock`]'s.
+    #[inline]
+    pub(crate) fn releases(&self) -> u32 {
+        // Acquire pairs with the release in `unlock`: a search that follows sees every insert counted here.
+        self.0.load(Ordering::Acquire) & !(HELD | SLEEPERS)
+    }
+
+    /// Takes the lock and returns the number of releases before.
+    #[inline]
+    pub(crate) fn lock(&self) -> u32 {
+        // Relaxed: the exchange below checks it.
+        let mut word = self.0.load(Ordering::Relaxed);
+        let mut round = 0;
+        loop {
+            if word & HELD == 0 {
+                // Acquire pairs with the release in `unlock`.
+                match self.0.compare_exchange_weak(word, word | HELD, Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => return word & !(HELD | SLEEPERS),
+                    Err(now) => word = now,
+                }
+            } else {
+                wait_round(&self.0, &mut round, word, SLEEPERS);
+                // Relaxed: as above.
+                word = self.0.load(Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Releases the lock; `before` is what [`ChunkLock::lock`] returned.
+    #[inline]
+    pub(crate) fn unlock(&self, before: u32) {
+        // Release pairs with the acquire in `lock` and `releases`.
+        let old = self.0.swap(before.wrapping_add(RELEASE), Ordering::Release);
+        if old & SLEEPERS != 0 {
+            wake(&self.0);
+        }
+    }
+}
+
+/// A `struct bpf_spin_lock` in a map value: 0 free, else the owner's slot plus one, and bit 31 while somebody sleeps.
+#[derive(Debug)]
+pub(crate) struct ValueLock<'a>(&'a AtomicU32);
+
+const WAITERS: u32 = 1 << 31;
+
+impl<'a> ValueLock<'a> {
+    pub(crate) fn new(word: &'a AtomicU32) -> Self {
+        Self(word)
+    }
+
+    /// Takes the lock for `slot`; false if that slot holds it already, further up its own stack.
+    pub(crate) fn lock(&self, slot: u32) -> bool {
+        let me = slot + 1;
+        let mut round = 0;
+        // Once this thread has slept there may be others asleep: it must leave the mark when it takes the lock.
+        let mut marked = 0;
+        loop {
+            // Acquire pairs with the release in `unlock`.
+            match self.0.compare_exchange(0, me | marked, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(seen) if seen & !WAITERS == me => return false,
+                Err(seen) => {
+                    wait_round(self.0, &mut round, seen, WAITERS);
+                    if round > SPINS + YIELDS {
+                        marked = WAITERS;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Releases the lock; false if `slot` does not hold it.
+    pub(crate) fn unlock(&self, slot: u32) -> bool {
+        // Relaxed: only the owner can see its own mark here.
+        if self.0.load(Ordering::Relaxed) & !WAITERS != slot + 1 {
+            return false;
+        }
+        // Release pairs with the acquire in `lock`.
+        if self.0.swap(0, Ordering::Release) & WAITERS != 0 {
+            wake(self.0);
+        }
+        true
+    }
+}

@@ -1,0 +1,314 @@
+//! The handle of a map, and its untyped host side.
+//!
+//! A [`Map`] is a counted reference. Every operation checks sizes and access rights, enters the map's domain (which gives the
+//! execution slot and keeps retired memory in place) and calls the type's implementation.
+
+use std::sync::Arc;
+
+use bpf_quiesce::{Domain, Guard};
+
+use crate::array::ArrayMap;
+use crate::def::{MapDef, MapType, flags, update};
+use crate::errno::{Errno, OpResult};
+use crate::error::MapError;
+use crate::hash::HashMap;
+use crate::header::{LookupFn, MapHeader};
+use crate::ops::MapOps;
+
+/// How maps are created, apart from their definition.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CreateOptions {
+    /// A map that needs more bytes is refused before any memory is touched.
+    pub memory_limit: u64,
+    /// Hash with this seed instead of a random one: for tests that must repeat.
+    pub hash_seed: Option<u64>,
+}
+
+impl Default for CreateOptions {
+    /// 4 GiB and a random seed.
+    fn default() -> Self {
+        Self { memory_limit: 4 << 30, hash_seed: None }
+    }
+}
+
+/// A map, shared by programs and host threads. Clones refer to the same map.
+#[derive(Clone)]
+pub struct Map(Arc<Inner>);
+
+/// The header comes first: a program's map pointer is the address of both.
+#[repr(C)]
+pub(crate) struct Inner {
+    header: MapHeader,
+    pub(crate) def: MapDef,
+    domain: Arc<Domain>,
+    pub(crate) ops: Box<dyn MapOps>,
+}
+
+impl std::fmt::Debug for Map {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Map").field("def", &self.0.def).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// The map behind a program's map pointer.
+    ///
+    /// # Safety
+    /// `map` must come from [`Map::as_ptr`] of a map that is alive for `'a`.
+    #[inline]
+    pub(crate) unsafe fn from_header<'a>(map: *const MapHeader) -> &'a Self {
+        // SAFETY: the header is the first field of a `repr(C)` `Inner`, from which the pointer was made (contract).
+        unsafe { &*map.cast::<Self>() }
+    }
+}
+
+impl Map {
+    /// Creates a map in `domain` with the default options.
+    ///
+    /// # Errors
+    /// [`MapError`], with the kernel's error number for the same mistake.
+    pub fn create(def: MapDef, domain: &Arc<Domain>) -> Result<Self, MapError> {
+        Self::create_with(def, domain, &CreateOptions::default())
+    }
+
+    /// Creates a map in `domain`.
+    ///
+    /// # Errors
+    /// [`MapError`], with the kernel's error number for the same mistake.
+    pub fn create_with(def: MapDef, domain: &Arc<Domain>, options: &CreateOptions) -> Result<Self, MapError> {
+        def.validate()?;
+        let slots = domain.max_slots();
+        let system = |errno| MapError::System { map: def.name.clone(), what: "allocating the map", errno };
+        let fits = |needed: u64| {
+            let (map, limit) = (def.name.clone(), options.memory_limit);
+            if needed > limit { Err(MapError::MemoryLimit { map, needed, limit }) } else { Ok(()) }
+        };
+        let ops: Box<dyn MapOps> = match def.map_type {
+            MapType::Array | MapType::PerCpuArray => {
+                fits(ArrayMap::memory_needed(&def, slots))?;
+                Box::new(ArrayMap::new(&def, slots).map_err(system)?)
+            }
+            MapType::Hash | MapType::PerCpuHash => {
+                fits(HashMap::memory_needed(&def, slots))?;
+                Box::new(HashMap::new(&def, slots, options.hash_seed).map_err(system)?)
+            }
+            other => return Err(MapError::Unsupported { number: other as u32, name: other.name() }),
+        };
+        let direct = ops.direct();
+        let header = MapHeader {
+            map_type: def.map_type as u32,
+            key_size: def.key_size,
+            value_size: def.value_size,
+            max_entries: def.max_entries,
+            flags: def.flags,
+            stride: u32::try_from(direct.stride).map_err(|_| MapError::Internal("array stride"))?,
+            base: direct.base,
+            slot_stride: direct.slot_stride as u64,
+            lookup: ops.lookup_fn(),
+            imp: ops.address(),
+        };
+        Ok(Self(Arc::new(Inner { header, def, domain: Arc::clone(domain), ops })))
+    }
+
+    /// The map pointer for programs: valid as long as any clone of this handle.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const MapHeader {
+        Arc::as_ptr(&self.0).cast()
+    }
+
+    /// The fixed part that programs see.
+    #[must_use]
+    pub fn header(&self) -> &MapHeader {
+        &self.0.header
+    }
+
+    /// The lookup function for this map, specialised for its type and key size.
+    #[must_use]
+    pub fn lookup_fn(&self) -> LookupFn {
+        self.0.header.lookup
+    }
+
+    /// The definition the map was created with.
+    #[must_use]
+    pub fn def(&self) -> &MapDef {
+        &self.0.def
+    }
+
+    /// The map's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.def.name
+    }
+
+    /// The map's type.
+    #[must_use]
+    pub fn map_type(&self) -> MapType {
+        self.0.def.map_type
+    }
+
+    /// The domain whose runs may use the map.
+    #[must_use]
+    pub fn domain(&self) -> &Arc<Domain> {
+        &self.0.domain
+    }
+
+    /// Whether two handles are of the same map.
+    #[must_use]
+    pub fn same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Bytes of a value on the host side: `value_size`, or for per-CPU types `round_up(value_size, 8)` times the slots.
+    #[must_use]
+    pub fn host_value_size(&self) -> usize {
+        self.0.ops.host_value_size()
+    }
+
+    /// Elements present. Exact when nobody changes the map meanwhile.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.ops.len()
+    }
+
+    /// Whether no element is present.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of memory the map takes up, whether touched yet or not.
+    #[must_use]
+    pub fn memory_usage(&self) -> u64 {
+        self.0.ops.memory_usage()
+    }
+
+    /// Copies the value of `key` to `out`.
+    ///
+    /// # Errors
+    /// `ENOENT` for an absent key; sizes, flags and access rights as [`MapError`] says.
+    pub fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
+        self.readable("lookup")?;
+        self.check_key(key)?;
+        self.check_value(out)?;
+        self.check_lookup_flags("lookup", flags)?;
+        self.run("lookup", |ops, slot| ops.lookup(key, out, flags, slot))
+    }
+
+    /// The value of `key`, or `None`.
+    ///
+    /// # Errors
+    /// As [`Map::lookup`], except for an absent key.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MapError> {
+        let mut value = vec![0; self.host_value_size()];
+        match self.lookup(key, &mut value, 0) {
+            Ok(()) => Ok(Some(value)),
+            Err(MapError::Op { errno: Errno::ENOENT, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets the value of `key`; `flags` are those of [`update`].
+    ///
+    /// # Errors
+    /// The kernel's: `EEXIST`, `ENOENT`, `E2BIG` and so on.
+    pub fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
+        self.writable("update")?;
+        self.check_key(key)?;
+        self.check_value(value)?;
+        self.run("update", |ops, slot| ops.update(key, value, flags, slot))
+    }
+
+    /// Removes `key`.
+    ///
+    /// # Errors
+    /// `ENOENT` for an absent key, `EINVAL` for arrays.
+    pub fn delete(&self, key: &[u8]) -> Result<(), MapError> {
+        self.writable("delete")?;
+        self.check_key(key)?;
+        self.run("delete", |ops, slot| ops.delete(key, slot))
+    }
+
+    /// Copies the value of `key` to `out` and removes the key, in one step.
+    ///
+    /// # Errors
+    /// `ENOENT` for an absent key; `ENOTSUPP` for types without the operation.
+    pub fn lookup_and_delete(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
+        self.readable("lookup_and_delete")?;
+        self.writable("lookup_and_delete")?;
+        self.check_key(key)?;
+        self.check_value(out)?;
+        self.check_lookup_flags("lookup_and_delete", flags)?;
+        self.run("lookup_and_delete", |ops, slot| ops.lookup_and_delete(key, out, flags, slot))
+    }
+
+    /// Copies the key after `key` to `out`: the first one for `None` or for a key that is absent.
+    ///
+    /// # Errors
+    /// `ENOENT` behind the last key.
+    pub fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {
+        self.readable("next_key")?;
+        if let Some(key) = key {
+            self.check_key(key)?;
+        }
+        self.check_key(out)?;
+        self.run("next_key", |ops, _| ops.next_key(key, out))
+    }
+
+    /// Enters the map's domain.
+    pub(crate) fn enter(&self) -> Result<Guard<'_>, MapError> {
+        let name = &self.0.def.name;
+        self.0.domain.enter().map_err(|reason| MapError::NoSlot { map: name.clone(), reason: reason.to_string() })
+    }
+
+    /// Runs an operation under a guard and names it in its error.
+    pub(crate) fn run<T>(
+        &self,
+        op: &'static str,
+        f: impl FnOnce(&dyn MapOps, u32) -> OpResult<T>,
+    ) -> Result<T, MapError> {
+        let guard = self.enter()?;
+        f(&*self.0.ops, guard.slot()).map_err(|errno| self.error(op, errno))
+    }
+
+    pub(crate) fn ops(&self) -> &dyn MapOps {
+        &*self.0.ops
+    }
+
+    #[cold]
+    pub(crate) fn error(&self, op: &'static str, errno: Errno) -> MapError {
+        MapError::Op { map: self.0.def.name.clone(), op, errno }
+    }
+
+    pub(crate) fn readable(&self, op: &'static str) -> Result<(), MapError> {
+        self.access(op, flags::WRONLY)
+    }
+
+    pub(crate) fn writable(&self, op: &'static str) -> Result<(), MapError> {
+        self.access(op, flags::RDONLY)
+    }
+
+    fn access(&self, op: &'static str, forbidding: u32) -> Result<(), MapError> {
+        if self.0.def.flags & forbidding != 0 { Err(self.error(op, Errno::EPERM)) } else { Ok(()) }
+    }
+
+    fn check_lookup_flags(&self, op: &'static str, flags: u64) -> Result<(), MapError> {
+        let lock_fits = flags & update::F_LOCK == 0 || self.0.def.spin_lock.is_some();
+        if flags & !update::F_LOCK != 0 || !lock_fits { Err(self.error(op, Errno::EINVAL)) } else { Ok(()) }
+    }
+
+    pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), MapError> {
+        self.check_size("key", self.0.def.key_size as usize, key.len())
+    }
+
+    pub(crate) fn check_value(&self, value: &[u8]) -> Result<(), MapError> {
+        self.check_size("value", self.host_value_size(), value.len())
+    }
+
+    fn check_size(&self, what: &'static str, expected: usize, got: usize) -> Result<(), MapError> {
+        if expected == got {
+            return Ok(());
+        }
+        Err(MapError::Size { map: self.0.def.name.clone(), what, expected, got })
+    }
+}

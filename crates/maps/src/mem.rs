@@ -1,0 +1,255 @@
+//! Memory shared between Rust threads and BPF machine code, and the copies in and out of it.
+//!
+//! Problem: a value is written by programs (plain stores of any width), by other programs' updates and by host
+//! threads, all at once. A Rust reference to its bytes, or a plain copy of them, would be a data race.
+//!
+//! Approach: map memory is only ever typed as `[AtomicU64]`. Copies move whole 8-byte words with relaxed atomic
+//! accesses; strides are rounded up to 8, so the last word always exists and its padding belongs to the element.
+//! Consistency of more than one word is the business of the caller's protocol (re-checking an index slot, a lock).
+//! Machine code is outside Rust's memory model; what matters for it is that the hardware access is a single aligned
+//! one, which an atomic guarantees.
+//!
+//! Invariant: a [`Table`] is zeroed, page aligned, and stays mapped at one address until it is dropped.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use crate::errno::Errno;
+
+/// Bytes in a word.
+pub(crate) const WORD: usize = 8;
+
+/// Words that hold `bytes` bytes.
+pub(crate) const fn words_for(bytes: usize) -> usize {
+    bytes.div_ceil(WORD)
+}
+
+/// `bytes` rounded up to whole words: the stride of keys, values and per-CPU values.
+pub(crate) const fn round_up8(bytes: usize) -> usize {
+    words_for(bytes) * WORD
+}
+
+/// Types for which all-zero memory is a valid, initial value.
+///
+/// # Safety
+/// The all-zero bit pattern must be valid for the type, and it must not need `Drop`.
+pub(crate) unsafe trait ZeroInit: Sized {}
+
+// SAFETY: an integer atomic is valid for every bit pattern and has no drop glue.
+unsafe impl ZeroInit for AtomicU8 {}
+// SAFETY: as above.
+unsafe impl ZeroInit for AtomicU16 {}
+// SAFETY: as above.
+unsafe impl ZeroInit for AtomicU32 {}
+// SAFETY: as above.
+unsafe impl ZeroInit for AtomicU64 {}
+
+/// How the pages of a table are had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backing {
+    /// Private anonymous pages.
+    Anonymous,
+    /// A memory file at this offset, shared with whoever maps it as well.
+    File(libc::c_int, libc::off_t),
+}
+
+/// A zeroed array in its own pages, allocated once; pages are only touched when used.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    base: NonNull<T>,
+    len: usize,
+    mapped: usize,
+    _owns: PhantomData<T>,
+}
+
+// SAFETY: the table owns its pages and hands out only shared references, so it is as thread-safe as `&T` is.
+unsafe impl<T: Send> Send for Table<T> {}
+// SAFETY: as above; `&Table<T>` gives `&T` only.
+unsafe impl<T: Sync> Sync for Table<T> {}
+
+/// Tables of at least this size ask for huge pages: below it they would only waste memory.
+const HUGE_FROM: usize = 4 << 20;
+
+impl<T: ZeroInit> Table<T> {
+    /// `len` zeroed elements in private memory.
+    pub(crate) fn zeroed(len: usize) -> Result<Self, Errno> {
+        Self::with_backing(len, Backing::Anonymous)
+    }
+
+    /// `len` elements in the given backing (a new file reads as zeroes).
+    pub(crate) fn with_backing(len: usize, backing: Backing) -> Result<Self, Errno> {
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(Errno::ENOMEM)?.max(1);
+        let (flags, fd, offset) = match backing {
+            Backing::Anonymous => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1, 0),
+            Backing::File(fd, offset) => (libc::MAP_SHARED, fd, offset),
+        };
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, fd, offset) };
+        if address == libc::MAP_FAILED {
+            return Err(Errno::ENOMEM);
+        }
+        if bytes >= HUGE_FROM && backing == Backing::Anonymous {
+            // SAFETY: advice on our own mapping. It may be refused: then the pages stay small, which is correct too.
+            unsafe { libc::madvise(address, bytes, libc::MADV_HUGEPAGE) };
+        }
+        let base = NonNull::new(address.cast::<T>()).ok_or(Errno::ENOMEM)?;
+        Ok(Self { base, len, mapped: bytes, _owns: PhantomData })
+    }
+}
+
+impl<T> Table<T> {
+    /// The first element, for machine code. Valid until the table is dropped.
+    pub(crate) fn base(&self) -> *mut T {
+        self.base.as_ptr()
+    }
+}
+
+impl<T> std::ops::Deref for Table<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `base` points to `len` elements, zeroed, which `ZeroInit` makes valid, mapped as long as `self`;
+        // only shared references are ever made to them.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl<T> Drop for Table<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `with_backing` with this length and nothing refers to it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped) };
+    }
+}
+
+/// Copies `dst.len()` bytes out of shared words; the words are read whole, each once.
+pub(crate) fn load_bytes(words: &[AtomicU64], dst: &mut [u8]) {
+    for (word, bytes) in words.iter().zip(dst.chunks_mut(WORD)) {
+        let value = word.load(Ordering::Relaxed).to_ne_bytes();
+        bytes.copy_from_slice(&value[..bytes.len()]);
+    }
+}
+
+/// Copies host bytes into shared words; padding in the last word becomes zero.
+pub(crate) fn store_bytes(words: &[AtomicU64], src: &[u8]) {
+    for (word, bytes) in words.iter().zip(src.chunks(WORD)) {
+        let mut value = [0; WORD];
+        value[..bytes.len()].copy_from_slice(bytes);
+        word.store(u64::from_ne_bytes(value), Ordering::Relaxed);
+    }
+}
+
+/// Sets shared words to zero.
+pub(crate) fn zero(words: &[AtomicU64]) {
+    for word in words {
+        word.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Word `index` of `len` bytes that a program passed: zero-padded, of any alignment, possibly shared with others.
+///
+/// # Safety
+/// `src` must be readable for `len` bytes, and `index * 8 < len`.
+#[inline]
+pub(crate) unsafe fn load_program_word(src: *const u8, index: usize, len: usize) -> u64 {
+    let offset = index * WORD;
+    // SAFETY: the offset is below `len` (contract).
+    let at = unsafe { src.add(offset) };
+    match len - offset {
+        8.. if at.cast::<u64>().is_aligned() => {
+            // SAFETY: eight readable bytes (contract), aligned; a shared atomic access may race with anything atomic.
+            let word = unsafe { AtomicU64::from_ptr(at.cast_mut().cast()) };
+            word.load(Ordering::Relaxed)
+        }
+        4 if at.cast::<u32>().is_aligned() => {
+            // SAFETY: four readable bytes (contract), aligned.
+            let half = unsafe { AtomicU32::from_ptr(at.cast_mut().cast()) };
+            let mut value = [0; WORD];
+            value[..4].copy_from_slice(&half.load(Ordering::Relaxed).to_ne_bytes());
+            u64::from_ne_bytes(value)
+        }
+        // SAFETY: `left` bytes are readable at `at` (contract).
+        left => unsafe { load_unaligned(at, left.min(WORD)) },
+    }
+}
+
+/// The cold half of [`load_program_word`]: an unaligned or short word, byte by byte.
+///
+/// # Safety
+/// `at` must be readable for `len` bytes; `len` is at most 8.
+#[cold]
+unsafe fn load_unaligned(at: *const u8, len: usize) -> u64 {
+    let mut value = [0; WORD];
+    for (i, byte) in value.iter_mut().enumerate().take(len) {
+        // SAFETY: `i < len`, all readable (contract).
+        let at = unsafe { at.add(i) };
+        // SAFETY: one readable byte; a byte is always aligned.
+        let shared = unsafe { AtomicU8::from_ptr(at.cast_mut()) };
+        *byte = shared.load(Ordering::Relaxed);
+    }
+    u64::from_ne_bytes(value)
+}
+
+/// Copies `len` bytes that a program passed into shared words.
+///
+/// # Safety
+/// `src` must be readable for `len` bytes.
+pub(crate) unsafe fn store_from_program(words: &[AtomicU64], src: *const u8, len: usize) {
+    for (i, word) in words.iter().enumerate().take(words_for(len)) {
+        // SAFETY: `i * 8 < len` by the `take`; readable by contract.
+        word.store(unsafe { load_program_word(src, i, len) }, Ordering::Relaxed);
+    }
+}
+
+/// Copies `len` bytes of shared words to memory that a program passed.
+///
+/// # Safety
+/// `dst` must be writable for `len` bytes.
+pub(crate) unsafe fn load_to_program(words: &[AtomicU64], dst: *mut u8, len: usize) {
+    for (i, word) in words.iter().enumerate().take(words_for(len)) {
+        let value = word.load(Ordering::Relaxed).to_ne_bytes();
+        for (j, byte) in value.iter().enumerate().take(len - i * WORD) {
+            // SAFETY: `i * 8 + j < len`, writable by contract.
+            let at = unsafe { dst.add(i * WORD + j) };
+            // SAFETY: one writable byte; a byte is always aligned.
+            let shared = unsafe { AtomicU8::from_ptr(at) };
+            shared.store(*byte, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_round_trip_at_every_length_and_alignment() {
+        let table = Table::<AtomicU64>::zeroed(8).unwrap();
+        let bytes: Vec<u8> = (1..=64).collect();
+        for start in 0..8 {
+            for len in 1..=40 {
+                let src = &bytes[start..start + len];
+                // SAFETY: `src` is readable for its length.
+                unsafe { store_from_program(&table, src.as_ptr(), len) };
+                let mut host = vec![0; len];
+                load_bytes(&table, &mut host);
+                assert_eq!(host, src);
+                let mut program = vec![0xee; len + start + 1];
+                // SAFETY: `len` bytes from `start` on are inside the vector.
+                unsafe { load_to_program(&table, program[start..].as_mut_ptr(), len) };
+                assert_eq!(&program[start..start + len], src);
+                assert_eq!(program[start + len], 0xee, "nothing beyond the value is written");
+                if !len.is_multiple_of(WORD) {
+                    let last = table[len / WORD].load(Ordering::Relaxed).to_ne_bytes();
+                    assert!(last[len % WORD..].iter().all(|&b| b == 0), "padding is zero");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        assert_eq!(Table::<AtomicU64>::zeroed(usize::MAX / 4).err(), Some(Errno::ENOMEM));
+    }
+}

@@ -1,0 +1,141 @@
+//! What every map type implements: the program's side by raw pointers, the host's side by slices.
+//!
+//! The defaults are the kernel's answers of a type that lacks the operation, so that an implementation lists exactly what it
+//! can do. The caller (the handle, the entry points) has checked sizes and access rights and holds a run guard whose
+//! slot it passes; no implementation may keep anything that depends on the guard beyond the call.
+
+use crate::errno::{Errno, OpResult};
+use crate::header::LookupFn;
+use crate::value::Source;
+
+/// The callback of [`MapOps::for_each`]: key and value of an element; true to go on.
+pub(crate) type Visit<'a> = &'a mut dyn FnMut(*const u8, *mut u8) -> bool;
+
+/// The memory that programs may address directly: base, element stride, slot stride.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Direct {
+    pub(crate) base: *mut u8,
+    pub(crate) stride: usize,
+    pub(crate) slot_stride: usize,
+}
+
+impl Direct {
+    /// For types whose elements are not addressed by index.
+    pub(crate) const NONE: Self = Self { base: std::ptr::null_mut(), stride: 0, slot_stride: 0 };
+}
+
+pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
+    /// The program's lookup function, specialised for this map. It is called with a header whose `imp` is `self`.
+    fn lookup_fn(&self) -> LookupFn;
+
+    /// What the JITs may inline.
+    fn direct(&self) -> Direct {
+        Direct::NONE
+    }
+
+    /// The address that entry points get `self` back from.
+    fn address(&self) -> *const () {
+        std::ptr::from_ref(self).cast()
+    }
+
+    /// Bytes of a value as the host sees it.
+    fn host_value_size(&self) -> usize;
+
+    /// A program's update.
+    ///
+    /// # Safety
+    /// `key` and `value` must be readable for the map's sizes; `slot` must be the caller's.
+    unsafe fn program_update(&self, key: *const u8, value: *const u8, flags: u64, slot: u32) -> OpResult {
+        let _ = (key, value, flags, slot);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// A program's delete.
+    ///
+    /// # Safety
+    /// `key` must be readable for the key size; `slot` must be the caller's.
+    unsafe fn program_delete(&self, key: *const u8, slot: u32) -> OpResult {
+        let _ = (key, slot);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The value of another slot (`bpf_map_lookup_percpu_elem`), or null.
+    ///
+    /// # Safety
+    /// `key` must be readable for the key size.
+    unsafe fn program_lookup_percpu(&self, key: *const u8, cpu: u32) -> *mut u8 {
+        let _ = (key, cpu);
+        std::ptr::null_mut()
+    }
+
+    /// Adds a value to a map without keys.
+    ///
+    /// # Safety
+    /// A program's source must be readable for the value size.
+    unsafe fn push(&self, value: Source<'_>, flags: u64, slot: u32) -> OpResult {
+        let _ = (value, flags, slot);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Takes (`remove`) or reads the next value of a map without keys; a bloom filter looks `out` up.
+    ///
+    /// # Safety
+    /// `out` must be valid for reads and writes of the value size.
+    unsafe fn next_value(&self, out: *mut u8, remove: bool, slot: u32) -> OpResult {
+        let _ = (out, remove, slot);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Visits every element and says how many were visited.
+    fn for_each(&self, visit: Visit<'_>, slot: u32) -> OpResult<u64> {
+        let _ = (visit, slot);
+        Err(Errno::EINVAL)
+    }
+
+    /// Copies a value out; it is never a mixture of two keys' values.
+    fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64, slot: u32) -> OpResult {
+        let _ = (key, out, flags, slot);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Copies a value in; for per-CPU types, of all slots.
+    fn update(&self, key: &[u8], value: &[u8], flags: u64, slot: u32) -> OpResult {
+        let _ = (key, value, flags, slot);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Removes a key.
+    fn delete(&self, key: &[u8], slot: u32) -> OpResult {
+        let _ = (key, slot);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Copies a value out and removes its key, in one step.
+    fn lookup_and_delete(&self, key: &[u8], out: &mut [u8], flags: u64, slot: u32) -> OpResult {
+        let _ = (key, out, flags, slot);
+        Err(Errno::ENOTSUPP)
+    }
+
+    /// The key after `key`, or the first.
+    fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> OpResult {
+        let _ = (key, out);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The element at `cursor` or the first one behind it, and the cursor behind that; `ENOENT` at the end.
+    fn next_at(&self, cursor: u64, key: &mut [u8], value: &mut [u8], slot: u32) -> OpResult<u64> {
+        let _ = (cursor, key, value, slot);
+        Err(Errno::ENOTSUPP)
+    }
+
+    /// Whether the batch operations exist for this type.
+    fn has_batch(&self) -> bool {
+        false
+    }
+
+    /// Elements present.
+    fn len(&self) -> u64;
+
+    /// Bytes of memory the map takes up.
+    fn memory_usage(&self) -> u64;
+}

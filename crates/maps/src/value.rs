@@ -1,0 +1,125 @@
+//! Values in shared memory: their shape, and copies that respect a spin lock inside them.
+//!
+//! A `struct bpf_spin_lock` in a value belongs to the map: copies in leave it alone and copies out show it as zero, as in
+//! the kernel. With `BPF_F_LOCK` the copy happens under that lock. In maps with a lock even the first write into a
+//! recycled element takes it, so that a locked writer that was overtaken by a delete never writes into the next
+//! key's value ([`crate::hash`] relies on it).
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::def::{MapDef, update};
+use crate::errno::{Errno, OpResult};
+use crate::lock::ValueLock;
+use crate::mem::{self, WORD, words_for};
+
+/// Where the bytes of a value come from.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// A host slice of the map's host value size.
+    Host(&'a [u8]),
+    /// Memory of a program, readable for the value size.
+    Program(*const u8),
+}
+
+/// The shape of a map's values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Bytes of a value.
+    pub(crate) size: usize,
+    /// Byte offset of the spin lock.
+    lock: Option<usize>,
+}
+
+impl Shape {
+    pub(crate) fn of(def: &MapDef) -> Self {
+        Self { size: def.value_size as usize, lock: def.spin_lock.map(|offset| offset as usize) }
+    }
+
+    /// Words of a value.
+    pub(crate) fn words(self) -> usize {
+        words_for(self.size)
+    }
+
+    pub(crate) fn has_lock(self) -> bool {
+        self.lock.is_some()
+    }
+
+    /// Checks the update flags every map has: at most `EXIST`, and `F_LOCK` only with a lock.
+    pub(crate) fn check_flags(self, flags: u64) -> OpResult {
+        let lock_fits = flags & update::F_LOCK == 0 || self.has_lock();
+        if flags & !update::F_LOCK > update::EXIST || !lock_fits { Err(Errno::EINVAL) } else { Ok(()) }
+    }
+
+    /// Copies a value in.
+    ///
+    /// # Safety
+    /// A program's source must be readable for the value size.
+    #[inline]
+    pub(crate) unsafe fn write(self, words: &[AtomicU64], source: Source<'_>) {
+        match (self.lock, source) {
+            (None, Source::Host(bytes)) => mem::store_bytes(words, bytes),
+            // SAFETY: readable for the value size (contract).
+            (None, Source::Program(bytes)) => unsafe { mem::store_from_program(words, bytes, self.size) },
+            (Some(lock), source) => {
+                for (i, word) in words.iter().enumerate().take(self.words()) {
+                    let new = match source {
+                        Source::Host(bytes) => {
+                            let mut padded = [0; WORD];
+                            let rest = &bytes[i * WORD..];
+                            let len = rest.len().min(WORD);
+                            padded[..len].copy_from_slice(&rest[..len]);
+                            u64::from_ne_bytes(padded)
+                        }
+                        // SAFETY: readable for the value size (contract), and `i` is below its words.
+                        Source::Program(bytes) => unsafe { mem::load_program_word(bytes, i, self.size) },
+                    };
+                    if lock / WORD == i {
+                        store_around(word, new, lock_mask(lock));
+                    } else {
+                        word.store(new, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Copies a value out to the host, its lock as zero.
+    pub(crate) fn read(self, words: &[AtomicU64], out: &mut [u8]) {
+        mem::load_bytes(words, out);
+        if let Some(lock) = self.lock {
+            out[lock..lock + 4].fill(0);
+        }
+    }
+
+    /// Runs `copy` under the value's lock, if there is one; `EBUSY` where this slot holds it already.
+    #[inline]
+    pub(crate) fn locked<T>(self, words: &[AtomicU64], slot: u32, copy: impl FnOnce() -> T) -> OpResult<T> {
+        let Some(offset) = self.lock else { return Ok(copy()) };
+        let half = words[offset / WORD].as_ptr().cast::<u32>();
+        // SAFETY: the offset is a multiple of 4 inside the value (checked at creation), so within this word.
+        let half = unsafe { half.add(offset % WORD / 4) };
+        // SAFETY: aligned, and as long-lived as the words. The word is also accessed whole; both are atomic, which is what the
+        // hardware needs (the memory is shared with machine code in the same way).
+        let lock = ValueLock::new(unsafe { AtomicU32::from_ptr(half) });
+        if !lock.lock(slot) {
+            return Err(Errno::EBUSY);
+        }
+        let result = copy();
+        lock.unlock(slot);
+        Ok(result)
+    }
+}
+
+/// The bits of the lock in its word.
+fn lock_mask(offset: usize) -> u64 {
+    let mut bytes = [0u8; WORD];
+    bytes[offset % WORD..offset % WORD + 4].fill(0xff);
+    u64::from_ne_bytes(bytes)
+}
+
+/// Stores the bits outside `keep`.
+fn store_around(word: &AtomicU64, new: u64, keep: u64) {
+    // Relaxed: the caller's protocol publishes values; this only must not lose a concurrent change of the lock.
+    let merged = |old| Some(old & keep | new & !keep);
+    let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, merged);
+}

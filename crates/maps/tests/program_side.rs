@@ -1,0 +1,206 @@
+//! The program's side of arrays and hashes, called as a JIT would call it: raw pointers and a slot.
+
+use std::sync::Arc;
+
+use bpf_maps::{Map, MapDef, MapHeader, MapType, program, update};
+use bpf_quiesce::{Domain, Options};
+
+fn domain() -> Arc<Domain> {
+    Domain::new(Options { max_slots: 4, ..Options::default() })
+}
+
+fn create(def: MapDef) -> Map {
+    Map::create(def, &domain()).unwrap()
+}
+
+/// Runs `f` with map pointer and slot, inside a guard.
+fn run<T>(map: &Map, f: impl FnOnce(*const MapHeader, u32) -> T) -> T {
+    let guard = map.domain().enter().unwrap();
+    f(map.as_ptr(), guard.slot())
+}
+
+fn update_u64(map: *const MapHeader, key: &[u8], value: u64, flags: u64, slot: u32) -> i64 {
+    // SAFETY: a live map under a guard (callers use `run`); key and value have the map's sizes.
+    unsafe { program::update(map, key.as_ptr(), (&raw const value).cast(), flags, slot) }
+}
+
+fn lookup_u64(map: *const MapHeader, key: &[u8], slot: u32) -> Option<u64> {
+    // SAFETY: as above.
+    let value = unsafe { program::lookup(map, key.as_ptr(), slot) };
+    // SAFETY: null or an aligned value of 8 bytes.
+    unsafe { value.cast::<u64>().as_ref() }.copied()
+}
+
+fn delete(map: *const MapHeader, key: &[u8], slot: u32) -> i64 {
+    // SAFETY: as above.
+    unsafe { program::delete(map, key.as_ptr(), slot) }
+}
+
+#[test]
+fn the_header_lets_a_jit_inline_array_lookups() {
+    let map = create(MapDef::new("a", MapType::Array, 4, 12, 10));
+    let header = map.header();
+    assert_eq!((header.max_entries, header.stride), (10, 16));
+    run(&map, |ptr, slot| {
+        for index in 0..12u32 {
+            // SAFETY: a live map under a guard.
+            let called = unsafe { program::lookup(ptr, (&raw const index).cast(), slot) };
+            let inlined = if index < header.max_entries {
+                header.base.wrapping_add(index as usize * header.stride as usize)
+            } else {
+                std::ptr::null_mut()
+            };
+            assert_eq!(called, inlined);
+        }
+    });
+    assert_eq!(MapHeader::MAX_ENTRIES_OFFSET, 12);
+    assert_eq!(MapHeader::BASE_OFFSET, 24);
+}
+
+#[test]
+fn an_array_keeps_what_programs_store() {
+    let map = create(MapDef::new("a", MapType::Array, 4, 8, 3));
+    run(&map, |ptr, slot| {
+        let key = 2u32.to_ne_bytes();
+        assert_eq!(lookup_u64(ptr, &key, slot), Some(0), "zero-initialised");
+        assert_eq!(update_u64(ptr, &key, 7, update::ANY, slot), 0);
+        assert_eq!(lookup_u64(ptr, &key, slot), Some(7));
+        assert_eq!(update_u64(ptr, &key, 8, update::NOEXIST, slot), i64::from(-libc::EEXIST));
+        assert_eq!(update_u64(ptr, &3u32.to_ne_bytes(), 8, update::ANY, slot), i64::from(-libc::E2BIG));
+        assert_eq!(delete(ptr, &key, slot), i64::from(-libc::EINVAL));
+    });
+    assert_eq!(map.get(&2u32.to_ne_bytes()).unwrap(), Some(7u64.to_ne_bytes().to_vec()));
+    assert_eq!(map.get(&3u32.to_ne_bytes()).unwrap(), None);
+}
+
+#[test]
+fn a_hash_follows_the_kernels_flags() {
+    for key_size in [1usize, 3, 4, 8, 12, 16, 40] {
+        let map = create(MapDef::new("h", MapType::Hash, key_size as u32, 8, 2));
+        let key = |n: u8| vec![n; key_size];
+        run(&map, |ptr, slot| {
+            assert_eq!(lookup_u64(ptr, &key(1), slot), None);
+            assert_eq!(update_u64(ptr, &key(1), 1, update::EXIST, slot), i64::from(-libc::ENOENT));
+            assert_eq!(update_u64(ptr, &key(1), 1, update::NOEXIST, slot), 0);
+            assert_eq!(update_u64(ptr, &key(1), 1, update::NOEXIST, slot), i64::from(-libc::EEXIST));
+            assert_eq!(update_u64(ptr, &key(1), 1, 3, slot), i64::from(-libc::EINVAL));
+            assert_eq!(update_u64(ptr, &key(1), 1, update::F_LOCK, slot), i64::from(-libc::EINVAL));
+            assert_eq!(update_u64(ptr, &key(2), 2, update::ANY, slot), 0);
+            assert_eq!(update_u64(ptr, &key(3), 3, update::ANY, slot), i64::from(-libc::E2BIG));
+            assert_eq!(update_u64(ptr, &key(2), 22, update::ANY, slot), 0, "replace works when full");
+            assert_eq!(lookup_u64(ptr, &key(2), slot), Some(22));
+            assert_eq!(delete(ptr, &key(1), slot), 0);
+            assert_eq!(delete(ptr, &key(1), slot), i64::from(-libc::ENOENT));
+            assert_eq!(update_u64(ptr, &key(3), 3, update::ANY, slot), 0);
+            assert_eq!(lookup_u64(ptr, &key(3), slot), Some(3));
+        });
+        assert_eq!(map.len(), 2);
+    }
+}
+
+#[test]
+fn per_cpu_values_are_per_slot() {
+    for map_type in [MapType::PerCpuHash, MapType::PerCpuArray] {
+        let map = create(MapDef::new("p", map_type, 4, 8, 2));
+        let key = 1u32.to_ne_bytes();
+        assert_eq!(map.host_value_size(), 4 * 8);
+        let host: Vec<u8> = (1..=4u64).flat_map(u64::to_ne_bytes).collect();
+        map.update(&key, &host, update::ANY).unwrap();
+        run(&map, |ptr, slot| {
+            assert_eq!(lookup_u64(ptr, &key, slot), Some(u64::from(slot) + 1));
+            for cpu in 0..5 {
+                // SAFETY: a live map under a guard.
+                let value = unsafe { program::lookup_percpu(ptr, key.as_ptr(), cpu) };
+                // SAFETY: null or an aligned value of 8 bytes.
+                let value = unsafe { value.cast::<u64>().as_ref() }.copied();
+                assert_eq!(value, (cpu < 4).then_some(u64::from(cpu) + 1));
+            }
+            assert_eq!(update_u64(ptr, &key, 9, update::ANY, slot), 0);
+        });
+        let after = map.get(&key).unwrap().unwrap();
+        let changed = after.chunks(8).zip(host.chunks(8)).filter(|(a, b)| a != b).count();
+        assert_eq!(changed, 1, "a program writes its own slot only");
+    }
+}
+
+#[test]
+fn a_new_per_cpu_hash_element_zeroes_the_other_slots() {
+    let map = create(MapDef::new("p", MapType::PerCpuHash, 4, 8, 1));
+    map.update(&[1, 0, 0, 0], &[0xff; 32], update::ANY).unwrap();
+    map.delete(&[1, 0, 0, 0]).unwrap();
+    // Twice, so that the element written above is used again whichever the spare was.
+    for key in 2..4u8 {
+        run(&map, |ptr, slot| assert_eq!(update_u64(ptr, &[key, 0, 0, 0], 5, update::ANY, slot), 0));
+        let values = map.get(&[key, 0, 0, 0]).unwrap().unwrap();
+        let mut values: Vec<u64> = values.chunks(8).map(|v| u64::from_ne_bytes(v.try_into().unwrap())).collect();
+        values.sort_unstable();
+        assert_eq!(values, [0, 0, 0, 5]);
+        map.delete(&[key, 0, 0, 0]).unwrap();
+    }
+}
+
+#[test]
+fn for_each_visits_all_and_stops_on_request() {
+    for map_type in [MapType::Hash, MapType::Array] {
+        let map = create(MapDef::new("m", map_type, 4, 8, 4));
+        for index in 0..4u32 {
+            map.update(&index.to_ne_bytes(), &u64::from(index * 10).to_ne_bytes(), update::ANY).unwrap();
+        }
+        let mut seen = Vec::new();
+        let visited = run(&map, |ptr, slot| {
+            let mut visit = |key: *const u8, value: *mut u8| {
+                // SAFETY: the callback gets a key of 4 bytes.
+                let key = unsafe { key.cast::<u32>().read() };
+                // SAFETY: and a value of 8 bytes.
+                let value = unsafe { value.cast::<u64>().read() };
+                seen.push((key, value));
+                true
+            };
+            // SAFETY: a live map under a guard.
+            unsafe { program::for_each(ptr, 0, slot, &mut visit) }
+        });
+        assert_eq!(visited, 4);
+        seen.sort_unstable();
+        assert_eq!(seen, [(0, 0), (1, 10), (2, 20), (3, 30)]);
+        // SAFETY: as above.
+        let stopped = run(&map, |ptr, slot| unsafe { program::for_each(ptr, 0, slot, &mut |_, _| false) });
+        assert_eq!(stopped, 1);
+        // SAFETY: as above.
+        let bad = run(&map, |ptr, slot| unsafe { program::for_each(ptr, 1, slot, &mut |_, _| false) });
+        assert_eq!(bad, i64::from(-libc::EINVAL));
+    }
+}
+
+#[test]
+fn a_spin_lock_taken_twice_is_an_error() {
+    let mut def = MapDef::new("l", MapType::Array, 4, 16, 1);
+    def.spin_lock = Some(4);
+    let map = create(def);
+    run(&map, |ptr, slot| {
+        let key = 0u32;
+        // SAFETY: a live map under a guard.
+        let value = unsafe { program::lookup(ptr, (&raw const key).cast(), slot) };
+        let lock = value.wrapping_add(4).cast::<u32>();
+        // SAFETY: the value's lock.
+        unsafe {
+            assert_eq!(program::spin_lock(lock, slot), 0);
+        }
+        // SAFETY: as above.
+        let again = unsafe { program::spin_lock(lock, slot) };
+        assert_eq!(again, i64::from(-libc::EDEADLK));
+        let mut out = [0xffu8; 16];
+        map.lookup(&key.to_ne_bytes(), &mut out, 0).unwrap();
+        assert_eq!(out, [0; 16], "a host sees the lock as zero");
+        let busy = map.lookup(&key.to_ne_bytes(), &mut out, update::F_LOCK).unwrap_err();
+        assert_eq!(busy.errno(), libc::EBUSY);
+        map.update(&key.to_ne_bytes(), &[1; 16], update::ANY).unwrap();
+        // SAFETY: as above.
+        let unlocked = unsafe { program::spin_unlock(lock, slot) };
+        assert_eq!(unlocked, 0, "an update left the lock alone");
+        // SAFETY: as above.
+        let twice = unsafe { program::spin_unlock(lock, slot) };
+        assert_eq!(twice, i64::from(-libc::EPERM));
+        map.lookup(&key.to_ne_bytes(), &mut out, update::F_LOCK).unwrap();
+        assert_eq!(out, [1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]);
+    });
+}
