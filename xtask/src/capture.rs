@@ -47,11 +47,19 @@ fn packets() -> Vec<Vec<u8>> {
         let client = 40000 + i as u16;
         let web = if i % 3 == 0 { 443 } else { 80 };
         packets.push(frame(&[], 0x0800, &ipv4(i, TCP, 0, &tcp(Family::V4(i), client, web, &payload))));
-        packets.push(frame(&[], 0x0800, &ipv4(i, UDP, 0, &udp(Family::V4(i), client, 53, &payload[..payload.len() / 4]))));
+        packets.push(frame(
+            &[],
+            0x0800,
+            &ipv4(i, UDP, 0, &udp(Family::V4(i), client, 53, &payload[..payload.len() / 4])),
+        ));
         packets.push(frame(&[], 0x86dd, &ipv6(i, TCP, &tcp(Family::V6(i), client, 22, &payload))));
         packets.push(frame(&[], 0x86dd, &ipv6(i, UDP, &udp(Family::V6(i), client, 443, &payload))));
         packets.push(frame(&[(0x8100, 100)], 0x0800, &ipv4(i, TCP, 0, &tcp(Family::V4(i), client, 8080, &payload))));
-        packets.push(frame(&[(0x88a8, 7), (0x8100, 300)], 0x86dd, &ipv6(i, UDP, &udp(Family::V6(i), 5353, 5353, &payload))));
+        packets.push(frame(
+            &[(0x88a8, 7), (0x8100, 300)],
+            0x86dd,
+            &ipv6(i, UDP, &udp(Family::V6(i), 5353, 5353, &payload)),
+        ));
         packets.push(frame(&[], 0x0806, &arp(i)));
         packets.push(frame(&[], 0x0800, &ipv4(i, ICMP, 0, &icmp(i))));
         // To be dropped: telnet, SMB, a later fragment, and one malformed packet.
@@ -165,9 +173,7 @@ struct Addresses {
 impl Family {
     fn addresses(self) -> Addresses {
         match self {
-            Family::V4(i) => {
-                Addresses { source: vec![192, 0, 2, i as u8], dest: vec![198, 51, 100, (i % 7) as u8] }
-            }
+            Family::V4(i) => Addresses { source: vec![192, 0, 2, i as u8], dest: vec![198, 51, 100, (i % 7) as u8] },
             Family::V6(i) => {
                 let prefix = [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
                 Addresses {

@@ -13,11 +13,13 @@ use std::{
 };
 
 /// The folders whose C sources are BPF programs.
-const FOLDERS: [&str; 2] = ["examples", "benches/programs"];
+const FOLDERS: [&str; 3] = ["examples", "benches/programs", "crates/object/tests/objects"];
 
 pub(crate) fn run(check: bool) -> anyhow::Result<()> {
-    let clang = shell::first_available(&["clang-19"]).context("clang-19 is missing: apt-get install clang-19 llvm-19")?;
-    let strip = shell::first_available(&["llvm-strip-19"]).context("llvm-strip-19 is missing: apt-get install llvm-19")?;
+    let clang =
+        shell::first_available(&["clang-19"]).context("clang-19 is missing: apt-get install clang-19 llvm-19")?;
+    let strip =
+        shell::first_available(&["llvm-strip-19"]).context("llvm-strip-19 is missing: apt-get install llvm-19")?;
     let mut stale = Vec::new();
     for source in sources()? {
         for (i, cpu) in versions(&source)?.iter().enumerate() {
