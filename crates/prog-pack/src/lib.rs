@@ -1,1 +1,84 @@
-//! Executable memory: many programs packed into huge pages, W^X
+//! Executable memory: many programs packed into huge pages, never writable where they are executable.
+//!
+//! Problem: thousands of small programs come and go under traffic. One page each wastes memory and, above all, iTLB entries; pages
+//! that are writable and executable are an invitation; code that is patched or freed while it runs must never be seen half-written.
+//!
+//! Approach: [`Packs`] hands out 64-byte chunks of *packs*: memory mapped twice, executable in an [`arena`] near the host's text,
+//! writable elsewhere. A program is built in two phases by types: [`Packs::stage`] copies and relocates it for its final
+//! address, [`Staged::finalize`] publishes it, and only the resulting [`Text`] has entry points. Dropping a `Text` frees it: after a
+//! grace period (no run that could be inside is left) its bytes become traps and, after one core barrier for many programs, its chunks
+//! are free ([`retire`]). Patch slots change by one atomic store ([`PatchSite`], [`Batch`]).
+//!
+//! Invariants: this crate is the only writer of code. Every byte of a pack belongs to one program or is a trap. No page is writable and
+//! executable through one mapping. Nothing here knows BPF. In a forked child everything that would write fails with
+//! [`Error::Forked`] (the memory is shared with the parent); running goes on.
+
+mod arch;
+mod arena;
+mod chunks;
+mod pack;
+mod packs;
+mod poke;
+mod retire;
+mod stage;
+mod sys;
+
+pub use arch::Patch;
+pub use pack::Backing;
+pub use packs::{Options, Packs, Stats};
+pub use poke::{Batch, Independent, Ordered, PatchSite, PokeError};
+pub use stage::{Staged, Text};
+pub use sys::{Call, SysError};
+
+use bpf_jit_code::{Arch, Symbol};
+use bpf_quiesce::{CoreBarrierError, WaitError};
+
+/// Why code could not be loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The calling process is a forked child of the one that made the packs: a write would change the parent's code.
+    #[error("code cannot be loaded in a forked child")]
+    Forked,
+    /// There is no code to place.
+    #[error("the code is empty")]
+    Empty,
+    /// The code is for another architecture.
+    #[error("the code is for {0:?}, which is not this host's architecture")]
+    WrongArch(Arch),
+    /// This crate knows neither the traps nor the branches of this host's architecture.
+    #[error("no support for code on this host's architecture")]
+    UnsupportedHost,
+    /// A staged program belongs to other packs.
+    #[error("a staged program belongs to other packs")]
+    OtherPacks,
+    /// The resolver does not know a symbol.
+    #[error("symbol {symbol:?} at code offset {at} has no address")]
+    Unresolved {
+        /// Offset of the relocated field.
+        at: u32,
+        /// The symbol.
+        symbol: Symbol,
+    },
+    /// A relocation lies outside the code, does not fit the architecture, or its target cannot be encoded.
+    #[error("the relocation at code offset {at} cannot be applied")]
+    BadReloc {
+        /// Offset of the relocated field.
+        at: u32,
+    },
+    /// The arena has no room for another pack.
+    #[error("no room for {len} bytes of code")]
+    NoRoom {
+        /// Bytes asked for.
+        len: usize,
+    },
+    /// The operating system refused memory.
+    #[error(transparent)]
+    Sys(#[from] SysError),
+    /// New code could not be made visible to all CPUs: the core barrier failed.
+    #[error("publishing code: {0}")]
+    CoreBarrier(#[from] CoreBarrierError),
+    /// New code could not be made visible to all CPUs: without a core barrier that needs a grace period.
+    #[error("publishing code: {0}")]
+    Wait(#[from] WaitError),
+}

@@ -1,0 +1,215 @@
+//! The process's reservation for code, near its own text.
+//!
+//! Problem: direct calls and jumps reach 2 GiB (x86-64) or 128 MiB (arm64). Programs call into the host's text and jump to each
+//! other; where packs lie wherever `mmap` likes, every such branch may need a veneer.
+//!
+//! Approach: one inaccessible reservation per process, as near to this library's text as `/proc/self/maps` shows room for, at a
+//! random place within reach. Packs take ranges of it. If there is no room near, it is halved a few times, then put anywhere:
+//! branches out of it go through veneers then.
+//!
+//! Invariants: any two places in the arena reach each other. A range belongs to one pack, or to nobody and is inaccessible. An arena
+//! is never unmapped (it costs address space only), and a forked child makes one of its own.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bpf_jit_code::Arch;
+use bpf_quiesce::fork::Generation;
+
+use crate::arch;
+use crate::sys::{self, Mapping, SysError};
+
+/// Ranges are multiples of this: at least a page on every host.
+pub(crate) const GRANULE: usize = 64 << 10;
+/// The huge page this crate knows; larger ranges are aligned to it.
+pub(crate) const HUGE: usize = 2 << 20;
+/// No reservation smaller than this is worth having near the text.
+const LEAST: usize = 8 << 20;
+
+/// A reservation and which of its granules are taken.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    base: usize,
+    taken: Mutex<Vec<bool>>,
+    len: usize,
+    generation: Generation,
+}
+
+impl Arena {
+    /// The calling process's arena.
+    pub(crate) fn of_process(host: Arch) -> Result<&'static Self, SysError> {
+        // A lock could be held by a thread that does not exist in a forked child; a pointer cannot.
+        static ARENA: AtomicPtr<Arena> = AtomicPtr::new(std::ptr::null_mut());
+        // Acquire, pairs with the compare_exchange below: the arena is initialised.
+        let seen = ARENA.load(Ordering::Acquire);
+        // SAFETY: null, or an arena leaked below.
+        match unsafe { seen.as_ref() } {
+            Some(arena) if arena.generation.is_current() => return Ok(arena),
+            _ => {}
+        }
+        let fresh: &'static mut Self = Box::leak(Box::new(Self::reserve(arch::arena_limit(host), arch::reach(host))?));
+        // Release: see above. The loser of a race leaves a reservation unused, which costs address space.
+        match ARENA.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(fresh),
+            // SAFETY: not null (`seen` may have been, but somebody replaced it), and leaked above by that thread.
+            Err(winner) => Ok(unsafe { &*winner }),
+        }
+    }
+
+    /// Reserves at most `limit` bytes, all of it within `reach` of this library's text if possible.
+    pub(crate) fn reserve(limit: usize, reach: usize) -> Result<Self, SysError> {
+        let mappings = sys::mappings();
+        let here = Self::reserve as *const () as usize;
+        let mut len = limit;
+        while len >= LEAST {
+            for at in places(&mappings, here, len, reach) {
+                if let Ok(base) = sys::reserve(Some(at), len) {
+                    return Ok(Self::at(base, len));
+                }
+            }
+            len /= 2;
+            len -= len % HUGE;
+        }
+        // Nothing near: anywhere, aligned by hand.
+        let base = sys::reserve(None, limit + HUGE)?;
+        Ok(Self::at(base.next_multiple_of(HUGE), limit - limit % HUGE))
+    }
+
+    fn at(base: usize, len: usize) -> Self {
+        Self { base, len, taken: Mutex::new(vec![false; len / GRANULE]), generation: Generation::current() }
+    }
+
+    /// Whether the calling process made this arena.
+    #[inline]
+    pub(crate) fn is_current(&self) -> bool {
+        self.generation.is_current()
+    }
+
+    /// Whether a direct branch reaches `target` from every place in the arena.
+    pub(crate) fn reaches(&self, target: usize, reach: usize) -> bool {
+        target >= (self.base + self.len).saturating_sub(reach) && target <= self.base.saturating_add(reach)
+    }
+
+    /// Takes `len` bytes, a multiple of [`GRANULE`]; the cost grows with the size of the arena, but packs are rare.
+    pub(crate) fn take(&self, len: usize) -> Option<usize> {
+        let align = if len >= HUGE { HUGE / GRANULE } else { 1 };
+        let count = len / GRANULE;
+        let mut taken = self.lock();
+        let last = taken.len().checked_sub(count)?;
+        let at = (0..=last).step_by(align).find(|at| !taken[*at..at + count].contains(&true))?;
+        taken[at..at + count].fill(true);
+        Some(self.base + at * GRANULE)
+    }
+
+    /// Returns a range that is inaccessible again.
+    pub(crate) fn give_back(&self, at: usize, len: usize) {
+        let first = (at - self.base) / GRANULE;
+        self.lock()[first..first + len / GRANULE].fill(false);
+    }
+
+    /// Bytes taken.
+    #[cfg(test)]
+    pub(crate) fn taken(&self) -> usize {
+        self.lock().iter().filter(|taken| **taken).count() * GRANULE
+    }
+
+    /// Nothing panics while holding it, so poison means nothing.
+    fn lock(&self) -> MutexGuard<'_, Vec<bool>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A number nobody can guess.
+pub(crate) fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Places for `len` bytes within `reach` of the mapping that contains `here`: a random one in each gap that has room, gaps below the
+/// text first (the heap grows above it).
+fn places(mappings: &[Mapping], here: usize, len: usize, reach: usize) -> Vec<usize> {
+    /// Room left to the heap, which grows up, and to the stack, which grows down.
+    const GROWTH: usize = 64 << 20;
+    /// vm.mmap_min_addr, generously.
+    const FIRST: usize = 1 << 20;
+
+    let Some(own) = mappings.iter().find(|m| (m.start..m.end).contains(&here)) else { return Vec::new() };
+    // The object's text may be several mappings of one file.
+    let of_object = || mappings.iter().filter(|m| m.name == own.name);
+    let text_start = of_object().map(|m| m.start).min().unwrap_or(own.start);
+    let text_end = of_object().map(|m| m.end).max().unwrap_or(own.end);
+    let (low, high) = (text_end.saturating_sub(reach).max(FIRST), text_start.saturating_add(reach));
+
+    let mut places = Vec::new();
+    let mut gap_start = FIRST;
+    let ends = mappings.iter().map(|m| (m.start, m.end, m.name.as_str())).chain([(usize::MAX, usize::MAX, "")]);
+    for (start, end, name) in ends {
+        let gap_end = if name == "[stack]" { start.saturating_sub(GROWTH) } else { start };
+        let first = gap_start.max(low).next_multiple_of(HUGE);
+        let last = gap_end.min(high).saturating_sub(len) & !(HUGE - 1);
+        if first <= last && first + len <= gap_end {
+            let choices = ((last - first) / HUGE + 1) as u64;
+            places.push(first + (random() % choices) as usize * HUGE);
+        }
+        gap_start = if name == "[heap]" { end.saturating_add(GROWTH) } else { end };
+    }
+    places.sort_by_key(|at| (*at > text_start, at.abs_diff(text_start)));
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(start: usize, end: usize, name: &str) -> Mapping {
+        Mapping { start, end, permissions: "r-xp".into(), name: name.into() }
+    }
+
+    #[test]
+    fn places_are_free_near_and_aligned() {
+        const G: usize = 1 << 30;
+        const M: usize = 1 << 20;
+        let text = 100 * G;
+        let mappings = [
+            mapping(text - 3 * M, text - 2 * M, "other"),
+            mapping(text, text + 4 * M, "/bin/host"),
+            mapping(text + 4 * M, text + 8 * M, "[heap]"),
+            mapping(text + G, text + G + M, "/lib/x"),
+        ];
+        for _ in 0..100 {
+            for len in [8 * M, 100 * M, G] {
+                let found = places(&mappings, text + 5, len, 2 * G - M);
+                assert!(!found.is_empty());
+                assert!(found[0] < text, "below the text first");
+                for at in found {
+                    assert!(at % HUGE == 0);
+                    assert!(at + len <= text + 2 * G && at + 2 * G >= text + 4 * M, "within reach");
+                    assert!(mappings.iter().all(|m| at + len <= m.start || at >= m.end), "free");
+                    assert!(at + len <= text || at >= text + 72 * M, "the heap can grow");
+                }
+            }
+        }
+        assert!(places(&mappings, 1, 8 * M, G).is_empty(), "not our text");
+    }
+
+    #[test]
+    fn this_process_has_room_near_its_text() {
+        let host = Arch::HOST.unwrap();
+        let arena = Arena::of_process(host).unwrap();
+        assert!(arena.reaches(Arena::reserve as *const () as usize, arch::reach(host)));
+        assert!(std::ptr::eq(arena, Arena::of_process(host).unwrap()));
+    }
+
+    #[test]
+    fn ranges_are_disjoint_aligned_and_come_back() {
+        let arena: &Arena = Box::leak(Box::new(Arena::reserve(16 << 20, 1 << 30).unwrap()));
+        let small = arena.take(GRANULE).unwrap();
+        let large: Vec<_> = std::iter::from_fn(|| arena.take(HUGE)).collect();
+        assert_eq!(large.len(), 7);
+        assert!(large.iter().all(|at| at % HUGE == 0 && *at != small));
+        assert_eq!(arena.take(HUGE), None);
+        arena.give_back(large[3], HUGE);
+        assert_eq!(arena.take(HUGE), Some(large[3]));
+    }
+}

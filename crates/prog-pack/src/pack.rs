@@ -1,0 +1,183 @@
+//! One pack: anonymous memory mapped twice, writable far away and executable in the arena.
+//!
+//! Problem: code must be written while its neighbours run, without a page that is ever writable and executable, and it should lie in a
+//! huge page, which sub-range `mprotect` would split.
+//!
+//! Approach: a memfd mapped shared, read-write at an address of the kernel's choice and read-execute in the arena, both 2 MiB aligned,
+//! then sealed and closed. Everything is filled with traps before the executable mapping exists. Once enough of it is in use,
+//! `MADV_COLLAPSE` turns both views into a huge page; what came of it is read back from smaps.
+//!
+//! Invariants: bytes of free chunks are traps, always. The writable view does not exist in a forked child (`MADV_DONTFORK`), so
+//! nothing there can write to the parent's code even by mistake.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use bpf_jit_code::Arch;
+
+use crate::arch;
+use crate::arena::{Arena, HUGE};
+use crate::sys::{self, Advice, Protection, SysError};
+
+/// What pages a pack's code lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Backing {
+    /// Pages of the base size (4 KiB on most hosts).
+    BasePages,
+    /// 2 MiB pages made by `MADV_COLLAPSE`, verified in smaps.
+    Collapsed,
+    /// 2 MiB pages from the hugetlb pool.
+    Hugetlb,
+}
+
+/// Why there is no new pack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PackError {
+    ArenaFull,
+    Sys(SysError),
+}
+
+impl From<SysError> for PackError {
+    fn from(error: SysError) -> Self {
+        Self::Sys(error)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Pack {
+    arena: &'static Arena,
+    rx: usize,
+    rw: usize,
+    len: usize,
+    state: AtomicU8,
+}
+
+// Values of `Pack::state`.
+const SMALL_PAGES: u8 = 0;
+const COLLAPSE_FAILED: u8 = 1;
+const COLLAPSED: u8 = 2;
+const HUGETLB: u8 = 3;
+
+impl Pack {
+    /// A pack of `len` bytes (a multiple of the arena's granule), all traps.
+    pub(crate) fn new(arena: &'static Arena, host: Arch, len: usize, hugetlb: bool) -> Result<Self, PackError> {
+        let rx = arena.take(len).ok_or(PackError::ArenaFull)?;
+        // From the hugetlb pool if asked for and to be had; any failure there means "not to be had".
+        let huge = hugetlb && len.is_multiple_of(HUGE);
+        let made = if huge { Self::map(rx, len, host, true).map(|rw| (rw, HUGETLB)).ok() } else { None };
+        let made = match made {
+            Some(made) => Ok(made),
+            None => Self::map(rx, len, host, false).map(|rw| (rw, SMALL_PAGES)),
+        };
+        match made {
+            Ok((rw, state)) => Ok(Self { arena, rx, rw, len, state: AtomicU8::new(state) }),
+            Err(error) => {
+                arena.give_back(rx, len);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Makes both views and returns the writable one; on failure neither exists.
+    fn map(rx: usize, len: usize, host: Arch, huge: bool) -> Result<usize, SysError> {
+        let file = sys::memory_file(len, huge)?;
+        let rw = map_aligned(len, &file)?;
+        let finish = || {
+            sys::advise(rw, len, Advice::DontFork)?;
+            // SAFETY: `rw..rw + len` was mapped read-write above and nobody else knows it.
+            unsafe { fill_traps(host, rw, len) };
+            sys::seal(&file)?;
+            // SAFETY: the caller took this range of the arena.
+            unsafe { sys::map_file(rx, len, Protection::ReadExecute, &file) }
+        };
+        finish().inspect_err(|_| {
+            // If even this fails, address space is lost and nothing else.
+            let _ = sys::unmap(rw, len);
+        })?;
+        Ok(rw)
+    }
+
+    /// Address of the executable view.
+    pub(crate) fn rx(&self) -> usize {
+        self.rx
+    }
+
+    /// Address of the writable view.
+    pub(crate) fn rw(&self) -> usize {
+        self.rw
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn backing(&self) -> Backing {
+        // Relaxed here and below: a statistic that guards no data.
+        match self.state.load(Ordering::Relaxed) {
+            COLLAPSED => Backing::Collapsed,
+            HUGETLB => Backing::Hugetlb,
+            _ => Backing::BasePages,
+        }
+    }
+
+    /// Whether [`Pack::collapse`] has not been tried and may do something.
+    pub(crate) fn may_collapse(&self) -> bool {
+        self.len >= HUGE && self.state.load(Ordering::Relaxed) == SMALL_PAGES
+    }
+
+    /// Makes huge pages of it, once; code in it may run and be written meanwhile.
+    pub(crate) fn collapse(&self) {
+        if self.state.compare_exchange(SMALL_PAGES, COLLAPSE_FAILED, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let done = sys::advise(self.rw, self.len, Advice::Collapse)
+            .and_then(|()| sys::advise(self.rx, self.len, Advice::Collapse));
+        let expected = self.len - self.len % HUGE;
+        if done.is_ok() && sys::huge_bytes(self.rx, self.len) >= expected {
+            self.state.store(COLLAPSED, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Pack {
+    fn drop(&mut self) {
+        if !self.arena.is_current() {
+            return; // A forked child: the executable view is the child's to keep, the writable one does not exist.
+        }
+        // Failures lose address space (and the arena's range stays taken), nothing else.
+        let _ = sys::unmap(self.rw, self.len);
+        // SAFETY: the range is this pack's, and whoever drops a pack knows that no code in it runs.
+        if unsafe { sys::unmap_to_reserved(self.rx, self.len) }.is_ok() {
+            self.arena.give_back(self.rx, self.len);
+        }
+    }
+}
+
+/// Maps `file` read-write, 2 MiB aligned if it is that large.
+fn map_aligned(len: usize, file: &std::os::fd::OwnedFd) -> Result<usize, SysError> {
+    let slack = if len >= HUGE { HUGE } else { 0 };
+    let reserved = sys::reserve(None, len + slack)?;
+    let rw = if slack == 0 { reserved } else { reserved.next_multiple_of(slack) };
+    // SAFETY: inside what was reserved above.
+    if let Err(error) = unsafe { sys::map_file(rw, len, Protection::ReadWrite, file) } {
+        let _ = sys::unmap(reserved, len + slack);
+        return Err(error);
+    }
+    // What lies before and after; keeping it would only cost address space.
+    if rw > reserved {
+        let _ = sys::unmap(reserved, rw - reserved);
+    }
+    if reserved + slack > rw {
+        let _ = sys::unmap(rw + len, reserved + slack - rw);
+    }
+    Ok(rw)
+}
+
+/// Fills chunks with traps.
+///
+/// # Safety
+/// `rw..rw + len` is mapped read-write, the caller's alone, and both are multiples of 8.
+pub(crate) unsafe fn fill_traps(host: Arch, rw: usize, len: usize) {
+    let words = std::ptr::with_exposed_provenance_mut::<u64>(rw);
+    // SAFETY: by contract.
+    unsafe { std::slice::from_raw_parts_mut(words, len / 8) }.fill(arch::trap_word(host));
+}

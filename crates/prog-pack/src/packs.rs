@@ -1,0 +1,360 @@
+//! [`Packs`]: the packs of one engine, and who gets which chunks.
+//!
+//! Problem: several threads load and drop programs at once, a million times a second; packs are added and given back meanwhile; every
+//! system call may fail.
+//!
+//! Approach: one lock around constant-time bookkeeping ([`crate::chunks`], [`crate::retire`]). Whatever takes longer (a new
+//! pack, traps, barriers, collapsing, unmapping) happens outside it, on memory that no list mentions at the time.
+//!
+//! Invariants: chunks leave the allocator as traps and return as traps. A pack is in `State::packs` exactly as long as the allocator
+//! knows it; it is unmapped when the last `Arc` goes, which nobody in it can outlive.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bpf_jit_code::Arch;
+use bpf_quiesce::{Domain, WaitError};
+
+use crate::arena::{Arena, GRANULE, HUGE};
+use crate::chunks::{Chunks, Run};
+use crate::pack::{Backing, Pack, PackError};
+use crate::retire::{Queue, Retired};
+use crate::{Error, arch};
+
+/// Programs start and end at multiples of this.
+pub(crate) const CHUNK: usize = 64;
+
+/// How [`Packs`] are set up. Sizes are bytes and are rounded up to 64 KiB.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Size of a pack. Only multiples of 2 MiB can become huge pages.
+    pub pack_size: usize,
+    /// Size of the first pack, so that a process with a few programs pays for few pages.
+    pub first_pack_size: usize,
+    /// Once this percentage of a pack is in use, it is made a huge page; above 100: never.
+    pub collapse_percent: u8,
+    /// Try the hugetlb pool first.
+    pub hugetlb: bool,
+    /// Start each program at a random multiple of 16 bytes inside its first chunk.
+    pub random_offset: bool,
+    /// Keep empty packs of up to this many bytes in all; give back what is more.
+    pub keep_empty: usize,
+}
+
+impl Default for Options {
+    /// 2 MiB packs after a first one of 64 KiB, collapsed when half full; two empty packs kept.
+    fn default() -> Self {
+        Self {
+            pack_size: HUGE,
+            first_pack_size: GRANULE,
+            collapse_percent: 50,
+            hugetlb: false,
+            random_offset: false,
+            keep_empty: 2 * HUGE,
+        }
+    }
+}
+
+/// What [`Packs::stats`] tells. Bytes are of whole chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Packs mapped, and how many of them hold nothing.
+    pub packs: usize,
+    /// Packs that hold nothing.
+    pub empty_packs: usize,
+    /// Programs loaded or being staged.
+    pub programs: usize,
+    /// Bytes of all packs.
+    pub bytes: usize,
+    /// Bytes of programs.
+    pub bytes_used: usize,
+    /// Bytes of dropped programs that are not free yet.
+    pub bytes_retired: usize,
+    /// Bytes free.
+    pub bytes_free: usize,
+    /// The longest free run.
+    pub largest_hole: usize,
+    /// How many free runs there are.
+    pub holes: usize,
+    /// Bytes in pages of the base size.
+    pub bytes_base_pages: usize,
+    /// Bytes in collapsed huge pages.
+    pub bytes_collapsed: usize,
+    /// Bytes in huge pages of the hugetlb pool.
+    pub bytes_hugetlb: usize,
+    /// Ranges published: on arm64 the instruction cache was maintained once for each.
+    pub published: u64,
+}
+
+/// Executable memory for the programs of one engine. Cheap to clone; see the crate's documentation.
+#[derive(Debug, Clone)]
+pub struct Packs {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What a [`Packs`] and all its programs share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) arena: &'static Arena,
+    pub(crate) host: Arch,
+    pub(crate) options: Options,
+    state: Mutex<State>,
+    /// Held while a pack is made, so that threads that find no room make one pack and not one each.
+    growing: Mutex<()>,
+    pub(crate) published: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    chunks: Chunks,
+    packs: Vec<Option<Arc<Pack>>>,
+    retired: Queue,
+    programs: usize,
+}
+
+/// Chunks of one program.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) run: Run,
+    pub(crate) rx: usize,
+    pub(crate) rw: usize,
+}
+
+impl Packs {
+    /// No packs yet; the first program makes one. Frees wait for `domain`'s grace periods.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedHost`]; [`Error::Sys`] if not even address space is to be had.
+    pub fn new(domain: Arc<Domain>, options: Options) -> Result<Self, Error> {
+        let host = Arch::HOST.ok_or(Error::UnsupportedHost)?;
+        if domain.is_forked() {
+            return Err(Error::Forked);
+        }
+        Ok(Self::in_arena(domain, options, host, Arena::of_process(host)?))
+    }
+
+    pub(crate) fn in_arena(domain: Arc<Domain>, mut options: Options, host: Arch, arena: &'static Arena) -> Self {
+        options.pack_size = options.pack_size.clamp(GRANULE, arch::arena_limit(host)).next_multiple_of(GRANULE);
+        options.first_pack_size = options.first_pack_size.min(options.pack_size).next_multiple_of(GRANULE);
+        let state = State { chunks: Chunks::new(), packs: Vec::new(), retired: Queue::default(), programs: 0 };
+        Self {
+            shared: Arc::new(Shared {
+                domain,
+                arena,
+                host,
+                options,
+                state: Mutex::new(state),
+                growing: Mutex::new(()),
+                published: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// Frees the dropped programs that no run can be in any more and says how many. Never waits. Dropping programs does
+    /// this every so often.
+    pub fn reclaim(&self) -> usize {
+        self.shared.reclaim()
+    }
+
+    /// Waits until all programs dropped so far are free.
+    ///
+    /// # Errors
+    /// See [`WaitError`]; under the caller's own guard in particular.
+    pub fn drain(&self) -> Result<(), WaitError> {
+        loop {
+            self.shared.reclaim();
+            let newest = self.shared.lock().retired.newest_period();
+            match newest {
+                Some(period) => period.wait()?,
+                None => return Ok(()),
+            }
+            if self.shared.domain.is_forked() {
+                return Err(WaitError::Forked);
+            }
+        }
+    }
+
+    /// A snapshot.
+    pub fn stats(&self) -> Stats {
+        let state = self.shared.lock();
+        let mut stats = Stats {
+            programs: state.programs,
+            bytes_retired: state.retired.chunks() as usize * CHUNK,
+            largest_hole: state.chunks.largest_hole() as usize * CHUNK,
+            holes: state.chunks.holes(),
+            // Relaxed: a statistic.
+            published: self.shared.published.load(Ordering::Relaxed),
+            ..Stats::default()
+        };
+        let mut taken = 0;
+        for (id, pack) in state.packs.iter().enumerate() {
+            let Some(pack) = pack else { continue };
+            let used = state.chunks.used(id as u32) as usize * CHUNK;
+            stats.packs += 1;
+            stats.empty_packs += usize::from(used == 0);
+            stats.bytes += pack.len();
+            taken += used;
+            *match pack.backing() {
+                Backing::BasePages => &mut stats.bytes_base_pages,
+                Backing::Collapsed => &mut stats.bytes_collapsed,
+                Backing::Hugetlb => &mut stats.bytes_hugetlb,
+            } += pack.len();
+        }
+        stats.bytes_free = stats.bytes - taken;
+        stats.bytes_used = taken - stats.bytes_retired;
+        stats
+    }
+
+    /// The domain whose grace periods free programs.
+    pub fn domain(&self) -> &Arc<Domain> {
+        &self.shared.domain
+    }
+}
+
+impl Shared {
+    /// Chunks for `len` bytes, all traps.
+    pub(crate) fn allocate(&self, len: usize) -> Result<Place, Error> {
+        let chunks = u32::try_from(len.div_ceil(CHUNK)).map_err(|_| Error::NoRoom { len })?;
+        if let Some(place) = self.try_allocate(chunks) {
+            return Ok(place);
+        }
+        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.reclaim();
+        if let Some(place) = self.try_allocate(chunks) {
+            return Ok(place);
+        }
+        self.grow(chunks)
+    }
+
+    fn try_allocate(&self, chunks: u32) -> Option<Place> {
+        let mut state = self.lock();
+        let run = state.chunks.allocate(chunks)?;
+        state.programs += 1;
+        let pack = state.packs[run.pack as usize].as_ref()?;
+        let offset = run.start as usize * CHUNK;
+        let place = Place { run, rx: pack.rx() + offset, rw: pack.rw() + offset };
+        let full = state.chunks.used(run.pack) as usize * CHUNK * 100 / pack.len();
+        if full >= self.options.collapse_percent.into() && pack.may_collapse() {
+            let pack = Arc::clone(pack);
+            drop(state);
+            pack.collapse();
+        }
+        Some(place)
+    }
+
+    /// Adds a pack and allocates from it.
+    fn grow(&self, chunks: u32) -> Result<Place, Error> {
+        let len = chunks as usize * CHUNK;
+        let first = self.lock().packs.iter().all(Option::is_none);
+        let size = if first { self.options.first_pack_size } else { self.options.pack_size };
+        let size = if len <= size { size } else { len.max(self.options.pack_size) };
+        // Large programs have a pack of their own; in whole huge pages, so that it can become some.
+        let size = size.next_multiple_of(if size > HUGE { HUGE } else { GRANULE });
+        let pack = match Pack::new(self.arena, self.host, size, self.options.hugetlb) {
+            Ok(pack) => pack,
+            // Perhaps a smaller one.
+            Err(PackError::ArenaFull) => Pack::new(self.arena, self.host, len.next_multiple_of(GRANULE), false)
+                .map_err(|error| pack_error(error, len))?,
+            Err(error) => return Err(pack_error(error, len)),
+        };
+        {
+            let mut state = self.lock();
+            let free_id = state.packs.iter().position(Option::is_none);
+            let id = free_id.unwrap_or_else(|| {
+                state.packs.push(None);
+                state.packs.len() - 1
+            });
+            state.chunks.add_pack(id as u32, (pack.len() / CHUNK) as u32);
+            state.packs[id] = Some(Arc::new(pack));
+        }
+        // Other threads may have been faster; the pack is at least as large as the program, so this ends.
+        self.try_allocate(chunks).map_or_else(|| self.grow(chunks), Ok)
+    }
+
+    /// Gives chunks back that no CPU can execute; they are traps already.
+    pub(crate) fn free(&self, programs: &[Retired], were_retired: bool) {
+        let mut given_back = Vec::new();
+        let mut state = self.lock();
+        if were_retired {
+            state.retired.freed(programs);
+        }
+        state.programs -= if were_retired { 0 } else { programs.len() };
+        for program in programs {
+            if state.chunks.free(program.run) {
+                given_back.extend(self.surplus(&mut state, program.run.pack));
+            }
+        }
+        drop(state);
+        drop(given_back); // Unmaps; not under the lock.
+    }
+
+    /// Removes a pack that just became empty, if more empty packs are kept than wanted.
+    fn surplus(&self, state: &mut State, id: u32) -> Option<Arc<Pack>> {
+        let State { chunks, packs, .. } = state;
+        let empty = packs.iter().enumerate().filter(|(id, _)| chunks.used(*id as u32) == 0);
+        let kept: usize = empty.filter_map(|(_, pack)| pack.as_ref()).map(|pack| pack.len()).sum();
+        if kept <= self.options.keep_empty {
+            return None;
+        }
+        chunks.remove_pack(id);
+        packs[id as usize].take()
+    }
+
+    /// A program was dropped.
+    pub(crate) fn retire(&self, retired: Retired) {
+        let due = {
+            let mut state = self.lock();
+            state.programs -= 1;
+            state.retired.push(retired)
+        };
+        if due {
+            self.reclaim();
+        }
+    }
+
+    /// See [`Packs::reclaim`].
+    fn reclaim(&self) -> usize {
+        if self.domain.is_forked() {
+            return 0;
+        }
+        let mut freed = 0;
+        self.lock().retired.seal(&self.domain);
+        loop {
+            let Some(batch) = self.lock().retired.take() else { return freed };
+            match batch.advance(&self.domain, self.host) {
+                Ok(programs) => {
+                    freed += programs.len();
+                    self.free(&programs, true);
+                }
+                Err(batch) => {
+                    self.lock().retired.put_back(batch);
+                    return freed;
+                }
+            }
+        }
+    }
+
+    /// Nothing panics while holding it, so poison means nothing.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if !state.retired.is_empty() && !self.domain.is_forked() {
+            // Runs may still be inside dropped programs: unmap after their guards.
+            let packs = std::mem::take(&mut state.packs);
+            self.domain.defer(move || drop(packs));
+        }
+    }
+}
+
+fn pack_error(error: PackError, len: usize) -> Error {
+    match error {
+        PackError::ArenaFull => Error::NoRoom { len },
+        PackError::Sys(error) => Error::Sys(error),
+    }
+}

@@ -1,0 +1,205 @@
+//! Replacing one instruction of code that is running.
+//!
+//! Problem: a patched instruction must be seen old or new and nothing else; two dependent patches must be seen in order, which two
+//! stores do not guarantee: instruction fetch does not follow the order of stores to different places.
+//!
+//! Approach: a [`PatchSite`] is made from a `PatchSlot`, which cannot cross an aligned eight-byte word, so one atomic store replaces
+//! the instruction (AMD APM 2 7.6.1; on arm64 only NOP and B are exchanged, Arm ARM B2.2.5). The store is a compare-and-exchange
+//! that also compares the old bytes: a slot that holds something else is left alone. A [`Batch`] has two types: pokes that
+//! nothing depends on go into a `Batch<Independent>`; [`Batch::barrier`] executes the core barrier and gives a `Batch<Ordered>`,
+//! which alone has the poke that may depend on the former ones.
+//!
+//! Invariant: bytes outside the slot are never changed, not even by two pokes in one word at a time.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use bpf_jit_code::{Arch, PATCH_WORD, PatchSlot};
+use bpf_quiesce::{CoreBarrier, CoreBarrierError};
+
+use crate::arch::{self, Patch};
+use crate::packs::Packs;
+use crate::stage::Text;
+
+/// Why an instruction was not replaced. The code is as it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PokeError {
+    /// The calling process is a forked child: the store would change the parent's code.
+    #[error("code cannot be patched in a forked child")]
+    Forked,
+    /// The slot does not lie in this program.
+    #[error("the patch slot at code offset {at} lies outside the code")]
+    Outside {
+        /// The slot's offset.
+        at: u32,
+    },
+    /// The slot does not hold the old instruction.
+    #[error("the patch slot at code offset {at} holds {found:02x?}")]
+    Mismatch {
+        /// The slot's offset.
+        at: u32,
+        /// What it holds; five bytes on x86-64, four on arm64, the rest is 0.
+        found: [u8; 8],
+    },
+    /// A jump does not reach its target from here. Programs of one process always reach each other.
+    #[error("a jump from {from:#x} does not reach {target:#x}")]
+    OutOfReach {
+        /// Address of the slot.
+        from: usize,
+        /// The target.
+        target: usize,
+    },
+}
+
+/// A patch slot in a loaded program, which it keeps from being freed.
+#[derive(Debug, Clone, Copy)]
+pub struct PatchSite<'text> {
+    text: &'text Text,
+    slot: PatchSlot,
+}
+
+impl<'text> PatchSite<'text> {
+    pub(crate) fn new(text: &'text Text, slot: PatchSlot) -> Result<Self, PokeError> {
+        let fits = slot.at() as usize + slot.len() as usize <= text.len();
+        // A slot made for the other architecture has another length.
+        let ours = slot.len() == PatchSlot::len_on(text.shared().host);
+        if fits && ours { Ok(Self { text, slot }) } else { Err(PokeError::Outside { at: slot.at() }) }
+    }
+
+    /// The address of the instruction.
+    pub fn address(&self) -> usize {
+        self.text.views().0 + self.slot.at() as usize
+    }
+
+    /// Replaces `old` by `new`, atomically for threads that are running the code. One store, no barrier: other CPUs may execute
+    /// `old` for a moment longer.
+    ///
+    /// # Errors
+    /// See [`PokeError`].
+    pub fn poke(&self, old: Patch, new: Patch) -> Result<(), PokeError> {
+        let shared = self.text.shared();
+        if shared.domain.is_forked() {
+            return Err(PokeError::Forked);
+        }
+        let (rx, rw) = self.text.views();
+        let at = self.slot.at() as usize;
+        let encode = |patch| {
+            arch::encode(shared.host, patch, rx + at).ok_or(PokeError::OutOfReach {
+                from: rx + at,
+                target: if let Patch::Jump(target) = patch { target } else { 0 },
+            })
+        };
+        let (old, new) = (encode(old)?, encode(new)?);
+        let replaced = match shared.host {
+            Arch::X64 => replace_in_word(rw + at, self.slot.len(), old, new),
+            Arch::Arm64 => replace_word(rw + at, old, new),
+        };
+        replaced.map_err(|found| PokeError::Mismatch { at: self.slot.at(), found })?;
+        arch::synchronize_caches(rx + at, self.slot.len() as usize);
+        Ok(())
+    }
+}
+
+/// Replaces `len` bytes at `at` that lie in one aligned eight-byte word; on mismatch, the bytes found.
+fn replace_in_word(at: usize, len: u32, old: [u8; 8], new: [u8; 8]) -> Result<(), [u8; 8]> {
+    let shift = 8 * (at as u32 % PATCH_WORD);
+    let mask = ((1 << (8 * len)) - 1) << shift;
+    let (old, new) = (u64::from_le_bytes(old) << shift, u64::from_le_bytes(new) << shift);
+    let word = std::ptr::with_exposed_provenance_mut(at & !(PATCH_WORD as usize - 1));
+    // SAFETY: aligned, in the writable view of a program's own chunks, which the caller's `Text` keeps; all who write
+    // published code do so through this function or the next.
+    let word = unsafe { AtomicU64::from_ptr(word) };
+    let mut seen = word.load(Ordering::Relaxed);
+    loop {
+        if seen & mask != old {
+            return Err(((seen & mask) >> shift).to_le_bytes());
+        }
+        // Release: code that the new instruction jumps to was written before; fetch on x86-64 follows (platform: stores are
+        // seen in order by the loads that fetch what a *taken* new jump leads to).
+        match word.compare_exchange_weak(seen, seen & !mask | new, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return Ok(()),
+            Err(now) => seen = now,
+        }
+    }
+}
+
+/// Replaces the four bytes at `at`, an aligned word; on mismatch, the bytes found.
+fn replace_word(at: usize, old: [u8; 8], new: [u8; 8]) -> Result<(), [u8; 8]> {
+    let low = |bytes: [u8; 8]| u64::from_le_bytes(bytes) as u32;
+    let word = std::ptr::with_exposed_provenance_mut(at);
+    // SAFETY: as in `replace_in_word`; arm64 slots are aligned to four bytes.
+    let word = unsafe { AtomicU32::from_ptr(word) };
+    // Release: the target's code was written, and made visible to fetch, before.
+    match word.compare_exchange(low(old), low(new), Ordering::AcqRel, Ordering::Relaxed) {
+        Ok(_) => Ok(()),
+        Err(found) => Err(u64::from(found).to_le_bytes()),
+    }
+}
+
+/// The stage of a [`Batch`] before its barrier.
+#[derive(Debug)]
+pub enum Independent {}
+
+/// The stage of a [`Batch`] after its barrier.
+#[derive(Debug)]
+pub enum Ordered {}
+
+/// A sequence of pokes of which some depend on others.
+///
+/// A poke depends on another if it would be wrong for a thread to execute its new instruction together with the other's *old*
+/// one: opening a bypass before the jump behind it is written, or removing that jump before the bypass is closed.
+///
+/// ```no_run
+/// # use bpf_prog_pack::{Batch, Packs, Patch, PatchSite};
+/// # fn link(packs: &Packs, target: PatchSite<'_>, bypass: PatchSite<'_>, program: usize, out: usize)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// let batch = Batch::new(packs);
+/// batch.poke(&target, Patch::Nop, Patch::Jump(program))?;
+/// let batch = batch.barrier()?;
+/// batch.poke_dependent(&bypass, Patch::Jump(out), Patch::Nop)?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Batch<'packs, Stage = Independent> {
+    packs: &'packs Packs,
+    /// The proof that everything poked before is seen by every CPU.
+    _barrier: Option<CoreBarrier>,
+    _stage: PhantomData<Stage>,
+}
+
+impl<'packs> Batch<'packs, Independent> {
+    /// An empty batch.
+    pub fn new(packs: &'packs Packs) -> Self {
+        Self { packs, _barrier: None, _stage: PhantomData }
+    }
+
+    /// A poke that depends on no other poke in this batch.
+    ///
+    /// # Errors
+    /// See [`PokeError`].
+    pub fn poke(&self, site: &PatchSite<'_>, old: Patch, new: Patch) -> Result<(), PokeError> {
+        site.poke(old, new)
+    }
+}
+
+impl<'packs, Stage> Batch<'packs, Stage> {
+    /// Waits until every CPU sees what was poked so far: one core barrier for all of it.
+    ///
+    /// # Errors
+    /// Where there is no core barrier, dependent pokes are not possible.
+    pub fn barrier(self) -> Result<Batch<'packs, Ordered>, CoreBarrierError> {
+        let barrier = self.packs.domain().core_barrier()?;
+        Ok(Batch { packs: self.packs, _barrier: Some(barrier), _stage: PhantomData })
+    }
+}
+
+impl Batch<'_, Ordered> {
+    /// A poke that may depend on the pokes before the last barrier; not on those after it.
+    ///
+    /// # Errors
+    /// See [`PokeError`].
+    pub fn poke_dependent(&self, site: &PatchSite<'_>, old: Patch, new: Patch) -> Result<(), PokeError> {
+        site.poke(old, new)
+    }
+}

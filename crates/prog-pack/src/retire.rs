@@ -1,0 +1,130 @@
+//! From "dropped" to "free": what happens to a program's chunks in between.
+//!
+//! Problem: code may be freed while threads run it, and reused memory must not be executed through instructions a CPU fetched
+//! before. A grace period and a core barrier cost microseconds each, a load and unload should cost less than one.
+//!
+//! Approach: dropped programs fill a batch. A full batch starts one grace period; when it is over, all its bytes become
+//! traps, then one core barrier makes every CPU forget what it fetched, then the chunks are free. Without a core barrier
+//! (`membarrier` denied) guards entered later discard fetched instructions themselves, and a second grace
+//! period waits until every run has begun that way.
+//!
+//! Invariants: a chunk is in exactly one of: a program, a batch, the allocator. Its bytes are traps before the allocator has it.
+//! A batch is advanced by one thread at a time, which has taken it out of the queue; a failing barrier puts it back as it is. The
+//! lock is not held while traps are written or barriers executed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bpf_jit_code::Arch;
+use bpf_quiesce::{Domain, GracePeriod};
+
+use crate::arch;
+use crate::chunks::Run;
+use crate::pack::fill_traps;
+
+/// Programs that share a grace period and a barrier: at two barriers of up to 9 µs, less than 0.1 µs each.
+const BATCH: usize = 256;
+/// Chunks that do so at the latest.
+const BATCH_CHUNKS: u32 = 4096;
+
+/// A dropped program's memory: whole chunks.
+#[derive(Debug)]
+pub(crate) struct Retired {
+    pub(crate) run: Run,
+    pub(crate) rx: usize,
+    pub(crate) rw: usize,
+    pub(crate) len: usize,
+}
+
+/// Programs that were dropped before `period` began.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    programs: Vec<Retired>,
+    period: GracePeriod,
+    trapped: bool,
+}
+
+/// What is dropped and not free yet.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    filling: Vec<Retired>,
+    filling_chunks: u32,
+    sealed: VecDeque<Batch>,
+    /// Chunks in all of it, batches being advanced included.
+    chunks: u64,
+}
+
+impl Queue {
+    /// Adds a program; true if a batch is full.
+    pub(crate) fn push(&mut self, retired: Retired) -> bool {
+        self.filling_chunks += retired.run.len;
+        self.chunks += u64::from(retired.run.len);
+        if self.filling.is_empty() {
+            self.filling.reserve_exact(BATCH);
+        }
+        self.filling.push(retired);
+        self.filling.len() >= BATCH || self.filling_chunks >= BATCH_CHUNKS
+    }
+
+    /// Starts the grace period of what was dropped so far.
+    pub(crate) fn seal(&mut self, domain: &Arc<Domain>) {
+        if !self.filling.is_empty() {
+            let programs = std::mem::take(&mut self.filling);
+            self.filling_chunks = 0;
+            self.sealed.push_back(Batch { programs, period: domain.start_grace_period(), trapped: false });
+        }
+    }
+
+    /// Takes the oldest batch out, to advance it.
+    pub(crate) fn take(&mut self) -> Option<Batch> {
+        self.sealed.pop_front()
+    }
+
+    /// Puts a batch back that was not ready.
+    pub(crate) fn put_back(&mut self, batch: Batch) {
+        self.sealed.push_front(batch);
+    }
+
+    /// Notes that a batch's programs went back to the allocator.
+    pub(crate) fn freed(&mut self, programs: &[Retired]) {
+        self.chunks -= programs.iter().map(|p| u64::from(p.run.len)).sum::<u64>();
+    }
+
+    /// Chunks waiting.
+    pub(crate) fn chunks(&self) -> u64 {
+        self.chunks
+    }
+
+    /// The newest grace period that anything in the queue waits for.
+    pub(crate) fn newest_period(&self) -> Option<GracePeriod> {
+        self.sealed.back().map(|batch| batch.period.clone())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.chunks == 0
+    }
+}
+
+impl Batch {
+    /// Does what can be done now without waiting: the programs, free and full of traps, or the batch again.
+    pub(crate) fn advance(mut self, domain: &Arc<Domain>, host: Arch) -> Result<Vec<Retired>, Self> {
+        if !self.period.is_complete() {
+            return Err(self);
+        }
+        if !self.trapped {
+            for program in &self.programs {
+                // SAFETY: the chunks are in this batch and in nothing else, and no run is inside them: the grace period is over.
+                unsafe { fill_traps(host, program.rw, program.len) };
+                arch::synchronize_caches(program.rx, program.len);
+            }
+            self.trapped = true;
+            if !domain.has_core_barrier() {
+                domain.advance_code_epoch();
+                self.period = domain.start_grace_period();
+            }
+        }
+        let forgotten =
+            if domain.has_core_barrier() { domain.core_barrier().is_ok() } else { self.period.is_complete() };
+        if forgotten { Ok(self.programs) } else { Err(self) }
+    }
+}
