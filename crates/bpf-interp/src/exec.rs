@@ -1,0 +1,301 @@
+//! The interpreter proper: one function that executes one frame, and calls itself for calls.
+//!
+//! A tail call replaces the program that the function executes, so a tail call in a subprogram returns to that
+//! subprogram's caller, as it must. The depth of the recursion is bounded: within one program by validation, again
+//! here for callbacks, whose addresses a program may make up; and there are at most [`MAX_TAIL_CALLS`] programs a run.
+
+use core::borrow::Borrow;
+
+use bpf_isa::{
+    AtomicOp, Callee, Imm64, Insn, InsnIdx, MAX_CALL_DEPTH, MAY_GOTO_BUDGET, Program, Reg, Size, Src, Width,
+};
+
+use crate::alu;
+use crate::machine::{Caller, MAX_TAIL_CALLS, Machine, callback_address};
+use crate::{Env, Step, Stop, StopKind, TAIL_CALL};
+
+/// Where a frame is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    /// The instruction being executed.
+    pub(crate) pc: InsnIdx,
+    /// Which program it is in, by the tail calls before it.
+    pub(crate) program: u32,
+    /// How many frames of this program there are, this one included.
+    pub(crate) depth: u32,
+}
+
+impl Frame {
+    pub(crate) fn stop(&self, kind: StopKind) -> Stop {
+        Stop { at: self.pc, program: self.program, kind }
+    }
+}
+
+/// Calls the subprogram at `slot` from `caller`, and leaves its frame again.
+pub(crate) fn call<E: Env + ?Sized>(
+    machine: &mut Machine<'_>,
+    env: &mut E,
+    code: &E::Code,
+    caller: Frame,
+    slot: InsnIdx,
+    args: [u64; 5],
+) -> Result<u64, Stop> {
+    if caller.depth >= MAX_CALL_DEPTH {
+        return Err(caller.stop(StopKind::CallDepth));
+    }
+    let outer = machine.memory.frames();
+    let frame = Frame { pc: slot, program: caller.program, depth: caller.depth + 1 };
+    let result = run(machine, env, code, frame, args);
+    machine.memory.pop_frames_to(outer);
+    result
+}
+
+/// Executes from `frame.pc` to the frame's exit, and returns r0. The caller leaves the stack frame.
+pub(crate) fn run<E: Env + ?Sized>(
+    machine: &mut Machine<'_>,
+    env: &mut E,
+    code: &E::Code,
+    mut frame: Frame,
+    mut args: [u64; 5],
+) -> Result<u64, Stop> {
+    let outer = machine.memory.frames();
+    // The program that the last tail call of this frame entered.
+    let mut entered: Option<E::Code> = None;
+    loop {
+        let mut regs = Registers::new(args, machine.memory.push_frame());
+        let current = entered.as_ref().unwrap_or(code);
+        match run_program(machine, env, current, &mut frame, &mut regs) {
+            Ok(Exit::Return) => return Ok(regs.get(Reg::R0)),
+            Ok(Exit::TailCall(next)) => {
+                machine.memory.pop_frames_to(outer);
+                frame = Frame { pc: InsnIdx(0), program: machine.tail_calls, depth: 1 };
+                args = [regs.get(Reg::R1), machine.r2, 0, 0, 0];
+                entered = Some(next);
+            }
+            Err(Halt::Here(kind)) => return Err(frame.stop(kind)),
+            Err(Halt::Inside(stop)) => return Err(stop),
+        }
+    }
+}
+
+/// How a program of a frame ends.
+enum Exit<C> {
+    /// With the result in r0.
+    Return,
+    /// In this program, with r1 as it is.
+    TailCall(C),
+}
+
+/// Why a program of a frame cannot go on.
+enum Halt {
+    /// Because of the instruction it is at.
+    Here(StopKind),
+    /// Because of an instruction in a frame it called.
+    Inside(Stop),
+}
+
+impl From<StopKind> for Halt {
+    fn from(kind: StopKind) -> Halt {
+        Halt::Here(kind)
+    }
+}
+
+impl From<Stop> for Halt {
+    fn from(stop: Stop) -> Halt {
+        Halt::Inside(stop)
+    }
+}
+
+/// The registers of a frame.
+struct Registers([u64; 11]);
+
+impl Registers {
+    fn new([r1, r2, r3, r4, r5]: [u64; 5], r10: u64) -> Registers {
+        Registers([0, r1, r2, r3, r4, r5, 0, 0, 0, 0, r10])
+    }
+    fn get(&self, reg: Reg) -> u64 {
+        self.0[reg.index()]
+    }
+    fn set(&mut self, reg: Reg, value: u64) {
+        self.0[reg.index()] = value;
+    }
+    /// A second operand; an immediate is sign-extended.
+    fn operand(&self, src: Src) -> u64 {
+        match src {
+            Src::Reg(reg) => self.get(reg),
+            Src::Imm(imm) => imm as u64,
+        }
+    }
+    fn address(&self, base: Reg, off: i16) -> u64 {
+        self.get(base).wrapping_add(off as u64)
+    }
+    fn args(&self) -> [u64; 5] {
+        Reg::ARGS.map(|reg| self.get(reg))
+    }
+}
+
+/// Where a taken jump or callback reference leads. Validation has checked that it leads somewhere.
+fn target(at: InsnIdx, off: i32) -> Result<InsnIdx, StopKind> {
+    at.jump(off).ok_or(StopKind::Internal("a jump leads out of the program"))
+}
+
+/// Takes a jump, which counts when it goes back.
+fn jump(machine: &mut Machine<'_>, at: InsnIdx, off: i32) -> Result<InsnIdx, StopKind> {
+    let target = target(at, off)?;
+    if target <= at {
+        machine.tick()?;
+    }
+    Ok(target)
+}
+
+fn run_program<E: Env + ?Sized>(
+    machine: &mut Machine<'_>,
+    env: &mut E,
+    code: &E::Code,
+    frame: &mut Frame,
+    regs: &mut Registers,
+) -> Result<Exit<E::Code>, Halt> {
+    let program: &Program = code.borrow();
+    let insns = program.insns();
+    // One counter a frame, however many may_goto it has, as the kernel.
+    let mut passes = MAY_GOTO_BUDGET;
+    loop {
+        let pc = frame.pc;
+        let Some(&insn) = insns.get(pc.index()) else {
+            return Err(Halt::Here(StopKind::Internal("execution left the program")));
+        };
+        env.observe(&Step { code, at: pc, regs: &regs.0 }, machine);
+        let mut next = InsnIdx(pc.0 + insn.slots());
+        match insn {
+            Insn::Alu { width, op, dst, src } => {
+                regs.set(dst, alu::alu(width, op, regs.get(dst), regs.operand(src)));
+            }
+            Insn::Mov { width, dst, src } => regs.set(dst, alu::truncate(width, regs.operand(src))),
+            Insn::MovSx { width, dst, src, from } => regs.set(dst, alu::sign_extend(width, from, regs.get(src))),
+            Insn::Neg { width, dst } => regs.set(dst, alu::neg(width, regs.get(dst))),
+            Insn::End { order, width, dst } => regs.set(dst, alu::end(order, width, regs.get(dst))),
+            Insn::LoadImm64 { dst, imm } => {
+                let value = match imm {
+                    Imm64::Const(value) => value,
+                    Imm64::Func(off) => callback_address(target(pc, off)?),
+                    Imm64::Map(_)
+                    | Imm64::MapValue { .. }
+                    | Imm64::Var(_)
+                    | Imm64::MapIdx(_)
+                    | Imm64::MapIdxValue { .. } => env.resolve(code, imm).ok_or(StopKind::Unresolved(imm))?,
+                };
+                regs.set(dst, value);
+            }
+            Insn::SecondSlot => return Err(Halt::Here(StopKind::Internal("execution reached a second slot"))),
+            Insn::Load { size, sign, dst, base, off } => {
+                let value = machine.place(env, regs.address(base, off), size, false)?.load();
+                regs.set(dst, if sign { sign_extended(size, value) } else { value });
+            }
+            Insn::Store { size, base, off, src } => {
+                machine.place(env, regs.address(base, off), size, true)?.store(regs.operand(src));
+            }
+            Insn::Atomic { width, op, base, off, src } => {
+                let size = if width == Width::W32 { Size::W } else { Size::DW };
+                let place = machine.atomic_place(env, regs.address(base, off), size, true)?;
+                let old = place
+                    .modify(op, regs.get(src), regs.get(Reg::R0))
+                    .ok_or(StopKind::Internal("an aligned place is not aligned"))?;
+                match op {
+                    AtomicOp::CmpXchg => regs.set(Reg::R0, old),
+                    AtomicOp::Xchg => regs.set(src, old),
+                    AtomicOp::Add { fetch }
+                    | AtomicOp::Or { fetch }
+                    | AtomicOp::And { fetch }
+                    | AtomicOp::Xor { fetch } => {
+                        if fetch {
+                            regs.set(src, old);
+                        }
+                    }
+                }
+            }
+            Insn::LoadAcquire { size, dst, base, off } => {
+                let place = machine.atomic_place(env, regs.address(base, off), size, false)?;
+                regs.set(dst, place.load_acquire());
+            }
+            Insn::StoreRelease { size, base, off, src } => {
+                let place = machine.atomic_place(env, regs.address(base, off), size, true)?;
+                place.store_release(regs.get(src)).ok_or(StopKind::Internal("an aligned place is not aligned"))?;
+            }
+            Insn::LoadAbs { size, imm } => match load_packet(machine, env, imm as u32, size)? {
+                Some(value) => regs.set(Reg::R0, value),
+                None => {
+                    regs.set(Reg::R0, 0);
+                    return Ok(Exit::Return);
+                }
+            },
+            Insn::LoadInd { size, src, imm } => {
+                let offset = (regs.get(src) as u32).wrapping_add(imm as u32);
+                match load_packet(machine, env, offset, size)? {
+                    Some(value) => regs.set(Reg::R0, value),
+                    None => {
+                        regs.set(Reg::R0, 0);
+                        return Ok(Exit::Return);
+                    }
+                }
+            }
+            Insn::Jump { off, wide: _ } => next = jump(machine, pc, off)?,
+            Insn::JumpIf { width, cond, dst, src, off } => {
+                if cond.holds(width, regs.get(dst), regs.operand(src)) {
+                    next = jump(machine, pc, off.into())?;
+                }
+            }
+            Insn::MayGoto { off } => {
+                if passes == 0 {
+                    next = jump(machine, pc, off.into())?;
+                } else {
+                    passes -= 1;
+                }
+            }
+            Insn::Call(callee) => {
+                machine.tick()?;
+                let args = regs.args();
+                let mut caller = Caller { machine: &mut *machine, code, frame: *frame };
+                let value = match callee {
+                    Callee::Subprog(off) => call(machine, env, code, *frame, target(pc, off)?, args)?,
+                    Callee::Helper(TAIL_CALL) => {
+                        if caller.machine.tail_calls < MAX_TAIL_CALLS {
+                            // The index is 32 bits, whatever the upper half of r3 says.
+                            if let Some(next) = env.tail_call(args[1], args[2] as u32, &mut caller)? {
+                                machine.tail_calls += 1;
+                                return Ok(Exit::TailCall(next));
+                            }
+                        }
+                        // Not taken: as if the call were not there.
+                        regs.get(Reg::R0)
+                    }
+                    Callee::Helper(id) => env.helper(id, args, &mut caller)?,
+                    Callee::Host(id) => env.host_function(id, args, &mut caller)?,
+                };
+                regs.set(Reg::R0, value);
+            }
+            Insn::Exit => return Ok(Exit::Return),
+        }
+        frame.pc = next;
+    }
+}
+
+fn sign_extended(size: Size, value: u64) -> u64 {
+    match size {
+        Size::B => value as i8 as u64,
+        Size::H => value as i16 as u64,
+        Size::W => value as i32 as u64,
+        Size::DW => value,
+    }
+}
+
+/// Packet bytes in network order; `None` if the packet ends before.
+fn load_packet<E: Env + ?Sized>(
+    machine: &Machine<'_>,
+    env: &mut E,
+    offset: u32,
+    size: Size,
+) -> Result<Option<u64>, StopKind> {
+    let Some(addr) = machine.memory.packet_address(offset, size) else { return Ok(None) };
+    let value = machine.place(env, addr, size, false)?.load();
+    Ok(Some(value.swap_bytes() >> (64 - size.bits())))
+}

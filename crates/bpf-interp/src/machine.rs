@@ -1,0 +1,233 @@
+//! What a run carries along, and the view of it that the host's functions get.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::error::Error;
+
+use bpf_isa::{InsnIdx, Size, SubprogId};
+
+use crate::exec::{self, Frame};
+use crate::memory::{Extent, Place};
+use crate::{Env, Memory, Stop, StopKind};
+
+/// The stack of a frame, in bytes, unless [`Options::stack_bytes`] says otherwise.
+pub const DEFAULT_STACK_BYTES: usize = 512;
+
+/// At most this many tail calls are taken in a run (Linux: MAX_TAIL_CALL_CNT).
+pub const MAX_TAIL_CALLS: u32 = 33;
+
+/// What a callback's address looks like to a program: this, and the slot in the low half. It is not canonical on any
+/// supported machine, so it never is the address of memory.
+const CALLBACK_TAG: u64 = 0xbf00_0000_0000_0000;
+
+/// The address of the subprogram that starts at `slot`, as [`bpf_isa::Imm64::Func`] loads it.
+pub(crate) fn callback_address(slot: InsnIdx) -> u64 {
+    CALLBACK_TAG | u64::from(slot.0)
+}
+
+/// The inverse of [`callback_address`].
+fn callback_slot(address: u64) -> Option<InsnIdx> {
+    u32::try_from(address ^ CALLBACK_TAG).ok().map(InsnIdx)
+}
+
+/// What a run is allowed.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Options<'a> {
+    /// Bytes of stack of each frame, rounded up to a multiple of 8.
+    pub stack_bytes: usize,
+    /// How many taken back-edges and calls a run may make; `None`: any number. A back-edge is a jump to itself or to a
+    /// lower slot; calls are those of helpers, host functions, subprograms and callbacks, tail calls included.
+    pub budget: Option<u64>,
+    /// Ends the run, where the budget is counted, once it is true.
+    pub interrupt: Option<&'a AtomicBool>,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Options { stack_bytes: DEFAULT_STACK_BYTES, budget: None, interrupt: None }
+    }
+}
+
+/// The state of a run that all its frames share.
+#[derive(Debug)]
+pub struct Machine<'a> {
+    pub(crate) memory: Memory<'a>,
+    /// What the run began with in r2. A tail call hands it on with the context; see [`crate::Env::tail_call`].
+    pub(crate) r2: u64,
+    pub(crate) tail_calls: u32,
+    budget: Option<u64>,
+    interrupt: Option<&'a AtomicBool>,
+}
+
+impl<'a> Machine<'a> {
+    /// A machine that gives its runs this memory.
+    pub fn new(mut memory: Memory<'a>, options: Options<'a>) -> Machine<'a> {
+        memory.set_frame_bytes(options.stack_bytes);
+        Machine { memory, r2: 0, tail_calls: 0, budget: options.budget, interrupt: options.interrupt }
+    }
+
+    /// Runs a program with `r1` and `r2`, and returns its r0. All other registers but r10 begin as zero.
+    ///
+    /// The budget is not renewed: it is one for all runs of a machine. The count of tail calls is.
+    ///
+    /// # Errors
+    /// [`Stop`]: the run ended without a result.
+    pub fn run<E: Env + ?Sized>(&mut self, env: &mut E, code: &E::Code, [r1, r2]: [u64; 2]) -> Result<u64, Stop> {
+        self.r2 = r2;
+        self.tail_calls = 0;
+        let outer = self.memory.frames();
+        let result = exec::run(self, env, code, Frame { pc: InsnIdx(0), program: 0, depth: 1 }, [r1, r2, 0, 0, 0]);
+        self.memory.pop_frames_to(outer);
+        result
+    }
+
+    /// How many tail calls the run has taken.
+    pub fn tail_calls(&self) -> u32 {
+        self.tail_calls
+    }
+
+    /// How much of the budget is left; `None`: there is no budget.
+    pub fn budget(&self) -> Option<u64> {
+        self.budget
+    }
+
+    /// Number of frames in use. The last is the innermost.
+    pub fn frames(&self) -> usize {
+        self.memory.frames()
+    }
+
+    /// A copy of the stack of a frame, lowest address first, so that its end is where the frame's r10 points. `None`
+    /// if that frame is not in use.
+    pub fn stack(&self, frame: usize) -> Option<Vec<u8>> {
+        let (addr, len) = self.memory.stack(frame)?;
+        let mut bytes = vec![0; len];
+        self.memory.find(addr, len, false)?.copy_out(&mut bytes);
+        Some(bytes)
+    }
+
+    /// Counts a taken back-edge or a call.
+    pub(crate) fn tick(&mut self) -> Result<(), StopKind> {
+        // Relaxed: the flag says nothing about other memory, and a stop a little late is as good.
+        if self.interrupt.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+            return Err(StopKind::Interrupted);
+        }
+        match &mut self.budget {
+            None => Ok(()),
+            Some(0) => Err(StopKind::Budget),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// The place of an access: in the run's own memory, else where the host says.
+    pub(crate) fn place<'m, E: Env + ?Sized, L: Extent>(
+        &'m self,
+        env: &'m mut E,
+        addr: u64,
+        len: L,
+        write: bool,
+    ) -> Result<Place<'m, L>, StopKind> {
+        if let Some(place) = self.memory.find(addr, len, write) {
+            return Ok(place);
+        }
+        match env.region(addr, len.count(), write) {
+            Some(memory) => Ok(Place::of_host(addr, len, memory)),
+            None => Err(StopKind::BadAccess { addr, size: len.count(), write }),
+        }
+    }
+
+    /// The place of an atomic access: a [`Machine::place`] that is aligned.
+    pub(crate) fn atomic_place<'m, E: Env + ?Sized>(
+        &'m self,
+        env: &'m mut E,
+        addr: u64,
+        size: Size,
+        write: bool,
+    ) -> Result<Place<'m, Size>, StopKind> {
+        let place = self.place(env, addr, size, write)?;
+        if place.is_aligned() { Ok(place) } else { Err(StopKind::UnalignedAtomic { addr, size: size.bytes() }) }
+    }
+}
+
+/// A call of a helper or host function, as the host sees it: who calls, and what it may do with the run.
+///
+/// The methods that reach memory or call back take the host again (`self` of the [`Env`] method), because it may own
+/// some of the memory.
+pub struct Caller<'c, 'a, C> {
+    pub(crate) machine: &'c mut Machine<'a>,
+    pub(crate) code: &'c C,
+    pub(crate) frame: Frame,
+}
+
+impl<C> fmt::Debug for Caller<'_, '_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Caller").field("frame", &self.frame).field("machine", &self.machine).finish_non_exhaustive()
+    }
+}
+
+impl<'a, C> Caller<'_, 'a, C> {
+    /// The program that calls.
+    pub fn code(&self) -> &C {
+        self.code
+    }
+
+    /// The call instruction.
+    pub fn at(&self) -> InsnIdx {
+        self.frame.pc
+    }
+
+    /// The machine the program runs on.
+    pub fn machine(&self) -> &Machine<'a> {
+        self.machine
+    }
+
+    /// A [`Stop`] at the call.
+    pub fn stop(&self, kind: StopKind) -> Stop {
+        self.frame.stop(kind)
+    }
+
+    /// A [`Stop`] at the call, for a failure of the host's own.
+    pub fn fail(&self, error: impl Into<Box<dyn Error + Send + Sync>>) -> Stop {
+        self.stop(StopKind::Helper(error.into()))
+    }
+
+    /// Reads the program's memory into `bytes`.
+    ///
+    /// # Errors
+    /// [`StopKind::BadAccess`]: the program may not read them all.
+    pub fn read<E: Env<Code = C> + ?Sized>(&self, env: &mut E, addr: u64, bytes: &mut [u8]) -> Result<(), Stop> {
+        let place = self.machine.place(env, addr, bytes.len(), false).map_err(|kind| self.stop(kind))?;
+        place.copy_out(bytes);
+        Ok(())
+    }
+
+    /// Writes `bytes` to the program's memory.
+    ///
+    /// # Errors
+    /// [`StopKind::BadAccess`]: the program may not write them all.
+    pub fn write<E: Env<Code = C> + ?Sized>(&mut self, env: &mut E, addr: u64, bytes: &[u8]) -> Result<(), Stop> {
+        let place = self.machine.place(env, addr, bytes.len(), true).map_err(|kind| self.frame.stop(kind))?;
+        place.copy_in(bytes);
+        Ok(())
+    }
+
+    /// Calls back a subprogram of the calling program, and returns its r0. `callback` is its address as the program
+    /// knows it, from `r2 = subprog[...]`.
+    ///
+    /// # Errors
+    /// [`StopKind::BadCallback`], [`StopKind::CallDepth`], and whatever stops the subprogram.
+    pub fn call<E: Env<Code = C> + ?Sized>(&mut self, env: &mut E, callback: u64, args: [u64; 5]) -> Result<u64, Stop>
+    where
+        C: core::borrow::Borrow<bpf_isa::Program>,
+    {
+        let program = self.code.borrow();
+        let slot = callback_slot(callback)
+            .filter(|&slot| matches!(program.subprog_starting_at(slot), Some(id) if id != SubprogId(0)))
+            .ok_or_else(|| self.stop(StopKind::BadCallback(callback)))?;
+        self.machine.tick().map_err(|kind| self.stop(kind))?;
+        exec::call(self.machine, env, self.code, self.frame, slot, args)
+    }
+}

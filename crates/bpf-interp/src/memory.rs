@@ -1,0 +1,400 @@
+//! The memory a run may touch. All unsafe code of this crate is here.
+//!
+//! Problem: programs compute addresses; a safe engine must know for each access that the memory is there, is the
+//! program's, and stays so, and must not race with other threads on map values. Approach: a run is given regions, and
+//! each access is looked up in them ([`Memory::find`]). Only a lookup makes a [`Place`], a place knows its size, and
+//! only a place can be read or written, so every raw access in this file rests on one statement: *the bytes of a place
+//! lie inside memory that was given, and stay there while the place is borrowed.*
+//!
+//! Invariants:
+//! - Memory given as `&[u8]` is *frozen*: read by plain loads, never written, since nobody else may write it either.
+//! - All other memory (the stack, memory given as `&mut [u8]`, memory the host vouches for) is only accessed
+//!   atomically, relaxed unless the instruction says more: other threads may use map values at the same time. An
+//!   unaligned access is one atomic access a byte, so it can tear, as it can on hardware.
+//! - Pointers come back from the program as integers, so the provenance of every region is exposed when it is given.
+
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use bpf_isa::{AtomicOp, Size};
+
+/// A region of memory a run was given.
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    start: u64,
+    len: u64,
+    /// Given as `&[u8]`.
+    frozen: bool,
+}
+
+impl Region {
+    fn contains(&self, addr: u64, len: u64) -> bool {
+        let offset = addr.wrapping_sub(self.start);
+        offset <= self.len && len <= self.len - offset
+    }
+}
+
+/// The memory of one run, apart from what the host adds through [`crate::Env::region`].
+///
+/// The lifetime is that of the borrowed memory: nothing else reads or writes it while the run has it.
+#[derive(Debug)]
+pub struct Memory<'a> {
+    regions: Vec<Region>,
+    /// Stack frames; the first `live` are in use.
+    frames: Vec<Frame>,
+    live: usize,
+    frame_bytes: usize,
+    packet: (u64, u64),
+    given: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Memory<'a> {
+    /// No memory yet.
+    pub fn new() -> Memory<'a> {
+        Memory {
+            regions: Vec::new(),
+            frames: Vec::new(),
+            live: 0,
+            frame_bytes: crate::DEFAULT_STACK_BYTES,
+            packet: (0, 0),
+            given: PhantomData,
+        }
+    }
+
+    /// Lets the program read these bytes. Returns their address.
+    pub fn add_read_only(&mut self, bytes: &'a [u8]) -> u64 {
+        let start = bytes.as_ptr().expose_provenance() as u64;
+        self.regions.push(Region { start, len: bytes.len() as u64, frozen: true });
+        start
+    }
+
+    /// Lets the program read and write these bytes. Returns their address.
+    pub fn add_writable(&mut self, bytes: &'a mut [u8]) -> u64 {
+        let start = bytes.as_mut_ptr().expose_provenance() as u64;
+        self.regions.push(Region { start, len: bytes.len() as u64, frozen: false });
+        start
+    }
+
+    /// Says where the packet is that LD_ABS and LD_IND read. Its bytes must be given as well: this alone does not let
+    /// the program read them.
+    pub fn set_packet(&mut self, addr: u64, len: u64) {
+        self.packet = (addr, len);
+    }
+
+    /// The address of `size` bytes at this offset of the packet, if the packet is that long.
+    pub(crate) fn packet_address(&self, offset: u32, size: Size) -> Option<u64> {
+        let (start, len) = self.packet;
+        let end = u64::from(offset) + u64::from(size.bytes());
+        // The kernel takes the offset as signed, and negative ones lead elsewhere: not into the packet.
+        (end <= len && offset <= i32::MAX as u32).then(|| start.wrapping_add(offset.into()))
+    }
+
+    /// Sets the size of the stack of each frame that is entered from now on, rounded up to a multiple of 8.
+    pub(crate) fn set_frame_bytes(&mut self, bytes: usize) {
+        let bytes = bytes.next_multiple_of(8);
+        if bytes != self.frame_bytes {
+            self.frame_bytes = bytes;
+            self.frames.truncate(self.live);
+        }
+    }
+
+    /// Enters a frame. Its stack is zero. Returns its end: r10.
+    pub(crate) fn push_frame(&mut self) -> u64 {
+        match self.frames.get(self.live) {
+            Some(frame) => frame.clear(),
+            None => self.frames.push(Frame::new(self.frame_bytes)),
+        }
+        let region = self.frames[self.live].region();
+        self.live += 1;
+        region.start + region.len
+    }
+
+    /// Leaves all frames but the first `live`.
+    pub(crate) fn pop_frames_to(&mut self, live: usize) {
+        self.live = live.min(self.live);
+    }
+
+    /// Number of frames in use.
+    pub(crate) fn frames(&self) -> usize {
+        self.live
+    }
+
+    /// The address and length of the stack of frame `index`; `None` if that frame is not in use.
+    pub(crate) fn stack(&self, index: usize) -> Option<(u64, usize)> {
+        let region = self.frames[..self.live].get(index)?.region();
+        Some((region.start, region.len as usize))
+    }
+
+    /// The place of an access, if its memory was given to the run: a stack frame in use, innermost first, or a region.
+    pub(crate) fn find<L: Extent>(&self, addr: u64, len: L, write: bool) -> Option<Place<'_, L>> {
+        let frames = self.frames[..self.live].iter().rev().map(Frame::region);
+        let mut regions = frames.chain(self.regions.iter().copied());
+        let frozen = regions.find(|region| region.contains(addr, len.count()))?.frozen;
+        (!(write && frozen)).then_some(Place { addr, len, frozen, memory: PhantomData })
+    }
+}
+
+impl Default for Memory<'_> {
+    fn default() -> Self {
+        Memory::new()
+    }
+}
+
+/// The stack of one frame. It is reached by address only, so it lives in a raw pointer: moving a `Box` would say that
+/// no such address is in use.
+#[derive(Debug)]
+struct Frame {
+    words: *mut [u64],
+}
+
+impl Frame {
+    fn new(bytes: usize) -> Frame {
+        let words = Box::into_raw(vec![0u64; bytes / 8].into_boxed_slice());
+        words.cast::<u64>().expose_provenance();
+        Frame { words }
+    }
+
+    fn region(&self) -> Region {
+        Region { start: self.words.cast::<u64>().addr() as u64, len: self.words.len() as u64 * 8, frozen: false }
+    }
+
+    fn clear(&self) {
+        // SAFETY: `words` came from a box of that many words that only `drop` frees, and zero is a u64. No reference
+        // to them exists: this file makes none that outlives one access, and a frame is entered by one thread.
+        unsafe { self.words.cast::<u64>().write_bytes(0, self.words.len()) }
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        // SAFETY: `words` came from `Box::into_raw` in `new`, and is given back once, here.
+        drop(unsafe { Box::from_raw(self.words) });
+    }
+}
+
+/// Memory the host vouches for, for one access: the answer of [`crate::Env::region`].
+///
+/// It has no content: whoever makes one says that the access asked about is valid, for the lifetime.
+#[derive(Debug)]
+pub struct HostMemory<'m>(PhantomData<&'m [AtomicU8]>);
+
+impl<'m> HostMemory<'m> {
+    /// Vouches for the bytes that [`crate::Env::region`] was asked about.
+    ///
+    /// # Safety
+    /// For the lifetime `'m`, the bytes must be allocated, initialised, of exposed provenance, writable by this
+    /// process (even where the program may only read them), and accessed by others only atomically; no Rust reference
+    /// to them may exist other than to atomics or cells.
+    pub unsafe fn vouch() -> HostMemory<'m> {
+        HostMemory(PhantomData)
+    }
+
+    /// Vouches for bytes that lie within shared atomic memory. `None` if they do not.
+    ///
+    /// ```
+    /// # use std::sync::atomic::AtomicU8;
+    /// # use bpf_interp::HostMemory;
+    /// let value = [const { AtomicU8::new(0) }; 8];
+    /// let start = value.as_ptr().addr() as u64;
+    /// assert!(HostMemory::within(&value, start + 4, 4).is_some());
+    /// assert!(HostMemory::within(&value, start + 4, 5).is_none());
+    /// ```
+    pub fn within(memory: &'m [AtomicU8], addr: u64, len: u64) -> Option<HostMemory<'m>> {
+        let start = memory.as_ptr().expose_provenance() as u64;
+        let region = Region { start, len: memory.len() as u64, frozen: false };
+        region.contains(addr, len).then_some(HostMemory(PhantomData))
+    }
+}
+
+/// How much an access covers: one of the instruction set's sizes, or a number of bytes.
+pub(crate) trait Extent: Copy {
+    fn count(self) -> u64;
+}
+
+impl Extent for Size {
+    fn count(self) -> u64 {
+        self.bytes().into()
+    }
+}
+
+impl Extent for usize {
+    fn count(self) -> u64 {
+        self as u64
+    }
+}
+
+/// Where an access goes, once it is known to be allowed: `len` bytes inside memory the run was given.
+#[derive(Debug)]
+pub(crate) struct Place<'m, L> {
+    addr: u64,
+    len: L,
+    /// Only plain reads.
+    frozen: bool,
+    memory: PhantomData<&'m [AtomicU8]>,
+}
+
+impl<'m, L: Extent> Place<'m, L> {
+    /// The place of an access that the host vouched for.
+    pub(crate) fn of_host(addr: u64, len: L, HostMemory(memory): HostMemory<'m>) -> Place<'m, L> {
+        Place { addr, len, frozen: false, memory }
+    }
+
+    fn ptr(&self) -> *mut u8 {
+        core::ptr::with_exposed_provenance_mut(self.addr as usize)
+    }
+
+    /// The bytes of a frozen place.
+    fn frozen_bytes(&self) -> &'m [u8] {
+        debug_assert!(self.frozen);
+        // SAFETY: the bytes of a place lie inside memory the run was given; these were given as `&[u8]`, so nobody
+        // writes them.
+        unsafe { core::slice::from_raw_parts(self.ptr(), self.len.count() as usize) }
+    }
+
+    /// The bytes of a place that is not frozen.
+    fn atomic_bytes(&self) -> &'m [AtomicU8] {
+        // SAFETY: the bytes of a place lie inside memory the run was given; not being frozen, it may be written and is
+        // accessed atomically by all. An AtomicU8 has the layout of a u8.
+        unsafe { core::slice::from_raw_parts(self.ptr().cast(), self.len.count() as usize) }
+    }
+
+    /// Reads bytes, each on its own; as many as the place or the buffer has.
+    pub(crate) fn copy_out(&self, bytes: &mut [u8]) {
+        if self.frozen {
+            for (to, from) in bytes.iter_mut().zip(self.frozen_bytes()) {
+                *to = *from;
+            }
+        } else {
+            // Relaxed, as in `load`.
+            for (to, from) in bytes.iter_mut().zip(self.atomic_bytes()) {
+                *to = from.load(Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Writes bytes, each on its own; as many as the place or the buffer has.
+    pub(crate) fn copy_in(&self, bytes: &[u8]) {
+        for (to, &from) in self.atomic_bytes().iter().zip(bytes) {
+            to.store(from, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The widths at which a place is accessed as a whole. Each checks that it has that size and is aligned.
+impl<'m> Place<'m, Size> {
+    /// Whether the address is a multiple of the size.
+    pub(crate) fn is_aligned(&self) -> bool {
+        self.addr.is_multiple_of(self.len.count())
+    }
+
+    fn whole(&self, size: Size) -> bool {
+        self.len == size && self.is_aligned() && !self.frozen
+    }
+
+    fn atomic8(&self) -> Option<&'m AtomicU8> {
+        // SAFETY: in memory the run was given, which may be written and is accessed atomically by all.
+        self.whole(Size::B).then(|| unsafe { AtomicU8::from_ptr(self.ptr()) })
+    }
+
+    fn atomic16(&self) -> Option<&'m AtomicU16> {
+        // SAFETY: as in `atomic8`; both bytes are, and `whole` has checked the alignment.
+        self.whole(Size::H).then(|| unsafe { AtomicU16::from_ptr(self.ptr().cast()) })
+    }
+
+    fn atomic32(&self) -> Option<&'m AtomicU32> {
+        // SAFETY: as in `atomic8`; all four bytes are, and `whole` has checked the alignment.
+        self.whole(Size::W).then(|| unsafe { AtomicU32::from_ptr(self.ptr().cast()) })
+    }
+
+    fn atomic64(&self) -> Option<&'m AtomicU64> {
+        // SAFETY: as in `atomic8`; all eight bytes are, and `whole` has checked the alignment.
+        self.whole(Size::DW).then(|| unsafe { AtomicU64::from_ptr(self.ptr().cast()) })
+    }
+
+    /// Reads, zero-extended.
+    pub(crate) fn load(&self) -> u64 {
+        // Relaxed here and in `store`: plain accesses order nothing, they only must not be data races.
+        self.load_ordered(Ordering::Relaxed).unwrap_or_else(|| {
+            let mut bytes = [0; 8];
+            self.copy_out(&mut bytes);
+            u64::from_le_bytes(bytes)
+        })
+    }
+
+    /// Writes the low bytes of the value.
+    pub(crate) fn store(&self, value: u64) {
+        if self.store_ordered(value, Ordering::Relaxed).is_none() {
+            self.copy_in(&value.to_le_bytes());
+        }
+    }
+
+    /// The load of LOAD_ACQ, whose acquire pairs with the release of [`Place::store_release`] or of another engine's
+    /// or host thread's store. Frozen bytes are written by nobody, so there is nothing to pair with.
+    pub(crate) fn load_acquire(&self) -> u64 {
+        self.load_ordered(Ordering::Acquire).unwrap_or_else(|| self.load())
+    }
+
+    /// The store of STORE_REL, whose release pairs with the acquire of [`Place::load_acquire`]. `None`: not aligned.
+    pub(crate) fn store_release(&self, value: u64) -> Option<()> {
+        self.store_ordered(value, Ordering::Release)
+    }
+
+    fn load_ordered(&self, order: Ordering) -> Option<u64> {
+        Some(match self.len {
+            Size::B => self.atomic8()?.load(order).into(),
+            Size::H => self.atomic16()?.load(order).into(),
+            Size::W => self.atomic32()?.load(order).into(),
+            Size::DW => self.atomic64()?.load(order),
+        })
+    }
+
+    fn store_ordered(&self, value: u64, order: Ordering) -> Option<()> {
+        match self.len {
+            Size::B => self.atomic8()?.store(value as u8, order),
+            Size::H => self.atomic16()?.store(value as u16, order),
+            Size::W => self.atomic32()?.store(value as u32, order),
+            Size::DW => self.atomic64()?.store(value, order),
+        }
+        Some(())
+    }
+
+    /// Read-modify-write of a place of 4 or 8 bytes; returns the old value, zero-extended. `None`: not aligned.
+    pub(crate) fn modify(&self, op: AtomicOp, src: u64, expected: u64) -> Option<u64> {
+        let order = order_of(op);
+        if self.len == Size::DW {
+            let place = self.atomic64()?;
+            return Some(match op {
+                AtomicOp::Add { .. } => place.fetch_add(src, order),
+                AtomicOp::Or { .. } => place.fetch_or(src, order),
+                AtomicOp::And { .. } => place.fetch_and(src, order),
+                AtomicOp::Xor { .. } => place.fetch_xor(src, order),
+                AtomicOp::Xchg => place.swap(src, order),
+                AtomicOp::CmpXchg => match place.compare_exchange(expected, src, order, order) {
+                    Ok(old) | Err(old) => old,
+                },
+            });
+        }
+        let (place, src, expected) = (self.atomic32()?, src as u32, expected as u32);
+        let old = match op {
+            AtomicOp::Add { .. } => place.fetch_add(src, order),
+            AtomicOp::Or { .. } => place.fetch_or(src, order),
+            AtomicOp::And { .. } => place.fetch_and(src, order),
+            AtomicOp::Xor { .. } => place.fetch_xor(src, order),
+            AtomicOp::Xchg => place.swap(src, order),
+            AtomicOp::CmpXchg => match place.compare_exchange(expected, src, order, order) {
+                Ok(old) | Err(old) => old,
+            },
+        };
+        Some(old.into())
+    }
+}
+
+/// The kernel orders a read-modify-write fully when it returns the old value, and not at all otherwise.
+fn order_of(op: AtomicOp) -> Ordering {
+    match op {
+        AtomicOp::Add { fetch } | AtomicOp::Or { fetch } | AtomicOp::And { fetch } | AtomicOp::Xor { fetch } => {
+            if fetch { Ordering::SeqCst } else { Ordering::Relaxed }
+        }
+        AtomicOp::Xchg | AtomicOp::CmpXchg => Ordering::SeqCst,
+    }
+}

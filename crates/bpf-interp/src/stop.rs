@@ -1,0 +1,99 @@
+//! Why a run ended without a result.
+
+use core::fmt;
+use std::error::Error;
+
+use bpf_isa::{Imm64, InsnIdx};
+
+/// Why a run ended without a result, and where.
+#[derive(Debug)]
+pub struct Stop {
+    /// The instruction that could not be executed.
+    pub at: InsnIdx,
+    /// The program it is in: 0 is the one the run began with, n the one the n-th tail call entered.
+    pub program: u32,
+    /// What was wrong.
+    pub kind: StopKind,
+}
+
+/// What ended a run.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StopKind {
+    /// An access to memory the run was not given, or a write to memory it may only read.
+    BadAccess {
+        /// First byte.
+        addr: u64,
+        /// Number of bytes.
+        size: u64,
+        /// Whether it is a write.
+        write: bool,
+    },
+    /// An atomic access to an address that is not a multiple of its size.
+    UnalignedAtomic {
+        /// First byte.
+        addr: u64,
+        /// Number of bytes.
+        size: u32,
+    },
+    /// The host has no helper with this id.
+    UnknownHelper(u32),
+    /// The host has no host function with this id.
+    UnknownHostFunction(i32),
+    /// The host has no map, map value or variable of this name.
+    Unresolved(Imm64),
+    /// A helper or host function failed.
+    Helper(Box<dyn Error + Send + Sync>),
+    /// The value passed as a callback is not the address of a subprogram of this program.
+    BadCallback(u64),
+    /// The chain of calls, callbacks included, is longer than [`bpf_isa::MAX_CALL_DEPTH`] frames.
+    CallDepth,
+    /// The budget of taken back-edges and calls is spent.
+    Budget,
+    /// The host asked the run to end.
+    Interrupted,
+    /// A bug of this crate: something validation rules out has happened.
+    Internal(&'static str),
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "instruction {}", self.at)?;
+        if self.program != 0 {
+            write!(f, " after tail call {}", self.program)?;
+        }
+        write!(f, ": {}", self.kind)
+    }
+}
+
+impl fmt::Display for StopKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StopKind::BadAccess { addr, size, write } => {
+                let verb = if *write { "write" } else { "read" };
+                write!(f, "{verb} of {size} bytes at {addr:#x}, which is not the program's memory")
+            }
+            StopKind::UnalignedAtomic { addr, size } => {
+                write!(f, "atomic access of {size} bytes at {addr:#x}, which is not aligned")
+            }
+            StopKind::UnknownHelper(id) => write!(f, "no helper has id {id}"),
+            StopKind::UnknownHostFunction(id) => write!(f, "no host function has id {id}"),
+            StopKind::Unresolved(imm) => write!(f, "nothing is bound to {imm}"),
+            StopKind::Helper(error) => error.fmt(f),
+            StopKind::BadCallback(value) => write!(f, "{value:#x} is not the address of a subprogram"),
+            StopKind::CallDepth => write!(f, "more than {} frames", bpf_isa::MAX_CALL_DEPTH),
+            StopKind::Budget => f.write_str("the budget is spent"),
+            StopKind::Interrupted => f.write_str("interrupted"),
+            StopKind::Internal(what) => write!(f, "internal error: {what}"),
+        }
+    }
+}
+
+impl Error for Stop {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.kind {
+            StopKind::Helper(error) => error.source(),
+            _ => None,
+        }
+    }
+}
