@@ -1,22 +1,19 @@
 //! One program's instructions, complete: the program and every subprogram it reaches.
 //!
-//! Functions are appended in the order they are first reached, the program itself first; calls and function addresses
-//! between them become relative to their new places, map references become indices into the object's maps, and calls
-//! of host functions indices into its host functions. Relative jumps inside a function move with it unchanged. A call
-//! into the *same* function (assembly with local labels) is left as it is: the function is copied whole.
+//! [`Code`] is for looking at; [`LinkedCode`] exists only when nothing the program needs is missing, so a loader that
+//! takes it need not ask again. How the functions are laid out and patched is in `layout.rs`.
 //!
-//! Invariants: every index is in range for the [`Object`] it came from; at most [`MAX_INSNS`] slots.
+//! Invariants: every index is in range for the [`Object`] it came from; at most [`bpf_isa::MAX_INSNS`] slots.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use bpf_isa::{Callee, Imm64, Insn, InsnIdx, MAX_INSNS};
+use bpf_isa::{Imm64, Insn, InsnIdx};
 
 use crate::btf::{Btf, LineRecord, TypeId};
-use crate::error::{CallProblem, LinkProblem, ObjectError};
-use crate::function::{Function, FunctionId, Target};
+use crate::error::{LinkProblem, ObjectError};
 use crate::kind::ProgramKind;
+use crate::layout::build;
 use crate::object::{Object, Program};
 
 /// A function inside a program's instructions.
@@ -158,14 +155,14 @@ pub struct SourceLine<'a> {
 /// A program with its subprograms, before it is linked with the outside.
 #[derive(Clone, Debug)]
 pub struct Code {
-    program: String,
-    kind: ProgramKind,
-    insns: Vec<Insn>,
-    functions: Vec<CodeFunction>,
-    references: Vec<Reference>,
-    core: Vec<CoreRelocation>,
-    lines: Vec<LineRecord>,
-    btf: Option<Arc<Btf>>,
+    pub(crate) program: String,
+    pub(crate) kind: ProgramKind,
+    pub(crate) insns: Vec<Insn>,
+    pub(crate) functions: Vec<CodeFunction>,
+    pub(crate) references: Vec<Reference>,
+    pub(crate) core: Vec<CoreRelocation>,
+    pub(crate) lines: Vec<LineRecord>,
+    pub(crate) btf: Option<Arc<Btf>>,
 }
 
 impl Code {
@@ -177,7 +174,7 @@ impl Code {
     pub fn kind(&self) -> ProgramKind {
         self.kind
     }
-    /// One instruction a slot: [`Imm64::MapIdx`], [`Imm64::MapIdxValue`] and [`Callee::Host`] hold indices into the
+    /// One instruction a slot: [`Imm64::MapIdx`], [`Imm64::MapIdxValue`] and [`bpf_isa::Callee::Host`] hold indices into the
     /// object's maps and host functions.
     pub fn insns(&self) -> &[Insn] {
         &self.insns
@@ -254,15 +251,15 @@ impl Object {
     /// A program with its subprograms, for looking at: nothing outside of the object needs to exist.
     ///
     /// # Errors
-    /// An instruction that does not decode, a call that leads nowhere, or more than [`MAX_INSNS`] instructions.
+    /// An instruction that does not decode, a call that leads nowhere, or more than [`bpf_isa::MAX_INSNS`] instructions.
     pub fn code(&self, program: &Program) -> Result<Code, ObjectError> {
-        Builder::new(self, program)?.build()
+        build(self, program)
     }
 
     /// A program with its subprograms, for loading. `has_host_function` says which host functions exist.
     ///
     /// A weak host function that does not exist has the address 0; a call of it remains in the code (as a
-    /// [`Callee::Host`]), for the linker to bind to something that ends the run.
+    /// [`bpf_isa::Callee::Host`]), for the linker to bind to something that ends the run.
     ///
     /// # Errors
     /// Those of [`Object::code`]; a host function that is missing and not weak; a reference to an external variable
@@ -317,188 +314,5 @@ impl Object {
             }
         }
         Ok(LinkedCode(code))
-    }
-}
-
-/// Lays out the functions a program reaches, then copies and patches them one by one.
-struct Builder<'a> {
-    object: &'a Object,
-    order: Vec<FunctionId>,
-    starts: HashMap<FunctionId, u32>,
-    /// Slots laid out so far.
-    len: usize,
-    code: Code,
-}
-
-impl<'a> Builder<'a> {
-    fn new(object: &'a Object, program: &Program) -> Result<Builder<'a>, ObjectError> {
-        let code = Code {
-            program: program.name().to_owned(),
-            kind: program.kind(),
-            insns: Vec::new(),
-            functions: Vec::new(),
-            references: Vec::new(),
-            core: Vec::new(),
-            lines: Vec::new(),
-            btf: object.btf.clone(),
-        };
-        let mut builder = Builder { object, order: Vec::new(), starts: HashMap::new(), len: 0, code };
-        builder.place(program.function)?;
-        Ok(builder)
-    }
-
-    /// Where a function starts; appends it if it is new.
-    fn place(&mut self, id: FunctionId) -> Result<u32, ObjectError> {
-        if let Some(&start) = self.starts.get(&id) {
-            return Ok(start);
-        }
-        let start = self.len;
-        self.len += self.object.functions.get(id)?.len as usize;
-        if self.len > MAX_INSNS {
-            return Err(ObjectError::TooManyInsns { program: self.code.program.clone(), max: MAX_INSNS });
-        }
-        // Fits: at most MAX_INSNS.
-        let start = start as u32;
-        self.starts.insert(id, start);
-        self.order.push(id);
-        Ok(start)
-    }
-
-    fn build(mut self) -> Result<Code, ObjectError> {
-        let mut next = 0;
-        while let Some(&id) = self.order.get(next) {
-            self.copy(id)?;
-            next += 1;
-        }
-        Ok(self.code)
-    }
-
-    fn copy(&mut self, id: FunctionId) -> Result<(), ObjectError> {
-        let function = self.object.functions.get(id)?;
-        let section = self.object.section_name(function.section)?;
-        let body = function.body.as_ref().map_err(|source| ObjectError::Decode {
-            section: section.as_ref().to_owned(),
-            function: function.name().to_owned(),
-            start: function.start,
-            source: source.clone(),
-        })?;
-        let start = self.place(id)?;
-        let mut refs = function.refs.iter().peekable();
-        for (slot, &insn) in (0u32..).zip(body) {
-            let here = InsnIdx(start + slot);
-            let target = refs.next_if(|r| r.0 == slot).map(|r| r.1);
-            let insn = match target {
-                Some(target) => self.patch(here, insn, target)?,
-                None => self.patch_internal(function, slot, here, insn)?,
-            };
-            self.code.insns.push(insn);
-        }
-        self.describe(function, start, section)
-    }
-
-    /// An instruction with a relocation.
-    fn patch(&mut self, here: InsnIdx, insn: Insn, target: Target) -> Result<Insn, ObjectError> {
-        let kind = match target {
-            Target::Function(id) => {
-                let target = self.place(id)?;
-                return with_function(insn, here, target);
-            }
-            Target::Map(map) => ReferenceKind::Map(map),
-            Target::MapValue { map, off } => ReferenceKind::MapValue { map, off },
-            Target::HostCall(host) => ReferenceKind::HostCall(host),
-            Target::HostAddress(host) => ReferenceKind::HostAddress(host),
-            Target::Extern(index) => ReferenceKind::Extern(index),
-        };
-        self.code.references.push(Reference { insn: here, kind });
-        // Indices fit: what they count takes more than a byte each in a file.
-        Ok(match (insn, kind) {
-            (Insn::LoadImm64 { dst, .. }, ReferenceKind::Map(map)) => {
-                Insn::LoadImm64 { dst, imm: Imm64::MapIdx(map as i32) }
-            }
-            (Insn::LoadImm64 { dst, .. }, ReferenceKind::MapValue { map, off }) => {
-                Insn::LoadImm64 { dst, imm: Imm64::MapIdxValue { map: map as i32, off } }
-            }
-            (Insn::LoadImm64 { dst, .. }, ReferenceKind::HostAddress(_) | ReferenceKind::Extern(_)) => {
-                Insn::LoadImm64 { dst, imm: Imm64::Const(0) }
-            }
-            (Insn::Call(_), ReferenceKind::HostCall(host)) => Insn::Call(Callee::Host(host as i32)),
-            _ => return Err(ObjectError::Internal("a relocation on the wrong instruction")),
-        })
-    }
-
-    /// An instruction without one: calls and function addresses inside a section are relative already.
-    fn patch_internal(
-        &mut self,
-        function: &Function,
-        slot: u32,
-        here: InsnIdx,
-        insn: Insn,
-    ) -> Result<Insn, ObjectError> {
-        let offset = match insn {
-            Insn::Call(Callee::Subprog(offset)) | Insn::LoadImm64 { imm: Imm64::Func(offset), .. } => offset,
-            _ => return Ok(insn),
-        };
-        let inside = i64::from(slot) + 1 + i64::from(offset);
-        if (0..i64::from(function.len)).contains(&inside) {
-            return Ok(insn);
-        }
-        let target = i64::from(function.start) + inside;
-        let found = self.object.functions.starting_at(function.section, target);
-        let Some(id) = found else {
-            let slots = self.object.section_slots(function.section);
-            let problem = match (0..slots).contains(&target) {
-                true => CallProblem::NotAFunction(target),
-                false => CallProblem::OutOfSection(target),
-            };
-            return Err(ObjectError::Call {
-                section: self.object.section_name(function.section)?.as_ref().to_owned(),
-                function: function.name().to_owned(),
-                insn: InsnIdx(slot),
-                problem,
-            });
-        };
-        let target = self.place(id)?;
-        with_function(insn, here, target)
-    }
-
-    fn describe(&mut self, function: &Function, start: u32, section: &Arc<str>) -> Result<(), ObjectError> {
-        let name = match start {
-            0 => self.code.program.clone(), // A function of several names: the one asked for.
-            _ => function.name().to_owned(),
-        };
-        self.code.functions.push(CodeFunction {
-            name,
-            section: section.clone(),
-            section_slot: function.start,
-            start: InsnIdx(start),
-            len: function.len,
-            global: function.names.iter().any(|n| n.exported),
-            ty: function.ty,
-        });
-        self.code.lines.extend(function.lines.iter().map(|line| LineRecord { slot: line.slot + start, ..*line }));
-        for record in &function.core {
-            let (Some(kind), Some(btf)) = (CoreKind::new(record.kind), &self.code.btf) else {
-                return Err(ObjectError::Internal("an unchecked CO-RE relocation"));
-            };
-            self.code.core.push(CoreRelocation {
-                insn: InsnIdx(start + record.slot),
-                kind,
-                ty: record.ty,
-                type_name: btf.type_name(record.ty).to_owned(),
-                access: btf.name(record.access).to_owned(),
-            });
-        }
-        Ok(())
-    }
-}
-
-/// `insn`, at `here`, calling or loading the address of the function at `target`.
-fn with_function(insn: Insn, here: InsnIdx, target: u32) -> Result<Insn, ObjectError> {
-    // Both are at most MAX_INSNS.
-    let offset = target as i32 - here.0 as i32 - 1;
-    match insn {
-        Insn::Call(_) => Ok(Insn::Call(Callee::Subprog(offset))),
-        Insn::LoadImm64 { dst, .. } => Ok(Insn::LoadImm64 { dst, imm: Imm64::Func(offset) }),
-        _ => Err(ObjectError::Internal("a function reference on the wrong instruction")),
     }
 }

@@ -21,7 +21,7 @@ macro_rules! kinds {
         const NAMES: &[(&str, ProgramKind)] = &[$($(($name, ProgramKind::$kind),)*)*];
 
         impl ProgramKind {
-            /// The number in the kernel's `enum bpf_prog_type`; 0 for [`ProgramKind::Unknown`].
+            /// The number in the kernel's `enum bpf_prog_type`; 0 for kinds the kernel does not have.
             pub fn number(self) -> u32 {
                 match self {
                     $(ProgramKind::$kind => $number,)*
@@ -34,6 +34,8 @@ macro_rules! kinds {
 
 // Numbers: Linux include/uapi/linux/bpf.h, enum bpf_prog_type. Names: libbpf's section table.
 kinds! {
+    /// Raw bytes: r1 is their address, r2 their number. Our own; the kernel has nothing like it.
+    Raw = 0: "raw";
     /// Socket filter.
     SocketFilter = 1: "socket";
     /// Probe of a kernel or user function, or a system call.

@@ -19,6 +19,7 @@ mod externs;
 mod function;
 mod global;
 mod kind;
+mod layout;
 mod map;
 mod map_btf;
 mod map_legacy;

@@ -1,0 +1,234 @@
+//! Laying out a program: it and the functions it reaches, one after the other, patched to their new places.
+//!
+//! Order: depth first, in the order of the calls. That is libbpf's order, so instruction numbers agree with those the
+//! kernel and its tools print for the same object. Calls and function addresses between functions become relative to
+//! the new places; map references become indices into the object's maps, calls of host functions indices into its
+//! host functions. Relative jumps move with their function unchanged. A call into the *same* function (assembly with
+//! local labels) is left as it is: the function is copied whole.
+
+use std::collections::HashMap;
+
+use bpf_isa::{Callee, Imm64, Insn, InsnIdx, MAX_INSNS};
+
+use crate::btf::LineRecord;
+use crate::code::{Code, CodeFunction, CoreKind, CoreRelocation, Reference, ReferenceKind};
+use crate::error::{CallProblem, ObjectError};
+use crate::function::{Function, FunctionId, Target};
+use crate::object::{Object, Program};
+
+/// The complete code of a program.
+pub(crate) fn build(object: &Object, program: &Program) -> Result<Code, ObjectError> {
+    let layout = Layout::new(object, program)?;
+    let mut code = Code {
+        program: program.name().to_owned(),
+        kind: program.kind(),
+        insns: Vec::with_capacity(layout.len),
+        functions: Vec::with_capacity(layout.placed.len()),
+        references: Vec::new(),
+        core: Vec::new(),
+        lines: Vec::new(),
+        btf: object.btf.clone(),
+    };
+    for placed in &layout.placed {
+        let function = object.functions.get(placed.id)?;
+        layout.copy(function, placed, &mut code)?;
+        describe(object, function, placed.start, &mut code)?;
+    }
+    Ok(code)
+}
+
+/// A function in its place.
+struct Placed {
+    id: FunctionId,
+    start: u32,
+    /// Calls and address loads of functions: `(slot in the function, callee)`, in order.
+    calls: Vec<(u32, FunctionId)>,
+}
+
+struct Layout<'a> {
+    object: &'a Object,
+    program: &'a Program,
+    placed: Vec<Placed>,
+    starts: HashMap<FunctionId, u32>,
+    /// Slots so far.
+    len: usize,
+}
+
+impl<'a> Layout<'a> {
+    fn new(object: &'a Object, program: &'a Program) -> Result<Layout<'a>, ObjectError> {
+        let mut layout = Layout { object, program, placed: Vec::new(), starts: HashMap::new(), len: 0 };
+        // An explicit stack: a hostile object can make the chain of calls as long as the file.
+        let mut stack = vec![(layout.place(program.function)?, 0)];
+        while let Some((caller, next)) = stack.pop() {
+            let Some(&(_, callee)) = layout.placed[caller].calls.get(next) else { continue };
+            stack.push((caller, next + 1));
+            if !layout.starts.contains_key(&callee) {
+                stack.push((layout.place(callee)?, 0));
+            }
+        }
+        Ok(layout)
+    }
+
+    /// Appends a function; its index in `placed`.
+    fn place(&mut self, id: FunctionId) -> Result<usize, ObjectError> {
+        let function = self.object.functions.get(id)?;
+        // Fits: at most MAX_INSNS.
+        let start = self.len as u32;
+        self.len += function.len as usize;
+        if self.len > MAX_INSNS {
+            return Err(ObjectError::TooManyInsns { program: self.program.name().to_owned(), max: MAX_INSNS });
+        }
+        self.starts.insert(id, start);
+        self.placed.push(Placed { id, start, calls: calls(self.object, function)? });
+        Ok(self.placed.len() - 1)
+    }
+
+    fn copy(&self, function: &Function, placed: &Placed, code: &mut Code) -> Result<(), ObjectError> {
+        let mut refs = function.refs.iter().peekable();
+        let mut calls = placed.calls.iter().peekable();
+        for (slot, &insn) in (0u32..).zip(body(self.object, function)?) {
+            let here = InsnIdx(placed.start + slot);
+            let reference = refs.next_if(|r| r.0 == slot).map(|r| r.1);
+            let insn = match (calls.next_if(|c| c.0 == slot), reference.and_then(external)) {
+                (Some(&(_, callee)), _) => {
+                    let start = self.starts.get(&callee);
+                    let start = start.ok_or(ObjectError::Internal("a callee without a place"))?;
+                    with_function(insn, here, *start)?
+                }
+                (None, Some(kind)) => {
+                    code.references.push(Reference { insn: here, kind });
+                    with_reference(insn, kind)?
+                }
+                (None, None) => insn,
+            };
+            code.insns.push(insn);
+        }
+        Ok(())
+    }
+}
+
+fn body<'a>(object: &Object, function: &'a Function) -> Result<&'a [Insn], ObjectError> {
+    match &function.body {
+        Ok(body) => Ok(body),
+        Err(source) => Err(ObjectError::Decode {
+            section: object.section_name(function.section)?.as_ref().to_owned(),
+            function: function.name().to_owned(),
+            start: function.start,
+            source: *source,
+        }),
+    }
+}
+
+/// The other functions a function calls or takes the address of.
+fn calls(object: &Object, function: &Function) -> Result<Vec<(u32, FunctionId)>, ObjectError> {
+    let mut calls = Vec::new();
+    let mut refs = function.refs.iter().peekable();
+    for (slot, insn) in (0u32..).zip(body(object, function)?) {
+        match refs.next_if(|r| r.0 == slot) {
+            Some(&(_, Target::Function(callee))) => calls.push((slot, callee)),
+            Some(_) => {}
+            None => calls.extend(unrelocated_call(object, function, slot, insn)?.map(|callee| (slot, callee))),
+        }
+    }
+    Ok(calls)
+}
+
+/// The other function an instruction without a relocation refers to: inside a section, calls are relative already.
+fn unrelocated_call(
+    object: &Object,
+    function: &Function,
+    slot: u32,
+    insn: &Insn,
+) -> Result<Option<FunctionId>, ObjectError> {
+    let offset = match *insn {
+        Insn::Call(Callee::Subprog(offset)) | Insn::LoadImm64 { imm: Imm64::Func(offset), .. } => offset,
+        _ => return Ok(None),
+    };
+    let inside = i64::from(slot) + 1 + i64::from(offset);
+    if (0..i64::from(function.len)).contains(&inside) {
+        return Ok(None);
+    }
+    let target = i64::from(function.start) + inside;
+    if let Some(id) = object.functions.starting_at(function.section, target) {
+        return Ok(Some(id));
+    }
+    let problem = match (0..object.section_slots(function.section)).contains(&target) {
+        true => CallProblem::NotAFunction(target),
+        false => CallProblem::OutOfSection(target),
+    };
+    Err(ObjectError::Call {
+        section: object.section_name(function.section)?.as_ref().to_owned(),
+        function: function.name().to_owned(),
+        insn: InsnIdx(slot),
+        problem,
+    })
+}
+
+/// What a reference to the outside is in the finished code; `None` for functions of the object.
+fn external(target: Target) -> Option<ReferenceKind> {
+    match target {
+        Target::Function(_) => None,
+        Target::Map(map) => Some(ReferenceKind::Map(map)),
+        Target::MapValue { map, off } => Some(ReferenceKind::MapValue { map, off }),
+        Target::HostCall(host) => Some(ReferenceKind::HostCall(host)),
+        Target::HostAddress(host) => Some(ReferenceKind::HostAddress(host)),
+        Target::Extern(index) => Some(ReferenceKind::Extern(index)),
+    }
+}
+
+/// `insn` with the index of what it refers to. Indices fit: what they count takes more than a byte each in a file.
+fn with_reference(insn: Insn, kind: ReferenceKind) -> Result<Insn, ObjectError> {
+    let imm = match (insn, kind) {
+        (Insn::Call(_), ReferenceKind::HostCall(host)) => return Ok(Insn::Call(Callee::Host(host as i32))),
+        (_, ReferenceKind::Map(map)) => Imm64::MapIdx(map as i32),
+        (_, ReferenceKind::MapValue { map, off }) => Imm64::MapIdxValue { map: map as i32, off },
+        (_, ReferenceKind::HostAddress(_) | ReferenceKind::Extern(_)) => Imm64::Const(0),
+        (_, ReferenceKind::HostCall(_)) => return Err(ObjectError::Internal("a host call on a load")),
+    };
+    match insn {
+        Insn::LoadImm64 { dst, .. } => Ok(Insn::LoadImm64 { dst, imm }),
+        _ => Err(ObjectError::Internal("an address on an instruction that loads none")),
+    }
+}
+
+/// `insn`, at `here`, calling or loading the address of the function at `target`.
+fn with_function(insn: Insn, here: InsnIdx, target: u32) -> Result<Insn, ObjectError> {
+    // Both are at most MAX_INSNS.
+    let offset = target as i32 - here.0 as i32 - 1;
+    match insn {
+        Insn::Call(_) => Ok(Insn::Call(Callee::Subprog(offset))),
+        Insn::LoadImm64 { dst, .. } => Ok(Insn::LoadImm64 { dst, imm: Imm64::Func(offset) }),
+        _ => Err(ObjectError::Internal("a function reference on the wrong instruction")),
+    }
+}
+
+/// Records where a function came from, its source lines and its CO-RE relocations.
+fn describe(object: &Object, function: &Function, start: u32, code: &mut Code) -> Result<(), ObjectError> {
+    let name = match start {
+        0 => code.program.clone(), // Of several names of the program's function, the one asked for.
+        _ => function.name().to_owned(),
+    };
+    code.functions.push(CodeFunction {
+        name,
+        section: object.section_name(function.section)?.clone(),
+        section_slot: function.start,
+        start: InsnIdx(start),
+        len: function.len,
+        global: function.names.iter().any(|n| n.exported),
+        ty: function.ty,
+    });
+    code.lines.extend(function.lines.iter().map(|line| LineRecord { slot: line.slot + start, ..*line }));
+    for record in &function.core {
+        let (Some(kind), Some(btf)) = (CoreKind::new(record.kind), &code.btf) else {
+            return Err(ObjectError::Internal("an unchecked CO-RE relocation"));
+        };
+        code.core.push(CoreRelocation {
+            insn: InsnIdx(start + record.slot),
+            kind,
+            ty: record.ty,
+            type_name: btf.type_name(record.ty).to_owned(),
+            access: btf.name(record.access).to_owned(),
+        });
+    }
+    Ok(())
+}
