@@ -5,9 +5,13 @@
 //! committed artefacts (objects, the example capture, snapshots) are made. Policy is code: a rule that a
 //! script can check is checked by `cargo xtask check`.
 
+mod arm64;
 mod capture;
+mod check;
 mod objects;
+mod rules;
 mod shell;
+mod test;
 
 use clap::{Parser, Subcommand};
 
@@ -20,6 +24,19 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run all tests, on this machine's architecture and on arm64 (emulated where it is not this machine's).
+    Test {
+        /// Install what the arm64 tests need and this machine lacks (Debian; needs root).
+        #[arg(long)]
+        install: bool,
+        /// Only these packages.
+        #[arg(short, long)]
+        package: Vec<String>,
+    },
+    /// Rewrite the snapshots of emitted code.
+    Bless,
+    /// Formatting, lints, documentation and the architecture rules.
+    Check,
     /// Rebuild the committed BPF objects from their C sources (needs clang 19).
     Objects {
         /// Build into a temporary place and fail if a committed object differs.
@@ -32,6 +49,9 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
+        Command::Test { install, package } => test::run(install, &package),
+        Command::Bless => test::bless(),
+        Command::Check => check::run(),
         Command::Objects { check } => objects::run(check),
         Command::Capture => capture::run(),
     }

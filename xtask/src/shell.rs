@@ -42,3 +42,11 @@ pub(crate) fn first_available<'a>(programs: &[&'a str]) -> Option<&'a str> {
     let path = std::env::var_os("PATH")?;
     programs.iter().copied().find(|program| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
 }
+
+/// The cargo that runs us, in the repository's root.
+pub(crate) fn cargo() -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(root());
+    command
+}

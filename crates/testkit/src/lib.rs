@@ -19,7 +19,7 @@ pub mod snapshot;
 use std::io::Write;
 
 /// Says on the standard error stream, past the capture of the test harness, that `what` did not run and why. The line begins
-/// with `SKIPPED`, by which `cargo xtask test` counts it.
+/// with `SKIPPED`, by which `cargo xtask test` counts it; a test writes at most one.
 pub fn skipped(what: &str, why: &dyn std::fmt::Display) {
     // One write, so that lines of tests that run at once do not mix. A closed stream is no reason to fail a test.
     let _ = std::io::stderr().write_all(format!("SKIPPED {what}: {why}\n").as_bytes());

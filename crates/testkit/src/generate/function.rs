@@ -213,13 +213,7 @@ impl<'b, 'c> Builder<'b, 'c> {
         for (at, label) in self.jumps {
             let target = self.labels[label.0].at.expect("every label is bound");
             let off = target as i64 - (at as i64 + 1);
-            match &mut self.code[at] {
-                Insn::Jump { off: field, .. } => *field = off as i32,
-                Insn::JumpIf { off: field, .. } | Insn::MayGoto { off: field } => {
-                    *field = i16::try_from(off).expect("a function has fewer than 32768 slots");
-                }
-                insn => unreachable!("not a jump: {insn:?}"),
-            }
+            set_offset(&mut self.code[at], off);
         }
         Function { code: self.code, calls: self.calls, cost: self.cost }
     }
@@ -364,5 +358,15 @@ impl<'b, 'c> Builder<'b, 'c> {
         let label = self.label();
         self.labels[label.0].at = Some(self.code.len());
         label
+    }
+}
+
+/// Sets the offset of a jump that [`Builder`] emitted.
+fn set_offset(insn: &mut Insn, offset: i64) {
+    if let Insn::Jump { off, .. } = insn {
+        *off = offset as i32;
+    }
+    if let Insn::JumpIf { off, .. } | Insn::MayGoto { off } = insn {
+        *off = i16::try_from(offset).expect("a function has fewer than 32768 slots");
     }
 }

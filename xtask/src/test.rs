@@ -1,0 +1,157 @@
+//! `cargo xtask test`: every test of the workspace, natively and on arm64.
+//!
+//! The output of cargo is passed through and read on its way: the `test result:` lines and the `SKIPPED` lines (one from each
+//! test that misses something it needs) are summed over all test binaries of both architectures, and the sum is
+//! the last line: `N passed, N failed, N skipped`. Tests that could not even be built or started count as failed.
+//! Without the means to run arm64 code every test of that architecture counts as skipped, and what to install
+//! is printed.
+
+use crate::{
+    arm64::{self, Missing},
+    shell,
+};
+use anyhow::Context;
+use std::{
+    fmt,
+    io::{BufRead, BufReader, Read, Write},
+    ops::AddAssign,
+    process::{Command, Stdio},
+    thread,
+};
+
+/// How many tests did what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+    skipped: u64,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
+    let selection: Vec<&str> = match packages {
+        [] => vec!["--workspace"],
+        packages => packages.iter().flat_map(|package| ["-p", package]).collect(),
+    };
+    let mut total = Tally::default();
+    let native = cargo_test(shell::cargo().args(["test", "--no-fail-fast"]).args(&selection))?;
+    println!("\n== {}: {native}", std::env::consts::ARCH);
+    total += native;
+    if cfg!(not(target_arch = "aarch64")) {
+        let emulated = match arm64::Cross::find(install)? {
+            Ok(cross) => {
+                println!("\n== aarch64: {}", cross.describe());
+                cargo_test(cross.cargo().args(["test", "--no-fail-fast"]).args(&selection).args([
+                    // Doc tests are compiled one by one, and say nothing about the architecture.
+                    "--lib",
+                    "--bins",
+                    "--tests",
+                    "--examples",
+                ]))?
+            }
+            Err(Missing { what, how }) => {
+                println!("\nSKIPPED all arm64 tests: {what}\nTo run them: {how}");
+                Tally { skipped: native.passed + native.failed + native.skipped, ..Tally::default() }
+            }
+        };
+        println!("\n== aarch64: {emulated}");
+        total += emulated;
+    }
+    println!("\n{total}");
+    if total.failed != 0 {
+        // The sum stays the last line.
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+/// `cargo xtask bless`: the snapshot test, told to rewrite.
+pub(crate) fn bless() -> anyhow::Result<()> {
+    shell::run(shell::cargo().args(["test", "-p", "bpf-testkit", "--test", "snapshots"]).env("BLESS", "1"))
+}
+
+/// Runs a `cargo test`, passes its output through and sums it up.
+fn cargo_test(command: &mut Command) -> anyhow::Result<Tally> {
+    println!("$ {}", shell::line(command));
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run `{}`", shell::line(command)))?;
+    let stderr = child.stderr.take().context("no standard error")?;
+    let errors = thread::spawn(move || tee(stderr, std::io::stderr()));
+    let mut tally = tee(child.stdout.take().context("no standard output")?, std::io::stdout())?;
+    let skips = errors.join().map_err(|_| anyhow::anyhow!("the reader of standard error panicked"))??;
+    tally += skips;
+    // The harness knows no skip at run time: it has counted those tests as passed.
+    tally.passed = tally.passed.saturating_sub(skips.skipped);
+    let status = child.wait()?;
+    if !status.success() && tally.failed == 0 {
+        // It did not compile, or a test binary died before its summary.
+        tally.failed = 1;
+    }
+    Ok(tally)
+}
+
+fn tee(from: impl Read, mut to: impl Write) -> anyhow::Result<Tally> {
+    let mut tally = Tally::default();
+    let mut reader = BufReader::new(from);
+    let mut line = Vec::new();
+    // Bytes, not text: a test may print anything.
+    while reader.read_until(b'\n', &mut line)? != 0 {
+        to.write_all(&line)?;
+        tally += count(&String::from_utf8_lossy(&line));
+        line.clear();
+    }
+    Ok(tally)
+}
+
+/// What one line of cargo's output adds.
+fn count(line: &str) -> Tally {
+    if line.starts_with("SKIPPED ") {
+        return Tally { skipped: 1, ..Tally::default() };
+    }
+    let Some(result) = line.trim().strip_prefix("test result: ") else { return Tally::default() };
+    // "ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s"
+    let number = |word: &str| -> u64 {
+        let words: Vec<&str> = result.split([' ', ';']).collect();
+        let at = words.iter().position(|&other| other == word);
+        at.and_then(|at| words.get(at.checked_sub(1)?)?.parse().ok()).unwrap_or(0)
+    };
+    Tally { passed: number("passed"), failed: number("failed"), skipped: number("ignored") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_and_skips_are_counted() {
+        let text = "running 3 tests\nSKIPPED kernel: no\ntest result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; \
+                    4 filtered out; finished in 0.01s\ntest result: ok. 10 passed; 0 failed; 0 ignored; 0 measured\n";
+        let mut copy = Vec::new();
+        let tally = tee(text.as_bytes(), &mut copy).unwrap();
+        assert_eq!(tally, Tally { passed: 13, failed: 2, skipped: 2 });
+        assert_eq!(copy, text.as_bytes());
+        assert_eq!(tally.to_string(), "13 passed, 2 failed, 2 skipped");
+    }
+
+    #[test]
+    fn a_run_that_dies_without_a_summary_has_failed() {
+        let tally = cargo_test(Command::new("sh").args(["-c", "exit 3"])).unwrap();
+        assert_eq!(tally, Tally { failed: 1, ..Tally::default() });
+    }
+}
