@@ -265,8 +265,8 @@ fn run_program<E: Env + ?Sized>(
                                 return Ok(Exit::TailCall(next));
                             }
                         }
-                        // Not taken: as if the call were not there.
-                        regs.get(Reg::R0)
+                        // Not taken: on to the next instruction. The helper has no result; all engines leave this.
+                        u64::MAX
                     }
                     Callee::Helper(id) => env.helper(id, args, &mut caller)?,
                     Callee::Host(id) => env.host_function(id, args, &mut caller)?,

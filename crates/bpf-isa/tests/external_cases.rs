@@ -1,75 +1,47 @@
-//! The conformance programs of other projects decode, validate and encode back, or are refused, as they say.
-//!
-//! The data is not part of the repository. It is looked for in `$BPF_SHARED`, then in `shared` beside the repository;
-//! without it these tests say so and check nothing.
-
-use std::path::PathBuf;
+//! The conformance programs of other projects decode, validate, encode back and survive the way through text, or are
+//! refused, as they say; when they are present (see `bpf_testkit::cases::shared`).
 
 use bpf_isa::{Program, assemble, decode, disassemble};
+use bpf_testkit::cases::{self, Expected};
 
-/// One case: its name, its program, whether it is to be rejected.
-struct Case {
-    name: String,
-    bytes: Vec<u8>,
-    reject: bool,
-}
-
-fn cases(file: &str) -> Option<Vec<Case>> {
-    let beside = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared"));
-    let root = std::env::var_os("BPF_SHARED").map_or_else(beside, PathBuf::from);
-    let Ok(text) = std::fs::read_to_string(root.join("cases").join(file)) else {
-        eprintln!("SKIPPED: no {file} in {}/cases", root.display());
-        return None;
+/// Checks that as many programs are accepted as should be, and that the others are those that should be refused.
+fn check(file: &str, accepted: usize) {
+    let path = match cases::shared(&format!("cases/{file}.jsonl")) {
+        Ok(path) => path,
+        Err(why) => return bpf_testkit::skipped(file, &why),
     };
-    let case = |line: &str| {
-        let json: serde_json::Value = serde_json::from_str(line).expect("a line of a case file is JSON");
-        Case {
-            name: json["name"].as_str().expect("a case has a name").to_owned(),
-            bytes: hex::decode(json["program_hex"].as_str().expect("a case has a program")).expect("hex"),
-            reject: json["expected"] == "reject" || json["name"] == "callx",
-        }
-    };
-    Some(text.lines().map(case).collect())
-}
-
-/// Number of programs accepted, after checking that each is accepted or rejected as it should be.
-fn check(file: &str) -> Option<(usize, usize)> {
-    let cases = cases(file)?;
-    let mut accepted = 0;
-    for Case { name, bytes, reject } in &cases {
-        match Program::from_bytes(bytes) {
+    let mut count = 0;
+    for case in cases::read(&path).expect("a file of cases") {
+        let name = &case.name;
+        // Calls by register are not in the instruction set.
+        let reject = case.expected == Expected::Reject || name == "callx";
+        match Program::from_bytes(&case.program) {
             Ok(program) => {
-                assert!(!reject, "{file}: {name} accepted");
-                accepted += 1;
-                assert_eq!(&program.to_bytes(), bytes, "{file}: {name} encodes differently");
+                assert!(!reject, "{name} accepted");
+                count += 1;
+                assert_eq!(program.to_bytes(), case.program, "{name} encodes differently");
                 let text = disassemble(program.insns());
-                assert_eq!(assemble(&text).as_deref(), Ok(program.insns()), "{file}: {name} as text:\n{text}");
-                assert_eq!(decode(bytes).as_deref(), Ok(program.insns()));
-                assert_eq!(assemble(&program.to_string()).as_deref(), Ok(program.insns()), "{file}: {name} as listing");
+                assert_eq!(assemble(&text).as_deref(), Ok(program.insns()), "{name} as text:\n{text}");
+                assert_eq!(assemble(&program.to_string()).as_deref(), Ok(program.insns()), "{name} as listing");
+                assert_eq!(decode(&case.program).as_deref(), Ok(program.insns()));
             }
-            Err(error) => assert!(reject, "{file}: {name} rejected: {error}"),
+            Err(error) => assert!(reject, "{name} rejected: {error}"),
         }
     }
-    Some((accepted, cases.len()))
+    assert_eq!(count, accepted);
 }
 
 #[test]
 fn conformance() {
-    if let Some(counts) = check("conformance.jsonl") {
-        assert_eq!(counts, (312, 313));
-    }
+    check("conformance", 312);
 }
 
 #[test]
 fn conformance_negative() {
-    if let Some(counts) = check("conformance_negative.jsonl") {
-        assert_eq!(counts, (0, 45));
-    }
+    check("conformance_negative", 0);
 }
 
 #[test]
 fn alu_and_memory() {
-    if let Some(counts) = check("alu_and_memory.jsonl") {
-        assert_eq!(counts, (360, 360));
-    }
+    check("alu_and_memory", 360);
 }
