@@ -1,1 +1,35 @@
-//! BPF verifier: abstract interpretation that makes Verified programs
+//! BPF verifier: abstract interpretation that makes [`Verified`] programs.
+//!
+//! Problem: anyone may hand a program to the service; it must be proven harmless before it runs. Approach: walk every
+//! path over abstract states (`walk`), in which a register is a number with known bits and ranges (`scalar`) or a
+//! pointer with a bounded offset (`value`), and the stack is known byte by byte (`state`); drop paths that an earlier
+//! one covers (`walk::prune`), by what is still needed (`need`). What the host offers is data (`env`, `helpers`). The
+//! outcome is the program with facts for the JIT (`notes`), or the first reason against it (`error`).
+//!
+//! Invariants: an accepted program, run in an environment that keeps the promises of its [`Env`], touches only memory
+//! it was given, reads nothing uninitialised, shows no address to anyone, gives back what it reserves, and ends.
+//! Nothing here panics on any program.
+#![forbid(unsafe_code)]
+
+mod env;
+mod error;
+mod facts;
+mod helpers;
+mod interval;
+mod need;
+mod notes;
+mod scalar;
+mod state;
+mod tnum;
+mod value;
+mod verify;
+mod walk;
+
+pub use env::*;
+pub use error::{Decision, Reason, VerifyError};
+pub use helpers::*;
+pub use interval::Interval;
+pub use scalar::{Num, Scalar, eval};
+pub use tnum::Tnum;
+pub use verify::{Verified, Verifier};
+pub use walk::Stats;

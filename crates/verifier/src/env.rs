@@ -1,0 +1,345 @@
+//! What a program is verified against: its context, maps, helpers, signatures and limits, all as data.
+//!
+//! Problem: the verifier must know what the host offers without knowing the host. Approach: plain descriptions that
+//! the embedder fills in (from BTF, from its map table, from Rust types). The verifier believes them: a description
+//! that promises more than the host keeps breaks safety, so each item says what it promises.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use crate::helpers::Helpers;
+
+/// Direction in which memory may be, or is, used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Access {
+    /// Reads only.
+    Read,
+    /// Writes only.
+    Write,
+    /// Both.
+    ReadWrite,
+}
+
+impl Access {
+    /// Whether reads are included.
+    pub fn reads(self) -> bool {
+        self != Access::Write
+    }
+    /// Whether writes are included.
+    pub fn writes(self) -> bool {
+        self != Access::Read
+    }
+}
+
+/// What a load of a context field yields.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum FieldKind {
+    /// A number.
+    Scalar,
+    /// A pointer to the start of the region with this index.
+    Data(u8),
+    /// A pointer one past the end of the region with this index.
+    DataEnd(u8),
+    /// The length in bytes of the region with this index.
+    Len(u8),
+}
+
+/// A field of the context as the program sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Field {
+    /// Its name, for messages.
+    pub name: Cow<'static, str>,
+    /// Byte offset in the program's view.
+    pub offset: u32,
+    /// Size in bytes in the program's view. Pointer and length fields are loaded whole.
+    pub size: u32,
+    /// What the program may do to it. Only scalars may be written.
+    pub access: Access,
+    /// What it holds.
+    pub kind: FieldKind,
+    /// Byte offset in the host's own structure, passed through to the facts.
+    pub host_offset: u32,
+    /// Size in bytes there: 8 for a pointer behind a 4-byte `data` field.
+    pub host_size: u32,
+}
+
+/// Memory of which the length is known only at run time: a packet, the metadata before it, a byte slice.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// Its name, for messages.
+    pub name: Cow<'static, str>,
+    /// Whether the program may write to it.
+    pub writable: bool,
+    /// Promised: never longer than this many bytes. At most [`Region::MAX_LEN`].
+    pub max_len: u32,
+    /// The region at whose start this one ends (metadata before a packet); `None` if it has an end of its own.
+    pub ends_at_start_of: Option<u8>,
+}
+
+impl Region {
+    /// The longest region: keeps address arithmetic far from wrapping.
+    pub const MAX_LEN: u32 = 1 << 30;
+    /// At most this many regions in a context.
+    pub const MAX_REGIONS: usize = 4;
+}
+
+/// What r1 (and r2) hold when the program starts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ContextLayout {
+    /// Its name, for messages and for the compatibility of tail calls.
+    pub name: Cow<'static, str>,
+    /// r1 is the start and r2 the length of region 0; there are no fields. Otherwise r1 points to the fields.
+    pub raw: bool,
+    /// The fields, ascending by offset, disjoint.
+    pub fields: Vec<Field>,
+    /// The regions that fields refer to.
+    pub regions: Vec<Region>,
+    /// Whether LD_ABS and LD_IND are allowed. They read region 0.
+    pub legacy_loads: bool,
+    /// The values the main program may return, signed; `None` allows all.
+    pub returns: Option<(i64, i64)>,
+}
+
+impl ContextLayout {
+    /// r1 = pointer to a buffer, r2 = its length.
+    pub fn raw(writable: bool) -> ContextLayout {
+        let region = Region { name: "memory".into(), writable, max_len: Region::MAX_LEN, ends_at_start_of: None };
+        ContextLayout {
+            name: "raw".into(),
+            raw: true,
+            fields: Vec::new(),
+            regions: vec![region],
+            legacy_loads: true,
+            returns: None,
+        }
+    }
+
+    /// The index of the field that contains `offset`.
+    pub(crate) fn field_at(&self, offset: u32) -> Option<usize> {
+        let i = self.fields.partition_point(|f| f.offset <= offset).checked_sub(1)?;
+        let f = &self.fields[i];
+        (offset - f.offset < f.size).then_some(i)
+    }
+}
+
+/// The type of a map. Numbers as in the kernel's `enum bpf_map_type`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "the kernel's names")]
+pub enum MapKind {
+    Hash = 1,
+    Array = 2,
+    ProgArray = 3,
+    PerfEventArray = 4,
+    PercpuHash = 5,
+    PercpuArray = 6,
+    LruHash = 9,
+    LruPercpuHash = 10,
+    LpmTrie = 11,
+    ArrayOfMaps = 12,
+    HashOfMaps = 13,
+    DevMap = 14,
+    CpuMap = 16,
+    XskMap = 17,
+    Queue = 22,
+    Stack = 23,
+    DevMapHash = 25,
+    RingBuf = 27,
+    Bloom = 30,
+    UserRingBuf = 31,
+}
+
+impl MapKind {
+    const ALL: [MapKind; 20] = [
+        MapKind::Hash,
+        MapKind::Array,
+        MapKind::ProgArray,
+        MapKind::PerfEventArray,
+        MapKind::PercpuHash,
+        MapKind::PercpuArray,
+        MapKind::LruHash,
+        MapKind::LruPercpuHash,
+        MapKind::LpmTrie,
+        MapKind::ArrayOfMaps,
+        MapKind::HashOfMaps,
+        MapKind::DevMap,
+        MapKind::CpuMap,
+        MapKind::XskMap,
+        MapKind::Queue,
+        MapKind::Stack,
+        MapKind::DevMapHash,
+        MapKind::RingBuf,
+        MapKind::Bloom,
+        MapKind::UserRingBuf,
+    ];
+
+    /// The kind with the kernel's number, if it is one of these.
+    pub fn from_raw(n: u32) -> Option<MapKind> {
+        Self::ALL.into_iter().find(|k| *k as u32 == n)
+    }
+
+    /// Whether elements are found by a `u32` index and always exist.
+    pub(crate) fn is_array(self) -> bool {
+        matches!(self, MapKind::Array | MapKind::PercpuArray)
+    }
+}
+
+/// A set of map kinds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct MapSet(u64);
+
+impl MapSet {
+    /// The set of these kinds.
+    pub const fn of(kinds: &[MapKind]) -> MapSet {
+        let mut set = 0;
+        let mut i = 0;
+        while i < kinds.len() {
+            set |= 1 << kinds[i] as u8;
+            i += 1;
+        }
+        MapSet(set)
+    }
+    /// Whether `kind` is in it.
+    pub const fn contains(self, kind: MapKind) -> bool {
+        self.0 >> kind as u8 & 1 != 0
+    }
+}
+
+/// A map the program may refer to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MapDef {
+    /// Its name, for messages.
+    pub name: Cow<'static, str>,
+    /// Its type.
+    pub kind: MapKind,
+    /// Bytes in a key.
+    pub key_size: u32,
+    /// Bytes in a value. Promised: a value found stays mapped, at this size and 8-byte aligned, while the program runs.
+    pub value_size: u32,
+    /// Number of elements.
+    pub max_entries: u32,
+    /// What *programs* may do to it (BPF_F_RDONLY_PROG, BPF_F_WRONLY_PROG).
+    pub access: Access,
+    /// Byte offset of a `struct bpf_spin_lock` in the value.
+    pub spin_lock: Option<u32>,
+    /// For maps of maps: the shape every inner map has.
+    pub inner: Option<Box<MapDef>>,
+    /// The value of a single-element array that can no longer change: loads from it yield constants.
+    pub frozen: Option<Vec<u8>>,
+}
+
+impl MapDef {
+    /// A map that programs may read and write, without extras.
+    pub fn new(name: &str, kind: MapKind, key_size: u32, value_size: u32, max_entries: u32) -> MapDef {
+        MapDef {
+            name: name.to_owned().into(),
+            kind,
+            key_size,
+            value_size,
+            max_entries,
+            access: Access::ReadWrite,
+            spin_lock: None,
+            inner: None,
+            frozen: None,
+        }
+    }
+}
+
+/// An argument of a global function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GlobalArg {
+    /// A number.
+    Scalar,
+    /// The context.
+    Ctx,
+    /// A pointer to this many readable and writable bytes, or null.
+    Mem(u32),
+}
+
+/// The signature of a global function (a subprogram that is verified on its own), from BTF.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GlobalFunc {
+    /// Its name, for messages.
+    pub name: String,
+    /// Its arguments, at most five.
+    pub args: Vec<GlobalArg>,
+}
+
+/// The source line an instruction came from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SourceLine {
+    /// The first instruction slot of the line.
+    pub insn: u32,
+    /// File name.
+    pub file: String,
+    /// Line number, from 1.
+    pub line: u32,
+    /// The text of the line; may be empty.
+    pub text: String,
+}
+
+/// How much work a verification may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Instructions walked, over all paths (Linux: 1 million).
+    pub steps: u64,
+    /// States kept for pruning and branches not yet walked.
+    pub states: usize,
+    /// Bytes in those states.
+    pub memory: usize,
+    /// Wall-clock time.
+    pub time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { steps: 1_000_000, states: 100_000, memory: 256 << 20, time: Duration::from_secs(5) }
+    }
+}
+
+/// Everything a program is verified against.
+#[derive(Clone, Copy, Debug)]
+pub struct Env<'a> {
+    /// What the program starts with.
+    pub context: &'a ContextLayout,
+    /// The maps that LD_IMM64 refers to by index.
+    pub maps: &'a [MapDef],
+    /// Functions called by id.
+    pub helpers: &'a Helpers,
+    /// Functions called by index (CALL src 2).
+    pub host_functions: &'a [crate::helpers::HelperProto],
+    /// By subprogram; `None`, or beyond the end, is a static function, walked in the context of each call.
+    pub global_functions: &'a [Option<GlobalFunc>],
+    /// Where instructions came from, ascending by `insn`; may be empty.
+    pub lines: &'a [SourceLine],
+    /// Bytes of stack a frame has.
+    pub frame_bytes: u32,
+    /// Limits on the work.
+    pub limits: Limits,
+    /// Record a line of text per step.
+    pub log: bool,
+    /// Record the abstract state before each step, for [`crate::Verified::states_at`].
+    pub record_states: bool,
+}
+
+impl<'a> Env<'a> {
+    /// Defaults: no maps, no host functions, 512 bytes of stack a frame (as Linux), default limits.
+    pub fn new(context: &'a ContextLayout, helpers: &'a Helpers) -> Env<'a> {
+        Env {
+            context,
+            maps: &[],
+            helpers,
+            host_functions: &[],
+            global_functions: &[],
+            lines: &[],
+            frame_bytes: 512,
+            limits: Limits::default(),
+            log: false,
+            record_states: false,
+        }
+    }
+
+    pub(crate) fn region(&self, r: u8) -> &'a Region {
+        &self.context.regions[usize::from(r)]
+    }
+}

@@ -1,0 +1,242 @@
+//! Why a program is refused, in a form its author can act on.
+//!
+//! Approach: the walk returns a small [`Reason`]; only the failing program pays for the rest (disassembly, source line,
+//! registers, path). Each reason has a sentence and, where there is a usual remedy, a hint. One error: the first.
+
+use std::fmt;
+
+use bpf_isa::{InsnIdx, Reg};
+
+/// A program that was not proven safe.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VerifyError {
+    /// The instruction.
+    pub insn: InsnIdx,
+    /// Its text.
+    pub disassembly: String,
+    /// The source line it came from: file, line, text.
+    pub source_line: Option<(String, u32, String)>,
+    /// Why.
+    pub reason: Reason,
+    /// The registers that matter, and what they hold.
+    pub registers: Vec<(Reg, String)>,
+    /// The calls that led into the current frame, outermost first.
+    pub calls: Vec<InsnIdx>,
+    /// The branch decisions that led there, first to last. Long paths keep their last [`VerifyError::MAX_PATH`].
+    pub path: Vec<Decision>,
+    /// Decisions left out before those in `path`.
+    pub path_omitted: usize,
+    /// The walk so far, if logging was on.
+    pub log: Vec<String>,
+}
+
+/// A branch decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The conditional jump.
+    pub insn: InsnIdx,
+    /// Whether it was taken.
+    pub taken: bool,
+}
+
+impl VerifyError {
+    /// At most this many decisions are kept.
+    pub const MAX_PATH: usize = 16;
+}
+
+/// Why a program is refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's message says what it and its fields are")]
+pub enum Reason {
+    #[error("{0} is read but {1}")]
+    Uninit(Reg, String),
+    #[error("stack byte at r10{off} is read but was never written, or holds part of a pointer")]
+    StackUninit { off: i64 },
+    #[error("stack access at r10{min:+}..r10{max:+} is outside the frame's {frame_bytes} bytes")]
+    StackBounds { min: i64, max: i64, frame_bytes: u32 },
+    #[error("access of {size} bytes at offset {min}..={max} is outside {what}, which has {limit} bytes")]
+    Bounds { what: String, size: u64, min: i64, max: i64, limit: u64 },
+    #[error("access of {size} bytes at offset {offset} of {region}, of which only {proven} bytes are proven to exist")]
+    PacketBounds { region: String, size: u64, offset: i64, proven: u32 },
+    #[error("access at offset {min} before the start of {region}")]
+    PacketBefore { region: String, min: i64 },
+    #[error("{what} may not be written")]
+    ReadOnly { what: String },
+    #[error("{what} may not be read")]
+    WriteOnly { what: String },
+    #[error("the spin lock in {map} may only be used through bpf_spin_lock and bpf_spin_unlock")]
+    LockAccess { map: String },
+    #[error("context {context} has no field at offset {off} with {size} bytes")]
+    NoField { context: String, off: i64, size: u64 },
+    #[error("context field {field} must be {expected}")]
+    FieldUse { field: String, expected: &'static str },
+    #[error("context access at an offset that is not a constant")]
+    CtxOffset,
+    #[error("instruction accesses {first} on one path and {second} on another")]
+    MixedContext { first: String, second: String },
+    #[error("{0} is used as an address but is {1}")]
+    NotAPointer(Reg, String),
+    #[error("{0} may be null here")]
+    MaybeNull(Reg),
+    #[error("{0}, {1}, may not be accessed as memory")]
+    NotMemory(Reg, String),
+    #[error("operation is not allowed on {0}, {1}")]
+    PointerOp(Reg, String),
+    #[error("offset added to {0} is not bounded ({1})")]
+    OffsetUnbounded(Reg, String),
+    #[error("operation on two pointers, {0} and {1}")]
+    TwoPointers(Reg, String),
+    #[error("comparison of {0}, {1}, with {2} would leak an address")]
+    PointerCompare(Reg, String, String),
+    #[error("{0}, {1}, would leak an address to {2}")]
+    Leak(Reg, String, &'static str),
+    #[error("pointer to the callee's own stack may not outlive it")]
+    DanglingStack,
+    #[error("division by the constant 0")]
+    DivByZero,
+    #[error("shift by {count}, but the operand has {bits} bits")]
+    ShiftTooWide { count: i32, bits: u32 },
+    #[error("atomic access must be to memory that is not {0}")]
+    AtomicMemory(&'static str),
+    #[error("atomic access of {size} bytes is not proven to be aligned (offset {off})")]
+    Unaligned { size: u64, off: String },
+    #[error("{what} {index} does not exist")]
+    NoSuch { what: &'static str, index: i64 },
+    #[error("{0}")]
+    Unsupported(&'static str),
+    #[error("argument {arg} ({reg}) of {func} must be {expected}, but is {got}")]
+    Arg { func: String, arg: usize, reg: Reg, expected: String, got: String },
+    #[error("argument {arg} ({reg}) of {func}: {why}")]
+    ArgMem { func: String, arg: usize, reg: Reg, why: Box<Reason> },
+    #[error("arguments {a} and {b} of {func} may overlap, and one of them is written")]
+    Overlap { func: String, a: usize, b: usize },
+    #[error("{func} is not allowed while the spin lock taken at {at} is held")]
+    LockHeld { func: String, at: InsnIdx },
+    #[error("no spin lock is held")]
+    NoLock,
+    #[error("spin lock of a different element is held since {at}")]
+    OtherLock { at: InsnIdx },
+    #[error("record reserved at {at} is neither submitted nor discarded")]
+    Owed { at: InsnIdx },
+    #[error("tail call inside a callback")]
+    TailCallInCallback,
+    #[error("tail call with {depth} bytes of stack in its callers; at most {limit} are allowed")]
+    TailCallDepth { depth: u32, limit: u32 },
+    #[error("return value r0 is {got}, but must be {expected}")]
+    Return { got: String, expected: String },
+    #[error("loop never ends: the same state comes round again")]
+    InfiniteLoop,
+    #[error("walk takes more than {0} steps")]
+    Steps(u64),
+    #[error("walk needs more than {0} states")]
+    States(usize),
+    #[error("walk needs more than {0} bytes of memory")]
+    Memory(usize),
+    #[error("walk takes longer than {0:?}")]
+    Time(std::time::Duration),
+    #[error("environment is inconsistent: {0}")]
+    Environment(String),
+    #[error("internal error of the verifier: {0}")]
+    Internal(&'static str),
+}
+
+impl Reason {
+    /// The usual remedy, if there is one.
+    pub fn hint(&self) -> Option<&'static str> {
+        Some(match self {
+            Reason::Uninit(_, why) if why.contains("may move the packet") => {
+                "load data and data_end from the context again, and check the bounds again"
+            }
+            Reason::Uninit(_, why) if why.contains("consumed") => "do not use a record after submit or discard",
+            Reason::Uninit(_, why) if why.contains("since the call") => {
+                "calls clobber r0 to r5: keep the value in r6 to r9 or on the stack"
+            }
+            Reason::Uninit(..) => "give the register a value on every path that leads here",
+            Reason::StackUninit { .. } => "initialise the whole variable, padding included, for example with memset",
+            Reason::StackBounds { .. } => "use fewer or smaller local variables, or a map for large buffers",
+            Reason::Bounds { .. } => "check the index against the size before the access, or mask it",
+            Reason::PacketBounds { .. } | Reason::PacketBefore { .. } => {
+                "compare the pointer plus the access size with the end (`if (p + n > data_end) return`) on every path to the access"
+            }
+            Reason::NoField { .. } => "use a field the context declares, whole and at its own offset",
+            Reason::CtxOffset | Reason::MixedContext { .. } => "access each context field by its own name",
+            Reason::NotAPointer(_, got) if got.contains("number 0") => "the pointer is null here: test it before use",
+            Reason::NotAPointer(..) => "a number cannot become a pointer; keep pointers whole, 64 bits wide",
+            Reason::MaybeNull(_) => "test the pointer for null first (`if (!p) return 0;`)",
+            Reason::PointerOp(_, what) if what.contains("or null") => "test the pointer for null before calculating with it",
+            Reason::PointerOp(..) => "only 64-bit additions and subtractions of bounded numbers are allowed on pointers",
+            Reason::OffsetUnbounded(..) => "bound the number first: compare it with a maximum, or mask it",
+            Reason::TwoPointers(..) => "only pointers into the same packet may be subtracted",
+            Reason::PointerCompare(..) => "compare packet pointers with their end, and other pointers only with null",
+            Reason::Leak(..) => "addresses must stay inside the program: copy the data, not the pointer",
+            Reason::Unaligned { .. } => "align the address to the size of the access",
+            Reason::NoSuch { what: "helper", .. } => "this host does not offer the helper to this kind of program",
+            Reason::LockHeld { .. } => "release the lock with bpf_spin_unlock first",
+            Reason::NoLock | Reason::OtherLock { .. } => "pair bpf_spin_lock and bpf_spin_unlock on the same element",
+            Reason::Owed { .. } => "call bpf_ringbuf_submit or bpf_ringbuf_discard on every path",
+            Reason::InfiniteLoop => "make each round change what the loop's condition tests",
+            Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Time(_) => {
+                "bound loops by small constants, use bpf_loop for long ones, split the program, or raise the limit"
+            }
+            Reason::Overlap { .. } => "pass buffers that do not overlap",
+            Reason::ArgMem { why, .. } => return why.hint(),
+            Reason::DanglingStack
+            | Reason::ReadOnly { .. }
+            | Reason::WriteOnly { .. }
+            | Reason::LockAccess { .. }
+            | Reason::FieldUse { .. }
+            | Reason::NotMemory(..)
+            | Reason::DivByZero
+            | Reason::ShiftTooWide { .. }
+            | Reason::AtomicMemory(_)
+            | Reason::NoSuch { .. }
+            | Reason::Unsupported(_)
+            | Reason::Arg { .. }
+            | Reason::TailCallInCallback
+            | Reason::TailCallDepth { .. }
+            | Reason::Return { .. }
+            | Reason::Environment(_)
+            | Reason::Internal(_) => return None,
+        })
+    }
+}
+
+impl fmt::Display for VerifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "error: {}", self.reason)?;
+        writeln!(f, "  at {}: {}", self.insn, self.disassembly)?;
+        if let Some((file, line, text)) = &self.source_line {
+            writeln!(f, "  in {file}:{line}: {}", text.trim())?;
+        }
+        for (reg, what) in &self.registers {
+            writeln!(f, "  {reg} = {what}")?;
+        }
+        if !self.calls.is_empty() {
+            f.write_str("  called from")?;
+            for call in &self.calls {
+                write!(f, " {call}")?;
+            }
+            writeln!(f)?;
+        }
+        if !self.path.is_empty() {
+            f.write_str("  path:")?;
+            if self.path_omitted > 0 {
+                write!(f, " ({} earlier)", self.path_omitted)?;
+            }
+            for d in &self.path {
+                write!(f, " {}{}", d.insn, if d.taken { " taken" } else { " not taken" })?;
+                if d != &self.path[self.path.len() - 1] {
+                    f.write_str(",")?;
+                }
+            }
+            writeln!(f)?;
+        }
+        if let Some(hint) = self.reason.hint() {
+            writeln!(f, "  hint: {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for VerifyError {}

@@ -1,0 +1,219 @@
+//! What each register is still needed for: the liveness that pruning rests on.
+//!
+//! Problem: two paths that meet with different values cannot be merged by subsumption if the values matter, and most
+//! do not: they are dead, or are only carried to a map or a result. The kernel finds out which matter by
+//! backtracking each time a value is used; here one backward data-flow pass says it up front, for every instruction.
+//!
+//! Approach: three levels. *Dead*: no path reads it. *Carried*: it is read, but only flows into results, stores or other
+//! carried values; that it is a number matters, which number does not. *Exact*: it may flow into a condition, an
+//! address, a size, a function argument. At a join the walk forgets dead registers, and the values of carried ones.
+//! Forgetting (rather than comparing loosely) keeps one invariant simple: what is recorded about an instruction covers
+//! every concrete execution of it.
+//!
+//! Invariant: a carried number never decides whether a later check passes.
+
+use bpf_isa::{AtomicOp, Callee, Insn, InsnIdx, Program, Reg, Src};
+
+use crate::env::Env;
+use crate::helpers::{ArgKind, Effect, HelperProto};
+
+const fn bit(r: Reg) -> u16 {
+    1 << r as u16
+}
+const ARGS: u16 = 0b11_1110;
+const CLOBBERED: u16 = 0b11_1111;
+
+/// Registers needed at a point. `exact` is a subset of `live`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Need {
+    pub live: u16,
+    pub exact: u16,
+}
+
+impl Need {
+    const ALL: Need = Need { live: 0x7ff, exact: 0x7ff };
+
+    fn join(self, other: Need) -> Need {
+        Need { live: self.live | other.live, exact: self.exact | other.exact }
+    }
+    fn kill(&mut self, set: u16) {
+        self.live &= !set;
+        self.exact &= !set;
+    }
+    fn exact(&mut self, set: u16) {
+        self.live |= set;
+        self.exact |= set;
+    }
+    /// `r` is read into something that is needed as `dst` is (was, before it was killed).
+    fn flow(&mut self, r: Reg, dst_exact: bool) {
+        self.live |= bit(r);
+        if dst_exact {
+            self.exact |= bit(r);
+        }
+    }
+    fn flow_src(&mut self, src: Src, dst_exact: bool) {
+        if let Src::Reg(r) = src {
+            self.flow(r, dst_exact);
+        }
+    }
+    fn exact_src(&mut self, src: Src) {
+        if let Src::Reg(r) = src {
+            self.exact(bit(r));
+        }
+    }
+    pub(crate) fn is_live(self, r: usize) -> bool {
+        self.live >> r & 1 != 0
+    }
+    pub(crate) fn is_exact(self, r: usize) -> bool {
+        self.exact >> r & 1 != 0
+    }
+}
+
+/// The needs before each instruction.
+#[derive(Debug, Default)]
+pub(crate) struct Needs {
+    at: Vec<Need>,
+}
+
+impl Needs {
+    /// Needs before the instruction; everything for one that is not known.
+    pub(crate) fn at(&self, i: InsnIdx) -> Need {
+        self.at.get(i.index()).copied().unwrap_or(Need::ALL)
+    }
+
+    /// Replaces the result by that of `program` and keeps the memory.
+    ///
+    /// The whole program is one flow: a call needs what its subprogram needs of r1 to r5. Backward sweeps until
+    /// nothing changes; a sweep sees forward jumps at once, so loops and calls cost one more each level.
+    pub(crate) fn build(&mut self, program: &Program, env: &Env<'_>) {
+        let insns = program.insns();
+        let main_end = program.subprogs()[0].end;
+        self.at.clear();
+        self.at.resize(insns.len(), Need::default());
+        loop {
+            let mut changed = false;
+            let mut next = Need::default();
+            for (i, insn) in insns.iter().enumerate().rev() {
+                let here = InsnIdx(i as u32);
+                let need = match insn {
+                    Insn::SecondSlot => next,
+                    _ => self.before(here, insn, next, env, main_end),
+                };
+                changed |= need != self.at[i];
+                self.at[i] = need;
+                next = need;
+            }
+            if !changed {
+                return;
+            }
+        }
+    }
+
+    fn before(&self, at: InsnIdx, insn: &Insn, next: Need, env: &Env<'_>, main_end: u32) -> Need {
+        let target = |off: i32| at.jump(off).map_or(Need::ALL, |t| self.at(t));
+        let mut n = next;
+        match *insn {
+            Insn::Alu { dst, src, .. } => {
+                let exact = next.is_exact(dst.index());
+                n.flow(dst, exact);
+                n.flow_src(src, exact);
+            }
+            Insn::Mov { dst, src, .. } => {
+                let exact = next.is_exact(dst.index());
+                n.kill(bit(dst));
+                n.flow_src(src, exact);
+            }
+            Insn::MovSx { dst, src, .. } => {
+                let exact = next.is_exact(dst.index());
+                n.kill(bit(dst));
+                n.flow(src, exact);
+            }
+            Insn::Neg { dst, .. } | Insn::End { dst, .. } => n.flow(dst, next.is_exact(dst.index())),
+            Insn::LoadImm64 { dst, .. } => n.kill(bit(dst)),
+            Insn::SecondSlot => {}
+            Insn::Load { dst, base, .. } | Insn::LoadAcquire { dst, base, .. } => {
+                n.kill(bit(dst));
+                n.exact(bit(base));
+            }
+            // What is stored may be a spill that a later load uses as an address.
+            Insn::Store { base, src, .. } => {
+                n.exact(bit(base));
+                n.exact_src(src);
+            }
+            Insn::StoreRelease { base, src, .. } => n.exact(bit(base) | bit(src)),
+            Insn::Atomic { op, base, src, .. } => {
+                n.exact(bit(base) | bit(src));
+                if op == AtomicOp::CmpXchg {
+                    n.exact(bit(Reg::R0));
+                }
+            }
+            Insn::LoadAbs { .. } => {
+                n.kill(CLOBBERED);
+                n.exact(bit(Reg::R6));
+            }
+            Insn::LoadInd { src, .. } => {
+                n.kill(CLOBBERED);
+                n.exact(bit(Reg::R6) | bit(src));
+            }
+            Insn::Jump { off, .. } => n = target(off),
+            Insn::JumpIf { dst, src, off, .. } => {
+                n = n.join(target(off.into()));
+                n.exact(bit(dst));
+                n.exact_src(src);
+            }
+            Insn::MayGoto { off } => n = n.join(target(off.into())),
+            Insn::Call(callee) => {
+                n.kill(CLOBBERED);
+                match callee {
+                    Callee::Helper(id) => n = n.join(helper_needs(env.helpers.get(id))),
+                    Callee::Host(i) => {
+                        let proto = usize::try_from(i).ok().and_then(|i| env.host_functions.get(i));
+                        n = n.join(helper_needs(proto));
+                    }
+                    Callee::Subprog(off) => {
+                        let entry = target(off);
+                        n = n.join(Need { live: entry.live & ARGS, exact: entry.exact & ARGS });
+                    }
+                }
+            }
+            // A caller or a helper may use the result in any way; the host takes any number, unless it says otherwise.
+            Insn::Exit => {
+                n = Need::default();
+                n.flow(Reg::R0, at.0 >= main_end || env.context.returns.is_some());
+            }
+        }
+        n
+    }
+}
+
+/// The argument registers a call needs, and which of them exactly.
+fn helper_needs(proto: Option<&HelperProto>) -> Need {
+    let mut n = Need::default();
+    let Some(proto) = proto else {
+        n.exact(ARGS);
+        return n;
+    };
+    // The number of iterations bounds a callback's index; a tail call's index may select a direct jump.
+    let exact = proto.effect == Effect::TailCall || proto.args.iter().any(|a| matches!(a, ArgKind::Callback(_)));
+    for (arg, r) in proto.args.iter().zip(Reg::ARGS) {
+        match arg {
+            ArgKind::None => {}
+            ArgKind::Scalar => n.flow(r, exact),
+            ArgKind::Ctx
+            | ArgKind::Map(_)
+            | ArgKind::Key
+            | ArgKind::Value
+            | ArgKind::ValueOut
+            | ArgKind::Mem(_)
+            | ArgKind::Size { .. }
+            | ArgKind::Fixed { .. }
+            | ArgKind::SpinLock
+            | ArgKind::RecordSize
+            | ArgKind::Record
+            | ArgKind::Callback(_)
+            | ArgKind::CallbackCtx
+            | ArgKind::Host { .. } => n.exact(bit(r)),
+        }
+    }
+    n
+}

@@ -1,0 +1,208 @@
+//! What the walk records about each instruction, joined over all states it was reached with.
+//!
+//! These become the facts handed to the JIT. A note starts at "true of every state seen so far", with none seen, and
+//! only ever loses: so at the end it holds for every state, and hence for every run.
+
+use bpf_analysis::Facts;
+use bpf_isa::{Insn, InsnIdx, Program, Reg, Src};
+
+use crate::env::Env;
+use crate::error::Reason;
+use crate::state::Frame;
+use crate::walk::{Res, refuse};
+
+/// Kind of memory an instruction accesses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    None,
+    Stack,
+    Context,
+    Packet,
+    MapValue,
+    Mem,
+    /// Different kinds on different paths.
+    Mixed,
+}
+
+/// A value that is the same on every path, so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Same<T> {
+    Unseen,
+    Always(T),
+    Differs,
+}
+
+impl<T: PartialEq + Copy> Same<T> {
+    fn join(&mut self, v: Option<T>) {
+        *self = match (*self, v) {
+            (Same::Unseen, Some(v)) => Same::Always(v),
+            (Same::Always(old), Some(v)) if old == v => Same::Always(old),
+            (Same::Unseen | Same::Always(_) | Same::Differs, _) => Same::Differs,
+        };
+    }
+    pub(crate) fn get(self) -> Option<T> {
+        match self {
+            Same::Always(v) => Some(v),
+            Same::Unseen | Same::Differs => None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Note {
+    reached: bool,
+    /// The upper half of the destination (as an operand) and of the source are zero before the instruction.
+    dst_zero: bool,
+    src_zero: bool,
+    kind: Kind,
+    /// Context field and offset in it.
+    field: (u16, u16),
+}
+
+/// A call's constant map and key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallNote {
+    pub at: InsnIdx,
+    pub map: Same<u32>,
+    pub key: Same<u64>,
+    pub tail_call: bool,
+}
+
+/// Notes on a whole program.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    notes: Vec<Note>,
+    calls: Vec<CallNote>,
+    stack: Vec<u32>,
+}
+
+impl Notes {
+    pub(crate) fn new(program: &Program) -> Notes {
+        let note = Note { reached: false, dst_zero: true, src_zero: true, kind: Kind::None, field: (0, 0) };
+        Notes {
+            notes: vec![note; program.insns().len()],
+            calls: Vec::new(),
+            stack: vec![0; program.subprogs().len()],
+        }
+    }
+
+    /// The instruction is about to run in this frame.
+    pub(crate) fn visit(&mut self, at: InsnIdx, insn: &Insn, frame: &Frame) {
+        let note = &mut self.notes[at.index()];
+        note.reached = true;
+        let zero = |r: Reg| {
+            let v = &frame.regs[r.index()];
+            v.is_scalar() && v.n.high_half_is_zero()
+        };
+        let (dst, src) = operands(insn);
+        if note.dst_zero && dst.is_some_and(|r| !zero(r)) {
+            note.dst_zero = false;
+        }
+        if note.src_zero && src.is_some_and(|r| !zero(r)) {
+            note.src_zero = false;
+        }
+    }
+
+    /// The instruction accesses this kind of memory. `Err` if that contradicts an earlier path in a way that matters.
+    pub(crate) fn access(&mut self, at: InsnIdx, kind: Kind, field: Option<(usize, u32)>) -> Result<(), (Kind, Kind)> {
+        let note = &mut self.notes[at.index()];
+        let field = field.map_or((0, 0), |(i, o)| (i as u16, o as u16));
+        if note.kind == Kind::None {
+            note.kind = kind;
+            note.field = field;
+        } else if note.kind != kind {
+            if note.kind == Kind::Context || kind == Kind::Context {
+                return Err((note.kind, kind));
+            }
+            note.kind = Kind::Mixed;
+        } else if note.field != field {
+            return Err((kind, kind));
+        }
+        Ok(())
+    }
+
+    /// A call with this map and key, where they are constant.
+    pub(crate) fn call(&mut self, at: InsnIdx, map: Option<u32>, key: Option<u64>, tail_call: bool) {
+        let i = self.calls.partition_point(|c| c.at < at);
+        if self.calls.get(i).is_none_or(|c| c.at != at) {
+            self.calls.insert(i, CallNote { at, map: Same::Unseen, key: Same::Unseen, tail_call });
+        }
+        self.calls[i].map.join(map);
+        self.calls[i].key.join(key);
+    }
+
+    /// The subprogram's frame is used down to this depth.
+    pub(crate) fn stack(&mut self, subprog: u32, depth: u32) {
+        let s = &mut self.stack[subprog as usize];
+        *s = (*s).max(depth);
+    }
+
+    /// Tail calls out of a subprogram leave its callers' frames behind: these are limited, as in the kernel
+    /// (`check_max_stack_depth`), because 33 hops may each leave such a chain.
+    pub(crate) fn check_stack(&self, program: &Program, env: &Env<'_>) -> Res<()> {
+        if self.calls.iter().all(|c| !c.tail_call) || program.subprogs().len() == 1 {
+            return Ok(());
+        }
+        let limit = env.frame_bytes / 2;
+        let tail_calls = |sub: usize| {
+            let s = program.subprogs()[sub];
+            self.calls.iter().any(|c| c.tail_call && (s.start..s.end).contains(&c.at.0))
+        };
+        // The call graph has no cycle and is at most 8 frames deep, but may have many paths: keep the deepest per callee.
+        let mut above = vec![0u32; program.subprogs().len()];
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for c in program.calls() {
+                let caller = program.subprog_of(c.at).index();
+                let depth = above[caller] + self.stack[caller].next_multiple_of(8);
+                if depth > above[c.callee.index()] {
+                    above[c.callee.index()] = depth;
+                    changed = true;
+                }
+            }
+        }
+        match (1..above.len()).filter(|&s| tail_calls(s)).map(|s| above[s]).max() {
+            Some(depth) if depth > limit => refuse(Reason::TailCallDepth { depth, limit }),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn into_facts(self, program: &Program, env: &Env<'_>) -> Facts {
+        let mut facts = Facts { stack_bytes: self.stack, ..Facts::default() };
+        for c in &self.calls {
+            if let (true, Some(map), Some(key)) = (c.tail_call, c.map.get(), c.key.get()) {
+                facts.tail_calls.push(bpf_analysis::ConstTailCall { insn: c.at, map, index: key as u32 });
+            }
+        }
+        crate::facts::fill(&mut facts, &self.calls, program, env);
+        facts
+    }
+}
+
+/// The operands of which the JIT may want to know that their upper half is zero.
+fn operands(insn: &Insn) -> (Option<Reg>, Option<Reg>) {
+    let reg = |src: Src| match src {
+        Src::Reg(r) => Some(r),
+        Src::Imm(_) => None,
+    };
+    match *insn {
+        Insn::Alu { dst, src, .. } | Insn::JumpIf { dst, src, .. } => (Some(dst), reg(src)),
+        Insn::Mov { src, .. } => (None, reg(src)),
+        Insn::Neg { dst, .. } | Insn::End { dst, .. } => (Some(dst), None),
+        Insn::MovSx { .. }
+        | Insn::LoadImm64 { .. }
+        | Insn::SecondSlot
+        | Insn::Load { .. }
+        | Insn::Store { .. }
+        | Insn::Atomic { .. }
+        | Insn::LoadAcquire { .. }
+        | Insn::StoreRelease { .. }
+        | Insn::LoadAbs { .. }
+        | Insn::LoadInd { .. }
+        | Insn::Jump { .. }
+        | Insn::MayGoto { .. }
+        | Insn::Call(_)
+        | Insn::Exit => (None, None),
+    }
+}

@@ -1,0 +1,178 @@
+//! Transfer functions: what is known about a result, from what is known about the operands.
+//!
+//! Approach: two known operands are folded by [`eval`], the concrete definition the tests also use. Otherwise each
+//! component is computed from its peers; a component an operator says nothing about is left full and learns in
+//! `sync`. A low-half operation works on the low-half components alone and zero-extends.
+//!
+//! Invariant: for every x in γ(a), y in γ(b): `eval(op, x, y)` is in γ(result).
+
+use bpf_isa::{AluOp, ByteOrder, Width};
+
+use super::{Num, Scalar};
+use crate::interval::Interval;
+use crate::tnum::{Tnum, ones, sext};
+
+/// The value of `a op b` in the low `w` bits of the operands, zero-extended: the definition (RFC 9669, section 4).
+pub fn eval(op: AluOp, w: u32, a: u64, b: u64) -> u64 {
+    let (a, b) = (a & ones(w), b & ones(w));
+    let (sa, sb) = (sext(a, w), sext(b, w));
+    let count = (b & u64::from(w - 1)) as u32;
+    let r = match op {
+        AluOp::Add => a.wrapping_add(b),
+        AluOp::Sub => a.wrapping_sub(b),
+        AluOp::Mul => a.wrapping_mul(b),
+        AluOp::Div => a.checked_div(b).unwrap_or(0),
+        AluOp::SDiv => {
+            if sb == 0 {
+                0
+            } else {
+                sa.wrapping_div(sb) as u64
+            }
+        }
+        AluOp::Mod => a.checked_rem(b).unwrap_or(a),
+        AluOp::SMod => {
+            if sb == 0 {
+                a
+            } else {
+                sa.wrapping_rem(sb) as u64
+            }
+        }
+        AluOp::Or => a | b,
+        AluOp::And => a & b,
+        AluOp::Xor => a ^ b,
+        AluOp::Lsh => a << count,
+        AluOp::Rsh => a >> count,
+        AluOp::Arsh => (sa >> count) as u64,
+    };
+    r & ones(w)
+}
+
+/// The shift counts `b` allows at width `w`: masked, so anything not surely below `w` may be any count.
+fn counts<const V: u32>(b: Interval<V>, w: u32) -> (u32, u32) {
+    if b.umax < u64::from(w) { (b.umin as u32, b.umax as u32) } else { (0, w - 1) }
+}
+
+fn bits_op<const V: u32>(op: AluOp, a: Tnum<V>, b: Tnum<V>, kmin: u32, kmax: u32) -> Tnum<V> {
+    match op {
+        AluOp::Add => a.add(b),
+        AluOp::Sub => a.sub(b),
+        AluOp::Mul => a.mul(b),
+        AluOp::Or => a.or(b),
+        AluOp::And => a.and(b),
+        AluOp::Xor => a.xor(b),
+        AluOp::Lsh if kmin == kmax => a.lsh(kmin),
+        AluOp::Rsh if kmin == kmax => a.rsh(kmin),
+        AluOp::Arsh if kmin == kmax => a.arsh(kmin),
+        // A left shift by at least kmin leaves that many zeros below.
+        AluOp::Lsh => Tnum::new(0, !ones(kmin)),
+        AluOp::Rsh | AluOp::Arsh | AluOp::Div | AluOp::SDiv | AluOp::Mod | AluOp::SMod => Tnum::UNKNOWN,
+    }
+}
+
+fn range_op<const V: u32>(op: AluOp, a: Interval<V>, b: Interval<V>, kmin: u32, kmax: u32) -> Interval<V> {
+    match op {
+        AluOp::Add => a.add(b),
+        AluOp::Sub => a.sub(b),
+        AluOp::Mul => a.mul(b),
+        AluOp::Div => a.udiv(b),
+        AluOp::SDiv => a.sdiv(b),
+        AluOp::Mod => a.umod(b),
+        AluOp::SMod => a.smod(b),
+        AluOp::Or => a.or(b),
+        AluOp::And => a.and(b),
+        AluOp::Xor => a.xor(b),
+        AluOp::Lsh => a.lsh(kmin, kmax),
+        AluOp::Rsh => a.rsh(kmin, kmax),
+        AluOp::Arsh => a.arsh(kmin, kmax),
+    }
+}
+
+/// Whether the low half of the result is the same operation on the low halves.
+fn low_half_is_local(op: AluOp) -> bool {
+    match op {
+        AluOp::Add | AluOp::Sub | AluOp::Mul | AluOp::Or | AluOp::And | AluOp::Xor => true,
+        // A left shift is local too, but by a count that may exceed the half's width.
+        AluOp::Lsh | AluOp::Rsh | AluOp::Arsh | AluOp::Div | AluOp::SDiv | AluOp::Mod | AluOp::SMod => false,
+    }
+}
+
+impl<const W: u32, const H: u32> Num<W, H> {
+    /// `self op other` at the given width: the whole, or the low half zero-extended.
+    pub fn alu(&self, op: AluOp, width: Width, other: &Self) -> Self {
+        match width {
+            Width::W64 => self.alu_full(op, other),
+            Width::W32 => self.alu_low(op, other),
+        }
+    }
+
+    fn alu_full(&self, op: AluOp, other: &Self) -> Self {
+        if let (Some(a), Some(b)) = (self.as_const(), other.as_const()) {
+            return Self::constant(eval(op, W, a, b));
+        }
+        let (kmin, kmax) = counts(other.full, W);
+        let bits = bits_op(op, self.bits, other.bits, kmin, kmax);
+        let full = range_op(op, self.full, other.full, kmin, kmax);
+        let low = if low_half_is_local(op) { range_op(op, self.low, other.low, 0, 0) } else { Interval::FULL };
+        Self::of(bits, full, low)
+    }
+
+    fn alu_low(&self, op: AluOp, other: &Self) -> Self {
+        let (a, b) = (self.bits.low::<H>(), other.bits.low::<H>());
+        if a.is_const() && b.is_const() {
+            return Self::constant(eval(op, H, a.value(), b.value()));
+        }
+        let (kmin, kmax) = counts(other.low, H);
+        let bits = bits_op(op, a, b, kmin, kmax);
+        let low = range_op(op, self.low, other.low, kmin, kmax);
+        Self::of(bits.zext(), Interval::unsigned(0, ones(H)), low)
+    }
+
+    /// The low half, zero-extended: a 32-bit move.
+    pub fn zext_low(&self) -> Self {
+        if self.high_half_is_zero() {
+            return *self;
+        }
+        Self::of(self.bits.low::<H>().zext(), Interval::unsigned(0, ones(H)), self.low)
+    }
+
+    /// The low `bits` bits, zero-extended.
+    pub fn truncate(&self, bits: u32) -> Self {
+        if self.full.umax <= ones(bits) {
+            return *self;
+        }
+        let low = if bits >= H { self.low } else { Interval::FULL };
+        Self::of(self.bits.truncate(bits), Interval::unsigned(0, ones(bits)), low)
+    }
+
+    /// The low `bits` bits, sign-extended to the whole.
+    pub fn sign_extend(&self, bits: u32) -> Self {
+        let (min, max) = (sext(1 << (bits - 1), bits), (ones(bits) >> 1) as i64);
+        if min <= self.full.smin && self.full.smax <= max {
+            return *self;
+        }
+        let full = if bits == H {
+            Interval::signed(self.low.smin, self.low.smax)
+        } else {
+            Interval::signed(min, max)
+        };
+        let low = if bits >= H { self.low } else { Interval::FULL };
+        Self::of(self.bits.sign_extend(bits), full, low)
+    }
+
+    /// `-self` at the given width.
+    pub fn neg(&self, width: Width) -> Self {
+        Self::constant(0).alu(AluOp::Sub, width, self)
+    }
+}
+
+impl Scalar {
+    /// Byte order conversion of the low `bits` bits (16, 32 or 64) on a little-endian host, zero above.
+    pub fn end(&self, order: ByteOrder, bits: u32) -> Self {
+        match order {
+            ByteOrder::ToLe => self.truncate(bits),
+            ByteOrder::ToBe | ByteOrder::Swap => {
+                Self::of(self.bits.byte_swap(bits), Interval::unsigned(0, ones(bits)), Interval::FULL)
+            }
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! What a register or a spilled stack slot may hold.
+//!
+//! Approach: a type, and a [`Scalar`] that is the number itself or, for pointers, the byte offset from the base the
+//! type names. So one domain bounds both, and an access is checked by adding the instruction's offset and comparing
+//! with the size of the base.
+//!
+//! `id` ties values together, and what it ties depends on the type: numbers with one id are equal up to `delta` (a
+//! comparison of one refines the others); region pointers with one id are `start + V + delta` for the same unknown V;
+//! or-null pointers with one id are null together; a map value's id names the element, for the spin lock. 0 is none
+//! (for a region pointer: V = 0).
+
+use std::fmt;
+
+use bpf_isa::InsnIdx;
+
+use crate::env::Env;
+use crate::scalar::Scalar;
+
+/// Why a register or byte cannot be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Why {
+    /// Nothing was written to it.
+    Never,
+    /// A call at this instruction clobbered it.
+    Call(InsnIdx),
+    /// A call at this instruction may have moved the memory it pointed to.
+    Moved(InsnIdx),
+    /// A call at this instruction consumed the record it pointed to.
+    Consumed(InsnIdx),
+    /// No later instruction reads it, so it was forgotten.
+    Dead,
+}
+
+/// What kind of value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ty {
+    Uninit(Why),
+    Scalar,
+    Ctx,
+    /// A frame's stack; offsets count from its top, so they are negative.
+    Stack {
+        frame: u8,
+    },
+    /// A map. `inner` if it was found in the map of maps `map`.
+    Map {
+        map: u32,
+        inner: bool,
+    },
+    /// A value of the map (or of an inner map of it).
+    MapValue {
+        map: u32,
+        inner: bool,
+    },
+    /// Memory of a fixed size.
+    Mem {
+        size: u32,
+        writable: bool,
+    },
+    /// A context region.
+    Packet {
+        region: u8,
+    },
+    /// One past the end of a context region.
+    PacketEnd {
+        region: u8,
+    },
+    /// A host object, opaque.
+    Host {
+        class: u32,
+    },
+    /// A function of the program.
+    Func {
+        subprog: u32,
+    },
+}
+
+impl PartialEq for Ty {
+    /// Equal when the same operations are allowed: why a value cannot be read makes no difference.
+    fn eq(&self, other: &Ty) -> bool {
+        match (*self, *other) {
+            (Ty::Uninit(_), Ty::Uninit(_)) | (Ty::Scalar, Ty::Scalar) | (Ty::Ctx, Ty::Ctx) => true,
+            (Ty::Stack { frame: a }, Ty::Stack { frame: b }) => a == b,
+            (Ty::Map { map: a, inner: i }, Ty::Map { map: b, inner: j }) => (a, i) == (b, j),
+            (Ty::MapValue { map: a, inner: i }, Ty::MapValue { map: b, inner: j }) => (a, i) == (b, j),
+            (Ty::Mem { size: a, writable: i }, Ty::Mem { size: b, writable: j }) => (a, i) == (b, j),
+            (Ty::Packet { region: a }, Ty::Packet { region: b }) => a == b,
+            (Ty::PacketEnd { region: a }, Ty::PacketEnd { region: b }) => a == b,
+            (Ty::Host { class: a }, Ty::Host { class: b }) => a == b,
+            (Ty::Func { subprog: a }, Ty::Func { subprog: b }) => a == b,
+            (
+                Ty::Uninit(_)
+                | Ty::Scalar
+                | Ty::Ctx
+                | Ty::Stack { .. }
+                | Ty::Map { .. }
+                | Ty::MapValue { .. }
+                | Ty::Mem { .. }
+                | Ty::Packet { .. }
+                | Ty::PacketEnd { .. }
+                | Ty::Host { .. }
+                | Ty::Func { .. },
+                _,
+            ) => false,
+        }
+    }
+}
+
+/// Ids 1 to 4 stand for the lengths of the context's regions.
+pub(crate) const FIRST_FREE_ID: u32 = 1 + crate::env::Region::MAX_REGIONS as u32;
+
+/// The id of a number that is the length of a region.
+pub(crate) fn len_id(region: u8) -> u32 {
+    1 + u32::from(region)
+}
+
+/// The abstract value of a register or spill.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Value {
+    pub ty: Ty,
+    /// The pointer may be null instead.
+    pub null: bool,
+    /// See the head of the module.
+    pub id: u32,
+    /// The distance from the value that `id` names.
+    pub delta: i32,
+    /// The reservation that must be consumed before exit; 0 for none.
+    pub owner: u32,
+    /// The number, or the offset from the base.
+    pub n: Scalar,
+}
+
+impl Value {
+    pub(crate) fn uninit(why: Why) -> Value {
+        Value { ty: Ty::Uninit(why), null: false, id: 0, delta: 0, owner: 0, n: Scalar::UNKNOWN }
+    }
+
+    pub(crate) fn scalar(n: Scalar) -> Value {
+        Value { ty: Ty::Scalar, null: false, id: 0, delta: 0, owner: 0, n }
+    }
+
+    pub(crate) fn constant(v: u64) -> Value {
+        Value::scalar(Scalar::constant(v))
+    }
+
+    pub(crate) fn unknown() -> Value {
+        Value::scalar(Scalar::UNKNOWN)
+    }
+
+    /// A pointer to the base itself.
+    pub(crate) fn pointer(ty: Ty) -> Value {
+        Value { ty, null: false, id: 0, delta: 0, owner: 0, n: Scalar::constant(0) }
+    }
+
+    pub(crate) fn is_scalar(&self) -> bool {
+        matches!(self.ty, Ty::Scalar)
+    }
+
+    pub(crate) fn is_uninit(&self) -> bool {
+        matches!(self.ty, Ty::Uninit(_))
+    }
+
+    pub(crate) fn is_pointer(&self) -> bool {
+        !self.is_scalar() && !self.is_uninit()
+    }
+
+    /// The number, if this is one and it is known.
+    pub(crate) fn as_const(&self) -> Option<u64> {
+        if self.is_scalar() { self.n.as_const() } else { None }
+    }
+
+    /// A number that no longer equals the others with its id.
+    pub(crate) fn unlinked(mut self) -> Value {
+        self.id = 0;
+        self.delta = 0;
+        self
+    }
+
+    /// What the value is, in a few words, for messages: `a number (0..=7)`, `map value of "m" at offset 4, or null`.
+    pub(crate) fn describe(&self, env: &Env<'_>) -> String {
+        Describe { value: self, env }.to_string()
+    }
+}
+
+struct Describe<'a> {
+    value: &'a Value,
+    env: &'a Env<'a>,
+}
+
+/// The name of a map, for messages.
+pub(crate) fn map_name(env: &Env<'_>, map: u32, inner: bool) -> String {
+    let name = env.maps.get(map as usize).map_or("?", |m| &m.name);
+    if inner { format!("a map in \"{name}\"") } else { format!("map \"{name}\"") }
+}
+
+impl fmt::Display for Describe<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let v = self.value;
+        let region = |r: u8| self.env.context.regions.get(usize::from(r)).map_or("region", |r| &r.name);
+        match v.ty {
+            Ty::Uninit(why) => {
+                return match why {
+                    Why::Never => f.write_str("uninitialised"),
+                    Why::Call(at) => write!(f, "uninitialised since the call at {at}"),
+                    Why::Moved(at) => write!(f, "invalid since the call at {at}, which may move the packet"),
+                    Why::Consumed(at) => write!(f, "invalid since the call at {at}, which consumed the record"),
+                    Why::Dead => f.write_str("not read any more"),
+                };
+            }
+            Ty::Scalar => {
+                return match v.n.as_const() {
+                    Some(_) => write!(f, "the number {}", v.n),
+                    None => write!(f, "a number ({})", v.n),
+                };
+            }
+            Ty::Ctx => f.write_str("context pointer")?,
+            Ty::Stack { frame } if frame == 0 => f.write_str("stack pointer")?,
+            Ty::Stack { frame } => write!(f, "stack pointer of frame {frame}")?,
+            Ty::Map { map, inner } => f.write_str(&map_name(self.env, map, inner))?,
+            Ty::MapValue { map, inner } => write!(f, "value of {}", map_name(self.env, map, inner))?,
+            Ty::Mem { size, .. } => write!(f, "pointer to {size} bytes of memory")?,
+            Ty::Packet { region: r } => write!(f, "{} pointer", region(r))?,
+            Ty::PacketEnd { region: r } => write!(f, "{} end pointer", region(r))?,
+            Ty::Host { class } if class == crate::helpers::DYNPTR => f.write_str("dynptr")?,
+            Ty::Host { class } => write!(f, "host object of class {class}")?,
+            Ty::Func { subprog } => write!(f, "function {subprog}")?,
+        }
+        match v.n.as_const() {
+            Some(0) => {}
+            Some(off) => write!(f, " at offset {}", off as i64)?,
+            None => write!(f, " at offset {}", OffsetRange(&v.n))?,
+        }
+        if v.null { f.write_str(", or null") } else { Ok(()) }
+    }
+}
+
+/// An offset reads best as a signed range.
+struct OffsetRange<'a>(&'a Scalar);
+
+impl fmt::Display for OffsetRange<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.smin() == i64::MIN && self.0.smax() == i64::MAX {
+            return f.write_str("unknown");
+        }
+        write!(f, "{}..={}", self.0.smin(), self.0.smax())
+    }
+}

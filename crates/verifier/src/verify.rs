@@ -1,0 +1,84 @@
+//! The entry point: [`Verifier`] turns a [`Program`] into a [`Verified`], or says why not.
+
+use bpf_analysis::Facts;
+use bpf_isa::{InsnIdx, Program};
+
+use crate::env::Env;
+use crate::error::VerifyError;
+use crate::state::State;
+use crate::value::Ty;
+use crate::walk::{Scratch, Stats, Walk};
+
+/// Verifies programs. Keeps its working memory from one to the next.
+#[derive(Debug, Default)]
+pub struct Verifier {
+    scratch: Scratch,
+}
+
+/// A program proven safe in its environment. Only [`Verifier::verify`] makes one.
+#[derive(Debug)]
+pub struct Verified {
+    program: Program,
+    facts: Facts,
+    stats: Stats,
+    log: Vec<String>,
+    recorded: Vec<(InsnIdx, State)>,
+}
+
+impl Verifier {
+    /// A verifier with no memory yet.
+    pub fn new() -> Verifier {
+        Verifier::default()
+    }
+
+    /// Proves that `program` is safe in `env`.
+    ///
+    /// # Errors
+    /// The first way found in which it may not be, or a limit that was reached first.
+    pub fn verify(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
+        let mut walk = Walk::new(env, &program, &mut self.scratch);
+        walk.run()?;
+        let (stats, log, recorded) = (walk.stats, std::mem::take(&mut walk.log), std::mem::take(&mut walk.recorded));
+        let facts = std::mem::take(&mut walk.notes).into_facts(&program, env);
+        Ok(Verified { program, facts, stats, log, recorded })
+    }
+}
+
+impl Verified {
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// What is known about it.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// The work it took.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// The walk, a line a step, if [`Env::log`] was set.
+    pub fn log(&self) -> &[String] {
+        &self.log
+    }
+
+    /// The program and its facts, for those who compile it.
+    pub fn into_parts(self) -> (Program, Facts) {
+        (self.program, self.facts)
+    }
+
+    /// Whether some abstract state recorded for the instruction ([`Env::record_states`]) admits these register values.
+    /// Numbers are compared; of pointers, only whether they are null. For tests of the verifier's soundness.
+    pub fn admits(&self, at: InsnIdx, regs: &[u64; 11]) -> bool {
+        self.recorded.iter().filter(|(i, _)| *i == at).any(|(_, state)| {
+            state.top().regs.iter().zip(regs).all(|(v, &concrete)| match v.ty {
+                Ty::Uninit(_) => true,
+                Ty::Scalar => v.n.contains(concrete),
+                _ => v.null || concrete != 0,
+            })
+        })
+    }
+}

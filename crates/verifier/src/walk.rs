@@ -1,0 +1,567 @@
+//! The walk: every path of the program over abstract states.
+//!
+//! Approach: depth first. One current state is changed in place; an undecided branch copies it for the side not taken
+//! now. Where control flow joins, [`prune`] drops paths whose state an earlier, finished one covers. Subprograms are
+//! walked at each call, in the caller's context; global functions once, on their own.
+//!
+//! Invariants: a step only ever widens what it does not understand, or refuses; everything recorded in
+//! [`crate::notes::Notes`] about an instruction covers all states it was reached with, and these cover all concrete
+//! executions.
+
+mod alu;
+mod args;
+mod branch;
+mod call;
+mod mem;
+mod prune;
+
+use std::time::Instant;
+
+use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, Width};
+
+use crate::env::{Env, GlobalArg, MapDef};
+use crate::error::{Decision, Reason, VerifyError};
+use crate::helpers::HelperProto;
+use crate::need::Needs;
+use crate::notes::Notes;
+use crate::scalar::Scalar;
+use crate::state::{Entry, Frame, State};
+use crate::value::{FIRST_FREE_ID, Ty, Value, len_id};
+
+pub(crate) type Res<T> = Result<T, Box<Reason>>;
+
+/// `Err` of a reason.
+pub(crate) fn refuse<T>(reason: Reason) -> Res<T> {
+    Err(Box::new(reason))
+}
+
+/// Where control goes after a step.
+enum Flow {
+    Next,
+    To(InsnIdx),
+    /// This path is done.
+    End,
+}
+
+/// A branch to walk later.
+#[derive(Debug)]
+struct Pending {
+    at: InsnIdx,
+    state: State,
+    path: u32,
+    epoch: u32,
+}
+
+/// A link of the path that led to a state: shared tails, newest first.
+#[derive(Clone, Copy, Debug)]
+struct PathNode {
+    parent: u32,
+    insn: InsnIdx,
+    taken: bool,
+}
+
+const NO_PATH: u32 = u32::MAX;
+
+/// Memory reused from program to program.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    needs: Needs,
+    pending: Vec<Pending>,
+    paths: Vec<PathNode>,
+    prune: prune::Pruner,
+    /// States no longer used, for their vectors.
+    pool: Vec<State>,
+}
+
+/// Work done by one verification.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Instructions walked, over all paths.
+    pub steps: u64,
+    /// States kept at joins.
+    pub states: usize,
+    /// Paths that ended in a state already covered.
+    pub pruned: usize,
+    /// Most bytes of states held at once.
+    pub peak_bytes: usize,
+}
+
+pub(crate) struct Walk<'a> {
+    env: &'a Env<'a>,
+    program: &'a Program,
+    insns: &'a [Insn],
+    scratch: &'a mut Scratch,
+    state: State,
+    pc: InsnIdx,
+    path: u32,
+    /// Round of the innermost bounded construct; see [`prune`].
+    epoch: u32,
+    next_epoch: u32,
+    next_id: u32,
+    /// Instructions and decisions since the last state was kept.
+    since_kept: (u32, u32),
+    live_bytes: usize,
+    /// By subprogram, if there are global functions.
+    packet_movers: Vec<bool>,
+    started: Option<Instant>,
+    pub(crate) notes: Notes,
+    pub(crate) stats: Stats,
+    pub(crate) log: Vec<String>,
+    pub(crate) recorded: Vec<(InsnIdx, State)>,
+}
+
+impl<'a> Walk<'a> {
+    pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch) -> Walk<'a> {
+        Walk {
+            env,
+            program,
+            insns: program.insns(),
+            scratch,
+            state: State::default(),
+            pc: InsnIdx(0),
+            path: NO_PATH,
+            epoch: 0,
+            next_epoch: 1,
+            next_id: FIRST_FREE_ID,
+            since_kept: (0, 0),
+            live_bytes: 0,
+            packet_movers: Vec::new(),
+            started: None,
+            notes: Notes::default(),
+            stats: Stats::default(),
+            log: Vec::new(),
+            recorded: Vec::new(),
+        }
+    }
+
+    /// Walks the main program and every global function.
+    pub(crate) fn run(&mut self) -> Result<(), Box<VerifyError>> {
+        self.run_all().map_err(|reason| self.describe(*reason))
+    }
+
+    fn run_all(&mut self) -> Res<()> {
+        self.check_environment()?;
+        self.scratch.pool.append(&mut self.scratch.prune.take_states());
+        while let Some(p) = self.scratch.pending.pop() {
+            self.scratch.pool.push(p.state);
+        }
+        self.scratch.paths.clear();
+        self.notes = Notes::new(self.program);
+        self.scratch.prune.start(self.program);
+        if self.scratch.prune.has_joins() {
+            self.scratch.needs.build(self.program, self.env);
+        }
+        if !self.env.global_functions.is_empty() {
+            self.packet_movers = self.packet_movers();
+        }
+        self.walk_from(0, None)?;
+        for (i, func) in self.env.global_functions.iter().enumerate().skip(1) {
+            if let (Some(func), true) = (func, i < self.program.subprogs().len()) {
+                self.walk_from(i as u32, Some(&func.args))?;
+            }
+        }
+        self.notes.check_stack(self.program, self.env)
+    }
+
+    /// What the host says of itself must make sense before anything is proven from it.
+    fn check_environment(&self) -> Res<()> {
+        let bad = |what: String| refuse(Reason::Environment(what));
+        let ctx = self.env.context;
+        if ctx.regions.len() > crate::env::Region::MAX_REGIONS {
+            return bad(format!("context {} has more than {} regions", ctx.name, crate::env::Region::MAX_REGIONS));
+        }
+        let regions = ctx.regions.len();
+        for r in &ctx.regions {
+            if r.max_len > crate::env::Region::MAX_LEN {
+                return bad(format!("region {} is longer than {} bytes", r.name, crate::env::Region::MAX_LEN));
+            }
+            if r.ends_at_start_of.is_some_and(|s| usize::from(s) >= regions) {
+                return bad(format!("region {} ends at a region that does not exist", r.name));
+            }
+        }
+        if (ctx.raw || ctx.legacy_loads) && regions == 0 {
+            return bad(format!("context {} needs a region", ctx.name));
+        }
+        let mut end = 0;
+        for f in &ctx.fields {
+            if f.offset < end || f.size == 0 || f.offset.checked_add(f.size).is_none() {
+                return bad(format!("field {} overlaps another or is out of order", f.name));
+            }
+            end = f.offset + f.size;
+            let (crate::env::FieldKind::Data(r) | crate::env::FieldKind::DataEnd(r) | crate::env::FieldKind::Len(r)) =
+                f.kind
+            else {
+                continue;
+            };
+            if usize::from(r) >= regions {
+                return bad(format!("field {} names a region that does not exist", f.name));
+            }
+            if f.access.writes() {
+                return bad(format!("field {} may be written but is no number", f.name));
+            }
+        }
+        if self.env.frame_bytes > u32::from(u16::MAX) {
+            return bad(format!("frames of {} bytes; the limit is {}", self.env.frame_bytes, u16::MAX));
+        }
+        Ok(())
+    }
+
+    /// Walks one root: the main program, or a global function with its arguments.
+    fn walk_from(&mut self, subprog: u32, args: Option<&[GlobalArg]>) -> Res<()> {
+        let mut state = self.fresh_state();
+        state.frames.truncate(1);
+        let root = Frame::new(0, subprog, Entry::Root);
+        match state.frames.first_mut() {
+            Some(f) => f.clone_from(&root),
+            None => state.frames.push(root),
+        }
+        state.owed.clear();
+        state.room.clear();
+        state.lock = None;
+        state.min_len = [0; crate::env::Region::MAX_REGIONS];
+        match args {
+            None if self.env.context.raw => {
+                state.set(Reg::R1, Value::pointer(Ty::Packet { region: 0 }));
+                state.set(Reg::R2, self.region_len(0));
+            }
+            None => state.set(Reg::R1, Value::pointer(Ty::Ctx)),
+            Some(args) => {
+                for (arg, r) in args.iter().zip(Reg::ARGS) {
+                    let v = match *arg {
+                        GlobalArg::Scalar => Value::unknown(),
+                        GlobalArg::Ctx => self.ctx_value(),
+                        GlobalArg::Mem(size) => {
+                            let id = self.new_id();
+                            Value { null: true, id, ..Value::pointer(Ty::Mem { size, writable: true }) }
+                        }
+                    };
+                    state.set(r, v);
+                }
+            }
+        }
+        self.scratch.prune.start_root();
+        self.state = state;
+        self.pc = InsnIdx(self.program.subprogs()[subprog as usize].start);
+        self.path = NO_PATH;
+        self.epoch = 0;
+        self.since_kept = (0, 0);
+        loop {
+            self.walk_path()?;
+            if !self.pop() {
+                let done = std::mem::take(&mut self.state);
+                self.scratch.pool.push(done);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Walks until the current path ends.
+    fn walk_path(&mut self) -> Res<()> {
+        loop {
+            self.count_step()?;
+            if self.scratch.prune.is_join(self.pc) && self.at_join()? {
+                return Ok(());
+            }
+            if self.env.log {
+                self.log_step();
+            }
+            if self.env.record_states {
+                self.recorded.push((self.pc, self.state.clone()));
+            }
+            let insn = self.insns[self.pc.index()];
+            self.notes.visit(self.pc, &insn, self.state.top());
+            match self.step(&insn)? {
+                Flow::Next => self.pc = InsnIdx(self.pc.0 + insn.slots()),
+                Flow::To(target) => self.pc = target,
+                Flow::End => return Ok(()),
+            }
+        }
+    }
+
+    fn count_step(&mut self) -> Res<()> {
+        self.stats.steps += 1;
+        self.since_kept.0 += 1;
+        let limits = &self.env.limits;
+        if self.stats.steps > limits.steps {
+            return refuse(Reason::Steps(limits.steps));
+        }
+        // A clock costs more than a step: look at it now and then.
+        if self.stats.steps.is_multiple_of(4096) {
+            let started = *self.started.get_or_insert_with(Instant::now);
+            if started.elapsed() > limits.time {
+                return refuse(Reason::Time(limits.time));
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, insn: &Insn) -> Res<Flow> {
+        match *insn {
+            Insn::Alu { width, op, dst, src } => self.alu(width, op, dst, src)?,
+            Insn::Mov { width, dst, src } => self.mov(width, dst, src)?,
+            Insn::MovSx { width, dst, src, from } => self.mov_sx(width, dst, src, from)?,
+            Insn::Neg { width, dst } => self.neg(width, dst)?,
+            Insn::End { order, width, dst } => self.end(order, width, dst)?,
+            Insn::LoadImm64 { dst, imm } => self.load_imm64(dst, imm)?,
+            Insn::SecondSlot => return refuse(Reason::Internal("walked into a second slot")),
+            Insn::Load { size, sign, dst, base, off } => self.load(size, sign, dst, base, off)?,
+            Insn::Store { size, base, off, src } => self.store(size, base, off, src)?,
+            Insn::Atomic { width, op, base, off, src } => self.atomic(width, op, base, off, src)?,
+            Insn::LoadAcquire { size, dst, base, off } => self.load_acquire(size, dst, base, off)?,
+            Insn::StoreRelease { size, base, off, src } => self.store_release(size, base, off, src)?,
+            Insn::LoadAbs { size, .. } => self.legacy_load(size, None)?,
+            Insn::LoadInd { size, src, .. } => self.legacy_load(size, Some(src))?,
+            Insn::Jump { off, .. } => return self.target(off).map(Flow::To),
+            Insn::JumpIf { width, cond, dst, src, off } => return self.jump_if(width, cond, dst, src, off),
+            Insn::MayGoto { off } => return self.may_goto(off),
+            Insn::Call(callee) => return self.call(callee),
+            Insn::Exit => return self.exit(),
+        }
+        Ok(Flow::Next)
+    }
+
+    fn load_imm64(&mut self, dst: Reg, imm: Imm64) -> Res<()> {
+        let v = match imm {
+            Imm64::Const(c) => Value::constant(c),
+            Imm64::Map(i) | Imm64::MapIdx(i) => {
+                let map = self.map_index(i)?;
+                Value::pointer(Ty::Map { map, inner: false })
+            }
+            Imm64::MapValue { map, off } | Imm64::MapIdxValue { map, off } => {
+                let map = self.map_index(map)?;
+                let def = &self.env.maps[map as usize];
+                if def.kind != crate::env::MapKind::Array {
+                    return refuse(Reason::Unsupported("only the values of array maps have a fixed address"));
+                }
+                if off >= def.value_size {
+                    return refuse(Reason::Bounds {
+                        what: crate::value::map_name(self.env, map, false),
+                        size: 1,
+                        min: off.into(),
+                        max: off.into(),
+                        limit: def.value_size.into(),
+                    });
+                }
+                let n = Scalar::constant(off.into());
+                Value { n, ..Value::pointer(Ty::MapValue { map, inner: false }) }
+            }
+            Imm64::Var(_) => return refuse(Reason::Unsupported("kernel variables do not exist here")),
+            Imm64::Func(off) => {
+                let target = self.target(off)?;
+                match self.program.subprog_starting_at(target) {
+                    Some(sub) => Value::pointer(Ty::Func { subprog: sub.0 }),
+                    None => return refuse(Reason::Internal("function reference to no function")),
+                }
+            }
+        };
+        self.state.set(dst, v);
+        Ok(())
+    }
+
+    fn map_index(&self, i: i32) -> Res<u32> {
+        match usize::try_from(i) {
+            Ok(n) if n < self.env.maps.len() => Ok(i as u32),
+            _ => refuse(Reason::NoSuch { what: "map", index: i.into() }),
+        }
+    }
+
+    /// The definition of a map, or of what a map of maps holds. A map of maps without that shape is inconsistent.
+    pub(crate) fn map(&self, map: u32, inner: bool) -> Res<&'a MapDef> {
+        let def = &self.env.maps[map as usize];
+        if !inner {
+            return Ok(def);
+        }
+        match &def.inner {
+            Some(inner) => Ok(inner),
+            None => refuse(Reason::Environment(format!("map \"{}\" says nothing of its inner maps", def.name))),
+        }
+    }
+
+    fn target(&self, off: i32) -> Res<InsnIdx> {
+        self.pc.jump(off).map_or_else(|| refuse(Reason::Internal("jump out of the program")), Ok)
+    }
+
+    pub(crate) fn new_id(&mut self) -> u32 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// What the program received as its context.
+    fn ctx_value(&self) -> Value {
+        if self.env.context.raw { Value::pointer(Ty::Packet { region: 0 }) } else { Value::pointer(Ty::Ctx) }
+    }
+
+    /// The length of a region, as a number tied to it.
+    fn region_len(&self, region: u8) -> Value {
+        let n = Scalar::unsigned(0, self.env.region(region).max_len.into());
+        Value { id: len_id(region), ..Value::scalar(n) }
+    }
+
+    /// The register's value, which must be initialised.
+    pub(crate) fn read(&self, r: Reg) -> Res<Value> {
+        let v = self.state.reg(r);
+        if v.is_uninit() {
+            return refuse(Reason::Uninit(r, v.describe(self.env)));
+        }
+        Ok(*v)
+    }
+
+    /// The operand's value. An immediate is sign-extended.
+    fn read_src(&self, src: Src) -> Res<Value> {
+        match src {
+            Src::Reg(r) => self.read(r),
+            Src::Imm(i) => Ok(Value::constant(i as i64 as u64)),
+        }
+    }
+
+    fn describe_reg(&self, r: Reg) -> String {
+        self.state.reg(r).describe(self.env)
+    }
+
+    /// A recycled state, contents arbitrary.
+    fn fresh_state(&mut self) -> State {
+        self.scratch.pool.pop().unwrap_or_default()
+    }
+
+    fn copy_state(&mut self) -> State {
+        let mut s = self.fresh_state();
+        s.clone_from(&self.state);
+        s
+    }
+
+    fn check_memory(&mut self, added: usize) -> Res<()> {
+        self.live_bytes += added;
+        self.stats.peak_bytes = self.stats.peak_bytes.max(self.live_bytes);
+        let limits = &self.env.limits;
+        if self.live_bytes > limits.memory {
+            return refuse(Reason::Memory(limits.memory));
+        }
+        if self.scratch.pending.len() + self.scratch.prune.len() > limits.states {
+            return refuse(Reason::States(limits.states));
+        }
+        Ok(())
+    }
+
+    /// Leaves `state` to be walked later from `at`.
+    fn push(&mut self, at: InsnIdx, state: State, decision: Option<Decision>, epoch: u32) -> Res<()> {
+        let path = match decision {
+            Some(d) => self.extend_path(d),
+            None => self.path,
+        };
+        let bytes = state.bytes();
+        self.scratch.pending.push(Pending { at, state, path, epoch });
+        self.check_memory(bytes)
+    }
+
+    fn extend_path(&mut self, d: Decision) -> u32 {
+        self.scratch.paths.push(PathNode { parent: self.path, insn: d.insn, taken: d.taken });
+        self.scratch.paths.len() as u32 - 1
+    }
+
+    /// Continues with the newest branch left for later.
+    fn pop(&mut self) -> bool {
+        let Some(p) = self.scratch.pending.pop() else { return false };
+        self.scratch.prune.popped(self.scratch.pending.len());
+        self.live_bytes = self.live_bytes.saturating_sub(p.state.bytes());
+        let old = std::mem::replace(&mut self.state, p.state);
+        self.scratch.pool.push(old);
+        (self.pc, self.path, self.epoch) = (p.at, p.path, p.epoch);
+        true
+    }
+
+    fn proto(&self, callee: Callee) -> Res<&'a HelperProto> {
+        let (what, index, proto) = match callee {
+            Callee::Helper(id) => ("helper", i64::from(id), self.env.helpers.get(id)),
+            Callee::Host(i) => {
+                let proto = usize::try_from(i).ok().and_then(|i| self.env.host_functions.get(i));
+                ("host function", i64::from(i), proto)
+            }
+            Callee::Subprog(_) => return refuse(Reason::Internal("a subprogram has no prototype")),
+        };
+        proto.map_or_else(|| refuse(Reason::NoSuch { what, index }), Ok)
+    }
+
+    fn log_step(&mut self) {
+        let insn = self.insns[self.pc.index()];
+        let mut line = format!("{}: {}  ;", self.pc, self.disassemble(self.pc));
+        let used = bpf_analysis::uses(&insn).union(bpf_analysis::defs(&insn));
+        for r in Reg::ALL {
+            let v = self.state.reg(r);
+            if used.contains(r) && !v.is_uninit() {
+                line.push_str(&format!(" {r}={}", v.describe(self.env)));
+            }
+        }
+        if self.state.frames.len() > 1 {
+            line.push_str(&format!(" (frame {})", self.state.frames.len() - 1));
+        }
+        self.log.push(line);
+    }
+
+    fn disassemble(&self, at: InsnIdx) -> String {
+        self.insns.get(at.index()).map_or_else(String::new, ToString::to_string)
+    }
+
+    /// Everything the author needs, for the one error that is reported.
+    fn describe(&mut self, reason: Reason) -> Box<VerifyError> {
+        let insn = self.insns.get(self.pc.index()).copied().unwrap_or(Insn::Exit);
+        let mut registers = Vec::new();
+        let mut calls = Vec::new();
+        if let Some(top) = self.state.frames.last() {
+            let used = self.used_regs(&insn);
+            for r in Reg::ALL {
+                if used.contains(r) && r != Reg::R10 {
+                    registers.push((r, top.regs[r.index()].describe(self.env)));
+                }
+            }
+            for f in &self.state.frames {
+                match f.entry {
+                    Entry::Root => {}
+                    Entry::Call { back } => calls.push(InsnIdx(back.0 - 1)),
+                    Entry::Callback { call, .. } => calls.push(call),
+                }
+            }
+        }
+        let mut path = Vec::new();
+        let mut node = self.path;
+        let mut omitted = 0;
+        while let Some(n) = self.scratch.paths.get(node as usize) {
+            if path.len() < VerifyError::MAX_PATH {
+                path.push(Decision { insn: n.insn, taken: n.taken });
+            } else {
+                omitted += 1;
+            }
+            node = n.parent;
+        }
+        path.reverse();
+        let line = self.env.lines.partition_point(|l| l.insn <= self.pc.0).checked_sub(1).map(|i| &self.env.lines[i]);
+        Box::new(VerifyError {
+            insn: self.pc,
+            disassembly: self.disassemble(self.pc),
+            source_line: line.map(|l| (l.file.clone(), l.line, l.text.clone())),
+            reason,
+            registers,
+            calls,
+            path,
+            path_omitted: omitted,
+            log: std::mem::take(&mut self.log),
+        })
+    }
+
+    /// The registers an error at this instruction should show.
+    fn used_regs(&self, insn: &Insn) -> bpf_analysis::RegSet {
+        match insn {
+            Insn::Call(callee @ (Callee::Helper(_) | Callee::Host(_))) => {
+                bpf_analysis::RegSet::args(self.proto(*callee).map_or(0, HelperProto::arity))
+            }
+            _ => bpf_analysis::uses(insn),
+        }
+    }
+}
+
+/// The number of bits an operation at this width works on.
+fn bits_of(width: Width) -> u32 {
+    match width {
+        Width::W32 => 32,
+        Width::W64 => 64,
+    }
+}

@@ -1,0 +1,217 @@
+//! Arithmetic and moves: numbers by the scalar domain, pointers by offset.
+//!
+//! Pointers allow 64-bit addition and subtraction of bounded numbers, and nothing else: any other operation would turn
+//! an address into a number the program could store or compare.
+
+use bpf_isa::{AluOp, ByteOrder, EndWidth, Reg, Src, SxWidth, Width};
+
+use super::{Res, Walk, bits_of, refuse};
+use crate::error::Reason;
+use crate::scalar::Scalar;
+use crate::value::{Ty, Value, len_id};
+
+/// Offsets stay this small, so that adding a few of them, and an access size, never wraps a 64-bit address.
+const MAX_OFFSET: i64 = i32::MAX as i64;
+
+impl Walk<'_> {
+    pub(super) fn alu(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Res<()> {
+        let d = self.read(dst)?;
+        let s = self.read_src(src)?;
+        if let Src::Imm(imm) = src {
+            check_immediate(op, width, imm)?;
+        }
+        let v = match (d.is_scalar(), s.is_scalar()) {
+            (true, true) if src == Src::Reg(dst) && matches!(op, AluOp::Sub | AluOp::Xor) => Value::constant(0),
+            (true, true) => scalar_op(width, op, &d, &s),
+            (false, true) if width == Width::W64 && matches!(op, AluOp::Add | AluOp::Sub) => {
+                // The number gets a name, so that a comparison of it bounds the pointer too.
+                let s = match src {
+                    Src::Reg(r) if matches!(d.ty, Ty::Packet { .. }) => self.name(r),
+                    _ => s,
+                };
+                self.pointer_add(dst, &d, &s, op == AluOp::Sub)?
+            }
+            (true, false) if width == Width::W64 && op == AluOp::Add => {
+                let Src::Reg(reg) = src else { return refuse(Reason::Internal("immediate pointer")) };
+                self.pointer_add(reg, &s, &d, false)?
+            }
+            (false, false) if width == Width::W64 && op == AluOp::Sub => match (d.ty, s.ty) {
+                (
+                    Ty::Packet { region: a } | Ty::PacketEnd { region: a },
+                    Ty::Packet { region: b } | Ty::PacketEnd { region: b },
+                ) if a == b => self.packet_distance(a, &d, &s),
+                _ => return refuse(Reason::TwoPointers(dst, s.describe(self.env))),
+            },
+            (false, false) => return refuse(Reason::TwoPointers(dst, s.describe(self.env))),
+            (false, true) => return refuse(Reason::PointerOp(dst, d.describe(self.env))),
+            (true, false) => {
+                let Src::Reg(reg) = src else { return refuse(Reason::Internal("immediate pointer")) };
+                return refuse(Reason::PointerOp(reg, s.describe(self.env)));
+            }
+        };
+        self.state.set(dst, v);
+        Ok(())
+    }
+
+    /// Gives the number in `r` an id, if it has none and is not known.
+    pub(super) fn name(&mut self, r: Reg) -> Value {
+        let v = *self.state.reg(r);
+        if !v.is_scalar() || v.id != 0 || v.n.as_const().is_some() {
+            return v;
+        }
+        let named = Value { id: self.new_id(), ..v };
+        self.state.set(r, named);
+        named
+    }
+
+    /// `p + s`, or `p - s`.
+    fn pointer_add(&mut self, reg: Reg, p: &Value, s: &Value, subtract: bool) -> Res<Value> {
+        let op = if subtract { AluOp::Sub } else { AluOp::Add };
+        if p.null {
+            return refuse(Reason::PointerOp(reg, p.describe(self.env)));
+        }
+        match p.ty {
+            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Packet { .. } => {}
+            Ty::Ctx if s.n.as_const().is_some() => {}
+            Ty::Ctx => return refuse(Reason::CtxOffset),
+            Ty::Map { .. } | Ty::PacketEnd { .. } | Ty::Host { .. } | Ty::Func { .. } => {
+                return refuse(Reason::PointerOp(reg, p.describe(self.env)));
+            }
+            Ty::Uninit(_) | Ty::Scalar => return refuse(Reason::Internal("offset of a number")),
+        }
+        // Bound the number before adding, so that the sum cannot wrap back into range.
+        let bounded = |n: &Scalar| n.smin() >= -MAX_OFFSET && n.smax() <= MAX_OFFSET;
+        let n = p.n.alu(op, Width::W64, &s.n);
+        if !bounded(&s.n) || !bounded(&n) {
+            return refuse(Reason::OffsetUnbounded(reg, s.describe(self.env)));
+        }
+        let Ty::Packet { region } = p.ty else { return Ok(Value { n, ..*p }) };
+        if let Some(c) = s.n.as_const() {
+            let c = if subtract { -(c as i64) } else { c as i64 };
+            let delta = i64::from(p.delta) + c;
+            if delta.abs() > MAX_OFFSET {
+                return refuse(Reason::OffsetUnbounded(reg, s.describe(self.env)));
+            }
+            return Ok(Value { n, delta: delta as i32, ..*p });
+        }
+        // start + (V + a) + b is start + V + (a + b) if that is the first unknown part.
+        let delta = p.delta.checked_add(s.delta);
+        let (id, delta) = match delta {
+            Some(delta) if p.id == 0 && s.id != 0 && !subtract => (s.id, delta),
+            _ => (self.new_id(), 0),
+        };
+        if id == len_id(region) && delta == 0 {
+            return Ok(Value::pointer(Ty::PacketEnd { region }));
+        }
+        Ok(Value { n, id, delta, ..*p })
+    }
+
+    /// The difference of two pointers into one region.
+    fn packet_distance(&self, region: u8, d: &Value, s: &Value) -> Value {
+        let max = self.env.region(region).max_len;
+        let place = |v: &Value| match v.ty {
+            Ty::PacketEnd { .. } => Scalar::unsigned(self.state.min_len[usize::from(region)].into(), max.into()),
+            _ => v.n,
+        };
+        // end - start is the length itself.
+        if matches!(d.ty, Ty::PacketEnd { .. }) && matches!(s.ty, Ty::Packet { .. }) && s.id == 0 && s.delta == 0 {
+            return Value { id: len_id(region), ..Value::scalar(place(d)) };
+        }
+        Value::scalar(place(d).alu(AluOp::Sub, Width::W64, &place(s)))
+    }
+
+    pub(super) fn mov(&mut self, width: Width, dst: Reg, src: Src) -> Res<()> {
+        let v = match (src, width) {
+            (Src::Imm(imm), Width::W64) => Value::constant(imm as i64 as u64),
+            (Src::Imm(imm), Width::W32) => Value::constant(u64::from(imm as u32)),
+            (Src::Reg(r), _) => {
+                self.read(r)?;
+                // Both copies share a name, so that a comparison of one refines the other.
+                let v = self.name(r);
+                match width {
+                    Width::W64 => v,
+                    Width::W32 if !v.is_scalar() => {
+                        return refuse(Reason::PointerOp(r, v.describe(self.env)));
+                    }
+                    Width::W32 if v.n.high_half_is_zero() => v,
+                    Width::W32 => Value::scalar(v.n.zext_low()),
+                }
+            }
+        };
+        self.state.set(dst, v);
+        Ok(())
+    }
+
+    pub(super) fn mov_sx(&mut self, width: Width, dst: Reg, src: Reg, from: SxWidth) -> Res<()> {
+        let s = self.number(src)?;
+        let n = s.sign_extend(from.bits());
+        let n = if width == Width::W32 { n.zext_low() } else { n };
+        self.state.set(dst, Value::scalar(n));
+        Ok(())
+    }
+
+    pub(super) fn neg(&mut self, width: Width, dst: Reg) -> Res<()> {
+        let n = self.number(dst)?.neg(width);
+        self.state.set(dst, Value::scalar(n));
+        Ok(())
+    }
+
+    pub(super) fn end(&mut self, order: ByteOrder, width: EndWidth, dst: Reg) -> Res<()> {
+        let n = self.number(dst)?.end(order, width.bits());
+        self.state.set(dst, Value::scalar(n));
+        Ok(())
+    }
+
+    /// The number in a register.
+    pub(super) fn number(&self, r: Reg) -> Res<Scalar> {
+        let v = self.read(r)?;
+        if !v.is_scalar() {
+            return refuse(Reason::PointerOp(r, v.describe(self.env)));
+        }
+        Ok(v.n)
+    }
+}
+
+/// What the kernel refuses outright: immediates that never mean what they say.
+fn check_immediate(op: AluOp, width: Width, imm: i32) -> Res<()> {
+    match op {
+        AluOp::Div | AluOp::SDiv | AluOp::Mod | AluOp::SMod if imm == 0 => refuse(Reason::DivByZero),
+        AluOp::Lsh | AluOp::Rsh | AluOp::Arsh if !(0..bits_of(width) as i32).contains(&imm) => {
+            refuse(Reason::ShiftTooWide { count: imm, bits: bits_of(width) })
+        }
+        AluOp::Div
+        | AluOp::SDiv
+        | AluOp::Mod
+        | AluOp::SMod
+        | AluOp::Lsh
+        | AluOp::Rsh
+        | AluOp::Arsh
+        | AluOp::Add
+        | AluOp::Sub
+        | AluOp::Mul
+        | AluOp::Or
+        | AluOp::And
+        | AluOp::Xor => Ok(()),
+    }
+}
+
+/// An operation on two numbers. Adding a constant keeps the name of a named number, at a distance, as long as the
+/// sum does not wrap: only then is the distance the same for every value.
+fn scalar_op(width: Width, op: AluOp, d: &Value, s: &Value) -> Value {
+    let n = d.n.alu(op, width, &s.n);
+    let step = match (op, s.n.as_const()) {
+        (AluOp::Add, Some(c)) => i32::try_from(c as i64).ok(),
+        (AluOp::Sub, Some(c)) => i32::try_from(c as i64).ok().and_then(i32::checked_neg),
+        _ => None,
+    };
+    let (Some(step), true) = (step, d.id != 0) else { return Value::scalar(n) };
+    let Some(delta) = d.delta.checked_add(step) else { return Value::scalar(n) };
+    let exact = i128::from(d.n.umin()) + i128::from(step) >= 0
+        && i128::from(d.n.umax()) + i128::from(step)
+            <= match width {
+                Width::W64 => i128::from(u64::MAX),
+                Width::W32 => i128::from(u32::MAX),
+            };
+    let whole = width == Width::W64 || d.n.high_half_is_zero();
+    if exact && whole { Value { id: d.id, delta, ..Value::scalar(n) } } else { Value::scalar(n) }
+}

@@ -1,0 +1,361 @@
+//! Arguments of helper calls: each against its [`ArgKind`].
+//!
+//! Invariant: memory a helper reads is initialised and holds no pointer; memory it writes is forgotten, whatever was
+//! there; a length is never more than what was proven.
+
+use bpf_isa::Reg;
+
+use super::mem::Place;
+use super::{Res, Walk, refuse};
+use crate::env::{MapDef, MapKind};
+use crate::error::Reason;
+use crate::helpers::{ArgKind, CallbackKind, HelperProto, MemArg, MemSet};
+use crate::value::{Ty, Value, map_name};
+
+/// What the arguments of one call turned out to be.
+#[derive(Debug, Default)]
+pub(super) struct Call<'a> {
+    /// The map argument.
+    pub map: Option<(u32, bool, &'a MapDef)>,
+    /// The key argument's value, if its bytes are known.
+    pub key: Option<u64>,
+    /// The record size argument.
+    pub record_size: u32,
+    /// The owner id of the record consumed.
+    pub record: u32,
+    /// The callback's function.
+    pub callback: Option<(CallbackKind, u32)>,
+    /// The spin lock's place.
+    pub lock: Option<(u32, bool, u32)>,
+    /// Memory arguments: argument number, pointer, bytes, written.
+    memory: [Option<(usize, Value, u64, bool)>; 5],
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn check_args(&mut self, proto: &'a HelperProto) -> Res<Call<'a>> {
+        let mut call = Call::default();
+        for (i, (&kind, reg)) in proto.args.iter().zip(Reg::ARGS).enumerate() {
+            if kind == ArgKind::None {
+                break;
+            }
+            let v = self.read(reg)?;
+            self.check_arg(proto, i, kind, reg, &v, &mut call)?;
+        }
+        if proto.disjoint {
+            self.check_disjoint(proto, &call)?;
+        }
+        Ok(call)
+    }
+
+    fn check_arg(
+        &mut self,
+        proto: &'a HelperProto,
+        i: usize,
+        kind: ArgKind,
+        reg: Reg,
+        v: &Value,
+        call: &mut Call<'a>,
+    ) -> Res<()> {
+        let wrong = |walk: &Self, expected: &str| {
+            refuse(Reason::Arg {
+                func: proto.name.to_string(),
+                arg: i + 1,
+                reg,
+                expected: expected.into(),
+                got: v.describe(walk.env),
+            })
+        };
+        match kind {
+            ArgKind::None => {}
+            ArgKind::Scalar if v.is_scalar() => {}
+            ArgKind::Scalar => return wrong(self, "a number (an address would leak)"),
+            ArgKind::Ctx if !v.null && self.is_ctx(v) => {}
+            ArgKind::Ctx => return wrong(self, "the context"),
+            ArgKind::Map(set) => match v.ty {
+                Ty::Map { map, inner } if !v.null => {
+                    let def = self.map(map, inner)?;
+                    if !set.contains(def.kind) {
+                        return refuse(Reason::Arg {
+                            func: proto.name.to_string(),
+                            arg: i + 1,
+                            reg,
+                            expected: "a map of a kind it works on".into(),
+                            got: format!("{} of type {:?}", map_name(self.env, map, inner), def.kind),
+                        });
+                    }
+                    self.check_map_access(proto, map, inner, def)?;
+                    call.map = Some((map, inner, def));
+                }
+                _ => return wrong(self, "a map"),
+            },
+            ArgKind::Key => {
+                let (_, _, def) = self.map_of(call)?;
+                self.memory(proto, i, reg, v, def.key_size.into(), MemArg::READ, call)?;
+                call.key = self.known_key(v, def.key_size);
+            }
+            ArgKind::Value => {
+                let (_, _, def) = self.map_of(call)?;
+                self.memory(proto, i, reg, v, def.value_size.into(), MemArg::READ, call)?;
+            }
+            ArgKind::ValueOut => {
+                let (_, _, def) = self.map_of(call)?;
+                // A Bloom filter's "peek" asks whether the value is there.
+                let mem = if def.kind == MapKind::Bloom { MemArg::READ } else { MemArg::WRITE };
+                self.memory(proto, i, reg, v, def.value_size.into(), mem, call)?;
+            }
+            // Checked with its length, the next argument.
+            ArgKind::Mem(_) => {}
+            ArgKind::Size { zero } => {
+                if !v.is_scalar() {
+                    return wrong(self, "a length");
+                }
+                let (Some(&ArgKind::Mem(mem)), Some(&base_reg)) =
+                    (i.checked_sub(1).and_then(|p| proto.args.get(p)), Reg::ARGS.get(i.wrapping_sub(1)))
+                else {
+                    return refuse(Reason::Environment(format!("{}: a length follows no memory", proto.name)));
+                };
+                if v.n.umax() > u64::from(u32::MAX) {
+                    return wrong(self, "a length with a known maximum");
+                }
+                if v.n.umin() == 0 && !zero {
+                    return wrong(self, "a length of at least 1");
+                }
+                let base = self.read(base_reg)?;
+                // What is written must be written whatever the length; what is read must be readable up to the most.
+                self.sized_memory(proto, i - 1, base_reg, &base, (v.n.umin(), v.n.umax()), mem, call)?;
+            }
+            ArgKind::Fixed { bytes, mem } => self.memory(proto, i, reg, v, bytes.into(), mem, call)?,
+            ArgKind::SpinLock => match v.ty {
+                Ty::MapValue { map, inner } if !v.null => {
+                    let def = self.map(map, inner)?;
+                    match (def.spin_lock, v.n.as_const()) {
+                        (Some(at), Some(off)) if u64::from(at) == off => call.lock = Some((map, inner, v.id)),
+                        _ => return wrong(self, "the spin lock in a map value"),
+                    }
+                }
+                _ => return wrong(self, "the spin lock in a map value"),
+            },
+            ArgKind::RecordSize => match v.as_const() {
+                Some(n) if n > 0 && n < 1 << 30 => call.record_size = n as u32,
+                _ => return wrong(self, "a constant size of at least 1"),
+            },
+            ArgKind::Record => {
+                if v.owner == 0 || v.null || v.n.as_const() != Some(0) {
+                    return wrong(self, "a record as it was reserved");
+                }
+                call.record = v.owner;
+            }
+            ArgKind::Callback(kind) => match v.ty {
+                Ty::Func { subprog } => call.callback = Some((kind, subprog)),
+                _ => return wrong(self, "a function of this program"),
+            },
+            ArgKind::CallbackCtx => match v.ty {
+                Ty::Stack { .. } => {}
+                Ty::Scalar if v.as_const() == Some(0) => {}
+                _ => return wrong(self, "a stack pointer or 0"),
+            },
+            ArgKind::Host { class, null } => match v.ty {
+                Ty::Host { class: c } if c == class && (null || !v.null) => {}
+                Ty::Scalar if null && v.as_const() == Some(0) => {}
+                _ => return wrong(self, "a host object of the right class"),
+            },
+        }
+        Ok(())
+    }
+
+    fn map_of(&self, call: &Call<'a>) -> Res<(u32, bool, &'a MapDef)> {
+        call.map.map_or_else(|| refuse(Reason::Environment("a key or value argument precedes its map".into())), Ok)
+    }
+
+    /// Helpers obey the program's rights to a map.
+    fn check_map_access(&self, proto: &HelperProto, map: u32, inner: bool, def: &MapDef) -> Res<()> {
+        let (reads, writes) = match proto.ret {
+            crate::helpers::Ret::MapValueOrNull => (true, false),
+            _ => {
+                let has = |k: ArgKind| proto.args.contains(&k);
+                let out = has(ArgKind::ValueOut);
+                // Update, push, pop and delete change the map.
+                let keyed = has(ArgKind::Key) || has(ArgKind::Value) || out;
+                (out, keyed && !(def.kind == MapKind::Bloom && out))
+            }
+        };
+        if reads && !def.access.reads() {
+            return refuse(Reason::WriteOnly { what: map_name(self.env, map, inner) });
+        }
+        if writes && !def.access.writes() {
+            return refuse(Reason::ReadOnly { what: map_name(self.env, map, inner) });
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "an argument is its prototype, position, register and value")]
+    fn memory(
+        &mut self,
+        proto: &HelperProto,
+        i: usize,
+        reg: Reg,
+        v: &Value,
+        bytes: u64,
+        mem: MemArg,
+        call: &mut Call<'a>,
+    ) -> Res<()> {
+        self.sized_memory(proto, i, reg, v, (bytes, bytes), mem, call)
+    }
+
+    /// Proves that the helper may use `sizes.0 ..= sizes.1` bytes at `v`, and forgets what it may overwrite.
+    #[expect(clippy::too_many_arguments, reason = "an argument is its prototype, position, register and value")]
+    fn sized_memory(
+        &mut self,
+        proto: &HelperProto,
+        i: usize,
+        reg: Reg,
+        v: &Value,
+        sizes: (u64, u64),
+        mem: MemArg,
+        call: &mut Call<'a>,
+    ) -> Res<()> {
+        let null = v.as_const() == Some(0) && mem.null;
+        if null {
+            if sizes.1 == 0 || i + 1 == 5 || !matches!(proto.args[i + 1], ArgKind::Size { .. }) {
+                return Ok(());
+            }
+            return refuse(Reason::Arg {
+                func: proto.name.to_string(),
+                arg: i + 2,
+                reg: Reg::ARGS[(i + 1).min(4)],
+                expected: "0, as its memory is null".into(),
+                got: format!("up to {}", sizes.1),
+            });
+        }
+        self.prove_memory(reg, v, sizes, mem).map_err(|why| {
+            Box::new(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why })
+        })?;
+        call.memory[i] = Some((i, *v, sizes.1, mem.access.writes()));
+        Ok(())
+    }
+
+    fn prove_memory(&mut self, reg: Reg, v: &Value, (min, max): (u64, u64), mem: MemArg) -> Res<()> {
+        let nullable;
+        let v = if v.null && mem.null && v.is_pointer() {
+            nullable = Value { null: false, ..*v };
+            &nullable
+        } else {
+            v
+        };
+        let from = match v.ty {
+            Ty::Stack { .. } => MemSet::STACK,
+            Ty::Packet { .. } => MemSet::PACKET,
+            Ty::MapValue { .. } => MemSet::MAP,
+            Ty::Mem { .. } => MemSet::MEM,
+            Ty::Uninit(_) | Ty::Scalar => return refuse(Reason::NotAPointer(reg, v.describe(self.env))),
+            Ty::Ctx | Ty::Map { .. } | Ty::PacketEnd { .. } | Ty::Host { .. } | Ty::Func { .. } => {
+                return refuse(Reason::NotMemory(reg, v.describe(self.env)));
+            }
+        };
+        if !mem.from.contains(from) {
+            return refuse(Reason::NotMemory(reg, v.describe(self.env)));
+        }
+        if mem.align > 1 {
+            // Packets may start anywhere; all else starts at a multiple of 8.
+            let unaligned = v.n.bits().max() & u64::from(mem.align - 1) != 0 || from == MemSet::PACKET || mem.align > 8;
+            if unaligned {
+                return refuse(Reason::Unaligned { size: mem.align.into(), off: v.n.to_string() });
+            }
+        }
+        if max == 0 {
+            return Ok(());
+        }
+        match self.place(reg, v, 0, max, mem.access)? {
+            Place::Stack { frame, depth, size } => {
+                if mem.access.reads() {
+                    self.readable_stack(frame, depth, size)?;
+                }
+                if mem.access.writes() {
+                    let f = &mut self.state.frames[usize::from(frame)];
+                    // The helper writes at least `min` bytes; of the rest only what was readable stays so.
+                    f.store_somewhere(depth, size);
+                    if min > 0 {
+                        f.store_misc(depth, min as usize);
+                    }
+                }
+            }
+            Place::StackWithin { frame, depth, span } => {
+                if mem.access.reads() {
+                    self.readable_stack(frame, depth, span)?;
+                }
+                if mem.access.writes() {
+                    self.state.frames[usize::from(frame)].store_somewhere(depth, span);
+                }
+            }
+            Place::Field { .. } => return refuse(Reason::NotMemory(reg, v.describe(self.env))),
+            Place::Untracked(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The key, if it is on the stack (or frozen) with every byte known.
+    fn known_key(&self, v: &Value, size: u32) -> Option<u64> {
+        let Ty::Stack { frame } = v.ty else { return None };
+        let off = v.n.as_const()? as i64;
+        let depth = usize::try_from(off.checked_neg()?).ok()?;
+        if !(1..=8).contains(&size) || depth < size as usize {
+            return None;
+        }
+        self.state.frames[usize::from(frame)].known_number(depth, size as usize)
+    }
+
+    /// Rust's rule for `&mut`: what is written overlaps nothing else.
+    fn check_disjoint(&self, proto: &HelperProto, call: &Call<'a>) -> Res<()> {
+        let mem: Vec<_> = call.memory.iter().flatten().collect();
+        for (k, a) in mem.iter().enumerate() {
+            for b in &mem[k + 1..] {
+                if (a.3 || b.3) && !disjoint(a, b) {
+                    return refuse(Reason::Overlap { func: proto.name.to_string(), a: a.0 + 1, b: b.0 + 1 });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The record is gone: so is every pointer into it.
+    pub(super) fn consume_record(&mut self, owner: u32) {
+        let at = self.pc;
+        self.state.owed.retain(|o| o.id != owner);
+        for frame in &mut self.state.frames {
+            for v in frame.values_mut().filter(|v| v.owner == owner) {
+                *v = Value::uninit(crate::value::Why::Consumed(at));
+            }
+            frame.drop_uninit_spills();
+        }
+    }
+}
+
+/// Whether two memory arguments cannot overlap.
+fn disjoint(a: &(usize, Value, u64, bool), b: &(usize, Value, u64, bool)) -> bool {
+    let ((_, a, a_size, _), (_, b, b_size, _)) = (a, b);
+    // Offsets are within ±2^31 and sizes within 2^32: these sums are exact.
+    let apart = |a0: i64, a1: i64, b0: i64, b1: i64| {
+        a1.saturating_add(*a_size as i64) <= b0 || b1.saturating_add(*b_size as i64) <= a0
+    };
+    match (a.ty, b.ty) {
+        (Ty::Stack { frame: f }, Ty::Stack { frame: g }) if f != g => true,
+        (Ty::Stack { .. }, Ty::Stack { .. }) => apart(a.n.smin(), a.n.smax(), b.n.smin(), b.n.smax()),
+        (Ty::Packet { region: r }, Ty::Packet { region: s }) if r == s => {
+            let same_base = a.id == b.id && {
+                let (x, y) = (i64::from(a.delta), i64::from(b.delta));
+                apart(x, x, y, y)
+            };
+            same_base || apart(a.n.smin(), a.n.smax(), b.n.smin(), b.n.smax())
+        }
+        (Ty::Packet { .. }, Ty::Packet { .. }) => true,
+        // One record, or two: they are told apart by their owner.
+        (Ty::Mem { .. }, Ty::Mem { .. }) => {
+            a.owner != 0 && b.owner != 0 && (a.owner != b.owner || apart(a.n.smin(), a.n.smax(), b.n.smin(), b.n.smax()))
+        }
+        (Ty::MapValue { map: m, inner: i }, Ty::MapValue { map: n, inner: j }) => {
+            // Two lookups may find one element, and two maps of maps may hold one map.
+            !i && !j && (m != n || (a.id == b.id && apart(a.n.smin(), a.n.smax(), b.n.smin(), b.n.smax())))
+        }
+        (x, y) => std::mem::discriminant(&x) != std::mem::discriminant(&y),
+    }
+}

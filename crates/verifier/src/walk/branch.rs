@@ -1,0 +1,309 @@
+//! Conditional jumps: which way they can go, and what going that way teaches.
+
+use bpf_isa::{Cond, Reg, Src, Width};
+
+use super::{Flow, Res, Walk, refuse};
+use crate::env::Region;
+use crate::error::{Decision, Reason};
+use crate::scalar::Scalar;
+use crate::state::State;
+use crate::value::{FIRST_FREE_ID, Ty, Value, len_id};
+
+/// What one outcome of a comparison teaches.
+enum Lesson {
+    /// It cannot happen.
+    Never,
+    /// Nothing.
+    Nothing,
+    /// The operands, as numbers.
+    Numbers(Scalar, Scalar),
+    /// The pointer (and all that share its id) is null, or is not.
+    Null(u32, bool),
+    /// So many bytes of a region follow the value with this id.
+    Room(u8, u32, u32),
+}
+
+impl Walk<'_> {
+    pub(super) fn jump_if(&mut self, width: Width, cond: Cond, dst: Reg, src: Src, off: i16) -> Res<Flow> {
+        let mut d = self.read(dst)?;
+        let mut s = self.read_src(src)?;
+        if d.is_scalar() && s.is_scalar() {
+            // Comparing with a region's length bounds pointers at the other operand, which needs a name for that.
+            if is_len(&s) {
+                d = self.name(dst);
+            } else if let (true, Src::Reg(r)) = (is_len(&d), src) {
+                s = self.name(r);
+            }
+        }
+        let lessons = self.lessons(width, cond, dst, &d, src, &s)?;
+        let target = self.target(off.into())?;
+        let [no, yes] = lessons;
+        let src_reg = match src {
+            Src::Reg(r) => Some(r),
+            Src::Imm(_) => None,
+        };
+        match (&no, &yes) {
+            (Lesson::Never, Lesson::Never) => return Ok(Flow::End),
+            (Lesson::Never, _) => {
+                apply(&mut self.state, dst, src_reg, &yes);
+                self.compared_with_len(width, cond, true, &d, &s);
+                return Ok(Flow::To(target));
+            }
+            (_, Lesson::Never) => {
+                apply(&mut self.state, dst, src_reg, &no);
+                self.compared_with_len(width, cond, false, &d, &s);
+                return Ok(Flow::Next);
+            }
+            _ => {}
+        }
+        let here = self.pc;
+        self.since_kept.1 += 1;
+        let copy = self.copy_state();
+        // The copy takes the jump; `learn` works on the current state, so swap it in for a moment.
+        let current = std::mem::replace(&mut self.state, copy);
+        apply(&mut self.state, dst, src_reg, &yes);
+        self.compared_with_len(width, cond, true, &d, &s);
+        let copy = std::mem::replace(&mut self.state, current);
+        self.push(target, copy, Some(Decision { insn: here, taken: true }), self.epoch)?;
+        self.path = self.extend_path(Decision { insn: here, taken: false });
+        apply(&mut self.state, dst, src_reg, &no);
+        self.compared_with_len(width, cond, false, &d, &s);
+        Ok(Flow::Next)
+    }
+
+    /// What the two outcomes teach: not taken, taken.
+    fn lessons(&self, width: Width, cond: Cond, dst: Reg, d: &Value, src: Src, s: &Value) -> Res<[Lesson; 2]> {
+        if d.is_scalar() && s.is_scalar() {
+            return Ok([false, true].map(|taken| {
+                if src == Src::Reg(dst) {
+                    // The operands are one value: refine it once, by the outcome being possible at all.
+                    return same_operand(width, cond, taken, &d.n);
+                }
+                match Scalar::refine(cond, width, taken, &d.n, &s.n) {
+                    Some((a, b)) => Lesson::Numbers(a, b),
+                    None => Lesson::Never,
+                }
+            }));
+        }
+        let refuse_compare = || {
+            refuse(match (d.is_pointer(), src) {
+                (true, _) => Reason::PointerCompare(dst, d.describe(self.env), s.describe(self.env)),
+                (false, Src::Reg(r)) => Reason::PointerCompare(r, s.describe(self.env), d.describe(self.env)),
+                (false, Src::Imm(_)) => Reason::Internal("immediate pointer"),
+            })
+        };
+        if width == Width::W32 {
+            return refuse_compare();
+        }
+        // Pointer and null. Pointers are never null unless they say so, and null is 0.
+        let zero = |v: &Value| v.as_const() == Some(0);
+        let (pointer, is_null_test) =
+            if d.is_pointer() && zero(s) { (d, true) } else if s.is_pointer() && zero(d) { (s, true) } else { (d, false) };
+        if is_null_test {
+            let when_null = match cond {
+                Cond::Eq => true,
+                Cond::Ne => false,
+                _ => return refuse_compare(),
+            };
+            return Ok([false, true].map(|taken| {
+                let null = taken == when_null;
+                match (pointer.null, null) {
+                    (true, _) => Lesson::Null(pointer.id, null),
+                    (false, true) => Lesson::Never,
+                    (false, false) => Lesson::Nothing,
+                }
+            }));
+        }
+        if !(d.is_pointer() && s.is_pointer()) || d.null || s.null {
+            return refuse_compare();
+        }
+        // Pointer into a region and the region's end, either way round; or two pointers into one region.
+        if let Some(region) = self.end_of(s, d) {
+            return Ok([false, true].map(|taken| packet_lesson(cond, taken, region, d)));
+        }
+        if let Some(region) = self.end_of(d, s) {
+            return Ok([false, true].map(|taken| packet_lesson(mirror(cond), taken, region, s)));
+        }
+        match (d.ty, s.ty) {
+            (
+                Ty::Packet { region: a } | Ty::PacketEnd { region: a },
+                Ty::Packet { region: b } | Ty::PacketEnd { region: b },
+            ) if a == b => Ok([Lesson::Nothing, Lesson::Nothing]),
+            _ => refuse_compare(),
+        }
+    }
+
+    /// The region into which `p` points and of which `end` is the end.
+    fn end_of(&self, end: &Value, p: &Value) -> Option<u8> {
+        let Ty::Packet { region } = p.ty else { return None };
+        match end.ty {
+            Ty::PacketEnd { region: r } => (r == region).then_some(region),
+            // The start of one region may be the end of another (metadata ends where the packet starts).
+            Ty::Packet { region: r } if end.id == 0 && end.delta == 0 => {
+                (self.env.region(region).ends_at_start_of == Some(r)).then_some(region)
+            }
+            _ => None,
+        }
+    }
+
+    /// If one operand is a region's length, what the outcome says of pointers at the other one.
+    fn compared_with_len(&mut self, width: Width, cond: Cond, taken: bool, d: &Value, s: &Value) {
+        if !d.is_scalar() || !s.is_scalar() {
+            return;
+        }
+        let whole = |v: &Value| v.n.high_half_is_zero();
+        if width == Width::W32 && !(whole(d) && whole(s)) {
+            return;
+        }
+        for (len, other, cond) in [(s, d, cond), (d, s, mirror(cond))] {
+            if !is_len(len) || other.id == 0 {
+                continue;
+            }
+            let region = (len.id - 1) as u8;
+            // A signed comparison orders as an unsigned one does while neither is negative.
+            if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) {
+                let negative = |v: &Value| match width {
+                    Width::W64 => v.n.smin() < 0,
+                    Width::W32 => v.n.umax() > i32::MAX as u64,
+                };
+                if negative(d) || negative(s) {
+                    continue;
+                }
+            }
+            if let Some(extra) = room_beyond(cond, taken) {
+                self.state.learn_room(region, other.id, room_bytes(other.delta, extra));
+            }
+        }
+    }
+
+    /// may_goto: the budget bounds the rounds, so the walk need not; see [`super::prune`].
+    pub(super) fn may_goto(&mut self, off: i16) -> Res<Flow> {
+        let target = self.target(off.into())?;
+        let Some(base) = self.bounded_round(true)? else { return Ok(Flow::End) };
+        let here = self.pc;
+        let copy = self.copy_state();
+        self.push(target, copy, Some(Decision { insn: here, taken: true }), base)?;
+        self.path = self.extend_path(Decision { insn: here, taken: false });
+        self.next_epoch += 1;
+        self.epoch = self.next_epoch;
+        Ok(Flow::Next)
+    }
+}
+
+/// A number that is exactly the length of a region.
+fn is_len(v: &Value) -> bool {
+    v.is_scalar() && v.id != 0 && v.id < FIRST_FREE_ID && v.delta == 0
+}
+
+/// The condition with its operands exchanged.
+fn mirror(cond: Cond) -> Cond {
+    match cond {
+        Cond::Eq => Cond::Eq,
+        Cond::Ne => Cond::Ne,
+        Cond::Set => Cond::Set,
+        Cond::Gt => Cond::Lt,
+        Cond::Ge => Cond::Le,
+        Cond::Lt => Cond::Gt,
+        Cond::Le => Cond::Ge,
+        Cond::SGt => Cond::SLt,
+        Cond::SGe => Cond::SLe,
+        Cond::SLt => Cond::SGt,
+        Cond::SLe => Cond::SGe,
+    }
+}
+
+/// With `p cond end` having gone this way: `Some(0)` if p <= end for sure, `Some(1)` if p < end.
+fn room_beyond(cond: Cond, taken: bool) -> Option<i64> {
+    let cond = if taken { cond } else { cond.negate()? };
+    match cond {
+        Cond::Lt | Cond::SLt => Some(1),
+        Cond::Le | Cond::SLe | Cond::Eq => Some(0),
+        Cond::Ne | Cond::Gt | Cond::Ge | Cond::SGt | Cond::SGe | Cond::Set => None,
+    }
+}
+
+fn room_bytes(delta: i32, extra: i64) -> u32 {
+    u32::try_from(i64::from(delta) + extra).unwrap_or(0)
+}
+
+fn packet_lesson(cond: Cond, taken: bool, region: u8, p: &Value) -> Lesson {
+    // Addresses are unsigned: a signed comparison of them says nothing. Nor does a pointer that may lie before the start.
+    if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) || p.n.smin() < 0 {
+        return Lesson::Nothing;
+    }
+    match room_beyond(cond, taken) {
+        Some(extra) => Lesson::Room(region, p.id, room_bytes(p.delta, extra)),
+        None => Lesson::Nothing,
+    }
+}
+
+/// A register compared with itself.
+fn same_operand(width: Width, cond: Cond, taken: bool, n: &Scalar) -> Lesson {
+    let holds = match cond {
+        Cond::Eq | Cond::Ge | Cond::Le | Cond::SGe | Cond::SLe => true,
+        Cond::Ne | Cond::Gt | Cond::Lt | Cond::SGt | Cond::SLt => false,
+        Cond::Set => {
+            return match Scalar::refine(if taken { Cond::Ne } else { Cond::Eq }, width, true, n, &Scalar::constant(0)) {
+                Some((a, _)) => Lesson::Numbers(a, a),
+                None => Lesson::Never,
+            };
+        }
+    };
+    if holds == taken { Lesson::Nothing } else { Lesson::Never }
+}
+
+fn apply(state: &mut State, dst: Reg, src: Option<Reg>, lesson: &Lesson) {
+    match *lesson {
+        Lesson::Never | Lesson::Nothing => {}
+        Lesson::Numbers(a, b) => {
+            refine_linked(state, dst, a);
+            if let Some(src) = src {
+                refine_linked(state, src, b);
+            }
+        }
+        Lesson::Null(id, null) => settle_null(state, id, null),
+        Lesson::Room(region, id, bytes) => state.learn_room(region, id, bytes),
+    }
+}
+
+/// Sets the number in `r` and in everything that is the same number.
+fn refine_linked(state: &mut State, r: Reg, n: Scalar) {
+    let old = *state.reg(r);
+    state.top_mut().regs[r.index()].n = n;
+    if old.id == 0 {
+        return;
+    }
+    for v in state.values_mut() {
+        if v.is_scalar() && v.id == old.id && v.delta == old.delta {
+            v.n = n;
+        }
+    }
+    // The length of a region has a new least value.
+    if old.id < FIRST_FREE_ID {
+        let region = (old.id - 1) as usize;
+        let least = i128::from(n.umin()) - i128::from(old.delta);
+        let least = u32::try_from(least.clamp(0, Region::MAX_LEN.into())).unwrap_or(0);
+        if region < state.min_len.len() {
+            debug_assert_eq!(len_id(region as u8), old.id);
+            state.min_len[region] = state.min_len[region].max(least);
+        }
+    }
+}
+
+/// The pointers with this id turn out to be null, or not to be.
+fn settle_null(state: &mut State, id: u32, null: bool) {
+    let mut owner = 0;
+    for v in state.values_mut() {
+        if v.null && v.id == id {
+            if null {
+                owner = owner.max(v.owner);
+                *v = Value::constant(0);
+            } else {
+                v.null = false;
+            }
+        }
+    }
+    if owner != 0 {
+        state.owed.retain(|o| o.id != owner);
+    }
+}

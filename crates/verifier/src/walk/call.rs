@@ -1,0 +1,393 @@
+//! Calls and returns: subprograms, helpers, callbacks, tail calls, locks and records.
+
+use bpf_isa::{Callee, InsnIdx, Reg, SubprogId};
+
+use super::args::Call;
+use super::{Flow, Res, Walk, refuse};
+use crate::env::{GlobalArg, GlobalFunc, MapKind};
+use crate::error::Reason;
+use crate::helpers::{ArgKind, CallbackKind, DYNPTR, Effect, HelperProto, Ret};
+use crate::scalar::Scalar;
+use crate::state::{Entry, Frame, Lock, Owed};
+use crate::value::{Ty, Value, Why};
+
+impl<'a> Walk<'a> {
+    pub(super) fn call(&mut self, callee: Callee) -> Res<Flow> {
+        match callee {
+            Callee::Subprog(off) => {
+                let target = self.target(off)?;
+                let Some(sub) = self.program.subprog_starting_at(target) else {
+                    return refuse(Reason::Internal("call into no function"));
+                };
+                self.call_subprog(sub, target)
+            }
+            Callee::Helper(_) | Callee::Host(_) => {
+                let proto = self.proto(callee)?;
+                self.call_helper(proto)
+            }
+        }
+    }
+
+    fn next(&self) -> InsnIdx {
+        InsnIdx(self.pc.0 + 1)
+    }
+
+    /// r1 to r5 (and r0) hold nothing after a call.
+    pub(super) fn clobber_args(&mut self) {
+        let gone = Value::uninit(Why::Call(self.pc));
+        self.state.top_mut().regs[..6].fill(gone);
+    }
+
+    fn call_subprog(&mut self, sub: SubprogId, target: InsnIdx) -> Res<Flow> {
+        let name = || format!("function {}", sub.0);
+        if let Some(lock) = self.state.lock {
+            return refuse(Reason::LockHeld { func: name(), at: lock.at });
+        }
+        if let Some(Some(func)) = self.env.global_functions.get(sub.index()) {
+            return self.call_global(sub, func);
+        }
+        let back = self.next();
+        let index = self.push_frame(sub.0, Entry::Call { back })?;
+        let caller = usize::from(index) - 1;
+        for r in Reg::ARGS {
+            let v = self.state.frames[caller].regs[r.index()];
+            self.state.set(r, v);
+        }
+        let gone = Value::uninit(Why::Call(self.pc));
+        self.state.frames[caller].regs[..6].fill(gone);
+        Ok(Flow::To(target))
+    }
+
+    fn push_frame(&mut self, subprog: u32, entry: Entry) -> Res<u8> {
+        let index = self.state.frames.len();
+        // L0 bounds the call graph, callbacks included, to this depth.
+        if index >= bpf_isa::MAX_CALL_DEPTH as usize {
+            return refuse(Reason::Internal("call chain deeper than validated"));
+        }
+        self.state.frames.push(Frame::new(index as u8, subprog, entry));
+        Ok(index as u8)
+    }
+
+    /// A global function is verified on its own for all arguments of its signature; here only these are checked.
+    fn call_global(&mut self, sub: SubprogId, func: &GlobalFunc) -> Res<Flow> {
+        for (i, (arg, reg)) in func.args.iter().zip(Reg::ARGS).enumerate() {
+            let v = self.read(reg)?;
+            let (ok, expected) = match *arg {
+                GlobalArg::Scalar => (v.is_scalar(), "a number".to_owned()),
+                GlobalArg::Ctx => (!v.null && self.is_ctx(&v), "the context".to_owned()),
+                GlobalArg::Mem(bytes) => {
+                    let null = v.as_const() == Some(0);
+                    if !null && v.is_pointer() {
+                        let bare = Value { null: false, ..v };
+                        self.global_memory(reg, &bare, bytes).map_err(|why| {
+                            Box::new(Reason::ArgMem { func: func.name.clone(), arg: i + 1, reg, why })
+                        })?;
+                    }
+                    (null || v.is_pointer(), format!("a pointer to {bytes} bytes, or null"))
+                }
+            };
+            if !ok {
+                let got = v.describe(self.env);
+                return refuse(Reason::Arg { func: func.name.clone(), arg: i + 1, reg, expected, got });
+            }
+        }
+        if self.packet_movers[sub.index()] {
+            self.state.packet_moved(self.pc);
+        }
+        self.clobber_args();
+        self.state.set(Reg::R0, Value::unknown());
+        Ok(Flow::Next)
+    }
+
+    /// Memory for a global function: readable, writable, and forgotten.
+    fn global_memory(&mut self, reg: Reg, v: &Value, bytes: u32) -> Res<()> {
+        let place = self.place(reg, v, 0, bytes.into(), crate::env::Access::ReadWrite)?;
+        if let super::mem::Place::Stack { frame, depth, size } = place {
+            self.readable_stack(frame, depth, size)?;
+            self.state.frames[usize::from(frame)].store_misc(depth, size);
+        } else if !matches!(place, super::mem::Place::Untracked(_)) {
+            return refuse(Reason::NotMemory(reg, v.describe(self.env)));
+        }
+        Ok(())
+    }
+
+    /// By subprogram: whether a call may move the packet, itself or through what it calls.
+    pub(super) fn packet_movers(&self) -> Vec<bool> {
+        let moves = |i: u32| match self.insns[i as usize] {
+            bpf_isa::Insn::Call(c @ (Callee::Helper(_) | Callee::Host(_))) => {
+                self.proto(c).map_or(true, |p| matches!(p.effect, Effect::MovesPacket | Effect::TailCall))
+            }
+            _ => false,
+        };
+        let mut movers: Vec<bool> =
+            self.program.subprogs().iter().map(|s| (s.start..s.end).any(moves)).collect();
+        // A chain of calls is at most MAX_CALL_DEPTH long.
+        for _ in 0..bpf_isa::MAX_CALL_DEPTH {
+            for c in self.program.calls() {
+                if movers[c.callee.index()] {
+                    movers[self.program.subprog_of(c.at).index()] = true;
+                }
+            }
+        }
+        movers
+    }
+
+    fn call_helper(&mut self, proto: &'a HelperProto) -> Res<Flow> {
+        if let Some(lock) = self.state.lock
+            && proto.effect != Effect::Unlock
+        {
+            return refuse(Reason::LockHeld { func: proto.name.to_string(), at: lock.at });
+        }
+        let mut call = self.check_args(proto)?;
+        self.note_call(proto, &call);
+        match proto.effect {
+            Effect::None => {}
+            Effect::MovesPacket => self.state.packet_moved(self.pc),
+            Effect::TailCall => self.tail_call()?,
+            Effect::Lock => {
+                let Some((map, inner, id)) = call.lock else {
+                    return refuse(Reason::Environment(format!("{} takes no lock", proto.name)));
+                };
+                self.state.lock = Some(Lock { map, inner, id, at: self.pc });
+            }
+            Effect::Unlock => self.unlock(&call)?,
+        }
+        if call.record != 0 {
+            self.consume_record(call.record);
+        }
+        if let Some((kind, subprog)) = call.callback.take() {
+            return self.enter_callback(kind, subprog);
+        }
+        let r0 = self.result(proto, &call)?;
+        self.clobber_args();
+        self.state.set(Reg::R0, r0);
+        Ok(Flow::Next)
+    }
+
+    fn note_call(&mut self, proto: &HelperProto, call: &Call<'_>) {
+        let tail_call = proto.effect == Effect::TailCall;
+        let Some((map, inner, _)) = call.map else { return };
+        let key = if tail_call {
+            // The index is 32 bits wide.
+            let i = proto.args.iter().position(|a| *a == ArgKind::Scalar);
+            i.and_then(|i| self.state.reg(Reg::ARGS[i]).as_const()).map(|k| u64::from(k as u32))
+        } else {
+            call.key
+        };
+        self.notes.call(self.pc, (!inner).then_some(map), key, tail_call);
+    }
+
+    fn unlock(&mut self, call: &Call<'_>) -> Res<()> {
+        let Some(held) = self.state.lock.take() else { return refuse(Reason::NoLock) };
+        if call.lock != Some((held.map, held.inner, held.id)) {
+            return refuse(Reason::OtherLock { at: held.at });
+        }
+        Ok(())
+    }
+
+    fn result(&mut self, proto: &HelperProto, call: &Call<'_>) -> Res<Value> {
+        let or_null = |walk: &mut Self, ty| Value { null: true, id: walk.new_id(), ..Value::pointer(ty) };
+        Ok(match proto.ret {
+            Ret::Scalar => Value::unknown(),
+            Ret::Between(min, max) => Value::scalar(Scalar::signed(min, max)),
+            Ret::MapValueOrNull => {
+                let Some((map, inner, def)) = call.map else {
+                    return refuse(Reason::Environment(format!("{} returns a value of no map", proto.name)));
+                };
+                if matches!(def.kind, MapKind::ArrayOfMaps | MapKind::HashOfMaps) {
+                    if inner {
+                        return refuse(Reason::Environment("maps of maps nest only once".into()));
+                    }
+                    self.map(map, true)?;
+                    return Ok(or_null(self, Ty::Map { map, inner: true }));
+                }
+                let v = or_null(self, Ty::MapValue { map, inner });
+                // Every element below max_entries of an array exists.
+                let exists = def.kind.is_array()
+                    && def.key_size == 4
+                    && proto.args[2] == ArgKind::None
+                    && call.key.is_some_and(|k| k < def.max_entries.into());
+                Value { null: !exists, ..v }
+            }
+            Ret::RecordOrNull => {
+                let id = self.new_id();
+                let frame = self.state.frames.len() as u8 - 1;
+                self.state.owed.push(Owed { id, at: self.pc, frame });
+                let ty = Ty::Mem { size: call.record_size, writable: true };
+                Value { null: true, id, owner: id, ..Value::pointer(ty) }
+            }
+            Ret::MemOrNull { bytes, writable } => or_null(self, Ty::Mem { size: bytes, writable }),
+            Ret::HostOrNull(class) => or_null(self, Ty::Host { class }),
+        })
+    }
+
+    /// A tail call that is taken ends the current function, with whatever the other program returns, and that program
+    /// may have moved the packet. One that is not taken falls through.
+    fn tail_call(&mut self) -> Res<()> {
+        if self.state.frames.iter().any(|f| matches!(f.entry, Entry::Callback { .. })) {
+            return refuse(Reason::TailCallInCallback);
+        }
+        if let Some(o) = self.state.owed.first() {
+            return refuse(Reason::Owed { at: o.at });
+        }
+        if self.state.frames.len() == 1 {
+            return Ok(());
+        }
+        let saved = self.copy_state();
+        self.state.packet_moved(self.pc);
+        self.state.set(Reg::R0, Value::unknown());
+        let back = self.leave_frame()?;
+        let returned = std::mem::replace(&mut self.state, saved);
+        match back {
+            Some(at) => self.push(at, returned, None, self.epoch),
+            None => refuse(Reason::Internal("tail call returned from no function")),
+        }
+    }
+
+    pub(super) fn exit(&mut self) -> Res<Flow> {
+        match self.state.top().entry {
+            Entry::Root => {
+                self.check_exit()?;
+                Ok(Flow::End)
+            }
+            Entry::Call { .. } => match self.leave_frame()? {
+                Some(back) => Ok(Flow::To(back)),
+                None => refuse(Reason::Internal("call without a return")),
+            },
+            Entry::Callback { kind, back, call } => self.callback_done(kind, back, call),
+        }
+    }
+
+    /// The end of the run, or of a global function.
+    pub(super) fn check_exit(&self) -> Res<()> {
+        let r0 = self.read(Reg::R0)?;
+        if let Some(o) = self.state.owed.first() {
+            return refuse(Reason::Owed { at: o.at });
+        }
+        if let Some(lock) = self.state.lock {
+            return refuse(Reason::LockHeld { func: "exit".into(), at: lock.at });
+        }
+        if r0.is_pointer() {
+            return refuse(Reason::Leak(Reg::R0, r0.describe(self.env), "the caller, as a return value"));
+        }
+        if let (0, Some((min, max))) = (self.state.top().subprog, self.env.context.returns)
+            && (r0.n.smin() < min || r0.n.smax() > max)
+        {
+            let got = r0.describe(self.env);
+            return refuse(Reason::Return { got, expected: format!("within {min}..={max}") });
+        }
+        Ok(())
+    }
+
+    /// Returns from a subprogram to its caller; where that continues.
+    pub(super) fn leave_frame(&mut self) -> Res<Option<InsnIdx>> {
+        let back = match self.state.top().entry {
+            Entry::Root => return Ok(None),
+            Entry::Call { back } => back,
+            Entry::Callback { kind, back, call } => {
+                // Reached by an early return in a callback; its rounds go on as from an exit.
+                return match self.callback_done(kind, back, call)? {
+                    Flow::To(at) => Ok(Some(at)),
+                    Flow::Next | Flow::End => Ok(None),
+                };
+            }
+        };
+        if let Some(lock) = self.state.lock {
+            return refuse(Reason::LockHeld { func: "returning".into(), at: lock.at });
+        }
+        let r0 = *self.state.reg(Reg::R0);
+        let gone = self.state.frames.len() as u8 - 1;
+        if matches!(r0.ty, Ty::Stack { frame } if frame == gone) {
+            return refuse(Reason::DanglingStack);
+        }
+        self.state.frames.pop();
+        self.state.set(Reg::R0, r0);
+        Ok(Some(back))
+    }
+
+    /// Calls a callback for the first time: or not at all, if there is nothing to do.
+    fn enter_callback(&mut self, kind: CallbackKind, subprog: u32) -> Res<Flow> {
+        let back = self.next();
+        let entry = Entry::Callback { kind, back, call: self.pc };
+        let never = self.copy_state();
+        let saved = std::mem::replace(&mut self.state, never);
+        self.after_callbacks();
+        let never = std::mem::replace(&mut self.state, saved);
+        self.push(back, never, None, self.epoch)?;
+        self.callback_round(kind, subprog, entry, self.epoch)
+    }
+
+    /// The helper returns: its arguments are gone, its result is a number.
+    fn after_callbacks(&mut self) {
+        self.clobber_args();
+        self.state.set(Reg::R0, Value::unknown());
+    }
+
+    /// Enters the callback's frame with fresh arguments. The caller's r1 to r5 keep the helper's arguments meanwhile.
+    fn callback_round(&mut self, kind: CallbackKind, subprog: u32, entry: Entry, outer: u32) -> Res<Flow> {
+        let [_, r1, _, r3, ..] = self.state.top().regs;
+        let Some(sub) = self.program.subprogs().get(subprog as usize) else {
+            return refuse(Reason::Internal("callback to no function"));
+        };
+        let target = InsnIdx(sub.start);
+        let args: [Option<Value>; 4] = match kind {
+            CallbackKind::Loop => {
+                let last = r1.n.umax().saturating_sub(1).min(u32::MAX.into());
+                [Some(Value::scalar(Scalar::unsigned(0, last))), Some(r3), None, None]
+            }
+            CallbackKind::ForEach => {
+                let Ty::Map { map, inner } = r1.ty else {
+                    return refuse(Reason::Environment("for_each over no map".into()));
+                };
+                let def = self.map(map, inner)?;
+                let key = Value::pointer(Ty::Mem { size: def.key_size, writable: false });
+                let id = self.new_id();
+                let value = Value { id, ..Value::pointer(Ty::MapValue { map, inner }) };
+                [Some(Value { id: 0, ..r1 }), Some(key), Some(value), Some(r3)]
+            }
+            CallbackKind::Drain => [Some(Value::pointer(Ty::Host { class: DYNPTR })), Some(r3), None, None],
+        };
+        self.push_frame(subprog, entry)?;
+        self.state.top_mut().outer_epoch = outer;
+        for (v, r) in args.into_iter().zip(Reg::ARGS) {
+            if let Some(v) = v {
+                self.state.set(r, v);
+            }
+        }
+        self.pc = target;
+        // A round of a bounded construct: joins with the rounds before it.
+        if self.bounded_round(false)?.is_none() {
+            return Ok(Flow::End);
+        }
+        self.next_epoch += 1;
+        self.epoch = self.next_epoch;
+        Ok(Flow::To(target))
+    }
+
+    /// A callback returned: the helper goes on with another round, or returns.
+    fn callback_done(&mut self, kind: CallbackKind, back: InsnIdx, call: InsnIdx) -> Res<Flow> {
+        let r0 = self.read(Reg::R0)?;
+        if !r0.is_scalar() || r0.n.umax() > 1 {
+            let got = r0.describe(self.env);
+            return refuse(Reason::Return { got, expected: "0 (go on) or 1 (stop), from a callback".into() });
+        }
+        let frame = self.state.frames.len() as u8 - 1;
+        if let Some(o) = self.state.owed.iter().find(|o| o.frame >= frame) {
+            return refuse(Reason::Owed { at: o.at });
+        }
+        if let Some(lock) = self.state.lock {
+            return refuse(Reason::LockHeld { func: "returning from a callback".into(), at: lock.at });
+        }
+        let (subprog, outer) = (self.state.top().subprog, self.state.top().outer_epoch);
+        self.state.frames.pop();
+        let done = self.copy_state();
+        let saved = std::mem::replace(&mut self.state, done);
+        self.after_callbacks();
+        let done = std::mem::replace(&mut self.state, saved);
+        self.push(back, done, None, outer)?;
+        if r0.as_const() == Some(1) {
+            return Ok(Flow::End);
+        }
+        self.callback_round(kind, subprog, Entry::Callback { kind, back, call }, outer)
+    }
+}

@@ -1,0 +1,390 @@
+//! Loads, stores and atomics: where an access may land, and what it reads or changes.
+//!
+//! One function, [`Walk::place`], proves that an access lies inside what its pointer points to; loads, stores, atomics
+//! and the memory arguments of helpers all go through it. Nothing else may look at an offset.
+
+use bpf_isa::{AtomicOp, AtomicWidth, Reg, Size, Src};
+
+use super::{Res, Walk, refuse};
+use crate::env::{Access, FieldKind};
+use crate::error::Reason;
+use crate::notes::Kind;
+use crate::scalar::Scalar;
+use crate::state::Entry;
+use crate::value::{Ty, Value, map_name};
+
+/// Where an access lands.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    /// The bytes from r10 - depth of a frame.
+    Stack { frame: u8, depth: usize, size: usize },
+    /// Somewhere in the `span` bytes from r10 - depth.
+    StackWithin { frame: u8, depth: usize, span: usize },
+    /// A field of the context.
+    Field { index: usize, offset: u32 },
+    /// Memory whose contents are not tracked.
+    Untracked(Kind),
+}
+
+impl Walk<'_> {
+    /// Proves that `size` bytes at `v + off` may be accessed. `reg` is where the pointer came from, for messages.
+    pub(super) fn place(&mut self, reg: Reg, v: &Value, off: i64, size: u64, access: Access) -> Res<Place> {
+        if v.null {
+            return refuse(Reason::MaybeNull(reg));
+        }
+        // Offsets are within ±2^31 (see `alu`), and sizes within u32, so these sums are exact.
+        let min = v.n.smin().saturating_add(off);
+        let max = v.n.smax().saturating_add(off);
+        match v.ty {
+            Ty::Uninit(_) => refuse(Reason::Uninit(reg, v.describe(self.env))),
+            Ty::Scalar => refuse(Reason::NotAPointer(reg, v.describe(self.env))),
+            Ty::Ctx => self.field(v, off, size, access),
+            Ty::Stack { frame } => {
+                let frame_bytes = self.env.frame_bytes;
+                let end = max.saturating_add(size as i64);
+                if min < -i64::from(frame_bytes) || end > 0 {
+                    return refuse(Reason::StackBounds { min, max: end, frame_bytes });
+                }
+                let depth = -min as usize;
+                self.notes.stack(self.state.frames[usize::from(frame)].subprog, depth as u32);
+                if min == max {
+                    return Ok(Place::Stack { frame, depth, size: size as usize });
+                }
+                Ok(Place::StackWithin { frame, depth, span: (end - min) as usize })
+            }
+            Ty::MapValue { map, inner } => {
+                let def = self.map(map, inner)?;
+                if access.writes() && !def.access.writes() {
+                    return refuse(Reason::ReadOnly { what: format!("value of {}", map_name(self.env, map, inner)) });
+                }
+                if access.reads() && !def.access.reads() {
+                    return refuse(Reason::WriteOnly { what: format!("value of {}", map_name(self.env, map, inner)) });
+                }
+                self.within(min, max, size, def.value_size, || format!("value of {}", map_name(self.env, map, inner)))?;
+                if let Some(lock) = def.spin_lock {
+                    let lock = i64::from(lock);
+                    if min < lock + 4 && max + size as i64 > lock {
+                        return refuse(Reason::LockAccess { map: map_name(self.env, map, inner) });
+                    }
+                }
+                Ok(Place::Untracked(Kind::MapValue))
+            }
+            Ty::Mem { size: limit, writable } => {
+                if access.writes() && !writable {
+                    return refuse(Reason::ReadOnly { what: "this memory".into() });
+                }
+                self.within(min, max, size, limit, || format!("memory of {limit} bytes"))?;
+                Ok(Place::Untracked(Kind::Mem))
+            }
+            Ty::Packet { region } => {
+                let r = self.env.region(region);
+                if access.writes() && !r.writable {
+                    return refuse(Reason::ReadOnly { what: r.name.to_string() });
+                }
+                if min < 0 {
+                    return refuse(Reason::PacketBefore { region: r.name.to_string(), min });
+                }
+                let offset = i64::from(v.delta) + off;
+                let proven = self.state.room(region, v.id);
+                if offset + size as i64 > i64::from(proven) {
+                    return refuse(Reason::PacketBounds { region: r.name.to_string(), size, offset, proven });
+                }
+                Ok(Place::Untracked(Kind::Packet))
+            }
+            Ty::Map { .. } | Ty::PacketEnd { .. } | Ty::Host { .. } | Ty::Func { .. } => {
+                refuse(Reason::NotMemory(reg, v.describe(self.env)))
+            }
+        }
+    }
+
+    fn within(&self, min: i64, max: i64, size: u64, limit: u32, what: impl Fn() -> String) -> Res<()> {
+        if min < 0 || max.saturating_add(size as i64) > i64::from(limit) {
+            return refuse(Reason::Bounds { what: what(), size, min, max, limit: limit.into() });
+        }
+        Ok(())
+    }
+
+    fn field(&mut self, v: &Value, off: i64, size: u64, access: Access) -> Res<Place> {
+        let Some(base) = v.n.as_const() else { return refuse(Reason::CtxOffset) };
+        let off = (base as i64).saturating_add(off);
+        let ctx = self.env.context;
+        let index = u32::try_from(off).ok().and_then(|o| ctx.field_at(o));
+        let no_field = || refuse(Reason::NoField { context: ctx.name.to_string(), off, size });
+        let Some(index) = index else { return no_field() };
+        let f = &ctx.fields[index];
+        let offset = off as u32 - f.offset;
+        if u64::from(offset) + size > f.size.into() {
+            return no_field();
+        }
+        let use_error = |expected| refuse(Reason::FieldUse { field: f.name.to_string(), expected });
+        if access.writes() && !f.access.writes() {
+            return refuse(Reason::ReadOnly { what: format!("context field {}", f.name) });
+        }
+        if access.reads() && !f.access.reads() {
+            return refuse(Reason::WriteOnly { what: format!("context field {}", f.name) });
+        }
+        let whole = size == u64::from(f.size);
+        match f.kind {
+            FieldKind::Scalar if whole => {}
+            FieldKind::Scalar if access.writes() => return use_error("written whole"),
+            // Part of a number, at its own alignment, as the kernel allows.
+            FieldKind::Scalar if size.is_power_of_two() && u64::from(offset).is_multiple_of(size) => {}
+            FieldKind::Scalar => return use_error("read whole, or in aligned parts"),
+            FieldKind::Data(_) | FieldKind::DataEnd(_) | FieldKind::Len(_) if whole => {}
+            FieldKind::Data(_) | FieldKind::DataEnd(_) | FieldKind::Len(_) => return use_error("read whole"),
+        }
+        Ok(Place::Field { index, offset })
+    }
+
+    /// Records what kind of memory the instruction accesses. One instruction may not access the context on one path and
+    /// something else on another: the access is rewritten for the host's layout.
+    fn note_access(&mut self, place: Place) -> Res<()> {
+        let (kind, field) = match place {
+            Place::Stack { .. } | Place::StackWithin { .. } => (Kind::Stack, None),
+            Place::Field { index, offset } => (Kind::Context, Some((index, offset))),
+            Place::Untracked(kind) => (kind, None),
+        };
+        if let Err((first, second)) = self.notes.access(self.pc, kind, field) {
+            let name = |k: Kind| match k {
+                Kind::Context => "one context field",
+                Kind::None | Kind::Stack | Kind::MapValue | Kind::Packet | Kind::Mem | Kind::Mixed => "other memory",
+            };
+            let second_name = if first == second { "another context field" } else { name(second) };
+            return refuse(Reason::MixedContext { first: name(first).into(), second: second_name.into() });
+        }
+        Ok(())
+    }
+
+    pub(super) fn load(&mut self, size: Size, sign: bool, dst: Reg, base: Reg, off: i16) -> Res<()> {
+        let v = self.loaded(size, base, off)?;
+        let v = match (sign, v.is_scalar()) {
+            (false, _) => v,
+            (true, true) => Value::scalar(v.n.sign_extend(size.bits())),
+            (true, false) => return refuse(Reason::Leak(base, "part of a pointer".into(), "a number")),
+        };
+        self.state.set(dst, v);
+        Ok(())
+    }
+
+    /// What a load of `size` bytes at `base + off` yields.
+    fn loaded(&mut self, size: Size, base: Reg, off: i16) -> Res<Value> {
+        let b = self.read(base)?;
+        let bytes = u64::from(size.bytes());
+        let place = self.place(base, &b, off.into(), bytes, Access::Read)?;
+        self.note_access(place)?;
+        let any = Value::scalar(Scalar::low_bits(size.bits()));
+        Ok(match place {
+            Place::Stack { frame, depth, size } => match self.state.frames[usize::from(frame)].load(depth, size) {
+                Ok(v) => v,
+                Err(d) => return refuse(Reason::StackUninit { off: -(d as i64) }),
+            },
+            Place::StackWithin { frame, depth, span } => {
+                self.readable_stack(frame, depth, span)?;
+                any
+            }
+            Place::Field { index, .. } => {
+                let f = &self.env.context.fields[index];
+                match f.kind {
+                    FieldKind::Scalar => any,
+                    FieldKind::Data(region) => Value::pointer(Ty::Packet { region }),
+                    FieldKind::DataEnd(region) => Value::pointer(Ty::PacketEnd { region }),
+                    FieldKind::Len(region) => {
+                        let len = self.region_len(region);
+                        let known = self.state.min_len[usize::from(region)];
+                        Value { n: Scalar::unsigned(known.into(), len.n.umax()), ..len }
+                    }
+                }
+            }
+            Place::Untracked(Kind::MapValue) => self.frozen(&b, off, size).unwrap_or(any),
+            Place::Untracked(_) => any,
+        })
+    }
+
+    /// The constant at a constant offset of a map that can no longer change.
+    fn frozen(&self, b: &Value, off: i16, size: Size) -> Option<Value> {
+        let Ty::MapValue { map, inner: false } = b.ty else { return None };
+        let contents = self.env.maps[map as usize].frozen.as_ref()?;
+        let at = usize::try_from((b.n.as_const()? as i64).checked_add(off.into())?).ok()?;
+        let bytes = contents.get(at..at.checked_add(size.bytes() as usize)?)?;
+        Some(Value::constant(bytes.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b))))
+    }
+
+    /// The stack bytes must be initialised and hold no pointer.
+    pub(super) fn readable_stack(&self, frame: u8, depth: usize, size: usize) -> Res<()> {
+        match self.state.frames[usize::from(frame)].check_readable(depth, size) {
+            Ok(()) => Ok(()),
+            Err(d) => refuse(Reason::StackUninit { off: -(d as i64) }),
+        }
+    }
+
+    pub(super) fn store(&mut self, size: Size, base: Reg, off: i16, src: Src) -> Res<()> {
+        let v = self.read_src(src)?;
+        let reg = match src {
+            Src::Reg(r) => r,
+            Src::Imm(_) => base,
+        };
+        self.store_value(size, base, off, reg, v)
+    }
+
+    fn store_value(&mut self, size: Size, base: Reg, off: i16, reg: Reg, v: Value) -> Res<()> {
+        let b = self.read(base)?;
+        let bytes = size.bytes() as usize;
+        let place = self.place(base, &b, off.into(), bytes as u64, Access::Write)?;
+        self.note_access(place)?;
+        if v.is_pointer() {
+            let to = match place {
+                Place::Stack { frame, depth, .. } if size == Size::DW && depth.is_multiple_of(8) => {
+                    // A frame's stack is gone when it returns; a pointer to it must not stay behind in a caller's.
+                    if matches!(v.ty, Ty::Stack { frame: of } if of > frame) {
+                        return refuse(Reason::DanglingStack);
+                    }
+                    self.state.frames[usize::from(frame)].store(depth, bytes, v);
+                    return Ok(());
+                }
+                Place::Stack { .. } | Place::StackWithin { .. } => "the stack, other than in an aligned 8-byte slot",
+                Place::Field { .. } => "the context",
+                Place::Untracked(Kind::MapValue) => "a map",
+                Place::Untracked(Kind::Packet) => "the packet",
+                Place::Untracked(_) => "memory outside the program",
+            };
+            return refuse(Reason::Leak(reg, v.describe(self.env), to));
+        }
+        match place {
+            Place::Stack { frame, depth, .. } => {
+                let n = v.n.truncate(size.bits());
+                let v = if n == v.n { v } else { Value::scalar(n) };
+                self.state.frames[usize::from(frame)].store(depth, bytes, v);
+            }
+            Place::StackWithin { frame, depth, span } => {
+                self.state.frames[usize::from(frame)].store_somewhere(depth, span);
+            }
+            Place::Field { .. } | Place::Untracked(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Proves an access that must be atomic: aligned, and in memory where the host keeps no promises about its use.
+    fn atomic_place(&mut self, base: Reg, off: i16, bytes: u32, access: Access) -> Res<Place> {
+        let b = self.read(base)?;
+        let forbidden = match b.ty {
+            Ty::Ctx => Some("the context"),
+            Ty::Packet { .. } | Ty::PacketEnd { .. } => Some("a packet"),
+            Ty::Uninit(_)
+            | Ty::Scalar
+            | Ty::Stack { .. }
+            | Ty::Map { .. }
+            | Ty::MapValue { .. }
+            | Ty::Mem { .. }
+            | Ty::Host { .. }
+            | Ty::Func { .. } => None,
+        };
+        if let Some(what) = forbidden {
+            return refuse(Reason::AtomicMemory(what));
+        }
+        let place = self.place(base, &b, off.into(), bytes.into(), access)?;
+        // Stack frames, map values and records start at multiples of 8.
+        let at = b.n.bits().add(crate::tnum::Tnum::constant(off as i64 as u64));
+        if at.max() & u64::from(bytes - 1) != 0 {
+            let off = b.n.alu(bpf_isa::AluOp::Add, bpf_isa::Width::W64, &Scalar::constant(off as i64 as u64));
+            return refuse(Reason::Unaligned { size: bytes.into(), off: off.to_string() });
+        }
+        self.note_access(place)?;
+        Ok(place)
+    }
+
+    pub(super) fn atomic(&mut self, width: AtomicWidth, op: AtomicOp, base: Reg, off: i16, src: Reg) -> Res<()> {
+        let bits = super::bits_of(width);
+        for r in [Some(src), (op == AtomicOp::CmpXchg).then_some(Reg::R0)].into_iter().flatten() {
+            let v = self.read(r)?;
+            if !v.is_scalar() {
+                return refuse(Reason::Leak(r, v.describe(self.env), "an atomic operation"));
+            }
+        }
+        let place = self.atomic_place(base, off, bits / 8, Access::ReadWrite)?;
+        match place {
+            Place::Stack { frame, depth, size } => {
+                self.readable_stack(frame, depth, size)?;
+                self.state.frames[usize::from(frame)].store_misc(depth, size);
+            }
+            Place::StackWithin { frame, depth, span } => {
+                self.readable_stack(frame, depth, span)?;
+                self.state.frames[usize::from(frame)].store_somewhere(depth, span);
+            }
+            Place::Field { .. } | Place::Untracked(_) => {}
+        }
+        let old = Value::scalar(Scalar::low_bits(bits));
+        match op {
+            AtomicOp::Add { fetch } | AtomicOp::Or { fetch } | AtomicOp::And { fetch } | AtomicOp::Xor { fetch } => {
+                if fetch {
+                    self.state.set(src, old);
+                }
+            }
+            AtomicOp::Xchg => self.state.set(src, old),
+            AtomicOp::CmpXchg => self.state.set(Reg::R0, old),
+        }
+        Ok(())
+    }
+
+    pub(super) fn load_acquire(&mut self, size: Size, dst: Reg, base: Reg, off: i16) -> Res<()> {
+        self.atomic_place(base, off, size.bytes(), Access::Read)?;
+        let v = self.loaded(size, base, off)?;
+        self.state.set(dst, v);
+        Ok(())
+    }
+
+    pub(super) fn store_release(&mut self, size: Size, base: Reg, off: i16, src: Reg) -> Res<()> {
+        let v = self.read(src)?;
+        self.atomic_place(base, off, size.bytes(), Access::Write)?;
+        self.store_value(size, base, off, src, v)
+    }
+
+    /// LD_ABS and LD_IND: out of range, the current function returns 0.
+    pub(super) fn legacy_load(&mut self, size: Size, index: Option<Reg>) -> Res<()> {
+        if !self.env.context.legacy_loads {
+            return refuse(Reason::Unsupported("this context has no legacy packet loads"));
+        }
+        let ctx = self.read(Reg::R6)?;
+        if !self.is_ctx(&ctx) {
+            return refuse(Reason::Arg {
+                func: "a legacy packet load".into(),
+                arg: 1,
+                reg: Reg::R6,
+                expected: "the context".into(),
+                got: ctx.describe(self.env),
+            });
+        }
+        if let Some(r) = index {
+            self.number(r)?;
+        }
+        if let Some(lock) = self.state.lock {
+            return refuse(Reason::LockHeld { func: "a legacy packet load".into(), at: lock.at });
+        }
+        // The function that returns early: main ends the run, so it may owe nothing; a callee continues in its caller.
+        let here = (self.pc, self.epoch);
+        let saved = self.copy_state();
+        self.state.set(Reg::R0, Value::constant(0));
+        let early = match self.state.top().entry {
+            Entry::Root => self.check_exit().map(|()| None),
+            Entry::Call { .. } | Entry::Callback { .. } => self.leave_frame(),
+        }?;
+        let early = early.map(|at| (at, self.epoch));
+        let returned = std::mem::replace(&mut self.state, saved);
+        match early {
+            Some((at, epoch)) => self.push(at, returned, None, epoch)?,
+            None => self.scratch.pool.push(returned),
+        }
+        (self.pc, self.epoch) = here;
+        self.clobber_args();
+        self.state.set(Reg::R0, Value::scalar(Scalar::low_bits(size.bits())));
+        Ok(())
+    }
+
+    /// The context as the program received it, at its start.
+    pub(super) fn is_ctx(&self, v: &Value) -> bool {
+        match v.ty {
+            Ty::Ctx => v.n.as_const() == Some(0),
+            Ty::Packet { region: 0 } => self.env.context.raw && v.id == 0 && v.delta == 0,
+            _ => false,
+        }
+    }
+}

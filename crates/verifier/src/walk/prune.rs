@@ -1,0 +1,436 @@
+//! Joins: forgetting what no longer matters, dropping paths that are covered, and rounds of bounded constructs.
+//!
+//! A path that reaches a join in a state *covered* by one seen there before need not be walked again, if that one's own
+//! walk is finished. While it is not, it is an ancestor on the current path (the walk is depth first): being covered
+//! by it says the path is safe if the ancestor is, but not that it ends. So an open ancestor never prunes, and one that
+//! is *equal* proves that the loop makes no progress: refused.
+//!
+//! Callbacks and may_goto are bounded by their helper or budget, not by the walk. There, an open ancestor of the same
+//! construct does prune; and a round that is not covered is *widened* against the last, so that a few rounds cover all.
+//! The *epoch* numbers the rounds: each pass of a bounded edge makes a new one, and leaving the construct restores the
+//! one outside. Equal states in one epoch have no bounded edge between them; so a loop around a bounded construct is
+//! still found to make no progress, and a round inside it is not mistaken for one.
+
+use bpf_isa::{Insn, InsnIdx, Program, Reg};
+
+use super::{Res, Walk, refuse};
+use crate::error::Reason;
+use crate::need::Need;
+use crate::scalar::Scalar;
+use crate::state::{Byte, Entry, Frame, Spill, State};
+use crate::value::{FIRST_FREE_ID, Ty, Value, Why};
+
+const NONE: u32 = u32::MAX;
+/// r1 to r5, which a caller keeps for its callback's next round.
+const ARGS: u16 = 0b11_1110;
+/// Open ancestors compared for equality, newest first. A longer cycle ends at the step limit.
+const MAX_ANCESTORS: usize = 16;
+
+/// A state seen at a join.
+#[derive(Debug)]
+struct Kept {
+    state: State,
+    next: u32,
+    /// Not all paths from here are finished.
+    open: bool,
+    /// Kept at a callback's entry or a may_goto.
+    round: bool,
+    epoch: u32,
+    /// For rounds: the epoch outside.
+    base: u32,
+    hits: u32,
+    misses: u32,
+    bytes: usize,
+}
+
+/// The states kept so far.
+#[derive(Debug, Default)]
+pub(super) struct Pruner {
+    joins: Vec<bool>,
+    any: bool,
+    /// By instruction: the newest kept state.
+    heads: Vec<u32>,
+    kept: Vec<Kept>,
+    free: Vec<u32>,
+    /// Open states, with the number of branches left for later when they were kept.
+    open: Vec<(u32, usize)>,
+    ids: IdMap,
+    id_scratch: Vec<u32>,
+}
+
+impl Pruner {
+    /// Prepares for a program: joins are where control can arrive by a jump and in another way.
+    pub(super) fn start(&mut self, program: &Program) {
+        let insns = program.insns();
+        self.joins.clear();
+        self.joins.resize(insns.len(), false);
+        self.heads.clear();
+        self.heads.resize(insns.len(), NONE);
+        self.kept.clear();
+        self.free.clear();
+        self.open.clear();
+        self.any = false;
+        // 1 = reached by falling through or by a jump, true = reached twice.
+        let mut once = std::mem::take(&mut self.id_scratch);
+        once.clear();
+        once.resize(insns.len(), 0);
+        for (i, insn) in insns.iter().enumerate() {
+            let at = InsnIdx(i as u32);
+            self.any |= matches!(insn, Insn::Call(_) | Insn::MayGoto { .. });
+            if let Some(target) = insn.jump_offset().and_then(|off| at.jump(off)) {
+                once[target.index()] += 1;
+                self.any = true;
+            }
+            if !insn.ends_flow()
+                && let Some(n) = once.get_mut(i + insn.slots() as usize)
+            {
+                *n += 1;
+            }
+        }
+        for (i, n) in once.iter().enumerate() {
+            // may_goto keeps states of its own.
+            self.joins[i] = *n > 1 && !matches!(insns[i], Insn::MayGoto { .. });
+        }
+        self.id_scratch = once;
+    }
+
+    /// Whether registers' needs will be asked for.
+    pub(super) fn has_joins(&self) -> bool {
+        self.any
+    }
+
+    /// A new root: what was kept for the last one is finished.
+    pub(super) fn start_root(&mut self) {
+        self.popped(0);
+        for (i, _) in std::mem::take(&mut self.open) {
+            self.kept[i as usize].open = false;
+        }
+    }
+
+    pub(super) fn is_join(&self, at: InsnIdx) -> bool {
+        self.joins[at.index()]
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.kept.len() - self.free.len()
+    }
+
+    pub(super) fn take_states(&mut self) -> Vec<State> {
+        self.kept.drain(..).map(|k| k.state).collect()
+    }
+
+    /// The walk went back to a branch with `left` others left: states kept after that branch was left are finished.
+    pub(super) fn popped(&mut self, left: usize) {
+        while let Some(&(i, pending)) = self.open.last()
+            && pending > left
+        {
+            self.kept[i as usize].open = false;
+            self.open.pop();
+        }
+    }
+
+    fn keep(&mut self, at: InsnIdx, mut kept: Kept, pending: usize) {
+        kept.next = self.heads[at.index()];
+        let i = match self.free.pop() {
+            Some(i) => {
+                self.kept[i as usize] = kept;
+                i
+            }
+            None => {
+                self.kept.push(kept);
+                self.kept.len() as u32 - 1
+            }
+        };
+        self.heads[at.index()] = i;
+        self.open.push((i, pending));
+    }
+}
+
+impl Walk<'_> {
+    /// At a join. `true` if the current path is covered and ends here.
+    pub(super) fn at_join(&mut self) -> Res<bool> {
+        self.forget();
+        let pruner = &mut self.scratch.prune;
+        let mut ancestors = 0;
+        let mut prev = NONE;
+        let mut i = pruner.heads[self.pc.index()];
+        let first = i == NONE;
+        while i != NONE {
+            let kept = &mut pruner.kept[i as usize];
+            let next = kept.next;
+            if kept.round {
+                (prev, i) = (i, next);
+                continue;
+            }
+            if kept.open {
+                ancestors += 1;
+                if ancestors <= MAX_ANCESTORS
+                    && kept.epoch == self.epoch
+                    && covers(&kept.state, &self.state, &mut pruner.ids)
+                    && covers(&self.state, &kept.state, &mut pruner.ids)
+                {
+                    return refuse(Reason::InfiniteLoop);
+                }
+            } else if covers(&kept.state, &self.state, &mut pruner.ids) {
+                kept.hits += 1;
+                self.stats.pruned += 1;
+                return Ok(true);
+            } else {
+                kept.misses += 1;
+                // A state that never covers anything only slows the search (the kernel's rule and numbers).
+                if kept.misses > kept.hits * 3 + 3 {
+                    self.live_bytes = self.live_bytes.saturating_sub(kept.bytes);
+                    self.scratch.pool.push(std::mem::take(&mut kept.state));
+                    pruner.free.push(i);
+                    match prev {
+                        NONE => pruner.heads[self.pc.index()] = next,
+                        p => pruner.kept[p as usize].next = next,
+                    }
+                    i = next;
+                    continue;
+                }
+            }
+            (prev, i) = (i, next);
+        }
+        // Keeping a state costs a copy; short stretches without decisions are cheaper to walk twice.
+        let (insns, decisions) = self.since_kept;
+        if first || (insns >= 8 && decisions >= 2) {
+            self.keep(false, self.epoch)?;
+        }
+        Ok(false)
+    }
+
+    fn keep(&mut self, round: bool, base: u32) -> Res<()> {
+        let state = self.copy_state();
+        let bytes = state.bytes();
+        let (hits, misses, epoch) = (0, 0, self.epoch);
+        let kept = Kept { state, next: NONE, open: true, round, epoch, base, hits, misses, bytes };
+        self.scratch.prune.keep(self.pc, kept, self.scratch.pending.len());
+        self.since_kept = (0, 0);
+        self.stats.states += 1;
+        self.check_memory(bytes)
+    }
+
+    /// A round of a bounded construct starts at the current instruction: a callback's entry, or (`may_goto`) the
+    /// instruction itself. `None` if an earlier round covers it; else the epoch outside the construct.
+    pub(super) fn bounded_round(&mut self, may_goto: bool) -> Res<Option<u32>> {
+        self.forget();
+        let pruner = &mut self.scratch.prune;
+        let mut last = NONE;
+        let mut i = pruner.heads[self.pc.index()];
+        while i != NONE {
+            let kept = &mut pruner.kept[i as usize];
+            let same = kept.round && same_shape(&kept.state, &self.state);
+            if same && !kept.open && covers(&kept.state, &self.state, &mut pruner.ids) {
+                self.stats.pruned += 1;
+                return Ok(None);
+            }
+            if same && kept.open && last == NONE {
+                last = i;
+            }
+            i = kept.next;
+        }
+        let last_base = (last != NONE).then(|| pruner.kept[last as usize].base);
+        let base = match (may_goto, last_base) {
+            (false, _) => self.state.top().outer_epoch,
+            // Reached again over the bounded edge, or from outside.
+            (true, Some(base)) if base != self.epoch => base,
+            (true, _) => self.epoch,
+        };
+        if let (true, Some(_)) = (base != self.epoch, last_base) {
+            let kept = &pruner.kept[last as usize];
+            if covers(&kept.state, &self.state, &mut pruner.ids) {
+                self.stats.pruned += 1;
+                return Ok(None);
+            }
+            widen(&kept.state, &mut self.state);
+        }
+        self.keep(true, base)?;
+        Ok(Some(base))
+    }
+
+    /// Forgets registers that are dead, values that are only carried, and ties that tie nothing.
+    fn forget(&mut self) {
+        let needs = &self.scratch.needs;
+        let frames = self.state.frames.len();
+        for k in 0..frames {
+            let need = match self.state.frames.get(k + 1).map(|f| f.entry) {
+                None | Some(Entry::Root) => needs.at(self.pc),
+                Some(Entry::Call { back }) => needs.at(back),
+                Some(Entry::Callback { back, .. }) => {
+                    let n = needs.at(back);
+                    Need { live: n.live | ARGS, exact: n.exact | ARGS }
+                }
+            };
+            let frame = &mut self.state.frames[k];
+            for r in 0..Reg::R10.index() {
+                let v = &mut frame.regs[r];
+                if v.is_uninit() {
+                    continue;
+                }
+                if !need.is_live(r) {
+                    *v = Value::uninit(Why::Dead);
+                } else if v.is_scalar() && !need.is_exact(r) {
+                    let n = if v.n.high_half_is_zero() { Scalar::low_bits(32) } else { Scalar::UNKNOWN };
+                    *v = Value::scalar(n);
+                }
+            }
+        }
+        self.forget_ids();
+    }
+
+    /// Removes the ids of numbers that nothing else has, and facts about ids that nothing has.
+    fn forget_ids(&mut self) {
+        let ids = &mut self.scratch.prune.id_scratch;
+        ids.clear();
+        ids.extend(self.state.frames.iter().flat_map(Frame::values).map(|v| v.id).filter(|id| *id >= FIRST_FREE_ID));
+        if ids.is_empty() {
+            self.state.room.clear();
+            return;
+        }
+        ids.sort_unstable();
+        let count = |id: u32| {
+            let from = ids.partition_point(|x| *x < id);
+            ids[from..].iter().take_while(|x| **x == id).count()
+        };
+        self.state.room.retain(|r| r.id < FIRST_FREE_ID || count(r.id) > 0);
+        let room = &self.state.room;
+        for v in self.state.frames.iter_mut().flat_map(Frame::values_mut) {
+            if v.is_scalar() && v.id >= FIRST_FREE_ID && count(v.id) == 1 && room.iter().all(|r| r.id != v.id) {
+                *v = v.unlinked();
+            }
+        }
+    }
+}
+
+/// Whether the frames are of the same calls.
+fn same_shape(a: &State, b: &State) -> bool {
+    a.frames.len() == b.frames.len()
+        && a.frames.iter().zip(&b.frames).all(|(f, g)| f.subprog == g.subprog && f.entry == g.entry)
+}
+
+/// Which id of the old state stands for which of the new: one to one.
+#[derive(Debug, Default)]
+struct IdMap(Vec<(u32, u32)>);
+
+impl IdMap {
+    fn same(&mut self, old: u32, new: u32) -> bool {
+        if old < FIRST_FREE_ID || new < FIRST_FREE_ID {
+            return old == new;
+        }
+        match self.0.iter().find(|(o, n)| *o == old || *n == new) {
+            Some(pair) => *pair == (old, new),
+            None => {
+                self.0.push((old, new));
+                true
+            }
+        }
+    }
+}
+
+/// Whether every concrete state of `new` is one of `old`, up to the names of ids.
+fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool {
+    if !same_shape(old, new) || old.owed.len() != new.owed.len() || old.lock.is_some() != new.lock.is_some() {
+        return false;
+    }
+    ids.0.clear();
+    let frames = old.frames.iter().zip(&new.frames);
+    frames.clone().all(|(o, n)| o.regs.iter().zip(&n.regs).all(|(o, n)| value_covers(o, n, ids)))
+        && frames.clone().all(|(o, n)| stack_covers(o, n, ids))
+        && old.owed.iter().zip(&new.owed).all(|(o, n)| o.frame == n.frame && ids.same(o.id, n.id))
+        && match (old.lock, new.lock) {
+            (Some(o), Some(n)) => (o.map, o.inner) == (n.map, n.inner) && ids.same(o.id, n.id),
+            _ => true,
+        }
+        && old.min_len.iter().zip(&new.min_len).all(|(o, n)| n >= o)
+        && old.room.iter().all(|o| match ids.0.iter().find(|(a, _)| *a == o.id) {
+            Some((_, b)) => new.room(o.region, *b) >= o.bytes,
+            // A length's id stands for itself; an id that nothing covered has needs nothing.
+            None => o.id >= FIRST_FREE_ID || new.room(o.region, o.id) >= o.bytes,
+        })
+}
+
+fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
+    if old.is_uninit() {
+        return true;
+    }
+    if old.ty != new.ty || old.null != new.null || !new.n.subset(&old.n) {
+        return false;
+    }
+    match old.ty {
+        // A number without an id is any number in its range, tied or not.
+        Ty::Scalar => old.id == 0 || (old.delta == new.delta && ids.same(old.id, new.id)),
+        Ty::Packet { .. } => old.delta == new.delta && ids.same(old.id, new.id),
+        Ty::Uninit(_)
+        | Ty::Ctx
+        | Ty::Stack { .. }
+        | Ty::Map { .. }
+        | Ty::MapValue { .. }
+        | Ty::Mem { .. }
+        | Ty::PacketEnd { .. }
+        | Ty::Host { .. }
+        | Ty::Func { .. } => ids.same(old.id, new.id) && ids.same(old.owner, new.owner),
+    }
+}
+
+fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap) -> bool {
+    for o in &old.spills {
+        let (depth, size) = (usize::from(o.depth), usize::from(o.size));
+        if let Some(n) = new.spills.iter().find(|n| (n.depth, n.size) == (o.depth, o.size)) {
+            if !value_covers(&o.value, &n.value, ids) {
+                return false;
+            }
+            continue;
+        }
+        // Not the same slot, but perhaps the same bytes.
+        if !o.value.is_scalar() || o.value.id != 0 || new.check_readable(depth, size).is_err() {
+            return false;
+        }
+        let covered = match new.known_number(depth, size) {
+            Some(v) => o.value.n.contains(v),
+            None => Scalar::low_bits(8 * size as u32).subset(&o.value.n),
+        };
+        if !covered {
+            return false;
+        }
+    }
+    if old.bytes == new.bytes && !old.bytes.contains(&Byte::Spill) {
+        return true;
+    }
+    old.bytes.iter().enumerate().all(|(i, o)| match o {
+        Byte::Uninit | Byte::Spill => true,
+        Byte::Misc => new.bytes.len() > i && new.check_readable(i + 1, 1).is_ok(),
+        Byte::Zero => new.bytes.len() > i && new.known_number(i + 1, 1) == Some(0),
+    })
+}
+
+/// Gives up the numbers of `new` that differ from the last round's, so that the next round is likely covered.
+fn widen(old: &State, new: &mut State) {
+    for (o, n) in old.frames.iter().zip(&mut new.frames) {
+        for (ov, nv) in o.regs.iter().zip(&mut n.regs) {
+            if ov.is_scalar() && nv.is_scalar() && !nv.n.subset(&ov.n) {
+                let narrow = ov.n.high_half_is_zero() && nv.n.high_half_is_zero();
+                *nv = Value::scalar(Scalar::low_bits(if narrow { 32 } else { 64 }));
+            }
+        }
+        let mut lost: Vec<(u16, u8)> = Vec::new();
+        for ns in &mut n.spills {
+            if !ns.value.is_scalar() {
+                continue;
+            }
+            match o.spills.iter().find(|os| (os.depth, os.size) == (ns.depth, ns.size)) {
+                Some(Spill { value, .. }) if value.is_scalar() && ns.value.n.subset(&value.n) => {}
+                _ if o.check_readable(ns.depth.into(), ns.size.into()).is_ok() => lost.push((ns.depth, ns.size)),
+                _ => {}
+            }
+        }
+        for (depth, size) in lost {
+            n.store_misc(depth.into(), size.into());
+        }
+        for (ob, nb) in o.bytes.iter().zip(&mut n.bytes) {
+            if *nb == Byte::Zero && matches!(ob, Byte::Misc | Byte::Spill) {
+                *nb = Byte::Misc;
+            }
+        }
+    }
+}
