@@ -10,12 +10,12 @@
 //! a skip is never silent and never a pass.
 
 pub mod cases;
-pub mod disasm;
 pub mod elf;
 pub mod generate;
 pub mod kernel;
 pub mod snapshot;
 
+pub use bpf_disasm as disasm;
 use std::io::Write;
 
 /// Says on the standard error stream, past the capture of the test harness, that `what` did not run and why. The line begins
