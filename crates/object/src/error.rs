@@ -202,8 +202,8 @@ pub enum SectionProblem {
     /// The section needs BTF to be understood.
     #[error("needs BTF, and the object has no .BTF section: compile with -g")]
     NeedsBtf,
-    /// A legacy `maps` section whose size is no multiple of its number of symbols.
-    #[error("{size} bytes do not divide into {symbols} map definitions of at least 20 bytes")]
+    /// A legacy `maps` section that is not an array of as many definitions as it has symbols.
+    #[error("{size} bytes do not divide evenly into {symbols} map definitions of at least 20 bytes")]
     LegacyMaps {
         /// Section size.
         size: u64,

@@ -71,23 +71,21 @@ fn parse_section(elf: &Elf<'_>, section: usize, found: &mut Vec<Legacy>) -> Resu
     let symbols: Vec<_> =
         elf.symbols_of(section).filter(|s| s.ty != SymbolType::Section && !s.name.is_empty()).collect();
     let size = data.len().checked_div(symbols.len()).unwrap_or(0);
-    if size < BASE || size * symbols.len() != data.len() {
+    let evenly = symbols.iter().zip(0u64..).all(|(symbol, index)| symbol.value == index * size as u64);
+    if size < BASE || size % 4 != 0 || size * symbols.len() != data.len() || !evenly {
         let problem = SectionProblem::LegacyMaps { size: data.len() as u64, symbols: symbols.len() };
         return Err(ObjectError::Section { section: name.to_owned(), problem });
     }
     for (index, symbol) in symbols.into_iter().enumerate() {
         let fail = |problem| ObjectError::Map { map: symbol.name.to_owned(), problem };
         let start = index * size;
-        if symbol.value != start as u64 {
-            return Err(fail(MapProblem::LegacySize(size)));
-        }
-        let (fields, rest) = data[start..start + size].as_chunks::<4>();
+        let (fields, _) = data[start..start + size].as_chunks::<4>();
         let field = |i: usize| fields.get(i).map_or(0, |b| u32::from_le_bytes(*b));
         let known = match size {
             IPROUTE2 => IPROUTE2,
             _ => size.min(SAMPLES),
         };
-        if rest.iter().chain(fields[known / 4..].as_flattened()).any(|&b| b != 0) {
+        if fields[known / 4..].as_flattened().iter().any(|&b| b != 0) {
             return Err(fail(MapProblem::LegacySize(size)));
         }
         let mut map = MapDef::new(symbol.name.to_owned(), name);

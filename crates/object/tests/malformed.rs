@@ -1,0 +1,605 @@
+//! One wrong thing an object, one typed error that names the place.
+
+mod common;
+
+use bpf_isa::{InsnIdx, MAX_INSNS};
+use bpf_object::*;
+use common::*;
+
+fn refused(bytes: &[u8]) -> ObjectError {
+    match Object::parse(bytes) {
+        Ok(object) => panic!("accepted: {object:?}"),
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            error
+        }
+    }
+}
+
+/// An object with one program `main` in section `xdp`.
+fn minimal(code: &[u8]) -> (Elf, u16, u32) {
+    let mut elf = Elf::new();
+    let section = elf.code("xdp", code);
+    let symbol = elf.symbol("main", section, FUNC, 0, code.len() as u64);
+    (elf, section, symbol)
+}
+
+fn relocation(error: ObjectError) -> (String, u64, String, RelocationProblem) {
+    match error {
+        ObjectError::Relocation { section, offset, symbol, problem } => (section, offset, symbol, problem),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn symbol_problem(error: ObjectError) -> (String, SymbolProblem) {
+    match error {
+        ObjectError::Symbol { symbol, problem, .. } => (symbol, problem),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_minimal_object_is_accepted() {
+    let object = Object::parse(&minimal(&RETURN_0).0.build()).unwrap();
+    let [program] = object.programs() else { panic!("{:?}", object.programs()) };
+    assert_eq!((program.name(), program.section(), program.kind()), ("main", "xdp", ProgramKind::Xdp));
+    assert_eq!(object.link(program, |_| false).unwrap().code().insns().len(), 2);
+}
+
+#[test]
+fn containers() {
+    let good = minimal(&RETURN_0).0.build();
+    let with = |at: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        match refused(&bytes) {
+            ObjectError::Elf(error) => error,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(refused(b""), ElfError::NoMagic.into());
+    assert_eq!(refused(b"\x7fELF"), ElfError::Class(0).into());
+    assert!(matches!(refused(&good[..63]), ObjectError::Elf(ElfError::Malformed(_))));
+    assert_eq!(with(0, 0), ElfError::NoMagic);
+    assert_eq!(with(4, 1), ElfError::Class(1));
+    assert_eq!(with(5, 2), ElfError::Endian(2));
+    assert_eq!(with(18, 62), ElfError::Machine(62));
+    assert_eq!(with(16, 2), ElfError::Type(2));
+    assert!(matches!(with(41, 0xff), ElfError::Malformed(_)), "section headers outside of the file");
+}
+
+#[test]
+fn overlapping_sections() {
+    let (mut elf, ..) = minimal(&RETURN_0);
+    elf.section("other", PROGBITS, DATA, &[0; 64]);
+    let mut bytes = elf.build();
+    // The second section's header: its size.
+    let table = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
+    let file = bytes.len() as u64;
+    bytes[table + 2 * 64 + 32..][..8].copy_from_slice(&file.to_le_bytes());
+    assert!(matches!(refused(&bytes), ObjectError::Elf(ElfError::SectionsOverlap { .. })));
+}
+
+#[test]
+fn sections() {
+    let section = |error| match error {
+        ObjectError::Section { section, problem } => (section, problem),
+        other => panic!("{other:?}"),
+    };
+    let (mut elf, ..) = minimal(&RETURN_0);
+    elf.code(".text", &RETURN_0[..12]);
+    assert_eq!(section(refused(&elf.build())), (".text".into(), SectionProblem::CodeSize(12)));
+
+    let (mut elf, ..) = minimal(&RETURN_0);
+    elf.code("tc", &RETURN_0);
+    assert_eq!(section(refused(&elf.build())), ("tc".into(), SectionProblem::NoFunction));
+
+    let (mut elf, ..) = minimal(&RETURN_0);
+    elf.section("version", PROGBITS, DATA, &[0; 5]);
+    assert_eq!(section(refused(&elf.build())), ("version".into(), SectionProblem::Size { got: 5, want: 4 }));
+
+    for bad in [&b"GPL"[..], &[0xff, 0]] {
+        let (mut elf, ..) = minimal(&RETURN_0);
+        elf.section("license", PROGBITS, DATA, bad);
+        assert_eq!(section(refused(&elf.build())), ("license".into(), SectionProblem::String));
+    }
+
+    let (mut elf, ..) = minimal(&RETURN_0);
+    for _ in 0..2 {
+        elf.section(".BTF", PROGBITS, 0, &Btf::new().build());
+    }
+    assert_eq!(section(refused(&elf.build())), (".BTF".into(), SectionProblem::Duplicate));
+
+    let (mut elf, ..) = minimal(&RETURN_0);
+    elf.section(".maps", PROGBITS, DATA, &[0; 32]);
+    assert_eq!(section(refused(&elf.build())), (".maps".into(), SectionProblem::NeedsBtf));
+
+    let (mut elf, code, main) = minimal(&LOAD);
+    elf.rel(code, &[(0, main, 1)]);
+    elf.set_type(2, 4); // SHT_RELA
+    assert_eq!(section(refused(&elf.build())), (".relxdp".into(), SectionProblem::Rela));
+
+    let (mut elf, ..) = minimal(&RETURN_0);
+    elf.bss(MAX_GLOBAL_DATA + 1);
+    let too_much = ElfError::TooMuchData { sum: MAX_GLOBAL_DATA + 1, max: MAX_GLOBAL_DATA };
+    assert_eq!(refused(&elf.build()), too_much.into());
+}
+
+#[test]
+fn function_symbols() {
+    let with = |symbols: &[(&str, u64, u64)]| {
+        let mut elf = Elf::new();
+        let code = elf.code("xdp", &[RETURN_0, RETURN_0].concat());
+        for &(name, value, size) in symbols {
+            elf.symbol(name, code, FUNC, value, size);
+        }
+        elf.build()
+    };
+    let problem = |symbols: &[(&str, u64, u64)]| symbol_problem(refused(&with(symbols)));
+    assert_eq!(problem(&[("a", 0, 24), ("b", 16, 16)]), ("b".into(), SymbolProblem::Overlap("a".into())));
+    assert_eq!(problem(&[("b", 0, 16), ("a", 0, 24)]), ("a".into(), SymbolProblem::Overlap("b".into())));
+    assert_eq!(problem(&[("a", 4, 16)]), ("a".into(), SymbolProblem::Misaligned { value: 4, size: 16 }));
+    assert_eq!(problem(&[("a", 0, 12)]), ("a".into(), SymbolProblem::Misaligned { value: 0, size: 12 }));
+    let outside = SymbolProblem::OutOfSection { value: 16, end: 40, section_size: 32 };
+    assert_eq!(problem(&[("a", 16, 24)]), ("a".into(), outside));
+    let outside = SymbolProblem::OutOfSection { value: u64::MAX, end: u64::MAX, section_size: 32 };
+    assert_eq!(problem(&[("a", u64::MAX, 24)]), ("a".into(), outside));
+    // An empty program: nothing between its symbol and the section's end.
+    let empty = SymbolProblem::OutOfSection { value: 32, end: 32, section_size: 32 };
+    assert_eq!(problem(&[("a", 0, 32), ("b", 32, 0)]), ("b".into(), empty));
+
+    // Two names of one function, and labels without a size, are fine.
+    let aliases = Object::parse(&with(&[("a", 0, 16), ("b", 0, 16), ("c", 16, 0)])).unwrap();
+    let names: Vec<_> = aliases.programs().iter().map(|p| (p.name(), p.insn_count())).collect();
+    assert_eq!(names, [("a", 2), ("b", 2), ("c", 2)]);
+    let named = aliases.code(aliases.program("b").unwrap()).unwrap();
+    assert_eq!((named.program(), &*named.functions()[0].name), ("b", "b"));
+}
+
+#[test]
+fn programs_of_one_name() {
+    let (mut elf, ..) = minimal(&RETURN_0);
+    let other = elf.code("tc", &RETURN_0);
+    elf.symbol("main", other, FUNC, 0, 16);
+    assert_eq!(symbol_problem(refused(&elf.build())), ("main".into(), SymbolProblem::Duplicate));
+}
+
+#[test]
+fn an_object_of_text_only_offers_its_global_functions() {
+    let mut elf = Elf::new();
+    let text = elf.code(".text", &[RETURN_0, RETURN_0, RETURN_0].concat());
+    elf.symbol("a", text, FUNC, 0, 16);
+    elf.symbol("hidden", text, STATIC_FUNC, 16, 16);
+    elf.symbol("label", text, NOTYPE, 32, 0);
+    let object = Object::parse(&elf.build()).unwrap();
+    let programs: Vec<_> = object.programs().iter().map(|p| (p.name(), p.kind())).collect();
+    assert_eq!(programs, [("a", ProgramKind::Unknown), ("label", ProgramKind::Unknown)]);
+}
+
+/// What a relocation of `insns` at `offset` against something is refused for.
+fn code_relocation(insns: &[u8], offset: u64, ty: u32, target: impl FnOnce(&mut Elf) -> u32) -> RelocationProblem {
+    let (mut elf, code, _) = minimal(insns);
+    let symbol = target(&mut elf);
+    elf.rel(code, &[(offset, symbol, ty)]);
+    let (section, at, _, problem) = relocation(refused(&elf.build()));
+    assert_eq!((section.as_str(), at), ("xdp", offset));
+    problem
+}
+
+#[test]
+fn relocations_of_code() {
+    let data = |elf: &mut Elf| {
+        let data = elf.section(".data", PROGBITS, DATA, &[0; 8]);
+        elf.symbol("variable", data, OBJECT, 0, 8)
+    };
+    let at = |value: u64| {
+        move |elf: &mut Elf| {
+            let data = elf.section(".data", PROGBITS, DATA, &[0; 8]);
+            elf.symbol("variable", data, NOTYPE, value, 0)
+        }
+    };
+    let text = |value: u64| {
+        move |elf: &mut Elf| {
+            let text = elf.code(".text", &RETURN_0);
+            elf.symbol("function", text, STATIC_FUNC, 0, 16);
+            elf.symbol("inside", text, 0, value, 0)
+        }
+    };
+    let placed = |section: u16| move |elf: &mut Elf| elf.symbol("special", section, OBJECT, 0, 0);
+    use RelocationProblem as P;
+    for ty in [0, 2, 3, 4, 5, 11, u32::MAX] {
+        assert_eq!(code_relocation(&LOAD, 0, ty, data), P::UnknownType(ty));
+    }
+    assert_eq!(code_relocation(&LOAD, 4, 1, data), P::Offset);
+    assert_eq!(code_relocation(&LOAD, 16, 1, data), P::Offset);
+    assert_eq!(code_relocation(&LOAD, u64::MAX - 7, 1, data), P::Offset);
+    assert_eq!(code_relocation(&LOAD, 8, 1, data), P::Instruction, "the second slot");
+    assert_eq!(code_relocation(&RETURN_0, 0, 1, data), P::Instruction);
+    assert_eq!(code_relocation(&LOAD, 0, 10, data), P::Instruction);
+    assert_eq!(code_relocation(&call(-1), 0, 1, data), P::Instruction);
+    assert_eq!(code_relocation(&call(-1), 0, 10, data), P::CallTarget);
+    assert_eq!(code_relocation(&LOAD, 0, 1, |_| 99), P::NoSymbol(99));
+    assert_eq!(code_relocation(&LOAD, 0, 1, at(8)), P::OutOfData(8, ".data".into()));
+    assert_eq!(code_relocation(&LOAD, 0, 1, at(u64::MAX)), P::OutOfData(-1, ".data".into()));
+    assert_eq!(code_relocation(&LOAD, 0, 1, text(8)), P::NotAFunction(1, ".text".into()));
+    assert_eq!(code_relocation(&LOAD, 0, 1, text(4)), P::NotAFunction(0, ".text".into()));
+    assert_eq!(code_relocation(&call(0), 0, 10, text(0)), P::NotAFunction(1, ".text".into()));
+    assert_eq!(code_relocation(&call(i32::MIN), 0, 10, text(0)), P::NotAFunction(-0x7fff_ffff, ".text".into()));
+    assert_eq!(code_relocation(&LOAD, 0, 1, placed(0xfff1)), P::NoSection(0xfff1));
+    assert_eq!(code_relocation(&call(-1), 0, 10, placed(0xfff2)), P::CallTarget);
+    let license = |elf: &mut Elf| {
+        let license = elf.section("license", PROGBITS, DATA, b"GPL\0");
+        elf.symbol("LICENSE", license, OBJECT, 0, 4)
+    };
+    assert_eq!(code_relocation(&LOAD, 0, 1, license), P::TargetSection("license".into()));
+
+    let (mut elf, code, _) = minimal(&LOAD);
+    let symbol = data(&mut elf);
+    elf.rel(code, &[(0, symbol, 1), (0, symbol, 1)]);
+    assert_eq!(relocation(refused(&elf.build())).3, P::Duplicate);
+}
+
+#[test]
+fn one_bad_function_leaves_the_others_usable() {
+    let bad = [0xff, 0, 0, 0, 0, 0, 0, 0];
+    let mut elf = Elf::new();
+    let code = elf.code("xdp", &[&RETURN_0[..], &bad, &call(-1)[..], &RETURN_0[8..]].concat());
+    elf.symbol("good", code, FUNC, 0, 16);
+    let broken = elf.symbol("broken", code, FUNC, 16, 8);
+    elf.symbol("caller", code, FUNC, 24, 16);
+    elf.rel(code, &[(24, broken, 10)]);
+    let object = Object::parse(&elf.build()).unwrap();
+    assert!(object.code(object.program("good").unwrap()).is_ok());
+    for program in ["broken", "caller"] {
+        match object.code(object.program(program).unwrap()) {
+            Err(ObjectError::Decode { section, function, start, source }) => {
+                assert_eq!((&*section, &*function, start, source.slot), ("xdp", "broken", 2, InsnIdx(0)));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn calls_that_lead_nowhere() {
+    let problem = |insns: &[u8]| {
+        let mut elf = Elf::new();
+        let code = elf.code("xdp", &[insns, &RETURN_0].concat());
+        elf.symbol("main", code, FUNC, 0, insns.len() as u64);
+        elf.symbol("other", code, FUNC, insns.len() as u64, 16);
+        let object = Object::parse(&elf.build()).unwrap();
+        match object.code(object.program("main").unwrap()) {
+            Err(ObjectError::Call { section, function, insn, problem }) => {
+                assert_eq!((&*section, &*function, insn), ("xdp", "main", InsnIdx(0)));
+                problem
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(problem(&call(1)), CallProblem::NotAFunction(2));
+    assert_eq!(problem(&call(2)), CallProblem::OutOfSection(3));
+    assert_eq!(problem(&call(-2)), CallProblem::OutOfSection(-1));
+    assert_eq!(problem(&call(i32::MAX)), CallProblem::OutOfSection(0x8000_0000));
+    assert_eq!(problem(&call(i32::MIN)), CallProblem::OutOfSection(-0x7fff_ffff));
+}
+
+#[test]
+fn a_call_inside_a_function_is_left_alone() {
+    // Assembly with a local label: one symbol, two subprograms.
+    let code = [&call(1)[..], &RETURN_0[8..], &RETURN_0].concat();
+    let object = Object::parse(&minimal(&code).0.build()).unwrap();
+    let linked = object.code(object.program("main").unwrap()).unwrap();
+    let program = bpf_isa::Program::new(linked.insns().to_vec()).unwrap();
+    assert_eq!(program.subprogs().len(), 2);
+}
+
+#[test]
+fn the_longest_program() {
+    let exits = |slots: usize| RETURN_0[8..].repeat(slots);
+    let object = Object::parse(&minimal(&exits(MAX_INSNS)).0.build()).unwrap();
+    assert_eq!(object.code(object.program("main").unwrap()).unwrap().insns().len(), MAX_INSNS);
+
+    let object = Object::parse(&minimal(&exits(MAX_INSNS + 1)).0.build()).unwrap();
+    let too_many = ObjectError::TooManyInsns { program: "main".into(), max: MAX_INSNS };
+    assert_eq!(object.code(object.program("main").unwrap()).unwrap_err(), too_many);
+
+    // A subprogram that is one slot too long.
+    let (mut elf, code, _) = minimal(&[&call(-1)[..], &RETURN_0].concat());
+    let text = elf.code(".text", &exits(MAX_INSNS - 2));
+    let symbol = elf.symbol("long", text, STATIC_FUNC, 0, 8 * (MAX_INSNS as u64 - 2));
+    elf.rel(code, &[(0, symbol, 10)]);
+    let object = Object::parse(&elf.build()).unwrap();
+    assert_eq!(object.code(object.program("main").unwrap()).unwrap_err(), too_many);
+}
+
+#[test]
+fn legacy_maps() {
+    let with = |section: &str, words: &[u32], symbols: &[(&str, u64)]| {
+        let (mut elf, ..) = minimal(&RETURN_0);
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let maps = elf.section(section, PROGBITS, DATA, &bytes);
+        for &(name, value) in symbols {
+            elf.symbol(name, maps, OBJECT, value, 0);
+        }
+        elf.build()
+    };
+    let map = |words: &[u32]| match refused(&with("maps", words, &[("m", 0)])) {
+        ObjectError::Map { map, problem } => {
+            assert_eq!(map, "m");
+            problem
+        }
+        other => panic!("{other:?}"),
+    };
+    let accepted = |words: &[u32]| Object::parse(&with("maps/m", words, &[("m", 0)])).unwrap().maps()[0].clone();
+    assert_eq!(accepted(&[1, 2, 3, 4, 5]).max_entries, 4);
+    assert_eq!(accepted(&[1, 2, 3, 4, 5]).numa_node, Some(0));
+    assert_eq!(accepted(&[2, 4, 8, 4, 0, 0, 0, 0, 0, 0, 0]).value_size, 8);
+    assert_eq!(accepted(&[2, 4, 8, 4, 0, 7, 2, 0, 0]).pinning, Pinning::ByName);
+    assert_eq!(map(&[0, 4, 4, 1, 0]), MapProblem::NoType);
+    assert_eq!(map(&[2, 4, 8, 4, 0, 0, 0, 1]), MapProblem::LegacySize(32));
+    assert_eq!(map(&[2, 4, 8, 4, 0, 7, 3, 0, 0]), MapProblem::Pinning(3));
+    assert_eq!(map(&[12, 4, 4, 4, 0, 1, 0]), MapProblem::Inner(1));
+    assert_eq!(map(&[12, 4, 4, 4, 0, 0, 0]), MapProblem::Inner(0), "a map of maps of itself");
+    let iproute2 = [[12, 4, 4, 4, 0, 1, 0, 9, 0], [2, 4, 6, 4, 0, 9, 0, 0, 0]].concat();
+    let object = Object::parse(&with("maps", &iproute2, &[("outer", 0), ("inner", 36)])).unwrap();
+    assert_eq!(object.map("outer").unwrap().inner.as_ref().unwrap().value_size, 6);
+
+    for (words, symbols) in [(&[2, 4, 4, 1][..], &[("m", 0)][..]), (&[2; 11], &[("m", 0), ("n", 20)]), (&[2; 5], &[])] {
+        match refused(&with("maps", words, symbols)) {
+            ObjectError::Section { section, problem: SectionProblem::LegacyMaps { .. } } => assert_eq!(section, "maps"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// An object with `.BTF` and a `.maps` of 64 bytes with the variable `m`.
+fn with_map(fields: impl FnOnce(&mut Btf, u32) -> u32) -> Result<Object, ObjectError> {
+    let (mut elf, ..) = minimal(&RETURN_0);
+    let mut btf = Btf::new();
+    let int = btf.int();
+    let structure = fields(&mut btf, int);
+    btf.datasec(".maps", &[("m", structure)]);
+    elf.section(".BTF", PROGBITS, 0, &btf.build());
+    let maps = elf.section(".maps", PROGBITS, DATA, &[0; 64]);
+    elf.symbol("m", maps, OBJECT, 0, 64);
+    Object::parse(&elf.build())
+}
+
+fn map_problem(fields: impl FnOnce(&mut Btf, u32) -> u32) -> MapProblem {
+    match with_map(fields) {
+        Err(ObjectError::Map { map, problem }) => {
+            assert_eq!(map, "m");
+            problem
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn btf_maps() {
+    let good = with_map(|b, int| {
+        let (ty, key, four) = (b.number(int, 2), b.ptr(int), b.number(int, 4));
+        b.structure(&[("type", ty), ("key", key), ("key_size", four), ("value_size", four), ("max_entries", four)])
+    });
+    let map = good.unwrap().maps()[0].clone();
+    assert_eq!((map.map_type, map.key_size, map.value_size, map.max_entries), (MapType::ARRAY, 4, 4, 4));
+
+    assert_eq!(map_problem(|_, int| int), MapProblem::NotAStruct);
+    assert_eq!(map_problem(|b, _| b.structure(&[])), MapProblem::NoType);
+    assert_eq!(map_problem(|b, int| b.structure(&[("type", int)])), MapProblem::BadField("type"));
+    assert_eq!(map_problem(|b, int| b.structure(&[("key", int)])), MapProblem::BadField("key"));
+    let unknown = map_problem(|b, int| {
+        let n = b.number(int, 1);
+        b.structure(&[("type", n), ("colour", n)])
+    });
+    assert_eq!(unknown, MapProblem::UnknownField("colour".into()));
+    let conflict = map_problem(|b, int| {
+        let (key, size) = (b.ptr(int), b.number(int, 8));
+        b.structure(&[("key", key), ("key_size", size)])
+    });
+    assert_eq!(conflict, MapProblem::Conflict { field: "key_size", first: 4, second: 8 });
+    let pinning = map_problem(|b, int| {
+        let n = b.number(int, 2);
+        b.structure(&[("pinning", n)])
+    });
+    assert_eq!(pinning, MapProblem::Pinning(2));
+    let unsized_ = map_problem(|b, _| {
+        let void = b.ptr(0);
+        b.structure(&[("value", void)])
+    });
+    assert_eq!(unsized_, MapProblem::Unsized("value"));
+    assert_eq!(map_problem(|b, int| b.structure(&[("type", int); 33])), MapProblem::TooManyFields(33));
+    // A typedef of itself.
+    let circular = map_problem(|b, _| b.ty("t", 8, 0, 2, &[]));
+    assert_eq!(circular, MapProblem::NotAStruct);
+}
+
+#[test]
+fn values_of_btf_maps() {
+    /// An array of pointers to `to`.
+    fn pointers(b: &mut Btf, to: u32) -> u32 {
+        let ptr = b.ptr(to);
+        b.array(ptr, 0)
+    }
+    let not_last = map_problem(|b, int| {
+        let n = b.number(int, 12);
+        let values = pointers(b, int);
+        b.structure(&[("type", n), ("values", values), ("max_entries", n)])
+    });
+    assert_eq!(not_last, MapProblem::Values);
+    let not_outer = map_problem(|b, int| {
+        let n = b.number(int, 2);
+        let values = pointers(b, int);
+        b.structure(&[("type", n), ("values", values)])
+    });
+    assert_eq!(not_outer, MapProblem::Values);
+    let not_functions = map_problem(|b, int| {
+        let n = b.number(int, 3);
+        let values = pointers(b, int);
+        b.structure(&[("type", n), ("values", values)])
+    });
+    assert_eq!(not_functions, MapProblem::BadField("values"));
+    let twice = map_problem(|b, int| {
+        let n = b.number(int, 12);
+        let innermost = pointers(b, int);
+        let inner = b.structure(&[("type", n), ("values", innermost)]);
+        let values = pointers(b, inner);
+        b.structure(&[("type", n), ("values", values)])
+    });
+    assert_eq!(twice, MapProblem::Values);
+}
+
+#[test]
+fn relocations_of_maps() {
+    /// `outer`: an array of maps with one `values` slot at byte 8; `inner`; a function; a variable.
+    fn object(offset: u64, ty: u32, target: &str) -> Result<Object, ObjectError> {
+        let (mut elf, ..) = minimal(&RETURN_0);
+        let mut btf = Btf::new();
+        let int = btf.int();
+        let (two, twelve) = (btf.number(int, 2), btf.number(int, 12));
+        let shape = btf.structure(&[("type", two)]);
+        let ptr = btf.ptr(shape);
+        let values = btf.array(ptr, 0);
+        let outer = btf.structure(&[("type", twelve), ("values", values)]);
+        btf.datasec(".maps", &[("outer", outer), ("inner", shape)]);
+        elf.section(".BTF", PROGBITS, 0, &btf.build());
+        let maps = elf.section(".maps", PROGBITS, DATA, &[0; 32]);
+        let data = elf.section(".data", PROGBITS, DATA, &[0; 8]);
+        let symbols = [
+            ("outer", elf.symbol("outer", maps, OBJECT, 0, 24)),
+            ("inner", elf.symbol("inner", maps, OBJECT, 24, 8)),
+            ("variable", elf.symbol("variable", data, OBJECT, 0, 8)),
+            ("main", 1),
+            ("nowhere", elf.symbol("nowhere", 0, OBJECT, 0, 0)),
+        ];
+        let symbol = symbols.iter().find(|(name, _)| *name == target).unwrap().1;
+        elf.rel(maps, &[(offset, symbol, ty)]);
+        Object::parse(&elf.build())
+    }
+    for (ty, offset, slot) in [(1, 8, 0), (2, 16, 1)] {
+        let object = object(offset, ty, "inner").unwrap();
+        assert_eq!(object.map("outer").unwrap().initial, [(slot, InitialValue::Map(1))]);
+    }
+    let problem = |offset, ty, target| {
+        let (section, at, symbol, problem) = relocation(object(offset, ty, target).unwrap_err());
+        assert_eq!((&*section, at, &*symbol), (".maps", offset, target));
+        problem
+    };
+    use RelocationProblem as P;
+    assert_eq!(problem(8, 10, "inner"), P::UnknownType(10));
+    for (offset, target) in
+        [(0, "inner"), (12, "inner"), (24, "inner"), (8, "main"), (8, "variable"), (8, "nowhere"), (u64::MAX, "inner")]
+    {
+        let expected = if offset == u64::MAX { P::Offset } else { P::NotAnInitialValue };
+        assert_eq!(problem(offset, 2, target), expected, "{offset} {target}");
+    }
+}
+
+#[test]
+fn malformed_btf() {
+    fn btf(bytes: &[u8]) -> (usize, BtfProblem) {
+        let (mut elf, ..) = minimal(&RETURN_0);
+        elf.section(".BTF", PROGBITS, 0, bytes);
+        match refused(&elf.build()) {
+            ObjectError::Btf { section: ".BTF", offset, problem } => (offset, problem),
+            other => panic!("{other:?}"),
+        }
+    }
+    let with = |at: usize, value: u8| {
+        let mut b = Btf::new();
+        b.int();
+        let mut bytes = b.build();
+        bytes[at] = value;
+        btf(&bytes).1
+    };
+    assert_eq!(btf(&[]).1, BtfProblem::Truncated);
+    assert!(matches!(with(0, 0), BtfProblem::Header(_)));
+    assert!(matches!(with(2, 2), BtfProblem::Header(_)));
+    assert!(matches!(with(4, 23), BtfProblem::Header(_)));
+    assert_eq!(with(12, 17), BtfProblem::Truncated, "types: one byte too many");
+    assert_eq!(with(15, 0xff), BtfProblem::Truncated);
+    assert!(matches!(with(20, 3), BtfProblem::Header(_)), "strings that do not end");
+
+    let mut b = Btf::new();
+    b.int();
+    b.ty("", 20, 0, 0, &[]);
+    assert_eq!(btf(&b.build()), (24 + 16 + 12, BtfProblem::Kind(20)));
+    let mut b = Btf::new();
+    b.int();
+    b.ptr(3);
+    assert_eq!(btf(&b.build()), (24 + 16, BtfProblem::TypeId(3)));
+    let mut b = Btf::new();
+    b.ty("", 4, 1, 8, &[0x1000, 0, 0]);
+    assert_eq!(btf(&b.build()), (24, BtfProblem::String(0x1000)));
+}
+
+#[test]
+fn malformed_btf_ext() {
+    fn ext(words: &[u32]) -> BtfProblem {
+        let (mut elf, ..) = minimal(&RETURN_0);
+        let mut btf = Btf::new();
+        btf.int();
+        let (xdp, none) = (btf.string("xdp"), btf.string("none"));
+        elf.section(".BTF", PROGBITS, 0, &btf.build());
+        let word = |w: &u32| match *w {
+            0xaaaa => xdp,
+            0xbbbb => none,
+            w => w,
+        };
+        let bytes: Vec<u8> = words.iter().map(word).flat_map(u32::to_le_bytes).collect();
+        elf.section(".BTF.ext", PROGBITS, 0, &bytes);
+        match Object::parse(&elf.build()) {
+            Err(ObjectError::Btf { section: ".BTF.ext", problem, .. }) => problem,
+            other => panic!("{other:?}"),
+        }
+    }
+    /// A header, then a function part, a line part and a CO-RE part of so many bytes.
+    fn header(func: u32, line: u32, core: u32) -> [u32; 8] {
+        [0x1_eb9f, 32, 0, func, func, line, func + line, core]
+    }
+    let ext = |parts: [u32; 3], words: &[u32]| ext(&[&header(parts[0], parts[1], parts[2])[..], words].concat());
+    assert_eq!(ext([4, 0, 0], &[]), BtfProblem::Truncated);
+    assert_eq!(ext([4, 0, 0], &[7]), BtfProblem::RecordSize(7));
+    assert_eq!(ext([4, 0, 0], &[9]), BtfProblem::RecordSize(9));
+    assert_eq!(ext([20, 0, 0], &[8, 0xaaaa, 1, 0, 1]), BtfProblem::TypeId(1), "an integer is no function");
+    assert_eq!(ext([20, 0, 0], &[8, 0xbbbb, 1, 0, 1]), BtfProblem::NoSection("none".into()));
+    assert_eq!(ext([20, 0, 0], &[8, 0xffff, 1, 0, 1]), BtfProblem::String(0xffff));
+    assert_eq!(ext([20, 0, 0], &[8, 0xaaaa, 1, 4, 1]), BtfProblem::InsnOffset(4));
+    assert_eq!(ext([20, 0, 0], &[8, 0xaaaa, u32::MAX, 0, 1]), BtfProblem::Truncated);
+    assert_eq!(ext([0, 28, 0], &[16, 0xaaaa, 1, 0, 0x7777, 0, 0]), BtfProblem::String(0x7777));
+    assert_eq!(ext([0, 0, 28], &[16, 0xaaaa, 1, 0, 1, 0, 13]), BtfProblem::CoreKind(13));
+    assert_eq!(ext([0, 0, 28], &[16, 0xaaaa, 1, 0, 9, 0, 0]), BtfProblem::TypeId(9));
+    assert_eq!(ext([0, 0, 28], &[16, 0xaaaa, 1, 0, 1, 0x7777, 0]), BtfProblem::String(0x7777));
+}
+
+#[test]
+fn relocations_of_btf() {
+    let (mut elf, _, main) = minimal(&RETURN_0);
+    let mut btf = Btf::new();
+    btf.int();
+    let section = elf.section(".BTF", PROGBITS, 0, &btf.build());
+    elf.rel(section, &[(24, main, 10)]);
+    assert_eq!(
+        relocation(refused(&elf.build())),
+        (".BTF".into(), 24, "main".into(), RelocationProblem::UnknownType(10))
+    );
+}
+
+#[test]
+fn maps_of_one_name() {
+    let (mut elf, ..) = minimal(&RETURN_0);
+    elf.section(".data", PROGBITS, DATA, &[0; 8]);
+    elf.section(".data", PROGBITS, DATA, &[0; 8]);
+    assert_eq!(refused(&elf.build()), ObjectError::Map { map: ".data".into(), problem: MapProblem::Duplicate });
+}
+
+#[test]
+fn static_variables_of_one_name_cannot_be_set() {
+    let (mut elf, ..) = minimal(&RETURN_0);
+    let data = elf.section(".data", PROGBITS, DATA, &[0; 8]);
+    elf.symbol("twin", data, 1, 0, 4);
+    elf.symbol("twin", data, 1, 4, 4);
+    let mut object = Object::parse(&elf.build()).unwrap();
+    let ambiguous = ObjectError::Global { variable: "twin".into(), problem: GlobalProblem::Ambiguous };
+    assert_eq!(object.set_global("twin", &[0; 4]), Err(ambiguous));
+}
