@@ -1,0 +1,156 @@
+//! What [`Layout`](bpf_jit_code::layout::Layout) needs to know of arm64: the instructions that name a place in the code.
+//!
+//! `b` and `bl` reach 128 MiB, `b.cc` and `cbz` 1 MiB, `tbz` 32 KiB. The long form of a conditional branch is its inverse over a `b`; that of `adr`
+//! adds a 32-bit distance.
+
+use crate::asm::{asm, asm_w};
+use crate::regs::{AUX, Gpr};
+use bpf_isa::Width;
+use bpf_jit_code::Arch;
+use bpf_jit_code::layout::Branch;
+
+/// A condition on the flags.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cc {
+    Eq,
+    Ne,
+    Hs,
+    Lo,
+    Hi,
+    Ls,
+    Ge,
+    Lt,
+    Gt,
+    Le,
+}
+
+impl Cc {
+    pub(crate) const fn inverted(self) -> Cc {
+        match self {
+            Cc::Eq => Cc::Ne,
+            Cc::Ne => Cc::Eq,
+            Cc::Hs => Cc::Lo,
+            Cc::Lo => Cc::Hs,
+            Cc::Hi => Cc::Ls,
+            Cc::Ls => Cc::Hi,
+            Cc::Ge => Cc::Lt,
+            Cc::Lt => Cc::Ge,
+            Cc::Gt => Cc::Le,
+            Cc::Le => Cc::Gt,
+        }
+    }
+}
+
+/// An instruction that names a place in the code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Jump {
+    /// `b`
+    Always,
+    /// `bl`
+    Call,
+    /// `b.cc`
+    If(Cc),
+    /// `cbz`, or `cbnz` where `nonzero`.
+    Zero { nonzero: bool, width: Width, reg: Gpr },
+    /// `tbz`, or `tbnz` where `set`.
+    Bit { set: bool, bit: u8, reg: Gpr },
+    /// `adr`
+    Address { dst: Gpr },
+}
+
+/// Whether an instruction with a signed field of `bits` bits, scaled by `1 << scale`, reaches `distance`.
+const fn reaches(distance: i64, bits: u32, scale: u32) -> bool {
+    let limit = 1 << (bits - 1 + scale);
+    -limit <= distance && distance < limit && distance & ((1 << scale) - 1) == 0
+}
+
+impl Jump {
+    /// The branch taken when this one is not, for those that depend on something.
+    fn inverted(self) -> Jump {
+        match self {
+            Jump::If(cc) => Jump::If(cc.inverted()),
+            Jump::Zero { nonzero, width, reg } => Jump::Zero { nonzero: !nonzero, width, reg },
+            Jump::Bit { set, bit, reg } => Jump::Bit { set: !set, bit, reg },
+            Jump::Always | Jump::Call | Jump::Address { .. } => self,
+        }
+    }
+
+    /// Appends the one-instruction form.
+    fn write_short(self, distance: i32, out: &mut Vec<u8>) {
+        match self {
+            Jump::Always => asm!(out; b distance),
+            Jump::Call => asm!(out; bl distance),
+            Jump::If(cc) => match cc {
+                Cc::Eq => asm!(out; b.eq distance),
+                Cc::Ne => asm!(out; b.ne distance),
+                Cc::Hs => asm!(out; b.hs distance),
+                Cc::Lo => asm!(out; b.lo distance),
+                Cc::Hi => asm!(out; b.hi distance),
+                Cc::Ls => asm!(out; b.ls distance),
+                Cc::Ge => asm!(out; b.ge distance),
+                Cc::Lt => asm!(out; b.lt distance),
+                Cc::Gt => asm!(out; b.gt distance),
+                Cc::Le => asm!(out; b.le distance),
+            },
+            Jump::Zero { nonzero: false, width, reg } => asm_w!(out, width; cbz R(reg), distance),
+            Jump::Zero { nonzero: true, width, reg } => asm_w!(out, width; cbnz R(reg), distance),
+            Jump::Bit { set: false, bit, reg } => asm!(out; tbz X(reg), u32::from(bit), distance),
+            Jump::Bit { set: true, bit, reg } => asm!(out; tbnz X(reg), u32::from(bit), distance),
+            Jump::Address { dst } => asm!(out; adr X(dst), distance),
+        }
+    }
+}
+
+impl Branch for Jump {
+    const ARCH: Arch = Arch::Arm64;
+
+    fn lengths(self) -> (u8, u8) {
+        match self {
+            Jump::Always | Jump::Call => (4, 4),
+            Jump::If(_) | Jump::Zero { .. } | Jump::Bit { .. } => (4, 8),
+            Jump::Address { .. } => (4, 16),
+        }
+    }
+
+    fn short_reaches(self, distance: i64) -> bool {
+        match self {
+            Jump::Always | Jump::Call => reaches(distance, 26, 2),
+            Jump::If(_) | Jump::Zero { .. } => reaches(distance, 19, 2),
+            Jump::Bit { .. } => reaches(distance, 14, 2),
+            Jump::Address { .. } => reaches(distance, 21, 0),
+        }
+    }
+
+    fn long_reaches(self, distance: i64) -> bool {
+        match self {
+            Jump::Always | Jump::Call => reaches(distance, 26, 2),
+            Jump::If(_) | Jump::Zero { .. } | Jump::Bit { .. } => reaches(distance - 4, 26, 2),
+            Jump::Address { .. } => i32::try_from(distance).is_ok(),
+        }
+    }
+
+    fn write(self, long: bool, distance: i64, out: &mut Vec<u8>) {
+        let distance = distance as i32; // short_reaches or long_reaches held
+        match self {
+            Jump::If(_) | Jump::Zero { .. } | Jump::Bit { .. } if long => {
+                self.inverted().write_short(8, out);
+                Jump::Always.write_short(distance - 4, out);
+            }
+            Jump::Address { dst } if long => {
+                // adrp would need to know the address of the code within its page.
+                let low = distance as u32 & 0xffff;
+                let high = distance as u32 >> 16;
+                asm!(out; adr X(dst), 0; movz W(AUX), low; movk W(AUX), high, lsl 16; add XSP(dst), XSP(dst), W(AUX), sxtw);
+            }
+            Jump::Always | Jump::Call | Jump::If(_) | Jump::Zero { .. } | Jump::Bit { .. } | Jump::Address { .. } => {
+                self.write_short(distance, out)
+            }
+        }
+    }
+
+    fn pad(len: usize, out: &mut Vec<u8>) {
+        for _ in 0..len / 4 {
+            asm!(out; nop);
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Constants, moves, addition, logic, shifts, selection.
+//!
+//! Which immediates an instruction takes: `add` and `sub` twelve bits, perhaps shifted by twelve; `and`, `orr` and `eor` a rotated run of
+//! ones, repeated (5334 values); `movz` and `movn` sixteen bits at one of four places. [`Constant::of`] and [`AddImm::of`] decide, and nothing
+//! reaches dynasm that they have not passed, because dynasm panics on the rest.
+
+use crate::asm::{asm, asm_w};
+use crate::jump::Cc;
+use crate::Emitter;
+use crate::lower::branch::constant_outcome;
+use crate::regs::{AUX, Gpr, TMP0, TMP1, TMP2};
+use bpf_isa::{Size, Width};
+use bpf_jit::{BinOp, Cond, VReg, Val};
+use bpf_jit_code::{Reloc, RelocKind, Symbol};
+use dynasmrt::aarch64::{encode_logical_immediate_32bit, encode_logical_immediate_64bit};
+
+/// The shortest way to put a constant into a register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Constant {
+    /// `movz`, and a `movk` for every further half-word that is not zero.
+    Zeros,
+    /// `movn`, and a `movk` for every further half-word that is not all ones.
+    Ones,
+    /// `movn` of the 32-bit register.
+    Ones32,
+    /// `orr` of the zero register and a logical immediate.
+    Logical,
+    /// The same on 32-bit registers.
+    Logical32,
+}
+
+/// The half-words of a constant, lowest first, each with its shift.
+fn halves(value: u64) -> impl Iterator<Item = (u32, u32)> {
+    (0..4).map(move |i| ((value >> (16 * i)) as u32 & 0xffff, 16 * i))
+}
+
+impl Constant {
+    /// The way, and how many instructions it takes.
+    fn of(value: u64) -> (Constant, usize) {
+        let not_zero = halves(value).filter(|(half, _)| *half != 0).count().max(1);
+        let not_ones = halves(value).filter(|(half, _)| *half != 0xffff).count().max(1);
+        let is_32 = value >> 32 == 0;
+        if not_zero == 1 {
+            (Constant::Zeros, 1)
+        } else if not_ones == 1 {
+            (Constant::Ones, 1)
+        } else if is_32 && not_ones == 3 {
+            (Constant::Ones32, 1)
+        } else if encode_logical_immediate_64bit(value).is_some() {
+            (Constant::Logical, 1)
+        } else if is_32 && encode_logical_immediate_32bit(value as u32).is_some() {
+            (Constant::Logical32, 1)
+        } else if not_ones < not_zero {
+            (Constant::Ones, not_ones)
+        } else {
+            (Constant::Zeros, not_zero)
+        }
+    }
+}
+
+/// Appends `d = value`.
+pub(crate) fn mov_imm(code: &mut Vec<u8>, d: Gpr, value: u64) {
+    match Constant::of(value).0 {
+        Constant::Zeros => {
+            let mut rest = halves(value).filter(|(half, _)| *half != 0);
+            let (half, shift) = rest.next().unwrap_or((0, 0));
+            asm!(code; movz X(d), half, lsl shift);
+            rest.for_each(|(half, shift)| asm!(code; movk X(d), half, lsl shift));
+        }
+        Constant::Ones => {
+            let mut rest = halves(value).filter(|(half, _)| *half != 0xffff);
+            let (half, shift) = rest.next().unwrap_or((0xffff, 0));
+            asm!(code; movn X(d), half ^ 0xffff, lsl shift);
+            rest.for_each(|(half, shift)| asm!(code; movk X(d), half, lsl shift));
+        }
+        Constant::Ones32 => {
+            let (half, shift) = halves(value).find(|(half, _)| *half != 0xffff).unwrap_or((0xffff, 0));
+            asm!(code; movn W(d), half ^ 0xffff, lsl shift);
+        }
+        Constant::Logical => asm!(code; orr XSP(d), xzr, value),
+        Constant::Logical32 => asm!(code; orr WSP(d), wzr, value as u32),
+    }
+}
+
+/// A constant as `add`, `sub`, `cmp` and `cmn` take it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AddImm {
+    /// Below 2^12.
+    Low(u32),
+    /// A multiple of 2^12 below 2^24; the field holds the quotient.
+    High(u32),
+}
+
+impl AddImm {
+    /// `magnitude`, if one instruction takes it.
+    pub(crate) fn of(magnitude: u64) -> Option<AddImm> {
+        match magnitude {
+            0..0x1000 => Some(AddImm::Low(magnitude as u32)),
+            0x1000..0x100_0000 if magnitude & 0xfff == 0 => Some(AddImm::High((magnitude >> 12) as u32)),
+            _ => None,
+        }
+    }
+}
+
+fn add_sub(code: &mut Vec<u8>, width: Width, sub: bool, d: Gpr, n: Gpr, imm: AddImm) {
+    match (sub, imm) {
+        (false, AddImm::Low(i)) => asm_w!(code, width; add RSP(d), RSP(n), i),
+        (false, AddImm::High(i)) => asm_w!(code, width; add RSP(d), RSP(n), i, lsl 12),
+        (true, AddImm::Low(i)) => asm_w!(code, width; sub RSP(d), RSP(n), i),
+        (true, AddImm::High(i)) => asm_w!(code, width; sub RSP(d), RSP(n), i, lsl 12),
+    }
+}
+
+/// Appends `d = n + imm`; 31 is the stack pointer. Overwrites `AUX` if the constant is large; at 64 bits, adding nothing to itself is nothing.
+pub(crate) fn add_imm(code: &mut Vec<u8>, width: Width, d: Gpr, n: Gpr, imm: i64) {
+    let imm = match width {
+        Width::W32 => i64::from(imm as i32),
+        Width::W64 => imm,
+    };
+    let (sub, magnitude) = (imm < 0, imm.unsigned_abs());
+    if imm == 0 && d == n && width == Width::W64 {
+        return;
+    }
+    if let Some(imm) = AddImm::of(magnitude) {
+        return add_sub(code, width, sub, d, n, imm);
+    }
+    let constant = match width {
+        Width::W32 => u64::from(imm as u32),
+        Width::W64 => imm as u64,
+    };
+    if magnitude < 1 << 24 && Constant::of(constant).1 > 1 {
+        add_sub(code, width, sub, d, n, AddImm::High((magnitude >> 12) as u32));
+        return add_sub(code, width, sub, d, d, AddImm::Low((magnitude & 0xfff) as u32));
+    }
+    mov_imm(code, AUX, constant);
+    match width {
+        // The extended-register form, the only one that knows the stack pointer.
+        Width::W64 if n == Gpr::SP || d == Gpr::SP => asm!(code; add XSP(d), XSP(n), X(AUX), uxtx),
+        Width::W32 | Width::W64 => asm_w!(code, width; add R(d), R(n), R(AUX)),
+    }
+}
+
+/// Whether `and`, `orr`, `eor` and `tst` take the constant.
+pub(crate) fn is_logical(width: Width, value: u64) -> bool {
+    match width {
+        Width::W32 => encode_logical_immediate_32bit(value as u32).is_some(),
+        Width::W64 => encode_logical_immediate_64bit(value).is_some(),
+    }
+}
+
+/// The bits of a constant that an operation of `width` looks at.
+pub(crate) fn low_bits(width: Width, value: i64) -> u64 {
+    match width {
+        Width::W32 => u64::from(value as u32),
+        Width::W64 => value as u64,
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Logic {
+    And,
+    Or,
+    Xor,
+}
+
+#[derive(Clone, Copy)]
+enum Shift {
+    Left,
+    Right,
+    Arithmetic,
+}
+
+impl Emitter<'_> {
+    pub(crate) fn mov(&mut self, width: Width, dst: VReg, src: Val) {
+        match src {
+            Val::Imm(imm) => {
+                let d = self.dst(dst);
+                mov_imm(&mut self.s.buf, d, low_bits(width, imm));
+                self.put(dst, d);
+            }
+            Val::Reg(src) => match width {
+                Width::W32 => {
+                    let (s, d) = (self.reg(src, TMP0), self.dst(dst));
+                    asm!(&mut self.s.buf; mov W(d), W(s));
+                    self.put(dst, d);
+                }
+                Width::W64 if self.loc(dst) == self.loc(src) => {}
+                Width::W64 => {
+                    // A load goes straight to the destination.
+                    let d = self.dst(dst);
+                    let s = self.reg(src, d);
+                    if d == TMP0 {
+                        self.put(dst, s);
+                    } else if s != d {
+                        asm!(&mut self.s.buf; mov X(d), X(s));
+                    }
+                }
+            },
+        }
+    }
+
+    pub(crate) fn ext(&mut self, width: Width, signed: bool, from: Size, dst: VReg, src: VReg) {
+        let (s, d) = (self.reg(src, TMP0), self.dst(dst));
+        match (from, signed, width) {
+            (Size::B, false, _) => asm!(&mut self.s.buf; uxtb W(d), W(s)),
+            (Size::H, false, _) => asm!(&mut self.s.buf; uxth W(d), W(s)),
+            (Size::W, false, _) | (Size::W, true, Width::W32) => asm!(&mut self.s.buf; mov W(d), W(s)),
+            (Size::B, true, Width::W32) => asm!(&mut self.s.buf; sxtb W(d), W(s)),
+            (Size::H, true, Width::W32) => asm!(&mut self.s.buf; sxth W(d), W(s)),
+            (Size::B, true, Width::W64) => asm!(&mut self.s.buf; sxtb X(d), W(s)),
+            (Size::H, true, Width::W64) => asm!(&mut self.s.buf; sxth X(d), W(s)),
+            (Size::W, true, Width::W64) => asm!(&mut self.s.buf; sxtw X(d), W(s)),
+            // Nothing to extend: a move at the result's width.
+            (Size::DW, _, _) => asm_w!(&mut self.s.buf, width; mov R(d), R(s)),
+        }
+        self.put(dst, d);
+    }
+
+    pub(crate) fn neg(&mut self, width: Width, dst: VReg, src: VReg) {
+        let (s, d) = (self.reg(src, TMP0), self.dst(dst));
+        asm_w!(&mut self.s.buf, width; neg R(d), R(s));
+        self.put(dst, d);
+    }
+
+    pub(crate) fn add_shift(&mut self, width: Width, dst: VReg, a: VReg, b: VReg, shift: u8) {
+        let (a, b, d) = (self.reg(a, TMP0), self.reg(b, TMP1), self.dst(dst));
+        asm_w!(&mut self.s.buf, width; add R(d), R(a), R(b), lsl u32::from(shift & 3));
+        self.put(dst, d);
+    }
+
+    pub(crate) fn bin(&mut self, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val) {
+        match op {
+            BinOp::Add => self.add(width, dst, a, b),
+            BinOp::Sub => self.sub(width, dst, a, b),
+            BinOp::And => self.logic(Logic::And, width, dst, a, b),
+            BinOp::Or => self.logic(Logic::Or, width, dst, a, b),
+            BinOp::Xor => self.logic(Logic::Xor, width, dst, a, b),
+            BinOp::Shl => self.shift(Shift::Left, width, dst, a, b),
+            BinOp::Shr => self.shift(Shift::Right, width, dst, a, b),
+            BinOp::Sar => self.shift(Shift::Arithmetic, width, dst, a, b),
+            BinOp::Rotl => self.rotate(width, dst, a, b),
+            BinOp::Mul => self.mul(width, dst, a, b),
+            BinOp::MulHighU => self.mul_high(false, width, dst, a, b),
+            BinOp::MulHighS => self.mul_high(true, width, dst, a, b),
+            BinOp::Div => self.div(false, width, dst, a, b),
+            BinOp::SDiv => self.div(true, width, dst, a, b),
+            BinOp::Mod => self.rem(false, width, dst, a, b),
+            BinOp::SMod => self.rem(true, width, dst, a, b),
+        }
+    }
+
+    fn add(&mut self, width: Width, dst: VReg, a: VReg, b: Val) {
+        let (a, d) = (self.reg(a, TMP0), self.dst(dst));
+        match b {
+            Val::Imm(imm) => add_imm(&mut self.s.buf, width, d, a, imm),
+            Val::Reg(b) => {
+                let b = self.reg(b, TMP1);
+                asm_w!(&mut self.s.buf, width; add R(d), R(a), R(b));
+            }
+        }
+        self.put(dst, d);
+    }
+
+    fn sub(&mut self, width: Width, dst: VReg, a: VReg, b: Val) {
+        let (a, d) = (self.reg(a, TMP0), self.dst(dst));
+        match b {
+            Val::Imm(imm) => add_imm(&mut self.s.buf, width, d, a, imm.wrapping_neg()),
+            Val::Reg(b) => {
+                let b = self.reg(b, TMP1);
+                asm_w!(&mut self.s.buf, width; sub R(d), R(a), R(b));
+            }
+        }
+        self.put(dst, d);
+    }
+
+    fn logic(&mut self, op: Logic, width: Width, dst: VReg, a: VReg, b: Val) {
+        let (a, d) = (self.reg(a, TMP0), self.dst(dst));
+        let mut inverted = false;
+        let b = match b {
+            Val::Reg(b) => self.reg(b, TMP1),
+            Val::Imm(imm) => {
+                let value = low_bits(width, imm);
+                if is_logical(width, value) {
+                    match (op, width) {
+                        (Logic::And, Width::W32) => asm!(&mut self.s.buf; and WSP(d), W(a), value as u32),
+                        (Logic::And, Width::W64) => asm!(&mut self.s.buf; and XSP(d), X(a), value),
+                        (Logic::Or, Width::W32) => asm!(&mut self.s.buf; orr WSP(d), W(a), value as u32),
+                        (Logic::Or, Width::W64) => asm!(&mut self.s.buf; orr XSP(d), X(a), value),
+                        (Logic::Xor, Width::W32) => asm!(&mut self.s.buf; eor WSP(d), W(a), value as u32),
+                        (Logic::Xor, Width::W64) => asm!(&mut self.s.buf; eor XSP(d), X(a), value),
+                    }
+                    return self.put(dst, d);
+                }
+                // All zeros and all ones are no logical immediates, but the zero register and its inverse.
+                inverted = value == low_bits(width, -1);
+                if value == 0 || inverted {
+                    Gpr::ZR
+                } else {
+                    mov_imm(&mut self.s.buf, AUX, value);
+                    AUX
+                }
+            }
+        };
+        match (op, inverted) {
+            (Logic::And, false) => asm_w!(&mut self.s.buf, width; and R(d), R(a), R(b)),
+            (Logic::And, true) => asm_w!(&mut self.s.buf, width; bic R(d), R(a), R(b)),
+            (Logic::Or, false) => asm_w!(&mut self.s.buf, width; orr R(d), R(a), R(b)),
+            (Logic::Or, true) => asm_w!(&mut self.s.buf, width; orn R(d), R(a), R(b)),
+            (Logic::Xor, false) => asm_w!(&mut self.s.buf, width; eor R(d), R(a), R(b)),
+            (Logic::Xor, true) => asm_w!(&mut self.s.buf, width; eon R(d), R(a), R(b)),
+        }
+        self.put(dst, d);
+    }
+
+    fn shift(&mut self, op: Shift, width: Width, dst: VReg, a: VReg, b: Val) {
+        let (a, d) = (self.reg(a, TMP0), self.dst(dst));
+        match b {
+            Val::Imm(imm) => {
+                let count = count(width, imm);
+                match op {
+                    Shift::Left => asm_w!(&mut self.s.buf, width; lsl R(d), R(a), count),
+                    Shift::Right => asm_w!(&mut self.s.buf, width; lsr R(d), R(a), count),
+                    Shift::Arithmetic => asm_w!(&mut self.s.buf, width; asr R(d), R(a), count),
+                }
+            }
+            // The instructions take the count modulo the width, as BPF does.
+            Val::Reg(b) => {
+                let b = self.reg(b, TMP1);
+                match op {
+                    Shift::Left => asm_w!(&mut self.s.buf, width; lsl R(d), R(a), R(b)),
+                    Shift::Right => asm_w!(&mut self.s.buf, width; lsr R(d), R(a), R(b)),
+                    Shift::Arithmetic => asm_w!(&mut self.s.buf, width; asr R(d), R(a), R(b)),
+                }
+            }
+        }
+        self.put(dst, d);
+    }
+
+    /// There is only a rotation to the right: by the negated count.
+    fn rotate(&mut self, width: Width, dst: VReg, a: VReg, b: Val) {
+        let (a, d) = (self.reg(a, TMP0), self.dst(dst));
+        match b {
+            Val::Imm(imm) => asm_w!(&mut self.s.buf, width; ror R(d), R(a), count(width, imm.wrapping_neg())),
+            Val::Reg(b) => {
+                let b = self.reg(b, TMP1);
+                asm_w!(&mut self.s.buf, width; neg R(TMP2), R(b); ror R(d), R(a), R(TMP2));
+            }
+        }
+        self.put(dst, d);
+    }
+
+    pub(crate) fn select(&mut self, width: Width, cond: Cond, a: VReg, b: Val, dst: VReg, yes: VReg, no: VReg) {
+        let cc = match constant_outcome(width, cond, b) {
+            Some(outcome) => return self.mov(Width::W64, dst, Val::Reg(if outcome { yes } else { no })),
+            None => {
+                let a = self.reg(a, TMP0);
+                self.flags(width, cond, a, b)
+            }
+        };
+        // Loads leave the flags alone.
+        let (y, n, d) = (self.reg(yes, TMP0), self.reg(no, TMP1), self.dst(dst));
+        match cc {
+            Cc::Eq => asm!(&mut self.s.buf; csel X(d), X(y), X(n), eq),
+            Cc::Ne => asm!(&mut self.s.buf; csel X(d), X(y), X(n), ne),
+            Cc::Hs => asm!(&mut self.s.buf; csel X(d), X(y), X(n), hs),
+            Cc::Lo => asm!(&mut self.s.buf; csel X(d), X(y), X(n), lo),
+            Cc::Hi => asm!(&mut self.s.buf; csel X(d), X(y), X(n), hi),
+            Cc::Ls => asm!(&mut self.s.buf; csel X(d), X(y), X(n), ls),
+            Cc::Ge => asm!(&mut self.s.buf; csel X(d), X(y), X(n), ge),
+            Cc::Lt => asm!(&mut self.s.buf; csel X(d), X(y), X(n), lt),
+            Cc::Gt => asm!(&mut self.s.buf; csel X(d), X(y), X(n), gt),
+            Cc::Le => asm!(&mut self.s.buf; csel X(d), X(y), X(n), le),
+        }
+        self.put(dst, d);
+    }
+
+    /// The address `off` bytes from r10.
+    pub(crate) fn frame_addr(&mut self, dst: VReg, off: i32) {
+        let (d, off) = (self.dst(dst), self.frame_offset(off));
+        add_imm(&mut self.s.buf, Width::W64, d, Gpr::SP, off);
+        self.put(dst, d);
+    }
+
+    pub(crate) fn sym_addr(&mut self, dst: VReg, symbol: Symbol) {
+        let d = self.dst(dst);
+        self.code.relocs.push(Reloc { at: self.s.buf.len() as u32, kind: RelocKind::Arm64Mov48, symbol });
+        asm!(&mut self.s.buf; movz X(d), 0; movk X(d), 0, lsl 16; movk X(d), 0, lsl 32);
+        self.put(dst, d);
+    }
+}
+
+/// A shift count as the instructions take it.
+fn count(width: Width, imm: i64) -> u32 {
+    match width {
+        Width::W32 => imm as u32 & 31,
+        Width::W64 => imm as u32 & 63,
+    }
+}

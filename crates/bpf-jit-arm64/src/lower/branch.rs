@@ -1,0 +1,178 @@
+//! Comparisons and jumps.
+//!
+//! A comparison with a constant is often no comparison: with zero it is a `cbz`, of the sign or one bit a `tbz`, and at the end of the range
+//! its outcome is known. Otherwise the constant goes into `cmp`, negated into `cmn`, or moved by one together with the condition
+//! (`a > 0xffff` is `a >= 0x10000`), and only then into a register.
+
+use crate::asm::{asm, asm_w};
+use crate::jump::{Cc, Jump};
+use crate::Emitter;
+use crate::lower::alu::{AddImm, is_logical, low_bits, mov_imm};
+use crate::regs::{AUX, Gpr, TMP0, TMP1};
+use bpf_isa::Width;
+use bpf_jit::{BlockId, Cond, VReg, Val};
+
+/// A constant as a signed number of the width.
+fn signed(width: Width, imm: i64) -> i64 {
+    match width {
+        Width::W32 => i64::from(imm as i32),
+        Width::W64 => imm,
+    }
+}
+
+/// The least and the greatest signed number of the width.
+fn limits(width: Width) -> (i64, i64) {
+    match width {
+        Width::W32 => (i32::MIN.into(), i32::MAX.into()),
+        Width::W64 => (i64::MIN, i64::MAX),
+    }
+}
+
+/// What the comparison yields, if every first operand gives the same.
+pub(crate) fn constant_outcome(width: Width, cond: Cond, b: Val) -> Option<bool> {
+    let Val::Imm(imm) = b else { return None };
+    let (imm, (min, max)) = (signed(width, imm), limits(width));
+    match cond {
+        Cond::Lt | Cond::Set => (imm == 0).then_some(false),
+        Cond::Ge => (imm == 0).then_some(true),
+        Cond::Gt => (imm == -1).then_some(false),
+        Cond::Le => (imm == -1).then_some(true),
+        Cond::SLt => (imm == min).then_some(false),
+        Cond::SGe => (imm == min).then_some(true),
+        Cond::SGt => (imm == max).then_some(false),
+        Cond::SLe => (imm == max).then_some(true),
+        Cond::Eq | Cond::Ne => None,
+    }
+}
+
+/// The branch that needs no flags, if there is one.
+fn fused(width: Width, cond: Cond, reg: Gpr, imm: i64) -> Option<Jump> {
+    use Cond::*;
+    let sign = match width {
+        Width::W32 => 31,
+        Width::W64 => 63,
+    };
+    let bits = low_bits(width, imm);
+    let case = (cond, signed(width, imm));
+    if matches!(case, (Eq | Le, 0) | (Lt, 1)) {
+        Some(Jump::Zero { nonzero: false, width, reg })
+    } else if matches!(case, (Ne | Gt, 0) | (Ge, 1) | (Set, -1)) {
+        Some(Jump::Zero { nonzero: true, width, reg })
+    } else if matches!(case, (SLt, 0) | (SLe, -1)) {
+        Some(Jump::Bit { set: true, bit: sign, reg })
+    } else if matches!(case, (SGe, 0) | (SGt, -1)) {
+        Some(Jump::Bit { set: false, bit: sign, reg })
+    } else if cond == Set && bits.is_power_of_two() {
+        Some(Jump::Bit { set: true, bit: bits.trailing_zeros() as u8, reg })
+    } else {
+        None
+    }
+}
+
+/// The same comparison with a constant one higher or lower. Constants whose outcome is known do not come here, so none wraps.
+fn neighbour(cond: Cond, imm: i64) -> Option<(Cond, i64)> {
+    match cond {
+        Cond::Gt => Some((Cond::Ge, imm.wrapping_add(1))),
+        Cond::Ge => Some((Cond::Gt, imm.wrapping_sub(1))),
+        Cond::Lt => Some((Cond::Le, imm.wrapping_sub(1))),
+        Cond::Le => Some((Cond::Lt, imm.wrapping_add(1))),
+        Cond::SGt => Some((Cond::SGe, imm.wrapping_add(1))),
+        Cond::SGe => Some((Cond::SGt, imm.wrapping_sub(1))),
+        Cond::SLt => Some((Cond::SLe, imm.wrapping_sub(1))),
+        Cond::SLe => Some((Cond::SLt, imm.wrapping_add(1))),
+        Cond::Eq | Cond::Ne | Cond::Set => None,
+    }
+}
+
+/// The flags condition after `cmp a, b`, or after `tst a, b`.
+fn cc(cond: Cond) -> Cc {
+    match cond {
+        Cond::Eq => Cc::Eq,
+        Cond::Ne | Cond::Set => Cc::Ne,
+        Cond::Gt => Cc::Hi,
+        Cond::Ge => Cc::Hs,
+        Cond::Lt => Cc::Lo,
+        Cond::Le => Cc::Ls,
+        Cond::SGt => Cc::Gt,
+        Cond::SGe => Cc::Ge,
+        Cond::SLt => Cc::Lt,
+        Cond::SLe => Cc::Le,
+    }
+}
+
+impl Emitter<'_> {
+    /// Appends the comparison; the condition holds if the returned one does.
+    pub(crate) fn flags(&mut self, width: Width, cond: Cond, a: Gpr, b: Val) -> Cc {
+        match b {
+            Val::Reg(b) => {
+                let b = self.reg(b, TMP1);
+                self.compare(width, cond, a, b)
+            }
+            Val::Imm(imm) => self.flags_imm(width, cond, a, signed(width, imm)),
+        }
+    }
+
+    fn compare(&mut self, width: Width, cond: Cond, a: Gpr, b: Gpr) -> Cc {
+        if cond == Cond::Set {
+            asm_w!(&mut self.s.buf, width; tst R(a), R(b));
+        } else {
+            asm_w!(&mut self.s.buf, width; cmp R(a), R(b));
+        }
+        cc(cond)
+    }
+
+    fn flags_imm(&mut self, width: Width, cond: Cond, a: Gpr, imm: i64) -> Cc {
+        let bits = low_bits(width, imm);
+        if cond == Cond::Set && is_logical(width, bits) {
+            match width {
+                Width::W32 => asm!(&mut self.s.buf; tst W(a), bits as u32),
+                Width::W64 => asm!(&mut self.s.buf; tst X(a), bits),
+            }
+            return cc(cond);
+        }
+        if cond != Cond::Set {
+            for (cond, imm) in [Some((cond, imm)), neighbour(cond, imm)].into_iter().flatten() {
+                if let Some(encoded) = AddImm::of(imm.unsigned_abs()) {
+                    self.compare_imm(width, a, imm < 0, encoded);
+                    return cc(cond);
+                }
+            }
+        }
+        mov_imm(&mut self.s.buf, AUX, bits);
+        self.compare(width, cond, a, AUX)
+    }
+
+    /// `cmp a, imm`, or of a negative constant `cmn a, -imm`: the same addition, hence the same flags (but for zero).
+    fn compare_imm(&mut self, width: Width, a: Gpr, negative: bool, magnitude: AddImm) {
+        match (negative, magnitude) {
+            (false, AddImm::Low(i)) => asm_w!(&mut self.s.buf, width; cmp RSP(a), i),
+            (false, AddImm::High(i)) => asm_w!(&mut self.s.buf, width; cmp RSP(a), i, lsl 12),
+            (true, AddImm::Low(i)) => asm_w!(&mut self.s.buf, width; cmn RSP(a), i),
+            (true, AddImm::High(i)) => asm_w!(&mut self.s.buf, width; cmn RSP(a), i, lsl 12),
+        }
+    }
+
+    pub(crate) fn branch(&mut self, width: Width, cond: Cond, a: VReg, b: Val, target: BlockId) {
+        if self.is_next(target) {
+            return;
+        }
+        match constant_outcome(width, cond, b) {
+            Some(true) => return self.jump(target),
+            Some(false) => return,
+            None => {}
+        }
+        let a = self.reg(a, TMP0);
+        let jump = match b {
+            Val::Imm(imm) => fused(width, cond, a, imm),
+            Val::Reg(_) => None,
+        };
+        let jump = jump.unwrap_or_else(|| Jump::If(self.flags(width, cond, a, b)));
+        self.go(jump, self.block_label(target));
+    }
+
+    pub(crate) fn jump(&mut self, target: BlockId) {
+        if !self.is_next(target) {
+            self.go(Jump::Always, self.block_label(target));
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Calls, exits, and the ways out of a run that is stopped.
+//!
+//! Arguments go to x0 to x4 and x5 in one parallel move, of which a good allocation leaves nothing. A stopped run leaves through the nearest
+//! entry sequence, whose stack pointer and continuation are in the `RunCtx`: a check that fails branches to a stub behind the function,
+//! which notes where it was and goes on to the stop sequence of its reason, of which a program has at most one each.
+
+use crate::Emitter;
+use crate::asm::asm;
+use crate::jump::{Cc, Jump};
+use crate::lower::alu::mov_imm;
+use crate::lower::mem::{Address, load};
+use crate::regs::{ARGS, AUX, CTX, Gpr, RET, TMP0, TMP1, TMP2};
+use bpf_isa::{Size, SubprogId, Width};
+use bpf_jit::{CallTarget, Check, Loc, Move, MoveSrc, VReg, parallel_moves};
+use bpf_jit_code::layout::Label;
+use bpf_jit_code::{Reloc, RelocKind, RunCtx, StopCode};
+
+// The stop sequence stores and loads these fields in pairs.
+const _: () = assert!(RunCtx::STOP_INSN_OFFSET == RunCtx::STOP_CODE_OFFSET + 4);
+const _: () = assert!(RunCtx::EXIT_PC_OFFSET == RunCtx::EXIT_SP_OFFSET + 8);
+
+/// Where a failed check goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stub {
+    label: Label,
+    ctx: VReg,
+    code: StopCode,
+    insn: u32,
+}
+
+/// Why a run stops when a check fails.
+pub(crate) fn stop_code(check: Check) -> StopCode {
+    match check {
+        Check::Budget => StopCode::Budget,
+        Check::Interrupt => StopCode::Interrupted,
+    }
+}
+
+impl Emitter<'_> {
+    /// Queues the move of a value to a register.
+    pub(crate) fn queue_move(&mut self, dst: Gpr, src: VReg) {
+        let src = MoveSrc::Loc(self.loc(src));
+        self.s.moves.push(Move { dst: dst.into(), src });
+    }
+
+    /// Emits the queued moves as one parallel move. Overwrites `TMP0`.
+    pub(crate) fn queued_moves(&mut self) {
+        let mut moves = core::mem::take(&mut self.s.moves);
+        parallel_moves(&mut moves, TMP0.into(), |Move { dst, src }| {
+            let d = Gpr::from(dst);
+            match src {
+                MoveSrc::Loc(Loc::Reg(s)) => asm!(&mut self.s.buf; mov X(d), X(Gpr::from(s))),
+                MoveSrc::Loc(Loc::Slot(index)) => {
+                    let at = Address { base: Gpr::SP, off: self.frame.slot(index).into() };
+                    load(&mut self.s.buf, Size::DW, false, d, at);
+                }
+                MoveSrc::Imm(imm) => mov_imm(&mut self.s.buf, d, imm as u64),
+            }
+        });
+        self.s.moves = moves;
+    }
+
+    pub(crate) fn call(&mut self, target: CallTarget, args: [Option<VReg>; 5], ctx: Option<VReg>, ret: Option<VReg>) {
+        for (reg, arg) in ARGS.into_iter().zip(args).chain([(CTX, ctx)]) {
+            if let Some(arg) = arg {
+                self.queue_move(reg, arg);
+            }
+        }
+        self.queued_moves();
+        match target {
+            CallTarget::Extern(symbol) => {
+                let at = self.s.buf.len() as u32;
+                self.code.relocs.push(Reloc { at, kind: RelocKind::Arm64Branch26, symbol });
+                asm!(&mut self.s.buf; bl 0);
+            }
+            CallTarget::Subprog(subprog) => self.go(Jump::Call, self.entry_label(subprog)),
+        }
+        if let Some(ret) = ret {
+            self.set(ret, RET);
+        }
+    }
+
+    pub(crate) fn subprog_addr(&mut self, dst: VReg, subprog: SubprogId) {
+        let d = self.dst(dst);
+        self.go(Jump::Address { dst: d }, self.entry_label(subprog));
+        self.put(dst, d);
+    }
+
+    pub(crate) fn exit(&mut self, value: VReg) {
+        let v = self.reg(value, RET);
+        if v != RET {
+            asm!(&mut self.s.buf; mov X(RET), X(v));
+        }
+        if self.frame.is_empty() {
+            asm!(&mut self.s.buf; ret);
+        } else if self.op == self.last_exit {
+            self.s.layout.bind(&self.s.buf, self.epilogue);
+            self.frame.leave(&mut self.s.buf);
+            asm!(&mut self.s.buf; ret);
+        } else {
+            self.go(Jump::Always, self.epilogue);
+        }
+    }
+
+    pub(crate) fn check(&mut self, check: Check, ctx: VReg) {
+        let at = self.reg(ctx, TMP1);
+        let jump = match check {
+            Check::Budget => {
+                let offset = RunCtx::BUDGET_OFFSET as u32;
+                asm!(&mut self.s.buf;
+                    ldr X(TMP2), [XSP(at), offset];
+                    subs X(TMP2), XSP(TMP2), 1;
+                    str X(TMP2), [XSP(at), offset]);
+                Jump::If(Cc::Lt)
+            }
+            Check::Interrupt => {
+                asm!(&mut self.s.buf; ldr W(TMP2), [XSP(at), RunCtx::INTERRUPT_OFFSET as u32]);
+                Jump::Zero { nonzero: true, width: Width::W32, reg: TMP2 }
+            }
+        };
+        let label = self.s.layout.label();
+        self.s.stubs.push(Stub { label, ctx, code: stop_code(check), insn: self.insn });
+        self.go(jump, label);
+    }
+
+    pub(crate) fn stop(&mut self, code: StopCode, ctx: VReg) {
+        let at = self.reg(ctx, CTX);
+        if at != CTX {
+            asm!(&mut self.s.buf; mov X(CTX), X(at));
+        }
+        mov_imm(&mut self.s.buf, AUX, self.insn.into());
+        self.go(Jump::Always, self.stop_label(code));
+    }
+
+    /// Emits the stubs of the function's checks.
+    pub(crate) fn stubs(&mut self) {
+        for i in 0..self.s.stubs.len() {
+            let Stub { label, ctx, code, insn } = self.s.stubs[i];
+            self.at_insn(insn);
+            self.s.layout.bind(&self.s.buf, label);
+            self.stop(code, ctx);
+        }
+        self.s.stubs.clear();
+    }
+}
+
+/// Appends the end of a run that was stopped for the reason `code`; `CTX` is the `RunCtx` and `AUX` the instruction.
+pub(crate) fn stop_sequence(buf: &mut Vec<u8>, code: StopCode) {
+    mov_imm(buf, TMP2, code as u64);
+    asm!(buf;
+        stp W(TMP2), W(AUX), [XSP(CTX), RunCtx::STOP_CODE_OFFSET];
+        ldp X(TMP2), X(AUX), [XSP(CTX), RunCtx::EXIT_SP_OFFSET];
+        mov sp, XSP(TMP2);
+        // Unlike `br`, a `ret` needs no landing pad.
+        ret X(AUX));
+}

@@ -1,0 +1,183 @@
+//! Loads and stores, of programs and of slots.
+//!
+//! An offset is encoded where it fits: scaled by the access size and unsigned (twelve bits), or in bytes and signed (nine bits). What
+//! fits neither goes through `AUX` as an index register.
+
+use crate::asm::asm;
+use crate::Emitter;
+use crate::lower::alu::{add_imm, low_bits, mov_imm};
+use crate::regs::{AUX, Gpr, TMP0, TMP1};
+use bpf_isa::{Size, Width};
+use bpf_jit::{Base, Loc, Mem, VReg, Val};
+
+/// An address; register 31 is the stack pointer.
+#[derive(Clone, Copy)]
+pub(crate) struct Address {
+    pub(crate) base: Gpr,
+    pub(crate) off: i64,
+}
+
+/// How an offset is encoded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Offset {
+    Scaled(u32),
+    Unscaled(i32),
+    Index,
+}
+
+impl Offset {
+    fn of(size: Size, off: i64) -> Offset {
+        let bytes = i64::from(size.bytes());
+        match off {
+            0.. if off % bytes == 0 && off / bytes < 0x1000 => Offset::Scaled(off as u32),
+            -256..256 => Offset::Unscaled(off as i32),
+            _ => Offset::Index,
+        }
+    }
+}
+
+/// One access in the three ways of giving an offset.
+macro_rules! access {
+    ($code:expr, $scaled:ident / $unscaled:ident $family:ident($reg:expr), $base:expr, $off:expr) => {
+        match $off {
+            Offset::Scaled(off) => asm!($code; $scaled $family($reg), [XSP($base), off]),
+            Offset::Unscaled(off) => asm!($code; $unscaled $family($reg), [XSP($base), off]),
+            Offset::Index => asm!($code; $scaled $family($reg), [XSP($base), X(AUX)]),
+        }
+    };
+}
+
+/// The encodable form of `off`; an index is put into `AUX`.
+fn offset(code: &mut Vec<u8>, size: Size, off: i64) -> Offset {
+    let form = Offset::of(size, off);
+    if form == Offset::Index {
+        mov_imm(code, AUX, off as u64);
+    }
+    form
+}
+
+/// Appends `d = *at`, extended to 64 bits.
+pub(crate) fn load(code: &mut Vec<u8>, size: Size, signed: bool, d: Gpr, at: Address) {
+    let off = offset(code, size, at.off);
+    match (size, signed) {
+        (Size::B, false) => access!(code, ldrb/ldurb W(d), at.base, off),
+        (Size::H, false) => access!(code, ldrh/ldurh W(d), at.base, off),
+        (Size::W, false) => access!(code, ldr/ldur W(d), at.base, off),
+        (Size::DW, _) => access!(code, ldr/ldur X(d), at.base, off),
+        (Size::B, true) => access!(code, ldrsb/ldursb X(d), at.base, off),
+        (Size::H, true) => access!(code, ldrsh/ldursh X(d), at.base, off),
+        (Size::W, true) => access!(code, ldrsw/ldursw X(d), at.base, off),
+    }
+}
+
+/// Appends `*at = s`.
+pub(crate) fn store(code: &mut Vec<u8>, size: Size, s: Gpr, at: Address) {
+    let off = offset(code, size, at.off);
+    match size {
+        Size::B => access!(code, strb/sturb W(s), at.base, off),
+        Size::H => access!(code, strh/sturh W(s), at.base, off),
+        Size::W => access!(code, str/stur W(s), at.base, off),
+        Size::DW => access!(code, str/stur X(s), at.base, off),
+    }
+}
+
+impl Emitter<'_> {
+    /// Offset from sp of what lies `off` bytes from r10.
+    pub(crate) fn frame_offset(&self, off: i32) -> i64 {
+        i64::from(self.frame.total()) + i64::from(off)
+    }
+
+    fn slot(&self, index: u32) -> Address {
+        Address { base: Gpr::SP, off: self.frame.slot(index).into() }
+    }
+
+    /// The register that holds `v`: its own, or `tmp`, loaded from the slot.
+    pub(crate) fn reg(&mut self, v: VReg, tmp: Gpr) -> Gpr {
+        match self.loc(v) {
+            Loc::Reg(reg) => reg.into(),
+            Loc::Slot(index) => {
+                let at = self.slot(index);
+                load(&mut self.s.buf, Size::DW, false, tmp, at);
+                tmp
+            }
+        }
+    }
+
+    /// The register that holds a value: zero is the zero register, other constants go to `tmp`.
+    pub(crate) fn val(&mut self, width: Width, v: Val, tmp: Gpr) -> Gpr {
+        match v {
+            Val::Reg(v) => self.reg(v, tmp),
+            Val::Imm(imm) => match low_bits(width, imm) {
+                0 => Gpr::ZR,
+                value => {
+                    mov_imm(&mut self.s.buf, tmp, value);
+                    tmp
+                }
+            },
+        }
+    }
+
+    /// Where to compute `v`; [`Emitter::put`] comes after.
+    pub(crate) fn dst(&self, v: VReg) -> Gpr {
+        match self.loc(v) {
+            Loc::Reg(reg) => reg.into(),
+            Loc::Slot(_) => TMP0,
+        }
+    }
+
+    /// Stores `v` from `reg`, which is not `AUX`, if it lives in a slot.
+    pub(crate) fn put(&mut self, v: VReg, reg: Gpr) {
+        if let Loc::Slot(index) = self.loc(v) {
+            let at = self.slot(index);
+            store(&mut self.s.buf, Size::DW, reg, at);
+        }
+    }
+
+    /// `dst = reg`, wherever `dst` lives.
+    pub(crate) fn set(&mut self, dst: VReg, reg: Gpr) {
+        match self.loc(dst) {
+            Loc::Reg(d) if Gpr::from(d) == reg => {}
+            Loc::Reg(d) => asm!(&mut self.s.buf; mov X(Gpr::from(d)), X(reg)),
+            Loc::Slot(_) => self.put(dst, reg),
+        }
+    }
+
+    /// The address of an operand, its base in a register (`TMP1` if it comes from a slot).
+    fn address(&mut self, mem: Mem) -> Address {
+        match mem.base {
+            Base::Reg(v) => Address { base: self.reg(v, TMP1), off: mem.off.into() },
+            Base::Frame => Address { base: Gpr::SP, off: self.frame_offset(mem.off) },
+        }
+    }
+
+    /// A register that holds the address itself, or the stack pointer: for instructions without an offset.
+    pub(crate) fn exact_address(&mut self, mem: Mem) -> Gpr {
+        let Address { base, off } = self.address(mem);
+        if off == 0 {
+            return base;
+        }
+        add_imm(&mut self.s.buf, Width::W64, TMP1, base, off);
+        TMP1
+    }
+
+    pub(crate) fn load(&mut self, size: Size, signed: bool, swap: bool, dst: VReg, mem: Mem) {
+        let (at, d) = (self.address(mem), self.dst(dst));
+        load(&mut self.s.buf, size, signed, d, at);
+        if swap && size != Size::B {
+            self.swap_bytes(size, d, d);
+        }
+        self.put(dst, d);
+    }
+
+    pub(crate) fn store(&mut self, size: Size, mem: Mem, src: Val) {
+        // Only the bits that are stored need be materialised.
+        let src = match (src, size) {
+            (Val::Imm(imm), Size::B) => Val::Imm(imm & 0xff),
+            (Val::Imm(imm), Size::H) => Val::Imm(imm & 0xffff),
+            (Val::Imm(imm), Size::W) => Val::Imm(imm & 0xffff_ffff),
+            (Val::Imm(_), Size::DW) | (Val::Reg(_), _) => src,
+        };
+        let (at, s) = (self.address(mem), self.val(Width::W64, src, TMP0));
+        store(&mut self.s.buf, size, s, at);
+    }
+}
