@@ -180,11 +180,7 @@ impl<'b, 'c> Builder<'b, 'c> {
                 self.scalars.insert(reg);
             }
         }
-        for reg in Reg::ALL.into_iter().filter(|&reg| reg != Reg::R10) {
-            if !self.pinned.contains(reg) && !self.scalars.contains(reg) && !self.choices.one_in(4) {
-                self.define(reg);
-            }
-        }
+        // Before the registers: they may be defined by loads from these slots.
         for slot in 0..self.frame / 8 {
             let off = -((DATA_END + 8 * (slot + 1)) as i16);
             let src = match self.choices.below(3) {
@@ -192,6 +188,11 @@ impl<'b, 'c> Builder<'b, 'c> {
                 _ => Src::Reg(self.scalar()),
             };
             self.emit(Insn::Store { size: Size::DW, base: Reg::R10, off, src });
+        }
+        for reg in Reg::ALL.into_iter().filter(|&reg| reg != Reg::R10) {
+            if !self.pinned.contains(reg) && !self.scalars.contains(reg) && !self.choices.one_in(4) {
+                self.define(reg);
+            }
         }
     }
 
