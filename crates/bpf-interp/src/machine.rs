@@ -32,7 +32,6 @@ fn callback_slot(address: u64) -> Option<InsnIdx> {
 
 /// What a run is allowed.
 #[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
 pub struct Options<'a> {
     /// Bytes of stack of each frame, rounded up to a multiple of 8.
     pub stack_bytes: usize,
@@ -192,6 +191,20 @@ impl<'a, C> Caller<'_, 'a, C> {
     /// A [`Stop`] at the call, for a failure of the host's own.
     pub fn fail(&self, error: impl Into<Box<dyn Error + Send + Sync>>) -> Stop {
         self.stop(StopKind::Helper(error.into()))
+    }
+
+    /// Whether the program may read, or write, all of these bytes: for hosts that then access them by address.
+    ///
+    /// # Errors
+    /// [`StopKind::BadAccess`]: it may not.
+    pub fn check<E: Env<Code = C> + ?Sized>(
+        &self,
+        env: &mut E,
+        addr: u64,
+        len: usize,
+        write: bool,
+    ) -> Result<(), Stop> {
+        self.machine.place(env, addr, len, write).map(drop).map_err(|kind| self.stop(kind))
     }
 
     /// Reads the program's memory into `bytes`.
