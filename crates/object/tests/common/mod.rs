@@ -2,29 +2,29 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-pub const PROGBITS: u32 = 1;
-pub const NOBITS: u32 = 8;
+pub(crate) const PROGBITS: u32 = 1;
+pub(crate) const NOBITS: u32 = 8;
 /// SHF_ALLOC | SHF_EXECINSTR
-pub const CODE: u64 = 6;
+pub(crate) const CODE: u64 = 6;
 /// SHF_ALLOC | SHF_WRITE
-pub const DATA: u64 = 3;
+pub(crate) const DATA: u64 = 3;
 
 /// STB_GLOBAL, STT_FUNC
-pub const FUNC: u8 = 0x12;
+pub(crate) const FUNC: u8 = 0x12;
 /// STB_LOCAL, STT_FUNC
-pub const STATIC_FUNC: u8 = 0x02;
+pub(crate) const STATIC_FUNC: u8 = 0x02;
 /// STB_GLOBAL, STT_OBJECT
-pub const OBJECT: u8 = 0x11;
+pub(crate) const OBJECT: u8 = 0x11;
 /// STB_GLOBAL, STT_NOTYPE
-pub const NOTYPE: u8 = 0x10;
+pub(crate) const NOTYPE: u8 = 0x10;
 
 /// `r0 = 0; exit`
-pub const RETURN_0: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+pub(crate) const RETURN_0: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 /// `r1 = 0 ll`
-pub const LOAD: [u8; 16] = [0x18, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+pub(crate) const LOAD: [u8; 16] = [0x18, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// `call` of a subprogram.
-pub fn call(imm: i32) -> [u8; 8] {
+pub(crate) fn call(imm: i32) -> [u8; 8] {
     let [a, b, c, d] = imm.to_le_bytes();
     [0x85, 0x10, 0, 0, a, b, c, d]
 }
@@ -39,35 +39,35 @@ struct Section {
 }
 
 /// An object under construction. Section and symbol 0 exist.
-pub struct Elf {
+pub(crate) struct Elf {
     sections: Vec<Section>,
     symbols: Vec<u8>,
     strings: Vec<u8>,
 }
 
 impl Elf {
-    pub fn new() -> Elf {
+    pub(crate) fn new() -> Elf {
         let null = Section { name: String::new(), ty: 0, flags: 0, data: Vec::new(), size: 0, info: 0 };
         Elf { sections: vec![null], symbols: vec![0; 24], strings: vec![0] }
     }
 
-    pub fn section(&mut self, name: &str, ty: u32, flags: u64, data: &[u8]) -> u16 {
+    pub(crate) fn section(&mut self, name: &str, ty: u32, flags: u64, data: &[u8]) -> u16 {
         let (data, size) = (data.to_vec(), data.len() as u64);
         self.sections.push(Section { name: name.to_owned(), ty, flags, data, size, info: 0 });
         (self.sections.len() - 1) as u16
     }
 
-    pub fn code(&mut self, name: &str, code: &[u8]) -> u16 {
+    pub(crate) fn code(&mut self, name: &str, code: &[u8]) -> u16 {
         self.section(name, PROGBITS, CODE, code)
     }
 
-    pub fn bss(&mut self, size: u64) -> u16 {
+    pub(crate) fn bss(&mut self, size: u64) -> u16 {
         let section = self.section(".bss", NOBITS, DATA, &[]);
         self.sections[usize::from(section)].size = size;
         section
     }
 
-    pub fn symbol(&mut self, name: &str, section: u16, info: u8, value: u64, size: u64) -> u32 {
+    pub(crate) fn symbol(&mut self, name: &str, section: u16, info: u8, value: u64, size: u64) -> u32 {
         let at = self.strings.len() as u32;
         self.strings.extend(name.as_bytes());
         self.strings.push(0);
@@ -75,7 +75,7 @@ impl Elf {
     }
 
     /// A symbol whose name is at an offset of the string table.
-    pub fn symbol_at(&mut self, name: u32, section: u16, info: u8, value: u64, size: u64) -> u32 {
+    pub(crate) fn symbol_at(&mut self, name: u32, section: u16, info: u8, value: u64, size: u64) -> u32 {
         self.symbols.extend(name.to_le_bytes());
         self.symbols.extend([info, 0]);
         self.symbols.extend(section.to_le_bytes());
@@ -85,14 +85,14 @@ impl Elf {
     }
 
     /// Raw bytes of the symbols' string table.
-    pub fn strings(&mut self, bytes: &[u8]) -> u32 {
+    pub(crate) fn strings(&mut self, bytes: &[u8]) -> u32 {
         let at = self.strings.len() as u32;
         self.strings.extend(bytes);
         at
     }
 
     /// A relocation section: `(offset, symbol, type)`.
-    pub fn rel(&mut self, target: u16, rels: &[(u64, u32, u32)]) {
+    pub(crate) fn rel(&mut self, target: u16, rels: &[(u64, u32, u32)]) {
         let mut data = Vec::new();
         for &(offset, symbol, ty) in rels {
             data.extend(offset.to_le_bytes());
@@ -103,11 +103,11 @@ impl Elf {
         self.sections[usize::from(section)].info = target.into();
     }
 
-    pub fn set_type(&mut self, section: u16, ty: u32) {
+    pub(crate) fn set_type(&mut self, section: u16, ty: u32) {
         self.sections[usize::from(section)].ty = ty;
     }
 
-    pub fn build(mut self) -> Vec<u8> {
+    pub(crate) fn build(mut self) -> Vec<u8> {
         let (symbols, strings) = (std::mem::take(&mut self.symbols), std::mem::take(&mut self.strings));
         let strtab = self.section(".strtab", 3, 0, &strings);
         let symtab = self.section(".symtab", 2, 0, &symbols);
@@ -166,18 +166,18 @@ impl Elf {
 }
 
 /// A `.BTF` section under construction.
-pub struct Btf {
+pub(crate) struct Btf {
     types: Vec<u8>,
     strings: Vec<u8>,
     count: u32,
 }
 
 impl Btf {
-    pub fn new() -> Btf {
+    pub(crate) fn new() -> Btf {
         Btf { types: Vec::new(), strings: vec![0], count: 0 }
     }
 
-    pub fn string(&mut self, text: &str) -> u32 {
+    pub(crate) fn string(&mut self, text: &str) -> u32 {
         let at = self.strings.len() as u32;
         self.strings.extend(text.as_bytes());
         self.strings.push(0);
@@ -185,7 +185,7 @@ impl Btf {
     }
 
     /// A type: its name, kind, number of items, size or type, and the words behind. Returns its id.
-    pub fn ty(&mut self, name: &str, kind: u32, len: u32, size: u32, words: &[u32]) -> u32 {
+    pub(crate) fn ty(&mut self, name: &str, kind: u32, len: u32, size: u32, words: &[u32]) -> u32 {
         let name = if name.is_empty() { 0 } else { self.string(name) };
         for word in [name, kind << 24 | len, size].iter().chain(words) {
             self.types.extend(word.to_le_bytes());
@@ -194,26 +194,26 @@ impl Btf {
         self.count
     }
 
-    pub fn int(&mut self) -> u32 {
+    pub(crate) fn int(&mut self) -> u32 {
         self.ty("int", 1, 0, 4, &[32])
     }
 
-    pub fn ptr(&mut self, to: u32) -> u32 {
+    pub(crate) fn ptr(&mut self, to: u32) -> u32 {
         self.ty("", 2, 0, to, &[])
     }
 
-    pub fn array(&mut self, elem: u32, len: u32) -> u32 {
+    pub(crate) fn array(&mut self, elem: u32, len: u32) -> u32 {
         self.ty("", 3, 0, 0, &[elem, elem, len])
     }
 
     /// `int (*)[n]`
-    pub fn number(&mut self, int: u32, n: u32) -> u32 {
+    pub(crate) fn number(&mut self, int: u32, n: u32) -> u32 {
         let array = self.array(int, n);
         self.ptr(array)
     }
 
     /// A structure of pointers.
-    pub fn structure(&mut self, members: &[(&str, u32)]) -> u32 {
+    pub(crate) fn structure(&mut self, members: &[(&str, u32)]) -> u32 {
         let mut words = Vec::new();
         for (i, &(name, ty)) in members.iter().enumerate() {
             words.extend([self.string(name), ty, 64 * i as u32]);
@@ -222,7 +222,7 @@ impl Btf {
     }
 
     /// The variables of a section: `(name, type)`, of eight bytes each.
-    pub fn datasec(&mut self, section: &str, vars: &[(&str, u32)]) -> u32 {
+    pub(crate) fn datasec(&mut self, section: &str, vars: &[(&str, u32)]) -> u32 {
         let mut words = Vec::new();
         for (i, &(name, ty)) in vars.iter().enumerate() {
             words.extend([self.ty(name, 14, 0, ty, &[1]), 8 * i as u32, 8]);
@@ -230,7 +230,7 @@ impl Btf {
         self.ty(section, 15, vars.len() as u32, 0, &words)
     }
 
-    pub fn build(mut self) -> Vec<u8> {
+    pub(crate) fn build(mut self) -> Vec<u8> {
         self.string("");
         let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
         let mut bytes = vec![0x9f, 0xeb, 1, 0];

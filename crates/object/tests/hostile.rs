@@ -1,0 +1,289 @@
+//! Hostile objects: any byte changed or cut gives an error or a valid result, never a panic, a hang or 1 GiB of memory.
+//!
+//! `cargo test` takes every 7th position of our own objects; `BPF_SOAK=1 cargo test --release -p bpf-object --test
+//! hostile` takes every position of those and of the sample objects (`$BPF_SHARED/objects` or `../shared/objects`
+//! beside the repository), about ten minutes. A second kind of test builds objects that would make a careless loader
+//! do quadratic work.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bpf_isa::InsnIdx;
+use bpf_object::Object;
+use common::*;
+
+/// Counts the bytes in use, and their peak. All tests of this binary together must stay below the limit, which is
+/// more than is asked.
+struct Counting;
+
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+const LIMIT: usize = 1 << 30;
+
+impl Counting {
+    fn add(size: usize) {
+        // Relaxed: statistics, which order nothing.
+        let now = IN_USE.fetch_add(size, Ordering::Relaxed) + size;
+        PEAK.fetch_max(now, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every call goes to the system allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Counting::add(layout.size());
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        Counting::add(layout.size());
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn check_peak() {
+    let peak = PEAK.load(Ordering::Relaxed);
+    assert!(peak < LIMIT, "{peak} bytes in use");
+}
+
+/// Everything a user can ask of an object. Returns whether it parsed.
+fn exercise(bytes: &[u8]) -> bool {
+    let Ok(mut object) = Object::parse(bytes) else { return false };
+    for program in object.programs() {
+        if let Ok(code) = object.code(program) {
+            for insn in (0..=code.insns().len() as u32).map(InsnIdx) {
+                let _ = (code.line(insn), code.function_at(insn));
+            }
+            let _ = bpf_isa::Program::new(code.insns().to_vec());
+            for reference in code.references() {
+                assert!(reference.insn.index() < code.insns().len());
+            }
+        }
+        for present in [false, true] {
+            if let Ok(linked) = object.link(program, |_| present) {
+                assert!(linked.maps().iter().all(|&map| map < object.maps().len()));
+            }
+        }
+    }
+    if let Some(btf) = object.btf() {
+        for (id, _) in btf.types() {
+            let _ = (btf.size_of(id), btf.resolve(id), btf.type_name(id), btf.prototype(id));
+        }
+    }
+    let data = object.maps().iter().filter_map(|m| m.data.as_ref());
+    let variables: Vec<_> = data.flat_map(|d| &d.variables).map(|v| (v.name.clone(), v.size)).collect();
+    for (name, size) in variables {
+        let _ = object.set_global(&name, &vec![1; size as usize]);
+    }
+    let names: Vec<_> = object.maps().iter().map(|m| m.name.clone()).collect();
+    for name in names {
+        let _ = object.set_max_entries(&name, 3);
+    }
+    true
+}
+
+/// Every mutation of one object at every `step`th position. Returns `(tried, accepted)`.
+fn mutate(original: &[u8], first: usize, step: usize) -> (usize, usize) {
+    let (mut tried, mut accepted) = (0, 0);
+    let mut run = |bytes: &[u8]| {
+        tried += 1;
+        accepted += usize::from(exercise(bytes));
+    };
+    let mut bytes = original.to_vec();
+    for position in (first..original.len()).step_by(step) {
+        run(&original[..position]);
+        for change in [0x01, 0x80, 0xff, original[position]] {
+            if change != 0 {
+                bytes[position] ^= change;
+                run(&bytes);
+                bytes[position] = original[position];
+            }
+        }
+        // Sizes, offsets and indices at their limits.
+        if let Some(word) = bytes.get(position..position + 4) {
+            let word = <[u8; 4]>::try_from(word).unwrap();
+            for value in [u32::MAX, i32::MAX as u32, original.len() as u32] {
+                bytes[position..position + 4].copy_from_slice(&value.to_le_bytes());
+                run(&bytes);
+            }
+            bytes[position..position + 4].copy_from_slice(&word);
+        }
+    }
+    assert_eq!(bytes, original);
+    (tried, accepted)
+}
+
+fn objects(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut objects: Vec<_> =
+        entries.map(|e| e.unwrap().path()).filter(|p| p.extension().is_some_and(|e| e == "o")).collect();
+    objects.sort();
+    objects
+}
+
+#[test]
+fn every_byte_changed_or_cut() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let soak = std::env::var_os("BPF_SOAK").is_some();
+    let mut files = objects(&here.join("tests/objects"));
+    assert_eq!(files.len(), 9);
+    if soak {
+        let shared = std::env::var_os("BPF_SHARED").map_or(here.join("../../../shared"), PathBuf::from);
+        for folder in ["samples/build", "samples/cilium-examples", "samples/new_linux", "tailcalls/v4"] {
+            files.extend(objects(&shared.join("objects").join(folder)));
+        }
+        if files.len() == 9 {
+            println!("SKIPPED sample objects: {} does not exist; set BPF_SHARED", shared.join("objects").display());
+        }
+    }
+    let step = if soak { 1 } else { 7 };
+    let (mut tried, mut accepted) = (0, 0);
+    for (index, file) in files.iter().enumerate() {
+        let bytes = std::fs::read(file).unwrap();
+        assert!(exercise(&bytes), "{}", file.display());
+        // Debug information is ignored by the loader: of the one large sample, a part is enough.
+        let step = if bytes.len() > 100_000 { step * 16 } else { step };
+        let (t, a) = mutate(&bytes, index % step, step);
+        (tried, accepted) = (tried + t, accepted + a);
+    }
+    println!("{tried} objects, {accepted} accepted, peak {} KiB", PEAK.load(Ordering::Relaxed) >> 10);
+    assert!(accepted > 0 && accepted < tried, "both outcomes must occur");
+    check_peak();
+}
+
+/// Parses an object of some megabytes that is built to be slow. Quadratic work would take minutes to hours.
+fn quickly(what: &str, accepted: bool, bytes: &[u8]) {
+    assert!(bytes.len() > 500_000, "{what}: only {} bytes", bytes.len());
+    let start = Instant::now();
+    assert_eq!(exercise(bytes), accepted, "{what}: {:?}", Object::parse(bytes).err());
+    let time = start.elapsed();
+    println!("{what}: {} KiB, {time:?}", bytes.len() >> 10);
+    assert!(time < Duration::from_secs(10), "{what}: {time:?}");
+    check_peak();
+}
+
+#[test]
+fn many_symbols_share_one_long_name() {
+    for (names, accepted) in
+        [([b"x".repeat(1_000), vec![0]].concat().repeat(1_000), true), (b"x".repeat(1_000_000), false)]
+    {
+        let mut elf = Elf::new();
+        let code = elf.code("xdp", &RETURN_0.repeat(10_001));
+        elf.symbol("main", code, FUNC, 0, 16);
+        let name = elf.strings(&names);
+        for i in 0..10_000 {
+            elf.symbol_at(name + i, code, STATIC_FUNC, 16 + u64::from(i) * 16, 16);
+        }
+        quickly("long names", accepted, &elf.build());
+    }
+}
+
+#[test]
+fn many_names_of_one_function() {
+    let mut elf = Elf::new();
+    let code = elf.code("xdp", &RETURN_0);
+    for i in 0..5_000 {
+        elf.symbol(&format!("{i:0200}"), code, FUNC, 0, 16);
+    }
+    quickly("aliases", true, &elf.build());
+    let mut elf = Elf::new();
+    let code = elf.code("xdp", &RETURN_0);
+    for i in 0..50_000 {
+        elf.symbol(&format!("{i}"), code, NOTYPE, 0, 0);
+    }
+    quickly("labels at one place", true, &elf.build());
+}
+
+#[test]
+fn a_long_chain_of_calls() {
+    let functions = 30_000u64;
+    let mut code = [call(-1), call(-1), [0x95, 0, 0, 0, 0, 0, 0, 0]].concat().repeat(functions as usize);
+    // The last function calls nobody.
+    code.truncate(code.len() - 24);
+    code.extend([RETURN_0.as_slice(), &RETURN_0[8..]].concat());
+    let mut elf = Elf::new();
+    let section = elf.code("xdp", &code);
+    for i in 0..functions {
+        let info = if i == 0 { FUNC } else { STATIC_FUNC };
+        elf.symbol(&format!("f{i}"), section, info, i * 24, 24);
+    }
+    let symbols: Vec<_> = (0..functions - 1).map(|i| (i * 24, i as u32 + 2, 10)).collect();
+    let leaf = (0..functions - 1).map(|i| (i * 24 + 8, functions as u32, 10));
+    elf.rel(section, &[symbols, leaf.collect()].concat());
+    quickly("a chain of calls", true, &elf.build());
+}
+
+#[test]
+fn many_sections_and_relocations() {
+    let mut elf = Elf::new();
+    let code = elf.code("xdp", &LOAD.repeat(20_000));
+    elf.symbol("main", code, FUNC, 0, 16 * 20_000);
+    let mut symbols = Vec::new();
+    for i in 0..10_000 {
+        let data = elf.section(&format!(".data.{i}"), PROGBITS, DATA, &[0; 8]);
+        symbols.push(elf.symbol(&format!("v{i}"), data, OBJECT, 0, 8));
+    }
+    let rels: Vec<_> = (0..20_000u64).map(|i| (i * 16, symbols[i as usize % symbols.len()], 1)).collect();
+    elf.rel(code, &rels);
+    quickly("data sections", true, &elf.build());
+}
+
+#[test]
+fn many_maps_of_one_large_type() {
+    for (fields, accepted) in [(32, true), (20_000, false)] {
+        many_maps(fields, accepted);
+    }
+}
+
+fn many_maps(fields: usize, accepted: bool) {
+    let mut btf = Btf::new();
+    let int = btf.int();
+    let number = btf.number(int, 1);
+    let structure = btf.structure(&vec![("type", number); fields]);
+    let names: Vec<_> = (0..20_000).map(|i| format!("m{i}")).collect();
+    let vars: Vec<_> = names.iter().map(|n| (n.as_str(), structure)).collect();
+    btf.datasec(".maps", &vars);
+    let mut elf = Elf::new();
+    elf.section(".maps", PROGBITS, DATA, &[0; 8]);
+    elf.section(".BTF", PROGBITS, 0, &btf.build());
+    quickly("maps of a large type", accepted, &elf.build());
+}
+
+#[test]
+fn many_legacy_maps_of_maps() {
+    // iproute2's dialect: each looks for the inner map of an id that only the last has.
+    let mut bytes = Vec::new();
+    let maps = 20_000u64;
+    for i in 0..maps {
+        let words: [u32; 9] = if i + 1 == maps { [2, 4, 4, 1, 0, 7, 0, 0, 0] } else { [12, 4, 4, 1, 0, 1, 0, 7, 0] };
+        bytes.extend(words.iter().flat_map(|w| w.to_le_bytes()));
+    }
+    let mut elf = Elf::new();
+    let section = elf.section("maps", PROGBITS, DATA, &bytes);
+    for i in 0..maps {
+        elf.symbol(&format!("m{i}"), section, OBJECT, i * 36, 36);
+    }
+    quickly("legacy maps", true, &elf.build());
+}
+
+#[test]
+fn a_large_bss() {
+    let mut elf = Elf::new();
+    let bss = elf.bss(bpf_object::MAX_GLOBAL_DATA);
+    elf.symbol("all", bss, OBJECT, 0, bpf_object::MAX_GLOBAL_DATA);
+    assert!(exercise(&elf.build()));
+    check_peak();
+}
