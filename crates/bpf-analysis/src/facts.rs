@@ -13,6 +13,56 @@ pub struct ConstTailCall {
     pub index: u32,
 }
 
+/// A call whose map argument is the same on every path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConstMapCall {
+    /// The call.
+    pub insn: InsnIdx,
+    /// The map's index in the program's map list.
+    pub map: u32,
+    /// The key, as a little-endian number, if it is the same on every path too (keys of up to 8 bytes).
+    pub key: Option<u64>,
+}
+
+/// An access to the context, resolved to the host's own structure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ContextAccess {
+    /// The load or store.
+    pub insn: InsnIdx,
+    /// Byte offset from the host structure's start. It replaces base offset and instruction offset alike.
+    pub host_offset: u32,
+    /// Bytes to load (zero-extended) or store there: 1, 2, 4 or 8. It may be wider than the instruction's own size.
+    pub host_size: u32,
+}
+
+/// The kind of memory an instruction accesses, on every path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemKind {
+    /// The program's stack.
+    Stack,
+    /// The context: see [`Facts::context_access`].
+    Context,
+    /// A context region, such as the packet.
+    Packet,
+    /// A map value.
+    MapValue,
+    /// Memory that a helper returned.
+    Mem,
+}
+
+/// What is known about one instruction slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InsnFact {
+    /// No run reaches it.
+    pub dead: bool,
+    /// The upper half of the destination register is zero before it, as far as it is an operand.
+    pub dst_upper_zero: bool,
+    /// The upper half of the source register is zero before it.
+    pub src_upper_zero: bool,
+    /// The memory it accesses.
+    pub memory: Option<MemKind>,
+}
+
 /// Facts about one program. The default knows nothing, and everything is correct with it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Facts {
@@ -20,11 +70,32 @@ pub struct Facts {
     pub stack_bytes: Vec<u32>,
     /// Tail calls with constant table and index, ascending by instruction.
     pub tail_calls: Vec<ConstTailCall>,
+    /// By instruction slot; empty when not known.
+    pub insns: Vec<InsnFact>,
+    /// Calls with a constant map, ascending by instruction.
+    pub map_calls: Vec<ConstMapCall>,
+    /// All context accesses, ascending by instruction. A program with fields in its context needs them to be compiled.
+    pub context_accesses: Vec<ContextAccess>,
 }
 
 impl Facts {
     /// The constant table and index of the tail call at `insn`, if known.
     pub fn tail_call(&self, insn: InsnIdx) -> Option<&ConstTailCall> {
         self.tail_calls.binary_search_by_key(&insn, |t| t.insn).ok().map(|i| &self.tail_calls[i])
+    }
+
+    /// What is known about the instruction at `insn`; the default if nothing.
+    pub fn insn(&self, insn: InsnIdx) -> InsnFact {
+        self.insns.get(insn.index()).copied().unwrap_or_default()
+    }
+
+    /// The constant map (and key) of the call at `insn`, if known.
+    pub fn map_call(&self, insn: InsnIdx) -> Option<&ConstMapCall> {
+        self.map_calls.binary_search_by_key(&insn, |t| t.insn).ok().map(|i| &self.map_calls[i])
+    }
+
+    /// The resolved context access at `insn`, if it is one.
+    pub fn context_access(&self, insn: InsnIdx) -> Option<&ContextAccess> {
+        self.context_accesses.binary_search_by_key(&insn, |t| t.insn).ok().map(|i| &self.context_accesses[i])
     }
 }

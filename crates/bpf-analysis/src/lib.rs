@@ -11,6 +11,6 @@ mod liveness;
 mod stack;
 
 pub use cfg::{Block, BlockId, Cfg};
-pub use facts::{ConstTailCall, Facts};
+pub use facts::{ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, MemKind};
 pub use liveness::{CallArity, Liveness, RegSet, defs, uses};
 pub use stack::frame_bytes;

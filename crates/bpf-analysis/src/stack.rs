@@ -3,25 +3,53 @@
 //! Without a verifier, only the shape of the code can be trusted: as long as r10 is used as an address base and in no
 //! other way, every stack access is an explicit constant offset. A program that copies r10 anywhere may reach the whole frame.
 
-use crate::uses;
-use bpf_isa::{Insn, Program, Reg, Subprog};
+use crate::{RegSet, uses};
+use bpf_isa::{Insn, Program, Reg, Src, Subprog};
 
 /// Bytes of stack below r10 that the subprogram may touch, at most `max`.
 pub fn frame_bytes(program: &Program, sub: &Subprog, max: u32) -> u32 {
-    let mut bytes = 0u32;
+    let mut bytes = 0;
     for insn in &program.insns()[sub.start as usize..sub.end as usize] {
-        let off = match *insn {
-            Insn::Load { base: Reg::R10, off, .. } | Insn::LoadAcquire { base: Reg::R10, off, .. } => off,
-            Insn::Store { base: Reg::R10, off, src, .. } if src != bpf_isa::Src::Reg(Reg::R10) => off,
-            Insn::Atomic { base: Reg::R10, off, src, .. } | Insn::StoreRelease { base: Reg::R10, off, src, .. }
-                if src != Reg::R10 =>
-            {
-                off
-            }
-            _ if uses(insn).contains(Reg::R10) => return max,
-            _ => continue,
+        let (off, others) = match based_on_r10(insn) {
+            Some(access) => access,
+            None => (0, uses(insn)),
         };
+        if others.contains(Reg::R10) {
+            return max;
+        }
         bytes = bytes.max((-i32::from(off)).max(0) as u32);
     }
     bytes.min(max)
+}
+
+/// The offset of a memory access based on r10, and the registers it reads besides.
+fn based_on_r10(insn: &Insn) -> Option<(i16, RegSet)> {
+    match *insn {
+        Insn::Load { base: Reg::R10, off, .. } | Insn::LoadAcquire { base: Reg::R10, off, .. } => {
+            Some((off, RegSet::EMPTY))
+        }
+        Insn::Store { base: Reg::R10, off, src: Src::Imm(_), .. } => Some((off, RegSet::EMPTY)),
+        Insn::Store { base: Reg::R10, off, src: Src::Reg(src), .. }
+        | Insn::StoreRelease { base: Reg::R10, off, src, .. }
+        | Insn::Atomic { base: Reg::R10, off, src, .. } => Some((off, RegSet::of(src))),
+        Insn::Alu { .. }
+        | Insn::Mov { .. }
+        | Insn::MovSx { .. }
+        | Insn::Neg { .. }
+        | Insn::End { .. }
+        | Insn::LoadImm64 { .. }
+        | Insn::SecondSlot
+        | Insn::Load { .. }
+        | Insn::Store { .. }
+        | Insn::Atomic { .. }
+        | Insn::LoadAcquire { .. }
+        | Insn::StoreRelease { .. }
+        | Insn::LoadAbs { .. }
+        | Insn::LoadInd { .. }
+        | Insn::Jump { .. }
+        | Insn::JumpIf { .. }
+        | Insn::MayGoto { .. }
+        | Insn::Call(_)
+        | Insn::Exit => None,
+    }
 }
