@@ -16,6 +16,8 @@
 mod arch;
 mod arena;
 mod chunks;
+#[cfg(test)]
+mod failures;
 mod pack;
 mod packs;
 mod poke;

@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bpf_jit_code::Arch;
-use bpf_quiesce::{Domain, WaitError};
+use bpf_quiesce::Domain;
 
 use crate::arena::{Arena, GRANULE, HUGE};
 use crate::chunks::{Chunks, Run};
 use crate::pack::{Backing, Pack, PackError};
-use crate::retire::{Queue, Retired};
+use crate::retire::{Advance, Queue, Retired};
 use crate::{Error, arch};
 
 /// Programs start and end at multiples of this.
@@ -160,17 +160,19 @@ impl Packs {
     /// Waits until all programs dropped so far are free.
     ///
     /// # Errors
-    /// See [`WaitError`]; under the caller's own guard in particular.
-    pub fn drain(&self) -> Result<(), WaitError> {
+    /// [`Error::Wait`], under the caller's own guard in particular; [`Error::CoreBarrier`].
+    pub fn drain(&self) -> Result<(), Error> {
         loop {
-            self.shared.reclaim();
-            let newest = self.shared.lock().retired.newest_period();
-            match newest {
+            self.shared.reclaim_counting(&mut 0)?;
+            let (empty, period) = {
+                let retired = &self.shared.lock().retired;
+                (retired.is_empty(), retired.some_period())
+            };
+            match period {
+                _ if empty => return Ok(()),
                 Some(period) => period.wait()?,
-                None => return Ok(()),
-            }
-            if self.shared.domain.is_forked() {
-                return Err(WaitError::Forked);
+                // Another thread is about to free the rest.
+                None => std::thread::yield_now(),
             }
         }
     }
@@ -313,23 +315,33 @@ impl Shared {
         }
     }
 
-    /// See [`Packs::reclaim`].
+    /// See [`Packs::reclaim`]. Failing barriers leave programs for the next time.
     fn reclaim(&self) -> usize {
-        if self.domain.is_forked() {
-            return 0;
-        }
         let mut freed = 0;
+        // The error is reported to those who wait ([`Packs::drain`]); others only find less memory free.
+        let _ = self.reclaim_counting(&mut freed);
+        freed
+    }
+
+    fn reclaim_counting(&self, freed: &mut usize) -> Result<(), Error> {
+        if self.domain.is_forked() {
+            return Err(Error::Forked);
+        }
         self.lock().retired.seal(&self.domain);
         loop {
-            let Some(batch) = self.lock().retired.take() else { return freed };
+            let Some(batch) = self.lock().retired.take() else { return Ok(()) };
             match batch.advance(&self.domain, self.host) {
-                Ok(programs) => {
-                    freed += programs.len();
+                Advance::Free(programs) => {
+                    *freed += programs.len();
                     self.free(&programs, true);
                 }
-                Err(batch) => {
+                Advance::NotYet(batch) => {
                     self.lock().retired.put_back(batch);
-                    return freed;
+                    return Ok(());
+                }
+                Advance::Failed(batch, error) => {
+                    self.lock().retired.put_back(batch);
+                    return Err(error.into());
                 }
             }
         }

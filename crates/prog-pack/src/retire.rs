@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bpf_jit_code::Arch;
-use bpf_quiesce::{Domain, GracePeriod};
+use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod};
 
 use crate::arch;
 use crate::chunks::Run;
@@ -95,21 +95,33 @@ impl Queue {
         self.chunks
     }
 
-    /// The newest grace period that anything in the queue waits for.
-    pub(crate) fn newest_period(&self) -> Option<GracePeriod> {
+    /// A grace period that something in the queue waits for.
+    pub(crate) fn some_period(&self) -> Option<GracePeriod> {
         self.sealed.back().map(|batch| batch.period.clone())
     }
 
+    /// Whether nothing waits, in the queue or in the hands of a thread that advances it.
     pub(crate) fn is_empty(&self) -> bool {
         self.chunks == 0
     }
 }
 
+/// What became of a batch.
+#[derive(Debug)]
+pub(crate) enum Advance {
+    /// No CPU can execute these any more; they are traps.
+    Free(Vec<Retired>),
+    /// Some run begun before is not over.
+    NotYet(Batch),
+    /// The core barrier failed; it may be tried again.
+    Failed(Batch, CoreBarrierError),
+}
+
 impl Batch {
-    /// Does what can be done now without waiting: the programs, free and full of traps, or the batch again.
-    pub(crate) fn advance(mut self, domain: &Arc<Domain>, host: Arch) -> Result<Vec<Retired>, Self> {
+    /// Does what can be done now without waiting.
+    pub(crate) fn advance(mut self, domain: &Arc<Domain>, host: Arch) -> Advance {
         if !self.period.is_complete() {
-            return Err(self);
+            return Advance::NotYet(self);
         }
         if !self.trapped {
             for program in &self.programs {
@@ -123,8 +135,12 @@ impl Batch {
                 self.period = domain.start_grace_period();
             }
         }
-        let forgotten =
-            if domain.has_core_barrier() { domain.core_barrier().is_ok() } else { self.period.is_complete() };
-        if forgotten { Ok(self.programs) } else { Err(self) }
+        if domain.has_core_barrier() {
+            return match domain.core_barrier() {
+                Ok(_forgotten) => Advance::Free(self.programs),
+                Err(error) => Advance::Failed(self, error),
+            };
+        }
+        if self.period.is_complete() { Advance::Free(self.programs) } else { Advance::NotYet(self) }
     }
 }

@@ -104,8 +104,8 @@ impl Packs {
         let slack = if random { CHUNK - Code::ALIGN } else { 0 };
         let Place { run, rx, rw } = self.shared.allocate(len + slack)?;
         let offset = if random {
-            let places = (run.len as usize * CHUNK - len) / Code::ALIGN + 1;
-            (arena::random() % places as u64) as usize * Code::ALIGN
+            // Within the first chunk, so that the chunk's start can be told from the code's.
+            (arena::random() % (CHUNK / Code::ALIGN) as u64) as usize * Code::ALIGN
         } else {
             0
         };

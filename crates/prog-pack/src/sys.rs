@@ -210,11 +210,12 @@ pub(crate) fn huge_bytes(at: usize, len: usize) -> usize {
     for line in smaps.lines() {
         if let Some(mapping) = parse_mapping(line) {
             inside = mapping.start >= at && mapping.end <= at + len;
-        } else if let Some((key, value)) = line.split_once(':').filter(|_| inside) {
-            if matches!(key, "ShmemPmdMapped" | "FilePmdMapped" | "Shared_Hugetlb" | "Private_Hugetlb") {
-                let kib = value.split_ascii_whitespace().next().and_then(|n| n.parse::<usize>().ok());
-                huge += kib.unwrap_or(0) * 1024;
-            }
+        } else if let Some((key, value)) = line.split_once(':')
+            && inside
+            && matches!(key, "ShmemPmdMapped" | "FilePmdMapped" | "Shared_Hugetlb" | "Private_Hugetlb")
+        {
+            let kib = value.split_ascii_whitespace().next().and_then(|n| n.parse::<usize>().ok());
+            huge += kib.unwrap_or(0) * 1024;
         }
     }
     huge

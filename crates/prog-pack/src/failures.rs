@@ -1,0 +1,147 @@
+//! Every system call of loading fails once, at each place where it is made: a typed error, and a consistent state afterwards.
+
+use std::sync::Arc;
+
+use bpf_jit_code::{Arch, Code};
+use bpf_quiesce::Domain;
+
+use crate::arena::{Arena, HUGE};
+use crate::sys::{Call, SysError, inject};
+use crate::{Error, Options, Packs, Stats, Text};
+
+fn code(len: usize) -> Code {
+    let mut code = Code::new(Arch::HOST.unwrap());
+    code.bytes = vec![0x11; len];
+    code.entries = vec![0];
+    code
+}
+
+fn load(packs: &Packs, len: usize) -> Result<Text, Error> {
+    packs.stage(&code(len), |_| None)?.finalize()
+}
+
+fn arena() -> &'static Arena {
+    Box::leak(Box::new(Arena::reserve(16 << 20, 1 << 30).unwrap()))
+}
+
+fn packs_in(arena: &'static Arena, options: Options) -> Packs {
+    Packs::in_arena(Domain::new(bpf_quiesce::Options::default()), options, Arch::HOST.unwrap(), arena)
+}
+
+/// Whether a pack is mapped at this address.
+fn is_mapped(at: usize) -> bool {
+    crate::sys::mappings().iter().any(|m| m.name.contains("prog-pack") && (m.start..m.end).contains(&at))
+}
+
+#[test]
+fn a_failing_call_while_a_pack_is_made_leaves_nothing_behind() {
+    for call in [Call::Mmap, Call::Munmap, Call::Memfd, Call::Ftruncate, Call::Seal, Call::Madvise] {
+        let mut places = 0;
+        for nth in 0.. {
+            let arena = arena();
+            let packs = packs_in(arena, Options { first_pack_size: HUGE, ..Options::default() });
+            let (result, reached) = inject::failing(call, nth, || load(&packs, 1000));
+            if !reached {
+                assert!(result.is_ok());
+                break;
+            }
+            places += 1;
+            // Only what a new pack is trimmed with may fail without harm.
+            let survivor = if call == Call::Munmap {
+                Some(result.unwrap())
+            } else {
+                let error = SysError { call, errno: libc::EPERM };
+                assert_eq!(result.unwrap_err(), Error::Sys(error), "{call:?} {nth}");
+                assert_eq!((packs.stats(), arena.taken()), (Stats::default(), 0), "{call:?} {nth}");
+                None
+            };
+            // The same again without the failure.
+            let text = load(&packs, 1000).unwrap();
+            let base = text.base() as usize;
+            assert!(is_mapped(base));
+            assert_eq!(text.to_vec(), code(1000).bytes);
+            drop((text, survivor));
+            packs.drain().unwrap();
+            drop(packs);
+            assert_eq!(arena.taken(), 0);
+            assert!(!is_mapped(base), "{call:?} {nth}");
+        }
+        println!("{call:?}: failed at {places} places");
+        assert!(places > 0, "{call:?} is part of making a pack");
+    }
+}
+
+#[test]
+fn a_failing_collapse_leaves_small_pages_and_is_not_tried_again() {
+    let packs = packs_in(arena(), Options { first_pack_size: HUGE, collapse_percent: 10, ..Options::default() });
+    let first = load(&packs, 1000).unwrap();
+    for nth in [0, 1] {
+        let (second, reached) = inject::failing(Call::Madvise, nth, || load(&packs, 300_000).unwrap());
+        assert_eq!(reached, nth == 0, "one try");
+        assert_eq!(second.to_vec(), code(300_000).bytes);
+        assert_eq!(packs.stats().bytes_collapsed, 0);
+    }
+    assert_eq!(first.to_vec(), code(1000).bytes);
+}
+
+#[test]
+fn a_failing_hugetlb_pool_is_a_quiet_fallback() {
+    let options = Options { first_pack_size: HUGE, hugetlb: true, ..Options::default() };
+    let packs = packs_in(arena(), options);
+    let (text, reached) = inject::failing(Call::Memfd, 0, || load(&packs, 1000).unwrap());
+    assert!(reached);
+    assert_eq!(packs.stats().bytes_base_pages, HUGE);
+    assert_eq!(text.len(), 1000);
+}
+
+#[test]
+fn what_cannot_be_unmapped_is_lost_as_address_space_only() {
+    let arena = arena();
+    let packs = packs_in(arena, Options { keep_empty: 0, ..Options::default() });
+    let text = load(&packs, 1000).unwrap();
+    drop(text);
+    let (result, reached) = inject::failing(Call::Mmap, 0, || packs.drain());
+    assert!(reached && result.is_ok());
+    assert_eq!(packs.stats(), Stats { published: 1, ..Stats::default() });
+    assert_eq!(arena.taken(), crate::arena::GRANULE, "the executable view is still there, so its range is not reused");
+    // Other ranges are.
+    let text = load(&packs, 1000).unwrap();
+    drop(text);
+    packs.drain().unwrap();
+    assert_eq!(arena.taken(), crate::arena::GRANULE);
+}
+
+#[test]
+fn a_reservation_that_fails_is_smaller_or_elsewhere_or_a_typed_error() {
+    let reach = crate::arch::reach(Arch::HOST.unwrap());
+    let (near, reached) = inject::failing(Call::Mmap, 0, || Arena::reserve(16 << 20, reach).unwrap());
+    assert!(reached && near.reaches(Arena::reserve as *const () as usize, reach));
+    // No place is near enough for a reach of nothing: anywhere, then.
+    let (elsewhere, _) = inject::failing(Call::Mmap, 99, || Arena::reserve(64 << 20, 0));
+    assert!(elsewhere.is_ok());
+    let (nowhere, reached) = inject::failing(Call::Mmap, 0, || Arena::reserve(64 << 20, 0));
+    assert!(reached);
+    assert_eq!(nowhere.unwrap_err(), SysError { call: Call::Mmap, errno: libc::EPERM });
+}
+
+#[test]
+fn a_full_arena_is_a_typed_error_and_room_comes_back() {
+    let arena = arena();
+    let packs = packs_in(arena, Options { keep_empty: 0, ..Options::default() });
+    let mut texts = Vec::new();
+    let error = loop {
+        match load(&packs, 1 << 20) {
+            Ok(text) => texts.push(text),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, Error::NoRoom { len: 1 << 20 });
+    assert_eq!(texts.len(), 16, "16 MiB");
+    texts.clear();
+    packs.drain().unwrap();
+    assert!(load(&packs, 1 << 20).is_ok());
+    let shared = Arc::clone(packs.domain());
+    drop(packs);
+    shared.drain().unwrap();
+    assert_eq!(arena.taken(), 0);
+}

@@ -1,0 +1,312 @@
+//! Loading, running, relocating and freeing, one thread at a time.
+
+mod common;
+
+use std::sync::Arc;
+
+use bpf_jit_code::{Arch, RelocKind, Symbol};
+use bpf_prog_pack::{Backing, Error, Options, Packs};
+use bpf_quiesce::{Barriers, Domain};
+use common::{HOST, address_of, calls, constant, run, run64, several};
+
+fn packs(options: Options) -> Packs {
+    Packs::new(Domain::new(bpf_quiesce::Options::default()), options).unwrap()
+}
+
+fn no_symbols(_: Symbol) -> Option<usize> {
+    None
+}
+
+fn load(packs: &Packs, value: u32, len: usize) -> bpf_prog_pack::Text {
+    packs.stage(&constant(value, len), no_symbols).unwrap().finalize().unwrap()
+}
+
+#[test]
+fn programs_run_and_each_keeps_its_own_bytes() {
+    let packs = packs(Options::default());
+    let texts: Vec<_> = (0..2000).map(|i| load(&packs, i, 1 + (i as usize * 37) % 900)).collect();
+    let guard = packs.domain().enter().unwrap();
+    for (i, text) in texts.iter().enumerate() {
+        // SAFETY: made by `constant`, and loaded.
+        assert_eq!(unsafe { run(text.entry(0).unwrap()) }, i as u32);
+        assert_eq!(text.to_vec(), constant(i as u32, 1 + (i * 37) % 900).bytes);
+    }
+    drop(guard);
+    let stats = packs.stats();
+    assert_eq!((stats.programs, stats.published), (2000, 2000));
+    assert_eq!(stats.bytes_used, texts.iter().map(|t| t.footprint()).sum());
+    assert_eq!(stats.bytes_used + stats.bytes_free + stats.bytes_retired, stats.bytes);
+}
+
+#[test]
+fn every_entry_is_where_the_code_says() {
+    let packs = packs(Options::default());
+    let text = packs.stage(&several(&[7, 8, 9]), no_symbols).unwrap().finalize().unwrap();
+    for i in 0..3 {
+        // SAFETY: made by `several`, and loaded.
+        assert_eq!(unsafe { run(text.entry(i).unwrap()) }, 7 + i as u32);
+    }
+    assert_eq!(text.entry(3), None);
+}
+
+extern "C" fn forty_two() -> u32 {
+    42
+}
+
+#[test]
+fn calls_reach_the_host_directly_and_distant_code_through_a_veneer() {
+    let packs = packs(Options::default());
+    let near = forty_two as *const () as usize;
+    // Far: another reservation, with the same code in it. The kernel puts it near the shared libraries.
+    let far = far_constant(4242);
+    let code = calls(Symbol(5));
+    for (target, value, veneer) in [(near, 42, 0), (far, 4242, 16)] {
+        let text = packs.stage(&code, |symbol| (symbol == Symbol(5)).then_some(target)).unwrap().finalize().unwrap();
+        // SAFETY: made by `calls`, and loaded.
+        assert_eq!(unsafe { run(text.entry(0).unwrap()) }, value);
+        assert_eq!(text.len(), code.bytes.len().next_multiple_of(16.min(veneer.max(1))) + veneer, "{target:#x}");
+    }
+}
+
+#[test]
+fn two_symbols_with_one_far_address_share_a_veneer() {
+    let packs = packs(Options::default());
+    let far = far_constant(3);
+    let mut code = calls(Symbol(0));
+    let second = calls(Symbol(1));
+    let offset = code.bytes.len() as u32;
+    code.bytes.extend_from_slice(&second.bytes);
+    code.relocs.push(bpf_jit_code::Reloc { at: second.relocs[0].at + offset, ..second.relocs[0] });
+    code.entries = vec![0, offset];
+    let text = packs.stage(&code, |_| Some(far)).unwrap().finalize().unwrap();
+    assert_eq!(text.len(), code.bytes.len().next_multiple_of(16) + 16);
+    for entry in 0..2 {
+        // SAFETY: made by `calls`, and loaded.
+        assert_eq!(unsafe { run(text.entry(entry).unwrap()) }, 3);
+    }
+}
+
+/// Code that returns `value` outside the reach of direct branches from the arena.
+fn far_constant(value: u32) -> usize {
+    let code = constant(value, 0);
+    // Wherever the kernel likes is near the shared libraries, terabytes from a position-independent executable; but an
+    // address in the low gigabytes is surely far from both.
+    let at = std::ptr::without_provenance_mut(0x10_0000_0000);
+    // SAFETY: without MAP_FIXED nothing is replaced.
+    let page = unsafe {
+        libc::mmap(at, 4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    };
+    assert_ne!(page, libc::MAP_FAILED);
+    // SAFETY: a page of our own, longer than the code.
+    unsafe { std::ptr::copy_nonoverlapping(code.bytes.as_ptr(), page.cast(), code.bytes.len()) };
+    // SAFETY: a page of our own.
+    assert_eq!(unsafe { libc::mprotect(page, 4096, libc::PROT_READ | libc::PROT_EXEC) }, 0);
+    page as usize
+}
+
+#[test]
+fn absolute_addresses_are_written_in_full() {
+    let packs = packs(Options::default());
+    for target in [0, 1, 0x1234_5678_9abc, 0xffff_ffff_ffff] {
+        let text = packs.stage(&address_of(Symbol(0)), |_| Some(target)).unwrap().finalize().unwrap();
+        // SAFETY: made by `address_of`, and loaded.
+        assert_eq!(unsafe { run64(text.entry(0).unwrap()) }, target as u64);
+    }
+}
+
+#[test]
+fn bad_code_is_an_error_and_leaves_nothing() {
+    let packs = packs(Options::default());
+    let other = match HOST {
+        Arch::X64 => Arch::Arm64,
+        Arch::Arm64 => Arch::X64,
+    };
+    let mut foreign = constant(1, 0);
+    foreign.arch = other;
+    assert_eq!(packs.stage(&foreign, no_symbols).unwrap_err(), Error::WrongArch(other));
+    assert_eq!(packs.stage(&bpf_jit_code::Code::new(HOST), no_symbols).unwrap_err(), Error::Empty);
+    let code = calls(Symbol(9));
+    let at = code.relocs[0].at;
+    assert_eq!(packs.stage(&code, no_symbols).unwrap_err(), Error::Unresolved { at, symbol: Symbol(9) });
+    let foreign_kind = match HOST {
+        Arch::X64 => RelocKind::Arm64Mov48,
+        Arch::Arm64 => RelocKind::X64Abs64,
+    };
+    let len = code.bytes.len() as u32;
+    for (at, kind) in
+        [(len - 3, code.relocs[0].kind), (len, code.relocs[0].kind), (u32::MAX, code.relocs[0].kind), (0, foreign_kind)]
+    {
+        let mut bad = code.clone();
+        bad.relocs[0].at = at;
+        bad.relocs[0].kind = kind;
+        assert_eq!(packs.stage(&bad, |_| Some(packs_text())).unwrap_err(), Error::BadReloc { at });
+    }
+    let limit = packs.reserve(usize::MAX / 4).unwrap_err();
+    assert!(matches!(limit, Error::NoRoom { .. }), "{limit}");
+    assert_eq!(packs.stats().programs, 0);
+    assert_eq!(packs.stats().bytes_free, packs.stats().bytes);
+}
+
+/// An address in reach.
+fn packs_text() -> usize {
+    forty_two as *const () as usize
+}
+
+/// The bytes of free memory in `[at, at + len)`.
+fn all_traps(at: *const u8, len: usize) -> bool {
+    let trap = common::trap();
+    // SAFETY: in a pack that the test keeps mapped; nobody writes there at the time.
+    (0..len).all(|i| unsafe { at.wrapping_add(i).read_volatile() } == trap[(at as usize + i) % 4])
+}
+
+#[test]
+fn freed_code_is_traps_and_an_abandoned_program_leaves_no_trace() {
+    for barriers in [Barriers::Auto, Barriers::Fenced] {
+        let domain = Domain::new(bpf_quiesce::Options { barriers, ..Default::default() });
+        let packs = Packs::new(Arc::clone(&domain), Options::default()).unwrap();
+        let keep = load(&packs, 1, 100);
+        let before = packs.stats();
+        let text = load(&packs, 2, 500);
+        let (at, len) = (text.base(), text.footprint());
+        assert!(!all_traps(at, len));
+        drop(text);
+        let during = packs.stats();
+        assert_eq!((during.programs, during.bytes_retired), (1, len));
+        packs.drain().unwrap();
+        assert!(all_traps(at, len));
+        assert_eq!(packs.stats(), bpf_prog_pack::Stats { published: 2, ..before });
+
+        let staged = packs.stage(&constant(3, 500), no_symbols).unwrap();
+        let at = std::ptr::with_exposed_provenance(staged.base());
+        assert!(!all_traps(at, 500));
+        drop(staged);
+        assert!(all_traps(at, 512));
+        assert_eq!(packs.stats(), bpf_prog_pack::Stats { published: 2, ..before });
+        drop(keep);
+    }
+}
+
+#[test]
+fn a_run_keeps_what_is_dropped_under_it() {
+    let packs = packs(Options::default());
+    let keep = load(&packs, 1, 10);
+    let text = load(&packs, 77, 100);
+    let (entry, footprint) = (text.entry(0).unwrap(), text.footprint());
+    let guard = packs.domain().enter().unwrap();
+    drop(text);
+    assert_eq!(packs.reclaim(), 0);
+    assert!(matches!(packs.drain(), Err(Error::Wait(bpf_quiesce::WaitError::UnderOwnGuard))));
+    // SAFETY: made by `constant`; dropped under this guard, which keeps it.
+    assert_eq!(unsafe { run(entry) }, 77);
+    // Loading goes on meanwhile, and takes other memory.
+    let more: Vec<_> = (0..600).map(|i| load(&packs, i, 100)).collect();
+    let range = entry as usize..entry as usize + footprint;
+    assert!(more.iter().all(|t| !range.contains(&(t.base() as usize))));
+    drop(more);
+    // SAFETY: as above.
+    assert_eq!(unsafe { run(entry) }, 77);
+    drop(guard);
+    packs.drain().unwrap();
+    assert!(all_traps(entry, footprint));
+    assert_eq!(packs.stats().bytes_retired, 0);
+    drop(keep);
+}
+
+#[test]
+fn the_packs_outlive_the_runs_in_them() {
+    let packs = packs(Options::default());
+    let domain = Arc::clone(packs.domain());
+    let text = load(&packs, 5, 100);
+    let entry = text.entry(0).unwrap();
+    let guard = domain.enter().unwrap();
+    drop(text);
+    drop(packs);
+    // SAFETY: made by `constant`; dropped under this guard, which keeps it and its pack.
+    assert_eq!(unsafe { run(entry) }, 5);
+    drop(guard);
+    assert_eq!(domain.reclaim(), 1, "the packs are unmapped by a callback");
+}
+
+#[test]
+fn large_programs_have_packs_of_their_own_and_empty_packs_go_beyond_the_limit() {
+    let options = Options { keep_empty: 2 << 20, pack_size: 1 << 20, ..Options::default() };
+    let packs = packs(options);
+    let large = load(&packs, 6, 5 << 20);
+    // SAFETY: made by `constant`, and loaded.
+    assert_eq!(unsafe { run(large.entry(0).unwrap()) }, 6);
+    assert_eq!(packs.stats().bytes, 6 << 20, "whole huge pages");
+    drop(large);
+    packs.drain().unwrap();
+    assert_eq!(packs.stats().bytes, 0, "larger than what is kept");
+
+    let small: Vec<_> = (0..9).map(|i| load(&packs, i, 600 << 10)).collect();
+    assert_eq!(packs.stats().packs, 9);
+    drop(small);
+    packs.drain().unwrap();
+    let stats = packs.stats();
+    assert_eq!((stats.packs, stats.empty_packs, stats.bytes), (2, 2, 2 << 20), "hysteresis");
+    // What was kept is used again before anything is mapped.
+    let again = load(&packs, 1, 600 << 10);
+    assert_eq!(packs.stats().packs, 2);
+    drop(again);
+}
+
+#[test]
+fn the_first_pack_is_small_and_a_full_pack_becomes_a_huge_page_where_the_host_can() {
+    let packs = packs(Options::default());
+    let mut texts = vec![load(&packs, 0, 100)];
+    assert_eq!(packs.stats().bytes, 64 << 10);
+    while packs.stats().bytes_used < 64 << 10 {
+        texts.push(load(&packs, 1, 4000));
+    }
+    let before = packs.stats();
+    assert_eq!((before.packs, before.bytes_base_pages), (2, (64 << 10) + (2 << 20)));
+    while packs.stats().bytes_used < 1400 << 10 {
+        texts.push(load(&packs, texts.len() as u32, 4000));
+    }
+    let after = packs.stats();
+    assert_eq!(after.bytes_base_pages + after.bytes_collapsed, after.bytes);
+    let backing = if after.bytes_collapsed > 0 { Backing::Collapsed } else { Backing::BasePages };
+    println!("backing of a pack past its mark: {backing:?}");
+    if backing == Backing::Collapsed {
+        assert_eq!(after.bytes_collapsed, 2 << 20);
+    }
+    for (i, text) in texts.iter().enumerate().skip(70) {
+        // SAFETY: made by `constant`, and loaded.
+        assert_eq!(unsafe { run(text.entry(0).unwrap()) }, i as u32);
+    }
+    common::assert_no_writable_code();
+}
+
+#[test]
+fn random_offsets_differ_and_stay_inside() {
+    let packs = packs(Options { random_offset: true, ..Options::default() });
+    let texts: Vec<_> = (0..200).map(|i| load(&packs, i, 64)).collect();
+    let mut offsets: Vec<_> = texts.iter().map(|t| t.base() as usize % 64).collect();
+    for (i, text) in texts.iter().enumerate() {
+        // SAFETY: made by `constant`, and loaded.
+        assert_eq!(unsafe { run(text.entry(0).unwrap()) }, i as u32);
+    }
+    offsets.sort_unstable();
+    offsets.dedup();
+    assert_eq!(offsets, [0, 16, 32, 48]);
+    drop(texts);
+    packs.drain().unwrap();
+    let stats = packs.stats();
+    assert_eq!((stats.bytes_free, stats.programs), (stats.bytes, 0));
+}
+
+#[test]
+fn many_are_published_at_once_or_none() {
+    let others = packs(Options::default());
+    let packs = packs(Options::default());
+    let stage = |packs: &Packs, value| packs.stage(&constant(value, 0), no_symbols).unwrap();
+    let texts = packs.publish((0..50).map(|i| stage(&packs, i)).collect()).unwrap();
+    for (i, text) in texts.iter().enumerate() {
+        // SAFETY: made by `constant`, and loaded.
+        assert_eq!(unsafe { run(text.entry(0).unwrap()) }, i as u32);
+    }
+    let mixed = vec![stage(&packs, 1), stage(&others, 2)];
+    assert_eq!(packs.publish(mixed).unwrap_err(), Error::OtherPacks);
+    assert_eq!((packs.stats().programs, others.stats().programs), (50, 0));
+}
