@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What the speed programs share. Each is one C function over (memory, length) that is built three times: for BPF v3
- * and v2 (v2 for the peer that knows no 32-bit jumps), and natively as the yardstick.
+ * What the speed programs share. Each is one C function over (memory, length) that is built twice: for BPF v3 (what
+ * every peer knows), and natively as the yardstick.
  *
  * They keep to what every engine takes: no maps, no helpers, no global data; subprograms in the same section as
  * the entry and after it, so that the section's bytes are the whole, linked program. Loops are bounded by `length`, which

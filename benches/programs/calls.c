@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bpf2bpf calls, two deep, with values that live across them. mcpu: v3 v2
+// bpf2bpf calls, two deep, with values that live across them. mcpu: v3
 #include "bench.h"
 
 NOINLINE u64 outer(u64 a, u64 b, u64 c);

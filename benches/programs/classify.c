@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A branchy classifier: a tree of comparisons over (source, destination, ports, protocol) tuples of 16 bytes. mcpu: v3 v2
+// A branchy classifier: a tree of comparisons over (source, destination, ports, protocol) tuples of 16 bytes. mcpu: v3
 #include "bench.h"
 
 struct tuple {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Division and remainder by constants (which a native compiler turns into multiplications) and by variables, in both
-// widths. mcpu: v3 v2
+// widths. mcpu: v3
 #include "bench.h"
 
 ENTRY(divmod)

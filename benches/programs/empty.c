@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Nothing at all: the cost of a call. mcpu: v3 v2
+// Nothing at all: the cost of a call. mcpu: v3
 #include "bench.h"
 
 ENTRY(empty)

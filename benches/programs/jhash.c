@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Bob Jenkins' 2006 hash (lookup3) over the memory's 32-bit words: 32-bit adds, rotates and zero-extension. mcpu: v3 v2
+// Bob Jenkins' 2006 hash (lookup3) over the memory's 32-bit words: 32-bit adds, rotates and zero-extension. mcpu: v3
 #include "bench.h"
 
 #define ROTL(x, n) (((x) << (n)) | ((x) >> (32 - (n))))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The binary logarithm of every word, by halving the width: shifts and data-dependent branches. mcpu: v3 v2
+// The binary logarithm of every word, by halving the width: shifts and data-dependent branches. mcpu: v3
 #include "bench.h"
 
 INLINE u32 log2_of(u64 x)

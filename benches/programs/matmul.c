@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// 8x8 matrix products of 64-bit integers: A, B and C = A x B + round follow each other. mcpu: v3 v2
+// 8x8 matrix products of 64-bit integers: A, B and C = A x B + round follow each other. mcpu: v3
 #include "bench.h"
 
 enum { N = 8 };

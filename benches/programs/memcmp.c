@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Byte-wise comparison of the two halves of the memory. mcpu: v3 v2
+// Byte-wise comparison of the two halves of the memory. mcpu: v3
 #include "bench.h"
 
 ENTRY(memcmp)

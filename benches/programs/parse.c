@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // A packet parser: the memory is a row of 128-byte slots with an Ethernet frame in each. Byte-wise big-endian loads (as
-// portable parsers write them), variable header lengths, and a hash over what was found. mcpu: v3 v2
+// portable parsers write them), variable header lengths, and a hash over what was found. mcpu: v3
 #include "bench.h"
 
 enum { SLOT = 128 };

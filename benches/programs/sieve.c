@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The sieve of Eratosthenes over `length` flags: byte stores with growing strides. mcpu: v3 v2
+// The sieve of Eratosthenes over `length` flags: byte stores with growing strides. mcpu: v3
 #include "bench.h"
 
 ENTRY(sieve)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// SipHash-2-4 (Aumasson and Bernstein, 2012) over the memory's whole words: 64-bit rotates, which BPF lacks. mcpu: v3 v2
+// SipHash-2-4 (Aumasson and Bernstein, 2012) over the memory's whole words: 64-bit rotates, which BPF lacks. mcpu: v3
 #include "bench.h"
 
 #define ROTL(x, n) (((x) << (n)) | ((x) >> (64 - (n))))

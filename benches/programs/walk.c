@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A walk through a table: every step's address depends on the step before. mcpu: v3 v2
+// A walk through a table: every step's address depends on the step before. mcpu: v3
 #include "bench.h"
 
 ENTRY(walk)

@@ -1,0 +1,77 @@
+//! `cargo bench -p bpf-benches --bench load`: how long it takes to load a program (and to unload it).
+//!
+//! The first table is one program of a length, load and unload together, in microseconds. The second is 256 different
+//! programs of 32 instructions in turn, in thousands a second. rbpf has no verifier of types, and solana-sbpf's checks
+//! structure only; the kernel's time includes its verifier and a system call, and leaves out what it does after a grace period.
+
+use bpf_benches::{
+    engine::Engine,
+    engines,
+    measure::{self, Contender},
+    straight,
+    table::{Table, figure},
+};
+
+fn main() {
+    let engines = engines::loaders();
+    let heading = |unit: &str| {
+        let names = engines.iter().map(|engine| engine.name().to_owned());
+        Table::new(std::iter::once(unit.to_owned()).chain(names))
+    };
+    let mut notes = Vec::new();
+    let mut times = heading("µs a load + unload");
+    for length in [64, 512, 4000] {
+        let programs = [straight::program(1, length)];
+        let measured = measure_all(&engines, &programs, &format!("{length} instructions"), &mut notes);
+        times.row(row(format!("{length} instructions"), &measured, |ns| figure(ns / 1e3)));
+    }
+    let mut rate = heading("thousands a second");
+    let programs: Vec<_> = (0..256).map(|seed| straight::program(seed, 32)).collect();
+    let measured = measure_all(&engines, &programs, "32 instructions", &mut notes);
+    rate.row(row("32 instructions".into(), &measured, |ns| figure(1e6 / ns)));
+    println!("{times}\n{rate}");
+    for note in notes {
+        println!("{note}");
+    }
+}
+
+fn row(name: String, measured: &[Option<f64>], show: impl Fn(f64) -> String) -> Vec<String> {
+    let cells = measured.iter().map(|ns| ns.map_or("-".into(), &show));
+    std::iter::once(name).chain(cells).collect()
+}
+
+/// Nanoseconds of a load and unload on each engine, the programs in turn.
+fn measure_all(
+    engines: &[Box<dyn Engine>],
+    programs: &[Vec<u8>],
+    what: &str,
+    notes: &mut Vec<String>,
+) -> Vec<Option<f64>> {
+    let usable: Vec<bool> = engines
+        .iter()
+        .map(|engine| match programs.iter().try_for_each(|program| engine.load_and_unload(program)) {
+            Ok(()) => true,
+            Err(why) => {
+                notes.push(format!("{what} on {}: {why}", engine.name()));
+                false
+            }
+        })
+        .collect();
+    let mut contenders: Vec<Contender<'_>> = engines
+        .iter()
+        .zip(&usable)
+        .filter(|(_, usable)| **usable)
+        .map(|(engine, _)| {
+            let mut next = programs.iter().cycle();
+            Box::new(move |repeat| {
+                measure::nanoseconds(repeat, |repeat| {
+                    for program in next.by_ref().take(repeat as usize) {
+                        engine.load_and_unload(program).expect("it loaded before");
+                    }
+                })
+            }) as Contender<'_>
+        })
+        .collect();
+    let mut measured = measure::interleaved(&mut contenders).into_iter();
+    usable.into_iter().map(|usable| if usable { measured.next() } else { None }).collect()
+}

@@ -1,0 +1,33 @@
+//! The engines of the tables. Each peer is run as its documentation says, set for speed where it offers a choice; the
+//! comment at its head says how.
+
+mod kernel;
+mod native;
+mod rbpf;
+mod sbpf;
+
+use crate::engine::Engine;
+
+/// The native code, first, and everything of [`loaders`].
+pub fn all() -> Vec<Box<dyn Engine>> {
+    let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(native::Native)];
+    engines.extend(loaders());
+    engines
+}
+
+/// Every engine that loads programs and can run here. A peer that cannot is announced and left out.
+pub fn loaders() -> Vec<Box<dyn Engine>> {
+    let mut engines: Vec<Box<dyn Engine>> = Vec::new();
+    match bpf_testkit::kernel::available() {
+        Ok(()) => engines.push(Box::new(kernel::Kernel)),
+        Err(why) => bpf_testkit::skipped("the kernel as a peer", &why),
+    }
+    if cfg!(target_arch = "x86_64") {
+        engines.push(Box::new(rbpf::Rbpf));
+        engines.push(Box::new(sbpf::Sbpf::bare()));
+        engines.push(Box::new(sbpf::Sbpf::default()));
+    } else {
+        bpf_testkit::skipped("rbpf and solana-sbpf as peers", &"their JITs are for x86-64 only");
+    }
+    engines
+}

@@ -1,0 +1,12 @@
+//! What the benches share: the programs, the engines behind one interface, and how time is measured.
+//!
+//! A figure alone means little on a shared machine, so every bench measures all engines side by side: short rounds,
+//! interleaved, thread CPU time, medians, and ratios to native code (`cargo bench -p bpf-benches`). An engine that
+//! gives a wrong result has no time: every run is first compared with the native result, memory included.
+
+pub mod engine;
+pub mod engines;
+pub mod measure;
+pub mod programs;
+pub mod straight;
+pub mod table;
