@@ -3,6 +3,7 @@
 use bpf_isa::{AluOp, ByteOrder, EndWidth, SxWidth, Width};
 
 /// `a op b` at a width; a 32-bit result is zero-extended.
+#[inline]
 pub(crate) fn alu(width: Width, op: AluOp, a: u64, b: u64) -> u64 {
     match width {
         Width::W32 => alu32(op, a as u32, b as u32).into(),
@@ -10,6 +11,7 @@ pub(crate) fn alu(width: Width, op: AluOp, a: u64, b: u64) -> u64 {
     }
 }
 
+#[inline]
 fn alu64(op: AluOp, a: u64, b: u64) -> u64 {
     let (sa, sb) = (a as i64, b as i64);
     match op {
@@ -31,6 +33,7 @@ fn alu64(op: AluOp, a: u64, b: u64) -> u64 {
     }
 }
 
+#[inline]
 fn alu32(op: AluOp, a: u32, b: u32) -> u32 {
     let (sa, sb) = (a as i32, b as i32);
     match op {

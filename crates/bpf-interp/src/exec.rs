@@ -135,11 +135,13 @@ impl Registers {
 }
 
 /// Where a taken jump or callback reference leads. Validation has checked that it leads somewhere.
+#[inline]
 fn target(at: InsnIdx, off: i32) -> Result<InsnIdx, StopKind> {
     at.jump(off).ok_or(StopKind::Internal("a jump leads out of the program"))
 }
 
 /// Takes a jump, which counts when it goes back.
+#[inline]
 fn jump(machine: &mut Machine<'_>, at: InsnIdx, off: i32) -> Result<InsnIdx, StopKind> {
     let target = target(at, off)?;
     if target <= at {
@@ -161,12 +163,12 @@ fn run_program<E: Env + ?Sized>(
     let mut passes = MAY_GOTO_BUDGET;
     loop {
         let pc = frame.pc;
-        let Some(&insn) = insns.get(pc.index()) else {
+        let Some(insn) = insns.get(pc.index()) else {
             return Err(Halt::Here(StopKind::Internal("execution left the program")));
         };
         env.observe(&Step { code, at: pc, regs: &regs.0 }, machine);
-        let mut next = InsnIdx(pc.0 + insn.slots());
-        match insn {
+        let mut next = InsnIdx(pc.0 + 1);
+        match *insn {
             Insn::Alu { width, op, dst, src } => {
                 regs.set(dst, alu::alu(width, op, regs.get(dst), regs.operand(src)));
             }
@@ -185,6 +187,7 @@ fn run_program<E: Env + ?Sized>(
                     | Imm64::MapIdxValue { .. } => env.resolve(code, imm).ok_or(StopKind::Unresolved(imm))?,
                 };
                 regs.set(dst, value);
+                next = InsnIdx(pc.0 + 2);
             }
             Insn::SecondSlot => return Err(Halt::Here(StopKind::Internal("execution reached a second slot"))),
             Insn::Load { size, sign, dst, base, off } => {

@@ -106,6 +106,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Counts a taken back-edge or a call.
+    #[inline]
     pub(crate) fn tick(&mut self) -> Result<(), StopKind> {
         // Relaxed: the flag says nothing about other memory, and a stop a little late is as good.
         if self.interrupt.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
@@ -122,6 +123,7 @@ impl<'a> Machine<'a> {
     }
 
     /// The place of an access: in the run's own memory, else where the host says.
+    #[inline]
     pub(crate) fn place<'m, E: Env + ?Sized, L: Extent>(
         &'m self,
         env: &'m mut E,
@@ -193,7 +195,8 @@ impl<'a, C> Caller<'_, 'a, C> {
         self.stop(StopKind::Helper(error.into()))
     }
 
-    /// Whether the program may read, or write, all of these bytes: for hosts that then access them by address.
+    /// Whether the program may read, or write, all of these bytes: for hosts that then access them by address. Even no
+    /// bytes must lie somewhere: in, or at the end of, memory the program may access so.
     ///
     /// # Errors
     /// [`StopKind::BadAccess`]: it may not.
@@ -212,8 +215,9 @@ impl<'a, C> Caller<'_, 'a, C> {
     /// # Errors
     /// [`StopKind::BadAccess`]: the program may not read them all.
     pub fn read<E: Env<Code = C> + ?Sized>(&self, env: &mut E, addr: u64, bytes: &mut [u8]) -> Result<(), Stop> {
-        let place = self.machine.place(env, addr, bytes.len(), false).map_err(|kind| self.stop(kind))?;
-        place.copy_out(bytes);
+        if !bytes.is_empty() {
+            self.machine.place(env, addr, bytes.len(), false).map_err(|kind| self.stop(kind))?.copy_out(bytes);
+        }
         Ok(())
     }
 
@@ -222,8 +226,9 @@ impl<'a, C> Caller<'_, 'a, C> {
     /// # Errors
     /// [`StopKind::BadAccess`]: the program may not write them all.
     pub fn write<E: Env<Code = C> + ?Sized>(&mut self, env: &mut E, addr: u64, bytes: &[u8]) -> Result<(), Stop> {
-        let place = self.machine.place(env, addr, bytes.len(), true).map_err(|kind| self.frame.stop(kind))?;
-        place.copy_in(bytes);
+        if !bytes.is_empty() {
+            self.machine.place(env, addr, bytes.len(), true).map_err(|kind| self.stop(kind))?.copy_in(bytes);
+        }
         Ok(())
     }
 

@@ -126,6 +126,7 @@ impl<'a> Memory<'a> {
     }
 
     /// The place of an access, if its memory was given to the run: a stack frame in use, innermost first, or a region.
+    #[inline]
     pub(crate) fn find<L: Extent>(&self, addr: u64, len: L, write: bool) -> Option<Place<'_, L>> {
         let frames = self.frames[..self.live].iter().rev().map(Frame::region);
         let mut regions = frames.chain(self.regions.iter().copied());
@@ -312,6 +313,7 @@ impl<'m> Place<'m, Size> {
     }
 
     /// Reads, zero-extended.
+    #[inline]
     pub(crate) fn load(&self) -> u64 {
         // Relaxed here and in `store`: plain accesses order nothing, they only must not be data races.
         self.load_ordered(Ordering::Relaxed).unwrap_or_else(|| {
@@ -322,6 +324,7 @@ impl<'m> Place<'m, Size> {
     }
 
     /// Writes the low bytes of the value.
+    #[inline]
     pub(crate) fn store(&self, value: u64) {
         if self.store_ordered(value, Ordering::Relaxed).is_none() {
             self.copy_in(&value.to_le_bytes());
@@ -339,6 +342,7 @@ impl<'m> Place<'m, Size> {
         self.store_ordered(value, Ordering::Release)
     }
 
+    #[inline]
     fn load_ordered(&self, order: Ordering) -> Option<u64> {
         Some(match self.len {
             Size::B => self.atomic8()?.load(order).into(),
@@ -348,6 +352,7 @@ impl<'m> Place<'m, Size> {
         })
     }
 
+    #[inline]
     fn store_ordered(&self, value: u64, order: Ordering) -> Option<()> {
         match self.len {
             Size::B => self.atomic8()?.store(value as u8, order),

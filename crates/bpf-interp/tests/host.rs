@@ -29,7 +29,8 @@ struct Host {
     steps: Vec<(usize, u32, u64)>,
 }
 
-/// Helper ids.
+/// Helper ids. [`CHECK`] asks about (address, length, whether it is a write).
+const CHECK: u32 = 6;
 const SUM: u32 = 1;
 const FAIL: u32 = 2;
 const REPEAT: u32 = 181;
@@ -60,8 +61,9 @@ impl Env for Host {
                 Ok(byte[0].into())
             }
             WRITE_BYTE => caller.write(self, a, &[b as u8]).map(|()| 0),
+            CHECK => caller.check(self, a, b as usize, c != 0).map(|()| 1),
             // A helper that takes the failure of a callback for an answer.
-            SWALLOW => Ok(caller.call(self, a, [0; 5]).map_or_else(|stop| stop.at.0.into(), |r0| r0)),
+            SWALLOW => Ok(caller.call(self, a, [0; 5]).unwrap_or_else(|stop| stop.at.0.into())),
             _ => Err(caller.stop(StopKind::UnknownHelper(id))),
         }
     }

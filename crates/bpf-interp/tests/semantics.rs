@@ -47,7 +47,7 @@ fn arithmetic() {
         ("r0 = -1\nr0 &= -2", -2i64 as u64),
         ("r0 = 0\nr0 ^= -1", u64::MAX),
         ("r0 = 0\nw0 ^= -1", 0xffff_ffff),
-        ("r0 = 0xf0f0f0f0f0 ll\nr3 = 0xff00ff00ff ll\nr0 &= r3", 0xf000_f000_f0),
+        ("r0 = 0xf0f0f0f0f0 ll\nr3 = 0xff00ff00ff ll\nr0 &= r3", 0xf0_00f0_00f0),
         ("r0 = 0xf0 ll\nr3 = 0xff0000000f ll\nw0 |= w3", 0xff),
         ("r0 = 7\nr0 = -r0", -7i64 as u64),
         ("r0 = 7\nw0 = -w0", -7i32 as u32 as u64),
