@@ -13,6 +13,8 @@
 
 mod alloc;
 mod backend;
+#[cfg(any(test, feature = "eval"))]
+pub mod eval;
 mod lir;
 mod lower;
 mod machine;

@@ -1,0 +1,199 @@
+//! One instruction at a time: dynasm encodes it, this file makes it as short as it can be.
+//!
+//! Problem: with registers known only at run time, dynasm must leave room for everything: an instruction always has a REX prefix, a
+//! memory operand always a SIB byte, and a displacement whose size was chosen when *we* were compiled. Static forms would be
+//! short, but there are 16 x 16 x 3 of each instruction. Approach: dynasm writes one instruction into an [`Insn`], a number, in
+//! that one general shape; then the parts it can do without are cut out, and the rest is appended to the code.
+//!
+//! Invariant: an instruction means the same before and after cutting. What may be cut: a REX of 0x40, unless it selects one of
+//! spl, bpl, sil, dil; a SIB without index whose base ModRM can name; displacement and immediate bytes that sign-extension brings back.
+//! tests/encoding.rs compares every instruction emitted with all encodings that iced-x86 knows of it.
+
+/// Assembles one instruction into `$buf`, applying the named cuts.
+macro_rules! asm {
+    ($buf:expr, [$($cut:ident $(($arg:expr))?),*]; $($insn:tt)*) => {{
+        let mut insn = $crate::asm::Insn::default();
+        dynasmrt::dynasm!(insn ; .arch x64 ; $($insn)*);
+        $(insn.$cut($($arg)?);)*
+        insn.append_to(&mut $buf);
+    }};
+}
+
+/// An instruction on registers.
+macro_rules! reg {
+    ($buf:expr; $($insn:tt)*) => { $crate::asm::asm!($buf, [drop_rex]; $($insn)*) };
+}
+
+/// An instruction with the memory operand `[Rq(base) + disp]` or `[Rq(base) + Rq(index) * scale + disp]`.
+macro_rules! mem {
+    ($buf:expr; $($insn:tt)*) => { $crate::asm::asm!($buf, [shorten_address, drop_rex]; $($insn)*) };
+}
+
+/// An instruction that names the low byte of the register `$byte`.
+macro_rules! byte {
+    ($buf:expr, $byte:expr; $($insn:tt)*) => { $crate::asm::asm!($buf, [drop_rex_unless($byte)]; $($insn)*) };
+}
+
+pub(crate) use {asm, byte, mem, reg};
+
+use crate::regs::Gpr;
+
+/// An instruction: at most 15 bytes, 16 in dynasm's general shape; the first is the lowest.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Insn {
+    bytes: u128,
+    len: u32,
+}
+
+/// What `dynasm!` calls: the methods of `DynasmApi` that write.
+impl Insn {
+    #[inline(always)]
+    pub(crate) fn push(&mut self, byte: u8) {
+        self.bytes |= u128::from(byte) << (8 * self.len);
+        self.len += 1;
+    }
+    #[inline(always)]
+    pub(crate) fn extend<const N: usize>(&mut self, bytes: &[u8; N]) {
+        for byte in bytes {
+            self.push(*byte);
+        }
+    }
+    #[inline(always)]
+    pub(crate) fn push_i8(&mut self, value: i8) {
+        self.push(value as u8);
+    }
+    #[inline(always)]
+    pub(crate) fn push_i16(&mut self, value: i16) {
+        self.extend(&value.to_le_bytes());
+    }
+    #[inline(always)]
+    pub(crate) fn push_i32(&mut self, value: i32) {
+        self.extend(&value.to_le_bytes());
+    }
+    #[inline(always)]
+    pub(crate) fn push_i64(&mut self, value: i64) {
+        self.extend(&value.to_le_bytes());
+    }
+}
+
+const SIB_FOLLOWS: u8 = 0b100;
+const NO_INDEX: u8 = 0b100;
+/// As a base without displacement, rbp and r13 mean something else.
+const NEEDS_DISP: u8 = 0b101;
+
+impl Insn {
+    #[inline(always)]
+    fn byte(&self, at: u32) -> u8 {
+        (self.bytes >> (8 * at)) as u8
+    }
+
+    #[inline(always)]
+    fn set(&mut self, at: u32, byte: u8) {
+        self.bytes = self.bytes & !(0xff << (8 * at)) | u128::from(byte) << (8 * at);
+    }
+
+    /// Cuts `n` bytes out.
+    #[inline(always)]
+    fn cut(&mut self, at: u32, n: u32) {
+        let below = (1u128 << (8 * at)) - 1;
+        self.bytes = self.bytes & below | (self.bytes >> (8 * n)) & !below;
+        self.len -= n;
+    }
+
+    /// Index of the first byte that is no legacy prefix.
+    #[inline(always)]
+    fn after_prefixes(&self) -> u32 {
+        let mut at = 0;
+        while matches!(self.byte(at), 0x66 | 0xf0 | 0xf2 | 0xf3) {
+            at += 1;
+        }
+        at
+    }
+
+    /// Cuts a REX prefix that says nothing.
+    #[inline(always)]
+    pub(crate) fn drop_rex(&mut self) {
+        let at = self.after_prefixes();
+        if self.byte(at) == 0x40 {
+            self.cut(at, 1);
+        }
+    }
+
+    /// Cuts a REX prefix that says nothing, unless without it `byte` would be one of ah, bh, ch, dh.
+    #[inline(always)]
+    pub(crate) fn drop_rex_unless(&mut self, byte: Gpr) {
+        if !byte.byte_needs_rex() {
+            self.drop_rex();
+        }
+    }
+
+    /// Index of the opcode, and the REX prefix (0 if there is none).
+    #[inline(always)]
+    fn opcode(&self) -> (u32, u8) {
+        let at = self.after_prefixes();
+        match self.byte(at) {
+            rex @ 0x40..0x50 => (at + 1, rex),
+            _ => (at, 0),
+        }
+    }
+
+    /// Gives a 32-bit immediate (`81`, `69`) its sign-extended 8-bit form (`83`, `6B`) if it fits.
+    #[inline(always)]
+    pub(crate) fn shorten_imm(&mut self) {
+        let imm = (self.bytes >> (8 * (self.len - 4))) as i32;
+        if i8::try_from(imm).is_ok() {
+            let (at, _) = self.opcode();
+            self.set(at, self.byte(at) | 0b10);
+            self.len -= 3;
+        }
+    }
+
+    /// Gives a memory operand its shortest form.
+    #[inline(always)]
+    pub(crate) fn shorten_address(&mut self) {
+        let (mut at, rex) = self.opcode();
+        at += match (self.byte(at), self.byte(at + 1)) {
+            (0x0f, 0x38 | 0x3a) => 3,
+            (0x0f, _) => 2,
+            _ => 1,
+        };
+        let modrm = self.byte(at);
+        let sib = self.byte(at + 1);
+        let index = sib >> 3 & 7 | (rex & 2) << 2;
+        let base = sib & 7;
+        let (len, disp) = match modrm >> 6 {
+            0b01 => (1, i32::from(self.byte(at + 2) as i8)),
+            0b10 => (4, (self.bytes >> (8 * (at + 2))) as i32),
+            _ => (0, 0),
+        };
+        let (mode, short) = match disp {
+            0 if base != NEEDS_DISP => (0b00, 0),
+            -128..=127 => (0b01, 1),
+            _ => (0b10, 4),
+        };
+        let keep_sib = index != NO_INDEX || base == SIB_FOLLOWS;
+        let rm = if keep_sib { SIB_FOLLOWS } else { base };
+        self.set(at, mode << 6 | modrm & 0b0011_1000 | rm);
+        self.cut(at + 2 + short, len - short);
+        if !keep_sib {
+            self.cut(at + 1, 1);
+        }
+    }
+
+    /// Turns a shift or rotation by the constant 1 from `C1 /n 01` into `D1 /n`.
+    #[inline(always)]
+    pub(crate) fn shift_by_one(&mut self) {
+        let at = self.len - 3;
+        self.set(at, 0xd1);
+        self.cut(self.len - 1, 1);
+    }
+
+    /// Appends the instruction to the code.
+    #[inline(always)]
+    pub(crate) fn append_to(self, out: &mut Vec<u8>) {
+        // A copy of fixed size costs two instructions, one of variable size a call.
+        let end = out.len() + self.len as usize;
+        out.extend_from_slice(&self.bytes.to_le_bytes());
+        out.truncate(end);
+    }
+}

@@ -1,0 +1,276 @@
+//! Function frames.
+//!
+//! ```text
+//! high  return address
+//!       saved rbp           \  functions whose BPF stack is addressed from rbp
+//!       BPF stack           /  r10 = rbp
+//!       saved registers        those the allocation uses, no others
+//! rsp-> slots                  values the allocation found no register for
+//! ```
+//! A leaf function with a small BPF stack that it touches rarely keeps it in the red zone, the 128 bytes below rsp that nobody
+//! else writes: r10 = rsp, and there is no frame at all. What a function does not need, it does not have: one without stack, slots and
+//! saved registers has no prologue.
+//!
+//! Invariant: with calls, rsp is 16-byte aligned at each of them.
+
+use crate::Emitter;
+use crate::asm::{mem, reg};
+use crate::regs::Gpr::{self, *};
+use crate::regs::{CALLEE_SAVED, SCRATCH};
+use bpf_isa::Width;
+use bpf_jit::{Alloc, Base, Func, HostReg, HostRegSet, Loc, Mem, Move, MoveSrc, Op, VReg, parallel_moves};
+
+/// Bytes below rsp that signal handlers and the kernel leave alone (System V ABI, 3.2.2).
+const RED_ZONE: u32 = 128;
+
+/// An access relative to rsp takes a byte more than one relative to rbp; setting rbp up and down takes at least these many.
+const RED_ZONE_MAX_ACCESSES: usize = 9;
+
+/// How long an epilogue is repeated at every exit rather than jumped to: the length of a long jump.
+const MAX_INLINE_EPILOGUE: usize = 5;
+
+/// A memory operand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Addr {
+    pub(crate) base: Gpr,
+    pub(crate) disp: i32,
+}
+
+/// The frame of one function.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    /// r10: rbp, or rsp where the stack is in the red zone or there is none.
+    pub(crate) base: Gpr,
+    /// Bytes between rbp and the saved registers.
+    stack: u32,
+    /// Registers saved by pushing them.
+    saves: HostRegSet,
+    /// Bytes of slots.
+    slots: u32,
+    /// All of it, with the return address.
+    pub(crate) bytes: u32,
+}
+
+impl Frame {
+    pub(crate) fn plan(func: &Func, alloc: &Alloc, save_all: bool) -> Frame {
+        let calls = func.has_calls();
+        let red_zone = !calls && func.stack_bytes <= RED_ZONE && rarely_touches_stack(func);
+        let framed = func.stack_bytes > 0 && !red_zone;
+        let mut saves = if save_all {
+            CALLEE_SAVED.iter().fold(HostRegSet::EMPTY, |set, r| set.union(HostRegSet::of(&[r.host()])))
+        } else {
+            HostRegSet::of(&alloc.saves)
+        };
+        if framed {
+            saves = saves.without(HostRegSet::of(&[Rbp.host()]));
+        }
+        let mut stack = if framed { func.stack_bytes } else { 0 };
+        let mut slots = 8 * alloc.slots;
+        let mut bytes = 8 + 8 * u32::from(framed) + stack + 8 * saves.len() + slots;
+        let pad = if calls { bytes.wrapping_neg() % 16 } else { 0 };
+        if framed {
+            stack += pad;
+        } else {
+            slots += pad;
+        }
+        bytes += pad;
+        if red_zone {
+            // Not reserved, but used.
+            bytes += func.stack_bytes;
+        }
+        Frame { base: if framed { Rbp } else { Rsp }, stack, saves, slots, bytes }
+    }
+
+    fn framed(&self) -> bool {
+        self.base == Rbp
+    }
+
+    fn saves(self) -> impl DoubleEndedIterator<Item = Gpr> {
+        CALLEE_SAVED.into_iter().filter(move |r| self.saves.contains(r.host()))
+    }
+}
+
+/// Whether the function has so few stack accesses that rbp does not pay for itself.
+fn rarely_touches_stack(func: &Func) -> bool {
+    let touches = |op: &&Op| match **op {
+        Op::FrameAddr { .. } => true,
+        Op::Load { mem, .. }
+        | Op::Store { mem, .. }
+        | Op::LoadAcquire { mem, .. }
+        | Op::StoreRelease { mem, .. }
+        | Op::Atomic { mem, .. }
+        | Op::CmpXchg { mem, .. } => mem.base == Base::Frame,
+        Op::Mov { .. }
+        | Op::Ext { .. }
+        | Op::Bin { .. }
+        | Op::Neg { .. }
+        | Op::Bswap { .. }
+        | Op::AddShift { .. }
+        | Op::Select { .. }
+        | Op::SymAddr { .. }
+        | Op::SubprogAddr { .. }
+        | Op::Call { .. }
+        | Op::TailCall { .. }
+        | Op::Check { .. }
+        | Op::Stop { .. }
+        | Op::Jump { .. }
+        | Op::Branch { .. }
+        | Op::Exit { .. } => false,
+    };
+    func.ops.iter().filter(touches).nth(RED_ZONE_MAX_ACCESSES).is_none()
+}
+
+impl Emitter<'_> {
+    /// Enters the function: frame, then parameters to where the allocation wants them.
+    pub(crate) fn prologue(&mut self) {
+        let frame = self.frame;
+        if frame.framed() {
+            reg!(self.s.buf; push Rq(Rbp));
+            self.copy(Width::W64, Rbp, Rsp);
+            self.lower_stack(frame.stack);
+        }
+        for r in frame.saves() {
+            reg!(self.s.buf; push Rq(r));
+        }
+        self.lower_stack(frame.slots);
+        self.parameters();
+    }
+
+    fn parameters(&mut self) {
+        let params = self.func.params.into_iter().zip(self.machine.args);
+        for (v, reg) in params.chain([(self.func.ctx, self.machine.ctx)]) {
+            let Some(v) = v else { continue };
+            match self.alloc.loc(v) {
+                Loc::Reg(dst) => self.s.moves.push(Move { dst, src: MoveSrc::Loc(Loc::Reg(reg)) }),
+                // Before any register is overwritten.
+                Loc::Slot(slot) => self.store_slot(slot, reg.into()),
+            }
+        }
+        self.queued_moves();
+    }
+
+    /// Leaves the function, up to the return: the machine is as it was at entry but for scratch, rcx and the result.
+    pub(crate) fn unwind(&mut self) {
+        let frame = self.frame;
+        if !(frame.framed() && frame.saves.is_empty()) {
+            self.raise_stack(frame.slots);
+            for r in frame.saves().rev() {
+                reg!(self.s.buf; pop Rq(r));
+            }
+        }
+        if frame.framed() {
+            reg!(self.s.buf; leave);
+        }
+    }
+
+    /// Returns `value`.
+    pub(crate) fn exit(&mut self, value: VReg) {
+        self.load_into(Width::W64, Rax, value);
+        match self.epilogue {
+            Some(shared) => self.jump(shared),
+            None => {
+                let label = self.s.layout.label();
+                self.s.layout.bind(&self.s.buf, label);
+                let start = self.s.buf.len();
+                self.unwind();
+                reg!(self.s.buf; ret);
+                if self.s.buf.len() - start > MAX_INLINE_EPILOGUE {
+                    self.epilogue = Some(label);
+                }
+            }
+        }
+    }
+
+    fn lower_stack(&mut self, bytes: u32) {
+        match bytes {
+            0 => {}
+            8 => reg!(self.s.buf; push rax),
+            // Frames are far below 2 GiB: 512 bytes of BPF stack by default, eight a value.
+            _ => self.add_imm(Width::W64, Rsp, Rsp, -i64::from(bytes)),
+        }
+    }
+
+    fn raise_stack(&mut self, bytes: u32) {
+        match bytes {
+            0 => {}
+            // rcx is dead: neither a return nor a tail call passes anything in it.
+            8 => reg!(self.s.buf; pop rcx),
+            _ => self.add_imm(Width::W64, Rsp, Rsp, i64::from(bytes)),
+        }
+    }
+
+    /// Performs the queued moves, all at once.
+    pub(crate) fn queued_moves(&mut self) {
+        let mut moves = core::mem::take(&mut self.s.moves);
+        parallel_moves(&mut moves, SCRATCH.host(), |m| match m.src {
+            MoveSrc::Loc(Loc::Reg(src)) => self.copy(Width::W64, m.dst.into(), src.into()),
+            MoveSrc::Loc(Loc::Slot(slot)) => self.load_slot(m.dst.into(), slot),
+            MoveSrc::Imm(value) => self.load_imm(m.dst.into(), value as u64),
+        });
+        // Used up; the memory is reused.
+        self.s.moves = moves;
+    }
+
+    /// Queues the move of `v` to `dst`.
+    pub(crate) fn queue_move(&mut self, dst: HostReg, v: VReg) {
+        self.s.moves.push(Move { dst, src: MoveSrc::Loc(self.alloc.loc(v)) });
+    }
+
+    fn slot(slot: u32) -> Addr {
+        Addr { base: Rsp, disp: 8 * slot as i32 }
+    }
+
+    pub(crate) fn load_slot(&mut self, dst: Gpr, slot: u32) {
+        let m = Self::slot(slot);
+        mem!(self.s.buf; mov Rq(dst), [Rq(m.base) + m.disp]);
+    }
+
+    pub(crate) fn store_slot(&mut self, slot: u32, src: Gpr) {
+        let m = Self::slot(slot);
+        mem!(self.s.buf; mov [Rq(m.base) + m.disp], Rq(src));
+    }
+
+    /// The register that holds `v`: its own, or `scratch`, loaded from its slot.
+    pub(crate) fn get(&mut self, v: VReg, scratch: Gpr) -> Gpr {
+        match self.alloc.loc(v) {
+            Loc::Reg(reg) => reg.into(),
+            Loc::Slot(slot) => {
+                self.load_slot(scratch, slot);
+                scratch
+            }
+        }
+    }
+
+    /// Puts the value of `v` into `dst`, as far as an op of this width reads it.
+    pub(crate) fn load_into(&mut self, width: Width, dst: Gpr, v: VReg) {
+        match self.alloc.loc(v) {
+            Loc::Reg(reg) => self.copy(width, dst, reg.into()),
+            Loc::Slot(slot) => self.load_slot(dst, slot),
+        }
+    }
+
+    /// The register in which to compute `v`: its own, or scratch.
+    pub(crate) fn target(&self, v: VReg) -> Gpr {
+        match self.alloc.loc(v) {
+            Loc::Reg(reg) => reg.into(),
+            Loc::Slot(_) => SCRATCH,
+        }
+    }
+
+    /// Gives `v` the value in `src`.
+    pub(crate) fn put(&mut self, v: VReg, src: Gpr) {
+        match self.alloc.loc(v) {
+            Loc::Reg(reg) => self.copy(Width::W64, reg.into(), src),
+            Loc::Slot(slot) => self.store_slot(slot, src),
+        }
+    }
+
+    /// The address `mem`, its base in a register.
+    pub(crate) fn addr(&mut self, mem: Mem, scratch: Gpr) -> Addr {
+        let base = match mem.base {
+            Base::Reg(v) => self.get(v, scratch),
+            Base::Frame => self.frame.base,
+        };
+        Addr { base, disp: mem.off }
+    }
+}

@@ -1,0 +1,157 @@
+//! What [`Layout`](bpf_jit_code::layout::Layout) needs to know of x86-64: conditions, and the instructions that name a place in the code.
+
+use crate::asm::{mem, reg};
+use crate::regs::Gpr;
+use bpf_isa::Cond;
+use bpf_jit_code::Arch;
+use bpf_jit_code::layout::Branch;
+
+/// A condition, as flags.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cc {
+    E,
+    Ne,
+    A,
+    Ae,
+    B,
+    Be,
+    G,
+    Ge,
+    L,
+    Le,
+    S,
+    Ns,
+}
+
+impl Cc {
+    /// The opposite.
+    pub(crate) fn not(self) -> Cc {
+        match self {
+            Cc::E => Cc::Ne,
+            Cc::Ne => Cc::E,
+            Cc::A => Cc::Be,
+            Cc::Ae => Cc::B,
+            Cc::B => Cc::Ae,
+            Cc::Be => Cc::A,
+            Cc::G => Cc::Le,
+            Cc::Ge => Cc::L,
+            Cc::L => Cc::Ge,
+            Cc::Le => Cc::G,
+            Cc::S => Cc::Ns,
+            Cc::Ns => Cc::S,
+        }
+    }
+}
+
+impl From<Cond> for Cc {
+    /// After `cmp a, b`; for [`Cond::Set`] after `test a, b`.
+    fn from(cond: Cond) -> Cc {
+        match cond {
+            Cond::Eq => Cc::E,
+            Cond::Ne | Cond::Set => Cc::Ne,
+            Cond::Gt => Cc::A,
+            Cond::Ge => Cc::Ae,
+            Cond::Lt => Cc::B,
+            Cond::Le => Cc::Be,
+            Cond::SGt => Cc::G,
+            Cond::SGe => Cc::Ge,
+            Cond::SLt => Cc::L,
+            Cond::SLe => Cc::Le,
+        }
+    }
+}
+
+/// `jcc rel8` with the displacement counted from the end of the instruction.
+pub(crate) fn jcc_short(buf: &mut Vec<u8>, cc: Cc, rel: i8) {
+    macro_rules! table {
+        ($($cc:ident $insn:ident),*) => { match cc { $(Cc::$cc => reg!(*buf; $insn BYTE rel),)* } };
+    }
+    table!(E je, Ne jne, A ja, Ae jae, B jb, Be jbe, G jg, Ge jge, L jl, Le jle, S js, Ns jns)
+}
+
+fn jcc_long(buf: &mut Vec<u8>, cc: Cc, rel: i32) {
+    macro_rules! table {
+        ($($cc:ident $insn:ident),*) => { match cc { $(Cc::$cc => reg!(*buf; $insn DWORD rel),)* } };
+    }
+    table!(E je, Ne jne, A ja, Ae jae, B jb, Be jbe, G jg, Ge jge, L jl, Le jle, S js, Ns jns)
+}
+
+/// `cmovcc dst, src`, 64 bits.
+pub(crate) fn cmov(buf: &mut Vec<u8>, cc: Cc, dst: Gpr, src: Gpr) {
+    macro_rules! table {
+        ($($cc:ident $insn:ident),*) => { match cc { $(Cc::$cc => reg!(*buf; $insn Rq(dst), Rq(src)),)* } };
+    }
+    table!(E cmove, Ne cmovne, A cmova, Ae cmovae, B cmovb, Be cmovbe, G cmovg, Ge cmovge, L cmovl, Le cmovle, S cmovs, Ns cmovns)
+}
+
+/// An instruction with a label.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Jump {
+    /// `jmp`.
+    Always,
+    /// `jcc`.
+    If(Cc),
+    /// `call`.
+    Call,
+    /// `jmp`, always five bytes: a patch slot.
+    Patchable,
+    /// `lea reg, [rip + label]`.
+    Address(Gpr),
+}
+
+impl Branch for Jump {
+    const ARCH: Arch = Arch::X64;
+
+    fn lengths(self) -> (u8, u8) {
+        match self {
+            Jump::Always => (2, 5),
+            Jump::If(_) => (2, 6),
+            Jump::Call | Jump::Patchable => (5, 5),
+            Jump::Address(_) => (7, 7),
+        }
+    }
+
+    fn short_reaches(self, distance: i64) -> bool {
+        i8::try_from(distance - i64::from(self.lengths().0)).is_ok()
+    }
+
+    fn long_reaches(self, distance: i64) -> bool {
+        i32::try_from(distance - i64::from(self.lengths().1)).is_ok()
+    }
+
+    fn write(self, long: bool, distance: i64, out: &mut Vec<u8>) {
+        let (short_len, long_len) = self.lengths();
+        // Layout has checked that the form it chose reaches.
+        let rel8 = (distance - i64::from(short_len)) as i8;
+        let rel32 = (distance - i64::from(long_len)) as i32;
+        match (self, long) {
+            (Jump::Always, false) => reg!(*out; jmp BYTE rel8),
+            (Jump::Always, true) | (Jump::Patchable, _) => reg!(*out; jmp DWORD rel32),
+            (Jump::If(cc), false) => jcc_short(out, cc, rel8),
+            (Jump::If(cc), true) => jcc_long(out, cc, rel32),
+            (Jump::Call, _) => reg!(*out; call DWORD rel32),
+            (Jump::Address(dst), _) => reg!(*out; lea Rq(dst), [rip + rel32]),
+        }
+    }
+
+    /// The recommended long nops (AMD APM vol. 3, `nop`).
+    fn pad(len: usize, out: &mut Vec<u8>) {
+        let mut left = len;
+        while left > 0 {
+            let n = left.min(5);
+            match n {
+                1 => reg!(*out; nop),
+                2 => reg!(*out; xchg ax, ax),
+                3 => mem!(*out; nop DWORD [Rq(Gpr::Rax)]),
+                4 => reg!(*out; nop DWORD [BYTE rax + 0]),
+                _ => nop5(out),
+            }
+            left -= n;
+        }
+    }
+}
+
+/// The five-byte nop of a patch slot.
+pub(crate) fn nop5(out: &mut Vec<u8>) {
+    reg!(*out; nop DWORD [BYTE rax + rax * 1 + 0]);
+}

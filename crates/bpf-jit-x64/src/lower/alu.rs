@@ -1,0 +1,506 @@
+//! Moves, extensions, and two-operand arithmetic but for division.
+//!
+//! x86-64 arithmetic overwrites its first operand. Where the destination is another register than both operands, `lea` and three-operand
+//! `imul` do without a move; where it is the *second* operand's, the operation is turned round.
+
+use crate::Emitter;
+use crate::asm::{asm, byte, mem, reg};
+use crate::jump::Jump;
+use crate::lower::muldiv::Wanted;
+use crate::regs::Gpr::{self, *};
+use crate::regs::{SCRATCH, SCRATCH2};
+use bpf_isa::{Size, SubprogId, Width};
+use bpf_jit::{BinOp, VReg, Val};
+use bpf_jit_code::{Reloc, RelocKind, Symbol};
+
+/// Two-operand instructions that share their encodings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Alu {
+    Add,
+    Or,
+    And,
+    Sub,
+    Xor,
+    Cmp,
+}
+
+/// The second operand of an op, in its final place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Operand {
+    Reg(Gpr),
+    /// As [`at_width`] leaves it.
+    Imm(i64),
+}
+
+/// Shifts and rotations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shift {
+    Shl,
+    Shr,
+    Sar,
+    Rol,
+}
+
+/// A constant as an op of this width sees it: its low half, sign-extended, for a 32-bit op.
+pub(crate) fn at_width(width: Width, imm: i64) -> i64 {
+    match width {
+        Width::W32 => i64::from(imm as i32),
+        Width::W64 => imm,
+    }
+}
+
+impl Emitter<'_> {
+    /// `mov dst, src`, also where they are the same: a 32-bit move zero-extends.
+    pub(crate) fn mov(&mut self, width: Width, dst: Gpr, src: Gpr) {
+        match width {
+            Width::W32 => reg!(self.s.buf; mov Rd(dst), Rd(src)),
+            Width::W64 => reg!(self.s.buf; mov Rq(dst), Rq(src)),
+        }
+    }
+
+    /// `mov dst, src` unless they are the same.
+    pub(crate) fn copy(&mut self, width: Width, dst: Gpr, src: Gpr) {
+        if dst != src {
+            self.mov(width, dst, src);
+        }
+    }
+
+    /// `dst` = the low half of `src` at 32 bits, all of it at 64.
+    pub(super) fn narrow(&mut self, width: Width, dst: Gpr, src: Gpr) {
+        match width {
+            Width::W32 => self.mov(width, dst, src),
+            Width::W64 => self.copy(width, dst, src),
+        }
+    }
+
+    /// `dst = value`. Changes flags.
+    pub(crate) fn load_imm(&mut self, dst: Gpr, value: u64) {
+        if value == 0 {
+            reg!(self.s.buf; xor Rd(dst), Rd(dst));
+        } else if let Ok(low) = u32::try_from(value) {
+            reg!(self.s.buf; mov Rd(dst), DWORD low as i32);
+        } else if let Ok(low) = i32::try_from(value as i64) {
+            reg!(self.s.buf; mov Rq(dst), DWORD low);
+        } else {
+            reg!(self.s.buf; mov Rq(dst), QWORD value as i64);
+        }
+    }
+
+    pub(crate) fn op_mov(&mut self, width: Width, dst: VReg, src: Val) {
+        let d = self.target(dst);
+        match src {
+            Val::Imm(imm) => {
+                let value = match width {
+                    Width::W32 => u64::from(imm as u32),
+                    Width::W64 => imm as u64,
+                };
+                self.load_imm(d, value);
+            }
+            Val::Reg(src) => {
+                let src = self.get(src, SCRATCH);
+                self.narrow(width, d, src);
+            }
+        }
+        self.put(dst, d);
+    }
+
+    pub(crate) fn ext(&mut self, width: Width, signed: bool, from: Size, dst: VReg, src: VReg) {
+        let d = self.target(dst);
+        let s = self.get(src, SCRATCH);
+        match (signed, from, width) {
+            (false, Size::B, _) => byte!(self.s.buf, s; movzx Rd(d), Rb(s)),
+            (false, Size::H, _) => reg!(self.s.buf; movzx Rd(d), Rw(s)),
+            (false, Size::W, _) | (true, Size::W, Width::W32) => self.mov(Width::W32, d, s),
+            (true, Size::B, Width::W32) => byte!(self.s.buf, s; movsx Rd(d), Rb(s)),
+            (true, Size::B, Width::W64) => reg!(self.s.buf; movsx Rq(d), Rb(s)),
+            (true, Size::H, Width::W32) => reg!(self.s.buf; movsx Rd(d), Rw(s)),
+            (true, Size::H, Width::W64) => reg!(self.s.buf; movsx Rq(d), Rw(s)),
+            (true, Size::W, Width::W64) => reg!(self.s.buf; movsxd Rq(d), Rd(s)),
+            (_, Size::DW, _) => self.narrow(width, d, s),
+        }
+        self.put(dst, d);
+    }
+
+    pub(crate) fn neg(&mut self, width: Width, dst: VReg, src: VReg) {
+        let d = self.target(dst);
+        let s = self.get(src, SCRATCH);
+        self.copy(width, d, s);
+        self.neg_reg(width, d);
+        self.put(dst, d);
+    }
+
+    pub(crate) fn neg_reg(&mut self, width: Width, d: Gpr) {
+        match width {
+            Width::W32 => reg!(self.s.buf; neg Rd(d)),
+            Width::W64 => reg!(self.s.buf; neg Rq(d)),
+        }
+    }
+
+    pub(crate) fn bin(&mut self, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val) {
+        match op {
+            BinOp::Add => self.two(width, dst, a, b, Self::add),
+            BinOp::Sub => self.two(width, dst, a, b, Self::sub),
+            BinOp::Mul => self.two(width, dst, a, b, Self::mul),
+            BinOp::MulHighU => self.mul_high(width, false, dst, a, b),
+            BinOp::MulHighS => self.mul_high(width, true, dst, a, b),
+            BinOp::Div => self.div(width, false, Wanted::Quotient, dst, a, b),
+            BinOp::SDiv => self.div(width, true, Wanted::Quotient, dst, a, b),
+            BinOp::Mod => self.div(width, false, Wanted::Remainder, dst, a, b),
+            BinOp::SMod => self.div(width, true, Wanted::Remainder, dst, a, b),
+            BinOp::And => self.two(width, dst, a, b, Self::and),
+            BinOp::Or => self.two(width, dst, a, b, |e, w, d, a, b| e.logic(Alu::Or, w, d, a, b)),
+            BinOp::Xor => self.two(width, dst, a, b, Self::xor),
+            BinOp::Shl => self.two(width, dst, a, b, |e, w, d, a, b| e.shift(Shift::Shl, w, d, a, b)),
+            BinOp::Shr => self.two(width, dst, a, b, |e, w, d, a, b| e.shift(Shift::Shr, w, d, a, b)),
+            BinOp::Sar => self.two(width, dst, a, b, |e, w, d, a, b| e.shift(Shift::Sar, w, d, a, b)),
+            BinOp::Rotl => self.two(width, dst, a, b, |e, w, d, a, b| e.shift(Shift::Rol, w, d, a, b)),
+        }
+    }
+
+    /// Emits an op on registers: `d` and `a` may be [`SCRATCH`], `b` [`SCRATCH2`], which is free where `b` is a constant.
+    fn two(
+        &mut self,
+        width: Width,
+        dst: VReg,
+        a: VReg,
+        b: Val,
+        emit: impl FnOnce(&mut Self, Width, Gpr, Gpr, Operand),
+    ) {
+        let d = self.target(dst);
+        let a = self.get(a, SCRATCH);
+        let b = match b {
+            Val::Reg(b) => Operand::Reg(self.get(b, SCRATCH2)),
+            Val::Imm(imm) => Operand::Imm(at_width(width, imm)),
+        };
+        emit(self, width, d, a, b);
+        self.put(dst, d);
+    }
+
+    /// `op d, s`.
+    pub(crate) fn alu(&mut self, op: Alu, width: Width, d: Gpr, s: Gpr) {
+        macro_rules! table {
+            ($($op:ident $insn:ident),*) => {
+                match (op, width) {
+                    $((Alu::$op, Width::W32) => reg!(self.s.buf; $insn Rd(d), Rd(s)),
+                    (Alu::$op, Width::W64) => reg!(self.s.buf; $insn Rq(d), Rq(s)),)*
+                }
+            };
+        }
+        table!(Add add, Or or, And and, Sub sub, Xor xor, Cmp cmp)
+    }
+
+    /// `op d, imm`.
+    fn alu_imm32(&mut self, op: Alu, width: Width, d: Gpr, imm: i32) {
+        // rax has a form without ModRM, but only for long constants.
+        let rax = d == Rax && i8::try_from(imm).is_err();
+        macro_rules! table {
+            ($($op:ident $insn:ident),*) => {
+                match (op, width, rax) {
+                    $((Alu::$op, Width::W32, true) => reg!(self.s.buf; $insn eax, DWORD imm),
+                    (Alu::$op, Width::W64, true) => reg!(self.s.buf; $insn rax, DWORD imm),
+                    (Alu::$op, Width::W32, false) => {
+                        asm!(self.s.buf, [shorten_imm, drop_rex]; $insn Rd(d), DWORD imm)
+                    }
+                    (Alu::$op, Width::W64, false) => asm!(self.s.buf, [shorten_imm]; $insn Rq(d), DWORD imm),)*
+                }
+            };
+        }
+        table!(Add add, Or or, And and, Sub sub, Xor xor, Cmp cmp)
+    }
+
+    /// `op d, imm`; a constant of more than 32 bits goes through [`SCRATCH2`].
+    pub(crate) fn alu_imm(&mut self, op: Alu, width: Width, d: Gpr, imm: i64) {
+        match i32::try_from(imm) {
+            Ok(imm) => self.alu_imm32(op, width, d, imm),
+            Err(_) => {
+                self.load_imm(SCRATCH2, imm as u64);
+                self.alu(op, width, d, SCRATCH2);
+            }
+        }
+    }
+
+    /// `d = a op b` where the order does not matter.
+    fn commutative(&mut self, op: Alu, width: Width, d: Gpr, a: Gpr, b: Gpr) {
+        let (first, second) = if d == b { (b, a) } else { (a, b) };
+        self.copy(width, d, first);
+        self.alu(op, width, d, second);
+    }
+
+    /// `d = a + (b << shift)`.
+    fn lea(&mut self, width: Width, d: Gpr, a: Gpr, b: Gpr, shift: u8) {
+        // rbp and r13 as base take a displacement; unscaled, the two change places.
+        let (a, b) = if shift == 0 && matches!(a, Rbp | R13) { (b, a) } else { (a, b) };
+        match (width, shift) {
+            (Width::W32, 0) => mem!(self.s.buf; lea Rd(d), [Rq(a) + Rq(b)]),
+            (Width::W32, 1) => mem!(self.s.buf; lea Rd(d), [Rq(a) + Rq(b) * 2]),
+            (Width::W32, 2) => mem!(self.s.buf; lea Rd(d), [Rq(a) + Rq(b) * 4]),
+            (Width::W32, _) => mem!(self.s.buf; lea Rd(d), [Rq(a) + Rq(b) * 8]),
+            (Width::W64, 0) => mem!(self.s.buf; lea Rq(d), [Rq(a) + Rq(b)]),
+            (Width::W64, 1) => mem!(self.s.buf; lea Rq(d), [Rq(a) + Rq(b) * 2]),
+            (Width::W64, 2) => mem!(self.s.buf; lea Rq(d), [Rq(a) + Rq(b) * 4]),
+            (Width::W64, _) => mem!(self.s.buf; lea Rq(d), [Rq(a) + Rq(b) * 8]),
+        }
+    }
+
+    /// `d = base + disp`.
+    pub(crate) fn lea_disp(&mut self, width: Width, d: Gpr, base: Gpr, disp: i32) {
+        match width {
+            Width::W32 => mem!(self.s.buf; lea Rd(d), [Rq(base) + disp]),
+            Width::W64 => mem!(self.s.buf; lea Rq(d), [Rq(base) + disp]),
+        }
+    }
+
+    pub(crate) fn add_shift(&mut self, width: Width, dst: VReg, a: VReg, b: VReg, shift: u8) {
+        let d = self.target(dst);
+        let a = self.get(a, SCRATCH);
+        let b = self.get(b, SCRATCH2);
+        self.lea(width, d, a, b, shift & 3);
+        self.put(dst, d);
+    }
+
+    fn add(&mut self, width: Width, d: Gpr, a: Gpr, b: Operand) {
+        match b {
+            Operand::Reg(b) if d != a && d != b => self.lea(width, d, a, b, 0),
+            Operand::Reg(b) => self.commutative(Alu::Add, width, d, a, b),
+            Operand::Imm(imm) => self.add_imm(width, d, a, imm),
+        }
+    }
+
+    /// `d = a + imm`.
+    pub(crate) fn add_imm(&mut self, width: Width, d: Gpr, a: Gpr, imm: i64) {
+        match (imm, i32::try_from(imm)) {
+            (0, _) => self.narrow(width, d, a),
+            (_, Ok(disp)) if d != a => self.lea_disp(width, d, a, disp),
+            (1, _) => match width {
+                Width::W32 => reg!(self.s.buf; inc Rd(d)),
+                Width::W64 => reg!(self.s.buf; inc Rq(d)),
+            },
+            (-1, _) => match width {
+                Width::W32 => reg!(self.s.buf; dec Rd(d)),
+                Width::W64 => reg!(self.s.buf; dec Rq(d)),
+            },
+            // Subtracting reaches one further: -128 fits a byte, and -2^31 four.
+            (128 | 0x8000_0000, _) => {
+                self.copy(width, d, a);
+                self.alu_imm(Alu::Sub, width, d, -imm);
+            }
+            _ => {
+                self.copy(width, d, a);
+                self.alu_imm(Alu::Add, width, d, imm);
+            }
+        }
+    }
+
+    fn sub(&mut self, width: Width, d: Gpr, a: Gpr, b: Operand) {
+        match b {
+            Operand::Reg(b) if d == b && d != a => {
+                self.neg_reg(width, d);
+                self.alu(Alu::Add, width, d, a);
+            }
+            Operand::Reg(b) => {
+                self.copy(width, d, a);
+                self.alu(Alu::Sub, width, d, b);
+            }
+            Operand::Imm(imm) => self.add_imm(width, d, a, at_width(width, imm.wrapping_neg())),
+        }
+    }
+
+    pub(crate) fn imul(&mut self, width: Width, d: Gpr, s: Gpr) {
+        match width {
+            Width::W32 => reg!(self.s.buf; imul Rd(d), Rd(s)),
+            Width::W64 => reg!(self.s.buf; imul Rq(d), Rq(s)),
+        }
+    }
+
+    fn mul(&mut self, width: Width, d: Gpr, a: Gpr, b: Operand) {
+        let imm = match b {
+            Operand::Reg(b) => {
+                let (first, second) = if d == b { (b, a) } else { (a, b) };
+                self.copy(width, d, first);
+                return self.imul(width, d, second);
+            }
+            Operand::Imm(imm) => imm,
+        };
+        match (imm, i32::try_from(imm)) {
+            (0, _) => self.load_imm(d, 0),
+            (1, _) => self.narrow(width, d, a),
+            (-1, _) => {
+                self.copy(width, d, a);
+                self.neg_reg(width, d);
+            }
+            (3 | 5 | 9, _) if !matches!(a, Rbp | R13) => self.lea(width, d, a, a, (imm - 1).trailing_zeros() as u8),
+            _ if (imm as u64).is_power_of_two() => self.shift_imm(Shift::Shl, width, d, a, imm.trailing_zeros()),
+            (_, Ok(imm)) => match width {
+                Width::W32 => asm!(self.s.buf, [shorten_imm, drop_rex]; imul Rd(d), Rd(a), DWORD imm),
+                Width::W64 => asm!(self.s.buf, [shorten_imm]; imul Rq(d), Rq(a), DWORD imm),
+            },
+            (_, Err(_)) => {
+                self.load_imm(SCRATCH2, imm as u64);
+                self.copy(width, d, a);
+                self.imul(width, d, SCRATCH2);
+            }
+        }
+    }
+
+    fn logic(&mut self, op: Alu, width: Width, d: Gpr, a: Gpr, b: Operand) {
+        match b {
+            Operand::Reg(b) => self.commutative(op, width, d, a, b),
+            Operand::Imm(imm) => {
+                self.copy(width, d, a);
+                self.alu_imm(op, width, d, imm);
+            }
+        }
+    }
+
+    fn xor(&mut self, width: Width, d: Gpr, a: Gpr, b: Operand) {
+        if b == Operand::Imm(-1) {
+            self.copy(width, d, a);
+            match width {
+                Width::W32 => reg!(self.s.buf; not Rd(d)),
+                Width::W64 => reg!(self.s.buf; not Rq(d)),
+            }
+        } else {
+            self.logic(Alu::Xor, width, d, a, b);
+        }
+    }
+
+    fn and(&mut self, width: Width, d: Gpr, a: Gpr, b: Operand) {
+        match b {
+            Operand::Imm(0) => self.load_imm(d, 0),
+            Operand::Imm(0xff) => byte!(self.s.buf, a; movzx Rd(d), Rb(a)),
+            Operand::Imm(0xffff) => reg!(self.s.buf; movzx Rd(d), Rw(a)),
+            Operand::Imm(-1) => self.narrow(width, d, a),
+            Operand::Imm(0xffff_ffff) => self.mov(Width::W32, d, a),
+            // The upper half comes out zero: a 32-bit operation does that for less.
+            Operand::Imm(imm @ 1..=0xffff_ffff) => {
+                self.logic(Alu::And, Width::W32, d, a, Operand::Imm(i64::from(imm as i32)))
+            }
+            Operand::Imm(_) | Operand::Reg(_) => self.logic(Alu::And, width, d, a, b),
+        }
+    }
+
+    /// `d = a & imm`.
+    pub(super) fn and_imm(&mut self, width: Width, d: Gpr, a: Gpr, imm: i64) {
+        self.and(width, d, a, Operand::Imm(imm));
+    }
+
+    /// `d = a op imm` for a count below the width.
+    pub(super) fn shift_imm(&mut self, op: Shift, width: Width, d: Gpr, a: Gpr, count: u32) {
+        if count == 0 {
+            return self.narrow(width, d, a);
+        }
+        if op == Shift::Shl && count == 1 {
+            return if d == a { self.alu(Alu::Add, width, d, d) } else { self.lea(width, d, a, a, 0) };
+        }
+        if op == Shift::Rol && d != a && self.options.features.bmi2 {
+            let right = (match width {
+                Width::W32 => 32,
+                Width::W64 => 64,
+            }) - count;
+            return match width {
+                Width::W32 => reg!(self.s.buf; rorx Rd(d), Rd(a), right as i8),
+                Width::W64 => reg!(self.s.buf; rorx Rq(d), Rq(a), right as i8),
+            };
+        }
+        self.copy(width, d, a);
+        macro_rules! table {
+            ($($op:ident $insn:ident),*) => {
+                match (op, width, count) {
+                    $((Shift::$op, Width::W32, 1) => asm!(self.s.buf, [shift_by_one, drop_rex]; $insn Rd(d), 1),
+                    (Shift::$op, Width::W64, 1) => asm!(self.s.buf, [shift_by_one]; $insn Rq(d), 1),
+                    (Shift::$op, Width::W32, _) => reg!(self.s.buf; $insn Rd(d), count as i8),
+                    (Shift::$op, Width::W64, _) => reg!(self.s.buf; $insn Rq(d), count as i8),)*
+                }
+            };
+        }
+        table!(Shl shl, Shr shr, Sar sar, Rol rol)
+    }
+
+    /// `op d, cl`.
+    fn shift_cl(&mut self, op: Shift, width: Width, d: Gpr) {
+        macro_rules! table {
+            ($($op:ident $insn:ident),*) => {
+                match (op, width) {
+                    $((Shift::$op, Width::W32) => reg!(self.s.buf; $insn Rd(d), cl),
+                    (Shift::$op, Width::W64) => reg!(self.s.buf; $insn Rq(d), cl),)*
+                }
+            };
+        }
+        table!(Shl shl, Shr shr, Sar sar, Rol rol)
+    }
+
+    fn shift(&mut self, op: Shift, width: Width, d: Gpr, a: Gpr, b: Operand) {
+        let count = match b {
+            Operand::Reg(count) => count,
+            Operand::Imm(imm) => {
+                let mask = match width {
+                    Width::W32 => 31,
+                    Width::W64 => 63,
+                };
+                return self.shift_imm(op, width, d, a, imm as u32 & mask);
+            }
+        };
+        let bmi2 = self.options.features.bmi2;
+        if count == Rcx && d != Rcx && (d == a || !bmi2 || op == Shift::Rol) {
+            self.copy(width, d, a);
+            return self.shift_cl(op, width, d);
+        }
+        match (op, width) {
+            (Shift::Shl, Width::W32) if bmi2 => reg!(self.s.buf; shlx Rd(d), Rd(a), Rd(count)),
+            (Shift::Shl, Width::W64) if bmi2 => reg!(self.s.buf; shlx Rq(d), Rq(a), Rq(count)),
+            (Shift::Shr, Width::W32) if bmi2 => reg!(self.s.buf; shrx Rd(d), Rd(a), Rd(count)),
+            (Shift::Shr, Width::W64) if bmi2 => reg!(self.s.buf; shrx Rq(d), Rq(a), Rq(count)),
+            (Shift::Sar, Width::W32) if bmi2 => reg!(self.s.buf; sarx Rd(d), Rd(a), Rd(count)),
+            (Shift::Sar, Width::W64) if bmi2 => reg!(self.s.buf; sarx Rq(d), Rq(a), Rq(count)),
+            (Shift::Shl | Shift::Shr | Shift::Sar | Shift::Rol, _) => self.shift_through_cl(op, width, d, a, count),
+        }
+    }
+
+    /// The general case: the count has to go to cl, and whatever was there may be an operand or, with BMI2 (where the allocator was promised
+    /// that shifts clobber nothing), some other value.
+    fn shift_through_cl(&mut self, op: Shift, width: Width, d: Gpr, a: Gpr, count: Gpr) {
+        self.copy(width, SCRATCH, a);
+        let keep = self.options.features.bmi2 && count != Rcx && d != Rcx;
+        if count == SCRATCH2 {
+            // Exchanging keeps rcx without a third scratch register.
+            reg!(self.s.buf; xchg Rq(SCRATCH2), rcx);
+        } else if count != Rcx {
+            if keep {
+                self.copy(Width::W64, SCRATCH2, Rcx);
+            }
+            self.copy(Width::W32, Rcx, count);
+        }
+        self.shift_cl(op, width, SCRATCH);
+        if keep {
+            self.copy(Width::W64, Rcx, SCRATCH2);
+        }
+        self.copy(width, d, SCRATCH);
+    }
+
+    pub(crate) fn frame_addr(&mut self, dst: VReg, off: i32) {
+        let d = self.target(dst);
+        let base = self.frame.base;
+        self.add_imm(Width::W64, d, base, i64::from(off));
+        self.put(dst, d);
+    }
+
+    pub(crate) fn sym_addr(&mut self, dst: VReg, symbol: Symbol) {
+        let d = self.target(dst);
+        reg!(self.s.buf; mov Rq(d), QWORD 0);
+        self.reloc(8, RelocKind::X64Abs64, symbol);
+        self.put(dst, d);
+    }
+
+    /// Notes that the last `len` bytes of code depend on the address of `symbol`.
+    pub(crate) fn reloc(&mut self, len: u32, kind: RelocKind, symbol: Symbol) {
+        let at = self.s.buf.len() as u32 - len;
+        self.code.relocs.push(Reloc { at, kind, symbol });
+    }
+
+    pub(crate) fn subprog_addr(&mut self, dst: VReg, subprog: SubprogId) {
+        let d = self.target(dst);
+        let entry = self.s.entry(subprog);
+        self.s.layout.branch(&mut self.s.buf, Jump::Address(d), entry);
+        self.put(dst, d);
+    }
+}

@@ -1,0 +1,46 @@
+//! One op, one emission: the only match over [`Op`] in this backend, and it is exhaustive.
+
+mod alu;
+mod atomic;
+mod branch;
+mod call;
+mod endian;
+mod mem;
+mod muldiv;
+
+pub(crate) use branch::Stub;
+
+use crate::Emitter;
+use bpf_jit::{BlockId, Op};
+
+impl Emitter<'_> {
+    /// Emits `op`; `next` is the block that follows the op's own.
+    pub(crate) fn op(&mut self, op: &Op, next: BlockId) {
+        match *op {
+            Op::Mov { width, dst, src } => self.op_mov(width, dst, src),
+            Op::Ext { width, signed, from, dst, src } => self.ext(width, signed, from, dst, src),
+            Op::Bin { op, width, dst, a, b } => self.bin(op, width, dst, a, b),
+            Op::Neg { width, dst, src } => self.neg(width, dst, src),
+            Op::Bswap { size, dst, src } => self.bswap(size, dst, src),
+            Op::AddShift { width, dst, a, b, shift } => self.add_shift(width, dst, a, b, shift),
+            Op::Select { width, cond, a, b, dst, yes, no } => self.select(width, cond, a, b, dst, yes, no),
+            Op::FrameAddr { dst, off } => self.frame_addr(dst, off),
+            Op::SymAddr { dst, symbol } => self.sym_addr(dst, symbol),
+            Op::SubprogAddr { dst, subprog } => self.subprog_addr(dst, subprog),
+            Op::Load { size, signed, swap, dst, mem } => self.load(size, signed, swap, dst, mem),
+            Op::Store { size, mem, src } => self.store(size, mem, src),
+            // Every x86-64 load acquires and every store releases (Intel SDM vol. 3A, 9.2.2).
+            Op::LoadAcquire { size, dst, mem } => self.load(size, false, false, dst, mem),
+            Op::StoreRelease { size, mem, src } => self.store_reg(size, mem, src),
+            Op::Atomic { op, width, mem, src, fetch } => self.atomic(op, width, mem, src, fetch),
+            Op::CmpXchg { width, mem, expected, new, dst } => self.cmpxchg(width, mem, expected, new, dst),
+            Op::Call { target, args, ctx, ret } => self.call(target, args, ctx, ret),
+            Op::TailCall { key, arg, ctx, reload_len } => self.tail_call(key, arg, ctx, reload_len),
+            Op::Check { check, ctx } => self.check(check, ctx),
+            Op::Stop { code, ctx } => self.stop(code, ctx),
+            Op::Jump { target } => self.jump_block(target, next),
+            Op::Branch { width, cond, a, b, target } => self.branch(width, cond, a, b, target, next),
+            Op::Exit { value } => self.exit(value),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The registers of x86-64, and what its instructions demand of them: the [`MachineDesc`] the allocator works from.
+//!
+//! r10 and r11 are not in the pool: every op may use them as scratch, which is what makes it correct for operands anywhere. rsp is
+//! the stack pointer; rbp is the frame pointer of functions with a BPF stack, and an ordinary register elsewhere.
+
+use bpf_jit::{FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};
+use bpf_jit_code::CpuFeatures;
+
+/// A general-purpose register, by its number in encodings.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub(crate) enum Gpr {
+    Rax,
+    Rcx,
+    Rdx,
+    Rbx,
+    Rsp,
+    Rbp,
+    Rsi,
+    Rdi,
+    R8,
+    R9,
+    R10,
+    R11,
+    R12,
+    R13,
+    R14,
+    R15,
+}
+
+use Gpr::*;
+
+impl Gpr {
+    const ALL: [Gpr; 16] = [Rax, Rcx, Rdx, Rbx, Rsp, Rbp, Rsi, Rdi, R8, R9, R10, R11, R12, R13, R14, R15];
+
+    pub(crate) const fn host(self) -> HostReg {
+        HostReg(self as u8)
+    }
+
+    /// Whether the low byte of the register can only be named with a REX prefix that has no other bit set.
+    pub(crate) fn byte_needs_rex(self) -> bool {
+        matches!(self, Rsp | Rbp | Rsi | Rdi)
+    }
+}
+
+impl From<Gpr> for u8 {
+    fn from(reg: Gpr) -> u8 {
+        reg as u8
+    }
+}
+
+impl From<HostReg> for Gpr {
+    fn from(reg: HostReg) -> Gpr {
+        Gpr::ALL[usize::from(reg.0 & 15)]
+    }
+}
+
+/// Scratch registers, never allocated. `SCRATCH` mostly holds a result on its way to a slot, or the first operand; `SCRATCH2` an address, a
+/// constant or the second operand.
+pub(crate) const SCRATCH: Gpr = R10;
+/// See [`SCRATCH`].
+pub(crate) const SCRATCH2: Gpr = R11;
+
+/// Where r1 to r5 are at entry and at calls: the C convention's first five.
+pub(crate) const ARGS: [Gpr; 5] = [Rdi, Rsi, Rdx, Rcx, R8];
+/// Where the hidden argument is: the C convention's sixth.
+pub(crate) const CTX: Gpr = R9;
+/// Registers a call preserves. The first two need no REX prefix to be pushed and popped.
+pub(crate) const CALLEE_SAVED: [Gpr; 6] = [Rbx, Rbp, R14, R15, R12, R13];
+
+const fn hosts<const N: usize>(regs: [Gpr; N]) -> [HostReg; N] {
+    let mut out = [HostReg(0); N];
+    let mut i = 0;
+    while i < N {
+        out[i] = regs[i].host();
+        i += 1;
+    }
+    out
+}
+
+/// Cheapest encodings first: those that need no REX prefix, then those whose use as a base needs no SIB or displacement.
+static POOL: [HostReg; 13] = hosts([Rax, Rcx, Rdx, Rsi, Rdi, R8, R9, Rbx, Rbp, R14, R15, R12, R13]);
+static SAVED: [HostReg; 6] = hosts(CALLEE_SAVED);
+
+/// The machine with these features.
+pub(crate) fn machine(features: &CpuFeatures) -> MachineDesc {
+    let set = |regs: &[Gpr]| regs.iter().fold(HostRegSet::EMPTY, |set, r| set.union(HostRegSet::of(&[r.host()])));
+    let mut fixed = [FixedOperands::default(); OpClass::COUNT];
+    // rdx:rax / b: quotient in rax, remainder in rdx. A constant b goes to scratch.
+    for (class, result) in [
+        (OpClass::Div, Rax),
+        (OpClass::DivImm, Rax),
+        (OpClass::Mod, Rdx),
+        (OpClass::ModImm, Rdx),
+        (OpClass::MulHigh, Rdx),
+    ] {
+        fixed[class as usize] = FixedOperands {
+            clobbers: set(&[Rax, Rdx]),
+            avoid: set(&[Rax, Rdx]),
+            first: Some(Rax.host()),
+            second: None,
+            result: Some(result.host()),
+        };
+    }
+    // The count is in cl. BMI2 takes it anywhere, two bytes longer.
+    fixed[OpClass::ShiftReg as usize] = FixedOperands {
+        clobbers: if features.bmi2 { HostRegSet::EMPTY } else { set(&[Rcx]) },
+        second: Some(Rcx.host()),
+        ..FixedOperands::default()
+    };
+    fixed[OpClass::CmpXchg as usize] = FixedOperands {
+        clobbers: set(&[Rax]),
+        avoid: set(&[Rax]),
+        first: Some(Rax.host()),
+        second: None,
+        result: Some(Rax.host()),
+    };
+    // A loop of cmpxchg; rdx is the third scratch register where address and operand both need one.
+    fixed[OpClass::AtomicLogicFetch as usize] = FixedOperands {
+        clobbers: set(&[Rax, Rdx]),
+        avoid: set(&[Rax]),
+        result: Some(Rax.host()),
+        ..FixedOperands::default()
+    };
+    MachineDesc {
+        pool: &POOL,
+        callee_saved: &SAVED,
+        args: hosts(ARGS),
+        ctx: CTX.host(),
+        ret: Rax.host(),
+        frame: Some(Rbp.host()),
+        fixed,
+    }
+}
