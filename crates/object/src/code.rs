@@ -251,8 +251,9 @@ impl Object {
     /// A program with its subprograms, for looking at: nothing outside of the object needs to exist.
     ///
     /// # Errors
-    /// An instruction that does not decode, a call that leads nowhere, or more than [`bpf_isa::MAX_INSNS`] instructions.
+    /// A program of another object, an instruction that does not decode, a call that leads nowhere, or more than [`bpf_isa::MAX_INSNS`] instructions.
     pub fn code(&self, program: &Program) -> Result<Code, ObjectError> {
+        self.check_own(program)?;
         build(self, program)
     }
 

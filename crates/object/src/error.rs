@@ -258,8 +258,8 @@ pub enum RelocationProblem {
     /// The instruction cannot be relocated by this type.
     #[error("the instruction there is neither a two-slot load (type 1) nor a call (type 10)")]
     Instruction,
-    /// Two relocations of one instruction.
-    #[error("the instruction is relocated twice")]
+    /// Two relocations of one instruction or word.
+    #[error("it is the second relocation of this place")]
     Duplicate,
     /// A call to something that is not a function.
     #[error("a call to something that is not a function")]
@@ -276,6 +276,9 @@ pub enum RelocationProblem {
     /// The symbol's section is not one that code can refer to.
     #[error("the symbol lies in section `{0}`, which holds no code, map or global data")]
     TargetSection(String),
+    /// An offset from something outside of the object, where only the thing itself has an address.
+    #[error("byte {0} of an external symbol")]
+    ExternAddend(i64),
     /// Absolute, common or other symbols without a section.
     #[error("the symbol has no section (index {0:#x})")]
     NoSection(u16),

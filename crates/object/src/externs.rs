@@ -55,8 +55,8 @@ pub(crate) struct Externs<'a> {
     declared: HashMap<&'a str, Declaration<'a>>,
     function_index: HashMap<String, usize>,
     variable_index: HashMap<String, Target>,
-    pub(crate) functions: Vec<HostFunction>,
-    pub(crate) variables: Vec<ExternVariable>,
+    functions: Vec<HostFunction>,
+    variables: Vec<ExternVariable>,
     kconfig: GlobalData,
     /// The index the `.kconfig` map will have.
     kconfig_map: usize,
@@ -102,8 +102,21 @@ impl<'a> Externs<'a> {
         index
     }
 
-    /// What the address of this undefined symbol is.
-    pub(crate) fn address(&mut self, symbol: &Symbol<'_>) -> Target {
+    /// What the address `addend` bytes into this undefined symbol is; `None` if it has no such byte.
+    pub(crate) fn address(&mut self, symbol: &Symbol<'_>, addend: u64) -> Option<Target> {
+        match self.symbol(symbol) {
+            target if addend == 0 => Some(target),
+            Target::MapValue { map, off } => {
+                let at = |v: &&Variable| v.offset == off;
+                let size = self.kconfig.variables.iter().find(at)?.size;
+                let addend = u32::try_from(addend).ok().filter(|&addend| addend < size)?;
+                Some(Target::MapValue { map, off: off + addend })
+            }
+            _ => None,
+        }
+    }
+
+    fn symbol(&mut self, symbol: &Symbol<'_>) -> Target {
         let declared = self.declared.get(symbol.name);
         if declared.is_some_and(|d| d.function) {
             return Target::HostAddress(self.host_function(symbol));
@@ -127,7 +140,7 @@ impl<'a> Externs<'a> {
 
     /// A place in `.kconfig` for a variable that has a value: the kernel's version, or zero for weak ones.
     fn kconfig_variable(&mut self, name: &str, ty: TypeId, weak: bool) -> Option<Target> {
-        let size = self.btf?.size_of(ty)?;
+        let size = self.btf?.size_of(ty).filter(|&size| size != 0)?;
         let start = self.kconfig.bytes.len().next_multiple_of(8);
         start.checked_add(size as usize).filter(|&end| end <= MAX_KCONFIG)?;
         let mut value = vec![0; size as usize];

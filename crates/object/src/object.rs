@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::btf::{Btf, BtfExt, SectionVar, StrOffset, Type};
+use crate::btf::{Btf, BtfExt, CoreRecord, LineRecord, SectionVar, StrOffset, Type};
 use crate::code::CoreKind;
 use crate::elf::Elf;
 use crate::error::{BtfProblem, GlobalProblem, MapProblem, ObjectError, SectionProblem, SymbolProblem};
@@ -26,6 +26,8 @@ pub struct Program {
     kind: ProgramKind,
     insn_count: u32,
     pub(crate) function: FunctionId,
+    /// Its place in the object's list, which tells whether it is this object's.
+    index: usize,
 }
 
 impl Program {
@@ -141,10 +143,7 @@ impl Object {
 
     /// The program of this name.
     pub fn program(&self, name: &str) -> Result<&Program, ObjectError> {
-        self.programs.iter().find(|p| p.name == name).ok_or_else(|| ObjectError::NoSuchProgram {
-            name: name.to_owned(),
-            available: join(self.programs.iter().map(|p| p.name.as_str())),
-        })
+        self.programs.iter().find(|p| p.name == name).ok_or_else(|| self.no_such_program(name))
     }
 
     /// The maps: those of `.maps`, legacy ones, global data, `.kconfig`.
@@ -220,6 +219,19 @@ impl Object {
         Ok(())
     }
 
+    /// An error unless the program is one of this object's.
+    pub(crate) fn check_own(&self, program: &Program) -> Result<(), ObjectError> {
+        match self.programs.get(program.index) {
+            Some(own) if own == program => Ok(()),
+            _ => Err(self.no_such_program(&program.name)),
+        }
+    }
+
+    fn no_such_program(&self, name: &str) -> ObjectError {
+        let available = join(self.programs.iter().map(|p| p.name.as_str()));
+        ObjectError::NoSuchProgram { name: name.to_owned(), available }
+    }
+
     fn no_such_map(&self, name: &str) -> ObjectError {
         let available = join(self.maps.iter().map(|m| m.name.as_str()));
         ObjectError::NoSuchMap { name: name.to_owned(), available }
@@ -276,6 +288,7 @@ fn programs(sections: &[(Arc<str>, i64)], functions: &Functions) -> Result<Vec<P
             kind: ProgramKind::from_section(section),
             insn_count: function.len,
             function: FunctionId(id),
+            index: programs.len(),
         });
     }
     Ok(programs)
@@ -314,49 +327,49 @@ fn version(elf: &Elf<'_>) -> Result<Option<u32>, ObjectError> {
 
 /// Hands the records of `.BTF.ext` to the functions they describe. Records between functions are dropped.
 fn attach_ext(elf: &Elf<'_>, btf: &Btf, ext: &BtfExt, functions: &mut Functions) -> Result<(), ObjectError> {
-    let fail = |problem| ObjectError::Btf { section: ".BTF.ext", offset: 0, problem };
-    // Only code sections: data may share a name, and several code sections of one name cannot be told apart.
+    let fail = |offset, problem| ObjectError::Btf { section: ".BTF.ext", offset, problem };
     let mut sections: HashMap<&str, usize> = HashMap::new();
-    for (index, _) in elf.sections.iter().enumerate().filter(|(_, s)| s.code) {
-        sections.entry(elf.sections[index].name).or_insert(index);
+    for (index, section) in elf.sections.iter().enumerate().filter(|(_, s)| s.code) {
+        // Of several code sections of one name the first counts: BTF cannot tell them apart.
+        sections.entry(section.name).or_insert(index);
     }
-    let find = |name: StrOffset| {
-        btf.check_string(name).map_err(fail)?;
+    let find = |offset, name: StrOffset| {
+        btf.check_string(name).map_err(|problem| fail(offset, problem))?;
         let name = btf.name(name);
-        sections.get(name).copied().ok_or_else(|| fail(BtfProblem::NoSection(name.to_owned())))
+        sections.get(name).copied().ok_or_else(|| fail(offset, BtfProblem::NoSection(name.to_owned())))
     };
-    for (name, records) in &ext.funcs {
-        let section = find(*name)?;
-        for record in records {
+    for block in &ext.funcs {
+        let section = find(block.offset, block.section)?;
+        for (offset, record) in block.iter() {
             if !matches!(btf.get(record.ty), Type::Func { .. }) {
-                return Err(fail(BtfProblem::TypeId(record.ty.0)));
+                return Err(fail(offset, BtfProblem::TypeId(record.ty.0)));
             }
             if let Some(FunctionId(id)) = functions.starting_at(section, record.slot.into()) {
                 functions.list[id].ty = Some(record.ty);
             }
         }
     }
-    for (name, records) in &ext.lines {
-        let section = find(*name)?;
-        for record in records {
-            btf.check_string(record.file).and(btf.check_string(record.text)).map_err(fail)?;
+    for block in &ext.lines {
+        let section = find(block.offset, block.section)?;
+        for (offset, record) in block.iter() {
+            btf.check_string(record.file).and(btf.check_string(record.text)).map_err(|p| fail(offset, p))?;
             if let Some((FunctionId(id), slot)) = functions.at(section, record.slot.into()) {
-                functions.list[id].lines.push(crate::btf::LineRecord { slot, ..*record });
+                functions.list[id].lines.push(LineRecord { slot, ..*record });
             }
         }
     }
-    for (name, records) in &ext.core {
-        let section = find(*name)?;
-        for record in records {
-            btf.check_string(record.access).map_err(fail)?;
+    for block in &ext.core {
+        let section = find(block.offset, block.section)?;
+        for (offset, record) in block.iter() {
+            btf.check_string(record.access).map_err(|p| fail(offset, p))?;
             if CoreKind::new(record.kind).is_none() {
-                return Err(fail(BtfProblem::CoreKind(record.kind)));
+                return Err(fail(offset, BtfProblem::CoreKind(record.kind)));
             }
             if btf.types().len() <= record.ty.0 as usize {
-                return Err(fail(BtfProblem::TypeId(record.ty.0)));
+                return Err(fail(offset, BtfProblem::TypeId(record.ty.0)));
             }
             if let Some((FunctionId(id), slot)) = functions.at(section, record.slot.into()) {
-                functions.list[id].core.push(crate::btf::CoreRecord { slot, ..*record });
+                functions.list[id].core.push(CoreRecord { slot, ..*record });
             }
         }
     }

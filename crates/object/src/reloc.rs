@@ -10,7 +10,7 @@
 //!
 //! Invariant: every reference that is recorded has been checked against what it refers to.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bpf_isa::{Callee, Imm64, Insn};
 
@@ -109,13 +109,15 @@ impl<'a, 'e> Resolver<'a, 'e> {
             (R_64_32, &Insn::Call(Callee::Subprog(imm))) => match symbol.place {
                 Place::Undefined => Ok(Target::HostCall(externs.host_function(symbol))),
                 Place::Section(section) if self.elf.sections[section].code => {
-                    let slot = (symbol.value / SLOT) as i64 + i64::from(imm) + 1;
-                    self.function(functions, section, slot)
+                    let addend = (i64::from(imm) + 1) * SLOT as i64;
+                    self.function(functions, section, (symbol.value as i64).wrapping_add(addend))
                 }
                 Place::Section(_) | Place::Special(_) => Err(RelocationProblem::CallTarget),
             },
             (R_64_64, &Insn::LoadImm64 { imm: Imm64::Const(addend), .. }) => match symbol.place {
-                Place::Undefined => Ok(externs.address(symbol)),
+                Place::Undefined => {
+                    externs.address(symbol, addend).ok_or(RelocationProblem::ExternAddend(addend as i64))
+                }
                 Place::Special(index) => Err(RelocationProblem::NoSection(index)),
                 Place::Section(section) => {
                     self.address(functions, maps, section, symbol.value.wrapping_add(addend) as i64)
@@ -125,10 +127,12 @@ impl<'a, 'e> Resolver<'a, 'e> {
         }
     }
 
-    fn function(&self, functions: &Functions, section: usize, slot: i64) -> Result<Target, RelocationProblem> {
-        let name = || self.elf.sections[section].name.to_owned();
-        let id = functions.starting_at(section, slot).ok_or_else(|| RelocationProblem::NotAFunction(slot, name()))?;
-        Ok(Target::Function(id))
+    /// The function that starts at a byte of a code section.
+    fn function(&self, functions: &Functions, section: usize, byte: i64) -> Result<Target, RelocationProblem> {
+        let slot = byte.div_euclid(SLOT as i64);
+        let id = functions.starting_at(section, slot).filter(|_| byte % SLOT as i64 == 0);
+        let fail = || RelocationProblem::NotAFunction(slot, self.elf.sections[section].name.to_owned());
+        id.map(Target::Function).ok_or_else(fail)
     }
 
     /// What the address `byte` of a section is.
@@ -142,10 +146,7 @@ impl<'a, 'e> Resolver<'a, 'e> {
         let target = &self.elf.sections[section];
         let name = || target.name.to_owned();
         if target.code {
-            return match byte % SLOT as i64 {
-                0 => self.function(functions, section, byte / SLOT as i64),
-                _ => Err(RelocationProblem::NotAFunction(byte / SLOT as i64, name())),
-            };
+            return self.function(functions, section, byte);
         }
         match self.map_at(section, byte) {
             Some((map, off)) if maps[map].data.is_some() => {
@@ -172,6 +173,7 @@ impl<'a, 'e> Resolver<'a, 'e> {
         functions: &Functions,
         programs: &HashMap<FunctionId, String>,
     ) -> Result<(), ObjectError> {
+        let mut seen = HashSet::new();
         for rel in self.elf.relocations_of(section) {
             let symbol = self.elf.relocation_symbol(section, rel)?;
             let fail = |problem| self.fail(section, rel, symbol, problem);
@@ -207,6 +209,9 @@ impl<'a, 'e> Resolver<'a, 'e> {
                 | Target::HostAddress(_)
                 | Target::Extern(_) => return Err(fail(RelocationProblem::NotAnInitialValue)),
             };
+            if !seen.insert((map, slot)) {
+                return Err(fail(RelocationProblem::Duplicate));
+            }
             maps[map].initial.push((slot, value));
         }
         Ok(())

@@ -2,7 +2,7 @@
 //!
 //! `cargo test` takes every 7th position of our own objects; `BPF_SOAK=1 cargo test --release -p bpf-object --test
 //! hostile` takes every position of those and of the sample objects (`$BPF_SHARED/objects` or `../shared/objects`
-//! beside the repository), about ten minutes. A second kind of test builds objects that would make a careless loader
+//! beside the repository), about 75 seconds. A second kind of test builds objects that would make a careless loader
 //! do quadratic work.
 
 mod common;
@@ -80,7 +80,7 @@ fn exercise(bytes: &[u8]) -> bool {
     }
     if let Some(btf) = object.btf() {
         for (id, _) in btf.types() {
-            let _ = (btf.size_of(id), btf.resolve(id), btf.type_name(id), btf.prototype(id));
+            let _ = (btf.size_of(id), btf.resolve(id), btf.display(id), btf.type_name(id), btf.prototype(id));
         }
     }
     let data = object.maps().iter().filter_map(|m| m.data.as_ref());

@@ -271,6 +271,33 @@ fn linked_code_names_its_maps() {
 }
 
 #[test]
+fn types_of_maps_and_variables() {
+    let object = object!("maps");
+    let btf = object.btf().unwrap();
+    let types = |map: &str| {
+        let map = object.map(map).unwrap();
+        (map.key_type.map(|ty| btf.display(ty)), map.value_type.map(|ty| btf.display(ty)))
+    };
+    let some = |text: &str| Some(text.to_owned());
+    assert_eq!(types("flows"), (some("struct flow"), some("counters_t")));
+    assert_eq!(types("seen"), (None, some("__u64[2]")));
+    assert_eq!(types("totals"), (None, None));
+
+    let object = object!("globals");
+    let variable = |map: &str, name: &str| {
+        let data = object.map(map).unwrap().data.as_ref().unwrap();
+        let variable = data.variables.iter().find(|v| v.name == name).unwrap();
+        object.btf().unwrap().display(variable.ty.unwrap())
+    };
+    assert_eq!(variable(".rodata", "threshold"), "const volatile __u32");
+    assert_eq!(variable(".rodata", "config"), "const volatile struct {...}");
+    assert_eq!(variable(".data", "table"), "__u32[16]");
+    let object = object!("pointers");
+    let data = object.map(".data.pointers").unwrap().data.as_ref().unwrap();
+    assert_eq!(object.btf().unwrap().display(data.variables[0].ty.unwrap()), "volatile int *");
+}
+
+#[test]
 fn unknown_names_list_what_there_is() {
     let error = object!("core").program("read").unwrap_err().to_string();
     assert_eq!(error, "no program `read` (the object has: reads, asks, plain)");

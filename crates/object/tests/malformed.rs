@@ -223,6 +223,7 @@ fn relocations_of_code() {
     assert_eq!(code_relocation(&LOAD, 0, 1, at(u64::MAX)), P::OutOfData(-1, ".data".into()));
     assert_eq!(code_relocation(&LOAD, 0, 1, text(8)), P::NotAFunction(1, ".text".into()));
     assert_eq!(code_relocation(&LOAD, 0, 1, text(4)), P::NotAFunction(0, ".text".into()));
+    assert_eq!(code_relocation(&call(-1), 0, 10, text(4)), P::NotAFunction(0, ".text".into()));
     assert_eq!(code_relocation(&call(0), 0, 10, text(0)), P::NotAFunction(1, ".text".into()));
     assert_eq!(code_relocation(&call(i32::MIN), 0, 10, text(0)), P::NotAFunction(-0x7fff_ffff, ".text".into()));
     assert_eq!(code_relocation(&LOAD, 0, 1, placed(0xfff1)), P::NoSection(0xfff1));
@@ -232,6 +233,10 @@ fn relocations_of_code() {
         elf.symbol("LICENSE", license, OBJECT, 0, 4)
     };
     assert_eq!(code_relocation(&LOAD, 0, 1, license), P::TargetSection("license".into()));
+
+    let mut past = LOAD;
+    past[4] = 3;
+    assert_eq!(code_relocation(&past, 0, 1, placed(0)), P::ExternAddend(3));
 
     let (mut elf, code, _) = minimal(&LOAD);
     let symbol = data(&mut elf);
@@ -452,7 +457,7 @@ fn values_of_btf_maps() {
 #[test]
 fn relocations_of_maps() {
     /// `outer`: an array of maps with one `values` slot at byte 8; `inner`; a function; a variable.
-    fn object(offset: u64, ty: u32, target: &str) -> Result<Object, ObjectError> {
+    fn object(offsets: &[u64], ty: u32, target: &str) -> Result<Object, ObjectError> {
         let (mut elf, ..) = minimal(&RETURN_0);
         let mut btf = Btf::new();
         let int = btf.int();
@@ -473,20 +478,22 @@ fn relocations_of_maps() {
             ("nowhere", elf.symbol("nowhere", 0, OBJECT, 0, 0)),
         ];
         let symbol = symbols.iter().find(|(name, _)| *name == target).unwrap().1;
-        elf.rel(maps, &[(offset, symbol, ty)]);
+        let rels: Vec<_> = offsets.iter().map(|&offset| (offset, symbol, ty)).collect();
+        elf.rel(maps, &rels);
         Object::parse(&elf.build())
     }
     for (ty, offset, slot) in [(1, 8, 0), (2, 16, 1)] {
-        let object = object(offset, ty, "inner").unwrap();
+        let object = object(&[offset], ty, "inner").unwrap();
         assert_eq!(object.map("outer").unwrap().initial, [(slot, InitialValue::Map(1))]);
     }
     let problem = |offset, ty, target| {
-        let (section, at, symbol, problem) = relocation(object(offset, ty, target).unwrap_err());
+        let (section, at, symbol, problem) = relocation(object(&[offset], ty, target).unwrap_err());
         assert_eq!((&*section, at, &*symbol), (".maps", offset, target));
         problem
     };
     use RelocationProblem as P;
     assert_eq!(problem(8, 10, "inner"), P::UnknownType(10));
+    assert_eq!(relocation(object(&[8, 8], 2, "inner").unwrap_err()).3, P::Duplicate);
     for (offset, target) in
         [(0, "inner"), (12, "inner"), (24, "inner"), (8, "main"), (8, "variable"), (8, "nowhere"), (u64::MAX, "inner")]
     {
@@ -549,7 +556,12 @@ fn malformed_btf_ext() {
         let bytes: Vec<u8> = words.iter().map(word).flat_map(u32::to_le_bytes).collect();
         elf.section(".BTF.ext", PROGBITS, 0, &bytes);
         match Object::parse(&elf.build()) {
-            Err(ObjectError::Btf { section: ".BTF.ext", problem, .. }) => problem,
+            Err(ObjectError::Btf { section: ".BTF.ext", offset, problem }) => {
+                // Behind the header, or behind the header and the record size and the block's header.
+                let record = matches!(problem, BtfProblem::TypeId(_) | BtfProblem::CoreKind(_));
+                assert!(offset >= if record { 44 } else { 32 }, "{offset}");
+                problem
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -583,6 +595,34 @@ fn relocations_of_btf() {
         relocation(refused(&elf.build())),
         (".BTF".into(), 24, "main".into(), RelocationProblem::UnknownType(10))
     );
+}
+
+#[test]
+fn programs_of_other_objects() {
+    let object = Object::parse(&minimal(&RETURN_0).0.build()).unwrap();
+    let other = Object::parse(&minimal(&RETURN_0.repeat(2)).0.build()).unwrap();
+    let foreign = other.program("main").unwrap();
+    assert!(matches!(object.code(foreign), Err(ObjectError::NoSuchProgram { .. })));
+    assert!(matches!(object.link(foreign, |_| true), Err(ObjectError::NoSuchProgram { .. })));
+}
+
+/// A weak variable in `.kconfig` of no bytes, or of more than there may be, has no place in the map of that name.
+#[test]
+fn kconfig_variables_without_a_place() {
+    for len in [0, 1 << 20] {
+        let (mut elf, code, _) = minimal(&LOAD);
+        let mut btf = Btf::new();
+        let int = btf.int();
+        let array = btf.array(int, len);
+        let var = btf.ty("CONFIG_X", 14, 0, array, &[2]);
+        btf.ty(".kconfig", 15, 1, 0, &[var, 0, 4 * len]);
+        elf.section(".BTF", PROGBITS, 0, &btf.build());
+        let symbol = elf.symbol("CONFIG_X", 0, 0x20, 0, 0);
+        elf.rel(code, &[(0, symbol, 1)]);
+        let object = Object::parse(&elf.build()).unwrap();
+        assert_eq!((object.maps().len(), object.extern_variables().len()), (0, 1));
+        assert!(object.link(object.program("main").unwrap(), |_| false).is_ok());
+    }
 }
 
 #[test]

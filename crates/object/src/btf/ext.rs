@@ -43,15 +43,32 @@ pub(crate) struct CoreRecord {
     pub(crate) kind: u32,
 }
 
-/// The records of one code section, each list in slot order.
+/// The records of one code section.
+#[derive(Clone, Debug)]
+pub(crate) struct Block<T> {
+    /// The section's name.
+    pub(crate) section: StrOffset,
+    /// Byte offset of the block in `.BTF.ext`, for messages.
+    pub(crate) offset: usize,
+    /// The records, in file order.
+    pub(crate) records: Vec<T>,
+    record_size: usize,
+}
+
+impl<T> Block<T> {
+    /// The records with their byte offsets in `.BTF.ext`.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
+        // A block begins with the section's name and the number of records.
+        self.records.iter().enumerate().map(|(i, record)| (self.offset + 8 + i * self.record_size, record))
+    }
+}
+
+/// The three parts, a block a code section.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BtfExt {
-    /// `(section name, records)`, one entry a block.
-    pub(crate) funcs: Vec<(StrOffset, Vec<FuncRecord>)>,
-    /// The same for source lines.
-    pub(crate) lines: Vec<(StrOffset, Vec<LineRecord>)>,
-    /// The same for CO-RE relocations.
-    pub(crate) core: Vec<(StrOffset, Vec<CoreRecord>)>,
+    pub(crate) funcs: Vec<Block<FuncRecord>>,
+    pub(crate) lines: Vec<Block<LineRecord>>,
+    pub(crate) core: Vec<Block<CoreRecord>>,
 }
 
 impl BtfExt {
@@ -79,13 +96,11 @@ impl BtfExt {
     }
 }
 
-type Blocks<T> = Vec<(StrOffset, Vec<T>)>;
-
 fn blocks<T>(
     mut r: Reader<'_>,
     least: u32,
     mut record: impl FnMut(u32, &mut Reader<'_>) -> Result<T, ObjectError>,
-) -> Result<Blocks<T>, ObjectError> {
+) -> Result<Vec<Block<T>>, ObjectError> {
     let mut blocks = Vec::new();
     if r.at_end() {
         return Ok(blocks);
@@ -95,6 +110,7 @@ fn blocks<T>(
         return Err(r.fail(BtfProblem::RecordSize(size)));
     }
     while !r.at_end() {
+        let offset = r.base + r.pos;
         let section = StrOffset(r.u32()?);
         let count = r.u32()?;
         let mut records = Vec::new();
@@ -107,7 +123,7 @@ fn blocks<T>(
             }
             records.push(record(offset / 8, &mut fields)?);
         }
-        blocks.push((section, records));
+        blocks.push(Block { section, offset, records, record_size: size as usize });
     }
     Ok(blocks)
 }

@@ -406,6 +406,55 @@ impl Btf {
         }
     }
 
+    /// The type for people, nearly as C writes it: `struct flow`, `__u64[2]`, `const char *`.
+    pub fn display(&self, mut id: TypeId) -> String {
+        let (mut qualifiers, mut suffix) = (String::new(), String::new());
+        for _ in 0..MAX_DEPTH {
+            let keyword = match *self.get(id) {
+                Type::Ptr { to } => {
+                    suffix.insert_str(0, " *");
+                    id = to;
+                    continue;
+                }
+                Type::Array { elem, len } => {
+                    suffix.push_str(&format!("[{len}]"));
+                    id = elem;
+                    continue;
+                }
+                Type::Qualified { qualifier, to } => {
+                    qualifiers.push_str(match qualifier {
+                        Qualifier::Volatile => "volatile ",
+                        Qualifier::Const => "const ",
+                        Qualifier::Restrict => "restrict ",
+                    });
+                    id = to;
+                    continue;
+                }
+                Type::TypeTag { to, .. } | Type::Var { ty: to, .. } => {
+                    id = to;
+                    continue;
+                }
+                Type::Composite { union: true, .. } => "union ",
+                Type::Composite { union: false, .. } | Type::Fwd { .. } => "struct ",
+                Type::Enum { .. } => "enum ",
+                Type::FuncProto { .. } => "function",
+                Type::Void
+                | Type::Int { .. }
+                | Type::Typedef { .. }
+                | Type::Func { .. }
+                | Type::DataSec { .. }
+                | Type::Float { .. }
+                | Type::DeclTag { .. } => "",
+            };
+            let name = match self.type_name(id) {
+                "" if keyword.ends_with(' ') => "{...}",
+                name => name,
+            };
+            return format!("{qualifiers}{keyword}{name}{suffix}");
+        }
+        "...".to_owned()
+    }
+
     /// The type behind typedefs, qualifiers and type tags; the last one reached if there are more than
     /// [`MAX_DEPTH`] of them.
     pub fn resolve(&self, mut id: TypeId) -> TypeId {
