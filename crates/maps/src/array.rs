@@ -11,7 +11,7 @@ use crate::def::{MapDef, flags, update};
 use crate::errno::{Errno, OpResult};
 use crate::header::{LookupFn, MapHeader};
 use crate::mem::{Backing, Table, WORD, round_up8};
-use crate::ops::{Direct, MapOps, Visit};
+use crate::ops::{Cursor, Direct, MapOps, Visit};
 use crate::sys;
 use crate::value::{Shape, Source};
 
@@ -103,7 +103,11 @@ impl ArrayMap {
         let words = self.element(index, of);
         // SAFETY: passed on.
         let copy = || unsafe { self.shape.write(words, value) };
-        if flags & update::F_LOCK != 0 { self.shape.locked(words, slot, copy) } else { Ok(copy()) }
+        if flags & update::F_LOCK != 0 {
+            return self.shape.locked(words, slot, copy);
+        }
+        copy();
+        Ok(())
     }
 
     fn read(&self, index: u32, out: &mut [u8], flags: u64, slot: u32) -> OpResult {
@@ -140,6 +144,10 @@ unsafe extern "C" fn lookup(map: *const MapHeader, key: *const u8, slot: u32) ->
 }
 
 impl MapOps for ArrayMap {
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
     fn lookup_fn(&self) -> LookupFn {
         lookup
     }
@@ -217,11 +225,12 @@ impl MapOps for ArrayMap {
         Ok(())
     }
 
-    fn next_at(&self, cursor: u64, key: &mut [u8], value: &mut [u8], slot: u32) -> OpResult<u64> {
-        let index = u32::try_from(cursor).ok().filter(|&i| i < self.max_entries).ok_or(Errno::ENOENT)?;
+    fn next_at(&self, cursor: &mut Cursor, key: &mut [u8], value: &mut [u8], slot: u32) -> OpResult {
+        let index = u32::try_from(cursor.position).ok().filter(|&i| i < self.max_entries).ok_or(Errno::ENOENT)?;
         key.copy_from_slice(&index.to_ne_bytes());
         self.read(index, value, 0, slot)?;
-        Ok(cursor + 1)
+        cursor.position += 1;
+        Ok(())
     }
 
     fn has_batch(&self) -> bool {

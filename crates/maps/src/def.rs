@@ -238,6 +238,12 @@ impl MapDef {
         if self.inner.is_some() != self.map_type.is_map_in_map() {
             return bad(libc::EINVAL, "an inner map exactly for array_of_maps and hash_of_maps".into());
         }
+        if let Some(inner) = &self.inner {
+            inner.validate()?;
+            if inner.inner.is_some() {
+                return bad(libc::EINVAL, "inner maps that are not maps of maps themselves".into());
+            }
+        }
         if let Some(offset) = self.spin_lock {
             let fits = offset.is_multiple_of(4) && u64::from(offset) + 4 <= u64::from(self.value_size);
             if !fits {
@@ -384,40 +390,50 @@ impl MapDef {
         )
     }
 
-    /// Whether a map of this definition can stand where one of `other` is expected: same type, sizes and flags.
+    /// Whether a map of this definition can be used where `expected` is declared: the same type, shape and flags.
     ///
     /// # Errors
     /// [`MapError::Incompatible`], which names the first field that differs.
-    pub fn compatible_with(&self, other: &MapDef) -> Result<(), MapError> {
-        let differs = |field, expected: u64, got: u64| {
-            Err(MapError::Incompatible { map: self.name.clone(), field, expected, got })
-        };
-        if self.map_type != other.map_type {
-            return differs("map_type", other.map_type as u64, self.map_type as u64);
-        }
-        if self.key_size != other.key_size {
-            return differs("key_size", other.key_size.into(), self.key_size.into());
-        }
-        if self.value_size != other.value_size {
-            return differs("value_size", other.value_size.into(), self.value_size.into());
-        }
-        if self.flags != other.flags {
-            return differs("flags", other.flags.into(), self.flags.into());
-        }
-        if self.map_extra != other.map_extra {
-            return differs("map_extra", other.map_extra, self.map_extra);
-        }
-        if self.spin_lock != other.spin_lock {
-            let offset = |lock: Option<u32>| lock.map_or(u64::MAX, u64::from);
-            return differs("spin_lock", offset(other.spin_lock), offset(self.spin_lock));
-        }
-        if self.max_entries != other.max_entries {
-            return differs("max_entries", other.max_entries.into(), self.max_entries.into());
-        }
-        match (&self.inner, &other.inner) {
+    pub fn compatible_with(&self, expected: &MapDef) -> Result<(), MapError> {
+        self.same_shape(expected)?;
+        self.same("max_entries", expected.max_entries.into(), self.max_entries.into())?;
+        self.same("map_extra", expected.map_extra, self.map_extra)?;
+        match (&self.inner, &expected.inner) {
             (Some(inner), Some(expected)) => inner.compatible_with(expected),
             _ => Ok(()),
         }
+    }
+
+    /// Whether a map of this definition can be an entry of a map of maps with this template. As in the kernel, `max_entries` only
+    /// matters where programs have it compiled in: in arrays (unless INNER_MAP says otherwise) and bloom filters.
+    pub(crate) fn fits_template(&self, template: &MapDef) -> Result<(), MapError> {
+        self.same_shape(template)?;
+        let sized = match self.map_type {
+            MapType::Array | MapType::PerCpuArray => template.flags & flags::INNER_MAP == 0,
+            MapType::BloomFilter => true,
+            _ => false,
+        };
+        if sized {
+            self.same("max_entries", template.max_entries.into(), self.max_entries.into())?;
+            self.same("map_extra", template.map_extra, self.map_extra)?;
+        }
+        Ok(())
+    }
+
+    fn same_shape(&self, expected: &MapDef) -> Result<(), MapError> {
+        let offset = |lock: Option<u32>| lock.map_or(u64::MAX, u64::from);
+        self.same("map_type", expected.map_type as u64, self.map_type as u64)?;
+        self.same("key_size", expected.key_size.into(), self.key_size.into())?;
+        self.same("value_size", expected.value_size.into(), self.value_size.into())?;
+        self.same("flags", expected.flags.into(), self.flags.into())?;
+        self.same("spin_lock", offset(expected.spin_lock), offset(self.spin_lock))
+    }
+
+    fn same(&self, field: &'static str, expected: u64, got: u64) -> Result<(), MapError> {
+        if expected == got {
+            return Ok(());
+        }
+        Err(MapError::Incompatible { map: self.name.clone(), field, expected, got })
     }
 }
 

@@ -10,7 +10,11 @@
 #[cfg(not(loom))]
 mod array;
 #[cfg(not(loom))]
+mod bloom;
+#[cfg(not(loom))]
 mod def;
+#[cfg(not(loom))]
+mod dump;
 mod errno;
 #[cfg(not(loom))]
 mod error;
@@ -18,24 +22,45 @@ mod error;
 mod hash;
 #[cfg(not(loom))]
 mod header;
+#[cfg(not(loom))]
+mod host;
 mod lock;
 #[cfg(not(loom))]
 mod map;
 mod mem;
 #[cfg(not(loom))]
+mod nested;
+#[cfg(not(loom))]
 mod ops;
 #[cfg(not(loom))]
 pub mod program;
+#[cfg(not(loom))]
+mod queue;
+#[cfg(not(loom))]
+mod retire;
+#[cfg(not(loom))]
+mod ring;
 mod sync;
 mod sys;
+#[cfg(not(loom))]
+mod trie;
+#[cfg(not(loom))]
+pub mod typed;
 #[cfg(not(loom))]
 mod value;
 
 #[cfg(not(loom))]
 pub use {
     def::{MapDef, MapType, flags, update},
+    dump::Dump,
     errno::Errno,
     error::MapError,
     header::{LookupFn, MapHeader},
+    host::{Batch, Iter},
     map::{CreateOptions, Map},
+    ops::Cursor,
+    ring::consumer::{Record, RingBuf},
+    ring::perf::open as open_perf_entry,
+    ring::user::{Sample, UserRingBuf},
+    ring::{query, wakeup},
 };

@@ -133,3 +133,30 @@ impl<'a> ValueLock<'a> {
         true
     }
 }
+
+/// A lock of the map itself, of the same kind: re-entry by its owner is `EBUSY`.
+#[cfg(not(loom))]
+#[derive(Debug, Default)]
+pub(crate) struct SlotLock(AtomicU32);
+
+/// The lock is held until this is dropped.
+#[cfg(not(loom))]
+pub(crate) struct SlotLockGuard<'a>(ValueLock<'a>, u32);
+
+#[cfg(not(loom))]
+impl SlotLock {
+    /// Takes the lock for `slot`.
+    #[inline]
+    pub(crate) fn lock(&self, slot: u32) -> crate::errno::OpResult<SlotLockGuard<'_>> {
+        let lock = ValueLock::new(&self.0);
+        if lock.lock(slot) { Ok(SlotLockGuard(lock, slot)) } else { Err(crate::errno::Errno::EBUSY) }
+    }
+}
+
+#[cfg(not(loom))]
+impl Drop for SlotLockGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.unlock(self.1);
+    }
+}

@@ -4,16 +4,23 @@
 //! execution slot and keeps retired memory in place) and calls the type's implementation.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bpf_quiesce::{Domain, Guard};
 
 use crate::array::ArrayMap;
+use crate::bloom::BloomMap;
 use crate::def::{MapDef, MapType, flags, update};
 use crate::errno::{Errno, OpResult};
 use crate::error::MapError;
 use crate::hash::HashMap;
 use crate::header::{LookupFn, MapHeader};
+use crate::nested::{ArrayOfMaps, HashOfMaps};
 use crate::ops::MapOps;
+use crate::queue::QueueMap;
+use crate::ring::RingMap;
+use crate::ring::perf::PerfMap;
+use crate::trie::TrieMap;
 
 /// How maps are created, apart from their definition.
 #[derive(Clone, Debug)]
@@ -40,6 +47,7 @@ pub struct Map(Arc<Inner>);
 #[repr(C)]
 pub(crate) struct Inner {
     header: MapHeader,
+    pub(crate) id: u32,
     pub(crate) def: MapDef,
     domain: Arc<Domain>,
     pub(crate) ops: Box<dyn MapOps>,
@@ -89,12 +97,43 @@ impl Map {
                 fits(ArrayMap::memory_needed(&def, slots))?;
                 Box::new(ArrayMap::new(&def, slots).map_err(system)?)
             }
-            MapType::Hash | MapType::PerCpuHash => {
+            MapType::Hash | MapType::PerCpuHash | MapType::LruHash | MapType::LruPerCpuHash => {
                 fits(HashMap::memory_needed(&def, slots))?;
-                Box::new(HashMap::new(&def, slots, options.hash_seed).map_err(system)?)
+                Box::new(HashMap::new(&def, domain, options.hash_seed).map_err(system)?)
             }
-            other => return Err(MapError::Unsupported { number: other as u32, name: other.name() }),
+            MapType::Queue | MapType::Stack => {
+                fits(QueueMap::memory_needed(&def))?;
+                Box::new(QueueMap::new(&def).map_err(system)?)
+            }
+            MapType::LpmTrie => {
+                fits(TrieMap::memory_needed(&def))?;
+                Box::new(TrieMap::new(&def, domain).map_err(system)?)
+            }
+            MapType::BloomFilter => {
+                fits(BloomMap::memory_needed(&def))?;
+                Box::new(BloomMap::new(&def, options.hash_seed).map_err(system)?)
+            }
+            MapType::RingBuf | MapType::UserRingBuf => {
+                fits(RingMap::memory_needed(&def))?;
+                Box::new(RingMap::new(&def).map_err(system)?)
+            }
+            MapType::PerfEventArray => {
+                fits(PerfMap::memory_needed(&def))?;
+                Box::new(PerfMap::new(&def, domain))
+            }
+            MapType::ArrayOfMaps => {
+                fits(ArrayOfMaps::memory_needed(&def))?;
+                Box::new(ArrayOfMaps::new(&def, domain))
+            }
+            MapType::HashOfMaps => {
+                fits(HashOfMaps::memory_needed(&def, slots))?;
+                Box::new(HashOfMaps::new(&def, domain, options.hash_seed).map_err(system)?)
+            }
         };
+        /// The number of the next map; 0 is none, as in the kernel.
+        static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+        // Relaxed: only uniqueness matters.
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let direct = ops.direct();
         let header = MapHeader {
             map_type: def.map_type as u32,
@@ -108,7 +147,7 @@ impl Map {
             lookup: ops.lookup_fn(),
             imp: ops.address(),
         };
-        Ok(Self(Arc::new(Inner { header, def, domain: Arc::clone(domain), ops })))
+        Ok(Self(Arc::new(Inner { header, id, def, domain: Arc::clone(domain), ops })))
     }
 
     /// The map pointer for programs: valid as long as any clone of this handle.
@@ -145,6 +184,12 @@ impl Map {
     #[must_use]
     pub fn map_type(&self) -> MapType {
         self.0.def.map_type
+    }
+
+    /// A number no other map of this process has or had.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.0.id
     }
 
     /// The domain whose runs may use the map.
@@ -253,6 +298,63 @@ impl Map {
         }
         self.check_key(out)?;
         self.run("next_key", |ops, _| ops.next_key(key, out))
+    }
+
+    /// Sets an entry of a map of maps.
+    ///
+    /// # Errors
+    /// [`MapError::Incompatible`] if `inner` is not of the template's shape, [`MapError::OtherDomain`]; `E2BIG`, `EEXIST` and so on as
+    /// for other values.
+    pub fn set_inner(&self, key: &[u8], inner: &Map, flags: u64) -> Result<(), MapError> {
+        let Some(template) = &self.0.def.inner else {
+            let (map, got) = (self.name().to_owned(), self.map_type());
+            return Err(MapError::WrongType { map, expected: "array_of_maps or hash_of_maps", got });
+        };
+        self.check_key(key)?;
+        inner.def().fits_template(template)?;
+        if !Arc::ptr_eq(self.domain(), inner.domain()) {
+            return Err(MapError::OtherDomain { map: inner.name().to_owned() });
+        }
+        self.run("set_inner", |ops, slot| ops.set_inner(key, inner, flags, slot))
+    }
+
+    /// The map in an entry of a map of maps, if it is set.
+    ///
+    /// # Errors
+    /// `EINVAL` if this is not a map of maps.
+    pub fn get_inner(&self, key: &[u8]) -> Result<Option<Map>, MapError> {
+        self.check_key(key)?;
+        match self.run("get_inner", |ops, _| ops.inner(key)) {
+            Ok(map) => Ok(Some(map)),
+            Err(MapError::Op { errno: Errno::ENOENT, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The reference as a pointer, which is also the program's map pointer; [`Map::from_raw`] gets it back.
+    pub(crate) fn into_raw(self) -> *const Inner {
+        Arc::into_raw(self.0)
+    }
+
+    /// # Safety
+    /// `raw` must come from [`Map::into_raw`], once for each call.
+    pub(crate) unsafe fn from_raw(raw: *const Inner) -> Self {
+        // SAFETY: passed on.
+        Self(unsafe { Arc::from_raw(raw) })
+    }
+
+    /// A new reference to the map behind a pointer of [`Map::into_raw`], or `None` for null.
+    ///
+    /// # Safety
+    /// The reference that `raw` stands for must be alive during the call.
+    pub(crate) unsafe fn borrow_raw(raw: *const Inner) -> Option<Self> {
+        if raw.is_null() {
+            return None;
+        }
+        // SAFETY: alive (contract), so the count is at least one.
+        unsafe { Arc::increment_strong_count(raw) };
+        // SAFETY: the reference just made.
+        Some(unsafe { Self::from_raw(raw) })
     }
 
     /// Enters the map's domain.

@@ -208,14 +208,55 @@ pub(crate) unsafe fn store_from_program(words: &[AtomicU64], src: *const u8, len
 /// `dst` must be writable for `len` bytes.
 pub(crate) unsafe fn load_to_program(words: &[AtomicU64], dst: *mut u8, len: usize) {
     for (i, word) in words.iter().enumerate().take(words_for(len)) {
-        let value = word.load(Ordering::Relaxed).to_ne_bytes();
-        for (j, byte) in value.iter().enumerate().take(len - i * WORD) {
-            // SAFETY: `i * 8 + j < len`, writable by contract.
-            let at = unsafe { dst.add(i * WORD + j) };
-            // SAFETY: one writable byte; a byte is always aligned.
-            let shared = unsafe { AtomicU8::from_ptr(at) };
-            shared.store(*byte, Ordering::Relaxed);
-        }
+        // SAFETY: `i * 8 < len` by the `take`; writable by contract.
+        unsafe { store_program_word(dst, i, len, word.load(Ordering::Relaxed)) };
+    }
+}
+
+/// Clears memory that a program passed.
+///
+/// # Safety
+/// `dst` must be writable for `len` bytes.
+pub(crate) unsafe fn zero_program(dst: *mut u8, len: usize) {
+    for i in 0..words_for(len) {
+        // SAFETY: `i * 8 < len`; writable by contract.
+        unsafe { store_program_word(dst, i, len, 0) };
+    }
+}
+
+/// Copies bytes from one place that a program passed to another.
+///
+/// # Safety
+/// `src` must be readable and `dst` writable for `len` bytes.
+pub(crate) unsafe fn copy_program(dst: *mut u8, src: *const u8, len: usize) {
+    for i in 0..words_for(len) {
+        // SAFETY: `i * 8 < len`; readable by contract.
+        let word = unsafe { load_program_word(src, i, len) };
+        // SAFETY: the same; writable by contract.
+        unsafe { store_program_word(dst, i, len, word) };
+    }
+}
+
+/// Stores word `index` of `len` bytes to memory that a program passed, of any alignment.
+///
+/// # Safety
+/// `dst` must be writable for `len` bytes, and `index * 8 < len`.
+unsafe fn store_program_word(dst: *mut u8, index: usize, len: usize, word: u64) {
+    let offset = index * WORD;
+    // SAFETY: the offset is below `len` (contract).
+    let at = unsafe { dst.add(offset) };
+    if len - offset >= WORD && at.cast::<u64>().is_aligned() {
+        // SAFETY: eight writable bytes (contract), aligned.
+        let shared = unsafe { AtomicU64::from_ptr(at.cast()) };
+        shared.store(word, Ordering::Relaxed);
+        return;
+    }
+    for (i, byte) in word.to_ne_bytes().into_iter().enumerate().take(len - offset) {
+        // SAFETY: `offset + i < len`, writable by contract.
+        let at = unsafe { at.add(i) };
+        // SAFETY: one writable byte; a byte is always aligned.
+        let shared = unsafe { AtomicU8::from_ptr(at) };
+        shared.store(byte, Ordering::Relaxed);
     }
 }
 

@@ -4,12 +4,22 @@
 //! can do. The caller (the handle, the entry points) has checked sizes and access rights and holds a run guard whose
 //! slot it passes; no implementation may keep anything that depends on the guard beyond the call.
 
+use std::any::Any;
+
 use crate::errno::{Errno, OpResult};
 use crate::header::LookupFn;
+use crate::map::Map;
 use crate::value::Source;
 
 /// The callback of [`MapOps::for_each`]: key and value of an element; true to go on.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(*const u8, *mut u8) -> bool;
+
+/// How far an iteration has come: a position, or for types without positions the last key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    pub(crate) position: u64,
+    pub(crate) key: Option<Vec<u8>>,
+}
 
 /// The memory that programs may address directly: base, element stride, slot stride.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +35,9 @@ impl Direct {
 }
 
 pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
+    /// For the operations that only one type has.
+    fn as_any(&self) -> &dyn Any;
+
     /// The program's lookup function, specialised for this map. It is called with a header whose `imp` is `self`.
     fn lookup_fn(&self) -> LookupFn;
 
@@ -122,8 +135,9 @@ pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// The element at `cursor` or the first one behind it, and the cursor behind that; `ENOENT` at the end.
-    fn next_at(&self, cursor: u64, key: &mut [u8], value: &mut [u8], slot: u32) -> OpResult<u64> {
+    /// Copies the next element behind `cursor` and moves the cursor there; `ENOENT` at the end. Whatever changes meanwhile, a
+    /// cursor comes to the end, and a key that was present throughout is met exactly once.
+    fn next_at(&self, cursor: &mut Cursor, key: &mut [u8], value: &mut [u8], slot: u32) -> OpResult {
         let _ = (cursor, key, value, slot);
         Err(Errno::ENOTSUPP)
     }
@@ -131,6 +145,18 @@ pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
     /// Whether the batch operations exist for this type.
     fn has_batch(&self) -> bool {
         false
+    }
+
+    /// Sets an entry of a map of maps; the caller has checked the inner map's shape.
+    fn set_inner(&self, key: &[u8], inner: &Map, flags: u64, slot: u32) -> OpResult {
+        let _ = (key, inner, flags, slot);
+        Err(Errno::EINVAL)
+    }
+
+    /// An entry of a map of maps.
+    fn inner(&self, key: &[u8]) -> OpResult<Map> {
+        let _ = key;
+        Err(Errno::EINVAL)
     }
 
     /// Elements present.

@@ -15,6 +15,8 @@ use crate::errno::{Errno, ret};
 use crate::header::MapHeader;
 use crate::lock::ValueLock;
 use crate::map::Inner;
+use crate::ring::perf::PerfMap;
+use crate::ring::{Ring, RingMap};
 use crate::value::Source;
 
 /// `bpf_map_lookup_elem`: the value or null. JITs call [`MapHeader::lookup`] directly.
@@ -114,6 +116,105 @@ pub unsafe fn for_each(
         Ok(visited) => i64::try_from(visited).unwrap_or(i64::MAX),
         Err(errno) => errno.as_ret(),
     }
+}
+
+/// `bpf_ringbuf_output`: copies `size` bytes of `data` into a record.
+///
+/// # Safety
+/// See the module; `data` must be readable for `size` bytes.
+pub unsafe extern "C" fn ringbuf_output(
+    map: *const MapHeader,
+    data: *const u8,
+    size: u64,
+    flags: u64,
+    slot: u32,
+) -> i64 {
+    // SAFETY: a live map (contract).
+    let map = unsafe { Inner::from_header(map) };
+    let Some(map) = map.ops.as_any().downcast_ref::<RingMap>() else { return Errno::EINVAL.as_ret() };
+    // SAFETY: passed on.
+    ret(unsafe { map.ring.output(&[(data, size as usize)], flags, slot) })
+}
+
+/// `bpf_ringbuf_reserve`: `size` writable bytes, or null. They must be given to [`ringbuf_submit`] or [`ringbuf_discard`].
+///
+/// # Safety
+/// See the module.
+pub unsafe extern "C" fn ringbuf_reserve(map: *const MapHeader, size: u64, flags: u64, slot: u32) -> *mut u8 {
+    // SAFETY: a live map (contract).
+    let map = unsafe { Inner::from_header(map) };
+    match map.ops.as_any().downcast_ref::<RingMap>() {
+        Some(map) if flags == 0 => map.ring.reserve(size, slot).unwrap_or(std::ptr::null_mut()),
+        _ => std::ptr::null_mut(),
+    }
+}
+
+/// `bpf_ringbuf_submit`: makes a reserved record visible.
+///
+/// # Safety
+/// `sample` must come from [`ringbuf_reserve`] of a live map and be given back once.
+pub unsafe extern "C" fn ringbuf_submit(sample: *mut u8, flags: u64) {
+    // SAFETY: passed on.
+    unsafe { Ring::commit(sample, flags, false) };
+}
+
+/// `bpf_ringbuf_discard`: gives a reserved record up.
+///
+/// # Safety
+/// As [`ringbuf_submit`].
+pub unsafe extern "C" fn ringbuf_discard(sample: *mut u8, flags: u64) {
+    // SAFETY: passed on.
+    unsafe { Ring::commit(sample, flags, true) };
+}
+
+/// `bpf_ringbuf_query`; see [`crate::query`].
+///
+/// # Safety
+/// See the module.
+pub unsafe extern "C" fn ringbuf_query(map: *const MapHeader, what: u64) -> u64 {
+    // SAFETY: a live map (contract).
+    let map = unsafe { Inner::from_header(map) };
+    map.ops.as_any().downcast_ref::<RingMap>().map_or(0, |map| map.ring.query(what))
+}
+
+/// `bpf_user_ringbuf_drain`: calls `visit` with data and length of each record until it returns false; the number of records, or a
+/// negative error number. The record may only be used during the call.
+///
+/// # Safety
+/// See the module.
+pub unsafe fn user_ringbuf_drain(
+    map: *const MapHeader,
+    flags: u64,
+    visit: &mut dyn FnMut(*mut u8, u32) -> bool,
+) -> i64 {
+    // SAFETY: a live map (contract).
+    let map = unsafe { Inner::from_header(map) };
+    let Some(map) = map.ops.as_any().downcast_ref::<RingMap>() else { return Errno::EINVAL.as_ret() };
+    match map.ring.drain(flags, visit) {
+        Ok(visited) => visited as i64,
+        Err(errno) => errno.as_ret(),
+    }
+}
+
+/// `bpf_perf_event_output`: `data`, then as many bytes of `context` as the flags ask for.
+///
+/// # Safety
+/// See the module; `data` and `context` must be readable for their sizes.
+pub unsafe extern "C" fn perf_event_output(
+    map: *const MapHeader,
+    flags: u64,
+    data: *const u8,
+    size: u64,
+    context: *const u8,
+    context_size: u64,
+    slot: u32,
+) -> i64 {
+    // SAFETY: a live map (contract).
+    let map = unsafe { Inner::from_header(map) };
+    let Some(map) = map.ops.as_any().downcast_ref::<PerfMap>() else { return Errno::EINVAL.as_ret() };
+    let (data, context) = ((data, size as usize), (context, context_size as usize));
+    // SAFETY: passed on; inside a guard (contract).
+    ret(unsafe { map.output(flags, data, context, slot) })
 }
 
 /// `bpf_spin_lock`: 0, or `-EDEADLK` if this slot holds the lock already (a signal handler's program met its own thread's lock):

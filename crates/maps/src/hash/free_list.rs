@@ -15,78 +15,128 @@ use crossbeam_utils::CachePadded;
 use crate::errno::Errno;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, Table};
 
-/// Upper limit of shards: beyond it, two slots share one.
-const MAX_SHARDS: u32 = 64;
-
+/// For each element on a stack: the one below it, plus one.
 #[derive(Debug)]
-pub(crate) struct FreeList {
-    /// For each element on a stack: the one below it, plus one.
-    links: Table<AtomicU32>,
-    shards: Box<[CachePadded<AtomicU64>]>,
-    /// Elements from here on have never been handed out.
-    fresh: CachePadded<AtomicU32>,
-    limit: u32,
+pub(crate) struct Links(Table<AtomicU32>);
+
+impl Links {
+    /// Links for `elements` elements.
+    pub(crate) fn new(elements: u32) -> Result<Self, Errno> {
+        Ok(Self(Table::zeroed(elements as usize)?))
+    }
+
+    /// The element under `element` in a chain that is private to the caller.
+    pub(crate) fn below(&self, element: u32) -> Option<u32> {
+        // Relaxed: the caller owns the chain.
+        self.0[element as usize].load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// Bytes of the links.
+    pub(crate) fn memory(&self) -> usize {
+        size_of_val(&*self.0)
+    }
 }
 
-/// A stack head: the top element plus one (0: empty) below a counter of changes.
+/// A stack of elements. The head is the top element plus one (0: empty) below a count of changes.
+#[derive(Debug)]
+pub(crate) struct Stack(CachePadded<AtomicU64>);
+
 fn head(changes: u64, top: u32) -> u64 {
     changes << 32 | u64::from(top)
 }
 
-impl FreeList {
-    /// All of `0..limit` free; `links` has room for `elements` (some may never be listed here at first).
-    pub(crate) fn new(limit: u32, elements: u32, slots: u32) -> Result<Self, Errno> {
-        let shards = slots.clamp(1, MAX_SHARDS).next_power_of_two();
-        Ok(Self {
-            links: Table::zeroed(elements as usize)?,
-            shards: (0..shards).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
-            fresh: CachePadded::new(AtomicU32::new(0)),
-            limit,
-        })
+impl Stack {
+    pub(crate) fn new() -> Self {
+        Self(CachePadded::new(AtomicU64::new(0)))
     }
 
-    /// Takes an element, preferably from `slot`'s shard.
+    /// Puts an element on top.
     #[inline]
-    pub(crate) fn pop(&self, slot: u32) -> Option<u32> {
-        let own = slot as usize & (self.shards.len() - 1);
-        self.pop_shard(own).or_else(|| self.pop_fresh()).or_else(|| self.steal(own))
-    }
-
-    /// Gives an element back.
-    #[inline]
-    pub(crate) fn push(&self, slot: u32, element: u32) {
-        self.push_chain(slot, element, element);
-    }
-
-    /// Gives back a chain whose inner links are set already ([`FreeList::link`]), top to bottom.
-    pub(crate) fn push_chain(&self, slot: u32, top: u32, bottom: u32) {
-        let shard = &self.shards[slot as usize & (self.shards.len() - 1)];
-        // Relaxed: the exchange decides, and only a popper needs what it publishes.
-        let mut old = shard.load(Ordering::Relaxed);
+    pub(crate) fn push(&self, links: &Links, element: u32) {
+        // Relaxed: the exchange decides.
+        let mut old = self.0.load(Ordering::Relaxed);
         loop {
             // Relaxed: published by the exchange below.
-            self.links[bottom as usize].store(old as u32, Ordering::Relaxed);
-            let new = head((old >> 32).wrapping_add(1), top + 1);
-            // Release pairs with the acquire in `pop_shard`: whoever takes an element sees its link, and every access its
-            // last owner made to it happened before. The exchanges on one head form a release sequence, so that
+            links.0[element as usize].store(old as u32, Ordering::Relaxed);
+            let new = head((old >> 32).wrapping_add(1), element + 1);
+            // Release pairs with the acquire in `pop` and `take_all`: whoever takes an element sees its link, and every access
+            // its last owner made to it happened before. The exchanges on one head form a release sequence, so that
             // holds for elements further down as well.
-            match shard.compare_exchange_weak(old, new, Ordering::Release, Ordering::Relaxed) {
+            match self.0.compare_exchange_weak(old, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => old = now,
             }
         }
     }
 
-    /// Makes `below` the element under `element` in a chain that is private to the caller.
-    pub(crate) fn link(&self, element: u32, below: Option<u32>) {
-        // Relaxed: published by `push_chain`.
-        self.links[element as usize].store(below.map_or(0, |b| b + 1), Ordering::Relaxed);
+    /// Takes the element on top.
+    #[inline]
+    pub(crate) fn pop(&self, links: &Links) -> Option<u32> {
+        // Acquire pairs with the release in `push`: the link read below belongs to this head.
+        let mut old = self.0.load(Ordering::Acquire);
+        loop {
+            let top = (old as u32).checked_sub(1)?;
+            // Relaxed, and possibly of another time: then the exchange fails, because every change counts.
+            let below = links.0[top as usize].load(Ordering::Relaxed);
+            let new = head((old >> 32).wrapping_add(1), below);
+            // Acquire as above, for the element itself and for the retry.
+            match self.0.compare_exchange_weak(old, new, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => return Some(top),
+                Err(now) => old = now,
+            }
+        }
     }
 
-    /// The element under `element` in a chain that is private to the caller.
-    pub(crate) fn below(&self, element: u32) -> Option<u32> {
-        // Relaxed: the caller owns the chain.
-        self.links[element as usize].load(Ordering::Relaxed).checked_sub(1)
+    /// Takes all elements: the top one, with the others linked below it.
+    #[cfg(not(loom))]
+    pub(crate) fn take_all(&self) -> Option<u32> {
+        // Acquire pairs with the release in `push`. Relaxed on failure: the loop reads again.
+        let take = |old: u64| (old as u32 != 0).then(|| head((old >> 32).wrapping_add(1), 0));
+        let old = self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, take).ok()?;
+        (old as u32).checked_sub(1)
+    }
+}
+
+/// All elements nobody uses.
+#[derive(Debug)]
+pub(crate) struct FreeList {
+    pub(crate) links: Links,
+    shards: Box<[Stack]>,
+    /// Elements from here on have never been handed out.
+    fresh: CachePadded<AtomicU32>,
+    limit: u32,
+}
+
+/// Upper limit of shards: beyond it, two slots share one.
+const MAX_SHARDS: u32 = 64;
+
+impl FreeList {
+    /// All of `0..limit` free; the links have room for `elements` (the others are not listed here at first).
+    pub(crate) fn new(limit: u32, elements: u32, slots: u32) -> Result<Self, Errno> {
+        let shards = slots.clamp(1, MAX_SHARDS).next_power_of_two();
+        Ok(Self {
+            links: Links::new(elements)?,
+            shards: (0..shards).map(|_| Stack::new()).collect(),
+            fresh: CachePadded::new(AtomicU32::new(0)),
+            limit,
+        })
+    }
+
+    fn shard(&self, slot: u32) -> usize {
+        slot as usize & (self.shards.len() - 1)
+    }
+
+    /// Takes an element, preferably from `slot`'s shard.
+    #[inline]
+    pub(crate) fn pop(&self, slot: u32) -> Option<u32> {
+        let own = self.shard(slot);
+        self.shards[own].pop(&self.links).or_else(|| self.pop_fresh()).or_else(|| self.steal(own))
+    }
+
+    /// Gives an element back.
+    #[inline]
+    pub(crate) fn push(&self, slot: u32, element: u32) {
+        self.shards[self.shard(slot)].push(&self.links, element);
     }
 
     /// How many elements have ever been handed out.
@@ -95,26 +145,9 @@ impl FreeList {
         self.fresh.load(Ordering::Relaxed).min(self.limit)
     }
 
-    /// Bytes of links and heads.
-    pub(crate) fn memory(&self) -> usize {
-        size_of_val(&*self.links) + size_of_val(&*self.shards)
-    }
-
-    fn pop_shard(&self, shard: usize) -> Option<u32> {
-        let shard = &self.shards[shard];
-        // Acquire pairs with the release in `push_chain`: the link read below belongs to this head.
-        let mut old = shard.load(Ordering::Acquire);
-        loop {
-            let top = (old as u32).checked_sub(1)?;
-            // Relaxed, and possibly of another time: then the exchange fails, because every change counts.
-            let below = self.links[top as usize].load(Ordering::Relaxed);
-            let new = head((old >> 32).wrapping_add(1), below);
-            // Acquire as above, for the element itself and for the retry.
-            match shard.compare_exchange_weak(old, new, Ordering::Acquire, Ordering::Acquire) {
-                Ok(_) => return Some(top),
-                Err(now) => old = now,
-            }
-        }
+    /// How many elements there are to hand out.
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
     }
 
     fn pop_fresh(&self) -> Option<u32> {
@@ -129,6 +162,11 @@ impl FreeList {
     #[cold]
     fn steal(&self, own: usize) -> Option<u32> {
         let mask = self.shards.len() - 1;
-        (1..self.shards.len()).find_map(|i| self.pop_shard((own + i) & mask))
+        (1..self.shards.len()).find_map(|i| self.shards[(own + i) & mask].pop(&self.links))
+    }
+
+    /// Bytes of links and heads.
+    pub(crate) fn memory(&self) -> usize {
+        self.links.memory() + size_of_val(&*self.shards)
     }
 }

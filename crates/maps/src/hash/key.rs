@@ -10,6 +10,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use crate::mem::{WORD, load_program_word, words_for};
+use crate::sync::{AtomicU64, Ordering};
 
 /// A key read from a program or a host thread.
 pub(crate) trait Key: Sized {
@@ -18,6 +19,9 @@ pub(crate) trait Key: Sized {
     /// # Safety
     /// `src` must be readable for `size` bytes, and `size` must be the size the implementation stands for, if it has one.
     unsafe fn read(src: *const u8, size: usize) -> Self;
+
+    /// Reads the key of an element; torn if the element is being recycled.
+    fn load(words: &[AtomicU64]) -> Self;
 
     /// The key as zero-padded words.
     fn words(&self) -> &[u64];
@@ -40,6 +44,11 @@ impl<const BYTES: usize, const WORDS: usize> Key for Fixed<BYTES, WORDS> {
         Self(std::array::from_fn(|i| unsafe { load_program_word(src, i, BYTES) }))
     }
 
+    fn load(words: &[AtomicU64]) -> Self {
+        // Relaxed: the caller finds out whether the key was whole.
+        Self(std::array::from_fn(|i| words[i].load(Ordering::Relaxed)))
+    }
+
     #[inline(always)]
     fn words(&self) -> &[u64] {
         &self.0
@@ -49,7 +58,8 @@ impl<const BYTES: usize, const WORDS: usize> Key for Fixed<BYTES, WORDS> {
 /// The kernel's `MAX_BPF_STACK`: keys that programs build on their stack are not larger.
 const INLINE: usize = 512 / WORD;
 
-/// A key of any size.
+/// A key of any size. The large variant is the usual one, and it stays on the stack.
+#[expect(clippy::large_enum_variant, reason = "programs' keys must not be allocated")]
 pub(crate) enum Long {
     /// Up to 512 bytes.
     Inline([u64; INLINE], usize),
@@ -71,6 +81,11 @@ impl Key for Long {
             *slot = word(i);
         }
         Self::Inline(inline, words)
+    }
+
+    fn load(words: &[AtomicU64]) -> Self {
+        // Relaxed as above.
+        Self::Heap(words.iter().map(|word| word.load(Ordering::Relaxed)).collect())
     }
 
     #[inline]

@@ -1,4 +1,4 @@
-//! Hash maps: plain and per-CPU.
+//! Hash maps: plain, per-CPU and LRU.
 //!
 //! [`table`] keeps the index, [`free_list`] the unused elements, [`key`] reads and hashes keys. This file adds values, the
 //! kernel's flags and error numbers, and the accounting.
@@ -12,25 +12,33 @@
 //!   that moment. Only if it is `max_entries` does the insert fail; otherwise somebody is about to finish.
 //! * **Re-entry**: what a slot owns (spare, counts) is guarded by its `busy` flag. A signal handler that runs a program on the
 //!   same thread has the same slot, finds the flag, and gets `EBUSY`. Lookups need nothing and always work.
+//! * **`NO_PREALLOC`**: removed elements come back after a grace period ([`crate::retire`]), so there are more of them than entries and
+//!   a count decides what is full.
+//! * **LRU**: instead of failing, a full map evicts ([`lru`]).
 //! * **Per-CPU values** live beside the slab, one region per slot. They are updated in place, under the lock of the
 //!   key's home chunk, which deletes of such maps take as well: an update must not reach the next owner of the element.
 
 pub(crate) mod free_list;
 pub(crate) mod key;
+mod lru;
 pub(crate) mod table;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
+use bpf_quiesce::Domain;
 use crossbeam_utils::CachePadded;
 
 use crate::def::{MapDef, flags, update};
 use crate::errno::{Errno, OpResult};
 use crate::header::{LookupFn, MapHeader};
 use crate::mem::{self, Table as Memory, WORD, round_up8, words_for};
-use crate::ops::{MapOps, Visit};
+use crate::ops::{Cursor, MapOps, Visit};
+use crate::retire::GraceList;
 use crate::value::{Shape, Source};
 use free_list::FreeList;
 use key::{Fixed, Key, Long, Seed};
+use lru::Clock;
 use table::{Chunk, Found, Table};
 
 /// What one execution slot owns of a map. Written by the thread in that slot only; the hand-over of a slot from thread to
@@ -44,6 +52,15 @@ struct SlotState {
 }
 
 impl SlotState {
+    fn new(spare: u32) -> Self {
+        Self {
+            busy: AtomicBool::new(false),
+            spare: AtomicU32::new(spare),
+            added: AtomicU64::new(0),
+            removed: AtomicU64::new(0),
+        }
+    }
+
     fn count(counter: &AtomicU64) {
         // Relaxed: one writer. `removed` is published by the exchange that follows it, `added` needs no order.
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -93,6 +110,25 @@ struct PerCpu {
     slot_stride: usize,
 }
 
+/// Where elements come from and go to.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one per map, and an indirection would cost every insert")]
+enum Pool {
+    /// Pre-allocated: exactly one per entry, used again at once.
+    Now(FreeList),
+    /// `NO_PREALLOC`: more than entries, used again after a grace period. The count is of keys present or being inserted.
+    Later(GraceList, CachePadded<AtomicU32>),
+}
+
+/// What an update has got hold of and not used yet.
+#[derive(Default)]
+struct Reserved {
+    /// The element that becomes the next spare.
+    element: Option<u32>,
+    /// The right to insert one key into a `NO_PREALLOC` map.
+    permit: bool,
+}
+
 /// A hash map of any flavour.
 #[derive(Debug)]
 pub(crate) struct HashMap {
@@ -101,9 +137,10 @@ pub(crate) struct HashMap {
     max_entries: u32,
     seed: Seed,
     table: Table,
-    free: FreeList,
+    pool: Pool,
     slots: Box<[CachePadded<SlotState>]>,
     per_cpu: Option<PerCpu>,
+    clock: Option<Clock>,
 }
 
 /// Calls a generic function with the key type for a key size.
@@ -130,31 +167,43 @@ macro_rules! with_key {
     };
 }
 
-/// Elements of a map: one per entry and a spare per slot.
-fn elements(def: &MapDef, slots: u32) -> u64 {
-    u64::from(def.max_entries) + u64::from(slots)
+pub(crate) use with_key;
+
+fn is_prealloc(def: &MapDef) -> bool {
+    def.flags & flags::NO_PREALLOC == 0
+}
+
+/// Elements that [`Pool`] hands out; each slot has a spare beyond them.
+fn pooled(def: &MapDef) -> u64 {
+    let headroom = if is_prealloc(def) { 0 } else { GraceList::headroom(def.max_entries) };
+    u64::from(def.max_entries) + headroom
 }
 
 impl HashMap {
     /// Bytes a hash of this definition maps.
     pub(crate) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
+        let elements = pooled(def) + u64::from(slots);
+        let per_cpu = def.map_type.is_per_cpu();
         let value = round_up8(def.value_size as usize) as u64;
-        let inline = if def.map_type.is_per_cpu() { 0 } else { value };
-        let element = round_up8(def.key_size as usize) as u64 + inline + size_of::<AtomicU32>() as u64;
+        let bookkeeping = size_of::<AtomicU32>() as u64 + u64::from(def.map_type.is_lru());
+        let element = round_up8(def.key_size as usize) as u64 + if per_cpu { 0 } else { value } + bookkeeping;
         let index = (Table::chunks_for(def.max_entries) * size_of::<Chunk>()) as u64;
-        let per_slot = if def.map_type.is_per_cpu() { value.saturating_mul(elements(def, slots)) } else { 0 };
+        let per_slot = if per_cpu { value.saturating_mul(elements) } else { 0 };
         let states = size_of::<CachePadded<SlotState>>() as u64;
         element
-            .saturating_mul(elements(def, slots))
+            .saturating_mul(elements)
             .saturating_add(index)
             .saturating_add(per_slot.saturating_add(states).saturating_mul(slots.into()))
     }
 
-    pub(crate) fn new(def: &MapDef, slots: u32, seed: Option<u64>) -> OpResult<Self> {
-        let elements = u32::try_from(elements(def, slots)).map_err(|_| Errno::E2BIG)?;
+    pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>, seed: Option<u64>) -> OpResult<Self> {
+        let slots = domain.max_slots();
+        let pooled = u32::try_from(pooled(def)).map_err(|_| Errno::E2BIG)?;
+        let elements = pooled.checked_add(slots).ok_or(Errno::E2BIG)?;
         let shape = Shape::of(def);
         let per_cpu = def.map_type.is_per_cpu();
         let slot_stride = shape.words() * elements as usize;
+        let hands = if def.flags & flags::NO_COMMON_LRU != 0 { slots } else { 1 };
         Ok(Self {
             key_size: def.key_size as usize,
             shape,
@@ -170,23 +219,19 @@ impl HashMap {
                 words_for(def.key_size as usize),
                 if per_cpu { 0 } else { shape.words() },
             )?,
-            free: FreeList::new(def.max_entries, elements, slots)?,
-            slots: (0..slots)
-                .map(|slot| {
-                    CachePadded::new(SlotState {
-                        busy: AtomicBool::new(false),
-                        spare: AtomicU32::new(def.max_entries + slot),
-                        added: AtomicU64::new(0),
-                        removed: AtomicU64::new(0),
-                    })
-                })
-                .collect(),
+            pool: if is_prealloc(def) {
+                Pool::Now(FreeList::new(pooled, elements, slots)?)
+            } else {
+                Pool::Later(GraceList::new(pooled, elements, slots, domain)?, CachePadded::new(AtomicU32::new(0)))
+            },
+            slots: (0..slots).map(|slot| CachePadded::new(SlotState::new(pooled + slot))).collect(),
             per_cpu: per_cpu
                 .then(|| {
                     let words = Memory::zeroed(slot_stride * slots as usize)?;
                     OpResult::Ok(PerCpu { words, slots: slots as usize, slot_stride })
                 })
                 .transpose()?,
+            clock: def.map_type.is_lru().then(|| Clock::new(elements, hands)).transpose()?,
         })
     }
 
@@ -216,29 +261,107 @@ impl HashMap {
         })
     }
 
-    /// An element for a new key.
+    /// Whether `max_entries` keys were present at one moment during this call.
+    fn is_full(&self) -> bool {
+        let counts = self.counts();
+        counts.0.wrapping_sub(counts.1) >= u64::from(self.max_entries) && self.counts() == counts
+    }
+
+    /// Gets what the insert of a new key needs.
     #[inline]
-    fn take(&self, slot: u32) -> OpResult<u32> {
-        match self.free.pop(slot) {
-            Some(element) => Ok(element),
-            None => self.take_when_full(slot),
+    fn reserve_insert<K: Key>(&self, reserved: &mut Reserved, slot: u32) -> OpResult {
+        match &self.pool {
+            Pool::Now(free) => {
+                if reserved.element.is_none() {
+                    let element = free.pop(slot);
+                    reserved.element = Some(element.map_or_else(|| self.make_room::<K>(free, slot), Ok)?);
+                }
+                Ok(())
+            }
+            Pool::Later(_, count) => {
+                if !reserved.permit {
+                    self.permit(count)?;
+                    reserved.permit = true;
+                }
+                self.reserve_replace(reserved, slot)
+            }
         }
     }
 
+    /// Gets what a replace needs: nothing, unless the old element must not be used again at once.
+    #[inline]
+    fn reserve_replace(&self, reserved: &mut Reserved, slot: u32) -> OpResult {
+        if let (Pool::Later(free, _), None) = (&self.pool, reserved.element) {
+            reserved.element = Some(free.pop(slot).ok_or(Errno::ENOMEM)?);
+        }
+        Ok(())
+    }
+
+    /// Gives back what was not needed.
+    #[inline]
+    fn unreserve(&self, reserved: &Reserved, slot: u32) {
+        match (&self.pool, reserved.element) {
+            (Pool::Now(free), Some(element)) => free.push(slot, element),
+            (Pool::Later(free, _), Some(element)) => free.push(slot, element),
+            (_, None) => {}
+        }
+        if let (Pool::Later(_, count), true) = (&self.pool, reserved.permit) {
+            // Relaxed: a count.
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts one more key, if there may be one more.
+    fn permit(&self, count: &AtomicU32) -> OpResult {
+        // Relaxed: a count; whether the map is full is decided by `is_full`.
+        let more = |n| (n < self.max_entries).then_some(n + 1);
+        while count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+            if self.is_full() {
+                return Err(Errno::E2BIG);
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// An element although the free list looked empty.
     #[cold]
-    fn take_when_full(&self, slot: u32) -> OpResult<u32> {
+    fn make_room<K: Key>(&self, free: &FreeList, slot: u32) -> OpResult<u32> {
+        if let Some(clock) = &self.clock {
+            return self.evict::<K>(clock, free, slot);
+        }
         loop {
-            let counts = self.counts();
-            let full = counts.0.wrapping_sub(counts.1) >= u64::from(self.max_entries);
-            if full && self.counts() == counts {
+            if self.is_full() {
                 return Err(Errno::E2BIG);
             }
             // Another thread is between taking or giving an element and counting it.
             std::thread::yield_now();
-            if let Some(element) = self.free.pop(slot) {
+            if let Some(element) = free.pop(slot) {
                 return Ok(element);
             }
         }
+    }
+
+    /// Takes an element from the key that deserves it least.
+    fn evict<K: Key>(&self, clock: &Clock, free: &FreeList, slot: u32) -> OpResult<u32> {
+        let state = &self.slots[slot as usize];
+        for _ in 0..clock.rounds() {
+            let Some(victim) = clock.advance(slot) else { continue };
+            // The victim may be unused, or change hands while its key is read: `find` says whether it holds that key.
+            let key = K::load(self.table.key(victim));
+            let hash = self.seed.hash(key.words());
+            if let Some(found) = self.table.find(&key, hash).filter(|found| found.element() == victim) {
+                SlotState::count(&state.removed);
+                if self.remove_found(found, hash) {
+                    return Ok(victim);
+                }
+                SlotState::count(&state.added);
+            }
+            if let Some(element) = free.pop(slot) {
+                return Ok(element);
+            }
+        }
+        Err(Errno::ENOMEM)
     }
 
     /// Writes key and value into an element that is not in the index.
@@ -249,6 +372,9 @@ impl HashMap {
     unsafe fn fill<K: Key>(&self, element: u32, key: &K, value: Source<'_>, slot: u32) -> OpResult {
         self.table.begin_write();
         self.table.write_key(element, key);
+        if let Some(clock) = &self.clock {
+            clock.clear(element);
+        }
         let Some(per_cpu) = &self.per_cpu else {
             let words = self.table.extra(element);
             // SAFETY: passed on.
@@ -304,14 +430,11 @@ impl HashMap {
     #[inline]
     unsafe fn update_key<K: Key>(&self, key: &K, value: Source<'_>, flags: u64, slot: u32) -> OpResult {
         self.shape.check_flags(flags)?;
-        let state = &self.slots[slot as usize];
-        let op = Op::begin(state)?;
-        let mut taken = None;
+        let op = Op::begin(&self.slots[slot as usize])?;
+        let mut reserved = Reserved::default();
         // SAFETY: passed on.
-        let result = unsafe { self.update_in(&op, key, value, flags, slot, &mut taken) };
-        if let Some(element) = taken {
-            self.free.push(slot, element);
-        }
+        let result = unsafe { self.update_in(&op, key, value, flags, slot, &mut reserved) };
+        self.unreserve(&reserved, slot);
         result
     }
 
@@ -325,7 +448,7 @@ impl HashMap {
         value: Source<'_>,
         flags: u64,
         slot: u32,
-        taken: &mut Option<u32>,
+        reserved: &mut Reserved,
     ) -> OpResult {
         let hash = self.seed.hash(key.words());
         let spare = op.spare();
@@ -344,28 +467,47 @@ impl HashMap {
                     }
                     continue;
                 }
-                _ => {}
-            }
-            if found.is_none() && taken.is_none() {
-                *taken = Some(self.take(slot)?);
+                (Some(_), _) => self.reserve_replace(reserved, slot)?,
+                (None, _) => self.reserve_insert::<K>(reserved, slot)?,
             }
             if !filled {
                 // SAFETY: passed on; the spare is this slot's.
                 unsafe { self.fill(spare, key, value, slot) }?;
                 filled = true;
             }
-            if let Some(found) = found {
-                if self.table.replace(found, spare) {
-                    op.set_spare(found.element());
+            match found {
+                Some(found) if self.table.replace(found, spare) => {
+                    self.touch(spare);
+                    match (&self.pool, reserved.element.take()) {
+                        (Pool::Later(free, _), Some(next)) => {
+                            op.set_spare(next);
+                            free.retire(slot, found.element());
+                        }
+                        (_, unneeded) => {
+                            op.set_spare(found.element());
+                            reserved.element = unneeded;
+                        }
+                    }
                     return Ok(());
                 }
-            } else if self.table.insert(key, hash, searched, spare) {
-                SlotState::count(&op.0.added);
-                if let Some(next) = taken.take() {
-                    op.set_spare(next);
+                None if self.table.insert(key, hash, searched, spare) => {
+                    SlotState::count(&op.0.added);
+                    reserved.permit = false;
+                    if let Some(next) = reserved.element.take() {
+                        op.set_spare(next);
+                    }
+                    return Ok(());
                 }
-                return Ok(());
+                _ => {}
             }
+        }
+    }
+
+    /// Marks an element of an LRU map as used.
+    #[inline]
+    fn touch(&self, element: u32) {
+        if let Some(clock) = &self.clock {
+            clock.touch(element);
         }
     }
 
@@ -378,6 +520,7 @@ impl HashMap {
             Some(per_cpu) => Ok(self.table.with_home_locked(hash, |_| {
                 let present = self.table.unchanged(found);
                 if present {
+                    self.touch(found.element());
                     // SAFETY: passed on.
                     unsafe { self.write_per_cpu(per_cpu, found.element(), value, slot) };
                 }
@@ -416,7 +559,14 @@ impl HashMap {
                 counted = true;
             }
             if self.remove_found(found, hash) {
-                self.free.push(slot, found.element());
+                match &self.pool {
+                    Pool::Now(free) => free.push(slot, found.element()),
+                    Pool::Later(free, count) => {
+                        // Relaxed: a count.
+                        count.fetch_sub(1, Ordering::Relaxed);
+                        free.retire(slot, found.element());
+                    }
+                }
                 return Ok(());
             }
         };
@@ -434,6 +584,20 @@ impl HashMap {
         self.table.remove(found, hash)
     }
 
+    /// The first word of a key's value, read while the key had it.
+    #[inline]
+    pub(crate) fn first_word<K: Key>(&self, key: &K) -> Option<u64> {
+        loop {
+            let found = self.find(key)?;
+            // Acquire pairs with the release that published the element, so also with what the host did before.
+            let word = self.table.extra(found.element())[0].load(Ordering::Acquire);
+            if self.table.unchanged(found) {
+                return Some(word);
+            }
+        }
+    }
+
+    #[inline]
     fn find<K: Key>(&self, key: &K) -> Option<Found> {
         self.table.find(key, self.seed.hash(key.words()))
     }
@@ -447,24 +611,40 @@ impl HashMap {
 /// The specialised lookup.
 ///
 /// # Safety
-/// See [`LookupFn`]; the map must be a hash whose key size is `K`'s and whose values are per-CPU as `PER_CPU` says.
-unsafe extern "C" fn lookup<K: Key, const PER_CPU: bool>(map: *const MapHeader, key: *const u8, slot: u32) -> *mut u8 {
+/// See [`LookupFn`]; the map must be a hash whose key size is `K`'s and which is per-CPU and LRU as the constants say.
+unsafe extern "C" fn lookup<K: Key, const PER_CPU: bool, const LRU: bool>(
+    map: *const MapHeader,
+    key: *const u8,
+    slot: u32,
+) -> *mut u8 {
     // SAFETY: a live header (contract).
     let imp = unsafe { (*map).imp };
     // SAFETY: the header of a hash, whose implementation lives as long (contract).
     let map = unsafe { &*imp.cast::<HashMap>() };
     // SAFETY: the key is readable for the key size (contract).
     let key = unsafe { K::read(key, map.key_size) };
-    match map.find(&key) {
-        None => std::ptr::null_mut(),
-        Some(found) if PER_CPU => map.value_ptr(found.element(), slot),
-        Some(found) => map.table.extra(found.element()).as_ptr().cast_mut().cast(),
+    let Some(found) = map.find(&key) else { return std::ptr::null_mut() };
+    if LRU {
+        map.touch(found.element());
     }
+    if PER_CPU {
+        return map.value_ptr(found.element(), slot);
+    }
+    map.table.extra(found.element()).as_ptr().cast_mut().cast()
 }
 
 impl MapOps for HashMap {
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
     fn lookup_fn(&self) -> LookupFn {
-        with_key!(self.key_size, K => if self.per_cpu.is_some() { lookup::<K, true> } else { lookup::<K, false> })
+        with_key!(self.key_size, K => match (self.per_cpu.is_some(), self.clock.is_some()) {
+            (false, false) => lookup::<K, false, false>,
+            (false, true) => lookup::<K, false, true>,
+            (true, false) => lookup::<K, true, false>,
+            (true, true) => lookup::<K, true, true>,
+        })
     }
 
     fn host_value_size(&self) -> usize {
@@ -552,15 +732,15 @@ impl MapOps for HashMap {
         }
     }
 
-    fn next_at(&self, cursor: u64, key: &mut [u8], value: &mut [u8], slot: u32) -> OpResult<u64> {
-        let mut at = cursor;
+    fn next_at(&self, cursor: &mut Cursor, key: &mut [u8], value: &mut [u8], slot: u32) -> OpResult {
         loop {
-            let (position, found) = self.table.scan(at).ok_or(Errno::ENOENT)?;
+            let (position, found) = self.table.scan(cursor.position).ok_or(Errno::ENOENT)?;
             mem::load_bytes(self.table.key(found.element()), key);
+            cursor.position = position;
             if self.read(found, value, 0, slot)? {
-                return Ok(position + 1);
+                cursor.position += 1;
+                return Ok(());
             }
-            at = position;
         }
     }
 
@@ -576,6 +756,17 @@ impl MapOps for HashMap {
     fn memory_usage(&self) -> u64 {
         let per_cpu = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.words.len() * WORD);
         let states = self.slots.len() * size_of::<CachePadded<SlotState>>();
-        (self.table.memory() + self.free.memory() + per_cpu + states) as u64
+        let fixed = self.table.index_memory() + states + self.clock.as_ref().map_or(0, Clock::memory);
+        let elements = match &self.pool {
+            Pool::Now(free) => self.table.slab_memory() + per_cpu + free.memory(),
+            // Only what has been touched takes up memory.
+            Pool::Later(free, _) => {
+                let all = self.table.slab_memory() + per_cpu;
+                let touched = u64::from(free.touched()) + self.slots.len() as u64;
+                let total = u64::from(free.limit()) + self.slots.len() as u64;
+                (all as u128 * u128::from(touched) / u128::from(total)) as usize + free.memory()
+            }
+        };
+        (fixed + elements) as u64
     }
 }

@@ -124,7 +124,7 @@ impl Table {
     #[inline]
     fn home(&self, hash: u64) -> usize {
         // Multiply-shift instead of a remainder: any number of chunks, so the load factor is exact.
-        ((hash >> 32) * self.chunks.len() as u64 >> 32) as usize
+        (((hash >> 32) * self.chunks.len() as u64) >> 32) as usize
     }
 
     #[inline]
@@ -317,9 +317,14 @@ impl Table {
         (found.chunk * SLOTS + found.slot) as u64
     }
 
-    /// Bytes of index and slab.
-    pub(crate) fn memory(&self) -> usize {
-        size_of_val(&*self.chunks) + size_of_val(&*self.slab)
+    /// Bytes of the index.
+    pub(crate) fn index_memory(&self) -> usize {
+        size_of_val(&*self.chunks)
+    }
+
+    /// Bytes of the slab.
+    pub(crate) fn slab_memory(&self) -> usize {
+        size_of_val(&*self.slab)
     }
 
     /// The number of positions.

@@ -1,0 +1,149 @@
+//! Bloom filters: sets that answer "perhaps" or "no".
+//!
+//! Push sets one bit per hash function, peek tests them; both are wait-free. The bitmap is sized as in the kernel: hashes x
+//! entries / ln 2 bits, rounded up to a power of two. The hash functions are halves of one 64-bit hash, combined (Kirsch
+//! and Mitzenmacher 2006), which gives the same false-positive rate as independent ones.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::def::{MapDef, flags};
+use crate::errno::{Errno, OpResult};
+use crate::hash::key::{Key, Long, Seed};
+use crate::header::LookupFn;
+use crate::mem::Table;
+use crate::ops::MapOps;
+use crate::queue::no_lookup;
+use crate::value::Source;
+
+/// The kernel's default number of hash functions.
+const DEFAULT_HASHES: u32 = 5;
+
+#[derive(Debug)]
+pub(crate) struct BloomMap {
+    value_size: usize,
+    hashes: u32,
+    /// Number of bits less one; the number is a power of two, at most 2^32.
+    mask: u32,
+    seed: Seed,
+    words: Table<AtomicU64>,
+}
+
+fn hashes(def: &MapDef) -> u32 {
+    match def.map_extra as u32 & 0xf {
+        0 => DEFAULT_HASHES,
+        n => n,
+    }
+}
+
+/// Bits for this definition: 7/5 stands for 1 / ln 2, as in the kernel.
+fn bits(def: &MapDef) -> u64 {
+    let bits = u64::from(def.max_entries) * u64::from(hashes(def)) * 7 / 5;
+    bits.next_power_of_two().clamp(64, 1 << 32)
+}
+
+impl BloomMap {
+    /// Bytes a filter of this definition maps.
+    pub(crate) fn memory_needed(def: &MapDef) -> u64 {
+        bits(def) / 8
+    }
+
+    pub(crate) fn new(def: &MapDef, seed: Option<u64>) -> OpResult<Self> {
+        Ok(Self {
+            value_size: def.value_size as usize,
+            hashes: hashes(def),
+            mask: (bits(def) - 1) as u32,
+            seed: match seed {
+                _ if def.flags & flags::ZERO_SEED != 0 => Seed::fixed(0),
+                Some(seed) => Seed::fixed(seed),
+                None => Seed::random(),
+            },
+            words: Table::zeroed((bits(def) / 64) as usize)?,
+        })
+    }
+
+    /// The bits of a value, as (word, bit in it).
+    fn positions(&self, value: &Long) -> impl Iterator<Item = (usize, u64)> + use<> {
+        let hash = self.seed.hash(value.words());
+        let (first, step) = (hash as u32, (hash >> 32) as u32 | 1);
+        let mask = self.mask;
+        (0..self.hashes).map(move |i| {
+            let bit = first.wrapping_add(step.wrapping_mul(i)) & mask;
+            (bit as usize / 64, 1 << (bit % 64))
+        })
+    }
+
+    /// # Safety
+    /// A program's source must be readable for the value size.
+    unsafe fn read(&self, value: Source<'_>) -> Long {
+        match value {
+            Source::Host(bytes) => Long::from_host(bytes),
+            // SAFETY: readable for the value size (contract).
+            Source::Program(bytes) => unsafe { Long::read(bytes, self.value_size) },
+        }
+    }
+
+    fn contains(&self, value: &Long) -> OpResult {
+        // Relaxed: a bit carries no data.
+        let all = self.positions(value).all(|(word, bit)| self.words[word].load(Ordering::Relaxed) & bit != 0);
+        if all { Ok(()) } else { Err(Errno::ENOENT) }
+    }
+}
+
+impl MapOps for BloomMap {
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn lookup_fn(&self) -> LookupFn {
+        no_lookup
+    }
+
+    fn host_value_size(&self) -> usize {
+        self.value_size
+    }
+
+    unsafe fn program_update(&self, _key: *const u8, _value: *const u8, _flags: u64, _slot: u32) -> OpResult {
+        Err(Errno::EINVAL)
+    }
+
+    unsafe fn push(&self, value: Source<'_>, flags: u64, _slot: u32) -> OpResult {
+        if flags != 0 {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: passed on.
+        let value = unsafe { self.read(value) };
+        for (word, bit) in self.positions(&value) {
+            // Relaxed: as above. The test first spares the cache line when the bit is set already.
+            if self.words[word].load(Ordering::Relaxed) & bit == 0 {
+                self.words[word].fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    unsafe fn next_value(&self, out: *mut u8, remove: bool, _slot: u32) -> OpResult {
+        if remove {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // SAFETY: readable for the value size (contract).
+        self.contains(&unsafe { self.read(Source::Program(out)) })
+    }
+
+    /// Whether the value in `out` was perhaps pushed; `ENOENT` if not.
+    fn lookup(&self, _key: &[u8], out: &mut [u8], _flags: u64, _slot: u32) -> OpResult {
+        self.contains(&Long::from_host(out))
+    }
+
+    fn update(&self, _key: &[u8], value: &[u8], flags: u64, slot: u32) -> OpResult {
+        // SAFETY: a host source.
+        unsafe { self.push(Source::Host(value), flags, slot) }
+    }
+
+    fn len(&self) -> u64 {
+        0
+    }
+
+    fn memory_usage(&self) -> u64 {
+        size_of_val(&*self.words) as u64
+    }
+}

@@ -1,0 +1,243 @@
+//! Saving a map to a file and restoring it, so that state survives a restart.
+//!
+//! A dump is the map's schema and its elements as raw bytes, closed by a checksum. It is only restored into a map of the same
+//! schema: the same type, sizes, flags, and for per-CPU maps the same number of execution slots.
+//!
+//! Layout, all numbers little-endian: the magic, eight `u32` (type, key size, value size, host value size, entries, flags, spin lock offset or
+//! all ones, 0), `map_extra` and the number of elements as `u64`, the name as `u32` length and bytes, the elements (key, value),
+//! the FNV-1a hash of everything before as `u64`.
+
+use std::io::{Read, Write};
+
+use crate::def::{MapDef, MapType, update};
+use crate::errno::Errno;
+use crate::error::MapError;
+use crate::map::Map;
+use crate::mem::round_up8;
+
+const MAGIC: &[u8; 8] = b"BPFMAP\0\x01";
+
+/// A name longer than this is damage, not a name.
+const MAX_NAME: u32 = 4096;
+
+/// More execution slots than this are damage as well.
+const MAX_SLOTS: usize = 1 << 16;
+
+/// FNV-1a, 64 bits: against damage, not against malice.
+struct Checksum(u64);
+
+impl Checksum {
+    fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+}
+
+fn io(error: std::io::Error) -> MapError {
+    MapError::Io(error.to_string())
+}
+
+struct Writer<W> {
+    to: W,
+    checksum: Checksum,
+}
+
+impl<W: Write> Writer<W> {
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), MapError> {
+        self.checksum.add(bytes);
+        self.to.write_all(bytes).map_err(io)
+    }
+
+    fn u32(&mut self, n: u32) -> Result<(), MapError> {
+        self.bytes(&n.to_le_bytes())
+    }
+
+    fn u64(&mut self, n: u64) -> Result<(), MapError> {
+        self.bytes(&n.to_le_bytes())
+    }
+}
+
+struct Reader<R> {
+    from: R,
+    checksum: Checksum,
+}
+
+impl<R: Read> Reader<R> {
+    fn bytes(&mut self, bytes: &mut [u8]) -> Result<(), MapError> {
+        self.from.read_exact(bytes).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => MapError::BadDump("it ends too early".into()),
+            _ => io(error),
+        })?;
+        self.checksum.add(bytes);
+        Ok(())
+    }
+
+    fn u32(&mut self) -> Result<u32, MapError> {
+        let mut bytes = [0; 4];
+        self.bytes(&mut bytes)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    fn u64(&mut self) -> Result<u64, MapError> {
+        let mut bytes = [0; 8];
+        self.bytes(&mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+}
+
+/// A dump in memory: the definition of the map it was made of, and its elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dump {
+    /// The schema.
+    pub def: MapDef,
+    /// Bytes of a value as the host sees it.
+    pub host_value_size: usize,
+    /// Keys and values. A stack's oldest value comes first, like a queue's.
+    pub elements: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Dump {
+    /// Reads a dump.
+    ///
+    /// # Errors
+    /// [`MapError::BadDump`] for damaged ones, [`MapError::Unsupported`] for unknown types.
+    pub fn read(from: impl Read) -> Result<Self, MapError> {
+        let mut reader = Reader { from, checksum: Checksum::new() };
+        let mut magic = [0; 8];
+        reader.bytes(&mut magic)?;
+        if &magic != MAGIC {
+            return Err(MapError::BadDump("it does not begin with the magic of a map dump".into()));
+        }
+        let map_type = MapType::from_number(reader.u32()?)?;
+        let [key_size, value_size, host_value_size] = [reader.u32()?, reader.u32()?, reader.u32()?];
+        let mut def = MapDef::new("", map_type, key_size, value_size, reader.u32()?);
+        def.flags = reader.u32()?;
+        def.spin_lock = Some(reader.u32()?).filter(|&offset| offset != u32::MAX);
+        reader.u32()?;
+        def.map_extra = reader.u64()?;
+        let count = reader.u64()?;
+        let name_len = reader.u32()?;
+        if name_len > MAX_NAME {
+            return Err(MapError::BadDump(format!("a name of {name_len} bytes")));
+        }
+        let mut name = vec![0; name_len as usize];
+        reader.bytes(&mut name)?;
+        def.name = String::from_utf8(name).map_err(|_| MapError::BadDump("the name is not UTF-8".into()))?;
+        def.validate()?;
+        let per_slot = round_up8(value_size as usize);
+        let fits = host_value_size == value_size || (host_value_size as usize).is_multiple_of(per_slot);
+        if !fits || host_value_size as usize > per_slot * MAX_SLOTS {
+            return Err(MapError::BadDump(format!(
+                "values of {host_value_size} bytes for a value_size of {value_size}"
+            )));
+        }
+        // Not reserved in advance: the count may be damaged.
+        let mut elements = Vec::new();
+        for _ in 0..count {
+            let (mut key, mut value) = (vec![0; key_size as usize], vec![0; host_value_size as usize]);
+            reader.bytes(&mut key)?;
+            reader.bytes(&mut value)?;
+            elements.push((key, value));
+        }
+        let sum = reader.checksum.0;
+        if reader.u64()? != sum {
+            return Err(MapError::BadDump("the checksum does not match".into()));
+        }
+        Ok(Self { def, host_value_size: host_value_size as usize, elements })
+    }
+
+    /// Writes the dump.
+    ///
+    /// # Errors
+    /// [`MapError::Io`].
+    pub fn write(&self, to: impl Write) -> Result<(), MapError> {
+        let mut writer = Writer { to, checksum: Checksum::new() };
+        writer.bytes(MAGIC)?;
+        let def = &self.def;
+        let sizes = [def.map_type as u32, def.key_size, def.value_size, self.host_value_size as u32];
+        for n in sizes.into_iter().chain([def.max_entries, def.flags, def.spin_lock.unwrap_or(u32::MAX), 0]) {
+            writer.u32(n)?;
+        }
+        writer.u64(def.map_extra)?;
+        writer.u64(self.elements.len() as u64)?;
+        writer.u32(def.name.len().min(MAX_NAME as usize) as u32)?;
+        writer.bytes(&def.name.as_bytes()[..def.name.len().min(MAX_NAME as usize)])?;
+        for (key, value) in &self.elements {
+            writer.bytes(key)?;
+            writer.bytes(value)?;
+        }
+        let sum = writer.checksum.0;
+        writer.u64(sum)?;
+        writer.to.flush().map_err(io)
+    }
+}
+
+impl Map {
+    /// Copies the whole map. Elements that change meanwhile are copied as of one moment each.
+    ///
+    /// # Errors
+    /// `ENOTSUPP` for types whose elements cannot be read back: bloom filters, rings, maps of maps, perf event arrays.
+    pub fn dump(&self) -> Result<Dump, MapError> {
+        if self.map_type().is_map_in_map() {
+            return Err(self.error("dump", Errno::ENOTSUPP));
+        }
+        let mut elements = self.iter().collect::<Result<Vec<_>, _>>()?;
+        if self.map_type() == MapType::Stack {
+            elements.reverse();
+        }
+        Ok(Dump { def: self.def().clone(), host_value_size: self.host_value_size(), elements })
+    }
+
+    /// Puts the elements of a dump into the map, which must have the dump's schema. Elements that are already there and not in
+    /// the dump stay.
+    ///
+    /// # Errors
+    /// [`MapError::Incompatible`] names the field that differs; `E2BIG` if the elements do not fit beside those there.
+    pub fn restore(&self, dump: &Dump) -> Result<(), MapError> {
+        dump.def.compatible_with(self.def())?;
+        if dump.host_value_size != self.host_value_size() {
+            let (expected, got) = (self.host_value_size() as u64, dump.host_value_size as u64);
+            return Err(MapError::Incompatible {
+                map: self.name().to_owned(),
+                field: "value bytes of all slots",
+                expected,
+                got,
+            });
+        }
+        dump.elements.iter().try_for_each(|(key, value)| self.update(key, value, update::ANY))
+    }
+
+    /// Writes [`Map::dump`] to a file. The file appears whole or not at all.
+    ///
+    /// # Errors
+    /// As [`Map::dump`]; [`MapError::Io`].
+    pub fn save(&self, path: &std::path::Path) -> Result<(), MapError> {
+        let dump = self.dump()?;
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(format!(".{}.tmp", std::process::id()));
+        let file = std::fs::File::create(&temporary).map_err(io)?;
+        let written = dump.write(std::io::BufWriter::new(&file)).and_then(|()| {
+            file.sync_all().map_err(io)?;
+            std::fs::rename(&temporary, path).map_err(io)
+        });
+        if written.is_err() {
+            // The error to report is the one that got us here.
+            let _ = std::fs::remove_file(&temporary);
+        }
+        written
+    }
+
+    /// Restores the map from a file that [`Map::save`] wrote.
+    ///
+    /// # Errors
+    /// As [`Dump::read`] and [`Map::restore`].
+    pub fn load(&self, path: &std::path::Path) -> Result<(), MapError> {
+        let file = std::fs::File::open(path).map_err(io)?;
+        self.restore(&Dump::read(std::io::BufReader::new(file))?)
+    }
+}

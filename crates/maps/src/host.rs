@@ -1,0 +1,224 @@
+//! The rest of the untyped host side: values without keys, iteration, batches, mapped arrays.
+
+use std::os::fd::BorrowedFd;
+
+use crate::array::ArrayMap;
+use crate::def::{MapType, update};
+use crate::errno::Errno;
+use crate::error::MapError;
+use crate::map::Map;
+use crate::ops::Cursor;
+
+/// How far a batch operation got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Elements transferred.
+    pub count: usize,
+    /// There are no more elements: what the kernel reports as `ENOENT` with a valid count.
+    pub end: bool,
+}
+
+impl Map {
+    /// Adds a value to a queue, stack or bloom filter; `flags` as in [`update`], where `EXIST` makes room in a full queue.
+    ///
+    /// # Errors
+    /// `E2BIG` when full; `EOPNOTSUPP` for types with keys.
+    pub fn push(&self, value: &[u8], flags: u64) -> Result<(), MapError> {
+        self.without_keys("push")?;
+        self.update(&[], value, flags)
+    }
+
+    /// Takes the next value of a queue or stack, if there is one.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for other types.
+    pub fn pop(&self, out: &mut [u8]) -> Result<bool, MapError> {
+        self.without_keys("pop")?;
+        present(self.lookup_and_delete(&[], out, 0))
+    }
+
+    /// Reads the next value of a queue or stack, if there is one. For a bloom filter: whether `out` was perhaps pushed.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for other types.
+    pub fn peek(&self, out: &mut [u8]) -> Result<bool, MapError> {
+        self.without_keys("peek")?;
+        present(self.lookup(&[], out, 0))
+    }
+
+    fn without_keys(&self, op: &'static str) -> Result<(), MapError> {
+        match self.map_type() {
+            MapType::Queue | MapType::Stack | MapType::BloomFilter => Ok(()),
+            _ => Err(self.error(op, Errno::EOPNOTSUPP)),
+        }
+    }
+
+    /// Copies the element behind `cursor` and moves the cursor there; false at the end. Whatever other threads do, a cursor
+    /// comes to the end, and meets a key that is present throughout exactly once. (A trie's values come with the longer prefixes
+    /// first, a queue's in the order in which they would be taken.)
+    ///
+    /// # Errors
+    /// `ENOTSUPP` for types that cannot be iterated over.
+    pub fn next(&self, cursor: &mut Cursor, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
+        self.readable("next")?;
+        self.check_key(key)?;
+        self.check_value(value)?;
+        present(self.run("next", |ops, slot| ops.next_at(cursor, key, value, slot)))
+    }
+
+    /// All elements, as copies.
+    #[must_use]
+    pub fn iter(&self) -> Iter<'_> {
+        Iter { map: self, cursor: Cursor::default() }
+    }
+
+    /// Copies elements from `cursor` on, as many as `keys` has room for; `values` must have room for as many.
+    ///
+    /// # Errors
+    /// `EINVAL` for buffers of other sizes, `ENOTSUPP` for types without the operation.
+    pub fn lookup_batch(&self, cursor: &mut Cursor, keys: &mut [u8], values: &mut [u8]) -> Result<Batch, MapError> {
+        self.has_batch("lookup_batch")?;
+        self.batch("lookup_batch", cursor, keys, values, |_, _| Ok(true))
+    }
+
+    /// The same, and each element is removed as it is copied: what is returned is what was removed.
+    ///
+    /// # Errors
+    /// As [`Map::lookup_batch`]; only hashes have the operation.
+    pub fn lookup_and_delete_batch(
+        &self,
+        cursor: &mut Cursor,
+        keys: &mut [u8],
+        values: &mut [u8],
+    ) -> Result<Batch, MapError> {
+        const OP: &str = "lookup_and_delete_batch";
+        self.writable(OP)?;
+        match self.map_type() {
+            MapType::Hash | MapType::PerCpuHash | MapType::LruHash | MapType::LruPerCpuHash => {}
+            _ => return Err(self.error(OP, Errno::ENOTSUPP)),
+        }
+        // A key that another thread removed first is not ours to return.
+        self.batch(OP, cursor, keys, values, |key, value| present(self.lookup_and_delete(key, value, 0)))
+    }
+
+    fn batch(
+        &self,
+        op: &'static str,
+        cursor: &mut Cursor,
+        keys: &mut [u8],
+        values: &mut [u8],
+        mut keep: impl FnMut(&[u8], &mut [u8]) -> Result<bool, MapError>,
+    ) -> Result<Batch, MapError> {
+        let room = self.batch_room(op, keys.len(), values.len())?;
+        let (key_size, value_size) = (self.def().key_size as usize, self.host_value_size());
+        let mut count = 0;
+        while count < room {
+            let key = &mut keys[count * key_size..][..key_size];
+            let value = &mut values[count * value_size..][..value_size];
+            if !self.next(cursor, key, value)? {
+                return Ok(Batch { count, end: true });
+            }
+            if keep(key, value)? {
+                count += 1;
+            }
+        }
+        Ok(Batch { count, end: false })
+    }
+
+    /// Updates many keys; stops at the first error and says how many went in.
+    ///
+    /// # Errors
+    /// The error is in the result beside the count; `EINVAL` for buffers that do not match.
+    pub fn update_batch(&self, keys: &[u8], values: &[u8], flags: u64) -> (usize, Result<(), MapError>) {
+        const OP: &str = "update_batch";
+        let room = self.has_batch(OP).and_then(|()| self.batch_room(OP, keys.len(), values.len()));
+        if let Err(error) = room {
+            return (0, Err(error));
+        }
+        let pairs = keys.chunks_exact(self.def().key_size as usize).zip(values.chunks_exact(self.host_value_size()));
+        until_error(pairs.map(|(key, value)| self.update(key, value, flags)))
+    }
+
+    /// Removes many keys; stops at the first error and says how many went.
+    ///
+    /// # Errors
+    /// The error is in the result beside the count.
+    pub fn delete_batch(&self, keys: &[u8]) -> (usize, Result<(), MapError>) {
+        const OP: &str = "delete_batch";
+        let array = matches!(self.map_type(), MapType::Array | MapType::PerCpuArray);
+        if array || !self.ops().has_batch() {
+            return (0, Err(self.error(OP, Errno::ENOTSUPP)));
+        }
+        until_error(keys.chunks(self.def().key_size as usize).map(|key| self.delete(key)))
+    }
+
+    fn has_batch(&self, op: &'static str) -> Result<(), MapError> {
+        if self.ops().has_batch() { Ok(()) } else { Err(self.error(op, Errno::ENOTSUPP)) }
+    }
+
+    /// How many elements two buffers have room for.
+    fn batch_room(&self, op: &'static str, keys: usize, values: usize) -> Result<usize, MapError> {
+        let (key_size, value_size) = (self.def().key_size as usize, self.host_value_size());
+        let fits = key_size != 0 && keys.is_multiple_of(key_size) && keys / key_size * value_size == values;
+        if fits { Ok(keys / key_size) } else { Err(self.error(op, Errno::EINVAL)) }
+    }
+
+    /// The memory file of an array with the MMAPABLE flag: whoever maps it sees the values (`round_up(value_size, 8)` bytes
+    /// each) as programs write them.
+    ///
+    /// # Errors
+    /// `EPERM` for maps without the flag.
+    pub fn mmap_fd(&self) -> Result<BorrowedFd<'_>, MapError> {
+        let file = self.ops().as_any().downcast_ref::<ArrayMap>().and_then(ArrayMap::file);
+        file.map(std::os::fd::AsFd::as_fd).ok_or_else(|| self.error("mmap", Errno::EPERM))
+    }
+
+    /// Sets the value of `key` whether it is there or not.
+    ///
+    /// # Errors
+    /// As [`Map::update`].
+    pub fn set(&self, key: &[u8], value: &[u8]) -> Result<(), MapError> {
+        self.update(key, value, update::ANY)
+    }
+}
+
+/// Whether an operation found its element.
+fn present(result: Result<(), MapError>) -> Result<bool, MapError> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(MapError::Op { errno: Errno::ENOENT, .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn until_error(results: impl Iterator<Item = Result<(), MapError>>) -> (usize, Result<(), MapError>) {
+    let mut count = 0;
+    for result in results {
+        if let Err(error) = result {
+            return (count, Err(error));
+        }
+        count += 1;
+    }
+    (count, Ok(()))
+}
+
+/// The elements of a map; see [`Map::next`].
+#[derive(Debug)]
+pub struct Iter<'a> {
+    map: &'a Map,
+    cursor: Cursor,
+}
+
+impl Iterator for Iter<'_> {
+    type Item = Result<(Vec<u8>, Vec<u8>), MapError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut key = vec![0; self.map.def().key_size as usize];
+        let mut value = vec![0; self.map.host_value_size()];
+        match self.map.next(&mut self.cursor, &mut key, &mut value) {
+            Ok(true) => Some(Ok((key, value))),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Arrays and hashes of maps.
+//!
+//! A value is a reference to a map, kept as the map pointer that a program's lookup returns. The host sets entries (the shape of
+//! an inner map is checked against the template of the outer one); programs only look them up.
+//!
+//! Invariant: an entry owns one reference to its map. It is given up a grace period after the entry changed, so a program
+//! that has looked the pointer up may use it until its run ends.
+
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bpf_quiesce::Domain;
+
+use crate::def::{MapDef, MapType};
+use crate::errno::{Errno, OpResult};
+use crate::hash::key::{Fixed, Key, Long};
+use crate::hash::{HashMap, with_key};
+use crate::header::{LookupFn, MapHeader};
+use crate::map::{Inner, Map};
+use crate::ops::{Cursor, MapOps};
+
+/// Bytes of a value on the host's side: the inner map's number.
+const ID_SIZE: usize = size_of::<u32>();
+
+/// A reference taken out of an entry, to be dropped after a grace period.
+fn retire(domain: &Domain, old: *const Inner) {
+    if old.is_null() {
+        return;
+    }
+    // SAFETY: an entry's pointer, made by `Map::into_raw`, which the caller has taken out.
+    let map = unsafe { Map::from_raw(old) };
+    domain.defer(move || drop(map));
+}
+
+/// An array of maps.
+#[derive(Debug)]
+pub(crate) struct ArrayOfMaps {
+    entries: Box<[AtomicPtr<Inner>]>,
+    domain: Arc<Domain>,
+}
+
+impl ArrayOfMaps {
+    pub(crate) fn memory_needed(def: &MapDef) -> u64 {
+        u64::from(def.max_entries) * size_of::<AtomicPtr<Inner>>() as u64
+    }
+
+    pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>) -> Self {
+        let entries = (0..def.max_entries).map(|_| AtomicPtr::default()).collect();
+        Self { entries, domain: Arc::clone(domain) }
+    }
+
+    fn entry(&self, key: &[u8]) -> OpResult<Option<&AtomicPtr<Inner>>> {
+        let key = key.try_into().map_err(|_| Errno::EINVAL)?;
+        Ok(self.entries.get(u32::from_ne_bytes(key) as usize))
+    }
+
+    fn id(entry: &AtomicPtr<Inner>) -> Option<u32> {
+        // Acquire pairs with the release in `set_inner`.
+        let inner = entry.load(Ordering::Acquire);
+        // SAFETY: null, or a map that lives until a grace period after it was replaced; the caller is inside a guard.
+        unsafe { inner.as_ref() }.map(|inner| inner.id)
+    }
+}
+
+/// The program's lookup: the inner map's pointer, or null.
+///
+/// # Safety
+/// See [`LookupFn`]; the map must be an array of maps.
+unsafe extern "C" fn lookup_array(map: *const MapHeader, key: *const u8, _slot: u32) -> *mut u8 {
+    // SAFETY: a live header (contract).
+    let imp = unsafe { (*map).imp };
+    // SAFETY: the header of an array of maps, whose implementation lives as long (contract).
+    let map = unsafe { &*imp.cast::<ArrayOfMaps>() };
+    // SAFETY: the key of an array has 4 readable bytes (contract).
+    let index = unsafe { key.cast::<u32>().read_unaligned() };
+    // Acquire pairs with the release in `set_inner`: the inner map is complete.
+    map.entries.get(index as usize).map_or(std::ptr::null_mut(), |entry| entry.load(Ordering::Acquire).cast())
+}
+
+impl MapOps for ArrayOfMaps {
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn lookup_fn(&self) -> LookupFn {
+        lookup_array
+    }
+
+    fn host_value_size(&self) -> usize {
+        ID_SIZE
+    }
+
+    fn set_inner(&self, key: &[u8], inner: &Map, flags: u64, _slot: u32) -> OpResult {
+        if flags != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let entry = self.entry(key)?.ok_or(Errno::E2BIG)?;
+        // AcqRel: releases the inner map to lookups, and acquires the old one, which is going to be dropped.
+        retire(&self.domain, entry.swap(inner.clone().into_raw().cast_mut(), Ordering::AcqRel));
+        Ok(())
+    }
+
+    fn inner(&self, key: &[u8]) -> OpResult<Map> {
+        let entry = self.entry(key)?.ok_or(Errno::ENOENT)?;
+        // Acquire pairs with the release in `set_inner`.
+        let inner = entry.load(Ordering::Acquire);
+        // SAFETY: null, or a map kept alive by the entry for at least as long as the guard the caller is inside.
+        unsafe { Map::borrow_raw(inner) }.ok_or(Errno::ENOENT)
+    }
+
+    /// Copies the inner map's number.
+    fn lookup(&self, key: &[u8], out: &mut [u8], _flags: u64, _slot: u32) -> OpResult {
+        let entry = self.entry(key)?.ok_or(Errno::ENOENT)?;
+        out.copy_from_slice(&Self::id(entry).ok_or(Errno::ENOENT)?.to_ne_bytes());
+        Ok(())
+    }
+
+    /// In the kernel the value is a map's descriptor; here maps are set with [`Map::set_inner`].
+    fn update(&self, _key: &[u8], _value: &[u8], _flags: u64, _slot: u32) -> OpResult {
+        Err(Errno::EINVAL)
+    }
+
+    fn delete(&self, key: &[u8], _slot: u32) -> OpResult {
+        let entry = self.entry(key)?.ok_or(Errno::E2BIG)?;
+        // Acquire: the old map is going to be dropped.
+        let old = entry.swap(std::ptr::null_mut(), Ordering::Acquire);
+        if old.is_null() {
+            return Err(Errno::ENOENT);
+        }
+        retire(&self.domain, old);
+        Ok(())
+    }
+
+    fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> OpResult {
+        let index = match key {
+            Some(key) => u32::from_ne_bytes(key.try_into().map_err(|_| Errno::EINVAL)?),
+            None => u32::MAX,
+        };
+        let max = self.entries.len() as u32;
+        let next = if index >= max { 0 } else { index + 1 };
+        if next >= max {
+            return Err(Errno::ENOENT);
+        }
+        out.copy_from_slice(&next.to_ne_bytes());
+        Ok(())
+    }
+
+    fn next_at(&self, cursor: &mut Cursor, key: &mut [u8], value: &mut [u8], _slot: u32) -> OpResult {
+        let from = usize::try_from(cursor.position).unwrap_or(usize::MAX);
+        let set = self.entries.iter().enumerate().skip(from).find_map(|(i, entry)| Some((i, Self::id(entry)?)));
+        let (index, id) = set.ok_or(Errno::ENOENT)?;
+        key.copy_from_slice(&(index as u32).to_ne_bytes());
+        value.copy_from_slice(&id.to_ne_bytes());
+        cursor.position = index as u64 + 1;
+        Ok(())
+    }
+
+    fn has_batch(&self) -> bool {
+        true
+    }
+
+    fn len(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.entries.iter().filter(|entry| !entry.load(Ordering::Relaxed).is_null()).count() as u64
+    }
+
+    fn memory_usage(&self) -> u64 {
+        size_of_val(&*self.entries) as u64
+    }
+}
+
+impl Drop for ArrayOfMaps {
+    fn drop(&mut self) {
+        for entry in &mut self.entries {
+            let old = *entry.get_mut();
+            if !old.is_null() {
+                // SAFETY: the entry's own reference; no program uses a map that is being dropped.
+                drop(unsafe { Map::from_raw(old) });
+            }
+        }
+    }
+}
+
+/// A hash of maps: a hash whose 8-byte values are map pointers.
+#[derive(Debug)]
+pub(crate) struct HashOfMaps {
+    hash: HashMap,
+    key_size: usize,
+    domain: Arc<Domain>,
+    /// Held by host threads that change entries, so that each old reference is given up once.
+    changing: Mutex<()>,
+}
+
+/// The hash inside.
+fn hash_def(def: &MapDef) -> MapDef {
+    let mut hash = MapDef::new(&def.name, MapType::Hash, def.key_size, size_of::<u64>() as u32, def.max_entries);
+    hash.flags = def.flags;
+    hash
+}
+
+impl HashOfMaps {
+    pub(crate) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
+        HashMap::memory_needed(&hash_def(def), slots)
+    }
+
+    pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>, seed: Option<u64>) -> OpResult<Self> {
+        Ok(Self {
+            hash: HashMap::new(&hash_def(def), domain, seed)?,
+            key_size: def.key_size as usize,
+            domain: Arc::clone(domain),
+            changing: Mutex::new(()),
+        })
+    }
+
+    fn get<K: Key>(&self, key: &K) -> *const Inner {
+        self.hash.first_word(key).map_or(std::ptr::null(), |word| std::ptr::with_exposed_provenance(word as usize))
+    }
+
+    fn get_host(&self, key: &[u8]) -> *const Inner {
+        with_key!(self.key_size, K => self.get(&K::from_host(key)))
+    }
+}
+
+/// The program's lookup: the inner map's pointer, or null.
+///
+/// # Safety
+/// See [`LookupFn`]; the map must be a hash of maps whose key size is `K`'s.
+unsafe extern "C" fn lookup_hash<K: Key>(map: *const MapHeader, key: *const u8, _slot: u32) -> *mut u8 {
+    // SAFETY: a live header (contract).
+    let imp = unsafe { (*map).imp };
+    // SAFETY: the header of a hash of maps, whose implementation lives as long (contract).
+    let map = unsafe { &*imp.cast::<HashOfMaps>() };
+    // SAFETY: readable for the key size (contract).
+    let key = unsafe { K::read(key, map.key_size) };
+    map.get(&key).cast_mut().cast()
+}
+
+impl MapOps for HashOfMaps {
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn lookup_fn(&self) -> LookupFn {
+        with_key!(self.key_size, K => lookup_hash::<K>)
+    }
+
+    fn host_value_size(&self) -> usize {
+        ID_SIZE
+    }
+
+    fn set_inner(&self, key: &[u8], inner: &Map, flags: u64, slot: u32) -> OpResult {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.get_host(key);
+        let new = inner.clone().into_raw();
+        let word = new.expose_provenance() as u64;
+        let done = self.hash.update(key, &word.to_ne_bytes(), flags, slot);
+        // The entry's old reference, or the new one that did not get in (which no lookup has seen).
+        retire(&self.domain, if done.is_ok() { old } else { new });
+        done
+    }
+
+    fn inner(&self, key: &[u8]) -> OpResult<Map> {
+        // SAFETY: null, or a map kept alive by the entry for at least as long as the guard the caller is inside.
+        unsafe { Map::borrow_raw(self.get_host(key)) }.ok_or(Errno::ENOENT)
+    }
+
+    /// Copies the inner map's number.
+    fn lookup(&self, key: &[u8], out: &mut [u8], _flags: u64, _slot: u32) -> OpResult {
+        out.copy_from_slice(&self.inner(key)?.id().to_ne_bytes());
+        Ok(())
+    }
+
+    /// In the kernel the value is a map's descriptor; here maps are set with [`Map::set_inner`].
+    fn update(&self, _key: &[u8], _value: &[u8], _flags: u64, _slot: u32) -> OpResult {
+        Err(Errno::EINVAL)
+    }
+
+    fn delete(&self, key: &[u8], slot: u32) -> OpResult {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.get_host(key);
+        self.hash.delete(key, slot)?;
+        retire(&self.domain, old);
+        Ok(())
+    }
+
+    fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> OpResult {
+        self.hash.next_key(key, out)
+    }
+
+    fn next_at(&self, cursor: &mut Cursor, key: &mut [u8], value: &mut [u8], slot: u32) -> OpResult {
+        let mut word = [0; size_of::<u64>()];
+        self.hash.next_at(cursor, key, &mut word, slot)?;
+        let inner: *const Inner = std::ptr::with_exposed_provenance(u64::from_ne_bytes(word) as usize);
+        // SAFETY: as in `inner`.
+        let id = unsafe { inner.as_ref() }.map_or(0, |inner| inner.id);
+        value.copy_from_slice(&id.to_ne_bytes());
+        Ok(())
+    }
+
+    fn has_batch(&self) -> bool {
+        true
+    }
+
+    fn len(&self) -> u64 {
+        self.hash.len()
+    }
+
+    fn memory_usage(&self) -> u64 {
+        self.hash.memory_usage()
+    }
+}
+
+impl Drop for HashOfMaps {
+    fn drop(&mut self) {
+        let mut cursor = Cursor::default();
+        let (mut key, mut word) = (vec![0; self.key_size], [0; size_of::<u64>()]);
+        // Nobody else has the map any more, so no slot is needed to read it.
+        while self.hash.next_at(&mut cursor, &mut key, &mut word, 0).is_ok() {
+            let old: *const Inner = std::ptr::with_exposed_provenance(u64::from_ne_bytes(word) as usize);
+            // SAFETY: the entry's own reference; no program uses a map that is being dropped.
+            drop(unsafe { Map::from_raw(old) });
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Elements that are out of a map but may still be in use by a running program.
+//!
+//! Problem: maps that allocate per element (`NO_PREALLOC`, tries) promise that a removed element stays as it is until every run
+//! that could have found it has ended. The removal may happen in a program, even in a signal handler, so it can
+//! neither allocate nor wait for a lock.
+//!
+//! Approach: removed elements go on a lock-free stack. Every so often somebody takes the whole stack as a batch and starts one
+//! grace period for it; when that is over, the batch goes back to the free list. The two steps are guarded by a flag that
+//! is only ever tried.
+//!
+//! Invariant: an element is handed out again only after a grace period that began after its removal.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use bpf_quiesce::{Domain, GracePeriod};
+use std::cell::UnsafeCell;
+
+use crate::errno::Errno;
+use crate::hash::free_list::{FreeList, Stack};
+
+/// Removals between two looks at the batches.
+const BATCH: u32 = 64;
+
+/// How often an allocation yields for a grace period to end before it fails. The wait is for other threads' runs,
+/// nanoseconds unless they are preempted.
+const PATIENCE: u32 = 1000;
+
+/// A free list whose elements come back after a grace period.
+pub(crate) struct GraceList {
+    free: FreeList,
+    domain: Arc<Domain>,
+    retired: Stack,
+    removals: AtomicU32,
+    /// Guards `batch`.
+    busy: AtomicBool,
+    batch: UnsafeCell<Option<(GracePeriod, u32)>>,
+}
+
+// SAFETY: `batch` is only accessed by the thread that set `busy`; everything else is `Send + Sync`.
+unsafe impl Sync for GraceList {}
+
+impl std::fmt::Debug for GraceList {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GraceList").field("free", &self.free).finish_non_exhaustive()
+    }
+}
+
+impl GraceList {
+    /// Elements to provide beyond those that can be present: as many again may be waiting for a grace period.
+    pub(crate) fn headroom(max_entries: u32) -> u64 {
+        u64::from(max_entries) + 4 * u64::from(BATCH)
+    }
+
+    /// All of `0..limit` free, with room for `elements`.
+    pub(crate) fn new(limit: u32, elements: u32, slots: u32, domain: &Arc<Domain>) -> Result<Self, Errno> {
+        Ok(Self {
+            free: FreeList::new(limit, elements, slots)?,
+            domain: Arc::clone(domain),
+            retired: Stack::new(),
+            removals: AtomicU32::new(0),
+            busy: AtomicBool::new(false),
+            batch: UnsafeCell::new(None),
+        })
+    }
+
+    /// Takes an element.
+    #[inline]
+    pub(crate) fn pop(&self, slot: u32) -> Option<u32> {
+        self.free.pop(slot).or_else(|| self.pop_patiently(slot))
+    }
+
+    #[cold]
+    fn pop_patiently(&self, slot: u32) -> Option<u32> {
+        for _ in 0..PATIENCE {
+            self.turn_over(slot);
+            if let Some(element) = self.free.pop(slot) {
+                return Some(element);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    /// Gives back an element that was never visible to anybody.
+    pub(crate) fn push(&self, slot: u32, element: u32) {
+        self.free.push(slot, element);
+    }
+
+    /// Gives back an element that was just taken out of the map.
+    pub(crate) fn retire(&self, slot: u32, element: u32) {
+        self.retired.push(&self.free.links, element);
+        // Relaxed: a rhythm, not a count.
+        if self.removals.fetch_add(1, Ordering::Relaxed) % BATCH == BATCH - 1 {
+            self.turn_over(slot);
+        }
+    }
+
+    /// Frees the batch if its grace period is over, and begins the next.
+    #[cold]
+    fn turn_over(&self, slot: u32) {
+        // Acquire pairs with the release below.
+        if self.busy.swap(true, Ordering::Acquire) {
+            return;
+        }
+        // SAFETY: `busy` was clear, so no other thread, and no caller further up this stack, is in here.
+        let batch = unsafe { &mut *self.batch.get() };
+        if let Some((_, top)) = batch.take_if(|(period, _)| period.is_complete()) {
+            let mut next = Some(top);
+            while let Some(element) = next {
+                next = self.free.links.below(element);
+                self.free.push(slot, element);
+            }
+        }
+        if batch.is_none() {
+            *batch = self.retired.take_all().map(|top| (self.domain.start_grace_period(), top));
+        }
+        // Release pairs with the acquire above: the next one in sees the batch.
+        self.busy.store(false, Ordering::Release);
+    }
+
+    /// How many elements have ever been handed out.
+    pub(crate) fn touched(&self) -> u32 {
+        self.free.touched()
+    }
+
+    /// How many elements there are to hand out.
+    pub(crate) fn limit(&self) -> u32 {
+        self.free.limit()
+    }
+
+    /// Bytes of links and heads.
+    pub(crate) fn memory(&self) -> usize {
+        self.free.memory()
+    }
+}

@@ -1,0 +1,174 @@
+//! The host's end of a ring buffer.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::{BUSY, DISCARD, Ring, RingMap, stride};
+use crate::def::MapType;
+use crate::errno::Errno;
+use crate::error::MapError;
+use crate::map::Map;
+
+/// The consumer of a ring buffer (or of one slot of a perf event array). There is one at a time.
+///
+/// Its [`AsFd`] is an eventfd that becomes readable when a record is committed where the consumer stands: register it with
+/// epoll or an async runtime, and when it fires call [`RingBuf::clear_event`] and take records until there are none.
+#[derive(Debug)]
+pub struct RingBuf {
+    ring: Arc<Ring>,
+    /// Keeps the map, and with it programs' way to the ring, alive.
+    map: Map,
+    /// The index in a perf event array.
+    pub(super) perf_index: Option<u32>,
+}
+
+impl RingBuf {
+    /// Becomes the consumer of `map`.
+    ///
+    /// # Errors
+    /// [`MapError::WrongType`]; `EBUSY` if there is a consumer already.
+    pub fn new(map: &Map) -> Result<Self, MapError> {
+        match (map.map_type(), map.ops().as_any().downcast_ref::<RingMap>()) {
+            (MapType::RingBuf, Some(ring)) => Self::attach(map, &ring.ring, None),
+            (got, _) => Err(MapError::WrongType { map: map.name().to_owned(), expected: "ringbuf", got }),
+        }
+    }
+
+    pub(super) fn attach(map: &Map, ring: &Arc<Ring>, perf_index: Option<u32>) -> Result<Self, MapError> {
+        // Acquire pairs with the release in `drop`: the consumer before has finished.
+        if ring.attached.swap(true, Ordering::Acquire) {
+            return Err(map.error("becoming the consumer", Errno::EBUSY));
+        }
+        Ok(Self { ring: Arc::clone(ring), map: map.clone(), perf_index })
+    }
+
+    /// The map.
+    #[must_use]
+    pub fn map(&self) -> &Map {
+        &self.map
+    }
+
+    /// The next record, in place. It is consumed when the result is dropped.
+    pub fn next_record(&mut self) -> Option<Record<'_>> {
+        loop {
+            // Relaxed: only the consumer moves it.
+            let position = self.ring.memory.consumer().load(Ordering::Relaxed);
+            // Acquire pairs with the release in `reserve`: headers below are BUSY or committed.
+            if position >= self.ring.memory.producer().load(Ordering::Acquire) {
+                return None;
+            }
+            let header = self.ring.memory.header(position);
+            // SeqCst pairs with the exchange in `commit`: an acquire for the data, and ordered after our last `advance`.
+            let len = header.len().load(Ordering::SeqCst);
+            if len & BUSY != 0 {
+                return None;
+            }
+            let size = len & !DISCARD;
+            let next = position + stride(u64::from(size));
+            if len & DISCARD != 0 {
+                self.ring.advance(next);
+                continue;
+            }
+            let data = header.data();
+            return Some(Record { ring: &self.ring, data, len: size as usize, next });
+        }
+    }
+
+    /// Hands every record that is there to `f`, until it returns false; the number of records.
+    pub fn consume(&mut self, mut f: impl FnMut(&[u8]) -> bool) -> usize {
+        let mut count = 0;
+        while let Some(record) = self.next_record() {
+            count += 1;
+            if !f(&record) {
+                break;
+            }
+        }
+        count
+    }
+
+    /// Waits until a record is there; false if the time is up first.
+    ///
+    /// # Errors
+    /// Those of `poll(2)`.
+    pub fn poll(&mut self, timeout: Option<Duration>) -> std::io::Result<bool> {
+        let deadline = timeout.map(|timeout| std::time::Instant::now() + timeout);
+        loop {
+            self.ring.clear_event();
+            // Discarded records are no data: skip them before going to sleep.
+            if self.has_record() {
+                return Ok(true);
+            }
+            let left = deadline.map(|d| d.saturating_duration_since(std::time::Instant::now()));
+            if !self.ring.wait(left)? {
+                return Ok(self.has_record());
+            }
+        }
+    }
+
+    fn has_record(&mut self) -> bool {
+        // The record is looked at, not consumed.
+        self.next_record().map(std::mem::forget).is_some()
+    }
+
+    /// Resets the eventfd. To be called before records are taken, not after: a record committed in between sets it again.
+    pub fn clear_event(&mut self) {
+        self.ring.clear_event();
+    }
+
+    /// Records that programs could not write because the ring was full (or their reservation was refused).
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.ring.lost()
+    }
+}
+
+impl AsFd for RingBuf {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring.event()
+    }
+}
+
+impl Drop for RingBuf {
+    fn drop(&mut self) {
+        if let Some(index) = self.perf_index {
+            super::perf::detach(&self.map, index, &self.ring);
+        }
+        // Release pairs with the acquire in `attach`.
+        self.ring.attached.store(false, Ordering::Release);
+    }
+}
+
+impl Ring {
+    /// Gives everything before `position` back to the producers.
+    pub(super) fn advance(&self, position: u64) {
+        // SeqCst: releases our reads to the producers' acquire, and comes before our next look at a header; pairs with `commit`.
+        self.memory.consumer().store(position, Ordering::SeqCst);
+    }
+}
+
+/// A record in place; dropping it consumes it.
+#[derive(Debug)]
+pub struct Record<'a> {
+    ring: &'a Ring,
+    data: *const u8,
+    len: usize,
+    next: u64,
+}
+
+impl std::ops::Deref for Record<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: a committed record: `len` bytes inside the mapping, which no program writes any more (the verifier takes the
+        // pointer away at submit) and no producer reuses before `advance`, which happens on drop.
+        unsafe { std::slice::from_raw_parts(self.data, self.len) }
+    }
+}
+
+impl Drop for Record<'_> {
+    fn drop(&mut self) {
+        self.ring.advance(self.next);
+    }
+}

@@ -1,0 +1,184 @@
+//! The pages of a ring, mapped so that no record ever wraps.
+//!
+//! The file behind a ring is laid out as the kernel's mapping of a ring buffer: consumer position in the first page,
+//! producer position in the second, then the data. In memory one private page precedes it (which leads from a record back
+//! to its ring), and the data follows a second time, so that a record that begins near the end goes on in the copy.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+
+use crate::errno::{Errno, OpResult};
+use crate::sys;
+
+/// Pages before the data: private, consumer, producer.
+const BEFORE: usize = 3;
+
+/// The pages of one ring. `Owner` is what the private page leads to.
+#[derive(Debug)]
+pub(crate) struct RingMemory {
+    base: NonNull<u8>,
+    page: usize,
+    /// Bytes of data: a power of two, at least a page.
+    data: usize,
+    file: OwnedFd,
+}
+
+// SAFETY: the mapping is owned and only accessed through shared atomics (or by programs, under the ring's protocol).
+unsafe impl Send for RingMemory {}
+// SAFETY: as above.
+unsafe impl Sync for RingMemory {}
+
+impl RingMemory {
+    /// Bytes of memory for `data` bytes of ring.
+    pub(crate) fn needed(data: u32) -> u64 {
+        u64::from(data) + (BEFORE * sys::page_size()) as u64
+    }
+
+    fn reserved(&self) -> usize {
+        BEFORE * self.page + 2 * self.data
+    }
+
+    /// Maps a ring of `data` bytes, a power of two and a multiple of the page.
+    pub(crate) fn new(data: u32) -> OpResult<Self> {
+        let page = sys::page_size();
+        let data = data as usize;
+        let file = sys::memory_file(2 * page + data)?;
+        let reserved = (BEFORE * page).checked_add(2 * data).ok_or(Errno::ENOMEM)?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), reserved, libc::PROT_NONE, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(Errno::ENOMEM);
+        }
+        let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::ENOMEM)?;
+        // From here on `drop` unmaps it.
+        let memory = Self { base, page, data, file };
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the first page of our own reservation.
+        if unsafe { libc::mprotect(memory.base.as_ptr().cast(), page, prot) } != 0 {
+            return Err(Errno::ENOMEM);
+        }
+        memory.map_file(page, 2 * page + data, 0)?;
+        memory.map_file(BEFORE * page + data, data, 2 * page)?;
+        Ok(memory)
+    }
+
+    /// Maps `len` bytes of the file from `offset` on at `at` in the reservation.
+    fn map_file(&self, at: usize, len: usize, offset: usize) -> OpResult {
+        let address = self.base.as_ptr().wrapping_add(at).cast();
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: replaces part of our own reservation (`new` computes `at` and `len` inside it), which nobody uses yet.
+        let mapped = unsafe { libc::mmap(address, len, prot, flags, self.file.as_raw_fd(), offset as libc::off_t) };
+        if mapped == libc::MAP_FAILED { Err(Errno::ENOMEM) } else { Ok(()) }
+    }
+
+    /// Bytes of data.
+    pub(crate) fn size(&self) -> usize {
+        self.data
+    }
+
+    fn word(&self, page: usize) -> &AtomicU64 {
+        let at = self.base.as_ptr().wrapping_add(page * self.page).cast();
+        // SAFETY: the first word of a mapped page, aligned, as long-lived as `self`, only accessed atomically.
+        unsafe { AtomicU64::from_ptr(at) }
+    }
+
+    /// Where the consumer is.
+    pub(crate) fn consumer(&self) -> &AtomicU64 {
+        self.word(1)
+    }
+
+    /// Where producers are.
+    pub(crate) fn producer(&self) -> &AtomicU64 {
+        self.word(2)
+    }
+
+    /// The record header at a position.
+    pub(crate) fn header(&self, position: u64) -> Header<'_> {
+        let offset = BEFORE * self.page + (position as usize & (self.data - 1));
+        // SAFETY: inside the mapping: data offsets are below `data`, and the data is mapped twice.
+        let at = unsafe { self.base.add(offset) };
+        Header { at, _memory: std::marker::PhantomData }
+    }
+
+    /// How many pages lie between the private page and a header.
+    pub(crate) fn page_offset(&self, header: Header<'_>) -> u32 {
+        ((header.at.as_ptr() as usize - self.base.as_ptr() as usize) / self.page) as u32
+    }
+
+    /// The cell in the private page.
+    pub(crate) fn owner<T>(&self) -> &AtomicPtr<T> {
+        // SAFETY: the private page is mapped, aligned and zeroed (null); only this cell is in it.
+        unsafe { AtomicPtr::from_ptr(self.base.as_ptr().cast()) }
+    }
+
+    /// The owner of the ring that a sample lies in.
+    ///
+    /// # Safety
+    /// `sample` must be the start of a record's data in a live ring whose owner cell holds a `T`.
+    pub(crate) unsafe fn owner_of<T>(sample: *mut u8) -> (*mut T, Header<'static>) {
+        // SAFETY: the header lies right before the data (contract).
+        let header = unsafe { Header::before(sample) };
+        let page = sys::page_size();
+        // SAFETY: the header is live.
+        let offset = unsafe { header.page_offset() }.load(std::sync::atomic::Ordering::Relaxed) as usize;
+        let at = header.at.as_ptr();
+        let base = at.wrapping_sub(at as usize % page + offset * page);
+        // SAFETY: `reserve` stored the number of pages from the private page, so this is its cell.
+        let owner = unsafe { AtomicPtr::<T>::from_ptr(base.cast()) };
+        (owner.load(std::sync::atomic::Ordering::Relaxed), header)
+    }
+}
+
+impl Drop for RingMemory {
+    fn drop(&mut self) {
+        // SAFETY: our own reservation, and nothing refers to it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.reserved()) };
+    }
+}
+
+/// A record's header: length and flags, then the page offset; the data follows.
+#[derive(Clone, Copy)]
+pub(crate) struct Header<'a> {
+    at: NonNull<u8>,
+    _memory: std::marker::PhantomData<&'a RingMemory>,
+}
+
+impl<'a> Header<'a> {
+    /// Bytes of a header.
+    pub(crate) const SIZE: usize = 8;
+
+    /// The header of a sample.
+    ///
+    /// # Safety
+    /// `sample` must be the start of a record's data, and its ring must outlive `'a`.
+    unsafe fn before(sample: *mut u8) -> Self {
+        // SAFETY: a record's data is preceded by its header (contract).
+        let at = unsafe { sample.sub(Self::SIZE) };
+        // SAFETY: inside a mapping, so not null.
+        Self { at: unsafe { NonNull::new_unchecked(at) }, _memory: std::marker::PhantomData }
+    }
+
+    /// Length and flags.
+    pub(crate) fn len(self) -> &'a AtomicU32 {
+        // SAFETY: headers lie at multiples of 8 inside the mapping, which outlives `'a`; only accessed atomically.
+        unsafe { AtomicU32::from_ptr(self.at.as_ptr().cast()) }
+    }
+
+    /// The page offset.
+    ///
+    /// # Safety
+    /// The header must be one of [`RingMemory::header`] or of a live record.
+    pub(crate) unsafe fn page_offset(self) -> &'a AtomicU32 {
+        let at = self.at.as_ptr().wrapping_add(4);
+        // SAFETY: the second half of the header.
+        unsafe { AtomicU32::from_ptr(at.cast()) }
+    }
+
+    /// The data behind the header.
+    pub(crate) fn data(self) -> *mut u8 {
+        self.at.as_ptr().wrapping_add(Self::SIZE)
+    }
+}

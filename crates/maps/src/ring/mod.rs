@@ -1,0 +1,301 @@
+//! Ring buffers: records of any size from programs to the host ([`consumer`]), and back ([`user`]).
+//!
+//! Layout and rules are the kernel's. A record is {length | BUSY | DISCARD, page offset} and its data, rounded up to 8. Producers
+//! reserve under a lock (which yields and sleeps when its holder is preempted, and refuses re-entry), write without it, and
+//! commit with one exchange. The consumer stops at the first BUSY record and skips discarded ones.
+//!
+//! Wake-up: a commit wakes the consumer if it stands at this very record, so a busy consumer costs producers nothing. The
+//! consumer publishes its position and then looks at the next header; the producer changes the header and then looks at the
+//! position. Both sides are sequentially consistent, so at least one of the two sees the other.
+
+pub(crate) mod consumer;
+mod memory;
+pub(crate) mod perf;
+pub(crate) mod user;
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::def::MapDef;
+use crate::errno::{Errno, OpResult};
+use crate::header::LookupFn;
+use crate::lock::SlotLock;
+use crate::mem;
+use crate::ops::MapOps;
+use crate::queue::no_lookup;
+use crate::sys;
+pub(crate) use memory::{Header, RingMemory};
+
+/// The record is reserved and not committed.
+const BUSY: u32 = 1 << 31;
+/// The consumer must skip the record.
+const DISCARD: u32 = 1 << 30;
+
+/// Flags of submit, discard and output.
+pub mod wakeup {
+    /// Do not wake the consumer.
+    pub const NO_WAKEUP: u64 = 1 << 0;
+    /// Wake it in any case.
+    pub const FORCE_WAKEUP: u64 = 1 << 1;
+}
+
+/// What `bpf_ringbuf_query` can be asked.
+pub mod query {
+    /// Bytes not consumed yet.
+    pub const AVAIL_DATA: u64 = 0;
+    /// Bytes of the ring.
+    pub const RING_SIZE: u64 = 1;
+    /// The consumer's position.
+    pub const CONS_POS: u64 = 2;
+    /// The producers' position.
+    pub const PROD_POS: u64 = 3;
+}
+
+/// The kernel's `RINGBUF_MAX_RECORD_SZ`.
+const MAX_RECORD: u64 = (u32::MAX / 4) as u64;
+
+/// Bytes from one record to the next.
+fn stride(len: u64) -> u64 {
+    (len + Header::SIZE as u64).next_multiple_of(8)
+}
+
+/// A ring with its wake-up and its counters.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    memory: RingMemory,
+    /// Held by producers while they reserve.
+    reserving: SlotLock,
+    /// The oldest record that was BUSY when last looked at: a reservation must not lap it. Under the lock.
+    pending: AtomicU64,
+    event: OwnedFd,
+    lost: AtomicU64,
+    /// There is a consumer (of a user ring: a host producer).
+    attached: AtomicBool,
+    /// A program is draining (user ring).
+    draining: AtomicBool,
+}
+
+impl Ring {
+    pub(crate) fn new(size: u32) -> OpResult<Arc<Self>> {
+        // SAFETY: no arguments that could be wrong; the result is checked.
+        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if event < 0 {
+            return Err(sys::last_errno());
+        }
+        let ring = Arc::new(Self {
+            memory: RingMemory::new(size)?,
+            reserving: SlotLock::default(),
+            pending: AtomicU64::new(0),
+            // SAFETY: a new descriptor that nobody else owns.
+            event: unsafe { OwnedFd::from_raw_fd(event) },
+            lost: AtomicU64::new(0),
+            attached: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+        });
+        // The ring is pinned in its `Arc`, and its memory goes with it. Relaxed: before anybody else has the ring.
+        ring.memory.owner().store(Arc::as_ptr(&ring).cast_mut(), Ordering::Relaxed);
+        Ok(ring)
+    }
+
+    fn mask(&self) -> u64 {
+        self.memory.size() as u64 - 1
+    }
+
+    /// Reserves a record of `size` bytes; `None` (and one more lost record) if there is no room.
+    pub(crate) fn reserve(&self, size: u64, slot: u32) -> Option<*mut u8> {
+        let data = self.try_reserve(size, slot);
+        if data.is_none() {
+            // Relaxed: a statistic.
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        data
+    }
+
+    fn try_reserve(&self, size: u64, slot: u32) -> Option<*mut u8> {
+        if size > MAX_RECORD || stride(size) > self.memory.size() as u64 {
+            return None;
+        }
+        // Acquire pairs with the release of the consumer's advance: it is done with the bytes we are going to reuse.
+        let consumer = self.memory.consumer().load(Ordering::Acquire);
+        let _lock = self.reserving.lock(slot).ok()?;
+        // Relaxed, both: changed under this lock only.
+        let producer = self.memory.producer().load(Ordering::Relaxed);
+        let mut pending = self.pending.load(Ordering::Relaxed);
+        while pending < producer {
+            // Relaxed: a record that just got committed may count as pending a little longer.
+            let len = self.memory.header(pending).len().load(Ordering::Relaxed);
+            if len & BUSY != 0 {
+                break;
+            }
+            pending += stride(u64::from(len & !DISCARD));
+        }
+        self.pending.store(pending, Ordering::Relaxed);
+        let end = producer + stride(size);
+        if end - consumer > self.mask() || end - pending > self.mask() {
+            return None;
+        }
+        let header = self.memory.header(producer);
+        // Relaxed, both: published by the producer position.
+        header.len().store(size as u32 | BUSY, Ordering::Relaxed);
+        // SAFETY: a header of this ring.
+        unsafe { header.page_offset() }.store(self.memory.page_offset(header), Ordering::Relaxed);
+        // Release pairs with the consumer's acquire: below this position every header is BUSY or committed.
+        self.memory.producer().store(end, Ordering::Release);
+        Some(header.data())
+    }
+
+    /// Commits the record whose data begins at `sample`.
+    ///
+    /// # Safety
+    /// `sample` must come from [`Ring::reserve`] of a live ring, and must not have been committed yet.
+    pub(crate) unsafe fn commit(sample: *mut u8, flags: u64, discard: bool) {
+        // SAFETY: a record's data in a live ring (contract); `Ring::new` has set the owner.
+        let (ring, header) = unsafe { RingMemory::owner_of::<Self>(sample) };
+        // SAFETY: the ring is live (contract).
+        let ring = unsafe { &*ring };
+        // Relaxed: only we change a BUSY header.
+        let len = header.len().load(Ordering::Relaxed) & !BUSY;
+        // SeqCst: releases the data to the consumer's acquire, and comes before the look at its position below; pairs with
+        // `Consumer::advance`.
+        header.len().swap(if discard { len | DISCARD } else { len }, Ordering::SeqCst);
+        let waiting = ring.memory.consumer().load(Ordering::SeqCst) & ring.mask();
+        let here = std::ptr::eq(ring.memory.header(waiting).data(), sample);
+        if flags & wakeup::FORCE_WAKEUP != 0 || (here && flags & wakeup::NO_WAKEUP == 0) {
+            ring.notify();
+        }
+    }
+
+    /// Reserves, copies and commits.
+    ///
+    /// # Safety
+    /// Each part must be readable for its length.
+    pub(crate) unsafe fn output(&self, parts: &[(*const u8, usize)], flags: u64, slot: u32) -> OpResult {
+        if flags & !(wakeup::NO_WAKEUP | wakeup::FORCE_WAKEUP) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let size: usize = parts.iter().map(|(_, len)| len).sum();
+        let sample = self.reserve(size as u64, slot).ok_or(Errno::EAGAIN)?;
+        let mut at = sample;
+        for &(part, len) in parts {
+            // SAFETY: readable by contract; the record has room for all parts.
+            unsafe { mem::copy_program(at, part, len) };
+            at = at.wrapping_add(len);
+        }
+        // SAFETY: reserved above, committed once.
+        unsafe { Self::commit(sample, flags, false) };
+        Ok(())
+    }
+
+    /// Answers a [`query`]; 0 for anything else, as the kernel.
+    pub(crate) fn query(&self, what: u64) -> u64 {
+        // Acquire: whoever acts on a position sees what it covers.
+        let consumer = self.memory.consumer().load(Ordering::Acquire);
+        let producer = self.memory.producer().load(Ordering::Acquire);
+        match what {
+            query::AVAIL_DATA => producer.saturating_sub(consumer),
+            query::RING_SIZE => self.memory.size() as u64,
+            query::CONS_POS => consumer,
+            query::PROD_POS => producer,
+            _ => 0,
+        }
+    }
+
+    /// Wakes whoever waits on the event.
+    fn notify(&self) {
+        let one = 1u64;
+        // SAFETY: writes eight bytes of a local. A full counter (EAGAIN) is as good: the event is set.
+        unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
+    }
+
+    /// Resets the event.
+    fn clear_event(&self) {
+        let mut count = 0u64;
+        // SAFETY: reads eight bytes into a local. EAGAIN: it was not set.
+        unsafe { libc::read(self.event.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+    }
+
+    fn event(&self) -> BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.event)
+    }
+
+    /// Waits for the event; false if the time is up.
+    fn wait(&self, timeout: Option<std::time::Duration>) -> std::io::Result<bool> {
+        let deadline = timeout.map(|timeout| std::time::Instant::now() + timeout);
+        loop {
+            let left = deadline.map(|d| d.saturating_duration_since(std::time::Instant::now()));
+            // Rounded up, so that a short rest is not a busy loop.
+            let millis = left.map_or(-1, |left| left.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32);
+            let mut poll = libc::pollfd { fd: self.event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one pollfd, a local.
+            match unsafe { libc::poll(&raw mut poll, 1, millis) } {
+                0 => return Ok(false),
+                1.. => return Ok(true),
+                _ if sys::last_errno().0 == libc::EINTR => {}
+                _ => return Err(std::io::Error::last_os_error()),
+            }
+        }
+    }
+
+    /// Records that found no room.
+    pub(crate) fn lost(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+/// A ring buffer map, of either direction.
+#[derive(Debug)]
+pub(crate) struct RingMap {
+    pub(crate) ring: Arc<Ring>,
+}
+
+impl RingMap {
+    /// Bytes a ring of this definition takes up.
+    pub(crate) fn memory_needed(def: &MapDef) -> u64 {
+        RingMemory::needed(def.max_entries)
+    }
+
+    pub(crate) fn new(def: &MapDef) -> OpResult<Self> {
+        Ok(Self { ring: Ring::new(def.max_entries)? })
+    }
+}
+
+/// The element operations do not exist for rings: `ENOTSUPP` from the system calls, as in the kernel.
+impl MapOps for RingMap {
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn lookup_fn(&self) -> LookupFn {
+        no_lookup
+    }
+
+    fn host_value_size(&self) -> usize {
+        0
+    }
+
+    fn lookup(&self, _key: &[u8], _out: &mut [u8], _flags: u64, _slot: u32) -> OpResult {
+        Err(Errno::ENOTSUPP)
+    }
+
+    fn update(&self, _key: &[u8], _value: &[u8], _flags: u64, _slot: u32) -> OpResult {
+        Err(Errno::ENOTSUPP)
+    }
+
+    fn delete(&self, _key: &[u8], _slot: u32) -> OpResult {
+        Err(Errno::ENOTSUPP)
+    }
+
+    fn next_key(&self, _key: Option<&[u8]>, _out: &mut [u8]) -> OpResult {
+        Err(Errno::ENOTSUPP)
+    }
+
+    fn len(&self) -> u64 {
+        0
+    }
+
+    fn memory_usage(&self) -> u64 {
+        RingMemory::needed(self.ring.memory.size() as u32)
+    }
+}

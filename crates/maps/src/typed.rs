@@ -1,0 +1,358 @@
+//! Maps with types: sizes are checked once, when the handle is made.
+//!
+//! Keys and values are plain data (`zerocopy`): every bit pattern is valid and there is no padding, so copying bytes in and out
+//! is all there is to do.
+//!
+//! ```
+//! use bpf_maps::{Map, MapDef, MapType, typed::HashMap};
+//! use bpf_quiesce::{Domain, Options};
+//!
+//! let domain = Domain::new(Options::default());
+//! let map = Map::create(MapDef::new("hits", MapType::Hash, 4, 8, 1024), &domain)?;
+//! let hits: HashMap<u32, u64> = map.typed()?;
+//! hits.insert(&7, &1)?;
+//! assert_eq!(hits.get(&7)?, Some(1));
+//! assert!(map.typed::<HashMap<u32, u32>>().is_err());
+//! # Ok::<(), bpf_maps::MapError>(())
+//! ```
+
+use std::marker::PhantomData;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::def::{MapType, update};
+use crate::errno::Errno;
+use crate::error::MapError;
+use crate::map::Map;
+use crate::mem::{WORD, round_up8};
+use crate::ops::Cursor;
+
+/// Types that can be keys and values: plain data without padding.
+pub trait Plain: FromBytes + IntoBytes + Immutable {}
+
+impl<T: FromBytes + IntoBytes + Immutable> Plain for T {}
+
+/// A typed handle.
+pub trait TypedMap: Sized {
+    /// Checks type and sizes.
+    ///
+    /// # Errors
+    /// [`MapError::WrongType`] or [`MapError::Size`].
+    fn from_map(map: Map) -> Result<Self, MapError>;
+}
+
+impl Map {
+    /// A typed handle of this map.
+    ///
+    /// # Errors
+    /// [`MapError::WrongType`] or [`MapError::Size`].
+    pub fn typed<T: TypedMap>(&self) -> Result<T, MapError> {
+        T::from_map(self.clone())
+    }
+
+    fn check_types<K, V>(&self, types: &[MapType], expected: &'static str) -> Result<(), MapError> {
+        let map = || self.name().to_owned();
+        if !types.contains(&self.map_type()) {
+            return Err(MapError::WrongType { map: map(), expected, got: self.map_type() });
+        }
+        let sizes = [("key", self.def().key_size, size_of::<K>()), ("value", self.def().value_size, size_of::<V>())];
+        for (what, expected, got) in sizes {
+            if expected as usize != got {
+                return Err(MapError::Size { map: map(), what, expected: expected as usize, got });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The value, or `None` if its key is absent.
+fn optional<T>(result: Result<(), MapError>, value: T) -> Result<Option<T>, MapError> {
+    match result {
+        Ok(()) => Ok(Some(value)),
+        Err(MapError::Op { errno: Errno::ENOENT, .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The values of all slots in host order, each padded to 8 bytes.
+fn from_slots<V: Plain>(bytes: &[u8]) -> Vec<V> {
+    let values = bytes.chunks_exact(round_up8(size_of::<V>()));
+    values.filter_map(|bytes| V::read_from_prefix(bytes).ok().map(|(value, _)| value)).collect()
+}
+
+fn to_slots<V: Plain>(map: &Map, values: &[V]) -> Result<Vec<u8>, MapError> {
+    let stride = round_up8(size_of::<V>());
+    let expected = map.host_value_size() / stride;
+    if values.len() != expected {
+        let (name, got) = (map.name().to_owned(), values.len());
+        return Err(MapError::Size { map: name, what: "number of per-slot values", expected, got });
+    }
+    let mut bytes = vec![0; values.len() * stride];
+    for (value, bytes) in values.iter().zip(bytes.chunks_exact_mut(stride)) {
+        bytes[..size_of::<V>()].copy_from_slice(value.as_bytes());
+    }
+    Ok(bytes)
+}
+
+macro_rules! handle {
+    ($(#[$doc:meta])* $name:ident<$($param:ident),+>, key $key:ty, value $value:ty, types $types:expr, $expected:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $name<$($param),+> {
+            map: Map,
+            _types: PhantomData<fn($($param),+) -> ($($param,)+)>,
+        }
+
+        impl<$($param: Plain),+> TypedMap for $name<$($param),+> {
+            fn from_map(map: Map) -> Result<Self, MapError> {
+                map.check_types::<$key, $value>($types, $expected)?;
+                Ok(Self { map, _types: PhantomData })
+            }
+        }
+
+        impl<$($param),+> $name<$($param),+> {
+            /// The untyped handle.
+            #[must_use]
+            pub fn map(&self) -> &Map {
+                &self.map
+            }
+        }
+    };
+}
+
+handle!(
+    /// A hash, LRU hash or trie (whose `K` begins with the prefix length in bits, a `u32`).
+    HashMap<K, V>, key K, value V,
+    types &[MapType::Hash, MapType::LruHash, MapType::LpmTrie], "hash, lru_hash or lpm_trie"
+);
+handle!(
+    /// A per-CPU hash or LRU per-CPU hash.
+    PerCpuHashMap<K, V>, key K, value V,
+    types &[MapType::PerCpuHash, MapType::LruPerCpuHash], "percpu_hash or lru_percpu_hash"
+);
+handle!(
+    /// An array.
+    Array<V>, key u32, value V, types &[MapType::Array], "array"
+);
+handle!(
+    /// A per-CPU array.
+    PerCpuArray<V>, key u32, value V, types &[MapType::PerCpuArray], "percpu_array"
+);
+handle!(
+    /// A queue or stack.
+    Queue<V>, key (), value V, types &[MapType::Queue, MapType::Stack], "queue or stack"
+);
+handle!(
+    /// A bloom filter.
+    BloomFilter<V>, key (), value V, types &[MapType::BloomFilter], "bloom_filter"
+);
+
+impl<K: Plain, V: Plain> HashMap<K, V> {
+    /// A copy of the value of `key`.
+    ///
+    /// # Errors
+    /// Access rights, or no execution slot.
+    pub fn get(&self, key: &K) -> Result<Option<V>, MapError> {
+        let mut value = V::new_zeroed();
+        let found = self.map.lookup(key.as_bytes(), value.as_mut_bytes(), 0);
+        optional(found, value)
+    }
+
+    /// Sets the value of `key`.
+    ///
+    /// # Errors
+    /// `E2BIG` (for tries `ENOSPC`) when full.
+    pub fn insert(&self, key: &K, value: &V) -> Result<(), MapError> {
+        self.update(key, value, update::ANY)
+    }
+
+    /// Sets the value of `key`, as `flags` allow.
+    ///
+    /// # Errors
+    /// As [`Map::update`].
+    pub fn update(&self, key: &K, value: &V, flags: u64) -> Result<(), MapError> {
+        self.map.update(key.as_bytes(), value.as_bytes(), flags)
+    }
+
+    /// Removes `key`; whether it was there.
+    ///
+    /// # Errors
+    /// Access rights, or no execution slot.
+    pub fn remove(&self, key: &K) -> Result<bool, MapError> {
+        Ok(optional(self.map.delete(key.as_bytes()), ())?.is_some())
+    }
+
+    /// Removes `key` and returns its value.
+    ///
+    /// # Errors
+    /// `ENOTSUPP` for tries.
+    pub fn take(&self, key: &K) -> Result<Option<V>, MapError> {
+        let mut value = V::new_zeroed();
+        let found = self.map.lookup_and_delete(key.as_bytes(), value.as_mut_bytes(), 0);
+        optional(found, value)
+    }
+
+    /// All elements, as copies; see [`Map::next`].
+    pub fn iter(&self) -> impl Iterator<Item = Result<(K, V), MapError>> + '_ {
+        let mut cursor = Cursor::default();
+        std::iter::from_fn(move || {
+            let (mut key, mut value) = (K::new_zeroed(), V::new_zeroed());
+            match self.map.next(&mut cursor, key.as_mut_bytes(), value.as_mut_bytes()) {
+                Ok(true) => Some(Ok((key, value))),
+                Ok(false) => None,
+                Err(error) => Some(Err(error)),
+            }
+        })
+    }
+}
+
+impl<K: Plain, V: Plain> PerCpuHashMap<K, V> {
+    /// Copies of the values of `key`, one per execution slot.
+    ///
+    /// # Errors
+    /// Access rights, or no execution slot.
+    pub fn get(&self, key: &K) -> Result<Option<Vec<V>>, MapError> {
+        Ok(self.map.get(key.as_bytes())?.map(|bytes| from_slots(&bytes)))
+    }
+
+    /// Sets the values of `key`, one per execution slot.
+    ///
+    /// # Errors
+    /// [`MapError::Size`] for another number of values; `E2BIG` when full.
+    pub fn insert(&self, key: &K, values: &[V]) -> Result<(), MapError> {
+        self.map.update(key.as_bytes(), &to_slots(&self.map, values)?, update::ANY)
+    }
+
+    /// Removes `key`; whether it was there.
+    ///
+    /// # Errors
+    /// Access rights, or no execution slot.
+    pub fn remove(&self, key: &K) -> Result<bool, MapError> {
+        Ok(optional(self.map.delete(key.as_bytes()), ())?.is_some())
+    }
+
+    /// All elements, as copies; see [`Map::next`].
+    pub fn iter(&self) -> impl Iterator<Item = Result<(K, Vec<V>), MapError>> + '_ {
+        let mut cursor = Cursor::default();
+        let mut bytes = vec![0; self.map.host_value_size()];
+        std::iter::from_fn(move || {
+            let mut key = K::new_zeroed();
+            match self.map.next(&mut cursor, key.as_mut_bytes(), &mut bytes) {
+                Ok(true) => Some(Ok((key, from_slots(&bytes)))),
+                Ok(false) => None,
+                Err(error) => Some(Err(error)),
+            }
+        })
+    }
+}
+
+impl<V: Plain> Array<V> {
+    /// A copy of element `index`; `None` out of range.
+    ///
+    /// # Errors
+    /// Access rights, or no execution slot.
+    pub fn get(&self, index: u32) -> Result<Option<V>, MapError> {
+        let mut value = V::new_zeroed();
+        let found = self.map.lookup(index.as_bytes(), value.as_mut_bytes(), 0);
+        optional(found, value)
+    }
+
+    /// Sets element `index`.
+    ///
+    /// # Errors
+    /// `E2BIG` out of range.
+    pub fn set(&self, index: u32, value: &V) -> Result<(), MapError> {
+        self.map.update(index.as_bytes(), value.as_bytes(), update::ANY)
+    }
+
+    /// The number of elements.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.map.def().max_entries
+    }
+
+    /// An array is never empty; here for symmetry with [`Array::len`].
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<V: Plain> PerCpuArray<V> {
+    /// Copies of the values of element `index`, one per execution slot; `None` out of range.
+    ///
+    /// # Errors
+    /// Access rights, or no execution slot.
+    pub fn get(&self, index: u32) -> Result<Option<Vec<V>>, MapError> {
+        Ok(self.map.get(index.as_bytes())?.map(|bytes| from_slots(&bytes)))
+    }
+
+    /// Sets the values of element `index`, one per execution slot.
+    ///
+    /// # Errors
+    /// [`MapError::Size`] for another number of values; `E2BIG` out of range.
+    pub fn set(&self, index: u32, values: &[V]) -> Result<(), MapError> {
+        self.map.update(index.as_bytes(), &to_slots(&self.map, values)?, update::ANY)
+    }
+
+    /// The number of values of an element.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.map.host_value_size() / (size_of::<V>().div_ceil(WORD) * WORD)
+    }
+}
+
+impl<V: Plain> Queue<V> {
+    /// Adds a value.
+    ///
+    /// # Errors
+    /// `E2BIG` when full.
+    pub fn push(&self, value: &V) -> Result<(), MapError> {
+        self.map.push(value.as_bytes(), update::ANY)
+    }
+
+    /// Adds a value and, if the map is full, drops the oldest one for it.
+    ///
+    /// # Errors
+    /// Access rights, or no execution slot.
+    pub fn push_over(&self, value: &V) -> Result<(), MapError> {
+        self.map.push(value.as_bytes(), update::EXIST)
+    }
+
+    /// Takes the next value.
+    ///
+    /// # Errors
+    /// Access rights, or no execution slot.
+    pub fn pop(&self) -> Result<Option<V>, MapError> {
+        let mut value = V::new_zeroed();
+        Ok(self.map.pop(value.as_mut_bytes())?.then_some(value))
+    }
+
+    /// Reads the next value.
+    ///
+    /// # Errors
+    /// Access rights, or no execution slot.
+    pub fn peek(&self) -> Result<Option<V>, MapError> {
+        let mut value = V::new_zeroed();
+        Ok(self.map.peek(value.as_mut_bytes())?.then_some(value))
+    }
+}
+
+impl<V: Plain + Copy> BloomFilter<V> {
+    /// Adds a value.
+    ///
+    /// # Errors
+    /// Access rights, or no execution slot.
+    pub fn push(&self, value: &V) -> Result<(), MapError> {
+        self.map.push(value.as_bytes(), update::ANY)
+    }
+
+    /// Whether the value was perhaps pushed; false means it was not.
+    ///
+    /// # Errors
+    /// Access rights, or no execution slot.
+    pub fn may_contain(&self, value: &V) -> Result<bool, MapError> {
+        let mut value = *value;
+        self.map.peek(value.as_mut_bytes())
+    }
+}

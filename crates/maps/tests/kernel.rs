@@ -1,0 +1,344 @@
+//! The kernel as oracle: the same definitions and the same sequences of operations on a kernel map and on ours must give the
+//! same bytes and the same error numbers.
+//!
+//! Orders that the kernel leaves open (keys of a hash) are compared as sets. Needs bpf(2), that is, root; otherwise every
+//! test says SKIPPED. More cases: `PROPTEST_CASES=10000 cargo test -p bpf-maps --release --test kernel`.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use bpf_maps::{Cursor, Map, MapDef, MapError, MapType, flags};
+use common::{KernelMap, Outcome, domain, possible_cpus};
+use proptest::prelude::*;
+
+/// An operation, with keys and values by small numbers.
+#[derive(Clone, Debug)]
+enum Op {
+    Lookup { key: u8, flags: u64 },
+    Update { key: u8, value: u8, flags: u64 },
+    Delete { key: u8 },
+    Take { key: u8, flags: u64 },
+    NextKey { key: Option<u8> },
+    UpdateBatch { keys: Vec<u8>, value: u8, flags: u64 },
+    DeleteBatch { keys: Vec<u8> },
+    LookupAll { delete: bool },
+}
+
+fn any_op() -> impl Strategy<Value = Op> {
+    let key = || 0u8..8;
+    let update_flags =
+        prop_oneof![8 => Just(0u64), 3 => Just(1), 3 => Just(2), 1 => Just(3), 1 => Just(4), 1 => Just(8)];
+    let lookup_flags = || prop_oneof![12 => Just(0u64), 1 => Just(1), 1 => Just(4), 1 => Just(8)];
+    let keys = || prop::collection::vec(0u8..8, 1..5);
+    prop_oneof![
+        4 => (key(), lookup_flags()).prop_map(|(key, flags)| Op::Lookup { key, flags }),
+        8 => (key(), any::<u8>(), update_flags).prop_map(|(key, value, flags)| Op::Update { key, value, flags }),
+        4 => key().prop_map(|key| Op::Delete { key }),
+        2 => (key(), lookup_flags()).prop_map(|(key, flags)| Op::Take { key, flags }),
+        2 => prop::option::of(key()).prop_map(|key| Op::NextKey { key }),
+        1 => (keys(), any::<u8>(), 0u64..3).prop_map(|(keys, value, flags)| Op::UpdateBatch { keys, value, flags }),
+        1 => keys().prop_map(|keys| Op::DeleteBatch { keys }),
+        1 => any::<bool>().prop_map(|delete| Op::LookupAll { delete }),
+    ]
+}
+
+/// The key with a small number, in the shape its map type wants.
+fn key_bytes(def: &MapDef, n: u8) -> Vec<u8> {
+    let size = def.key_size as usize;
+    match def.map_type {
+        MapType::LpmTrie => {
+            // A few nested and disjoint prefixes, one too long.
+            let lens = [0u32, 1, 7, 8, 9, 16, def.key_size * 8 - 32, def.key_size * 8];
+            let mut key = lens[n as usize % 8].to_ne_bytes().to_vec();
+            key.resize(size, if n.is_multiple_of(2) { 0xa5 } else { 0xa4 });
+            key
+        }
+        _ => {
+            let mut key = vec![n];
+            key.resize(size, 0);
+            key
+        }
+    }
+}
+
+fn outcome<T>(result: Result<T, MapError>, bytes: impl FnOnce(T) -> Vec<u8>) -> Outcome {
+    result.map(bytes).map_err(|error| error.errno())
+}
+
+/// What an operation shows: an outcome, a count and error, or a set of elements.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    Outcome(Outcome),
+    Counted(u32, Result<(), i32>),
+    All(BTreeMap<Vec<u8>, Vec<u8>>, u32, bool),
+}
+
+const ROOM: u32 = 32;
+
+fn on_kernel(map: &KernelMap, def: &MapDef, value_size: usize, op: &Op) -> Seen {
+    let key = |n| key_bytes(def, n);
+    match *op {
+        Op::Lookup { key: n, .. } if def.map_type == MapType::BloomFilter => {
+            Seen::Outcome(map.contains(&vec![n; value_size]))
+        }
+        Op::Lookup { key: n, flags } => Seen::Outcome(map.lookup(&key(n), flags)),
+        Op::Update { key: n, value, flags } => {
+            Seen::Outcome(map.update(&key(n), &host_value(def, value, value_size), flags))
+        }
+        Op::Delete { key: n } => Seen::Outcome(map.delete(&key(n))),
+        Op::Take { key: n, flags } => Seen::Outcome(map.take(&key(n), flags)),
+        Op::NextKey { key: n } => Seen::Outcome(map.next_key(n.map(key).as_deref())),
+        Op::UpdateBatch { ref keys, value, flags } => {
+            let values = host_value(def, value, value_size).repeat(keys.len());
+            let (count, result) =
+                map.update_batch(&keys.iter().flat_map(|&n| key(n)).collect::<Vec<_>>(), &values, flags);
+            Seen::Counted(count, result)
+        }
+        Op::DeleteBatch { ref keys } => {
+            let (count, result) = map.delete_batch(&keys.iter().flat_map(|&n| key(n)).collect::<Vec<_>>());
+            Seen::Counted(count, result)
+        }
+        Op::LookupAll { delete } => {
+            let (keys, values, count, result) = map.lookup_batch(ROOM, delete);
+            match result {
+                Ok(()) | Err(libc::ENOENT) => all(def, value_size, &keys, &values, count, result.is_err()),
+                Err(errno) => Seen::Outcome(Err(errno)),
+            }
+        }
+    }
+}
+
+fn on_ours(map: &Map, op: &Op) -> Seen {
+    let def = map.def();
+    let key = |n| key_bytes(def, n);
+    let size = map.host_value_size();
+    match *op {
+        Op::Lookup { key: n, .. } if def.map_type == MapType::BloomFilter => {
+            Seen::Outcome(outcome(map.lookup(&[], &mut vec![n; size], 0), |()| Vec::new()))
+        }
+        Op::Lookup { key: n, flags } => {
+            let mut value = vec![0; size];
+            Seen::Outcome(outcome(map.lookup(&key(n), &mut value, flags), |()| value))
+        }
+        Op::Update { key: n, value, flags } => {
+            Seen::Outcome(outcome(map.update(&key(n), &host_value(def, value, size), flags), |()| Vec::new()))
+        }
+        Op::Delete { key: n } => Seen::Outcome(outcome(map.delete(&key(n)), |()| Vec::new())),
+        Op::Take { key: n, flags } => {
+            let mut value = vec![0; size];
+            Seen::Outcome(outcome(map.lookup_and_delete(&key(n), &mut value, flags), |()| value))
+        }
+        Op::NextKey { key: n } => {
+            let mut next = vec![0; def.key_size as usize];
+            Seen::Outcome(outcome(map.next_key(n.map(key).as_deref(), &mut next), |()| next))
+        }
+        Op::UpdateBatch { ref keys, value, flags } => {
+            let values = host_value(def, value, size).repeat(keys.len());
+            let (count, result) =
+                map.update_batch(&keys.iter().flat_map(|&n| key(n)).collect::<Vec<_>>(), &values, flags);
+            Seen::Counted(count as u32, result.map_err(|error| error.errno()))
+        }
+        Op::DeleteBatch { ref keys } => {
+            let (count, result) = map.delete_batch(&keys.iter().flat_map(|&n| key(n)).collect::<Vec<_>>());
+            Seen::Counted(count as u32, result.map_err(|error| error.errno()))
+        }
+        Op::LookupAll { delete } => {
+            let mut keys = vec![0; ROOM as usize * def.key_size as usize];
+            let mut values = vec![0; ROOM as usize * size];
+            let mut cursor = Cursor::default();
+            let result = if delete {
+                map.lookup_and_delete_batch(&mut cursor, &mut keys, &mut values)
+            } else {
+                map.lookup_batch(&mut cursor, &mut keys, &mut values)
+            };
+            match result {
+                Ok(batch) => all(def, size, &keys, &values, batch.count as u32, batch.end),
+                Err(error) => Seen::Outcome(Err(error.errno())),
+            }
+        }
+    }
+}
+
+fn all(def: &MapDef, value_size: usize, keys: &[u8], values: &[u8], count: u32, end: bool) -> Seen {
+    let keys = keys.chunks(def.key_size as usize).map(<[u8]>::to_vec);
+    let values = values.chunks(value_size).map(<[u8]>::to_vec);
+    Seen::All(keys.zip(values).take(count as usize).collect(), count, end)
+}
+
+/// A host value; for per-CPU maps the padding between the slots is zero, because the kernel may or may not keep it.
+fn host_value(def: &MapDef, byte: u8, size: usize) -> Vec<u8> {
+    let stride = if def.map_type.is_per_cpu() { (def.value_size as usize).next_multiple_of(8) } else { size };
+    (0..size)
+        .map(|i| if i % stride < def.value_size as usize { byte.wrapping_add((i / stride) as u8) } else { 0 })
+        .collect()
+}
+
+/// Hashes list their keys in any order: what `next_key` must show is checked by walking all of them.
+fn has_order(def: &MapDef) -> bool {
+    !matches!(
+        def.map_type,
+        MapType::Hash | MapType::PerCpuHash | MapType::LruHash | MapType::LruPerCpuHash | MapType::HashOfMaps
+    )
+}
+
+fn keys_of(mut next: impl FnMut(Option<&[u8]>) -> Outcome) -> (Vec<Vec<u8>>, i32) {
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    loop {
+        match next(keys.last().map(Vec::as_slice)) {
+            Ok(key) => keys.push(key),
+            Err(errno) => {
+                keys.sort();
+                return (keys, errno);
+            }
+        }
+    }
+}
+
+fn compare(def: &MapDef, ops: &[Op]) -> Result<(), TestCaseError> {
+    let kernel = KernelMap::create(def).map_err(|errno| TestCaseError::fail(format!("kernel: errno {errno}")))?;
+    let ours = Map::create(def.clone(), &domain(possible_cpus())).map_err(|e| TestCaseError::fail(e.to_string()))?;
+    for (i, op) in ops.iter().enumerate() {
+        if matches!(op, Op::NextKey { .. }) && !has_order(def) {
+            let kernel = keys_of(|key| kernel.next_key(key));
+            let ours = keys_of(|key| {
+                let mut next = vec![0; def.key_size as usize];
+                outcome(ours.next_key(key, &mut next), |()| next)
+            });
+            prop_assert_eq!(ours, kernel, "keys before operation {} of {:?}", i, def);
+            continue;
+        }
+        let expected = on_kernel(&kernel, def, ours.host_value_size(), op);
+        let got = on_ours(&ours, op);
+        prop_assert_eq!(got, expected, "operation {} ({:?}) on {:?}", i, op, def);
+    }
+    Ok(())
+}
+
+fn check(test: &str, def: MapDef) {
+    if !KernelMap::available(test) {
+        return;
+    }
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(48),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    runner.run(&prop::collection::vec(any_op(), 1..60), |ops| compare(&def, &ops)).unwrap();
+}
+
+macro_rules! agree {
+    ($($name:ident: $def:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            check(stringify!($name), $def);
+        })*
+    };
+}
+
+agree! {
+    array: MapDef::new("m", MapType::Array, 4, 8, 5);
+    array_of_odd_values: MapDef::new("m", MapType::Array, 4, 13, 3);
+    per_cpu_array: MapDef::new("m", MapType::PerCpuArray, 4, 6, 5);
+    hash: MapDef::new("m", MapType::Hash, 4, 8, 4);
+    hash_with_odd_sizes: MapDef::new("m", MapType::Hash, 7, 13, 3);
+    hash_with_16_byte_keys: MapDef::new("m", MapType::Hash, 16, 64, 4);
+    hash_without_preallocation: MapDef::new("m", MapType::Hash, 8, 8, 4).with_flags(flags::NO_PREALLOC);
+    per_cpu_hash: MapDef::new("m", MapType::PerCpuHash, 4, 12, 4);
+    per_cpu_hash_without_preallocation: MapDef::new("m", MapType::PerCpuHash, 4, 8, 4).with_flags(flags::NO_PREALLOC);
+    // Large enough that neither side evicts.
+    lru_hash: MapDef::new("m", MapType::LruHash, 4, 8, 1024);
+    lru_hash_with_own_lists: MapDef::new("m", MapType::LruHash, 4, 8, 4096).with_flags(flags::NO_COMMON_LRU);
+    lru_per_cpu_hash: MapDef::new("m", MapType::LruPerCpuHash, 4, 8, 1024);
+    trie_of_4_bytes: MapDef::new("m", MapType::LpmTrie, 8, 8, 5).with_flags(flags::NO_PREALLOC);
+    trie_of_16_bytes: MapDef::new("m", MapType::LpmTrie, 20, 3, 100).with_flags(flags::NO_PREALLOC);
+    queue: MapDef::new("m", MapType::Queue, 0, 5, 3);
+    stack: MapDef::new("m", MapType::Stack, 0, 8, 3);
+    read_only: MapDef::new("m", MapType::Hash, 4, 8, 4).with_flags(flags::RDONLY);
+    write_only: MapDef::new("m", MapType::Hash, 4, 8, 4).with_flags(flags::WRONLY);
+}
+
+#[test]
+fn bloom_filters_never_forget() {
+    if !KernelMap::available("bloom_filters_never_forget") {
+        return;
+    }
+    let def = MapDef::new("m", MapType::BloomFilter, 0, 8, 100);
+    let kernel = KernelMap::create(&def).unwrap();
+    let ours = Map::create(def, &domain(1)).unwrap();
+    for n in 0..100u64 {
+        assert_eq!(kernel.update(&[], &n.to_ne_bytes(), 0), Ok(Vec::new()));
+        ours.push(&n.to_ne_bytes(), 0).unwrap();
+    }
+    for n in 0..100u64 {
+        assert_eq!(kernel.contains(&n.to_ne_bytes()), Ok(Vec::new()));
+        assert!(ours.peek(&mut n.to_ne_bytes()).unwrap());
+    }
+    for flags in 1..5 {
+        let ours = outcome(ours.update(&[], &[0; 8], flags), |()| Vec::new());
+        assert_eq!(ours, kernel.update(&[], &[0; 8], flags), "flags {flags}");
+    }
+    assert_eq!(outcome(ours.delete(&[]), |()| Vec::new()), kernel.delete(&[]));
+    assert_eq!(
+        outcome(ours.lookup_and_delete(&[], &mut [0; 8], 0), |()| Vec::new()),
+        kernel.take(&[], 0).map(|_| Vec::new())
+    );
+    assert_eq!(outcome(ours.next_key(None, &mut []), |()| Vec::new()), kernel.next_key(None));
+    let rate = |contains: &dyn Fn(u64) -> bool| (1000..11_000u64).filter(|&n| contains(n)).count();
+    let theirs = rate(&|n| kernel.contains(&n.to_ne_bytes()).is_ok());
+    let mine = rate(&|n| ours.peek(&mut n.to_ne_bytes()).unwrap());
+    assert!(mine < 2 * theirs + 300, "false positives in 10,000: {mine}, the kernel's {theirs}");
+}
+
+#[test]
+fn bad_definitions_get_the_kernels_error() {
+    if !KernelMap::available("bad_definitions_get_the_kernels_error") {
+        return;
+    }
+    let page = 4096;
+    let keys = [0, 1, 4, 5, 8, 260, 261, 513, 1 << 20, 1 << 22];
+    let values = [0, 1, 4, 8, (32 << 10) - 8, (32 << 10) + 1, 1 << 22, u32::MAX - 8, u32::MAX];
+    let entries = [0, 1, 3, page];
+    let all_flags = (0..15).map(|bit| 1 << bit).chain([0, (1 << 3) | (1 << 4), (1 << 7) | (1 << 8), 0x8000_0000]);
+    let all_flags: Vec<u32> = all_flags.collect();
+    let domain = domain(possible_cpus());
+    let mut compared = 0;
+    for &map_type in MapType::ALL {
+        // Maps of maps need an inner descriptor, compared elsewhere.
+        if map_type.is_map_in_map() {
+            continue;
+        }
+        for &key_size in &keys {
+            for &value_size in &values {
+                for &max_entries in &entries {
+                    for &flag in &all_flags {
+                        // Everything with every flag would take minutes: flags go with well-formed shapes.
+                        let shaped = matches!(key_size, 0 | 4 | 8) && matches!(value_size, 0 | 4 | 8);
+                        if flag != 0 && !(shaped && max_entries != 0) {
+                            continue;
+                        }
+                        for flags in [flag, flag | flags::NO_PREALLOC] {
+                            let def = MapDef::new("m", map_type, key_size, value_size, max_entries).with_flags(flags);
+                            let kernel = KernelMap::create(&def).map(|_| ());
+                            let ours = Map::create(def.clone(), &domain);
+                            if let (Err(libc::ENOMEM), Ok(_)) | (Ok(()), Err(MapError::MemoryLimit { .. })) =
+                                (&kernel, &ours)
+                            {
+                                continue; // How much memory there is differs, and may.
+                            }
+                            if let Err(MapError::MemoryLimit { .. }) = ours {
+                                assert!(matches!(kernel, Err(libc::ENOMEM | libc::E2BIG)), "{def:?}: {kernel:?}");
+                                continue;
+                            }
+                            let message = ours.as_ref().map_or_else(ToString::to_string, |_| String::new());
+                            let ours = ours.map(|_| ()).map_err(|error| error.errno());
+                            assert_eq!(ours, kernel, "{def:?}\n{message}");
+                            compared += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(compared > 5000, "{compared}");
+}
