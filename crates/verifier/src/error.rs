@@ -164,8 +164,12 @@ impl Reason {
             Reason::NotAPointer(_, got) if got.contains("number 0") => "the pointer is null here: test it before use",
             Reason::NotAPointer(..) => "a number cannot become a pointer; keep pointers whole, 64 bits wide",
             Reason::MaybeNull(_) => "test the pointer for null first (`if (!p) return 0;`)",
-            Reason::PointerOp(_, what) if what.contains("or null") => "test the pointer for null before calculating with it",
-            Reason::PointerOp(..) => "only 64-bit additions and subtractions of bounded numbers are allowed on pointers",
+            Reason::PointerOp(_, what) if what.contains("or null") => {
+                "test the pointer for null before calculating with it"
+            }
+            Reason::PointerOp(..) => {
+                "only 64-bit additions and subtractions of bounded numbers are allowed on pointers"
+            }
             Reason::OffsetUnbounded(..) => "bound the number first: compare it with a maximum, or mask it",
             Reason::TwoPointers(..) => "only pointers into the same packet may be subtracted",
             Reason::PointerCompare(..) => "compare packet pointers with their end, and other pointers only with null",

@@ -277,8 +277,14 @@ impl Helpers {
             h(7, "bpf_get_prandom_u32", &[], Ret::Scalar),
             h(8, "bpf_get_smp_processor_id", &[], Ret::Scalar),
             with(Effect::MovesPacket, h(9, "bpf_skb_store_bytes", &[Ctx, Scalar, READ, SIZE, Scalar], Ret::Scalar)),
-            with(Effect::MovesPacket, h(10, "bpf_l3_csum_replace", &[Ctx, Scalar, Scalar, Scalar, Scalar], Ret::Scalar)),
-            with(Effect::MovesPacket, h(11, "bpf_l4_csum_replace", &[Ctx, Scalar, Scalar, Scalar, Scalar], Ret::Scalar)),
+            with(
+                Effect::MovesPacket,
+                h(10, "bpf_l3_csum_replace", &[Ctx, Scalar, Scalar, Scalar, Scalar], Ret::Scalar),
+            ),
+            with(
+                Effect::MovesPacket,
+                h(11, "bpf_l4_csum_replace", &[Ctx, Scalar, Scalar, Scalar, Scalar], Ret::Scalar),
+            ),
             with(
                 Effect::TailCall,
                 h(12, "bpf_tail_call", &[Ctx, Map(MapSet::of(&[MapKind::ProgArray])), Scalar], Ret::Scalar),
@@ -311,10 +317,20 @@ impl Helpers {
             h(132, "bpf_ringbuf_submit", &[Record, Scalar], Ret::Scalar),
             h(133, "bpf_ringbuf_discard", &[Record, Scalar], Ret::Scalar),
             h(134, "bpf_ringbuf_query", &[RINGBUF, Scalar], Ret::Scalar),
-            h(164, "bpf_for_each_map_elem", &[Map(ITERABLE), Callback(CallbackKind::ForEach), CallbackCtx, Scalar], Ret::Scalar),
+            h(
+                164,
+                "bpf_for_each_map_elem",
+                &[Map(ITERABLE), Callback(CallbackKind::ForEach), CallbackCtx, Scalar],
+                Ret::Scalar,
+            ),
             h(181, "bpf_loop", &[Scalar, Callback(CallbackKind::Loop), CallbackCtx, Scalar], Ret::Scalar),
             h(195, "bpf_map_lookup_percpu_elem", &[Map(PERCPU), Key, Scalar], Ret::MapValueOrNull),
-            h(201, "bpf_dynptr_read", &[WRITE, SIZE_OR_ZERO, Host { class: DYNPTR, null: false }, Scalar, Scalar], Ret::Scalar),
+            h(
+                201,
+                "bpf_dynptr_read",
+                &[WRITE, SIZE_OR_ZERO, Host { class: DYNPTR, null: false }, Scalar, Scalar],
+                Ret::Scalar,
+            ),
             h(
                 209,
                 "bpf_user_ringbuf_drain",

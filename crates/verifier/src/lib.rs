@@ -13,7 +13,6 @@
 
 mod env;
 mod error;
-mod facts;
 mod helpers;
 mod interval;
 mod need;

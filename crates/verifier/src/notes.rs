@@ -3,7 +3,7 @@
 //! These become the facts handed to the JIT. A note starts at "true of every state seen so far", with none seen, and
 //! only ever loses: so at the end it holds for every state, and hence for every run.
 
-use bpf_analysis::Facts;
+use bpf_analysis::{ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, MemKind};
 use bpf_isa::{Insn, InsnIdx, Program, Reg, Src};
 
 use crate::env::Env;
@@ -79,11 +79,7 @@ pub(crate) struct Notes {
 impl Notes {
     pub(crate) fn new(program: &Program) -> Notes {
         let note = Note { reached: false, dst_zero: true, src_zero: true, kind: Kind::None, field: (0, 0) };
-        Notes {
-            notes: vec![note; program.insns().len()],
-            calls: Vec::new(),
-            stack: vec![0; program.subprogs().len()],
-        }
+        Notes { notes: vec![note; program.insns().len()], calls: Vec::new(), stack: vec![0; program.subprogs().len()] }
     }
 
     /// The instruction is about to run in this frame.
@@ -171,12 +167,65 @@ impl Notes {
     pub(crate) fn into_facts(self, program: &Program, env: &Env<'_>) -> Facts {
         let mut facts = Facts { stack_bytes: self.stack, ..Facts::default() };
         for c in &self.calls {
-            if let (true, Some(map), Some(key)) = (c.tail_call, c.map.get(), c.key.get()) {
-                facts.tail_calls.push(bpf_analysis::ConstTailCall { insn: c.at, map, index: key as u32 });
+            let Some(map) = c.map.get() else { continue };
+            match (c.tail_call, c.key.get()) {
+                (true, Some(key)) => facts.tail_calls.push(ConstTailCall { insn: c.at, map, index: key as u32 }),
+                (true, None) => {}
+                (false, key) => facts.map_calls.push(ConstMapCall { insn: c.at, map, key }),
             }
         }
-        crate::facts::fill(&mut facts, &self.calls, program, env);
+        facts.insns.reserve_exact(self.notes.len());
+        for (i, (note, insn)) in self.notes.iter().zip(program.insns()).enumerate() {
+            facts.insns.push(InsnFact {
+                // The second slot of a reached instruction is not reached itself, but belongs to it.
+                dead: !note.reached && *insn != Insn::SecondSlot,
+                dst_upper_zero: note.reached && note.dst_zero,
+                src_upper_zero: note.reached && note.src_zero,
+                memory: match note.kind {
+                    Kind::None | Kind::Mixed => None,
+                    Kind::Stack => Some(MemKind::Stack),
+                    Kind::Context => Some(MemKind::Context),
+                    Kind::Packet => Some(MemKind::Packet),
+                    Kind::MapValue => Some(MemKind::MapValue),
+                    Kind::Mem => Some(MemKind::Mem),
+                },
+            });
+            if note.kind == Kind::Context {
+                let (field, offset) = note.field;
+                let field = &env.context.fields[usize::from(field)];
+                let bytes = access_size(insn);
+                let whole = bytes == field.size;
+                facts.context_accesses.push(ContextAccess {
+                    insn: InsnIdx(i as u32),
+                    host_offset: field.host_offset + u32::from(offset),
+                    host_size: if whole { field.host_size } else { bytes },
+                });
+            }
+        }
         facts
+    }
+}
+
+/// Bytes that a load or store accesses; 0 for other instructions.
+fn access_size(insn: &Insn) -> u32 {
+    match *insn {
+        Insn::Load { size, .. } | Insn::Store { size, .. } => size.bytes(),
+        Insn::LoadAcquire { size, .. } | Insn::StoreRelease { size, .. } => size.bytes(),
+        Insn::Atomic { .. }
+        | Insn::Alu { .. }
+        | Insn::Mov { .. }
+        | Insn::MovSx { .. }
+        | Insn::Neg { .. }
+        | Insn::End { .. }
+        | Insn::LoadImm64 { .. }
+        | Insn::SecondSlot
+        | Insn::LoadAbs { .. }
+        | Insn::LoadInd { .. }
+        | Insn::Jump { .. }
+        | Insn::JumpIf { .. }
+        | Insn::MayGoto { .. }
+        | Insn::Call(_)
+        | Insn::Exit => 0,
     }
 }
 

@@ -187,6 +187,14 @@ impl<'a> Walk<'a> {
             if f.offset < end || f.size == 0 || f.offset.checked_add(f.size).is_none() {
                 return bad(format!("field {} overlaps another or is out of order", f.name));
             }
+            // An access of part of a field needs the same bytes in the host; a whole one is widened by the JIT.
+            let sized = |n: u32| matches!(n, 1 | 2 | 4 | 8);
+            if f.host_size != f.size && !(sized(f.host_size) && sized(f.size)) {
+                return bad(format!("field {} has a size that no load has", f.name));
+            }
+            if f.access.writes() && f.host_size != f.size {
+                return bad(format!("field {} may be written but has another size in the host", f.name));
+            }
             end = f.offset + f.size;
             let (crate::env::FieldKind::Data(r) | crate::env::FieldKind::DataEnd(r) | crate::env::FieldKind::Len(r)) =
                 f.kind
@@ -412,10 +420,6 @@ impl<'a> Walk<'a> {
             Src::Reg(r) => self.read(r),
             Src::Imm(i) => Ok(Value::constant(i as i64 as u64)),
         }
-    }
-
-    fn describe_reg(&self, r: Reg) -> String {
-        self.state.reg(r).describe(self.env)
     }
 
     /// A recycled state, contents arbitrary.

@@ -150,11 +150,7 @@ impl<const W: u32, const H: u32> Num<W, H> {
         if min <= self.full.smin && self.full.smax <= max {
             return *self;
         }
-        let full = if bits == H {
-            Interval::signed(self.low.smin, self.low.smax)
-        } else {
-            Interval::signed(min, max)
-        };
+        let full = if bits == H { Interval::signed(self.low.smin, self.low.smax) } else { Interval::signed(min, max) };
         let low = if bits >= H { self.low } else { Interval::FULL };
         Self::of(self.bits.sign_extend(bits), full, low)
     }

@@ -46,11 +46,7 @@ fn raw<const W: u32, const H: u32>() -> Vec<Num<W, H>> {
 }
 
 fn meet<const W: u32, const H: u32>(a: &Num<W, H>, b: &Num<W, H>) -> Option<Num<W, H>> {
-    Some(Num {
-        bits: a.bits.intersect(b.bits)?,
-        full: a.full.intersect(b.full),
-        low: a.low.intersect(b.low),
-    })
+    Some(Num { bits: a.bits.intersect(b.bits)?, full: a.full.intersect(b.full), low: a.low.intersect(b.low) })
 }
 
 /// Synced values: every single component, and a sample (every `stride`-th) of the meets of two; no duplicates.
@@ -103,7 +99,8 @@ fn check_alu<const W: u32, const H: u32>(left: &[(Num<W, H>, Set)], right: &[(Nu
             for (a, xs) in left {
                 for (b, ys) in right {
                     let got = a.alu(op, width, b);
-                    let want = elements(*xs).fold(0, |s, x| elements(*ys).fold(s, |s, y| s | 1 << image[x as usize][y as usize]));
+                    let want = elements(*xs)
+                        .fold(0, |s, x| elements(*ys).fold(s, |s, y| s | 1 << image[x as usize][y as usize]));
                     let missed = elements(want).find(|&r| !got.contains(r));
                     assert_eq!(missed, None, "{op:?} {width:?}: {a:?} , {b:?} -> {got:?}");
                     if xs.count_ones() == 1 && ys.count_ones() == 1 {

@@ -227,9 +227,8 @@ impl<'a> Walk<'a> {
                 got: format!("up to {}", sizes.1),
             });
         }
-        self.prove_memory(reg, v, sizes, mem).map_err(|why| {
-            Box::new(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why })
-        })?;
+        self.prove_memory(reg, v, sizes, mem)
+            .map_err(|why| Box::new(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why }))?;
         call.memory[i] = Some((i, *v, sizes.1, mem.access.writes()));
         Ok(())
     }
@@ -350,7 +349,9 @@ fn disjoint(a: &(usize, Value, u64, bool), b: &(usize, Value, u64, bool)) -> boo
         (Ty::Packet { .. }, Ty::Packet { .. }) => true,
         // One record, or two: they are told apart by their owner.
         (Ty::Mem { .. }, Ty::Mem { .. }) => {
-            a.owner != 0 && b.owner != 0 && (a.owner != b.owner || apart(a.n.smin(), a.n.smax(), b.n.smin(), b.n.smax()))
+            a.owner != 0
+                && b.owner != 0
+                && (a.owner != b.owner || apart(a.n.smin(), a.n.smax(), b.n.smin(), b.n.smax()))
         }
         (Ty::MapValue { map: m, inner: i }, Ty::MapValue { map: n, inner: j }) => {
             // Two lookups may find one element, and two maps of maps may hold one map.

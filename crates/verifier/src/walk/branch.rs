@@ -97,8 +97,13 @@ impl Walk<'_> {
         }
         // Pointer and null. Pointers are never null unless they say so, and null is 0.
         let zero = |v: &Value| v.as_const() == Some(0);
-        let (pointer, is_null_test) =
-            if d.is_pointer() && zero(s) { (d, true) } else if s.is_pointer() && zero(d) { (s, true) } else { (d, false) };
+        let (pointer, is_null_test) = if d.is_pointer() && zero(s) {
+            (d, true)
+        } else if s.is_pointer() && zero(d) {
+            (s, true)
+        } else {
+            (d, false)
+        };
         if is_null_test {
             let when_null = match cond {
                 Cond::Eq => true,

@@ -119,8 +119,7 @@ impl<'a> Walk<'a> {
             }
             _ => false,
         };
-        let mut movers: Vec<bool> =
-            self.program.subprogs().iter().map(|s| (s.start..s.end).any(moves)).collect();
+        let mut movers: Vec<bool> = self.program.subprogs().iter().map(|s| (s.start..s.end).any(moves)).collect();
         // A chain of calls is at most MAX_CALL_DEPTH long.
         for _ in 0..bpf_isa::MAX_CALL_DEPTH {
             for c in self.program.calls() {

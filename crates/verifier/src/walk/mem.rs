@@ -126,10 +126,9 @@ impl Walk<'_> {
         let whole = size == u64::from(f.size);
         match f.kind {
             FieldKind::Scalar if whole => {}
-            FieldKind::Scalar if access.writes() => return use_error("written whole"),
             // Part of a number, at its own alignment, as the kernel allows.
             FieldKind::Scalar if size.is_power_of_two() && u64::from(offset).is_multiple_of(size) => {}
-            FieldKind::Scalar => return use_error("read whole, or in aligned parts"),
+            FieldKind::Scalar => return use_error("accessed whole, or in aligned parts"),
             FieldKind::Data(_) | FieldKind::DataEnd(_) | FieldKind::Len(_) if whole => {}
             FieldKind::Data(_) | FieldKind::DataEnd(_) | FieldKind::Len(_) => return use_error("read whole"),
         }

@@ -23,7 +23,7 @@ use crate::value::{FIRST_FREE_ID, Ty, Value, Why};
 const NONE: u32 = u32::MAX;
 /// r1 to r5, which a caller keeps for its callback's next round.
 const ARGS: u16 = 0b11_1110;
-/// Open ancestors compared for equality, newest first. A longer cycle ends at the step limit.
+/// Open ancestors (and rounds) compared, newest first. A longer cycle ends at the step limit.
 const MAX_ANCESTORS: usize = 16;
 
 /// A state seen at a join.
@@ -217,16 +217,24 @@ impl Walk<'_> {
         self.forget();
         let pruner = &mut self.scratch.prune;
         let mut last = NONE;
+        let mut seen = 0;
         let mut i = pruner.heads[self.pc.index()];
-        while i != NONE {
+        while i != NONE && seen < MAX_ANCESTORS {
             let kept = &mut pruner.kept[i as usize];
-            let same = kept.round && same_shape(&kept.state, &self.state);
-            if same && !kept.open && covers(&kept.state, &self.state, &mut pruner.ids) {
-                self.stats.pruned += 1;
-                return Ok(None);
-            }
-            if same && kept.open && last == NONE {
-                last = i;
+            if kept.round && same_shape(&kept.state, &self.state) {
+                seen += 1;
+                let covered = covers(&kept.state, &self.state, &mut pruner.ids);
+                if covered && !kept.open {
+                    self.stats.pruned += 1;
+                    return Ok(None);
+                }
+                // Back here from outside, without a bounded edge in between, and nothing has changed.
+                if covered && kept.epoch == self.epoch && covers(&self.state, &kept.state, &mut pruner.ids) {
+                    return refuse(Reason::InfiniteLoop);
+                }
+                if kept.open && last == NONE {
+                    last = i;
+                }
             }
             i = kept.next;
         }

@@ -1,0 +1,144 @@
+//! The one place where tests touch the verifier: an environment with one of everything, and programs as text.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use bpf_isa::{Program, assemble};
+use bpf_verifier::{
+    Access, ArgKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers, MapDef, MapKind,
+    MemArg, MemSet, Region, Ret, Verified, Verifier, VerifyError,
+};
+
+/// Indices of the maps in [`maps`], for `map[fd:N]`.
+pub(crate) mod map {
+    pub(crate) const ARRAY: usize = 0;
+    pub(crate) const HASH: usize = 1;
+    pub(crate) const LOCKED: usize = 2;
+    pub(crate) const RINGBUF: usize = 3;
+    pub(crate) const PROGS: usize = 4;
+    pub(crate) const READ_ONLY: usize = 5;
+    pub(crate) const WRITE_ONLY: usize = 6;
+    pub(crate) const OUTER: usize = 7;
+    pub(crate) const QUEUE: usize = 8;
+    pub(crate) const FROZEN: usize = 9;
+    pub(crate) const USER_RINGBUF: usize = 10;
+}
+
+/// One map of each interesting kind.
+pub(crate) fn maps() -> Vec<MapDef> {
+    vec![
+        MapDef::new("array", MapKind::Array, 4, 16, 4),
+        MapDef::new("hash", MapKind::Hash, 8, 48, 100),
+        MapDef { spin_lock: Some(4), ..MapDef::new("locked", MapKind::Hash, 4, 16, 10) },
+        MapDef::new("ringbuf", MapKind::RingBuf, 0, 0, 4096),
+        MapDef::new("progs", MapKind::ProgArray, 4, 4, 8),
+        MapDef { access: Access::Read, ..MapDef::new("read_only", MapKind::Array, 4, 16, 1) },
+        MapDef { access: Access::Write, ..MapDef::new("write_only", MapKind::Hash, 4, 16, 1) },
+        MapDef {
+            inner: Some(Box::new(MapDef::new("inner", MapKind::Array, 4, 8, 2))),
+            ..MapDef::new("outer", MapKind::ArrayOfMaps, 4, 4, 2)
+        },
+        MapDef::new("queue", MapKind::Queue, 0, 8, 16),
+        MapDef {
+            access: Access::Read,
+            frozen: Some(vec![3, 0, 0, 0, 5, 0, 0, 0]),
+            ..MapDef::new("frozen", MapKind::Array, 4, 8, 1)
+        },
+        MapDef::new("user_ringbuf", MapKind::UserRingBuf, 0, 0, 4096),
+    ]
+}
+
+fn field(name: &'static str, offset: u32, access: Access, kind: FieldKind, host: (u32, u32)) -> Field {
+    Field { name: name.into(), offset, size: 4, access, kind, host_offset: host.0, host_size: host.1 }
+}
+
+/// A context with the kernel's `xdp_md` layout; r0 free.
+pub(crate) fn xdp() -> ContextLayout {
+    use Access::Read;
+    let region = |name: &'static str, ends: Option<u8>| Region {
+        name: name.into(),
+        writable: true,
+        max_len: 0xffff,
+        ends_at_start_of: ends,
+    };
+    ContextLayout {
+        name: "xdp".into(),
+        raw: false,
+        fields: vec![
+            field("data", 0, Read, FieldKind::Data(0), (0, 8)),
+            field("data_end", 4, Read, FieldKind::DataEnd(0), (8, 8)),
+            field("data_meta", 8, Read, FieldKind::Data(1), (16, 8)),
+            field("ingress_ifindex", 12, Read, FieldKind::Scalar, (24, 4)),
+            field("rx_queue_index", 16, Access::ReadWrite, FieldKind::Scalar, (28, 4)),
+        ],
+        regions: vec![region("packet", None), region("metadata", Some(0))],
+        legacy_loads: false,
+        returns: None,
+    }
+}
+
+/// The shipped helpers and a few of a host's.
+pub(crate) fn helpers() -> Helpers {
+    let mut h = Helpers::shipped();
+    let owned = MemArg { from: MemSet::OWNED, ..MemArg::READ };
+    let owned_mut = MemArg { access: Access::ReadWrite, ..owned };
+    let bytes = [ArgKind::Mem(owned), ArgKind::Size { zero: true }, ArgKind::Mem(owned_mut), ArgKind::Size { zero: true }];
+    let mut host = vec![
+        HelperProto { disjoint: true, ..HelperProto::new(1001, "host_copy", &bytes, Ret::Scalar) },
+        HelperProto::new(1002, "host_object", &[], Ret::HostOrNull(7)),
+        HelperProto::new(1003, "host_use", &[ArgKind::Host { class: 7, null: false }], Ret::Between(0, 9)),
+        HelperProto::new(1004, "host_memory", &[], Ret::MemOrNull { bytes: 32, writable: false }),
+        HelperProto::new(
+            1005,
+            "host_struct",
+            &[ArgKind::Fixed { bytes: 8, mem: MemArg { align: 8, ..owned_mut } }],
+            Ret::Scalar,
+        ),
+    ];
+    for p in host.drain(..) {
+        h.add(p).expect("host ids are free");
+    }
+    h
+}
+
+/// Signatures by subprogram: a program whose second line is `;global` has the mentioned subprograms global.
+pub(crate) fn globals(text: &str) -> Vec<Option<GlobalFunc>> {
+    let Some(line) = text.lines().find_map(|l| l.trim().strip_prefix(";global ")) else { return Vec::new() };
+    let mut out = vec![None];
+    for func in line.split_whitespace() {
+        let args = func
+            .split(',')
+            .filter_map(|a| match a {
+                "scalar" => Some(GlobalArg::Scalar),
+                "ctx" => Some(GlobalArg::Ctx),
+                "mem" => Some(GlobalArg::Mem(8)),
+                _ => None,
+            })
+            .collect();
+        out.push(Some(GlobalFunc { name: "global".into(), args }));
+    }
+    out
+}
+
+/// Runs `f` with the environment for a program text: `;raw` selects the raw context, otherwise xdp.
+pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
+    let context = if text.contains(";raw") { ContextLayout::raw(true) } else { xdp() };
+    let (helpers, maps, globals) = (helpers(), maps(), globals(text));
+    let mut env = Env::new(&context, &helpers);
+    env.maps = &maps;
+    env.global_functions = &globals;
+    f(&env)
+}
+
+/// The program of a text.
+pub(crate) fn program(text: &str) -> Program {
+    try_program(text).unwrap_or_else(|e| panic!("{e}\n{text}"))
+}
+
+/// The program of a text, or what is wrong with the text.
+pub(crate) fn try_program(text: &str) -> Result<Program, String> {
+    Program::new(assemble(text).map_err(|e| e.to_string())?).map_err(|e| e.to_string())
+}
+
+/// Verifies a text.
+pub(crate) fn verify(text: &str) -> Result<Verified, Box<VerifyError>> {
+    with_env(text, |env| Verifier::new().verify(program(text), env))
+}

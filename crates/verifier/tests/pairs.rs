@@ -1,0 +1,60 @@
+//! Programs in pairs: an unsafe one that must be refused, for a given reason, and the nearest safe one that must be
+//! accepted. The file `pairs.txt` holds them; each class of unsoundness that was once a CVE has at least one pair.
+//!
+//! Format: `== name`, the unsafe program, `-- part of the reason`, the safe program. A class without a safe twin (or
+//! the other way round) is written as `== name` with an empty side.
+
+mod common;
+
+struct Pair<'a> {
+    name: &'a str,
+    refused: &'a str,
+    reason: &'a str,
+    accepted: &'a str,
+}
+
+fn pairs(text: &str) -> Vec<Pair<'_>> {
+    text.split("\n== ")
+        .skip(1)
+        .map(|chunk| {
+            let (name, rest) = chunk.split_once('\n').expect("a name");
+            let (refused, rest) = rest.split_once("\n-- ").expect("a reason");
+            let (reason, accepted) = rest.split_once('\n').expect("a safe program");
+            Pair { name, refused, reason, accepted }
+        })
+        .collect()
+}
+
+/// Whether there is an instruction in the text.
+fn has_code(text: &str) -> bool {
+    text.lines().any(|l| !l.trim().is_empty() && !l.trim().starts_with(';'))
+}
+
+#[test]
+fn unsafe_programs_are_refused_and_their_safe_twins_accepted() {
+    let pairs = pairs(include_str!("pairs.txt"));
+    assert!(pairs.len() >= 60, "only {} pairs were read", pairs.len());
+    let mut failures = Vec::new();
+    for p in &pairs {
+        if let Some(e) = [p.refused, p.accepted].into_iter().filter(|t| has_code(t)).find_map(|t| common::try_program(t).err())
+        {
+            failures.push(format!("{}: {e}", p.name));
+            continue;
+        }
+        if has_code(p.refused) {
+            match common::verify(p.refused) {
+                Ok(_) => failures.push(format!("{}: the unsafe program was accepted", p.name)),
+                Err(e) if !e.to_string().contains(p.reason) => {
+                    failures.push(format!("{}: refused for another reason than `{}`:\n{e}", p.name, p.reason));
+                }
+                Err(_) => {}
+            }
+        }
+        if has_code(p.accepted)
+            && let Err(e) = common::verify(p.accepted)
+        {
+            failures.push(format!("{}: the safe program was refused:\n{e}", p.name));
+        }
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
