@@ -143,6 +143,12 @@ fn helpers_reach_the_programs_memory() {
     let error = run(host, "r1 = r10\ncall 3\nexit").unwrap_err();
     assert!(matches!(error.kind, StopKind::BadAccess { size: 1, write: false, .. }));
     assert_eq!(error.at.0, 1);
+    let check = |addr: &str, len: u64, write: u64| {
+        let text = format!("r1 = {addr}\nr1 += -16\nr2 = {len:#x} ll\nr3 = {write}\ncall 6\nexit");
+        run(&mut Host::default(), &text).is_ok()
+    };
+    assert!(check("r10", 16, 1) && !check("r10", 17, 1) && !check("r10", u64::MAX, 0) && !check("16", 1, 0));
+    assert!(check("r10", 0, 1) && !check("16", 0, 0), "no bytes lie somewhere, too");
     assert!(matches!(
         run(host, "r1 = 5\ncall 4\nexit").unwrap_err().kind,
         StopKind::BadAccess { addr: 5, write: true, .. }
