@@ -3,7 +3,8 @@
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
 use bpf_object::btf::ArgKind;
 use bpf_object::{
-    CoreKind, GlobalProblem, LINUX_KERNEL_VERSION, LinkProblem, MapProblem, Object, ObjectError, ReferenceKind,
+    CoreKind, GlobalProblem, LINUX_KERNEL_VERSION, LinkProblem, MapProblem, Object, ObjectError, ProgramKind,
+    ReferenceKind,
 };
 
 macro_rules! object {
@@ -295,6 +296,27 @@ fn types_of_maps_and_variables() {
     let object = object!("pointers");
     let data = object.map(".data.pointers").unwrap().data.as_ref().unwrap();
     assert_eq!(object.btf().unwrap().display(data.variables[0].ty.unwrap()), "volatile int *");
+}
+
+#[test]
+fn section_names_tell_the_kind() {
+    let kinds = [
+        ("xdp", ProgramKind::Xdp),
+        ("?xdp.frags/devmap", ProgramKind::Xdp),
+        ("xdp_prog", ProgramKind::Unknown),
+        ("tcx/ingress", ProgramKind::TcClassifier),
+        ("cgroup/sock", ProgramKind::CgroupSock),
+        ("cgroup/sock_create", ProgramKind::CgroupSock),
+        ("cgroup/skb", ProgramKind::CgroupSkb),
+        ("cgroup/nothing", ProgramKind::Unknown),
+        ("raw_tp.w/x", ProgramKind::RawTracepointWritable),
+        ("raw/filter", ProgramKind::Raw),
+        (".text", ProgramKind::Unknown),
+        ("", ProgramKind::Unknown),
+    ];
+    for (section, kind) in kinds {
+        assert_eq!(ProgramKind::from_section(section), kind, "{section}");
+    }
 }
 
 #[test]
