@@ -184,23 +184,31 @@ impl<const W: u32, const H: u32> Num<W, H> {
 
     /// The ends of the whole move inwards to the nearest value whose low half is allowed.
     fn low_to_full(&mut self) {
-        let (lmin, lmax) = (i128::from(self.low.umin), i128::from(self.low.umax));
-        let step = 1i128 << H;
-        let up = |x: i128| {
-            let (high, low) = (x & -step, x & (step - 1));
-            if low > lmax { high + step + lmin } else { high + low.max(lmin) }
-        };
-        let down = |x: i128| {
-            let (high, low) = (x & -step, x & (step - 1));
-            if low < lmin { high - step + lmax } else { high + low.min(lmax) }
-        };
-        // Out of the width's range means that no value is left; the old end stays and the caller sees the emptiness
-        // or keeps a wider, still sound, range.
+        let (lmin, lmax) = (self.low.umin, self.low.umax);
+        if lmin > 0 || lmax < ones(H) {
+            // Out of the width's range means that no value is left; the old end stays and the caller sees the emptiness
+            // or keeps a wider, still sound, range.
+            let high = !ones(H);
+            let f = &mut self.full;
+            f.umin = match f.umin & ones(H) {
+                low if low > lmax => (f.umin & high).checked_add(1 << H).map_or(f.umin, |up| up | lmin),
+                low => f.umin & high | low.max(lmin),
+            };
+            f.umax = match f.umax & ones(H) {
+                low if low < lmin => (f.umax & high).checked_sub(1 << H).map_or(f.umax, |down| down | lmax),
+                low => f.umax & high | low.min(lmax),
+            };
+            let (lmin, lmax, high) = (lmin as i64, lmax as i64, high as i64);
+            f.smin = match f.smin & !high {
+                low if low > lmax => (f.smin & high).checked_add(1 << H).map_or(f.smin, |up| up | lmin),
+                low => f.smin & high | low.max(lmin),
+            };
+            f.smax = match f.smax & !high {
+                low if low < lmin => (f.smax & high).checked_sub(1 << H).map_or(f.smax, |down| down | lmax),
+                low => f.smax & high | low.min(lmax),
+            };
+        }
         let f = &mut self.full;
-        f.umin = u64::try_from(up(f.umin.into())).unwrap_or(f.umin);
-        f.umax = u64::try_from(down(f.umax.into())).unwrap_or(f.umax);
-        f.smin = i64::try_from(up(f.smin.into())).unwrap_or(f.smin);
-        f.smax = i64::try_from(down(f.smax.into())).unwrap_or(f.smax);
         if f.smin >= Interval::<H>::FULL.smin && f.smax <= Interval::<H>::FULL.smax {
             f.smin = f.smin.max(self.low.smin);
             f.smax = f.smax.min(self.low.smax);

@@ -407,11 +407,16 @@ impl<'a> Walk<'a> {
 
     /// The register's value, which must be initialised.
     pub(crate) fn read(&self, r: Reg) -> Res<Value> {
+        self.peek(r).copied()
+    }
+
+    /// The same, without a copy: values are large.
+    fn peek(&self, r: Reg) -> Res<&Value> {
         let v = self.state.reg(r);
         if v.is_uninit() {
             return refuse(Reason::Uninit(r, v.describe(self.env)));
         }
-        Ok(*v)
+        Ok(v)
     }
 
     /// The operand's value. An immediate is sign-extended.

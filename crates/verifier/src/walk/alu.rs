@@ -15,14 +15,24 @@ const MAX_OFFSET: i64 = i32::MAX as i64;
 
 impl Walk<'_> {
     pub(super) fn alu(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Res<()> {
-        let d = self.read(dst)?;
-        let s = self.read_src(src)?;
-        if let Src::Imm(imm) = src {
-            check_immediate(op, width, imm)?;
+        let d = self.peek(dst)?;
+        let imm;
+        let s = match src {
+            Src::Reg(r) => self.peek(r)?,
+            Src::Imm(i) => {
+                check_immediate(op, width, i)?;
+                imm = Value::constant(i as i64 as u64);
+                &imm
+            }
+        };
+        if d.is_scalar() && s.is_scalar() {
+            let same = src == Src::Reg(dst) && matches!(op, AluOp::Sub | AluOp::Xor);
+            let v = if same { Value::constant(0) } else { scalar_op(width, op, d, s) };
+            self.state.set(dst, v);
+            return Ok(());
         }
+        let (d, s) = (*d, *s);
         let v = match (d.is_scalar(), s.is_scalar()) {
-            (true, true) if src == Src::Reg(dst) && matches!(op, AluOp::Sub | AluOp::Xor) => Value::constant(0),
-            (true, true) => scalar_op(width, op, &d, &s),
             (false, true) if width == Width::W64 && matches!(op, AluOp::Add | AluOp::Sub) => {
                 // The number gets a name, so that a comparison of it bounds the pointer too.
                 let s = match src {
@@ -44,7 +54,7 @@ impl Walk<'_> {
             },
             (false, false) => return refuse(Reason::TwoPointers(dst, s.describe(self.env))),
             (false, true) => return refuse(Reason::PointerOp(dst, d.describe(self.env))),
-            (true, false) => {
+            (true, _) => {
                 let Src::Reg(reg) = src else { return refuse(Reason::Internal("immediate pointer")) };
                 return refuse(Reason::PointerOp(reg, s.describe(self.env)));
             }
@@ -55,13 +65,12 @@ impl Walk<'_> {
 
     /// Gives the number in `r` an id, if it has none and is not known.
     pub(super) fn name(&mut self, r: Reg) -> Value {
-        let v = *self.state.reg(r);
-        if !v.is_scalar() || v.id != 0 || v.n.as_const().is_some() {
-            return v;
+        let v = self.state.reg(r);
+        if v.is_scalar() && v.id == 0 && v.n.as_const().is_none() {
+            let id = self.new_id();
+            self.state.top_mut().regs[r.index()].id = id;
         }
-        let named = Value { id: self.new_id(), ..v };
-        self.state.set(r, named);
-        named
+        *self.state.reg(r)
     }
 
     /// `p + s`, or `p - s`.
@@ -125,7 +134,7 @@ impl Walk<'_> {
             (Src::Imm(imm), Width::W64) => Value::constant(imm as i64 as u64),
             (Src::Imm(imm), Width::W32) => Value::constant(u64::from(imm as u32)),
             (Src::Reg(r), _) => {
-                self.read(r)?;
+                self.peek(r)?;
                 // Both copies share a name, so that a comparison of one refines the other.
                 let v = self.name(r);
                 match width {
