@@ -3,6 +3,7 @@
 
 mod kernel;
 mod native;
+mod ours;
 mod rbpf;
 mod sbpf;
 
@@ -18,6 +19,12 @@ pub fn all() -> Vec<Box<dyn Engine>> {
 /// Every engine that loads programs and can run here. A peer that cannot is announced and left out.
 pub fn loaders() -> Vec<Box<dyn Engine>> {
     let mut engines: Vec<Box<dyn Engine>> = Vec::new();
+    for ours in [ours::Ours::jit(), ours::Ours::save_all(), ours::Ours::interpreter()] {
+        match ours {
+            Ok(ours) => engines.push(Box::new(ours)),
+            Err(why) => bpf_testkit::skipped("an engine of ours", &why),
+        }
+    }
     match bpf_testkit::kernel::available() {
         Ok(()) => engines.push(Box::new(kernel::Kernel)),
         Err(why) => bpf_testkit::skipped("the kernel as a peer", &why),

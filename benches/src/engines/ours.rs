@@ -1,0 +1,72 @@
+//! This project: the JIT (structural validation only, like the peers without a verifier) and the interpreter.
+//!
+//! A run is `Program::run`: run guard, execution slot and entry stub are in the figures, as a user pays for them.
+
+use crate::engine::{Engine, Loaded};
+use bpf_runtime::{Config, Linker, Mode, Program, Raw, decode};
+
+/// One of our engines.
+#[derive(Debug)]
+pub(super) struct Ours {
+    name: &'static str,
+    linker: Linker<()>,
+    interpreted: bool,
+}
+
+struct Run(Program<Raw, ()>);
+
+impl Ours {
+    /// The JIT.
+    pub(super) fn jit() -> Result<Ours, String> {
+        Ours::new("ours", Mode::Jit, false)
+    }
+
+    /// The JIT, saving every callee-saved register in every function.
+    pub(super) fn save_all() -> Result<Ours, String> {
+        Ours::new("ours, save all", Mode::Jit, true)
+    }
+
+    /// The interpreter.
+    pub(super) fn interpreter() -> Result<Ours, String> {
+        Ours::new("interp", Mode::Interpreter, false)
+    }
+
+    fn new(name: &'static str, mode: Mode, save_all: bool) -> Result<Ours, String> {
+        let mut config = Config::default();
+        config.mode = mode;
+        config.save_all = save_all;
+        let engine = bpf_runtime::Engine::new(config).map_err(|e| e.to_string())?;
+        Ok(Ours { name, linker: Linker::new(&engine), interpreted: mode == Mode::Interpreter })
+    }
+}
+
+impl Engine for Ours {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn load(&self, code: &[u8], _length: usize) -> Result<Box<dyn Loaded>, String> {
+        let insns = decode(code).map_err(|e| e.to_string())?;
+        let program = if self.interpreted {
+            self.linker.load_insns_interpreted("bench", insns)
+        } else {
+            // SAFETY: the bench programs stay within the memory they are given: the kernel's verifier accepts them with it.
+            unsafe { self.linker.load_insns_unverified("bench", insns) }
+        };
+        Ok(Box::new(Run(program.map_err(|e| e.to_string())?)))
+    }
+}
+
+impl Loaded for Run {
+    fn run(&mut self, memory: &mut [u8], repeat: u32) -> Result<u32, String> {
+        let mut result = 0;
+        for _ in 0..repeat {
+            result = self.0.run(&mut (), &mut *memory).map_err(|e| e.to_string())?;
+        }
+        Ok(result as u32)
+    }
+
+    fn code_bytes(&self) -> Option<usize> {
+        self.0.machine_code().map(|(bytes, _)| bytes.len())
+    }
+}
