@@ -253,6 +253,9 @@ impl MapDef {
                 return bad(libc::EOPNOTSUPP, "a spin lock only in values of hash, lru_hash and array".into());
             }
         }
+        if self.map_type == MapType::BloomFilter && u64::from(self.value_size) > KMALLOC_MAX {
+            return bad(libc::E2BIG, self.shape("a value_size of at most 4 MiB"));
+        }
         let unknown = self.flags & !self.allowed_flags();
         if unknown != 0 {
             return bad(
@@ -359,7 +362,7 @@ impl MapDef {
         if self.max_entries == 0 || self.key_size != 0 || self.value_size == 0 {
             return bad(libc::EINVAL, self.shape("key_size 0, value_size and max_entries above 0"));
         }
-        if u64::from(self.value_size) > MAX_ELEMENT {
+        if u64::from(self.value_size) > KMALLOC_MAX {
             return bad(libc::E2BIG, self.shape("a value_size of at most 4 MiB"));
         }
         Ok(())
@@ -437,8 +440,11 @@ impl MapDef {
     }
 }
 
-/// The kernel's `KMALLOC_MAX_SIZE` less its element header: key and value together must stay below it.
-const MAX_ELEMENT: u64 = (4 << 20) - 48;
+/// The kernel's `KMALLOC_MAX_SIZE`.
+const KMALLOC_MAX: u64 = 4 << 20;
+
+/// Key and value of a hash together must stay below this: `KMALLOC_MAX_SIZE` less the kernel's element header.
+const MAX_ELEMENT: u64 = KMALLOC_MAX - 48;
 
 /// The kernel's `PCPU_MIN_UNIT_SIZE`: the largest per-CPU value.
 const MAX_PER_CPU_VALUE: usize = 32 << 10;

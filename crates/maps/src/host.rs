@@ -125,13 +125,15 @@ impl Map {
         Ok(Batch { count, end: false })
     }
 
-    /// Updates many keys; stops at the first error and says how many went in.
+    /// Updates many keys; stops at the first error and says how many went in. Like the kernel, `flags` may only ask for the lock.
     ///
     /// # Errors
-    /// The error is in the result beside the count; `EINVAL` for buffers that do not match.
+    /// The error is in the result beside the count; `EINVAL` for buffers that do not match or other flags.
     pub fn update_batch(&self, keys: &[u8], values: &[u8], flags: u64) -> (usize, Result<(), MapError>) {
         const OP: &str = "update_batch";
-        let room = self.has_batch(OP).and_then(|()| self.batch_room(OP, keys.len(), values.len()));
+        let flags_fit = if flags & !update::F_LOCK == 0 { Ok(()) } else { Err(self.error(OP, Errno::EINVAL)) };
+        let room = self.writable(OP).and(self.has_batch(OP)).and(flags_fit);
+        let room = room.and_then(|()| self.batch_room(OP, keys.len(), values.len()));
         if let Err(error) = room {
             return (0, Err(error));
         }

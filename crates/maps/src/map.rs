@@ -233,10 +233,8 @@ impl Map {
     /// # Errors
     /// `ENOENT` for an absent key; sizes, flags and access rights as [`MapError`] says.
     pub fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
-        self.readable("lookup")?;
-        self.check_key(key)?;
-        self.check_value(out)?;
-        self.check_lookup_flags("lookup", flags)?;
+        self.check_size_of(key, out)?;
+        self.check_lookup_flags("lookup", flags, flags::WRONLY)?;
         self.run("lookup", |ops, slot| ops.lookup(key, out, flags, slot))
     }
 
@@ -258,9 +256,9 @@ impl Map {
     /// # Errors
     /// The kernel's: `EEXIST`, `ENOENT`, `E2BIG` and so on.
     pub fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
+        self.check_size_of(key, value)?;
         self.writable("update")?;
-        self.check_key(key)?;
-        self.check_value(value)?;
+        self.check_lock("update", flags)?;
         self.run("update", |ops, slot| ops.update(key, value, flags, slot))
     }
 
@@ -269,8 +267,8 @@ impl Map {
     /// # Errors
     /// `ENOENT` for an absent key, `EINVAL` for arrays.
     pub fn delete(&self, key: &[u8]) -> Result<(), MapError> {
-        self.writable("delete")?;
         self.check_key(key)?;
+        self.writable("delete")?;
         self.run("delete", |ops, slot| ops.delete(key, slot))
     }
 
@@ -279,11 +277,8 @@ impl Map {
     /// # Errors
     /// `ENOENT` for an absent key; `ENOTSUPP` for types without the operation.
     pub fn lookup_and_delete(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
-        self.readable("lookup_and_delete")?;
-        self.writable("lookup_and_delete")?;
-        self.check_key(key)?;
-        self.check_value(out)?;
-        self.check_lookup_flags("lookup_and_delete", flags)?;
+        self.check_size_of(key, out)?;
+        self.check_lookup_flags("lookup_and_delete", flags, flags::RDONLY | flags::WRONLY)?;
         self.run("lookup_and_delete", |ops, slot| ops.lookup_and_delete(key, out, flags, slot))
     }
 
@@ -394,9 +389,23 @@ impl Map {
         if self.0.def.flags & forbidding != 0 { Err(self.error(op, Errno::EPERM)) } else { Ok(()) }
     }
 
-    fn check_lookup_flags(&self, op: &'static str, flags: u64) -> Result<(), MapError> {
+    /// The checks of a lookup, in the kernel's order: unknown flags, access, a lock where there is none.
+    fn check_lookup_flags(&self, op: &'static str, flags: u64, forbidding: u32) -> Result<(), MapError> {
+        if flags & !update::F_LOCK != 0 {
+            return Err(self.error(op, Errno::EINVAL));
+        }
+        self.access(op, forbidding)?;
+        self.check_lock(op, flags)
+    }
+
+    fn check_lock(&self, op: &'static str, flags: u64) -> Result<(), MapError> {
         let lock_fits = flags & update::F_LOCK == 0 || self.0.def.spin_lock.is_some();
-        if flags & !update::F_LOCK != 0 || !lock_fits { Err(self.error(op, Errno::EINVAL)) } else { Ok(()) }
+        if lock_fits { Ok(()) } else { Err(self.error(op, Errno::EINVAL)) }
+    }
+
+    fn check_size_of(&self, key: &[u8], value: &[u8]) -> Result<(), MapError> {
+        self.check_key(key)?;
+        self.check_value(value)
     }
 
     pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), MapError> {

@@ -93,11 +93,11 @@ fn on_kernel(map: &KernelMap, def: &MapDef, value_size: usize, op: &Op) -> Seen 
             let values = host_value(def, value, value_size).repeat(keys.len());
             let (count, result) =
                 map.update_batch(&keys.iter().flat_map(|&n| key(n)).collect::<Vec<_>>(), &values, flags);
-            Seen::Counted(count, result)
+            counted(count, result, flags)
         }
         Op::DeleteBatch { ref keys } => {
             let (count, result) = map.delete_batch(&keys.iter().flat_map(|&n| key(n)).collect::<Vec<_>>());
-            Seen::Counted(count, result)
+            counted(count, result, 0)
         }
         Op::LookupAll { delete } => {
             let (keys, values, count, result) = map.lookup_batch(ROOM, delete);
@@ -107,6 +107,16 @@ fn on_kernel(map: &KernelMap, def: &MapDef, value_size: usize, op: &Op) -> Seen 
             }
         }
     }
+}
+
+/// Where the kernel refuses a batch before it looks at the first key, it leaves the count as it was: none were done.
+fn counted(count: u32, result: Result<(), i32>, flags: u64) -> Seen {
+    let refused = match result {
+        Err(libc::EPERM | 524) => true,
+        Err(libc::EINVAL) => flags != 0,
+        _ => false,
+    };
+    Seen::Counted(if refused { 0 } else { count }, result)
 }
 
 fn on_ours(map: &Map, op: &Op) -> Seen {
@@ -198,7 +208,11 @@ fn keys_of(mut next: impl FnMut(Option<&[u8]>) -> Outcome) -> (Vec<Vec<u8>>, i32
 fn compare(def: &MapDef, ops: &[Op]) -> Result<(), TestCaseError> {
     let kernel = KernelMap::create(def).map_err(|errno| TestCaseError::fail(format!("kernel: errno {errno}")))?;
     let ours = Map::create(def.clone(), &domain(possible_cpus())).map_err(|e| TestCaseError::fail(e.to_string()))?;
+    let batch = |op: &Op| matches!(op, Op::UpdateBatch { .. } | Op::DeleteBatch { .. } | Op::LookupAll { .. });
     for (i, op) in ops.iter().enumerate() {
+        if batch(op) && def.key_size == 0 {
+            continue;
+        }
         if matches!(op, Op::NextKey { .. }) && !has_order(def) {
             let kernel = keys_of(|key| kernel.next_key(key));
             let ours = keys_of(|key| {
@@ -311,6 +325,11 @@ fn bad_definitions_get_the_kernels_error() {
         for &key_size in &keys {
             for &value_size in &values {
                 for &max_entries in &entries {
+                    // The kernel really allocates: what is large and valid is left out.
+                    let bytes = (u64::from(key_size) + u64::from(value_size)) * u64::from(max_entries);
+                    if bytes > 32 << 20 && value_size < u32::MAX - 8 {
+                        continue;
+                    }
                     for &flag in &all_flags {
                         // Everything with every flag would take minutes: flags go with well-formed shapes.
                         let shaped = matches!(key_size, 0 | 4 | 8) && matches!(value_size, 0 | 4 | 8);

@@ -1,6 +1,6 @@
 //! What several test files share: domains, and the kernel's maps through bpf(2).
 
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
