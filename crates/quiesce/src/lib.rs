@@ -31,8 +31,12 @@ mod core;
 mod defer;
 #[cfg(not(loom))]
 mod domain;
+#[cfg(all(test, not(loom)))]
+mod failures;
 #[cfg(not(loom))]
 pub mod fork;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod sync;
 mod sys;
 

@@ -1,0 +1,131 @@
+//! The protocol under loom: every interleaving and every allowed memory order of two or three threads.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p bpf-quiesce --lib`. Both halves of the asymmetric barrier are fences here;
+//! `tests/asymmetric_model.rs` has the weaker reader.
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, Ordering};
+
+use crate::core::{Core, Record};
+use crate::sys::Sys;
+use crate::{EnterError, WhenFull};
+
+/// Explores `f` for both kinds of domain.
+fn explore(slots: u32, when_full: WhenFull, f: impl Fn(Arc<Core>) + Sync + Send + Copy + 'static) {
+    for sys in [Sys::fenced(), Sys::probe(|_| Ok(()))] {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || f(Arc::new(Core::new(slots, when_full, sys))));
+    }
+}
+
+/// Something a guard protects: linked while `linked`; loom reports a race if it is freed under a reader.
+struct Object {
+    linked: AtomicBool,
+    content: UnsafeCell<u32>,
+}
+
+fn object() -> Arc<Object> {
+    Arc::new(Object { linked: AtomicBool::new(true), content: UnsafeCell::new(7) })
+}
+
+fn read(core: &Core, record: &Record, object: &Object) {
+    core.enter(record).unwrap();
+    if object.linked.load(Ordering::Relaxed) {
+        // SAFETY: loom checks that nobody writes meanwhile.
+        assert_eq!(object.content.with(|content| unsafe { *content }), 7);
+    }
+    core.leave(record);
+}
+
+fn free(object: &Object) {
+    // SAFETY: loom checks that nobody reads meanwhile.
+    object.content.with_mut(|content| unsafe { *content = 0 });
+}
+
+#[test]
+fn waiting_for_a_grace_period_waits_for_the_reader() {
+    explore(2, WhenFull::Error, |core| {
+        let object = object();
+        let reader = loom::thread::spawn({
+            let (core, object) = (Arc::clone(&core), Arc::clone(&object));
+            let record = core.register().unwrap();
+            move || read(&core, &record, &object)
+        });
+        object.linked.store(false, Ordering::Relaxed);
+        core.wait(core.start()).unwrap();
+        free(&object);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_grace_period_seen_to_be_over_is_over() {
+    explore(2, WhenFull::Error, |core| {
+        let object = object();
+        let reader = loom::thread::spawn({
+            let (core, object) = (Arc::clone(&core), Arc::clone(&object));
+            let record = core.register().unwrap();
+            move || {
+                read(&core, &record, &object);
+                read(&core, &record, &object);
+            }
+        });
+        object.linked.store(false, Ordering::Relaxed);
+        if core.poll(core.start()).unwrap() {
+            free(&object);
+        }
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_slot_has_one_running_thread() {
+    explore(1, WhenFull::Error, |core| {
+        let data = Arc::new(UnsafeCell::new(0));
+        let run = |core: Arc<Core>, data: Arc<UnsafeCell<u32>>| {
+            let record = core.register().unwrap();
+            for _ in 0..2 {
+                match core.enter(&record) {
+                    Ok(slot) => {
+                        assert_eq!(slot, 0);
+                        // SAFETY: loom checks that the slot's data have one user at a time.
+                        data.with_mut(|data| unsafe { *data += 1 });
+                        core.leave(&record);
+                    }
+                    Err(error) => assert_eq!(error, EnterError::Full { max_slots: 1 }),
+                }
+            }
+        };
+        let other = loom::thread::spawn({
+            let (core, data) = (Arc::clone(&core), Arc::clone(&data));
+            move || run(core, data)
+        });
+        run(core, data);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn a_thread_that_waits_for_a_slot_is_woken() {
+    explore(1, WhenFull::Wait, |core| {
+        let data = Arc::new(UnsafeCell::new(0));
+        let run = |core: Arc<Core>, data: Arc<UnsafeCell<u32>>| {
+            let record = core.register().unwrap();
+            core.enter(&record).unwrap();
+            // SAFETY: as above.
+            data.with_mut(|data| unsafe { *data += 1 });
+            core.leave(&record);
+        };
+        let others: Vec<_> = (0..2)
+            .map(|_| {
+                let (core, data) = (Arc::clone(&core), Arc::clone(&data));
+                loom::thread::spawn(move || run(core, data))
+            })
+            .collect();
+        others.into_iter().for_each(|other| other.join().unwrap());
+        // SAFETY: the others are gone.
+        assert_eq!(data.with(|data| unsafe { *data }), 2);
+    });
+}
