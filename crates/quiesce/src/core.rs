@@ -424,18 +424,24 @@ impl Core {
         self.order(target).map_err(WaitError::Barrier)?;
         let mut registry = self.lock();
         loop {
-            for record in &registry.records {
+            let blocks = |record: &Record| {
                 let state = record.state.load(Ordering::Relaxed);
-                if state != 0 && state & !DEPTH < target {
-                    record.attention.store(true, Ordering::Relaxed);
-                }
+                state != 0 && state & !DEPTH < target
+            };
+            for record in registry.records.iter().filter(|record| blocks(record)) {
+                record.attention.store(true, Ordering::Relaxed);
             }
             // `attention` before the look at `state`: pairs with the light barrier in `leave`.
             self.sys.heavy_barrier().map_err(WaitError::Barrier)?;
             if self.scan(&registry, target) {
                 return Ok(());
             }
-            registry = self.sleep(registry);
+            // Sleep only if somebody who was asked before the barrier is seen inside after it: that one will wake us. Others may
+            // have left meanwhile, or entered with an epoch loaded earlier: look again. (`attention` changes under the lock.)
+            let asked = |record: &Record| record.attention.load(Ordering::Relaxed);
+            if registry.records.iter().any(|record| asked(record) && blocks(record)) {
+                registry = self.sleep(registry);
+            }
         }
     }
 

@@ -25,6 +25,7 @@
 //! assert_eq!(domain.reclaim(), 1);
 //! # Ok::<(), bpf_quiesce::EnterError>(())
 //! ```
+#![cfg_attr(loom, allow(dead_code, reason = "the thread-local half is not part of the model"))]
 
 mod core;
 #[cfg(not(loom))]
