@@ -1,5 +1,9 @@
 //! The seam between the interpreter and its host: helpers, callbacks, tail calls, host memory, budget, interruption,
 //! and what each error says.
+//!
+//! The unsafe code under Miri (all but the two tests that are about time):
+//! `MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation" cargo +nightly miri test -p bpf-interp --test host
+//! -- --skip interruption --skip atomics_are_atomic`
 
 use std::collections::HashMap;
 use std::sync::Arc;
