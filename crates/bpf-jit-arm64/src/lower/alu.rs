@@ -396,3 +396,150 @@ fn count(width: Width, imm: i64) -> u32 {
         Width::W64 => imm as u32 & 63,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// The ones and the rotation that a logical immediate stands for, after the manual's DecodeBitMasks.
+    fn decode_logical(n: u32, immr: u32, imms: u32) -> Option<u64> {
+        let len = (n << 6 | !imms & 0x3f).checked_ilog2().filter(|len| *len > 0)?;
+        let size = 1 << len;
+        let (s, r) = (imms & (size - 1), immr & (size - 1));
+        if s == size - 1 {
+            return None;
+        }
+        let ones = (1u64 << (s + 1)) - 1;
+        let all = if size == 64 { u64::MAX } else { (1 << size) - 1 };
+        let element = if r == 0 { ones } else { (ones >> r | ones << (size - r)) & all };
+        Some((0..64 / size).fold(0, |value, i| value | element << (i * size)))
+    }
+
+    /// Runs code of moves, additions and subtractions, with all registers at `start`; returns the registers.
+    fn simulate(code: &[u8], start: u64) -> [u64; 32] {
+        let mut regs = [start; 32];
+        for word in code.chunks(4) {
+            let word = u32::from_le_bytes(word.try_into().unwrap());
+            let field = |at: u32, bits: u32| word >> at & ((1 << bits) - 1);
+            let (d, n, m) = (field(0, 5) as usize, field(5, 5) as usize, field(16, 5) as usize);
+            let wide = word >> 31 == 1;
+            let shift = field(21, 2) * 16;
+            let imm = u64::from(field(5, 16)) << shift;
+            let twelve = u64::from(field(10, 12)) << (field(22, 1) * 12);
+            let value = match word >> 23 & 0xff {
+                0b1010_0101 => imm,
+                0b0010_0101 => !imm,
+                0b1110_0101 => regs[d] & !(0xffff << shift) | imm,
+                0b0110_0100 => {
+                    assert_eq!(n, 31, "orr of the zero register");
+                    decode_logical(field(22, 1), field(16, 6), field(10, 6)).unwrap()
+                }
+                0b0010_0010 => regs[n].wrapping_add(twelve),
+                0b1010_0010 => regs[n].wrapping_sub(twelve),
+                // The shifted register form, not shifted; or the extended one, with uxtx and no shift.
+                0b0001_0110 => {
+                    assert!(field(21, 1) == 0 && field(10, 6) == 0 || field(21, 1) == 1 && field(10, 6) == 0b01_1000);
+                    regs[n].wrapping_add(regs[m])
+                }
+                other => panic!("{word:#x}: {other:#b}"),
+            };
+            regs[d] = if wide { value } else { u64::from(value as u32) };
+        }
+        regs
+    }
+
+    fn logical_immediates() -> HashSet<u64> {
+        let fields = (0..1 << 13).map(|f| (f >> 12 & 1, f >> 6 & 0x3f, f & 0x3f));
+        fields.filter_map(|(n, immr, imms)| decode_logical(n, immr, imms)).collect()
+    }
+
+    /// Constants at and around every border there is: runs of ones, borders of half-words and of immediate fields, and noise.
+    fn constants() -> Vec<u64> {
+        let mut out: Vec<u64> = vec![0, 1, 2, 0x1234_5678, 0xaaaa_aaaa, 0x5555_5555_5555_5555];
+        for at in 0..64 {
+            for len in 1..64 {
+                out.push(u64::MAX >> (64 - len) << at);
+            }
+            for delta in -2i64..=2 {
+                out.push((1u64 << at).wrapping_add(delta as u64));
+                out.push((1u64 << at).wrapping_neg().wrapping_add(delta as u64));
+            }
+        }
+        for halves in 0..6u64.pow(4) {
+            let half = |i: u32| [0, 1, 0x7fff, 0x8000, 0xfffe, 0xffff][(halves / 6u64.pow(i) % 6) as usize];
+            out.push(half(0) | half(1) << 16 | half(2) << 32 | half(3) << 48);
+        }
+        let mut random = 1u64;
+        for _ in 0..20_000 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let value = random ^ random >> 29;
+            out.push(value >> (random >> 58));
+            out.push((value as i64 >> (random >> 58)) as u64);
+        }
+        out
+    }
+
+    #[test]
+    fn logical_immediates_are_those_of_the_manual() {
+        let all = logical_immediates();
+        assert_eq!(all.len(), 5334);
+        for value in &all {
+            assert!(is_logical(Width::W64, *value), "{value:#x}");
+        }
+        for value in constants() {
+            assert_eq!(is_logical(Width::W64, value), all.contains(&value), "{value:#x}");
+            let doubled = u64::from(value as u32) << 32 | u64::from(value as u32);
+            assert_eq!(is_logical(Width::W32, value), all.contains(&doubled), "{value:#x}");
+        }
+    }
+
+    /// The fewest of `movz`, `movn`, `movk` and `orr` that give the value.
+    fn fewest(value: u64, logical: &HashSet<u64>) -> usize {
+        let halves = [0, 16, 32, 48].map(|shift| value >> shift & 0xffff);
+        let not = |of: u64| halves.iter().filter(|half| **half != of).count().max(1);
+        let doubled = value << 32 | value;
+        let narrow = value >> 32 == 0 && (halves[0] == 0xffff || halves[1] == 0xffff || logical.contains(&doubled));
+        if narrow || logical.contains(&value) { 1 } else { not(0).min(not(0xffff)) }
+    }
+
+    #[test]
+    fn constants_take_the_fewest_instructions() {
+        let logical = logical_immediates();
+        for value in constants() {
+            let mut code = Vec::new();
+            mov_imm(&mut code, Gpr::X3, value);
+            assert_eq!(simulate(&code, 0x0123_4567_89ab_cdef)[3], value, "{value:#x}");
+            assert_eq!(code.len(), 4 * fewest(value, &logical), "{value:#x}");
+        }
+    }
+
+    #[test]
+    fn additions_of_every_constant() {
+        for value in constants() {
+            for width in [Width::W32, Width::W64] {
+                for (d, n) in [(Gpr::X1, Gpr::X2), (Gpr::X1, Gpr::X1), (Gpr::SP, Gpr::SP), (Gpr::X1, Gpr::SP)] {
+                    let start = 0x0123_4567_89ab_cdef_u64;
+                    let mut code = Vec::new();
+                    if n == Gpr::SP && width == Width::W32 {
+                        continue;
+                    }
+                    add_imm(&mut code, width, d, n, value as i64);
+                    let sum = low_bits(width, start.wrapping_add(value) as i64);
+                    assert_eq!(simulate(&code, start)[d as usize], sum, "{value:#x} at {width:?}");
+                    let magnitude = match width {
+                        Width::W32 => i64::from(value as i32).unsigned_abs(),
+                        Width::W64 => (value as i64).unsigned_abs(),
+                    };
+                    let limit = match magnitude {
+                        0..0x1000 => 1,
+                        0x1000..0x100_0000 if magnitude % 0x1000 == 0 => 1,
+                        0x1000..0x100_0000 => 2,
+                        _ => 5,
+                    };
+                    assert!(code.len() <= 4 * limit, "{value:#x} at {width:?}");
+                }
+            }
+        }
+    }
+}

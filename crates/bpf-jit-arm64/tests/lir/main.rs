@@ -1,0 +1,5 @@
+//! The backend below the seam: hand-made Lir in, code out, that code decoded on any host and run on arm64.
+
+mod check;
+mod machine;
+mod ops;
