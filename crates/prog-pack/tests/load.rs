@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bpf_jit_code::{Arch, RelocKind, Symbol};
 use bpf_prog_pack::{Backing, Error, Options, Packs};
@@ -89,14 +90,13 @@ fn two_symbols_with_one_far_address_share_a_veneer() {
 /// Code that returns `value` outside the reach of direct branches from the arena.
 fn far_constant(value: u32) -> usize {
     let code = constant(value, 0);
-    // Wherever the kernel likes is near the shared libraries, terabytes from a position-independent executable; but an
-    // address in the low gigabytes is surely far from both.
-    let at = std::ptr::without_provenance_mut(0x10_0000_0000);
-    // SAFETY: without MAP_FIXED nothing is replaced.
-    let page = unsafe {
-        libc::mmap(at, 4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
-    };
-    assert_ne!(page, libc::MAP_FAILED);
+    // Far from executables and shared libraries alike, wherever the kernel puts them.
+    static NEXT: AtomicUsize = AtomicUsize::new(1 << 36);
+    let at = std::ptr::without_provenance_mut(NEXT.fetch_add(1 << 32, Ordering::Relaxed));
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: nothing is replaced.
+    let page = unsafe { libc::mmap(at, 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    assert_eq!(page, at);
     // SAFETY: a page of our own, longer than the code.
     unsafe { std::ptr::copy_nonoverlapping(code.bytes.as_ptr(), page.cast(), code.bytes.len()) };
     // SAFETY: a page of our own.

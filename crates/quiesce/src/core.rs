@@ -18,7 +18,7 @@
 //! - **Sleeping**: whoever waits sets [`Record::attention`] on the records it waits for, barrier, looks again, sleeps. An exit
 //!   stores its state, then loads `attention`: again one of the two sees the other. Only awaited records pay for a wake.
 //!
-//! Invariants: `state` is written by its own thread only. `slot` is written under the registry lock only. A slot is in
+//! Invariants: `state` and `running_slot` are written by their own thread only. `slot` is written under the registry lock only. A slot is in
 //! exactly one place: `free`, one record, or not handed out yet. The lock is never held while a reader is waited for, so a
 //! stalled reader delays frees and blocks nobody.
 //!
@@ -43,8 +43,11 @@ const NO_SLOT: u32 = u32::MAX;
 pub(crate) struct Record {
     /// 0: outside. Else the epoch seen on entry and, in the low bits, how many guards are held.
     state: AtomicU64,
-    /// The slot leased to this record, or [`NO_SLOT`].
+    /// The slot leased to this record, or [`NO_SLOT`]. Another thread may revoke it for a moment even while the record is inside,
+    /// and then puts it back.
     slot: AtomicU32,
+    /// The slot of the current run. Its own thread's business only.
+    running_slot: AtomicU32,
     /// Someone sleeps until this record's next exit.
     attention: AtomicBool,
     /// The thread is gone; another may take the record (and the slot still in it).
@@ -58,6 +61,7 @@ impl Record {
         Self {
             state: AtomicU64::new(0),
             slot: AtomicU32::new(NO_SLOT),
+            running_slot: AtomicU32::new(NO_SLOT),
             attention: AtomicBool::new(false),
             vacant: AtomicBool::new(false),
             code_seen: AtomicU64::new(0),
@@ -73,7 +77,7 @@ impl Record {
     /// The slot of the calling thread's own record.
     #[inline]
     pub(crate) fn own_slot(&self) -> Option<u32> {
-        self.inside().then(|| self.slot.load(Ordering::Relaxed))
+        self.inside().then(|| self.running_slot.load(Ordering::Relaxed))
     }
 
     /// Called by the owning thread when it ends. A record whose guard outlives the thread's registration stays taken.
@@ -191,7 +195,7 @@ impl Core {
                 return Err(EnterError::TooDeep);
             }
             record.state.store(state + 1, Ordering::Relaxed);
-            return Ok(record.slot.load(Ordering::Relaxed));
+            return Ok(record.running_slot.load(Ordering::Relaxed));
         }
         // Acquire, pairs with the fetch_add in `start`: a reader that shows the new epoch sees everything unlinked before it.
         let epoch = self.hot.epoch.load(Ordering::Acquire);
@@ -206,6 +210,7 @@ impl Core {
         if slot == NO_SLOT {
             return self.lease(record);
         }
+        record.running_slot.store(slot, Ordering::Relaxed);
         Ok(slot)
     }
 
@@ -280,6 +285,7 @@ impl Core {
             (registry, slot) = self.queue_for_slot(registry)?;
         }
         record.slot.store(slot, Ordering::Relaxed);
+        record.running_slot.store(slot, Ordering::Relaxed);
         // Acquire as in `enter`. The lock orders this store for those who revoke slots; the fence (pairs with the heavy
         // barrier in `poll`) for those who wait for grace periods.
         record.state.store(self.hot.epoch.load(Ordering::Acquire), Ordering::Relaxed);
