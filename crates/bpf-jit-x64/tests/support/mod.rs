@@ -1,7 +1,9 @@
 //! What the tests of this backend share: building Lir by hand, a repeatable source of choices, and (`native`) running code.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) mod native;
+pub(crate) mod random;
 
 use bpf_isa::{Size, Width};
 use bpf_jit::{

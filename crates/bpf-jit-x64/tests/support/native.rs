@@ -4,6 +4,7 @@
 //! entry sequence fills every callee-saved register with a known value and looks for it afterwards; every external function checks the
 //! stack's alignment and overwrites all registers a call may overwrite.
 
+use super::random::WITH_CTX;
 use bpf_isa::SubprogId;
 use bpf_jit::Lir;
 use bpf_jit::eval::{Env, Eval, Outcome, Region};
@@ -11,8 +12,6 @@ use bpf_jit_code::{Code, RelocKind, RunCtx, StopCode, Symbol};
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard};
 
-/// Calls of external functions with this bit set in their number pass the hidden argument on.
-pub(crate) const WITH_CTX: u32 = 8;
 /// Symbols from here on are addresses of nothing: the value is all that matters.
 pub(crate) const DATA: u32 = 0x100;
 
