@@ -77,6 +77,10 @@ impl Function {
         let statements = builder.choices.below(shape.statements + 1);
         builder.block(statements, 0);
         builder.exit();
+        if !shape.kernel && builder.choices.one_in(8) {
+            // Unreachable, so it may end in anything.
+            builder.arithmetic();
+        }
         builder.finish()
     }
 

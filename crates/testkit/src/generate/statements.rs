@@ -71,7 +71,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    fn arithmetic(&mut self) {
+    pub(super) fn arithmetic(&mut self) {
         let width = self.choices.pick(&WIDTHS);
         let op = self.choices.pick(&AluOp::ALL);
         let dst = self.scalar_destination();
