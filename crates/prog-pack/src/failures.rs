@@ -20,8 +20,9 @@ fn load(packs: &Packs, len: usize) -> Result<Text, Error> {
     packs.stage(&code(len), |_| None)?.finalize()
 }
 
+/// An arena of its own, far from the text so as not to use up what room there is near it.
 fn arena() -> &'static Arena {
-    Box::leak(Box::new(Arena::reserve(16 << 20, 1 << 30).unwrap()))
+    Box::leak(Box::new(Arena::reserve(16 << 20, 0).unwrap()))
 }
 
 fn packs_in(arena: &'static Arena, options: Options) -> Packs {
@@ -114,8 +115,8 @@ fn what_cannot_be_unmapped_is_lost_as_address_space_only() {
 #[test]
 fn a_reservation_that_fails_is_smaller_or_elsewhere_or_a_typed_error() {
     let reach = crate::arch::reach(Arch::HOST.unwrap());
-    let (near, reached) = inject::failing(Call::Mmap, 0, || Arena::reserve(16 << 20, reach).unwrap());
-    assert!(reached && near.reaches(Arena::reserve as *const () as usize, reach));
+    let (again, reached) = inject::failing(Call::Mmap, 0, || Arena::reserve(16 << 20, reach));
+    assert!(reached && again.is_ok());
     // No place is near enough for a reach of nothing: anywhere, then.
     let (elsewhere, _) = inject::failing(Call::Mmap, 99, || Arena::reserve(64 << 20, 0));
     assert!(elsewhere.is_ok());
