@@ -78,13 +78,6 @@ impl Builder {
         self.func.ops.push(op);
     }
 
-    /// `dst = a op b` at 64 bits, in a new register.
-    pub(crate) fn bin(&mut self, op: BinOp, a: VReg, b: Val) -> VReg {
-        let dst = self.vreg();
-        self.op(Op::Bin { op, width: Width::W64, dst, a, b });
-        dst
-    }
-
     /// Ends the block; the next one begins.
     pub(crate) fn end(&mut self) {
         let ops = self.open..self.func.ops.len() as u32;

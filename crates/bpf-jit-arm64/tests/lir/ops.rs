@@ -368,13 +368,20 @@ fn compare_and_exchange() {
                 b.op(Op::CmpXchg { width, mem: at(DATA, off), expected: now, new: A, dst: now });
                 results.extend([now, missed, hit]);
             }
-            // The result over the new value, and over the address.
-            let (new, base) = (b.vreg(), b.vreg());
-            b.op(Op::Mov { width: Width::W64, dst: new, src: Val::Reg(A) });
-            b.op(Op::CmpXchg { width, mem: at(DATA, 16), expected: B, new, dst: new });
-            b.op(Op::Mov { width: Width::W64, dst: base, src: Val::Reg(DATA) });
-            b.op(Op::CmpXchg { width, mem: at(base, 0), expected: B, new: A, dst: base });
-            results.extend([new, base]);
+            // The result over the new value, and over the address; failing, then succeeding.
+            for hit in [false, true] {
+                let (now, new, base) = (b.vreg(), b.vreg(), b.vreg());
+                for (off, dst) in [(16, new), (0, base)] {
+                    b.op(Op::Load { size: Size::DW, signed: false, swap: false, dst: now, mem: at(DATA, off) });
+                    let expected = if hit { now } else { B };
+                    b.op(Op::Mov { width: Width::W64, dst: new, src: Val::Reg(A) });
+                    b.op(Op::Mov { width: Width::W64, dst: base, src: Val::Reg(DATA) });
+                    b.op(Op::CmpXchg { width, mem: at(base, off), expected, new, dst });
+                    let after = b.vreg();
+                    b.op(Op::Mov { width: Width::W64, dst: after, src: Val::Reg(dst) });
+                    results.push(after);
+                }
+            }
             results
         });
         check(&lir, WIDE, &singles(), 1, &all_ways(8));
