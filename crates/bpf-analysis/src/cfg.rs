@@ -86,14 +86,16 @@ impl Cfg {
             self.subprogs.push(first..self.blocks.len() as u32);
         }
 
-        for i in 0..self.blocks.len() {
-            let last = last_insn(insns, &self.blocks[i]);
-            let insn = &insns[last.index()];
-            let taken = insn.jump_offset().and_then(|off| last.jump(off)).map(|t| BlockId(self.leader[t.index()]));
-            // Validation guarantees that only a subprogram's last block ends the flow for want of a next one.
-            let next = (!insn.ends_flow()).then_some(BlockId(i as u32 + 1));
-            self.blocks[i].taken = taken;
-            self.blocks[i].next = next;
+        for sub in &self.subprogs {
+            for i in sub.clone() {
+                let block = &mut self.blocks[i as usize];
+                let last = last_insn(insns, block);
+                let insn = &insns[last.index()];
+                let taken = insn.jump_offset().and_then(|off| last.jump(off));
+                block.taken = taken.map(|target| BlockId(self.leader[target.index()]));
+                // The last block of a subprogram may end in anything if it is unreachable: it falls nowhere.
+                block.next = (!insn.ends_flow() && i + 1 < sub.end).then_some(BlockId(i + 1));
+            }
         }
         self.mark_reachable();
     }

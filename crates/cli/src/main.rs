@@ -1,2 +1,50 @@
-//! The bpf command
-fn main() {}
+//! The `bpf` command.
+//!
+//! One module a subcommand; what they share is `input` (objects, packets, hex) and `load` (an object or instructions through the
+//! runtime). Results go to standard output, everything else to standard error; the exit status is 0, or 1 with a message.
+
+mod cases;
+mod disasm;
+mod input;
+mod inspect;
+mod load;
+mod maps;
+mod plugin;
+mod run;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Load, run, inspect and disassemble BPF programs in user space.
+#[derive(Parser)]
+#[command(name = "bpf", version)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Args),
+    Inspect(inspect::Args),
+    Disasm(disasm::Args),
+    Cases(cases::Args),
+    Plugin(plugin::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Disasm(args) => disasm::run(&args),
+        Command::Cases(args) => cases::run(&args),
+        Command::Plugin(args) => plugin::run(&args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("bpf: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,59 @@
-//! Engine, Object, Linker, Program: load BPF programs and run them
+//! BPF programs in user space: load, run, replace.
+//!
+//! One dependency is enough: this crate re-exports what a user of the family needs.
+//!
+//! ```text
+//! Engine            configuration, execution slots, executable memory
+//! Object            a parsed ELF file
+//! Linker<H>         host functions; loads objects
+//! Instance<H>       a loaded object: programs, maps, prog arrays
+//! Program<C, H>     run it on a context C with host state H
+//! ```
+//!
+//! ```
+//! use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
+//!
+//! let engine = Engine::new(Config::default())?;
+//! let linker = Linker::<()>::new(&engine);
+//! // r1 = the packet, r2 = its length.
+//! let insns = assemble("r0 = 0\nif r2 < 2 goto +1\nr0 = *(u8 *)(r1 + 1)\nexit")?;
+//! let program = linker.load_insns_interpreted::<Raw>("second_byte", insns)?;
+//! assert_eq!(program.run(&mut (), &mut [7, 9])?, 9);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod compile;
+mod context;
+mod engine;
+mod entry;
+mod error;
+mod func;
+mod helpers;
+mod instance;
+mod interp;
+mod linker;
+mod loaded;
+mod map_set;
+mod prog_array;
+mod program;
+mod run;
+
+pub use compile::{ListingOptions, compile_listing, helper_name};
+pub use context::{Context, ContextLayout, Flat, FlatContext, Parts, Raw};
+pub use engine::{Config, Engine, Mode, PrintSink, WhenFull};
+pub use error::{EngineError, HelperError, LinkError, LoadError, ProgArrayError, RunError};
+pub use func::{Caller, HostArg, HostRet, IntoHostFn};
+pub use instance::Instance;
+pub use linker::Linker;
+pub use map_set::MapSet;
+pub use prog_array::ProgArray;
+pub use program::{Program, TestRun};
+
+pub use bpf_isa::{Callee, DecodeError, Insn, InsnIdx, Program as BpfProgram, assemble, decode, disassemble};
+pub use bpf_jit::Extern;
+pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Symbol};
+pub use bpf_maps::{Map, MapDef, MapError, MapType};
+pub use bpf_object::{
+    Code as ObjectCode, MapDef as ObjectMap, Object, ObjectError, Program as ObjectProgram, ProgramKind, ReferenceKind,
+};
+pub use bpf_prog_pack::{Options as PackOptions, Stats as CodeStats};

@@ -1,0 +1,91 @@
+//! `bpf disasm`: BPF and machine code, interleaved.
+
+use crate::load;
+use anyhow::{Context, Result};
+use bpf_runtime::{
+    Arch, BpfProgram, Extern, InsnIdx, ListingOptions, ObjectCode, Symbol, compile_listing, helper_name,
+};
+use clap::ValueEnum;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Show a program's instructions and the machine code made of each, with source lines where the object has them.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The object file.
+    object: PathBuf,
+    /// The program's function name; needed where the object has several.
+    #[arg(long)]
+    program: Option<String>,
+    /// The machine; the host's by default. Any host can show any of them.
+    #[arg(long, value_enum)]
+    arch: Option<ArchArg>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ArchArg {
+    /// x86-64.
+    X64,
+    /// AArch64.
+    Arm64,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let arch = match args.arch {
+        Some(ArchArg::X64) => Arch::X64,
+        Some(ArchArg::Arm64) => Arch::Arm64,
+        None => Arch::HOST.context("there is no JIT for this host; choose with --arch")?,
+    };
+    let object = load::object(&args.object)?;
+    let program = object.program(load::choose(&object, args.program.as_deref())?)?;
+    let linked = object.code(program)?;
+    let (program, code) = compile_listing(arch, program.name(), linked.insns().to_vec(), &ListingOptions::default())?;
+    let name = |symbol: Symbol| match Extern::from_symbol(symbol) {
+        Extern::Helper(id) => helper_name(id).unwrap_or_else(|| format!("helper_{id}")),
+        Extern::Host(i) => {
+            object.host_functions().get(i as usize).map_or_else(|| format!("host_{i}"), |f| f.name.clone())
+        }
+        Extern::Map(i) => object.maps().get(i as usize).map_or_else(|| format!("map_{i}"), |m| m.name.clone()),
+        Extern::Imm64(at) => format!("value_{at}"),
+        Extern::HelperEnv(id) => format!("helper_{id}_env"),
+        Extern::HostEnv(i) => format!("host_{i}_env"),
+    };
+    let lines = bpf_disasm::lines(&code, &name)?;
+    let mut source = None;
+    let mut shown = None;
+    for line in &lines {
+        if let Some(at) = code.entries.iter().position(|e| *e == line.offset) {
+            let start = program.subprogs().get(at).map_or(0, |s| s.start);
+            let name = linked.function_at(InsnIdx(start)).map_or("?", |f| f.name.as_str());
+            println!("\n{name}:");
+        }
+        let insn = code.insn_at(line.offset);
+        if insn != shown {
+            shown = insn;
+            if let Some(insn) = insn {
+                print_insn(&program, insn, &linked, &mut source);
+            }
+        }
+        if let Some(label) = &line.label {
+            println!("{label}:");
+        }
+        println!("        {:>6x}:  {}", line.offset, line.text);
+    }
+    println!("\n{} BPF instructions, {} bytes of machine code", program.insns().len(), code.bytes.len());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The BPF instruction at `insn`, after its source line if that is a new one.
+fn print_insn(program: &BpfProgram, insn: u32, linked: &ObjectCode, last: &mut Option<(String, u32)>) {
+    let at = InsnIdx(insn);
+    if let Some(line) = linked.line(at) {
+        let place = (line.file.to_string(), line.line);
+        if last.as_ref() != Some(&place) {
+            println!("; {}:{}: {}", line.file, line.line, line.text.trim());
+            *last = Some(place);
+        }
+    }
+    if let Some(insn) = program.insns().get(at.index()) {
+        println!("{at:>5}: {insn}");
+    }
+}

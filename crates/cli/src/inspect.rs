@@ -1,0 +1,176 @@
+//! `bpf inspect`: what is in an object. Nothing is loaded or created.
+
+use crate::load;
+use anyhow::Result;
+use bpf_runtime::{Callee, Insn, Object, ObjectMap, ObjectProgram, ReferenceKind, helper_name};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Show an object's programs, maps, relocations and the helpers it uses.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The object file.
+    object: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    license: Option<String>,
+    programs: Vec<ProgramReport>,
+    maps: Vec<MapReport>,
+}
+
+#[derive(Serialize)]
+struct ProgramReport {
+    name: String,
+    section: String,
+    #[serde(rename = "type")]
+    kind: String,
+    /// Slots of the program's own function.
+    instructions: u32,
+    /// Slots with all subprograms it reaches.
+    instructions_linked: Option<usize>,
+    subprograms: Vec<String>,
+    helpers: Vec<u32>,
+    relocations: Vec<Relocation>,
+    /// Why the program cannot be put together, if it cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Relocation {
+    instruction: u32,
+    kind: &'static str,
+    symbol: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct MapReport {
+    name: String,
+    #[serde(rename = "type")]
+    map_type: String,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    flags: u32,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let object = load::object(&args.object)?;
+    let report = Report {
+        license: object.license().map(str::to_owned),
+        programs: object.programs().iter().map(|p| program(&object, p)).collect(),
+        maps: object.maps().iter().map(map).collect(),
+    };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print(&report);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn program(object: &Object, program: &ObjectProgram) -> ProgramReport {
+    let mut report = ProgramReport {
+        name: program.name().to_owned(),
+        section: program.section().to_owned(),
+        kind: program.kind().to_string(),
+        instructions: program.insn_count(),
+        instructions_linked: None,
+        subprograms: Vec::new(),
+        helpers: Vec::new(),
+        relocations: Vec::new(),
+        error: None,
+    };
+    let code = match object.code(program) {
+        Ok(code) => code,
+        Err(error) => {
+            report.error = Some(error.to_string());
+            return report;
+        }
+    };
+    report.instructions_linked = Some(code.insns().len());
+    report.subprograms = code.functions().iter().skip(1).map(|f| f.name.clone()).collect();
+    let helpers: BTreeSet<u32> = code
+        .insns()
+        .iter()
+        .filter_map(|insn| match insn {
+            Insn::Call(Callee::Helper(id)) => Some(*id),
+            _ => None,
+        })
+        .collect();
+    report.helpers = helpers.into_iter().collect();
+    for reference in code.references() {
+        let (kind, symbol, offset) = match reference.kind {
+            ReferenceKind::Map(map) => ("map", object.maps()[map].name.clone(), None),
+            ReferenceKind::MapValue { map, off } => ("map value", object.maps()[map].name.clone(), Some(off)),
+            ReferenceKind::HostCall(f) => ("host function", object.host_functions()[f].name.clone(), None),
+            ReferenceKind::HostAddress(f) => ("host function address", object.host_functions()[f].name.clone(), None),
+            ReferenceKind::Extern(v) => ("variable", object.extern_variables()[v].name.clone(), None),
+        };
+        report.relocations.push(Relocation { instruction: reference.insn.0, kind, symbol, offset });
+    }
+    for core in code.core_relocations() {
+        report.relocations.push(Relocation {
+            instruction: core.insn.0,
+            kind: "CO-RE",
+            symbol: format!("{} {} ({})", core.type_name, core.access, core.kind.name()),
+            offset: None,
+        });
+    }
+    report
+}
+
+fn map(map: &ObjectMap) -> MapReport {
+    let number = map.map_type.0;
+    MapReport {
+        name: map.name.clone(),
+        map_type: map.map_type.name().map_or_else(|| format!("type {number}"), str::to_owned),
+        key_size: map.key_size,
+        value_size: map.value_size,
+        max_entries: map.max_entries,
+        flags: map.flags,
+    }
+}
+
+fn print(report: &Report) {
+    if let Some(license) = &report.license {
+        println!("license {license}");
+    }
+    for p in &report.programs {
+        println!("program {} (section {}, {}): {} instructions", p.name, p.section, p.kind, p.instructions);
+        if let Some(error) = &p.error {
+            println!("  cannot be linked: {error}");
+        }
+        if !p.subprograms.is_empty() {
+            let linked = p.instructions_linked.unwrap_or(0);
+            println!("  subprograms: {} ({linked} instructions in all)", p.subprograms.join(", "));
+        }
+        if !p.helpers.is_empty() {
+            let names: Vec<String> = p.helpers.iter().map(|id| helper(*id)).collect();
+            println!("  helpers: {}", names.join(", "));
+        }
+        for r in &p.relocations {
+            let offset = r.offset.map_or_else(String::new, |off| format!(" + {off}"));
+            println!("  {:>5}: {} {}{offset}", r.instruction, r.kind, r.symbol);
+        }
+    }
+    for m in &report.maps {
+        println!(
+            "map {} ({}): key {} bytes, value {} bytes, {} entries, flags {:#x}",
+            m.name, m.map_type, m.key_size, m.value_size, m.max_entries, m.flags
+        );
+    }
+}
+
+fn helper(id: u32) -> String {
+    helper_name(id).map_or_else(|| id.to_string(), |name| format!("{id} {name}"))
+}

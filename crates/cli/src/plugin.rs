@@ -1,0 +1,50 @@
+//! `bpf plugin`: the plugin protocol of bpf_conformance. Memory as one hex argument, the program on standard input, r0 in hex on
+//! standard output; or a message on standard error and exit status 1.
+
+use crate::input::parse_hex;
+use crate::load::{self, EngineArg};
+use anyhow::{Context, Result};
+use bpf_runtime::Object;
+use std::io::Read;
+use std::process::ExitCode;
+
+/// Run one program given on standard input and print r0 in hex.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The memory in r1, as hex; its length is in r2.
+    memory: Option<String>,
+    /// How the program is executed.
+    #[arg(long, value_enum, default_value = "jit")]
+    engine: EngineArg,
+    /// Standard input is an ELF object (raw, not hex); its first program is run.
+    #[arg(long)]
+    elf: bool,
+    /// Accepted for other runners' sake: the program's bytes, instead of standard input.
+    #[arg(long, value_name = "HEX")]
+    program: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let mut memory = parse_hex(args.memory.as_deref().unwrap_or("")).context("memory")?;
+    let mut input = Vec::new();
+    match &args.program {
+        Some(program) => input.extend_from_slice(program.as_bytes()),
+        None => {
+            std::io::stdin().read_to_end(&mut input).context("standard input")?;
+        }
+    }
+    let engine = load::engine(args.engine)?;
+    let linker = load::conformance_linker(&engine)?;
+    let program = if args.elf {
+        let object = Object::parse(&input)?;
+        let first = object.programs().first().context("the object has no program")?.name();
+        load::instance(&engine, &linker, &object, &[first])?.program(first)?
+    } else {
+        let text = std::str::from_utf8(&input).context("standard input is not hex")?;
+        let bytes = parse_hex(text).context("standard input")?;
+        load::insns(&engine, &linker, bpf_runtime::decode(&bytes)?)?
+    };
+    let r0 = program.run(&mut (), &mut memory)?;
+    println!("{r0:x}");
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,110 @@
+//! `bpf run`: the main job. One program over one or many inputs.
+
+use crate::load::{ContextArg, EngineArg};
+use crate::{input, load, maps};
+use anyhow::{Context, Result};
+use bpf_runtime::{Linker, Raw};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Run a program of an object over a packet capture, a file or bytes, and print what it returns.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The object file.
+    object: PathBuf,
+    /// The program's function name; needed where the object has several.
+    #[arg(long)]
+    program: Option<String>,
+    /// FILE.pcap or FILE.pcapng (one run a packet), any other file (one run on its bytes), or hex:BYTES. Default: one empty input.
+    #[arg(long, value_name = "FILE|hex:BYTES")]
+    data: Option<String>,
+    /// What the program runs on.
+    #[arg(long, value_enum, default_value = "raw")]
+    ctx: ContextArg,
+    /// How it is executed.
+    #[arg(long, value_enum, default_value = "jit")]
+    engine: EngineArg,
+    /// How often to go over all inputs.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    program: String,
+    inputs: usize,
+    runs: u64,
+    /// How many runs returned each value.
+    returned: BTreeMap<u64, u64>,
+    /// Wall-clock nanoseconds a run.
+    ns_per_run: f64,
+    maps: Vec<maps::Dump>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let engine = load::engine(args.engine)?;
+    let object = load::object(&args.object)?;
+    let name = load::choose(&object, args.program.as_deref())?;
+    let linker = Linker::new(&engine);
+    let instance = load::instance(&engine, &linker, &object, &[name])?;
+    let ContextArg::Raw = args.ctx;
+    let program = instance.program::<Raw>(name)?;
+    let mut packets = input::packets(args.data.as_deref())?;
+
+    let mut returned = BTreeMap::new();
+    let progress = progress(args.repeat);
+    let mut spent = Duration::ZERO;
+    for _ in 0..args.repeat {
+        let start = Instant::now();
+        for (number, packet) in packets.iter_mut().enumerate() {
+            let r0 = program.run(&mut (), packet).with_context(|| format!("input {number}"))?;
+            *returned.entry(r0).or_insert(0) += 1;
+        }
+        spent += start.elapsed();
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+
+    let runs = u64::from(args.repeat) * packets.len() as u64;
+    let report = Report {
+        program: name.to_owned(),
+        inputs: packets.len(),
+        runs,
+        returned,
+        ns_per_run: spent.as_nanos() as f64 / runs.max(1) as f64,
+        maps: instance.maps().map(maps::dump).collect(),
+    };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print(&report);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A bar on standard error, which stays away from anything that is not a terminal.
+fn progress(rounds: u32) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} rounds, {eta} left");
+    let bar = if rounds > 1 { ProgressBar::new(rounds.into()) } else { ProgressBar::hidden() };
+    style.map_or(bar.clone(), |style| bar.with_style(style))
+}
+
+fn print(report: &Report) {
+    println!("{}: {} inputs, {} runs, {:.1} ns a run", report.program, report.inputs, report.runs, report.ns_per_run);
+    println!("returned:");
+    let most = report.returned.values().copied().max().unwrap_or(1);
+    for (value, count) in &report.returned {
+        let bar = "#".repeat((count * 40).div_ceil(most) as usize);
+        println!("  {value:>10} {count:>10}  {bar}");
+    }
+    for map in &report.maps {
+        maps::print(map);
+    }
+}

@@ -1,0 +1,90 @@
+//! The compilers of both architectures behind one door.
+
+use crate::error::LoadError;
+use crate::loaded::shipped;
+use bpf_analysis::{CallArity, Facts};
+use bpf_isa::{Insn, Program};
+use bpf_jit::{CompileOptions, Compiler, Hidden, Signatures};
+use bpf_jit_arm64::Arm64;
+use bpf_jit_code::{Arch, Code};
+use bpf_jit_x64::X64;
+use bpf_verifier::Helpers;
+
+/// The compiler for this host.
+#[cfg(target_arch = "aarch64")]
+pub(crate) type HostBackend = Arm64;
+/// The compiler for this host; on hosts without a backend it is never run.
+#[cfg(not(target_arch = "aarch64"))]
+pub(crate) type HostBackend = X64;
+
+/// A compiler with its scratch memory and the code it makes.
+#[derive(Debug)]
+pub(crate) struct HostCompiler {
+    pub(crate) compiler: Compiler<HostBackend>,
+    pub(crate) code: Code,
+}
+
+impl Default for HostCompiler {
+    fn default() -> Self {
+        let arch = if cfg!(target_arch = "aarch64") { Arch::Arm64 } else { Arch::X64 };
+        HostCompiler { compiler: Compiler::default(), code: Code::new(arch) }
+    }
+}
+
+/// How [`compile_listing`] compiles.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ListingOptions {
+    /// Lowering, allocation and emission.
+    pub compile: CompileOptions,
+}
+
+/// Compiles for either architecture, on any host, to look at: nothing is verified, placed or resolved.
+///
+/// # Errors
+/// [`LoadError::Structure`], [`LoadError::Compile`].
+pub fn compile_listing(
+    arch: Arch,
+    name: &str,
+    insns: Vec<Insn>,
+    options: &ListingOptions,
+) -> Result<(Program, Code), LoadError> {
+    let program = Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })?;
+    let fail = |source| LoadError::Compile { program: name.to_owned(), source };
+    let mut code = Code::new(arch);
+    let (facts, shipped, options) = (Facts::default(), Shipped(Helpers::shipped()), &options.compile);
+    match arch {
+        Arch::X64 => Compiler::<X64>::default().compile(&program, &facts, &shipped, options, &mut code),
+        Arch::Arm64 => Compiler::<Arm64>::default().compile(&program, &facts, &shipped, options, &mut code),
+    }
+    .map_err(fail)?;
+    Ok((program, code))
+}
+
+/// The name of a shipped helper.
+pub fn helper_name(id: u32) -> Option<String> {
+    Helpers::shipped().get(id).map(|proto| proto.name.to_string())
+}
+
+/// The shipped helpers' signatures.
+struct Shipped(Helpers);
+
+impl CallArity for Shipped {
+    fn helper(&self, id: u32) -> u8 {
+        self.0.get(id).map_or(5, |proto| proto.arity())
+    }
+    fn host(&self, _: i32) -> u8 {
+        5
+    }
+}
+
+impl Signatures for Shipped {
+    fn helper_hidden(&self, id: u32) -> Hidden {
+        match shipped(id) {
+            Some(func) if !func.needs_ctx => Hidden::Nothing,
+            Some(_) | None => Hidden::Ctx,
+        }
+    }
+    fn host_hidden(&self, _: i32) -> Hidden {
+        Hidden::Ctx
+    }
+}

@@ -1,0 +1,168 @@
+//! From Rust into emitted code, and out again.
+//!
+//! Problem: emitted code follows the C calling convention with one argument more, and a run may be stopped from any depth of
+//! it. Approach: [`enter`] is a few instructions of inline assembly around one indirect call. It leaves its stack pointer and a
+//! continuation in the [`RunCtx`]; stopping means loading both, which drops every emitted frame at once. All callee-saved
+//! registers are declared clobbered, so what the dropped frames had saved does not matter, and the compiler saves what it needs
+//! once around a loop of runs instead of in each.
+//!
+//! Invariant: between [`enter`] and a stop there are emitted frames only, and at most the shim of the host function that
+//! stops the run, which holds nothing that needs dropping. Rust frames in between (a helper that calls back) have an [`enter`] of
+//! their own and pass the stop on as a result.
+
+use bpf_jit_code::RunCtx;
+
+/// Calls the code at `entry` with r1 to r5 and returns r0. If the run is stopped, the result is meaningless and
+/// `ctx.stop_code` is set.
+///
+/// # Safety
+/// `entry` must be the entry of emitted code for this architecture, which stays executable for the call and is safe to run
+/// with these arguments. `ctx` must be valid and belong to this thread's run.
+#[inline]
+pub(crate) unsafe fn enter(entry: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's contract is this function's.
+    unsafe { imp::enter(entry, args, ctx) }
+}
+
+/// Leaves the innermost [`enter`] of the run.
+///
+/// # Safety
+/// `ctx` must be the hidden argument of the host function being called; the frames between here and the emitted code must
+/// have nothing left to drop.
+pub(crate) unsafe fn stop(ctx: *mut RunCtx) -> ! {
+    // SAFETY: the caller's contract is this function's.
+    unsafe { imp::stop(ctx) }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod imp {
+    use super::RunCtx;
+    use core::arch::asm;
+
+    #[inline]
+    pub(super) unsafe fn enter(entry: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
+        let r0;
+        // SAFETY: the stack is 16-byte aligned here and after two pushes; every register the C calling convention lets a callee
+        // change, and every callee-saved one, is declared or saved by hand (rbx and rbp may not be declared).
+        unsafe {
+            asm!(
+                "push rbp",
+                "push rbx",
+                "lea rax, [rip + 2f]",
+                "mov [r9 + {exit_sp}], rsp",
+                "mov [r9 + {exit_pc}], rax",
+                "call r10",
+                "2:",
+                "pop rbx",
+                "pop rbp",
+                exit_sp = const RunCtx::EXIT_SP_OFFSET,
+                exit_pc = const RunCtx::EXIT_PC_OFFSET,
+                inout("rdi") args[0] => _,
+                inout("rsi") args[1] => _,
+                inout("rdx") args[2] => _,
+                inout("rcx") args[3] => _,
+                inout("r8") args[4] => _,
+                inout("r9") ctx => _,
+                inout("r10") entry => _,
+                lateout("rax") r0,
+                out("r12") _,
+                out("r13") _,
+                out("r14") _,
+                out("r15") _,
+                clobber_abi("sysv64"),
+            );
+        }
+        r0
+    }
+
+    pub(super) unsafe fn stop(ctx: *mut RunCtx) -> ! {
+        // SAFETY: `exit_sp` and `exit_pc` were stored by the `enter` that is still on the stack.
+        unsafe {
+            asm!(
+                "mov rsp, [rdi + {exit_sp}]",
+                "jmp [rdi + {exit_pc}]",
+                exit_sp = const RunCtx::EXIT_SP_OFFSET,
+                exit_pc = const RunCtx::EXIT_PC_OFFSET,
+                in("rdi") ctx,
+                options(noreturn),
+            )
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod imp {
+    use super::RunCtx;
+    use core::arch::asm;
+
+    #[inline]
+    pub(super) unsafe fn enter(entry: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
+        let r0;
+        // SAFETY: the stack stays 16-byte aligned; every register the procedure call standard lets a callee change, and every
+        // callee-saved one, is declared or saved by hand (x19 and x29 may not be declared).
+        unsafe {
+            asm!(
+                "stp x29, x19, [sp, #-16]!",
+                "adr x16, 2f",
+                "mov x17, sp",
+                "str x16, [x5, #{exit_pc}]",
+                "str x17, [x5, #{exit_sp}]",
+                "blr x6",
+                "2:",
+                "ldp x29, x19, [sp], #16",
+                exit_sp = const RunCtx::EXIT_SP_OFFSET,
+                exit_pc = const RunCtx::EXIT_PC_OFFSET,
+                inout("x0") args[0] => r0,
+                inout("x1") args[1] => _,
+                inout("x2") args[2] => _,
+                inout("x3") args[3] => _,
+                inout("x4") args[4] => _,
+                inout("x5") ctx => _,
+                inout("x6") entry => _,
+                out("x20") _,
+                out("x21") _,
+                out("x22") _,
+                out("x23") _,
+                out("x24") _,
+                out("x25") _,
+                out("x26") _,
+                out("x27") _,
+                out("x28") _,
+                clobber_abi("C"),
+            );
+        }
+        r0
+    }
+
+    pub(super) unsafe fn stop(ctx: *mut RunCtx) -> ! {
+        // SAFETY: `exit_sp` and `exit_pc` were stored by the `enter` that is still on the stack.
+        unsafe {
+            asm!(
+                "ldr x16, [x0, #{exit_sp}]",
+                "ldr x17, [x0, #{exit_pc}]",
+                "mov sp, x16",
+                "br x17",
+                exit_sp = const RunCtx::EXIT_SP_OFFSET,
+                exit_pc = const RunCtx::EXIT_PC_OFFSET,
+                in("x0") ctx,
+                options(noreturn),
+            )
+        }
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod imp {
+    use super::RunCtx;
+
+    pub(super) unsafe fn enter(_: *const u8, _: [u64; 5], ctx: *mut RunCtx) -> u64 {
+        // SAFETY: `ctx` is valid by the caller's contract. There is no backend here, so no code to enter can exist.
+        unsafe { (*ctx).stop_code = bpf_jit_code::StopCode::Host as u32 };
+        0
+    }
+
+    pub(super) unsafe fn stop(_: *mut RunCtx) -> ! {
+        // No emitted code exists on this architecture, so no run of it can be stopped.
+        std::process::abort()
+    }
+}

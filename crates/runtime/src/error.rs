@@ -1,0 +1,300 @@
+//! What can go wrong, told apart: the object, the link, the program's structure, the verifier's verdict, the machine, the run.
+
+use bpf_isa::InsnIdx;
+use std::error::Error;
+use std::fmt;
+
+/// Why an engine could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// This host has no JIT backend; choose [`crate::Mode::Interpreter`].
+    #[error("no JIT backend for this architecture: use the interpreter")]
+    NoBackend,
+    /// No executable memory could be had.
+    #[error("executable memory: {0}")]
+    Memory(#[from] bpf_prog_pack::Error),
+}
+
+/// Why an object or program was not loaded. Nothing of it stays behind.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The object file.
+    #[error(transparent)]
+    Object(#[from] bpf_object::ObjectError),
+    /// The program is not structurally valid.
+    #[error("program `{program}`: {source}")]
+    Structure {
+        /// Which program.
+        program: String,
+        /// Where and why.
+        source: bpf_isa::ValidateError,
+    },
+    /// The bytes are not instructions.
+    #[error("program `{program}`: {source}")]
+    Decode {
+        /// Which program.
+        program: String,
+        /// Where and why.
+        source: bpf_isa::DecodeError,
+    },
+    /// The verifier refused it.
+    #[error("program `{program}` was refused by the verifier:\n{source}")]
+    Verifier {
+        /// Which program.
+        program: String,
+        /// Where, why, and what to do.
+        source: Box<bpf_verifier::VerifyError>,
+    },
+    /// It calls a helper that is not registered.
+    #[error("program `{program}`, instruction {insn}: no helper has id {id}; register it with `Linker::func`")]
+    UnknownHelper {
+        /// Which program.
+        program: String,
+        /// The call.
+        insn: InsnIdx,
+        /// The id.
+        id: u32,
+    },
+    /// It calls a host function that is not registered.
+    #[error("program `{program}` calls host function `{name}`; register it with `Linker::func`")]
+    UnknownHostFunction {
+        /// Which program.
+        program: String,
+        /// The name in `.ksyms`.
+        name: String,
+    },
+    /// It refers to something that a program without an object cannot refer to.
+    #[error("program `{program}`, instruction {insn}: {what}")]
+    Unresolved {
+        /// Which program.
+        program: String,
+        /// The instruction.
+        insn: InsnIdx,
+        /// What was referred to.
+        what: String,
+    },
+    /// A map could not be created, or a given one does not fit.
+    #[error("map `{map}`: {source}")]
+    Map {
+        /// Which map.
+        map: String,
+        /// Why.
+        source: bpf_maps::MapError,
+    },
+    /// Something asked for by name is not there.
+    #[error("there is no {what} named `{name}`{}", one_of(.have))]
+    NotFound {
+        /// "program", "map" or "prog array".
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// The names there are.
+        have: Vec<String>,
+    },
+    /// The program is of another kind than the handle asked for.
+    #[error("program `{program}` runs on a {loaded} context, not on {wanted}")]
+    ContextMismatch {
+        /// Which program.
+        program: String,
+        /// The context it was loaded for.
+        loaded: String,
+        /// The context asked for.
+        wanted: String,
+    },
+    /// The machine code could not be made.
+    #[error("program `{program}`: {source}")]
+    Compile {
+        /// Which program.
+        program: String,
+        /// Why.
+        source: bpf_jit::CompileError,
+    },
+    /// The machine code could not be placed.
+    #[error("program `{program}`: executable memory: {source}")]
+    Place {
+        /// Which program.
+        program: String,
+        /// Why.
+        source: bpf_prog_pack::Error,
+    },
+    /// A run of it could take more machine stack than allowed.
+    #[error("program `{program}` may take {needed} bytes of machine stack; at most {limit} are allowed")]
+    Stack {
+        /// Which program.
+        program: String,
+        /// The worst case.
+        needed: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A prog array's slot could not be set.
+    #[error("prog array `{array}`: {source}")]
+    ProgArray {
+        /// Which array.
+        array: String,
+        /// Why.
+        source: ProgArrayError,
+    },
+    /// A bug in this library.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+fn one_of(have: &[String]) -> String {
+    if have.is_empty() { String::new() } else { format!("; there is {}", have.join(", ")) }
+}
+
+/// Why a helper id or name could not be registered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The id is taken.
+    #[error(transparent)]
+    DuplicateId(#[from] bpf_verifier::DuplicateHelper),
+    /// The name is taken.
+    #[error("a host function named `{name}` is registered already")]
+    DuplicateName {
+        /// The name.
+        name: String,
+    },
+    /// The id is too large for the JIT's symbols.
+    #[error("helper id {id} is above {max}")]
+    IdTooLarge {
+        /// The id.
+        id: u32,
+        /// The largest id.
+        max: u32,
+    },
+}
+
+/// Why a prog array's slot was not changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgArrayError {
+    /// The array's size is not possible.
+    #[error("max_entries is {entries}; it must be between 1 and {max}")]
+    Entries {
+        /// The size asked for.
+        entries: u32,
+        /// The largest size.
+        max: u32,
+    },
+    /// The index is not below the array's size.
+    #[error("index {index} is out of range; the array has {entries} entries")]
+    OutOfRange {
+        /// The index.
+        index: u32,
+        /// The array's size.
+        entries: u32,
+    },
+    /// The slot is empty already (the kernel's ENOENT).
+    #[error("slot {index} is empty")]
+    Empty {
+        /// The index.
+        index: u32,
+    },
+    /// The program runs on another context than those that jump through this array.
+    #[error("a program on a {program} context cannot be called from programs on {array}")]
+    Context {
+        /// The program's context.
+        program: String,
+        /// The array's.
+        array: String,
+    },
+    /// The program belongs to another engine.
+    #[error("the program belongs to another engine")]
+    Engine,
+    /// Executable memory could not be changed.
+    #[error("{0}")]
+    Text(String),
+}
+
+/// Why a run ended without a result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The budget of [`crate::Config::budget`] is spent.
+    #[error("the run's budget is spent{}", at(.insn))]
+    Budget {
+        /// Where.
+        insn: Option<InsnIdx>,
+    },
+    /// Another thread called `interrupt()`.
+    #[error("the run was interrupted{}", at(.insn))]
+    Interrupted {
+        /// Where.
+        insn: Option<InsnIdx>,
+    },
+    /// A checked memory access failed.
+    #[error("{what}{}", at(.insn))]
+    Access {
+        /// The access and why it is not allowed.
+        what: String,
+        /// Where.
+        insn: Option<InsnIdx>,
+    },
+    /// A host function failed.
+    #[error("host function failed{}: {source}", at(.insn))]
+    Host {
+        /// How.
+        source: HelperError,
+        /// Where, if known.
+        insn: Option<InsnIdx>,
+    },
+    /// The run could not begin.
+    #[error(transparent)]
+    Enter(#[from] bpf_quiesce::EnterError),
+    /// Runs are nested (a host function runs a program) beyond the limit.
+    #[error("runs are nested more than {limit} deep")]
+    TooDeep {
+        /// The limit.
+        limit: u32,
+    },
+    /// A bug in this library.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+fn at(insn: &Option<InsnIdx>) -> String {
+    insn.map_or_else(String::new, |insn| format!(" at instruction {insn}"))
+}
+
+/// Why a host function ends the run.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum HelperError {
+    /// It returned this error.
+    Failed(Box<dyn Error + Send + Sync>),
+    /// It panicked, with this message.
+    Panicked(String),
+    /// A callback into the program was stopped; the run's stop code says why.
+    Stopped,
+}
+
+impl HelperError {
+    /// An error of the host function's own.
+    pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> HelperError {
+        HelperError::Failed(error.into())
+    }
+}
+
+impl fmt::Display for HelperError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HelperError::Failed(error) => error.fmt(f),
+            HelperError::Panicked(text) => write!(f, "panicked: {text}"),
+            HelperError::Stopped => f.write_str("stopped in a callback"),
+        }
+    }
+}
+
+impl Error for HelperError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            HelperError::Failed(error) => Some(error.as_ref()),
+            HelperError::Panicked(_) | HelperError::Stopped => None,
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! The shipped helpers: the kernel's, by the kernel's ids, for programs in this process.
+//!
+//! Each is a C function that emitted code calls directly; the interpreter calls the same ones after checking their arguments
+//! against the prototype. Helpers that call back into the program (`bpf_loop`, `bpf_for_each_map_elem`) are written once over
+//! "how to call back" and have two callers, emitted code here and the interpreter.
+
+use crate::entry;
+use crate::error::HelperError;
+use crate::func::{HostFn, guarded, leave};
+use crate::run::Run;
+use bpf_jit_code::{RunCtx, StopCode};
+use bpf_maps::{Errno, MapHeader, program as map_ops};
+use core::cell::Cell;
+
+/// `bpf_loop` runs at most this many iterations (Linux: BPF_MAX_LOOPS).
+const MAX_LOOPS: u64 = 8 * 1024 * 1024;
+
+/// Ids of the helpers that call back, which the interpreter treats apart.
+pub(crate) const LOOP: u32 = 181;
+pub(crate) const FOR_EACH_MAP_ELEM: u32 = 164;
+
+/// The helpers, ascending by id.
+pub(crate) const SHIPPED: &[(u32, HostFn)] = &[
+    (1, HostFn::with_run(map_lookup_elem)),
+    (2, HostFn::with_run(map_update_elem)),
+    (3, HostFn::with_run(map_delete_elem)),
+    (5, HostFn::plain(ktime_get_ns)),
+    (6, HostFn::with_run(trace_printk)),
+    (7, HostFn::plain(get_prandom_u32)),
+    (8, HostFn::with_run(get_smp_processor_id)),
+    (14, HostFn::plain(get_current_pid_tgid)),
+    (15, HostFn::plain(get_current_uid_gid)),
+    (87, HostFn::with_run(map_push_elem)),
+    (88, HostFn::with_run(map_pop_elem)),
+    (89, HostFn::with_run(map_peek_elem)),
+    (93, HostFn::with_run(spin_lock)),
+    (94, HostFn::with_run(spin_unlock)),
+    (125, HostFn::plain(ktime_get_boot_ns)),
+    (FOR_EACH_MAP_ELEM, HostFn::with_run(for_each_map_elem)),
+    (LOOP, HostFn::with_run(bpf_loop)),
+    (195, HostFn::with_run(map_lookup_percpu_elem)),
+];
+
+/// The slot of the run behind the hidden argument.
+///
+/// # Safety
+/// `ctx` must be the first field of a [`Run`].
+unsafe fn slot(ctx: *mut RunCtx) -> u32 {
+    // SAFETY: by contract.
+    unsafe { (*ctx.cast::<Run>()).slot }
+}
+
+/// Defines helpers over a map: `name(map, second register, third, fourth, slot) = call`.
+macro_rules! map_helpers {
+    ($($(#[$doc:meta])* $name:ident($map:ident, $a:ident, $b:ident, $c:ident, $slot:ident) = $call:expr;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// Called by a program that was proven (or promised) to pass a live map and memory of the map's sizes; `ctx` is the first
+        /// field of a [`Run`].
+        unsafe extern "C" fn $name(map: u64, $a: u64, $b: u64, $c: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+            let $map = map as *const MapHeader;
+            // SAFETY: by contract.
+            let $slot = unsafe { slot(ctx) };
+            let _ = ($b, $c);
+            // SAFETY: the map and the memory are valid by contract, and the slot is the run's.
+            (unsafe { $call }) as u64
+        }
+    )*};
+}
+
+map_helpers! {
+    /// `bpf_map_lookup_elem`.
+    map_lookup_elem(map, key, b, c, slot) = map_ops::lookup(map, key as *const u8, slot);
+    /// `bpf_map_update_elem`.
+    map_update_elem(map, key, value, flags, slot) =
+        map_ops::update(map, key as *const u8, value as *const u8, flags, slot);
+    /// `bpf_map_delete_elem`.
+    map_delete_elem(map, key, b, c, slot) = map_ops::delete(map, key as *const u8, slot);
+    /// `bpf_map_push_elem`.
+    map_push_elem(map, value, flags, c, slot) = map_ops::push(map, value as *const u8, flags, slot);
+    /// `bpf_map_pop_elem`.
+    map_pop_elem(map, out, b, c, slot) = map_ops::pop(map, out as *mut u8, slot);
+    /// `bpf_map_peek_elem`.
+    map_peek_elem(map, out, b, c, slot) = map_ops::peek(map, out as *mut u8, slot);
+}
+
+/// `bpf_map_lookup_percpu_elem`: `cpu` is an execution slot.
+///
+/// # Safety
+/// As the helpers over maps.
+unsafe extern "C" fn map_lookup_percpu_elem(map: u64, key: u64, cpu: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the map and the key are valid by contract.
+    (unsafe { map_ops::lookup_percpu(map as *const MapHeader, key as *const u8, cpu as u32) }) as u64
+}
+
+/// `bpf_spin_lock`.
+///
+/// # Safety
+/// `lock` must be the lock in a live map value; `ctx` the first field of a [`Run`].
+unsafe extern "C" fn spin_lock(lock: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: by contract.
+    let slot = unsafe { slot(ctx) };
+    // SAFETY: by contract.
+    (unsafe { map_ops::spin_lock(lock as *mut u32, slot) }) as u64
+}
+
+/// `bpf_spin_unlock`.
+///
+/// # Safety
+/// As [`spin_lock`].
+unsafe extern "C" fn spin_unlock(lock: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: by contract.
+    let slot = unsafe { slot(ctx) };
+    // SAFETY: by contract.
+    (unsafe { map_ops::spin_unlock(lock as *mut u32, slot) }) as u64
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable. The clocks used here exist on every Linux; a failure would leave 0.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// `bpf_ktime_get_ns`: the monotonic clock.
+extern "C" fn ktime_get_ns(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// `bpf_ktime_get_boot_ns`: the monotonic clock that counts suspension.
+extern "C" fn ktime_get_boot_ns(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    clock_ns(libc::CLOCK_BOOTTIME)
+}
+
+/// `bpf_get_prandom_u32`: a xorshift generator a thread, seeded from the process's hash keys.
+extern "C" fn get_prandom_u32(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    thread_local!(static STATE: Cell<u64> = const { Cell::new(0) });
+    STATE.with(|state| {
+        let mut x = state.get();
+        if x == 0 {
+            x = RandomState::new().hash_one(0u8) | 1;
+        }
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        state.set(x);
+        x >> 32
+    })
+}
+
+/// `bpf_get_smp_processor_id`: the execution slot, which is what per-CPU maps are indexed by.
+///
+/// # Safety
+/// `ctx` must be the first field of a [`Run`].
+unsafe extern "C" fn get_smp_processor_id(_: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: by contract.
+    unsafe { slot(ctx) }.into()
+}
+
+/// `bpf_get_current_pid_tgid`: process id in the upper half, thread id in the lower.
+extern "C" fn get_current_pid_tgid(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: no arguments, cannot fail.
+    let tid = unsafe { libc::gettid() };
+    u64::from(std::process::id()) << 32 | u64::from(tid as u32)
+}
+
+/// `bpf_get_current_uid_gid`: group id in the upper half, user id in the lower.
+extern "C" fn get_current_uid_gid(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: no arguments, cannot fail.
+    let gid = unsafe { libc::getgid() };
+    // SAFETY: no arguments, cannot fail.
+    let uid = unsafe { libc::getuid() };
+    u64::from(gid) << 32 | u64::from(uid)
+}
+
+/// `bpf_trace_printk(fmt, fmt_size, ...)`: three arguments at most, as in the kernel. Returns the bytes written or `-EINVAL`.
+///
+/// # Safety
+/// `fmt` must be valid for `size` bytes; `ctx` the first field of a [`Run`].
+unsafe extern "C" fn trace_printk(fmt: u64, size: u64, a: u64, b: u64, c: u64, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: by contract. Copied at once, because the memory may be shared.
+    let fmt = unsafe { core::slice::from_raw_parts(fmt as *const u8, size as usize) }.to_vec();
+    let result = {
+        // SAFETY: by contract; emitted code does not touch it during the call.
+        let run = unsafe { &mut *ctx.cast::<Run>() };
+        guarded(run, |run| {
+            let Some(text) = format_printk(&fmt, &[a, b, c]) else {
+                return Ok(Errno::EINVAL.as_ret() as u64);
+            };
+            // SAFETY: the engine outlives its runs.
+            let engine = unsafe { &*run.engine };
+            if let Some(print) = &engine.config.print {
+                print(&text);
+            }
+            Ok(text.len() as u64)
+        })
+    };
+    match result {
+        Some(r0) => r0,
+        // SAFETY: this frame holds nothing that needs dropping: `fmt` was moved into the closure's scope above.
+        None => {
+            drop(fmt);
+            unsafe { leave(ctx) }
+        }
+    }
+}
+
+/// What the kernel's `bpf_trace_printk` would print, or `None` where it refuses the format: `%d %i %u %x %X %o %c %p %%` with
+/// `l`, `ll`, `h`, `hh`, flags and width. Pointers to strings (`%s`) mean nothing here and are refused.
+fn format_printk(fmt: &[u8], args: &[u64]) -> Option<String> {
+    let fmt = fmt.split(|b| *b == 0).next().unwrap_or(&[]);
+    let fmt = core::str::from_utf8(fmt).ok()?;
+    let mut out = String::with_capacity(fmt.len());
+    let mut args = args.iter().copied();
+    let mut chars = fmt.chars().peekable();
+    while let Some(ch) = chars.next() {
+        if ch != '%' {
+            out.push(ch);
+            continue;
+        }
+        if chars.next_if_eq(&'%').is_some() {
+            out.push('%');
+            continue;
+        }
+        let (mut zero, mut left, mut width) = (false, false, 0usize);
+        while let Some(flag) = chars.next_if(|c| "0-+ #".contains(*c)) {
+            zero |= flag == '0';
+            left |= flag == '-';
+        }
+        while let Some(digit) = chars.next_if(char::is_ascii_digit) {
+            width = (width * 10 + digit as usize - '0' as usize).min(64);
+        }
+        let (mut longs, mut halves) = (0, 0);
+        while let Some(length) = chars.next_if(|c| matches!(c, 'l' | 'h' | 'z')) {
+            longs += usize::from(length != 'h');
+            halves += usize::from(length == 'h');
+        }
+        let conversion = chars.next()?;
+        let arg = args.next()?;
+        let (unsigned, signed) = match (longs, halves) {
+            (0, 0) => (u64::from(arg as u32), i64::from(arg as i32)),
+            (0, 1) => (u64::from(arg as u16), i64::from(arg as i16)),
+            (0, _) => (u64::from(arg as u8), i64::from(arg as i8)),
+            (_, _) => (arg, arg as i64),
+        };
+        let text = match conversion {
+            'd' | 'i' => signed.to_string(),
+            'u' => unsigned.to_string(),
+            'x' => format!("{unsigned:x}"),
+            'X' => format!("{unsigned:X}"),
+            'o' => format!("{unsigned:o}"),
+            'p' => format!("{arg:016x}"),
+            'c' => char::from(arg as u8).to_string(),
+            _ => return None,
+        };
+        let pad = width.saturating_sub(text.len());
+        match (left, zero) {
+            (true, _) => {
+                out.push_str(&text);
+                out.extend(core::iter::repeat_n(' ', pad));
+            }
+            (false, true) if text.starts_with('-') => {
+                out.push('-');
+                out.extend(core::iter::repeat_n('0', pad));
+                out.push_str(&text[1..]);
+            }
+            (false, zero) => {
+                out.extend(core::iter::repeat_n(if zero { '0' } else { ' ' }, pad));
+                out.push_str(&text);
+            }
+        }
+    }
+    Some(out)
+}
+
+/// How a helper calls a function of the program.
+pub(crate) type CallBack<'a> = &'a mut dyn FnMut(&mut Run, [u64; 5]) -> Result<u64, HelperError>;
+
+/// `bpf_loop(nr, callback, ctx, flags)`: calls `callback(i, ctx)` for i = 0 .. nr until it returns non-zero; the number of calls.
+pub(crate) fn run_loop(run: &mut Run, nr: u64, arg: u64, flags: u64, call: CallBack<'_>) -> Result<u64, HelperError> {
+    let nr = u64::from(nr as u32);
+    if flags != 0 {
+        return Ok(Errno::EINVAL.as_ret() as u64);
+    }
+    if nr > MAX_LOOPS {
+        return Ok(Errno::E2BIG.as_ret() as u64);
+    }
+    for i in 0..nr {
+        if call(run, [i, arg, 0, 0, 0])? != 0 {
+            return Ok(i + 1);
+        }
+    }
+    Ok(nr)
+}
+
+/// `bpf_for_each_map_elem(map, callback, ctx, flags)`: calls `callback(map, key, value, ctx)` for each element until it
+/// returns non-zero; the number of calls.
+///
+/// # Safety
+/// `map` must be a live map.
+pub(crate) unsafe fn run_for_each(
+    run: &mut Run,
+    map: u64,
+    arg: u64,
+    flags: u64,
+    call: CallBack<'_>,
+) -> Result<u64, HelperError> {
+    let mut failed = None;
+    let slot = run.slot;
+    let mut visit = |key: *const u8, value: *mut u8| match call(run, [map, key as u64, value as u64, arg, 0]) {
+        Ok(r0) => r0 == 0,
+        Err(error) => {
+            failed = Some(error);
+            false
+        }
+    };
+    // SAFETY: by contract; the slot is the run's.
+    let visited = unsafe { map_ops::for_each(map as *const MapHeader, flags, slot, &mut visit) };
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(visited as u64),
+    }
+}
+
+/// A call made by a helper counts like one made by the program, and can be interrupted like one.
+fn count_call(run: &mut Run) -> Result<(), HelperError> {
+    // SAFETY: the engine outlives its runs.
+    let config = unsafe { &(*run.engine).config };
+    let stop = if config.budget.is_some() && {
+        run.ctx.budget -= 1;
+        run.ctx.budget < 0
+    } {
+        StopCode::Budget
+    // SAFETY: the field is aligned and lives; other threads store to it atomically.
+    } else if unsafe { core::sync::atomic::AtomicU32::from_ptr(&raw mut run.ctx.interrupt) }
+        .load(core::sync::atomic::Ordering::Relaxed)
+        != 0
+    {
+        StopCode::Interrupted
+    } else {
+        return Ok(());
+    };
+    run.ctx.stop_code = stop as u32;
+    run.ctx.stop_insn = u32::MAX;
+    Err(HelperError::Stopped)
+}
+
+/// Calls emitted code from a helper of the same run. The call counts against the budget like one that the program makes.
+///
+/// # Safety
+/// `callback` must be the entry of a subprogram of the running program.
+unsafe fn call_native(run: &mut Run, callback: u64, args: [u64; 5]) -> Result<u64, HelperError> {
+    count_call(run)?;
+    let (exit_sp, exit_pc) = (run.ctx.exit_sp, run.ctx.exit_pc);
+    // Not a pointer to the field: helpers called from there go back from it to the whole run.
+    let ctx = core::ptr::from_mut(run).cast::<RunCtx>();
+    // SAFETY: by contract; the run is this thread's.
+    let r0 = unsafe { entry::enter(callback as *const u8, args, ctx) };
+    (run.ctx.exit_sp, run.ctx.exit_pc) = (exit_sp, exit_pc);
+    if run.ctx.stop_code == 0 { Ok(r0) } else { Err(HelperError::Stopped) }
+}
+
+/// `bpf_loop`.
+///
+/// # Safety
+/// `callback` must be the entry of a subprogram of the running program; `ctx` the first field of a [`Run`].
+unsafe extern "C" fn bpf_loop(nr: u64, callback: u64, arg: u64, flags: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    let result = {
+        // SAFETY: by contract.
+        let run = unsafe { &mut *ctx.cast::<Run>() };
+        guarded(run, |run| {
+            // SAFETY: by contract.
+            run_loop(run, nr, arg, flags, &mut |run, args| unsafe { call_native(run, callback, args) })
+        })
+    };
+    match result {
+        Some(r0) => r0,
+        // SAFETY: this frame holds nothing that needs dropping.
+        None => unsafe { leave(ctx) },
+    }
+}
+
+/// `bpf_for_each_map_elem`.
+///
+/// # Safety
+/// As [`bpf_loop`]; `map` must be a live map.
+unsafe extern "C" fn for_each_map_elem(map: u64, callback: u64, arg: u64, flags: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    let result = {
+        // SAFETY: by contract.
+        let run = unsafe { &mut *ctx.cast::<Run>() };
+        guarded(run, |run| {
+            // SAFETY: by contract.
+            let mut call = |run: &mut Run, args| unsafe { call_native(run, callback, args) };
+            // SAFETY: by contract.
+            unsafe { run_for_each(run, map, arg, flags, &mut call) }
+        })
+    };
+    match result {
+        Some(r0) => r0,
+        // SAFETY: this frame holds nothing that needs dropping.
+        None => unsafe { leave(ctx) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::format_printk;
+
+    #[test]
+    fn printk_formats_as_the_kernel() {
+        let format = |fmt: &str, args: &[u64]| format_printk(fmt.as_bytes(), args);
+        assert_eq!(format("a %d b %u\n\0tail", &[-1i32 as u64, 7]), Some("a -1 b 7\n".into()));
+        assert_eq!(format("%lld|%llx|%p", &[u64::MAX, 255, 1]), Some("-1|ff|0000000000000001".into()));
+        assert_eq!(format("%5d|%-5d|%05d", &[42, 42, -42i64 as u64]), Some("   42|42   |-00042".into()));
+        assert_eq!(format("%hhu %c %%", &[0x1ff, 65]), Some("255 A %".into()));
+        assert_eq!(format("%s", &[1]), None);
+        assert_eq!(format("%d %d %d %d", &[1, 2, 3]), None);
+        assert_eq!(format("%", &[1]), None);
+    }
+}

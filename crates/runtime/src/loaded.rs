@@ -1,0 +1,334 @@
+//! A loaded program: its code or instructions, and everything they refer to.
+
+use crate::engine::{Engine, Mode};
+use crate::error::{LoadError, RunError};
+use crate::func::HostFn;
+use crate::helpers::SHIPPED;
+use crate::interp;
+use crate::map_set::MapRef;
+use crate::run::{Nesting, Run};
+use crate::{context::Parts, entry};
+use bpf_analysis::{CallArity, Facts};
+use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
+use bpf_jit::{Extern, Hidden, Signatures};
+use bpf_jit_code::{Code, RunCtx, Symbol, TAIL_CALL_LIMIT};
+use bpf_prog_pack::Text;
+use bpf_verifier::{ContextLayout, HelperProto};
+use std::fmt;
+use std::sync::Arc;
+
+/// A function a program may call, with its prototype.
+#[derive(Clone)]
+pub(crate) struct Bound {
+    pub(crate) proto: HelperProto,
+    pub(crate) func: HostFn,
+}
+
+impl fmt::Debug for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.proto.fmt(f)
+    }
+}
+
+impl Bound {
+    fn hidden(&self) -> Hidden {
+        match (&self.func.env, self.func.needs_ctx) {
+            (Some(_), _) => Hidden::Env,
+            (None, true) => Hidden::Ctx,
+            (None, false) => Hidden::Nothing,
+        }
+    }
+}
+
+/// What the instructions of a program refer to.
+#[derive(Debug, Default)]
+pub(crate) struct Bindings {
+    /// By map index; `None` where the program does not refer to it.
+    pub(crate) maps: Vec<Option<MapRef>>,
+    /// The helpers it calls, ascending by id.
+    pub(crate) helpers: Vec<(u32, Bound)>,
+    /// The host functions it calls, by index; `None`: weak and missing.
+    pub(crate) host: Vec<Option<Bound>>,
+    /// Addresses loaded by two-slot instructions other than plain maps, ascending.
+    pub(crate) addresses: Vec<(InsnIdx, u64)>,
+}
+
+impl Bindings {
+    pub(crate) fn helper(&self, id: u32) -> Option<&Bound> {
+        self.helpers.binary_search_by_key(&id, |h| h.0).ok().map(|i| &self.helpers[i].1)
+    }
+
+    pub(crate) fn host(&self, index: i32) -> Option<&Bound> {
+        self.host.get(usize::try_from(index).ok()?)?.as_ref()
+    }
+
+    pub(crate) fn map(&self, index: i32) -> Option<&MapRef> {
+        self.maps.get(usize::try_from(index).ok()?)?.as_ref()
+    }
+
+    pub(crate) fn address(&self, at: InsnIdx) -> Option<u64> {
+        self.addresses.binary_search_by_key(&at, |a| a.0).ok().map(|i| self.addresses[i].1)
+    }
+
+    /// The address of a symbol of the emitted code.
+    fn resolve(&self, symbol: Symbol) -> Option<usize> {
+        let missing = missing_host_function as *const () as usize;
+        Some(match Extern::from_symbol(symbol) {
+            Extern::Helper(id) => self.helper(id)?.func.shim as usize,
+            Extern::Host(index) => self.host(index as i32).map_or(missing, |b| b.func.shim as usize),
+            Extern::Map(index) => self.map(index as i32)?.address() as usize,
+            Extern::Imm64(at) => self.address(at)? as usize,
+            Extern::HelperEnv(id) => self.helper(id)?.func.env_address() as usize,
+            Extern::HostEnv(index) => self.host(index as i32)?.func.env_address() as usize,
+        })
+    }
+
+    /// Computes [`Bindings::addresses`]: everything a two-slot instruction loads that is not a constant, a map or a function.
+    pub(crate) fn bind_addresses(&mut self, name: &str, program: &Program) -> Result<(), LoadError> {
+        for (slot, insn) in program.insns().iter().enumerate() {
+            let Insn::LoadImm64 { imm, .. } = insn else { continue };
+            let insn = InsnIdx(slot as u32);
+            let fail = |what: String| LoadError::Unresolved { program: name.to_owned(), insn, what };
+            match *imm {
+                Imm64::Const(_) | Imm64::Func(_) => {}
+                Imm64::Map(map) | Imm64::MapIdx(map) => {
+                    self.map(map).ok_or_else(|| fail(format!("there is no map with index {map}")))?;
+                }
+                Imm64::MapValue { map, off } | Imm64::MapIdxValue { map, off } => {
+                    let address = match self.map(map) {
+                        Some(MapRef::Data(map)) if !map.header().base.is_null() && off < map.header().value_size => {
+                            map.header().base as u64 + u64::from(off)
+                        }
+                        Some(map) => {
+                            let name = map.name();
+                            return Err(fail(format!("offset {off} is not in the first value of array `{name}`")));
+                        }
+                        None => return Err(fail(format!("there is no map with index {map}"))),
+                    };
+                    self.addresses.push((insn, address));
+                }
+                Imm64::Var(id) => return Err(fail(format!("kernel variable {id} does not exist in user space"))),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl CallArity for Bindings {
+    fn helper(&self, id: u32) -> u8 {
+        Bindings::helper(self, id).map_or(5, |b| b.proto.arity())
+    }
+    fn host(&self, index: i32) -> u8 {
+        Bindings::host(self, index).map_or(5, |b| b.proto.arity())
+    }
+}
+
+impl Signatures for Bindings {
+    fn helper_hidden(&self, id: u32) -> Hidden {
+        Bindings::helper(self, id).map_or(Hidden::Ctx, Bound::hidden)
+    }
+    fn host_hidden(&self, index: i32) -> Hidden {
+        Bindings::host(self, index).map_or(Hidden::Ctx, Bound::hidden)
+    }
+}
+
+/// Stands in for a weak host function that does not exist: calling it ends the run.
+///
+/// # Safety
+/// `ctx` must be the hidden argument of emitted code.
+pub(crate) unsafe extern "C" fn missing_host_function(_: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    {
+        // SAFETY: the hidden argument is the first field of a `Run`.
+        let run = unsafe { &mut *ctx.cast::<Run>() };
+        run.fail(crate::HelperError::new("a weak host function that does not exist was called"));
+    }
+    // SAFETY: this frame holds nothing that needs dropping.
+    unsafe { crate::func::leave(ctx) }
+}
+
+/// The shipped helper with this id, if there is one.
+pub(crate) fn shipped(id: u32) -> Option<&'static HostFn> {
+    SHIPPED.binary_search_by_key(&id, |h| h.0).ok().map(|i| &SHIPPED[i].1)
+}
+
+/// Machine code and where it is.
+struct Native {
+    text: Text,
+    entry: *const u8,
+}
+
+// SAFETY: the entry is an address inside `text`, which is shared freely.
+unsafe impl Send for Native {}
+// SAFETY: as above.
+unsafe impl Sync for Native {}
+
+/// A loaded program. Handles, prog arrays and hooks share it; when the last one goes, code, closures and maps are let go after a
+/// grace period.
+pub(crate) struct Loaded {
+    pub(crate) name: String,
+    pub(crate) engine: Engine,
+    pub(crate) layout: &'static ContextLayout,
+    pub(crate) program: Program,
+    pub(crate) bindings: Option<Box<Bindings>>,
+    native: Option<Native>,
+    machine_stack: u64,
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loaded").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        // `Text` waits for the grace period by itself; the closures and maps that the code uses must outlive it as well.
+        if let (Some(_), Some(bindings)) = (&self.native, self.bindings.take()) {
+            self.engine.domain().defer(move || drop(bindings));
+        }
+    }
+}
+
+impl Loaded {
+    /// Loads a program whose references are bound. `native`: as machine code, if the engine's mode is that.
+    pub(crate) fn new(
+        engine: &Engine,
+        name: String,
+        program: Program,
+        bindings: Bindings,
+        layout: &'static ContextLayout,
+        facts: &Facts,
+        mode: Mode,
+    ) -> Result<Arc<Loaded>, LoadError> {
+        let mut machine_stack = 0;
+        let native = match mode {
+            Mode::Interpreter => None,
+            Mode::Jit => Some(engine.0.with_compiler(|host| {
+                let options = engine.compile_options(layout.raw);
+                host.compiler
+                    .compile(&program, facts, &bindings, &options, &mut host.code)
+                    .map_err(|source| LoadError::Compile { program: name.clone(), source })?;
+                machine_stack = worst_stack(&program, &host.code);
+                let limit = engine.config().max_machine_stack;
+                if machine_stack > limit {
+                    return Err(LoadError::Stack { program: name.clone(), needed: machine_stack, limit });
+                }
+                let place = |source| LoadError::Place { program: name.clone(), source };
+                let staged = engine.0.packs.stage(&host.code, |symbol| bindings.resolve(symbol)).map_err(place)?;
+                let text = staged.finalize().map_err(place)?;
+                let entry = text.entry(0).ok_or_else(|| LoadError::Internal("code without an entry".into()))?;
+                Ok(Native { text, entry })
+            })?),
+        };
+        Ok(Arc::new(Loaded {
+            name,
+            engine: engine.clone(),
+            layout,
+            program,
+            bindings: Some(Box::new(bindings)),
+            native,
+            machine_stack,
+        }))
+    }
+
+    /// What its instructions refer to.
+    pub(crate) fn bindings(&self) -> &Bindings {
+        static NONE: Bindings =
+            Bindings { maps: Vec::new(), helpers: Vec::new(), host: Vec::new(), addresses: Vec::new() };
+        // Only `drop` takes them.
+        self.bindings.as_deref().unwrap_or(&NONE)
+    }
+
+    /// What a prog array's slot holds for it.
+    pub(crate) fn slot_word(&self) -> u64 {
+        match &self.native {
+            Some(native) => native.entry as u64,
+            None => core::ptr::from_ref(self) as u64,
+        }
+    }
+
+    /// Its machine code as placed, and the address of its first byte.
+    pub(crate) fn text(&self) -> Option<(Vec<u8>, u64)> {
+        self.native.as_ref().map(|n| (n.text.to_vec(), n.text.base() as u64))
+    }
+
+    /// Worst machine stack of one run, in bytes; 0 when interpreted.
+    pub(crate) fn machine_stack(&self) -> u64 {
+        self.machine_stack
+    }
+
+    /// Runs it once.
+    ///
+    /// # Safety
+    /// `parts` must be valid for the run and agree with the program's layout; `host` must be a `&mut H` for the `H` of the linker
+    /// that loaded the program.
+    #[inline]
+    pub(crate) unsafe fn run(&self, host: *mut (), parts: Parts) -> Result<u64, RunError> {
+        let engine = &*self.engine.0;
+        let _nesting = Nesting::enter(engine.config.max_nested_runs)?;
+        let guard = engine.domain.enter()?;
+        let mut run = Run {
+            ctx: RunCtx {
+                tail_calls: 0,
+                stop_code: 0,
+                stop_insn: 0,
+                interrupt: 0,
+                budget: engine.config.budget.map_or(i64::MAX, |b| i64::try_from(b).unwrap_or(i64::MAX)),
+                exit_sp: 0,
+                exit_pc: 0,
+                packet: parts.packet as u64,
+                packet_len: parts.packet_len as u64,
+                host_env: 0,
+            },
+            host,
+            engine,
+            slot: guard.slot(),
+            error: None,
+        };
+        let this = &raw mut run;
+        let _registered = engine.register(this, guard.slot());
+        let args = [parts.context as u64, parts.context_len as u64, 0, 0, 0];
+        match &self.native {
+            Some(native) => {
+                // SAFETY: the entry is that of code compiled for this host, kept by `self` and the guard; the caller vouches for
+                // the arguments; `this` is the run of this thread, and the pointer covers all of it.
+                let r0 = unsafe { entry::enter(native.entry, args, this.cast()) };
+                // SAFETY: nobody else uses the run now, except for the atomic flag.
+                match unsafe { &mut *this }.stopped() {
+                    None => Ok(r0),
+                    Some(error) => Err(error),
+                }
+            }
+            // SAFETY: the caller vouches for the parts; `this` is the run of this thread.
+            None => unsafe { interp::run(self, this, parts) },
+        }
+    }
+}
+
+/// Worst machine stack of a run in bytes: the deepest chain of calls; and for tail calls out of subprograms, where the callers' frames
+/// stay, that chain once more for every tail call a run may take.
+fn worst_stack(program: &Program, code: &Code) -> u64 {
+    let n = program.subprogs().len();
+    let mut depth = vec![0u64; n];
+    // The call graph has no cycle and at most MAX_CALL_DEPTH levels, so as many rounds settle it.
+    for _ in 0..bpf_isa::MAX_CALL_DEPTH {
+        for sub in (0..n).map(|i| bpf_isa::SubprogId(i as u32)) {
+            let callees = program.calls_of(sub).iter().map(|call| {
+                // A callback comes back through a helper and the entry sequence.
+                depth[call.callee.index()] + if call.callback { CALLBACK_BYTES } else { 0 }
+            });
+            let below = callees.max().unwrap_or(0);
+            depth[sub.index()] = u64::from(code.frame_bytes.get(sub.index()).copied().unwrap_or(0)) + below;
+        }
+    }
+    let tail_calls = |sub: bpf_isa::SubprogId| {
+        let range = program.subprogs()[sub.index()];
+        program.insns()[range.start as usize..range.end as usize]
+            .contains(&Insn::Call(Callee::Helper(bpf_jit::TAIL_CALL_HELPER)))
+    };
+    let nested = (1..n as u32).any(|i| tail_calls(bpf_isa::SubprogId(i)));
+    depth[0] * if nested { 1 + u64::from(TAIL_CALL_LIMIT) } else { 1 }
+}
+
+/// Machine stack of a helper that calls back, generously.
+const CALLBACK_BYTES: u64 = 1024;

@@ -1,0 +1,200 @@
+//! The maps of an object: which to create, which to take over.
+
+use crate::engine::Engine;
+use crate::error::LoadError;
+use crate::loaded::Loaded;
+use crate::prog_array::ProgTable;
+use bpf_maps::{Map, MapError, MapType, flags};
+use bpf_object::{DataKind, Object};
+use std::sync::Arc;
+
+/// A map that programs refer to.
+#[derive(Clone, Debug)]
+pub(crate) enum MapRef {
+    /// A map of data.
+    Data(Map),
+    /// A table of programs.
+    Progs(Arc<ProgTable>),
+}
+
+impl MapRef {
+    /// What programs hold as the map's pointer.
+    pub(crate) fn address(&self) -> u64 {
+        match self {
+            MapRef::Data(map) => map.as_ptr() as u64,
+            MapRef::Progs(table) => table.address(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            MapRef::Data(map) => map.name(),
+            MapRef::Progs(table) => table.name(),
+        }
+    }
+}
+
+/// The maps an object will be loaded with: new ones, except where one is taken over.
+///
+/// ```no_run
+/// # use bpf_runtime::*;
+/// # fn f(engine: &Engine, linker: &Linker<()>, object: &Object, old: &Instance<()>) -> Result<(), LoadError> {
+/// let maps = MapSet::for_object(engine, object)?.reuse("counters", &old.map("counters")?)?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct MapSet {
+    engine: Engine,
+    /// Definitions in the object's order, except for prog arrays' slots.
+    defs: Vec<Def>,
+}
+
+#[derive(Debug)]
+struct Def {
+    name: String,
+    kind: DefKind,
+    taken: Option<Map>,
+}
+
+#[derive(Debug)]
+enum DefKind {
+    Data { def: bpf_maps::MapDef, contents: Option<Vec<u8>> },
+    Progs { entries: u32 },
+}
+
+impl MapSet {
+    /// New maps for all that the object defines. Nothing is created yet.
+    ///
+    /// # Errors
+    /// [`LoadError::Map`] for a type or definition that is not supported.
+    pub fn for_object(engine: &Engine, object: &Object) -> Result<MapSet, LoadError> {
+        let defs = object
+            .maps()
+            .iter()
+            .map(|map| {
+                let kind = if map.map_type == bpf_object::MapType::PROG_ARRAY {
+                    DefKind::Progs { entries: map.max_entries }
+                } else {
+                    let def = definition(map).map_err(|source| LoadError::Map { map: map.name.clone(), source })?;
+                    DefKind::Data { def, contents: map.data.as_ref().map(|data| data.bytes.clone()) }
+                };
+                Ok(Def { name: map.name.clone(), kind, taken: None })
+            })
+            .collect::<Result<_, LoadError>>()?;
+        Ok(MapSet { engine: engine.clone(), defs })
+    }
+
+    /// Takes over an existing map for the one of this name, with what it holds.
+    ///
+    /// # Errors
+    /// [`LoadError::NotFound`]; [`LoadError::Map`] if type, sizes or flags differ, or it belongs to another engine.
+    pub fn reuse(mut self, name: &str, map: &Map) -> Result<MapSet, LoadError> {
+        let have = || self.defs.iter().map(|d| d.name.clone()).collect();
+        let Some(i) = self.defs.iter().position(|d| d.name == name) else {
+            return Err(LoadError::NotFound { what: "map", name: name.to_owned(), have: have() });
+        };
+        let fail = |source| LoadError::Map { map: name.to_owned(), source };
+        if !Arc::ptr_eq(map.domain(), self.engine.domain()) {
+            return Err(fail(MapError::OtherDomain { map: map.name().to_owned() }));
+        }
+        match &self.defs[i].kind {
+            DefKind::Data { def, .. } => def.compatible_with(map.def()).map_err(fail)?,
+            DefKind::Progs { .. } => {
+                return Err(LoadError::NotFound { what: "data map", name: name.to_owned(), have: have() });
+            }
+        }
+        self.defs[i].taken = Some(map.clone());
+        Ok(self)
+    }
+
+    /// Creates the maps with these indices, and those that they contain, `None` for the others.
+    pub(crate) fn create(self, object: &Object, wanted: &[bool]) -> Result<Vec<Option<MapRef>>, LoadError> {
+        let mut wanted = wanted.to_vec();
+        // A map of maps brings its initial inner maps; they are no maps of maps themselves.
+        for (i, map) in object.maps().iter().enumerate() {
+            if wanted[i] {
+                for (_, value) in &map.initial {
+                    if let bpf_object::InitialValue::Map(inner) = value {
+                        wanted[*inner] = true;
+                    }
+                }
+            }
+        }
+        let mut maps = Vec::with_capacity(self.defs.len());
+        for (def, wanted) in self.defs.into_iter().zip(wanted) {
+            let fail = |source| LoadError::Map { map: def.name.clone(), source };
+            maps.push(match (wanted, def.kind, def.taken) {
+                (false, _, _) => None,
+                (true, _, Some(map)) => Some(MapRef::Data(map)),
+                (true, DefKind::Progs { entries }, None) => {
+                    let table = ProgTable::new(def.name.clone(), entries, &self.engine)
+                        .map_err(|source| LoadError::ProgArray { array: def.name.clone(), source })?;
+                    Some(MapRef::Progs(table))
+                }
+                (true, DefKind::Data { def: map, contents }, None) => {
+                    let map = Map::create(map, self.engine.domain()).map_err(fail)?;
+                    if let Some(contents) = contents {
+                        map.update(&0u32.to_ne_bytes(), &contents, 0).map_err(fail)?;
+                    }
+                    Some(MapRef::Data(map))
+                }
+            });
+        }
+        Ok(maps)
+    }
+}
+
+/// Sets the slots that the object initialises. Programs are found by name.
+pub(crate) fn initialise(
+    object: &Object,
+    maps: &[Option<MapRef>],
+    program: &dyn Fn(&str) -> Option<Arc<Loaded>>,
+) -> Result<(), LoadError> {
+    for (def, map) in object.maps().iter().zip(maps) {
+        let Some(map) = map else { continue };
+        for (index, value) in &def.initial {
+            match (map, value) {
+                (MapRef::Progs(table), bpf_object::InitialValue::Program(name)) => {
+                    // A program that was not asked for leaves its slot empty.
+                    if let Some(program) = program(name) {
+                        table
+                            .set(*index, program)
+                            .map_err(|source| LoadError::ProgArray { array: def.name.clone(), source })?;
+                    }
+                }
+                (MapRef::Data(outer), bpf_object::InitialValue::Map(inner)) => {
+                    if let Some(MapRef::Data(inner)) = &maps[*inner] {
+                        let fail = |source| LoadError::Map { map: def.name.clone(), source };
+                        outer.set_inner(&index.to_ne_bytes(), inner, 0).map_err(fail)?;
+                    }
+                }
+                (MapRef::Progs(_), bpf_object::InitialValue::Map(_))
+                | (MapRef::Data(_), bpf_object::InitialValue::Program(_)) => {
+                    return Err(LoadError::Internal(format!(
+                        "map `{}` has an initial value of the wrong kind",
+                        def.name
+                    )));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The definition of a data map as the maps crate wants it.
+fn definition(map: &bpf_object::MapDef) -> Result<bpf_maps::MapDef, MapError> {
+    let map_type = MapType::from_number(map.map_type.0)?;
+    let mut def =
+        bpf_maps::MapDef::new(&map.name, map_type, map.key_size, map.value_size, map.max_entries).with_flags(map.flags);
+    def.map_extra = map.map_extra;
+    def.numa_node = map.numa_node;
+    if let Some(inner) = &map.inner {
+        def = def.with_inner(definition(inner)?);
+    }
+    if let Some(data) = &map.data
+        && matches!(data.kind, DataKind::Rodata | DataKind::Kconfig)
+    {
+        def.flags |= flags::RDONLY_PROG;
+    }
+    Ok(def)
+}

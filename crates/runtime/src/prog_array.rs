@@ -1,0 +1,235 @@
+//! Prog arrays: tables of programs to tail-call.
+//!
+//! Problem: a slot is read by running programs without a lock while it is set and cleared by other threads, and a program in a slot
+//! must not go away under a run. Approach: what emitted code reads is an array of entry addresses, one atomic word a slot; beside it, under
+//! a lock, the handles that keep the programs alive. A handle that is replaced is dropped after a grace period.
+//!
+//! A program in its own array is a cycle of handles. As in the kernel, an array is emptied when its last *user* handle goes: instances,
+//! programs and [`ProgArray`]s that the user holds count, programs in slots do not.
+
+use crate::engine::Engine;
+use crate::error::{LoadError, ProgArrayError};
+use crate::loaded::Loaded;
+use crate::program::Program;
+use crate::{Context, Instance};
+use bpf_verifier::ContextLayout;
+use core::marker::PhantomData;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Slots an array may have at most: what an allocation of one word each may take.
+const MAX_ENTRIES: u32 = 1 << 24;
+
+/// A table of programs. Its words are `{ entries: u32, 0: u32 }` and then one a slot: 0, or for emitted code the entry's address,
+/// for the interpreter the address of the [`Loaded`].
+pub(crate) struct ProgTable {
+    name: String,
+    engine: Engine,
+    words: Box<[AtomicU64]>,
+    state: Mutex<State>,
+    /// User handles.
+    users: AtomicUsize,
+}
+
+struct State {
+    programs: Box<[Option<Arc<Loaded>>]>,
+    /// The context of the programs that jump through it and of those in it; set by the first.
+    layout: Option<&'static ContextLayout>,
+}
+
+impl fmt::Debug for ProgTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProgTable").field("name", &self.name).field("entries", &self.entries()).finish_non_exhaustive()
+    }
+}
+
+impl ProgTable {
+    pub(crate) fn new(name: String, entries: u32, engine: &Engine) -> Result<Arc<ProgTable>, ProgArrayError> {
+        if entries == 0 || entries > MAX_ENTRIES {
+            return Err(ProgArrayError::Entries { entries, max: MAX_ENTRIES });
+        }
+        let words = core::iter::once(u64::from(entries)).chain(core::iter::repeat_n(0, entries as usize));
+        let programs = core::iter::repeat_with(|| None).take(entries as usize).collect();
+        Ok(Arc::new(ProgTable {
+            name,
+            engine: engine.clone(),
+            words: words.map(AtomicU64::new).collect(),
+            state: Mutex::new(State { programs, layout: None }),
+            users: AtomicUsize::new(0),
+        }))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn entries(&self) -> u32 {
+        self.words.len() as u32 - 1
+    }
+
+    /// What programs hold as the map's pointer.
+    pub(crate) fn address(&self) -> u64 {
+        self.words.as_ptr() as u64
+    }
+
+    /// The program in a slot, for the interpreter. The caller is inside a guard, which keeps it alive.
+    pub(crate) fn interpreted(&self, index: u32) -> Option<*const Loaded> {
+        let word = self.words.get(index as usize + 1)?;
+        // Acquire pairs with the release in `store`: the program is fully loaded.
+        let address = word.load(Ordering::Acquire);
+        (address != 0).then_some(address as *const Loaded)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Slots and words change together in `store`, which cannot panic between.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Programs on this context may jump through the array from now on.
+    pub(crate) fn bind_layout(&self, layout: &'static ContextLayout) -> Result<(), ProgArrayError> {
+        check_layout(&mut self.lock(), layout)
+    }
+
+    pub(crate) fn set(&self, index: u32, program: Arc<Loaded>) -> Result<(), ProgArrayError> {
+        if !self.engine.same_as(&program.engine) {
+            return Err(ProgArrayError::Engine);
+        }
+        let mut state = self.lock();
+        self.check_index(index)?;
+        check_layout(&mut state, program.layout)?;
+        self.store(&mut state, index, Some(program));
+        Ok(())
+    }
+
+    pub(crate) fn clear(&self, index: u32) -> Result<(), ProgArrayError> {
+        let mut state = self.lock();
+        self.check_index(index)?;
+        if state.programs[index as usize].is_none() {
+            return Err(ProgArrayError::Empty { index });
+        }
+        self.store(&mut state, index, None);
+        Ok(())
+    }
+
+    fn get(&self, index: u32) -> Option<Arc<Loaded>> {
+        self.lock().programs.get(index as usize)?.clone()
+    }
+
+    fn clear_all(&self) {
+        let mut state = self.lock();
+        for index in 0..self.entries() {
+            self.store(&mut state, index, None);
+        }
+    }
+
+    fn check_index(&self, index: u32) -> Result<(), ProgArrayError> {
+        let entries = self.entries();
+        if index < entries { Ok(()) } else { Err(ProgArrayError::OutOfRange { index, entries }) }
+    }
+
+    fn store(&self, state: &mut State, index: u32, program: Option<Arc<Loaded>>) {
+        let word = program.as_ref().map_or(0, |p| p.slot_word());
+        // Release pairs with the acquire in `interpreted`; emitted code depends on the address it loads.
+        self.words[index as usize + 1].store(word, Ordering::Release);
+        let old = core::mem::replace(&mut state.programs[index as usize], program);
+        if let Some(old) = old {
+            // A run may have read the word and not have jumped yet.
+            self.engine.domain().defer(move || drop(old));
+        }
+    }
+}
+
+fn check_layout(state: &mut State, layout: &'static ContextLayout) -> Result<(), ProgArrayError> {
+    match state.layout {
+        None => state.layout = Some(layout),
+        Some(bound) if core::ptr::eq(bound, layout) => {}
+        Some(bound) => {
+            return Err(ProgArrayError::Context { program: layout.name.to_string(), array: bound.name.to_string() });
+        }
+    }
+    Ok(())
+}
+
+/// A user's hold on a table: when the last one goes, the table is emptied.
+#[derive(Debug)]
+pub(crate) struct UserHold(Arc<ProgTable>);
+
+impl UserHold {
+    pub(crate) fn new(table: &Arc<ProgTable>) -> UserHold {
+        // Relaxed: a count; the drop that reaches zero takes the lock.
+        table.users.fetch_add(1, Ordering::Relaxed);
+        UserHold(Arc::clone(table))
+    }
+}
+
+impl Drop for UserHold {
+    fn drop(&mut self) {
+        // AcqRel: whoever clears sees all that other holders did before they let go.
+        if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.clear_all();
+        }
+    }
+}
+
+/// A prog array, for programs on context `C` with host `H`.
+///
+/// ```no_run
+/// # use bpf_runtime::*;
+/// # fn f(inst: &Instance<()>) -> Result<(), Box<dyn std::error::Error>> {
+/// let stages = inst.prog_array::<Raw>("stages")?;
+/// stages.set(3, &inst.program::<Raw>("parse_udp")?)?; // from any thread, under traffic
+/// stages.clear(3)?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct ProgArray<C, H> {
+    hold: UserHold,
+    instance: Instance<H>,
+    types: PhantomData<fn(C, H)>,
+}
+
+impl<C: Context, H: 'static> ProgArray<C, H> {
+    pub(crate) fn new(table: &Arc<ProgTable>, instance: Instance<H>) -> Result<Self, LoadError> {
+        table
+            .bind_layout(C::layout())
+            .map_err(|source| LoadError::ProgArray { array: table.name().to_owned(), source })?;
+        Ok(ProgArray { hold: UserHold::new(table), instance, types: PhantomData })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.hold.0.name()
+    }
+
+    /// How many slots it has.
+    pub fn entries(&self) -> u32 {
+        self.hold.0.entries()
+    }
+
+    /// Puts a program into a slot. Runs that have begun take either the old or the new one.
+    ///
+    /// # Errors
+    /// [`ProgArrayError::OutOfRange`], [`ProgArrayError::Engine`]. The array is as before then.
+    pub fn set(&self, index: u32, program: &Program<C, H>) -> Result<(), ProgArrayError> {
+        self.hold.0.set(index, Arc::clone(program.loaded()))
+    }
+
+    /// Empties a slot.
+    ///
+    /// # Errors
+    /// [`ProgArrayError::OutOfRange`], [`ProgArrayError::Empty`].
+    pub fn clear(&self, index: u32) -> Result<(), ProgArrayError> {
+        self.hold.0.clear(index)
+    }
+
+    /// The program in a slot.
+    pub fn get(&self, index: u32) -> Option<Program<C, H>> {
+        self.hold.0.get(index).map(|loaded| Program::new(loaded, self.instance.clone()))
+    }
+
+    /// The slots that are set, with their programs.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, Program<C, H>)> {
+        (0..self.entries()).filter_map(|index| Some((index, self.get(index)?)))
+    }
+}

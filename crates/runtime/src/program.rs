@@ -1,0 +1,103 @@
+//! A program as its user holds it.
+
+use crate::context::Context;
+use crate::error::RunError;
+use crate::instance::Instance;
+use crate::loaded::Loaded;
+use core::marker::PhantomData;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A loaded program on context `C` with host state `H`. Cheap to clone; may be run by any number of threads at once, and dropped
+/// at any time, also by a host function while it runs.
+pub struct Program<C, H> {
+    loaded: Arc<Loaded>,
+    /// Keeps the prog arrays it jumps through filled.
+    instance: Instance<H>,
+    types: PhantomData<fn(C, H)>,
+}
+
+impl<C, H> Clone for Program<C, H> {
+    fn clone(&self) -> Self {
+        Program { loaded: Arc::clone(&self.loaded), instance: self.instance.clone(), types: PhantomData }
+    }
+}
+
+impl<C, H> fmt::Debug for Program<C, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program").field("name", &self.loaded.name).finish_non_exhaustive()
+    }
+}
+
+/// What [`Program::test_run`] reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TestRun {
+    /// The result of the last run.
+    pub result: u64,
+    /// Mean wall-clock time of one run.
+    pub mean: Duration,
+}
+
+impl<C: Context, H: 'static> Program<C, H> {
+    pub(crate) fn new(loaded: Arc<Loaded>, instance: Instance<H>) -> Self {
+        Program { loaded, instance, types: PhantomData }
+    }
+
+    pub(crate) fn loaded(&self) -> &Arc<Loaded> {
+        &self.loaded
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.loaded.name
+    }
+
+    /// Runs it once: no lock, no allocation, no system call.
+    ///
+    /// ```no_run
+    /// # fn f(filter: &bpf_runtime::Program<bpf_runtime::Raw, u32>) -> Result<(), bpf_runtime::RunError> {
+    /// let mut packet = *b"\x45\x00\x00\x14...";
+    /// let verdict = filter.run(&mut 7, &mut packet)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`RunError`]: the run ended without a result.
+    #[inline]
+    pub fn run(&self, host: &mut H, mut data: C::Data<'_>) -> Result<u64, RunError> {
+        let parts = C::parts(&mut data);
+        // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call, and that agree
+        // with `C`'s layout, for which the program was loaded; `H` is the linker's.
+        unsafe { self.loaded.run(core::ptr::from_mut(host).cast(), parts) }
+    }
+
+    /// Runs it `repeat` times (at least once) on what `data` makes, and measures.
+    ///
+    /// # Errors
+    /// [`RunError`] of the first run that fails.
+    pub fn test_run<'d>(
+        &self,
+        host: &mut H,
+        repeat: u32,
+        mut data: impl FnMut() -> C::Data<'d>,
+    ) -> Result<TestRun, RunError> {
+        let repeat = repeat.max(1);
+        let start = Instant::now();
+        let mut result = 0;
+        for _ in 0..repeat {
+            result = self.run(host, data())?;
+        }
+        Ok(TestRun { result, mean: start.elapsed() / repeat })
+    }
+
+    /// The machine code as it is now, patches included, and the address of its first byte; `None` when interpreted.
+    pub fn machine_code(&self) -> Option<(Vec<u8>, u64)> {
+        self.loaded.text()
+    }
+
+    /// The worst machine stack of a run in bytes, as computed at load; 0 when interpreted.
+    pub fn machine_stack_bytes(&self) -> u64 {
+        self.loaded.machine_stack()
+    }
+}
