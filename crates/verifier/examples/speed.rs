@@ -14,7 +14,16 @@ fn mixed(insns: usize) -> String {
     let mut t = String::from("r6 = r1\nr7 = r2\n*(u32 *)(r10 - 4) = 1\nr1 = map[fd:0]\nr2 = r10\nr2 += -4\ncall 1\n");
     t += "if r0 == 0 goto out\nr3 = *(u64 *)(r0 + 8)\n";
     let mut n = 10;
-    let body = ["r4 = r3", "r4 &= 255", "r4 <<= 3", "w5 = w4", "w5 += 17", "r3 ^= r5", "*(u64 *)(r10 - 16) = r3", "r5 = *(u64 *)(r10 - 16)"];
+    let body = [
+        "r4 = r3",
+        "r4 &= 255",
+        "r4 <<= 3",
+        "w5 = w4",
+        "w5 += 17",
+        "r3 ^= r5",
+        "*(u64 *)(r10 - 16) = r3",
+        "r5 = *(u64 *)(r10 - 16)",
+    ];
     while n + 2 < insns {
         writeln!(t, "{}", body[(n - 10) % body.len()]).expect("a string");
         if n == insns / 2 {
@@ -27,7 +36,8 @@ fn mixed(insns: usize) -> String {
 }
 
 fn straight(insns: usize) -> String {
-    let body = ["r3 += 7", "r4 = r3", "r4 &= 255", "w5 = w4", "r5 *= 3", "r3 ^= r5", "r3 >>= 1", "*(u64 *)(r10 - 16) = r3"];
+    let body =
+        ["r3 += 7", "r4 = r3", "r4 &= 255", "w5 = w4", "r5 *= 3", "r3 ^= r5", "r3 >>= 1", "*(u64 *)(r10 - 16) = r3"];
     let mut t = String::from("r3 = r2\nr4 = 0\nr5 = 0\n");
     for i in 0..insns - 5 {
         writeln!(t, "{}", body[i % body.len()]).expect("a string");
@@ -84,7 +94,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("loop of 1000 rounds", LOOP.to_owned()),
         ("packet parser", PARSER.to_owned()),
     ];
-    println!("{:24} {:>6} {:>8} {:>7} {:>7} {:>10} {:>10} {:>9}", "program", "insns", "steps", "states", "pruned", "median µs", "best µs", "peak KiB");
+    println!(
+        "{:24} {:>6} {:>8} {:>7} {:>7} {:>10} {:>10} {:>9}",
+        "program", "insns", "steps", "states", "pruned", "median µs", "best µs", "peak KiB"
+    );
     let mut verifier = Verifier::new();
     for (name, text) in &programs {
         let program = Program::new(assemble(text)?)?;

@@ -72,6 +72,8 @@ pub struct Region {
     pub writable: bool,
     /// Promised: never longer than this many bytes. At most [`Region::MAX_LEN`].
     pub max_len: u32,
+    /// Promised: never shorter than this many bytes. A program may rely on them without a comparison.
+    pub min_len: u32,
     /// The region at whose start this one ends (metadata before a packet); `None` if it has an end of its own.
     pub ends_at_start_of: Option<u8>,
 }
@@ -103,7 +105,8 @@ pub struct ContextLayout {
 impl ContextLayout {
     /// r1 = pointer to a buffer, r2 = its length.
     pub fn raw(writable: bool) -> ContextLayout {
-        let region = Region { name: "memory".into(), writable, max_len: Region::MAX_LEN, ends_at_start_of: None };
+        let region =
+            Region { name: "memory".into(), writable, max_len: Region::MAX_LEN, min_len: 0, ends_at_start_of: None };
         ContextLayout {
             name: "raw".into(),
             raw: true,
@@ -337,6 +340,15 @@ impl<'a> Env<'a> {
             log: false,
             record_states: false,
         }
+    }
+
+    /// What is promised of every region's length.
+    pub(crate) fn min_lens(&self) -> [u32; Region::MAX_REGIONS] {
+        let mut lens = [0; Region::MAX_REGIONS];
+        for (len, r) in lens.iter_mut().zip(&self.context.regions) {
+            *len = r.min_len;
+        }
+        lens
     }
 
     pub(crate) fn region(&self, r: u8) -> &'a Region {

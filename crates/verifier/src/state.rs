@@ -330,7 +330,7 @@ impl State {
     }
 
     /// Invalidates every pointer into a region, and every number that is a region's length.
-    pub(crate) fn packet_moved(&mut self, at: InsnIdx) {
+    pub(crate) fn packet_moved(&mut self, at: InsnIdx, min_lens: [u32; Region::MAX_REGIONS]) {
         for frame in &mut self.frames {
             for v in frame.values_mut() {
                 match v.ty {
@@ -343,7 +343,7 @@ impl State {
             frame.drop_uninit_spills();
         }
         self.room.clear();
-        self.min_len = [0; Region::MAX_REGIONS];
+        self.min_len = min_lens;
     }
 
     /// An estimate of the memory it takes.

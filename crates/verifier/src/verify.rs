@@ -5,8 +5,7 @@ use bpf_isa::{InsnIdx, Program};
 
 use crate::env::Env;
 use crate::error::VerifyError;
-use crate::state::State;
-use crate::value::Ty;
+use crate::value::{Ty, Value};
 use crate::walk::{Scratch, Stats, Walk};
 
 /// Verifies programs. Keeps its working memory from one to the next.
@@ -22,7 +21,8 @@ pub struct Verified {
     facts: Facts,
     stats: Stats,
     log: Vec<String>,
-    recorded: Vec<(InsnIdx, State)>,
+    /// Ascending by instruction.
+    recorded: Vec<(InsnIdx, [Value; 11])>,
 }
 
 impl Verifier {
@@ -38,7 +38,9 @@ impl Verifier {
     pub fn verify(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
         let mut walk = Walk::new(env, &program, &mut self.scratch);
         walk.run()?;
-        let (stats, log, recorded) = (walk.stats, std::mem::take(&mut walk.log), std::mem::take(&mut walk.recorded));
+        let (stats, log) = (walk.stats, std::mem::take(&mut walk.log));
+        let mut recorded = std::mem::take(&mut walk.recorded);
+        recorded.sort_by_key(|(at, _)| *at);
         let facts = std::mem::take(&mut walk.notes).into_facts(&program, env);
         Ok(Verified { program, facts, stats, log, recorded })
     }
@@ -73,11 +75,20 @@ impl Verified {
     /// Whether some abstract state recorded for the instruction ([`Env::record_states`]) admits these register values.
     /// Numbers are compared; of pointers, only whether they are null. For tests of the verifier's soundness.
     pub fn admits(&self, at: InsnIdx, regs: &[u64; 11]) -> bool {
-        self.recorded.iter().filter(|(i, _)| *i == at).any(|(_, state)| {
-            state.top().regs.iter().zip(regs).all(|(v, &concrete)| match v.ty {
+        let from = self.recorded.partition_point(|(i, _)| *i < at);
+        self.recorded[from..].iter().take_while(|(i, _)| *i == at).any(|(_, abstracts)| {
+            abstracts.iter().zip(regs).all(|(v, &concrete)| match v.ty {
                 Ty::Uninit(_) => true,
                 Ty::Scalar => v.n.contains(concrete),
-                _ => v.null || concrete != 0,
+                // An empty region may be anywhere, at null too.
+                Ty::Packet { .. } | Ty::PacketEnd { .. } => true,
+                Ty::Ctx
+                | Ty::Stack { .. }
+                | Ty::Map { .. }
+                | Ty::MapValue { .. }
+                | Ty::Mem { .. }
+                | Ty::Host { .. }
+                | Ty::Func { .. } => v.null || concrete != 0,
             })
         })
     }

@@ -107,7 +107,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) notes: Notes,
     pub(crate) stats: Stats,
     pub(crate) log: Vec<String>,
-    pub(crate) recorded: Vec<(InsnIdx, State)>,
+    pub(crate) recorded: Vec<(InsnIdx, [Value; 11])>,
 }
 
 impl<'a> Walk<'a> {
@@ -172,6 +172,9 @@ impl<'a> Walk<'a> {
         }
         let regions = ctx.regions.len();
         for r in &ctx.regions {
+            if r.min_len > r.max_len {
+                return bad(format!("region {} is longer at least than at most", r.name));
+            }
             if r.max_len > crate::env::Region::MAX_LEN {
                 return bad(format!("region {} is longer than {} bytes", r.name, crate::env::Region::MAX_LEN));
             }
@@ -226,7 +229,7 @@ impl<'a> Walk<'a> {
         state.owed.clear();
         state.room.clear();
         state.lock = None;
-        state.min_len = [0; crate::env::Region::MAX_REGIONS];
+        state.min_len = self.env.min_lens();
         match args {
             None if self.env.context.raw => {
                 state.set(Reg::R1, Value::pointer(Ty::Packet { region: 0 }));
@@ -274,7 +277,7 @@ impl<'a> Walk<'a> {
                 self.log_step();
             }
             if self.env.record_states {
-                self.recorded.push((self.pc, self.state.clone()));
+                self.recorded.push((self.pc, self.state.top().regs));
             }
             let insn = self.insns[self.pc.index()];
             self.notes.visit(self.pc, &insn, self.state.top());
@@ -401,7 +404,8 @@ impl<'a> Walk<'a> {
 
     /// The length of a region, as a number tied to it.
     fn region_len(&self, region: u8) -> Value {
-        let n = Scalar::unsigned(0, self.env.region(region).max_len.into());
+        let r = self.env.region(region);
+        let n = Scalar::unsigned(r.min_len.into(), r.max_len.into());
         Value { id: len_id(region), ..Value::scalar(n) }
     }
 

@@ -36,7 +36,8 @@ fn unsafe_programs_are_refused_and_their_safe_twins_accepted() {
     assert!(pairs.len() >= 60, "only {} pairs were read", pairs.len());
     let mut failures = Vec::new();
     for p in &pairs {
-        if let Some(e) = [p.refused, p.accepted].into_iter().filter(|t| has_code(t)).find_map(|t| common::try_program(t).err())
+        if let Some(e) =
+            [p.refused, p.accepted].into_iter().filter(|t| has_code(t)).find_map(|t| common::try_program(t).err())
         {
             failures.push(format!("{}: {e}", p.name));
             continue;

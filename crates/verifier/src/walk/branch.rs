@@ -110,10 +110,16 @@ impl Walk<'_> {
                 Cond::Ne => false,
                 _ => return refuse_compare(),
             };
+            // An empty region may be at any address, even 0: a host's empty buffer often is.
+            let may_be_zero = match pointer.ty {
+                Ty::Packet { region } | Ty::PacketEnd { region } => self.state.min_len[usize::from(region)] == 0,
+                _ => false,
+            };
             return Ok([false, true].map(|taken| {
                 let null = taken == when_null;
                 match (pointer.null, null) {
                     (true, _) => Lesson::Null(pointer.id, null),
+                    (false, _) if may_be_zero => Lesson::Nothing,
                     (false, true) => Lesson::Never,
                     (false, false) => Lesson::Nothing,
                 }

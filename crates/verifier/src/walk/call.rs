@@ -92,7 +92,7 @@ impl<'a> Walk<'a> {
             }
         }
         if self.packet_movers[sub.index()] {
-            self.state.packet_moved(self.pc);
+            self.state.packet_moved(self.pc, self.env.min_lens());
         }
         self.clobber_args();
         self.state.set(Reg::R0, Value::unknown());
@@ -141,7 +141,7 @@ impl<'a> Walk<'a> {
         self.note_call(proto, &call);
         match proto.effect {
             Effect::None => {}
-            Effect::MovesPacket => self.state.packet_moved(self.pc),
+            Effect::MovesPacket => self.state.packet_moved(self.pc, self.env.min_lens()),
             Effect::TailCall => self.tail_call()?,
             Effect::Lock => {
                 let Some((map, inner, id)) = call.lock else {
@@ -233,7 +233,7 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         let saved = self.copy_state();
-        self.state.packet_moved(self.pc);
+        self.state.packet_moved(self.pc, self.env.min_lens());
         self.state.set(Reg::R0, Value::unknown());
         let back = self.leave_frame()?;
         let returned = std::mem::replace(&mut self.state, saved);

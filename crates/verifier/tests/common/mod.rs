@@ -3,8 +3,8 @@
 
 use bpf_isa::{Program, assemble};
 use bpf_verifier::{
-    Access, ArgKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers, MapDef, MapKind,
-    MemArg, MemSet, Region, Ret, Verified, Verifier, VerifyError,
+    Access, ArgKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers, MapDef,
+    MapKind, MemArg, MemSet, Region, Ret, Verified, Verifier, VerifyError,
 };
 
 /// Indices of the maps in [`maps`], for `map[fd:N]`.
@@ -57,6 +57,7 @@ pub(crate) fn xdp() -> ContextLayout {
         name: name.into(),
         writable: true,
         max_len: 0xffff,
+        min_len: 0,
         ends_at_start_of: ends,
     };
     ContextLayout {
@@ -80,7 +81,8 @@ pub(crate) fn helpers() -> Helpers {
     let mut h = Helpers::shipped();
     let owned = MemArg { from: MemSet::OWNED, ..MemArg::READ };
     let owned_mut = MemArg { access: Access::ReadWrite, ..owned };
-    let bytes = [ArgKind::Mem(owned), ArgKind::Size { zero: true }, ArgKind::Mem(owned_mut), ArgKind::Size { zero: true }];
+    let bytes =
+        [ArgKind::Mem(owned), ArgKind::Size { zero: true }, ArgKind::Mem(owned_mut), ArgKind::Size { zero: true }];
     let mut host = vec![
         HelperProto { disjoint: true, ..HelperProto::new(1001, "host_copy", &bytes, Ret::Scalar) },
         HelperProto::new(1002, "host_object", &[], Ret::HostOrNull(7)),

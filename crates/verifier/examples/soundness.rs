@@ -1,0 +1,49 @@
+//! The soundness oracle at length: random programs near the border of what can be proven; accepted ones are run and
+//! watched. Stops at the first violation.
+//!
+//! `cargo run --release -p bpf-verifier --example soundness -- [programs] [first seed]`, a million by default.
+
+#[path = "../tests/border/mod.rs"]
+mod border;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use border::{Oracle, Outcome, generate};
+use bpf_testkit::generate::Choices;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1).map(|a| a.parse::<u64>());
+    let (Some(Ok(count)), Some(Ok(first))) = (args.next().or(Some(Ok(1_000_000))), args.next().or(Some(Ok(1 << 32))))
+    else {
+        eprintln!("usage: soundness [programs] [first seed]");
+        return ExitCode::FAILURE;
+    };
+    let start = Instant::now();
+    let mut oracle = Oracle::new();
+    let (mut accepted, mut steps) = (0u64, 0u64);
+    let mut refused: BTreeMap<String, u64> = BTreeMap::new();
+    for seed in first..first + count {
+        let mut c = Choices::from_seed(seed);
+        let program = generate(&mut c);
+        match oracle.check(&program, 4, &mut c) {
+            Outcome::Refused(e) => {
+                let kind = format!("{:?}", e.reason);
+                let kind = kind.split(['(', '{', ' ']).next().unwrap_or_default().to_owned();
+                *refused.entry(kind).or_default() += 1;
+            }
+            Outcome::Ran(n) => (accepted, steps) = (accepted + 1, steps + n),
+            Outcome::Violation(what) => {
+                println!("VIOLATION at seed {seed}: {what}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    println!(
+        "{count} programs in {:?}: {accepted} accepted, {steps} instructions watched, 0 violations",
+        start.elapsed()
+    );
+    println!("refused: {refused:#?}");
+    ExitCode::SUCCESS
+}

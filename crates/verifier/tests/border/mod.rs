@@ -1,0 +1,468 @@
+//! Programs close to the border of what can be proven, and the oracle that runs them.
+//!
+//! A random program computes on numbers it loads from a buffer, compares them, spills them, loops a little, calls
+//! a subprogram, and uses them, bounded in one of many ways or not at all, as offsets into the buffer and the stack.
+//! About half are refused. An accepted one is run by the checking interpreter on several buffers: it must never make a
+//! bad access, and before each instruction the registers must lie in an abstract state recorded for it.
+#![allow(dead_code, reason = "the test and the example use different parts")]
+
+use bpf_interp::{Caller, Env as Host, Machine, Memory, Options, Step, Stop, StopKind};
+use bpf_isa::{
+    AluOp, AtomicOp, ByteOrder, Callee, Cond, EndWidth, Imm64, Insn, InsnIdx, Program, Reg, Size, Src, SxWidth, Width,
+};
+use bpf_testkit::generate::Choices;
+use bpf_verifier::{
+    ArgKind, CallbackKind, ContextLayout, Env, HelperProto, Helpers, Reason, Region, Ret, Verified, Verifier,
+    VerifyError,
+};
+
+/// Numbers live here; r1 is an address for one statement at a time.
+const NUMBERS: [Reg; 5] = [Reg::R0, Reg::R2, Reg::R3, Reg::R6, Reg::R7];
+const LEN: Reg = Reg::R8;
+const BUFFER: Reg = Reg::R9;
+/// Least length of the buffer.
+pub(crate) const MIN_LEN: u32 = 32;
+/// Greatest length of the buffer in a run.
+const MAX_RUN_LEN: u32 = 96;
+/// Bytes of the stack that are initialised.
+const STACK: i16 = 64;
+const SIZES: [Size; 4] = [Size::B, Size::H, Size::W, Size::DW];
+const WIDTHS: [Width; 2] = [Width::W32, Width::W64];
+const IMMS: [i32; 20] = [0, 1, 2, 3, 5, 7, 8, 15, 16, 24, 31, 32, 63, 64, 255, -1, -2, -8, i32::MIN, i32::MAX];
+
+struct Gen<'c, 'b> {
+    c: &'c mut Choices<'b>,
+    out: Vec<Insn>,
+    /// Calls of the subprogram, to patch.
+    calls: Vec<usize>,
+    /// Callback references, to patch.
+    callbacks: Vec<usize>,
+    depth: u32,
+}
+
+impl Gen<'_, '_> {
+    fn number(&mut self) -> Reg {
+        self.c.pick(&NUMBERS)
+    }
+
+    fn imm(&mut self) -> i32 {
+        if self.c.one_in(3) { self.c.imm() } else { self.c.pick(&IMMS) }
+    }
+
+    fn src(&mut self) -> Src {
+        if self.c.one_in(2) { Src::Reg(self.number()) } else { Src::Imm(self.imm()) }
+    }
+
+    fn alu(&mut self) {
+        let (width, op, dst) = (self.c.pick(&WIDTHS), self.c.pick(&AluOp::ALL), self.number());
+        let bits = if width == Width::W32 { 32 } else { 64 };
+        let src = match (op, self.src()) {
+            (AluOp::Lsh | AluOp::Rsh | AluOp::Arsh, Src::Imm(i)) => Src::Imm(i.rem_euclid(bits)),
+            (AluOp::Div | AluOp::SDiv | AluOp::Mod | AluOp::SMod, Src::Imm(0)) => Src::Imm(3),
+            (_, src) => src,
+        };
+        self.out.push(Insn::Alu { width, op, dst, src });
+    }
+
+    fn other(&mut self) {
+        let (width, dst, src) = (self.c.pick(&WIDTHS), self.number(), self.number());
+        let insn = match self.c.below(6) {
+            0 | 1 => Insn::Mov { width, dst, src: self.src() },
+            2 => {
+                let from = self.c.pick(&[SxWidth::S8, SxWidth::S16, SxWidth::S32]);
+                let width = if from == SxWidth::S32 { Width::W64 } else { width };
+                Insn::MovSx { width, dst, src, from }
+            }
+            3 => Insn::Neg { width, dst },
+            4 => {
+                let width = self.c.pick(&[EndWidth::B16, EndWidth::B32, EndWidth::B64]);
+                Insn::End { order: self.c.pick(&[ByteOrder::ToLe, ByteOrder::ToBe, ByteOrder::Swap]), width, dst }
+            }
+            _ => Insn::Load { size: Size::W, sign: self.c.one_in(2), dst, base: BUFFER, off: self.c.below(29) as i16 },
+        };
+        self.out.push(insn);
+    }
+
+    /// A stack slot, at times unaligned.
+    fn slot(&mut self, size: Size) -> i16 {
+        let n = size.bytes() as i16;
+        let at = self.c.below((STACK / n) as u32) as i16 * n - STACK;
+        if self.c.one_in(8) && at + n < 0 { at + 1 } else { at }
+    }
+
+    fn stack(&mut self) {
+        let (size, r) = (self.c.pick(&SIZES), self.number());
+        let off = self.slot(size);
+        let insn = match self.c.below(6) {
+            0 | 1 => Insn::Store { size, base: Reg::R10, off, src: Src::Reg(r) },
+            2 => Insn::Store { size, base: Reg::R10, off, src: Src::Imm(self.imm()) },
+            3 | 4 => Insn::Load { size, sign: size != Size::DW && self.c.one_in(3), dst: r, base: Reg::R10, off },
+            _ => {
+                let width = self.c.pick(&WIDTHS);
+                let off = self.slot(if width == Width::W32 { Size::W } else { Size::DW }) & !7;
+                let fetch = self.c.one_in(2);
+                let ops = [
+                    AtomicOp::Add { fetch },
+                    AtomicOp::Or { fetch },
+                    AtomicOp::And { fetch },
+                    AtomicOp::Xor { fetch },
+                    AtomicOp::Xchg,
+                    AtomicOp::CmpXchg,
+                ];
+                Insn::Atomic { width, op: self.c.pick(&ops), base: Reg::R10, off, src: r }
+            }
+        };
+        self.out.push(insn);
+    }
+
+    /// A comparison that skips what `body` makes.
+    fn branch(&mut self, body: impl FnOnce(&mut Self)) {
+        let (width, cond, dst) = (self.c.pick(&WIDTHS), self.c.pick(&Cond::ALL), self.number());
+        let src = if self.c.one_in(6) { Src::Reg(LEN) } else { self.src() };
+        self.skip(|off| Insn::JumpIf { width, cond, dst, src, off }, body);
+    }
+
+    fn skip(&mut self, jump: impl FnOnce(i16) -> Insn, body: impl FnOnce(&mut Self)) {
+        let at = self.out.len();
+        self.out.push(Insn::Exit);
+        body(self);
+        let off = (self.out.len() - at - 1) as i16;
+        self.out[at] = jump(off);
+    }
+
+    /// An access to the buffer or the stack at a number, made safe in one of many ways, some of which do not.
+    fn access(&mut self) {
+        let (r, size) = (self.number(), self.c.pick(&SIZES));
+        let dst = self.number();
+        let store = self.c.one_in(3);
+        let off = self.c.pick(&[0i16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 7, 1, 4, 7, -1]);
+        let on_stack = self.c.one_in(3);
+        let limit = if on_stack { STACK as i32 } else { MIN_LEN as i32 } - size.bytes() as i32 - i32::from(off.max(0));
+        // Mostly just inside, at times just outside.
+        let limit = limit + self.c.pick(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -8, 1]);
+        let width = self.c.pick(&WIDTHS);
+        let emit = move |g: &mut Self| {
+            let base = if on_stack { Reg::R10 } else { BUFFER };
+            g.out.push(Insn::Mov { width: Width::W64, dst: Reg::R1, src: Src::Reg(base) });
+            if on_stack {
+                g.out.push(Insn::Alu {
+                    width: Width::W64,
+                    op: AluOp::Add,
+                    dst: Reg::R1,
+                    src: Src::Imm(-i32::from(STACK)),
+                });
+            }
+            let op = if g.c.one_in(40) { AluOp::Sub } else { AluOp::Add };
+            g.out.push(Insn::Alu { width: Width::W64, op, dst: Reg::R1, src: Src::Reg(r) });
+            g.out.push(if store {
+                Insn::Store { size, base: Reg::R1, off, src: Src::Reg(dst) }
+            } else {
+                Insn::Load { size, sign: false, dst, base: Reg::R1, off }
+            });
+        };
+        match self.c.below(7) {
+            0 => {
+                self.out.push(Insn::Alu {
+                    width,
+                    op: AluOp::And,
+                    dst: r,
+                    src: Src::Imm(self.c.pick(&[7, 15, 16, 24, 31])),
+                });
+                emit(self);
+            }
+            1 => {
+                let op = self.c.pick(&[AluOp::Mod, AluOp::Rsh]);
+                let by = if op == AluOp::Mod { limit.max(1) } else { if width == Width::W32 { 27 } else { 59 } };
+                self.out.push(Insn::Alu { width, op, dst: r, src: Src::Imm(by) });
+                emit(self);
+            }
+            2 | 3 => {
+                let cond = self.c.pick(&[Cond::Gt, Cond::Gt, Cond::Gt, Cond::Gt, Cond::Gt, Cond::Ge, Cond::SGt]);
+                let width = if self.c.one_in(6) { width } else { Width::W64 };
+                self.skip(|off| Insn::JumpIf { width, cond, dst: r, src: Src::Imm(limit), off }, emit);
+            }
+            4 => {
+                // Signed, from both sides.
+                self.skip(
+                    |off| Insn::JumpIf { width, cond: Cond::SGt, dst: r, src: Src::Imm(limit), off },
+                    |g| g.skip(|off| Insn::JumpIf { width, cond: Cond::SLt, dst: r, src: Src::Imm(0), off }, emit),
+                );
+            }
+            5 => {
+                // Against the length itself, with room for the access.
+                let room = Insn::Alu {
+                    width,
+                    op: AluOp::Add,
+                    dst: Reg::R1,
+                    src: Src::Imm(size.bytes() as i32 + self.c.pick(&[0, 0, -1, 7])),
+                };
+                self.out.push(Insn::Mov { width, dst: Reg::R1, src: Src::Reg(r) });
+                self.out.push(room);
+                let cond = self.c.pick(&[Cond::Gt, Cond::Ge]);
+                self.skip(|off| Insn::JumpIf { width, cond, dst: Reg::R1, src: Src::Reg(LEN), off }, emit);
+            }
+            _ if self.c.one_in(8) => emit(self),
+            _ => {
+                self.out.push(Insn::Alu { width: Width::W64, op: AluOp::And, dst: r, src: Src::Imm(15) });
+                emit(self);
+            }
+        }
+    }
+
+    /// A loop of a known number of rounds.
+    fn rounds(&mut self) {
+        let n = 1 + self.c.below(6) as i32;
+        let counter = Reg::R4;
+        self.out.push(Insn::Mov { width: Width::W64, dst: counter, src: Src::Imm(n) });
+        let start = self.out.len();
+        for _ in 0..1 + self.c.below(3) {
+            match self.c.below(3) {
+                0 => self.alu(),
+                1 => self.stack(),
+                _ => self.access(),
+            }
+        }
+        self.out.push(Insn::Alu { width: Width::W32, op: AluOp::Sub, dst: counter, src: Src::Imm(1) });
+        let off = start as i64 - self.out.len() as i64 - 1;
+        self.out.push(Insn::JumpIf {
+            width: Width::W64,
+            cond: Cond::Ne,
+            dst: counter,
+            src: Src::Imm(0),
+            off: off as i16,
+        });
+    }
+
+    /// A call of the subprogram, with the address of a stack slot and a number; or of bpf_loop with the callback.
+    fn call(&mut self) {
+        let r = self.number();
+        let mov = |dst, src| Insn::Mov { width: Width::W64, dst, src };
+        let looped = self.c.one_in(3);
+        if looped {
+            let n = self.c.below(9) as i32;
+            self.out.push(mov(Reg::R1, Src::Imm(n)));
+            self.callbacks.push(self.out.len());
+            self.out.push(Insn::LoadImm64 { dst: Reg::R2, imm: Imm64::Func(0) });
+            self.out.push(Insn::SecondSlot);
+            self.out.push(mov(Reg::R3, Src::Reg(Reg::R10)));
+            self.out.push(Insn::Alu {
+                width: Width::W64,
+                op: AluOp::Add,
+                dst: Reg::R3,
+                src: Src::Imm(-i32::from(STACK)),
+            });
+            self.out.push(mov(Reg::R4, Src::Imm(0)));
+            self.out.push(Insn::Call(Callee::Helper(181)));
+        } else {
+            self.out.push(mov(Reg::R1, Src::Reg(r)));
+            self.out.push(mov(Reg::R2, Src::Reg(Reg::R10)));
+            self.out.push(Insn::Alu {
+                width: Width::W64,
+                op: AluOp::Add,
+                dst: Reg::R2,
+                src: Src::Imm(-i32::from(STACK)),
+            });
+            self.calls.push(self.out.len());
+            self.out.push(Insn::Call(Callee::Subprog(0)));
+        }
+        // r2 and r3 are numbers again.
+        for dst in [Reg::R2, Reg::R3] {
+            self.out.push(Insn::Load { size: Size::W, sign: false, dst, base: BUFFER, off: self.c.below(29) as i16 });
+        }
+    }
+
+    fn statement(&mut self) {
+        match self.c.below(16) {
+            0..=3 => self.alu(),
+            4 | 5 => self.other(),
+            6 | 7 => self.stack(),
+            8 | 9 if self.depth < 2 => {
+                self.depth += 1;
+                self.branch(|g| {
+                    for _ in 0..1 + g.c.below(3) {
+                        g.statement();
+                    }
+                });
+                self.depth -= 1;
+            }
+            10..=13 => self.access(),
+            14 => self.rounds(),
+            _ => self.call(),
+        }
+    }
+}
+
+/// Makes a program.
+pub(crate) fn generate(c: &mut Choices<'_>) -> Program {
+    let mut g = Gen { c, out: Vec::new(), calls: Vec::new(), callbacks: Vec::new(), depth: 0 };
+    g.out.push(Insn::Mov { width: Width::W64, dst: BUFFER, src: Src::Reg(Reg::R1) });
+    g.out.push(Insn::Mov { width: Width::W64, dst: LEN, src: Src::Reg(Reg::R2) });
+    for dst in NUMBERS {
+        let size = g.c.pick(&SIZES);
+        let off = g.c.below(MIN_LEN - size.bytes() + 1) as i16;
+        let sign = size != Size::DW && g.c.one_in(3);
+        let insn = match g.c.below(5) {
+            0 => Insn::Mov { width: Width::W64, dst, src: Src::Imm(g.imm()) },
+            _ => Insn::Load { size, sign, dst, base: BUFFER, off },
+        };
+        g.out.push(insn);
+    }
+    for off in (-STACK..0).step_by(8) {
+        let src = if g.c.one_in(2) { Src::Imm(g.imm()) } else { Src::Reg(g.number()) };
+        g.out.push(Insn::Store { size: Size::DW, base: Reg::R10, off, src });
+    }
+    for _ in 0..4 + g.c.below(14) {
+        g.statement();
+    }
+    let r = g.number();
+    g.out.push(Insn::Mov { width: Width::W64, dst: Reg::R0, src: Src::Reg(r) });
+    g.out.push(Insn::Exit);
+
+    // f(number, pointer to STACK bytes): changes a word there, and returns a number.
+    let subprog = g.out.len();
+    if !g.calls.is_empty() {
+        let op = g.c.pick(&AluOp::ALL);
+        let imm = if matches!(op, AluOp::Lsh | AluOp::Rsh | AluOp::Arsh) { 3 } else { g.c.pick(&[1, 7, 63, -1]) };
+        g.out.push(Insn::Load { size: Size::W, sign: false, dst: Reg::R0, base: Reg::R2, off: 8 });
+        g.skip(
+            |off| Insn::JumpIf {
+                width: Width::W64,
+                cond: Cond::Gt,
+                dst: Reg::R1,
+                src: Src::Imm(STACK as i32 - 8),
+                off,
+            },
+            |g| {
+                g.out.push(Insn::Alu { width: Width::W64, op: AluOp::Add, dst: Reg::R2, src: Src::Reg(Reg::R1) });
+                g.out.push(Insn::Store { size: Size::DW, base: Reg::R2, off: 0, src: Src::Reg(Reg::R0) });
+            },
+        );
+        g.out.push(Insn::Alu { width: Width::W32, op, dst: Reg::R0, src: Src::Imm(imm) });
+        g.out.push(Insn::Exit);
+    }
+    // callback(index, pointer to STACK bytes): counts in a word there, and stops at times.
+    let callback = g.out.len();
+    if !g.callbacks.is_empty() {
+        let at = g.c.pick(&[0i16, 8, 16]);
+        let add = if g.c.one_in(2) { Src::Reg(Reg::R1) } else { Src::Imm(3) };
+        g.out.push(Insn::Load { size: Size::DW, sign: false, dst: Reg::R3, base: Reg::R2, off: at });
+        g.out.push(Insn::Alu { width: Width::W64, op: g.c.pick(&[AluOp::Add, AluOp::Xor]), dst: Reg::R3, src: add });
+        if g.c.one_in(2) {
+            g.out.push(Insn::Alu { width: Width::W64, op: AluOp::And, dst: Reg::R3, src: Src::Imm(31) });
+        }
+        g.out.push(Insn::Store { size: Size::DW, base: Reg::R2, off: at, src: Src::Reg(Reg::R3) });
+        g.out.push(Insn::Mov { width: Width::W64, dst: Reg::R0, src: Src::Imm(0) });
+        g.skip(
+            |off| Insn::JumpIf { width: Width::W64, cond: Cond::Ne, dst: Reg::R3, src: Src::Imm(9), off },
+            |g| g.out.push(Insn::Mov { width: Width::W64, dst: Reg::R0, src: Src::Imm(1) }),
+        );
+        g.out.push(Insn::Exit);
+    }
+    for at in g.calls {
+        g.out[at] = Insn::Call(Callee::Subprog((subprog - at - 1) as i32));
+    }
+    for at in g.callbacks {
+        g.out[at] = Insn::LoadImm64 { dst: Reg::R2, imm: Imm64::Func((callback - at - 1) as i32) };
+    }
+    Program::new(g.out).expect("the generator makes valid programs")
+}
+
+/// What the oracle saw of one program.
+pub(crate) enum Outcome {
+    /// Refused, and why.
+    Refused(Box<VerifyError>),
+    /// Accepted, and run without a fault; the instructions executed.
+    Ran(u64),
+    /// Accepted, but wrong: a soundness bug of the verifier.
+    Violation(String),
+}
+
+/// Verifies programs and watches the accepted ones run.
+pub(crate) struct Oracle {
+    context: ContextLayout,
+    helpers: Helpers,
+    verifier: Verifier,
+}
+
+/// bpf_loop, for the interpreter; and the watcher.
+struct Watch<'v> {
+    verified: &'v Verified,
+    steps: u64,
+    outside: Option<(InsnIdx, [u64; 11])>,
+}
+
+impl Host for Watch<'_> {
+    type Code = std::rc::Rc<Program>;
+
+    fn helper(&mut self, id: u32, args: [u64; 5], caller: &mut Caller<'_, '_, Self::Code>) -> Result<u64, Stop> {
+        if id != 181 {
+            return Err(caller.stop(StopKind::UnknownHelper(id)));
+        }
+        let mut done = 0;
+        while done < args[0] {
+            let stop = caller.call(self, args[1], [done, args[2], 0, 0, 0])?;
+            done += 1;
+            if stop != 0 {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn observe(&mut self, step: &Step<'_, Self::Code>, _: &Machine<'_>) {
+        self.steps += 1;
+        if self.outside.is_none() && !self.verified.admits(step.at, step.regs) {
+            self.outside = Some((step.at, *step.regs));
+        }
+    }
+}
+
+impl Oracle {
+    pub(crate) fn new() -> Oracle {
+        let mut context = ContextLayout::raw(true);
+        context.regions[0] = Region { min_len: MIN_LEN, ..context.regions[0].clone() };
+        let mut helpers = Helpers::none();
+        let args = [ArgKind::Scalar, ArgKind::Callback(CallbackKind::Loop), ArgKind::CallbackCtx, ArgKind::Scalar];
+        helpers.add(HelperProto::new(181, "bpf_loop", &args, Ret::Scalar)).expect("the id is free");
+        Oracle { context, helpers, verifier: Verifier::new() }
+    }
+
+    /// Verifies the program, and runs it if it is accepted, on `runs` buffers.
+    pub(crate) fn check(&mut self, program: &Program, runs: u32, c: &mut Choices<'_>) -> Outcome {
+        let mut env = Env::new(&self.context, &self.helpers);
+        env.record_states = true;
+        env.limits.steps = 20_000;
+        let verified = match self.verifier.verify(program.clone(), &env) {
+            Ok(v) => v,
+            Err(e) if matches!(e.reason, Reason::Internal(_)) => return Outcome::Violation(e.to_string()),
+            Err(e) => return Outcome::Refused(e),
+        };
+        let code = std::rc::Rc::new(program.clone());
+        let mut steps = 0;
+        for _ in 0..runs {
+            let len = MIN_LEN + c.below(MAX_RUN_LEN - MIN_LEN + 1);
+            let mut buffer: Vec<u8> = Vec::with_capacity(len as usize);
+            while buffer.len() < len as usize {
+                // Whole values from the edges as well as noise.
+                let v = if c.one_in(2) { c.value() } else { c.below(64).into() };
+                buffer.extend(v.to_le_bytes().iter().take(len as usize - buffer.len()));
+            }
+            let mut memory = Memory::new();
+            let r1 = memory.add_writable(&mut buffer);
+            memory.set_packet(r1, len.into());
+            let mut machine = Machine::new(memory, Options { budget: Some(1_000_000), ..Options::default() });
+            let mut watch = Watch { verified: &verified, steps: 0, outside: None };
+            let end = machine.run(&mut watch, &code, [r1, len.into()]);
+            steps += watch.steps;
+            if let Some((at, regs)) = watch.outside {
+                return Outcome::Violation(format!(
+                    "registers outside every abstract state at {at}: {regs:x?}\n{program}"
+                ));
+            }
+            if let Err(stop) = end {
+                return Outcome::Violation(format!("{stop}\n{program}"));
+            }
+        }
+        Outcome::Ran(steps)
+    }
+}

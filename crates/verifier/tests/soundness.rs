@@ -1,0 +1,89 @@
+//! Accepted programs run as the verifier said they would: a short run; `examples/soundness.rs` is the long one.
+
+mod border;
+
+use border::{Oracle, Outcome, generate};
+use bpf_testkit::generate::Choices;
+
+#[test]
+fn accepted_programs_stay_within_the_abstract_states() {
+    let mut oracle = Oracle::new();
+    let (mut accepted, mut refused, mut steps) = (0, 0, 0);
+    for seed in 0..4000 {
+        let mut c = Choices::from_seed(seed);
+        let program = generate(&mut c);
+        match oracle.check(&program, 3, &mut c) {
+            Outcome::Refused(_) => refused += 1,
+            Outcome::Ran(n) => (accepted, steps) = (accepted + 1, steps + n),
+            Outcome::Violation(what) => panic!("seed {seed}: {what}"),
+        }
+    }
+    // Both sides of the border are visited.
+    assert!(accepted > 500 && refused > 500 && steps > 50_000, "{accepted} accepted, {refused} refused, {steps} steps");
+}
+
+/// The other generator's programs are safe by construction, if the buffer is as long as it assumes.
+#[test]
+fn safe_programs_of_the_shared_generator_run_as_promised() {
+    use bpf_interp::{Caller, Env as Host, Machine, Memory, Options, Step, Stop, StopKind};
+    use bpf_testkit::generate::{HELPER_ID, Shape, from_seed, helper};
+    use bpf_verifier::{ArgKind, ContextLayout, Env, HelperProto, Helpers, Ret, Verified, Verifier};
+
+    struct Watch<'v> {
+        verified: &'v Verified,
+        outside: Option<bpf_isa::InsnIdx>,
+    }
+    impl Host for Watch<'_> {
+        type Code = std::rc::Rc<bpf_isa::Program>;
+        fn helper(&mut self, id: u32, args: [u64; 5], caller: &mut Caller<'_, '_, Self::Code>) -> Result<u64, Stop> {
+            if id == HELPER_ID { Ok(helper(args)) } else { Err(caller.stop(StopKind::UnknownHelper(id))) }
+        }
+        fn observe(&mut self, step: &Step<'_, Self::Code>, _: &Machine<'_>) {
+            if self.outside.is_none() && !self.verified.admits(step.at, step.regs) {
+                self.outside = Some(step.at);
+            }
+        }
+    }
+
+    let shape = Shape { statements: 10, steps: 1000, packet_loads: false, ..Shape::default() };
+    let mut context = ContextLayout::raw(true);
+    context.regions[0].min_len = shape.memory;
+    let mut helpers = Helpers::none();
+    helpers.add(HelperProto::new(HELPER_ID, "test", &[ArgKind::Scalar; 5], Ret::Scalar)).expect("the id is free");
+    let mut env = Env::new(&context, &helpers);
+    env.record_states = true;
+    let mut verifier = Verifier::new();
+    let (mut accepted, mut refused) = (0, std::collections::BTreeMap::new());
+    for seed in 0..600 {
+        let generated = from_seed(seed, &shape);
+        let verified = match verifier.verify(generated.program.clone(), &env) {
+            Ok(v) => v,
+            Err(e) => {
+                *refused.entry(e.reason.to_string()).or_insert(0u32) += 1;
+                continue;
+            }
+        };
+        accepted += 1;
+        let mut words: Vec<u64> =
+            generated.memory.chunks(8).map(|c| c.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b))).collect();
+        let mut memory = Memory::new();
+        let bytes = words.iter_mut().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
+        let mut bytes = bytes;
+        let r1 = memory.add_writable(&mut bytes);
+        let len = generated.memory.len() as u64;
+        memory.set_packet(r1, len);
+        let mut machine = Machine::new(memory, Options::default());
+        let mut watch = Watch { verified: &verified, outside: None };
+        let end = machine.run(&mut watch, &std::rc::Rc::new(generated.program.clone()), [r1, len]);
+        assert_eq!(watch.outside, None, "seed {seed}:\n{}", generated.program);
+        // Unaligned atomics depend on where the allocator put the bytes.
+        assert!(
+            end.as_ref().is_ok_and(|_| true)
+                || end.as_ref().is_err_and(|s| matches!(s.kind, StopKind::UnalignedAtomic { .. })),
+            "seed {seed}: {end:?}\n{}",
+            generated.program
+        );
+    }
+    println!("{accepted} accepted; refused: {refused:#?}");
+    assert!(accepted > 100, "{accepted} accepted; refused: {refused:#?}");
+}
