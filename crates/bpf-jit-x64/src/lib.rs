@@ -135,9 +135,6 @@ impl Emitter<'_> {
     fn function(&mut self, id: SubprogId) {
         let entry = self.s.entry(id);
         self.s.layout.bind(&self.s.buf, entry);
-        if let Some(span) = self.func.spans.first() {
-            self.mark(span.first);
-        }
         let indirect = id.0 == 0 || self.s.address_taken.get(id.0 as usize) == Some(&true);
         if indirect && self.options.hardening.landing_pads {
             // endbr64, which dynasm does not know.

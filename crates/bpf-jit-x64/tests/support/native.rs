@@ -25,6 +25,8 @@ pub(crate) struct Called {
 
 thread_local! {
     static CALLS: RefCell<Vec<Called>> = const { RefCell::new(Vec::new()) };
+    /// Stack pointer of the caller at each of them, the return address pushed.
+    static STACKS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The result of an external function: depends on all it was given.
@@ -33,7 +35,17 @@ fn mix(symbol: u32, args: &[u64]) -> u64 {
 }
 
 /// Where the assembly below delivers a call of the external function `symbol`.
-extern "C" fn called(a: u64, b: u64, c: u64, d: u64, e: u64, ctx: u64, symbol: u64, misaligned: u64) -> u64 {
+extern "C" fn called(
+    a: u64,
+    b: u64,
+    c: u64,
+    d: u64,
+    e: u64,
+    ctx: u64,
+    symbol: u64,
+    misaligned: u64,
+    stack: u64,
+) -> u64 {
     let symbol = symbol as u32;
     let mut args = [a, b, c, d, e];
     let arity = (symbol & 7) as usize;
@@ -41,6 +53,7 @@ extern "C" fn called(a: u64, b: u64, c: u64, d: u64, e: u64, ctx: u64, symbol: u
     // A symbol of ones makes a misaligned stack visible in the result instead of panicking through foreign frames.
     let ctx = if symbol & WITH_CTX != 0 { ctx } else { 0 };
     let symbol = if misaligned == 0 { symbol } else { u32::MAX };
+    STACKS.with_borrow_mut(|stacks| stacks.push(stack));
     CALLS.with_borrow_mut(|calls| calls.push(Called { symbol, args, ctx }));
     mix(symbol, &args[..arity])
 }
@@ -241,6 +254,7 @@ impl Placed {
         args[3] = memory.as_mut_ptr() as u64;
         let mut report = Report::default();
         CALLS.with_borrow_mut(Vec::clear);
+        STACKS.with_borrow_mut(Vec::clear);
         // SAFETY: the code was emitted by the backend under test from a program whose accesses stay in `memory`, its own stack and `ctx`,
         // all of which outlive the call; that it keeps the ABI is what the tests are about.
         let value = unsafe { bpf_x64_test_enter(self.at(entry), &args, &mut ctx, &mut report) };
@@ -251,6 +265,8 @@ impl Placed {
             Outcome::Exit(value)
         };
         let mut calls = CALLS.with_borrow_mut(core::mem::take);
+        // From the entry sequence's stack pointer down to the caller's, without the return address of the call itself.
+        STACKS.with_borrow_mut(|stacks| stacks.iter_mut().for_each(|s| *s = ctx.exit_sp - *s - 8));
         let here = &raw const ctx as u64;
         for call in &mut calls {
             assert_ne!(call.symbol, u32::MAX, "the stack is misaligned at a call");
@@ -261,6 +277,11 @@ impl Placed {
         }
         Run { outcome, calls, tail_calls: ctx.tail_calls, budget: ctx.budget, memory }
     }
+}
+
+/// How deep the machine stack was at each external call of the last run.
+pub(crate) fn stack_depths() -> Vec<u64> {
+    STACKS.with_borrow(Vec::clone)
 }
 
 struct Outside<'a> {
