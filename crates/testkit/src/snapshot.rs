@@ -93,7 +93,7 @@ pub fn programs(folder: &Path) -> Result<Vec<Input>, SnapshotError> {
 /// Compares, or with `BLESS=1` rewrites, every snapshot under `folder`.
 pub fn check(
     folder: &Path,
-    compile: &mut dyn FnMut(&Program, Arch) -> Result<Compiled, String>,
+    compile: &mut dyn FnMut(&Input, Arch) -> Result<Compiled, String>,
 ) -> Result<(), SnapshotError> {
     let bless = env::var_os("BLESS").is_some_and(|value| value == "1");
     let mut differences = Vec::new();
@@ -145,13 +145,13 @@ fn input(path: PathBuf) -> Result<(Input, String), SnapshotError> {
 
 fn render(
     input: &Input,
-    compile: &mut dyn FnMut(&Program, Arch) -> Result<Compiled, String>,
+    compile: &mut dyn FnMut(&Input, Arch) -> Result<Compiled, String>,
 ) -> Result<String, SnapshotError> {
     let frame = input.path.parent().is_some_and(|folder| folder.ends_with("frame"));
     let mut text = input.source.clone();
     for (arch, name) in [(Arch::X64, "x64"), (Arch::Arm64, "arm64")] {
         let failed = |message| SnapshotError::Compile { path: input.path.clone(), arch, message };
-        let compiled = compile(&input.program, arch).map_err(failed)?;
+        let compiled = compile(input, arch).map_err(failed)?;
         text.push_str(&format!("-- {name}\n"));
         text.push_str(&listing(&input.program, &compiled, frame).map_err(|e| failed(e.to_string()))?);
     }
