@@ -17,7 +17,7 @@ use crate::machine::{FixedOperands, HostReg, HostRegSet, MachineDesc};
 use bpf_isa::Width;
 
 /// Where a virtual register lives.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Loc {
     /// In a host register.
     Reg(HostReg),

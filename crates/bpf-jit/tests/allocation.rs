@@ -1,0 +1,168 @@
+//! A proof checker for register allocation, independent of the allocator.
+//!
+//! It follows, forward through the function, which virtual registers' present values each location holds, meeting paths by
+//! intersection. Every operand must be in its location when it is read; calls and ops with fixed operands wipe what they
+//! clobber. So it needs neither liveness nor interference, which are what the allocator may get wrong.
+
+use bpf_analysis::Facts;
+use bpf_isa::Width;
+use bpf_jit::{Alloc, AllocOptions, Allocator, Backend, EmitOptions, Func, HostReg, HostRegSet, Lir, Loc, LowerOptions};
+use bpf_jit::{Lowerer, MachineDesc, Op, VReg, Val};
+use bpf_jit_arm64::Arm64;
+use bpf_jit_x64::X64;
+use bpf_testkit::generate::{self, Shape};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What each location holds. A location that is not listed holds nothing known.
+type Held = BTreeMap<Loc, BTreeSet<VReg>>;
+
+fn define(held: &mut Held, alloc: &Alloc, dst: VReg, mut value: BTreeSet<VReg>) {
+    for set in held.values_mut() {
+        set.remove(&dst);
+    }
+    value.insert(dst);
+    held.insert(alloc.loc(dst), value);
+}
+
+fn step(held: &mut Held, op: &Op, alloc: &Alloc, machine: &MachineDesc) {
+    op.for_each_use(|v| {
+        let holds = held.get(&alloc.loc(v)).is_some_and(|set| set.contains(&v));
+        assert!(holds, "{op:?} reads {v:?}, which is not in {:?}", alloc.loc(v));
+    });
+    let copied = match *op {
+        Op::Mov { width: Width::W64, src: Val::Reg(src), .. } => held.get(&alloc.loc(src)).cloned().unwrap_or_default(),
+        _ => BTreeSet::new(),
+    };
+    let clobbers = if let Op::Call { .. } = op { machine.call_clobbers() } else { machine.fixed(op).clobbers };
+    for reg in clobbers.iter() {
+        held.remove(&Loc::Reg(reg));
+    }
+    if let Some(dst) = op.def() {
+        define(held, alloc, dst, copied);
+    }
+}
+
+fn meet(into: &mut Option<Held>, from: &Held) -> bool {
+    match into {
+        None => {
+            *into = Some(from.clone());
+            true
+        }
+        Some(known) => {
+            let before = known.clone();
+            known.retain(|loc, set| {
+                set.retain(|v| from.get(loc).is_some_and(|other| other.contains(v)));
+                !set.is_empty()
+            });
+            *known != before
+        }
+    }
+}
+
+fn check(func: &Func, alloc: &Alloc, machine: &MachineDesc) {
+    let mut entry: Vec<Option<Held>> = vec![None; func.blocks.len()];
+    let params = func.params.iter().chain([&func.ctx]).flatten();
+    entry[0] = Some(params.map(|p| (alloc.loc(*p), BTreeSet::from([*p]))).collect());
+    assert_eq!(entry[0].as_ref().map(BTreeMap::len), Some(func.params.iter().chain([&func.ctx]).flatten().count()));
+    let mut work = vec![0usize];
+    while let Some(b) = work.pop() {
+        let mut held = entry[b].clone().unwrap_or_default();
+        let ops = func.block_ops(&func.blocks[b]);
+        for op in ops {
+            step(&mut held, op, alloc, machine);
+        }
+        let (target, falls) = match ops.last() {
+            Some(Op::Jump { target }) => (Some(*target), false),
+            Some(Op::Branch { target, .. }) => (Some(*target), true),
+            Some(Op::Exit { .. } | Op::Stop { .. }) => (None, false),
+            Some(_) | None => (None, true),
+        };
+        let next = falls.then_some(b + 1).filter(|n| *n < func.blocks.len());
+        for succ in target.map(|t| t.index()).into_iter().chain(next) {
+            if meet(&mut entry[succ], &held) {
+                work.push(succ);
+            }
+        }
+    }
+    for (v, loc) in alloc.locs.iter().enumerate() {
+        match loc {
+            Loc::Reg(reg) => {
+                assert!(machine.pool.contains(reg), "v{v} is in {reg:?}, which is not to be allocated");
+                assert!(func.stack_bytes == 0 || machine.frame != Some(*reg), "v{v} is in the frame register");
+                if machine.callee_saved.contains(reg) {
+                    assert!(alloc.saves.contains(reg), "{reg:?} is used and not saved");
+                }
+            }
+            Loc::Slot(slot) => assert!(*slot < alloc.slots),
+        }
+    }
+}
+
+fn machines() -> [MachineDesc; 2] {
+    let options = EmitOptions::default();
+    [X64::default().machine(&options), Arm64::default().machine(&options)]
+}
+
+fn each_lowered(mut f: impl FnMut(u64, &Lir)) {
+    let mut lowerer = Lowerer::default();
+    let mut lir = Lir::default();
+    for seed in 0..150u64 {
+        let shape = Shape { packet_loads: seed % 3 == 0, ..Shape::default() };
+        let program = generate::from_seed(seed, &shape).program;
+        let checks = seed % 2 == 0;
+        let options = LowerOptions { budget: checks, interrupt: checks, ..LowerOptions::default() };
+        lowerer.lower(&program, &Facts::default(), &(), &options, &mut lir);
+        f(seed, &lir);
+    }
+}
+
+#[test]
+fn production_allocations_are_right_and_need_no_slot() {
+    let mut allocator = Allocator::default();
+    let mut alloc = Alloc::default();
+    let mut slots = 0;
+    each_lowered(|seed, lir| {
+        for machine in &machines() {
+            for func in &lir.funcs {
+                allocator.allocate(func, machine, &AllocOptions::default(), &mut alloc);
+                check(func, &alloc, machine);
+                slots += alloc.slots;
+                assert!(alloc.slots <= 2, "seed {seed}: {} slots", alloc.slots);
+            }
+        }
+    });
+    assert!(slots < 60, "slots are for the rare function: {slots} in all");
+}
+
+#[test]
+fn any_restriction_is_right() {
+    let mut allocator = Allocator::default();
+    let mut alloc = Alloc::default();
+    each_lowered(|seed, lir| {
+        for machine in &machines() {
+            let three = HostRegSet::of(&[machine.ret, machine.args[2], machine.callee_saved[0]]);
+            for (only, random) in [(Some(HostRegSet::EMPTY), None), (Some(three), None), (None, Some(seed))] {
+                let options = AllocOptions { only, seed: random };
+                for func in &lir.funcs {
+                    allocator.allocate(func, machine, &options, &mut alloc);
+                    check(func, &alloc, machine);
+                }
+            }
+        }
+    });
+}
+
+/// The checker is worth something only if it notices.
+#[test]
+fn the_checker_notices_two_values_in_one_register() {
+    let program = generate::from_seed(3, &Shape::default()).program;
+    let mut lir = Lir::default();
+    Lowerer::default().lower(&program, &Facts::default(), &(), &LowerOptions::default(), &mut lir);
+    let machine = &machines()[0];
+    let mut alloc = Alloc::default();
+    Allocator::default().allocate(&lir.funcs[0], machine, &AllocOptions::default(), &mut alloc);
+    check(&lir.funcs[0], &alloc, machine);
+    alloc.locs.fill(Loc::Reg(HostReg(machine.pool[0].0)));
+    let noticed = std::panic::catch_unwind(|| check(&lir.funcs[0], &alloc, machine)).is_err();
+    assert!(noticed);
+}
