@@ -29,10 +29,10 @@ pub struct ConstMapCall {
 pub struct ContextAccess {
     /// The load or store.
     pub insn: InsnIdx,
-    /// Byte offset from the host structure's start. It replaces base offset and instruction offset alike.
-    pub host_offset: u32,
+    /// Byte offset from the base register's value to the field in the host's structure: it replaces the instruction's offset.
+    pub off: i32,
     /// Bytes to load (zero-extended) or store there: 1, 2, 4 or 8. It may be wider than the instruction's own size.
-    pub host_size: u32,
+    pub size: u32,
 }
 
 /// The kind of memory an instruction accesses, on every path.

@@ -193,12 +193,13 @@ impl Notes {
             if note.kind == Kind::Context {
                 let (field, offset) = note.field;
                 let field = &env.context.fields[usize::from(field)];
-                let bytes = access_size(insn);
-                let whole = bytes == field.size;
+                let Some((bytes, off)) = access(insn) else { continue };
+                // The base register holds the context's address plus what of the field's place the instruction's offset leaves.
+                let base = i64::from(field.offset) + i64::from(offset) - i64::from(off);
                 facts.context_accesses.push(ContextAccess {
                     insn: InsnIdx(i as u32),
-                    host_offset: field.host_offset + u32::from(offset),
-                    host_size: if whole { field.host_size } else { bytes },
+                    off: (i64::from(field.host_offset) + i64::from(offset) - base) as i32,
+                    size: if bytes == field.size { field.host_size } else { bytes },
                 });
             }
         }
@@ -206,11 +207,13 @@ impl Notes {
     }
 }
 
-/// Bytes that a load or store accesses; 0 for other instructions.
-fn access_size(insn: &Insn) -> u32 {
+/// Bytes that a load or store accesses, and its offset; `None` for other instructions.
+fn access(insn: &Insn) -> Option<(u32, i16)> {
     match *insn {
-        Insn::Load { size, .. } | Insn::Store { size, .. } => size.bytes(),
-        Insn::LoadAcquire { size, .. } | Insn::StoreRelease { size, .. } => size.bytes(),
+        Insn::Load { size, off, .. }
+        | Insn::Store { size, off, .. }
+        | Insn::LoadAcquire { size, off, .. }
+        | Insn::StoreRelease { size, off, .. } => Some((size.bytes(), off)),
         Insn::Atomic { .. }
         | Insn::Alu { .. }
         | Insn::Mov { .. }
@@ -225,7 +228,7 @@ fn access_size(insn: &Insn) -> u32 {
         | Insn::JumpIf { .. }
         | Insn::MayGoto { .. }
         | Insn::Call(_)
-        | Insn::Exit => 0,
+        | Insn::Exit => None,
     }
 }
 
