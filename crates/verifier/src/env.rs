@@ -74,6 +74,8 @@ pub struct Region {
     pub max_len: u32,
     /// Promised: never shorter than this many bytes. A program may rely on them without a comparison.
     pub min_len: u32,
+    /// Promised: it starts at a multiple of this power of two. 1 promises nothing. Atomics need it.
+    pub align: u32,
     /// The region at whose start this one ends (metadata before a packet); `None` if it has an end of its own.
     pub ends_at_start_of: Option<u8>,
 }
@@ -105,8 +107,14 @@ pub struct ContextLayout {
 impl ContextLayout {
     /// r1 = pointer to a buffer, r2 = its length.
     pub fn raw(writable: bool) -> ContextLayout {
-        let region =
-            Region { name: "memory".into(), writable, max_len: Region::MAX_LEN, min_len: 0, ends_at_start_of: None };
+        let region = Region {
+            name: "memory".into(),
+            writable,
+            max_len: Region::MAX_LEN,
+            min_len: 0,
+            align: 1,
+            ends_at_start_of: None,
+        };
         ContextLayout {
             name: "raw".into(),
             raw: true,

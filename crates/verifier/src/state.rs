@@ -13,7 +13,7 @@ use bpf_isa::{InsnIdx, Reg};
 use crate::env::Region;
 use crate::helpers::CallbackKind;
 use crate::scalar::Scalar;
-use crate::value::{FIRST_FREE_ID, Ty, Value, Why};
+use crate::value::{FIRST_FREE_ID, Ty, Value, Why, len_id};
 
 /// What a stack byte holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -309,12 +309,15 @@ impl State {
         self.frames.iter_mut().flat_map(Frame::values_mut)
     }
 
-    /// Bytes proven to follow `start + V(id)` in a region.
-    pub(crate) fn room(&self, region: u8, id: u32) -> u32 {
+    /// Bytes proven to follow `start + V(id)` in a region. `None`: not even that address is known to be in it, so that
+    /// nothing is proven of the bytes just before it either.
+    pub(crate) fn room(&self, region: u8, id: u32) -> Option<u32> {
         if id == 0 {
-            return self.min_len[usize::from(region)];
+            return self.min_len.get(usize::from(region)).copied();
         }
-        self.room.iter().find(|r| (r.region, r.id) == (region, id)).map_or(0, |r| r.bytes)
+        let learnt = self.room.iter().find(|r| (r.region, r.id) == (region, id)).map(|r| r.bytes);
+        // V = the length: the end itself.
+        learnt.or((id == len_id(region)).then_some(0))
     }
 
     /// Learns that at least `bytes` bytes follow `start + V(id)`.
@@ -324,7 +327,7 @@ impl State {
             *len = (*len).max(bytes);
         } else if let Some(r) = self.room.iter_mut().find(|r| (r.region, r.id) == (region, id)) {
             r.bytes = r.bytes.max(bytes);
-        } else if bytes > 0 {
+        } else {
             self.room.push(Room { region, id, bytes });
         }
     }

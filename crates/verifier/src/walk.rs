@@ -172,6 +172,9 @@ impl<'a> Walk<'a> {
         }
         let regions = ctx.regions.len();
         for r in &ctx.regions {
+            if !r.align.is_power_of_two() {
+                return bad(format!("region {} is aligned to {}, no power of two", r.name, r.align));
+            }
             if r.min_len > r.max_len {
                 return bad(format!("region {} is longer at least than at most", r.name));
             }

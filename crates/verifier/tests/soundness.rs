@@ -45,9 +45,10 @@ fn safe_programs_of_the_shared_generator_run_as_promised() {
         }
     }
 
-    let shape = Shape { statements: 10, steps: 1000, packet_loads: false, ..Shape::default() };
+    let shape = Shape { statements: 10, steps: 1000, kernel: true, ..Shape::default() };
     let mut context = ContextLayout::raw(true);
     context.regions[0].min_len = shape.memory;
+    context.regions[0].align = 8;
     let mut helpers = Helpers::none();
     helpers.add(HelperProto::new(HELPER_ID, "test", &[ArgKind::Scalar; 5], Ret::Scalar)).expect("the id is free");
     let mut env = Env::new(&context, &helpers);
@@ -64,26 +65,20 @@ fn safe_programs_of_the_shared_generator_run_as_promised() {
             }
         };
         accepted += 1;
-        let mut words: Vec<u64> =
-            generated.memory.chunks(8).map(|c| c.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b))).collect();
+        // Somewhere in here is a multiple of 8.
+        let mut room = vec![0; generated.memory.len() + 7];
+        let start = room.as_ptr().align_offset(8);
+        let buffer = &mut room[start..start + generated.memory.len()];
+        buffer.copy_from_slice(&generated.memory);
         let mut memory = Memory::new();
-        let bytes = words.iter_mut().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
-        let mut bytes = bytes;
-        let r1 = memory.add_writable(&mut bytes);
+        let r1 = memory.add_writable(buffer);
         let len = generated.memory.len() as u64;
         memory.set_packet(r1, len);
         let mut machine = Machine::new(memory, Options::default());
         let mut watch = Watch { verified: &verified, outside: None };
         let end = machine.run(&mut watch, &std::rc::Rc::new(generated.program.clone()), [r1, len]);
         assert_eq!(watch.outside, None, "seed {seed}:\n{}", generated.program);
-        // Unaligned atomics depend on where the allocator put the bytes.
-        assert!(
-            end.as_ref().is_ok_and(|_| true)
-                || end.as_ref().is_err_and(|s| matches!(s.kind, StopKind::UnalignedAtomic { .. })),
-            "seed {seed}: {end:?}\n{}",
-            generated.program
-        );
+        assert!(end.is_ok(), "seed {seed}: {end:?}\n{}", generated.program);
     }
-    println!("{accepted} accepted; refused: {refused:#?}");
-    assert!(accepted > 100, "{accepted} accepted; refused: {refused:#?}");
+    assert!(accepted > 590, "{accepted} accepted; refused: {refused:#?}");
 }

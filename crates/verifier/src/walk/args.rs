@@ -254,12 +254,16 @@ impl<'a> Walk<'a> {
         if !mem.from.contains(from) {
             return refuse(Reason::NotMemory(reg, v.describe(self.env)));
         }
-        if mem.align > 1 {
-            // Packets may start anywhere; all else starts at a multiple of 8.
-            let unaligned = v.n.bits().max() & u64::from(mem.align - 1) != 0 || from == MemSet::PACKET || mem.align > 8;
-            if unaligned {
-                return refuse(Reason::Unaligned { size: mem.align.into(), off: v.n.to_string() });
-            }
+        if !mem.align.is_power_of_two() {
+            return refuse(Reason::Environment("memory aligned to no power of two".into()));
+        }
+        // A region starts where it promises; all else at a multiple of 8.
+        let start = match v.ty {
+            Ty::Packet { region } => self.env.region(region).align,
+            _ => 8,
+        };
+        if mem.align > start || v.n.bits().max() & u64::from(mem.align - 1) != 0 {
+            return refuse(Reason::Unaligned { size: mem.align.into(), off: v.n.to_string() });
         }
         if max == 0 {
             return Ok(());

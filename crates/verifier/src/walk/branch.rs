@@ -181,8 +181,8 @@ impl Walk<'_> {
                     continue;
                 }
             }
-            if let Some(extra) = room_beyond(cond, taken) {
-                self.state.learn_room(region, other.id, room_bytes(other.delta, extra));
+            if let Some(bytes) = room_beyond(cond, taken).and_then(|extra| room_bytes(other.delta, extra)) {
+                self.state.learn_room(region, other.id, bytes);
             }
         }
     }
@@ -233,8 +233,9 @@ fn room_beyond(cond: Cond, taken: bool) -> Option<i64> {
     }
 }
 
-fn room_bytes(delta: i32, extra: i64) -> u32 {
-    u32::try_from(i64::from(delta) + extra).unwrap_or(0)
+/// With `V + delta + extra` bytes or fewer in the region: how many follow V. `None` if the fact is about bytes before V.
+fn room_bytes(delta: i32, extra: i64) -> Option<u32> {
+    u32::try_from(i64::from(delta) + extra).ok()
 }
 
 fn packet_lesson(cond: Cond, taken: bool, region: u8, p: &Value) -> Lesson {
@@ -242,8 +243,8 @@ fn packet_lesson(cond: Cond, taken: bool, region: u8, p: &Value) -> Lesson {
     if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) || p.n.smin() < 0 {
         return Lesson::Nothing;
     }
-    match room_beyond(cond, taken) {
-        Some(extra) => Lesson::Room(region, p.id, room_bytes(p.delta, extra)),
+    match room_beyond(cond, taken).and_then(|extra| room_bytes(p.delta, extra)) {
+        Some(bytes) => Lesson::Room(region, p.id, bytes),
         None => Lesson::Nothing,
     }
 }

@@ -88,8 +88,9 @@ impl Walk<'_> {
                 let proven = self.state.room(region, v.id);
                 // Either so many bytes follow the pointer's base, or the region is long enough for any offset.
                 let anywhere = max.saturating_add(size as i64) <= i64::from(self.state.min_len[usize::from(region)]);
-                if offset + size as i64 > i64::from(proven) && !anywhere {
-                    return refuse(Reason::PacketBounds { region: r.name.to_string(), size, offset, proven });
+                if !anywhere && proven.is_none_or(|proven| offset + size as i64 > i64::from(proven)) {
+                    let (region, proven) = (r.name.to_string(), proven.unwrap_or(0));
+                    return refuse(Reason::PacketBounds { region, size, offset, proven });
                 }
                 Ok(Place::Untracked(Kind::Packet))
             }
@@ -269,6 +270,7 @@ impl Walk<'_> {
         let b = self.read(base)?;
         let forbidden = match b.ty {
             Ty::Ctx => Some("the context"),
+            Ty::Packet { region } if self.env.region(region).align >= bytes => None,
             Ty::Packet { .. } | Ty::PacketEnd { .. } => Some("a packet"),
             Ty::Uninit(_)
             | Ty::Scalar
@@ -283,7 +285,7 @@ impl Walk<'_> {
             return refuse(Reason::AtomicMemory(what));
         }
         let place = self.place(base, &b, off.into(), bytes.into(), access)?;
-        // Stack frames, map values and records start at multiples of 8.
+        // Stack frames, map values and records start at multiples of 8, regions as promised.
         let at = b.n.bits().add(crate::tnum::Tnum::constant(off as i64 as u64));
         if at.max() & u64::from(bytes - 1) != 0 {
             let off = b.n.alu(bpf_isa::AluOp::Add, bpf_isa::Width::W64, &Scalar::constant(off as i64 as u64));

@@ -70,11 +70,14 @@ impl Pruner {
         self.free.clear();
         self.open.clear();
         self.any = false;
-        // 1 = reached by falling through or by a jump, true = reached twice.
+        // How many ways lead to each instruction.
         let mut once = std::mem::take(&mut self.id_scratch);
         once.clear();
         once.resize(insns.len(), 0);
         for (i, insn) in insns.iter().enumerate() {
+            if *insn == Insn::SecondSlot {
+                continue;
+            }
             let at = InsnIdx(i as u32);
             self.any |= matches!(insn, Insn::Call(_) | Insn::MayGoto { .. });
             if let Some(target) = insn.jump_offset().and_then(|off| at.jump(off)) {
@@ -352,9 +355,9 @@ fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool {
         }
         && old.min_len.iter().zip(&new.min_len).all(|(o, n)| n >= o)
         && old.room.iter().all(|o| match ids.0.iter().find(|(a, _)| *a == o.id) {
-            Some((_, b)) => new.room(o.region, *b) >= o.bytes,
+            Some((_, b)) => new.room(o.region, *b) >= Some(o.bytes),
             // A length's id stands for itself; an id that nothing covered has needs nothing.
-            None => o.id >= FIRST_FREE_ID || new.room(o.region, o.id) >= o.bytes,
+            None => o.id >= FIRST_FREE_ID || new.room(o.region, o.id) >= Some(o.bytes),
         })
 }
 

@@ -58,6 +58,7 @@ pub(crate) fn xdp() -> ContextLayout {
         writable: true,
         max_len: 0xffff,
         min_len: 0,
+        align: 1,
         ends_at_start_of: ends,
     };
     ContextLayout {
