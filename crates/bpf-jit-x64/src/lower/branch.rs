@@ -14,6 +14,15 @@ use bpf_jit::{BlockId, Check, EmitOptions, VReg, Val};
 use bpf_jit_code::layout::Label;
 use bpf_jit_code::{RunCtx, StopCode};
 
+/// `a cond b` at a width.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Comparison {
+    pub(crate) width: Width,
+    pub(crate) cond: Cond,
+    pub(crate) a: VReg,
+    pub(crate) b: Val,
+}
+
 /// Where a failed check goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stub {
@@ -59,16 +68,16 @@ impl Emitter<'_> {
         }
     }
 
-    pub(crate) fn branch(&mut self, width: Width, cond: Cond, a: VReg, b: Val, target: BlockId, next: BlockId) {
+    pub(crate) fn branch(&mut self, comparison: Comparison, target: BlockId, next: BlockId) {
         if target != next {
-            self.compare(width, cond, a, b);
+            self.compare(comparison);
             let target = self.block_label(target);
-            self.jump_if(cond.into(), target);
+            self.jump_if(comparison.cond.into(), target);
         }
     }
 
-    /// Sets the flags so that the [`Cc`] of `cond` tells whether it holds.
-    fn compare(&mut self, width: Width, cond: Cond, a: VReg, b: Val) {
+    /// Sets the flags so that the [`Cc`] of the condition tells whether it holds.
+    fn compare(&mut self, Comparison { width, cond, a, b }: Comparison) {
         let a = self.get(a, SCRATCH);
         let test = cond == Cond::Set;
         match b {
@@ -110,12 +119,12 @@ impl Emitter<'_> {
         }
     }
 
-    pub(crate) fn select(&mut self, width: Width, cond: Cond, a: VReg, b: Val, dst: VReg, yes: VReg, no: VReg) {
-        self.compare(width, cond, a, b);
+    pub(crate) fn select(&mut self, comparison: Comparison, dst: VReg, yes: VReg, no: VReg) {
+        self.compare(comparison);
         // From here to the cmov only moves: they leave the flags alone.
         let d = self.target(dst);
         let yes = self.get(yes, SCRATCH2);
-        let cc = Cc::from(cond);
+        let cc = Cc::from(comparison.cond);
         if d == yes {
             let no = self.get(no, SCRATCH);
             cmov(&mut self.s.buf, cc.not(), d, no);

@@ -147,9 +147,9 @@ impl Build {
                 break;
             }
         }
-        for i in 0..n {
+        for (i, live_out) in live_out.iter().enumerate() {
             let start = self.func.live.len() as u32;
-            let outs = (0..self.func.vregs).map(VReg).filter(|v| live_out[i][v.index()]);
+            let outs = (0..self.func.vregs).map(VReg).filter(|v| live_out[v.index()]);
             self.func.live.extend(outs);
             let ops = range(i);
             let is_target = succs.iter().flatten().any(|s| *s == i);
