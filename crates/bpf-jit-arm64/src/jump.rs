@@ -154,3 +154,94 @@ impl Branch for Jump {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The signed field of `bits` bits at `at`, in bytes of `scale`.
+    fn field(word: u32, at: u32, bits: u32, scale: i64) -> i64 {
+        i64::from((word << (32 - at - bits)) as i32 >> (32 - bits)) * scale
+    }
+
+    /// The distance that an encoded branch or `adr` holds.
+    fn decoded(jump: Jump, word: u32) -> i64 {
+        match jump {
+            Jump::Always | Jump::Call => field(word, 0, 26, 4),
+            Jump::If(_) | Jump::Zero { .. } => field(word, 5, 19, 4),
+            Jump::Bit { .. } => field(word, 5, 14, 4),
+            Jump::Address { .. } => field(word, 5, 19, 4) + i64::from(word >> 29 & 3),
+        }
+    }
+
+    fn words(jump: Jump, long: bool, distance: i64) -> Vec<u32> {
+        let mut out = Vec::new();
+        jump.write(long, distance, &mut out);
+        out.chunks(4).map(|w| u32::from_le_bytes(w.try_into().unwrap())).collect()
+    }
+
+    /// Regression (semantics.md 2.8): range checks off by one. Each form is used up to its last distance, and encodes it.
+    #[test]
+    fn reach_ends_where_the_field_ends() {
+        let (width, reg) = (Width::W64, Gpr::X3);
+        for (jump, limit) in [
+            (Jump::Always, 128 << 20),
+            (Jump::Call, 128 << 20),
+            (Jump::If(Cc::Lo), 1 << 20),
+            (Jump::Zero { nonzero: true, width, reg }, 1 << 20),
+            (Jump::Bit { set: false, bit: 63, reg }, 32 << 10),
+            (Jump::Address { dst: reg }, 1 << 20),
+        ] {
+            let (short, long) = jump.lengths();
+            for distance in [-limit, -limit + 4, -4, 0, 4, limit - 4] {
+                assert!(jump.short_reaches(distance), "{jump:?} {distance}");
+                let [word] = words(jump, false, distance)[..] else { panic!("{jump:?} is short") };
+                assert_eq!(decoded(jump, word), distance, "{jump:?}");
+            }
+            for distance in [-limit - 4, limit] {
+                assert!(!jump.short_reaches(distance), "{jump:?} {distance}");
+                assert_eq!(jump.long_reaches(distance), short != long, "{jump:?} {distance}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_address_is_a_sum() {
+        let jump = Jump::Address { dst: Gpr::X3 };
+        for distance in [i64::from(i32::MIN), -(1 << 20) - 4, 1 << 20, 0x1234_5678, i32::MAX.into()] {
+            let [here, low, high, add] = words(jump, true, distance)[..] else { panic!("four words") };
+            assert_eq!(decoded(jump, here), 0);
+            // adr x3; movz w17, low; movk w17, high, lsl 16; add x3, x3, w17, sxtw
+            let half = |word: u32| word >> 5 & 0xffff;
+            assert_eq!([here & 31, low & !(0xffff << 5), high & !(0xffff << 5)], [3, 0x5280_0011, 0x72a0_0011]);
+            assert_eq!(add, 0x8b31_c063);
+            assert_eq!(i64::from((half(high) << 16 | half(low)) as i32), distance);
+        }
+        assert!(!jump.long_reaches(1 << 31));
+    }
+
+    #[test]
+    fn long_forms_jump_over_a_branch() {
+        let (width, reg) = (Width::W32, Gpr::X9);
+        for jump in [Jump::If(Cc::Gt), Jump::Zero { nonzero: false, width, reg }, Jump::Bit { set: true, bit: 7, reg }]
+        {
+            for distance in [-(128 << 20) + 4, -(1 << 20) - 4, 1 << 20, (128 << 20)] {
+                assert!(jump.long_reaches(distance), "{jump:?} {distance}");
+                let [over, far] = words(jump, true, distance)[..] else { panic!("{jump:?} is two words") };
+                assert_eq!(decoded(jump, over), 8);
+                assert_eq!(vec![over], words(jump.inverted(), false, 8));
+                assert_eq!(4 + decoded(Jump::Always, far), distance, "{jump:?}");
+            }
+            assert!(!jump.long_reaches((128 << 20) + 4) && !jump.long_reaches(-(128 << 20)), "{jump:?}");
+        }
+    }
+
+    #[test]
+    fn inversion_is_its_own_inverse() {
+        let all = [Cc::Eq, Cc::Ne, Cc::Hs, Cc::Lo, Cc::Hi, Cc::Ls, Cc::Ge, Cc::Lt, Cc::Gt, Cc::Le];
+        for cc in all {
+            assert_ne!(cc.inverted(), cc);
+            assert_eq!(cc.inverted().inverted(), cc);
+        }
+    }
+}

@@ -24,8 +24,8 @@ use crate::regs::{ARGS, CTX};
 use crate::tail_call::PendingTailCall;
 use bpf_isa::SubprogId;
 use bpf_jit::{
-    Alloc, Backend, BlockId, CallTarget, EmitError, EmitOptions, Func, HostRegSet, Lir, Loc, MachineDesc, Move, MoveSrc,
-    Op, VReg,
+    Alloc, Backend, BlockId, CallTarget, EmitError, EmitOptions, Func, HostRegSet, Lir, Loc, MachineDesc, Move,
+    MoveSrc, Op, VReg,
 };
 use bpf_jit_code::layout::{Label, Layout};
 use bpf_jit_code::{Code, PcEntry, StopCode};
@@ -81,8 +81,22 @@ impl Backend for Arm64 {
             code.frame_bytes.push(frame.total());
             let blocks = self.layout.labels(func.blocks.len() as u32);
             let epilogue = self.layout.label();
-            Emitter { s: self, code, options, func, alloc, frame, shared, blocks, epilogue, last_exit: scan.last_exit, block: 0, op: 0, insn: u32::MAX }
-                .function(Label(entries.0 + i as u32))?;
+            Emitter {
+                s: self,
+                code,
+                options,
+                func,
+                alloc,
+                frame,
+                shared,
+                blocks,
+                epilogue,
+                last_exit: scan.last_exit,
+                block: 0,
+                op: 0,
+                insn: u32::MAX,
+            }
+            .function(Label(entries.0 + i as u32))?;
         }
         for (i, code) in STOPS.into_iter().enumerate().filter(|(i, _)| stops[*i]) {
             self.layout.bind(&self.buf, Label(shared.stops.0 + i as u32));
@@ -289,4 +303,3 @@ impl Emitter<'_> {
         block.0 == self.block + 1
     }
 }
-

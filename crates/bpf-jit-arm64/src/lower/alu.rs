@@ -4,13 +4,13 @@
 //! ones, repeated (5334 values); `movz` and `movn` sixteen bits at one of four places. [`Constant::of`] and [`AddImm::of`] decide, and nothing
 //! reaches dynasm that they have not passed, because dynasm panics on the rest.
 
+use crate::Emitter;
 use crate::asm::{asm, asm_w};
 use crate::jump::Cc;
-use crate::Emitter;
-use crate::lower::branch::constant_outcome;
+use crate::lower::branch::{Comparison, constant_outcome};
 use crate::regs::{AUX, Gpr, TMP0, TMP1, TMP2};
 use bpf_isa::{Size, Width};
-use bpf_jit::{BinOp, Cond, VReg, Val};
+use bpf_jit::{BinOp, VReg, Val};
 use bpf_jit_code::{Reloc, RelocKind, Symbol};
 use dynasmrt::aarch64::{encode_logical_immediate_32bit, encode_logical_immediate_64bit};
 
@@ -56,6 +56,11 @@ impl Constant {
             (Constant::Zeros, not_zero)
         }
     }
+}
+
+/// How many instructions [`mov_imm`] takes.
+pub(crate) fn mov_cost(value: u64) -> usize {
+    Constant::of(value).1
 }
 
 /// Appends `d = value`.
@@ -128,7 +133,7 @@ pub(crate) fn add_imm(code: &mut Vec<u8>, width: Width, d: Gpr, n: Gpr, imm: i64
         Width::W32 => u64::from(imm as u32),
         Width::W64 => imm as u64,
     };
-    if magnitude < 1 << 24 && Constant::of(constant).1 > 1 {
+    if magnitude < 1 << 24 && mov_cost(constant) > 1 {
         add_sub(code, width, sub, d, n, AddImm::High((magnitude >> 12) as u32));
         return add_sub(code, width, sub, d, d, AddImm::Low((magnitude & 0xfff) as u32));
     }
@@ -349,14 +354,12 @@ impl Emitter<'_> {
         self.put(dst, d);
     }
 
-    pub(crate) fn select(&mut self, width: Width, cond: Cond, a: VReg, b: Val, dst: VReg, yes: VReg, no: VReg) {
-        let cc = match constant_outcome(width, cond, b) {
-            Some(outcome) => return self.mov(Width::W64, dst, Val::Reg(if outcome { yes } else { no })),
-            None => {
-                let a = self.reg(a, TMP0);
-                self.flags(width, cond, a, b)
-            }
-        };
+    pub(crate) fn select(&mut self, comparison: Comparison, dst: VReg, yes: VReg, no: VReg) {
+        if let Some(outcome) = constant_outcome(comparison) {
+            return self.mov(Width::W64, dst, Val::Reg(if outcome { yes } else { no }));
+        }
+        let a = self.reg(comparison.a, TMP0);
+        let cc = self.flags(comparison, a);
         // Loads leave the flags alone.
         let (y, n, d) = (self.reg(yes, TMP0), self.reg(no, TMP1), self.dst(dst));
         match cc {

@@ -8,8 +8,8 @@
 //! a later access could still pass the store. Between the exclusives there is no access to memory, lest it takes the reservation
 //! away for ever; an operand that lives in a slot is loaded anew at the head of the loop, and its register then serves for the status.
 
-use crate::asm::{asm, asm_w};
 use crate::Emitter;
+use crate::asm::{asm, asm_w};
 use crate::regs::{AUX, Gpr, TMP0, TMP2};
 use bpf_isa::{Size, Width};
 use bpf_jit::{AtomicOp, Loc, Mem, VReg};

@@ -2,15 +2,24 @@
 //!
 //! A comparison with a constant is often no comparison: with zero it is a `cbz`, of the sign or one bit a `tbz`, and at the end of the range
 //! its outcome is known. Otherwise the constant goes into `cmp`, negated into `cmn`, or moved by one together with the condition
-//! (`a > 0xffff` is `a >= 0x10000`), and only then into a register.
+//! (`a > 0xffff` is `a >= 0x10000`), or is taken off in two parts (for equality), and only then goes into a register.
 
+use crate::Emitter;
 use crate::asm::{asm, asm_w};
 use crate::jump::{Cc, Jump};
-use crate::Emitter;
-use crate::lower::alu::{AddImm, is_logical, low_bits, mov_imm};
+use crate::lower::alu::{AddImm, add_imm, is_logical, low_bits, mov_cost, mov_imm};
 use crate::regs::{AUX, Gpr, TMP0, TMP1};
 use bpf_isa::Width;
 use bpf_jit::{BlockId, Cond, VReg, Val};
+
+/// `a cond b` at a width.
+#[derive(Clone, Copy)]
+pub(crate) struct Comparison {
+    pub(crate) width: Width,
+    pub(crate) cond: Cond,
+    pub(crate) a: VReg,
+    pub(crate) b: Val,
+}
 
 /// A constant as a signed number of the width.
 fn signed(width: Width, imm: i64) -> i64 {
@@ -28,9 +37,9 @@ fn limits(width: Width) -> (i64, i64) {
     }
 }
 
-/// What the comparison yields, if every first operand gives the same.
-pub(crate) fn constant_outcome(width: Width, cond: Cond, b: Val) -> Option<bool> {
-    let Val::Imm(imm) = b else { return None };
+/// What a comparison yields, if every first operand gives the same.
+pub(crate) fn constant_outcome(comparison: Comparison) -> Option<bool> {
+    let Comparison { width, cond, b: Val::Imm(imm), .. } = comparison else { return None };
     let (imm, (min, max)) = (signed(width, imm), limits(width));
     match cond {
         Cond::Lt | Cond::Set => (imm == 0).then_some(false),
@@ -101,8 +110,8 @@ fn cc(cond: Cond) -> Cc {
 }
 
 impl Emitter<'_> {
-    /// Appends the comparison; the condition holds if the returned one does.
-    pub(crate) fn flags(&mut self, width: Width, cond: Cond, a: Gpr, b: Val) -> Cc {
+    /// Appends the comparison, its first operand in `a`; the condition holds if the returned one does.
+    pub(crate) fn flags(&mut self, Comparison { width, cond, b, .. }: Comparison, a: Gpr) -> Cc {
         match b {
             Val::Reg(b) => {
                 let b = self.reg(b, TMP1);
@@ -138,6 +147,14 @@ impl Emitter<'_> {
                 }
             }
         }
+        let magnitude = imm.unsigned_abs();
+        if matches!(cond, Cond::Eq | Cond::Ne) && magnitude < 1 << 24 && mov_cost(bits) > 1 {
+            // Equality survives taking the constant off in two parts.
+            let high = magnitude as i64 & !0xfff;
+            add_imm(&mut self.s.buf, width, AUX, a, if imm < 0 { high } else { -high });
+            self.compare_imm(width, AUX, imm < 0, AddImm::Low(magnitude as u32 & 0xfff));
+            return cc(cond);
+        }
         mov_imm(&mut self.s.buf, AUX, bits);
         self.compare(width, cond, a, AUX)
     }
@@ -152,21 +169,22 @@ impl Emitter<'_> {
         }
     }
 
-    pub(crate) fn branch(&mut self, width: Width, cond: Cond, a: VReg, b: Val, target: BlockId) {
+    pub(crate) fn branch(&mut self, comparison: Comparison, target: BlockId) {
         if self.is_next(target) {
             return;
         }
-        match constant_outcome(width, cond, b) {
+        match constant_outcome(comparison) {
             Some(true) => return self.jump(target),
             Some(false) => return,
             None => {}
         }
+        let Comparison { width, cond, a, b } = comparison;
         let a = self.reg(a, TMP0);
         let jump = match b {
             Val::Imm(imm) => fused(width, cond, a, imm),
             Val::Reg(_) => None,
         };
-        let jump = jump.unwrap_or_else(|| Jump::If(self.flags(width, cond, a, b)));
+        let jump = jump.unwrap_or_else(|| Jump::If(self.flags(comparison, a)));
         self.go(jump, self.block_label(target));
     }
 

@@ -1,7 +1,7 @@
 //! Byte swaps.
 
-use crate::asm::asm;
 use crate::Emitter;
+use crate::asm::asm;
 use crate::regs::{Gpr, TMP0};
 use bpf_isa::Size;
 use bpf_jit::VReg;

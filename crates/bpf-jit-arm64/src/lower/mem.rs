@@ -3,8 +3,8 @@
 //! An offset is encoded where it fits: scaled by the access size and unsigned (twelve bits), or in bytes and signed (nine bits). What
 //! fits neither goes through `AUX` as an index register.
 
-use crate::asm::asm;
 use crate::Emitter;
+use crate::asm::asm;
 use crate::lower::alu::{add_imm, low_bits, mov_imm};
 use crate::regs::{AUX, Gpr, TMP0, TMP1};
 use bpf_isa::{Size, Width};

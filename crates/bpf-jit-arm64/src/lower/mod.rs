@@ -12,6 +12,7 @@ pub(crate) use call::{Stub, stop_code, stop_sequence};
 
 use crate::Emitter;
 use bpf_jit::Op;
+use branch::Comparison;
 
 impl Emitter<'_> {
     /// Emits an op.
@@ -23,7 +24,9 @@ impl Emitter<'_> {
             Op::Neg { width, dst, src } => self.neg(width, dst, src),
             Op::Bswap { size, dst, src } => self.bswap(size, dst, src),
             Op::AddShift { width, dst, a, b, shift } => self.add_shift(width, dst, a, b, shift),
-            Op::Select { width, cond, a, b, dst, yes, no } => self.select(width, cond, a, b, dst, yes, no),
+            Op::Select { width, cond, a, b, dst, yes, no } => {
+                self.select(Comparison { width, cond, a, b }, dst, yes, no)
+            }
             Op::FrameAddr { dst, off } => self.frame_addr(dst, off),
             Op::SymAddr { dst, symbol } => self.sym_addr(dst, symbol),
             Op::SubprogAddr { dst, subprog } => self.subprog_addr(dst, subprog),
@@ -38,7 +41,7 @@ impl Emitter<'_> {
             Op::Check { check, ctx } => self.check(check, ctx),
             Op::Stop { code, ctx } => self.stop(code, ctx),
             Op::Jump { target } => self.jump(target),
-            Op::Branch { width, cond, a, b, target } => self.branch(width, cond, a, b, target),
+            Op::Branch { width, cond, a, b, target } => self.branch(Comparison { width, cond, a, b }, target),
             Op::Exit { value } => self.exit(value),
         }
     }

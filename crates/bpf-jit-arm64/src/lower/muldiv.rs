@@ -4,8 +4,8 @@
 //! MIN % -1 = 0 by itself, and every 32-bit result is zero-extended. So there is no test and no branch here, only constants that
 //! need neither multiplier nor divider.
 
-use crate::asm::{asm, asm_w};
 use crate::Emitter;
+use crate::asm::{asm, asm_w};
 use crate::lower::alu::low_bits;
 use crate::regs::{TMP0, TMP1, TMP2};
 use bpf_isa::Width;

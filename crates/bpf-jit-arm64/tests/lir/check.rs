@@ -264,7 +264,8 @@ pub(crate) fn check(
     ways: &[(AllocOptions, EmitOptions)],
 ) {
     let mut backend = Arm64::default();
-    let codes: Vec<Code> = ways.iter().map(|(alloc, emit_options)| emit(&mut backend, lir, alloc, emit_options)).collect();
+    let codes: Vec<Code> =
+        ways.iter().map(|(alloc, emit_options)| emit(&mut backend, lir, alloc, emit_options)).collect();
     let mut data = Data::new(words);
     let fresh = data.words.clone();
     // The mapping has landing pads on or off as a whole.

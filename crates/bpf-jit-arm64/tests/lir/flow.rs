@@ -1,10 +1,10 @@
 //! Calls, tail calls, stops, far branches: what leaves the straight line.
 
 use crate::check::{
-    Builder, CALL_BACK, Data, EDGES, POISON, Random, address_of, all_ways, allocations, at, block, check, emissions, emit,
-    in_frame, poison_result, run_ctx, some_ways,
+    Builder, CALL_BACK, Data, EDGES, POISON, Random, address_of, all_ways, allocations, at, block, check, emissions,
+    emit, in_frame, poison_result, run_ctx, some_ways,
 };
-use crate::machine::{HOST, Text};
+use crate::machine::{HOST, Text, checks_landing_pads, fatal_signal, skipped};
 use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit::{BinOp, CallTarget, Check, Cond, EmitOptions, Lir, Op, TailKey, VReg, Val};
 use bpf_jit_arm64::Arm64;
@@ -214,19 +214,32 @@ fn dynamic_tail_calls() {
         let caller = emit(&mut backend, &lir, &alloc, &options);
         assert_eq!(caller.tail_calls.len(), 1);
         assert_eq!(caller.tail_calls[0].target, TailTarget::Indirect);
-        let text = Text::load(&[caller, emit(&mut backend, &target(), &alloc, &options)], &|s| address_of(s, 0), guarded);
+        let text =
+            Text::load(&[caller, emit(&mut backend, &target(), &alloc, &options)], &|s| address_of(s, 0), guarded);
         if !HOST {
             continue;
         }
         // Two entries, the second empty.
         let table: Vec<u64> = vec![2, text.entry(1), 0, text.entry(1)];
-        for (index, hit) in [(0u64, true), (1, false), (2, false), (u32::MAX.into(), false), (1 << 32, true), (2 << 32 | 1, false), (u64::MAX << 32, true)] {
+        for (index, hit) in [
+            (0u64, true),
+            (1, false),
+            (2, false),
+            (u32::MAX.into(), false),
+            (1 << 32, true),
+            (2 << 32 | 1, false),
+            (u64::MAX << 32, true),
+        ] {
             for count in [0, 1, TAIL_CALL_LIMIT - 1, TAIL_CALL_LIMIT] {
                 let args = [table.as_ptr() as u64, index, 0xa46, 4, 5];
                 let mut ctx = RunCtx { tail_calls: count, ..run_ctx() };
                 let result = text.run(0, args, &mut ctx);
                 let hit = hit && count < TAIL_CALL_LIMIT;
-                assert_eq!(result, if hit { taken(args) } else { fallen(args) }, "index {index:#x}, count {count}: {alloc:?}");
+                assert_eq!(
+                    result,
+                    if hit { taken(args) } else { fallen(args) },
+                    "index {index:#x}, count {count}: {alloc:?}"
+                );
                 assert_eq!(ctx.tail_calls, count + u32::from(hit));
             }
         }
@@ -279,7 +292,7 @@ fn direct_tail_calls() {
             panic!("{site:?}")
         };
         let word = |at: u32| u32::from_le_bytes(code.bytes[at as usize..at as usize + 4].try_into().unwrap());
-        assert_eq!(word(bypass.at()), 0x1400_0000 | (out - bypass.at()) / 4, "b out");
+        assert_eq!(word(bypass.at()), 0x1400_0000 | ((out - bypass.at()) / 4), "b out");
         assert_eq!(word(jump.at()), 0xd503_201f, "nop");
         assert_eq!(jump.at() + 4, out);
 
@@ -414,4 +427,22 @@ fn addresses_of_symbols() {
     b.exit_with(&[other, loaded]);
     check(&b.finish_alone(), 4, &[[None; 5]], 1, &all_ways(3));
     assert!(Data::new(4).address() >> 48 == 0, "user space has 48 bits");
+}
+
+/// The negative control of every test above that runs with landing pads on: without one, the same call is fatal.
+#[test]
+fn a_missing_landing_pad_is_fatal() {
+    if !checks_landing_pads() {
+        return skipped("a_missing_landing_pad_is_fatal", "no branch target identification here");
+    }
+    let [_, bare, padded, _] = emissions();
+    let codes = [bare, padded].map(|options| emit(&mut Arm64::default(), &target(), &allocations(0)[0], &options));
+    let text = Text::load(&codes, &|_| 0, true);
+    let signal = |code| {
+        fatal_signal(|| {
+            text.run(code, [0; 5], &mut run_ctx());
+        })
+    };
+    assert_eq!(signal(0), Some(libc::SIGILL));
+    assert_eq!(signal(1), None);
 }

@@ -4,18 +4,15 @@
 //! executable and calls it through an entry sequence that does what docs/abi.md asks of one. That sequence also checks the code:
 //! callee-saved registers hold a pattern that must still be there afterwards, and all others start out poisoned.
 
-
-
 use bpf_jit_code::{Code, RunCtx, Symbol};
 
 /// What the tests share with the code under test.
 pub(crate) const HOST: bool = cfg!(target_arch = "aarch64");
 
-/// Says that a test of execution did not run.
-pub(crate) fn skipped(test: &str) {
+/// Says that a test did not run, past the capture of the test harness.
+pub(crate) fn skipped(test: &str, why: &str) {
     use std::io::Write;
-    let line = format!("SKIPPED {test}: the host is not arm64\n");
-    std::io::stderr().write_all(line.as_bytes()).unwrap();
+    std::io::stderr().write_all(format!("SKIPPED {test}: {why}\n").as_bytes()).unwrap();
 }
 
 /// Executable code.
@@ -83,6 +80,16 @@ impl Text {
 fn patch(bytes: &mut [u8], at: usize, bits: u32) {
     let word = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     bytes[at..at + 4].copy_from_slice(&(word | bits).to_le_bytes());
+}
+
+/// Whether code placed with `guarded` is checked for landing pads.
+pub(crate) fn checks_landing_pads() -> bool {
+    imp::checks_landing_pads()
+}
+
+/// The signal that ends a child process which runs `body`, if one does.
+pub(crate) fn fatal_signal(body: impl FnOnce()) -> Option<i32> {
+    imp::fatal_signal(body)
 }
 
 /// Address of a host function that returns `a + 2 b + 3 c + 4 d + 5 e` and overwrites every register it may.
@@ -277,6 +284,27 @@ mod imp {
         )
     }
 
+    pub(crate) fn checks_landing_pads() -> bool {
+        const HWCAP2_BTI: u64 = 1 << 17;
+        // SAFETY: reads a value the kernel passed to the process.
+        unsafe { libc::getauxval(libc::AT_HWCAP2) & HWCAP2_BTI != 0 }
+    }
+
+    pub(crate) fn fatal_signal(body: impl FnOnce()) -> Option<i32> {
+        // SAFETY: the child calls `body` and leaves; `body` runs emitted code and takes no lock.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            body();
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for our own child; `status` outlives the call.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
+    }
+
     pub(crate) fn poisoning_helper() -> u64 {
         poison as *const () as u64
     }
@@ -302,6 +330,14 @@ mod imp {
         pub(crate) fn call(&self, _: u64, _: [u64; 5], _: &mut RunCtx) -> u64 {
             panic!("no test calls code on this host")
         }
+    }
+
+    pub(crate) fn checks_landing_pads() -> bool {
+        false
+    }
+
+    pub(crate) fn fatal_signal(_: impl FnOnce()) -> Option<i32> {
+        None
     }
 
     pub(crate) fn poisoning_helper() -> u64 {

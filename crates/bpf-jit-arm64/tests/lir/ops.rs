@@ -1,9 +1,8 @@
 //! Every op, at every width, on border values, in every place.
 
-
+use crate::check::{Builder, EDGES, Random, all_ways, at, block, check, in_frame, some_ways};
 use bpf_isa::{Size, Width};
 use bpf_jit::{AtomicOp, BinOp, Cond, Op, VReg, Val};
-use crate::check::{Builder, EDGES, Random, all_ways, at, block, check, in_frame, some_ways};
 
 const BIN_OPS: [BinOp; 16] = [
     BinOp::Add,
@@ -27,7 +26,7 @@ const WIDTHS: [Width; 2] = [Width::W32, Width::W64];
 const SIZES: [Size; 4] = [Size::B, Size::H, Size::W, Size::DW];
 
 /// Constants that are no border of arithmetic but one of an encoding.
-const CONSTANTS: [i64; 24] = [
+const CONSTANTS: [i64; 26] = [
     4,
     5,
     7,
@@ -50,6 +49,8 @@ const CONSTANTS: [i64; 24] = [
     0xf0f0_f0f0,
     0x00ff_00ff_00ff_00ff,
     0x7fff_fffe,
+    0x12_3456,
+    -0x12_3456,
     -2,
     0x1234_0000_5678,
 ];
@@ -303,7 +304,9 @@ fn ordered_accesses() {
         b.func.stack_bytes = 16;
         b.op(Op::Store { size: Size::DW, mem: in_frame(-16), src: Val::Reg(B) });
         for size in SIZES {
-            for (i, mem) in [at(DATA, 0), at(DATA, 8), at(DATA, -4096), at(DATA, 0x8008), in_frame(-16)].into_iter().enumerate() {
+            for (i, mem) in
+                [at(DATA, 0), at(DATA, 8), at(DATA, -4096), at(DATA, 0x8008), in_frame(-16)].into_iter().enumerate()
+            {
                 let dst = b.vreg();
                 b.op(Op::LoadAcquire { size, dst, mem });
                 b.op(Op::StoreRelease { size, mem, src: if i % 2 == 0 { A } else { dst } });
@@ -394,8 +397,9 @@ fn random_programs() {
     for seed in 0..150 {
         let mut random = Random(seed);
         let lir = random_program(&mut random, false);
-        let inputs: Vec<_> =
-            (0..4).map(|_| [Some(random.value()), Some(random.value()), None, Some(random.value()), Some(random.value())]).collect();
+        let inputs: Vec<_> = (0..4)
+            .map(|_| [Some(random.value()), Some(random.value()), None, Some(random.value()), Some(random.value())])
+            .collect();
         check(&lir, 64, &inputs, 1 << 20, &some_ways(5));
     }
 }
@@ -406,13 +410,14 @@ fn random_programs_with_calls() {
     for seed in 0..100 {
         let mut random = Random(seed ^ 0xca11);
         let lir = random_program(&mut random, true);
-        let inputs: Vec<_> =
-            (0..3).map(|_| [Some(random.value()), Some(random.value()), None, Some(random.value()), Some(random.value())]).collect();
+        let inputs: Vec<_> = (0..3)
+            .map(|_| [Some(random.value()), Some(random.value()), None, Some(random.value()), Some(random.value())])
+            .collect();
         // Sometimes the budget runs out on the way.
         check(&lir, 64, &inputs, (seed % 8) as i64, &some_ways(5));
     }
     if !crate::machine::HOST {
-        crate::machine::skipped("the execution of arm64 code");
+        crate::machine::skipped("the execution of arm64 code", "the host is not arm64");
     }
 }
 
