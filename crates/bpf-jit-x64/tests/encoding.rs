@@ -182,12 +182,13 @@ fn everything_decodes_and_branches_to_instructions() {
     }
 }
 
-/// Regressions: displacements around the reach of rel8, code beyond 32 KiB and 1 MiB, a jump to the next instruction, a jump to itself.
+/// Regressions: displacements around the reach of rel8, code beyond 32 KiB and 1 MiB, a million
+/// operations, a jump to the next instruction, a jump to itself.
 #[test]
 fn jumps_of_every_distance() {
     let mut backend = X64::default();
     let options = EmitOptions { features: CpuFeatures::BASELINE, ..EmitOptions::default() };
-    for filler in (0..70).chain([8_000, 16_384, 400_000]) {
+    for filler in (0..70).chain([8_000, 16_384, 1_000_000]) {
         let mut b = Build::new();
         let x = b.param(0);
         let add = Op::Bin { op: BinOp::Add, width: Width::W64, dst: x, a: x, b: Val::Imm(0x1234_5678) };

@@ -5,7 +5,7 @@
 mod support;
 
 use bpf_isa::{Cond, Size, SubprogId, Width};
-use bpf_jit::{AtomicOp, Base, BinOp, CallTarget, Check, EmitOptions, Func, Lir, Mem, Op, VReg, Val};
+use bpf_jit::{AtomicOp, Base, BinOp, BlockId, CallTarget, Check, EmitOptions, Func, Lir, Mem, Op, VReg, Val};
 use bpf_jit_code::{Hardening, StopCode, Symbol};
 use bpf_jit_x64::X64;
 use support::native::{DATA, Placed, Start, evaluate};
@@ -203,8 +203,8 @@ fn selects_and_branches() {
             });
             for imm in constants {
                 check(&format!("branch {cond:?} {width:?} {imm:#x}"), &[3], &singles(), &|b, r| {
-                    let over = bpf_jit::BlockId(b.block().0 + 1);
-                    let over = bpf_jit::BlockId(over.0 + 1);
+                    let over = BlockId(b.block().0 + 1);
+                    let over = BlockId(over.0 + 1);
                     b.op(Op::Branch { width, cond, a: r.x, b: Val::Imm(imm), target: over });
                     b.block();
                     b.op(Op::Mov { width: Width::W64, dst: r.dst, src: Val::Imm(1) });
@@ -212,6 +212,36 @@ fn selects_and_branches() {
                 });
             }
         }
+    }
+}
+
+/// Regression: displacements beyond 32 KiB and 1 MiB, forward and back, and next to the reach of rel8.
+#[test]
+fn far_branches() {
+    for filler in [17, 18, 19, 5_000, 10_000, 160_000] {
+        let mut b = Build::new();
+        let (x, y) = (b.param(0), b.param(1));
+        // while (y--) { if (x == 3) skip the filler; filler; }
+        let first = b.block();
+        let skip = BlockId(first.0 + 2);
+        b.op(Op::Branch { width: Width::W64, cond: Cond::Eq, a: x, b: Val::Imm(3), target: skip });
+        b.block();
+        for _ in 0..filler {
+            b.op(Op::Bin { op: BinOp::Xor, width: Width::W64, dst: x, a: x, b: Val::Imm(0x1234_5678) });
+        }
+        assert_eq!(b.block(), skip);
+        b.op(Op::Bin { op: BinOp::Sub, width: Width::W64, dst: y, a: y, b: Val::Imm(1) });
+        b.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: x, a: x, b: Val::Imm(1) });
+        b.op(Op::Branch { width: Width::W64, cond: Cond::Ne, a: y, b: Val::Imm(0), target: first });
+        b.block();
+        b.exit(x);
+        compare(
+            &format!("far {filler}"),
+            vec![b.finish()],
+            &EmitOptions::default(),
+            1,
+            &[[0, 5, 0], [3, 4, 0], [1, 3, 0]],
+        );
     }
 }
 

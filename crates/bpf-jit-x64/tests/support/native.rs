@@ -68,7 +68,8 @@ struct Report {
     stopped: u64,
 }
 
-const SAVED: [u64; 6] = [0x1111_0000_0000_0003, 0x2222_0000_0000_0005, 0x3333_000c, 0x4444_000d, 0x5555_000e, 0x6666_000f];
+const SAVED: [u64; 6] =
+    [0x1111_0000_0000_0003, 0x2222_0000_0000_0005, 0x3333_000c, 0x4444_000d, 0x5555_000e, 0x6666_000f];
 
 core::arch::global_asm!(
     // fn bpf_x64_test_enter(code, args: *const [u64; 5], ctx: *mut RunCtx, report: *mut Report) -> u64
