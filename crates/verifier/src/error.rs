@@ -83,7 +83,7 @@ pub enum Reason {
     NotMemory(Reg, String),
     #[error("operation is not allowed on {0}, {1}")]
     PointerOp(Reg, String),
-    #[error("offset added to {0} is not bounded ({1})")]
+    #[error("{0} is moved by an offset that is not bounded: {1}")]
     OffsetUnbounded(Reg, String),
     #[error("operation on two pointers, {0} and {1}")]
     TwoPointers(Reg, String),
@@ -97,7 +97,7 @@ pub enum Reason {
     DivByZero,
     #[error("shift by {count}, but the operand has {bits} bits")]
     ShiftTooWide { count: i32, bits: u32 },
-    #[error("atomic access must be to memory that is not {0}")]
+    #[error("atomic access to {0} is not allowed")]
     AtomicMemory(&'static str),
     #[error("atomic access of {size} bytes is not proven to be aligned (offset {off})")]
     Unaligned { size: u64, off: String },
@@ -154,7 +154,7 @@ impl Reason {
             }
             Reason::Uninit(..) => "give the register a value on every path that leads here",
             Reason::StackUninit { .. } => "initialise the whole variable, padding included, for example with memset",
-            Reason::StackBounds { .. } => "use fewer or smaller local variables, or a map for large buffers",
+            Reason::StackBounds { .. } => "keep the index within the variable; for large buffers, use a map instead of the stack",
             Reason::Bounds { .. } => "check the index against the size before the access, or mask it",
             Reason::PacketBounds { .. } | Reason::PacketBefore { .. } => {
                 "compare the pointer plus the access size with the end (`if (p + n > data_end) return`) on every path to the access"

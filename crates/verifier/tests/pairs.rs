@@ -6,33 +6,11 @@
 
 mod common;
 
-struct Pair<'a> {
-    name: &'a str,
-    refused: &'a str,
-    reason: &'a str,
-    accepted: &'a str,
-}
-
-fn pairs(text: &str) -> Vec<Pair<'_>> {
-    text.split("\n== ")
-        .skip(1)
-        .map(|chunk| {
-            let (name, rest) = chunk.split_once('\n').expect("a name");
-            let (refused, rest) = rest.split_once("\n-- ").expect("a reason");
-            let (reason, accepted) = rest.split_once('\n').expect("a safe program");
-            Pair { name, refused, reason, accepted }
-        })
-        .collect()
-}
-
-/// Whether there is an instruction in the text.
-fn has_code(text: &str) -> bool {
-    text.lines().any(|l| !l.trim().is_empty() && !l.trim().starts_with(';'))
-}
+use common::has_code;
 
 #[test]
 fn unsafe_programs_are_refused_and_their_safe_twins_accepted() {
-    let pairs = pairs(include_str!("pairs.txt"));
+    let pairs = common::pairs();
     assert!(pairs.len() >= 60, "only {} pairs were read", pairs.len());
     let mut failures = Vec::new();
     for p in &pairs {

@@ -145,3 +145,30 @@ pub(crate) fn try_program(text: &str) -> Result<Program, String> {
 pub(crate) fn verify(text: &str) -> Result<Verified, Box<VerifyError>> {
     with_env(text, |env| Verifier::new().verify(program(text), env))
 }
+
+/// An unsafe program, why it is refused, and its safe twin.
+pub(crate) struct Pair<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) refused: &'a str,
+    pub(crate) reason: &'a str,
+    pub(crate) accepted: &'a str,
+}
+
+/// The pairs of `pairs.txt`.
+pub(crate) fn pairs() -> Vec<Pair<'static>> {
+    include_str!("../pairs.txt")
+        .split("\n== ")
+        .skip(1)
+        .map(|chunk| {
+            let (name, rest) = chunk.split_once('\n').expect("a name");
+            let (refused, rest) = rest.split_once("\n-- ").expect("a reason");
+            let (reason, accepted) = rest.split_once('\n').expect("a safe program");
+            Pair { name, refused, reason, accepted }
+        })
+        .collect()
+}
+
+/// Whether there is an instruction in the text.
+pub(crate) fn has_code(text: &str) -> bool {
+    text.lines().any(|l| !l.trim().is_empty() && !l.trim().starts_with(';'))
+}
