@@ -3,7 +3,7 @@
 //! The fuzz target and the tests hold every emission against these bounds; a caller can size memory by them. They count every operand in a
 //! slot, every displacement and constant at its longest and every branch in its long form.
 
-use bpf_jit::{BinOp, Lir, Op, TailKey, Val};
+use bpf_jit::{BinOp, Func, Lir, Op, TailKey, Val};
 
 /// A load or store of a slot: REX, opcode, ModRM, SIB, disp32.
 const SLOT: usize = 8;
@@ -27,7 +27,7 @@ const PROLOGUE: usize = 4 + 1 + REG + 2 * REG_IMM + 6 * 2 + 6 * SLOT + 3 * REG;
 const SHARED: usize = 4 * (MEM + 3 * SLOT + JMP) + 32;
 
 /// Upper bound of the bytes one op takes, out-of-line parts included.
-pub fn op_size_bound(op: &Op) -> usize {
+pub fn size_bound(op: &Op) -> usize {
     match *op {
         Op::Mov { .. } | Op::SymAddr { .. } => IMM + SLOT + REG,
         Op::Ext { .. } | Op::Neg { .. } | Op::Bswap { .. } => 2 * SLOT + 3 * REG,
@@ -66,8 +66,12 @@ pub fn op_size_bound(op: &Op) -> usize {
     }
 }
 
+/// Upper bound of the bytes a function takes.
+pub fn func_size_bound(func: &Func) -> usize {
+    PROLOGUE + func.ops.iter().map(size_bound).sum::<usize>()
+}
+
 /// Upper bound of the bytes a program takes.
-pub fn size_bound(lir: &Lir) -> usize {
-    let ops: usize = lir.funcs.iter().flat_map(|f| &f.ops).map(op_size_bound).sum();
-    SHARED + lir.funcs.len() * PROLOGUE + ops
+pub fn program_size_bound(lir: &Lir) -> usize {
+    SHARED + lir.funcs.iter().map(func_size_bound).sum::<usize>()
 }

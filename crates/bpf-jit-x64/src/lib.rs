@@ -25,7 +25,7 @@ use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, Func, Lir, Machin
 use bpf_jit_code::layout::{Label, Layout};
 use bpf_jit_code::{Code, PcEntry};
 
-pub use crate::bound::{op_size_bound, size_bound};
+pub use crate::bound::{func_size_bound, program_size_bound, size_bound};
 
 /// The x86-64 emitter, with the scratch memory it reuses from program to program.
 #[derive(Debug, Default)]
@@ -148,7 +148,9 @@ impl Emitter<'_> {
             let ops = block.ops.start as usize..block.ops.end as usize;
             for (op, span) in func.ops[ops.clone()].iter().zip(&func.spans[ops]) {
                 self.mark(span.first);
+                let start = self.s.buf.len();
                 self.op(op, BlockId(i as u32 + 1));
+                debug_assert!(self.s.buf.len() - start <= size_bound(op), "{op:?}");
             }
         }
         self.stubs();

@@ -194,6 +194,6 @@ pub(crate) fn emit(backend: &mut X64, lir: &Lir, alloc: &AllocOptions, options: 
         .collect();
     let mut code = Code::new(Arch::X64);
     backend.emit(lir, &allocs, options, &mut code).expect("emits");
-    assert!(code.bytes.len() <= bpf_jit_x64::size_bound(lir), "size bound");
+    assert!(code.bytes.len() <= bpf_jit_x64::program_size_bound(lir), "size bound");
     code
 }
