@@ -11,6 +11,7 @@ mod load;
 mod maps;
 mod plugin;
 mod run;
+mod scenario;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ enum Command {
     Disasm(disasm::Args),
     Cases(cases::Args),
     Plugin(plugin::Args),
+    Scenario(scenario::Args),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Command::Disasm(args) => disasm::run(&args),
         Command::Cases(args) => cases::run(&args),
         Command::Plugin(args) => plugin::run(&args),
+        Command::Scenario(args) => scenario::run(&args),
     };
     match result {
         Ok(code) => code,

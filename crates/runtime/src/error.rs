@@ -203,6 +203,9 @@ pub enum ProgArrayError {
         /// The array's.
         array: String,
     },
+    /// The program is interpreted and those that jump through this array are machine code, or the other way round.
+    #[error("machine code and interpreted programs cannot call each other")]
+    Mode,
     /// The program belongs to another engine.
     #[error("the program belongs to another engine")]
     Engine,

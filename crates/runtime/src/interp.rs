@@ -27,6 +27,10 @@ pub(crate) unsafe fn run(program: &Loaded, run: *mut Run, parts: Parts) -> Resul
     let context = unsafe { slice(parts.context, parts.context_len) };
     let writable = program.layout.raw || program.layout.fields.iter().any(|f| f.access.writes());
     let r1 = if writable { memory.add_writable(context) } else { memory.add_read_only(context) };
+    if parts.packet != parts.context {
+        // SAFETY: as above; a packet that is not the context is other memory.
+        memory.add_read_only(unsafe { slice(parts.packet, parts.packet_len) });
+    }
     memory.set_packet(parts.packet as u64, parts.packet_len as u64);
 
     let config = program.engine.config();

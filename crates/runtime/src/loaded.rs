@@ -6,6 +6,7 @@ use crate::func::HostFn;
 use crate::helpers::SHIPPED;
 use crate::interp;
 use crate::map_set::MapRef;
+use crate::prog_array::Kind;
 use crate::run::{Nesting, Run};
 use crate::{context::Parts, entry};
 use bpf_analysis::{CallArity, Facts};
@@ -237,6 +238,12 @@ impl Loaded {
             Bindings { maps: Vec::new(), helpers: Vec::new(), host: Vec::new(), addresses: Vec::new() };
         // Only `drop` takes them.
         self.bindings.as_deref().unwrap_or(&NONE)
+    }
+
+    /// What it has in common with programs it may tail-call.
+    pub(crate) fn kind(&self) -> Kind {
+        let mode = if self.native.is_some() { Mode::Jit } else { Mode::Interpreter };
+        Kind { layout: self.layout, mode }
     }
 
     /// What a prog array's slot holds for it.

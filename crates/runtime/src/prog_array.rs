@@ -7,9 +7,10 @@
 //! A program in its own array is a cycle of handles. As in the kernel, an array is emptied when its last *user* handle goes: instances,
 //! programs and [`ProgArray`]s that the user holds count, programs in slots do not.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Mode};
 use crate::error::{LoadError, ProgArrayError};
 use crate::loaded::Loaded;
+use crate::map_set::MapRef;
 use crate::program::Program;
 use crate::{Context, Instance};
 use bpf_verifier::ContextLayout;
@@ -34,8 +35,17 @@ pub(crate) struct ProgTable {
 
 struct State {
     programs: Box<[Option<Arc<Loaded>>]>,
-    /// The context of the programs that jump through it and of those in it; set by the first.
+    /// The context of the programs that jump through it and of those in it; set by the first, or by a handle.
     layout: Option<&'static ContextLayout>,
+    /// How those programs are executed; set by the first.
+    mode: Option<Mode>,
+}
+
+/// What programs that jump to each other must have in common: what r1 is, and what a slot's word means.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
+    pub(crate) layout: &'static ContextLayout,
+    pub(crate) mode: Mode,
 }
 
 impl fmt::Debug for ProgTable {
@@ -55,7 +65,7 @@ impl ProgTable {
             name,
             engine: engine.clone(),
             words: words.map(AtomicU64::new).collect(),
-            state: Mutex::new(State { programs, layout: None }),
+            state: Mutex::new(State { programs, layout: None, mode: None }),
             users: AtomicUsize::new(0),
         }))
     }
@@ -86,9 +96,14 @@ impl ProgTable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Programs on this context may jump through the array from now on.
-    pub(crate) fn bind_layout(&self, layout: &'static ContextLayout) -> Result<(), ProgArrayError> {
-        check_layout(&mut self.lock(), layout)
+    /// Programs of this kind may jump through the array from now on.
+    pub(crate) fn bind(&self, kind: Kind) -> Result<(), ProgArrayError> {
+        self.lock().bind(kind)
+    }
+
+    /// Only programs on this context from now on.
+    fn bind_layout(&self, layout: &'static ContextLayout) -> Result<(), ProgArrayError> {
+        self.lock().bind_layout(layout)
     }
 
     pub(crate) fn set(&self, index: u32, program: Arc<Loaded>) -> Result<(), ProgArrayError> {
@@ -97,7 +112,7 @@ impl ProgTable {
         }
         let mut state = self.lock();
         self.check_index(index)?;
-        check_layout(&mut state, program.layout)?;
+        state.bind(program.kind())?;
         self.store(&mut state, index, Some(program));
         Ok(())
     }
@@ -140,15 +155,23 @@ impl ProgTable {
     }
 }
 
-fn check_layout(state: &mut State, layout: &'static ContextLayout) -> Result<(), ProgArrayError> {
-    match state.layout {
-        None => state.layout = Some(layout),
-        Some(bound) if core::ptr::eq(bound, layout) => {}
-        Some(bound) => {
-            return Err(ProgArrayError::Context { program: layout.name.to_string(), array: bound.name.to_string() });
+impl State {
+    fn bind(&mut self, kind: Kind) -> Result<(), ProgArrayError> {
+        if self.mode.is_some_and(|mode| mode != kind.mode) {
+            return Err(ProgArrayError::Mode);
         }
+        self.bind_layout(kind.layout)?;
+        self.mode = Some(kind.mode);
+        Ok(())
     }
-    Ok(())
+
+    fn bind_layout(&mut self, layout: &'static ContextLayout) -> Result<(), ProgArrayError> {
+        let bound = *self.layout.get_or_insert(layout);
+        if core::ptr::eq(bound, layout) {
+            return Ok(());
+        }
+        Err(ProgArrayError::Context { program: layout.name.to_string(), array: bound.name.to_string() })
+    }
 }
 
 /// A user's hold on a table: when the last one goes, the table is emptied.
@@ -190,11 +213,25 @@ pub struct ProgArray<C, H> {
 }
 
 impl<C: Context, H: 'static> ProgArray<C, H> {
+    /// An empty array that no object defines, for programs loaded from instructions.
+    ///
+    /// # Errors
+    /// [`LoadError::ProgArray`] for an impossible size.
+    pub fn create(engine: &Engine, name: &str, entries: u32) -> Result<Self, LoadError> {
+        let table = ProgTable::new(name.to_owned(), entries, engine)
+            .map_err(|source| LoadError::ProgArray { array: name.to_owned(), source })?;
+        ProgArray::new(&table, Instance::new(engine, Vec::new(), vec![MapRef::Progs(Arc::clone(&table))]))
+    }
+
     pub(crate) fn new(table: &Arc<ProgTable>, instance: Instance<H>) -> Result<Self, LoadError> {
         table
             .bind_layout(C::layout())
             .map_err(|source| LoadError::ProgArray { array: table.name().to_owned(), source })?;
         Ok(ProgArray { hold: UserHold::new(table), instance, types: PhantomData })
+    }
+
+    pub(crate) fn table(&self) -> &Arc<ProgTable> {
+        &self.hold.0
     }
 
     /// Its name.
@@ -210,7 +247,8 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
     /// Puts a program into a slot. Runs that have begun take either the old or the new one.
     ///
     /// # Errors
-    /// [`ProgArrayError::OutOfRange`], [`ProgArrayError::Engine`]. The array is as before then.
+    /// [`ProgArrayError::OutOfRange`]; [`ProgArrayError::Engine`], [`ProgArrayError::Context`] or [`ProgArrayError::Mode`] for a
+    /// program that those which jump through the array could not jump to. The array is as before then.
     pub fn set(&self, index: u32, program: &Program<C, H>) -> Result<(), ProgArrayError> {
         self.hold.0.set(index, Arc::clone(program.loaded()))
     }

@@ -1,0 +1,257 @@
+//! `bpf scenario`: a script that sets prog arrays and runs the programs that jump through them.
+//!
+//! ```text
+//! obj FILE [zero128|pkt_v4|pkt_v6]   load an object; the data its programs run on
+//! set MAP INDEX PROGRAM              put a program into a slot
+//! del MAP INDEX [fail]               empty a slot; `fail`: it must be empty already
+//! run PROGRAM R0                     run it, compare the low half of its result
+//! bss OFFSET VALUE                   compare a 32-bit word of the object's .bss
+//! bssw OFFSET VALUE                  write one
+//! # …                                nothing
+//! ```
+//! One result is counted for each `run`, `bss` and `del … fail`; any other line counts only if it fails. The context is a
+//! `__sk_buff`, as far as a flat structure can be one.
+
+use crate::load::{self, EngineArg, NoHost};
+use anyhow::{Context, Result, anyhow, bail};
+use bpf_runtime::{ContextLayout, Engine, Flat, FlatContext, Instance, Linker, Map, MapSet, Mode, Parts};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::LazyLock;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Run a script of prog-array updates and runs: each failure is printed, and last `N passed, M failed`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The script.
+    file: PathBuf,
+    /// Where the objects are; default: beside the script.
+    #[arg(long, value_name = "DIR")]
+    objects: Option<PathBuf>,
+    /// How the programs are executed.
+    #[arg(long, value_enum, default_value = "jit")]
+    engine: EngineArg,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let script = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
+    let beside = args.file.parent().unwrap_or(Path::new("."));
+    let mut scenario = Scenario {
+        engine: load::engine(args.engine)?,
+        objects: args.objects.as_deref().unwrap_or(beside),
+        loaded: None,
+        packet: Vec::new(),
+    };
+    let (mut passed, mut failed) = (0u32, 0u32);
+    for (number, line) in script.lines().enumerate() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match scenario.line(&words) {
+            Ok(Counted::Result) => passed += 1,
+            Ok(Counted::Nothing) => {}
+            Err(why) => {
+                failed += 1;
+                println!("{}:{}: {}: {why:#}", args.file.display(), number + 1, line.trim());
+            }
+        }
+    }
+    println!("{passed} passed, {failed} failed");
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What a line that went well counts as.
+enum Counted {
+    Nothing,
+    Result,
+}
+
+struct Scenario<'a> {
+    engine: Engine,
+    objects: &'a Path,
+    loaded: Option<Instance<NoHost>>,
+    packet: Vec<u8>,
+}
+
+impl Scenario<'_> {
+    fn line(&mut self, words: &[&str]) -> Result<Counted> {
+        match *words {
+            [] => return Ok(Counted::Nothing),
+            [comment, ..] if comment.starts_with('#') => return Ok(Counted::Nothing),
+            ["obj", file] => self.load(file, "zero128")?,
+            ["obj", file, data] => self.load(file, data)?,
+            ["set", map, index, program] => {
+                let program = self.instance()?.program::<SkBuff>(program)?;
+                self.instance()?.prog_array::<SkBuff>(map)?.set(number(index)?, &program)?;
+            }
+            ["del", map, index] => self.instance()?.prog_array::<SkBuff>(map)?.clear(number(index)?)?,
+            ["del", map, index, "fail"] => match self.instance()?.prog_array::<SkBuff>(map)?.clear(number(index)?) {
+                Ok(()) => bail!("the slot was not empty"),
+                Err(_) => return Ok(Counted::Result),
+            },
+            ["run", program, expected] => {
+                let program = self.instance()?.program::<SkBuff>(program)?;
+                let fields = Fields { len: self.packet.len() as u32, ..Fields::default() };
+                let r0 = program.run(&mut (), Skb { fields, packet: &mut self.packet })? as u32;
+                compare(r0, number(expected)?)?;
+                return Ok(Counted::Result);
+            }
+            ["bss", offset, expected] => {
+                let (value, at) = self.bss(offset)?;
+                let word = value[at..].first_chunk().context("out of range")?;
+                compare(u32::from_ne_bytes(*word), number(expected)?)?;
+                return Ok(Counted::Result);
+            }
+            ["bssw", offset, word] => {
+                let (mut value, at) = self.bss(offset)?;
+                *value[at..].first_chunk_mut().context("out of range")? = number(word)?.to_ne_bytes();
+                self.bss_map()?.update(&0u32.to_ne_bytes(), &value, 0)?;
+            }
+            _ => bail!("not a line of a scenario"),
+        }
+        Ok(Counted::Nothing)
+    }
+
+    fn load(&mut self, file: &str, data: &str) -> Result<()> {
+        // What follows must not go on with the object before.
+        self.loaded = None;
+        self.packet = packet(data)?;
+        let object = load::object(&self.objects.join(file))?;
+        let linker = Linker::<NoHost>::new(&self.engine);
+        let maps = MapSet::for_object(&self.engine, &object)?;
+        self.loaded = Some(match self.engine.config().mode {
+            Mode::Interpreter => linker.load_interpreted::<SkBuff>(&object, maps)?,
+            // SAFETY: whoever runs the command vouches for the objects, as with any other native code given to a tool.
+            Mode::Jit => unsafe { linker.load_unverified::<SkBuff>(&object, maps)? },
+        });
+        Ok(())
+    }
+
+    fn instance(&self) -> Result<&Instance<NoHost>> {
+        self.loaded.as_ref().ok_or_else(|| anyhow!("no object is loaded"))
+    }
+
+    fn bss_map(&self) -> Result<&Map> {
+        // The loader names the map after the object and the section.
+        self.instance()?.maps().find(|map| map.name().ends_with(".bss")).context("the object has no .bss")
+    }
+
+    /// The contents of .bss, and an offset that is inside of it.
+    fn bss(&self, offset: &str) -> Result<(Vec<u8>, usize)> {
+        let value = self.bss_map()?.get(&0u32.to_ne_bytes())?.context("the .bss map has no value")?;
+        let at = number(offset)? as usize;
+        if at < value.len() { Ok((value, at)) } else { bail!("out of range") }
+    }
+}
+
+fn compare(got: u32, expected: u32) -> Result<()> {
+    if got == expected { Ok(()) } else { bail!("got {got} ({got:#x})") }
+}
+
+fn number(text: &str) -> Result<u32> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    }
+    .with_context(|| format!("`{text}` is not a number"))
+}
+
+/// The data programs run on, by name.
+fn packet(name: &str) -> Result<Vec<u8>> {
+    const ETHERNET: usize = 14;
+    const IPV4: usize = 20;
+    const IPV6: usize = 40;
+    const TCP: usize = 20;
+    Ok(match name {
+        "zero128" => vec![0; 128],
+        "pkt_v4" => {
+            let mut bytes = vec![0; ETHERNET + IPV4 + TCP];
+            bytes[12..14].copy_from_slice(&0x0800u16.to_be_bytes()); // EtherType IPv4
+            bytes[14] = 0x45; // version 4, five words of header
+            bytes[16..18].copy_from_slice(&((IPV4 + TCP) as u16).to_be_bytes());
+            bytes[22] = 64; // time to live
+            bytes[23] = 6; // TCP
+            bytes[ETHERNET + IPV4 + 12] = 5 << 4; // five words of TCP header
+            bytes
+        }
+        "pkt_v6" => {
+            let mut bytes = vec![0; ETHERNET + IPV6 + TCP];
+            bytes[12..14].copy_from_slice(&0x86ddu16.to_be_bytes()); // EtherType IPv6
+            bytes[14] = 0x60; // version 6
+            bytes[18..20].copy_from_slice(&(TCP as u16).to_be_bytes());
+            bytes[20] = 6; // TCP
+            bytes[21] = 64; // hop limit
+            bytes[ETHERNET + IPV6 + 12] = 5 << 4;
+            bytes
+        }
+        _ => bail!("no data is named `{name}`"),
+    })
+}
+
+/// The fields of a `__sk_buff` (include/uapi/linux/bpf.h), up to the ones that are pointers in disguise.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Fields {
+    len: u32,
+    pkt_type: u32,
+    mark: u32,
+    queue_mapping: u32,
+    protocol: u32,
+    vlan_present: u32,
+    vlan_tci: u32,
+    vlan_proto: u32,
+    priority: u32,
+    ingress_ifindex: u32,
+    ifindex: u32,
+    tc_index: u32,
+    cb: [u32; 5],
+    hash: u32,
+}
+
+impl FlatContext for Fields {
+    const NAME: &'static str = "__sk_buff";
+    const FIELDS: &'static [(&'static str, u32, u32, bool)] = &[
+        ("len", 0, 4, false),
+        ("pkt_type", 4, 4, false),
+        ("mark", 8, 4, true),
+        ("queue_mapping", 12, 4, true),
+        ("protocol", 16, 4, false),
+        ("vlan_present", 20, 4, false),
+        ("vlan_tci", 24, 4, false),
+        ("vlan_proto", 28, 4, false),
+        ("priority", 32, 4, true),
+        ("ingress_ifindex", 36, 4, false),
+        ("ifindex", 40, 4, false),
+        ("tc_index", 44, 4, true),
+        ("cb", 48, 20, true),
+        ("hash", 68, 4, false),
+    ];
+}
+
+/// A packet with its `__sk_buff`: r1 points to the fields, LD_ABS reads the packet.
+enum SkBuff {}
+
+struct Skb<'a> {
+    fields: Fields,
+    packet: &'a mut [u8],
+}
+
+// SAFETY: the context is the fields, all of whose bytes may be read and hold any value, as `FlatContext` requires; the packet is a
+// mutable borrow. Both last as long as the data.
+unsafe impl bpf_runtime::Context for SkBuff {
+    type Data<'a> = Skb<'a>;
+
+    fn layout() -> &'static ContextLayout {
+        static LAYOUT: LazyLock<ContextLayout> =
+            LazyLock::new(|| ContextLayout { legacy_loads: true, ..Flat::<Fields>::layout().clone() });
+        &LAYOUT
+    }
+
+    fn parts(data: &mut Skb<'_>) -> Parts {
+        let fields = data.fields.as_mut_bytes();
+        Parts {
+            context: fields.as_mut_ptr(),
+            context_len: fields.len(),
+            packet: data.packet.as_mut_ptr(),
+            packet_len: data.packet.len(),
+        }
+    }
+}

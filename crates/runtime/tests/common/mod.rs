@@ -1,0 +1,71 @@
+//! Engines to run tail-call tests on, and programs from text.
+
+use bpf_runtime::{Caller, Config, Engine, Flat, FlatContext, Linker, Mode, ProgArray, Program, assemble};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Four words that programs read and write.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub(crate) struct FourWords(pub(crate) [u64; 4]);
+
+impl FlatContext for FourWords {
+    const NAME: &'static str = "four_words";
+    const FIELDS: &'static [(&'static str, u32, u32, bool)] =
+        &[("a", 0, 8, true), ("b", 8, 8, true), ("c", 16, 8, true), ("d", 24, 8, true)];
+}
+
+pub(crate) type Words = Flat<FourWords>;
+pub(crate) type Array = ProgArray<Words, u64>;
+pub(crate) type Prog = Program<Words, u64>;
+
+/// An engine, and how to load on it.
+pub(crate) struct Fixture {
+    pub(crate) name: &'static str,
+    pub(crate) engine: Engine,
+    pub(crate) linker: Linker<u64>,
+}
+
+/// The fixtures there are on this host.
+pub(crate) fn fixtures() -> Vec<Fixture> {
+    let jit: &[&str] = if bpf_runtime::Arch::HOST.is_some() { &["jit", "jit, retpolines"] } else { &[] };
+    ["interpreter"].iter().chain(jit).map(|name| fixture(name)).collect()
+}
+
+/// A fixture of its own, by its name.
+pub(crate) fn fixture(name: &'static str) -> Fixture {
+    let mut config = Config::default();
+    config.mode = if name == "interpreter" { Mode::Interpreter } else { Mode::Jit };
+    config.hardening.retpolines = name == "jit, retpolines";
+    let engine = Engine::new(config).unwrap();
+    let mut linker = Linker::new(&engine);
+    let echo = |c: &mut Caller<'_, u64>, value: u64| {
+        *c.host() += 1;
+        value
+    };
+    linker.func(1001, "echo", echo).unwrap();
+    Fixture { name, engine, linker }
+}
+
+impl Fixture {
+    pub(crate) fn is_jit(&self) -> bool {
+        self.name != "interpreter"
+    }
+
+    pub(crate) fn array(&self, entries: u32) -> Array {
+        ProgArray::create(&self.engine, "array", entries).unwrap()
+    }
+
+    /// A program from its text; `map[fd:i]` is `arrays[i]`.
+    pub(crate) fn load(&self, name: &str, text: &str, arrays: &[&Array]) -> Prog {
+        let insns = assemble(text).unwrap_or_else(|e| panic!("{e} in\n{text}"));
+        // SAFETY: the tests' programs stay inside their context and stack, and end.
+        unsafe { self.linker.load_insns_with_unverified(name, insns, arrays) }.unwrap()
+    }
+
+    /// Runs a program on these words; returns r0 and what became of them.
+    pub(crate) fn run(&self, program: &Prog, words: [u64; 4]) -> (u64, [u64; 4]) {
+        let mut words = FourWords(words);
+        let r0 = program.run(&mut 0, &mut words).unwrap();
+        (r0, words.0)
+    }
+}
