@@ -3,77 +3,49 @@
 //! Problem: in user space the holder of a lock can be preempted, so a pure spin lock burns whole time slices of everyone
 //! behind it; and a signal handler that runs a program can meet a lock its own thread holds.
 //!
-//! Approach: spin briefly, then yield, then sleep on a futex. The chunk lock counts its releases, so that an inserter knows
+//! Approach: spin briefly, then yield, then sleep. The chunk lock counts its releases, so that an inserter knows
 //! whether another insert came between its search and its locking; re-entry is excluded before (one operation per
 //! execution slot and map, [`crate::hash`]). The value lock stores its owner's execution slot, so that taking it twice is
 //! an error and not a deadlock.
 
 use crate::sync::{AtomicU32, Ordering, spin_loop, yield_now};
 
-/// Rounds of spinning, then of yielding, before a waiter sleeps: about 1 µs, then a few passes of the scheduler.
+/// Rounds of spinning, about 1 µs.
 const SPINS: u32 = 64;
-const YIELDS: u32 = 16;
+/// Rounds after which a waiter no longer yields but sleeps.
+const ASLEEP: u32 = SPINS + 16;
 
-/// Waits one more round for whoever holds `word`, which has the value `seen`; `mark` asks the holder for a wake-up.
-fn wait_round(word: &AtomicU32, round: &mut u32, seen: u32, mark: u32) {
-    *round += 1;
-    if cfg!(loom) || (*round > SPINS && *round <= SPINS + YIELDS) {
-        yield_now();
-    } else if *round <= SPINS {
-        spin_loop();
-    } else {
-        // Relaxed: the mark carries no data; the futex call orders itself with the waker.
-        let marked =
-            seen & mark != 0 || word.compare_exchange(seen, seen | mark, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        #[cfg(not(loom))]
-        if marked {
-            crate::sys::futex_wait(word, seen | mark);
-        }
-        #[cfg(loom)]
-        let _ = marked;
-    }
-}
-
-fn wake(_word: &AtomicU32) {
-    #[cfg(not(loom))]
-    crate::sys::futex_wake_all(_word.as_ptr());
-}
-
-/// The insert lock of a chunk: bit 0 held, bit 1 somebody sleeps, the rest counts releases.
+/// The insert lock of a chunk: bit 0 held, the rest counts releases.
+///
+/// It is held for some twenty nanoseconds, so a waiter nearly always meets a preempted holder, which no wake-up helps. Releasing is
+/// therefore a plain store, and a waiter that has yielded in vain sleeps for a while.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct ChunkLock(AtomicU32);
 
 const HELD: u32 = 1;
-const SLEEPERS: u32 = 2;
-const RELEASE: u32 = 4;
+const RELEASE: u32 = 2;
 
 impl ChunkLock {
     /// The number of releases so far, to be compared with [`ChunkLock::lock`]'s.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn releases(&self) -> u32 {
         // Acquire pairs with the release in `unlock`: a search that follows sees every insert counted here.
-        self.0.load(Ordering::Acquire) & !(HELD | SLEEPERS)
+        self.0.load(Ordering::Acquire) & !HELD
     }
 
     /// Takes the lock and returns the number of releases before.
     #[inline]
     pub(crate) fn lock(&self) -> u32 {
-        // Relaxed: the exchange below checks it.
-        let mut word = self.0.load(Ordering::Relaxed);
         let mut round = 0;
         loop {
-            if word & HELD == 0 {
-                // Acquire pairs with the release in `unlock`.
-                match self.0.compare_exchange_weak(word, word | HELD, Ordering::Acquire, Ordering::Relaxed) {
-                    Ok(_) => return word & !(HELD | SLEEPERS),
-                    Err(now) => word = now,
-                }
-            } else {
-                wait_round(&self.0, &mut round, word, SLEEPERS);
-                // Relaxed: as above.
-                word = self.0.load(Ordering::Relaxed);
+            // Relaxed: the exchange below checks it.
+            let free = self.0.load(Ordering::Relaxed) & !HELD;
+            // Acquire pairs with the release in `unlock`.
+            if self.0.compare_exchange_weak(free, free | HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return free;
             }
+            rest(&mut round);
         }
     }
 
@@ -81,10 +53,19 @@ impl ChunkLock {
     #[inline]
     pub(crate) fn unlock(&self, before: u32) {
         // Release pairs with the acquire in `lock` and `releases`.
-        let old = self.0.swap(before.wrapping_add(RELEASE), Ordering::Release);
-        if old & SLEEPERS != 0 {
-            wake(&self.0);
-        }
+        self.0.store(before.wrapping_add(RELEASE), Ordering::Release);
+    }
+}
+
+/// Waits one more round: spins, then yields, then sleeps.
+#[cold]
+fn rest(round: &mut u32) {
+    *round += 1;
+    match *round {
+        _ if cfg!(loom) => yield_now(),
+        ..=SPINS => spin_loop(),
+        ..=ASLEEP => yield_now(),
+        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
     }
 }
 
@@ -100,6 +81,7 @@ impl<'a> ValueLock<'a> {
     }
 
     /// Takes the lock for `slot`; false if that slot holds it already, further up its own stack.
+    #[inline]
     pub(crate) fn lock(&self, slot: u32) -> bool {
         let me = slot + 1;
         let mut round = 0;
@@ -110,14 +92,27 @@ impl<'a> ValueLock<'a> {
             match self.0.compare_exchange(0, me | marked, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(seen) if seen & !WAITERS == me => return false,
+                Err(_) if round < ASLEEP => rest(&mut round),
                 Err(seen) => {
-                    wait_round(self.0, &mut round, seen, WAITERS);
-                    if round > SPINS + YIELDS {
-                        marked = WAITERS;
-                    }
+                    marked = WAITERS;
+                    self.sleep(seen);
                 }
             }
         }
+    }
+
+    /// Sleeps until the owner, as which `seen` stands, releases the lock.
+    #[cold]
+    fn sleep(&self, seen: u32) {
+        // Relaxed: the mark carries no data; the futex call orders itself with the waker.
+        let marked = seen & WAITERS != 0
+            || self.0.compare_exchange(seen, seen | WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        #[cfg(not(loom))]
+        if marked {
+            crate::sys::futex_wait(self.0, seen | WAITERS);
+        }
+        #[cfg(loom)]
+        let _ = marked;
     }
 
     /// Releases the lock; false if `slot` does not hold it.
@@ -127,8 +122,10 @@ impl<'a> ValueLock<'a> {
             return false;
         }
         // Release pairs with the acquire in `lock`.
-        if self.0.swap(0, Ordering::Release) & WAITERS != 0 {
-            wake(self.0);
+        let _waiters = self.0.swap(0, Ordering::Release) & WAITERS != 0;
+        #[cfg(not(loom))]
+        if _waiters {
+            crate::sys::futex_wake_all(self.0.as_ptr());
         }
         true
     }

@@ -39,6 +39,9 @@ impl Default for CreateOptions {
     }
 }
 
+/// How often a host operation yields for a grace period to end before it reports that there is no memory.
+const PATIENCE: u32 = 10_000;
+
 /// A map, shared by programs and host threads. Clones refer to the same map.
 #[derive(Clone)]
 pub struct Map(Arc<Inner>);
@@ -358,14 +361,28 @@ impl Map {
         self.0.domain.enter().map_err(|reason| MapError::NoSlot { map: name.clone(), reason: reason.to_string() })
     }
 
-    /// Runs an operation under a guard and names it in its error.
+    /// Runs an operation under a guard and names it in its error. Where elements wait for a grace period, running out of them is
+    /// cured by leaving the guard, this thread's and everybody's, for a moment.
+    #[inline]
     pub(crate) fn run<T>(
         &self,
         op: &'static str,
-        f: impl FnOnce(&dyn MapOps, u32) -> OpResult<T>,
+        mut f: impl FnMut(&dyn MapOps, u32) -> OpResult<T>,
     ) -> Result<T, MapError> {
-        let guard = self.enter()?;
-        f(&*self.0.ops, guard.slot()).map_err(|errno| self.error(op, errno))
+        let mut patience = PATIENCE;
+        loop {
+            let guard = self.enter()?;
+            let result = f(&*self.0.ops, guard.slot());
+            drop(guard);
+            match result {
+                Ok(result) => return Ok(result),
+                Err(Errno::ENOMEM) if patience > 0 && !self.0.domain.in_guard() => {
+                    patience -= 1;
+                    std::thread::yield_now();
+                }
+                Err(errno) => return Err(self.error(op, errno)),
+            }
+        }
     }
 
     pub(crate) fn ops(&self) -> &dyn MapOps {

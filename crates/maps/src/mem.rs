@@ -131,15 +131,6 @@ pub(crate) fn load_bytes(words: &[AtomicU64], dst: &mut [u8]) {
     }
 }
 
-/// Copies host bytes into shared words; padding in the last word becomes zero.
-pub(crate) fn store_bytes(words: &[AtomicU64], src: &[u8]) {
-    for (word, bytes) in words.iter().zip(src.chunks(WORD)) {
-        let mut value = [0; WORD];
-        value[..bytes.len()].copy_from_slice(bytes);
-        word.store(u64::from_ne_bytes(value), Ordering::Relaxed);
-    }
-}
-
 /// Sets shared words to zero.
 pub(crate) fn zero(words: &[AtomicU64]) {
     for word in words {
@@ -179,6 +170,7 @@ pub(crate) unsafe fn load_program_word(src: *const u8, index: usize, len: usize)
 /// # Safety
 /// `at` must be readable for `len` bytes; `len` is at most 8.
 #[cold]
+#[inline(never)]
 unsafe fn load_unaligned(at: *const u8, len: usize) -> u64 {
     let mut value = [0; WORD];
     for (i, byte) in value.iter_mut().enumerate().take(len) {
@@ -195,10 +187,20 @@ unsafe fn load_unaligned(at: *const u8, len: usize) -> u64 {
 ///
 /// # Safety
 /// `src` must be readable for `len` bytes.
+#[inline]
 pub(crate) unsafe fn store_from_program(words: &[AtomicU64], src: *const u8, len: usize) {
-    for (i, word) in words.iter().enumerate().take(words_for(len)) {
-        // SAFETY: `i * 8 < len` by the `take`; readable by contract.
-        word.store(unsafe { load_program_word(src, i, len) }, Ordering::Relaxed);
+    let whole = if src.cast::<u64>().is_aligned() { len / WORD } else { 0 };
+    let (first, rest) = words.split_at(whole.min(words.len()));
+    for (i, word) in first.iter().enumerate() {
+        // SAFETY: eight readable bytes inside the value (contract), aligned.
+        let shared = unsafe { AtomicU64::from_ptr(src.cast_mut().cast::<u64>().wrapping_add(i)) };
+        word.store(shared.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    if whole * WORD < len {
+        for (i, word) in (whole..words_for(len)).zip(rest) {
+            // SAFETY: `i * 8 < len`; readable by contract.
+            word.store(unsafe { load_program_word(src, i, len) }, Ordering::Relaxed);
+        }
     }
 }
 

@@ -22,9 +22,14 @@ use crate::hash::free_list::{FreeList, Stack};
 /// Removals between two looks at the batches.
 const BATCH: u32 = 64;
 
-/// How often an allocation yields for a grace period to end before it fails. The wait is for other threads' runs,
-/// nanoseconds unless they are preempted.
-const PATIENCE: u32 = 1000;
+/// How often an allocation yields for a grace period to end before it fails. It helps if other threads' runs are in the way; the
+/// caller's own run may be as well, so more patience belongs outside of it ([`crate::Map`] retries there).
+const PATIENCE: u32 = 16;
+
+/// Elements that may wait for a grace period: as many bytes, but at least and at most as many elements. Only what is used is
+/// ever backed by memory.
+const WAITING_BYTES: u64 = 16 << 20;
+const WAITING: std::ops::RangeInclusive<u64> = 4 * BATCH as u64..=1 << 16;
 
 /// A free list whose elements come back after a grace period.
 pub(crate) struct GraceList {
@@ -47,9 +52,10 @@ impl std::fmt::Debug for GraceList {
 }
 
 impl GraceList {
-    /// Elements to provide beyond those that can be present: as many again may be waiting for a grace period.
-    pub(crate) fn headroom(max_entries: u32) -> u64 {
-        u64::from(max_entries) + 4 * u64::from(BATCH)
+    /// Elements of this size to provide beyond those that can be present: they may be waiting for a grace period.
+    pub(crate) fn headroom(max_entries: u32, element_bytes: usize) -> u64 {
+        let waiting = WAITING_BYTES / (element_bytes.max(1) as u64);
+        u64::from(max_entries) + waiting.clamp(*WAITING.start(), *WAITING.end())
     }
 
     /// All of `0..limit` free, with room for `elements`.

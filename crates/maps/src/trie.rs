@@ -156,7 +156,7 @@ fn node_words(def: &MapDef) -> usize {
 
 /// A node per key and per branching, and as many again that wait for a grace period.
 fn nodes(def: &MapDef) -> u64 {
-    2 * u64::from(def.max_entries) + GraceList::headroom(def.max_entries)
+    2 * u64::from(def.max_entries) + GraceList::headroom(def.max_entries, node_words(def) * WORD)
 }
 
 impl TrieMap {

@@ -56,29 +56,30 @@ impl Shape {
     /// A program's source must be readable for the value size.
     #[inline]
     pub(crate) unsafe fn write(self, words: &[AtomicU64], source: Source<'_>) {
-        match (self.lock, source) {
-            (None, Source::Host(bytes)) => mem::store_bytes(words, bytes),
+        let bytes = match source {
+            // A host slice is readable for its length, which the handle has compared with the value size.
+            Source::Host(bytes) => bytes.as_ptr(),
+            Source::Program(bytes) => bytes,
+        };
+        match self.lock {
             // SAFETY: readable for the value size (contract).
-            (None, Source::Program(bytes)) => unsafe { mem::store_from_program(words, bytes, self.size) },
-            (Some(lock), source) => {
-                for (i, word) in words.iter().enumerate().take(self.words()) {
-                    let new = match source {
-                        Source::Host(bytes) => {
-                            let mut padded = [0; WORD];
-                            let rest = &bytes[i * WORD..];
-                            let len = rest.len().min(WORD);
-                            padded[..len].copy_from_slice(&rest[..len]);
-                            u64::from_ne_bytes(padded)
-                        }
-                        // SAFETY: readable for the value size (contract), and `i` is below its words.
-                        Source::Program(bytes) => unsafe { mem::load_program_word(bytes, i, self.size) },
-                    };
-                    if lock / WORD == i {
-                        store_around(word, new, lock_mask(lock));
-                    } else {
-                        word.store(new, Ordering::Relaxed);
-                    }
-                }
+            None => unsafe { mem::store_from_program(words, bytes, self.size) },
+            // SAFETY: the same.
+            Some(lock) => unsafe { self.write_around(words, bytes, lock) },
+        }
+    }
+
+    /// # Safety
+    /// `bytes` must be readable for the value size.
+    #[cold]
+    unsafe fn write_around(self, words: &[AtomicU64], bytes: *const u8, lock: usize) {
+        for (i, word) in words.iter().enumerate().take(self.words()) {
+            // SAFETY: readable for the value size (contract), and `i` is below its words.
+            let new = unsafe { mem::load_program_word(bytes, i, self.size) };
+            if lock / WORD == i {
+                store_around(word, new, lock_mask(lock));
+            } else {
+                word.store(new, Ordering::Relaxed);
             }
         }
     }

@@ -22,6 +22,8 @@ pub(crate) mod free_list;
 pub(crate) mod key;
 mod lru;
 pub(crate) mod table;
+#[cfg(not(loom))]
+mod tags;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
@@ -175,8 +177,11 @@ fn is_prealloc(def: &MapDef) -> bool {
 
 /// Elements that [`Pool`] hands out; each slot has a spare beyond them.
 fn pooled(def: &MapDef) -> u64 {
-    let headroom = if is_prealloc(def) { 0 } else { GraceList::headroom(def.max_entries) };
-    u64::from(def.max_entries) + headroom
+    if is_prealloc(def) {
+        return def.max_entries.into();
+    }
+    let element = round_up8(def.key_size as usize) + round_up8(def.value_size as usize);
+    u64::from(def.max_entries) + GraceList::headroom(def.max_entries, element)
 }
 
 impl HashMap {
@@ -597,7 +602,7 @@ impl HashMap {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn find<K: Key>(&self, key: &K) -> Option<Found> {
         self.table.find(key, self.seed.hash(key.words()))
     }

@@ -26,13 +26,15 @@
 
 use crate::errno::Errno;
 use crate::hash::key::Key;
+#[cfg(not(loom))]
+use crate::hash::tags;
 use crate::lock::ChunkLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, Table as Memory, fence};
 
 /// Slots in a chunk: 64 bytes less the lock and the overflow count.
 pub(crate) const SLOTS: usize = 7;
 
-/// One cache line of the index.
+/// One cache line of the index: lock and overflow count share the first word, the others are slots.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
@@ -108,23 +110,38 @@ impl Table {
     }
 
     /// The words of an element behind its key.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn extra(&self, element: u32) -> &[AtomicU64] {
-        let start = element as usize * self.element_words;
-        &self.slab[start + self.key_words..start + self.element_words]
+        self.words(element, self.key_words, self.element_words)
     }
 
     /// The words of an element's key.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn key(&self, element: u32) -> &[AtomicU64] {
-        let start = element as usize * self.element_words;
-        &self.slab[start..start + self.key_words]
+        self.words(element, 0, self.key_words)
     }
 
-    #[inline]
+    #[inline(always)]
+    fn words(&self, element: u32, from: usize, to: usize) -> &[AtomicU64] {
+        let start = element as usize * self.element_words;
+        debug_assert!(from <= to && to <= self.element_words && start + to <= self.slab.len());
+        // SAFETY: elements come from the free list or a slot of the index, so they are below the number the slab was made for, and the
+        // callers above pass parts of an element.
+        unsafe { self.slab.get_unchecked(start + from..start + to) }
+    }
+
+    #[inline(always)]
     fn home(&self, hash: u64) -> usize {
         // Multiply-shift instead of a remainder: any number of chunks, so the load factor is exact.
         (((hash >> 32) * self.chunks.len() as u64) >> 32) as usize
+    }
+
+    #[inline(always)]
+    fn chunk(&self, at: usize) -> &Chunk {
+        debug_assert!(at < self.chunks.len());
+        // SAFETY: chunk numbers come from `home`, which is below the length (a fraction of it), from `next`, which wraps, and from
+        // positions below `positions`.
+        unsafe { self.chunks.get_unchecked(at) }
     }
 
     #[inline]
@@ -156,31 +173,57 @@ impl Table {
     }
 
     /// The slot's word now, ordered after every read of the element so far.
-    #[inline]
+    #[inline(always)]
     fn reread(&self, chunk: usize, slot: usize) -> u64 {
         // Pairs with the release fence in `begin_write`.
         fence(Ordering::Acquire);
         // Acquire: the word may name a new element, which the caller is going to read.
-        self.chunks[chunk].slots[slot].load(Ordering::Acquire)
+        self.chunk(chunk).slots[slot].load(Ordering::Acquire)
     }
 
-    #[inline]
+    #[inline(always)]
     fn holds<K: Key>(&self, element: u32, key: &K) -> bool {
-        // Relaxed: the caller re-reads the slot behind an acquire fence.
-        self.key(element).iter().zip(key.words()).all(|(shared, word)| shared.load(Ordering::Relaxed) == *word)
+        let shared = self.key(element);
+        let same = |i: usize, word: u64| {
+            debug_assert!(i < shared.len());
+            // SAFETY: the key has the map's size, so as many words as the key of an element.
+            let shared = unsafe { shared.get_unchecked(i) };
+            // Relaxed: the caller re-reads the slot behind an acquire fence.
+            shared.load(Ordering::Relaxed) ^ word
+        };
+        // Without branches, which would mispredict.
+        key.words().iter().enumerate().fold(0, |differ, (i, &word)| differ | same(i, word)) == 0
     }
 
     /// Looks a key up.
-    #[inline]
+    ///
+    /// Nearly always the key is under the first tag that matches in its home chunk, or nothing matches there and nobody
+    /// passed it: that much is inlined.
+    #[inline(always)]
     pub(crate) fn find<K: Key>(&self, key: &K, hash: u64) -> Option<Found> {
-        let tag = tag_of(hash);
-        let mut at = self.home(hash);
+        let (tag, home) = (tag_of(hash), self.home(hash));
+        let chunk = self.chunk(home);
+        if let Some(slot) = chunk.matching(tag).next() {
+            // Acquire as in `check`.
+            let word = chunk.slots[slot].load(Ordering::Acquire);
+            let equal = word_tag(word) == tag && self.holds(word as u32, key);
+            if equal && self.reread(home, slot) == word {
+                return Some(Found { chunk: home, slot, word });
+            }
+        } else if chunk.overflow.load(Ordering::Acquire) == 0 {
+            // Acquire as in `find_anywhere`.
+            return None;
+        }
+        self.find_anywhere(key, home, tag)
+    }
+
+    /// The whole search.
+    #[inline(never)]
+    fn find_anywhere<K: Key>(&self, key: &K, home: usize, tag: u16) -> Option<Found> {
+        let mut at = home;
         for _ in 0..self.chunks.len() {
-            let chunk = &self.chunks[at];
-            let mut candidates = chunk.matching(tag);
-            while candidates != 0 {
-                let slot = candidates.trailing_zeros() as usize;
-                candidates &= candidates - 1;
+            let chunk = self.chunk(at);
+            for slot in chunk.matching(tag) {
                 if let Some(word) = self.check(at, slot, tag, key) {
                     return Some(Found { chunk: at, slot, word });
                 }
@@ -196,10 +239,10 @@ impl Table {
     }
 
     /// The word of a slot, if it stably names an element that holds `key`.
-    #[inline]
+    #[inline(always)]
     fn check<K: Key>(&self, chunk: usize, slot: usize, tag: u16, key: &K) -> Option<u64> {
         // Acquire pairs with the release of the exchange that published the element: its key and value are complete.
-        let mut word = self.chunks[chunk].slots[slot].load(Ordering::Acquire);
+        let mut word = self.chunk(chunk).slots[slot].load(Ordering::Acquire);
         while word_tag(word) == tag {
             let equal = self.holds(word as u32, key);
             let again = self.reread(chunk, slot);
@@ -214,7 +257,7 @@ impl Table {
     /// The home chunk's insert count: to be read before a search, and given to [`Table::insert`].
     #[inline]
     pub(crate) fn inserts(&self, hash: u64) -> u32 {
-        self.chunks[self.home(hash)].lock.releases()
+        self.chunk(self.home(hash)).lock.releases()
     }
 
     /// Puts `element`, which holds `key`, where `found` was; false if the slot has changed since.
@@ -226,7 +269,7 @@ impl Table {
 
     #[inline]
     fn exchange(&self, found: Found, new: u64) -> bool {
-        let slot = &self.chunks[found.chunk].slots[found.slot];
+        let slot = &self.chunk(found.chunk).slots[found.slot];
         // Release pairs with the acquire loads of searches: they see the new element's key and value. Acquire: the caller now
         // owns the old element and whatever was done to it.
         slot.compare_exchange(found.word, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -241,7 +284,7 @@ impl Table {
         let mut at = self.home(hash);
         while at != found.chunk {
             // Release: a reader that sees the count drop must not have missed the removal before it.
-            self.chunks[at].overflow.fetch_sub(1, Ordering::Release);
+            self.chunk(at).overflow.fetch_sub(1, Ordering::Release);
             at = self.next(at);
         }
         true
@@ -264,7 +307,7 @@ impl Table {
     /// Runs `critical` under the insert lock of the hash's home chunk, with the count of inserts so far.
     #[inline]
     pub(crate) fn with_home_locked<T>(&self, hash: u64, critical: impl FnOnce(u32) -> T) -> T {
-        let lock = &self.chunks[self.home(hash)].lock;
+        let lock = &self.chunk(self.home(hash)).lock;
         let before = lock.lock();
         let result = critical(before);
         lock.unlock(before);
@@ -276,11 +319,8 @@ impl Table {
     fn place(&self, home: usize, tag: u16, element: u32) {
         let mut at = home;
         loop {
-            let chunk = &self.chunks[at];
-            let mut empty = chunk.matching(0);
-            while empty != 0 {
-                let slot = empty.trailing_zeros() as usize;
-                empty &= empty - 1;
+            let chunk = self.chunk(at);
+            for slot in chunk.matching(0) {
                 // Relaxed: the exchange checks it.
                 let word = chunk.slots[slot].load(Ordering::Relaxed);
                 if word_tag(word) == 0 && self.exchange(Found { chunk: at, slot, word }, successor(word, tag, element))
@@ -307,7 +347,7 @@ impl Table {
         (position..self.positions()).find_map(|position| {
             let (chunk, slot) = (position as usize / SLOTS, position as usize % SLOTS);
             // Acquire as in `check`.
-            let word = self.chunks[chunk].slots[slot].load(Ordering::Acquire);
+            let word = self.chunk(chunk).slots[slot].load(Ordering::Acquire);
             (word_tag(word) != 0).then_some((position, Found { chunk, slot, word }))
         })
     }
@@ -334,14 +374,19 @@ impl Table {
 }
 
 impl Chunk {
-    /// A bit for each slot whose tag is `tag`. A slot that has the tag throughout is always among them.
+    /// The slots whose tag is `tag`. A slot that has the tag throughout is always among them.
+    #[cfg(not(loom))]
     #[inline(always)]
-    fn matching(&self, tag: u16) -> u32 {
-        let mut mask = 0;
-        for (i, slot) in self.slots.iter().enumerate() {
-            // Relaxed: a candidate is loaded again, with acquire, before anything is read through it.
-            mask |= u32::from(word_tag(slot.load(Ordering::Relaxed)) == tag) << i;
-        }
-        mask
+    fn matching(&self, tag: u16) -> impl Iterator<Item = usize> + use<> {
+        // SAFETY: a chunk is 64 bytes, aligned to 64, of integer atomics (`repr(C)`). Its first word is two 32-bit ones; the tag
+        // comparison reads it along with the others, by assembly, and ignores it.
+        let words = unsafe { &*std::ptr::from_ref(self).cast::<[AtomicU64; SLOTS + 1]>() };
+        tags::matching(words, tag).map(|word| word - 1)
+    }
+
+    #[cfg(loom)]
+    fn matching(&self, tag: u16) -> impl Iterator<Item = usize> + '_ {
+        let has = move |slot: &AtomicU64| word_tag(slot.load(Ordering::Relaxed)) == tag;
+        self.slots.iter().enumerate().filter_map(move |(i, slot)| has(slot).then_some(i))
     }
 }
