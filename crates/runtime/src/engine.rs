@@ -1,10 +1,12 @@
 //! The engine: configuration, executable memory, execution slots, compiler scratch.
 
+use crate::compile::HostCompiler;
 use crate::error::EngineError;
 use crate::run::Run;
 use bpf_jit::{AllocOptions, CompileOptions, EmitOptions, LowerOptions};
 use bpf_jit_code::{Arch, CpuFeatures, Hardening};
 use bpf_quiesce::Domain;
+use bpf_verifier::{Limits, Verifier};
 use std::fmt;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,10 +52,15 @@ pub struct Config {
     pub max_machine_stack: u64,
     /// Executable memory.
     pub packs: bpf_prog_pack::Options,
+    /// How much work verifying one program may take.
+    pub limits: Limits,
     /// Where `bpf_trace_printk` writes; nowhere by default.
     pub print: Option<PrintSink>,
     /// Save every callee-saved register in every function: what saving by need is measured against. For benches.
     pub save_all: bool,
+    /// How registers are allocated. For tests: any allocation gives the same results.
+    #[doc(hidden)]
+    pub alloc: AllocOptions,
 }
 
 impl Default for Config {
@@ -70,8 +77,10 @@ impl Default for Config {
             frame_bytes: 512,
             max_machine_stack: 256 * 1024,
             packs: bpf_prog_pack::Options::default(),
+            limits: Limits::default(),
             print: None,
             save_all: false,
+            alloc: AllocOptions::default(),
         }
     }
 }
@@ -105,7 +114,9 @@ pub(crate) struct EngineInner {
     pub(crate) domain: Arc<Domain>,
     pub(crate) packs: bpf_prog_pack::Packs,
     /// Compilers not in use: each load takes one and gives it back, so loads run in parallel and reuse memory.
-    compilers: Mutex<Vec<Box<crate::compile::HostCompiler>>>,
+    compilers: Mutex<Vec<Box<HostCompiler>>>,
+    /// Verifiers not in use, likewise.
+    verifiers: Mutex<Vec<Verifier>>,
     /// Interruptible runs, by execution slot.
     runs: Box<[RunSlot]>,
 }
@@ -144,7 +155,14 @@ impl Engine {
         let packs = bpf_prog_pack::Packs::new(Arc::clone(&domain), config.packs.clone())?;
         let slots = if config.interruptible { config.max_slots } else { 0 };
         let runs = (0..slots).map(|_| RunSlot::default()).collect();
-        Ok(Engine(Arc::new(EngineInner { config, domain, packs, compilers: Mutex::default(), runs })))
+        Ok(Engine(Arc::new(EngineInner {
+            config,
+            domain,
+            packs,
+            compilers: Mutex::default(),
+            verifiers: Mutex::default(),
+            runs,
+        })))
     }
 
     /// The configuration it was made with.
@@ -190,7 +208,7 @@ impl Engine {
                 raw_context,
                 direct_tail_calls: false,
             },
-            alloc: AllocOptions::default(),
+            alloc: config.alloc,
             emit: EmitOptions { features: config.features, hardening: config.hardening, save_all: config.save_all },
         }
     }
@@ -198,14 +216,13 @@ impl Engine {
 
 impl EngineInner {
     /// Lends a compiler to `f`.
-    pub(crate) fn with_compiler<T>(&self, f: impl FnOnce(&mut crate::compile::HostCompiler) -> T) -> T {
-        let lock = || self.compilers.lock().unwrap_or_else(PoisonError::into_inner);
-        // Two statements: the lock must not be held while compiling.
-        let idle = lock().pop();
-        let mut compiler = idle.unwrap_or_default();
-        let result = f(&mut compiler);
-        lock().push(compiler);
-        result
+    pub(crate) fn with_compiler<T>(&self, f: impl FnOnce(&mut HostCompiler) -> T) -> T {
+        lend(&self.compilers, |compiler: &mut Box<HostCompiler>| f(compiler))
+    }
+
+    /// Lends a verifier to `f`.
+    pub(crate) fn with_verifier<T>(&self, f: impl FnOnce(&mut Verifier) -> T) -> T {
+        lend(&self.verifiers, f)
     }
 
     /// Makes `run` known to [`Engine::interrupt`] until the result is dropped. Nested runs are covered by their outermost.
@@ -222,6 +239,17 @@ impl EngineInner {
             }
         }
     }
+}
+
+/// Takes an idle item, or makes one, and puts it back after `f`.
+fn lend<I: Default, T>(idle: &Mutex<Vec<I>>, f: impl FnOnce(&mut I) -> T) -> T {
+    let lock = || idle.lock().unwrap_or_else(PoisonError::into_inner);
+    // A statement of its own: the lock must not be held during `f`.
+    let taken = lock().pop();
+    let mut item = taken.unwrap_or_default();
+    let result = f(&mut item);
+    lock().push(item);
+    result
 }
 
 impl RunSlot {
