@@ -6,7 +6,10 @@
 
 pub mod engine;
 pub mod engines;
+pub mod kernel_object;
+pub mod layout;
 pub mod measure;
+pub mod plot;
 pub mod programs;
 pub mod straight;
 pub mod table;

@@ -1,0 +1,290 @@
+//! `cargo bench -p bpf-benches --bench pack`: what the ground under live code costs, and what packing gains.
+//!
+//! 1. Guards, pokes, grace periods, barriers: alone, and beside a thread that runs programs all the time.
+//! 2. Load + unload of small programs, without compiling them: on one thread (CPU time) and on two (wall time, which a shared machine
+//!    disturbs: compare within a line only).
+//! 3. One page each, packed in 4 KiB pages, packed in huge pages: ns a call.
+//! 4. A host with a large code footprint that calls 100 of 160 loaded programs now and then.
+//!
+//! `-- --plot FILE.svg` measures only the curve of 3 and draws it.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use bpf_benches::layout::{Layout, Loaded, function};
+use bpf_benches::measure::{Contender, interleaved, median, nanoseconds};
+use bpf_benches::plot::{Series, svg};
+use bpf_benches::table::{Table, figure};
+use bpf_jit_code::{Arch, PatchSlot};
+use bpf_prog_pack::{Options, Packs, Patch, Text};
+use bpf_quiesce::{Barriers, Domain};
+
+fn main() {
+    let arguments: Vec<_> = std::env::args().collect();
+    if let Some(at) = arguments.iter().position(|argument| argument == "--plot") {
+        let path = arguments.get(at + 1).expect("--plot FILE");
+        std::fs::write(path, curve()).expect("the file can be written");
+        return;
+    }
+    println!("{}", primitives());
+    println!("{}", loads());
+    packing();
+    println!("{}", beside_a_host());
+}
+
+fn packs() -> Packs {
+    Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default()).expect("a supported host")
+}
+
+fn load(packs: &Packs, value: u32) -> Text {
+    packs.stage(&function(value), |_| None).and_then(|staged| staged.finalize()).expect("room")
+}
+
+/// Measures `work`, repeated.
+fn times<'a>(mut work: impl FnMut() + 'a) -> Contender<'a> {
+    Box::new(move |repeat| nanoseconds(repeat, |repeat| (0..repeat).for_each(|_| work())))
+}
+
+/// Runs `f` beside a thread that enters and leaves guards all the time.
+fn beside_a_runner<R>(domain: &Domain, f: impl FnOnce() -> R) -> R {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Relaxed: the flag orders nothing else.
+            while !stop.load(Ordering::Relaxed) {
+                drop(black_box(domain.enter()));
+            }
+        });
+        let result = f();
+        stop.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+fn primitives() -> Table {
+    let packs = packs();
+    let domain = packs.domain();
+    let fenced = Domain::new(bpf_quiesce::Options { barriers: Barriers::Fenced, ..Default::default() });
+    let (text, slot) = patchable(&packs);
+    let target = Patch::Jump(text.base() as usize + 64);
+    let measure = || {
+        interleaved(&mut [
+            times(|| drop(black_box(domain.enter()))),
+            times(|| drop(black_box(fenced.enter()))),
+            times(|| {
+                text.poke(slot, Patch::Nop, target).expect("holds a nop");
+                text.poke(slot, target, Patch::Nop).expect("holds the jump");
+            }),
+            times(|| domain.synchronize().expect("outside guards")),
+            times(|| drop(domain.core_barrier())),
+        ])
+    };
+    let (alone, beside) = (measure(), beside_a_runner(domain, measure));
+    let mut table = Table::new(["ns", "alone", "beside a runner"]);
+    let names = ["guard, enter + exit", "guard with fences", "poke", "grace period", "core barrier"];
+    for ((name, alone), beside) in names.iter().zip(alone).zip(beside) {
+        // Two pokes were timed together.
+        let each = if *name == "poke" { 0.5 } else { 1.0 };
+        table.row([(*name).to_owned(), figure(alone * each), figure(beside * each)]);
+    }
+    table
+}
+
+/// A program whose first instruction may be patched.
+fn patchable(packs: &Packs) -> (Text, PatchSlot) {
+    let mut code = function(0);
+    let nop: &[u8] = match code.arch {
+        Arch::X64 => &[0x0f, 0x1f, 0x44, 0, 0],
+        Arch::Arm64 => &[0x1f, 0x20, 0x03, 0xd5],
+    };
+    code.bytes[..nop.len()].copy_from_slice(nop);
+    let slot = PatchSlot::new(code.arch, 0).expect("0 is aligned");
+    (packs.stage(&code, |_| None).and_then(|staged| staged.finalize()).expect("room"), slot)
+}
+
+fn loads() -> Table {
+    let code = function(1);
+    let options = |pack: Options| Packs::new(Domain::new(bpf_quiesce::Options::default()), pack).expect("a host");
+    let (plain, random) = (packs(), options(Options { random_offset: true, ..Options::default() }));
+    let beside = packs();
+    let mut resident: Vec<_> = (0..4000).map(|i| load(&beside, i)).collect();
+    let mut next = Shuffle(1);
+    let load_unload = |packs: &Packs| drop(packs.stage(&code, |_| None).and_then(|s| s.finalize()).expect("room"));
+    let measured = interleaved(&mut [
+        times(|| load_unload(&plain)),
+        times(|| load_unload(&random)),
+        times(|| {
+            let at = next.below(resident.len());
+            resident[at] = load(&beside, 7);
+        }),
+    ]);
+    let mut table = Table::new(["load + unload, no compiling", "ns", "million a second"]);
+    for (name, ns) in ["one thread", "random offsets", "replacing one of 4000 at random"].iter().zip(measured) {
+        table.row([(*name).to_owned(), figure(ns), figure(1e3 / ns)]);
+    }
+    for threads in [1, 2] {
+        let rounds = (0..21).map(|_| wall_time_of_loads(&plain, threads)).collect();
+        let ns = median(rounds);
+        table.row([format!("{threads} threads, wall time"), figure(ns * threads as f64), figure(1e3 / ns)]);
+    }
+    let stats = beside.stats();
+    let handle = size_of::<Text>();
+    table.row([format!(
+        "memory beside {} bytes of code: {} rounding to chunks, {handle} handle, 4 a chunk bookkeeping; {} holes",
+        code.bytes.len(),
+        stats.bytes_used / stats.programs - code.bytes.len(),
+        stats.holes
+    )]);
+    table
+}
+
+/// Wall nanoseconds a load + unload when all threads do it at once, all of them counted.
+fn wall_time_of_loads(packs: &Packs, threads: usize) -> f64 {
+    const EACH: u32 = 10_000;
+    let (start, code) = (Barrier::new(threads + 1), function(1));
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|_| {
+                scope.spawn(|| {
+                    start.wait();
+                    for _ in 0..EACH {
+                        drop(packs.stage(&code, |_| None).and_then(|staged| staged.finalize()).expect("room"));
+                    }
+                })
+            })
+            .collect();
+        start.wait();
+        let begin = Instant::now();
+        workers.into_iter().for_each(|worker| worker.join().expect("loads"));
+        begin.elapsed().as_nanos() as f64 / f64::from(EACH) / threads as f64
+    })
+}
+
+/// A generator of permutations.
+struct Shuffle(u64);
+
+impl Shuffle {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+
+    fn order(&mut self, n: u32) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..n).collect();
+        for i in (1..order.len()).rev() {
+            order.swap(i, self.below(i + 1));
+        }
+        order
+    }
+}
+
+/// ns a call for each layout.
+fn calls(count: u32, order: &[u32], direct: bool) -> Vec<f64> {
+    let loaded: Vec<_> = Layout::ALL.iter().map(|layout| Loaded::new(*layout, count, order)).collect();
+    let mut contenders: Vec<Contender<'_>> = loaded
+        .iter()
+        .map(|loaded| if direct { times(|| loaded.call_direct()) } else { times(|| loaded.call_indirect()) })
+        .collect();
+    interleaved(&mut contenders).into_iter().map(|ns| ns / order.len() as f64).collect()
+}
+
+fn packing() {
+    let backing = Loaded::new(Layout::Packed2M, 1000, &[0]).stats().expect("packed");
+    println!("huge pages: {} of {} bytes are\n", backing.bytes_collapsed + backing.bytes_hugetlb, backing.bytes);
+    let mut table =
+        Table::new(["ns a call", "one page each", "packed 4K", "packed 2M", "page each / 4K", "page each / 2M"]);
+    for count in [160, 1000, 4000] {
+        for (name, order) in [("round-robin", (0..count).collect()), ("random", Shuffle(7).order(count))] {
+            for (kind, direct) in [("indirect", false), ("direct", true)] {
+                let ns = calls(count, &order, direct);
+                let ratios = [ns[0] / ns[1], ns[0] / ns[2]];
+                let cells = ns.into_iter().chain(ratios).map(figure);
+                table.row(std::iter::once(format!("{count} programs, {name}, {kind}")).chain(cells));
+            }
+        }
+    }
+    println!("{table}");
+}
+
+fn curve() -> String {
+    let names = ["one page each", "packed in 4 KiB pages", "packed in 2 MiB pages"];
+    let mut series = names.map(|name| Series { name: name.into(), points: Vec::new() });
+    for count in [40, 80, 160, 320, 640, 1000, 2000, 4000, 8000] {
+        let ns = calls(count, &Shuffle(7).order(count), false);
+        for (series, ns) in series.iter_mut().zip(ns) {
+            series.points.push((f64::from(count), ns));
+        }
+    }
+    svg("A call of one of N programs, random order, indirect", "programs", "ns a call", &series)
+}
+
+/// How much calling programs slows a host down whose own code spans thousands of pages.
+fn beside_a_host() -> Table {
+    const HOST: u32 = 2000;
+    const PROGRAMS: u32 = 160;
+    const HOT: usize = 100;
+    const BETWEEN: usize = 10;
+    let host = Loaded::new(Layout::PageEach, HOST, &Shuffle(3).order(HOST));
+    let mut random = Shuffle(5);
+    // The host's calls, and after every tenth the number of a program.
+    let host_calls: Vec<_> = (0..HOST).map(|_| host.functions()[random.below(HOST as usize)]).collect();
+    let programs: Vec<_> = (0..host_calls.len() / BETWEEN).map(|_| random.below(HOT)).collect();
+    let layouts: Vec<_> =
+        Layout::ALL.iter().map(|layout| Loaded::new(*layout, PROGRAMS, &Shuffle(7).order(PROGRAMS))).collect();
+    let run = |layout: Option<&Loaded>| {
+        for (calls, program) in host_calls.chunks(BETWEEN).zip(&programs) {
+            for call in calls {
+                black_box(call());
+            }
+            if let Some(layout) = layout {
+                black_box(layout.functions()[*program]());
+            }
+        }
+    };
+    let choices: Vec<_> = std::iter::once(None).chain(layouts.iter().map(Some)).collect();
+    let mut contenders: Vec<Contender<'_>> = choices.iter().map(|layout| times(move || run(*layout))).collect();
+    let measured = interleaved(&mut contenders);
+    drop(contenders);
+    let misses: Vec<_> = choices.iter().map(|layout| itlb_misses(|| run(*layout))).collect();
+    let mut table =
+        Table::new(["host with 2000 pages of code", "ns a host call", "slower by", "iTLB misses a host call"]);
+    let names = ["no programs called", "100 of 160 hot, one page each", "packed 4K", "packed 2M"];
+    for ((name, ns), misses) in names.iter().zip(&measured).zip(misses) {
+        let slower = format!("{:.1} %", 100.0 * (ns / measured[0] - 1.0));
+        let misses = misses.map_or("no counter".into(), |n| figure(n as f64 / f64::from(HOST)));
+        table.row([(*name).to_owned(), figure(ns / f64::from(HOST)), slower, misses]);
+    }
+    table
+}
+
+/// iTLB misses of this thread in user code during `work`; `None` where the counter cannot be had (most virtual machines).
+fn itlb_misses(work: impl Fn()) -> Option<u64> {
+    /// linux/perf_event.h: PERF_TYPE_HW_CACHE; PERF_COUNT_HW_CACHE_ITLB, OP_READ, RESULT_MISS; exclude_kernel, exclude_hv.
+    const ATTRIBUTES: [u64; 14] = {
+        let mut attributes = [0; 14];
+        attributes[0] = 3 | (14 * 8) << 32;
+        attributes[1] = 4 | 1 << 16;
+        attributes[5] = 1 << 5 | 1 << 6;
+        attributes
+    };
+    // SAFETY: the attributes are of the size they state and outlive the call.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, ATTRIBUTES.as_ptr(), 0, -1, -1, 0) };
+    if fd < 0 {
+        return None;
+    }
+    let read = || {
+        let mut count = 0u64;
+        // SAFETY: the counter writes eight bytes.
+        let got = unsafe { libc::read(fd as i32, (&raw mut count).cast(), 8) };
+        (got == 8).then_some(count)
+    };
+    work();
+    let before = read();
+    work();
+    let after = read();
+    // SAFETY: opened above, and used by nobody else.
+    unsafe { libc::close(fd as i32) };
+    Some(after? - before?)
+}
