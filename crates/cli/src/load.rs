@@ -2,7 +2,7 @@
 
 use crate::input::map_file;
 use anyhow::{Context, Result, bail};
-use bpf_runtime::{Config, Engine, Insn, Instance, Linker, MapSet, Mode, Object, Program, Raw};
+use bpf_runtime::{Config, Engine, Insn, Instance, Linker, Loader, MapSet, Mode, Object, Program, Raw};
 use clap::ValueEnum;
 use std::path::Path;
 use std::sync::Arc;
@@ -58,28 +58,40 @@ pub(crate) fn choose<'o>(object: &'o Object, name: Option<&'o str>) -> Result<&'
     }
 }
 
-/// Loads the chosen program, and all others that load along with it where it jumps through prog arrays.
-pub(crate) fn instance(
+/// Who says that a program is harmless.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// The verifier.
+    Verified,
+    /// Whoever runs the command; the interpreter checks all the same.
+    Unverified,
+}
+
+/// A loader for the engine's mode.
+fn loader<C: bpf_runtime::Context>(linker: &Linker<NoHost>, mode: Mode, trust: Trust) -> Loader<'_, C, NoHost> {
+    match (trust, mode) {
+        (Trust::Verified, _) => linker.loader(),
+        (Trust::Unverified, Mode::Interpreter) => linker.loader().interpreted(),
+        // SAFETY: whoever runs the command vouches for the program, as with any other native code given to a tool.
+        (Trust::Unverified, Mode::Jit) => unsafe { linker.loader().unverified() },
+    }
+}
+
+/// Loads the named programs of an object.
+pub(crate) fn instance<C: bpf_runtime::Context>(
     engine: &Engine,
     linker: &Linker<NoHost>,
     object: &Object,
     programs: &[&str],
+    trust: Trust,
 ) -> Result<Instance<NoHost>> {
     let maps = MapSet::for_object(engine, object)?;
-    Ok(match engine.config().mode {
-        Mode::Interpreter => linker.load_some_interpreted::<Raw>(object, maps, programs)?,
-        // SAFETY: whoever runs the command vouches for the program, as with any other native code given to a tool.
-        Mode::Jit => unsafe { linker.load_some_unverified::<Raw>(object, maps, programs)? },
-    })
+    Ok(loader::<C>(linker, engine.config().mode, trust).only(programs).object(object, maps)?)
 }
 
 /// Loads a program given as instructions, after structural validation only.
 pub(crate) fn insns(engine: &Engine, linker: &Linker<NoHost>, insns: Vec<Insn>) -> Result<Program<Raw, NoHost>> {
-    Ok(match engine.config().mode {
-        Mode::Interpreter => linker.load_insns_interpreted("program", insns)?,
-        // SAFETY: as in `instance`.
-        Mode::Jit => unsafe { linker.load_insns_unverified("program", insns)? },
-    })
+    Ok(loader(linker, engine.config().mode, Trust::Unverified).insns("program", insns)?)
 }
 
 /// The linker of the test protocols: one helper, id 5 (`call_unwind_fail` of bpf_conformance), which returns its argument.

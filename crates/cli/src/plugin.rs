@@ -2,9 +2,9 @@
 //! standard output; or a message on standard error and exit status 1.
 
 use crate::input::parse_hex;
-use crate::load::{self, EngineArg};
+use crate::load::{self, EngineArg, Trust};
 use anyhow::{Context, Result};
-use bpf_runtime::Object;
+use bpf_runtime::{Object, Raw};
 use std::io::Read;
 use std::process::ExitCode;
 
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let program = if args.elf {
         let object = Object::parse(&input)?;
         let first = object.programs().first().context("the object has no program")?.name();
-        load::instance(&engine, &linker, &object, &[first])?.program(first)?
+        load::instance::<Raw>(&engine, &linker, &object, &[first], Trust::Unverified)?.program(first)?
     } else {
         let text = std::str::from_utf8(&input).context("standard input is not hex")?;
         let bytes = parse_hex(text).context("standard input")?;

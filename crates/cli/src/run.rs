@@ -1,6 +1,6 @@
 //! `bpf run`: the main job. One program over one or many inputs.
 
-use crate::load::{ContextArg, EngineArg};
+use crate::load::{ContextArg, EngineArg, Trust};
 use crate::{input, load, maps};
 use anyhow::{Context, Result};
 use bpf_runtime::{Linker, Raw};
@@ -28,6 +28,9 @@ pub(crate) struct Args {
     /// How it is executed.
     #[arg(long, value_enum, default_value = "jit")]
     engine: EngineArg,
+    /// Do not verify the program first. With --engine jit it can then do whatever native code can.
+    #[arg(long)]
+    no_verify: bool,
     /// How often to go over all inputs.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
@@ -53,8 +56,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let object = load::object(&args.object)?;
     let name = load::choose(&object, args.program.as_deref())?;
     let linker = Linker::new(&engine);
-    let instance = load::instance(&engine, &linker, &object, &[name])?;
+    let trust = if args.no_verify { Trust::Unverified } else { Trust::Verified };
     let ContextArg::Raw = args.ctx;
+    let instance = load::instance::<Raw>(&engine, &linker, &object, &[name], trust)?;
     let program = instance.program::<Raw>(name)?;
     let mut packets = input::packets(args.data.as_deref())?;
 

@@ -17,7 +17,7 @@
 //! let linker = Linker::<()>::new(&engine);
 //! // r1 = the packet, r2 = its length.
 //! let insns = assemble("r0 = 0\nif r2 < 2 goto +1\nr0 = *(u8 *)(r1 + 1)\nexit")?;
-//! let program = linker.load_insns_interpreted::<Raw>("second_byte", insns)?;
+//! let program = linker.loader::<Raw>().insns("second_byte", insns)?;
 //! assert_eq!(program.run(&mut (), &mut [7, 9])?, 9);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -37,6 +37,7 @@ mod map_set;
 mod prog_array;
 mod program;
 mod run;
+mod verify;
 
 pub use compile::{ListingOptions, compile_listing, helper_name};
 pub use context::{Context, ContextLayout, Flat, FlatContext, Parts, Raw};
@@ -44,7 +45,7 @@ pub use engine::{Config, Engine, Mode, PrintSink, WhenFull};
 pub use error::{EngineError, HelperError, LinkError, LoadError, ProgArrayError, RunError};
 pub use func::{Caller, HostArg, HostRet, IntoHostFn};
 pub use instance::Instance;
-pub use linker::Linker;
+pub use linker::{Linker, Loader};
 pub use map_set::MapSet;
 pub use prog_array::ProgArray;
 pub use program::{Program, TestRun};
@@ -57,3 +58,4 @@ pub use bpf_object::{
     Code as ObjectCode, MapDef as ObjectMap, Object, ObjectError, Program as ObjectProgram, ProgramKind, ReferenceKind,
 };
 pub use bpf_prog_pack::{Options as PackOptions, Stats as CodeStats};
+pub use bpf_verifier::{Limits, VerifyError};

@@ -10,8 +10,10 @@ use crate::error::{LinkError, LoadError};
 use crate::func::{HostFn, IntoHostFn, host_fn};
 use crate::instance::Instance;
 use crate::loaded::{Bindings, Bound, Loaded, shipped};
-use crate::map_set::{MapSet, initialise};
+use crate::map_set::{MapRef, MapSet, initialise};
+use crate::prog_array::{Kind, ProgArray};
 use crate::program::Program;
+use crate::verify::{Subject, verify};
 use bpf_isa::{Callee, Insn, InsnIdx};
 use bpf_jit::{Extern, TAIL_CALL_HELPER};
 use bpf_object::{Object, ReferenceKind};
@@ -54,6 +56,8 @@ impl<H> fmt::Debug for Linker<H> {
 /// Who says that a program is harmless.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trust {
+    /// The verifier.
+    Verifier,
     /// The interpreter checks every access.
     Interpreter,
     /// The caller.
@@ -108,7 +112,7 @@ impl<H: 'static> Linker<H> {
     /// # Errors
     /// [`LoadError`]; nothing is loaded then.
     pub fn load_interpreted<C: Context>(&self, object: &Object, maps: MapSet) -> Result<Instance<H>, LoadError> {
-        self.load_object(object, maps, None, C::layout(), Trust::Interpreter)
+        self.loader::<C>().interpreted().object(object, maps)
     }
 
     /// Like [`Linker::load_interpreted`], only the named programs and the maps they use.
@@ -121,7 +125,7 @@ impl<H: 'static> Linker<H> {
         maps: MapSet,
         programs: &[&str],
     ) -> Result<Instance<H>, LoadError> {
-        self.load_object(object, maps, Some(programs), C::layout(), Trust::Interpreter)
+        self.loader::<C>().interpreted().only(programs).object(object, maps)
     }
 
     /// Loads all programs of an object without verifying them, in the engine's mode.
@@ -133,7 +137,7 @@ impl<H: 'static> Linker<H> {
     /// # Errors
     /// [`LoadError`]; nothing is loaded then.
     pub unsafe fn load_unverified<C: Context>(&self, object: &Object, maps: MapSet) -> Result<Instance<H>, LoadError> {
-        self.load_object(object, maps, None, C::layout(), Trust::Caller)
+        unsafe { self.loader::<C>().unverified() }.object(object, maps)
     }
 
     /// Like [`Linker::load_unverified`], only the named programs and the maps they use.
@@ -149,7 +153,7 @@ impl<H: 'static> Linker<H> {
         maps: MapSet,
         programs: &[&str],
     ) -> Result<Instance<H>, LoadError> {
-        self.load_object(object, maps, Some(programs), C::layout(), Trust::Caller)
+        unsafe { self.loader::<C>().unverified() }.only(programs).object(object, maps)
     }
 
     /// Loads one program from its instructions, without maps, for the interpreter.
@@ -157,7 +161,7 @@ impl<H: 'static> Linker<H> {
     /// # Errors
     /// [`LoadError`].
     pub fn load_insns_interpreted<C: Context>(&self, name: &str, insns: Vec<Insn>) -> Result<Program<C, H>, LoadError> {
-        self.load_insns(name, insns, Trust::Interpreter)
+        self.loader().interpreted().insns(name, insns)
     }
 
     /// Loads one program from its instructions, without maps and without verifying it, in the engine's mode.
@@ -172,55 +176,49 @@ impl<H: 'static> Linker<H> {
         name: &str,
         insns: Vec<Insn>,
     ) -> Result<Program<C, H>, LoadError> {
-        self.load_insns(name, insns, Trust::Caller)
+        unsafe { self.loader().unverified() }.insns(name, insns)
     }
 
-    fn load_insns<C: Context>(&self, name: &str, insns: Vec<Insn>, trust: Trust) -> Result<Program<C, H>, LoadError> {
-        let mut bindings = Bindings::default();
-        self.bind_helpers(name, &insns, &mut bindings)?;
-        let loaded = self.finish(name, insns, bindings, C::layout(), trust)?;
-        let instance = Instance::new(&self.engine, vec![Arc::clone(&loaded)], Vec::new());
-        Ok(Program::new(loaded, instance))
-    }
-
-    fn load_object(
+    /// Like [`Linker::load_insns_interpreted`], with prog arrays: `map[fd:i]` in the instructions is the `i`th.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn load_insns_with_interpreted<C: Context>(
         &self,
-        object: &Object,
-        maps: MapSet,
-        only: Option<&[&str]>,
-        layout: &'static ContextLayout,
-        trust: Trust,
-    ) -> Result<Instance<H>, LoadError> {
-        let chosen: Vec<&bpf_object::Program> = match only {
-            None => object.programs().iter().collect(),
-            Some(names) => names.iter().map(|name| object.program(name)).collect::<Result<_, _>>()?,
-        };
-        let linked = chosen
-            .iter()
-            .map(|program| object.link(program, |name| self.names.contains_key(name)))
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut wanted = vec![only.is_none(); object.maps().len()];
-        for map in linked.iter().flat_map(|code| code.maps()) {
-            wanted[map] = true;
-        }
-        let maps = maps.create(object, &wanted)?;
+        name: &str,
+        insns: Vec<Insn>,
+        arrays: &[&ProgArray<C, H>],
+    ) -> Result<Program<C, H>, LoadError> {
+        self.loader().interpreted().prog_arrays(arrays).insns(name, insns)
+    }
 
-        let mut programs = Vec::with_capacity(chosen.len());
-        for (program, code) in chosen.iter().zip(&linked) {
-            let code = code.code();
-            let insns = code.insns().to_vec();
-            let mut bindings = Bindings { maps: vec![None; maps.len()], ..Bindings::default() };
-            for reference in code.references() {
-                if let ReferenceKind::Map(map) | ReferenceKind::MapValue { map, .. } = reference.kind {
-                    bindings.maps[map].clone_from(&maps[map]);
-                }
-            }
-            bindings.host = object.host_functions().iter().map(|f| self.named(&f.name)).collect();
-            self.bind_helpers(program.name(), &insns, &mut bindings)?;
-            programs.push(self.finish(program.name(), insns, bindings, layout, trust)?);
-        }
-        initialise(object, &maps, &|name| programs.iter().find(|p| p.name == name).cloned())?;
-        Ok(Instance::new(&self.engine, programs, maps.into_iter().flatten().collect()))
+    /// Like [`Linker::load_insns_unverified`], with prog arrays: `map[fd:i]` in the instructions is the `i`th.
+    ///
+    /// # Safety
+    /// As [`Linker::load_unverified`].
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub unsafe fn load_insns_with_unverified<C: Context>(
+        &self,
+        name: &str,
+        insns: Vec<Insn>,
+        arrays: &[&ProgArray<C, H>],
+    ) -> Result<Program<C, H>, LoadError> {
+        unsafe { self.loader().unverified() }.prog_arrays(arrays).insns(name, insns)
+    }
+
+    /// Loads all programs of an object, verified for context `C`, in the engine's mode.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing is loaded then.
+    pub fn load<C: Context>(&self, object: &Object, maps: MapSet) -> Result<Instance<H>, LoadError> {
+        self.loader::<C>().object(object, maps)
+    }
+
+    /// What there is to choose about loading.
+    pub fn loader<C: Context>(&self) -> Loader<'_, C, H> {
+        Loader { linker: self, trust: Trust::Verifier, only: None, maps: Vec::new(), context: PhantomData }
     }
 
     /// The registered function of this name.
@@ -265,22 +263,136 @@ impl<H: 'static> Linker<H> {
         insns: Vec<Insn>,
         mut bindings: Bindings,
         layout: &'static ContextLayout,
+        code: Option<&bpf_object::Code>,
         trust: Trust,
     ) -> Result<Arc<Loaded>, LoadError> {
         let program =
             bpf_isa::Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })?;
         bindings.bind_addresses(name, &program)?;
-        for map in bindings.maps.iter().flatten() {
-            if let crate::map_set::MapRef::Progs(table) = map {
-                let fail = |source| LoadError::ProgArray { array: table.name().to_owned(), source };
-                table.bind_layout(layout).map_err(fail)?;
+        let (program, facts) = match trust {
+            Trust::Verifier => {
+                let subject = Subject { name, bindings: &bindings, layout, helpers: &self.protos, code };
+                let checked = verify(&self.engine, &subject, program, false)?;
+                (checked.program, checked.facts)
             }
-        }
+            Trust::Interpreter | Trust::Caller => (program, bpf_analysis::Facts::default()),
+        };
         let mode = match trust {
             Trust::Interpreter => Mode::Interpreter,
-            Trust::Caller => self.engine.config().mode,
+            Trust::Verifier | Trust::Caller => self.engine.config().mode,
         };
-        let facts = bpf_analysis::Facts::default();
+        for map in bindings.maps.iter().flatten() {
+            if let MapRef::Progs(table) = map {
+                let fail = |source| LoadError::ProgArray { array: table.name().to_owned(), source };
+                table.bind(Kind { layout, mode }).map_err(fail)?;
+            }
+        }
         Loaded::new(&self.engine, name.to_owned(), program, bindings, layout, &facts, mode)
+    }
+}
+
+/// One way of loading: which programs, and who says that they are harmless. Made by [`Linker::loader`].
+///
+/// ```no_run
+/// # use bpf_runtime::*;
+/// # fn f(linker: &Linker<()>, object: &Object, maps: MapSet) -> Result<(), LoadError> {
+/// let instance = linker.loader::<Raw>().only(&["filter"]).object(object, maps)?;
+/// let program = linker.loader::<Raw>().insns("one", assemble("r0 = 1\nexit").unwrap())?;
+/// # Ok(()) }
+/// ```
+pub struct Loader<'l, C, H> {
+    linker: &'l Linker<H>,
+    trust: Trust,
+    only: Option<Vec<String>>,
+    maps: Vec<MapRef>,
+    context: PhantomData<fn(C)>,
+}
+
+impl<C, H> fmt::Debug for Loader<'_, C, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loader").field("trust", &self.trust).field("only", &self.only).finish_non_exhaustive()
+    }
+}
+
+impl<C: Context, H: 'static> Loader<'_, C, H> {
+    /// Do not verify; run in the interpreter, which checks every memory access. Safe for any program.
+    pub fn interpreted(mut self) -> Self {
+        self.trust = Trust::Interpreter;
+        self
+    }
+
+    /// Do not verify; run in the engine's mode.
+    ///
+    /// # Safety
+    /// With [`Mode::Jit`], every run of the programs must stay inside the memory it was given, end, and call helpers and host
+    /// functions with valid arguments, as the verifier would have proven.
+    pub unsafe fn unverified(mut self) -> Self {
+        self.trust = Trust::Caller;
+        self
+    }
+
+    /// Load the named programs, and only the maps that they use.
+    pub fn only(mut self, programs: &[&str]) -> Self {
+        self.only = Some(programs.iter().map(|name| (*name).to_owned()).collect());
+        self
+    }
+
+    /// For instructions without an object: `map[fd:i]` in them is the `i`th of these.
+    pub fn prog_arrays(mut self, arrays: &[&ProgArray<C, H>]) -> Self {
+        self.maps = arrays.iter().map(|array| MapRef::Progs(Arc::clone(array.table()))).collect();
+        self
+    }
+
+    /// Loads one program from its instructions.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn insns(self, name: &str, insns: Vec<Insn>) -> Result<Program<C, H>, LoadError> {
+        let linker = self.linker;
+        let mut bindings = Bindings { maps: self.maps.iter().cloned().map(Some).collect(), ..Bindings::default() };
+        linker.bind_helpers(name, &insns, &mut bindings)?;
+        let loaded = linker.finish(name, insns, bindings, C::layout(), None, self.trust)?;
+        let instance = Instance::new(&linker.engine, vec![Arc::clone(&loaded)], self.maps);
+        Ok(Program::new(loaded, instance))
+    }
+
+    /// Loads an object.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing is loaded then.
+    pub fn object(self, object: &Object, maps: MapSet) -> Result<Instance<H>, LoadError> {
+        let linker = self.linker;
+        let chosen: Vec<&bpf_object::Program> = match &self.only {
+            None => object.programs().iter().collect(),
+            Some(names) => names.iter().map(|name| object.program(name)).collect::<Result<_, _>>()?,
+        };
+        let linked = chosen
+            .iter()
+            .map(|program| object.link(program, |name| linker.names.contains_key(name)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut wanted = vec![self.only.is_none(); object.maps().len()];
+        for map in linked.iter().flat_map(|code| code.maps()) {
+            wanted[map] = true;
+        }
+        let maps = maps.create(object, &wanted)?;
+
+        let mut programs = Vec::with_capacity(chosen.len());
+        for (program, code) in chosen.iter().zip(&linked) {
+            let code = code.code();
+            let insns = code.insns().to_vec();
+            let mut bindings = Bindings { maps: vec![None; maps.len()], ..Bindings::default() };
+            for reference in code.references() {
+                if let ReferenceKind::Map(map) | ReferenceKind::MapValue { map, .. } = reference.kind {
+                    bindings.maps[map].clone_from(&maps[map]);
+                }
+            }
+            bindings.host = object.host_functions().iter().map(|f| linker.named(&f.name)).collect();
+            linker.bind_helpers(program.name(), &insns, &mut bindings)?;
+            programs.push(linker.finish(program.name(), insns, bindings, C::layout(), Some(code), self.trust)?);
+        }
+        // The instance's hold comes first: if a slot cannot be set, it empties the arrays, which may hold each other's programs.
+        let instance = Instance::new(&linker.engine, programs.clone(), maps.iter().flatten().cloned().collect());
+        initialise(object, &maps, &|name| programs.iter().find(|p| p.name == name).cloned())?;
+        Ok(instance)
     }
 }

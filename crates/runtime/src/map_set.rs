@@ -4,6 +4,7 @@ use crate::engine::Engine;
 use crate::error::LoadError;
 use crate::loaded::Loaded;
 use crate::prog_array::ProgTable;
+use crate::verify::spin_lock_offset;
 use bpf_maps::{Map, MapError, MapType, flags};
 use bpf_object::{DataKind, Object};
 use std::sync::Arc;
@@ -75,7 +76,8 @@ impl MapSet {
                 let kind = if map.map_type == bpf_object::MapType::PROG_ARRAY {
                     DefKind::Progs { entries: map.max_entries }
                 } else {
-                    let def = definition(map).map_err(|source| LoadError::Map { map: map.name.clone(), source })?;
+                    let def =
+                        definition(object, map).map_err(|source| LoadError::Map { map: map.name.clone(), source })?;
                     DefKind::Data { def, contents: map.data.as_ref().map(|data| data.bytes.clone()) }
                 };
                 Ok(Def { name: map.name.clone(), kind, taken: None })
@@ -182,14 +184,17 @@ pub(crate) fn initialise(
 }
 
 /// The definition of a data map as the maps crate wants it.
-fn definition(map: &bpf_object::MapDef) -> Result<bpf_maps::MapDef, MapError> {
+fn definition(object: &Object, map: &bpf_object::MapDef) -> Result<bpf_maps::MapDef, MapError> {
     let map_type = MapType::from_number(map.map_type.0)?;
     let mut def =
         bpf_maps::MapDef::new(&map.name, map_type, map.key_size, map.value_size, map.max_entries).with_flags(map.flags);
     def.map_extra = map.map_extra;
     def.numa_node = map.numa_node;
     if let Some(inner) = &map.inner {
-        def = def.with_inner(definition(inner)?);
+        def = def.with_inner(definition(object, inner)?);
+    }
+    if let (Some(btf), Some(value)) = (object.btf(), map.value_type) {
+        def.spin_lock = spin_lock_offset(btf, value);
     }
     if let Some(data) = &map.data
         && matches!(data.kind, DataKind::Rodata | DataKind::Kconfig)

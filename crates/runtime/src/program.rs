@@ -72,21 +72,19 @@ impl<C: Context, H: 'static> Program<C, H> {
         unsafe { self.loaded.run(core::ptr::from_mut(host).cast(), parts) }
     }
 
-    /// Runs it `repeat` times (at least once) on what `data` makes, and measures.
+    /// Runs it `repeat` times (at least once) on the same data, and measures. What the runs wrote stays in the data.
     ///
     /// # Errors
     /// [`RunError`] of the first run that fails.
-    pub fn test_run<'d>(
-        &self,
-        host: &mut H,
-        repeat: u32,
-        mut data: impl FnMut() -> C::Data<'d>,
-    ) -> Result<TestRun, RunError> {
+    pub fn test_run(&self, host: &mut H, mut data: C::Data<'_>, repeat: u32) -> Result<TestRun, RunError> {
+        let parts = C::parts(&mut data);
+        let host = core::ptr::from_mut(host).cast();
         let repeat = repeat.max(1);
-        let start = Instant::now();
         let mut result = 0;
+        let start = Instant::now();
         for _ in 0..repeat {
-            result = self.run(host, data())?;
+            // SAFETY: as in `run`; `data` stays borrowed over all runs.
+            result = unsafe { self.loaded.run(host, parts) }?;
         }
         Ok(TestRun { result, mean: start.elapsed() / repeat })
     }

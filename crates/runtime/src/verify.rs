@@ -1,0 +1,182 @@
+//! From an object's program to a verified one.
+//!
+//! The verifier wants plain data: the maps' shapes, the functions' prototypes, signatures of global functions from BTF, source
+//! lines for its messages. Here that data is gathered, and the verifier's facts about context accesses are carried out: a load of
+//! `data` from a `struct xdp_md` becomes a load of a 64-bit pointer from our own structure, in the instructions themselves, so that
+//! interpreter and JIT need to know nothing about contexts.
+
+use crate::context::ContextLayout;
+use crate::engine::Engine;
+use crate::error::LoadError;
+use crate::loaded::Bindings;
+use crate::map_set::MapRef;
+use bpf_analysis::Facts;
+use bpf_isa::{Insn, Program, Size, Src};
+use bpf_maps::flags;
+use bpf_object::btf::{ArgKind, Btf, Type, TypeId};
+use bpf_verifier::{Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, MapDef, MapKind, SourceLine, Verifier};
+
+/// What verifying needs besides the program itself.
+pub(crate) struct Subject<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) bindings: &'a Bindings,
+    pub(crate) layout: &'static ContextLayout,
+    pub(crate) helpers: &'a Helpers,
+    /// The object's view of the program: functions, types, lines.
+    pub(crate) code: Option<&'a bpf_object::Code>,
+}
+
+/// A verified program, its context accesses rewritten, with the facts about it.
+pub(crate) struct Checked {
+    pub(crate) program: Program,
+    pub(crate) facts: Facts,
+    /// The walk, if it was asked for.
+    pub(crate) log: Vec<String>,
+    pub(crate) stats: bpf_verifier::Stats,
+}
+
+/// Verifies a program.
+pub(crate) fn verify(
+    engine: &Engine,
+    subject: &Subject<'_>,
+    program: Program,
+    log: bool,
+) -> Result<Checked, LoadError> {
+    let config = engine.config();
+    let maps: Vec<MapDef> = subject.bindings.maps.iter().map(|map| map.as_ref().map_or_else(no_map, map_def)).collect();
+    let host: Vec<HelperProto> = subject
+        .bindings
+        .host
+        .iter()
+        .enumerate()
+        .map(|(i, bound)| match bound {
+            Some(bound) => bound.proto.clone(),
+            // Calling it ends the run, so whatever is said of its result is true.
+            None => HelperProto::new(i as u32, "missing weak function", &[], bpf_verifier::Ret::Scalar),
+        })
+        .collect();
+    let lines = subject.code.map(lines).unwrap_or_default();
+    let globals = subject.code.map(|code| global_functions(code, &program)).unwrap_or_default();
+    let env = Env {
+        maps: &maps,
+        host_functions: &host,
+        global_functions: &globals,
+        lines: &lines,
+        frame_bytes: config.frame_bytes,
+        limits: config.limits,
+        log,
+        ..Env::new(subject.layout, subject.helpers)
+    };
+    let fail = |source| LoadError::Verifier { program: subject.name.to_owned(), source };
+    let verified = engine.0.with_verifier(|verifier: &mut Verifier| verifier.verify(program, &env)).map_err(fail)?;
+    let (stats, log) = (verified.stats(), verified.log().to_vec());
+    let (program, facts) = verified.into_parts();
+    let program = rewrite(subject.name, program, &facts)?;
+    Ok(Checked { program, facts, log, stats })
+}
+
+/// The shape of a map that the program does not refer to, to keep the indices.
+fn no_map() -> MapDef {
+    MapDef::new("(not used)", MapKind::Array, 4, 1, 1)
+}
+
+fn map_def(map: &MapRef) -> MapDef {
+    match map {
+        MapRef::Progs(table) => MapDef::new(table.name(), MapKind::ProgArray, 4, 4, table.entries()),
+        MapRef::Data(map) => data_map_def(map.def()),
+    }
+}
+
+fn data_map_def(def: &bpf_maps::MapDef) -> MapDef {
+    // Every type that the maps crate creates is one the verifier knows; an array is what an unknown one would be least like.
+    let kind = MapKind::from_raw(def.map_type as u32).unwrap_or(MapKind::PerfEventArray);
+    let access = match def.flags & (flags::RDONLY_PROG | flags::WRONLY_PROG) {
+        flags::RDONLY_PROG => Access::Read,
+        flags::WRONLY_PROG => Access::Write,
+        _ => Access::ReadWrite,
+    };
+    MapDef {
+        access,
+        spin_lock: def.spin_lock,
+        inner: def.inner.as_deref().map(|inner| Box::new(data_map_def(inner))),
+        ..MapDef::new(&def.name, kind, def.key_size, def.value_size, def.max_entries)
+    }
+}
+
+/// The source lines, each at its first instruction.
+fn lines(code: &bpf_object::Code) -> Vec<SourceLine> {
+    let mut lines: Vec<SourceLine> = Vec::new();
+    for insn in 0..code.insns().len() as u32 {
+        let Some(line) = code.line(bpf_isa::InsnIdx(insn)) else { continue };
+        let same = lines.last().is_some_and(|l| l.line == line.line && l.file == line.file);
+        if !same {
+            let (file, text) = (line.file.into_owned(), line.text.into_owned());
+            lines.push(SourceLine { insn, file, line: line.line, text });
+        }
+    }
+    lines
+}
+
+/// The signatures of global functions, by subprogram.
+fn global_functions(code: &bpf_object::Code, program: &Program) -> Vec<Option<GlobalFunc>> {
+    let Some(btf) = code.btf() else { return Vec::new() };
+    let signature = |(i, sub): (usize, &bpf_isa::Subprog)| {
+        let function = code.functions().iter().find(|f| f.start.0 == sub.start && f.global && i > 0)?;
+        let (_, args) = btf.prototype(function.ty?)?;
+        let args = args.iter().map(|arg| global_arg(btf, arg)).collect::<Option<Vec<_>>>()?;
+        Some(GlobalFunc { name: function.name.clone(), args })
+    };
+    program.subprogs().iter().enumerate().map(signature).collect()
+}
+
+/// `None` for what cannot be verified by signature: the function is then walked in the context of each call, like a static one.
+fn global_arg(btf: &Btf, arg: &ArgKind) -> Option<GlobalArg> {
+    match *arg {
+        ArgKind::Scalar { .. } => Some(GlobalArg::Scalar),
+        ArgKind::Pointer { to, size } => match btf.type_name(to) {
+            "xdp_md" | "__sk_buff" => Some(GlobalArg::Ctx),
+            _ => size.map(GlobalArg::Mem),
+        },
+        ArgKind::Other => None,
+    }
+}
+
+/// The byte offset of a `struct bpf_spin_lock` in a value of this type.
+pub(crate) fn spin_lock_offset(btf: &Btf, value: TypeId) -> Option<u32> {
+    let Type::Composite { members, .. } = btf.get(btf.resolve(value)) else { return None };
+    let lock = members.iter().find(|m| btf.type_name(btf.resolve(m.ty)) == "bpf_spin_lock")?;
+    Some(lock.bit_offset / 8)
+}
+
+/// Replaces each access of the program's view of the context by one of the host's structure.
+fn rewrite(name: &str, program: Program, facts: &Facts) -> Result<Program, LoadError> {
+    if facts.context_accesses.is_empty() {
+        return Ok(program);
+    }
+    let mut insns = program.into_insns();
+    for access in &facts.context_accesses {
+        let fail =
+            || LoadError::Internal(format!("program `{name}`: context access at {} cannot be rewritten", access.insn));
+        let new_off = i16::try_from(access.off).map_err(|_| fail())?;
+        let new_size = match access.size {
+            1 => Size::B,
+            2 => Size::H,
+            4 => Size::W,
+            8 => Size::DW,
+            _ => return Err(fail()),
+        };
+        match insns.get_mut(access.insn.index()) {
+            Some(Insn::Load { size, sign, off, .. }) => {
+                // A sign-extending load is one of a scalar field, whose size does not change.
+                *sign &= *size == new_size;
+                (*size, *off) = (new_size, new_off);
+            }
+            Some(Insn::Store { size, off, src: Src::Reg(_) | Src::Imm(_), .. })
+            | Some(Insn::LoadAcquire { size, off, .. } | Insn::StoreRelease { size, off, .. }) => {
+                (*size, *off) = (new_size, new_off);
+            }
+            Some(_) | None => return Err(fail()),
+        }
+    }
+    Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
+}
