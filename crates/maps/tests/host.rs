@@ -1,0 +1,376 @@
+//! The host's side: typed handles, iteration and batches, maps of maps, mapped arrays, dumps, and what bad input is told.
+
+mod common;
+
+use std::sync::Arc;
+
+use bpf_maps::typed::{Array, BloomFilter, HashMap, PerCpuArray, PerCpuHashMap, Queue};
+use bpf_maps::{CreateOptions, Cursor, Dump, Errno, Map, MapDef, MapError, MapHeader, MapType, flags, program, update};
+use common::domain;
+
+fn create(def: MapDef) -> Map {
+    Map::create(def, &domain(4)).unwrap()
+}
+
+#[test]
+fn typed_handles_check_type_and_sizes_once() {
+    let map = create(MapDef::new("h", MapType::Hash, 4, 16, 8));
+    let hash: HashMap<u32, [u64; 2]> = map.typed().unwrap();
+    assert_eq!(hash.get(&1).unwrap(), None);
+    hash.insert(&1, &[2, 3]).unwrap();
+    hash.update(&1, &[4, 5], update::EXIST).unwrap();
+    assert_eq!(hash.get(&1).unwrap(), Some([4, 5]));
+    assert_eq!(hash.iter().collect::<Result<Vec<_>, _>>().unwrap(), [(1, [4, 5])]);
+    assert_eq!(hash.take(&1).unwrap(), Some([4, 5]));
+    assert!(!hash.remove(&1).unwrap());
+    let error = map.typed::<HashMap<u64, [u64; 2]>>().unwrap_err();
+    assert_eq!(error.to_string(), r#"map "h": expected a key of 4 bytes, got 8"#);
+    let error = map.typed::<HashMap<u32, u64>>().unwrap_err();
+    assert_eq!(error.to_string(), r#"map "h": expected a value of 16 bytes, got 8"#);
+    let error = map.typed::<Array<u64>>().unwrap_err();
+    assert_eq!(error.to_string(), r#"map "h" is of type hash; expected array"#);
+    assert_eq!(error.errno(), libc::EINVAL);
+}
+
+#[test]
+fn typed_handles_of_the_other_types() {
+    let array: Array<u16> = create(MapDef::new("a", MapType::Array, 4, 2, 3)).typed().unwrap();
+    array.set(2, &7).unwrap();
+    assert_eq!((array.get(2).unwrap(), array.get(3).unwrap(), array.len()), (Some(7), None, 3));
+    let per_cpu: PerCpuArray<u32> = create(MapDef::new("p", MapType::PerCpuArray, 4, 4, 1)).typed().unwrap();
+    per_cpu.set(0, &[1, 2, 3, 4]).unwrap();
+    assert_eq!(per_cpu.get(0).unwrap(), Some(vec![1, 2, 3, 4]));
+    assert_eq!(per_cpu.slots(), 4);
+    assert!(per_cpu.set(0, &[1]).unwrap_err().to_string().contains("expected a number of per-slot values of 4"));
+    let hash: PerCpuHashMap<u64, u64> = create(MapDef::new("q", MapType::PerCpuHash, 8, 8, 1)).typed().unwrap();
+    hash.insert(&9, &[1, 2, 3, 4]).unwrap();
+    assert_eq!(hash.iter().next().unwrap().unwrap(), (9, vec![1, 2, 3, 4]));
+    assert!(hash.remove(&9).unwrap() && hash.get(&9).unwrap().is_none());
+    let queue: Queue<u8> = create(MapDef::new("f", MapType::Queue, 0, 1, 2)).typed().unwrap();
+    queue.push(&1).unwrap();
+    queue.push(&2).unwrap();
+    assert_eq!(queue.push(&3).unwrap_err().errno(), libc::E2BIG);
+    queue.push_over(&3).unwrap();
+    assert_eq!((queue.peek().unwrap(), queue.pop().unwrap(), queue.pop().unwrap()), (Some(2), Some(2), Some(3)));
+    assert_eq!(queue.pop().unwrap(), None);
+    let bloom: BloomFilter<u64> = create(MapDef::new("b", MapType::BloomFilter, 0, 8, 100)).typed().unwrap();
+    bloom.push(&5).unwrap();
+    assert!(bloom.may_contain(&5).unwrap());
+}
+
+#[test]
+fn bad_input_is_told_what_was_expected() {
+    let domain = domain(4);
+    let told = |def: MapDef| {
+        let error = Map::create(def, &domain).unwrap_err();
+        (error.errno(), error.to_string())
+    };
+    let (errno, text) = told(MapDef::new("m", MapType::Array, 8, 4, 1));
+    assert_eq!(errno, libc::EINVAL);
+    assert!(text.contains("key_size 4") && text.contains("got key_size 8"), "{text}");
+    let (errno, text) = told(MapDef::new("m", MapType::LruHash, 8, 4, 1).with_flags(flags::NO_PREALLOC));
+    assert_eq!(errno, 524);
+    assert!(text.contains("no NO_PREALLOC"), "{text}");
+    let (errno, text) = told(MapDef::new("m", MapType::RingBuf, 0, 0, 4097));
+    assert_eq!(errno, libc::EINVAL);
+    assert!(text.contains("a power of two"), "{text}");
+    // Refused before it is touched: this would be 64 TiB.
+    let (errno, text) = told(MapDef::new("m", MapType::Hash, 8, 1 << 20, 1 << 26));
+    assert_eq!(errno, libc::ENOMEM);
+    assert!(text.contains("the limit is 4294967296"), "{text}");
+    let mut options = CreateOptions::default();
+    options.memory_limit = 1000;
+    let small = Map::create_with(MapDef::new("m", MapType::Array, 4, 8, 1024), &domain, &options);
+    assert!(matches!(small, Err(MapError::MemoryLimit { needed: 8192, limit: 1000, .. })));
+
+    let error = MapType::from_number(24).unwrap_err();
+    assert_eq!(error.to_string(), "map type 24 (sk_storage) is not supported");
+    for number in [14, 16, 17, 19, 28, 29, 3, 99] {
+        assert!(matches!(MapType::from_number(number), Err(MapError::Unsupported { .. })), "{number}");
+    }
+    for &map_type in MapType::ALL {
+        assert_eq!(MapType::from_number(map_type as u32).unwrap(), map_type);
+    }
+
+    let map = create(MapDef::new("m", MapType::Hash, 4, 8, 1));
+    assert!(matches!(map.set(&[0; 3], &[0; 8]), Err(MapError::Size { what: "key", expected: 4, got: 3, .. })));
+    assert!(matches!(map.set(&[0; 4], &[0; 9]), Err(MapError::Size { what: "value", expected: 8, got: 9, .. })));
+    assert_eq!(map.push(&[0; 8], 0).unwrap_err().errno(), libc::EOPNOTSUPP);
+    assert_eq!(map.mmap_fd().unwrap_err().errno(), libc::EPERM);
+}
+
+#[test]
+fn large_keys_and_values_work() {
+    // Beyond what is kept on the stack, and beyond a page.
+    let map = create(MapDef::new("m", MapType::Hash, 1000, 70_001, 4));
+    let key = |n: u8| vec![n; 1000];
+    for n in 0..4u8 {
+        map.set(&key(n), &vec![n; 70_001]).unwrap();
+    }
+    for n in 0..4u8 {
+        assert_eq!(map.get(&key(n)).unwrap(), Some(vec![n; 70_001]));
+    }
+    assert_eq!(map.set(&key(4), &vec![0; 70_001]).unwrap_err().errno(), libc::E2BIG);
+}
+
+#[test]
+fn batches_resume_at_their_cursor() {
+    let map = create(MapDef::new("m", MapType::Hash, 4, 8, 100));
+    let keys: Vec<u8> = (0..50u32).flat_map(u32::to_ne_bytes).collect();
+    let values: Vec<u8> = (0..50u64).flat_map(u64::to_ne_bytes).collect();
+    assert_eq!(map.update_batch(&keys, &values, 0), (50, Ok(())));
+    let (mut cursor, mut seen) = (Cursor::default(), Vec::new());
+    loop {
+        let (mut keys, mut values) = ([0; 7 * 4], [0; 7 * 8]);
+        let batch = map.lookup_batch(&mut cursor, &mut keys, &mut values).unwrap();
+        for (key, value) in keys.chunks(4).zip(values.chunks(8)).take(batch.count) {
+            let key = u32::from_ne_bytes(key.try_into().unwrap());
+            assert_eq!(u64::from_ne_bytes(value.try_into().unwrap()), u64::from(key));
+            seen.push(key);
+        }
+        if batch.end {
+            break;
+        }
+        assert_eq!(batch.count, 7);
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (0..50).collect::<Vec<_>>());
+    assert_eq!(map.delete_batch(&keys[..40]), (10, Ok(())));
+    let (count, result) = map.delete_batch(&keys[..44]);
+    assert_eq!((count, result.unwrap_err().errno()), (0, libc::ENOENT));
+    let (mut keys, mut values) = ([0; 100 * 4], [0; 100 * 8]);
+    let batch = map.lookup_and_delete_batch(&mut Cursor::default(), &mut keys, &mut values).unwrap();
+    assert!(batch.end && batch.count == 40 && map.is_empty());
+    let odd = map.lookup_batch(&mut Cursor::default(), &mut [0; 8], &mut [0; 8]);
+    assert_eq!(odd.unwrap_err().errno(), libc::EINVAL);
+}
+
+fn program_lookup(map: &Map, key: u32) -> *mut u8 {
+    let guard = map.domain().enter().unwrap();
+    // SAFETY: a live map under a guard with this slot; a key of its size.
+    unsafe { program::lookup(map.as_ptr(), (&raw const key).cast(), guard.slot()) }
+}
+
+#[test]
+fn maps_of_maps_hold_maps_of_their_templates_shape() {
+    for outer_type in [MapType::ArrayOfMaps, MapType::HashOfMaps] {
+        let domain = domain(4);
+        let template = MapDef::new("inner", MapType::Array, 4, 8, 4);
+        let outer =
+            Map::create(MapDef::new("outer", outer_type, 4, 4, 2).with_inner(template.clone()), &domain).unwrap();
+        let inner = || Map::create(template.clone(), &domain).unwrap();
+        let key = 1u32.to_ne_bytes();
+        assert!(program_lookup(&outer, 1).is_null());
+        assert!(outer.get_inner(&key).unwrap().is_none());
+        let (a, b) = (inner(), inner());
+        outer.set_inner(&key, &a, update::ANY).unwrap();
+        assert_eq!(program_lookup(&outer, 1).cast_const(), a.as_ptr().cast());
+        assert!(outer.get_inner(&key).unwrap().unwrap().same_as(&a));
+        assert_eq!(outer.get(&key).unwrap(), Some(a.id().to_ne_bytes().to_vec()));
+        outer.set_inner(&key, &b, update::ANY).unwrap();
+        assert_eq!(program_lookup(&outer, 1).cast_const(), b.as_ptr().cast());
+        assert_eq!(outer.len(), 1);
+
+        let larger = Map::create(MapDef::new("x", MapType::Array, 4, 8, 5), &domain).unwrap();
+        let error = outer.set_inner(&key, &larger, 0).unwrap_err();
+        assert_eq!(error.to_string(), r#"map "x": schema differs in max_entries: expected 4, got 5"#);
+        let foreign = Map::create(template.clone(), &common::domain(4)).unwrap();
+        assert!(matches!(outer.set_inner(&key, &foreign, 0), Err(MapError::OtherDomain { .. })));
+        assert_eq!(outer.set(&key, &[0; 4]).unwrap_err().errno(), libc::EINVAL);
+        if outer_type == MapType::ArrayOfMaps {
+            assert_eq!(outer.set_inner(&key, &a, update::NOEXIST).unwrap_err().errno(), libc::EINVAL);
+            assert_eq!(outer.set_inner(&2u32.to_ne_bytes(), &a, 0).unwrap_err().errno(), libc::E2BIG);
+        } else {
+            assert_eq!(outer.set_inner(&key, &a, update::NOEXIST).unwrap_err().errno(), libc::EEXIST);
+        }
+        outer.delete(&key).unwrap();
+        assert_eq!(outer.delete(&key).unwrap_err().errno(), libc::ENOENT);
+        assert!(program_lookup(&outer, 1).is_null());
+    }
+    let nested = MapDef::new("i", MapType::ArrayOfMaps, 4, 4, 1).with_inner(MapDef::new("j", MapType::Array, 4, 4, 1));
+    let error =
+        Map::create(MapDef::new("o", MapType::ArrayOfMaps, 4, 4, 1).with_inner(nested), &domain(1)).unwrap_err();
+    assert_eq!(error.errno(), libc::EINVAL);
+}
+
+#[test]
+fn an_inner_map_lives_until_no_run_can_have_it() {
+    for outer_type in [MapType::ArrayOfMaps, MapType::HashOfMaps] {
+        let domain = domain(4);
+        let template = MapDef::new("inner", MapType::Hash, 4, 8, 4);
+        let outer =
+            Map::create(MapDef::new("outer", outer_type, 4, 4, 2).with_inner(template.clone()), &domain).unwrap();
+        let key = 0u32.to_ne_bytes();
+        let inner = Map::create(template, &domain).unwrap();
+        inner.set(&key, &7u64.to_ne_bytes()).unwrap();
+        outer.set_inner(&key, &inner, 0).unwrap();
+        drop(inner);
+        let guard = domain.enter().unwrap();
+        let zero = 0u32;
+        // SAFETY: a live map under a guard.
+        let inner: *const MapHeader =
+            unsafe { program::lookup(outer.as_ptr(), (&raw const zero).cast(), guard.slot()) }.cast();
+        let dropper = Arc::clone(&domain);
+        let thread = outer.clone();
+        std::thread::spawn(move || {
+            thread.delete(&key).unwrap();
+            assert_eq!(dropper.reclaim(), 0, "a run is still going on");
+        })
+        .join()
+        .unwrap();
+        // SAFETY: this run began before the delete, so the inner map is alive.
+        let value = unsafe { program::lookup(inner, (&raw const zero).cast(), guard.slot()) };
+        // SAFETY: and so is its element.
+        assert_eq!(unsafe { value.cast::<u64>().read() }, 7);
+        drop(guard);
+        assert_eq!(domain.deferred(), 1);
+        domain.drain().unwrap();
+        assert_eq!(domain.deferred(), 0);
+    }
+}
+
+#[test]
+fn a_mappable_array_shows_what_programs_write() {
+    use std::os::fd::AsRawFd;
+    let map = create(MapDef::new("m", MapType::Array, 4, 8, 4).with_flags(flags::MMAPABLE));
+    let fd = map.mmap_fd().unwrap().as_raw_fd();
+    // SAFETY: a fresh shared mapping of the map's file.
+    let mapped =
+        unsafe { libc::mmap(std::ptr::null_mut(), 32, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0) };
+    assert_ne!(mapped, libc::MAP_FAILED);
+    let third = mapped.cast::<u64>().wrapping_add(2);
+    map.set(&2u32.to_ne_bytes(), &77u64.to_ne_bytes()).unwrap();
+    // SAFETY: element 2 of the mapping.
+    assert_eq!(unsafe { third.read_volatile() }, 77);
+    // SAFETY: the same.
+    unsafe { third.write_volatile(88) };
+    assert_eq!(map.get(&2u32.to_ne_bytes()).unwrap(), Some(88u64.to_ne_bytes().to_vec()));
+    // SAFETY: the mapping made above.
+    unsafe { libc::munmap(mapped, 32) };
+}
+
+fn fill(map: &Map) {
+    for n in 0..5u32 {
+        let size = map.host_value_size();
+        let value: Vec<u8> = (0..size).map(|i| (i as u32 * 3 + n) as u8).collect();
+        match map.map_type() {
+            MapType::Queue | MapType::Stack => map.push(&value, 0).unwrap(),
+            MapType::LpmTrie => map.set(&[n * 4, n].map(u32::to_ne_bytes).concat(), &value).unwrap(),
+            _ => map.set(&n.to_ne_bytes(), &value).unwrap(),
+        }
+    }
+}
+
+fn contents(map: &Map) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut all: Vec<_> = map.iter().map(Result::unwrap).collect();
+    if !matches!(map.map_type(), MapType::Queue | MapType::Stack) {
+        all.sort();
+    }
+    all
+}
+
+#[test]
+fn a_dump_restores_every_type_that_can_be_read_back() {
+    let directory = std::env::temp_dir().join(format!("bpf-maps-dump-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    for def in [
+        MapDef::new("array", MapType::Array, 4, 5, 5),
+        MapDef::new("percpu array", MapType::PerCpuArray, 4, 8, 5),
+        MapDef::new("hash", MapType::Hash, 4, 12, 10),
+        MapDef::new("percpu hash", MapType::PerCpuHash, 4, 8, 10),
+        MapDef::new("lru", MapType::LruHash, 4, 8, 10),
+        MapDef::new("trie", MapType::LpmTrie, 8, 8, 10).with_flags(flags::NO_PREALLOC),
+        MapDef::new("queue", MapType::Queue, 0, 8, 10),
+        MapDef::new("stack", MapType::Stack, 0, 8, 10),
+    ] {
+        let path = directory.join(&def.name);
+        let (map, restored) = (create(def.clone()), create(def.clone()));
+        fill(&map);
+        map.save(&path).unwrap();
+        restored.load(&path).unwrap();
+        assert_eq!(contents(&restored), contents(&map), "{def:?}");
+        assert_eq!(contents(&map).len(), 5);
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_dump_of_another_schema_or_a_damaged_one_is_refused() {
+    let map = create(MapDef::new("m", MapType::Hash, 4, 8, 10));
+    fill(&map);
+    let mut file = Vec::new();
+    map.dump().unwrap().write(&mut file).unwrap();
+    let dump = Dump::read(file.as_slice()).unwrap();
+    assert_eq!(dump, map.dump().unwrap());
+    for (def, field) in [
+        (MapDef::new("m", MapType::Hash, 8, 8, 10), "key_size"),
+        (MapDef::new("m", MapType::Hash, 4, 9, 10), "value_size"),
+        (MapDef::new("m", MapType::Hash, 4, 8, 11), "max_entries"),
+        (MapDef::new("m", MapType::LruHash, 4, 8, 10), "map_type"),
+        (MapDef::new("m", MapType::Hash, 4, 8, 10).with_flags(flags::NO_PREALLOC), "flags"),
+    ] {
+        let error = create(def).restore(&dump).unwrap_err();
+        assert!(matches!(error, MapError::Incompatible { field: f, .. } if f == field), "{error}");
+    }
+    // A per-CPU map has as many values as its domain has slots.
+    let per_cpu = MapDef::new("p", MapType::PerCpuArray, 4, 8, 1);
+    let dump = Map::create(per_cpu.clone(), &domain(2)).unwrap().dump().unwrap();
+    assert!(Map::create(per_cpu, &domain(3)).unwrap().restore(&dump).is_err());
+    for cut in 0..file.len() {
+        assert!(Dump::read(&file[..cut]).is_err(), "cut at {cut}");
+    }
+    for damaged in 0..file.len() {
+        let mut file = file.clone();
+        file[damaged] ^= 0x10;
+        assert!(Dump::read(file.as_slice()).is_err(), "damaged at {damaged}");
+    }
+    let ring = create(MapDef::new("r", MapType::RingBuf, 0, 0, 1 << 16));
+    assert_eq!(ring.dump().unwrap_err().errno(), Errno::ENOTSUPP.0);
+}
+
+#[test]
+fn an_iteration_ends_although_keys_are_added_all_the_time() {
+    for def in [
+        MapDef::new("h", MapType::Hash, 8, 8, 100_000),
+        MapDef::new("t", MapType::LpmTrie, 8, 8, 100_000).with_flags(flags::NO_PREALLOC),
+    ] {
+        let map = create(def);
+        let key = |n: u32| [32, n.wrapping_mul(0x9e37_79b9)].map(u32::to_ne_bytes).concat();
+        map.set(&key(0), &[0; 8]).unwrap();
+        let (mut cursor, mut k, mut value) = (Cursor::default(), [0; 8], [0; 8]);
+        let (mut met, mut n) = (0, 1);
+        while map.next(&mut cursor, &mut k, &mut value).unwrap() {
+            met += 1;
+            for _ in 0..2 {
+                if n < 90_000 {
+                    map.set(&key(n), &[0; 8]).unwrap();
+                    n += 1;
+                }
+            }
+            // The key just met goes away: the cursor must not mind.
+            map.delete(&k).unwrap();
+        }
+        assert!(met > 0 && met <= 90_000);
+    }
+}
+
+#[test]
+fn read_only_and_write_only_maps_refuse_the_host() {
+    let map = create(MapDef::new("m", MapType::Array, 4, 4, 1).with_flags(flags::RDONLY));
+    assert_eq!(map.set(&[0; 4], &[0; 4]).unwrap_err().errno(), libc::EPERM);
+    assert!(map.get(&[0; 4]).unwrap().is_some());
+    assert!(!program_lookup(&map, 0).is_null(), "programs may do both");
+    let map = create(MapDef::new("m", MapType::Array, 4, 4, 1).with_flags(flags::WRONLY));
+    assert_eq!(map.get(&[0; 4]).unwrap_err().errno(), libc::EPERM);
+    map.set(&[0; 4], &[0; 4]).unwrap();
+    assert!(map.iter().next().unwrap().is_err());
+}
+
+#[test]
+fn a_hash_costs_at_most_24_bytes_an_element_beyond_key_and_value() {
+    for entries in [10_000u32, 1_000_000] {
+        let map = create(MapDef::new("m", MapType::Hash, 8, 8, entries));
+        let overhead = map.memory_usage() as f64 / f64::from(entries) - 16.0;
+        assert!(overhead <= 24.0, "{overhead} bytes an element of {entries}");
+    }
+}
