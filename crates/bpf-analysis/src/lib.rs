@@ -6,11 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod cfg;
+mod constants;
 mod facts;
 mod liveness;
 mod stack;
 
 pub use cfg::{Block, BlockId, Cfg};
+pub use constants::Constants;
 pub use facts::{ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, MemKind};
 pub use liveness::{CallArity, Liveness, RegSet, defs, uses};
 pub use stack::frame_bytes;

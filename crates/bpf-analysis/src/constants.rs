@@ -1,0 +1,166 @@
+//! Which tail calls always jump through the same slot of the same table.
+//!
+//! Problem: a tail call whose table (r2) and index (r3) are constants can be patched into a direct jump. Compilers load both right
+//! before the call, but keep the table in a saved register when there are several calls, and merge paths that agree.
+//!
+//! Approach: forward data flow over basic blocks. What is known of a register is a constant, or that it varies; a block that no
+//! path has reached yet knows nothing, which agrees with anything, so constants survive loops. Only copies are followed:
+//! compilers have folded the arithmetic already, and what is not folded becomes an indirect site, which is always correct. The naive
+//! twin in the tests collects the set of all values that reach each instruction.
+//!
+//! Invariant: what is reported holds on every path, whatever branches do. A verifier, which knows dead branches, may report more.
+
+use crate::{BlockId, Cfg, ConstTailCall, RegSet, defs};
+use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, SubprogId, Width};
+
+/// The tail-call helper (include/uapi/linux/bpf.h: BPF_FUNC_tail_call).
+const TAIL_CALL: u32 = 12;
+
+/// A register's value on every path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Value {
+    /// Not the same everywhere, or not known.
+    Varying,
+    /// This number.
+    Number(u64),
+    /// The pointer to the map with this index.
+    Map(u32),
+}
+
+impl Value {
+    fn meet(self, other: Value) -> Value {
+        if self == other { self } else { Value::Varying }
+    }
+}
+
+type Regs = [Value; Reg::ALL.len()];
+
+/// Finds constant tail calls; keeps its memory from program to program.
+#[derive(Debug, Default)]
+pub struct Constants {
+    /// What is known at the start of each block; `None`: no path has reached it.
+    at_start: Vec<Option<Regs>>,
+    work: Vec<BlockId>,
+}
+
+impl Constants {
+    /// The tail calls of `program` with constant table and index, ascending by instruction. `entries` says how many slots the table
+    /// with a map index has, `None` if that map is no table of programs: a constant index beyond it is not reported.
+    pub fn tail_calls(
+        &mut self,
+        program: &Program,
+        cfg: &Cfg,
+        entries: impl Fn(u32) -> Option<u32>,
+    ) -> Vec<ConstTailCall> {
+        let mut found = Vec::new();
+        if !program.insns().iter().any(is_tail_call) {
+            return found;
+        }
+        self.at_start.clear();
+        self.at_start.resize(cfg.blocks().len(), None);
+        for sub in (0..program.subprogs().len() as u32).map(SubprogId) {
+            self.solve(program, cfg, BlockId(cfg.subprog_blocks(sub).start));
+        }
+        for (block, regs) in cfg.blocks().iter().zip(&self.at_start) {
+            let Some(mut regs) = *regs else { continue };
+            for slot in block.start..block.end {
+                let insn = &program.insns()[slot as usize];
+                if is_tail_call(insn)
+                    && let Value::Map(map) = regs[Reg::R2.index()]
+                    && let Value::Number(index) = regs[Reg::R3.index()]
+                {
+                    // The index is 32 bits wide.
+                    let index = index as u32;
+                    if entries(map).is_some_and(|entries| index < entries) {
+                        found.push(ConstTailCall { insn: InsnIdx(slot), map, index });
+                    }
+                }
+                step(insn, &mut regs);
+            }
+        }
+        found
+    }
+
+    /// From a subprogram's entry, where nothing is known, to a fixpoint: each register of each block changes at most twice.
+    fn solve(&mut self, program: &Program, cfg: &Cfg, entry: BlockId) {
+        self.at_start[entry.index()] = Some([Value::Varying; Reg::ALL.len()]);
+        self.work.push(entry);
+        while let Some(id) = self.work.pop() {
+            let Some(mut regs) = self.at_start[id.index()] else { continue };
+            let block = cfg.block(id);
+            for insn in &program.insns()[block.start as usize..block.end as usize] {
+                step(insn, &mut regs);
+            }
+            for next in block.succs() {
+                let before = self.at_start[next.index()];
+                let after = match before {
+                    None => regs,
+                    Some(before) => core::array::from_fn(|i| before[i].meet(regs[i])),
+                };
+                if before != Some(after) {
+                    self.at_start[next.index()] = Some(after);
+                    self.work.push(next);
+                }
+            }
+        }
+    }
+}
+
+fn is_tail_call(insn: &Insn) -> bool {
+    *insn == Insn::Call(Callee::Helper(TAIL_CALL))
+}
+
+/// The effect of one instruction.
+fn step(insn: &Insn, regs: &mut Regs) {
+    let copied = copied(insn, regs);
+    for reg in defs(insn).iter() {
+        regs[reg.index()] = Value::Varying;
+    }
+    if let Some((dst, value)) = copied {
+        debug_assert_eq!(defs(insn), RegSet::of(dst));
+        regs[dst.index()] = value;
+    }
+}
+
+/// What a move or constant load puts where; `None` for all other instructions.
+fn copied(insn: &Insn, regs: &Regs) -> Option<(Reg, Value)> {
+    match *insn {
+        Insn::Mov { width: Width::W64, dst, src: Src::Reg(src) } => Some((dst, regs[src.index()])),
+        Insn::Mov { width: Width::W64, dst, src: Src::Imm(imm) } => Some((dst, Value::Number(i64::from(imm) as u64))),
+        Insn::Mov { width: Width::W32, dst, src } => {
+            let value = match src {
+                Src::Imm(imm) => Value::Number(u64::from(imm as u32)),
+                Src::Reg(src) => match regs[src.index()] {
+                    Value::Number(number) => Value::Number(u64::from(number as u32)),
+                    Value::Varying | Value::Map(_) => Value::Varying,
+                },
+            };
+            Some((dst, value))
+        }
+        Insn::LoadImm64 { dst, imm } => {
+            let value = match imm {
+                Imm64::Const(number) => Value::Number(number),
+                Imm64::Map(map) | Imm64::MapIdx(map) => u32::try_from(map).map_or(Value::Varying, Value::Map),
+                Imm64::MapValue { .. } | Imm64::MapIdxValue { .. } | Imm64::Var(_) | Imm64::Func(_) => Value::Varying,
+            };
+            Some((dst, value))
+        }
+        Insn::Alu { .. }
+        | Insn::MovSx { .. }
+        | Insn::Neg { .. }
+        | Insn::End { .. }
+        | Insn::SecondSlot
+        | Insn::Load { .. }
+        | Insn::Store { .. }
+        | Insn::Atomic { .. }
+        | Insn::LoadAcquire { .. }
+        | Insn::StoreRelease { .. }
+        | Insn::LoadAbs { .. }
+        | Insn::LoadInd { .. }
+        | Insn::Jump { .. }
+        | Insn::JumpIf { .. }
+        | Insn::MayGoto { .. }
+        | Insn::Call(_)
+        | Insn::Exit => None,
+    }
+}
