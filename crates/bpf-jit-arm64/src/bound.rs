@@ -5,7 +5,7 @@
 
 use crate::frame::Frame;
 use bpf_isa::Size;
-use bpf_jit::{Base, CallTarget, Func, Lir, Mem, Op, TailKey, Val};
+use bpf_jit::{Base, Func, Lir, Mem, Op, TailKey, Val};
 
 const INSN: usize = 4;
 /// `movz` and three `movk`.
@@ -53,13 +53,10 @@ pub fn size_bound(op: &Op) -> usize {
         Op::Atomic { mem: m, .. } => mem(m) + INSN + SLOT + 5 * INSN + SLOT,
         // The same with comparison and branch.
         Op::CmpXchg { mem: m, .. } => mem(m) + INSN + 2 * SLOT + 6 * INSN + SLOT,
-        Op::Call { target, args, .. } => {
+        Op::Call { args, .. } => {
             // Each cycle of moves, of at least two, needs one move more.
             let moves = args.len() + 1;
-            let call = match target {
-                CallTarget::Extern(_) | CallTarget::Subprog(_) => INSN,
-            };
-            moves * SLOT + moves / 2 * INSN + call + SLOT
+            moves * SLOT + moves / 2 * INSN + INSN + SLOT
         }
         Op::TailCall { key, .. } => {
             let find = match key {

@@ -153,6 +153,8 @@ impl Scan {
         let check = |ok: bool, what| if ok { Ok(()) } else { Err(EmitError::Internal(what)) };
         check(alloc.locs.len() >= func.vregs as usize, "a value without a location")?;
         check(func.spans.len() >= func.ops.len(), "an op without a source")?;
+        let params = func.params.iter().chain([&func.ctx]).flatten();
+        check(params.into_iter().all(|v| v.0 < func.vregs), "a parameter that does not exist")?;
         let saved = HostRegSet(alloc.saves.iter().fold(0, |set, r| set | 1 << (r.0 & 31)));
         let allowed = regs::POOL_SET.without(HostRegSet::of(&regs::CALLEE_SAVED)).union(saved);
         for loc in &alloc.locs {

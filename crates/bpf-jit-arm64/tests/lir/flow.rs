@@ -6,9 +6,12 @@ use crate::check::{
 };
 use crate::machine::{HOST, Text, checks_landing_pads, fatal_signal, skipped};
 use bpf_isa::{Size, SubprogId, Width};
-use bpf_jit::{BinOp, CallTarget, Check, Cond, EmitOptions, Lir, Op, TailKey, VReg, Val};
+use bpf_jit::{
+    Alloc, Allocator, Backend, BinOp, CallTarget, Check, Cond, EmitError, EmitOptions, HostReg, Lir, Loc, Op, TailKey,
+    VReg, Val,
+};
 use bpf_jit_arm64::Arm64;
-use bpf_jit_code::{Code, Reloc, RelocKind, RunCtx, StopCode, Symbol, TAIL_CALL_LIMIT, TailTarget};
+use bpf_jit_code::{Arch, Code, Reloc, RelocKind, RunCtx, StopCode, Symbol, TAIL_CALL_LIMIT, TailTarget};
 
 const CTX: VReg = VReg(5);
 
@@ -445,4 +448,43 @@ fn a_missing_landing_pad_is_fatal() {
     };
     assert_eq!(signal(0), Some(libc::SIGILL));
     assert_eq!(signal(1), None);
+}
+
+/// What the allocator or the lowering got wrong is an error of ours, not a panic.
+#[test]
+fn malformed_input_is_refused() {
+    let good = far(1);
+    let options = emissions()[0];
+    let refused = |lir: &Lir, spoil: &dyn Fn(&mut Alloc)| {
+        let mut alloc = Alloc::default();
+        Allocator::default().allocate(
+            &good.funcs[0],
+            &Arm64::default().machine(&options),
+            &allocations(0)[0],
+            &mut alloc,
+        );
+        spoil(&mut alloc);
+        let mut code = Code::new(Arch::Arm64);
+        matches!(Arm64::default().emit(lir, &[alloc], &options, &mut code), Err(EmitError::Internal(_)))
+    };
+    assert!(!refused(&good, &|_| {}));
+    assert!(refused(&good, &|alloc| alloc.locs.clear()));
+    for reg in [14, 17, 18, 19, 29, 30, 31, 32, 255] {
+        assert!(refused(&good, &|alloc| alloc.locs[0] = Loc::Reg(HostReg(reg))), "x{reg} is not saved or not ours");
+    }
+    assert!(refused(&good, &|alloc| alloc.locs[0] = Loc::Slot(alloc.slots)));
+    assert!(refused(&good, &|alloc| alloc.saves = vec![HostReg(19); 12]));
+    let spoiled: [fn(&mut bpf_jit::Func); 6] = [
+        |func| func.ops[0] = Op::Jump { target: block(1000) },
+        |func| func.ops[0] = mov(VReg(1000), 0),
+        |func| func.ops[0] = Op::Exit { value: VReg(1000) },
+        |func| func.params[2] = Some(VReg(1000)),
+        |func| func.blocks[0].ops.end = 1_000_000,
+        |func| func.ops[0] = Op::SubprogAddr { dst: VReg(0), subprog: SubprogId(7) },
+    ];
+    for (i, spoil) in spoiled.iter().enumerate() {
+        let mut lir = good.clone();
+        spoil(&mut lir.funcs[0]);
+        assert!(refused(&lir, &|_| {}), "{i}");
+    }
 }

@@ -1,4 +1,6 @@
 //! Every op, at every width, on border values, in every place.
+//!
+//! `BPF_SOAK=1 cargo test -p bpf-jit-arm64 --test lir random` tries a hundred times as many random programs.
 
 use crate::check::{Builder, EDGES, Random, all_ways, at, block, check, in_frame, some_ways};
 use bpf_isa::{Size, Width};
@@ -391,10 +393,14 @@ fn compare_and_exchange() {
     }
 }
 
+fn seeds(n: u64) -> u64 {
+    if std::env::var_os("BPF_SOAK").is_some() { 100 * n } else { n }
+}
+
 /// Random programs of everything above but calls, with branches, all values alive all the time.
 #[test]
 fn random_programs() {
-    for seed in 0..150 {
+    for seed in 0..seeds(150) {
         let mut random = Random(seed);
         let lir = random_program(&mut random, false);
         let inputs: Vec<_> = (0..4)
@@ -407,7 +413,7 @@ fn random_programs() {
 /// The same with calls of a function that overwrites whatever it may.
 #[test]
 fn random_programs_with_calls() {
-    for seed in 0..100 {
+    for seed in 0..seeds(100) {
         let mut random = Random(seed ^ 0xca11);
         let lir = random_program(&mut random, true);
         let inputs: Vec<_> = (0..3)
