@@ -7,6 +7,11 @@
 //!
 //! `maps` knows no code: prog arrays live in the runtime.
 
+#![cfg_attr(
+    loom,
+    allow(dead_code, unused_imports, unreachable_pub, reason = "only what loom explores is used under loom")
+)]
+
 #[cfg(not(loom))]
 mod array;
 #[cfg(not(loom))]
@@ -20,6 +25,16 @@ mod errno;
 mod error;
 #[cfg(not(loom))]
 mod hash;
+/// The part that loom explores.
+#[cfg(loom)]
+#[allow(dead_code, reason = "its users are not compiled under loom")]
+mod hash {
+    mod free_list;
+    mod key;
+    #[cfg(test)]
+    mod loom_tests;
+    mod table;
+}
 #[cfg(not(loom))]
 mod header;
 #[cfg(not(loom))]

@@ -1,0 +1,169 @@
+//! The index and the free list under every interleaving (loom).
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p bpf-maps --release --lib loom`. Scenarios are as small as the property allows; all run with
+//! at most three preemptions, which is where the known mistakes in such structures show.
+
+use loom::sync::Arc;
+use loom::thread;
+
+use super::free_list::FreeList;
+use super::key::{Fixed, Key};
+use super::table::Table;
+use crate::sync::Ordering;
+
+type K = Fixed<8, 1>;
+
+fn key(n: u64) -> K {
+    K::from_host(&n.to_ne_bytes())
+}
+
+fn model(f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(f);
+}
+
+/// The table with one value word an element. All keys hash alike: same chunk, same tag.
+const HASH: u64 = 77;
+
+fn table() -> Table {
+    Table::new(1, 4, 1, 1).unwrap()
+}
+
+/// Writes an element that nobody sees.
+fn fill(table: &Table, element: u32, n: u64, value: u64) {
+    table.begin_write();
+    table.write_key(element, &key(n));
+    table.extra(element)[0].store(value, Ordering::Relaxed);
+}
+
+fn insert(table: &Table, element: u32, n: u64, value: u64) -> bool {
+    let searched = table.inserts(HASH);
+    if table.find(&key(n), HASH).is_some() {
+        return false;
+    }
+    fill(table, element, n, value);
+    table.insert(&key(n), HASH, searched, element)
+}
+
+/// What a host copy of a key's value reads.
+fn read(table: &Table, n: u64) -> Option<u64> {
+    loop {
+        let found = table.find(&key(n), HASH)?;
+        let value = table.extra(found.element())[0].load(Ordering::Relaxed);
+        if table.unchanged(found) {
+            return Some(value);
+        }
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_replaced_key_is_never_missed_and_never_mixed() {
+    model(|| {
+        let table = Arc::new(table());
+        assert!(insert(&table, 0, 1, 10));
+        let writer = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || {
+                // Replace, and use the old element for another key at once, and back.
+                fill(&table, 1, 1, 11);
+                let found = table.find(&key(1), HASH).unwrap();
+                assert!(table.replace(found, 1));
+                assert!(insert(&table, found.element(), 2, 20));
+            })
+        };
+        let value = read(&table, 1).expect("present throughout");
+        assert!(value == 10 || value == 11, "{value} is not a value of key 1");
+        writer.join().unwrap();
+        assert_eq!((read(&table, 1), read(&table, 2)), (Some(11), Some(20)));
+    });
+}
+
+#[test]
+fn a_bystander_is_found_while_others_come_and_go() {
+    model(|| {
+        let table = Arc::new(table());
+        assert!(insert(&table, 0, 1, 10) && insert(&table, 1, 2, 20));
+        let writer = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || {
+                // Key 2 goes, and key 3 comes in its element and its slot.
+                let found = table.find(&key(2), HASH).unwrap();
+                assert!(table.remove(found, HASH));
+                assert!(insert(&table, found.element(), 3, 30));
+            })
+        };
+        assert_eq!(read(&table, 1), Some(10));
+        assert!(matches!(read(&table, 2), None | Some(20)));
+        assert!(matches!(read(&table, 3), None | Some(30)));
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn of_two_inserts_of_a_key_one_wins() {
+    model(|| {
+        let table = Arc::new(table());
+        let other = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || insert(&table, 0, 1, 10))
+        };
+        let mine = insert(&table, 1, 1, 11);
+        let theirs = other.join().unwrap();
+        assert!(mine != theirs, "exactly one");
+        assert_eq!(read(&table, 1), Some(if mine { 11 } else { 10 }));
+        let found = table.find(&key(1), HASH).unwrap();
+        assert!(table.remove(found, HASH));
+        assert!(table.find(&key(1), HASH).is_none(), "there was one copy only");
+    });
+}
+
+#[test]
+fn of_a_replace_and_a_delete_of_one_word_one_wins() {
+    model(|| {
+        let table = Arc::new(table());
+        assert!(insert(&table, 0, 1, 10));
+        let found = table.find(&key(1), HASH).unwrap();
+        let deleter = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || table.remove(found, HASH))
+        };
+        fill(&table, 1, 1, 11);
+        let replaced = table.replace(found, 1);
+        let deleted = deleter.join().unwrap();
+        assert!(replaced != deleted);
+        assert_eq!(read(&table, 1), replaced.then_some(11));
+    });
+}
+
+#[test]
+fn an_element_is_handed_out_once() {
+    model(|| {
+        let list = Arc::new(FreeList::new(2, 2, 1).unwrap());
+        // Both on the stack, so that pops follow links.
+        let (a, b) = (list.pop(0).unwrap(), list.pop(0).unwrap());
+        list.push(0, a);
+        list.push(0, b);
+        let other = {
+            let list = Arc::clone(&list);
+            thread::spawn(move || {
+                // The ABA pattern: take two, give the first back.
+                let first = list.pop(0);
+                let second = list.pop(0);
+                if let Some(first) = first {
+                    list.push(0, first);
+                }
+                second
+            })
+        };
+        let mine = list.pop(0);
+        let theirs = other.join().unwrap();
+        let mut held: Vec<u32> = mine.into_iter().chain(theirs).collect();
+        while let Some(element) = list.pop(0) {
+            held.push(element);
+        }
+        held.sort_unstable();
+        assert_eq!(held, [0, 1], "every element exactly once");
+    });
+}
