@@ -27,7 +27,7 @@ fn model(f: impl Fn() + Sync + Send + 'static) {
 const HASH: u64 = 77;
 
 fn table() -> Table {
-    Table::new(1, 4, 1, 1).unwrap()
+    Table::new(1, 5, 1, 1).unwrap()
 }
 
 /// Writes an element that nobody sees.
@@ -77,6 +77,45 @@ fn a_replaced_key_is_never_missed_and_never_mixed() {
         assert!(value == 10 || value == 11, "{value} is not a value of key 1");
         writer.join().unwrap();
         assert_eq!((read(&table, 1), read(&table, 2)), (Some(11), Some(20)));
+    });
+}
+
+#[test]
+fn a_replaced_key_is_not_missed_behind_a_colliding_one() {
+    model(|| {
+        let table = Arc::new(table());
+        // Key 9 has the first slot with this tag, so the search for key 1 goes on to the next candidate.
+        assert!(insert(&table, 4, 9, 90) && insert(&table, 0, 1, 10));
+        let writer = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || {
+                fill(&table, 1, 1, 11);
+                let found = table.find(&key(1), HASH).unwrap();
+                assert!(table.replace(found, 1));
+                fill(&table, found.element(), 2, 20);
+            })
+        };
+        assert!(table.find(&key(1), HASH).is_some(), "present throughout");
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn an_element_in_transit_is_not_found() {
+    model(|| {
+        let table = Arc::new(table());
+        assert!(insert(&table, 0, 2, 20));
+        let writer = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || {
+                let found = table.find(&key(2), HASH).unwrap();
+                assert!(table.remove(found, HASH));
+                // Filled for key 3, which does not get in: the update fails, or takes long.
+                fill(&table, found.element(), 3, 30);
+            })
+        };
+        assert!(table.find(&key(3), HASH).is_none(), "key 3 was never inserted");
+        writer.join().unwrap();
     });
 }
 
