@@ -224,3 +224,39 @@ fn nothing_is_loaded_from_the_code() {
         assert_ne!(word & 0x3b00_0000, 0x1800_0000, "{word:#x}: ldr (literal)");
     }
 }
+
+/// Ordering cannot be tested by running (qemu does not model weak memory), so it is pinned here: what fetches is ordered, what does not is
+/// relaxed.
+#[test]
+fn atomics_are_ordered_as_the_kernels() {
+    for (line, lse, exclusive) in [
+        ("lock *(u64 *)(r1 + 0) += r2", "stadd", "ldxr add stxr cbnz"),
+        ("lock *(u32 *)(r1 + 0) |= w2", "stset", "ldxr orr stxr cbnz"),
+        ("lock *(u64 *)(r1 + 0) &= r2", "mvn stclr", "ldxr and stxr cbnz"),
+        ("lock *(u64 *)(r1 + 0) ^= r2", "steor", "ldxr eor stxr cbnz"),
+        ("r2 = atomic_fetch_add((u64 *)(r1 + 0), r2)", "ldaddal", "ldxr add stlxr cbnz dmb"),
+        ("w2 = atomic_fetch_or((u32 *)(r1 + 0), w2)", "ldsetal", "ldxr orr stlxr cbnz dmb"),
+        ("r2 = atomic_fetch_and((u64 *)(r1 + 0), r2)", "mvn ldclral", "ldxr and stlxr cbnz dmb"),
+        ("r2 = atomic_fetch_xor((u64 *)(r1 + 0), r2)", "ldeoral", "ldxr eor stlxr cbnz dmb"),
+        ("r2 = xchg_64(r1 + 0, r2)", "swpal", "ldxr stlxr cbnz dmb"),
+        ("r2 = load_acquire((u64 *)(r1 + 0))", "ldar", "ldar"),
+        ("store_release((u8 *)(r1 + 0), w2)", "stlrb", "stlrb"),
+    ] {
+        let text = format!("{line}\nr0 = r2\nexit");
+        let mnemonics = |features| {
+            let mut o = options();
+            o.emit.features = features;
+            let code = listing(&text, &o);
+            let code: Vec<&str> = code.iter().map(|l| l.split(' ').next().unwrap()).collect();
+            // The move of the result to x0, and the return, are of no interest.
+            code.into_iter().filter(|m| !["mov", "ret"].contains(m)).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(mnemonics(CpuFeatures::ALL), lse, "{line}");
+        assert_eq!(mnemonics(CpuFeatures::BASELINE), exclusive, "{line}");
+    }
+    let exchange = "r0 = r3\nr0 = cmpxchg_64(r1 + 0, r0, r2)\nexit";
+    assert!(shape(exchange).join(" ").contains("dmb"));
+    let mut o = options();
+    o.emit.features = CpuFeatures::ALL;
+    assert!(listing(exchange, &o).join(" ").contains("casal"));
+}

@@ -38,12 +38,10 @@ impl Emitter<'_> {
 
     pub(crate) fn atomic(&mut self, op: AtomicOp, width: Width, mem: Mem, src: VReg, fetch: Option<VReg>) {
         let at = self.exact_address(mem);
-        match (op, fetch) {
-            // An exchange is ordered whether or not its result is wanted.
-            (AtomicOp::Xchg, _) => self.exchange(width, at, src, fetch),
-            (_, _) if !self.options.features.lse => self.atomic_loop(op, width, at, src, fetch),
-            (_, Some(dst)) => self.atomic_fetch(op, width, at, src, dst),
-            (_, None) => self.atomic_store(op, width, at, src),
+        match fetch {
+            _ if !self.options.features.lse => self.atomic_loop(op, width, at, src, fetch),
+            Some(dst) => self.atomic_fetch(op, width, at, src, dst),
+            None => self.atomic_store(op, width, at, src),
         }
     }
 
@@ -62,7 +60,7 @@ impl Emitter<'_> {
             AtomicOp::Or => asm_w!(&mut self.s.buf, width; stset R(s), [XSP(at)]),
             AtomicOp::And => asm_w!(&mut self.s.buf, width; mvn R(TMP2), R(s); stclr R(TMP2), [XSP(at)]),
             AtomicOp::Xor => asm_w!(&mut self.s.buf, width; steor R(s), [XSP(at)]),
-            // Loading to the zero register would give up the acquire half.
+            // Ordered whether or not its result is wanted, so not to the zero register: that would give up the acquire half.
             AtomicOp::Xchg => asm_w!(&mut self.s.buf, width; swpal R(s), R(TMP2), [XSP(at)]),
         }
     }
@@ -79,47 +77,30 @@ impl Emitter<'_> {
         self.put(dst, d);
     }
 
-    fn exchange(&mut self, width: Width, at: Gpr, src: VReg, fetch: Option<VReg>) {
-        if self.options.features.lse {
-            return match fetch {
-                Some(dst) => self.atomic_fetch(AtomicOp::Xchg, width, at, src, dst),
-                None => self.atomic_store(AtomicOp::Xchg, width, at, src),
-            };
-        }
-        let s = self.reg(src, TMP0);
-        let old = fetch.map_or(TMP2, |dst| self.early_dst(dst, &[s, at]));
-        asm_w!(&mut self.s.buf, width;
-            ldxr R(old), [XSP(at)];
-            stlxr W(AUX), R(s), [XSP(at)];
-            cbnz W(AUX), -8;
-            dmb ish);
-        if let Some(dst) = fetch {
-            self.set(dst, old);
-        }
-    }
-
     fn atomic_loop(&mut self, op: AtomicOp, width: Width, at: Gpr, src: VReg, fetch: Option<VReg>) {
+        let exchange = op == AtomicOp::Xchg;
         let head = self.s.buf.len();
         let s = self.reg(src, TMP0);
-        let status = TMP0;
         let old = fetch.map_or(TMP2, |dst| self.early_dst(dst, &[s, at]));
-        let new = AUX;
+        let (new, status) = if exchange { (s, AUX) } else { (AUX, TMP0) };
         asm_w!(&mut self.s.buf, width; ldxr R(old), [XSP(at)]);
         match op {
             AtomicOp::Add => asm_w!(&mut self.s.buf, width; add R(new), R(old), R(s)),
             AtomicOp::Or => asm_w!(&mut self.s.buf, width; orr R(new), R(old), R(s)),
             AtomicOp::And => asm_w!(&mut self.s.buf, width; and R(new), R(old), R(s)),
             AtomicOp::Xor => asm_w!(&mut self.s.buf, width; eor R(new), R(old), R(s)),
-            AtomicOp::Xchg => asm_w!(&mut self.s.buf, width; mov R(new), R(s)),
+            AtomicOp::Xchg => {}
         }
-        if fetch.is_some() {
+        // An exchange is ordered whether or not its result is wanted.
+        if fetch.is_some() || exchange {
             asm_w!(&mut self.s.buf, width; stlxr W(status), R(new), [XSP(at)]);
+            self.retry(status, head);
+            asm!(&mut self.s.buf; dmb ish);
         } else {
             asm_w!(&mut self.s.buf, width; stxr W(status), R(new), [XSP(at)]);
+            self.retry(status, head);
         }
-        self.retry(status, head);
         if let Some(dst) = fetch {
-            asm!(&mut self.s.buf; dmb ish);
             self.set(dst, old);
         }
     }
