@@ -12,6 +12,29 @@
 //! Invariants: this crate is the only writer of code. Every byte of a pack belongs to one program or is a trap. No page is writable and
 //! executable through one mapping. Nothing here knows BPF. In a forked child everything that would write fails with
 //! [`Error::Forked`] (the memory is shared with the parent); running goes on.
+//!
+//! ```
+//! use bpf_jit_code::{Arch, Code};
+//! use bpf_prog_pack::{Options, Packs};
+//! use bpf_quiesce::Domain;
+//!
+//! # if Arch::HOST != Some(Arch::X64) { return Ok(()) }
+//! let packs = Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default())?;
+//! let mut code = Code::new(Arch::X64);
+//! code.bytes = vec![0xb8, 42, 0, 0, 0, 0xc3]; // mov eax, 42; ret
+//! code.entries = vec![0];
+//! let text = packs.stage(&code, |_symbol| None)?.finalize()?;
+//!
+//! let guard = packs.domain().enter()?;
+//! let entry = text.entry(0).expect("the main program");
+//! // SAFETY: the code above is a C function of this type, and the guard keeps it.
+//! let function: extern "C" fn() -> u32 = unsafe { std::mem::transmute(entry) };
+//! assert_eq!(function(), 42);
+//! drop(text); // Freed once no guard held now is left.
+//! assert_eq!(function(), 42);
+//! drop(guard);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod arch;
 mod arena;

@@ -310,3 +310,18 @@ fn many_are_published_at_once_or_none() {
     assert_eq!(packs.publish(mixed).unwrap_err(), Error::OtherPacks);
     assert_eq!((packs.stats().programs, others.stats().programs), (50, 0));
 }
+
+#[test]
+fn the_hugetlb_pool_is_used_where_it_has_pages() {
+    let packs = packs(Options { hugetlb: true, first_pack_size: 2 << 20, ..Options::default() });
+    let text = load(&packs, 8, 5000);
+    // SAFETY: made by `constant`, and loaded.
+    assert_eq!(unsafe { run(text.entry(0).unwrap()) }, 8);
+    let stats = packs.stats();
+    println!("hugetlb: {} of {} bytes", stats.bytes_hugetlb, stats.bytes);
+    assert_eq!(stats.bytes_hugetlb + stats.bytes_base_pages, 2 << 20);
+    let (at, len) = (text.base(), text.footprint());
+    drop(text);
+    packs.drain().unwrap();
+    assert!(all_traps(at, len));
+}

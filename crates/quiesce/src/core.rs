@@ -64,7 +64,7 @@ impl Record {
             running_slot: AtomicU32::new(NO_SLOT),
             attention: AtomicBool::new(false),
             vacant: AtomicBool::new(false),
-            code_seen: AtomicU64::new(0),
+            code_seen: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -178,6 +178,8 @@ impl Core {
             // Acquire: see `Record::vacate`.
             if record.vacant.load(Ordering::Acquire) {
                 record.vacant.store(false, Ordering::Relaxed);
+                // What the former thread's CPU discarded says nothing about ours.
+                record.code_seen.store(u64::MAX, Ordering::Relaxed);
                 return Ok(Arc::clone(record));
             }
         }

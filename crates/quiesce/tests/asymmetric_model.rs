@@ -6,6 +6,7 @@
 //! first n operations, for some n, and drained its buffer: a full barrier between two instructions.
 //!
 //! Each property has its controls: without the barrier on either side the machine must find a violation, or it shows nothing.
+#![cfg(not(miri))] // No unsafe code to check, and minutes of exploring.
 
 use std::collections::HashSet;
 
