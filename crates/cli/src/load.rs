@@ -2,7 +2,7 @@
 
 use crate::input::map_file;
 use anyhow::{Context, Result, bail};
-use bpf_runtime::{Config, Engine, Insn, Instance, Linker, Loader, MapSet, Mode, Object, Program, Raw};
+use bpf_runtime::{Config, Engine, Insn, Instance, Linker, Loader, MapSet, Mode, Object, Program, ProgramKind, Raw};
 use clap::ValueEnum;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +21,23 @@ pub(crate) enum EngineArg {
 pub(crate) enum ContextArg {
     /// r1 = the input's address, r2 = its length.
     Raw,
+    /// `struct xdp_md`: the input is a packet.
+    Xdp,
+    /// `struct __sk_buff`: the input is a packet.
+    Skb,
+}
+
+impl ContextArg {
+    /// What a program of this kind runs on by convention.
+    pub(crate) fn of(kind: ProgramKind) -> ContextArg {
+        match kind {
+            ProgramKind::Xdp => ContextArg::Xdp,
+            ProgramKind::SocketFilter | ProgramKind::TcClassifier | ProgramKind::TcAction | ProgramKind::CgroupSkb => {
+                ContextArg::Skb
+            }
+            _ => ContextArg::Raw,
+        }
+    }
 }
 
 /// The host state of the command's programs: nothing.

@@ -12,6 +12,7 @@ mod maps;
 mod plugin;
 mod run;
 mod scenario;
+mod verify;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ enum Command {
     Cases(cases::Args),
     Plugin(plugin::Args),
     Scenario(scenario::Args),
+    Verify(verify::Args),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Cases(args) => cases::run(&args),
         Command::Plugin(args) => plugin::run(&args),
         Command::Scenario(args) => scenario::run(&args),
+        Command::Verify(args) => verify::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -1,9 +1,9 @@
 //! `bpf run`: the main job. One program over one or many inputs.
 
-use crate::load::{ContextArg, EngineArg, Trust};
+use crate::load::{ContextArg, EngineArg, NoHost, Trust};
 use crate::{input, load, maps};
 use anyhow::{Context, Result};
-use bpf_runtime::{Linker, Raw};
+use bpf_runtime::{Engine, Linker, Object, Program, Raw, RunError, SkBuff, Skb, Xdp, XdpBuff};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -22,9 +22,9 @@ pub(crate) struct Args {
     /// FILE.pcap or FILE.pcapng (one run a packet), any other file (one run on its bytes), or hex:BYTES. Default: one empty input.
     #[arg(long, value_name = "FILE|hex:BYTES")]
     data: Option<String>,
-    /// What the program runs on.
-    #[arg(long, value_enum, default_value = "raw")]
-    ctx: ContextArg,
+    /// What the program runs on; by default what its section is for.
+    #[arg(long, value_enum)]
+    ctx: Option<ContextArg>,
     /// How it is executed.
     #[arg(long, value_enum, default_value = "jit")]
     engine: EngineArg,
@@ -57,33 +57,27 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let name = load::choose(&object, args.program.as_deref())?;
     let linker = Linker::new(&engine);
     let trust = if args.no_verify { Trust::Unverified } else { Trust::Verified };
-    let ContextArg::Raw = args.ctx;
-    let instance = load::instance::<Raw>(&engine, &linker, &object, &[name], trust)?;
-    let program = instance.program::<Raw>(name)?;
     let mut packets = input::packets(args.data.as_deref())?;
-
-    let mut returned = BTreeMap::new();
-    let progress = progress(args.repeat);
-    let mut spent = Duration::ZERO;
-    for _ in 0..args.repeat {
-        let start = Instant::now();
-        for (number, packet) in packets.iter_mut().enumerate() {
-            let r0 = program.run(&mut (), packet).with_context(|| format!("input {number}"))?;
-            *returned.entry(r0).or_insert(0) += 1;
+    let kind = object.program(name)?.kind();
+    let load = Load { engine: &engine, linker: &linker, object: &object, name, trust, repeat: args.repeat };
+    let outcome = match args.ctx.unwrap_or(ContextArg::of(kind)) {
+        ContextArg::Raw => load.go::<Raw>(&mut packets, |program, packet| program.run(&mut (), packet)),
+        ContextArg::Xdp => {
+            load.go::<Xdp>(&mut packets, |program, packet| program.run(&mut (), &mut XdpBuff::new(packet)))
         }
-        spent += start.elapsed();
-        progress.inc(1);
-    }
-    progress.finish_and_clear();
+        ContextArg::Skb => {
+            load.go::<Skb>(&mut packets, |program, packet| program.run(&mut (), &mut SkBuff::new(packet)))
+        }
+    }?;
 
     let runs = u64::from(args.repeat) * packets.len() as u64;
     let report = Report {
         program: name.to_owned(),
         inputs: packets.len(),
         runs,
-        returned,
-        ns_per_run: spent.as_nanos() as f64 / runs.max(1) as f64,
-        maps: instance.maps().map(maps::dump).collect(),
+        returned: outcome.returned,
+        ns_per_run: outcome.spent.as_nanos() as f64 / runs.max(1) as f64,
+        maps: outcome.maps,
     };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
@@ -91,6 +85,52 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         print(&report);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is loaded and how often it is run.
+struct Load<'a> {
+    engine: &'a Engine,
+    linker: &'a Linker<NoHost>,
+    object: &'a Object,
+    name: &'a str,
+    trust: Trust,
+    repeat: u32,
+}
+
+struct Outcome {
+    returned: BTreeMap<u64, u64>,
+    spent: Duration,
+    maps: Vec<maps::Dump>,
+}
+
+impl Load<'_> {
+    /// Loads the program on context `C` and runs it over all packets.
+    fn go<C: bpf_runtime::Context>(
+        &self,
+        packets: &mut [Vec<u8>],
+        run: impl Fn(&Program<C, NoHost>, &mut [u8]) -> Result<u64, RunError>,
+    ) -> Result<Outcome> {
+        let instance = load::instance::<C>(self.engine, self.linker, self.object, &[self.name], self.trust)?;
+        let program = instance.program::<C>(self.name)?;
+        let mut returned = BTreeMap::new();
+        let progress = progress(self.repeat);
+        let mut spent = Duration::ZERO;
+        // Counting takes a place of its own, so that only the runs are timed.
+        let mut results = vec![0; packets.len()];
+        for _ in 0..self.repeat {
+            let start = Instant::now();
+            for (number, (packet, result)) in packets.iter_mut().zip(&mut results).enumerate() {
+                *result = run(&program, packet).with_context(|| format!("input {number}"))?;
+            }
+            spent += start.elapsed();
+            for result in &results {
+                *returned.entry(*result).or_insert(0) += 1;
+            }
+            progress.inc(1);
+        }
+        progress.finish_and_clear();
+        Ok(Outcome { returned, spent, maps: instance.maps().map(maps::dump).collect() })
+    }
 }
 
 /// A bar on standard error, which stays away from anything that is not a terminal.

@@ -9,16 +9,14 @@
 //! bssw OFFSET VALUE                  write one
 //! # …                                nothing
 //! ```
-//! One result is counted for each `run`, `bss` and `del … fail`; any other line counts only if it fails. The context is a
-//! `__sk_buff`, as far as a flat structure can be one.
+//! One result is counted for each `run`, `bss` and `del … fail`; any other line counts only if it fails. Programs are
+//! verified and run on a `__sk_buff`.
 
 use crate::load::{self, EngineArg, NoHost};
 use anyhow::{Context, Result, anyhow, bail};
-use bpf_runtime::{ContextLayout, Engine, Flat, FlatContext, Instance, Linker, Map, MapSet, Mode, Parts};
+use bpf_runtime::{Engine, Instance, Linker, Map, MapSet, SkBuff, Skb};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::LazyLock;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Run a script of prog-array updates and runs: each failure is printed, and last `N passed, M failed`.
 #[derive(clap::Args)]
@@ -79,18 +77,17 @@ impl Scenario<'_> {
             ["obj", file] => self.load(file, "zero128")?,
             ["obj", file, data] => self.load(file, data)?,
             ["set", map, index, program] => {
-                let program = self.instance()?.program::<SkBuff>(program)?;
-                self.instance()?.prog_array::<SkBuff>(map)?.set(number(index)?, &program)?;
+                let program = self.instance()?.program::<Skb>(program)?;
+                self.instance()?.prog_array::<Skb>(map)?.set(number(index)?, &program)?;
             }
-            ["del", map, index] => self.instance()?.prog_array::<SkBuff>(map)?.clear(number(index)?)?,
-            ["del", map, index, "fail"] => match self.instance()?.prog_array::<SkBuff>(map)?.clear(number(index)?) {
+            ["del", map, index] => self.instance()?.prog_array::<Skb>(map)?.clear(number(index)?)?,
+            ["del", map, index, "fail"] => match self.instance()?.prog_array::<Skb>(map)?.clear(number(index)?) {
                 Ok(()) => bail!("the slot was not empty"),
                 Err(_) => return Ok(Counted::Result),
             },
             ["run", program, expected] => {
-                let program = self.instance()?.program::<SkBuff>(program)?;
-                let fields = Fields { len: self.packet.len() as u32, ..Fields::default() };
-                let r0 = program.run(&mut (), Skb { fields, packet: &mut self.packet })? as u32;
+                let program = self.instance()?.program::<Skb>(program)?;
+                let r0 = program.run(&mut (), &mut SkBuff::new(&mut self.packet))? as u32;
                 compare(r0, number(expected)?)?;
                 return Ok(Counted::Result);
             }
@@ -117,11 +114,7 @@ impl Scenario<'_> {
         let object = load::object(&self.objects.join(file))?;
         let linker = Linker::<NoHost>::new(&self.engine);
         let maps = MapSet::for_object(&self.engine, &object)?;
-        self.loaded = Some(match self.engine.config().mode {
-            Mode::Interpreter => linker.load_interpreted::<SkBuff>(&object, maps)?,
-            // SAFETY: whoever runs the command vouches for the objects, as with any other native code given to a tool.
-            Mode::Jit => unsafe { linker.load_unverified::<SkBuff>(&object, maps)? },
-        });
+        self.loaded = Some(linker.load::<Skb>(&object, maps)?);
         Ok(())
     }
 
@@ -184,74 +177,4 @@ fn packet(name: &str) -> Result<Vec<u8>> {
         }
         _ => bail!("no data is named `{name}`"),
     })
-}
-
-/// The fields of a `__sk_buff` (include/uapi/linux/bpf.h), up to the ones that are pointers in disguise.
-#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct Fields {
-    len: u32,
-    pkt_type: u32,
-    mark: u32,
-    queue_mapping: u32,
-    protocol: u32,
-    vlan_present: u32,
-    vlan_tci: u32,
-    vlan_proto: u32,
-    priority: u32,
-    ingress_ifindex: u32,
-    ifindex: u32,
-    tc_index: u32,
-    cb: [u32; 5],
-    hash: u32,
-}
-
-impl FlatContext for Fields {
-    const NAME: &'static str = "__sk_buff";
-    const FIELDS: &'static [(&'static str, u32, u32, bool)] = &[
-        ("len", 0, 4, false),
-        ("pkt_type", 4, 4, false),
-        ("mark", 8, 4, true),
-        ("queue_mapping", 12, 4, true),
-        ("protocol", 16, 4, false),
-        ("vlan_present", 20, 4, false),
-        ("vlan_tci", 24, 4, false),
-        ("vlan_proto", 28, 4, false),
-        ("priority", 32, 4, true),
-        ("ingress_ifindex", 36, 4, false),
-        ("ifindex", 40, 4, false),
-        ("tc_index", 44, 4, true),
-        ("cb", 48, 20, true),
-        ("hash", 68, 4, false),
-    ];
-}
-
-/// A packet with its `__sk_buff`: r1 points to the fields, LD_ABS reads the packet.
-enum SkBuff {}
-
-struct Skb<'a> {
-    fields: Fields,
-    packet: &'a mut [u8],
-}
-
-// SAFETY: the context is the fields, all of whose bytes may be read and hold any value, as `FlatContext` requires; the packet is a
-// mutable borrow. Both last as long as the data.
-unsafe impl bpf_runtime::Context for SkBuff {
-    type Data<'a> = Skb<'a>;
-
-    fn layout() -> &'static ContextLayout {
-        static LAYOUT: LazyLock<ContextLayout> =
-            LazyLock::new(|| ContextLayout { legacy_loads: true, ..Flat::<Fields>::layout().clone() });
-        &LAYOUT
-    }
-
-    fn parts(data: &mut Skb<'_>) -> Parts {
-        let fields = data.fields.as_mut_bytes();
-        Parts {
-            context: fields.as_mut_ptr(),
-            context_len: fields.len(),
-            packet: data.packet.as_mut_ptr(),
-            packet_len: data.packet.len(),
-        }
-    }
 }

@@ -22,6 +22,10 @@ pub struct Parts {
     pub packet: *mut u8,
     /// Its length in bytes. On raw contexts this is also r2.
     pub packet_len: usize,
+    /// Memory beside the context that the context points into; null if there is none.
+    pub memory: *mut u8,
+    /// Its length in bytes.
+    pub memory_len: usize,
 }
 
 /// A kind of context.
@@ -30,14 +34,16 @@ pub struct Parts {
 /// `parts` must return memory that is valid for reads, and as far as the layout lets programs write also for writes, while the
 /// borrow of `data` lasts, and that agrees with `layout`.
 pub unsafe trait Context: 'static {
-    /// What the host passes to a run.
-    type Data<'a>;
+    /// What the host passes to a run: borrowed for the run 'r, and pointing to what is borrowed for 'p.
+    type Data<'r, 'p>
+    where
+        'p: 'r;
 
     /// The layout programs are verified against.
     fn layout() -> &'static ContextLayout;
 
     /// The addresses for one run.
-    fn parts(data: &mut Self::Data<'_>) -> Parts;
+    fn parts(data: &mut Self::Data<'_, '_>) -> Parts;
 }
 
 /// A buffer: r1 points to its first byte, r2 is its length. LD_ABS reads it.
@@ -46,7 +52,10 @@ pub enum Raw {}
 
 // SAFETY: the parts are those of the mutable slice, and the raw layout is "a buffer and its length".
 unsafe impl Context for Raw {
-    type Data<'a> = &'a mut [u8];
+    type Data<'r, 'p>
+        = &'r mut [u8]
+    where
+        'p: 'r;
 
     fn layout() -> &'static ContextLayout {
         static LAYOUT: LazyLock<ContextLayout> = LazyLock::new(|| ContextLayout::raw(true));
@@ -57,7 +66,14 @@ unsafe impl Context for Raw {
         let len = data.len();
         // No memory is the null pointer, not the dangling one that an empty slice has.
         let context = if len == 0 { core::ptr::null_mut() } else { data.as_mut_ptr() };
-        Parts { context, context_len: len, packet: context, packet_len: len }
+        Parts {
+            context,
+            context_len: len,
+            packet: context,
+            packet_len: len,
+            memory: core::ptr::null_mut(),
+            memory_len: 0,
+        }
     }
 }
 
@@ -76,7 +92,10 @@ pub struct Flat<T>(PhantomData<T>);
 // SAFETY: the parts are those of the mutable borrow; `FlatContext` requires a type of which all bytes may be read and hold
 // any value.
 unsafe impl<T: FlatContext> Context for Flat<T> {
-    type Data<'a> = &'a mut T;
+    type Data<'r, 'p>
+        = &'r mut T
+    where
+        'p: 'r;
 
     fn layout() -> &'static ContextLayout {
         layout_of::<T>()
@@ -84,7 +103,14 @@ unsafe impl<T: FlatContext> Context for Flat<T> {
 
     fn parts(data: &mut &mut T) -> Parts {
         let bytes = data.as_mut_bytes();
-        Parts { context: bytes.as_mut_ptr(), context_len: bytes.len(), packet: core::ptr::null_mut(), packet_len: 0 }
+        Parts {
+            context: bytes.as_mut_ptr(),
+            context_len: bytes.len(),
+            packet: core::ptr::null_mut(),
+            packet_len: 0,
+            memory: core::ptr::null_mut(),
+            memory_len: 0,
+        }
     }
 }
 

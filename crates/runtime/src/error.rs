@@ -47,6 +47,14 @@ pub enum LoadError {
         /// Where, why, and what to do.
         source: Box<bpf_verifier::VerifyError>,
     },
+    /// A context with pointers needs the verifier to tell which access reads one.
+    #[error("program `{program}`: programs on {context} cannot be loaded without verifying them")]
+    NeedsVerifier {
+        /// Which program.
+        program: String,
+        /// The context.
+        context: String,
+    },
     /// It calls a helper that is not registered.
     #[error("program `{program}`, instruction {insn}: no helper has id {id}; register it with `Linker::func`")]
     UnknownHelper {
@@ -249,6 +257,14 @@ pub enum RunError {
     /// The run could not begin.
     #[error(transparent)]
     Enter(#[from] bpf_quiesce::EnterError),
+    /// The context's memory is longer than programs are verified for.
+    #[error("the context is {len} bytes long; at most {max} are possible")]
+    TooLong {
+        /// Its length.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
     /// Runs are nested (a host function runs a program) beyond the limit.
     #[error("runs are nested more than {limit} deep")]
     TooDeep {

@@ -31,6 +31,10 @@ pub(crate) unsafe fn run(program: &Loaded, run: *mut Run, parts: Parts) -> Resul
         // SAFETY: as above; a packet that is not the context is other memory.
         memory.add_read_only(unsafe { slice(parts.packet, parts.packet_len) });
     }
+    if !parts.memory.is_null() {
+        // SAFETY: as for the context, of which it is no part.
+        memory.add_writable(unsafe { slice(parts.memory, parts.memory_len) });
+    }
     memory.set_packet(parts.packet as u64, parts.packet_len as u64);
 
     let config = program.engine.config();

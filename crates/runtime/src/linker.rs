@@ -11,6 +11,7 @@ use crate::func::{HostFn, IntoHostFn, host_fn};
 use crate::instance::Instance;
 use crate::loaded::{Bindings, Bound, Loaded, shipped};
 use crate::map_set::{MapRef, MapSet, initialise};
+use crate::packet_helpers::{is_packet_helper, packet_helper};
 use crate::prog_array::{Kind, ProgArray};
 use crate::program::Program;
 use crate::verify::{Subject, verify};
@@ -69,7 +70,7 @@ impl<H: 'static> Linker<H> {
     pub fn new(engine: &Engine) -> Self {
         let mut protos = Helpers::shipped();
         // The tail call is not a function: the JIT and the interpreter know it.
-        protos.retain(|p| p.id == TAIL_CALL_HELPER || shipped(p.id).is_some());
+        protos.retain(|p| p.id == TAIL_CALL_HELPER || shipped(p.id).is_some() || is_packet_helper(p.id));
         Linker { engine: engine.clone(), protos, funcs: HashMap::new(), names: HashMap::new(), host: PhantomData }
     }
 
@@ -228,13 +229,19 @@ impl<H: 'static> Linker<H> {
     }
 
     /// The function behind a helper id: registered ones first, so that nothing shipped can be in the way.
-    fn helper(&self, id: u32) -> Option<Bound> {
-        let func = self.funcs.get(&id).or_else(|| shipped(id))?.clone();
+    fn helper(&self, id: u32, layout: &'static ContextLayout) -> Option<Bound> {
+        let func = self.funcs.get(&id).or_else(|| shipped(id)).or_else(|| packet_helper(id, layout))?.clone();
         Some(Bound { proto: self.protos.get(id)?.clone(), func })
     }
 
     /// Resolves the helpers that the instructions call.
-    fn bind_helpers(&self, name: &str, insns: &[Insn], bindings: &mut Bindings) -> Result<(), LoadError> {
+    fn bind_helpers(
+        &self,
+        name: &str,
+        insns: &[Insn],
+        layout: &'static ContextLayout,
+        bindings: &mut Bindings,
+    ) -> Result<(), LoadError> {
         for (slot, insn) in insns.iter().enumerate() {
             let Insn::Call(callee) = *insn else { continue };
             let insn = InsnIdx(slot as u32);
@@ -243,7 +250,7 @@ impl<H: 'static> Linker<H> {
                 Callee::Helper(id) => {
                     if let Err(at) = bindings.helpers.binary_search_by_key(&id, |h| h.0) {
                         let unknown = LoadError::UnknownHelper { program: name.to_owned(), insn, id };
-                        bindings.helpers.insert(at, (id, self.helper(id).ok_or(unknown)?));
+                        bindings.helpers.insert(at, (id, self.helper(id, layout).ok_or(unknown)?));
                     }
                 }
                 Callee::Host(index) => {
@@ -266,14 +273,17 @@ impl<H: 'static> Linker<H> {
         code: Option<&bpf_object::Code>,
         trust: Trust,
     ) -> Result<Arc<Loaded>, LoadError> {
-        let program =
-            bpf_isa::Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })?;
+        let program = structure(name, insns)?;
         bindings.bind_addresses(name, &program)?;
         let (program, facts) = match trust {
             Trust::Verifier => {
                 let subject = Subject { name, bindings: &bindings, layout, helpers: &self.protos, code };
                 let checked = verify(&self.engine, &subject, program, false)?;
                 (checked.program, checked.facts)
+            }
+            Trust::Interpreter | Trust::Caller if !layout.regions.is_empty() && !layout.raw => {
+                let (program, context) = (name.to_owned(), layout.name.to_string());
+                return Err(LoadError::NeedsVerifier { program, context });
             }
             Trust::Interpreter | Trust::Caller => (program, bpf_analysis::Facts::default()),
         };
@@ -350,7 +360,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     pub fn insns(self, name: &str, insns: Vec<Insn>) -> Result<Program<C, H>, LoadError> {
         let linker = self.linker;
         let mut bindings = Bindings { maps: self.maps.iter().cloned().map(Some).collect(), ..Bindings::default() };
-        linker.bind_helpers(name, &insns, &mut bindings)?;
+        linker.bind_helpers(name, &insns, C::layout(), &mut bindings)?;
         let loaded = linker.finish(name, insns, bindings, C::layout(), None, self.trust)?;
         let instance = Instance::new(&linker.engine, vec![Arc::clone(&loaded)], self.maps);
         Ok(Program::new(loaded, instance))
@@ -362,37 +372,95 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// [`LoadError`]; nothing is loaded then.
     pub fn object(self, object: &Object, maps: MapSet) -> Result<Instance<H>, LoadError> {
         let linker = self.linker;
-        let chosen: Vec<&bpf_object::Program> = match &self.only {
-            None => object.programs().iter().collect(),
-            Some(names) => names.iter().map(|name| object.program(name)).collect::<Result<_, _>>()?,
-        };
-        let linked = chosen
-            .iter()
-            .map(|program| object.link(program, |name| linker.names.contains_key(name)))
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut wanted = vec![self.only.is_none(); object.maps().len()];
-        for map in linked.iter().flat_map(|code| code.maps()) {
-            wanted[map] = true;
+        let linked = self.link(object, maps)?;
+        let mut programs = Vec::with_capacity(linked.programs.len());
+        for p in linked.programs {
+            programs.push(linker.finish(&p.name, p.insns, p.bindings, C::layout(), Some(p.code.code()), self.trust)?);
         }
-        let maps = maps.create(object, &wanted)?;
-
-        let mut programs = Vec::with_capacity(chosen.len());
-        for (program, code) in chosen.iter().zip(&linked) {
-            let code = code.code();
-            let insns = code.insns().to_vec();
-            let mut bindings = Bindings { maps: vec![None; maps.len()], ..Bindings::default() };
-            for reference in code.references() {
-                if let ReferenceKind::Map(map) | ReferenceKind::MapValue { map, .. } = reference.kind {
-                    bindings.maps[map].clone_from(&maps[map]);
-                }
-            }
-            bindings.host = object.host_functions().iter().map(|f| linker.named(&f.name)).collect();
-            linker.bind_helpers(program.name(), &insns, &mut bindings)?;
-            programs.push(linker.finish(program.name(), insns, bindings, C::layout(), Some(code), self.trust)?);
-        }
+        let maps = linked.maps;
         // The instance's hold comes first: if a slot cannot be set, it empties the arrays, which may hold each other's programs.
         let instance = Instance::new(&linker.engine, programs.clone(), maps.iter().flatten().cloned().collect());
         initialise(object, &maps, &|name| programs.iter().find(|p| p.name == name).cloned())?;
         Ok(instance)
     }
+
+    /// Verifies the programs of an object and loads none. The walk is in the reports if `log` asks for it.
+    ///
+    /// # Errors
+    /// [`LoadError`] of the first program that is refused.
+    pub fn verify(self, object: &Object, maps: MapSet, log: bool) -> Result<Vec<VerifyReport>, LoadError> {
+        let linker = self.linker;
+        let linked = self.link(object, maps)?;
+        let mut reports = Vec::with_capacity(linked.programs.len());
+        for mut p in linked.programs {
+            let program = structure(&p.name, p.insns)?;
+            p.bindings.bind_addresses(&p.name, &program)?;
+            let (name, bindings, layout) = (&p.name, &p.bindings, C::layout());
+            let subject = Subject { name, bindings, layout, helpers: &linker.protos, code: Some(p.code.code()) };
+            let checked = verify(&linker.engine, &subject, program, log)?;
+            reports.push(VerifyReport { program: p.name, steps: checked.stats.steps, log: checked.log });
+        }
+        Ok(reports)
+    }
+
+    /// Puts the chosen programs together and resolves what they refer to.
+    fn link(&self, object: &Object, maps: MapSet) -> Result<Linked, LoadError> {
+        let linker = self.linker;
+        let chosen: Vec<&bpf_object::Program> = match &self.only {
+            None => object.programs().iter().collect(),
+            Some(names) => names.iter().map(|name| object.program(name)).collect::<Result<_, _>>()?,
+        };
+        let codes = chosen
+            .iter()
+            .map(|program| object.link(program, |name| linker.names.contains_key(name)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut wanted = vec![self.only.is_none(); object.maps().len()];
+        for map in codes.iter().flat_map(|code| code.maps()) {
+            wanted[map] = true;
+        }
+        let maps = maps.create(object, &wanted)?;
+
+        let mut programs = Vec::with_capacity(chosen.len());
+        for (program, code) in chosen.iter().zip(codes) {
+            let insns = code.code().insns().to_vec();
+            let mut bindings = Bindings { maps: vec![None; maps.len()], ..Bindings::default() };
+            for reference in code.code().references() {
+                if let ReferenceKind::Map(map) | ReferenceKind::MapValue { map, .. } = reference.kind {
+                    bindings.maps[map].clone_from(&maps[map]);
+                }
+            }
+            bindings.host = object.host_functions().iter().map(|f| linker.named(&f.name)).collect();
+            linker.bind_helpers(program.name(), &insns, C::layout(), &mut bindings)?;
+            programs.push(LinkedProgram { name: program.name().to_owned(), insns, bindings, code });
+        }
+        Ok(Linked { programs, maps })
+    }
+}
+
+/// Programs whose references are resolved, and the maps of their object.
+struct Linked {
+    programs: Vec<LinkedProgram>,
+    maps: Vec<Option<MapRef>>,
+}
+
+struct LinkedProgram {
+    name: String,
+    insns: Vec<Insn>,
+    bindings: Bindings,
+    code: bpf_object::LinkedCode,
+}
+
+/// What [`Loader::verify`] says of an accepted program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VerifyReport {
+    /// The program.
+    pub program: String,
+    /// Instructions walked, over all paths.
+    pub steps: u64,
+    /// The walk, if it was asked for, a line a step.
+    pub log: Vec<String>,
+}
+
+fn structure(name: &str, insns: Vec<Insn>) -> Result<bpf_isa::Program, LoadError> {
+    bpf_isa::Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
 }

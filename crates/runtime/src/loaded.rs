@@ -14,7 +14,7 @@ use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
 use bpf_jit::{Extern, Hidden, Signatures};
 use bpf_jit_code::{Code, RunCtx, Symbol, TAIL_CALL_LIMIT};
 use bpf_prog_pack::Text;
-use bpf_verifier::{ContextLayout, HelperProto};
+use bpf_verifier::{ContextLayout, HelperProto, Region};
 use std::fmt;
 use std::sync::Arc;
 
@@ -272,6 +272,10 @@ impl Loaded {
     #[inline]
     pub(crate) unsafe fn run(&self, host: *mut (), parts: Parts) -> Result<u64, RunError> {
         let engine = &*self.engine.0;
+        // Address arithmetic that the verifier allowed must not wrap.
+        if parts.packet_len > Region::MAX_LEN as usize {
+            return Err(RunError::TooLong { len: parts.packet_len, max: Region::MAX_LEN as usize });
+        }
         let _nesting = Nesting::enter(engine.config.max_nested_runs)?;
         let guard = engine.domain.enter()?;
         let mut run = Run {
@@ -288,6 +292,7 @@ impl Loaded {
                 host_env: 0,
             },
             host,
+            context: parts.context,
             engine,
             slot: guard.slot(),
             error: None,

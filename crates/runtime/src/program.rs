@@ -65,7 +65,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// # Errors
     /// [`RunError`]: the run ended without a result.
     #[inline]
-    pub fn run(&self, host: &mut H, mut data: C::Data<'_>) -> Result<u64, RunError> {
+    pub fn run(&self, host: &mut H, mut data: C::Data<'_, '_>) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
         // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call, and that agree
         // with `C`'s layout, for which the program was loaded; `H` is the linker's.
@@ -76,7 +76,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     ///
     /// # Errors
     /// [`RunError`] of the first run that fails.
-    pub fn test_run(&self, host: &mut H, mut data: C::Data<'_>, repeat: u32) -> Result<TestRun, RunError> {
+    pub fn test_run(&self, host: &mut H, mut data: C::Data<'_, '_>, repeat: u32) -> Result<TestRun, RunError> {
         let parts = C::parts(&mut data);
         let host = core::ptr::from_mut(host).cast();
         let repeat = repeat.max(1);

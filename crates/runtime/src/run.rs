@@ -15,6 +15,8 @@ pub(crate) struct Run {
     pub(crate) ctx: RunCtx,
     /// The `&mut H` that the run was given.
     pub(crate) host: *mut (),
+    /// The context that the run was given.
+    pub(crate) context: *mut u8,
     /// The engine, which outlives the run.
     pub(crate) engine: *const crate::engine::EngineInner,
     /// The execution slot.
@@ -38,7 +40,7 @@ impl Run {
             packet_len: 0,
             host_env: 0,
         };
-        Run { ctx, host: self.host, engine: self.engine, slot: self.slot, error: None }
+        Run { ctx, host: self.host, context: self.context, engine: self.engine, slot: self.slot, error: None }
     }
 
     /// Ends the run with a host function's error. The first one stays.

@@ -1,0 +1,278 @@
+//! The kernel's packet contexts, `struct xdp_md` and `struct __sk_buff`, over a `&mut [u8]`.
+//!
+//! Problem: the kernel's layouts hold 32-bit fields for what are pointers, and packets that programs may grow and shrink. Approach: a
+//! host structure with 64-bit pointers into the user's buffer; the verifier's facts turn each access of a field into one of
+//! that structure (`verify::rewrite`), so unmodified kernel objects run without a copy of the packet. Head- and tailroom are what
+//! the user's buffer has around the packet.
+//!
+//! Source of fields, offsets and access rights: `include/uapi/linux/bpf.h`, and `xdp_is_valid_access`, `tc_cls_act_is_valid_access` in
+//! `net/core/filter.c` (Linux 6.18).
+
+use crate::context::{Context, ContextLayout, Parts};
+use crate::packet_helpers::Redirect;
+use bpf_verifier::{Access, Field, FieldKind, Region};
+use core::marker::PhantomData;
+use core::mem::offset_of;
+use std::sync::LazyLock;
+
+/// What a packet context's buffer is.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Window {
+    /// First byte of the packet.
+    pub(crate) data: *mut u8,
+    /// One past its last byte.
+    pub(crate) data_end: *mut u8,
+    /// First byte of the metadata that ends where the packet starts.
+    pub(crate) data_meta: *mut u8,
+    /// First byte of the buffer.
+    pub(crate) start: *mut u8,
+    /// One past its last byte.
+    pub(crate) end: *mut u8,
+}
+
+/// No frame is longer than this (a jumbo frame of the largest IP packet and its headers).
+const MAX_FRAME: u32 = 0x1_0000 + 256;
+
+impl Window {
+    /// The packet `at .. at + len` of a buffer, cut to what the buffer has and to [`MAX_FRAME`].
+    fn new(buffer: &mut [u8], at: usize, len: usize) -> Window {
+        let at = at.min(buffer.len());
+        let len = len.min(buffer.len() - at).min(MAX_FRAME as usize);
+        let range = buffer.as_mut_ptr_range();
+        let data = range.start.wrapping_add(at);
+        Window { data, data_end: data.wrapping_add(len), data_meta: data, start: range.start, end: range.end }
+    }
+
+    /// Bytes of the packet.
+    pub(crate) fn len(&self) -> usize {
+        self.data_end.addr() - self.data.addr()
+    }
+
+    fn packet(&self) -> &[u8] {
+        // SAFETY: both pointers are into the buffer that the window's owner has borrowed, in order; nothing writes to it while the
+        // owner is borrowed for the result.
+        unsafe { core::slice::from_raw_parts(self.data, self.len()) }
+    }
+}
+
+fn field(name: &'static str, offset: u32, size: u32, access: Access, kind: FieldKind, host: (usize, u32)) -> Field {
+    Field { name: name.into(), offset, size, access, kind, host_offset: host.0 as u32, host_size: host.1 }
+}
+
+fn region(name: &'static str, max_len: u32, ends_at_start_of: Option<u8>) -> Region {
+    Region { name: name.into(), writable: true, max_len, min_len: 0, align: 1, ends_at_start_of }
+}
+
+/// An XDP program's packet and the fields of its `struct xdp_md`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct XdpBuff<'p> {
+    pub(crate) window: Window,
+    /// `ingress_ifindex`.
+    pub ingress_ifindex: u32,
+    /// `rx_queue_index`.
+    pub rx_queue_index: u32,
+    /// Where the last `bpf_redirect` of a run sends the packet, should it return `XDP_REDIRECT`.
+    pub redirect: Option<Redirect>,
+    buffer: PhantomData<&'p mut [u8]>,
+}
+
+impl<'p> XdpBuff<'p> {
+    /// A packet without head- or tailroom. Cut to 64 KiB and 256 bytes.
+    pub fn new(packet: &'p mut [u8]) -> Self {
+        let len = packet.len();
+        Self::with_room(packet, 0, len)
+    }
+
+    /// The packet `headroom .. headroom + len` of a buffer; programs may move its ends inside the buffer.
+    pub fn with_room(buffer: &'p mut [u8], headroom: usize, len: usize) -> Self {
+        let window = Window::new(buffer, headroom, len);
+        XdpBuff { window, ingress_ifindex: 1, rx_queue_index: 0, redirect: None, buffer: PhantomData }
+    }
+
+    /// The packet as it is now.
+    pub fn packet(&self) -> &[u8] {
+        self.window.packet()
+    }
+}
+
+/// The XDP context: `struct xdp_md`. Verdicts are the kernel's `XDP_*`.
+///
+/// ```no_run
+/// # use bpf_runtime::*;
+/// # fn f(filter: &Program<Xdp, ()>, frame: &mut [u8]) -> Result<(), RunError> {
+/// let mut buff = XdpBuff::new(frame);
+/// let pass = filter.run(&mut (), &mut buff)? == 2; // XDP_PASS
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub enum Xdp {}
+
+// SAFETY: the layout describes `XdpBuff` (`repr(C)`, offsets taken from it), whose window lies in a buffer borrowed for 'p; the regions'
+// promises hold: no frame is longer than MAX_FRAME (`Window::new`, and the helpers that move its ends keep it in the buffer).
+unsafe impl Context for Xdp {
+    type Data<'r, 'p>
+        = &'r mut XdpBuff<'p>
+    where
+        'p: 'r;
+
+    fn layout() -> &'static ContextLayout {
+        static LAYOUT: LazyLock<ContextLayout> = LazyLock::new(|| {
+            use Access::Read;
+            let pointer = |at: usize| (offset_of!(XdpBuff<'static>, window) + at, 8);
+            ContextLayout {
+                name: "xdp_md".into(),
+                raw: false,
+                fields: vec![
+                    field("data", 0, 4, Read, FieldKind::Data(0), pointer(offset_of!(Window, data))),
+                    field("data_end", 4, 4, Read, FieldKind::DataEnd(0), pointer(offset_of!(Window, data_end))),
+                    field("data_meta", 8, 4, Read, FieldKind::Data(1), pointer(offset_of!(Window, data_meta))),
+                    field(
+                        "ingress_ifindex",
+                        12,
+                        4,
+                        Read,
+                        FieldKind::Scalar,
+                        (offset_of!(XdpBuff<'static>, ingress_ifindex), 4),
+                    ),
+                    field(
+                        "rx_queue_index",
+                        16,
+                        4,
+                        Read,
+                        FieldKind::Scalar,
+                        (offset_of!(XdpBuff<'static>, rx_queue_index), 4),
+                    ),
+                ],
+                regions: vec![region("packet", Region::MAX_LEN, None), region("metadata", Region::MAX_LEN, Some(0))],
+                legacy_loads: false,
+                returns: None,
+            }
+        });
+        &LAYOUT
+    }
+
+    fn parts(data: &mut &mut XdpBuff<'_>) -> Parts {
+        let window = &data.window;
+        let (packet, packet_len) = (window.data, window.len());
+        let (memory, memory_len) = (window.start, window.end.addr() - window.start.addr());
+        let context = core::ptr::from_mut::<XdpBuff<'_>>(data).cast();
+        Parts { context, context_len: size_of::<XdpBuff<'_>>(), packet, packet_len, memory, memory_len }
+    }
+}
+
+/// The scalar fields of a `struct __sk_buff`, in the kernel's order, names and units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the kernel's names")]
+pub struct SkFields {
+    pub len: u32,
+    pub pkt_type: u32,
+    pub mark: u32,
+    pub queue_mapping: u32,
+    pub protocol: u32,
+    pub vlan_present: u32,
+    pub vlan_tci: u32,
+    pub vlan_proto: u32,
+    pub priority: u32,
+    pub ingress_ifindex: u32,
+    pub ifindex: u32,
+    pub tc_index: u32,
+    pub cb: [u32; 5],
+    pub hash: u32,
+    pub tc_classid: u32,
+}
+
+/// A packet and its `struct __sk_buff`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct SkBuff<'p> {
+    /// The scalar fields. `len` is set by each run.
+    pub fields: SkFields,
+    pub(crate) window: Window,
+    /// Where the last `bpf_redirect` of a run sends the packet, should it return `TC_ACT_REDIRECT`.
+    pub redirect: Option<Redirect>,
+    buffer: PhantomData<&'p mut [u8]>,
+}
+
+impl<'p> SkBuff<'p> {
+    /// A packet. `protocol` is taken from its Ethernet header, in network byte order as in the kernel. Cut to 64 KiB and 256 bytes.
+    pub fn new(packet: &'p mut [u8]) -> Self {
+        let protocol = packet.get(12..14).map_or(0, |p| u32::from(u16::from_ne_bytes([p[0], p[1]])));
+        let len = packet.len();
+        let window = Window::new(packet, 0, len);
+        let fields = SkFields { len: window.len() as u32, protocol, ..SkFields::default() };
+        SkBuff { fields, window, redirect: None, buffer: PhantomData }
+    }
+
+    /// The packet.
+    pub fn packet(&self) -> &[u8] {
+        self.window.packet()
+    }
+}
+
+/// The context of socket filters and traffic-control classifiers: `struct __sk_buff`. LD_ABS and LD_IND read the packet.
+#[derive(Debug)]
+pub enum Skb {}
+
+// SAFETY: as for `Xdp`, with `SkBuff`.
+unsafe impl Context for Skb {
+    type Data<'r, 'p>
+        = &'r mut SkBuff<'p>
+    where
+        'p: 'r;
+
+    fn layout() -> &'static ContextLayout {
+        static LAYOUT: LazyLock<ContextLayout> = LazyLock::new(|| {
+            use Access::{Read, ReadWrite};
+            let word = |name, offset, access, at: usize| {
+                field(name, offset, 4, access, FieldKind::Scalar, (offset_of!(SkBuff<'static>, fields) + at, 4))
+            };
+            let pointer = |at: usize| (offset_of!(SkBuff<'static>, window) + at, 8);
+            let cb = |i: u32| {
+                const NAMES: [&str; 5] = ["cb[0]", "cb[1]", "cb[2]", "cb[3]", "cb[4]"];
+                word(NAMES[i as usize], 48 + 4 * i, ReadWrite, offset_of!(SkFields, cb) + 4 * i as usize)
+            };
+            let mut fields = vec![
+                word("len", 0, Read, offset_of!(SkFields, len)),
+                word("pkt_type", 4, Read, offset_of!(SkFields, pkt_type)),
+                word("mark", 8, ReadWrite, offset_of!(SkFields, mark)),
+                word("queue_mapping", 12, ReadWrite, offset_of!(SkFields, queue_mapping)),
+                word("protocol", 16, Read, offset_of!(SkFields, protocol)),
+                word("vlan_present", 20, Read, offset_of!(SkFields, vlan_present)),
+                word("vlan_tci", 24, Read, offset_of!(SkFields, vlan_tci)),
+                word("vlan_proto", 28, Read, offset_of!(SkFields, vlan_proto)),
+                word("priority", 32, ReadWrite, offset_of!(SkFields, priority)),
+                word("ingress_ifindex", 36, Read, offset_of!(SkFields, ingress_ifindex)),
+                word("ifindex", 40, Read, offset_of!(SkFields, ifindex)),
+                word("tc_index", 44, ReadWrite, offset_of!(SkFields, tc_index)),
+            ];
+            fields.extend((0..5).map(cb));
+            fields.extend([
+                word("hash", 68, Read, offset_of!(SkFields, hash)),
+                word("tc_classid", 72, ReadWrite, offset_of!(SkFields, tc_classid)),
+                field("data", 76, 4, Read, FieldKind::Data(0), pointer(offset_of!(Window, data))),
+                field("data_end", 80, 4, Read, FieldKind::DataEnd(0), pointer(offset_of!(Window, data_end))),
+                field("data_meta", 140, 4, Read, FieldKind::Data(1), pointer(offset_of!(Window, data_meta))),
+            ]);
+            ContextLayout {
+                name: "__sk_buff".into(),
+                raw: false,
+                fields,
+                regions: vec![region("packet", Region::MAX_LEN, None), region("metadata", Region::MAX_LEN, Some(0))],
+                legacy_loads: true,
+                returns: None,
+            }
+        });
+        &LAYOUT
+    }
+
+    fn parts(data: &mut &mut SkBuff<'_>) -> Parts {
+        let (packet, packet_len) = (data.window.data, data.window.len());
+        data.fields.len = packet_len as u32;
+        let context = core::ptr::from_mut::<SkBuff<'_>>(data).cast();
+        let context_len = size_of::<SkBuff<'_>>();
+        Parts { context, context_len, packet, packet_len, memory: packet, memory_len: packet_len }
+    }
+}
