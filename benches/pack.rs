@@ -6,7 +6,7 @@
 //! 3. One page each, packed in 4 KiB pages, packed in huge pages: ns a call.
 //! 4. A host with a large code footprint that calls 100 of 160 loaded programs now and then.
 //!
-//! `-- --plot FILE.svg` measures only the curve of 3 and draws it.
+//! `-- --plot "$PWD/docs/packing.svg"` measures only the curve of 3 and draws it.
 
 use std::hint::black_box;
 use std::sync::Barrier;
