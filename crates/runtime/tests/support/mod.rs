@@ -17,6 +17,7 @@ const IDENTITY: u32 = 5;
 /// An engine, and how programs are loaded on it.
 pub(crate) struct Variant {
     pub(crate) name: String,
+    pub(crate) engine: Engine,
     pub(crate) linker: Linker<()>,
 }
 
@@ -43,7 +44,7 @@ impl Variant {
                 generate::helper([a, b, c, d, e])
             })
             .expect("a free id");
-        Variant { name: name.into(), linker }
+        Variant { name: name.into(), engine, linker }
     }
 
     /// Loads and runs a program on a copy of the memory, 8-byte aligned. As machine code only what is known to stay inside its
