@@ -191,7 +191,8 @@ impl Engine {
     /// Frees what dropped programs and maps left behind, as far as no run can still use it. Loads and drops do so too; a service
     /// that is idle for long may want to.
     pub fn reclaim(&self) {
-        self.0.domain.reclaim();
+        // A program that is let go lets go of its code and closures, again by a deferred callback: until nothing is left that can go.
+        while self.0.domain.reclaim() > 0 {}
     }
 
     pub(crate) fn same_as(&self, other: &Engine) -> bool {
