@@ -154,7 +154,9 @@ impl Reason {
             }
             Reason::Uninit(..) => "give the register a value on every path that leads here",
             Reason::StackUninit { .. } => "initialise the whole variable, padding included, for example with memset",
-            Reason::StackBounds { .. } => "keep the index within the variable; for large buffers, use a map instead of the stack",
+            Reason::StackBounds { .. } => {
+                "keep the index within the variable; for large buffers, use a map instead of the stack"
+            }
             Reason::Bounds { .. } => "check the index against the size before the access, or mask it",
             Reason::PacketBounds { .. } | Reason::PacketBefore { .. } => {
                 "compare the pointer plus the access size with the end (`if (p + n > data_end) return`) on every path to the access"

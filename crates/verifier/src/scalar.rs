@@ -108,6 +108,13 @@ impl<const W: u32, const H: u32> Num<W, H> {
         self.full.subset(other.full) && self.low.subset(other.low) && self.bits.subset(other.bits)
     }
 
+    /// The values in both; `None` if it finds none.
+    pub fn meet(&self, other: &Self) -> Option<Self> {
+        let bits = self.bits.intersect(other.bits)?;
+        let mut n = Num { bits, full: self.full.intersect(other.full), low: self.low.intersect(other.low) };
+        n.sync().then_some(n)
+    }
+
     /// Something that holds the values of both.
     pub fn join(&self, other: &Self) -> Self {
         Self::of(self.bits.join(other.bits), self.full.join(other.full), self.low.join(other.low))

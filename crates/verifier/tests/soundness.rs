@@ -55,7 +55,7 @@ fn safe_programs_of_the_shared_generator_run_as_promised() {
     env.record_states = true;
     let mut verifier = Verifier::new();
     let (mut accepted, mut refused) = (0, std::collections::BTreeMap::new());
-    for seed in 0..600 {
+    for seed in 0..120 {
         let generated = from_seed(seed, &shape);
         let verified = match verifier.verify(generated.program.clone(), &env) {
             Ok(v) => v,
@@ -80,5 +80,5 @@ fn safe_programs_of_the_shared_generator_run_as_promised() {
         assert_eq!(watch.outside, None, "seed {seed}:\n{}", generated.program);
         assert!(end.is_ok(), "seed {seed}: {end:?}\n{}", generated.program);
     }
-    assert!(accepted > 590, "{accepted} accepted; refused: {refused:#?}");
+    assert!(accepted > 115, "{accepted} accepted; refused: {refused:#?}");
 }

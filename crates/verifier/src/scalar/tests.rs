@@ -147,6 +147,19 @@ fn unary_operators_contain_every_concrete_result() {
 }
 
 #[test]
+fn meet_is_the_intersection() {
+    let f = family::<4, 2>(101);
+    for (a, xs) in &f {
+        for (b, ys) in &f {
+            match a.meet(b) {
+                None => assert_eq!(xs & ys, 0, "{a:?} meets {b:?}"),
+                Some(m) => assert_eq!(gamma(&m), xs & ys, "{a:?} meets {b:?} in {m:?}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn subset_means_subset() {
     let f = family::<4, 2>(101);
     for (a, xs) in &f {

@@ -1,6 +1,6 @@
 //! Conditional jumps: which way they can go, and what going that way teaches.
 
-use bpf_isa::{Cond, Reg, Src, Width};
+use bpf_isa::{AluOp, Cond, Reg, Src, Width};
 
 use super::{Flow, Res, Walk, refuse};
 use crate::env::Region;
@@ -278,16 +278,21 @@ fn apply(state: &mut State, dst: Reg, src: Option<Reg>, lesson: &Lesson) {
     }
 }
 
-/// Sets the number in `r` and in everything that is the same number.
+/// Sets the number in `r`, and refines all that is tied to it.
 fn refine_linked(state: &mut State, r: Reg, n: Scalar) {
     let old = *state.reg(r);
     state.top_mut().regs[r.index()].n = n;
     if old.id == 0 {
         return;
     }
-    for v in state.values_mut() {
-        if v.is_scalar() && v.id == old.id && v.delta == old.delta {
+    for v in state.values_mut().filter(|v| v.is_scalar() && v.id == old.id) {
+        if v.delta == old.delta {
             v.n = n;
+        } else {
+            // Both are V plus their distance, without wrapping, so they differ by the distances' difference.
+            let apart = i64::from(v.delta) - i64::from(old.delta);
+            let moved = n.alu(AluOp::Add, Width::W64, &Scalar::constant(apart as u64));
+            v.n = v.n.meet(&moved).unwrap_or(v.n);
         }
     }
     // The length of a region has a new least value.

@@ -26,6 +26,10 @@ const ARGS: u16 = 0b11_1110;
 /// Open ancestors (and rounds) compared, newest first. A longer cycle ends at the step limit.
 const MAX_ANCESTORS: usize = 16;
 
+/// Kept states looked at per arrival, newest first: a loop that makes a new state each round must not make each round
+/// dearer than the last.
+const MAX_SEEN: usize = 64;
+
 /// A state seen at a join.
 #[derive(Debug)]
 struct Kept {
@@ -158,7 +162,9 @@ impl Walk<'_> {
         let mut prev = NONE;
         let mut i = pruner.heads[self.pc.index()];
         let first = i == NONE;
-        while i != NONE {
+        let mut seen = 0;
+        while i != NONE && seen < MAX_SEEN {
+            seen += 1;
             let kept = &mut pruner.kept[i as usize];
             let next = kept.next;
             if kept.round {

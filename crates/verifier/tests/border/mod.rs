@@ -32,6 +32,8 @@ const IMMS: [i32; 20] = [0, 1, 2, 3, 5, 7, 8, 15, 16, 24, 31, 32, 63, 64, 255, -
 
 struct Gen<'c, 'b> {
     c: &'c mut Choices<'b>,
+    /// Whether bpf_loop is there.
+    looping: bool,
     out: Vec<Insn>,
     /// Calls of the subprogram, to patch.
     calls: Vec<usize>,
@@ -237,7 +239,7 @@ impl Gen<'_, '_> {
     fn call(&mut self) {
         let r = self.number();
         let mov = |dst, src| Insn::Mov { width: Width::W64, dst, src };
-        let looped = self.c.one_in(3);
+        let looped = self.looping && self.c.one_in(3);
         if looped {
             let n = self.c.below(9) as i32;
             self.out.push(mov(Reg::R1, Src::Imm(n)));
@@ -294,7 +296,12 @@ impl Gen<'_, '_> {
 
 /// Makes a program.
 pub(crate) fn generate(c: &mut Choices<'_>) -> Program {
-    let mut g = Gen { c, out: Vec::new(), calls: Vec::new(), callbacks: Vec::new(), depth: 0 };
+    generate_with(c, true)
+}
+
+/// Makes a program, with calls of bpf_loop or without.
+pub(crate) fn generate_with(c: &mut Choices<'_>, looping: bool) -> Program {
+    let mut g = Gen { c, looping, out: Vec::new(), calls: Vec::new(), callbacks: Vec::new(), depth: 0 };
     g.out.push(Insn::Mov { width: Width::W64, dst: BUFFER, src: Src::Reg(Reg::R1) });
     g.out.push(Insn::Mov { width: Width::W64, dst: LEN, src: Src::Reg(Reg::R2) });
     for dst in NUMBERS {

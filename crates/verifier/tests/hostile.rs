@@ -1,0 +1,214 @@
+//! Programs built to make the verifier work without end stop at a limit, soon and in little memory; and bytes that are
+//! hardly a program never make it panic.
+
+mod common;
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use bpf_isa::{Insn, Program, assemble};
+use bpf_testkit::generate::{Choices, wild};
+use bpf_verifier::{Limits, Reason, Stats, Verifier, VerifyError};
+
+fn verify_limited(text: &str, limits: Limits) -> Result<Stats, Box<VerifyError>> {
+    common::with_env(text, |env| {
+        let mut env = *env;
+        env.limits = limits;
+        Verifier::new().verify(common::program(text), &env).map(|v| v.stats())
+    })
+}
+
+/// Every branch doubles the states: each tests a bit of a number that stays needed.
+fn bits(n: usize) -> String {
+    let mut t = String::from("r6 = *(u32 *)(r1 + 12)\nr7 = 0\n");
+    for i in 0..n {
+        writeln!(t, "if r6 & {} goto +1\nr7 += {}", 1u64 << (i % 30), i + 1).expect("a string");
+    }
+    // Needed exactly, to the end.
+    t + "if r7 > 3 goto +1\nr7 = 0\nif r6 > 3 goto +1\nr6 = 0\nr0 = 0\nexit\n"
+}
+
+#[test]
+fn an_explosion_of_paths_stops_at_each_limit() {
+    let text = bits(30);
+    let tight = Limits { steps: u64::MAX, states: usize::MAX, memory: usize::MAX, time: Duration::from_secs(20) };
+    let reason = |limits| verify_limited(&text, limits).expect_err("2^30 paths").reason;
+    assert_eq!(reason(Limits { steps: 50_000, ..tight }), Reason::Steps(50_000));
+    assert_eq!(reason(Limits { states: 20, ..tight }), Reason::States(20));
+    assert_eq!(reason(Limits { memory: 20_000, ..tight }), Reason::Memory(20_000));
+    let start = Instant::now();
+    assert_eq!(reason(Limits { time: Duration::from_millis(50), ..tight }), Reason::Time(Duration::from_millis(50)));
+    assert!(start.elapsed() < Duration::from_secs(5), "the clock is looked at: {:?}", start.elapsed());
+}
+
+/// The default limits hold for programs of every shape that multiplies work.
+#[test]
+fn default_limits_bound_time_and_memory() {
+    let nested = "
+        r6 = 0
+        a: r7 = 0
+        b: r8 = 0
+        c: r8 += 1
+        if r8 < 1000 goto c
+        r7 += 1
+        if r7 < 1000 goto b
+        r6 += 1
+        if r6 < 1000 goto a
+        r0 = 0
+        exit
+    ";
+    let counting = "r6 = 0\na: r6 += 1\nif r6 != 0 goto a\nr0 = 0\nexit\n";
+    let random_walk = "
+        r6 = 0
+        a: call 7
+        if r0 > 5 goto b
+        r6 += 1
+        b: r6 += 2
+        if r6 < 1000000 goto a
+        r0 = 0
+        exit
+    ";
+    let mut calls = String::from("call f0\nexit\n");
+    for i in 0..7 {
+        let next = if i < 6 { format!("call f{}", i + 1) } else { "r0 = 0".into() };
+        writeln!(calls, "f{i}:\n{}\nr0 = 0\nexit", format!("{next}\n").repeat(8)).expect("a string");
+    }
+    let deep_stack: String =
+        (1..=64).map(|i| format!("call 7\n*(u64 *)(r10 - {}) = r0\n", i * 8)).collect::<String>() + &bits(30);
+    for (name, text) in [
+        ("nested loops", nested.to_owned()),
+        ("2^64 rounds", counting.to_owned()),
+        ("two steps", random_walk.to_owned()),
+        ("8^7 calls", calls),
+        ("bits", bits(30)),
+        (
+            "bits with a full stack",
+            deep_stack.replacen("call 7", "r9 = r1\ncall 7", 1).replace("(r1 + 12)", "(r9 + 12)"),
+        ),
+    ] {
+        let start = Instant::now();
+        let error = verify_limited(&text, Limits::default()).expect_err(name);
+        let limit = matches!(error.reason, Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Time(_));
+        assert!(limit, "{name}: {error}");
+        assert!(start.elapsed() < Duration::from_secs(10), "{name}: {:?}", start.elapsed());
+        assert!(error.to_string().len() < 4000, "{name}: a short message");
+    }
+}
+
+/// A million instructions are a million steps, not more.
+#[test]
+fn a_long_program_is_linear() {
+    let mut insns = assemble("r2 = 0").expect("an instruction");
+    insns.extend(assemble("r2 += 1").expect("an instruction").repeat(bpf_isa::MAX_INSNS - 3));
+    insns.extend(assemble("r0 = 0\nexit").expect("instructions"));
+    let program = Program::new(insns).expect("it is not too long");
+    let start = Instant::now();
+    common::with_env("", |env| {
+        let verified = Verifier::new().verify(program, env).expect("it is safe");
+        assert_eq!(verified.stats().steps, bpf_isa::MAX_INSNS as u64);
+    });
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+/// One verifier serves all; what one program leaves behind does not reach the next.
+#[test]
+fn wild_bytes_never_panic_and_leave_nothing_behind() {
+    let mut verifier = Verifier::new();
+    let good = common::program("r0 = *(u32 *)(r1 + 12)\nif r0 > 3 goto +1\nr0 = 0\nexit\n");
+    let (mut valid, mut accepted) = (0, 0);
+    for seed in 0..20_000 {
+        let bytes = wild(&mut Choices::from_seed(seed));
+        let Ok(program) = Program::from_bytes(&bytes) else { continue };
+        valid += 1;
+        common::with_env(if seed % 2 == 0 { ";raw" } else { "" }, |env| {
+            let mut env = *env;
+            env.limits.steps = 10_000;
+            match verifier.verify(program, &env) {
+                Ok(_) => accepted += 1,
+                Err(e) => assert!(!matches!(e.reason, Reason::Internal(_)), "seed {seed}: {e}"),
+            }
+        });
+    }
+    common::with_env("", |env| {
+        let stats = verifier.verify(good.clone(), env).expect("it is safe").stats();
+        assert_eq!(stats, Verifier::new().verify(good, env).expect("it is safe").stats());
+    });
+    assert!(valid > 100, "{valid} valid programs, {accepted} accepted");
+}
+
+/// Whole programs of random valid instructions, which get further than wild bytes.
+#[test]
+fn random_instructions_never_panic() {
+    let lines = [
+        "r0 = r1",
+        "r1 = r0",
+        "r2 = r10",
+        "r2 += -8",
+        "r3 = 0",
+        "w3 = w1",
+        "r1 += r3",
+        "r3 -= r1",
+        "r0 = 0",
+        "r4 = 8",
+        "r0 = *(u64 *)(r2 + 0)",
+        "*(u64 *)(r2 + 0) = r1",
+        "*(u64 *)(r2 + 0) = 5",
+        "r1 = *(u32 *)(r1 + 0)",
+        "r3 = *(u32 *)(r1 + 4)",
+        "if r0 == 0 goto +1",
+        "if r1 > r3 goto +2",
+        "if w3 s< 5 goto +1",
+        "if r0 != 0 goto -2",
+        "call 1",
+        "call 7",
+        "call 12",
+        "call 131",
+        "call 132",
+        "call 93",
+        "call 94",
+        "call 44",
+        "call 181",
+        "call 164",
+        "call 1001",
+        "call 1002",
+        "exit",
+        "r1 = map[fd:0]",
+        "r1 = map[fd:2]",
+        "r1 = map[fd:3]",
+        "r2 = map[fd:4]",
+        "r1 = map[fd:7]",
+        "r1 = map[fd:0][0]+8",
+        "r0 &= 7",
+        "r2 += r0",
+        "lock *(u64 *)(r2 + 0) += r0",
+        "r0 = cmpxchg_64(r2 + 0, r0, r3)",
+        "may_goto +1",
+        "r0 = bswap64 r0",
+        "r6 = r1",
+        "r1 = r6",
+        "r7 = r0",
+        "r1 = r7",
+    ];
+    let pool: Vec<Vec<Insn>> = lines.iter().map(|l| assemble(l).unwrap_or_else(|e| panic!("{l}: {e}"))).collect();
+    let mut verifier = Verifier::new();
+    let mut accepted = 0;
+    for seed in 0..30_000u64 {
+        let mut c = Choices::from_seed(seed);
+        let mut insns: Vec<Insn> =
+            assemble("r6 = r1\nr2 = r10\nr2 += -8\n*(u64 *)(r10 - 8) = 0").expect("instructions");
+        for _ in 0..4 + c.below(16) {
+            insns.extend(&pool[c.below(pool.len() as u32) as usize]);
+        }
+        insns.extend(assemble("r0 = 0\nexit").expect("instructions"));
+        let Ok(program) = Program::new(insns) else { continue };
+        common::with_env(if seed % 3 == 0 { ";raw" } else { "" }, |env| {
+            let mut env = *env;
+            env.limits.steps = 10_000;
+            match verifier.verify(program, &env) {
+                Ok(_) => accepted += 1,
+                Err(e) => assert!(!matches!(e.reason, Reason::Internal(_)), "seed {seed}: {e}"),
+            }
+        });
+    }
+    assert!(accepted > 100, "{accepted} accepted");
+}
