@@ -47,6 +47,12 @@ fn times<'a>(mut work: impl FnMut() + 'a) -> Contender<'a> {
     Box::new(move |repeat| nanoseconds(repeat, |repeat| (0..repeat).for_each(|_| work())))
 }
 
+/// What every run pays: enter, look at the slot, exit.
+fn run_nothing(domain: &Domain) {
+    let guard = domain.enter().expect("a slot");
+    black_box(guard.slot());
+}
+
 /// Runs `f` beside a thread that enters and leaves guards all the time.
 fn beside_a_runner<R>(domain: &Domain, f: impl FnOnce() -> R) -> R {
     let stop = AtomicBool::new(false);
@@ -54,7 +60,7 @@ fn beside_a_runner<R>(domain: &Domain, f: impl FnOnce() -> R) -> R {
         scope.spawn(|| {
             // Relaxed: the flag orders nothing else.
             while !stop.load(Ordering::Relaxed) {
-                drop(black_box(domain.enter()));
+                run_nothing(domain);
             }
         });
         let result = f();
@@ -71,8 +77,8 @@ fn primitives() -> Table {
     let target = Patch::Jump(text.base() as usize + 64);
     let measure = || {
         interleaved(&mut [
-            times(|| drop(black_box(domain.enter()))),
-            times(|| drop(black_box(fenced.enter()))),
+            times(|| run_nothing(domain)),
+            times(|| run_nothing(&fenced)),
             times(|| {
                 text.poke(slot, Patch::Nop, target).expect("holds a nop");
                 text.poke(slot, target, Patch::Nop).expect("holds the jump");
