@@ -207,19 +207,25 @@ pub(crate) fn run_ctx() -> RunCtx {
         packet: 0x7061,
         packet_len: 0x1e57,
         host_env: 0x7e57,
+        slot: 0x5107,
     }
 }
 
+/// The fields that emitted code reads or writes, at their offsets.
 fn ctx_region(ctx: &RunCtx) -> Region {
-    let mut bytes = Vec::new();
-    for field in [ctx.tail_calls, ctx.stop_code, ctx.stop_insn, ctx.interrupt] {
-        bytes.extend_from_slice(&field.to_le_bytes());
-    }
-    bytes.extend_from_slice(&ctx.budget.to_le_bytes());
-    for field in [ctx.exit_sp, ctx.exit_pc, ctx.packet, ctx.packet_len, ctx.host_env] {
-        bytes.extend_from_slice(&field.to_le_bytes());
-    }
-    assert_eq!(bytes.len(), size_of::<RunCtx>());
+    let mut bytes = vec![0; size_of::<RunCtx>()];
+    let mut put = |offset: i32, field: &[u8]| bytes[offset as usize..][..field.len()].copy_from_slice(field);
+    put(RunCtx::TAIL_CALLS_OFFSET, &ctx.tail_calls.to_le_bytes());
+    put(RunCtx::STOP_CODE_OFFSET, &ctx.stop_code.to_le_bytes());
+    put(RunCtx::STOP_INSN_OFFSET, &ctx.stop_insn.to_le_bytes());
+    put(RunCtx::INTERRUPT_OFFSET, &ctx.interrupt.to_le_bytes());
+    put(RunCtx::BUDGET_OFFSET, &ctx.budget.to_le_bytes());
+    put(RunCtx::EXIT_SP_OFFSET, &ctx.exit_sp.to_le_bytes());
+    put(RunCtx::EXIT_PC_OFFSET, &ctx.exit_pc.to_le_bytes());
+    put(RunCtx::PACKET_OFFSET, &ctx.packet.to_le_bytes());
+    put(RunCtx::PACKET_LEN_OFFSET, &ctx.packet_len.to_le_bytes());
+    put(RunCtx::HOST_ENV_OFFSET, &ctx.host_env.to_le_bytes());
+    put(RunCtx::SLOT_OFFSET, &ctx.slot.to_le_bytes());
     Region { base: core::ptr::from_ref(ctx) as u64, bytes }
 }
 
