@@ -4,13 +4,16 @@
 //! * [`kernel`]: the Linux kernel as an oracle and as a peer, through bpf(2);
 //! * [`generate`]: programs for differential testing, valid and terminating by construction;
 //! * [`disasm`] and [`snapshot`]: machine code as text, and files that hold the text to compare with;
-//! * [`elf`]: the bytes of a section, without the loader under test.
+//! * [`elf`]: the bytes of a section, without the loader under test;
+//! * `fuzz` (feature `engines`): the bodies of the fuzz targets.
 //!
 //! A test that cannot run (no permission, no data) says so through [`skipped`], so that `cargo xtask test` counts it:
 //! a skip is never silent and never a pass.
 
 pub mod cases;
 pub mod elf;
+#[cfg(feature = "engines")]
+pub mod fuzz;
 pub mod generate;
 pub mod kernel;
 pub mod snapshot;

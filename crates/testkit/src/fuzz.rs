@@ -1,0 +1,170 @@
+//! The bodies of the fuzz targets.
+//!
+//! A target in `fuzz/` is one call of a function here; the same functions run for a moment in `cargo test`, on seeds, so
+//! that a target never rots and a finding becomes a test by adding its bytes. A finding is a panic. They need the
+//! engines, and are behind the feature `engines` so that the crates below the runtime can use the rest of this crate
+//! without building it.
+
+use crate::generate::{self, Choices, Generated, HELPER_ID, Shape};
+use bpf_analysis::{CallArity, Facts};
+use bpf_disasm::lines;
+use bpf_isa::{Program, assemble, decode, disassemble, encode};
+use bpf_jit::{AllocOptions, Backend, CompileOptions, Compiler, EmitOptions, Hidden, Lir, LowerOptions, Signatures};
+use bpf_jit_arm64::Arm64;
+use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening};
+use bpf_jit_x64::X64;
+use bpf_object::Object;
+use bpf_runtime::{Caller, Config, Engine, Linker, Mode, Raw};
+
+/// Bytes as instructions: decoding is total, encoding and the text are its inverses, validation does not panic.
+pub fn instructions(data: &[u8]) {
+    for bytes in [data, &generate::wild(&mut Choices::from_bytes(data))] {
+        let Ok(insns) = decode(bytes) else { continue };
+        let encoded = encode(&insns).expect("what decodes can be encoded");
+        assert_eq!(encoded, bytes, "encode is not the inverse of decode");
+        let text = disassemble(&insns).to_string();
+        assert_eq!(assemble(&text).as_deref(), Ok(insns.as_slice()), "assemble does not read back\n{text}");
+        if let Ok(program) = Program::new(insns.clone()) {
+            assert_eq!(program.insns(), insns);
+        }
+    }
+}
+
+/// Bytes as an object file: an error or an object, of which everything can be asked.
+pub fn object(data: &[u8]) {
+    let Ok(object) = Object::parse(data) else { return };
+    for program in object.programs() {
+        // An error is fine; so is a stream that is no valid program.
+        if let Ok(code) = object.code(program)
+            && let Ok(valid) = Program::new(code.insns().to_vec())
+        {
+            assert_eq!(valid.insns(), code.insns());
+        }
+        drop(object.link(program, |_| true));
+    }
+}
+
+/// A generated program on the interpreter and as machine code, under an allocation and options that the data choose.
+pub fn engines(data: &[u8]) {
+    let mut choices = Choices::from_bytes(data);
+    let options = Options::choose(&mut choices);
+    let generated = generate::generate(&mut choices, &Shape { packet_loads: true, ..Shape::default() });
+    let expected = run(Mode::Interpreter, &options, &generated);
+    if Arch::HOST.is_some() {
+        let result = run(Mode::Jit, &options, &generated);
+        assert_eq!(result, expected, "{options:?}\n{}", disassemble(generated.program.insns()));
+    }
+}
+
+fn run(mode: Mode, options: &Options, generated: &Generated) -> (u64, Vec<u64>) {
+    let mut config = Config::default();
+    config.mode = mode;
+    config.alloc = options.alloc;
+    config.features = options.features;
+    config.hardening = options.hardening;
+    config.save_all = options.save_all;
+    config.budget = options.checks.then_some(u64::MAX / 4);
+    config.interruptible = options.checks;
+    let mut linker = Linker::without_helpers(&Engine::new(config).expect("an engine"));
+    let mix = |_: &mut Caller<'_, ()>, a: u64, b: u64, c: u64, d: u64, e: u64| generate::helper([a, b, c, d, e]);
+    linker.func(HELPER_ID, "mix", mix).expect("a free id");
+    // SAFETY: generated programs stay inside their memory and end.
+    let loader = unsafe { linker.loader::<Raw>().unverified() };
+    let program = loader.insns("generated", generated.program.insns().to_vec()).expect("a valid program loads");
+    // The memory is a multiple of 8 bytes long, and u64 gives it the alignment that atomics need.
+    let mut words: Vec<u64> = generated
+        .memory
+        .chunks(8)
+        .map(|bytes| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
+        .collect();
+    let r0 = program.run(&mut (), zerocopy::IntoBytes::as_mut_bytes(words.as_mut_slice())).expect("it ends");
+    (r0, words)
+}
+
+/// A generated or a damaged program emitted for both architectures, on any host: all of it decodes, every branch goes to an
+/// instruction, and the size is within the stated bound.
+pub fn emission(data: &[u8]) {
+    let mut choices = Choices::from_bytes(data);
+    let options = Options::choose(&mut choices);
+    let program = if choices.one_in(2) {
+        match Program::from_bytes(&generate::wild(&mut choices)) {
+            Ok(program) => program,
+            Err(_) => return,
+        }
+    } else {
+        generate::generate(&mut choices, &Shape { packet_loads: true, ..Shape::default() }).program
+    };
+    emit::<X64>(&program, &options, Arch::X64, bpf_jit_x64::program_size_bound);
+    emit::<Arm64>(&program, &options, Arch::Arm64, bpf_jit_arm64::program_size_bound);
+}
+
+fn emit<B: Backend + Default>(program: &Program, options: &Options, arch: Arch, bound: fn(&Lir) -> usize) {
+    let mut compiler = Compiler::<B>::default();
+    let mut code = Code::new(arch);
+    let compiled = compiler.compile(program, &Facts::default(), &Unknown, &options.compile(), &mut code);
+    if let Err(error) = compiled {
+        panic!("{arch:?}, {options:?}: {error}\n{}", disassemble(program.insns()));
+    }
+    let bound = bound(compiler.lir());
+    assert!(code.bytes.len() <= bound, "{arch:?}: {} bytes, the bound is {bound}", code.bytes.len());
+    if let Err(error) = lines(&code, &|symbol| format!("{symbol:?}")) {
+        panic!("{arch:?}, {options:?}: {error}\n{}", disassemble(program.insns()));
+    }
+}
+
+/// How to compile.
+#[derive(Clone, Copy, Debug)]
+struct Options {
+    alloc: AllocOptions,
+    features: CpuFeatures,
+    hardening: Hardening,
+    save_all: bool,
+    checks: bool,
+}
+
+impl Options {
+    fn choose(choices: &mut Choices<'_>) -> Options {
+        let seed = choices.one_in(2).then(|| choices.value());
+        Options {
+            alloc: AllocOptions { seed, ..AllocOptions::default() },
+            features: if choices.one_in(2) { CpuFeatures::BASELINE } else { CpuFeatures::host() },
+            hardening: Hardening {
+                retpolines: choices.one_in(2),
+                landing_pads: choices.one_in(2),
+                return_signing: choices.one_in(2),
+            },
+            save_all: choices.one_in(4),
+            checks: choices.one_in(4),
+        }
+    }
+
+    fn compile(&self) -> CompileOptions {
+        let Options { alloc, features, hardening, save_all, checks } = *self;
+        CompileOptions {
+            lower: LowerOptions { budget: checks, interrupt: checks, ..LowerOptions::default() },
+            alloc,
+            emit: EmitOptions { features, hardening, save_all },
+        }
+    }
+}
+
+/// Functions of which nothing is known.
+struct Unknown;
+
+impl CallArity for Unknown {
+    fn helper(&self, _: u32) -> u8 {
+        5
+    }
+    fn host(&self, _: i32) -> u8 {
+        5
+    }
+}
+
+impl Signatures for Unknown {
+    fn helper_hidden(&self, _: u32) -> Hidden {
+        Hidden::Env
+    }
+    fn host_hidden(&self, _: i32) -> Hidden {
+        Hidden::Env
+    }
+}

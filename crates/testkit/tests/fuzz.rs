@@ -1,0 +1,48 @@
+//! The fuzz bodies for a moment each, on seeds; `cargo fuzz run TARGET` runs them at length. `BPF_SOAK=N`: N times as many.
+
+use bpf_testkit::{fuzz, generate::Choices};
+
+const FILTER: &[u8] = include_bytes!("../../../examples/filter.o");
+
+/// Calls the body on byte strings of all lengths up to 1000.
+fn on_noise(body: fn(&[u8]), count: u64) {
+    let soak = std::env::var("BPF_SOAK").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
+    for seed in 0..count * soak {
+        let mut choices = Choices::from_seed(seed);
+        let length = choices.below(1000);
+        let data: Vec<u8> = (0..length).map(|_| choices.byte()).collect();
+        body(&data);
+    }
+}
+
+#[test]
+fn instructions() {
+    on_noise(fuzz::instructions, 2000);
+}
+
+#[test]
+fn engines() {
+    on_noise(fuzz::engines, 300);
+}
+
+#[test]
+fn emission() {
+    on_noise(fuzz::emission, 500);
+}
+
+#[test]
+fn object() {
+    on_noise(fuzz::object, 200);
+    for seed in 0..500 {
+        let mut choices = Choices::from_seed(seed);
+        let mut data = FILTER.to_vec();
+        for _ in 0..=choices.below(8) {
+            let at = choices.below(data.len() as u32) as usize;
+            data[at] = choices.byte();
+        }
+        if choices.one_in(4) {
+            data.truncate(choices.below(data.len() as u32) as usize);
+        }
+        fuzz::object(&data);
+    }
+}
