@@ -157,6 +157,7 @@ impl<const W: u32> Tnum<W> {
     }
 
     /// Product, by long multiplication: an unknown bit of `self` may or may not add the shifted `other`.
+    #[expect(clippy::should_implement_trait, reason = "wraps at W, unlike the operator's usual contract")]
     pub fn mul(self, other: Self) -> Self {
         // Long multiplication over a mostly unknown factor ends at this bound anyway, only slowly.
         if (self.mask.count_ones() > 16 && !other.is_const()) || other.mask == Self::ONES || self.mask == Self::ONES {

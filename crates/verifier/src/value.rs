@@ -213,7 +213,7 @@ impl fmt::Display for Describe<'_> {
                 };
             }
             Ty::Ctx => f.write_str("context pointer")?,
-            Ty::Stack { frame } if frame == 0 => f.write_str("stack pointer")?,
+            Ty::Stack { frame: 0 } => f.write_str("stack pointer")?,
             Ty::Stack { frame } => write!(f, "stack pointer of frame {frame}")?,
             Ty::Map { map, inner } => f.write_str(&map_name(self.env, map, inner))?,
             Ty::MapValue { map, inner } => write!(f, "value of {}", map_name(self.env, map, inner))?,

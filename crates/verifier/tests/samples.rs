@@ -82,7 +82,7 @@ fn context(program: &bpf_object::Program) -> Option<ContextLayout> {
 }
 
 enum Verdict {
-    Accepted(Verified),
+    Accepted(Box<Verified>),
     Refused(Box<VerifyError>),
     /// Before the verifier: it does not link, or not with what is shipped.
     Unlinked(String),
@@ -117,7 +117,7 @@ fn verdict(object: &Object, program: &bpf_object::Program) -> Verdict {
     let mut env = Env::new(&context, &helpers);
     (env.maps, env.lines) = (&maps, &lines);
     match Verifier::new().verify(code, &env) {
-        Ok(v) => Verdict::Accepted(v),
+        Ok(v) => Verdict::Accepted(Box::new(v)),
         Err(e) => Verdict::Refused(e),
     }
 }
