@@ -294,14 +294,33 @@ impl Table {
     /// if the key is present: the caller keeps the element.
     #[inline]
     pub(crate) fn insert<K: Key>(&self, key: &K, hash: u64, searched: u32, element: u32) -> bool {
+        let (home, tag) = (self.home(hash), tag_of(hash));
+        // Looked for before locking: the lock word is in the same line, and a vector load soon after its store would wait.
+        let vacancy = self.vacancy(home).next();
         self.with_home_locked(hash, |before| {
             // Only inserts add keys, and inserts of this key hold this lock: if none came in between, the search still holds.
-            let absent = before == searched || self.find(key, hash).is_none();
-            if absent {
-                self.place(self.home(hash), tag_of(hash), element);
+            let absent = before == searched || self.find_anywhere(key, home, tag).is_none();
+            if absent && !vacancy.is_some_and(|vacancy| self.claim(vacancy, tag, element)) {
+                self.place(home, tag, element);
             }
             absent
         })
+    }
+
+    /// The empty slots of a chunk.
+    #[inline(always)]
+    fn vacancy(&self, at: usize) -> impl Iterator<Item = Found> + '_ {
+        self.chunk(at).matching(0).filter_map(move |slot| {
+            // Relaxed: the exchange checks it.
+            let word = self.chunk(at).slots[slot].load(Ordering::Relaxed);
+            (word_tag(word) == 0).then_some(Found { chunk: at, slot, word })
+        })
+    }
+
+    /// Puts an element into an empty slot; false if it is no longer empty.
+    #[inline(always)]
+    fn claim(&self, vacancy: Found, tag: u16, element: u32) -> bool {
+        self.exchange(vacancy, successor(vacancy.word, tag, element))
     }
 
     /// Runs `critical` under the insert lock of the hash's home chunk, with the count of inserts so far.
@@ -315,19 +334,14 @@ impl Table {
     }
 
     /// Claims the first empty slot from `home` on.
-    #[inline]
+    #[cold]
     fn place(&self, home: usize, tag: u16, element: u32) {
         let mut at = home;
         loop {
-            let chunk = self.chunk(at);
-            for slot in chunk.matching(0) {
-                // Relaxed: the exchange checks it.
-                let word = chunk.slots[slot].load(Ordering::Relaxed);
-                if word_tag(word) == 0 && self.exchange(Found { chunk: at, slot, word }, successor(word, tag, element))
-                {
-                    return;
-                }
+            if self.vacancy(at).any(|vacancy| self.claim(vacancy, tag, element)) {
+                return;
             }
+            let chunk = self.chunk(at);
             // Relaxed: published by the exchange that makes the key present.
             chunk.overflow.fetch_add(1, Ordering::Relaxed);
             at = self.next(at);
