@@ -33,7 +33,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bpf-jit-arm64", &["bpf-isa", "bpf-jit", "bpf-jit-code"]),
     ("bpf-quiesce", &[]),
     ("bpf-prog-pack", &["bpf-jit-code", "bpf-quiesce"]),
-    ("bpf-tailcall", &["bpf-prog-pack", "bpf-quiesce"]),
+    ("bpf-tailcall", &["bpf-jit-code", "bpf-prog-pack", "bpf-quiesce"]),
     ("bpf-dispatcher", &["bpf-jit-code", "bpf-prog-pack", "bpf-quiesce"]),
     ("bpf-maps", &["bpf-quiesce"]),
     ("bpf-object", &["bpf-isa"]),

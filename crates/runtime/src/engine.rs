@@ -38,6 +38,8 @@ pub struct Config {
     pub interruptible: bool,
     /// Hardening of emitted code.
     pub hardening: Hardening,
+    /// Patch tail calls with constant table and index into direct jumps, where the process has cross-core barriers.
+    pub direct_tail_calls: bool,
     /// Instructions emitted code may use; the host's by default.
     pub features: CpuFeatures,
     /// How many threads may run programs at the same time.
@@ -70,6 +72,7 @@ impl Default for Config {
             budget: None,
             interruptible: false,
             hardening: Hardening::default(),
+            direct_tail_calls: true,
             features: CpuFeatures::host(),
             max_slots: 64,
             when_full: WhenFull::Wait,
@@ -207,7 +210,7 @@ impl Engine {
                 interrupt: config.interruptible,
                 max_stack: config.frame_bytes,
                 raw_context,
-                direct_tail_calls: false,
+                direct_tail_calls: config.direct_tail_calls && self.0.domain.has_core_barrier(),
             },
             alloc: config.alloc,
             emit: EmitOptions { features: config.features, hardening: config.hardening, save_all: config.save_all },

@@ -24,6 +24,7 @@
 
 mod compile;
 mod context;
+mod direct;
 mod engine;
 mod entry;
 mod error;

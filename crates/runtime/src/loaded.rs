@@ -1,5 +1,6 @@
 //! A loaded program: its code or instructions, and everything they refer to.
 
+use crate::direct::{Tracked, constant_tail_calls};
 use crate::engine::{Engine, Mode};
 use crate::error::{LoadError, RunError};
 use crate::func::HostFn;
@@ -154,7 +155,9 @@ pub(crate) fn shipped(id: u32) -> Option<&'static HostFn> {
 
 /// Machine code and where it is.
 struct Native {
-    text: Text,
+    /// Out of its tables before anything else of it goes.
+    _sites: Tracked,
+    text: Arc<Text>,
     entry: *const u8,
 }
 
@@ -206,8 +209,9 @@ impl Loaded {
             Mode::Interpreter => None,
             Mode::Jit => Some(engine.0.with_compiler(|host| {
                 let options = engine.compile_options(layout.raw);
+                let facts = constant_tail_calls(&program, &bindings, facts);
                 host.compiler
-                    .compile(&program, facts, &bindings, &options, &mut host.code)
+                    .compile(&program, &facts, &bindings, &options, &mut host.code)
                     .map_err(|source| LoadError::Compile { program: name.clone(), source })?;
                 machine_stack = worst_stack(&program, &host.code);
                 let limit = engine.config().max_machine_stack;
@@ -216,9 +220,10 @@ impl Loaded {
                 }
                 let place = |source| LoadError::Place { program: name.clone(), source };
                 let staged = engine.0.packs.stage(&host.code, |symbol| bindings.resolve(symbol)).map_err(place)?;
-                let text = staged.finalize().map_err(place)?;
+                let text = Arc::new(staged.finalize().map_err(place)?);
                 let entry = text.entry(0).ok_or_else(|| LoadError::Internal("code without an entry".into()))?;
-                Ok(Native { text, entry })
+                let sites = Tracked::new(&text, &host.code.tail_calls, &bindings)?;
+                Ok(Native { _sites: sites, text, entry })
             })?),
         };
         Ok(Arc::new(Loaded {

@@ -2,19 +2,27 @@
 //!
 //! Problem: a slot is read by running programs without a lock while it is set and cleared by other threads, and a program in a slot
 //! must not go away under a run. Approach: what emitted code reads is an array of entry addresses, one atomic word a slot; beside it, under
-//! a lock, the handles that keep the programs alive. A handle that is replaced is dropped after a grace period.
+//! a lock, the handles that keep the programs alive, and the direct sites that jump through each slot ([`bpf_tailcall`]). An update
+//! patches the sites first and then stores the words. A handle that is replaced is dropped after a grace period.
+//!
+//! The lock is held for pokes and one barrier, never while waiting, and no program is dropped under it: dropping one takes it.
 //!
 //! A program in its own array is a cycle of handles. As in the kernel, an array is emptied when its last *user* handle goes: instances,
 //! programs and [`ProgArray`]s that the user holds count, programs in slots do not.
 
+use crate::direct::Jump;
 use crate::engine::{Engine, Mode};
 use crate::error::{LoadError, ProgArrayError};
 use crate::loaded::Loaded;
 use crate::map_set::MapRef;
 use crate::program::Program;
 use crate::{Context, Instance};
+use bpf_prog_pack::PokeError;
+use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod};
+use bpf_tailcall::{Change, Clock, Sites, TextSlots, UpdateError};
 use bpf_verifier::ContextLayout;
 use core::marker::PhantomData;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,6 +36,7 @@ pub(crate) struct ProgTable {
     name: String,
     engine: Engine,
     words: Box<[AtomicU64]>,
+    clock: Clock<Arc<Domain>>,
     state: Mutex<State>,
     /// User handles.
     users: AtomicUsize,
@@ -35,6 +44,7 @@ pub(crate) struct ProgTable {
 
 struct State {
     programs: Box<[Option<Arc<Loaded>>]>,
+    sites: Sites<TextSlots, Jump, GracePeriod>,
     /// The context of the programs that jump through it and of those in it; set by the first, or by a handle.
     layout: Option<&'static ContextLayout>,
     /// How those programs are executed; set by the first.
@@ -65,7 +75,8 @@ impl ProgTable {
             name,
             engine: engine.clone(),
             words: words.map(AtomicU64::new).collect(),
-            state: Mutex::new(State { programs, layout: None, mode: None }),
+            clock: Clock::new(Arc::clone(engine.domain())),
+            state: Mutex::new(State { programs, sites: Sites::default(), layout: None, mode: None }),
             users: AtomicUsize::new(0),
         }))
     }
@@ -92,7 +103,7 @@ impl ProgTable {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Slots and words change together in `store`, which cannot panic between.
+        // Slots and words change together in `apply`, which cannot panic between.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -106,36 +117,72 @@ impl ProgTable {
         self.lock().bind_layout(layout)
     }
 
-    pub(crate) fn set(&self, index: u32, program: Arc<Loaded>) -> Result<(), ProgArrayError> {
-        if !self.engine.same_as(&program.engine) {
-            return Err(ProgArrayError::Engine);
-        }
+    /// Sets and clears slots, all or none.
+    pub(crate) fn update(self: &Arc<Self>, changes: Vec<(u32, Option<Arc<Loaded>>)>) -> Result<(), ProgArrayError> {
         let mut state = self.lock();
-        self.check_index(index)?;
-        state.bind(program.kind())?;
-        self.store(&mut state, index, Some(program));
-        Ok(())
+        for (index, program) in &changes {
+            self.check_index(*index)?;
+            if let Some(program) = program {
+                if !self.engine.same_as(&program.engine) {
+                    return Err(ProgArrayError::Engine);
+                }
+                state.bind(program.kind())?;
+            }
+        }
+        self.apply(state, changes, Failing::Undo)
     }
 
-    pub(crate) fn clear(&self, index: u32) -> Result<(), ProgArrayError> {
-        let mut state = self.lock();
+    pub(crate) fn set(self: &Arc<Self>, index: u32, program: Arc<Loaded>) -> Result<(), ProgArrayError> {
+        self.update(vec![(index, Some(program))])
+    }
+
+    pub(crate) fn clear(self: &Arc<Self>, index: u32) -> Result<(), ProgArrayError> {
+        let state = self.lock();
         self.check_index(index)?;
         if state.programs[index as usize].is_none() {
             return Err(ProgArrayError::Empty { index });
         }
-        self.store(&mut state, index, None);
-        Ok(())
+        self.apply(state, vec![(index, None)], Failing::Undo)
     }
 
     fn get(&self, index: u32) -> Option<Arc<Loaded>> {
         self.lock().programs.get(index as usize)?.clone()
     }
 
-    fn clear_all(&self) {
-        let mut state = self.lock();
-        for index in 0..self.entries() {
-            self.store(&mut state, index, None);
-        }
+    fn clear_all(self: &Arc<Self>) {
+        let state = self.lock();
+        let set = (0..).zip(&state.programs).filter(|(_, program)| program.is_some());
+        let changes = set.map(|(index, _)| (index, None)).collect();
+        // Nobody is left who could be told; a site that could not be closed keeps its target.
+        let _ = self.apply(state, changes, Failing::GoOn);
+    }
+
+    /// Links sites of newly placed code to what their slots hold, from now on.
+    pub(crate) fn track(&self, owner: u64, sites: Vec<(u32, TextSlots)>) -> Result<(), ProgArrayError> {
+        let State { programs, sites: all, .. } = &mut *self.lock();
+        let current = |index: u32| programs.get(index as usize)?.clone().map(Jump);
+        all.track(&self.clock, owner, sites, current).map_err(text_error)
+    }
+
+    /// Forgets the sites of code that nobody begins to run any more.
+    pub(crate) fn untrack(&self, owner: u64, slots: &[u32]) {
+        let gone: Vec<_> = {
+            let mut state = self.lock();
+            slots.iter().flat_map(|index| state.sites.untrack(*index, owner)).collect()
+        };
+        // Their targets go here, without the lock.
+        drop(gone);
+    }
+
+    /// How many sites jump through a slot.
+    pub(crate) fn tracked(&self, index: u32) -> usize {
+        self.lock().sites.tracked(index)
+    }
+
+    /// Finishes what had to wait for runs that are over now.
+    fn settle(&self) {
+        let free = self.lock().sites.settle(&self.clock);
+        drop(free);
     }
 
     fn check_index(&self, index: u32) -> Result<(), ProgArrayError> {
@@ -143,16 +190,70 @@ impl ProgTable {
         if index < entries { Ok(()) } else { Err(ProgArrayError::OutOfRange { index, entries }) }
     }
 
-    fn store(&self, state: &mut State, index: u32, program: Option<Arc<Loaded>>) {
-        let word = program.as_ref().map_or(0, |p| p.slot_word());
-        // Release pairs with the acquire in `interpreted`; emitted code depends on the address it loads.
-        self.words[index as usize + 1].store(word, Ordering::Release);
-        let old = core::mem::replace(&mut state.programs[index as usize], program);
-        if let Some(old) = old {
-            // A run may have read the word and not have jumped yet.
+    /// Patches the sites of these slots, then stores the words.
+    fn apply(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        changes: Vec<(u32, Option<Arc<Loaded>>)>,
+        failing: Failing,
+    ) -> Result<(), ProgArrayError> {
+        // One change a slot, the last.
+        let changes: BTreeMap<u32, Option<Arc<Loaded>>> = changes.into_iter().collect();
+        let changes: Vec<Change<Jump>> = changes
+            .into_iter()
+            .map(|(index, new)| Change {
+                index,
+                old: state.programs[index as usize].clone().map(Jump),
+                new: new.map(Jump),
+            })
+            .collect();
+        let free = state.sites.settle(&self.clock);
+        let result = state.sites.update(&self.clock, &changes).map_err(text_error);
+        let mut old = Vec::new();
+        if result.is_ok() || failing == Failing::GoOn {
+            for Change { index, new, .. } in &changes {
+                let word = new.as_ref().map_or(0, |program| program.0.slot_word());
+                // Release pairs with the acquire in `interpreted`; emitted code depends on the address it loads.
+                self.words[*index as usize + 1].store(word, Ordering::Release);
+                let program = new.as_ref().map(|program| Arc::clone(&program.0));
+                old.extend(core::mem::replace(&mut state.programs[*index as usize], program));
+            }
+        }
+        let settled = state.sites.is_settled();
+        drop(state);
+        drop((free, changes));
+        if !old.is_empty() {
+            // A run may have read the word and not have jumped yet. CPUs that hold a jump of a site are covered as well: the
+            // update ended with a barrier if there was one.
             self.engine.domain().defer(move || drop(old));
         }
+        if !settled {
+            let table = Arc::downgrade(self);
+            self.engine.domain().defer(move || {
+                if let Some(table) = table.upgrade() {
+                    table.settle();
+                }
+            });
+        }
+        result
     }
+}
+
+/// What becomes of an update whose sites could not be patched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Failing {
+    /// All is as before.
+    Undo,
+    /// The words change all the same.
+    GoOn,
+}
+
+fn text_error(error: UpdateError<PokeError, CoreBarrierError>) -> ProgArrayError {
+    ProgArrayError::Text(match error {
+        UpdateError::Poke(error) => error.to_string(),
+        UpdateError::Barrier(error) => error.to_string(),
+        UpdateError::Internal => "internal error: a barrier came too early".into(),
+    })
 }
 
 impl State {
@@ -248,7 +349,7 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
     ///
     /// # Errors
     /// [`ProgArrayError::OutOfRange`]; [`ProgArrayError::Engine`], [`ProgArrayError::Context`] or [`ProgArrayError::Mode`] for a
-    /// program that those which jump through the array could not jump to. The array is as before then.
+    /// program that those which jump through the array could not jump to; [`ProgArrayError::Text`]. The array is as before then.
     pub fn set(&self, index: u32, program: &Program<C, H>) -> Result<(), ProgArrayError> {
         self.hold.0.set(index, Arc::clone(program.loaded()))
     }
@@ -256,9 +357,27 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
     /// Empties a slot.
     ///
     /// # Errors
-    /// [`ProgArrayError::OutOfRange`], [`ProgArrayError::Empty`].
+    /// [`ProgArrayError::OutOfRange`], [`ProgArrayError::Empty`]; [`ProgArrayError::Text`]. The array is as before then.
     pub fn clear(&self, index: u32) -> Result<(), ProgArrayError> {
         self.hold.0.clear(index)
+    }
+
+    /// Sets and clears many slots, all or none, for the price of one barrier. Of several changes of one slot the last counts; clearing an
+    /// empty slot changes nothing. A run may see some of them done and others not.
+    ///
+    /// # Errors
+    /// Those of [`ProgArray::set`], and [`ProgArrayError::Text`]. The array is as before then.
+    pub fn update<'p>(
+        &self,
+        changes: impl IntoIterator<Item = (u32, Option<&'p Program<C, H>>)>,
+    ) -> Result<(), ProgArrayError> {
+        let owned = changes.into_iter().map(|(index, program)| (index, program.map(|p| Arc::clone(p.loaded()))));
+        self.hold.0.update(owned.collect())
+    }
+
+    /// How many direct sites are patched when this slot changes.
+    pub fn tracked_sites(&self, index: u32) -> usize {
+        self.hold.0.tracked(index)
     }
 
     /// The program in a slot.

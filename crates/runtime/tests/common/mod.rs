@@ -27,7 +27,8 @@ pub(crate) struct Fixture {
 
 /// The fixtures there are on this host.
 pub(crate) fn fixtures() -> Vec<Fixture> {
-    let jit: &[&str] = if bpf_runtime::Arch::HOST.is_some() { &["jit", "jit, retpolines"] } else { &[] };
+    let jit: &[&str] =
+        if bpf_runtime::Arch::HOST.is_some() { &["jit", "jit, indirect", "jit, retpolines"] } else { &[] };
     ["interpreter"].iter().chain(jit).map(|name| fixture(name)).collect()
 }
 
@@ -35,6 +36,7 @@ pub(crate) fn fixtures() -> Vec<Fixture> {
 pub(crate) fn fixture(name: &'static str) -> Fixture {
     let mut config = Config::default();
     config.mode = if name == "interpreter" { Mode::Interpreter } else { Mode::Jit };
+    config.direct_tail_calls = name == "jit";
     config.hardening.retpolines = name == "jit, retpolines";
     let engine = Engine::new(config).unwrap();
     let mut linker = Linker::new(&engine);

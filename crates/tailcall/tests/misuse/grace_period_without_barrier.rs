@@ -1,0 +1,7 @@
+use bpf_tailcall::{Clock, Fences};
+
+fn begin<F: Fences>(clock: &Clock<F>) {
+    let _ = clock.grace();
+}
+
+fn main() {}
