@@ -12,7 +12,7 @@
 //!
 //! Invariant: any outcome that respects (1) and (2) is correct. `AllocOptions` makes random ones, for tests.
 
-use crate::lir::{Func, Op, VReg, Val};
+use crate::lir::{Base, Func, Op, VReg, Val};
 use crate::machine::{FixedOperands, HostReg, HostRegSet, MachineDesc};
 use bpf_isa::Width;
 
@@ -196,9 +196,23 @@ impl Allocator {
                     self.moves.push((dst, a));
                 }
             }
-            Op::CmpXchg { expected, dst, .. } => {
+            Op::CmpXchg { mem, expected, new, dst, .. } => {
                 want(expected, fixed.first);
                 want(dst, fixed.result);
+                let base = if let Base::Reg(base) = mem.base { Some(base) } else { None };
+                for v in [Some(new), base].into_iter().flatten().filter(|v| *v != expected) {
+                    self.forbidden[v.index()] = self.forbidden[v.index()].union(fixed.avoid);
+                }
+            }
+            Op::Atomic { mem, src, fetch: Some(dst), .. } => {
+                want(dst, fixed.result);
+                if dst != src {
+                    self.moves.push((dst, src));
+                }
+                let base = if let Base::Reg(base) = mem.base { Some(base) } else { None };
+                for v in [Some(src), base].into_iter().flatten() {
+                    self.forbidden[v.index()] = self.forbidden[v.index()].union(fixed.avoid);
+                }
             }
             Op::Call { args, ctx, ret, .. } => {
                 for (arg, reg) in args.into_iter().zip(machine.args) {
@@ -235,7 +249,7 @@ impl Allocator {
             | Op::Store { .. }
             | Op::LoadAcquire { .. }
             | Op::StoreRelease { .. }
-            | Op::Atomic { .. }
+            | Op::Atomic { fetch: None, .. }
             | Op::Check { .. }
             | Op::Stop { .. }
             | Op::Jump { .. }

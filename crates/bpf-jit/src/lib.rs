@@ -25,6 +25,6 @@ pub use backend::{Backend, CompileError, CompileOptions, Compiler, EmitError, Em
 pub use lir::{
     AtomicOp, Base, BinOp, Block, BlockId, CallTarget, Check, Cond, Func, Lir, Mem, Op, Span, TailKey, VReg, Val,
 };
-pub use lower::{Extern, Hidden, LowerOptions, Lowerer, Signatures, TAIL_CALL_HELPER};
+pub use lower::{Extern, Hidden, LowerOptions, Lowerer, MapShape, Signatures, TAIL_CALL_HELPER};
 pub use machine::{FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};
 pub use moves::{Move, MoveSrc, parallel_moves};

@@ -15,7 +15,7 @@
 use crate::lir::{
     AtomicOp, Base, BinOp, Block, BlockId, CallTarget, Check, Func, Lir, Mem, Op, Span, TailKey, VReg, Val,
 };
-use bpf_analysis::{BlockId as BpfBlock, CallArity, Cfg, Facts, Liveness, RegSet, defs, frame_bytes};
+use bpf_analysis::{BlockId as BpfBlock, CallArity, Cfg, ConstMapCall, Facts, Liveness, RegSet, defs, frame_bytes};
 use bpf_isa::{
     AluOp, AtomicOp as BpfAtomicOp, ByteOrder, Callee, Cond, EndWidth, Imm64, Insn, InsnIdx, MAY_GOTO_BUDGET, Program,
     Reg, Size, Src, SubprogId, SxWidth, Width,
@@ -38,6 +38,10 @@ pub enum Extern {
     HelperEnv(u32),
     /// The environment of a host function, by index.
     HostEnv(u32),
+    /// The first element of an array map, by index.
+    ArrayBase(u32),
+    /// The function that looks a key up in a map, by index.
+    MapLookup(u32),
 }
 
 impl Extern {
@@ -56,6 +60,8 @@ impl Extern {
             Extern::Imm64(slot) => (3, slot.0),
             Extern::HelperEnv(id) => (4, id),
             Extern::HostEnv(index) => (5, index),
+            Extern::ArrayBase(index) => (6, index),
+            Extern::MapLookup(index) => (7, index),
         };
         Symbol(tag << Self::TAG_SHIFT | index & Self::MASK)
     }
@@ -69,7 +75,9 @@ impl Extern {
             2 => Extern::Map(index),
             3 => Extern::Imm64(InsnIdx(index)),
             4 => Extern::HelperEnv(index),
-            _ => Extern::HostEnv(index),
+            5 => Extern::HostEnv(index),
+            6 => Extern::ArrayBase(index),
+            _ => Extern::MapLookup(index),
         }
     }
 }
@@ -85,8 +93,28 @@ pub enum Hidden {
     Env,
 }
 
+/// How a look-up in a map may be compiled, where the map is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapShape {
+    /// As a call of the helper.
+    Opaque,
+    /// As a comparison and an address ([`Extern::ArrayBase`]).
+    Array {
+        /// Number of elements.
+        max_entries: u32,
+        /// Bytes from one to the next.
+        stride: u32,
+    },
+    /// As a direct call of [`Extern::MapLookup`]`(map, key, slot)`.
+    Keyed,
+}
+
 /// How the functions outside the program are called.
 pub trait Signatures: CallArity {
+    /// How a look-up in the map with this index may be compiled.
+    fn map(&self, _index: u32) -> MapShape {
+        MapShape::Opaque
+    }
     /// What the helper with this id gets.
     fn helper_hidden(&self, id: u32) -> Hidden;
     /// What the host function with this index gets.
@@ -102,6 +130,9 @@ impl Signatures for () {
         Hidden::Ctx
     }
 }
+
+/// The kernel's id of the helper that looks a key up in a map.
+const MAP_LOOKUP_HELPER: u32 = 1;
 
 /// The kernel's id of the tail-call helper.
 pub const TAIL_CALL_HELPER: u32 = 12;
@@ -159,6 +190,11 @@ struct Edge {
 const NONE: u32 = u32::MAX;
 const NO_WEB: VReg = VReg(NONE);
 const REGS: usize = 11;
+
+/// Whether a copy of this width has all that an op of width `reads` reads.
+fn covers(copied: Width, reads: Width) -> bool {
+    copied == Width::W64 || reads == Width::W32
+}
 
 /// Where the web of `reg` at the start of `block` is kept.
 fn web_index(block: BpfBlock, reg: Reg) -> usize {
@@ -342,6 +378,9 @@ struct FuncLowerer<'a> {
     open: u32,
 }
 
+/// Marks the number of a block of the function among those of BPF blocks, until [`FuncLowerer::retarget`].
+const DIRECT: u32 = 1 << 31;
+
 /// Stands for the block that ends the function with 0, until its number is known.
 const EXIT_ZERO: BlockId = BlockId(u32::MAX);
 
@@ -524,6 +563,20 @@ impl FuncLowerer<'_> {
         if self.func.ops.len() as u32 > self.open { self.func.ops.last_mut() } else { None }
     }
 
+    /// Adds an op that changes `v` in place and reads `reads` bits of it; after a copy into `v` it reads the original.
+    fn in_place(&mut self, reads: Width, v: VReg, op: impl FnOnce(VReg) -> Op) {
+        if let Some(last) = self.last_op()
+            && let Op::Mov { width, dst, src: Val::Reg(src) } = *last
+            && dst == v
+            && covers(width, reads)
+        {
+            *last = op(src);
+            self.extend_last_span();
+        } else {
+            self.op(op(v));
+        }
+    }
+
     /// The span of a fused op reaches back to the instruction it absorbed.
     fn extend_last_span(&mut self) {
         if let Some(span) = self.func.spans.last_mut() {
@@ -605,7 +658,7 @@ impl FuncLowerer<'_> {
             }
             Insn::Neg { width, dst } => {
                 let v = self.cur[dst.index()];
-                self.op(Op::Neg { width, dst: v, src: v });
+                self.in_place(width, v, |src| Op::Neg { width, dst: v, src });
             }
             Insn::End { order, width, dst } => self.end(order, width, dst),
             Insn::LoadImm64 { dst, imm } => self.load_imm64(dst, imm),
@@ -690,7 +743,7 @@ impl FuncLowerer<'_> {
         // `a = b; a op= c` is one op, and a constant folds into a frame address.
         if let Some(last) = self.last_op() {
             let fused = match (*last, b) {
-                (Op::Mov { width: Width::W64, dst: d, src: Val::Reg(a) }, b) if d == dst => {
+                (Op::Mov { width: copied, dst: d, src: Val::Reg(a) }, b) if d == dst && covers(copied, width) => {
                     let b = if b == Val::Reg(dst) { Val::Reg(a) } else { b };
                     Some(Op::Bin { op, width, dst, a, b })
                 }
@@ -721,9 +774,13 @@ impl FuncLowerer<'_> {
             // Both architectures run little endian: to_le only truncates.
             (ByteOrder::ToLe, Size::DW) => {}
             (ByteOrder::ToLe, Size::B | Size::H | Size::W) => {
-                self.op(Op::Ext { width: Width::W64, signed: false, from: size, dst: v, src: v });
+                let zext = |src| Op::Ext { width: Width::W64, signed: false, from: size, dst: v, src };
+                self.in_place(Width::W32, v, zext);
             }
-            (ByteOrder::ToBe | ByteOrder::Swap, _) => self.op(Op::Bswap { size, dst: v, src: v }),
+            (ByteOrder::ToBe | ByteOrder::Swap, _) => {
+                let reads = if size == Size::DW { Width::W64 } else { Width::W32 };
+                self.in_place(reads, v, |src| Op::Bswap { size, dst: v, src });
+            }
         }
     }
 
@@ -842,6 +899,15 @@ impl FuncLowerer<'_> {
             return;
         }
         let slot = self.span.first;
+        if callee == Callee::Helper(MAP_LOOKUP_HELPER)
+            && let Some(known) = self.facts.map_call(InsnIdx(slot)).copied()
+        {
+            match self.signatures.map(known.map) {
+                MapShape::Opaque => {}
+                MapShape::Array { max_entries, stride } => return self.array_lookup(b, &known, max_entries, stride),
+                MapShape::Keyed => return self.keyed_lookup(known.map),
+            }
+        }
         let uses = self.l.liveness.uses(self.program, slot, self.arity);
         let mut args = [None; 5];
         for (arg, reg) in args.iter_mut().zip(Reg::ARGS) {
@@ -875,6 +941,57 @@ impl FuncLowerer<'_> {
         }
         let ret = Some(self.write(Reg::R0));
         self.op(Op::Call { target, args, ctx, ret });
+    }
+
+    /// A look-up in a known array: `key < max_entries ? base + key * stride : null`, without the comparison for a known key.
+    fn array_lookup(&mut self, b: BpfBlock, known: &ConstMapCall, max_entries: u32, stride: u32) {
+        let base = self.l.webs.fresh();
+        let symbol = Extern::ArrayBase(known.map).symbol();
+        match known.key {
+            Some(key) if key < u64::from(max_entries) => {
+                self.op(Op::SymAddr { dst: base, symbol });
+                let dst = self.write(Reg::R0);
+                let b = Val::Imm((key * u64::from(stride)) as i64);
+                self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst, a: base, b });
+            }
+            Some(_) | None => {
+                let key = self.l.webs.fresh();
+                let mem = Mem { base: Base::Reg(self.cur[Reg::R2.index()]), off: 0 };
+                self.op(Op::Load { size: Size::W, signed: false, swap: false, dst: key, mem });
+                let dst = self.write(Reg::R0);
+                self.op(Op::Mov { width: Width::W64, dst, src: Val::Imm(0) });
+                // This block, then the one that computes the address, then the one where both ways meet.
+                let join = BlockId(DIRECT | (self.func.blocks.len() as u32 + 2));
+                let max = Val::Imm(max_entries.into());
+                self.op(Op::Branch { width: Width::W64, cond: Cond::Ge, a: key, b: max, target: join });
+                let keep = RegSet::SAVED.intersection(self.known());
+                self.split(b, keep, &[dst, key]);
+                self.op(Op::SymAddr { dst: base, symbol });
+                if stride == 8 {
+                    self.op(Op::AddShift { width: Width::W64, dst, a: base, b: key, shift: 3 });
+                } else {
+                    let offset = self.l.webs.fresh();
+                    let (op, by) = match stride.is_power_of_two() {
+                        true => (BinOp::Shl, stride.trailing_zeros()),
+                        false => (BinOp::Mul, stride),
+                    };
+                    self.op(Op::Bin { op, width: Width::W64, dst: offset, a: key, b: Val::Imm(by.into()) });
+                    self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst, a: base, b: Val::Reg(offset) });
+                }
+                self.split(b, keep, &[dst]);
+            }
+        }
+    }
+
+    /// A look-up in a known map of another type: its own function, without the helper between.
+    fn keyed_lookup(&mut self, map: u32) {
+        let slot = self.l.webs.fresh();
+        let mem = Mem { base: Base::Reg(self.ctx()), off: RunCtx::SLOT_OFFSET };
+        self.op(Op::Load { size: Size::W, signed: false, swap: false, dst: slot, mem });
+        let args = [Some(self.cur[Reg::R1.index()]), Some(self.cur[Reg::R2.index()]), Some(slot), None, None];
+        let target = CallTarget::Extern(Extern::MapLookup(map).symbol());
+        let ret = Some(self.write(Reg::R0));
+        self.op(Op::Call { target, args, ctx: None, ret });
     }
 
     /// Whether the value that the present instruction, in block `b`, leaves in `reg` may be read later.
@@ -941,6 +1058,7 @@ impl FuncLowerer<'_> {
             *target = match edges.next_if(|(edge, _)| edge.op == i as u32) {
                 Some((_, block)) => BlockId(block),
                 None if *target == EXIT_ZERO => BlockId(blocks - 1),
+                None if target.0 & DIRECT != 0 => BlockId(target.0 & !DIRECT),
                 None => BlockId(self.l.block_of[target.index()]),
             };
             self.func.blocks[target.index()].is_target = true;

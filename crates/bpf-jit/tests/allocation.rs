@@ -6,7 +6,9 @@
 
 use bpf_analysis::Facts;
 use bpf_isa::Width;
-use bpf_jit::{Alloc, AllocOptions, Allocator, Backend, EmitOptions, Func, HostReg, HostRegSet, Lir, Loc, LowerOptions};
+use bpf_jit::{
+    Alloc, AllocOptions, Allocator, Backend, EmitOptions, Func, HostReg, HostRegSet, Lir, Loc, LowerOptions,
+};
 use bpf_jit::{Lowerer, MachineDesc, Op, VReg, Val};
 use bpf_jit_arm64::Arm64;
 use bpf_jit_x64::X64;

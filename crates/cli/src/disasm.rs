@@ -49,6 +49,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Extern::Imm64(at) => format!("value_{at}"),
         Extern::HelperEnv(id) => format!("helper_{id}_env"),
         Extern::HostEnv(i) => format!("host_{i}_env"),
+        Extern::ArrayBase(i) => format!("map_{i}_base"),
+        Extern::MapLookup(i) => format!("map_{i}_lookup"),
     };
     let lines = bpf_disasm::lines(&code, &name)?;
     let mut source = None;

@@ -31,6 +31,8 @@ pub struct RunCtx {
     pub packet_len: u64,
     /// Address of the environment of the host function being called, where it has one.
     pub host_env: u64,
+    /// The run's execution slot.
+    pub slot: u32,
 }
 
 impl RunCtx {
@@ -54,6 +56,8 @@ impl RunCtx {
     pub const PACKET_LEN_OFFSET: i32 = core::mem::offset_of!(RunCtx, packet_len) as i32;
     /// Offset of [`RunCtx::host_env`].
     pub const HOST_ENV_OFFSET: i32 = core::mem::offset_of!(RunCtx, host_env) as i32;
+    /// Offset of [`RunCtx::slot`].
+    pub const SLOT_OFFSET: i32 = core::mem::offset_of!(RunCtx, slot) as i32;
 }
 
 /// Why a run was stopped before its exit.

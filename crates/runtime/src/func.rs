@@ -60,7 +60,7 @@ impl<H> Caller<'_, H> {
 
     /// The run's execution slot: what `bpf_get_smp_processor_id` returns.
     pub fn slot(&self) -> u32 {
-        self.run.slot
+        self.run.ctx.slot
     }
 }
 

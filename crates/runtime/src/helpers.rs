@@ -47,7 +47,7 @@ pub(crate) const SHIPPED: &[(u32, HostFn)] = &[
 /// `ctx` must be the first field of a [`Run`].
 unsafe fn slot(ctx: *mut RunCtx) -> u32 {
     // SAFETY: by contract.
-    unsafe { (*ctx.cast::<Run>()).slot }
+    unsafe { (*ctx).slot }
 }
 
 /// Defines helpers over a map: `name(map, second register, third, fourth, slot) = call`.
@@ -308,7 +308,7 @@ pub(crate) unsafe fn run_for_each(
     call: CallBack<'_>,
 ) -> Result<u64, HelperError> {
     let mut failed = None;
-    let slot = run.slot;
+    let slot = run.ctx.slot;
     let mut visit = |key: *const u8, value: *mut u8| match call(run, [map, key as u64, value as u64, arg, 0]) {
         Ok(r0) => r0 == 0,
         Err(error) => {

@@ -12,8 +12,9 @@ use crate::run::{Nesting, Run};
 use crate::{context::Parts, entry};
 use bpf_analysis::{CallArity, Facts};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
-use bpf_jit::{Extern, Hidden, Signatures};
+use bpf_jit::{Extern, Hidden, MapShape, Signatures};
 use bpf_jit_code::{Code, RunCtx, Symbol, TAIL_CALL_LIMIT};
+use bpf_maps::{Map, MapType};
 use bpf_prog_pack::Text;
 use bpf_verifier::{ContextLayout, HelperProto, Region};
 use std::fmt;
@@ -68,6 +69,13 @@ impl Bindings {
         self.maps.get(usize::try_from(index).ok()?)?.as_ref()
     }
 
+    fn data_map(&self, index: u32) -> Option<&Map> {
+        match self.map(index as i32)? {
+            MapRef::Data(map) => Some(map),
+            MapRef::Progs(_) => None,
+        }
+    }
+
     pub(crate) fn address(&self, at: InsnIdx) -> Option<u64> {
         self.addresses.binary_search_by_key(&at, |a| a.0).ok().map(|i| self.addresses[i].1)
     }
@@ -82,6 +90,8 @@ impl Bindings {
             Extern::Imm64(at) => self.address(at)? as usize,
             Extern::HelperEnv(id) => self.helper(id)?.func.env_address() as usize,
             Extern::HostEnv(index) => self.host(index as i32)?.func.env_address() as usize,
+            Extern::ArrayBase(index) => self.data_map(index)?.header().base as usize,
+            Extern::MapLookup(index) => self.data_map(index)?.lookup_fn() as usize,
         })
     }
 
@@ -126,6 +136,15 @@ impl CallArity for Bindings {
 }
 
 impl Signatures for Bindings {
+    fn map(&self, index: u32) -> MapShape {
+        match self.data_map(index) {
+            Some(map) if map.map_type() == MapType::Array => {
+                MapShape::Array { max_entries: map.header().max_entries, stride: map.header().stride }
+            }
+            Some(_) => MapShape::Keyed,
+            None => MapShape::Opaque,
+        }
+    }
     fn helper_hidden(&self, id: u32) -> Hidden {
         Bindings::helper(self, id).map_or(Hidden::Ctx, Bound::hidden)
     }
@@ -295,11 +314,11 @@ impl Loaded {
                 packet: parts.packet as u64,
                 packet_len: parts.packet_len as u64,
                 host_env: 0,
+                slot: guard.slot(),
             },
             host,
             context: parts.context,
             engine,
-            slot: guard.slot(),
             error: None,
         };
         let this = &raw mut run;

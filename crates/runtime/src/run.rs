@@ -19,8 +19,6 @@ pub(crate) struct Run {
     pub(crate) context: *mut u8,
     /// The engine, which outlives the run.
     pub(crate) engine: *const crate::engine::EngineInner,
-    /// The execution slot.
-    pub(crate) slot: u32,
     /// What a host function failed with.
     pub(crate) error: Option<Box<HelperError>>,
 }
@@ -39,8 +37,9 @@ impl Run {
             packet: 0,
             packet_len: 0,
             host_env: 0,
+            slot: self.ctx.slot,
         };
-        Run { ctx, host: self.host, context: self.context, engine: self.engine, slot: self.slot, error: None }
+        Run { ctx, host: self.host, context: self.context, engine: self.engine, error: None }
     }
 
     /// Ends the run with a host function's error. The first one stays.

@@ -189,6 +189,7 @@ impl Start {
             packet: 0,
             packet_len: self.packet_len,
             host_env: 0,
+            slot: 0,
         }
     }
 }
