@@ -14,7 +14,7 @@ use std::{
     process::Command,
 };
 
-const TARGET: &str = "aarch64-unknown-linux-gnu";
+pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
 const LINKER: &str = "aarch64-linux-gnu-gcc";
 const QEMU: &str = "qemu-aarch64";
 const QEMU_MAJOR: u32 = 10;
@@ -74,11 +74,10 @@ impl Cross {
     pub(crate) fn cargo(&self) -> Command {
         let mut cargo = shell::cargo();
         // Its own target directory: the compilers differ, and would rebuild each other's build scripts.
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or(shell::root().join("target"), PathBuf::from);
         cargo
             .env("RUSTC", &self.rustc)
             .env("RUSTDOC", self.rustc.with_file_name("rustdoc"))
-            .env("CARGO_TARGET_DIR", target.join("arm64"))
+            .env("CARGO_TARGET_DIR", shell::target().join("arm64"))
             .env("CARGO_BUILD_TARGET", TARGET)
             .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)
             .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", format!("timeout {TIMEOUT} {QEMU}"));

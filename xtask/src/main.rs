@@ -8,6 +8,7 @@
 mod arm64;
 mod capture;
 mod check;
+mod kernel_arm64;
 mod objects;
 mod rules;
 mod shell;
@@ -37,6 +38,8 @@ enum Command {
     Bless,
     /// Formatting, lints, documentation and the architecture rules.
     Check,
+    /// Our arm64 code beside the kernel's, in an emulated machine.
+    KernelArm64,
     /// Rebuild the committed BPF objects from their C sources (needs clang 19).
     Objects {
         /// Build into a temporary place and fail if a committed object differs.
@@ -52,6 +55,7 @@ fn main() -> anyhow::Result<()> {
         Command::Test { install, package } => test::run(install, &package),
         Command::Bless => test::bless(),
         Command::Check => check::run(),
+        Command::KernelArm64 => kernel_arm64::run(),
         Command::Objects { check } => objects::run(check),
         Command::Capture => capture::run(),
     }

@@ -13,7 +13,8 @@ use std::{
 };
 
 /// The folders whose C sources are BPF programs.
-const FOLDERS: [&str; 4] = ["examples", "benches/programs", "crates/object/tests/objects", "crates/runtime/tests/objects"];
+const FOLDERS: [&str; 4] =
+    ["examples", "benches/programs", "crates/object/tests/objects", "crates/runtime/tests/objects"];
 
 pub(crate) fn run(check: bool) -> anyhow::Result<()> {
     let clang =
