@@ -61,11 +61,12 @@ impl ChunkLock {
 #[cold]
 fn rest(round: &mut u32) {
     *round += 1;
-    match *round {
-        _ if cfg!(loom) => yield_now(),
-        ..=SPINS => spin_loop(),
-        ..=ASLEEP => yield_now(),
-        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+    if cfg!(not(loom)) && *round <= SPINS {
+        spin_loop();
+    } else if cfg!(loom) || *round <= ASLEEP {
+        yield_now();
+    } else {
+        std::thread::sleep(std::time::Duration::from_micros(50));
     }
 }
 

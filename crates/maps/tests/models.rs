@@ -41,10 +41,9 @@ impl Program {
     fn next(&self, remove: bool) -> Result<u64, i64> {
         let mut value = u64::MAX;
         let out = (&raw mut value).cast();
+        let next = if remove { program::pop } else { program::peek };
         // SAFETY: as above; `out` is a value.
-        let result = unsafe {
-            if remove { program::pop(self.map, out, self.slot) } else { program::peek(self.map, out, self.slot) }
-        };
+        let result = unsafe { next(self.map, out, self.slot) };
         if result == 0 {
             return Ok(value);
         }

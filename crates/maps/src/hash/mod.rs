@@ -21,6 +21,7 @@
 pub(crate) mod free_list;
 pub(crate) mod key;
 mod lru;
+mod ops;
 pub(crate) mod table;
 #[cfg(not(loom))]
 mod tags;
@@ -33,9 +34,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::def::{MapDef, flags, update};
 use crate::errno::{Errno, OpResult};
-use crate::header::{LookupFn, MapHeader};
 use crate::mem::{self, Table as Memory, WORD, round_up8, words_for};
-use crate::ops::{Cursor, MapOps, Visit};
 use crate::retire::GraceList;
 use crate::value::{Shape, Source};
 use free_list::FreeList;
@@ -610,168 +609,5 @@ impl HashMap {
     fn position_after(&self, key: &[u8]) -> u64 {
         let found = with_key!(self.key_size, K => self.find(&K::from_host(key)));
         found.map_or(0, |found| self.table.position(found) + 1)
-    }
-}
-
-/// The specialised lookup.
-///
-/// # Safety
-/// See [`LookupFn`]; the map must be a hash whose key size is `K`'s and which is per-CPU and LRU as the constants say.
-unsafe extern "C" fn lookup<K: Key, const PER_CPU: bool, const LRU: bool>(
-    map: *const MapHeader,
-    key: *const u8,
-    slot: u32,
-) -> *mut u8 {
-    // SAFETY: a live header (contract).
-    let imp = unsafe { (*map).imp };
-    // SAFETY: the header of a hash, whose implementation lives as long (contract).
-    let map = unsafe { &*imp.cast::<HashMap>() };
-    // SAFETY: the key is readable for the key size (contract).
-    let key = unsafe { K::read(key, map.key_size) };
-    let Some(found) = map.find(&key) else { return std::ptr::null_mut() };
-    if LRU {
-        map.touch(found.element());
-    }
-    if PER_CPU {
-        return map.value_ptr(found.element(), slot);
-    }
-    map.table.extra(found.element()).as_ptr().cast_mut().cast()
-}
-
-impl MapOps for HashMap {
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
-
-    fn lookup_fn(&self) -> LookupFn {
-        with_key!(self.key_size, K => match (self.per_cpu.is_some(), self.clock.is_some()) {
-            (false, false) => lookup::<K, false, false>,
-            (false, true) => lookup::<K, false, true>,
-            (true, false) => lookup::<K, true, false>,
-            (true, true) => lookup::<K, true, true>,
-        })
-    }
-
-    fn host_value_size(&self) -> usize {
-        self.per_cpu.as_ref().map_or(self.shape.size, |per_cpu| per_cpu.slots * self.shape.words() * WORD)
-    }
-
-    unsafe fn program_update(&self, key: *const u8, value: *const u8, flags: u64, slot: u32) -> OpResult {
-        with_key!(self.key_size, K => {
-            // SAFETY: readable for the key size (contract).
-            let key = unsafe { K::read(key, self.key_size) };
-            // SAFETY: readable for the value size (contract).
-            unsafe { self.update_key(&key, Source::Program(value), flags, slot) }
-        })
-    }
-
-    unsafe fn program_delete(&self, key: *const u8, slot: u32) -> OpResult {
-        with_key!(self.key_size, K => {
-            // SAFETY: readable for the key size (contract).
-            let key = unsafe { K::read(key, self.key_size) };
-            self.remove_key(&key, slot, |_| Ok(true))
-        })
-    }
-
-    unsafe fn program_lookup_percpu(&self, key: *const u8, cpu: u32) -> *mut u8 {
-        if self.per_cpu.as_ref().is_none_or(|per_cpu| cpu as usize >= per_cpu.slots) {
-            return std::ptr::null_mut();
-        }
-        with_key!(self.key_size, K => {
-            // SAFETY: readable for the key size (contract).
-            let key = unsafe { K::read(key, self.key_size) };
-            self.find(&key).map_or(std::ptr::null_mut(), |found| self.value_ptr(found.element(), cpu))
-        })
-    }
-
-    fn for_each(&self, visit: Visit<'_>, slot: u32) -> OpResult<u64> {
-        let (mut at, mut visited) = (0, 0);
-        while let Some((position, found)) = self.table.scan(at) {
-            visited += 1;
-            let key = self.table.key(found.element()).as_ptr().cast();
-            if !visit(key, self.value_ptr(found.element(), slot)) {
-                break;
-            }
-            at = position + 1;
-        }
-        Ok(visited)
-    }
-
-    fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64, slot: u32) -> OpResult {
-        with_key!(self.key_size, K => {
-            let key = K::from_host(key);
-            loop {
-                let found = self.find(&key).ok_or(Errno::ENOENT)?;
-                if self.read(found, out, flags, slot)? {
-                    return Ok(());
-                }
-            }
-        })
-    }
-
-    fn update(&self, key: &[u8], value: &[u8], flags: u64, slot: u32) -> OpResult {
-        // SAFETY: a host source.
-        with_key!(self.key_size, K => unsafe { self.update_key(&K::from_host(key), Source::Host(value), flags, slot) })
-    }
-
-    fn delete(&self, key: &[u8], slot: u32) -> OpResult {
-        with_key!(self.key_size, K => self.remove_key(&K::from_host(key), slot, |_| Ok(true)))
-    }
-
-    fn lookup_and_delete(&self, key: &[u8], out: &mut [u8], flags: u64, slot: u32) -> OpResult {
-        with_key!(self.key_size, K => {
-            // The removal exchanges the very word the value was read under.
-            self.remove_key(&K::from_host(key), slot, |found| self.read(found, out, flags, slot))
-        })
-    }
-
-    fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> OpResult {
-        let mut at = key.map_or(0, |key| self.position_after(key));
-        loop {
-            let (position, found) = self.table.scan(at).ok_or(Errno::ENOENT)?;
-            mem::load_bytes(self.table.key(found.element()), out);
-            if self.table.unchanged(found) {
-                return Ok(());
-            }
-            at = position;
-        }
-    }
-
-    fn next_at(&self, cursor: &mut Cursor, key: &mut [u8], value: &mut [u8], slot: u32) -> OpResult {
-        loop {
-            let (position, found) = self.table.scan(cursor.position).ok_or(Errno::ENOENT)?;
-            mem::load_bytes(self.table.key(found.element()), key);
-            cursor.position = position;
-            if self.read(found, value, 0, slot)? {
-                cursor.position += 1;
-                return Ok(());
-            }
-        }
-    }
-
-    fn has_batch(&self) -> bool {
-        true
-    }
-
-    fn len(&self) -> u64 {
-        let (added, removed) = self.counts();
-        added.saturating_sub(removed)
-    }
-
-    fn memory_usage(&self) -> u64 {
-        let per_cpu = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.words.len() * WORD);
-        let states = self.slots.len() * size_of::<CachePadded<SlotState>>();
-        let fixed = self.table.index_memory() + states + self.clock.as_ref().map_or(0, Clock::memory);
-        let elements = match &self.pool {
-            Pool::Now(free) => self.table.slab_memory() + per_cpu + free.memory(),
-            // Only what has been touched takes up memory.
-            Pool::Later(free, _) => {
-                let all = self.table.slab_memory() + per_cpu;
-                let touched = u64::from(free.touched()) + self.slots.len() as u64;
-                let total = u64::from(free.limit()) + self.slots.len() as u64;
-                (all as u128 * u128::from(touched) / u128::from(total)) as usize + free.memory()
-            }
-        };
-        (fixed + elements) as u64
     }
 }
