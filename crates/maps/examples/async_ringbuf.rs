@@ -17,7 +17,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let domain = Domain::new(Options::default());
     let map = Map::create(MapDef::new("events", MapType::RingBuf, 0, 0, 1 << 16), &domain)?;
     let mut events = RingBuf::new(&map)?;
-    let wake_ups = AsyncFd::register_with_interest(std::os::fd::AsFd::as_fd(&events).try_clone_to_owned()?, Interest::READABLE)?;
+    let event = std::os::fd::AsFd::as_fd(&events).try_clone_to_owned()?;
+    // SAFETY: the descriptor is owned by the `AsyncFd`, so it stays open and the same until deregistered.
+    let wake_ups = unsafe { AsyncFd::register_with_interest(event, Interest::READABLE) }?;
 
     let producer = std::thread::spawn(move || {
         for n in 0..RECORDS {
