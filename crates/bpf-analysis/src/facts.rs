@@ -50,6 +50,24 @@ pub enum MemKind {
     Mem,
 }
 
+/// Memory of known bounds that an access must be checked against before it is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CheckRegion {
+    /// The context region with this index; 0 is the packet.
+    Packet(u8),
+    /// The first value of the array map with this index in the program's map list.
+    MapValue(u32),
+}
+
+/// An access that was not proven to be in bounds: its address and size must be compared with the region at run time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AccessCheck {
+    /// The load or store.
+    pub insn: InsnIdx,
+    /// The one region its pointer can belong to.
+    pub region: CheckRegion,
+}
+
 /// What is known about one instruction slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InsnFact {
@@ -76,6 +94,11 @@ pub struct Facts {
     pub map_calls: Vec<ConstMapCall>,
     /// All context accesses, ascending by instruction. A program with fields in its context needs them to be compiled.
     pub context_accesses: Vec<ContextAccess>,
+    /// Accesses that need a check, ascending by instruction. Only a hybrid verification leaves any; a program with some is not
+    /// safe without them.
+    pub checks: Vec<AccessCheck>,
+    /// A hybrid verification has not proven that the program ends: it must run with a budget.
+    pub needs_budget: bool,
 }
 
 impl Facts {
@@ -92,6 +115,11 @@ impl Facts {
     /// The constant map (and key) of the call at `insn`, if known.
     pub fn map_call(&self, insn: InsnIdx) -> Option<&ConstMapCall> {
         self.map_calls.binary_search_by_key(&insn, |t| t.insn).ok().map(|i| &self.map_calls[i])
+    }
+
+    /// The check that the access at `insn` needs, if any.
+    pub fn check(&self, insn: InsnIdx) -> Option<CheckRegion> {
+        self.checks.binary_search_by_key(&insn, |c| c.insn).ok().map(|i| self.checks[i].region)
     }
 
     /// The resolved context access at `insn`, if it is one.

@@ -325,6 +325,10 @@ pub struct Env<'a> {
     pub lines: &'a [SourceLine],
     /// Bytes of stack a frame has.
     pub frame_bytes: u32,
+    /// Where only an offset into a context region or a global variable, or only termination, is not proven, accept the
+    /// program with run-time checks ([`bpf_analysis::Facts::checks`], [`bpf_analysis::Facts::needs_budget`]) instead of
+    /// refusing it. Types are always proven. The embedder must carry the checks out.
+    pub hybrid: bool,
     /// Limits on the work.
     pub limits: Limits,
     /// Record a line of text per step.
@@ -344,6 +348,7 @@ impl<'a> Env<'a> {
             global_functions: &[],
             lines: &[],
             frame_bytes: 512,
+            hybrid: false,
             limits: Limits::default(),
             log: false,
             record_states: false,

@@ -142,6 +142,19 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Whether a run-time check may stand in for the missing proof.
+    pub(crate) fn may_be_checked(&self) -> bool {
+        matches!(
+            self,
+            Reason::Bounds { .. }
+                | Reason::PacketBounds { .. }
+                | Reason::PacketBefore { .. }
+                | Reason::OffsetUnbounded(..)
+                | Reason::InfiniteLoop
+                | Reason::Steps(_)
+        )
+    }
+
     /// The usual remedy, if there is one.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {

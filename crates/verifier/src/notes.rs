@@ -3,7 +3,7 @@
 //! These become the facts handed to the JIT. A note starts at "true of every state seen so far", with none seen, and
 //! only ever loses: so at the end it holds for every state, and hence for every run.
 
-use bpf_analysis::{ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, MemKind};
+use bpf_analysis::{AccessCheck, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, MemKind};
 use bpf_isa::{Insn, InsnIdx, Program, Reg, Src};
 
 use crate::env::Env;
@@ -57,6 +57,9 @@ struct Note {
     kind: Kind,
     /// Context field and offset in it.
     field: (u16, u16),
+    /// In a hybrid walk: the region it accesses, and whether that needs a check at run time.
+    region: Same<Option<CheckRegion>>,
+    checked: bool,
 }
 
 /// A call's constant map and key.
@@ -74,12 +77,27 @@ pub(crate) struct Notes {
     notes: Vec<Note>,
     calls: Vec<CallNote>,
     stack: Vec<u32>,
+    /// Some loop is not proven to end.
+    pub(crate) needs_budget: bool,
 }
 
 impl Notes {
     pub(crate) fn new(program: &Program) -> Notes {
-        let note = Note { reached: false, dst_zero: true, src_zero: true, kind: Kind::None, field: (0, 0) };
-        Notes { notes: vec![note; program.insns().len()], calls: Vec::new(), stack: vec![0; program.subprogs().len()] }
+        let note = Note {
+            reached: false,
+            dst_zero: true,
+            src_zero: true,
+            kind: Kind::None,
+            field: (0, 0),
+            region: Same::Unseen,
+            checked: false,
+        };
+        Notes {
+            notes: vec![note; program.insns().len()],
+            calls: Vec::new(),
+            stack: vec![0; program.subprogs().len()],
+            needs_budget: false,
+        }
     }
 
     /// The instruction is about to run in this frame.
@@ -115,6 +133,15 @@ impl Notes {
             return Err((kind, kind));
         }
         Ok(())
+    }
+
+    /// In a hybrid walk: the instruction accesses this region (`None`: memory that no check is made against), and is
+    /// or is not proven to be inside. `false` if it needs a check on some path and accesses two regions.
+    pub(crate) fn region(&mut self, at: InsnIdx, region: Option<CheckRegion>, proven: bool) -> bool {
+        let note = &mut self.notes[at.index()];
+        note.region.join(Some(region));
+        note.checked |= !proven;
+        !note.checked || note.region != Same::Differs
     }
 
     /// A call with this map and key, where they are constant.
@@ -165,7 +192,7 @@ impl Notes {
     }
 
     pub(crate) fn into_facts(self, program: &Program, env: &Env<'_>) -> Facts {
-        let mut facts = Facts { stack_bytes: self.stack, ..Facts::default() };
+        let mut facts = Facts { stack_bytes: self.stack, needs_budget: self.needs_budget, ..Facts::default() };
         for c in &self.calls {
             let Some(map) = c.map.get() else { continue };
             match (c.tail_call, c.key.get()) {
@@ -190,6 +217,9 @@ impl Notes {
                     Kind::Mem => Some(MemKind::Mem),
                 },
             });
+            if let (true, Some(Some(region))) = (note.checked, note.region.get()) {
+                facts.checks.push(AccessCheck { insn: InsnIdx(i as u32), region });
+            }
             if note.kind == Kind::Context {
                 let (field, offset) = note.field;
                 let field = &env.context.fields[usize::from(field)];

@@ -36,8 +36,15 @@ impl Verifier {
     /// # Errors
     /// The first way found in which it may not be, or a limit that was reached first.
     pub fn verify(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
-        let mut walk = Walk::new(env, &program, &mut self.scratch);
-        walk.run()?;
+        let mut walk = Walk::new(env, &program, &mut self.scratch, false);
+        match walk.run() {
+            // A proof is better than a check: only what has none is walked again with checks allowed.
+            Err(e) if env.hybrid && e.reason.may_be_checked() => {
+                walk = Walk::new(env, &program, &mut self.scratch, true);
+                walk.run()?;
+            }
+            result => result?,
+        }
         let (stats, log) = (walk.stats, std::mem::take(&mut walk.log));
         let mut recorded = std::mem::take(&mut walk.recorded);
         recorded.sort_by_key(|(at, _)| *at);

@@ -88,6 +88,8 @@ pub struct Stats {
 
 pub(crate) struct Walk<'a> {
     env: &'a Env<'a>,
+    /// Leave checks for run time where there is no proof.
+    hybrid: bool,
     program: &'a Program,
     insns: &'a [Insn],
     scratch: &'a mut Scratch,
@@ -111,9 +113,10 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch) -> Walk<'a> {
+    pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch, hybrid: bool) -> Walk<'a> {
         Walk {
             env,
+            hybrid,
             program,
             insns: program.insns(),
             scratch,

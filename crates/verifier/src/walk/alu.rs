@@ -3,6 +3,7 @@
 //! Pointers allow 64-bit addition and subtraction of bounded numbers, and nothing else: any other operation would turn
 //! an address into a number the program could store or compare.
 
+use bpf_analysis::CheckRegion;
 use bpf_isa::{AluOp, ByteOrder, EndWidth, Reg, Src, SxWidth, Width};
 
 use super::{Res, Walk, bits_of, refuse};
@@ -92,6 +93,11 @@ impl Walk<'_> {
         let bounded = |n: &Scalar| n.smin() >= -MAX_OFFSET && n.smax() <= MAX_OFFSET;
         let n = p.n.alu(op, Width::W64, &s.n);
         if !bounded(&s.n) || !bounded(&n) {
+            if self.hybrid && checkable(p).is_some() {
+                // Anywhere at all: every access through it will be checked.
+                let id = if matches!(p.ty, Ty::Packet { .. }) { self.new_id() } else { p.id };
+                return Ok(Value { n: Scalar::UNKNOWN, id, delta: 0, ..*p });
+            }
             return refuse(Reason::OffsetUnbounded(reg, s.describe(self.env)));
         }
         let Ty::Packet { region } = p.ty else { return Ok(Value { n, ..*p }) };
@@ -181,6 +187,16 @@ impl Walk<'_> {
     }
 }
 
+/// The region whose bounds are known at run time that the pointer is into, if there is one.
+pub(super) fn checkable(p: &Value) -> Option<CheckRegion> {
+    match p.ty {
+        Ty::Packet { region } => Some(CheckRegion::Packet(region)),
+        // Only a pointer to global data: the elements of other maps are found at run time.
+        Ty::MapValue { map, inner: false } if p.id == 0 => Some(CheckRegion::MapValue(map)),
+        _ => None,
+    }
+}
+
 /// What the kernel refuses outright: immediates that never mean what they say.
 fn check_immediate(op: AluOp, width: Width, imm: i32) -> Res<()> {
     match op {
@@ -205,7 +221,8 @@ fn check_immediate(op: AluOp, width: Width, imm: i32) -> Res<()> {
 }
 
 /// An operation on two numbers. Adding a constant keeps the name of a named number, at a distance, as long as the
-/// sum does not wrap: only then is the distance the same for every value.
+/// sum does not wrap: only then is the distance the same for every value. (A 32-bit sum that does not leave 32 bits
+/// has no upper half to lose.)
 fn scalar_op(width: Width, op: AluOp, d: &Value, s: &Value) -> Value {
     let n = d.n.alu(op, width, &s.n);
     let step = match (op, s.n.as_const()) {
@@ -221,6 +238,5 @@ fn scalar_op(width: Width, op: AluOp, d: &Value, s: &Value) -> Value {
                 Width::W64 => i128::from(u64::MAX),
                 Width::W32 => i128::from(u32::MAX),
             };
-    let whole = width == Width::W64 || d.n.high_half_is_zero();
-    if exact && whole { Value { id: d.id, delta, ..Value::scalar(n) } } else { Value::scalar(n) }
+    if exact { Value { id: d.id, delta, ..Value::scalar(n) } } else { Value::scalar(n) }
 }

@@ -3,8 +3,10 @@
 //! One function, [`Walk::place`], proves that an access lies inside what its pointer points to; loads, stores, atomics
 //! and the memory arguments of helpers all go through it. Nothing else may look at an offset.
 
+use bpf_analysis::CheckRegion;
 use bpf_isa::{AtomicOp, AtomicWidth, Reg, Size, Src};
 
+use super::alu::checkable;
 use super::{Res, Walk, refuse};
 use crate::env::{Access, FieldKind};
 use crate::error::Reason;
@@ -100,6 +102,31 @@ impl Walk<'_> {
         }
     }
 
+    /// The same for a load or store, which a hybrid walk may leave to a check at run time.
+    fn place_or_check(&mut self, reg: Reg, v: &Value, off: i64, size: u64, access: Access) -> Res<Place> {
+        let result = self.place(reg, v, off, size, access);
+        if !self.hybrid {
+            return result;
+        }
+        let region = checkable(v);
+        let kind = match region {
+            Some(CheckRegion::Packet(_)) => Kind::Packet,
+            // A check against the whole value would not keep the lock.
+            Some(CheckRegion::MapValue(map)) if self.env.maps[map as usize].spin_lock.is_none() => Kind::MapValue,
+            Some(CheckRegion::MapValue(_)) | None => Kind::None,
+        };
+        let place = match result {
+            Err(reason) if kind == Kind::None || !reason.may_be_checked() => return Err(reason),
+            Err(_) => None,
+            Ok(place) => Some(place),
+        };
+        if !self.notes.region(self.pc, region, place.is_some()) {
+            let (first, second) = ("memory that needs a check".into(), "other memory".into());
+            return refuse(Reason::MixedContext { first, second });
+        }
+        Ok(place.unwrap_or(Place::Untracked(kind)))
+    }
+
     fn within(&self, min: i64, max: i64, size: u64, limit: u32, what: impl Fn() -> String) -> Res<()> {
         if min < 0 || max.saturating_add(size as i64) > i64::from(limit) {
             return refuse(Reason::Bounds { what: what(), size, min, max, limit: limit.into() });
@@ -172,7 +199,7 @@ impl Walk<'_> {
     fn loaded(&mut self, size: Size, base: Reg, off: i16) -> Res<Value> {
         let b = self.read(base)?;
         let bytes = u64::from(size.bytes());
-        let place = self.place(base, &b, off.into(), bytes, Access::Read)?;
+        let place = self.place_or_check(base, &b, off.into(), bytes, Access::Read)?;
         self.note_access(place)?;
         let any = Value::scalar(Scalar::low_bits(size.bits()));
         Ok(match place {
@@ -231,7 +258,7 @@ impl Walk<'_> {
     fn store_value(&mut self, size: Size, base: Reg, off: i16, reg: Reg, v: Value) -> Res<()> {
         let b = self.read(base)?;
         let bytes = size.bytes() as usize;
-        let place = self.place(base, &b, off.into(), bytes as u64, Access::Write)?;
+        let place = self.place_or_check(base, &b, off.into(), bytes as u64, Access::Write)?;
         self.note_access(place)?;
         if v.is_pointer() {
             let to = match place {

@@ -30,6 +30,9 @@ const MAX_ANCESTORS: usize = 16;
 /// dearer than the last.
 const MAX_SEEN: usize = 64;
 
+/// In a hybrid walk: rounds of a loop that are walked as they are before the numbers that change are given up.
+const HYBRID_ROUNDS: usize = 8;
+
 /// A state seen at a join.
 #[derive(Debug)]
 struct Kept {
@@ -78,6 +81,9 @@ impl Pruner {
         let mut once = std::mem::take(&mut self.id_scratch);
         once.clear();
         once.resize(insns.len(), 0);
+        for sub in program.subprogs() {
+            once[sub.start as usize] += 1;
+        }
         for (i, insn) in insns.iter().enumerate() {
             if *insn == Insn::SecondSlot {
                 continue;
@@ -163,6 +169,7 @@ impl Walk<'_> {
         let mut i = pruner.heads[self.pc.index()];
         let first = i == NONE;
         let mut seen = 0;
+        let mut newest = NONE;
         while i != NONE && seen < MAX_SEEN {
             seen += 1;
             let kept = &mut pruner.kept[i as usize];
@@ -176,9 +183,18 @@ impl Walk<'_> {
                 if ancestors <= MAX_ANCESTORS
                     && kept.epoch == self.epoch
                     && covers(&kept.state, &self.state, &mut pruner.ids)
-                    && covers(&self.state, &kept.state, &mut pruner.ids)
                 {
-                    return refuse(Reason::InfiniteLoop);
+                    if self.hybrid {
+                        // Safe if the ancestor is; that it ends is left to the budget.
+                        self.notes.needs_budget = true;
+                        return Ok(true);
+                    }
+                    if covers(&self.state, &kept.state, &mut pruner.ids) {
+                        return refuse(Reason::InfiniteLoop);
+                    }
+                }
+                if newest == NONE && kept.epoch == self.epoch {
+                    newest = i;
                 }
             } else if covers(&kept.state, &self.state, &mut pruner.ids) {
                 kept.hits += 1;
@@ -201,9 +217,12 @@ impl Walk<'_> {
             }
             (prev, i) = (i, next);
         }
+        if self.hybrid && ancestors >= HYBRID_ROUNDS && newest != NONE {
+            widen(&pruner.kept[newest as usize].state, &mut self.state);
+        }
         // Keeping a state costs a copy; short stretches without decisions are cheaper to walk twice.
         let (insns, decisions) = self.since_kept;
-        if first || (insns >= 8 && decisions >= 2) {
+        if first || self.hybrid || (insns >= 8 && decisions >= 2) {
             self.keep(false, self.epoch)?;
         }
         Ok(false)

@@ -1,0 +1,98 @@
+//! Hybrid verification: only offsets and termination may be left to run time, and only where they are not proven.
+
+mod common;
+
+use bpf_analysis::{AccessCheck, CheckRegion, Facts};
+use bpf_isa::InsnIdx;
+use bpf_verifier::{Reason, Verifier};
+
+fn hybrid(text: &str) -> Result<Facts, Reason> {
+    common::with_env(text, |env| {
+        let mut env = *env;
+        env.hybrid = true;
+        env.limits.steps = 100_000;
+        Verifier::new().verify(common::program(text), &env).map(|v| v.into_parts().1).map_err(|e| e.reason)
+    })
+}
+
+fn check(insn: u32, region: CheckRegion) -> AccessCheck {
+    AccessCheck { insn: InsnIdx(insn), region }
+}
+
+#[test]
+fn what_is_proven_needs_no_check() {
+    let facts =
+        hybrid("r2 = map[fd:0][0]+0\nr0 = *(u64 *)(r2 + 8)\nr3 = 0\na: r3 += 1\nif r3 < 9 goto a\nexit").expect("safe");
+    assert!(facts.checks.is_empty() && !facts.needs_budget, "{facts:?}");
+}
+
+#[test]
+fn unproven_offsets_into_packet_and_globals_are_checked() {
+    let facts = hybrid(
+        "r6 = *(u32 *)(r1 + 12)
+         r2 = *(u32 *)(r1 + 0)
+         r0 = *(u8 *)(r2 + 9)
+         r2 += r6
+         *(u16 *)(r2 + 4) = r6
+         r3 = map[fd:0][0]+4
+         r0 = *(u32 *)(r3 + 0)
+         r6 <<= 7
+         r3 += r6
+         r0 = *(u32 *)(r3 + 0)
+         exit",
+    )
+    .expect("checked");
+    let (packet, global) = (CheckRegion::Packet(0), CheckRegion::MapValue(0));
+    assert_eq!(facts.checks, [check(2, packet), check(4, packet), check(10, global)]);
+    assert!(!facts.needs_budget);
+}
+
+#[test]
+fn unproven_termination_is_left_to_a_budget() {
+    for text in [
+        "a: goto a",
+        "a: call 7\nif r0 != 5 goto a\nr0 = 0\nexit",
+        "r6 = 0\na: r6 += 1\ncall 7\nif r6 != r0 goto a\nr0 = 0\nexit",
+        "r6 = 0\na: r6 += 1\nif r6 != 0 goto a\nr0 = 0\nexit",
+    ] {
+        let facts = hybrid(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        assert!(facts.needs_budget && facts.checks.is_empty(), "{text}: {facts:?}");
+    }
+}
+
+/// Types, the stack, elements found at run time, locks and leaks are never left to a check.
+#[test]
+fn everything_else_is_still_refused() {
+    for text in [
+        // A number as an address.
+        "r0 = *(u32 *)(r1 + 12)\nr0 = *(u8 *)(r0 + 0)\nexit",
+        // The stack.
+        "r2 = *(u32 *)(r1 + 12)\nr3 = r10\nr3 += r2\nr0 = *(u8 *)(r3 + 0)\nexit",
+        "r0 = *(u8 *)(r10 - 600)\nexit",
+        // An element of a hash.
+        "*(u64 *)(r10 - 8) = 0\nr1 = map[fd:1]\nr2 = r10\nr2 += -8\ncall 1\nif r0 == 0 goto +1\nr0 = *(u64 *)(r0 + 64)\nexit",
+        // A helper's memory.
+        "r1 = map[fd:0][0]+8\nr2 = 16\ncall 16\nr0 = 0\nexit",
+        // A read-only global.
+        "r6 = *(u32 *)(r1 + 12)\nr3 = map[fd:5][0]+0\nr3 += r6\n*(u8 *)(r3 + 0) = 0\nr0 = 0\nexit",
+        // An address stored into the packet.
+        "r2 = *(u32 *)(r1 + 0)\n*(u64 *)(r2 + 0) = r10\nr0 = 0\nexit",
+        // One instruction, two regions, one of them unproven.
+        "r2 = *(u32 *)(r1 + 0)
+         r3 = *(u32 *)(r1 + 12)
+         if r3 == 0 goto +2
+         r2 = map[fd:0][0]+0
+         r0 = *(u8 *)(r2 + 0)
+         exit",
+    ] {
+        assert!(hybrid(text).is_err(), "{text}");
+    }
+}
+
+/// Without the option nothing is left to run time.
+#[test]
+fn the_default_is_proof() {
+    let text = "r2 = *(u32 *)(r1 + 0)\nr0 = *(u8 *)(r2 + 9)\nexit";
+    assert!(hybrid(text).is_ok_and(|f| f.checks.len() == 1));
+    assert!(matches!(common::verify(text).expect_err("not proven").reason, Reason::PacketBounds { .. }));
+}
