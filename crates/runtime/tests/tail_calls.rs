@@ -263,7 +263,7 @@ fn only_programs_of_a_kind_meet_in_an_array() {
         );
         if f.is_jit() {
             let insns = bpf_runtime::assemble("r0 = 0\nexit").unwrap();
-            let interpreted = f.linker.load_insns_interpreted::<common::Words>("interpreted", insns).unwrap();
+            let interpreted = f.linker.loader::<common::Words>().interpreted().insns("interpreted", insns).unwrap();
             assert_eq!(array.set(0, &interpreted), Err(ProgArrayError::Mode), "{}", f.name);
         }
     }

@@ -1,4 +1,5 @@
 //! Engines to run tail-call tests on, and programs from text.
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use bpf_runtime::{Caller, Config, Engine, Flat, FlatContext, Linker, Mode, ProgArray, Program, assemble};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -61,7 +62,7 @@ impl Fixture {
     pub(crate) fn load(&self, name: &str, text: &str, arrays: &[&Array]) -> Prog {
         let insns = assemble(text).unwrap_or_else(|e| panic!("{e} in\n{text}"));
         // SAFETY: the tests' programs stay inside their context and stack, and end.
-        unsafe { self.linker.load_insns_with_unverified(name, insns, arrays) }.unwrap()
+        unsafe { self.linker.loader().unverified() }.prog_arrays(arrays).insns(name, insns).unwrap()
     }
 
     /// Runs a program on these words; returns r0 and what became of them.
