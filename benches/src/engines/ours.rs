@@ -48,10 +48,10 @@ impl Engine for Ours {
     fn load(&self, code: &[u8], _length: usize) -> Result<Box<dyn Loaded>, String> {
         let insns = decode(code).map_err(|e| e.to_string())?;
         let program = if self.interpreted {
-            self.linker.load_insns_interpreted("bench", insns)
+            self.linker.loader().interpreted().insns("bench", insns)
         } else {
             // SAFETY: the bench programs stay within the memory they are given: the kernel's verifier accepts them with it.
-            unsafe { self.linker.load_insns_unverified("bench", insns) }
+            unsafe { self.linker.loader().unverified() }.insns("bench", insns)
         };
         Ok(Box::new(Run(program.map_err(|e| e.to_string())?)))
     }
