@@ -17,7 +17,8 @@ type Counters = BTreeMap<u32, [u64; 3]>;
 
 fn packets() -> Vec<Vec<u8>> {
     let mut reader = PcapReader::new(CAPTURE).expect("a capture");
-    std::iter::from_fn(|| reader.next_packet()).map(|packet| packet.expect("a packet").data.into_owned()).collect()
+    let mut next = || reader.next_packet().map(|packet| packet.expect("a packet").data.into_owned());
+    std::iter::from_fn(&mut next).collect()
 }
 
 /// The verdict and the protocol it is counted under.
