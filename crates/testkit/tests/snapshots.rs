@@ -39,6 +39,8 @@ fn name(symbol: Symbol) -> String {
         Extern::Imm64(at) => format!("value_{at}"),
         Extern::HelperEnv(id) => format!("helper_{id}_env"),
         Extern::HostEnv(index) => format!("host_{index}_env"),
+        Extern::ArrayBase(index) => format!("map_{index}_values"),
+        Extern::MapLookup(index) => format!("map_{index}_lookup"),
     }
 }
 
