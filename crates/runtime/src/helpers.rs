@@ -413,7 +413,7 @@ mod tests {
         let format = |fmt: &str, args: &[u64]| format_printk(fmt.as_bytes(), args);
         assert_eq!(format("a %d b %u\n\0tail", &[-1i32 as u64, 7]), Some("a -1 b 7\n".into()));
         assert_eq!(format("%lld|%llx|%p", &[u64::MAX, 255, 1]), Some("-1|ff|0000000000000001".into()));
-        assert_eq!(format("%5d|%-5d|%05d", &[42, 42, -42i64 as u64]), Some("   42|42   |-00042".into()));
+        assert_eq!(format("%5d|%-5d|%05d", &[42, 42, -42i64 as u64]), Some("   42|42   |-0042".into()));
         assert_eq!(format("%hhu %c %%", &[0x1ff, 65]), Some("255 A %".into()));
         assert_eq!(format("%s", &[1]), None);
         assert_eq!(format("%d %d %d %d", &[1, 2, 3]), None);
