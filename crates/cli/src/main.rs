@@ -37,6 +37,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // A reader that has seen enough (`bpf disasm … | head`) ends this process as it ends any other, instead of failing a print.
+    // SAFETY: nothing else has run yet, and the default action is a valid one.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let result = match Args::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::run(&args),

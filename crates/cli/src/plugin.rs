@@ -16,7 +16,7 @@ pub(crate) struct Args {
     /// How the program is executed.
     #[arg(long, value_enum, default_value = "jit")]
     engine: EngineArg,
-    /// Standard input is an ELF object (raw, not hex); its first program is run.
+    /// Standard input is an ELF object, as it is or in hex; its first program is run.
     #[arg(long)]
     elf: bool,
     /// Accepted for other runners' sake: the program's bytes, instead of standard input.
@@ -36,15 +36,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let engine = load::engine(args.engine)?;
     let linker = load::conformance_linker(&engine)?;
     let program = if args.elf {
-        let object = Object::parse(&input)?;
+        let bytes = if input.starts_with(b"\x7fELF") { input } else { parse_text(&input)? };
+        let object = Object::parse(&bytes)?;
         let first = object.programs().first().context("the object has no program")?.name();
         load::instance::<Raw>(&engine, &linker, &object, &[first], Trust::Unverified)?.program(first)?
     } else {
-        let text = std::str::from_utf8(&input).context("standard input is not hex")?;
-        let bytes = parse_hex(text).context("standard input")?;
-        load::insns(&engine, &linker, bpf_runtime::decode(&bytes)?)?
+        load::insns(&engine, &linker, bpf_runtime::decode(&parse_text(&input)?)?)?
     };
     let r0 = program.run(&mut (), &mut memory)?;
     println!("{r0:x}");
     Ok(ExitCode::SUCCESS)
+}
+
+fn parse_text(input: &[u8]) -> Result<Vec<u8>> {
+    let text = std::str::from_utf8(input).context("standard input is not hex")?;
+    parse_hex(text).context("standard input")
 }
