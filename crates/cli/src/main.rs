@@ -52,8 +52,20 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("bpf: {error:#}");
+            eprintln!("bpf: {}", explain(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The error and its causes, without those that it repeats itself.
+fn explain(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
 }

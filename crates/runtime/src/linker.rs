@@ -74,11 +74,10 @@ impl<H: 'static> Linker<H> {
         Linker { engine: engine.clone(), protos, funcs: HashMap::new(), names: HashMap::new(), host: PhantomData }
     }
 
-    /// A linker with nothing but the tail call: every helper id is free.
-    pub fn without_helpers(engine: &Engine) -> Self {
-        let mut linker = Linker::new(engine);
-        linker.protos.retain(|p| p.id == TAIL_CALL_HELPER);
-        linker
+    /// Gives up a shipped helper, so that its id is free for a function of the host's own.
+    pub fn remove_helper(&mut self, id: u32) -> &mut Self {
+        self.protos.retain(|p| p.id != id);
+        self
     }
 
     /// Registers a host function under a helper id and a name; programs call it by either (`.ksyms`). Its types are the prototype

@@ -186,7 +186,7 @@ fn a_helper_may_overwrite_every_caller_saved_register() {
     let variants: Vec<Linker<u64>> = variants()
         .iter()
         .map(|variant| {
-            let mut linker = Linker::without_helpers(&variant.engine);
+            let mut linker = Linker::new(&variant.engine);
             let mix = |c: &mut Caller<'_, u64>, a: u64, b: u64, c3: u64, d: u64, e: u64| {
                 *c.host() += misalignment() as u64;
                 let result = generate::helper([a, b, c3, d, e]);

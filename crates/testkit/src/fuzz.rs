@@ -65,7 +65,7 @@ fn run(mode: Mode, options: &Options, generated: &Generated) -> (u64, Vec<u64>) 
     config.save_all = options.save_all;
     config.budget = options.checks.then_some(u64::MAX / 4);
     config.interruptible = options.checks;
-    let mut linker = Linker::without_helpers(&Engine::new(config).expect("an engine"));
+    let mut linker = Linker::new(&Engine::new(config).expect("an engine"));
     let mix = |_: &mut Caller<'_, ()>, a: u64, b: u64, c: u64, d: u64, e: u64| generate::helper([a, b, c, d, e]);
     linker.func(HELPER_ID, "mix", mix).expect("a free id");
     // SAFETY: generated programs stay inside their memory and end.

@@ -18,7 +18,7 @@ fn engines() -> Vec<(Mode, Linker<()>)> {
         .map(|mode| {
             let mut config = Config::default();
             config.mode = mode;
-            let mut linker = Linker::without_helpers(&Engine::new(config).expect("an engine"));
+            let mut linker = Linker::new(&Engine::new(config).expect("an engine"));
             let mix =
                 |_: &mut Caller<'_, ()>, a: u64, b: u64, c: u64, d: u64, e: u64| generate::helper([a, b, c, d, e]);
             linker.func(HELPER_ID, "mix", mix).expect("a free id");
