@@ -1,7 +1,7 @@
 //! The soundness oracle at length: random programs near the border of what can be proven; accepted ones are run and
 //! watched. Stops at the first violation.
 //!
-//! `cargo run --release -p bpf-verifier --example soundness -- [programs] [first seed]`, a million by default.
+//! `cargo run --release -p bpf-verifier --example soundness -- [programs] [first seed] [hybrid]`, a million by default.
 
 #[path = "../tests/border/mod.rs"]
 mod border;
@@ -14,14 +14,15 @@ use border::{Oracle, Outcome, generate};
 use bpf_testkit::generate::Choices;
 
 fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1).map(|a| a.parse::<u64>());
+    let hybrid = std::env::args().any(|a| a == "hybrid");
+    let mut args = std::env::args().skip(1).filter(|a| a != "hybrid").map(|a| a.parse::<u64>());
     let (Some(Ok(count)), Some(Ok(first))) = (args.next().or(Some(Ok(1_000_000))), args.next().or(Some(Ok(1 << 32))))
     else {
-        eprintln!("usage: soundness [programs] [first seed]");
+        eprintln!("usage: soundness [programs] [first seed] [hybrid]");
         return ExitCode::FAILURE;
     };
     let start = Instant::now();
-    let mut oracle = Oracle::new();
+    let mut oracle = Oracle::new(hybrid);
     let (mut accepted, mut steps) = (0u64, 0u64);
     let mut refused: BTreeMap<String, u64> = BTreeMap::new();
     for seed in first..first + count {

@@ -152,6 +152,8 @@ impl Reason {
                 | Reason::OffsetUnbounded(..)
                 | Reason::InfiniteLoop
                 | Reason::Steps(_)
+                | Reason::States(_)
+                | Reason::Memory(_)
         )
     }
 

@@ -140,7 +140,7 @@ pub enum Ret {
     MapValueOrNull,
     /// A new record of the size argument, or null. It must be consumed by a [`ArgKind::Record`] argument.
     RecordOrNull,
-    /// Memory of this size, or null, that stays valid to the end of the run.
+    /// Memory of this size, 8-byte aligned, or null. Promised: it stays valid to the end of the run.
     MemOrNull {
         /// Size in bytes.
         bytes: u32,

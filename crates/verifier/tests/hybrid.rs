@@ -60,6 +60,37 @@ fn unproven_termination_is_left_to_a_budget() {
     }
 }
 
+/// A loop over a buffer of any length, by index or by a moving pointer, ends up with a check and a budget.
+#[test]
+fn loops_over_a_buffer_settle() {
+    for text in [
+        ";raw
+         r0 = 0
+         a: if r2 < 4 goto out
+         r3 = *(u32 *)(r1 + 0)
+         r0 += r3
+         r1 += 4
+         r2 -= 4
+         goto a
+         out: exit",
+        ";raw
+         r0 = 0
+         r3 = 0
+         a: if r3 >= r2 goto out
+         r4 = r1
+         r4 += r3
+         r4 = *(u8 *)(r4 + 0)
+         r0 += r4
+         r3 += 1
+         goto a
+         out: exit",
+    ] {
+        let facts = hybrid(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        assert!(facts.needs_budget, "{text}: {facts:?}");
+        assert!(facts.checks.len() <= 1, "{text}: {facts:?}");
+    }
+}
+
 /// Types, the stack, elements found at run time, locks and leaks are never left to a check.
 #[test]
 fn everything_else_is_still_refused() {

@@ -6,13 +6,14 @@ mod compare;
 
 /// Why the kernel refuses programs that are safe and accepted here (docs/verifier.md explains each). Anything else
 /// would be news.
-const KERNEL_IS_STRICTER: [&str; 10] = [
+const KERNEL_IS_STRICTER: [&str; 11] = [
     // Loads and stores on the stack must be aligned there.
     "misaligned stack access",
     // A stack pointer may not be moved down by a number.
     "subtraction from stack pointer prohibited",
     // The kernel forgets what a remainder, a signed division or a shift by a register says of the result.
     "register with unbounded min value is not allowed",
+    "pointer and N is not allowed",
     "pointer be out of bounds",
     "max value is outside of the allowed memory range",
     "min value is negative, either use unsigned index",

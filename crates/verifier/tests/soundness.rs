@@ -5,11 +5,10 @@ mod border;
 use border::{Oracle, Outcome, generate};
 use bpf_testkit::generate::Choices;
 
-#[test]
-fn accepted_programs_stay_within_the_abstract_states() {
-    let mut oracle = Oracle::new();
+fn watch(hybrid: bool) -> (u32, u32, u64) {
+    let mut oracle = Oracle::new(hybrid);
     let (mut accepted, mut refused, mut steps) = (0, 0, 0);
-    for seed in 0..4000 {
+    for seed in 0..3000 {
         let mut c = Choices::from_seed(seed);
         let program = generate(&mut c);
         match oracle.check(&program, 3, &mut c) {
@@ -18,8 +17,22 @@ fn accepted_programs_stay_within_the_abstract_states() {
             Outcome::Violation(what) => panic!("seed {seed}: {what}"),
         }
     }
+    (accepted, refused, steps)
+}
+
+#[test]
+fn accepted_programs_stay_within_the_abstract_states() {
+    let (accepted, refused, steps) = watch(false);
     // Both sides of the border are visited.
     assert!(accepted > 500 && refused > 500 && steps > 50_000, "{accepted} accepted, {refused} refused, {steps} steps");
+}
+
+/// The same with checks left to run time: only a checked instruction may stop a run.
+#[test]
+fn hybrid_programs_stop_only_at_their_checks() {
+    let (proven, _, _) = watch(false);
+    let (accepted, refused, _) = watch(true);
+    assert!(accepted > proven + 300 && refused > 100, "{proven} proven, {accepted} accepted, {refused} refused");
 }
 
 /// The other generator's programs are safe by construction, if the buffer is as long as it assumes.

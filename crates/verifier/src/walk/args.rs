@@ -104,7 +104,10 @@ impl<'a> Walk<'a> {
                 self.memory(proto, i, reg, v, def.value_size.into(), mem, call)?;
             }
             // Checked with its length, the next argument.
-            ArgKind::Mem(_) => {}
+            ArgKind::Mem(_) if matches!(proto.args.get(i + 1), Some(ArgKind::Size { .. })) => {}
+            ArgKind::Mem(_) => {
+                return refuse(Reason::Environment(format!("{}: memory without a length", proto.name)));
+            }
             ArgKind::Size { zero } => {
                 if !v.is_scalar() {
                     return wrong(self, "a length");
@@ -227,8 +230,10 @@ impl<'a> Walk<'a> {
                 got: format!("up to {}", sizes.1),
             });
         }
-        self.prove_memory(reg, v, sizes, mem)
-            .map_err(|why| Box::new(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why }))?;
+        self.prove_memory(reg, v, sizes, mem).map_err(|why| match *why {
+            Reason::Environment(_) | Reason::Internal(_) => why,
+            _ => Box::new(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why }),
+        })?;
         call.memory[i] = Some((i, *v, sizes.1, mem.access.writes()));
         Ok(())
     }

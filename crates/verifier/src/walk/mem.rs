@@ -232,7 +232,8 @@ impl Walk<'_> {
     /// The constant at a constant offset of a map that can no longer change.
     fn frozen(&self, b: &Value, off: i16, size: Size) -> Option<Value> {
         let Ty::MapValue { map, inner: false } = b.ty else { return None };
-        let contents = self.env.maps[map as usize].frozen.as_ref()?;
+        let def = &self.env.maps[map as usize];
+        let contents = def.frozen.as_ref().filter(|_| !def.access.writes())?;
         let at = usize::try_from((b.n.as_const()? as i64).checked_add(off.into())?).ok()?;
         let bytes = contents.get(at..at.checked_add(size.bytes() as usize)?)?;
         Some(Value::constant(bytes.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b))))

@@ -13,6 +13,7 @@
 
 use bpf_isa::{Insn, InsnIdx, Program, Reg};
 
+use super::alu::checkable;
 use super::{Res, Walk, refuse};
 use crate::error::Reason;
 use crate::need::Need;
@@ -218,7 +219,9 @@ impl Walk<'_> {
             (prev, i) = (i, next);
         }
         if self.hybrid && ancestors >= HYBRID_ROUNDS && newest != NONE {
-            widen(&pruner.kept[newest as usize].state, &mut self.state);
+            let last = &pruner.kept[newest as usize].state;
+            widen(last, &mut self.state);
+            self.next_id = scatter(last, &mut self.state, self.next_id);
         }
         // Keeping a state costs a copy; short stretches without decisions are cheaper to walk twice.
         let (insns, decisions) = self.since_kept;
@@ -444,9 +447,14 @@ fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap) -> bool {
 fn widen(old: &State, new: &mut State) {
     for (o, n) in old.frames.iter().zip(&mut new.frames) {
         for (ov, nv) in o.regs.iter().zip(&mut n.regs) {
-            if ov.is_scalar() && nv.is_scalar() && !nv.n.subset(&ov.n) {
+            if !ov.is_scalar() || !nv.is_scalar() {
+                continue;
+            }
+            if !nv.n.subset(&ov.n) {
                 let narrow = ov.n.high_half_is_zero() && nv.n.high_half_is_zero();
                 *nv = Value::scalar(Scalar::low_bits(if narrow { 32 } else { 64 }));
+            } else if (ov.id, ov.delta) != (nv.id, nv.delta) {
+                *nv = nv.unlinked();
             }
         }
         let mut lost: Vec<(u16, u8)> = Vec::new();
@@ -469,4 +477,31 @@ fn widen(old: &State, new: &mut State) {
             }
         }
     }
+}
+
+/// In a hybrid walk: gives up where pointers are that moved since the last round, if their accesses can be checked.
+/// Each gets an id of its own; the last one given out is returned.
+fn scatter(old: &State, new: &mut State, mut next_id: u32) -> u32 {
+    let moved = |o: &Value, n: &Value| o.ty == n.ty && (o.delta != n.delta || !n.n.subset(&o.n));
+    let mut give_up = |v: &mut Value| {
+        if matches!(v.ty, Ty::Packet { .. }) {
+            next_id += 1;
+            v.id = next_id;
+        }
+        (v.n, v.delta) = (Scalar::UNKNOWN, 0);
+    };
+    for (o, n) in old.frames.iter().zip(&mut new.frames) {
+        for (ov, nv) in o.regs.iter().zip(&mut n.regs) {
+            if !nv.null && checkable(nv).is_some() && moved(ov, nv) {
+                give_up(nv);
+            }
+        }
+        for ns in &mut n.spills {
+            let last = o.spills.iter().find(|os| (os.depth, os.size) == (ns.depth, ns.size));
+            if !ns.value.null && checkable(&ns.value).is_some() && last.is_some_and(|os| moved(&os.value, &ns.value)) {
+                give_up(&mut ns.value);
+            }
+        }
+    }
+    next_id
 }

@@ -46,17 +46,16 @@ fn kernel_reason(log: &str) -> String {
             && !l.is_empty()
     });
     let said = said.copied().unwrap_or("no log");
+    // "misaligned stack access off 0+-13+0 size 8": the offset makes no difference.
+    let said = said.split(" off").next().unwrap_or(said);
     let mut out = String::new();
     let mut number = false;
     for c in said.chars() {
-        if c.is_ascii_digit() {
-            if !number {
-                out.push('N');
-            }
-            number = true;
-        } else {
-            number = false;
+        number = c.is_ascii_digit() || (number && (c == 'x' || c.is_ascii_hexdigit()));
+        if !number {
             out.push(c);
+        } else if !out.ends_with('N') {
+            out.push('N');
         }
     }
     out
