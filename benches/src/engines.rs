@@ -4,7 +4,9 @@
 mod kernel;
 mod native;
 mod ours;
+#[cfg(target_arch = "x86_64")]
 mod rbpf;
+#[cfg(target_arch = "x86_64")]
 mod sbpf;
 
 use crate::engine::Engine;
@@ -29,12 +31,19 @@ pub fn loaders() -> Vec<Box<dyn Engine>> {
         Ok(()) => engines.push(Box::new(kernel::Kernel)),
         Err(why) => bpf_testkit::skipped("the kernel as a peer", &why),
     }
-    if cfg!(target_arch = "x86_64") {
-        engines.push(Box::new(rbpf::Rbpf));
-        engines.push(Box::new(sbpf::Sbpf::bare()));
-        engines.push(Box::new(sbpf::Sbpf::default()));
-    } else {
-        bpf_testkit::skipped("rbpf and solana-sbpf as peers", &"their JITs are for x86-64 only");
-    }
+    engines.extend(peers());
     engines
+}
+
+/// The peers in user space.
+#[cfg(target_arch = "x86_64")]
+fn peers() -> Vec<Box<dyn Engine>> {
+    vec![Box::new(rbpf::Rbpf), Box::new(sbpf::Sbpf::bare()), Box::new(sbpf::Sbpf::default())]
+}
+
+/// The peers in user space: none.
+#[cfg(not(target_arch = "x86_64"))]
+fn peers() -> Vec<Box<dyn Engine>> {
+    bpf_testkit::skipped("rbpf and solana-sbpf as peers", &"their JITs are for x86-64 only");
+    Vec::new()
 }

@@ -1,85 +1,235 @@
 //! Our arm64 code beside that of the kernel's arm64 JIT: instruction counts, and whether the results agree.
 //!
-//! `cargo xtask kernel-arm64` boots an arm64 kernel under qemu-system with this program as its init; on an arm64 machine it can
-//! be run as it is, as root. Each speed program is loaded into the kernel and into our engine, run in both, and compared
-//! with the native result, memory included. As init it switches the machine off at the end.
+//! `cargo xtask kernel-arm64` boots an arm64 kernel under qemu-system with this program as its init; on an arm64 machine it
+//! can be run as it is, as root. The speed programs, the cases of our own suite and, where they are to be had, the external
+//! cases are loaded into the kernel and into our engine, run in both on the same memory, and compared with what they
+//! must give.
+//!
+//! A comparison of code sizes is fair only where both compile the same instructions, but the kernel's verifier removes what
+//! cannot be reached and adds checks of divisors before the JIT sees the program. So its length after the verifier
+//! stands beside the length before, programs whose length changed are summed apart, and only the others fail the
+//! comparison when ours is the larger. Programs that the kernel's verifier refuses are counted. A kernel is
+//! commonly built with branch-target identification and pointer authentication: our code with both is a column of its own.
+//!
+//! The last line is a verdict that `cargo xtask kernel-arm64` waits for, because an emulated machine has no exit status.
 
 use bpf_benches::{
     measure,
     programs::{ALL, MEMORY},
     table::Table,
 };
-use bpf_runtime::{Arch, Config, Engine, Linker, ListingOptions, Raw, compile_listing, decode};
-use bpf_testkit::kernel::{self, RawProgram, prologue_bytes};
+use bpf_runtime::{
+    Arch, Callee, Config, Engine, Hardening, Insn, Linker, ListingOptions, Raw, compile_listing, decode,
+};
+use bpf_testkit::{
+    cases::{self, Case, Expected},
+    kernel::{self, RawProgram, prologue_bytes},
+};
+use std::fmt;
+
+/// Begins the last line; `cargo xtask kernel-arm64` looks for it.
+const VERDICT: &str = "verdict:";
 
 fn main() {
-    let result = compare();
-    if let Err(why) = &result {
-        eprintln!("{why}");
+    let result = run();
+    match &result {
+        Ok(()) => println!("{VERDICT} passed"),
+        Err(why) => println!("{VERDICT} {why}"),
     }
     if std::process::id() == 1 {
+        // SAFETY: no pointer is passed. Waits until the console has sent everything.
+        unsafe { libc::tcdrain(libc::STDOUT_FILENO) };
         // SAFETY: no pointer is passed; nothing else runs on this machine.
         unsafe { libc::reboot(libc::RB_POWER_OFF) };
     }
     std::process::exit(i32::from(result.is_err()));
 }
 
-fn compare() -> Result<(), String> {
+/// A program, the memory it is run on, and what the run must give.
+struct Item {
+    name: String,
+    code: Vec<u8>,
+    memory: Vec<u8>,
+    /// The low half of r0: all that the kernel tells.
+    result: u32,
+    /// The memory after the run, where it is known.
+    memory_after: Option<Vec<u8>>,
+}
+
+/// Lengths of a program that both have compiled, in instructions.
+struct Row {
+    name: String,
+    bpf: usize,
+    /// After the kernel's verifier.
+    rewritten: usize,
+    kernel: usize,
+    ours: usize,
+    save_all: usize,
+    hardened: usize,
+    agree: bool,
+}
+
+impl Row {
+    /// Both have compiled the same instructions.
+    fn comparable(&self) -> bool {
+        self.bpf == self.rewritten
+    }
+
+    fn ratio(&self) -> f64 {
+        self.ours as f64 / self.kernel as f64
+    }
+}
+
+fn run() -> Result<(), String> {
     if Arch::HOST != Some(Arch::Arm64) {
         return Err("this compares arm64 JITs: `cargo xtask kernel-arm64` runs it on another machine".into());
     }
     kernel::available().map_err(|e| e.to_string())?;
+    let mut failures = Vec::new();
+    compare("speed programs", speed_programs(), &mut failures)?;
+    compare("our cases", self_contained(cases::suite().map_err(|e| e.to_string())?), &mut failures)?;
+    for file in ["conformance", "alu_and_memory"] {
+        match cases::shared(&format!("cases/{file}.jsonl")) {
+            Ok(path) => {
+                let cases = cases::read(&path).map_err(|e| e.to_string())?;
+                compare(file, self_contained(cases), &mut failures)?;
+            }
+            // Said on the standard output, where the tables are.
+            Err(why) => println!("SKIPPED {file}: {why}\n"),
+        }
+    }
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
+}
+
+fn speed_programs() -> Vec<Item> {
+    let items = ALL.iter().map(|program| {
+        let (before, mut after) = (program.memory().bytes().to_vec(), program.memory());
+        let result = program.run_native(after.bytes());
+        let memory_after = Some(after.bytes().to_vec());
+        Item { name: program.name.to_owned(), code: program.code(), memory: before, result, memory_after }
+    });
+    items.collect()
+}
+
+/// The cases that mean the same in a kernel: they are to run, and call nothing outside.
+fn self_contained(cases: Vec<Case>) -> Vec<Item> {
+    let calls_outside = |insn: &Insn| matches!(insn, Insn::Call(Callee::Helper(_)));
+    let keep = |case: Case| {
+        let result = match case.expected {
+            Expected::R0(r0) => r0 as u32,
+            Expected::Low32(low) => low,
+            Expected::Reject => return None,
+        };
+        let insns = decode(&case.program).ok()?;
+        let alike = kernel::self_contained(&insns) && !insns.iter().any(calls_outside);
+        alike.then(|| Item {
+            // A name is one column.
+            name: case.name.replace(char::is_whitespace, "_"),
+            code: case.program,
+            memory: case.memory.unwrap_or_default(),
+            result,
+            memory_after: None,
+        })
+    };
+    cases.into_iter().filter_map(keep).collect()
+}
+
+/// Prints the table of a group and adds what is not as it should be to `failures`.
+fn compare(group: &str, items: Vec<Item>, failures: &mut Vec<String>) -> Result<(), String> {
     // Four instructions for an address, at most one for the length: not the program's.
     let prologue = prologue_bytes(MEMORY as u32).map_err(|e| e.to_string())?;
     let linker = Linker::<()>::new(&Engine::new(Config::default()).map_err(|e| e.to_string())?);
-    let mut table = Table::new(["arm64 instructions", "kernel", "ours", "ratio", "save all", "results"]);
-    let (mut ratios, mut larger, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
-    for program in ALL {
-        let code = program.code();
-        let (mut native, mut in_kernel, mut ours) = (program.memory(), program.memory(), program.memory());
-        let expected = program.run_native(native.bytes());
-
-        let peer = RawProgram::load(&code, MEMORY as u32).map_err(|e| format!("{}: {e}", program.name))?;
-        let peer_result = peer.run(in_kernel.bytes(), 1).map_err(|e| e.to_string())?.result;
-        let functions = peer.machine_code().map_err(|e| e.to_string())?;
-        let peer_count = (functions.iter().map(Vec::len).sum::<usize>() - prologue) / 4;
-
-        let insns = decode(&code).map_err(|e| e.to_string())?;
-        // SAFETY: the kernel's verifier has accepted the program with memory of this length.
-        let loader = unsafe { linker.loader::<Raw>().unverified() };
-        let loaded = loader.insns(program.name, insns.clone()).map_err(|e| e.to_string())?;
-        let result = loaded.run(&mut (), ours.bytes()).map_err(|e| e.to_string())?;
-        let count = |save_all| {
-            let mut options = ListingOptions::default();
-            options.compile.emit.save_all = save_all;
-            compile_listing(Arch::Arm64, program.name, insns.clone(), &options)
-                .map(|(_, code)| code.bytes.len() / 4)
-                .map_err(|e| e.to_string())
+    let mut table =
+        Table::new([group, "BPF", "in kernel", "kernel", "ours", "ratio", "save all", "PAC+BTI", "results"]);
+    let (mut rows, mut refused) = (Vec::new(), 0);
+    for item in items {
+        let Some(row) = compile_and_run(&item, prologue, &linker)? else {
+            refused += 1;
+            continue;
         };
-        let (by_need, save_all) = (count(false)?, count(true)?);
-
-        let agree = peer_result == expected && result as u32 == expected && in_kernel == native && ours == native;
-        let ratio = by_need as f64 / peer_count as f64;
-        ratios.push(ratio);
-        if by_need > peer_count {
-            larger.push(program.name);
-        }
-        if !agree {
-            wrong.push(program.name);
-        }
-        table.row([
-            program.name.to_owned(),
-            peer_count.to_string(),
-            by_need.to_string(),
-            format!("{ratio:.2}"),
-            save_all.to_string(),
-            if agree { "agree" } else { "DIFFER" }.to_owned(),
-        ]);
+        let [bpf, rewritten, kernel, ours] = [row.bpf, row.rewritten, row.kernel, row.ours].map(|n| n.to_string());
+        let agree = if row.agree { "agree" } else { "DIFFER" }.to_owned();
+        let [save_all, hardened] = [row.save_all, row.hardened].map(|n| n.to_string());
+        let ratio = format!("{:.2}", row.ratio());
+        table.row([row.name.clone(), bpf, rewritten, kernel, ours, ratio, save_all, hardened, agree]);
+        rows.push(row);
     }
     println!("{table}");
-    println!("geometric mean of the ratios: {:.2}", measure::geometric_mean(ratios));
-    if !larger.is_empty() {
-        println!("larger than the kernel's: {}", larger.join(", "));
+    let (same, changed): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(Row::comparable);
+    println!("{group}, {} programs of the same length in the kernel: {}", same.len(), Total(&same));
+    println!("{group}, {} programs that the kernel's verifier changed: {}", changed.len(), Total(&changed));
+    println!("{group}, refused by the kernel's verifier: {refused}\n");
+    if same.is_empty() {
+        failures.push(format!("{group}: nothing compared"));
     }
-    if wrong.is_empty() { Ok(()) } else { Err(format!("results differ: {}", wrong.join(", "))) }
+    failures.extend(
+        same.iter().filter(|row| row.ours > row.kernel).map(|row| format!("{} is larger than the kernel's", row.name)),
+    );
+    failures.extend(
+        same.iter().chain(&changed).filter(|row| !row.agree).map(|row| format!("{}: results differ", row.name)),
+    );
+    Ok(())
+}
+
+/// `None`: the kernel refuses it.
+fn compile_and_run(item: &Item, prologue: usize, linker: &Linker<()>) -> Result<Option<Row>, String> {
+    let fail = |error: &dyn fmt::Display| format!("{}: {error}", item.name);
+    let Ok(peer) = RawProgram::load(&item.code, item.memory.len() as u32) else { return Ok(None) };
+    let mut in_kernel = item.memory.clone();
+    let peer_result = peer.run(&mut in_kernel, 1).map_err(|e| fail(&e))?.result;
+    let peer_code = peer.machine_code().map_err(|e| fail(&e))?;
+    let peer_bytes: usize = peer_code.iter().map(Vec::len).sum();
+
+    let insns = decode(&item.code).map_err(|e| fail(&e))?;
+    // SAFETY: the kernel's verifier has accepted the program with memory of this length.
+    let loader = unsafe { linker.loader::<Raw>().unverified() };
+    let program = loader.insns(&item.name, insns.clone()).map_err(|e| fail(&e))?;
+    let mut in_ours = item.memory.clone();
+    let result = program.run(&mut (), in_ours.as_mut_slice()).map_err(|e| fail(&e))?;
+
+    let count = |set: fn(&mut ListingOptions)| {
+        let mut options = ListingOptions::default();
+        set(&mut options);
+        let (_, code) = compile_listing(Arch::Arm64, &item.name, insns.clone(), &options).map_err(|e| fail(&e))?;
+        Ok::<_, String>(code.bytes.len() / 4)
+    };
+    let results = peer_result == item.result && result as u32 == item.result;
+    let memories = in_kernel == in_ours && item.memory_after.as_ref().is_none_or(|after| *after == in_ours);
+    Ok(Some(Row {
+        name: item.name.clone(),
+        bpf: item.code.len() / 8,
+        rewritten: peer.rewritten_len().map_err(|e| fail(&e))?,
+        kernel: (peer_bytes - prologue) / 4,
+        ours: count(|_| {})?,
+        save_all: count(|options| options.compile.emit.save_all = true)?,
+        hardened: count(|options| {
+            options.compile.emit.hardening =
+                Hardening { landing_pads: true, return_signing: true, ..Hardening::default() };
+        })?,
+        agree: results && memories,
+    }))
+}
+
+/// The sums over some programs.
+struct Total<'a>(&'a [Row]);
+
+impl fmt::Display for Total<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sum = |of: fn(&Row) -> usize| self.0.iter().map(of).sum::<usize>();
+        let (kernel, ours) = (sum(|row| row.kernel), sum(|row| row.ours));
+        if kernel == 0 {
+            return f.write_str("-");
+        }
+        write!(
+            f,
+            "kernel {kernel}, ours {ours} ({:.3}; geometric mean of the ratios {:.3}), save all {}, PAC+BTI {}; {} larger, \
+             {} differ",
+            ours as f64 / kernel as f64,
+            measure::geometric_mean(self.0.iter().map(Row::ratio)),
+            sum(|row| row.save_all),
+            sum(|row| row.hardened),
+            self.0.iter().filter(|row| row.ours > row.kernel).count(),
+            self.0.iter().filter(|row| !row.agree).count(),
+        )
+    }
 }

@@ -1,0 +1,179 @@
+//! The kernel's hash map as a contender: driven by BPF programs through BPF_PROG_TEST_RUN.
+//!
+//! Each program loops over a fixed number of operations with the same generator of keys as the other contenders, so the
+//! system call and the program's entry are shared by many operations. The programs are a dozen instructions, written out here.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Operations in one run of a program: a bounded loop that the verifier walks.
+const LOOP: u32 = 512;
+
+const MAP_CREATE: libc::c_long = 0;
+const MAP_UPDATE: libc::c_long = 2;
+const PROG_LOAD: libc::c_long = 5;
+const PROG_TEST_RUN: libc::c_long = 10;
+
+/// `union bpf_attr`, large enough for the commands above.
+#[repr(C, align(8))]
+struct Attr([u8; 128]);
+
+impl Attr {
+    fn new() -> Self {
+        Self([0; 128])
+    }
+
+    fn u32(mut self, offset: usize, value: u32) -> Self {
+        self.0[offset..offset + 4].copy_from_slice(&value.to_ne_bytes());
+        self
+    }
+
+    fn u64(mut self, offset: usize, value: u64) -> Self {
+        self.0[offset..offset + 8].copy_from_slice(&value.to_ne_bytes());
+        self
+    }
+
+    fn call(mut self, command: libc::c_long) -> Option<i32> {
+        // SAFETY: the attributes are a local, zero beyond what the command knows; pointers in them outlive the call.
+        let result = unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_mut_ptr(), self.0.len()) };
+        i32::try_from(result).ok().filter(|&result| result >= 0)
+    }
+}
+
+fn owned(fd: i32) -> OwnedFd {
+    // SAFETY: a descriptor that the kernel has just made for us.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// A program, run many times over by one call.
+#[derive(Debug)]
+pub struct Program(OwnedFd);
+
+impl Program {
+    /// Does (at least) this many operations.
+    pub fn run(&self, operations: usize) {
+        let packet = [0u8; 64];
+        let repeat = operations.div_ceil(LOOP as usize) as u32;
+        // prog_fd 0, data_size_in 8, data_in 16, repeat 32.
+        let attr = Attr::new().u32(0, self.0.as_raw_fd() as u32).u32(8, packet.len() as u32);
+        let ran = attr.u64(16, packet.as_ptr() as u64).u32(32, repeat).call(PROG_TEST_RUN);
+        assert!(ran.is_some(), "the program does not run");
+    }
+}
+
+/// A kernel hash map and its three programs.
+#[derive(Debug)]
+pub struct Kernel {
+    map: OwnedFd,
+    /// Looks present keys up.
+    pub lookup: Program,
+    /// Replaces present keys.
+    pub update: Program,
+    /// Inserts absent keys and deletes them.
+    pub insert_delete: Program,
+}
+
+impl Kernel {
+    /// The map, if this process may use bpf(2). Keys and values are in words.
+    pub fn new(elements: usize, threads: usize, key_words: usize, value_words: usize) -> Option<Self> {
+        let attr = Attr::new().u32(0, 1).u32(4, key_words as u32 * 8).u32(8, value_words as u32 * 8);
+        let map = owned(attr.u32(12, (elements + threads) as u32).call(MAP_CREATE)?);
+        let load = |what| load(&code(what, &map, elements, key_words, value_words));
+        let (lookup, update) = (load(What::Lookup)?, load(What::Update)?);
+        let insert_delete = load(What::InsertDelete)?;
+        Some(Self { map, lookup, update, insert_delete })
+    }
+
+    /// Sets a key from the host.
+    pub fn set(&self, key: &[u64], value: &[u64]) {
+        let attr = Attr::new().u32(0, self.map.as_raw_fd() as u32).u64(8, key.as_ptr() as u64);
+        assert!(attr.u64(16, value.as_ptr() as u64).call(MAP_UPDATE).is_some());
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Lookup,
+    Update,
+    InsertDelete,
+}
+
+/// One instruction: opcode, destination, source, offset, immediate.
+fn insn(opcode: u8, dst: u8, src: u8, offset: i16, imm: i32) -> u64 {
+    let [a, b] = offset.to_le_bytes();
+    let [c, d, e, f] = imm.to_le_bytes();
+    u64::from_le_bytes([opcode, src << 4 | dst, a, b, c, d, e, f])
+}
+
+/// A 64-bit constant; `source` 1 makes it a map descriptor.
+fn constant(dst: u8, source: u8, value: u64) -> [u64; 2] {
+    [insn(0x18, dst, source, 0, value as i32), insn(0, 0, 0, 0, (value >> 32) as i32)]
+}
+
+/// The program. r6: random number, r7: rounds left, r8 and r9: the two multipliers; the key lies on top of the stack, the value
+/// below it.
+fn code(what: What, map: &OwnedFd, elements: usize, key_words: usize, value_words: usize) -> Vec<u64> {
+    let (key_at, value_at) = (-8 * key_words as i16, -8 * (key_words + value_words) as i16);
+    let mut code = vec![insn(0x85, 0, 0, 0, 7)]; // r0 = bpf_get_prandom_u32()
+    code.push(insn(0xbf, 6, 0, 0, 0)); // r6 = r0
+    code.push(insn(0x67, 6, 0, 0, 32)); // r6 <<= 32
+    code.push(insn(0xb7, 7, 0, 0, LOOP as i32)); // r7 = LOOP
+    code.extend(constant(8, 0, super::RANDOM));
+    code.extend(constant(9, 0, super::SPREAD));
+    for word in 0..value_words as i16 {
+        code.push(insn(0x7b, 10, 9, value_at + 8 * word, 0)); // value = something
+    }
+    let top = code.len();
+    code.push(insn(0x2f, 6, 8, 0, 0)); // r6 *= RANDOM
+    code.push(insn(0x07, 6, 0, 0, 1)); // r6 += 1
+    code.push(insn(0xbf, 1, 6, 0, 0)); // r1 = r6
+    if what == What::InsertDelete {
+        code.push(insn(0x77, 1, 0, 0, 24)); // r1 >>= 24: collisions between threads are as rare as elsewhere
+        code.push(insn(0x07, 1, 0, 0, elements as i32)); // r1 += elements
+    } else {
+        code.push(insn(0x77, 1, 0, 0, 32)); // r1 >>= 32
+        code.push(insn(0x27, 1, 0, 0, elements as i32)); // r1 *= elements
+        code.push(insn(0x77, 1, 0, 0, 32)); // r1 >>= 32
+    }
+    for word in 0..key_words as i16 {
+        code.push(insn(0xbf, 2, 1, 0, 0)); // r2 = r1
+        code.push(insn(0x07, 2, 0, 0, word.into())); // r2 += word
+        code.push(insn(0x2f, 2, 9, 0, 0)); // r2 *= SPREAD
+        code.push(insn(0x7b, 10, 2, key_at + 8 * word, 0)); // key[word] = r2
+    }
+    let mut call = |helper: i32, with_value: bool| {
+        code.extend(constant(1, 1, map.as_raw_fd() as u64));
+        code.push(insn(0xbf, 2, 10, 0, 0)); // r2 = r10
+        code.push(insn(0x07, 2, 0, 0, key_at.into())); // r2 += key
+        if with_value {
+            code.push(insn(0xbf, 3, 10, 0, 0)); // r3 = r10
+            code.push(insn(0x07, 3, 0, 0, value_at.into())); // r3 += value
+            code.push(insn(0xb7, 4, 0, 0, 0)); // r4 = BPF_ANY
+        }
+        code.push(insn(0x85, 0, 0, 0, helper));
+    };
+    match what {
+        What::Lookup => {
+            call(1, false);
+            code.push(insn(0x15, 0, 0, 1, 0)); // if r0 == 0 skip
+            code.push(insn(0x79, 0, 0, 0, 0)); // r0 = *r0
+        }
+        What::Update => call(2, true),
+        What::InsertDelete => {
+            call(2, true);
+            call(3, false);
+        }
+    }
+    code.push(insn(0x07, 7, 0, 0, -1)); // r7 -= 1
+    let back = top as i16 - code.len() as i16 - 1;
+    code.push(insn(0x55, 7, 0, back, 0)); // if r7 != 0 goto top
+    code.push(insn(0xb7, 0, 0, 0, 0)); // r0 = 0
+    code.push(insn(0x95, 0, 0, 0, 0)); // exit
+    code
+}
+
+fn load(code: &[u64]) -> Option<Program> {
+    let license = c"GPL";
+    // prog_type 0 (socket filter), insn_cnt 4, insns 8, license 16.
+    let attr = Attr::new().u32(0, 1).u32(4, code.len() as u32).u64(8, code.as_ptr() as u64);
+    attr.u64(16, license.as_ptr() as u64).call(PROG_LOAD).map(|fd| Program(owned(fd)))
+}

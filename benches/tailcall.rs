@@ -1,0 +1,299 @@
+//! `cargo bench -p bpf-benches --bench tailcall`: what a tail call costs, taken and not taken, and what it costs to patch.
+//!
+//! 1. A chain of 32 hops, direct and indirect, out of main programs and out of subprograms; beside bpf2bpf calls, a table of Rust
+//!    functions, and the kernel. Figures are ns a hop: a run of the chain, less a run of no hop, divided by 32.
+//! 2. What a program pays that contains a tail call and does not take it.
+//! 3. Updates of a slot with 1, 100 and 10,000 sites; alone, and beside a thread that runs programs all the time.
+//! 4. The chain, and a flow dissector, 10^6 times each, with the tail calls in main programs and in subprograms.
+
+use bpf_benches::dissector;
+use bpf_benches::measure::{Contender, interleaved, nanoseconds};
+use bpf_benches::table::{Table, figure};
+use bpf_runtime::{Config, Engine, Linker, ProgArray, Program, Raw, assemble};
+use bpf_testkit::kernel::{self, MapType, ProgramType};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const HOPS: u32 = 32;
+
+type Prog = Program<Raw, ()>;
+type Array = ProgArray<Raw, ()>;
+
+/// An engine with one way of making tail calls.
+struct Ours {
+    engine: Engine,
+    linker: Linker<()>,
+}
+
+impl Ours {
+    fn new(direct: bool, retpolines: bool) -> Ours {
+        let mut config = Config::default();
+        config.direct_tail_calls = direct;
+        config.hardening.retpolines = retpolines;
+        let engine = Engine::new(config).expect("a supported host");
+        let linker = Linker::new(&engine);
+        Ours { engine, linker }
+    }
+
+    fn array(&self, entries: u32) -> Array {
+        ProgArray::create(&self.engine, "array", entries).expect("memory")
+    }
+
+    fn load(&self, text: &str, array: &Array) -> Prog {
+        let insns = assemble(text).unwrap_or_else(|error| panic!("{error} in\n{text}"));
+        // SAFETY: the programs here check what they read, and end.
+        let loader = unsafe { self.linker.loader().unverified() };
+        loader.prog_arrays(&[array]).insns("bench", insns).expect("a valid program")
+    }
+
+    /// The first program of a chain of `HOPS`.
+    fn chain(&self, link: impl Fn(u32) -> String) -> (Array, Prog) {
+        let array = self.array(HOPS + 1);
+        for i in (1..HOPS).rev() {
+            array.set(i, &self.load(&link(i), &array)).expect("a fitting program");
+        }
+        array.set(HOPS, &self.load("r0 = 7\nexit", &array)).expect("a fitting program");
+        let first = self.load(&link(0), &array);
+        assert_eq!(first.run(&mut (), &mut [0; 8]).expect("a run"), 7);
+        (array, first)
+    }
+}
+
+/// A link that calls the next by a constant key.
+fn constant(i: u32) -> String {
+    format!("r2 = map[fd:0]\nr3 = {}\ncall 12\nr0 = 1\nexit", i + 1)
+}
+
+/// A link whose key nobody can know before it runs.
+fn dynamic(i: u32) -> String {
+    format!("r3 = *(u64 *)(r1 + 0)\nr3 += {}\nr2 = map[fd:0]\ncall 12\nr0 = 1\nexit", i + 1)
+}
+
+/// A link that calls the next out of a subprogram.
+fn in_subprogram(i: u32) -> String {
+    format!("call sub\nexit\nsub:\n{}", constant(i))
+}
+
+fn runs<'a>(program: &'a Prog) -> Contender<'a> {
+    let mut buffer = [0u8; 8];
+    Box::new(move |repeat| {
+        nanoseconds(repeat, |repeat| {
+            for _ in 0..repeat {
+                black_box(program.run(&mut (), black_box(&mut buffer)).expect("a run"));
+            }
+        })
+    })
+}
+
+fn main() {
+    println!("{}", hops());
+    println!("{}", not_taken());
+    println!("{}", updates());
+    println!("{}", series());
+}
+
+fn hops() -> Table {
+    let (direct, indirect, retpolines) = (Ours::new(true, false), Ours::new(false, false), Ours::new(false, true));
+    let none = direct.array(1);
+    let empty = direct.load("r0 = 7\nexit", &none);
+    let chains = [
+        ("direct, main", direct.chain(constant).1),
+        ("direct, subprogram", direct.chain(in_subprogram).1),
+        ("indirect, main", indirect.chain(constant).1),
+        ("indirect, unknown key", direct.chain(dynamic).1),
+        ("indirect, subprogram", indirect.chain(in_subprogram).1),
+        ("retpoline, main", retpolines.chain(constant).1),
+        ("retpoline, unknown key", retpolines.chain(dynamic).1),
+    ];
+    let calls = format!("{}r0 = 7\nexit\nsub:\nr0 = 7\nexit", "call sub\n".repeat(HOPS as usize));
+    let calls = direct.load(&calls, &none);
+
+    let mut contenders: Vec<Contender<'_>> = vec![runs(&empty), runs(&calls), functions()];
+    contenders.extend(chains.iter().map(|(_, first)| runs(first)));
+    let times = interleaved(&mut contenders);
+    let per_hop = |time: f64| figure((time - times[0]) / f64::from(HOPS));
+    let mut table = Table::new(["ns a hop", ""]);
+    for ((name, _), time) in chains.iter().zip(&times[3..]) {
+        table.row([*name, &per_hop(*time)]);
+    }
+    table.row(["bpf2bpf call and return", &per_hop(times[1])]);
+    table.row(["Rust: match, function pointer", &figure(times[2] / f64::from(HOPS))]);
+    match in_the_kernel() {
+        Ok(figures) => {
+            for (name, time) in figures {
+                table.row([name, &figure(time)]);
+            }
+        }
+        Err(why) => println!("no figures of the kernel: {why}"),
+    }
+    table
+}
+
+/// What the same looks like in Rust: a key is looked up, and the function found is called.
+fn functions() -> Contender<'static> {
+    fn stage(context: &mut [u8; 8]) -> Option<usize> {
+        Some(usize::from(black_box(context)[0]))
+    }
+    let table: Vec<Option<fn(&mut [u8; 8]) -> Option<usize>>> = vec![Some(stage); HOPS as usize];
+    Box::new(move |repeat| {
+        let mut context = [0u8; 8];
+        nanoseconds(repeat, |repeat| {
+            for _ in 0..repeat {
+                let mut key = Some(0);
+                for _ in 0..HOPS {
+                    key = match key.and_then(|key| black_box(&table).get(key).copied().flatten()) {
+                        Some(stage) => stage(&mut context),
+                        None => None,
+                    };
+                }
+                black_box(key);
+            }
+        })
+    })
+}
+
+/// ns a hop of the same chains in the kernel.
+fn in_the_kernel() -> Result<Vec<(&'static str, f64)>, String> {
+    kernel::available().map_err(|why| why.to_string())?;
+    let load = |text: &str| {
+        let bytes =
+            bpf_isa::Program::new(assemble(text).map_err(|e| e.to_string())?).map_err(|e| e.to_string())?.to_bytes();
+        kernel::Program::load(ProgramType::Xdp, &bytes).map_err(|e| e.to_string())
+    };
+    let time = |program: &kernel::Program| {
+        let run = program.test_run(&[0; 64], 0, 100_000).map_err(|e| e.to_string())?;
+        Ok::<f64, String>(f64::from(run.nanoseconds))
+    };
+    let empty = load("r0 = 2\nexit")?;
+    let mut figures = Vec::new();
+    let key = |text: &str, i: u32, fd: i32| {
+        text.replace("NEXT", &(i + 1).to_string()).replace("MAP", &format!("map[fd:{fd}]"))
+    };
+    let direct = "r2 = MAP\nr3 = NEXT\ncall 12\nr0 = 1\nexit";
+    // rx_queue_index, which is 0 in a test run, and which the verifier does not know.
+    let unknown = "r3 = *(u32 *)(r1 + 16)\nr3 += NEXT\nr2 = MAP\ncall 12\nr0 = 1\nexit";
+    for (name, link) in [("kernel, direct, main", direct), ("kernel, unknown key", unknown)] {
+        let map = kernel::Map::create(MapType::ProgArray, 4, 4, HOPS + 1).map_err(|e| e.to_string())?;
+        let mut programs = vec![load("r0 = 2\nexit")?];
+        map.update(&HOPS.to_ne_bytes(), &programs[0].fd().to_ne_bytes()).map_err(|e| e.to_string())?;
+        for i in (0..HOPS).rev() {
+            let program = load(&key(link, i, map.fd()))?;
+            map.update(&i.to_ne_bytes(), &program.fd().to_ne_bytes()).map_err(|e| e.to_string())?;
+            programs.push(program);
+        }
+        let first = programs.last().ok_or("no program")?;
+        let mut differences = Vec::new();
+        for _ in 0..9 {
+            differences.push(time(first)? - time(&empty)?);
+        }
+        figures.push((name, bpf_benches::measure::median(differences) / f64::from(HOPS)));
+    }
+    Ok(figures)
+}
+
+/// A small program that does some work, with and without tail calls into empty slots.
+fn not_taken() -> Table {
+    let (direct, indirect) = (Ours::new(true, false), Ours::new(false, false));
+    let work = "r6 = r1\nr0 = *(u8 *)(r6 + 0)\nr0 *= 3\nr0 += 1\nexit";
+    let site = "r2 = map[fd:0]\nr3 = 0\ncall 12\n";
+    let with = work.replace("r0 = *", &format!("{site}r0 = *"));
+    let arrays = [direct.array(1), direct.array(1), indirect.array(1)];
+    let programs = [direct.load(work, &arrays[0]), direct.load(&with, &arrays[1]), indirect.load(&with, &arrays[2])];
+    let mut contenders: Vec<_> = programs.iter().map(runs).collect();
+    let times = interleaved(&mut contenders);
+    let mut table = Table::new(["a tail call that is not taken", "ns a run", "more"]);
+    for (name, time) in ["none", "direct, slot empty", "indirect, slot empty"].iter().zip(&times) {
+        table.row([(*name).to_owned(), figure(*time), format!("{:+.2}", time - times[0])]);
+    }
+    table
+}
+
+/// Wall time of one update, in ns.
+fn update_time(array: &Array, programs: &[Prog; 2], engine: &Engine) -> f64 {
+    let (mut done, start) = (0u32, Instant::now());
+    while start.elapsed() < Duration::from_millis(300) {
+        for program in programs {
+            array.set(0, program).expect("a fitting program");
+        }
+        engine.reclaim();
+        done += 2;
+    }
+    start.elapsed().as_nanos() as f64 / f64::from(done)
+}
+
+fn updates() -> Table {
+    let ours = Ours::new(true, false);
+    let mut table =
+        Table::new(["sites", "slots set a second", "ns a site", "beside a runner: set a second", "ns a site"]);
+    for sites in [1u32, 100, 10_000] {
+        let array = ours.array(1);
+        // Not more than 100 sites a program.
+        let in_one = sites.min(100);
+        let text =
+            format!("r6 = r1\n{}r0 = 1\nexit", "r1 = r6\nr2 = map[fd:0]\nr3 = 0\ncall 12\n".repeat(in_one as usize));
+        let callers: Vec<Prog> = (0..sites / in_one).map(|_| ours.load(&text, &array)).collect();
+        assert_eq!(array.tracked_sites(0), sites as usize);
+        let targets = [ours.load("r0 = 2\nexit", &array), ours.load("r0 = 3\nexit", &array)];
+        let alone = update_time(&array, &targets, &ours.engine);
+        let stop = AtomicBool::new(false);
+        let beside = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    black_box(callers[0].run(&mut (), &mut [0; 8]).expect("a run"));
+                }
+            });
+            let time = update_time(&array, &targets, &ours.engine);
+            stop.store(true, Ordering::Relaxed);
+            time
+        });
+        let per_site = |time: f64| figure(time / f64::from(sites));
+        let rate = |time: f64| format!("{:.0}", 1e9 / time);
+        table.row([sites.to_string(), rate(alone), per_site(alone), rate(beside), per_site(beside)]);
+    }
+    table
+}
+
+/// The two long runs: 10^6 chains and 10^6 packets.
+fn series() -> Table {
+    const RUNS: u32 = 1_000_000;
+    let mut table = Table::new(["ns a run, 10^6 runs", "direct", "indirect"]);
+    let engines = [Ours::new(true, false), Ours::new(false, false)];
+    let chain = |ours: &Ours, link: fn(u32) -> String| {
+        let (_array, first) = ours.chain(link);
+        figure(runs(&first)(RUNS))
+    };
+    for (name, link) in
+        [("chain of 32, main", constant as fn(u32) -> String), ("chain of 32, subprograms", in_subprogram)]
+    {
+        table.row([name.to_owned(), chain(&engines[0], link), chain(&engines[1], link)]);
+    }
+    for (name, in_subprograms) in [("dissector, main", false), ("dissector, subprograms", true)] {
+        let cells: Vec<String> = engines.iter().map(|ours| figure(dissect(ours, in_subprograms, RUNS))).collect();
+        table.row([name.to_owned(), cells[0].clone(), cells[1].clone()]);
+    }
+    table
+}
+
+/// ns a packet.
+fn dissect(ours: &Ours, in_subprograms: bool, packets: u32) -> f64 {
+    let array = ours.array(dissector::SLOTS);
+    let parsers: Vec<Prog> = dissector::parsers(in_subprograms).iter().map(|text| ours.load(text, &array)).collect();
+    for (slot, parser) in (0..).zip(&parsers) {
+        array.set(slot, parser).expect("a fitting program");
+    }
+    let mut inputs = dissector::packets();
+    for (buffer, parsed) in &mut inputs {
+        let start = *buffer.first().expect("a buffer is not empty");
+        assert_eq!(parsers[0].run(&mut (), buffer).expect("a run"), *parsed);
+        buffer[..4].copy_from_slice(&u32::from(start).to_le_bytes());
+    }
+    nanoseconds(packets, |packets| {
+        for i in 0..packets as usize {
+            let count = inputs.len();
+            let buffer = &mut inputs[i % count].0;
+            buffer[..4].copy_from_slice(&(dissector::START as u32).to_le_bytes());
+            black_box(parsers[0].run(&mut (), buffer).expect("a run"));
+        }
+    })
+}
