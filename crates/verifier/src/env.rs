@@ -333,7 +333,7 @@ pub struct Env<'a> {
     pub limits: Limits,
     /// Record a line of text per step.
     pub log: bool,
-    /// Record the abstract state before each step, for [`crate::Verified::states_at`].
+    /// Record the abstract state before each step, for [`crate::Verified::admits`].
     pub record_states: bool,
 }
 

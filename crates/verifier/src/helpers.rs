@@ -43,7 +43,8 @@ impl MemSet {
 /// What a pointer argument's memory must be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct MemArg {
-    /// What the function does with it. Memory that is only written need not be initialised.
+    /// What the function does with it. Memory that is only written need not be initialised. Promised: it then writes
+    /// all of it, zeros if it fails, as the program may read it afterwards.
     pub access: Access,
     /// Whether the pointer may be null.
     pub null: bool,
