@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bpf_quiesce::{Domain, Guard};
+use bpf_quiesce::{Domain, EnterError};
 
 use crate::array::ArrayMap;
 use crate::bloom::BloomMap;
@@ -51,6 +51,7 @@ pub struct Map(Arc<Inner>);
 pub(crate) struct Inner {
     header: MapHeader,
     pub(crate) id: u32,
+    host_value_size: usize,
     pub(crate) def: MapDef,
     domain: Arc<Domain>,
     pub(crate) ops: Box<dyn MapOps>,
@@ -150,7 +151,14 @@ impl Map {
             lookup: ops.lookup_fn(),
             imp: ops.address(),
         };
-        Ok(Self(Arc::new(Inner { header, id, def, domain: Arc::clone(domain), ops })))
+        Ok(Self(Arc::new(Inner {
+            header,
+            id,
+            host_value_size: ops.host_value_size(),
+            def,
+            domain: Arc::clone(domain),
+            ops,
+        })))
     }
 
     /// The map pointer for programs: valid as long as any clone of this handle.
@@ -210,7 +218,7 @@ impl Map {
     /// Bytes of a value on the host side: `value_size`, or for per-CPU types `round_up(value_size, 8)` times the slots.
     #[must_use]
     pub fn host_value_size(&self) -> usize {
-        self.0.ops.host_value_size()
+        self.0.host_value_size
     }
 
     /// Elements present. Exact when nobody changes the map meanwhile.
@@ -355,15 +363,14 @@ impl Map {
         Some(unsafe { Self::from_raw(raw) })
     }
 
-    /// Enters the map's domain.
-    pub(crate) fn enter(&self) -> Result<Guard<'_>, MapError> {
-        let name = &self.0.def.name;
-        self.0.domain.enter().map_err(|reason| MapError::NoSlot { map: name.clone(), reason: reason.to_string() })
+    #[cold]
+    fn no_slot(&self, reason: EnterError) -> MapError {
+        MapError::NoSlot { map: self.0.def.name.clone(), reason: reason.to_string() }
     }
 
     /// Runs an operation under a guard and names it in its error. Where elements wait for a grace period, running out of them is
     /// cured by leaving the guard, this thread's and everybody's, for a moment.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn run<T>(
         &self,
         op: &'static str,
@@ -371,7 +378,10 @@ impl Map {
     ) -> Result<T, MapError> {
         let mut patience = PATIENCE;
         loop {
-            let guard = self.enter()?;
+            let guard = match self.0.domain.enter() {
+                Ok(guard) => guard,
+                Err(reason) => return Err(self.no_slot(reason)),
+            };
             let result = f(&*self.0.ops, guard.slot());
             drop(guard);
             match result {

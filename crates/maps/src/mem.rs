@@ -124,10 +124,17 @@ impl<T> Drop for Table<T> {
 }
 
 /// Copies `dst.len()` bytes out of shared words; the words are read whole, each once.
+#[inline]
 pub(crate) fn load_bytes(words: &[AtomicU64], dst: &mut [u8]) {
-    for (word, bytes) in words.iter().zip(dst.chunks_mut(WORD)) {
-        let value = word.load(Ordering::Relaxed).to_ne_bytes();
-        bytes.copy_from_slice(&value[..bytes.len()]);
+    let (whole, rest) = dst.as_chunks_mut::<WORD>();
+    let mut words = words.iter();
+    for (bytes, word) in whole.iter_mut().zip(&mut words) {
+        *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+    }
+    if !rest.is_empty()
+        && let Some(word) = words.next()
+    {
+        rest.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
     }
 }
 

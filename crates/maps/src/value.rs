@@ -85,6 +85,7 @@ impl Shape {
     }
 
     /// Copies a value out to the host, its lock as zero.
+    #[inline]
     pub(crate) fn read(self, words: &[AtomicU64], out: &mut [u8]) {
         mem::load_bytes(words, out);
         if let Some(lock) = self.lock {

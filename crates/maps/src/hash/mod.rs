@@ -413,6 +413,7 @@ impl HashMap {
     }
 
     /// Copies the value of a found key out; false if the key was replaced or removed meanwhile.
+    #[inline]
     fn read(&self, found: Found, out: &mut [u8], flags: u64, slot: u32) -> OpResult<bool> {
         match &self.per_cpu {
             Some(_) => {

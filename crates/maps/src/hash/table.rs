@@ -47,15 +47,30 @@ pub(crate) struct Chunk {
 #[cfg(not(loom))]
 unsafe impl crate::mem::ZeroInit for Chunk {}
 
-/// Where a key was found.
+/// Where a key was found. Two words, so that it travels in registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
-    chunk: usize,
-    slot: usize,
+    /// The chunk's number times eight, and the slot's.
+    place: usize,
     word: u64,
 }
 
 impl Found {
+    #[inline(always)]
+    fn new(chunk: usize, slot: usize, word: u64) -> Self {
+        Self { place: chunk * (SLOTS + 1) + slot, word }
+    }
+
+    #[inline(always)]
+    fn chunk(self) -> usize {
+        self.place / (SLOTS + 1)
+    }
+
+    #[inline(always)]
+    fn slot(self) -> usize {
+        self.place % (SLOTS + 1)
+    }
+
     /// The element that holds the key.
     #[inline]
     pub(crate) fn element(self) -> u32 {
@@ -169,7 +184,7 @@ impl Table {
     /// Whether the slot still has the word it had, so that everything read from its element in between was the key's.
     #[inline]
     pub(crate) fn unchanged(&self, found: Found) -> bool {
-        self.reread(found.chunk, found.slot) == found.word
+        self.reread(found.chunk(), found.slot()) == found.word
     }
 
     /// The slot's word now, ordered after every read of the element so far.
@@ -208,7 +223,7 @@ impl Table {
             let word = chunk.slots[slot].load(Ordering::Acquire);
             let equal = word_tag(word) == tag && self.holds(word as u32, key);
             if equal && self.reread(home, slot) == word {
-                return Some(Found { chunk: home, slot, word });
+                return Some(Found::new(home, slot, word));
             }
         } else if chunk.overflow.load(Ordering::Acquire) == 0 {
             // Acquire as in `find_anywhere`.
@@ -225,7 +240,7 @@ impl Table {
             let chunk = self.chunk(at);
             for slot in chunk.matching(tag) {
                 if let Some(word) = self.check(at, slot, tag, key) {
-                    return Some(Found { chunk: at, slot, word });
+                    return Some(Found::new(at, slot, word));
                 }
             }
             // Acquire: a key that was inserted before this search began is counted (invariant 4), by the happens-before that
@@ -269,7 +284,7 @@ impl Table {
 
     #[inline]
     fn exchange(&self, found: Found, new: u64) -> bool {
-        let slot = &self.chunk(found.chunk).slots[found.slot];
+        let slot = &self.chunk(found.chunk()).slots[found.slot()];
         // Release pairs with the acquire loads of searches: they see the new element's key and value. Acquire: the caller now
         // owns the old element and whatever was done to it.
         slot.compare_exchange(found.word, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -282,7 +297,7 @@ impl Table {
             return false;
         }
         let mut at = self.home(hash);
-        while at != found.chunk {
+        while at != found.chunk() {
             // Release: a reader that sees the count drop must not have missed the removal before it.
             self.chunk(at).overflow.fetch_sub(1, Ordering::Release);
             at = self.next(at);
@@ -313,7 +328,7 @@ impl Table {
         self.chunk(at).matching(0).filter_map(move |slot| {
             // Relaxed: the exchange checks it.
             let word = self.chunk(at).slots[slot].load(Ordering::Relaxed);
-            (word_tag(word) == 0).then_some(Found { chunk: at, slot, word })
+            (word_tag(word) == 0).then_some(Found::new(at, slot, word))
         })
     }
 
@@ -362,13 +377,13 @@ impl Table {
             let (chunk, slot) = (position as usize / SLOTS, position as usize % SLOTS);
             // Acquire as in `check`.
             let word = self.chunk(chunk).slots[slot].load(Ordering::Acquire);
-            (word_tag(word) != 0).then_some((position, Found { chunk, slot, word }))
+            (word_tag(word) != 0).then_some((position, Found::new(chunk, slot, word)))
         })
     }
 
     /// The position [`Table::scan`] finds this key at.
     pub(crate) fn position(&self, found: Found) -> u64 {
-        (found.chunk * SLOTS + found.slot) as u64
+        (found.chunk() * SLOTS + found.slot()) as u64
     }
 
     /// Bytes of the index.
