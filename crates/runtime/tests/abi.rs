@@ -253,9 +253,7 @@ fn emitted_code_preserves_the_callee_saved_registers() {
         let insns = generated.program.insns();
         let (expected, _) = interpreter.run(insns, &generated.memory).expect("a result");
         let variant = &variants[seed as usize % variants.len()];
-        // SAFETY: the interpreter has seen the program stay inside its memory and end.
-        let loader = unsafe { variant.linker.loader::<Raw>().unverified() };
-        let program = loader.insns("test", insns.to_vec()).expect("it loads");
+        let program = variant.load(insns).expect("it loads");
         // The main program's entry is the code's first byte.
         let (_, base) = program.machine_code().expect("machine code");
         let mut words = vec![0u64; generated.memory.len().div_ceil(8)];

@@ -104,11 +104,8 @@ fn the_variants_make_different_code() {
     let shape = Shape { subprogs: 2, statements: 60, ..Shape::default() };
     let generated = generate::from_seed(3, &shape);
     let size = |variant: &Variant| {
-        let insns = generated.program.insns().to_vec();
-        // SAFETY: generated programs stay inside their memory and end; this one is not even run.
-        let loader = unsafe { variant.linker.loader::<bpf_runtime::Raw>().unverified() };
-        let (code, _) = loader.insns("test", insns).expect("it loads").machine_code().expect("it is machine code");
-        code.len()
+        let program = variant.load(generated.program.insns()).expect("it loads");
+        program.machine_code().expect("it is machine code").0.len()
     };
     let normal = size(&jit);
     for variant in allocations(4) {

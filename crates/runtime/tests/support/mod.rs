@@ -6,7 +6,8 @@
 
 use bpf_jit::{AllocOptions, Backend, EmitOptions, HostReg, HostRegSet, MachineDesc};
 use bpf_runtime::{
-    Arch, Caller, Config, CpuFeatures, Engine, Hardening, Insn, Linker, LoadError, Mode, Raw, RunError, assemble,
+    Arch, Caller, Config, CpuFeatures, Engine, Hardening, Insn, Linker, LoadError, Mode, Program, Raw, RunError,
+    assemble,
 };
 use bpf_testkit::generate::{self, HELPER_ID};
 use zerocopy::IntoBytes;
@@ -48,18 +49,27 @@ impl Variant {
         Variant { name: name.into(), engine, linker }
     }
 
-    /// Loads and runs a program on a copy of the memory, 8-byte aligned. As machine code only what is known to stay inside its
-    /// memory: the interpreter, which checks every access, goes first in every test.
-    pub(crate) fn run(&self, insns: &[Insn], memory: &[u8]) -> Outcome {
+    /// Loads a program without verifying it. As machine code only what is known to stay inside its memory: the interpreter, which
+    /// checks every access, goes first in every test.
+    pub(crate) fn load(&self, insns: &[Insn]) -> Result<Program<Raw, ()>, LoadError> {
         // SAFETY: the tests' programs stay inside their memory and end, as the interpreter has shown.
         let loader = unsafe { self.linker.loader::<Raw>().unverified() };
-        let program = loader.insns("test", insns.to_vec()).map_err(Failure::Load)?;
-        let mut words = vec![0u64; memory.len().div_ceil(8)];
-        let bytes = &mut words.as_mut_bytes()[..memory.len()];
-        bytes.copy_from_slice(memory);
-        let r0 = program.run(&mut (), bytes).map_err(Failure::Run)?;
-        Ok((r0, words.as_bytes()[..memory.len()].to_vec()))
+        loader.insns("test", insns.to_vec())
     }
+
+    /// Loads and runs a program on a copy of the memory.
+    pub(crate) fn run(&self, insns: &[Insn], memory: &[u8]) -> Outcome {
+        run(&self.load(insns).map_err(Failure::Load)?, memory)
+    }
+}
+
+/// Runs a program on a copy of the memory, 8-byte aligned.
+pub(crate) fn run(program: &Program<Raw, ()>, memory: &[u8]) -> Outcome {
+    let mut words = vec![0u64; memory.len().div_ceil(8)];
+    let bytes = &mut words.as_mut_bytes()[..memory.len()];
+    bytes.copy_from_slice(memory);
+    let r0 = program.run(&mut (), bytes).map_err(Failure::Run)?;
+    Ok((r0, words.as_bytes()[..memory.len()].to_vec()))
 }
 
 pub(crate) fn interpreter() -> Variant {
