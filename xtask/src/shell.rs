@@ -6,9 +6,11 @@ use std::{
     process::Command,
 };
 
-/// The root of the repository: the folder above this crate.
+/// The root of the repository: the folder above this crate. Cargo names the crate's folder when it runs us, which may be
+/// another clone than the one that a shared target directory was filled from.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_path_buf()
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&here).parent().expect("xtask lies in the repository").to_path_buf()
 }
 
 /// Cargo's target directory.
