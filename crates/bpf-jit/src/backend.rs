@@ -1,8 +1,9 @@
 //! From program to code: the pipeline, and what a backend is.
 
 use crate::alloc::{Alloc, AllocOptions, Allocator};
+use crate::externs::Signatures;
 use crate::lir::Lir;
-use crate::lower::{LowerOptions, Lowerer, Signatures};
+use crate::lower::{LowerOptions, Lowerer};
 use crate::machine::MachineDesc;
 use bpf_analysis::Facts;
 use bpf_isa::Program;

@@ -15,6 +15,7 @@ mod alloc;
 mod backend;
 #[cfg(any(test, feature = "eval"))]
 pub mod eval;
+mod externs;
 mod lir;
 mod lower;
 mod machine;
@@ -22,9 +23,10 @@ mod moves;
 
 pub use alloc::{Alloc, AllocOptions, Allocator, Loc};
 pub use backend::{Backend, CompileError, CompileOptions, Compiler, EmitError, EmitOptions};
+pub use externs::{Extern, Hidden, MapShape, Signatures, TAIL_CALL_HELPER};
 pub use lir::{
     AtomicOp, Base, BinOp, Block, BlockId, CallTarget, Check, Cond, Func, Lir, Mem, Op, Span, TailKey, VReg, Val,
 };
-pub use lower::{Extern, Hidden, LowerOptions, Lowerer, MapShape, Signatures, TAIL_CALL_HELPER};
+pub use lower::{LowerOptions, Lowerer};
 pub use machine::{FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};
 pub use moves::{Move, MoveSrc, parallel_moves};

@@ -1,0 +1,154 @@
+//! Calls: of helpers, host functions and subprograms, look-ups in known maps, tail calls; and the checks before them.
+
+use super::func::{DIRECT, FuncLowerer};
+use super::subprog_at;
+use crate::externs::{Extern, Hidden, MAP_LOOKUP_HELPER, MapShape, TAIL_CALL_HELPER};
+use crate::lir::{Base, BinOp, BlockId, CallTarget, Check, Mem, Op, TailKey, Val};
+use bpf_analysis::{BlockId as BpfBlock, ConstMapCall, RegSet, defs};
+use bpf_isa::{Callee, Cond, InsnIdx, Reg, Size, Width};
+use bpf_jit_code::RunCtx;
+
+impl FuncLowerer<'_> {
+    pub(super) fn checks(&mut self) {
+        if self.options.budget {
+            let ctx = self.ctx();
+            self.op(Op::Check { check: Check::Budget, ctx });
+        }
+        if self.options.interrupt {
+            let ctx = self.ctx();
+            self.op(Op::Check { check: Check::Interrupt, ctx });
+        }
+    }
+
+    pub(super) fn call(&mut self, b: BpfBlock, callee: Callee) {
+        self.checks();
+        if callee == Callee::Helper(TAIL_CALL_HELPER) {
+            self.tail_call(b);
+            return;
+        }
+        let slot = self.span.first;
+        if callee == Callee::Helper(MAP_LOOKUP_HELPER)
+            && let Some(known) = self.facts.map_call(InsnIdx(slot)).copied()
+        {
+            match self.signatures.map(known.map) {
+                MapShape::Opaque => {}
+                MapShape::Array { max_entries, stride } => return self.array_lookup(b, &known, max_entries, stride),
+                MapShape::Keyed => return self.keyed_lookup(known.map),
+            }
+        }
+        let uses = self.l.liveness.uses(self.program, slot, self.arity);
+        let mut args = [None; 5];
+        for (arg, reg) in args.iter_mut().zip(Reg::ARGS) {
+            if uses.contains(reg) {
+                *arg = Some(self.cur[reg.index()]);
+            }
+        }
+        let (target, hidden, env) = match callee {
+            Callee::Helper(id) => (
+                CallTarget::Extern(Extern::Helper(id).symbol()),
+                self.signatures.helper_hidden(id),
+                Extern::HelperEnv(id),
+            ),
+            Callee::Host(index) => {
+                let env = Extern::HostEnv(index as u32);
+                let target = CallTarget::Extern(Extern::Host(index as u32).symbol());
+                (target, self.signatures.host_hidden(index), env)
+            }
+            Callee::Subprog(off) => {
+                let Some(sub) = subprog_at(self.program, slot, off) else { return };
+                let hidden = if self.l.needs_ctx[sub.index()] { Hidden::Ctx } else { Hidden::Nothing };
+                (CallTarget::Subprog(sub), hidden, Extern::HostEnv(0))
+            }
+        };
+        let ctx = if hidden == Hidden::Nothing { None } else { Some(self.ctx()) };
+        if let (Hidden::Env, Some(ctx)) = (hidden, ctx) {
+            let dst = self.l.webs.fresh();
+            self.op(Op::SymAddr { dst, symbol: env.symbol() });
+            let mem = Mem { base: Base::Reg(ctx), off: RunCtx::HOST_ENV_OFFSET };
+            self.op(Op::Store { size: Size::DW, mem, src: Val::Reg(dst) });
+        }
+        let ret = Some(self.write(Reg::R0));
+        self.op(Op::Call { target, args, ctx, ret });
+    }
+
+    /// A look-up in a known array: `key < max_entries ? base + key * stride : null`, without the comparison for a known key.
+    pub(super) fn array_lookup(&mut self, b: BpfBlock, known: &ConstMapCall, max_entries: u32, stride: u32) {
+        let base = self.l.webs.fresh();
+        let symbol = Extern::ArrayBase(known.map).symbol();
+        match known.key {
+            Some(key) if key < u64::from(max_entries) => {
+                self.op(Op::SymAddr { dst: base, symbol });
+                let dst = self.write(Reg::R0);
+                let b = Val::Imm((key * u64::from(stride)) as i64);
+                self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst, a: base, b });
+            }
+            Some(_) | None => {
+                let key = self.l.webs.fresh();
+                let mem = Mem { base: Base::Reg(self.cur[Reg::R2.index()]), off: 0 };
+                self.op(Op::Load { size: Size::W, signed: false, swap: false, dst: key, mem });
+                let dst = self.write(Reg::R0);
+                self.op(Op::Mov { width: Width::W64, dst, src: Val::Imm(0) });
+                // This block, then the one that computes the address, then the one where both ways meet.
+                let join = BlockId(DIRECT | (self.func.blocks.len() as u32 + 2));
+                let max = Val::Imm(max_entries.into());
+                self.op(Op::Branch { width: Width::W64, cond: Cond::Ge, a: key, b: max, target: join });
+                let keep = RegSet::SAVED.intersection(self.known());
+                self.split(b, keep, &[dst, key]);
+                self.op(Op::SymAddr { dst: base, symbol });
+                if stride == 8 {
+                    self.op(Op::AddShift { width: Width::W64, dst, a: base, b: key, shift: 3 });
+                } else {
+                    let offset = self.l.webs.fresh();
+                    let (op, by) = match stride.is_power_of_two() {
+                        true => (BinOp::Shl, stride.trailing_zeros()),
+                        false => (BinOp::Mul, stride),
+                    };
+                    self.op(Op::Bin { op, width: Width::W64, dst: offset, a: key, b: Val::Imm(by.into()) });
+                    self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst, a: base, b: Val::Reg(offset) });
+                }
+                self.split(b, keep, &[dst]);
+            }
+        }
+    }
+
+    /// A look-up in a known map of another type: its own function, without the helper between.
+    pub(super) fn keyed_lookup(&mut self, map: u32) {
+        let slot = self.l.webs.fresh();
+        let mem = Mem { base: Base::Reg(self.ctx()), off: RunCtx::SLOT_OFFSET };
+        self.op(Op::Load { size: Size::W, signed: false, swap: false, dst: slot, mem });
+        let args = [Some(self.cur[Reg::R1.index()]), Some(self.cur[Reg::R2.index()]), Some(slot), None, None];
+        let target = CallTarget::Extern(Extern::MapLookup(map).symbol());
+        let ret = Some(self.write(Reg::R0));
+        self.op(Op::Call { target, args, ctx: None, ret });
+    }
+
+    /// Whether the value that the present instruction, in block `b`, leaves in `reg` may be read later.
+    pub(super) fn reads_next(&self, b: BpfBlock, reg: Reg) -> bool {
+        let block = self.l.cfg.block(b);
+        for slot in self.span.first + self.span.len..block.end {
+            if self.l.liveness.uses(self.program, slot, self.arity).contains(reg) {
+                return true;
+            }
+            if defs(&self.program.insns()[slot as usize]).contains(reg) {
+                return false;
+            }
+        }
+        self.l.liveness.live_out(&self.l.cfg, b).contains(reg)
+    }
+
+    pub(super) fn tail_call(&mut self, b: BpfBlock) {
+        let ctx = self.ctx();
+        let arg = self.cur[Reg::R1.index()];
+        let known = self.facts.tail_call(InsnIdx(self.span.first)).filter(|_| self.options.direct_tail_calls);
+        let key = match known {
+            Some(known) => TailKey::Const { table: Extern::Map(known.map).symbol(), index: known.index },
+            None => TailKey::Dynamic { table: self.cur[Reg::R2.index()], index: self.cur[Reg::R3.index()] },
+        };
+        self.op(Op::TailCall { key, arg, ctx, reload_len: self.options.raw_context });
+        // A tail call that falls through leaves an error in r0, for the rare program that looks (the kernel's verifier lets none).
+        if self.reads_next(b, Reg::R0) {
+            let dst = self.write(Reg::R0);
+            self.op(Op::Mov { width: Width::W64, dst, src: Val::Imm(-1) });
+        }
+    }
+}

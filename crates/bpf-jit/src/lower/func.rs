@@ -1,0 +1,345 @@
+//! One function: blocks, webs and liveness around the instructions.
+
+use super::webs::{NONE, REGS, web_index};
+use super::{Arity, Lowerer, flow_back};
+use crate::externs::Signatures;
+use crate::lir::{Base, Block, BlockId, Func, Mem, Op, Span, VReg, Val};
+use crate::lower::LowerOptions;
+use bpf_analysis::{BlockId as BpfBlock, Facts, RegSet, frame_bytes};
+use bpf_isa::{Insn, MAY_GOTO_BUDGET, Program, Reg, Size, Src, SubprogId, Width};
+
+/// Whether a copy of this width has all that an op of width `reads` reads.
+pub(super) fn covers(copied: Width, reads: Width) -> bool {
+    copied == Width::W64 || reads == Width::W32
+}
+/// One function being lowered.
+pub(super) struct FuncLowerer<'a> {
+    pub(super) l: &'a mut Lowerer,
+    pub(super) program: &'a Program,
+    pub(super) facts: &'a Facts,
+    pub(super) signatures: &'a dyn Signatures,
+    pub(super) arity: &'a Arity<'a>,
+    pub(super) options: &'a LowerOptions,
+    pub(super) func: &'a mut Func,
+    pub(super) sub: SubprogId,
+    /// Web that each BPF register holds now.
+    pub(super) cur: [VReg; REGS],
+    pub(super) ctx: Option<VReg>,
+    pub(super) counter: Option<VReg>,
+    /// Whether some packet load may end the function with 0.
+    pub(super) exit_zero: bool,
+    pub(super) span: Span,
+    /// First op of the block being filled.
+    pub(super) open: u32,
+}
+
+/// Marks the number of a block of the function among those of BPF blocks, until [`FuncLowerer::retarget`].
+pub(super) const DIRECT: u32 = 1 << 31;
+
+/// Stands for the block that ends the function with 0, until its number is known.
+pub(super) const EXIT_ZERO: BlockId = BlockId(u32::MAX);
+
+impl FuncLowerer<'_> {
+    pub(super) fn run(mut self) {
+        let sub = self.program.subprogs()[self.sub.0 as usize];
+        let known = self.facts.stack_bytes.get(self.sub.0 as usize).copied();
+        let stack = known.unwrap_or_else(|| frame_bytes(self.program, &sub, self.options.max_stack));
+        self.func.stack_bytes = stack.next_multiple_of(8);
+        self.l.webs.clear();
+        self.l.edges.clear();
+
+        let blocks = self.l.cfg.subprog_blocks(self.sub);
+        self.find_hidden_live();
+        self.enter(BpfBlock(blocks.start));
+        for b in blocks.map(BpfBlock) {
+            if self.l.cfg.block(b).reachable {
+                self.block(b);
+            }
+        }
+        self.finish_edges();
+        self.finish_exit_zero();
+        self.retarget();
+        self.rename();
+    }
+
+    /// Where the hidden argument and the may_goto counter are live: wherever an instruction that reads them can be reached.
+    pub(super) fn find_hidden_live(&mut self) {
+        let blocks = self.l.cfg.subprog_blocks(self.sub);
+        let n = self.l.cfg.blocks().len();
+        self.l.ctx_live.resize(n, false);
+        self.l.counter_live.resize(n, false);
+        let mut counter = false;
+        for b in blocks.clone() {
+            let block = self.l.cfg.blocks()[b as usize];
+            let needs = self.l.needs_ctx[self.sub.0 as usize]
+                && (block.start..block.end)
+                    .any(|slot| self.l.insn_needs_ctx(self.program, slot, self.signatures, self.options));
+            self.l.ctx_live[b as usize] = needs;
+            let counts = self.program.insns()[block.start as usize..block.end as usize]
+                .iter()
+                .any(|insn| matches!(insn, Insn::MayGoto { .. }));
+            self.l.counter_live[b as usize] = counts;
+            counter |= counts;
+        }
+        if self.l.needs_ctx[self.sub.0 as usize] {
+            flow_back(&self.l.cfg, blocks.clone(), &mut self.l.ctx_live);
+        }
+        if counter {
+            flow_back(&self.l.cfg, blocks, &mut self.l.counter_live);
+            self.counter = Some(self.l.webs.fresh());
+        }
+    }
+
+    /// Parameters, registers read before they are written (they hold zero), and the may_goto counter.
+    pub(super) fn enter(&mut self, entry: BpfBlock) {
+        for reg in self.live_in(entry).iter() {
+            let v = self.l.webs.fresh();
+            self.l.entry_web[web_index(entry, reg)] = v.0;
+            match Reg::ARGS.iter().position(|r| *r == reg) {
+                Some(i) => self.func.params[i] = Some(v),
+                None => self.op(Op::Mov { width: Width::W64, dst: v, src: Val::Imm(0) }),
+            }
+        }
+        if self.l.ctx_live[entry.index()] {
+            let v = self.l.webs.fresh();
+            self.ctx = Some(v);
+            self.func.ctx = Some(v);
+        }
+        if let Some(counter) = self.counter {
+            self.op(Op::Mov { width: Width::W64, dst: counter, src: Val::Imm(MAY_GOTO_BUDGET as i64) });
+        }
+        // Where a loop leads back to the entry, what was just emitted must not be repeated.
+        let blocks = self.l.cfg.subprog_blocks(self.sub);
+        let is_loop = self.l.cfg.blocks()[blocks.start as usize..blocks.end as usize]
+            .iter()
+            .any(|block| block.reachable && block.taken == Some(entry));
+        if is_loop && self.open < self.func.ops.len() as u32 {
+            let live = self.func.live.len() as u32;
+            self.push_live_at(entry);
+            self.close(live, self.l.cfg.block(entry).start);
+        }
+    }
+
+    /// The BPF registers live at the start of a block, without r10, which needs no home.
+    pub(super) fn live_in(&self, b: BpfBlock) -> RegSet {
+        self.l.liveness.live_in(b).without(RegSet::of(Reg::R10))
+    }
+
+    pub(super) fn block(&mut self, b: BpfBlock) {
+        let block = *self.l.cfg.block(b);
+        for reg in self.live_in(b).iter() {
+            let web = &mut self.l.entry_web[web_index(b, reg)];
+            // A register that only a back-edge brings here has no web yet.
+            if *web == NONE {
+                *web = self.l.webs.fresh().0;
+            }
+            self.cur[reg.index()] = VReg(*web);
+        }
+        self.l.block_of[b.index()] = self.func.blocks.len() as u32;
+
+        let mut slot = block.start;
+        while slot < block.end {
+            let insn = self.program.insns()[slot as usize];
+            self.span = Span { first: slot, len: insn.slots() };
+            self.insn(&insn, b);
+            slot += insn.slots();
+        }
+
+        for s in block.succs() {
+            for reg in self.live_in(s).iter() {
+                let web = self.cur[reg.index()].0;
+                let entry = &mut self.l.entry_web[web_index(s, reg)];
+                if *entry == NONE {
+                    *entry = web;
+                } else {
+                    let entry = *entry;
+                    self.l.webs.unite(entry, web);
+                }
+            }
+        }
+        let live = self.func.live.len() as u32;
+        self.push_live_out(b);
+        self.close(live, block.start);
+    }
+
+    /// Appends what is live at the start of block `b` to the function's live lists.
+    pub(super) fn push_live_at(&mut self, b: BpfBlock) {
+        for reg in self.live_in(b).iter() {
+            self.func.live.push(VReg(self.l.entry_web[web_index(b, reg)]));
+        }
+        self.push_hidden(self.l.ctx_live[b.index()], self.l.counter_live[b.index()]);
+    }
+
+    /// Appends what is live at the end of block `b`, which is being filled, to the function's live lists.
+    pub(super) fn push_live_out(&mut self, b: BpfBlock) {
+        let live = self.l.liveness.live_out(&self.l.cfg, b).without(RegSet::of(Reg::R10));
+        for reg in live.iter() {
+            self.func.live.push(self.cur[reg.index()]);
+        }
+        let ctx = self.l.cfg.block(b).succs().any(|s| self.l.ctx_live[s.index()]);
+        let counter = self.l.cfg.block(b).succs().any(|s| self.l.counter_live[s.index()]);
+        self.push_hidden(ctx, counter);
+    }
+
+    pub(super) fn push_hidden(&mut self, ctx: bool, counter: bool) {
+        self.func.live.extend(self.ctx.filter(|_| ctx));
+        self.func.live.extend(self.counter.filter(|_| counter));
+    }
+
+    /// Ends the block being filled; its live-out list is the function's live list from `live` on.
+    pub(super) fn close(&mut self, live: u32, slot: u32) {
+        let end = self.func.ops.len() as u32;
+        let live_out = live..self.func.live.len() as u32;
+        self.func.blocks.push(Block { ops: self.open..end, live_out, slot, is_target: false });
+        self.open = end;
+    }
+
+    /// Ends the block being filled in the middle of BPF block `b`: `extra` and all that the rest of `b` may read stay live.
+    ///
+    /// "All that the rest may read" is taken generously as every register that holds a value the block still knows; the packet
+    /// loads that need this clobber r1 to r5, so it is r6 to r9.
+    pub(super) fn split(&mut self, b: BpfBlock, keep: RegSet, extra: &[VReg]) {
+        let live = self.func.live.len() as u32;
+        for reg in keep.iter() {
+            self.func.live.push(self.cur[reg.index()]);
+        }
+        self.func.live.extend_from_slice(extra);
+        self.push_hidden(true, true);
+        self.close(live, self.l.cfg.block(b).start);
+    }
+
+    pub(super) fn op(&mut self, op: Op) {
+        self.func.ops.push(op);
+        self.func.spans.push(self.span);
+    }
+
+    /// The op before the next one, if it is in the same block.
+    pub(super) fn last_op(&mut self) -> Option<&mut Op> {
+        if self.func.ops.len() as u32 > self.open { self.func.ops.last_mut() } else { None }
+    }
+
+    /// Adds an op that changes `v` in place and reads `reads` bits of it; after a copy into `v` it reads the original.
+    pub(super) fn in_place(&mut self, reads: Width, v: VReg, op: impl FnOnce(VReg) -> Op) {
+        if let Some(last) = self.last_op()
+            && let Op::Mov { width, dst, src: Val::Reg(src) } = *last
+            && dst == v
+            && covers(width, reads)
+        {
+            *last = op(src);
+            self.extend_last_span();
+        } else {
+            self.op(op(v));
+        }
+    }
+
+    /// The span of a fused op reaches back to the instruction it absorbed.
+    pub(super) fn extend_last_span(&mut self) {
+        if let Some(span) = self.func.spans.last_mut() {
+            span.len = self.span.first + self.span.len - span.first;
+        }
+    }
+
+    /// The value of a register. r10's is computed into a temporary.
+    pub(super) fn read(&mut self, reg: Reg) -> VReg {
+        if reg == Reg::R10 {
+            let dst = self.l.webs.fresh();
+            self.op(Op::FrameAddr { dst, off: 0 });
+            dst
+        } else {
+            self.cur[reg.index()]
+        }
+    }
+
+    pub(super) fn read_src(&mut self, src: Src) -> Val {
+        match src {
+            Src::Reg(reg) => Val::Reg(self.read(reg)),
+            Src::Imm(imm) => Val::Imm(imm.into()),
+        }
+    }
+
+    /// A new value for a register.
+    pub(super) fn write(&mut self, reg: Reg) -> VReg {
+        let v = self.l.webs.fresh();
+        self.cur[reg.index()] = v;
+        v
+    }
+
+    pub(super) fn mem(&self, base: Reg, off: i16) -> Mem {
+        let base = if base == Reg::R10 { Base::Frame } else { Base::Reg(self.cur[base.index()]) };
+        Mem { base, off: off.into() }
+    }
+
+    /// The hidden argument, in an op that `insn_needs_ctx` has announced.
+    pub(super) fn ctx(&mut self) -> VReg {
+        match self.ctx {
+            Some(ctx) => ctx,
+            None => {
+                debug_assert!(false, "an op reads the hidden argument that insn_needs_ctx did not announce");
+                *self.ctx.insert(self.l.webs.fresh())
+            }
+        }
+    }
+
+    pub(super) fn ctx_field(&mut self, offset: i32) -> VReg {
+        let mem = Mem { base: Base::Reg(self.ctx()), off: offset };
+        let dst = self.l.webs.fresh();
+        self.op(Op::Load { size: Size::DW, signed: false, swap: false, dst, mem });
+        dst
+    }
+
+    /// Gives each checked back-edge its block: the checks, then on to the target.
+    pub(super) fn finish_edges(&mut self) {
+        for i in 0..self.l.edges.len() {
+            let edge = self.l.edges[i];
+            self.span = self.func.spans[edge.op as usize];
+            self.checks();
+            self.op(Op::Jump { target: BlockId(edge.target.0) });
+            let live = self.func.live.len() as u32;
+            self.push_live_at(edge.target);
+            self.close(live, self.span.first);
+        }
+    }
+
+    /// The block that packet loads out of range go to.
+    pub(super) fn finish_exit_zero(&mut self) {
+        if self.exit_zero {
+            let value = self.l.webs.fresh();
+            self.op(Op::Mov { width: Width::W64, dst: value, src: Val::Imm(0) });
+            self.op(Op::Exit { value });
+            let live = self.func.live.len() as u32;
+            self.close(live, self.span.first);
+        }
+    }
+
+    /// Turns targets from BPF blocks into blocks of the function, and notes who is one.
+    pub(super) fn retarget(&mut self) {
+        let blocks = self.func.blocks.len() as u32;
+        let first_edge = blocks - u32::from(self.exit_zero) - self.l.edges.len() as u32;
+        let mut edges = self.l.edges.iter().zip(first_edge..).peekable();
+        for (i, op) in self.func.ops.iter_mut().enumerate() {
+            let (Op::Jump { target } | Op::Branch { target, .. }) = op else { continue };
+            *target = match edges.next_if(|(edge, _)| edge.op == i as u32) {
+                Some((_, block)) => BlockId(block),
+                None if *target == EXIT_ZERO => BlockId(blocks - 1),
+                None if target.0 & DIRECT != 0 => BlockId(target.0 & !DIRECT),
+                None => BlockId(self.l.block_of[target.index()]),
+            };
+            self.func.blocks[target.index()].is_target = true;
+        }
+    }
+
+    /// Numbers the webs that are left after uniting, in order.
+    pub(super) fn rename(&mut self) {
+        self.func.vregs = self.l.webs.parent.len() as u32;
+        if !self.l.webs.united {
+            return;
+        }
+        self.func.vregs = self.l.webs.number();
+        let name = &self.l.webs.parent;
+        let rename = |v: &mut VReg| *v = VReg(name[v.index()]);
+        self.func.ops.iter_mut().for_each(|op| op.for_each_reg(rename));
+        self.func.live.iter_mut().for_each(rename);
+        self.func.params.iter_mut().flatten().for_each(rename);
+        self.func.ctx.iter_mut().for_each(rename);
+    }
+}

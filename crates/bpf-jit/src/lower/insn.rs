@@ -1,0 +1,263 @@
+//! The instructions, but for calls.
+
+use super::func::{EXIT_ZERO, FuncLowerer, covers};
+use super::webs::NO_WEB;
+use super::{Edge, subprog_at};
+use crate::externs::Extern;
+use crate::lir::{AtomicOp, Base, BinOp, BlockId, Mem, Op, VReg, Val};
+use bpf_analysis::{BlockId as BpfBlock, RegSet};
+use bpf_isa::{
+    AluOp, AtomicOp as BpfAtomicOp, ByteOrder, Cond, EndWidth, Imm64, Insn, InsnIdx, Reg, Size, Src, SxWidth, Width,
+};
+use bpf_jit_code::RunCtx;
+
+impl FuncLowerer<'_> {
+    pub(super) fn insn(&mut self, insn: &Insn, b: BpfBlock) {
+        match *insn {
+            Insn::Alu { width, op, dst, src } => self.alu(width, op, dst, src),
+            Insn::Mov { width, dst, src } => match src {
+                Src::Reg(Reg::R10) if width == Width::W64 => {
+                    let dst = self.write(dst);
+                    self.op(Op::FrameAddr { dst, off: 0 });
+                }
+                Src::Reg(_) | Src::Imm(_) => {
+                    let src = self.read_src(src);
+                    let dst = self.write(dst);
+                    self.op(Op::Mov { width, dst, src });
+                }
+            },
+            Insn::MovSx { width, dst, src, from } => {
+                let from = match from {
+                    SxWidth::S8 => Size::B,
+                    SxWidth::S16 => Size::H,
+                    SxWidth::S32 => Size::W,
+                };
+                let src = self.read(src);
+                let dst = self.write(dst);
+                self.op(Op::Ext { width, signed: true, from, dst, src });
+            }
+            Insn::Neg { width, dst } => {
+                let v = self.cur[dst.index()];
+                self.in_place(width, v, |src| Op::Neg { width, dst: v, src });
+            }
+            Insn::End { order, width, dst } => self.end(order, width, dst),
+            Insn::LoadImm64 { dst, imm } => self.load_imm64(dst, imm),
+            Insn::SecondSlot => {}
+            Insn::Load { size, sign, dst, base, off } => {
+                let mem = self.mem(base, off);
+                let dst = self.write(dst);
+                self.op(Op::Load { size, signed: sign, swap: false, dst, mem });
+            }
+            Insn::Store { size, base, off, src } => {
+                let src = self.read_src(src);
+                let mem = self.mem(base, off);
+                self.op(Op::Store { size, mem, src });
+            }
+            Insn::Atomic { width, op, base, off, src } => self.atomic(width, op, base, off, src),
+            Insn::LoadAcquire { size, dst, base, off } => {
+                let mem = self.mem(base, off);
+                let dst = self.write(dst);
+                self.op(Op::LoadAcquire { size, dst, mem });
+            }
+            Insn::StoreRelease { size, base, off, src } => {
+                let src = self.read(src);
+                let mem = self.mem(base, off);
+                self.op(Op::StoreRelease { size, mem, src });
+            }
+            Insn::LoadAbs { size, imm } => self.packet_load(b, size, Val::Imm(i64::from(imm as u32))),
+            Insn::LoadInd { size, src, imm } => {
+                let src = self.read(src);
+                let at = self.l.webs.fresh();
+                let imm = Val::Imm(imm.into());
+                self.op(Op::Bin { op: BinOp::Add, width: Width::W32, dst: at, a: src, b: imm });
+                self.packet_load(b, size, Val::Reg(at));
+            }
+            Insn::Jump { off, .. } => {
+                let Some(target) = self.l.cfg.block(b).taken else { return };
+                if off < 0 {
+                    self.checks();
+                }
+                self.op(Op::Jump { target: BlockId(target.0) });
+            }
+            Insn::JumpIf { width, cond, dst, src, off } => {
+                let src = self.read_src(src);
+                let dst = self.read(dst);
+                self.branch(b, width, cond, dst, src, off);
+            }
+            Insn::MayGoto { off } => {
+                let Some(counter) = self.counter else { return };
+                self.branch(b, Width::W64, Cond::Eq, counter, Val::Imm(0), off);
+                // The counter goes down on the way that falls through: a block of its own.
+                let live = self.func.live.len() as u32;
+                self.push_live_out(b);
+                self.push_hidden(false, true);
+                self.close(live, self.l.cfg.block(b).start);
+                self.op(Op::Bin { op: BinOp::Sub, width: Width::W64, dst: counter, a: counter, b: Val::Imm(1) });
+            }
+            Insn::Call(callee) => self.call(b, callee),
+            Insn::Exit => {
+                let value = self.cur[Reg::R0.index()];
+                self.op(Op::Exit { value });
+            }
+        }
+    }
+
+    pub(super) fn alu(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) {
+        let op = match op {
+            AluOp::Add => BinOp::Add,
+            AluOp::Sub => BinOp::Sub,
+            AluOp::Mul => BinOp::Mul,
+            AluOp::Div => BinOp::Div,
+            AluOp::SDiv => BinOp::SDiv,
+            AluOp::Mod => BinOp::Mod,
+            AluOp::SMod => BinOp::SMod,
+            AluOp::Or => BinOp::Or,
+            AluOp::And => BinOp::And,
+            AluOp::Xor => BinOp::Xor,
+            AluOp::Lsh => BinOp::Shl,
+            AluOp::Rsh => BinOp::Shr,
+            AluOp::Arsh => BinOp::Sar,
+        };
+        let b = self.read_src(src);
+        let dst = self.cur[dst.index()];
+        // `a = b; a op= c` is one op, and a constant folds into a frame address.
+        if let Some(last) = self.last_op() {
+            let fused = match (*last, b) {
+                (Op::Mov { width: copied, dst: d, src: Val::Reg(a) }, b) if d == dst && covers(copied, width) => {
+                    let b = if b == Val::Reg(dst) { Val::Reg(a) } else { b };
+                    Some(Op::Bin { op, width, dst, a, b })
+                }
+                (Op::FrameAddr { dst: d, off }, Val::Imm(imm))
+                    if d == dst && op == BinOp::Add && width == Width::W64 =>
+                {
+                    i32::try_from(i64::from(off) + imm).ok().map(|off| Op::FrameAddr { dst, off })
+                }
+                _ => None,
+            };
+            if let Some(fused) = fused {
+                *last = fused;
+                self.extend_last_span();
+                return;
+            }
+        }
+        self.op(Op::Bin { op, width, dst, a: dst, b });
+    }
+
+    pub(super) fn end(&mut self, order: ByteOrder, width: EndWidth, dst: Reg) {
+        let size = match width {
+            EndWidth::B16 => Size::H,
+            EndWidth::B32 => Size::W,
+            EndWidth::B64 => Size::DW,
+        };
+        let v = self.cur[dst.index()];
+        match (order, size) {
+            // Both architectures run little endian: to_le only truncates.
+            (ByteOrder::ToLe, Size::DW) => {}
+            (ByteOrder::ToLe, Size::B | Size::H | Size::W) => {
+                let zext = |src| Op::Ext { width: Width::W64, signed: false, from: size, dst: v, src };
+                self.in_place(Width::W32, v, zext);
+            }
+            (ByteOrder::ToBe | ByteOrder::Swap, _) => {
+                let reads = if size == Size::DW { Width::W64 } else { Width::W32 };
+                self.in_place(reads, v, |src| Op::Bswap { size, dst: v, src });
+            }
+        }
+    }
+
+    pub(super) fn load_imm64(&mut self, dst: Reg, imm: Imm64) {
+        let slot = self.span.first;
+        let dst = self.write(dst);
+        self.op(match imm {
+            Imm64::Const(value) => Op::Mov { width: Width::W64, dst, src: Val::Imm(value as i64) },
+            Imm64::Map(map) | Imm64::MapIdx(map) => Op::SymAddr { dst, symbol: Extern::Map(map as u32).symbol() },
+            Imm64::MapValue { .. } | Imm64::MapIdxValue { .. } | Imm64::Var(_) => {
+                Op::SymAddr { dst, symbol: Extern::Imm64(InsnIdx(slot)).symbol() }
+            }
+            Imm64::Func(off) => match subprog_at(self.program, slot, off) {
+                Some(subprog) => Op::SubprogAddr { dst, subprog },
+                None => Op::Mov { width: Width::W64, dst, src: Val::Imm(0) },
+            },
+        });
+    }
+
+    pub(super) fn atomic(&mut self, width: Width, op: BpfAtomicOp, base: Reg, off: i16, src: Reg) {
+        let mem = self.mem(base, off);
+        let (op, fetch) = match op {
+            BpfAtomicOp::Add { fetch } => (AtomicOp::Add, fetch),
+            BpfAtomicOp::Or { fetch } => (AtomicOp::Or, fetch),
+            BpfAtomicOp::And { fetch } => (AtomicOp::And, fetch),
+            BpfAtomicOp::Xor { fetch } => (AtomicOp::Xor, fetch),
+            BpfAtomicOp::Xchg => (AtomicOp::Xchg, true),
+            BpfAtomicOp::CmpXchg => {
+                let expected = self.cur[Reg::R0.index()];
+                let new = self.read(src);
+                let dst = self.write(Reg::R0);
+                self.op(Op::CmpXchg { width, mem, expected, new, dst });
+                return;
+            }
+        };
+        let operand = self.read(src);
+        let fetch = fetch.then(|| self.write(src));
+        self.op(Op::Atomic { op, width, mem, src: operand, fetch });
+    }
+
+    /// LD_ABS and LD_IND: `at` is the offset into the packet, unsigned 32 bits.
+    pub(super) fn packet_load(&mut self, b: BpfBlock, size: Size, at: Val) {
+        self.exit_zero = true;
+        let bytes = i64::from(size.bytes());
+        let len = self.ctx_field(RunCtx::PACKET_LEN_OFFSET);
+        let keep = RegSet::SAVED.intersection(self.known());
+        let (base, off) = match at {
+            Val::Imm(off) => {
+                self.op(Op::Branch {
+                    width: Width::W64,
+                    cond: Cond::Lt,
+                    a: len,
+                    b: Val::Imm(off + bytes),
+                    target: EXIT_ZERO,
+                });
+                self.split(b, keep, &[]);
+                let packet = self.ctx_field(RunCtx::PACKET_OFFSET);
+                match i32::try_from(off) {
+                    Ok(off) => (packet, off),
+                    Err(_) => {
+                        let at = self.l.webs.fresh();
+                        self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: at, a: packet, b: Val::Imm(off) });
+                        (at, 0)
+                    }
+                }
+            }
+            Val::Reg(at) => {
+                let end = self.l.webs.fresh();
+                self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: end, a: at, b: Val::Imm(bytes) });
+                let b_len = Val::Reg(len);
+                self.op(Op::Branch { width: Width::W64, cond: Cond::Gt, a: end, b: b_len, target: EXIT_ZERO });
+                self.split(b, keep, &[at]);
+                let packet = self.ctx_field(RunCtx::PACKET_OFFSET);
+                let sum = self.l.webs.fresh();
+                self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: sum, a: packet, b: Val::Reg(at) });
+                (sum, 0)
+            }
+        };
+        let dst = self.write(Reg::R0);
+        let mem = Mem { base: Base::Reg(base), off };
+        self.op(Op::Load { size, signed: false, swap: size != Size::B, dst, mem });
+    }
+
+    /// Registers that hold a value here.
+    pub(super) fn known(&self) -> RegSet {
+        Reg::ALL
+            .into_iter()
+            .filter(|r| self.cur[r.index()] != NO_WEB)
+            .fold(RegSet::EMPTY, |set, r| set.union(RegSet::of(r)))
+    }
+
+    /// A conditional jump to where BPF block `b` goes when its condition holds. A taken back-edge passes through the checks.
+    pub(super) fn branch(&mut self, b: BpfBlock, width: Width, cond: Cond, a: VReg, src: Val, off: i16) {
+        let Some(target) = self.l.cfg.block(b).taken else { return };
+        if off < 0 && (self.options.budget || self.options.interrupt) {
+            self.l.edges.push(Edge { op: self.func.ops.len() as u32, target });
+        }
+        self.op(Op::Branch { width, cond, a, b: src, target: BlockId(target.0) });
+    }
+}

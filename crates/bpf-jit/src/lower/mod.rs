@@ -1,0 +1,200 @@
+//! From BPF to [`Lir`], nearly one to one.
+//!
+//! Problem: BPF has eleven registers, each used for many unrelated values; calls, exits and two-address arithmetic tie values
+//! to particular ones. A fixed map from BPF to host registers would carry those ties over as moves. Approach: each *web* (a set of definitions and uses
+//! of a register that must share a home) becomes a virtual register. Webs are found while lowering, in one walk: a block's live-in
+//! registers take the web of the first predecessor walked; where a later predecessor disagrees, the two webs are united, and the ops are
+//! renamed once at the end if that happened at all.
+//!
+//! r10 needs no register: stack accesses are frame-relative, other uses take the frame address. The may_goto counter and the hidden
+//! argument are virtual registers like any other.
+//!
+//! What is fused here, because it costs a look at the previous op only: `a = b; a op= c` to one three-address op, and a constant added
+//! to a frame address.
+
+mod call;
+mod func;
+mod insn;
+mod webs;
+
+use crate::externs::{Hidden, Signatures, TAIL_CALL_HELPER};
+use crate::lir::{Func, Lir, Span};
+use bpf_analysis::{BlockId as BpfBlock, CallArity, Cfg, Facts, Liveness};
+use bpf_isa::{Callee, Insn, InsnIdx, Program, SubprogId};
+use core::ops::Range;
+use func::FuncLowerer;
+use webs::{NO_WEB, NONE, REGS, Webs};
+
+/// What lowering adds to the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LowerOptions {
+    /// Count taken back-edges and calls against the run's budget.
+    pub budget: bool,
+    /// Look for an interruption at the same places.
+    pub interrupt: bool,
+    /// Stack bytes of a frame whose use is not known.
+    pub max_stack: u32,
+    /// The target of a tail call finds the raw context's length in r2.
+    pub raw_context: bool,
+    /// Emit tail calls with constant table and index as direct, patchable sites.
+    pub direct_tail_calls: bool,
+}
+
+impl Default for LowerOptions {
+    /// No budget, no interruption, 512 bytes of stack, raw context, indirect tail calls.
+    fn default() -> Self {
+        LowerOptions { budget: false, interrupt: false, max_stack: 512, raw_context: true, direct_tail_calls: false }
+    }
+}
+
+/// The lowering and its scratch memory.
+#[derive(Debug, Default)]
+pub struct Lowerer {
+    cfg: Cfg,
+    liveness: Liveness,
+    /// Whether each subprogram needs the hidden argument.
+    needs_ctx: Vec<bool>,
+    webs: Webs,
+    /// Web of each register at the start of each block of the program: `block * 11 + register`.
+    entry_web: Vec<u32>,
+    /// Lir block of each BPF block of the program.
+    block_of: Vec<u32>,
+    /// Whether the hidden argument is live at the start of each block of the program.
+    ctx_live: Vec<bool>,
+    /// Whether the may_goto counter is.
+    counter_live: Vec<bool>,
+    /// Loop edges that need a check, still without a block.
+    edges: Vec<Edge>,
+}
+
+/// A taken back-edge that passes through a check.
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    /// The branch op to redirect.
+    op: u32,
+    target: BpfBlock,
+}
+
+impl Lowerer {
+    /// Lowers `program` into `lir`, whose memory is reused.
+    pub fn lower(
+        &mut self,
+        program: &Program,
+        facts: &Facts,
+        signatures: &dyn Signatures,
+        options: &LowerOptions,
+        lir: &mut Lir,
+    ) {
+        let arity = Arity(signatures);
+        self.cfg.build(program);
+        self.liveness.build(program, &self.cfg, &arity);
+        self.find_needs_ctx(program, signatures, options);
+        self.entry_web.clear();
+        self.entry_web.resize(self.cfg.blocks().len() * REGS, NONE);
+        self.block_of.clear();
+        self.block_of.resize(self.cfg.blocks().len(), NONE);
+
+        lir.funcs.resize_with(program.subprogs().len(), Func::default);
+        for (i, func) in lir.funcs.iter_mut().enumerate() {
+            func.clear();
+            FuncLowerer {
+                l: self,
+                program,
+                facts,
+                signatures,
+                arity: &arity,
+                options,
+                func,
+                sub: SubprogId(i as u32),
+                cur: [NO_WEB; REGS],
+                ctx: None,
+                counter: None,
+                exit_zero: false,
+                span: Span::default(),
+                open: 0,
+            }
+            .run();
+        }
+    }
+
+    /// Which subprograms need the hidden argument: those with an op that reads it, and their callers.
+    fn find_needs_ctx(&mut self, program: &Program, signatures: &dyn Signatures, options: &LowerOptions) {
+        let n = program.subprogs().len();
+        self.needs_ctx.clear();
+        self.needs_ctx.resize(n, false);
+        // The call graph has no cycle and is at most eight deep, so this settles quickly.
+        loop {
+            let mut changed = false;
+            for i in 0..n {
+                if !self.needs_ctx[i] {
+                    let sub = program.subprogs()[i];
+                    self.needs_ctx[i] =
+                        (sub.start..sub.end).any(|slot| self.insn_needs_ctx(program, slot, signatures, options));
+                    changed |= self.needs_ctx[i];
+                }
+            }
+            if !changed {
+                return;
+            }
+        }
+    }
+
+    /// Whether the instruction at `slot` reads the hidden argument once lowered.
+    fn insn_needs_ctx(
+        &self,
+        program: &Program,
+        slot: u32,
+        signatures: &dyn Signatures,
+        options: &LowerOptions,
+    ) -> bool {
+        let checks = options.budget || options.interrupt;
+        match program.insns()[slot as usize] {
+            Insn::LoadAbs { .. } | Insn::LoadInd { .. } => true,
+            Insn::Call(callee) => {
+                checks
+                    || match callee {
+                        Callee::Helper(TAIL_CALL_HELPER) => true,
+                        Callee::Helper(id) => signatures.helper_hidden(id) != Hidden::Nothing,
+                        Callee::Host(index) => signatures.host_hidden(index) != Hidden::Nothing,
+                        Callee::Subprog(off) => {
+                            subprog_at(program, slot, off).is_some_and(|callee| self.needs_ctx[callee.0 as usize])
+                        }
+                    }
+            }
+            ref insn => checks && insn.jump_offset().is_some_and(|off| off < 0),
+        }
+    }
+}
+
+/// The subprogram that a reference at `slot` with offset `off` names.
+fn subprog_at(program: &Program, slot: u32, off: i32) -> Option<SubprogId> {
+    program.subprog_starting_at(InsnIdx(slot).jump(off)?)
+}
+
+/// [`Signatures`] as the analyses want them: the tail call takes the context only as far as liveness is concerned.
+struct Arity<'a>(&'a dyn Signatures);
+
+impl CallArity for Arity<'_> {
+    fn helper(&self, id: u32) -> u8 {
+        if id == TAIL_CALL_HELPER { 3 } else { self.0.helper(id) }
+    }
+    fn host(&self, index: i32) -> u8 {
+        self.0.host(index)
+    }
+}
+
+/// Spreads a property of blocks backward: true where it is true or holds in a successor.
+fn flow_back(cfg: &Cfg, blocks: Range<u32>, holds: &mut [bool]) {
+    loop {
+        let mut changed = false;
+        for b in blocks.clone().rev() {
+            if !holds[b as usize] && cfg.block(BpfBlock(b)).succs().any(|s| holds[s.index()]) {
+                holds[b as usize] = true;
+                changed = true;
+            }
+        }
+        if !changed {
+            return;
+        }
+    }
+}
