@@ -56,7 +56,7 @@ impl Job {
             random = random.wrapping_mul(RANDOM).wrapping_add(1);
             match self.operation {
                 Operation::InsertDelete => key(self.elements + ((self.seed & 0xff) << 32) + (random >> 36)),
-                _ => key((random >> 32) * self.elements >> 32),
+                _ => key(((random >> 32) * self.elements) >> 32),
             }
         })
     }
@@ -193,21 +193,56 @@ macro_rules! peer {
     };
 }
 
-peer!(Dash, dashmap::DashMap<Key<K>, [u64; V], DefaultHashBuilder>,
+peer!(
+    Dash,
+    dashmap::DashMap<Key<K>, [u64; V], DefaultHashBuilder>,
     |n| dashmap::DashMap::with_capacity_and_hasher(n, DefaultHashBuilder::default()),
-    map, key, value, map.get(&key).map(|v| *v), map.insert(key, value), map.remove(&key));
-peer!(Scc, scc::HashMap<Key<K>, [u64; V], DefaultHashBuilder>,
+    map,
+    key,
+    value,
+    map.get(&key).map(|v| *v),
+    map.insert(key, value),
+    map.remove(&key)
+);
+peer!(
+    Scc,
+    scc::HashMap<Key<K>, [u64; V], DefaultHashBuilder>,
     |n| scc::HashMap::with_capacity_and_hasher(n, DefaultHashBuilder::default()),
-    map, key, value, map.read_sync(&key, |_, v| *v), map.upsert_sync(key, value), map.remove_sync(&key));
-peer!(Papaya, papaya::HashMap<Key<K>, [u64; V], DefaultHashBuilder>,
+    map,
+    key,
+    value,
+    map.read_sync(&key, |_, v| *v),
+    map.upsert_sync(key, value),
+    map.remove_sync(&key)
+);
+peer!(
+    Papaya,
+    papaya::HashMap<Key<K>, [u64; V], DefaultHashBuilder>,
     |n| papaya::HashMap::with_capacity_and_hasher(n, DefaultHashBuilder::default()),
-    map, key, value, map.pin().get(&key).copied(), { map.pin().insert(key, value); }, { map.pin().remove(&key); });
-peer!(Locked, parking_lot::RwLock<hashbrown::HashMap<Key<K>, [u64; V]>>,
+    map,
+    key,
+    value,
+    map.pin().get(&key).copied(),
+    {
+        map.pin().insert(key, value);
+    },
+    {
+        map.pin().remove(&key);
+    }
+);
+peer!(
+    Locked,
+    parking_lot::RwLock<hashbrown::HashMap<Key<K>, [u64; V]>>,
     |n| parking_lot::RwLock::new(hashbrown::HashMap::with_capacity(n)),
-    map, key, value, map.read().get(&key).copied(), map.write().insert(key, value), map.write().remove(&key));
+    map,
+    key,
+    value,
+    map.read().get(&key).copied(),
+    map.write().insert(key, value),
+    map.write().remove(&key)
+);
 
-const NAMES: [&str; 7] =
-    ["ours (program)", "ours (host)", "dashmap", "scc", "papaya", "RwLock<hashbrown>", "kernel"];
+const NAMES: [&str; 7] = ["ours (program)", "ours (host)", "dashmap", "scc", "papaya", "RwLock<hashbrown>", "kernel"];
 
 /// Wall nanoseconds an operation and core: the median over the rounds, for each contender.
 fn measure<const K: usize, const V: usize>(

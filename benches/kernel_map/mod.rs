@@ -46,11 +46,11 @@ fn owned(fd: i32) -> OwnedFd {
 
 /// A program, run many times over by one call.
 #[derive(Debug)]
-pub struct Program(OwnedFd);
+pub(crate) struct Program(OwnedFd);
 
 impl Program {
     /// Does (at least) this many operations.
-    pub fn run(&self, operations: usize) {
+    pub(crate) fn run(&self, operations: usize) {
         let packet = [0u8; 64];
         let repeat = operations.div_ceil(LOOP as usize) as u32;
         // prog_fd 0, data_size_in 8, data_in 16, repeat 32.
@@ -62,19 +62,19 @@ impl Program {
 
 /// A kernel hash map and its three programs.
 #[derive(Debug)]
-pub struct Kernel {
+pub(crate) struct Kernel {
     map: OwnedFd,
     /// Looks present keys up.
-    pub lookup: Program,
+    pub(crate) lookup: Program,
     /// Replaces present keys.
-    pub update: Program,
+    pub(crate) update: Program,
     /// Inserts absent keys and deletes them.
-    pub insert_delete: Program,
+    pub(crate) insert_delete: Program,
 }
 
 impl Kernel {
     /// The map, if this process may use bpf(2). Keys and values are in words.
-    pub fn new(elements: usize, threads: usize, key_words: usize, value_words: usize) -> Option<Self> {
+    pub(crate) fn new(elements: usize, threads: usize, key_words: usize, value_words: usize) -> Option<Self> {
         let attr = Attr::new().u32(0, 1).u32(4, key_words as u32 * 8).u32(8, value_words as u32 * 8);
         let map = owned(attr.u32(12, (elements + threads) as u32).call(MAP_CREATE)?);
         let load = |what| load(&code(what, &map, elements, key_words, value_words));
@@ -84,7 +84,7 @@ impl Kernel {
     }
 
     /// Sets a key from the host.
-    pub fn set(&self, key: &[u64], value: &[u64]) {
+    pub(crate) fn set(&self, key: &[u64], value: &[u64]) {
         let attr = Attr::new().u32(0, self.map.as_raw_fd() as u32).u64(8, key.as_ptr() as u64);
         assert!(attr.u64(16, value.as_ptr() as u64).call(MAP_UPDATE).is_some());
     }
