@@ -121,13 +121,11 @@ fn install_missing() -> anyhow::Result<()> {
     if shell::first_available(&["apt-get"]).is_none() {
         bail!("--install works on Debian only; {HOW}");
     }
-    if qemu {
-        add_backports()?;
-    }
     if rust {
-        shell::run(shell::command("dpkg").args(["--add-architecture", "arm64"]))?;
+        add_architecture()?;
+    } else {
+        update()?;
     }
-    shell::run(shell::command("apt-get").args(["update", "-q"]))?;
     if linker {
         apt_install(&["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"])?;
     }
@@ -136,12 +134,29 @@ fn install_missing() -> anyhow::Result<()> {
         shell::run(shell::command("rustup").args(["target", "add", TARGET]))?;
     }
     if qemu {
-        match backports()? {
-            Some(suite) => apt_install(&["-t", &suite, "qemu-user"])?,
-            None => apt_install(&["qemu-user"])?,
-        }
+        install_emulator("qemu-user")?;
     }
     Ok(())
+}
+
+/// Makes apt know arm64 packages.
+pub(crate) fn add_architecture() -> anyhow::Result<()> {
+    shell::run(shell::command("dpkg").args(["--add-architecture", "arm64"]))?;
+    update()
+}
+
+fn update() -> anyhow::Result<()> {
+    shell::run(shell::command("apt-get").args(["update", "-q"]))
+}
+
+/// Installs a package of qemu, from the release that has it new enough.
+pub(crate) fn install_emulator(package: &str) -> anyhow::Result<()> {
+    add_backports()?;
+    update()?;
+    match backports()? {
+        Some(suite) => apt_install(&["-t", &suite, package]),
+        None => apt_install(&[package]),
+    }
 }
 
 fn apt_install(packages: &[&str]) -> anyhow::Result<()> {

@@ -38,8 +38,12 @@ enum Command {
     Bless,
     /// Formatting, lints, documentation and the architecture rules.
     Check,
-    /// Our arm64 code beside the kernel's, in an emulated machine.
-    KernelArm64,
+    /// Our arm64 code beside the kernel's, in an emulated machine: docs/arm64-yardstick.md.
+    KernelArm64 {
+        /// Install what this needs and the machine lacks (Debian; needs root).
+        #[arg(long)]
+        install: bool,
+    },
     /// Rebuild the committed BPF objects from their C sources (needs clang 19).
     Objects {
         /// Build into a temporary place and fail if a committed object differs.
@@ -55,7 +59,7 @@ fn main() -> anyhow::Result<()> {
         Command::Test { install, package } => test::run(install, &package),
         Command::Bless => test::bless(),
         Command::Check => check::run(),
-        Command::KernelArm64 => kernel_arm64::run(),
+        Command::KernelArm64 { install } => kernel_arm64::run(install),
         Command::Objects { check } => objects::run(check),
         Command::Capture => capture::run(),
     }

@@ -360,6 +360,14 @@ impl Program {
             .collect()
     }
 
+    /// Its length in slots of eight bytes as the JIT saw it: the verifier removes what cannot be reached and adds checks.
+    pub fn rewritten_len(&self) -> io::Result<usize> {
+        let mut info = ProgInfo::default();
+        // SAFETY: no addresses are set, so that the kernel writes nothing but the structure.
+        unsafe { self.info(&mut info) }?;
+        Ok(info.xlated_prog_len as usize / 8)
+    }
+
     /// BPF_OBJ_GET_INFO_BY_FD.
     ///
     /// # Safety
@@ -427,6 +435,11 @@ impl RawProgram {
         self.program.test_run(&[0; MIN_PACKET], 0, repeat)
     }
 
+    /// Its length in slots of eight bytes as the JIT saw it, without the prologue.
+    pub fn rewritten_len(&self) -> io::Result<usize> {
+        Ok(self.program.rewritten_len()?.saturating_sub(Self::prologue(0, 0).len()))
+    }
+
     /// The machine code of each function, main first, the prologue included (see [`prologue_bytes`]).
     pub fn machine_code(&self) -> io::Result<Vec<Vec<u8>>> {
         self.program.machine_code()
@@ -487,6 +500,18 @@ mod tests {
             let run = program.run(&mut memory, 3).unwrap();
             assert_eq!((run.result, memory[0]), (98, 7));
             assert!(program.run(&mut [0; 7], 1).is_err());
+        });
+    }
+
+    #[test]
+    fn the_verifier_changes_lengths_and_says_so() {
+        with_kernel("the_verifier_changes_lengths_and_says_so", || {
+            let length = |text| RawProgram::load(&raw(text), 8).unwrap().rewritten_len().unwrap();
+            assert_eq!(length("r0 = r2\nexit"), 2);
+            // The divisor is checked.
+            assert!(length("r0 = *(u32 *)(r1 + 0)\nr3 = *(u32 *)(r1 + 4)\nr0 /= r3\nexit") > 4);
+            // The jump is always taken.
+            assert!(length("r0 = 1\nif r2 == 8 goto +2\nr0 = 2\nr0 = 3\nexit") < 5);
         });
     }
 
