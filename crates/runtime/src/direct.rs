@@ -62,8 +62,11 @@ pub(crate) struct Tracked {
 impl Tracked {
     /// Makes the sites of newly placed code known to their tables. Nobody may run the code before this returns.
     pub(crate) fn new(text: &Arc<Text>, sites: &[TailCallSite], bindings: &Bindings) -> Result<Tracked, LoadError> {
+        /// A table, and the sites that jump through it with their indices.
+        type TableSites<'a> = (&'a Arc<ProgTable>, Vec<(u32, TextSlots)>);
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let mut by_table: Vec<(&Arc<ProgTable>, Vec<(u32, TextSlots)>)> = Vec::new();
+
+        let mut by_table: Vec<TableSites<'_>> = Vec::new();
         for site in sites {
             let TailTarget::Direct { table, index, bypass, target, out } = site.target else { continue };
             let Extern::Map(map) = Extern::from_symbol(table) else {

@@ -117,6 +117,7 @@ pub(crate) struct EngineInner {
     pub(crate) domain: Arc<Domain>,
     pub(crate) packs: bpf_prog_pack::Packs,
     /// Compilers not in use: each load takes one and gives it back, so loads run in parallel and reuse memory.
+    #[allow(clippy::vec_box, reason = "one is taken out and put back at each load: a pointer, not a kilobyte")]
     compilers: Mutex<Vec<Box<HostCompiler>>>,
     /// Verifiers not in use, likewise.
     verifiers: Mutex<Vec<Verifier>>,
@@ -264,9 +265,11 @@ impl RunSlot {
             return; // Somebody else is interrupting it.
         }
         if !run.is_null() {
-            // SAFETY: the run waits in `Registered::drop` until BUSY is gone, so its memory is there; the field is only accessed
-            // atomically while the run is registered, by emitted code with plain aligned loads.
-            let flag = unsafe { AtomicU32::from_ptr(&raw mut (*run).ctx.interrupt) };
+            // SAFETY: the run waits in `Registered::drop` until BUSY is gone, so its memory is there.
+            let flag = unsafe { &raw mut (*run).ctx.interrupt };
+            // SAFETY: it is there, as above; while the run is registered the field is only accessed atomically, by emitted code with
+            // plain aligned loads.
+            let flag = unsafe { AtomicU32::from_ptr(flag) };
             // Relaxed: a flag that orders nothing else.
             flag.store(1, Ordering::Relaxed);
         }

@@ -197,13 +197,11 @@ unsafe extern "C" fn trace_printk(fmt: u64, size: u64, a: u64, b: u64, c: u64, c
             Ok(text.len() as u64)
         })
     };
+    drop(fmt);
     match result {
         Some(r0) => r0,
-        // SAFETY: this frame holds nothing that needs dropping: `fmt` was moved into the closure's scope above.
-        None => {
-            drop(fmt);
-            unsafe { leave(ctx) }
-        }
+        // SAFETY: this frame holds nothing that needs dropping any more.
+        None => unsafe { leave(ctx) },
     }
 }
 

@@ -38,19 +38,22 @@ pub(crate) unsafe fn run(program: &Loaded, run: *mut Run, parts: Parts) -> Resul
     memory.set_packet(parts.packet as u64, parts.packet_len as u64);
 
     let config = program.engine.config();
-    let mut options = Options::default();
-    options.stack_bytes = config.frame_bytes as usize;
-    options.budget = config.budget;
+    // SAFETY: the caller's run is there.
+    let interrupt = unsafe { &raw mut (*run).ctx.interrupt };
     // SAFETY: the flag lives in the run; its low byte is the first one on our little-endian hosts, and it holds 0 or 1.
-    let interrupt = unsafe { AtomicBool::from_ptr((&raw mut (*run).ctx.interrupt).cast()) };
-    options.interrupt = config.interruptible.then_some(interrupt);
+    let interrupt = unsafe { AtomicBool::from_ptr(interrupt.cast()) };
+    let options = Options {
+        stack_bytes: config.frame_bytes as usize,
+        budget: config.budget,
+        interrupt: config.interruptible.then_some(interrupt),
+    };
     let mut host = Host { run, programs: PhantomData, values: Vec::new() };
     let result = Machine::new(memory, options).run(&mut host, &Running(program), [r1, parts.context_len as u64]);
     // SAFETY: the machine is done with the run.
     let run = unsafe { &mut *run };
     match result {
         Ok(r0) => Ok(r0),
-        Err(stop) => Err(run.stopped().map_or_else(|| reason(stop), |error| error)),
+        Err(stop) => Err(run.stopped().unwrap_or_else(|| reason(stop))),
     }
 }
 
