@@ -1,0 +1,267 @@
+//! Images for arm64.
+//!
+//! A tree finds the program's address in x16 (from where an indirect jump may land on `bti c` and `paciasp`) and keeps `address - base` in x17; x14
+//! takes constants. A conditional branch reaches 1 MiB only, so a program is reached by `b`, which placement can lead through a
+//! veneer, with a conditional branch around it.
+
+use crate::image::{Options, Policy};
+use crate::plan::Plan;
+use crate::tree::Tree;
+use bpf_jit_code::{Arch, Code, Reloc, RelocKind, RunCtx, Symbol};
+
+/// Appends one or more instructions.
+macro_rules! asm {
+    ($e:expr; $($insn:tt)*) => { ::dynasmrt::dynasm!(Sink(&mut $e.code.bytes) ; .arch aarch64 ; $($insn)*) };
+}
+
+/// What `dynasm!` calls: the methods of its `DynasmApi` that write.
+struct Sink<'a>(&'a mut Vec<u8>);
+
+impl Sink<'_> {
+    fn push_u32(&mut self, word: u32) {
+        self.0.extend_from_slice(&word.to_le_bytes());
+    }
+    fn extend<const N: usize>(&mut self, bytes: &[u8; N]) {
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Label(usize);
+
+/// A register that takes a constant.
+#[derive(Clone, Copy)]
+enum Reg {
+    X0 = 0,
+    X14 = 14,
+}
+
+impl From<Reg> for u8 {
+    fn from(register: Reg) -> u8 {
+        register as u8
+    }
+}
+
+/// A conditional branch.
+#[derive(Clone, Copy)]
+enum Jump {
+    Greater,
+    NotEqual,
+}
+
+struct Branch {
+    at: usize,
+    target: Label,
+}
+
+struct Emitter<'a> {
+    code: Code,
+    options: &'a Options,
+    branches: Vec<Branch>,
+    labels: Vec<usize>,
+}
+
+pub(crate) fn tree(plan: &Plan, options: &Options) -> Code {
+    let mut e = Emitter::new(options);
+    if options.hardening.landing_pads {
+        asm!(e; hint 34); // bti c
+    }
+    if plan.base != 0 {
+        e.constant(plan.base);
+        asm!(e; sub x17, x16, x14);
+    }
+    e.node(plan, &plan.tree);
+    e.code.frame_bytes.push(0);
+    e.resolve();
+    e.code
+}
+
+pub(crate) fn chain(programs: usize, policy: Policy, options: &Options) -> Code {
+    let mut e = Emitter::new(options);
+    e.chain(programs, policy);
+    e.resolve();
+    e.code
+}
+
+impl<'a> Emitter<'a> {
+    fn new(options: &'a Options) -> Self {
+        let mut code = Code::new(Arch::Arm64);
+        code.entries.push(0);
+        Emitter { code, options, branches: Vec::new(), labels: Vec::new() }
+    }
+
+    fn label(&mut self) -> Label {
+        self.labels.push(0);
+        Label(self.labels.len() - 1)
+    }
+
+    fn bind(&mut self, label: Label) {
+        self.labels[label.0] = self.code.bytes.len();
+    }
+
+    fn branch(&mut self, jump: Jump, target: Label) {
+        self.branches.push(Branch { at: self.code.bytes.len(), target });
+        match jump {
+            Jump::Greater => asm!(self; b.gt 0),
+            Jump::NotEqual => asm!(self; b.ne 0),
+        }
+    }
+
+    /// Writes the distances: 19 bits of words from bit 5 on.
+    fn resolve(&mut self) {
+        for Branch { at, target } in &self.branches {
+            let words = (self.labels[target.0] as i64 - *at as i64) >> 2;
+            let field = (words as u32 & 0x7_ffff) << 5;
+            for (byte, bits) in self.code.bytes[*at..].iter_mut().zip(field.to_le_bytes()) {
+                *byte |= bits;
+            }
+        }
+    }
+
+    /// The next instruction is a `b` or `bl` to the program.
+    fn name_program(&mut self, program: usize) {
+        let at = self.code.bytes.len() as u32;
+        self.code.relocs.push(Reloc { at, kind: RelocKind::Arm64Branch26, symbol: Symbol(program as u32) });
+    }
+
+    fn node(&mut self, plan: &Plan, tree: &Tree) {
+        match tree {
+            Tree::Miss => asm!(self; br x16),
+            Tree::Split { pivot, lower, upper } => {
+                self.compare(plan, *pivot);
+                self.sides(plan, lower, upper);
+            }
+            Tree::Test { entry, lower, upper } => {
+                self.compare(plan, *entry);
+                let other = self.label();
+                self.branch(Jump::NotEqual, other);
+                self.name_program(*entry);
+                asm!(self; b 0);
+                self.bind(other);
+                match (&**lower, &**upper) {
+                    (Tree::Miss, only) | (only, Tree::Miss) => self.node(plan, only),
+                    (lower, upper) => self.sides(plan, lower, upper),
+                }
+            }
+        }
+    }
+
+    fn sides(&mut self, plan: &Plan, lower: &Tree, upper: &Tree) {
+        let above = self.label();
+        self.branch(Jump::Greater, above);
+        self.node(plan, lower);
+        while self.options.align && !self.code.bytes.len().is_multiple_of(16) {
+            // Never executed: what is before ends in a jump.
+            asm!(self; brk 1);
+        }
+        self.bind(above);
+        self.node(plan, upper);
+    }
+
+    fn compare(&mut self, plan: &Plan, entry: usize) {
+        let immediate = plan.immediate(entry);
+        let small = immediate.unsigned_abs();
+        match (plan.base == 0, small < 4096, immediate < 0) {
+            (true, true, false) => asm!(self; cmp x16, small),
+            (true, true, true) => asm!(self; cmn x16, small),
+            (false, true, false) => asm!(self; cmp x17, small),
+            (false, true, true) => asm!(self; cmn x17, small),
+            (true, false, _) => {
+                self.constant(i64::from(immediate) as u64);
+                asm!(self; cmp x16, x14);
+            }
+            (false, false, _) => {
+                self.constant(i64::from(immediate) as u64);
+                asm!(self; cmp x17, x14);
+            }
+        }
+    }
+
+    /// x14 = value.
+    fn constant(&mut self, value: u64) {
+        self.load(Reg::X14, value);
+    }
+
+    /// Register = value, in as few instructions as `movz`/`movn` and `movk` allow.
+    fn load(&mut self, register: Reg, value: u64) {
+        let part = |i: u32| (value >> (16 * i)) as u16;
+        let parts_other_than = |skip: u16| (0..4).filter(move |i| part(*i) != skip);
+        let negative = parts_other_than(0xffff).count() < parts_other_than(0).count();
+        let skip = if negative { 0xffff } else { 0 };
+        let mut others = parts_other_than(skip);
+        let first = others.next().unwrap_or(0);
+        if negative {
+            asm!(self; movn X(register), u32::from(!part(first)), lsl 16 * first);
+        } else {
+            asm!(self; movz X(register), u32::from(part(first)), lsl 16 * first);
+        }
+        for i in others {
+            asm!(self; movk X(register), u32::from(part(i)), lsl 16 * i);
+        }
+    }
+
+    fn chain(&mut self, programs: usize, policy: Policy) {
+        // The last program is jumped to, unless its verdict is not the result.
+        let last_returns = matches!(policy, Policy::RunAll { .. });
+        if programs == 0 || programs == 1 && !last_returns {
+            self.code.frame_bytes.push(0);
+            if self.options.hardening.landing_pads {
+                asm!(self; hint 34); // bti c
+            }
+            if programs == 0 {
+                self.load(Reg::X0, policy.of_empty());
+                asm!(self; ret);
+            } else {
+                self.name_program(0);
+                asm!(self; b 0);
+            }
+            return;
+        }
+        self.code.frame_bytes.push(32);
+        if self.options.hardening.return_signing {
+            asm!(self; hint 25); // paciasp, a landing pad as well
+        } else if self.options.hardening.landing_pads {
+            asm!(self; hint 34); // bti c
+        }
+        let out = self.label();
+        asm!(self; stp x19, x20, [sp, #-32]! ; stp x21, x30, [sp, #16] ; mov x19, x0 ; mov x20, x1 ; mov x21, x5);
+        for program in 0..programs {
+            if program > 0 {
+                asm!(self; mov x0, x19 ; mov x1, x20 ; mov x5, x21 ; str wzr, [x5, RunCtx::TAIL_CALLS_OFFSET as u32]);
+            }
+            if program + 1 == programs && !last_returns {
+                self.restore();
+                self.name_program(program);
+                asm!(self; b 0);
+                break;
+            }
+            self.name_program(program);
+            asm!(self; bl 0);
+            if let Policy::FirstVerdict { pass } = policy {
+                match u32::try_from(pass) {
+                    Ok(small) if small < 4096 => asm!(self; cmp x0, small),
+                    _ => {
+                        self.constant(pass);
+                        asm!(self; cmp x0, x14);
+                    }
+                }
+                self.branch(Jump::NotEqual, out);
+            }
+        }
+        if let Policy::RunAll { result } = policy {
+            self.load(Reg::X0, result);
+        }
+        if last_returns || matches!(policy, Policy::FirstVerdict { .. }) {
+            self.bind(out);
+            self.restore();
+            asm!(self; ret);
+        }
+    }
+
+    fn restore(&mut self) {
+        asm!(self; ldp x21, x30, [sp, #16] ; ldp x19, x20, [sp], #32);
+        if self.options.hardening.return_signing {
+            asm!(self; hint 29); // autiasp
+        }
+    }
+}

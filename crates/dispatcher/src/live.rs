@@ -1,0 +1,206 @@
+//! Images under traffic.
+//!
+//! Problem: the set of programs changes while other threads are in the image. Approach: the new image is built and published beside the old one;
+//! one store of a pointer makes it the current one; the old one's [`Text`] is dropped, which frees it after a grace period. Callers never
+//! wait, and see the old image or the new one.
+//!
+//! Invariant: the pointer is null or the entry of `text`. Whoever loads it inside a guard of the packs' domain may run the code until the guard
+//! ends.
+
+use crate::image::{Entry, Image, Options};
+use bpf_jit_code::Arch;
+use bpf_prog_pack::{Error, Packs, Text};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// An image that can be replaced while it runs.
+#[derive(Debug)]
+pub struct LiveImage {
+    packs: Packs,
+    entry: AtomicPtr<u8>,
+    text: Mutex<Option<Text>>,
+}
+
+impl LiveImage {
+    /// None yet.
+    pub fn new(packs: &Packs) -> LiveImage {
+        LiveImage { packs: packs.clone(), entry: AtomicPtr::default(), text: Mutex::new(None) }
+    }
+
+    /// The entry of the current image; null if there is none. To be loaded and used inside one guard of the packs' domain.
+    #[inline]
+    pub fn entry(&self) -> *const u8 {
+        // Acquire pairs with the release in `exchange`: the code was finalized before.
+        self.entry.load(Ordering::Acquire)
+    }
+
+    /// Makes `image` the current one. The old one is freed after a grace period.
+    ///
+    /// # Errors
+    /// See [`Error`]. The old image stays.
+    pub fn publish(&self, image: &Image) -> Result<(), Error> {
+        let text = self.packs.stage(image.code(), |symbol| image.resolve(symbol))?.finalize()?;
+        self.exchange(Some(text));
+        Ok(())
+    }
+
+    /// There is no current image from now on.
+    pub fn withdraw(&self) {
+        self.exchange(None);
+    }
+
+    /// Bytes of executable memory the current image takes.
+    pub fn footprint(&self) -> usize {
+        self.lock().as_ref().map_or(0, Text::footprint)
+    }
+
+    fn exchange(&self, text: Option<Text>) {
+        let entry = text.as_ref().and_then(|text| text.entry(0)).unwrap_or(std::ptr::null());
+        let mut current = self.lock();
+        // Release pairs with the acquire in `entry`.
+        self.entry.store(entry.cast_mut(), Ordering::Release);
+        let old = std::mem::replace(&mut *current, text);
+        drop(current);
+        // Its grace period begins after the store, so it waits for everybody who may have seen the old pointer.
+        drop(old);
+    }
+
+    /// Nothing panics while holding it, so poison means nothing.
+    fn lock(&self) -> MutexGuard<'_, Option<Text>> {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a [`Dispatcher`] tells about itself.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Stats {
+    /// Different programs attached.
+    pub entries: usize,
+    /// Of these, how many are reached by a direct jump.
+    pub direct: usize,
+    /// How many are not, being beyond the limit or out of reach.
+    pub fallback: usize,
+    /// Images published.
+    pub updates: u64,
+    /// Bytes of executable memory of the current image.
+    pub footprint: usize,
+}
+
+/// Why a program was not detached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DetachError {
+    /// It is not attached.
+    #[error("the program is not attached")]
+    NotAttached,
+    /// It is detached, but the image could not be rebuilt. The old one stays and is still right about every address.
+    #[error("the program is detached; rebuilding the image failed: {0}")]
+    Image(#[from] Error),
+}
+
+/// A compare tree over reference-counted entries.
+///
+/// It need not keep the programs: a tree only ever jumps to the address its caller names, so keeping *that* program is the caller's business.
+#[derive(Debug)]
+pub struct Dispatcher {
+    image: LiveImage,
+    arch: Arch,
+    options: Options,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: Vec<(Entry, usize)>,
+    direct: usize,
+    updates: u64,
+}
+
+impl Dispatcher {
+    /// A tree over no entries, which jumps to whatever address it gets.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn new(packs: &Packs, options: Options) -> Result<Dispatcher, Error> {
+        let arch = Arch::HOST.ok_or(Error::UnsupportedHost)?;
+        let dispatcher = Dispatcher { image: LiveImage::new(packs), arch, options, state: Mutex::default() };
+        dispatcher.rebuild(&mut dispatcher.lock())?;
+        Ok(dispatcher)
+    }
+
+    /// The code to call, never null: see [`LiveImage::entry`].
+    #[inline]
+    pub fn entry(&self) -> *const u8 {
+        self.image.entry()
+    }
+
+    /// Adds a program, or a reference to one that is attached already.
+    ///
+    /// # Errors
+    /// See [`Error`]. Nothing has changed.
+    pub fn attach(&self, address: usize) -> Result<(), Error> {
+        let mut state = self.lock();
+        if let Some((_, references)) = state.entries.iter_mut().find(|(entry, _)| entry.address == address) {
+            *references += 1;
+            return Ok(());
+        }
+        state.entries.push((Entry { address, hits: 0 }, 1));
+        self.rebuild(&mut state).inspect_err(|_| {
+            state.entries.pop();
+        })
+    }
+
+    /// Takes a reference away, and with the last one the entry.
+    ///
+    /// # Errors
+    /// [`DetachError`].
+    pub fn detach(&self, address: usize) -> Result<(), DetachError> {
+        let mut state = self.lock();
+        let at =
+            state.entries.iter().position(|(entry, _)| entry.address == address).ok_or(DetachError::NotAttached)?;
+        state.entries[at].1 -= 1;
+        if state.entries[at].1 == 0 {
+            state.entries.remove(at);
+            self.rebuild(&mut state)?;
+        }
+        Ok(())
+    }
+
+    /// Rebuilds the tree for these hit counts. Entries that are not named have none; addresses that are not attached are ignored.
+    ///
+    /// # Errors
+    /// See [`Error`]. The old image stays.
+    pub fn set_hits(&self, hits: &[(usize, u64)]) -> Result<(), Error> {
+        let mut state = self.lock();
+        for (entry, _) in &mut state.entries {
+            entry.hits = hits.iter().find(|(address, _)| *address == entry.address).map_or(0, |(_, hits)| *hits);
+        }
+        self.rebuild(&mut state)
+    }
+
+    /// A snapshot.
+    pub fn stats(&self) -> Stats {
+        let state = self.lock();
+        let entries = state.entries.len();
+        Stats {
+            entries,
+            direct: state.direct,
+            fallback: entries - state.direct,
+            updates: state.updates,
+            footprint: self.image.footprint(),
+        }
+    }
+
+    fn rebuild(&self, state: &mut State) -> Result<(), Error> {
+        let entries: Vec<Entry> = state.entries.iter().map(|(entry, _)| *entry).collect();
+        let image = Image::tree(self.arch, &entries, &self.options);
+        self.image.publish(&image)?;
+        state.direct = image.programs();
+        state.updates += 1;
+        Ok(())
+    }
+
+    /// Nothing panics while holding it, so poison means nothing.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,290 @@
+//! Images for x86-64.
+//!
+//! A tree finds the program's address in rax and keeps `address - base` in r10; flags, r10 and (in a veneer) r11 are overwritten. Inner branches
+//! take their short form where it reaches: emission starts with all of them short and is repeated with those long that do not reach.
+//! Lengths only grow, so that ends.
+
+use crate::image::{Options, Policy};
+use crate::plan::Plan;
+use crate::tree::Tree;
+use bpf_jit_code::{Arch, Code, Reloc, RelocKind, RunCtx, Symbol};
+
+/// Appends one or more instructions.
+macro_rules! asm {
+    ($e:expr; $($insn:tt)*) => { ::dynasmrt::dynasm!(Sink(&mut $e.code.bytes) ; .arch x64 ; $($insn)*) };
+}
+
+/// What `dynasm!` calls: the methods of its `DynasmApi` that write.
+struct Sink<'a>(&'a mut Vec<u8>);
+
+impl Sink<'_> {
+    fn push(&mut self, byte: u8) {
+        self.0.push(byte);
+    }
+    fn extend<const N: usize>(&mut self, bytes: &[u8; N]) {
+        self.0.extend_from_slice(bytes);
+    }
+    fn push_i8(&mut self, value: i8) {
+        self.push(value as u8);
+    }
+    fn push_i32(&mut self, value: i32) {
+        self.extend(&value.to_le_bytes());
+    }
+    fn push_i64(&mut self, value: i64) {
+        self.extend(&value.to_le_bytes());
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Label(usize);
+
+#[derive(Clone, Copy)]
+enum Jump {
+    Always,
+    Greater,
+    NotEqual,
+}
+
+struct Branch {
+    /// Offset of the instruction after it.
+    end: usize,
+    target: Label,
+}
+
+struct Emitter<'a> {
+    code: Code,
+    options: &'a Options,
+    /// Which branches are long, in code order; the rest are short.
+    long: Vec<bool>,
+    branches: Vec<Branch>,
+    labels: Vec<usize>,
+    thunk: Option<Label>,
+}
+
+pub(crate) fn tree(plan: &Plan, options: &Options) -> Code {
+    relaxed(options, |e| {
+        if plan.base != 0 {
+            // Its flags are those of a compare with the base.
+            asm!(e; mov r10, QWORD plan.base.wrapping_neg() as i64 ; add r10, rax);
+        }
+        e.node(plan, &plan.tree);
+        e.retpoline();
+        e.code.frame_bytes.push(0);
+    })
+}
+
+pub(crate) fn chain(programs: usize, policy: Policy, options: &Options) -> Code {
+    relaxed(options, |e| e.chain(programs, policy))
+}
+
+fn relaxed(options: &Options, emit: impl Fn(&mut Emitter<'_>)) -> Code {
+    let mut long = Vec::new();
+    loop {
+        let code = Code::new(Arch::X64);
+        let mut e = Emitter { code, options, long, branches: Vec::new(), labels: Vec::new(), thunk: None };
+        e.code.entries.push(0);
+        if options.hardening.landing_pads {
+            // endbr64, which dynasm does not know.
+            e.code.bytes.extend_from_slice(&[0xf3, 0x0f, 0x1e, 0xfa]);
+        }
+        emit(&mut e);
+        if e.resolve() {
+            return e.code;
+        }
+        long = e.long;
+    }
+}
+
+impl Emitter<'_> {
+    fn label(&mut self) -> Label {
+        self.labels.push(0);
+        Label(self.labels.len() - 1)
+    }
+
+    fn bind(&mut self, label: Label) {
+        self.labels[label.0] = self.code.bytes.len();
+    }
+
+    fn branch(&mut self, jump: Jump, target: Label) {
+        if self.branches.len() == self.long.len() {
+            self.long.push(false);
+        }
+        match (jump, self.long[self.branches.len()]) {
+            (Jump::Always, false) => asm!(self; jmp BYTE 0),
+            (Jump::Always, true) => asm!(self; jmp DWORD 0),
+            (Jump::Greater, false) => asm!(self; jg BYTE 0),
+            (Jump::Greater, true) => asm!(self; jg DWORD 0),
+            (Jump::NotEqual, false) => asm!(self; jne BYTE 0),
+            (Jump::NotEqual, true) => asm!(self; jne DWORD 0),
+        }
+        self.branches.push(Branch { end: self.code.bytes.len(), target });
+    }
+
+    /// Writes the distances. False: some branch must become long first.
+    fn resolve(&mut self) -> bool {
+        let mut reach = true;
+        for (branch, long) in self.branches.iter().zip(&mut self.long) {
+            let distance = (self.labels[branch.target.0] as i64 - branch.end as i64) as i32;
+            if *long {
+                self.code.bytes[branch.end - 4..branch.end].copy_from_slice(&distance.to_le_bytes());
+            } else if let Ok(distance) = i8::try_from(distance) {
+                self.code.bytes[branch.end - 1] = distance as u8;
+            } else {
+                *long = true;
+                reach = false;
+            }
+        }
+        reach
+    }
+
+    /// The operand that was just written is the distance to the program.
+    fn name_program(&mut self, program: usize) {
+        let at = self.code.bytes.len() as u32 - 4;
+        self.code.relocs.push(Reloc { at, kind: RelocKind::X64Rel32, symbol: Symbol(program as u32) });
+    }
+
+    fn node(&mut self, plan: &Plan, tree: &Tree) {
+        match tree {
+            Tree::Miss => self.miss(),
+            Tree::Split { pivot, lower, upper } => {
+                self.compare(plan, *pivot);
+                self.sides(plan, lower, upper);
+            }
+            Tree::Test { entry, lower, upper } => {
+                self.compare(plan, *entry);
+                asm!(self; je DWORD 0);
+                self.name_program(*entry);
+                match (&**lower, &**upper) {
+                    (Tree::Miss, only) | (only, Tree::Miss) => self.node(plan, only),
+                    (lower, upper) => self.sides(plan, lower, upper),
+                }
+            }
+        }
+    }
+
+    fn sides(&mut self, plan: &Plan, lower: &Tree, upper: &Tree) {
+        let above = self.label();
+        self.branch(Jump::Greater, above);
+        self.node(plan, lower);
+        if self.options.align {
+            // Never executed: what is before ends in a jump.
+            let len = self.code.bytes.len().next_multiple_of(16);
+            self.code.bytes.resize(len, INT3);
+        }
+        self.bind(above);
+        self.node(plan, upper);
+    }
+
+    fn compare(&mut self, plan: &Plan, entry: usize) {
+        let immediate = plan.immediate(entry);
+        match (plan.base, i8::try_from(immediate)) {
+            (0, Err(_)) => asm!(self; cmp rax, DWORD immediate),
+            (_, Ok(0)) if plan.base != 0 && self.code.bytes.len() == self.root() => {}
+            (_, Err(_)) => asm!(self; cmp r10, DWORD immediate),
+            // `cmp rax, imm8` and `cmp r10, imm8`: dynasm writes 32 bits.
+            (0, Ok(immediate)) => self.code.bytes.extend_from_slice(&[0x48, 0x83, 0xf8, immediate as u8]),
+            (_, Ok(immediate)) => self.code.bytes.extend_from_slice(&[0x49, 0x83, 0xfa, immediate as u8]),
+        }
+    }
+
+    /// Where the subtraction of the base ends, whose flags are still there.
+    fn root(&self) -> usize {
+        const SUBTRACTION: usize = 13;
+        SUBTRACTION + if self.options.hardening.landing_pads { 4 } else { 0 }
+    }
+
+    fn miss(&mut self) {
+        if self.options.hardening.retpolines {
+            let thunk = match self.thunk {
+                Some(thunk) => thunk,
+                None => self.label(),
+            };
+            self.thunk = Some(thunk);
+            self.branch(Jump::Always, thunk);
+        } else {
+            asm!(self; jmp rax);
+        }
+    }
+
+    /// Speculation of the return is caught in a loop while the real one goes to the address in rax.
+    fn retpoline(&mut self) {
+        let Some(thunk) = self.thunk else { return };
+        // The last miss is right before and may fall through.
+        if self.branches.last().is_some_and(|last| last.end == self.code.bytes.len()) {
+            let len = if self.long[self.branches.len() - 1] { 5 } else { 2 };
+            self.code.bytes.truncate(self.code.bytes.len() - len);
+            self.branches.pop();
+        }
+        self.bind(thunk);
+        asm!(self; call DWORD 7);
+        // Back to the pause, over pause, lfence and itself.
+        asm!(self; pause ; lfence ; jmp BYTE -7);
+        asm!(self; mov [rsp], rax ; ret);
+    }
+
+    fn chain(&mut self, programs: usize, policy: Policy) {
+        // The last program is jumped to, unless its verdict is not the result.
+        let last_returns = matches!(policy, Policy::RunAll { .. });
+        match programs {
+            0 => {
+                self.code.frame_bytes.push(8);
+                self.result(policy.of_empty());
+                asm!(self; ret);
+                return;
+            }
+            1 if !last_returns => {
+                self.code.frame_bytes.push(0);
+                asm!(self; jmp DWORD 0);
+                self.name_program(0);
+                return;
+            }
+            _ => self.code.frame_bytes.push(32),
+        }
+        let out = self.label();
+        // Three saves align the stack for the calls.
+        asm!(self; push rbx ; push rbp ; push r14 ; mov rbx, rdi ; mov rbp, rsi ; mov r14, r9);
+        for program in 0..programs {
+            if program > 0 {
+                asm!(self; mov rdi, rbx ; mov rsi, rbp ; mov r9, r14 ; mov DWORD [r9 + RunCtx::TAIL_CALLS_OFFSET], 0);
+            }
+            if program + 1 == programs && !last_returns {
+                self.restore();
+                asm!(self; jmp DWORD 0);
+                self.name_program(program);
+                break;
+            }
+            asm!(self; call DWORD 0);
+            self.name_program(program);
+            if let Policy::FirstVerdict { pass } = policy {
+                match i32::try_from(pass as i64) {
+                    Ok(0) => asm!(self; test rax, rax),
+                    Ok(pass) => asm!(self; cmp rax, DWORD pass),
+                    Err(_) => asm!(self; mov r10, QWORD pass as i64 ; cmp rax, r10),
+                }
+                self.branch(Jump::NotEqual, out);
+            }
+        }
+        if let Policy::RunAll { result } = policy {
+            self.result(result);
+        }
+        if last_returns || matches!(policy, Policy::FirstVerdict { .. }) {
+            self.bind(out);
+            self.restore();
+            asm!(self; ret);
+        }
+    }
+
+    fn restore(&mut self) {
+        asm!(self; pop r14 ; pop rbp ; pop rbx);
+    }
+
+    fn result(&mut self, value: u64) {
+        match u32::try_from(value) {
+            Ok(0) => asm!(self; xor eax, eax),
+            Ok(value) => asm!(self; mov eax, DWORD value as i32),
+            Err(_) => asm!(self; mov rax, QWORD value as i64),
+        }
+    }
+}
+
+const INT3: u8 = 0xcc;

@@ -1,0 +1,202 @@
+//! Images executed: every attached program is reached, and so is every other one; under updates too.
+
+use bpf_dispatcher::{DetachError, Dispatcher, Image, LiveImage, Options, Policy};
+use bpf_jit_code::{Arch, Code, Hardening};
+use bpf_prog_pack::{Packs, Text};
+use bpf_quiesce::Domain;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Calls a tree for the program at `callee`.
+///
+/// # Safety
+/// `tree` is the entry of a tree, `callee` of a function without arguments; a guard keeps both.
+unsafe fn through(tree: *const u8, callee: *const u8) -> u64 {
+    let result;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's contract; the compiler aligns the stack for asm.
+    unsafe {
+        std::arch::asm!("call r8", in("r8") tree, inout("rax") callee => result, clobber_abi("sysv64"));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the caller's contract.
+    unsafe {
+        std::arch::asm!("blr x6", in("x6") tree, in("x16") callee, lateout("x0") result, clobber_abi("C"));
+    }
+    result
+}
+
+/// A function that returns `value`, followed by `pad` bytes that are never executed.
+fn stub(packs: &Packs, value: u16, pad: usize) -> Text {
+    let mut code = Code::new(Arch::HOST.unwrap());
+    match code.arch {
+        // mov eax, value; ret
+        Arch::X64 => code.bytes.extend([0xb8, value as u8, (value >> 8) as u8, 0, 0, 0xc3]),
+        // movz x0, value; ret
+        Arch::Arm64 => {
+            code.bytes.extend((0xd280_0000_u32 | u32::from(value) << 5).to_le_bytes());
+            code.bytes.extend(0xd65f_03c0_u32.to_le_bytes());
+        }
+    }
+    code.bytes.resize(code.bytes.len() + pad, 0);
+    code.entries.push(0);
+    packs.stage(&code, |_| None).unwrap().finalize().unwrap()
+}
+
+fn packs() -> Packs {
+    Packs::new(Domain::new(bpf_quiesce::Options::default()), bpf_prog_pack::Options::default()).unwrap()
+}
+
+fn random(seed: &mut u64) -> usize {
+    *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+    (*seed >> 33) as usize
+}
+
+fn entry(text: &Text) -> *const u8 {
+    text.entry(0).unwrap()
+}
+
+#[test]
+fn sets_of_1_to_64_reach_every_program() {
+    let packs = packs();
+    let seed = &mut 3;
+    let stubs: Vec<Text> = (0..128).map(|i| stub(&packs, i, random(seed) % 9000)).collect();
+    for retpolines in [false, true] {
+        let hardening = Hardening { retpolines, landing_pads: retpolines, return_signing: false };
+        for size in 0..=64 {
+            let options = Options { limit: 60, align: size % 2 == 0, hardening };
+            let dispatcher = Dispatcher::new(&packs, options).unwrap();
+            let mut attached = Vec::new();
+            while attached.len() < size {
+                let i = random(seed) % stubs.len();
+                if !attached.contains(&i) {
+                    attached.push(i);
+                    dispatcher.attach(entry(&stubs[i]) as usize).unwrap();
+                }
+            }
+            if size % 3 == 0 {
+                let hits: Vec<_> =
+                    attached.iter().map(|i| (entry(&stubs[*i]) as usize, random(seed) as u64 % 100)).collect();
+                dispatcher.set_hits(&hits).unwrap();
+            }
+            let stats = dispatcher.stats();
+            assert_eq!((stats.entries, stats.direct, stats.fallback), (size, size.min(60), size.saturating_sub(60)));
+            let _guard = packs.domain().enter().unwrap();
+            for (i, stub) in stubs.iter().enumerate() {
+                // SAFETY: the guard keeps the tree, `stubs` the function.
+                assert_eq!(unsafe { through(dispatcher.entry(), entry(stub)) }, i as u64, "{size} entries");
+            }
+        }
+    }
+}
+
+#[test]
+fn entries_are_counted() {
+    let packs = packs();
+    let dispatcher = Dispatcher::new(&packs, Options::default()).unwrap();
+    let (one, two) = (stub(&packs, 1, 0), stub(&packs, 2, 0));
+    for program in [&one, &two, &one] {
+        dispatcher.attach(entry(program) as usize).unwrap();
+    }
+    let updates = dispatcher.stats().updates;
+    dispatcher.detach(entry(&one) as usize).unwrap();
+    assert_eq!((dispatcher.stats().entries, dispatcher.stats().updates), (2, updates), "a reference is left");
+    dispatcher.detach(entry(&one) as usize).unwrap();
+    assert_eq!((dispatcher.stats().entries, dispatcher.stats().updates), (1, updates + 1));
+    assert_eq!(dispatcher.detach(entry(&one) as usize), Err(DetachError::NotAttached));
+}
+
+#[test]
+fn old_trees_are_freed() {
+    let packs = packs();
+    let dispatcher = Dispatcher::new(&packs, Options::default()).unwrap();
+    let stub = stub(&packs, 1, 0);
+    for _ in 0..100 {
+        dispatcher.attach(entry(&stub) as usize).unwrap();
+        dispatcher.detach(entry(&stub) as usize).unwrap();
+    }
+    packs.drain().unwrap();
+    assert_eq!(packs.stats().programs, 2, "the stub and the current tree");
+}
+
+/// 10^4 updates while two threads call attached and detached programs.
+#[test]
+fn updates_under_running_threads() {
+    let packs = packs();
+    let dispatcher = Dispatcher::new(&packs, Options { limit: 6, ..Options::default() }).unwrap();
+    let stubs: Vec<Text> = (0..8).map(|i| stub(&packs, i, 100)).collect();
+    let (done, calls) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                // Relaxed: only ends the loop.
+                while !done.load(Ordering::Relaxed) {
+                    for (i, stub) in stubs.iter().enumerate() {
+                        let _guard = packs.domain().enter().unwrap();
+                        // SAFETY: the guard keeps the tree, `stubs` the function.
+                        assert_eq!(unsafe { through(dispatcher.entry(), entry(stub)) }, i as u64);
+                        // Relaxed: a count.
+                        calls.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        let mut seed = 5;
+        let mut attached = [false; 8];
+        for _ in 0..10_000 {
+            let i = random(&mut seed) % 8;
+            let address = entry(&stubs[i]) as usize;
+            if attached[i] {
+                dispatcher.detach(address).unwrap();
+            } else {
+                dispatcher.attach(address).unwrap();
+            }
+            attached[i] = !attached[i];
+        }
+        while calls.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(dispatcher.stats().updates >= 10_000);
+}
+
+#[test]
+fn chains_follow_their_policy() {
+    let packs = packs();
+    let stubs: Vec<Text> = [2, 2, 5, 2].into_iter().map(|verdict| stub(&packs, verdict, 0)).collect();
+    let live = LiveImage::new(&packs);
+    assert!(live.entry().is_null());
+    // The hidden argument: a chain clears its count of tail calls between programs.
+    let mut ctx = [0u64; 16];
+    let mut run = |programs: &[usize], policy| {
+        let addresses: Vec<usize> = programs.iter().map(|i| entry(&stubs[*i]) as usize).collect();
+        live.publish(&Image::chain(Arch::HOST.unwrap(), &addresses, policy, &Options::default())).unwrap();
+        let _guard = packs.domain().enter().unwrap();
+        // SAFETY: a chain is a C function of six integers; the guard keeps it, `stubs` its programs.
+        let chain: extern "C" fn(u64, u64, u64, u64, u64, *mut u64) -> u64 =
+            unsafe { std::mem::transmute(live.entry()) };
+        chain(0, 0, 0, 0, 0, ctx.as_mut_ptr())
+    };
+    for (programs, first, last) in [
+        (&[][..], 2, 9),
+        (&[0], 2, 2),
+        (&[2], 5, 5),
+        (&[0, 1], 2, 2),
+        (&[0, 2], 5, 5),
+        (&[2, 0], 5, 2),
+        (&[0, 2, 3, 1], 5, 2),
+        (&[0, 1, 3, 2], 5, 5),
+    ] {
+        assert_eq!(run(programs, Policy::FirstVerdict { pass: 2 }), first, "{programs:?}");
+        assert_eq!(run(programs, Policy::LastWins { empty: 9 }), last, "{programs:?}");
+        for result in [0, 7, u64::MAX] {
+            assert_eq!(run(programs, Policy::RunAll { result }), result, "{programs:?}");
+        }
+    }
+    assert_eq!(run(&[0, 1], Policy::FirstVerdict { pass: 1 << 40 }), 2);
+    // More programs than a short branch over them reaches.
+    assert_eq!(run(&[0; 48], Policy::FirstVerdict { pass: 2 }), 2);
+    let mut many = [0; 48];
+    many[0] = 2;
+    assert_eq!(run(&many, Policy::FirstVerdict { pass: 2 }), 5);
+}

@@ -1,0 +1,98 @@
+//! What images look like: trees over 0, 1, 2, 16 and 48 entries and chains, on both architectures, as text in tests/snapshots.
+//!
+//! `BLESS=1 cargo test -p bpf-dispatcher --test shapes` rewrites them.
+
+use bpf_dispatcher::{Entry, Image, Options, Policy};
+use bpf_jit_code::{Arch, Hardening, Symbol};
+use std::fmt::Write;
+
+fn text(image: &Image) -> String {
+    let lines = bpf_disasm::lines(image.code(), &|Symbol(i)| format!("program{i}")).unwrap();
+    let mut text = String::new();
+    for line in lines {
+        if let Some(label) = line.label {
+            writeln!(text, "{label}:").unwrap();
+        }
+        writeln!(text, "    {}", line.text).unwrap();
+    }
+    text
+}
+
+fn check(name: &str, make: impl Fn(Arch) -> Image) {
+    let (x64, arm64) = (make(Arch::X64), make(Arch::Arm64));
+    let text = format!(
+        "-- x64, {} bytes\n{}-- arm64, {} bytes\n{}",
+        x64.code().bytes.len(),
+        text(&x64),
+        arm64.code().bytes.len(),
+        text(&arm64)
+    );
+    let path = format!("{}/tests/snapshots/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, expected, "{path}: BLESS=1 rewrites it");
+}
+
+const ARENA: usize = 0x5555_4000_0000;
+
+/// Programs of 192 bytes, one after the other.
+fn entries(base: usize, count: usize) -> Vec<Entry> {
+    (0..count).map(|i| Entry { address: base + i * 192, hits: 0 }).collect()
+}
+
+#[test]
+fn trees() {
+    for count in [0, 1, 2, 16, 48] {
+        check(&format!("tree_{count}"), |arch| Image::tree(arch, &entries(ARENA, count), &Options::default()));
+    }
+}
+
+#[test]
+fn low_addresses_need_no_subtraction() {
+    check("tree_2_low", |arch| Image::tree(arch, &entries(0x40_0000, 2), &Options::default()));
+}
+
+#[test]
+fn hits_put_an_entry_at_the_root() {
+    let mut entries = entries(ARENA, 5);
+    entries[3].hits = 1000;
+    check("tree_5_hits", |arch| Image::tree(arch, &entries, &Options { align: false, ..Options::default() }));
+}
+
+#[test]
+fn chains() {
+    check("chain_0", |arch| Image::chain(arch, &[], Policy::LastWins { empty: 7 }, &Options::default()));
+    check("chain_1", |arch| Image::chain(arch, &[1], Policy::FirstVerdict { pass: 2 }, &Options::default()));
+    check("chain_3_first", |arch| {
+        Image::chain(arch, &[1, 2, 3], Policy::FirstVerdict { pass: 2 }, &Options::default())
+    });
+    check("chain_2_last", |arch| Image::chain(arch, &[1, 2], Policy::LastWins { empty: 0 }, &Options::default()));
+    check("chain_2_all", |arch| Image::chain(arch, &[1, 2], Policy::RunAll { result: 0 }, &Options::default()));
+}
+
+const HARD: Options = Options {
+    limit: 48,
+    align: true,
+    hardening: Hardening { retpolines: true, landing_pads: true, return_signing: true },
+};
+
+#[test]
+fn hardened() {
+    check("hardened_tree_3", |arch| Image::tree(arch, &entries(ARENA, 3), &HARD));
+    check("hardened_chain_2", |arch| Image::chain(arch, &[1, 2], Policy::FirstVerdict { pass: 0 }, &HARD));
+    let x64 = text(&Image::tree(Arch::X64, &entries(ARENA, 48), &HARD));
+    assert!(x64.starts_with("    endbr64\n") && x64.contains("lfence"));
+    assert!(!x64.contains("jmp rax"), "with retpolines there is no indirect jump");
+    assert!(text(&Image::tree(Arch::Arm64, &entries(ARENA, 48), &HARD)).lines().next().unwrap().contains("#0x22"));
+}
+
+/// The kernel's own for one entry: cmp imm32 (7), je (6), jmp (2). Ours compares with rax, which has a shorter form.
+#[test]
+fn minimal_forms_are_no_larger_than_the_kernels() {
+    let len = |base, count| Image::tree(Arch::X64, &entries(base, count), &Options::default()).code().bytes.len();
+    assert_eq!(len(0x40_0000, 1), 14);
+    // The kernel's has three compares, three conditional jumps and two indirect ones: 7 + 2 + 2 * (7 + 6 + 2).
+    assert!(len(0x40_0000, 2) < 39 && len(ARENA, 2) < 39);
+}
