@@ -187,10 +187,8 @@ fn entries(files: &[Copy]) -> anyhow::Result<Vec<Entry>> {
     // In order, a folder stands before those in it.
     let folders: BTreeSet<&Path> =
         files.iter().flat_map(|file| file.to.ancestors().skip(1)).filter(|folder| folder.parent().is_some()).collect();
-    let mut entries: Vec<Entry> = folders
-        .into_iter()
-        .map(|folder| Entry { name: name(folder), mode: FOLDER, contents: Vec::new() })
-        .collect();
+    let mut entries: Vec<Entry> =
+        folders.into_iter().map(|folder| Entry { name: name(folder), mode: FOLDER, contents: Vec::new() }).collect();
     for file in files {
         let contents = fs::read(&file.from).with_context(|| file.from.display().to_string())?;
         entries.push(Entry { name: name(&file.to), mode: FILE, contents });

@@ -85,19 +85,26 @@ fn run() -> Result<(), String> {
         return Err("this compares arm64 JITs: `cargo xtask kernel-arm64` runs it on another machine".into());
     }
     kernel::available().map_err(|e| e.to_string())?;
-    let mut failures = Vec::new();
-    compare("speed programs", speed_programs(), &mut failures)?;
-    compare("our cases", self_contained(cases::suite().map_err(|e| e.to_string())?), &mut failures)?;
+    let mut groups = vec![
+        ("speed programs", speed_programs()),
+        ("our cases", self_contained(cases::suite().map_err(|e| e.to_string())?)),
+    ];
     for file in ["conformance", "alu_and_memory"] {
         match cases::shared(&format!("cases/{file}.jsonl")) {
             Ok(path) => {
-                let cases = cases::read(&path).map_err(|e| e.to_string())?;
-                compare(file, self_contained(cases), &mut failures)?;
+                groups.push((file, self_contained(cases::read(&path).map_err(|e| e.to_string())?)));
             }
             // Said on the standard output, where the tables are.
             Err(why) => println!("SKIPPED {file}: {why}\n"),
         }
     }
+    let (mut all, mut failures) = (Vec::new(), Vec::new());
+    for (group, items) in groups {
+        let rows = compare(group, items)?;
+        failures.extend(failures_of(group, &rows));
+        all.extend(rows);
+    }
+    summarise("all", &all);
     if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
 }
 
@@ -134,8 +141,8 @@ fn self_contained(cases: Vec<Case>) -> Vec<Item> {
     cases.into_iter().filter_map(keep).collect()
 }
 
-/// Prints the table of a group and adds what is not as it should be to `failures`.
-fn compare(group: &str, items: Vec<Item>, failures: &mut Vec<String>) -> Result<(), String> {
+/// Compiles and runs the programs of a group, and prints its table.
+fn compare(group: &str, items: Vec<Item>) -> Result<Vec<Row>, String> {
     // Four instructions for an address, at most one for the length: not the program's.
     let prologue = prologue_bytes(MEMORY as u32).map_err(|e| e.to_string())?;
     let linker = Linker::<()>::new(&Engine::new(Config::default()).map_err(|e| e.to_string())?);
@@ -155,20 +162,29 @@ fn compare(group: &str, items: Vec<Item>, failures: &mut Vec<String>) -> Result<
         rows.push(row);
     }
     println!("{table}");
-    let (same, changed): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(Row::comparable);
-    println!("{group}, {} programs of the same length in the kernel: {}", same.len(), Total(&same));
-    println!("{group}, {} programs that the kernel's verifier changed: {}", changed.len(), Total(&changed));
-    println!("{group}, refused by the kernel's verifier: {refused}\n");
-    if same.is_empty() {
+    println!("{group}: {refused} refused by the kernel's verifier");
+    summarise(group, &rows);
+    println!();
+    Ok(rows)
+}
+
+fn summarise(group: &str, rows: &[Row]) {
+    let (same, changed): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.comparable());
+    println!("{group}: {} of the same length in the kernel: {}", same.len(), Total(&same));
+    println!("{group}: {} changed by the kernel's verifier: {}", changed.len(), Total(&changed));
+}
+
+/// What is not as it should be.
+fn failures_of(group: &str, rows: &[Row]) -> Vec<String> {
+    let larger = rows.iter().filter(|row| row.comparable() && row.ours > row.kernel);
+    let mut failures: Vec<String> =
+        larger.map(|row| format!("{group}: {} is larger than the kernel's", row.name)).collect();
+    let differing = rows.iter().filter(|row| !row.agree);
+    failures.extend(differing.map(|row| format!("{group}: {}: results differ", row.name)));
+    if !rows.iter().any(Row::comparable) {
         failures.push(format!("{group}: nothing compared"));
     }
-    failures.extend(
-        same.iter().filter(|row| row.ours > row.kernel).map(|row| format!("{} is larger than the kernel's", row.name)),
-    );
-    failures.extend(
-        same.iter().chain(&changed).filter(|row| !row.agree).map(|row| format!("{}: results differ", row.name)),
-    );
-    Ok(())
+    failures
 }
 
 /// `None`: the kernel refuses it.
@@ -211,11 +227,11 @@ fn compile_and_run(item: &Item, prologue: usize, linker: &Linker<()>) -> Result<
 }
 
 /// The sums over some programs.
-struct Total<'a>(&'a [Row]);
+struct Total<'a>(&'a [&'a Row]);
 
 impl fmt::Display for Total<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sum = |of: fn(&Row) -> usize| self.0.iter().map(of).sum::<usize>();
+        let sum = |of: fn(&Row) -> usize| self.0.iter().map(|row| of(row)).sum::<usize>();
         let (kernel, ours) = (sum(|row| row.kernel), sum(|row| row.ours));
         if kernel == 0 {
             return f.write_str("-");
@@ -225,7 +241,7 @@ impl fmt::Display for Total<'_> {
             "kernel {kernel}, ours {ours} ({:.3}; geometric mean of the ratios {:.3}), save all {}, PAC+BTI {}; {} larger, \
              {} differ",
             ours as f64 / kernel as f64,
-            measure::geometric_mean(self.0.iter().map(Row::ratio)),
+            measure::geometric_mean(self.0.iter().map(|row| row.ratio())),
             sum(|row| row.save_all),
             sum(|row| row.hardened),
             self.0.iter().filter(|row| row.ours > row.kernel).count(),
