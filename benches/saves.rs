@@ -65,8 +65,9 @@ fn engine(save_all: bool) -> Result<Engine, String> {
 fn instance(engine: &Engine, object: &[u8]) -> Result<Instance<()>, String> {
     let object = Object::parse(object).map_err(|e| e.to_string())?;
     let maps = MapSet::for_object(engine, &object).map_err(|e| e.to_string())?;
+    let linker = Linker::new(engine);
     // SAFETY: the kernel's verifier accepts the same source (the XDP objects), which stays within flow state and packet.
-    unsafe { Linker::new(engine).loader::<Raw>().unverified() }.object(&object, maps).map_err(|e| e.to_string())
+    unsafe { linker.loader::<Raw>().unverified() }.object(&object, maps).map_err(|e| e.to_string())
 }
 
 /// A row of the first table: an entry program, its memory, and its form in the kernel.
@@ -149,10 +150,9 @@ fn small(by_need: &Engine, save_all: &Engine) -> Result<(), String> {
     for (name, text) in SMALL {
         let insns = assemble(text).map_err(|e| e.to_string())?;
         let load = |engine: &Engine| {
+            let linker = Linker::new(engine);
             // SAFETY: these read at most 30 bytes of the 64 they are given.
-            unsafe { Linker::new(engine).loader::<Raw>().unverified() }
-                .insns(name, insns.clone())
-                .map_err(|e| e.to_string())
+            unsafe { linker.loader::<Raw>().unverified() }.insns(name, insns.clone()).map_err(|e| e.to_string())
         };
         let (first, second) = (load(by_need)?, load(save_all)?);
         let ns = measure::interleaved(&mut [ours(&first, vec![8; 64]), ours(&second, vec![8; 64])]);

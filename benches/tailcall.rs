@@ -132,10 +132,11 @@ fn hops() -> Table {
 
 /// What the same looks like in Rust: a key is looked up, and the function found is called.
 fn functions() -> Contender<'static> {
+    type Stage = fn(&mut [u8; 8]) -> Option<usize>;
     fn stage(context: &mut [u8; 8]) -> Option<usize> {
         Some(usize::from(black_box(context)[0]))
     }
-    let table: Vec<Option<fn(&mut [u8; 8]) -> Option<usize>>> = vec![Some(stage); HOPS as usize];
+    let table: Vec<Option<Stage>> = vec![Some(stage); HOPS as usize];
     Box::new(move |repeat| {
         let mut context = [0u8; 8];
         nanoseconds(repeat, |repeat| {
