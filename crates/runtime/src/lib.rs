@@ -8,6 +8,7 @@
 //! Linker<H>         host functions; loads objects
 //! Instance<H>       a loaded object: programs, maps, prog arrays
 //! Program<C, H>     run it on a context C with host state H
+//! Hook<C, H>        a list of programs that are run as one, changed under traffic
 //! ```
 //!
 //! ```
@@ -30,6 +31,7 @@ mod entry;
 mod error;
 mod func;
 mod helpers;
+mod hook;
 mod instance;
 mod interp;
 mod linker;
@@ -47,6 +49,7 @@ pub use context::{Context, ContextLayout, Flat, FlatContext, Parts, Raw};
 pub use engine::{Config, Engine, Mode, PrintSink, WhenFull};
 pub use error::{EngineError, HelperError, LinkError, LoadError, ProgArrayError, RunError};
 pub use func::{Caller, HostArg, HostRet, IntoHostFn};
+pub use hook::{Hook, HookError, HookStats};
 pub use instance::Instance;
 pub use linker::{Linker, Loader, VerifyReport};
 pub use map_set::MapSet;
@@ -55,6 +58,7 @@ pub use packet_helpers::Redirect;
 pub use prog_array::ProgArray;
 pub use program::{Program, TestRun};
 
+pub use bpf_dispatcher::Policy;
 pub use bpf_isa::{Callee, DecodeError, Insn, InsnIdx, Program as BpfProgram, assemble, decode, disassemble};
 pub use bpf_jit::Extern;
 pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Symbol};

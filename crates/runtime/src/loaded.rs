@@ -1,7 +1,7 @@
 //! A loaded program: its code or instructions, and everything they refer to.
 
 use crate::direct::{Tracked, constant_tail_calls};
-use crate::engine::{Engine, Mode};
+use crate::engine::{Engine, EngineInner, Mode};
 use crate::error::{LoadError, RunError};
 use crate::func::HostFn;
 use crate::helpers::SHIPPED;
@@ -295,49 +295,79 @@ impl Loaded {
     /// that loaded the program.
     #[inline]
     pub(crate) unsafe fn run(&self, host: *mut (), parts: Parts) -> Result<u64, RunError> {
-        let engine = &*self.engine.0;
-        // Address arithmetic that the verifier allowed must not wrap.
-        if parts.packet_len > Region::MAX_LEN as usize {
-            return Err(RunError::TooLong { len: parts.packet_len, max: Region::MAX_LEN as usize });
-        }
-        let _nesting = Nesting::enter(engine.config.max_nested_runs)?;
-        let guard = engine.domain.enter()?;
-        let mut run = Run {
-            ctx: RunCtx {
-                tail_calls: 0,
-                stop_code: 0,
-                stop_insn: 0,
-                interrupt: 0,
-                budget: engine.config.budget.map_or(i64::MAX, |b| i64::try_from(b).unwrap_or(i64::MAX)),
-                exit_sp: 0,
-                exit_pc: 0,
-                packet: parts.packet as u64,
-                packet_len: parts.packet_len as u64,
-                host_env: 0,
-                slot: guard.slot(),
-            },
-            host,
-            context: parts.context,
-            engine,
-            error: None,
-        };
-        let this = &raw mut run;
-        let _registered = engine.register(this, guard.slot());
-        let args = [parts.context as u64, parts.context_len as u64, 0, 0, 0];
+        begin(&self.engine.0, host, parts, |run| {
+            // SAFETY: the caller vouches for the parts and the host; `run` was begun with them, and `self` keeps the program.
+            unsafe { self.run_in(run, parts) }
+        })
+    }
+
+    /// Runs it as a part of `run`.
+    ///
+    /// # Safety
+    /// As for [`Loaded::run`], with the host that `run` was begun with. The program must be kept for the call.
+    #[inline]
+    pub(crate) unsafe fn run_in(&self, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
         match &self.native {
-            Some(native) => {
-                // SAFETY: the entry is that of code compiled for this host, kept by `self` and the guard; the caller vouches for
-                // the arguments; `this` is the run of this thread, and the pointer covers all of it.
-                let r0 = unsafe { entry::enter(native.entry, args, this.cast()) };
-                // SAFETY: nobody else uses the run now, except for the atomic flag.
-                match unsafe { &mut *this }.stopped() {
-                    None => Ok(r0),
-                    Some(error) => Err(error),
-                }
-            }
-            // SAFETY: the caller vouches for the parts; `this` is the run of this thread.
-            None => unsafe { interp::run(self, this, parts) },
+            // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the rest.
+            Some(native) => unsafe { run_code(native.entry, run, parts) },
+            // SAFETY: the caller vouches for the parts; `run` is the run of this thread.
+            None => unsafe { interp::run(self, run, parts) },
         }
+    }
+}
+
+/// Begins a run: everything around the code. `code` gets the run, and is under the run's guard.
+#[inline]
+pub(crate) fn begin(
+    engine: &EngineInner,
+    host: *mut (),
+    parts: Parts,
+    code: impl FnOnce(*mut Run) -> Result<u64, RunError>,
+) -> Result<u64, RunError> {
+    // Address arithmetic that the verifier allowed must not wrap.
+    if parts.packet_len > Region::MAX_LEN as usize {
+        return Err(RunError::TooLong { len: parts.packet_len, max: Region::MAX_LEN as usize });
+    }
+    let _nesting = Nesting::enter(engine.config.max_nested_runs)?;
+    let guard = engine.domain.enter()?;
+    let mut run = Run {
+        ctx: RunCtx {
+            tail_calls: 0,
+            stop_code: 0,
+            stop_insn: 0,
+            interrupt: 0,
+            budget: engine.config.budget.map_or(i64::MAX, |b| i64::try_from(b).unwrap_or(i64::MAX)),
+            exit_sp: 0,
+            exit_pc: 0,
+            packet: parts.packet as u64,
+            packet_len: parts.packet_len as u64,
+            host_env: 0,
+            slot: guard.slot(),
+        },
+        host,
+        context: parts.context,
+        engine,
+        error: None,
+    };
+    let this = &raw mut run;
+    let _registered = engine.register(this, guard.slot());
+    code(this)
+}
+
+/// Runs emitted code as a part of `run`.
+///
+/// # Safety
+/// `entry` must be the entry of code compiled for this host that the run's guard or the caller keeps; `run` must be this thread's run, its host
+/// and `parts` valid for the code.
+#[inline]
+pub(crate) unsafe fn run_code(entry: *const u8, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
+    let args = [parts.context as u64, parts.context_len as u64, 0, 0, 0];
+    // SAFETY: the caller's contract; the pointer covers all of the run, whose first field is the hidden argument.
+    let r0 = unsafe { entry::enter(entry, args, run.cast()) };
+    // SAFETY: nobody else uses the run now, except for the atomic flag.
+    match unsafe { &mut *run }.stopped() {
+        None => Ok(r0),
+        Some(error) => Err(error),
     }
 }
 
