@@ -62,7 +62,7 @@ const RUNTIME: &[&str] = &[
 ];
 
 /// Source folders whose crates forbid unsafe code.
-const SAFE: &[&str] = &["bpf-isa", "bpf-analysis", "bpf-jit", "verifier", "object"];
+const SAFE: &[&str] = &["bpf-isa", "bpf-analysis", "bpf-jit", "dispatcher", "verifier", "object"];
 
 const BACKENDS: [&str; 2] = ["crates/bpf-jit-x64/src", "crates/bpf-jit-arm64/src"];
 
