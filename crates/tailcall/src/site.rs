@@ -301,7 +301,10 @@ impl<'a, S: Slots, T: Target> Draining<'a, S, T> {
     /// # Errors
     /// [`Failure::Early`] unless the grace period began after a barrier that began after the bypass was closed;
     /// [`Failure::Poke`].
-    #[allow(clippy::type_complexity, reason = "the result spells out the transition: the next state and what it released")]
+    #[allow(
+        clippy::type_complexity,
+        reason = "the result spells out the transition: the next state and what it released"
+    )]
     pub fn unlink(self, elapsed: &Elapsed) -> Result<(Unlinked<'a, S, T>, T), Failed<Self, S::Error>> {
         if !elapsed.covers(self.closed) {
             return Err(Failed { site: self, error: Failure::Early });
