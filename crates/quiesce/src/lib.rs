@@ -5,7 +5,7 @@
 //! no other running thread has (per-CPU maps), and it must not execute instructions its CPU fetched before they changed.
 //!
 //! Approach: a [`Domain`] per engine. [`Domain::enter`] gives a [`Guard`] for about a nanosecond: one plain store and a few loads, no
-//! fence; the thread that frees something pays instead, through `membarrier(2)` ([`core`]). Where that is denied, guards carry
+//! fence; the thread that frees something pays instead, through `membarrier(2)` (`core`). Where that is denied, guards carry
 //! fences ([`Barriers::Fenced`] does the same on request). Freeing waits for a grace period: blocking
 //! ([`Domain::synchronize`]), as a token ([`Domain::start_grace_period`]) or as a callback ([`Domain::defer`]).
 //!
