@@ -382,8 +382,10 @@ fn atomics_are_atomic() {
 fn memory_is_checked() {
     #[repr(align(8))]
     struct Aligned([u8; 16]);
-    let mut writable = Aligned([0; 16]);
-    let frozen = Aligned([9; 16]);
+    // With something between, or the end of one could be the start of the other.
+    let mut spaced = [Aligned([0; 16]), Aligned([0; 16]), Aligned([0; 16]), Aligned([9; 16]), Aligned([0; 16])];
+    let [_, writable, _, frozen, _] = &mut spaced;
+    let frozen = &*frozen;
     let access = |text: &str, writable: &mut Aligned| {
         let mut memory = Memory::new();
         let r1 = memory.add_writable(&mut writable.0);
@@ -400,7 +402,7 @@ fn memory_is_checked() {
         "*(u8 *)(r10 - 512) = 1\n*(u8 *)(r10 - 1) = 1",
         "*(u32 *)(r1 + 5) = 9",
     ] {
-        assert!(access(text, &mut writable).is_ok(), "{text}");
+        assert!(access(text, writable).is_ok(), "{text}");
     }
     for (text, bad_size, bad_write) in [
         ("r0 = *(u8 *)(r1 + 16)", 1, false),
@@ -419,7 +421,7 @@ fn memory_is_checked() {
         ("r0 = *(u64 *)(r3 - 4)", 8, false),
         ("r3 = -4\nr0 = *(u64 *)(r3 + 0)", 8, false),
     ] {
-        match access(text, &mut writable) {
+        match access(text, writable) {
             Err((_, StopKind::BadAccess { size, write, .. })) => {
                 assert_eq!((size, write), (bad_size, bad_write), "{text}")
             }
@@ -434,11 +436,11 @@ fn memory_is_checked() {
         "r0 = load_acquire((u64 *)(r2 + 4))",
         "store_release((u32 *)(r1 + 2), r3)",
     ] {
-        assert!(matches!(access(text, &mut writable), Err((0, StopKind::UnalignedAtomic { .. }))), "{text}");
+        assert!(matches!(access(text, writable), Err((0, StopKind::UnalignedAtomic { .. }))), "{text}");
     }
     // A frame that was left is not memory any more.
     let stale = "call f\nr0 = *(u64 *)(r0 + 0)\nexit\nf: r0 = r10\nr0 += -8\n*(u64 *)(r0 + 0) = 1";
-    assert!(matches!(access(stale, &mut writable), Err((1, StopKind::BadAccess { size: 8, .. }))));
+    assert!(matches!(access(stale, writable), Err((1, StopKind::BadAccess { size: 8, .. }))));
 }
 
 #[test]
