@@ -1,6 +1,6 @@
 //! The rest of the untyped host side: values without keys, iteration, batches, mapped arrays.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::array::ArrayMap;
 use crate::def::{MapType, update};
@@ -8,6 +8,7 @@ use crate::errno::Errno;
 use crate::error::MapError;
 use crate::map::Map;
 use crate::ops::Cursor;
+use crate::sys;
 
 /// How far a batch operation got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,8 +148,10 @@ impl Map {
     /// The error is in the result beside the count.
     pub fn delete_batch(&self, keys: &[u8]) -> (usize, Result<(), MapError>) {
         const OP: &str = "delete_batch";
-        let array = matches!(self.map_type(), MapType::Array | MapType::PerCpuArray);
-        if array || !self.ops().has_batch() {
+        if let Err(error) = self.writable(OP) {
+            return (0, Err(error));
+        }
+        if self.is_array() || !self.ops().has_batch() {
             return (0, Err(self.error(OP, Errno::ENOTSUPP)));
         }
         until_error(keys.chunks(self.def().key_size as usize).map(|key| self.delete(key)))
@@ -166,13 +169,21 @@ impl Map {
     }
 
     /// The memory file of an array with the MMAPABLE flag: whoever maps it sees the values (`round_up(value_size, 8)` bytes
-    /// each) as programs write them.
+    /// each) as programs write them. Of a frozen map it can only be mapped for reading.
     ///
     /// # Errors
     /// `EPERM` for maps without the flag.
     pub fn mmap_fd(&self) -> Result<BorrowedFd<'_>, MapError> {
         let file = self.ops().as_any().downcast_ref::<ArrayMap>().and_then(ArrayMap::file);
-        file.map(std::os::fd::AsFd::as_fd).ok_or_else(|| self.error("mmap", Errno::EPERM))
+        let file = file.ok_or_else(|| self.error("mmap", Errno::EPERM))?;
+        if !self.gate().lend() {
+            sys::seal_future_writes(file).map_err(|errno| self.error("mmap", errno))?;
+        }
+        Ok(file.as_fd())
+    }
+
+    pub(crate) fn is_array(&self) -> bool {
+        matches!(self.map_type(), MapType::Array | MapType::PerCpuArray)
     }
 
     /// Sets the value of `key` whether it is there or not.

@@ -24,6 +24,8 @@ mod errno;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod freeze;
+#[cfg(not(loom))]
 mod hash;
 /// The part that loom explores.
 #[cfg(loom)]

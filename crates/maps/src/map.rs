@@ -13,6 +13,7 @@ use crate::bloom::BloomMap;
 use crate::def::{MapDef, MapType, flags, update};
 use crate::errno::{Errno, OpResult};
 use crate::error::MapError;
+use crate::freeze::WriteGate;
 use crate::hash::HashMap;
 use crate::header::{LookupFn, MapHeader};
 use crate::nested::{ArrayOfMaps, HashOfMaps};
@@ -54,6 +55,7 @@ pub(crate) struct Inner {
     host_value_size: usize,
     pub(crate) def: MapDef,
     domain: Arc<Domain>,
+    pub(crate) gate: WriteGate,
     pub(crate) ops: Box<dyn MapOps>,
 }
 
@@ -157,6 +159,7 @@ impl Map {
             host_value_size: ops.host_value_size(),
             def,
             domain: Arc::clone(domain),
+            gate: WriteGate::default(),
             ops,
         })))
     }
@@ -270,6 +273,7 @@ impl Map {
         self.check_size_of(key, value)?;
         self.writable("update")?;
         self.check_lock("update", flags)?;
+        let _writing = self.begin_write("update")?;
         self.run("update", |ops, slot| ops.update(key, value, flags, slot))
     }
 
@@ -399,6 +403,10 @@ impl Map {
         &*self.0.ops
     }
 
+    pub(crate) fn gate(&self) -> &WriteGate {
+        &self.0.gate
+    }
+
     #[cold]
     pub(crate) fn error(&self, op: &'static str, errno: Errno) -> MapError {
         MapError::Op { map: self.0.def.name.clone(), op, errno }
@@ -412,8 +420,10 @@ impl Map {
         self.access(op, flags::RDONLY)
     }
 
+    /// Whether the host may do what a flag forbids; a frozen map is as good as RDONLY.
     fn access(&self, op: &'static str, forbidding: u32) -> Result<(), MapError> {
-        if self.0.def.flags & forbidding != 0 { Err(self.error(op, Errno::EPERM)) } else { Ok(()) }
+        let frozen = if self.0.gate.is_frozen() { flags::RDONLY } else { 0 };
+        if (self.0.def.flags | frozen) & forbidding != 0 { Err(self.error(op, Errno::EPERM)) } else { Ok(()) }
     }
 
     /// The checks of a lookup, in the kernel's order: unknown flags, access, a lock where there is none.

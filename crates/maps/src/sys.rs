@@ -37,7 +37,7 @@ pub(crate) fn futex_wake_all(word: *const u32) {
 pub(crate) fn memory_file(bytes: usize) -> Result<std::os::fd::OwnedFd, Errno> {
     use std::os::fd::{AsRawFd, FromRawFd};
     // SAFETY: a constant name, and the result is checked.
-    let fd = unsafe { libc::memfd_create(c"bpf-map".as_ptr(), libc::MFD_CLOEXEC) };
+    let fd = unsafe { libc::memfd_create(c"bpf-map".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     if fd < 0 {
         return Err(last_errno());
     }
@@ -49,4 +49,13 @@ pub(crate) fn memory_file(bytes: usize) -> Result<std::os::fd::OwnedFd, Errno> {
         return Err(last_errno());
     }
     Ok(file)
+}
+
+/// From now on the file cannot be written to nor mapped for writing; mappings that exist stay as they are (Linux 5.1).
+#[cfg(not(loom))]
+pub(crate) fn seal_future_writes(file: &std::os::fd::OwnedFd) -> Result<(), Errno> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: changes only the seals of our own file.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) };
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
 }

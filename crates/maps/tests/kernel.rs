@@ -361,3 +361,39 @@ fn bad_definitions_get_the_kernels_error() {
     }
     assert!(compared > 5000, "{compared}");
 }
+
+#[test]
+fn frozen_arrays_refuse_what_the_kernels_refuse() {
+    if !KernelMap::available("frozen_arrays_refuse_what_the_kernels_refuse") {
+        return;
+    }
+    for map_type in [MapType::Array, MapType::PerCpuArray] {
+        for flags in [0, flags::RDONLY, flags::WRONLY, flags::RDONLY_PROG, flags::WRONLY_PROG] {
+            let def = MapDef::new("m", map_type, 4, 8, 3).with_flags(flags);
+            let kernel = KernelMap::create(&def).unwrap();
+            let ours = Map::create(def.clone(), &domain(possible_cpus())).unwrap();
+            let value = host_value(&def, 7, ours.host_value_size());
+            let errno = |result: Result<(), MapError>| result.map_err(|error| error.errno());
+            for round in 0..3 {
+                let key = 1u32.to_ne_bytes();
+                let mut out = vec![0; value.len()];
+                let update = ours.update(&key, &value, 0);
+                assert_eq!(errno(update), kernel.update(&key, &value, 0).map(|_| ()), "{def:?} {round}");
+                let lock = ours.update(&key, &value, 4);
+                assert_eq!(errno(lock), kernel.update(&key, &value, 4).map(|_| ()), "{def:?} {round}");
+                assert_eq!(errno(ours.delete(&key)), kernel.delete(&key).map(|_| ()), "{def:?} {round}");
+                let take = ours.lookup_and_delete(&key, &mut out, 0);
+                assert_eq!(errno(take), kernel.take(&key, 0).map(|_| ()), "{def:?} {round}");
+                let (count, result) = ours.update_batch(&key, &value, 0);
+                let (theirs, expected) = kernel.update_batch(&key, &value, 0);
+                assert_eq!(counted(count as u32, errno(result), 0), counted(theirs, expected, 0), "{def:?} {round}");
+                let (count, result) = ours.delete_batch(&key);
+                let (theirs, expected) = kernel.delete_batch(&key);
+                assert_eq!(counted(count as u32, errno(result), 0), counted(theirs, expected, 0), "{def:?} {round}");
+                let lookup = ours.lookup(&key, &mut out, 0).map(|()| out);
+                assert_eq!(lookup.map_err(|e| e.errno()), kernel.lookup(&key, 0), "{def:?} {round}");
+                assert_eq!(errno(ours.freeze()), kernel.freeze(), "{def:?} {round}");
+            }
+        }
+    }
+}

@@ -36,6 +36,7 @@ const MAP_UPDATE: libc::c_long = 2;
 const MAP_DELETE: libc::c_long = 3;
 const MAP_NEXT_KEY: libc::c_long = 4;
 const MAP_LOOKUP_AND_DELETE: libc::c_long = 21;
+const MAP_FREEZE: libc::c_long = 22;
 const MAP_LOOKUP_BATCH: libc::c_long = 24;
 const MAP_LOOKUP_AND_DELETE_BATCH: libc::c_long = 25;
 const MAP_UPDATE_BATCH: libc::c_long = 26;
@@ -135,6 +136,10 @@ impl KernelMap {
     pub fn next_key(&self, key: Option<&[u8]>) -> Outcome {
         let mut next = vec![0; self.key_size];
         self.element(MAP_NEXT_KEY, key, next.as_mut_ptr(), 0).map(|()| next)
+    }
+
+    pub fn freeze(&self) -> Result<(), i32> {
+        Attr::new().u32(0, self.fd.as_raw_fd() as u32).call(MAP_FREEZE).map(|_| ())
     }
 
     fn batch(

@@ -1,0 +1,111 @@
+//! Frozen arrays: who may still write, and what a freeze that succeeded is worth. (`kernel.rs` compares the error numbers.)
+
+mod common;
+
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bpf_maps::{Map, MapDef, MapType, flags, program};
+use common::domain;
+
+fn array(flags: u32) -> Map {
+    Map::create(MapDef::new("a", MapType::Array, 4, 8, 2).with_flags(flags), &domain(4)).unwrap()
+}
+
+fn map_file(map: &Map, protection: i32) -> Result<*mut u64, i32> {
+    let fd = map.mmap_fd().map_err(|error| error.errno())?.as_raw_fd();
+    // SAFETY: a fresh mapping of the map's file, which the test leaves in place.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), 16, protection, libc::MAP_SHARED, fd, 0) };
+    if at == libc::MAP_FAILED { Err(std::io::Error::last_os_error().raw_os_error().unwrap()) } else { Ok(at.cast()) }
+}
+
+#[test]
+fn programs_may_write_to_a_frozen_map_unless_it_is_read_only_to_them() {
+    let map = array(0);
+    map.freeze().unwrap();
+    assert!(map.is_frozen() && !map.is_constant());
+    let guard = map.domain().enter().unwrap();
+    let (key, value) = (1u32, 5u64);
+    // SAFETY: a live map under a guard with this slot; key and value of its sizes.
+    let result =
+        unsafe { program::update(map.as_ptr(), (&raw const key).cast(), (&raw const value).cast(), 0, guard.slot()) };
+    assert_eq!(result, 0);
+    assert_eq!(map.get(&key.to_ne_bytes()).unwrap(), Some(value.to_ne_bytes().to_vec()));
+    let constant = array(flags::RDONLY_PROG);
+    assert!(!constant.is_constant());
+    constant.freeze().unwrap();
+    assert!(constant.is_constant());
+}
+
+#[test]
+fn other_types_and_locked_values_cannot_be_frozen() {
+    let hash = Map::create(MapDef::new("h", MapType::Hash, 4, 8, 2), &domain(1)).unwrap();
+    assert_eq!(hash.freeze().unwrap_err().errno(), 524);
+    let mut locked = MapDef::new("l", MapType::Array, 4, 8, 2);
+    locked.spin_lock = Some(0);
+    let locked = Map::create(locked, &domain(1)).unwrap();
+    assert_eq!(locked.freeze().unwrap_err().errno(), 524);
+    assert!(!locked.is_frozen());
+    locked.set(&[0; 4], &[0; 8]).unwrap();
+}
+
+#[test]
+fn a_dump_is_not_restored_into_a_frozen_map() {
+    let map = array(0);
+    let dump = map.dump().unwrap();
+    map.freeze().unwrap();
+    assert_eq!(map.restore(&dump).unwrap_err().errno(), libc::EPERM);
+    assert_eq!(map.dump().unwrap(), dump);
+}
+
+#[test]
+fn a_mapping_for_writing_and_a_freeze_exclude_each_other() {
+    let map = array(flags::MMAPABLE);
+    map_file(&map, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+    assert_eq!(map.freeze().unwrap_err().errno(), libc::EBUSY);
+    map.set(&[0; 4], &[1; 8]).unwrap();
+
+    let map = array(flags::MMAPABLE);
+    map.set(&[0; 4], &7u64.to_ne_bytes()).unwrap();
+    map.freeze().unwrap();
+    assert_eq!(map_file(&map, libc::PROT_READ | libc::PROT_WRITE), Err(libc::EPERM));
+    let at = map_file(&map, libc::PROT_READ).unwrap();
+    // SAFETY: the first element of the mapping.
+    assert_eq!(unsafe { at.read_volatile() }, 7);
+    // SAFETY: our own mapping, and no memory is passed but it.
+    let writable = unsafe { libc::mprotect(at.cast(), 16, libc::PROT_READ | libc::PROT_WRITE) };
+    assert_eq!(writable, -1, "not by a detour either");
+}
+
+#[test]
+fn nothing_is_written_after_a_freeze_has_succeeded() {
+    for _ in 0..200 {
+        let map = array(0);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 1..=2u64 {
+                let (map, stop) = (&map, &stop);
+                scope.spawn(move || {
+                    let mut n = thread;
+                    while !stop.load(Ordering::Relaxed) {
+                        n += 2;
+                        if let Err(error) = map.set(&[0; 4], &n.to_ne_bytes()) {
+                            assert_eq!(error.errno(), libc::EPERM);
+                            break;
+                        }
+                    }
+                });
+            }
+            while let Err(error) = map.freeze() {
+                assert_eq!(error.errno(), libc::EBUSY);
+                std::thread::yield_now();
+            }
+            let contents = map.get(&[0; 4]).unwrap();
+            for _ in 0..100 {
+                std::thread::yield_now();
+                assert_eq!(map.get(&[0; 4]).unwrap(), contents);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
