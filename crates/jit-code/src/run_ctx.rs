@@ -25,6 +25,9 @@ pub struct RunCtx {
     pub exit_sp: u64,
     /// Address to continue at when the run stops.
     pub exit_pc: u64,
+    /// Registers to restore when the run stops, beside the stack pointer: those the entry sequence cannot declare as overwritten. x86-64
+    /// rbx and rbp; arm64 x19 and x29.
+    pub exit_saved: [u64; 2],
     /// Address of the packet that LD_ABS and LD_IND read, and length of the raw context (its r2).
     pub packet: u64,
     /// Length of that packet in bytes.
@@ -50,6 +53,8 @@ impl RunCtx {
     pub const EXIT_SP_OFFSET: i32 = core::mem::offset_of!(RunCtx, exit_sp) as i32;
     /// Offset of [`RunCtx::exit_pc`].
     pub const EXIT_PC_OFFSET: i32 = core::mem::offset_of!(RunCtx, exit_pc) as i32;
+    /// Offset of [`RunCtx::exit_saved`].
+    pub const EXIT_SAVED_OFFSET: i32 = core::mem::offset_of!(RunCtx, exit_saved) as i32;
     /// Offset of [`RunCtx::packet`].
     pub const PACKET_OFFSET: i32 = core::mem::offset_of!(RunCtx, packet) as i32;
     /// Offset of [`RunCtx::packet_len`].

@@ -2,9 +2,12 @@
 //!
 //! Problem: emitted code follows the C calling convention with one argument more, and a run may be stopped from any depth of
 //! it. Approach: [`enter`] is a few instructions of inline assembly around one indirect call. It leaves its stack pointer and a
-//! continuation in the [`RunCtx`]; stopping means loading both, which drops every emitted frame at once. All callee-saved
+//! continuation in the [`RunCtx`]; stopping means loading both, which drops every emitted frame at once. Callee-saved
 //! registers are declared clobbered, so what the dropped frames had saved does not matter, and the compiler saves what it needs
-//! once around a loop of runs instead of in each.
+//! once around a loop of runs instead of in each. Two cannot be declared: a stop restores them from the [`RunCtx`].
+//!
+//! The assembly never moves the stack pointer. So the unwind tables that the compiler wrote for the function around it, in terms of
+//! the stack pointer or of a frame pointer, hold at the call, and a backtrace finds its way from emitted code into Rust.
 //!
 //! Invariant: between [`enter`] and a stop there are emitted frames only, and at most the shim of the host function that
 //! stops the run, which holds nothing that needs dropping. Rust frames in between (a helper that calls back) have an [`enter`] of
@@ -42,21 +45,20 @@ mod imp {
     #[inline]
     pub(super) unsafe fn enter(entry: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
         let r0;
-        // SAFETY: the stack is 16-byte aligned here and after two pushes; every register the C calling convention lets a callee
-        // change, and every callee-saved one, is declared or saved by hand (rbx and rbp may not be declared).
+        // SAFETY: the stack is 16-byte aligned here; every register the C calling convention lets a callee change, and every
+        // callee-saved one, is declared, or (rbx and rbp may not be declared) preserved by the code and restored by a stop.
         unsafe {
             asm!(
-                "push rbp",
-                "push rbx",
                 "lea rax, [rip + 2f]",
                 "mov [r9 + {exit_sp}], rsp",
                 "mov [r9 + {exit_pc}], rax",
+                "mov [r9 + {exit_saved}], rbx",
+                "mov [r9 + {exit_saved} + 8], rbp",
                 "call r10",
                 "2:",
-                "pop rbx",
-                "pop rbp",
                 exit_sp = const RunCtx::EXIT_SP_OFFSET,
                 exit_pc = const RunCtx::EXIT_PC_OFFSET,
+                exit_saved = const RunCtx::EXIT_SAVED_OFFSET,
                 inout("rdi") args[0] => _,
                 inout("rsi") args[1] => _,
                 inout("rdx") args[2] => _,
@@ -76,11 +78,14 @@ mod imp {
     }
 
     pub(super) unsafe fn stop(ctx: *mut RunCtx) -> ! {
-        // SAFETY: `exit_sp` and `exit_pc` were stored by the `enter` that is still on the stack.
+        // SAFETY: the `exit_*` fields were stored by the `enter` that is still on the stack.
         unsafe {
             asm!(
                 "mov rsp, [rdi + {exit_sp}]",
+                "mov rbx, [rdi + {exit_saved}]",
+                "mov rbp, [rdi + {exit_saved} + 8]",
                 "jmp [rdi + {exit_pc}]",
+                exit_saved = const RunCtx::EXIT_SAVED_OFFSET,
                 exit_sp = const RunCtx::EXIT_SP_OFFSET,
                 exit_pc = const RunCtx::EXIT_PC_OFFSET,
                 in("rdi") ctx,
@@ -99,19 +104,19 @@ mod imp {
     pub(super) unsafe fn enter(entry: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
         let r0;
         // SAFETY: the stack stays 16-byte aligned; every register the procedure call standard lets a callee change, and every
-        // callee-saved one, is declared or saved by hand (x19 and x29 may not be declared).
+        // callee-saved one, is declared, or (x19 and x29 may not be declared) preserved by the code and restored by a stop.
         unsafe {
             asm!(
-                "stp x29, x19, [sp, #-16]!",
                 "adr x16, 2f",
                 "mov x17, sp",
                 "str x16, [x5, #{exit_pc}]",
                 "str x17, [x5, #{exit_sp}]",
+                "stp x19, x29, [x5, #{exit_saved}]",
                 "blr x6",
                 "2:",
-                "ldp x29, x19, [sp], #16",
                 exit_sp = const RunCtx::EXIT_SP_OFFSET,
                 exit_pc = const RunCtx::EXIT_PC_OFFSET,
+                exit_saved = const RunCtx::EXIT_SAVED_OFFSET,
                 inout("x0") args[0] => r0,
                 inout("x1") args[1] => _,
                 inout("x2") args[2] => _,
@@ -135,13 +140,15 @@ mod imp {
     }
 
     pub(super) unsafe fn stop(ctx: *mut RunCtx) -> ! {
-        // SAFETY: `exit_sp` and `exit_pc` were stored by the `enter` that is still on the stack.
+        // SAFETY: the `exit_*` fields were stored by the `enter` that is still on the stack.
         unsafe {
             asm!(
                 "ldr x16, [x0, #{exit_sp}]",
                 "ldr x17, [x0, #{exit_pc}]",
+                "ldp x19, x29, [x0, #{exit_saved}]",
                 "mov sp, x16",
                 "br x17",
+                exit_saved = const RunCtx::EXIT_SAVED_OFFSET,
                 exit_sp = const RunCtx::EXIT_SP_OFFSET,
                 exit_pc = const RunCtx::EXIT_PC_OFFSET,
                 in("x0") ctx,

@@ -351,12 +351,12 @@ fn count_call(run: &mut Run) -> Result<(), HelperError> {
 /// `callback` must be the entry of a subprogram of the running program.
 unsafe fn call_native(run: &mut Run, callback: u64, args: [u64; 5]) -> Result<u64, HelperError> {
     count_call(run)?;
-    let (exit_sp, exit_pc) = (run.ctx.exit_sp, run.ctx.exit_pc);
+    let (exit_sp, exit_pc, exit_saved) = (run.ctx.exit_sp, run.ctx.exit_pc, run.ctx.exit_saved);
     // Not a pointer to the field: helpers called from there go back from it to the whole run.
     let ctx = core::ptr::from_mut(run).cast::<RunCtx>();
     // SAFETY: by contract; the run is this thread's.
     let r0 = unsafe { entry::enter(callback as *const u8, args, ctx) };
-    (run.ctx.exit_sp, run.ctx.exit_pc) = (exit_sp, exit_pc);
+    (run.ctx.exit_sp, run.ctx.exit_pc, run.ctx.exit_saved) = (exit_sp, exit_pc, exit_saved);
     if run.ctx.stop_code == 0 { Ok(r0) } else { Err(HelperError::Stopped) }
 }
 

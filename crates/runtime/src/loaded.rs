@@ -339,6 +339,7 @@ pub(crate) fn begin(
             budget: engine.config.budget.map_or(i64::MAX, |b| i64::try_from(b).unwrap_or(i64::MAX)),
             exit_sp: 0,
             exit_pc: 0,
+            exit_saved: [0; 2],
             packet: parts.packet as u64,
             packet_len: parts.packet_len as u64,
             host_env: 0,

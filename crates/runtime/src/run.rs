@@ -34,6 +34,7 @@ impl Run {
             budget: i64::MAX,
             exit_sp: 0,
             exit_pc: 0,
+            exit_saved: [0; 2],
             packet: 0,
             packet_len: 0,
             host_env: 0,

@@ -267,6 +267,7 @@ fn emitted_code_preserves_the_callee_saved_registers() {
             budget: i64::MAX,
             exit_sp: 0,
             exit_pc: 0,
+            exit_saved: [0; 2],
             packet: at,
             packet_len: generated.memory.len() as u64,
             host_env: 0,

@@ -149,6 +149,7 @@ pub(crate) fn stop_sequence(buf: &mut Vec<u8>, code: StopCode) {
     mov_imm(buf, TMP2, code as u64);
     asm!(buf;
         stp W(TMP2), W(AUX), [XSP(CTX), RunCtx::STOP_CODE_OFFSET];
+        ldp x19, x29, [XSP(CTX), RunCtx::EXIT_SAVED_OFFSET];
         ldp X(TMP2), X(AUX), [XSP(CTX), RunCtx::EXIT_SP_OFFSET];
         mov sp, XSP(TMP2);
         // Unlike `br`, a `ret` needs no landing pad.

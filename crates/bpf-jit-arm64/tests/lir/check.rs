@@ -204,6 +204,7 @@ pub(crate) fn run_ctx() -> RunCtx {
         budget: 1 << 40,
         exit_sp: 0,
         exit_pc: 0,
+        exit_saved: [0; 2],
         packet: 0x7061,
         packet_len: 0x1e57,
         host_env: 0x7e57,

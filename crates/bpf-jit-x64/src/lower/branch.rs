@@ -181,6 +181,8 @@ impl X64 {
             mem!(self.buf; mov DWORD [Rq(ctx) + RunCtx::STOP_CODE_OFFSET], DWORD code as i32);
             mem!(self.buf; mov [Rq(ctx) + RunCtx::STOP_INSN_OFFSET], eax);
             mem!(self.buf; mov rsp, [Rq(ctx) + RunCtx::EXIT_SP_OFFSET]);
+            mem!(self.buf; mov Rq(Rbx), [Rq(ctx) + RunCtx::EXIT_SAVED_OFFSET]);
+            mem!(self.buf; mov Rq(Rbp), [Rq(ctx) + RunCtx::EXIT_SAVED_OFFSET + 8]);
             mem!(self.buf; mov Rq(SCRATCH2), [Rq(ctx) + RunCtx::EXIT_PC_OFFSET]);
             self.jump_indirect(options);
         }

@@ -186,6 +186,7 @@ impl Start {
             budget: self.budget,
             exit_sp: 0,
             exit_pc: 0,
+            exit_saved: [0; 2],
             packet: 0,
             packet_len: self.packet_len,
             host_env: 0,
