@@ -4,7 +4,7 @@
 //! takes constants. A conditional branch reaches 1 MiB only, so a program is reached by `b`, which placement can lead through a
 //! veneer, with a conditional branch around it.
 
-use crate::image::{Options, Policy};
+use crate::image::{Chain, Options, Verdicts};
 use crate::plan::Plan;
 use crate::tree::Tree;
 use bpf_jit_code::{Arch, Code, Reloc, RelocKind, RunCtx, Symbol};
@@ -47,6 +47,9 @@ impl From<Reg> for u8 {
 enum Jump {
     Greater,
     NotEqual,
+    /// Unsigned.
+    Higher,
+    Equal,
 }
 
 struct Branch {
@@ -63,9 +66,7 @@ struct Emitter<'a> {
 
 pub(crate) fn tree(plan: &Plan, options: &Options) -> Code {
     let mut e = Emitter::new(options);
-    if options.hardening.landing_pads {
-        asm!(e; hint 34); // bti c
-    }
+    e.landing_pad();
     if plan.base != 0 {
         e.constant(plan.base);
         asm!(e; sub x17, x16, x14);
@@ -76,9 +77,9 @@ pub(crate) fn tree(plan: &Plan, options: &Options) -> Code {
     e.code
 }
 
-pub(crate) fn chain(programs: usize, policy: Policy, options: &Options) -> Code {
+pub(crate) fn chain(chain: &Chain, options: &Options) -> Code {
     let mut e = Emitter::new(options);
-    e.chain(programs, policy);
+    e.chain(chain);
     e.resolve();
     e.code
 }
@@ -104,6 +105,8 @@ impl<'a> Emitter<'a> {
         match jump {
             Jump::Greater => asm!(self; b.gt 0),
             Jump::NotEqual => asm!(self; b.ne 0),
+            Jump::Higher => asm!(self; b.hi 0),
+            Jump::Equal => asm!(self; b.eq 0),
         }
     }
 
@@ -200,36 +203,36 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    fn chain(&mut self, programs: usize, policy: Policy) {
-        // The last program is jumped to, unless its verdict is not the result.
-        let last_returns = matches!(policy, Policy::RunAll { .. });
-        if programs == 0 || programs == 1 && !last_returns {
-            self.code.frame_bytes.push(0);
-            if self.options.hardening.landing_pads {
-                asm!(self; hint 34); // bti c
-            }
-            if programs == 0 {
-                self.load(Reg::X0, policy.of_empty());
+    fn chain(&mut self, chain: &Chain) {
+        match (chain.programs, chain.end) {
+            (0, end) => {
+                self.code.frame_bytes.push(0);
+                self.landing_pad();
+                self.load(Reg::X0, end.unwrap_or(0));
                 asm!(self; ret);
-            } else {
+                return;
+            }
+            (1, None) => {
+                self.code.frame_bytes.push(0);
+                self.landing_pad();
                 self.name_program(0);
                 asm!(self; b 0);
+                return;
             }
-            return;
+            _ => self.code.frame_bytes.push(32),
         }
-        self.code.frame_bytes.push(32);
         if self.options.hardening.return_signing {
             asm!(self; hint 25); // paciasp, a landing pad as well
-        } else if self.options.hardening.landing_pads {
-            asm!(self; hint 34); // bti c
+        } else {
+            self.landing_pad();
         }
         let out = self.label();
         asm!(self; stp x19, x20, [sp, #-32]! ; stp x21, x30, [sp, #16] ; mov x19, x0 ; mov x20, x1 ; mov x21, x5);
-        for program in 0..programs {
+        for program in 0..chain.programs {
             if program > 0 {
                 asm!(self; mov x0, x19 ; mov x1, x20 ; mov x5, x21 ; str wzr, [x5, RunCtx::TAIL_CALLS_OFFSET as u32]);
             }
-            if program + 1 == programs && !last_returns {
+            if program + 1 == chain.programs && chain.end.is_none() {
                 self.restore();
                 self.name_program(program);
                 asm!(self; b 0);
@@ -237,24 +240,46 @@ impl<'a> Emitter<'a> {
             }
             self.name_program(program);
             asm!(self; bl 0);
-            if let Policy::FirstVerdict { pass } = policy {
-                match u32::try_from(pass) {
+            if let Some(verdicts) = chain.test(program) {
+                self.leave_unless(verdicts, out);
+            }
+        }
+        if let Some(value) = chain.end {
+            self.load(Reg::X0, value);
+        }
+        if chain.end.is_some() || chain.test(0).is_some() {
+            self.bind(out);
+            self.restore();
+            asm!(self; ret);
+        }
+    }
+
+    fn landing_pad(&mut self) {
+        if self.options.hardening.landing_pads {
+            asm!(self; hint 34); // bti c
+        }
+    }
+
+    /// Goes to `out` with a verdict in x0 that is none of these.
+    fn leave_unless(&mut self, verdicts: Verdicts, out: Label) {
+        match verdicts {
+            Verdicts::One(one) => {
+                match u32::try_from(one) {
                     Ok(small) if small < 4096 => asm!(self; cmp x0, small),
                     _ => {
-                        self.constant(pass);
+                        self.constant(one);
                         asm!(self; cmp x0, x14);
                     }
                 }
                 self.branch(Jump::NotEqual, out);
             }
-        }
-        if let Policy::RunAll { result } = policy {
-            self.load(Reg::X0, result);
-        }
-        if last_returns || matches!(policy, Policy::FirstVerdict { .. }) {
-            self.bind(out);
-            self.restore();
-            asm!(self; ret);
+            Verdicts::Set(set) => {
+                asm!(self; cmp x0, 63);
+                self.branch(Jump::Higher, out);
+                self.constant(set);
+                asm!(self; lsr x14, x14, x0 ; tst x14, 1);
+                self.branch(Jump::Equal, out);
+            }
         }
     }
 

@@ -37,8 +37,9 @@ impl Default for Options {
 /// What the verdicts of a chain's programs do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
-    /// The first verdict other than `pass` ends the chain and is its result; `pass` if there is none. (libxdp and tcx, with one verdict to
-    /// continue on.)
+    /// The first verdict on which the chain does not continue is its result; `pass` if there is none. It continues on `pass`, and a program
+    /// may say otherwise ([`Link::continue_on`]). With `pass` = 2 this is libxdp's dispatcher (`XDP_PASS`), with 0xffffffff (-1 in 32 bits) tc's
+    /// (`TC_ACT_UNSPEC`, `TCX_NEXT`). Verdicts are compared with all their 64 bits.
     FirstVerdict {
         /// The verdict that leaves the decision to the next program.
         pass: u64,
@@ -66,6 +67,95 @@ impl Policy {
     }
 }
 
+/// Verdicts on which a chain continues.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Verdicts {
+    /// This one.
+    One(u64),
+    /// Those below 64 whose bit is set: libxdp's `chain_call_actions`.
+    Set(u64),
+}
+
+impl Verdicts {
+    /// Whether this is one of them.
+    #[inline]
+    pub fn contains(self, verdict: u64) -> bool {
+        match self {
+            Verdicts::One(one) => verdict == one,
+            Verdicts::Set(set) => verdict < 64 && set >> verdict & 1 == 1,
+        }
+    }
+
+    /// The same with a set of one told as that one, for which the test is shorter.
+    fn simple(self) -> Verdicts {
+        match self {
+            Verdicts::Set(set) if set.is_power_of_two() => Verdicts::One(set.trailing_zeros().into()),
+            other => other,
+        }
+    }
+}
+
+/// A program of a chain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Link {
+    /// Where its code starts.
+    pub address: usize,
+    /// On which of its verdicts a chain with [`Policy::FirstVerdict`] continues, if not on that policy's `pass`.
+    pub continue_on: Option<Verdicts>,
+}
+
+impl Link {
+    /// A program that follows the policy.
+    pub fn new(address: usize) -> Link {
+        Link { address, continue_on: None }
+    }
+}
+
+/// What becomes of each verdict of a chain, in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Tests {
+    /// Nothing.
+    None,
+    /// It ends the chain unless it is one of these.
+    ContinueOn(Vec<Verdicts>),
+}
+
+/// A chain as the backends see it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Chain {
+    pub(crate) programs: usize,
+    pub(crate) tests: Tests,
+    /// The result when the end is reached; `None`: the last program's verdict, so that it is jumped to.
+    pub(crate) end: Option<u64>,
+}
+
+impl Chain {
+    fn new(links: &[Link], policy: Policy) -> Chain {
+        let programs = links.len();
+        let value = policy.of_empty();
+        let (tests, end) = match policy {
+            Policy::LastWins { .. } => (Tests::None, (programs == 0).then_some(value)),
+            Policy::RunAll { .. } => (Tests::None, Some(value)),
+            Policy::FirstVerdict { pass } => {
+                let tests: Vec<Verdicts> =
+                    links.iter().map(|link| link.continue_on.unwrap_or(Verdicts::One(pass)).simple()).collect();
+                // The last verdict is the result whether the chain continues on it or not, if it continues on `pass` only.
+                let end = tests.last().is_none_or(|last| *last != Verdicts::One(pass)).then_some(pass);
+                (Tests::ContinueOn(tests), end)
+            }
+        };
+        Chain { programs, tests, end }
+    }
+
+    /// After which verdicts of a program the next one runs; `None`: after all.
+    pub(crate) fn test(&self, program: usize) -> Option<Verdicts> {
+        match &self.tests {
+            Tests::None => None,
+            Tests::ContinueOn(tests) => tests.get(program).copied(),
+        }
+    }
+}
+
 /// Generated code, not yet placed. Its symbols are its programs: see [`Image::resolve`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Image {
@@ -85,13 +175,14 @@ impl Image {
         Image { code, programs: plan.addresses }
     }
 
-    /// A straight line of calls of `programs`, in order. To the programs it is one run, except that each may take its own 33 tail calls.
-    pub fn chain(arch: Arch, programs: &[usize], policy: Policy, options: &Options) -> Image {
+    /// A straight line of calls of these programs, in order. To the programs it is one run, except that each may take its own 33 tail calls.
+    pub fn chain(arch: Arch, links: &[Link], policy: Policy, options: &Options) -> Image {
+        let chain = Chain::new(links, policy);
         let code = match arch {
-            Arch::X64 => x64::chain(programs.len(), policy, options),
-            Arch::Arm64 => arm64::chain(programs.len(), policy, options),
+            Arch::X64 => x64::chain(&chain, options),
+            Arch::Arm64 => arm64::chain(&chain, options),
         };
-        Image { code, programs: programs.to_vec() }
+        Image { code, programs: links.iter().map(|link| link.address).collect() }
     }
 
     /// Its code.

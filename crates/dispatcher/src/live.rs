@@ -86,14 +86,14 @@ pub struct Stats {
     pub footprint: usize,
 }
 
-/// Why a program was not detached.
+/// Why a program was not detached. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DetachError {
     /// It is not attached.
     #[error("the program is not attached")]
     NotAttached,
-    /// It is detached, but the image could not be rebuilt. The old one stays and is still right about every address.
-    #[error("the program is detached; rebuilding the image failed: {0}")]
+    /// The image could not be rebuilt.
+    #[error("rebuilding the image failed: {0}")]
     Image(#[from] Error),
 }
 
@@ -108,11 +108,18 @@ pub struct Dispatcher {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug)]
 struct State {
-    entries: Vec<(Entry, usize)>,
+    entries: Vec<Counted>,
+    enabled: bool,
     direct: usize,
     updates: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    entry: Entry,
+    references: usize,
 }
 
 impl Dispatcher {
@@ -122,12 +129,13 @@ impl Dispatcher {
     /// See [`Error`].
     pub fn new(packs: &Packs, options: Options) -> Result<Dispatcher, Error> {
         let arch = Arch::HOST.ok_or(Error::UnsupportedHost)?;
-        let dispatcher = Dispatcher { image: LiveImage::new(packs), arch, options, state: Mutex::default() };
-        dispatcher.rebuild(&mut dispatcher.lock())?;
+        let state = State { entries: Vec::new(), enabled: true, direct: 0, updates: 0 };
+        let dispatcher = Dispatcher { image: LiveImage::new(packs), arch, options, state: Mutex::new(state) };
+        dispatcher.set_enabled(true)?;
         Ok(dispatcher)
     }
 
-    /// The code to call, never null: see [`LiveImage::entry`].
+    /// The code to call: see [`LiveImage::entry`]. Null only while it is not enabled.
     #[inline]
     pub fn entry(&self) -> *const u8 {
         self.image.entry()
@@ -136,16 +144,17 @@ impl Dispatcher {
     /// Adds a program, or a reference to one that is attached already.
     ///
     /// # Errors
-    /// See [`Error`]. Nothing has changed.
+    /// See [`Error`]. Nothing has changed; so for all changes.
     pub fn attach(&self, address: usize) -> Result<(), Error> {
-        let mut state = self.lock();
-        if let Some((_, references)) = state.entries.iter_mut().find(|(entry, _)| entry.address == address) {
-            *references += 1;
-            return Ok(());
-        }
-        state.entries.push((Entry { address, hits: 0 }, 1));
-        self.rebuild(&mut state).inspect_err(|_| {
-            state.entries.pop();
+        self.change(|entries| match entries.iter_mut().find(|known| known.entry.address == address) {
+            Some(known) => {
+                known.references += 1;
+                Ok(Rebuild::No)
+            }
+            None => {
+                entries.push(Counted { entry: Entry { address, hits: 0 }, references: 1 });
+                Ok(Rebuild::Yes)
+            }
         })
     }
 
@@ -154,27 +163,40 @@ impl Dispatcher {
     /// # Errors
     /// [`DetachError`].
     pub fn detach(&self, address: usize) -> Result<(), DetachError> {
-        let mut state = self.lock();
-        let at =
-            state.entries.iter().position(|(entry, _)| entry.address == address).ok_or(DetachError::NotAttached)?;
-        state.entries[at].1 -= 1;
-        if state.entries[at].1 == 0 {
-            state.entries.remove(at);
-            self.rebuild(&mut state)?;
-        }
-        Ok(())
+        self.change(|entries| {
+            let found = entries.iter().position(|known| known.entry.address == address);
+            let at = found.ok_or(DetachError::NotAttached)?;
+            entries[at].references -= 1;
+            if entries[at].references > 0 {
+                return Ok(Rebuild::No);
+            }
+            entries.remove(at);
+            Ok(Rebuild::Yes)
+        })
     }
 
     /// Rebuilds the tree for these hit counts. Entries that are not named have none; addresses that are not attached are ignored.
     ///
     /// # Errors
-    /// See [`Error`]. The old image stays.
+    /// See [`Error`].
     pub fn set_hits(&self, hits: &[(usize, u64)]) -> Result<(), Error> {
+        self.change(|entries| {
+            for Counted { entry, .. } in entries {
+                entry.hits = hits.iter().find(|(address, _)| *address == entry.address).map_or(0, |(_, hits)| *hits);
+            }
+            Ok(Rebuild::Yes)
+        })
+    }
+
+    /// Switches the tree off, so that [`Dispatcher::entry`] is null and its users take another way, or on again.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn set_enabled(&self, enabled: bool) -> Result<(), Error> {
         let mut state = self.lock();
-        for (entry, _) in &mut state.entries {
-            entry.hits = hits.iter().find(|(address, _)| *address == entry.address).map_or(0, |(_, hits)| *hits);
-        }
-        self.rebuild(&mut state)
+        let next = State { enabled, ..state.clone() };
+        *state = self.rebuilt(next)?;
+        Ok(())
     }
 
     /// A snapshot.
@@ -190,17 +212,40 @@ impl Dispatcher {
         }
     }
 
-    fn rebuild(&self, state: &mut State) -> Result<(), Error> {
-        let entries: Vec<Entry> = state.entries.iter().map(|(entry, _)| *entry).collect();
-        let image = Image::tree(self.arch, &entries, &self.options);
-        self.image.publish(&image)?;
-        state.direct = image.programs();
-        state.updates += 1;
+    /// Publishes what `edit` makes of the entries, then stores it.
+    fn change<E: From<Error>>(&self, edit: impl FnOnce(&mut Vec<Counted>) -> Result<Rebuild, E>) -> Result<(), E> {
+        let mut state = self.lock();
+        let mut next = state.clone();
+        *state = match edit(&mut next.entries)? {
+            Rebuild::No => next,
+            Rebuild::Yes => self.rebuilt(next)?,
+        };
         Ok(())
+    }
+
+    /// Publishes the image of this state.
+    fn rebuilt(&self, mut state: State) -> Result<State, Error> {
+        if state.enabled {
+            let entries: Vec<Entry> = state.entries.iter().map(|counted| counted.entry).collect();
+            let image = Image::tree(self.arch, &entries, &self.options);
+            self.image.publish(&image)?;
+            state.direct = image.programs();
+            state.updates += 1;
+        } else {
+            self.image.withdraw();
+            state.direct = 0;
+        }
+        Ok(state)
     }
 
     /// Nothing panics while holding it, so poison means nothing.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a change needs a new image.
+enum Rebuild {
+    Yes,
+    No,
 }

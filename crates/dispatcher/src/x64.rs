@@ -4,7 +4,7 @@
 //! take their short form where it reaches: emission starts with all of them short and is repeated with those long that do not reach.
 //! Lengths only grow, so that ends.
 
-use crate::image::{Options, Policy};
+use crate::image::{Chain, Options, Verdicts};
 use crate::plan::Plan;
 use crate::tree::Tree;
 use bpf_jit_code::{Arch, Code, Reloc, RelocKind, RunCtx, Symbol};
@@ -43,6 +43,9 @@ enum Jump {
     Always,
     Greater,
     NotEqual,
+    /// Unsigned.
+    Above,
+    NotCarry,
 }
 
 struct Branch {
@@ -73,8 +76,8 @@ pub(crate) fn tree(plan: &Plan, options: &Options) -> Code {
     })
 }
 
-pub(crate) fn chain(programs: usize, policy: Policy, options: &Options) -> Code {
-    relaxed(options, |e| e.chain(programs, policy))
+pub(crate) fn chain(chain: &Chain, options: &Options) -> Code {
+    relaxed(options, |e| e.chain(chain))
 }
 
 fn relaxed(options: &Options, emit: impl Fn(&mut Emitter<'_>)) -> Code {
@@ -116,6 +119,10 @@ impl Emitter<'_> {
             (Jump::Greater, true) => asm!(self; jg DWORD 0),
             (Jump::NotEqual, false) => asm!(self; jne BYTE 0),
             (Jump::NotEqual, true) => asm!(self; jne DWORD 0),
+            (Jump::Above, false) => asm!(self; ja BYTE 0),
+            (Jump::Above, true) => asm!(self; ja DWORD 0),
+            (Jump::NotCarry, false) => asm!(self; jnc BYTE 0),
+            (Jump::NotCarry, true) => asm!(self; jnc DWORD 0),
         }
         self.branches.push(Branch { end: self.code.bytes.len(), target });
     }
@@ -222,17 +229,15 @@ impl Emitter<'_> {
         asm!(self; mov [rsp], rax ; ret);
     }
 
-    fn chain(&mut self, programs: usize, policy: Policy) {
-        // The last program is jumped to, unless its verdict is not the result.
-        let last_returns = matches!(policy, Policy::RunAll { .. });
-        match programs {
-            0 => {
+    fn chain(&mut self, chain: &Chain) {
+        match (chain.programs, chain.end) {
+            (0, end) => {
                 self.code.frame_bytes.push(8);
-                self.result(policy.of_empty());
+                self.constant(end.unwrap_or(0));
                 asm!(self; ret);
                 return;
             }
-            1 if !last_returns => {
+            (1, None) => {
                 self.code.frame_bytes.push(0);
                 asm!(self; jmp DWORD 0);
                 self.name_program(0);
@@ -243,11 +248,11 @@ impl Emitter<'_> {
         let out = self.label();
         // Three saves align the stack for the calls.
         asm!(self; push rbx ; push rbp ; push r14 ; mov rbx, rdi ; mov rbp, rsi ; mov r14, r9);
-        for program in 0..programs {
+        for program in 0..chain.programs {
             if program > 0 {
                 asm!(self; mov rdi, rbx ; mov rsi, rbp ; mov r9, r14 ; mov DWORD [r9 + RunCtx::TAIL_CALLS_OFFSET], 0);
             }
-            if program + 1 == programs && !last_returns {
+            if program + 1 == chain.programs && chain.end.is_none() {
                 self.restore();
                 asm!(self; jmp DWORD 0);
                 self.name_program(program);
@@ -255,22 +260,41 @@ impl Emitter<'_> {
             }
             asm!(self; call DWORD 0);
             self.name_program(program);
-            if let Policy::FirstVerdict { pass } = policy {
-                match i32::try_from(pass as i64) {
-                    Ok(0) => asm!(self; test rax, rax),
-                    Ok(pass) => asm!(self; cmp rax, DWORD pass),
-                    Err(_) => asm!(self; mov r10, QWORD pass as i64 ; cmp rax, r10),
-                }
-                self.branch(Jump::NotEqual, out);
+            if let Some(verdicts) = chain.test(program) {
+                self.leave_unless(verdicts, out);
             }
         }
-        if let Policy::RunAll { result } = policy {
-            self.result(result);
+        if let Some(value) = chain.end {
+            self.constant(value);
         }
-        if last_returns || matches!(policy, Policy::FirstVerdict { .. }) {
+        if chain.end.is_some() || chain.test(0).is_some() {
             self.bind(out);
             self.restore();
             asm!(self; ret);
+        }
+    }
+
+    /// Goes to `out` with a verdict in rax that is none of these.
+    fn leave_unless(&mut self, verdicts: Verdicts, out: Label) {
+        match verdicts {
+            Verdicts::One(one) => {
+                match i32::try_from(one as i64) {
+                    Ok(0) => asm!(self; test rax, rax),
+                    Ok(one) => asm!(self; cmp rax, DWORD one),
+                    Err(_) => asm!(self; mov r10, QWORD one as i64 ; cmp rax, r10),
+                }
+                self.branch(Jump::NotEqual, out);
+            }
+            Verdicts::Set(set) => {
+                asm!(self; cmp rax, DWORD 63);
+                self.branch(Jump::Above, out);
+                match i32::try_from(set as i64) {
+                    Ok(small) => asm!(self; mov r10, DWORD small),
+                    Err(_) => asm!(self; mov r10, QWORD set as i64),
+                }
+                asm!(self; bt r10, rax);
+                self.branch(Jump::NotCarry, out);
+            }
         }
     }
 
@@ -278,7 +302,8 @@ impl Emitter<'_> {
         asm!(self; pop r14 ; pop rbp ; pop rbx);
     }
 
-    fn result(&mut self, value: u64) {
+    /// rax = value.
+    fn constant(&mut self, value: u64) {
         match u32::try_from(value) {
             Ok(0) => asm!(self; xor eax, eax),
             Ok(value) => asm!(self; mov eax, DWORD value as i32),

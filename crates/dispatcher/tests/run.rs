@@ -1,6 +1,6 @@
 //! Images executed: every attached program is reached, and so is every other one; under updates too.
 
-use bpf_dispatcher::{DetachError, Dispatcher, Image, LiveImage, Options, Policy};
+use bpf_dispatcher::{DetachError, Dispatcher, Image, Link, LiveImage, Options, Policy, Verdicts};
 use bpf_jit_code::{Arch, Code, Hardening};
 use bpf_prog_pack::{Packs, Text};
 use bpf_quiesce::Domain;
@@ -106,6 +106,22 @@ fn entries_are_counted() {
 }
 
 #[test]
+fn a_tree_can_be_switched_off() {
+    let packs = packs();
+    let dispatcher = Dispatcher::new(&packs, Options::default()).unwrap();
+    let stub = stub(&packs, 1, 0);
+    dispatcher.set_enabled(false).unwrap();
+    dispatcher.attach(entry(&stub) as usize).unwrap();
+    assert!(dispatcher.entry().is_null());
+    assert_eq!((dispatcher.stats().entries, dispatcher.stats().direct), (1, 0));
+    dispatcher.set_enabled(true).unwrap();
+    assert_eq!((dispatcher.stats().entries, dispatcher.stats().direct), (1, 1));
+    let _guard = packs.domain().enter().unwrap();
+    // SAFETY: the guard keeps the tree, `stub` the function.
+    assert_eq!(unsafe { through(dispatcher.entry(), entry(&stub)) }, 1);
+}
+
+#[test]
 fn old_trees_are_freed() {
     let packs = packs();
     let dispatcher = Dispatcher::new(&packs, Options::default()).unwrap();
@@ -118,9 +134,10 @@ fn old_trees_are_freed() {
     assert_eq!(packs.stats().programs, 2, "the stub and the current tree");
 }
 
-/// 10^4 updates while two threads call attached and detached programs.
+/// 10^4 updates while two threads call attached and detached programs; BPF_SOAK=1: 10^6.
 #[test]
 fn updates_under_running_threads() {
+    let updates = if std::env::var_os("BPF_SOAK").is_some() { 1_000_000 } else { 10_000 };
     let packs = packs();
     let dispatcher = Dispatcher::new(&packs, Options { limit: 6, ..Options::default() }).unwrap();
     let stubs: Vec<Text> = (0..8).map(|i| stub(&packs, i, 100)).collect();
@@ -142,7 +159,7 @@ fn updates_under_running_threads() {
         }
         let mut seed = 5;
         let mut attached = [false; 8];
-        for _ in 0..10_000 {
+        for _ in 0..updates {
             let i = random(&mut seed) % 8;
             let address = entry(&stubs[i]) as usize;
             if attached[i] {
@@ -157,26 +174,40 @@ fn updates_under_running_threads() {
         }
         done.store(true, Ordering::Relaxed);
     });
-    assert!(dispatcher.stats().updates >= 10_000);
+    assert!(dispatcher.stats().updates >= updates);
 }
 
 #[test]
 fn chains_follow_their_policy() {
     let packs = packs();
-    let stubs: Vec<Text> = [2, 2, 5, 2].into_iter().map(|verdict| stub(&packs, verdict, 0)).collect();
+    let verdicts: [u64; 10] = [2, 2, 5, 2, 0, 63, 64, 66, 127, 1000];
+    let stubs: Vec<Text> = verdicts.iter().map(|verdict| stub(&packs, *verdict as u16, 0)).collect();
     let live = LiveImage::new(&packs);
     assert!(live.entry().is_null());
     // The hidden argument: a chain clears its count of tail calls between programs.
     let mut ctx = [0u64; 16];
-    let mut run = |programs: &[usize], policy| {
-        let addresses: Vec<usize> = programs.iter().map(|i| entry(&stubs[*i]) as usize).collect();
-        live.publish(&Image::chain(Arch::HOST.unwrap(), &addresses, policy, &Options::default())).unwrap();
+    let mut run_with = |programs: &[usize], sets: &[Verdicts], policy| {
+        let link =
+            |(at, i): (usize, &usize)| Link { address: entry(&stubs[*i]) as usize, continue_on: sets.get(at).copied() };
+        let links: Vec<Link> = programs.iter().enumerate().map(link).collect();
+        live.publish(&Image::chain(Arch::HOST.unwrap(), &links, policy, &Options::default())).unwrap();
         let _guard = packs.domain().enter().unwrap();
         // SAFETY: a chain is a C function of six integers; the guard keeps it, `stubs` its programs.
         let chain: extern "C" fn(u64, u64, u64, u64, u64, *mut u64) -> u64 =
             unsafe { std::mem::transmute(live.entry()) };
         chain(0, 0, 0, 0, 0, ctx.as_mut_ptr())
     };
+    // Every verdict against sets that hold it, and that do not; the program behind says 5.
+    let first = Policy::FirstVerdict { pass: 2 };
+    for (i, verdict) in verdicts.into_iter().enumerate() {
+        for set in [0, 1 << 2, 1 << 5, 1 << 2 | 1 << 5, 1 << 63, 1 << 63 | 1 << 5, u64::MAX, !(1 << 2), !(1 << 63)] {
+            let set = Verdicts::Set(set);
+            let goes_on = set.contains(verdict);
+            assert_eq!(run_with(&[i, 2], &[set], first), if goes_on { 5 } else { verdict }, "{verdict} {set:?}");
+            assert_eq!(run_with(&[i], &[set], first), if goes_on { 2 } else { verdict }, "{verdict} {set:?}");
+        }
+    }
+    let mut run = |programs: &[usize], policy| run_with(programs, &[], policy);
     for (programs, first, last) in [
         (&[][..], 2, 9),
         (&[0], 2, 2),

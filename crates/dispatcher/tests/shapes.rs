@@ -2,7 +2,7 @@
 //!
 //! `BLESS=1 cargo test -p bpf-dispatcher --test shapes` rewrites them.
 
-use bpf_dispatcher::{Entry, Image, Options, Policy};
+use bpf_dispatcher::{Entry, Image, Link, Options, Policy, Verdicts};
 use bpf_jit_code::{Arch, Hardening, Symbol};
 use std::fmt::Write;
 
@@ -42,6 +42,10 @@ fn entries(base: usize, count: usize) -> Vec<Entry> {
     (0..count).map(|i| Entry { address: base + i * 192, hits: 0 }).collect()
 }
 
+fn links(count: usize) -> Vec<Link> {
+    (1..=count).map(Link::new).collect()
+}
+
 #[test]
 fn trees() {
     for count in [0, 1, 2, 16, 48] {
@@ -63,13 +67,15 @@ fn hits_put_an_entry_at_the_root() {
 
 #[test]
 fn chains() {
-    check("chain_0", |arch| Image::chain(arch, &[], Policy::LastWins { empty: 7 }, &Options::default()));
-    check("chain_1", |arch| Image::chain(arch, &[1], Policy::FirstVerdict { pass: 2 }, &Options::default()));
-    check("chain_3_first", |arch| {
-        Image::chain(arch, &[1, 2, 3], Policy::FirstVerdict { pass: 2 }, &Options::default())
-    });
-    check("chain_2_last", |arch| Image::chain(arch, &[1, 2], Policy::LastWins { empty: 0 }, &Options::default()));
-    check("chain_2_all", |arch| Image::chain(arch, &[1, 2], Policy::RunAll { result: 0 }, &Options::default()));
+    check("chain_0", |arch| Image::chain(arch, &links(0), Policy::LastWins { empty: 7 }, &Options::default()));
+    check("chain_1", |arch| Image::chain(arch, &links(1), Policy::FirstVerdict { pass: 2 }, &Options::default()));
+    check("chain_3_first", |arch| Image::chain(arch, &links(3), Policy::FirstVerdict { pass: 2 }, &Options::default()));
+    check("chain_2_last", |arch| Image::chain(arch, &links(2), Policy::LastWins { empty: 0 }, &Options::default()));
+    let mut sets = links(2);
+    sets[0].continue_on = Some(Verdicts::Set(1 << 2 | 1 << 31));
+    sets[1].continue_on = Some(Verdicts::Set(1 << 2 | 1 << 40));
+    check("chain_2_sets", |arch| Image::chain(arch, &sets, Policy::FirstVerdict { pass: 2 }, &Options::default()));
+    check("chain_2_all", |arch| Image::chain(arch, &links(2), Policy::RunAll { result: 0 }, &Options::default()));
 }
 
 const HARD: Options = Options {
@@ -81,7 +87,7 @@ const HARD: Options = Options {
 #[test]
 fn hardened() {
     check("hardened_tree_3", |arch| Image::tree(arch, &entries(ARENA, 3), &HARD));
-    check("hardened_chain_2", |arch| Image::chain(arch, &[1, 2], Policy::FirstVerdict { pass: 0 }, &HARD));
+    check("hardened_chain_2", |arch| Image::chain(arch, &links(2), Policy::FirstVerdict { pass: 0 }, &HARD));
     let x64 = text(&Image::tree(Arch::X64, &entries(ARENA, 48), &HARD));
     assert!(x64.starts_with("    endbr64\n") && x64.contains("lfence"));
     assert!(!x64.contains("jmp rax"), "with retpolines there is no indirect jump");
@@ -95,4 +101,35 @@ fn minimal_forms_are_no_larger_than_the_kernels() {
     assert_eq!(len(0x40_0000, 1), 14);
     // The kernel's has three compares, three conditional jumps and two indirect ones: 7 + 2 + 2 * (7 + 6 + 2).
     assert!(len(0x40_0000, 2) < 39 && len(ARENA, 2) < 39);
+}
+
+/// The tree that the kernel publishes for 16 programs (emit_bpf_dispatcher): recursion over a range, with a compare and `jg` where it has more than one
+/// program, and compare, `je`, indirect jump where it has one. Written down here a second time, as the kernel does it.
+#[test]
+fn sixteen_entries_have_the_kernels_shape() {
+    fn kernel(first: usize, last: usize, shape: &mut Vec<String>) {
+        if first == last {
+            shape.push(format!("je program{first}"));
+            shape.push("jmp rax".into());
+            return;
+        }
+        let pivot = (last - first) / 2;
+        shape.push("jg".into());
+        kernel(first, first + pivot, shape);
+        kernel(first + pivot + 1, last, shape);
+    }
+    let mut expected = Vec::new();
+    kernel(0, 15, &mut expected);
+    // Low addresses are immediates, as the kernel's are: nothing is subtracted and every node compares. Elsewhere a subtraction is the root's compare.
+    for (base, compares) in [(0x40_0000, 31), (ARENA, 30)] {
+        let text = text(&Image::tree(Arch::X64, &entries(base, 16), &Options::default()));
+        let code: Vec<&str> = text.lines().map(str::trim).filter(|line| *line != "int3").collect();
+        let shape: Vec<String> = code
+            .iter()
+            .filter(|line| line.starts_with('j'))
+            .map(|line| if line.starts_with("jg") { "jg".into() } else { (*line).to_owned() })
+            .collect();
+        assert_eq!(shape, expected);
+        assert_eq!(code.iter().filter(|line| line.starts_with("cmp")).count(), compares);
+    }
 }

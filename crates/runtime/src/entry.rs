@@ -24,7 +24,18 @@ use bpf_jit_code::RunCtx;
 #[inline]
 pub(crate) unsafe fn enter(entry: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
     // SAFETY: the caller's contract is this function's.
-    unsafe { imp::enter(entry, args, ctx) }
+    unsafe { imp::enter(entry, entry, args, ctx) }
+}
+
+/// The same through the compare tree at `tree` (crate `bpf-dispatcher`), which jumps to `entry`: its address arrives in rax (x16), which carries
+/// no argument.
+///
+/// # Safety
+/// As for [`enter`]; and `tree` must be the entry of a tree for this architecture that stays executable for the call.
+#[inline]
+pub(crate) unsafe fn enter_through(tree: *const u8, entry: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's contract is this function's.
+    unsafe { imp::enter(tree, entry, args, ctx) }
 }
 
 /// Leaves the innermost [`enter`] of the run.
@@ -43,15 +54,15 @@ mod imp {
     use core::arch::asm;
 
     #[inline]
-    pub(super) unsafe fn enter(entry: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
+    pub(super) unsafe fn enter(code: *const u8, callee: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
         let r0;
         // SAFETY: the stack is 16-byte aligned here; every register the C calling convention lets a callee change, and every
         // callee-saved one, is declared, or (rbx and rbp may not be declared) preserved by the code and restored by a stop.
         unsafe {
             asm!(
-                "lea rax, [rip + 2f]",
+                "lea r11, [rip + 2f]",
                 "mov [r9 + {exit_sp}], rsp",
-                "mov [r9 + {exit_pc}], rax",
+                "mov [r9 + {exit_pc}], r11",
                 "mov [r9 + {exit_saved}], rbx",
                 "mov [r9 + {exit_saved} + 8], rbp",
                 "call r10",
@@ -65,8 +76,8 @@ mod imp {
                 inout("rcx") args[3] => _,
                 inout("r8") args[4] => _,
                 inout("r9") ctx => _,
-                inout("r10") entry => _,
-                lateout("rax") r0,
+                inout("r10") code => _,
+                inout("rax") callee => r0,
                 out("r12") _,
                 out("r13") _,
                 out("r14") _,
@@ -101,16 +112,16 @@ mod imp {
     use core::arch::asm;
 
     #[inline]
-    pub(super) unsafe fn enter(entry: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
+    pub(super) unsafe fn enter(code: *const u8, callee: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
         let r0;
         // SAFETY: the stack stays 16-byte aligned; every register the procedure call standard lets a callee change, and every
         // callee-saved one, is declared, or (x19 and x29 may not be declared) preserved by the code and restored by a stop.
         unsafe {
             asm!(
-                "adr x16, 2f",
-                "mov x17, sp",
-                "str x16, [x5, #{exit_pc}]",
-                "str x17, [x5, #{exit_sp}]",
+                "adr x7, 2f",
+                "mov x8, sp",
+                "str x7, [x5, #{exit_pc}]",
+                "str x8, [x5, #{exit_sp}]",
                 "stp x19, x29, [x5, #{exit_saved}]",
                 "blr x6",
                 "2:",
@@ -123,7 +134,8 @@ mod imp {
                 inout("x3") args[3] => _,
                 inout("x4") args[4] => _,
                 inout("x5") ctx => _,
-                inout("x6") entry => _,
+                inout("x6") code => _,
+                inout("x16") callee => _,
                 out("x20") _,
                 out("x21") _,
                 out("x22") _,
@@ -162,7 +174,7 @@ mod imp {
 mod imp {
     use super::RunCtx;
 
-    pub(super) unsafe fn enter(_: *const u8, _: [u64; 5], ctx: *mut RunCtx) -> u64 {
+    pub(super) unsafe fn enter(_: *const u8, _: *const u8, _: [u64; 5], ctx: *mut RunCtx) -> u64 {
         // SAFETY: `ctx` is valid by the caller's contract. There is no backend here, so no code to enter can exist.
         unsafe { (*ctx).stop_code = bpf_jit_code::StopCode::Host as u32 };
         0

@@ -10,18 +10,17 @@
 //! took out is let go only after it was unpublished, and then lives until the runs begun before are over: code by itself, lists by a
 //! deferred drop.
 
+use crate::attached::{Counters, Listed, ProgramStats, Published, Replaced};
 use crate::context::{Context, Parts};
 use crate::engine::{Engine, Mode};
 use crate::error::RunError;
-use crate::loaded::{self, Loaded};
+use crate::loaded;
 use crate::program::Program;
 use crate::run::Run;
-use bpf_dispatcher::{Image, LiveImage, Options, Policy};
+use bpf_dispatcher::{Image, Link, LiveImage, Options, Policy, Verdicts};
 use bpf_jit_code::Arch;
 use std::fmt;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 /// Why a hook was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,20 +43,28 @@ pub enum HookError {
         /// How many programs there are.
         len: usize,
     },
+    /// Verdicts to continue on were given for a policy other than [`Policy::FirstVerdict`].
+    #[error("the hook's policy does not look at verdicts")]
+    Verdicts,
     /// The image could not be placed.
     #[error("executable memory: {0}")]
     Image(#[from] bpf_prog_pack::Error),
 }
 
-/// What a hook counted for one program while statistics were on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HookStats {
-    /// The program's name.
-    pub program: String,
-    /// Its runs.
-    pub runs: u64,
-    /// The wall-clock time they took.
-    pub time: Duration,
+/// How a program is attached: what libxdp keeps beside each program of its dispatcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attachment {
+    /// Programs of lower priority run first; among equals, those that were attached first.
+    pub priority: i32,
+    /// On which of its verdicts the next program runs, if not on the `pass` of [`Policy::FirstVerdict`]. Other policies have no such verdicts.
+    pub continue_on: Option<Verdicts>,
+}
+
+impl Default for Attachment {
+    /// libxdp's: priority 50, following the policy.
+    fn default() -> Self {
+        Attachment { priority: 50, continue_on: None }
+    }
 }
 
 /// A list of programs on context `C` with host state `H`, run as one.
@@ -95,18 +102,8 @@ pub struct Hook<C, H> {
     policy: Policy,
     /// None: the list is walked.
     image: LiveImage,
-    /// Never null.
-    list: AtomicPtr<List>,
+    list: Published<Vec<Listed>>,
     state: Mutex<State<C, H>>,
-}
-
-/// What a walk needs.
-struct List(Vec<(Arc<Loaded>, Arc<Counters>)>);
-
-#[derive(Default)]
-struct Counters {
-    runs: AtomicU64,
-    nanoseconds: AtomicU64,
 }
 
 struct State<C, H> {
@@ -116,22 +113,29 @@ struct State<C, H> {
 
 struct Attached<C, H> {
     program: Program<C, H>,
+    attachment: Attachment,
     counters: Arc<Counters>,
 }
 
 impl<C, H> Clone for Attached<C, H> {
     fn clone(&self) -> Self {
-        Attached { program: self.program.clone(), counters: Arc::clone(&self.counters) }
+        Attached { program: self.program.clone(), attachment: self.attachment, counters: Arc::clone(&self.counters) }
     }
 }
 
 impl<C: Context, H: 'static> Attached<C, H> {
-    fn new(program: &Program<C, H>) -> Self {
-        Attached { program: program.clone(), counters: Arc::default() }
+    fn new(program: &Program<C, H>, attachment: Attachment) -> Self {
+        Attached { program: program.clone(), attachment, counters: Arc::default() }
     }
 
     fn is(&self, program: &Program<C, H>) -> bool {
         Arc::ptr_eq(self.program.loaded(), program.loaded())
+    }
+
+    /// As a link of a chain; `None` if it is interpreted.
+    fn link(&self) -> Option<Link> {
+        let address = self.program.loaded().entry()? as usize;
+        Some(Link { address, continue_on: self.attachment.continue_on })
     }
 }
 
@@ -147,15 +151,14 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// # Errors
     /// [`HookError::Image`].
     pub fn new(engine: &Engine, policy: Policy) -> Result<Self, HookError> {
-        let list = Box::into_raw(Box::new(List(Vec::new())));
         let hook = Hook {
             engine: engine.clone(),
             policy,
             image: LiveImage::new(&engine.0.packs),
-            list: AtomicPtr::new(list),
+            list: Published::new(Vec::new()),
             state: Mutex::new(State { attached: Vec::new(), statistics: false }),
         };
-        hook.change(&mut hook.lock(), Vec::new(), false)?;
+        hook.change(|_| Ok(()))?;
         Ok(hook)
     }
 
@@ -180,23 +183,18 @@ impl<C: Context, H: 'static> Hook<C, H> {
 
     /// The same without an image. `run` is the run of this thread, begun with these parts and a `&mut H`.
     fn walk(&self, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
-        // Acquire pairs with the swap in `change`: the list is initialised.
-        let list = self.list.load(Ordering::Acquire);
-        // SAFETY: never null; loaded inside the run's guard, and a list is dropped after a grace period only.
-        let List(programs) = unsafe { &*list };
+        // SAFETY: inside the run's guard.
+        let list = unsafe { self.list.get() };
         let mut result = self.policy.of_empty();
-        for (program, counters) in programs {
-            let start = Instant::now();
+        for Listed { program, continue_on, counters } in list {
             // SAFETY: the run is this thread's; nobody else uses its count of tail calls.
             unsafe { (*run).ctx.tail_calls = 0 };
             // SAFETY: a program on `C` for host state `H`, kept by the list; the parts are those of `Hook::run`.
-            let verdict = unsafe { program.run_in(run, parts) };
-            // Relaxed: statistics.
-            counters.runs.fetch_add(1, Ordering::Relaxed);
-            counters.nanoseconds.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
-            let verdict = verdict?;
+            let verdict = unsafe { counters.run(program, run, parts) }?;
             match self.policy {
-                Policy::FirstVerdict { pass } if verdict != pass => return Ok(verdict),
+                Policy::FirstVerdict { pass } if !continue_on.unwrap_or(Verdicts::One(pass)).contains(verdict) => {
+                    return Ok(verdict);
+                }
                 Policy::FirstVerdict { .. } | Policy::RunAll { .. } => {}
                 Policy::LastWins { .. } => result = verdict,
             }
@@ -204,22 +202,47 @@ impl<C: Context, H: 'static> Hook<C, H> {
         Ok(result)
     }
 
-    /// Adds a program behind the others.
+    /// Adds a program with the default [`Attachment`]: behind those attached so before.
     ///
     /// # Errors
     /// [`HookError`]; nothing has changed. So for all changes.
     pub fn attach(&self, program: &Program<C, H>) -> Result<(), HookError> {
-        let mut state = self.lock();
-        let position = state.attached.len();
-        self.insert_into(&mut state, position, program)
+        self.attach_with(program, Attachment::default())
     }
 
-    /// Adds a program before the one at `position`; at the end if that is the number of programs.
+    /// Adds a program behind the last one whose priority is not higher.
+    ///
+    /// ```
+    /// # use bpf_runtime::{Attachment, Config, Engine, Hook, Linker, Policy, Raw, Verdicts, assemble};
+    /// # let engine = Engine::new(Config::default())?;
+    /// # let linker = Linker::<()>::new(&engine);
+    /// # let load = |name, text| linker.loader::<Raw>().insns(name, assemble(text).unwrap());
+    /// let hook = Hook::<Raw, ()>::new(&engine, Policy::FirstVerdict { pass: 2 })?;
+    /// hook.attach(&load("second", "r0 = 4\nexit")?)?;
+    /// // Before it; and it runs even if this one says 3.
+    /// let first = Attachment { priority: 10, continue_on: Some(Verdicts::Set(1 << 2 | 1 << 3)) };
+    /// hook.attach_with(&load("first", "r0 = 3\nexit")?, first)?;
+    /// assert_eq!(hook.run(&mut (), &mut [])?, 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HookError`].
+    pub fn attach_with(&self, program: &Program<C, H>, attachment: Attachment) -> Result<(), HookError> {
+        self.insert(program, attachment, |attached| {
+            Ok(attached.iter().rposition(|a| a.attachment.priority <= attachment.priority).map_or(0, |last| last + 1))
+        })
+    }
+
+    /// Adds a program before the one at `position`, whatever its priority; at the end if that is the number of programs.
     ///
     /// # Errors
     /// [`HookError`].
     pub fn attach_at(&self, position: usize, program: &Program<C, H>) -> Result<(), HookError> {
-        self.insert_into(&mut self.lock(), position, program)
+        self.insert(program, Attachment::default(), |attached| match attached.len() {
+            len if position > len => Err(HookError::Position { position, len }),
+            _ => Ok(position),
+        })
     }
 
     /// Takes a program out. It may still be running when this returns, but no run that begins now reaches it.
@@ -227,25 +250,24 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// # Errors
     /// [`HookError`].
     pub fn detach(&self, program: &Program<C, H>) -> Result<(), HookError> {
-        let mut state = self.lock();
-        let mut attached = state.attached.clone();
-        attached.remove(position_of(&attached, program)?);
-        let statistics = state.statistics;
-        self.change(&mut state, attached, statistics)
+        self.change(|state| {
+            state.attached.remove(position_of(&state.attached, program)?);
+            Ok(())
+        })
     }
 
-    /// Puts `new` in the place of `old`, in one step.
+    /// Puts `new` in the place of `old`, with its priority and verdicts, in one step.
     ///
     /// # Errors
     /// [`HookError`].
     pub fn replace(&self, old: &Program<C, H>, new: &Program<C, H>) -> Result<(), HookError> {
-        let mut state = self.lock();
-        let mut attached = state.attached.clone();
-        let position = position_of(&attached, old)?;
-        self.check(&attached, new)?;
-        attached[position] = Attached::new(new);
-        let statistics = state.statistics;
-        self.change(&mut state, attached, statistics)
+        self.change(|state| {
+            let position = position_of(&state.attached, old)?;
+            self.check(&state.attached, new)?;
+            let place = &mut state.attached[position];
+            *place = Attached::new(new, place.attachment);
+            Ok(())
+        })
     }
 
     /// The programs, in order.
@@ -258,33 +280,32 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// # Errors
     /// [`HookError::Image`].
     pub fn set_statistics(&self, on: bool) -> Result<(), HookError> {
-        let mut state = self.lock();
-        let attached = state.attached.clone();
-        self.change(&mut state, attached, on)
+        self.change(|state| {
+            state.statistics = on;
+            Ok(())
+        })
     }
 
     /// What was counted while statistics were on, by program, in order. Interpreted programs are always counted.
-    pub fn statistics(&self) -> Vec<HookStats> {
-        let state = self.lock();
-        let stats = state.attached.iter().map(|Attached { program, counters }| HookStats {
-            program: program.name().to_owned(),
-            // Relaxed: statistics.
-            runs: counters.runs.load(Ordering::Relaxed),
-            time: Duration::from_nanos(counters.nanoseconds.load(Ordering::Relaxed)),
-        });
-        stats.collect()
+    pub fn statistics(&self) -> Vec<ProgramStats> {
+        self.lock().attached.iter().map(|a| a.counters.stats(a.program.name())).collect()
     }
 
-    fn insert_into(&self, state: &mut State<C, H>, position: usize, program: &Program<C, H>) -> Result<(), HookError> {
-        let mut attached = state.attached.clone();
-        self.check(&attached, program)?;
-        let len = attached.len();
-        if position > len {
-            return Err(HookError::Position { position, len });
+    fn insert(
+        &self,
+        program: &Program<C, H>,
+        attachment: Attachment,
+        position: impl FnOnce(&[Attached<C, H>]) -> Result<usize, HookError>,
+    ) -> Result<(), HookError> {
+        if attachment.continue_on.is_some() && !matches!(self.policy, Policy::FirstVerdict { .. }) {
+            return Err(HookError::Verdicts);
         }
-        attached.insert(position, Attached::new(program));
-        let statistics = state.statistics;
-        self.change(state, attached, statistics)
+        self.change(|state| {
+            self.check(&state.attached, program)?;
+            let position = position(&state.attached)?;
+            state.attached.insert(position, Attached::new(program, attachment));
+            Ok(())
+        })
     }
 
     /// Whether the program may be attached beside these.
@@ -298,37 +319,37 @@ impl<C: Context, H: 'static> Hook<C, H> {
         Ok(())
     }
 
-    /// Publishes a new list, then lets go of the old one.
-    fn change(
-        &self,
-        state: &mut State<C, H>,
-        attached: Vec<Attached<C, H>>,
-        statistics: bool,
-    ) -> Result<(), HookError> {
-        let compiled = attached.iter().all(|a| a.program.loaded().kind().mode == Mode::Jit);
-        let arch = Arch::HOST.filter(|_| compiled && !statistics && self.engine.config().mode == Mode::Jit);
-        let list = attached.iter().map(|a| (Arc::clone(a.program.loaded()), Arc::clone(&a.counters))).collect();
-        let list = Box::into_raw(Box::new(List(list)));
-        if let Some(arch) = arch {
-            let programs: Vec<usize> = attached.iter().map(|a| a.program.loaded().slot_word() as usize).collect();
-            let options = Options { hardening: self.engine.config().hardening, ..Options::default() };
-            let image = Image::chain(arch, &programs, self.policy, &options);
-            if let Err(error) = self.image.publish(&image) {
-                // SAFETY: made above, and published nowhere.
-                drop(unsafe { Box::from_raw(list) });
-                return Err(error.into());
+    /// Publishes what `edit` makes of the list, then lets go of the old one.
+    fn change(&self, edit: impl FnOnce(&mut State<C, H>) -> Result<(), HookError>) -> Result<(), HookError> {
+        let mut state = self.lock();
+        let mut next = State { attached: state.attached.clone(), statistics: state.statistics };
+        let result = edit(&mut next).and_then(|()| self.publish(&next));
+        if result.is_ok() {
+            std::mem::swap(&mut *state, &mut next);
+        }
+        drop(state);
+        // From here on without the lock: what is dropped may have a `Drop` that changes this hook.
+        drop(next);
+        result.map(|old| old.retire(self.engine.domain()))
+    }
+
+    fn publish(&self, state: &State<C, H>) -> Result<Replaced<Vec<Listed>>, HookError> {
+        let links: Option<Vec<Link>> = state.attached.iter().map(Attached::link).collect();
+        let links = links.filter(|_| !state.statistics && self.engine.config().mode == Mode::Jit);
+        match (Arch::HOST, links) {
+            (Some(arch), Some(links)) => {
+                let options = Options { hardening: self.engine.config().hardening, ..Options::default() };
+                self.image.publish(&Image::chain(arch, &links, self.policy, &options))?;
             }
+            // A run that begins before the list below is replaced walks the old one.
+            _ => self.image.withdraw(),
         }
-        // Release pairs with the acquire in `walk`, acquire with the release of the swap that stored the old one.
-        let old = self.list.swap(list, Ordering::AcqRel);
-        if arch.is_none() {
-            self.image.withdraw();
-        }
-        // SAFETY: made by `Box::into_raw`, and unpublished now; the deferred drop keeps it for the runs that may be walking it.
-        let old = unsafe { Box::from_raw(old) };
-        self.engine.domain().defer(move || drop(old));
-        *state = State { attached, statistics };
-        Ok(())
+        let list = state.attached.iter().map(|a| Listed {
+            program: Arc::clone(a.program.loaded()),
+            continue_on: a.attachment.continue_on,
+            counters: Arc::clone(&a.counters),
+        });
+        Ok(self.list.replace(list.collect()))
     }
 
     /// Nothing that panics leaves the state half changed, so poison means nothing.
@@ -342,11 +363,4 @@ fn position_of<C: Context, H: 'static>(
     program: &Program<C, H>,
 ) -> Result<usize, HookError> {
     attached.iter().position(|known| known.is(program)).ok_or(HookError::NotAttached)
-}
-
-impl<C, H> Drop for Hook<C, H> {
-    fn drop(&mut self) {
-        // SAFETY: made by `Box::into_raw`, never null. Runs borrow the hook, so nobody walks it.
-        drop(unsafe { Box::from_raw(*self.list.get_mut()) });
-    }
 }

@@ -9,6 +9,7 @@
 //! Instance<H>       a loaded object: programs, maps, prog arrays
 //! Program<C, H>     run it on a context C with host state H
 //! Hook<C, H>        a list of programs that are run as one, changed under traffic
+//! Dispatcher<C, H>  many programs, called one at a time through a tree of direct jumps
 //! ```
 //!
 //! ```
@@ -23,9 +24,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod attached;
 mod compile;
 mod context;
 mod direct;
+mod dispatcher;
 mod engine;
 mod entry;
 mod error;
@@ -44,12 +47,14 @@ mod program;
 mod run;
 mod verify;
 
+pub use attached::ProgramStats;
 pub use compile::{ListingOptions, compile_listing, helper_name};
 pub use context::{Context, ContextLayout, Flat, FlatContext, Parts, Raw};
+pub use dispatcher::{Dispatcher, DispatcherError, DispatcherOptions, DispatcherStats};
 pub use engine::{Config, Engine, Mode, PrintSink, WhenFull};
 pub use error::{EngineError, HelperError, LinkError, LoadError, ProgArrayError, RunError};
 pub use func::{Caller, HostArg, HostRet, IntoHostFn};
-pub use hook::{Hook, HookError, HookStats};
+pub use hook::{Attachment, Hook, HookError};
 pub use instance::Instance;
 pub use linker::{Linker, Loader, VerifyReport};
 pub use map_set::MapSet;
@@ -58,7 +63,7 @@ pub use packet_helpers::Redirect;
 pub use prog_array::ProgArray;
 pub use program::{Program, TestRun};
 
-pub use bpf_dispatcher::Policy;
+pub use bpf_dispatcher::{Policy, Verdicts};
 pub use bpf_isa::{Callee, DecodeError, Insn, InsnIdx, Program as BpfProgram, assemble, decode, disassemble};
 pub use bpf_jit::Extern;
 pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Symbol};

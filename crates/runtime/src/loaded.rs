@@ -278,6 +278,12 @@ impl Loaded {
         }
     }
 
+    /// Where its machine code is entered; `None` when interpreted.
+    #[inline]
+    pub(crate) fn entry(&self) -> Option<*const u8> {
+        self.native.as_ref().map(|native| native.entry)
+    }
+
     /// Its machine code as placed, and the address of its first byte.
     pub(crate) fn text(&self) -> Option<(Vec<u8>, u64)> {
         self.native.as_ref().map(|n| (n.text.to_vec(), n.text.base() as u64))
@@ -362,9 +368,41 @@ pub(crate) fn begin(
 /// and `parts` valid for the code.
 #[inline]
 pub(crate) unsafe fn run_code(entry: *const u8, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
-    let args = [parts.context as u64, parts.context_len as u64, 0, 0, 0];
     // SAFETY: the caller's contract; the pointer covers all of the run, whose first field is the hidden argument.
-    let r0 = unsafe { entry::enter(entry, args, run.cast()) };
+    let r0 = unsafe { entry::enter(entry, arguments(parts), run.cast()) };
+    // SAFETY: the caller's contract.
+    unsafe { result(run, r0) }
+}
+
+/// The same through a compare tree that jumps to `entry`.
+///
+/// # Safety
+/// As for [`run_code`]; and `tree` must be the entry of a tree that the run's guard keeps.
+#[inline]
+pub(crate) unsafe fn run_through(
+    tree: *const u8,
+    entry: *const u8,
+    run: *mut Run,
+    parts: Parts,
+) -> Result<u64, RunError> {
+    // SAFETY: the caller's contract; the pointer covers all of the run, whose first field is the hidden argument.
+    let r0 = unsafe { entry::enter_through(tree, entry, arguments(parts), run.cast()) };
+    // SAFETY: the caller's contract.
+    unsafe { result(run, r0) }
+}
+
+/// r1 to r5 of a program.
+#[inline]
+fn arguments(parts: Parts) -> [u64; 5] {
+    [parts.context as u64, parts.context_len as u64, 0, 0, 0]
+}
+
+/// What a run of emitted code came to that returned `r0`.
+///
+/// # Safety
+/// `run` must be this thread's run.
+#[inline]
+unsafe fn result(run: *mut Run, r0: u64) -> Result<u64, RunError> {
     // SAFETY: nobody else uses the run now, except for the atomic flag.
     match unsafe { &mut *run }.stopped() {
         None => Ok(r0),

@@ -2,7 +2,7 @@
 
 mod common;
 
-use bpf_runtime::{Hook, HookError, Policy, RunError};
+use bpf_runtime::{Attachment, Hook, HookError, Policy, RunError, Verdicts};
 use common::{Fixture, FourWords, Prog, Words, fixture, fixtures};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -71,6 +71,49 @@ fn the_list_changes_as_told() {
         assert_eq!(hook.attach_at(4, &four), Err(HookError::Position { position: 4, len: 3 }));
         assert_eq!(hook.attach(&digit(&fixture(f.name), 5, 0)), Err(HookError::Engine));
         assert_eq!(run(&hook).1, 132, "{}: nothing has changed", f.name);
+    }
+}
+
+#[test]
+fn programs_run_by_priority() {
+    for f in &fixtures() {
+        let hook = hook(f, Policy::RunAll { result: 0 });
+        let at = |priority| Attachment { priority, ..Attachment::default() };
+        let [one, two, three, four, five] = [1, 2, 3, 4, 5].map(|i| digit(f, i, 0));
+        hook.attach(&one).unwrap();
+        hook.attach_with(&two, at(100)).unwrap();
+        hook.attach_with(&three, at(-7)).unwrap();
+        hook.attach(&four).unwrap();
+        hook.attach_with(&five, at(100)).unwrap();
+        assert_eq!(run(&hook).1, 31425, "{}", f.name);
+        let six = digit(f, 6, 0);
+        hook.replace(&three, &six).unwrap();
+        hook.attach_with(&three, at(-7)).unwrap();
+        assert_eq!(run(&hook).1, 631425, "{}: the place keeps its priority", f.name);
+    }
+}
+
+/// libxdp's example: a program that drops or passes, another whose verdicts 2 and 3 continue.
+#[test]
+fn a_program_says_on_which_verdicts_the_chain_continues() {
+    for f in &fixtures() {
+        let hook = hook(f, FIRST);
+        let on = |verdicts| Attachment { continue_on: Some(verdicts), ..Attachment::default() };
+        let [redirects, says_40, last] = [(1, 3), (2, 40), (3, 9)].map(|(i, verdict)| digit(f, i, verdict));
+        hook.attach_with(&redirects, on(Verdicts::Set(1 << 2 | 1 << 3))).unwrap();
+        assert_eq!(run(&hook), (PASS, 1), "{}: at the end, as libxdp does", f.name);
+        hook.attach_with(&says_40, on(Verdicts::One(40))).unwrap();
+        hook.attach(&last).unwrap();
+        assert_eq!(run(&hook), (9, 123), "{}", f.name);
+        hook.replace(&redirects, &digit(f, 4, PASS)).unwrap();
+        assert_eq!(run(&hook), (9, 423), "{}: the place keeps its verdicts", f.name);
+        hook.detach(&says_40).unwrap();
+        hook.attach_with(&says_40, Attachment { priority: 60, ..Attachment::default() }).unwrap();
+        assert_eq!(run(&hook), (9, 43), "{}", f.name);
+
+        let observers = Hook::new(&f.engine, Policy::RunAll { result: 0 }).unwrap();
+        assert_eq!(observers.attach_with(&last, on(Verdicts::One(1))), Err(HookError::Verdicts));
+        assert!(observers.programs().is_empty());
     }
 }
 

@@ -1,0 +1,103 @@
+//! What a host's closures do when they are dropped: change the very hook, dispatcher, array or map that let go of them. None of these may
+//! drop anything, or run what others deferred, while it holds its lock.
+
+mod common;
+
+use bpf_runtime::{Caller, Dispatcher, Hook, Linker, Map, MapDef, MapType, Policy, ProgArray};
+use common::{Fixture, Prog, Words, fixtures};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// Everything that programs can be put into, and something to put there.
+struct Places {
+    hook: Hook<Words, u64>,
+    dispatcher: Dispatcher<Words, u64>,
+    array: ProgArray<Words, u64>,
+    outer: Map,
+    inner: Map,
+    other: OnceLock<Prog>,
+    drops: AtomicU64,
+}
+
+impl Places {
+    /// Changes each of them and back.
+    fn change(&self) {
+        // Relaxed: a count.
+        self.drops.fetch_add(1, Ordering::Relaxed);
+        let other = self.other.get().unwrap();
+        // It may be attached by a drop further up this stack.
+        if self.hook.attach(other).is_ok() {
+            self.hook.detach(other).unwrap();
+        }
+        self.dispatcher.attach(other).unwrap();
+        self.dispatcher.detach(other).unwrap();
+        self.array.set(1, other).unwrap();
+        // Likewise cleared.
+        let _ = self.array.clear(1);
+        let key = 1u32.to_ne_bytes();
+        self.outer.set_inner(&key, &self.inner, 0).unwrap();
+        let _ = self.outer.delete(&key);
+    }
+}
+
+struct OnDrop(Weak<Places>);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        if let Some(places) = self.0.upgrade() {
+            places.change();
+        }
+    }
+}
+
+/// A program with a closure that changes all places when it is dropped. Nobody but the program has it.
+fn victim(f: &Fixture, places: &Arc<Places>) -> Prog {
+    let on_drop = OnDrop(Arc::downgrade(places));
+    let mut linker = Linker::new(&f.engine);
+    let touch = move |_: &mut Caller<'_, u64>| u64::from(on_drop.0.strong_count() > 0);
+    linker.func(1002, "touch", touch).unwrap();
+    let insns = bpf_runtime::assemble("call 1002\nexit").unwrap();
+    linker.loader().insns("victim", insns).unwrap()
+}
+
+#[test]
+fn a_drop_may_change_what_let_go_of_it() {
+    for f in &fixtures() {
+        let mut def = MapDef::new("inner", MapType::Array, 4, 8, 1);
+        let inner = Map::create(def.clone(), f.engine.domain()).unwrap();
+        def = MapDef::new("outer", MapType::HashOfMaps, 4, 4, 8).with_inner(def);
+        let places = Arc::new(Places {
+            hook: Hook::new(&f.engine, Policy::RunAll { result: 0 }).unwrap(),
+            dispatcher: Dispatcher::new(&f.engine).unwrap(),
+            array: f.array(2),
+            outer: Map::create(def, f.engine.domain()).unwrap(),
+            inner,
+            other: OnceLock::new(),
+            drops: AtomicU64::new(0),
+        });
+        places.other.set(f.load("other", "r0 = 0\nexit", &[])).unwrap();
+        // Enough that deferred callbacks run in the middle of every kind of change.
+        for round in 0..400u32 {
+            let program = victim(f, &places);
+            places.hook.attach(&program).unwrap();
+            places.dispatcher.attach(&program).unwrap();
+            places.array.set(0, &program).unwrap();
+            let next = victim(f, &places);
+            places.hook.replace(&program, &next).unwrap();
+            if round % 2 == 0 {
+                places.dispatcher.detach(&program).unwrap();
+                drop(program);
+                places.array.set(0, &next).unwrap();
+            } else {
+                places.array.clear(0).unwrap();
+                places.dispatcher.detach(&program).unwrap();
+                drop(program);
+            }
+            places.outer.set_inner(&0u32.to_ne_bytes(), &places.inner, 0).unwrap();
+            places.hook.detach(&next).unwrap();
+        }
+        f.engine.reclaim();
+        assert!(places.drops.load(Ordering::Relaxed) >= 700, "{}", f.name);
+        places.array.clear(0).unwrap_or(());
+    }
+}
