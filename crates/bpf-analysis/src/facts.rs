@@ -55,17 +55,65 @@ pub enum MemKind {
 pub enum CheckRegion {
     /// The context region with this index; 0 is the packet.
     Packet(u8),
-    /// The first value of the array map with this index in the program's map list.
-    MapValue(u32),
+    /// The first value of an array map.
+    MapValue {
+        /// The map's index in the program's map list.
+        map: u32,
+        /// Bytes in the value.
+        size: u32,
+    },
 }
 
-/// An access that was not proven to be in bounds: its address and size must be compared with the region at run time.
+/// Where a run finds the bounds of a context region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RegionBounds {
+    /// The region is never shorter than this many bytes.
+    pub min_len: u32,
+    /// Where its start and end are.
+    pub place: BoundsPlace,
+}
+
+/// See [`RegionBounds`]. Offsets are into the host's context structure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BoundsPlace {
+    /// Nowhere: every check of it fails.
+    Nowhere,
+    /// The region is the raw context: the address and length that the run was given.
+    Raw,
+    /// Between two addresses of 64 bits.
+    Addresses {
+        /// Byte offset of the start's address.
+        start: u32,
+        /// Byte offset of the end's address.
+        end: u32,
+    },
+    /// An address of 64 bits and a length.
+    Length {
+        /// Byte offset of the start's address.
+        start: u32,
+        /// Byte offset of the length.
+        len: u32,
+        /// Bytes of the length: 4 or 8.
+        len_size: u32,
+    },
+}
+
+/// An instruction that must be checked at run time, because its address was not proven to be where it may be.
+///
+/// Of a load or store, all bytes must be in the region. Of a conditional jump, which compares a pointer into the region, both
+/// operands must be within [`AccessCheck::NEAR`] bytes of the region's start: how addresses further away compare would tell
+/// where in memory the region is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AccessCheck {
-    /// The load or store.
+    /// The load, store or jump.
     pub insn: InsnIdx,
     /// The one region its pointer can belong to.
     pub region: CheckRegion,
+}
+
+impl AccessCheck {
+    /// How far from a region's start the addresses that are compared may be: `start - NEAR <= address < start + NEAR`.
+    pub const NEAR: u64 = 1 << 31;
 }
 
 /// What is known about one instruction slot.
@@ -97,6 +145,8 @@ pub struct Facts {
     /// Accesses that need a check, ascending by instruction. Only a hybrid verification leaves any; a program with some is not
     /// safe without them.
     pub checks: Vec<AccessCheck>,
+    /// Where the bounds of each context region are; filled in if there are checks.
+    pub regions: Vec<RegionBounds>,
     /// A hybrid verification has not proven that the program ends: it must run with a budget.
     pub needs_budget: bool,
 }
@@ -120,6 +170,12 @@ impl Facts {
     /// The check that the access at `insn` needs, if any.
     pub fn check(&self, insn: InsnIdx) -> Option<CheckRegion> {
         self.checks.binary_search_by_key(&insn, |c| c.insn).ok().map(|i| self.checks[i].region)
+    }
+
+    /// Where the bounds of the context region `region` are.
+    pub fn region(&self, region: u8) -> RegionBounds {
+        let unknown = RegionBounds { min_len: 0, place: BoundsPlace::Nowhere };
+        self.regions.get(usize::from(region)).copied().unwrap_or(unknown)
     }
 
     /// The resolved context access at `insn`, if it is one.

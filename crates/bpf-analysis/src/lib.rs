@@ -13,6 +13,9 @@ mod stack;
 
 pub use cfg::{Block, BlockId, Cfg};
 pub use constants::Constants;
-pub use facts::{AccessCheck, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, MemKind};
+pub use facts::{
+    AccessCheck, BoundsPlace, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, MemKind,
+    RegionBounds,
+};
 pub use liveness::{CallArity, Liveness, RegSet, defs, uses};
 pub use stack::frame_bytes;

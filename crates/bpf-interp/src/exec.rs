@@ -166,7 +166,11 @@ fn run_program<E: Env + ?Sized>(
         let Some(insn) = insns.get(pc.index()) else {
             return Err(Halt::Here(StopKind::Internal("execution left the program")));
         };
-        env.observe(&Step { code, at: pc, regs: &regs.0 }, machine);
+        let step = Step { code, at: pc, regs: &regs.0 };
+        env.observe(&step, machine);
+        if !env.admits(&step) {
+            return Err(Halt::Here(StopKind::NotAdmitted));
+        }
         let mut next = InsnIdx(pc.0 + 1);
         match *insn {
             Insn::Alu { width, op, dst, src } => {

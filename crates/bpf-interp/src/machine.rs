@@ -185,6 +185,11 @@ impl<'a, C> Caller<'_, 'a, C> {
         self.machine
     }
 
+    /// Gives the run a budget from here on, unless it has one: for a tail call into a program that is not known to end.
+    pub fn limit(&mut self, budget: u64) {
+        self.machine.budget.get_or_insert(budget);
+    }
+
     /// A [`Stop`] at the call.
     pub fn stop(&self, kind: StopKind) -> Stop {
         self.frame.stop(kind)

@@ -44,6 +44,8 @@ pub enum StopKind {
     Unresolved(Imm64),
     /// A helper or host function failed.
     Helper(Box<dyn Error + Send + Sync>),
+    /// [`crate::Env::admits`] said no.
+    NotAdmitted,
     /// The value passed as a callback is not the address of a subprogram of this program.
     BadCallback(u64),
     /// The chain of calls, callbacks included, is longer than [`bpf_isa::MAX_CALL_DEPTH`] frames.
@@ -80,6 +82,7 @@ impl fmt::Display for StopKind {
             StopKind::UnknownHostFunction(id) => write!(f, "no host function has id {id}"),
             StopKind::Unresolved(imm) => write!(f, "nothing is bound to {imm}"),
             StopKind::Helper(error) => error.fmt(f),
+            StopKind::NotAdmitted => f.write_str("the host does not admit the instruction"),
             StopKind::BadCallback(value) => write!(f, "{value:#x} is not the address of a subprogram"),
             StopKind::CallDepth => write!(f, "more than {} frames", bpf_isa::MAX_CALL_DEPTH),
             StopKind::Budget => f.write_str("the budget is spent"),

@@ -70,6 +70,7 @@ pub fn size_bound(op: &Op) -> usize {
         }
         // The access, and the stub: which instruction, and a jump.
         Op::Check { .. } => SLOT + 3 * INSN + BRANCH + STOP,
+        Op::Bound { limit, .. } => SLOT + val(limit) + INSN + BRANCH + STOP,
         Op::Stop { .. } => STOP,
         Op::Jump { .. } => INSN,
         Op::Branch { b, .. } => SLOT + val(b) + INSN + BRANCH,

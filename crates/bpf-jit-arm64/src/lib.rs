@@ -187,6 +187,7 @@ impl Scan {
                 }
                 Op::Exit { .. } => scan.last_exit = i,
                 Op::Check { check, .. } => scan.stops |= 1 << lower::stop_code(check) as u32,
+                Op::Bound { .. } => scan.stops |= 1 << StopCode::Access as u32,
                 Op::Stop { code, .. } => scan.stops |= 1 << code as u32,
                 Op::Mov { .. }
                 | Op::Ext { .. }

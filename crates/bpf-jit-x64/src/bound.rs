@@ -59,6 +59,7 @@ pub fn size_bound(op: &Op) -> usize {
                 }
         }
         Op::Check { .. } => SLOT + MEM + JCC + SLOT + 5 + JMP,
+        Op::Bound { .. } => 2 * SLOT + IMM + REG_IMM + JCC + SLOT + 5 + JMP,
         Op::Stop { .. } => SLOT + 5 + JMP,
         Op::Jump { .. } => JMP,
         Op::Branch { .. } => 2 * SLOT + IMM + REG_IMM + JCC,

@@ -112,6 +112,7 @@ fn rarely_touches_stack(func: &Func) -> bool {
         | Op::Call { .. }
         | Op::TailCall { .. }
         | Op::Check { .. }
+        | Op::Bound { .. }
         | Op::Stop { .. }
         | Op::Jump { .. }
         | Op::Branch { .. }

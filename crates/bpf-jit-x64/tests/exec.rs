@@ -422,6 +422,27 @@ fn checks_and_stops() {
                 assert_eq!(placed.run(0, &start), evaluate(&lir, &start), "{check:?} {budget} {interrupt} {alloc:?}");
             }
         }
+        // Bounds: unsigned, in registers and slots, small constants and large.
+        for (x, limit) in
+            [(0u64, 0u64), (0, 1), (5, 5), (5, 6), (u64::MAX, 1), (u64::MAX, u64::MAX), (1 << 40, 1 << 41)]
+        {
+            for constant in [false, true] {
+                let lir = Lir {
+                    funcs: vec![around(3, true, &|b, r| {
+                        let limit = if constant { Val::Imm(limit as i64) } else { Val::Reg(r.y) };
+                        b.op(Op::Bound { a: r.x, limit, ctx: r.ctx });
+                        b.op(Op::Mov { width: Width::W64, dst: r.dst, src: Val::Imm(7) });
+                    })],
+                };
+                let options = EmitOptions::default();
+                for alloc in allocations(&backend, &options, 8, 3) {
+                    let code = emit(&mut backend, &lir, &alloc, &options);
+                    let start = Start::new([x, limit, 3, 0, 0], vec![0; 128]);
+                    let end = Placed::new(&code).run(0, &start);
+                    assert_eq!(end, evaluate(&lir, &start), "{x} {limit} {constant} {alloc:?}");
+                }
+            }
+        }
         for code in [StopCode::Budget, StopCode::Interrupted, StopCode::Access, StopCode::Host] {
             let mut b = Build::new();
             let ctx = b.ctx();

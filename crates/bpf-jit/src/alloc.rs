@@ -251,6 +251,7 @@ impl Allocator {
             | Op::StoreRelease { .. }
             | Op::Atomic { fetch: None, .. }
             | Op::Check { .. }
+            | Op::Bound { .. }
             | Op::Stop { .. }
             | Op::Jump { .. }
             | Op::Branch { .. } => {}

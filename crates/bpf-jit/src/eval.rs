@@ -293,6 +293,11 @@ impl Eval {
                         return self.stop(ctx, code, insn);
                     }
                 }
+                Op::Bound { a, limit, ctx } => {
+                    if get(a) >= val(limit) {
+                        return self.stop(get(ctx), StopCode::Access, insn);
+                    }
+                }
                 Op::Stop { code, ctx } => {
                     let ctx = get(ctx);
                     return self.stop(ctx, code, insn);

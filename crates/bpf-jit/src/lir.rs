@@ -355,6 +355,15 @@ pub enum Op {
         /// The hidden argument.
         ctx: VReg,
     },
+    /// Stops the run with [`StopCode::Access`] at this place unless `a < limit`, unsigned, 64 bits. Not the end of a block.
+    Bound {
+        /// What is compared.
+        a: VReg,
+        /// What it must be below.
+        limit: Val,
+        /// The hidden argument.
+        ctx: VReg,
+    },
     /// Stops the run. Last of its block.
     Stop {
         /// Why.
@@ -489,6 +498,7 @@ impl Op {
             | Op::StoreRelease { .. }
             | Op::TailCall { .. }
             | Op::Check { .. }
+            | Op::Bound { .. }
             | Op::Stop { .. }
             | Op::Jump { .. }
             | Op::Branch { .. }
@@ -554,6 +564,11 @@ impl Op {
                     f(index)
                 }
                 f(arg);
+                f(ctx)
+            }
+            Op::Bound { a, limit, ctx } => {
+                f(a);
+                val(limit, &mut f);
                 f(ctx)
             }
             Op::Check { ctx, .. } | Op::Stop { ctx, .. } => f(ctx),
@@ -630,6 +645,11 @@ impl Op {
                     f(index)
                 }
                 f(arg);
+                f(ctx)
+            }
+            Op::Bound { a, limit, ctx } => {
+                f(a);
+                val(limit, &mut f);
                 f(ctx)
             }
             Op::Check { ctx, .. } | Op::Stop { ctx, .. } => f(ctx),

@@ -140,6 +140,7 @@ impl OpClass {
             | Op::LoadAcquire { .. }
             | Op::StoreRelease { .. }
             | Op::Check { .. }
+            | Op::Bound { .. }
             | Op::Stop { .. }
             | Op::Jump { .. }
             | Op::Branch { .. }

@@ -80,6 +80,8 @@ pub(crate) fn choose<'o>(object: &'o Object, name: Option<&'o str>) -> Result<&'
 pub(crate) enum Trust {
     /// The verifier.
     Verified,
+    /// The verifier, with checks at run time where it has no proof.
+    Checked,
     /// Whoever runs the command; the interpreter checks all the same.
     Unverified,
 }
@@ -88,6 +90,7 @@ pub(crate) enum Trust {
 fn loader<C: bpf_runtime::Context>(linker: &Linker<NoHost>, mode: Mode, trust: Trust) -> Loader<'_, C, NoHost> {
     match (trust, mode) {
         (Trust::Verified, _) => linker.loader(),
+        (Trust::Checked, _) => linker.loader().hybrid(),
         (Trust::Unverified, Mode::Interpreter) => linker.loader().interpreted(),
         // SAFETY: whoever runs the command vouches for the program, as with any other native code given to a tool.
         (Trust::Unverified, Mode::Jit) => unsafe { linker.loader().unverified() },

@@ -29,8 +29,11 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value = "jit")]
     engine: EngineArg,
     /// Do not verify the program first. With --engine jit it can then do whatever native code can.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "hybrid")]
     no_verify: bool,
+    /// Check at run time where only an offset or the end of a loop is not proven, instead of refusing the program.
+    #[arg(long)]
+    hybrid: bool,
     /// How often to go over all inputs.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
@@ -56,7 +59,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let object = load::object(&args.object)?;
     let name = load::choose(&object, args.program.as_deref())?;
     let linker = Linker::new(&engine);
-    let trust = if args.no_verify { Trust::Unverified } else { Trust::Verified };
+    let trust = match (args.no_verify, args.hybrid) {
+        (true, _) => Trust::Unverified,
+        (false, true) => Trust::Checked,
+        (false, false) => Trust::Verified,
+    };
     let mut packets = input::packets(args.data.as_deref())?;
     let kind = object.program(name)?.kind();
     let load = Load { engine: &engine, linker: &linker, object: &object, name, trust, repeat: args.repeat };

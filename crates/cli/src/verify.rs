@@ -2,7 +2,7 @@
 
 use crate::load::{self, ContextArg, EngineArg};
 use anyhow::{Result, bail};
-use bpf_runtime::{Linker, MapSet, Raw, Skb, VerifyReport, Xdp};
+use bpf_runtime::{Context, Linker, LoadError, MapSet, Object, Raw, Skb, VerifyReport, Xdp};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,6 +18,9 @@ pub(crate) struct Args {
     /// What the programs run on; by default what their sections are for.
     #[arg(long, value_enum)]
     ctx: Option<ContextArg>,
+    /// Accept, with checks at run time, where only an offset or the end of a loop is not proven.
+    #[arg(long)]
+    hybrid: bool,
     /// Show the walk.
     #[arg(long)]
     log: bool,
@@ -32,6 +35,12 @@ struct Verdict {
     accepted: bool,
     /// Instructions walked, over all paths.
     steps: Option<u64>,
+    /// Instructions that are checked at run time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    checks: Vec<u32>,
+    /// Not proven to end: it runs with a budget.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    needs_budget: bool,
     error: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     log: Vec<String>,
@@ -46,9 +55,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let maps = MapSet::for_object(&engine, &object)?;
         let name = program.name();
         let result = match args.ctx.unwrap_or(ContextArg::of(program.kind())) {
-            ContextArg::Raw => linker.loader::<Raw>().only(&[name]).verify(&object, maps, args.log),
-            ContextArg::Xdp => linker.loader::<Xdp>().only(&[name]).verify(&object, maps, args.log),
-            ContextArg::Skb => linker.loader::<Skb>().only(&[name]).verify(&object, maps, args.log),
+            ContextArg::Raw => verify::<Raw>(&linker, &object, maps, name, args),
+            ContextArg::Xdp => verify::<Xdp>(&linker, &object, maps, name, args),
+            ContextArg::Skb => verify::<Skb>(&linker, &object, maps, name, args),
         };
         verdicts.push(verdict(name, result));
     }
@@ -64,16 +73,38 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn verdict(name: &str, result: Result<Vec<VerifyReport>, bpf_runtime::LoadError>) -> Verdict {
+fn verify<C: Context>(
+    linker: &Linker<load::NoHost>,
+    object: &Object,
+    maps: MapSet,
+    name: &str,
+    args: &Args,
+) -> Result<Vec<VerifyReport>, LoadError> {
+    let loader = linker.loader::<C>().only(&[name]);
+    let loader = if args.hybrid { loader.hybrid() } else { loader };
+    loader.verify(object, maps, args.log)
+}
+
+fn verdict(name: &str, result: Result<Vec<VerifyReport>, LoadError>) -> Verdict {
     let program = name.to_owned();
+    let none = Verdict {
+        program,
+        accepted: false,
+        steps: None,
+        checks: Vec::new(),
+        needs_budget: false,
+        error: None,
+        log: Vec::new(),
+    };
     match result {
-        Ok(reports) => {
-            let (steps, log) = reports.into_iter().next().map(|r| (r.steps, r.log)).unzip();
-            Verdict { program, accepted: true, steps, error: None, log: log.unwrap_or_default() }
-        }
-        Err(error) => {
-            Verdict { program, accepted: false, steps: None, error: Some(error.to_string()), log: Vec::new() }
-        }
+        Ok(reports) => match reports.into_iter().next() {
+            Some(VerifyReport { steps, checks, needs_budget, log, .. }) => {
+                let checks = checks.into_iter().map(|at| at.0).collect();
+                Verdict { accepted: true, steps: Some(steps), checks, needs_budget, log, ..none }
+            }
+            None => Verdict { accepted: true, ..none },
+        },
+        Err(error) => Verdict { error: Some(error.to_string()), ..none },
     }
 }
 
@@ -82,7 +113,13 @@ fn print(verdict: &Verdict) {
         println!("{line}");
     }
     match &verdict.error {
-        None => println!("{}: accepted, {} instructions walked", verdict.program, verdict.steps.unwrap_or(0)),
+        None => {
+            print!("{}: accepted, {} instructions walked", verdict.program, verdict.steps.unwrap_or(0));
+            if !verdict.checks.is_empty() {
+                print!(", checked at run time: {:?}", verdict.checks);
+            }
+            println!("{}", if verdict.needs_budget { ", runs with a budget" } else { "" });
+        }
         Some(error) => println!("{}: refused\n{error}", verdict.program),
     }
 }

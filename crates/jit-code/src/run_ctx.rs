@@ -36,6 +36,8 @@ pub struct RunCtx {
     pub host_env: u64,
     /// The run's execution slot.
     pub slot: u32,
+    /// Address of the context that the run was given, for checks against the regions that its fields describe.
+    pub context: u64,
 }
 
 impl RunCtx {
@@ -63,6 +65,8 @@ impl RunCtx {
     pub const HOST_ENV_OFFSET: i32 = core::mem::offset_of!(RunCtx, host_env) as i32;
     /// Offset of [`RunCtx::slot`].
     pub const SLOT_OFFSET: i32 = core::mem::offset_of!(RunCtx, slot) as i32;
+    /// Offset of [`RunCtx::context`].
+    pub const CONTEXT_OFFSET: i32 = core::mem::offset_of!(RunCtx, context) as i32;
 }
 
 /// Why a run was stopped before its exit.

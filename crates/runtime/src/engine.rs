@@ -34,6 +34,8 @@ pub struct Config {
     pub mode: Mode,
     /// Stop a run after so many taken back-edges and calls together; `None` emits no check.
     pub budget: Option<u64>,
+    /// The budget of programs that are not proven to end ([`crate::Loader::hybrid`]), where `budget` is `None`.
+    pub hybrid_budget: u64,
     /// Whether [`Engine::interrupt`] ends runs; `false` emits no check.
     pub interruptible: bool,
     /// Hardening of emitted code.
@@ -70,6 +72,7 @@ impl Default for Config {
         Config {
             mode: if Arch::HOST.is_some() { Mode::Jit } else { Mode::Interpreter },
             budget: None,
+            hybrid_budget: 1 << 20,
             interruptible: false,
             hardening: Hardening::default(),
             direct_tail_calls: true,
@@ -85,6 +88,13 @@ impl Default for Config {
             save_all: false,
             alloc: AllocOptions::default(),
         }
+    }
+}
+
+impl Config {
+    /// What the runs of programs that count may count to.
+    pub(crate) fn run_budget(&self) -> u64 {
+        self.budget.unwrap_or(self.hybrid_budget)
     }
 }
 
@@ -203,11 +213,12 @@ impl Engine {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    pub(crate) fn compile_options(&self, raw_context: bool) -> CompileOptions {
+    /// How programs are compiled; `count`: against the budget, whatever the configuration says.
+    pub(crate) fn compile_options(&self, raw_context: bool, count: bool) -> CompileOptions {
         let config = &self.0.config;
         CompileOptions {
             lower: LowerOptions {
-                budget: config.budget.is_some(),
+                budget: config.budget.is_some() || count,
                 interrupt: config.interruptible,
                 max_stack: config.frame_bytes,
                 raw_context,

@@ -227,32 +227,40 @@ pub enum ProgArrayError {
 #[non_exhaustive]
 pub enum RunError {
     /// The budget of [`crate::Config::budget`] is spent.
-    #[error("the run's budget is spent{}", at(.insn))]
+    #[error("the run's budget is spent{}", place(.insn, .origin))]
     Budget {
         /// Where.
         insn: Option<InsnIdx>,
+        /// In which program, if known.
+        origin: Option<Box<Origin>>,
     },
     /// Another thread called `interrupt()`.
-    #[error("the run was interrupted{}", at(.insn))]
+    #[error("the run was interrupted{}", place(.insn, .origin))]
     Interrupted {
         /// Where.
         insn: Option<InsnIdx>,
+        /// In which program, if known.
+        origin: Option<Box<Origin>>,
     },
     /// A checked memory access failed.
-    #[error("{what}{}", at(.insn))]
+    #[error("{what}{}", place(.insn, .origin))]
     Access {
         /// The access and why it is not allowed.
         what: String,
         /// Where.
         insn: Option<InsnIdx>,
+        /// In which program, if known.
+        origin: Option<Box<Origin>>,
     },
     /// A host function failed.
-    #[error("host function failed{}: {source}", at(.insn))]
+    #[error("host function failed{}: {source}", place(.insn, .origin))]
     Host {
         /// How.
         source: HelperError,
         /// Where, if known.
         insn: Option<InsnIdx>,
+        /// In which program, if known.
+        origin: Option<Box<Origin>>,
     },
     /// The run could not begin.
     #[error(transparent)]
@@ -276,8 +284,39 @@ pub enum RunError {
     Internal(String),
 }
 
-fn at(insn: &Option<InsnIdx>) -> String {
-    insn.map_or_else(String::new, |insn| format!(" at instruction {insn}"))
+/// The program that a run ended in, and the line of its source.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// The program's name.
+    pub program: String,
+    /// File, line and text, where the object says it.
+    pub line: Option<String>,
+}
+
+impl RunError {
+    /// The instruction at which the run ended and the program it is in, for errors that come from one.
+    pub(crate) fn origin_mut(&mut self) -> Option<(Option<InsnIdx>, &mut Option<Box<Origin>>)> {
+        match self {
+            RunError::Budget { insn, origin }
+            | RunError::Interrupted { insn, origin }
+            | RunError::Access { insn, origin, .. }
+            | RunError::Host { insn, origin, .. } => Some((*insn, origin)),
+            RunError::Enter(_) | RunError::TooLong { .. } | RunError::TooDeep { .. } | RunError::Internal(_) => None,
+        }
+    }
+}
+
+fn place(insn: &Option<InsnIdx>, origin: &Option<Box<Origin>>) -> String {
+    use std::fmt::Write;
+    let mut text = insn.map_or_else(String::new, |insn| format!(" at instruction {insn}"));
+    if let Some(Origin { program, line }) = origin.as_deref() {
+        // Writing to a string cannot fail.
+        let _ = write!(text, " of `{program}`");
+        if let Some(line) = line {
+            let _ = write!(text, " ({line})");
+        }
+    }
+    text
 }
 
 /// Why a host function ends the run.

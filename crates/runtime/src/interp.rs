@@ -6,15 +6,15 @@
 use crate::context::Parts;
 use crate::error::{HelperError, RunError};
 use crate::helpers;
-use crate::loaded::{Bound, Loaded};
+use crate::loaded::{Bound, Checks, Loaded};
 use crate::map_set::MapRef;
-use crate::run::Run;
-use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Stop, StopKind};
-use bpf_isa::{Imm64, Program};
+use crate::run::{OUT_OF_BOUNDS, Run};
+use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion};
+use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
+use bpf_isa::{Imm64, Insn, Program, Reg, Size, Src};
 use bpf_maps::{Map, MapType};
 use bpf_verifier::{Access, ArgKind};
 use core::borrow::Borrow;
-use core::marker::PhantomData;
 use core::sync::atomic::AtomicBool;
 
 /// Runs `program` once.
@@ -44,16 +44,26 @@ pub(crate) unsafe fn run(program: &Loaded, run: *mut Run, parts: Parts) -> Resul
     let interrupt = unsafe { AtomicBool::from_ptr(interrupt.cast()) };
     let options = Options {
         stack_bytes: config.frame_bytes as usize,
-        budget: config.budget,
+        budget: if program.checks.needs_budget { Some(config.run_budget()) } else { config.budget },
         interrupt: config.interruptible.then_some(interrupt),
     };
-    let mut host = Host { run, programs: PhantomData, values: Vec::new() };
+    let mut host = Host { run, entered: Vec::new(), values: Vec::new() };
     let result = Machine::new(memory, options).run(&mut host, &Running(program), [r1, parts.context_len as u64]);
     // SAFETY: the machine is done with the run.
     let run = unsafe { &mut *run };
     match result {
         Ok(r0) => Ok(r0),
-        Err(stop) => Err(run.stopped().unwrap_or_else(|| reason(stop))),
+        Err(stop) => {
+            let within = match stop.program.checked_sub(1) {
+                Some(hop) => host.entered.get(hop as usize).copied(),
+                None => Some(program),
+            };
+            let error = run.stopped().unwrap_or_else(|| reason(stop));
+            Err(match within {
+                Some(within) => within.locate(error),
+                None => error,
+            })
+        }
     }
 }
 
@@ -72,10 +82,11 @@ unsafe fn slice<'a>(at: *mut u8, len: usize) -> &'a mut [u8] {
 fn reason(stop: Stop) -> RunError {
     let insn = Some(stop.at);
     match stop.kind {
-        StopKind::Budget => RunError::Budget { insn },
-        StopKind::Interrupted => RunError::Interrupted { insn },
-        StopKind::Helper(error) => RunError::Host { source: HelperError::Failed(error), insn },
-        kind => RunError::Access { what: kind.to_string(), insn },
+        StopKind::Budget => RunError::Budget { insn, origin: None },
+        StopKind::Interrupted => RunError::Interrupted { insn, origin: None },
+        StopKind::Helper(error) => RunError::Host { source: HelperError::Failed(error), insn, origin: None },
+        StopKind::NotAdmitted => RunError::Access { what: OUT_OF_BOUNDS.into(), insn, origin: None },
+        kind => RunError::Access { what: kind.to_string(), insn, origin: None },
     }
 }
 
@@ -93,8 +104,8 @@ impl Borrow<Program> for Running<'_> {
 #[derive(Debug)]
 struct Host<'p> {
     run: *mut Run,
-    /// The programs it runs live as long as the outermost one's guard.
-    programs: PhantomData<&'p Loaded>,
+    /// The programs that its tail calls entered, in order. They live as long as the outermost one's guard.
+    entered: Vec<&'p Loaded>,
     /// Map values that the run has looked up: address and length. They stay mapped for the run.
     values: Vec<(u64, u64)>,
 }
@@ -216,6 +227,32 @@ impl<'p> Host<'p> {
         }
     }
 
+    /// The first address and the length of a context region, as they are now.
+    fn bounds(&self, place: BoundsPlace) -> Option<(u64, u64)> {
+        // SAFETY: the run is this thread's, and the machine does not touch it.
+        let run = unsafe { &*self.run };
+        let field = |off: u32, size: u32| {
+            // SAFETY: the layout that the program was verified against has a field of this size there, and the context that the run
+            // was given agrees with it.
+            let field = unsafe { run.context.add(off as usize) };
+            match size {
+                // SAFETY: as above; the helpers that write to it are not running.
+                8 => unsafe { field.cast::<u64>().read_unaligned() },
+                // SAFETY: as above.
+                _ => unsafe { field.cast::<u32>().read_unaligned() }.into(),
+            }
+        };
+        match place {
+            BoundsPlace::Nowhere => None,
+            BoundsPlace::Raw => Some((run.ctx.packet, run.ctx.packet_len)),
+            BoundsPlace::Addresses { start, end } => {
+                let start = field(start, 8);
+                Some((start, field(end, 8).saturating_sub(start)))
+            }
+            BoundsPlace::Length { start, len, len_size } => Some((field(start, 8), field(len, len_size))),
+        }
+    }
+
     /// Whether the host function just called ended the run; the run keeps the reason.
     fn stopped(&self, caller: &Caller<'_, '_, Running<'p>>) -> Result<(), Stop> {
         // SAFETY: the run is this thread's.
@@ -265,9 +302,44 @@ impl<'p> Env for Host<'p> {
             MapRef::Progs(table) => Ok(table.interpreted(index).map(|program| {
                 // SAFETY: a program taken out of a slot is dropped after a grace period, and the guard of this run was there
                 // before: it lives as long as the outermost program's borrow, `'p`, as far as this run is concerned.
-                Running(unsafe { &*program })
+                let program = unsafe { &*program };
+                if program.checks.needs_budget {
+                    caller.limit(program.engine.config().run_budget());
+                }
+                self.entered.push(program);
+                Running(program)
             })),
             MapRef::Data(map) => Err(caller.fail(format!("map `{}` is not a prog array", map.name()))),
+        }
+    }
+
+    /// The checks that the verifier left to run time.
+    fn admits(&mut self, step: &Step<'_, Running<'p>>) -> bool {
+        let Checks { accesses, regions, .. } = &step.code.0.checks;
+        if accesses.is_empty() {
+            return true;
+        }
+        let Ok(i) = accesses.binary_search_by_key(&step.at, |c| c.insn) else { return true };
+        let bounds = match accesses[i].region {
+            CheckRegion::Packet(region) => regions.get(usize::from(region)).and_then(|r| self.bounds(r.place)),
+            CheckRegion::MapValue { map, size } => match step.code.0.bindings().map(map as i32) {
+                Some(MapRef::Data(map)) => Some((map.header().base as u64, size.into())),
+                Some(MapRef::Progs(_)) | None => None,
+            },
+        };
+        let Some((start, len)) = bounds else { return false };
+        let reg = |r: Reg| step.regs[r.index()];
+        let inside = |size: Size, base: Reg, off: i16| {
+            let at = reg(base).wrapping_add(off as u64).wrapping_sub(start);
+            at <= len && u64::from(size.bytes()) <= len - at
+        };
+        let near = |r: Reg| reg(r).wrapping_sub(start).wrapping_add(AccessCheck::NEAR) < 2 * AccessCheck::NEAR;
+        match step.code.0.program.insns()[step.at.index()] {
+            Insn::Load { size, base, off, .. } | Insn::Store { size, base, off, .. } => inside(size, base, off),
+            Insn::JumpIf { dst, src: Src::Reg(src), .. } => near(dst) && near(src),
+            Insn::JumpIf { dst, src: Src::Imm(_), .. } => near(dst),
+            // The verifier leaves nothing else to be checked.
+            _ => false,
         }
     }
 

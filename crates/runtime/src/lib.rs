@@ -52,7 +52,7 @@ pub use compile::{ListingOptions, compile_listing, helper_name};
 pub use context::{Context, ContextLayout, Flat, FlatContext, Parts, Raw};
 pub use dispatcher::{Dispatcher, DispatcherError, DispatcherOptions, DispatcherStats};
 pub use engine::{Config, Engine, Mode, PrintSink, WhenFull};
-pub use error::{EngineError, HelperError, LinkError, LoadError, ProgArrayError, RunError};
+pub use error::{EngineError, HelperError, LinkError, LoadError, Origin, ProgArrayError, RunError};
 pub use func::{Caller, HostArg, HostRet, IntoHostFn};
 pub use hook::{Attachment, Hook, HookError};
 pub use instance::Instance;

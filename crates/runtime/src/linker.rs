@@ -14,7 +14,7 @@ use crate::map_set::{MapRef, MapSet, initialise};
 use crate::packet_helpers::{is_packet_helper, packet_helper};
 use crate::prog_array::{Kind, ProgArray};
 use crate::program::Program;
-use crate::verify::{Subject, verify};
+use crate::verify::{self, Subject, verify};
 use bpf_isa::{Callee, Insn, InsnIdx};
 use bpf_jit::{Extern, TAIL_CALL_HELPER};
 use bpf_object::{Object, ReferenceKind};
@@ -59,6 +59,8 @@ impl<H> fmt::Debug for Linker<H> {
 enum Trust {
     /// The verifier.
     Verifier,
+    /// The verifier, with checks at run time where it has no proof.
+    Hybrid,
     /// The interpreter checks every access.
     Interpreter,
     /// The caller.
@@ -173,21 +175,22 @@ impl<H: 'static> Linker<H> {
     ) -> Result<Arc<Loaded>, LoadError> {
         let program = structure(name, insns)?;
         bindings.bind_addresses(name, &program)?;
-        let (program, facts) = match trust {
-            Trust::Verifier => {
+        let (program, facts, lines) = match trust {
+            Trust::Verifier | Trust::Hybrid => {
                 let subject = Subject { name, bindings: &bindings, layout, helpers: &self.protos, code };
-                let checked = verify(&self.engine, &subject, program, false)?;
-                (checked.program, checked.facts)
+                let options = verify::Options { log: false, hybrid: trust == Trust::Hybrid };
+                let checked = verify(&self.engine, &subject, program, options)?;
+                (checked.program, checked.facts, checked.lines)
             }
             Trust::Interpreter | Trust::Caller if !layout.regions.is_empty() && !layout.raw => {
                 let (program, context) = (name.to_owned(), layout.name.to_string());
                 return Err(LoadError::NeedsVerifier { program, context });
             }
-            Trust::Interpreter | Trust::Caller => (program, bpf_analysis::Facts::default()),
+            Trust::Interpreter | Trust::Caller => (program, bpf_analysis::Facts::default(), Vec::new()),
         };
         let mode = match trust {
             Trust::Interpreter => Mode::Interpreter,
-            Trust::Verifier | Trust::Caller => self.engine.config().mode,
+            Trust::Verifier | Trust::Hybrid | Trust::Caller => self.engine.config().mode,
         };
         for map in bindings.maps.iter().flatten() {
             if let MapRef::Progs(table) = map {
@@ -195,7 +198,7 @@ impl<H: 'static> Linker<H> {
                 table.bind(Kind { layout, mode }).map_err(fail)?;
             }
         }
-        Loaded::new(&self.engine, name.to_owned(), program, bindings, layout, &facts, mode)
+        Loaded::new(&self.engine, name.to_owned(), program, bindings, layout, &facts, lines, mode)
     }
 }
 
@@ -223,6 +226,32 @@ impl<C, H> fmt::Debug for Loader<'_, C, H> {
 }
 
 impl<C: Context, H: 'static> Loader<'_, C, H> {
+    /// Verify, but where only an offset or the end of a loop is not proven, check that at run time instead of refusing the program:
+    /// a load or store at an unproven offset into a region of the context or into global data is compared with the bounds of that
+    /// region, and a program that is not proven to end runs with a budget ([`crate::Config::budget`], else
+    /// [`crate::Config::hybrid_budget`]). Types, the stack and map elements are proven always. A check that fails ends the run with
+    /// [`crate::RunError::Access`] or [`crate::RunError::Budget`], which name the instruction; what the run wrote before stays.
+    ///
+    /// Safe for any program. What is proven needs no check and costs nothing.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, RunError, assemble};
+    ///
+    /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// // The byte that the first byte names: nothing says that there is one.
+    /// let insns = assemble("r2 = *(u8 *)(r1 + 0)\nr1 += r2\nr0 = *(u8 *)(r1 + 0)\nexit")?;
+    /// assert!(linker.loader::<Raw>().insns("proven", insns.clone()).is_err());
+    ///
+    /// let checked = linker.loader::<Raw>().hybrid().insns("checked", insns)?;
+    /// assert_eq!(checked.run(&mut (), &mut [2, 0, 7])?, 7);
+    /// assert!(matches!(checked.run(&mut (), &mut [3, 0, 7]), Err(RunError::Access { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hybrid(mut self) -> Self {
+        self.trust = Trust::Hybrid;
+        self
+    }
+
     /// Do not verify; run in the interpreter, which checks every memory access. Safe for any program.
     pub fn interpreted(mut self) -> Self {
         self.trust = Trust::Interpreter;
@@ -295,8 +324,15 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             p.bindings.bind_addresses(&p.name, &program)?;
             let (name, bindings, layout) = (&p.name, &p.bindings, C::layout());
             let subject = Subject { name, bindings, layout, helpers: &linker.protos, code: Some(p.code.code()) };
-            let checked = verify(&linker.engine, &subject, program, log)?;
-            reports.push(VerifyReport { program: p.name, steps: checked.stats.steps, log: checked.log });
+            let options = verify::Options { log, hybrid: self.trust == Trust::Hybrid };
+            let checked = verify(&linker.engine, &subject, program, options)?;
+            reports.push(VerifyReport {
+                program: p.name,
+                steps: checked.stats.steps,
+                checks: checked.facts.checks.iter().map(|c| c.insn).collect(),
+                needs_budget: checked.facts.needs_budget,
+                log: checked.log,
+            });
         }
         Ok(reports)
     }
@@ -355,6 +391,10 @@ pub struct VerifyReport {
     pub program: String,
     /// Instructions walked, over all paths.
     pub steps: u64,
+    /// The instructions that are checked at run time ([`Loader::hybrid`]).
+    pub checks: Vec<InsnIdx>,
+    /// The program is not proven to end, so it runs with a budget.
+    pub needs_budget: bool,
     /// The walk, if it was asked for, a line a step.
     pub log: Vec<String>,
 }

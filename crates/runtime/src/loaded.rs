@@ -2,7 +2,7 @@
 
 use crate::direct::{Tracked, constant_tail_calls};
 use crate::engine::{Engine, EngineInner, Mode};
-use crate::error::{LoadError, RunError};
+use crate::error::{LoadError, Origin, RunError};
 use crate::func::HostFn;
 use crate::helpers::SHIPPED;
 use crate::interp;
@@ -10,13 +10,13 @@ use crate::map_set::MapRef;
 use crate::prog_array::Kind;
 use crate::run::{Nesting, Run};
 use crate::{context::Parts, entry};
-use bpf_analysis::{CallArity, Facts};
+use bpf_analysis::{AccessCheck, CallArity, Facts, RegionBounds};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
 use bpf_jit::{Extern, Hidden, MapShape, Signatures};
 use bpf_jit_code::{Code, RunCtx, Symbol, TAIL_CALL_LIMIT};
 use bpf_maps::{Map, MapType};
 use bpf_prog_pack::Text;
-use bpf_verifier::{ContextLayout, HelperProto, Region};
+use bpf_verifier::{ContextLayout, HelperProto, Region, SourceLine};
 use std::fmt;
 use std::sync::Arc;
 
@@ -193,8 +193,23 @@ pub(crate) struct Loaded {
     pub(crate) layout: &'static ContextLayout,
     pub(crate) program: Program,
     pub(crate) bindings: Option<Box<Bindings>>,
+    /// What the verifier left to run time; for the interpreter.
+    pub(crate) checks: Checks,
+    /// Where its instructions came from, for messages.
+    lines: Vec<SourceLine>,
     native: Option<Native>,
     machine_stack: u64,
+}
+
+/// What a hybrid verification left to run time.
+#[derive(Debug, Default)]
+pub(crate) struct Checks {
+    /// Ascending by instruction.
+    pub(crate) accesses: Vec<AccessCheck>,
+    /// The bounds of the context's regions.
+    pub(crate) regions: Vec<RegionBounds>,
+    /// The program is not proven to end.
+    pub(crate) needs_budget: bool,
 }
 
 impl fmt::Debug for Loaded {
@@ -214,6 +229,7 @@ impl Drop for Loaded {
 
 impl Loaded {
     /// Loads a program whose references are bound. `native`: as machine code, if the engine's mode is that.
+    #[expect(clippy::too_many_arguments, reason = "all that a program is, once")]
     pub(crate) fn new(
         engine: &Engine,
         name: String,
@@ -221,13 +237,14 @@ impl Loaded {
         bindings: Bindings,
         layout: &'static ContextLayout,
         facts: &Facts,
+        lines: Vec<SourceLine>,
         mode: Mode,
     ) -> Result<Arc<Loaded>, LoadError> {
         let mut machine_stack = 0;
         let native = match mode {
             Mode::Interpreter => None,
             Mode::Jit => Some(engine.0.with_compiler(|host| {
-                let options = engine.compile_options(layout.raw);
+                let options = engine.compile_options(layout.raw, facts.needs_budget);
                 let facts = constant_tail_calls(&program, &bindings, facts);
                 host.compiler
                     .compile(&program, &facts, &bindings, &options, &mut host.code)
@@ -245,7 +262,11 @@ impl Loaded {
                 Ok(Native { _sites: sites, text, entry })
             })?),
         };
+        let checks =
+            Checks { accesses: facts.checks.clone(), regions: facts.regions.clone(), needs_budget: facts.needs_budget };
         Ok(Arc::new(Loaded {
+            checks,
+            lines,
             name,
             engine: engine.clone(),
             layout,
@@ -284,6 +305,20 @@ impl Loaded {
         self.native.as_ref().map(|native| native.entry)
     }
 
+    /// Says of an error in which program, and at which source line, the run ended.
+    #[cold]
+    pub(crate) fn locate(&self, mut error: RunError) -> RunError {
+        if let Some((insn, origin)) = error.origin_mut() {
+            let line = insn.and_then(|insn| {
+                let i = self.lines.partition_point(|l| l.insn <= insn.0).checked_sub(1)?;
+                let SourceLine { file, line, text, .. } = &self.lines[i];
+                Some(format!("{file}:{line}: {}", text.trim()))
+            });
+            *origin = Some(Box::new(Origin { program: self.name.clone(), line }));
+        }
+        error
+    }
+
     /// Its machine code as placed, and the address of its first byte.
     pub(crate) fn text(&self) -> Option<(Vec<u8>, u64)> {
         self.native.as_ref().map(|n| (n.text.to_vec(), n.text.base() as u64))
@@ -314,8 +349,14 @@ impl Loaded {
     #[inline]
     pub(crate) unsafe fn run_in(&self, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
         match &self.native {
-            // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the rest.
-            Some(native) => unsafe { run_code(native.entry, run, parts) },
+            Some(native) => {
+                // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the rest.
+                let result = unsafe { run_code(native.entry, run, parts) };
+                // SAFETY: the run is this thread's, and its code is done with it.
+                let here = || unsafe { (*run).ctx.tail_calls } == 0;
+                // After a tail call, only the instruction is known: which program it is in, emitted code does not say.
+                result.map_err(|error| if here() { self.locate(error) } else { error })
+            }
             // SAFETY: the caller vouches for the parts; `run` is the run of this thread.
             None => unsafe { interp::run(self, run, parts) },
         }
@@ -342,7 +383,7 @@ pub(crate) fn begin(
             stop_code: 0,
             stop_insn: 0,
             interrupt: 0,
-            budget: engine.config.budget.map_or(i64::MAX, |b| i64::try_from(b).unwrap_or(i64::MAX)),
+            budget: i64::try_from(engine.config.run_budget()).unwrap_or(i64::MAX),
             exit_sp: 0,
             exit_pc: 0,
             exit_saved: [0; 2],
@@ -350,6 +391,7 @@ pub(crate) fn begin(
             packet_len: parts.packet_len as u64,
             host_env: 0,
             slot: guard.slot(),
+            context: parts.context as u64,
         },
         host,
         context: parts.context,

@@ -8,6 +8,9 @@ use bpf_isa::InsnIdx;
 use bpf_jit_code::{RunCtx, StopCode};
 use std::cell::Cell;
 
+/// What is wrong when a check fails that the verifier left to run time.
+pub(crate) const OUT_OF_BOUNDS: &str = "memory access out of bounds";
+
 /// One run. `repr(C)`: the hidden argument of emitted code is the address of the first field.
 #[derive(Debug)]
 #[repr(C)]
@@ -39,6 +42,7 @@ impl Run {
             packet_len: 0,
             host_env: 0,
             slot: self.ctx.slot,
+            context: self.ctx.context,
         };
         Run { ctx, host: self.host, context: self.context, engine: self.engine, error: None }
     }
@@ -62,11 +66,11 @@ impl Run {
     fn stop_reason(&mut self) -> RunError {
         let insn = (self.ctx.stop_insn != u32::MAX).then_some(InsnIdx(self.ctx.stop_insn));
         match StopCode::new(self.ctx.stop_code) {
-            Some(StopCode::Budget) => RunError::Budget { insn },
-            Some(StopCode::Interrupted) => RunError::Interrupted { insn },
-            Some(StopCode::Access) => RunError::Access { what: "memory access out of bounds".into(), insn },
+            Some(StopCode::Budget) => RunError::Budget { insn, origin: None },
+            Some(StopCode::Interrupted) => RunError::Interrupted { insn, origin: None },
+            Some(StopCode::Access) => RunError::Access { what: OUT_OF_BOUNDS.into(), insn, origin: None },
             Some(StopCode::Host) => match self.error.take() {
-                Some(source) => RunError::Host { source: *source, insn },
+                Some(source) => RunError::Host { source: *source, insn, origin: None },
                 None => RunError::Internal("a host function stopped the run without an error".into()),
             },
             None => RunError::Internal(format!("unknown stop code {}", self.ctx.stop_code)),

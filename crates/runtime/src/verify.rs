@@ -30,9 +30,20 @@ pub(crate) struct Subject<'a> {
 pub(crate) struct Checked {
     pub(crate) program: Program,
     pub(crate) facts: Facts,
+    /// Where the instructions came from.
+    pub(crate) lines: Vec<SourceLine>,
     /// The walk, if it was asked for.
     pub(crate) log: Vec<String>,
     pub(crate) stats: bpf_verifier::Stats,
+}
+
+/// How to verify.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Options {
+    /// Record the walk.
+    pub(crate) log: bool,
+    /// Leave to run time what is not proven and can be checked.
+    pub(crate) hybrid: bool,
 }
 
 /// Verifies a program.
@@ -40,7 +51,7 @@ pub(crate) fn verify(
     engine: &Engine,
     subject: &Subject<'_>,
     program: Program,
-    log: bool,
+    Options { log, hybrid }: Options,
 ) -> Result<Checked, LoadError> {
     let config = engine.config();
     let maps: Vec<MapDef> = subject.bindings.maps.iter().map(|map| map.as_ref().map_or_else(no_map, map_def)).collect();
@@ -65,6 +76,7 @@ pub(crate) fn verify(
         frame_bytes: config.frame_bytes,
         limits: config.limits,
         log,
+        hybrid,
         ..Env::new(subject.layout, subject.helpers)
     };
     let fail = |source| LoadError::Verifier { program: subject.name.to_owned(), source };
@@ -72,7 +84,7 @@ pub(crate) fn verify(
     let (stats, log) = (verified.stats(), verified.log().to_vec());
     let (program, facts) = verified.into_parts();
     let program = rewrite(subject.name, program, &facts)?;
-    Ok(Checked { program, facts, log, stats })
+    Ok(Checked { program, facts, lines, log, stats })
 }
 
 /// The shape of a map that the program does not refer to, to keep the indices.

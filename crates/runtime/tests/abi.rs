@@ -272,6 +272,7 @@ fn emitted_code_preserves_the_callee_saved_registers() {
             packet_len: generated.memory.len() as u64,
             host_env: 0,
             slot: 0,
+            context: at,
         };
         let args = [at, generated.memory.len() as u64, 0x5a5a_0003, 0x5a5a_0004, 0x5a5a_0005];
         // SAFETY: the code stays while `program` lives; its memory and hidden argument are valid, and it calls nobody.

@@ -62,7 +62,7 @@ fn large_programs() {
 fn stop_of(outcome: Outcome) -> String {
     match outcome {
         Ok((r0, memory)) => format!("{r0:x} {memory:x?}"),
-        Err(Failure::Run(RunError::Budget { insn })) => format!("budget at {insn:?}"),
+        Err(Failure::Run(RunError::Budget { insn, .. })) => format!("budget at {insn:?}"),
         Err(other) => format!("{other:?}"),
     }
 }

@@ -7,6 +7,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use bpf_analysis::{BoundsPlace, RegionBounds};
+
 use crate::helpers::Helpers;
 
 /// Direction in which memory may be, or is, used.
@@ -123,6 +125,29 @@ impl ContextLayout {
             legacy_loads: true,
             returns: None,
         }
+    }
+
+    /// Where a run finds the bounds of a region, for checks made then: from the fields that point to it.
+    pub(crate) fn bounds(&self, region: u8) -> RegionBounds {
+        let min_len = self.regions.get(usize::from(region)).map_or(0, |r| r.min_len);
+        let address = |kind: FieldKind| {
+            let field = self.fields.iter().find(|f| f.kind == kind && f.host_size == 8)?;
+            Some(field.host_offset)
+        };
+        let length = || self.fields.iter().find(|f| f.kind == FieldKind::Len(region) && matches!(f.host_size, 4 | 8));
+        let follows = || address(FieldKind::Data(self.regions.get(usize::from(region))?.ends_at_start_of?));
+        let place = if self.raw {
+            if region == 0 { BoundsPlace::Raw } else { BoundsPlace::Nowhere }
+        } else if let Some(start) = address(FieldKind::Data(region)) {
+            match (address(FieldKind::DataEnd(region)).or_else(follows), length()) {
+                (Some(end), _) => BoundsPlace::Addresses { start, end },
+                (None, Some(len)) => BoundsPlace::Length { start, len: len.host_offset, len_size: len.host_size },
+                (None, None) => BoundsPlace::Nowhere,
+            }
+        } else {
+            BoundsPlace::Nowhere
+        };
+        RegionBounds { min_len, place }
     }
 
     /// The index of the field that contains `offset`.

@@ -201,6 +201,9 @@ impl Notes {
                 (false, key) => facts.map_calls.push(ConstMapCall { insn: c.at, map, key }),
             }
         }
+        if self.notes.iter().any(|n| n.checked) {
+            facts.regions = (0..env.context.regions.len()).map(|r| env.context.bounds(r as u8)).collect();
+        }
         facts.insns.reserve_exact(self.notes.len());
         for (i, (note, insn)) in self.notes.iter().zip(program.insns()).enumerate() {
             facts.insns.push(InsnFact {

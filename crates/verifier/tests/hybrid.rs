@@ -42,7 +42,7 @@ fn unproven_offsets_into_packet_and_globals_are_checked() {
          exit",
     )
     .expect("checked");
-    let (packet, global) = (CheckRegion::Packet(0), CheckRegion::MapValue(0));
+    let (packet, global) = (CheckRegion::Packet(0), CheckRegion::MapValue { map: 0, size: 16 });
     assert_eq!(facts.checks, [check(2, packet), check(4, packet), check(10, global)]);
     assert!(!facts.needs_budget);
 }
@@ -118,6 +118,44 @@ fn everything_else_is_still_refused() {
     ] {
         assert!(hybrid(text).is_err(), "{text}");
     }
+}
+
+/// How an address far from its region compares would tell where the region is: checked, or refused.
+#[test]
+fn comparisons_of_unknown_addresses() {
+    let text = "r6 = *(u32 *)(r1 + 12)
+        r6 <<= 20
+        r2 = *(u32 *)(r1 + 0)
+        r3 = *(u32 *)(r1 + 4)
+        r2 += r6
+        if r2 > r3 goto +1
+        r0 = *(u8 *)(r2 + 0)
+        r0 = 0
+        exit";
+    let facts = hybrid(text).expect("checked");
+    assert_eq!(facts.checks, [check(5, CheckRegion::Packet(0)), check(6, CheckRegion::Packet(0))]);
+    // The sum may be null where the base is not.
+    for text in [
+        "r6 = *(u32 *)(r1 + 12)\nr6 <<= 20\nr2 = map[fd:0][0]+0\nr2 += r6\nif r2 == 0 goto +0\nr0 = 0\nexit",
+        "r6 = *(u32 *)(r1 + 12)\nr6 <<= 20\nr2 = *(u32 *)(r1 + 0)\nr2 += r6\nif r2 != 0 goto +0\nr0 = 0\nexit",
+        "r2 = map[fd:0][0]+0\nr2 += -65537\nif r2 == 0 goto +0\nr0 = 0\nexit",
+    ] {
+        assert!(matches!(hybrid(text), Err(Reason::PointerCompare(..))), "{text}");
+    }
+    // One comparison, of addresses on one path and of numbers on another.
+    let mixed = "r6 = *(u32 *)(r1 + 12)
+        r7 = r6
+        r6 <<= 20
+        r2 = *(u32 *)(r1 + 0)
+        r3 = r2
+        r2 += r6
+        if r7 > 9 goto +2
+        r2 = 1
+        r3 = 2
+        if r2 > r3 goto +0
+        r0 = 0
+        exit";
+    assert!(matches!(hybrid(mixed), Err(Reason::MixedContext { .. })));
 }
 
 /// Without the option nothing is left to run time.

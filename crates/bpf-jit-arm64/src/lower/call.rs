@@ -8,10 +8,11 @@ use crate::Emitter;
 use crate::asm::asm;
 use crate::jump::{Cc, Jump};
 use crate::lower::alu::mov_imm;
+use crate::lower::branch::{Comparison, constant_outcome};
 use crate::lower::mem::{Address, load};
 use crate::regs::{ARGS, AUX, CTX, Gpr, RET, TMP0, TMP1, TMP2};
 use bpf_isa::{Size, SubprogId, Width};
-use bpf_jit::{CallTarget, Check, Loc, Move, MoveSrc, VReg, parallel_moves};
+use bpf_jit::{CallTarget, Check, Cond, Loc, Move, MoveSrc, VReg, Val, parallel_moves};
 use bpf_jit_code::layout::Label;
 use bpf_jit_code::{Reloc, RelocKind, RunCtx, StopCode};
 
@@ -120,6 +121,19 @@ impl Emitter<'_> {
         };
         let label = self.s.layout.label();
         self.s.stubs.push(Stub { label, ctx, code: stop_code(check), insn: self.insn });
+        self.go(jump, label);
+    }
+
+    pub(crate) fn bound(&mut self, a: VReg, limit: Val, ctx: VReg) {
+        let comparison = Comparison { width: Width::W64, cond: Cond::Ge, a, b: limit };
+        let at = self.reg(a, TMP0);
+        let jump = match constant_outcome(comparison) {
+            Some(false) => return,
+            Some(true) => Jump::Always,
+            None => Jump::If(self.flags(comparison, at)),
+        };
+        let label = self.s.layout.label();
+        self.s.stubs.push(Stub { label, ctx, code: StopCode::Access, insn: self.insn });
         self.go(jump, label);
     }
 

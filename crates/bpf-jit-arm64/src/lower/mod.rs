@@ -39,6 +39,7 @@ impl Emitter<'_> {
             Op::Call { target, args, ctx, ret } => self.call(target, args, ctx, ret),
             Op::TailCall { key, arg, ctx, reload_len } => self.tail_call(key, arg, ctx, reload_len),
             Op::Check { check, ctx } => self.check(check, ctx),
+            Op::Bound { a, limit, ctx } => self.bound(a, limit, ctx),
             Op::Stop { code, ctx } => self.stop(code, ctx),
             Op::Jump { target } => self.jump(target),
             Op::Branch { width, cond, a, b, target } => self.branch(Comparison { width, cond, a, b }, target),

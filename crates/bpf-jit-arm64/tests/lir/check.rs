@@ -209,6 +209,7 @@ pub(crate) fn run_ctx() -> RunCtx {
         packet_len: 0x1e57,
         host_env: 0x7e57,
         slot: 0x5107,
+        context: 0xc0,
     }
 }
 

@@ -145,6 +145,22 @@ fn another_thread_stops_a_run() {
     stops(&b.finish_alone(), StopCode::Interrupted, 1);
 }
 
+/// Unsigned, against registers and constants of every form, with outcomes known and unknown.
+#[test]
+fn bounds() {
+    let values = [0u64, 1, 4095, 4096, 1 << 24, 1 << 40, u64::MAX - 1, u64::MAX];
+    for limit in values.map(Some).into_iter().chain([None]) {
+        let mut b = Builder::with_params();
+        let limit = limit.map_or(Val::Reg(VReg(1)), |limit| Val::Imm(limit as i64));
+        b.op(Op::Bound { a: VReg(0), limit, ctx: CTX });
+        b.op(bin(BinOp::Add, VReg(0), VReg(0), Val::Imm(1)));
+        b.exit_with(&[VReg(0)]);
+        let inputs: Vec<_> =
+            values.iter().flat_map(|x| values.map(|y| [Some(*x), Some(y), None, Some(0), Some(0)])).collect();
+        check(&b.finish_alone(), 2, &inputs, 10, &all_ways(4));
+    }
+}
+
 #[test]
 fn stops_of_every_kind() {
     for code in [StopCode::Budget, StopCode::Interrupted, StopCode::Access, StopCode::Host] {

@@ -471,7 +471,7 @@ fn random_op(random: &mut Random, b: &mut Builder, values: &[VReg], data: VReg, 
     };
     let fetch = [None, Some(dst)][random.below(2)];
     let atomic = random.of(&[AtomicOp::Add, AtomicOp::Or, AtomicOp::And, AtomicOp::Xor, AtomicOp::Xchg]);
-    b.op(match random.below(if calls { 19 } else { 16 }) {
+    b.op(match random.below(if calls { 20 } else { 16 }) {
         0 => Op::Mov { width, dst, src: val },
         1 => Op::Ext { width, signed: random.below(2) == 0, from: random.of(&SIZES[..3]), dst, src: x },
         2..6 => Op::Bin { op: random.of(&BIN_OPS), width, dst, a: x, b: val },
@@ -487,6 +487,8 @@ fn random_op(random: &mut Random, b: &mut Builder, values: &[VReg], data: VReg, 
         15 => Op::StoreRelease { size, mem, src: x },
         16 => Op::Check { check: bpf_jit::Check::Budget, ctx },
         17 => Op::Check { check: bpf_jit::Check::Interrupt, ctx },
+        // Almost always below.
+        18 => Op::Bound { a: x, limit: Val::Imm(-1 << 20), ctx },
         _ => {
             let args = [x, y, random.of(values), random.of(values), random.of(values)].map(Some);
             let target = bpf_jit::CallTarget::Extern(crate::check::POISON);

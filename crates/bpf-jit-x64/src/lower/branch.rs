@@ -152,6 +152,13 @@ impl Emitter<'_> {
         self.s.stubs.push(Stub { label, code, ctx, insn: self.insn });
     }
 
+    pub(crate) fn bound(&mut self, a: VReg, limit: Val, ctx: VReg) {
+        self.compare(Comparison { width: Width::W64, cond: Cond::Ge, a, b: limit });
+        let label = self.s.layout.label();
+        self.jump_if(Cc::from(Cond::Ge), label);
+        self.s.stubs.push(Stub { label, code: StopCode::Access, ctx, insn: self.insn });
+    }
+
     pub(crate) fn stop(&mut self, code: StopCode, ctx: VReg) {
         self.load_into(Width::W64, SCRATCH2, ctx);
         self.load_imm(Rax, self.insn.into());

@@ -191,6 +191,7 @@ impl Start {
             packet_len: self.packet_len,
             host_env: 0,
             slot: 0,
+            context: 0,
         }
     }
 }

@@ -94,6 +94,8 @@ fn random_op(rng: &mut Rng, b: &mut Build, values: &[VReg], memory: VReg, ctx: V
                 Op::Call { target, args, ctx: (hidden != 0).then_some(ctx), ret }
             }
         }
+        // Almost always below.
+        _ if rng.chance(3) => Op::Bound { a: rng.pick(values), limit: Val::Imm(-1 << 20), ctx },
         _ => match rng.chance(2) {
             true => Op::Check { check: Check::Budget, ctx },
             false => Op::Check { check: Check::Interrupt, ctx },

@@ -73,7 +73,7 @@ impl FuncLowerer<'_> {
             let block = self.l.cfg.blocks()[b as usize];
             let needs = self.l.needs_ctx[self.sub.0 as usize]
                 && (block.start..block.end)
-                    .any(|slot| self.l.insn_needs_ctx(self.program, slot, self.signatures, self.options));
+                    .any(|slot| self.l.insn_needs_ctx(self.program, self.facts, slot, self.signatures, self.options));
             self.l.ctx_live[b as usize] = needs;
             let counts = self.program.insns()[block.start as usize..block.end as usize]
                 .iter()

@@ -44,11 +44,13 @@ impl FuncLowerer<'_> {
             Insn::LoadImm64 { dst, imm } => self.load_imm64(dst, imm),
             Insn::SecondSlot => {}
             Insn::Load { size, sign, dst, base, off } => {
+                self.check_access(size, base, off);
                 let mem = self.mem(base, off);
                 let dst = self.write(dst);
                 self.op(Op::Load { size, signed: sign, swap: false, dst, mem });
             }
             Insn::Store { size, base, off, src } => {
+                self.check_access(size, base, off);
                 let src = self.read_src(src);
                 let mem = self.mem(base, off);
                 self.op(Op::Store { size, mem, src });
@@ -80,6 +82,7 @@ impl FuncLowerer<'_> {
                 self.op(Op::Jump { target: BlockId(target.0) });
             }
             Insn::JumpIf { width, cond, dst, src, off } => {
+                self.check_operands(dst, src);
                 let src = self.read_src(src);
                 let dst = self.read(dst);
                 self.branch(b, width, cond, dst, src, off);

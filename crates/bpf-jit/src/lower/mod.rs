@@ -12,6 +12,7 @@
 //! What is fused here, because it costs a look at the previous op only: `a = b; a op= c` to one three-address op, and a constant added
 //! to a frame address.
 
+mod bound;
 mod call;
 mod func;
 mod insn;
@@ -88,7 +89,7 @@ impl Lowerer {
         let arity = Arity(signatures);
         self.cfg.build(program);
         self.liveness.build(program, &self.cfg, &arity);
-        self.find_needs_ctx(program, signatures, options);
+        self.find_needs_ctx(program, facts, signatures, options);
         self.entry_web.clear();
         self.entry_web.resize(self.cfg.blocks().len() * REGS, NONE);
         self.block_of.clear();
@@ -118,7 +119,13 @@ impl Lowerer {
     }
 
     /// Which subprograms need the hidden argument: those with an op that reads it, and their callers.
-    fn find_needs_ctx(&mut self, program: &Program, signatures: &dyn Signatures, options: &LowerOptions) {
+    fn find_needs_ctx(
+        &mut self,
+        program: &Program,
+        facts: &Facts,
+        signatures: &dyn Signatures,
+        options: &LowerOptions,
+    ) {
         let n = program.subprogs().len();
         self.needs_ctx.clear();
         self.needs_ctx.resize(n, false);
@@ -129,7 +136,7 @@ impl Lowerer {
                 if !self.needs_ctx[i] {
                     let sub = program.subprogs()[i];
                     self.needs_ctx[i] =
-                        (sub.start..sub.end).any(|slot| self.insn_needs_ctx(program, slot, signatures, options));
+                        (sub.start..sub.end).any(|slot| self.insn_needs_ctx(program, facts, slot, signatures, options));
                     changed |= self.needs_ctx[i];
                 }
             }
@@ -143,10 +150,14 @@ impl Lowerer {
     fn insn_needs_ctx(
         &self,
         program: &Program,
+        facts: &Facts,
         slot: u32,
         signatures: &dyn Signatures,
         options: &LowerOptions,
     ) -> bool {
+        if facts.check(InsnIdx(slot)).is_some() {
+            return true;
+        }
         let checks = options.budget || options.interrupt;
         match program.insns()[slot as usize] {
             Insn::LoadAbs { .. } | Insn::LoadInd { .. } => true,

@@ -3,10 +3,11 @@
 //! Pointers allow 64-bit addition and subtraction of bounded numbers, and nothing else: any other operation would turn
 //! an address into a number the program could store or compare.
 
-use bpf_analysis::CheckRegion;
+use bpf_analysis::{BoundsPlace, CheckRegion};
 use bpf_isa::{AluOp, ByteOrder, EndWidth, Reg, Src, SxWidth, Width};
 
 use super::{Res, Walk, bits_of, refuse};
+use crate::env::Env;
 use crate::error::Reason;
 use crate::scalar::Scalar;
 use crate::value::{Ty, Value, len_id};
@@ -90,10 +91,9 @@ impl Walk<'_> {
             Ty::Uninit(_) | Ty::Scalar => return refuse(Reason::Internal("offset of a number")),
         }
         // Bound the number before adding, so that the sum cannot wrap back into range.
-        let bounded = |n: &Scalar| n.smin() >= -MAX_OFFSET && n.smax() <= MAX_OFFSET;
         let n = p.n.alu(op, Width::W64, &s.n);
         if !bounded(&s.n) || !bounded(&n) {
-            if self.hybrid && checkable(p).is_some() {
+            if self.hybrid && checkable(self.env, p).is_some() {
                 // Anywhere at all: every access through it will be checked.
                 let id = if matches!(p.ty, Ty::Packet { .. }) { self.new_id() } else { p.id };
                 return Ok(Value { n: Scalar::UNKNOWN, id, delta: 0, ..*p });
@@ -188,13 +188,25 @@ impl Walk<'_> {
 }
 
 /// The region whose bounds are known at run time that the pointer is into, if there is one.
-pub(super) fn checkable(p: &Value) -> Option<CheckRegion> {
+pub(super) fn checkable(env: &Env<'_>, p: &Value) -> Option<CheckRegion> {
     match p.ty {
-        Ty::Packet { region } => Some(CheckRegion::Packet(region)),
-        // Only a pointer to global data: the elements of other maps are found at run time.
-        Ty::MapValue { map, inner: false } if p.id == 0 => Some(CheckRegion::MapValue(map)),
+        Ty::Packet { region } => {
+            (env.context.bounds(region).place != BoundsPlace::Nowhere).then_some(CheckRegion::Packet(region))
+        }
+        // Only a pointer to global data: the elements of other maps are found at run time. And not next to a lock, which a check
+        // against the whole value would not keep.
+        Ty::MapValue { map, inner: false } if p.id == 0 => {
+            let def = &env.maps[map as usize];
+            def.spin_lock.is_none().then_some(CheckRegion::MapValue { map, size: def.value_size })
+        }
         _ => None,
     }
+}
+
+/// Whether the offset is small enough for arithmetic and comparisons of the address to be exact. All are but those that a
+/// hybrid walk leaves to checks.
+pub(super) fn bounded(n: &Scalar) -> bool {
+    n.smin() >= -MAX_OFFSET && n.smax() <= MAX_OFFSET
 }
 
 /// What the kernel refuses outright: immediates that never mean what they say.

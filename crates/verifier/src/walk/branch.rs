@@ -2,12 +2,16 @@
 
 use bpf_isa::{AluOp, Cond, Reg, Src, Width};
 
+use super::alu::{bounded, checkable};
 use super::{Flow, Res, Walk, refuse};
 use crate::env::Region;
 use crate::error::{Decision, Reason};
 use crate::scalar::Scalar;
 use crate::state::State;
 use crate::value::{FIRST_FREE_ID, Ty, Value, len_id};
+
+/// No memory lies below this address (Linux: `vm.mmap_min_addr`, 64 KiB by default).
+const LOWEST_ADDRESS: i64 = 1 << 16;
 
 /// What one outcome of a comparison teaches.
 enum Lesson {
@@ -35,6 +39,7 @@ impl Walk<'_> {
                 s = self.name(r);
             }
         }
+        self.note_comparison(&d, &s)?;
         let lessons = self.lessons(width, cond, dst, &d, src, &s)?;
         let target = self.target(off.into())?;
         let [no, yes] = lessons;
@@ -69,6 +74,22 @@ impl Walk<'_> {
         apply(&mut self.state, dst, src_reg, &no);
         self.compared_with_len(width, cond, false, &d, &s);
         Ok(Flow::Next)
+    }
+
+    /// In a hybrid walk: how addresses far from their region compare would tell where the region is. So a comparison of pointers
+    /// with unknown offsets is checked at run time. (One with null is refused: see [`LOWEST_ADDRESS`].)
+    fn note_comparison(&mut self, d: &Value, s: &Value) -> Res<()> {
+        if !self.hybrid {
+            return Ok(());
+        }
+        let far = |v: &&Value| v.is_pointer() && !bounded(&v.n);
+        let far = [d, s].into_iter().find(far);
+        let region = far.into_iter().chain([d, s]).find_map(|v| checkable(self.env, v));
+        if !self.notes.region(self.pc, region, far.is_none()) {
+            let (first, second) = ("pointers that need a check".into(), "other values".into());
+            return refuse(Reason::MixedContext { first, second });
+        }
+        Ok(())
     }
 
     /// What the two outcomes teach: not taken, taken.
@@ -110,6 +131,10 @@ impl Walk<'_> {
                 Cond::Ne => false,
                 _ => return refuse_compare(),
             };
+            // Far enough before its memory, an address may be 0 though the memory's is not.
+            if pointer.n.smin() < -LOWEST_ADDRESS {
+                return refuse_compare();
+            }
             // An empty region may be at any address, even 0: a host's empty buffer often is.
             let may_be_zero = match pointer.ty {
                 Ty::Packet { region } | Ty::PacketEnd { region } => self.state.min_len[usize::from(region)] == 0,

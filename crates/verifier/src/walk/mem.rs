@@ -108,12 +108,11 @@ impl Walk<'_> {
         if !self.hybrid {
             return result;
         }
-        let region = checkable(v);
+        let region = checkable(self.env, v);
         let kind = match region {
             Some(CheckRegion::Packet(_)) => Kind::Packet,
-            // A check against the whole value would not keep the lock.
-            Some(CheckRegion::MapValue(map)) if self.env.maps[map as usize].spin_lock.is_none() => Kind::MapValue,
-            Some(CheckRegion::MapValue(_)) | None => Kind::None,
+            Some(CheckRegion::MapValue { .. }) => Kind::MapValue,
+            None => Kind::None,
         };
         let place = match result {
             Err(reason) if kind == Kind::None || !reason.may_be_checked() => return Err(reason),

@@ -15,6 +15,7 @@ use bpf_isa::{Insn, InsnIdx, Program, Reg};
 
 use super::alu::checkable;
 use super::{Res, Walk, refuse};
+use crate::env::Env;
 use crate::error::Reason;
 use crate::need::Need;
 use crate::scalar::Scalar;
@@ -221,7 +222,7 @@ impl Walk<'_> {
         if self.hybrid && ancestors >= HYBRID_ROUNDS && newest != NONE {
             let last = &pruner.kept[newest as usize].state;
             widen(last, &mut self.state);
-            self.next_id = scatter(last, &mut self.state, self.next_id);
+            self.next_id = scatter(self.env, last, &mut self.state, self.next_id);
         }
         // Keeping a state costs a copy; short stretches without decisions are cheaper to walk twice.
         let (insns, decisions) = self.since_kept;
@@ -481,7 +482,7 @@ fn widen(old: &State, new: &mut State) {
 
 /// In a hybrid walk: gives up where pointers are that moved since the last round, if their accesses can be checked.
 /// Each gets an id of its own; the last one given out is returned.
-fn scatter(old: &State, new: &mut State, mut next_id: u32) -> u32 {
+fn scatter(env: &Env<'_>, old: &State, new: &mut State, mut next_id: u32) -> u32 {
     let moved = |o: &Value, n: &Value| o.ty == n.ty && (o.delta != n.delta || !n.n.subset(&o.n));
     let mut give_up = |v: &mut Value| {
         if matches!(v.ty, Ty::Packet { .. }) {
@@ -492,13 +493,16 @@ fn scatter(old: &State, new: &mut State, mut next_id: u32) -> u32 {
     };
     for (o, n) in old.frames.iter().zip(&mut new.frames) {
         for (ov, nv) in o.regs.iter().zip(&mut n.regs) {
-            if !nv.null && checkable(nv).is_some() && moved(ov, nv) {
+            if !nv.null && checkable(env, nv).is_some() && moved(ov, nv) {
                 give_up(nv);
             }
         }
         for ns in &mut n.spills {
             let last = o.spills.iter().find(|os| (os.depth, os.size) == (ns.depth, ns.size));
-            if !ns.value.null && checkable(&ns.value).is_some() && last.is_some_and(|os| moved(&os.value, &ns.value)) {
+            if !ns.value.null
+                && checkable(env, &ns.value).is_some()
+                && last.is_some_and(|os| moved(&os.value, &ns.value))
+            {
                 give_up(&mut ns.value);
             }
         }

@@ -1,0 +1,115 @@
+//! The checks that a hybrid verification leaves to run time: an address against the one region it may be in.
+//!
+//! Problem: an access of `size` bytes at any address must stop the run unless all of them are in the region, and one that is in
+//! bounds should cost little. Approach: the distance `t` from the region's start, as an unsigned number, is compared once with
+//! `length - size + 1`. A region shorter than that makes the limit negative; then its sign, spread over `t`, makes `t` the greatest number,
+//! so that the comparison fails without a second branch. Where the least length is promised, that is left out.
+//!
+//! Invariant: nothing but [`Op::Bound`] decides; `t` and the limit come from the run's own context, which no program can write.
+
+use super::func::FuncLowerer;
+use crate::externs::Extern;
+use crate::lir::{Base, BinOp, Mem, Op, VReg, Val};
+use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion};
+use bpf_isa::{InsnIdx, Reg, Size, Src, Width};
+use bpf_jit_code::RunCtx;
+
+impl FuncLowerer<'_> {
+    /// Checks the load or store at hand, if it was not proven.
+    pub(super) fn check_access(&mut self, size: Size, base: Reg, off: i16) {
+        let Some(region) = self.facts.check(InsnIdx(self.span.first)) else { return };
+        let last = i64::from(size.bytes()) - 1;
+        let base = self.read(base);
+        let ctx = self.ctx();
+        match region {
+            CheckRegion::Packet(region) => {
+                let bounds = self.facts.region(region);
+                let (start, len) = self.bounds(bounds.place);
+                let at = self.distance(base, start, off.into());
+                let limit = if last == 0 { len } else { self.bin(BinOp::Sub, len, Val::Imm(last)) };
+                let at = if i64::from(bounds.min_len) >= last {
+                    at
+                } else {
+                    let short = self.bin(BinOp::Sar, limit, Val::Imm(63));
+                    self.bin(BinOp::Or, at, Val::Reg(short))
+                };
+                self.op(Op::Bound { a: at, limit: Val::Reg(limit), ctx });
+            }
+            CheckRegion::MapValue { map, size } => {
+                let start = self.l.webs.fresh();
+                self.op(Op::SymAddr { dst: start, symbol: Extern::ArrayBase(map).symbol() });
+                let at = self.distance(base, start, off.into());
+                let limit = Val::Imm((i64::from(size) - last).max(0));
+                self.op(Op::Bound { a: at, limit, ctx });
+            }
+        }
+    }
+
+    /// Checks that the pointers which the jump at hand compares are near their region, if that was not proven.
+    pub(super) fn check_operands(&mut self, dst: Reg, src: Src) {
+        let Some(region) = self.facts.check(InsnIdx(self.span.first)) else { return };
+        let ctx = self.ctx();
+        let start = match region {
+            CheckRegion::Packet(region) => self.bounds(self.facts.region(region).place).0,
+            CheckRegion::MapValue { map, .. } => {
+                let start = self.l.webs.fresh();
+                self.op(Op::SymAddr { dst: start, symbol: Extern::ArrayBase(map).symbol() });
+                start
+            }
+        };
+        let src = match src {
+            Src::Reg(src) => Some(src),
+            Src::Imm(_) => None,
+        };
+        for reg in [Some(dst), src].into_iter().flatten() {
+            let at = self.read(reg);
+            let at = self.distance(at, start, AccessCheck::NEAR as i64);
+            self.op(Op::Bound { a: at, limit: Val::Imm(2 * AccessCheck::NEAR as i64), ctx });
+        }
+    }
+
+    /// A region's first address and its length.
+    fn bounds(&mut self, place: BoundsPlace) -> (VReg, VReg) {
+        match place {
+            BoundsPlace::Nowhere => {
+                // Of no bytes.
+                let none = self.l.webs.fresh();
+                self.op(Op::Mov { width: Width::W64, dst: none, src: Val::Imm(0) });
+                (none, none)
+            }
+            BoundsPlace::Raw => (self.ctx_field(RunCtx::PACKET_OFFSET), self.ctx_field(RunCtx::PACKET_LEN_OFFSET)),
+            BoundsPlace::Addresses { start, end } => {
+                let context = self.ctx_field(RunCtx::CONTEXT_OFFSET);
+                let start = self.context_field(context, start, Size::DW);
+                let end = self.context_field(context, end, Size::DW);
+                let len = self.bin(BinOp::Sub, end, Val::Reg(start));
+                (start, len)
+            }
+            BoundsPlace::Length { start, len, len_size } => {
+                let context = self.ctx_field(RunCtx::CONTEXT_OFFSET);
+                let start = self.context_field(context, start, Size::DW);
+                let size = if len_size == 8 { Size::DW } else { Size::W };
+                (start, self.context_field(context, len, size))
+            }
+        }
+    }
+
+    fn context_field(&mut self, context: VReg, off: u32, size: Size) -> VReg {
+        let dst = self.l.webs.fresh();
+        let mem = Mem { base: Base::Reg(context), off: off as i32 };
+        self.op(Op::Load { size, signed: false, swap: false, dst, mem });
+        dst
+    }
+
+    /// `base - start + off`.
+    fn distance(&mut self, base: VReg, start: VReg, off: i64) -> VReg {
+        let at = self.bin(BinOp::Sub, base, Val::Reg(start));
+        if off == 0 { at } else { self.bin(BinOp::Add, at, Val::Imm(off)) }
+    }
+
+    fn bin(&mut self, op: BinOp, a: VReg, b: Val) -> VReg {
+        let dst = self.l.webs.fresh();
+        self.op(Op::Bin { op, width: Width::W64, dst, a, b });
+        dst
+    }
+}

@@ -1,0 +1,319 @@
+//! Programs that are accepted with checks at run time: in bounds they compute what they should, out of bounds and without an end
+//! they stop with an error that names the instruction, and no byte outside their region changes.
+
+#[allow(dead_code, reason = "the oracle of the verifier's tests; here its generator is used")]
+#[path = "../../verifier/tests/border/mod.rs"]
+mod border;
+
+use bpf_runtime::{Arch, Config, Engine, Flat, FlatContext, Linker, MapSet, Mode, Object, ProgArray, Program, Raw};
+use bpf_runtime::{Insn, LoadError, RunError, SkBuff, Skb, Xdp, XdpBuff, assemble};
+use bpf_testkit::generate::Choices;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+const CANARY: u8 = 0xc5;
+
+fn modes() -> Vec<Mode> {
+    if Arch::HOST.is_some() { vec![Mode::Interpreter, Mode::Jit] } else { vec![Mode::Interpreter] }
+}
+
+fn engine(mode: Mode, change: impl FnOnce(&mut Config)) -> Engine {
+    let mut config = Config::default();
+    config.mode = mode;
+    change(&mut config);
+    Engine::new(config).unwrap()
+}
+
+/// A linker whose function 1001 returns the host's number: any at all.
+fn linker(engine: &Engine) -> Linker<u64> {
+    let mut linker = Linker::<u64>::new(engine);
+    linker.func(1001, "number", |c: &mut bpf_runtime::Caller<'_, u64>| *c.host()).unwrap();
+    linker
+}
+
+fn program(linker: &Linker<u64>, text: &str) -> Program<Raw, u64> {
+    let insns = assemble(text).unwrap();
+    assert!(linker.loader::<Raw>().insns("proven", insns.clone()).is_err(), "needs no check:\n{text}");
+    linker.loader::<Raw>().hybrid().insns("checked", insns).unwrap_or_else(|e| panic!("{e}\n{text}"))
+}
+
+/// Offsets around every border of a short buffer, and around where 64-bit sums wrap.
+fn numbers() -> impl Iterator<Item = u64> {
+    let near = |at: u64| (0..24u64).map(move |i| at.wrapping_add(i).wrapping_sub(12));
+    [0, 1 << 31, 1 << 32, 1 << 47, 1 << 63].into_iter().flat_map(near)
+}
+
+#[test]
+fn loads_and_stores_stop_exactly_at_the_borders() {
+    for mode in modes() {
+        let engine = engine(mode, |_| {});
+        let linker = linker(&engine);
+        for (bits, size) in [(8, 1usize), (16, 2), (32, 4), (64, 8)] {
+            for off in [0i16, 3, -5] {
+                let at = if off < 0 { format!("r6 - {}", -off) } else { format!("r6 + {off}") };
+                let find = "r6 = r1\ncall 1001\nr6 += r0";
+                let load = program(&linker, &format!("{find}\nr0 = *(u{bits} *)({at})\nexit"));
+                let store = program(
+                    &linker,
+                    &format!("{find}\nr7 = 0x0102030405060708 ll\n*(u{bits} *)({at}) = r7\nr0 = 1\nexit"),
+                );
+                for len in 0..=10usize {
+                    for number in numbers() {
+                        let mut room = [CANARY; 64];
+                        let plain: Vec<u8> = (0..len as u8).collect();
+                        room[24..24 + len].copy_from_slice(&plain);
+                        // Of 64 bits, as the sum in the program is.
+                        let at = number.wrapping_add(off as u64);
+                        let inside = at <= len as u64 && size as u64 <= len as u64 - at;
+                        let context = || format!("{mode:?}: {size} bytes at {number:#x} + {off} of {len}");
+
+                        let mut host = number;
+                        match load.run(&mut host, &mut room[24..24 + len]) {
+                            Ok(r0) => {
+                                let mut want = [0; 8];
+                                assert!(inside, "{}", context());
+                                want[..size].copy_from_slice(&plain[at as usize..at as usize + size]);
+                                assert_eq!(r0, u64::from_le_bytes(want), "{}", context());
+                            }
+                            Err(RunError::Access { insn, origin, .. }) => {
+                                assert!(!inside, "{}", context());
+                                assert_eq!(insn.map(|i| i.0), Some(3), "{}", context());
+                                assert_eq!(origin.unwrap().program, "checked");
+                            }
+                            Err(other) => panic!("{}: {other}", context()),
+                        }
+
+                        let result = store.run(&mut host, &mut room[24..24 + len]);
+                        let mut want = [CANARY; 64];
+                        want[24..24 + len].copy_from_slice(&plain);
+                        if inside {
+                            let to = 24 + at as usize;
+                            want[to..to + size].copy_from_slice(&0x0102030405060708u64.to_le_bytes()[..size]);
+                        }
+                        assert_eq!(result.is_ok(), inside, "{}: {result:?}", context());
+                        assert_eq!(room, want, "{}", context());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The packet is where `data` and `data_end` say, not all of the buffer; the metadata is before it; both may move in a run.
+#[test]
+fn packets_end_where_the_context_says() {
+    for mode in modes() {
+        let engine = engine(mode, |_| {});
+        let linker = linker(&engine);
+        // The byte `number` from data, after moving the start by the first byte there, if that is below 16.
+        let text = "r7 = r1
+            call 1001
+            r8 = r0
+            r2 = *(u32 *)(r7 + 0)
+            r3 = *(u32 *)(r7 + 4)
+            r4 = r2
+            r4 += 1
+            if r4 > r3 goto skip
+            r2 = *(u8 *)(r2 + 0)
+            if r2 > 15 goto skip
+            r1 = r7
+            call 44
+            skip: r2 = *(u32 *)(r7 + 0)
+            r2 += r8
+            r0 = *(u8 *)(r2 + 0)
+            exit";
+        let insns = assemble(text).unwrap();
+        let packet = linker.loader::<Xdp>().hybrid().insns("packet", insns).unwrap();
+        let text = "r7 = r1\ncall 1001\nr2 = *(u32 *)(r7 + 8)\nr2 += r0\nr0 = *(u16 *)(r2 + 0)\nexit";
+        let meta = linker.loader::<Xdp>().hybrid().insns("meta", assemble(text).unwrap()).unwrap();
+        let text = "r7 = r1\ncall 1001\nr2 = *(u32 *)(r7 + 76)\nr2 += r0\nr0 = *(u32 *)(r2 + 0)\nexit";
+        let skb = linker.loader::<Skb>().hybrid().insns("skb", assemble(text).unwrap()).unwrap();
+        for first in [3u8, 200] {
+            let (start, len) = (32usize, 40usize);
+            let moved = if first < 16 { usize::from(first) } else { 0 };
+            for number in numbers() {
+                let mut buffer: Vec<u8> = (0..128).collect();
+                buffer[start] = first;
+                let want = buffer.clone();
+                let at = |size: u64| {
+                    let end = (len - moved) as u64;
+                    (number <= end && size <= end - number).then(|| start + moved + number as usize)
+                };
+                let mut host = number;
+                let result = packet.run(&mut host, &mut XdpBuff::with_room(&mut buffer, start, len));
+                match (result, at(1)) {
+                    (Ok(r0), Some(at)) => assert_eq!(r0, u64::from(want[at]), "{mode:?}: {number:#x}"),
+                    (Err(RunError::Access { .. }), None) => {}
+                    (other, at) => panic!("{mode:?}: {number:#x}: {other:?}, {at:?}"),
+                }
+                // No metadata: nothing to read, wherever the number leads.
+                let result = meta.run(&mut host, &mut XdpBuff::with_room(&mut buffer, start, len));
+                assert!(matches!(result, Err(RunError::Access { .. })), "{mode:?}: {number:#x}: {result:?}");
+                let result = skb.run(&mut host, &mut SkBuff::new(&mut buffer[start..start + len]));
+                let inside = number <= len as u64 && 4 <= len as u64 - number;
+                assert_eq!(result.is_ok(), inside, "{mode:?}: {number:#x}: {result:?}");
+                assert_eq!(buffer, want);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_object_with_unbounded_offsets_and_loops() {
+    let object = Object::parse(include_bytes!("objects/checked.o")).unwrap();
+    for mode in modes() {
+        let engine = engine(mode, |_| {});
+        let linker = linker(&engine);
+        let maps = || MapSet::for_object(&engine, &object).unwrap();
+        assert!(matches!(linker.load::<Xdp>(&object, maps()), Err(LoadError::Verifier { .. })));
+        let instance = linker.loader::<Xdp>().hybrid().object(&object, maps()).unwrap();
+        let word = instance.program::<Xdp>("word").unwrap();
+        let mut table = [10u64, 20, 30, 40, 50];
+        // The offset is the index times four: with the upper bits lost, it may come back in range.
+        for (index, inside) in
+            [(0u64, true), (4, true), (5, false), (u64::MAX, false), (1 << 62 | 2, true), (1 << 61, false)]
+        {
+            let mut packet = [index, 7].map(u64::to_le_bytes).concat();
+            let result = word.run(&mut 0, &mut XdpBuff::new(&mut packet));
+            match result {
+                Ok(r0) => {
+                    assert!(inside, "{mode:?}: {index:#x}");
+                    assert_eq!(std::mem::replace(&mut table[(index & 0xff) as usize], 7), r0, "{mode:?}: {index:#x}");
+                }
+                Err(error @ RunError::Access { .. }) => {
+                    assert!(!inside, "{mode:?}: {index:#x}");
+                    let text = error.to_string();
+                    assert!(text.contains("of `word`") && text.contains("checked.c:"), "{text}");
+                }
+                Err(other) => panic!("{mode:?}: {index:#x}: {other}"),
+            }
+        }
+        // Too short for the index itself.
+        assert!(matches!(word.run(&mut 0, &mut XdpBuff::new(&mut [1, 2, 3])), Err(RunError::Access { .. })));
+
+        let sum = instance.program::<Xdp>("sum").unwrap();
+        for len in [0usize, 1, 7, 9, 100, 1500] {
+            let mut packet: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let want: u64 = packet.iter().map(|b| u64::from(*b)).sum();
+            assert_eq!(sum.run(&mut 0, &mut XdpBuff::new(&mut packet)).unwrap(), want, "{mode:?}: {len}");
+        }
+        let meta = instance.program::<Xdp>("meta").unwrap();
+        assert!(matches!(meta.run(&mut 0, &mut XdpBuff::new(&mut [0; 20])), Err(RunError::Access { .. })));
+    }
+}
+
+#[test]
+fn what_does_not_end_is_stopped_by_the_budget() {
+    for mode in modes() {
+        for budget in [None, Some(100)] {
+            let engine = engine(mode, |config| (config.budget, config.hybrid_budget) = (budget, 1000));
+            let linker = linker(&engine);
+            let limit = budget.unwrap_or(1000);
+            let endless = program(&linker, "a: goto a");
+            let result = endless.run(&mut 0, &mut []);
+            assert!(matches!(&result, Err(RunError::Budget { insn: Some(at), .. }) if at.0 == 0), "{result:?}");
+            // As many rounds as the host says.
+            let counted = program(&linker, "call 1001\nr6 = 0\na: r6 += 1\nif r6 != r0 goto a\nr0 = r6\nexit");
+            for (rounds, ends) in [(1, true), (limit - 5, true), (limit + 5, false), (0, false)] {
+                let result = counted.run(&mut rounds.clone(), &mut []);
+                match result {
+                    Ok(r0) => assert!(ends && r0 == rounds, "{mode:?}: {rounds}: {r0}"),
+                    Err(RunError::Budget { origin, .. }) => {
+                        assert!(!ends, "{mode:?}: {rounds}");
+                        assert_eq!(origin.unwrap().program, "checked");
+                    }
+                    Err(other) => panic!("{mode:?}: {rounds}: {other}"),
+                }
+            }
+        }
+    }
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Words([u64; 2]);
+
+impl FlatContext for Words {
+    const NAME: &'static str = "words";
+    const FIELDS: &'static [(&'static str, u32, u32, bool)] = &[("a", 0, 8, true), ("b", 8, 8, true)];
+}
+
+/// A program that is proven to end may tail-call one that is not: from there on the run has a budget.
+#[test]
+fn a_tail_call_into_an_endless_program_has_a_budget() {
+    for mode in modes() {
+        let engine = engine(mode, |config| config.hybrid_budget = 1000);
+        let linker = linker(&engine);
+        let array = ProgArray::<Flat<Words>, u64>::create(&engine, "array", 1).unwrap();
+        let load = |name: &str, text: &str| {
+            linker.loader().hybrid().prog_arrays(&[&array]).insns(name, assemble(text).unwrap()).unwrap()
+        };
+        let endless = load("endless", "a: goto a");
+        let first = load("first", "r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 5\nexit");
+        array.set(0, &endless).unwrap();
+        let result = first.run(&mut 0, &mut Words([0; 2]));
+        assert!(matches!(&result, Err(RunError::Budget { insn: Some(at), .. }) if at.0 == 0), "{mode:?}: {result:?}");
+    }
+}
+
+/// How an address compares that is far from its region would tell where the region is.
+#[test]
+fn comparisons_of_far_addresses_stop() {
+    for mode in modes() {
+        let engine = engine(mode, |_| {});
+        let linker = linker(&engine);
+        let text = "r6 = r1\nr7 = r1\nr7 += r2\ncall 1001\nr6 += r0\nr0 = 0\nif r6 > r7 goto +1\nr0 = 1\nexit";
+        let program = program(&linker, text);
+        for number in numbers() {
+            let result = program.run(&mut number.clone(), &mut [0; 8]);
+            let near = (-(1i64 << 31)..1 << 31).contains(&(number as i64));
+            match result {
+                Ok(r0) => {
+                    assert!(near, "{mode:?}: {number:#x}");
+                    assert_eq!(r0, u64::from(number as i64 <= 8), "{mode:?}: {number:#x}");
+                }
+                Err(RunError::Access { insn, .. }) => {
+                    assert!(!near, "{mode:?}: {number:#x}");
+                    assert_eq!(insn.map(|i| i.0), Some(6));
+                }
+                Err(other) => panic!("{mode:?}: {number:#x}: {other}"),
+            }
+        }
+    }
+}
+
+/// Programs near the border of what can be proven: both engines come to the same end, at the same instruction, with the same memory.
+#[test]
+fn generated_programs_end_alike_on_both_engines() {
+    if Arch::HOST.is_none() {
+        return println!("SKIPPED generated_programs_end_alike_on_both_engines: no JIT for this host");
+    }
+    let budget = |config: &mut Config| config.budget = Some(100_000);
+    let engines = modes().into_iter().map(|mode| engine(mode, budget)).collect::<Vec<_>>();
+    let linkers = engines.iter().map(Linker::<u64>::new).collect::<Vec<_>>();
+    let (mut finished, mut stopped) = (0, 0);
+    for seed in 0..1500u64 {
+        let mut c = Choices::from_seed(0x4b1d_0000 + seed);
+        let insns: Vec<Insn> = border::generate(&mut c).insns().to_vec();
+        let load = |l: &Linker<u64>| l.loader::<Raw>().hybrid().insns("generated", insns.clone());
+        let (Ok(a), Ok(b)) = (load(&linkers[0]), load(&linkers[1])) else { continue };
+        for _ in 0..4 {
+            let len = c.below(97) as usize;
+            let memory: Vec<u8> = (0..len).map(|_| if c.one_in(2) { 0 } else { c.below(256) as u8 }).collect();
+            let run = |program: &Program<Raw, u64>| {
+                let mut room = vec![CANARY; len + 128];
+                room[64..64 + len].copy_from_slice(&memory);
+                let end = match program.run(&mut 0, &mut room[64..64 + len]) {
+                    Ok(r0) => format!("{r0:#x}"),
+                    Err(error @ (RunError::Access { .. } | RunError::Budget { .. })) => error.to_string(),
+                    Err(error) => panic!("seed {seed}: {error}"),
+                };
+                assert!(room[..64].iter().chain(&room[64 + len..]).all(|b| *b == CANARY), "seed {seed}: {end}");
+                (end, room)
+            };
+            let (by_interpreter, by_code) = (run(&a), run(&b));
+            assert_eq!(by_interpreter, by_code, "seed {seed}\n{}", bpf_runtime::disassemble(&insns));
+            if by_code.0.starts_with("0x") { finished += 1 } else { stopped += 1 }
+        }
+    }
+    assert!(finished > 500 && stopped > 500, "{finished} finished, {stopped} stopped");
+}
