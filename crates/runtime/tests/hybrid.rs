@@ -1,7 +1,6 @@
 //! Programs that are accepted with checks at run time: in bounds they compute what they should, out of bounds and without an end
 //! they stop with an error that names the instruction, and no byte outside their region changes.
 
-#[allow(dead_code, reason = "the oracle of the verifier's tests; here its generator is used")]
 #[path = "../../verifier/tests/border/mod.rs"]
 mod border;
 
