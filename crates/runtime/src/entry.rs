@@ -67,6 +67,8 @@ mod imp {
                 "mov [r9 + {exit_saved} + 8], rbp",
                 "call r10",
                 "2:",
+                // Where a stop lands, by an indirect jump: a landing pad, for hosts built with them.
+                "endbr64",
                 exit_sp = const RunCtx::EXIT_SP_OFFSET,
                 exit_pc = const RunCtx::EXIT_PC_OFFSET,
                 exit_saved = const RunCtx::EXIT_SAVED_OFFSET,
@@ -159,7 +161,8 @@ mod imp {
                 "ldr x17, [x0, #{exit_pc}]",
                 "ldp x19, x29, [x0, #{exit_saved}]",
                 "mov sp, x16",
-                "br x17",
+                // Unlike a jump, a return needs no landing pad.
+                "ret x17",
                 exit_saved = const RunCtx::EXIT_SAVED_OFFSET,
                 exit_sp = const RunCtx::EXIT_SP_OFFSET,
                 exit_pc = const RunCtx::EXIT_PC_OFFSET,
@@ -183,5 +186,38 @@ mod imp {
     pub(super) unsafe fn stop(_: *mut RunCtx) -> ! {
         // No emitted code exists on this architecture, so no run of it can be stopped.
         std::process::abort()
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    /// Stands in for emitted code: returns the instruction at which a stop would land.
+    unsafe extern "C" fn landing(_: u64, _: u64, _: u64, _: u64, _: u64, ctx: *const RunCtx) -> u64 {
+        // SAFETY: the entry sequence stored the address of its own code, of which more than four bytes follow.
+        u64::from(unsafe { core::ptr::with_exposed_provenance::<u32>((*ctx).exit_pc as usize).read_unaligned() })
+    }
+
+    #[test]
+    fn a_stop_lands_on_a_landing_pad() {
+        let mut ctx = RunCtx {
+            tail_calls: 0,
+            stop_code: 0,
+            stop_insn: 0,
+            interrupt: 0,
+            budget: 0,
+            exit_sp: 0,
+            exit_pc: 0,
+            exit_saved: [0; 2],
+            packet: 0,
+            packet_len: 0,
+            host_env: 0,
+            slot: 0,
+        };
+        let code = landing as *const () as *const u8;
+        // SAFETY: a C function of these arguments is entered as emitted code is.
+        let found = unsafe { enter(code, [0; 5], &raw mut ctx) };
+        assert_eq!(found, 0xfa1e_0ff3, "endbr64");
     }
 }

@@ -1,0 +1,238 @@
+//! The one setting [`Hardening`], as emitted: everything that the JITs and the dispatcher emit is disassembled and searched for indirect branches
+//! and for what stands where one may land. Both architectures, on any host.
+
+use bpf_analysis::{CallArity, Facts};
+use bpf_disasm::lines;
+use bpf_dispatcher::{Entry, Image, Link, Options, Policy, Verdicts};
+use bpf_isa::{Program, assemble};
+use bpf_jit::{Backend, CompileOptions, Compiler, EmitOptions, Hidden, LowerOptions, Signatures};
+use bpf_jit_arm64::Arm64;
+use bpf_jit_code::{Arch, Code, Hardening, Symbol};
+use bpf_jit_x64::X64;
+use bpf_testkit::generate::{self, Choices, Shape};
+
+/// Functions of which nothing is known.
+struct Unknown;
+
+impl CallArity for Unknown {
+    fn helper(&self, _: u32) -> u8 {
+        5
+    }
+    fn host(&self, _: i32) -> u8 {
+        5
+    }
+}
+
+impl Signatures for Unknown {
+    fn helper_hidden(&self, _: u32) -> Hidden {
+        Hidden::Env
+    }
+    fn host_hidden(&self, _: i32) -> Hidden {
+        Hidden::Env
+    }
+}
+
+/// Emitted code, and at which of its entries an indirect branch may land.
+struct Emitted {
+    what: String,
+    code: Code,
+    landings: Vec<u32>,
+    /// Whether it has an indirect branch (x86-64: unless retpolines are on).
+    branches: bool,
+}
+
+/// Programs with every indirect branch and every indirect target there is: tail calls out of programs and subprograms, stops, callbacks.
+fn programs() -> Vec<(String, Program, bool)> {
+    let text = |name: &str, text: &str, branches: bool| {
+        let insns = assemble(text).unwrap_or_else(|error| panic!("{error} in\n{text}"));
+        (name.to_owned(), Program::new(insns).unwrap(), branches)
+    };
+    let site = "r2 = map[fd:0]\nr3 = 1\ncall 12\n";
+    let mut all = vec![
+        text("empty", "r0 = 0\nexit", false),
+        text("tail call", &format!("{site}r0 = 1\nexit"), true),
+        text("tail call in a subprogram", &format!("call sub\nexit\nsub:\n{site}r0 = 1\nexit"), true),
+        text("call", "r6 = r1\ncall 7\nr0 += r6\nexit", false),
+        // Its back-edge is where the budget stops it.
+        text("loop", "r0 = 0\nagain:\nr0 += 1\nif r0 < 9 goto again\nexit", true),
+        text("callback", "r1 = 3\nr2 = subprog[body]\nr3 = 0\nr4 = 0\ncall 181\nexit\nbody:\nr0 = 0\nexit", false),
+    ];
+    for seed in 0..60 {
+        let generated = generate::generate(&mut Choices::from_seed(seed), &Shape::default());
+        all.push((format!("generated {seed}"), generated.program, false));
+    }
+    all
+}
+
+fn compile<B: Backend + Default>(arch: Arch, hardening: Hardening) -> Vec<Emitted> {
+    let mut compiler = Compiler::<B>::default();
+    let options = CompileOptions {
+        lower: LowerOptions { budget: true, interrupt: true, ..LowerOptions::default() },
+        emit: EmitOptions { hardening, ..EmitOptions::default() },
+        ..CompileOptions::default()
+    };
+    let emit = |(what, program, branches): (String, Program, bool)| {
+        let mut code = Code::new(arch);
+        compiler.compile(&program, &Facts::default(), &Unknown, &options, &mut code).unwrap();
+        let mut landings = vec![code.entries[0]];
+        if what == "callback" {
+            landings.push(code.entries[1]);
+        }
+        Emitted { what: format!("{arch:?} {what}"), code, landings, branches }
+    };
+    programs().into_iter().map(emit).collect()
+}
+
+fn images(arch: Arch, hardening: Hardening) -> Vec<Emitted> {
+    let mut all = Vec::new();
+    for count in [0, 1, 2, 3, 16, 48, 200] {
+        for (align, base, hits) in
+            [(true, 0x5555_4000_0000_usize, 0), (false, 0x40_0000, 0), (true, 0x5555_4000_0000, 1)]
+        {
+            let options = Options { limit: 256, align, hardening };
+            let entries: Vec<Entry> =
+                (0..count).map(|i| Entry { address: base + i * 192, hits: hits * (i * i) as u64 }).collect();
+            let what = format!("{arch:?} tree of {count}, base {base:#x}");
+            let code = Image::tree(arch, &entries, &options).code().clone();
+            all.push(Emitted { what, code, landings: vec![0], branches: true });
+        }
+        let mut links: Vec<Link> = (0..count).map(|i| Link::new(i * 64)).collect();
+        for (i, link) in links.iter_mut().enumerate().filter(|(i, _)| i % 3 == 1) {
+            link.continue_on = Some(Verdicts::Set(5 << (i % 60)));
+        }
+        for policy in [Policy::FirstVerdict { pass: 2 }, Policy::LastWins { empty: 0 }, Policy::RunAll { result: 1 }] {
+            let options = Options { hardening, ..Options::default() };
+            let what = format!("{arch:?} chain of {count}, {policy:?}");
+            let code = Image::chain(arch, &links, policy, &options).code().clone();
+            all.push(Emitted { what, code, landings: vec![0], branches: false });
+        }
+    }
+    all
+}
+
+fn everything(hardening: Hardening) -> impl Iterator<Item = (Arch, Emitted)> {
+    let x64 = compile::<X64>(Arch::X64, hardening).into_iter().chain(images(Arch::X64, hardening));
+    let arm64 = compile::<Arm64>(Arch::Arm64, hardening).into_iter().chain(images(Arch::Arm64, hardening));
+    x64.map(|emitted| (Arch::X64, emitted)).chain(arm64.map(|emitted| (Arch::Arm64, emitted)))
+}
+
+/// Offset and text of each instruction.
+fn text(emitted: &Emitted) -> Vec<(u32, String)> {
+    let lines = lines(&emitted.code, &|Symbol(i)| format!("symbol{i}"));
+    let lines = lines.unwrap_or_else(|error| panic!("{}: {error}", emitted.what));
+    lines.into_iter().map(|line| (line.offset, line.text)).collect()
+}
+
+/// Whether it jumps or calls through a register or memory. Returns apart.
+fn is_indirect(arch: Arch, text: &str) -> bool {
+    let (name, operand) = text.split_once(' ').unwrap_or((text, ""));
+    match arch {
+        Arch::X64 => {
+            let register = operand.starts_with('r') && (operand.len() == 3 || operand[1..].parse::<u32>().is_ok());
+            matches!(name, "jmp" | "call" | "notrack") && (register || operand.contains('['))
+        }
+        Arch::Arm64 => matches!(name, "br" | "blr"),
+    }
+}
+
+fn is_landing_pad(arch: Arch, text: &str) -> bool {
+    match arch {
+        Arch::X64 => text == "endbr64",
+        // `bti c`.
+        Arch::Arm64 => text == "hint #0x22" || text == "paciasp",
+    }
+}
+
+#[test]
+fn the_search_knows_indirect_branches() {
+    for (arch, indirect, direct) in [
+        (
+            Arch::X64,
+            &["jmp rax", "jmp r11", "call r9", "call rdi", "jmp qword ptr [rdi+0x8]"][..],
+            &["jmp short entry.1", "jmp symbol0", "call sub1", "ret", "je symbol1"][..],
+        ),
+        (Arch::Arm64, &["br x16", "blr x6"][..], &["b symbol0", "b.gt entry.1", "bl symbol1", "ret", "ret x17"][..]),
+    ] {
+        assert!(indirect.iter().all(|text| is_indirect(arch, text)));
+        assert!(!direct.iter().any(|text| is_indirect(arch, text)));
+    }
+}
+
+#[test]
+fn with_retpolines_there_is_no_indirect_branch() {
+    let plain = Hardening::default();
+    for hardening in [plain, Hardening { retpolines: true, ..plain }] {
+        for (arch, emitted) in everything(hardening) {
+            let lines = text(&emitted);
+            let indirect: Vec<_> = lines.iter().filter(|(_, text)| is_indirect(arch, text)).collect();
+            let lfences = lines.iter().filter(|(_, text)| text == "lfence").count();
+            match (arch, hardening.retpolines) {
+                (Arch::X64, true) => {
+                    assert!(indirect.is_empty(), "{}: {indirect:?}", emitted.what);
+                    assert!(lfences == 1 || !emitted.branches, "{}: {lfences} retpolines", emitted.what);
+                    // The retpoline as a whole: the only return that does not go back.
+                    if let Some(at) = lines.iter().position(|(_, text)| text == "lfence") {
+                        assert_eq!(lines[at - 1].1, "pause", "{}", emitted.what);
+                        assert!(lines[at - 2].1.starts_with("call"), "{}", emitted.what);
+                        assert!(lines[at + 1].1.starts_with("jmp short"), "{}", emitted.what);
+                        assert!(lines[at + 2].1.starts_with("mov [rsp], r"), "{}: {}", emitted.what, lines[at + 2].1);
+                        assert_eq!(lines[at + 3].1, "ret", "{}", emitted.what);
+                    }
+                }
+                (Arch::X64, false) => {
+                    assert_eq!(lfences, 0, "{}", emitted.what);
+                    assert!(!indirect.is_empty() || !emitted.branches, "{}", emitted.what);
+                }
+                // `bti c` accepts jumps through these two only; a stop is a `ret`.
+                (Arch::Arm64, _) => {
+                    assert!(indirect.iter().all(|(_, text)| text == "br x16" || text == "br x17"), "{}", emitted.what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_target_of_an_indirect_branch_has_a_landing_pad() {
+    for (landing_pads, return_signing) in [(false, false), (true, false), (true, true), (false, true)] {
+        for (arch, emitted) in everything(Hardening { landing_pads, return_signing, retpolines: false }) {
+            let lines = text(&emitted);
+            let pads: Vec<u32> =
+                lines.iter().filter(|(_, text)| is_landing_pad(arch, text)).map(|(offset, _)| *offset).collect();
+            if landing_pads {
+                for landing in &emitted.landings {
+                    assert!(pads.contains(landing), "{}: {landing:#x}", emitted.what);
+                }
+            }
+            // And they stand nowhere else, but for signatures.
+            if !return_signing {
+                assert_eq!(pads, if landing_pads { emitted.landings.clone() } else { Vec::new() }, "{}", emitted.what);
+            }
+        }
+    }
+}
+
+/// Who signs authenticates, on every way out; and who saves the return address signs.
+#[test]
+fn signed_return_addresses_are_authenticated() {
+    for return_signing in [false, true] {
+        let mut signed = 0;
+        for (arch, emitted) in everything(Hardening { return_signing, ..Hardening::default() }) {
+            let lines = text(&emitted);
+            let count = |name: &str| lines.iter().filter(|(_, text)| text == name).count();
+            match (arch, return_signing) {
+                (Arch::Arm64, true) => {
+                    let saves =
+                        lines.iter().filter(|(_, text)| text.starts_with("stp") && text.contains("x30,")).count();
+                    assert_eq!(count("paciasp"), saves, "{}", emitted.what);
+                    assert!(count("autiasp") >= count("paciasp"), "{}", emitted.what);
+                    signed += saves;
+                }
+                (Arch::Arm64, false) | (Arch::X64, _) => {
+                    assert_eq!((count("paciasp"), count("autiasp")), (0, 0), "{}", emitted.what);
+                }
+            }
+        }
+        assert_eq!(signed > 0, return_signing);
+    }
+}
