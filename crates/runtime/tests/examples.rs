@@ -1,0 +1,9 @@
+//! The examples run.
+
+#[path = "../examples/live_hook.rs"]
+mod live_hook;
+
+#[test]
+fn live_hook() {
+    live_hook::main().unwrap();
+}
