@@ -5,6 +5,10 @@
 //! engines, and are behind the feature `engines` so that the crates below the runtime can use the rest of this crate
 //! without building it.
 
+mod dispatcher;
+
+pub use dispatcher::dispatcher;
+
 use crate::generate::{self, Choices, Generated, HELPER_ID, Shape};
 use bpf_analysis::{CallArity, Facts};
 use bpf_disasm::lines;

@@ -31,6 +31,11 @@ fn emission() {
 }
 
 #[test]
+fn dispatcher() {
+    on_noise(fuzz::dispatcher, 300);
+}
+
+#[test]
 fn object() {
     on_noise(fuzz::object, 200);
     for seed in 0..500 {
