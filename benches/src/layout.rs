@@ -37,6 +37,27 @@ pub fn function(value: u32) -> Code {
     code
 }
 
+/// The least code that returns `value`.
+pub fn stub(value: u16) -> Code {
+    let mut code = Code::new(HOST);
+    code.entries = vec![0];
+    match HOST {
+        // mov eax, imm32; ret
+        Arch::X64 => {
+            code.bytes.push(0xb8);
+            code.bytes.extend_from_slice(&u32::from(value).to_le_bytes());
+            code.bytes.push(0xc3);
+        }
+        // movz w0, imm16; ret
+        Arch::Arm64 => {
+            for word in [0x5280_0000 | u32::from(value) << 5, 0xd65f_03c0] {
+                code.bytes.extend_from_slice(&word.to_le_bytes());
+            }
+        }
+    }
+    code
+}
+
 /// A function that calls symbols in this order and returns what the last one returned.
 fn caller(order: &[u32]) -> Code {
     let mut code = Code::new(HOST);

@@ -4,6 +4,7 @@
 //! interleaved, thread CPU time, medians, and ratios to native code (`cargo bench -p bpf-benches`). An engine that
 //! gives a wrong result has no time: every run is first compared with the native result, memory included.
 
+pub mod call;
 pub mod dissector;
 pub mod engine;
 pub mod engines;
