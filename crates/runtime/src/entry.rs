@@ -201,23 +201,11 @@ mod tests {
 
     #[test]
     fn a_stop_lands_on_a_landing_pad() {
-        let mut ctx = RunCtx {
-            tail_calls: 0,
-            stop_code: 0,
-            stop_insn: 0,
-            interrupt: 0,
-            budget: 0,
-            exit_sp: 0,
-            exit_pc: 0,
-            exit_saved: [0; 2],
-            packet: 0,
-            packet_len: 0,
-            host_env: 0,
-            slot: 0,
-        };
+        // All integers, for which 0 is a value.
+        let mut ctx = core::mem::MaybeUninit::<RunCtx>::zeroed();
         let code = landing as *const () as *const u8;
         // SAFETY: a C function of these arguments is entered as emitted code is.
-        let found = unsafe { enter(code, [0; 5], &raw mut ctx) };
+        let found = unsafe { enter(code, [0; 5], ctx.as_mut_ptr()) };
         assert_eq!(found, 0xfa1e_0ff3, "endbr64");
     }
 }
