@@ -2,7 +2,7 @@
 
 use crate::error::LoadError;
 use crate::loaded::shipped;
-use bpf_analysis::{CallArity, Facts};
+use bpf_analysis::{CallArity, Cfg, Constants, Facts};
 use bpf_isa::{Insn, Program};
 use bpf_jit::{CompileOptions, Compiler, Hidden, Signatures};
 use bpf_jit_arm64::Arm64;
@@ -31,7 +31,7 @@ impl Default for HostCompiler {
     }
 }
 
-/// How [`compile_listing`] compiles.
+/// How [`compile_listing`] compiles. With direct tail calls, every table is taken to be as long as its constant indices ask for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ListingOptions {
     /// Lowering, allocation and emission.
@@ -51,7 +51,10 @@ pub fn compile_listing(
     let program = Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })?;
     let fail = |source| LoadError::Compile { program: name.to_owned(), source };
     let mut code = Code::new(arch);
-    let (facts, shipped, options) = (Facts::default(), Shipped(Helpers::shipped()), &options.compile);
+    let (mut facts, shipped, options) = (Facts::default(), Shipped(Helpers::shipped()), &options.compile);
+    if options.lower.direct_tail_calls {
+        facts.tail_calls = Constants::default().tail_calls(&program, &Cfg::new(&program), |_| Some(u32::MAX));
+    }
     match arch {
         Arch::X64 => Compiler::<X64>::default().compile(&program, &facts, &shipped, options, &mut code),
         Arch::Arm64 => Compiler::<Arm64>::default().compile(&program, &facts, &shipped, options, &mut code),
