@@ -6,7 +6,6 @@
 //! and saving all, which needs no arm64 machine. (`--bench speed` has both columns for the speed programs.)
 
 use bpf_benches::{
-    kernel_object::KernelObject,
     measure::{self, Contender},
     programs,
     table::{Table, figure},
@@ -15,7 +14,8 @@ use bpf_runtime::{
     Arch, Config, Engine, Insn, Instance, Linker, ListingOptions, MapSet, Object, Program, Raw, assemble,
     compile_listing, decode,
 };
-use bpf_testkit::kernel;
+use bpf_testkit::kernel::{self, ProgramType};
+use bpf_testkit::kernel_object::KernelObject;
 
 const FLOW: &[u8] = include_bytes!("programs/flow.o");
 const FLOW_XDP: &[u8] = include_bytes!("programs/flow_xdp.o");
@@ -111,7 +111,7 @@ fn tail_calls(by_need: &Engine, save_all: &Engine) -> Result<(), String> {
         if result != other || result == 0 {
             return Err(format!("{}: {result:#x} and {other:#x}", entry.name));
         }
-        let object = with_kernel.then(|| KernelObject::load(entry.xdp)).transpose()?;
+        let object = with_kernel.then(|| KernelObject::load(entry.xdp, ProgramType::Xdp)).transpose()?;
         let peer = object.as_ref().map(|object| object.program(entry.program)).transpose()?;
         if let Some(peer) = peer {
             let run = peer.test_run(&entry.memory, entry.metadata, 1).map_err(|e| e.to_string())?;

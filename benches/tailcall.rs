@@ -1,21 +1,25 @@
 //! `cargo bench -p bpf-benches --bench tailcall`: what a tail call costs, taken and not taken, and what it costs to patch.
 //!
 //! 1. A chain of 32 hops, direct and indirect, out of main programs and out of subprograms; beside bpf2bpf calls, a table of Rust
-//!    functions, and the kernel. Figures are ns a hop: a run of the chain, less a run of no hop, divided by 32.
+//!    functions, and the kernel. Figures are ns a hop: a run of the chain, less a run of no hop, divided by 32. And what a subprogram
+//!    pays that ends in a tail call instead of returning: 32 calls of it, less 32 calls of one that returns.
 //! 2. What a program pays that contains a tail call and does not take it.
 //! 3. Updates of a slot with 1, 100 and 10,000 sites; alone, and beside a thread that runs programs all the time.
-//! 4. The chain, and a flow dissector, 10^6 times each, with the tail calls in main programs and in subprograms.
+//! 4. The chain, and a flow dissector, 10^6 times each, with the tail calls in main programs and in subprograms; and the verified
+//!    dissector of examples/flow_dissector.c on `__sk_buff`, beside the kernel running the same object.
 
 use bpf_benches::dissector;
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::table::{Table, figure};
-use bpf_runtime::{Config, Engine, Linker, ProgArray, Program, Raw, assemble};
+use bpf_runtime::{Config, Engine, Linker, MapSet, Object, ProgArray, Program, Raw, SkBuff, Skb, assemble};
 use bpf_testkit::kernel::{self, MapType, ProgramType};
+use bpf_testkit::kernel_object::KernelObject;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const HOPS: u32 = 32;
+const FLOW_DISSECTOR: &[u8] = include_bytes!("../examples/flow_dissector.o");
 
 type Prog = Program<Raw, ()>;
 type Array = ProgArray<Raw, ()>;
@@ -57,6 +61,19 @@ impl Ours {
         let first = self.load(&link(0), &array);
         assert_eq!(first.run(&mut (), &mut [0; 8]).expect("a run"), 7);
         (array, first)
+    }
+}
+
+impl Ours {
+    /// A program that calls a subprogram `HOPS` times, which tail-calls one that returns 7.
+    fn leaving(&self) -> (Array, Prog) {
+        let array = self.array(1);
+        array.set(0, &self.load("r0 = 7\nexit", &array)).expect("a fitting program");
+        let body = "r1 = r6\ncall sub\n".repeat(HOPS as usize);
+        let site = "r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 1\nexit";
+        let program = self.load(&format!("r6 = r1\n{body}exit\nsub:\n{site}"), &array);
+        assert_eq!(program.run(&mut (), &mut [0; 8]).expect("a run"), 7);
+        (array, program)
     }
 }
 
@@ -106,16 +123,22 @@ fn hops() -> Table {
         ("retpoline, main", retpolines.chain(constant).1),
         ("retpoline, unknown key", retpolines.chain(dynamic).1),
     ];
-    let calls = format!("{}r0 = 7\nexit\nsub:\nr0 = 7\nexit", "call sub\n".repeat(HOPS as usize));
+    let calls = "r1 = r6\ncall sub\n".repeat(HOPS as usize);
+    let calls = format!("r6 = r1\n{calls}exit\nsub:\nr0 = 7\nexit");
     let calls = direct.load(&calls, &none);
+    let leaving = [("direct, for a return", direct.leaving()), ("indirect, for a return", indirect.leaving())];
 
     let mut contenders: Vec<Contender<'_>> = vec![runs(&empty), runs(&calls), functions()];
     contenders.extend(chains.iter().map(|(_, first)| runs(first)));
+    contenders.extend(leaving.iter().map(|(_, (_, program))| runs(program)));
     let times = interleaved(&mut contenders);
     let per_hop = |time: f64| figure((time - times[0]) / f64::from(HOPS));
     let mut table = Table::new(["ns a hop", ""]);
     for ((name, _), time) in chains.iter().zip(&times[3..]) {
         table.row([*name, &per_hop(*time)]);
+    }
+    for ((name, _), time) in leaving.iter().zip(&times[3 + chains.len()..]) {
+        table.row([*name, &figure((time - times[1]) / f64::from(HOPS))]);
     }
     table.row(["bpf2bpf call and return", &per_hop(times[1])]);
     table.row(["Rust: match, function pointer", &figure(times[2] / f64::from(HOPS))]);
@@ -273,7 +296,53 @@ fn series() -> Table {
         let cells: Vec<String> = engines.iter().map(|ours| figure(dissect(ours, in_subprograms, RUNS))).collect();
         table.row([name.to_owned(), cells[0].clone(), cells[1].clone()]);
     }
+    let cells: Vec<String> = engines.iter().map(|ours| figure(dissect_skb(&ours.engine, RUNS))).collect();
+    table.row(["dissector, __sk_buff".to_owned(), cells[0].clone(), cells[1].clone()]);
+    match dissect_in_the_kernel(RUNS / 10) {
+        Ok(time) => table.row(["the same, kernel".to_owned(), figure(time), String::new()]),
+        Err(why) => println!("no dissector of the kernel: {why}"),
+    }
     table
+}
+
+/// The Ethernet frames of the dissector's packets.
+fn frames() -> Vec<Vec<u8>> {
+    dissector::packets().into_iter().map(|(buffer, _)| buffer[dissector::START..].to_vec()).collect()
+}
+
+/// ns a packet of the verified dissector.
+fn dissect_skb(engine: &Engine, packets: u32) -> f64 {
+    let object = Object::parse(FLOW_DISSECTOR).expect("a valid object");
+    let linker = Linker::<()>::new(engine);
+    let maps = MapSet::for_object(engine, &object).expect("memory");
+    let instance = linker.load::<Skb>(&object, maps).expect("accepted");
+    let program = instance.program::<Skb>("dissect").expect("in the object");
+    let mut frames = frames();
+    let mut inputs: Vec<_> = frames.iter_mut().map(|frame| SkBuff::new(frame)).collect();
+    let fresh: Vec<_> = inputs.iter().map(|input| input.flow_keys).collect();
+    nanoseconds(packets, |packets| {
+        for i in 0..packets as usize {
+            let at = i % fresh.len();
+            inputs[at].flow_keys = fresh[at];
+            assert_eq!(program.run(&mut (), &mut inputs[at]).expect("a run"), 0);
+        }
+    })
+}
+
+/// The same by the kernel's own clock.
+fn dissect_in_the_kernel(repeat: u32) -> Result<f64, String> {
+    kernel::available().map_err(|why| why.to_string())?;
+    let object = KernelObject::load(FLOW_DISSECTOR, ProgramType::FlowDissector)?;
+    let frames = frames();
+    let mut sum = 0.0;
+    for frame in &frames {
+        let run = object.program("dissect")?.test_run(frame, 0, repeat).map_err(|e| e.to_string())?;
+        if run.result != 0 {
+            return Err(format!("a packet was not dissected: {}", run.result));
+        }
+        sum += f64::from(run.nanoseconds);
+    }
+    Ok(sum / frames.len() as f64)
 }
 
 /// ns a packet.

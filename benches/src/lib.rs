@@ -8,7 +8,6 @@ pub mod call;
 pub mod dissector;
 pub mod engine;
 pub mod engines;
-pub mod kernel_object;
 pub mod layout;
 pub mod measure;
 pub mod plot;

@@ -32,7 +32,11 @@ impl ContextArg {
     pub(crate) fn of(kind: ProgramKind) -> ContextArg {
         match kind {
             ProgramKind::Xdp => ContextArg::Xdp,
-            ProgramKind::SocketFilter | ProgramKind::TcClassifier | ProgramKind::TcAction | ProgramKind::CgroupSkb => {
+            ProgramKind::SocketFilter
+            | ProgramKind::TcClassifier
+            | ProgramKind::TcAction
+            | ProgramKind::CgroupSkb
+            | ProgramKind::FlowDissector => {
                 ContextArg::Skb
             }
             _ => ContextArg::Raw,

@@ -58,7 +58,7 @@ pub use hook::{Attachment, Hook, HookError};
 pub use instance::Instance;
 pub use linker::{Linker, Loader, VerifyReport};
 pub use map_set::MapSet;
-pub use packet::{SkBuff, SkFields, Skb, Xdp, XdpBuff};
+pub use packet::{FlowKeys, SkBuff, SkFields, Skb, Xdp, XdpBuff};
 pub use packet_helpers::Redirect;
 pub use prog_array::ProgArray;
 pub use program::{Program, TestRun};

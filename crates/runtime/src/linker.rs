@@ -17,7 +17,7 @@ use crate::program::Program;
 use crate::verify::{self, Subject, verify};
 use bpf_isa::{Callee, Insn, InsnIdx};
 use bpf_jit::{Extern, TAIL_CALL_HELPER};
-use bpf_object::{Object, ReferenceKind};
+use bpf_object::{InitialValue, Object, ReferenceKind};
 use bpf_verifier::{ArgKind, HelperProto, Helpers};
 use core::marker::PhantomData;
 use std::collections::HashMap;
@@ -268,7 +268,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// Load the named programs, and only the maps that they use.
+    /// Load the named programs and those that their prog arrays start with, and only the maps that these use.
     pub fn only(mut self, programs: &[&str]) -> Self {
         self.only = Some(programs.iter().map(|name| (*name).to_owned()).collect());
         self
@@ -299,7 +299,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// [`LoadError`]; nothing is loaded then.
     pub fn object(self, object: &Object, maps: MapSet) -> Result<Instance<H>, LoadError> {
         let linker = self.linker;
-        let linked = self.link(object, maps)?;
+        let linked = self.link(object, maps, Reach::TailCalls)?;
         let mut programs = Vec::with_capacity(linked.programs.len());
         for p in linked.programs {
             programs.push(linker.finish(&p.name, p.insns, p.bindings, C::layout(), Some(p.code.code()), self.trust)?);
@@ -317,7 +317,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// [`LoadError`] of the first program that is refused.
     pub fn verify(self, object: &Object, maps: MapSet, log: bool) -> Result<Vec<VerifyReport>, LoadError> {
         let linker = self.linker;
-        let linked = self.link(object, maps)?;
+        let linked = self.link(object, maps, Reach::Named)?;
         let mut reports = Vec::with_capacity(linked.programs.len());
         for mut p in linked.programs {
             let program = structure(&p.name, p.insns)?;
@@ -338,19 +338,28 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     }
 
     /// Puts the chosen programs together and resolves what they refer to.
-    fn link(&self, object: &Object, maps: MapSet) -> Result<Linked, LoadError> {
+    fn link(&self, object: &Object, maps: MapSet, reach: Reach) -> Result<Linked, LoadError> {
         let linker = self.linker;
-        let chosen: Vec<&bpf_object::Program> = match &self.only {
+        let mut chosen: Vec<&bpf_object::Program> = match &self.only {
             None => object.programs().iter().collect(),
             Some(names) => names.iter().map(|name| object.program(name)).collect::<Result<_, _>>()?,
         };
-        let codes = chosen
-            .iter()
-            .map(|program| object.link(program, |name| linker.names.contains_key(name)))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut codes = Vec::with_capacity(chosen.len());
         let mut wanted = vec![self.only.is_none(); object.maps().len()];
-        for map in codes.iter().flat_map(|code| code.maps()) {
-            wanted[map] = true;
+        // `chosen` grows by what the programs in it can jump to.
+        while let Some(program) = chosen.get(codes.len()) {
+            let code = object.link(program, |name| linker.names.contains_key(name))?;
+            for map in code.maps() {
+                wanted[map] = true;
+                for (_, value) in object.maps()[map].initial.iter().filter(|_| reach == Reach::TailCalls) {
+                    if let InitialValue::Program(name) = value
+                        && chosen.iter().all(|program| program.name() != name)
+                    {
+                        chosen.push(object.program(name)?);
+                    }
+                }
+            }
+            codes.push(code);
         }
         let maps = maps.create(object, &wanted)?;
 
@@ -369,6 +378,15 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         }
         Ok(Linked { programs, maps })
     }
+}
+
+/// Which programs the choice of one brings along.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// None.
+    Named,
+    /// Those in the prog arrays that it uses.
+    TailCalls,
 }
 
 /// Programs whose references are resolved, and the maps of their object.

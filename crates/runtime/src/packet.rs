@@ -184,12 +184,45 @@ pub struct SkFields {
     pub tc_classid: u32,
 }
 
+/// What a flow dissector finds: the kernel's `struct bpf_flow_keys`, its names, order and byte orders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the kernel's names")]
+pub struct FlowKeys {
+    pub nhoff: u16,
+    pub thoff: u16,
+    pub addr_proto: u16,
+    pub is_frag: u8,
+    pub is_first_frag: u8,
+    pub is_encap: u8,
+    pub ip_proto: u8,
+    pub n_proto: u16,
+    pub sport: u16,
+    pub dport: u16,
+    /// `ipv4_src` and `ipv4_dst`, or the four words of `ipv6_src` and then those of `ipv6_dst`.
+    pub addresses: [u32; 8],
+    pub flags: u32,
+    pub flow_label: u32,
+}
+
+impl FlowKeys {
+    /// As the kernel hands them to a dissector: behind the Ethernet header, of which `protocol` is the type.
+    fn new(protocol: u32) -> FlowKeys {
+        const ETH_HLEN: u16 = 14;
+        FlowKeys { nhoff: ETH_HLEN, thoff: ETH_HLEN, n_proto: protocol as u16, ..FlowKeys::default() }
+    }
+}
+
 /// A packet and its `struct __sk_buff`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct SkBuff<'p> {
     /// The scalar fields. `len` is set by each run.
     pub fields: SkFields,
+    /// What `flow_keys` points to. Runs go on from what is there: put it back to dissect the packet again.
+    pub flow_keys: FlowKeys,
+    /// Its address, set by each run.
+    flow_keys_at: *mut FlowKeys,
     pub(crate) window: Window,
     /// Where the last `bpf_redirect` of a run sends the packet, should it return `TC_ACT_REDIRECT`.
     pub redirect: Option<Redirect>,
@@ -203,7 +236,8 @@ impl<'p> SkBuff<'p> {
         let len = packet.len();
         let window = Window::new(packet, 0, len);
         let fields = SkFields { len: window.len() as u32, protocol, ..SkFields::default() };
-        SkBuff { fields, window, redirect: None, buffer: PhantomData }
+        let (flow_keys, flow_keys_at) = (FlowKeys::new(protocol), core::ptr::null_mut());
+        SkBuff { fields, flow_keys, flow_keys_at, window, redirect: None, buffer: PhantomData }
     }
 
     /// The packet.
@@ -212,11 +246,12 @@ impl<'p> SkBuff<'p> {
     }
 }
 
-/// The context of socket filters and traffic-control classifiers: `struct __sk_buff`. LD_ABS and LD_IND read the packet.
+/// The context of socket filters, traffic-control classifiers and flow dissectors: `struct __sk_buff`. LD_ABS and LD_IND read the
+/// packet. `flow_keys` is there for all of them.
 #[derive(Debug)]
 pub enum Skb {}
 
-// SAFETY: as for `Xdp`, with `SkBuff`.
+// SAFETY: as for `Xdp`, with `SkBuff`; `parts` points `flow_keys_at` at the whole keys inside it.
 unsafe impl Context for Skb {
     type Data<'r, 'p>
         = &'r mut SkBuff<'p>
@@ -255,12 +290,20 @@ unsafe impl Context for Skb {
                 field("data", 76, 4, Read, FieldKind::Data(0), pointer(offset_of!(Window, data))),
                 field("data_end", 80, 4, Read, FieldKind::DataEnd(0), pointer(offset_of!(Window, data_end))),
                 field("data_meta", 140, 4, Read, FieldKind::Data(1), pointer(offset_of!(Window, data_meta))),
+                field("flow_keys", 144, 8, Read, FieldKind::Data(2), (offset_of!(SkBuff<'static>, flow_keys_at), 8)),
             ]);
+            let size = size_of::<FlowKeys>() as u32;
+            let align = align_of::<FlowKeys>() as u32;
+            let keys = Region { min_len: size, align, ..region("flow_keys", size, None) };
             ContextLayout {
                 name: "__sk_buff".into(),
                 raw: false,
                 fields,
-                regions: vec![region("packet", Region::MAX_LEN, None), region("metadata", Region::MAX_LEN, Some(0))],
+                regions: vec![
+                    region("packet", Region::MAX_LEN, None),
+                    region("metadata", Region::MAX_LEN, Some(0)),
+                    keys,
+                ],
                 legacy_loads: true,
                 returns: None,
             }
@@ -271,7 +314,10 @@ unsafe impl Context for Skb {
     fn parts(data: &mut &mut SkBuff<'_>) -> Parts {
         let (packet, packet_len) = (data.window.data, data.window.len());
         data.fields.len = packet_len as u32;
-        let context = core::ptr::from_mut::<SkBuff<'_>>(data).cast();
+        let buff = core::ptr::from_mut::<SkBuff<'_>>(data);
+        // SAFETY: a field of what `data` borrows; the pointer is made from the one that the run gets.
+        unsafe { (*buff).flow_keys_at = &raw mut (*buff).flow_keys };
+        let context = buff.cast();
         let context_len = size_of::<SkBuff<'_>>();
         Parts { context, context_len, packet, packet_len, memory: packet, memory_len: packet_len }
     }

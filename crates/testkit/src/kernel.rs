@@ -56,6 +56,8 @@ pub enum ProgramType {
     SchedCls = 3,
     /// BPF_PROG_TYPE_XDP: any 32-bit result, the cheapest test run.
     Xdp = 6,
+    /// BPF_PROG_TYPE_FLOW_DISSECTOR: a test run gives the `struct bpf_flow_keys`.
+    FlowDissector = 22,
 }
 
 /// The map types used here (enum bpf_map_type).
@@ -329,6 +331,24 @@ impl Program {
         // SAFETY: packet and context have the lengths given and are only read; no output buffer is passed.
         unsafe { bpf(PROG_TEST_RUN, &mut attr) }?;
         Ok(TestRun { result: attr.retval, nanoseconds: attr.duration })
+    }
+
+    /// Runs it once on a packet; the result and what the kernel gives back: the packet, or a dissector's flow keys.
+    pub fn test_run_output(&self, packet: &[u8]) -> io::Result<(u32, Vec<u8>)> {
+        let mut output = vec![0u8; packet.len().max(256)];
+        let mut attr = TestRunAttr {
+            prog_fd: self.fd() as u32,
+            data_size_in: packet.len() as u32,
+            data_in: address(packet),
+            data_size_out: output.len() as u32,
+            data_out: output.as_mut_ptr().expose_provenance() as u64,
+            repeat: 1,
+            ..TestRunAttr::default()
+        };
+        // SAFETY: the packet has the length given and is only read; the output buffer has the length given and is ours.
+        unsafe { bpf(PROG_TEST_RUN, &mut attr) }?;
+        output.truncate(attr.data_size_out as usize);
+        Ok((attr.retval, output))
     }
 
     /// The machine code of each of its functions, main first. Needs CAP_SYS_ADMIN or equal; empty without the JIT.

@@ -5,7 +5,7 @@
 //! * [`generate`]: programs for differential testing, valid and terminating by construction;
 //! * [`disasm`] and [`snapshot`]: machine code as text, and files that hold the text to compare with;
 //! * [`elf`]: the bytes of a section, without the loader under test;
-//! * `fuzz` (feature `engines`): the bodies of the fuzz targets.
+//! * `fuzz` and `kernel_object` (feature `engines`): the bodies of the fuzz targets; an object's programs in the kernel.
 //!
 //! A test that cannot run (no permission, no data) says so through [`skipped`], so that `cargo xtask test` counts it:
 //! a skip is never silent and never a pass.
@@ -16,6 +16,8 @@ pub mod elf;
 pub mod fuzz;
 pub mod generate;
 pub mod kernel;
+#[cfg(feature = "engines")]
+pub mod kernel_object;
 pub mod snapshot;
 
 pub use bpf_disasm as disasm;

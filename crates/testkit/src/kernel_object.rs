@@ -1,10 +1,10 @@
-//! An XDP object in the kernel: its programs loaded, its prog arrays created and filled.
+//! An object in the kernel: its programs loaded, its prog arrays created and filled.
 //!
-//! What libbpf would do, for the few objects of the benches; the parser is ours. Maps of other types are refused.
+//! What libbpf would do, for the few objects that are compared with it; the parser is ours. Maps of other types are refused.
 
 use bpf_isa::{Imm64, Insn};
 use bpf_object::{InitialValue, Object};
-use bpf_testkit::kernel::{Map, MapType, Program, ProgramType};
+use crate::kernel::{Map, MapType, Program, ProgramType};
 
 /// The kernel's number of BPF_MAP_TYPE_PROG_ARRAY.
 const PROG_ARRAY: u32 = 3;
@@ -18,8 +18,8 @@ pub struct KernelObject {
 }
 
 impl KernelObject {
-    /// Loads all programs of the object.
-    pub fn load(object: &[u8]) -> Result<KernelObject, String> {
+    /// Loads all programs of the object, as programs of this type.
+    pub fn load(object: &[u8], kind: ProgramType) -> Result<KernelObject, String> {
         let object = Object::parse(object).map_err(|e| e.to_string())?;
         let maps: Vec<Map> = object
             .maps()
@@ -35,7 +35,7 @@ impl KernelObject {
             let code = object.code(program).map_err(|e| e.to_string())?;
             let insns: Vec<Insn> = code.insns().iter().map(|insn| with_descriptor(*insn, &maps)).collect();
             let bytes = bpf_isa::encode(&insns).map_err(|e| e.to_string())?;
-            let loaded = Program::load(ProgramType::Xdp, &bytes).map_err(|e| format!("{}: {e}", program.name()))?;
+            let loaded = Program::load(kind, &bytes).map_err(|e| format!("{}: {e}", program.name()))?;
             programs.push((program.name().to_owned(), loaded));
         }
         let loaded = KernelObject { programs, _maps: maps };
