@@ -36,9 +36,7 @@ impl ContextArg {
             | ProgramKind::TcClassifier
             | ProgramKind::TcAction
             | ProgramKind::CgroupSkb
-            | ProgramKind::FlowDissector => {
-                ContextArg::Skb
-            }
+            | ProgramKind::FlowDissector => ContextArg::Skb,
             _ => ContextArg::Raw,
         }
     }

@@ -57,7 +57,8 @@ fn runs_a_filter_over_a_capture() {
 fn dissects_flows_by_tail_calls() {
     for engine in ["jit", "interp"] {
         let (object, data) = ("examples/flow_dissector.o", "examples/packets.pcap");
-        let args = ["run", object, "--program", "dissect", "--ctx", "skb", "--data", data, "--engine", engine, "--json"];
+        let args =
+            ["run", object, "--program", "dissect", "--ctx", "skb", "--data", data, "--engine", engine, "--json"];
         let report: serde_json::Value = serde_json::from_str(&succeeds(&args)).unwrap();
         // The 48 others are ARP.
         assert_eq!(report["returned"], serde_json::json!({"0": 360, "2": 48}), "{engine}");

@@ -2,9 +2,9 @@
 //!
 //! What libbpf would do, for the few objects that are compared with it; the parser is ours. Maps of other types are refused.
 
+use crate::kernel::{Map, MapType, Program, ProgramType};
 use bpf_isa::{Imm64, Insn};
 use bpf_object::{InitialValue, Object};
-use crate::kernel::{Map, MapType, Program, ProgramType};
 
 /// The kernel's number of BPF_MAP_TYPE_PROG_ARRAY.
 const PROG_ARRAY: u32 = 3;

@@ -48,7 +48,8 @@ fn label(bottom: bool, rest: Vec<u8>) -> Vec<u8> {
 
 /// A header with `options` words of options, and these flags and offset.
 fn ipv4(protocol: u8, options: u8, fragment: [u8; 2], rest: Vec<u8>) -> Vec<u8> {
-    let header = [0x45 + options, 0, 0, 0, 0, 0, fragment[0], fragment[1], 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    let header =
+        [0x45 + options, 0, 0, 0, 0, 0, fragment[0], fragment[1], 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     [&header[..], &vec![1; 4 * usize::from(options)], &rest].concat()
 }
 
