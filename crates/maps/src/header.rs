@@ -9,6 +9,13 @@ use std::mem::offset_of;
 /// slot. The result is null or the value, which stays mapped as long as the map.
 pub type LookupFn = unsafe extern "C" fn(map: *const MapHeader, key: *const u8, slot: u32) -> *mut u8;
 
+/// A program's update; see [`crate::program::update`].
+pub type UpdateFn =
+    unsafe extern "C" fn(map: *const MapHeader, key: *const u8, value: *const u8, flags: u64, slot: u32) -> i64;
+
+/// A program's delete; see [`crate::program::delete`].
+pub type DeleteFn = unsafe extern "C" fn(map: *const MapHeader, key: *const u8, slot: u32) -> i64;
+
 /// The fixed part of a map, at the address programs know it by.
 #[derive(Debug)]
 #[repr(C)]
@@ -31,6 +38,10 @@ pub struct MapHeader {
     pub slot_stride: u64,
     /// The lookup function for this map.
     pub lookup: LookupFn,
+    /// The update function for this map.
+    pub update: UpdateFn,
+    /// The delete function for this map.
+    pub delete: DeleteFn,
     /// The implementation, for the entry points of this crate.
     pub(crate) imp: *const (),
 }

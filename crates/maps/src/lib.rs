@@ -72,7 +72,7 @@ pub use {
     dump::Dump,
     errno::Errno,
     error::MapError,
-    header::{LookupFn, MapHeader},
+    header::{DeleteFn, LookupFn, MapHeader, UpdateFn},
     host::{Batch, Iter},
     map::{CreateOptions, Map},
     ops::Cursor,

@@ -49,7 +49,16 @@ impl ChunkLock {
         }
     }
 
-    /// Releases the lock; `before` is what [`ChunkLock::lock`] returned.
+    /// Takes the lock if it is free.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<u32> {
+        // Relaxed: the exchange below checks it.
+        let free = self.0.load(Ordering::Relaxed) & !HELD;
+        // Acquire pairs with the release in `unlock`.
+        self.0.compare_exchange(free, free | HELD, Ordering::Acquire, Ordering::Relaxed).ok()
+    }
+
+    /// Releases the lock; `before` is what taking it returned.
     #[inline]
     pub(crate) fn unlock(&self, before: u32) {
         // Release pairs with the acquire in `lock` and `releases`.

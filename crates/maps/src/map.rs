@@ -151,6 +151,8 @@ impl Map {
             base: direct.base,
             slot_stride: direct.slot_stride as u64,
             lookup: ops.lookup_fn(),
+            update: ops.update_fn(),
+            delete: ops.delete_fn(),
             imp: ops.address(),
         };
         Ok(Self(Arc::new(Inner {

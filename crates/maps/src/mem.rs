@@ -194,20 +194,28 @@ unsafe fn load_unaligned(at: *const u8, len: usize) -> u64 {
 ///
 /// # Safety
 /// `src` must be readable for `len` bytes.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn store_from_program(words: &[AtomicU64], src: *const u8, len: usize) {
-    let whole = if src.cast::<u64>().is_aligned() { len / WORD } else { 0 };
-    let (first, rest) = words.split_at(whole.min(words.len()));
-    for (i, word) in first.iter().enumerate() {
+    if !src.cast::<u64>().is_aligned() || !len.is_multiple_of(WORD) {
+        // SAFETY: passed on.
+        return unsafe { store_odd_from_program(words, src, len) };
+    }
+    for (i, word) in words.iter().enumerate().take(len / WORD) {
         // SAFETY: eight readable bytes inside the value (contract), aligned.
         let shared = unsafe { AtomicU64::from_ptr(src.cast_mut().cast::<u64>().wrapping_add(i)) };
         word.store(shared.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    if whole * WORD < len {
-        for (i, word) in (whole..words_for(len)).zip(rest) {
-            // SAFETY: `i * 8 < len`; readable by contract.
-            word.store(unsafe { load_program_word(src, i, len) }, Ordering::Relaxed);
-        }
+}
+
+/// The same for bytes that are not aligned, or not whole words.
+///
+/// # Safety
+/// `src` must be readable for `len` bytes.
+#[inline(never)]
+unsafe fn store_odd_from_program(words: &[AtomicU64], src: *const u8, len: usize) {
+    for (i, word) in words.iter().enumerate().take(words_for(len)) {
+        // SAFETY: `i * 8 < len`; readable by contract.
+        word.store(unsafe { load_program_word(src, i, len) }, Ordering::Relaxed);
     }
 }
 

@@ -7,8 +7,9 @@
 use std::any::Any;
 
 use crate::errno::{Errno, OpResult};
-use crate::header::LookupFn;
+use crate::header::{DeleteFn, LookupFn, UpdateFn};
 use crate::map::Map;
+use crate::program;
 use crate::value::Source;
 
 /// The callback of [`MapOps::for_each`]: key and value of an element; true to go on.
@@ -40,6 +41,16 @@ pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
 
     /// The program's lookup function, specialised for this map. It is called with a header whose `imp` is `self`.
     fn lookup_fn(&self) -> LookupFn;
+
+    /// The program's update function. It is called with a header whose `imp` is `self`.
+    fn update_fn(&self) -> UpdateFn {
+        program::update_any
+    }
+
+    /// The program's delete function. It is called with a header whose `imp` is `self`.
+    fn delete_fn(&self) -> DeleteFn {
+        program::delete_any
+    }
 
     /// What the JITs may inline.
     fn direct(&self) -> Direct {

@@ -30,22 +30,50 @@ pub unsafe extern "C" fn lookup(map: *const MapHeader, key: *const u8, slot: u32
     unsafe { lookup(map, key, slot) }
 }
 
-/// `bpf_map_update_elem`.
+/// `bpf_map_update_elem`. [`MapHeader::update`] is the map's own function.
 ///
 /// # Safety
 /// See the module.
 pub unsafe extern "C" fn update(map: *const MapHeader, key: *const u8, value: *const u8, flags: u64, slot: u32) -> i64 {
+    // SAFETY: a live header (contract).
+    let update = unsafe { (*map).update };
+    // SAFETY: passed on.
+    unsafe { update(map, key, value, flags, slot) }
+}
+
+/// The update of a type that has none of its own.
+///
+/// # Safety
+/// See the module.
+pub(crate) unsafe extern "C" fn update_any(
+    map: *const MapHeader,
+    key: *const u8,
+    value: *const u8,
+    flags: u64,
+    slot: u32,
+) -> i64 {
     // SAFETY: a live map (contract).
     let map = unsafe { Inner::from_header(map) };
     // SAFETY: passed on.
     ret(unsafe { map.ops.program_update(key, value, flags, slot) })
 }
 
-/// `bpf_map_delete_elem`.
+/// `bpf_map_delete_elem`. [`MapHeader::delete`] is the map's own function.
 ///
 /// # Safety
 /// See the module.
 pub unsafe extern "C" fn delete(map: *const MapHeader, key: *const u8, slot: u32) -> i64 {
+    // SAFETY: a live header (contract).
+    let delete = unsafe { (*map).delete };
+    // SAFETY: passed on.
+    unsafe { delete(map, key, slot) }
+}
+
+/// The delete of a type that has none of its own.
+///
+/// # Safety
+/// See the module.
+pub(crate) unsafe extern "C" fn delete_any(map: *const MapHeader, key: *const u8, slot: u32) -> i64 {
     // SAFETY: a live map (contract).
     let map = unsafe { Inner::from_header(map) };
     // SAFETY: passed on.

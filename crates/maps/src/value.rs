@@ -21,6 +21,17 @@ pub(crate) enum Source<'a> {
     Program(*const u8),
 }
 
+impl Source<'_> {
+    /// The first byte. A host slice is readable for its length, which the handle has compared with the value size.
+    #[inline(always)]
+    fn bytes(&self) -> *const u8 {
+        match *self {
+            Source::Host(bytes) => bytes.as_ptr(),
+            Source::Program(bytes) => bytes,
+        }
+    }
+}
+
 /// The shape of a map's values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
@@ -56,17 +67,22 @@ impl Shape {
     /// A program's source must be readable for the value size.
     #[inline]
     pub(crate) unsafe fn write(self, words: &[AtomicU64], source: Source<'_>) {
-        let bytes = match source {
-            // A host slice is readable for its length, which the handle has compared with the value size.
-            Source::Host(bytes) => bytes.as_ptr(),
-            Source::Program(bytes) => bytes,
-        };
         match self.lock {
+            // SAFETY: passed on.
+            None => unsafe { self.write_unlocked(words, source) },
             // SAFETY: readable for the value size (contract).
-            None => unsafe { mem::store_from_program(words, bytes, self.size) },
-            // SAFETY: the same.
-            Some(lock) => unsafe { self.write_around(words, bytes, lock) },
+            Some(lock) => unsafe { self.write_around(words, source.bytes(), lock) },
         }
+    }
+
+    /// Copies a value without a lock in.
+    ///
+    /// # Safety
+    /// As [`Shape::write`].
+    #[inline(always)]
+    pub(crate) unsafe fn write_unlocked(self, words: &[AtomicU64], source: Source<'_>) {
+        // SAFETY: readable for the value size (contract).
+        unsafe { mem::store_from_program(words, source.bytes(), self.size) }
     }
 
     /// # Safety

@@ -97,6 +97,39 @@ impl Stack {
     }
 }
 
+/// Room for one element in front of a shard, for one execution slot: what a slot gives and takes again soon costs one exchange
+/// instead of two, and no link. Only its slot fills a pocket; anybody may empty it, so that no element is out of reach.
+#[derive(Debug)]
+pub(crate) struct Pocket(AtomicU32);
+
+impl Pocket {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Takes the element, if there is one.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<u32> {
+        // Relaxed: the exchange decides.
+        let held = self.0.load(Ordering::Relaxed);
+        let element = held.checked_sub(1)?;
+        // Acquire pairs with the release in `fill`. On failure somebody else has it.
+        self.0.compare_exchange(held, 0, Ordering::Acquire, Ordering::Relaxed).is_ok().then_some(element)
+    }
+
+    /// Puts an element in; false if there is one already. Only for the slot that owns the pocket.
+    #[inline]
+    pub(crate) fn fill(&self, element: u32) -> bool {
+        // Relaxed: others only empty it, so an empty pocket stays empty and needs no exchange.
+        let room = self.0.load(Ordering::Relaxed) == 0;
+        if room {
+            // Release pairs with the acquire in `take`: every access to the element so far happened before.
+            self.0.store(element + 1, Ordering::Release);
+        }
+        room
+    }
+}
+
 /// All elements nobody uses.
 #[derive(Debug)]
 pub(crate) struct FreeList {

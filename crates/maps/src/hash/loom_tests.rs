@@ -8,7 +8,7 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::free_list::FreeList;
+use super::free_list::{FreeList, Pocket};
 use super::key::{Fixed, Key};
 use super::table::Table;
 use crate::sync::Ordering;
@@ -204,5 +204,61 @@ fn an_element_is_handed_out_once() {
         }
         held.sort_unstable();
         assert_eq!(held, [0, 1], "every element exactly once");
+    });
+}
+
+#[test]
+fn an_element_in_a_pocket_is_taken_once() {
+    model(|| {
+        let pocket = Arc::new(Pocket::new());
+        assert!(pocket.fill(0) && !pocket.fill(1));
+        let thief = {
+            let pocket = Arc::clone(&pocket);
+            thread::spawn(move || [pocket.take(), pocket.take()])
+        };
+        // The owner takes and gives another meanwhile.
+        let mine = pocket.take();
+        let kept = pocket.fill(1);
+        let theirs = thief.join().unwrap();
+        let mut held: Vec<u32> = mine.into_iter().chain(theirs.into_iter().flatten()).chain(pocket.take()).collect();
+        if !kept {
+            held.push(1);
+        }
+        held.sort_unstable();
+        assert_eq!(held, [0, 1], "every element exactly once");
+    });
+}
+
+/// Hashes whose homes are the first and the second of two chunks, with the same tag.
+const FIRST: u64 = HASH;
+const SECOND: u64 = 1 << 63 | HASH;
+
+#[test]
+fn an_insert_that_overflows_meets_one_at_home() {
+    model(|| {
+        let table = Arc::new(Table::new(8, 9, 1, 1).unwrap());
+        let put = |n: u64, hash: u64, element: u32| {
+            let searched = table.inserts(hash);
+            fill(&table, element, n, n);
+            assert!(table.insert(&key(n), hash, searched, element));
+        };
+        // The first chunk is full, and all but one of its keys are of no interest.
+        (0..7).for_each(|n| put(n, FIRST, n as u32));
+        let searched = table.inserts(FIRST);
+        fill(&table, 7, 7, 7);
+        let other = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || {
+                let searched = table.inserts(SECOND);
+                fill(&table, 8, 8, 8);
+                assert!(table.insert(&key(8), SECOND, searched, 8));
+            })
+        };
+        assert!(table.insert(&key(7), FIRST, searched, 7));
+        assert_eq!(table.find(&key(7), FIRST).map(|found| found.element()), Some(7));
+        other.join().unwrap();
+        for (n, hash) in [(0, FIRST), (7, FIRST), (8, SECOND)] {
+            assert_eq!(table.find(&key(n), hash).map(|found| found.element()), Some(n as u32), "key {n}");
+        }
     });
 }

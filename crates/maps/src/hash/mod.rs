@@ -6,8 +6,8 @@
 //! * **Updates** write key and value into the *spare* element of their execution slot and put it into the index with one
 //!   exchange. A replace gets the old element back as the next spare, so it works in a full map; an insert of a new key
 //!   takes its next spare from the free list.
-//! * **Full is exact.** The free list holds exactly `max_entries` elements at first (spares are extra), so it can only run dry with
-//!   that many keys present or in transit. Then the per-slot counts decide: `added` grows after a key is in, `removed`
+//! * **Full is exact.** The free list, with the slots' pockets, holds exactly `max_entries` elements at first (spares are extra), so it
+//!   can only run dry with that many keys present or in transit. Then the per-slot counts decide: `added` grows after a key is in, `removed`
 //!   before it goes out, so their difference, read twice the same, never exceeds the number of keys that were present at
 //!   that moment. Only if it is `max_entries` does the insert fail; otherwise somebody is about to finish.
 //! * **Re-entry**: what a slot owns (spare, counts) is guarded by its `busy` flag. A signal handler that runs a program on the
@@ -22,6 +22,7 @@ pub(crate) mod free_list;
 pub(crate) mod key;
 mod lru;
 mod ops;
+mod straight;
 pub(crate) mod table;
 #[cfg(not(loom))]
 mod tags;
@@ -37,7 +38,7 @@ use crate::errno::{Errno, OpResult};
 use crate::mem::{self, Table as Memory, WORD, round_up8, words_for};
 use crate::retire::GraceList;
 use crate::value::{Shape, Source};
-use free_list::FreeList;
+use free_list::{FreeList, Pocket};
 use key::{Fixed, Key, Long, Seed};
 use lru::Clock;
 use table::{Chunk, Found, Table};
@@ -48,6 +49,8 @@ use table::{Chunk, Found, Table};
 struct SlotState {
     busy: AtomicBool,
     spare: AtomicU32,
+    /// The top of the slot's share of the free list.
+    pocket: Pocket,
     added: AtomicU64,
     removed: AtomicU64,
 }
@@ -57,6 +60,7 @@ impl SlotState {
         Self {
             busy: AtomicBool::new(false),
             spare: AtomicU32::new(spare),
+            pocket: Pocket::new(),
             added: AtomicU64::new(0),
             removed: AtomicU64::new(0),
         }
@@ -142,6 +146,8 @@ pub(crate) struct HashMap {
     slots: Box<[CachePadded<SlotState>]>,
     per_cpu: Option<PerCpu>,
     clock: Option<Clock>,
+    /// Pre-allocated, without per-CPU values, eviction or locks in values: see [`straight`].
+    is_plain: bool,
 }
 
 /// Calls a generic function with the key type for a key size.
@@ -236,6 +242,7 @@ impl HashMap {
                 })
                 .transpose()?,
             clock: def.map_type.is_lru().then(|| Clock::new(elements, hands)).transpose()?,
+            is_plain: is_prealloc(def) && !per_cpu && !def.map_type.is_lru() && !shape.has_lock(),
         })
     }
 
@@ -271,13 +278,28 @@ impl HashMap {
         counts.0.wrapping_sub(counts.1) >= u64::from(self.max_entries) && self.counts() == counts
     }
 
+    /// An unused element of a pre-allocated map.
+    #[inline]
+    fn take_free(&self, free: &FreeList, slot: u32) -> Option<u32> {
+        self.slots[slot as usize].pocket.take().or_else(|| free.pop(slot))
+    }
+
+    /// Gives an element of a pre-allocated map back.
+    #[inline]
+    fn give_free(&self, free: &FreeList, slot: u32, element: u32) {
+        // An LRU map would have to look into all pockets before it evicts.
+        if self.clock.is_some() || !self.slots[slot as usize].pocket.fill(element) {
+            free.push(slot, element);
+        }
+    }
+
     /// Gets what the insert of a new key needs.
     #[inline]
     fn reserve_insert<K: Key>(&self, reserved: &mut Reserved, slot: u32) -> OpResult {
         match &self.pool {
             Pool::Now(free) => {
                 if reserved.element.is_none() {
-                    let element = free.pop(slot);
+                    let element = self.take_free(free, slot);
                     reserved.element = Some(element.map_or_else(|| self.make_room::<K>(free, slot), Ok)?);
                 }
                 Ok(())
@@ -305,7 +327,7 @@ impl HashMap {
     #[inline]
     fn unreserve(&self, reserved: &Reserved, slot: u32) {
         match (&self.pool, reserved.element) {
-            (Pool::Now(free), Some(element)) => free.push(slot, element),
+            (Pool::Now(free), Some(element)) => self.give_free(free, slot, element),
             (Pool::Later(free, _), Some(element)) => free.push(slot, element),
             (_, None) => {}
         }
@@ -338,11 +360,12 @@ impl HashMap {
             if self.is_full() {
                 return Err(Errno::E2BIG);
             }
-            // Another thread is between taking or giving an element and counting it.
-            std::thread::yield_now();
-            if let Some(element) = free.pop(slot) {
+            // Another slot has one in its pocket, or is between taking or giving an element and counting it.
+            let elsewhere = || self.slots.iter().find_map(|state| state.pocket.take());
+            if let Some(element) = free.pop(slot).or_else(elsewhere) {
                 return Ok(element);
             }
+            std::thread::yield_now();
         }
     }
 
@@ -430,10 +453,12 @@ impl HashMap {
         Ok(self.table.unchanged(found))
     }
 
+    /// An update with every flag, of every flavour; [`straight`] has the usual one.
+    ///
     /// # Safety
     /// A program's source must be readable for the value size.
-    #[inline]
-    unsafe fn update_key<K: Key>(&self, key: &K, value: Source<'_>, flags: u64, slot: u32) -> OpResult {
+    #[inline(never)]
+    unsafe fn update_general<K: Key>(&self, key: &K, value: Source<'_>, flags: u64, slot: u32) -> OpResult {
         self.shape.check_flags(flags)?;
         let op = Op::begin(&self.slots[slot as usize])?;
         let mut reserved = Reserved::default();
@@ -565,7 +590,7 @@ impl HashMap {
             }
             if self.remove_found(found, hash) {
                 match &self.pool {
-                    Pool::Now(free) => free.push(slot, found.element()),
+                    Pool::Now(free) => self.give_free(free, slot, found.element()),
                     Pool::Later(free, count) => {
                         // Relaxed: a count.
                         count.fetch_sub(1, Ordering::Relaxed);

@@ -5,8 +5,8 @@ use crossbeam_utils::CachePadded;
 use super::key::{Fixed, Key, Long};
 use super::lru::Clock;
 use super::{HashMap, Pool, SlotState, with_key};
-use crate::errno::{Errno, OpResult};
-use crate::header::{LookupFn, MapHeader};
+use crate::errno::{Errno, OpResult, ret};
+use crate::header::{DeleteFn, LookupFn, MapHeader, UpdateFn};
 use crate::mem::{self, WORD};
 use crate::ops::{Cursor, MapOps, Visit};
 use crate::value::Source;
@@ -20,10 +20,8 @@ unsafe extern "C" fn lookup<K: Key, const PER_CPU: bool, const LRU: bool>(
     key: *const u8,
     slot: u32,
 ) -> *mut u8 {
-    // SAFETY: a live header (contract).
-    let imp = unsafe { (*map).imp };
-    // SAFETY: the header of a hash, whose implementation lives as long (contract).
-    let map = unsafe { &*imp.cast::<HashMap>() };
+    // SAFETY: a live hash (contract).
+    let map = unsafe { of_header(map) };
     // SAFETY: the key is readable for the key size (contract).
     let key = unsafe { K::read(key, map.key_size) };
     let Some(found) = map.find(&key) else { return std::ptr::null_mut() };
@@ -34,6 +32,49 @@ unsafe extern "C" fn lookup<K: Key, const PER_CPU: bool, const LRU: bool>(
         return map.value_ptr(found.element(), slot);
     }
     map.table.extra(found.element()).as_ptr().cast_mut().cast()
+}
+
+/// The hash behind a program's map pointer.
+///
+/// # Safety
+/// `map` must be the header of a live hash.
+#[inline(always)]
+unsafe fn of_header<'a>(map: *const MapHeader) -> &'a HashMap {
+    // SAFETY: a live header (contract).
+    let imp = unsafe { (*map).imp };
+    // SAFETY: the header of a hash, whose implementation lives as long (contract).
+    unsafe { &*imp.cast::<HashMap>() }
+}
+
+/// The specialised update.
+///
+/// # Safety
+/// See [`crate::program::update`]; the map must be a hash whose key size is `K`'s.
+unsafe extern "C" fn update<K: Key>(
+    map: *const MapHeader,
+    key: *const u8,
+    value: *const u8,
+    flags: u64,
+    slot: u32,
+) -> i64 {
+    // SAFETY: a live hash (contract).
+    let map = unsafe { of_header(map) };
+    // SAFETY: readable for the key size (contract).
+    let key = unsafe { K::read(key, map.key_size) };
+    // SAFETY: readable for the value size (contract).
+    ret(unsafe { map.update_key(&key, Source::Program(value), flags, slot) })
+}
+
+/// The specialised delete.
+///
+/// # Safety
+/// See [`crate::program::delete`]; the map must be a hash whose key size is `K`'s.
+unsafe extern "C" fn delete<K: Key>(map: *const MapHeader, key: *const u8, slot: u32) -> i64 {
+    // SAFETY: a live hash (contract).
+    let map = unsafe { of_header(map) };
+    // SAFETY: readable for the key size (contract).
+    let key = unsafe { K::read(key, map.key_size) };
+    ret(map.remove_key(&key, slot, |_| Ok(true)))
 }
 
 impl MapOps for HashMap {
@@ -50,25 +91,16 @@ impl MapOps for HashMap {
         })
     }
 
+    fn update_fn(&self) -> UpdateFn {
+        with_key!(self.key_size, K => update::<K>)
+    }
+
+    fn delete_fn(&self) -> DeleteFn {
+        with_key!(self.key_size, K => delete::<K>)
+    }
+
     fn host_value_size(&self) -> usize {
         self.per_cpu.as_ref().map_or(self.shape.size, |per_cpu| per_cpu.slots * self.shape.words() * WORD)
-    }
-
-    unsafe fn program_update(&self, key: *const u8, value: *const u8, flags: u64, slot: u32) -> OpResult {
-        with_key!(self.key_size, K => {
-            // SAFETY: readable for the key size (contract).
-            let key = unsafe { K::read(key, self.key_size) };
-            // SAFETY: readable for the value size (contract).
-            unsafe { self.update_key(&key, Source::Program(value), flags, slot) }
-        })
-    }
-
-    unsafe fn program_delete(&self, key: *const u8, slot: u32) -> OpResult {
-        with_key!(self.key_size, K => {
-            // SAFETY: readable for the key size (contract).
-            let key = unsafe { K::read(key, self.key_size) };
-            self.remove_key(&key, slot, |_| Ok(true))
-        })
     }
 
     unsafe fn program_lookup_percpu(&self, key: *const u8, cpu: u32) -> *mut u8 {

@@ -9,8 +9,8 @@
 //! search stops at the first chunk nobody passed. Keys never move.
 //!
 //! * **replace** and **delete** are one compare-exchange of the slot word. They wait for nobody.
-//! * **insert** of a new key holds the lock of its *home* chunk, so that no key gets in twice; slots of other chunks are
-//!   claimed by compare-exchange like everything else.
+//! * **insert** of a new key holds the lock of its *home* chunk, so that no key gets in twice, and of the chunk whose slot it fills: an
+//!   empty slot then takes a plain store.
 //! * **find** compares the elements whose tag matches and then reads the slot again: only if the word is unchanged did the
 //!   element belong to the slot while its key was read, for a hit as for a miss. Without that a key replaced in between looks
 //!   absent, because its old element already holds another key.
@@ -29,7 +29,7 @@ use crate::hash::key::Key;
 #[cfg(not(loom))]
 use crate::hash::tags;
 use crate::lock::ChunkLock;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, Table as Memory, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Table as Memory, fence, yield_now};
 
 /// Slots in a chunk: 64 bytes less the lock and the overflow count.
 pub(crate) const SLOTS: usize = 7;
@@ -311,31 +311,38 @@ impl Table {
     pub(crate) fn insert<K: Key>(&self, key: &K, hash: u64, searched: u32, element: u32) -> bool {
         let (home, tag) = (self.home(hash), tag_of(hash));
         // Looked for before locking: the lock word is in the same line, and a vector load soon after its store would wait.
-        let vacancy = self.vacancy(home).next();
+        let vacancy = self.vacancy(home);
         self.with_home_locked(hash, |before| {
-            // Only inserts add keys, and inserts of this key hold this lock: if none came in between, the search still holds.
+            // Only who holds this lock adds a key of this home or fills a slot of this chunk: if nobody did since the search,
+            // then both what it found and the vacancy still hold.
+            if let (true, Some(vacancy)) = (before == searched, vacancy) {
+                self.put(vacancy, tag, element);
+                return true;
+            }
             let absent = before == searched || self.find_anywhere(key, home, tag).is_none();
-            if absent && !vacancy.is_some_and(|vacancy| self.claim(vacancy, tag, element)) {
+            if absent {
                 self.place(home, tag, element);
             }
             absent
         })
     }
 
-    /// The empty slots of a chunk.
+    /// An empty slot of a chunk.
     #[inline(always)]
-    fn vacancy(&self, at: usize) -> impl Iterator<Item = Found> + '_ {
-        self.chunk(at).matching(0).filter_map(move |slot| {
-            // Relaxed: the exchange checks it.
-            let word = self.chunk(at).slots[slot].load(Ordering::Relaxed);
-            (word_tag(word) == 0).then_some(Found::new(at, slot, word))
-        })
+    fn vacancy(&self, at: usize) -> Option<Found> {
+        let slot = self.chunk(at).matching(0).next()?;
+        // Relaxed: empty slots only change under the chunk's lock, which the caller has or is going to take.
+        let word = self.chunk(at).slots[slot].load(Ordering::Relaxed);
+        (word_tag(word) == 0).then_some(Found::new(at, slot, word))
     }
 
-    /// Puts an element into an empty slot; false if it is no longer empty.
+    /// Fills an empty slot of a chunk whose lock the caller holds.
     #[inline(always)]
-    fn claim(&self, vacancy: Found, tag: u16, element: u32) -> bool {
-        self.exchange(vacancy, successor(vacancy.word, tag, element))
+    fn put(&self, vacancy: Found, tag: u16, element: u32) {
+        let slot = &self.chunk(vacancy.chunk()).slots[vacancy.slot()];
+        // Release pairs with the acquire loads of searches: they see the element's key and value. A plain store, because removals and
+        // replaces exchange only full slots.
+        slot.store(successor(vacancy.word, tag, element), Ordering::Release);
     }
 
     /// Runs `critical` under the insert lock of the hash's home chunk, with the count of inserts so far.
@@ -348,16 +355,25 @@ impl Table {
         result
     }
 
-    /// Claims the first empty slot from `home` on.
+    /// Fills the first empty slot from `home` on, whose lock the caller holds. A chunk whose lock is taken is passed over like a full
+    /// one: waiting for it could go round in a circle.
     #[cold]
     fn place(&self, home: usize, tag: u16, element: u32) {
         let mut at = home;
         loop {
-            if self.vacancy(at).any(|vacancy| self.claim(vacancy, tag, element)) {
+            let before = if at == home { None } else { self.chunk(at).lock.try_lock() };
+            let vacancy = if at == home || before.is_some() { self.vacancy(at) } else { None };
+            if let Some(vacancy) = vacancy {
+                self.put(vacancy, tag, element);
+            }
+            if let Some(before) = before {
+                self.chunk(at).lock.unlock(before);
+            }
+            if vacancy.is_some() {
                 return;
             }
             let chunk = self.chunk(at);
-            // Relaxed: published by the exchange that makes the key present.
+            // Relaxed: published by the store that makes the key present.
             chunk.overflow.fetch_add(1, Ordering::Relaxed);
             at = self.next(at);
             if at == home {
@@ -367,6 +383,7 @@ impl Table {
                     // Relaxed: nothing was published under these counts.
                     chunk.overflow.fetch_sub(1, Ordering::Relaxed);
                 }
+                yield_now();
             }
         }
     }
