@@ -9,6 +9,7 @@ pub mod dissector;
 pub mod engine;
 pub mod engines;
 pub mod layout;
+pub mod maps;
 pub mod measure;
 pub mod plot;
 pub mod programs;

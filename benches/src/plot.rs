@@ -15,7 +15,7 @@ const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 400.0;
 const MARGIN: f64 = 60.0;
 /// Distinguishable to the colour-blind (Okabe and Ito).
-const COLOURS: [&str; 4] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7"];
+const COLOURS: [&str; 7] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
 /// Draws the lines over a logarithmic x axis with a tick at each point of the first line.
 pub fn svg(title: &str, x_label: &str, y_label: &str, series: &[Series]) -> String {

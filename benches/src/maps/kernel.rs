@@ -1,8 +1,10 @@
-//! The kernel's hash map as a contender: driven by BPF programs through BPF_PROG_TEST_RUN.
+//! The kernel's map as a contender: driven by BPF programs through BPF_PROG_TEST_RUN.
 //!
 //! Each program loops over a fixed number of operations with the same generator of keys as the other contenders, so the
 //! system call and the program's entry are shared by many operations. The programs are a dozen instructions, written out here.
 
+use super::{Contender, Job, Key, Operation, RANDOM, SPREAD, Shape};
+use bpf_maps::MapDef;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Operations in one run of a program: a bounded loop that the verifier walks.
@@ -46,11 +48,11 @@ fn owned(fd: i32) -> OwnedFd {
 
 /// A program, run many times over by one call.
 #[derive(Debug)]
-pub(crate) struct Program(OwnedFd);
+pub struct Program(OwnedFd);
 
 impl Program {
     /// Does (at least) this many operations.
-    pub(crate) fn run(&self, operations: usize) {
+    pub fn run(&self, operations: usize) {
         let packet = [0u8; 64];
         let repeat = operations.div_ceil(LOOP as usize) as u32;
         // prog_fd 0, data_size_in 8, data_in 16, repeat 32.
@@ -60,41 +62,42 @@ impl Program {
     }
 }
 
-/// A kernel hash map and its three programs.
+/// A kernel map and its programs.
 #[derive(Debug)]
-pub(crate) struct Kernel {
+pub struct Kernel {
     map: OwnedFd,
-    /// Looks present keys up.
-    pub(crate) lookup: Program,
-    /// Replaces present keys.
-    pub(crate) update: Program,
-    /// Inserts absent keys and deletes them.
-    pub(crate) insert_delete: Program,
+    per_cpu: bool,
+    key_bytes: usize,
+    programs: Vec<(Operation, Program)>,
 }
+
+/// More CPUs than there are: values of per-CPU maps are given for each.
+const CPUS: usize = 1024;
 
 impl Kernel {
-    /// The map, if this process may use bpf(2). Keys and values are in words.
-    pub(crate) fn new(elements: usize, threads: usize, key_words: usize, value_words: usize) -> Option<Self> {
-        let attr = Attr::new().u32(0, 1).u32(4, key_words as u32 * 8).u32(8, value_words as u32 * 8);
-        let map = owned(attr.u32(12, (elements + threads) as u32).call(MAP_CREATE)?);
-        let load = |what| load(&code(what, &map, elements, key_words, value_words));
-        let (lookup, update) = (load(What::Lookup)?, load(What::Update)?);
-        let insert_delete = load(What::InsertDelete)?;
-        Some(Self { map, lookup, update, insert_delete })
-    }
-
-    /// Sets a key from the host.
-    pub(crate) fn set(&self, key: &[u64], value: &[u64]) {
-        let attr = Attr::new().u32(0, self.map.as_raw_fd() as u32).u64(8, key.as_ptr() as u64);
-        assert!(attr.u64(16, value.as_ptr() as u64).call(MAP_UPDATE).is_some());
+    /// The kernel's map of this definition with programs for these operations, if this process may use bpf(2). With `elements`
+    /// keys present.
+    pub fn new(def: &MapDef, shape: Shape, elements: usize, operations: &[Operation]) -> Option<Self> {
+        let attr = Attr::new().u32(0, def.map_type as u32).u32(4, def.key_size).u32(8, def.value_size);
+        let map = owned(attr.u32(12, def.max_entries).u32(16, def.flags).call(MAP_CREATE)?);
+        let program = |&operation| Some((operation, load(&code(operation, &map, shape, elements, def))?));
+        let programs = operations.iter().map(program).collect::<Option<_>>()?;
+        Some(Self { map, per_cpu: def.map_type.is_per_cpu(), key_bytes: def.key_size as usize, programs })
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
-    Lookup,
-    Update,
-    InsertDelete,
+impl<const K: usize, const V: usize> Contender<K, V> for Kernel {
+    fn run(&self, job: Job) {
+        let program = self.programs.iter().find(|(operation, _)| *operation == job.operation);
+        program.expect("a program for the operation").1.run(job.count);
+    }
+
+    fn insert(&self, key: Key<K>, value: [u64; V]) {
+        assert!(self.key_bytes <= K * 8, "a key of the map's size");
+        let value = value.repeat(if self.per_cpu { CPUS } else { 1 });
+        let attr = Attr::new().u32(0, self.map.as_raw_fd() as u32).u64(8, key.as_ptr() as u64);
+        assert!(attr.u64(16, value.as_ptr() as u64).call(MAP_UPDATE).is_some(), "room");
+    }
 }
 
 /// One instruction: opcode, destination, source, offset, immediate.
@@ -111,14 +114,15 @@ fn constant(dst: u8, source: u8, value: u64) -> [u64; 2] {
 
 /// The program. r6: random number, r7: rounds left, r8 and r9: the two multipliers; the key lies on top of the stack, the value
 /// below it.
-fn code(what: What, map: &OwnedFd, elements: usize, key_words: usize, value_words: usize) -> Vec<u64> {
+fn code(what: Operation, map: &OwnedFd, shape: Shape, elements: usize, def: &MapDef) -> Vec<u64> {
+    let (key_words, value_words) = ((def.key_size as usize).div_ceil(8), def.value_size as usize / 8);
     let (key_at, value_at) = (-8 * key_words as i16, -8 * (key_words + value_words) as i16);
     let mut code = vec![insn(0x85, 0, 0, 0, 7)]; // r0 = bpf_get_prandom_u32()
     code.push(insn(0xbf, 6, 0, 0, 0)); // r6 = r0
     code.push(insn(0x67, 6, 0, 0, 32)); // r6 <<= 32
     code.push(insn(0xb7, 7, 0, 0, LOOP as i32)); // r7 = LOOP
-    code.extend(constant(8, 0, super::RANDOM));
-    code.extend(constant(9, 0, super::SPREAD));
+    code.extend(constant(8, 0, RANDOM));
+    code.extend(constant(9, 0, SPREAD));
     for word in 0..value_words as i16 {
         code.push(insn(0x7b, 10, 9, value_at + 8 * word, 0)); // value = something
     }
@@ -126,7 +130,7 @@ fn code(what: What, map: &OwnedFd, elements: usize, key_words: usize, value_word
     code.push(insn(0x2f, 6, 8, 0, 0)); // r6 *= RANDOM
     code.push(insn(0x07, 6, 0, 0, 1)); // r6 += 1
     code.push(insn(0xbf, 1, 6, 0, 0)); // r1 = r6
-    if what == What::InsertDelete {
+    if matches!(what, Operation::InsertDelete | Operation::Insert) {
         code.push(insn(0x77, 1, 0, 0, 24)); // r1 >>= 24: collisions between threads are as rare as elsewhere
         code.push(insn(0x07, 1, 0, 0, elements as i32)); // r1 += elements
     } else {
@@ -136,8 +140,16 @@ fn code(what: What, map: &OwnedFd, elements: usize, key_words: usize, value_word
     }
     for word in 0..key_words as i16 {
         code.push(insn(0xbf, 2, 1, 0, 0)); // r2 = r1
-        code.push(insn(0x07, 2, 0, 0, word.into())); // r2 += word
-        code.push(insn(0x2f, 2, 9, 0, 0)); // r2 *= SPREAD
+        if shape == Shape::Words {
+            code.push(insn(0x07, 2, 0, 0, word.into())); // r2 += word
+        }
+        if shape != Shape::Index {
+            code.push(insn(0x2f, 2, 9, 0, 0)); // r2 *= SPREAD
+        }
+        if shape == Shape::Prefix {
+            code.push(insn(0x67, 2, 0, 0, 32)); // r2 <<= 32
+            code.push(insn(0x47, 2, 0, 0, 32)); // r2 |= 32
+        }
         code.push(insn(0x7b, 10, 2, key_at + 8 * word, 0)); // key[word] = r2
     }
     let mut call = |helper: i32, with_value: bool| {
@@ -152,13 +164,13 @@ fn code(what: What, map: &OwnedFd, elements: usize, key_words: usize, value_word
         code.push(insn(0x85, 0, 0, 0, helper));
     };
     match what {
-        What::Lookup => {
+        Operation::Lookup => {
             call(1, false);
             code.push(insn(0x15, 0, 0, 1, 0)); // if r0 == 0 skip
             code.push(insn(0x79, 0, 0, 0, 0)); // r0 = *r0
         }
-        What::Update => call(2, true),
-        What::InsertDelete => {
+        Operation::Update | Operation::Insert => call(2, true),
+        Operation::InsertDelete => {
             call(2, true);
             call(3, false);
         }

@@ -1,0 +1,165 @@
+//! Maps under the same load: what they do, with which keys, and how it is timed.
+//!
+//! All contenders of a row run in one process in short interleaved rounds, and medians count. A cell is CPU time of the working
+//! threads in nanoseconds an operation, so other processes on the machine do not count, but waiting in a loop and system calls do. Keys
+//! come in random order from a generator that costs all contenders the same (about a nanosecond); the kernel's map is
+//! driven by a BPF program with the same generator.
+
+pub mod kernel;
+pub mod ours;
+
+use crate::measure::{median, thread_time};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Rounds of each contender.
+const ROUNDS: usize = 15;
+/// Operations of all threads in a round.
+const OPERATIONS: usize = 1 << 16;
+
+/// Spreads a number over a key, so that equal low bits do not help anybody.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Multiplier of the generator of random numbers (Knuth).
+const RANDOM: u64 = 6_364_136_223_846_793_005;
+
+/// Keys and values as programs know them: words.
+pub type Key<const N: usize> = [u64; N];
+
+/// What the keys of a map look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Any bytes.
+    Words,
+    /// A `u32` index (in the lower half of a word).
+    Index,
+    /// A prefix length of 32 and four bytes.
+    Prefix,
+}
+
+impl Shape {
+    /// The key with this number.
+    #[inline(always)]
+    pub fn key<const K: usize>(self, n: u64) -> Key<K> {
+        match self {
+            Shape::Words => std::array::from_fn(|i| (n + i as u64).wrapping_mul(SPREAD)),
+            Shape::Index => [n; K],
+            Shape::Prefix => [n.wrapping_mul(SPREAD) << 32 | 32; K],
+        }
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Looks present keys up and reads the first word.
+    Lookup,
+    /// Sets present keys.
+    Update,
+    /// Inserts absent keys and deletes them.
+    InsertDelete,
+    /// Inserts absent keys.
+    Insert,
+}
+
+impl Operation {
+    /// Its name in a table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Lookup => "lookup hit",
+            Operation::Update => "update existing",
+            Operation::InsertDelete => "insert + delete",
+            Operation::Insert => "insert, evicting",
+        }
+    }
+}
+
+/// One thread's share of a round.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// What to do.
+    pub operation: Operation,
+    /// What keys look like.
+    pub shape: Shape,
+    /// Keys below this are present.
+    pub elements: u64,
+    /// How often.
+    pub count: usize,
+    /// Where the random numbers begin. The low byte is the thread.
+    pub seed: u64,
+}
+
+impl Job {
+    /// The keys of the operations. Inserted keys are beyond the present ones, and no two threads' overlap.
+    #[inline(always)]
+    pub fn keys<const K: usize>(self) -> impl Iterator<Item = Key<K>> {
+        let mut random = self.seed;
+        (0..self.count).map(move |_| {
+            random = random.wrapping_mul(RANDOM).wrapping_add(1);
+            self.shape.key(match self.operation {
+                Operation::InsertDelete | Operation::Insert => {
+                    self.elements + ((self.seed & 0xff) << 32) + (random >> 36)
+                }
+                Operation::Lookup | Operation::Update => ((random >> 32) * self.elements) >> 32,
+            })
+        })
+    }
+}
+
+/// A map under test.
+pub trait Contender<const K: usize, const V: usize>: Sync {
+    /// Does a job, inside whatever a user would hold meanwhile.
+    fn run(&self, job: Job);
+    /// Puts a key in before the measurement.
+    fn insert(&self, key: Key<K>, value: [u64; V]);
+}
+
+/// CPU nanoseconds an operation: the median over the rounds, for each contender.
+pub fn measure<const K: usize, const V: usize>(
+    contenders: &[Box<dyn Contender<K, V> + '_>],
+    operation: Operation,
+    shape: Shape,
+    elements: usize,
+    threads: usize,
+) -> Vec<f64> {
+    let count = OPERATIONS / threads;
+    let barrier = Barrier::new(threads);
+    let times: Vec<Vec<AtomicU64>> =
+        contenders.iter().map(|_| (0..=ROUNDS).map(|_| AtomicU64::new(0)).collect()).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..threads as u64 {
+            let (barrier, times) = (&barrier, &times);
+            scope.spawn(move || {
+                for round in 0..=ROUNDS {
+                    for (contender, times) in contenders.iter().zip(times) {
+                        let seed = ((round as u64) << 16).wrapping_mul(SPREAD) << 8 | thread;
+                        barrier.wait();
+                        let start = thread_time();
+                        contender.run(Job { operation, shape, elements: elements as u64, count, seed });
+                        let time = (thread_time() - start).as_nanos() as u64;
+                        times[round].fetch_add(time, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let total = (count * threads) as f64;
+    let nanoseconds = |time: AtomicU64| time.into_inner() as f64 / total;
+    // The first round warms up.
+    times.into_iter().map(|rounds| median(rounds.into_iter().skip(1).map(nanoseconds).collect())).collect()
+}
+
+/// Fills every contender with the keys below `elements`.
+pub fn fill<const K: usize, const V: usize>(
+    contenders: &[Box<dyn Contender<K, V> + '_>],
+    shape: Shape,
+    elements: usize,
+) {
+    for contender in contenders {
+        (0..elements as u64).for_each(|n| contender.insert(shape.key(n), [n; V]));
+    }
+}
+
+/// Words as bytes.
+pub fn bytes(words: &[u64]) -> &[u8] {
+    zerocopy::IntoBytes::as_bytes(words)
+}
