@@ -6,8 +6,10 @@
 //! without building it.
 
 mod dispatcher;
+mod maps;
 
 pub use dispatcher::dispatcher;
+pub use maps::maps;
 
 use crate::generate::{self, Choices, Generated, HELPER_ID, Shape};
 use bpf_analysis::{CallArity, Facts};

@@ -36,6 +36,11 @@ fn dispatcher() {
 }
 
 #[test]
+fn maps() {
+    on_noise(fuzz::maps, 3000);
+}
+
+#[test]
 fn object() {
     on_noise(fuzz::object, 200);
     for seed in 0..500 {
