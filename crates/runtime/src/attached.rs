@@ -7,6 +7,7 @@
 //! up. Dropping a program can drop closures of the host, and they may change the very list. So [`Published::replace`] gives out what it took
 //! out, to be retired later.
 
+use crate::engine::Engine;
 use crate::loaded::Loaded;
 use crate::run::Run;
 use crate::{RunError, context::Parts};
@@ -117,5 +118,16 @@ impl<T: Send + 'static> Replaced<T> {
         // SAFETY: made by `Box::into_raw` and unpublished; the box is owned here from now on, and nobody but readers looks at it.
         let value = unsafe { Box::from_raw(self.0) };
         domain.defer(move || drop(value));
+    }
+}
+
+/// The last field of what defers drops of programs: frees them, as far as no run is in the way. A program owns its engine, and the engine's domain
+/// the deferred drop; so one that nobody came by to run would keep the engine for ever, after its last user has gone.
+#[derive(Debug)]
+pub(crate) struct ReclaimOnDrop(pub(crate) Engine);
+
+impl Drop for ReclaimOnDrop {
+    fn drop(&mut self) {
+        self.0.reclaim();
     }
 }

@@ -9,7 +9,7 @@
 //! Invariants: the caller's handle keeps the program, the run's guard keeps the tree; so a tree is only used for programs of its own engine,
 //! whose guards those are. A change drops nothing under its lock (see [`crate::attached`]).
 
-use crate::attached::{Counters, Listed, ProgramStats, Published};
+use crate::attached::{Counters, Listed, ProgramStats, Published, ReclaimOnDrop};
 use crate::context::{Context, Parts};
 use crate::engine::Engine;
 use crate::error::RunError;
@@ -112,6 +112,7 @@ pub struct Dispatcher<C, H> {
     list: Published<Vec<Listed>>,
     unlisted: Counters,
     state: Mutex<State<C, H>>,
+    _reclaim: ReclaimOnDrop,
 }
 
 struct State<C, H> {
@@ -154,6 +155,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
             list: Published::new(Vec::new()),
             unlisted: Counters::default(),
             state: Mutex::new(State { attached: Vec::new(), statistics: false }),
+            _reclaim: ReclaimOnDrop(engine.clone()),
         })
     }
 

@@ -10,7 +10,7 @@
 //! took out is let go only after it was unpublished, and then lives until the runs begun before are over: code by itself, lists by a
 //! deferred drop.
 
-use crate::attached::{Counters, Listed, ProgramStats, Published, Replaced};
+use crate::attached::{Counters, Listed, ProgramStats, Published, ReclaimOnDrop, Replaced};
 use crate::context::{Context, Parts};
 use crate::engine::{Engine, Mode};
 use crate::error::RunError;
@@ -104,6 +104,7 @@ pub struct Hook<C, H> {
     image: LiveImage,
     list: Published<Vec<Listed>>,
     state: Mutex<State<C, H>>,
+    _reclaim: ReclaimOnDrop,
 }
 
 struct State<C, H> {
@@ -157,6 +158,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
             image: LiveImage::new(&engine.0.packs),
             list: Published::new(Vec::new()),
             state: Mutex::new(State { attached: Vec::new(), statistics: false }),
+            _reclaim: ReclaimOnDrop(engine.clone()),
         };
         hook.change(|_| Ok(()))?;
         Ok(hook)

@@ -292,6 +292,8 @@ impl Drop for UserHold {
         // AcqRel: whoever clears sees all that other holders did before they let go.
         if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.clear_all();
+            // What was in the slots owns the engine, whose domain now owns it: see `ReclaimOnDrop`.
+            self.0.engine.reclaim();
         }
     }
 }

@@ -4,7 +4,7 @@
 mod common;
 
 use bpf_runtime::{Caller, Dispatcher, Hook, Linker, Map, MapDef, MapType, Policy, ProgArray};
-use common::{Fixture, Prog, Words, fixtures};
+use common::{Fixture, Prog, Words, fixture, fixtures};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -99,5 +99,38 @@ fn a_drop_may_change_what_let_go_of_it() {
         f.engine.reclaim();
         assert!(places.drops.load(Ordering::Relaxed) >= 700, "{}", f.name);
         places.array.clear(0).unwrap_or(());
+    }
+}
+
+/// Programs own their engine, and what is deferred is owned by the engine: nobody may be left who owns only each other.
+#[test]
+fn an_engine_goes_with_its_last_user() {
+    let names: Vec<&str> = fixtures().iter().map(|f| f.name).collect();
+    for name in names {
+        for program_last in [false, true] {
+            let alive = Arc::new(());
+            let kept = {
+                let mut f = fixture(name);
+                let token = Arc::clone(&alive);
+                let touch = move |_: &mut Caller<'_, u64>| Arc::strong_count(&token) as u64;
+                f.linker.func(1002, "touch", touch).unwrap();
+                let hook = Hook::<Words, u64>::new(&f.engine, Policy::RunAll { result: 0 }).unwrap();
+                let dispatcher = Dispatcher::<Words, u64>::new(&f.engine).unwrap();
+                let array = f.array(2);
+                let program = f.load("touches", "call 1002\nexit", &[&array]);
+                hook.attach(&program).unwrap();
+                hook.detach(&program).unwrap();
+                hook.attach(&program).unwrap();
+                dispatcher.attach(&program).unwrap();
+                dispatcher.detach(&program).unwrap();
+                dispatcher.attach(&program).unwrap();
+                array.set(0, &program).unwrap();
+                array.clear(0).unwrap();
+                array.set(1, &program).unwrap();
+                program_last.then_some(program)
+            };
+            drop(kept);
+            assert_eq!(Arc::strong_count(&alive), 1, "{name}, {program_last}");
+        }
     }
 }
