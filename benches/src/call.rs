@@ -40,6 +40,8 @@ mod imp {
     use std::arch::{asm, global_asm};
 
     global_asm!(
+        ".globl bpf_benches_retpoline_rax",
+        ".hidden bpf_benches_retpoline_rax",
         ".p2align 5",
         "bpf_benches_retpoline_rax:",
         "call 3f",

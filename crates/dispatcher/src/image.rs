@@ -7,6 +7,9 @@ use bpf_jit_code::{Arch, Code, Hardening, Symbol};
 /// The kernel's BPF_DISPATCHER_MAX.
 pub const DEFAULT_LIMIT: usize = 48;
 
+/// No image has more entries or programs: inner branches of arm64 reach 1 MiB, and 64 bytes are more than one takes.
+pub const MAX_LIMIT: usize = 8192;
+
 /// A program that a tree shall jump to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
@@ -20,7 +23,7 @@ pub struct Entry {
 /// How images are generated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// A tree knows at most so many entries: those with the most hits, among equals the first.
+    /// A tree knows at most so many entries (and never more than [`MAX_LIMIT`]): those with the most hits, among equals the first.
     pub limit: usize,
     /// Whether targets of jumps inside a tree start at multiples of 16 bytes. (Programs always do.)
     pub align: bool,
@@ -167,7 +170,7 @@ pub struct Image {
 impl Image {
     /// A compare tree over `entries`. Entries at the same address are one.
     pub fn tree(arch: Arch, entries: &[Entry], options: &Options) -> Image {
-        let plan = Plan::new(entries, options.limit);
+        let plan = Plan::new(entries, options.limit.min(MAX_LIMIT));
         let code = match arch {
             Arch::X64 => x64::tree(&plan, options),
             Arch::Arm64 => arm64::tree(&plan, options),
@@ -175,8 +178,10 @@ impl Image {
         Image { code, programs: plan.addresses }
     }
 
-    /// A straight line of calls of these programs, in order. To the programs it is one run, except that each may take its own 33 tail calls.
+    /// A straight line of calls of these programs, in order, of the first [`MAX_LIMIT`] at most. To the programs it is one run, except that each may take
+    /// its own 33 tail calls.
     pub fn chain(arch: Arch, links: &[Link], policy: Policy, options: &Options) -> Image {
+        let links = &links[..links.len().min(MAX_LIMIT)];
         let chain = Chain::new(links, policy);
         let code = match arch {
             Arch::X64 => x64::chain(&chain, options),

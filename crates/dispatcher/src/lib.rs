@@ -21,5 +21,5 @@ mod plan;
 mod tree;
 mod x64;
 
-pub use image::{DEFAULT_LIMIT, Entry, Image, Link, Options, Policy, Verdicts};
+pub use image::{DEFAULT_LIMIT, Entry, Image, Link, MAX_LIMIT, Options, Policy, Verdicts};
 pub use live::{DetachError, Dispatcher, LiveImage, Stats};

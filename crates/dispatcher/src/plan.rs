@@ -19,17 +19,22 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(entries: &[Entry], limit: usize) -> Plan {
-        let mut chosen: Vec<Entry> = Vec::new();
-        for entry in entries {
-            match chosen.iter_mut().find(|known| known.address == entry.address) {
-                Some(known) => known.hits = known.hits.saturating_add(entry.hits),
-                None => chosen.push(*entry),
+        // Each address once, with all its hits and its first place.
+        let mut chosen: Vec<(Entry, usize)> = entries.iter().copied().zip(0..).collect();
+        chosen.sort_by_key(|(entry, _)| entry.address);
+        chosen.dedup_by(|(gone, _), (kept, _)| {
+            let same = gone.address == kept.address;
+            if same {
+                kept.hits = kept.hits.saturating_add(gone.hits);
             }
+            same
+        });
+        if chosen.len() > limit {
+            chosen.sort_by_key(|(entry, place)| (std::cmp::Reverse(entry.hits), *place));
+            chosen.truncate(limit);
+            chosen.sort_by_key(|(entry, _)| entry.address);
         }
-        // Stable: among equals the first ones stay.
-        chosen.sort_by_key(|entry| std::cmp::Reverse(entry.hits));
-        chosen.truncate(limit);
-        chosen.sort_by_key(|entry| entry.address);
+        let mut chosen: Vec<Entry> = chosen.into_iter().map(|(entry, _)| entry).collect();
 
         let fits = |base| move |entry: &Entry| i32::try_from(distance(entry.address, base)).is_ok();
         // The lower middle: where a balanced tree splits first, so that the root needs no compare.
@@ -114,6 +119,18 @@ mod tests {
         assert_eq!(Plan::new(&entries, 4).addresses, [3 * 64, 4 * 64, 8 * 64, 9 * 64]);
         let even: Vec<Entry> = entries.iter().map(|entry| Entry { hits: 0, ..*entry }).collect();
         assert_eq!(Plan::new(&even, 2).addresses, [0, 64]);
+        let backwards: Vec<Entry> = even.into_iter().rev().collect();
+        assert_eq!(Plan::new(&backwards, 2).addresses, [8 * 64, 9 * 64], "the first that were named");
+    }
+
+    #[test]
+    fn an_address_is_one_entry() {
+        let twice = [(64, 1), (128, 5), (64, 3), (64, u64::MAX)].map(|(address, hits)| Entry { address, hits });
+        assert_eq!(
+            Plan::new(&twice[..3], 48),
+            Plan::new(&[(64, 4), (128, 5)].map(|(address, hits)| Entry { address, hits }), 48)
+        );
+        assert_eq!(Plan::new(&twice, 1).addresses, [64]);
     }
 
     #[test]

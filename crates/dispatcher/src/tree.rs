@@ -2,7 +2,8 @@
 //!
 //! Without hit counts: the kernel's balanced tree, which halves the range by `>` and asks for equality in its leaves. With them: the binary search
 //! tree with the fewest expected compares, which asks for equality in every node (Knuth, "Optimum binary search trees", 1971; quadratic,
-//! because the best root does not move left when a range grows to the right).
+//! because the best root does not move left when a range grows to the right). Beyond [`OPTIMAL`] entries quadratic is too much: then each root is
+//! where the weights on both sides are most alike (Mehlhorn, "Nearly optimal binary search trees", 1975).
 
 /// A decision about a key; entries are indices that ascend like their keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,9 +23,34 @@ impl Tree {
             // Two tests in a row: one compare less than a split and two leaves.
             2 if hits[0] == hits[1] => optimal(hits),
             n if hits.iter().all(|hits| *hits == 0) => balanced(0, n),
+            n if n > OPTIMAL => bisected(&sums(hits), 0, n),
             _ => optimal(hits),
         }
     }
+}
+
+/// Entries for which the best tree is looked for: some 100 µs.
+const OPTIMAL: usize = 256;
+
+/// Weights of the entries before each, and of all. Plus one: what was never called is not impossible, and equals are balanced among themselves.
+fn sums(hits: &[u64]) -> Vec<u128> {
+    let weights = hits.iter().scan(0, |sum, hits| {
+        *sum += u128::from(*hits) + 1;
+        Some(*sum)
+    });
+    std::iter::once(0).chain(weights).collect()
+}
+
+/// Entries `first..end`, each range split where its weight is halved. A path is no longer than twice the bits of a weight.
+fn bisected(before: &[u128], first: usize, end: usize) -> Tree {
+    if first == end {
+        return Tree::Miss;
+    }
+    let middle = before[first] + (before[end] - before[first]) / 2;
+    // The entry in whose weight the middle lies.
+    let entry = (before[..end].partition_point(|sum| *sum <= middle) - 1).max(first);
+    let lower = Box::new(bisected(before, first, entry));
+    Tree::Test { entry, lower, upper: Box::new(bisected(before, entry + 1, end)) }
 }
 
 /// Entries `first..end`.
@@ -45,31 +71,30 @@ fn balanced(first: usize, end: usize) -> Tree {
 
 fn optimal(hits: &[u64]) -> Tree {
     let n = hits.len();
-    // Plus one: what was never called is not impossible, and equals are balanced among themselves.
-    let weight = |i: usize| u128::from(hits[i]) + 1;
+    let before = sums(hits);
     // Of entries `first..end`: the least cost, and the root that has it.
-    let mut cost = vec![vec![0u128; n + 1]; n + 1];
-    let mut root = vec![vec![0usize; n + 1]; n + 1];
+    let at = |first: usize, end: usize| first * (n + 1) + end;
+    let mut cost = vec![0u128; (n + 1) * (n + 1)];
+    let mut root = vec![0usize; (n + 1) * (n + 1)];
     for len in 1..=n {
         for first in 0..=n - len {
             let end = first + len;
-            let candidates = if len == 1 { first..=first } else { root[first][end - 1]..=root[first + 1][end] };
-            let total: u128 = (first..end).map(weight).sum();
-            let best = candidates.map(|r| (cost[first][r] + cost[r + 1][end] + total, r)).min();
+            let candidates = if len == 1 { first..=first } else { root[at(first, end - 1)]..=root[at(first + 1, end)] };
+            let best = candidates.map(|r| (cost[at(first, r)] + cost[at(r + 1, end)], r)).min();
             if let Some((least, r)) = best {
-                cost[first][end] = least;
-                root[first][end] = r;
+                cost[at(first, end)] = least + before[end] - before[first];
+                root[at(first, end)] = r;
             }
         }
     }
-    build(&root, 0, n)
+    build(&|first, end| root[at(first, end)], 0, n)
 }
 
-fn build(root: &[Vec<usize>], first: usize, end: usize) -> Tree {
+fn build(root: &dyn Fn(usize, usize) -> usize, first: usize, end: usize) -> Tree {
     if first == end {
         return Tree::Miss;
     }
-    let entry = root[first][end];
+    let entry = root(first, end);
     let lower = Box::new(build(root, first, entry));
     Tree::Test { entry, lower, upper: Box::new(build(root, entry + 1, end)) }
 }
@@ -116,6 +141,61 @@ mod tests {
                     .collect();
                 assert_eq!(cost(&optimal(&hits), &hits, 0), brute_force(&hits, 0), "{hits:?}");
             }
+        }
+    }
+
+    fn random(seed: &mut u64) -> u64 {
+        *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        *seed >> 33
+    }
+
+    fn depth(tree: &Tree) -> usize {
+        match tree {
+            Tree::Miss => 0,
+            Tree::Split { lower, upper, .. } | Tree::Test { lower, upper, .. } => 1 + depth(lower).max(depth(upper)),
+        }
+    }
+
+    /// In order, without gaps.
+    fn entries(tree: &Tree, found: &mut Vec<usize>) {
+        match tree {
+            Tree::Miss => {}
+            Tree::Split { lower, upper, .. } => {
+                entries(lower, found);
+                entries(upper, found);
+            }
+            Tree::Test { entry, lower, upper } => {
+                entries(lower, found);
+                found.push(*entry);
+                entries(upper, found);
+            }
+        }
+    }
+
+    /// Mehlhorn's bound is entropy + 2 compares; a tree of all weights equal is the loosest case.
+    #[test]
+    fn bisection_is_near_the_best() {
+        let mut seed = 11;
+        for _ in 0..50 {
+            let hits: Vec<u64> = (0..100).map(|_| random(&mut seed) >> (random(&mut seed) % 31)).collect();
+            let total: u128 = hits.iter().map(|hits| u128::from(*hits) + 1).sum();
+            let bisected = bisected(&sums(&hits), 0, hits.len());
+            assert!(cost(&bisected, &hits, 0) <= cost(&optimal(&hits), &hits, 0) + 2 * total);
+        }
+    }
+
+    #[test]
+    fn many_entries_are_no_burden() {
+        let mut seed = 13;
+        let skewed: Vec<u64> = (0..64).map(|i| 1 << i).collect();
+        let random: Vec<u64> = (0..20_000).map(|_| random(&mut seed)).collect();
+        for hits in [&vec![u64::MAX; 1000], &random, &skewed.repeat(10)] {
+            assert!(hits.len() > OPTIMAL);
+            let tree = Tree::new(hits);
+            let mut found = Vec::new();
+            entries(&tree, &mut found);
+            assert_eq!(found, (0..hits.len()).collect::<Vec<_>>());
+            assert!(depth(&tree) <= 140, "{}", depth(&tree));
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! `BLESS=1 cargo test -p bpf-dispatcher --test shapes` rewrites them.
 
-use bpf_dispatcher::{Entry, Image, Link, Options, Policy, Verdicts};
+use bpf_dispatcher::{Entry, Image, Link, MAX_LIMIT, Options, Policy, Verdicts};
 use bpf_jit_code::{Arch, Hardening, Symbol};
 use std::fmt::Write;
 
@@ -131,5 +131,33 @@ fn sixteen_entries_have_the_kernels_shape() {
             .collect();
         assert_eq!(shape, expected);
         assert_eq!(code.iter().filter(|line| line.starts_with("cmp")).count(), compares);
+    }
+}
+
+/// The largest images there are: every branch is still in reach, on the way that takes the most room.
+#[test]
+fn the_largest_images_branch_to_where_they_should() {
+    let options = Options { limit: usize::MAX, ..HARD };
+    for arch in [Arch::X64, Arch::Arm64] {
+        // Far apart, so that constants are long.
+        let mut entries: Vec<Entry> =
+            (0..MAX_LIMIT + 5).map(|i| Entry { address: ARENA + i * 131_072, hits: 0 }).collect();
+        for hits in [0, 1] {
+            entries.iter_mut().enumerate().for_each(|(i, entry)| entry.hits = hits * (i % 97) as u64);
+            let tree = Image::tree(arch, &entries, &options);
+            assert_eq!(tree.programs(), MAX_LIMIT);
+            assert!(tree.code().bytes.len() < 1 << 20, "{arch:?}: {} bytes", tree.code().bytes.len());
+            bpf_disasm::lines(tree.code(), &|_| String::new()).unwrap();
+        }
+        let links: Vec<Link> = (0..MAX_LIMIT + 5)
+            .map(|address| Link { address, continue_on: Some(Verdicts::Set(u64::MAX / 3)) })
+            .collect();
+        let chain = Image::chain(arch, &links, Policy::FirstVerdict { pass: 2 }, &options);
+        assert_eq!(chain.programs(), MAX_LIMIT);
+        assert!(chain.code().bytes.len() < 1 << 20, "{arch:?}: {} bytes", chain.code().bytes.len());
+        let lines = bpf_disasm::lines(chain.code(), &|_| String::new()).unwrap();
+        let last = lines.iter().rfind(|line| line.label.is_some()).unwrap();
+        let outs = lines.iter().filter(|line| line.branch == Some(last.offset.into())).count();
+        assert_eq!(outs, 2 * MAX_LIMIT, "{arch:?}: two ways out of each program");
     }
 }

@@ -51,7 +51,7 @@ impl From<DetachError> for DispatcherError {
 /// How a [`Dispatcher`] is built. Its hardening is the engine's ([`crate::Config::hardening`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DispatcherOptions {
-    /// Programs that are reached by a direct jump at most; the kernel's BPF_DISPATCHER_MAX by default.
+    /// Programs that are reached by a direct jump at most; the kernel's BPF_DISPATCHER_MAX by default, 8192 at most.
     pub limit: usize,
     /// Align the targets of the tree's own jumps to 16 bytes, as the kernel does.
     pub align: bool,

@@ -17,7 +17,7 @@ use crate::error::RunError;
 use crate::loaded;
 use crate::program::Program;
 use crate::run::Run;
-use bpf_dispatcher::{Image, Link, LiveImage, Options, Policy, Verdicts};
+use bpf_dispatcher::{Image, Link, LiveImage, MAX_LIMIT, Options, Policy, Verdicts};
 use bpf_jit_code::Arch;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,6 +42,12 @@ pub enum HookError {
         position: usize,
         /// How many programs there are.
         len: usize,
+    },
+    /// The hook has as many programs as one may have.
+    #[error("no more than {max} programs")]
+    Full {
+        /// How many that is.
+        max: usize,
     },
     /// Verdicts to continue on were given for a policy other than [`Policy::FirstVerdict`].
     #[error("the hook's policy does not look at verdicts")]
@@ -304,6 +310,9 @@ impl<C: Context, H: 'static> Hook<C, H> {
         }
         self.change(|state| {
             self.check(&state.attached, program)?;
+            if state.attached.len() >= MAX_LIMIT {
+                return Err(HookError::Full { max: MAX_LIMIT });
+            }
             let position = position(&state.attached)?;
             state.attached.insert(position, Attached::new(program, attachment));
             Ok(())
