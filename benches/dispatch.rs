@@ -28,9 +28,13 @@ use std::hint::black_box;
 const SEQUENCE: usize = 1 << 14;
 const ENTRIES: usize = 48;
 
+/// Makes tables.
+type Make = fn() -> Vec<Table>;
+type Packet = Program<Xdp, ()>;
+
 fn main() {
     let chosen: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let tables: [(&str, fn() -> Vec<Table>); 6] =
+    let tables: [(&str, Make); 6] =
         [("calls", calls), ("hits", hits), ("rows", rows), ("packets", packets), ("updates", updates), ("runs", runs)];
     for (name, make) in tables {
         if chosen.is_empty() || chosen.iter().any(|chosen| chosen == name) {
@@ -309,7 +313,7 @@ fn packets() -> Vec<Table> {
         let engine = engine(retpolines);
         let linker = Linker::<()>::new(&engine);
         let object = Object::parse(FILTER).expect("an object");
-        let load_filter = || -> Program<Xdp, ()> {
+        let load_filter = || -> Packet {
             let maps = MapSet::for_object(&engine, &object).expect("maps");
             let instance = linker.load::<Xdp>(&object, maps).expect("it loads");
             let name = instance.programs().next().expect("a program").to_owned();
@@ -317,10 +321,9 @@ fn packets() -> Vec<Table> {
         };
         let load_drop =
             || linker.loader::<Xdp>().insns("drop", assemble("r0 = 1\nexit").expect("text")).expect("it loads");
-        let kinds: [(&str, &dyn Fn() -> Program<Xdp, ()>); 2] =
-            [("XDP_DROP", &load_drop), ("xdp_filter.o", &load_filter)];
+        let kinds: [(&str, &dyn Fn() -> Packet); 2] = [("XDP_DROP", &load_drop), ("xdp_filter.o", &load_filter)];
         for (name, load) in kinds {
-            let programs: Vec<Program<Xdp, ()>> = (0..ENTRIES).map(|_| load()).collect();
+            let programs: Vec<Packet> = (0..ENTRIES).map(|_| load()).collect();
             let dispatcher = |limit: usize, attached: usize| {
                 let options = DispatcherOptions { limit, ..DispatcherOptions::default() };
                 let dispatcher = bpf_runtime::Dispatcher::<Xdp, ()>::with_options(&engine, options).expect("room");
