@@ -15,11 +15,13 @@
 //!
 //! Invariant: `total` is a multiple of 16 (AAPCS64 6.4.5.1: sp is, at every access through it).
 
+use crate::Emitter;
 use crate::asm::asm;
 use crate::lower::alu::add_imm;
 use crate::regs::{CALLEE_SAVED, Gpr};
 use bpf_isa::Width;
 use bpf_jit::{Alloc, EmitError, EmitOptions, Func};
+use bpf_jit_code::UnwindOp;
 
 /// The callee-saved registers and the return address.
 const MAX_SAVES: usize = CALLEE_SAVED.len() + 1;
@@ -28,7 +30,7 @@ const MAX_SAVES: usize = CALLEE_SAVED.len() + 1;
 const MAX_INDEXED: u32 = 504;
 
 /// Shape of a function's frame.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
     /// Saved registers; an odd last one is paired with the zero register.
     saves: [Gpr; MAX_SAVES + 1],
@@ -44,7 +46,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Most bytes that [`Frame::enter`] or [`Frame::leave`] emits: a landing pad or signature, a frame of arbitrary size, and the pairs.
+    /// Most bytes that [`Emitter::enter`] or [`Emitter::leave`] emits: a landing pad or signature, a frame of arbitrary size, and the pairs.
     pub(crate) const MAX_CODE: usize = 4 + 12 + 4 * MAX_SAVES.div_ceil(2);
 
     /// The frame of `func`. `indirect`: it is entered by indirect branches.
@@ -85,51 +87,86 @@ impl Frame {
         self.slots + 8 * index
     }
 
-    /// Whether [`Frame::leave`] emits nothing.
+    /// Whether [`Emitter::leave`] emits nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.total == 0 && !self.signs
+    }
+
+    /// Whether the first pair is saved and restored together with sp.
+    fn indexed(&self) -> bool {
+        self.pairs > 0 && self.total <= MAX_INDEXED
     }
 
     fn pair(&self, i: usize) -> (Gpr, Gpr) {
         (self.saves[2 * i], self.saves[2 * i + 1])
     }
 
-    /// Appends what comes before the parameters are moved.
-    pub(crate) fn enter(&self, code: &mut Vec<u8>) {
-        if self.signs {
+    /// Bytes from the CFA down to the first register of a pair; the second is eight bytes nearer.
+    fn depth(&self, i: usize) -> u32 {
+        self.total - 16 * i as u32
+    }
+}
+
+impl Emitter<'_> {
+    /// Emits what comes before the parameters are moved.
+    pub(crate) fn enter(&mut self) {
+        let frame = self.frame;
+        if frame.signs {
             // Also a landing pad, for `blr` and for `br` through x16 or x17.
-            asm!(code; paciasp);
-        } else if self.landing_pad {
-            asm!(code; hint 34); // bti c
+            asm!(&mut self.s.buf; paciasp);
+            self.unwind_note(UnwindOp::SignToggled);
+        } else if frame.landing_pad {
+            asm!(&mut self.s.buf; hint 34); // bti c
         }
-        let indexed = self.pairs > 0 && self.total <= MAX_INDEXED;
+        let indexed = frame.indexed();
         if indexed {
-            let (a, b) = self.pair(0);
-            asm!(code; stp X(a), X(b), [sp, -(self.total as i32)]!);
-        } else if self.total > 0 {
-            add_imm(code, Width::W64, Gpr::SP, Gpr::SP, -i64::from(self.total));
+            let (a, b) = frame.pair(0);
+            asm!(&mut self.s.buf; stp X(a), X(b), [sp, -(frame.total as i32)]!);
+        } else if frame.total > 0 {
+            add_imm(&mut self.s.buf, Width::W64, Gpr::SP, Gpr::SP, -i64::from(frame.total));
         }
-        for i in usize::from(indexed)..self.pairs {
-            let (a, b) = self.pair(i);
-            asm!(code; stp X(a), X(b), [sp, 16 * i as i32]);
+        if frame.total > 0 {
+            self.unwind_note(UnwindOp::Cfa { base: Gpr::SP.into(), offset: frame.total });
+        }
+        for i in 0..frame.pairs {
+            let (a, b) = frame.pair(i);
+            if i > 0 || !indexed {
+                asm!(&mut self.s.buf; stp X(a), X(b), [sp, 16 * i as i32]);
+            }
+            self.unwind_note(UnwindOp::Saved { reg: a.into(), offset: frame.depth(i) });
+            if b != Gpr::ZR {
+                self.unwind_note(UnwindOp::Saved { reg: b.into(), offset: frame.depth(i) - 8 });
+            }
         }
     }
 
-    /// Appends what restores sp, the saved registers and the return address.
-    pub(crate) fn leave(&self, code: &mut Vec<u8>) {
-        let indexed = self.pairs > 0 && self.total <= MAX_INDEXED;
-        for i in (usize::from(indexed)..self.pairs).rev() {
-            let (a, b) = self.pair(i);
-            asm!(code; ldp X(a), X(b), [sp, 16 * i as i32]);
+    /// Emits what restores sp, the saved registers and the return address. Whoever emits code behind it that runs inside the
+    /// frame notes [`UnwindOp::Recall`] there.
+    pub(crate) fn leave(&mut self) {
+        let frame = self.frame;
+        self.unwind_note(UnwindOp::Remember);
+        let indexed = frame.indexed();
+        for i in (0..frame.pairs).rev() {
+            let (a, b) = frame.pair(i);
+            if i == 0 && indexed {
+                asm!(&mut self.s.buf; ldp X(a), X(b), [sp], frame.total as i32);
+            } else {
+                asm!(&mut self.s.buf; ldp X(a), X(b), [sp, 16 * i as i32]);
+            }
+            self.unwind_note(UnwindOp::Restored { reg: a.into() });
+            if b != Gpr::ZR {
+                self.unwind_note(UnwindOp::Restored { reg: b.into() });
+            }
         }
-        if indexed {
-            let (a, b) = self.pair(0);
-            asm!(code; ldp X(a), X(b), [sp], self.total as i32);
-        } else if self.total > 0 {
-            add_imm(code, Width::W64, Gpr::SP, Gpr::SP, i64::from(self.total));
+        if frame.total > 0 {
+            if !indexed {
+                add_imm(&mut self.s.buf, Width::W64, Gpr::SP, Gpr::SP, i64::from(frame.total));
+            }
+            self.unwind_note(UnwindOp::Cfa { base: Gpr::SP.into(), offset: 0 });
         }
-        if self.signs {
-            asm!(code; autiasp);
+        if frame.signs {
+            asm!(&mut self.s.buf; autiasp);
+            self.unwind_note(UnwindOp::SignToggled);
         }
     }
 }

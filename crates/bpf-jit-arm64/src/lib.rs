@@ -28,7 +28,7 @@ use bpf_jit::{
     MoveSrc, Op, VReg,
 };
 use bpf_jit_code::layout::{Label, Layout};
-use bpf_jit_code::{Code, PcEntry, StopCode};
+use bpf_jit_code::{Code, PcEntry, StopCode, Unwind, UnwindOp};
 
 pub use crate::bound::{func_size_bound, program_size_bound, size_bound};
 
@@ -98,6 +98,9 @@ impl Backend for Arm64 {
             }
             .function(Label(entries.0 + i as u32))?;
         }
+        if options.unwind {
+            code.unwind.push(Unwind { at: self.buf.len() as u32, op: UnwindOp::Outside });
+        }
         for (i, code) in STOPS.into_iter().enumerate().filter(|(i, _)| stops[*i]) {
             self.layout.bind(&self.buf, Label(shared.stops.0 + i as u32));
             lower::stop_sequence(&mut self.buf, code);
@@ -121,11 +124,15 @@ impl Arm64 {
 
     /// Moves the code together and tells where things came to lie.
     fn finish(&mut self, lir: &Lir, entries: Label, code: &mut Code) -> Result<(), EmitError> {
-        let Code { bytes, relocs, pc_map, .. } = code;
+        let Code { bytes, relocs, pc_map, unwind, .. } = code;
         self.layout.finish(
             &self.buf,
             bytes,
-            &mut [&mut relocs.iter_mut().map(|r| &mut r.at), &mut pc_map.iter_mut().map(|p| &mut p.code)],
+            &mut [
+                &mut relocs.iter_mut().map(|r| &mut r.at),
+                &mut pc_map.iter_mut().map(|p| &mut p.code),
+                &mut unwind.iter_mut().map(|u| &mut u.at),
+            ],
         )?;
         for i in 0..lir.funcs.len() as u32 {
             let entry = self.layout.offset(Label(entries.0 + i));
@@ -237,7 +244,8 @@ struct Emitter<'a> {
 impl Emitter<'_> {
     fn function(mut self, entry: Label) -> Result<(), EmitError> {
         self.s.layout.bind(&self.s.buf, entry);
-        self.frame.enter(&mut self.s.buf);
+        self.unwind_note(UnwindOp::Function);
+        self.enter();
         self.params();
         let func = self.func;
         for (i, block) in func.blocks.iter().enumerate() {
@@ -269,6 +277,13 @@ impl Emitter<'_> {
             }
         }
         self.queued_moves();
+    }
+
+    /// Notes a change of the frame, if anybody wants to know.
+    fn unwind_note(&mut self, op: UnwindOp) {
+        if self.options.unwind {
+            self.code.unwind.push(Unwind { at: self.s.buf.len() as u32, op });
+        }
     }
 
     /// Notes that what follows comes from instruction `insn`.

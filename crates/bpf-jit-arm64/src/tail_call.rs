@@ -28,7 +28,7 @@ use crate::regs::{ARGS, AUX, CTX, Gpr, TMP0, TMP1, TMP2};
 use bpf_isa::Width;
 use bpf_jit::{EmitError, TailKey, VReg};
 use bpf_jit_code::layout::{Label, Layout};
-use bpf_jit_code::{Arch, PatchSlot, RunCtx, Symbol, TAIL_CALL_LIMIT, TailCallSite, TailTarget};
+use bpf_jit_code::{Arch, PatchSlot, RunCtx, Symbol, TAIL_CALL_LIMIT, TailCallSite, TailTarget, UnwindOp};
 
 /// Offset of the entries in a table: behind their number and its padding.
 const TABLE_ENTRIES_OFFSET: u32 = 8;
@@ -94,6 +94,7 @@ impl Emitter<'_> {
                 Some(Direct { table, index, bypass, target, out })
             }
         };
+        self.unwind_note(UnwindOp::Recall);
         self.s.layout.bind(&self.s.buf, out);
         self.s.tail_calls.push(PendingTailCall { insn: self.insn, direct });
     }
@@ -117,7 +118,7 @@ impl Emitter<'_> {
         if reload_len {
             asm!(&mut self.s.buf; ldr X(ARGS[1]), [XSP(CTX), RunCtx::PACKET_LEN_OFFSET as u32]);
         }
-        self.frame.leave(&mut self.s.buf);
+        self.leave();
     }
 
     fn patch_slot(&mut self) -> Label {

@@ -19,6 +19,7 @@ use crate::regs::Gpr::{self, *};
 use crate::regs::{CALLEE_SAVED, SCRATCH};
 use bpf_isa::Width;
 use bpf_jit::{Alloc, Base, Func, HostReg, HostRegSet, Loc, Mem, Move, MoveSrc, Op, VReg, parallel_moves};
+use bpf_jit_code::UnwindOp;
 
 /// Bytes below rsp that signal handlers and the kernel leave alone (System V ABI, 3.2.2).
 const RED_ZONE: u32 = 128;
@@ -85,6 +86,11 @@ impl Frame {
         self.base == Rbp
     }
 
+    /// Bytes between the CFA and the saved registers: return address, saved rbp, BPF stack.
+    fn above_saves(&self) -> u32 {
+        8 + if self.framed() { 8 + self.stack } else { 0 }
+    }
+
     fn saves(self) -> impl DoubleEndedIterator<Item = Gpr> {
         CALLEE_SAVED.into_iter().filter(move |r| self.saves.contains(r.host()))
     }
@@ -127,14 +133,31 @@ impl Emitter<'_> {
         let frame = self.frame;
         if frame.framed() {
             reg!(self.s.buf; push Rq(Rbp));
+            self.unwind_note(UnwindOp::Cfa { base: Rsp.into(), offset: 16 });
+            self.unwind_note(UnwindOp::Saved { reg: Rbp.into(), offset: 16 });
             self.copy(Width::W64, Rbp, Rsp);
+            self.unwind_note(UnwindOp::Cfa { base: Rbp.into(), offset: 16 });
             self.lower_stack(frame.stack);
         }
+        let mut depth = frame.above_saves();
         for r in frame.saves() {
             reg!(self.s.buf; push Rq(r));
+            depth += 8;
+            self.cfa_from_rsp(depth);
+            self.unwind_note(UnwindOp::Saved { reg: r.into(), offset: depth });
         }
         self.lower_stack(frame.slots);
+        if frame.slots > 0 {
+            self.cfa_from_rsp(depth + frame.slots);
+        }
         self.parameters();
+    }
+
+    /// Notes that rsp has moved to `offset` below the CFA; in a frame with rbp nobody finds it from rsp.
+    fn cfa_from_rsp(&mut self, offset: u32) {
+        if !self.frame.framed() {
+            self.unwind_note(UnwindOp::Cfa { base: Rsp.into(), offset });
+        }
     }
 
     fn parameters(&mut self) {
@@ -150,17 +173,28 @@ impl Emitter<'_> {
         self.queued_moves();
     }
 
-    /// Leaves the function, up to the return: the machine is as it was at entry but for scratch, rcx and the result.
+    /// Leaves the function, up to the return: the machine is as it was at entry but for scratch, rcx and the result. Whoever
+    /// emits code behind it that runs inside the frame notes [`UnwindOp::Recall`] there.
     pub(crate) fn unwind(&mut self) {
         let frame = self.frame;
+        self.unwind_note(UnwindOp::Remember);
         if !(frame.framed() && frame.saves.is_empty()) {
+            let mut depth = frame.above_saves() + 8 * frame.saves.len();
             self.raise_stack(frame.slots);
+            if frame.slots > 0 {
+                self.cfa_from_rsp(depth);
+            }
             for r in frame.saves().rev() {
                 reg!(self.s.buf; pop Rq(r));
+                depth -= 8;
+                self.unwind_note(UnwindOp::Restored { reg: r.into() });
+                self.cfa_from_rsp(depth);
             }
         }
         if frame.framed() {
             reg!(self.s.buf; leave);
+            self.unwind_note(UnwindOp::Restored { reg: Rbp.into() });
+            self.unwind_note(UnwindOp::Cfa { base: Rsp.into(), offset: 8 });
         }
     }
 
@@ -175,6 +209,7 @@ impl Emitter<'_> {
                 let start = self.s.buf.len();
                 self.unwind();
                 reg!(self.s.buf; ret);
+                self.unwind_note(UnwindOp::Recall);
                 if self.s.buf.len() - start > MAX_INLINE_EPILOGUE {
                     self.epilogue = Some(label);
                 }

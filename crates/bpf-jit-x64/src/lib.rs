@@ -23,7 +23,7 @@ use crate::tail_call::PendingTailCall;
 use bpf_isa::SubprogId;
 use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, Func, Lir, MachineDesc, Move, Op};
 use bpf_jit_code::layout::{Label, Layout};
-use bpf_jit_code::{Code, PcEntry};
+use bpf_jit_code::{Code, PcEntry, Unwind, UnwindOp};
 
 pub use crate::bound::{func_size_bound, program_size_bound, size_bound};
 
@@ -65,6 +65,9 @@ impl Backend for X64 {
                 return Err(EmitError::TooLarge);
             }
         }
+        if options.unwind {
+            code.unwind.push(Unwind { at: self.buf.len() as u32, op: UnwindOp::Outside });
+        }
         self.stop_sequences(options);
         self.retpoline();
         self.finish(lir, code)
@@ -99,9 +102,12 @@ impl X64 {
 
     /// Chooses the branches' forms and reports where everything came to lie.
     fn finish(&mut self, lir: &Lir, code: &mut Code) -> Result<(), EmitError> {
-        let Code { bytes, relocs, pc_map, .. } = code;
-        let marks: &mut [&mut dyn Iterator<Item = &mut u32>] =
-            &mut [&mut relocs.iter_mut().map(|r| &mut r.at), &mut pc_map.iter_mut().map(|e| &mut e.code)];
+        let Code { bytes, relocs, pc_map, unwind, .. } = code;
+        let marks: &mut [&mut dyn Iterator<Item = &mut u32>] = &mut [
+            &mut relocs.iter_mut().map(|r| &mut r.at),
+            &mut pc_map.iter_mut().map(|e| &mut e.code),
+            &mut unwind.iter_mut().map(|u| &mut u.at),
+        ];
         self.layout.finish(&self.buf, bytes, marks)?;
         for i in 0..lir.funcs.len() {
             let entry = self.layout.offset(self.entry(SubprogId(i as u32)));
@@ -135,6 +141,7 @@ impl Emitter<'_> {
     fn function(&mut self, id: SubprogId) {
         let entry = self.s.entry(id);
         self.s.layout.bind(&self.s.buf, entry);
+        self.unwind_note(UnwindOp::Function);
         let indirect = id.0 == 0 || self.s.address_taken.get(id.0 as usize) == Some(&true);
         if indirect && self.options.hardening.landing_pads {
             // endbr64, which dynasm does not know.
@@ -158,6 +165,13 @@ impl Emitter<'_> {
 
     fn block_label(&self, block: BlockId) -> Label {
         Label(self.blocks.0 + block.0)
+    }
+
+    /// Notes a change of the frame, if anybody wants to know.
+    fn unwind_note(&mut self, op: UnwindOp) {
+        if self.options.unwind {
+            self.code.unwind.push(Unwind { at: self.s.buf.len() as u32, op });
+        }
     }
 
     /// Notes that the code from here on was made from this instruction.

@@ -27,7 +27,7 @@ use crate::{Emitter, X64};
 use bpf_isa::Width;
 use bpf_jit::{EmitError, EmitOptions, TailKey, VReg};
 use bpf_jit_code::layout::{Label, Layout};
-use bpf_jit_code::{Arch, PatchSlot, RunCtx, Symbol, TAIL_CALL_LIMIT, TailCallSite, TailTarget};
+use bpf_jit_code::{Arch, PatchSlot, RunCtx, Symbol, TAIL_CALL_LIMIT, TailCallSite, TailTarget, UnwindOp};
 
 /// A site whose offsets are not final yet.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +90,7 @@ impl Emitter<'_> {
                 Some(Direct { table, index, bypass, target, out })
             }
         };
+        self.unwind_note(UnwindOp::Recall);
         self.s.layout.bind(&self.s.buf, out);
         self.s.tail_calls.push(PendingTailCall { insn: self.insn, direct });
     }

@@ -19,12 +19,14 @@ pub struct EmitOptions {
     pub hardening: Hardening,
     /// Save every callee-saved register in every function: what saving by need is measured against.
     pub save_all: bool,
+    /// Describe frames in [`Code::unwind`].
+    pub unwind: bool,
 }
 
 impl Default for EmitOptions {
     /// The host's CPU, no hardening.
     fn default() -> Self {
-        EmitOptions { features: CpuFeatures::host(), hardening: Hardening::default(), save_all: false }
+        EmitOptions { features: CpuFeatures::host(), hardening: Hardening::default(), save_all: false, unwind: false }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The unit of emitted code.
 
+use crate::unwind::Unwind;
 use core::fmt;
 
 /// Instruction set of a [`Code`].
@@ -172,6 +173,8 @@ pub struct Code {
     pub tail_calls: Vec<TailCallSite>,
     /// Machine stack bytes one frame of each subprogram takes, return address included, callees excluded.
     pub frame_bytes: Vec<u32>,
+    /// Changes of the frame, ascending by `at`; empty unless asked for.
+    pub unwind: Vec<Unwind>,
 }
 
 impl Code {
@@ -188,6 +191,7 @@ impl Code {
             pc_map: Vec::new(),
             tail_calls: Vec::new(),
             frame_bytes: Vec::new(),
+            unwind: Vec::new(),
         }
     }
 
@@ -199,6 +203,7 @@ impl Code {
         self.pc_map.clear();
         self.tail_calls.clear();
         self.frame_bytes.clear();
+        self.unwind.clear();
     }
 
     /// The source instruction that the code byte at `offset` was made from; `None` before the first.

@@ -13,9 +13,11 @@ mod code;
 mod hardening;
 pub mod layout;
 mod run_ctx;
+mod unwind;
 
 pub use code::{
     Arch, Code, PATCH_WORD, PatchSlot, PatchSlotError, PcEntry, Reloc, RelocKind, Symbol, TailCallSite, TailTarget,
 };
 pub use hardening::{CpuFeatures, Hardening};
 pub use run_ctx::{RunCtx, StopCode, TAIL_CALL_LIMIT};
+pub use unwind::{Unwind, UnwindOp};

@@ -149,7 +149,7 @@ impl Options {
         CompileOptions {
             lower: LowerOptions { budget: checks, interrupt: checks, ..LowerOptions::default() },
             alloc,
-            emit: EmitOptions { features, hardening, save_all },
+            emit: EmitOptions { features, hardening, save_all, ..EmitOptions::default() },
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::regs::{ARGS, AUX, CTX, Gpr, RET, TMP0, TMP1, TMP2};
 use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit::{CallTarget, Check, Cond, Loc, Move, MoveSrc, VReg, Val, parallel_moves};
 use bpf_jit_code::layout::Label;
-use bpf_jit_code::{Reloc, RelocKind, RunCtx, StopCode};
+use bpf_jit_code::{Reloc, RelocKind, RunCtx, StopCode, UnwindOp};
 
 // The stop sequence stores and loads these fields in pairs.
 const _: () = assert!(RunCtx::STOP_INSN_OFFSET == RunCtx::STOP_CODE_OFFSET + 4);
@@ -96,8 +96,9 @@ impl Emitter<'_> {
             asm!(&mut self.s.buf; ret);
         } else if self.op == self.last_exit {
             self.s.layout.bind(&self.s.buf, self.epilogue);
-            self.frame.leave(&mut self.s.buf);
+            self.leave();
             asm!(&mut self.s.buf; ret);
+            self.unwind_note(UnwindOp::Recall);
         } else {
             self.go(Jump::Always, self.epilogue);
         }

@@ -140,13 +140,13 @@ pub(crate) fn allocations(seeds: u64) -> Vec<AllocOptions> {
 
 /// What the emitter is told: with and without LSE, hardened, saving everything.
 pub(crate) fn emissions() -> [EmitOptions; 4] {
-    let plain = EmitOptions { features: CpuFeatures::BASELINE, hardening: Hardening::default(), save_all: false };
+    let plain = EmitOptions { features: CpuFeatures::BASELINE, ..EmitOptions::default() };
     let hardening = Hardening { landing_pads: true, return_signing: true, ..Hardening::default() };
     [
         EmitOptions { features: CpuFeatures::ALL, ..plain },
         plain,
         EmitOptions { hardening, ..plain },
-        EmitOptions { save_all: true, features: CpuFeatures::ALL, hardening },
+        EmitOptions { save_all: true, features: CpuFeatures::ALL, hardening, ..plain },
     ]
 }
 

@@ -32,7 +32,7 @@ pub(crate) const BIN: [BinOp; 16] = [
 /// The two kinds of CPU: without and with the optional instructions.
 pub(crate) fn options() -> [EmitOptions; 2] {
     let features = [CpuFeatures::BASELINE, CpuFeatures::host()];
-    features.map(|features| EmitOptions { features, hardening: Hardening::default(), save_all: false })
+    features.map(|features| EmitOptions { features, ..EmitOptions::default() })
 }
 
 /// One random op on random values.
