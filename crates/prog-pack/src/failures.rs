@@ -31,16 +31,20 @@ fn packs_in(arena: &'static Arena, options: Options) -> Packs {
 
 /// Whether a pack is mapped at this address.
 fn is_mapped(at: usize) -> bool {
-    crate::sys::mappings().iter().any(|m| m.name.contains("prog-pack") && (m.start..m.end).contains(&at))
+    crate::sys::mappings()
+        .iter()
+        .any(|m| (m.name.contains("prog-pack") || m.name.contains("/dev/zero")) && (m.start..m.end).contains(&at))
 }
 
 #[test]
 fn a_failing_call_while_a_pack_is_made_leaves_nothing_behind() {
-    for call in [Call::Mmap, Call::Munmap, Call::Memfd, Call::Ftruncate, Call::Seal, Call::Madvise] {
+    let file = [Call::Mmap, Call::Munmap, Call::Memfd, Call::Ftruncate, Call::Seal, Call::Madvise].map(|c| (c, false));
+    let anonymous = [Call::Mmap, Call::Munmap, Call::Mremap, Call::Mprotect, Call::Madvise].map(|c| (c, true));
+    for (call, anonymous) in file.into_iter().chain(anonymous) {
         let mut places = 0;
         for nth in 0.. {
             let arena = arena();
-            let packs = packs_in(arena, Options { first_pack_size: HUGE, ..Options::default() });
+            let packs = packs_in(arena, Options { first_pack_size: HUGE, anonymous, ..Options::default() });
             let (result, reached) = inject::failing(call, nth, || load(&packs, 1000));
             if !reached {
                 assert!(result.is_ok());

@@ -59,13 +59,20 @@ const HUGETLB: u8 = 3;
 
 impl Pack {
     /// A pack of `len` bytes (a multiple of the arena's granule), all traps.
-    pub(crate) fn new(arena: &'static Arena, host: Arch, len: usize, hugetlb: bool) -> Result<Self, PackError> {
+    pub(crate) fn new(
+        arena: &'static Arena,
+        host: Arch,
+        len: usize,
+        hugetlb: bool,
+        anonymous: bool,
+    ) -> Result<Self, PackError> {
         let rx = arena.take(len).ok_or(PackError::ArenaFull)?;
         // From the hugetlb pool if asked for and to be had; any failure there means "not to be had".
         let huge = hugetlb && len.is_multiple_of(HUGE);
         let made = if huge { Self::map(rx, len, host, true).map(|rw| (rw, HUGETLB)).ok() } else { None };
         let made = match made {
             Some(made) => Ok(made),
+            None if anonymous => Self::map_anonymous(rx, len, host).map(|rw| (rw, SMALL_PAGES)),
             None => Self::map(rx, len, host, false).map(|rw| (rw, SMALL_PAGES)),
         };
         match made {
@@ -80,7 +87,10 @@ impl Pack {
     /// Makes both views and returns the writable one; on failure neither exists.
     fn map(rx: usize, len: usize, host: Arch, huge: bool) -> Result<usize, SysError> {
         let file = sys::memory_file(len, huge)?;
-        let rw = map_aligned(len, &file)?;
+        let rw = map_aligned(len, |at| {
+            // SAFETY: reserved by `map_aligned` for this.
+            unsafe { sys::map_file(at, len, Protection::ReadWrite, &file) }
+        })?;
         let finish = || {
             sys::advise(rw, len, Advice::DontFork)?;
             // SAFETY: `rw..rw + len` was mapped read-write above and nobody else knows it.
@@ -90,6 +100,29 @@ impl Pack {
             unsafe { sys::map_file(rx, len, Protection::ReadExecute, &file) }
         };
         finish().inspect_err(|_| {
+            // If even this fails, address space is lost and nothing else.
+            let _ = sys::unmap(rw, len);
+        })?;
+        Ok(rw)
+    }
+
+    /// The same in memory without a file.
+    fn map_anonymous(rx: usize, len: usize, host: Arch) -> Result<usize, SysError> {
+        let rw = map_aligned(len, |at| {
+            // SAFETY: reserved by `map_aligned` for this.
+            unsafe { sys::map_shared(at, len) }
+        })?;
+        // SAFETY: `rw..rw + len` was mapped read-write above and nobody else knows it.
+        unsafe { fill_traps(host, rw, len) };
+        // SAFETY: the caller took `rx..rx + len` of the arena.
+        let finish = unsafe { sys::map_again(rw, rx, len) };
+        let finish = finish.and_then(|()| {
+            sys::advise(rw, len, Advice::DontFork).inspect_err(|_| {
+                // SAFETY: mapped above, and nobody has seen it.
+                let _ = unsafe { sys::unmap_to_reserved(rx, len) };
+            })
+        });
+        finish.inspect_err(|_| {
             // If even this fails, address space is lost and nothing else.
             let _ = sys::unmap(rw, len);
         })?;
@@ -152,13 +185,12 @@ impl Drop for Pack {
     }
 }
 
-/// Maps `file` read-write, 2 MiB aligned if it is that large.
-fn map_aligned(len: usize, file: &std::os::fd::OwnedFd) -> Result<usize, SysError> {
+/// Maps memory by `map`, which gets reserved address space, 2 MiB aligned if it is that large.
+fn map_aligned(len: usize, map: impl FnOnce(usize) -> Result<(), SysError>) -> Result<usize, SysError> {
     let slack = if len >= HUGE { HUGE } else { 0 };
     let reserved = sys::reserve(None, len + slack)?;
     let rw = if slack == 0 { reserved } else { reserved.next_multiple_of(slack) };
-    // SAFETY: inside what was reserved above.
-    if let Err(error) = unsafe { sys::map_file(rw, len, Protection::ReadWrite, file) } {
+    if let Err(error) = map(rw) {
         let _ = sys::unmap(reserved, len + slack);
         return Err(error);
     }

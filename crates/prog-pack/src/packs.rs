@@ -35,6 +35,9 @@ pub struct Options {
     pub collapse_percent: u8,
     /// Try the hugetlb pool first.
     pub hugetlb: bool,
+    /// Take shared anonymous memory instead of memory files. perf then knows that code in it has no file, and looks its addresses up in a perf
+    /// map; otherwise it takes the memory file for a library that it cannot read.
+    pub anonymous: bool,
     /// Start each program at a random multiple of 16 bytes inside its first chunk.
     pub random_offset: bool,
     /// Keep empty packs of up to this many bytes in all; give back what is more.
@@ -49,6 +52,7 @@ impl Default for Options {
             first_pack_size: GRANULE,
             collapse_percent: 50,
             hugetlb: false,
+            anonymous: false,
             random_offset: false,
             keep_empty: 2 * HUGE,
         }
@@ -253,11 +257,13 @@ impl Shared {
         let size = if len <= size { size } else { len.max(self.options.pack_size) };
         // Large programs have a pack of their own; in whole huge pages, so that it can become some.
         let size = size.next_multiple_of(if size > HUGE { HUGE } else { GRANULE });
-        let pack = match Pack::new(self.arena, self.host, size, self.options.hugetlb) {
+        let pack = match Pack::new(self.arena, self.host, size, self.options.hugetlb, self.options.anonymous) {
             Ok(pack) => pack,
             // Perhaps a smaller one.
-            Err(PackError::ArenaFull) => Pack::new(self.arena, self.host, len.next_multiple_of(GRANULE), false)
-                .map_err(|error| pack_error(error, len))?,
+            Err(PackError::ArenaFull) => {
+                Pack::new(self.arena, self.host, len.next_multiple_of(GRANULE), false, self.options.anonymous)
+                    .map_err(|error| pack_error(error, len))?
+            }
             Err(error) => return Err(pack_error(error, len)),
         };
         {

@@ -222,10 +222,11 @@ impl Text {
 
     /// A copy of the code as it is now, for dumps.
     pub fn to_vec(&self) -> Vec<u8> {
-        let first = std::ptr::with_exposed_provenance_mut::<u8>(self.rw);
+        // Not the writable view, which a forked child does not have.
+        let first = std::ptr::with_exposed_provenance_mut::<u8>(self.rx);
         let byte = |i| {
-            // SAFETY: inside this program's chunks, mapped as long as `self` lives; whoever else writes them (pokes) does so
-            // atomically.
+            // SAFETY: inside this program's chunks, mapped as long as `self` lives, and only read; whoever writes them through the
+            // other view (pokes) does so atomically.
             let byte = unsafe { AtomicU8::from_ptr(first.wrapping_add(i)) };
             // Relaxed: a snapshot for people.
             byte.load(Ordering::Relaxed)

@@ -25,6 +25,10 @@ pub enum Call {
     Seal,
     /// `madvise(2)`.
     Madvise,
+    /// `mremap(2)`.
+    Mremap,
+    /// `mprotect(2)`.
+    Mprotect,
 }
 
 /// A failed system call.
@@ -98,6 +102,44 @@ pub(crate) unsafe fn map_file(at: usize, len: usize, protection: Protection, fd:
     // SAFETY: the caller owns the range.
     let mapped = unsafe { libc::mmap(at, len, protection.bits(), flags, fd.as_raw_fd(), 0) };
     if mapped == libc::MAP_FAILED { Err(failed(Call::Mmap)) } else { Ok(()) }
+}
+
+/// Maps new shared memory that no descriptor names over reserved address space, read-write. The kernel calls it `/dev/zero`.
+///
+/// # Safety
+/// `at..at + len` is reserved by the caller and nothing uses it.
+pub(crate) unsafe fn map_shared(at: usize, len: usize) -> Result<(), SysError> {
+    check(Call::Mmap)?;
+    let at = std::ptr::with_exposed_provenance_mut(at);
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: the caller owns the range.
+    let mapped = unsafe { libc::mmap(at, len, Protection::ReadWrite.bits(), flags, -1, 0) };
+    if mapped == libc::MAP_FAILED { Err(failed(Call::Mmap)) } else { Ok(()) }
+}
+
+/// Maps shared memory a second time, read-execute over reserved address space; on failure that is reserved again. `from` must not be
+/// `DontFork` yet: the new mapping would be as well.
+///
+/// # Safety
+/// `from..from + len` is a mapping of [`map_shared`]; `at..at + len` is reserved by the caller and nothing uses it.
+pub(crate) unsafe fn map_again(from: usize, at: usize, len: usize) -> Result<(), SysError> {
+    check(Call::Mremap)?;
+    let from = std::ptr::with_exposed_provenance_mut::<libc::c_void>(from);
+    let to = std::ptr::with_exposed_provenance_mut::<libc::c_void>(at);
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: an old length of 0 leaves the old mapping of shared memory as it is (mremap(2)); the caller owns the new range.
+    if unsafe { libc::mremap(from, 0, len, flags, to) } == libc::MAP_FAILED {
+        return Err(failed(Call::Mremap));
+    }
+    // SAFETY: mapped above, and nobody else knows it.
+    let protect = || match unsafe { libc::mprotect(to, len, Protection::ReadExecute.bits()) } {
+        0 => Ok(()),
+        _ => Err(failed(Call::Mprotect)),
+    };
+    check(Call::Mprotect).and_then(|()| protect()).inspect_err(|_| {
+        // SAFETY: the caller's range, which nobody has seen mapped.
+        let _ = unsafe { unmap_to_reserved(at, len) };
+    })
 }
 
 /// Turns mapped memory back into reserved address space.
