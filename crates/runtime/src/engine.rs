@@ -3,6 +3,7 @@
 use crate::compile::HostCompiler;
 use crate::error::EngineError;
 use crate::run::Run;
+use bpf_debug::{Location, Options as DebugOptions, Registry};
 use bpf_jit::{AllocOptions, CompileOptions, EmitOptions, LowerOptions};
 use bpf_jit_code::{Arch, CpuFeatures, Hardening};
 use bpf_quiesce::Domain;
@@ -58,6 +59,8 @@ pub struct Config {
     pub packs: bpf_prog_pack::Options,
     /// How much work verifying one program may take.
     pub limits: Limits,
+    /// Which unwinders, profilers and debuggers are told of loaded programs; none by default. See docs/debugging.md.
+    pub debug: DebugOptions,
     /// Where `bpf_trace_printk` writes; nowhere by default.
     pub print: Option<PrintSink>,
     /// Save every callee-saved register in every function: what saving by need is measured against. For benches.
@@ -84,6 +87,7 @@ impl Default for Config {
             max_machine_stack: 256 * 1024,
             packs: bpf_prog_pack::Options::default(),
             limits: Limits::default(),
+            debug: DebugOptions::default(),
             print: None,
             save_all: false,
             alloc: AllocOptions::default(),
@@ -126,6 +130,8 @@ pub(crate) struct EngineInner {
     pub(crate) config: Config,
     pub(crate) domain: Arc<Domain>,
     pub(crate) packs: bpf_prog_pack::Packs,
+    /// Whoever is told of loaded programs.
+    pub(crate) debug: Option<Registry>,
     /// Compilers not in use: each load takes one and gives it back, so loads run in parallel and reuse memory.
     #[allow(clippy::vec_box, reason = "one is taken out and put back at each load: a pointer, not a kilobyte")]
     compilers: Mutex<Vec<Box<HostCompiler>>>,
@@ -156,7 +162,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::NoBackend`] for [`Mode::Jit`] on an architecture without one; [`EngineError::Memory`] if executable memory
-    /// is not to be had.
+    /// is not to be had; [`EngineError::Debug`] if a file of [`Config::debug`] cannot be created.
     pub fn new(config: Config) -> Result<Engine, EngineError> {
         if config.mode == Mode::Jit && Arch::HOST.is_none() {
             return Err(EngineError::NoBackend);
@@ -166,13 +172,18 @@ impl Engine {
             when_full: config.when_full,
             ..bpf_quiesce::Options::default()
         });
-        let packs = bpf_prog_pack::Packs::new(Arc::clone(&domain), config.packs.clone())?;
+        let mut packs = config.packs.clone();
+        // A perf map is for anonymous memory.
+        packs.anonymous |= config.debug.perf_map.is_some();
+        let packs = bpf_prog_pack::Packs::new(Arc::clone(&domain), packs)?;
+        let debug = config.debug.any().then(|| Registry::new(&config.debug)).transpose()?;
         let slots = if config.interruptible { config.max_slots } else { 0 };
         let runs = (0..slots).map(|_| RunSlot::default()).collect();
         Ok(Engine(Arc::new(EngineInner {
             config,
             domain,
             packs,
+            debug,
             compilers: Mutex::default(),
             verifiers: Mutex::default(),
             runs,
@@ -209,6 +220,39 @@ impl Engine {
         while self.0.domain.reclaim() > 0 {}
     }
 
+    /// What the machine instruction at `ip` is, if it belongs to a program of this engine that is loaded. For the return address of a
+    /// call, ask for the byte before it. `None` unless [`Config::debug`] asks for anything.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
+    ///
+    /// let mut config = Config::default();
+    /// config.debug.symbols = true;
+    /// let engine = Engine::new(config)?;
+    /// let program = Linker::<()>::new(&engine).loader::<Raw>().insns("answer", assemble("r0 = 42\nexit")?)?;
+    /// if let Some((_, address)) = program.machine_code() {
+    ///     assert_eq!(engine.symbolize(address as usize).expect("loaded").program, "answer");
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn symbolize(&self, ip: usize) -> Option<Location> {
+        self.0.debug.as_ref()?.symbolize(ip)
+    }
+
+    /// The frames of emitted code on this thread's stack, innermost first: from a host function, which instruction called it, and which
+    /// programs are behind that one. Empty unless `unwind` of [`Config::debug`] is on.
+    pub fn backtrace(&self) -> Vec<Location> {
+        if !self.0.config.debug.unwind {
+            return Vec::new();
+        }
+        self.0.debug.as_ref().map_or_else(Vec::new, Registry::backtrace)
+    }
+
+    /// The first write to a file of [`Config::debug`] that failed. Loads went on without it.
+    pub fn debug_failure(&self) -> Option<&std::io::Error> {
+        self.0.debug.as_ref()?.failure()
+    }
+
     pub(crate) fn same_as(&self, other: &Engine) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -225,7 +269,12 @@ impl Engine {
                 direct_tail_calls: config.direct_tail_calls && self.0.domain.has_core_barrier(),
             },
             alloc: config.alloc,
-            emit: EmitOptions { features: config.features, hardening: config.hardening, save_all: config.save_all },
+            emit: EmitOptions {
+                features: config.features,
+                hardening: config.hardening,
+                save_all: config.save_all,
+                unwind: self.0.debug.is_some(),
+            },
         }
     }
 }

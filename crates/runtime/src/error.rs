@@ -14,6 +14,9 @@ pub enum EngineError {
     /// No executable memory could be had.
     #[error("executable memory: {0}")]
     Memory(#[from] bpf_prog_pack::Error),
+    /// What [`crate::Config::debug`] asks for could not be set up.
+    #[error("debugging: {0}")]
+    Debug(#[from] bpf_debug::Error),
 }
 
 /// Why an object or program was not loaded. Nothing of it stays behind.

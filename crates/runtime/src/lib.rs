@@ -27,6 +27,7 @@
 mod attached;
 mod compile;
 mod context;
+mod debug;
 mod direct;
 mod dispatcher;
 mod engine;
@@ -63,6 +64,7 @@ pub use packet_helpers::Redirect;
 pub use prog_array::ProgArray;
 pub use program::{Program, TestRun};
 
+pub use bpf_debug::{Location, Options as DebugOptions};
 pub use bpf_dispatcher::{Policy, Verdicts};
 pub use bpf_isa::{Callee, DecodeError, Insn, InsnIdx, Program as BpfProgram, assemble, decode, disassemble};
 pub use bpf_jit::Extern;

@@ -198,7 +198,7 @@ impl<H: 'static> Linker<H> {
                 table.bind(Kind { layout, mode }).map_err(fail)?;
             }
         }
-        Loaded::new(&self.engine, name.to_owned(), program, bindings, layout, &facts, lines, mode)
+        Loaded::new(&self.engine, name.to_owned(), program, bindings, layout, &facts, lines, mode, code)
     }
 }
 

@@ -9,8 +9,9 @@ use crate::interp;
 use crate::map_set::MapRef;
 use crate::prog_array::Kind;
 use crate::run::{Nesting, Run};
-use crate::{context::Parts, entry};
+use crate::{context::Parts, debug, entry};
 use bpf_analysis::{AccessCheck, CallArity, Facts, RegionBounds};
+use bpf_debug::Registered;
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
 use bpf_jit::{Extern, Hidden, MapShape, Signatures};
 use bpf_jit_code::{Code, RunCtx, Symbol, TAIL_CALL_LIMIT};
@@ -178,6 +179,8 @@ struct Native {
     _sites: Tracked,
     text: Arc<Text>,
     entry: *const u8,
+    /// What unwinders and debuggers know of it.
+    registered: Option<Box<Registered>>,
 }
 
 // SAFETY: the entry is an address inside `text`, which is shared freely.
@@ -221,8 +224,9 @@ impl fmt::Debug for Loaded {
 impl Drop for Loaded {
     fn drop(&mut self) {
         // `Text` waits for the grace period by itself; the closures and maps that the code uses must outlive it as well.
-        if let (Some(_), Some(bindings)) = (&self.native, self.bindings.take()) {
-            self.engine.domain().defer(move || drop(bindings));
+        if let (Some(native), Some(bindings)) = (&mut self.native, self.bindings.take()) {
+            let registered = native.registered.take();
+            self.engine.domain().defer(move || drop((registered, bindings)));
         }
     }
 }
@@ -239,6 +243,7 @@ impl Loaded {
         facts: &Facts,
         lines: Vec<SourceLine>,
         mode: Mode,
+        source: Option<&bpf_object::Code>,
     ) -> Result<Arc<Loaded>, LoadError> {
         let mut machine_stack = 0;
         let native = match mode {
@@ -259,7 +264,11 @@ impl Loaded {
                 let text = Arc::new(staged.finalize().map_err(place)?);
                 let entry = text.entry(0).ok_or_else(|| LoadError::Internal("code without an entry".into()))?;
                 let sites = Tracked::new(&text, &host.code.tail_calls, &bindings)?;
-                Ok(Native { _sites: sites, text, entry })
+                let registered = engine.0.debug.as_ref().map(|registry| {
+                    // SAFETY: `Loaded::drop` takes it back when no run can be in the code any more.
+                    unsafe { debug::register(registry, &name, &program, source, &host.code, &text) }
+                });
+                Ok(Native { _sites: sites, text, entry, registered })
             })?),
         };
         let checks =

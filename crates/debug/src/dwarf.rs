@@ -1,0 +1,83 @@
+//! Source lines for debuggers: DWARF 4 with a compilation unit for the program, its functions, and a line table.
+
+use crate::unit::Unit;
+use gimli::write::{Address, AttributeValue, DwarfUnit, EndianVec, LineProgram, LineString, Sections, UnitEntryId};
+use gimli::{DwAt, Encoding, Format, LineEncoding, LittleEndian};
+
+/// Name and bytes of a section.
+pub(crate) type Section = (&'static str, Vec<u8>);
+
+/// The debug sections of a unit; none if its source is unknown.
+pub(crate) fn sections(unit: &Unit) -> Option<Vec<Section>> {
+    let first = unit.files.first().filter(|_| !unit.lines.is_empty())?;
+    let encoding = Encoding { format: Format::Dwarf32, version: 4, address_size: 8 };
+    let mut dwarf = DwarfUnit::new(encoding);
+    dwarf.unit.line_program = line_program(unit, encoding);
+
+    let root = dwarf.unit.root();
+    set(&mut dwarf, root, gimli::DW_AT_name, AttributeValue::String(text(first)));
+    set(&mut dwarf, root, gimli::DW_AT_producer, AttributeValue::String(b"bpf-debug".to_vec()));
+    place(&mut dwarf, root, unit.base as u64, unit.len as u64);
+    for function in 0..unit.functions.len() {
+        let (start, end) = unit.range(function);
+        let entry = dwarf.unit.add(root, gimli::DW_TAG_subprogram);
+        set(&mut dwarf, entry, gimli::DW_AT_name, AttributeValue::String(text(&unit.symbol(function))));
+        place(&mut dwarf, entry, unit.base as u64 + u64::from(start), u64::from(end - start));
+    }
+
+    let mut sections = Sections::new(EndianVec::new(LittleEndian));
+    dwarf.write(&mut sections).ok()?;
+    let mut out = Vec::new();
+    let collected: Result<(), ()> = sections.for_each_mut(|id, data| {
+        let bytes = data.take();
+        if !bytes.is_empty() {
+            out.push((id.name(), bytes));
+        }
+        Ok(())
+    });
+    collected.ok().map(|()| out)
+}
+
+fn set(dwarf: &mut DwarfUnit, entry: UnitEntryId, name: DwAt, value: AttributeValue) {
+    dwarf.unit.get_mut(entry).set(name, value);
+}
+
+/// Gives an entry its address range. (A function starts where its code does, so debuggers break there.)
+fn place(dwarf: &mut DwarfUnit, entry: UnitEntryId, address: u64, len: u64) {
+    set(dwarf, entry, gimli::DW_AT_low_pc, AttributeValue::Address(Address::Constant(address)));
+    set(dwarf, entry, gimli::DW_AT_high_pc, AttributeValue::Udata(len));
+}
+
+fn line_program(unit: &Unit, encoding: Encoding) -> LineProgram {
+    let directory = LineString::String(b".".to_vec());
+    let name = |file: &str| LineString::String(text(file));
+    let first = name(unit.files.first().map_or("", String::as_str));
+    let mut program = LineProgram::new(encoding, LineEncoding::default(), directory, None, first, None);
+    let directory = program.default_directory();
+    let files: Vec<_> = unit.files.iter().map(|file| program.add_file(name(file), directory, None)).collect();
+    for function in 0..unit.functions.len() {
+        let rows = unit.rows(function);
+        if rows.is_empty() {
+            continue;
+        }
+        let (start, end) = unit.range(function);
+        program.begin_sequence(Some(Address::Constant(unit.base as u64 + u64::from(start))));
+        for row in rows {
+            let Some(file) = files.get(row.line.file as usize) else { continue };
+            let out = program.row();
+            out.address_offset = u64::from(row.code - start);
+            out.file = *file;
+            out.line = row.line.line.into();
+            out.column = row.line.column.into();
+            program.generate_row();
+        }
+        program.end_sequence(u64::from(end - start));
+    }
+    program
+}
+
+/// Text that is a C string and not empty: gimli panics on anything else.
+fn text(text: &str) -> Vec<u8> {
+    let bytes: Vec<u8> = text.bytes().filter(|b| *b != 0).collect();
+    if bytes.is_empty() { b"?".to_vec() } else { bytes }
+}

@@ -1,0 +1,275 @@
+//! GDB's and LLDB's JIT interface (GDB manual, "JIT Compilation Interface"): a linked list of ELF images in memory, and a function that does
+//! nothing, on which the debugger has a breakpoint.
+//!
+//! The image has no code, only its address: a `.text` that occupies no bytes, symbols, frames (`.debug_frame`) and source lines. The list's two
+//! symbols are weak, so that a process may have another JIT that brings its own; the protocol has no lock between the two.
+//!
+//! Invariant: the list is changed under [`LIST`] only, and an image stays in place while it is in it.
+
+use crate::dwarf;
+use crate::frames::debug_frame;
+use crate::unit::Unit;
+use bpf_jit_code::Arch;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[repr(C)]
+struct Entry {
+    next: *mut Entry,
+    prev: *mut Entry,
+    symfile_addr: *const u8,
+    symfile_size: u64,
+}
+
+#[repr(C)]
+struct Descriptor {
+    version: u32,
+    action: u32,
+    relevant: *mut Entry,
+    first: *mut Entry,
+}
+
+const REGISTER: u32 = 1;
+const UNREGISTER: u32 = 2;
+
+core::arch::global_asm!(
+    ".pushsection .text.__jit_debug_register_code, \"ax\", %progbits",
+    ".p2align 4",
+    ".weak __jit_debug_register_code",
+    ".type __jit_debug_register_code, %function",
+    "__jit_debug_register_code:",
+    "ret",
+    ".size __jit_debug_register_code, . - __jit_debug_register_code",
+    ".popsection",
+    ".pushsection .data.__jit_debug_descriptor, \"aw\", %progbits",
+    ".p2align 3",
+    ".weak __jit_debug_descriptor",
+    ".type __jit_debug_descriptor, %object",
+    ".size __jit_debug_descriptor, {size}",
+    "__jit_debug_descriptor:",
+    ".4byte 1", // version
+    ".4byte 0",
+    ".8byte 0",
+    ".8byte 0",
+    ".popsection",
+    size = const size_of::<Descriptor>(),
+);
+
+unsafe extern "C" {
+    fn __jit_debug_register_code();
+    static mut __jit_debug_descriptor: Descriptor;
+}
+
+static LIST: Mutex<()> = Mutex::new(());
+
+/// Nothing that panics holds it.
+fn lock() -> MutexGuard<'static, ()> {
+    LIST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Changes the list and tells the debugger.
+fn change(_lock: &MutexGuard<'_, ()>, action: u32, entry: *mut Entry, edit: impl FnOnce(&mut Descriptor)) {
+    // SAFETY: the descriptor is a static that only we change, under the lock that the caller holds; a debugger reads it while
+    // the process is stopped.
+    let descriptor = unsafe { &mut *ptr::addr_of_mut!(__jit_debug_descriptor) };
+    edit(descriptor);
+    descriptor.action = action;
+    descriptor.relevant = entry;
+    // SAFETY: a function without arguments that does nothing; that it is foreign makes the stores before it happen.
+    unsafe { __jit_debug_register_code() };
+}
+
+/// An image that debuggers know.
+#[derive(Debug)]
+pub(crate) struct Announced {
+    entry: *mut Entry,
+    _image: Box<[u8]>,
+}
+
+// SAFETY: the entry is only touched under the lock of the list.
+unsafe impl Send for Announced {}
+// SAFETY: as above.
+unsafe impl Sync for Announced {}
+
+impl Announced {
+    pub(crate) fn new(unit: &Unit) -> Announced {
+        let image = image(unit).into_boxed_slice();
+        let entry = Entry {
+            next: ptr::null_mut(),
+            prev: ptr::null_mut(),
+            symfile_addr: image.as_ptr(),
+            symfile_size: image.len() as u64,
+        };
+        let entry = Box::into_raw(Box::new(entry));
+        change(&lock(), REGISTER, entry, |list| {
+            // SAFETY: made above, and nobody else has it yet.
+            unsafe { (*entry).next = list.first };
+            if !list.first.is_null() {
+                // SAFETY: entries in the list are alive, and the lock is held.
+                unsafe { (*list.first).prev = entry };
+            }
+            list.first = entry;
+        });
+        Announced { entry, _image: image }
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        let entry = self.entry;
+        let lock = lock();
+        change(&lock, UNREGISTER, entry, |list| {
+            // SAFETY: in the list since `new`, so alive; the lock is held.
+            let Entry { next, prev, .. } = unsafe { ptr::read(entry) };
+            if prev.is_null() {
+                list.first = next;
+            } else {
+                // SAFETY: a neighbour in the list, alive.
+                unsafe { (*prev).next = next };
+            }
+            if !next.is_null() {
+                // SAFETY: a neighbour in the list, alive.
+                unsafe { (*next).prev = prev };
+            }
+        });
+        // SAFETY: made by `Box::into_raw` in `new`, and out of the list.
+        drop(unsafe { Box::from_raw(entry) });
+    }
+}
+
+/// A section header's fields, by their names in the gABI.
+#[derive(Default)]
+struct Section {
+    name: &'static str,
+    kind: u32,
+    flags: u64,
+    addr: u64,
+    /// Bytes in the file.
+    data: Vec<u8>,
+    /// Size where there are no bytes.
+    size: u64,
+    link: u32,
+    info: u32,
+    align: u64,
+    entry_size: u64,
+}
+
+const SHT_PROGBITS: u32 = 1;
+const SHT_SYMTAB: u32 = 2;
+const SHT_STRTAB: u32 = 3;
+const SHT_NOBITS: u32 = 8;
+const SHF_ALLOC: u64 = 2;
+const SHF_EXECINSTR: u64 = 4;
+const ET_EXEC: u16 = 2;
+const STB_GLOBAL: u8 = 1;
+const STT_FUNC: u8 = 2;
+
+/// Indices of the sections that others refer to.
+const TEXT: u16 = 1;
+const STRTAB: u32 = 3;
+
+/// An ELF file (gABI, chapter 4) that describes a unit at its address.
+pub(crate) fn image(unit: &Unit) -> Vec<u8> {
+    let (symbols, names) = symbols(unit);
+    let mut sections = vec![
+        Section::default(),
+        Section {
+            name: ".text",
+            kind: SHT_NOBITS,
+            flags: SHF_ALLOC | SHF_EXECINSTR,
+            addr: unit.base as u64,
+            size: unit.len as u64,
+            align: 16,
+            ..Section::default()
+        },
+        // `info`: the first symbol that is not local.
+        Section {
+            name: ".symtab",
+            kind: SHT_SYMTAB,
+            data: symbols,
+            link: STRTAB,
+            info: 1,
+            align: 8,
+            entry_size: 24,
+            ..Section::default()
+        },
+        Section { name: ".strtab", kind: SHT_STRTAB, data: names, align: 1, ..Section::default() },
+    ];
+    let frames = debug_frame(unit).map(|frames| (".debug_frame", frames));
+    let debug = dwarf::sections(unit).unwrap_or_default();
+    for (name, data) in debug.into_iter().chain(frames) {
+        sections.push(Section { name, kind: SHT_PROGBITS, data, align: 8, ..Section::default() });
+    }
+    let names: Vec<u8> =
+        sections.iter().map(|s| s.name).chain([".shstrtab"]).flat_map(|n| [n.as_bytes(), &[0]].concat()).collect();
+    sections.push(Section { name: ".shstrtab", kind: SHT_STRTAB, data: names, align: 1, ..Section::default() });
+    write(unit.arch, &sections)
+}
+
+/// Symbol table and string table.
+fn symbols(unit: &Unit) -> (Vec<u8>, Vec<u8>) {
+    let mut symbols = vec![0; 24];
+    let mut names = vec![0];
+    for function in 0..unit.functions.len() {
+        let (start, end) = unit.range(function);
+        symbols.extend_from_slice(&(names.len() as u32).to_le_bytes());
+        symbols.extend_from_slice(&[STB_GLOBAL << 4 | STT_FUNC, 0]);
+        symbols.extend_from_slice(&TEXT.to_le_bytes());
+        symbols.extend_from_slice(&(unit.base as u64 + u64::from(start)).to_le_bytes());
+        symbols.extend_from_slice(&u64::from(end - start).to_le_bytes());
+        names.extend_from_slice(unit.symbol(function).as_bytes());
+        names.push(0);
+    }
+    (symbols, names)
+}
+
+fn write(arch: Arch, sections: &[Section]) -> Vec<u8> {
+    const HEADER: usize = 64;
+    const SECTION_HEADER: u16 = 64;
+    // EM_X86_64, EM_AARCH64.
+    let machine: u16 = match arch {
+        Arch::X64 => 62,
+        Arch::Arm64 => 183,
+    };
+    let mut out = vec![0; HEADER];
+    let mut headers = Vec::new();
+    let mut name = 0u32;
+    for s in sections {
+        out.resize(out.len().next_multiple_of(8), 0);
+        for word in [name, s.kind] {
+            headers.extend_from_slice(&word.to_le_bytes());
+        }
+        let size = if s.kind == SHT_NOBITS { s.size } else { s.data.len() as u64 };
+        let offset = if s.kind == 0 { 0 } else { out.len() as u64 };
+        for word in [s.flags, s.addr, offset, size] {
+            headers.extend_from_slice(&word.to_le_bytes());
+        }
+        for word in [s.link, s.info] {
+            headers.extend_from_slice(&word.to_le_bytes());
+        }
+        for word in [s.align, s.entry_size] {
+            headers.extend_from_slice(&word.to_le_bytes());
+        }
+        out.extend_from_slice(&s.data);
+        name += s.name.len() as u32 + 1;
+    }
+    out.resize(out.len().next_multiple_of(8), 0);
+
+    let count = sections.len() as u16;
+    let mut header = Vec::with_capacity(HEADER);
+    header.extend_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0"); // 64 bits, little-endian, version 1
+    for half in [ET_EXEC, machine] {
+        header.extend_from_slice(&half.to_le_bytes());
+    }
+    header.extend_from_slice(&1u32.to_le_bytes());
+    for word in [0, 0, out.len() as u64] {
+        header.extend_from_slice(&word.to_le_bytes()); // entry, program headers, section headers
+    }
+    header.extend_from_slice(&0u32.to_le_bytes());
+    for half in [HEADER as u16, 0, 0, SECTION_HEADER, count, count - 1] {
+        header.extend_from_slice(&half.to_le_bytes());
+    }
+    out[..HEADER].copy_from_slice(&header);
+    out.extend_from_slice(&headers);
+    out
+}

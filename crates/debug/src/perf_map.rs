@@ -1,0 +1,56 @@
+//! The perf map: `/tmp/perf-PID.map`, a line for each function (linux/tools/perf/Documentation/jit-interface.txt).
+//!
+//! The format knows no unloading: where code comes and goes, a later line may claim the addresses of an earlier one. A jitdump tells by
+//! time. All registries of a process write to one file; the first one empties what a former process of the same number left.
+
+use crate::Error;
+use crate::unit::Unit;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// Files that this process has begun, by path.
+static BEGUN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Opens a file of this process for appending: the first time it is emptied. A symbolic link in its place is refused, since `/tmp` is
+/// everybody's.
+pub(crate) fn open(path: &Path) -> Result<(File, bool), Error> {
+    let mut begun = BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
+    let first = !begun.iter().any(|p| p == path);
+    let fail = |source| Error::File { path: path.to_owned(), source };
+    // Read as well: perf wants a mapping of the jitdump.
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    let file = options.open(path).map_err(fail)?;
+    if first {
+        file.set_len(0).map_err(fail)?;
+        begun.push(path.to_owned());
+    }
+    Ok((file, first))
+}
+
+#[derive(Debug)]
+pub(crate) struct PerfMap(File);
+
+impl PerfMap {
+    pub(crate) fn create(dir: &Path) -> Result<PerfMap, Error> {
+        Ok(PerfMap(open(&dir.join(format!("perf-{}.map", std::process::id())))?.0))
+    }
+
+    /// One write, so that the lines of several threads do not mix.
+    pub(crate) fn add(&self, unit: &Unit) -> io::Result<()> {
+        let mut text = String::new();
+        for function in 0..unit.functions.len() {
+            let (start, end) = unit.range(function);
+            if start < end {
+                let address = unit.base + start as usize;
+                // Writing to a string cannot fail.
+                let _ = writeln!(text, "{address:x} {:x} {}", end - start, unit.symbol(function));
+            }
+        }
+        (&self.0).write_all(text.as_bytes())
+    }
+}

@@ -1,0 +1,75 @@
+//! What `bpf-debug` is to know of a program: names from its object's functions, lines from its BTF.
+//!
+//! All of it is made only when [`crate::Config::debug`] asks for it.
+
+use bpf_debug::{Function, Line, Registered, Registry, Unit};
+use bpf_isa::{InsnIdx, Program};
+use bpf_jit_code::{Code, UnwindOp};
+use bpf_prog_pack::Text;
+
+/// Makes newly placed code known.
+///
+/// # Safety
+/// The result must be dropped before the text can be.
+pub(crate) unsafe fn register(
+    registry: &Registry,
+    name: &str,
+    program: &Program,
+    source: Option<&bpf_object::Code>,
+    code: &Code,
+    text: &Text,
+) -> Box<Registered> {
+    let (lines, files) = source.map(|source| lines(program, source)).unwrap_or_default();
+    let unit = Unit {
+        arch: code.arch,
+        name: name.to_owned(),
+        base: text.base() as usize,
+        len: text.len(),
+        functions: functions(name, program, source, code),
+        pc_map: code.pc_map.clone(),
+        lines,
+        files,
+        unwind: code.unwind.clone(),
+    };
+    // SAFETY: the notes are those of the compiler for this code, which is at that address for as long as the caller promises.
+    Box::new(unsafe { registry.add(unit, &text.to_vec()) })
+}
+
+fn functions(name: &str, program: &Program, source: Option<&bpf_object::Code>, code: &Code) -> Vec<Function> {
+    let starts = code.entries.iter().zip(program.subprogs()).enumerate();
+    let mut functions: Vec<Function> = starts
+        .map(|(i, (&start, range))| {
+            let known = source.and_then(|source| source.function_at(InsnIdx(range.start)));
+            let name = match known {
+                _ if i == 0 => name.to_owned(),
+                Some(function) => function.name.clone(),
+                None => format!("subprog_{i}"),
+            };
+            Function { name, start, insn: Some(range.start) }
+        })
+        .collect();
+    functions.sort_by_key(|f| f.start);
+    // Stop sequences and thunks, and veneers after them.
+    let behind = code.unwind.iter().find(|note| note.op == UnwindOp::Outside).map_or(code.bytes.len() as u32, |n| n.at);
+    functions.push(Function { name: "<stop>".to_owned(), start: behind, insn: None });
+    functions
+}
+
+/// Source lines by instruction, and the files they are in.
+fn lines(program: &Program, source: &bpf_object::Code) -> (Vec<Line>, Vec<String>) {
+    let mut lines: Vec<Line> = Vec::new();
+    let mut files: Vec<String> = Vec::new();
+    for insn in 0..program.insns().len() as u32 {
+        let Some(place) = source.line(InsnIdx(insn)) else { continue };
+        // Few files, and mostly the last one again.
+        let file = files.iter().rposition(|file| *file == *place.file).unwrap_or_else(|| {
+            files.push(place.file.clone().into_owned());
+            files.len() - 1
+        });
+        let line = Line { insn, file: file as u32, line: place.line, column: place.column };
+        if !lines.last().is_some_and(|l| (l.file, l.line, l.column) == (line.file, line.line, line.column)) {
+            lines.push(line);
+        }
+    }
+    (lines, files)
+}

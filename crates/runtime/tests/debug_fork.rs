@@ -1,0 +1,72 @@
+//! A forked child of a process whose programs are known to profilers and debuggers: it runs and names them, and leaves the parent's files and
+//! registrations alone. Alone in its process.
+#![cfg(unix)]
+
+use bpf_runtime::{Arch, Caller, Config, Engine, Linker, LoadError, Raw, assemble};
+use std::fs;
+
+#[test]
+fn the_child_names_programs_and_writes_nothing() {
+    if Arch::HOST.is_none() {
+        bpf_testkit::skipped("debugging after fork", &"no JIT on this host");
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("bpf-debug-fork-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let mut config = Config::default();
+    config.debug.unwind = true;
+    config.debug.gdb = true;
+    config.debug.perf_map = Some(dir.clone());
+    config.debug.jitdump = Some(dir.clone());
+    let engine = Engine::new(config).unwrap();
+    let mut linker = Linker::<usize>::new(&engine);
+    let here = engine.clone();
+    linker
+        .func(1001, "frames", move |c: &mut Caller<'_, usize>| -> u64 {
+            *c.host() = here.backtrace().len();
+            0
+        })
+        .unwrap();
+    let load = |name: &str| linker.loader::<Raw>().insns(name, assemble("call 1001\nr0 = 4\nexit").unwrap());
+    let program = load("kept").unwrap();
+    let gone = load("gone").unwrap();
+    let files = || {
+        let mut files: Vec<_> = fs::read_dir(&dir).unwrap().map(|file| file.unwrap().path()).collect();
+        files.sort();
+        files.into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect::<Vec<_>>()
+    };
+    let before = files();
+    assert_eq!(before.len(), 2);
+    // SAFETY: no other thread of this process is doing anything; the child leaves through `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut frames = 0;
+            assert_eq!(program.run(&mut frames, &mut []).unwrap(), 4);
+            assert_eq!(frames, 1);
+            let (_, base) = program.machine_code().unwrap();
+            assert_eq!(engine.symbolize(base as usize).unwrap().program, "kept");
+            assert!(matches!(load("new"), Err(LoadError::Place { .. })));
+            drop(gone);
+            engine.reclaim();
+            assert_eq!(files(), before);
+        }));
+        // SAFETY: ends the child without running the parent's destructors twice.
+        unsafe { libc::_exit(i32::from(result.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child and writes its status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child's assertions");
+    assert_eq!(files(), before);
+    // The parent goes on as before.
+    let (_, base) = gone.machine_code().unwrap();
+    assert_eq!(engine.symbolize(base as usize).unwrap().program, "gone");
+    drop(gone);
+    engine.reclaim();
+    assert!(engine.symbolize(base as usize).is_none());
+    let mut frames = 0;
+    program.run(&mut frames, &mut []).unwrap();
+    assert_eq!(frames, 1);
+    fs::remove_dir_all(dir).unwrap();
+}
