@@ -416,3 +416,38 @@ fn a_signal_handler_that_re_enters_gets_ebusy_and_no_deadlock() {
     let (handled, busy) = (HANDLED.load(Ordering::Relaxed), BUSY.load(Ordering::Relaxed));
     assert!(handled > 100 && busy > 0, "{handled} signals, {busy} of them inside an operation");
 }
+
+/// Threads that set the same keys in a map that has room for exactly these: whoever comes second replaces, and is never told that the map is full.
+#[test]
+fn a_key_that_filled_the_map_up_is_present() {
+    const KEYS: u64 = 2;
+    const THREADS: usize = 4;
+    for (map_type, map_flags) in [(MapType::Hash, 0), (MapType::Hash, flags::NO_PREALLOC), (MapType::PerCpuHash, 0)] {
+        let def = MapDef::new("map", map_type, 8, 8, KEYS as u32).with_flags(map_flags);
+        let map = Map::create(def, &domain(8)).unwrap();
+        let value = vec![7; map.host_value_size()];
+        let rounds = std::sync::Barrier::new(THREADS);
+        // Counted, because a thread that panics would leave the others at the barrier.
+        let (refused, lost) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                let (map, value, rounds, refused, lost) = (&map, &value, &rounds, &refused, &lost);
+                scope.spawn(move || {
+                    for _ in 0..2000 {
+                        rounds.wait();
+                        for key in 0..KEYS {
+                            let done = map.update(&key.to_ne_bytes(), value, update::ANY);
+                            refused.fetch_add(done.is_err().into(), Ordering::Relaxed);
+                        }
+                        if rounds.wait().is_leader() {
+                            let gone = (0..KEYS).filter(|key| map.delete(&key.to_ne_bytes()).is_err()).count();
+                            lost.fetch_add(gone as u64, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        let counts = (refused.into_inner(), lost.into_inner());
+        assert_eq!(counts, (0, 0), "{map_type:?}, flags {map_flags}: updates refused, keys lost");
+    }
+}

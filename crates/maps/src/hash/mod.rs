@@ -498,7 +498,11 @@ impl HashMap {
                     continue;
                 }
                 (Some(_), _) => self.reserve_replace(reserved, slot)?,
-                (None, _) => self.reserve_insert::<K>(reserved, slot)?,
+                (None, _) => match self.reserve_insert::<K>(reserved, slot) {
+                    // It may be this very key that filled the map up after the search: then this is a replace.
+                    Err(Errno::E2BIG) if self.table.find(key, hash).is_some() => continue,
+                    result => result?,
+                },
             }
             if !filled {
                 // SAFETY: passed on; the spare is this slot's.
