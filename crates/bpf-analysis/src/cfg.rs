@@ -100,6 +100,33 @@ impl Cfg {
         self.mark_reachable();
     }
 
+    /// Takes out the edges that no run follows: of a conditional jump with a successor that begins with a `dead` instruction, the edge to it.
+    /// What cannot be reached then is marked so, subprograms that begin with a dead instruction included.
+    ///
+    /// A jump keeps its edges if both successors are dead, which no verifier says of a jump that it has reached.
+    pub fn prune(&mut self, program: &Program, dead: impl Fn(InsnIdx) -> bool) {
+        let starts_dead = |blocks: &[Block], id: BlockId| dead(InsnIdx(blocks[id.index()].start));
+        for i in 0..self.blocks.len() {
+            let block = self.blocks[i];
+            let (Some(taken), Some(next)) = (block.taken, block.next) else { continue };
+            if !matches!(program.insns()[last_insn(program.insns(), &block).index()], Insn::JumpIf { .. }) {
+                continue;
+            }
+            match (starts_dead(&self.blocks, taken), starts_dead(&self.blocks, next)) {
+                (true, false) => self.blocks[i].taken = None,
+                (false, true) => self.blocks[i].next = None,
+                (true, true) | (false, false) => {}
+            }
+        }
+        for block in &mut self.blocks {
+            block.reachable = false;
+        }
+        let roots = self.subprogs.iter().map(|r| BlockId(r.start));
+        self.work.clear();
+        self.work.extend(roots.filter(|id| !starts_dead(&self.blocks, *id)));
+        self.spread_reachable();
+    }
+
     /// All blocks, in program order.
     pub fn blocks(&self) -> &[Block] {
         &self.blocks
@@ -141,6 +168,11 @@ impl Cfg {
     fn mark_reachable(&mut self) {
         self.work.clear();
         self.work.extend(self.subprogs.iter().map(|r| BlockId(r.start)));
+        self.spread_reachable();
+    }
+
+    /// Marks what the blocks on the work list reach.
+    fn spread_reachable(&mut self) {
         while let Some(id) = self.work.pop() {
             let block = &mut self.blocks[id.index()];
             if !core::mem::replace(&mut block.reachable, true) {

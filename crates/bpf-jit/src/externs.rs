@@ -22,7 +22,7 @@ pub enum Extern {
     HelperEnv(u32),
     /// The environment of a host function, by index.
     HostEnv(u32),
-    /// The first element of an array map, by index.
+    /// The first element of an array, per-CPU array or array of maps, by index.
     ArrayBase(u32),
     /// The function that looks a key up in a map, by index.
     MapLookup(u32),
@@ -89,8 +89,32 @@ pub enum MapShape {
         /// Bytes from one to the next.
         stride: u32,
     },
+    /// The same, in the elements of the run's execution slot.
+    PerCpuArray {
+        /// Number of elements.
+        max_entries: u32,
+        /// Bytes from one to the next.
+        stride: u32,
+        /// Bytes from one slot's elements to the next slot's.
+        slot_stride: u64,
+    },
+    /// As a comparison and a load of the inner map's pointer, of which there are `max_entries` at [`Extern::ArrayBase`].
+    ArrayOfMaps {
+        /// Number of elements.
+        max_entries: u32,
+    },
     /// As a direct call of [`Extern::MapLookup`]`(map, key, slot)`.
     Keyed,
+}
+
+impl MapShape {
+    /// Whether a look-up needs neither a call nor the run's slot.
+    pub(crate) fn is_inline(self) -> bool {
+        match self {
+            MapShape::Array { .. } | MapShape::ArrayOfMaps { .. } => true,
+            MapShape::Opaque | MapShape::PerCpuArray { .. } | MapShape::Keyed => false,
+        }
+    }
 }
 
 /// How the functions outside the program are called.

@@ -184,6 +184,12 @@ impl Map {
         self.0.header.lookup
     }
 
+    /// The first of an array of maps' entries, each a map pointer or null that is loaded with acquire; null for other types.
+    #[must_use]
+    pub fn inner_base(&self) -> *const u8 {
+        self.0.ops.as_any().downcast_ref::<ArrayOfMaps>().map_or(std::ptr::null(), ArrayOfMaps::base)
+    }
+
     /// The definition the map was created with.
     #[must_use]
     pub fn def(&self) -> &MapDef {

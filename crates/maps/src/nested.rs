@@ -49,6 +49,11 @@ impl ArrayOfMaps {
         Self { entries, domain: Arc::clone(domain) }
     }
 
+    /// The first entry, for the JITs.
+    pub(crate) fn base(&self) -> *const u8 {
+        self.entries.as_ptr().cast()
+    }
+
     fn entry(&self, key: &[u8]) -> OpResult<Option<&AtomicPtr<Inner>>> {
         let key = key.try_into().map_err(|_| Errno::EINVAL)?;
         Ok(self.entries.get(u32::from_ne_bytes(key) as usize))

@@ -8,7 +8,7 @@ use crate::helpers::SHIPPED;
 use crate::interp;
 use crate::map_set::MapRef;
 use crate::prog_array::Kind;
-use crate::run::{Nesting, Run};
+use crate::run::{Held, Nesting, Run};
 use crate::{context::Parts, debug, entry};
 use bpf_analysis::{AccessCheck, CallArity, Facts, RegionBounds};
 use bpf_debug::Registered;
@@ -51,6 +51,8 @@ pub(crate) struct Bindings {
     pub(crate) maps: Vec<Option<MapRef>>,
     /// The helpers it calls, ascending by id.
     pub(crate) helpers: Vec<(u32, Bound)>,
+    /// Calls of helpers that there are not, ascending: fine where no run reaches them.
+    pub(crate) missing: Vec<(InsnIdx, u32)>,
     /// The host functions it calls, by index; `None`: weak and missing.
     pub(crate) host: Vec<Option<Bound>>,
     /// Addresses loaded by two-slot instructions other than plain maps, ascending.
@@ -91,7 +93,10 @@ impl Bindings {
             Extern::Imm64(at) => self.address(at)? as usize,
             Extern::HelperEnv(id) => self.helper(id)?.func.env_address() as usize,
             Extern::HostEnv(index) => self.host(index as i32)?.func.env_address() as usize,
-            Extern::ArrayBase(index) => self.data_map(index)?.header().base as usize,
+            Extern::ArrayBase(index) => match self.data_map(index)? {
+                map if map.map_type() == MapType::ArrayOfMaps => map.inner_base() as usize,
+                map => map.header().base as usize,
+            },
             Extern::MapLookup(index) => self.data_map(index)?.lookup_fn() as usize,
         })
     }
@@ -139,10 +144,18 @@ impl CallArity for Bindings {
 impl Signatures for Bindings {
     fn map(&self, index: u32) -> MapShape {
         match self.data_map(index) {
-            Some(map) if map.map_type() == MapType::Array => {
-                MapShape::Array { max_entries: map.header().max_entries, stride: map.header().stride }
+            Some(map) => {
+                let header = map.header();
+                let (max_entries, stride) = (header.max_entries, header.stride);
+                match map.map_type() {
+                    MapType::Array => MapShape::Array { max_entries, stride },
+                    MapType::PerCpuArray => {
+                        MapShape::PerCpuArray { max_entries, stride, slot_stride: header.slot_stride }
+                    }
+                    MapType::ArrayOfMaps => MapShape::ArrayOfMaps { max_entries },
+                    _ => MapShape::Keyed,
+                }
             }
-            Some(_) => MapShape::Keyed,
             None => MapShape::Opaque,
         }
     }
@@ -288,8 +301,13 @@ impl Loaded {
 
     /// What its instructions refer to.
     pub(crate) fn bindings(&self) -> &Bindings {
-        static NONE: Bindings =
-            Bindings { maps: Vec::new(), helpers: Vec::new(), host: Vec::new(), addresses: Vec::new() };
+        static NONE: Bindings = Bindings {
+            maps: Vec::new(),
+            helpers: Vec::new(),
+            missing: Vec::new(),
+            host: Vec::new(),
+            addresses: Vec::new(),
+        };
         // Only `drop` takes them.
         self.bindings.as_deref().unwrap_or(&NONE)
     }
@@ -406,6 +424,7 @@ pub(crate) fn begin(
         context: parts.context,
         engine,
         error: None,
+        held: Held::NOTHING,
     };
     let this = &raw mut run;
     let _registered = engine.register(this, guard.slot());

@@ -3,10 +3,21 @@
 use super::func::{DIRECT, FuncLowerer};
 use super::subprog_at;
 use crate::externs::{Extern, Hidden, MAP_LOOKUP_HELPER, MapShape, TAIL_CALL_HELPER};
-use crate::lir::{Base, BinOp, BlockId, CallTarget, Check, Mem, Op, TailKey, Val};
+use crate::lir::{Base, BinOp, BlockId, CallTarget, Check, Mem, Op, TailKey, VReg, Val};
 use bpf_analysis::{BlockId as BpfBlock, ConstMapCall, RegSet, defs};
 use bpf_isa::{Callee, Cond, InsnIdx, Reg, Size, Width};
 use bpf_jit_code::RunCtx;
+
+/// What the elements of an array are.
+#[derive(Clone, Copy)]
+enum Elements {
+    /// Values.
+    Shared,
+    /// Values of each execution slot, so many bytes apart.
+    PerSlot(u64),
+    /// Pointers to inner maps.
+    Pointers,
+}
 
 impl FuncLowerer<'_> {
     pub(super) fn checks(&mut self) {
@@ -32,7 +43,15 @@ impl FuncLowerer<'_> {
         {
             match self.signatures.map(known.map) {
                 MapShape::Opaque => {}
-                MapShape::Array { max_entries, stride } => return self.array_lookup(b, &known, max_entries, stride),
+                MapShape::Array { max_entries, stride } => {
+                    return self.array_lookup(b, &known, max_entries, stride, Elements::Shared);
+                }
+                MapShape::PerCpuArray { max_entries, stride, slot_stride } => {
+                    return self.array_lookup(b, &known, max_entries, stride, Elements::PerSlot(slot_stride));
+                }
+                MapShape::ArrayOfMaps { max_entries } => {
+                    return self.array_lookup(b, &known, max_entries, 8, Elements::Pointers);
+                }
                 MapShape::Keyed => return self.keyed_lookup(known.map),
             }
         }
@@ -72,15 +91,14 @@ impl FuncLowerer<'_> {
     }
 
     /// A look-up in a known array: `key < max_entries ? base + key * stride : null`, without the comparison for a known key.
-    pub(super) fn array_lookup(&mut self, b: BpfBlock, known: &ConstMapCall, max_entries: u32, stride: u32) {
-        let base = self.l.webs.fresh();
-        let symbol = Extern::ArrayBase(known.map).symbol();
+    fn array_lookup(&mut self, b: BpfBlock, known: &ConstMapCall, max_entries: u32, stride: u32, elements: Elements) {
         match known.key {
             Some(key) if key < u64::from(max_entries) => {
-                self.op(Op::SymAddr { dst: base, symbol });
+                let base = self.array_base(known.map, elements);
                 let dst = self.write(Reg::R0);
                 let b = Val::Imm((key * u64::from(stride)) as i64);
                 self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst, a: base, b });
+                self.element(dst, elements);
             }
             Some(_) | None => {
                 let key = self.l.webs.fresh();
@@ -94,28 +112,69 @@ impl FuncLowerer<'_> {
                 self.op(Op::Branch { width: Width::W64, cond: Cond::Ge, a: key, b: max, target: join });
                 let keep = RegSet::SAVED.intersection(self.known());
                 self.split(b, keep, &[dst, key]);
-                self.op(Op::SymAddr { dst: base, symbol });
+                let base = self.array_base(known.map, elements);
                 if stride == 8 {
                     self.op(Op::AddShift { width: Width::W64, dst, a: base, b: key, shift: 3 });
                 } else {
-                    let offset = self.l.webs.fresh();
-                    let (op, by) = match stride.is_power_of_two() {
-                        true => (BinOp::Shl, stride.trailing_zeros()),
-                        false => (BinOp::Mul, stride),
-                    };
-                    self.op(Op::Bin { op, width: Width::W64, dst: offset, a: key, b: Val::Imm(by.into()) });
+                    let offset = self.scaled(key, stride.into());
                     self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst, a: base, b: Val::Reg(offset) });
                 }
+                self.element(dst, elements);
                 self.split(b, keep, &[dst]);
             }
         }
     }
 
-    /// A look-up in a known map of another type: its own function, without the helper between.
-    pub(super) fn keyed_lookup(&mut self, map: u32) {
+    /// The address of an array's first element.
+    fn array_base(&mut self, map: u32, elements: Elements) -> VReg {
+        let base = self.l.webs.fresh();
+        self.op(Op::SymAddr { dst: base, symbol: Extern::ArrayBase(map).symbol() });
+        match elements {
+            Elements::Shared | Elements::Pointers => base,
+            Elements::PerSlot(stride) => {
+                let slot = self.slot();
+                let offset = self.scaled(slot, stride);
+                let own = self.l.webs.fresh();
+                self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: own, a: base, b: Val::Reg(offset) });
+                own
+            }
+        }
+    }
+
+    /// What a look-up that found the element at `dst` returns there.
+    fn element(&mut self, dst: VReg, elements: Elements) {
+        match elements {
+            Elements::Shared | Elements::PerSlot(_) => {}
+            // The host publishes inner maps while programs run: acquire pairs with the release of its store.
+            Elements::Pointers => {
+                let mem = Mem { base: Base::Reg(dst), off: 0 };
+                self.op(Op::LoadAcquire { size: Size::DW, dst, mem });
+            }
+        }
+    }
+
+    /// `v * by`.
+    fn scaled(&mut self, v: VReg, by: u64) -> VReg {
+        let dst = self.l.webs.fresh();
+        let (op, by) = match by.is_power_of_two() {
+            true => (BinOp::Shl, i64::from(by.trailing_zeros())),
+            false => (BinOp::Mul, by as i64),
+        };
+        self.op(Op::Bin { op, width: Width::W64, dst, a: v, b: Val::Imm(by) });
+        dst
+    }
+
+    /// The run's execution slot.
+    fn slot(&mut self) -> VReg {
         let slot = self.l.webs.fresh();
         let mem = Mem { base: Base::Reg(self.ctx()), off: RunCtx::SLOT_OFFSET };
         self.op(Op::Load { size: Size::W, signed: false, swap: false, dst: slot, mem });
+        slot
+    }
+
+    /// A look-up in a known map of another type: its own function, without the helper between.
+    pub(super) fn keyed_lookup(&mut self, map: u32) {
+        let slot = self.slot();
         let args = [Some(self.cur[Reg::R1.index()]), Some(self.cur[Reg::R2.index()]), Some(slot), None, None];
         let target = CallTarget::Extern(Extern::MapLookup(map).symbol());
         let ret = Some(self.write(Reg::R0));

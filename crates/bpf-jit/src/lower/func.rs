@@ -49,6 +49,9 @@ impl FuncLowerer<'_> {
         self.l.edges.clear();
 
         let blocks = self.l.cfg.subprog_blocks(self.sub);
+        if !self.l.cfg.blocks()[blocks.start as usize].reachable {
+            return self.never_called();
+        }
         self.find_hidden_live();
         self.enter(BpfBlock(blocks.start));
         for b in blocks.map(BpfBlock) {
@@ -59,6 +62,16 @@ impl FuncLowerer<'_> {
         self.finish_edges();
         self.finish_exit_zero();
         self.retarget();
+        self.rename();
+    }
+
+    /// A function that only dead code calls. Others refer to it by its number, so it stays, and returns 0.
+    fn never_called(mut self) {
+        let value = self.l.webs.fresh();
+        self.op(Op::Mov { width: Width::W64, dst: value, src: Val::Imm(0) });
+        self.op(Op::Exit { value });
+        let live = self.func.live.len() as u32;
+        self.close(live, self.program.subprogs()[self.sub.index()].start);
         self.rename();
     }
 

@@ -74,13 +74,10 @@ impl FuncLowerer<'_> {
                 self.op(Op::Bin { op: BinOp::Add, width: Width::W32, dst: at, a: src, b: imm });
                 self.packet_load(b, size, Val::Reg(at));
             }
-            Insn::Jump { off, .. } => {
-                let Some(target) = self.l.cfg.block(b).taken else { return };
-                if off < 0 {
-                    self.checks();
-                }
-                self.op(Op::Jump { target: BlockId(target.0) });
-            }
+            Insn::Jump { off, .. } => self.jump(b, off),
+            // Known to go one way: the other one is dead.
+            Insn::JumpIf { off, .. } if self.l.cfg.block(b).next.is_none() => self.jump(b, off.into()),
+            Insn::JumpIf { .. } if self.l.cfg.block(b).taken.is_none() => {}
             Insn::JumpIf { width, cond, dst, src, off } => {
                 self.check_operands(dst, src);
                 let src = self.read_src(src);
@@ -103,6 +100,15 @@ impl FuncLowerer<'_> {
                 self.op(Op::Exit { value });
             }
         }
+    }
+
+    /// A jump to where BPF block `b` goes.
+    fn jump(&mut self, b: BpfBlock, off: i32) {
+        let Some(target) = self.l.cfg.block(b).taken else { return };
+        if off < 0 {
+            self.checks();
+        }
+        self.op(Op::Jump { target: BlockId(target.0) });
     }
 
     pub(super) fn alu(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) {

@@ -18,7 +18,7 @@ mod func;
 mod insn;
 mod webs;
 
-use crate::externs::{Hidden, Signatures, TAIL_CALL_HELPER};
+use crate::externs::{Hidden, MAP_LOOKUP_HELPER, Signatures, TAIL_CALL_HELPER};
 use crate::lir::{Func, Lir, Span};
 use bpf_analysis::{BlockId as BpfBlock, CallArity, Cfg, Facts, Liveness};
 use bpf_isa::{Callee, Insn, InsnIdx, Program, SubprogId};
@@ -88,6 +88,9 @@ impl Lowerer {
     ) {
         let arity = Arity(signatures);
         self.cfg.build(program);
+        if facts.insns.iter().any(|fact| fact.dead) {
+            self.cfg.prune(program, |at| facts.insn(at).dead);
+        }
         self.liveness.build(program, &self.cfg, &arity);
         self.find_needs_ctx(program, facts, signatures, options);
         self.entry_web.clear();
@@ -134,9 +137,12 @@ impl Lowerer {
             let mut changed = false;
             for i in 0..n {
                 if !self.needs_ctx[i] {
-                    let sub = program.subprogs()[i];
-                    self.needs_ctx[i] =
-                        (sub.start..sub.end).any(|slot| self.insn_needs_ctx(program, facts, slot, signatures, options));
+                    let blocks = self.cfg.subprog_blocks(SubprogId(i as u32));
+                    let blocks = &self.cfg.blocks()[blocks.start as usize..blocks.end as usize];
+                    self.needs_ctx[i] = blocks.iter().filter(|block| block.reachable).any(|block| {
+                        (block.start..block.end)
+                            .any(|slot| self.insn_needs_ctx(program, facts, slot, signatures, options))
+                    });
                     changed |= self.needs_ctx[i];
                 }
             }
@@ -165,6 +171,11 @@ impl Lowerer {
                 checks
                     || match callee {
                         Callee::Helper(TAIL_CALL_HELPER) => true,
+                        Callee::Helper(MAP_LOOKUP_HELPER)
+                            if facts.map_call(InsnIdx(slot)).is_some_and(|c| signatures.map(c.map).is_inline()) =>
+                        {
+                            false
+                        }
                         Callee::Helper(id) => signatures.helper_hidden(id) != Hidden::Nothing,
                         Callee::Host(index) => signatures.host_hidden(index) != Hidden::Nothing,
                         Callee::Subprog(off) => {
