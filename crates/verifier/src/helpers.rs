@@ -194,6 +194,18 @@ impl HelperProto {
         HelperProto { id, name: name.into(), args: all, ret, effect: Effect::None, disjoint: false }
     }
 
+    /// Whether a call reads and whether it writes the contents of its map argument, a map of this kind.
+    pub fn map_access(&self, kind: MapKind) -> (bool, bool) {
+        if self.ret == Ret::MapValueOrNull {
+            return (true, false);
+        }
+        let has = |k: ArgKind| self.args.contains(&k);
+        let out = has(ArgKind::ValueOut);
+        // Update, push, pop and delete change the map; a Bloom filter's "peek" only asks.
+        let keyed = has(ArgKind::Key) || has(ArgKind::Value) || out;
+        (out, keyed && !(kind == MapKind::Bloom && out))
+    }
+
     /// The number of arguments.
     pub fn arity(&self) -> u8 {
         self.args.iter().take_while(|a| **a != ArgKind::None).count() as u8

@@ -13,6 +13,7 @@
 
 mod env;
 mod error;
+mod helper_names;
 mod helpers;
 mod interval;
 mod need;
@@ -26,6 +27,7 @@ mod walk;
 
 pub use env::*;
 pub use error::{Decision, Reason, VerifyError};
+pub use helper_names::kernel_helper_name;
 pub use helpers::*;
 pub use interval::Interval;
 pub use scalar::{Num, Scalar, eval};

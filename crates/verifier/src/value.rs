@@ -27,6 +27,8 @@ pub(crate) enum Why {
     Moved(InsnIdx),
     /// A call at this instruction consumed the record it pointed to.
     Consumed(InsnIdx),
+    /// What it pointed to was a callback's, and the callback has returned.
+    Returned,
     /// No later instruction reads it, so it was forgotten.
     Dead,
 }
@@ -51,10 +53,11 @@ pub(crate) enum Ty {
         map: u32,
         inner: bool,
     },
-    /// Memory of a fixed size.
+    /// Memory of a fixed size. It lasts until this frame, a callback's, returns; 0: until the run ends.
     Mem {
         size: u32,
         writable: bool,
+        frame: u8,
     },
     /// A context region.
     Packet {
@@ -82,7 +85,9 @@ impl PartialEq for Ty {
             (Ty::Stack { frame: a }, Ty::Stack { frame: b }) => a == b,
             (Ty::Map { map: a, inner: i }, Ty::Map { map: b, inner: j }) => (a, i) == (b, j),
             (Ty::MapValue { map: a, inner: i }, Ty::MapValue { map: b, inner: j }) => (a, i) == (b, j),
-            (Ty::Mem { size: a, writable: i }, Ty::Mem { size: b, writable: j }) => (a, i) == (b, j),
+            (Ty::Mem { size: a, writable: i, frame: f }, Ty::Mem { size: b, writable: j, frame: g }) => {
+                (a, i, f) == (b, j, g)
+            }
             (Ty::Packet { region: a }, Ty::Packet { region: b }) => a == b,
             (Ty::PacketEnd { region: a }, Ty::PacketEnd { region: b }) => a == b,
             (Ty::Host { class: a }, Ty::Host { class: b }) => a == b,
@@ -203,6 +208,7 @@ impl fmt::Display for Describe<'_> {
                     Why::Call(at) => write!(f, "uninitialised since the call at {at}"),
                     Why::Moved(at) => write!(f, "invalid since the call at {at}, which may move the packet"),
                     Why::Consumed(at) => write!(f, "invalid since the call at {at}, which consumed the record"),
+                    Why::Returned => f.write_str("invalid since the callback it was given to returned"),
                     Why::Dead => f.write_str("not read any more"),
                 };
             }

@@ -249,7 +249,7 @@ impl<'a> Walk<'a> {
                         GlobalArg::Ctx => self.ctx_value(),
                         GlobalArg::Mem(size) => {
                             let id = self.new_id();
-                            Value { null: true, id, ..Value::pointer(Ty::Mem { size, writable: true }) }
+                            Value { null: true, id, ..Value::pointer(Ty::Mem { size, writable: true, frame: 0 }) }
                         }
                     };
                     state.set(r, v);

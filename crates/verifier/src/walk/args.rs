@@ -172,16 +172,7 @@ impl<'a> Walk<'a> {
 
     /// Helpers obey the program's rights to a map.
     fn check_map_access(&self, proto: &HelperProto, map: u32, inner: bool, def: &MapDef) -> Res<()> {
-        let (reads, writes) = match proto.ret {
-            crate::helpers::Ret::MapValueOrNull => (true, false),
-            _ => {
-                let has = |k: ArgKind| proto.args.contains(&k);
-                let out = has(ArgKind::ValueOut);
-                // Update, push, pop and delete change the map.
-                let keyed = has(ArgKind::Key) || has(ArgKind::Value) || out;
-                (out, keyed && !(def.kind == MapKind::Bloom && out))
-            }
-        };
+        let (reads, writes) = proto.map_access(def.kind);
         if reads && !def.access.reads() {
             return refuse(Reason::WriteOnly { what: map_name(self.env, map, inner) });
         }

@@ -212,10 +212,10 @@ impl<'a> Walk<'a> {
                 let id = self.new_id();
                 let frame = self.state.frames.len() as u8 - 1;
                 self.state.owed.push(Owed { id, at: self.pc, frame });
-                let ty = Ty::Mem { size: call.record_size, writable: true };
+                let ty = Ty::Mem { size: call.record_size, writable: true, frame: 0 };
                 Value { null: true, id, owner: id, ..Value::pointer(ty) }
             }
-            Ret::MemOrNull { bytes, writable } => or_null(self, Ty::Mem { size: bytes, writable }),
+            Ret::MemOrNull { bytes, writable } => or_null(self, Ty::Mem { size: bytes, writable, frame: 0 }),
             Ret::HostOrNull(class) => or_null(self, Ty::Host { class }),
         })
     }
@@ -339,7 +339,9 @@ impl<'a> Walk<'a> {
                     return refuse(Reason::Environment("for_each over no map".into()));
                 };
                 let def = self.map(map, inner)?;
-                let key = Value::pointer(Ty::Mem { size: def.key_size, writable: false });
+                // The key is the helper's: it is gone when the callback, the next frame, returns.
+                let frame = self.state.frames.len() as u8;
+                let key = Value::pointer(Ty::Mem { size: def.key_size, writable: false, frame });
                 let id = self.new_id();
                 let value = Value { id, ..Value::pointer(Ty::MapValue { map, inner }) };
                 [Some(Value { id: 0, ..r1 }), Some(key), Some(value), Some(r3)]
@@ -379,6 +381,7 @@ impl<'a> Walk<'a> {
         }
         let (subprog, outer) = (self.state.top().subprog, self.state.top().outer_epoch);
         self.state.frames.pop();
+        self.callback_memory_gone(kind, frame);
         let done = self.copy_state();
         let saved = std::mem::replace(&mut self.state, done);
         self.after_callbacks();
@@ -388,5 +391,22 @@ impl<'a> Walk<'a> {
             return Ok(Flow::End);
         }
         self.callback_round(kind, subprog, Entry::Callback { kind, back, call }, outer)
+    }
+
+    /// A callback may have left pointers to what only it was given in its callers' frames.
+    fn callback_memory_gone(&mut self, kind: CallbackKind, gone: u8) {
+        if kind == CallbackKind::Loop {
+            return;
+        }
+        for frame in &mut self.state.frames {
+            for v in frame.values_mut() {
+                match v.ty {
+                    Ty::Mem { frame, .. } if frame == gone => *v = Value::uninit(Why::Returned),
+                    Ty::Host { class: DYNPTR } => *v = Value::uninit(Why::Returned),
+                    _ => {}
+                }
+            }
+            frame.drop_uninit_spills();
+        }
     }
 }

@@ -71,7 +71,7 @@ impl Walk<'_> {
                 }
                 Ok(Place::Untracked(Kind::MapValue))
             }
-            Ty::Mem { size: limit, writable } => {
+            Ty::Mem { size: limit, writable, .. } => {
                 if access.writes() && !writable {
                     return refuse(Reason::ReadOnly { what: "this memory".into() });
                 }
