@@ -11,6 +11,7 @@
 
 use std::sync::atomic::AtomicU32;
 
+use crate::def::MapDef;
 use crate::errno::{Errno, ret};
 use crate::header::MapHeader;
 use crate::lock::ValueLock;
@@ -18,6 +19,15 @@ use crate::map::Inner;
 use crate::ring::perf::PerfMap;
 use crate::ring::{Ring, RingMap};
 use crate::value::Source;
+
+/// The definition of the map behind a program's map pointer: of inner maps, the program's linker knows none.
+///
+/// # Safety
+/// `map` must be [`Map::as_ptr`](crate::Map::as_ptr) of a map that is alive for `'a`.
+pub unsafe fn def<'a>(map: *const MapHeader) -> &'a MapDef {
+    // SAFETY: a live map (contract).
+    &unsafe { Inner::from_header(map) }.def
+}
 
 /// `bpf_map_lookup_elem`: the value or null. JITs call [`MapHeader::lookup`] directly.
 ///

@@ -59,7 +59,7 @@ pub enum LoadError {
         context: String,
     },
     /// It calls a helper that is not registered.
-    #[error("program `{program}`, instruction {insn}: no helper has id {id}; register it with `Linker::func`")]
+    #[error("program `{program}`, instruction {insn}: helper {id}{} is not supported here; register one with `Linker::func`", helper(*.id))]
     UnknownHelper {
         /// Which program.
         program: String,
@@ -320,6 +320,11 @@ fn place(insn: &Option<InsnIdx>, origin: &Option<Box<Origin>>) -> String {
         }
     }
     text
+}
+
+/// The kernel's name of a helper, in brackets.
+fn helper(id: u32) -> String {
+    bpf_verifier::kernel_helper_name(id).map_or_else(String::new, |name| format!(" ({name})"))
 }
 
 /// Why a host function ends the run.

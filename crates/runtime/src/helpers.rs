@@ -7,6 +7,7 @@
 use crate::entry;
 use crate::error::HelperError;
 use crate::func::{HostFn, guarded, leave};
+use crate::ring_helpers::{self, run_drain};
 use crate::run::Run;
 use bpf_jit_code::{RunCtx, StopCode};
 use bpf_maps::{Errno, MapHeader, program as map_ops};
@@ -18,6 +19,7 @@ const MAX_LOOPS: u64 = 8 * 1024 * 1024;
 /// Ids of the helpers that call back, which the interpreter treats apart.
 pub(crate) const LOOP: u32 = 181;
 pub(crate) const FOR_EACH_MAP_ELEM: u32 = 164;
+pub(crate) const USER_RINGBUF_DRAIN: u32 = 209;
 
 /// The helpers, ascending by id.
 pub(crate) const SHIPPED: &[(u32, HostFn)] = &[
@@ -30,15 +32,25 @@ pub(crate) const SHIPPED: &[(u32, HostFn)] = &[
     (8, HostFn::with_run(get_smp_processor_id)),
     (14, HostFn::plain(get_current_pid_tgid)),
     (15, HostFn::plain(get_current_uid_gid)),
+    (16, HostFn::plain(get_current_comm)),
+    (25, HostFn::with_run(ring_helpers::perf_event_output)),
     (87, HostFn::with_run(map_push_elem)),
     (88, HostFn::with_run(map_pop_elem)),
     (89, HostFn::with_run(map_peek_elem)),
     (93, HostFn::with_run(spin_lock)),
     (94, HostFn::with_run(spin_unlock)),
+    (118, HostFn::plain(jiffies64)),
     (125, HostFn::plain(ktime_get_boot_ns)),
+    (130, HostFn::with_run(ring_helpers::ringbuf_output)),
+    (131, HostFn::with_run(ring_helpers::ringbuf_reserve)),
+    (132, HostFn::with_run(ring_helpers::ringbuf_submit)),
+    (133, HostFn::with_run(ring_helpers::ringbuf_discard)),
+    (134, HostFn::plain(ring_helpers::ringbuf_query)),
     (FOR_EACH_MAP_ELEM, HostFn::with_run(for_each_map_elem)),
     (LOOP, HostFn::with_run(bpf_loop)),
-    (195, HostFn::with_run(map_lookup_percpu_elem)),
+    (195, HostFn::plain(map_lookup_percpu_elem)),
+    (201, HostFn::plain(ring_helpers::dynptr_read)),
+    (USER_RINGBUF_DRAIN, HostFn::with_run(user_ringbuf_drain)),
 ];
 
 /// The slot of the run behind the hidden argument.
@@ -94,15 +106,27 @@ unsafe extern "C" fn map_lookup_percpu_elem(map: u64, key: u64, cpu: u64, _: u64
     (unsafe { map_ops::lookup_percpu(map as *const MapHeader, key as *const u8, cpu as u32) }) as u64
 }
 
-/// `bpf_spin_lock`.
+/// `bpf_spin_lock`. A lock that this slot holds already ends the run: waiting for it would never end.
 ///
 /// # Safety
 /// `lock` must be the lock in a live map value; `ctx` the first field of a [`Run`].
 unsafe extern "C" fn spin_lock(lock: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
-    // SAFETY: by contract.
-    let slot = unsafe { slot(ctx) };
-    // SAFETY: by contract.
-    (unsafe { map_ops::spin_lock(lock as *mut u32, slot) }) as u64
+    let taken = {
+        // SAFETY: by contract.
+        let run = unsafe { &mut *ctx.cast::<Run>() };
+        // SAFETY: by contract.
+        let taken = unsafe { map_ops::spin_lock(lock as *mut u32, run.ctx.slot) } == 0;
+        match taken {
+            true => run.held.add_lock(lock),
+            false => run.fail(HelperError::new("bpf_spin_lock: a run further up this thread's stack holds the lock")),
+        }
+        taken
+    };
+    if taken {
+        return 0;
+    }
+    // SAFETY: this frame holds nothing that needs dropping.
+    unsafe { leave(ctx) }
 }
 
 /// `bpf_spin_unlock`.
@@ -111,9 +135,10 @@ unsafe extern "C" fn spin_lock(lock: u64, _: u64, _: u64, _: u64, _: u64, ctx: *
 /// As [`spin_lock`].
 unsafe extern "C" fn spin_unlock(lock: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
     // SAFETY: by contract.
-    let slot = unsafe { slot(ctx) };
+    let run = unsafe { &mut *ctx.cast::<Run>() };
+    run.held.remove_lock(lock);
     // SAFETY: by contract.
-    (unsafe { map_ops::spin_unlock(lock as *mut u32, slot) }) as u64
+    (unsafe { map_ops::spin_unlock(lock as *mut u32, run.ctx.slot) }) as u64
 }
 
 fn clock_ns(clock: libc::clockid_t) -> u64 {
@@ -131,6 +156,28 @@ extern "C" fn ktime_get_ns(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCt
 /// `bpf_ktime_get_boot_ns`: the monotonic clock that counts suspension.
 extern "C" fn ktime_get_boot_ns(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     clock_ns(libc::CLOCK_BOOTTIME)
+}
+
+/// `bpf_jiffies64`: a coarse clock, here of 1000 ticks a second (the kernel's `HZ` is its own affair), from boot.
+extern "C" fn jiffies64(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
+}
+
+/// `bpf_get_current_comm(buf, size)`: the thread's name, cut to the buffer and ended by a zero byte.
+///
+/// # Safety
+/// `buf` must be writable for `size` bytes.
+unsafe extern "C" fn get_current_comm(buf: u64, size: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // 16: TASK_COMM_LEN.
+    let mut name = [0u8; 16];
+    // SAFETY: writes at most 16 bytes, which `name` has.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    let len = name.iter().position(|b| *b == 0).unwrap_or(name.len()).min((size as usize).saturating_sub(1));
+    // SAFETY: by contract; the rest is zeroed, as the kernel does.
+    unsafe { core::ptr::write_bytes(buf as *mut u8, 0, size as usize) };
+    // SAFETY: `len` is below `size` (or both are 0) and at most 16.
+    unsafe { core::ptr::copy_nonoverlapping(name.as_ptr(), buf as *mut u8, len) };
+    0
 }
 
 /// `bpf_get_prandom_u32`: a xorshift generator a thread, seeded from the process's hash keys.
@@ -393,6 +440,35 @@ unsafe extern "C" fn for_each_map_elem(map: u64, callback: u64, arg: u64, flags:
             let mut call = |run: &mut Run, args| unsafe { call_native(run, callback, args) };
             // SAFETY: by contract.
             unsafe { run_for_each(run, map, arg, flags, &mut call) }
+        })
+    };
+    match result {
+        Some(r0) => r0,
+        // SAFETY: this frame holds nothing that needs dropping.
+        None => unsafe { leave(ctx) },
+    }
+}
+
+/// `bpf_user_ringbuf_drain`.
+///
+/// # Safety
+/// As [`bpf_loop`]; `map` must be a live map.
+unsafe extern "C" fn user_ringbuf_drain(
+    map: u64,
+    callback: u64,
+    arg: u64,
+    flags: u64,
+    _: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    let result = {
+        // SAFETY: by contract.
+        let run = unsafe { &mut *ctx.cast::<Run>() };
+        guarded(run, |run| {
+            // SAFETY: by contract.
+            let mut call = |run: &mut Run, args| unsafe { call_native(run, callback, args) };
+            // SAFETY: by contract.
+            unsafe { run_drain(run, map, arg, flags, &mut call) }
         })
     };
     match result {

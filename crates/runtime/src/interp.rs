@@ -8,12 +8,14 @@ use crate::error::{HelperError, RunError};
 use crate::helpers;
 use crate::loaded::{Bound, Checks, Loaded};
 use crate::map_set::MapRef;
+use crate::reached::Reached;
+use crate::ring_helpers::run_drain;
 use crate::run::{OUT_OF_BOUNDS, Run};
 use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion};
 use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Imm64, Insn, Program, Reg, Size, Src};
-use bpf_maps::{Map, MapType};
-use bpf_verifier::{Access, ArgKind};
+use bpf_maps::{MapDef, MapHeader, flags};
+use bpf_verifier::{Access, ArgKind, DYNPTR, Effect, HelperProto, MapKind, MapSet, Ret};
 use core::borrow::Borrow;
 use core::sync::atomic::AtomicBool;
 
@@ -47,11 +49,17 @@ pub(crate) unsafe fn run(program: &Loaded, run: *mut Run, parts: Parts) -> Resul
         budget: if program.checks.needs_budget { Some(config.run_budget()) } else { config.budget },
         interrupt: config.interruptible.then_some(interrupt),
     };
-    let mut host = Host { run, entered: Vec::new(), values: Vec::new() };
+    let mut host = Host { run, entered: Vec::new(), reached: Reached::default(), holds_lock: false };
     let result = Machine::new(memory, options).run(&mut host, &Running(program), [r1, parts.context_len as u64]);
     // SAFETY: the machine is done with the run.
     let run = unsafe { &mut *run };
+    let kept = run.release();
     match result {
+        Ok(_) if kept => {
+            let what =
+                "the program ended with a ring-buffer record that it had reserved, or with a spin lock".to_owned();
+            Err(program.locate(RunError::Access { what, insn: None, origin: None }))
+        }
         Ok(r0) => Ok(r0),
         Err(stop) => {
             let within = match stop.program.checked_sub(1) {
@@ -106,8 +114,15 @@ struct Host<'p> {
     run: *mut Run,
     /// The programs that its tail calls entered, in order. They live as long as the outermost one's guard.
     entered: Vec<&'p Loaded>,
-    /// Map values that the run has looked up: address and length. They stay mapped for the run.
-    values: Vec<(u64, u64)>,
+    reached: Reached<'p>,
+    /// Whether the program has a spin lock: it may have one.
+    holds_lock: bool,
+}
+
+/// A data map that a program has given as an argument.
+#[derive(Clone, Copy)]
+struct MapArg<'p> {
+    def: &'p MapDef,
 }
 
 impl<'p> Host<'p> {
@@ -118,33 +133,57 @@ impl<'p> Host<'p> {
         found.ok_or_else(|| caller.fail(format!("{address:#x} is not a map of this program")))
     }
 
+    /// A map argument: a map of the program, or one that it has found in a map of maps. The call must be one that works on it, and obey the
+    /// program's rights to it.
+    fn map_arg(
+        &self,
+        proto: &HelperProto,
+        kinds: MapSet,
+        at: u64,
+        caller: &Caller<'_, '_, Running<'p>>,
+    ) -> Result<MapArg<'p>, Stop> {
+        let def = match self.reached.inner(at) {
+            Some(def) => def,
+            None => match Self::map(caller, at)? {
+                MapRef::Data(map) => map.def(),
+                MapRef::Progs(table) => {
+                    return Err(caller.fail(format!("{} does not work on map `{}`", proto.name, table.name())));
+                }
+            },
+        };
+        let Some(kind) = MapKind::from_raw(def.map_type as u32).filter(|kind| kinds.contains(*kind)) else {
+            return Err(caller.fail(format!("{} does not work on map `{}`", proto.name, def.name)));
+        };
+        let (reads, writes) = proto.map_access(kind);
+        for (used, flag, what) in [(reads, flags::WRONLY_PROG, "read"), (writes, flags::RDONLY_PROG, "write")] {
+            if used && def.flags & flag != 0 {
+                return Err(caller.fail(format!("programs may not {what} map `{}`", def.name)));
+            }
+        }
+        Ok(MapArg { def })
+    }
+
     /// Checks the arguments of a call against the prototype. Returns the data map among them.
     fn check(
         &mut self,
         bound: &Bound,
         args: [u64; 5],
         caller: &Caller<'_, '_, Running<'p>>,
-    ) -> Result<Option<&'p Map>, Stop> {
-        let mut map: Option<&'p Map> = None;
+    ) -> Result<Option<MapArg<'p>>, Stop> {
+        let mut map: Option<MapArg<'p>> = None;
         for (i, kind) in bound.proto.args.iter().enumerate() {
             let arg = args[i];
-            let size = |of: fn(&Map) -> u32| match map {
-                Some(map) => Ok(of(map) as usize),
+            let size = |of: fn(&MapDef) -> u32| match map {
+                Some(map) => Ok(of(map.def) as usize),
                 None => Err(caller.fail("a key or value without a map before it")),
             };
             match *kind {
                 ArgKind::None | ArgKind::Scalar | ArgKind::Size { .. } | ArgKind::CallbackCtx => {}
                 ArgKind::Ctx | ArgKind::Callback(_) => {}
-                ArgKind::Map(kinds) => match Self::map(caller, arg)? {
-                    MapRef::Data(data) if accepts(kinds, data.map_type()) => map = Some(data),
-                    other => {
-                        let (name, map) = (&bound.proto.name, other.name());
-                        return Err(caller.fail(format!("{name} does not work on map `{map}`")));
-                    }
-                },
-                ArgKind::Key => caller.check(self, arg, size(|m| m.def().key_size)?, false)?,
-                ArgKind::Value => caller.check(self, arg, size(|m| m.def().value_size)?, false)?,
-                ArgKind::ValueOut => caller.check(self, arg, size(|m| m.def().value_size)?, true)?,
+                ArgKind::Map(kinds) => map = Some(self.map_arg(&bound.proto, kinds, arg, caller)?),
+                ArgKind::Key => caller.check(self, arg, size(|m| m.key_size)?, false)?,
+                ArgKind::Value => caller.check(self, arg, size(|m| m.value_size)?, false)?,
+                ArgKind::ValueOut => caller.check(self, arg, size(|m| m.value_size)?, true)?,
                 ArgKind::Mem(mem) => {
                     let len = args.get(i + 1).copied().unwrap_or(0) as usize;
                     if !(mem.null && arg == 0) {
@@ -157,13 +196,23 @@ impl<'p> Host<'p> {
                     }
                 }
                 ArgKind::SpinLock => {
-                    if !arg.is_multiple_of(4) {
-                        return Err(caller.fail("a spin lock that is not aligned"));
+                    if !self.reached.is_lock(arg) {
+                        return Err(caller.fail("not the spin lock of a map value"));
                     }
-                    caller.check(self, arg, 4, true)?;
                 }
-                // Only the verifier can tell a live record or host object from any other number.
-                ArgKind::RecordSize | ArgKind::Record | ArgKind::Host { .. } => {
+                ArgKind::RecordSize => {
+                    if !(1..1 << 30).contains(&arg) {
+                        return Err(caller.fail(format!("a record of {arg} bytes")));
+                    }
+                }
+                ArgKind::Record => {
+                    if !self.reached.take_record(arg) {
+                        return Err(caller.fail(format!("{arg:#x} is no record that was reserved")));
+                    }
+                }
+                ArgKind::Host { class: DYNPTR, null: false } if self.reached.is_dynptr(arg) => {}
+                // Only the verifier can tell a live host object from any other number.
+                ArgKind::Host { .. } => {
                     let name = &bound.proto.name;
                     return Err(caller.fail(format!("{name} needs a verified program")));
                 }
@@ -175,8 +224,11 @@ impl<'p> Host<'p> {
     fn call(&mut self, bound: &Bound, args: [u64; 5], caller: &mut Caller<'_, '_, Running<'p>>) -> Result<u64, Stop> {
         let map = self.check(bound, args, caller)?;
         let [r1, r2, r3, r4, r5] = args;
-        if bound.proto.id == helpers::LOOP || bound.proto.id == helpers::FOR_EACH_MAP_ELEM {
-            return self.call_back(args, map, caller);
+        if let helpers::LOOP | helpers::FOR_EACH_MAP_ELEM | helpers::USER_RINGBUF_DRAIN = bound.proto.id {
+            return self.call_back(bound.proto.id, args, map, caller);
+        }
+        if bound.proto.effect == Effect::Lock && self.holds_lock {
+            return Err(caller.fail("a second spin lock"));
         }
         // SAFETY: the run is this thread's, and the machine does not touch it.
         unsafe { (*self.run).ctx.host_env = bound.func.env_address() };
@@ -184,11 +236,21 @@ impl<'p> Host<'p> {
         // that the shim returns after an error.
         let r0 = unsafe { (bound.func.shim)(r1, r2, r3, r4, r5, self.run.cast()) };
         self.stopped(caller)?;
-        if let (bpf_verifier::Ret::MapValueOrNull, Some(map)) = (bound.proto.ret, map)
-            && r0 != 0
-            && !self.values.iter().any(|v| v.0 == r0)
-        {
-            self.values.push((r0, map.def().value_size.into()));
+        match bound.proto.effect {
+            Effect::Lock => self.holds_lock = true,
+            Effect::Unlock => self.holds_lock = false,
+            Effect::None | Effect::MovesPacket | Effect::TailCall => {}
+        }
+        match (bound.proto.ret, map) {
+            (_, _) if r0 == 0 => {}
+            (Ret::MapValueOrNull, Some(map)) if map.def.map_type.is_map_in_map() => {
+                // SAFETY: the look-up has just found the map, which lives until a grace period after the run, whose guard is held.
+                let def = unsafe { bpf_maps::program::def(r0 as *const MapHeader) };
+                self.reached.add_inner(r0, def);
+            }
+            (Ret::MapValueOrNull, Some(map)) => self.reached.add_value(r0, map.def.value_size.into(), map.def),
+            (Ret::RecordOrNull, _) => self.reached.add_record(r0, r2),
+            (_, _) => {}
         }
         Ok(r0)
     }
@@ -196,18 +258,29 @@ impl<'p> Host<'p> {
     /// The helpers that call a function of the program.
     fn call_back(
         &mut self,
+        id: u32,
         [r1, r2, r3, r4, _]: [u64; 5],
-        map: Option<&Map>,
+        map: Option<MapArg<'p>>,
         caller: &mut Caller<'_, '_, Running<'p>>,
     ) -> Result<u64, Stop> {
         let run = self.run;
         let mut stop = None;
         let mut call = |_: &mut Run, args: [u64; 5]| {
-            if let Some(map) = map {
-                self.values.push((args[2], map.def().value_size.into()));
-                self.values.push((args[1], map.def().key_size.into()));
+            match (id, map) {
+                (helpers::FOR_EACH_MAP_ELEM, Some(map)) => {
+                    self.reached.add_key(args[1], map.def.key_size.into());
+                    self.reached.add_value(args[2], map.def.value_size.into(), map.def);
+                }
+                (helpers::USER_RINGBUF_DRAIN, _) => self.reached.push_dynptr(args[0]),
+                (_, _) => {}
             }
-            caller.call(self, r2, args).map_err(|error| {
+            let result = caller.call(self, r2, args);
+            match id {
+                helpers::FOR_EACH_MAP_ELEM => self.reached.take_key(args[1]),
+                helpers::USER_RINGBUF_DRAIN => self.reached.pop_dynptr(),
+                _ => {}
+            }
+            result.map_err(|error| {
                 stop = Some(error);
                 HelperError::Stopped
             })
@@ -215,10 +288,12 @@ impl<'p> Host<'p> {
         // A run of its own for the helper, because callbacks use the real one: the helpers only look at slot and engine.
         // SAFETY: the run is this thread's.
         let mut view = unsafe { (*run).view() };
-        let result = match map {
-            None => helpers::run_loop(&mut view, r1, r3, r4, &mut call),
+        let result = match (id, map) {
             // SAFETY: the map is the program's and lives.
-            Some(_) => unsafe { helpers::run_for_each(&mut view, r1, r3, r4, &mut call) },
+            (helpers::FOR_EACH_MAP_ELEM, Some(_)) => unsafe { helpers::run_for_each(&mut view, r1, r3, r4, &mut call) },
+            // SAFETY: as above.
+            (helpers::USER_RINGBUF_DRAIN, Some(_)) => unsafe { run_drain(&mut view, r1, r3, r4, &mut call) },
+            (_, _) => helpers::run_loop(&mut view, r1, r3, r4, &mut call),
         };
         match (result, stop) {
             (_, Some(stop)) => Err(stop),
@@ -263,11 +338,6 @@ impl<'p> Host<'p> {
         run.ctx.stop_insn = caller.at().0;
         Err(caller.stop(StopKind::Interrupted))
     }
-}
-
-/// Whether a map of this type is among `kinds`.
-fn accepts(kinds: bpf_verifier::MapSet, map_type: MapType) -> bool {
-    bpf_verifier::MapKind::from_raw(map_type as u32).is_some_and(|kind| kinds.contains(kind))
 }
 
 impl<'p> Env for Host<'p> {
@@ -352,8 +422,8 @@ impl<'p> Env for Host<'p> {
                     let header = map.header();
                     let base = header.base as u64;
                     let whole = u64::from(header.stride) * u64::from(header.max_entries);
-                    if base != 0 && !self.values.contains(&(base, whole)) {
-                        self.values.push((base, whole));
+                    if base != 0 {
+                        self.reached.add_value(base, whole, map.def());
                     }
                     Some(base + u64::from(off))
                 }
@@ -364,11 +434,10 @@ impl<'p> Env for Host<'p> {
         }
     }
 
-    fn region(&mut self, addr: u64, len: u64, _write: bool) -> Option<HostMemory<'_>> {
-        let inside = |&(start, size): &(u64, u64)| addr >= start && len <= size && addr - start <= size - len;
-        self.values.iter().any(inside).then(|| {
-            // SAFETY: the bytes belong to a value of a live map, which stays mapped for the run and is only accessed by
-            // atomics; the maps crate hands out addresses with exposed provenance.
+    fn region(&mut self, addr: u64, len: u64, write: bool) -> Option<HostMemory<'_>> {
+        self.reached.covers(addr, len, write).then(|| {
+            // SAFETY: the bytes belong to a value of a live map or to a record, which stay mapped for the run and are only accessed by
+            // atomics, or to a key, which the helper keeps; the maps crate hands out addresses with exposed provenance.
             unsafe { HostMemory::vouch() }
         })
     }

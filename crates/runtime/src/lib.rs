@@ -45,6 +45,8 @@ mod packet;
 mod packet_helpers;
 mod prog_array;
 mod program;
+mod reached;
+mod ring_helpers;
 mod run;
 mod verify;
 
@@ -69,7 +71,9 @@ pub use bpf_dispatcher::{Policy, Verdicts};
 pub use bpf_isa::{Callee, DecodeError, Insn, InsnIdx, Program as BpfProgram, assemble, decode, disassemble};
 pub use bpf_jit::Extern;
 pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Symbol};
-pub use bpf_maps::{Map, MapDef, MapError, MapType};
+/// Everything about maps: typed handles, consumers of rings, dumps.
+pub use bpf_maps as maps;
+pub use bpf_maps::{Map, MapDef, MapError, MapType, RingBuf, UserRingBuf};
 pub use bpf_object::{
     Code as ObjectCode, MapDef as ObjectMap, Object, ObjectError, Program as ObjectProgram, ProgramKind, ReferenceKind,
 };

@@ -14,9 +14,10 @@ use crate::map_set::{MapRef, MapSet, initialise};
 use crate::packet_helpers::{is_packet_helper, packet_helper};
 use crate::prog_array::{Kind, ProgArray};
 use crate::program::Program;
-use crate::verify::{self, Subject, verify};
+use crate::verify::{self, Checked, Subject, verify};
 use bpf_isa::{Callee, Insn, InsnIdx};
 use bpf_jit::{Extern, TAIL_CALL_HELPER};
+use bpf_maps::{Map, MapError};
 use bpf_object::{InitialValue, Object, ReferenceKind};
 use bpf_verifier::{ArgKind, HelperProto, Helpers};
 use core::marker::PhantomData;
@@ -128,9 +129,9 @@ impl<H: 'static> Linker<H> {
         Some(Bound { proto: self.protos.get(id)?.clone(), func: self.funcs.get(&id)?.clone() })
     }
 
-    /// The function behind a helper id: registered ones first, so that nothing shipped can be in the way.
+    /// The function behind a helper id: registered ones first, so that nothing shipped can be in the way; then what is special to the context.
     fn helper(&self, id: u32, layout: &'static ContextLayout) -> Option<Bound> {
-        let func = self.funcs.get(&id).or_else(|| shipped(id)).or_else(|| packet_helper(id, layout))?.clone();
+        let func = self.funcs.get(&id).or_else(|| packet_helper(id, layout)).or_else(|| shipped(id))?.clone();
         Some(Bound { proto: self.protos.get(id)?.clone(), func })
     }
 
@@ -149,8 +150,10 @@ impl<H: 'static> Linker<H> {
                 Callee::Helper(TAIL_CALL_HELPER) | Callee::Subprog(_) => {}
                 Callee::Helper(id) => {
                     if let Err(at) = bindings.helpers.binary_search_by_key(&id, |h| h.0) {
-                        let unknown = LoadError::UnknownHelper { program: name.to_owned(), insn, id };
-                        bindings.helpers.insert(at, (id, self.helper(id, layout).ok_or(unknown)?));
+                        match self.helper(id, layout) {
+                            Some(helper) => bindings.helpers.insert(at, (id, helper)),
+                            None => bindings.missing.push((insn, id)),
+                        }
                     }
                 }
                 Callee::Host(index) => {
@@ -162,6 +165,28 @@ impl<H: 'static> Linker<H> {
             }
         }
         Ok(())
+    }
+
+    /// Verifies a program. A helper that there is not may only be called where no run comes to.
+    fn verify(
+        &self,
+        subject: &Subject<'_>,
+        program: bpf_isa::Program,
+        options: verify::Options,
+    ) -> Result<Checked, LoadError> {
+        let missing = &subject.bindings.missing;
+        let unknown =
+            |&(insn, id): &(InsnIdx, u32)| LoadError::UnknownHelper { program: subject.name.to_owned(), insn, id };
+        let checked = verify(&self.engine, subject, program, options).map_err(|error| match &error {
+            LoadError::Verifier { source, .. } => {
+                missing.iter().find(|call| call.0 == source.insn).map_or(error, unknown)
+            }
+            _ => error,
+        })?;
+        match missing.iter().find(|call| !checked.facts.insn(call.0).dead) {
+            Some(call) => Err(unknown(call)),
+            None => Ok(checked),
+        }
     }
 
     fn finish(
@@ -179,8 +204,12 @@ impl<H: 'static> Linker<H> {
             Trust::Verifier | Trust::Hybrid => {
                 let subject = Subject { name, bindings: &bindings, layout, helpers: &self.protos, code };
                 let options = verify::Options { log: false, hybrid: trust == Trust::Hybrid };
-                let checked = verify(&self.engine, &subject, program, options)?;
+                let checked = self.verify(&subject, program, options)?;
                 (checked.program, checked.facts, checked.lines)
+            }
+            Trust::Interpreter | Trust::Caller if !bindings.missing.is_empty() => {
+                let (insn, id) = bindings.missing[0];
+                return Err(LoadError::UnknownHelper { program: name.to_owned(), insn, id });
             }
             Trust::Interpreter | Trust::Caller if !layout.regions.is_empty() && !layout.raw => {
                 let (program, context) = (name.to_owned(), layout.name.to_string());
@@ -274,9 +303,28 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// For instructions without an object: `map[fd:i]` in them is the `i`th of these.
+    /// For instructions without an object: `map[fd:i]` in them is the `i`th of the prog arrays and maps given, in the order of the calls.
     pub fn prog_arrays(mut self, arrays: &[&ProgArray<C, H>]) -> Self {
-        self.maps = arrays.iter().map(|array| MapRef::Progs(Arc::clone(array.table()))).collect();
+        self.maps.extend(arrays.iter().map(|array| MapRef::Progs(Arc::clone(array.table()))));
+        self
+    }
+
+    /// The same for maps of data.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, Map, MapDef, MapType, Raw, assemble};
+    ///
+    /// let engine = Engine::new(Config::default())?;
+    /// let linker = Linker::<()>::new(&engine);
+    /// let counter = Map::create(MapDef::new("counter", MapType::Array, 4, 8, 1), engine.domain())?;
+    /// let insns = assemble("r1 = map[fd:0][0]+0\nr0 = *(u64 *)(r1 + 0)\nr0 += 1\n*(u64 *)(r1 + 0) = r0\nexit")?;
+    /// let program = linker.loader::<Raw>().maps(&[&counter]).insns("count", insns)?;
+    /// program.run(&mut (), &mut [])?;
+    /// assert_eq!(counter.get(&[0; 4])?, Some(1u64.to_ne_bytes().to_vec()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn maps(mut self, maps: &[&Map]) -> Self {
+        self.maps.extend(maps.iter().map(|map| MapRef::Data((*map).clone())));
         self
     }
 
@@ -286,6 +334,14 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// [`LoadError`].
     pub fn insns(self, name: &str, insns: Vec<Insn>) -> Result<Program<C, H>, LoadError> {
         let linker = self.linker;
+        for map in &self.maps {
+            if let MapRef::Data(data) = map
+                && !Arc::ptr_eq(data.domain(), linker.engine.domain())
+            {
+                let map = data.name().to_owned();
+                return Err(LoadError::Map { map: map.clone(), source: MapError::OtherDomain { map } });
+            }
+        }
         let mut bindings = Bindings { maps: self.maps.iter().cloned().map(Some).collect(), ..Bindings::default() };
         linker.bind_helpers(name, &insns, C::layout(), &mut bindings)?;
         let loaded = linker.finish(name, insns, bindings, C::layout(), None, self.trust)?;
@@ -325,7 +381,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             let (name, bindings, layout) = (&p.name, &p.bindings, C::layout());
             let subject = Subject { name, bindings, layout, helpers: &linker.protos, code: Some(p.code.code()) };
             let options = verify::Options { log, hybrid: self.trust == Trust::Hybrid };
-            let checked = verify(&linker.engine, &subject, program, options)?;
+            let checked = linker.verify(&subject, program, options)?;
             reports.push(VerifyReport {
                 program: p.name,
                 steps: checked.stats.steps,

@@ -59,8 +59,15 @@ struct Def {
 
 #[derive(Debug)]
 enum DefKind {
-    Data { def: bpf_maps::MapDef, contents: Option<Vec<u8>> },
-    Progs { entries: u32 },
+    /// `constant`: nobody changes the contents once they are there.
+    Data {
+        def: bpf_maps::MapDef,
+        contents: Option<Vec<u8>>,
+        constant: bool,
+    },
+    Progs {
+        entries: u32,
+    },
 }
 
 impl MapSet {
@@ -78,7 +85,8 @@ impl MapSet {
                 } else {
                     let def =
                         definition(object, map).map_err(|source| LoadError::Map { map: map.name.clone(), source })?;
-                    DefKind::Data { def, contents: map.data.as_ref().map(|data| data.bytes.clone()) }
+                    let contents = map.data.as_ref().map(|data| data.bytes.clone());
+                    DefKind::Data { def, contents, constant: is_constant(map) }
                 };
                 Ok(Def { name: map.name.clone(), kind, taken: None })
             })
@@ -133,10 +141,14 @@ impl MapSet {
                         .map_err(|source| LoadError::ProgArray { array: def.name.clone(), source })?;
                     Some(MapRef::Progs(table))
                 }
-                (true, DefKind::Data { def: map, contents }, None) => {
+                (true, DefKind::Data { def: map, contents, constant }, None) => {
                     let map = Map::create(map, self.engine.domain()).map_err(fail)?;
                     if let Some(contents) = contents {
                         map.update(&0u32.to_ne_bytes(), &contents, 0).map_err(fail)?;
+                    }
+                    // As libbpf does: what the host has set before the load holds for good, and the verifier relies on it.
+                    if constant {
+                        map.freeze().map_err(fail)?;
                     }
                     Some(MapRef::Data(map))
                 }
@@ -196,10 +208,13 @@ fn definition(object: &Object, map: &bpf_object::MapDef) -> Result<bpf_maps::Map
     if let (Some(btf), Some(value)) = (object.btf(), map.value_type) {
         def.spin_lock = spin_lock_offset(btf, value);
     }
-    if let Some(data) = &map.data
-        && matches!(data.kind, DataKind::Rodata | DataKind::Kconfig)
-    {
+    if is_constant(map) {
         def.flags |= flags::RDONLY_PROG;
     }
     Ok(def)
+}
+
+/// Whether the map holds constants: `.rodata` and `.kconfig`.
+fn is_constant(map: &bpf_object::MapDef) -> bool {
+    map.data.as_ref().is_some_and(|data| matches!(data.kind, DataKind::Rodata | DataKind::Kconfig))
 }

@@ -8,6 +8,7 @@
 use crate::context::{Context, ContextLayout};
 use crate::func::HostFn;
 use crate::packet::{SkBuff, Skb, Window, Xdp, XdpBuff};
+use crate::ring_helpers::perf_output;
 use crate::run::Run;
 use bpf_jit_code::RunCtx;
 
@@ -35,6 +36,7 @@ pub(crate) fn packet_helper(id: u32, layout: &'static ContextLayout) -> Option<&
 
 const XDP: &[(u32, HostFn)] = &[
     (23, HostFn::with_run(xdp_redirect)),
+    (25, HostFn::with_run(xdp_event_output)),
     (28, HostFn::plain(csum_diff)),
     (44, HostFn::plain(xdp_adjust_head)),
     (54, HostFn::plain(xdp_adjust_meta)),
@@ -46,6 +48,7 @@ const SKB: &[(u32, HostFn)] = &[
     (10, HostFn::plain(l3_csum_replace)),
     (11, HostFn::plain(l4_csum_replace)),
     (23, HostFn::with_run(skb_redirect)),
+    (25, HostFn::with_run(skb_event_output)),
     (26, HostFn::plain(skb_load_bytes)),
     (28, HostFn::plain(csum_diff)),
 ];
@@ -138,6 +141,28 @@ unsafe extern "C" fn xdp_adjust_meta(ctx: u64, delta: u64, _: u64, _: u64, _: u6
     }
     w.data_meta = data_meta;
     0
+}
+
+/// `bpf_perf_event_output` of XDP programs: the flags may ask for bytes of the packet as it is now.
+///
+/// # Safety
+/// See the module; `map` must be a live map and `data` readable for `size` bytes.
+unsafe extern "C" fn xdp_event_output(ctx: u64, map: u64, flags: u64, data: u64, size: u64, run: *mut RunCtx) -> u64 {
+    // SAFETY: by the module's contract.
+    let window = unsafe { xdp(ctx) };
+    // SAFETY: by contract; the window lies in the run's buffer.
+    unsafe { perf_output(map, flags, (data, size), (window.data, window.len()), run) }
+}
+
+/// The same of classifiers and socket filters.
+///
+/// # Safety
+/// As [`xdp_event_output`].
+unsafe extern "C" fn skb_event_output(ctx: u64, map: u64, flags: u64, data: u64, size: u64, run: *mut RunCtx) -> u64 {
+    // SAFETY: by contract.
+    let window = unsafe { &(*(ctx as *const SkBuff<'_>)).window };
+    // SAFETY: by contract; the window lies in the run's buffer.
+    unsafe { perf_output(map, flags, (data, size), (window.data, window.len()), run) }
 }
 
 /// `bpf_redirect(ifindex, flags)` of XDP programs: `XDP_REDIRECT`, or `XDP_ABORTED` for flags, of which there are none.

@@ -6,6 +6,8 @@
 use crate::error::{HelperError, RunError};
 use bpf_isa::InsnIdx;
 use bpf_jit_code::{RunCtx, StopCode};
+use bpf_maps::program;
+use core::mem::MaybeUninit;
 use std::cell::Cell;
 
 /// What is wrong when a check fails that the verifier left to run time.
@@ -24,6 +26,8 @@ pub(crate) struct Run {
     pub(crate) engine: *const crate::engine::EngineInner,
     /// What a host function failed with.
     pub(crate) error: Option<Box<HelperError>>,
+    /// What others would wait for, should the run be stopped.
+    pub(crate) held: Held,
 }
 
 impl Run {
@@ -44,7 +48,7 @@ impl Run {
             slot: self.ctx.slot,
             context: self.ctx.context,
         };
-        Run { ctx, host: self.host, context: self.context, engine: self.engine, error: None }
+        Run { ctx, host: self.host, context: self.context, engine: self.engine, error: None, held: Held::NOTHING }
     }
 
     /// Ends the run with a host function's error. The first one stays.
@@ -56,6 +60,13 @@ impl Run {
         }
     }
 
+    /// Gives up the records and the lock that the program holds. Whether it held any.
+    #[cold]
+    pub(crate) fn release(&mut self) -> bool {
+        // SAFETY: the run's guard keeps the maps, and only the helpers change the list.
+        unsafe { self.held.release(self.ctx.slot) }
+    }
+
     /// Why the run was stopped; `None` if it was not.
     #[inline]
     pub(crate) fn stopped(&mut self) -> Option<RunError> {
@@ -64,6 +75,7 @@ impl Run {
 
     #[cold]
     fn stop_reason(&mut self) -> RunError {
+        self.release();
         let insn = (self.ctx.stop_insn != u32::MAX).then_some(InsnIdx(self.ctx.stop_insn));
         match StopCode::new(self.ctx.stop_code) {
             Some(StopCode::Budget) => RunError::Budget { insn, origin: None },
@@ -75,6 +87,89 @@ impl Run {
             },
             None => RunError::Internal(format!("unknown stop code {}", self.ctx.stop_code)),
         }
+    }
+}
+
+/// What a program has reserved or locked: ring-buffer records, at which the consumer stops, and a spin lock. A program that ends has given
+/// all of it back, as the verifier proves; one that is stopped has not.
+#[derive(Debug)]
+pub(crate) struct Held {
+    count: u32,
+    /// Addresses of samples, and of locks with [`Held::LOCK`] added.
+    items: [MaybeUninit<u64>; Held::MAX],
+}
+
+impl Held {
+    /// Samples and locks a run can hold.
+    const MAX: usize = 16;
+    /// Marks a lock: the addresses are multiples of 4.
+    const LOCK: u64 = 1;
+    pub(crate) const NOTHING: Held = Held { count: 0, items: [MaybeUninit::uninit(); Held::MAX] };
+
+    /// Whether one more record fits, and the lock besides.
+    pub(crate) fn has_room(&self) -> bool {
+        (self.count as usize) < Self::MAX - 1
+    }
+
+    pub(crate) fn add_record(&mut self, sample: u64) {
+        self.add(sample);
+    }
+
+    /// `false` if the record is not held.
+    pub(crate) fn remove_record(&mut self, sample: u64) -> bool {
+        self.remove(sample)
+    }
+
+    pub(crate) fn add_lock(&mut self, lock: u64) {
+        self.add(lock | Self::LOCK);
+    }
+
+    pub(crate) fn remove_lock(&mut self, lock: u64) -> bool {
+        self.remove(lock | Self::LOCK)
+    }
+
+    fn add(&mut self, item: u64) {
+        if let Some(place) = self.items.get_mut(self.count as usize) {
+            place.write(item);
+            self.count += 1;
+        }
+    }
+
+    fn item(&self, i: usize) -> u64 {
+        debug_assert!(i < self.count as usize);
+        // SAFETY: `add` has written all items below the count.
+        unsafe { self.items[i].assume_init() }
+    }
+
+    fn remove(&mut self, item: u64) -> bool {
+        // What was taken last is mostly what is given back first.
+        let Some(i) = (0..self.count as usize).rev().find(|&i| self.item(i) == item) else { return false };
+        self.count -= 1;
+        self.items[i] = self.items[self.count as usize];
+        true
+    }
+
+    /// Discards the records and releases the lock.
+    ///
+    /// # Safety
+    /// The items must be live samples, and locks that `slot` holds.
+    unsafe fn release(&mut self, slot: u32) -> bool {
+        let any = self.count != 0;
+        while self.count != 0 {
+            self.count -= 1;
+            // SAFETY: `add` has written all items below the old count.
+            let item = unsafe { self.items[self.count as usize].assume_init() };
+            if item & Self::LOCK != 0 {
+                let lock = core::ptr::with_exposed_provenance_mut((item & !Self::LOCK) as usize);
+                // SAFETY: a lock that `slot` holds (contract).
+                unsafe { program::spin_unlock(lock, slot) };
+            } else {
+                let sample = core::ptr::with_exposed_provenance_mut(item as usize);
+                // SAFETY: a live sample (contract), given back once: it is off the list.
+                unsafe { program::ringbuf_discard(sample, 0) };
+            }
+        }
+        any
     }
 }
 

@@ -12,7 +12,7 @@ use crate::loaded::Bindings;
 use crate::map_set::MapRef;
 use bpf_analysis::Facts;
 use bpf_isa::{Insn, Program, Size, Src};
-use bpf_maps::flags;
+use bpf_maps::{Map, flags};
 use bpf_object::btf::{ArgKind, Btf, Type, TypeId};
 use bpf_verifier::{Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, MapDef, MapKind, SourceLine, Verifier};
 
@@ -95,8 +95,16 @@ fn no_map() -> MapDef {
 fn map_def(map: &MapRef) -> MapDef {
     match map {
         MapRef::Progs(table) => MapDef::new(table.name(), MapKind::ProgArray, 4, 4, table.entries()),
-        MapRef::Data(map) => data_map_def(map.def()),
+        MapRef::Data(map) => MapDef { frozen: constants(map), ..data_map_def(map.def()) },
     }
+}
+
+/// What an array of one value holds for good.
+fn constants(map: &Map) -> Option<Vec<u8>> {
+    if !map.is_constant() || map.def().max_entries != 1 {
+        return None;
+    }
+    map.get(&0u32.to_ne_bytes()).ok().flatten()
 }
 
 fn data_map_def(def: &bpf_maps::MapDef) -> MapDef {

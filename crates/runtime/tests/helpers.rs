@@ -5,14 +5,15 @@
 mod support;
 
 use bpf_runtime::{
-    Arch, Caller, Config, Engine, HelperError, Instance, Linker, LoadError, MapSet, Mode, Object, ProgArray, Program,
-    Raw, RunError,
+    Arch, Caller, Config, Engine, HelperError, Instance, Linker, LoadError, Mode, Object, ProgArray, Program, Raw,
+    RunError,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::program;
+use support::ways::{self, E2BIG, EEXIST, EINVAL, ENOENT, WAYS, Way, notes};
 
 fn config(mode: Mode) -> Config {
     let mut config = Config::default();
@@ -300,43 +301,15 @@ fn a_program_may_be_let_go_while_it_runs() {
 
 const OBJECT: &[u8] = include_bytes!("objects/helpers.o");
 
-/// The ways to load a program of the object.
-#[derive(Clone, Copy, Debug)]
-enum Way {
-    Interpreted,
-    Unverified,
-    Verified,
-}
-
-const WAYS: [Way; 3] = [Way::Interpreted, Way::Unverified, Way::Verified];
-
 fn instance(engine: &Engine, way: Way, prepare: impl FnOnce(&mut Object)) -> Instance<()> {
     let mut object = Object::parse(OBJECT).unwrap();
     prepare(&mut object);
-    let linker = Linker::<()>::new(engine);
-    let loader = match way {
-        Way::Interpreted => linker.loader::<Raw>().interpreted(),
-        // SAFETY: the object's programs are those that the verifier accepts.
-        Way::Unverified => unsafe { linker.loader::<Raw>().unverified() },
-        Way::Verified => linker.loader::<Raw>(),
-    };
-    let maps = MapSet::for_object(engine, &object).unwrap();
-    loader.object(&object, maps).unwrap_or_else(|e| panic!("{way:?}: {e}"))
+    ways::instance(engine, way, &object)
 }
 
 fn run(instance: &Instance<()>, name: &str, bytes: usize) -> u64 {
     let program = instance.program::<Raw>(name).unwrap();
     program.run(&mut (), &mut vec![0; bytes]).unwrap_or_else(|e| panic!("{name}: {e}"))
-}
-
-/// Errors as `NOTE` in helpers.c writes them: the low byte of -errno.
-const ENOENT: u64 = 0xfe;
-const E2BIG: u64 = 0xf9;
-const EEXIST: u64 = 0xef;
-const EINVAL: u64 = 0xea;
-
-fn notes(results: &[u64]) -> u64 {
-    results.iter().fold(0, |all, note| all << 8 | note)
 }
 
 #[test]

@@ -4,6 +4,8 @@
 //! result.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod ways;
+
 use bpf_jit::{AllocOptions, Backend, EmitOptions, HostReg, HostRegSet, MachineDesc};
 use bpf_runtime::{
     Arch, Caller, Config, CpuFeatures, Engine, Hardening, Insn, Linker, LoadError, Mode, Program, Raw, RunError,

@@ -1,0 +1,56 @@
+//! One object, loaded in every way there is, and results as its programs note them.
+
+use bpf_runtime::{Config, Engine, Instance, Linker, LoadError, MapSet, Mode, Object, Raw};
+
+/// The ways to load a program of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// Not verified, by the checking interpreter.
+    Interpreted,
+    /// Not verified, as machine code.
+    Unverified,
+    /// Verified, as machine code.
+    Verified,
+    /// Verified, by the interpreter.
+    VerifiedInterpreted,
+}
+
+pub(crate) const WAYS: [Way; 4] = [Way::Interpreted, Way::Unverified, Way::Verified, Way::VerifiedInterpreted];
+
+/// An engine for this way.
+pub(crate) fn engine(way: Way, configure: impl FnOnce(&mut Config)) -> Engine {
+    let mut config = Config::default();
+    if way == Way::VerifiedInterpreted {
+        config.mode = Mode::Interpreter;
+    }
+    configure(&mut config);
+    Engine::new(config).unwrap()
+}
+
+/// Loads an object that the verifier accepts.
+pub(crate) fn instance(engine: &Engine, way: Way, object: &Object) -> Instance<()> {
+    try_instance(engine, way, object).unwrap_or_else(|e| panic!("{way:?}: {e}"))
+}
+
+/// Loads an object of which all that runs is accepted by the verifier.
+pub(crate) fn try_instance(engine: &Engine, way: Way, object: &Object) -> Result<Instance<()>, LoadError> {
+    let linker = Linker::<()>::new(engine);
+    let loader = match way {
+        Way::Interpreted => linker.loader::<Raw>().interpreted(),
+        // SAFETY: the objects' programs are those that the verifier accepts.
+        Way::Unverified => unsafe { linker.loader::<Raw>().unverified() },
+        Way::Verified | Way::VerifiedInterpreted => linker.loader::<Raw>(),
+    };
+    loader.object(object, MapSet::for_object(engine, object).unwrap())
+}
+
+/// Errors as `NOTE` in the sources writes them: the low byte of -errno.
+pub(crate) const ENOENT: u64 = 0xfe;
+pub(crate) const E2BIG: u64 = 0xf9;
+pub(crate) const EEXIST: u64 = 0xef;
+pub(crate) const EINVAL: u64 = 0xea;
+
+/// The results of a sequence of operations, a byte each.
+pub(crate) fn notes(results: &[u64]) -> u64 {
+    results.iter().fold(0, |all, note| all << 8 | note)
+}
