@@ -186,7 +186,7 @@ impl<'p> Host<'p> {
                 ArgKind::ValueOut => caller.check(self, arg, size(|m| m.value_size)?, true)?,
                 ArgKind::Mem(mem) => {
                     let len = args.get(i + 1).copied().unwrap_or(0) as usize;
-                    if !(mem.null && arg == 0) {
+                    if !(mem.null && arg == 0 && len == 0) {
                         caller.check(self, arg, len, mem.access != Access::Read)?;
                     }
                 }

@@ -118,9 +118,16 @@ fn data_map_def(def: &bpf_maps::MapDef) -> MapDef {
     MapDef {
         access,
         spin_lock: def.spin_lock,
-        inner: def.inner.as_deref().map(|inner| Box::new(data_map_def(inner))),
+        inner: def.inner.as_deref().map(|inner| Box::new(inner_map_def(inner))),
         ..MapDef::new(&def.name, kind, def.key_size, def.value_size, def.max_entries)
     }
+}
+
+/// The shape of what a map of maps holds: of arrays of any length, only the first element is promised.
+fn inner_map_def(def: &bpf_maps::MapDef) -> MapDef {
+    let any_length = def.flags & flags::INNER_MAP != 0;
+    let shape = data_map_def(def);
+    MapDef { max_entries: if any_length { 1 } else { shape.max_entries }, ..shape }
 }
 
 /// The source lines, each at its first instruction.

@@ -195,6 +195,16 @@ fn an_object_with_unbounded_offsets_and_loops() {
             let want: u64 = packet.iter().map(|b| u64::from(*b)).sum();
             assert_eq!(sum.run(&mut 0, &mut XdpBuff::new(&mut packet)).unwrap(), want, "{mode:?}: {len}");
         }
+        // A run that is stopped while it holds a lock lets it go: others would wait for ever.
+        let locked = instance.program::<Xdp>("locked").unwrap();
+        for (first, want) in [(1u8, Some(5)), (2, None), (1, Some(10)), (255, None), (1, Some(15))] {
+            let result = locked.run(&mut 0, &mut XdpBuff::new(&mut [first, 5]));
+            match (result, want) {
+                (Ok(count), Some(want)) => assert_eq!(count, want, "{mode:?}"),
+                (Err(RunError::Access { .. }), None) => {}
+                (other, want) => panic!("{mode:?}: {first}: {other:?}, not {want:?}"),
+            }
+        }
         let meta = instance.program::<Xdp>("meta").unwrap();
         assert!(matches!(meta.run(&mut 0, &mut XdpBuff::new(&mut [0; 20])), Err(RunError::Access { .. })));
     }

@@ -252,7 +252,7 @@ pub struct MapDef {
     pub key_size: u32,
     /// Bytes in a value. Promised: a value found stays mapped, at this size and 8-byte aligned, while the program runs.
     pub value_size: u32,
-    /// Number of elements.
+    /// Number of elements. Promised, of an array: at least as many exist.
     pub max_entries: u32,
     /// What *programs* may do to it (BPF_F_RDONLY_PROG, BPF_F_WRONLY_PROG).
     pub access: Access,

@@ -46,7 +46,7 @@ pub struct MemArg {
     /// What the function does with it. Memory that is only written need not be initialised. Promised: it then writes
     /// all of it, zeros if it fails, as the program may read it afterwards.
     pub access: Access,
-    /// Whether the pointer may be null.
+    /// Whether the pointer may be null: of memory with a length, only if that is 0.
     pub null: bool,
     /// Required alignment in bytes, a power of two.
     pub align: u32,

@@ -58,7 +58,7 @@ pub(crate) struct Frame {
     pub spills: Vec<Spill>,
     pub entry: Entry,
     pub subprog: u32,
-    /// Of a callback's frame: the epoch outside (see `walk::prune`). No part of the state proper.
+    /// The epoch outside (see `walk::prune`). No part of the state proper.
     pub outer_epoch: u32,
 }
 

@@ -44,3 +44,34 @@ int meta(struct xdp_md *ctx)
 
 	return meta[data[0]];
 }
+
+struct element {
+	struct bpf_spin_lock lock;
+	unsigned int count;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct element);
+} elements SEC(".maps");
+
+// Counts by the byte of the packet that its first byte names, read while the lock is held.
+SEC("xdp")
+int locked(struct xdp_md *ctx)
+{
+	unsigned char *data = (void *)(long)ctx->data;
+	unsigned long long at = *data;
+	__u32 key = 0;
+	struct element *element = bpf_map_lookup_elem(&elements, &key);
+	unsigned int count = 0;
+
+	if (!element)
+		return 0;
+	bpf_spin_lock(&element->lock);
+	element->count += data[at];
+	count = element->count;
+	bpf_spin_unlock(&element->lock);
+	return count;
+}

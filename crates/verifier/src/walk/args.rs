@@ -221,6 +221,12 @@ impl<'a> Walk<'a> {
                 got: format!("up to {}", sizes.1),
             });
         }
+        // A null pointer has no bytes: one that may be null goes only with a length of 0.
+        let sized = matches!(proto.args[i], ArgKind::Mem(_));
+        if v.null && sized && sizes.1 > 0 {
+            let why = Box::new(Reason::MaybeNull(reg));
+            return refuse(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why });
+        }
         self.prove_memory(reg, v, sizes, mem).map_err(|why| match *why {
             Reason::Environment(_) | Reason::Internal(_) => why,
             _ => Box::new(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why }),

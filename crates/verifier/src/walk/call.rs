@@ -48,6 +48,7 @@ impl<'a> Walk<'a> {
         }
         let back = self.next();
         let index = self.push_frame(sub.0, Entry::Call { back })?;
+        self.state.top_mut().outer_epoch = self.epoch;
         let caller = usize::from(index) - 1;
         for r in Reg::ARGS {
             let v = self.state.frames[caller].regs[r.index()];
@@ -78,6 +79,12 @@ impl<'a> Walk<'a> {
                 GlobalArg::Mem(bytes) => {
                     let null = v.as_const() == Some(0);
                     if !null && v.is_pointer() {
+                        // Inside, it is memory like any other: a call that moves the data would leave it behind.
+                        if self.packet_movers[sub.index()] && matches!(v.ty, Ty::Packet { .. }) {
+                            let expected = "memory other than the packet's, which this function may move".into();
+                            let got = v.describe(self.env);
+                            return refuse(Reason::Arg { func: func.name.clone(), arg: i + 1, reg, expected, got });
+                        }
                         let bare = Value { null: false, ..v };
                         self.global_memory(reg, &bare, bytes).map_err(|why| {
                             Box::new(Reason::ArgMem { func: func.name.clone(), arg: i + 1, reg, why })
@@ -235,10 +242,12 @@ impl<'a> Walk<'a> {
         let saved = self.copy_state();
         self.state.packet_moved(self.pc, self.env.min_lens());
         self.state.set(Reg::R0, Value::unknown());
+        let here = self.epoch;
         let back = self.leave_frame()?;
+        let outer = std::mem::replace(&mut self.epoch, here);
         let returned = std::mem::replace(&mut self.state, saved);
         match back {
-            Some(at) => self.push(at, returned, None, self.epoch),
+            Some(at) => self.push(at, returned, None, outer),
             None => refuse(Reason::Internal("tail call returned from no function")),
         }
     }
@@ -299,6 +308,8 @@ impl<'a> Walk<'a> {
         if matches!(r0.ty, Ty::Stack { frame } if frame == gone) {
             return refuse(Reason::DanglingStack);
         }
+        // The counter of a may_goto is its frame's: a call in a loop begins with a new one, so its rounds bound nothing outside.
+        self.epoch = self.state.top().outer_epoch;
         self.state.frames.pop();
         self.state.set(Reg::R0, r0);
         Ok(Some(back))
