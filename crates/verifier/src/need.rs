@@ -73,6 +73,18 @@ impl Need {
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
     at: Vec<Need>,
+    work: Work,
+}
+
+/// What is left to look at after the first sweep, and who reads whom. All of it scratch memory.
+#[derive(Debug, Default)]
+struct Work {
+    /// Instructions that may need more than is written down.
+    list: Vec<u32>,
+    listed: Vec<bool>,
+    /// Those that refer to instruction i: `sources[starts[i]..starts[i + 1]]`.
+    starts: Vec<u32>,
+    sources: Vec<u32>,
 }
 
 impl Needs {
@@ -83,28 +95,75 @@ impl Needs {
 
     /// Replaces the result by that of `program` and keeps the memory.
     ///
-    /// The whole program is one flow: a call needs what its subprogram needs of r1 to r5. Backward sweeps until
-    /// nothing changes; a sweep sees forward jumps at once, so loops and calls cost one more each level.
+    /// The whole program is one flow: a call needs what its subprogram needs of r1 to r5. One backward sweep sees
+    /// everything but what lies behind backward jumps and calls; from these on, a list of what has changed. Needs only
+    /// grow, by 22 bits at most, so the work is linear in the program, whatever its shape.
     pub(crate) fn build(&mut self, program: &Program, env: &Env<'_>) {
         let insns = program.insns();
         let main_end = program.subprogs()[0].end;
         self.at.clear();
         self.at.resize(insns.len(), Need::default());
-        loop {
-            let mut changed = false;
-            let mut next = Need::default();
-            for (i, insn) in insns.iter().enumerate().rev() {
-                let here = InsnIdx(i as u32);
-                let need = match insn {
-                    Insn::SecondSlot => next,
-                    _ => self.before(here, insn, next, env, main_end),
-                };
-                changed |= need != self.at[i];
-                self.at[i] = need;
-                next = need;
+        let mut work = std::mem::take(&mut self.work);
+        work.list.clear();
+        let mut next = Need::default();
+        for (i, insn) in insns.iter().enumerate().rev() {
+            let here = InsnIdx(i as u32);
+            next = self.before(here, insn, next, env, main_end);
+            self.at[i] = next;
+            if refers_to(here, insn).is_some_and(|target| target <= here) {
+                work.list.push(i as u32);
             }
-            if !changed {
-                return;
+        }
+        if !work.list.is_empty() {
+            self.settle(insns, env, main_end, &mut work);
+        }
+        self.work = work;
+    }
+
+    /// Looks again at what is listed, and at all that reads what changes, until nothing does.
+    fn settle(&mut self, insns: &[Insn], env: &Env<'_>, main_end: u32, work: &mut Work) {
+        let Work { list, listed, starts, sources } = work;
+        let references = || {
+            let of = |(i, insn): (usize, &Insn)| Some((refers_to(InsnIdx(i as u32), insn)?, i as u32));
+            insns.iter().enumerate().filter_map(of)
+        };
+        starts.clear();
+        starts.resize(insns.len() + 1, 0);
+        for (target, _) in references() {
+            starts[target.index()] += 1;
+        }
+        let mut total = 0;
+        for s in starts.iter_mut() {
+            total += *s;
+            *s = total;
+        }
+        sources.clear();
+        sources.resize(total as usize, 0);
+        // Filled from the back: each start ends up where its sources begin.
+        for (target, source) in references() {
+            let s = &mut starts[target.index()];
+            *s -= 1;
+            sources[*s as usize] = source;
+        }
+        listed.clear();
+        listed.resize(insns.len(), false);
+        for i in &*list {
+            listed[*i as usize] = true;
+        }
+        while let Some(i) = list.pop() {
+            let at = i as usize;
+            listed[at] = false;
+            let next = self.at.get(at + 1).copied().unwrap_or_default();
+            let need = self.before(InsnIdx(i), &insns[at], next, env, main_end);
+            if need == self.at[at] {
+                continue;
+            }
+            self.at[at] = need;
+            let readers = &sources[starts[at] as usize..starts[at + 1] as usize];
+            for reader in readers.iter().copied().chain(i.checked_sub(1)) {
+                if !std::mem::replace(&mut listed[reader as usize], true) {
+                    list.push(reader);
+                }
             }
         }
     }
@@ -130,6 +189,7 @@ impl Needs {
             }
             Insn::Neg { dst, .. } | Insn::End { dst, .. } => n.flow(dst, next.is_exact(dst.index())),
             Insn::LoadImm64 { dst, .. } => n.kill(bit(dst)),
+            // The instruction is in the first slot.
             Insn::SecondSlot => {}
             Insn::Load { dst, base, .. } | Insn::LoadAcquire { dst, base, .. } => {
                 n.kill(bit(dst));
@@ -183,6 +243,14 @@ impl Needs {
             }
         }
         n
+    }
+}
+
+/// Where a jump or a call of a subprogram leads.
+fn refers_to(at: InsnIdx, insn: &Insn) -> Option<InsnIdx> {
+    match *insn {
+        Insn::Call(Callee::Subprog(off)) => at.jump(off),
+        _ => insn.jump_offset().and_then(|off| at.jump(off)),
     }
 }
 

@@ -110,6 +110,24 @@ fn a_long_program_is_linear() {
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
+/// Half a million blocks in the reverse of the order in which they run: what one needs, all before it need.
+#[test]
+fn a_program_laid_out_backwards_is_linear() {
+    let blocks = (bpf_isa::MAX_INSNS - 4) / 2;
+    let mut insns = assemble("r6 = *(u32 *)(r1 + 12)").expect("an instruction");
+    insns.push(Insn::Jump { off: 2 * blocks as i32, wide: true });
+    insns.extend(assemble("r0 = r6\nexit").expect("instructions"));
+    for _ in 0..blocks {
+        insns.extend(assemble("r7 = 0").expect("an instruction"));
+        insns.push(Insn::Jump { off: -4, wide: false });
+    }
+    let program = Program::new(insns).expect("it is not too long");
+    common::with_env("", |env| {
+        let verified = Verifier::new().verify(program, env).expect("it is safe");
+        assert_eq!(verified.stats().steps, 2 * blocks as u64 + 4);
+    });
+}
+
 /// One verifier serves all; what one program leaves behind does not reach the next.
 #[test]
 fn wild_bytes_never_panic_and_leave_nothing_behind() {
