@@ -1,9 +1,11 @@
-//! Map contents as text and JSON.
+//! Map contents as text and JSON, and what programs put into rings.
 
-use bpf_runtime::Map;
+use anyhow::{Context, Result};
+use bpf_runtime::maps::open_perf_entry;
+use bpf_runtime::{Engine, Map, MapType, RingBuf};
 use serde::Serialize;
 
-/// Entries shown of one map.
+/// Entries or records shown of one map.
 const SHOWN: usize = 64;
 
 #[derive(Serialize)]
@@ -14,6 +16,74 @@ pub(crate) struct Dump {
     entries: Vec<Entry>,
     /// Whether there are more entries than shown.
     truncated: bool,
+    /// Of ring buffers and perf event arrays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    records: Option<Records>,
+}
+
+/// What came out of a ring.
+#[derive(Clone, Default, Serialize)]
+struct Records {
+    /// How many.
+    total: u64,
+    /// How many found no room.
+    lost: u64,
+    /// The first ones, in hex.
+    first: Vec<String>,
+}
+
+/// Bytes of the ring of an entry of a perf event array.
+const PERF_RING: u32 = 64 << 10;
+
+/// The consumers of a program's ring buffers and perf event arrays.
+pub(crate) struct Rings(Vec<Ring>);
+
+struct Ring {
+    map: String,
+    /// One, or of a perf event array one an execution slot.
+    consumers: Vec<RingBuf>,
+    records: Records,
+}
+
+impl Rings {
+    /// Becomes the consumer of each.
+    pub(crate) fn open<'m>(engine: &Engine, maps: impl Iterator<Item = &'m Map>) -> Result<Rings> {
+        let mut rings = Vec::new();
+        for map in maps {
+            let consumers = match map.map_type() {
+                MapType::RingBuf => vec![RingBuf::new(map)?],
+                MapType::PerfEventArray => (0..map.def().max_entries.min(engine.domain().max_slots()))
+                    .map(|slot| open_perf_entry(map, slot, PERF_RING))
+                    .collect::<Result<_, _>>()
+                    .with_context(|| format!("map `{}`", map.name()))?,
+                _ => continue,
+            };
+            rings.push(Ring { map: map.name().to_owned(), consumers, records: Records::default() });
+        }
+        Ok(Rings(rings))
+    }
+
+    /// Takes out what is there.
+    pub(crate) fn drain(&mut self) {
+        for Ring { consumers, records, .. } in &mut self.0 {
+            for consumer in consumers {
+                consumer.consume(|record| {
+                    records.total += 1;
+                    if records.first.len() < SHOWN {
+                        records.first.push(hex::encode(record));
+                    }
+                    true
+                });
+            }
+        }
+    }
+
+    /// What came out of this map, if it is one of these.
+    fn records(&self, map: &Map) -> Option<Records> {
+        let ring = self.0.iter().find(|ring| ring.map == map.name())?;
+        let lost = ring.consumers.iter().map(RingBuf::lost).sum();
+        Some(Records { lost, ..ring.records.clone() })
+    }
 }
 
 #[derive(Serialize)]
@@ -23,13 +93,14 @@ struct Entry {
 }
 
 /// The entries of a map; of arrays only those that are not zero.
-pub(crate) fn dump(map: &Map) -> Dump {
+pub(crate) fn dump(map: &Map, rings: &Rings) -> Dump {
+    let records = rings.records(map);
     let mut entries = Vec::new();
     let mut truncated = false;
     let is_array = map.map_type().name().ends_with("array");
     let mut key = vec![0; map.def().key_size as usize];
     let mut previous: Option<Vec<u8>> = None;
-    while !key.is_empty() && map.next_key(previous.as_deref(), &mut key).is_ok() {
+    while records.is_none() && !key.is_empty() && map.next_key(previous.as_deref(), &mut key).is_ok() {
         if let Ok(Some(value)) = map.get(&key)
             && !(is_array && value.iter().all(|b| *b == 0))
         {
@@ -41,7 +112,7 @@ pub(crate) fn dump(map: &Map) -> Dump {
         }
         previous = Some(key.clone());
     }
-    Dump { name: map.name().to_owned(), map_type: map.map_type().name(), entries, truncated }
+    Dump { name: map.name().to_owned(), map_type: map.map_type().name(), entries, truncated, records }
 }
 
 /// Short byte strings of a size that integers have as such an integer, others as hex.
@@ -62,5 +133,14 @@ pub(crate) fn print(dump: &Dump) {
     }
     if dump.truncated {
         println!("  ... (the first {SHOWN})");
+    }
+    if let Some(records) = &dump.records {
+        println!("  {} records, {} lost", records.total, records.lost);
+        for record in &records.first {
+            println!("  {record}");
+        }
+        if records.total > SHOWN as u64 {
+            println!("  ... (the first {SHOWN})");
+        }
     }
 }

@@ -119,6 +119,7 @@ impl Load<'_> {
     ) -> Result<Outcome> {
         let instance = load::instance::<C>(self.engine, self.linker, self.object, &[self.name], self.trust)?;
         let program = instance.program::<C>(self.name)?;
+        let mut rings = maps::Rings::open(self.engine, instance.maps())?;
         let mut returned = BTreeMap::new();
         let progress = progress(self.repeat);
         let mut spent = Duration::ZERO;
@@ -130,13 +131,14 @@ impl Load<'_> {
                 *result = run(&program, packet).with_context(|| format!("input {number}"))?;
             }
             spent += start.elapsed();
+            rings.drain();
             for result in &results {
                 *returned.entry(*result).or_insert(0) += 1;
             }
             progress.inc(1);
         }
         progress.finish_and_clear();
-        Ok(Outcome { returned, spent, maps: instance.maps().map(maps::dump).collect() })
+        Ok(Outcome { returned, spent, maps: instance.maps().map(|map| maps::dump(map, &rings)).collect() })
     }
 }
 

@@ -65,6 +65,27 @@ fn dissects_flows_by_tail_calls() {
     }
 }
 
+/// Records of ring buffers and events of perf event arrays are part of the report.
+#[test]
+fn prints_what_programs_put_into_rings() {
+    let object = "crates/runtime/tests/objects/rings.o";
+    for engine in ["jit", "interp"] {
+        let run = |program, repeat| {
+            let args =
+                ["run", object, "--program", program, "--data", "hex:0307", "--repeat", repeat, "--engine", engine];
+            let report: serde_json::Value =
+                serde_json::from_str(&succeeds(&[&args[..], &["--json"]].concat())).unwrap();
+            (report["maps"][0]["records"].clone(), succeeds(&args))
+        };
+        let (records, text) = run("output", "3");
+        assert_eq!(records, serde_json::json!({"total": 3, "lost": 0, "first": ["3031", "3031", "3031"]}), "{engine}");
+        assert!(text.contains("3 records, 0 lost") && text.contains("  3031"), "{text}");
+        // The flags ask for three bytes of a context of two.
+        let (records, _) = run("perf_event", "1");
+        assert_eq!(records, serde_json::json!({"total": 0, "lost": 0, "first": []}), "{engine}");
+    }
+}
+
 #[test]
 fn shows_what_is_in_an_object() {
     let report: serde_json::Value =

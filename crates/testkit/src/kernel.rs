@@ -70,6 +70,14 @@ pub enum MapType {
     Array = 2,
     /// BPF_MAP_TYPE_PROG_ARRAY.
     ProgArray = 3,
+    /// BPF_MAP_TYPE_LRU_HASH.
+    LruHash = 9,
+    /// BPF_MAP_TYPE_QUEUE.
+    Queue = 22,
+    /// BPF_MAP_TYPE_STACK.
+    Stack = 23,
+    /// BPF_MAP_TYPE_RINGBUF.
+    RingBuf = 27,
 }
 
 /// The kernel refused a program.
