@@ -27,6 +27,8 @@
 mod attached;
 mod compile;
 mod context;
+#[cfg(test)]
+mod dead_code_tests;
 mod debug;
 mod direct;
 mod dispatcher;

@@ -1,0 +1,40 @@
+//! Pruning the graph by what is known to be dead.
+
+use bpf_analysis::{BlockId, Cfg};
+use bpf_isa::{Program, SubprogId, assemble};
+
+fn program(text: &str) -> Program {
+    Program::new(assemble(&text.replace(';', "\n")).unwrap()).unwrap()
+}
+
+/// The graph after pruning: for each block its first slot, whether it is reachable, and its successors.
+fn pruned(program: &Program, dead: &[u32]) -> Vec<(u32, bool, Vec<u32>)> {
+    let mut cfg = Cfg::new(program);
+    cfg.prune(program, |at| dead.contains(&at.0));
+    let succs = |id: u32| cfg.block(BlockId(id)).succs().map(|s| cfg.block(s).start).collect();
+    (0..).zip(cfg.blocks()).map(|(id, b)| (b.start, b.reachable, succs(id))).collect()
+}
+
+#[test]
+fn edges_to_dead_blocks_go() {
+    // 0: test; 1: the one side, which jumps to 3; 3: the end.
+    let p = program("if r1 == 0 goto a; r0 = 1; goto b; a: r0 = 2; b: exit");
+    assert_eq!(
+        pruned(&p, &[]),
+        [(0, true, vec![1, 3]), (1, true, vec![4]), (3, true, vec![4]), (4, true, vec![])],
+        "nothing is dead"
+    );
+    assert_eq!(pruned(&p, &[3]), [(0, true, vec![1]), (1, true, vec![4]), (3, false, vec![4]), (4, true, vec![])]);
+    assert_eq!(pruned(&p, &[1, 2]), [(0, true, vec![3]), (1, false, vec![4]), (3, true, vec![4]), (4, true, vec![])]);
+    // That would leave the jump nowhere to go: nothing is believed.
+    assert!(pruned(&p, &[1, 2, 3, 4]).iter().all(|block| block.1));
+}
+
+#[test]
+fn functions_that_only_dead_code_calls_are_unreachable() {
+    let p = program("r0 = 0; if r1 == 0 goto a; call f; a: exit; f: r0 = 1; exit");
+    let blocks = pruned(&p, &[2, 4, 5]);
+    let f = Cfg::new(&p).subprog_blocks(SubprogId(1)).start as usize;
+    assert!(!blocks[f].1, "{blocks:?}");
+    assert!(blocks[0].1);
+}
