@@ -7,7 +7,7 @@
 use crate::image::{Chain, Options, Verdicts};
 use crate::plan::Plan;
 use crate::tree::Tree;
-use bpf_jit_code::{Arch, Code, Reloc, RelocKind, RunCtx, Symbol};
+use bpf_jit_code::{Arch, Code, Reloc, RelocKind, RunCtx, Symbol, Unwind, UnwindOp};
 
 /// Appends one or more instructions.
 macro_rules! asm {
@@ -88,6 +88,7 @@ impl<'a> Emitter<'a> {
     fn new(options: &'a Options) -> Self {
         let mut code = Code::new(Arch::Arm64);
         code.entries.push(0);
+        code.unwind.push(Unwind { at: 0, op: UnwindOp::Function });
         Emitter { code, options, branches: Vec::new(), labels: Vec::new() }
     }
 
@@ -110,8 +111,15 @@ impl<'a> Emitter<'a> {
         }
     }
 
+    /// What unwinders are to know from here on.
+    fn note(&mut self, op: UnwindOp) {
+        self.code.unwind.push(Unwind { at: self.code.bytes.len() as u32, op });
+    }
+
     /// Writes the distances: 19 bits of words from bit 5 on.
     fn resolve(&mut self) {
+        // Veneers.
+        self.note(UnwindOp::Outside);
         for Branch { at, target } in &self.branches {
             let words = (self.labels[target.0] as i64 - *at as i64) >> 2;
             let field = (words as u32 & 0x7_ffff) << 5;
@@ -223,11 +231,19 @@ impl<'a> Emitter<'a> {
         }
         if self.options.hardening.return_signing {
             asm!(self; hint 25); // paciasp, a landing pad as well
+            self.note(UnwindOp::SignToggled);
         } else {
             self.landing_pad();
         }
         let out = self.label();
-        asm!(self; stp x19, x20, [sp, #-32]! ; stp x21, x30, [sp, #16] ; mov x19, x0 ; mov x20, x1 ; mov x21, x5);
+        asm!(self; stp x19, x20, [sp, #-32]!);
+        self.note(UnwindOp::Cfa { base: SP, offset: 32 });
+        self.note(UnwindOp::Saved { reg: 19, offset: 32 });
+        self.note(UnwindOp::Saved { reg: 20, offset: 24 });
+        asm!(self; stp x21, x30, [sp, #16]);
+        self.note(UnwindOp::Saved { reg: 21, offset: 16 });
+        self.note(UnwindOp::Saved { reg: 30, offset: 8 });
+        asm!(self; mov x19, x0 ; mov x20, x1 ; mov x21, x5);
         for program in 0..chain.programs {
             if program > 0 {
                 asm!(self; mov x0, x19 ; mov x1, x20 ; mov x5, x21 ; str wzr, [x5, RunCtx::TAIL_CALLS_OFFSET as u32]);
@@ -248,6 +264,10 @@ impl<'a> Emitter<'a> {
             self.load(Reg::X0, value);
         }
         if chain.end.is_some() || chain.test(0).is_some() {
+            if chain.end.is_none() {
+                // Behind the jump to the last program.
+                self.note(UnwindOp::Recall);
+            }
             self.bind(out);
             self.restore();
             asm!(self; ret);
@@ -284,9 +304,20 @@ impl<'a> Emitter<'a> {
     }
 
     fn restore(&mut self) {
-        asm!(self; ldp x21, x30, [sp, #16] ; ldp x19, x20, [sp], #32);
+        self.note(UnwindOp::Remember);
+        asm!(self; ldp x21, x30, [sp, #16]);
+        self.note(UnwindOp::Restored { reg: 21 });
+        self.note(UnwindOp::Restored { reg: 30 });
+        asm!(self; ldp x19, x20, [sp], #32);
+        self.note(UnwindOp::Restored { reg: 19 });
+        self.note(UnwindOp::Restored { reg: 20 });
+        self.note(UnwindOp::Cfa { base: SP, offset: 0 });
         if self.options.hardening.return_signing {
             asm!(self; hint 29); // autiasp
+            self.note(UnwindOp::SignToggled);
         }
     }
 }
+
+/// The stack pointer as unwind notes name it.
+const SP: u8 = 31;

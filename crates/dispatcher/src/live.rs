@@ -8,23 +8,45 @@
 //! ends.
 
 use crate::image::{Entry, Image, Options};
-use bpf_jit_code::Arch;
+use bpf_jit_code::{Arch, Code};
 use bpf_prog_pack::{Error, Packs, Text};
+use std::any::Any;
+use std::fmt;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Told of each image that was placed, before anybody runs it: for unwinders and profilers. What it returns is dropped before the image's text is.
+pub type Observer = Arc<dyn Fn(&Code, &Text) -> Box<dyn Any + Send + Sync> + Send + Sync>;
 
 /// An image that can be replaced while it runs.
-#[derive(Debug)]
 pub struct LiveImage {
     packs: Packs,
+    observer: Option<Observer>,
     entry: AtomicPtr<u8>,
-    text: Mutex<Option<Text>>,
+    placed: Mutex<Option<Placed>>,
+}
+
+/// Fields drop in this order.
+struct Placed {
+    _observed: Option<Box<dyn Any + Send + Sync>>,
+    text: Text,
+}
+
+impl fmt::Debug for LiveImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LiveImage").field("entry", &self.entry).finish_non_exhaustive()
+    }
 }
 
 impl LiveImage {
     /// None yet.
     pub fn new(packs: &Packs) -> LiveImage {
-        LiveImage { packs: packs.clone(), entry: AtomicPtr::default(), text: Mutex::new(None) }
+        LiveImage::observed(packs, None)
+    }
+
+    /// The same, with somebody to be told of each image.
+    pub fn observed(packs: &Packs, observer: Option<Observer>) -> LiveImage {
+        LiveImage { packs: packs.clone(), observer, entry: AtomicPtr::default(), placed: Mutex::new(None) }
     }
 
     /// The entry of the current image; null if there is none. To be loaded and used inside one guard of the packs' domain.
@@ -40,7 +62,8 @@ impl LiveImage {
     /// See [`Error`]. The old image stays.
     pub fn publish(&self, image: &Image) -> Result<(), Error> {
         let text = self.packs.stage(image.code(), |symbol| image.resolve(symbol))?.finalize()?;
-        self.exchange(Some(text));
+        let observed = self.observer.as_ref().map(|observer| observer(image.code(), &text));
+        self.exchange(Some(Placed { _observed: observed, text }));
         Ok(())
     }
 
@@ -51,23 +74,23 @@ impl LiveImage {
 
     /// Bytes of executable memory the current image takes.
     pub fn footprint(&self) -> usize {
-        self.lock().as_ref().map_or(0, Text::footprint)
+        self.lock().as_ref().map_or(0, |placed| placed.text.footprint())
     }
 
-    fn exchange(&self, text: Option<Text>) {
-        let entry = text.as_ref().and_then(|text| text.entry(0)).unwrap_or(std::ptr::null());
+    fn exchange(&self, placed: Option<Placed>) {
+        let entry = placed.as_ref().and_then(|placed| placed.text.entry(0)).unwrap_or(std::ptr::null());
         let mut current = self.lock();
         // Release pairs with the acquire in `entry`.
         self.entry.store(entry.cast_mut(), Ordering::Release);
-        let old = std::mem::replace(&mut *current, text);
+        let old = std::mem::replace(&mut *current, placed);
         drop(current);
         // Its grace period begins after the store, so it waits for everybody who may have seen the old pointer.
         drop(old);
     }
 
     /// Nothing panics while holding it, so poison means nothing.
-    fn lock(&self) -> MutexGuard<'_, Option<Text>> {
-        self.text.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<Placed>> {
+        self.placed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -128,9 +151,18 @@ impl Dispatcher {
     /// # Errors
     /// See [`Error`].
     pub fn new(packs: &Packs, options: Options) -> Result<Dispatcher, Error> {
+        Dispatcher::observed(packs, options, None)
+    }
+
+    /// The same, with somebody to be told of each image.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn observed(packs: &Packs, options: Options, observer: Option<Observer>) -> Result<Dispatcher, Error> {
         let arch = Arch::HOST.ok_or(Error::UnsupportedHost)?;
         let state = State { entries: Vec::new(), enabled: true, direct: 0, updates: 0 };
-        let dispatcher = Dispatcher { image: LiveImage::new(packs), arch, options, state: Mutex::new(state) };
+        let dispatcher =
+            Dispatcher { image: LiveImage::observed(packs, observer), arch, options, state: Mutex::new(state) };
         dispatcher.set_enabled(true)?;
         Ok(dispatcher)
     }

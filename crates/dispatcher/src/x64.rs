@@ -7,7 +7,7 @@
 use crate::image::{Chain, Options, Verdicts};
 use crate::plan::Plan;
 use crate::tree::Tree;
-use bpf_jit_code::{Arch, Code, Reloc, RelocKind, RunCtx, Symbol};
+use bpf_jit_code::{Arch, Code, Reloc, RelocKind, RunCtx, Symbol, Unwind, UnwindOp};
 
 /// Appends one or more instructions.
 macro_rules! asm {
@@ -86,11 +86,14 @@ fn relaxed(options: &Options, emit: impl Fn(&mut Emitter<'_>)) -> Code {
         let code = Code::new(Arch::X64);
         let mut e = Emitter { code, options, long, branches: Vec::new(), labels: Vec::new(), thunk: None };
         e.code.entries.push(0);
+        e.note(UnwindOp::Function);
         if options.hardening.landing_pads {
             // endbr64, which dynasm does not know.
             e.code.bytes.extend_from_slice(&[0xf3, 0x0f, 0x1e, 0xfa]);
         }
         emit(&mut e);
+        // Veneers.
+        e.note(UnwindOp::Outside);
         if e.resolve() {
             return e.code;
         }
@@ -142,6 +145,11 @@ impl Emitter<'_> {
             }
         }
         reach
+    }
+
+    /// What unwinders are to know from here on.
+    fn note(&mut self, op: UnwindOp) {
+        self.code.unwind.push(Unwind { at: self.code.bytes.len() as u32, op });
     }
 
     /// The operand that was just written is the distance to the program.
@@ -223,6 +231,7 @@ impl Emitter<'_> {
             self.branches.pop();
         }
         self.bind(thunk);
+        self.note(UnwindOp::Outside);
         asm!(self; call DWORD 7);
         // Back to the pause, over pause, lfence and itself.
         asm!(self; pause ; lfence ; jmp BYTE -7);
@@ -247,7 +256,13 @@ impl Emitter<'_> {
         }
         let out = self.label();
         // Three saves align the stack for the calls.
-        asm!(self; push rbx ; push rbp ; push r14 ; mov rbx, rdi ; mov rbp, rsi ; mov r14, r9);
+        asm!(self; push rbx);
+        self.saved(RBX, 16);
+        asm!(self; push rbp);
+        self.saved(RBP, 24);
+        asm!(self; push r14);
+        self.saved(R14, 32);
+        asm!(self; mov rbx, rdi ; mov rbp, rsi ; mov r14, r9);
         for program in 0..chain.programs {
             if program > 0 {
                 asm!(self; mov rdi, rbx ; mov rsi, rbp ; mov r9, r14 ; mov DWORD [r9 + RunCtx::TAIL_CALLS_OFFSET], 0);
@@ -268,6 +283,10 @@ impl Emitter<'_> {
             self.constant(value);
         }
         if chain.end.is_some() || chain.test(0).is_some() {
+            if chain.end.is_none() {
+                // Behind the jump to the last program.
+                self.note(UnwindOp::Recall);
+            }
             self.bind(out);
             self.restore();
             asm!(self; ret);
@@ -299,7 +318,25 @@ impl Emitter<'_> {
     }
 
     fn restore(&mut self) {
-        asm!(self; pop r14 ; pop rbp ; pop rbx);
+        self.note(UnwindOp::Remember);
+        asm!(self; pop r14);
+        self.restored(R14, 24);
+        asm!(self; pop rbp);
+        self.restored(RBP, 16);
+        asm!(self; pop rbx);
+        self.restored(RBX, 8);
+    }
+
+    /// A register was pushed; the frame has so many bytes now.
+    fn saved(&mut self, reg: u8, bytes: u32) {
+        self.note(UnwindOp::Cfa { base: RSP, offset: bytes });
+        self.note(UnwindOp::Saved { reg, offset: bytes });
+    }
+
+    /// A register was popped.
+    fn restored(&mut self, reg: u8, bytes: u32) {
+        self.note(UnwindOp::Restored { reg });
+        self.note(UnwindOp::Cfa { base: RSP, offset: bytes });
     }
 
     /// rax = value.
@@ -313,3 +350,9 @@ impl Emitter<'_> {
 }
 
 const INT3: u8 = 0xcc;
+
+/// Registers as unwind notes name them.
+const RBX: u8 = 3;
+const RSP: u8 = 4;
+const RBP: u8 = 5;
+const R14: u8 = 14;

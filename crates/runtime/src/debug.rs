@@ -2,10 +2,13 @@
 //!
 //! All of it is made only when [`crate::Config::debug`] asks for it.
 
+use crate::engine::Engine;
 use bpf_debug::{Function, Line, Registered, Registry, Unit};
+use bpf_dispatcher::Observer;
 use bpf_isa::{InsnIdx, Program};
 use bpf_jit_code::{Code, UnwindOp};
 use bpf_prog_pack::Text;
+use std::sync::Arc;
 
 /// Makes newly placed code known.
 ///
@@ -35,6 +38,33 @@ pub(crate) unsafe fn register(
     Box::new(unsafe { registry.add(unit, &text.to_vec()) })
 }
 
+/// Makes the images of a hook or a dispatcher known, if anything is to be.
+pub(crate) fn observer(engine: &Engine, name: &'static str) -> Option<Observer> {
+    engine.0.debug.as_ref()?;
+    let engine = engine.clone();
+    Some(Arc::new(move |code: &Code, text: &Text| {
+        let function = |name: &str, start| Function { name: name.to_owned(), start, insn: None };
+        let unit = Unit {
+            arch: code.arch,
+            name: name.to_owned(),
+            base: text.base() as usize,
+            len: text.len(),
+            functions: vec![function(name, 0), function("<jump>", outside(code))],
+            pc_map: Vec::new(),
+            lines: Vec::new(),
+            files: Vec::new(),
+            unwind: code.unwind.clone(),
+        };
+        // SAFETY: the notes are the generator's for this code; an image keeps its text until what the observer returned is dropped.
+        Box::new(engine.0.debug.as_ref().map(|registry| unsafe { registry.add(unit, &text.to_vec()) }))
+    }))
+}
+
+/// Where the code ends that belongs to functions: stop sequences and thunks are behind, and veneers after them.
+fn outside(code: &Code) -> u32 {
+    code.unwind.iter().find(|note| note.op == UnwindOp::Outside).map_or(code.bytes.len() as u32, |note| note.at)
+}
+
 fn functions(name: &str, program: &Program, source: Option<&bpf_object::Code>, code: &Code) -> Vec<Function> {
     let starts = code.entries.iter().zip(program.subprogs()).enumerate();
     let mut functions: Vec<Function> = starts
@@ -49,9 +79,7 @@ fn functions(name: &str, program: &Program, source: Option<&bpf_object::Code>, c
         })
         .collect();
     functions.sort_by_key(|f| f.start);
-    // Stop sequences and thunks, and veneers after them.
-    let behind = code.unwind.iter().find(|note| note.op == UnwindOp::Outside).map_or(code.bytes.len() as u32, |n| n.at);
-    functions.push(Function { name: "<stop>".to_owned(), start: behind, insn: None });
+    functions.push(Function { name: "<stop>".to_owned(), start: outside(code), insn: None });
     functions
 }
 

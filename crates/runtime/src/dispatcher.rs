@@ -11,6 +11,7 @@
 
 use crate::attached::{Counters, Listed, ProgramStats, Published, ReclaimOnDrop};
 use crate::context::{Context, Parts};
+use crate::debug;
 use crate::engine::Engine;
 use crate::error::RunError;
 use crate::loaded::{self, Loaded};
@@ -149,9 +150,10 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     pub fn with_options(engine: &Engine, options: DispatcherOptions) -> Result<Self, DispatcherError> {
         let DispatcherOptions { limit, align } = options;
         let options = Options { limit, align, hardening: engine.config().hardening };
+        let observer = debug::observer(engine, "<dispatcher>");
         Ok(Dispatcher {
             engine: engine.clone(),
-            tree: bpf_dispatcher::Dispatcher::new(&engine.0.packs, options)?,
+            tree: bpf_dispatcher::Dispatcher::observed(&engine.0.packs, options, observer)?,
             list: Published::new(Vec::new()),
             unlisted: Counters::default(),
             state: Mutex::new(State { attached: Vec::new(), statistics: false }),

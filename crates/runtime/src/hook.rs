@@ -12,6 +12,7 @@
 
 use crate::attached::{Counters, Listed, ProgramStats, Published, ReclaimOnDrop, Replaced};
 use crate::context::{Context, Parts};
+use crate::debug;
 use crate::engine::{Engine, Mode};
 use crate::error::RunError;
 use crate::loaded;
@@ -161,7 +162,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         let hook = Hook {
             engine: engine.clone(),
             policy,
-            image: LiveImage::new(&engine.0.packs),
+            image: LiveImage::observed(&engine.0.packs, debug::observer(engine, "<hook>")),
             list: Published::new(Vec::new()),
             state: Mutex::new(State { attached: Vec::new(), statistics: false }),
             _reclaim: ReclaimOnDrop(engine.clone()),

@@ -1,0 +1,86 @@
+//! Backtraces through the images of hooks and dispatchers, and names for their addresses.
+
+use bpf_runtime::{Arch, Caller, Config, Dispatcher, Engine, Hardening, Hook, Linker, Policy, Program, Raw, assemble};
+use std::sync::{Arc, Mutex};
+
+/// What the host function saw: the names of the emitted frames, and whether a Rust frame of this file is behind them.
+type Seen = Arc<Mutex<Vec<(Vec<String>, bool)>>>;
+
+fn engines() -> impl Iterator<Item = (Engine, Linker<()>, Seen)> {
+    let hard = Hardening { retpolines: true, landing_pads: true, return_signing: true };
+    let with_jit = |_: &Hardening| Arch::HOST.is_some();
+    [Hardening::default(), hard].into_iter().filter(with_jit).map(|hardening| {
+        let mut config = Config::default();
+        config.hardening = hardening;
+        config.debug.unwind = true;
+        let engine = Engine::new(config).unwrap();
+        let (seen, here) = (Seen::default(), engine.clone());
+        let noted = Arc::clone(&seen);
+        let mut linker = Linker::new(&engine);
+        let probe = move |_: &mut Caller<'_, ()>| {
+            let names = here.backtrace().into_iter().map(|frame| frame.function).collect();
+            let whole = std::backtrace::Backtrace::force_capture().to_string();
+            noted.lock().unwrap().push((names, whole.contains("debug_images::through_")));
+            0u64
+        };
+        linker.func(1001, "probe", probe).unwrap();
+        (engine, linker, seen)
+    })
+}
+
+fn load(linker: &Linker<()>, name: &str) -> Program<Raw, ()> {
+    linker.loader().insns(name, assemble("call 1001\nr0 = 2\nexit").unwrap()).unwrap()
+}
+
+fn expect(seen: &Seen, frames: &[&[&str]]) {
+    let found = std::mem::take(&mut *seen.lock().unwrap());
+    let names: Vec<Vec<&str>> = found.iter().map(|(names, _)| names.iter().map(String::as_str).collect()).collect();
+    assert_eq!(names, frames);
+    assert!(found.iter().all(|(_, behind)| *behind), "the backtrace does not reach the caller");
+}
+
+#[inline(never)]
+fn through_hook(hook: &Hook<Raw, ()>) {
+    hook.run(&mut (), &mut [0; 8]).unwrap();
+}
+
+#[inline(never)]
+fn through_dispatcher(dispatcher: &Dispatcher<Raw, ()>, program: &Program<Raw, ()>) {
+    dispatcher.call(program, &mut (), &mut [0; 8]).unwrap();
+}
+
+#[test]
+fn a_backtrace_goes_through_a_hook() {
+    for (engine, linker, seen) in engines() {
+        let [one, two, three] = ["one", "two", "three"].map(|name| load(&linker, name));
+        for (policy, last) in [
+            (Policy::FirstVerdict { pass: 2 }, &["three"][..]),
+            (Policy::LastWins { empty: 0 }, &["three"]),
+            (Policy::RunAll { result: 0 }, &["three", "<hook>"]),
+        ] {
+            let hook = Hook::new(&engine, policy).unwrap();
+            for program in [&one, &two, &three] {
+                hook.attach(program).unwrap();
+            }
+            through_hook(&hook);
+            // The last one was jumped to, if its verdict is the result.
+            expect(&seen, &[&["one", "<hook>"], &["two", "<hook>"], last]);
+            hook.detach(&one).unwrap();
+            hook.detach(&two).unwrap();
+            through_hook(&hook);
+            expect(&seen, &[last]);
+        }
+    }
+}
+
+#[test]
+fn a_backtrace_does_not_see_a_dispatcher() {
+    for (engine, linker, seen) in engines() {
+        let dispatcher = Dispatcher::new(&engine).unwrap();
+        let (known, unknown) = (load(&linker, "known"), load(&linker, "unknown"));
+        dispatcher.attach(&known).unwrap();
+        through_dispatcher(&dispatcher, &known);
+        through_dispatcher(&dispatcher, &unknown);
+        expect(&seen, &[&["known"], &["unknown"]]);
+    }
+}
