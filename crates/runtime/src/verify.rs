@@ -207,3 +207,19 @@ fn rewrite(name: &str, program: Program, facts: &Facts) -> Result<Program, LoadE
     }
     Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpf_maps::MapType;
+
+    /// A look-up at a constant index needs no null check only where that index exists in every inner map.
+    #[test]
+    fn inner_arrays_of_any_length_promise_one_element() {
+        for (flags, promised) in [(0, 8), (flags::INNER_MAP, 1)] {
+            let inner = bpf_maps::MapDef::new("inner", MapType::Array, 4, 8, 8).with_flags(flags);
+            let outer = bpf_maps::MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2).with_inner(inner);
+            assert_eq!(data_map_def(&outer).inner.unwrap().max_entries, promised);
+        }
+    }
+}

@@ -278,6 +278,10 @@ struct ProgInfo {
     nr_jited_func_lens: u32,
     jited_ksyms: u64,
     jited_func_lens: u64,
+    /// BTF, source lines and statistics, which nobody here asks for.
+    unused: [u64; 11],
+    verified_insns: u32,
+    end: u32,
 }
 
 impl Program {
@@ -394,6 +398,14 @@ impl Program {
         // SAFETY: no addresses are set, so that the kernel writes nothing but the structure.
         unsafe { self.info(&mut info) }?;
         Ok(info.xlated_prog_len as usize / 8)
+    }
+
+    /// How many instructions its verifier walked, over all paths.
+    pub fn verified_insns(&self) -> io::Result<u32> {
+        let mut info = ProgInfo::default();
+        // SAFETY: no addresses are set, so that the kernel writes nothing but the structure.
+        unsafe { self.info(&mut info) }?;
+        Ok(info.verified_insns)
     }
 
     /// BPF_OBJ_GET_INFO_BY_FD.

@@ -15,6 +15,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let t = kernel::compare(first..first + count)?;
     println!("{count} programs: both accept {}, both refuse {}", t.both_accept, t.both_refuse);
     let n = u128::from(t.both_accept.max(1));
+    let walked = |steps: u64| steps / u64::from(t.both_accept.max(1));
+    println!("instructions walked, mean: ours {}, the kernel {}", walked(t.steps.0), walked(t.steps.1));
     println!(
         "mean time on those both accept: ours {} ns, the kernel's load {} ns",
         t.nanoseconds.0 / n,

@@ -21,6 +21,8 @@ pub(crate) struct Tally {
     pub(crate) only_ours: BTreeMap<String, (u32, u64)>,
     /// The kernel accepts, we refuse: by our reason, with a seed.
     pub(crate) only_kernel: BTreeMap<String, (u32, u64)>,
+    /// Instructions walked by ours, and by the kernel's, for programs both accept.
+    pub(crate) steps: (u64, u64),
     /// Nanoseconds in ours, and in the kernel's load, for programs both accept.
     pub(crate) nanoseconds: (u128, u128),
 }
@@ -82,8 +84,10 @@ pub(crate) fn compare(seeds: std::ops::Range<u64>) -> std::io::Result<Tally> {
         let kernel_verdict = KernelProgram::load(ProgramType::Xdp, &bytes);
         let kernel_time = start.elapsed();
         match (our_verdict, kernel_verdict) {
-            (Ok(_), Ok(_)) => {
+            (Ok(ours), Ok(kernel)) => {
                 tally.both_accept += 1;
+                tally.steps.0 += ours.stats().steps;
+                tally.steps.1 += u64::from(kernel.verified_insns()?);
                 tally.nanoseconds.0 += our_time.as_nanos();
                 tally.nanoseconds.1 += kernel_time.as_nanos();
             }
