@@ -26,7 +26,7 @@ const THREADS: [usize; 5] = [1, 2, 4, 8, 32];
 const ENTRIES: usize = 1000;
 const ROUNDS: usize = 9;
 /// Patterns of all threads in a round.
-const PATTERNS: usize = 1 << 14;
+const PATTERNS: usize = 1 << 17;
 
 fn main() {
     let arguments: Vec<_> = std::env::args().collect();

@@ -66,13 +66,18 @@ impl Program {
 #[derive(Debug)]
 pub struct Kernel {
     map: OwnedFd,
-    per_cpu: bool,
+    /// Values of a key.
+    values: usize,
     key_bytes: usize,
     programs: Vec<(Operation, Program)>,
 }
 
-/// More CPUs than there are: values of per-CPU maps are given for each.
-const CPUS: usize = 1024;
+/// The kernel's number of possible CPUs: values of per-CPU maps are given for each.
+fn possible_cpus() -> usize {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = text.trim().rsplit(['-', ',']).next().and_then(|n| n.parse::<usize>().ok());
+    last.map_or(1, |n| n + 1)
+}
 
 impl Kernel {
     /// The kernel's map of this definition with programs for these operations, if this process may use bpf(2). With `elements`
@@ -82,7 +87,8 @@ impl Kernel {
         let map = owned(attr.u32(12, def.max_entries).u32(16, def.flags).call(MAP_CREATE)?);
         let program = |&operation| Some((operation, load(&code(operation, &map, shape, elements, def))?));
         let programs = operations.iter().map(program).collect::<Option<_>>()?;
-        Some(Self { map, per_cpu: def.map_type.is_per_cpu(), key_bytes: def.key_size as usize, programs })
+        let values = if def.map_type.is_per_cpu() { possible_cpus() } else { 1 };
+        Some(Self { map, values, key_bytes: def.key_size as usize, programs })
     }
 }
 
@@ -94,7 +100,7 @@ impl<const K: usize, const V: usize> Contender<K, V> for Kernel {
 
     fn insert(&self, key: Key<K>, value: [u64; V]) {
         assert!(self.key_bytes <= K * 8, "a key of the map's size");
-        let value = value.repeat(if self.per_cpu { CPUS } else { 1 });
+        let value = value.repeat(self.values);
         let attr = Attr::new().u32(0, self.map.as_raw_fd() as u32).u64(8, key.as_ptr() as u64);
         assert!(attr.u64(16, value.as_ptr() as u64).call(MAP_UPDATE).is_some(), "room");
     }

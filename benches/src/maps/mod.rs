@@ -13,9 +13,9 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Rounds of each contender.
-const ROUNDS: usize = 15;
+const ROUNDS: usize = 11;
 /// Operations of all threads in a round.
-const OPERATIONS: usize = 1 << 16;
+const OPERATIONS: usize = 1 << 15;
 
 /// Spreads a number over a key, so that equal low bits do not help anybody.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -21,29 +21,28 @@ fn set(map: &Map, key: &[u64], value: &[u64]) {
 
 impl<const K: usize, const V: usize> Contender<K, V> for Ours {
     fn run(&self, job: Job) {
-        let guard = self.0.domain().enter().expect("a slot");
-        let (map, slot, lookup) = (self.0.as_ptr(), guard.slot(), self.0.lookup_fn());
+        let mut guard = self.0.domain().enter().expect("a slot");
+        let (map, lookup) = (self.0.as_ptr(), self.0.lookup_fn());
         let (update, delete) = (self.0.header().update, self.0.header().delete);
         for (i, key) in job.keys::<K>().enumerate() {
             let (key, value) = (key.as_ptr().cast(), [i as u64; V]);
-            let value = value.as_ptr().cast();
-            match job.operation {
-                Operation::Lookup => {
-                    // SAFETY: a live map under a guard with this slot; the key has the map's size.
-                    let value = unsafe { lookup(map, key, slot) };
-                    // SAFETY: present keys only; values are aligned words.
-                    black_box(unsafe { value.cast::<u64>().read_volatile() });
-                }
-                Operation::Update | Operation::Insert => {
-                    // SAFETY: as above, and the value has the map's size.
-                    assert_eq!(unsafe { update(map, key, value, 0, slot) }, 0);
-                }
-                Operation::InsertDelete => {
-                    // SAFETY: as above.
-                    assert_eq!(unsafe { update(map, key, value, 0, slot) }, 0);
-                    // SAFETY: as above.
-                    assert_eq!(unsafe { delete(map, key, slot) }, 0);
-                }
+            if job.operation == Operation::Lookup {
+                // SAFETY: a live map under a guard with this slot; the key has the map's size.
+                let value = unsafe { lookup(map, key, guard.slot()) };
+                // SAFETY: present keys only; values are aligned words.
+                black_box(unsafe { value.cast::<u64>().read_volatile() });
+                continue;
+            }
+            // SAFETY: as above, and the value has the map's size.
+            while unsafe { update(map, key, value.as_ptr().cast(), 0, guard.slot()) } != 0 {
+                // Elements that wait for a grace period get none as long as this run lasts: begin another.
+                drop(guard);
+                std::thread::yield_now();
+                guard = self.0.domain().enter().expect("a slot");
+            }
+            if job.operation == Operation::InsertDelete {
+                // SAFETY: as above.
+                assert_eq!(unsafe { delete(map, key, guard.slot()) }, 0);
             }
         }
     }

@@ -157,6 +157,35 @@ pub mod update {
     pub const F_LOCK: u64 = 4;
 }
 
+/// What a key or value is, as far as its BTF type says: what a typed handle is compared with, beside the size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// A signed integer or enum.
+    Signed,
+    /// An unsigned integer or enum, or a bool.
+    Unsigned,
+    /// A floating-point number.
+    Float,
+    /// An array.
+    Array,
+    /// A structure or union.
+    Struct,
+}
+
+impl Kind {
+    /// In words.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Signed => "a signed integer",
+            Self::Unsigned => "an unsigned integer",
+            Self::Float => "a floating-point number",
+            Self::Array => "an array",
+            Self::Struct => "a structure",
+        }
+    }
+}
+
 /// The definition of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapDef {
@@ -178,6 +207,10 @@ pub struct MapDef {
     pub numa_node: Option<u32>,
     /// Byte offset of a `struct bpf_spin_lock` in the value (from BTF).
     pub spin_lock: Option<u32>,
+    /// What a key is, where BTF says. No part of the schema.
+    pub key_kind: Option<Kind>,
+    /// What a value is, where BTF says. No part of the schema.
+    pub value_kind: Option<Kind>,
     /// The shape of the inner maps of a map of maps.
     pub inner: Option<Box<MapDef>>,
 }
@@ -196,6 +229,8 @@ impl MapDef {
             map_extra: 0,
             numa_node: None,
             spin_lock: None,
+            key_kind: None,
+            value_kind: None,
             inner: None,
         }
     }

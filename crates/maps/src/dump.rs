@@ -93,7 +93,7 @@ impl<R: Read> Reader<R> {
 /// A dump in memory: the definition of the map it was made of, and its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dump {
-    /// The schema.
+    /// The schema, without the kinds that BTF told.
     pub def: MapDef,
     /// Bytes of a value as the host sees it.
     pub host_value_size: usize,
@@ -190,7 +190,9 @@ impl Map {
         if self.map_type() == MapType::Stack {
             elements.reverse();
         }
-        Ok(Dump { def: self.def().clone(), host_value_size: self.host_value_size(), elements })
+        let mut def = self.def().clone();
+        (def.key_kind, def.value_kind) = (None, None);
+        Ok(Dump { def, host_value_size: self.host_value_size(), elements })
     }
 
     /// Puts the elements of a dump into the map, which must have the dump's schema. Elements that are already there and not in

@@ -59,6 +59,18 @@ pub enum MapError {
         /// The size given.
         got: usize,
     },
+    /// A typed handle with a key or value of another kind than BTF says.
+    #[error("map {map:?}: the {what} is {expected}, got {got}")]
+    Kind {
+        /// The map's name.
+        map: String,
+        /// "key" or "value".
+        what: &'static str,
+        /// What it is by the object's BTF.
+        expected: &'static str,
+        /// What the Rust type is.
+        got: &'static str,
+    },
     /// A handle or operation for another type of map.
     #[error("map {map:?} is of type {}; expected {expected}", got.name())]
     WrongType {
@@ -123,6 +135,7 @@ impl MapError {
         match self {
             Self::Unsupported { .. }
             | Self::Size { .. }
+            | Self::Kind { .. }
             | Self::WrongType { .. }
             | Self::Incompatible { .. }
             | Self::OtherDomain { .. }

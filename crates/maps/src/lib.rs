@@ -68,7 +68,7 @@ mod value;
 
 #[cfg(not(loom))]
 pub use {
-    def::{MapDef, MapType, flags, update},
+    def::{Kind, MapDef, MapType, flags, update},
     dump::Dump,
     errno::Errno,
     error::MapError,

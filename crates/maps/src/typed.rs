@@ -1,7 +1,8 @@
 //! Maps with types: sizes are checked once, when the handle is made.
 //!
 //! Keys and values are plain data (`zerocopy`): every bit pattern is valid and there is no padding, so copying bytes in and out
-//! is all there is to do.
+//! is all there is to do. For a map of an object with BTF, Rust's own numbers must also be of the kind that
+//! the object declares; what a Rust structure is made of is not known, so of those only the size is compared.
 //!
 //! ```
 //! use bpf_maps::{Map, MapDef, MapType, typed::HashMap};
@@ -16,11 +17,12 @@
 //! # Ok::<(), bpf_maps::MapError>(())
 //! ```
 
+use std::any::TypeId;
 use std::marker::PhantomData;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::def::{MapType, update};
+use crate::def::{Kind, MapType, update};
 use crate::errno::Errno;
 use crate::error::MapError;
 use crate::map::Map;
@@ -28,16 +30,43 @@ use crate::mem::{WORD, round_up8};
 use crate::ops::Cursor;
 
 /// Types that can be keys and values: plain data without padding.
-pub trait Plain: FromBytes + IntoBytes + Immutable {}
+pub trait Plain: FromBytes + IntoBytes + Immutable + 'static {}
 
-impl<T: FromBytes + IntoBytes + Immutable> Plain for T {}
+impl<T: FromBytes + IntoBytes + Immutable + 'static> Plain for T {}
+
+/// What a Rust type is, if it is one of the language's own.
+fn kind_of<T: 'static>() -> Option<Kind> {
+    macro_rules! is_one_of {
+        ($($t:ty),*) => { [$(TypeId::of::<$t>()),*].contains(&TypeId::of::<T>()) };
+    }
+    // `char` is signed in BTF and text or a small number in Rust: single bytes are what they are taken for.
+    if is_one_of!(u16, u32, u64, u128, usize) {
+        Some(Kind::Unsigned)
+    } else if is_one_of!(i16, i32, i64, i128, isize) {
+        Some(Kind::Signed)
+    } else if is_one_of!(f32, f64) {
+        Some(Kind::Float)
+    } else {
+        None
+    }
+}
+
+fn check_kind<T: 'static>(map: &Map, what: &'static str, declared: Option<Kind>) -> Result<(), MapError> {
+    match (declared, kind_of::<T>()) {
+        (Some(expected), Some(got)) if expected != got => {
+            let (expected, got) = (expected.name(), got.name());
+            Err(MapError::Kind { map: map.name().to_owned(), what, expected, got })
+        }
+        _ => Ok(()),
+    }
+}
 
 /// A typed handle.
 pub trait TypedMap: Sized {
-    /// Checks type and sizes.
+    /// Checks type, sizes and kinds.
     ///
     /// # Errors
-    /// [`MapError::WrongType`] or [`MapError::Size`].
+    /// [`MapError::WrongType`], [`MapError::Size`] or [`MapError::Kind`].
     fn from_map(map: Map) -> Result<Self, MapError>;
 }
 
@@ -45,12 +74,12 @@ impl Map {
     /// A typed handle of this map.
     ///
     /// # Errors
-    /// [`MapError::WrongType`] or [`MapError::Size`].
+    /// [`MapError::WrongType`], [`MapError::Size`] or [`MapError::Kind`].
     pub fn typed<T: TypedMap>(&self) -> Result<T, MapError> {
         T::from_map(self.clone())
     }
 
-    fn check_types<K, V>(&self, types: &[MapType], expected: &'static str) -> Result<(), MapError> {
+    fn check_types<K: 'static, V: 'static>(&self, types: &[MapType], expected: &'static str) -> Result<(), MapError> {
         let map = || self.name().to_owned();
         if !types.contains(&self.map_type()) {
             return Err(MapError::WrongType { map: map(), expected, got: self.map_type() });
@@ -61,7 +90,11 @@ impl Map {
                 return Err(MapError::Size { map: map(), what, expected: expected as usize, got });
             }
         }
-        Ok(())
+        // An array's key is an index, however it is declared.
+        if !self.is_array() {
+            check_kind::<K>(self, "key", self.def().key_kind)?;
+        }
+        check_kind::<V>(self, "value", self.def().value_kind)
     }
 }
 

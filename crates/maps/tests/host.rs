@@ -5,7 +5,9 @@ mod common;
 use std::sync::Arc;
 
 use bpf_maps::typed::{Array, BloomFilter, HashMap, PerCpuArray, PerCpuHashMap, Queue};
-use bpf_maps::{CreateOptions, Cursor, Dump, Errno, Map, MapDef, MapError, MapHeader, MapType, flags, program, update};
+use bpf_maps::{
+    CreateOptions, Cursor, Dump, Errno, Kind, Map, MapDef, MapError, MapHeader, MapType, flags, program, update,
+};
 use common::domain;
 
 fn create(def: MapDef) -> Map {
@@ -30,6 +32,28 @@ fn typed_handles_check_type_and_sizes_once() {
     let error = map.typed::<Array<u64>>().unwrap_err();
     assert_eq!(error.to_string(), r#"map "h" is of type hash; expected array"#);
     assert_eq!(error.errno(), libc::EINVAL);
+}
+
+#[test]
+fn typed_handles_check_what_btf_says() {
+    let with = |key, value| {
+        let mut def = MapDef::new("h", MapType::Hash, 4, 8, 8);
+        (def.key_kind, def.value_kind) = (key, value);
+        create(def)
+    };
+    let map = with(Some(Kind::Signed), Some(Kind::Struct));
+    let error = map.typed::<HashMap<u32, [u32; 2]>>().unwrap_err();
+    assert_eq!(error.to_string(), r#"map "h": the key is a signed integer, got an unsigned integer"#);
+    let error = map.typed::<HashMap<i32, f64>>().unwrap_err();
+    assert_eq!(error.to_string(), r#"map "h": the value is a structure, got a floating-point number"#);
+    assert_eq!(error.errno(), libc::EINVAL);
+    map.typed::<HashMap<i32, [u32; 2]>>().unwrap();
+    with(None, None).typed::<HashMap<u32, i64>>().unwrap();
+    // It is no part of the schema: without BTF a dump fits as well.
+    let typed = with(Some(Kind::Unsigned), None);
+    typed.set(&[1; 4], &[2; 8]).unwrap();
+    with(None, None).restore(&typed.dump().unwrap()).unwrap();
+    typed.restore(&with(None, None).dump().unwrap()).unwrap();
 }
 
 #[test]

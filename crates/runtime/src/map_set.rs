@@ -5,7 +5,8 @@ use crate::error::LoadError;
 use crate::loaded::Loaded;
 use crate::prog_array::ProgTable;
 use crate::verify::spin_lock_offset;
-use bpf_maps::{Map, MapError, MapType, flags};
+use bpf_maps::{Kind, Map, MapError, MapType, flags};
+use bpf_object::btf::{Btf, Type, TypeId};
 use bpf_object::{DataKind, Object};
 use std::sync::Arc;
 
@@ -195,6 +196,18 @@ pub(crate) fn initialise(
     Ok(())
 }
 
+/// What a key or value of this type is, as far as typed handles can tell.
+fn kind_of(btf: &Btf, ty: TypeId) -> Option<Kind> {
+    match btf.get(btf.resolve(ty)) {
+        Type::Int { signed: true, .. } => Some(Kind::Signed),
+        Type::Int { .. } => Some(Kind::Unsigned),
+        Type::Float { .. } => Some(Kind::Float),
+        Type::Array { .. } => Some(Kind::Array),
+        Type::Composite { .. } => Some(Kind::Struct),
+        _ => None,
+    }
+}
+
 /// The definition of a data map as the maps crate wants it.
 fn definition(object: &Object, map: &bpf_object::MapDef) -> Result<bpf_maps::MapDef, MapError> {
     let map_type = MapType::from_number(map.map_type.0)?;
@@ -207,6 +220,10 @@ fn definition(object: &Object, map: &bpf_object::MapDef) -> Result<bpf_maps::Map
     }
     if let (Some(btf), Some(value)) = (object.btf(), map.value_type) {
         def.spin_lock = spin_lock_offset(btf, value);
+    }
+    if let Some(btf) = object.btf() {
+        let kind = |ty: Option<TypeId>| ty.and_then(|ty| kind_of(btf, ty));
+        (def.key_kind, def.value_kind) = (kind(map.key_type), kind(map.value_type));
     }
     if is_constant(map) {
         def.flags |= flags::RDONLY_PROG;

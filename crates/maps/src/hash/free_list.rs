@@ -140,6 +140,9 @@ pub(crate) struct FreeList {
     limit: u32,
 }
 
+/// Never-used elements that a shard takes at a time: two cache lines of the smallest.
+const NEIGHBOURS: u32 = 8;
+
 /// Upper limit of shards: beyond it, two slots share one.
 const MAX_SHARDS: u32 = 64;
 
@@ -163,7 +166,7 @@ impl FreeList {
     #[inline]
     pub(crate) fn pop(&self, slot: u32) -> Option<u32> {
         let own = self.shard(slot);
-        self.shards[own].pop(&self.links).or_else(|| self.pop_fresh()).or_else(|| self.steal(own))
+        self.shards[own].pop(&self.links).or_else(|| self.pop_fresh(own)).or_else(|| self.steal(own))
     }
 
     /// Gives an element back.
@@ -183,13 +186,17 @@ impl FreeList {
         self.limit
     }
 
-    fn pop_fresh(&self) -> Option<u32> {
+    /// Takes a few never-used neighbours for a shard, so that elements of different slots do not share cache lines at first.
+    #[cold]
+    fn pop_fresh(&self, own: usize) -> Option<u32> {
         // Relaxed: fresh elements carry nothing but zeroes. The check first keeps the counter from running away.
         if self.fresh.load(Ordering::Relaxed) >= self.limit {
             return None;
         }
-        let element = self.fresh.fetch_add(1, Ordering::Relaxed);
-        (element < self.limit).then_some(element)
+        let first = self.fresh.fetch_add(NEIGHBOURS, Ordering::Relaxed);
+        let end = first.saturating_add(NEIGHBOURS).min(self.limit);
+        (first + 1..end).rev().for_each(|element| self.shards[own].push(&self.links, element));
+        (first < end).then_some(first)
     }
 
     #[cold]

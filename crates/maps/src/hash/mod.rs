@@ -22,13 +22,14 @@ pub(crate) mod free_list;
 pub(crate) mod key;
 mod lru;
 mod ops;
+mod slot;
 mod straight;
 pub(crate) mod table;
 #[cfg(not(loom))]
 mod tags;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use bpf_quiesce::Domain;
 use crossbeam_utils::CachePadded;
@@ -38,74 +39,11 @@ use crate::errno::{Errno, OpResult};
 use crate::mem::{self, Table as Memory, WORD, round_up8, words_for};
 use crate::retire::GraceList;
 use crate::value::{Shape, Source};
-use free_list::{FreeList, Pocket};
+use free_list::FreeList;
 use key::{Fixed, Key, Long, Seed};
 use lru::Clock;
+use slot::{Op, SlotState};
 use table::{Chunk, Found, Table};
-
-/// What one execution slot owns of a map. Written by the thread in that slot only; the hand-over of a slot from thread to
-/// thread is ordered by its lease.
-#[derive(Debug)]
-struct SlotState {
-    busy: AtomicBool,
-    spare: AtomicU32,
-    /// The top of the slot's share of the free list.
-    pocket: Pocket,
-    added: AtomicU64,
-    removed: AtomicU64,
-}
-
-impl SlotState {
-    fn new(spare: u32) -> Self {
-        Self {
-            busy: AtomicBool::new(false),
-            spare: AtomicU32::new(spare),
-            pocket: Pocket::new(),
-            added: AtomicU64::new(0),
-            removed: AtomicU64::new(0),
-        }
-    }
-
-    fn count(counter: &AtomicU64) {
-        // Relaxed: one writer. `removed` is published by the exchange that follows it, `added` needs no order.
-        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    }
-}
-
-/// An operation in progress: the slot's state is this operation's alone.
-struct Op<'a>(&'a SlotState);
-
-impl<'a> Op<'a> {
-    #[inline]
-    fn begin(state: &'a SlotState) -> OpResult<Self> {
-        // Relaxed: the flag is only for this thread and signal handlers on it; the compiler fence keeps it first.
-        if state.busy.load(Ordering::Relaxed) {
-            return Err(Errno::EBUSY);
-        }
-        state.busy.store(true, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        Ok(Self(state))
-    }
-
-    #[inline]
-    fn spare(&self) -> u32 {
-        self.0.spare.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    fn set_spare(&self, element: u32) {
-        self.0.spare.store(element, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Op<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        // Pairs with the fence in `begin`: whatever the operation did comes before a handler may begin another.
-        compiler_fence(Ordering::SeqCst);
-        self.0.busy.store(false, Ordering::Relaxed);
-    }
-}
 
 /// The values of a per-CPU hash: one region per execution slot.
 #[derive(Debug)]
@@ -189,10 +127,23 @@ fn pooled(def: &MapDef) -> u64 {
     u64::from(def.max_entries) + GraceList::headroom(def.max_entries, element)
 }
 
+/// Elements from one slot's first spare to the next slot's: no two in one cache line. (The clock of an LRU map would have to
+/// step over the gaps.)
+fn spare_stride(def: &MapDef) -> u32 {
+    if def.map_type.is_lru() {
+        return 1;
+    }
+    let value = if def.map_type.is_per_cpu() { 0 } else { round_up8(def.value_size as usize) };
+    CACHE_LINE.div_ceil(round_up8(def.key_size as usize) + value) as u32
+}
+
+/// Bytes of a cache line.
+const CACHE_LINE: usize = 64;
+
 impl HashMap {
     /// Bytes a hash of this definition maps.
     pub(crate) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
-        let elements = pooled(def) + u64::from(slots);
+        let elements = pooled(def) + u64::from(slots) * u64::from(spare_stride(def));
         let per_cpu = def.map_type.is_per_cpu();
         let value = round_up8(def.value_size as usize) as u64;
         let bookkeeping = size_of::<AtomicU32>() as u64 + u64::from(def.map_type.is_lru());
@@ -209,7 +160,8 @@ impl HashMap {
     pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>, seed: Option<u64>) -> OpResult<Self> {
         let slots = domain.max_slots();
         let pooled = u32::try_from(pooled(def)).map_err(|_| Errno::E2BIG)?;
-        let elements = pooled.checked_add(slots).ok_or(Errno::E2BIG)?;
+        let apart = spare_stride(def);
+        let elements = slots.checked_mul(apart).and_then(|spares| pooled.checked_add(spares)).ok_or(Errno::E2BIG)?;
         let shape = Shape::of(def);
         let per_cpu = def.map_type.is_per_cpu();
         let slot_stride = shape.words() * elements as usize;
@@ -234,7 +186,7 @@ impl HashMap {
             } else {
                 Pool::Later(GraceList::new(pooled, elements, slots, domain)?, CachePadded::new(AtomicU32::new(0)))
             },
-            slots: (0..slots).map(|slot| CachePadded::new(SlotState::new(pooled + slot))).collect(),
+            slots: (0..slots).map(|slot| CachePadded::new(SlotState::new(pooled + slot * apart))).collect(),
             per_cpu: per_cpu
                 .then(|| {
                     let words = Memory::zeroed(slot_stride * slots as usize)?;

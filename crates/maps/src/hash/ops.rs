@@ -4,7 +4,8 @@ use crossbeam_utils::CachePadded;
 
 use super::key::{Fixed, Key, Long};
 use super::lru::Clock;
-use super::{HashMap, Pool, SlotState, with_key};
+use super::slot::SlotState;
+use super::{HashMap, Pool, with_key};
 use crate::errno::{Errno, OpResult, ret};
 use crate::header::{DeleteFn, LookupFn, MapHeader, UpdateFn};
 use crate::mem::{self, WORD};

@@ -6,7 +6,8 @@
 
 use super::free_list::FreeList;
 use super::key::Key;
-use super::{HashMap, Op, Pool, SlotState};
+use super::slot::{Op, SlotState};
+use super::{HashMap, Pool};
 use crate::def::update;
 use crate::errno::OpResult;
 use crate::value::Source;
