@@ -191,7 +191,7 @@ impl<A: Allocator> Hash<A> {
         let new = unsafe { &*element };
         new.key.store(key, Ordering::Relaxed);
         new.value.store(value, Ordering::Relaxed);
-        let old = list.find(key).map(|place| take_out(place));
+        let old = list.find(key).map(take_out);
         // SAFETY: valid until it is taken out and given back.
         unsafe { list.push(element) };
         drop(list);
@@ -210,7 +210,7 @@ impl<A: Allocator> Hash<A> {
 
     fn delete(&self, thread: usize, key: u64) {
         let list = self.bucket(key).lock();
-        let old = list.find(key).map(|place| take_out(place));
+        let old = list.find(key).map(take_out);
         drop(list);
         // SAFETY: it was taken from the allocator, and nothing refers to it now.
         unsafe { self.allocator.give(thread, old.expect("present")) };

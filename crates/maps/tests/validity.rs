@@ -35,8 +35,11 @@ fn key(map: &Map, n: u64) -> Vec<u8> {
 }
 
 fn read(pointer: *const u64) -> [u64; WORDS] {
-    // SAFETY: a value of the map, which is alive; writers use atomic words as well.
-    std::array::from_fn(|i| unsafe { AtomicU64::from_ptr(pointer.add(i).cast_mut()) }.load(Ordering::Relaxed))
+    std::array::from_fn(|i| {
+        let word = pointer.wrapping_add(i).cast_mut();
+        // SAFETY: an aligned word of a value of the map, which is alive; writers use atomic words as well.
+        unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed)
+    })
 }
 
 /// Runs `reader` on two threads beside two that replace, delete and insert all the time.
