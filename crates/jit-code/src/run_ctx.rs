@@ -21,7 +21,7 @@ pub struct RunCtx {
     pub interrupt: u32,
     /// Budget left: loop edges taken and calls made. Below zero the run stops.
     pub budget: i64,
-    /// Stack pointer to return to when the run stops: that of the nearest entry sequence.
+    /// Stack pointer to return to when the run stops: that of the nearest entry sequence. 0 if no emitted code is running.
     pub exit_sp: u64,
     /// Address to continue at when the run stops.
     pub exit_pc: u64,

@@ -77,7 +77,13 @@ impl Record {
     /// The slot of the calling thread's own record.
     #[inline]
     pub(crate) fn own_slot(&self) -> Option<u32> {
-        self.inside().then(|| self.running_slot.load(Ordering::Relaxed))
+        self.inside().then(|| self.running_slot())
+    }
+
+    /// The slot of the run that the calling thread's own record is inside.
+    #[inline]
+    pub(crate) fn running_slot(&self) -> u32 {
+        self.running_slot.load(Ordering::Relaxed)
     }
 
     /// Called by the owning thread when it ends. A record whose guard outlives the thread's registration stays taken.
@@ -116,6 +122,17 @@ struct Hot {
     epoch: AtomicU64,
     /// Advanced when code changed and no core barrier could be had.
     code_epoch: AtomicU64,
+    /// Guards must fence, or look at `code_epoch`: whatever membarrier does not do for them.
+    careful: bool,
+    /// The domain's number: every entry compares it, so it lies here.
+    id: u64,
+}
+
+/// A fence that most domains do without, out of their way.
+#[cold]
+#[inline(never)]
+fn full_fence() {
+    fence(Ordering::SeqCst);
 }
 
 /// A domain without its thread-local part.
@@ -123,8 +140,6 @@ struct Hot {
 pub(crate) struct Core {
     hot: CachePadded<Hot>,
     sys: Sys,
-    /// Guards must fence, or look at `code_epoch`: whatever membarrier does not do for them.
-    careful: bool,
     max_slots: u32,
     when_full: WhenFull,
     /// The newest epoch that a heavy barrier has followed.
@@ -139,11 +154,12 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(max_slots: u32, when_full: WhenFull, sys: Sys) -> Self {
+    pub(crate) fn new(id: u64, max_slots: u32, when_full: WhenFull, sys: Sys) -> Self {
+        let careful = !sys.expedited() || !sys.sync_core();
+        let (epoch, code_epoch) = (AtomicU64::new(EPOCH + 1), AtomicU64::new(0));
         Self {
-            hot: CachePadded::new(Hot { epoch: AtomicU64::new(EPOCH + 1), code_epoch: AtomicU64::new(0) }),
+            hot: CachePadded::new(Hot { epoch, code_epoch, careful, id }),
             sys,
-            careful: !sys.expedited() || !sys.sync_core(),
             max_slots: max_slots.clamp(1, NO_SLOT - 1),
             when_full,
             ordered: AtomicU64::new(0),
@@ -153,6 +169,12 @@ impl Core {
             #[cfg(not(loom))]
             generation: crate::fork::Generation::current(),
         }
+    }
+
+    /// The number it was made with.
+    #[inline]
+    pub(crate) fn id(&self) -> u64 {
+        self.hot.id
     }
 
     #[inline]
@@ -188,21 +210,17 @@ impl Core {
         Ok(record)
     }
 
-    /// Enters `record`'s thread, which must be the caller, and returns its slot.
+    /// Enters `record`'s thread, which must be the caller; it has a [`Record::running_slot`] then.
     #[inline]
-    pub(crate) fn enter(&self, record: &Record) -> Result<u32, EnterError> {
+    pub(crate) fn enter(&self, record: &Record) -> Result<(), EnterError> {
         let state = record.state.load(Ordering::Relaxed);
         if state != 0 {
-            if state & DEPTH == DEPTH {
-                return Err(EnterError::TooDeep);
-            }
-            record.state.store(state + 1, Ordering::Relaxed);
-            return Ok(record.running_slot.load(Ordering::Relaxed));
+            return Self::nest(record, state);
         }
         // Acquire, pairs with the fetch_add in `start`: a reader that shows the new epoch sees everything unlinked before it.
         let epoch = self.hot.epoch.load(Ordering::Acquire);
         record.state.store(epoch, Ordering::Relaxed);
-        if self.careful {
+        if self.hot.careful {
             self.enter_carefully(record);
         } else {
             // Pairs with the heavy barrier in `poll` and `take_slot`: see the top of the file.
@@ -213,11 +231,23 @@ impl Core {
             return self.lease(record);
         }
         record.running_slot.store(slot, Ordering::Relaxed);
-        Ok(slot)
+        Ok(())
+    }
+
+    /// The entry of a thread that is inside already, with this state.
+    #[cold]
+    #[inline(never)]
+    fn nest(record: &Record, state: u64) -> Result<(), EnterError> {
+        if state & DEPTH == DEPTH {
+            return Err(EnterError::TooDeep);
+        }
+        record.state.store(state + 1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The entry of domains that lack a barrier of the kernel's: carries its own.
     #[cold]
+    #[inline(never)]
     fn enter_carefully(&self, record: &Record) {
         // Pairs with the fence in `Sys::heavy_barrier`.
         fence(Ordering::SeqCst);
@@ -234,24 +264,31 @@ impl Core {
     pub(crate) fn leave(&self, record: &Record) {
         let state = record.state.load(Ordering::Relaxed);
         if state & DEPTH != 1 {
-            record.state.store(state - 1, Ordering::Relaxed);
-            return;
+            return Self::unnest(record, state);
         }
         // Release, pairs with `Record::idle`.
         record.state.store(0, Ordering::Release);
         // Pairs with the heavy barrier between setting `attention` and looking at `state` again, in `wait` and `lease`.
-        if self.sys.expedited() {
-            light_barrier();
+        if self.hot.careful {
+            full_fence();
         } else {
-            fence(Ordering::SeqCst);
+            light_barrier();
         }
         if record.attention.load(Ordering::Relaxed) {
             self.wake(record);
         }
     }
 
+    /// The exit from an inner guard.
+    #[cold]
+    #[inline(never)]
+    fn unnest(record: &Record, state: u64) {
+        record.state.store(state - 1, Ordering::Relaxed);
+    }
+
     /// The exit of a record someone waits for: gives up its slot if that is what they wait for.
     #[cold]
+    #[inline(never)]
     fn wake(&self, record: &Record) {
         if self.forked() {
             return; // Those who set the flag are in the parent.
@@ -268,7 +305,8 @@ impl Core {
 
     /// Finds a slot for `record`, which has entered without one.
     #[cold]
-    fn lease(&self, record: &Record) -> Result<u32, EnterError> {
+    #[inline(never)]
+    fn lease(&self, record: &Record) -> Result<(), EnterError> {
         // Step outside: waiting for a slot must not hold up grace periods.
         self.leave(record);
         let mut registry = self.lock_for_entry()?;
@@ -293,10 +331,10 @@ impl Core {
         record.state.store(self.hot.epoch.load(Ordering::Acquire), Ordering::Relaxed);
         drop(registry);
         fence(Ordering::SeqCst);
-        if self.careful {
+        if self.hot.careful {
             self.enter_carefully(record);
         }
-        Ok(slot)
+        Ok(())
     }
 
     /// Sleeps until this thread is first in the queue and a slot is free.

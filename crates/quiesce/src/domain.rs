@@ -27,7 +27,6 @@ use crate::{Barriers, CoreBarrierError, EnterError, Options, WaitError};
 
 /// Threads that run, the slots they run in, and the grace periods between them. See the crate's documentation.
 pub struct Domain {
-    id: u64,
     core: Core,
     deferred: Queue,
 }
@@ -38,8 +37,8 @@ pub struct Domain {
 #[must_use = "the run ends when the guard is dropped"]
 pub struct Guard<'domain> {
     domain: &'domain Domain,
+    /// Two words, and no more, are passed and returned in registers: the slot is read from the record.
     record: NonNull<Record>,
-    slot: u32,
     /// The record belongs to this thread.
     _not_send: PhantomData<*const ()>,
 }
@@ -103,8 +102,7 @@ impl Domain {
         static NEXT: AtomicU64 = AtomicU64::new(NO_DOMAIN + 1);
         Arc::new(Self {
             // Relaxed: only uniqueness matters.
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            core: Core::new(options.max_slots, options.when_full, sys),
+            core: Core::new(NEXT.fetch_add(1, Ordering::Relaxed), options.max_slots, options.when_full, sys),
             deferred: Queue::default(),
         })
     }
@@ -121,8 +119,8 @@ impl Domain {
             None => self.look_up()?,
         };
         // SAFETY: the calling thread's registration list, and this domain, own the record.
-        let slot = self.core.enter(unsafe { record.as_ref() })?;
-        Ok(Guard { domain: self, record, slot, _not_send: PhantomData })
+        self.core.enter(unsafe { record.as_ref() })?;
+        Ok(Guard { domain: self, record, _not_send: PhantomData })
     }
 
     /// The slot of the calling thread's run, if it is inside a guard of this domain.
@@ -266,7 +264,7 @@ impl Domain {
 
     #[inline]
     fn cached(&self) -> Option<NonNull<Record>> {
-        CACHE.with(|cache| (cache.domain.get() == self.id).then(|| cache.record.get()))
+        CACHE.with(|cache| (cache.domain.get() == self.core.id()).then(|| cache.record.get()))
     }
 
     /// Applies `f` to the calling thread's record, if it has one.
@@ -282,7 +280,7 @@ impl Domain {
     fn find(&self) -> Result<Option<NonNull<Record>>, EnterError> {
         let found = REGISTRATIONS.try_with(|list| {
             let list = list.0.borrow();
-            list.iter().find(|r| r.domain == self.id).map(|r| NonNull::from(&**r.record))
+            list.iter().find(|r| r.domain == self.core.id()).map(|r| NonNull::from(&**r.record))
         });
         let found = found.map_err(|_| EnterError::ThreadExiting)?;
         if let Some(record) = found {
@@ -296,7 +294,7 @@ impl Domain {
         if let Some(record) = self.find()? {
             return Ok(record);
         }
-        let registration = Registration { domain: self.id, record: self.core.register()? };
+        let registration = Registration { domain: self.core.id(), record: self.core.register()? };
         let record = NonNull::from(&**registration.record);
         REGISTRATIONS.with(|list| {
             let mut list = list.0.borrow_mut();
@@ -310,7 +308,7 @@ impl Domain {
 
     fn cache(&self, record: NonNull<Record>) {
         CACHE.with(|cache| {
-            cache.domain.set(self.id);
+            cache.domain.set(self.core.id());
             cache.record.set(record);
         });
     }
@@ -324,7 +322,10 @@ impl Drop for Domain {
 
 impl fmt::Debug for Domain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Domain").field("id", &self.id).field("max_slots", &self.max_slots()).finish_non_exhaustive()
+        f.debug_struct("Domain")
+            .field("id", &self.core.id())
+            .field("max_slots", &self.max_slots())
+            .finish_non_exhaustive()
     }
 }
 
@@ -332,7 +333,8 @@ impl Guard<'_> {
     /// This run's slot: less than [`Domain::max_slots`], and no other running thread of the domain has it.
     #[inline]
     pub fn slot(&self) -> u32 {
-        self.slot
+        // SAFETY: the domain, which the guard borrows, owns the record.
+        unsafe { self.record.as_ref() }.running_slot()
     }
 }
 
@@ -346,7 +348,7 @@ impl Drop for Guard<'_> {
 
 impl fmt::Debug for Guard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard").field("slot", &self.slot).finish_non_exhaustive()
+        f.debug_struct("Guard").field("slot", &self.slot()).finish_non_exhaustive()
     }
 }
 

@@ -16,7 +16,7 @@ fn explore(slots: u32, when_full: WhenFull, f: impl Fn(Arc<Core>) + Sync + Send 
     for sys in [Sys::fenced(), Sys::probe(|_| Ok(()))] {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
-        model.check(move || f(Arc::new(Core::new(slots, when_full, sys))));
+        model.check(move || f(Arc::new(Core::new(1, slots, when_full, sys))));
     }
 }
 
@@ -88,8 +88,8 @@ fn a_slot_has_one_running_thread() {
             let record = core.register().unwrap();
             for _ in 0..2 {
                 match core.enter(&record) {
-                    Ok(slot) => {
-                        assert_eq!(slot, 0);
+                    Ok(()) => {
+                        assert_eq!(record.running_slot(), 0);
                         // SAFETY: loom checks that the slot's data have one user at a time.
                         data.with_mut(|data| unsafe { *data += 1 });
                         core.leave(&record);

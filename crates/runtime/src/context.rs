@@ -62,6 +62,7 @@ unsafe impl Context for Raw {
         &LAYOUT
     }
 
+    #[inline]
     fn parts(data: &mut &mut [u8]) -> Parts {
         let len = data.len();
         // No memory is the null pointer, not the dangling one that an empty slice has.
@@ -101,6 +102,7 @@ unsafe impl<T: FlatContext> Context for Flat<T> {
         layout_of::<T>()
     }
 
+    #[inline]
     fn parts(data: &mut &mut T) -> Parts {
         let bytes = data.as_mut_bytes();
         Parts {

@@ -14,9 +14,9 @@ use crate::context::{Context, Parts};
 use crate::debug;
 use crate::engine::Engine;
 use crate::error::RunError;
-use crate::loaded::{self, Loaded};
+use crate::loaded::Loaded;
 use crate::program::{Program, TestRun};
-use crate::run::Run;
+use crate::run::{self, Run};
 use bpf_dispatcher::{DEFAULT_LIMIT, DetachError, Options};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -182,16 +182,18 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
             // SAFETY: the caller's contract.
             return unsafe { program.run(host, parts) };
         }
-        loaded::begin(&self.engine.0, host, parts, |run| {
-            let tree = self.tree.entry();
-            match program.entry() {
-                // SAFETY: the entry is that of code for this host, kept by `program`; the tree was loaded inside the run's guard, which
-                // keeps it; the caller vouches for host and parts.
-                Some(entry) if !tree.is_null() => unsafe { loaded::run_through(tree, entry, run, parts) },
-                // SAFETY: the caller's contract; `run` was begun with this host.
-                _ => unsafe { self.count(program, run, parts) },
-            }
-        })
+        let engine = &*self.engine.0;
+        let guard = engine.domain.enter()?;
+        let tree = self.tree.entry();
+        match program.entry() {
+            // SAFETY: the entry is that of code for this host, kept by `program`; the tree was loaded inside the guard, which keeps it; the
+            // caller vouches for host and parts.
+            Some(entry) if !tree.is_null() => unsafe {
+                run::run_code(engine, guard, (tree, entry), host, parts, Some(program))
+            },
+            // SAFETY: the caller's contract; `run` was begun with this host.
+            _ => run::begin(engine, guard, host, parts, |run, parts| unsafe { self.count(program, run, parts) }),
+        }
     }
 
     /// The same without a tree, counted.

@@ -2,14 +2,13 @@
 
 use crate::compile::HostCompiler;
 use crate::error::EngineError;
-use crate::run::Run;
+use crate::run::Runs;
 use bpf_debug::{Location, Options as DebugOptions, Registry};
 use bpf_jit::{AllocOptions, CompileOptions, EmitOptions, LowerOptions};
 use bpf_jit_code::{Arch, CpuFeatures, Hardening};
 use bpf_quiesce::Domain;
 use bpf_verifier::{Limits, Verifier};
 use std::fmt;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use bpf_quiesce::WhenFull;
@@ -45,11 +44,11 @@ pub struct Config {
     pub direct_tail_calls: bool,
     /// Instructions emitted code may use; the host's by default.
     pub features: CpuFeatures,
-    /// How many threads may run programs at the same time.
+    /// How many threads may run programs at the same time. Each takes 256 bytes.
     pub max_slots: u32,
     /// What a thread does that finds all slots taken.
     pub when_full: WhenFull,
-    /// How deep runs may be nested in one thread (a host function that runs a program).
+    /// How deep runs may be nested in one thread (a host function that runs a program), the outermost included.
     pub max_nested_runs: u32,
     /// Bytes of BPF stack a frame may use (512 as in the kernel).
     pub frame_bytes: u32,
@@ -137,19 +136,11 @@ pub(crate) struct EngineInner {
     compilers: Mutex<Vec<Box<HostCompiler>>>,
     /// Verifiers not in use, likewise.
     verifiers: Mutex<Vec<Verifier>>,
-    /// Interruptible runs, by execution slot.
-    runs: Box<[RunSlot]>,
+    /// By execution slot.
+    pub(crate) runs: Runs,
+    /// What a run may spend: [`Config::run_budget`].
+    pub(crate) budget: i64,
 }
-
-/// The outermost interruptible run of an execution slot.
-#[derive(Default)]
-struct RunSlot {
-    /// Null, the run, or [`BUSY`] while another thread looks at it.
-    run: AtomicPtr<Run>,
-}
-
-/// Marks a [`RunSlot`] that another thread looks at; never a run's address, which is aligned.
-const BUSY: *mut Run = core::ptr::without_provenance_mut(1);
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -177,8 +168,8 @@ impl Engine {
         packs.anonymous |= config.debug.perf_map.is_some();
         let packs = bpf_prog_pack::Packs::new(Arc::clone(&domain), packs)?;
         let debug = config.debug.any().then(|| Registry::new(&config.debug)).transpose()?;
-        let slots = if config.interruptible { config.max_slots } else { 0 };
-        let runs = (0..slots).map(|_| RunSlot::default()).collect();
+        let runs = Runs::new(domain.max_slots());
+        let budget = i64::try_from(config.run_budget()).unwrap_or(i64::MAX);
         Ok(Engine(Arc::new(EngineInner {
             config,
             domain,
@@ -187,6 +178,7 @@ impl Engine {
             compilers: Mutex::default(),
             verifiers: Mutex::default(),
             runs,
+            budget,
         })))
     }
 
@@ -208,9 +200,7 @@ impl Engine {
     /// Ends all runs that are going on: each stops at its next taken back-edge or call, with [`crate::RunError::Interrupted`].
     /// Nested runs of a thread end with its outermost. Does nothing unless [`Config::interruptible`].
     pub fn interrupt(&self) {
-        for slot in &self.0.runs {
-            slot.interrupt();
-        }
+        self.0.runs.interrupt();
     }
 
     /// Frees what dropped programs and maps left behind, as far as no run can still use it. Loads and drops do so too; a service
@@ -289,21 +279,6 @@ impl EngineInner {
     pub(crate) fn with_verifier<T>(&self, f: impl FnOnce(&mut Verifier) -> T) -> T {
         lend(&self.verifiers, f)
     }
-
-    /// Makes `run` known to [`Engine::interrupt`] until the result is dropped. Nested runs are covered by their outermost.
-    #[inline]
-    pub(crate) fn register(&self, run: *mut Run, slot: u32) -> Registered<'_> {
-        let Some(slot) = self.runs.get(slot as usize) else { return Registered { slot: None, run } };
-        loop {
-            // Release: the run's initialisation is visible to whoever finds the pointer (acquire in `interrupt`).
-            match slot.run.compare_exchange(core::ptr::null_mut(), run, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return Registered { slot: Some(slot), run },
-                // For two stores of another thread.
-                Err(BUSY) => std::thread::yield_now(),
-                Err(_) => return Registered { slot: None, run },
-            }
-        }
-    }
 }
 
 /// Takes an idle item, or makes one, and puts it back after `f`.
@@ -315,43 +290,4 @@ fn lend<I: Default, T>(idle: &Mutex<Vec<I>>, f: impl FnOnce(&mut I) -> T) -> T {
     let result = f(&mut item);
     lock().push(item);
     result
-}
-
-impl RunSlot {
-    fn interrupt(&self) {
-        // Acquire pairs with the release in `register`; BUSY keeps the run from ending while we hold its address.
-        let run = self.run.swap(BUSY, Ordering::Acquire);
-        if run == BUSY {
-            return; // Somebody else is interrupting it.
-        }
-        if !run.is_null() {
-            // SAFETY: the run waits in `Registered::drop` until BUSY is gone, so its memory is there.
-            let flag = unsafe { &raw mut (*run).ctx.interrupt };
-            // SAFETY: it is there, as above; while the run is registered the field is only accessed atomically, by emitted code with
-            // plain aligned loads.
-            let flag = unsafe { AtomicU32::from_ptr(flag) };
-            // Relaxed: a flag that orders nothing else.
-            flag.store(1, Ordering::Relaxed);
-        }
-        // Release pairs with the acquire in `Registered::drop`: our store to the run comes before its end.
-        self.run.store(run, Ordering::Release);
-    }
-}
-
-/// A run that [`Engine::interrupt`] can find.
-pub(crate) struct Registered<'a> {
-    slot: Option<&'a RunSlot>,
-    run: *mut Run,
-}
-
-impl Drop for Registered<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        let Some(slot) = self.slot else { return };
-        // Acquire pairs with the release in `interrupt`. The other thread holds BUSY for two stores; yield in case it was preempted.
-        while slot.run.compare_exchange(self.run, core::ptr::null_mut(), Ordering::Acquire, Ordering::Relaxed).is_err()
-        {
-            std::thread::yield_now();
-        }
-    }
 }

@@ -21,7 +21,7 @@ use bpf_jit_code::RunCtx;
 /// # Safety
 /// `entry` must be the entry of emitted code for this architecture, which stays executable for the call and is safe to run
 /// with these arguments. `ctx` must be valid and belong to this thread's run.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn enter(entry: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
     // SAFETY: the caller's contract is this function's.
     unsafe { imp::enter(entry, entry, args, ctx) }
@@ -32,7 +32,7 @@ pub(crate) unsafe fn enter(entry: *const u8, args: [u64; 5], ctx: *mut RunCtx) -
 ///
 /// # Safety
 /// As for [`enter`]; and `tree` must be the entry of a tree for this architecture that stays executable for the call.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn enter_through(tree: *const u8, entry: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
     // SAFETY: the caller's contract is this function's.
     unsafe { imp::enter(tree, entry, args, ctx) }
@@ -53,7 +53,7 @@ mod imp {
     use super::RunCtx;
     use core::arch::asm;
 
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn enter(code: *const u8, callee: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
         let r0;
         // SAFETY: the stack is 16-byte aligned here; every register the C calling convention lets a callee change, and every
@@ -113,7 +113,7 @@ mod imp {
     use super::RunCtx;
     use core::arch::asm;
 
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn enter(code: *const u8, callee: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
         let r0;
         // SAFETY: the stack stays 16-byte aligned; every register the procedure call standard lets a callee change, and every

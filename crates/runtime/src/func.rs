@@ -221,7 +221,7 @@ pub(crate) fn guarded(run: &mut Run, body: impl FnOnce(&mut Run) -> Result<u64, 
 /// As for [`entry::stop`].
 pub(crate) unsafe fn leave(ctx: *mut RunCtx) -> u64 {
     // SAFETY: `ctx` is valid.
-    if unsafe { (*ctx).exit_pc } == 0 {
+    if unsafe { (*ctx).exit_sp } == 0 {
         return 0;
     }
     // SAFETY: the caller's contract.

@@ -15,11 +15,13 @@ use crate::context::{Context, Parts};
 use crate::debug;
 use crate::engine::{Engine, Mode};
 use crate::error::RunError;
-use crate::loaded;
 use crate::program::Program;
-use crate::run::Run;
+use crate::run::{self, Run};
+use crate::runner::Runner;
 use bpf_dispatcher::{Image, Link, LiveImage, MAX_LIMIT, Options, Policy, Verdicts};
 use bpf_jit_code::Arch;
+use bpf_quiesce::Guard;
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -175,19 +177,47 @@ impl<C: Context, H: 'static> Hook<C, H> {
     ///
     /// # Errors
     /// [`RunError`]: a program ended without a result; those after it did not run.
-    #[inline]
+    #[inline(always)]
     pub fn run(&self, host: &mut H, mut data: C::Data<'_, '_>) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
         let host = core::ptr::from_mut(host).cast();
-        loaded::begin(&self.engine.0, host, parts, |run| {
-            let image = self.image.entry();
-            if image.is_null() {
-                return self.walk(run, parts);
-            }
-            // SAFETY: an image of programs on `C` for host state `H`, loaded inside the run's guard, which keeps it and them;
-            // `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call.
-            unsafe { loaded::run_code(image, run, parts) }
-        })
+        let engine = &*self.engine.0;
+        let guard = engine.domain.enter()?;
+        // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call.
+        unsafe { self.run_under(guard, host, parts) }
+    }
+
+    /// For many runs under one run guard: each costs less. See [`Program::runner`].
+    ///
+    /// # Errors
+    /// [`RunError`] if no execution slot is to be had.
+    pub fn runner<'r>(&'r self, host: &'r mut H) -> Result<Runner<'r, C, H>, RunError> {
+        Runner::of_hook(self, host)
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Runs them once under a guard, or a borrow of one.
+    ///
+    /// # Safety
+    /// The guard must be of the engine's domain, `host` a `&mut H`, and `parts` valid for the run and for `C`.
+    #[inline(always)]
+    pub(crate) unsafe fn run_under<'e>(
+        &'e self,
+        guard: impl Borrow<Guard<'e>>,
+        host: *mut (),
+        parts: Parts,
+    ) -> Result<u64, RunError> {
+        let engine = &*self.engine.0;
+        let image = self.image.entry();
+        if image.is_null() {
+            return run::begin(engine, guard, host, parts, |run, parts| self.walk(run, parts));
+        }
+        // SAFETY: an image of programs on `C` for host state `H`, loaded inside the guard, which keeps it and them; the rest is the
+        // caller's contract.
+        unsafe { run::run_code(engine, guard, (image, image), host, parts, None) }
     }
 
     /// The same without an image. `run` is the run of this thread, begun with these parts and a `&mut H`.

@@ -40,7 +40,10 @@ pub(crate) unsafe fn run(program: &Loaded, run: *mut Run, parts: Parts) -> Resul
     memory.set_packet(parts.packet as u64, parts.packet_len as u64);
 
     let config = program.engine.config();
+    // The shims of host functions see by this that there is no emitted code to leave.
     // SAFETY: the caller's run is there.
+    unsafe { (*run).ctx.exit_sp = 0 };
+    // SAFETY: as above.
     let interrupt = unsafe { &raw mut (*run).ctx.interrupt };
     // SAFETY: the flag lives in the run; its low byte is the first one on our little-endian hosts, and it holds 0 or 1.
     let interrupt = unsafe { AtomicBool::from_ptr(interrupt.cast()) };
@@ -309,7 +312,7 @@ impl<'p> Host<'p> {
         let field = |off: u32, size: u32| {
             // SAFETY: the layout that the program was verified against has a field of this size there, and the context that the run
             // was given agrees with it.
-            let field = unsafe { run.context.add(off as usize) };
+            let field = unsafe { (run.ctx.context as *const u8).add(off as usize) };
             match size {
                 // SAFETY: as above; the helpers that write to it are not running.
                 8 => unsafe { field.cast::<u64>().read_unaligned() },

@@ -50,6 +50,7 @@ mod program;
 mod reached;
 mod ring_helpers;
 mod run;
+mod runner;
 mod verify;
 
 pub use attached::ProgramStats;
@@ -67,6 +68,7 @@ pub use packet::{FlowKeys, SkBuff, SkFields, Skb, Xdp, XdpBuff};
 pub use packet_helpers::Redirect;
 pub use prog_array::ProgArray;
 pub use program::{Program, TestRun};
+pub use runner::Runner;
 
 pub use bpf_debug::{Location, Options as DebugOptions};
 pub use bpf_dispatcher::{Policy, Verdicts};

@@ -1,15 +1,16 @@
 //! A loaded program: its code or instructions, and everything they refer to.
 
+use crate::context::Parts;
+use crate::debug;
 use crate::direct::{Tracked, constant_tail_calls};
-use crate::engine::{Engine, EngineInner, Mode};
+use crate::engine::{Engine, Mode};
 use crate::error::{LoadError, Origin, RunError};
 use crate::func::HostFn;
 use crate::helpers::SHIPPED;
 use crate::interp;
 use crate::map_set::MapRef;
 use crate::prog_array::Kind;
-use crate::run::{Held, Nesting, Run};
-use crate::{context::Parts, debug, entry};
+use crate::run::{self, Run};
 use bpf_analysis::{AccessCheck, CallArity, Facts, RegionBounds};
 use bpf_debug::Registered;
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
@@ -17,7 +18,9 @@ use bpf_jit::{Extern, Hidden, MapShape, Signatures};
 use bpf_jit_code::{Code, RunCtx, Symbol, TAIL_CALL_LIMIT};
 use bpf_maps::{Map, MapType};
 use bpf_prog_pack::Text;
-use bpf_verifier::{ContextLayout, HelperProto, Region, SourceLine};
+use bpf_quiesce::Guard;
+use bpf_verifier::{ContextLayout, HelperProto, SourceLine};
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -361,122 +364,46 @@ impl Loaded {
     /// # Safety
     /// `parts` must be valid for the run and agree with the program's layout; `host` must be a `&mut H` for the `H` of the linker
     /// that loaded the program.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn run(&self, host: *mut (), parts: Parts) -> Result<u64, RunError> {
-        begin(&self.engine.0, host, parts, |run| {
-            // SAFETY: the caller vouches for the parts and the host; `run` was begun with them, and `self` keeps the program.
-            unsafe { self.run_in(run, parts) }
-        })
+        let guard = self.engine.0.domain.enter()?;
+        // SAFETY: the caller's contract.
+        unsafe { self.run_under(guard, host, parts) }
+    }
+
+    /// Runs it once under a guard of its engine's domain, or a borrow of one.
+    ///
+    /// # Safety
+    /// As for [`Loaded::run`].
+    #[inline(always)]
+    pub(crate) unsafe fn run_under<'e>(
+        &'e self,
+        guard: impl Borrow<Guard<'e>>,
+        host: *mut (),
+        parts: Parts,
+    ) -> Result<u64, RunError> {
+        let engine = &*self.engine.0;
+        match &self.native {
+            // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the rest.
+            Some(native) => unsafe {
+                run::run_code(engine, guard, (native.entry, native.entry), host, parts, Some(self))
+            },
+            // SAFETY: the caller vouches for the parts; the run is one of this thread.
+            None => run::begin(engine, guard, host, parts, |run, parts| unsafe { interp::run(self, run, parts) }),
+        }
     }
 
     /// Runs it as a part of `run`.
     ///
     /// # Safety
     /// As for [`Loaded::run`], with the host that `run` was begun with. The program must be kept for the call.
-    #[inline]
     pub(crate) unsafe fn run_in(&self, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
         match &self.native {
-            Some(native) => {
-                // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the rest.
-                let result = unsafe { run_code(native.entry, run, parts) };
-                // SAFETY: the run is this thread's, and its code is done with it.
-                let here = || unsafe { (*run).ctx.tail_calls } == 0;
-                // After a tail call, only the instruction is known: which program it is in, emitted code does not say.
-                result.map_err(|error| if here() { self.locate(error) } else { error })
-            }
+            // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the rest.
+            Some(native) => unsafe { run::call((native.entry, native.entry), run, parts, Some(self)) },
             // SAFETY: the caller vouches for the parts; `run` is the run of this thread.
             None => unsafe { interp::run(self, run, parts) },
         }
-    }
-}
-
-/// Begins a run: everything around the code. `code` gets the run, and is under the run's guard.
-#[inline]
-pub(crate) fn begin(
-    engine: &EngineInner,
-    host: *mut (),
-    parts: Parts,
-    code: impl FnOnce(*mut Run) -> Result<u64, RunError>,
-) -> Result<u64, RunError> {
-    // Address arithmetic that the verifier allowed must not wrap.
-    if parts.packet_len > Region::MAX_LEN as usize {
-        return Err(RunError::TooLong { len: parts.packet_len, max: Region::MAX_LEN as usize });
-    }
-    let _nesting = Nesting::enter(engine.config.max_nested_runs)?;
-    let guard = engine.domain.enter()?;
-    let mut run = Run {
-        ctx: RunCtx {
-            tail_calls: 0,
-            stop_code: 0,
-            stop_insn: 0,
-            interrupt: 0,
-            budget: i64::try_from(engine.config.run_budget()).unwrap_or(i64::MAX),
-            exit_sp: 0,
-            exit_pc: 0,
-            exit_saved: [0; 2],
-            packet: parts.packet as u64,
-            packet_len: parts.packet_len as u64,
-            host_env: 0,
-            slot: guard.slot(),
-            context: parts.context as u64,
-        },
-        host,
-        context: parts.context,
-        engine,
-        error: None,
-        held: Held::NOTHING,
-    };
-    let this = &raw mut run;
-    let _registered = engine.register(this, guard.slot());
-    code(this)
-}
-
-/// Runs emitted code as a part of `run`.
-///
-/// # Safety
-/// `entry` must be the entry of code compiled for this host that the run's guard or the caller keeps; `run` must be this thread's run, its host
-/// and `parts` valid for the code.
-#[inline]
-pub(crate) unsafe fn run_code(entry: *const u8, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
-    // SAFETY: the caller's contract; the pointer covers all of the run, whose first field is the hidden argument.
-    let r0 = unsafe { entry::enter(entry, arguments(parts), run.cast()) };
-    // SAFETY: the caller's contract.
-    unsafe { result(run, r0) }
-}
-
-/// The same through a compare tree that jumps to `entry`.
-///
-/// # Safety
-/// As for [`run_code`]; and `tree` must be the entry of a tree that the run's guard keeps.
-#[inline]
-pub(crate) unsafe fn run_through(
-    tree: *const u8,
-    entry: *const u8,
-    run: *mut Run,
-    parts: Parts,
-) -> Result<u64, RunError> {
-    // SAFETY: the caller's contract; the pointer covers all of the run, whose first field is the hidden argument.
-    let r0 = unsafe { entry::enter_through(tree, entry, arguments(parts), run.cast()) };
-    // SAFETY: the caller's contract.
-    unsafe { result(run, r0) }
-}
-
-/// r1 to r5 of a program.
-#[inline]
-fn arguments(parts: Parts) -> [u64; 5] {
-    [parts.context as u64, parts.context_len as u64, 0, 0, 0]
-}
-
-/// What a run of emitted code came to that returned `r0`.
-///
-/// # Safety
-/// `run` must be this thread's run.
-#[inline]
-unsafe fn result(run: *mut Run, r0: u64) -> Result<u64, RunError> {
-    // SAFETY: nobody else uses the run now, except for the atomic flag.
-    match unsafe { &mut *run }.stopped() {
-        None => Ok(r0),
-        Some(error) => Err(error),
     }
 }
 

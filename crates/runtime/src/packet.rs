@@ -153,6 +153,7 @@ unsafe impl Context for Xdp {
         &LAYOUT
     }
 
+    #[inline]
     fn parts(data: &mut &mut XdpBuff<'_>) -> Parts {
         let window = &data.window;
         let (packet, packet_len) = (window.data, window.len());
@@ -311,6 +312,7 @@ unsafe impl Context for Skb {
         &LAYOUT
     }
 
+    #[inline]
     fn parts(data: &mut &mut SkBuff<'_>) -> Parts {
         let (packet, packet_len) = (data.window.data, data.window.len());
         data.fields.len = packet_len as u32;

@@ -9,7 +9,6 @@ use crate::context::{Context, ContextLayout};
 use crate::func::HostFn;
 use crate::packet::{SkBuff, Skb, Window, Xdp, XdpBuff};
 use crate::ring_helpers::perf_output;
-use crate::run::Run;
 use bpf_jit_code::RunCtx;
 
 /// A packet keeps at least an Ethernet header.
@@ -168,12 +167,12 @@ unsafe extern "C" fn skb_event_output(ctx: u64, map: u64, flags: u64, data: u64,
 /// `bpf_redirect(ifindex, flags)` of XDP programs: `XDP_REDIRECT`, or `XDP_ABORTED` for flags, of which there are none.
 ///
 /// # Safety
-/// `ctx` must be the first field of the [`Run`] of a program on [`Xdp`].
+/// `ctx` must be the hidden argument of a program on [`Xdp`].
 unsafe extern "C" fn xdp_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
     const XDP_ABORTED: u64 = 0;
     const XDP_REDIRECT: u64 = 4;
     // SAFETY: by contract.
-    let context = unsafe { (*ctx.cast::<Run>()).context };
+    let context = unsafe { (*ctx).context } as *mut u8;
     if flags != 0 {
         return XDP_ABORTED;
     }
@@ -185,13 +184,13 @@ unsafe extern "C" fn xdp_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u
 /// `bpf_redirect(ifindex, flags)` of classifiers: `TC_ACT_REDIRECT`, or `TC_ACT_SHOT` for flags other than `BPF_F_INGRESS`.
 ///
 /// # Safety
-/// `ctx` must be the first field of the [`Run`] of a program on [`Skb`].
+/// `ctx` must be the hidden argument of a program on [`Skb`].
 unsafe extern "C" fn skb_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
     const TC_ACT_SHOT: u64 = 2;
     const TC_ACT_REDIRECT: u64 = 7;
     const BPF_F_INGRESS: u64 = 1;
     // SAFETY: by contract.
-    let context = unsafe { (*ctx.cast::<Run>()).context };
+    let context = unsafe { (*ctx).context } as *mut u8;
     if flags & !BPF_F_INGRESS != 0 {
         return TC_ACT_SHOT;
     }

@@ -1,14 +1,30 @@
 //! The state of one run.
 //!
-//! A [`Run`] lives on the stack of the thread that runs the program. Its first field is the [`RunCtx`] that emitted code sees, so
-//! that a host function gets from the hidden argument back to the run.
+//! Problem: a run of a few nanoseconds cannot afford to make a structure of a hundred bytes, to announce it to whoever may want to
+//! interrupt it, and to count how deep it is nested. Approach: an execution slot belongs to one thread at a time, so each has a [`Run`] that
+//! lies ready ([`Runs`]). Beginning a run sets the few fields that the last one may have changed, and other threads find
+//! the flag that interrupts it without asking. A run inside another one of its thread (a host function that runs a program) finds the slot's
+//! taken and gets one on the stack; only those are counted.
+//!
+//! Invariants: the [`RunCtx`] that emitted code sees is the first field of a [`Run`], so that a host function gets from the hidden argument back
+//! to the run. `host` is null exactly while no run is using it; whatever else a run leaves behind, the next one sets ([`Run::set`]).
 
+use crate::context::Parts;
+use crate::engine::EngineInner;
+use crate::entry;
 use crate::error::{HelperError, RunError};
+use crate::loaded::Loaded;
 use bpf_isa::InsnIdx;
 use bpf_jit_code::{RunCtx, StopCode};
 use bpf_maps::program;
+use bpf_quiesce::Guard;
+use bpf_verifier::Region;
 use core::mem::MaybeUninit;
-use std::cell::Cell;
+use crossbeam_utils::CachePadded;
+use std::borrow::Borrow;
+use std::cell::{Cell, UnsafeCell};
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What is wrong when a check fails that the verifier left to run time.
 pub(crate) const OUT_OF_BOUNDS: &str = "memory access out of bounds";
@@ -18,10 +34,8 @@ pub(crate) const OUT_OF_BOUNDS: &str = "memory access out of bounds";
 #[repr(C)]
 pub(crate) struct Run {
     pub(crate) ctx: RunCtx,
-    /// The `&mut H` that the run was given.
+    /// The `&mut H` that the run was given; null if this is no run now.
     pub(crate) host: *mut (),
-    /// The context that the run was given.
-    pub(crate) context: *mut u8,
     /// The engine, which outlives the run.
     pub(crate) engine: *const crate::engine::EngineInner,
     /// What a host function failed with.
@@ -31,8 +45,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A run that shares slot, host and engine with this one, for a helper that calls back through the interpreter.
-    pub(crate) fn view(&self) -> Run {
+    /// No run yet.
+    fn new(slot: u32) -> Run {
         let ctx = RunCtx {
             tail_calls: 0,
             stop_code: 0,
@@ -45,10 +59,39 @@ impl Run {
             packet: 0,
             packet_len: 0,
             host_env: 0,
-            slot: self.ctx.slot,
-            context: self.ctx.context,
+            slot,
+            context: 0,
         };
-        Run { ctx, host: self.host, context: self.context, engine: self.engine, error: None, held: Held::NOTHING }
+        Run { ctx, host: core::ptr::null_mut(), engine: core::ptr::null(), error: None, held: Held::NOTHING }
+    }
+
+    /// A run that shares slot, host and engine with this one, for a helper that calls back through the interpreter.
+    pub(crate) fn view(&self) -> Run {
+        let mut view = Run { host: self.host, engine: self.engine, ..Run::new(self.ctx.slot) };
+        view.ctx.context = self.ctx.context;
+        view
+    }
+
+    /// Makes it a run: what the run before may have left is set anew.
+    ///
+    /// # Safety
+    /// `run` must be this thread's alone, but for the interrupt flag, and no run now.
+    #[inline]
+    unsafe fn set(run: *mut Run, engine: &EngineInner, host: *mut (), parts: Parts) {
+        // SAFETY: by contract.
+        let flag = unsafe { interrupt_flag(run) };
+        // Relaxed: a flag that orders nothing else.
+        flag.store(0, Ordering::Relaxed);
+        // SAFETY: by contract; the reference covers the flag as well, which nobody reads or writes through it.
+        let run = unsafe { &mut *run };
+        run.ctx.tail_calls = 0;
+        run.ctx.stop_code = 0;
+        run.ctx.budget = engine.budget;
+        run.ctx.packet = parts.packet as u64;
+        run.ctx.packet_len = parts.packet_len as u64;
+        run.ctx.context = parts.context as u64;
+        (run.host, run.engine) = (host, engine);
+        run.held.count = 0;
     }
 
     /// Ends the run with a host function's error. The first one stays.
@@ -71,6 +114,17 @@ impl Run {
     #[inline]
     pub(crate) fn stopped(&mut self) -> Option<RunError> {
         if self.ctx.stop_code == 0 { None } else { Some(self.stop_reason()) }
+    }
+
+    /// Why emitted code was stopped that was entered as `program`.
+    #[cold]
+    fn stop_reason_in(&mut self, program: Option<&Loaded>) -> RunError {
+        let error = self.stop_reason();
+        match program {
+            // After a tail call, only the instruction is known: which program it is in, emitted code does not say.
+            Some(program) if self.ctx.tail_calls == 0 => program.locate(error),
+            _ => error,
+        }
     }
 
     #[cold]
@@ -173,30 +227,266 @@ impl Held {
     }
 }
 
-thread_local! {
-    /// Runs of this thread that are on the stack.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
+/// The flag that interrupts `run`.
+///
+/// # Safety
+/// `run` must stay valid for the result's use, and the field must be accessed atomically meanwhile; emitted code does so with plain
+/// aligned loads.
+unsafe fn interrupt_flag<'a>(run: *mut Run) -> &'a AtomicU32 {
+    // SAFETY: by contract, a place in a valid `Run`.
+    let flag = unsafe { &raw mut (*run).ctx.interrupt };
+    // SAFETY: aligned, as the field of an aligned structure; the rest is the contract.
+    unsafe { AtomicU32::from_ptr(flag) }
 }
 
-/// Counts one run of this thread while it lives.
-pub(crate) struct Nesting(());
+/// A run for each execution slot.
+pub(crate) struct Runs(Box<[CachePadded<UnsafeCell<Run>>]>);
+
+// SAFETY: a `Run` is used by the thread that holds its slot, and the next one to hold it comes after it (`bpf_quiesce::Guard`). The one field that
+// others access, the interrupt flag, is accessed atomically. What the pointers in it point to is used only by the thread that put them
+// there, until its run ends.
+unsafe impl Send for Runs {}
+// SAFETY: as above.
+unsafe impl Sync for Runs {}
+
+impl fmt::Debug for Runs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Runs").field(&self.0.len()).finish()
+    }
+}
+
+impl Runs {
+    pub(crate) fn new(slots: u32) -> Runs {
+        Runs((0..slots).map(|slot| CachePadded::new(UnsafeCell::new(Run::new(slot)))).collect())
+    }
+
+    /// Asks all runs of slots to stop. The flag of a slot without a run is set in vain.
+    pub(crate) fn interrupt(&self) {
+        for run in &self.0 {
+            // SAFETY: the run lives as long as `self`; all who access its flag do so atomically.
+            let flag = unsafe { interrupt_flag(run.get()) };
+            // Relaxed: a flag that orders nothing else.
+            flag.store(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl EngineInner {
+    /// The run of a slot, if no run of its thread is using it.
+    #[inline]
+    fn idle_run(&self, guard: &Guard<'_>) -> Option<*mut Run> {
+        let run = self.runs.0.get(guard.slot() as usize)?.get();
+        // SAFETY: the slot is this thread's while the guard is held, so nobody else uses its run, but for the flag.
+        unsafe { (*run).host }.is_null().then_some(run)
+    }
+}
+
+/// What to call, and the program it leads to, if it is a compare tree (`entry::enter_through`).
+pub(crate) type Entry = (*const u8, *const u8);
+
+/// Runs emitted code once under `guard`, or a borrow of it, and lets go of it. Errors are said to be `program`'s.
+///
+/// All that is seldom needed is in functions of its own, which take the guard along and get `parts` as words: so nothing here has to be
+/// in memory, and what is left is a few dozen instructions.
+///
+/// # Safety
+/// `entry` must be an entry of code compiled for this host, kept by the guard or the caller; `host` and `parts` must be valid for it.
+#[inline(always)]
+pub(crate) unsafe fn run_code<'e>(
+    engine: &'e EngineInner,
+    guard: impl Borrow<Guard<'e>>,
+    entry: Entry,
+    host: *mut (),
+    parts: Parts,
+    program: Option<&Loaded>,
+) -> Result<u64, RunError> {
+    // Address arithmetic that the verifier allowed must not wrap.
+    if parts.packet_len > Region::MAX_LEN as usize {
+        return Err(too_long(parts.packet_len));
+    }
+    let Some(run) = engine.idle_run(guard.borrow()) else {
+        let (context, packet) = (slice(parts.context, parts.context_len), slice(parts.packet, parts.packet_len));
+        // SAFETY: the caller's contract.
+        return unsafe { run_code_nested(engine, guard, entry, host, context, packet, program) };
+    };
+    // SAFETY: the guard's slot is this thread's, and its run is idle.
+    unsafe { Run::set(run, engine, host, parts) };
+    // SAFETY: the caller's contract; the pointer covers all of the run, whose first field is the hidden argument.
+    let r0 = unsafe { entry::enter_through(entry.0, entry.1, arguments(parts), run.cast()) };
+    // SAFETY: still this thread's.
+    if unsafe { (*run).ctx.stop_code } != 0 {
+        // SAFETY: the guard is held.
+        return Err(unsafe { end_stopped(guard, run, program) });
+    }
+    // SAFETY: as above.
+    unsafe { (*run).host = core::ptr::null_mut() };
+    Ok(r0)
+}
+
+/// The same inside another run of this thread.
+///
+/// # Safety
+/// As for [`run_code`].
+#[cold]
+#[inline(never)]
+unsafe fn run_code_nested<'e>(
+    engine: &'e EngineInner,
+    guard: impl Borrow<Guard<'e>>,
+    entry: Entry,
+    host: *mut (),
+    context: *mut [u8],
+    packet: *mut [u8],
+    program: Option<&Loaded>,
+) -> Result<u64, RunError> {
+    let parts = parts(context, packet, slice(core::ptr::null_mut(), 0));
+    // SAFETY: the caller's contract.
+    nested(engine, guard, host, parts, |run| unsafe { call(entry, run, parts, program) })
+}
+
+fn parts(context: *mut [u8], packet: *mut [u8], memory: *mut [u8]) -> Parts {
+    Parts {
+        context: context.cast(),
+        context_len: context.len(),
+        packet: packet.cast(),
+        packet_len: packet.len(),
+        memory: memory.cast(),
+        memory_len: memory.len(),
+    }
+}
+
+#[inline]
+fn slice(start: *mut u8, len: usize) -> *mut [u8] {
+    core::ptr::slice_from_raw_parts_mut(start, len)
+}
+
+/// r1 to r5 at the entry of a program.
+#[inline]
+fn arguments(parts: Parts) -> [u64; 5] {
+    [parts.context as u64, parts.context_len as u64, 0, 0, 0]
+}
+
+/// Runs emitted code as a part of `run`.
+///
+/// # Safety
+/// `entry` must be an entry of code compiled for this host that the run's guard or the caller keeps; `run` must be this thread's run, its host
+/// and `parts` valid for the code.
+pub(crate) unsafe fn call(
+    entry: Entry,
+    run: *mut Run,
+    parts: Parts,
+    program: Option<&Loaded>,
+) -> Result<u64, RunError> {
+    // SAFETY: the caller's contract; the pointer covers all of the run, whose first field is the hidden argument.
+    let r0 = unsafe { entry::enter_through(entry.0, entry.1, arguments(parts), run.cast()) };
+    // SAFETY: nobody else uses the run now, except for the atomic flag.
+    let run = unsafe { &mut *run };
+    if run.ctx.stop_code == 0 { Ok(r0) } else { Err(run.stop_reason_in(program)) }
+}
+
+/// Why a run of a slot was stopped; it is over.
+///
+/// # Safety
+/// `run` must be the active run of the guard's slot.
+#[cold]
+#[inline(never)]
+unsafe fn end_stopped<'e>(_guard: impl Borrow<Guard<'e>>, run: *mut Run, program: Option<&Loaded>) -> RunError {
+    let active = Active(run);
+    // SAFETY: this thread's, by contract.
+    unsafe { &mut *active.0 }.stop_reason_in(program)
+}
+
+#[cold]
+fn too_long(len: usize) -> RunError {
+    RunError::TooLong { len, max: Region::MAX_LEN as usize }
+}
+
+/// Ends the use of a [`Run`], whatever happens in it.
+struct Active(*mut Run);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        // SAFETY: made of a run of a slot, which outlives it and is this thread's.
+        unsafe { (*self.0).host = core::ptr::null_mut() };
+    }
+}
+
+/// Does one run under `guard` in any other way than [`run_code`]. `code` gets the run, which is over when it returns.
+#[inline]
+pub(crate) fn begin<'e>(
+    engine: &'e EngineInner,
+    guard: impl Borrow<Guard<'e>>,
+    host: *mut (),
+    parts: Parts,
+    code: impl FnOnce(*mut Run, Parts) -> Result<u64, RunError>,
+) -> Result<u64, RunError> {
+    let (context, packet) = (slice(parts.context, parts.context_len), slice(parts.packet, parts.packet_len));
+    begin_with(engine, guard, host, context, packet, slice(parts.memory, parts.memory_len), code)
+}
+
+#[inline(never)]
+fn begin_with<'e>(
+    engine: &'e EngineInner,
+    guard: impl Borrow<Guard<'e>>,
+    host: *mut (),
+    context: *mut [u8],
+    packet: *mut [u8],
+    memory: *mut [u8],
+    code: impl FnOnce(*mut Run, Parts) -> Result<u64, RunError>,
+) -> Result<u64, RunError> {
+    let parts = parts(context, packet, memory);
+    if parts.packet_len > Region::MAX_LEN as usize {
+        return Err(too_long(parts.packet_len));
+    }
+    let Some(run) = engine.idle_run(guard.borrow()) else {
+        return nested(engine, guard, host, parts, |run| code(run, parts));
+    };
+    // SAFETY: the guard's slot is this thread's, and its run is idle.
+    unsafe { Run::set(run, engine, host, parts) };
+    let active = Active(run);
+    code(active.0, parts)
+}
+
+/// The same for a run inside another one of its thread.
+#[cold]
+#[inline(never)]
+fn nested<'e>(
+    engine: &'e EngineInner,
+    guard: impl Borrow<Guard<'e>>,
+    host: *mut (),
+    parts: Parts,
+    code: impl FnOnce(*mut Run) -> Result<u64, RunError>,
+) -> Result<u64, RunError> {
+    let _nesting = Nesting::enter(engine.config.max_nested_runs)?;
+    let mut run = Run::new(guard.borrow().slot());
+    let run = &raw mut run;
+    // SAFETY: made above for this run.
+    unsafe { Run::set(run, engine, host, parts) };
+    code(run)
+}
+
+thread_local! {
+    /// Runs of this thread that are on the stack and inside another one.
+    static NESTED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Counts one nested run of this thread while it lives.
+struct Nesting(());
 
 impl Nesting {
-    #[inline]
-    pub(crate) fn enter(limit: u32) -> Result<Nesting, RunError> {
-        DEPTH.with(|depth| {
-            if depth.get() >= limit {
+    fn enter(limit: u32) -> Result<Nesting, RunError> {
+        NESTED.with(|nested| {
+            // The outermost is one of the runs that may be.
+            if nested.get() + 1 >= limit {
                 return Err(RunError::TooDeep { limit });
             }
-            depth.set(depth.get() + 1);
+            nested.set(nested.get() + 1);
             Ok(Nesting(()))
         })
     }
 }
 
 impl Drop for Nesting {
-    #[inline]
     fn drop(&mut self) {
-        DEPTH.with(|depth| depth.set(depth.get() - 1));
+        NESTED.with(|nested| nested.set(nested.get() - 1));
     }
 }
