@@ -2,9 +2,11 @@
 
 use crate::input::map_file;
 use anyhow::{Context, Result, bail};
-use bpf_runtime::{Config, Engine, Insn, Instance, Linker, Loader, MapSet, Mode, Object, Program, ProgramKind, Raw};
+use bpf_runtime::{
+    Config, DebugOptions, Engine, Insn, Instance, Linker, Loader, MapSet, Mode, Object, Program, ProgramKind, Raw,
+};
 use clap::ValueEnum;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How programs are executed.
@@ -45,13 +47,43 @@ impl ContextArg {
 /// The host state of the command's programs: nothing.
 pub(crate) type NoHost = ();
 
+/// Who is told of the programs' machine code.
+#[derive(clap::Args)]
+pub(crate) struct DebugArgs {
+    /// Write /tmp/perf-PID.map, so that `perf report` names the programs.
+    #[arg(long)]
+    perf_map: bool,
+    /// Write DIR/jit-PID.dump with code and source lines, for `perf record -k mono` and `perf inject --jit`.
+    #[arg(long, value_name = "DIR")]
+    jitdump: Option<PathBuf>,
+    /// Tell GDB or LLDB, so that backtraces show the programs and their source lines.
+    #[arg(long)]
+    gdb: bool,
+}
+
+impl DebugArgs {
+    fn options(&self) -> DebugOptions {
+        let mut options = DebugOptions::default();
+        options.perf_map = self.perf_map.then(|| PathBuf::from("/tmp"));
+        options.jitdump.clone_from(&self.jitdump);
+        options.gdb = self.gdb;
+        options
+    }
+}
+
 /// An engine that prints `bpf_trace_printk` to standard error.
 pub(crate) fn engine(engine: EngineArg) -> Result<Engine> {
+    engine_for(engine, None)
+}
+
+/// The same, with somebody watching.
+pub(crate) fn engine_for(engine: EngineArg, debug: Option<&DebugArgs>) -> Result<Engine> {
     let mut config = Config::default();
     config.mode = match engine {
         EngineArg::Jit => Mode::Jit,
         EngineArg::Interp => Mode::Interpreter,
     };
+    config.debug = debug.map(DebugArgs::options).unwrap_or_default();
     config.print = Some(Arc::new(|text: &str| eprint!("{text}")));
     Engine::new(config).context("cannot set up the engine")
 }

@@ -40,6 +40,8 @@ pub(crate) struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    debug: load::DebugArgs,
 }
 
 #[derive(Serialize)]
@@ -55,7 +57,7 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let engine = load::engine(args.engine)?;
+    let engine = load::engine_for(args.engine, Some(&args.debug))?;
     let object = load::object(&args.object)?;
     let name = load::choose(&object, args.program.as_deref())?;
     let linker = Linker::new(&engine);
