@@ -54,6 +54,27 @@ fn runs_a_filter_over_a_capture() {
 }
 
 #[test]
+fn tells_profilers_and_debuggers_about_the_program() {
+    let dir = std::env::temp_dir().join(format!("bpf-command-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let object = "examples/filter.o";
+    succeeds(&["run", object, "--perf-map", "--gdb", "--jitdump", dir.to_str().unwrap()]);
+    let dump = std::fs::read_dir(&dir).unwrap().next().unwrap().unwrap().path();
+    let name = dump.file_name().unwrap().to_str().unwrap();
+    let pid = name.strip_prefix("jit-").and_then(|name| name.strip_suffix(".dump")).unwrap();
+    let map = format!("/tmp/perf-{pid}.map");
+    let (records, text) = (std::fs::read(&dump).unwrap(), std::fs::read_to_string(&map).unwrap());
+    std::fs::remove_file(map).unwrap();
+    std::fs::remove_dir_all(dir).unwrap();
+    let program = "bpf:filter";
+    assert!(text.lines().any(|line| line.ends_with(program)), "{text}");
+    assert!(records.windows(program.len()).any(|bytes| bytes == program.as_bytes()));
+    // Where the file cannot be, nothing runs.
+    let message = fails(&["run", object, "--jitdump", "/nonexistent/directory"], b"");
+    assert!(message.contains("cannot create /nonexistent/directory/jit-"), "{message}");
+}
+
+#[test]
 fn dissects_flows_by_tail_calls() {
     for engine in ["jit", "interp"] {
         let (object, data) = ("examples/flow_dissector.o", "examples/packets.pcap");

@@ -69,9 +69,9 @@ fn lock() -> MutexGuard<'static, ()> {
 
 /// Changes the list and tells the debugger.
 fn change(_lock: &MutexGuard<'_, ()>, action: u32, entry: *mut Entry, edit: impl FnOnce(&mut Descriptor)) {
-    // SAFETY: the descriptor is a static that only we change, under the lock that the caller holds; a debugger reads it while
-    // the process is stopped.
-    let descriptor = unsafe { &mut *ptr::addr_of_mut!(__jit_debug_descriptor) };
+    let descriptor = &raw mut __jit_debug_descriptor;
+    // SAFETY: a static that only we change, under the lock that the caller holds; a debugger reads it while the process is stopped.
+    let descriptor = unsafe { &mut *descriptor };
     edit(descriptor);
     descriptor.action = action;
     descriptor.relevant = entry;

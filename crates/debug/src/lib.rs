@@ -16,6 +16,8 @@ mod gdb;
 mod jitdump;
 mod perf_map;
 mod registry;
+#[cfg(test)]
+mod tests;
 mod unit;
 
 pub use registry::{Location, Options, Registered, Registry};

@@ -95,7 +95,7 @@ fn lines(program: &Program, source: &bpf_object::Code) -> (Vec<Line>, Vec<String
             files.len() - 1
         });
         let line = Line { insn, file: file as u32, line: place.line, column: place.column };
-        if !lines.last().is_some_and(|l| (l.file, l.line, l.column) == (line.file, line.line, line.column)) {
+        if lines.last().is_none_or(|l| (l.file, l.line, l.column) != (line.file, line.line, line.column)) {
             lines.push(line);
         }
     }

@@ -4,7 +4,8 @@
 mod support;
 
 use bpf_runtime::{
-    Arch, Caller, Config, Engine, Instance, Linker, Location, MapSet, Object, Program, Raw, Xdp, XdpBuff, assemble,
+    Arch, Caller, Config, Engine, Hook, Instance, Linker, Location, MapSet, Object, Policy, Program, Raw, Xdp, XdpBuff,
+    assemble,
 };
 use bpf_testkit::skipped;
 use shapes::{config, shapes};
@@ -209,14 +210,16 @@ fn a_host_function_called_through_a_hook_sees_its_program() {
         })
         .unwrap();
     let load = |name| linker.loader::<Xdp>().insns(name, assemble("call 1001\nr0 = 2\nexit").unwrap()).unwrap();
-    let hook = bpf_runtime::Hook::<Xdp, ()>::new(&engine, bpf_runtime::Policy::FirstVerdict { pass: 2 }).unwrap();
+    let hook = Hook::<Xdp, ()>::new(&engine, Policy::FirstVerdict { pass: 2 }).unwrap();
     for name in ["first", "second"] {
         hook.attach(&load(name)).unwrap();
     }
     hook.run(&mut (), &mut XdpBuff::new(&mut [0; 64])).unwrap();
     let seen = seen.lock().unwrap();
-    let programs: Vec<_> = seen.iter().map(|frames| frames[0].program.as_str()).collect();
-    assert_eq!(programs, ["first", "second"]);
+    let programs: Vec<Vec<&str>> =
+        seen.iter().map(|frames| frames.iter().map(|frame| frame.program.as_str()).collect()).collect();
+    // The last one is jumped to: its verdict is the hook's.
+    assert_eq!(programs, [vec!["first", "<hook>"], vec!["second"]]);
 }
 
 #[test]
@@ -333,6 +336,33 @@ mod stepping {
         run();
         // The next trap finds nothing to do and clears the flag.
         STEPS.take().map(|(_, steps)| steps).unwrap_or_default()
+    }
+
+    #[test]
+    fn every_instruction_of_a_hook_finds_its_callers() {
+        for policy in [Policy::FirstVerdict { pass: 2 }, Policy::LastWins { empty: 0 }, Policy::RunAll { result: 1 }] {
+            let engine = Engine::new(config()).unwrap();
+            let linker = Linker::<()>::new(&engine);
+            let hook = Hook::<Raw, ()>::new(&engine, policy).unwrap();
+            for name in ["first", "second"] {
+                let text = "*(u64 *)(r10 - 8) = r2\ncall +1\nexit\nr0 = 2\nexit";
+                hook.attach(&linker.loader::<Raw>().insns(name, assemble(text).unwrap()).unwrap()).unwrap();
+            }
+            let steps = step(&engine, || assert!(hook.run(&mut (), &mut []).is_ok()));
+            let mut seen = [0; 4];
+            for frames in &steps {
+                let programs: Vec<&str> = frames.iter().map(|f| f.program.as_str()).collect();
+                match programs[..] {
+                    ["<hook>"] => seen[0] += 1,
+                    ["first", "<hook>"] | ["first", "first", "<hook>"] => seen[1] += 1,
+                    ["second", "<hook>"] | ["second", "second", "<hook>"] => seen[2] += 1,
+                    // The last one is jumped to where its verdict is the hook's.
+                    ["second"] | ["second", "second"] if !matches!(policy, Policy::RunAll { .. }) => seen[3] += 1,
+                    _ => panic!("{policy:?}: {programs:?} in {frames:?}"),
+                }
+            }
+            assert!(seen[0] >= 10 && seen[1] >= 6 && seen[2] + seen[3] >= 6, "{policy:?}: {seen:?}");
+        }
     }
 
     #[test]
