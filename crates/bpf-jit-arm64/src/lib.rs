@@ -28,6 +28,7 @@ use bpf_jit::{
     MoveSrc, Op, VReg,
 };
 use bpf_jit_code::layout::{Label, Layout};
+use bpf_jit_code::unwind::room;
 use bpf_jit_code::{Code, PcEntry, StopCode, Unwind, UnwindOp};
 
 pub use crate::bound::{func_size_bound, program_size_bound, size_bound};
@@ -81,6 +82,7 @@ impl Backend for Arm64 {
             code.frame_bytes.push(frame.total());
             let blocks = self.layout.labels(func.blocks.len() as u32);
             let epilogue = self.layout.label();
+            let notes = code.unwind.len();
             Emitter {
                 s: self,
                 code,
@@ -97,6 +99,11 @@ impl Backend for Arm64 {
                 insn: u32::MAX,
             }
             .function(Label(entries.0 + i as u32))?;
+            if options.unwind_room {
+                code.unwind.push(Unwind { at: self.buf.len() as u32, op: UnwindOp::End });
+                // udf #0.
+                self.buf.resize(self.buf.len() + room(code.unwind.len() - notes), 0);
+            }
         }
         if options.unwind {
             code.unwind.push(Unwind { at: self.buf.len() as u32, op: UnwindOp::Outside });

@@ -23,6 +23,7 @@ use crate::tail_call::PendingTailCall;
 use bpf_isa::SubprogId;
 use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, Func, Lir, MachineDesc, Move, Op};
 use bpf_jit_code::layout::{Label, Layout};
+use bpf_jit_code::unwind::room;
 use bpf_jit_code::{Code, PcEntry, Unwind, UnwindOp};
 
 pub use crate::bound::{func_size_bound, program_size_bound, size_bound};
@@ -59,8 +60,14 @@ impl Backend for X64 {
             let blocks = self.layout.labels(func.blocks.len() as u32);
             let s = &mut *self;
             let code = &mut *code;
+            let notes = code.unwind.len();
             Emitter { s, code, machine: &machine, options, func, alloc, frame, blocks, epilogue: None, insn: 0 }
                 .function(SubprogId(i as u32));
+            if options.unwind_room {
+                code.unwind.push(Unwind { at: self.buf.len() as u32, op: UnwindOp::End });
+                // int3.
+                self.buf.resize(self.buf.len() + room(code.unwind.len() - notes), 0xcc);
+            }
             if self.buf.len() > i32::MAX as usize {
                 return Err(EmitError::TooLarge);
             }

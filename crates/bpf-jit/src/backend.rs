@@ -21,12 +21,20 @@ pub struct EmitOptions {
     pub save_all: bool,
     /// Describe frames in [`Code::unwind`].
     pub unwind: bool,
+    /// Leave room for the encoded description behind each function (perf's libunwind looks for it there).
+    pub unwind_room: bool,
 }
 
 impl Default for EmitOptions {
     /// The host's CPU, no hardening.
     fn default() -> Self {
-        EmitOptions { features: CpuFeatures::host(), hardening: Hardening::default(), save_all: false, unwind: false }
+        EmitOptions {
+            features: CpuFeatures::host(),
+            hardening: Hardening::default(),
+            save_all: false,
+            unwind: false,
+            unwind_room: false,
+        }
     }
 }
 

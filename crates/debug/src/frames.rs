@@ -57,7 +57,7 @@ fn fde(unit: &Unit, function: usize, address: u64) -> FrameDescriptionEntry {
     for (i, note) in notes.iter().enumerate().take_while(|(_, note)| note.at < end) {
         let instruction = match note.op {
             UnwindOp::Function | UnwindOp::Outside if i > 0 => break,
-            UnwindOp::Function => continue,
+            UnwindOp::Function | UnwindOp::End => continue,
             UnwindOp::Outside => Cfi::Undefined(return_address(unit.arch)),
             UnwindOp::Cfa { base, offset } => Cfi::Cfa(register(base), offset as i32),
             UnwindOp::Saved { reg, offset } => Cfi::Offset(register(reg), -(offset as i32)),

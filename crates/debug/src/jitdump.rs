@@ -64,7 +64,7 @@ impl JitDump {
     pub(crate) fn add(&self, unit: &Unit, text: &[u8]) -> io::Result<()> {
         let mut out = Vec::new();
         for function in 0..unit.functions.len() {
-            let (start, end) = unit.range(function);
+            let (start, end) = unit.code_range(function);
             if let Some(bytes) = text.get(start as usize..end as usize).filter(|bytes| !bytes.is_empty()) {
                 lines(unit, function, &mut out);
                 frame(unit, function, bytes.len(), &mut out);
@@ -150,9 +150,13 @@ fn frame(unit: &Unit, function: usize, code_len: usize, out: &mut Vec<u8>) {
         data.extend_from_slice(&word.to_le_bytes());
     }
     let len = data.len() as u64;
+    // perf's libunwind reads it at its address in the process, so perf must know that the function reaches that far. It must not reach
+    // into the next one; where there is no room, perf still has the frame in the file.
+    let (start, end) = unit.range(function);
+    let mapped = if distance as u64 + len.next_multiple_of(8) <= u64::from(end - start) { len } else { 0 };
     let mut body = Vec::new();
-    // Size of all, of the header in it, and of what is mapped in the process: nothing.
-    for size in [len, len - eh_frame_len as u64, 0] {
+    // Size of all, of the header in it, and of what has its place in the process.
+    for size in [len, len - eh_frame_len as u64, mapped] {
         body.extend_from_slice(&size.to_le_bytes());
     }
     body.extend_from_slice(&data);

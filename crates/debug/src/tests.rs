@@ -126,12 +126,13 @@ fn odd_units_do_no_harm() {
         relative_eh_frame(&odd, function, 8);
     }
 
-    let mut options = Options::default();
-    options.symbols = true;
+    let options = Options { symbols: true, ..Options::default() };
     let Ok(registry) = Registry::new(&options) else { return };
     let empty = Unit { functions: Vec::new(), len: 8, ..odd.clone() };
     // SAFETY: without `unwind` nobody acts on the notes.
-    let (first, second) = unsafe { (registry.add(odd, &[]), registry.add(empty, &[])) };
+    let first = unsafe { registry.add(odd, &[]) };
+    // SAFETY: as above.
+    let second = unsafe { registry.add(empty, &[]) };
     for ip in 0x7000_0ff0..0x7000_1100 {
         registry.symbolize(ip);
     }
@@ -143,8 +144,7 @@ fn odd_units_do_no_harm() {
 
 #[test]
 fn a_unit_in_the_place_of_another_is_the_one_that_is_known() {
-    let mut options = Options::default();
-    options.symbols = true;
+    let options = Options { symbols: true, ..Options::default() };
     let Ok(registry) = Registry::new(&options) else { return };
     let name = |ip| registry.symbolize(ip).map(|place| place.program);
     // SAFETY: without `unwind` nobody acts on the notes.

@@ -1,6 +1,6 @@
 //! A piece of emitted code that was placed, and what there is to say about it.
 
-use bpf_jit_code::{Arch, PcEntry, Unwind};
+use bpf_jit_code::{Arch, PcEntry, Unwind, UnwindOp};
 
 /// A function of a unit.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -72,6 +72,13 @@ impl Unit {
         let start = self.functions.get(function).map_or(self.len as u32, |f| f.start);
         let end = self.functions.get(function + 1).map_or(self.len as u32, |f| f.start);
         (start, end.max(start))
+    }
+
+    /// First byte and end of a function's code, without the room behind it.
+    pub(crate) fn code_range(&self, function: usize) -> (u32, u32) {
+        let (start, end) = self.range(function);
+        let mut ends = self.unwind.iter().filter(|note| note.op == UnwindOp::End && note.at > start && note.at <= end);
+        (start, ends.next().map_or(end, |note| note.at))
     }
 
     /// What symbol tables call a function: `bpf:program` or `bpf:program/function`, without anything that would break a line or a

@@ -13,7 +13,7 @@ mod code;
 mod hardening;
 pub mod layout;
 mod run_ctx;
-mod unwind;
+pub mod unwind;
 
 pub use code::{
     Arch, Code, PATCH_WORD, PatchSlot, PatchSlotError, PcEntry, Reloc, RelocKind, Symbol, TailCallSite, TailTarget,

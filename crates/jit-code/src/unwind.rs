@@ -41,6 +41,15 @@ pub enum UnwindOp {
     Remember,
     /// What follows the epilogue has the remembered frame.
     Recall,
+    /// The function's code ends; what follows is room ([`room`]).
+    End,
+}
+
+/// Bytes, at most, of what a profiler wants behind a function with this many notes: its call frame information as `.eh_frame` and
+/// `.eh_frame_hdr`, aligned.
+pub const fn room(notes: usize) -> usize {
+    // An entry's header with its common part, terminator, index and alignment; a note with the step to its place.
+    160 + 16 * notes
 }
 
 /// A change of the frame, and where in the code it has happened.

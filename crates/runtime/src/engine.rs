@@ -264,6 +264,7 @@ impl Engine {
                 hardening: config.hardening,
                 save_all: config.save_all,
                 unwind: self.0.debug.is_some(),
+                unwind_room: config.debug.jitdump.is_some(),
             },
         }
     }
