@@ -38,6 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bpf-dispatcher", &["bpf-jit-code", "bpf-prog-pack", "bpf-quiesce"]),
     ("bpf-maps", &["bpf-quiesce"]),
     ("bpf-object", &["bpf-isa"]),
+    ("bpf-context-derive", &[]),
     ("bpf-runtime", RUNTIME),
     ("bpf-cli", &["bpf-runtime", "bpf-disasm"]),
 ];
@@ -61,10 +62,11 @@ const RUNTIME: &[&str] = &[
     "bpf-dispatcher",
     "bpf-maps",
     "bpf-object",
+    "bpf-context-derive",
 ];
 
 /// Source folders whose crates forbid unsafe code.
-const SAFE: &[&str] = &["bpf-isa", "bpf-analysis", "bpf-jit", "dispatcher", "verifier", "object"];
+const SAFE: &[&str] = &["bpf-isa", "bpf-analysis", "bpf-jit", "dispatcher", "verifier", "object", "context-derive"];
 
 const BACKENDS: [&str; 2] = ["crates/bpf-jit-x64/src", "crates/bpf-jit-arm64/src"];
 

@@ -215,6 +215,17 @@ impl<'a, C> Caller<'_, 'a, C> {
         self.machine.place(env, addr, len, write).map(drop).map_err(|kind| self.stop(kind))
     }
 
+    /// [`Caller::check`] for the run's own memory only: its stacks and what [`Memory`] was given, not what the host adds.
+    ///
+    /// # Errors
+    /// [`StopKind::BadAccess`]: it may not, or the bytes lie elsewhere.
+    pub fn check_own(&self, addr: u64, len: usize, write: bool) -> Result<(), Stop> {
+        match self.machine.memory.find(addr, len, write) {
+            Some(_) => Ok(()),
+            None => Err(self.stop(StopKind::BadAccess { addr, size: len as u64, write })),
+        }
+    }
+
     /// Reads the program's memory into `bytes`.
     ///
     /// # Errors

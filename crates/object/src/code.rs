@@ -15,6 +15,7 @@ use crate::error::{LinkProblem, ObjectError};
 use crate::kind::ProgramKind;
 use crate::layout::build;
 use crate::object::{Object, Program};
+use crate::relocate::{CoreType, Unresolved, apply};
 
 /// A function inside a program's instructions.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -187,7 +188,7 @@ impl Code {
     pub fn references(&self) -> &[Reference] {
         &self.references
     }
-    /// CO-RE relocations, which nobody has applied, in instruction order.
+    /// CO-RE relocations, in instruction order. Linking applies them.
     pub fn core_relocations(&self) -> &[CoreRelocation] {
         &self.core
     }
@@ -219,21 +220,29 @@ impl Code {
 /// A program all of whose references are resolved: what a linker turns into a loaded program by putting its own map
 /// and host function indices in place of the object's.
 #[derive(Clone, Debug)]
-pub struct LinkedCode(Code);
+pub struct LinkedCode {
+    code: Code,
+    unresolved: Vec<Unresolved>,
+}
 
 impl LinkedCode {
     /// The code.
     pub fn code(&self) -> &Code {
-        &self.0
+        &self.code
     }
     /// Gives up the code.
     pub fn into_code(self) -> Code {
-        self.0
+        self.code
+    }
+    /// The instructions whose CO-RE relocations lead nowhere on this host, in order. Each is a call of
+    /// [`crate::UNRESOLVED_CALL`] now, which nobody may reach.
+    pub fn unresolved(&self) -> &[Unresolved] {
+        &self.unresolved
     }
     /// The object's maps this program refers to: sorted indices into [`Object::maps`].
     pub fn maps(&self) -> Vec<usize> {
         let mut maps: Vec<usize> = self
-            .0
+            .code
             .references
             .iter()
             .filter_map(|r| match r.kind {
@@ -264,22 +273,36 @@ impl Object {
     ///
     /// # Errors
     /// Those of [`Object::code`]; a host function that is missing and not weak; a reference to an external variable
-    /// that is not weak; a CO-RE relocation; use of global data that contains addresses.
+    /// that is not weak; a CO-RE relocation that needs a type; use of global data that contains addresses.
     pub fn link(
         &self,
         program: &Program,
+        has_host_function: impl FnMut(&str) -> bool,
+    ) -> Result<LinkedCode, ObjectError> {
+        let linked = self.link_for(program, &[], has_host_function)?;
+        match linked.unresolved.first() {
+            None => Ok(linked),
+            Some(Unresolved { insn, problem }) => {
+                let (program, problem) = (program.name().to_owned(), problem.clone());
+                Err(ObjectError::Link { program, insn: *insn, problem })
+            }
+        }
+    }
+
+    /// The same on a host with these types, to which CO-RE relocations are resolved. One that leads nowhere is no error here: see
+    /// [`LinkedCode::unresolved`].
+    ///
+    /// # Errors
+    /// Those of [`Object::link`] but for CO-RE relocations.
+    pub fn link_for(
+        &self,
+        program: &Program,
+        types: &[CoreType],
         mut has_host_function: impl FnMut(&str) -> bool,
     ) -> Result<LinkedCode, ObjectError> {
         let mut code = self.code(program)?;
         let fail = |insn, problem| Err(ObjectError::Link { program: program.name().to_owned(), insn, problem });
-        if let Some(core) = code.core.first() {
-            let problem = LinkProblem::Core {
-                kind: core.kind.name(),
-                type_name: core.type_name.clone(),
-                access: core.access.clone(),
-            };
-            return fail(core.insn, problem);
-        }
+        let unresolved = apply(&mut code, types);
         let exists: Vec<bool> = self.host_functions().iter().map(|f| has_host_function(&f.name)).collect();
         for &Reference { insn, kind } in &code.references {
             match kind {
@@ -314,6 +337,6 @@ impl Object {
                 }
             }
         }
-        Ok(LinkedCode(code))
+        Ok(LinkedCode { code, unresolved })
     }
 }

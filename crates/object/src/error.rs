@@ -422,17 +422,17 @@ pub enum LinkProblem {
         /// `.ksyms`, `.kconfig`, or a description if it is in neither.
         section: String,
     },
-    /// An unapplied CO-RE relocation.
-    #[error(
-        "CO-RE relocation ({kind}) of `{type_name}` at `{access}` is not supported yet: compile without preserve_access_index"
-    )]
+    /// A CO-RE relocation that cannot be resolved.
+    #[error("CO-RE relocation ({kind}) of `{type_name}{}{field}`: {why}", if .field.is_empty() { "" } else { "::" })]
     Core {
         /// Relocation kind, as BTF names it.
         kind: &'static str,
         /// Root type.
         type_name: String,
-        /// Access string.
-        access: String,
+        /// The field or enumerator; empty if it is about the type.
+        field: String,
+        /// Why.
+        why: &'static str,
     },
     /// Global data that contains addresses.
     #[error(

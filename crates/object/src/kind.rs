@@ -2,7 +2,8 @@
 //!
 //! The names are libbpf's; a name applies with or without a `/suffix` (`kprobe/sys_execve`, `xdp/cpumap`), and the
 //! longest name wins. libbpf allows a suffix only where it means something; we accept it everywhere, because old
-//! objects number their programs that way (`socket/3`).
+//! objects number their programs that way (`socket/3`). Before its version 1.0 libbpf took some names for mere beginnings, and the
+//! kernel's samples are written so (`socket1`, `xdp_prog`): where no name applies, those do.
 
 use std::fmt;
 
@@ -107,6 +108,16 @@ kinds! {
     Netfilter = 32: "netfilter";
 }
 
+/// Names that old objects extend as they like.
+const BEGINNINGS: [(&str, ProgramKind); 6] = [
+    ("socket", ProgramKind::SocketFilter),
+    ("xdp", ProgramKind::Xdp),
+    ("classifier", ProgramKind::TcClassifier),
+    ("action", ProgramKind::TcAction),
+    ("cgroup/skb", ProgramKind::CgroupSkb),
+    ("cgroup/sock", ProgramKind::CgroupSock),
+];
+
 impl ProgramKind {
     /// The kind a section of this name holds.
     pub fn from_section(section: &str) -> ProgramKind {
@@ -116,6 +127,7 @@ impl ProgramKind {
             .iter()
             .filter(|(name, _)| section.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
             .max_by_key(|(name, _)| name.len())
+            .or_else(|| BEGINNINGS.iter().find(|(name, _)| section.starts_with(name)))
             .map_or(ProgramKind::Unknown, |&(_, kind)| kind)
     }
 }

@@ -25,6 +25,7 @@ mod map_btf;
 mod map_legacy;
 mod object;
 mod reloc;
+mod relocate;
 
 pub use code::{Code, CodeFunction, CoreKind, CoreRelocation, LinkedCode, Reference, ReferenceKind, SourceLine};
 pub use error::*;
@@ -33,3 +34,4 @@ pub use global::MAX_GLOBAL_DATA;
 pub use kind::ProgramKind;
 pub use map::*;
 pub use object::{Object, Program};
+pub use relocate::{CoreField, CoreType, UNRESOLVED_CALL, Unresolved};

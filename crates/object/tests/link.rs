@@ -217,7 +217,8 @@ fn core_relocations() {
         ])
     );
     assert!(core("plain").is_empty() && link(&object, "plain", &[]).is_ok());
-    let refused = LinkProblem::Core { kind: "byte_off", type_name: "task".into(), access: "0:0".into() };
+    let why = "this host has no such type";
+    let refused = LinkProblem::Core { kind: "byte_off", type_name: "task".into(), field: "state".into(), why };
     assert_eq!(problem(&object, "reads", &[]), (0, refused));
 }
 
@@ -303,7 +304,15 @@ fn section_names_tell_the_kind() {
     let kinds = [
         ("xdp", ProgramKind::Xdp),
         ("?xdp.frags/devmap", ProgramKind::Xdp),
-        ("xdp_prog", ProgramKind::Unknown),
+        ("xdp_prog", ProgramKind::Xdp),
+        ("xdp_prog/0", ProgramKind::Xdp),
+        ("socket1", ProgramKind::SocketFilter),
+        ("socket_filter", ProgramKind::SocketFilter),
+        ("cgroup/sock1", ProgramKind::CgroupSock),
+        ("cgroup/sock_other", ProgramKind::CgroupSock),
+        ("sock", ProgramKind::Unknown),
+        ("my_xdp", ProgramKind::Unknown),
+        ("xd", ProgramKind::Unknown),
         ("tcx/ingress", ProgramKind::TcClassifier),
         ("cgroup/sock", ProgramKind::CgroupSock),
         ("cgroup/sock_create", ProgramKind::CgroupSock),

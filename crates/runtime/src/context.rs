@@ -1,15 +1,13 @@
 //! What a program runs on.
 //!
 //! A *context* is what r1 points to at entry. Its [`ContextLayout`] is the one description that verifier, interpreter and JIT
-//! share. A context type implements [`Context`]; shipped are [`Raw`] (r1 = a buffer, r2 = its length) and [`Flat`] (a
-//! `#[repr(C)]` struct of the user's).
+//! share. A context type implements [`Context`]; shipped are [`Raw`] (r1 = a buffer, r2 = its length), [`Xdp`](crate::Xdp) and
+//! [`Skb`](crate::Skb), and a `#[repr(C)]` struct of the user's derives [`BpfContext`](crate::BpfContext).
 
-use core::marker::PhantomData;
 use std::sync::LazyLock;
 
+use bpf_object::{CoreField, CoreType};
 pub use bpf_verifier::ContextLayout;
-use bpf_verifier::{Access, Field, FieldKind};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The addresses a run starts with. Made by [`Context::parts`] from data that the caller has borrowed for the run.
 #[derive(Clone, Copy, Debug)]
@@ -22,10 +20,20 @@ pub struct Parts {
     pub packet: *mut u8,
     /// Its length in bytes. On raw contexts this is also r2.
     pub packet_len: usize,
-    /// Memory beside the context that the context points into; null if there is none.
+    /// Memory beside the context that the context's pointers move in; null if its regions are what they point to.
     pub memory: *mut u8,
     /// Its length in bytes.
     pub memory_len: usize,
+}
+
+impl Parts {
+    /// A struct that is passed as it lies in memory.
+    #[inline]
+    pub fn of_context<T>(context: &mut T) -> Parts {
+        let context_len = size_of::<T>();
+        let (context, none) = (core::ptr::from_mut(context).cast(), core::ptr::null_mut());
+        Parts { context, context_len, packet: none, packet_len: 0, memory: none, memory_len: 0 }
+    }
 }
 
 /// A kind of context.
@@ -42,8 +50,21 @@ pub unsafe trait Context: 'static {
     /// The layout programs are verified against.
     fn layout() -> &'static ContextLayout;
 
+    /// The types that programs on it know by name, for their CO-RE relocations. By default the context's struct, of unsigned numbers.
+    fn types() -> Vec<CoreType> {
+        let layout = Self::layout();
+        let fields: Vec<_> = layout.fields.iter().map(core_field).collect();
+        let size = layout.fields.last().map_or(0, |f| f.offset + f.size);
+        vec![CoreType::Struct { name: layout.name.clone(), size, fields }]
+    }
+
     /// The addresses for one run.
     fn parts(data: &mut Self::Data<'_, '_>) -> Parts;
+}
+
+/// A field of a layout, as an unsigned number.
+pub(crate) fn core_field(field: &bpf_verifier::Field) -> CoreField {
+    CoreField { name: field.name.clone(), offset: field.offset, size: field.size, count: None, signed: false }
 }
 
 /// A buffer: r1 points to its first byte, r2 is its length. LD_ABS reads it.
@@ -76,77 +97,4 @@ unsafe impl Context for Raw {
             memory_len: 0,
         }
     }
-}
-
-/// A struct of plain integers that is passed as it lies in memory.
-pub trait FlatContext: FromBytes + IntoBytes + Immutable + KnownLayout + Send + 'static {
-    /// Its name, for messages; programs of differently named contexts do not tail-call each other.
-    const NAME: &'static str;
-    /// Its fields: name, byte offset, size in bytes, whether programs may write it. Bytes in no field are not accessible.
-    const FIELDS: &'static [(&'static str, u32, u32, bool)];
-}
-
-/// A flat struct as context: r1 points to it.
-#[derive(Debug)]
-pub struct Flat<T>(PhantomData<T>);
-
-// SAFETY: the parts are those of the mutable borrow; `FlatContext` requires a type of which all bytes may be read and hold
-// any value.
-unsafe impl<T: FlatContext> Context for Flat<T> {
-    type Data<'r, 'p>
-        = &'r mut T
-    where
-        'p: 'r;
-
-    fn layout() -> &'static ContextLayout {
-        layout_of::<T>()
-    }
-
-    #[inline]
-    fn parts(data: &mut &mut T) -> Parts {
-        let bytes = data.as_mut_bytes();
-        Parts {
-            context: bytes.as_mut_ptr(),
-            context_len: bytes.len(),
-            packet: core::ptr::null_mut(),
-            packet_len: 0,
-            memory: core::ptr::null_mut(),
-            memory_len: 0,
-        }
-    }
-}
-
-/// One layout a type, made at first use. A generic function has no static of its own, hence the table.
-fn layout_of<T: FlatContext>() -> &'static ContextLayout {
-    use std::any::TypeId;
-    use std::collections::HashMap;
-    use std::sync::{Mutex, PoisonError};
-    static LAYOUTS: LazyLock<Mutex<HashMap<TypeId, &'static ContextLayout>>> = LazyLock::new(Default::default);
-    // The map is never left half changed, so a poisoned lock is as good as any.
-    let mut layouts = LAYOUTS.lock().unwrap_or_else(PoisonError::into_inner);
-    layouts.entry(TypeId::of::<T>()).or_insert_with(|| {
-        let size = size_of::<T>() as u32;
-        let fields = T::FIELDS
-            .iter()
-            .filter(|(_, offset, len, _)| offset.checked_add(*len).is_some_and(|end| end <= size))
-            .map(|&(name, offset, len, writable)| Field {
-                name: name.into(),
-                offset,
-                size: len,
-                access: if writable { Access::ReadWrite } else { Access::Read },
-                kind: FieldKind::Scalar,
-                host_offset: offset,
-                host_size: len,
-            })
-            .collect();
-        // At most one leak a context type.
-        Box::leak(Box::new(ContextLayout {
-            name: T::NAME.into(),
-            raw: false,
-            fields,
-            regions: Vec::new(),
-            legacy_loads: false,
-            returns: None,
-        }))
-    })
 }

@@ -5,13 +5,23 @@
 //! A closure without captures is conjured from its type alone; one with captures is found through [`RunCtx::host_env`], which the call
 //! sequence fills in. An error or a panic becomes the run's error, and the shim leaves the emitted code behind (`entry::stop`).
 //!
-//! The argument types *are* the prototype the verifier checks calls against.
+//! The argument types *are* the prototype the verifier checks calls against ([`args`], [`ret`]); the interpreter checks the same
+//! prototype at the call. So a shim may believe its registers.
+
+mod args;
+mod bytes;
+mod ret;
+
+pub use args::HostArg;
+pub use bytes::{SharedBytes, SharedBytesMut};
+pub use ret::{HostRet, Pinned, PinnedMap, PinnedValue};
 
 use crate::entry;
 use crate::error::HelperError;
 use crate::run::Run;
 use bpf_jit_code::RunCtx;
-use bpf_verifier::{ArgKind, Ret};
+use bpf_quiesce::Domain;
+use bpf_verifier::{ArgKind, HelperProto, MemSet, Ret};
 use core::marker::PhantomData;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -62,94 +72,119 @@ impl<H> Caller<'_, H> {
     pub fn slot(&self) -> u32 {
         self.run.ctx.slot
     }
-}
 
-/// A type a host function may take.
-pub trait HostArg: Sized {
-    /// What the verifier demands of the register.
-    const KIND: ArgKind;
-    /// From the register.
-    fn from_reg(reg: u64) -> Self;
-}
-
-/// A type a host function may return.
-pub trait HostRet {
-    /// What the verifier may assume of r0.
-    const RET: Ret;
-    /// Into r0, or the error that ends the run.
-    fn into_r0(self) -> Result<u64, HelperError>;
-}
-
-macro_rules! integers {
-    ($($int:ty),*) => {$(
-        impl HostArg for $int {
-            const KIND: ArgKind = ArgKind::Scalar;
-            fn from_reg(reg: u64) -> Self {
-                // The low bits, as a C callee takes a narrow argument.
-                reg as $int
-            }
-        }
-        impl HostRet for $int {
-            const RET: Ret = Ret::Scalar;
-            fn into_r0(self) -> Result<u64, HelperError> {
-                // Signed types are sign-extended, unsigned ones zero-extended.
-                Ok(self as u64)
-            }
-        }
-    )*};
-}
-integers!(u8, u16, u32, u64, i8, i16, i32, i64);
-
-impl HostRet for () {
-    const RET: Ret = Ret::Scalar;
-    fn into_r0(self) -> Result<u64, HelperError> {
-        Ok(0)
+    /// The domain whose guard the run is in.
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        // SAFETY: the engine outlives its runs.
+        &unsafe { &*self.run.engine }.domain
     }
 }
 
-impl<T: HostRet> HostRet for Result<T, HelperError> {
-    const RET: Ret = T::RET;
-    fn into_r0(self) -> Result<u64, HelperError> {
-        self.and_then(T::into_r0)
-    }
-}
-
-/// A closure that can be registered as a host function: up to five arguments of types that implement [`HostArg`], after the
-/// [`Caller`], and a result that implements [`HostRet`].
-pub trait IntoHostFn<H, Args>: Send + Sync + 'static {
+/// A closure that can be registered as a host function: after the [`Caller`], arguments of types that implement [`HostArg`], which
+/// take at most five registers together; and a result that implements [`HostRet`].
+///
+/// # Safety
+/// `ARGS` and `RET` are what the verifier proves and believes: `call` must be sound for registers of which `ARGS` hold, and what
+/// it returns must be as `RET` says. The implementation for closures is all that is needed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a host function",
+    label = "not a host function",
+    note = "a host function is `Fn(&mut Caller<'_, H>, …) -> R + Send + Sync + 'static`",
+    note = "arguments: integers, `&[u8]`, `&mut [u8]`, `SharedBytes<'_>`, `SharedBytesMut<'_>`, `&T` and `&mut T` of plain `T`, and `Option` of a reference",
+    note = "results: `()`, `bool`, integers, `Option<Pinned<T>>`, `Option<PinnedValue<V>>`, and `Result<_, HelperError>` of these"
+)]
+pub unsafe trait IntoHostFn<H, Args>: Send + Sync + 'static {
     /// What the verifier demands of the arguments.
-    const ARGS: &'static [ArgKind];
+    const ARGS: [ArgKind; 5];
     /// What it may assume of the result.
     const RET: Ret;
 
     /// Calls it with the values of r1 to r5.
+    ///
+    /// # Safety
+    /// `ARGS` must hold of the registers, and of the memory that they point to while the call lasts; where a reference is made of
+    /// one argument's memory, no other argument's overlaps it unless both only read.
     #[doc(hidden)]
-    fn call(&self, caller: &mut Caller<'_, H>, regs: [u64; 5]) -> Result<u64, HelperError>;
+    unsafe fn call(&self, caller: &mut Caller<'_, H>, regs: [u64; 5]) -> Result<u64, HelperError>;
+}
+
+/// The registers of all arguments, in order.
+const fn registers(args: &[&[ArgKind]]) -> [ArgKind; 5] {
+    let mut all = [ArgKind::None; 5];
+    let (mut n, mut arg) = (0, 0);
+    while arg < args.len() {
+        let mut i = 0;
+        while i < args[arg].len() {
+            assert!(n < 5, "a host function's arguments take more than five registers (a byte slice takes two)");
+            all[n] = args[arg][i];
+            (n, i) = (n + 1, i + 1);
+        }
+        arg += 1;
+    }
+    all
+}
+
+/// The prototype of a function with these arguments. Rust's rule for references becomes the verifier's: if one argument is a
+/// reference and one is written, none may overlap.
+pub(crate) fn prototype(id: u32, name: &str, args: [ArgKind; 5], ret: Ret) -> HelperProto {
+    let memory = || {
+        args.iter().filter_map(|arg| match arg {
+            ArgKind::Mem(mem) | ArgKind::Fixed { mem, .. } => Some(mem),
+            _ => None,
+        })
+    };
+    let disjoint = memory().any(|mem| mem.from == MemSet::OWNED) && memory().any(|mem| mem.access.writes());
+    HelperProto { disjoint, ..HelperProto::new(id, name.to_owned(), &args, ret) }
 }
 
 macro_rules! closures {
-    ($($arg:ident = $reg:literal),*) => {
-        impl<H, F, R, $($arg),*> IntoHostFn<H, (R, $($arg,)*)> for F
+    ($($arg:ident $value:ident),*) => {
+        // SAFETY: `ARGS` are the arguments' own demands, each argument is made of the registers that they are about, and the result
+        // is what its type says.
+        unsafe impl<H, F, R, $($arg),*> IntoHostFn<H, (R, $($arg,)*)> for F
         where
-            F: Fn(&mut Caller<'_, H> $(, $arg)*) -> R + Send + Sync + 'static,
+            // The first bound tells the compiler the argument types, the second that the closure takes them with any lifetime.
+            F: Fn(&mut Caller<'_, H> $(, $arg)*) -> R
+                + for<'a> Fn(&mut Caller<'_, H> $(, $arg::Arg<'a>)*) -> R
+                + Send
+                + Sync
+                + 'static,
             R: HostRet,
             $($arg: HostArg,)*
         {
-            const ARGS: &'static [ArgKind] = &[$($arg::KIND),*];
+            const ARGS: [ArgKind; 5] = registers(&[$($arg::KINDS),*]);
             const RET: Ret = R::RET;
 
-            fn call(&self, caller: &mut Caller<'_, H>, _regs: [u64; 5]) -> Result<u64, HelperError> {
-                self(caller $(, $arg::from_reg(_regs[$reg]))*).into_r0()
+            #[inline]
+            #[allow(unused_mut, unused_variables, unused_assignments, reason = "nothing follows the last argument")]
+            unsafe fn call(&self, caller: &mut Caller<'_, H>, regs: [u64; 5]) -> Result<u64, HelperError> {
+                // Its type picks the second of the two bounds.
+                #[inline]
+                fn apply<H, R, $($arg),*>(
+                    f: impl Fn(&mut Caller<'_, H> $(, $arg)*) -> R,
+                    caller: &mut Caller<'_, H>
+                    $(, $value: $arg)*
+                ) -> R {
+                    f(caller $(, $value)*)
+                }
+                let mut regs = regs.as_slice();
+                $(
+                    let (own, rest) = regs.split_at($arg::KINDS.len());
+                    regs = rest;
+                    // SAFETY: the registers that `KINDS` are about, as `ARGS` says; the caller vouches for them and their memory.
+                    let $value = unsafe { $arg::from_regs(own) };
+                )*
+                apply(self, caller $(, $value)*).into_r0(caller)
             }
         }
     };
 }
 closures!();
-closures!(A = 0);
-closures!(A = 0, B = 1);
-closures!(A = 0, B = 1, C = 2);
-closures!(A = 0, B = 1, C = 2, D = 3);
-closures!(A = 0, B = 1, C = 2, D = 3, E = 4);
+closures!(A a);
+closures!(A a, B b);
+closures!(A a, B b, C c);
+closures!(A a, B b, C c, D d);
+closures!(A a, B b, C c, D d, E e);
 
 /// The host function of a closure.
 pub(crate) fn host_fn<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(f: F) -> HostFn {
@@ -166,7 +201,8 @@ pub(crate) fn host_fn<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(f: F) -
 /// The C function behind a closure of type `F`.
 ///
 /// # Safety
-/// `ctx` must be the [`RunCtx`] of a [`Run`] whose host is an `H`. If `F` has a size, `ctx.host_env` must point to one.
+/// `ctx` must be the [`RunCtx`] of a [`Run`] whose host is an `H`. If `F` has a size, `ctx.host_env` must point to one. The registers
+/// must be as `F`'s prototype says.
 unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(
     r1: u64,
     r2: u64,
@@ -185,7 +221,11 @@ unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(
         };
         // SAFETY: a zero-sized value needs no memory, and one was forgotten in `host_fn`; otherwise the contract says it is there.
         let f = unsafe { &*env };
-        guarded(run, |run| f.call(&mut Caller { run, host: PhantomData }, [r1, r2, r3, r4, r5]))
+        guarded(run, |run| {
+            let mut caller = Caller { run, host: PhantomData };
+            // SAFETY: by contract the call was proven, or checked, against the prototype that `F`'s `ARGS` made.
+            unsafe { f.call(&mut caller, [r1, r2, r3, r4, r5]) }
+        })
     };
     match result {
         Some(r0) => r0,

@@ -15,7 +15,9 @@ use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion};
 use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Imm64, Insn, Program, Reg, Size, Src};
 use bpf_maps::{MapDef, MapHeader, flags};
-use bpf_verifier::{Access, ArgKind, DYNPTR, Effect, HelperProto, MapKind, MapSet, Ret};
+use bpf_verifier::{
+    Access, ArgKind, ContextLayout, DYNPTR, Effect, Field, FieldKind, HelperProto, MapKind, MapSet, MemArg, MemSet, Ret,
+};
 use core::borrow::Borrow;
 use core::sync::atomic::AtomicBool;
 
@@ -25,18 +27,8 @@ use core::sync::atomic::AtomicBool;
 /// `run` is the run of this thread, which is inside its guard; `parts` are valid for it and agree with the program's layout.
 pub(crate) unsafe fn run(program: &Loaded, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
     let mut memory = Memory::new();
-    // SAFETY: the caller vouches for the parts, which were borrowed mutably for the run.
-    let context = unsafe { slice(parts.context, parts.context_len) };
-    let writable = program.layout.raw || program.layout.fields.iter().any(|f| f.access.writes());
-    let r1 = if writable { memory.add_writable(context) } else { memory.add_read_only(context) };
-    if parts.packet != parts.context {
-        // SAFETY: as above; a packet that is not the context is other memory.
-        memory.add_read_only(unsafe { slice(parts.packet, parts.packet_len) });
-    }
-    if !parts.memory.is_null() {
-        // SAFETY: as for the context, of which it is no part.
-        memory.add_writable(unsafe { slice(parts.memory, parts.memory_len) });
-    }
+    // SAFETY: the caller's contract.
+    let r1 = unsafe { give(&mut memory, program.layout, parts) };
     memory.set_packet(parts.packet as u64, parts.packet_len as u64);
 
     let config = program.engine.config();
@@ -76,6 +68,71 @@ pub(crate) unsafe fn run(program: &Loaded, run: *mut Run, parts: Parts) -> Resul
             })
         }
     }
+}
+
+/// Gives the machine what the program may access. Returns r1.
+///
+/// # Safety
+/// As for [`run`]; the memory must not be used otherwise while the machine has it.
+unsafe fn give<'m>(memory: &mut Memory<'m>, layout: &ContextLayout, parts: Parts) -> u64 {
+    let writes = |field: &Field| field.access.writes();
+    // SAFETY: the caller vouches for the parts, which were borrowed mutably for the run.
+    let context: &'m mut [u8] = unsafe { slice(parts.context, parts.context_len) };
+    if !parts.memory.is_null() {
+        // SAFETY: as for the context, of which it is no part.
+        memory.add_writable(unsafe { slice(parts.memory, parts.memory_len) });
+    } else if !layout.raw {
+        for (index, region) in layout.regions.iter().enumerate() {
+            let pointer = |kind| {
+                let field = layout.fields.iter().find(|f| f.kind == kind)?;
+                let bytes = context.get(field.host_offset as usize..)?.first_chunk()?;
+                Some(usize::from_ne_bytes(*bytes))
+            };
+            let ends = (pointer(FieldKind::Data(index as u8)), pointer(FieldKind::DataEnd(index as u8)));
+            let (Some(start), Some(end)) = ends else { continue };
+            let start: *mut u8 = core::ptr::with_exposed_provenance_mut(start);
+            let len = end.saturating_sub(start.addr());
+            if region.writable {
+                // SAFETY: the context's pointers are the ends of memory that is borrowed mutably with it.
+                memory.add_writable(unsafe { slice(start, len) });
+            } else {
+                // SAFETY: the same, borrowed as shared.
+                memory.add_read_only(unsafe { shared(start, len) });
+            }
+        }
+    }
+    // With regions the program was verified, and helpers may write what it may not.
+    if layout.raw || !layout.regions.is_empty() || layout.fields.iter().all(writes) {
+        return memory.add_writable(context);
+    }
+    if !layout.fields.iter().any(writes) {
+        return memory.add_read_only(context);
+    }
+    // Each field by itself, since nobody else keeps an unverified program from writing one that is read-only.
+    let (r1, mut rest, mut at) = (parts.context.expose_provenance() as u64, context, 0);
+    for field in &layout.fields {
+        let (_, tail) = core::mem::take(&mut rest).split_at_mut((field.host_offset - at) as usize);
+        let (bytes, tail) = tail.split_at_mut(field.host_size as usize);
+        (rest, at) = (tail, field.host_offset + field.host_size);
+        if writes(field) {
+            memory.add_writable(bytes)
+        } else {
+            memory.add_read_only(bytes)
+        };
+    }
+    r1
+}
+
+/// [`slice`] of memory that others may read meanwhile.
+///
+/// # Safety
+/// `len` bytes at `at` must be valid for reads for `'a`, and not written.
+unsafe fn shared<'a>(at: *const u8, len: usize) -> &'a [u8] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: by contract.
+    unsafe { core::slice::from_raw_parts(at, len) }
 }
 
 /// A slice for the interpreter; an empty one where there is no memory.
@@ -174,6 +231,8 @@ impl<'p> Host<'p> {
         caller: &Caller<'_, '_, Running<'p>>,
     ) -> Result<Option<MapArg<'p>>, Stop> {
         let mut map: Option<MapArg<'p>> = None;
+        // Memory arguments so far: address, length, written.
+        let mut memory: [(u64, u64, bool); 5] = [(0, 0, false); 5];
         for (i, kind) in bound.proto.args.iter().enumerate() {
             let arg = args[i];
             let size = |of: fn(&MapDef) -> u32| match map {
@@ -188,16 +247,11 @@ impl<'p> Host<'p> {
                 ArgKind::Value => caller.check(self, arg, size(|m| m.value_size)?, false)?,
                 ArgKind::ValueOut => caller.check(self, arg, size(|m| m.value_size)?, true)?,
                 ArgKind::Mem(mem) => {
-                    let len = args.get(i + 1).copied().unwrap_or(0) as usize;
-                    if !(mem.null && arg == 0 && len == 0) {
-                        caller.check(self, arg, len, mem.access != Access::Read)?;
-                    }
+                    let len = args.get(i + 1).copied().unwrap_or(0);
+                    let mem = MemArg { null: mem.null && len == 0, ..mem };
+                    memory[i] = self.check_memory(arg, len, mem, caller)?;
                 }
-                ArgKind::Fixed { bytes, mem } => {
-                    if !(mem.null && arg == 0) {
-                        caller.check(self, arg, bytes as usize, mem.access != Access::Read)?;
-                    }
-                }
+                ArgKind::Fixed { bytes, mem } => memory[i] = self.check_memory(arg, bytes.into(), mem, caller)?,
                 ArgKind::SpinLock => {
                     if !self.reached.is_lock(arg) {
                         return Err(caller.fail("not the spin lock of a map value"));
@@ -221,7 +275,33 @@ impl<'p> Host<'p> {
                 }
             }
         }
+        if bound.proto.disjoint && overlap(&memory) {
+            return Err(caller.fail(format!("arguments of {} overlap, and one of them is written", bound.proto.name)));
+        }
         Ok(map)
+    }
+
+    /// Checks a memory argument; what it covers, and whether the function writes it.
+    fn check_memory(
+        &mut self,
+        at: u64,
+        len: u64,
+        mem: MemArg,
+        caller: &Caller<'_, '_, Running<'p>>,
+    ) -> Result<(u64, u64, bool), Stop> {
+        if mem.null && at == 0 {
+            return Ok((0, 0, false));
+        }
+        let writes = mem.access != Access::Read;
+        if mem.from == MemSet::OWNED {
+            caller.check_own(at, len as usize, writes)?;
+        } else {
+            caller.check(self, at, len as usize, writes)?;
+        }
+        if !at.is_multiple_of(mem.align.into()) {
+            return Err(caller.fail(format!("memory at {at:#x} is not aligned to {} bytes", mem.align)));
+        }
+        Ok((at, len, writes))
     }
 
     fn call(&mut self, bound: &Bound, args: [u64; 5], caller: &mut Caller<'_, '_, Running<'p>>) -> Result<u64, Stop> {
@@ -253,6 +333,7 @@ impl<'p> Host<'p> {
             }
             (Ret::MapValueOrNull, Some(map)) => self.reached.add_value(r0, map.def.value_size.into(), map.def),
             (Ret::RecordOrNull, _) => self.reached.add_record(r0, r2),
+            (Ret::MemOrNull { bytes, writable }, _) => self.reached.add_returned(r0, bytes.into(), writable),
             (_, _) => {}
         }
         Ok(r0)
@@ -341,6 +422,13 @@ impl<'p> Host<'p> {
         run.ctx.stop_insn = caller.at().0;
         Err(caller.stop(StopKind::Interrupted))
     }
+}
+
+/// Whether memory that is written overlaps other memory among these ranges, which lie in the run's memory and so do not wrap.
+fn overlap(memory: &[(u64, u64, bool)]) -> bool {
+    memory.iter().enumerate().any(|(i, a)| {
+        memory[i + 1..].iter().any(|b| (a.2 || b.2) && a.1 != 0 && b.1 != 0 && a.0 < b.0 + b.1 && b.0 < a.0 + a.1)
+    })
 }
 
 impl<'p> Env for Host<'p> {

@@ -30,6 +30,8 @@ mod context;
 #[cfg(test)]
 mod dead_code_tests;
 mod debug;
+#[doc(hidden)]
+pub mod derive;
 mod direct;
 mod dispatcher;
 mod engine;
@@ -54,12 +56,14 @@ mod runner;
 mod verify;
 
 pub use attached::ProgramStats;
+pub use bpf_context_derive::BpfContext;
 pub use compile::{ListingOptions, compile_listing, helper_name};
-pub use context::{Context, ContextLayout, Flat, FlatContext, Parts, Raw};
+pub use context::{Context, ContextLayout, Parts, Raw};
+pub use derive::{BpfContext, ContextBytes, ContextBytesMut, ContextField};
 pub use dispatcher::{Dispatcher, DispatcherError, DispatcherOptions, DispatcherStats};
 pub use engine::{Config, Engine, Mode, PrintSink, WhenFull};
 pub use error::{EngineError, HelperError, LinkError, LoadError, Origin, ProgArrayError, RunError};
-pub use func::{Caller, HostArg, HostRet, IntoHostFn};
+pub use func::{Caller, HostArg, HostRet, IntoHostFn, Pinned, PinnedMap, PinnedValue, SharedBytes, SharedBytesMut};
 pub use hook::{Attachment, Hook, HookError};
 pub use instance::Instance;
 pub use linker::{Linker, Loader, VerifyReport};
@@ -79,7 +83,8 @@ pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Symbol};
 pub use bpf_maps as maps;
 pub use bpf_maps::{Map, MapDef, MapError, MapType, RingBuf, UserRingBuf};
 pub use bpf_object::{
-    Code as ObjectCode, MapDef as ObjectMap, Object, ObjectError, Program as ObjectProgram, ProgramKind, ReferenceKind,
+    Code as ObjectCode, CoreField, CoreType, MapDef as ObjectMap, Object, ObjectError, Program as ObjectProgram,
+    ProgramKind, ReferenceKind,
 };
 pub use bpf_prog_pack::{Options as PackOptions, Stats as CodeStats};
 pub use bpf_verifier::{Limits, VerifyError};

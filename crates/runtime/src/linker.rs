@@ -7,9 +7,9 @@
 use crate::context::{Context, ContextLayout};
 use crate::engine::{Engine, Mode};
 use crate::error::{LinkError, LoadError};
-use crate::func::{HostFn, IntoHostFn, host_fn};
+use crate::func::{HostFn, IntoHostFn, host_fn, prototype};
 use crate::instance::Instance;
-use crate::loaded::{Bindings, Bound, Loaded, shipped};
+use crate::loaded::{Bindings, Bound, Loaded, shipped, unresolved};
 use crate::map_set::{MapRef, MapSet, initialise};
 use crate::packet_helpers::{is_packet_helper, packet_helper};
 use crate::prog_array::{Kind, ProgArray};
@@ -18,8 +18,8 @@ use crate::verify::{self, Checked, Subject, verify};
 use bpf_isa::{Callee, Insn, InsnIdx};
 use bpf_jit::{Extern, TAIL_CALL_HELPER};
 use bpf_maps::{Map, MapError};
-use bpf_object::{InitialValue, Object, ReferenceKind};
-use bpf_verifier::{ArgKind, HelperProto, Helpers};
+use bpf_object::{InitialValue, Object, ReferenceKind, UNRESOLVED_CALL, Unresolved};
+use bpf_verifier::{ArgKind, Helpers};
 use core::marker::PhantomData;
 use std::collections::HashMap;
 use std::fmt;
@@ -94,17 +94,19 @@ impl<H: 'static> Linker<H> {
         name: &str,
         f: impl IntoHostFn<H, Args>,
     ) -> Result<&mut Self, LinkError> {
-        fn proto<H, Args, F: IntoHostFn<H, Args>>(_: &F) -> (&'static [ArgKind], bpf_verifier::Ret) {
+        fn types<H, Args, F: IntoHostFn<H, Args>>(_: &F) -> ([ArgKind; 5], bpf_verifier::Ret) {
             (F::ARGS, F::RET)
         }
-        if id > Extern::MAX {
-            return Err(LinkError::IdTooLarge { id, max: Extern::MAX });
+        // The largest id a symbol can carry is taken: by what cannot be called.
+        const MAX: u32 = if UNRESOLVED_CALL < Extern::MAX { UNRESOLVED_CALL } else { Extern::MAX } - 1;
+        if id > MAX {
+            return Err(LinkError::IdTooLarge { id, max: MAX });
         }
         if self.names.contains_key(name) {
             return Err(LinkError::DuplicateName { name: name.to_owned() });
         }
-        let (args, ret) = proto(&f);
-        self.protos.add(HelperProto::new(id, name.to_owned(), args, ret))?;
+        let (args, ret) = types(&f);
+        self.protos.add(prototype(id, name, args, ret))?;
         self.funcs.insert(id, host_fn(f));
         self.names.insert(name.to_owned(), id);
         Ok(self)
@@ -148,6 +150,12 @@ impl<H: 'static> Linker<H> {
             let insn = InsnIdx(slot as u32);
             match callee {
                 Callee::Helper(TAIL_CALL_HELPER) | Callee::Subprog(_) => {}
+                Callee::Helper(UNRESOLVED_CALL) => {
+                    if bindings.helper(UNRESOLVED_CALL).is_none() {
+                        // Above all other ids, so the order stays.
+                        bindings.helpers.push((UNRESOLVED_CALL, unresolved()));
+                    }
+                }
                 Callee::Helper(id) => {
                     if let Err(at) = bindings.helpers.binary_search_by_key(&id, |h| h.0) {
                         match self.helper(id, layout) {
@@ -358,7 +366,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let linked = self.link(object, maps, Reach::TailCalls)?;
         let mut programs = Vec::with_capacity(linked.programs.len());
         for p in linked.programs {
-            programs.push(linker.finish(&p.name, p.insns, p.bindings, C::layout(), Some(p.code.code()), self.trust)?);
+            let program = linker.finish(&p.name, p.insns, p.bindings, C::layout(), Some(p.code.code()), self.trust);
+            programs.push(program.map_err(|error| explain(error, &p.code))?);
         }
         let maps = linked.maps;
         // The instance's hold comes first: if a slot cannot be set, it empties the arrays, which may hold each other's programs.
@@ -381,7 +390,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             let (name, bindings, layout) = (&p.name, &p.bindings, C::layout());
             let subject = Subject { name, bindings, layout, helpers: &linker.protos, code: Some(p.code.code()) };
             let options = verify::Options { log, hybrid: self.trust == Trust::Hybrid };
-            let checked = linker.verify(&subject, program, options)?;
+            let checked = linker.verify(&subject, program, options).map_err(|error| explain(error, &p.code))?;
             reports.push(VerifyReport {
                 program: p.name,
                 steps: checked.stats.steps,
@@ -400,11 +409,12 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             None => object.programs().iter().collect(),
             Some(names) => names.iter().map(|name| object.program(name)).collect::<Result<_, _>>()?,
         };
+        let types = C::types();
         let mut codes = Vec::with_capacity(chosen.len());
         let mut wanted = vec![self.only.is_none(); object.maps().len()];
         // `chosen` grows by what the programs in it can jump to.
         while let Some(program) = chosen.get(codes.len()) {
-            let code = object.link(program, |name| linker.names.contains_key(name))?;
+            let code = object.link_for(program, &types, |name| linker.names.contains_key(name))?;
             for map in code.maps() {
                 wanted[map] = true;
                 for (_, value) in object.maps()[map].initial.iter().filter(|_| reach == Reach::TailCalls) {
@@ -443,6 +453,18 @@ enum Reach {
     Named,
     /// Those in the prog arrays that it uses.
     TailCalls,
+}
+
+/// The verifier met a call that stands for an unresolved CO-RE relocation: what that is about says more.
+fn explain(error: LoadError, code: &bpf_object::LinkedCode) -> LoadError {
+    let LoadError::Verifier { program, source } = &error else { return error };
+    match code.unresolved().iter().find(|u| u.insn == source.insn) {
+        Some(Unresolved { insn, problem }) => {
+            let (program, problem) = (program.clone(), problem.clone());
+            LoadError::Object(bpf_object::ObjectError::Link { program, insn: *insn, problem })
+        }
+        None => error,
+    }
 }
 
 /// Programs whose references are resolved, and the maps of their object.

@@ -175,12 +175,36 @@ impl Signatures for Bindings {
 /// # Safety
 /// `ctx` must be the hidden argument of emitted code.
 pub(crate) unsafe extern "C" fn missing_host_function(_: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's contract.
+    unsafe { never(ctx, "a weak host function that does not exist was called") }
+}
+
+/// Stands in for an instruction whose CO-RE relocation is unresolved: executing it ends the run.
+///
+/// # Safety
+/// As for [`missing_host_function`].
+unsafe extern "C" fn unresolved_relocation(_: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's contract.
+    unsafe { never(ctx, "an instruction whose CO-RE relocation leads nowhere was executed") }
+}
+
+/// What calls [`bpf_object::UNRESOLVED_CALL`] are bound to. The verifier knows no such helper, so no verified program calls it.
+pub(crate) fn unresolved() -> Bound {
+    let proto = HelperProto::new(bpf_object::UNRESOLVED_CALL, "unresolved", &[], bpf_verifier::Ret::Scalar);
+    Bound { proto, func: HostFn::with_run(unresolved_relocation) }
+}
+
+/// Ends the run with this message.
+///
+/// # Safety
+/// As for [`missing_host_function`]; the caller's frame must have nothing left to drop.
+unsafe fn never(ctx: *mut RunCtx, message: &'static str) -> u64 {
     {
         // SAFETY: the hidden argument is the first field of a `Run`.
         let run = unsafe { &mut *ctx.cast::<Run>() };
-        run.fail(crate::HelperError::new("a weak host function that does not exist was called"));
+        run.fail(crate::HelperError::new(message));
     }
-    // SAFETY: this frame holds nothing that needs dropping.
+    // SAFETY: neither this frame nor the caller's holds anything that needs dropping.
     unsafe { crate::func::leave(ctx) }
 }
 

@@ -8,8 +8,9 @@
 //! Source of fields, offsets and access rights: `include/uapi/linux/bpf.h`, and `xdp_is_valid_access`, `tc_cls_act_is_valid_access` in
 //! `net/core/filter.c` (Linux 6.18).
 
-use crate::context::{Context, ContextLayout, Parts};
+use crate::context::{Context, ContextLayout, Parts, core_field};
 use crate::packet_helpers::Redirect;
+use bpf_object::{CoreField, CoreType};
 use bpf_verifier::{Access, Field, FieldKind, Region};
 use core::marker::PhantomData;
 use core::mem::offset_of;
@@ -151,6 +152,17 @@ unsafe impl Context for Xdp {
             }
         });
         &LAYOUT
+    }
+
+    fn types() -> Vec<CoreType> {
+        let names = ["XDP_ABORTED", "XDP_DROP", "XDP_PASS", "XDP_TX", "XDP_REDIRECT"];
+        let values = (0..).zip(names).map(|(value, name)| (name.into(), value)).collect();
+        let fields = Self::layout().fields.iter().map(core_field).collect();
+        // With `egress_ifindex`, which only programs of device maps have.
+        vec![
+            CoreType::Struct { name: "xdp_md".into(), size: 24, fields },
+            CoreType::Enum { name: "xdp_action".into(), values },
+        ]
     }
 
     #[inline]
@@ -310,6 +322,14 @@ unsafe impl Context for Skb {
             }
         });
         &LAYOUT
+    }
+
+    fn types() -> Vec<CoreType> {
+        let mut fields: Vec<CoreField> = Self::layout().fields.iter().map(core_field).collect();
+        // The layout has the words of `cb` one by one.
+        fields.retain(|field| !field.name.starts_with("cb["));
+        fields.push(CoreField { name: "cb".into(), offset: 48, size: 4, count: Some(5), signed: false });
+        vec![CoreType::Struct { name: "__sk_buff".into(), size: 192, fields }]
     }
 
     #[inline]

@@ -52,6 +52,11 @@ impl<'p> Reached<'p> {
         self.add(Extent { start, len, read, write, lock: def.spin_lock.map(|at| start + u64::from(at)) });
     }
 
+    /// Memory that a host function returned, and that stays for the run.
+    pub(crate) fn add_returned(&mut self, start: u64, len: u64, write: bool) {
+        self.add(Extent { start, len, read: true, write, lock: None });
+    }
+
     /// A record that was reserved.
     pub(crate) fn add_record(&mut self, start: u64, len: u64) {
         self.records.push(start);

@@ -67,7 +67,7 @@ pub(crate) fn verify(
         })
         .collect();
     let lines = subject.code.map(lines).unwrap_or_default();
-    let globals = subject.code.map(|code| global_functions(code, &program)).unwrap_or_default();
+    let globals = subject.code.map(|code| global_functions(code, &program, subject.layout)).unwrap_or_default();
     let env = Env {
         maps: &maps,
         host_functions: &host,
@@ -145,25 +145,23 @@ fn lines(code: &bpf_object::Code) -> Vec<SourceLine> {
 }
 
 /// The signatures of global functions, by subprogram.
-fn global_functions(code: &bpf_object::Code, program: &Program) -> Vec<Option<GlobalFunc>> {
+fn global_functions(code: &bpf_object::Code, program: &Program, layout: &ContextLayout) -> Vec<Option<GlobalFunc>> {
     let Some(btf) = code.btf() else { return Vec::new() };
     let signature = |(i, sub): (usize, &bpf_isa::Subprog)| {
         let function = code.functions().iter().find(|f| f.start.0 == sub.start && f.global && i > 0)?;
         let (_, args) = btf.prototype(function.ty?)?;
-        let args = args.iter().map(|arg| global_arg(btf, arg)).collect::<Option<Vec<_>>>()?;
+        let args = args.iter().map(|arg| global_arg(btf, arg, layout)).collect::<Option<Vec<_>>>()?;
         Some(GlobalFunc { name: function.name.clone(), args })
     };
     program.subprogs().iter().enumerate().map(signature).collect()
 }
 
 /// `None` for what cannot be verified by signature: the function is then walked in the context of each call, like a static one.
-fn global_arg(btf: &Btf, arg: &ArgKind) -> Option<GlobalArg> {
+fn global_arg(btf: &Btf, arg: &ArgKind, layout: &ContextLayout) -> Option<GlobalArg> {
     match *arg {
         ArgKind::Scalar { .. } => Some(GlobalArg::Scalar),
-        ArgKind::Pointer { to, size } => match btf.type_name(to) {
-            "xdp_md" | "__sk_buff" => Some(GlobalArg::Ctx),
-            _ => size.map(GlobalArg::Mem),
-        },
+        ArgKind::Pointer { to, .. } if btf.type_name(to) == layout.name => Some(GlobalArg::Ctx),
+        ArgKind::Pointer { size, .. } => size.map(GlobalArg::Mem),
         ArgKind::Other => None,
     }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use bpf_runtime::{Dispatcher, DispatcherError, DispatcherOptions, RunError};
-use common::{Fixture, FourWords, Prog, Words, fixture, fixtures};
+use common::{Fixture, Prog, Words, fixture, fixtures};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 type TestDispatcher = Dispatcher<Words, u64>;
@@ -21,9 +21,9 @@ fn number(f: &Fixture, number: u64) -> Prog {
 }
 
 fn call(dispatcher: &TestDispatcher, program: &Prog) -> u64 {
-    let (mut words, mut calls) = (FourWords([1000, 0, 3, 4]), 0);
+    let (mut words, mut calls) = (Words { words: [1000, 0, 3, 4] }, 0);
     let result = dispatcher.call(program, &mut calls, &mut words).unwrap();
-    assert_eq!((words.0, calls), ([1000, result - 1000, 3, 4], 1));
+    assert_eq!((words.words, calls), ([1000, result - 1000, 3, 4], 1));
     result - 1000
 }
 
@@ -141,9 +141,9 @@ fn a_test_run_goes_through_the_dispatcher() {
     for f in &fixtures() {
         let (dispatcher, program) = (dispatcher(f), number(f, 1));
         let updates = dispatcher.stats().updates;
-        let (mut words, mut calls) = (FourWords([0; 4]), 0);
+        let (mut words, mut calls) = (Words { words: [0; 4] }, 0);
         let run = dispatcher.test_run(&program, &mut calls, &mut words, 10).unwrap();
-        assert_eq!((run.result, words.0, calls), (1, [0, 1, 0, 0], 10), "{}", f.name);
+        assert_eq!((run.result, words.words, calls), (1, [0, 1, 0, 0], 10), "{}", f.name);
         assert_eq!(dispatcher.stats().entries, 0, "{}", f.name);
         if f.is_jit() {
             assert_eq!(dispatcher.stats().updates, updates + 2, "{}: attached and detached", f.name);
@@ -162,7 +162,7 @@ fn an_error_ends_the_run() {
         f.linker.func(1002, "fail", fail).unwrap();
         let (dispatcher, program) = (dispatcher(f), f.load("fails", "call sub\nexit\nsub:\ncall 1002\nexit", &[]));
         dispatcher.attach(&program).unwrap();
-        let mut words = FourWords([0; 4]);
+        let mut words = Words { words: [0; 4] };
         let result = dispatcher.call(&program, &mut 0, &mut words);
         assert!(matches!(result, Err(RunError::Host { .. })), "{}: {result:?}", f.name);
         let result = dispatcher.test_run(&program, &mut 0, &mut words, 3);
@@ -179,9 +179,9 @@ fn tail_calls_leave_from_a_dispatched_program() {
         let again = f.load("again", text, &[&array]);
         array.set(0, &again).unwrap();
         dispatcher.attach(&again).unwrap();
-        let mut words = FourWords([0; 4]);
+        let mut words = Words { words: [0; 4] };
         dispatcher.call(&again, &mut 0, &mut words).unwrap();
-        assert_eq!(words.0[0], 34, "{}", f.name);
+        assert_eq!(words.words[0], 34, "{}", f.name);
         array.clear(0).unwrap();
     }
 }

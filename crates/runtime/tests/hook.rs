@@ -3,7 +3,7 @@
 mod common;
 
 use bpf_runtime::{Attachment, Hook, HookError, Policy, RunError, Verdicts};
-use common::{Fixture, FourWords, Prog, Words, fixture, fixtures};
+use common::{Fixture, Prog, Words, fixture, fixtures};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const PASS: u64 = 2;
@@ -24,9 +24,9 @@ fn digit(f: &Fixture, digit: u64, verdict: u64) -> Prog {
 }
 
 fn run(hook: &TestHook) -> (u64, u64) {
-    let mut words = FourWords([0; 4]);
+    let mut words = Words { words: [0; 4] };
     let result = hook.run(&mut 0, &mut words).unwrap();
-    (result, words.0[0])
+    (result, words.words[0])
 }
 
 #[test]
@@ -155,10 +155,10 @@ fn an_error_ends_the_run() {
         hook.attach(&digit(f, 1, 0)).unwrap();
         hook.attach(&f.load("fails", "call 1002\nexit", &[])).unwrap();
         hook.attach(&digit(f, 3, 0)).unwrap();
-        let mut words = FourWords([0; 4]);
+        let mut words = Words { words: [0; 4] };
         let result = hook.run(&mut 0, &mut words);
         assert!(matches!(result, Err(RunError::Host { .. })), "{}: {result:?}", f.name);
-        assert_eq!(words.0[0], 1, "{}", f.name);
+        assert_eq!(words.words[0], 1, "{}", f.name);
     }
 }
 

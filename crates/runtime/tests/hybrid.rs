@@ -4,10 +4,9 @@
 #[path = "../../verifier/tests/border/mod.rs"]
 mod border;
 
-use bpf_runtime::{Arch, Config, Engine, Flat, FlatContext, Linker, MapSet, Mode, Object, ProgArray, Program, Raw};
+use bpf_runtime::{Arch, BpfContext, Config, Engine, Linker, MapSet, Mode, Object, ProgArray, Program, Raw};
 use bpf_runtime::{Insn, LoadError, RunError, SkBuff, Skb, Xdp, XdpBuff, assemble};
 use bpf_testkit::generate::Choices;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const CANARY: u8 = 0xc5;
 
@@ -237,13 +236,10 @@ fn what_does_not_end_is_stopped_by_the_budget() {
     }
 }
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(BpfContext)]
 #[repr(C)]
-struct Words([u64; 2]);
-
-impl FlatContext for Words {
-    const NAME: &'static str = "words";
-    const FIELDS: &'static [(&'static str, u32, u32, bool)] = &[("a", 0, 8, true), ("b", 8, 8, true)];
+struct Words {
+    words: [u64; 2],
 }
 
 /// A program that is proven to end may tail-call one that is not: from there on the run has a budget.
@@ -252,14 +248,14 @@ fn a_tail_call_into_an_endless_program_has_a_budget() {
     for mode in modes() {
         let engine = engine(mode, |config| config.hybrid_budget = 1000);
         let linker = linker(&engine);
-        let array = ProgArray::<Flat<Words>, u64>::create(&engine, "array", 1).unwrap();
+        let array = ProgArray::<Words, u64>::create(&engine, "array", 1).unwrap();
         let load = |name: &str, text: &str| {
             linker.loader().hybrid().prog_arrays(&[&array]).insns(name, assemble(text).unwrap()).unwrap()
         };
         let endless = load("endless", "a: goto a");
         let first = load("first", "r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 5\nexit");
         array.set(0, &endless).unwrap();
-        let result = first.run(&mut 0, &mut Words([0; 2]));
+        let result = first.run(&mut 0, &mut Words { words: [0; 2] });
         assert!(matches!(&result, Err(RunError::Budget { insn: Some(at), .. }) if at.0 == 0), "{mode:?}: {result:?}");
     }
 }

@@ -1,21 +1,16 @@
 //! Engines to run tail-call tests on, and programs from text.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use bpf_runtime::{Caller, Config, Engine, Flat, FlatContext, Linker, Mode, ProgArray, Program, assemble};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use bpf_runtime::{BpfContext, Caller, Config, Engine, Linker, Mode, ProgArray, Program, assemble};
 
 /// Four words that programs read and write.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(BpfContext, Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
-pub(crate) struct FourWords(pub(crate) [u64; 4]);
-
-impl FlatContext for FourWords {
-    const NAME: &'static str = "four_words";
-    const FIELDS: &'static [(&'static str, u32, u32, bool)] =
-        &[("a", 0, 8, true), ("b", 8, 8, true), ("c", 16, 8, true), ("d", 24, 8, true)];
+pub(crate) struct Words {
+    #[bpf(writable)]
+    pub(crate) words: [u64; 4],
 }
 
-pub(crate) type Words = Flat<FourWords>;
 pub(crate) type Array = ProgArray<Words, u64>;
 pub(crate) type Prog = Program<Words, u64>;
 
@@ -67,8 +62,8 @@ impl Fixture {
 
     /// Runs a program on these words; returns r0 and what became of them.
     pub(crate) fn run(&self, program: &Prog, words: [u64; 4]) -> (u64, [u64; 4]) {
-        let mut words = FourWords(words);
+        let mut words = Words { words };
         let r0 = program.run(&mut 0, &mut words).unwrap();
-        (r0, words.0)
+        (r0, words.words)
     }
 }

@@ -1,0 +1,224 @@
+//! `#[derive(BpfContext)]`: what a `#[repr(C)]` struct says about itself, as the context that programs are verified against.
+//!
+//! Problem: verifier, interpreter and JIT need the offset, size and kind of each field, and a mistake in such a table lets programs
+//! read what is none of their business. Approach: the compiler knows the table. The macro only names the fields; offsets come from
+//! `offset_of!`, kinds from `bpf_runtime::ContextField`, and that there is no padding is asserted from sizes. What can be seen in the
+//! syntax is refused here with a message at its place; the rest is refused by the types and assertions in what is generated.
+//!
+//! Use it through `bpf_runtime`, which documents it.
+#![forbid(unsafe_code)]
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::spanned::Spanned;
+use syn::visit_mut::{VisitMut, visit_type_mut};
+use syn::{Data, DeriveInput, Error, Field, Fields, GenericParam, Ident, Lifetime, LitStr, Meta, Result, Type};
+
+/// Makes the struct a context; see `bpf_runtime::BpfContext`.
+#[proc_macro_derive(BpfContext, attributes(bpf))]
+pub fn derive_bpf_context(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    match syn::parse(input).and_then(|input| expand(&input)) {
+        Ok(tokens) => tokens.into(),
+        Err(error) => error.to_compile_error().into(),
+    }
+}
+
+fn expand(input: &DeriveInput) -> Result<TokenStream> {
+    let fields = named_fields(input)?;
+    check_repr(input)?;
+    let name = context_name(input)?;
+    let mut lifetimes = Vec::new();
+    for param in &input.generics.params {
+        match param {
+            GenericParam::Lifetime(param) => lifetimes.push(&param.lifetime),
+            GenericParam::Type(_) | GenericParam::Const(_) => {
+                return Err(Error::new(
+                    param.span(),
+                    "a context has one layout: it cannot be generic over types or constants",
+                ));
+            }
+        }
+    }
+
+    let ident = &input.ident;
+    let [fixed, borrowed, elided] = ["'static", "'p", "'_"].map(|name| with_lifetimes(ident, &lifetimes, name));
+    let (mut members, mut sizes) = (Vec::new(), Vec::new());
+    for field in fields {
+        let Some(field_name) = &field.ident else { continue };
+        let (text, writable) = (unraw(field_name), is_writable(field)?);
+        let mut ty = field.ty.clone();
+        Static.visit_type_mut(&mut ty);
+        members.push(quote! {
+            ::bpf_runtime::derive::Member {
+                name: #text,
+                offset: ::core::mem::offset_of!(#fixed, #field_name),
+                size: ::core::mem::size_of::<#ty>(),
+                shape: <#ty as ::bpf_runtime::ContextField>::SHAPE,
+                writable: #writable,
+            }
+        });
+        sizes.push(quote!(::core::mem::size_of::<#ty>()));
+    }
+    let padding = format!(
+        "`{ident}` has padding, which programs would see uninitialised: add a field for it, or order the fields by size"
+    );
+
+    Ok(quote! {
+        const _: () = {
+            const MEMBERS: &[::bpf_runtime::derive::Member] = &[#(#members),*];
+            const _: () = {
+                ::core::assert!(::core::mem::size_of::<#fixed>() == 0 #(+ #sizes)*, #padding);
+                ::bpf_runtime::derive::check(MEMBERS);
+            };
+
+            // SAFETY: the struct is `repr(C)` without padding, and its fields are of types that implement `ContextField`, at the
+            // offsets that the compiler says. The parts are those of the mutable borrow.
+            unsafe impl ::bpf_runtime::Context for #fixed {
+                type Data<'r, 'p> = &'r mut #borrowed where 'p: 'r;
+
+                fn layout() -> &'static ::bpf_runtime::ContextLayout {
+                    static LAYOUT: ::std::sync::LazyLock<::bpf_runtime::ContextLayout> =
+                        ::std::sync::LazyLock::new(|| ::bpf_runtime::derive::layout(#name, MEMBERS));
+                    &LAYOUT
+                }
+
+                fn types() -> ::std::vec::Vec<::bpf_runtime::CoreType> {
+                    ::std::vec![::bpf_runtime::derive::core_type(#name, ::core::mem::size_of::<#fixed>(), MEMBERS)]
+                }
+
+                #[inline]
+                fn parts(data: &mut &mut #elided) -> ::bpf_runtime::Parts {
+                    ::bpf_runtime::Parts::of_context(*data)
+                }
+            }
+
+            impl ::bpf_runtime::BpfContext for #fixed {
+                const NAME: &'static str = #name;
+
+                fn c_struct() -> ::std::string::String {
+                    ::bpf_runtime::derive::c_struct(#name, MEMBERS)
+                }
+            }
+        };
+    })
+}
+
+fn named_fields(input: &DeriveInput) -> Result<impl Iterator<Item = &Field>> {
+    match &input.data {
+        Data::Struct(data) => match &data.fields {
+            Fields::Named(fields) if !fields.named.is_empty() => Ok(fields.named.iter()),
+            Fields::Named(_) | Fields::Unnamed(_) | Fields::Unit => Err(Error::new(
+                input.ident.span(),
+                "a context is a struct with named fields: programs know them by name",
+            )),
+        },
+        Data::Enum(_) | Data::Union(_) => {
+            Err(Error::new(input.ident.span(), "a context is a struct: programs may read any of its bytes at any time"))
+        }
+    }
+}
+
+fn check_repr(input: &DeriveInput) -> Result<()> {
+    let mut is_c = false;
+    for attr in input.attrs.iter().filter(|attr| attr.path().is_ident("repr")) {
+        attr.parse_nested_meta(|meta| {
+            if !meta.path.is_ident("C") {
+                return Err(meta.error("a context is `#[repr(C)]` and nothing else: its fields lie where C puts them"));
+            }
+            is_c = true;
+            Ok(())
+        })?;
+    }
+    if is_c {
+        Ok(())
+    } else {
+        Err(Error::new(input.ident.span(), "add `#[repr(C)]`: programs know fields by their offset"))
+    }
+}
+
+/// The name in `#[bpf(name = "…")]`, or the struct's in snake case.
+fn context_name(input: &DeriveInput) -> Result<String> {
+    let mut name = None;
+    for attr in input.attrs.iter().filter(|attr| attr.path().is_ident("bpf")) {
+        attr.parse_nested_meta(|meta| {
+            if !meta.path.is_ident("name") {
+                return Err(meta.error("expected `name = \"…\"`"));
+            }
+            let text: LitStr = meta.value()?.parse()?;
+            if syn::parse_str::<Ident>(&text.value()).is_err() || !text.value().is_ascii() {
+                return Err(Error::new(text.span(), "not the name of a C struct"));
+            }
+            name = Some(text.value());
+            Ok(())
+        })?;
+    }
+    Ok(name.unwrap_or_else(|| snake_case(&unraw(&input.ident))))
+}
+
+fn is_writable(field: &Field) -> Result<bool> {
+    let mut writable = false;
+    for attr in field.attrs.iter().filter(|attr| attr.path().is_ident("bpf")) {
+        if let Meta::Path(_) | Meta::NameValue(_) = attr.meta {
+            return Err(Error::new(attr.span(), "expected `#[bpf(writable)]`"));
+        }
+        attr.parse_nested_meta(|meta| {
+            if !meta.path.is_ident("writable") {
+                return Err(meta.error("expected `writable`; fields are read-only without it"));
+            }
+            writable = true;
+            Ok(())
+        })?;
+    }
+    Ok(writable)
+}
+
+/// The name without `r#`.
+fn unraw(ident: &Ident) -> String {
+    let text = ident.to_string();
+    text.strip_prefix("r#").unwrap_or(&text).to_owned()
+}
+
+fn snake_case(name: &str) -> String {
+    let mut out = String::new();
+    for (i, ch) in name.char_indices() {
+        if ch.is_uppercase() && i > 0 && !out.ends_with('_') {
+            out.push('_');
+        }
+        out.extend(ch.to_lowercase());
+    }
+    out
+}
+
+/// The struct with all its lifetimes replaced by one.
+fn with_lifetimes(ident: &Ident, lifetimes: &[&Lifetime], lifetime: &str) -> TokenStream {
+    if lifetimes.is_empty() {
+        return quote!(#ident);
+    }
+    let all = lifetimes.iter().map(|l| Lifetime::new(lifetime, l.span()));
+    quote!(#ident<#(#all),*>)
+}
+
+/// Replaces every lifetime by `'static`.
+struct Static;
+
+impl VisitMut for Static {
+    fn visit_lifetime_mut(&mut self, lifetime: &mut Lifetime) {
+        *lifetime = Lifetime::new("'static", lifetime.span());
+    }
+
+    fn visit_type_mut(&mut self, ty: &mut Type) {
+        visit_type_mut(self, ty);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_in_snake_case() {
+        for (name, snake) in [("Request", "request"), ("HttpRequest", "http_request"), ("X", "x"), ("A_b", "a_b")] {
+            assert_eq!(snake_case(name), snake);
+        }
+    }
+}

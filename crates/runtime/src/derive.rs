@@ -1,0 +1,321 @@
+//! The user's own struct as a context: what `#[derive(BpfContext)]` builds on.
+//!
+//! Problem: hosts have contexts of their own (a request, an event), with plain numbers and with bytes of any length beside them.
+//! Approach: a `#[repr(C)]` struct is passed as it lies in memory. Its numbers are fields; its byte slices are pairs of pointers
+//! ([`ContextBytes`], [`ContextBytesMut`]), which programs see as `body` and `body_end` and compare as they do a packet's ends, so
+//! that the verifier knows what may be read without a copy and without a check at run time.
+//!
+//! Invariant: the two pointers of a pair are those of a slice that is borrowed for as long as the pair lives. Programs cannot write
+//! them: the layout says so, and programs on contexts with regions are only loaded verified.
+
+use crate::context::Context;
+use crate::error::RunError;
+use bpf_object::{CoreField, CoreType};
+use bpf_verifier::{Access, ContextLayout, Field, FieldKind, Region};
+use core::fmt::{self, Write};
+use core::marker::PhantomData;
+use core::mem::offset_of;
+use std::borrow::Cow;
+
+/// A struct of the host's own as the context of programs: r1 points to it.
+///
+/// Derive it. The struct must be `#[repr(C)]` with named fields and without padding; fields are integers, arrays of integers,
+/// [`ContextBytes`] and [`ContextBytesMut`]. Programs may read all of them, and write those marked `#[bpf(writable)]`. The struct
+/// itself names the context: programs are loaded with `load::<Request>`, and run on a `&mut Request`.
+///
+/// ```
+/// use bpf_runtime::{BpfContext, Config, ContextBytes, Engine, Linker, Program, assemble};
+///
+/// #[derive(BpfContext)]
+/// #[repr(C)]
+/// struct Request<'p> {
+///     method: u32,
+///     #[bpf(writable)]
+///     verdict: u32,
+///     body: ContextBytes<'p>,
+/// }
+///
+/// let engine = Engine::new(Config::default())?;
+/// let linker = Linker::<()>::new(&engine);
+/// // if (ctx->body + 1 <= ctx->body_end) ctx->verdict = ctx->body[0];
+/// let insns = assemble(
+///     "r2 = *(u64 *)(r1 + 8)\nr3 = *(u64 *)(r1 + 16)\nr4 = r2\nr4 += 1\nif r4 > r3 goto out\n\
+///      r0 = *(u8 *)(r2 + 0)\n*(u32 *)(r1 + 4) = r0\nout:\nr0 = 0\nexit",
+/// )?;
+/// let program: Program<Request, ()> = linker.loader().insns("filter", insns)?;
+/// let mut request = Request { method: 1, verdict: 0, body: ContextBytes::new(b"\x2a..")? };
+/// program.run(&mut (), &mut request)?;
+/// assert_eq!(request.verdict, 42);
+///
+/// // What authors of programs include:
+/// assert!(Request::c_struct().contains("const __u8 *const body_end;"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait BpfContext: Context {
+    /// The C struct's name. Programs on differently named contexts do not tail-call each other. `#[bpf(name = "…")]` on the struct, or
+    /// its own name in snake case.
+    const NAME: &'static str;
+
+    /// The struct in C, for the header that programs include after `linux/types.h`. Fields that programs may not write are `const`.
+    fn c_struct() -> String;
+}
+
+/// A type that a field of a context may have.
+///
+/// # Safety
+/// [`ContextField::SHAPE`] must describe the type. A scalar may be read and hold any bytes, without padding or interior
+/// references; a pair of pointers is as [`ContextBytes`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a field of a BPF context",
+    label = "not an integer, an array of integers, `ContextBytes` or `ContextBytesMut`",
+    note = "byte slices are `ContextBytes<'_>` or `ContextBytesMut<'_>`; for `bool` and enums, use an integer"
+)]
+pub unsafe trait ContextField {
+    /// What programs see.
+    const SHAPE: Shape;
+}
+
+/// What programs see of a field.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// Numbers.
+    Scalar {
+        /// The C type of one.
+        c_type: &'static str,
+        /// How many there are, if it is an array.
+        count: Option<usize>,
+    },
+    /// Two pointers, to the first of some bytes and behind the last.
+    Bytes {
+        /// Whether programs may write the bytes.
+        writable: bool,
+    },
+}
+
+macro_rules! integers {
+    ($($int:ty: $c:literal),*) => {$(
+        // SAFETY: integers are plain.
+        unsafe impl ContextField for $int {
+            const SHAPE: Shape = Shape::Scalar { c_type: $c, count: None };
+        }
+        // SAFETY: and so are arrays of them.
+        unsafe impl<const N: usize> ContextField for [$int; N] {
+            const SHAPE: Shape = Shape::Scalar { c_type: $c, count: Some(N) };
+        }
+    )*};
+}
+integers!(
+    u8: "__u8", u16: "__u16", u32: "__u32", u64: "__u64", i8: "__s8", i16: "__s16", i32: "__s32", i64: "__s64"
+);
+
+/// Bytes that programs may read, in a context. In C two pointers: `name` and `name_end`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ContextBytes<'p> {
+    start: *const u8,
+    end: *const u8,
+    bytes: PhantomData<&'p [u8]>,
+}
+
+// SAFETY: it is a `&[u8]` in another form.
+unsafe impl Send for ContextBytes<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for ContextBytes<'_> {}
+
+// SAFETY: two pointers to a borrowed slice.
+unsafe impl ContextField for ContextBytes<'_> {
+    const SHAPE: Shape = Shape::Bytes { writable: false };
+}
+
+impl fmt::Debug for ContextBytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_slice().fmt(f)
+    }
+}
+
+/// Refuses more bytes than programs are verified for.
+fn check_len(len: usize) -> Result<(), RunError> {
+    let max = Region::MAX_LEN as usize;
+    if len > max { Err(RunError::TooLong { len, max }) } else { Ok(()) }
+}
+
+impl<'p> ContextBytes<'p> {
+    /// These bytes.
+    ///
+    /// # Errors
+    /// [`RunError::TooLong`] for more than 1 GiB.
+    pub fn new(bytes: &'p [u8]) -> Result<Self, RunError> {
+        check_len(bytes.len())?;
+        let range = bytes.as_ptr_range();
+        Ok(ContextBytes { start: range.start, end: range.end, bytes: PhantomData })
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &'p [u8] {
+        // SAFETY: the pointers are those of a slice that is borrowed for 'p.
+        unsafe { core::slice::from_raw_parts(self.start, self.end.addr() - self.start.addr()) }
+    }
+}
+
+/// Bytes that programs may read and write, in a context. In C two pointers: `name` and `name_end`.
+#[repr(C)]
+pub struct ContextBytesMut<'p> {
+    start: *mut u8,
+    end: *mut u8,
+    bytes: PhantomData<&'p mut [u8]>,
+}
+
+// SAFETY: it is a `&mut [u8]` in another form.
+unsafe impl Send for ContextBytesMut<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for ContextBytesMut<'_> {}
+
+// SAFETY: two pointers to a borrowed slice.
+unsafe impl ContextField for ContextBytesMut<'_> {
+    const SHAPE: Shape = Shape::Bytes { writable: true };
+}
+
+impl fmt::Debug for ContextBytesMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_slice().fmt(f)
+    }
+}
+
+impl<'p> ContextBytesMut<'p> {
+    /// These bytes.
+    ///
+    /// # Errors
+    /// [`RunError::TooLong`] for more than 1 GiB.
+    pub fn new(bytes: &'p mut [u8]) -> Result<Self, RunError> {
+        check_len(bytes.len())?;
+        let range = bytes.as_mut_ptr_range();
+        Ok(ContextBytesMut { start: range.start, end: range.end, bytes: PhantomData })
+    }
+
+    fn len(&self) -> usize {
+        self.end.addr() - self.start.addr()
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: the pointers are those of a slice that is borrowed for 'p; while it is borrowed from `self`, nobody writes.
+        unsafe { core::slice::from_raw_parts(self.start, self.len()) }
+    }
+
+    /// The bytes, to write.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: the pointers are those of a slice that is borrowed mutably for 'p, and now from `self`.
+        unsafe { core::slice::from_raw_parts_mut(self.start, self.len()) }
+    }
+}
+
+/// A field of a derived context. Made by the macro.
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    /// Its name.
+    pub name: &'static str,
+    /// Its offset in the struct.
+    pub offset: usize,
+    /// Its size.
+    pub size: usize,
+    /// What programs see.
+    pub shape: Shape,
+    /// Whether programs may write it.
+    pub writable: bool,
+}
+
+/// Refuses, at compile time, what the verifier could not describe.
+pub const fn check(members: &[Member]) {
+    let (mut i, mut regions) = (0, 0);
+    while i < members.len() {
+        assert!(members[i].size > 0, "a field without bytes");
+        assert!(members[i].offset + members[i].size <= i16::MAX as usize, "a context is at most 32 KiB long");
+        if let Shape::Bytes { .. } = members[i].shape {
+            regions += 1;
+            assert!(
+                !members[i].writable,
+                "programs cannot move the ends of bytes: leave out `#[bpf(writable)]`; `ContextBytesMut` lets them write the bytes"
+            );
+        }
+        i += 1;
+    }
+    assert!(regions <= Region::MAX_REGIONS, "a context has at most 4 fields of bytes");
+}
+
+/// The layout of a derived context.
+pub fn layout(name: &'static str, members: &[Member]) -> ContextLayout {
+    let (mut fields, mut regions) = (Vec::new(), Vec::new());
+    for member in members {
+        let mut field = |name: String, offset: usize, size: usize, kind, access| {
+            let (offset, size) = (offset as u32, size as u32);
+            fields.push(Field { name: name.into(), offset, size, access, kind, host_offset: offset, host_size: size });
+        };
+        match member.shape {
+            Shape::Scalar { .. } => {
+                let access = if member.writable { Access::ReadWrite } else { Access::Read };
+                field(member.name.to_owned(), member.offset, member.size, FieldKind::Scalar, access);
+            }
+            Shape::Bytes { writable } => {
+                // At most `Region::MAX_REGIONS`: `check`.
+                let region = regions.len() as u8;
+                let (start, end) = (offset_of!(ContextBytes<'static>, start), offset_of!(ContextBytes<'static>, end));
+                let size = size_of::<*const u8>();
+                field(member.name.to_owned(), member.offset + start, size, FieldKind::Data(region), Access::Read);
+                let end_name = format!("{}_end", member.name);
+                field(end_name, member.offset + end, size, FieldKind::DataEnd(region), Access::Read);
+                regions.push(Region {
+                    name: member.name.into(),
+                    writable,
+                    max_len: Region::MAX_LEN,
+                    min_len: 0,
+                    align: 1,
+                    ends_at_start_of: None,
+                });
+            }
+        }
+    }
+    // `repr(C)` puts fields in the order of their offsets.
+    ContextLayout { name: name.into(), raw: false, fields, regions, legacy_loads: false, returns: None }
+}
+
+/// The struct, for CO-RE relocations.
+pub fn core_type(name: &'static str, size: usize, members: &[Member]) -> CoreType {
+    let mut fields = Vec::new();
+    for member in members {
+        let mut field = |name: Cow<'static, str>, offset: usize, size: usize, count: Option<usize>, signed| {
+            let count = count.map(|n| n as u32);
+            fields.push(CoreField { name, offset: offset as u32, size: size as u32, count, signed });
+        };
+        match member.shape {
+            Shape::Scalar { c_type, count } => {
+                let size = member.size / count.unwrap_or(1);
+                field(member.name.into(), member.offset, size, count, c_type.starts_with("__s"));
+            }
+            Shape::Bytes { .. } => {
+                let size = size_of::<*const u8>();
+                field(member.name.into(), member.offset, size, None, false);
+                field(format!("{}_end", member.name).into(), member.offset + size, size, None, false);
+            }
+        }
+    }
+    CoreType::Struct { name: name.into(), size: size as u32, fields }
+}
+
+/// The struct in C.
+pub fn c_struct(name: &str, members: &[Member]) -> String {
+    let mut out = format!("struct {name} {{\n");
+    for Member { name, shape, writable, .. } in members {
+        let constant = if *writable { "" } else { "const " };
+        // Writing to a string cannot fail.
+        let _ = match shape {
+            Shape::Scalar { c_type, count: None } => writeln!(out, "\t{constant}{c_type} {name};"),
+            Shape::Scalar { c_type, count: Some(n) } => writeln!(out, "\t{constant}{c_type} {name}[{n}];"),
+            Shape::Bytes { writable } => {
+                let constant = if *writable { "" } else { "const " };
+                writeln!(out, "\t{constant}__u8 *const {name};\n\t{constant}__u8 *const {name}_end;")
+            }
+        };
+    }
+    out.push_str("};\n");
+    out
+}

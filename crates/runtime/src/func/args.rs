@@ -1,0 +1,148 @@
+//! What host functions take.
+//!
+//! Problem: programs pass numbers and addresses; Rust wants types. Approach: each argument type says what must be proven of its
+//! registers ([`HostArg::KINDS`]) and makes the argument of them. References are only made of memory that no other thread can touch
+//! ([`MemSet::OWNED`]: the run's stack and its context's regions), initialised, aligned, and not overlapping; map values are shared
+//! with other threads and come as [`SharedBytes`](super::SharedBytes).
+
+use bpf_verifier::{Access, ArgKind, MemArg, MemSet};
+use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// A type a host function may take. In a closure's signature, references have no named lifetime: they last for the call.
+///
+/// | type | registers | what programs pass |
+/// |---|---|---|
+/// | `u8` … `u64`, `i8` … `i64` | 1 | a number; the low bits count |
+/// | `&[u8]`, `&mut [u8]` | 2 | address and length of memory the run owns: its stack, or a region of its context (the packet) |
+/// | `&T`, `&mut T` | 1 | the address of as many bytes of such memory, aligned for `T`; any bytes must make a valid `T` |
+/// | `Option` of one of these references | 1 or 2 | the same, or null (and length 0) |
+/// | `SharedBytes<'_>`, `SharedBytesMut<'_>` | 2 | address and length of any memory, map values included |
+///
+/// # Safety
+/// `from_regs` must be sound for registers of which [`HostArg::KINDS`] were proven. What it borrows from [`MemSet::OWNED`] memory, and
+/// only that, may be a reference.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be an argument of a host function",
+    label = "programs cannot pass this",
+    note = "plain types for `&T` and `&mut T` derive zerocopy's `FromBytes`, `IntoBytes` and `Immutable`"
+)]
+pub unsafe trait HostArg: 'static {
+    /// The argument in a call that lasts for `'a`: the type itself, with that lifetime.
+    type Arg<'a>;
+    /// What the verifier demands, a register each.
+    const KINDS: &'static [ArgKind];
+    /// From as many registers as there are kinds.
+    ///
+    /// # Safety
+    /// The kinds must hold of the registers, and of the memory that they point to for `'a`.
+    unsafe fn from_regs<'a>(regs: &[u64]) -> Self::Arg<'a>;
+}
+
+macro_rules! integers {
+    ($($int:ty),*) => {$(
+        // SAFETY: any number will do.
+        unsafe impl HostArg for $int {
+            type Arg<'a> = $int;
+            const KINDS: &'static [ArgKind] = &[ArgKind::Scalar];
+            #[inline]
+            unsafe fn from_regs<'a>(regs: &[u64]) -> Self::Arg<'a> {
+                // The low bits, as a C callee takes a narrow argument.
+                regs[0] as $int
+            }
+        }
+    )*};
+}
+integers!(u8, u16, u32, u64, i8, i16, i32, i64);
+
+/// Memory that a reference may be made of.
+const fn owned(access: Access, align: usize, null: bool) -> MemArg {
+    MemArg { access, null, align: align as u32, from: MemSet::OWNED }
+}
+
+const fn bytes(access: Access, null: bool) -> [ArgKind; 2] {
+    [ArgKind::Mem(owned(access, 1, null)), ArgKind::Size { zero: true }]
+}
+
+const fn fixed<T>(access: Access, null: bool) -> [ArgKind; 1] {
+    const { assert!(size_of::<T>() > 0, "a reference to a type without bytes refers to no memory of the program") };
+    [ArgKind::Fixed { bytes: size_of::<T>() as u32, mem: owned(access, align_of::<T>(), null) }]
+}
+
+// SAFETY: the kinds say that so many bytes of memory the run owns are initialised, and nobody writes them during the call.
+unsafe impl HostArg for &'static [u8] {
+    type Arg<'a> = &'a [u8];
+    const KINDS: &'static [ArgKind] = &bytes(Access::Read, false);
+    #[inline]
+    unsafe fn from_regs<'a>(regs: &[u64]) -> &'a [u8] {
+        match regs[1] as usize {
+            // The address of no bytes may be anything.
+            0 => &[],
+            // SAFETY: as said at the implementation; the caller vouches for the kinds.
+            len => unsafe { core::slice::from_raw_parts(with_exposed_provenance(regs[0] as usize), len) },
+        }
+    }
+}
+
+// SAFETY: as for `&[u8]`; the memory may be written, and no other argument overlaps it.
+unsafe impl HostArg for &'static mut [u8] {
+    type Arg<'a> = &'a mut [u8];
+    const KINDS: &'static [ArgKind] = &bytes(Access::ReadWrite, false);
+    #[inline]
+    unsafe fn from_regs<'a>(regs: &[u64]) -> &'a mut [u8] {
+        match regs[1] as usize {
+            0 => &mut [],
+            // SAFETY: as said at the implementation; the caller vouches for the kinds.
+            len => unsafe { core::slice::from_raw_parts_mut(with_exposed_provenance_mut(regs[0] as usize), len) },
+        }
+    }
+}
+
+// SAFETY: the kinds say that the memory is initialised, large enough and aligned, and nobody writes it during the call; every bit
+// pattern is a `T`.
+unsafe impl<T: FromBytes + Immutable + 'static> HostArg for &'static T {
+    type Arg<'a> = &'a T;
+    const KINDS: &'static [ArgKind] = &fixed::<T>(Access::Read, false);
+    #[inline]
+    unsafe fn from_regs<'a>(regs: &[u64]) -> &'a T {
+        // SAFETY: as said at the implementation; the caller vouches for the kinds.
+        unsafe { &*with_exposed_provenance(regs[0] as usize) }
+    }
+}
+
+// SAFETY: as for `&T`; the memory may be written, no other argument overlaps it, and a `T` has no padding that the program would find
+// uninitialised.
+unsafe impl<T: FromBytes + IntoBytes + 'static> HostArg for &'static mut T {
+    type Arg<'a> = &'a mut T;
+    const KINDS: &'static [ArgKind] = &fixed::<T>(Access::ReadWrite, false);
+    #[inline]
+    unsafe fn from_regs<'a>(regs: &[u64]) -> &'a mut T {
+        // SAFETY: as said at the implementation; the caller vouches for the kinds.
+        unsafe { &mut *with_exposed_provenance_mut(regs[0] as usize) }
+    }
+}
+
+/// `Option` of a reference: the same kinds, but null is allowed and is `None`.
+macro_rules! nullable {
+    ($([$($param:tt)*] $ty:ty, $arg:ty, $kinds:expr;)*) => {$(
+        // SAFETY: null is `None`; for all else the kinds are those of the reference.
+        unsafe impl<$($param)*> HostArg for Option<$ty> {
+            type Arg<'a> = Option<$arg>;
+            const KINDS: &'static [ArgKind] = &$kinds;
+            #[inline]
+            unsafe fn from_regs<'a>(regs: &[u64]) -> Option<$arg> {
+                if regs[0] == 0 {
+                    return None;
+                }
+                // SAFETY: the caller vouches for the kinds, and it is not null.
+                Some(unsafe { <$ty>::from_regs(regs) })
+            }
+        }
+    )*};
+}
+nullable! {
+    [] &'static [u8], &'a [u8], bytes(Access::Read, true);
+    [] &'static mut [u8], &'a mut [u8], bytes(Access::ReadWrite, true);
+    [T: FromBytes + Immutable + 'static] &'static T, &'a T, fixed::<T>(Access::Read, true);
+    [T: FromBytes + IntoBytes + 'static] &'static mut T, &'a mut T, fixed::<T>(Access::ReadWrite, true);
+}

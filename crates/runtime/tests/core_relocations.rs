@@ -1,0 +1,135 @@
+//! CO-RE relocations of contexts. The structs of `objects/core.c` are unlike the host's, so a relocation that is not applied shows.
+
+use bpf_runtime::{
+    Arch, BpfContext, Config, ContextBytesMut, Engine, Linker, MapSet, Mode, Object, Program, Raw, SkBuff, Skb, Xdp,
+    XdpBuff,
+};
+
+fn object() -> Object {
+    Object::parse(include_bytes!("objects/core.o")).unwrap()
+}
+
+fn engines() -> Vec<Engine> {
+    let modes = [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit));
+    let engine = |mode| {
+        let mut config = Config::default();
+        config.mode = mode;
+        Engine::new(config).unwrap()
+    };
+    modes.map(engine).collect()
+}
+
+fn load<C: bpf_runtime::Context>(engine: &Engine, name: &str) -> Result<Program<C, ()>, String> {
+    let object = object();
+    let maps = MapSet::for_object(engine, &object).unwrap();
+    let linker = Linker::<()>::new(engine);
+    let instance = linker.loader::<C>().only(&[name]).object(&object, maps).map_err(|e| e.to_string())?;
+    Ok(instance.program(name).unwrap())
+}
+
+#[test]
+fn fields_are_found_by_name() {
+    for engine in engines() {
+        let program = load::<Xdp>(&engine, "shuffled").unwrap();
+        let run = |packet: &mut [u8]| {
+            let mut buff = XdpBuff::new(packet);
+            (buff.ingress_ifindex, buff.rx_queue_index) = (7, 3);
+            program.run(&mut (), &mut buff).unwrap()
+        };
+        assert_eq!(run(&mut [5, 6]), 6 + 3000 + 700_000);
+        assert_eq!(run(&mut [5]), 1, "XDP_DROP by name");
+    }
+}
+
+#[test]
+fn questions_are_answered() {
+    for engine in engines() {
+        let program = load::<Xdp>(&engine, "asks").unwrap();
+        // data, not no_such_field; xdp_md, not task_struct; XDP_PASS, not XDP_NO_SUCH; size, size and offset as the host's; not pid.
+        let expected = 0b0_1_1_1_0_1_0_1_0_1;
+        assert_eq!(program.run(&mut (), &mut XdpBuff::new(&mut [0; 64])).unwrap(), expected);
+    }
+}
+
+#[test]
+fn what_does_not_exist_is_refused_only_where_it_is_reached() {
+    for engine in engines() {
+        let program = load::<Xdp>(&engine, "guarded").unwrap();
+        assert_eq!(program.run(&mut (), &mut XdpBuff::new(&mut [])).unwrap(), 2, "XDP_PASS by name");
+        for (name, expected) in [
+            (
+                "missing_field",
+                "CO-RE relocation (byte_off) of `xdp_md::no_such_field`: the type has no such field here",
+            ),
+            ("missing_type", "CO-RE relocation (byte_off) of `task_struct::tgid`: this host has no such type"),
+            (
+                "missing_value",
+                "CO-RE relocation (enumval_value) of `xdp_action::XDP_NO_SUCH`: the enumeration has no such value here",
+            ),
+        ] {
+            let error = load::<Xdp>(&engine, name).unwrap_err();
+            assert!(error.contains(expected) && error.contains(name), "{error}");
+        }
+    }
+}
+
+/// Unverified, the run ends where such an instruction is executed.
+#[test]
+fn what_does_not_exist_ends_an_unverified_run() {
+    let object = object();
+    for engine in engines() {
+        let linker = Linker::<()>::new(&engine);
+        let maps = || MapSet::for_object(&engine, &object).unwrap();
+        // SAFETY: neither program touches memory: their only access is the one that does not exist.
+        let jit = unsafe { linker.loader::<Raw>().unverified() };
+        for loader in [linker.loader::<Raw>().interpreted(), jit] {
+            let instance = loader.only(&["missing_type", "missing_value"]).object(&object, maps()).unwrap();
+            for name in ["missing_type", "missing_value"] {
+                let error =
+                    instance.program::<Raw>(name).unwrap().run(&mut (), &mut [1, 2, 3]).unwrap_err().to_string();
+                assert!(error.contains("CO-RE relocation leads nowhere"), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_access_takes_the_size_that_the_field_has() {
+    for engine in engines() {
+        let program = load::<Skb>(&engine, "resized").unwrap();
+        let mut packet = [0; 64];
+        let mut skb = SkBuff::new(&mut packet);
+        (skb.fields.cb, skb.fields.priority, skb.fields.mark) = ([1, 2, 3, 4, 5], 40, u32::MAX);
+        skb.fields.protocol = 0x1234;
+        assert_eq!(program.run(&mut (), &mut skb).unwrap(), 4);
+        assert_eq!((skb.fields.mark, skb.fields.cb), (43, [1, 2, 3, 9, 5]));
+        assert_eq!((skb.fields.protocol, skb.fields.priority), (0x1234, 40));
+    }
+}
+
+#[derive(BpfContext)]
+#[repr(C)]
+struct Request<'p> {
+    method: u32,
+    #[bpf(writable)]
+    verdict: u32,
+    ports: [u16; 2],
+    #[bpf(writable)]
+    tag: [u8; 4],
+    body: ContextBytesMut<'p>,
+    score: i64,
+}
+
+#[test]
+fn derived_contexts_have_their_names() {
+    for engine in engines() {
+        let program = load::<Request>(&engine, "derived").unwrap();
+        let mut bytes = [1, 2, 3];
+        let body = ContextBytesMut::new(&mut bytes).unwrap();
+        let mut request = Request { method: 5, verdict: 0, ports: [80, 44], tag: [0; 4], body, score: -9 };
+        // The score is 8 bytes long, and signed.
+        assert_eq!(program.run(&mut (), &mut request).unwrap(), 3);
+        assert_eq!((request.method, request.verdict, request.tag, request.score), (5, 5, [0, 0, 0, 77], -9));
+        assert_eq!(bytes, [44, 2, 3]);
+    }
+}

@@ -1,0 +1,18 @@
+//! What is no context by its layout: padding is uninitialised memory, and the ends of bytes are the host's.
+use bpf_runtime::{BpfContext, ContextBytesMut};
+
+#[derive(BpfContext)]
+#[repr(C)]
+struct Padded {
+    kind: u8,
+    value: u32,
+}
+
+#[derive(BpfContext)]
+#[repr(C)]
+struct Ends<'p> {
+    #[bpf(writable)]
+    body: ContextBytesMut<'p>,
+}
+
+fn main() {}

@@ -1,0 +1,205 @@
+//! The sample objects through the front door: loaded without `unsafe`, verified, and run over a capture.
+//!
+//! Verdicts are those of the verifier's table, which was written by hand. What is accepted runs on both engines, and both must come
+//! to the same results, packets and map contents.
+//!
+//! The objects are not in the repository: they are looked for in `$BPF_SHARED/objects` or `../shared/objects` beside it.
+
+use bpf_runtime::{
+    Arch, BpfContext, Callee, Config, Context, ContextBytesMut, Engine, Insn, Linker, LoadError, MapSet, MapType, Mode,
+    Object, ProgramKind, RunError, SkBuff, Skb, Xdp, XdpBuff,
+};
+use bpf_testkit::{cases::shared, skipped};
+use std::path::{Path, PathBuf};
+
+const TABLE: &str = include_str!("../../verifier/tests/samples.tsv");
+
+/// The context that some of the samples were written for.
+#[derive(BpfContext)]
+#[bpf(name = "test_md")]
+#[repr(C)]
+struct TestMd<'p> {
+    data: ContextBytesMut<'p>,
+}
+
+/// The packets of a capture: little-endian, microseconds (draft-ietf-opsawg-pcap).
+fn capture() -> Vec<Vec<u8>> {
+    let bytes = include_bytes!("../../../examples/packets.pcap");
+    assert_eq!(bytes[..4], [0xd4, 0xc3, 0xb2, 0xa1]);
+    let mut rest = &bytes[24..];
+    let mut packets = Vec::new();
+    while let Some((header, tail)) = rest.split_first_chunk::<16>() {
+        let len = u32::from_le_bytes([header[8], header[9], header[10], header[11]]) as usize;
+        packets.push(tail[..len].to_vec());
+        rest = &tail[len..];
+    }
+    assert!(packets.len() > 10, "the capture has {} packets", packets.len());
+    packets
+}
+
+fn folder(name: &str) -> Option<PathBuf> {
+    shared(&format!("objects/{name}")).inspect_err(|e| skipped(&format!("sample objects in {name}"), e)).ok()
+}
+
+fn parse(path: &Path) -> Result<Object, String> {
+    Object::parse(&std::fs::read(path).map_err(|e| e.to_string())?).map_err(|e| e.to_string())
+}
+
+/// What a program made of the capture.
+#[derive(PartialEq, Debug)]
+struct Outcome {
+    /// r0 of each packet, or how its run ended, and the packet afterwards.
+    runs: Vec<(Result<u64, String>, Vec<u8>)>,
+    /// The maps, by name.
+    maps: Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)>,
+}
+
+impl Outcome {
+    /// The first run or map that is not as in the other.
+    fn difference(&self, other: &Outcome) -> String {
+        let run = self.runs.iter().zip(&other.runs).position(|(a, b)| a != b);
+        match run {
+            Some(i) => format!("packet {i}: {:x?} or {:x?}", self.runs[i], other.runs[i]),
+            None => format!("maps: {:?} or {:?}", self.maps, other.maps),
+        }
+    }
+}
+
+type Run<C> = fn(&bpf_runtime::Program<C, ()>, &mut [u8]) -> Result<u64, RunError>;
+
+/// Whether the program's result depends on its input alone: it asks neither for the time nor for random numbers.
+fn repeatable(object: &Object, name: &str) -> bool {
+    const CLOCK_AND_CHANCE: [u32; 3] = [5, 7, 125];
+    let code = object.code(object.program(name).unwrap()).unwrap();
+    !code.insns().iter().any(|i| matches!(i, Insn::Call(Callee::Helper(id)) if CLOCK_AND_CHANCE.contains(id)))
+}
+
+/// Loads the program and runs it over the capture, on each engine; all come to the same.
+fn go<C: Context>(object: &Object, name: &str, run: Run<C>) -> Result<Outcome, LoadError> {
+    let mut first: Option<Outcome> = None;
+    for mode in [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit)) {
+        let mut config = Config::default();
+        config.mode = mode;
+        let engine = Engine::new(config).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        let instance = linker.loader::<C>().only(&[name]).object(object, MapSet::for_object(&engine, object)?)?;
+        let program = instance.program::<C>(name)?;
+        let one = |mut packet: Vec<u8>| {
+            let result = run(&program, &mut packet).map_err(|e| e.to_string());
+            (result, packet)
+        };
+        let runs = capture().into_iter().map(one).collect();
+        let contents = |map: &bpf_runtime::Map| {
+            let mut elements: Vec<_> = map.iter().filter_map(Result::ok).collect();
+            elements.sort();
+            (map.name().to_owned(), elements)
+        };
+        // The values of maps of maps are numbers of maps, each of which exists once.
+        let of_maps = |map: &&bpf_runtime::Map| matches!(map.map_type(), MapType::ArrayOfMaps | MapType::HashOfMaps);
+        let outcome = Outcome { runs, maps: instance.maps().filter(|map| !of_maps(map)).map(contents).collect() };
+        match &first {
+            Some(first) if repeatable(object, name) => {
+                assert!(*first == outcome, "{name}: the engines differ: {:?}", first.difference(&outcome))
+            }
+            Some(_) => {}
+            None => first = Some(outcome),
+        }
+    }
+    Ok(first.expect("an engine"))
+}
+
+/// On the context that the program's section stands for; `None` if that is not shipped.
+fn outcome(object: &Object, program: &bpf_runtime::ObjectProgram) -> Option<Result<Outcome, LoadError>> {
+    let name = program.name();
+    let xdp: Run<Xdp> = |program, packet| program.run(&mut (), &mut XdpBuff::new(packet));
+    let skb: Run<Skb> = |program, packet| program.run(&mut (), &mut SkBuff::new(packet));
+    let test: Run<TestMd<'static>> =
+        |program, packet| program.run(&mut (), &mut TestMd { data: ContextBytesMut::new(packet)? });
+    Some(match program.kind() {
+        ProgramKind::Xdp => go(object, name, xdp),
+        ProgramKind::SocketFilter
+        | ProgramKind::TcClassifier
+        | ProgramKind::TcAction
+        | ProgramKind::CgroupSkb
+        | ProgramKind::SkSkb => go(object, name, skb),
+        ProgramKind::Unknown if program.section() == "test_md" => go(object, name, test),
+        // Sections that stand for nothing: the samples' programs there use no context, or a packet.
+        ProgramKind::Unknown | ProgramKind::SockOps if !program.section().contains('/') => go(object, name, xdp),
+        _ => return None,
+    })
+}
+
+#[test]
+fn samples_load_and_run_as_the_table_says() {
+    let Some(folder) = folder("samples/build") else { return };
+    let mut failures = Vec::new();
+    let (mut ran, mut global_functions) = (0, 0);
+    for row in TABLE.lines().filter(|l| !l.starts_with('#')) {
+        let mut cells = row.split('\t');
+        let mut cell = || cells.next().unwrap_or_default();
+        let (file, name, want, why) = (cell(), cell(), cell(), cell());
+        let object = match parse(&folder.join(file)) {
+            Ok(object) => object,
+            Err(_) if want == "link" => continue,
+            Err(error) => panic!("{file}: {error}"),
+        };
+        let program = object.program(name).unwrap();
+        match (want, outcome(&object, program)) {
+            ("accept", Some(Ok(outcome))) => {
+                ran += 1;
+                if let Some((Err(error), _)) = outcome.runs.iter().find(|run| run.0.is_err()) {
+                    failures.push(format!("{file} {name}: a verified program's run ended: {error}"));
+                }
+            }
+            // Its `add1(int *)` is a global function, verified by its signature as in the kernel: its pointer may be null. The table's
+            // verdict is for a static one.
+            ("accept", Some(Err(LoadError::Verifier { source, .. }))) if file == "bpf2bpf.o" => {
+                global_functions += usize::from(source.to_string().contains("may be null here"));
+            }
+            // Some get no further than their map.
+            (
+                "refuse",
+                Some(Err(LoadError::Verifier { .. } | LoadError::UnknownHelper { .. } | LoadError::Map { .. })),
+            ) => {}
+            ("link", Some(Err(LoadError::Object(_) | LoadError::UnknownHelper { .. } | LoadError::Map { .. }))) => {}
+            (want, outcome) => {
+                let got = outcome.map(|o| o.map(|_| "it ran").map_err(|e| e.to_string()));
+                failures.push(format!("{file} {name}: wanted {want} {why}: {got:?}"));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert_eq!(global_functions, 1);
+    assert_eq!(ran, TABLE.lines().filter(|l| l.contains("\taccept\t")).count() - global_functions);
+}
+
+/// The other objects are the kernel's and the tail-call samples, of many kinds. Those whose context is shipped load, or are refused with
+/// a reason that names what is missing; and what loads runs.
+#[test]
+fn other_objects_load_where_their_context_is_shipped() {
+    for (name, least) in
+        [("samples/cilium-examples", 3), ("samples/new_linux", 5), ("tailcalls/v3", 17), ("tailcalls/v4", 17)]
+    {
+        let Some(folder) = folder(name) else { continue };
+        let mut ran = 0;
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let Ok(object) = parse(&path) else { continue };
+            for program in object.programs() {
+                let name = format!("{} {}", path.display(), program.name());
+                match outcome(&object, program) {
+                    Some(Ok(outcome)) => {
+                        ran += 1;
+                        let ended = outcome.runs.iter().find_map(|run| run.0.as_ref().err());
+                        assert_eq!(ended, None, "{name}: a verified program's run ended");
+                    }
+                    Some(Err(LoadError::Internal(error))) => panic!("{name}: {error}"),
+                    Some(Err(error)) => println!("refused {name}: {error}"),
+                    None => println!("not shipped {name}: {}", program.section()),
+                }
+            }
+        }
+        println!("{name}: {ran} ran");
+        assert!(ran >= least, "{name}: {ran} ran");
+    }
+}
