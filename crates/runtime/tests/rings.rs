@@ -211,6 +211,38 @@ fn a_stopped_run_gives_its_record_up() {
     }
 }
 
+/// A run has room for so many records; one more is refused like one that finds the ring full.
+#[test]
+fn a_run_holds_fifteen_records() {
+    let mut text = String::new();
+    for i in 0..16 {
+        let at = 8 * (i + 1);
+        text += &format!(
+            "r6 = {i}; r1 = map[fd:0]; r2 = 8; r3 = 0; call 131; if r0 == 0 goto f{i}; *(u64 *)(r10 - {at}) = r0;"
+        );
+    }
+    text += "r6 = 16;";
+    for i in (0..16).rev() {
+        let (at, next) = (8 * (i + 1), if i == 15 { String::new() } else { format!("f{}:", i + 1) });
+        text += &format!("{next} r1 = *(u64 *)(r10 - {at}); r2 = 0; call 132;");
+    }
+    text += "f0: r0 = r6; exit";
+    for way in [Way::Verified, Way::VerifiedInterpreted, Way::Interpreted] {
+        let engine = ways::engine(way, |_| {});
+        let linker = Linker::<()>::new(&engine);
+        let def = bpf_runtime::MapDef::new("ring", bpf_runtime::MapType::RingBuf, 0, 0, 4096);
+        let map = bpf_runtime::Map::create(def, engine.domain()).unwrap();
+        let mut ring = RingBuf::new(&map).unwrap();
+        let loader = linker.loader::<Raw>().maps(&[&map]);
+        let loader = if way == Way::Interpreted { loader.interpreted() } else { loader };
+        let program = loader.insns("test", support::program(&text)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(program.run(&mut (), &mut []).unwrap(), 15, "{way:?}");
+            assert_eq!(drain(&mut ring).len(), 15, "{way:?}");
+        }
+    }
+}
+
 #[test]
 fn an_interrupted_run_gives_its_record_up() {
     let engine = ways::engine(Way::Verified, |config| config.interruptible = true);
