@@ -480,7 +480,24 @@ unsafe extern "C" fn user_ringbuf_drain(
 
 #[cfg(test)]
 mod tests {
-    use super::format_printk;
+    use super::{SHIPPED, format_printk};
+    use crate::packet_helpers::is_packet_helper;
+    use bpf_verifier::kernel_helper_name;
+
+    /// docs/helpers.md lists the helpers that there are, and no other.
+    #[test]
+    fn the_documented_helpers_are_those_that_exist() {
+        let text = include_str!("../../../docs/helpers.md");
+        let exists = |id: u32| {
+            let is_tail_call = id == bpf_jit::TAIL_CALL_HELPER;
+            is_tail_call || is_packet_helper(id) || SHIPPED.iter().any(|helper| helper.0 == id)
+        };
+        for id in 1..300 {
+            let Some(name) = kernel_helper_name(id) else { continue };
+            let documented = text.contains(&format!("`{name}`"));
+            assert_eq!(documented, exists(id), "{id} {name}");
+        }
+    }
 
     #[test]
     fn printk_formats_as_the_kernel() {
