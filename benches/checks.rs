@@ -51,8 +51,8 @@ fn main() {
     let mut table =
         Table::new(["accesses", "proven ns", "by hand ns", "hybrid ns", "by hand / access", "hybrid / access"]);
     let forms = [Form::Proven, Form::ByHand, Form::Hybrid];
-    let mut data = vec![0u8; 256];
-    data[0] = 5;
+    let mut data = vec![1u8; 256];
+    data[..8].copy_from_slice(&5u64.to_le_bytes());
     for size in [1, 8] {
         let enter = "r6 = r1\nr7 = r1\nr7 += r2";
         let programs = forms.map(|form| load::<Raw>(&linker, &text(enter, size, form), form));
