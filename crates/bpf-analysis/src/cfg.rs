@@ -142,6 +142,43 @@ impl Cfg {
         self.subprogs[id.0 as usize].clone()
     }
 
+    /// Solves a backward data-flow problem over some blocks of a subprogram: calls `update`, which computes what holds at a block's start
+    /// from what holds at its successors' and says whether that changed, until nothing does.
+    ///
+    /// Program order is close to a topological order, so a few sweeps from the last block to the first settle what compilers
+    /// make. A program may be laid out in any other order, so that a sweep settles one block: what is left after these sweeps is done
+    /// from a list of the blocks whose successors changed, in time linear in the edges (times how often a block can change).
+    pub fn flow_back(&self, blocks: Range<u32>, mut update: impl FnMut(BlockId) -> bool) {
+        const SWEEPS: usize = 8;
+        for _ in 0..SWEEPS {
+            let mut changed = false;
+            for b in blocks.clone().rev() {
+                changed |= update(BlockId(b));
+            }
+            if !changed {
+                return;
+            }
+        }
+        // Predecessors, by block: `edges` sorted by their target.
+        let from = |b: u32| self.blocks[b as usize].succs().map(move |s| (s.0, b));
+        let mut edges: Vec<(u32, u32)> = blocks.clone().flat_map(from).collect();
+        edges.sort_unstable();
+        let mut list: Vec<u32> = blocks.clone().collect();
+        let mut listed = vec![true; blocks.len()];
+        while let Some(b) = list.pop() {
+            listed[(b - blocks.start) as usize] = false;
+            if !update(BlockId(b)) {
+                continue;
+            }
+            let first = edges.partition_point(|&(target, _)| target < b);
+            for &(_, source) in edges[first..].iter().take_while(|&&(target, _)| target == b) {
+                if !std::mem::replace(&mut listed[(source - blocks.start) as usize], true) {
+                    list.push(source);
+                }
+            }
+        }
+    }
+
     /// The block that starts at this slot, if one does.
     pub fn block_at(&self, slot: InsnIdx) -> Option<BlockId> {
         self.leader.get(slot.index()).copied().filter(|b| *b != NONE).map(BlockId)

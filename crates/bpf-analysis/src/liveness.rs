@@ -233,19 +233,11 @@ impl Liveness {
             }
             self.gen_kill[b as usize] = (need, kill);
         }
-        // Program order is close to a topological order, so the backward sweep settles after the depth of loop nesting + 1 rounds.
-        loop {
-            let mut changed = false;
-            for b in blocks.clone().rev() {
-                let (need, kill) = self.gen_kill[b as usize];
-                let live = need.union(self.live_out(cfg, BlockId(b)).without(kill));
-                changed |= live != self.live_in[b as usize];
-                self.live_in[b as usize] = live;
-            }
-            if !changed {
-                return;
-            }
-        }
+        cfg.flow_back(blocks, |b| {
+            let (need, kill) = self.gen_kill[b.index()];
+            let live = need.union(self.live_out(cfg, b).without(kill));
+            std::mem::replace(&mut self.live_in[b.index()], live) != live
+        });
     }
 }
 

@@ -4,7 +4,7 @@
 
 use bpf_analysis::{BlockId, CallArity, Cfg, Liveness, RegSet, defs, frame_bytes};
 use bpf_isa::{Insn, InsnIdx, Program, Reg, SubprogId, assemble};
-use bpf_testkit::generate::{self, Shape};
+use bpf_testkit::generate::{self, Choices, Shape};
 
 /// Helper arity used here: id modulo 6.
 struct ByNumber;
@@ -59,6 +59,36 @@ fn agrees_with_the_naive_twin() {
         for (s, sub) in program.subprogs().iter().enumerate() {
             let args = naive[sub.start as usize].intersection(RegSet::ARGS);
             assert_eq!(liveness.args(SubprogId(s as u32)), args, "seed {seed}, subprogram {s}");
+        }
+    }
+}
+
+/// Blocks laid out in the reverse of the order they run in, and in any other: a sweep settles few of them.
+#[test]
+fn any_layout_agrees_with_the_naive_twin() {
+    const BLOCKS: usize = 40;
+    for seed in 0..60 {
+        let mut c = Choices::from_seed(seed);
+        // Where the block that runs n-th lies.
+        let mut place: Vec<usize> = (0..BLOCKS).rev().collect();
+        if seed > 0 {
+            (1..BLOCKS).for_each(|i| place.swap(i, c.below(i as u32 + 1) as usize));
+        }
+        let mut texts = vec![String::new(); BLOCKS];
+        for n in 0..BLOCKS - 1 {
+            let (d, s, t) = (c.below(10), c.below(10), c.below(10));
+            let far = n + 1 + c.below((BLOCKS - n - 1) as u32) as usize;
+            let next = n + 1;
+            texts[place[n]] = format!("b{n}:\nr{d} = r{s}\nif r{t} > 7 goto b{far}\ngotol b{next}\n");
+        }
+        texts[place[BLOCKS - 1]] = format!("b{}:\nr0 = r6\nexit\n", BLOCKS - 1);
+        let program = program_of(&format!("gotol b0\n{}", texts.concat()));
+        let cfg = Cfg::new(&program);
+        let liveness = Liveness::new(&program, &cfg, &ByNumber);
+        let naive = naive(&program, &liveness);
+        for (b, block) in cfg.blocks().iter().enumerate() {
+            let id = BlockId(b as u32);
+            assert_eq!(liveness.live_in(id), naive[block.start as usize], "seed {seed}, block at {}", block.start);
         }
     }
 }

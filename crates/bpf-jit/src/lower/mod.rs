@@ -207,16 +207,9 @@ impl CallArity for Arity<'_> {
 
 /// Spreads a property of blocks backward: true where it is true or holds in a successor.
 fn flow_back(cfg: &Cfg, blocks: Range<u32>, holds: &mut [bool]) {
-    loop {
-        let mut changed = false;
-        for b in blocks.clone().rev() {
-            if !holds[b as usize] && cfg.block(BpfBlock(b)).succs().any(|s| holds[s.index()]) {
-                holds[b as usize] = true;
-                changed = true;
-            }
-        }
-        if !changed {
-            return;
-        }
-    }
+    cfg.flow_back(blocks, |b| {
+        let spreads = !holds[b.index()] && cfg.block(b).succs().any(|s| holds[s.index()]);
+        holds[b.index()] |= spreads;
+        spreads
+    });
 }
