@@ -3,7 +3,8 @@
 use crate::input::map_file;
 use anyhow::{Context, Result, bail};
 use bpf_runtime::{
-    Config, DebugOptions, Engine, Insn, Instance, Linker, Loader, MapSet, Mode, Object, Program, ProgramKind, Raw,
+    Config, DebugOptions, Engine, Insn, Instance, Linker, Loader, MapSet, Mode, Object, ObjectProgram, Program,
+    ProgramKind, Raw,
 };
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,15 @@ impl ContextArg {
             _ => ContextArg::Raw,
         }
     }
+}
+
+/// Where a program is, for messages; and that nothing said what it runs on, if that is so.
+pub(crate) fn place(path: &Path, program: &ObjectProgram, asked: Option<ContextArg>) -> String {
+    let (path, section) = (path.display(), program.section());
+    let guessed =
+        asked.is_none() && program.kind() != ProgramKind::Raw && ContextArg::of(program.kind()) == ContextArg::Raw;
+    let note = if guessed { ", for which no context is shipped: taken to run on raw bytes, --ctx chooses" } else { "" };
+    format!("{path}, section `{section}`{note}")
 }
 
 /// The host state of the command's programs: nothing.

@@ -67,9 +67,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         (false, false) => Trust::Verified,
     };
     let mut packets = input::packets(args.data.as_deref())?;
-    let kind = object.program(name)?.kind();
+    let chosen = object.program(name)?;
     let load = Load { engine: &engine, linker: &linker, object: &object, name, trust, repeat: args.repeat };
-    let outcome = match args.ctx.unwrap_or(ContextArg::of(kind)) {
+    let outcome = match args.ctx.unwrap_or(ContextArg::of(chosen.kind())) {
         ContextArg::Raw => load.go::<Raw>(&mut packets, |program, packet| program.run(&mut (), packet)),
         ContextArg::Xdp => {
             load.go::<Xdp>(&mut packets, |program, packet| program.run(&mut (), &mut XdpBuff::new(packet)))
@@ -77,7 +77,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ContextArg::Skb => {
             load.go::<Skb>(&mut packets, |program, packet| program.run(&mut (), &mut SkBuff::new(packet)))
         }
-    }?;
+    }
+    .with_context(|| load::place(&args.object, chosen, args.ctx))?;
 
     let runs = u64::from(args.repeat) * packets.len() as u64;
     let report = Report {

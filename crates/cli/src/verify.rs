@@ -59,7 +59,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             ContextArg::Xdp => verify::<Xdp>(&linker, &object, maps, name, args),
             ContextArg::Skb => verify::<Skb>(&linker, &object, maps, name, args),
         };
-        verdicts.push(verdict(name, result));
+        let place = load::place(&args.object, program, args.ctx);
+        verdicts.push(verdict(name, result.map_err(|error| format!("{place}: {error}"))));
     }
     if verdicts.is_empty() {
         bail!("the object has no such program");
@@ -85,7 +86,7 @@ fn verify<C: Context>(
     loader.verify(object, maps, args.log)
 }
 
-fn verdict(name: &str, result: Result<Vec<VerifyReport>, LoadError>) -> Verdict {
+fn verdict(name: &str, result: Result<Vec<VerifyReport>, String>) -> Verdict {
     let program = name.to_owned();
     let none = Verdict {
         program,
@@ -104,7 +105,7 @@ fn verdict(name: &str, result: Result<Vec<VerifyReport>, LoadError>) -> Verdict 
             }
             None => Verdict { accepted: true, ..none },
         },
-        Err(error) => Verdict { error: Some(error.to_string()), ..none },
+        Err(error) => Verdict { error: Some(error), ..none },
     }
 }
 

@@ -157,6 +157,13 @@ fn bad_input_is_named() {
     assert!(fails(&["run", "examples/filter.o", "--program", "x"], b"").contains("filter"));
     assert!(fails(&["run", "examples/filter.o", "--data", "hex:0g"], b"").contains("not hex"));
     assert!(fails(&["run", "examples/filter.o", "--data", "nowhere.pcap"], b"").contains("cannot open nowhere.pcap"));
+    // File, section, program, instruction and cause; and what was guessed.
+    let core = "crates/runtime/tests/objects/core.o";
+    let error = fails(&["run", core, "--program", "missing_type"], b"");
+    let cause = "program `missing_type`, instruction 0: CO-RE relocation (byte_off) of `task_struct::tgid`: this host has no such type";
+    assert!(error.contains(&format!("{core}, section `xdp`: {cause}")), "{error}");
+    let error = fails(&["run", "crates/runtime/tests/objects/request.o"], b"");
+    assert!(error.contains("section `request`, for which no context is shipped"), "{error}");
 }
 
 #[test]

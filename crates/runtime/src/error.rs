@@ -87,7 +87,7 @@ pub enum LoadError {
         what: String,
     },
     /// A map could not be created, or a given one does not fit.
-    #[error("map `{map}`: {source}")]
+    #[error("{}", named(.map, .source))]
     Map {
         /// Which map.
         map: String,
@@ -151,6 +151,12 @@ pub enum LoadError {
     /// A bug in this library.
     #[error("internal error: {0}")]
     Internal(String),
+}
+
+/// The map's name once: most of its errors begin with it.
+fn named(map: &str, source: &bpf_maps::MapError) -> String {
+    let text = source.to_string();
+    if text.contains(&format!("{map:?}")) { text } else { format!("map {map:?}: {text}") }
 }
 
 fn one_of(have: &[String]) -> String {

@@ -145,6 +145,35 @@ fn an_unverified_program_in_the_interpreter_writes_writable_fields_only() {
     }
 }
 
+/// Where only the offset is not proven, the check is against the ends of the right slice.
+#[test]
+fn hybrid_checks_know_the_slices() {
+    // head[r0] and body[r0] with r0 = method.
+    let text = |start: u32| {
+        format!("r2 = *(u64 *)(r1 + {start}); r3 = *(u32 *)(r1 + 0); r2 += r3; r0 = *(u8 *)(r2 + 0); exit")
+    };
+    for engine in engines() {
+        let linker = Linker::<()>::new(&engine);
+        let load = |start| linker.loader::<Request>().hybrid().insns("test", insns(&text(start))).unwrap();
+        let (head, body) = (load(16), load(32));
+        for (method, in_head, in_body) in
+            [(0, true, true), (2, true, true), (3, false, true), (4, false, true), (5, false, false)]
+        {
+            let mut bytes = [11, 12, 13, 14, 15];
+            let run = |program: &Program<Request, ()>, bytes: &mut [u8]| {
+                program.run(&mut (), &mut Request { method, ..request(&[1, 2, 3], bytes) })
+            };
+            for (program, inside, expected) in [(&head, in_head, method + 1), (&body, in_body, method + 11)] {
+                match run(program, &mut bytes) {
+                    Ok(r0) => assert!(inside && r0 == u64::from(expected), "{method}: {r0}"),
+                    Err(RunError::Access { .. }) => assert!(!inside, "{method}"),
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn contexts_are_told_apart() {
     #[derive(BpfContext)]

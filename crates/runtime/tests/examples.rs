@@ -7,3 +7,11 @@ mod live_hook;
 fn live_hook() {
     live_hook::main().unwrap();
 }
+
+#[path = "../examples/request.rs"]
+mod request;
+
+#[test]
+fn request() {
+    request::main().unwrap();
+}

@@ -45,13 +45,16 @@ fn parse(path: &Path) -> Result<Object, String> {
     Object::parse(&std::fs::read(path).map_err(|e| e.to_string())?).map_err(|e| e.to_string())
 }
 
+/// Keys and values, ascending.
+type Elements = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// What a program made of the capture.
 #[derive(PartialEq, Debug)]
 struct Outcome {
     /// r0 of each packet, or how its run ended, and the packet afterwards.
     runs: Vec<(Result<u64, String>, Vec<u8>)>,
     /// The maps, by name.
-    maps: Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)>,
+    maps: Vec<(String, Elements)>,
 }
 
 impl Outcome {
@@ -90,7 +93,7 @@ fn go<C: Context>(object: &Object, name: &str, run: Run<C>) -> Result<Outcome, L
         };
         let runs = capture().into_iter().map(one).collect();
         let contents = |map: &bpf_runtime::Map| {
-            let mut elements: Vec<_> = map.iter().filter_map(Result::ok).collect();
+            let mut elements: Elements = map.iter().filter_map(Result::ok).collect();
             elements.sort();
             (map.name().to_owned(), elements)
         };
