@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockWriteGuard, TryLockErr
 
 /// Who is told of loaded code. By default nobody, and then nothing is recorded or kept.
 ///
-/// Everything but `symbols` alone costs memory and time at each load and unload (some ten microseconds); runs cost the same.
+/// All of it costs memory and time at each load and unload; runs cost the same.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Options {

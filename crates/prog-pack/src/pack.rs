@@ -16,7 +16,7 @@ use bpf_jit_code::Arch;
 
 use crate::arch;
 use crate::arena::{Arena, HUGE};
-use crate::sys::{self, Advice, Protection, SysError};
+use crate::sys::{self, Advice, Call, Protection, SysError};
 
 /// What pages a pack's code lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,7 +72,12 @@ impl Pack {
         let made = if huge { Self::map(rx, len, host, true).map(|rw| (rw, HUGETLB)).ok() } else { None };
         let made = match made {
             Some(made) => Ok(made),
-            None if anonymous => Self::map_anonymous(rx, len, host).map(|rw| (rw, SMALL_PAGES)),
+            None if anonymous => match Self::map_anonymous(rx, len, host) {
+                // qemu-user cannot map such memory twice; then perf does not find names, and all else works.
+                Err(SysError { call: Call::Mremap, .. }) => Self::map(rx, len, host, false),
+                made => made,
+            }
+            .map(|rw| (rw, SMALL_PAGES)),
             None => Self::map(rx, len, host, false).map(|rw| (rw, SMALL_PAGES)),
         };
         match made {

@@ -35,7 +35,7 @@ pub struct Options {
     pub collapse_percent: u8,
     /// Try the hugetlb pool first.
     pub hugetlb: bool,
-    /// Take shared anonymous memory instead of memory files. perf then knows that code in it has no file, and looks its addresses up in a perf
+    /// Take shared anonymous memory instead of memory files, where it can be mapped twice. perf then knows that code in it has no file, and looks its addresses up in a perf
     /// map; otherwise it takes the memory file for a library that it cannot read.
     pub anonymous: bool,
     /// Start each program at a random multiple of 16 bytes inside its first chunk.
