@@ -195,8 +195,10 @@ mod tests {
 
     /// Stands in for emitted code: returns the instruction at which a stop would land.
     unsafe extern "C" fn landing(_: u64, _: u64, _: u64, _: u64, _: u64, ctx: *const RunCtx) -> u64 {
+        // SAFETY: the hidden argument of a run.
+        let exit_pc = unsafe { (*ctx).exit_pc };
         // SAFETY: the entry sequence stored the address of its own code, of which more than four bytes follow.
-        u64::from(unsafe { core::ptr::with_exposed_provenance::<u32>((*ctx).exit_pc as usize).read_unaligned() })
+        u64::from(unsafe { core::ptr::with_exposed_provenance::<u32>(exit_pc as usize).read_unaligned() })
     }
 
     #[test]

@@ -500,7 +500,22 @@ impl<'p> Env for Host<'p> {
             Insn::JumpIf { dst, src: Src::Reg(src), .. } => near(dst) && near(src),
             Insn::JumpIf { dst, src: Src::Imm(_), .. } => near(dst),
             // The verifier leaves nothing else to be checked.
-            _ => false,
+            Insn::Alu { .. }
+            | Insn::Mov { .. }
+            | Insn::MovSx { .. }
+            | Insn::Neg { .. }
+            | Insn::End { .. }
+            | Insn::LoadImm64 { .. }
+            | Insn::SecondSlot
+            | Insn::Atomic { .. }
+            | Insn::LoadAcquire { .. }
+            | Insn::StoreRelease { .. }
+            | Insn::LoadAbs { .. }
+            | Insn::LoadInd { .. }
+            | Insn::Jump { .. }
+            | Insn::MayGoto { .. }
+            | Insn::Call(_)
+            | Insn::Exit => false,
         }
     }
 

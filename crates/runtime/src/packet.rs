@@ -337,8 +337,10 @@ unsafe impl Context for Skb {
         let (packet, packet_len) = (data.window.data, data.window.len());
         data.fields.len = packet_len as u32;
         let buff = core::ptr::from_mut::<SkBuff<'_>>(data);
-        // SAFETY: a field of what `data` borrows; the pointer is made from the one that the run gets.
-        unsafe { (*buff).flow_keys_at = &raw mut (*buff).flow_keys };
+        // SAFETY: a field of what `data` borrows.
+        let flow_keys = unsafe { &raw mut (*buff).flow_keys };
+        // SAFETY: as above; the pointer is made from the one that the run gets.
+        unsafe { (*buff).flow_keys_at = flow_keys };
         let context = buff.cast();
         let context_len = size_of::<SkBuff<'_>>();
         Parts { context, context_len, packet, packet_len, memory: packet, memory_len: packet_len }
