@@ -4,6 +4,8 @@
 //! programs of 32 instructions in turn, in thousands a second. rbpf has no verifier of types, and solana-sbpf's checks
 //! structure only; the kernel's time includes its verifier and a system call, and leaves out what it does after a grace period.
 
+mod loading;
+
 use bpf_benches::{
     engine::Engine,
     engines,
@@ -13,6 +15,22 @@ use bpf_benches::{
 };
 
 fn main() {
+    let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => tables(),
+        ["phases"] => println!("{}", loading::phases::table(&[32, 512, 4000])),
+        ["spin", length, seconds] => {
+            let [length, seconds] = [length, seconds].map(|n| n.parse().expect("a number"));
+            loading::phases::spin(length, seconds as u64);
+        }
+        _ => {
+            eprintln!("load [phases | spin INSTRUCTIONS SECONDS]");
+            std::process::exit(2);
+        }
+    }
+}
+
+fn tables() {
     let engines = engines::loaders();
     let heading = |unit: &str| {
         let names = engines.iter().map(|engine| engine.name().to_owned());

@@ -6,13 +6,14 @@
 //! where calls, exits and fixed operands want them.
 //!
 //! Approach: one backward walk over each block with its live-out list gives exact interference, clobbers and preferences; then
-//! greedy colouring, values with preferences first. BPF has ten registers and a lowered program at most a few values more, fewer than
+//! greedy colouring, values with preferences first. An interference is written down once, with the value that comes into being while the
+//! other lives: a copy of the live list, and no list is ever sorted, turned round or searched. BPF has ten registers and a lowered program at most a few values more, fewer than
 //! either machine has registers, so greedy colouring practically never needs a slot; where it does, a slot is always correct.
 //! Linear in ops times live values.
 //!
 //! Invariant: any outcome that respects (1) and (2) is correct. `AllocOptions` makes random ones, for tests.
 
-use crate::lir::{Base, Func, Op, VReg, Val};
+use crate::lir::{Base, Func, Mem, Op, TailKey, VReg, Val};
 use crate::machine::{FixedOperands, HostReg, HostRegSet, MachineDesc};
 use bpf_isa::Width;
 
@@ -55,207 +56,341 @@ pub struct AllocOptions {
 /// The allocator and its scratch memory.
 #[derive(Debug, Default)]
 pub struct Allocator {
-    /// Registers a value must not be in: clobbered while it lives.
-    forbidden: Vec<HostRegSet>,
-    /// Registers in which a value would save a move.
-    wanted: Vec<HostRegSet>,
-    /// Pairs of values that hold different things at the same time.
-    conflicts: Vec<(VReg, VReg)>,
-    /// Pairs of values that a move connects.
-    moves: Vec<(VReg, VReg)>,
-    /// `neighbours[first[v] .. first[v + 1]]`: values in conflict with `v`.
-    first: Vec<u32>,
-    neighbours: Vec<VReg>,
-    partner_first: Vec<u32>,
-    partners: Vec<VReg>,
-    colour: Vec<Option<Loc>>,
-    live: LiveSet,
+    values: Vec<Value>,
+    /// The values live after each definition, one list after another.
+    conflicts: Vec<VReg>,
+    definitions: Vec<Definition>,
+    partners: Vec<Partner>,
+    live: Vec<VReg>,
 }
 
-/// A set of virtual registers with O(1) insertion, removal and membership, and fast iteration.
-#[derive(Debug, Default)]
-struct LiveSet {
-    members: Vec<VReg>,
-    position: Vec<u32>,
+/// What is known of one virtual register.
+#[derive(Clone, Debug)]
+struct Value {
+    /// Registers it must not be in: clobbered while it lives.
+    forbidden: HostRegSet,
+    /// Registers in which it would save a move.
+    wanted: HostRegSet,
+    /// Registers of values that got theirs already and were defined while this one was live.
+    taken: HostRegSet,
+    /// Its own register, once it has one.
+    own: HostRegSet,
+    loc: Option<Loc>,
+    /// Its place among the live values, or [`NONE`].
+    live_at: u32,
+    /// Head of the list of its definitions.
+    definitions: u32,
+    /// Head of the list of values that a move connects it with.
+    partners: u32,
+    /// It is a copy of another value, or was copied, somewhere.
+    copied: bool,
 }
 
-const ABSENT: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
 
-impl LiveSet {
-    fn reset(&mut self, vregs: u32) {
-        self.members.clear();
-        self.position.clear();
-        self.position.resize(vregs as usize, ABSENT);
-    }
-    fn clear(&mut self) {
-        for v in self.members.drain(..) {
-            self.position[v.index()] = ABSENT;
-        }
-    }
-    fn insert(&mut self, v: VReg) {
-        if self.position[v.index()] == ABSENT {
-            self.position[v.index()] = self.members.len() as u32;
-            self.members.push(v);
-        }
-    }
-    fn remove(&mut self, v: VReg) {
-        let at = core::mem::replace(&mut self.position[v.index()], ABSENT);
-        if at != ABSENT {
-            self.members.swap_remove(at as usize);
-            if let Some(moved) = self.members.get(at as usize) {
-                self.position[moved.index()] = at;
-            }
-        }
-    }
+const FRESH: Value = Value {
+    forbidden: HostRegSet::EMPTY,
+    wanted: HostRegSet::EMPTY,
+    taken: HostRegSet::EMPTY,
+    own: HostRegSet::EMPTY,
+    loc: None,
+    live_at: NONE,
+    definitions: NONE,
+    partners: NONE,
+    copied: false,
+};
+
+/// A definition of a value conflicts with the values live after it: `conflicts[start .. end]`.
+#[derive(Clone, Copy, Debug)]
+struct Definition {
+    start: u32,
+    end: u32,
+    /// The value's next definition.
+    next: u32,
+}
+
+/// A value that a move connects with another one.
+#[derive(Clone, Copy, Debug)]
+struct Partner {
+    value: VReg,
+    next: u32,
 }
 
 impl Allocator {
     /// Allocates one function into `out`.
     pub fn allocate(&mut self, func: &Func, machine: &MachineDesc, options: &AllocOptions, out: &mut Alloc) {
         self.collect(func, machine);
-        index_pairs(func.vregs, &self.conflicts, &mut self.first, &mut self.neighbours);
-        index_pairs(func.vregs, &self.moves, &mut self.partner_first, &mut self.partners);
         self.colour(func, machine, options, out);
     }
 
     /// Walks every block backward and records what constrains each value.
     fn collect(&mut self, func: &Func, machine: &MachineDesc) {
-        let n = func.vregs as usize;
-        self.forbidden.clear();
-        self.forbidden.resize(n, HostRegSet::EMPTY);
-        self.wanted.clear();
-        self.wanted.resize(n, HostRegSet::EMPTY);
+        self.values.clear();
+        self.values.resize(func.vregs as usize, FRESH);
         self.conflicts.clear();
-        self.moves.clear();
-        self.live.reset(func.vregs);
-
-        let call = FixedOperands { clobbers: machine.call_clobbers(), ..FixedOperands::default() };
+        self.definitions.clear();
+        self.partners.clear();
+        self.live.clear();
+        for op in &func.ops {
+            if let Op::Mov { width: Width::W64, dst, src: Val::Reg(src) } = *op {
+                self.value(dst).copied = true;
+                self.value(src).copied = true;
+            }
+        }
+        let call_clobbers = machine.call_clobbers();
         for block in func.blocks.iter().rev() {
-            self.live.clear();
+            for v in self.live.drain(..) {
+                self.values[v.index()].live_at = NONE;
+            }
             for v in func.live_out(block) {
-                self.live.insert(*v);
+                self.read(*v);
             }
             for op in func.block_ops(block).iter().rev() {
-                self.visit(op, machine, &call);
+                self.visit(op, machine, call_clobbers);
             }
         }
         // Block 0 was visited last: what is live now is live at entry, where the parameters come into being together.
         for (param, reg) in func.params.iter().zip(machine.args).chain([(&func.ctx, machine.ctx)]) {
             if let Some(v) = *param {
                 self.define(v, None);
-                self.live.insert(v);
-                self.wanted[v.index()].insert(reg);
+                self.read(v);
+                self.want(v, Some(reg));
             }
+        }
+    }
+
+    #[inline(always)]
+    fn value(&mut self, v: VReg) -> &mut Value {
+        &mut self.values[v.index()]
+    }
+
+    /// A value is read, so it lives before.
+    #[inline(always)]
+    fn read(&mut self, v: VReg) {
+        let live_at = self.live.len() as u32;
+        let value = self.value(v);
+        if value.live_at == NONE {
+            value.live_at = live_at;
+            self.live.push(v);
         }
     }
 
     /// A value comes into being: it conflicts with all that live on, but for the one it is a copy of.
+    #[inline(always)]
     fn define(&mut self, v: VReg, copy_of: Option<VReg>) {
-        self.live.remove(v);
-        let conflicts = self.live.members.iter().filter(|o| Some(**o) != copy_of).map(|o| (v, *o));
-        self.conflicts.extend(conflicts);
-    }
-
-    fn visit(&mut self, op: &Op, machine: &MachineDesc, call: &FixedOperands) {
-        let fixed = if let Op::Call { .. } = op { call } else { machine.fixed(op) };
-        if let Some(dst) = op.def() {
-            let copy_of = match *op {
-                Op::Mov { width: Width::W64, src: Val::Reg(src), .. } => Some(src),
-                _ => None,
-            };
-            self.define(dst, copy_of);
-        }
-        if !fixed.clobbers.is_empty() {
-            for v in &self.live.members {
-                self.forbidden[v.index()] = self.forbidden[v.index()].union(fixed.clobbers);
+        let at = core::mem::replace(&mut self.value(v).live_at, NONE);
+        if at != NONE {
+            self.live.swap_remove(at as usize);
+            if let Some(moved) = self.live.get(at as usize) {
+                self.values[moved.index()].live_at = at;
             }
         }
-        self.prefer(op, machine, fixed);
-        op.for_each_use(|v| self.live.insert(v));
+        let start = self.conflicts.len() as u32;
+        match copy_of {
+            None => self.conflicts.extend_from_slice(&self.live),
+            Some(copied) => self.conflicts.extend(self.live.iter().filter(|o| **o != copied)),
+        }
+        let end = self.conflicts.len() as u32;
+        if start < end {
+            let next = core::mem::replace(&mut self.values[v.index()].definitions, self.definitions.len() as u32);
+            self.definitions.push(Definition { start, end, next });
+        }
     }
 
-    /// Notes where the operands of `op` are best.
-    fn prefer(&mut self, op: &Op, machine: &MachineDesc, fixed: &FixedOperands) {
-        let mut want = |v: VReg, reg: Option<HostReg>| {
-            if let Some(reg) = reg {
-                self.wanted[v.index()].insert(reg);
+    /// `dst` = some function of `from`, best in the same register.
+    ///
+    /// Where they are one value, it lives on, and so do all others: each pair of them conflicts already where the later of the two
+    /// came into being, unless as a copy of the other, which from here on it is no more.
+    #[inline(always)]
+    fn change(&mut self, dst: VReg, from: VReg) {
+        if dst != from {
+            self.define(dst, None);
+            self.connect(dst, from);
+        } else if self.values[dst.index()].copied {
+            self.define(dst, None);
+        }
+        self.read(from);
+    }
+
+    /// A move connects two values.
+    #[inline(always)]
+    fn connect(&mut self, a: VReg, b: VReg) {
+        if a != b {
+            for (v, value) in [(a, b), (b, a)] {
+                let next = core::mem::replace(&mut self.values[v.index()].partners, self.partners.len() as u32);
+                self.partners.push(Partner { value, next });
             }
-        };
+        }
+    }
+
+    #[inline(always)]
+    fn want(&mut self, v: VReg, reg: Option<HostReg>) {
+        if let Some(reg) = reg {
+            self.value(v).wanted.insert(reg);
+        }
+    }
+
+    fn avoid(&mut self, v: VReg, regs: HostRegSet) {
+        let value = self.value(v);
+        value.forbidden = value.forbidden.union(regs);
+    }
+
+    /// What lives here lives across an op that overwrites these registers.
+    fn clobber(&mut self, regs: HostRegSet) {
+        for v in &self.live {
+            let forbidden = &mut self.values[v.index()].forbidden;
+            *forbidden = forbidden.union(regs);
+        }
+    }
+
+    #[inline(always)]
+    fn read_val(&mut self, v: Val) {
+        if let Val::Reg(v) = v {
+            self.read(v);
+        }
+    }
+
+    #[inline(always)]
+    fn read_mem(&mut self, mem: Mem) {
+        if let Base::Reg(base) = mem.base {
+            self.read(base);
+        }
+    }
+
+    /// One op, backward: its result ends, what it overwrites is forbidden to all that live across it, its operands begin; and
+    /// where each would best be.
+    #[inline]
+    fn visit(&mut self, op: &Op, machine: &MachineDesc, call_clobbers: HostRegSet) {
         match *op {
-            Op::Mov { dst, src: Val::Reg(src), .. } => self.moves.push((dst, src)),
+            Op::Mov { dst, src: Val::Imm(_), .. }
+            | Op::FrameAddr { dst, .. }
+            | Op::SymAddr { dst, .. }
+            | Op::SubprogAddr { dst, .. } => self.define(dst, None),
+            Op::Mov { width, dst, src: Val::Reg(src) } => {
+                self.define(dst, if width == Width::W64 { Some(src) } else { None });
+                self.connect(dst, src);
+                self.read(src);
+            }
+            Op::Ext { dst, src, .. } | Op::Neg { dst, src, .. } | Op::Bswap { dst, src, .. } => self.change(dst, src),
             Op::Bin { dst, a, b, .. } => {
-                want(a, fixed.first);
-                want(dst, fixed.result);
-                if let Val::Reg(b) = b
-                    && b != a
-                {
-                    want(b, fixed.second);
-                    self.forbidden[b.index()] = self.forbidden[b.index()].union(fixed.avoid);
-                }
-                if dst != a {
-                    self.moves.push((dst, a));
+                let fixed = machine.fixed(op);
+                if fixed.is_plain() {
+                    self.change(dst, a);
+                    self.read_val(b);
+                } else {
+                    self.bin(dst, a, b, fixed);
                 }
             }
-            Op::CmpXchg { mem, expected, new, dst, .. } => {
-                want(expected, fixed.first);
-                want(dst, fixed.result);
-                let base = if let Base::Reg(base) = mem.base { Some(base) } else { None };
-                for v in [Some(new), base].into_iter().flatten().filter(|v| *v != expected) {
-                    self.forbidden[v.index()] = self.forbidden[v.index()].union(fixed.avoid);
-                }
+            Op::AddShift { dst, a, b, .. } => {
+                self.change(dst, a);
+                self.read(b);
             }
-            Op::Atomic { mem, src, fetch: Some(dst), .. } => {
-                want(dst, fixed.result);
-                if dst != src {
-                    self.moves.push((dst, src));
-                }
-                let base = if let Base::Reg(base) = mem.base { Some(base) } else { None };
-                for v in [Some(src), base].into_iter().flatten() {
-                    self.forbidden[v.index()] = self.forbidden[v.index()].union(fixed.avoid);
-                }
+            Op::Select { dst, a, b, yes, no, .. } => {
+                self.change(dst, no);
+                self.read(yes);
+                self.read(a);
+                self.read_val(b);
             }
-            Op::Call { args, ctx, ret, .. } => {
-                for (arg, reg) in args.into_iter().zip(machine.args) {
-                    if let Some(arg) = arg {
-                        want(arg, Some(reg));
+            Op::Load { dst, mem, .. } | Op::LoadAcquire { dst, mem, .. } => {
+                self.define(dst, None);
+                self.read_mem(mem);
+            }
+            Op::Store { mem, src, .. } => {
+                self.read_mem(mem);
+                self.read_val(src);
+            }
+            Op::StoreRelease { mem, src, .. } => {
+                self.read_mem(mem);
+                self.read(src);
+            }
+            Op::Atomic { mem, src, fetch, .. } => {
+                let fixed = machine.fixed(op);
+                if let Some(dst) = fetch {
+                    self.define(dst, None);
+                }
+                self.clobber(fixed.clobbers);
+                if let Some(dst) = fetch {
+                    self.want(dst, fixed.result);
+                    self.connect(dst, src);
+                    self.avoid(src, fixed.avoid);
+                    if let Base::Reg(base) = mem.base {
+                        self.avoid(base, fixed.avoid);
                     }
                 }
-                if let Some(ctx) = ctx {
-                    want(ctx, Some(machine.ctx));
+                self.read_mem(mem);
+                self.read(src);
+            }
+            Op::CmpXchg { mem, expected, new, dst, .. } => {
+                let fixed = machine.fixed(op);
+                self.define(dst, None);
+                self.clobber(fixed.clobbers);
+                self.want(expected, fixed.first);
+                self.want(dst, fixed.result);
+                let base = if let Base::Reg(base) = mem.base { Some(base) } else { None };
+                for v in [Some(new), base].into_iter().flatten().filter(|v| *v != expected) {
+                    self.avoid(v, fixed.avoid);
                 }
+                self.read_mem(mem);
+                self.read(expected);
+                self.read(new);
+            }
+            Op::Call { args, ctx, ret, .. } => {
                 if let Some(ret) = ret {
-                    want(ret, Some(machine.ret));
+                    self.define(ret, None);
+                    self.want(ret, Some(machine.ret));
+                }
+                self.clobber(call_clobbers);
+                for (arg, reg) in args.into_iter().zip(machine.args).chain([(ctx, machine.ctx)]) {
+                    if let Some(arg) = arg {
+                        self.want(arg, Some(reg));
+                        self.read(arg);
+                    }
                 }
             }
-            Op::TailCall { arg, ctx, .. } => {
-                want(arg, Some(machine.args[0]));
-                want(ctx, Some(machine.ctx));
-            }
-            Op::Exit { value } => want(value, Some(machine.ret)),
-            Op::Ext { dst, src, .. }
-            | Op::Neg { dst, src, .. }
-            | Op::Bswap { dst, src, .. }
-            | Op::AddShift { dst, a: src, .. }
-            | Op::Select { dst, no: src, .. } => {
-                if dst != src {
-                    self.moves.push((dst, src));
+            Op::TailCall { key, arg, ctx, .. } => {
+                self.clobber(machine.fixed(op).clobbers);
+                self.want(arg, Some(machine.args[0]));
+                self.want(ctx, Some(machine.ctx));
+                if let TailKey::Dynamic { table, index } = key {
+                    self.read(table);
+                    self.read(index);
                 }
+                self.read(arg);
+                self.read(ctx);
             }
-            Op::Mov { src: Val::Imm(_), .. }
-            | Op::FrameAddr { .. }
-            | Op::SymAddr { .. }
-            | Op::SubprogAddr { .. }
-            | Op::Load { .. }
-            | Op::Store { .. }
-            | Op::LoadAcquire { .. }
-            | Op::StoreRelease { .. }
-            | Op::Atomic { fetch: None, .. }
-            | Op::Check { .. }
-            | Op::Bound { .. }
-            | Op::Stop { .. }
-            | Op::Jump { .. }
-            | Op::Branch { .. } => {}
+            Op::Check { ctx, .. } | Op::Stop { ctx, .. } => self.read(ctx),
+            Op::Bound { a, limit, ctx } => {
+                self.read(a);
+                self.read_val(limit);
+                self.read(ctx);
+            }
+            Op::Jump { .. } => {}
+            Op::Branch { a, b, .. } => {
+                self.read(a);
+                self.read_val(b);
+            }
+            Op::Exit { value } => {
+                self.want(value, Some(machine.ret));
+                self.read(value);
+            }
         }
+    }
+
+    /// Arithmetic that insists on registers.
+    fn bin(&mut self, dst: VReg, a: VReg, b: Val, fixed: &FixedOperands) {
+        self.define(dst, None);
+        self.clobber(fixed.clobbers);
+        self.want(a, fixed.first);
+        self.want(dst, fixed.result);
+        if let Val::Reg(b) = b
+            && b != a
+        {
+            self.want(b, fixed.second);
+            self.avoid(b, fixed.avoid);
+        }
+        self.connect(dst, a);
+        self.read(a);
+        self.read_val(b);
     }
 
     fn colour(&mut self, func: &Func, machine: &MachineDesc, options: &AllocOptions, out: &mut Alloc) {
@@ -272,43 +407,51 @@ impl Allocator {
         let mut random = options.seed.map(Random);
         let mut saved = HostRegSet::EMPTY;
         out.slots = 0;
-        self.colour.clear();
-        self.colour.resize(func.vregs as usize, None);
 
         for with_preference in [true, false] {
             for v in (0..func.vregs).map(VReg) {
-                if self.wanted[v.index()].is_empty() == with_preference {
+                let value = &self.values[v.index()];
+                if value.wanted.is_empty() == with_preference {
                     continue;
                 }
-                let mut allowed = pool.without(self.forbidden[v.index()]);
-                for n in range(&self.first, &self.neighbours, v) {
-                    if let Some(Loc::Reg(reg)) = self.colour[n.index()] {
-                        allowed = allowed.without(HostRegSet::of(&[reg]));
-                    }
+                // Conflicts are recorded on one side: what was defined while this was live has left its register here, ...
+                let mut allowed = pool.without(value.forbidden).without(value.taken);
+                // ... what was live when this was defined must be asked.
+                for o in chain(value.definitions, &self.definitions, |d| d.next).flat_map(|d| self.live_after(d)) {
+                    allowed = allowed.without(self.values[o.index()].own);
                 }
                 let reg = match &mut random {
                     Some(random) => random.pick(allowed),
                     None => self.choose(v, allowed, callee_saved, saved, machine),
                 };
-                self.colour[v.index()] = Some(match reg {
-                    Some(reg) => {
-                        if callee_saved.contains(reg) {
-                            saved.insert(reg);
-                        }
-                        Loc::Reg(reg)
+                let Some(reg) = reg else {
+                    self.values[v.index()].loc = Some(Loc::Slot(out.slots));
+                    out.slots += 1;
+                    continue;
+                };
+                let own = HostRegSet::of(&[reg]);
+                saved = saved.union(own.intersection(callee_saved));
+                let value = &mut self.values[v.index()];
+                (value.loc, value.own) = (Some(Loc::Reg(reg)), own);
+                let mut definition = value.definitions;
+                while let Some(d) = self.definitions.get(definition as usize) {
+                    for o in &self.conflicts[d.start as usize..d.end as usize] {
+                        let taken = &mut self.values[o.index()].taken;
+                        *taken = taken.union(own);
                     }
-                    None => {
-                        out.slots += 1;
-                        Loc::Slot(out.slots - 1)
-                    }
-                });
+                    definition = d.next;
+                }
             }
         }
         out.locs.clear();
         // Every value got a location above.
-        out.locs.extend(self.colour.iter().map(|c| c.unwrap_or(Loc::Slot(0))));
+        out.locs.extend(self.values.iter().map(|value| value.loc.unwrap_or(Loc::Slot(0))));
         out.saves.clear();
         out.saves.extend(machine.callee_saved.iter().filter(|r| saved.contains(**r)));
+    }
+
+    fn live_after(&self, definition: &Definition) -> &[VReg] {
+        &self.conflicts[definition.start as usize..definition.end as usize]
     }
 
     /// The best allowed register: one that saves a move and costs no save, else the cheapest.
@@ -320,61 +463,35 @@ impl Allocator {
         saved: HostRegSet,
         machine: &MachineDesc,
     ) -> Option<HostReg> {
+        let value = &self.values[v.index()];
+        let partners = || chain(value.partners, &self.partners, |p| p.next).map(|p| &self.values[p.value.index()]);
         let free = allowed.without(callee_saved.without(saved));
-        let wanted = self.wanted[v.index()].intersection(free);
-        if let Some(reg) = machine.pool.iter().find(|r| wanted.contains(**r)) {
-            return Some(*reg);
+        if let Some(reg) = machine.cheapest(value.wanted.intersection(free)) {
+            return Some(reg);
         }
-        for partner in range(&self.partner_first, &self.partners, v) {
-            match self.colour[partner.index()] {
+        for partner in partners() {
+            match partner.loc {
                 Some(Loc::Reg(reg)) if free.contains(reg) => return Some(reg),
                 Some(Loc::Reg(_) | Loc::Slot(_)) | None => {}
             }
         }
         // A partner still to come has wishes of its own.
-        for partner in range(&self.partner_first, &self.partners, v) {
-            let wanted = self.wanted[partner.index()].without(self.forbidden[partner.index()]).intersection(free);
-            if self.colour[partner.index()].is_none()
-                && let Some(reg) = machine.pool.iter().find(|r| wanted.contains(**r))
-            {
-                return Some(*reg);
+        for partner in partners().filter(|partner| partner.loc.is_none()) {
+            let wanted = partner.wanted.without(partner.forbidden).intersection(free);
+            if let Some(reg) = machine.cheapest(wanted) {
+                return Some(reg);
             }
         }
-        machine
-            .pool
-            .iter()
-            .find(|r| free.without(callee_saved).contains(**r))
-            .or_else(|| machine.callee_saved.iter().find(|r| free.contains(**r)))
-            .or_else(|| machine.callee_saved.iter().find(|r| allowed.contains(**r)))
-            .copied()
+        let first = |of: &[HostReg], set: HostRegSet| of.iter().copied().find(|r| set.contains(*r));
+        first(machine.pool, free.without(callee_saved))
+            .or_else(|| first(machine.callee_saved, free))
+            .or_else(|| first(machine.callee_saved, allowed))
     }
 }
 
-fn range<'a>(first: &[u32], of: &'a [VReg], v: VReg) -> &'a [VReg] {
-    &of[first[v.index()] as usize..first[v.index() + 1] as usize]
-}
-
-/// Turns a list of unordered pairs into, for each member, the list of its others (counting sort).
-fn index_pairs(n: u32, pairs: &[(VReg, VReg)], first: &mut Vec<u32>, others: &mut Vec<VReg>) {
-    first.clear();
-    first.resize(n as usize + 1, 0);
-    for (a, b) in pairs {
-        first[a.index()] += 1;
-        first[b.index()] += 1;
-    }
-    let mut sum = 0;
-    for f in first.iter_mut() {
-        sum += *f;
-        *f = sum;
-    }
-    others.clear();
-    others.resize(pairs.len() * 2, VReg(0));
-    for (a, b) in pairs {
-        for (x, y) in [(a, b), (b, a)] {
-            first[x.index()] -= 1;
-            others[first[x.index()] as usize] = *y;
-        }
-    }
+/// The elements of a list threaded through `all`, from `head` on.
+fn chain<T>(head: u32, all: &[T], next: impl Fn(&T) -> u32) -> impl Iterator<Item = &T> {
+    core::iter::successors(all.get(head as usize), move |element| all.get(next(element) as usize))
 }
 
 /// splitmix64: random allocations must be repeatable from their seed.

@@ -107,6 +107,7 @@ impl OpClass {
     pub const COUNT: usize = OpClass::TailCall as usize + 1;
 
     /// The class of an op.
+    #[inline]
     pub fn of(op: &Op) -> OpClass {
         match *op {
             Op::Bin { op, b, .. } => match (op, b) {
@@ -166,6 +167,22 @@ pub struct FixedOperands {
     pub result: Option<HostReg>,
 }
 
+impl FixedOperands {
+    /// No demands.
+    pub const NONE: FixedOperands = FixedOperands {
+        clobbers: HostRegSet::EMPTY,
+        avoid: HostRegSet::EMPTY,
+        first: None,
+        second: None,
+        result: None,
+    };
+
+    /// Whether nothing is demanded.
+    pub fn is_plain(&self) -> bool {
+        *self == FixedOperands::NONE
+    }
+}
+
 /// A machine.
 #[derive(Clone, Debug)]
 pub struct MachineDesc {
@@ -191,7 +208,16 @@ impl MachineDesc {
         HostRegSet::of(self.pool).without(HostRegSet::of(self.callee_saved))
     }
 
+    /// The register of the set that comes first in the pool.
+    pub fn cheapest(&self, set: HostRegSet) -> Option<HostReg> {
+        if set.len() <= 1 {
+            return set.iter().next();
+        }
+        self.pool.iter().copied().find(|r| set.contains(*r))
+    }
+
     /// The demands of an op.
+    #[inline]
     pub fn fixed(&self, op: &Op) -> &FixedOperands {
         &self.fixed[OpClass::of(op) as usize]
     }

@@ -1,0 +1,145 @@
+//! Where the time of a load goes: each step alone, on the same programs, and the whole through the runtime.
+//!
+//! Every step reuses its scratch memory, as in the runtime. Steps are timed alone and so with warmer caches than in a load, hence
+//! the whole is a little more than their sum.
+
+use bpf_benches::measure::{Contender, interleaved, nanoseconds};
+use bpf_benches::straight;
+use bpf_benches::table::{Table, figure};
+use bpf_analysis::{CallArity, Facts};
+use bpf_isa::Program;
+use bpf_jit::{Alloc, AllocOptions, Allocator, Backend, EmitOptions, Hidden, Lir, LowerOptions, Lowerer, Signatures};
+use bpf_jit_code::{Arch, Code};
+use bpf_prog_pack::{Options, Packs};
+use bpf_quiesce::Domain;
+use bpf_runtime::{Config, Engine, Linker, Raw, decode};
+use std::hint::black_box;
+
+#[cfg(target_arch = "aarch64")]
+type Host = bpf_jit_arm64::Arm64;
+#[cfg(not(target_arch = "aarch64"))]
+type Host = bpf_jit_x64::X64;
+
+/// These programs call nothing.
+struct NoCalls;
+
+impl CallArity for NoCalls {
+    fn helper(&self, _: u32) -> u8 {
+        5
+    }
+    fn host(&self, _: i32) -> u8 {
+        5
+    }
+}
+
+impl Signatures for NoCalls {
+    fn helper_hidden(&self, _: u32) -> Hidden {
+        Hidden::Nothing
+    }
+    fn host_hidden(&self, _: i32) -> Hidden {
+        Hidden::Nothing
+    }
+}
+
+/// One program after each step.
+struct Steps {
+    bytes: Vec<u8>,
+    program: Program,
+    lir: Lir,
+    allocs: Vec<Alloc>,
+    code: Code,
+}
+
+impl Steps {
+    fn new(seed: u64, length: usize) -> Steps {
+        let bytes = straight::program(seed, length);
+        let program = Program::from_bytes(&bytes).expect("a valid program");
+        let mut steps = Steps {
+            bytes,
+            program,
+            lir: Lir::default(),
+            allocs: Vec::new(),
+            code: Code::new(Arch::HOST.expect("a backend")),
+        };
+        lower(&mut Lowerer::default(), &steps.program, &mut steps.lir);
+        let mut allocs = Vec::new();
+        allocate(&mut Allocator::default(), &steps.lir, &mut allocs);
+        steps.allocs = allocs;
+        emit(&mut Host::default(), &steps.lir, &steps.allocs, &mut steps.code);
+        steps
+    }
+}
+
+fn lower(lowerer: &mut Lowerer, program: &Program, lir: &mut Lir) {
+    lowerer.lower(program, &Facts::default(), &NoCalls, &LowerOptions::default(), lir);
+}
+
+fn allocate(allocator: &mut Allocator, lir: &Lir, allocs: &mut Vec<Alloc>) {
+    let machine = Host::default().machine(&EmitOptions::default());
+    allocs.resize_with(lir.funcs.len(), Alloc::default);
+    for (func, out) in lir.funcs.iter().zip(allocs) {
+        allocator.allocate(func, &machine, &AllocOptions::default(), out);
+    }
+}
+
+fn emit(backend: &mut Host, lir: &Lir, allocs: &[Alloc], code: &mut Code) {
+    code.clear();
+    backend.emit(lir, allocs, &EmitOptions::default(), code).expect("short programs");
+}
+
+/// Times `work` on each of the programs in turn.
+fn each<'a>(programs: &'a [Steps], mut work: impl FnMut(&'a Steps) + 'a) -> Contender<'a> {
+    let mut next = programs.iter().cycle();
+    Box::new(move |repeat| nanoseconds(repeat, |repeat| next.by_ref().take(repeat as usize).for_each(&mut work)))
+}
+
+/// The table, for programs of these lengths.
+pub fn table(lengths: &[usize]) -> Table {
+    let mut table = Table::new(
+        ["ns", "decode", "validate", "lower", "allocate", "emit", "place + free", "sum", "load + unload"]
+            .map(str::to_owned),
+    );
+    for &length in lengths {
+        let programs: Vec<_> = (0..256).map(|seed| Steps::new(seed, length)).collect();
+        let packs = Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default()).expect("memory");
+        let engine = Engine::new(Config::default()).expect("a backend");
+        let linker = Linker::<()>::new(&engine);
+        let (mut lowerer, mut lir) = (Lowerer::default(), Lir::default());
+        let (mut allocator, mut allocs) = (Allocator::default(), Vec::new());
+        let (mut backend, mut code) = (Host::default(), Code::new(Arch::HOST.expect("a backend")));
+        let times = interleaved(&mut [
+            each(&programs, |steps| drop(black_box(decode(&steps.bytes)))),
+            each(&programs, |steps| drop(black_box(Program::new(steps.program.insns().to_vec())))),
+            each(&programs, |steps| lower(&mut lowerer, &steps.program, &mut lir)),
+            each(&programs, |steps| allocate(&mut allocator, &steps.lir, &mut allocs)),
+            each(&programs, |steps| emit(&mut backend, &steps.lir, &steps.allocs, &mut code)),
+            each(&programs, |steps| drop(packs.stage(&steps.code, |_| None).and_then(|s| s.finalize()).expect("room"))),
+            each(&programs, |steps| load(&linker, &steps.bytes)),
+        ]);
+        let sum: f64 = times[..6].iter().sum();
+        let cells = times[..6].iter().copied().chain([sum, times[6]]).map(figure);
+        table.row(std::iter::once(format!("{length} instructions")).chain(cells));
+    }
+    table
+}
+
+/// Loads and unloads one program.
+fn load(linker: &Linker<()>, bytes: &[u8]) {
+    let insns = decode(bytes).expect("a valid program");
+    // SAFETY: it is never run.
+    drop(unsafe { linker.loader::<Raw>().unverified() }.insns("bench", insns).expect("a valid program"));
+}
+
+/// Loads and unloads programs of this length for so long, for a profiler to look at.
+pub fn spin(length: usize, seconds: u64) {
+    let programs: Vec<_> = (0..256).map(|seed| straight::program(seed, length)).collect();
+    let engine = Engine::new(Config::default()).expect("a backend");
+    let linker = Linker::<()>::new(&engine);
+    let start = std::time::Instant::now();
+    let mut loads = 0u64;
+    while start.elapsed().as_secs() < seconds {
+        programs.iter().for_each(|program| load(&linker, program));
+        loads += programs.len() as u64;
+    }
+    println!("{loads} loads of {length} instructions in {seconds} s");
+}
