@@ -4,7 +4,7 @@
 //! does not end the flow falls through to the next one. Unreachable blocks are in the graph and marked. Built in two linear
 //! sweeps into memory that is reused from program to program.
 
-use bpf_isa::{Insn, InsnIdx, Program, SubprogId};
+use bpf_isa::{Flow, InsnIdx, Program, SubprogId};
 use core::ops::Range;
 
 /// Index of a basic block, counted over the whole program.
@@ -46,12 +46,12 @@ pub struct Cfg {
     blocks: Vec<Block>,
     /// Blocks of each subprogram.
     subprogs: Vec<Range<u32>>,
-    /// Slot -> block that starts there, `u32::MAX` elsewhere.
-    leader: Vec<u32>,
+    /// One bit a slot: whether a block starts there.
+    leaders: Vec<u64>,
+    /// Slot -> block that starts there; meaningful where `leaders` says that one does.
+    block_at: Vec<u32>,
     work: Vec<BlockId>,
 }
-
-const NONE: u32 = u32::MAX;
 
 impl Cfg {
     /// The graph of one program.
@@ -63,41 +63,58 @@ impl Cfg {
 
     /// Replaces the graph by that of `program` and keeps the memory.
     pub fn build(&mut self, program: &Program) {
-        let insns = program.insns();
         self.mark_leaders(program);
-
         self.blocks.clear();
         self.subprogs.clear();
-        for sub in program.subprogs() {
-            let first = self.blocks.len() as u32;
-            for slot in sub.start..sub.end {
-                if self.leader[slot as usize] == NONE {
-                    continue;
+        let mut subprogs = program.subprogs().iter();
+        let mut first = 0;
+        for (word, bits) in self.leaders.iter().enumerate() {
+            let mut bits = *bits;
+            while bits != 0 {
+                let start = word as u32 * 64 + bits.trailing_zeros();
+                bits &= bits - 1;
+                let id = self.blocks.len() as u32;
+                if let Some(before) = self.blocks.last_mut() {
+                    before.end = start;
                 }
-                if let Some(open) = self.blocks.last_mut().filter(|b| b.end == NONE) {
-                    open.end = slot;
+                // Subprograms tile the program, and each starts with a block.
+                if subprogs.as_slice().first().is_some_and(|sub| sub.start == start) {
+                    subprogs.next();
+                    if id > 0 {
+                        self.subprogs.push(first..id);
+                    }
+                    first = id;
                 }
-                self.leader[slot as usize] = self.blocks.len() as u32;
-                self.blocks.push(Block { start: slot, end: NONE, taken: None, next: None, reachable: false });
+                self.block_at[start as usize] = id;
+                self.blocks.push(Block { start, end: start, taken: None, next: None, reachable: false });
             }
-            if let Some(open) = self.blocks.last_mut().filter(|b| b.end == NONE) {
-                open.end = sub.end;
-            }
-            self.subprogs.push(first..self.blocks.len() as u32);
         }
+        if let Some(last) = self.blocks.last_mut() {
+            last.end = program.insns().len() as u32;
+        }
+        self.subprogs.push(first..self.blocks.len() as u32);
+        self.link(program);
+        self.mark_reachable();
+    }
 
+    /// Where each block goes. Jumps, branches and exits end their blocks, so one walk over both in order pairs them.
+    fn link(&mut self, program: &Program) {
+        let mut flow = program.flow().iter().peekable();
         for sub in &self.subprogs {
             for i in sub.clone() {
                 let block = &mut self.blocks[i as usize];
-                let last = last_insn(insns, block);
-                let insn = &insns[last.index()];
-                let taken = insn.jump_offset().and_then(|off| last.jump(off));
-                block.taken = taken.map(|target| BlockId(self.leader[target.index()]));
+                let ending = flow.next_if(|flow| flow.at.0 < block.end);
+                let falls = match ending {
+                    Some(Flow { at, target }) => {
+                        block.taken = target.map(|target| BlockId(self.block_at[target.index()]));
+                        !program.insns()[at.index()].ends_flow()
+                    }
+                    None => true,
+                };
                 // The last block of a subprogram may end in anything if it is unreachable: it falls nowhere.
-                block.next = (!insn.ends_flow() && i + 1 < sub.end).then_some(BlockId(i + 1));
+                block.next = (falls && i + 1 < sub.end).then_some(BlockId(i + 1));
             }
         }
-        self.mark_reachable();
     }
 
     /// Takes out the edges that no run follows: of a conditional jump with a successor that begins with a `dead` instruction, the edge to it.
@@ -181,23 +198,28 @@ impl Cfg {
 
     /// The block that starts at this slot, if one does.
     pub fn block_at(&self, slot: InsnIdx) -> Option<BlockId> {
-        self.leader.get(slot.index()).copied().filter(|b| *b != NONE).map(BlockId)
+        let starts = self.leaders.get(slot.index() / 64).is_some_and(|word| word >> (slot.0 % 64) & 1 != 0);
+        starts.then(|| BlockId(self.block_at[slot.index()]))
     }
 
     fn mark_leaders(&mut self, program: &Program) {
-        let insns = program.insns();
-        self.leader.clear();
-        self.leader.resize(insns.len(), NONE);
-        for sub in program.subprogs() {
-            self.leader[sub.start as usize] = 0;
+        let slots = program.insns().len() as u32;
+        self.leaders.clear();
+        self.leaders.resize(slots.div_ceil(64) as usize, 0);
+        if self.block_at.len() < slots as usize {
+            self.block_at.resize(slots as usize, 0);
         }
-        for (slot, insn) in insns.iter().enumerate() {
-            let target = insn.jump_offset().and_then(|off| InsnIdx(slot as u32).jump(off));
-            if let Some(target) = target {
-                self.leader[target.index()] = 0;
+        let leaders = &mut self.leaders;
+        let mut mark = |slot: u32| leaders[slot as usize / 64] |= 1 << (slot % 64);
+        for sub in program.subprogs() {
+            mark(sub.start);
+        }
+        for flow in program.flow() {
+            if let Some(target) = flow.target {
+                mark(target.0);
             }
-            if (target.is_some() || insn.ends_flow()) && slot + 1 < insns.len() {
-                self.leader[slot + 1] = 0;
+            if flow.at.0 + 1 < slots {
+                mark(flow.at.0 + 1);
             }
         }
     }
@@ -217,10 +239,4 @@ impl Cfg {
             }
         }
     }
-}
-
-/// The slot of the last instruction of a block (the first slot of a two-slot one).
-fn last_insn(insns: &[Insn], block: &Block) -> InsnIdx {
-    let last = block.end - 1;
-    InsnIdx(if insns[last as usize] == Insn::SecondSlot { last - 1 } else { last })
 }

@@ -18,4 +18,4 @@ pub use facts::{
     RegionBounds,
 };
 pub use liveness::{CallArity, Liveness, RegSet, defs, uses};
-pub use stack::frame_bytes;
+pub use stack::touched_below_r10;

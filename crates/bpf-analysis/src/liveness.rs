@@ -4,7 +4,7 @@
 //! eleven-bit sets, callees before callers, so that a call uses exactly the argument registers that its subprogram reads.
 //! The naive twin in the tests iterates over single instructions.
 
-use crate::{BlockId, Cfg};
+use crate::{BlockId, Cfg, touched_below_r10};
 use bpf_isa::{AtomicOp, Callee, Insn, Program, Reg, Src, SubprogId};
 use core::fmt;
 
@@ -79,57 +79,45 @@ fn of_src(src: Src) -> RegSet {
 
 /// The registers an instruction reads. A call is taken to read r1 to r5; [`Liveness`] knows better where it can.
 pub fn uses(insn: &Insn) -> RegSet {
-    match *insn {
-        Insn::Alu { dst, src, .. } | Insn::JumpIf { dst, src, .. } => RegSet::of(dst).union(of_src(src)),
-        Insn::Mov { src, .. } => of_src(src),
-        Insn::MovSx { src, .. } => RegSet::of(src),
-        Insn::Neg { dst, .. } | Insn::End { dst, .. } => RegSet::of(dst),
-        Insn::Load { base, .. } | Insn::LoadAcquire { base, .. } => RegSet::of(base),
-        Insn::Store { base, src, .. } => RegSet::of(base).union(of_src(src)),
-        Insn::StoreRelease { base, src, .. } => RegSet::of(base).union(RegSet::of(src)),
-        Insn::Atomic { op, base, src, .. } => {
-            let regs = RegSet::of(base).union(RegSet::of(src));
-            if op == AtomicOp::CmpXchg { regs.union(RegSet::of(Reg::R0)) } else { regs }
-        }
-        // The packet is the run's, not what r6 points to, but the instruction demands a context there.
-        Insn::LoadAbs { .. } => RegSet::EMPTY,
-        Insn::LoadInd { src, .. } => RegSet::of(src),
-        Insn::Call(_) => RegSet::ARGS,
-        Insn::Exit => RegSet::of(Reg::R0),
-        Insn::LoadImm64 { .. } | Insn::SecondSlot | Insn::Jump { .. } | Insn::MayGoto { .. } => RegSet::EMPTY,
-    }
+    effects(insn).0
 }
 
 /// The registers an instruction writes, those that a call or packet load clobbers included.
 pub fn defs(insn: &Insn) -> RegSet {
+    effects(insn).1
+}
+
+/// [`uses`] and [`defs`].
+#[inline]
+fn effects(insn: &Insn) -> (RegSet, RegSet) {
+    let none = RegSet::EMPTY;
     match *insn {
-        Insn::Alu { dst, .. }
-        | Insn::Mov { dst, .. }
-        | Insn::MovSx { dst, .. }
-        | Insn::Neg { dst, .. }
-        | Insn::End { dst, .. }
-        | Insn::LoadImm64 { dst, .. }
-        | Insn::Load { dst, .. }
-        | Insn::LoadAcquire { dst, .. } => RegSet::of(dst),
-        Insn::Atomic { op, src, .. } => match op {
-            AtomicOp::CmpXchg => RegSet::of(Reg::R0),
-            AtomicOp::Xchg => RegSet::of(src),
-            AtomicOp::Add { fetch } | AtomicOp::Or { fetch } | AtomicOp::And { fetch } | AtomicOp::Xor { fetch } => {
-                if fetch {
-                    RegSet::of(src)
-                } else {
-                    RegSet::EMPTY
-                }
+        Insn::Alu { dst, src, .. } => (RegSet::of(dst).union(of_src(src)), RegSet::of(dst)),
+        Insn::JumpIf { dst, src, .. } => (RegSet::of(dst).union(of_src(src)), none),
+        Insn::Mov { dst, src, .. } => (of_src(src), RegSet::of(dst)),
+        Insn::MovSx { dst, src, .. } => (RegSet::of(src), RegSet::of(dst)),
+        Insn::Neg { dst, .. } | Insn::End { dst, .. } => (RegSet::of(dst), RegSet::of(dst)),
+        Insn::LoadImm64 { dst, .. } => (none, RegSet::of(dst)),
+        Insn::Load { dst, base, .. } | Insn::LoadAcquire { dst, base, .. } => (RegSet::of(base), RegSet::of(dst)),
+        Insn::Store { base, src, .. } => (RegSet::of(base).union(of_src(src)), none),
+        Insn::StoreRelease { base, src, .. } => (RegSet::of(base).union(RegSet::of(src)), none),
+        Insn::Atomic { op, base, src, .. } => {
+            let regs = RegSet::of(base).union(RegSet::of(src));
+            match op {
+                AtomicOp::CmpXchg => (regs.union(RegSet::of(Reg::R0)), RegSet::of(Reg::R0)),
+                AtomicOp::Xchg => (regs, RegSet::of(src)),
+                AtomicOp::Add { fetch }
+                | AtomicOp::Or { fetch }
+                | AtomicOp::And { fetch }
+                | AtomicOp::Xor { fetch } => (regs, if fetch { RegSet::of(src) } else { none }),
             }
-        },
-        Insn::LoadAbs { .. } | Insn::LoadInd { .. } | Insn::Call(_) => RegSet::CALLER_SAVED,
-        Insn::SecondSlot
-        | Insn::Store { .. }
-        | Insn::StoreRelease { .. }
-        | Insn::Jump { .. }
-        | Insn::JumpIf { .. }
-        | Insn::MayGoto { .. }
-        | Insn::Exit => RegSet::EMPTY,
+        }
+        // The packet is the run's, not what r6 points to, but the instruction demands a context there.
+        Insn::LoadAbs { .. } => (none, RegSet::CALLER_SAVED),
+        Insn::LoadInd { src, .. } => (RegSet::of(src), RegSet::CALLER_SAVED),
+        Insn::Call(_) => (RegSet::ARGS, RegSet::CALLER_SAVED),
+        Insn::Exit => (RegSet::of(Reg::R0), none),
+        Insn::SecondSlot | Insn::Jump { .. } | Insn::MayGoto { .. } => (none, none),
     }
 }
 
@@ -158,7 +146,11 @@ pub struct Liveness {
     /// Argument registers each subprogram reads.
     args: Vec<RegSet>,
     gen_kill: Vec<(RegSet, RegSet)>,
+    /// Bytes of stack each subprogram touches by constant offsets; `None` if its frame pointer is used otherwise.
+    frames: Vec<Option<u32>>,
     order: Vec<SubprogId>,
+    /// Some block of the program goes back to itself or an earlier one.
+    has_back_edge: bool,
 }
 
 impl Liveness {
@@ -177,6 +169,9 @@ impl Liveness {
         self.gen_kill.resize(cfg.blocks().len(), Default::default());
         self.args.clear();
         self.args.resize(program.subprogs().len(), RegSet::ARGS);
+        self.frames.clear();
+        self.frames.resize(program.subprogs().len(), Some(0));
+        self.has_back_edge = program.flow().iter().any(|flow| flow.target.is_some_and(|target| target <= flow.at));
         self.order.clear();
         callees_first(program, &mut self.order);
         for i in 0..self.order.len() {
@@ -200,6 +195,11 @@ impl Liveness {
     /// The argument registers a subprogram reads.
     pub fn args(&self, sub: SubprogId) -> RegSet {
         self.args[sub.0 as usize]
+    }
+
+    /// Bytes of stack below r10 that a subprogram may touch, at most `max`: see [`crate::touched_below_r10`].
+    pub fn frame_bytes(&self, sub: SubprogId, max: u32) -> u32 {
+        self.frames[sub.0 as usize].map_or(max, |bytes| bytes.min(max))
     }
 
     /// The registers an instruction at slot `slot` reads, with calls resolved.
@@ -226,17 +226,27 @@ impl Liveness {
         for b in blocks.clone() {
             let block = cfg.block(BlockId(b));
             let (mut need, mut kill) = (RegSet::EMPTY, RegSet::EMPTY);
-            for slot in (block.start..block.end).rev() {
-                let d = defs(&program.insns()[slot as usize]);
-                need = need.without(d).union(self.uses(program, slot, arity));
-                kill = kill.union(d);
+            let insns = &program.insns()[block.start as usize..block.end as usize];
+            for (slot, insn) in (block.start..block.end).zip(insns).rev() {
+                let (mut used, defined) = effects(insn);
+                if let Insn::Call(callee) = insn {
+                    used = self.call_uses(program, slot, callee, arity);
+                }
+                if used.contains(Reg::R10) {
+                    let frame = &mut self.frames[sub.0 as usize];
+                    *frame = (*frame).and_then(|bytes| Some(bytes.max(touched_below_r10(insn)?)));
+                }
+                need = need.without(defined).union(used);
+                kill = kill.union(defined);
             }
             self.gen_kill[b as usize] = (need, kill);
         }
         cfg.flow_back(blocks, |b| {
             let (need, kill) = self.gen_kill[b.index()];
             let live = need.union(self.live_out(cfg, b).without(kill));
-            std::mem::replace(&mut self.live_in[b.index()], live) != live
+            let before = std::mem::replace(&mut self.live_in[b.index()], live);
+            // Only a jump back can have read this before it was known.
+            before != live && self.has_back_edge
         });
     }
 }

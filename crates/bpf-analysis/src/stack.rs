@@ -4,22 +4,16 @@
 //! other way, every stack access is an explicit constant offset. A program that copies r10 anywhere may reach the whole frame.
 
 use crate::{RegSet, uses};
-use bpf_isa::{Insn, Program, Reg, Src, Subprog};
+use bpf_isa::{Insn, Reg, Src};
 
-/// Bytes of stack below r10 that the subprogram may touch, at most `max`.
-pub fn frame_bytes(program: &Program, sub: &Subprog, max: u32) -> u32 {
-    let mut bytes = 0;
-    for insn in &program.insns()[sub.start as usize..sub.end as usize] {
-        let (off, others) = match based_on_r10(insn) {
-            Some(access) => access,
-            None => (0, uses(insn)),
-        };
-        if others.contains(Reg::R10) {
-            return max;
-        }
-        bytes = bytes.max((-i32::from(off)).max(0) as u32);
-    }
-    bytes.min(max)
+/// How far below r10 an instruction reaches that reads r10; `None` if it is not a memory access at a constant offset, after which
+/// the whole frame may be touched.
+pub fn touched_below_r10(insn: &Insn) -> Option<u32> {
+    let (off, others) = match based_on_r10(insn) {
+        Some(access) => access,
+        None => (0, uses(insn)),
+    };
+    (!others.contains(Reg::R10)).then_some((-i32::from(off)).max(0) as u32)
 }
 
 /// The offset of a memory access based on r10, and the registers it reads besides.

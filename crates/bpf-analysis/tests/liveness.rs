@@ -2,7 +2,7 @@
 //!
 //! The twin is the definition: a fixpoint over single instructions, without blocks, gen/kill sets or orders.
 
-use bpf_analysis::{BlockId, CallArity, Cfg, Liveness, RegSet, defs, frame_bytes};
+use bpf_analysis::{BlockId, CallArity, Cfg, Liveness, RegSet, defs};
 use bpf_isa::{Insn, InsnIdx, Program, Reg, SubprogId, assemble};
 use bpf_testkit::generate::{self, Choices, Shape};
 
@@ -157,7 +157,7 @@ fn unreachable_blocks_are_marked() {
 fn a_frame_is_as_large_as_its_constant_accesses() {
     let bytes = |text: &str| {
         let program = program_of(text);
-        frame_bytes(&program, &program.subprogs()[0], 512)
+        Liveness::new(&program, &Cfg::new(&program), &()).frame_bytes(SubprogId(0), 512)
     };
     assert_eq!(bytes("r0 = 0\nexit"), 0);
     assert_eq!(bytes("*(u64 *)(r10 - 8) = 1\nr0 = *(u32 *)(r10 - 20)\nexit"), 20);

@@ -29,13 +29,16 @@ pub struct RawInsn {
 
 impl RawInsn {
     /// Splits a slot into its fields.
-    pub fn from_bytes([code, regs, o0, o1, i0, i1, i2, i3]: [u8; 8]) -> RawInsn {
+    #[inline]
+    pub fn from_bytes(bytes: [u8; 8]) -> RawInsn {
+        // One load: taken apart byte by byte it would be eight.
+        let slot = u64::from_le_bytes(bytes);
         RawInsn {
-            code,
-            dst: regs & 0x0f,
-            src: regs >> 4,
-            off: i16::from_le_bytes([o0, o1]),
-            imm: i32::from_le_bytes([i0, i1, i2, i3]),
+            code: slot as u8,
+            dst: (slot >> 8) as u8 & 0x0f,
+            src: (slot >> 12) as u8 & 0x0f,
+            off: (slot >> 16) as i16,
+            imm: (slot >> 32) as i32,
         }
     }
 
@@ -212,7 +215,7 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Insn>, DecodeError> {
             let second = iter.next().copied().map(RawInsn::from_bytes);
             let insn = load_imm64(raw, second).map_err(|kind| error_at(insns.len(), kind))?;
             insns.extend([insn, Insn::SecondSlot]);
-        } else {
+        } else if !push_plain(raw, shape, &mut insns) {
             insns.push(one_slot(raw, shape).map_err(|kind| error_at(insns.len(), kind))?);
         }
     }
@@ -221,6 +224,44 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Insn>, DecodeError> {
     } else {
         Err(error_at(insns.len(), DecodeErrorKind::PartialSlot { bytes: rest.len() }))
     }
+}
+
+/// Appends the instruction if it is one of those that programs consist of, and nothing about it is unusual: what [`one_slot`] would
+/// make of it, with one look at all its fields, and written straight to its place.
+#[inline(always)]
+fn push_plain(raw: RawInsn, shape: Shape, insns: &mut Vec<Insn>) -> bool {
+    let (Some(dst), Some(src)) = (Reg::new(raw.dst), Reg::new(raw.src)) else { return false };
+    let RawInsn { off, imm, .. } = raw;
+    let (no_off, no_imm, no_src) = (off == 0, imm == 0, raw.src == 0);
+    match shape {
+        Shape::Alu { width, op, reg: true } if no_off && no_imm => {
+            insns.push(Insn::Alu { width, op, dst, src: Src::Reg(src) });
+        }
+        Shape::Alu { width, op, reg: false } if no_off && no_src => {
+            insns.push(Insn::Alu { width, op, dst, src: Src::Imm(imm) });
+        }
+        Shape::Mov { width, reg: true } if no_off && no_imm => {
+            insns.push(Insn::Mov { width, dst, src: Src::Reg(src) });
+        }
+        Shape::Mov { width, reg: false } if no_off && no_src => {
+            insns.push(Insn::Mov { width, dst, src: Src::Imm(imm) });
+        }
+        Shape::Load { size, sign } if no_imm => insns.push(Insn::Load { size, sign, dst, base: src, off }),
+        Shape::Store { size, reg: true } if no_imm => {
+            insns.push(Insn::Store { size, base: dst, off, src: Src::Reg(src) });
+        }
+        Shape::Store { size, reg: false } if no_src => {
+            insns.push(Insn::Store { size, base: dst, off, src: Src::Imm(imm) });
+        }
+        Shape::JumpIf { width, cond, reg: true } if no_imm => {
+            insns.push(Insn::JumpIf { width, cond, dst, src: Src::Reg(src), off });
+        }
+        Shape::JumpIf { width, cond, reg: false } if no_src => {
+            insns.push(Insn::JumpIf { width, cond, dst, src: Src::Imm(imm), off });
+        }
+        _ => return false,
+    }
+    true
 }
 
 /// An error in the instruction whose first slot is this.
@@ -264,6 +305,8 @@ impl RawInsn {
     }
 }
 
+/// Any instruction of one slot. Apart from the loop over those that [`push_plain`] knows, which has the registers for itself.
+#[inline(never)]
 fn one_slot(raw: RawInsn, shape: Shape) -> Result<Insn, DecodeErrorKind> {
     Ok(match shape {
         Shape::Alu { width, op, reg } => {
@@ -423,6 +466,7 @@ fn load_imm64(raw: RawInsn, second: Option<RawInsn>) -> Result<Insn, DecodeError
 }
 
 /// Why slot `i` has no encoding, if so.
+#[inline(always)]
 pub(crate) fn malformed_at(insns: &[Insn], i: usize) -> Option<Malformed> {
     let fault = match insns[i] {
         Insn::MovSx { width, from, .. } => (width == Width::W32 && from == SxWidth::S32, Malformed::MovSx32To32),

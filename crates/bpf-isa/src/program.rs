@@ -55,10 +55,35 @@ pub struct CallSite {
     pub callback: bool,
 }
 
+/// An instruction after which control may go elsewhere than to the next one: a jump, a branch or an exit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flow {
+    /// The instruction.
+    pub at: InsnIdx,
+    /// Where it jumps; `None` for an exit.
+    pub target: Option<InsnIdx>,
+}
+
+/// Which kinds of instructions a program has at all, so that nobody looks for those that it does not have.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Contents {
+    /// Calls of any sort.
+    pub calls: bool,
+    /// Two-slot instructions ([`Insn::LoadImm64`]).
+    pub wide_loads: bool,
+    /// Packet loads ([`Insn::LoadAbs`], [`Insn::LoadInd`]).
+    pub packet_loads: bool,
+    /// [`Insn::MayGoto`].
+    pub may_gotos: bool,
+}
+
 /// A structurally valid program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
     insns: Vec<Insn>,
+    contents: Contents,
+    /// Sorted by `at`.
+    flow: Vec<Flow>,
     /// Sorted by `start`; they tile the program.
     subprogs: Vec<Subprog>,
     /// Sorted by `at`.
@@ -191,13 +216,16 @@ impl Program {
     /// ```
     pub fn new(insns: Vec<Insn>) -> Result<Program, ValidateError> {
         check_length(insns.len())?;
-        let mut calls = check_insns(&insns)?;
+        let Scan { mut calls, flow, contents } = check_insns(&insns)?;
         let subprogs = find_subprogs(insns.len(), &mut calls);
+        let mut rest = &flow[..];
         for &subprog in &subprogs {
-            check_subprog(&insns, subprog)?;
+            let (inside, after) = rest.split_at(rest.partition_point(|flow| flow.at.0 < subprog.end));
+            check_subprog(&insns, subprog, inside)?;
+            rest = after;
         }
         let max_call_depth = check_call_graph(&subprogs, &calls)?;
-        Ok(Program { insns, subprogs, calls, max_call_depth })
+        Ok(Program { insns, contents, flow, subprogs, calls, max_call_depth })
     }
 
     /// Decodes and validates.
@@ -225,6 +253,16 @@ impl Program {
     /// Takes the instructions out, by slot: to change and validate them again.
     pub fn into_insns(self) -> Vec<Insn> {
         self.insns
+    }
+
+    /// Which kinds of instructions it has.
+    pub fn contents(&self) -> Contents {
+        self.contents
+    }
+
+    /// Its jumps, branches and exits, in slot order.
+    pub fn flow(&self) -> &[Flow] {
+        &self.flow
     }
 
     /// The subprograms, sorted by start. The first is the main program; together they cover the program.
@@ -268,60 +306,106 @@ fn check_length(slots: usize) -> Result<(), ValidateError> {
     }
 }
 
-/// Checks what one instruction says by itself, and collects the calls. Their `callee` is, for now, the slot called:
-/// the subprograms are not known yet.
-fn check_insns(insns: &[Insn]) -> Result<Vec<CallSite>, ValidateError> {
-    let mut calls = Vec::new();
-    for (i, insn) in insns.iter().enumerate() {
-        let at = InsnIdx(i as u32);
-        let fail = |kind| Err(ValidateError { slot: at, kind });
-        if let Some(malformed) = malformed_at(insns, i) {
-            return fail(ValidateErrorKind::Malformed(malformed));
-        }
-        if destination(insn) == Some(Reg::R10) {
-            return fail(ValidateErrorKind::WritesFramePointer);
-        }
-        let (off, callback) = match *insn {
-            Insn::LoadImm64 { imm: Imm64::Func(off), .. } => (off, true),
-            Insn::Call(Callee::Subprog(off)) => (off, false),
-            _ => continue,
-        };
-        let callee = SubprogId(check_target(insns, at, off)?.0);
-        calls.push(CallSite { at, callee, callback });
-    }
-    Ok(calls)
+/// What one walk over the instructions finds.
+struct Scan {
+    /// Their `callee` is, for now, the slot called: the subprograms are not known yet.
+    calls: Vec<CallSite>,
+    /// Their targets are not checked yet.
+    flow: Vec<Flow>,
+    contents: Contents,
 }
 
-/// The register an instruction names as its result; what a call clobbers is not counted.
-fn destination(insn: &Insn) -> Option<Reg> {
-    match *insn {
-        Insn::Alu { dst, .. }
-        | Insn::Mov { dst, .. }
-        | Insn::MovSx { dst, .. }
-        | Insn::Neg { dst, .. }
-        | Insn::End { dst, .. }
-        | Insn::LoadImm64 { dst, .. }
-        | Insn::Load { dst, .. }
-        | Insn::LoadAcquire { dst, .. } => Some(dst),
-        Insn::Atomic { op, src, .. } => match op {
-            AtomicOp::Add { fetch } | AtomicOp::Or { fetch } | AtomicOp::And { fetch } | AtomicOp::Xor { fetch } => {
-                fetch.then_some(src)
+/// Checks what one instruction says by itself, and collects what leads elsewhere.
+fn check_insns(insns: &[Insn]) -> Result<Scan, ValidateError> {
+    // A branch in four instructions is common.
+    let flow = Vec::with_capacity(insns.len() / 4 + 1);
+    let mut scan = Scan { calls: Vec::new(), flow, contents: Contents::default() };
+    for (i, insn) in insns.iter().enumerate() {
+        let at = InsnIdx(i as u32);
+        let error = |kind| ValidateError { slot: at, kind };
+        let well_formed = || match malformed_at(insns, i) {
+            None => Ok(()),
+            Some(malformed) => Err(error(ValidateErrorKind::Malformed(malformed))),
+        };
+        // The register it names as its result; what a call clobbers is not counted.
+        let dst = match *insn {
+            Insn::Alu { dst, .. }
+            | Insn::Mov { dst, .. }
+            | Insn::Neg { dst, .. }
+            | Insn::End { dst, .. }
+            | Insn::Load { sign: false, dst, .. }
+            | Insn::LoadAcquire { dst, .. } => dst,
+            Insn::MovSx { dst, .. } | Insn::Load { sign: true, dst, .. } => {
+                well_formed()?;
+                dst
             }
-            AtomicOp::Xchg => Some(src),
-            AtomicOp::CmpXchg => Some(Reg::R0),
-        },
-        Insn::SecondSlot
-        | Insn::Store { .. }
-        | Insn::StoreRelease { .. }
-        | Insn::LoadAbs { .. }
-        | Insn::LoadInd { .. }
-        | Insn::Jump { .. }
-        | Insn::JumpIf { .. }
-        | Insn::MayGoto { .. }
-        | Insn::Call(_)
-        | Insn::Exit => None,
+            Insn::LoadImm64 { dst, imm } => {
+                well_formed()?;
+                scan.contents.wide_loads = true;
+                if let Imm64::Func(off) = imm {
+                    let callee = SubprogId(check_target(insns, at, off)?.0);
+                    scan.calls.push(CallSite { at, callee, callback: true });
+                }
+                dst
+            }
+            Insn::SecondSlot => {
+                well_formed()?;
+                continue;
+            }
+            Insn::Atomic { op, src, .. } => match op {
+                AtomicOp::Add { fetch: true }
+                | AtomicOp::Or { fetch: true }
+                | AtomicOp::And { fetch: true }
+                | AtomicOp::Xor { fetch: true }
+                | AtomicOp::Xchg => src,
+                AtomicOp::Add { fetch: false }
+                | AtomicOp::Or { fetch: false }
+                | AtomicOp::And { fetch: false }
+                | AtomicOp::Xor { fetch: false }
+                | AtomicOp::CmpXchg => continue,
+            },
+            Insn::Store { .. } | Insn::StoreRelease { .. } => continue,
+            Insn::LoadAbs { .. } | Insn::LoadInd { .. } => {
+                well_formed()?;
+                scan.contents.packet_loads = true;
+                continue;
+            }
+            Insn::Jump { off, .. } => {
+                well_formed()?;
+                scan.flow.push(Flow { at, target: Some(at.jump(off).unwrap_or(NOWHERE)) });
+                continue;
+            }
+            Insn::JumpIf { off, .. } => {
+                scan.flow.push(Flow { at, target: Some(at.jump(off.into()).unwrap_or(NOWHERE)) });
+                continue;
+            }
+            Insn::MayGoto { off } => {
+                scan.contents.may_gotos = true;
+                scan.flow.push(Flow { at, target: Some(at.jump(off.into()).unwrap_or(NOWHERE)) });
+                continue;
+            }
+            Insn::Call(callee) => {
+                scan.contents.calls = true;
+                if let Callee::Subprog(off) = callee {
+                    let callee = SubprogId(check_target(insns, at, off)?.0);
+                    scan.calls.push(CallSite { at, callee, callback: false });
+                }
+                continue;
+            }
+            Insn::Exit => {
+                scan.flow.push(Flow { at, target: None });
+                continue;
+            }
+        };
+        if dst == Reg::R10 {
+            return Err(error(ValidateErrorKind::WritesFramePointer));
+        }
     }
+    Ok(scan)
 }
+
+/// Outside every program.
+const NOWHERE: InsnIdx = InsnIdx(u32::MAX);
 
 /// The slot that `off` leads to from `at`.
 fn check_target(insns: &[Insn], at: InsnIdx, off: i32) -> Result<InsnIdx, ValidateError> {
@@ -337,6 +421,9 @@ fn check_target(insns: &[Insn], at: InsnIdx, off: i32) -> Result<InsnIdx, Valida
 
 /// Cuts the program at the slots called, and turns those slots into subprogram numbers.
 fn find_subprogs(slots: usize, calls: &mut [CallSite]) -> Vec<Subprog> {
+    if calls.is_empty() {
+        return vec![Subprog { start: 0, end: slots as u32 }];
+    }
     let mut starts: Vec<u32> = core::iter::once(0).chain(calls.iter().map(|call| call.callee.0)).collect();
     starts.sort_unstable();
     starts.dedup();
@@ -348,15 +435,17 @@ fn find_subprogs(slots: usize, calls: &mut [CallSite]) -> Vec<Subprog> {
     starts.iter().zip(ends).map(|(&start, end)| Subprog { start, end }).collect()
 }
 
-fn check_subprog(insns: &[Insn], subprog: Subprog) -> Result<(), ValidateError> {
+/// Checks that control stays inside a subprogram; `flow` is all of its jumps, branches and exits.
+fn check_subprog(insns: &[Insn], subprog: Subprog, flow: &[Flow]) -> Result<(), ValidateError> {
     let range = subprog.start..subprog.end;
-    for i in range.clone() {
-        let at = InsnIdx(i);
-        if let Some(off) = insns[at.index()].jump_offset() {
-            let target = check_target(insns, at, off)?;
-            if !range.contains(&target.0) {
-                return Err(ValidateError { slot: at, kind: ValidateErrorKind::JumpLeavesSubprog { target, subprog } });
-            }
+    for &Flow { at, target } in flow {
+        let Some(target) = target else { continue };
+        if !matches!(insns.get(target.index()), Some(insn) if *insn != Insn::SecondSlot) {
+            // An error, which this words.
+            check_target(insns, at, insns[at.index()].jump_offset().unwrap_or(0))?;
+        }
+        if !range.contains(&target.0) {
+            return Err(ValidateError { slot: at, kind: ValidateErrorKind::JumpLeavesSubprog { target, subprog } });
         }
     }
     // Subprograms are never empty: each starts at a slot of the program and ends at a later one.
@@ -393,6 +482,7 @@ fn reaches_end(insns: &[Insn], Subprog { start, end }: Subprog) -> bool {
     false
 }
 
+#[inline]
 fn calls_within(calls: &[CallSite], subprog: Subprog) -> &[CallSite] {
     let from = calls.partition_point(|call| call.at.0 < subprog.start);
     let to = calls.partition_point(|call| call.at.0 < subprog.end);
