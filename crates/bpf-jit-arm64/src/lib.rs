@@ -59,8 +59,8 @@ struct Shared {
 const STOPS: [StopCode; 4] = [StopCode::Budget, StopCode::Interrupted, StopCode::Access, StopCode::Host];
 
 impl Backend for Arm64 {
-    fn machine(&self, _: &EmitOptions) -> MachineDesc {
-        regs::machine()
+    fn machine(&self, _: &EmitOptions) -> &'static MachineDesc {
+        &regs::MACHINE
     }
 
     fn emit(&mut self, lir: &Lir, allocs: &[Alloc], options: &EmitOptions, code: &mut Code) -> Result<(), EmitError> {

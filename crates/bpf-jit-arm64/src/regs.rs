@@ -99,18 +99,20 @@ pub(crate) const CALLEE_SAVED: [HostReg; 10] = host([X19, X20, X21, X22, X23, X2
 pub(crate) const POOL_SET: HostRegSet = HostRegSet::of(&POOL);
 
 /// The machine, as the allocator sees it.
-pub(crate) fn machine() -> MachineDesc {
-    let mut fixed = [FixedOperands::default(); OpClass::COUNT];
+pub(crate) static MACHINE: MachineDesc = {
+    let mut fixed = [FixedOperands::NONE; OpClass::COUNT];
     // `cas` leaves the old value where the expected one was.
-    let result = Some(HostReg::from(RET));
-    fixed[OpClass::CmpXchg as usize] = FixedOperands { first: result, result, ..FixedOperands::default() };
+    let result = Some(HostReg(RET as u8));
+    fixed[OpClass::CmpXchg as usize] = FixedOperands { first: result, result, ..FixedOperands::NONE };
     MachineDesc {
         pool: &POOL,
         callee_saved: &CALLEE_SAVED,
+        pool_set: POOL_SET,
+        saved_set: HostRegSet::of(&CALLEE_SAVED),
         args: host(ARGS),
-        ctx: CTX.into(),
-        ret: RET.into(),
+        ctx: HostReg(CTX as u8),
+        ret: HostReg(RET as u8),
         frame: None,
         fixed,
     }
-}
+};

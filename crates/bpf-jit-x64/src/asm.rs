@@ -2,8 +2,10 @@
 //!
 //! Problem: with registers known only at run time, dynasm must leave room for everything: an instruction always has a REX prefix, a
 //! memory operand always a SIB byte, and a displacement whose size was chosen when *we* were compiled. Static forms would be
-//! short, but there are 16 x 16 x 3 of each instruction. Approach: dynasm writes one instruction into an [`Insn`], a number, in
-//! that one general shape; then the parts it can do without are cut out, and the rest is appended to the code.
+//! short, but there are 16 x 16 x 3 of each instruction. Which width and which of a family of operations is as unpredictable as the
+//! programs are, so a branch for it costs more than all else here. Approach: dynasm writes one instruction into an [`Insn`], a number, in
+//! that one general shape; then bits that say width and operation are set, the parts it can do without are cut out, both by arithmetic, and
+//! the rest is appended to the code.
 //!
 //! Invariant: an instruction means the same before and after cutting. What may be cut: a REX of 0x40, unless it selects one of
 //! spl, bpl, sil, dil; a SIB without index whose base ModRM can name; displacement and immediate bytes that sign-extension brings back.
@@ -24,6 +26,11 @@ macro_rules! reg {
     ($buf:expr; $($insn:tt)*) => { $crate::asm::asm!($buf, [drop_rex]; $($insn)*) };
 }
 
+/// An instruction on registers that exists at both widths, written in its 64-bit form.
+macro_rules! sized {
+    ($buf:expr, $width:expr; $($insn:tt)*) => { $crate::asm::asm!($buf, [at_width($width)]; $($insn)*) };
+}
+
 /// An instruction with the memory operand `[Rq(base) + disp]` or `[Rq(base) + Rq(index) * scale + disp]`.
 macro_rules! mem {
     ($buf:expr; $($insn:tt)*) => { $crate::asm::asm!($buf, [shorten_address, drop_rex]; $($insn)*) };
@@ -34,9 +41,10 @@ macro_rules! byte {
     ($buf:expr, $byte:expr; $($insn:tt)*) => { $crate::asm::asm!($buf, [drop_rex_unless($byte)]; $($insn)*) };
 }
 
-pub(crate) use {asm, byte, mem, reg};
+pub(crate) use {asm, byte, mem, reg, sized};
 
 use crate::regs::Gpr;
+use bpf_isa::Width;
 
 /// An instruction: at most 15 bytes, 16 in dynasm's general shape; the first is the lowest.
 #[derive(Clone, Copy, Default, Debug)]
@@ -82,14 +90,17 @@ const NO_INDEX: u8 = 0b100;
 const NEEDS_DISP: u8 = 0b101;
 
 impl Insn {
+    /// One of the first eight bytes, among which prefixes, opcode, ModRM and SIB are.
     #[inline(always)]
     fn byte(&self, at: u32) -> u8 {
-        (self.bytes >> (8 * at)) as u8
+        (self.bytes as u64 >> (8 * at)) as u8
     }
 
+    /// Replaces one of the first eight bytes.
     #[inline(always)]
     fn set(&mut self, at: u32, byte: u8) {
-        self.bytes = self.bytes & !(0xff << (8 * at)) | u128::from(byte) << (8 * at);
+        let low = self.bytes as u64;
+        self.bytes ^= u128::from((low ^ u64::from(byte) << (8 * at)) & 0xff << (8 * at));
     }
 
     /// Cuts `n` bytes out.
@@ -114,9 +125,28 @@ impl Insn {
     #[inline(always)]
     pub(crate) fn drop_rex(&mut self) {
         let at = self.after_prefixes();
-        if self.byte(at) == 0x40 {
-            self.cut(at, 1);
-        }
+        self.cut(at, u32::from(self.byte(at) == 0x40));
+    }
+
+    /// Makes of a 64-bit instruction, which begins with a REX prefix, the one of this width.
+    #[inline(always)]
+    pub(crate) fn at_width(&mut self, width: Width) {
+        self.bytes ^= u128::from(width == Width::W32) << 3;
+        let useless = u32::from(self.byte(0) == 0x40);
+        self.bytes >>= 8 * useless;
+        self.len -= useless;
+    }
+
+    /// Gives an instruction of a family that shares an opcode its number: in the opcode, which follows the REX prefix ...
+    #[inline(always)]
+    pub(crate) fn opcode_number(&mut self, number: u8) {
+        self.bytes |= u128::from(number << 3) << 8;
+    }
+
+    /// ... or in the ModRM byte, which follows the opcode. It was written as number 0.
+    #[inline(always)]
+    pub(crate) fn modrm_number(&mut self, number: u8) {
+        self.bytes |= u128::from(number << 3) << 16;
     }
 
     /// Cuts a REX prefix that says nothing, unless without it `byte` would be one of ah, bh, ch, dh.
@@ -141,11 +171,10 @@ impl Insn {
     #[inline(always)]
     pub(crate) fn shorten_imm(&mut self) {
         let imm = (self.bytes >> (8 * (self.len - 4))) as i32;
-        if i8::try_from(imm).is_ok() {
-            let (at, _) = self.opcode();
-            self.set(at, self.byte(at) | 0b10);
-            self.len -= 3;
-        }
+        let fits = u32::from(i8::try_from(imm).is_ok());
+        let (at, _) = self.opcode();
+        self.bytes |= u128::from(fits << 1) << (8 * at);
+        self.len -= 3 * fits;
     }
 
     /// Gives a memory operand its shortest form.
@@ -182,10 +211,10 @@ impl Insn {
 
     /// Turns a shift or rotation by the constant 1 from `C1 /n 01` into `D1 /n`.
     #[inline(always)]
-    pub(crate) fn shift_by_one(&mut self) {
-        let at = self.len - 3;
-        self.set(at, 0xd1);
-        self.cut(self.len - 1, 1);
+    pub(crate) fn shift_count(&mut self, count: u32) {
+        let one = u32::from(count == 1);
+        self.bytes |= u128::from(one << 4) << (8 * (self.len - 3));
+        self.len -= one;
     }
 
     /// Appends the instruction to the code.

@@ -55,7 +55,7 @@ pub(crate) struct Frame {
 impl Frame {
     pub(crate) fn plan(func: &Func, alloc: &Alloc, save_all: bool) -> Frame {
         let calls = func.has_calls();
-        let red_zone = !calls && func.stack_bytes <= RED_ZONE && rarely_touches_stack(func);
+        let red_zone = !calls && (1..=RED_ZONE).contains(&func.stack_bytes) && rarely_touches_stack(func);
         let framed = func.stack_bytes > 0 && !red_zone;
         let mut saves = if save_all {
             CALLEE_SAVED.iter().fold(HostRegSet::EMPTY, |set, r| set.union(HostRegSet::of(&[r.host()])))

@@ -46,7 +46,7 @@ pub struct X64 {
 }
 
 impl Backend for X64 {
-    fn machine(&self, options: &EmitOptions) -> MachineDesc {
+    fn machine(&self, options: &EmitOptions) -> &'static MachineDesc {
         regs::machine(&options.features)
     }
 
@@ -61,7 +61,7 @@ impl Backend for X64 {
             let s = &mut *self;
             let code = &mut *code;
             let notes = code.unwind.len();
-            Emitter { s, code, machine: &machine, options, func, alloc, frame, blocks, epilogue: None, insn: 0 }
+            Emitter { s, code, machine, options, func, alloc, frame, blocks, epilogue: None, insn: 0 }
                 .function(SubprogId(i as u32));
             if options.unwind_room {
                 code.unwind.push(Unwind { at: self.buf.len() as u32, op: UnwindOp::End });

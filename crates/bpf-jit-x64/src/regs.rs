@@ -79,52 +79,45 @@ const fn hosts<const N: usize>(regs: [Gpr; N]) -> [HostReg; N] {
 }
 
 /// Cheapest encodings first: those that need no REX prefix, then those whose use as a base needs no SIB or displacement.
-static POOL: [HostReg; 13] = hosts([Rax, Rcx, Rdx, Rsi, Rdi, R8, R9, Rbx, Rbp, R14, R15, R12, R13]);
-static SAVED: [HostReg; 6] = hosts(CALLEE_SAVED);
+const POOL: [HostReg; 13] = hosts([Rax, Rcx, Rdx, Rsi, Rdi, R8, R9, Rbx, Rbp, R14, R15, R12, R13]);
+const SAVED: [HostReg; 6] = hosts(CALLEE_SAVED);
 
 /// The machine with these features.
-pub(crate) fn machine(features: &CpuFeatures) -> MachineDesc {
-    let set = |regs: &[Gpr]| regs.iter().fold(HostRegSet::EMPTY, |set, r| set.union(HostRegSet::of(&[r.host()])));
-    let mut fixed = [FixedOperands::default(); OpClass::COUNT];
+pub(crate) fn machine(features: &CpuFeatures) -> &'static MachineDesc {
+    static PLAIN: MachineDesc = describe(false);
+    static BMI2: MachineDesc = describe(true);
+    if features.bmi2 { &BMI2 } else { &PLAIN }
+}
+
+const fn describe(bmi2: bool) -> MachineDesc {
+    let mut fixed = [FixedOperands::NONE; OpClass::COUNT];
+    let (rax, rcx, rdx) = (Some(Rax.host()), Some(Rcx.host()), Some(Rdx.host()));
     // rdx:rax / b: quotient in rax, remainder in rdx. A constant b goes to scratch.
-    for (class, result) in [
-        (OpClass::Div, Rax),
-        (OpClass::DivImm, Rax),
-        (OpClass::Mod, Rdx),
-        (OpClass::ModImm, Rdx),
-        (OpClass::MulHigh, Rdx),
-    ] {
-        fixed[class as usize] = FixedOperands {
-            clobbers: set(&[Rax, Rdx]),
-            avoid: set(&[Rax, Rdx]),
-            first: Some(Rax.host()),
-            second: None,
-            result: Some(result.host()),
-        };
-    }
+    let both = HostRegSet::of(&[Rax.host(), Rdx.host()]);
+    let wide = FixedOperands { clobbers: both, avoid: both, first: rax, second: None, result: rax };
+    let high = FixedOperands { result: rdx, ..wide };
+    fixed[OpClass::Div as usize] = wide;
+    fixed[OpClass::DivImm as usize] = wide;
+    fixed[OpClass::Mod as usize] = high;
+    fixed[OpClass::ModImm as usize] = high;
+    fixed[OpClass::MulHigh as usize] = high;
     // The count is in cl. BMI2 takes it anywhere, two bytes longer.
     fixed[OpClass::ShiftReg as usize] = FixedOperands {
-        clobbers: if features.bmi2 { HostRegSet::EMPTY } else { set(&[Rcx]) },
-        second: Some(Rcx.host()),
-        ..FixedOperands::default()
+        clobbers: if bmi2 { HostRegSet::EMPTY } else { HostRegSet::of(&[Rcx.host()]) },
+        second: rcx,
+        ..FixedOperands::NONE
     };
-    fixed[OpClass::CmpXchg as usize] = FixedOperands {
-        clobbers: set(&[Rax]),
-        avoid: set(&[Rax]),
-        first: Some(Rax.host()),
-        second: None,
-        result: Some(Rax.host()),
-    };
+    let only_rax = HostRegSet::of(&[Rax.host()]);
+    fixed[OpClass::CmpXchg as usize] =
+        FixedOperands { clobbers: only_rax, avoid: only_rax, first: rax, second: None, result: rax };
     // A loop of cmpxchg; rdx is the third scratch register where address and operand both need one.
-    fixed[OpClass::AtomicLogicFetch as usize] = FixedOperands {
-        clobbers: set(&[Rax, Rdx]),
-        avoid: set(&[Rax]),
-        result: Some(Rax.host()),
-        ..FixedOperands::default()
-    };
+    fixed[OpClass::AtomicLogicFetch as usize] =
+        FixedOperands { clobbers: both, avoid: only_rax, result: rax, ..FixedOperands::NONE };
     MachineDesc {
         pool: &POOL,
         callee_saved: &SAVED,
+        pool_set: HostRegSet::of(&POOL),
+        saved_set: HostRegSet::of(&SAVED),
         args: hosts(ARGS),
         ctx: CTX.host(),
         ret: Rax.host(),

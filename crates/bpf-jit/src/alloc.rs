@@ -62,6 +62,7 @@ pub struct Allocator {
     definitions: Vec<Definition>,
     partners: Vec<Partner>,
     live: Vec<VReg>,
+    order: Vec<VReg>,
 }
 
 /// What is known of one virtual register.
@@ -259,7 +260,7 @@ impl Allocator {
 
     /// One op, backward: its result ends, what it overwrites is forbidden to all that live across it, its operands begin; and
     /// where each would best be.
-    #[inline]
+    #[inline(always)]
     fn visit(&mut self, op: &Op, machine: &MachineDesc, call_clobbers: HostRegSet) {
         match *op {
             Op::Mov { dst, src: Val::Imm(_), .. }
@@ -394,7 +395,7 @@ impl Allocator {
     }
 
     fn colour(&mut self, func: &Func, machine: &MachineDesc, options: &AllocOptions, out: &mut Alloc) {
-        let mut pool = HostRegSet::of(machine.pool);
+        let mut pool = machine.pool_set;
         if func.stack_bytes > 0
             && let Some(frame) = machine.frame
         {
@@ -403,44 +404,51 @@ impl Allocator {
         if let Some(only) = options.only {
             pool = pool.intersection(only);
         }
-        let callee_saved = HostRegSet::of(machine.callee_saved);
+        let callee_saved = machine.saved_set;
         let mut random = options.seed.map(Random);
         let mut saved = HostRegSet::EMPTY;
         out.slots = 0;
 
-        for with_preference in [true, false] {
-            for v in (0..func.vregs).map(VReg) {
-                let value = &self.values[v.index()];
-                if value.wanted.is_empty() == with_preference {
-                    continue;
+        // Those with preferences first. Which is which cannot be foreseen, so they are sorted without a branch.
+        let vregs = func.vregs as usize;
+        self.order.clear();
+        self.order.resize(2 * vregs, VReg(0));
+        let (wishing, plain) = self.order.split_at_mut(vregs);
+        let mut wishes = 0;
+        for (v, value) in self.values.iter().enumerate() {
+            wishing[wishes] = VReg(v as u32);
+            plain[v - wishes] = VReg(v as u32);
+            wishes += usize::from(!value.wanted.is_empty());
+        }
+        for i in (0..wishes).chain(vregs..2 * vregs - wishes) {
+            let v = self.order[i];
+            let value = &self.values[v.index()];
+            // Conflicts are recorded on one side: what was defined while this was live has left its register here, ...
+            let mut allowed = pool.without(value.forbidden).without(value.taken);
+            // ... what was live when this was defined must be asked.
+            for o in chain(value.definitions, &self.definitions, |d| d.next).flat_map(|d| self.live_after(d)) {
+                allowed = allowed.without(self.values[o.index()].own);
+            }
+            let reg = match &mut random {
+                Some(random) => random.pick(allowed),
+                None => self.choose(v, allowed, callee_saved, saved, machine),
+            };
+            let Some(reg) = reg else {
+                self.values[v.index()].loc = Some(Loc::Slot(out.slots));
+                out.slots += 1;
+                continue;
+            };
+            let own = HostRegSet::of(&[reg]);
+            saved = saved.union(own.intersection(callee_saved));
+            let value = &mut self.values[v.index()];
+            (value.loc, value.own) = (Some(Loc::Reg(reg)), own);
+            let mut definition = value.definitions;
+            while let Some(d) = self.definitions.get(definition as usize) {
+                for o in &self.conflicts[d.start as usize..d.end as usize] {
+                    let taken = &mut self.values[o.index()].taken;
+                    *taken = taken.union(own);
                 }
-                // Conflicts are recorded on one side: what was defined while this was live has left its register here, ...
-                let mut allowed = pool.without(value.forbidden).without(value.taken);
-                // ... what was live when this was defined must be asked.
-                for o in chain(value.definitions, &self.definitions, |d| d.next).flat_map(|d| self.live_after(d)) {
-                    allowed = allowed.without(self.values[o.index()].own);
-                }
-                let reg = match &mut random {
-                    Some(random) => random.pick(allowed),
-                    None => self.choose(v, allowed, callee_saved, saved, machine),
-                };
-                let Some(reg) = reg else {
-                    self.values[v.index()].loc = Some(Loc::Slot(out.slots));
-                    out.slots += 1;
-                    continue;
-                };
-                let own = HostRegSet::of(&[reg]);
-                saved = saved.union(own.intersection(callee_saved));
-                let value = &mut self.values[v.index()];
-                (value.loc, value.own) = (Some(Loc::Reg(reg)), own);
-                let mut definition = value.definitions;
-                while let Some(d) = self.definitions.get(definition as usize) {
-                    for o in &self.conflicts[d.start as usize..d.end as usize] {
-                        let taken = &mut self.values[o.index()].taken;
-                        *taken = taken.union(own);
-                    }
-                    definition = d.next;
-                }
+                definition = d.next;
             }
         }
         out.locs.clear();

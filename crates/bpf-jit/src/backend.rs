@@ -85,7 +85,7 @@ pub struct CompileOptions {
 /// An emitter for one architecture. It owns scratch memory that is reused from program to program.
 pub trait Backend {
     /// The machine the allocator is to allocate for, given the options.
-    fn machine(&self, options: &EmitOptions) -> MachineDesc;
+    fn machine(&self, options: &EmitOptions) -> &'static MachineDesc;
 
     /// Emits `lir` with one allocation a function into `code`, which is empty.
     fn emit(&mut self, lir: &Lir, allocs: &[Alloc], options: &EmitOptions, code: &mut Code) -> Result<(), EmitError>;
@@ -127,7 +127,7 @@ impl<B: Backend> Compiler<B> {
         let machine = self.backend.machine(&options.emit);
         self.allocs.resize_with(self.lir.funcs.len(), Alloc::default);
         for (func, out) in self.lir.funcs.iter().zip(&mut self.allocs) {
-            self.allocator.allocate(func, &machine, &options.alloc, out);
+            self.allocator.allocate(func, machine, &options.alloc, out);
         }
         self.backend.emit(&self.lir, &self.allocs, &options.emit, code)
     }

@@ -190,6 +190,10 @@ pub struct MachineDesc {
     pub pool: &'static [HostReg],
     /// Registers a call preserves, in the order in which they are best taken; all of them in `pool`.
     pub callee_saved: &'static [HostReg],
+    /// The set of `pool`.
+    pub pool_set: HostRegSet,
+    /// The set of `callee_saved`.
+    pub saved_set: HostRegSet,
     /// Where r1 to r5 are at entry and at calls.
     pub args: [HostReg; 5],
     /// Where the hidden argument is.
@@ -205,7 +209,7 @@ pub struct MachineDesc {
 impl MachineDesc {
     /// Registers a call overwrites, of those in the pool.
     pub fn call_clobbers(&self) -> HostRegSet {
-        HostRegSet::of(self.pool).without(HostRegSet::of(self.callee_saved))
+        self.pool_set.without(self.saved_set)
     }
 
     /// The register of the set that comes first in the pool.

@@ -101,7 +101,7 @@ fn check(func: &Func, alloc: &Alloc, machine: &MachineDesc) {
     }
 }
 
-fn machines() -> [MachineDesc; 2] {
+fn machines() -> [&'static MachineDesc; 2] {
     // Not the host's: without BMI2 shifts are confined to rcx, and the rare slot is less rare.
     let options = EmitOptions { features: CpuFeatures::ALL, ..EmitOptions::default() };
     [X64::default().machine(&options), Arm64::default().machine(&options)]
@@ -126,7 +126,7 @@ fn production_allocations_are_right_and_need_no_slot() {
     let mut alloc = Alloc::default();
     let mut slots = 0;
     each_lowered(|seed, lir| {
-        for machine in &machines() {
+        for machine in machines() {
             for func in &lir.funcs {
                 allocator.allocate(func, machine, &AllocOptions::default(), &mut alloc);
                 check(func, &alloc, machine);
@@ -143,7 +143,7 @@ fn any_restriction_is_right() {
     let mut allocator = Allocator::default();
     let mut alloc = Alloc::default();
     each_lowered(|seed, lir| {
-        for machine in &machines() {
+        for machine in machines() {
             let three = HostRegSet::of(&[machine.ret, machine.args[2], machine.callee_saved[0]]);
             for (only, random) in [(Some(HostRegSet::EMPTY), None), (Some(three), None), (None, Some(seed))] {
                 let options = AllocOptions { only, seed: random };
@@ -162,7 +162,7 @@ fn the_checker_notices_two_values_in_one_register() {
     let program = generate::from_seed(3, &Shape::default()).program;
     let mut lir = Lir::default();
     Lowerer::default().lower(&program, &Facts::default(), &(), &LowerOptions::default(), &mut lir);
-    let machine = &machines()[0];
+    let machine = machines()[0];
     let mut alloc = Alloc::default();
     Allocator::default().allocate(&lir.funcs[0], machine, &AllocOptions::default(), &mut alloc);
     check(&lir.funcs[0], &alloc, machine);

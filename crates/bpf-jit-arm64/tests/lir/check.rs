@@ -158,7 +158,7 @@ pub(crate) fn emit(backend: &mut Arm64, lir: &Lir, alloc: &AllocOptions, options
         .iter()
         .map(|func| {
             let mut out = Alloc::default();
-            allocator.allocate(func, &machine, alloc, &mut out);
+            allocator.allocate(func, machine, alloc, &mut out);
             out
         })
         .collect();

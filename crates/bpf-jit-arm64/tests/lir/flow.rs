@@ -475,7 +475,7 @@ fn malformed_input_is_refused() {
         let mut alloc = Alloc::default();
         Allocator::default().allocate(
             &good.funcs[0],
-            &Arm64::default().machine(&options),
+            Arm64::default().machine(&options),
             &allocations(0)[0],
             &mut alloc,
         );

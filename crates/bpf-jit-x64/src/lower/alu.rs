@@ -4,7 +4,7 @@
 //! `imul` do without a move; where it is the *second* operand's, the operation is turned round.
 
 use crate::Emitter;
-use crate::asm::{asm, byte, mem, reg};
+use crate::asm::{asm, byte, reg, sized};
 use crate::jump::Jump;
 use crate::lower::muldiv::Wanted;
 use crate::regs::Gpr::{self, *};
@@ -13,15 +13,15 @@ use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit::{BinOp, VReg, Val};
 use bpf_jit_code::{Reloc, RelocKind, Symbol};
 
-/// Two-operand instructions that share their encodings.
+/// Two-operand instructions that share their encodings, by their number in them (Intel SDM vol. 2, table A-6, group 1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Alu {
-    Add,
-    Or,
-    And,
-    Sub,
-    Xor,
-    Cmp,
+    Add = 0,
+    Or = 1,
+    And = 4,
+    Sub = 5,
+    Xor = 6,
+    Cmp = 7,
 }
 
 /// The second operand of an op, in its final place.
@@ -32,13 +32,13 @@ enum Operand {
     Imm(i64),
 }
 
-/// Shifts and rotations.
+/// Shifts and rotations, by their number in encodings (the same table, group 2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shift {
-    Shl,
-    Shr,
-    Sar,
-    Rol,
+    Rol = 0,
+    Shl = 4,
+    Shr = 5,
+    Sar = 7,
 }
 
 /// A constant as an op of this width sees it: its low half, sign-extended, for a 32-bit op.
@@ -52,10 +52,7 @@ pub(crate) fn at_width(width: Width, imm: i64) -> i64 {
 impl Emitter<'_> {
     /// `mov dst, src`, also where they are the same: a 32-bit move zero-extends.
     pub(crate) fn mov(&mut self, width: Width, dst: Gpr, src: Gpr) {
-        match width {
-            Width::W32 => reg!(self.s.buf; mov Rd(dst), Rd(src)),
-            Width::W64 => reg!(self.s.buf; mov Rq(dst), Rq(src)),
-        }
+        sized!(self.s.buf, width; mov Rq(dst), Rq(src))
     }
 
     /// `mov dst, src` unless they are the same.
@@ -130,10 +127,7 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn neg_reg(&mut self, width: Width, d: Gpr) {
-        match width {
-            Width::W32 => reg!(self.s.buf; neg Rd(d)),
-            Width::W64 => reg!(self.s.buf; neg Rq(d)),
-        }
+        sized!(self.s.buf, width; neg Rq(d))
     }
 
     pub(crate) fn bin(&mut self, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val) {
@@ -178,34 +172,17 @@ impl Emitter<'_> {
 
     /// `op d, s`.
     pub(crate) fn alu(&mut self, op: Alu, width: Width, d: Gpr, s: Gpr) {
-        macro_rules! table {
-            ($($op:ident $insn:ident),*) => {
-                match (op, width) {
-                    $((Alu::$op, Width::W32) => reg!(self.s.buf; $insn Rd(d), Rd(s)),
-                    (Alu::$op, Width::W64) => reg!(self.s.buf; $insn Rq(d), Rq(s)),)*
-                }
-            };
-        }
-        table!(Add add, Or or, And and, Sub sub, Xor xor, Cmp cmp)
+        asm!(self.s.buf, [opcode_number(op as u8), at_width(width)]; add Rq(d), Rq(s));
     }
 
     /// `op d, imm`.
     fn alu_imm32(&mut self, op: Alu, width: Width, d: Gpr, imm: i32) {
         // rax has a form without ModRM, but only for long constants.
-        let rax = d == Rax && i8::try_from(imm).is_err();
-        macro_rules! table {
-            ($($op:ident $insn:ident),*) => {
-                match (op, width, rax) {
-                    $((Alu::$op, Width::W32, true) => reg!(self.s.buf; $insn eax, DWORD imm),
-                    (Alu::$op, Width::W64, true) => reg!(self.s.buf; $insn rax, DWORD imm),
-                    (Alu::$op, Width::W32, false) => {
-                        asm!(self.s.buf, [shorten_imm, drop_rex]; $insn Rd(d), DWORD imm)
-                    }
-                    (Alu::$op, Width::W64, false) => asm!(self.s.buf, [shorten_imm]; $insn Rq(d), DWORD imm),)*
-                }
-            };
+        if d == Rax && i8::try_from(imm).is_err() {
+            asm!(self.s.buf, [opcode_number(op as u8), at_width(width)]; add rax, DWORD imm);
+        } else {
+            asm!(self.s.buf, [modrm_number(op as u8), shorten_imm, at_width(width)]; add Rq(d), DWORD imm);
         }
-        table!(Add add, Or or, And and, Sub sub, Xor xor, Cmp cmp)
     }
 
     /// `op d, imm`; a constant of more than 32 bits goes through [`SCRATCH2`].
@@ -230,24 +207,17 @@ impl Emitter<'_> {
     fn lea(&mut self, width: Width, d: Gpr, a: Gpr, b: Gpr, shift: u8) {
         // rbp and r13 as base take a displacement; unscaled, the two change places.
         let (a, b) = if shift == 0 && matches!(a, Rbp | R13) { (b, a) } else { (a, b) };
-        match (width, shift) {
-            (Width::W32, 0) => mem!(self.s.buf; lea Rd(d), [Rq(a) + Rq(b)]),
-            (Width::W32, 1) => mem!(self.s.buf; lea Rd(d), [Rq(a) + Rq(b) * 2]),
-            (Width::W32, 2) => mem!(self.s.buf; lea Rd(d), [Rq(a) + Rq(b) * 4]),
-            (Width::W32, _) => mem!(self.s.buf; lea Rd(d), [Rq(a) + Rq(b) * 8]),
-            (Width::W64, 0) => mem!(self.s.buf; lea Rq(d), [Rq(a) + Rq(b)]),
-            (Width::W64, 1) => mem!(self.s.buf; lea Rq(d), [Rq(a) + Rq(b) * 2]),
-            (Width::W64, 2) => mem!(self.s.buf; lea Rq(d), [Rq(a) + Rq(b) * 4]),
-            (Width::W64, _) => mem!(self.s.buf; lea Rq(d), [Rq(a) + Rq(b) * 8]),
+        match shift {
+            0 => asm!(self.s.buf, [shorten_address, at_width(width)]; lea Rq(d), [Rq(a) + Rq(b)]),
+            1 => asm!(self.s.buf, [shorten_address, at_width(width)]; lea Rq(d), [Rq(a) + Rq(b) * 2]),
+            2 => asm!(self.s.buf, [shorten_address, at_width(width)]; lea Rq(d), [Rq(a) + Rq(b) * 4]),
+            _ => asm!(self.s.buf, [shorten_address, at_width(width)]; lea Rq(d), [Rq(a) + Rq(b) * 8]),
         }
     }
 
     /// `d = base + disp`.
     pub(crate) fn lea_disp(&mut self, width: Width, d: Gpr, base: Gpr, disp: i32) {
-        match width {
-            Width::W32 => mem!(self.s.buf; lea Rd(d), [Rq(base) + disp]),
-            Width::W64 => mem!(self.s.buf; lea Rq(d), [Rq(base) + disp]),
-        }
+        asm!(self.s.buf, [shorten_address, at_width(width)]; lea Rq(d), [Rq(base) + disp])
     }
 
     pub(crate) fn add_shift(&mut self, width: Width, dst: VReg, a: VReg, b: VReg, shift: u8) {
@@ -271,14 +241,8 @@ impl Emitter<'_> {
         match (imm, i32::try_from(imm)) {
             (0, _) => self.narrow(width, d, a),
             (_, Ok(disp)) if d != a => self.lea_disp(width, d, a, disp),
-            (1, _) => match width {
-                Width::W32 => reg!(self.s.buf; inc Rd(d)),
-                Width::W64 => reg!(self.s.buf; inc Rq(d)),
-            },
-            (-1, _) => match width {
-                Width::W32 => reg!(self.s.buf; dec Rd(d)),
-                Width::W64 => reg!(self.s.buf; dec Rq(d)),
-            },
+            (1, _) => sized!(self.s.buf, width; inc Rq(d)),
+            (-1, _) => sized!(self.s.buf, width; dec Rq(d)),
             // Subtracting reaches one further: -128 fits a byte, and -2^31 four.
             (128 | 0x8000_0000, _) => {
                 self.copy(width, d, a);
@@ -306,10 +270,7 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn imul(&mut self, width: Width, d: Gpr, s: Gpr) {
-        match width {
-            Width::W32 => reg!(self.s.buf; imul Rd(d), Rd(s)),
-            Width::W64 => reg!(self.s.buf; imul Rq(d), Rq(s)),
-        }
+        sized!(self.s.buf, width; imul Rq(d), Rq(s))
     }
 
     fn mul(&mut self, width: Width, d: Gpr, a: Gpr, b: Operand) {
@@ -330,10 +291,7 @@ impl Emitter<'_> {
             }
             (3 | 5 | 9, _) if !matches!(a, Rbp | R13) => self.lea(width, d, a, a, (imm - 1).trailing_zeros() as u8),
             _ if (imm as u64).is_power_of_two() => self.shift_imm(Shift::Shl, width, d, a, imm.trailing_zeros()),
-            (_, Ok(imm)) => match width {
-                Width::W32 => asm!(self.s.buf, [shorten_imm, drop_rex]; imul Rd(d), Rd(a), DWORD imm),
-                Width::W64 => asm!(self.s.buf, [shorten_imm]; imul Rq(d), Rq(a), DWORD imm),
-            },
+            (_, Ok(imm)) => asm!(self.s.buf, [shorten_imm, at_width(width)]; imul Rq(d), Rq(a), DWORD imm),
             (_, Err(_)) => {
                 self.load_imm(SCRATCH2, imm as u64);
                 self.copy(width, d, a);
@@ -355,10 +313,7 @@ impl Emitter<'_> {
     fn xor(&mut self, width: Width, d: Gpr, a: Gpr, b: Operand) {
         if b == Operand::Imm(-1) {
             self.copy(width, d, a);
-            match width {
-                Width::W32 => reg!(self.s.buf; not Rd(d)),
-                Width::W64 => reg!(self.s.buf; not Rq(d)),
-            }
+            sized!(self.s.buf, width; not Rq(d))
         } else {
             self.logic(Alu::Xor, width, d, a, b);
         }
@@ -397,36 +352,19 @@ impl Emitter<'_> {
                 Width::W32 => 32,
                 Width::W64 => 64,
             }) - count;
+            // A VEX prefix, not a REX.
             return match width {
                 Width::W32 => reg!(self.s.buf; rorx Rd(d), Rd(a), right as i8),
                 Width::W64 => reg!(self.s.buf; rorx Rq(d), Rq(a), right as i8),
             };
         }
         self.copy(width, d, a);
-        macro_rules! table {
-            ($($op:ident $insn:ident),*) => {
-                match (op, width, count) {
-                    $((Shift::$op, Width::W32, 1) => asm!(self.s.buf, [shift_by_one, drop_rex]; $insn Rd(d), 1),
-                    (Shift::$op, Width::W64, 1) => asm!(self.s.buf, [shift_by_one]; $insn Rq(d), 1),
-                    (Shift::$op, Width::W32, _) => reg!(self.s.buf; $insn Rd(d), count as i8),
-                    (Shift::$op, Width::W64, _) => reg!(self.s.buf; $insn Rq(d), count as i8),)*
-                }
-            };
-        }
-        table!(Shl shl, Shr shr, Sar sar, Rol rol)
+        asm!(self.s.buf, [modrm_number(op as u8), shift_count(count), at_width(width)]; rol Rq(d), count as i8);
     }
 
     /// `op d, cl`.
     fn shift_cl(&mut self, op: Shift, width: Width, d: Gpr) {
-        macro_rules! table {
-            ($($op:ident $insn:ident),*) => {
-                match (op, width) {
-                    $((Shift::$op, Width::W32) => reg!(self.s.buf; $insn Rd(d), cl),
-                    (Shift::$op, Width::W64) => reg!(self.s.buf; $insn Rq(d), cl),)*
-                }
-            };
-        }
-        table!(Shl shl, Shr shr, Sar sar, Rol rol)
+        asm!(self.s.buf, [modrm_number(op as u8), at_width(width)]; rol Rq(d), cl);
     }
 
     fn shift(&mut self, op: Shift, width: Width, d: Gpr, a: Gpr, b: Operand) {

@@ -12,7 +12,7 @@
 //! division. Tests: tests/exec.rs, `division_*`.
 
 use crate::Emitter;
-use crate::asm::reg;
+use crate::asm::{reg, sized};
 use crate::jump::Cc;
 use crate::lower::alu::{Alu, Shift, at_width};
 use crate::regs::Gpr::{self, *};
@@ -192,9 +192,6 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn test(&mut self, width: Width, a: Gpr, b: Gpr) {
-        match width {
-            Width::W32 => reg!(self.s.buf; test Rd(a), Rd(b)),
-            Width::W64 => reg!(self.s.buf; test Rq(a), Rq(b)),
-        }
+        sized!(self.s.buf, width; test Rq(a), Rq(b));
     }
 }

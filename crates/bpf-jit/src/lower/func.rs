@@ -1,11 +1,11 @@
 //! One function: blocks, webs and liveness around the instructions.
 
-use super::webs::{NONE, REGS, web_index};
+use super::webs::{EntryWebs, NO_WEB, REGS};
 use super::{Arity, Lowerer, flow_back};
 use crate::externs::Signatures;
 use crate::lir::{Base, Block, BlockId, Func, Mem, Op, Span, VReg, Val};
 use crate::lower::LowerOptions;
-use bpf_analysis::{BlockId as BpfBlock, Facts, RegSet, frame_bytes};
+use bpf_analysis::{BlockId as BpfBlock, Facts, RegSet};
 use bpf_isa::{Insn, MAY_GOTO_BUDGET, Program, Reg, Size, Src, SubprogId, Width};
 
 /// Whether a copy of this width has all that an op of width `reads` reads.
@@ -41,9 +41,8 @@ pub(super) const EXIT_ZERO: BlockId = BlockId(u32::MAX);
 
 impl FuncLowerer<'_> {
     pub(super) fn run(mut self) {
-        let sub = self.program.subprogs()[self.sub.0 as usize];
         let known = self.facts.stack_bytes.get(self.sub.0 as usize).copied();
-        let stack = known.unwrap_or_else(|| frame_bytes(self.program, &sub, self.options.max_stack));
+        let stack = known.unwrap_or_else(|| self.l.liveness.frame_bytes(self.sub, self.options.max_stack));
         self.func.stack_bytes = stack.next_multiple_of(8);
         self.l.webs.clear();
         self.l.edges.clear();
@@ -81,20 +80,22 @@ impl FuncLowerer<'_> {
         let n = self.l.cfg.blocks().len();
         self.l.ctx_live.resize(n, false);
         self.l.counter_live.resize(n, false);
+        let needs_ctx = self.l.needs_ctx[self.sub.0 as usize];
         let mut counter = false;
         for b in blocks.clone() {
             let block = self.l.cfg.blocks()[b as usize];
-            let needs = self.l.needs_ctx[self.sub.0 as usize]
+            let needs = needs_ctx
                 && (block.start..block.end)
                     .any(|slot| self.l.insn_needs_ctx(self.program, self.facts, slot, self.signatures, self.options));
             self.l.ctx_live[b as usize] = needs;
-            let counts = self.program.insns()[block.start as usize..block.end as usize]
-                .iter()
-                .any(|insn| matches!(insn, Insn::MayGoto { .. }));
+            let counts = self.program.contents().may_gotos
+                && self.program.insns()[block.start as usize..block.end as usize]
+                    .iter()
+                    .any(|insn| matches!(insn, Insn::MayGoto { .. }));
             self.l.counter_live[b as usize] = counts;
             counter |= counts;
         }
-        if self.l.needs_ctx[self.sub.0 as usize] {
+        if needs_ctx {
             flow_back(&self.l.cfg, blocks.clone(), &mut self.l.ctx_live);
         }
         if counter {
@@ -105,9 +106,11 @@ impl FuncLowerer<'_> {
 
     /// Parameters, registers read before they are written (they hold zero), and the may_goto counter.
     pub(super) fn enter(&mut self, entry: BpfBlock) {
-        for reg in self.live_in(entry).iter() {
+        let live = self.live_in(entry);
+        self.l.entry_webs[entry.index()].known = live;
+        for reg in live.iter() {
             let v = self.l.webs.fresh();
-            self.l.entry_web[web_index(entry, reg)] = v.0;
+            self.l.entry_webs[entry.index()].of[reg.index()] = v;
             match Reg::ARGS.iter().position(|r| *r == reg) {
                 Some(i) => self.func.params[i] = Some(v),
                 None => self.op(Op::Mov { width: Width::W64, dst: v, src: Val::Imm(0) }),
@@ -140,14 +143,14 @@ impl FuncLowerer<'_> {
 
     pub(super) fn block(&mut self, b: BpfBlock) {
         let block = *self.l.cfg.block(b);
-        for reg in self.live_in(b).iter() {
-            let web = &mut self.l.entry_web[web_index(b, reg)];
+        let live = self.live_in(b);
+        let webs = &mut self.l.entry_webs[b.index()];
+        for reg in live.without(webs.known).iter() {
             // A register that only a back-edge brings here has no web yet.
-            if *web == NONE {
-                *web = self.l.webs.fresh().0;
-            }
-            self.cur[reg.index()] = VReg(*web);
+            webs.of[reg.index()] = self.l.webs.fresh();
         }
+        webs.known = live;
+        self.cur = webs.of;
         self.l.block_of[b.index()] = self.func.blocks.len() as u32;
 
         let mut slot = block.start;
@@ -159,14 +162,13 @@ impl FuncLowerer<'_> {
         }
 
         for s in block.succs() {
-            for reg in self.live_in(s).iter() {
-                let web = self.cur[reg.index()].0;
-                let entry = &mut self.l.entry_web[web_index(s, reg)];
-                if *entry == NONE {
-                    *entry = web;
-                } else {
-                    let entry = *entry;
-                    self.l.webs.unite(entry, web);
+            let live = self.live_in(s);
+            let entry = &mut self.l.entry_webs[s.index()];
+            if entry.known.is_empty() {
+                *entry = EntryWebs::select(live, &self.cur);
+            } else {
+                for reg in entry.differing(&self.cur).iter() {
+                    self.l.webs.unite(entry.of[reg.index()].0, self.cur[reg.index()].0);
                 }
             }
         }
@@ -178,7 +180,7 @@ impl FuncLowerer<'_> {
     /// Appends what is live at the start of block `b` to the function's live lists.
     pub(super) fn push_live_at(&mut self, b: BpfBlock) {
         for reg in self.live_in(b).iter() {
-            self.func.live.push(VReg(self.l.entry_web[web_index(b, reg)]));
+            self.func.live.push(self.l.entry_webs[b.index()].of[reg.index()]);
         }
         self.push_hidden(self.l.ctx_live[b.index()], self.l.counter_live[b.index()]);
     }
@@ -186,9 +188,13 @@ impl FuncLowerer<'_> {
     /// Appends what is live at the end of block `b`, which is being filled, to the function's live lists.
     pub(super) fn push_live_out(&mut self, b: BpfBlock) {
         let live = self.l.liveness.live_out(&self.l.cfg, b).without(RegSet::of(Reg::R10));
-        for reg in live.iter() {
-            self.func.live.push(self.cur[reg.index()]);
+        let mut list = [NO_WEB; REGS];
+        let mut len = 0;
+        for (web, reg) in self.cur.iter().zip(Reg::ALL) {
+            list[len] = *web;
+            len += usize::from(live.contains(reg));
         }
+        self.func.live.extend_from_slice(&list[..len]);
         let ctx = self.l.cfg.block(b).succs().any(|s| self.l.ctx_live[s.index()]);
         let counter = self.l.cfg.block(b).succs().any(|s| self.l.counter_live[s.index()]);
         self.push_hidden(ctx, counter);
@@ -221,6 +227,8 @@ impl FuncLowerer<'_> {
         self.close(live, self.l.cfg.block(b).start);
     }
 
+    /// Inlined, so that the op is written to its place at once.
+    #[inline(always)]
     pub(super) fn op(&mut self, op: Op) {
         self.func.ops.push(op);
         self.func.spans.push(self.span);

@@ -24,7 +24,7 @@ use bpf_analysis::{BlockId as BpfBlock, CallArity, Cfg, Facts, Liveness};
 use bpf_isa::{Callee, Insn, InsnIdx, Program, SubprogId};
 use core::ops::Range;
 use func::FuncLowerer;
-use webs::{NO_WEB, NONE, REGS, Webs};
+use webs::{EntryWebs, NO_WEB, NONE, REGS, Webs};
 
 /// What lowering adds to the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,8 +56,8 @@ pub struct Lowerer {
     /// Whether each subprogram needs the hidden argument.
     needs_ctx: Vec<bool>,
     webs: Webs,
-    /// Web of each register at the start of each block of the program: `block * 11 + register`.
-    entry_web: Vec<u32>,
+    /// By block of the program.
+    entry_webs: Vec<EntryWebs>,
     /// Lir block of each BPF block of the program.
     block_of: Vec<u32>,
     /// Whether the hidden argument is live at the start of each block of the program.
@@ -93,8 +93,8 @@ impl Lowerer {
         }
         self.liveness.build(program, &self.cfg, &arity);
         self.find_needs_ctx(program, facts, signatures, options);
-        self.entry_web.clear();
-        self.entry_web.resize(self.cfg.blocks().len() * REGS, NONE);
+        self.entry_webs.clear();
+        self.entry_webs.resize(self.cfg.blocks().len(), EntryWebs::UNKNOWN);
         self.block_of.clear();
         self.block_of.resize(self.cfg.blocks().len(), NONE);
 
@@ -132,6 +132,11 @@ impl Lowerer {
         let n = program.subprogs().len();
         self.needs_ctx.clear();
         self.needs_ctx.resize(n, false);
+        let checks = options.budget || options.interrupt;
+        let contents = program.contents();
+        if !checks && !contents.calls && !contents.packet_loads && facts.checks.is_empty() {
+            return;
+        }
         // The call graph has no cycle and is at most eight deep, so this settles quickly.
         loop {
             let mut changed = false;

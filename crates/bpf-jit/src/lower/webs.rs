@@ -4,16 +4,41 @@
 //! meet with different webs of a register, the two are united.
 
 use crate::lir::VReg;
-use bpf_analysis::BlockId as BpfBlock;
+use bpf_analysis::RegSet;
 use bpf_isa::Reg;
 
 pub(super) const NONE: u32 = u32::MAX;
 pub(super) const NO_WEB: VReg = VReg(NONE);
 pub(super) const REGS: usize = 11;
 
-/// Where the web of `reg` at the start of `block` is kept.
-pub(super) fn web_index(block: BpfBlock, reg: Reg) -> usize {
-    block.index() * REGS + reg.index()
+/// The webs of the registers at the start of a block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EntryWebs {
+    /// The registers that have one: those live there, once some predecessor was walked, or the block itself.
+    pub(super) known: RegSet,
+    /// By register; [`NO_WEB`] for the others.
+    pub(super) of: [VReg; REGS],
+}
+
+impl EntryWebs {
+    pub(super) const UNKNOWN: EntryWebs = EntryWebs { known: RegSet::EMPTY, of: [NO_WEB; REGS] };
+
+    /// What the registers in `live` hold in `webs`.
+    pub(super) fn select(live: RegSet, webs: &[VReg; REGS]) -> EntryWebs {
+        let mut entry = EntryWebs { known: live, of: *webs };
+        for (web, reg) in entry.of.iter_mut().zip(Reg::ALL) {
+            *web = if live.contains(reg) { *web } else { NO_WEB };
+        }
+        entry
+    }
+
+    /// The known registers that hold something else in `webs`.
+    pub(super) fn differing(&self, webs: &[VReg; REGS]) -> RegSet {
+        let pairs = self.of.iter().zip(webs).zip(Reg::ALL);
+        let differ =
+            pairs.fold(RegSet::EMPTY, |set, ((a, b), reg)| if a == b { set } else { set.union(RegSet::of(reg)) });
+        differ.intersection(self.known)
+    }
 }
 
 /// Union-find over webs.

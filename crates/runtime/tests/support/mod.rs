@@ -84,7 +84,7 @@ pub(crate) fn jit() -> Option<Variant> {
 }
 
 /// The machine code is made for.
-pub(crate) fn machine() -> MachineDesc {
+pub(crate) fn machine() -> &'static MachineDesc {
     #[cfg(target_arch = "aarch64")]
     let backend = bpf_jit_arm64::Arm64::default();
     #[cfg(not(target_arch = "aarch64"))]
