@@ -6,6 +6,11 @@
 //! Approach: one lock around constant-time bookkeeping ([`crate::chunks`], [`crate::retire`]). Whatever takes longer (a new
 //! pack, traps, barriers, collapsing, unmapping) happens outside it, on memory that no list mentions at the time.
 //!
+//! What is left to run at the same time is little: a batch of freed programs, which belongs to the thread that took it out of the queue;
+//! the collapse of a pack, claimed by one compare-and-exchange; and pokes, each one compare-and-exchange on a word of code. No protocol
+//! of several atomics is left for a model checker: the one that all of it waits for, grace periods, is `bpf-quiesce`'s and is explored there
+//! with loom; tests/fetch_model.rs explores what CPUs may fetch between two pokes, and tests/churn.rs stresses the whole with eight threads.
+//!
 //! Invariants: chunks leave the allocator as traps and return as traps. A pack is in `State::packs` exactly as long as the allocator
 //! knows it; it is unmapped when the last `Arc` goes, which nobody in it can outlive.
 

@@ -1,0 +1,141 @@
+//! Programs that go while they run: dropped by themselves, dropped and replaced by other threads, interrupted.
+
+mod common;
+
+use bpf_runtime::{Caller, Config, Engine, Linker, Mode, ProgArray, Program, Raw, RunError, assemble};
+use common::fixtures;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+
+/// The host of programs that give themselves up: the only things that still name the running one.
+#[derive(Default)]
+struct Holder {
+    program: Option<Program<Raw, Holder>>,
+    array: Option<ProgArray<Raw, Holder>>,
+}
+
+fn modes() -> impl Iterator<Item = Mode> {
+    bpf_runtime::Arch::HOST.map(|_| Mode::Jit).into_iter().chain([Mode::Interpreter])
+}
+
+#[test]
+fn a_program_drops_itself_in_a_host_function_and_runs_on() {
+    for mode in modes() {
+        let mut config = Config::default();
+        config.mode = mode;
+        let engine = Engine::new(config).unwrap();
+        let mut linker = Linker::<Holder>::new(&engine);
+        linker
+            .func(1001, "give_up", |c: &mut Caller<'_, Holder>| -> u64 {
+                let array = c.host().array.take().unwrap();
+                array.clear(0).unwrap();
+                let last = c.host().program.take().unwrap();
+                drop((array, last));
+                5
+            })
+            .unwrap();
+        let load = |name: &str, text: &str, arrays: &[&ProgArray<Raw, Holder>]| {
+            let insns = assemble(text).unwrap();
+            // SAFETY: the programs stay inside their memory and end.
+            unsafe { linker.loader().unverified() }.prog_arrays(arrays).insns(name, insns).unwrap()
+        };
+        for key in ["r3 = 0", "r3 = *(u8 *)(r1 + 0)"] {
+            let array = ProgArray::<Raw, Holder>::create(&engine, "array", 1).unwrap();
+            let main = load("main", &format!("{key}\nr2 = map[fd:0]\ncall 12\nr0 = 1\nexit"), &[&array]);
+            let target = load("target", "call 1001\nr0 += 2\nexit", &[]);
+            array.set(0, &target).unwrap();
+            let loaded = engine.code_stats().programs;
+            let mut holder = Holder { program: Some(target), array: Some(array) };
+            // The second half of `target` runs after every handle of it is gone.
+            assert_eq!(main.run(&mut holder, &mut [0]).unwrap(), 7, "{mode:?}, {key}");
+            assert!(holder.program.is_none());
+            assert_eq!(main.run(&mut holder, &mut [0]).unwrap(), 1, "{mode:?}, {key}: the slot is empty");
+            // Letting it go lets go of its code, again after a grace period.
+            for _ in 0..3 {
+                engine.domain().drain().unwrap();
+            }
+            let gone = if mode == Mode::Jit { 1 } else { 0 };
+            assert_eq!(engine.code_stats().programs, loaded - gone, "{mode:?}, {key}");
+        }
+    }
+}
+
+#[test]
+fn a_program_is_replaced_and_dropped_under_the_threads_that_run_it() {
+    const FIRST: u32 = 1000;
+    let replacements = if cfg!(target_arch = "aarch64") { 200 } else { 5000 };
+    for f in fixtures() {
+        let constant = |value: u32| f.load("constant", &format!("r0 = {value}\nexit"), &[]);
+        // Whoever runs it clones the handle, so the last one goes in any of the threads.
+        let current = Mutex::new(Arc::new(constant(FIRST)));
+        let (stop, newest) = (AtomicBool::new(false), AtomicU64::new(FIRST.into()));
+        let all_run = Barrier::new(4);
+        std::thread::scope(|scope| {
+            let runners: Vec<_> = (0..3)
+                .map(|_| {
+                    scope.spawn(|| {
+                        all_run.wait();
+                        // Relaxed: the flag orders nothing else.
+                        while !stop.load(Ordering::Relaxed) {
+                            let program = Arc::clone(&current.lock().unwrap());
+                            for _ in 0..8 {
+                                let (r0, _) = f.run(&program, [0; 4]);
+                                // Acquire, pairs with the release below: what runs was announced before it was put there.
+                                let newest = newest.load(Ordering::Acquire);
+                                assert!((u64::from(FIRST)..=newest).contains(&r0), "{}: {r0}", f.name);
+                            }
+                        }
+                    })
+                })
+                .collect();
+            all_run.wait();
+            for i in 1..=replacements {
+                newest.store((FIRST + i).into(), Ordering::Release);
+                *current.lock().unwrap() = Arc::new(constant(FIRST + i));
+            }
+            stop.store(true, Ordering::Relaxed);
+            runners.into_iter().for_each(|runner| runner.join().unwrap());
+        });
+        for _ in 0..3 {
+            f.engine.domain().drain().unwrap();
+        }
+        assert_eq!(f.engine.code_stats().programs, usize::from(f.is_jit()), "{}: the present one is left", f.name);
+    }
+}
+
+#[test]
+fn another_thread_ends_a_run_at_a_loop_edge_or_a_call() {
+    for mode in modes() {
+        let mut config = Config::default();
+        config.mode = mode;
+        config.interruptible = true;
+        let engine = Engine::new(config).unwrap();
+        let mut linker = Linker::<()>::new(&engine);
+        linker.func(1001, "one", |_: &mut Caller<'_, ()>| -> u64 { 1 }).unwrap();
+        let edge = "a: goto a";
+        let conditional = "r0 = 0\na: r0 += 1\nif r0 != -1 goto a\nexit";
+        // Straight on through calls, and back by a counter of 64 bits that never gets there.
+        let call = "r6 = 0\na: call 1001\nr6 += r0\nif r6 != -1 goto a\nexit";
+        for text in [edge, conditional, call] {
+            // SAFETY: it touches no memory, and the interruption ends it.
+            let program: Program<Raw, ()> =
+                unsafe { linker.loader().unverified() }.insns("endless", assemble(text).unwrap()).unwrap();
+            let ended = AtomicBool::new(false);
+            let result = std::thread::scope(|scope| {
+                let run = scope.spawn(|| {
+                    let result = program.run(&mut (), &mut []);
+                    // Relaxed, here and below: the join orders the result.
+                    ended.store(true, Ordering::Relaxed);
+                    result
+                });
+                // Before the run has begun there is nothing to interrupt.
+                while !ended.load(Ordering::Relaxed) {
+                    engine.interrupt();
+                    std::thread::yield_now();
+                }
+                run.join().unwrap()
+            });
+            assert!(matches!(result, Err(RunError::Interrupted { .. })), "{mode:?}, {text}: {result:?}");
+        }
+    }
+}
