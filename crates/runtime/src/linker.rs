@@ -200,13 +200,12 @@ impl<H: 'static> Linker<H> {
     fn finish(
         &self,
         name: &str,
-        insns: Vec<Insn>,
+        program: bpf_isa::Program,
         mut bindings: Bindings,
         layout: &'static ContextLayout,
         code: Option<&bpf_object::Code>,
         trust: Trust,
     ) -> Result<Arc<Loaded>, LoadError> {
-        let program = structure(name, insns)?;
         bindings.bind_addresses(name, &program)?;
         let (program, facts, lines) = match trust {
             Trust::Verifier | Trust::Hybrid => {
@@ -351,8 +350,11 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             }
         }
         let mut bindings = Bindings { maps: self.maps.iter().cloned().map(Some).collect(), ..Bindings::default() };
-        linker.bind_helpers(name, &insns, C::layout(), &mut bindings)?;
-        let loaded = linker.finish(name, insns, bindings, C::layout(), None, self.trust)?;
+        let program = structure(name, insns)?;
+        if program.contents().calls {
+            linker.bind_helpers(name, program.insns(), C::layout(), &mut bindings)?;
+        }
+        let loaded = linker.finish(name, program, bindings, C::layout(), None, self.trust)?;
         let instance = Instance::new(&linker.engine, vec![Arc::clone(&loaded)], self.maps);
         Ok(Program::new(loaded, instance))
     }
@@ -366,7 +368,9 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let linked = self.link(object, maps, Reach::TailCalls)?;
         let mut programs = Vec::with_capacity(linked.programs.len());
         for p in linked.programs {
-            let program = linker.finish(&p.name, p.insns, p.bindings, C::layout(), Some(p.code.code()), self.trust);
+            let (name, code) = (&p.name, Some(p.code.code()));
+            let program = structure(name, p.insns)
+                .and_then(|program| linker.finish(name, program, p.bindings, C::layout(), code, self.trust));
             programs.push(program.map_err(|error| explain(error, &p.code))?);
         }
         let maps = linked.maps;

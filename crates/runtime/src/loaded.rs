@@ -63,6 +63,12 @@ pub(crate) struct Bindings {
 }
 
 impl Bindings {
+    /// Whether there is nothing that the code could use.
+    fn is_empty(&self) -> bool {
+        let Bindings { maps, helpers, missing, host, addresses } = self;
+        maps.is_empty() && helpers.is_empty() && missing.is_empty() && host.is_empty() && addresses.is_empty()
+    }
+
     pub(crate) fn helper(&self, id: u32) -> Option<&Bound> {
         self.helpers.binary_search_by_key(&id, |h| h.0).ok().map(|i| &self.helpers[i].1)
     }
@@ -106,6 +112,9 @@ impl Bindings {
 
     /// Computes [`Bindings::addresses`]: everything a two-slot instruction loads that is not a constant, a map or a function.
     pub(crate) fn bind_addresses(&mut self, name: &str, program: &Program) -> Result<(), LoadError> {
+        if !program.contents().wide_loads {
+            return Ok(());
+        }
         for (slot, insn) in program.insns().iter().enumerate() {
             let Insn::LoadImm64 { imm, .. } = insn else { continue };
             let insn = InsnIdx(slot as u32);
@@ -235,7 +244,7 @@ pub(crate) struct Loaded {
     pub(crate) engine: Engine,
     pub(crate) layout: &'static ContextLayout,
     pub(crate) program: Program,
-    pub(crate) bindings: Option<Box<Bindings>>,
+    bindings: Option<Box<Bindings>>,
     /// What the verifier left to run time; for the interpreter.
     pub(crate) checks: Checks,
     /// Where its instructions came from, for messages.
@@ -320,7 +329,7 @@ impl Loaded {
             engine: engine.clone(),
             layout,
             program,
-            bindings: Some(Box::new(bindings)),
+            bindings: if bindings.is_empty() { None } else { Some(Box::new(bindings)) },
             native,
             machine_stack,
         }))
@@ -335,7 +344,7 @@ impl Loaded {
             host: Vec::new(),
             addresses: Vec::new(),
         };
-        // Only `drop` takes them.
+        // Programs that refer to nothing have none; and `drop` takes them.
         self.bindings.as_deref().unwrap_or(&NONE)
     }
 
@@ -435,6 +444,9 @@ impl Loaded {
 /// stay, that chain once more for every tail call a run may take.
 fn worst_stack(program: &Program, code: &Code) -> u64 {
     let n = program.subprogs().len();
+    if n == 1 {
+        return u64::from(code.frame_bytes.first().copied().unwrap_or(0));
+    }
     let mut depth = vec![0u64; n];
     // The call graph has no cycle and at most MAX_CALL_DEPTH levels, so as many rounds settle it.
     for _ in 0..bpf_isa::MAX_CALL_DEPTH {
