@@ -1,7 +1,9 @@
 //! `cargo bench -p bpf-benches --bench load`: how long it takes to load a program (and to unload it).
 //!
 //! The first table is one program of a length, load and unload together, in microseconds. The second is 256 different
-//! programs of 32 instructions in turn, in thousands a second. rbpf has no verifier of types, and solana-sbpf's checks
+//! programs of 32 instructions in turn, in thousands a second of CPU time; the third the same by one and two threads at once; the fourth what
+//! a loaded program costs in memory. Commands beside it: `-- phases` (where the time of a load goes), `-- tag` (40,945 loads of every
+//! length, as the kernel's self-test does), `-- spin INSTRUCTIONS SECONDS` (for a profiler). rbpf has no verifier of types, and solana-sbpf's checks
 //! structure only; the kernel's time includes its verifier and a system call, and leaves out what it does after a grace period.
 
 mod loading;
@@ -18,13 +20,14 @@ fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => tables(),
+        ["tag"] => println!("{}", loading::tag::table()),
         ["phases"] => println!("{}", loading::phases::table(&[32, 512, 4000])),
         ["spin", length, seconds] => {
             let [length, seconds] = [length, seconds].map(|n| n.parse().expect("a number"));
             loading::phases::spin(length, seconds as u64);
         }
         _ => {
-            eprintln!("load [phases | spin INSTRUCTIONS SECONDS]");
+            eprintln!("load [tag | phases | spin INSTRUCTIONS SECONDS]");
             std::process::exit(2);
         }
     }
@@ -47,7 +50,8 @@ fn tables() {
     let programs: Vec<_> = (0..256).map(|seed| straight::program(seed, 32)).collect();
     let measured = measure_all(&engines, &programs, "32 instructions", &mut notes);
     rate.row(row("32 instructions".into(), &measured, |ns| figure(1e6 / ns)));
-    println!("{times}\n{rate}");
+    println!("{times}\n{rate}\n{}", loading::threads::table(&engines));
+    println!("{}", loading::memory::table(&engines));
     for note in notes {
         println!("{note}");
     }

@@ -3,10 +3,10 @@
 //! Every step reuses its scratch memory, as in the runtime. Steps are timed alone and so with warmer caches than in a load, hence
 //! the whole is a little more than their sum.
 
+use bpf_analysis::{CallArity, Facts};
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::straight;
 use bpf_benches::table::{Table, figure};
-use bpf_analysis::{CallArity, Facts};
 use bpf_isa::Program;
 use bpf_jit::{Alloc, AllocOptions, Allocator, Backend, EmitOptions, Hidden, Lir, LowerOptions, Lowerer, Signatures};
 use bpf_jit_code::{Arch, Code};
@@ -78,7 +78,7 @@ fn allocate(allocator: &mut Allocator, lir: &Lir, allocs: &mut Vec<Alloc>) {
     let machine = Host::default().machine(&EmitOptions::default());
     allocs.resize_with(lir.funcs.len(), Alloc::default);
     for (func, out) in lir.funcs.iter().zip(allocs) {
-        allocator.allocate(func, &machine, &AllocOptions::default(), out);
+        allocator.allocate(func, machine, &AllocOptions::default(), out);
     }
 }
 

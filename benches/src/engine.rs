@@ -5,8 +5,8 @@ use crate::{
     programs::{Memory, Program},
 };
 
-/// Something that loads programs.
-pub trait Engine {
+/// Something that loads programs, also several threads at once.
+pub trait Engine: Sync {
     /// Its name in the tables.
     fn name(&self) -> &str;
     /// Loads (verifies and compiles, as the engine does) a program of (memory, length).
@@ -14,6 +14,10 @@ pub trait Engine {
     /// Loads and unloads a program that uses its stack only.
     fn load_and_unload(&self, code: &[u8]) -> Result<(), String> {
         self.load(code, 0).map(drop)
+    }
+    /// Bytes of executable memory that its programs take now, where the engine tells.
+    fn executable_bytes(&self) -> Option<usize> {
+        None
     }
 }
 

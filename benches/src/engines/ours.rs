@@ -9,6 +9,7 @@ use bpf_runtime::{Config, Linker, Mode, Program, Raw, decode};
 #[derive(Debug)]
 pub(super) struct Ours {
     name: &'static str,
+    engine: bpf_runtime::Engine,
     linker: Linker<()>,
     interpreted: bool,
 }
@@ -36,7 +37,7 @@ impl Ours {
         config.mode = mode;
         config.save_all = save_all;
         let engine = bpf_runtime::Engine::new(config).map_err(|e| e.to_string())?;
-        Ok(Ours { name, linker: Linker::new(&engine), interpreted: mode == Mode::Interpreter })
+        Ok(Ours { name, linker: Linker::new(&engine), engine, interpreted: mode == Mode::Interpreter })
     }
 }
 
@@ -54,6 +55,10 @@ impl Engine for Ours {
             unsafe { self.linker.loader().unverified() }.insns("bench", insns)
         };
         Ok(Box::new(Run(program.map_err(|e| e.to_string())?)))
+    }
+
+    fn executable_bytes(&self) -> Option<usize> {
+        Some(self.engine.code_stats().bytes_used)
     }
 }
 
