@@ -22,7 +22,7 @@ fn heap() -> Option<usize> {
 }
 
 /// The table: bytes a program. Engines whose code is not in this process are left out.
-pub fn table(engines: &[Box<dyn Engine>]) -> Table {
+pub(crate) fn table(engines: &[Box<dyn Engine>]) -> Table {
     let mut table = Table::new(["bytes a program of 32 instructions", "machine code", "executable memory", "heap"]);
     let programs: Vec<_> = (0..PROGRAMS).map(|seed| straight::program(seed, 32)).collect();
     for engine in engines {

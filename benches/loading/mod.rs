@@ -1,6 +1,6 @@
 //! The parts of the load bench that are tables of their own.
 
-pub mod memory;
-pub mod phases;
-pub mod tag;
-pub mod threads;
+pub(crate) mod memory;
+pub(crate) mod phases;
+pub(crate) mod tag;
+pub(crate) mod threads;

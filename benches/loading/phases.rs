@@ -94,7 +94,7 @@ fn each<'a>(programs: &'a [Steps], mut work: impl FnMut(&'a Steps) + 'a) -> Cont
 }
 
 /// The table, for programs of these lengths.
-pub fn table(lengths: &[usize]) -> Table {
+pub(crate) fn table(lengths: &[usize]) -> Table {
     let mut table = Table::new(
         ["ns", "decode", "validate", "lower", "allocate", "emit", "place + free", "sum", "load + unload"]
             .map(str::to_owned),
@@ -131,7 +131,7 @@ fn load(linker: &Linker<()>, bytes: &[u8]) {
 }
 
 /// Loads and unloads programs of this length for so long, for a profiler to look at.
-pub fn spin(length: usize, seconds: u64) {
+pub(crate) fn spin(length: usize, seconds: u64) {
     let programs: Vec<_> = (0..256).map(|seed| straight::program(seed, length)).collect();
     let engine = Engine::new(Config::default()).expect("a backend");
     let linker = Linker::<()>::new(&engine);

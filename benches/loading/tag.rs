@@ -60,7 +60,7 @@ fn run(
 }
 
 /// The table.
-pub fn table() -> Table {
+pub(crate) fn table() -> Table {
     let mut table = Table::new(["test_tag", "loads", "s", "µs a load"]);
     let mut row = |name: &str, result: Result<(usize, Duration), String>| {
         let (loads, time) = match result {

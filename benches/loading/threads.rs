@@ -15,7 +15,7 @@ const ROUNDS: usize = 9;
 const SLICE: Duration = Duration::from_millis(20);
 
 /// The table, for those engines that can load the programs at all.
-pub fn table(engines: &[Box<dyn Engine>]) -> Table {
+pub(crate) fn table(engines: &[Box<dyn Engine>]) -> Table {
     let programs: Vec<_> = (0..256).map(|seed| straight::program(seed, 32)).collect();
     let engines: Vec<_> = engines
         .iter()

@@ -273,8 +273,10 @@ impl fmt::Debug for Loaded {
 impl Drop for Loaded {
     fn drop(&mut self) {
         // `Text` waits for the grace period by itself; the closures and maps that the code uses must outlive it as well.
-        if let (Some(native), Some(bindings)) = (&mut self.native, self.bindings.take()) {
-            let registered = native.registered.take();
+        let Some(native) = &mut self.native else { return };
+        let (registered, bindings) = (native.registered.take(), self.bindings.take());
+        // Most small programs have neither.
+        if registered.is_some() || bindings.is_some() {
             self.engine.domain().defer(move || drop((registered, bindings)));
         }
     }
