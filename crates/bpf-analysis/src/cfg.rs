@@ -4,7 +4,7 @@
 //! does not end the flow falls through to the next one. Unreachable blocks are in the graph and marked. Built in two linear
 //! sweeps into memory that is reused from program to program.
 
-use bpf_isa::{Flow, InsnIdx, Program, SubprogId};
+use bpf_isa::{Flow, Insn, InsnIdx, Program, SubprogId};
 use core::ops::Range;
 
 /// Index of a basic block, counted over the whole program.
@@ -126,7 +126,8 @@ impl Cfg {
         for i in 0..self.blocks.len() {
             let block = self.blocks[i];
             let (Some(taken), Some(next)) = (block.taken, block.next) else { continue };
-            if !matches!(program.insns()[last_insn(program.insns(), &block).index()], Insn::JumpIf { .. }) {
+            // What goes two ways ends in a jump, of one slot.
+            if !matches!(program.insns()[block.end as usize - 1], Insn::JumpIf { .. }) {
                 continue;
             }
             match (starts_dead(&self.blocks, taken), starts_dead(&self.blocks, next)) {
