@@ -154,6 +154,7 @@ impl Reason {
                 | Reason::Steps(_)
                 | Reason::States(_)
                 | Reason::Memory(_)
+                | Reason::Time(_)
         )
     }
 
