@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every test of the workspace, natively and on arm64.
+//! `cargo xtask test`: every test of the workspace, natively and on arm64, and the concurrent protocols under loom.
 //!
 //! The output of cargo is passed through and read on its way: the `test result:` lines and the `SKIPPED` lines (one from each
 //! test that misses something it needs) are summed over all test binaries of both architectures, and the sum is
@@ -41,6 +41,9 @@ impl fmt::Display for Tally {
     }
 }
 
+/// The crates whose protocols loom explores: those with `cfg(loom)` in them.
+const LOOM: [&str; 2] = ["bpf-quiesce", "bpf-maps"];
+
 pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
     let selection: Vec<&str> = match packages {
         [] => vec!["--workspace"],
@@ -50,6 +53,19 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
     let native = cargo_test(shell::cargo().args(["test", "--no-fail-fast"]).args(&selection))?;
     println!("\n== {}: {native}", std::env::consts::ARCH);
     total += native;
+    let explored: Vec<&str> =
+        LOOM.into_iter().filter(|krate| packages.is_empty() || packages.iter().any(|p| p == krate)).collect();
+    if !explored.is_empty() {
+        let explored = cargo_test(
+            shell::cargo()
+                .args(["test", "--lib", "--no-fail-fast"])
+                .args(explored.iter().flat_map(|package| ["-p", package]))
+                .env("CARGO_TARGET_DIR", shell::target().join("loom"))
+                .env("RUSTFLAGS", "--cfg loom"),
+        )?;
+        println!("\n== loom: {explored}");
+        total += explored;
+    }
     if cfg!(not(target_arch = "aarch64")) {
         let emulated = match arm64::Cross::find(install)? {
             Ok(cross) => {

@@ -84,7 +84,9 @@ impl Sys {
     }
 }
 
-pub(crate) use imp::{instruction_barrier, membarrier};
+pub(crate) use imp::instruction_barrier;
+#[cfg(not(loom))]
+pub(crate) use imp::membarrier;
 
 #[cfg(all(target_os = "linux", not(miri), not(loom)))]
 mod imp {
