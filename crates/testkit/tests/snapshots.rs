@@ -52,6 +52,19 @@ fn emitted_code_is_as_blessed() {
     }
 }
 
+#[test]
+fn a_direct_tail_call_reads_nothing_of_its_table() {
+    let inputs = snapshot::programs(&folder().join("direct")).unwrap_or_else(|error| panic!("{error}"));
+    for (input, arch) in inputs.iter().flat_map(|input| [(input, Arch::X64), (input, Arch::Arm64)]) {
+        let Compiled { code, name } = compile(input, arch).unwrap();
+        assert!(code.tail_calls.iter().all(|site| site.target != bpf_jit_code::TailTarget::Indirect));
+        let lines = bpf_testkit::disasm::lines(&code, &name).unwrap();
+        // The table's address is not in the code, so there is nothing to read the table by.
+        let reading: Vec<_> = lines.iter().filter(|line| line.text.contains("map_")).collect();
+        assert!(reading.is_empty(), "{}, {arch:?}: {reading:?}", input.path.display());
+    }
+}
+
 /// The program, with numbers in r1 and r2 unless it needs the memory there: an address would make the result depend on it.
 fn runnable(input: &Input) -> Vec<Insn> {
     let uses_memory = |insn: &Insn| match *insn {

@@ -199,6 +199,11 @@ impl FuncLowerer<'_> {
         let ctx = self.ctx();
         let arg = self.cur[Reg::R1.index()];
         let known = self.facts.tail_call(InsnIdx(self.span.first)).filter(|_| self.options.direct_tail_calls);
+        if known.is_some() {
+            // A call clobbers r1 to r5, so nobody reads these but the site, which knows them.
+            self.take_back(self.cur[Reg::R2.index()]);
+            self.take_back(self.cur[Reg::R3.index()]);
+        }
         let key = match known {
             Some(known) => TailKey::Const { table: Extern::Map(known.map).symbol(), index: known.index },
             None => TailKey::Dynamic { table: self.cur[Reg::R2.index()], index: self.cur[Reg::R3.index()] },
@@ -208,6 +213,21 @@ impl FuncLowerer<'_> {
         if self.reads_next(b, Reg::R0) {
             let dst = self.write(Reg::R0);
             self.op(Op::Mov { width: Width::W64, dst, src: Val::Imm(-1) });
+        }
+    }
+
+    /// Removes the op that made a value which nobody reads from here on, if it is one of the last few of this block.
+    fn take_back(&mut self, v: VReg) {
+        /// Compilers load the arguments right before the call; to look at the whole block for each call would not be linear.
+        const LAST: usize = 4;
+        let from = (self.open as usize).max(self.func.ops.len().saturating_sub(LAST));
+        let Some(at) = self.func.ops[from..].iter().rposition(|op| op.def() == Some(v)) else { return };
+        let at = from + at;
+        let mut read = false;
+        self.func.ops[at + 1..].iter().for_each(|op| op.for_each_use(|used| read |= used == v));
+        if !read && matches!(self.func.ops[at], Op::Mov { .. } | Op::SymAddr { .. }) {
+            self.func.ops.remove(at);
+            self.func.spans.remove(at);
         }
     }
 }
