@@ -17,5 +17,5 @@ pub use facts::{
     AccessCheck, BoundsPlace, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, MemKind,
     RegionBounds,
 };
-pub use liveness::{CallArity, Liveness, RegSet, defs, uses};
+pub use liveness::{CallArity, Liveness, RegSet, defs, results, uses};
 pub use stack::touched_below_r10;

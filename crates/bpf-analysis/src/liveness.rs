@@ -84,10 +84,21 @@ pub fn uses(insn: &Insn) -> RegSet {
 
 /// The registers an instruction writes, those that a call or packet load clobbers included.
 pub fn defs(insn: &Insn) -> RegSet {
+    match insn {
+        Insn::Call(_) | Insn::LoadAbs { .. } | Insn::LoadInd { .. } => RegSet::CALLER_SAVED,
+        insn => results(insn),
+    }
+}
+
+/// The registers an instruction gives a value: of those that a call or packet load clobbers, only its result.
+///
+/// For [`Liveness`], what is clobbered keeps its value. No verified program reads it; one that does, unverified, reads something that
+/// exists.
+pub fn results(insn: &Insn) -> RegSet {
     effects(insn).1
 }
 
-/// [`uses`] and [`defs`].
+/// [`uses`] and [`results`].
 #[inline]
 fn effects(insn: &Insn) -> (RegSet, RegSet) {
     let none = RegSet::EMPTY;
@@ -113,9 +124,9 @@ fn effects(insn: &Insn) -> (RegSet, RegSet) {
             }
         }
         // The packet is the run's, not what r6 points to, but the instruction demands a context there.
-        Insn::LoadAbs { .. } => (none, RegSet::CALLER_SAVED),
-        Insn::LoadInd { src, .. } => (RegSet::of(src), RegSet::CALLER_SAVED),
-        Insn::Call(_) => (RegSet::ARGS, RegSet::CALLER_SAVED),
+        Insn::LoadAbs { .. } => (none, RegSet::of(Reg::R0)),
+        Insn::LoadInd { src, .. } => (RegSet::of(src), RegSet::of(Reg::R0)),
+        Insn::Call(_) => (RegSet::ARGS, RegSet::of(Reg::R0)),
         Insn::Exit => (RegSet::of(Reg::R0), none),
         Insn::SecondSlot | Insn::Jump { .. } | Insn::MayGoto { .. } => (none, none),
     }

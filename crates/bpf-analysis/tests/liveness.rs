@@ -2,7 +2,7 @@
 //!
 //! The twin is the definition: a fixpoint over single instructions, without blocks, gen/kill sets or orders.
 
-use bpf_analysis::{BlockId, CallArity, Cfg, Liveness, RegSet, defs};
+use bpf_analysis::{BlockId, CallArity, Cfg, Liveness, RegSet, results};
 use bpf_isa::{Insn, InsnIdx, Program, Reg, SubprogId, assemble};
 use bpf_testkit::generate::{self, Choices, Shape};
 
@@ -18,7 +18,7 @@ impl CallArity for ByNumber {
     }
 }
 
-/// Live registers before each slot: the smallest sets with `live(i) = uses(i) + (live(successors) - defs(i))`.
+/// Live registers before each slot: the smallest sets with `live(i) = uses(i) + (live(successors) - results(i))`.
 fn naive(program: &Program, liveness: &Liveness) -> Vec<RegSet> {
     let insns = program.insns();
     let mut live = vec![RegSet::EMPTY; insns.len()];
@@ -33,7 +33,7 @@ fn naive(program: &Program, liveness: &Liveness) -> Vec<RegSet> {
             if let Some(target) = insn.jump_offset().and_then(|off| at.jump(off)) {
                 out = out.union(live[target.index()]);
             }
-            live[i] = out.without(defs(insn)).union(liveness.uses(program, at.0, &ByNumber));
+            live[i] = out.without(results(insn)).union(liveness.uses(program, at.0, &ByNumber));
         }
         if live == before {
             return live;

@@ -36,8 +36,16 @@ fn is_mapped(at: usize) -> bool {
         .any(|m| (m.name.contains("prog-pack") || m.name.contains("/dev/zero")) && (m.start..m.end).contains(&at))
 }
 
+/// Whether packs without a memory file are to be had: qemu-user cannot map their memory twice.
+fn has_anonymous() -> bool {
+    let packs = packs_in(arena(), Options { anonymous: true, ..Options::default() });
+    let base = load(&packs, 1000).unwrap().base() as usize;
+    crate::sys::mappings().iter().any(|m| m.name.contains("/dev/zero") && (m.start..m.end).contains(&base))
+}
+
 #[test]
 fn a_failing_call_while_a_pack_is_made_leaves_nothing_behind() {
+    let has_anonymous = has_anonymous();
     let file = [Call::Mmap, Call::Munmap, Call::Memfd, Call::Ftruncate, Call::Seal, Call::Madvise].map(|c| (c, false));
     let anonymous = [Call::Mmap, Call::Munmap, Call::Mremap, Call::Mprotect, Call::Madvise].map(|c| (c, true));
     for (call, anonymous) in file.into_iter().chain(anonymous) {
@@ -72,7 +80,9 @@ fn a_failing_call_while_a_pack_is_made_leaves_nothing_behind() {
             assert!(!is_mapped(base), "{call:?} {nth}");
         }
         println!("{call:?}: failed at {places} places");
-        assert!(places > 0, "{call:?} is part of making a pack");
+        // Without a second mapping there is nothing to protect.
+        let expected = call != Call::Mprotect || has_anonymous;
+        assert_eq!(places > 0, expected, "{call:?} is part of making a pack");
     }
 }
 

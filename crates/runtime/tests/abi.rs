@@ -10,7 +10,7 @@ use bpf_jit_code::RunCtx;
 use bpf_runtime::{Arch, Caller, Linker, Raw};
 use bpf_testkit::generate::{self, HELPER_ID, Shape};
 use bpf_testkit::skipped;
-use support::{Variant, allocations, interpreter, jit, options, soak};
+use support::{Variant, allocations, interpreter, jit, options, program, soak};
 use zerocopy::IntoBytes;
 
 /// The assembly of each architecture.
@@ -280,5 +280,36 @@ fn emitted_code_preserves_the_callee_saved_registers() {
         let text = bpf_isa::disassemble(insns);
         assert_eq!(entered.changed, 0, "seed {seed} on {}: a callee-saved register was changed\n{text}", variant.name);
         assert_eq!(entered.r0, expected, "seed {seed} on {}\n{text}", variant.name);
+    }
+}
+
+/// Registers that a call clobbers have no value a program may rely on, but reading them is no reason to fail: whoever loads
+/// unverified programs gets some number.
+#[test]
+fn registers_that_were_clobbered_can_be_read() {
+    let Some(jit) = jit() else { return skipped("clobbered registers", &"no JIT for this host") };
+    let calls = [
+        "call 7".to_owned(),
+        "call sub".to_owned(),
+        format!("call {HELPER_ID}"),
+        "r0 = *(u8 *)skb[0]".to_owned(),
+        "r2 = 0; r0 = *(u8 *)skb[r2 + 0]".to_owned(),
+    ];
+    for (call, reg) in calls.iter().flat_map(|call| (1..=5).map(move |reg| (call, reg))) {
+        // Read in the same block; behind a join of a path with the call and one without; and in a loop around the call.
+        let sub = if call == "call sub" { "; sub: r0 = 3; exit" } else { "" };
+        for text in [
+            format!("r6 = r1; {call}; r0 = r{reg}; exit{sub}"),
+            format!("r6 = r1; if r1 == 0 goto join; {call}; join: r0 = r{reg}; exit{sub}"),
+            format!(
+                "r6 = r1; r7 = 3; again: r0 = r{reg}; {call}; r7 -= 1; if r7 != 0 goto again; r0 = r{reg}; exit{sub}"
+            ),
+        ] {
+            for variant in [&jit, &interpreter()] {
+                variant
+                    .run(&program(&text), &[0; 64])
+                    .unwrap_or_else(|error| panic!("{}: {text}: {error:?}", variant.name));
+            }
+        }
     }
 }

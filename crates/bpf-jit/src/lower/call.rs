@@ -4,7 +4,7 @@ use super::func::{DIRECT, FuncLowerer};
 use super::subprog_at;
 use crate::externs::{Extern, Hidden, MAP_LOOKUP_HELPER, MapShape, TAIL_CALL_HELPER};
 use crate::lir::{Base, BinOp, BlockId, CallTarget, Check, Mem, Op, TailKey, VReg, Val};
-use bpf_analysis::{BlockId as BpfBlock, ConstMapCall, RegSet, defs};
+use bpf_analysis::{BlockId as BpfBlock, ConstMapCall, RegSet, results};
 use bpf_isa::{Callee, Cond, InsnIdx, Reg, Size, Width};
 use bpf_jit_code::RunCtx;
 
@@ -188,7 +188,7 @@ impl FuncLowerer<'_> {
             if self.l.liveness.uses(self.program, slot, self.arity).contains(reg) {
                 return true;
             }
-            if defs(&self.program.insns()[slot as usize]).contains(reg) {
+            if results(&self.program.insns()[slot as usize]).contains(reg) {
                 return false;
             }
         }
@@ -200,9 +200,12 @@ impl FuncLowerer<'_> {
         let arg = self.cur[Reg::R1.index()];
         let known = self.facts.tail_call(InsnIdx(self.span.first)).filter(|_| self.options.direct_tail_calls);
         if known.is_some() {
-            // A call clobbers r1 to r5, so nobody reads these but the site, which knows them.
-            self.take_back(self.cur[Reg::R2.index()]);
-            self.take_back(self.cur[Reg::R3.index()]);
+            // The site knows them, and a call clobbers them: only an unverified program could read them again.
+            for reg in [Reg::R2, Reg::R3] {
+                if !self.reads_next(b, reg) {
+                    self.take_back(self.cur[reg.index()]);
+                }
+            }
         }
         let key = match known {
             Some(known) => TailKey::Const { table: Extern::Map(known.map).symbol(), index: known.index },
