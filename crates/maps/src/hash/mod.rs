@@ -451,8 +451,9 @@ impl HashMap {
                 }
                 (Some(_), _) => self.reserve_replace(reserved, slot)?,
                 (None, _) => match self.reserve_insert::<K>(reserved, slot) {
-                    // It may be this very key that filled the map up after the search: then this is a replace.
-                    Err(Errno::E2BIG) if self.table.find(key, hash).is_some() => continue,
+                    // It may be this very key that filled the map up after the search, and that is gone again by now: unless nothing was
+                    // inserted here since, the key may have been present when the map was full.
+                    Err(Errno::E2BIG) if self.table.inserts(hash) != searched => continue,
                     result => result?,
                 },
             }

@@ -32,8 +32,9 @@ impl SlotState {
     }
 
     pub(super) fn count(counter: &AtomicU64) {
-        // Relaxed: one writer. `removed` is published by the exchange that follows it, `added` needs no order.
-        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        // Relaxed: one writer. Release pairs with the acquire in `counts`: whoever counts an insert sees it done (its lock released).
+        // `removed` is published by the exchange that follows it.
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 }
 
