@@ -99,10 +99,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "program", "insns", "steps", "states", "pruned", "median µs", "best µs", "peak KiB"
     );
     let mut verifier = Verifier::new();
-    for (name, text) in &programs {
+    // For a profiler: only the programs whose name contains the first argument, so many rounds as the second says.
+    let mut arguments = std::env::args().skip(1);
+    let only = arguments.next().unwrap_or_default();
+    let rounds = arguments.next().map_or(Ok(300), |n| n.parse::<u32>())?.max(1);
+    for (name, text) in programs.iter().filter(|(name, _)| name.contains(&only)) {
         let program = Program::new(assemble(text)?)?;
         let stats = verifier.verify(program.clone(), &env)?.stats();
-        let mut rounds: Vec<Duration> = (0..300)
+        let mut rounds: Vec<Duration> = (0..rounds)
             .map(|_| {
                 let start = Instant::now();
                 let verified = verifier.verify(program.clone(), &env);

@@ -144,22 +144,47 @@ impl<const W: u32> Interval<W> {
         Interval { umin, umax, smin, smax }
     }
 
-    fn exact(self) -> (i128, i128, i128, i128) {
-        (self.umin.into(), self.umax.into(), self.smin.into(), self.smax.into())
-    }
-
-    /// Sum.
+    /// Sum: given up when its ends wrap differently.
     #[expect(clippy::should_implement_trait, reason = "wraps at W, unlike the operator's usual contract")]
     pub fn add(self, other: Self) -> Self {
-        let ((a, b, c, d), (p, q, r, s)) = (self.exact(), other.exact());
-        Self::wrapped((a + p, b + q), (c + r, d + s))
+        let mut r = Self::FULL;
+        let (umin, umax) = (self.umin.wrapping_add(other.umin) & ones(W), self.umax.wrapping_add(other.umax) & ones(W));
+        // A sum that wrapped is below each of its summands.
+        if (umin < self.umin) == (umax < self.umax) {
+            (r.umin, r.umax) = (umin, umax);
+        }
+        let ends = [(self.smin, other.smin), (self.smax, other.smax)];
+        let [(smin, below), (smax, above)] = ends.map(|(a, b)| {
+            let sum = sext(a.wrapping_add(b) as u64 & ones(W), W);
+            // It wrapped if its sign is that of neither summand: up or down, as theirs says.
+            let wrapped = (a ^ sum) & (b ^ sum) < 0;
+            (sum, if wrapped { a.signum() | 1 } else { 0 })
+        });
+        if below == above {
+            (r.smin, r.smax) = (smin, smax);
+        }
+        r
     }
 
-    /// Difference.
+    /// Difference: given up when its ends wrap differently.
     #[expect(clippy::should_implement_trait, reason = "wraps at W, unlike the operator's usual contract")]
     pub fn sub(self, other: Self) -> Self {
-        let ((a, b, c, d), (p, q, r, s)) = (self.exact(), other.exact());
-        Self::wrapped((a - q, b - p), (c - s, d - r))
+        let mut r = Self::FULL;
+        let (umin, umax) = (self.umin.wrapping_sub(other.umax) & ones(W), self.umax.wrapping_sub(other.umin) & ones(W));
+        if (self.umin < other.umax) == (self.umax < other.umin) {
+            (r.umin, r.umax) = (umin, umax);
+        }
+        let ends = [(self.smin, other.smax), (self.smax, other.smin)];
+        let [(smin, below), (smax, above)] = ends.map(|(a, b)| {
+            let difference = sext(a.wrapping_sub(b) as u64 & ones(W), W);
+            // It wrapped if the operands' signs differ and the first's is lost.
+            let wrapped = (a ^ b) & (a ^ difference) < 0;
+            (difference, if wrapped { a.signum() | 1 } else { 0 })
+        });
+        if below == above {
+            (r.smin, r.smax) = (smin, smax);
+        }
+        r
     }
 
     /// Product.

@@ -4,11 +4,10 @@
 //! only ever loses: so at the end it holds for every state, and hence for every run.
 
 use bpf_analysis::{AccessCheck, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, MemKind};
-use bpf_isa::{Insn, InsnIdx, Program, Reg, Src};
+use bpf_isa::{Insn, InsnIdx, Program};
 
 use crate::env::Env;
 use crate::error::Reason;
-use crate::state::Frame;
 use crate::walk::{Res, refuse};
 
 /// Kind of memory an instruction accesses.
@@ -82,7 +81,8 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    pub(crate) fn new(program: &Program) -> Notes {
+    /// Notes on this program, of which nothing is known yet. Keeps the memory.
+    pub(crate) fn start(&mut self, program: &Program) {
         let note = Note {
             reached: false,
             dst_zero: true,
@@ -92,29 +92,24 @@ impl Notes {
             region: Same::Unseen,
             checked: false,
         };
-        Notes {
-            notes: vec![note; program.insns().len()],
-            calls: Vec::new(),
-            stack: vec![0; program.subprogs().len()],
-            needs_budget: false,
-        }
+        self.notes.clear();
+        self.notes.resize(program.insns().len(), note);
+        self.calls.clear();
+        self.stack.clear();
+        self.stack.resize(program.subprogs().len(), 0);
+        self.needs_budget = false;
     }
 
-    /// The instruction is about to run in this frame.
-    pub(crate) fn visit(&mut self, at: InsnIdx, insn: &Insn, frame: &Frame) {
+    /// The instruction is about to run.
+    pub(crate) fn visit(&mut self, at: InsnIdx) {
+        self.notes[at.index()].reached = true;
+    }
+
+    /// Whether the upper halves of the operands are zero before the instruction; an operand that it has not may be said to be.
+    pub(crate) fn upper_halves(&mut self, at: InsnIdx, dst_zero: bool, src_zero: bool) {
         let note = &mut self.notes[at.index()];
-        note.reached = true;
-        let zero = |r: Reg| {
-            let v = &frame.regs[r.index()];
-            v.is_scalar() && v.n.high_half_is_zero()
-        };
-        let (dst, src) = operands(insn);
-        if note.dst_zero && dst.is_some_and(|r| !zero(r)) {
-            note.dst_zero = false;
-        }
-        if note.src_zero && src.is_some_and(|r| !zero(r)) {
-            note.src_zero = false;
-        }
+        note.dst_zero &= dst_zero;
+        note.src_zero &= src_zero;
     }
 
     /// The instruction accesses this kind of memory. `Err` if that contradicts an earlier path in a way that matters.
@@ -191,8 +186,8 @@ impl Notes {
         }
     }
 
-    pub(crate) fn into_facts(self, program: &Program, env: &Env<'_>) -> Facts {
-        let mut facts = Facts { stack_bytes: self.stack, needs_budget: self.needs_budget, ..Facts::default() };
+    pub(crate) fn to_facts(&self, program: &Program, env: &Env<'_>) -> Facts {
+        let mut facts = Facts { stack_bytes: self.stack.clone(), needs_budget: self.needs_budget, ..Facts::default() };
         for c in &self.calls {
             let Some(map) = c.map.get() else { continue };
             match (c.tail_call, c.key.get()) {
@@ -262,32 +257,5 @@ fn access(insn: &Insn) -> Option<(u32, i16)> {
         | Insn::MayGoto { .. }
         | Insn::Call(_)
         | Insn::Exit => None,
-    }
-}
-
-/// The operands of which the JIT may want to know that their upper half is zero.
-fn operands(insn: &Insn) -> (Option<Reg>, Option<Reg>) {
-    let reg = |src: Src| match src {
-        Src::Reg(r) => Some(r),
-        Src::Imm(_) => None,
-    };
-    match *insn {
-        Insn::Alu { dst, src, .. } | Insn::JumpIf { dst, src, .. } => (Some(dst), reg(src)),
-        Insn::Mov { src, .. } => (None, reg(src)),
-        Insn::Neg { dst, .. } | Insn::End { dst, .. } => (Some(dst), None),
-        Insn::MovSx { .. }
-        | Insn::LoadImm64 { .. }
-        | Insn::SecondSlot
-        | Insn::Load { .. }
-        | Insn::Store { .. }
-        | Insn::Atomic { .. }
-        | Insn::LoadAcquire { .. }
-        | Insn::StoreRelease { .. }
-        | Insn::LoadAbs { .. }
-        | Insn::LoadInd { .. }
-        | Insn::Jump { .. }
-        | Insn::MayGoto { .. }
-        | Insn::Call(_)
-        | Insn::Exit => (None, None),
     }
 }

@@ -60,7 +60,15 @@ impl<const W: u32, const H: u32> Num<W, H> {
     /// the result would be empty and every later check on it vacuous, so this gives up all knowledge instead.
     fn of(bits: Tnum<W>, full: Interval<W>, low: Interval<H>) -> Self {
         let mut n = Num { bits, full, low };
-        if n.sync() { n } else { Self::UNKNOWN }
+        n.settle();
+        n
+    }
+
+    /// The same, in place.
+    fn settle(&mut self) {
+        if !self.sync() {
+            *self = Self::UNKNOWN;
+        }
     }
 
     /// Least unsigned value.
@@ -122,26 +130,104 @@ impl<const W: u32, const H: u32> Num<W, H> {
 
     /// Lets every component learn what the others know. `false` if they have no value in common.
     ///
-    /// Two rounds: what the ranges teach the bits can teach the ranges again. More rounds would gain little and are
-    /// never needed for soundness, because each step only cuts away values another component excludes.
+    /// Most numbers of most programs are bytes, lengths and offsets, on which the views agree: these take a short way.
     fn sync(&mut self) -> bool {
         if self.bits.is_const() {
             return self.sync_const(self.bits.value());
         }
+        if self.bits.max() <= ones(H) {
+            return self.sync_small();
+        }
+        if self.knows_nothing() {
+            return true;
+        }
+        self.sync_wide()
+    }
+
+    /// Whether this is [`Num::UNKNOWN`]. Asked often, and mostly answered by the first comparison.
+    fn knows_nothing(&self) -> bool {
+        self.bits.mask() == ones(W) && self.full == Interval::FULL && self.low == Interval::FULL
+    }
+
+    /// `sync` of numbers whose high half is zero. As unsigned numbers of either width, and as signed ones of the whole, they are the
+    /// same; below the low half's sign bit, as signed ones of the low half too.
+    fn sync_small(&mut self) -> bool {
+        let half = ones(H) >> 1;
+        let (full, low) = (&self.full, &self.low);
+        // A signed bound of the whole below zero says nothing of a number that is not negative.
+        let mut lo = full.umin.max(low.umin).max(full.smin.max(0) as u64);
+        let mut hi = match u64::try_from(full.smax) {
+            Ok(smax) => full.umax.min(low.umax).min(smax),
+            Err(_) => return false,
+        };
+        let (mut smin, mut smax) = (low.smin, low.smax);
+        // Twice, as in `sync_wide`: what the ranges teach the bits can teach the ranges again.
+        for _ in 0..2 {
+            lo = lo.max(self.bits.value());
+            hi = hi.min(self.bits.max());
+            if lo > hi || smin > smax {
+                return false;
+            }
+            if hi <= half {
+                lo = lo.max(smin.max(0) as u64);
+                match u64::try_from(smax) {
+                    Ok(smax) => hi = hi.min(smax),
+                    Err(_) => return false,
+                }
+                (smin, smax) = (lo as i64, hi as i64);
+            } else {
+                let mut view = Interval::<H> { umin: lo, umax: hi, smin, smax };
+                view.meet_tnum(self.bits.low());
+                view.sync();
+                (lo, hi, smin, smax) = (view.umin, view.umax, view.smin, view.smax);
+            }
+            if lo > hi || smin > smax {
+                return false;
+            }
+            let before = self.bits;
+            let Some(bits) = self.bits.intersect(Tnum::range(lo, hi)) else { return false };
+            self.bits = bits;
+            if bits.is_const() {
+                self.full = Interval { umin: lo, umax: hi, ..Interval::FULL };
+                self.low = Interval { umin: lo, umax: hi, smin, smax };
+                return self.sync_const(bits.value());
+            }
+            if bits == before {
+                break;
+            }
+        }
+        self.low = Interval { umin: lo, umax: hi, smin, smax };
+        self.low.meet_tnum(self.bits.low());
+        (lo, hi) = (self.low.umin, self.low.umax);
+        self.full = Interval { umin: lo, umax: hi, smin: lo as i64, smax: hi as i64 };
+        !self.low.is_empty()
+    }
+
+    /// `sync` of any number.
+    ///
+    /// Two rounds: what the ranges teach the bits can teach the ranges again. More rounds would gain little and are
+    /// never needed for soundness, because each step only cuts away values another component excludes.
+    fn sync_wide(&mut self) -> bool {
         for _ in 0..2 {
             self.full.meet_tnum(self.bits);
-            self.low.meet_tnum(self.bits.low());
             self.full.sync();
-            self.low.sync();
+            // Nothing known of the low half: only a range that does not leave it can change that.
+            let nothing_low = self.low == Interval::FULL && self.bits.low::<H>().mask() == ones(H);
+            if !nothing_low {
+                self.low.meet_tnum(self.bits.low());
+                self.low.sync();
+            }
             if self.full.is_empty() || self.low.is_empty() {
                 return false;
             }
             self.full_to_low();
-            self.low.sync();
-            if self.low.is_empty() {
-                return false;
+            if !nothing_low || self.low != Interval::FULL {
+                self.low.sync();
+                if self.low.is_empty() {
+                    return false;
+                }
+                self.low_to_full();
             }
-            self.low_to_full();
             self.full.sync();
             if self.full.is_empty() {
                 return false;

@@ -119,6 +119,11 @@ impl Frame {
         (0..size).try_fold(0, |v, i| Some(v | u64::from(self.known_byte(depth - i)?) << (8 * i)))
     }
 
+    /// The spill of exactly these bytes.
+    pub(crate) fn spilled(&self, depth: usize, size: usize) -> Option<&Spill> {
+        self.spills.iter().find(|s| (usize::from(s.depth), usize::from(s.size)) == (depth, size))
+    }
+
     /// What a load of `size` bytes at r10 - depth yields; `Err` names the depth of a byte that cannot be read.
     pub(crate) fn load(&self, depth: usize, size: usize) -> Result<Value, usize> {
         if let Some(s) = self.spill_at(depth)
@@ -171,19 +176,26 @@ impl Frame {
     }
 
     /// Stores `value` at r10 - depth. A number must already be truncated to `size` bytes; pointers take 8.
-    pub(crate) fn store(&mut self, depth: usize, size: usize, value: Value) {
-        self.grow(depth);
-        self.clear_spills(depth, size);
+    pub(crate) fn store(&mut self, depth: usize, size: usize, value: &Value) {
         let kind = match value.as_const() {
             Some(0) => Byte::Zero,
-            None if value == Value::scalar(Scalar::low_bits(8 * size as u32)) => Byte::Misc,
+            None if value.is_any(8 * size as u32) => Byte::Misc,
             _ => Byte::Spill,
         };
+        if kind == Byte::Spill
+            && let Some(spill) =
+                self.spills.iter_mut().find(|s| (usize::from(s.depth), usize::from(s.size)) == (depth, size))
+        {
+            spill.value = *value;
+            return;
+        }
+        self.grow(depth);
+        self.clear_spills(depth, size);
         self.bytes[depth - size..depth].fill(kind);
         if kind == Byte::Spill {
             let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
             // A frame has at most u16::MAX bytes, checked when the walk starts.
-            self.spills.insert(at, Spill { depth: depth as u16, size: size as u8, value });
+            self.spills.insert(at, Spill { depth: depth as u16, size: size as u8, value: *value });
         }
     }
 

@@ -168,6 +168,20 @@ impl Value {
         !self.is_scalar() && !self.is_uninit()
     }
 
+    /// Whether it is any number of that many bits, and tied to nothing.
+    pub(crate) fn is_any(&self, bits: u32) -> bool {
+        // The bits alone decide mostly.
+        self.is_scalar()
+            && self.id == 0
+            && self.n.bits().mask() == crate::tnum::ones(bits)
+            && self.n == Scalar::low_bits(bits)
+    }
+
+    /// Whether it is a number with an upper half of zeros.
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_scalar() && self.n.high_half_is_zero()
+    }
+
     /// The number, if this is one and it is known.
     pub(crate) fn as_const(&self) -> Option<u64> {
         if self.is_scalar() { self.n.as_const() } else { None }

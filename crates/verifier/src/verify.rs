@@ -48,7 +48,7 @@ impl Verifier {
         let (stats, log) = (walk.stats, std::mem::take(&mut walk.log));
         let mut recorded = std::mem::take(&mut walk.recorded);
         recorded.sort_by_key(|(at, _)| *at);
-        let facts = std::mem::take(&mut walk.notes).into_facts(&program, env);
+        let facts = walk.facts();
         Ok(Verified { program, facts, stats, log, recorded })
     }
 }

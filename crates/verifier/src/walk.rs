@@ -17,6 +17,7 @@ mod prune;
 
 use std::time::Instant;
 
+use bpf_analysis::Facts;
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, Width};
 
 use crate::env::{Env, GlobalArg, MapDef};
@@ -69,6 +70,7 @@ pub(crate) struct Scratch {
     pending: Vec<Pending>,
     paths: Vec<PathNode>,
     prune: prune::Pruner,
+    notes: Notes,
     /// States no longer used, for their vectors.
     pool: Vec<State>,
 }
@@ -114,6 +116,7 @@ pub(crate) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch, hybrid: bool) -> Walk<'a> {
+        let notes = std::mem::take(&mut scratch.notes);
         Walk {
             env,
             hybrid,
@@ -130,11 +133,18 @@ impl<'a> Walk<'a> {
             live_bytes: 0,
             packet_movers: Vec::new(),
             started: None,
-            notes: Notes::default(),
+            notes,
             stats: Stats::default(),
             log: Vec::new(),
             recorded: Vec::new(),
         }
+    }
+
+    /// The facts that the notes of a finished walk amount to. Gives their memory back.
+    pub(crate) fn facts(&mut self) -> Facts {
+        let facts = self.notes.to_facts(self.program, self.env);
+        self.scratch.notes = std::mem::take(&mut self.notes);
+        facts
     }
 
     /// Walks the main program and every global function.
@@ -149,7 +159,7 @@ impl<'a> Walk<'a> {
             self.scratch.pool.push(p.state);
         }
         self.scratch.paths.clear();
-        self.notes = Notes::new(self.program);
+        self.notes.start(self.program);
         self.scratch.prune.start(self.program);
         if self.scratch.prune.has_joins() {
             self.scratch.needs.build(self.program, self.env);
@@ -286,7 +296,7 @@ impl<'a> Walk<'a> {
                 self.recorded.push((self.pc, self.state.top().regs));
             }
             let insn = self.insns[self.pc.index()];
-            self.notes.visit(self.pc, &insn, self.state.top());
+            self.notes.visit(self.pc);
             match self.step(&insn)? {
                 Flow::Next => self.pc = InsnIdx(self.pc.0 + insn.slots()),
                 Flow::To(target) => self.pc = target,

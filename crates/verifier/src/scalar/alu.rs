@@ -52,6 +52,7 @@ fn counts<const V: u32>(b: Interval<V>, w: u32) -> (u32, u32) {
     if b.umax < u64::from(w) { (b.umin as u32, b.umax as u32) } else { (0, w - 1) }
 }
 
+#[inline(always)]
 fn bits_op<const V: u32>(op: AluOp, a: Tnum<V>, b: Tnum<V>, kmin: u32, kmax: u32) -> Tnum<V> {
     match op {
         AluOp::Add => a.add(b),
@@ -69,6 +70,7 @@ fn bits_op<const V: u32>(op: AluOp, a: Tnum<V>, b: Tnum<V>, kmin: u32, kmax: u32
     }
 }
 
+#[inline(always)]
 fn range_op<const V: u32>(op: AluOp, a: Interval<V>, b: Interval<V>, kmin: u32, kmax: u32) -> Interval<V> {
     match op {
         AluOp::Add => a.add(b),
@@ -99,32 +101,64 @@ fn low_half_is_local(op: AluOp) -> bool {
 impl<const W: u32, const H: u32> Num<W, H> {
     /// `self op other` at the given width: the whole, or the low half zero-extended.
     pub fn alu(&self, op: AluOp, width: Width, other: &Self) -> Self {
+        let mut n = *self;
+        n.alu_assign(op, width, other);
+        n
+    }
+
+    /// `self = self op other`, in place: a number is large, and copying one that was just written waits for its parts.
+    pub fn alu_assign(&mut self, op: AluOp, width: Width, other: &Self) {
         match width {
-            Width::W64 => self.alu_full(op, other),
-            Width::W32 => self.alu_low(op, other),
+            Width::W64 => match (self.as_const(), other.as_const()) {
+                (Some(a), Some(b)) => *self = Self::constant(eval(op, W, a, b)),
+                _ => self.alu_full(op, other),
+            },
+            Width::W32 => match (self.bits.low::<H>(), other.bits.low::<H>()) {
+                (a, b) if a.is_const() && b.is_const() => *self = Self::constant(eval(op, H, a.value(), b.value())),
+                (a, b) => self.alu_low(op, a, b, other),
+            },
         }
     }
 
-    fn alu_full(&self, op: AluOp, other: &Self) -> Self {
-        if let (Some(a), Some(b)) = (self.as_const(), other.as_const()) {
-            return Self::constant(eval(op, W, a, b));
+    fn alu_full(&mut self, op: AluOp, other: &Self) {
+        // Any number, and another independent of it, added, subtracted or combined by exclusive or, is any number.
+        if matches!(op, AluOp::Add | AluOp::Sub | AluOp::Xor) && (self.knows_nothing() || other.knows_nothing()) {
+            *self = Self::UNKNOWN;
+            return;
         }
+        // One arm an operator: each is compiled for itself.
+        match op {
+            AluOp::Add => self.whole(AluOp::Add, other),
+            AluOp::Sub => self.whole(AluOp::Sub, other),
+            AluOp::Mul => self.whole(AluOp::Mul, other),
+            AluOp::Div => self.whole(AluOp::Div, other),
+            AluOp::SDiv => self.whole(AluOp::SDiv, other),
+            AluOp::Mod => self.whole(AluOp::Mod, other),
+            AluOp::SMod => self.whole(AluOp::SMod, other),
+            AluOp::Or => self.whole(AluOp::Or, other),
+            AluOp::And => self.whole(AluOp::And, other),
+            AluOp::Xor => self.whole(AluOp::Xor, other),
+            AluOp::Lsh => self.whole(AluOp::Lsh, other),
+            AluOp::Rsh => self.whole(AluOp::Rsh, other),
+            AluOp::Arsh => self.whole(AluOp::Arsh, other),
+        }
+        self.settle();
+    }
+
+    #[inline(always)]
+    fn whole(&mut self, op: AluOp, other: &Self) {
         let (kmin, kmax) = counts(other.full, W);
-        let bits = bits_op(op, self.bits, other.bits, kmin, kmax);
-        let full = range_op(op, self.full, other.full, kmin, kmax);
-        let low = if low_half_is_local(op) { range_op(op, self.low, other.low, 0, 0) } else { Interval::FULL };
-        Self::of(bits, full, low)
+        self.bits = bits_op(op, self.bits, other.bits, kmin, kmax);
+        self.full = range_op(op, self.full, other.full, kmin, kmax);
+        self.low = if low_half_is_local(op) { range_op(op, self.low, other.low, 0, 0) } else { Interval::FULL };
     }
 
-    fn alu_low(&self, op: AluOp, other: &Self) -> Self {
-        let (a, b) = (self.bits.low::<H>(), other.bits.low::<H>());
-        if a.is_const() && b.is_const() {
-            return Self::constant(eval(op, H, a.value(), b.value()));
-        }
+    fn alu_low(&mut self, op: AluOp, a: Tnum<H>, b: Tnum<H>, other: &Self) {
         let (kmin, kmax) = counts(other.low, H);
-        let bits = bits_op(op, a, b, kmin, kmax);
-        let low = range_op(op, self.low, other.low, kmin, kmax);
-        Self::of(bits.zext(), Interval::unsigned(0, ones(H)), low)
+        self.bits = bits_op(op, a, b, kmin, kmax).zext();
+        self.low = range_op(op, self.low, other.low, kmin, kmax);
+        self.full = Interval::unsigned(0, ones(H));
+        self.settle();
     }
 
     /// The low half, zero-extended: a 32-bit move.

@@ -89,6 +89,31 @@ fn sync_loses_no_value_and_detects_emptiness() {
     check::<6, 3>(7);
 }
 
+/// The short ways of `sync` against the long one, which needs none of them.
+#[test]
+fn short_syncs_know_as_much_as_the_long_one() {
+    fn check<const W: u32, const H: u32>(stride: usize) {
+        let raw = raw::<W, H>();
+        let mut small = 0;
+        for (k, (a, b)) in raw.iter().flat_map(|a| raw.iter().map(move |b| (a, b))).enumerate() {
+            let Some(m) = meet(a, b).filter(|_| k % stride == 0) else { continue };
+            // A third component, so that all three take part.
+            let c = &raw[k / 7 % raw.len()];
+            for m in [Some(m), meet(&m, c)].into_iter().flatten() {
+                let (mut short, mut long) = (m, m);
+                small += usize::from(!m.bits.is_const() && m.bits.max() <= ones(H));
+                match (short.sync(), long.sync_wide()) {
+                    (true, true) => assert!(short.subset(&long), "{m:?}: {short:?}, the long way {long:?}"),
+                    (short, _) => assert!(!short || gamma(&m) == 0, "{m:?} is empty"),
+                }
+            }
+        }
+        assert!(small > 1000, "only {small} took the way of small numbers");
+    }
+    check::<4, 2>(1);
+    check::<6, 3>(3);
+}
+
 /// Every pair of `family` against every operator at both widths.
 fn check_alu<const W: u32, const H: u32>(left: &[(Num<W, H>, Set)], right: &[(Num<W, H>, Set)]) {
     for op in AluOp::ALL {

@@ -17,23 +17,15 @@ const MAX_OFFSET: i64 = i32::MAX as i64;
 
 impl Walk<'_> {
     pub(super) fn alu(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Res<()> {
-        let d = self.peek(dst)?;
-        let imm;
-        let s = match src {
-            Src::Reg(r) => self.peek(r)?,
-            Src::Imm(i) => {
-                check_immediate(op, width, i)?;
-                imm = Value::constant(i as i64 as u64);
-                &imm
-            }
-        };
-        if d.is_scalar() && s.is_scalar() {
-            let same = src == Src::Reg(dst) && matches!(op, AluOp::Sub | AluOp::Xor);
-            let v = if same { Value::constant(0) } else { scalar_op(width, op, d, s) };
-            self.state.set(dst, v);
+        if let Src::Imm(i) = src {
+            check_immediate(op, width, i)?;
+        }
+        if self.numbers(width, op, dst, src) {
             return Ok(());
         }
-        let (d, s) = (*d, *s);
+        let d = self.read(dst)?;
+        let s = self.read_src(src)?;
+        self.notes.upper_halves(self.pc, d.is_short(), s.is_short() || matches!(src, Src::Imm(_)));
         let v = match (d.is_scalar(), s.is_scalar()) {
             (false, true) if width == Width::W64 && matches!(op, AluOp::Add | AluOp::Sub) => {
                 // The number gets a name, so that a comparison of it bounds the pointer too.
@@ -65,14 +57,60 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// The operation in place, if both operands are numbers.
+    fn numbers(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
+        let pc = self.pc;
+        let regs = &mut self.state.top_mut().regs;
+        let (dst_zero, src_zero) = match src {
+            Src::Imm(i) => {
+                let d = &mut regs[dst.index()];
+                if !d.is_scalar() {
+                    return false;
+                }
+                let zero = d.n.high_half_is_zero();
+                scalar_op(width, op, d, &Scalar::constant(i as i64 as u64));
+                (zero, true)
+            }
+            Src::Reg(r) if r == dst => {
+                let d = &mut regs[dst.index()];
+                if !d.is_scalar() {
+                    return false;
+                }
+                let zero = d.n.high_half_is_zero();
+                if matches!(op, AluOp::Sub | AluOp::Xor) {
+                    *d = Value::constant(0);
+                } else {
+                    let s = d.n;
+                    scalar_op(width, op, d, &s);
+                }
+                (zero, zero)
+            }
+            Src::Reg(r) => {
+                let Ok([d, s]) = regs.get_disjoint_mut([dst.index(), r.index()]) else { return false };
+                if !d.is_scalar() || !s.is_scalar() {
+                    return false;
+                }
+                let zero = (d.n.high_half_is_zero(), s.n.high_half_is_zero());
+                scalar_op(width, op, d, &s.n);
+                zero
+            }
+        };
+        self.notes.upper_halves(pc, dst_zero, src_zero);
+        true
+    }
+
     /// Gives the number in `r` an id, if it has none and is not known.
     pub(super) fn name(&mut self, r: Reg) -> Value {
-        let v = self.state.reg(r);
-        if v.is_scalar() && v.id == 0 && v.n.as_const().is_none() {
-            let id = self.new_id();
-            self.state.top_mut().regs[r.index()].id = id;
-        }
+        self.give_name(r);
         *self.state.reg(r)
+    }
+
+    fn give_name(&mut self, r: Reg) {
+        let v = &mut self.state.top_mut().regs[r.index()];
+        if v.is_scalar() && v.id == 0 && v.n.as_const().is_none() {
+            self.next_id += 1;
+            v.id = self.next_id;
+        }
     }
 
     /// `p + s`, or `p - s`.
@@ -136,24 +174,32 @@ impl Walk<'_> {
     }
 
     pub(super) fn mov(&mut self, width: Width, dst: Reg, src: Src) -> Res<()> {
-        let v = match (src, width) {
-            (Src::Imm(imm), Width::W64) => Value::constant(imm as i64 as u64),
-            (Src::Imm(imm), Width::W32) => Value::constant(u64::from(imm as u32)),
-            (Src::Reg(r), _) => {
-                self.peek(r)?;
-                // Both copies share a name, so that a comparison of one refines the other.
-                let v = self.name(r);
-                match width {
-                    Width::W64 => v,
-                    Width::W32 if !v.is_scalar() => {
-                        return refuse(Reason::PointerOp(r, v.describe(self.env)));
-                    }
-                    Width::W32 if v.n.high_half_is_zero() => v,
-                    Width::W32 => Value::scalar(v.n.zext_low()),
-                }
+        let r = match src {
+            Src::Imm(imm) => {
+                let imm = match width {
+                    Width::W64 => imm as i64 as u64,
+                    Width::W32 => u64::from(imm as u32),
+                };
+                self.state.set(dst, Value::constant(imm));
+                return Ok(());
             }
+            Src::Reg(r) => r,
         };
-        self.state.set(dst, v);
+        let v = self.peek(r)?;
+        if width == Width::W32 && !v.is_scalar() {
+            return refuse(Reason::PointerOp(r, v.describe(self.env)));
+        }
+        let short = v.is_short();
+        self.notes.upper_halves(self.pc, true, short);
+        // Both copies share a name, so that a comparison of one refines the other.
+        self.give_name(r);
+        let regs = &mut self.state.top_mut().regs;
+        regs.copy_within(r.index()..=r.index(), dst.index());
+        if width == Width::W32 && !short {
+            let d = &mut regs[dst.index()];
+            d.n = d.n.zext_low();
+            (d.id, d.delta) = (0, 0);
+        }
         Ok(())
     }
 
@@ -166,20 +212,24 @@ impl Walk<'_> {
     }
 
     pub(super) fn neg(&mut self, width: Width, dst: Reg) -> Res<()> {
-        let n = self.number(dst)?.neg(width);
+        let n = self.number(dst)?;
+        self.notes.upper_halves(self.pc, n.high_half_is_zero(), true);
+        let n = n.neg(width);
         self.state.set(dst, Value::scalar(n));
         Ok(())
     }
 
     pub(super) fn end(&mut self, order: ByteOrder, width: EndWidth, dst: Reg) -> Res<()> {
-        let n = self.number(dst)?.end(order, width.bits());
+        let n = self.number(dst)?;
+        self.notes.upper_halves(self.pc, n.high_half_is_zero(), true);
+        let n = n.end(order, width.bits());
         self.state.set(dst, Value::scalar(n));
         Ok(())
     }
 
     /// The number in a register.
     pub(super) fn number(&self, r: Reg) -> Res<Scalar> {
-        let v = self.read(r)?;
+        let v = self.peek(r)?;
         if !v.is_scalar() {
             return refuse(Reason::PointerOp(r, v.describe(self.env)));
         }
@@ -235,20 +285,36 @@ fn check_immediate(op: AluOp, width: Width, imm: i32) -> Res<()> {
 /// An operation on two numbers. Adding a constant keeps the name of a named number, at a distance, as long as the
 /// sum does not wrap: only then is the distance the same for every value. (A 32-bit sum that does not leave 32 bits
 /// has no upper half to lose.)
-fn scalar_op(width: Width, op: AluOp, d: &Value, s: &Value) -> Value {
-    let n = d.n.alu(op, width, &s.n);
-    let step = match (op, s.n.as_const()) {
-        (AluOp::Add, Some(c)) => i32::try_from(c as i64).ok(),
-        (AluOp::Sub, Some(c)) => i32::try_from(c as i64).ok().and_then(i32::checked_neg),
-        _ => None,
+fn scalar_op(width: Width, op: AluOp, d: &mut Value, s: &Scalar) {
+    let named = if d.id == 0 { None } else { step(width, op, d, s) };
+    d.n.alu_assign(op, width, s);
+    (d.id, d.delta) = named.unwrap_or((0, 0));
+}
+
+/// The name and distance that the sum keeps, if it does.
+fn step(width: Width, op: AluOp, d: &Value, s: &Scalar) -> Option<(u32, i32)> {
+    let c = i32::try_from(s.as_const()? as i64).ok()?;
+    let step = match op {
+        AluOp::Add => c,
+        AluOp::Sub => c.checked_neg()?,
+        AluOp::Mul
+        | AluOp::Div
+        | AluOp::SDiv
+        | AluOp::Mod
+        | AluOp::SMod
+        | AluOp::Or
+        | AluOp::And
+        | AluOp::Xor
+        | AluOp::Lsh
+        | AluOp::Rsh
+        | AluOp::Arsh => return None,
     };
-    let (Some(step), true) = (step, d.id != 0) else { return Value::scalar(n) };
-    let Some(delta) = d.delta.checked_add(step) else { return Value::scalar(n) };
+    let delta = d.delta.checked_add(step)?;
     let exact = i128::from(d.n.umin()) + i128::from(step) >= 0
         && i128::from(d.n.umax()) + i128::from(step)
             <= match width {
                 Width::W64 => i128::from(u64::MAX),
                 Width::W32 => i128::from(u32::MAX),
             };
-    if exact { Value { id: d.id, delta, ..Value::scalar(n) } } else { Value::scalar(n) }
+    exact.then_some((d.id, delta))
 }

@@ -31,6 +31,7 @@ impl Walk<'_> {
     pub(super) fn jump_if(&mut self, width: Width, cond: Cond, dst: Reg, src: Src, off: i16) -> Res<Flow> {
         let mut d = self.read(dst)?;
         let mut s = self.read_src(src)?;
+        self.notes.upper_halves(self.pc, d.is_short(), s.is_short() || matches!(src, Src::Imm(_)));
         if d.is_scalar() && s.is_scalar() {
             // Comparing with a region's length bounds pointers at the other operand, which needs a name for that.
             if is_len(&s) {

@@ -183,7 +183,29 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// The frame and depth of an access at a constant place of the stack: the same answer as [`Walk::place`], sooner. `None` is no refusal.
+    fn stack_slot(&mut self, base: Reg, off: i16, size: Size) -> Option<(usize, usize)> {
+        let b = self.state.reg(base);
+        let Ty::Stack { frame } = b.ty else { return None };
+        let at = (b.n.as_const()? as i64).checked_add(off.into())?;
+        if self.hybrid || at < -i64::from(self.env.frame_bytes) || at + i64::from(size.bytes()) > 0 {
+            return None;
+        }
+        let (frame, depth) = (usize::from(frame), -at as usize);
+        self.notes.access(self.pc, Kind::Stack, None).ok()?;
+        self.notes.stack(self.state.frames[frame].subprog, depth as u32);
+        Some((frame, depth))
+    }
+
     pub(super) fn load(&mut self, size: Size, sign: bool, dst: Reg, base: Reg, off: i16) -> Res<()> {
+        if !sign
+            && let Some((frame, depth)) = self.stack_slot(base, off, size)
+            && let Some(spill) = self.state.frames[frame].spilled(depth, size.bytes() as usize)
+        {
+            let v = spill.value;
+            self.state.set(dst, v);
+            return Ok(());
+        }
         let v = self.loaded(size, base, off)?;
         let v = match (sign, v.is_scalar()) {
             (false, _) => v,
@@ -247,6 +269,13 @@ impl Walk<'_> {
     }
 
     pub(super) fn store(&mut self, size: Size, base: Reg, off: i16, src: Src) -> Res<()> {
+        if let Some((frame, depth)) = self.stack_slot(base, off, size) {
+            let v = self.read_src(src)?;
+            if v.is_scalar() && v.n.umax() <= crate::tnum::ones(size.bits()) {
+                self.state.frames[frame].store(depth, size.bytes() as usize, &v);
+                return Ok(());
+            }
+        }
         let v = self.read_src(src)?;
         let reg = match src {
             Src::Reg(r) => r,
@@ -267,7 +296,7 @@ impl Walk<'_> {
                     if matches!(v.ty, Ty::Stack { frame: of } if of > frame) {
                         return refuse(Reason::DanglingStack);
                     }
-                    self.state.frames[usize::from(frame)].store(depth, bytes, v);
+                    self.state.frames[usize::from(frame)].store(depth, bytes, &v);
                     return Ok(());
                 }
                 Place::Stack { .. } | Place::StackWithin { .. } => "the stack, other than in an aligned 8-byte slot",
@@ -280,9 +309,9 @@ impl Walk<'_> {
         }
         match place {
             Place::Stack { frame, depth, .. } => {
-                let n = v.n.truncate(size.bits());
-                let v = if n == v.n { v } else { Value::scalar(n) };
-                self.state.frames[usize::from(frame)].store(depth, bytes, v);
+                let fits = v.n.umax() <= crate::tnum::ones(size.bits());
+                let v = if fits { v } else { Value::scalar(v.n.truncate(size.bits())) };
+                self.state.frames[usize::from(frame)].store(depth, bytes, &v);
             }
             Place::StackWithin { frame, depth, span } => {
                 self.state.frames[usize::from(frame)].store_somewhere(depth, span);
