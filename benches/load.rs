@@ -2,7 +2,8 @@
 //!
 //! The first table is one program of a length, load and unload together, in microseconds. The second is 256 different
 //! programs of 32 instructions in turn, in thousands a second of CPU time; the third the same by one and two threads at once; the fourth what
-//! a loaded program costs in memory. Commands beside it: `-- phases` (where the time of a load goes), `-- tag` (40,945 loads of every
+//! a loaded program costs in memory. Commands beside it: `-- phases` (where the time of a load goes), `-- verified` (what
+//! verifying costs, beside the kernel's), `-- tag` (40,945 loads of every
 //! length, as the kernel's self-test does), `-- spin INSTRUCTIONS SECONDS` (for a profiler). rbpf has no verifier of types, and solana-sbpf's checks
 //! structure only; the kernel's time includes its verifier and a system call, and leaves out what it does after a grace period.
 
@@ -21,13 +22,14 @@ fn main() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => tables(),
         ["tag"] => println!("{}", loading::tag::table()),
+        ["verified"] => println!("{}", loading::verified::tables()),
         ["phases"] => println!("{}", loading::phases::table(&[32, 512, 4000])),
         ["spin", length, seconds] => {
             let [length, seconds] = [length, seconds].map(|n| n.parse().expect("a number"));
             loading::phases::spin(length, seconds as u64);
         }
         _ => {
-            eprintln!("load [tag | phases | spin INSTRUCTIONS SECONDS]");
+            eprintln!("load [tag | phases | verified | spin INSTRUCTIONS SECONDS]");
             std::process::exit(2);
         }
     }

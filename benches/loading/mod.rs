@@ -4,3 +4,4 @@ pub(crate) mod memory;
 pub(crate) mod phases;
 pub(crate) mod tag;
 pub(crate) mod threads;
+pub(crate) mod verified;

@@ -7,7 +7,7 @@ use bpf_analysis::{CallArity, Facts};
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::straight;
 use bpf_benches::table::{Table, figure};
-use bpf_isa::Program;
+use bpf_isa::{Insn, Program};
 use bpf_jit::{Alloc, AllocOptions, Allocator, Backend, EmitOptions, Hidden, Lir, LowerOptions, Lowerer, Signatures};
 use bpf_jit_code::{Arch, Code};
 use bpf_prog_pack::{Options, Packs};
@@ -123,11 +123,15 @@ pub(crate) fn table(lengths: &[usize]) -> Table {
     table
 }
 
-/// Loads and unloads one program.
-fn load(linker: &Linker<()>, bytes: &[u8]) {
-    let insns = decode(bytes).expect("a valid program");
+/// The instructions of a program.
+pub(crate) fn decoded(bytes: &[u8]) -> Vec<Insn> {
+    decode(bytes).expect("a valid program")
+}
+
+/// Loads and unloads one program, unverified.
+pub(crate) fn load(linker: &Linker<()>, bytes: &[u8]) {
     // SAFETY: it is never run.
-    drop(unsafe { linker.loader::<Raw>().unverified() }.insns("bench", insns).expect("a valid program"));
+    drop(unsafe { linker.loader::<Raw>().unverified() }.insns("bench", decoded(bytes)).expect("a valid program"));
 }
 
 /// Loads and unloads programs of this length for so long, for a profiler to look at.

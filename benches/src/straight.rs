@@ -4,13 +4,15 @@
 //! arithmetic, moves, stack accesses and short forward branches: nothing but what every peer knows (BPF v3, no calls, no
 //! context), and nothing over which a verifier has to explore many paths.
 
-use bpf_isa::{AluOp, Cond, Insn, Reg, Size, Src, Width};
+use bpf_isa::{AluOp, Callee, Cond, Insn, Reg, Size, Src, Width};
 use bpf_testkit::generate::Choices;
 
 const OPS: [AluOp; 8] = [AluOp::Add, AluOp::Sub, AluOp::Mul, AluOp::Or, AluOp::And, AluOp::Xor, AluOp::Lsh, AluOp::Rsh];
 const REGS: [Reg; 8] = [Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R6, Reg::R7, Reg::R8];
 /// Eight-byte slots of stack in use, all written before anything is read.
 const SLOTS: u32 = 4;
+/// `bpf_get_prandom_u32` (linux/bpf.h).
+const GET_PRANDOM_U32: u32 = 7;
 
 /// A program of exactly `length` instructions (at least 16), encoded.
 ///
@@ -35,6 +37,31 @@ pub fn program(seed: u64, length: usize) -> Vec<u8> {
     while insns.len() < length - 1 {
         // A branch needs an instruction to jump over, before the exit.
         let room = insns.len() + 2 < length;
+        insns.push(instruction(&mut choices, room));
+    }
+    insns.push(Insn::Exit);
+    bpf_isa::encode(&insns).expect("these are valid instructions")
+}
+
+/// The same for verifiers: exactly `length` instructions (at least 32), in which every number begins as one that is not known, from
+/// a helper that the kernel has too, so that no verifier can fold the program. With `branches`, as many as in [`program`].
+///
+/// # Panics
+/// If `length` is below 32.
+pub fn unknown(seed: u64, length: usize, branches: bool) -> Vec<u8> {
+    let calls = 2 * SLOTS as usize;
+    assert!(length >= calls + REGS.len() + 4, "too short for its own prologue");
+    let mut choices = Choices::from_seed(seed);
+    let mut insns = Vec::with_capacity(length);
+    for slot in 0..SLOTS {
+        insns.push(Insn::Call(Callee::Helper(GET_PRANDOM_U32)));
+        insns.push(Insn::Store { size: Size::DW, base: Reg::R10, off: offset(slot), src: Src::Reg(Reg::R0) });
+    }
+    for (reg, slot) in REGS.into_iter().zip((0..SLOTS).cycle()) {
+        insns.push(Insn::Load { size: Size::DW, sign: false, dst: reg, base: Reg::R10, off: offset(slot) });
+    }
+    while insns.len() < length - 1 {
+        let room = branches && insns.len() + 2 < length;
         insns.push(instruction(&mut choices, room));
     }
     insns.push(Insn::Exit);
@@ -81,6 +108,11 @@ mod tests {
             let code = program(length as u64, length);
             assert_eq!(code.len(), length * 8);
             bpf_isa::Program::from_bytes(&code).unwrap();
+            for branches in [false, true].into_iter().filter(|_| length >= 32) {
+                let code = unknown(length as u64, length, branches);
+                assert_eq!(code.len(), length * 8);
+                bpf_isa::Program::from_bytes(&code).unwrap();
+            }
         }
     }
 }

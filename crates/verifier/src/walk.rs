@@ -105,6 +105,8 @@ pub(crate) struct Walk<'a> {
     /// Instructions and decisions since the last state was kept.
     since_kept: (u32, u32),
     live_bytes: usize,
+    /// Whether the registers' needs are this program's: they are found out when first asked for.
+    needs_built: bool,
     /// By subprogram, if there are global functions.
     packet_movers: Vec<bool>,
     started: Option<Instant>,
@@ -131,6 +133,7 @@ impl<'a> Walk<'a> {
             next_id: FIRST_FREE_ID,
             since_kept: (0, 0),
             live_bytes: 0,
+            needs_built: false,
             packet_movers: Vec::new(),
             started: None,
             notes,
@@ -161,9 +164,7 @@ impl<'a> Walk<'a> {
         self.scratch.paths.clear();
         self.notes.start(self.program);
         self.scratch.prune.start(self.program);
-        if self.scratch.prune.has_joins() {
-            self.scratch.needs.build(self.program, self.env);
-        }
+        self.needs_built = false;
         if !self.env.global_functions.is_empty() {
             self.packet_movers = self.packet_movers();
         }

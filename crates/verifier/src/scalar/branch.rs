@@ -128,22 +128,29 @@ fn refine_part<const V: u32>(cond: Cond, taken: bool, a: &mut Part<V>, b: &mut P
 impl<const W: u32, const H: u32> Num<W, H> {
     /// The values of `a` and `b` for which `a cond b`, compared at `width`, is `taken`; `None` if there are none.
     pub fn refine(cond: Cond, width: Width, taken: bool, a: &Self, b: &Self) -> Option<(Self, Self)> {
-        let (mut a, mut b) = (*a, *b);
-        match width {
+        let mut both = (*a, *b);
+        Self::refine_assign(cond, width, taken, &mut both.0, &mut both.1).then_some(both)
+    }
+
+    /// The same, in place. `false` if there are none; `a` and `b` mean nothing then.
+    pub fn refine_assign(cond: Cond, width: Width, taken: bool, a: &mut Self, b: &mut Self) -> bool {
+        let refined = match width {
             Width::W64 => {
                 let mut pa = Part { bits: a.bits, range: a.full };
                 let mut pb = Part { bits: b.bits, range: b.full };
-                refine_part(cond, taken, &mut pa, &mut pb)?;
+                let refined = refine_part(cond, taken, &mut pa, &mut pb);
                 (a.bits, a.full, b.bits, b.full) = (pa.bits, pa.range, pb.bits, pb.range);
+                refined
             }
             Width::W32 => {
                 let mut pa = Part { bits: a.bits.low::<H>(), range: a.low };
                 let mut pb = Part { bits: b.bits.low::<H>(), range: b.low };
-                refine_part(cond, taken, &mut pa, &mut pb)?;
+                let refined = refine_part(cond, taken, &mut pa, &mut pb);
                 (a.bits, a.low) = (a.bits.with_low(pa.bits), pa.range);
                 (b.bits, b.low) = (b.bits.with_low(pb.bits), pb.range);
+                refined
             }
-        }
-        (a.sync() && b.sync()).then_some((a, b))
+        };
+        refined.is_some() && a.sync() && b.sync()
     }
 }

@@ -29,6 +29,64 @@ enum Lesson {
 
 impl Walk<'_> {
     pub(super) fn jump_if(&mut self, width: Width, cond: Cond, dst: Reg, src: Src, off: i16) -> Res<Flow> {
+        match self.jump_if_numbers(width, cond, dst, src, off)? {
+            Some(flow) => Ok(flow),
+            None => self.jump_if_any(width, cond, dst, src, off),
+        }
+    }
+
+    /// What most comparisons are: of two numbers that are no lengths of regions. `None` for others.
+    fn jump_if_numbers(&mut self, width: Width, cond: Cond, dst: Reg, src: Src, off: i16) -> Res<Option<Flow>> {
+        let d = self.peek(dst)?;
+        let constant;
+        let (s, src_reg) = match src {
+            Src::Reg(r) => (self.peek(r)?, Some(r)),
+            Src::Imm(i) => {
+                constant = Value::constant(i as i64 as u64);
+                (&constant, None)
+            }
+        };
+        if !d.is_scalar() || !s.is_scalar() || is_len(d) || is_len(s) || src == Src::Reg(dst) || self.hybrid {
+            return Ok(None);
+        }
+        let target = self.target(off.into())?;
+        let short = (d.is_short(), s.is_short() || src_reg.is_none());
+        let decided = match (d.n.as_const(), s.n.as_const()) {
+            (Some(a), Some(b)) => Some(cond.holds(width, a, b)),
+            _ => None,
+        };
+        let (mut no, mut yes) = ((d.n, s.n), (d.n, s.n));
+        let (can_no, can_yes) = match decided {
+            // Nothing is learnt.
+            Some(taken) => (!taken, taken),
+            None => (
+                Scalar::refine_assign(cond, width, false, &mut no.0, &mut no.1),
+                Scalar::refine_assign(cond, width, true, &mut yes.0, &mut yes.1),
+            ),
+        };
+        self.notes.upper_halves(self.pc, short.0, short.1);
+        if can_no && can_yes {
+            let here = self.pc;
+            self.since_kept.1 += 1;
+            let mut taken = self.copy_state();
+            learn_numbers(&mut taken, dst, src_reg, &yes);
+            self.push(target, taken, Some(Decision { insn: here, taken: true }), self.epoch)?;
+            self.path = self.extend_path(Decision { insn: here, taken: false });
+        } else if can_yes {
+            if decided.is_none() {
+                learn_numbers(&mut self.state, dst, src_reg, &yes);
+            }
+            return Ok(Some(Flow::To(target)));
+        } else if !can_no {
+            return Ok(Some(Flow::End));
+        }
+        if decided.is_none() {
+            learn_numbers(&mut self.state, dst, src_reg, &no);
+        }
+        Ok(Some(Flow::Next))
+    }
+
+    fn jump_if_any(&mut self, width: Width, cond: Cond, dst: Reg, src: Src, off: i16) -> Res<Flow> {
         let mut d = self.read(dst)?;
         let mut s = self.read_src(src)?;
         self.notes.upper_halves(self.pc, d.is_short(), s.is_short() || matches!(src, Src::Imm(_)));
@@ -293,24 +351,28 @@ fn same_operand(width: Width, cond: Cond, taken: bool, n: &Scalar) -> Lesson {
 fn apply(state: &mut State, dst: Reg, src: Option<Reg>, lesson: &Lesson) {
     match *lesson {
         Lesson::Never | Lesson::Nothing => {}
-        Lesson::Numbers(a, b) => {
-            refine_linked(state, dst, a);
-            if let Some(src) = src {
-                refine_linked(state, src, b);
-            }
-        }
+        Lesson::Numbers(a, b) => learn_numbers(state, dst, src, &(a, b)),
         Lesson::Null(id, null) => settle_null(state, id, null),
         Lesson::Room(region, id, bytes) => state.learn_room(region, id, bytes),
     }
 }
 
+/// The operands of a comparison, as numbers.
+fn learn_numbers(state: &mut State, dst: Reg, src: Option<Reg>, (a, b): &(Scalar, Scalar)) {
+    refine_linked(state, dst, a);
+    if let Some(src) = src {
+        refine_linked(state, src, b);
+    }
+}
+
 /// Sets the number in `r`, and refines all that is tied to it.
-fn refine_linked(state: &mut State, r: Reg, n: Scalar) {
-    let old = *state.reg(r);
-    state.top_mut().regs[r.index()].n = n;
-    if old.id == 0 {
+fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
+    let reg = &mut state.top_mut().regs[r.index()];
+    reg.n = *n;
+    if reg.id == 0 {
         return;
     }
+    let (old, n) = (*reg, *n);
     for v in state.values_mut().filter(|v| v.is_scalar() && v.id == old.id) {
         if v.delta == old.delta {
             v.n = n;

@@ -55,8 +55,11 @@ struct Kept {
 /// The states kept so far.
 #[derive(Debug, Default)]
 pub(super) struct Pruner {
-    joins: Vec<bool>,
+    /// One bit an instruction: whether control can arrive by a jump and in another way.
+    joins: Vec<u64>,
     any: bool,
+    /// One function without loops: once no branch is left for later, control never comes back to where it is.
+    forward: bool,
     /// By instruction: the newest kept state.
     heads: Vec<u32>,
     kept: Vec<Kept>,
@@ -65,53 +68,55 @@ pub(super) struct Pruner {
     open: Vec<(u32, usize)>,
     ids: IdMap,
     id_scratch: Vec<u32>,
+    /// Where a jump has been seen to lead; only while starting.
+    reached: Vec<u64>,
+}
+
+/// Bit `i`.
+fn get(bits: &[u64], i: usize) -> bool {
+    bits[i / 64] >> (i % 64) & 1 != 0
+}
+
+fn set(bits: &mut [u64], i: usize) {
+    bits[i / 64] |= 1 << (i % 64);
 }
 
 impl Pruner {
-    /// Prepares for a program: joins are where control can arrive by a jump and in another way.
+    /// Prepares for a program.
     pub(super) fn start(&mut self, program: &Program) {
         let insns = program.insns();
         self.joins.clear();
-        self.joins.resize(insns.len(), false);
-        self.heads.clear();
-        self.heads.resize(insns.len(), NONE);
+        self.joins.resize(insns.len().div_ceil(64), 0);
         self.kept.clear();
         self.free.clear();
         self.open.clear();
-        self.any = false;
-        // How many ways lead to each instruction.
-        let mut once = std::mem::take(&mut self.id_scratch);
-        once.clear();
-        once.resize(insns.len(), 0);
+        let contents = program.contents();
+        self.forward = program.subprogs().len() == 1 && !contents.may_gotos;
+        self.any = !self.forward || contents.calls;
+        // A subprogram's first instruction is reached by calls; the first jump to any other meets what falls through to it.
+        let mut reached = std::mem::take(&mut self.reached);
+        reached.clear();
+        reached.resize(self.joins.len(), 0);
         for sub in program.subprogs() {
-            once[sub.start as usize] += 1;
+            set(&mut reached, sub.start as usize);
         }
-        for (i, insn) in insns.iter().enumerate() {
-            if *insn == Insn::SecondSlot {
-                continue;
-            }
-            let at = InsnIdx(i as u32);
-            self.any |= matches!(insn, Insn::Call(_) | Insn::MayGoto { .. });
-            if let Some(target) = insn.jump_offset().and_then(|off| at.jump(off)) {
-                once[target.index()] += 1;
-                self.any = true;
-            }
-            if !insn.ends_flow()
-                && let Some(n) = once.get_mut(i + insn.slots() as usize)
-            {
-                *n += 1;
-            }
-        }
-        for (i, n) in once.iter().enumerate() {
+        for flow in program.flow() {
+            let Some(target) = flow.target else { continue };
+            self.any = true;
+            self.forward &= target > flow.at;
+            let to = target.index();
+            let falls = to > 0 && !insns[to - 1].ends_flow();
             // may_goto keeps states of its own.
-            self.joins[i] = *n > 1 && !matches!(insns[i], Insn::MayGoto { .. });
+            if (get(&reached, to) || falls) && !matches!(insns[to], Insn::MayGoto { .. }) {
+                set(&mut self.joins, to);
+            }
+            set(&mut reached, to);
         }
-        self.id_scratch = once;
-    }
-
-    /// Whether registers' needs will be asked for.
-    pub(super) fn has_joins(&self) -> bool {
-        self.any
+        self.reached = reached;
+        if self.any {
+            self.heads.clear();
+            self.heads.resize(insns.len(), NONE);
+        }
     }
 
     /// A new root: what was kept for the last one is finished.
@@ -123,7 +128,7 @@ impl Pruner {
     }
 
     pub(super) fn is_join(&self, at: InsnIdx) -> bool {
-        self.joins[at.index()]
+        get(&self.joins, at.index())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -164,6 +169,11 @@ impl Pruner {
 impl Walk<'_> {
     /// At a join. `true` if the current path is covered and ends here.
     pub(super) fn at_join(&mut self) -> Res<bool> {
+        let pruner = &self.scratch.prune;
+        if pruner.forward && self.scratch.pending.is_empty() && pruner.heads[self.pc.index()] == NONE {
+            // Nothing was here before, and nothing will come.
+            return Ok(false);
+        }
         self.forget();
         let pruner = &mut self.scratch.prune;
         let mut ancestors = 0;
@@ -291,6 +301,9 @@ impl Walk<'_> {
 
     /// Forgets registers that are dead, values that are only carried, and ties that tie nothing.
     fn forget(&mut self) {
+        if !std::mem::replace(&mut self.needs_built, true) {
+            self.scratch.needs.build(self.program, self.env);
+        }
         let needs = &self.scratch.needs;
         let frames = self.state.frames.len();
         for k in 0..frames {

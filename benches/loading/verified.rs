@@ -1,0 +1,108 @@
+//! What verifying costs a load: verified loads beside unverified ones and the kernel's, of the same programs, and each step alone.
+//!
+//! Three kinds of programs: those of the other tables, in which every number is known, so that a verifier decides every branch and
+//! drops the ways not taken; straight lines over numbers that are not known; and the same with branches, of which both ways are
+//! walked. "Verify" is the verifier alone (it includes its facts); the other columns are a load and unload, as a user does it.
+
+use crate::loading::phases::{decoded, load};
+use bpf_benches::engine::Engine as _;
+use bpf_benches::measure::{Contender, interleaved, nanoseconds};
+use bpf_benches::straight;
+use bpf_benches::table::{Table, figure};
+use bpf_isa::Program;
+use bpf_runtime::{Config, Engine, Linker, Raw};
+use bpf_verifier::{ContextLayout, Env, Helpers, Verifier};
+use std::hint::black_box;
+
+/// How a kind of programs is made from seed and length.
+type Kind = (&'static str, fn(u64, usize) -> Vec<u8>);
+
+const KINDS: [Kind; 3] = [
+    ("known numbers", straight::program),
+    ("straight line", |seed, length| straight::unknown(seed, length, false)),
+    ("branches", |seed, length| straight::unknown(seed, length, true)),
+];
+
+/// The tables: microseconds of one program of a length, and of many short ones.
+pub(crate) fn tables() -> String {
+    let heading = ["µs", "unverified", "verified", "validate", "verify", "verify, ns/step", "kernel", "kernel / verified"];
+    let mut times = Table::new(heading.map(str::to_owned));
+    let mut rate = Table::new(["thousands a second, 32 instructions", "unverified", "verified", "kernel"]);
+    for (name, program) in KINDS {
+        for (length, programs) in [(64, 64), (512, 16), (4000, 4)] {
+            // What branches of this many instructions have in ways is beyond any verifier.
+            if name == "branches" && length > 64 {
+                continue;
+            }
+            let programs: Vec<_> = (0..programs).map(|seed| program(seed, length)).collect();
+            let Costs { unverified, verified, validate, verify, steps, kernel } = measure(&programs);
+            let us = |ns: f64| figure(ns / 1e3);
+            let cells = [us(unverified), us(verified), us(validate), us(verify), figure(verify / steps)];
+            let kernel = kernel.map_or(["-".into(), "-".into()], |k| [us(k), figure(k / verified)]);
+            times.row(std::iter::once(format!("{name}, {length}")).chain(cells).chain(kernel));
+        }
+        let programs: Vec<_> = (0..256).map(|seed| program(seed, 32)).collect();
+        let Costs { unverified, verified, kernel, .. } = measure(&programs);
+        let a_second = |ns: f64| figure(1e6 / ns);
+        let kernel = kernel.map_or("-".into(), a_second);
+        rate.row([name.to_owned(), a_second(unverified), a_second(verified), kernel]);
+    }
+    format!("{times}\n{rate}")
+}
+
+/// Nanoseconds a program; steps that the verifier walks.
+struct Costs {
+    unverified: f64,
+    verified: f64,
+    validate: f64,
+    verify: f64,
+    steps: f64,
+    kernel: Option<f64>,
+}
+
+fn measure(programs: &[Vec<u8>]) -> Costs {
+    let engine = Engine::new(Config::default()).expect("a backend");
+    let linker = Linker::<()>::new(&engine);
+    let (context, helpers) = (ContextLayout::raw(true), Helpers::shipped());
+    let env = Env::new(&context, &helpers);
+    let mut verifier = Verifier::new();
+    // Each goes into the verifier and comes back.
+    let mut valid: Vec<_> = programs.iter().map(|code| Some(Program::from_bytes(code).expect("it is valid"))).collect();
+    let mut steps = 0;
+    for program in &mut valid {
+        let verified = verifier.verify(program.take().expect("it is back"), &env).expect("it is safe");
+        steps += verified.stats().steps;
+        *program = Some(verified.into_parts().0);
+    }
+    let insns: Vec<_> = programs.iter().map(|code| decoded(code)).collect();
+    let kernel = bpf_benches::engines::loaders().into_iter().find(|engine| engine.name() == "kernel");
+    let kernel = kernel.filter(|kernel| programs.iter().all(|code| kernel.load_and_unload(code).is_ok()));
+    let mut next = 0;
+    let mut contenders: Vec<Contender<'_>> = vec![
+        each(programs, |code| load(&linker, code)),
+        each(programs, |code| drop(linker.loader::<Raw>().insns("bench", decoded(code)).expect("it is safe"))),
+        each(&insns, |insns| drop(black_box(Program::new(insns.clone())))),
+        Box::new(|repeat| {
+            nanoseconds(repeat, |repeat| {
+                for _ in 0..repeat {
+                    let program = valid[next].take().expect("it is back");
+                    valid[next] = Some(verifier.verify(program, &env).expect("it is safe").into_parts().0);
+                    next = (next + 1) % valid.len();
+                }
+            })
+        }),
+    ];
+    if let Some(kernel) = &kernel {
+        contenders.push(each(programs, |code| kernel.load_and_unload(code).expect("it loaded before")));
+    }
+    let times = interleaved(&mut contenders);
+    let &[unverified, verified, validate, verify, ..] = &times[..] else { unreachable!("four and the kernel") };
+    let steps = steps as f64 / programs.len() as f64;
+    Costs { unverified, verified, validate, verify, steps, kernel: times.get(4).copied() }
+}
+
+/// Times `work` on each of the items in turn.
+fn each<'a, T>(items: &'a [T], mut work: impl FnMut(&'a T) + 'a) -> Contender<'a> {
+    let mut next = items.iter().cycle();
+    Box::new(move |repeat| nanoseconds(repeat, |repeat| next.by_ref().take(repeat as usize).for_each(&mut work)))
+}
