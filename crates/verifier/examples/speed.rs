@@ -89,6 +89,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     env.maps = &maps;
     let programs = [
         ("64 mixed", mixed(64)),
+        ("32 straight-line", straight(32)),
         ("4000 straight-line", straight(4000)),
         ("200 undecided branches", branches(200)),
         ("loop of 1000 rounds", LOOP.to_owned()),

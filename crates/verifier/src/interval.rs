@@ -5,6 +5,8 @@
 //! only when the exact result straddles a multiple of 2^W (then it wraps to two pieces). [`Interval::sync`] carries
 //! what one view knows to the other.
 //!
+//! The operators are inlined into the one place that uses each: an interval passed through memory costs more than its arithmetic.
+//!
 //! Invariants: all four bounds are `W`-bit numbers (the signed ones sign-extended); a value is in the interval when
 //! it is in both ranges. An empty interval exists only between a refinement and its `sync`.
 
@@ -96,6 +98,7 @@ impl<const W: u32> Interval<W> {
     /// On the circle of 2^W values the unsigned range is one arc and the signed range another. Where a range does not
     /// cross the other view's seam its ends translate directly. Where both cross, their intersection is the
     /// non-negative piece `umin ..= smax` and the negative piece `smin ..= umax`; if one is empty the other remains.
+    #[inline(always)]
     pub fn sync(&mut self) {
         let as_u = |s: i64| s as u64 & ones(W);
         let as_s = |u: u64| sext(u, W);
@@ -116,6 +119,7 @@ impl<const W: u32> Interval<W> {
     }
 
     /// Cuts both ranges to what the known bits allow.
+    #[inline(always)]
     pub fn meet_tnum(&mut self, t: Tnum<W>) {
         let sign = 1u64 << (W - 1);
         self.umin = self.umin.max(t.value());
@@ -146,6 +150,7 @@ impl<const W: u32> Interval<W> {
 
     /// Sum: given up when its ends wrap differently.
     #[expect(clippy::should_implement_trait, reason = "wraps at W, unlike the operator's usual contract")]
+    #[inline(always)]
     pub fn add(self, other: Self) -> Self {
         let mut r = Self::FULL;
         let (umin, umax) = (self.umin.wrapping_add(other.umin) & ones(W), self.umax.wrapping_add(other.umax) & ones(W));
@@ -168,6 +173,7 @@ impl<const W: u32> Interval<W> {
 
     /// Difference: given up when its ends wrap differently.
     #[expect(clippy::should_implement_trait, reason = "wraps at W, unlike the operator's usual contract")]
+    #[inline(always)]
     pub fn sub(self, other: Self) -> Self {
         let mut r = Self::FULL;
         let (umin, umax) = (self.umin.wrapping_sub(other.umax) & ones(W), self.umax.wrapping_sub(other.umin) & ones(W));
@@ -203,6 +209,7 @@ impl<const W: u32> Interval<W> {
     }
 
     /// Bitwise and.
+    #[inline(always)]
     pub fn and(self, other: Self) -> Self {
         let mut r = Self::unsigned(0, self.umax.min(other.umax));
         match (self.smin >= 0, other.smin >= 0) {
@@ -219,6 +226,7 @@ impl<const W: u32> Interval<W> {
     }
 
     /// Bitwise or.
+    #[inline(always)]
     pub fn or(self, other: Self) -> Self {
         let mut r = Self::unsigned(self.umin.max(other.umin), fill(self.umax | other.umax));
         r.smin = match (self.smax < 0, other.smax < 0) {
@@ -232,6 +240,7 @@ impl<const W: u32> Interval<W> {
     }
 
     /// Bitwise exclusive or.
+    #[inline(always)]
     pub fn xor(self, other: Self) -> Self {
         let mut r = Self::unsigned(0, fill(self.umax | other.umax));
         let magnitude = |i: Self| if i.smin < 0 { !i.smin as u64 | i.smax.max(0) as u64 } else { i.smax as u64 };
@@ -244,6 +253,7 @@ impl<const W: u32> Interval<W> {
     }
 
     /// Left shift by `kmin ..= kmax`, both below W.
+    #[inline(always)]
     pub fn lsh(self, kmin: u32, kmax: u32) -> Self {
         let u = (i128::from(self.umin) << kmin, (u128::from(self.umax) << kmax) as i128);
         // At W = 64 a shift by 63 of a 64-bit number still fits in 127 bits and a sign.
@@ -264,11 +274,13 @@ impl<const W: u32> Interval<W> {
     }
 
     /// Logical right shift by `kmin ..= kmax`, both below W.
+    #[inline(always)]
     pub fn rsh(self, kmin: u32, kmax: u32) -> Self {
         Self::unsigned(self.umin >> kmax, self.umax >> kmin)
     }
 
     /// Arithmetic right shift by `kmin ..= kmax`, both below W.
+    #[inline(always)]
     pub fn arsh(self, kmin: u32, kmax: u32) -> Self {
         let smin = self.smin >> if self.smin < 0 { kmin } else { kmax };
         let smax = self.smax >> if self.smax < 0 { kmax } else { kmin };
