@@ -5,7 +5,6 @@
 //! walked. "Verify" is the verifier alone (it includes its facts); the other columns are a load and unload, as a user does it.
 
 use crate::loading::phases::{decoded, load};
-use bpf_benches::engine::Engine as _;
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::straight;
 use bpf_benches::table::{Table, figure};
@@ -25,7 +24,8 @@ const KINDS: [Kind; 3] = [
 
 /// The tables: microseconds of one program of a length, and of many short ones.
 pub(crate) fn tables() -> String {
-    let heading = ["µs", "unverified", "verified", "validate", "verify", "verify, ns/step", "kernel", "kernel / verified"];
+    let heading =
+        ["µs", "unverified", "verified", "validate", "verify", "verify, ns/step", "kernel", "kernel / verified"];
     let mut times = Table::new(heading.map(str::to_owned));
     let mut rate = Table::new(["thousands a second, 32 instructions", "unverified", "verified", "kernel"]);
     for (name, program) in KINDS {

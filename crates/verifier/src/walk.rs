@@ -323,6 +323,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
+    // Into the loop that is its only caller.
+    #[inline(always)]
     fn step(&mut self, insn: &Insn) -> Res<Flow> {
         match *insn {
             Insn::Alu { width, op, dst, src } => self.alu(width, op, dst, src)?,
