@@ -129,7 +129,10 @@ impl<B: Backend> Compiler<B> {
         for (func, out) in self.lir.funcs.iter().zip(&mut self.allocs) {
             self.allocator.allocate(func, machine, &options.alloc, out);
         }
-        self.backend.emit(&self.lir, &self.allocs, &options.emit, code)
+        self.backend.emit(&self.lir, &self.allocs, &options.emit, code)?;
+        // Only an op of the main program that reads it, a call of a subprogram that does among them, gives it a virtual register.
+        code.reads_hidden = self.lir.funcs.first().is_none_or(|main| main.ctx.is_some());
+        Ok(())
     }
 
     /// The intermediate form of the last program compiled.

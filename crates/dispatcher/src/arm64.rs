@@ -227,6 +227,7 @@ impl<'a> Emitter<'a> {
                 asm!(self; b 0);
                 return;
             }
+            (1, Some(_)) => self.code.frame_bytes.push(16),
             _ => self.code.frame_bytes.push(32),
         }
         if self.options.hardening.return_signing {
@@ -236,20 +237,32 @@ impl<'a> Emitter<'a> {
             self.landing_pad();
         }
         let out = self.label();
-        asm!(self; stp x19, x20, [sp, #-32]!);
-        self.note(UnwindOp::Cfa { base: SP, offset: 32 });
-        self.note(UnwindOp::Saved { reg: 19, offset: 32 });
-        self.note(UnwindOp::Saved { reg: 20, offset: 24 });
-        asm!(self; stp x21, x30, [sp, #16]);
-        self.note(UnwindOp::Saved { reg: 21, offset: 16 });
-        self.note(UnwindOp::Saved { reg: 30, offset: 8 });
-        asm!(self; mov x19, x0 ; mov x20, x1 ; mov x21, x5);
+        if chain.programs == 1 {
+            asm!(self; str x30, [sp, #-16]!);
+            self.note(UnwindOp::Cfa { base: SP, offset: 16 });
+            self.note(UnwindOp::Saved { reg: 30, offset: 16 });
+        } else {
+            asm!(self; stp x19, x20, [sp, #-32]!);
+            self.note(UnwindOp::Cfa { base: SP, offset: 32 });
+            self.note(UnwindOp::Saved { reg: 19, offset: 32 });
+            self.note(UnwindOp::Saved { reg: 20, offset: 24 });
+            asm!(self; stp x21, x30, [sp, #16]);
+            self.note(UnwindOp::Saved { reg: 21, offset: 16 });
+            self.note(UnwindOp::Saved { reg: 30, offset: 8 });
+            asm!(self; mov x19, x0 ; mov x20, x1);
+            if chain.reads_hidden {
+                asm!(self; mov x21, x5);
+            }
+        }
         for program in 0..chain.programs {
             if program > 0 {
-                asm!(self; mov x0, x19 ; mov x1, x20 ; mov x5, x21 ; str wzr, [x5, RunCtx::TAIL_CALLS_OFFSET as u32]);
+                asm!(self; mov x0, x19 ; mov x1, x20);
+                if chain.reads_hidden {
+                    asm!(self; mov x5, x21 ; str wzr, [x5, RunCtx::TAIL_CALLS_OFFSET as u32]);
+                }
             }
             if program + 1 == chain.programs && chain.end.is_none() {
-                self.restore();
+                self.restore(chain);
                 self.name_program(program);
                 asm!(self; b 0);
                 break;
@@ -269,7 +282,7 @@ impl<'a> Emitter<'a> {
                 self.note(UnwindOp::Recall);
             }
             self.bind(out);
-            self.restore();
+            self.restore(chain);
             asm!(self; ret);
         }
     }
@@ -303,14 +316,19 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    fn restore(&mut self) {
+    fn restore(&mut self, chain: &Chain) {
         self.note(UnwindOp::Remember);
-        asm!(self; ldp x21, x30, [sp, #16]);
-        self.note(UnwindOp::Restored { reg: 21 });
-        self.note(UnwindOp::Restored { reg: 30 });
-        asm!(self; ldp x19, x20, [sp], #32);
-        self.note(UnwindOp::Restored { reg: 19 });
-        self.note(UnwindOp::Restored { reg: 20 });
+        if chain.programs == 1 {
+            asm!(self; ldr x30, [sp], #16);
+            self.note(UnwindOp::Restored { reg: 30 });
+        } else {
+            asm!(self; ldp x21, x30, [sp, #16]);
+            self.note(UnwindOp::Restored { reg: 21 });
+            self.note(UnwindOp::Restored { reg: 30 });
+            asm!(self; ldp x19, x20, [sp], #32);
+            self.note(UnwindOp::Restored { reg: 19 });
+            self.note(UnwindOp::Restored { reg: 20 });
+        }
         self.note(UnwindOp::Cfa { base: SP, offset: 0 });
         if self.options.hardening.return_signing {
             asm!(self; hint 29); // autiasp

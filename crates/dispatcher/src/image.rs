@@ -105,12 +105,14 @@ pub struct Link {
     pub address: usize,
     /// On which of its verdicts a chain with [`Policy::FirstVerdict`] continues, if not on that policy's `pass`.
     pub continue_on: Option<Verdicts>,
+    /// Whether it may read the hidden argument ([`Code::reads_hidden`]). If no program of a chain does, the chain does not.
+    pub reads_hidden: bool,
 }
 
 impl Link {
     /// A program that follows the policy.
     pub fn new(address: usize) -> Link {
-        Link { address, continue_on: None }
+        Link { address, continue_on: None, reads_hidden: true }
     }
 }
 
@@ -130,6 +132,8 @@ pub(crate) struct Chain {
     pub(crate) tests: Tests,
     /// The result when the end is reached; `None`: the last program's verdict, so that it is jumped to.
     pub(crate) end: Option<u64>,
+    /// Whether any program may read the hidden argument.
+    pub(crate) reads_hidden: bool,
 }
 
 impl Chain {
@@ -147,7 +151,7 @@ impl Chain {
                 (Tests::ContinueOn(tests), end)
             }
         };
-        Chain { programs, tests, end }
+        Chain { programs, tests, end, reads_hidden: links.iter().any(|link| link.reads_hidden) }
     }
 
     /// After which verdicts of a program the next one runs; `None`: after all.
@@ -171,10 +175,12 @@ impl Image {
     /// A compare tree over `entries`. Entries at the same address are one.
     pub fn tree(arch: Arch, entries: &[Entry], options: &Options) -> Image {
         let plan = Plan::new(entries, options.limit.min(MAX_LIMIT));
-        let code = match arch {
+        let mut code = match arch {
             Arch::X64 => x64::tree(&plan, options),
             Arch::Arm64 => arm64::tree(&plan, options),
         };
+        // What it jumps to may; whoever names that knows.
+        code.reads_hidden = false;
         Image { code, programs: plan.addresses }
     }
 
@@ -183,10 +189,11 @@ impl Image {
     pub fn chain(arch: Arch, links: &[Link], policy: Policy, options: &Options) -> Image {
         let links = &links[..links.len().min(MAX_LIMIT)];
         let chain = Chain::new(links, policy);
-        let code = match arch {
+        let mut code = match arch {
             Arch::X64 => x64::chain(&chain, options),
             Arch::Arm64 => arm64::chain(&chain, options),
         };
+        code.reads_hidden = chain.reads_hidden;
         Image { code, programs: links.iter().map(|link| link.address).collect() }
     }
 

@@ -22,4 +22,4 @@ mod tree;
 mod x64;
 
 pub use image::{DEFAULT_LIMIT, Entry, Image, Link, MAX_LIMIT, Options, Policy, Verdicts};
-pub use live::{DetachError, Dispatcher, LiveImage, Observer, Stats};
+pub use live::{Current, DetachError, Dispatcher, LiveImage, Observer, Stats};

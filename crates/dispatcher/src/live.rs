@@ -22,7 +22,8 @@ pub type Observer = Arc<dyn Fn(&Code, &Text) -> Box<dyn Any + Send + Sync> + Sen
 pub struct LiveImage {
     packs: Packs,
     observer: Option<Observer>,
-    entry: AtomicPtr<u8>,
+    /// The entry, with [`Current::HIDDEN`] added where that is so.
+    word: AtomicPtr<u8>,
     placed: Mutex<Option<Placed>>,
 }
 
@@ -30,11 +31,33 @@ pub struct LiveImage {
 struct Placed {
     _observed: Option<Box<dyn Any + Send + Sync>>,
     text: Text,
+    reads_hidden: bool,
+}
+
+/// The current image of a [`LiveImage`], as one word: its entry and what must be known to call it belong to the same image.
+#[derive(Clone, Copy, Debug)]
+pub struct Current(*const u8);
+
+impl Current {
+    /// Set in the word if the image reads the hidden argument. Entries are multiples of [`Code::ALIGN`].
+    const HIDDEN: usize = 1;
+
+    /// Where it is entered; null if there is no image.
+    #[inline]
+    pub fn entry(self) -> *const u8 {
+        self.0.map_addr(|word| word & !Self::HIDDEN)
+    }
+
+    /// Whether it may read the hidden argument ([`Code::reads_hidden`]).
+    #[inline]
+    pub fn reads_hidden(self) -> bool {
+        self.0.addr() & Self::HIDDEN != 0
+    }
 }
 
 impl fmt::Debug for LiveImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LiveImage").field("entry", &self.entry).finish_non_exhaustive()
+        f.debug_struct("LiveImage").field("entry", &self.entry()).finish_non_exhaustive()
     }
 }
 
@@ -46,14 +69,20 @@ impl LiveImage {
 
     /// The same, with somebody to be told of each image.
     pub fn observed(packs: &Packs, observer: Option<Observer>) -> LiveImage {
-        LiveImage { packs: packs.clone(), observer, entry: AtomicPtr::default(), placed: Mutex::new(None) }
+        LiveImage { packs: packs.clone(), observer, word: AtomicPtr::default(), placed: Mutex::new(None) }
     }
 
-    /// The entry of the current image; null if there is none. To be loaded and used inside one guard of the packs' domain.
+    /// The current image. To be loaded and used inside one guard of the packs' domain.
+    #[inline]
+    pub fn current(&self) -> Current {
+        // Acquire pairs with the release in `exchange`: the code was finalized before.
+        Current(self.word.load(Ordering::Acquire))
+    }
+
+    /// The entry of the current image; null if there is none.
     #[inline]
     pub fn entry(&self) -> *const u8 {
-        // Acquire pairs with the release in `exchange`: the code was finalized before.
-        self.entry.load(Ordering::Acquire)
+        self.current().entry()
     }
 
     /// Makes `image` the current one. The old one is freed after a grace period.
@@ -63,7 +92,7 @@ impl LiveImage {
     pub fn publish(&self, image: &Image) -> Result<(), Error> {
         let text = self.packs.stage(image.code(), |symbol| image.resolve(symbol))?.finalize()?;
         let observed = self.observer.as_ref().map(|observer| observer(image.code(), &text));
-        self.exchange(Some(Placed { _observed: observed, text }));
+        self.exchange(Some(Placed { _observed: observed, text, reads_hidden: image.code().reads_hidden }));
         Ok(())
     }
 
@@ -78,10 +107,14 @@ impl LiveImage {
     }
 
     fn exchange(&self, placed: Option<Placed>) {
-        let entry = placed.as_ref().and_then(|placed| placed.text.entry(0)).unwrap_or(std::ptr::null());
+        let word = placed.as_ref().and_then(|placed| {
+            let hidden = if placed.reads_hidden { Current::HIDDEN } else { 0 };
+            Some(placed.text.entry(0)?.map_addr(|entry| entry | hidden))
+        });
+        let word = word.unwrap_or(std::ptr::null());
         let mut current = self.lock();
-        // Release pairs with the acquire in `entry`.
-        self.entry.store(entry.cast_mut(), Ordering::Release);
+        // Release pairs with the acquire in `current`.
+        self.word.store(word.cast_mut(), Ordering::Release);
         let old = std::mem::replace(&mut *current, placed);
         drop(current);
         // Its grace period begins after the store, so it waits for everybody who may have seen the old pointer.

@@ -252,23 +252,32 @@ impl Emitter<'_> {
                 self.name_program(0);
                 return;
             }
+            (1, Some(_)) => self.code.frame_bytes.push(16),
             _ => self.code.frame_bytes.push(32),
         }
         let out = self.label();
-        // Three saves align the stack for the calls.
+        // One save or three align the stack for the calls.
         asm!(self; push rbx);
         self.saved(RBX, 16);
-        asm!(self; push rbp);
-        self.saved(RBP, 24);
-        asm!(self; push r14);
-        self.saved(R14, 32);
-        asm!(self; mov rbx, rdi ; mov rbp, rsi ; mov r14, r9);
+        if chain.programs > 1 {
+            asm!(self; push rbp);
+            self.saved(RBP, 24);
+            asm!(self; push r14);
+            self.saved(R14, 32);
+            asm!(self; mov rbx, rdi ; mov rbp, rsi);
+            if chain.reads_hidden {
+                asm!(self; mov r14, r9);
+            }
+        }
         for program in 0..chain.programs {
             if program > 0 {
-                asm!(self; mov rdi, rbx ; mov rsi, rbp ; mov r9, r14 ; mov DWORD [r9 + RunCtx::TAIL_CALLS_OFFSET], 0);
+                asm!(self; mov rdi, rbx ; mov rsi, rbp);
+                if chain.reads_hidden {
+                    asm!(self; mov r9, r14 ; mov DWORD [r9 + RunCtx::TAIL_CALLS_OFFSET], 0);
+                }
             }
             if program + 1 == chain.programs && chain.end.is_none() {
-                self.restore();
+                self.restore(chain);
                 asm!(self; jmp DWORD 0);
                 self.name_program(program);
                 break;
@@ -288,7 +297,7 @@ impl Emitter<'_> {
                 self.note(UnwindOp::Recall);
             }
             self.bind(out);
-            self.restore();
+            self.restore(chain);
             asm!(self; ret);
         }
     }
@@ -317,12 +326,14 @@ impl Emitter<'_> {
         }
     }
 
-    fn restore(&mut self) {
+    fn restore(&mut self, chain: &Chain) {
         self.note(UnwindOp::Remember);
-        asm!(self; pop r14);
-        self.restored(R14, 24);
-        asm!(self; pop rbp);
-        self.restored(RBP, 16);
+        if chain.programs > 1 {
+            asm!(self; pop r14);
+            self.restored(R14, 24);
+            asm!(self; pop rbp);
+            self.restored(RBP, 16);
+        }
         asm!(self; pop rbx);
         self.restored(RBX, 8);
     }

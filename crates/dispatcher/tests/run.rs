@@ -187,15 +187,24 @@ fn chains_follow_their_policy() {
     // The hidden argument: a chain clears its count of tail calls between programs.
     let mut ctx = [0u64; 16];
     let mut run_with = |programs: &[usize], sets: &[Verdicts], policy| {
-        let link =
-            |(at, i): (usize, &usize)| Link { address: entry(&stubs[*i]) as usize, continue_on: sets.get(at).copied() };
-        let links: Vec<Link> = programs.iter().enumerate().map(link).collect();
-        live.publish(&Image::chain(Arch::HOST.unwrap(), &links, policy, &Options::default())).unwrap();
-        let _guard = packs.domain().enter().unwrap();
-        // SAFETY: a chain is a C function of six integers; the guard keeps it, `stubs` its programs.
-        let chain: extern "C" fn(u64, u64, u64, u64, u64, *mut u64) -> u64 =
-            unsafe { std::mem::transmute(live.entry()) };
-        chain(0, 0, 0, 0, 0, ctx.as_mut_ptr())
+        let mut run_once = |reads_hidden, ctx| {
+            let link = |(at, i): (usize, &usize)| {
+                let address = entry(&stubs[*i]) as usize;
+                Link { address, continue_on: sets.get(at).copied(), reads_hidden }
+            };
+            let links: Vec<Link> = programs.iter().enumerate().map(link).collect();
+            live.publish(&Image::chain(Arch::HOST.unwrap(), &links, policy, &Options::default())).unwrap();
+            assert_eq!(live.current().reads_hidden(), reads_hidden && !programs.is_empty());
+            let _guard = packs.domain().enter().unwrap();
+            // SAFETY: a chain is a C function of six integers; the guard keeps it, `stubs` its programs.
+            let chain: extern "C" fn(u64, u64, u64, u64, u64, *mut u64) -> u64 =
+                unsafe { std::mem::transmute(live.entry()) };
+            chain(0, 0, 0, 0, 0, ctx)
+        };
+        let result = run_once(true, ctx.as_mut_ptr());
+        // Nobody reads the hidden argument, so there need not be one.
+        assert_eq!(run_once(false, std::ptr::null_mut()), result);
+        result
     };
     // Every verdict against sets that hold it, and that do not; the program behind says 5.
     let first = Policy::FirstVerdict { pass: 2 };

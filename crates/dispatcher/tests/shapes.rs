@@ -76,6 +76,9 @@ fn chains() {
     sets[1].continue_on = Some(Verdicts::Set(1 << 2 | 1 << 40));
     check("chain_2_sets", |arch| Image::chain(arch, &sets, Policy::FirstVerdict { pass: 2 }, &Options::default()));
     check("chain_2_all", |arch| Image::chain(arch, &links(2), Policy::RunAll { result: 0 }, &Options::default()));
+    check("chain_1_all", |arch| Image::chain(arch, &links(1), Policy::RunAll { result: 0 }, &Options::default()));
+    let quiet = links(2).into_iter().map(|link| Link { reads_hidden: false, ..link }).collect::<Vec<_>>();
+    check("chain_2_not_hidden", |arch| Image::chain(arch, &quiet, Policy::RunAll { result: 0 }, &Options::default()));
 }
 
 const HARD: Options = Options {
@@ -147,8 +150,9 @@ fn the_largest_images_branch_to_where_they_should() {
         assert!(tree.code().bytes.len() < 1 << 20, "{} bytes", tree.code().bytes.len());
         bpf_disasm::lines(tree.code(), &|_| String::new()).unwrap();
     }
-    let links: Vec<Link> =
-        (0..MAX_LIMIT + 5).map(|address| Link { address, continue_on: Some(Verdicts::Set(u64::MAX / 3)) }).collect();
+    let links: Vec<Link> = (0..MAX_LIMIT + 5)
+        .map(|address| Link { continue_on: Some(Verdicts::Set(u64::MAX / 3)), ..Link::new(address) })
+        .collect();
     let chain = Image::chain(Arch::Arm64, &links, Policy::FirstVerdict { pass: 2 }, &options);
     assert_eq!(chain.programs(), MAX_LIMIT);
     assert!(chain.code().bytes.len() < 1 << 20, "{} bytes", chain.code().bytes.len());

@@ -175,6 +175,9 @@ pub struct Code {
     pub frame_bytes: Vec<u32>,
     /// Changes of the frame, ascending by `at`; empty unless asked for.
     pub unwind: Vec<Unwind>,
+    /// Whether the code may read the hidden argument ([`crate::RunCtx`]) when it is entered at its first entry. Code that does not needs no run to be
+    /// begun for it: it cannot be stopped, and takes no tail call.
+    pub reads_hidden: bool,
 }
 
 impl Code {
@@ -192,6 +195,7 @@ impl Code {
             tail_calls: Vec::new(),
             frame_bytes: Vec::new(),
             unwind: Vec::new(),
+            reads_hidden: true,
         }
     }
 
@@ -204,6 +208,7 @@ impl Code {
         self.tail_calls.clear();
         self.frame_bytes.clear();
         self.unwind.clear();
+        self.reads_hidden = true;
     }
 
     /// The source instruction that the code byte at `offset` was made from; `None` before the first.

@@ -189,7 +189,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
             // SAFETY: the entry is that of code for this host, kept by `program`; the tree was loaded inside the guard, which keeps it; the
             // caller vouches for host and parts.
             Some(entry) if !tree.is_null() => unsafe {
-                run::run_code(engine, guard, (tree, entry), host, parts, Some(program))
+                run::run_code(engine, guard, run::Entry { code: tree, ..entry }, host, parts, Some(program))
             },
             // SAFETY: the caller's contract; `run` was begun with this host.
             _ => run::begin(engine, guard, host, parts, |run, parts| unsafe { self.count(program, run, parts) }),
@@ -223,7 +223,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
             return Ok(());
         }
         if let Some(entry) = program.loaded().entry() {
-            self.tree.attach(entry as usize)?;
+            self.tree.attach(entry.code as usize)?;
         }
         state.attached.push(Attached { program: program.clone(), references: 1, counters: Arc::default() });
         self.relist(state, None);
@@ -242,7 +242,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
             return Ok(());
         }
         if let Some(entry) = program.loaded().entry() {
-            self.tree.detach(entry as usize)?;
+            self.tree.detach(entry.code as usize)?;
         }
         let gone = state.attached.remove(at);
         self.relist(state, Some(gone));
@@ -255,7 +255,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     /// # Errors
     /// [`DispatcherError::Image`].
     pub fn set_hits(&self, hits: &[(&Program<C, H>, u64)]) -> Result<(), DispatcherError> {
-        let address = |program: &Program<C, H>| Some(program.loaded().entry()? as usize);
+        let address = |program: &Program<C, H>| Some(program.loaded().entry()?.code as usize);
         let hits: Vec<_> = hits.iter().filter_map(|(program, hits)| Some((address(program)?, *hits))).collect();
         Ok(self.tree.set_hits(&hits)?)
     }
@@ -266,7 +266,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     /// [`DispatcherError::Image`].
     pub fn optimize(&self) -> Result<(), DispatcherError> {
         let state = self.lock();
-        let counted = |a: &Attached<C, H>| Some((a.program.loaded().entry()? as usize, a.counters.runs()));
+        let counted = |a: &Attached<C, H>| Some((a.program.loaded().entry()?.code as usize, a.counters.runs()));
         let hits: Vec<_> = state.attached.iter().filter_map(counted).collect();
         Ok(self.tree.set_hits(&hits)?)
     }

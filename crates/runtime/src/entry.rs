@@ -15,27 +15,29 @@
 
 use bpf_jit_code::RunCtx;
 
-/// Calls the code at `entry` with r1 to r5 and returns r0. If the run is stopped, the result is meaningless and
-/// `ctx.stop_code` is set.
+/// Calls `code` with r1 to r5 and returns r0. If the run is stopped, the result is meaningless and `ctx.stop_code` is set.
 ///
-/// # Safety
-/// `entry` must be the entry of emitted code for this architecture, which stays executable for the call and is safe to run
-/// with these arguments. `ctx` must be valid and belong to this thread's run.
-#[inline(always)]
-pub(crate) unsafe fn enter(entry: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
-    // SAFETY: the caller's contract is this function's.
-    unsafe { imp::enter(entry, entry, args, ctx) }
-}
-
-/// The same through the compare tree at `tree` (crate `bpf-dispatcher`), which jumps to `entry`: its address arrives in rax (x16), which carries
+/// `code` is the program at `callee`, or a compare tree (crate `bpf-dispatcher`) that jumps to it: its address arrives in rax (x16), which carries
 /// no argument.
 ///
 /// # Safety
-/// As for [`enter`]; and `tree` must be the entry of a tree for this architecture that stays executable for the call.
+/// `code` and `callee` must be entries of emitted code for this architecture, which stays executable for the call and is safe to run
+/// with these arguments. `ctx` must be valid and belong to this thread's run.
 #[inline(always)]
-pub(crate) unsafe fn enter_through(tree: *const u8, entry: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
+pub(crate) unsafe fn enter(code: *const u8, callee: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
     // SAFETY: the caller's contract is this function's.
-    unsafe { imp::enter(tree, entry, args, ctx) }
+    unsafe { imp::enter(code, callee, args, ctx) }
+}
+
+/// The same for code that does not read the hidden argument ([`bpf_jit_code::Code::reads_hidden`]). It can only return, so nothing is left
+/// behind for a stop, and the callee-saved registers stay the caller's.
+///
+/// # Safety
+/// As for [`enter`]; and the code must not read the hidden argument.
+#[inline(always)]
+pub(crate) unsafe fn enter_unstoppable(code: *const u8, callee: *const u8, args: [u64; 5]) -> u64 {
+    // SAFETY: the caller's contract is this function's.
+    unsafe { imp::enter_unstoppable(code, callee, args) }
 }
 
 /// Leaves the innermost [`enter`] of the run.
@@ -84,6 +86,27 @@ mod imp {
                 out("r13") _,
                 out("r14") _,
                 out("r15") _,
+                clobber_abi("sysv64"),
+            );
+        }
+        r0
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn enter_unstoppable(code: *const u8, callee: *const u8, args: [u64; 5]) -> u64 {
+        let r0;
+        // SAFETY: the stack is 16-byte aligned here; every register the C calling convention lets a callee change is declared, and the
+        // code preserves the others.
+        unsafe {
+            asm!(
+                "call r10",
+                inout("rdi") args[0] => _,
+                inout("rsi") args[1] => _,
+                inout("rdx") args[2] => _,
+                inout("rcx") args[3] => _,
+                inout("r8") args[4] => _,
+                inout("r10") code => _,
+                inout("rax") callee => r0,
                 clobber_abi("sysv64"),
             );
         }
@@ -153,6 +176,27 @@ mod imp {
         r0
     }
 
+    #[inline(always)]
+    pub(super) unsafe fn enter_unstoppable(code: *const u8, callee: *const u8, args: [u64; 5]) -> u64 {
+        let r0;
+        // SAFETY: the stack stays 16-byte aligned; every register the procedure call standard lets a callee change is declared, and the
+        // code preserves the others.
+        unsafe {
+            asm!(
+                "blr x6",
+                inout("x0") args[0] => r0,
+                inout("x1") args[1] => _,
+                inout("x2") args[2] => _,
+                inout("x3") args[3] => _,
+                inout("x4") args[4] => _,
+                inout("x6") code => _,
+                inout("x16") callee => _,
+                clobber_abi("C"),
+            );
+        }
+        r0
+    }
+
     pub(super) unsafe fn stop(ctx: *mut RunCtx) -> ! {
         // SAFETY: the `exit_*` fields were stored by the `enter` that is still on the stack.
         unsafe {
@@ -183,6 +227,11 @@ mod imp {
         0
     }
 
+    pub(super) unsafe fn enter_unstoppable(_: *const u8, _: *const u8, _: [u64; 5]) -> u64 {
+        // There is no backend here, so no code to enter can exist.
+        std::process::abort()
+    }
+
     pub(super) unsafe fn stop(_: *mut RunCtx) -> ! {
         // No emitted code exists on this architecture, so no run of it can be stopped.
         std::process::abort()
@@ -207,7 +256,7 @@ mod tests {
         let mut ctx = core::mem::MaybeUninit::<RunCtx>::zeroed();
         let code = landing as *const () as *const u8;
         // SAFETY: a C function of these arguments is entered as emitted code is.
-        let found = unsafe { enter(code, [0; 5], ctx.as_mut_ptr()) };
+        let found = unsafe { enter(code, code, [0; 5], ctx.as_mut_ptr()) };
         assert_eq!(found, 0xfa1e_0ff3, "endbr64");
     }
 }

@@ -402,7 +402,7 @@ unsafe fn call_native(run: &mut Run, callback: u64, args: [u64; 5]) -> Result<u6
     // Not a pointer to the field: helpers called from there go back from it to the whole run.
     let ctx = core::ptr::from_mut(run).cast::<RunCtx>();
     // SAFETY: by contract; the run is this thread's.
-    let r0 = unsafe { entry::enter(callback as *const u8, args, ctx) };
+    let r0 = unsafe { entry::enter(callback as *const u8, callback as *const u8, args, ctx) };
     (run.ctx.exit_sp, run.ctx.exit_pc, run.ctx.exit_saved) = (exit_sp, exit_pc, exit_saved);
     if run.ctx.stop_code == 0 { Ok(r0) } else { Err(HelperError::Stopped) }
 }

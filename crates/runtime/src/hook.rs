@@ -144,8 +144,8 @@ impl<C: Context, H: 'static> Attached<C, H> {
 
     /// As a link of a chain; `None` if it is interpreted.
     fn link(&self) -> Option<Link> {
-        let address = self.program.loaded().entry()? as usize;
-        Some(Link { address, continue_on: self.attachment.continue_on })
+        let run::Entry { code, reads_hidden, .. } = self.program.loaded().entry()?;
+        Some(Link { address: code as usize, continue_on: self.attachment.continue_on, reads_hidden })
     }
 }
 
@@ -211,13 +211,17 @@ impl<C: Context, H: 'static> Hook<C, H> {
         parts: Parts,
     ) -> Result<u64, RunError> {
         let engine = &*self.engine.0;
-        let image = self.image.entry();
-        if image.is_null() {
+        let image = self.image.current();
+        let code = image.entry();
+        if code.is_null() {
             return run::begin(engine, guard, host, parts, |run, parts| self.walk(run, parts));
         }
         // SAFETY: an image of programs on `C` for host state `H`, loaded inside the guard, which keeps it and them; the rest is the
         // caller's contract.
-        unsafe { run::run_code(engine, guard, (image, image), host, parts, None) }
+        unsafe {
+            let entry = run::Entry { code, callee: code, reads_hidden: image.reads_hidden() };
+            run::run_code(engine, guard, entry, host, parts, None)
+        }
     }
 
     /// The same without an image. `run` is the run of this thread, begun with these parts and a `&mut H`.

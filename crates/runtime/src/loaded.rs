@@ -227,7 +227,7 @@ struct Native {
     /// Out of its tables before anything else of it goes.
     _sites: Tracked,
     text: Arc<Text>,
-    entry: *const u8,
+    entry: run::Entry,
     /// What unwinders and debuggers know of it.
     registered: Option<Box<Registered>>,
 }
@@ -314,6 +314,7 @@ impl Loaded {
                 let staged = engine.0.packs.stage(&host.code, |symbol| bindings.resolve(symbol)).map_err(place)?;
                 let text = Arc::new(staged.finalize().map_err(place)?);
                 let entry = text.entry(0).ok_or_else(|| LoadError::Internal("code without an entry".into()))?;
+                let entry = run::Entry { code: entry, callee: entry, reads_hidden: host.code.reads_hidden };
                 let sites = Tracked::new(&text, &host.code.tail_calls, &bindings)?;
                 let registered = engine.0.debug.as_ref().map(|registry| {
                     // SAFETY: `Loaded::drop` takes it back when no run can be in the code any more.
@@ -359,14 +360,14 @@ impl Loaded {
     /// What a prog array's slot holds for it.
     pub(crate) fn slot_word(&self) -> u64 {
         match &self.native {
-            Some(native) => native.entry as u64,
+            Some(native) => native.entry.code as u64,
             None => core::ptr::from_ref(self) as u64,
         }
     }
 
     /// Where its machine code is entered; `None` when interpreted.
     #[inline]
-    pub(crate) fn entry(&self) -> Option<*const u8> {
+    pub(crate) fn entry(&self) -> Option<run::Entry> {
         self.native.as_ref().map(|native| native.entry)
     }
 
@@ -420,9 +421,7 @@ impl Loaded {
         let engine = &*self.engine.0;
         match &self.native {
             // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the rest.
-            Some(native) => unsafe {
-                run::run_code(engine, guard, (native.entry, native.entry), host, parts, Some(self))
-            },
+            Some(native) => unsafe { run::run_code(engine, guard, native.entry, host, parts, Some(self)) },
             // SAFETY: the caller vouches for the parts; the run is one of this thread.
             None => run::begin(engine, guard, host, parts, |run, parts| unsafe { interp::run(self, run, parts) }),
         }
@@ -435,7 +434,7 @@ impl Loaded {
     pub(crate) unsafe fn run_in(&self, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
         match &self.native {
             // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the rest.
-            Some(native) => unsafe { run::call((native.entry, native.entry), run, parts, Some(self)) },
+            Some(native) => unsafe { run::call(native.entry, run, parts, Some(self)) },
             // SAFETY: the caller vouches for the parts; `run` is the run of this thread.
             None => unsafe { interp::run(self, run, parts) },
         }

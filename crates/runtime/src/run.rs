@@ -281,8 +281,16 @@ impl EngineInner {
     }
 }
 
-/// What to call, and the program it leads to, if it is a compare tree (`entry::enter_through`).
-pub(crate) type Entry = (*const u8, *const u8);
+/// How code is entered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    /// What to call.
+    pub(crate) code: *const u8,
+    /// The program it leads to, if it is a compare tree; else the same.
+    pub(crate) callee: *const u8,
+    /// Whether it may read the hidden argument ([`bpf_jit_code::Code::reads_hidden`]).
+    pub(crate) reads_hidden: bool,
+}
 
 /// Runs emitted code once under `guard`, or a borrow of it, and lets go of it. Errors are said to be `program`'s.
 ///
@@ -304,6 +312,10 @@ pub(crate) unsafe fn run_code<'e>(
     if parts.packet_len > Region::MAX_LEN as usize {
         return Err(too_long(parts.packet_len));
     }
+    if !entry.reads_hidden {
+        // SAFETY: the caller's contract; code that does not read the hidden argument has no way to stop the run.
+        return Ok(unsafe { entry::enter_unstoppable(entry.code, entry.callee, arguments(parts)) });
+    }
     let Some(run) = engine.idle_run(guard.borrow()) else {
         let (context, packet) = (slice(parts.context, parts.context_len), slice(parts.packet, parts.packet_len));
         // SAFETY: the caller's contract.
@@ -312,7 +324,7 @@ pub(crate) unsafe fn run_code<'e>(
     // SAFETY: the guard's slot is this thread's, and its run is idle.
     unsafe { Run::set(run, engine, host, parts) };
     // SAFETY: the caller's contract; the pointer covers all of the run, whose first field is the hidden argument.
-    let r0 = unsafe { entry::enter_through(entry.0, entry.1, arguments(parts), run.cast()) };
+    let r0 = unsafe { entry::enter(entry.code, entry.callee, arguments(parts), run.cast()) };
     // SAFETY: still this thread's.
     if unsafe { (*run).ctx.stop_code } != 0 {
         // SAFETY: the guard is held.
@@ -377,7 +389,7 @@ pub(crate) unsafe fn call(
     program: Option<&Loaded>,
 ) -> Result<u64, RunError> {
     // SAFETY: the caller's contract; the pointer covers all of the run, whose first field is the hidden argument.
-    let r0 = unsafe { entry::enter_through(entry.0, entry.1, arguments(parts), run.cast()) };
+    let r0 = unsafe { entry::enter(entry.code, entry.callee, arguments(parts), run.cast()) };
     // SAFETY: nobody else uses the run now, except for the atomic flag.
     let run = unsafe { &mut *run };
     if run.ctx.stop_code == 0 { Ok(r0) } else { Err(run.stop_reason_in(program)) }
