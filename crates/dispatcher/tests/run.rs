@@ -187,7 +187,7 @@ fn chains_follow_their_policy() {
     // The hidden argument: a chain clears its count of tail calls between programs.
     let mut ctx = [0u64; 16];
     let mut run_with = |programs: &[usize], sets: &[Verdicts], policy| {
-        let mut run_once = |reads_hidden, ctx| {
+        let run_once = |reads_hidden, ctx| {
             let link = |(at, i): (usize, &usize)| {
                 let address = entry(&stubs[*i]) as usize;
                 Link { address, continue_on: sets.get(at).copied(), reads_hidden }

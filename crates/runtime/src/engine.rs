@@ -44,11 +44,12 @@ pub struct Config {
     pub direct_tail_calls: bool,
     /// Instructions emitted code may use; the host's by default.
     pub features: CpuFeatures,
-    /// How many threads may run programs at the same time. Each takes 256 bytes.
+    /// How many threads may run programs at the same time. Each takes 384 bytes, and as much again for each depth to which its runs were ever nested.
     pub max_slots: u32,
     /// What a thread does that finds all slots taken.
     pub when_full: WhenFull,
-    /// How deep runs may be nested in one thread (a host function that runs a program), the outermost included.
+    /// How deep runs may be nested in one thread (a host function that runs a program), the outermost included. Programs that cannot be stopped
+    /// (neither loop nor call under a budget or interruption, no host function, no check) do not count: they run nothing themselves.
     pub max_nested_runs: u32,
     /// Bytes of BPF stack a frame may use (512 as in the kernel).
     pub frame_bytes: u32,
@@ -198,7 +199,7 @@ impl Engine {
     }
 
     /// Ends all runs that are going on: each stops at its next taken back-edge or call, with [`crate::RunError::Interrupted`].
-    /// Nested runs of a thread end with its outermost. Does nothing unless [`Config::interruptible`].
+    /// So do the runs inside them, and those that their host functions begin from now on. Does nothing unless [`Config::interruptible`].
     pub fn interrupt(&self) {
         self.0.runs.interrupt();
     }

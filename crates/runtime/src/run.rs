@@ -4,7 +4,8 @@
 //! interrupt it, and to count how deep it is nested. Approach: an execution slot belongs to one thread at a time, so each has a [`Run`] that
 //! lies ready ([`Runs`]). Beginning a run sets the few fields that the last one may have changed, and other threads find
 //! the flag that interrupts it without asking. A run inside another one of its thread (a host function that runs a program) finds the slot's
-//! taken and gets one on the stack; only those are counted.
+//! taken and gets the next one in, which the slot keeps from then on; only those are counted. Code that does not read the hidden argument cannot tell
+//! whether there is a run, so none is begun for it.
 //!
 //! Invariants: the [`RunCtx`] that emitted code sees is the first field of a [`Run`], so that a host function gets from the hidden argument back
 //! to the run. `host` is null exactly while no run is using it; whatever else a run leaves behind, the next one sets ([`Run::set`]).
@@ -24,7 +25,7 @@ use crossbeam_utils::CachePadded;
 use std::borrow::Borrow;
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// What is wrong when a check fails that the verifier left to run time.
 pub(crate) const OUT_OF_BOUNDS: &str = "memory access out of bounds";
@@ -72,16 +73,26 @@ impl Run {
         view
     }
 
-    /// Makes it a run: what the run before may have left is set anew.
+    /// Makes it a thread's outermost run: what the run before may have left is set anew.
     ///
     /// # Safety
     /// `run` must be this thread's alone, but for the interrupt flag, and no run now.
     #[inline]
-    unsafe fn set(run: *mut Run, engine: &EngineInner, host: *mut (), parts: Parts) {
+    unsafe fn set_outermost(run: *mut Run, engine: &EngineInner, host: *mut (), parts: Parts) {
         // SAFETY: by contract.
         let flag = unsafe { interrupt_flag(run) };
         // Relaxed: a flag that orders nothing else.
         flag.store(0, Ordering::Relaxed);
+        // SAFETY: the caller's contract.
+        unsafe { Run::set(run, engine, host, parts) };
+    }
+
+    /// The same but for the interrupt flag.
+    ///
+    /// # Safety
+    /// As for [`Run::set_outermost`].
+    #[inline]
+    unsafe fn set(run: *mut Run, engine: &EngineInner, host: *mut (), parts: Parts) {
         // SAFETY: by contract; the reference covers the flag as well, which nobody reads or writes through it.
         let run = unsafe { &mut *run };
         run.ctx.tail_calls = 0;
@@ -240,14 +251,74 @@ unsafe fn interrupt_flag<'a>(run: *mut Run) -> &'a AtomicU32 {
 }
 
 /// A run for each execution slot.
-pub(crate) struct Runs(Box<[CachePadded<UnsafeCell<Run>>]>);
+pub(crate) struct Runs(Box<[CachePadded<Level>]>);
+
+/// The run of one slot at one depth of nesting, and behind it those inside it: made when runs first nest so deep, and kept, because other threads
+/// may be setting their flags.
+struct Level {
+    run: UnsafeCell<Run>,
+    inner: AtomicPtr<CachePadded<Level>>,
+}
 
 // SAFETY: a `Run` is used by the thread that holds its slot, and the next one to hold it comes after it (`bpf_quiesce::Guard`). The one field that
 // others access, the interrupt flag, is accessed atomically. What the pointers in it point to is used only by the thread that put them
 // there, until its run ends.
-unsafe impl Send for Runs {}
+unsafe impl Send for Level {}
 // SAFETY: as above.
-unsafe impl Sync for Runs {}
+unsafe impl Sync for Level {}
+
+impl Level {
+    fn new(slot: u32) -> CachePadded<Level> {
+        CachePadded::new(Level { run: UnsafeCell::new(Run::new(slot)), inner: AtomicPtr::default() })
+    }
+
+    /// The level inside this one; null if runs never nested so deep.
+    fn inner(&self) -> Option<&CachePadded<Level>> {
+        // Acquire pairs with the release in `inner_or_new`: the level is initialised.
+        let inner = self.inner.load(Ordering::Acquire);
+        // SAFETY: null or made by `Box::into_raw`, and freed with `self` only.
+        unsafe { inner.as_ref() }
+    }
+
+    /// The level inside this one. Only for the thread that holds the slot.
+    fn inner_or_new(&self, slot: u32) -> &CachePadded<Level> {
+        self.inner().unwrap_or_else(|| {
+            let inner = Box::into_raw(Box::new(Level::new(slot)));
+            // Release: see `inner`. Nobody else stores here, so nothing is overwritten.
+            self.inner.store(inner, Ordering::Release);
+            // SAFETY: made above, and freed with `self` only.
+            unsafe { &*inner }
+        })
+    }
+
+    fn interrupt_flag(&self) -> &AtomicU32 {
+        // SAFETY: the run lives as long as `self`; all who access its flag do so atomically.
+        unsafe { interrupt_flag(self.run.get()) }
+    }
+
+    /// Whether no run uses it.
+    ///
+    /// # Safety
+    /// The slot must be this thread's.
+    #[inline]
+    unsafe fn is_idle(&self) -> bool {
+        let run = self.run.get();
+        // SAFETY: the slot is this thread's, so nobody else uses its run, but for the flag.
+        unsafe { (*run).host }.is_null()
+    }
+}
+
+impl Drop for Level {
+    fn drop(&mut self) {
+        let mut inner = *self.inner.get_mut();
+        // Not by recursion: the configuration may allow any depth.
+        while !inner.is_null() {
+            // SAFETY: made by `Box::into_raw` in `inner_or_new`, and no longer reachable.
+            let mut level = unsafe { Box::from_raw(inner) };
+            inner = std::mem::take(level.inner.get_mut());
+        }
+    }
+}
 
 impl fmt::Debug for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -257,16 +328,18 @@ impl fmt::Debug for Runs {
 
 impl Runs {
     pub(crate) fn new(slots: u32) -> Runs {
-        Runs((0..slots).map(|slot| CachePadded::new(UnsafeCell::new(Run::new(slot)))).collect())
+        Runs((0..slots).map(Level::new).collect())
     }
 
-    /// Asks all runs of slots to stop. The flag of a slot without a run is set in vain.
+    /// Asks all runs to stop, nested ones too. A flag without a run is set in vain.
     pub(crate) fn interrupt(&self) {
-        for run in &self.0 {
-            // SAFETY: the run lives as long as `self`; all who access its flag do so atomically.
-            let flag = unsafe { interrupt_flag(run.get()) };
-            // Relaxed: a flag that orders nothing else.
-            flag.store(1, Ordering::Relaxed);
+        for slot in &self.0 {
+            let mut level = Some(slot);
+            while let Some(at) = level {
+                // Release pairs with the acquire in `nested`, outermost first: an inner run that clears this has seen the outer flag.
+                at.interrupt_flag().store(1, Ordering::Release);
+                level = at.inner();
+            }
         }
     }
 }
@@ -275,9 +348,22 @@ impl EngineInner {
     /// The run of a slot, if no run of its thread is using it.
     #[inline]
     fn idle_run(&self, guard: &Guard<'_>) -> Option<*mut Run> {
-        let run = self.runs.0.get(guard.slot() as usize)?.get();
-        // SAFETY: the slot is this thread's while the guard is held, so nobody else uses its run, but for the flag.
-        unsafe { (*run).host }.is_null().then_some(run)
+        let level = self.runs.0.get(guard.slot() as usize)?;
+        // SAFETY: the slot is this thread's while the guard is held.
+        unsafe { level.is_idle() }.then(|| level.run.get())
+    }
+
+    /// The outermost run of a slot that no run of its thread is using, inside one that is in use, with that one's flag.
+    fn idle_inner_run(&self, guard: &Guard<'_>) -> Option<(*mut Run, &AtomicU32)> {
+        let mut outer = self.runs.0.get(guard.slot() as usize)?;
+        loop {
+            let inner = outer.inner_or_new(guard.slot());
+            // SAFETY: the slot is this thread's while the guard is held.
+            if unsafe { inner.is_idle() } {
+                return Some((inner.run.get(), outer.interrupt_flag()));
+            }
+            outer = inner;
+        }
     }
 }
 
@@ -294,7 +380,7 @@ pub(crate) struct Entry {
 
 /// Runs emitted code once under `guard`, or a borrow of it, and lets go of it. Errors are said to be `program`'s.
 ///
-/// All that is seldom needed is in functions of its own, which take the guard along and get `parts` as words: so nothing here has to be
+/// All that is seldom needed is in functions of its own, which take the guard along and get `parts` and `entry` as words: so nothing here has to be
 /// in memory, and what is left is a few dozen instructions.
 ///
 /// # Safety
@@ -319,10 +405,10 @@ pub(crate) unsafe fn run_code<'e>(
     let Some(run) = engine.idle_run(guard.borrow()) else {
         let (context, packet) = (slice(parts.context, parts.context_len), slice(parts.packet, parts.packet_len));
         // SAFETY: the caller's contract.
-        return unsafe { run_code_nested(engine, guard, entry, host, context, packet, program) };
+        return unsafe { run_code_nested(engine, guard, (entry.code, entry.callee), host, context, packet, program) };
     };
     // SAFETY: the guard's slot is this thread's, and its run is idle.
-    unsafe { Run::set(run, engine, host, parts) };
+    unsafe { Run::set_outermost(run, engine, host, parts) };
     // SAFETY: the caller's contract; the pointer covers all of the run, whose first field is the hidden argument.
     let r0 = unsafe { entry::enter(entry.code, entry.callee, arguments(parts), run.cast()) };
     // SAFETY: still this thread's.
@@ -344,12 +430,13 @@ pub(crate) unsafe fn run_code<'e>(
 unsafe fn run_code_nested<'e>(
     engine: &'e EngineInner,
     guard: impl Borrow<Guard<'e>>,
-    entry: Entry,
+    (code, callee): (*const u8, *const u8),
     host: *mut (),
     context: *mut [u8],
     packet: *mut [u8],
     program: Option<&Loaded>,
 ) -> Result<u64, RunError> {
+    let entry = Entry { code, callee, reads_hidden: true };
     let parts = parts(context, packet, slice(core::ptr::null_mut(), 0));
     // SAFETY: the caller's contract.
     nested(engine, guard, host, parts, |run| unsafe { call(entry, run, parts, program) })
@@ -453,7 +540,7 @@ fn begin_with<'e>(
         return nested(engine, guard, host, parts, |run| code(run, parts));
     };
     // SAFETY: the guard's slot is this thread's, and its run is idle.
-    unsafe { Run::set(run, engine, host, parts) };
+    unsafe { Run::set_outermost(run, engine, host, parts) };
     let active = Active(run);
     code(active.0, parts)
 }
@@ -469,15 +556,26 @@ fn nested<'e>(
     code: impl FnOnce(*mut Run) -> Result<u64, RunError>,
 ) -> Result<u64, RunError> {
     let _nesting = Nesting::enter(engine.config.max_nested_runs)?;
-    let mut run = Run::new(guard.borrow().slot());
-    let run = &raw mut run;
-    // SAFETY: made above for this run.
+    let Some((run, outer)) = engine.idle_inner_run(guard.borrow()) else {
+        return Err(RunError::Internal("a guard's slot that the engine does not have".into()));
+    };
+    // SAFETY: the guard's slot is this thread's, and its inner run is idle.
     unsafe { Run::set(run, engine, host, parts) };
-    code(run)
+    let active = Active(run);
+    // SAFETY: the run lives as long as the engine; all who access the flag do so atomically.
+    let flag = unsafe { interrupt_flag(active.0) };
+    // An interruption whose store this one overwrites is seen, with Acquire (pairs with the release in `interrupt`), in the outer flag, which was stored
+    // before. Any other comes later and finds the flag clear. So what was asked of the outer run holds for this one.
+    flag.swap(0, Ordering::Acquire);
+    // Relaxed: see above; a flag that orders nothing else.
+    if outer.load(Ordering::Relaxed) != 0 {
+        flag.store(1, Ordering::Relaxed);
+    }
+    code(active.0)
 }
 
 thread_local! {
-    /// Runs of this thread that are on the stack and inside another one.
+    /// Runs of this thread that are inside another one.
     static NESTED: Cell<u32> = const { Cell::new(0) };
 }
 

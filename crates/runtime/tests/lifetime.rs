@@ -139,3 +139,92 @@ fn another_thread_ends_a_run_at_a_loop_edge_or_a_call() {
         }
     }
 }
+
+/// A host whose program runs itself again, one level deeper, and whose innermost run is endless.
+#[derive(Default)]
+struct Nest {
+    program: Option<Program<Raw, Nest>>,
+    /// Called at the innermost level, before the endless run begins.
+    at_the_bottom: Option<Box<dyn FnOnce()>>,
+    /// How the inner runs ended, innermost first.
+    ends: Vec<bool>,
+}
+
+/// r1 = the byte; at 0 it loops for ever, otherwise it runs itself with one less and then loops for ever.
+fn nest(engine: &Engine) -> Program<Raw, Nest> {
+    let mut linker = Linker::<Nest>::new(engine);
+    linker
+        .func(1001, "deeper", |c: &mut Caller<'_, Nest>, left: u64| {
+            let host = c.host();
+            if left == 1
+                && let Some(call) = host.at_the_bottom.take()
+            {
+                call();
+            }
+            let program = host.program.clone().expect("the test set it");
+            let result = program.run(host, &mut [left as u8 - 1]);
+            host.ends.push(matches!(result, Err(RunError::Interrupted { .. })));
+        })
+        .unwrap();
+    let text = "r1 = *(u8 *)(r1 + 0)\nif r1 == 0 goto again\ncall 1001\nagain: goto again";
+    // SAFETY: it reads the byte it is given, and an interruption ends it.
+    unsafe { linker.loader().unverified() }.insns("nest", assemble(text).unwrap()).unwrap()
+}
+
+fn interruptible(mode: Mode) -> Engine {
+    let mut config = Config::default();
+    (config.mode, config.interruptible) = (mode, true);
+    Engine::new(config).unwrap()
+}
+
+#[test]
+fn another_thread_ends_nested_runs_from_the_inside_out() {
+    for mode in modes() {
+        let engine = interruptible(mode);
+        let program = nest(&engine);
+        for depth in [0, 1, 3, 15] {
+            let ended = AtomicBool::new(false);
+            let host = std::thread::scope(|scope| {
+                let run = scope.spawn(|| {
+                    let mut host = Nest { program: Some(program.clone()), ..Nest::default() };
+                    let result = program.run(&mut host, &mut [depth]);
+                    // Relaxed, here and below: the join orders the result.
+                    ended.store(true, Ordering::Relaxed);
+                    assert!(matches!(result, Err(RunError::Interrupted { .. })), "{mode:?}, {depth}: {result:?}");
+                    host.ends
+                });
+                while !ended.load(Ordering::Relaxed) {
+                    engine.interrupt();
+                    std::thread::yield_now();
+                }
+                run.join().unwrap()
+            });
+            // If the outermost was interrupted before its call, it never went deeper.
+            assert!(host.iter().all(|interrupted| *interrupted), "{mode:?}, {depth}: {host:?}");
+        }
+    }
+}
+
+/// One call of `interrupt` is enough, wherever the runs are: those inside a run that was asked to stop are asked too, even if they begin later.
+#[test]
+fn an_interruption_reaches_runs_that_begin_inside_an_interrupted_one() {
+    for mode in modes() {
+        let engine = interruptible(mode);
+        let program = nest(&engine);
+        for depth in [1, 2, 9] {
+            let interrupter = engine.clone();
+            let mut host = Nest {
+                program: Some(program.clone()),
+                at_the_bottom: Some(Box::new(move || interrupter.interrupt())),
+                ends: Vec::new(),
+            };
+            let result = program.run(&mut host, &mut [depth]);
+            assert!(matches!(result, Err(RunError::Interrupted { .. })), "{mode:?}, {depth}: {result:?}");
+            assert_eq!(host.ends, vec![true; depth.into()], "{mode:?}, {depth}");
+            let linker = Linker::<()>::new(&engine);
+            let insns = assemble("r1 = 9\na: r1 -= 1\nif r1 != 0 goto a\nr0 = 3\nexit").unwrap();
+            let fine: Program<Raw, ()> = linker.loader().insns("fine", insns).unwrap();
+            assert_eq!(fine.run(&mut (), &mut []).unwrap(), 3, "{mode:?}: an interruption is for what was going on");
+        }
+    }
+}
