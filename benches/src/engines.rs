@@ -21,7 +21,7 @@ pub fn all() -> Vec<Box<dyn Engine>> {
 /// Every engine that loads programs and can run here. A peer that cannot is announced and left out.
 pub fn loaders() -> Vec<Box<dyn Engine>> {
     let mut engines: Vec<Box<dyn Engine>> = Vec::new();
-    for ours in [ours::Ours::jit(), ours::Ours::save_all(), ours::Ours::interpreter()] {
+    for ours in [ours::Ours::jit(), ours::Ours::unoptimised(), ours::Ours::save_all(), ours::Ours::interpreter()] {
         match ours {
             Ok(ours) => engines.push(Box::new(ours)),
             Err(why) => bpf_testkit::skipped("an engine of ours", &why),

@@ -3,7 +3,7 @@
 //! A run is `Program::run`: run guard, execution slot and entry stub are in the figures, as a user pays for them.
 
 use crate::engine::{Engine, Loaded};
-use bpf_runtime::{Config, Linker, Mode, Program, Raw, decode};
+use bpf_runtime::{Config, Linker, Mode, OptLevel, Program, Raw, decode};
 
 /// One of our engines.
 #[derive(Debug)]
@@ -19,23 +19,28 @@ struct Run(Program<Raw, ()>);
 impl Ours {
     /// The JIT.
     pub(super) fn jit() -> Result<Ours, String> {
-        Ours::new("ours", Mode::Jit, false)
+        Ours::new("ours", |_| {})
+    }
+
+    /// The JIT without optimisation.
+    pub(super) fn unoptimised() -> Result<Ours, String> {
+        Ours::new("ours, no opt", |config| config.opt_level = OptLevel::None)
     }
 
     /// The JIT, saving every callee-saved register in every function.
     pub(super) fn save_all() -> Result<Ours, String> {
-        Ours::new("ours, save all", Mode::Jit, true)
+        Ours::new("ours, save all", |config| config.save_all = true)
     }
 
     /// The interpreter.
     pub(super) fn interpreter() -> Result<Ours, String> {
-        Ours::new("interp", Mode::Interpreter, false)
+        Ours::new("interp", |config| config.mode = Mode::Interpreter)
     }
 
-    fn new(name: &'static str, mode: Mode, save_all: bool) -> Result<Ours, String> {
+    fn new(name: &'static str, configure: impl FnOnce(&mut Config)) -> Result<Ours, String> {
         let mut config = Config::default();
-        config.mode = mode;
-        config.save_all = save_all;
+        configure(&mut config);
+        let mode = config.mode;
         let engine = bpf_runtime::Engine::new(config).map_err(|e| e.to_string())?;
         Ok(Ours { name, linker: Linker::new(&engine), engine, interpreted: mode == Mode::Interpreter })
     }

@@ -16,7 +16,7 @@
 use core::fmt;
 
 use crate::codec::{DecodeError, Malformed, decode, encode_valid, malformed_at};
-use crate::{AtomicOp, Callee, Imm64, Insn, InsnIdx, Reg};
+use crate::{AluOp, AtomicOp, Callee, Imm64, Insn, InsnIdx, Reg, Src};
 
 /// At most this many slots (Linux: BPF_COMPLEXITY_LIMIT_INSNS).
 pub const MAX_INSNS: usize = 1_000_000;
@@ -75,6 +75,45 @@ pub struct Contents {
     pub packet_loads: bool,
     /// [`Insn::MayGoto`].
     pub may_gotos: bool,
+    /// Divisions and remainders.
+    pub divisions: bool,
+    /// Shifts by a register.
+    pub register_shifts: bool,
+    /// [`Insn::Atomic`].
+    pub atomics: bool,
+    /// The registers it names or a call of it concerns: bit `n` is rn.
+    pub registers: u16,
+    /// How it uses r10.
+    pub stack: StackUse,
+}
+
+/// How a program uses r10.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct StackUse {
+    /// Accesses at a constant offset from it.
+    pub accesses: u32,
+    /// How far below it they reach, in bytes.
+    pub below: u32,
+    /// It is used otherwise: copied, compared, stored. Accesses may be anywhere then.
+    pub escapes: bool,
+}
+
+impl StackUse {
+    /// Bytes of stack that each of the program's functions may touch, at most `max`.
+    pub fn bytes(&self, max: u32) -> u32 {
+        if self.escapes { max } else { self.below.min(max) }
+    }
+
+    fn access(&mut self, base: Reg, off: i16) {
+        let on_stack = base == Reg::R10;
+        self.accesses += u32::from(on_stack);
+        let below = (-i32::from(off)).max(0) as u32;
+        self.below = self.below.max(if on_stack { below } else { 0 });
+    }
+
+    fn value(&mut self, src: Src) {
+        self.escapes |= src == Src::Reg(Reg::R10);
+    }
 }
 
 /// A structurally valid program.
@@ -327,21 +366,45 @@ fn check_insns(insns: &[Insn]) -> Result<Scan, ValidateError> {
             None => Ok(()),
             Some(malformed) => Err(error(ValidateErrorKind::Malformed(malformed))),
         };
+        let contents = &mut scan.contents;
         // The register it names as its result; what a call clobbers is not counted.
         let dst = match *insn {
-            Insn::Alu { dst, .. }
-            | Insn::Mov { dst, .. }
-            | Insn::Neg { dst, .. }
-            | Insn::End { dst, .. }
-            | Insn::Load { sign: false, dst, .. }
-            | Insn::LoadAcquire { dst, .. } => dst,
-            Insn::MovSx { dst, .. } | Insn::Load { sign: true, dst, .. } => {
+            Insn::Alu { op, dst, src, .. } => {
+                let by_register = matches!(src, Src::Reg(_));
+                contents.name(src);
+                contents.divisions |= matches!(op, AluOp::Div | AluOp::SDiv | AluOp::Mod | AluOp::SMod);
+                contents.register_shifts |= by_register & matches!(op, AluOp::Lsh | AluOp::Rsh | AluOp::Arsh);
+                contents.stack.value(src);
+                dst
+            }
+            Insn::Mov { dst, src, .. } => {
+                contents.name(src);
+                contents.stack.value(src);
+                dst
+            }
+            Insn::Neg { dst, .. } | Insn::End { dst, .. } => dst,
+            Insn::Load { sign, dst, base, off, .. } => {
+                if sign {
+                    well_formed()?;
+                }
+                contents.name(Src::Reg(base));
+                contents.stack.access(base, off);
+                dst
+            }
+            Insn::LoadAcquire { dst, base, off, .. } => {
+                contents.name(Src::Reg(base));
+                contents.stack.access(base, off);
+                dst
+            }
+            Insn::MovSx { dst, src, .. } => {
                 well_formed()?;
+                contents.name(Src::Reg(src));
+                contents.stack.value(Src::Reg(src));
                 dst
             }
             Insn::LoadImm64 { dst, imm } => {
                 well_formed()?;
-                scan.contents.wide_loads = true;
+                contents.wide_loads = true;
                 if let Imm64::Func(off) = imm {
                     let callee = SubprogId(check_target(insns, at, off)?.0);
                     scan.calls.push(CallSite { at, callee, callback: true });
@@ -352,40 +415,73 @@ fn check_insns(insns: &[Insn]) -> Result<Scan, ValidateError> {
                 well_formed()?;
                 continue;
             }
-            Insn::Atomic { op, src, .. } => match op {
-                AtomicOp::Add { fetch: true }
-                | AtomicOp::Or { fetch: true }
-                | AtomicOp::And { fetch: true }
-                | AtomicOp::Xor { fetch: true }
-                | AtomicOp::Xchg => src,
-                AtomicOp::Add { fetch: false }
-                | AtomicOp::Or { fetch: false }
-                | AtomicOp::And { fetch: false }
-                | AtomicOp::Xor { fetch: false }
-                | AtomicOp::CmpXchg => continue,
-            },
-            Insn::Store { .. } | Insn::StoreRelease { .. } => continue,
-            Insn::LoadAbs { .. } | Insn::LoadInd { .. } => {
-                well_formed()?;
-                scan.contents.packet_loads = true;
+            Insn::Atomic { op, base, off, src, .. } => {
+                contents.atomics = true;
+                contents.name(Src::Reg(base));
+                contents.name(Src::Reg(src));
+                contents.stack.access(base, off);
+                contents.stack.value(Src::Reg(src));
+                match op {
+                    AtomicOp::Add { fetch: true }
+                    | AtomicOp::Or { fetch: true }
+                    | AtomicOp::And { fetch: true }
+                    | AtomicOp::Xor { fetch: true }
+                    | AtomicOp::Xchg => src,
+                    AtomicOp::Add { fetch: false }
+                    | AtomicOp::Or { fetch: false }
+                    | AtomicOp::And { fetch: false }
+                    | AtomicOp::Xor { fetch: false } => continue,
+                    AtomicOp::CmpXchg => Reg::R0,
+                }
+            }
+            Insn::Store { base, off, src, .. } => {
+                contents.name(Src::Reg(base));
+                contents.name(src);
+                contents.stack.access(base, off);
+                contents.stack.value(src);
                 continue;
+            }
+            Insn::StoreRelease { base, off, src, .. } => {
+                contents.name(Src::Reg(base));
+                contents.name(Src::Reg(src));
+                contents.stack.access(base, off);
+                contents.stack.value(Src::Reg(src));
+                continue;
+            }
+            Insn::LoadAbs { .. } => {
+                well_formed()?;
+                contents.packet_loads = true;
+                Reg::R0
+            }
+            Insn::LoadInd { src, .. } => {
+                well_formed()?;
+                contents.packet_loads = true;
+                contents.name(Src::Reg(src));
+                contents.stack.value(Src::Reg(src));
+                Reg::R0
             }
             Insn::Jump { off, .. } => {
                 well_formed()?;
                 scan.flow.push(Flow { at, target: Some(at.jump(off).unwrap_or(NOWHERE)) });
                 continue;
             }
-            Insn::JumpIf { off, .. } => {
+            Insn::JumpIf { dst, src, off, .. } => {
+                contents.name(Src::Reg(dst));
+                contents.name(src);
+                contents.stack.value(Src::Reg(dst));
+                contents.stack.value(src);
                 scan.flow.push(Flow { at, target: Some(at.jump(off.into()).unwrap_or(NOWHERE)) });
                 continue;
             }
             Insn::MayGoto { off } => {
-                scan.contents.may_gotos = true;
+                contents.may_gotos = true;
                 scan.flow.push(Flow { at, target: Some(at.jump(off.into()).unwrap_or(NOWHERE)) });
                 continue;
             }
             Insn::Call(callee) => {
-                scan.contents.calls = true;
+                contents.calls = true;
+                // The result and the arguments.
+                contents.registers |= 0b11_1111;
                 if let Callee::Subprog(off) = callee {
                     let callee = SubprogId(check_target(insns, at, off)?.0);
                     scan.calls.push(CallSite { at, callee, callback: false });
@@ -393,15 +489,26 @@ fn check_insns(insns: &[Insn]) -> Result<Scan, ValidateError> {
                 continue;
             }
             Insn::Exit => {
+                contents.name(Src::Reg(Reg::R0));
                 scan.flow.push(Flow { at, target: None });
                 continue;
             }
         };
+        contents.name(Src::Reg(dst));
         if dst == Reg::R10 {
             return Err(error(ValidateErrorKind::WritesFramePointer));
         }
     }
     Ok(scan)
+}
+
+impl Contents {
+    #[inline(always)]
+    fn name(&mut self, src: Src) {
+        if let Src::Reg(reg) = src {
+            self.registers |= 1 << reg as u16;
+        }
+    }
 }
 
 /// Outside every program.

@@ -20,7 +20,7 @@ use crate::asm::asm;
 use crate::lower::alu::add_imm;
 use crate::regs::{CALLEE_SAVED, Gpr};
 use bpf_isa::Width;
-use bpf_jit::{Alloc, EmitError, EmitOptions, Func};
+use bpf_jit::{Alloc, EmitError, EmitOptions, Shape};
 use bpf_jit_code::UnwindOp;
 
 /// The callee-saved registers and the return address.
@@ -49,17 +49,11 @@ impl Frame {
     /// Most bytes that [`Emitter::enter`] or [`Emitter::leave`] emits: a landing pad or signature, a frame of arbitrary size, and the pairs.
     pub(crate) const MAX_CODE: usize = 4 + 12 + 4 * MAX_SAVES.div_ceil(2);
 
-    /// The frame of `func`. `indirect`: it is entered by indirect branches.
-    pub(crate) fn new(
-        func: &Func,
-        alloc: &Alloc,
-        options: &EmitOptions,
-        calls: bool,
-        indirect: bool,
-    ) -> Result<Frame, EmitError> {
+    /// The frame of a function.
+    pub(crate) fn new(shape: &Shape, alloc: &Alloc, options: &EmitOptions) -> Result<Frame, EmitError> {
         let mut saves = [Gpr::ZR; MAX_SAVES + 1];
         let wanted = if options.save_all { &CALLEE_SAVED[..] } else { &alloc.saves };
-        let lr = (calls || options.save_all).then_some(Gpr::LR);
+        let lr = (shape.calls || options.save_all).then_some(Gpr::LR);
         let mut count = 0;
         for reg in wanted.iter().map(|r| Gpr::from(*r)).chain(lr) {
             if count == MAX_SAVES {
@@ -70,9 +64,10 @@ impl Frame {
         }
         // The zero register's half of an odd pair may overlap slot 0: it is stored before anything else, and loaded to nowhere.
         let slots = 8 * count as u32;
-        let total = (u64::from(slots) + 8 * u64::from(alloc.slots) + u64::from(func.stack_bytes)).next_multiple_of(16);
+        let total = (u64::from(slots) + 8 * u64::from(alloc.slots) + u64::from(shape.stack_bytes)).next_multiple_of(16);
         let total = i32::try_from(total).map_err(|_| EmitError::Internal("a frame of more than 2 GiB"))? as u32;
         let signs = options.hardening.return_signing && lr.is_some();
+        let indirect = shape.id.0 == 0 || shape.address_taken;
         let landing_pad = options.hardening.landing_pads && indirect;
         Ok(Frame { saves, pairs: count.div_ceil(2), slots, total, signs, landing_pad })
     }

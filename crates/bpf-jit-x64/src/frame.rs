@@ -18,7 +18,7 @@ use crate::asm::{mem, reg};
 use crate::regs::Gpr::{self, *};
 use crate::regs::{CALLEE_SAVED, SCRATCH};
 use bpf_isa::Width;
-use bpf_jit::{Alloc, Base, Func, HostReg, HostRegSet, Loc, Mem, Move, MoveSrc, Op, VReg, parallel_moves};
+use bpf_jit::{Alloc, Base, HostReg, HostRegSet, Loc, Mem, Move, MoveSrc, Shape, VReg, parallel_moves};
 use bpf_jit_code::UnwindOp;
 
 /// Bytes below rsp that signal handlers and the kernel leave alone (System V ABI, 3.2.2).
@@ -53,10 +53,11 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    pub(crate) fn plan(func: &Func, alloc: &Alloc, save_all: bool) -> Frame {
-        let calls = func.has_calls();
-        let red_zone = !calls && (1..=RED_ZONE).contains(&func.stack_bytes) && rarely_touches_stack(func);
-        let framed = func.stack_bytes > 0 && !red_zone;
+    pub(crate) fn plan(shape: &Shape, alloc: &Alloc, save_all: bool) -> Frame {
+        let Shape { calls, stack_bytes, stack_accesses, .. } = *shape;
+        let rarely = stack_accesses <= RED_ZONE_MAX_ACCESSES;
+        let red_zone = !calls && (1..=RED_ZONE).contains(&stack_bytes) && rarely;
+        let framed = stack_bytes > 0 && !red_zone;
         let mut saves = if save_all {
             CALLEE_SAVED.iter().fold(HostRegSet::EMPTY, |set, r| set.union(HostRegSet::of(&[r.host()])))
         } else {
@@ -65,7 +66,7 @@ impl Frame {
         if framed {
             saves = saves.without(HostRegSet::of(&[Rbp.host()]));
         }
-        let mut stack = if framed { func.stack_bytes } else { 0 };
+        let mut stack = if framed { stack_bytes } else { 0 };
         let mut slots = 8 * alloc.slots;
         let mut bytes = 8 + 8 * u32::from(framed) + stack + 8 * saves.len() + slots;
         let pad = if calls { bytes.wrapping_neg() % 16 } else { 0 };
@@ -77,7 +78,7 @@ impl Frame {
         bytes += pad;
         if red_zone {
             // Not reserved, but used.
-            bytes += func.stack_bytes;
+            bytes += stack_bytes;
         }
         Frame { base: if framed { Rbp } else { Rsp }, stack, saves, slots, bytes }
     }
@@ -96,40 +97,9 @@ impl Frame {
     }
 }
 
-/// Whether the function has so few stack accesses that rbp does not pay for itself.
-fn rarely_touches_stack(func: &Func) -> bool {
-    let touches = |op: &&Op| match **op {
-        Op::FrameAddr { .. } => true,
-        Op::Load { mem, .. }
-        | Op::Store { mem, .. }
-        | Op::LoadAcquire { mem, .. }
-        | Op::StoreRelease { mem, .. }
-        | Op::Atomic { mem, .. }
-        | Op::CmpXchg { mem, .. } => mem.base == Base::Frame,
-        Op::Mov { .. }
-        | Op::Ext { .. }
-        | Op::Bin { .. }
-        | Op::Neg { .. }
-        | Op::Bswap { .. }
-        | Op::AddShift { .. }
-        | Op::Select { .. }
-        | Op::SymAddr { .. }
-        | Op::SubprogAddr { .. }
-        | Op::Call { .. }
-        | Op::TailCall { .. }
-        | Op::Check { .. }
-        | Op::Bound { .. }
-        | Op::Stop { .. }
-        | Op::Jump { .. }
-        | Op::Branch { .. }
-        | Op::Exit { .. } => false,
-    };
-    func.ops.iter().filter(touches).nth(RED_ZONE_MAX_ACCESSES).is_none()
-}
-
 impl Emitter<'_> {
     /// Enters the function: frame, then parameters to where the allocation wants them.
-    pub(crate) fn prologue(&mut self) {
+    pub(crate) fn prologue(&mut self, shape: &Shape) {
         let frame = self.frame;
         if frame.framed() {
             reg!(self.s.buf; push Rq(Rbp));
@@ -150,7 +120,7 @@ impl Emitter<'_> {
         if frame.slots > 0 {
             self.cfa_from_rsp(depth + frame.slots);
         }
-        self.parameters();
+        self.parameters(shape);
     }
 
     /// Notes that rsp has moved to `offset` below the CFA; in a frame with rbp nobody finds it from rsp.
@@ -160,9 +130,9 @@ impl Emitter<'_> {
         }
     }
 
-    fn parameters(&mut self) {
-        let params = self.func.params.into_iter().zip(self.machine.args);
-        for (v, reg) in params.chain([(self.func.ctx, self.machine.ctx)]) {
+    fn parameters(&mut self, shape: &Shape) {
+        let params = shape.params.into_iter().zip(self.machine.args);
+        for (v, reg) in params.chain([(shape.ctx, self.machine.ctx)]) {
             let Some(v) = v else { continue };
             match self.alloc.loc(v) {
                 Loc::Reg(dst) => self.s.moves.push(Move { dst, src: MoveSrc::Loc(Loc::Reg(reg)) }),

@@ -21,7 +21,7 @@ use crate::jump::Jump;
 use crate::lower::Stub;
 use crate::tail_call::PendingTailCall;
 use bpf_isa::SubprogId;
-use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, Func, Lir, MachineDesc, Move, Op};
+use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Move, Op, Shape};
 use bpf_jit_code::layout::{Label, Layout};
 use bpf_jit_code::unwind::room;
 use bpf_jit_code::{Code, PcEntry, Unwind, UnwindOp};
@@ -37,8 +37,10 @@ pub struct X64 {
     moves: Vec<Move>,
     stubs: Vec<Stub>,
     tail_calls: Vec<PendingTailCall>,
-    /// Whether each function's address is taken.
-    address_taken: Vec<bool>,
+    /// Functions of the program.
+    functions: u32,
+    /// Labels of the present function's extra blocks.
+    extra: Vec<Label>,
     /// Where the runs of this code stop, by reason.
     stops: [Option<Label>; 4],
     /// The retpoline of this code.
@@ -50,65 +52,70 @@ impl Backend for X64 {
         regs::machine(&options.features)
     }
 
-    fn emit(&mut self, lir: &Lir, allocs: &[Alloc], options: &EmitOptions, code: &mut Code) -> Result<(), EmitError> {
-        self.begin(lir);
-        let machine = self.machine(options);
-        for (i, func) in lir.funcs.iter().enumerate() {
-            let alloc = allocs.get(i).ok_or(EmitError::Internal("a function without an allocation"))?;
-            let frame = Frame::plan(func, alloc, options.save_all);
-            code.frame_bytes.push(frame.bytes);
-            let blocks = self.layout.labels(func.blocks.len() as u32);
-            let s = &mut *self;
-            let code = &mut *code;
-            let notes = code.unwind.len();
-            Emitter { s, code, machine, options, func, alloc, frame, blocks, epilogue: None, insn: 0 }
-                .function(SubprogId(i as u32));
-            if options.unwind_room {
-                code.unwind.push(Unwind { at: self.buf.len() as u32, op: UnwindOp::End });
-                // int3.
-                self.buf.resize(self.buf.len() + room(code.unwind.len() - notes), 0xcc);
-            }
-            if self.buf.len() > i32::MAX as usize {
-                return Err(EmitError::TooLarge);
-            }
-        }
-        if options.unwind {
-            code.unwind.push(Unwind { at: self.buf.len() as u32, op: UnwindOp::Outside });
-        }
-        self.stop_sequences(options);
-        self.retpoline();
-        self.finish(lir, code)
-    }
-}
+    type Emitter<'a> = Emitter<'a>;
 
-impl X64 {
-    fn begin(&mut self, lir: &Lir) {
+    fn begin(&mut self, functions: usize) {
         self.buf.clear();
         self.layout.clear();
         self.stubs.clear();
         self.tail_calls.clear();
         self.stops = [None; 4];
         self.thunk = None;
-        self.address_taken.clear();
-        self.address_taken.resize(lir.funcs.len(), false);
-        for op in lir.funcs.iter().flat_map(|f| &f.ops) {
-            if let Op::SubprogAddr { subprog, .. } = op
-                && let Some(taken) = self.address_taken.get_mut(subprog.0 as usize)
-            {
-                *taken = true;
-            }
-        }
+        self.functions = functions as u32;
         // The first labels are the functions' entries, so that each is known by its number.
-        self.layout.labels(lir.funcs.len() as u32);
+        self.layout.labels(self.functions);
     }
 
+    #[inline]
+    fn function<'a>(
+        &'a mut self,
+        shape: &Shape,
+        alloc: &'a Alloc,
+        options: &'a EmitOptions,
+        code: &'a mut Code,
+    ) -> Result<Emitter<'a>, EmitError> {
+        let machine = self.machine(options);
+        let frame = Frame::plan(shape, alloc, options.save_all);
+        code.frame_bytes.push(frame.bytes);
+        let blocks = self.layout.labels(shape.blocks);
+        self.extra.clear();
+        let notes = code.unwind.len();
+        let mut emitter = Emitter {
+            s: self,
+            code,
+            machine,
+            options,
+            alloc,
+            frame,
+            first_block: shape.first_block,
+            end_block: shape.first_block + shape.blocks,
+            blocks,
+            epilogue: None,
+            insn: u32::MAX,
+            notes,
+        };
+        emitter.enter(shape);
+        Ok(emitter)
+    }
+
+    fn finish(&mut self, options: &EmitOptions, code: &mut Code) -> Result<(), EmitError> {
+        if options.unwind {
+            code.unwind.push(Unwind { at: self.buf.len() as u32, op: UnwindOp::Outside });
+        }
+        self.stop_sequences(options);
+        self.retpoline();
+        self.place(code)
+    }
+}
+
+impl X64 {
     /// The label of a function's entry.
     fn entry(&self, subprog: SubprogId) -> Label {
         Label(subprog.0)
     }
 
     /// Chooses the branches' forms and reports where everything came to lie.
-    fn finish(&mut self, lir: &Lir, code: &mut Code) -> Result<(), EmitError> {
+    fn place(&mut self, code: &mut Code) -> Result<(), EmitError> {
         let Code { bytes, relocs, pc_map, unwind, .. } = code;
         let marks: &mut [&mut dyn Iterator<Item = &mut u32>] = &mut [
             &mut relocs.iter_mut().map(|r| &mut r.at),
@@ -116,8 +123,8 @@ impl X64 {
             &mut unwind.iter_mut().map(|u| &mut u.at),
         ];
         self.layout.finish(&self.buf, bytes, marks)?;
-        for i in 0..lir.funcs.len() {
-            let entry = self.layout.offset(self.entry(SubprogId(i as u32)));
+        for i in 0..self.functions {
+            let entry = self.layout.offset(self.entry(SubprogId(i)));
             code.entries.push(entry.ok_or(EmitError::Internal("a function without an entry"))?);
         }
         for site in &self.tail_calls {
@@ -128,50 +135,79 @@ impl X64 {
 }
 
 /// One function being emitted.
-struct Emitter<'a> {
+#[derive(Debug)]
+pub struct Emitter<'a> {
     s: &'a mut X64,
     code: &'a mut Code,
     machine: &'a MachineDesc,
     options: &'a EmitOptions,
-    func: &'a Func,
     alloc: &'a Alloc,
     frame: Frame,
-    /// Label of block 0; the others follow.
+    /// Number of its first block.
+    first_block: u32,
+    /// Number of its first extra block.
+    end_block: u32,
+    /// Label of the first block; the others follow.
     blocks: Label,
     /// The epilogue that exits share, if it is too long to be repeated.
     epilogue: Option<Label>,
     /// The BPF instruction being emitted.
     insn: u32,
+    /// How many notes on frames there were before.
+    notes: usize,
+}
+
+impl bpf_jit::Emitter for Emitter<'_> {
+    #[inline(always)]
+    fn op(&mut self, op: &Op, insn: u32, next: BlockId) {
+        self.mark(insn);
+        let start = self.s.buf.len();
+        self.lower(op, next);
+        debug_assert!(self.s.buf.len() - start <= size_bound(op), "{op:?}");
+    }
+
+    fn new_block(&mut self) -> BlockId {
+        self.s.extra.push(self.s.layout.label());
+        BlockId(self.end_block + self.s.extra.len() as u32 - 1)
+    }
+
+    #[inline]
+    fn begin_block(&mut self, block: BlockId) {
+        let label = self.block_label(block);
+        self.s.layout.bind(&self.s.buf, label);
+    }
+
+    fn finish(mut self) -> Result<(), EmitError> {
+        self.stubs();
+        let Emitter { s, code, options, notes, .. } = self;
+        if options.unwind_room {
+            code.unwind.push(Unwind { at: s.buf.len() as u32, op: UnwindOp::End });
+            // int3.
+            s.buf.resize(s.buf.len() + room(code.unwind.len() - notes), 0xcc);
+        }
+        if s.buf.len() > i32::MAX as usize { Err(EmitError::TooLarge) } else { Ok(()) }
+    }
 }
 
 impl Emitter<'_> {
-    fn function(&mut self, id: SubprogId) {
-        let entry = self.s.entry(id);
+    /// Everything before the first op.
+    fn enter(&mut self, shape: &Shape) {
+        let entry = self.s.entry(shape.id);
         self.s.layout.bind(&self.s.buf, entry);
         self.unwind_note(UnwindOp::Function);
-        let indirect = id.0 == 0 || self.s.address_taken.get(id.0 as usize) == Some(&true);
+        let indirect = shape.id.0 == 0 || shape.address_taken;
         if indirect && self.options.hardening.landing_pads {
             // endbr64, which dynasm does not know.
             self.s.buf.extend_from_slice(&[0xf3, 0x0f, 0x1e, 0xfa]);
         }
-        self.prologue();
-        let func = self.func;
-        for (i, block) in func.blocks.iter().enumerate() {
-            let label = self.block_label(BlockId(i as u32));
-            self.s.layout.bind(&self.s.buf, label);
-            let ops = block.ops.start as usize..block.ops.end as usize;
-            for (op, span) in func.ops[ops.clone()].iter().zip(&func.spans[ops]) {
-                self.mark(span.first);
-                let start = self.s.buf.len();
-                self.op(op, BlockId(i as u32 + 1));
-                debug_assert!(self.s.buf.len() - start <= size_bound(op), "{op:?}");
-            }
-        }
-        self.stubs();
+        self.prologue(shape);
     }
 
     fn block_label(&self, block: BlockId) -> Label {
-        Label(self.blocks.0 + block.0)
+        match block.0.checked_sub(self.end_block) {
+            None => Label(self.blocks.0 + (block.0 - self.first_block)),
+            Some(extra) => self.s.extra[extra as usize],
+        }
     }
 
     /// Notes a change of the frame, if anybody wants to know.
@@ -183,7 +219,7 @@ impl Emitter<'_> {
 
     /// Notes that the code from here on was made from this instruction.
     fn mark(&mut self, insn: u32) {
-        if self.insn != insn || self.code.pc_map.is_empty() {
+        if self.insn != insn {
             self.insn = insn;
             self.code.pc_map.push(PcEntry { code: self.s.buf.len() as u32, insn });
         }

@@ -2,11 +2,11 @@
 
 use crate::alloc::{Alloc, AllocOptions, Allocator};
 use crate::externs::Signatures;
-use crate::lir::Lir;
-use crate::lower::{LowerOptions, Lowerer};
+use crate::lir::{Base, BlockId, Func, Lir, Op, VReg};
+use crate::lower::{DirectOptions, LowerOptions, Lowerer};
 use crate::machine::MachineDesc;
 use bpf_analysis::Facts;
-use bpf_isa::Program;
+use bpf_isa::{Program, SubprogId};
 use bpf_jit_code::layout::OutOfReach;
 use bpf_jit_code::{Code, CpuFeatures, Hardening};
 
@@ -71,9 +71,21 @@ impl From<OutOfReach> for EmitError {
 /// Why a program could not be compiled.
 pub type CompileError = EmitError;
 
+/// How much work to put into code.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub enum OptLevel {
+    /// One pass, each BPF register in one place throughout: several times faster to compile, for programs that run once or a few times.
+    None,
+    /// Registers by liveness: fewer moves and saves.
+    #[default]
+    Speed,
+}
+
 /// Options of all steps.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CompileOptions {
+    /// How much work to put into it.
+    pub opt_level: OptLevel,
     /// Lowering.
     pub lower: LowerOptions,
     /// Register allocation.
@@ -82,13 +94,142 @@ pub struct CompileOptions {
     pub emit: EmitOptions,
 }
 
+/// What must be known of a function before its first op.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Which it is.
+    pub id: SubprogId,
+    /// Virtual registers that hold r1 to r5 at entry, where they are read.
+    pub params: [Option<VReg>; 5],
+    /// The virtual register that holds the hidden argument at entry, where it is needed.
+    pub ctx: Option<VReg>,
+    /// Bytes of BPF stack, a multiple of 8.
+    pub stack_bytes: u32,
+    /// About how many ops name the BPF stack.
+    pub stack_accesses: usize,
+    /// The number of its first block.
+    pub first_block: u32,
+    /// How many blocks there are, with consecutive numbers.
+    pub blocks: u32,
+    /// Some op may be a call (a tail call is none).
+    pub calls: bool,
+    /// Some function of the program takes its address.
+    pub address_taken: bool,
+}
+
+impl Shape {
+    /// Of a function of the intermediate form.
+    fn of(id: SubprogId, func: &Func, address_taken: bool) -> Shape {
+        let (mut calls, mut stack_accesses) = (false, 0);
+        for op in &func.ops {
+            match op {
+                Op::Call { .. } => calls = true,
+                Op::FrameAddr { .. } => stack_accesses += 1,
+                Op::Load { mem, .. }
+                | Op::Store { mem, .. }
+                | Op::LoadAcquire { mem, .. }
+                | Op::StoreRelease { mem, .. }
+                | Op::Atomic { mem, .. }
+                | Op::CmpXchg { mem, .. } => stack_accesses += usize::from(mem.base == Base::Frame),
+                Op::Mov { .. }
+                | Op::Ext { .. }
+                | Op::Bin { .. }
+                | Op::Neg { .. }
+                | Op::Bswap { .. }
+                | Op::AddShift { .. }
+                | Op::Select { .. }
+                | Op::SymAddr { .. }
+                | Op::SubprogAddr { .. }
+                | Op::TailCall { .. }
+                | Op::Check { .. }
+                | Op::Bound { .. }
+                | Op::Stop { .. }
+                | Op::Jump { .. }
+                | Op::Branch { .. }
+                | Op::Exit { .. } => {}
+            }
+        }
+        Shape {
+            id,
+            params: func.params,
+            ctx: func.ctx,
+            stack_bytes: func.stack_bytes,
+            stack_accesses,
+            first_block: 0,
+            blocks: func.blocks.len() as u32,
+            calls,
+            address_taken,
+        }
+    }
+}
+
+/// A function being emitted, op by op in the order of its code. Its prologue is done.
+pub trait Emitter {
+    /// Emits an op that was made from the instruction `insn`; `next` is the block that follows the op's own.
+    fn op(&mut self, op: &Op, insn: u32, next: BlockId);
+
+    /// A block besides those of the function's shape. It must begin before the function ends.
+    fn new_block(&mut self) -> BlockId;
+
+    /// What follows is this block.
+    fn begin_block(&mut self, block: BlockId);
+
+    /// Ends the function.
+    fn finish(self) -> Result<(), EmitError>;
+}
+
 /// An emitter for one architecture. It owns scratch memory that is reused from program to program.
 pub trait Backend {
+    /// How it emits a function.
+    type Emitter<'a>: Emitter
+    where
+        Self: 'a;
+
     /// The machine the allocator is to allocate for, given the options.
     fn machine(&self, options: &EmitOptions) -> &'static MachineDesc;
 
+    /// Begins a program of so many functions.
+    fn begin(&mut self, functions: usize);
+
+    /// Begins the next function of the program.
+    fn function<'a>(
+        &'a mut self,
+        shape: &Shape,
+        alloc: &'a Alloc,
+        options: &'a EmitOptions,
+        code: &'a mut Code,
+    ) -> Result<Self::Emitter<'a>, EmitError>;
+
+    /// Ends the program: what its functions share, and the forms of its branches.
+    fn finish(&mut self, options: &EmitOptions, code: &mut Code) -> Result<(), EmitError>;
+
     /// Emits `lir` with one allocation a function into `code`, which is empty.
-    fn emit(&mut self, lir: &Lir, allocs: &[Alloc], options: &EmitOptions, code: &mut Code) -> Result<(), EmitError>;
+    fn emit(&mut self, lir: &Lir, allocs: &[Alloc], options: &EmitOptions, code: &mut Code) -> Result<(), EmitError> {
+        if cfg!(debug_assertions) {
+            lir.check(allocs, self.machine(options)).map_err(EmitError::Internal)?;
+        }
+        let address_taken = |id: SubprogId| {
+            let takes = |op: &Op| matches!(op, Op::SubprogAddr { subprog, .. } if *subprog == id);
+            // Asked for only by hardening; callbacks are few.
+            options.hardening.landing_pads && lir.funcs.iter().flat_map(|f| &f.ops).any(takes)
+        };
+        self.begin(lir.funcs.len());
+        for (i, func) in lir.funcs.iter().enumerate() {
+            let id = SubprogId(i as u32);
+            let alloc = allocs.get(i).ok_or(EmitError::Internal("a function without an allocation"))?;
+            let shape = Shape::of(id, func, address_taken(id));
+            let mut emitter = self.function(&shape, alloc, options, code)?;
+            for (b, block) in (0..).zip(&func.blocks) {
+                emitter.begin_block(BlockId(b));
+                let ops = block.ops.start as usize..block.ops.end as usize;
+                for (op, span) in func.ops[ops.clone()].iter().zip(&func.spans[ops]) {
+                    emitter.op(op, span.first, BlockId(b + 1));
+                }
+            }
+            emitter.finish()?;
+        }
+        self.finish(options, code)
+    }
 }
 
 /// The pipeline of one architecture, with the scratch memory of every step.
@@ -123,19 +264,24 @@ impl<B: Backend> Compiler<B> {
         code: &mut Code,
     ) -> Result<(), CompileError> {
         code.clear();
-        self.lowerer.lower(program, facts, signatures, &options.lower, &mut self.lir);
-        let machine = self.backend.machine(&options.emit);
+        let CompileOptions { opt_level, lower, alloc, emit } = options;
+        if *opt_level == OptLevel::None {
+            let options = DirectOptions { lower, alloc, emit };
+            return self.lowerer.emit(program, facts, signatures, options, &mut self.backend, code);
+        }
+        self.lowerer.lower(program, facts, signatures, lower, &mut self.lir);
+        let machine = self.backend.machine(emit);
         self.allocs.resize_with(self.lir.funcs.len(), Alloc::default);
         for (func, out) in self.lir.funcs.iter().zip(&mut self.allocs) {
-            self.allocator.allocate(func, machine, &options.alloc, out);
+            self.allocator.allocate(func, machine, alloc, out);
         }
-        self.backend.emit(&self.lir, &self.allocs, &options.emit, code)?;
+        self.backend.emit(&self.lir, &self.allocs, emit, code)?;
         // Only an op of the main program that reads it, a call of a subprogram that does among them, gives it a virtual register.
         code.reads_hidden = self.lir.funcs.first().is_none_or(|main| main.ctx.is_some());
         Ok(())
     }
 
-    /// The intermediate form of the last program compiled.
+    /// The intermediate form of the last program compiled with optimisation.
     pub fn lir(&self) -> &Lir {
         &self.lir
     }

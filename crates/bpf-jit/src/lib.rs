@@ -6,6 +6,8 @@
 //! Backend::emit(&Lir, &[Alloc])  -> Code     bpf-jit-x64, bpf-jit-arm64
 //! ```
 //!
+//! Without optimisation ([`OptLevel::None`]) it is one step: instructions are lowered to fixed registers, straight into the backend.
+//!
 //! Invariants: a backend sees no BPF, no memory, no address and no host; everything in this crate is architecture-neutral, and what
 //! differs between architectures is data in a [`MachineDesc`]; any allocation that respects the machine's fixed operands is
 //! correct, down to no register at all.
@@ -13,16 +15,20 @@
 
 mod alloc;
 mod backend;
+mod check;
 #[cfg(any(test, feature = "eval"))]
 pub mod eval;
 mod externs;
+mod fixed;
 mod lir;
 mod lower;
 mod machine;
 mod moves;
 
 pub use alloc::{Alloc, AllocOptions, Allocator, Loc};
-pub use backend::{Backend, CompileError, CompileOptions, Compiler, EmitError, EmitOptions};
+pub use backend::{
+    Backend, CompileError, CompileOptions, Compiler, EmitError, EmitOptions, Emitter, OptLevel, Shape,
+};
 pub use externs::{Extern, Hidden, MapShape, Signatures, TAIL_CALL_HELPER};
 pub use lir::{
     AtomicOp, Base, BinOp, Block, BlockId, CallTarget, Check, Cond, Func, Lir, Mem, Op, Span, TailKey, VReg, Val,

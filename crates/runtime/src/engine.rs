@@ -4,7 +4,7 @@ use crate::compile::HostCompiler;
 use crate::error::EngineError;
 use crate::run::Runs;
 use bpf_debug::{Location, Options as DebugOptions, Registry};
-use bpf_jit::{AllocOptions, CompileOptions, EmitOptions, LowerOptions};
+use bpf_jit::{AllocOptions, CompileOptions, EmitOptions, LowerOptions, OptLevel};
 use bpf_jit_code::{Arch, CpuFeatures, Hardening};
 use bpf_quiesce::Domain;
 use bpf_verifier::{Limits, Verifier};
@@ -32,6 +32,8 @@ pub type PrintSink = Arc<dyn Fn(&str) + Send + Sync>;
 pub struct Config {
     /// How programs are executed.
     pub mode: Mode,
+    /// How much work to put into machine code; [`crate::Loader::opt_level`] decides for one load.
+    pub opt_level: OptLevel,
     /// Stop a run after so many taken back-edges and calls together; `None` emits no check.
     pub budget: Option<u64>,
     /// The budget of programs that are not proven to end ([`crate::Loader::hybrid`]), where `budget` is `None`.
@@ -74,6 +76,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             mode: if Arch::HOST.is_some() { Mode::Jit } else { Mode::Interpreter },
+            opt_level: OptLevel::default(),
             budget: None,
             hybrid_budget: 1 << 20,
             interruptible: false,
@@ -106,6 +109,7 @@ impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("mode", &self.mode)
+            .field("opt_level", &self.opt_level)
             .field("budget", &self.budget)
             .field("interruptible", &self.interruptible)
             .field("hardening", &self.hardening)
@@ -249,9 +253,10 @@ impl Engine {
     }
 
     /// How programs are compiled; `count`: against the budget, whatever the configuration says.
-    pub(crate) fn compile_options(&self, raw_context: bool, count: bool) -> CompileOptions {
+    pub(crate) fn compile_options(&self, opt_level: OptLevel, raw_context: bool, count: bool) -> CompileOptions {
         let config = &self.0.config;
         CompileOptions {
+            opt_level,
             lower: LowerOptions {
                 budget: config.budget.is_some() || count,
                 interrupt: config.interruptible,

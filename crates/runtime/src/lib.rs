@@ -77,7 +77,7 @@ pub use runner::Runner;
 pub use bpf_debug::{Location, Options as DebugOptions};
 pub use bpf_dispatcher::{Policy, Verdicts};
 pub use bpf_isa::{Callee, DecodeError, Insn, InsnIdx, Program as BpfProgram, assemble, decode, disassemble};
-pub use bpf_jit::Extern;
+pub use bpf_jit::{Extern, OptLevel};
 pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Symbol};
 /// Everything about maps: typed handles, consumers of rings, dumps.
 pub use bpf_maps as maps;

@@ -16,7 +16,7 @@ use crate::prog_array::{Kind, ProgArray};
 use crate::program::Program;
 use crate::verify::{self, Checked, Subject, verify};
 use bpf_isa::{Callee, Insn, InsnIdx};
-use bpf_jit::{Extern, TAIL_CALL_HELPER};
+use bpf_jit::{Extern, OptLevel, TAIL_CALL_HELPER};
 use bpf_maps::{Map, MapError};
 use bpf_object::{InitialValue, Object, ReferenceKind, UNRESOLVED_CALL, Unresolved};
 use bpf_verifier::{ArgKind, Helpers};
@@ -53,6 +53,13 @@ impl<H> fmt::Debug for Linker<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Linker").field("functions", &self.names).finish_non_exhaustive()
     }
+}
+
+/// How to load.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    trust: Trust,
+    opt_level: OptLevel,
 }
 
 /// Who says that a program is harmless.
@@ -122,7 +129,8 @@ impl<H: 'static> Linker<H> {
 
     /// What there is to choose about loading.
     pub fn loader<C: Context>(&self) -> Loader<'_, C, H> {
-        Loader { linker: self, trust: Trust::Verifier, only: None, maps: Vec::new(), context: PhantomData }
+        let how = How { trust: Trust::Verifier, opt_level: self.engine.config().opt_level };
+        Loader { linker: self, how, only: None, maps: Vec::new(), context: PhantomData }
     }
 
     /// The registered function of this name.
@@ -204,7 +212,7 @@ impl<H: 'static> Linker<H> {
         mut bindings: Bindings,
         layout: &'static ContextLayout,
         code: Option<&bpf_object::Code>,
-        trust: Trust,
+        How { trust, opt_level }: How,
     ) -> Result<Arc<Loaded>, LoadError> {
         bindings.bind_addresses(name, &program)?;
         let (program, facts, lines) = match trust {
@@ -234,7 +242,7 @@ impl<H: 'static> Linker<H> {
                 table.bind(Kind { layout, mode }).map_err(fail)?;
             }
         }
-        Loaded::new(&self.engine, name.to_owned(), program, bindings, layout, &facts, lines, mode, code)
+        Loaded::new(&self.engine, name.to_owned(), program, bindings, layout, &facts, lines, mode, opt_level, code)
     }
 }
 
@@ -249,7 +257,7 @@ impl<H: 'static> Linker<H> {
 /// ```
 pub struct Loader<'l, C, H> {
     linker: &'l Linker<H>,
-    trust: Trust,
+    how: How,
     only: Option<Vec<String>>,
     maps: Vec<MapRef>,
     context: PhantomData<fn(C)>,
@@ -257,7 +265,7 @@ pub struct Loader<'l, C, H> {
 
 impl<C, H> fmt::Debug for Loader<'_, C, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Loader").field("trust", &self.trust).field("only", &self.only).finish_non_exhaustive()
+        f.debug_struct("Loader").field("how", &self.how).field("only", &self.only).finish_non_exhaustive()
     }
 }
 
@@ -284,13 +292,13 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn hybrid(mut self) -> Self {
-        self.trust = Trust::Hybrid;
+        self.how.trust = Trust::Hybrid;
         self
     }
 
     /// Do not verify; run in the interpreter, which checks every memory access. Safe for any program.
     pub fn interpreted(mut self) -> Self {
-        self.trust = Trust::Interpreter;
+        self.how.trust = Trust::Interpreter;
         self
     }
 
@@ -300,7 +308,23 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// With [`Mode::Jit`], every run of the programs must stay inside the memory it was given, end, and call helpers and host
     /// functions with valid arguments, as the verifier would have proven.
     pub unsafe fn unverified(mut self) -> Self {
-        self.trust = Trust::Caller;
+        self.how.trust = Trust::Caller;
+        self
+    }
+
+    /// How much work to put into machine code: [`OptLevel::None`] compiles in one pass, several times faster, what runs once or a few
+    /// times. [`crate::Config::opt_level`] by default.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, OptLevel, Raw, assemble};
+    ///
+    /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// let once = linker.loader::<Raw>().opt_level(OptLevel::None).insns("once", assemble("r0 = 42\nexit")?)?;
+    /// assert_eq!(once.run(&mut (), &mut [])?, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn opt_level(mut self, level: OptLevel) -> Self {
+        self.how.opt_level = level;
         self
     }
 
@@ -354,7 +378,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         if program.contents().calls {
             linker.bind_helpers(name, program.insns(), C::layout(), &mut bindings)?;
         }
-        let loaded = linker.finish(name, program, bindings, C::layout(), None, self.trust)?;
+        let loaded = linker.finish(name, program, bindings, C::layout(), None, self.how)?;
         let instance = Instance::new(&linker.engine, vec![Arc::clone(&loaded)], self.maps);
         Ok(Program::new(loaded, instance))
     }
@@ -370,7 +394,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         for p in linked.programs {
             let (name, code) = (&p.name, Some(p.code.code()));
             let program = structure(name, p.insns)
-                .and_then(|program| linker.finish(name, program, p.bindings, C::layout(), code, self.trust));
+                .and_then(|program| linker.finish(name, program, p.bindings, C::layout(), code, self.how));
             programs.push(program.map_err(|error| explain(error, &p.code))?);
         }
         let maps = linked.maps;
@@ -393,7 +417,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             p.bindings.bind_addresses(&p.name, &program)?;
             let (name, bindings, layout) = (&p.name, &p.bindings, C::layout());
             let subject = Subject { name, bindings, layout, helpers: &linker.protos, code: Some(p.code.code()) };
-            let options = verify::Options { log, hybrid: self.trust == Trust::Hybrid };
+            let options = verify::Options { log, hybrid: self.how.trust == Trust::Hybrid };
             let checked = linker.verify(&subject, program, options).map_err(|error| explain(error, &p.code))?;
             reports.push(VerifyReport {
                 program: p.name,

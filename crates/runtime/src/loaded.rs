@@ -14,7 +14,7 @@ use crate::run::{self, Run};
 use bpf_analysis::{AccessCheck, CallArity, Facts, RegionBounds};
 use bpf_debug::Registered;
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
-use bpf_jit::{Extern, Hidden, MapShape, Signatures};
+use bpf_jit::{Extern, Hidden, MapShape, OptLevel, Signatures};
 use bpf_jit_code::{Code, RunCtx, Symbol, TAIL_CALL_LIMIT};
 use bpf_maps::{Map, MapType};
 use bpf_prog_pack::Text;
@@ -294,13 +294,14 @@ impl Loaded {
         facts: &Facts,
         lines: Vec<SourceLine>,
         mode: Mode,
+        opt_level: OptLevel,
         source: Option<&bpf_object::Code>,
     ) -> Result<Arc<Loaded>, LoadError> {
         let mut machine_stack = 0;
         let native = match mode {
             Mode::Interpreter => None,
             Mode::Jit => Some(engine.0.with_compiler(|host| {
-                let options = engine.compile_options(layout.raw, facts.needs_budget);
+                let options = engine.compile_options(opt_level, layout.raw, facts.needs_budget);
                 let facts = constant_tail_calls(&program, &bindings, facts);
                 host.compiler
                     .compile(&program, &facts, &bindings, &options, &mut host.code)

@@ -15,7 +15,7 @@ use crate::generate::{self, Choices, Generated, HELPER_ID, Shape};
 use bpf_analysis::{CallArity, Facts};
 use bpf_disasm::lines;
 use bpf_isa::{Program, assemble, decode, disassemble, encode};
-use bpf_jit::{AllocOptions, Backend, CompileOptions, Compiler, EmitOptions, Hidden, Lir, LowerOptions, Signatures};
+use bpf_jit::{AllocOptions, Backend, CompileOptions, Compiler, EmitOptions, Hidden, Lir, LowerOptions, OptLevel, Signatures};
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening};
 use bpf_jit_x64::X64;
@@ -65,6 +65,7 @@ pub fn engines(data: &[u8]) {
 fn run(mode: Mode, options: &Options, generated: &Generated) -> (u64, Vec<u64>) {
     let mut config = Config::default();
     config.mode = mode;
+    config.opt_level = options.opt_level;
     config.alloc = options.alloc;
     config.features = options.features;
     config.hardening = options.hardening;
@@ -111,8 +112,10 @@ fn emit<B: Backend + Default>(program: &Program, options: &Options, arch: Arch, 
     if let Err(error) = compiled {
         panic!("{arch:?}, {options:?}: {error}\n{}", disassemble(program.insns()));
     }
-    let bound = bound(compiler.lir());
-    assert!(code.bytes.len() <= bound, "{arch:?}: {} bytes, the bound is {bound}", code.bytes.len());
+    if options.opt_level == OptLevel::Speed {
+        let bound = bound(compiler.lir());
+        assert!(code.bytes.len() <= bound, "{arch:?}: {} bytes, the bound is {bound}", code.bytes.len());
+    }
     if let Err(error) = lines(&code, &|symbol| format!("{symbol:?}")) {
         panic!("{arch:?}, {options:?}: {error}\n{}", disassemble(program.insns()));
     }
@@ -121,6 +124,7 @@ fn emit<B: Backend + Default>(program: &Program, options: &Options, arch: Arch, 
 /// How to compile.
 #[derive(Clone, Copy, Debug)]
 struct Options {
+    opt_level: OptLevel,
     alloc: AllocOptions,
     features: CpuFeatures,
     hardening: Hardening,
@@ -132,6 +136,7 @@ impl Options {
     fn choose(choices: &mut Choices<'_>) -> Options {
         let seed = choices.one_in(2).then(|| choices.value());
         Options {
+            opt_level: if choices.one_in(3) { OptLevel::None } else { OptLevel::Speed },
             alloc: AllocOptions { seed, ..AllocOptions::default() },
             features: if choices.one_in(2) { CpuFeatures::BASELINE } else { CpuFeatures::host() },
             hardening: Hardening {
@@ -145,8 +150,9 @@ impl Options {
     }
 
     fn compile(&self) -> CompileOptions {
-        let Options { alloc, features, hardening, save_all, checks } = *self;
+        let Options { opt_level, alloc, features, hardening, save_all, checks } = *self;
         CompileOptions {
+            opt_level,
             lower: LowerOptions { budget: checks, interrupt: checks, ..LowerOptions::default() },
             alloc,
             emit: EmitOptions { features, hardening, save_all, ..EmitOptions::default() },

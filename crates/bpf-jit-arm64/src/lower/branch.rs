@@ -169,12 +169,12 @@ impl Emitter<'_> {
         }
     }
 
-    pub(crate) fn branch(&mut self, comparison: Comparison, target: BlockId) {
-        if self.is_next(target) {
+    pub(crate) fn branch(&mut self, comparison: Comparison, target: BlockId, next: BlockId) {
+        if target == next {
             return;
         }
         match constant_outcome(comparison) {
-            Some(true) => return self.jump(target),
+            Some(true) => return self.jump(target, next),
             Some(false) => return,
             None => {}
         }
@@ -188,8 +188,8 @@ impl Emitter<'_> {
         self.go(jump, self.block_label(target));
     }
 
-    pub(crate) fn jump(&mut self, target: BlockId) {
-        if !self.is_next(target) {
+    pub(crate) fn jump(&mut self, target: BlockId, next: BlockId) {
+        if target != next {
             self.go(Jump::Always, self.block_label(target));
         }
     }

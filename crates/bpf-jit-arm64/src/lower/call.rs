@@ -4,7 +4,7 @@
 //! entry sequence, whose stack pointer and continuation are in the `RunCtx`: a check that fails branches to a stub behind the function,
 //! which notes where it was and goes on to the stop sequence of its reason, of which a program has at most one each.
 
-use crate::Emitter;
+use crate::{Arm64, Emitter};
 use crate::asm::asm;
 use crate::jump::{Cc, Jump};
 use crate::lower::alu::mov_imm;
@@ -74,7 +74,7 @@ impl Emitter<'_> {
                 self.code.relocs.push(Reloc { at, kind: RelocKind::Arm64Branch26, symbol });
                 asm!(&mut self.s.buf; bl 0);
             }
-            CallTarget::Subprog(subprog) => self.go(Jump::Call, self.entry_label(subprog)),
+            CallTarget::Subprog(subprog) => self.go(Jump::Call, self.s.entry(subprog)),
         }
         if let Some(ret) = ret {
             self.set(ret, RET);
@@ -83,7 +83,7 @@ impl Emitter<'_> {
 
     pub(crate) fn subprog_addr(&mut self, dst: VReg, subprog: SubprogId) {
         let d = self.dst(dst);
-        self.go(Jump::Address { dst: d }, self.entry_label(subprog));
+        self.go(Jump::Address { dst: d }, self.s.entry(subprog));
         self.put(dst, d);
     }
 
@@ -94,13 +94,15 @@ impl Emitter<'_> {
         }
         if self.frame.is_empty() {
             asm!(&mut self.s.buf; ret);
-        } else if self.op == self.last_exit {
-            self.s.layout.bind(&self.s.buf, self.epilogue);
+        } else if let Some(shared) = self.epilogue {
+            self.go(Jump::Always, shared);
+        } else {
+            let label = self.s.layout.label();
+            self.s.layout.bind(&self.s.buf, label);
             self.leave();
             asm!(&mut self.s.buf; ret);
             self.unwind_note(UnwindOp::Recall);
-        } else {
-            self.go(Jump::Always, self.epilogue);
+            self.epilogue = Some(label);
         }
     }
 
@@ -144,14 +146,15 @@ impl Emitter<'_> {
             asm!(&mut self.s.buf; mov X(CTX), X(at));
         }
         mov_imm(&mut self.s.buf, AUX, self.insn.into());
-        self.go(Jump::Always, self.stop_label(code));
+        let stop = self.s.stop_label(code);
+        self.go(Jump::Always, stop);
     }
 
     /// Emits the stubs of the function's checks.
     pub(crate) fn stubs(&mut self) {
         for i in 0..self.s.stubs.len() {
             let Stub { label, ctx, code, insn } = self.s.stubs[i];
-            self.at_insn(insn);
+            self.mark(insn);
             self.s.layout.bind(&self.s.buf, label);
             self.stop(code, ctx);
         }
@@ -159,14 +162,25 @@ impl Emitter<'_> {
     }
 }
 
-/// Appends the end of a run that was stopped for the reason `code`; `CTX` is the `RunCtx` and `AUX` the instruction.
-pub(crate) fn stop_sequence(buf: &mut Vec<u8>, code: StopCode) {
-    mov_imm(buf, TMP2, code as u64);
-    asm!(buf;
-        stp W(TMP2), W(AUX), [XSP(CTX), RunCtx::STOP_CODE_OFFSET];
-        ldp x19, x29, [XSP(CTX), RunCtx::EXIT_SAVED_OFFSET];
-        ldp X(TMP2), X(AUX), [XSP(CTX), RunCtx::EXIT_SP_OFFSET];
-        mov sp, XSP(TMP2);
-        // Unlike `br`, a `ret` needs no landing pad.
-        ret X(AUX));
+impl Arm64 {
+    /// The sequences that stop a run: `CTX` is the `RunCtx` and `AUX` the instruction.
+    pub(crate) fn stop_sequences(&mut self) {
+        for code in [StopCode::Budget, StopCode::Interrupted, StopCode::Access, StopCode::Host] {
+            let Some(label) = self.stops[code as usize - 1] else { continue };
+            self.layout.bind(&self.buf, label);
+            mov_imm(&mut self.buf, TMP2, code as u64);
+            asm!(&mut self.buf;
+                stp W(TMP2), W(AUX), [XSP(CTX), RunCtx::STOP_CODE_OFFSET];
+                ldp x19, x29, [XSP(CTX), RunCtx::EXIT_SAVED_OFFSET];
+                ldp X(TMP2), X(AUX), [XSP(CTX), RunCtx::EXIT_SP_OFFSET];
+                mov sp, XSP(TMP2);
+                // Unlike `br`, a `ret` needs no landing pad.
+                ret X(AUX));
+        }
+    }
+
+    /// Where a run stops for this reason.
+    fn stop_label(&mut self, code: StopCode) -> Label {
+        *self.stops[code as usize - 1].get_or_insert_with(|| self.layout.label())
+    }
 }

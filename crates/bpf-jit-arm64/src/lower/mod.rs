@@ -8,15 +8,16 @@ mod endian;
 mod mem;
 mod muldiv;
 
-pub(crate) use call::{Stub, stop_code, stop_sequence};
+pub(crate) use call::Stub;
 
 use crate::Emitter;
-use bpf_jit::Op;
+use bpf_jit::{BlockId, Op};
 use branch::Comparison;
 
 impl Emitter<'_> {
-    /// Emits an op.
-    pub(crate) fn op(&mut self, op: &Op) {
+    /// Emits `op`; `next` is the block that follows the op's own.
+    #[inline(always)]
+    pub(crate) fn lower(&mut self, op: &Op, next: BlockId) {
         match *op {
             Op::Mov { width, dst, src } => self.mov(width, dst, src),
             Op::Ext { width, signed, from, dst, src } => self.ext(width, signed, from, dst, src),
@@ -41,8 +42,8 @@ impl Emitter<'_> {
             Op::Check { check, ctx } => self.check(check, ctx),
             Op::Bound { a, limit, ctx } => self.bound(a, limit, ctx),
             Op::Stop { code, ctx } => self.stop(code, ctx),
-            Op::Jump { target } => self.jump(target),
-            Op::Branch { width, cond, a, b, target } => self.branch(Comparison { width, cond, a, b }, target),
+            Op::Jump { target } => self.jump(target, next),
+            Op::Branch { width, cond, a, b, target } => self.branch(Comparison { width, cond, a, b }, target, next),
             Op::Exit { value } => self.exit(value),
         }
     }

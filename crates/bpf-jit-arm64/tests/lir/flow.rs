@@ -7,11 +7,11 @@ use crate::check::{
 use crate::machine::{HOST, Text, checks_landing_pads, fatal_signal, skipped};
 use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit::{
-    Alloc, Allocator, Backend, BinOp, CallTarget, Check, Cond, EmitError, EmitOptions, HostReg, Lir, Loc, Op, TailKey,
+    Alloc, Allocator, Backend, BinOp, CallTarget, Check, Cond, EmitOptions, HostReg, Lir, Loc, Op, TailKey,
     VReg, Val,
 };
 use bpf_jit_arm64::Arm64;
-use bpf_jit_code::{Arch, Code, Reloc, RelocKind, RunCtx, StopCode, Symbol, TAIL_CALL_LIMIT, TailTarget};
+use bpf_jit_code::{Code, Reloc, RelocKind, RunCtx, StopCode, Symbol, TAIL_CALL_LIMIT, TailTarget};
 
 const CTX: VReg = VReg(5);
 
@@ -480,8 +480,7 @@ fn malformed_input_is_refused() {
             &mut alloc,
         );
         spoil(&mut alloc);
-        let mut code = Code::new(Arch::Arm64);
-        matches!(Arm64::default().emit(lir, &[alloc], &options, &mut code), Err(EmitError::Internal(_)))
+        lir.check(&[alloc], Arm64::default().machine(&options)).is_err()
     };
     assert!(!refused(&good, &|_| {}));
     assert!(refused(&good, &|alloc| alloc.locs.clear()));

@@ -17,7 +17,7 @@ use bpf_jit::{BlockId, Op};
 impl Emitter<'_> {
     /// Emits `op`; `next` is the block that follows the op's own.
     #[inline(always)]
-    pub(crate) fn op(&mut self, op: &Op, next: BlockId) {
+    pub(crate) fn lower(&mut self, op: &Op, next: BlockId) {
         match *op {
             Op::Mov { width, dst, src } => self.op_mov(width, dst, src),
             Op::Ext { width, signed, from, dst, src } => self.ext(width, signed, from, dst, src),

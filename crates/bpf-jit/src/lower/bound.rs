@@ -7,6 +7,7 @@
 //!
 //! Invariant: nothing but [`Op::Bound`] decides; `t` and the limit come from the run's own context, which no program can write.
 
+use super::direct::Sink;
 use super::func::FuncLowerer;
 use crate::externs::Extern;
 use crate::lir::{Base, BinOp, Mem, Op, VReg, Val};
@@ -14,7 +15,7 @@ use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion};
 use bpf_isa::{InsnIdx, Reg, Size, Src, Width};
 use bpf_jit_code::RunCtx;
 
-impl FuncLowerer<'_> {
+impl<S: Sink> FuncLowerer<'_, S> {
     /// Checks the load or store at hand, if it was not proven.
     pub(super) fn check_access(&mut self, size: Size, base: Reg, off: i16) {
         let Some(region) = self.facts.check(InsnIdx(self.span.first)) else { return };
@@ -36,7 +37,7 @@ impl FuncLowerer<'_> {
                 self.op(Op::Bound { a: at, limit: Val::Reg(limit), ctx });
             }
             CheckRegion::MapValue { map, size } => {
-                let start = self.l.webs.fresh();
+                let start = self.fresh();
                 self.op(Op::SymAddr { dst: start, symbol: Extern::ArrayBase(map).symbol() });
                 let at = self.distance(base, start, off.into());
                 let limit = Val::Imm((i64::from(size) - last).max(0));
@@ -52,7 +53,7 @@ impl FuncLowerer<'_> {
         let start = match region {
             CheckRegion::Packet(region) => self.bounds(self.facts.region(region).place).0,
             CheckRegion::MapValue { map, .. } => {
-                let start = self.l.webs.fresh();
+                let start = self.fresh();
                 self.op(Op::SymAddr { dst: start, symbol: Extern::ArrayBase(map).symbol() });
                 start
             }
@@ -73,7 +74,7 @@ impl FuncLowerer<'_> {
         match place {
             BoundsPlace::Nowhere => {
                 // Of no bytes.
-                let none = self.l.webs.fresh();
+                let none = self.fresh();
                 self.op(Op::Mov { width: Width::W64, dst: none, src: Val::Imm(0) });
                 (none, none)
             }
@@ -95,7 +96,7 @@ impl FuncLowerer<'_> {
     }
 
     fn context_field(&mut self, context: VReg, off: u32, size: Size) -> VReg {
-        let dst = self.l.webs.fresh();
+        let dst = self.fresh();
         let mem = Mem { base: Base::Reg(context), off: off as i32 };
         self.op(Op::Load { size, signed: false, swap: false, dst, mem });
         dst
@@ -108,7 +109,7 @@ impl FuncLowerer<'_> {
     }
 
     fn bin(&mut self, op: BinOp, a: VReg, b: Val) -> VReg {
-        let dst = self.l.webs.fresh();
+        let dst = self.fresh();
         self.op(Op::Bin { op, width: Width::W64, dst, a, b });
         dst
     }

@@ -1,10 +1,11 @@
 //! Calls: of helpers, host functions and subprograms, look-ups in known maps, tail calls; and the checks before them.
 
-use super::func::{DIRECT, FuncLowerer};
+use super::direct::Sink;
+use super::func::FuncLowerer;
 use super::subprog_at;
 use crate::externs::{Extern, Hidden, MAP_LOOKUP_HELPER, MapShape, TAIL_CALL_HELPER};
-use crate::lir::{Base, BinOp, BlockId, CallTarget, Check, Mem, Op, TailKey, VReg, Val};
-use bpf_analysis::{BlockId as BpfBlock, ConstMapCall, RegSet, results};
+use crate::lir::{Base, BinOp, CallTarget, Check, Mem, Op, TailKey, VReg, Val};
+use bpf_analysis::{BlockId as BpfBlock, CallArity as _, ConstMapCall, RegSet, results};
 use bpf_isa::{Callee, Cond, InsnIdx, Reg, Size, Width};
 use bpf_jit_code::RunCtx;
 
@@ -19,7 +20,7 @@ enum Elements {
     Pointers,
 }
 
-impl FuncLowerer<'_> {
+impl<S: Sink> FuncLowerer<'_, S> {
     pub(super) fn checks(&mut self) {
         if self.options.budget {
             let ctx = self.ctx();
@@ -55,7 +56,7 @@ impl FuncLowerer<'_> {
                 MapShape::Keyed => return self.keyed_lookup(known.map),
             }
         }
-        let uses = self.l.liveness.uses(self.program, slot, self.arity);
+        let uses = self.call_uses(slot, callee);
         let mut args = [None; 5];
         for (arg, reg) in args.iter_mut().zip(Reg::ARGS) {
             if uses.contains(reg) {
@@ -81,13 +82,26 @@ impl FuncLowerer<'_> {
         };
         let ctx = if hidden == Hidden::Nothing { None } else { Some(self.ctx()) };
         if let (Hidden::Env, Some(ctx)) = (hidden, ctx) {
-            let dst = self.l.webs.fresh();
+            let dst = self.fresh();
             self.op(Op::SymAddr { dst, symbol: env.symbol() });
             let mem = Mem { base: Base::Reg(ctx), off: RunCtx::HOST_ENV_OFFSET };
             self.op(Op::Store { size: Size::DW, mem, src: Val::Reg(dst) });
         }
         let ret = Some(self.write(Reg::R0));
         self.op(Op::Call { target, args, ctx, ret });
+    }
+
+    /// The argument registers that a call reads.
+    fn call_uses(&self, slot: u32, callee: Callee) -> RegSet {
+        if !S::DIRECT {
+            return self.l.liveness.uses(self.program, slot, self.arity);
+        }
+        match callee {
+            Callee::Helper(id) => RegSet::args(self.arity.helper(id)),
+            Callee::Host(index) => RegSet::args(self.arity.host(index)),
+            // Nobody has looked which of them it reads.
+            Callee::Subprog(_) => RegSet::ARGS,
+        }
     }
 
     /// A look-up in a known array: `key < max_entries ? base + key * stride : null`, without the comparison for a known key.
@@ -101,13 +115,12 @@ impl FuncLowerer<'_> {
                 self.element(dst, elements);
             }
             Some(_) | None => {
-                let key = self.l.webs.fresh();
+                let key = self.fresh();
                 let mem = Mem { base: Base::Reg(self.cur[Reg::R2.index()]), off: 0 };
                 self.op(Op::Load { size: Size::W, signed: false, swap: false, dst: key, mem });
                 let dst = self.write(Reg::R0);
                 self.op(Op::Mov { width: Width::W64, dst, src: Val::Imm(0) });
-                // This block, then the one that computes the address, then the one where both ways meet.
-                let join = BlockId(DIRECT | (self.func.blocks.len() as u32 + 2));
+                let join = self.new_block();
                 let max = Val::Imm(max_entries.into());
                 self.op(Op::Branch { width: Width::W64, cond: Cond::Ge, a: key, b: max, target: join });
                 let keep = RegSet::SAVED.intersection(self.known());
@@ -121,20 +134,21 @@ impl FuncLowerer<'_> {
                 }
                 self.element(dst, elements);
                 self.split(b, keep, &[dst]);
+                self.begin_block(join);
             }
         }
     }
 
     /// The address of an array's first element.
     fn array_base(&mut self, map: u32, elements: Elements) -> VReg {
-        let base = self.l.webs.fresh();
+        let base = self.fresh();
         self.op(Op::SymAddr { dst: base, symbol: Extern::ArrayBase(map).symbol() });
         match elements {
             Elements::Shared | Elements::Pointers => base,
             Elements::PerSlot(stride) => {
                 let slot = self.slot();
                 let offset = self.scaled(slot, stride);
-                let own = self.l.webs.fresh();
+                let own = self.fresh();
                 self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: own, a: base, b: Val::Reg(offset) });
                 own
             }
@@ -155,7 +169,7 @@ impl FuncLowerer<'_> {
 
     /// `v * by`.
     fn scaled(&mut self, v: VReg, by: u64) -> VReg {
-        let dst = self.l.webs.fresh();
+        let dst = self.fresh();
         let (op, by) = match by.is_power_of_two() {
             true => (BinOp::Shl, i64::from(by.trailing_zeros())),
             false => (BinOp::Mul, by as i64),
@@ -166,7 +180,7 @@ impl FuncLowerer<'_> {
 
     /// The run's execution slot.
     fn slot(&mut self) -> VReg {
-        let slot = self.l.webs.fresh();
+        let slot = self.fresh();
         let mem = Mem { base: Base::Reg(self.ctx()), off: RunCtx::SLOT_OFFSET };
         self.op(Op::Load { size: Size::W, signed: false, swap: false, dst: slot, mem });
         slot
@@ -183,6 +197,9 @@ impl FuncLowerer<'_> {
 
     /// Whether the value that the present instruction, in block `b`, leaves in `reg` may be read later.
     pub(super) fn reads_next(&self, b: BpfBlock, reg: Reg) -> bool {
+        if S::DIRECT {
+            return true;
+        }
         let block = self.l.cfg.block(b);
         for slot in self.span.first + self.span.len..block.end {
             if self.l.liveness.uses(self.program, slot, self.arity).contains(reg) {

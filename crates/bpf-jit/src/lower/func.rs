@@ -1,8 +1,10 @@
 //! One function: blocks, webs and liveness around the instructions.
 
-use super::webs::{EntryWebs, NO_WEB, REGS};
-use super::{Arity, Lowerer, flow_back};
+use super::direct::Sink;
+use super::webs::{EntryWebs, NO_WEB, NONE, REGS};
+use super::{Arity, Edge, Lowerer, flow_back};
 use crate::externs::Signatures;
+use crate::fixed;
 use crate::lir::{Base, Block, BlockId, Func, Mem, Op, Span, VReg, Val};
 use crate::lower::LowerOptions;
 use bpf_analysis::{BlockId as BpfBlock, Facts, RegSet};
@@ -13,7 +15,7 @@ pub(super) fn covers(copied: Width, reads: Width) -> bool {
     copied == Width::W64 || reads == Width::W32
 }
 /// One function being lowered.
-pub(super) struct FuncLowerer<'a> {
+pub(super) struct FuncLowerer<'a, S> {
     pub(super) l: &'a mut Lowerer,
     pub(super) program: &'a Program,
     pub(super) facts: &'a Facts,
@@ -21,31 +23,35 @@ pub(super) struct FuncLowerer<'a> {
     pub(super) arity: &'a Arity<'a>,
     pub(super) options: &'a LowerOptions,
     pub(super) func: &'a mut Func,
+    /// Where the ops go.
+    pub(super) sink: S,
     pub(super) sub: SubprogId,
     /// Web that each BPF register holds now.
     pub(super) cur: [VReg; REGS],
+    /// Of an instruction that is emitted at once: its temporaries so far.
+    pub(super) temporaries: u32,
     pub(super) ctx: Option<VReg>,
     pub(super) counter: Option<VReg>,
-    /// Whether some packet load may end the function with 0.
-    pub(super) exit_zero: bool,
+    /// The block that ends the function with 0, if some packet load may.
+    pub(super) exit_zero: Option<BlockId>,
     pub(super) span: Span,
+    /// The block that follows the one being lowered, where ops are emitted at once.
+    pub(super) next: BlockId,
     /// First op of the block being filled.
     pub(super) open: u32,
 }
 
-/// Marks the number of a block of the function among those of BPF blocks, until [`FuncLowerer::retarget`].
-pub(super) const DIRECT: u32 = 1 << 31;
+/// Marks the number of an extra block among those of BPF blocks, until [`FuncLowerer::retarget`].
+const EXTRA: u32 = 1 << 31;
 
-/// Stands for the block that ends the function with 0, until its number is known.
-pub(super) const EXIT_ZERO: BlockId = BlockId(u32::MAX);
-
-impl FuncLowerer<'_> {
+impl<S: Sink> FuncLowerer<'_, S> {
     pub(super) fn run(mut self) {
         let known = self.facts.stack_bytes.get(self.sub.0 as usize).copied();
         let stack = known.unwrap_or_else(|| self.l.liveness.frame_bytes(self.sub, self.options.max_stack));
         self.func.stack_bytes = stack.next_multiple_of(8);
         self.l.webs.clear();
         self.l.edges.clear();
+        self.l.extra.clear();
 
         let blocks = self.l.cfg.subprog_blocks(self.sub);
         if !self.l.cfg.blocks()[blocks.start as usize].reachable {
@@ -64,11 +70,15 @@ impl FuncLowerer<'_> {
         self.rename();
     }
 
-    /// A function that only dead code calls. Others refer to it by its number, so it stays, and returns 0.
-    fn never_called(mut self) {
-        let value = self.l.webs.fresh();
+    pub(super) fn return_zero(&mut self) {
+        let value = self.fresh();
         self.op(Op::Mov { width: Width::W64, dst: value, src: Val::Imm(0) });
         self.op(Op::Exit { value });
+    }
+
+    /// A function that only dead code calls. Others refer to it by its number, so it stays, and returns 0.
+    fn never_called(mut self) {
+        self.return_zero();
         let live = self.func.live.len() as u32;
         self.close(live, self.program.subprogs()[self.sub.index()].start);
         self.rename();
@@ -156,6 +166,7 @@ impl FuncLowerer<'_> {
         let mut slot = block.start;
         while slot < block.end {
             let insn = self.program.insns()[slot as usize];
+            self.temporaries = 0;
             self.span = Span { first: slot, len: insn.slots() };
             self.insn(&insn, b);
             slot += insn.slots();
@@ -218,6 +229,9 @@ impl FuncLowerer<'_> {
     /// "All that the rest may read" is taken generously as every register that holds a value the block still knows; the packet
     /// loads that need this clobber r1 to r5, so it is r6 to r9.
     pub(super) fn split(&mut self, b: BpfBlock, keep: RegSet, extra: &[VReg]) {
+        if S::DIRECT {
+            return;
+        }
         let live = self.func.live.len() as u32;
         for reg in keep.iter() {
             self.func.live.push(self.cur[reg.index()]);
@@ -230,13 +244,45 @@ impl FuncLowerer<'_> {
     /// Inlined, so that the op is written to its place at once.
     #[inline(always)]
     pub(super) fn op(&mut self, op: Op) {
-        self.func.ops.push(op);
-        self.func.spans.push(self.span);
+        if S::DIRECT {
+            self.sink.op(&op, self.span.first, self.next);
+        } else {
+            self.func.ops.push(op);
+            self.func.spans.push(self.span);
+        }
+    }
+
+    /// A new value.
+    #[inline(always)]
+    pub(super) fn fresh(&mut self) -> VReg {
+        if S::DIRECT {
+            self.temporaries += 1;
+            fixed::temporary(self.temporaries - 1)
+        } else {
+            self.l.webs.fresh()
+        }
+    }
+
+    /// A block besides those of the program, still without a place; [`FuncLowerer::begin_block`] gives it one.
+    pub(super) fn new_block(&mut self) -> BlockId {
+        if S::DIRECT {
+            return self.sink.new_block();
+        }
+        self.l.extra.push(NONE);
+        BlockId(EXTRA | (self.l.extra.len() as u32 - 1))
+    }
+
+    /// What comes next is this extra block. The one before is closed.
+    pub(super) fn begin_block(&mut self, block: BlockId) {
+        if S::DIRECT {
+            return self.sink.begin_block(block);
+        }
+        self.l.extra[(block.0 & !EXTRA) as usize] = self.func.blocks.len() as u32;
     }
 
     /// The op before the next one, if it is in the same block.
     pub(super) fn last_op(&mut self) -> Option<&mut Op> {
-        if self.func.ops.len() as u32 > self.open { self.func.ops.last_mut() } else { None }
+        if !S::DIRECT && self.func.ops.len() as u32 > self.open { self.func.ops.last_mut() } else { None }
     }
 
     /// Adds an op that changes `v` in place and reads `reads` bits of it; after a copy into `v` it reads the original.
@@ -263,7 +309,7 @@ impl FuncLowerer<'_> {
     /// The value of a register. r10's is computed into a temporary.
     pub(super) fn read(&mut self, reg: Reg) -> VReg {
         if reg == Reg::R10 {
-            let dst = self.l.webs.fresh();
+            let dst = self.fresh();
             self.op(Op::FrameAddr { dst, off: 0 });
             dst
         } else {
@@ -279,7 +325,11 @@ impl FuncLowerer<'_> {
     }
 
     /// A new value for a register.
+    #[inline(always)]
     pub(super) fn write(&mut self, reg: Reg) -> VReg {
+        if S::DIRECT {
+            return fixed::home(reg);
+        }
         let v = self.l.webs.fresh();
         self.cur[reg.index()] = v;
         v
@@ -296,55 +346,55 @@ impl FuncLowerer<'_> {
             Some(ctx) => ctx,
             None => {
                 debug_assert!(false, "an op reads the hidden argument that insn_needs_ctx did not announce");
-                *self.ctx.insert(self.l.webs.fresh())
+                let ctx = self.fresh();
+                *self.ctx.insert(ctx)
             }
         }
     }
 
     pub(super) fn ctx_field(&mut self, offset: i32) -> VReg {
         let mem = Mem { base: Base::Reg(self.ctx()), off: offset };
-        let dst = self.l.webs.fresh();
+        let dst = self.fresh();
         self.op(Op::Load { size: Size::DW, signed: false, swap: false, dst, mem });
         dst
     }
 
-    /// Gives each checked back-edge its block: the checks, then on to the target.
+    /// Fills the blocks of the checked back-edges: the checks, then on to the target.
     pub(super) fn finish_edges(&mut self) {
         for i in 0..self.l.edges.len() {
-            let edge = self.l.edges[i];
-            self.span = self.func.spans[edge.op as usize];
+            let Edge { block, target, span } = self.l.edges[i];
+            self.span = span;
+            self.begin_block(block);
             self.checks();
-            self.op(Op::Jump { target: BlockId(edge.target.0) });
-            let live = self.func.live.len() as u32;
-            self.push_live_at(edge.target);
-            self.close(live, self.span.first);
+            self.op(Op::Jump { target: BlockId(target.0) });
+            if !S::DIRECT {
+                let live = self.func.live.len() as u32;
+                self.push_live_at(target);
+                self.close(live, span.first);
+            }
         }
     }
 
     /// The block that packet loads out of range go to.
     pub(super) fn finish_exit_zero(&mut self) {
-        if self.exit_zero {
-            let value = self.l.webs.fresh();
-            self.op(Op::Mov { width: Width::W64, dst: value, src: Val::Imm(0) });
-            self.op(Op::Exit { value });
-            let live = self.func.live.len() as u32;
-            self.close(live, self.span.first);
+        if let Some(block) = self.exit_zero {
+            self.begin_block(block);
+            self.return_zero();
+            if !S::DIRECT {
+                let live = self.func.live.len() as u32;
+                self.close(live, self.span.first);
+            }
         }
     }
 
-    /// Turns targets from BPF blocks into blocks of the function, and notes who is one.
+    /// Turns targets from BPF blocks and extra blocks into blocks of the function, and notes who is one.
     pub(super) fn retarget(&mut self) {
-        let blocks = self.func.blocks.len() as u32;
-        let first_edge = blocks - u32::from(self.exit_zero) - self.l.edges.len() as u32;
-        let mut edges = self.l.edges.iter().zip(first_edge..).peekable();
-        for (i, op) in self.func.ops.iter_mut().enumerate() {
+        for op in &mut self.func.ops {
             let (Op::Jump { target } | Op::Branch { target, .. }) = op else { continue };
-            *target = match edges.next_if(|(edge, _)| edge.op == i as u32) {
-                Some((_, block)) => BlockId(block),
-                None if *target == EXIT_ZERO => BlockId(blocks - 1),
-                None if target.0 & DIRECT != 0 => BlockId(target.0 & !DIRECT),
-                None => BlockId(self.l.block_of[target.index()]),
-            };
+            *target = BlockId(match target.0 & EXTRA {
+                0 => self.l.block_of[target.index()],
+                _ => self.l.extra[(target.0 & !EXTRA) as usize],
+            });
             self.func.blocks[target.index()].is_target = true;
         }
     }

@@ -1,6 +1,7 @@
 //! The instructions, but for calls.
 
-use super::func::{EXIT_ZERO, FuncLowerer, covers};
+use super::direct::Sink;
+use super::func::{FuncLowerer, covers};
 use super::webs::NO_WEB;
 use super::{Edge, subprog_at};
 use crate::externs::Extern;
@@ -11,7 +12,7 @@ use bpf_isa::{
 };
 use bpf_jit_code::RunCtx;
 
-impl FuncLowerer<'_> {
+impl<S: Sink> FuncLowerer<'_, S> {
     pub(super) fn insn(&mut self, insn: &Insn, b: BpfBlock) {
         match *insn {
             Insn::Alu { width, op, dst, src } => self.alu(width, op, dst, src),
@@ -69,7 +70,7 @@ impl FuncLowerer<'_> {
             Insn::LoadAbs { size, imm } => self.packet_load(b, size, Val::Imm(i64::from(imm as u32))),
             Insn::LoadInd { size, src, imm } => {
                 let src = self.read(src);
-                let at = self.l.webs.fresh();
+                let at = self.fresh();
                 let imm = Val::Imm(imm.into());
                 self.op(Op::Bin { op: BinOp::Add, width: Width::W32, dst: at, a: src, b: imm });
                 self.packet_load(b, size, Val::Reg(at));
@@ -88,10 +89,12 @@ impl FuncLowerer<'_> {
                 let Some(counter) = self.counter else { return };
                 self.branch(b, Width::W64, Cond::Eq, counter, Val::Imm(0), off);
                 // The counter goes down on the way that falls through: a block of its own.
-                let live = self.func.live.len() as u32;
-                self.push_live_out(b);
-                self.push_hidden(false, true);
-                self.close(live, self.l.cfg.block(b).start);
+                if !S::DIRECT {
+                    let live = self.func.live.len() as u32;
+                    self.push_live_out(b);
+                    self.push_hidden(false, true);
+                    self.close(live, self.l.cfg.block(b).start);
+                }
                 self.op(Op::Bin { op: BinOp::Sub, width: Width::W64, dst: counter, a: counter, b: Val::Imm(1) });
             }
             Insn::Call(callee) => self.call(b, callee),
@@ -212,7 +215,13 @@ impl FuncLowerer<'_> {
 
     /// LD_ABS and LD_IND: `at` is the offset into the packet, unsigned 32 bits.
     pub(super) fn packet_load(&mut self, b: BpfBlock, size: Size, at: Val) {
-        self.exit_zero = true;
+        let exit_zero = match self.exit_zero {
+            Some(block) => block,
+            None => *{
+                let block = self.new_block();
+                self.exit_zero.insert(block)
+            },
+        };
         let bytes = i64::from(size.bytes());
         let len = self.ctx_field(RunCtx::PACKET_LEN_OFFSET);
         let keep = RegSet::SAVED.intersection(self.known());
@@ -223,27 +232,27 @@ impl FuncLowerer<'_> {
                     cond: Cond::Lt,
                     a: len,
                     b: Val::Imm(off + bytes),
-                    target: EXIT_ZERO,
+                    target: exit_zero,
                 });
                 self.split(b, keep, &[]);
                 let packet = self.ctx_field(RunCtx::PACKET_OFFSET);
                 match i32::try_from(off) {
                     Ok(off) => (packet, off),
                     Err(_) => {
-                        let at = self.l.webs.fresh();
+                        let at = self.fresh();
                         self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: at, a: packet, b: Val::Imm(off) });
                         (at, 0)
                     }
                 }
             }
             Val::Reg(at) => {
-                let end = self.l.webs.fresh();
+                let end = self.fresh();
                 self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: end, a: at, b: Val::Imm(bytes) });
                 let b_len = Val::Reg(len);
-                self.op(Op::Branch { width: Width::W64, cond: Cond::Gt, a: end, b: b_len, target: EXIT_ZERO });
+                self.op(Op::Branch { width: Width::W64, cond: Cond::Gt, a: end, b: b_len, target: exit_zero });
                 self.split(b, keep, &[at]);
                 let packet = self.ctx_field(RunCtx::PACKET_OFFSET);
-                let sum = self.l.webs.fresh();
+                let sum = self.fresh();
                 self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: sum, a: packet, b: Val::Reg(at) });
                 (sum, 0)
             }
@@ -264,9 +273,11 @@ impl FuncLowerer<'_> {
     /// A conditional jump to where BPF block `b` goes when its condition holds. A taken back-edge passes through the checks.
     pub(super) fn branch(&mut self, b: BpfBlock, width: Width, cond: Cond, a: VReg, src: Val, off: i16) {
         let Some(target) = self.l.cfg.block(b).taken else { return };
+        let mut to = BlockId(target.0);
         if off < 0 && (self.options.budget || self.options.interrupt) {
-            self.l.edges.push(Edge { op: self.func.ops.len() as u32, target });
+            to = self.new_block();
+            self.l.edges.push(Edge { block: to, target, span: self.span });
         }
-        self.op(Op::Branch { width, cond, a, b: src, target: BlockId(target.0) });
+        self.op(Op::Branch { width, cond, a, b: src, target: to });
     }
 }

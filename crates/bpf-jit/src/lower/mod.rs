@@ -14,15 +14,19 @@
 
 mod bound;
 mod call;
+mod direct;
 mod func;
 mod insn;
 mod webs;
 
+use crate::alloc::Alloc;
 use crate::externs::{Hidden, MAP_LOOKUP_HELPER, Signatures, TAIL_CALL_HELPER};
-use crate::lir::{Func, Lir, Span};
+use crate::lir::{BlockId, Func, Lir, Span};
 use bpf_analysis::{BlockId as BpfBlock, CallArity, Cfg, Facts, Liveness};
 use bpf_isa::{Callee, Insn, InsnIdx, Program, SubprogId};
 use core::ops::Range;
+pub(crate) use direct::DirectOptions;
+use direct::Listed;
 use func::FuncLowerer;
 use webs::{EntryWebs, NO_WEB, NONE, REGS, Webs};
 
@@ -64,16 +68,23 @@ pub struct Lowerer {
     ctx_live: Vec<bool>,
     /// Whether the may_goto counter is.
     counter_live: Vec<bool>,
-    /// Loop edges that need a check, still without a block.
+    /// Loop edges that pass through a check, still to be filled.
     edges: Vec<Edge>,
+    /// The function's block that each extra block became: see [`FuncLowerer::new_block`].
+    extra: Vec<u32>,
+    /// The homes of a function that is emitted at once.
+    alloc: Alloc,
 }
 
 /// A taken back-edge that passes through a check.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
-    /// The branch op to redirect.
-    op: u32,
+    /// The block that checks.
+    block: BlockId,
+    /// Where it goes then.
     target: BpfBlock,
+    /// The jump.
+    span: Span,
 }
 
 impl Lowerer {
@@ -87,10 +98,7 @@ impl Lowerer {
         lir: &mut Lir,
     ) {
         let arity = Arity(signatures);
-        self.cfg.build(program);
-        if facts.insns.iter().any(|fact| fact.dead) {
-            self.cfg.prune(program, |at| facts.insn(at).dead);
-        }
+        self.find_blocks(program, facts);
         self.liveness.build(program, &self.cfg, &arity);
         self.find_needs_ctx(program, facts, signatures, options);
         self.entry_webs.clear();
@@ -109,15 +117,25 @@ impl Lowerer {
                 arity: &arity,
                 options,
                 func,
+                sink: Listed,
                 sub: SubprogId(i as u32),
                 cur: [NO_WEB; REGS],
+                temporaries: 0,
                 ctx: None,
                 counter: None,
-                exit_zero: false,
+                exit_zero: None,
                 span: Span::default(),
+                next: BlockId(0),
                 open: 0,
             }
             .run();
+        }
+    }
+
+    fn find_blocks(&mut self, program: &Program, facts: &Facts) {
+        self.cfg.build(program);
+        if facts.insns.iter().any(|fact| fact.dead) {
+            self.cfg.prune(program, |at| facts.insn(at).dead);
         }
     }
 

@@ -6,7 +6,7 @@
 
 pub(crate) mod ways;
 
-use bpf_jit::{AllocOptions, Backend, EmitOptions, HostReg, HostRegSet, MachineDesc};
+use bpf_jit::{AllocOptions, Backend, EmitOptions, HostReg, HostRegSet, MachineDesc, OptLevel};
 use bpf_runtime::{
     Arch, Caller, Config, CpuFeatures, Engine, Hardening, Insn, Linker, LoadError, Mode, Program, Raw, RunError,
     assemble,
@@ -126,6 +126,21 @@ pub(crate) fn options() -> Vec<Variant> {
     }
     let all = Hardening { retpolines: true, landing_pads: true, return_signing: true };
     vec![
+        Variant::new("without optimisation", |c| c.opt_level = OptLevel::None),
+        Variant::new("without optimisation, no optional CPU feature", |c| {
+            c.opt_level = OptLevel::None;
+            c.features = CpuFeatures::BASELINE;
+        }),
+        Variant::new("without optimisation, hardened, with all checks", |c| {
+            c.opt_level = OptLevel::None;
+            c.hardening = all;
+            c.budget = Some(u64::MAX / 4);
+            c.interruptible = true;
+        }),
+        Variant::new("without optimisation, every value in a slot", |c| {
+            c.opt_level = OptLevel::None;
+            c.alloc = only(&[]);
+        }),
         Variant::new("no optional CPU feature", |c| c.features = CpuFeatures::BASELINE),
         Variant::new("hardened", |c| c.hardening = all),
         Variant::new("saving all registers", |c| c.save_all = true),

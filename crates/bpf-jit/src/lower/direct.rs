@@ -1,0 +1,203 @@
+//! Where the ops of a function go: into a list, to be allocated for and emitted later, or into an emitter at once.
+//!
+//! Problem: every pass over a program costs a mispredicted jump or more an instruction, since what comes next is as unpredictable
+//! as programs are. Approach: without optimisation there is one pass. Each instruction is lowered as ever, but to the fixed registers of
+//! [`crate::fixed`], and its ops go straight into the backend: the emitter's choice among ops folds away, because the op is known where it is made.
+//! Nothing is known of the function beforehand but what [`bpf_isa::Contents`] says of the program.
+//!
+//! Invariants: no op depends on liveness, webs, or the op before it; a block of the program is the emitter's block of the same number.
+
+use super::func::FuncLowerer;
+use super::webs::{NO_WEB, REGS};
+use super::{Arity, LowerOptions, Lowerer};
+use crate::alloc::AllocOptions;
+use crate::backend::{Backend, EmitError, EmitOptions, Emitter, Shape};
+use crate::externs::Signatures;
+use crate::fixed::{self, Needs};
+use crate::lir::{BlockId, Func, Op, Span, Val};
+use bpf_analysis::{BlockId as BpfBlock, Facts, RegSet, results, uses};
+use bpf_isa::{MAY_GOTO_BUDGET, Program, Reg, SubprogId, Width};
+use bpf_jit_code::Code;
+
+/// Where ops go.
+pub(super) trait Sink {
+    /// They are emitted at once; else they are listed in the function.
+    const DIRECT: bool;
+    /// Emits one, made from the instruction `insn` in the block before `next`.
+    fn op(&mut self, op: &Op, insn: u32, next: BlockId);
+    /// See [`FuncLowerer::new_block`].
+    fn new_block(&mut self) -> BlockId;
+    /// See [`FuncLowerer::begin_block`].
+    fn begin_block(&mut self, block: BlockId);
+}
+
+/// Into the function's list, which the lowerer keeps itself.
+pub(super) struct Listed;
+
+impl Sink for Listed {
+    const DIRECT: bool = false;
+    fn op(&mut self, _: &Op, _: u32, _: BlockId) {}
+    fn new_block(&mut self) -> BlockId {
+        BlockId(0)
+    }
+    fn begin_block(&mut self, _: BlockId) {}
+}
+
+/// Into an emitter.
+struct Direct<E>(E);
+
+impl<E: Emitter> Sink for Direct<E> {
+    const DIRECT: bool = true;
+    #[inline(always)]
+    fn op(&mut self, op: &Op, insn: u32, next: BlockId) {
+        self.0.op(op, insn, next);
+    }
+    fn new_block(&mut self) -> BlockId {
+        self.0.new_block()
+    }
+    fn begin_block(&mut self, block: BlockId) {
+        self.0.begin_block(block);
+    }
+}
+
+/// What there is to choose.
+#[derive(Clone, Copy)]
+pub(crate) struct DirectOptions<'a> {
+    pub(crate) lower: &'a LowerOptions,
+    pub(crate) alloc: &'a AllocOptions,
+    pub(crate) emit: &'a EmitOptions,
+}
+
+impl Lowerer {
+    /// Lowers `program` straight into `backend`.
+    pub(crate) fn emit<B: Backend>(
+        &mut self,
+        program: &Program,
+        facts: &Facts,
+        signatures: &dyn Signatures,
+        options: DirectOptions<'_>,
+        backend: &mut B,
+        code: &mut Code,
+    ) -> Result<(), EmitError> {
+        let arity = Arity(signatures);
+        self.find_blocks(program, facts);
+        self.find_needs_ctx(program, facts, signatures, options.lower);
+        let machine = backend.machine(options.emit);
+        let contents = program.contents();
+        backend.begin(program.subprogs().len());
+        let mut alloc = core::mem::take(&mut self.alloc);
+        for (i, subprog) in program.subprogs().iter().enumerate() {
+            let sub = SubprogId(i as u32);
+            let blocks = self.cfg.subprog_blocks(sub);
+            let known = facts.stack_bytes.get(i).copied();
+            let stack_bytes = known.unwrap_or(contents.stack.bytes(options.lower.max_stack)).next_multiple_of(8);
+            let needs = Needs {
+                contents,
+                stack: stack_bytes > 0,
+                ctx: self.needs_ctx[i],
+                temporaries: contents.calls || contents.packet_loads || contents.stack.escapes || !facts.checks.is_empty(),
+            };
+            fixed::allocate(&needs, machine, options.alloc, &mut alloc);
+            let used = |reg: Reg| contents.registers & 1 << reg as u16 != 0;
+            let shape = Shape {
+                id: sub,
+                params: Reg::ARGS.map(|reg| used(reg).then_some(fixed::home(reg))),
+                ctx: needs.ctx.then_some(fixed::CTX),
+                stack_bytes,
+                stack_accesses: contents.stack.accesses as usize,
+                first_block: blocks.start,
+                blocks: blocks.end - blocks.start,
+                calls: contents.calls,
+                address_taken: i > 0 && program.calls().iter().any(|call| call.callback && call.callee == sub),
+            };
+            let emitter = backend.function(&shape, &alloc, options.emit, code)?;
+            let mut cur = [NO_WEB; REGS];
+            for (web, reg) in cur.iter_mut().zip(Reg::ALL).filter(|(_, reg)| *reg != Reg::R10) {
+                *web = fixed::home(reg);
+            }
+            let lowerer = FuncLowerer {
+                l: self,
+                program,
+                facts,
+                signatures,
+                arity: &arity,
+                options: options.lower,
+                func: &mut Func::default(),
+                sink: Direct(emitter),
+                sub,
+                cur,
+                temporaries: 0,
+                ctx: shape.ctx,
+                counter: contents.may_gotos.then_some(fixed::COUNTER),
+                exit_zero: None,
+                span: Span { first: subprog.start, len: 1 },
+                next: NOWHERE,
+                open: 0,
+            };
+            lowerer.emit()?;
+        }
+        self.alloc = alloc;
+        code.reads_hidden = self.needs_ctx.first().is_none_or(|reads| *reads);
+        backend.finish(options.emit, code)
+    }
+}
+
+/// No block.
+const NOWHERE: BlockId = BlockId(u32::MAX);
+
+impl<E: Emitter> FuncLowerer<'_, Direct<E>> {
+    fn emit(mut self) -> Result<(), EmitError> {
+        self.l.edges.clear();
+        let blocks = self.l.cfg.subprog_blocks(self.sub);
+        if self.l.cfg.blocks()[blocks.start as usize].reachable {
+            self.initialise();
+            for b in blocks.clone() {
+                self.next = if b + 1 < blocks.end { BlockId(b + 1) } else { NOWHERE };
+                self.emit_block(BpfBlock(b));
+            }
+            self.finish_edges();
+            self.finish_exit_zero();
+        } else {
+            // A function that only dead code calls.
+            self.return_zero();
+        }
+        self.sink.0.finish()
+    }
+
+    /// Gives a value to what may be read before it is written: an unverified program gets zeros, not what the host left there.
+    fn initialise(&mut self) {
+        let mut unknown = RegSet::of(Reg::R0).union(RegSet::SAVED);
+        let contents = self.program.contents();
+        let mut zero = RegSet::EMPTY;
+        let insns = &self.program.insns()[self.span.first as usize..];
+        for insn in insns {
+            zero = zero.union(uses(insn).intersection(unknown));
+            unknown = unknown.without(results(insn));
+            // From here on there is more than one way.
+            if insn.jump_offset().is_some() || insn.ends_flow() || unknown.is_empty() {
+                break;
+            }
+        }
+        for reg in zero.union(unknown).iter().filter(|reg| contents.registers & 1 << *reg as u16 != 0) {
+            self.op(Op::Mov { width: Width::W64, dst: fixed::home(reg), src: Val::Imm(0) });
+        }
+        if let Some(counter) = self.counter {
+            self.op(Op::Mov { width: Width::W64, dst: counter, src: Val::Imm(MAY_GOTO_BUDGET as i64) });
+        }
+    }
+
+    fn emit_block(&mut self, b: BpfBlock) {
+        let block = *self.l.cfg.block(b);
+        self.sink.begin_block(BlockId(b.0));
+        if !block.reachable {
+            return;
+        }
+        let mut slot = block.start;
+        for insn in &self.program.insns()[block.start as usize..block.end as usize] {
+            self.temporaries = 0;
+            self.span = Span { first: slot, len: 1 };
+            self.insn(insn, b);
+            slot += 1;
+        }
+    }
+}
