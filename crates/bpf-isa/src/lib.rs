@@ -17,6 +17,7 @@ mod text;
 pub use codec::{DecodeError, DecodeErrorKind, EncodeError, Field, Malformed, RawInsn, decode, encode};
 pub use insn::*;
 pub use program::{
-    CallSite, Contents, Flow, MAX_CALL_DEPTH, MAX_INSNS, Program, StackUse, Subprog, SubprogId, ValidateError, ValidateErrorKind,
+    CallSite, Contents, Flow, MAX_CALL_DEPTH, MAX_INSNS, Program, StackUse, Subprog, SubprogId, ValidateError,
+    ValidateErrorKind,
 };
 pub use text::{AsmError, AsmErrorKind, Listing, assemble, disassemble};

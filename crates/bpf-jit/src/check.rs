@@ -29,7 +29,10 @@ impl Lir {
                 Loc::Reg(reg) => reg.0 < 32 && allowed.contains(*reg),
                 Loc::Slot(index) => *index < alloc.slots,
             };
-            ensure(exists, "a value in a register that is not in the pool or not saved, or in a slot that does not exist")?;
+            ensure(
+                exists,
+                "a value in a register that is not in the pool or not saved, or in a slot that does not exist",
+            )?;
         }
         for block in &func.blocks {
             let inside = block.ops.start <= block.ops.end && block.ops.end as usize <= func.ops.len();

@@ -26,9 +26,7 @@ mod machine;
 mod moves;
 
 pub use alloc::{Alloc, AllocOptions, Allocator, Loc};
-pub use backend::{
-    Backend, CompileError, CompileOptions, Compiler, EmitError, EmitOptions, Emitter, OptLevel, Shape,
-};
+pub use backend::{Backend, CompileError, CompileOptions, Compiler, EmitError, EmitOptions, Emitter, OptLevel, Shape};
 pub use externs::{Extern, Hidden, MapShape, Signatures, TAIL_CALL_HELPER};
 pub use lir::{
     AtomicOp, Base, BinOp, Block, BlockId, CallTarget, Check, Cond, Func, Lir, Mem, Op, Span, TailKey, VReg, Val,

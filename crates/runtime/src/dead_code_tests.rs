@@ -8,8 +8,8 @@ use crate::engine::{Config, Engine, Mode};
 use crate::loaded::{Bindings, Loaded};
 use bpf_analysis::{Facts, InsnFact};
 use bpf_interp::{Caller, Env, Machine, Memory, Options, Step, Stop, StopKind};
-use bpf_jit::OptLevel;
 use bpf_isa::{Insn, Program};
+use bpf_jit::OptLevel;
 use bpf_jit_code::Arch;
 use bpf_testkit::generate::{self, Shape};
 use bpf_testkit::skipped;
@@ -69,7 +69,18 @@ fn code_without_what_a_run_does_not_reach_does_the_same() {
         let load = |facts: &Facts| {
             let program = Program::new(program.insns().to_vec()).unwrap();
             let bindings = Bindings::default();
-            Loaded::new(&engine, "test".into(), program, bindings, Raw::layout(), facts, Vec::new(), Mode::Jit, OptLevel::Speed, None)
+            Loaded::new(
+                &engine,
+                "test".into(),
+                program,
+                bindings,
+                Raw::layout(),
+                facts,
+                Vec::new(),
+                Mode::Jit,
+                OptLevel::Speed,
+                None,
+            )
         };
         let (whole, loaded) = (load(&Facts::default()).unwrap(), load(&facts).unwrap());
         pruned += i32::from(size(&loaded) < size(&whole));

@@ -15,7 +15,9 @@ use crate::generate::{self, Choices, Generated, HELPER_ID, Shape};
 use bpf_analysis::{CallArity, Facts};
 use bpf_disasm::lines;
 use bpf_isa::{Program, assemble, decode, disassemble, encode};
-use bpf_jit::{AllocOptions, Backend, CompileOptions, Compiler, EmitOptions, Hidden, Lir, LowerOptions, OptLevel, Signatures};
+use bpf_jit::{
+    AllocOptions, Backend, CompileOptions, Compiler, EmitOptions, Hidden, Lir, LowerOptions, OptLevel, Signatures,
+};
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening};
 use bpf_jit_x64::X64;

@@ -4,13 +4,13 @@
 //! entry sequence, whose stack pointer and continuation are in the `RunCtx`: a check that fails branches to a stub behind the function,
 //! which notes where it was and goes on to the stop sequence of its reason, of which a program has at most one each.
 
-use crate::{Arm64, Emitter};
 use crate::asm::asm;
 use crate::jump::{Cc, Jump};
 use crate::lower::alu::mov_imm;
 use crate::lower::branch::{Comparison, constant_outcome};
 use crate::lower::mem::{Address, load};
 use crate::regs::{ARGS, AUX, CTX, Gpr, RET, TMP0, TMP1, TMP2};
+use crate::{Arm64, Emitter};
 use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit::{CallTarget, Check, Cond, Loc, Move, MoveSrc, VReg, Val, parallel_moves};
 use bpf_jit_code::layout::Label;

@@ -7,8 +7,7 @@ use crate::check::{
 use crate::machine::{HOST, Text, checks_landing_pads, fatal_signal, skipped};
 use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit::{
-    Alloc, Allocator, Backend, BinOp, CallTarget, Check, Cond, EmitOptions, HostReg, Lir, Loc, Op, TailKey,
-    VReg, Val,
+    Alloc, Allocator, Backend, BinOp, CallTarget, Check, Cond, EmitOptions, HostReg, Lir, Loc, Op, TailKey, VReg, Val,
 };
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Code, Reloc, RelocKind, RunCtx, StopCode, Symbol, TAIL_CALL_LIMIT, TailTarget};

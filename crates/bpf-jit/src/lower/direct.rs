@@ -95,7 +95,10 @@ impl Lowerer {
                 contents,
                 stack: stack_bytes > 0,
                 ctx: self.needs_ctx[i],
-                temporaries: contents.calls || contents.packet_loads || contents.stack.escapes || !facts.checks.is_empty(),
+                temporaries: contents.calls
+                    || contents.packet_loads
+                    || contents.stack.escapes
+                    || !facts.checks.is_empty(),
             };
             fixed::allocate(&needs, machine, options.alloc, &mut alloc);
             let used = |reg: Reg| contents.registers & 1 << reg as u16 != 0;
