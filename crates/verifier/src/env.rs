@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use bpf_analysis::{BoundsPlace, RegionBounds};
 
+use crate::error::Reason;
 use crate::helpers::Helpers;
+use crate::walk::{Res, refuse};
 
 /// Direction in which memory may be, or is, used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -378,6 +380,61 @@ impl<'a> Env<'a> {
             log: false,
             record_states: false,
         }
+    }
+
+    /// What the host says of itself must make sense before anything is proven from it.
+    pub(crate) fn check(&self) -> Res<()> {
+        let bad = |what: String| refuse(Reason::Environment(what));
+        let ctx = self.context;
+        if ctx.regions.len() > Region::MAX_REGIONS {
+            return bad(format!("context {} has more than {} regions", ctx.name, Region::MAX_REGIONS));
+        }
+        let regions = ctx.regions.len();
+        for r in &ctx.regions {
+            if !r.align.is_power_of_two() {
+                return bad(format!("region {} is aligned to {}, no power of two", r.name, r.align));
+            }
+            if r.min_len > r.max_len {
+                return bad(format!("region {} is longer at least than at most", r.name));
+            }
+            if r.max_len > Region::MAX_LEN {
+                return bad(format!("region {} is longer than {} bytes", r.name, Region::MAX_LEN));
+            }
+            if r.ends_at_start_of.is_some_and(|s| usize::from(s) >= regions) {
+                return bad(format!("region {} ends at a region that does not exist", r.name));
+            }
+        }
+        if (ctx.raw || ctx.legacy_loads) && regions == 0 {
+            return bad(format!("context {} needs a region", ctx.name));
+        }
+        let mut end = 0;
+        for f in &ctx.fields {
+            if f.offset < end || f.size == 0 || f.offset.checked_add(f.size).is_none() {
+                return bad(format!("field {} overlaps another or is out of order", f.name));
+            }
+            // An access of part of a field needs the same bytes in the host; a whole one is widened by the JIT.
+            let sized = |n: u32| matches!(n, 1 | 2 | 4 | 8);
+            if f.host_size != f.size && !(sized(f.host_size) && sized(f.size)) {
+                return bad(format!("field {} has a size that no load has", f.name));
+            }
+            if f.access.writes() && f.host_size != f.size {
+                return bad(format!("field {} may be written but has another size in the host", f.name));
+            }
+            end = f.offset + f.size;
+            let (FieldKind::Data(r) | FieldKind::DataEnd(r) | FieldKind::Len(r)) = f.kind else {
+                continue;
+            };
+            if usize::from(r) >= regions {
+                return bad(format!("field {} names a region that does not exist", f.name));
+            }
+            if f.access.writes() {
+                return bad(format!("field {} may be written but is no number", f.name));
+            }
+        }
+        if self.frame_bytes > u32::from(u16::MAX) {
+            return bad(format!("frames of {} bytes; the limit is {}", self.frame_bytes, u16::MAX));
+        }
+        Ok(())
     }
 
     /// What is promised of every region's length.

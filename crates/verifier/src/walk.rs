@@ -14,6 +14,7 @@ mod branch;
 mod call;
 mod mem;
 mod prune;
+mod slots;
 
 use std::time::Instant;
 
@@ -28,6 +29,7 @@ use crate::notes::Notes;
 use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, State};
 use crate::value::{FIRST_FREE_ID, Ty, Value, len_id};
+use slots::Slots;
 
 pub(crate) type Res<T> = Result<T, Box<Reason>>;
 
@@ -51,6 +53,7 @@ struct Pending {
     state: State,
     path: u32,
     epoch: u32,
+    written: Slots,
 }
 
 /// A link of the path that led to a state: shared tails, newest first.
@@ -107,6 +110,8 @@ pub(crate) struct Walk<'a> {
     live_bytes: usize,
     /// Whether the registers' needs are this program's: they are found out when first asked for.
     needs_built: bool,
+    /// Stack slots written since the newest kept state on the path.
+    written: Slots,
     /// By subprogram, if there are global functions.
     packet_movers: Vec<bool>,
     started: Option<Instant>,
@@ -134,6 +139,7 @@ impl<'a> Walk<'a> {
             since_kept: (0, 0),
             live_bytes: 0,
             needs_built: false,
+            written: Slots::default(),
             packet_movers: Vec::new(),
             started: None,
             notes,
@@ -156,7 +162,7 @@ impl<'a> Walk<'a> {
     }
 
     fn run_all(&mut self) -> Res<()> {
-        self.check_environment()?;
+        self.env.check()?;
         self.scratch.pool.append(&mut self.scratch.prune.take_states());
         while let Some(p) = self.scratch.pending.pop() {
             self.scratch.pool.push(p.state);
@@ -175,63 +181,6 @@ impl<'a> Walk<'a> {
             }
         }
         self.notes.check_stack(self.program, self.env)
-    }
-
-    /// What the host says of itself must make sense before anything is proven from it.
-    fn check_environment(&self) -> Res<()> {
-        let bad = |what: String| refuse(Reason::Environment(what));
-        let ctx = self.env.context;
-        if ctx.regions.len() > crate::env::Region::MAX_REGIONS {
-            return bad(format!("context {} has more than {} regions", ctx.name, crate::env::Region::MAX_REGIONS));
-        }
-        let regions = ctx.regions.len();
-        for r in &ctx.regions {
-            if !r.align.is_power_of_two() {
-                return bad(format!("region {} is aligned to {}, no power of two", r.name, r.align));
-            }
-            if r.min_len > r.max_len {
-                return bad(format!("region {} is longer at least than at most", r.name));
-            }
-            if r.max_len > crate::env::Region::MAX_LEN {
-                return bad(format!("region {} is longer than {} bytes", r.name, crate::env::Region::MAX_LEN));
-            }
-            if r.ends_at_start_of.is_some_and(|s| usize::from(s) >= regions) {
-                return bad(format!("region {} ends at a region that does not exist", r.name));
-            }
-        }
-        if (ctx.raw || ctx.legacy_loads) && regions == 0 {
-            return bad(format!("context {} needs a region", ctx.name));
-        }
-        let mut end = 0;
-        for f in &ctx.fields {
-            if f.offset < end || f.size == 0 || f.offset.checked_add(f.size).is_none() {
-                return bad(format!("field {} overlaps another or is out of order", f.name));
-            }
-            // An access of part of a field needs the same bytes in the host; a whole one is widened by the JIT.
-            let sized = |n: u32| matches!(n, 1 | 2 | 4 | 8);
-            if f.host_size != f.size && !(sized(f.host_size) && sized(f.size)) {
-                return bad(format!("field {} has a size that no load has", f.name));
-            }
-            if f.access.writes() && f.host_size != f.size {
-                return bad(format!("field {} may be written but has another size in the host", f.name));
-            }
-            end = f.offset + f.size;
-            let (crate::env::FieldKind::Data(r) | crate::env::FieldKind::DataEnd(r) | crate::env::FieldKind::Len(r)) =
-                f.kind
-            else {
-                continue;
-            };
-            if usize::from(r) >= regions {
-                return bad(format!("field {} names a region that does not exist", f.name));
-            }
-            if f.access.writes() {
-                return bad(format!("field {} may be written but is no number", f.name));
-            }
-        }
-        if self.env.frame_bytes > u32::from(u16::MAX) {
-            return bad(format!("frames of {} bytes; the limit is {}", self.env.frame_bytes, u16::MAX));
-        }
-        Ok(())
     }
 
     /// Walks one root: the main program, or a global function with its arguments.
@@ -273,6 +222,7 @@ impl<'a> Walk<'a> {
         self.path = NO_PATH;
         self.epoch = 0;
         self.since_kept = (0, 0);
+        self.written = Slots::default();
         loop {
             self.walk_path()?;
             if !self.pop() {
@@ -481,7 +431,7 @@ impl<'a> Walk<'a> {
             None => self.path,
         };
         let bytes = state.bytes();
-        self.scratch.pending.push(Pending { at, state, path, epoch });
+        self.scratch.pending.push(Pending { at, state, path, epoch, written: self.written });
         self.check_memory(bytes)
     }
 
@@ -497,7 +447,7 @@ impl<'a> Walk<'a> {
         self.live_bytes = self.live_bytes.saturating_sub(p.state.bytes());
         let old = std::mem::replace(&mut self.state, p.state);
         self.scratch.pool.push(old);
-        (self.pc, self.path, self.epoch) = (p.at, p.path, p.epoch);
+        (self.pc, self.path, self.epoch, self.written) = (p.at, p.path, p.epoch, p.written);
         true
     }
 

@@ -276,6 +276,7 @@ impl<'a> Walk<'a> {
                     self.readable_stack(frame, depth, size)?;
                 }
                 if mem.access.writes() {
+                    self.writes_stack(frame.into(), depth, min as usize);
                     let f = &mut self.state.frames[usize::from(frame)];
                     // The helper writes at least `min` bytes; of the rest only what was readable stays so.
                     f.store_somewhere(depth, size);

@@ -66,6 +66,8 @@ impl<'a> Walk<'a> {
             return refuse(Reason::Internal("call chain deeper than validated"));
         }
         self.state.frames.push(Frame::new(index as u8, subprog, entry));
+        // A new stack: what an earlier frame in its place held is nothing to it.
+        self.written[index] = u64::MAX;
         Ok(index as u8)
     }
 

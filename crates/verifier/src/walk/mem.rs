@@ -203,6 +203,7 @@ impl Walk<'_> {
             && let Some(spill) = self.state.frames[frame].spilled(depth, size.bytes() as usize)
         {
             let v = spill.value;
+            self.reads_stack(frame, depth, size.bytes() as usize);
             self.state.set(dst, v);
             return Ok(());
         }
@@ -224,10 +225,13 @@ impl Walk<'_> {
         self.note_access(place)?;
         let any = Value::scalar(Scalar::low_bits(size.bits()));
         Ok(match place {
-            Place::Stack { frame, depth, size } => match self.state.frames[usize::from(frame)].load(depth, size) {
-                Ok(v) => v,
-                Err(d) => return refuse(Reason::StackUninit { off: -(d as i64) }),
-            },
+            Place::Stack { frame, depth, size } => {
+                self.reads_stack(frame.into(), depth, size);
+                match self.state.frames[usize::from(frame)].load(depth, size) {
+                    Ok(v) => v,
+                    Err(d) => return refuse(Reason::StackUninit { off: -(d as i64) }),
+                }
+            }
             Place::StackWithin { frame, depth, span } => {
                 self.readable_stack(frame, depth, span)?;
                 any
@@ -261,7 +265,8 @@ impl Walk<'_> {
     }
 
     /// The stack bytes must be initialised and hold no pointer.
-    pub(super) fn readable_stack(&self, frame: u8, depth: usize, size: usize) -> Res<()> {
+    pub(super) fn readable_stack(&mut self, frame: u8, depth: usize, size: usize) -> Res<()> {
+        self.reads_stack(frame.into(), depth, size);
         match self.state.frames[usize::from(frame)].check_readable(depth, size) {
             Ok(()) => Ok(()),
             Err(d) => refuse(Reason::StackUninit { off: -(d as i64) }),
@@ -272,6 +277,7 @@ impl Walk<'_> {
         if let Some((frame, depth)) = self.stack_slot(base, off, size) {
             let v = self.read_src(src)?;
             if v.is_scalar() && v.n.umax() <= crate::tnum::ones(size.bits()) {
+                self.writes_stack(frame, depth, size.bytes() as usize);
                 self.state.frames[frame].store(depth, size.bytes() as usize, &v);
                 return Ok(());
             }
@@ -296,6 +302,7 @@ impl Walk<'_> {
                     if matches!(v.ty, Ty::Stack { frame: of } if of > frame) {
                         return refuse(Reason::DanglingStack);
                     }
+                    self.writes_stack(frame.into(), depth, bytes);
                     self.state.frames[usize::from(frame)].store(depth, bytes, &v);
                     return Ok(());
                 }
@@ -311,6 +318,7 @@ impl Walk<'_> {
             Place::Stack { frame, depth, .. } => {
                 let fits = v.n.umax() <= crate::tnum::ones(size.bits());
                 let v = if fits { v } else { Value::scalar(v.n.truncate(size.bits())) };
+                self.writes_stack(frame.into(), depth, bytes);
                 self.state.frames[usize::from(frame)].store(depth, bytes, &v);
             }
             Place::StackWithin { frame, depth, span } => {

@@ -14,6 +14,7 @@
 use bpf_isa::{Insn, InsnIdx, Program, Reg};
 
 use super::alu::checkable;
+use super::slots::Slots;
 use super::{Res, Walk, refuse};
 use crate::env::Env;
 use crate::error::Reason;
@@ -37,11 +38,15 @@ const HYBRID_ROUNDS: usize = 8;
 
 /// A state seen at a join.
 #[derive(Debug)]
-struct Kept {
-    state: State,
+pub(super) struct Kept {
+    pub(super) state: State,
     next: u32,
     /// Not all paths from here are finished.
-    open: bool,
+    pub(super) open: bool,
+    /// Stack slots that some path from here reads before it writes them, as far as walked; and those that the path wrote between the
+    /// kept state before this one and here.
+    pub(super) read: Slots,
+    pub(super) written: Slots,
     /// Kept at a callback's entry or a may_goto.
     round: bool,
     epoch: u32,
@@ -62,12 +67,12 @@ pub(super) struct Pruner {
     forward: bool,
     /// By instruction: the newest kept state.
     heads: Vec<u32>,
-    kept: Vec<Kept>,
+    pub(super) kept: Vec<Kept>,
     free: Vec<u32>,
     /// Open states, with the number of branches left for later when they were kept.
-    open: Vec<(u32, usize)>,
+    pub(super) open: Vec<(u32, usize)>,
     ids: IdMap,
-    id_scratch: Vec<u32>,
+    pub(super) id_scratch: Vec<u32>,
     /// Where a jump has been seen to lead; only while starting.
     reached: Vec<u64>,
 }
@@ -121,9 +126,8 @@ impl Pruner {
 
     /// A new root: what was kept for the last one is finished.
     pub(super) fn start_root(&mut self) {
-        self.popped(0);
-        for (i, _) in std::mem::take(&mut self.open) {
-            self.kept[i as usize].open = false;
+        while let Some((i, _)) = self.open.pop() {
+            self.close(i);
         }
     }
 
@@ -144,7 +148,7 @@ impl Pruner {
         while let Some(&(i, pending)) = self.open.last()
             && pending > left
         {
-            self.kept[i as usize].open = false;
+            self.close(i);
             self.open.pop();
         }
     }
@@ -199,6 +203,7 @@ impl Walk<'_> {
                     if self.hybrid {
                         // Safe if the ancestor is; that it ends is left to the budget.
                         self.notes.needs_budget = true;
+                        pruner.mark_as(&self.written, i);
                         return Ok(true);
                     }
                     if covers(&self.state, &kept.state, &mut pruner.ids) {
@@ -211,6 +216,7 @@ impl Walk<'_> {
             } else if covers(&kept.state, &self.state, &mut pruner.ids) {
                 kept.hits += 1;
                 self.stats.pruned += 1;
+                pruner.mark_as(&self.written, i);
                 return Ok(true);
             } else {
                 kept.misses += 1;
@@ -246,7 +252,8 @@ impl Walk<'_> {
         let state = self.copy_state();
         let bytes = state.bytes();
         let (hits, misses, epoch) = (0, 0, self.epoch);
-        let kept = Kept { state, next: NONE, open: true, round, epoch, base, hits, misses, bytes };
+        let (read, written) = (Slots::default(), std::mem::take(&mut self.written));
+        let kept = Kept { state, next: NONE, open: true, read, written, round, epoch, base, hits, misses, bytes };
         self.scratch.prune.keep(self.pc, kept, self.scratch.pending.len());
         self.since_kept = (0, 0);
         self.stats.states += 1;
@@ -268,6 +275,7 @@ impl Walk<'_> {
                 let covered = covers(&kept.state, &self.state, &mut pruner.ids);
                 if covered && !kept.open {
                     self.stats.pruned += 1;
+                    pruner.mark_as(&self.written, i);
                     return Ok(None);
                 }
                 // Back here from outside, without a bounded edge in between, and nothing has changed.
@@ -291,6 +299,7 @@ impl Walk<'_> {
             let kept = &pruner.kept[last as usize];
             if covers(&kept.state, &self.state, &mut pruner.ids) {
                 self.stats.pruned += 1;
+                pruner.mark_as(&self.written, last);
                 return Ok(None);
             }
             widen(&kept.state, &mut self.state);
@@ -329,29 +338,28 @@ impl Walk<'_> {
                 }
             }
         }
-        self.forget_ids();
+        forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch);
     }
+}
 
-    /// Removes the ids of numbers that nothing else has, and facts about ids that nothing has.
-    fn forget_ids(&mut self) {
-        let ids = &mut self.scratch.prune.id_scratch;
-        ids.clear();
-        ids.extend(self.state.frames.iter().flat_map(Frame::values).map(|v| v.id).filter(|id| *id >= FIRST_FREE_ID));
-        if ids.is_empty() {
-            self.state.room.clear();
-            return;
-        }
-        ids.sort_unstable();
-        let count = |id: u32| {
-            let from = ids.partition_point(|x| *x < id);
-            ids[from..].iter().take_while(|x| **x == id).count()
-        };
-        self.state.room.retain(|r| r.id < FIRST_FREE_ID || count(r.id) > 0);
-        let room = &self.state.room;
-        for v in self.state.frames.iter_mut().flat_map(Frame::values_mut) {
-            if v.is_scalar() && v.id >= FIRST_FREE_ID && count(v.id) == 1 && room.iter().all(|r| r.id != v.id) {
-                *v = v.unlinked();
-            }
+/// Removes the ids of numbers that nothing else has, and facts about ids that nothing has.
+pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>) {
+    ids.clear();
+    ids.extend(state.frames.iter().flat_map(Frame::values).map(|v| v.id).filter(|id| *id >= FIRST_FREE_ID));
+    if ids.is_empty() {
+        state.room.clear();
+        return;
+    }
+    ids.sort_unstable();
+    let count = |id: u32| {
+        let from = ids.partition_point(|x| *x < id);
+        ids[from..].iter().take_while(|x| **x == id).count()
+    };
+    state.room.retain(|r| r.id < FIRST_FREE_ID || count(r.id) > 0);
+    let room = &state.room;
+    for v in state.frames.iter_mut().flat_map(Frame::values_mut) {
+        if v.is_scalar() && v.id >= FIRST_FREE_ID && count(v.id) == 1 && room.iter().all(|r| r.id != v.id) {
+            *v = v.unlinked();
         }
     }
 }
