@@ -1,0 +1,310 @@
+//! Longest-prefix-match tries.
+//!
+//! Problem: a lookup must find the longest stored prefix of a key while other threads insert and delete, without waiting.
+//!
+//! Approach: a path-compressed binary trie, as in the kernel, with tables on top of it that let a walk take several bits at a time
+//! ([`stride`]). Lookups walk without locks; writers hold the map's lock, change the trie by one store of a child link, and
+//! then the tables. A node's prefix and links below it stay as they are after it is unlinked, until every run that
+//! could have found it is over ([`crate::retire`]).
+//!
+//! Invariants: a child's prefix is longer than its parent's and begins with it; an intermediate node (which stands for no
+//! key) has two children; a node's prefix and value are complete before a link names it.
+
+mod node;
+mod ops;
+mod stride;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use bpf_quiesce::Domain;
+
+use crate::def::{MapDef, update};
+use crate::errno::{Errno, OpResult};
+use crate::lock::SlotLock;
+use crate::mem::{Table, WORD, words_for};
+use crate::retire::GraceList;
+use crate::value::{Shape, Source};
+use node::{HEADER, Head, LENGTH, Link, Node, Prefix, STRIDE, window_end};
+use stride::Tables;
+
+#[derive(Debug)]
+pub(crate) struct TrieMap {
+    shape: Shape,
+    /// Bytes of a key's data.
+    data_size: usize,
+    data_words: usize,
+    max_entries: u32,
+    root: AtomicU64,
+    /// Held by writers.
+    lock: SlotLock,
+    /// Keys present; changed under the lock.
+    count: AtomicU32,
+    nodes: GraceList,
+    node_words: usize,
+    slab: Table<AtomicU64>,
+    tables: Tables,
+}
+
+fn node_words(def: &MapDef) -> usize {
+    HEADER + words_for(def.key_size as usize - LENGTH) + words_for(def.value_size as usize)
+}
+
+/// A node per key and per branching, and as many again that wait for a grace period.
+fn nodes(def: &MapDef) -> u64 {
+    2 * u64::from(def.max_entries) + GraceList::headroom(def.max_entries, node_words(def) * WORD)
+}
+
+/// Where a key is, or would go.
+struct Place<'a> {
+    /// The link that names `node`, or would name the key.
+    link: Link<'a>,
+    /// The longest node that is a proper prefix of the key, and the link that names it, if the walk passed it.
+    above: Option<(Node<'a>, Option<Link<'a>>)>,
+    node: Option<Node<'a>>,
+    /// Bits that `node` has in common with the key.
+    common: u32,
+}
+
+impl TrieMap {
+    /// Bytes a trie of this definition maps.
+    pub(crate) fn memory_needed(def: &MapDef) -> u64 {
+        let nodes = nodes(def).saturating_mul((node_words(def) * WORD + size_of::<u32>()) as u64);
+        nodes.saturating_add(Tables::memory_needed(def))
+    }
+
+    pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>) -> OpResult<Self> {
+        // A head has 31 bits for the number of a table, of which there are fewer than nodes.
+        let nodes = u32::try_from(nodes(def)).map_err(|_| Errno::ENOMEM)?;
+        let words = node_words(def).checked_mul(nodes as usize).ok_or(Errno::ENOMEM)?;
+        let data_size = def.key_size as usize - LENGTH;
+        Ok(Self {
+            shape: Shape::of(def),
+            data_size,
+            data_words: words_for(data_size),
+            max_entries: def.max_entries,
+            root: AtomicU64::new(0),
+            lock: SlotLock::default(),
+            count: AtomicU32::new(0),
+            nodes: GraceList::new(nodes, nodes, domain.max_slots(), domain)?,
+            node_words: node_words(def),
+            slab: Table::zeroed(words)?,
+            tables: Tables::new(def, domain)?,
+        })
+    }
+
+    fn max_len(&self) -> u32 {
+        self.data_size as u32 * 8
+    }
+
+    fn root(&self) -> Link<'_> {
+        Link::new(&self.root, 0)
+    }
+
+    #[inline(always)]
+    fn node(&self, number: u32) -> Node<'_> {
+        let start = number as usize * self.node_words;
+        Node { number, words: &self.slab[start..start + self.node_words] }
+    }
+
+    #[inline(always)]
+    fn follow(&self, link: Link<'_>) -> Option<Node<'_>> {
+        link.get().map(|number| self.node(number))
+    }
+
+    fn value<'a>(&self, node: Node<'a>) -> &'a [AtomicU64] {
+        &node.words[HEADER + self.data_words..]
+    }
+
+    /// The longest stored prefix of `key`.
+    #[inline(always)]
+    fn longest<const W: usize>(&self, key: &Prefix<W>) -> Option<Node<'_>> {
+        let (mut next, mut found) = (self.root().get(), None);
+        while let Some(number) = next {
+            let node = self.node(number);
+            let head = node.head();
+            let len = head.len();
+            if node.common(key) < len {
+                break;
+            }
+            if !head.is_intermediate() {
+                found = Some(number);
+            }
+            if len >= key.len {
+                break;
+            }
+            next = match head.table() {
+                Some(table) if key.len >= window_end(len) => {
+                    let entry = self.tables.entry(table, key.index(len / STRIDE));
+                    found = entry.best().or(found);
+                    entry.child()
+                }
+                _ => node.child(key.bit(len)).get(),
+            };
+        }
+        found.map(|number| self.node(number))
+    }
+
+    /// Walks from `start` (the root, if none) towards `key` up to the first node that is not a proper prefix of it.
+    fn locate<'a, const W: usize>(&'a self, start: Option<Node<'a>>, key: &Prefix<W>) -> Place<'a> {
+        let mut place = Place { link: self.root(), above: None, node: None, common: 0 };
+        if let Some(node) = start {
+            place.above = Some((node, None));
+            place.link = node.child(key.bit(node.len()));
+        }
+        while let Some(node) = self.follow(place.link) {
+            let common = node.common(key);
+            if common != node.len() || node.len() == key.len {
+                place.node = Some(node);
+                place.common = common;
+                break;
+            }
+            place.above = Some((node, Some(place.link)));
+            place.link = node.child(key.bit(node.len()));
+        }
+        place
+    }
+
+    /// Counts one more key.
+    fn add_key(&self, flags: u64) -> OpResult {
+        let count = self.count.load(Ordering::Relaxed);
+        if flags == update::EXIST {
+            return Err(Errno::ENOENT);
+        }
+        if count == self.max_entries {
+            return Err(Errno::ENOSPC);
+        }
+        self.count.store(count + 1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Fills a node that nobody sees.
+    fn fill<const W: usize>(&self, number: u32, head: Head, children: u64, key: &Prefix<W>) -> Node<'_> {
+        let node = self.node(number);
+        // Relaxed, here and in the value: the link that names the node releases it.
+        node.words[0].store(head.0, Ordering::Relaxed);
+        node.words[1].store(children, Ordering::Relaxed);
+        for (shared, word) in node.data().iter().zip(&key.data).take(self.data_words) {
+            shared.store(*word, Ordering::Relaxed);
+        }
+        node
+    }
+
+    /// # Safety
+    /// A program's source must be readable for the value size.
+    unsafe fn update_key<const W: usize>(
+        &self,
+        key: &Prefix<W>,
+        value: Source<'_>,
+        flags: u64,
+        slot: u32,
+    ) -> OpResult {
+        if flags > update::EXIST || key.len > self.max_len() {
+            return Err(Errno::EINVAL);
+        }
+        let _lock = self.lock.lock(slot)?;
+        let start = self.start(key, 1);
+        let place = self.locate(start, key);
+        let same = place.node.filter(|node| node.len() == place.common);
+        let present = same.filter(|node| !node.is_intermediate());
+        if present.is_some() && flags == update::NOEXIST {
+            return Err(Errno::EEXIST);
+        }
+        // Both nodes first, so that nothing has to be undone.
+        let branches = same.is_none() && place.node.is_some() && place.common != key.len;
+        let number = self.nodes.pop(slot).ok_or(Errno::ENOMEM)?;
+        let branch = if branches { self.nodes.pop(slot) } else { None };
+        let room = match present {
+            Some(_) => Ok(()),
+            None if branches && branch.is_none() => Err(Errno::ENOMEM),
+            None => self.add_key(flags),
+        };
+        if let Err(errno) = room {
+            self.nodes.push(slot, number);
+            if let Some(branch) = branch {
+                self.nodes.push(slot, branch);
+            }
+            return Err(errno);
+        }
+        // The same prefix: the new node takes the place of the old, its children and its table.
+        let (head, children) = match same {
+            Some(old) => {
+                let head = Head::key(key.len).with_table(old.head().table());
+                // Relaxed: only the holder of the lock writes.
+                (head, old.words[1].load(Ordering::Relaxed))
+            }
+            None => (Head::key(key.len), 0),
+        };
+        let new = self.fill(number, head, children, key);
+        // SAFETY: passed on.
+        unsafe { self.shape.write(self.value(new), value) };
+        let (top, below) = match (place.node, same, branch) {
+            // A free link, or a replace.
+            (None, _, _) | (_, Some(_), _) => (new, None),
+            // The new prefix is part of the node's: it goes between.
+            (Some(node), None, None) => {
+                new.child(node.bit(place.common)).set(Some(node.number));
+                (new, Some(node))
+            }
+            // The two part at bit `common`: an intermediate node holds both.
+            (Some(node), None, Some(branch)) => {
+                let branch = self.fill(branch, Head::intermediate(place.common), 0, key);
+                let side = key.bit(place.common);
+                branch.child(side).set(Some(new.number));
+                branch.child(1 - side).set(Some(node.number));
+                (branch, Some(node))
+            }
+        };
+        place.link.set(Some(top.number));
+        self.settle(start, key, top.len(), slot);
+        if let Some(below) = below.filter(|below| below.len() < window_end(top.len())) {
+            self.demote(below, slot);
+        }
+        if let Some(old) = same {
+            // Without its table, which it has handed on.
+            self.nodes.retire(slot, old.number);
+        }
+        Ok(())
+    }
+
+    fn delete_key<const W: usize>(&self, key: &Prefix<W>, slot: u32) -> OpResult {
+        if key.len > self.max_len() {
+            return Err(Errno::EINVAL);
+        }
+        let _lock = self.lock.lock(slot)?;
+        // Two heads back: the node above the key may go as well, so its own link must be on the way.
+        let start = self.start(key, 2);
+        let place = self.locate(start, key);
+        let same = place.node.filter(|node| node.len() == place.common && !node.is_intermediate());
+        let node = same.ok_or(Errno::ENOENT)?;
+        self.count.store(self.count.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        let children = [node.child(0).get(), node.child(1).get()];
+        match (children, place.above) {
+            ([Some(_), Some(_)], _) => {
+                node.set_head(Head::intermediate(key.len).with_table(node.head().table()));
+                self.settle(start, key, key.len, slot);
+            }
+            ([None, None], Some((parent, Some(link)))) if parent.is_intermediate() => {
+                // The parent would have one child left: that child takes its place.
+                let other = 1 - key.bit(parent.len());
+                link.set(parent.child(other).get());
+                self.settle(start, key, parent.len(), slot);
+                self.retire(parent, slot);
+                self.retire(node, slot);
+            }
+            ([child, other], _) => {
+                place.link.set(child.or(other));
+                self.settle(start, key, key.len, slot);
+                self.retire(node, slot);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a valid key is present.
+    fn has<const W: usize>(&self, key: &Prefix<W>) -> bool {
+        self.locate(self.start(key, 1), key)
+            .node
+            .is_some_and(|node| node.len() == key.len && node.common(key) == key.len && !node.is_intermediate())
+    }
+}

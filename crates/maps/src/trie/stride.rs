@@ -1,0 +1,226 @@
+//! Tables that take a look-up through a trie four bits at a time.
+//!
+//! Problem: a binary trie costs one dependent read a branching: twenty for a million keys.
+//!
+//! Approach: the bits of a key fall into windows of [`STRIDE`]. The topmost node of a window on a path is the *head* of that window; where
+//! the trie is dense, the head has a table with an entry for each value of the window's bits: the longest key that ends in the
+//! window, and the topmost node behind it, which is the head of a later window. So a walk goes from head to head. The binary trie stays the
+//! truth: tables only repeat it, writers bring them up to date before they return, and where there is none (the trie is
+//! sparse, or the pool of tables empty) the walk takes the child links.
+//!
+//! Invariants.
+//! 1. Only heads have tables: a node that gets a parent in its own window gives its table up.
+//! 2. When a writer returns, every entry says what the links say. So each key comes and goes at one moment for everyone who
+//!    looks it up; but while a writer is at work, a look-up may see a change that a later one of *another* key does not.
+//! 3. A removed table or node is retired after the last entry that names it was rewritten: those who still see it began before.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::TrieMap;
+use super::node::{Head, Node, Prefix, STRIDE, window_end};
+use crate::def::MapDef;
+use crate::errno::OpResult;
+use crate::mem::{Table, WORD};
+use crate::retire::GraceList;
+use bpf_quiesce::Domain;
+use std::sync::Arc;
+
+/// Entries of a table.
+const ENTRIES: usize = 1 << STRIDE;
+
+/// Nodes of one window on one path that make a table worth its memory: one less than there can be.
+const DENSE: u32 = STRIDE - 1;
+
+/// Both numbers of an entry, plus one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry(u64);
+
+impl Entry {
+    fn new(best: Option<Node<'_>>, child: Option<Node<'_>>) -> Self {
+        let link = |node: Option<Node<'_>>| node.map_or(0, |node| u64::from(node.number) + 1);
+        Self(link(best) | link(child) << 32)
+    }
+
+    /// The node of the longest key that ends in the window.
+    #[inline(always)]
+    pub(super) fn best(self) -> Option<u32> {
+        (self.0 as u32).checked_sub(1)
+    }
+
+    /// The topmost node behind the window.
+    #[inline(always)]
+    pub(super) fn child(self) -> Option<u32> {
+        ((self.0 >> 32) as u32).checked_sub(1)
+    }
+}
+
+/// All tables of a trie.
+#[derive(Debug)]
+pub(super) struct Tables {
+    entries: Table<AtomicU64>,
+    list: GraceList,
+}
+
+/// A table needs as many nodes as [`DENSE`] when it is made, and there are at most two nodes a key.
+fn tables(def: &MapDef) -> u32 {
+    def.max_entries / 2 + 64
+}
+
+impl Tables {
+    pub(super) fn memory_needed(def: &MapDef) -> u64 {
+        u64::from(tables(def)) * (ENTRIES * WORD + size_of::<u32>()) as u64
+    }
+
+    pub(super) fn new(def: &MapDef, domain: &Arc<Domain>) -> OpResult<Self> {
+        let tables = tables(def);
+        Ok(Self {
+            entries: Table::zeroed(tables as usize * ENTRIES)?,
+            list: GraceList::new(tables, tables, domain.max_slots(), domain)?,
+        })
+    }
+
+    fn of(&self, table: u32) -> &[AtomicU64] {
+        &self.entries[table as usize * ENTRIES..][..ENTRIES]
+    }
+
+    #[inline(always)]
+    pub(super) fn entry(&self, table: u32, index: u32) -> Entry {
+        // Acquire pairs with the release in `refresh`: the nodes named are complete.
+        Entry(self.entries[table as usize * ENTRIES + index as usize].load(Ordering::Acquire))
+    }
+
+    /// Bytes in use.
+    pub(super) fn memory_usage(&self) -> u64 {
+        u64::from(self.list.touched()) * (ENTRIES * WORD) as u64 + self.list.memory() as u64
+    }
+}
+
+impl TrieMap {
+    /// The head to walk from for a change near `key`: `back` heads above the last one on the way (at least one), so that every node
+    /// and table that the change touches lies below. `None`: the root.
+    pub(super) fn start<const W: usize>(&self, key: &Prefix<W>, back: usize) -> Option<Node<'_>> {
+        let mut passed: [Option<Node<'_>>; 3] = [None; 3];
+        let mut at = self.follow(self.root());
+        while let Some(node) = at {
+            let (head, common) = (node.head(), node.common(key));
+            if common < head.len() || head.len() >= key.len {
+                break;
+            }
+            at = self.next_head(node, head, key);
+            if at.is_some() {
+                passed = [Some(node), passed[0], passed[1]];
+            }
+        }
+        passed[back - 1]
+    }
+
+    /// The head behind `node`'s window on the way to `key`, which `node` is a proper prefix of.
+    fn next_head<'a, const W: usize>(&'a self, node: Node<'a>, head: Head, key: &Prefix<W>) -> Option<Node<'a>> {
+        let end = window_end(head.len());
+        if let (Some(table), true) = (head.table(), key.len >= end) {
+            return self.tables.entry(table, key.index(head.len() / STRIDE)).child().map(|child| self.node(child));
+        }
+        let (mut node, mut len) = (node, head.len());
+        while len < end && len < key.len {
+            node = self.follow(node.child(key.bit(len)))?;
+            len = node.len();
+        }
+        (len >= end).then_some(node)
+    }
+
+    /// Brings the tables on the way from `start` to `key` up to date after a change to nodes of at least `changed` bits, and makes
+    /// those that are worth it.
+    pub(super) fn settle<const W: usize>(&self, start: Option<Node<'_>>, key: &Prefix<W>, changed: u32, slot: u32) {
+        let mut at = start.or_else(|| self.follow(self.root()));
+        // The head of the window, and nodes in it so far.
+        let mut window: Option<(Node<'_>, u32)> = None;
+        while let Some(node) = at {
+            let (head, common) = (node.head(), node.common(key));
+            if common < head.len() {
+                break;
+            }
+            let (first, count) = match window {
+                Some((first, count)) if head.len() < window_end(first.len()) => (first, count + 1),
+                _ => (node, 1),
+            };
+            window = Some((first, count));
+            match head.table() {
+                Some(table) => self.refresh(node, table, key, changed),
+                None if count == DENSE && first.head().table().is_none() => self.make_table(first, slot),
+                None => {}
+            }
+            if head.len() >= key.len {
+                break;
+            }
+            at = self.follow(node.child(key.bit(head.len())));
+        }
+    }
+
+    /// Rewrites the entries of a head's table that a change on the way to `key`, from bit `changed` on, can have touched.
+    fn refresh<const W: usize>(&self, head: Node<'_>, table: u32, key: &Prefix<W>, changed: u32) {
+        let len = head.len();
+        // The key has that many bits: it begins with the head's prefix, and `changed` is no longer than it.
+        let fixed = changed.clamp(len, window_end(len));
+        self.rewrite(head, table, key.index(len / STRIDE), fixed);
+    }
+
+    /// Rewrites the entries whose bits up to `fixed` are those of `index`.
+    fn rewrite(&self, head: Node<'_>, table: u32, index: u32, fixed: u32) {
+        let open = window_end(head.len()) - fixed;
+        let first = (index >> open) << open;
+        for index in first..first + (1 << open) {
+            // Release pairs with the acquire in `entry`.
+            self.tables.of(table)[index as usize].store(self.derive(head, index).0, Ordering::Release);
+        }
+    }
+
+    /// What an entry must be, by the child links.
+    fn derive(&self, head: Node<'_>, index: u32) -> Entry {
+        let window = head.len() / STRIDE;
+        let (begin, end) = (window * STRIDE, window_end(head.len()));
+        let (mut node, mut best) = (head, None);
+        loop {
+            let len = node.len();
+            if len >= end {
+                return Entry::new(best, Some(node));
+            }
+            if !node.is_intermediate() {
+                best = Some(node);
+            }
+            let bit = index >> (end - 1 - len) & 1;
+            let Some(next) = self.follow(node.child(bit as usize)) else { return Entry::new(best, None) };
+            // A child may be several bits longer: those inside the window must be the index's.
+            let unknown = end - next.len().min(end);
+            if (next.index(window) ^ index) >> unknown != 0 {
+                return Entry::new(best, None);
+            }
+            debug_assert!(next.len() > begin);
+            node = next;
+        }
+    }
+
+    /// Gives a head a table, unless all are in use.
+    fn make_table(&self, head: Node<'_>, slot: u32) {
+        let Some(table) = self.tables.list.pop(slot) else { return };
+        let len = head.len();
+        // Only the entries with the head's bits are ever read.
+        self.rewrite(head, table, head.index(len / STRIDE), len);
+        head.set_head(head.head().with_table(Some(table)));
+    }
+
+    /// Takes the table of a node that is no longer a head.
+    pub(super) fn demote(&self, node: Node<'_>, slot: u32) {
+        if let Some(table) = node.head().table() {
+            node.set_head(node.head().with_table(None));
+            self.tables.list.retire(slot, table);
+        }
+    }
+
+    /// Retires a node that no link and no entry names any more, with its table.
+    pub(super) fn retire(&self, node: Node<'_>, slot: u32) {
+        if let Some(table) = node.head().table() {
+            self.tables.list.retire(slot, table);
+        }
+        self.nodes.retire(slot, node.number);
+    }
+}
