@@ -26,7 +26,7 @@ use crate::mem::{Table, WORD, words_for};
 use crate::retire::GraceList;
 use crate::value::{Shape, Source};
 use node::{HEADER, Head, LENGTH, Link, Node, Prefix, STRIDE, window_end};
-use stride::Tables;
+use stride::{Child, Tables};
 
 #[derive(Debug)]
 pub(crate) struct TrieMap {
@@ -74,8 +74,8 @@ impl TrieMap {
     }
 
     pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>) -> OpResult<Self> {
-        // A head has 31 bits for the number of a table, of which there are fewer than nodes.
-        let nodes = u32::try_from(nodes(def)).map_err(|_| Errno::ENOMEM)?;
+        // Entries of tables have 31 bits for a node's number plus one.
+        let nodes = u32::try_from(nodes(def)).ok().filter(|&nodes| nodes < 1 << 31).ok_or(Errno::ENOMEM)?;
         let words = node_words(def).checked_mul(nodes as usize).ok_or(Errno::ENOMEM)?;
         let data_size = def.key_size as usize - LENGTH;
         Ok(Self {
@@ -134,15 +134,29 @@ impl TrieMap {
                 break;
             }
             next = match head.table() {
-                Some(table) if key.len >= window_end(len) => {
-                    let entry = self.tables.entry(table, key.index(len / STRIDE));
-                    found = entry.best().or(found);
-                    entry.child()
-                }
+                Some(table) if key.len >= window_end(len) => self.skip(table, len / STRIDE, key, &mut found),
                 _ => node.child(key.bit(len)).get(),
             };
         }
         found.map(|number| self.node(number))
+    }
+
+    /// Goes from table to table, as long as no node needs to be read: the node to go on with.
+    #[inline(always)]
+    fn skip<const W: usize>(&self, table: u32, window: u32, key: &Prefix<W>, found: &mut Option<u32>) -> Option<u32> {
+        let (mut table, mut window) = (table, window);
+        loop {
+            let entry = self.tables.entry(table, key.index(window));
+            *found = entry.best().or(*found);
+            window += 1;
+            match entry.child() {
+                Child::None => return None,
+                Child::Node(number) => return Some(number),
+                Child::Table(next) if key.len >= (window + 1) * STRIDE => table = next,
+                // The key ends in the next window.
+                Child::Table(next) => return Some(self.tables.head(next)),
+            }
+        }
     }
 
     /// Walks from `start` (the root, if none) towards `key` up to the first node that is not a proper prefix of it.
@@ -256,6 +270,9 @@ impl TrieMap {
             }
         };
         place.link.set(Some(top.number));
+        if let Some(table) = head.table() {
+            self.tables.set_head(table, new);
+        }
         self.settle(start, key, top.len(), slot);
         if let Some(below) = below.filter(|below| below.len() < window_end(top.len())) {
             self.demote(below, slot);

@@ -14,7 +14,7 @@
 //!    looks it up; but while a writer is at work, a look-up may see a change that a later one of *another* key does not.
 //! 3. A removed table or node is retired after the last entry that names it was rewritten: those who still see it began before.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::TrieMap;
 use super::node::{Head, Node, Prefix, STRIDE, window_end};
@@ -31,14 +31,32 @@ const ENTRIES: usize = 1 << STRIDE;
 /// Nodes of one window on one path that make a table worth its memory: one less than there can be.
 const DENSE: u32 = STRIDE - 1;
 
-/// Both numbers of an entry, plus one.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// An entry: the number of a node plus one, then a [`Child`].
+#[derive(Clone, Copy)]
 pub(super) struct Entry(u64);
 
+/// Where a walk goes on behind a window.
+#[derive(Clone, Copy)]
+pub(super) enum Child {
+    None,
+    /// The topmost node.
+    Node(u32),
+    /// The topmost node stands for no key, begins just behind the window, and has this table: nothing to be read from the node itself.
+    Table(u32),
+}
+
 impl Entry {
-    fn new(best: Option<Node<'_>>, child: Option<Node<'_>>) -> Self {
-        let link = |node: Option<Node<'_>>| node.map_or(0, |node| u64::from(node.number) + 1);
-        Self(link(best) | link(child) << 32)
+    /// Marks the number of a table. (Nodes and tables have fewer bits.)
+    const TABLE: u32 = 1 << 31;
+
+    fn new(best: Option<Node<'_>>, child: Child) -> Self {
+        let best = best.map_or(0, |node| u64::from(node.number) + 1);
+        let child = match child {
+            Child::None => 0,
+            Child::Node(number) => number + 1,
+            Child::Table(table) => table | Self::TABLE,
+        };
+        Self(best | u64::from(child) << 32)
     }
 
     /// The node of the longest key that ends in the window.
@@ -47,10 +65,13 @@ impl Entry {
         (self.0 as u32).checked_sub(1)
     }
 
-    /// The topmost node behind the window.
     #[inline(always)]
-    pub(super) fn child(self) -> Option<u32> {
-        ((self.0 >> 32) as u32).checked_sub(1)
+    pub(super) fn child(self) -> Child {
+        match (self.0 >> 32) as u32 {
+            0 => Child::None,
+            number if number < Self::TABLE => Child::Node(number - 1),
+            table => Child::Table(table & !Self::TABLE),
+        }
     }
 }
 
@@ -58,6 +79,8 @@ impl Entry {
 #[derive(Debug)]
 pub(super) struct Tables {
     entries: Table<AtomicU64>,
+    /// The node each table belongs to.
+    heads: Table<AtomicU32>,
     list: GraceList,
 }
 
@@ -68,13 +91,14 @@ fn tables(def: &MapDef) -> u32 {
 
 impl Tables {
     pub(super) fn memory_needed(def: &MapDef) -> u64 {
-        u64::from(tables(def)) * (ENTRIES * WORD + size_of::<u32>()) as u64
+        u64::from(tables(def)) * (ENTRIES * WORD + 2 * size_of::<u32>()) as u64
     }
 
     pub(super) fn new(def: &MapDef, domain: &Arc<Domain>) -> OpResult<Self> {
         let tables = tables(def);
         Ok(Self {
             entries: Table::zeroed(tables as usize * ENTRIES)?,
+            heads: Table::zeroed(tables as usize)?,
             list: GraceList::new(tables, tables, domain.max_slots(), domain)?,
         })
     }
@@ -89,9 +113,20 @@ impl Tables {
         Entry(self.entries[table as usize * ENTRIES + index as usize].load(Ordering::Acquire))
     }
 
+    /// The number of the node that a table belongs to.
+    pub(super) fn head(&self, table: u32) -> u32 {
+        // Acquire pairs with the release in `set_head`: the node is complete.
+        self.heads[table as usize].load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_head(&self, table: u32, node: Node<'_>) {
+        // Release pairs with the acquire in `head`.
+        self.heads[table as usize].store(node.number, Ordering::Release);
+    }
+
     /// Bytes in use.
     pub(super) fn memory_usage(&self) -> u64 {
-        u64::from(self.list.touched()) * (ENTRIES * WORD) as u64 + self.list.memory() as u64
+        u64::from(self.list.touched()) * (ENTRIES * WORD + size_of::<u32>()) as u64 + self.list.memory() as u64
     }
 }
 
@@ -118,7 +153,11 @@ impl TrieMap {
     fn next_head<'a, const W: usize>(&'a self, node: Node<'a>, head: Head, key: &Prefix<W>) -> Option<Node<'a>> {
         let end = window_end(head.len());
         if let (Some(table), true) = (head.table(), key.len >= end) {
-            return self.tables.entry(table, key.index(head.len() / STRIDE)).child().map(|child| self.node(child));
+            return match self.tables.entry(table, key.index(head.len() / STRIDE)).child() {
+                Child::None => None,
+                Child::Node(number) => Some(self.node(number)),
+                Child::Table(table) => Some(self.node(self.tables.head(table))),
+            };
         }
         let (mut node, mut len) = (node, head.len());
         while len < end && len < key.len {
@@ -146,7 +185,7 @@ impl TrieMap {
             window = Some((first, count));
             match head.table() {
                 Some(table) => self.refresh(node, table, key, changed),
-                None if count == DENSE && first.head().table().is_none() => self.make_table(first, slot),
+                None if count == DENSE && first.head().table().is_none() => self.make_table(first, key, slot),
                 None => {}
             }
             if head.len() >= key.len {
@@ -182,17 +221,21 @@ impl TrieMap {
         loop {
             let len = node.len();
             if len >= end {
-                return Entry::new(best, Some(node));
+                let head = node.head();
+                return Entry::new(best, match head.table() {
+                    Some(table) if len == end && head.is_intermediate() => Child::Table(table),
+                    _ => Child::Node(node.number),
+                });
             }
             if !node.is_intermediate() {
                 best = Some(node);
             }
             let bit = index >> (end - 1 - len) & 1;
-            let Some(next) = self.follow(node.child(bit as usize)) else { return Entry::new(best, None) };
+            let Some(next) = self.follow(node.child(bit as usize)) else { return Entry::new(best, Child::None) };
             // A child may be several bits longer: those inside the window must be the index's.
             let unknown = end - next.len().min(end);
             if (next.index(window) ^ index) >> unknown != 0 {
-                return Entry::new(best, None);
+                return Entry::new(best, Child::None);
             }
             debug_assert!(next.len() > begin);
             node = next;
@@ -200,15 +243,24 @@ impl TrieMap {
     }
 
     /// Gives a head a table, unless all are in use.
-    fn make_table(&self, head: Node<'_>, slot: u32) {
+    fn make_table<const W: usize>(&self, head: Node<'_>, key: &Prefix<W>, slot: u32) {
         let Some(table) = self.tables.list.pop(slot) else { return };
         let len = head.len();
         // Only the entries with the head's bits are ever read.
         self.rewrite(head, table, head.index(len / STRIDE), len);
+        self.tables.set_head(table, head);
         head.set_head(head.head().with_table(Some(table)));
+        // The entry that leads here may skip the node now.
+        let mut at = self.follow(self.root());
+        while let Some(above) = at.filter(|above| above.number != head.number) {
+            at = self.next_head(above, above.head(), key);
+            if let (Some(table), Some(_)) = (above.head().table(), at.filter(|at| at.number == head.number)) {
+                self.refresh(above, table, key, len);
+            }
+        }
     }
 
-    /// Takes the table of a node that is no longer a head.
+    /// Takes the table of a node that is no longer a head, after the entries that name it were rewritten.
     pub(super) fn demote(&self, node: Node<'_>, slot: u32) {
         if let Some(table) = node.head().table() {
             node.set_head(node.head().with_table(None));
