@@ -123,6 +123,24 @@ impl<T> Drop for Table<T> {
     }
 }
 
+/// Asks for the cache line of a word that will be written soon. A hint: it changes nothing and cannot fault.
+#[inline(always)]
+pub(crate) fn prefetch_write<T>(place: &T) {
+    let place = std::ptr::from_ref(place);
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch reads and writes nothing; where the instruction is unknown it is a no-op by encoding (x86-64 requires that).
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = place;
+}
+
 /// Copies `dst.len()` bytes out of shared words; the words are read whole, each once.
 #[inline]
 pub(crate) fn load_bytes(words: &[AtomicU64], dst: &mut [u8]) {

@@ -88,6 +88,12 @@ impl GraceList {
         None
     }
 
+    /// The element that [`GraceList::pop`] would probably give: a hint, for prefetching.
+    #[inline]
+    pub(crate) fn peek(&self, slot: u32) -> Option<u32> {
+        self.free.peek(slot)
+    }
+
     /// Gives back an element that was never visible to anybody.
     pub(crate) fn push(&self, slot: u32, element: u32) {
         self.free.push(slot, element);

@@ -169,6 +169,16 @@ impl FreeList {
         self.shards[own].pop(&self.links).or_else(|| self.pop_fresh(own)).or_else(|| self.steal(own))
     }
 
+    /// The element that [`FreeList::pop`] would probably give: a hint, for prefetching. Asks for its link.
+    #[cfg(not(loom))]
+    #[inline]
+    pub(crate) fn peek(&self, slot: u32) -> Option<u32> {
+        // Relaxed: only a hint.
+        let top = (self.shards[self.shard(slot)].0.load(Ordering::Relaxed) as u32).checked_sub(1)?;
+        crate::mem::prefetch_write(&self.links.0[top as usize]);
+        Some(top)
+    }
+
     /// Gives an element back.
     #[inline]
     pub(crate) fn push(&self, slot: u32, element: u32) {

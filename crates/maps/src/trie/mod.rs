@@ -13,6 +13,8 @@
 mod node;
 mod ops;
 mod stride;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,7 +24,7 @@ use bpf_quiesce::Domain;
 use crate::def::{MapDef, update};
 use crate::errno::{Errno, OpResult};
 use crate::lock::SlotLock;
-use crate::mem::{Table, WORD, words_for};
+use crate::mem::{self, Table, WORD, words_for};
 use crate::retire::GraceList;
 use crate::value::{Shape, Source};
 use node::{HEADER, Head, LENGTH, Link, Node, Prefix, STRIDE, window_end};
@@ -148,13 +150,14 @@ impl TrieMap {
         loop {
             let entry = self.tables.entry(table, key.index(window));
             *found = entry.best().or(*found);
-            window += 1;
-            match entry.child() {
+            match entry.child(window) {
                 Child::None => return None,
                 Child::Node(number) => return Some(number),
-                Child::Table(next) if key.len >= (window + 1) * STRIDE => table = next,
+                Child::Table { table: next, window: behind } if key.len >= (behind + 1) * STRIDE => {
+                    (table, window) = (next, behind);
+                }
                 // The key ends in the next window.
-                Child::Table(next) => return Some(self.tables.head(next)),
+                Child::Table { table, .. } => return Some(self.tables.head(table)),
             }
         }
     }
@@ -217,6 +220,10 @@ impl TrieMap {
             return Err(Errno::EINVAL);
         }
         let _lock = self.lock.lock(slot)?;
+        if let Some(next) = self.nodes.peek(slot) {
+            // The node to fill has not been used for long.
+            mem::prefetch_write(&self.node(next).words[0]);
+        }
         let start = self.start(key, 1);
         let place = self.locate(start, key);
         let same = place.node.filter(|node| node.len() == place.common);
@@ -273,7 +280,7 @@ impl TrieMap {
         if let Some(table) = head.table() {
             self.tables.set_head(table, new);
         }
-        self.settle(start, key, top.len(), slot);
+        self.settle(start, key, slot);
         if let Some(below) = below.filter(|below| below.len() < window_end(top.len())) {
             self.demote(below, slot);
         }
@@ -299,19 +306,19 @@ impl TrieMap {
         match (children, place.above) {
             ([Some(_), Some(_)], _) => {
                 node.set_head(Head::intermediate(key.len).with_table(node.head().table()));
-                self.settle(start, key, key.len, slot);
+                self.settle(start, key, slot);
             }
             ([None, None], Some((parent, Some(link)))) if parent.is_intermediate() => {
                 // The parent would have one child left: that child takes its place.
                 let other = 1 - key.bit(parent.len());
                 link.set(parent.child(other).get());
-                self.settle(start, key, parent.len(), slot);
+                self.settle(start, key, slot);
                 self.retire(parent, slot);
                 self.retire(node, slot);
             }
             ([child, other], _) => {
                 place.link.set(child.or(other));
-                self.settle(start, key, key.len, slot);
+                self.settle(start, key, slot);
                 self.retire(node, slot);
             }
         }

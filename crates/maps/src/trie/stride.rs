@@ -20,7 +20,7 @@ use super::TrieMap;
 use super::node::{Head, Node, Prefix, STRIDE, window_end};
 use crate::def::MapDef;
 use crate::errno::OpResult;
-use crate::mem::{Table, WORD};
+use crate::mem::{self, Table, WORD};
 use crate::retire::GraceList;
 use bpf_quiesce::Domain;
 use std::sync::Arc;
@@ -41,8 +41,9 @@ pub(super) enum Child {
     None,
     /// The topmost node.
     Node(u32),
-    /// The topmost node stands for no key, begins just behind the window, and has this table: nothing to be read from the node itself.
-    Table(u32),
+    /// The topmost node stands for no key, has as many bits as there are before this, the next window, and has this table: nothing
+    /// needs to be read from the node itself.
+    Table { table: u32, window: u32 },
 }
 
 impl Entry {
@@ -54,7 +55,7 @@ impl Entry {
         let child = match child {
             Child::None => 0,
             Child::Node(number) => number + 1,
-            Child::Table(table) => table | Self::TABLE,
+            Child::Table { table, .. } => table | Self::TABLE,
         };
         Self(best | u64::from(child) << 32)
     }
@@ -65,12 +66,13 @@ impl Entry {
         (self.0 as u32).checked_sub(1)
     }
 
+    /// Where the walk goes on after `window`.
     #[inline(always)]
-    pub(super) fn child(self) -> Child {
+    pub(super) fn child(self, window: u32) -> Child {
         match (self.0 >> 32) as u32 {
             0 => Child::None,
             number if number < Self::TABLE => Child::Node(number - 1),
-            table => Child::Table(table & !Self::TABLE),
+            table => Child::Table { table: table & !Self::TABLE, window: window + 1 },
         }
     }
 }
@@ -134,42 +136,63 @@ impl TrieMap {
     /// The head to walk from for a change near `key`: `back` heads above the last one on the way (at least one), so that every node
     /// and table that the change touches lies below. `None`: the root.
     pub(super) fn start<const W: usize>(&self, key: &Prefix<W>, back: usize) -> Option<Node<'_>> {
-        let mut passed: [Option<Node<'_>>; 3] = [None; 3];
-        let mut at = self.follow(self.root());
-        while let Some(node) = at {
-            let (head, common) = (node.head(), node.common(key));
-            if common < head.len() || head.len() >= key.len {
+        let mut passed = [Child::None; 3];
+        let mut at = self.root().get().map_or(Child::None, Child::Node);
+        loop {
+            let next = match at {
+                Child::None => break,
+                Child::Node(number) => {
+                    let node = self.node(number);
+                    let head = node.head();
+                    if node.common(key) < head.len() || head.len() >= key.len {
+                        break;
+                    }
+                    self.next_head(node, head, key)
+                }
+                // Whose node begins with its window.
+                Child::Table { table, window } if key.len >= (window + 1) * STRIDE => {
+                    // The walk may begin again at the node that was skipped.
+                    mem::prefetch_write(&self.node(self.tables.head(table)).words[0]);
+                    self.tables.entry(table, key.index(window)).child(window)
+                }
+                // The key ends in this window: on with the same head.
+                Child::Table { table, .. } => {
+                    at = Child::Node(self.tables.head(table));
+                    continue;
+                }
+            };
+            if let Child::None = next {
                 break;
             }
-            at = self.next_head(node, head, key);
-            if at.is_some() {
-                passed = [Some(node), passed[0], passed[1]];
-            }
+            passed = [at, passed[0], passed[1]];
+            at = next;
         }
-        passed[back - 1]
+        match passed[back - 1] {
+            Child::None => None,
+            Child::Node(number) => Some(self.node(number)),
+            Child::Table { table, .. } => Some(self.node(self.tables.head(table))),
+        }
     }
 
     /// The head behind `node`'s window on the way to `key`, which `node` is a proper prefix of.
-    fn next_head<'a, const W: usize>(&'a self, node: Node<'a>, head: Head, key: &Prefix<W>) -> Option<Node<'a>> {
-        let end = window_end(head.len());
+    fn next_head<const W: usize>(&self, node: Node<'_>, head: Head, key: &Prefix<W>) -> Child {
+        let (mut len, end) = (head.len(), window_end(head.len()));
         if let (Some(table), true) = (head.table(), key.len >= end) {
-            return match self.tables.entry(table, key.index(head.len() / STRIDE)).child() {
-                Child::None => None,
-                Child::Node(number) => Some(self.node(number)),
-                Child::Table(table) => Some(self.node(self.tables.head(table))),
-            };
+            let window = len / STRIDE;
+            return self.tables.entry(table, key.index(window)).child(window);
         }
-        let (mut node, mut len) = (node, head.len());
+        let mut number = node.number;
         while len < end && len < key.len {
-            node = self.follow(node.child(key.bit(len)))?;
-            len = node.len();
+            let Some(next) = self.node(number).child(key.bit(len)).get() else { return Child::None };
+            number = next;
+            len = self.node(next).len();
         }
-        (len >= end).then_some(node)
+        if len >= end { Child::Node(number) } else { Child::None }
     }
 
-    /// Brings the tables on the way from `start` to `key` up to date after a change to nodes of at least `changed` bits, and makes
-    /// those that are worth it.
-    pub(super) fn settle<const W: usize>(&self, start: Option<Node<'_>>, key: &Prefix<W>, changed: u32, slot: u32) {
+    /// Brings the tables on the way from `start` to `key` up to date after it was added or removed, and makes those that are
+    /// worth it.
+    pub(super) fn settle<const W: usize>(&self, start: Option<Node<'_>>, key: &Prefix<W>, slot: u32) {
         let mut at = start.or_else(|| self.follow(self.root()));
         // The head of the window, and nodes in it so far.
         let mut window: Option<(Node<'_>, u32)> = None;
@@ -184,7 +207,7 @@ impl TrieMap {
             };
             window = Some((first, count));
             match head.table() {
-                Some(table) => self.refresh(node, table, key, changed),
+                Some(table) => self.refresh(node, table, key),
                 None if count == DENSE && first.head().table().is_none() => self.make_table(first, key, slot),
                 None => {}
             }
@@ -195,11 +218,12 @@ impl TrieMap {
         }
     }
 
-    /// Rewrites the entries of a head's table that a change on the way to `key`, from bit `changed` on, can have touched.
-    fn refresh<const W: usize>(&self, head: Node<'_>, table: u32, key: &Prefix<W>, changed: u32) {
+    /// Rewrites the entries of a head's table to which `key` can make a difference: those whose bits are the key's as far as it goes. (A
+    /// branching that comes or goes with the key is nobody's longest prefix, and where it lies behind the window, the key does as
+    /// well.)
+    fn refresh<const W: usize>(&self, head: Node<'_>, table: u32, key: &Prefix<W>) {
         let len = head.len();
-        // The key has that many bits: it begins with the head's prefix, and `changed` is no longer than it.
-        let fixed = changed.clamp(len, window_end(len));
+        let fixed = key.len.min(window_end(len));
         self.rewrite(head, table, key.index(len / STRIDE), fixed);
     }
 
@@ -223,7 +247,7 @@ impl TrieMap {
             if len >= end {
                 let head = node.head();
                 return Entry::new(best, match head.table() {
-                    Some(table) if len == end && head.is_intermediate() => Child::Table(table),
+                    Some(table) if len == end && head.is_intermediate() => Child::Table { table, window: window + 1 },
                     _ => Child::Node(node.number),
                 });
             }
@@ -251,13 +275,28 @@ impl TrieMap {
         self.tables.set_head(table, head);
         head.set_head(head.head().with_table(Some(table)));
         // The entry that leads here may skip the node now.
-        let mut at = self.follow(self.root());
-        while let Some(above) = at.filter(|above| above.number != head.number) {
-            at = self.next_head(above, above.head(), key);
-            if let (Some(table), Some(_)) = (above.head().table(), at.filter(|at| at.number == head.number)) {
-                self.refresh(above, table, key, len);
-            }
+        if let Some(above) = self.head_above(head, key)
+            && let Some(table) = above.head().table()
+        {
+            self.refresh(above, table, key);
         }
+    }
+
+    /// The head above `head`, which is on the way to `key`.
+    fn head_above<const W: usize>(&self, head: Node<'_>, key: &Prefix<W>) -> Option<Node<'_>> {
+        let mut at = self.follow(self.root())?;
+        while at.number != head.number {
+            let next = match self.next_head(at, at.head(), key) {
+                Child::None => return None,
+                Child::Node(number) => self.node(number),
+                Child::Table { table, .. } => self.node(self.tables.head(table)),
+            };
+            if next.number == head.number {
+                return Some(at);
+            }
+            at = next;
+        }
+        None
     }
 
     /// Takes the table of a node that is no longer a head, after the entries that name it were rewritten.
@@ -274,5 +313,23 @@ impl TrieMap {
             self.tables.list.retire(slot, table);
         }
         self.nodes.retire(slot, node.number);
+    }
+
+    /// Panics unless each entry of a head's table says what the links say.
+    #[cfg(test)]
+    pub(super) fn check_table(&self, head: Node<'_>, table: u32) {
+        let (begin, open) = (head.len() / STRIDE, window_end(head.len()) - head.len());
+        let first = (head.index(begin) >> open) << open;
+        for index in first..first + (1 << open) {
+            let (is, must) = (self.tables.entry(table, index), self.derive(head, index));
+            // A table behind a head that got it before this one: the entry may still name the node.
+            let node = |child| match child {
+                Child::None => None,
+                Child::Node(number) => Some(number),
+                Child::Table { table, .. } => Some(self.tables.head(table)),
+            };
+            assert_eq!(is.best(), must.best(), "the longest key at {index} below {} bits", head.len());
+            assert_eq!(node(is.child(begin)), node(must.child(begin)), "the next node at {index}");
+        }
     }
 }
