@@ -125,8 +125,7 @@ impl<T> Drop for Table<T> {
 
 /// Asks for the cache line of a word that will be written soon. A hint: it changes nothing and cannot fault.
 #[inline(always)]
-pub(crate) fn prefetch_write<T>(place: &T) {
-    let place = std::ptr::from_ref(place);
+pub(crate) fn prefetch_write<T>(place: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch reads and writes nothing; where the instruction is unknown it is a no-op by encoding (x86-64 requires that).
     unsafe {
@@ -218,7 +217,7 @@ pub(crate) unsafe fn store_from_program(words: &[AtomicU64], src: *const u8, len
         // SAFETY: passed on.
         return unsafe { store_odd_from_program(words, src, len) };
     }
-    for (i, word) in words.iter().enumerate().take(len / WORD) {
+    for (i, word) in words[..len / WORD].iter().enumerate() {
         // SAFETY: eight readable bytes inside the value (contract), aligned.
         let shared = unsafe { AtomicU64::from_ptr(src.cast_mut().cast::<u64>().wrapping_add(i)) };
         word.store(shared.load(Ordering::Relaxed), Ordering::Relaxed);

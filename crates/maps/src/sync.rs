@@ -23,7 +23,11 @@ pub(crate) use imp::*;
 pub(crate) use loom_table::Table;
 
 #[cfg(not(loom))]
-pub(crate) use crate::mem::Table;
+pub(crate) use crate::mem::{Table, prefetch_write};
+
+/// Loom has no caches.
+#[cfg(loom)]
+pub(crate) fn prefetch_write<T>(_: *const T) {}
 
 /// Loom's atomics are neither zero-initialised nor of their real size, so under loom a table is a boxed slice.
 #[cfg(loom)]

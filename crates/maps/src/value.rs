@@ -24,7 +24,7 @@ pub(crate) enum Source<'a> {
 impl Source<'_> {
     /// The first byte. A host slice is readable for its length, which the handle has compared with the value size.
     #[inline(always)]
-    fn bytes(&self) -> *const u8 {
+    pub(crate) fn bytes(&self) -> *const u8 {
         match *self {
             Source::Host(bytes) => bytes.as_ptr(),
             Source::Program(bytes) => bytes,

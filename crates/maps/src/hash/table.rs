@@ -29,7 +29,7 @@ use crate::hash::key::Key;
 #[cfg(not(loom))]
 use crate::hash::tags;
 use crate::lock::ChunkLock;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, Table as Memory, fence, yield_now};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Table as Memory, fence, prefetch_write, yield_now};
 
 /// Slots in a chunk: 64 bytes less the lock and the overflow count.
 pub(crate) const SLOTS: usize = 7;
@@ -46,6 +46,13 @@ pub(crate) struct Chunk {
 // SAFETY: made of integer atomics only, for which zero is valid; no drop glue.
 #[cfg(not(loom))]
 unsafe impl crate::mem::ZeroInit for Chunk {}
+
+/// What a hash says about where its key may be: the chunk, and the tag there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HashPlace {
+    home: usize,
+    tag: u16,
+}
 
 /// Where a key was found. Two words, so that it travels in registers.
 #[derive(Clone, Copy, Debug)]
@@ -175,7 +182,9 @@ impl Table {
     /// Writes a key into an element that is not in the index, after [`Table::begin_write`].
     #[inline]
     pub(crate) fn write_key<K: Key>(&self, element: u32, key: &K) {
-        for (shared, word) in self.key(element).iter().zip(key.words()) {
+        let words = key.words();
+        debug_assert!(words.len() == self.key_words);
+        for (shared, word) in self.words(element, 0, words.len()).iter().zip(words) {
             // Relaxed: published by the exchange that puts the element into a slot.
             shared.store(*word, Ordering::Relaxed);
         }
@@ -216,11 +225,28 @@ impl Table {
     /// passed it: that much is inlined.
     #[inline(always)]
     pub(crate) fn find<K: Key>(&self, key: &K, hash: u64) -> Option<Found> {
-        let (tag, home) = (tag_of(hash), self.home(hash));
+        self.find_at::<K, false>(key, self.place_of(hash))
+    }
+
+    /// Where a hash is looked for.
+    #[inline(always)]
+    pub(crate) fn place_of(&self, hash: u64) -> HashPlace {
+        HashPlace { home: self.home(hash), tag: tag_of(hash) }
+    }
+
+    /// As [`Table::find`]. Who is going to `WRITE` the slot, and then the element, has their lines fetched for that at once:
+    /// otherwise, where another core wrote them last, they would be fetched twice.
+    #[inline(always)]
+    pub(crate) fn find_at<K: Key, const WRITE: bool>(&self, key: &K, place: HashPlace) -> Option<Found> {
+        let HashPlace { home, tag } = place;
         let chunk = self.chunk(home);
         if let Some(slot) = chunk.matching(tag).next() {
             // Acquire as in `check`.
             let word = chunk.slots[slot].load(Ordering::Acquire);
+            if WRITE {
+                // (The word may name element 0 by now, which exists.)
+                prefetch_write(self.key(word as u32).as_ptr());
+            }
             let equal = word_tag(word) == tag && self.holds(word as u32, key);
             if equal && self.reread(home, slot) == word {
                 return Some(Found::new(home, slot, word));
@@ -272,7 +298,13 @@ impl Table {
     /// The home chunk's insert count: to be read before a search, and given to [`Table::insert`].
     #[inline]
     pub(crate) fn inserts(&self, hash: u64) -> u32 {
-        self.chunk(self.home(hash)).lock.releases()
+        self.inserts_at(self.place_of(hash))
+    }
+
+    /// The same.
+    #[inline(always)]
+    pub(crate) fn inserts_at(&self, place: HashPlace) -> u32 {
+        self.chunk(place.home).lock.releases()
     }
 
     /// Puts `element`, which holds `key`, where `found` was; false if the slot has changed since.
@@ -309,10 +341,16 @@ impl Table {
     /// if the key is present: the caller keeps the element.
     #[inline]
     pub(crate) fn insert<K: Key>(&self, key: &K, hash: u64, searched: u32, element: u32) -> bool {
-        let (home, tag) = (self.home(hash), tag_of(hash));
+        self.insert_at(key, self.place_of(hash), searched, element)
+    }
+
+    /// The same.
+    #[inline(always)]
+    pub(crate) fn insert_at<K: Key>(&self, key: &K, place: HashPlace, searched: u32, element: u32) -> bool {
+        let HashPlace { home, tag } = place;
         // Looked for before locking: the lock word is in the same line, and a vector load soon after its store would wait.
         let vacancy = self.vacancy(home);
-        self.with_home_locked(hash, |before| {
+        self.with_locked(home, |before| {
             // Only who holds this lock adds a key of this home or fills a slot of this chunk: if nobody did since the search,
             // then both what it found and the vacancy still hold.
             if let (true, Some(vacancy)) = (before == searched, vacancy) {
@@ -348,7 +386,12 @@ impl Table {
     /// Runs `critical` under the insert lock of the hash's home chunk, with the count of inserts so far.
     #[inline]
     pub(crate) fn with_home_locked<T>(&self, hash: u64, critical: impl FnOnce(u32) -> T) -> T {
-        let lock = &self.chunk(self.home(hash)).lock;
+        self.with_locked(self.home(hash), critical)
+    }
+
+    #[inline(always)]
+    fn with_locked<T>(&self, home: usize, critical: impl FnOnce(u32) -> T) -> T {
+        let lock = &self.chunk(home).lock;
         let before = lock.lock();
         let result = critical(before);
         lock.unlock(before);
