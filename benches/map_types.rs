@@ -2,10 +2,12 @@
 //!
 //! 1. Types with keys, ours as programs and as the host call them, beside the kernel's driven by a BPF program; what a cell means:
 //!    `benches/src/maps/mod.rs`. Arguments select rows by substring: `-- lru`.
-//! 2. Queue, stack, bloom filter and ring buffer, by their entry points, on one thread: CPU time an operation.
+//! 2. Queue, stack, bloom filter and ring buffer, by their entry points, on one thread, and the kernel's driven by a BPF program: CPU
+//!    time an operation.
 //! 3. Look-ups in loops of compiled programs (`benches/programs/lookups.c`): a loop less the same loop without the look-up.
 
 use bpf_benches::maps::kernel::Kernel;
+use bpf_benches::maps::keyless::{self, Keyless, Round};
 use bpf_benches::maps::ours::{Ours, OursFromHost};
 use bpf_benches::maps::{Contender, Operation, Shape, fill, measure};
 use bpf_benches::measure::{self, nanoseconds};
@@ -20,8 +22,8 @@ fn main() {
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str()));
     let mut table = Table::new(["type/elements/key+value/threads", "ours (program)", "ours (host)", "kernel"]);
     for (elements, size) in [(10_000, "10k"), (1_000_000, "1M")] {
-        // With many elements only the first rows: filling the maps takes longer than measuring them.
-        let threads: &[usize] = if elements > 100_000 { &[1] } else { &[1, 2, 32] };
+        // With many elements not all rows: filling the maps takes longer than measuring them.
+        let threads: &[usize] = if elements > 100_000 { &[1, 2] } else { &[1, 2, 32] };
         for &threads in threads {
             let mut row = |def: MapDef, shape, operations: &[Operation], is_wide: bool| {
                 let sizes = format!("{}+{}", def.key_size, def.value_size);
@@ -138,25 +140,47 @@ fn without_keys() -> Table {
             }
         }
     };
-    let times = measure::interleaved(&mut [
+    let mut ours: Vec<measure::Contender<'_>> = vec![
         Box::new(|repeat| nanoseconds(repeat, |repeat| push_pop(&queue, repeat))),
         Box::new(|repeat| nanoseconds(repeat, |repeat| push_pop(&stack, repeat))),
         Box::new(|repeat| nanoseconds(repeat, |repeat| peek(true, repeat))),
         Box::new(|repeat| nanoseconds(repeat, |repeat| peek(false, repeat))),
         Box::new(move |repeat| nanoseconds(repeat, &mut produce_consume) / 256.0),
-    ]);
-    let mut table = Table::new(["one thread", "ns"]);
-    let names = [
-        "queue, push + pop of 8 bytes",
-        "stack, push + pop of 8 bytes",
-        "bloom filter, present (5 hashes)",
-        "bloom filter, absent",
-        "ring buffer, output and consume 64 bytes",
     ];
-    for (name, time) in names.into_iter().zip(times) {
-        table.row([name.to_owned(), figure(time)]);
+    let rows = [
+        ("queue, push + pop of 8 bytes", MapType::Queue, 1024, Round::PushPop),
+        ("stack, push + pop of 8 bytes", MapType::Stack, 1024, Round::PushPop),
+        ("bloom filter, present (5 hashes)", MapType::BloomFilter, 10_000, Round::Peek(10_000, true)),
+        ("bloom filter, absent", MapType::BloomFilter, 10_000, Round::Peek(10_000, false)),
+        ("ring buffer, output and consume 64 bytes", MapType::RingBuf, 1 << 20, Round::Output),
+    ];
+    let kernels = rows.map(|(_, map_type, entries, round)| {
+        Keyless::new(map_type, if map_type == MapType::RingBuf { 0 } else { 8 }, entries, round)
+    });
+    let mut table = Table::new(["one thread", "ours", "kernel"]);
+    for (((name, ..), ours), kernel) in rows.into_iter().zip(ours.drain(..)).zip(&kernels) {
+        let mut contenders = vec![ours];
+        if let Some(kernel) = kernel {
+            let ring = (name.starts_with("ring")).then(|| kernel.ring(1 << 20)).flatten();
+            contenders.push(Box::new(move |repeat| kernel_rounds(kernel, ring.as_ref(), repeat)));
+        }
+        let times = measure::interleaved(&mut contenders);
+        let cells = times.into_iter().map(figure).chain(std::iter::repeat("-".to_owned()));
+        table.row(std::iter::once(name.to_owned()).chain(cells).take(3));
     }
     table
+}
+
+/// Nanoseconds of a round of the kernel's, in one of `repeat` runs of 512; the ring is emptied after each.
+fn kernel_rounds(kernel: &Keyless, ring: Option<&keyless::Ring>, repeat: u32) -> f64 {
+    nanoseconds(repeat, |repeat| {
+        for _ in 0..repeat {
+            kernel.run(512);
+            if let Some(ring) = ring {
+                assert_eq!(black_box(ring.consume()).0, 512);
+            }
+        }
+    }) / 512.0
 }
 
 /// Iterations of the loops in `lookups.c`.

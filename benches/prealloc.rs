@@ -268,10 +268,10 @@ impl Slab {
         (element as usize - self.0.as_ptr() as usize) / size_of::<Element>()
     }
 
-    /// A list of each `step`th element.
-    fn list(&self, first: usize, step: usize) -> List {
+    /// A list of these elements.
+    fn list(&self, numbers: std::ops::Range<usize>) -> List {
         let mut list = List::default();
-        for number in (first..ENTRIES).step_by(step) {
+        for number in numbers {
             // SAFETY: the slab outlives its lists.
             unsafe { list.push(self.at(number)) };
         }
@@ -288,7 +288,7 @@ struct LockedList {
 impl LockedList {
     fn new() -> Self {
         let slab = Slab::new();
-        Self { free: CachePadded::new(Mutex::new(slab.list(0, 1))), _slab: slab }
+        Self { free: CachePadded::new(Mutex::new(slab.list(0..ENTRIES))), _slab: slab }
     }
 }
 
@@ -417,6 +417,9 @@ impl Allocator for Ids {
     }
 }
 
+/// As many as threads.
+const LISTS: usize = THREADS[THREADS.len() - 1];
+
 /// A list for each CPU (here: thread), each with a lock; an empty one takes from the others.
 struct PerCpuLists {
     lists: Box<[CachePadded<Mutex<List>>]>,
@@ -426,7 +429,10 @@ struct PerCpuLists {
 impl PerCpuLists {
     fn new() -> Self {
         let slab = Slab::new();
-        let lists = (0..32).map(|i| CachePadded::new(Mutex::new(slab.list(i, 32)))).collect();
+        // Neighbours go into the same list, as in the kernel's `pcpu_freelist_populate`: two lists' elements in one cache line would make
+        // their CPUs slow each other down.
+        let share = |i: usize| ENTRIES * i / LISTS..ENTRIES * (i + 1) / LISTS;
+        let lists = (0..LISTS).map(|i| CachePadded::new(Mutex::new(slab.list(share(i))))).collect();
         Self { lists, _slab: slab }
     }
 }

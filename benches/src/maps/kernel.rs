@@ -8,40 +8,40 @@ use bpf_maps::MapDef;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Operations in one run of a program: a bounded loop that the verifier walks.
-const LOOP: u32 = 512;
+pub(super) const LOOP: u32 = 512;
 
-const MAP_CREATE: libc::c_long = 0;
-const MAP_UPDATE: libc::c_long = 2;
+pub(super) const MAP_CREATE: libc::c_long = 0;
+pub(super) const MAP_UPDATE: libc::c_long = 2;
 const PROG_LOAD: libc::c_long = 5;
 const PROG_TEST_RUN: libc::c_long = 10;
 
 /// `union bpf_attr`, large enough for the commands above.
 #[repr(C, align(8))]
-struct Attr([u8; 128]);
+pub(super) struct Attr([u8; 128]);
 
 impl Attr {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self([0; 128])
     }
 
-    fn u32(mut self, offset: usize, value: u32) -> Self {
+    pub(super) fn u32(mut self, offset: usize, value: u32) -> Self {
         self.0[offset..offset + 4].copy_from_slice(&value.to_ne_bytes());
         self
     }
 
-    fn u64(mut self, offset: usize, value: u64) -> Self {
+    pub(super) fn u64(mut self, offset: usize, value: u64) -> Self {
         self.0[offset..offset + 8].copy_from_slice(&value.to_ne_bytes());
         self
     }
 
-    fn call(mut self, command: libc::c_long) -> Option<i32> {
+    pub(super) fn call(mut self, command: libc::c_long) -> Option<i32> {
         // SAFETY: the attributes are a local, zero beyond what the command knows; pointers in them outlive the call.
         let result = unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_mut_ptr(), self.0.len()) };
         i32::try_from(result).ok().filter(|&result| result >= 0)
     }
 }
 
-fn owned(fd: i32) -> OwnedFd {
+pub(super) fn owned(fd: i32) -> OwnedFd {
     // SAFETY: a descriptor that the kernel has just made for us.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
@@ -107,14 +107,14 @@ impl<const K: usize, const V: usize> Contender<K, V> for Kernel {
 }
 
 /// One instruction: opcode, destination, source, offset, immediate.
-fn insn(opcode: u8, dst: u8, src: u8, offset: i16, imm: i32) -> u64 {
+pub(super) fn insn(opcode: u8, dst: u8, src: u8, offset: i16, imm: i32) -> u64 {
     let [a, b] = offset.to_le_bytes();
     let [c, d, e, f] = imm.to_le_bytes();
     u64::from_le_bytes([opcode, src << 4 | dst, a, b, c, d, e, f])
 }
 
 /// A 64-bit constant; `source` 1 makes it a map descriptor.
-fn constant(dst: u8, source: u8, value: u64) -> [u64; 2] {
+pub(super) fn constant(dst: u8, source: u8, value: u64) -> [u64; 2] {
     [insn(0x18, dst, source, 0, value as i32), insn(0, 0, 0, 0, (value >> 32) as i32)]
 }
 
@@ -189,7 +189,7 @@ fn code(what: Operation, map: &OwnedFd, shape: Shape, elements: usize, def: &Map
     code
 }
 
-fn load(code: &[u64]) -> Option<Program> {
+pub(super) fn load(code: &[u64]) -> Option<Program> {
     let license = c"GPL";
     // prog_type 0 (socket filter), insn_cnt 4, insns 8, license 16.
     let attr = Attr::new().u32(0, 1).u32(4, code.len() as u32).u64(8, code.as_ptr() as u64);

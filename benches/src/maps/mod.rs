@@ -6,6 +6,7 @@
 //! driven by a BPF program with the same generator.
 
 pub mod kernel;
+pub mod keyless;
 pub mod ours;
 
 use crate::measure::{median, thread_time};

@@ -535,7 +535,9 @@ impl HashMap {
         let hash = self.seed.hash(key.words());
         let mut counted = false;
         let result = loop {
-            let Some(found) = self.table.find_at::<K, true>(key, self.table.place_of(hash)) else { break Err(Errno::ENOENT) };
+            let Some(found) = self.table.find_at::<K, true>(key, self.table.place_of(hash)) else {
+                break Err(Errno::ENOENT);
+            };
             match before(found) {
                 Ok(true) => {}
                 Ok(false) => continue,

@@ -209,13 +209,7 @@ impl TrieMap {
 
     /// # Safety
     /// A program's source must be readable for the value size.
-    unsafe fn update_key<const W: usize>(
-        &self,
-        key: &Prefix<W>,
-        value: Source<'_>,
-        flags: u64,
-        slot: u32,
-    ) -> OpResult {
+    unsafe fn update_key<const W: usize>(&self, key: &Prefix<W>, value: Source<'_>, flags: u64, slot: u32) -> OpResult {
         if flags > update::EXIST || key.len > self.max_len() {
             return Err(Errno::EINVAL);
         }

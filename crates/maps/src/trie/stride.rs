@@ -43,7 +43,10 @@ pub(super) enum Child {
     Node(u32),
     /// The topmost node stands for no key, has as many bits as there are before this, the next window, and has this table: nothing
     /// needs to be read from the node itself.
-    Table { table: u32, window: u32 },
+    Table {
+        table: u32,
+        window: u32,
+    },
 }
 
 impl Entry {
@@ -246,10 +249,15 @@ impl TrieMap {
             let len = node.len();
             if len >= end {
                 let head = node.head();
-                return Entry::new(best, match head.table() {
-                    Some(table) if len == end && head.is_intermediate() => Child::Table { table, window: window + 1 },
-                    _ => Child::Node(node.number),
-                });
+                return Entry::new(
+                    best,
+                    match head.table() {
+                        Some(table) if len == end && head.is_intermediate() => {
+                            Child::Table { table, window: window + 1 }
+                        }
+                        _ => Child::Node(node.number),
+                    },
+                );
             }
             if !node.is_intermediate() {
                 best = Some(node);
