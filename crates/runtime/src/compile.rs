@@ -63,9 +63,9 @@ pub fn compile_listing(
     Ok((program, code))
 }
 
-/// The name of a shipped helper.
+/// The kernel's name of a helper, whether it is shipped here or not.
 pub fn helper_name(id: u32) -> Option<String> {
-    Helpers::shipped().get(id).map(|proto| proto.name.to_string())
+    bpf_verifier::kernel_helper_name(id).map(str::to_owned)
 }
 
 /// The shipped helpers' signatures.

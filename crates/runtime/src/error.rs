@@ -59,7 +59,7 @@ pub enum LoadError {
         context: String,
     },
     /// It calls a helper that is not registered.
-    #[error("program `{program}`, instruction {insn}: helper {id}{} is not supported here; register one with `Linker::func`", helper(*.id))]
+    #[error("program `{program}`, instruction {insn}: helper {id}{}{} is not supported here; register one with `Linker::func`", helper(*.id), in_line(.line))]
     UnknownHelper {
         /// Which program.
         program: String,
@@ -67,6 +67,8 @@ pub enum LoadError {
         insn: InsnIdx,
         /// The id.
         id: u32,
+        /// File, line and text of the call, where the object says it.
+        line: Option<String>,
     },
     /// It calls a host function that is not registered.
     #[error("program `{program}` calls host function `{name}`; register it with `Linker::func`")]
@@ -326,6 +328,11 @@ fn place(insn: &Option<InsnIdx>, origin: &Option<Box<Origin>>) -> String {
         }
     }
     text
+}
+
+/// The source line of a call.
+fn in_line(line: &Option<String>) -> String {
+    line.as_ref().map_or_else(String::new, |line| format!(", called in {line},"))
 }
 
 /// The kernel's name of a helper, in brackets.

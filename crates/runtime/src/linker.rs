@@ -191,8 +191,7 @@ impl<H: 'static> Linker<H> {
         options: verify::Options,
     ) -> Result<Checked, LoadError> {
         let missing = &subject.bindings.missing;
-        let unknown =
-            |&(insn, id): &(InsnIdx, u32)| LoadError::UnknownHelper { program: subject.name.to_owned(), insn, id };
+        let unknown = |call| unknown_helper(subject.name, call, subject.code);
         let checked = verify(&self.engine, subject, program, options).map_err(|error| match &error {
             LoadError::Verifier { source, .. } => {
                 missing.iter().find(|call| call.0 == source.insn).map_or(error, unknown)
@@ -223,8 +222,7 @@ impl<H: 'static> Linker<H> {
                 (checked.program, checked.facts, checked.lines)
             }
             Trust::Interpreter | Trust::Caller if !bindings.missing.is_empty() => {
-                let (insn, id) = bindings.missing[0];
-                return Err(LoadError::UnknownHelper { program: name.to_owned(), insn, id });
+                return Err(unknown_helper(name, &bindings.missing[0], code));
             }
             Trust::Interpreter | Trust::Caller if !layout.regions.is_empty() && !layout.raw => {
                 let (program, context) = (name.to_owned(), layout.name.to_string());
@@ -481,6 +479,13 @@ enum Reach {
     Named,
     /// Those in the prog arrays that it uses.
     TailCalls,
+}
+
+/// A call of a helper that there is not.
+fn unknown_helper(name: &str, &(insn, id): &(InsnIdx, u32), code: Option<&bpf_object::Code>) -> LoadError {
+    let line = code.and_then(|code| code.line(insn));
+    let line = line.map(|line| format!("{}:{}: `{}`", line.file, line.line, line.text.trim()));
+    LoadError::UnknownHelper { program: name.to_owned(), insn, id, line }
 }
 
 /// The verifier met a call that stands for an unresolved CO-RE relocation: what that is about says more.

@@ -101,7 +101,7 @@ pub enum Reason {
     AtomicMemory(&'static str),
     #[error("atomic access of {size} bytes is not proven to be aligned (offset {off})")]
     Unaligned { size: u64, off: String },
-    #[error("{what} {index} does not exist")]
+    #[error("{what} {index}{} does not exist", helper_in_brackets(what, *index))]
     NoSuch { what: &'static str, index: i64 },
     #[error("{0}")]
     Unsupported(&'static str),
@@ -222,6 +222,12 @@ impl Reason {
             | Reason::Internal(_) => return None,
         })
     }
+}
+
+/// The kernel's name of what has no other here.
+fn helper_in_brackets(what: &str, index: i64) -> String {
+    let id = u32::try_from(index).ok().filter(|_| what == "helper");
+    id.and_then(crate::kernel_helper_name).map_or_else(String::new, |name| format!(" ({name})"))
 }
 
 impl fmt::Display for VerifyError {

@@ -479,8 +479,17 @@ impl<'a> Walk<'a> {
         self.log.push(line);
     }
 
+    /// The instruction as text; functions by their names too.
     fn disassemble(&self, at: InsnIdx) -> String {
-        self.insns.get(at.index()).map_or_else(String::new, ToString::to_string)
+        let Some(insn) = self.insns.get(at.index()) else { return String::new() };
+        let name = match *insn {
+            Insn::Call(Callee::Helper(id)) => {
+                self.env.helpers.get(id).map(|p| &*p.name).or_else(|| crate::kernel_helper_name(id))
+            }
+            Insn::Call(callee @ Callee::Host(_)) => self.proto(callee).ok().map(|p| &*p.name),
+            _ => None,
+        };
+        name.map_or_else(|| insn.to_string(), |name| format!("{insn} ({name})"))
     }
 
     /// Everything the author needs, for the one error that is reported.
