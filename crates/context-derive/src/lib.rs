@@ -83,13 +83,19 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
                 }
 
                 fn types() -> ::std::vec::Vec<::bpf_runtime::CoreType> {
-                    ::std::vec![::bpf_runtime::derive::core_type(#name, ::core::mem::size_of::<#fixed>(), MEMBERS)]
+                    ::bpf_runtime::derive::core_types(#name, ::core::mem::size_of::<#fixed>(), MEMBERS)
                 }
 
                 #[inline]
                 fn parts(data: &mut &mut #elided) -> ::bpf_runtime::Parts {
                     ::bpf_runtime::Parts::of_context(*data)
                 }
+            }
+
+            // SAFETY: the members are the struct's fields, each of a type that implements `ContextField`, and there is no padding.
+            unsafe impl ::bpf_runtime::ContextField for #fixed {
+                const SHAPE: ::bpf_runtime::derive::Shape =
+                    ::bpf_runtime::derive::Shape::Struct { name: #name, members: MEMBERS };
             }
 
             impl ::bpf_runtime::BpfContext for #fixed {

@@ -41,10 +41,10 @@ pub enum CoreType {
     },
 }
 
-/// A field of a [`CoreType::Struct`]: a number, a pointer, or an array of numbers.
+/// A field of a [`CoreType::Struct`]: a number, a pointer, an array of numbers, or a struct in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CoreField {
-    /// Its name.
+    /// Its name; of a field of a struct in the struct, the path to it: `address.port`.
     pub name: Cow<'static, str>,
     /// Byte offset.
     pub offset: u32,
@@ -236,8 +236,10 @@ fn shown(steps: &[Step]) -> String {
 
 /// Offset, size and signedness of what these steps lead to.
 fn at(fields: &[CoreField], steps: &[Step]) -> Option<(u32, u32, bool)> {
-    let (Step::Field(name), rest) = steps.split_first()? else { return None };
-    let field = fields.iter().find(|field| field.name == *name)?;
+    let named = steps.iter().take_while(|step| matches!(step, Step::Field(_))).count();
+    let (path, rest) = steps.split_at(named);
+    let path = shown(path);
+    let field = fields.iter().find(|field| field.name == path)?;
     match (rest, field.count) {
         ([], count) => Some((field.offset, field.size.checked_mul(count.unwrap_or(1))?, field.signed)),
         ([Step::Index(i)], Some(count)) if *i < count => {

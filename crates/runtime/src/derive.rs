@@ -15,12 +15,12 @@ use bpf_verifier::{Access, ContextLayout, Field, FieldKind, Region};
 use core::fmt::{self, Write};
 use core::marker::PhantomData;
 use core::mem::offset_of;
-use std::borrow::Cow;
 
 /// A struct of the host's own as the context of programs: r1 points to it.
 ///
 /// Derive it. The struct must be `#[repr(C)]` with named fields and without padding; fields are integers, arrays of integers,
-/// [`ContextBytes`] and [`ContextBytesMut`]. Programs may read all of them, and write those marked `#[bpf(writable)]`. The struct
+/// [`ContextBytes`] and [`ContextBytesMut`] (eight of them at most), and other structs that derive it. Programs may read all of them, and
+/// write those marked `#[bpf(writable)]`: of a struct in a struct, those that are marked in it, if it is marked itself. The struct
 /// itself names the context: programs are loaded with `load::<Request>`, and run on a `&mut Request`.
 ///
 /// ```
@@ -64,11 +64,12 @@ pub trait BpfContext: Context {
 ///
 /// # Safety
 /// [`ContextField::SHAPE`] must describe the type. A scalar may be read and hold any bytes, without padding or interior
-/// references; a pair of pointers is as [`ContextBytes`].
+/// references; a pair of pointers is as [`ContextBytes`]; a struct has the members named, of such types, and no padding.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a field of a BPF context",
-    label = "not an integer, an array of integers, `ContextBytes` or `ContextBytesMut`",
-    note = "byte slices are `ContextBytes<'_>` or `ContextBytesMut<'_>`; for `bool` and enums, use an integer"
+    label = "not an integer, an array of integers, `ContextBytes`, `ContextBytesMut` or a struct that derives `BpfContext`",
+    note = "byte slices are `ContextBytes<'_>` or `ContextBytesMut<'_>`; for `bool` and enums, use an integer",
+    note = "derive `BpfContext` for a struct to use it as a field; of several, make one field each"
 )]
 pub unsafe trait ContextField {
     /// What programs see.
@@ -89,6 +90,13 @@ pub enum Shape {
     Bytes {
         /// Whether programs may write the bytes.
         writable: bool,
+    },
+    /// A struct that is a context by itself too.
+    Struct {
+        /// Its name in C.
+        name: &'static str,
+        /// Its fields.
+        members: &'static [Member],
     },
 }
 
@@ -210,7 +218,7 @@ impl<'p> ContextBytesMut<'p> {
 }
 
 /// A field of a derived context. Made by the macro.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
     /// Its name.
     pub name: &'static str,
@@ -226,45 +234,72 @@ pub struct Member {
 
 /// Refuses, at compile time, what the verifier could not describe.
 pub const fn check(members: &[Member]) {
-    let (mut i, mut regions) = (0, 0);
+    assert!(
+        regions(members) <= Region::MAX_REGIONS,
+        "a context has at most 8 fields of bytes: put several into one, with their lengths or offsets as fields beside it"
+    );
+}
+
+/// Checks each member, and counts the fields of bytes.
+const fn regions(members: &[Member]) -> usize {
+    let (mut i, mut count) = (0, 0);
     while i < members.len() {
         assert!(members[i].size > 0, "a field without bytes");
         assert!(members[i].offset + members[i].size <= i16::MAX as usize, "a context is at most 32 KiB long");
-        if let Shape::Bytes { .. } = members[i].shape {
-            regions += 1;
-            assert!(
-                !members[i].writable,
-                "programs cannot move the ends of bytes: leave out `#[bpf(writable)]`; `ContextBytesMut` lets them write the bytes"
-            );
+        match members[i].shape {
+            Shape::Scalar { .. } => {}
+            Shape::Bytes { .. } => {
+                count += 1;
+                assert!(
+                    !members[i].writable,
+                    "programs cannot move the ends of bytes: leave out `#[bpf(writable)]`; `ContextBytesMut` lets them write the bytes"
+                );
+            }
+            Shape::Struct { members, .. } => count += regions(members),
         }
         i += 1;
     }
-    assert!(regions <= Region::MAX_REGIONS, "a context has at most 4 fields of bytes");
+    count
 }
 
 /// The layout of a derived context.
 pub fn layout(name: &'static str, members: &[Member]) -> ContextLayout {
     let (mut fields, mut regions) = (Vec::new(), Vec::new());
+    // `repr(C)` puts fields in the order of their offsets.
+    add_fields(&mut fields, &mut regions, "", 0, true, members);
+    ContextLayout { name: name.into(), raw: false, fields, regions, legacy_loads: false, returns: None }
+}
+
+/// The fields of a struct that lies at `base`, their names after `prefix`.
+fn add_fields(
+    fields: &mut Vec<Field>,
+    regions: &mut Vec<Region>,
+    prefix: &str,
+    base: usize,
+    writable: bool,
+    members: &[Member],
+) {
     for member in members {
+        let name = format!("{prefix}{}", member.name);
+        let start = base + member.offset;
         let mut field = |name: String, offset: usize, size: usize, kind, access| {
             let (offset, size) = (offset as u32, size as u32);
             fields.push(Field { name: name.into(), offset, size, access, kind, host_offset: offset, host_size: size });
         };
         match member.shape {
             Shape::Scalar { .. } => {
-                let access = if member.writable { Access::ReadWrite } else { Access::Read };
-                field(member.name.to_owned(), member.offset, member.size, FieldKind::Scalar, access);
+                let access = if writable && member.writable { Access::ReadWrite } else { Access::Read };
+                field(name, start, member.size, FieldKind::Scalar, access);
             }
             Shape::Bytes { writable } => {
                 // At most `Region::MAX_REGIONS`: `check`.
                 let region = regions.len() as u8;
-                let (start, end) = (offset_of!(ContextBytes<'static>, start), offset_of!(ContextBytes<'static>, end));
+                let (first, end) = (offset_of!(ContextBytes<'static>, start), offset_of!(ContextBytes<'static>, end));
                 let size = size_of::<*const u8>();
-                field(member.name.to_owned(), member.offset + start, size, FieldKind::Data(region), Access::Read);
-                let end_name = format!("{}_end", member.name);
-                field(end_name, member.offset + end, size, FieldKind::DataEnd(region), Access::Read);
+                field(name.clone(), start + first, size, FieldKind::Data(region), Access::Read);
+                field(format!("{name}_end"), start + end, size, FieldKind::DataEnd(region), Access::Read);
                 regions.push(Region {
-                    name: member.name.into(),
+                    name: name.into(),
                     writable,
                     max_len: Region::MAX_LEN,
                     min_len: 0,
@@ -272,50 +307,92 @@ pub fn layout(name: &'static str, members: &[Member]) -> ContextLayout {
                     ends_at_start_of: None,
                 });
             }
+            Shape::Struct { members, .. } => {
+                add_fields(fields, regions, &format!("{name}."), start, writable && member.writable, members);
+            }
         }
     }
-    // `repr(C)` puts fields in the order of their offsets.
-    ContextLayout { name: name.into(), raw: false, fields, regions, legacy_loads: false, returns: None }
 }
 
-/// The struct, for CO-RE relocations.
-pub fn core_type(name: &'static str, size: usize, members: &[Member]) -> CoreType {
-    let mut fields = Vec::new();
+/// The struct and those in it, for CO-RE relocations.
+pub fn core_types(name: &'static str, size: usize, members: &[Member]) -> Vec<CoreType> {
+    let mut types = Vec::new();
+    each_struct(name, size, members, &mut |name, size, members| {
+        let mut fields = Vec::new();
+        add_core_fields(&mut fields, "", 0, members);
+        types.push(CoreType::Struct { name: name.into(), size: size as u32, fields });
+    });
+    types
+}
+
+/// Calls `f` with name, size and members of each struct in the struct and then of itself; of several fields of one type once.
+fn each_struct(name: &'static str, size: usize, members: &[Member], f: &mut dyn FnMut(&'static str, usize, &[Member])) {
+    fn visit(
+        seen: &mut Vec<(&'static str, &'static [Member])>,
+        members: &[Member],
+        f: &mut dyn FnMut(&'static str, usize, &[Member]),
+    ) {
+        for member in members {
+            let Shape::Struct { name, members } = member.shape else { continue };
+            if !seen.contains(&(name, members)) {
+                seen.push((name, members));
+                visit(seen, members, f);
+                f(name, member.size, members);
+            }
+        }
+    }
+    visit(&mut Vec::new(), members, f);
+    f(name, size, members);
+}
+
+/// The fields that programs name from a struct that lies at `base`; `a.b` for those of a struct in it.
+fn add_core_fields(fields: &mut Vec<CoreField>, prefix: &str, base: usize, members: &[Member]) {
     for member in members {
-        let mut field = |name: Cow<'static, str>, offset: usize, size: usize, count: Option<usize>, signed| {
+        let path = format!("{prefix}{}", member.name);
+        let start = base + member.offset;
+        let mut field = |name: String, offset: usize, size: usize, count: Option<usize>, signed| {
             let count = count.map(|n| n as u32);
-            fields.push(CoreField { name, offset: offset as u32, size: size as u32, count, signed });
+            fields.push(CoreField { name: name.into(), offset: offset as u32, size: size as u32, count, signed });
         };
         match member.shape {
             Shape::Scalar { c_type, count } => {
                 let size = member.size / count.unwrap_or(1);
-                field(member.name.into(), member.offset, size, count, c_type.starts_with("__s"));
+                field(path, start, size, count, c_type.starts_with("__s"));
             }
             Shape::Bytes { .. } => {
                 let size = size_of::<*const u8>();
-                field(member.name.into(), member.offset, size, None, false);
-                field(format!("{}_end", member.name).into(), member.offset + size, size, None, false);
+                field(path.clone(), start, size, None, false);
+                field(format!("{path}_end"), start + size, size, None, false);
+            }
+            Shape::Struct { members, .. } => {
+                field(path.clone(), start, member.size, None, false);
+                add_core_fields(fields, &format!("{path}."), start, members);
             }
         }
     }
-    CoreType::Struct { name: name.into(), size: size as u32, fields }
 }
 
-/// The struct in C.
-pub fn c_struct(name: &str, members: &[Member]) -> String {
-    let mut out = format!("struct {name} {{\n");
-    for Member { name, shape, writable, .. } in members {
-        let constant = if *writable { "" } else { "const " };
-        // Writing to a string cannot fail.
-        let _ = match shape {
-            Shape::Scalar { c_type, count: None } => writeln!(out, "\t{constant}{c_type} {name};"),
-            Shape::Scalar { c_type, count: Some(n) } => writeln!(out, "\t{constant}{c_type} {name}[{n}];"),
-            Shape::Bytes { writable } => {
-                let constant = if *writable { "" } else { "const " };
-                writeln!(out, "\t{constant}__u8 *const {name};\n\t{constant}__u8 *const {name}_end;")
-            }
-        };
-    }
-    out.push_str("};\n");
+/// The struct in C, after those in it.
+pub fn c_struct(name: &'static str, members: &[Member]) -> String {
+    let mut out = String::new();
+    each_struct(name, 0, members, &mut |name, _, members| {
+        out.push_str(&format!("struct {name} {{\n"));
+        members.iter().for_each(|member| c_member(&mut out, member));
+        out.push_str("};\n");
+    });
     out
+}
+
+fn c_member(out: &mut String, Member { name, shape, writable, .. }: &Member) {
+    let constant = if *writable { "" } else { "const " };
+    // Writing to a string cannot fail.
+    let _ = match shape {
+        Shape::Scalar { c_type, count: None } => writeln!(out, "\t{constant}{c_type} {name};"),
+        Shape::Scalar { c_type, count: Some(n) } => writeln!(out, "\t{constant}{c_type} {name}[{n}];"),
+        Shape::Bytes { writable } => {
+            let constant = if *writable { "" } else { "const " };
+            writeln!(out, "\t{constant}__u8 *const {name};\n\t{constant}__u8 *const {name}_end;")
+        }
+        Shape::Struct { name: inner, .. } => writeln!(out, "\t{constant}struct {inner} {name};"),
+    };
 }

@@ -88,7 +88,7 @@ impl Region {
     /// The longest region: keeps address arithmetic far from wrapping.
     pub const MAX_LEN: u32 = 1 << 30;
     /// At most this many regions in a context.
-    pub const MAX_REGIONS: usize = 4;
+    pub const MAX_REGIONS: usize = 8;
 }
 
 /// What r1 (and r2) hold when the program starts.

@@ -110,7 +110,7 @@ impl PartialEq for Ty {
     }
 }
 
-/// Ids 1 to 4 stand for the lengths of the context's regions.
+/// The ids below stand for the lengths of the context's regions.
 pub(crate) const FIRST_FREE_ID: u32 = 1 + crate::env::Region::MAX_REGIONS as u32;
 
 /// The id of a number that is the length of a region.
