@@ -6,9 +6,10 @@
 use bpf_jit_code::{Arch, Code, Reloc, RelocKind, Symbol};
 use bpf_prog_pack::{Options, Packs, Stats, Text};
 use bpf_quiesce::Domain;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a function is called as.
-type Function = extern "C" fn() -> u32;
+pub type Function = extern "C" fn() -> u32;
 
 const HOST: Arch = if cfg!(target_arch = "aarch64") { Arch::Arm64 } else { Arch::X64 };
 const PAGE: usize = 4096;
@@ -60,27 +61,69 @@ pub fn stub(value: u16) -> Code {
 
 /// A function that calls symbols in this order and returns what the last one returned.
 fn caller(order: &[u32]) -> Code {
-    let mut code = Code::new(HOST);
-    code.entries = vec![0];
-    let (before, call, after, operand, kind): (&[u8], &[u8], &[u8], u32, _) = match HOST {
-        // push rbp; call rel32 ...; pop rbp; ret
-        Arch::X64 => (&[0x55], &[0xe8, 0, 0, 0, 0], &[0x5d, 0xc3], 1, RelocKind::X64Rel32),
-        // stp x29, x30, [sp, -16]!; bl ...; ldp x29, x30, [sp], 16; ret
-        Arch::Arm64 => (
-            &[0xfd, 0x7b, 0xbf, 0xa9],
-            &[0, 0, 0, 0x94],
-            &[0xfd, 0x7b, 0xc1, 0xa8, 0xc0, 0x03, 0x5f, 0xd6],
-            0,
-            RelocKind::Arm64Branch26,
-        ),
-    };
-    code.bytes.extend_from_slice(before);
-    for &function in order {
-        code.relocs.push(Reloc { at: code.bytes.len() as u32 + operand, kind, symbol: Symbol(function) });
-        code.bytes.extend_from_slice(call);
+    let mut calls = Calls::new();
+    order.iter().for_each(|i| calls.symbol(*i));
+    calls.finish()
+}
+
+/// A function being made that only calls others, and returns what the last one returned.
+struct Calls(Code);
+
+impl Calls {
+    fn new() -> Calls {
+        let mut code = Code::new(HOST);
+        code.entries = vec![0];
+        code.bytes.extend_from_slice(match HOST {
+            // push rbp
+            Arch::X64 => &[0x55],
+            // stp x29, x30, [sp, -16]!
+            Arch::Arm64 => &[0xfd, 0x7b, 0xbf, 0xa9],
+        });
+        Calls(code)
     }
-    code.bytes.extend_from_slice(after);
-    code
+
+    /// Calls a symbol directly.
+    fn symbol(&mut self, symbol: u32) {
+        // call rel32; bl
+        let (call, operand, kind): (&[u8], u32, _) = match HOST {
+            Arch::X64 => (&[0xe8, 0, 0, 0, 0], 1, RelocKind::X64Rel32),
+            Arch::Arm64 => (&[0, 0, 0, 0x94], 0, RelocKind::Arm64Branch26),
+        };
+        let at = self.0.bytes.len() as u32 + operand;
+        self.0.relocs.push(Reloc { at, kind, symbol: Symbol(symbol) });
+        self.0.bytes.extend_from_slice(call);
+    }
+
+    /// Calls a function wherever it is.
+    fn function(&mut self, function: Function) {
+        let address = function as usize as u64;
+        match HOST {
+            // movabs rax, imm64; call rax
+            Arch::X64 => {
+                self.0.bytes.extend_from_slice(&[0x48, 0xb8]);
+                self.0.bytes.extend_from_slice(&address.to_le_bytes());
+                self.0.bytes.extend_from_slice(&[0xff, 0xd0]);
+            }
+            // movz, movk, movk x16; blr x16
+            Arch::Arm64 => {
+                for (part, opcode) in [0xd280_0010_u32, 0xf2a0_0010, 0xf2c0_0010].into_iter().enumerate() {
+                    let word = opcode | ((address >> (16 * part)) as u32 & 0xffff) << 5;
+                    self.0.bytes.extend_from_slice(&word.to_le_bytes());
+                }
+                self.0.bytes.extend_from_slice(&0xd63f_0200_u32.to_le_bytes());
+            }
+        }
+    }
+
+    fn finish(mut self) -> Code {
+        self.0.bytes.extend_from_slice(match HOST {
+            // pop rbp; ret
+            Arch::X64 => &[0x5d, 0xc3],
+            // ldp x29, x30, [sp], 16; ret
+            Arch::Arm64 => &[0xfd, 0x7b, 0xc1, 0xa8, 0xc0, 0x03, 0x5f, 0xd6],
+        });
+        self.0
+    }
 }
 
 /// Where functions are.
@@ -88,6 +131,9 @@ fn caller(order: &[u32]) -> Code {
 pub enum Layout {
     /// Each at the start of a 4 KiB page of its own.
     PageEach,
+    /// Each in a 4 KiB page of its own, at any multiple of 16 in it: how the kernel loaded programs before it packed them, and how functions of a
+    /// large program lie that are far apart.
+    PageScattered,
     /// Packed, in 4 KiB pages.
     Packed4K,
     /// Packed, in huge pages where the host gives them.
@@ -96,7 +142,7 @@ pub enum Layout {
 
 impl Layout {
     /// All of them, in the order of the tables.
-    pub const ALL: [Layout; 3] = [Layout::PageEach, Layout::Packed4K, Layout::Packed2M];
+    pub const ALL: [Layout; 4] = [Layout::PageEach, Layout::PageScattered, Layout::Packed4K, Layout::Packed2M];
 }
 
 /// Loaded functions and a direct caller of them.
@@ -125,7 +171,8 @@ impl Loaded {
     pub fn new(layout: Layout, count: u32, order: &[u32]) -> Loaded {
         let caller_code = caller(order);
         let mut loaded = match layout {
-            Layout::PageEach => Self::one_page_each(count, &caller_code),
+            Layout::PageEach => Self::one_page_each(count, &caller_code, |_| 0),
+            Layout::PageScattered => Self::one_page_each(count, &caller_code, scattered),
             Layout::Packed4K => Self::packed(count, &caller_code, 101),
             Layout::Packed2M => Self::packed(count, &caller_code, 1),
         };
@@ -166,40 +213,88 @@ impl Loaded {
         let options = Options { collapse_percent, first_pack_size: 2 << 20, ..Options::default() };
         let packs = Packs::new(Domain::new(bpf_quiesce::Options::default()), options).expect("a supported host");
         let stage = |i| packs.stage(&function(i), |_| None).expect("room");
+        // Before the others, so that they are not at the same addresses each time.
+        let others = packs.publish((0..another(64) as u32).map(stage).collect()).expect("publishes");
         let mut texts = packs.publish((0..count).map(stage).collect()).expect("publishes");
         let functions: Vec<_> = texts.iter().map(|text| as_function(text.base() as usize)).collect();
         let resolve = |symbol: Symbol| Some(texts[symbol.0 as usize].base() as usize);
         let caller = packs.stage(caller, resolve).and_then(|staged| staged.finalize()).expect("room");
         let entry = as_function(caller.base() as usize);
         texts.push(caller);
+        texts.extend(others);
         let stats = Some(packs.stats());
         Loaded { functions, order: Vec::new(), caller: entry, last: 0, stats, _texts: texts, _pages: None }
     }
 
-    fn one_page_each(count: u32, caller: &Code) -> Loaded {
+    fn one_page_each(count: u32, caller: &Code, offset: impl Fn(usize) -> usize) -> Loaded {
         let count = count as usize;
         let pages = Pages::new(count * PAGE + caller.bytes.len());
-        let at = |i: usize| pages.at + i * PAGE;
+        let place = pages.at + count * PAGE;
+        let at = |i: usize| pages.at + i * PAGE + offset(i);
         for i in 0..count {
             pages.write(at(i), &function(i as u32).bytes);
         }
-        let mut bytes = caller.bytes.clone();
-        for reloc in &caller.relocs {
-            let field = &mut bytes[reloc.at as usize..][..4];
-            let place = at(count) + reloc.at as usize;
-            let distance = at(reloc.symbol.0 as usize).wrapping_sub(place) as isize;
-            let word = match HOST {
-                Arch::X64 => (distance - 4) as u32,
-                Arch::Arm64 => 0x9400_0000 | (distance >> 2) as u32 & 0x03ff_ffff,
-            };
-            field.copy_from_slice(&word.to_le_bytes());
-        }
-        pages.write(at(count), &bytes);
+        pages.write(place, &linked(caller, place, at));
         pages.make_executable();
         let functions = (0..count).map(|i| as_function(at(i))).collect();
-        let caller = as_function(at(count));
+        let caller = as_function(place);
         Loaded { functions, order: Vec::new(), caller, last: 0, stats: None, _texts: Vec::new(), _pages: Some(pages) }
     }
+}
+
+/// The bytes of a caller that will be at `place`, with its calls directed.
+fn linked(caller: &Code, place: usize, target: impl Fn(usize) -> usize) -> Vec<u8> {
+    let mut bytes = caller.bytes.clone();
+    for reloc in &caller.relocs {
+        let field = &mut bytes[reloc.at as usize..][..4];
+        let distance = target(reloc.symbol.0 as usize).wrapping_sub(place + reloc.at as usize) as isize;
+        let (word, reach) = match HOST {
+            Arch::X64 => ((distance - 4) as u32, 1 << 31),
+            Arch::Arm64 => (0x9400_0000 | (distance >> 2) as u32 & 0x03ff_ffff, 1 << 27),
+        };
+        assert!(distance.abs() < reach - 4, "anonymous mappings lie close together");
+        field.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// One way through the functions of a large program, which calls others now and then. Every call has a place of its own and always the same target, as
+/// in straight code: what it costs is fetching instructions and translating their addresses, and not guessing where to.
+#[derive(Debug)]
+pub struct Tour {
+    entry: Function,
+    _pages: Pages,
+}
+
+impl Tour {
+    /// Calls the functions of `host` in `order`, and after each `every` of them the next of `between`. The host must outlive it.
+    ///
+    /// # Panics
+    /// If memory is not to be had.
+    pub fn new(host: &Loaded, order: &[u32], every: usize, between: &[Function]) -> Tour {
+        let mut calls = Calls::new();
+        let mut between = between.iter();
+        for chunk in order.chunks(every) {
+            chunk.iter().for_each(|i| calls.symbol(*i));
+            between.next().into_iter().for_each(|function| calls.function(*function));
+        }
+        let code = calls.finish();
+        let pages = Pages::new(code.bytes.len());
+        pages.write(pages.at, &linked(&code, pages.at, |i| host.functions[i] as usize));
+        pages.make_executable();
+        Tour { entry: as_function(pages.at), _pages: pages }
+    }
+
+    /// Takes it once, and returns what the last function did.
+    pub fn take(&self) -> u32 {
+        (self.entry)()
+    }
+}
+
+/// Where in its page the function with this number lies: a multiple of 16, about uniform.
+fn scattered(i: usize) -> usize {
+    let hash = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    hash as usize % ((PAGE - 256) / 16) * 16
 }
 
 fn as_function(address: usize) -> Function {
@@ -208,22 +303,38 @@ fn as_function(address: usize) -> Function {
     unsafe { std::mem::transmute(address) }
 }
 
-/// Anonymous memory in pages of the base size.
+/// Anonymous memory in pages of the base size, at an address that is another one each time: what is mapped where something was unmapped would get the
+/// same address again, and collide in the branch predictors with the same other code again.
+#[derive(Debug)]
 struct Pages {
+    /// What is used of the mapping.
     at: usize,
     len: usize,
+    mapping: usize,
+}
+
+/// A number below `n`, another one each time.
+fn another(n: usize) -> usize {
+    static STATE: AtomicU64 = AtomicU64::new(1);
+    // Relaxed: only the numbers matter.
+    let state = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+    ((state ^ state >> 31).wrapping_mul(0x94d0_49bb_1331_11eb) >> 33) as usize % n
 }
 
 impl Pages {
     fn new(len: usize) -> Pages {
+        const SHIFT: usize = 512;
+        let before = another(SHIFT) * PAGE;
         let len = len.next_multiple_of(PAGE);
+        let whole = before + len;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), whole, protection, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         // SAFETY: mapped above. If there are no huge pages to forbid, it fails, and there is nothing to forbid.
-        unsafe { libc::madvise(at, len, libc::MADV_NOHUGEPAGE) };
-        Pages { at: at.expose_provenance(), len }
+        unsafe { libc::madvise(at, whole, libc::MADV_NOHUGEPAGE) };
+        let mapping = at.expose_provenance();
+        Pages { at: mapping + before, len, mapping }
     }
 
     fn write(&self, at: usize, bytes: &[u8]) {
@@ -246,7 +357,7 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: our own mapping; whoever drops it calls nothing in it any more.
-        unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(self.at), self.len) };
+        unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(self.mapping), self.at - self.mapping + self.len) };
     }
 }
 

@@ -43,11 +43,18 @@ pub fn interleaved(contenders: &mut [Contender<'_>]) -> Vec<f64> {
 }
 
 /// How often to run in a round.
+///
+/// The first runs pay for page faults and cold caches. A count made from them would be too small, and then every round of that contender would begin
+/// cold and be over before it is warm. So they do not count.
 fn calibrate(contender: &mut Contender<'_>) -> u32 {
+    const WARM_UP: u32 = 3;
+    for _ in 0..WARM_UP {
+        contender(1);
+    }
     let mut repeat = 1;
     loop {
         let total = contender(repeat) * f64::from(repeat);
-        if total >= SLICE.as_nanos() as f64 / 4.0 || repeat >= 1 << 20 {
+        if total >= SLICE.as_nanos() as f64 / 2.0 || repeat >= 1 << 20 {
             let fit = f64::from(repeat) * SLICE.as_nanos() as f64 / total.max(1.0);
             return (fit as u32).clamp(1, 1 << 20);
         }
@@ -75,6 +82,14 @@ mod tests {
     fn means() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert!((geometric_mean([1.0, 4.0]) - 2.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_slow_first_run_does_not_shorten_the_rounds() {
+        // A millisecond at first, then a microsecond.
+        let mut times = [1e6].into_iter().chain(std::iter::repeat(1e3));
+        assert!((900..=1000).contains(&calibrate(&mut (Box::new(move |_| times.next().unwrap()) as Contender<'_>))));
+        assert_eq!(calibrate(&mut (Box::new(|_| 0.0) as Contender<'_>)), 1 << 20);
     }
 
     #[test]
