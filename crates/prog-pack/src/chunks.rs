@@ -171,6 +171,19 @@ impl Chunks {
         self.nodes.len() - self.spare_nodes.len()
     }
 
+    /// All free runs.
+    #[cfg(test)]
+    pub(crate) fn free_runs(&self) -> Vec<Run> {
+        let mut runs = Vec::new();
+        for mut node in self.heads.into_iter().flatten() {
+            while node != NONE {
+                runs.push(self.nodes[node as usize].run);
+                node = self.nodes[node as usize].next;
+            }
+        }
+        runs
+    }
+
     fn pack_mut(&mut self, pack: u32) -> &mut Pack {
         self.packs[pack as usize].as_mut().expect("a run's pack is not removed before the run")
     }

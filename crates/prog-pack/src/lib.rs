@@ -45,6 +45,8 @@ mod pack;
 mod packs;
 mod poke;
 mod retire;
+#[cfg(test)]
+mod schedules;
 mod stage;
 mod sys;
 

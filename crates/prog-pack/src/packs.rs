@@ -9,7 +9,8 @@
 //! What is left to run at the same time is little: a batch of freed programs, which belongs to the thread that took it out of the queue;
 //! the collapse of a pack, claimed by one compare-and-exchange; and pokes, each one compare-and-exchange on a word of code. No protocol
 //! of several atomics is left for a model checker: the one that all of it waits for, grace periods, is `bpf-quiesce`'s and is explored there
-//! with loom; tests/fetch_model.rs explores what CPUs may fetch between two pokes, and tests/churn.rs stresses the whole with eight threads.
+//! with loom; tests/fetch_model.rs explores what CPUs may fetch between two pokes. The order in which threads get to their critical sections, and to
+//! what they do between them, is explored in `schedules` at random; and tests/churn.rs stresses the whole with eight threads.
 //!
 //! Invariants: chunks leave the allocator as traps and return as traps. A pack is in `State::packs` exactly as long as the allocator
 //! knows it; it is unmapped when the last `Arc` goes, which nobody in it can outlive.
@@ -188,20 +189,36 @@ impl Packs {
 
     /// A snapshot.
     pub fn stats(&self) -> Stats {
-        let state = self.shared.lock();
+        self.shared.lock().stats(&self.shared.published)
+    }
+
+    /// The same for a test that looks between two points.
+    #[cfg(test)]
+    pub(crate) fn stats_now(&self) -> Stats {
+        self.shared.state.lock().unwrap().stats(&self.shared.published)
+    }
+
+    /// The domain whose grace periods free programs.
+    pub fn domain(&self) -> &Arc<Domain> {
+        &self.shared.domain
+    }
+}
+
+impl State {
+    fn stats(&self, published: &AtomicU64) -> Stats {
         let mut stats = Stats {
-            programs: state.programs,
-            bytes_retired: state.retired.chunks() as usize * CHUNK,
-            largest_hole: state.chunks.largest_hole() as usize * CHUNK,
-            holes: state.chunks.holes(),
+            programs: self.programs,
+            bytes_retired: self.retired.chunks() as usize * CHUNK,
+            largest_hole: self.chunks.largest_hole() as usize * CHUNK,
+            holes: self.chunks.holes(),
             // Relaxed: a statistic.
-            published: self.shared.published.load(Ordering::Relaxed),
+            published: published.load(Ordering::Relaxed),
             ..Stats::default()
         };
         let mut taken = 0;
-        for (id, pack) in state.packs.iter().enumerate() {
+        for (id, pack) in self.packs.iter().enumerate() {
             let Some(pack) = pack else { continue };
-            let used = state.chunks.used(id as u32) as usize * CHUNK;
+            let used = self.chunks.used(id as u32) as usize * CHUNK;
             stats.packs += 1;
             stats.empty_packs += usize::from(used == 0);
             stats.bytes += pack.len();
@@ -216,11 +233,6 @@ impl Packs {
         stats.bytes_used = taken - stats.bytes_retired;
         stats
     }
-
-    /// The domain whose grace periods free programs.
-    pub fn domain(&self) -> &Arc<Domain> {
-        &self.shared.domain
-    }
 }
 
 impl Shared {
@@ -230,7 +242,7 @@ impl Shared {
         if let Some(place) = self.try_allocate(chunks) {
             return Ok(place);
         }
-        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _growing = self.lock_growing();
         self.reclaim();
         if let Some(place) = self.try_allocate(chunks) {
             return Ok(place);
@@ -360,8 +372,45 @@ impl Shared {
 
     /// Nothing panics while holding it, so poison means nothing.
     fn lock(&self) -> MutexGuard<'_, State> {
+        point();
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The same for the lock of those who find no room, which is held while the other is taken.
+    fn lock_growing(&self) -> MutexGuard<'_, ()> {
+        #[cfg(test)]
+        while crate::schedules::is_scheduled() && self.growing.try_lock().is_err() {
+            point();
+        }
+        self.growing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn owners(&self) -> Owners {
+        let state = self.state.lock().unwrap();
+        let packs = state.packs.iter().zip(0..).filter_map(|(pack, id)| {
+            let pack = pack.as_ref()?;
+            Some((id, pack.rw(), (pack.len() / CHUNK) as u32))
+        });
+        Owners { packs: packs.collect(), free: state.chunks.free_runs(), queued: state.retired.runs() }
+    }
+}
+
+/// Who owns what.
+#[cfg(test)]
+pub(crate) struct Owners {
+    /// Number, writable address and chunks of each pack.
+    pub(crate) packs: Vec<(u32, usize, u32)>,
+    pub(crate) free: Vec<Run>,
+    /// Dropped, and not in the hands of a thread that frees it.
+    pub(crate) queued: Vec<Run>,
+}
+
+/// A place between critical sections, where anything may happen in other threads; tests make it happen.
+#[inline(always)]
+pub(crate) fn point() {
+    #[cfg(test)]
+    crate::schedules::point();
 }
 
 impl Drop for Shared {

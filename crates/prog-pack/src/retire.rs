@@ -21,6 +21,7 @@ use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod};
 use crate::arch;
 use crate::chunks::Run;
 use crate::pack::fill_traps;
+use crate::packs::point;
 
 /// Programs that share a grace period and a barrier: at two barriers of up to 9 µs, less than 0.1 µs each.
 const BATCH: usize = 256;
@@ -100,6 +101,13 @@ impl Queue {
         self.sealed.back().map(|batch| batch.period.clone())
     }
 
+    /// What is in the queue, in batches that a thread advances not included.
+    #[cfg(test)]
+    pub(crate) fn runs(&self) -> Vec<Run> {
+        let sealed = self.sealed.iter().flat_map(|batch| &batch.programs);
+        self.filling.iter().chain(sealed).map(|retired| retired.run).collect()
+    }
+
     /// Whether nothing waits, in the queue or in the hands of a thread that advances it.
     pub(crate) fn is_empty(&self) -> bool {
         self.chunks == 0
@@ -128,6 +136,7 @@ impl Batch {
                 // SAFETY: the chunks are in this batch and in nothing else, and no run is inside them: the grace period is over.
                 unsafe { fill_traps(host, program.rw, program.len) };
                 arch::synchronize_caches(program.rx, program.len);
+                point();
             }
             self.trapped = true;
             if !domain.has_core_barrier() {
@@ -135,6 +144,7 @@ impl Batch {
                 self.period = domain.start_grace_period();
             }
         }
+        point();
         if domain.has_core_barrier() {
             return match domain.core_barrier() {
                 Ok(_forgotten) => Advance::Free(self.programs),

@@ -133,6 +133,11 @@ impl Staged {
         self.text.rx
     }
 
+    #[cfg(test)]
+    pub(crate) fn run(&self) -> Run {
+        self.text.run
+    }
+
     /// Length of the code, veneers included.
     pub fn len(&self) -> usize {
         self.text.len
@@ -248,6 +253,11 @@ impl Text {
     /// See [`PokeError`].
     pub fn poke(&self, slot: PatchSlot, old: Patch, new: Patch) -> Result<(), PokeError> {
         self.patch_site(slot)?.poke(old, new)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn run(&self) -> Run {
+        self.run
     }
 
     pub(crate) fn shared(&self) -> &Shared {

@@ -271,26 +271,45 @@ pub(crate) mod inject {
 
     use super::{Call, SysError};
 
-    thread_local!(static PLAN: Cell<Option<(Call, u32)>> = const { Cell::new(None) });
+    #[derive(Clone, Copy)]
+    struct Plan {
+        call: Call,
+        /// Calls of that kind that succeed before.
+        before: u32,
+        /// Whether the later ones fail as well.
+        lasting: bool,
+        reached: bool,
+    }
+
+    thread_local!(static PLAN: Cell<Option<Plan>> = const { Cell::new(None) });
 
     /// Runs `f` with the `nth` (from 0) call of that kind failing; also says whether that call was reached.
     pub(crate) fn failing<R>(call: Call, nth: u32, f: impl FnOnce() -> R) -> (R, bool) {
-        PLAN.set(Some((call, nth)));
+        with(Plan { call, before: nth, lasting: false, reached: false }, f)
+    }
+
+    /// The same with all later calls of that kind failing as well: those that clean up after the first failure too.
+    pub(crate) fn failing_from<R>(call: Call, nth: u32, f: impl FnOnce() -> R) -> (R, bool) {
+        with(Plan { call, before: nth, lasting: true, reached: false }, f)
+    }
+
+    fn with<R>(plan: Plan, f: impl FnOnce() -> R) -> (R, bool) {
+        PLAN.set(Some(plan));
         let result = f();
-        (result, PLAN.take().is_none())
+        (result, PLAN.take().is_some_and(|plan| plan.reached))
     }
 
     pub(super) fn check(call: Call) -> Result<(), SysError> {
-        match PLAN.get() {
-            Some((planned, 0)) if planned == call => {
-                PLAN.set(None);
-                Err(SysError { call, errno: libc::EPERM })
-            }
-            Some((planned, n)) if planned == call => {
-                PLAN.set(Some((planned, n - 1)));
-                Ok(())
-            }
-            _ => Ok(()),
+        let Some(mut plan) = PLAN.get().filter(|plan| plan.call == call) else { return Ok(()) };
+        if plan.reached && !plan.lasting {
+            return Ok(());
         }
+        if plan.before > 0 {
+            plan.before -= 1;
+        } else {
+            plan.reached = true;
+        }
+        PLAN.set(Some(plan));
+        if plan.reached { Err(SysError { call, errno: libc::EPERM }) } else { Ok(()) }
     }
 }

@@ -1,0 +1,338 @@
+//! Loading, dropping and freeing under schedules chosen at random: every byte has one owner, and nobody loses what it is inside.
+//!
+//! Problem: which thread gets to its next critical section first is what the bookkeeping must not care about; a stress test sees few of the orders, and
+//! never the same one again. Approach: threads pass a baton. Whoever has it runs to its next [`point`] (before each critical section, and
+//! between what is done outside of them), and there a generator, seeded per schedule, says who goes on. The threads are real, not a model
+//! checker's coroutines, because guards are the threads' own: so it is the real allocator, queue and domain that are run. Points are never inside a
+//! critical section, so nobody waits for a thread that has not the baton.
+//!
+//! What is checked whenever a thread has done something: free runs, queued runs and live programs are disjoint, and what is missing to the whole is in
+//! the hands of threads; free chunks are traps; what a thread saw under a guard stays as it was until the guard ends; statistics add up. Lock-free
+//! orderings are not what this explores: see [`crate::packs`].
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use bpf_jit_code::{Arch, Code};
+use bpf_quiesce::{Barriers, Domain};
+
+use crate::arena::{Arena, GRANULE};
+use crate::chunks::Run;
+use crate::packs::{CHUNK, Owners};
+use crate::sys::{Call, inject};
+use crate::{Error, Options, Packs, Staged, Text, arch};
+
+/// Who may run.
+struct Baton {
+    turn: Mutex<Turn>,
+    passed: Condvar,
+}
+
+struct Turn {
+    holder: usize,
+    /// Who is not done.
+    left: Vec<usize>,
+    random: Random,
+    /// A thread has panicked: the others run on as they please, and the test has failed.
+    failed: bool,
+}
+
+thread_local!(static PLAYER: RefCell<Option<Player>> = const { RefCell::new(None) });
+
+/// The present thread's part in a schedule, until it is dropped.
+struct Player {
+    baton: Arc<Baton>,
+    number: usize,
+}
+
+/// Lets another thread of the schedule go first, perhaps. Does nothing in threads of other tests.
+pub(crate) fn point() {
+    PLAYER.with_borrow(|player| {
+        if let Some(Player { baton, number }) = player {
+            let mut turn = baton.lock();
+            turn.holder = turn.choose();
+            baton.wait(turn, *number);
+        }
+    });
+}
+
+/// Whether the present thread is part of a schedule.
+pub(crate) fn is_scheduled() -> bool {
+    PLAYER.with_borrow(|player| player.as_ref().is_some_and(|player| !player.baton.lock().failed))
+}
+
+impl Baton {
+    fn new(players: usize, seed: u64) -> Arc<Baton> {
+        let turn = Turn { holder: 0, left: (0..players).collect(), random: Random(seed), failed: false };
+        Arc::new(Baton { turn: Mutex::new(turn), passed: Condvar::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait(&self, mut turn: MutexGuard<'_, Turn>, number: usize) {
+        if turn.holder != number {
+            self.passed.notify_all();
+        }
+        while turn.holder != number && !turn.failed {
+            turn = self.passed.wait(turn).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Runs `f` as one player.
+    fn play(self: &Arc<Self>, number: usize, f: impl FnOnce()) {
+        self.wait(self.lock(), number);
+        PLAYER.set(Some(Player { baton: Arc::clone(self), number }));
+        let _done = Done;
+        f();
+    }
+}
+
+impl Turn {
+    fn choose(&mut self) -> usize {
+        match self.left.len() {
+            0 => 0,
+            n => self.left[self.random.below(n as u64) as usize],
+        }
+    }
+}
+
+struct Done;
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        if let Some(Player { baton, number }) = PLAYER.take() {
+            let mut turn = baton.lock();
+            turn.failed |= std::thread::panicking();
+            turn.left.retain(|left| *left != number);
+            turn.holder = turn.choose();
+            drop(turn);
+            baton.passed.notify_all();
+        }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// A program that others may be inside: its number, its length, and where it is.
+#[derive(Clone, Copy)]
+struct Loaded {
+    number: u32,
+    len: usize,
+    base: usize,
+}
+
+/// What all threads of a schedule know.
+struct World {
+    packs: Packs,
+    slots: [Mutex<Option<(Loaded, Text)>>; 4],
+    /// Programs and staged ones whose drop has not begun: their lengths by pack and first chunk.
+    live: Mutex<BTreeMap<(u32, u32), u32>>,
+    /// How many drops have begun and not ended.
+    dropping: AtomicU64,
+    numbers: AtomicU64,
+    seen: AtomicU64,
+}
+
+fn key(run: Run) -> (u32, u32) {
+    (run.pack, run.start)
+}
+
+fn bytes(number: u32, len: usize) -> Vec<u8> {
+    // Never a trap: those are bytes with the top bit.
+    number.to_le_bytes().map(|byte| byte & 0x7f).into_iter().cycle().take(len).collect()
+}
+
+impl World {
+    fn stage(&self, len: usize) -> Result<(u32, Staged), Error> {
+        // Relaxed: only the numbers matter.
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed) as u32;
+        let mut code = Code::new(Arch::HOST.unwrap());
+        code.bytes = bytes(number, len);
+        code.entries = vec![0];
+        let staged = self.packs.stage(&code, |_| None)?;
+        let run = staged.run();
+        assert_eq!(self.live.lock().unwrap().insert(key(run), run.len), None, "two programs in one place");
+        Ok((number, staged))
+    }
+
+    /// Drops a program or a staged one.
+    fn drop<T>(&self, run: Run, what: T) {
+        // From here on it may be in the hands of any thread, in the queue, or free, and then another program's.
+        assert!(self.live.lock().unwrap().remove(&key(run)).is_some());
+        // Relaxed, here and below: the baton orders everything.
+        self.dropping.fetch_add(1, Ordering::Relaxed);
+        drop(what);
+        self.dropping.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn load(&self, random: &mut Random) -> Result<(), Error> {
+        // Two or three of the long ones fill a pack, so that packs come and go.
+        let longest = if random.below(2) == 0 { 40_000 } else { 3000 };
+        let len = 1 + random.below(longest) as usize;
+        let (number, staged) = self.stage(len)?;
+        let run = staged.run();
+        if random.below(3) == 0 {
+            self.drop(run, staged);
+            return Ok(());
+        }
+        let text = staged.finalize()?;
+        let shared = Loaded { number, len, base: text.base() as usize };
+        let slot = &self.slots[random.below(self.slots.len() as u64) as usize];
+        let old = slot.lock().unwrap().replace((shared, text));
+        self.unload(old);
+        Ok(())
+    }
+
+    fn unload(&self, old: Option<(Loaded, Text)>) {
+        if let Some((_, text)) = old {
+            self.drop(text.run(), text);
+        }
+    }
+
+    /// Goes into a program as a run does, and looks at it again and again.
+    fn visit(&self, random: &mut Random) {
+        let _guard = self.packs.domain().enter().unwrap();
+        let slot = &self.slots[random.below(self.slots.len() as u64) as usize];
+        // As by an atomic load: the lock is not held while it runs.
+        let Some(Loaded { number, len, base }) = slot.lock().unwrap().as_ref().map(|(shared, _)| *shared) else {
+            return;
+        };
+        for _ in 0..1 + random.below(12) {
+            let code = std::ptr::with_exposed_provenance::<u8>(base);
+            // SAFETY: published, and dropped after the guard began if at all, so it is mapped; nobody writes it.
+            let found = unsafe { std::slice::from_raw_parts(code, len) };
+            assert!(found == bytes(number, len), "program {number} has changed under a guard");
+            self.seen.fetch_add(1, Ordering::Relaxed);
+            point();
+        }
+    }
+
+    /// Whether every chunk has one owner.
+    fn check(&self) {
+        let Owners { packs, free, queued } = self.packs.shared.owners();
+        let mut owners: BTreeMap<u32, Vec<bool>> =
+            packs.iter().map(|(id, _, chunks)| (*id, vec![false; *chunks as usize])).collect();
+        let mut own = |pack: u32, start: u32, len: u32, what: &str| {
+            let pack = owners.get_mut(&pack).unwrap_or_else(|| panic!("{what} in a pack that is gone"));
+            for chunk in &mut pack[start as usize..(start + len) as usize] {
+                assert!(!*chunk, "{what}: a chunk has two owners");
+                *chunk = true;
+            }
+        };
+        for run in &free {
+            own(run.pack, run.start, run.len, "free");
+        }
+        for run in &queued {
+            own(run.pack, run.start, run.len, "queued");
+        }
+        for ((pack, start), len) in &*self.live.lock().unwrap() {
+            own(*pack, *start, *len, "a program");
+        }
+        let trap = arch::trap_word(Arch::HOST.unwrap());
+        for run in free {
+            let (_, rw, _) = packs.iter().find(|(id, ..)| *id == run.pack).unwrap();
+            let words = std::ptr::with_exposed_provenance::<u64>(rw + run.start as usize * CHUNK);
+            // SAFETY: free chunks of a pack that is mapped: this thread has the baton, so nobody unmaps it.
+            let words = unsafe { std::slice::from_raw_parts(words, run.len as usize * CHUNK / 8) };
+            assert!(words.iter().all(|word| *word == trap), "free chunks are not all traps");
+        }
+        let stats = self.packs.stats_now();
+        assert_eq!(stats.bytes, stats.bytes_used + stats.bytes_retired + stats.bytes_free);
+        assert_eq!(stats.packs, packs.len());
+        let live = self.live.lock().unwrap();
+        let dropping = self.dropping.load(Ordering::Relaxed) as usize;
+        assert!((live.len()..=live.len() + dropping).contains(&stats.programs), "{stats:?}");
+    }
+}
+
+fn schedule(seed: u64, arena: &'static Arena, barriers: Barriers) -> u64 {
+    const PLAYERS: usize = 3;
+    let domain = Domain::new(bpf_quiesce::Options { barriers, ..bpf_quiesce::Options::default() });
+    let options = Options {
+        pack_size: GRANULE,
+        keep_empty: (seed % 3) as usize * GRANULE,
+        random_offset: false,
+        collapse_percent: 101,
+        ..Options::default()
+    };
+    let packs = Packs::in_arena(domain, options, Arch::HOST.unwrap(), arena);
+    let world = World {
+        packs,
+        slots: Default::default(),
+        live: Mutex::default(),
+        dropping: AtomicU64::new(0),
+        numbers: AtomicU64::new(1),
+        seen: AtomicU64::new(0),
+    };
+    let baton = Baton::new(PLAYERS, seed);
+    std::thread::scope(|scope| {
+        for number in 0..PLAYERS {
+            let (baton, world) = (&baton, &world);
+            scope.spawn(move || {
+                baton.play(number, || {
+                    let mut random = Random(seed ^ (number as u64 + 1) << 40);
+                    for _ in 0..32 {
+                        match random.below(10) {
+                            0..=3 => world.load(&mut random).unwrap(),
+                            4 | 5 => world.visit(&mut random),
+                            6 => {
+                                // A pack that cannot be made: nothing has changed.
+                                let call = [Call::Memfd, Call::Ftruncate, Call::Seal][random.below(3) as usize];
+                                let (result, reached) = inject::failing(call, 0, || world.load(&mut random));
+                                assert!(result.is_ok() || reached, "{result:?}");
+                            }
+                            7 => {
+                                let slot = &world.slots[random.below(world.slots.len() as u64) as usize];
+                                let old = slot.lock().unwrap().take();
+                                world.unload(old);
+                            }
+                            _ => {
+                                world.packs.reclaim();
+                            }
+                        }
+                        world.check();
+                        point();
+                    }
+                });
+            });
+        }
+    });
+    for slot in &world.slots {
+        let old = slot.lock().unwrap().take();
+        world.unload(old);
+    }
+    world.packs.drain().unwrap();
+    world.check();
+    let stats = world.packs.stats();
+    assert_eq!((stats.programs, stats.bytes_used, stats.bytes_retired), (0, 0, 0), "{stats:?}");
+    assert_eq!(stats.holes, stats.packs, "every pack is one free run again");
+    world.seen.into_inner()
+}
+
+/// 100 schedules with each kind of barriers; `BPF_SOAK=N`: N times as many.
+#[test]
+fn every_byte_has_one_owner_in_every_order() {
+    let times = std::env::var("BPF_SOAK").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
+    let schedules: u64 = times * if cfg!(target_arch = "aarch64") { 10 } else { 100 };
+    let arena: &'static Arena = Box::leak(Box::new(Arena::reserve(16 << 20, 0).unwrap()));
+    let mut seen = 0;
+    for seed in 0..schedules {
+        for barriers in [Barriers::Auto, Barriers::Fenced] {
+            seen += schedule(seed, arena, barriers);
+        }
+    }
+    assert_eq!(arena.taken(), 0);
+    assert!(seen > schedules, "programs were looked into {seen} times");
+    println!("{schedules} schedules, {seen} looks into programs under guards");
+}
