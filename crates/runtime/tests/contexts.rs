@@ -1,9 +1,12 @@
 //! Contexts of the host's own: what programs may do with them, on the verifier and on each engine, and what C authors see.
 
+mod common;
+
 use bpf_runtime::{
-    Arch, BpfContext, Config, Context, ContextBytes, ContextBytesMut, Engine, Linker, LoadError, MapSet, Mode, Object,
-    Program, RunError, assemble,
+    BpfContext, Config, Context, ContextBytes, ContextBytesMut, Engine, Linker, LoadError, MapSet, Object, Program,
+    RunError, assemble,
 };
+use common::engines::engines;
 
 #[derive(BpfContext, Debug)]
 #[repr(C)]
@@ -38,16 +41,6 @@ struct Flat {
     pair: [u32; 2],
 }
 
-fn engines() -> Vec<Engine> {
-    let modes = [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit));
-    let engine = |mode| {
-        let mut config = Config::default();
-        config.mode = mode;
-        Engine::new(config).unwrap()
-    };
-    modes.map(engine).collect()
-}
-
 fn insns(text: &str) -> Vec<bpf_runtime::Insn> {
     assemble(&text.replace(';', "\n")).unwrap_or_else(|e| panic!("{e} in {text}"))
 }
@@ -72,7 +65,7 @@ fn the_c_struct_is_the_layout() {
 #[test]
 fn a_c_program_reads_and_writes_the_struct() {
     let object = Object::parse(include_bytes!("objects/request.o")).unwrap();
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let maps = MapSet::for_object(&engine, &object).unwrap();
         let instance = Linker::<()>::new(&engine).load::<Request>(&object, maps).unwrap();
         let filter: Program<Request, ()> = instance.program("filter").unwrap();
@@ -152,7 +145,7 @@ fn hybrid_checks_know_the_slices() {
     let text = |start: u32| {
         format!("r2 = *(u64 *)(r1 + {start}); r3 = *(u32 *)(r1 + 0); r2 += r3; r0 = *(u8 *)(r2 + 0); exit")
     };
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let linker = Linker::<()>::new(&engine);
         let load = |start| linker.loader::<Request>().hybrid().insns("test", insns(&text(start))).unwrap();
         let (head, body) = (load(16), load(32));

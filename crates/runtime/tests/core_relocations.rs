@@ -1,22 +1,14 @@
 //! CO-RE relocations of contexts. The structs of `objects/core.c` are unlike the host's, so a relocation that is not applied shows.
 
+mod common;
+
 use bpf_runtime::{
-    Arch, BpfContext, Config, ContextBytesMut, Engine, Linker, MapSet, Mode, Object, Program, Raw, SkBuff, Skb, Xdp,
-    XdpBuff,
+    BpfContext, ContextBytesMut, Engine, Linker, MapSet, Object, Program, Raw, SkBuff, Skb, Xdp, XdpBuff,
 };
+use common::engines::engines;
 
 fn object() -> Object {
     Object::parse(include_bytes!("objects/core.o")).unwrap()
-}
-
-fn engines() -> Vec<Engine> {
-    let modes = [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit));
-    let engine = |mode| {
-        let mut config = Config::default();
-        config.mode = mode;
-        Engine::new(config).unwrap()
-    };
-    modes.map(engine).collect()
 }
 
 fn load<C: bpf_runtime::Context>(engine: &Engine, name: &str) -> Result<Program<C, ()>, String> {
@@ -29,7 +21,7 @@ fn load<C: bpf_runtime::Context>(engine: &Engine, name: &str) -> Result<Program<
 
 #[test]
 fn fields_are_found_by_name() {
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let program = load::<Xdp>(&engine, "shuffled").unwrap();
         let run = |packet: &mut [u8]| {
             let mut buff = XdpBuff::new(packet);
@@ -43,7 +35,7 @@ fn fields_are_found_by_name() {
 
 #[test]
 fn questions_are_answered() {
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let program = load::<Xdp>(&engine, "asks").unwrap();
         // data, not no_such_field; xdp_md, not task_struct; XDP_PASS, not XDP_NO_SUCH; size, size and offset as the host's; not pid.
         let expected = 0b0_1_1_1_0_1_0_1_0_1;
@@ -53,7 +45,7 @@ fn questions_are_answered() {
 
 #[test]
 fn what_does_not_exist_is_refused_only_where_it_is_reached() {
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let program = load::<Xdp>(&engine, "guarded").unwrap();
         assert_eq!(program.run(&mut (), &mut XdpBuff::new(&mut [])).unwrap(), 2, "XDP_PASS by name");
         for (name, expected) in [
@@ -77,7 +69,7 @@ fn what_does_not_exist_is_refused_only_where_it_is_reached() {
 #[test]
 fn what_does_not_exist_ends_an_unverified_run() {
     let object = object();
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let linker = Linker::<()>::new(&engine);
         let maps = || MapSet::for_object(&engine, &object).unwrap();
         // SAFETY: neither program touches memory: their only access is the one that does not exist.
@@ -95,7 +87,7 @@ fn what_does_not_exist_ends_an_unverified_run() {
 
 #[test]
 fn an_access_takes_the_size_that_the_field_has() {
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let program = load::<Skb>(&engine, "resized").unwrap();
         let mut packet = [0; 64];
         let mut skb = SkBuff::new(&mut packet);
@@ -122,7 +114,7 @@ struct Request<'p> {
 
 #[test]
 fn derived_contexts_have_their_names() {
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let program = load::<Request>(&engine, "derived").unwrap();
         let mut bytes = [1, 2, 3];
         let body = ContextBytesMut::new(&mut bytes).unwrap();

@@ -82,6 +82,19 @@ fn traced(config: Config) -> (Engine, Instance<()>, Seen) {
     (engine, instance, seen)
 }
 
+/// For programs from text: a `probe` without arguments that notes backtraces.
+fn probing(engine: &Engine) -> (Linker<()>, Seen) {
+    let seen = Seen::default();
+    let (noted, here) = (Arc::clone(&seen), engine.clone());
+    let mut linker = Linker::<()>::new(engine);
+    let probe = move |_: &mut Caller<'_, ()>| -> u64 {
+        noted.lock().unwrap().push(here.backtrace());
+        0
+    };
+    linker.func(1001, "probe", probe).unwrap();
+    (linker, seen)
+}
+
 fn run(instance: &Instance<()>, name: &str, data: &mut [u8]) -> u64 {
     instance.program::<Raw>(name).unwrap().run(&mut (), data).unwrap()
 }
@@ -170,15 +183,7 @@ fn nested_runs_and_callbacks_are_on_one_backtrace() {
         return;
     }
     let engine = Engine::new(config()).unwrap();
-    let seen = Seen::default();
-    let (noted, here) = (Arc::clone(&seen), engine.clone());
-    let mut linker = Linker::<()>::new(&engine);
-    linker
-        .func(1001, "probe", move |_: &mut Caller<'_, ()>| -> u64 {
-            noted.lock().unwrap().push(here.backtrace());
-            0
-        })
-        .unwrap();
+    let (mut linker, seen) = probing(&engine);
     let inner = linker.loader::<Raw>().insns("inner", assemble("call 1001\nr0 = 5\nexit").unwrap()).unwrap();
     linker.func(1002, "nest", move |_: &mut Caller<'_, ()>| -> u64 { inner.run(&mut (), &mut []).unwrap() }).unwrap();
     // bpf_loop (181) calls subprogram 1 twice, which runs the other program.
@@ -200,15 +205,7 @@ fn a_host_function_called_through_a_hook_sees_its_program() {
         return;
     }
     let engine = Engine::new(config()).unwrap();
-    let seen = Seen::default();
-    let (noted, here) = (Arc::clone(&seen), engine.clone());
-    let mut linker = Linker::<()>::new(&engine);
-    linker
-        .func(1001, "probe", move |_: &mut Caller<'_, ()>| -> u64 {
-            noted.lock().unwrap().push(here.backtrace());
-            0
-        })
-        .unwrap();
+    let (linker, seen) = probing(&engine);
     let load = |name| linker.loader::<Xdp>().insns(name, assemble("call 1001\nr0 = 2\nexit").unwrap()).unwrap();
     let hook = Hook::<Xdp, ()>::new(&engine, Policy::FirstVerdict { pass: 2 }).unwrap();
     for name in ["first", "second"] {
@@ -262,15 +259,7 @@ fn programs_that_come_and_go_keep_their_names_apart() {
         return;
     }
     let (engine, _instance, _) = traced(config());
-    let seen = Seen::default();
-    let (noted, here) = (Arc::clone(&seen), engine.clone());
-    let mut linker = Linker::<()>::new(&engine);
-    linker
-        .func(1001, "probe", move |_: &mut Caller<'_, ()>| -> u64 {
-            noted.lock().unwrap().push(here.backtrace());
-            0
-        })
-        .unwrap();
+    let (linker, seen) = probing(&engine);
     let (linker, engine) = (&linker, &engine);
     // More than the batches in which dropped code waits, so that addresses are used again.
     std::thread::scope(|scope| {

@@ -2,12 +2,13 @@
 //!
 //! `objects/helpers.c` uses the shipped helpers; the typed host functions are called from text.
 
+mod common;
 mod support;
 
 use bpf_runtime::{
-    Arch, Caller, Config, Engine, HelperError, Instance, Linker, LoadError, Mode, Object, ProgArray, Program, Raw,
-    RunError,
+    Caller, Config, Engine, HelperError, Instance, Linker, LoadError, Mode, Object, ProgArray, Program, Raw, RunError,
 };
+use common::engines::modes;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,11 +20,6 @@ fn config(mode: Mode) -> Config {
     let mut config = Config::default();
     config.mode = mode;
     config
-}
-
-/// The modes of this host.
-fn modes() -> Vec<Mode> {
-    [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit)).collect()
 }
 
 fn load<H: 'static>(linker: &Linker<H>, text: &str) -> Program<Raw, H> {

@@ -1,9 +1,12 @@
 //! Host functions over memory: what their types demand of programs, on the verifier and on each engine.
 
+mod common;
+
 use bpf_runtime::{
-    Arch, Caller, Config, Engine, HelperError, Linker, LoadError, Map, MapDef, MapType, Mode, Pinned, PinnedMap,
-    Program, Raw, RunError, SharedBytes, SharedBytesMut,
+    Caller, Config, Engine, HelperError, Linker, LoadError, Map, MapDef, MapType, Pinned, PinnedMap, Program, Raw,
+    RunError, SharedBytes, SharedBytesMut,
 };
+use common::engines::engines;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use zerocopy::byteorder::network_endian::U32;
@@ -14,16 +17,6 @@ type Log = Vec<Vec<u8>>;
 /// Instructions from text, several a line.
 fn assemble(text: &str) -> Result<Vec<bpf_runtime::Insn>, impl std::error::Error> {
     bpf_runtime::assemble(&text.replace(";", "\n"))
-}
-
-fn engines() -> Vec<Engine> {
-    let modes = [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit));
-    let engine = |mode| {
-        let mut config = Config::default();
-        config.mode = mode;
-        Engine::new(config).unwrap()
-    };
-    modes.map(engine).collect()
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, PartialEq)]
@@ -98,7 +91,7 @@ fn refused(engine: &Engine, maps: &[&Map], text: &str, message: &str) {
 
 #[test]
 fn slices_are_the_programs_stack_and_packet() {
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let linker = linker(&engine);
         let text = "r6 = r1; if r2 < 16 goto out; r1 = 0x0807060504030201 ll; *(u64 *)(r10 - 8) = r1; \
                     r1 = r10; r1 += -6; r2 = 3; call 1001; r7 = r0; \
@@ -117,7 +110,7 @@ fn slices_are_the_programs_stack_and_packet() {
 
 #[test]
 fn a_written_slice_overlaps_nothing() {
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let init = "r1 = 0; *(u64 *)(r10 - 8) = r1; *(u64 *)(r10 - 16) = r1;";
         let call = |to: i32, n: u32, from: i32, m: u32| {
             format!("{init} r1 = r10; r1 += {to}; r2 = {n}; r3 = r10; r3 += {from}; r4 = {m}; call 1002; exit")
@@ -136,7 +129,7 @@ fn a_written_slice_overlaps_nothing() {
 
 #[test]
 fn memory_must_be_the_runs_own_initialised_and_aligned() {
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let map = Map::create(MapDef::new("m", MapType::Array, 4, 16, 1), engine.domain()).unwrap();
         // A map value is shared with other threads: no slice, no reference.
         let value = "r1 = map[fd:0][0]+0; r2 = 16; call 1001; exit";
@@ -152,7 +145,7 @@ fn memory_must_be_the_runs_own_initialised_and_aligned() {
         refused(&engine, &[], &format!("{words} r1 += -20; call 1003; r0 = 0; exit"), "not proven to be aligned");
     }
     // Only the verifier knows what was written.
-    let engine = &engines()[0];
+    let engine = &engines(|_| {})[0];
     let insns = assemble("r1 = r10; r1 += -8; r2 = 8; call 1001; exit").unwrap();
     let error = linker(engine).loader::<Raw>().insns("test", insns).unwrap_err();
     assert!(error.to_string().contains("was never written"), "{error}");
@@ -160,7 +153,7 @@ fn memory_must_be_the_runs_own_initialised_and_aligned() {
 
 #[test]
 fn references_are_made_of_plain_memory() {
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let linker = linker(&engine);
         let text = "r6 = r1; r1 = 5; *(u64 *)(r10 - 16) = r1; r1 = 9; *(u64 *)(r10 - 8) = r1; r1 = r10; r1 += -16; \
                     call 1003; r0 = *(u64 *)(r10 - 16); r0 <<= 8; r1 = *(u64 *)(r10 - 8); r0 |= r1; exit";
@@ -178,7 +171,7 @@ fn references_are_made_of_plain_memory() {
 
 #[test]
 fn null_is_none() {
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let linker = linker(&engine);
         for program in load(&linker, &[], "r1 = 0; r2 = 0; r3 = 0; call 1007; exit") {
             assert_eq!(program.run(&mut Log::new(), &mut []).unwrap(), 107);
@@ -196,7 +189,7 @@ fn null_is_none() {
 
 #[test]
 fn map_values_come_as_shared_bytes() {
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let linker = linker(&engine);
         let map = Map::create(MapDef::new("m", MapType::Array, 4, 16, 1), engine.domain()).unwrap();
         let text = "r1 = map[fd:0][0]+0; r2 = 12; call 1005; r6 = r0; \
@@ -216,7 +209,7 @@ fn map_values_come_as_shared_bytes() {
 
 #[test]
 fn results_are_bounded_by_their_type() {
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let linker = linker(&engine);
         // A `u8` indexes 256 bytes without a comparison.
         let text = "r6 = r1; if r2 < 256 goto out; r1 = 0x1ff; call 1008; r6 += r0; r0 = *(u8 *)(r6 + 0); exit; \
@@ -236,7 +229,7 @@ struct Lender {
 
 #[test]
 fn returned_memory_stays_for_the_run() {
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let map = || {
             let map = Map::create(MapDef::new("m", MapType::Hash, 4, 8, 4), engine.domain()).unwrap();
             map.update(&3u32.to_ne_bytes(), &40u64.to_ne_bytes(), 0).unwrap();
@@ -289,7 +282,7 @@ fn memory_of_another_engine_is_not_returned() {
     let foreign = Pinned::new(&other, &7u64);
     let map = Map::create(MapDef::new("m", MapType::Array, 4, 8, 4), other.domain()).unwrap();
     let foreign_map = PinnedMap::<u32, u64>::new(&map).unwrap();
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let mut linker = Linker::<()>::new(&engine);
         let (foreign, foreign_map) = (foreign.clone(), foreign_map.clone());
         linker
@@ -327,7 +320,7 @@ fn a_function_may_run_panic_and_drop_while_it_holds_memory() {
     }
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
-    for engine in engines() {
+    for engine in engines(|_| {}) {
         let mut linker = Linker::<Nest>::new(&engine);
         linker
             .func(1001, "again", |c: &mut Caller<'_, Nest>, bytes: &mut [u8]| -> Result<u64, HelperError> {

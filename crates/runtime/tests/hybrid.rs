@@ -1,25 +1,17 @@
 //! Programs that are accepted with checks at run time: in bounds they compute what they should, out of bounds and without an end
 //! they stop with an error that names the instruction, and no byte outside their region changes.
 
+mod common;
+
 #[path = "../../verifier/tests/border/mod.rs"]
 mod border;
 
-use bpf_runtime::{Arch, BpfContext, Config, Engine, Linker, MapSet, Mode, Object, ProgArray, Program, Raw};
+use bpf_runtime::{Arch, BpfContext, Config, Engine, Linker, MapSet, Object, ProgArray, Program, Raw};
 use bpf_runtime::{Insn, LoadError, RunError, SkBuff, Skb, Xdp, XdpBuff, assemble};
 use bpf_testkit::generate::Choices;
+use common::engines::{engine, modes};
 
 const CANARY: u8 = 0xc5;
-
-fn modes() -> Vec<Mode> {
-    if Arch::HOST.is_some() { vec![Mode::Interpreter, Mode::Jit] } else { vec![Mode::Interpreter] }
-}
-
-fn engine(mode: Mode, change: impl FnOnce(&mut Config)) -> Engine {
-    let mut config = Config::default();
-    config.mode = mode;
-    change(&mut config);
-    Engine::new(config).unwrap()
-}
 
 /// A linker whose function 1001 returns the host's number: any at all.
 fn linker(engine: &Engine) -> Linker<u64> {

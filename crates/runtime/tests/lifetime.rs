@@ -2,7 +2,8 @@
 
 mod common;
 
-use bpf_runtime::{Caller, Config, Engine, Linker, Mode, ProgArray, Program, Raw, RunError, assemble};
+use bpf_runtime::{Caller, Engine, Linker, Mode, ProgArray, Program, Raw, RunError, assemble};
+use common::engines::{engine, modes};
 use common::fixtures;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -14,16 +15,10 @@ struct Holder {
     array: Option<ProgArray<Raw, Holder>>,
 }
 
-fn modes() -> impl Iterator<Item = Mode> {
-    bpf_runtime::Arch::HOST.map(|_| Mode::Jit).into_iter().chain([Mode::Interpreter])
-}
-
 #[test]
 fn a_program_drops_itself_in_a_host_function_and_runs_on() {
     for mode in modes() {
-        let mut config = Config::default();
-        config.mode = mode;
-        let engine = Engine::new(config).unwrap();
+        let engine = engine(mode, |_| {});
         let mut linker = Linker::<Holder>::new(&engine);
         linker
             .func(1001, "give_up", |c: &mut Caller<'_, Holder>| -> u64 {
@@ -106,10 +101,7 @@ fn a_program_is_replaced_and_dropped_under_the_threads_that_run_it() {
 #[test]
 fn another_thread_ends_a_run_at_a_loop_edge_or_a_call() {
     for mode in modes() {
-        let mut config = Config::default();
-        config.mode = mode;
-        config.interruptible = true;
-        let engine = Engine::new(config).unwrap();
+        let engine = engine(mode, |config| config.interruptible = true);
         let mut linker = Linker::<()>::new(&engine);
         linker.func(1001, "one", |_: &mut Caller<'_, ()>| -> u64 { 1 }).unwrap();
         let edge = "a: goto a";
@@ -171,16 +163,10 @@ fn nest(engine: &Engine) -> Program<Raw, Nest> {
     unsafe { linker.loader().unverified() }.insns("nest", assemble(text).unwrap()).unwrap()
 }
 
-fn interruptible(mode: Mode) -> Engine {
-    let mut config = Config::default();
-    (config.mode, config.interruptible) = (mode, true);
-    Engine::new(config).unwrap()
-}
-
 #[test]
 fn another_thread_ends_nested_runs_from_the_inside_out() {
     for mode in modes() {
-        let engine = interruptible(mode);
+        let engine = engine(mode, |config| config.interruptible = true);
         let program = nest(&engine);
         for depth in [0, 1, 3, 15] {
             let ended = AtomicBool::new(false);
@@ -209,7 +195,7 @@ fn another_thread_ends_nested_runs_from_the_inside_out() {
 #[test]
 fn an_interruption_reaches_runs_that_begin_inside_an_interrupted_one() {
     for mode in modes() {
-        let engine = interruptible(mode);
+        let engine = engine(mode, |config| config.interruptible = true);
         let program = nest(&engine);
         for depth in [1, 2, 9] {
             let interrupter = engine.clone();

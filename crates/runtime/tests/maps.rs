@@ -5,21 +5,14 @@ mod support;
 
 use bpf_runtime::{Engine, Instance, Linker, LoadError, Map, MapDef, MapError, MapSet, MapType, Object, Raw, RunError};
 use std::sync::atomic::{AtomicBool, Ordering};
-use support::ways::{self, E2BIG, EINVAL, ENOENT, WAYS, Way, notes};
+use support::ways::{self, E2BIG, EINVAL, ENOENT, WAYS, Way, notes, run};
 
 fn object() -> Object {
     Object::parse(include_bytes!("objects/maps.o")).unwrap()
 }
 
 fn load(way: Way) -> (Engine, Instance<()>) {
-    let engine = ways::engine(way, |_| {});
-    let instance = ways::instance(&engine, way, &object());
-    (engine, instance)
-}
-
-fn run(instance: &Instance<()>, name: &str, bytes: &[u8]) -> u64 {
-    let program = instance.program::<Raw>(name).unwrap();
-    program.run(&mut (), &mut bytes.to_vec()).unwrap_or_else(|e| panic!("{name}: {e}"))
+    ways::loaded(way, &object())
 }
 
 #[test]

@@ -7,21 +7,14 @@ use bpf_runtime::maps::{RingBuf, UserRingBuf, open_perf_entry};
 use bpf_runtime::{Engine, Instance, Linker, LoadError, MapSet, Object, Raw, RunError, Xdp, XdpBuff, assemble};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use support::ways::{self, WAYS, Way};
+use support::ways::{self, WAYS, Way, run};
 
 fn object() -> Object {
     Object::parse(include_bytes!("objects/rings.o")).unwrap()
 }
 
 fn load(way: Way) -> (Engine, Instance<()>) {
-    let engine = ways::engine(way, |_| {});
-    let instance = ways::instance(&engine, way, &object());
-    (engine, instance)
-}
-
-fn run(instance: &Instance<()>, name: &str, bytes: &[u8]) -> u64 {
-    let program = instance.program::<Raw>(name).unwrap();
-    program.run(&mut (), &mut bytes.to_vec()).unwrap_or_else(|e| panic!("{name}: {e}"))
+    ways::loaded(way, &object())
 }
 
 /// What the consumer gets, until there is nothing.

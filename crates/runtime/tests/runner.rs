@@ -1,19 +1,10 @@
 //! Runs under one guard, and runs within each other: each as if it were alone.
 
-use bpf_runtime::{Caller, Config, Engine, HelperError, Hook, Linker, Mode, Policy, Program, Raw, RunError, assemble};
-use std::sync::atomic::{AtomicBool, Ordering};
+mod common;
 
-fn engines(adjust: impl Fn(&mut Config)) -> Vec<Engine> {
-    let modes: &[Mode] =
-        if bpf_runtime::Arch::HOST.is_some() { &[Mode::Jit, Mode::Interpreter] } else { &[Mode::Interpreter] };
-    let engine = |&mode: &Mode| {
-        let mut config = Config::default();
-        config.mode = mode;
-        adjust(&mut config);
-        Engine::new(config).unwrap()
-    };
-    modes.iter().map(engine).collect()
-}
+use bpf_runtime::{Caller, HelperError, Hook, Linker, Policy, Program, Raw, RunError, assemble};
+use common::engines::engines;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn load<H: 'static>(linker: &Linker<H>, text: &str) -> Program<Raw, H> {
     // SAFETY: the tests' programs use no memory but the bytes whose number they check, and end or are stopped.

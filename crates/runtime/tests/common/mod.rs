@@ -1,6 +1,8 @@
 //! Engines to run tail-call tests on, and programs from text.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod engines;
+
 use bpf_runtime::{BpfContext, Caller, Config, Engine, Linker, Mode, ProgArray, Program, assemble};
 
 /// Four words that programs read and write.

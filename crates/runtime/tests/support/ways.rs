@@ -32,6 +32,19 @@ pub(crate) fn instance(engine: &Engine, way: Way, object: &Object) -> Instance<(
     try_instance(engine, way, object).unwrap_or_else(|e| panic!("{way:?}: {e}"))
 }
 
+/// An object on an engine of its own, and the engine.
+pub(crate) fn loaded(way: Way, object: &Object) -> (Engine, Instance<()>) {
+    let engine = engine(way, |_| {});
+    let instance = instance(&engine, way, object);
+    (engine, instance)
+}
+
+/// Runs a program on a copy of these bytes.
+pub(crate) fn run(instance: &Instance<()>, name: &str, bytes: &[u8]) -> u64 {
+    let program = instance.program::<Raw>(name).unwrap();
+    program.run(&mut (), &mut bytes.to_vec()).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
 /// Loads an object of which all that runs is accepted by the verifier.
 pub(crate) fn try_instance(engine: &Engine, way: Way, object: &Object) -> Result<Instance<()>, LoadError> {
     let linker = Linker::<()>::new(engine);
