@@ -4,7 +4,7 @@
 //! programs of 32 instructions in turn, in thousands a second of CPU time; the third the same by one and two threads at once; the fourth what
 //! a loaded program costs in memory. Commands beside it: `-- phases` (where the time of a load goes), `-- verified` (what
 //! verifying costs, beside the kernel's), `-- tag` (40,945 loads of every
-//! length, as the kernel's self-test does), `-- spin INSTRUCTIONS SECONDS` (for a profiler). rbpf has no verifier of types, and solana-sbpf's checks
+//! length, as the kernel's self-test does), `-- spin INSTRUCTIONS SECONDS [none]` (for a profiler; `none`: without optimisation). rbpf has no verifier of types, and solana-sbpf's checks
 //! structure only; the kernel's time includes its verifier and a system call, and leaves out what it does after a grace period.
 
 mod loading;
@@ -16,6 +16,7 @@ use bpf_benches::{
     straight,
     table::{Table, figure},
 };
+use bpf_runtime::OptLevel;
 
 fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -24,12 +25,13 @@ fn main() {
         ["tag"] => println!("{}", loading::tag::table()),
         ["verified"] => println!("{}", loading::verified::tables()),
         ["phases"] => println!("{}", loading::phases::table(&[32, 512, 4000])),
-        ["spin", length, seconds] => {
+        ["spin", length, seconds, ref level @ ..] => {
             let [length, seconds] = [length, seconds].map(|n| n.parse().expect("a number"));
-            loading::phases::spin(length, seconds as u64);
+            let level = if level.is_empty() { OptLevel::Speed } else { OptLevel::None };
+            loading::phases::spin(length, seconds as u64, level);
         }
         _ => {
-            eprintln!("load [tag | phases | verified | spin INSTRUCTIONS SECONDS]");
+            eprintln!("load [tag | phases | verified | spin INSTRUCTIONS SECONDS [none]]");
             std::process::exit(2);
         }
     }

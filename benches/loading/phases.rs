@@ -7,12 +7,15 @@ use bpf_analysis::{CallArity, Facts};
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::straight;
 use bpf_benches::table::{Table, figure};
-use bpf_isa::{Insn, Program};
-use bpf_jit::{Alloc, AllocOptions, Allocator, Backend, EmitOptions, Hidden, Lir, LowerOptions, Lowerer, Signatures};
+use bpf_isa::Program;
+use bpf_jit::{
+    Alloc, AllocOptions, Allocator, Backend, CompileOptions, Compiler, EmitOptions, Hidden, Lir, LowerOptions, Lowerer,
+    OptLevel, Signatures,
+};
 use bpf_jit_code::{Arch, Code};
 use bpf_prog_pack::{Options, Packs};
 use bpf_quiesce::Domain;
-use bpf_runtime::{Config, Engine, Linker, Raw, decode};
+use bpf_runtime::{Config, Engine, Linker, Raw};
 use std::hint::black_box;
 
 #[cfg(target_arch = "aarch64")]
@@ -87,6 +90,11 @@ fn emit(backend: &mut Host, lir: &Lir, allocs: &[Alloc], code: &mut Code) {
     backend.emit(lir, allocs, &EmitOptions::default(), code).expect("short programs");
 }
 
+fn unoptimised(compiler: &mut Compiler<Host>, program: &Program, code: &mut Code) {
+    let options = CompileOptions { opt_level: OptLevel::None, ..CompileOptions::default() };
+    compiler.compile(program, &Facts::default(), &NoCalls, &options, code).expect("short programs");
+}
+
 /// Times `work` on each of the programs in turn.
 fn each<'a>(programs: &'a [Steps], mut work: impl FnMut(&'a Steps) + 'a) -> Contender<'a> {
     let mut next = programs.iter().cycle();
@@ -96,7 +104,18 @@ fn each<'a>(programs: &'a [Steps], mut work: impl FnMut(&'a Steps) + 'a) -> Cont
 /// The table, for programs of these lengths.
 pub(crate) fn table(lengths: &[usize]) -> Table {
     let mut table = Table::new(
-        ["ns", "decode", "validate", "lower", "allocate", "emit", "place + free", "sum", "load + unload"]
+        [
+            "ns",
+            "validate",
+            "lower",
+            "allocate",
+            "emit",
+            "place + free",
+            "sum",
+            "load + unload",
+            "no opt: compile",
+            "load + unload",
+        ]
             .map(str::to_owned),
     );
     for &length in lengths {
@@ -107,42 +126,40 @@ pub(crate) fn table(lengths: &[usize]) -> Table {
         let (mut lowerer, mut lir) = (Lowerer::default(), Lir::default());
         let (mut allocator, mut allocs) = (Allocator::default(), Vec::new());
         let (mut backend, mut code) = (Host::default(), Code::new(Arch::HOST.expect("a backend")));
+        let (mut compiler, mut unoptimised_code) = (Compiler::<Host>::default(), Code::new(code.arch));
         let times = interleaved(&mut [
-            each(&programs, |steps| drop(black_box(decode(&steps.bytes)))),
-            each(&programs, |steps| drop(black_box(Program::new(steps.program.insns().to_vec())))),
+            each(&programs, |steps| drop(black_box(Program::from_bytes(&steps.bytes)))),
             each(&programs, |steps| lower(&mut lowerer, &steps.program, &mut lir)),
             each(&programs, |steps| allocate(&mut allocator, &steps.lir, &mut allocs)),
             each(&programs, |steps| emit(&mut backend, &steps.lir, &steps.allocs, &mut code)),
             each(&programs, |steps| drop(packs.stage(&steps.code, |_| None).and_then(|s| s.finalize()).expect("room"))),
-            each(&programs, |steps| load(&linker, &steps.bytes)),
+            each(&programs, |steps| load(&linker, &steps.bytes, OptLevel::Speed)),
+            each(&programs, |steps| unoptimised(&mut compiler, &steps.program, &mut unoptimised_code)),
+            each(&programs, |steps| load(&linker, &steps.bytes, OptLevel::None)),
         ]);
-        let sum: f64 = times[..6].iter().sum();
-        let cells = times[..6].iter().copied().chain([sum, times[6]]).map(figure);
+        let sum: f64 = times[..5].iter().sum();
+        let cells = times[..5].iter().copied().chain([sum]).chain(times[5..].iter().copied()).map(figure);
         table.row(std::iter::once(format!("{length} instructions")).chain(cells));
     }
     table
 }
 
-/// The instructions of a program.
-pub(crate) fn decoded(bytes: &[u8]) -> Vec<Insn> {
-    decode(bytes).expect("a valid program")
-}
-
 /// Loads and unloads one program, unverified.
-pub(crate) fn load(linker: &Linker<()>, bytes: &[u8]) {
+pub(crate) fn load(linker: &Linker<()>, bytes: &[u8], level: OptLevel) {
     // SAFETY: it is never run.
-    drop(unsafe { linker.loader::<Raw>().unverified() }.insns("bench", decoded(bytes)).expect("a valid program"));
+    let loader = unsafe { linker.loader::<Raw>().opt_level(level).unverified() };
+    drop(loader.bytes("bench", bytes).expect("a valid program"));
 }
 
 /// Loads and unloads programs of this length for so long, for a profiler to look at.
-pub(crate) fn spin(length: usize, seconds: u64) {
+pub(crate) fn spin(length: usize, seconds: u64, level: OptLevel) {
     let programs: Vec<_> = (0..256).map(|seed| straight::program(seed, length)).collect();
     let engine = Engine::new(Config::default()).expect("a backend");
     let linker = Linker::<()>::new(&engine);
     let start = std::time::Instant::now();
     let mut loads = 0u64;
     while start.elapsed().as_secs() < seconds {
-        programs.iter().for_each(|program| load(&linker, program));
+        programs.iter().for_each(|program| load(&linker, program, level));
         loads += programs.len() as u64;
     }
     println!("{loads} loads of {length} instructions in {seconds} s");

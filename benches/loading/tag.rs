@@ -7,7 +7,7 @@
 use bpf_benches::measure::thread_time;
 use bpf_benches::table::{Table, figure};
 use bpf_isa::{Imm64, Insn, Reg, Src, Width};
-use bpf_runtime::{Config, Engine, Linker, ProgArray, Raw, decode};
+use bpf_runtime::{Config, Engine, Linker, OptLevel, ProgArray, Raw};
 use bpf_testkit::generate::Choices;
 use bpf_testkit::kernel::{self, Map, MapType, Program, ProgramType};
 use std::time::Duration;
@@ -73,13 +73,16 @@ pub(crate) fn table() -> Table {
     let engine = Engine::new(Config::default()).expect("a backend");
     let linker = Linker::<()>::new(&engine);
     let array = ProgArray::<Raw, ()>::create(&engine, "array", 1).expect("memory");
-    let ours = |bytes: &[u8]| {
-        let insns = decode(bytes).map_err(|e| e.to_string())?;
-        // SAFETY: it is never run.
-        let loader = unsafe { linker.loader::<Raw>().unverified() };
-        loader.prog_arrays(&[&array]).insns("tag", insns).map(drop).map_err(|e| e.to_string())
+    let (linker, array) = (&linker, &array);
+    let ours = |level| {
+        move |bytes: &[u8]| {
+            // SAFETY: it is never run.
+            let loader = unsafe { linker.loader::<Raw>().opt_level(level).unverified() };
+            loader.prog_arrays(&[array]).bytes("tag", bytes).map(drop).map_err(|e| e.to_string())
+        }
     };
-    row("ours, unverified", run(ROUNDS, 0, ours));
+    row("ours, unverified", run(ROUNDS, 0, ours(OptLevel::Speed)));
+    row("ours, unverified, no opt", run(ROUNDS, 0, ours(OptLevel::None)));
     match kernel::available() {
         Ok(()) => {
             let map = Map::create(MapType::Hash, 4, 4, 1).expect("a map");

@@ -4,12 +4,12 @@
 //! drops the ways not taken; straight lines over numbers that are not known; and the same with branches, of which both ways are
 //! walked. "Verify" is the verifier alone (it includes its facts); the other columns are a load and unload, as a user does it.
 
-use crate::loading::phases::{decoded, load};
+use crate::loading::phases::load;
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::straight;
 use bpf_benches::table::{Table, figure};
 use bpf_isa::Program;
-use bpf_runtime::{Config, Engine, Linker, Raw};
+use bpf_runtime::{Config, Engine, Linker, OptLevel, Raw};
 use bpf_verifier::{ContextLayout, Env, Helpers, Verifier};
 use std::hint::black_box;
 
@@ -25,9 +25,21 @@ const KINDS: [Kind; 3] = [
 /// The tables: microseconds of one program of a length, and of many short ones.
 pub(crate) fn tables() -> String {
     let heading =
-        ["µs", "unverified", "verified", "validate", "verify", "verify, ns/step", "kernel", "kernel / verified"];
+        [
+        "µs",
+        "unverified",
+        "verified",
+        "no opt, unverified",
+        "verified",
+        "validate",
+        "verify",
+        "verify, ns/step",
+        "kernel",
+        "kernel / verified",
+    ];
     let mut times = Table::new(heading.map(str::to_owned));
-    let mut rate = Table::new(["thousands a second, 32 instructions", "unverified", "verified", "kernel"]);
+    let rates = ["thousands a second, 32 instructions", "unverified", "verified", "no opt, unverified", "verified", "kernel"];
+    let mut rate = Table::new(rates);
     for (name, program) in KINDS {
         for (length, programs) in [(64, 64), (512, 16), (4000, 4)] {
             // What branches of this many instructions have in ways is beyond any verifier.
@@ -35,25 +47,30 @@ pub(crate) fn tables() -> String {
                 continue;
             }
             let programs: Vec<_> = (0..programs).map(|seed| program(seed, length)).collect();
-            let Costs { unverified, verified, validate, verify, steps, kernel } = measure(&programs);
+            let costs = measure(&programs);
+            let Costs { optimised: [unverified, verified], unoptimised: [quick, verified_quick], .. } = costs;
+            let Costs { validate, verify, steps, kernel, .. } = costs;
             let us = |ns: f64| figure(ns / 1e3);
-            let cells = [us(unverified), us(verified), us(validate), us(verify), figure(verify / steps)];
+            let loads = [unverified, verified, quick, verified_quick, validate, verify].map(us);
+            let cells = loads.into_iter().chain([figure(verify / steps)]);
             let kernel = kernel.map_or(["-".into(), "-".into()], |k| [us(k), figure(k / verified)]);
             times.row(std::iter::once(format!("{name}, {length}")).chain(cells).chain(kernel));
         }
         let programs: Vec<_> = (0..256).map(|seed| program(seed, 32)).collect();
-        let Costs { unverified, verified, kernel, .. } = measure(&programs);
+        let Costs { optimised, unoptimised, kernel, .. } = measure(&programs);
         let a_second = |ns: f64| figure(1e6 / ns);
         let kernel = kernel.map_or("-".into(), a_second);
-        rate.row([name.to_owned(), a_second(unverified), a_second(verified), kernel]);
+        let loads = optimised.into_iter().chain(unoptimised).map(a_second);
+        rate.row(std::iter::once(name.to_owned()).chain(loads).chain([kernel]));
     }
     format!("{times}\n{rate}")
 }
 
 /// Nanoseconds a program; steps that the verifier walks.
 struct Costs {
-    unverified: f64,
-    verified: f64,
+    /// Unverified and verified loads.
+    optimised: [f64; 2],
+    unoptimised: [f64; 2],
     validate: f64,
     verify: f64,
     steps: f64,
@@ -74,14 +91,20 @@ fn measure(programs: &[Vec<u8>]) -> Costs {
         steps += verified.stats().steps;
         *program = Some(verified.into_parts().0);
     }
-    let insns: Vec<_> = programs.iter().map(|code| decoded(code)).collect();
     let kernel = bpf_benches::engines::loaders().into_iter().find(|engine| engine.name() == "kernel");
     let kernel = kernel.filter(|kernel| programs.iter().all(|code| kernel.load_and_unload(code).is_ok()));
     let mut next = 0;
+    let linker = &linker;
+    let verified = |level| {
+        let loader = move || linker.loader::<Raw>().opt_level(level);
+        each(programs, move |code| drop(loader().bytes("bench", code).expect("it is safe")))
+    };
     let mut contenders: Vec<Contender<'_>> = vec![
-        each(programs, |code| load(&linker, code)),
-        each(programs, |code| drop(linker.loader::<Raw>().insns("bench", decoded(code)).expect("it is safe"))),
-        each(&insns, |insns| drop(black_box(Program::new(insns.clone())))),
+        each(programs, |code| load(&linker, code, OptLevel::Speed)),
+        verified(OptLevel::Speed),
+        each(programs, |code| load(&linker, code, OptLevel::None)),
+        verified(OptLevel::None),
+        each(programs, |code| drop(black_box(Program::from_bytes(code)))),
         Box::new(|repeat| {
             nanoseconds(repeat, |repeat| {
                 for _ in 0..repeat {
@@ -96,9 +119,12 @@ fn measure(programs: &[Vec<u8>]) -> Costs {
         contenders.push(each(programs, |code| kernel.load_and_unload(code).expect("it loaded before")));
     }
     let times = interleaved(&mut contenders);
-    let &[unverified, verified, validate, verify, ..] = &times[..] else { unreachable!("four and the kernel") };
+    let &[unverified, verified, quick, verified_quick, validate, verify, ..] = &times[..] else {
+        unreachable!("six and the kernel")
+    };
     let steps = steps as f64 / programs.len() as f64;
-    Costs { unverified, verified, validate, verify, steps, kernel: times.get(4).copied() }
+    let (optimised, unoptimised) = ([unverified, verified], [quick, verified_quick]);
+    Costs { optimised, unoptimised, validate, verify, steps, kernel: times.get(6).copied() }
 }
 
 /// Times `work` on each of the items in turn.

@@ -3,7 +3,7 @@
 //! A run is `Program::run`: run guard, execution slot and entry stub are in the figures, as a user pays for them.
 
 use crate::engine::{Engine, Loaded};
-use bpf_runtime::{Config, Linker, Mode, OptLevel, Program, Raw, decode};
+use bpf_runtime::{Config, Linker, Mode, OptLevel, Program, Raw};
 
 /// One of our engines.
 #[derive(Debug)]
@@ -52,12 +52,11 @@ impl Engine for Ours {
     }
 
     fn load(&self, code: &[u8], _length: usize) -> Result<Box<dyn Loaded>, String> {
-        let insns = decode(code).map_err(|e| e.to_string())?;
         let program = if self.interpreted {
-            self.linker.loader().interpreted().insns("bench", insns)
+            self.linker.loader().interpreted().bytes("bench", code)
         } else {
             // SAFETY: the bench programs stay within the memory they are given: the kernel's verifier accepts them with it.
-            unsafe { self.linker.loader().unverified() }.insns("bench", insns)
+            unsafe { self.linker.loader().unverified() }.bytes("bench", code)
         };
         Ok(Box::new(Run(program.map_err(|e| e.to_string())?)))
     }

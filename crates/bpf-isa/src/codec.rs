@@ -203,65 +203,87 @@ impl core::error::Error for EncodeError {}
 /// # Ok::<(), bpf_isa::DecodeError>(())
 /// ```
 pub fn decode(bytes: &[u8]) -> Result<Vec<Insn>, DecodeError> {
+    decode_with(bytes, |_, _| Ok(()))
+}
+
+/// [`decode`], which shows each instruction to `check` while its kind is known: a check that matches on that costs next to nothing here, and
+/// a mispredicted jump an instruction in a walk of its own.
+#[inline(always)]
+pub(crate) fn decode_with<E: From<DecodeError>>(
+    bytes: &[u8],
+    mut check: impl FnMut(InsnIdx, &Insn) -> Result<(), E>,
+) -> Result<Vec<Insn>, E> {
     let (slots, rest) = bytes.as_chunks::<8>();
     let mut insns = Vec::with_capacity(slots.len());
     let mut iter = slots.iter();
     while let Some(&bytes) = iter.next() {
         let raw = RawInsn::from_bytes(bytes);
+        let at = insns.len();
         let Some(shape) = SHAPES[usize::from(raw.code)] else {
-            return Err(error_at(insns.len(), DecodeErrorKind::UnknownOpcode(raw.code)));
+            return Err(error_at(at, DecodeErrorKind::UnknownOpcode(raw.code)).into());
         };
+        let mut put = |insn: Insn| {
+            check(InsnIdx(at as u32), &insn)?;
+            insns.push(insn);
+            Ok::<(), E>(())
+        };
+        // Those that programs consist of, if nothing about them is unusual: what `one_slot` would make of them, with one look at all fields.
+        if let (Some(dst), Some(src)) = (Reg::new(raw.dst), Reg::new(raw.src)) {
+            let RawInsn { off, imm, .. } = raw;
+            let (no_off, no_imm, no_src) = (off == 0, imm == 0, raw.src == 0);
+            match shape {
+                Shape::Alu { width, op, reg: true } if no_off && no_imm => {
+                    put(Insn::Alu { width, op, dst, src: Src::Reg(src) })?;
+                    continue;
+                }
+                Shape::Alu { width, op, reg: false } if no_off && no_src => {
+                    put(Insn::Alu { width, op, dst, src: Src::Imm(imm) })?;
+                    continue;
+                }
+                Shape::Mov { width, reg: true } if no_off && no_imm => {
+                    put(Insn::Mov { width, dst, src: Src::Reg(src) })?;
+                    continue;
+                }
+                Shape::Mov { width, reg: false } if no_off && no_src => {
+                    put(Insn::Mov { width, dst, src: Src::Imm(imm) })?;
+                    continue;
+                }
+                Shape::Load { size, sign } if no_imm => {
+                    put(Insn::Load { size, sign, dst, base: src, off })?;
+                    continue;
+                }
+                Shape::Store { size, reg: true } if no_imm => {
+                    put(Insn::Store { size, base: dst, off, src: Src::Reg(src) })?;
+                    continue;
+                }
+                Shape::Store { size, reg: false } if no_src => {
+                    put(Insn::Store { size, base: dst, off, src: Src::Imm(imm) })?;
+                    continue;
+                }
+                Shape::JumpIf { width, cond, reg: true } if no_imm => {
+                    put(Insn::JumpIf { width, cond, dst, src: Src::Reg(src), off })?;
+                    continue;
+                }
+                Shape::JumpIf { width, cond, reg: false } if no_src => {
+                    put(Insn::JumpIf { width, cond, dst, src: Src::Imm(imm), off })?;
+                    continue;
+                }
+                _ => {}
+            }
+        }
         if let Shape::LoadImm64 = shape {
             let second = iter.next().copied().map(RawInsn::from_bytes);
-            let insn = load_imm64(raw, second).map_err(|kind| error_at(insns.len(), kind))?;
-            insns.extend([insn, Insn::SecondSlot]);
-        } else if !push_plain(raw, shape, &mut insns) {
-            insns.push(one_slot(raw, shape).map_err(|kind| error_at(insns.len(), kind))?);
+            put(load_imm64(raw, second).map_err(|kind| error_at(at, kind))?)?;
+            insns.push(Insn::SecondSlot);
+        } else {
+            put(one_slot(raw, shape).map_err(|kind| error_at(at, kind))?)?;
         }
     }
     if rest.is_empty() {
         Ok(insns)
     } else {
-        Err(error_at(insns.len(), DecodeErrorKind::PartialSlot { bytes: rest.len() }))
+        Err(error_at(insns.len(), DecodeErrorKind::PartialSlot { bytes: rest.len() }).into())
     }
-}
-
-/// Appends the instruction if it is one of those that programs consist of, and nothing about it is unusual: what [`one_slot`] would
-/// make of it, with one look at all its fields, and written straight to its place.
-#[inline(always)]
-fn push_plain(raw: RawInsn, shape: Shape, insns: &mut Vec<Insn>) -> bool {
-    let (Some(dst), Some(src)) = (Reg::new(raw.dst), Reg::new(raw.src)) else { return false };
-    let RawInsn { off, imm, .. } = raw;
-    let (no_off, no_imm, no_src) = (off == 0, imm == 0, raw.src == 0);
-    match shape {
-        Shape::Alu { width, op, reg: true } if no_off && no_imm => {
-            insns.push(Insn::Alu { width, op, dst, src: Src::Reg(src) });
-        }
-        Shape::Alu { width, op, reg: false } if no_off && no_src => {
-            insns.push(Insn::Alu { width, op, dst, src: Src::Imm(imm) });
-        }
-        Shape::Mov { width, reg: true } if no_off && no_imm => {
-            insns.push(Insn::Mov { width, dst, src: Src::Reg(src) });
-        }
-        Shape::Mov { width, reg: false } if no_off && no_src => {
-            insns.push(Insn::Mov { width, dst, src: Src::Imm(imm) });
-        }
-        Shape::Load { size, sign } if no_imm => insns.push(Insn::Load { size, sign, dst, base: src, off }),
-        Shape::Store { size, reg: true } if no_imm => {
-            insns.push(Insn::Store { size, base: dst, off, src: Src::Reg(src) });
-        }
-        Shape::Store { size, reg: false } if no_src => {
-            insns.push(Insn::Store { size, base: dst, off, src: Src::Imm(imm) });
-        }
-        Shape::JumpIf { width, cond, reg: true } if no_imm => {
-            insns.push(Insn::JumpIf { width, cond, dst, src: Src::Reg(src), off });
-        }
-        Shape::JumpIf { width, cond, reg: false } if no_src => {
-            insns.push(Insn::JumpIf { width, cond, dst, src: Src::Imm(imm), off });
-        }
-        _ => return false,
-    }
-    true
 }
 
 /// An error in the instruction whose first slot is this.
@@ -305,7 +327,7 @@ impl RawInsn {
     }
 }
 
-/// Any instruction of one slot. Apart from the loop over those that [`push_plain`] knows, which has the registers for itself.
+/// Any instruction of one slot. Apart from the loop over the usual ones, which has the registers for itself.
 #[inline(never)]
 fn one_slot(raw: RawInsn, shape: Shape) -> Result<Insn, DecodeErrorKind> {
     Ok(match shape {

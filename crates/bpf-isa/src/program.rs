@@ -15,7 +15,7 @@
 
 use core::fmt;
 
-use crate::codec::{DecodeError, Malformed, decode, encode_valid, malformed_at};
+use crate::codec::{DecodeError, Malformed, decode_with, encode_valid, malformed_at};
 use crate::{AluOp, AtomicOp, Callee, Imm64, Insn, InsnIdx, Reg, Src};
 
 /// At most this many slots (Linux: BPF_COMPLEXITY_LIMIT_INSNS).
@@ -83,6 +83,9 @@ pub struct Contents {
     pub atomics: bool,
     /// The registers it names or a call of it concerns: bit `n` is rn.
     pub registers: u16,
+    /// Those that may be read before they are written: that some instruction reads without one before it that writes, and no jump before
+    /// that one. Of the main program; each of its functions begins anew.
+    pub read_early: u16,
     /// How it uses r10.
     pub stack: StackUse,
 }
@@ -109,10 +112,6 @@ impl StackUse {
         self.accesses += u32::from(on_stack);
         let below = (-i32::from(off)).max(0) as u32;
         self.below = self.below.max(if on_stack { below } else { 0 });
-    }
-
-    fn value(&mut self, src: Src) {
-        self.escapes |= src == Src::Reg(Reg::R10);
     }
 }
 
@@ -233,6 +232,12 @@ impl fmt::Display for ValidateError {
     }
 }
 
+impl From<DecodeError> for ValidateError {
+    fn from(error: DecodeError) -> ValidateError {
+        ValidateError { slot: error.slot, kind: ValidateErrorKind::Decode(error) }
+    }
+}
+
 impl core::error::Error for ValidateError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match &self.kind {
@@ -255,7 +260,38 @@ impl Program {
     /// ```
     pub fn new(insns: Vec<Insn>) -> Result<Program, ValidateError> {
         check_length(insns.len())?;
-        let Scan { mut calls, flow, contents } = check_insns(&insns)?;
+        let mut scan = Scan::new(insns.len());
+        for (i, insn) in insns.iter().enumerate() {
+            let slot = InsnIdx(i as u32);
+            scan.insn(slot, insn, || match malformed_at(&insns, i) {
+                None => Ok(()),
+                Some(malformed) => Err(ValidateError { slot, kind: ValidateErrorKind::Malformed(malformed) }),
+            })?;
+        }
+        Program::scanned(insns, scan)
+    }
+
+    /// Decodes and validates, faster than one after the other.
+    ///
+    /// # Errors
+    /// [`ValidateErrorKind::Decode`], and those of [`Program::new`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Program, ValidateError> {
+        // First, so that an absurd length costs no memory.
+        check_length(bytes.len().div_ceil(8))?;
+        let mut scan = Scan::new(bytes.len() / 8);
+        let insns = decode_with(bytes, |at, insn| scan.insn(at, insn, || Ok(())))?;
+        Program::scanned(insns, scan)
+    }
+
+    /// The rest of validation: what concerns more than one instruction.
+    fn scanned(insns: Vec<Insn>, Scan { mut calls, flow, contents, .. }: Scan) -> Result<Program, ValidateError> {
+        for call in &calls {
+            if let Insn::Call(Callee::Subprog(off)) | Insn::LoadImm64 { imm: Imm64::Func(off), .. } =
+                insns[call.at.index()]
+            {
+                check_target(&insns, call.at, off)?;
+            }
+        }
         let subprogs = find_subprogs(insns.len(), &mut calls);
         let mut rest = &flow[..];
         for &subprog in &subprogs {
@@ -265,18 +301,6 @@ impl Program {
         }
         let max_call_depth = check_call_graph(&subprogs, &calls)?;
         Ok(Program { insns, contents, flow, subprogs, calls, max_call_depth })
-    }
-
-    /// Decodes and validates.
-    ///
-    /// # Errors
-    /// [`ValidateErrorKind::Decode`], and those of [`Program::new`].
-    pub fn from_bytes(bytes: &[u8]) -> Result<Program, ValidateError> {
-        // First, so that an absurd length costs no memory.
-        check_length(bytes.len().div_ceil(8))?;
-        let insns = decode(bytes)
-            .map_err(|error| ValidateError { slot: error.slot, kind: ValidateErrorKind::Decode(error) })?;
-        Program::new(insns)
     }
 
     /// The wire format.
@@ -347,80 +371,121 @@ fn check_length(slots: usize) -> Result<(), ValidateError> {
 
 /// What one walk over the instructions finds.
 struct Scan {
-    /// Their `callee` is, for now, the slot called: the subprograms are not known yet.
+    /// Their `callee` is, for now, the slot called, which is not checked yet: the subprograms are not known yet.
     calls: Vec<CallSite>,
     /// Their targets are not checked yet.
     flow: Vec<Flow>,
     contents: Contents,
+    /// The registers written before the first jump.
+    written: u16,
+    /// All ones before the first jump, zero after it.
+    straight: u16,
 }
 
-/// Checks what one instruction says by itself, and collects what leads elsewhere.
-fn check_insns(insns: &[Insn]) -> Result<Scan, ValidateError> {
-    // A branch in four instructions is common.
-    let flow = Vec::with_capacity(insns.len() / 4 + 1);
-    let mut scan = Scan { calls: Vec::new(), flow, contents: Contents::default() };
-    for (i, insn) in insns.iter().enumerate() {
-        let at = InsnIdx(i as u32);
-        let error = |kind| ValidateError { slot: at, kind };
-        let well_formed = || match malformed_at(insns, i) {
-            None => Ok(()),
-            Some(malformed) => Err(error(ValidateErrorKind::Malformed(malformed))),
-        };
-        let contents = &mut scan.contents;
+impl Scan {
+    fn new(slots: usize) -> Scan {
+        // A branch in four instructions is common.
+        let flow = Vec::with_capacity(slots / 4 + 1);
+        Scan { calls: Vec::new(), flow, contents: Contents::default(), written: 0, straight: u16::MAX }
+    }
+
+    #[inline(always)]
+    fn read(&mut self, reg: Reg) {
+        let bit = 1 << reg as u16;
+        self.contents.registers |= bit;
+        self.contents.read_early |= bit & !self.written;
+    }
+
+    /// Reads an operand, which may be a copy of r10.
+    #[inline(always)]
+    fn operand(&mut self, src: Src) {
+        if let Src::Reg(reg) = src {
+            self.read(reg);
+            self.contents.stack.escapes |= reg == Reg::R10;
+        }
+    }
+
+    #[inline(always)]
+    fn access(&mut self, base: Reg, off: i16) {
+        self.read(base);
+        self.contents.stack.access(base, off);
+    }
+
+    #[inline(always)]
+    fn write(&mut self, reg: Reg) {
+        let bit = 1 << reg as u16;
+        self.contents.registers |= bit;
+        self.written |= bit & self.straight;
+    }
+
+    #[inline(always)]
+    fn flow(&mut self, at: InsnIdx, target: Option<InsnIdx>) {
+        self.flow.push(Flow { at, target });
+        self.straight = 0;
+    }
+
+    #[inline(always)]
+    fn call(&mut self, at: InsnIdx, off: i32, callback: bool) {
+        let callee = SubprogId(at.jump(off).unwrap_or(NOWHERE).0);
+        self.calls.push(CallSite { at, callee, callback });
+    }
+
+    /// Checks what one instruction says by itself, and collects what leads elsewhere. `well_formed`: whether it has an encoding.
+    #[inline(always)]
+    fn insn(
+        &mut self,
+        at: InsnIdx,
+        insn: &Insn,
+        well_formed: impl Fn() -> Result<(), ValidateError>,
+    ) -> Result<(), ValidateError> {
+        let target = |off: i32| Some(at.jump(off).unwrap_or(NOWHERE));
         // The register it names as its result; what a call clobbers is not counted.
         let dst = match *insn {
             Insn::Alu { op, dst, src, .. } => {
                 let by_register = matches!(src, Src::Reg(_));
-                contents.name(src);
-                contents.divisions |= matches!(op, AluOp::Div | AluOp::SDiv | AluOp::Mod | AluOp::SMod);
-                contents.register_shifts |= by_register & matches!(op, AluOp::Lsh | AluOp::Rsh | AluOp::Arsh);
-                contents.stack.value(src);
+                self.read(dst);
+                self.operand(src);
+                self.contents.divisions |= matches!(op, AluOp::Div | AluOp::SDiv | AluOp::Mod | AluOp::SMod);
+                self.contents.register_shifts |= by_register & matches!(op, AluOp::Lsh | AluOp::Rsh | AluOp::Arsh);
                 dst
             }
             Insn::Mov { dst, src, .. } => {
-                contents.name(src);
-                contents.stack.value(src);
+                self.operand(src);
                 dst
             }
-            Insn::Neg { dst, .. } | Insn::End { dst, .. } => dst,
+            Insn::Neg { dst, .. } | Insn::End { dst, .. } => {
+                self.read(dst);
+                dst
+            }
             Insn::Load { sign, dst, base, off, .. } => {
                 if sign {
                     well_formed()?;
                 }
-                contents.name(Src::Reg(base));
-                contents.stack.access(base, off);
+                self.access(base, off);
                 dst
             }
             Insn::LoadAcquire { dst, base, off, .. } => {
-                contents.name(Src::Reg(base));
-                contents.stack.access(base, off);
+                self.access(base, off);
                 dst
             }
             Insn::MovSx { dst, src, .. } => {
                 well_formed()?;
-                contents.name(Src::Reg(src));
-                contents.stack.value(Src::Reg(src));
+                self.operand(Src::Reg(src));
                 dst
             }
             Insn::LoadImm64 { dst, imm } => {
                 well_formed()?;
-                contents.wide_loads = true;
+                self.contents.wide_loads = true;
                 if let Imm64::Func(off) = imm {
-                    let callee = SubprogId(check_target(insns, at, off)?.0);
-                    scan.calls.push(CallSite { at, callee, callback: true });
+                    self.call(at, off, true);
                 }
                 dst
             }
-            Insn::SecondSlot => {
-                well_formed()?;
-                continue;
-            }
+            Insn::SecondSlot => return well_formed(),
             Insn::Atomic { op, base, off, src, .. } => {
-                contents.atomics = true;
-                contents.name(Src::Reg(base));
-                contents.name(Src::Reg(src));
-                contents.stack.access(base, off);
-                contents.stack.value(Src::Reg(src));
+                self.contents.atomics = true;
+                self.access(base, off);
+                self.operand(Src::Reg(src));
                 match op {
                     AtomicOp::Add { fetch: true }
                     | AtomicOp::Or { fetch: true }
@@ -430,84 +495,70 @@ fn check_insns(insns: &[Insn]) -> Result<Scan, ValidateError> {
                     AtomicOp::Add { fetch: false }
                     | AtomicOp::Or { fetch: false }
                     | AtomicOp::And { fetch: false }
-                    | AtomicOp::Xor { fetch: false } => continue,
-                    AtomicOp::CmpXchg => Reg::R0,
+                    | AtomicOp::Xor { fetch: false } => return Ok(()),
+                    AtomicOp::CmpXchg => {
+                        self.read(Reg::R0);
+                        Reg::R0
+                    }
                 }
             }
             Insn::Store { base, off, src, .. } => {
-                contents.name(Src::Reg(base));
-                contents.name(src);
-                contents.stack.access(base, off);
-                contents.stack.value(src);
-                continue;
+                self.access(base, off);
+                self.operand(src);
+                return Ok(());
             }
             Insn::StoreRelease { base, off, src, .. } => {
-                contents.name(Src::Reg(base));
-                contents.name(Src::Reg(src));
-                contents.stack.access(base, off);
-                contents.stack.value(Src::Reg(src));
-                continue;
+                self.access(base, off);
+                self.operand(Src::Reg(src));
+                return Ok(());
             }
             Insn::LoadAbs { .. } => {
                 well_formed()?;
-                contents.packet_loads = true;
+                self.contents.packet_loads = true;
                 Reg::R0
             }
             Insn::LoadInd { src, .. } => {
                 well_formed()?;
-                contents.packet_loads = true;
-                contents.name(Src::Reg(src));
-                contents.stack.value(Src::Reg(src));
+                self.contents.packet_loads = true;
+                self.operand(Src::Reg(src));
                 Reg::R0
             }
             Insn::Jump { off, .. } => {
                 well_formed()?;
-                scan.flow.push(Flow { at, target: Some(at.jump(off).unwrap_or(NOWHERE)) });
-                continue;
+                self.flow(at, target(off));
+                return Ok(());
             }
             Insn::JumpIf { dst, src, off, .. } => {
-                contents.name(Src::Reg(dst));
-                contents.name(src);
-                contents.stack.value(Src::Reg(dst));
-                contents.stack.value(src);
-                scan.flow.push(Flow { at, target: Some(at.jump(off.into()).unwrap_or(NOWHERE)) });
-                continue;
+                self.operand(Src::Reg(dst));
+                self.operand(src);
+                self.flow(at, target(off.into()));
+                return Ok(());
             }
             Insn::MayGoto { off } => {
-                contents.may_gotos = true;
-                scan.flow.push(Flow { at, target: Some(at.jump(off.into()).unwrap_or(NOWHERE)) });
-                continue;
+                self.contents.may_gotos = true;
+                self.flow(at, target(off.into()));
+                return Ok(());
             }
             Insn::Call(callee) => {
-                contents.calls = true;
-                // The result and the arguments.
-                contents.registers |= 0b11_1111;
+                self.contents.calls = true;
+                // The arguments.
+                self.contents.registers |= 0b11_1110;
                 if let Callee::Subprog(off) = callee {
-                    let callee = SubprogId(check_target(insns, at, off)?.0);
-                    scan.calls.push(CallSite { at, callee, callback: false });
+                    self.call(at, off, false);
                 }
-                continue;
+                Reg::R0
             }
             Insn::Exit => {
-                contents.name(Src::Reg(Reg::R0));
-                scan.flow.push(Flow { at, target: None });
-                continue;
+                self.read(Reg::R0);
+                self.flow(at, None);
+                return Ok(());
             }
         };
-        contents.name(Src::Reg(dst));
+        self.write(dst);
         if dst == Reg::R10 {
-            return Err(error(ValidateErrorKind::WritesFramePointer));
+            return Err(ValidateError { slot: at, kind: ValidateErrorKind::WritesFramePointer });
         }
-    }
-    Ok(scan)
-}
-
-impl Contents {
-    #[inline(always)]
-    fn name(&mut self, src: Src) {
-        if let Src::Reg(reg) = src {
-            self.registers |= 1 << reg as u16;
-        }
+        Ok(())
     }
 }
 

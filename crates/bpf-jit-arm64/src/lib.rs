@@ -112,16 +112,10 @@ impl Arm64 {
 
     /// Chooses the branches' forms and reports where everything came to lie.
     fn place(&mut self, code: &mut Code) -> Result<(), EmitError> {
-        let Code { bytes, relocs, pc_map, unwind, .. } = code;
-        self.layout.finish(
-            &self.buf,
-            bytes,
-            &mut [
-                &mut relocs.iter_mut().map(|r| &mut r.at),
-                &mut pc_map.iter_mut().map(|p| &mut p.code),
-                &mut unwind.iter_mut().map(|u| &mut u.at),
-            ],
-        )?;
+        self.layout.finish(&self.buf, &mut code.bytes)?;
+        self.layout.relocate(code.relocs.iter_mut().map(|r| &mut r.at));
+        self.layout.relocate(code.pc_map.iter_mut().map(|e| &mut e.code));
+        self.layout.relocate(code.unwind.iter_mut().map(|u| &mut u.at));
         for i in 0..self.functions {
             let entry = self.layout.offset(self.entry(SubprogId(i)));
             code.entries.push(entry.ok_or(EmitError::Internal("a function without an entry"))?);

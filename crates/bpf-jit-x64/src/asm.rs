@@ -96,13 +96,6 @@ impl Insn {
         (self.bytes as u64 >> (8 * at)) as u8
     }
 
-    /// Replaces one of the first eight bytes.
-    #[inline(always)]
-    fn set(&mut self, at: u32, byte: u8) {
-        let low = self.bytes as u64;
-        self.bytes ^= u128::from((low ^ u64::from(byte) << (8 * at)) & 0xff << (8 * at));
-    }
-
     /// Cuts `n` bytes out.
     #[inline(always)]
     fn cut(&mut self, at: u32, n: u32) {
@@ -186,27 +179,34 @@ impl Insn {
             (0x0f, _) => 2,
             _ => 1,
         };
-        let modrm = self.byte(at);
-        let sib = self.byte(at + 1);
+        let operand = self.bytes >> (8 * at);
+        let (modrm, sib) = (operand as u8, (operand >> 8) as u8);
         let index = sib >> 3 & 7 | (rex & 2) << 2;
         let base = sib & 7;
         let (len, disp) = match modrm >> 6 {
-            0b01 => (1, i32::from(self.byte(at + 2) as i8)),
-            0b10 => (4, (self.bytes >> (8 * (at + 2))) as i32),
+            0b01 => (1, i32::from((operand >> 16) as i8)),
+            0b10 => (4, (operand >> 16) as i32),
             _ => (0, 0),
         };
-        let (mode, short) = match disp {
-            0 if base != NEEDS_DISP => (0b00, 0),
-            -128..=127 => (0b01, 1),
-            _ => (0b10, 4),
+        let zero = disp == 0 && base != NEEDS_DISP;
+        let byte = i32::from(disp as i8) == disp;
+        let (mode, short, mask) = if zero {
+            (0b00, 0, 0)
+        } else if byte {
+            (0b01, 1, 0xff)
+        } else {
+            (0b10, 4, u32::MAX)
         };
-        let keep_sib = index != NO_INDEX || base == SIB_FOLLOWS;
-        let rm = if keep_sib { SIB_FOLLOWS } else { base };
-        self.set(at, mode << 6 | modrm & 0b0011_1000 | rm);
-        self.cut(at + 2 + short, len - short);
-        if !keep_sib {
-            self.cut(at + 1, 1);
-        }
+        let keep_sib = u32::from(index != NO_INDEX || base == SIB_FOLLOWS);
+        let rm = if keep_sib != 0 { SIB_FOLLOWS } else { base };
+        // Put together again: ModRM, SIB, displacement, and the immediate.
+        let immediate = operand >> (16 + 8 * len);
+        let rest = u128::from(disp as u32 & mask) | immediate << (8 * short);
+        let sib = u64::from(sib) * u64::from(keep_sib);
+        let short_operand =
+            u128::from(mode << 6 | modrm & 0b0011_1000 | rm) | u128::from(sib << 8) | rest << (8 + 8 * keep_sib);
+        self.bytes = self.bytes & ((1 << (8 * at)) - 1) | short_operand << (8 * at);
+        self.len -= len - short + (1 - keep_sib);
     }
 
     /// Turns a shift or rotation by the constant 1 from `C1 /n 01` into `D1 /n`.

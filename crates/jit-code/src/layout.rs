@@ -147,28 +147,28 @@ impl<B: Branch> Layout<B> {
         buf.resize(buf.len() + usize::from(max), 0);
     }
 
-    /// Chooses the forms and appends the final code to `out`, which must be empty or end at an aligned word.
-    ///
-    /// The offsets of `marks`, which ascend in each iterator, are moved along. Afterwards [`Layout::offset`] gives the final
-    /// offsets of labels.
-    pub fn finish(
-        &mut self,
-        buf: &[u8],
-        out: &mut Vec<u8>,
-        marks: &mut [&mut dyn Iterator<Item = &mut u32>],
-    ) -> Result<(), OutOfReach> {
+    /// Chooses the forms and appends the final code to `out`, which must be empty or end at an aligned word. Afterwards
+    /// [`Layout::offset`] gives the final offsets of labels, and [`Layout::relocate`] those of anything else.
+    pub fn finish(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Result<(), OutOfReach> {
         self.relax()?;
         self.write(buf, out);
-        for marks in marks {
-            let mut i = 0;
-            for mark in marks {
-                while i < self.sites.len() && self.sites[i].at() < *mark {
-                    i += 1;
-                }
-                *mark -= self.saved_before[i];
-            }
-        }
         Ok(())
+    }
+
+    /// Turns ascending offsets in the buffer into offsets in the final code, after [`Layout::finish`].
+    pub fn relocate<'m>(&self, marks: impl Iterator<Item = &'m mut u32>) {
+        let mut next = 0;
+        // Where the next site lies, beyond which more bytes are saved.
+        let mut until = self.sites.first().map_or(u32::MAX, Site::at);
+        let mut saved = 0;
+        for mark in marks {
+            while until < *mark {
+                next += 1;
+                until = self.sites.get(next).map_or(u32::MAX, Site::at);
+                saved = self.saved_before[next];
+            }
+            *mark -= saved;
+        }
     }
 
     /// Final offset of a bound label, after [`Layout::finish`]; `None` if it was never bound.
@@ -366,7 +366,8 @@ mod tests {
             }
             layout.bind(&buf, Label(first.0 + gaps.len() as u32));
             let mut out = Vec::new();
-            layout.finish(&buf, &mut out, &mut [&mut marks.iter_mut()]).unwrap();
+            layout.finish(&buf, &mut out).unwrap();
+            layout.relocate(marks.iter_mut());
 
             let size: usize = gaps.iter().sum::<usize>() + long.iter().map(|l| if *l { 5 } else { 2 }).sum::<usize>();
             assert_eq!(out.len(), size);
@@ -389,7 +390,7 @@ mod tests {
             buf.resize(buf.len() + gap, 0x11);
             layout.bind(&buf, end);
             let mut out = Vec::new();
-            layout.finish(&buf, &mut out, &mut []).unwrap();
+            layout.finish(&buf, &mut out).unwrap();
             assert_eq!(out.len(), size);
         }
     }
@@ -403,7 +404,8 @@ mod tests {
             let mut mark = buf.len() as u32;
             buf.extend_from_slice(&[0xcc; 5]);
             let mut out = Vec::new();
-            layout.finish(&buf, &mut out, &mut [&mut core::iter::once(&mut mark)]).unwrap();
+            layout.finish(&buf, &mut out).unwrap();
+            layout.relocate(core::iter::once(&mut mark));
             assert!(PatchSlot::new(Arch::X64, mark).is_ok(), "lead {lead}");
             assert_eq!(&out[mark as usize..mark as usize + 5], &[0xcc; 5]);
         }

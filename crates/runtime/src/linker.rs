@@ -362,7 +362,34 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// # Errors
     /// [`LoadError`].
     pub fn insns(self, name: &str, insns: Vec<Insn>) -> Result<Program<C, H>, LoadError> {
+        self.program(name, bpf_isa::Program::new(insns))
+    }
+
+    /// Loads one program from its wire format: eight bytes a slot (RFC 9669, 3), little endian.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, Raw};
+    ///
+    /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// // r0 = 7; exit
+    /// let code = [0xb7, 0, 0, 0, 7, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+    /// assert_eq!(linker.loader::<Raw>().bytes("seven", &code)?.run(&mut (), &mut [])?, 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn bytes(self, name: &str, code: &[u8]) -> Result<Program<C, H>, LoadError> {
+        self.program(name, bpf_isa::Program::from_bytes(code))
+    }
+
+    fn program(
+        self,
+        name: &str,
+        program: Result<bpf_isa::Program, bpf_isa::ValidateError>,
+    ) -> Result<Program<C, H>, LoadError> {
         let linker = self.linker;
+        let program = program.map_err(|source| LoadError::Structure { program: name.to_owned(), source })?;
         for map in &self.maps {
             if let MapRef::Data(data) = map
                 && !Arc::ptr_eq(data.domain(), linker.engine.domain())
@@ -372,7 +399,6 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             }
         }
         let mut bindings = Bindings { maps: self.maps.iter().cloned().map(Some).collect(), ..Bindings::default() };
-        let program = structure(name, insns)?;
         if program.contents().calls {
             linker.bind_helpers(name, program.insns(), C::layout(), &mut bindings)?;
         }

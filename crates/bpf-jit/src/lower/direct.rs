@@ -15,7 +15,7 @@ use crate::backend::{Backend, EmitError, EmitOptions, Emitter, Shape};
 use crate::externs::Signatures;
 use crate::fixed::{self, Needs};
 use crate::lir::{BlockId, Func, Op, Span, Val};
-use bpf_analysis::{BlockId as BpfBlock, Facts, RegSet, results, uses};
+use bpf_analysis::{BlockId as BpfBlock, Facts};
 use bpf_isa::{MAY_GOTO_BUDGET, Program, Reg, SubprogId, Width};
 use bpf_jit_code::Code;
 
@@ -169,19 +169,10 @@ impl<E: Emitter> FuncLowerer<'_, Direct<E>> {
 
     /// Gives a value to what may be read before it is written: an unverified program gets zeros, not what the host left there.
     fn initialise(&mut self) {
-        let mut unknown = RegSet::of(Reg::R0).union(RegSet::SAVED);
         let contents = self.program.contents();
-        let mut zero = RegSet::EMPTY;
-        let insns = &self.program.insns()[self.span.first as usize..];
-        for insn in insns {
-            zero = zero.union(uses(insn).intersection(unknown));
-            unknown = unknown.without(results(insn));
-            // From here on there is more than one way.
-            if insn.jump_offset().is_some() || insn.ends_flow() || unknown.is_empty() {
-                break;
-            }
-        }
-        for reg in zero.union(unknown).iter().filter(|reg| contents.registers & 1 << *reg as u16 != 0) {
+        // Of functions nothing is known.
+        let early = if self.sub.0 == 0 { contents.read_early } else { contents.registers };
+        for reg in [Reg::R0].into_iter().chain(Reg::SAVED).filter(|reg| early & 1 << *reg as u16 != 0) {
             self.op(Op::Mov { width: Width::W64, dst: fixed::home(reg), src: Val::Imm(0) });
         }
         if let Some(counter) = self.counter {
