@@ -116,7 +116,7 @@ pub(crate) fn table(lengths: &[usize]) -> Table {
             "no opt: compile",
             "load + unload",
         ]
-            .map(str::to_owned),
+        .map(str::to_owned),
     );
     for &length in lengths {
         let programs: Vec<_> = (0..256).map(|seed| Steps::new(seed, length)).collect();

@@ -24,8 +24,7 @@ const KINDS: [Kind; 3] = [
 
 /// The tables: microseconds of one program of a length, and of many short ones.
 pub(crate) fn tables() -> String {
-    let heading =
-        [
+    let heading = [
         "µs",
         "unverified",
         "verified",
@@ -38,7 +37,8 @@ pub(crate) fn tables() -> String {
         "kernel / verified",
     ];
     let mut times = Table::new(heading.map(str::to_owned));
-    let rates = ["thousands a second, 32 instructions", "unverified", "verified", "no opt, unverified", "verified", "kernel"];
+    let rates =
+        ["thousands a second, 32 instructions", "unverified", "verified", "no opt, unverified", "verified", "kernel"];
     let mut rate = Table::new(rates);
     for (name, program) in KINDS {
         for (length, programs) in [(64, 64), (512, 16), (4000, 4)] {
