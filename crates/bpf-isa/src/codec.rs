@@ -203,16 +203,27 @@ impl core::error::Error for EncodeError {}
 /// # Ok::<(), bpf_isa::DecodeError>(())
 /// ```
 pub fn decode(bytes: &[u8]) -> Result<Vec<Insn>, DecodeError> {
-    decode_with(bytes, |_, _| Ok(()))
+    decode_with(bytes, &mut ())
 }
 
-/// [`decode`], which shows each instruction to `check` while its kind is known: a check that matches on that costs next to nothing here, and
-/// a mispredicted jump an instruction in a walk of its own.
+/// What is done with each instruction as it is decoded, while its kind is known: a match on that costs next to nothing then, and a
+/// mispredicted jump an instruction in a walk of its own. Implementations are inlined always.
+pub(crate) trait Visit {
+    type Error: From<DecodeError>;
+    fn visit(&mut self, at: InsnIdx, insn: &Insn) -> Result<(), Self::Error>;
+}
+
+impl Visit for () {
+    type Error = DecodeError;
+    #[inline(always)]
+    fn visit(&mut self, _: InsnIdx, _: &Insn) -> Result<(), DecodeError> {
+        Ok(())
+    }
+}
+
+/// [`decode`], which shows each instruction to `visitor`.
 #[inline(always)]
-pub(crate) fn decode_with<E: From<DecodeError>>(
-    bytes: &[u8],
-    mut check: impl FnMut(InsnIdx, &Insn) -> Result<(), E>,
-) -> Result<Vec<Insn>, E> {
+pub(crate) fn decode_with<V: Visit>(bytes: &[u8], visitor: &mut V) -> Result<Vec<Insn>, V::Error> {
     let (slots, rest) = bytes.as_chunks::<8>();
     let mut insns = Vec::with_capacity(slots.len());
     let mut iter = slots.iter();
@@ -222,50 +233,53 @@ pub(crate) fn decode_with<E: From<DecodeError>>(
         let Some(shape) = SHAPES[usize::from(raw.code)] else {
             return Err(error_at(at, DecodeErrorKind::UnknownOpcode(raw.code)).into());
         };
-        let mut put = |insn: Insn| {
-            check(InsnIdx(at as u32), &insn)?;
-            insns.push(insn);
-            Ok::<(), E>(())
-        };
+        // No closure: that would be one match for all kinds again.
+        macro_rules! put {
+            ($insn:expr) => {{
+                let insn = $insn;
+                visitor.visit(InsnIdx(at as u32), &insn)?;
+                insns.push(insn);
+            }};
+        }
         // Those that programs consist of, if nothing about them is unusual: what `one_slot` would make of them, with one look at all fields.
         if let (Some(dst), Some(src)) = (Reg::new(raw.dst), Reg::new(raw.src)) {
             let RawInsn { off, imm, .. } = raw;
             let (no_off, no_imm, no_src) = (off == 0, imm == 0, raw.src == 0);
             match shape {
                 Shape::Alu { width, op, reg: true } if no_off && no_imm => {
-                    put(Insn::Alu { width, op, dst, src: Src::Reg(src) })?;
+                    put!(Insn::Alu { width, op, dst, src: Src::Reg(src) });
                     continue;
                 }
                 Shape::Alu { width, op, reg: false } if no_off && no_src => {
-                    put(Insn::Alu { width, op, dst, src: Src::Imm(imm) })?;
+                    put!(Insn::Alu { width, op, dst, src: Src::Imm(imm) });
                     continue;
                 }
                 Shape::Mov { width, reg: true } if no_off && no_imm => {
-                    put(Insn::Mov { width, dst, src: Src::Reg(src) })?;
+                    put!(Insn::Mov { width, dst, src: Src::Reg(src) });
                     continue;
                 }
                 Shape::Mov { width, reg: false } if no_off && no_src => {
-                    put(Insn::Mov { width, dst, src: Src::Imm(imm) })?;
+                    put!(Insn::Mov { width, dst, src: Src::Imm(imm) });
                     continue;
                 }
                 Shape::Load { size, sign } if no_imm => {
-                    put(Insn::Load { size, sign, dst, base: src, off })?;
+                    put!(Insn::Load { size, sign, dst, base: src, off });
                     continue;
                 }
                 Shape::Store { size, reg: true } if no_imm => {
-                    put(Insn::Store { size, base: dst, off, src: Src::Reg(src) })?;
+                    put!(Insn::Store { size, base: dst, off, src: Src::Reg(src) });
                     continue;
                 }
                 Shape::Store { size, reg: false } if no_src => {
-                    put(Insn::Store { size, base: dst, off, src: Src::Imm(imm) })?;
+                    put!(Insn::Store { size, base: dst, off, src: Src::Imm(imm) });
                     continue;
                 }
                 Shape::JumpIf { width, cond, reg: true } if no_imm => {
-                    put(Insn::JumpIf { width, cond, dst, src: Src::Reg(src), off })?;
+                    put!(Insn::JumpIf { width, cond, dst, src: Src::Reg(src), off });
                     continue;
                 }
                 Shape::JumpIf { width, cond, reg: false } if no_src => {
-                    put(Insn::JumpIf { width, cond, dst, src: Src::Imm(imm), off })?;
+                    put!(Insn::JumpIf { width, cond, dst, src: Src::Imm(imm), off });
                     continue;
                 }
                 _ => {}
@@ -273,10 +287,10 @@ pub(crate) fn decode_with<E: From<DecodeError>>(
         }
         if let Shape::LoadImm64 = shape {
             let second = iter.next().copied().map(RawInsn::from_bytes);
-            put(load_imm64(raw, second).map_err(|kind| error_at(at, kind))?)?;
+            put!(load_imm64(raw, second).map_err(|kind| error_at(at, kind))?);
             insns.push(Insn::SecondSlot);
         } else {
-            put(one_slot(raw, shape).map_err(|kind| error_at(at, kind))?)?;
+            put!(one_slot(raw, shape).map_err(|kind| error_at(at, kind))?);
         }
     }
     if rest.is_empty() {

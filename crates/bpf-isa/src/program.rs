@@ -15,7 +15,7 @@
 
 use core::fmt;
 
-use crate::codec::{DecodeError, Malformed, decode_with, encode_valid, malformed_at};
+use crate::codec::{DecodeError, Malformed, Visit, decode_with, encode_valid, malformed_at};
 use crate::{AluOp, AtomicOp, Callee, Imm64, Insn, InsnIdx, Reg, Src};
 
 /// At most this many slots (Linux: BPF_COMPLEXITY_LIMIT_INSNS).
@@ -279,7 +279,7 @@ impl Program {
         // First, so that an absurd length costs no memory.
         check_length(bytes.len().div_ceil(8))?;
         let mut scan = Scan::new(bytes.len() / 8);
-        let insns = decode_with(bytes, |at, insn| scan.insn(at, insn, || Ok(())))?;
+        let insns = decode_with(bytes, &mut scan)?;
         Program::scanned(insns, scan)
     }
 
@@ -380,6 +380,15 @@ struct Scan {
     written: u16,
     /// All ones before the first jump, zero after it.
     straight: u16,
+}
+
+/// Decoded instructions are well-formed.
+impl Visit for Scan {
+    type Error = ValidateError;
+    #[inline(always)]
+    fn visit(&mut self, at: InsnIdx, insn: &Insn) -> Result<(), ValidateError> {
+        self.insn(at, insn, || Ok(()))
+    }
 }
 
 impl Scan {
