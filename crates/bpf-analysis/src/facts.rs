@@ -168,7 +168,11 @@ impl Facts {
     }
 
     /// The check that the access at `insn` needs, if any.
+    #[inline]
     pub fn check(&self, insn: InsnIdx) -> Option<CheckRegion> {
+        if self.checks.is_empty() {
+            return None;
+        }
         self.checks.binary_search_by_key(&insn, |c| c.insn).ok().map(|i| self.checks[i].region)
     }
 

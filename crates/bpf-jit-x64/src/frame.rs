@@ -264,9 +264,12 @@ impl Emitter<'_> {
     }
 
     /// Gives `v` the value in `src`.
+    #[inline(always)]
     pub(crate) fn put(&mut self, v: VReg, src: Gpr) {
         match self.alloc.loc(v) {
-            Loc::Reg(reg) => self.copy(Width::W64, reg.into(), src),
+            // Computed in its own place, mostly.
+            Loc::Reg(reg) if reg == src.host() => {}
+            Loc::Reg(reg) => self.mov(Width::W64, reg.into(), src),
             Loc::Slot(slot) => self.store_slot(slot, src),
         }
     }

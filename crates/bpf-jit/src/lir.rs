@@ -81,6 +81,14 @@ pub enum BinOp {
     Rotl,
 }
 
+impl BinOp {
+    /// Whether no machine wants its operands in particular registers, whatever they are.
+    #[inline(always)]
+    pub fn is_plain(self) -> bool {
+        matches!(self, BinOp::Add | BinOp::Sub | BinOp::Mul | BinOp::And | BinOp::Or | BinOp::Xor)
+    }
+}
+
 /// Where a memory address starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Base {

@@ -17,8 +17,14 @@ use bpf_jit_code::RunCtx;
 
 impl<S: Sink> FuncLowerer<'_, S> {
     /// Checks the load or store at hand, if it was not proven.
+    #[inline(always)]
     pub(super) fn check_access(&mut self, size: Size, base: Reg, off: i16) {
-        let Some(region) = self.facts.check(InsnIdx(self.span.first)) else { return };
+        if let Some(region) = self.facts.check(InsnIdx(self.span.first)) {
+            self.emit_check(region, size, base, off);
+        }
+    }
+
+    fn emit_check(&mut self, region: CheckRegion, size: Size, base: Reg, off: i16) {
         let last = i64::from(size.bytes()) - 1;
         let base = self.read(base);
         let ctx = self.ctx();
