@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::def::{MapDef, flags};
 use crate::errno::{Errno, OpResult};
-use crate::hash::key::{Key, Long, Seed};
+use crate::hash::key::{Key, Seed, with_key};
 use crate::header::LookupFn;
 use crate::mem::Table;
 use crate::ops::MapOps;
@@ -62,7 +62,8 @@ impl BloomMap {
     }
 
     /// The bits of a value, as (word, bit in it).
-    fn positions(&self, value: &Long) -> impl Iterator<Item = (usize, u64)> + use<> {
+    #[inline(always)]
+    fn positions<K: Key>(&self, value: &K) -> impl Iterator<Item = (usize, u64)> + use<K> {
         let hash = self.seed.hash(value.words());
         let (first, step) = (hash as u32, (hash >> 32) as u32 | 1);
         let mask = self.mask;
@@ -73,19 +74,30 @@ impl BloomMap {
     }
 
     /// # Safety
-    /// A program's source must be readable for the value size.
-    unsafe fn read(&self, value: Source<'_>) -> Long {
-        match value {
-            Source::Host(bytes) => Long::from_host(bytes),
+    /// `value` must be readable for the value size.
+    unsafe fn contains(&self, value: *const u8) -> OpResult {
+        let all = with_key!(self.value_size, K => {
             // SAFETY: readable for the value size (contract).
-            Source::Program(bytes) => unsafe { Long::read(bytes, self.value_size) },
-        }
+            let value = unsafe { K::read(value, self.value_size) };
+            // Relaxed: a bit carries no data.
+            self.positions(&value).all(|(word, bit)| self.words[word].load(Ordering::Relaxed) & bit != 0)
+        });
+        if all { Ok(()) } else { Err(Errno::ENOENT) }
     }
 
-    fn contains(&self, value: &Long) -> OpResult {
-        // Relaxed: a bit carries no data.
-        let all = self.positions(value).all(|(word, bit)| self.words[word].load(Ordering::Relaxed) & bit != 0);
-        if all { Ok(()) } else { Err(Errno::ENOENT) }
+    /// # Safety
+    /// `value` must be readable for the value size.
+    unsafe fn insert(&self, value: *const u8) {
+        with_key!(self.value_size, K => {
+            // SAFETY: readable for the value size (contract).
+            let value = unsafe { K::read(value, self.value_size) };
+            for (word, bit) in self.positions(&value) {
+                // Relaxed: as above. The test first spares the cache line when the bit is set already.
+                if self.words[word].load(Ordering::Relaxed) & bit == 0 {
+                    self.words[word].fetch_or(bit, Ordering::Relaxed);
+                }
+            }
+        });
     }
 }
 
@@ -110,14 +122,8 @@ impl MapOps for BloomMap {
         if flags != 0 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: passed on.
-        let value = unsafe { self.read(value) };
-        for (word, bit) in self.positions(&value) {
-            // Relaxed: as above. The test first spares the cache line when the bit is set already.
-            if self.words[word].load(Ordering::Relaxed) & bit == 0 {
-                self.words[word].fetch_or(bit, Ordering::Relaxed);
-            }
-        }
+        // SAFETY: readable for the value size (contract; a host slice has been checked).
+        unsafe { self.insert(value.bytes()) };
         Ok(())
     }
 
@@ -126,12 +132,13 @@ impl MapOps for BloomMap {
             return Err(Errno::EOPNOTSUPP);
         }
         // SAFETY: readable for the value size (contract).
-        self.contains(&unsafe { self.read(Source::Program(out)) })
+        unsafe { self.contains(out) }
     }
 
     /// Whether the value in `out` was perhaps pushed; `ENOENT` if not.
     fn lookup(&self, _key: &[u8], out: &mut [u8], _flags: u64, _slot: u32) -> OpResult {
-        self.contains(&Long::from_host(out))
+        // SAFETY: a host slice of the value size.
+        unsafe { self.contains(out.as_ptr()) }
     }
 
     fn update(&self, _key: &[u8], value: &[u8], flags: u64, slot: u32) -> OpResult {

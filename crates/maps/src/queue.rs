@@ -50,8 +50,9 @@ impl QueueMap {
 
     /// The `n`th value, counted from the oldest.
     fn value(&self, oldest: u32, n: u32) -> &[AtomicU64] {
-        let index = (u64::from(oldest) + u64::from(n)) % u64::from(self.max_entries);
-        let start = index as usize * self.shape.words();
+        // Both are below `max_entries`, so a subtraction does for the remainder.
+        let (index, max) = (u64::from(oldest) + u64::from(n), u64::from(self.max_entries));
+        let start = (if index < max { index } else { index - max }) as usize * self.shape.words();
         &self.words[start..start + self.shape.words()]
     }
 

@@ -223,7 +223,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn hash(ops in ops(12), key_size in prop::sample::select(vec![2u32, 4, 8, 16, 24]), max in 1u32..10, late in any::<bool>()) {
+    fn hash(ops in ops(12), key_size in prop::sample::select(vec![2u32, 4, 8, 13, 16, 24, 31, 37, 48]), max in 1u32..10, late in any::<bool>()) {
         let map_flags = if late { flags::NO_PREALLOC } else { 0 };
         check_hash(MapDef::new("m", MapType::Hash, key_size, 8, max).with_flags(map_flags), &ops);
     }

@@ -3,8 +3,8 @@
 //! Problem: a program passes a key as bytes at any address, possibly shared with other threads; it must be read exactly
 //! once, compared word by word with shared memory, and hashed so that a peer who chooses keys cannot choose collisions.
 //!
-//! Approach: a key becomes zero-padded 8-byte words on the stack ([`Fixed`]) or, beyond the kernel's stack size, on the heap
-//! ([`Long`]). The hash multiplies each word, masked with a secret, into 128 bits and folds the halves (the construction of
+//! Approach: a key becomes zero-padded 8-byte words: in registers if its size is common ([`Fixed`]) or small ([`Words`]), otherwise on the
+//! stack or, beyond the kernel's stack size, on the heap ([`Long`]). The hash multiplies each word, masked with a secret, into 128 bits and folds the halves (the construction of
 //! wyhash), with one more such step at the end: two secrets guard every bit that selects a chunk or a tag.
 
 use std::hash::{BuildHasher, RandomState};
@@ -54,6 +54,74 @@ impl<const BYTES: usize, const WORDS: usize> Key for Fixed<BYTES, WORDS> {
         &self.0
     }
 }
+
+/// A key of any size that takes `WORDS` words.
+pub(crate) struct Words<const WORDS: usize>([u64; WORDS]);
+
+impl<const WORDS: usize> Key for Words<WORDS> {
+    #[inline(always)]
+    unsafe fn read(src: *const u8, size: usize) -> Self {
+        debug_assert!(words_for(size) == WORDS);
+        // SAFETY: `i < WORDS`, so the word begins inside the `size` readable bytes (contract).
+        Self(std::array::from_fn(|i| unsafe { load_program_word(src, i, size) }))
+    }
+
+    fn load(words: &[AtomicU64]) -> Self {
+        // Relaxed as above.
+        Self(std::array::from_fn(|i| words[i].load(Ordering::Relaxed)))
+    }
+
+    #[inline(always)]
+    fn words(&self) -> &[u64] {
+        &self.0
+    }
+}
+
+/// Calls a generic function with the key type for a key size. The tuples of flows have 13 bytes (IPv4) and 37.
+macro_rules! with_key {
+    ($size:expr, $key:ident => $call:expr) => {
+        match $size {
+            4 => {
+                type $key = $crate::hash::key::Fixed<4, 1>;
+                $call
+            }
+            8 => {
+                type $key = $crate::hash::key::Fixed<8, 1>;
+                $call
+            }
+            16 => {
+                type $key = $crate::hash::key::Fixed<16, 2>;
+                $call
+            }
+            ..8 => {
+                type $key = $crate::hash::key::Words<1>;
+                $call
+            }
+            ..16 => {
+                type $key = $crate::hash::key::Words<2>;
+                $call
+            }
+            ..=24 => {
+                type $key = $crate::hash::key::Words<3>;
+                $call
+            }
+            ..=32 => {
+                type $key = $crate::hash::key::Words<4>;
+                $call
+            }
+            ..=40 => {
+                type $key = $crate::hash::key::Words<5>;
+                $call
+            }
+            _ => {
+                type $key = $crate::hash::key::Long;
+                $call
+            }
+        }
+    };
+}
+
+pub(crate) use with_key;
 
 /// The kernel's `MAX_BPF_STACK`: keys that programs build on their stack are not larger.
 const INLINE: usize = 512 / WORD;
@@ -149,6 +217,11 @@ mod tests {
         assert_eq!(hash(Fixed::<4, 1>::from_host(&bytes[..4]).words()), hash(Long::from_host(&bytes[..4]).words()));
         assert_eq!(hash(Fixed::<8, 1>::from_host(&bytes[..8]).words()), hash(Long::from_host(&bytes[..8]).words()));
         assert_eq!(hash(Fixed::<16, 2>::from_host(&bytes).words()), hash(Long::from_host(&bytes).words()));
+        for size in 1..=64 {
+            let bytes: Vec<u8> = (1..=size).collect();
+            let words = with_key!(bytes.len(), K => K::from_host(&bytes).words().to_vec());
+            assert_eq!(words, Long::from_host(&bytes).words(), "{size} bytes");
+        }
     }
 
     #[test]

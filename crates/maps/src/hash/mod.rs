@@ -40,7 +40,7 @@ use crate::mem::{self, Table as Memory, WORD, round_up8, words_for};
 use crate::retire::GraceList;
 use crate::value::{Shape, Source};
 use free_list::FreeList;
-use key::{Fixed, Key, Long, Seed};
+use key::{Key, Seed, with_key};
 use lru::Clock;
 use slot::{Op, SlotState};
 use table::{Chunk, Found, Table};
@@ -87,32 +87,6 @@ pub(crate) struct HashMap {
     /// Pre-allocated, without per-CPU values, eviction or locks in values: see [`straight`].
     is_plain: bool,
 }
-
-/// Calls a generic function with the key type for a key size.
-macro_rules! with_key {
-    ($size:expr, $key:ident => $call:expr) => {
-        match $size {
-            4 => {
-                type $key = Fixed<4, 1>;
-                $call
-            }
-            8 => {
-                type $key = Fixed<8, 1>;
-                $call
-            }
-            16 => {
-                type $key = Fixed<16, 2>;
-                $call
-            }
-            _ => {
-                type $key = Long;
-                $call
-            }
-        }
-    };
-}
-
-pub(crate) use with_key;
 
 fn is_prealloc(def: &MapDef) -> bool {
     def.flags & flags::NO_PREALLOC == 0

@@ -2,10 +2,10 @@
 
 use crossbeam_utils::CachePadded;
 
-use super::key::{Fixed, Key, Long};
+use super::key::{Key, with_key};
 use super::lru::Clock;
 use super::slot::SlotState;
-use super::{HashMap, Pool, with_key};
+use super::{HashMap, Pool};
 use crate::errno::{Errno, OpResult, ret};
 use crate::header::{DeleteFn, LookupFn, MapHeader, UpdateFn};
 use crate::mem::{self, WORD};
