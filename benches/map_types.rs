@@ -22,17 +22,20 @@ fn main() {
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str()));
     let mut table = Table::new(["type/elements/key+value/threads", "ours (program)", "ours (host)", "kernel"]);
     for (elements, size) in [(10_000, "10k"), (1_000_000, "1M")] {
-        // With many elements not all rows: filling the maps takes longer than measuring them.
-        let threads: &[usize] = if elements > 100_000 { &[1, 2] } else { &[1, 2, 32] };
-        for &threads in threads {
+        // Maps are filled once for one and two threads: with many elements that takes longer than to measure them.
+        let groups: &[&[usize]] = if elements > 100_000 { &[&[1, 2]] } else { &[&[1, 2], &[32]] };
+        for &threads in groups {
+            let most = threads.iter().copied().max().unwrap_or(1);
             let mut row = |def: MapDef, shape, operations: &[Operation], is_wide: bool| {
                 let sizes = format!("{}+{}", def.key_size, def.value_size);
                 let common = def.flags & flags::NO_COMMON_LRU == 0;
-                let name = format!("{}{}/{size}/{sizes}/{threads}", def.name, if common { "" } else { " (own lists)" });
-                if is_wanted(&name) {
+                let name = format!("{}{}/{size}/{sizes}", def.name, if common { "" } else { " (own lists)" });
+                let wanted: Vec<usize> =
+                    threads.iter().copied().filter(|threads| is_wanted(&format!("{name}/{threads}"))).collect();
+                if !wanted.is_empty() {
                     match is_wide {
-                        false => rows::<1, 1>(&mut table, &name, &def, shape, operations, elements, threads),
-                        true => rows::<2, 8>(&mut table, &name, &def, shape, operations, elements, threads),
+                        false => rows::<1, 1>(&mut table, &name, &def, shape, operations, elements, &wanted),
+                        true => rows::<2, 8>(&mut table, &name, &def, shape, operations, elements, &wanted),
                     }
                 }
             };
@@ -42,10 +45,10 @@ fn main() {
             const IN_PLACE: &[Operation] = &[Operation::Lookup, Operation::Update];
             row(def(MapType::Array, 4, 8, entries), Shape::Index, IN_PLACE, false);
             row(def(MapType::PerCpuArray, 4, 8, entries), Shape::Index, IN_PLACE, false);
-            let trie = def(MapType::LpmTrie, 8, 8, entries + threads as u32).with_flags(flags::NO_PREALLOC);
+            let trie = def(MapType::LpmTrie, 8, 8, entries + most as u32).with_flags(flags::NO_PREALLOC);
             row(trie, Shape::Prefix, &[Operation::Lookup, Operation::Update], false);
             for (key, value, is_wide) in [(8, 8, false), (16, 64, true)] {
-                let entries = entries + threads as u32;
+                let entries = entries + most as u32;
                 let all = &[Operation::Lookup, Operation::Update, Operation::InsertDelete];
                 row(def(MapType::PerCpuHash, key, value, entries), Shape::Words, all, is_wide);
                 let on_demand = MapDef::new("hash, no_prealloc", MapType::Hash, key, value, entries);
@@ -79,20 +82,24 @@ fn rows<const K: usize, const V: usize>(
     shape: Shape,
     operations: &[Operation],
     elements: usize,
-    threads: usize,
+    threads: &[usize],
 ) {
     // A slot for each thread and one for the host, as the kernel has a CPU for each.
-    let create = || Map::create(def.clone(), &domain(threads + 1)).expect("memory");
+    let slots = threads.iter().copied().max().unwrap_or(1) + 1;
+    let create = || Map::create(def.clone(), &domain(slots)).expect("memory");
     let (ours, host) = (create(), create());
     let mut contenders: Vec<Box<dyn Contender<K, V>>> =
         vec![Box::new(Ours(ours.clone())), Box::new(OursFromHost(host.clone()))];
     let kernel = Kernel::new(def, shape, elements, operations);
     contenders.extend(kernel.map(|kernel| Box::new(kernel) as Box<_>));
     fill(&contenders, shape, elements);
+    // All threads' turns of an operation before the next: evictions come last.
     for &operation in operations {
-        let times = measure(&contenders, operation, shape, elements, threads);
-        let cells = times.into_iter().map(figure).chain(std::iter::repeat("-".to_owned()));
-        table.row([format!("{name} {}", operation.name())].into_iter().chain(cells).take(4));
+        for &threads in threads {
+            let times = measure(&contenders, operation, shape, elements, threads);
+            let cells = times.into_iter().map(figure).chain(std::iter::repeat("-".to_owned()));
+            table.row([format!("{name}/{threads} {}", operation.name())].into_iter().chain(cells).take(4));
+        }
     }
 }
 

@@ -1,6 +1,7 @@
-//! Our maps: as a program calls them (many operations in one run guard), and through the host handle (a guard and two size
+//! Our maps: as a program calls them (as many operations in one run guard as in one run of the kernel's program), and through the host handle (a guard and two size
 //! checks each time).
 
+use super::kernel::LOOP;
 use super::{Contender, Job, Key, Operation, bytes};
 use bpf_maps::Map;
 use std::hint::black_box;
@@ -25,6 +26,11 @@ impl<const K: usize, const V: usize> Contender<K, V> for Ours {
         let (map, lookup) = (self.0.as_ptr(), self.0.lookup_fn());
         let (update, delete) = (self.0.header().update, self.0.header().delete);
         for (i, key) in job.keys::<K>().enumerate() {
+            if (i + 1).is_multiple_of(LOOP as usize) {
+                // A new run: elements that waited for the end of the old one can be used again.
+                drop(guard);
+                guard = self.0.domain().enter().expect("a slot");
+            }
             let (key, value) = (key.as_ptr().cast(), [i as u64; V]);
             if job.operation == Operation::Lookup {
                 // SAFETY: a live map under a guard with this slot; the key has the map's size.

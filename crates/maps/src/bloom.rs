@@ -79,8 +79,10 @@ impl BloomMap {
         let all = with_key!(self.value_size, K => {
             // SAFETY: readable for the value size (contract).
             let value = unsafe { K::read(value, self.value_size) };
-            // Relaxed: a bit carries no data.
-            self.positions(&value).all(|(word, bit)| self.words[word].load(Ordering::Relaxed) & bit != 0)
+            // Relaxed: a bit carries no data. All bits, because nobody could predict after which an absent value ends.
+            self.positions(&value).fold(true, |all, (word, bit)| {
+                all & (self.words[word].load(Ordering::Relaxed) & bit != 0)
+            })
         });
         if all { Ok(()) } else { Err(Errno::ENOENT) }
     }

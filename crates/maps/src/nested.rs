@@ -13,8 +13,8 @@ use bpf_quiesce::Domain;
 
 use crate::def::{MapDef, MapType};
 use crate::errno::{Errno, OpResult};
-use crate::hash::key::{Key, with_key};
 use crate::hash::HashMap;
+use crate::hash::key::{Key, with_key};
 use crate::header::{LookupFn, MapHeader};
 use crate::map::{Inner, Map};
 use crate::ops::{Cursor, MapOps};
