@@ -38,6 +38,8 @@ pub struct RunCtx {
     pub slot: u32,
     /// Address of the context that the run was given, for checks against the regions that its fields describe.
     pub context: u64,
+    /// An address in the code of the program that stopped the run; 0 if a host function did.
+    pub stop_pc: u64,
 }
 
 impl RunCtx {
@@ -67,6 +69,8 @@ impl RunCtx {
     pub const SLOT_OFFSET: i32 = core::mem::offset_of!(RunCtx, slot) as i32;
     /// Offset of [`RunCtx::context`].
     pub const CONTEXT_OFFSET: i32 = core::mem::offset_of!(RunCtx, context) as i32;
+    /// Offset of [`RunCtx::stop_pc`].
+    pub const STOP_PC_OFFSET: i32 = core::mem::offset_of!(RunCtx, stop_pc) as i32;
 }
 
 /// Why a run was stopped before its exit.

@@ -189,7 +189,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
             // SAFETY: the entry is that of code for this host, kept by `program`; the tree was loaded inside the guard, which keeps it; the
             // caller vouches for host and parts.
             Some(entry) if !tree.is_null() => unsafe {
-                run::run_code(engine, guard, run::Entry { code: tree, ..entry }, host, parts, Some(program))
+                run::run_code(engine, guard, run::Entry { code: tree, ..entry }, host, parts, program)
             },
             // SAFETY: the caller's contract; `run` was begun with this host.
             _ => run::begin(engine, guard, host, parts, |run, parts| unsafe { self.count(program, run, parts) }),

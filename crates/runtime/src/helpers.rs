@@ -389,6 +389,7 @@ fn count_call(run: &mut Run) -> Result<(), HelperError> {
     };
     run.ctx.stop_code = stop as u32;
     run.ctx.stop_insn = u32::MAX;
+    run.ctx.stop_pc = 0;
     Err(HelperError::Stopped)
 }
 

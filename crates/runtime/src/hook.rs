@@ -15,9 +15,11 @@ use crate::context::{Context, Parts};
 use crate::debug;
 use crate::engine::{Engine, Mode};
 use crate::error::RunError;
+use crate::loaded::Loaded;
 use crate::program::Program;
 use crate::run::{self, Run};
 use crate::runner::Runner;
+use crate::stop::Roots;
 use bpf_dispatcher::{Image, Link, LiveImage, MAX_LIMIT, Options, Policy, Verdicts};
 use bpf_jit_code::Arch;
 use bpf_quiesce::Guard;
@@ -155,6 +157,18 @@ impl<C, H> fmt::Debug for Hook<C, H> {
     }
 }
 
+/// An image has been left from one of the programs on the list, or from one that it has jumped to.
+impl<C, H> Roots for Hook<C, H> {
+    fn any(&self, f: &mut dyn FnMut(&Loaded) -> bool) -> bool {
+        // SAFETY: inside the run's guard.
+        unsafe { self.list.get() }.iter().any(|listed| f(&listed.program))
+    }
+
+    fn only(&self) -> Option<&Loaded> {
+        None
+    }
+}
+
 impl<C: Context, H: 'static> Hook<C, H> {
     /// A hook without programs.
     ///
@@ -220,7 +234,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         // caller's contract.
         unsafe {
             let entry = run::Entry { code, callee: code, reads_hidden: image.reads_hidden() };
-            run::run_code(engine, guard, entry, host, parts, None)
+            run::run_code(engine, guard, entry, host, parts, self)
         }
     }
 

@@ -53,6 +53,7 @@ mod reached;
 mod ring_helpers;
 mod run;
 mod runner;
+mod stop;
 mod verify;
 
 pub use attached::ProgramStats;

@@ -9,7 +9,7 @@ use crate::func::HostFn;
 use crate::helpers::SHIPPED;
 use crate::interp;
 use crate::map_set::MapRef;
-use crate::prog_array::Kind;
+use crate::prog_array::{Kind, ProgTable};
 use crate::run::{self, Run};
 use bpf_analysis::{AccessCheck, CallArity, Facts, RegionBounds};
 use bpf_debug::Registered;
@@ -372,6 +372,21 @@ impl Loaded {
         self.native.as_ref().map(|native| native.entry)
     }
 
+    /// Whether the address is one of its machine code.
+    pub(crate) fn has_code_at(&self, pc: u64) -> bool {
+        let native = self.native.as_ref();
+        native.is_some_and(|n| pc.checked_sub(n.text.base() as u64).is_some_and(|at| at < n.text.len() as u64))
+    }
+
+    /// The prog arrays that it jumps through.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = &Arc<ProgTable>> {
+        let maps = self.bindings.iter().flat_map(|bindings| bindings.maps.iter().flatten());
+        maps.filter_map(|map| match map {
+            MapRef::Progs(table) => Some(table),
+            MapRef::Data(_) => None,
+        })
+    }
+
     /// Says of an error in which program, and at which source line, the run ended.
     #[cold]
     pub(crate) fn locate(&self, mut error: RunError) -> RunError {
@@ -422,7 +437,7 @@ impl Loaded {
         let engine = &*self.engine.0;
         match &self.native {
             // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the rest.
-            Some(native) => unsafe { run::run_code(engine, guard, native.entry, host, parts, Some(self)) },
+            Some(native) => unsafe { run::run_code(engine, guard, native.entry, host, parts, self) },
             // SAFETY: the caller vouches for the parts; the run is one of this thread.
             None => run::begin(engine, guard, host, parts, |run, parts| unsafe { interp::run(self, run, parts) }),
         }
@@ -435,7 +450,7 @@ impl Loaded {
     pub(crate) unsafe fn run_in(&self, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
         match &self.native {
             // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the rest.
-            Some(native) => unsafe { run::call(native.entry, run, parts, Some(self)) },
+            Some(native) => unsafe { run::call(native.entry, run, parts, self) },
             // SAFETY: the caller vouches for the parts; `run` is the run of this thread.
             None => unsafe { interp::run(self, run, parts) },
         }

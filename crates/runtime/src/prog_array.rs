@@ -22,7 +22,7 @@ use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod};
 use bpf_tailcall::{Change, Clock, Sites, TextSlots, UpdateError};
 use bpf_verifier::ContextLayout;
 use core::marker::PhantomData;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -147,6 +147,12 @@ impl ProgTable {
 
     fn get(&self, index: u32) -> Option<Arc<Loaded>> {
         self.lock().programs.get(index as usize)?.clone()
+    }
+
+    /// The programs in it that are not among those seen, once each.
+    pub(crate) fn programs(&self, seen: &mut HashSet<*const Loaded>) -> Vec<Arc<Loaded>> {
+        let state = self.lock();
+        state.programs.iter().flatten().filter(|program| seen.insert(Arc::as_ptr(program))).cloned().collect()
     }
 
     fn clear_all(self: &Arc<Self>) {

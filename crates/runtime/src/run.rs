@@ -14,8 +14,7 @@ use crate::context::Parts;
 use crate::engine::EngineInner;
 use crate::entry;
 use crate::error::{HelperError, RunError};
-use crate::loaded::Loaded;
-use bpf_isa::InsnIdx;
+use crate::stop::Roots;
 use bpf_jit_code::{RunCtx, StopCode};
 use bpf_maps::program;
 use bpf_quiesce::Guard;
@@ -62,6 +61,7 @@ impl Run {
             host_env: 0,
             slot,
             context: 0,
+            stop_pc: 0,
         };
         Run { ctx, host: core::ptr::null_mut(), engine: core::ptr::null(), error: None, held: Held::NOTHING }
     }
@@ -110,6 +110,7 @@ impl Run {
         if self.ctx.stop_code == 0 {
             self.ctx.stop_code = StopCode::Host as u32;
             self.ctx.stop_insn = u32::MAX;
+            self.ctx.stop_pc = 0;
             self.error = Some(Box::new(error));
         }
     }
@@ -119,39 +120,6 @@ impl Run {
     pub(crate) fn release(&mut self) -> bool {
         // SAFETY: the run's guard keeps the maps, and only the helpers change the list.
         unsafe { self.held.release(self.ctx.slot) }
-    }
-
-    /// Why the run was stopped; `None` if it was not.
-    #[inline]
-    pub(crate) fn stopped(&mut self) -> Option<RunError> {
-        if self.ctx.stop_code == 0 { None } else { Some(self.stop_reason()) }
-    }
-
-    /// Why emitted code was stopped that was entered as `program`.
-    #[cold]
-    fn stop_reason_in(&mut self, program: Option<&Loaded>) -> RunError {
-        let error = self.stop_reason();
-        match program {
-            // After a tail call, only the instruction is known: which program it is in, emitted code does not say.
-            Some(program) if self.ctx.tail_calls == 0 => program.locate(error),
-            _ => error,
-        }
-    }
-
-    #[cold]
-    fn stop_reason(&mut self) -> RunError {
-        self.release();
-        let insn = (self.ctx.stop_insn != u32::MAX).then_some(InsnIdx(self.ctx.stop_insn));
-        match StopCode::new(self.ctx.stop_code) {
-            Some(StopCode::Budget) => RunError::Budget { insn, origin: None },
-            Some(StopCode::Interrupted) => RunError::Interrupted { insn, origin: None },
-            Some(StopCode::Access) => RunError::Access { what: OUT_OF_BOUNDS.into(), insn, origin: None },
-            Some(StopCode::Host) => match self.error.take() {
-                Some(source) => RunError::Host { source: *source, insn, origin: None },
-                None => RunError::Internal("a host function stopped the run without an error".into()),
-            },
-            None => RunError::Internal(format!("unknown stop code {}", self.ctx.stop_code)),
-        }
     }
 }
 
@@ -392,7 +360,7 @@ pub(crate) unsafe fn run_code<'e>(
     entry: Entry,
     host: *mut (),
     parts: Parts,
-    program: Option<&Loaded>,
+    roots: &dyn Roots,
 ) -> Result<u64, RunError> {
     // Address arithmetic that the verifier allowed must not wrap.
     if parts.packet_len > Region::MAX_LEN as usize {
@@ -405,7 +373,7 @@ pub(crate) unsafe fn run_code<'e>(
     let Some(run) = engine.idle_run(guard.borrow()) else {
         let (context, packet) = (slice(parts.context, parts.context_len), slice(parts.packet, parts.packet_len));
         // SAFETY: the caller's contract.
-        return unsafe { run_code_nested(engine, guard, (entry.code, entry.callee), host, context, packet, program) };
+        return unsafe { run_code_nested(engine, guard, (entry.code, entry.callee), host, context, packet, roots) };
     };
     // SAFETY: the guard's slot is this thread's, and its run is idle.
     unsafe { Run::set_outermost(run, engine, host, parts) };
@@ -414,7 +382,7 @@ pub(crate) unsafe fn run_code<'e>(
     // SAFETY: still this thread's.
     if unsafe { (*run).ctx.stop_code } != 0 {
         // SAFETY: the guard is held.
-        return Err(unsafe { end_stopped(guard, run, program) });
+        return Err(unsafe { end_stopped(guard, run, roots) });
     }
     // SAFETY: as above.
     unsafe { (*run).host = core::ptr::null_mut() };
@@ -434,12 +402,12 @@ unsafe fn run_code_nested<'e>(
     host: *mut (),
     context: *mut [u8],
     packet: *mut [u8],
-    program: Option<&Loaded>,
+    roots: &dyn Roots,
 ) -> Result<u64, RunError> {
     let entry = Entry { code, callee, reads_hidden: true };
     let parts = parts(context, packet, slice(core::ptr::null_mut(), 0));
     // SAFETY: the caller's contract.
-    nested(engine, guard, host, parts, |run| unsafe { call(entry, run, parts, program) })
+    nested(engine, guard, host, parts, |run| unsafe { call(entry, run, parts, roots) })
 }
 
 fn parts(context: *mut [u8], packet: *mut [u8], memory: *mut [u8]) -> Parts {
@@ -469,17 +437,12 @@ fn arguments(parts: Parts) -> [u64; 5] {
 /// # Safety
 /// `entry` must be an entry of code compiled for this host that the run's guard or the caller keeps; `run` must be this thread's run, its host
 /// and `parts` valid for the code.
-pub(crate) unsafe fn call(
-    entry: Entry,
-    run: *mut Run,
-    parts: Parts,
-    program: Option<&Loaded>,
-) -> Result<u64, RunError> {
+pub(crate) unsafe fn call(entry: Entry, run: *mut Run, parts: Parts, roots: &dyn Roots) -> Result<u64, RunError> {
     // SAFETY: the caller's contract; the pointer covers all of the run, whose first field is the hidden argument.
     let r0 = unsafe { entry::enter(entry.code, entry.callee, arguments(parts), run.cast()) };
     // SAFETY: nobody else uses the run now, except for the atomic flag.
     let run = unsafe { &mut *run };
-    if run.ctx.stop_code == 0 { Ok(r0) } else { Err(run.stop_reason_in(program)) }
+    if run.ctx.stop_code == 0 { Ok(r0) } else { Err(run.stop_reason_in(roots)) }
 }
 
 /// Why a run of a slot was stopped; it is over.
@@ -488,10 +451,10 @@ pub(crate) unsafe fn call(
 /// `run` must be the active run of the guard's slot.
 #[cold]
 #[inline(never)]
-unsafe fn end_stopped<'e>(_guard: impl Borrow<Guard<'e>>, run: *mut Run, program: Option<&Loaded>) -> RunError {
+unsafe fn end_stopped<'e>(_guard: impl Borrow<Guard<'e>>, run: *mut Run, roots: &dyn Roots) -> RunError {
     let active = Active(run);
     // SAFETY: this thread's, by contract.
-    unsafe { &mut *active.0 }.stop_reason_in(program)
+    unsafe { &mut *active.0 }.stop_reason_in(roots)
 }
 
 #[cold]

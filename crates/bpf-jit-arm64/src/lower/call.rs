@@ -171,6 +171,9 @@ impl Arm64 {
             mov_imm(&mut self.buf, TMP2, code as u64);
             asm!(&mut self.buf;
                 stp W(TMP2), W(AUX), [XSP(CTX), RunCtx::STOP_CODE_OFFSET];
+                // Which program this is: after tail calls, nobody else knows.
+                adr X(TMP2), 0;
+                str X(TMP2), [XSP(CTX), RunCtx::STOP_PC_OFFSET as u32];
                 ldp x19, x29, [XSP(CTX), RunCtx::EXIT_SAVED_OFFSET];
                 ldp X(TMP2), X(AUX), [XSP(CTX), RunCtx::EXIT_SP_OFFSET];
                 mov sp, XSP(TMP2);

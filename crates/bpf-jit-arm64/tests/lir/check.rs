@@ -210,6 +210,7 @@ pub(crate) fn run_ctx() -> RunCtx {
         host_env: 0x7e57,
         slot: 0x5107,
         context: 0xc0,
+        stop_pc: 0,
     }
 }
 

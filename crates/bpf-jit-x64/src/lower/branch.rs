@@ -187,6 +187,9 @@ impl X64 {
             let ctx = SCRATCH2;
             mem!(self.buf; mov DWORD [Rq(ctx) + RunCtx::STOP_CODE_OFFSET], DWORD code as i32);
             mem!(self.buf; mov [Rq(ctx) + RunCtx::STOP_INSN_OFFSET], eax);
+            // Which program this is: after tail calls, nobody else knows.
+            reg!(self.buf; lea rax, [rip + 0]);
+            mem!(self.buf; mov [Rq(ctx) + RunCtx::STOP_PC_OFFSET], rax);
             mem!(self.buf; mov rsp, [Rq(ctx) + RunCtx::EXIT_SP_OFFSET]);
             mem!(self.buf; mov Rq(Rbx), [Rq(ctx) + RunCtx::EXIT_SAVED_OFFSET]);
             mem!(self.buf; mov Rq(Rbp), [Rq(ctx) + RunCtx::EXIT_SAVED_OFFSET + 8]);

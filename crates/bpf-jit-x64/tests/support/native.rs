@@ -192,6 +192,7 @@ impl Start {
             host_env: 0,
             slot: 0,
             context: 0,
+            stop_pc: 0,
         }
     }
 }

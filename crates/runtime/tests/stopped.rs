@@ -1,0 +1,93 @@
+//! Where a run was stopped: every engine names instruction, program and source line, after tail calls and in hooks too.
+
+use bpf_runtime::{
+    Arch, Config, Engine, Hook, Instance, Linker, MapSet, Mode, Object, Origin, Policy, ProgArray, RunError, Xdp,
+    XdpBuff,
+};
+
+fn engines() -> impl Iterator<Item = Engine> {
+    [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit)).map(|mode| {
+        let mut config = Config::default();
+        config.mode = mode;
+        config.budget = Some(1000);
+        Engine::new(config).unwrap()
+    })
+}
+
+fn instance(engine: &Engine) -> Instance<()> {
+    let object = Object::parse(include_bytes!("objects/stopped.o")).unwrap();
+    let maps = MapSet::for_object(engine, &object).unwrap();
+    Linker::<()>::new(engine).loader::<Xdp>().hybrid().object(&object, maps).unwrap()
+}
+
+/// The program and the comment that the source line ends in, and that the instruction is named.
+fn place(error: &RunError) -> (String, String) {
+    let (RunError::Access { insn, origin, .. } | RunError::Budget { insn, origin }) = error else { panic!("{error}") };
+    assert!(insn.is_some(), "{error}");
+    let Origin { program, line } = &**origin.as_ref().unwrap_or_else(|| panic!("{error}"));
+    let comment = line.as_deref().and_then(|line| line.split("// ").nth(1)).unwrap_or_default();
+    (program.clone(), comment.to_owned())
+}
+
+#[test]
+fn the_program_that_stopped_is_named_after_tail_calls() {
+    for engine in engines() {
+        let instance = instance(&engine);
+        for (entry, packet, program, place_in) in [
+            ("first", &[][..], "first", "first: reads"),
+            ("first", &[0][..], "last", "last: reads"),
+            ("first", &[1], "spins", "spins: loops"),
+            ("first", &[2], "middle", "middle: reads"),
+            ("first", &[2, 0], "last", "last: reads"),
+            ("first", &[2, 1], "spins", "spins: loops"),
+            ("first", &[3], "last", "last: reads"),
+            ("first", &[3, 0, 0], "from_subprogram", "from_subprogram: reads"),
+            ("last", &[], "last", "last: reads"),
+        ] {
+            let entry = instance.program::<Xdp>(entry).unwrap();
+            let error = entry.run(&mut (), &mut XdpBuff::new(&mut packet.to_vec())).unwrap_err();
+            assert_eq!(place(&error), (program.into(), place_in.into()), "{packet:?}: {error}");
+        }
+        // Other ends of the same programs are no errors.
+        let first = instance.program::<Xdp>("first").unwrap();
+        for (packet, r0) in [(&[7][..], 100), (&[2, 9], 200), (&[0, 0, 5], 5), (&[3, 0, 5, 6], 11)] {
+            assert_eq!(first.run(&mut (), &mut XdpBuff::new(&mut packet.to_vec())).unwrap(), r0, "{packet:?}");
+        }
+    }
+}
+
+#[test]
+fn a_program_set_later_is_found() {
+    for engine in engines() {
+        let (a, b) = (instance(&engine), instance(&engine));
+        let outer: ProgArray<Xdp, ()> = a.prog_array("outer").unwrap();
+        outer.set(5, &b.program::<Xdp>("middle").unwrap()).unwrap();
+        let first = a.program::<Xdp>("first").unwrap();
+        // Out of one instance into the other, and on through an array of that.
+        for (packet, program) in [(&[5][..], "middle"), (&[5, 1], "spins"), (&[5, 0], "last")] {
+            let error = first.run(&mut (), &mut XdpBuff::new(&mut packet.to_vec())).unwrap_err();
+            assert_eq!(place(&error).0, program, "{packet:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn the_program_of_a_hook_that_stopped_is_named() {
+    for engine in engines() {
+        let instance = instance(&engine);
+        let hook = Hook::<Xdp, ()>::new(&engine, Policy::RunAll { result: 2 }).unwrap();
+        for name in ["first", "last"] {
+            hook.attach(&instance.program::<Xdp>(name).unwrap()).unwrap();
+        }
+        for (packet, program, place_in) in [
+            (&[][..], "first", "first: reads"),
+            (&[7], "last", "last: reads"),
+            (&[2], "middle", "middle: reads"),
+            (&[1, 0, 0], "spins", "spins: loops"),
+        ] {
+            let error = hook.run(&mut (), &mut XdpBuff::new(&mut packet.to_vec())).unwrap_err();
+            assert_eq!(place(&error), (program.into(), place_in.into()), "{packet:?}: {error}");
+        }
+        assert_eq!(hook.run(&mut (), &mut XdpBuff::new(&mut [7, 0, 0])).unwrap(), 2);
+    }
+}
