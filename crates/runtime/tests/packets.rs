@@ -168,6 +168,55 @@ fn redirects_are_data() {
     }
 }
 
+/// What `bpf_redirect` returns, and so the verdict. *Where* to is compared with what is written out above only: a test run takes the verdict and
+/// stops before the kernel acts on it, and the target lies in a variable of the kernel's that no program reads. (Frames sent for
+/// real, `BPF_F_TEST_XDP_LIVE_FRAMES`, would need network devices of the machine's.)
+#[test]
+fn redirect_verdicts_are_the_kernels() {
+    for (kind, flags) in [
+        (ProgramType::Xdp, &[0u64, 1, 1 << 32, u64::MAX][..]),
+        (ProgramType::SchedCls, &[0, 1, 2, 3, 1 << 32, u64::MAX]),
+    ] {
+        let Some(mut kernel) = Oracle::new(kind) else { return };
+        for ifindex in [0u64, 1, 7, u32::MAX.into(), 1 << 32 | 7] {
+            for flag in flags {
+                let call = format!("r1 = {ifindex} ll; r2 = {flag} ll; call 23");
+                kernel.agrees(&format!("{call}; exit"), &FRAME);
+                // A call that fails after one that did not, and the other way round: the verdict is the program's to choose.
+                kernel.agrees(&format!("{call}; r6 = r0; r1 = 3; r2 = 0; call 23; r0 <<= 8; r0 |= r6; exit"), &FRAME);
+                kernel.agrees(&format!("r1 = 3; r2 = 0; call 23; r6 = r0; {call}; r6 <<= 8; r0 |= r6; exit"), &FRAME);
+            }
+        }
+        assert_eq!(kernel.asked, 15 * flags.len());
+    }
+}
+
+/// A call that fails leaves the target of the one before, as the kernel's does.
+#[test]
+fn the_last_redirect_that_succeeds_counts() {
+    let call = |ifindex: u32, flags: u32| format!("r1 = {ifindex}; r2 = {flags}; call 23; ");
+    for (calls, target) in [
+        (call(3, 0) + &call(5, 0), Some(5)),
+        (call(3, 0) + &call(5, 4), Some(3)),
+        (call(5, 4) + &call(3, 0), Some(3)),
+        (call(5, 4) + &call(6, 8), None),
+    ] {
+        let text = calls + "exit";
+        for program in load::<Xdp>(&text) {
+            let mut frame = FRAME;
+            let mut buff = XdpBuff::new(&mut frame);
+            program.run(&mut (), &mut buff).unwrap();
+            assert_eq!(buff.redirect, target.map(|ifindex| Redirect { ifindex, flags: 0 }), "{text}");
+        }
+        for program in load::<Skb>(&text) {
+            let mut frame = FRAME;
+            let mut buff = SkBuff::new(&mut frame);
+            program.run(&mut (), &mut buff).unwrap();
+            assert_eq!(buff.redirect, target.map(|ifindex| Redirect { ifindex, flags: 0 }), "{text}");
+        }
+    }
+}
+
 /// Loads `len` bytes at `offset` to the stack and returns the first and last four, mixed with the helper's result.
 fn load_bytes(offset: u32, len: u32) -> String {
     format!(
