@@ -19,9 +19,13 @@ pub struct Generation(u64);
 impl Generation {
     /// The generation of the calling process.
     pub fn current() -> Self {
+        Self::current_in(page())
+    }
+
+    fn current_in(page: Option<&AtomicU64>) -> Self {
         // Relaxed throughout: the word is compared with itself only, and no other data is published through it.
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let Some(word) = page() else { return Self(u64::from(std::process::id())) };
+        let Some(word) = page else { return Self(u64::from(std::process::id())) };
         let seen = word.load(Ordering::Relaxed);
         if seen != 0 {
             return Self(seen);
@@ -36,7 +40,12 @@ impl Generation {
     /// Whether the calling process is the one this generation was taken in (and not a forked child of it).
     #[inline]
     pub fn is_current(self) -> bool {
-        match page() {
+        self.is_current_in(page())
+    }
+
+    #[inline]
+    fn is_current_in(self, page: Option<&AtomicU64>) -> bool {
+        match page {
             Some(word) => word.load(Ordering::Relaxed) == self.0,
             None => u64::from(std::process::id()) == self.0,
         }
@@ -56,6 +65,11 @@ mod imp {
 
     /// Maps a zeroed page that the kernel zeroes again in every forked child; it is never unmapped.
     pub(super) fn wiped_on_fork() -> Option<&'static AtomicU64> {
+        page_with(libc::MADV_WIPEONFORK)
+    }
+
+    /// A page with this advice, or nothing.
+    pub(super) fn page_with(advice: libc::c_int) -> Option<&'static AtomicU64> {
         const LEN: usize = 4096;
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice aliases nothing.
@@ -64,7 +78,7 @@ mod imp {
             return None;
         }
         // SAFETY: the page was mapped above with this length.
-        if unsafe { libc::madvise(page, LEN, libc::MADV_WIPEONFORK) } != 0 {
+        if unsafe { libc::madvise(page, LEN, advice) } != 0 {
             // SAFETY: the page was mapped above and nothing refers to it.
             unsafe { libc::munmap(page, LEN) };
             return None;
@@ -81,5 +95,37 @@ mod imp {
     /// Not offered by this host.
     pub(super) fn wiped_on_fork() -> Option<&'static AtomicU64> {
         None
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wiped_word_ends_a_generation() {
+        let word = AtomicU64::new(0);
+        let before = Generation::current_in(Some(&word));
+        assert!(before.is_current_in(Some(&word)) && before == Generation::current_in(Some(&word)));
+        // What the kernel does in a forked child.
+        word.store(0, Ordering::Relaxed);
+        assert!(!before.is_current_in(Some(&word)));
+        let after = Generation::current_in(Some(&word));
+        assert!(after != before && after.is_current_in(Some(&word)) && !before.is_current_in(Some(&word)));
+    }
+
+    #[test]
+    fn without_a_page_the_process_number_serves() {
+        let mine = Generation::current_in(None);
+        assert_eq!(mine, Generation(u64::from(std::process::id())));
+        assert!(mine.is_current_in(None));
+        assert!(!Generation(u64::from(std::process::id()) + 1).is_current_in(None));
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn a_page_whose_advice_is_refused_is_none() {
+        assert!(imp::page_with(-1).is_none());
+        assert!(imp::page_with(libc::MADV_WIPEONFORK).is_some_and(|word| word.load(Ordering::Relaxed) == 0));
     }
 }
