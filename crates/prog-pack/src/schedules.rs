@@ -327,9 +327,12 @@ fn every_byte_has_one_owner_in_every_order() {
     let schedules: u64 = times * if cfg!(target_arch = "aarch64") { 10 } else { 100 };
     let arena: &'static Arena = Box::leak(Box::new(Arena::reserve(16 << 20, 0).unwrap()));
     let mut seen = 0;
+    // Publishing on arm64 without core barriers waits for a grace period: for a thread in a guard, which would need the baton to leave it.
+    let kinds: &[Barriers] =
+        if cfg!(target_arch = "aarch64") { &[Barriers::Auto] } else { &[Barriers::Auto, Barriers::Fenced] };
     for seed in 0..schedules {
-        for barriers in [Barriers::Auto, Barriers::Fenced] {
-            seen += schedule(seed, arena, barriers);
+        for barriers in kinds {
+            seen += schedule(seed, arena, *barriers);
         }
     }
     assert_eq!(arena.taken(), 0);
