@@ -349,7 +349,8 @@ pub(crate) struct Entry {
 /// Runs emitted code once under `guard`, or a borrow of it, and lets go of it. Errors are said to be `program`'s.
 ///
 /// All that is seldom needed is in functions of its own, which take the guard along and get `parts` and `entry` as words: so nothing here has to be
-/// in memory, and what is left is a few dozen instructions.
+/// in memory, and what is left is a few dozen instructions. They give their errors in boxes: an error of a hundred bytes that they wrote into the
+/// result would keep that in memory too.
 ///
 /// # Safety
 /// `entry` must be an entry of code compiled for this host, kept by the guard or the caller; `host` and `parts` must be valid for it.
@@ -364,7 +365,7 @@ pub(crate) unsafe fn run_code<'e>(
 ) -> Result<u64, RunError> {
     // Address arithmetic that the verifier allowed must not wrap.
     if parts.packet_len > Region::MAX_LEN as usize {
-        return Err(too_long(parts.packet_len));
+        return Err(*too_long(parts.packet_len));
     }
     if !entry.reads_hidden {
         // SAFETY: the caller's contract; code that does not read the hidden argument has no way to stop the run.
@@ -373,7 +374,8 @@ pub(crate) unsafe fn run_code<'e>(
     let Some(run) = engine.idle_run(guard.borrow()) else {
         let (context, packet) = (slice(parts.context, parts.context_len), slice(parts.packet, parts.packet_len));
         // SAFETY: the caller's contract.
-        return unsafe { run_code_nested(engine, guard, (entry.code, entry.callee), host, context, packet, roots) };
+        return unsafe { run_code_nested(engine, guard, (entry.code, entry.callee), host, context, packet, roots) }
+            .map_err(|error| *error);
     };
     // SAFETY: the guard's slot is this thread's, and its run is idle.
     unsafe { Run::set_outermost(run, engine, host, parts) };
@@ -382,7 +384,7 @@ pub(crate) unsafe fn run_code<'e>(
     // SAFETY: still this thread's.
     if unsafe { (*run).ctx.stop_code } != 0 {
         // SAFETY: the guard is held.
-        return Err(unsafe { end_stopped(guard, run, roots) });
+        return Err(*unsafe { end_stopped(guard, run, roots) });
     }
     // SAFETY: as above.
     unsafe { (*run).host = core::ptr::null_mut() };
@@ -403,11 +405,11 @@ unsafe fn run_code_nested<'e>(
     context: *mut [u8],
     packet: *mut [u8],
     roots: &dyn Roots,
-) -> Result<u64, RunError> {
+) -> Result<u64, Box<RunError>> {
     let entry = Entry { code, callee, reads_hidden: true };
     let parts = parts(context, packet, slice(core::ptr::null_mut(), 0));
     // SAFETY: the caller's contract.
-    nested(engine, guard, host, parts, |run| unsafe { call(entry, run, parts, roots) })
+    nested(engine, guard, host, parts, |run| unsafe { call(entry, run, parts, roots) }).map_err(Box::new)
 }
 
 fn parts(context: *mut [u8], packet: *mut [u8], memory: *mut [u8]) -> Parts {
@@ -451,15 +453,15 @@ pub(crate) unsafe fn call(entry: Entry, run: *mut Run, parts: Parts, roots: &dyn
 /// `run` must be the active run of the guard's slot.
 #[cold]
 #[inline(never)]
-unsafe fn end_stopped<'e>(_guard: impl Borrow<Guard<'e>>, run: *mut Run, roots: &dyn Roots) -> RunError {
+unsafe fn end_stopped<'e>(_guard: impl Borrow<Guard<'e>>, run: *mut Run, roots: &dyn Roots) -> Box<RunError> {
     let active = Active(run);
     // SAFETY: this thread's, by contract.
-    unsafe { &mut *active.0 }.stop_reason_in(roots)
+    Box::new(unsafe { &mut *active.0 }.stop_reason_in(roots))
 }
 
 #[cold]
-fn too_long(len: usize) -> RunError {
-    RunError::TooLong { len, max: Region::MAX_LEN as usize }
+fn too_long(len: usize) -> Box<RunError> {
+    Box::new(RunError::TooLong { len, max: Region::MAX_LEN as usize })
 }
 
 /// Ends the use of a [`Run`], whatever happens in it.
@@ -483,6 +485,7 @@ pub(crate) fn begin<'e>(
 ) -> Result<u64, RunError> {
     let (context, packet) = (slice(parts.context, parts.context_len), slice(parts.packet, parts.packet_len));
     begin_with(engine, guard, host, context, packet, slice(parts.memory, parts.memory_len), code)
+        .map_err(|error| *error)
 }
 
 #[inline(never)]
@@ -494,18 +497,18 @@ fn begin_with<'e>(
     packet: *mut [u8],
     memory: *mut [u8],
     code: impl FnOnce(*mut Run, Parts) -> Result<u64, RunError>,
-) -> Result<u64, RunError> {
+) -> Result<u64, Box<RunError>> {
     let parts = parts(context, packet, memory);
     if parts.packet_len > Region::MAX_LEN as usize {
         return Err(too_long(parts.packet_len));
     }
     let Some(run) = engine.idle_run(guard.borrow()) else {
-        return nested(engine, guard, host, parts, |run| code(run, parts));
+        return nested(engine, guard, host, parts, |run| code(run, parts)).map_err(Box::new);
     };
     // SAFETY: the guard's slot is this thread's, and its run is idle.
     unsafe { Run::set_outermost(run, engine, host, parts) };
     let active = Active(run);
-    code(active.0, parts)
+    code(active.0, parts).map_err(Box::new)
 }
 
 /// The same for a run inside another one of its thread.
