@@ -140,7 +140,8 @@ pub(crate) struct EngineInner {
     #[allow(clippy::vec_box, reason = "one is taken out and put back at each load: a pointer, not a kilobyte")]
     compilers: Mutex<Vec<Box<HostCompiler>>>,
     /// Verifiers not in use, likewise.
-    verifiers: Mutex<Vec<Verifier>>,
+    #[allow(clippy::vec_box, reason = "as above")]
+    verifiers: Mutex<Vec<Box<Verifier>>>,
     /// By execution slot.
     pub(crate) runs: Runs,
     /// What a run may spend: [`Config::run_budget`].
@@ -284,7 +285,7 @@ impl EngineInner {
 
     /// Lends a verifier to `f`.
     pub(crate) fn with_verifier<T>(&self, f: impl FnOnce(&mut Verifier) -> T) -> T {
-        lend(&self.verifiers, f)
+        lend(&self.verifiers, |verifier: &mut Box<Verifier>| f(verifier))
     }
 }
 
