@@ -6,21 +6,15 @@ mod common;
 mod support;
 
 use bpf_runtime::{
-    Caller, Config, Engine, HelperError, Instance, Linker, LoadError, Mode, Object, ProgArray, Program, Raw, RunError,
+    Caller, Config, Engine, HelperError, Instance, Linker, LoadError, Object, ProgArray, Program, Raw, RunError,
 };
-use common::engines::modes;
+use common::engines::{Execution, config, modes};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::program;
 use support::ways::{self, E2BIG, EEXIST, EINVAL, ENOENT, WAYS, Way, notes};
-
-fn config(mode: Mode) -> Config {
-    let mut config = Config::default();
-    config.mode = mode;
-    config
-}
 
 fn load<H: 'static>(linker: &Linker<H>, text: &str) -> Program<Raw, H> {
     // SAFETY: the tests' programs use no memory but their stack and end, or are stopped.
@@ -30,7 +24,7 @@ fn load<H: 'static>(linker: &Linker<H>, text: &str) -> Program<Raw, H> {
 
 /// The result of `text` with what `register` registers.
 fn call<H: 'static>(
-    mode: Mode,
+    mode: Execution,
     host: &mut H,
     register: impl FnOnce(&mut Linker<H>),
     text: &str,

@@ -49,7 +49,7 @@ fn a_program_drops_itself_in_a_host_function_and_runs_on() {
             for _ in 0..3 {
                 engine.domain().drain().unwrap();
             }
-            let gone = if mode == Mode::Jit { 1 } else { 0 };
+            let gone = if mode.mode == Mode::Jit { 1 } else { 0 };
             assert_eq!(engine.code_stats().programs, loaded - gone, "{mode:?}, {key}");
         }
     }

@@ -1,7 +1,10 @@
 //! Look-ups in known maps, which the JIT compiles to a comparison and an address or to a direct call, give what a model gives on both
 //! engines: every kind of map, keys in range, at the border, and far out.
 
-use bpf_runtime::{Arch, Config, Engine, Linker, MapSet, Mode, Object, Raw};
+mod common;
+
+use bpf_runtime::{Config, Engine, Linker, MapSet, Object, Raw};
+use common::engines::engines;
 use std::collections::HashMap;
 
 /// Elements of the maps, in the order of the program's first argument; `u64::MAX`: grows by itself.
@@ -9,12 +12,9 @@ const ENTRIES: [u64; 4] = [5, 7, 4, u64::MAX];
 
 #[test]
 fn look_ups_agree_with_a_model() {
-    let modes: &[Mode] = if Arch::HOST.is_some() { &[Mode::Interpreter, Mode::Jit] } else { &[Mode::Interpreter] };
     let object = Object::parse(include_bytes!("objects/lookups.o")).unwrap();
-    for &mode in modes {
-        let mut config = Config::default();
-        config.mode = mode;
-        let engine = Engine::new(config).unwrap();
+    for engine in engines(|_| {}) {
+        let way = format!("{:?}, {:?}", engine.config().mode, engine.config().opt_level);
         let linker = Linker::<()>::new(&engine);
         let instance = linker.load::<Raw>(&object, MapSet::for_object(&engine, &object).unwrap()).unwrap();
         let program = instance.program::<Raw>("add").unwrap();
@@ -38,13 +38,13 @@ fn look_ups_agree_with_a_model() {
                     } else {
                         0
                     };
-                    assert_eq!(got, want, "{mode:?}: map {which}, key {key:#x}");
+                    assert_eq!(got, want, "{way}: map {which}, key {key:#x}");
                 }
             }
         }
         for (&(map, key), &sum) in model.iter().filter(|((map, _), _)| *map == 3) {
             let value = instance.map("hash").unwrap().get(&key.to_ne_bytes()).unwrap();
-            assert_eq!(value, Some(sum.to_ne_bytes().to_vec()), "{mode:?}: map {map}, key {key:#x} from the host");
+            assert_eq!(value, Some(sum.to_ne_bytes().to_vec()), "{way}: map {map}, key {key:#x} from the host");
         }
     }
 }

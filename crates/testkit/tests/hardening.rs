@@ -223,7 +223,7 @@ fn signed_return_addresses_are_authenticated() {
             match (arch, return_signing) {
                 (Arch::Arm64, true) => {
                     let saves =
-                        lines.iter().filter(|(_, text)| text.starts_with("stp") && text.contains("x30,")).count();
+                        lines.iter().filter(|(_, text)| text.starts_with("st") && text.contains("x30,")).count();
                     assert_eq!(count("paciasp"), saves, "{}", emitted.what);
                     assert!(count("autiasp") >= count("paciasp"), "{}", emitted.what);
                     signed += saves;

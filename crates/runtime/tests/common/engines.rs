@@ -1,21 +1,37 @@
-//! An engine for each mode there is on this host.
+//! An engine for each way of running programs there is on this host.
 
-use bpf_runtime::{Arch, Config, Engine, Mode};
+use bpf_runtime::{Arch, Config, Engine, Mode, OptLevel};
 
-/// The interpreter, and the JIT if there is one.
-pub(crate) fn modes() -> Vec<Mode> {
-    [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit)).collect()
+/// A way of running programs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Execution {
+    pub(crate) mode: Mode,
+    pub(crate) opt_level: OptLevel,
 }
 
-/// An engine in this mode, configured otherwise by `adjust`.
-pub(crate) fn engine(mode: Mode, adjust: impl FnOnce(&mut Config)) -> Engine {
+/// The interpreter, and the JIT at each level if there is one.
+pub(crate) fn modes() -> Vec<Execution> {
+    let levels: &[OptLevel] = if Arch::HOST.is_some() { &[OptLevel::Speed, OptLevel::None] } else { &[] };
+    let jit = levels.iter().map(|level| Execution { mode: Mode::Jit, opt_level: *level });
+    [Execution { mode: Mode::Interpreter, opt_level: OptLevel::default() }].into_iter().chain(jit).collect()
+}
+
+/// The configuration of this way.
+pub(crate) fn config(way: Execution) -> Config {
     let mut config = Config::default();
-    config.mode = mode;
+    config.mode = way.mode;
+    config.opt_level = way.opt_level;
+    config
+}
+
+/// An engine of this way, configured otherwise by `adjust`.
+pub(crate) fn engine(way: Execution, adjust: impl FnOnce(&mut Config)) -> Engine {
+    let mut config = config(way);
     adjust(&mut config);
     Engine::new(config).unwrap()
 }
 
-/// An engine in each mode.
+/// An engine of each.
 pub(crate) fn engines(adjust: impl Fn(&mut Config)) -> Vec<Engine> {
-    modes().into_iter().map(|mode| engine(mode, &adjust)).collect()
+    modes().into_iter().map(|way| engine(way, &adjust)).collect()
 }

@@ -3,7 +3,7 @@
 
 pub(crate) mod engines;
 
-use bpf_runtime::{BpfContext, Caller, Config, Engine, Linker, Mode, ProgArray, Program, assemble};
+use bpf_runtime::{BpfContext, Caller, Config, Engine, Linker, Mode, OptLevel, ProgArray, Program, assemble};
 
 /// Four words that programs read and write.
 #[derive(BpfContext, Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Fixture {
 /// The fixtures there are on this host.
 pub(crate) fn fixtures() -> Vec<Fixture> {
     let jit: &[&str] =
-        if bpf_runtime::Arch::HOST.is_some() { &["jit", "jit, indirect", "jit, retpolines"] } else { &[] };
+        if bpf_runtime::Arch::HOST.is_some() { &["jit", "jit, no optimisation", "jit, indirect", "jit, retpolines"] } else { &[] };
     ["interpreter"].iter().chain(jit).map(|name| fixture(name)).collect()
 }
 
@@ -34,7 +34,10 @@ pub(crate) fn fixtures() -> Vec<Fixture> {
 pub(crate) fn fixture(name: &'static str) -> Fixture {
     let mut config = Config::default();
     config.mode = if name == "interpreter" { Mode::Interpreter } else { Mode::Jit };
-    config.direct_tail_calls = name == "jit";
+    config.direct_tail_calls = matches!(name, "jit" | "jit, no optimisation");
+    if name == "jit, no optimisation" {
+        config.opt_level = OptLevel::None;
+    }
     config.hardening.retpolines = name == "jit, retpolines";
     let engine = Engine::new(config).unwrap();
     let mut linker = Linker::new(&engine);

@@ -1,6 +1,6 @@
 //! One object, loaded in every way there is, and results as its programs note them.
 
-use bpf_runtime::{Config, Engine, Instance, Linker, LoadError, MapSet, Mode, Object, Raw};
+use bpf_runtime::{Config, Engine, Instance, Linker, LoadError, MapSet, Mode, Object, OptLevel, Raw};
 
 /// The ways to load a program of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,17 +11,23 @@ pub(crate) enum Way {
     Unverified,
     /// Verified, as machine code.
     Verified,
+    /// Verified, as machine code made without optimisation.
+    Unoptimised,
     /// Verified, by the interpreter.
     VerifiedInterpreted,
 }
 
-pub(crate) const WAYS: [Way; 4] = [Way::Interpreted, Way::Unverified, Way::Verified, Way::VerifiedInterpreted];
+pub(crate) const WAYS: [Way; 5] =
+    [Way::Interpreted, Way::Unverified, Way::Verified, Way::Unoptimised, Way::VerifiedInterpreted];
 
 /// An engine for this way.
 pub(crate) fn engine(way: Way, configure: impl FnOnce(&mut Config)) -> Engine {
     let mut config = Config::default();
     if way == Way::VerifiedInterpreted {
         config.mode = Mode::Interpreter;
+    }
+    if way == Way::Unoptimised {
+        config.opt_level = OptLevel::None;
     }
     configure(&mut config);
     Engine::new(config).unwrap()
@@ -52,7 +58,7 @@ pub(crate) fn try_instance(engine: &Engine, way: Way, object: &Object) -> Result
         Way::Interpreted => linker.loader::<Raw>().interpreted(),
         // SAFETY: the objects' programs are those that the verifier accepts.
         Way::Unverified => unsafe { linker.loader::<Raw>().unverified() },
-        Way::Verified | Way::VerifiedInterpreted => linker.loader::<Raw>(),
+        Way::Verified | Way::Unoptimised | Way::VerifiedInterpreted => linker.loader::<Raw>(),
     };
     loader.object(object, MapSet::for_object(engine, object).unwrap())
 }
