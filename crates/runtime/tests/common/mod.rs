@@ -25,8 +25,11 @@ pub(crate) struct Fixture {
 
 /// The fixtures there are on this host.
 pub(crate) fn fixtures() -> Vec<Fixture> {
-    let jit: &[&str] =
-        if bpf_runtime::Arch::HOST.is_some() { &["jit", "jit, no optimisation", "jit, indirect", "jit, retpolines"] } else { &[] };
+    let jit: &[&str] = if bpf_runtime::Arch::HOST.is_some() {
+        &["jit", "jit, no optimisation", "jit, indirect", "jit, retpolines"]
+    } else {
+        &[]
+    };
     ["interpreter"].iter().chain(jit).map(|name| fixture(name)).collect()
 }
 
