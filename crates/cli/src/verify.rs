@@ -35,6 +35,10 @@ struct Verdict {
     accepted: bool,
     /// Instructions walked, over all paths.
     steps: Option<u64>,
+    /// States kept at joins.
+    states: Option<usize>,
+    /// Most bytes of states held at once.
+    peak_bytes: Option<usize>,
     /// Instructions that are checked at run time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     checks: Vec<u32>,
@@ -60,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             ContextArg::Skb => verify::<Skb>(&linker, &object, maps, name, args),
         };
         let place = load::place(&args.object, program, args.ctx);
-        verdicts.push(verdict(name, result.map_err(|error| format!("{place}: {error}"))));
+        verdicts.push(verdict(name, &place, result));
     }
     if verdicts.is_empty() {
         bail!("the object has no such program");
@@ -86,12 +90,14 @@ fn verify<C: Context>(
     loader.verify(object, maps, args.log)
 }
 
-fn verdict(name: &str, result: Result<Vec<VerifyReport>, String>) -> Verdict {
+fn verdict(name: &str, place: &str, result: Result<Vec<VerifyReport>, LoadError>) -> Verdict {
     let program = name.to_owned();
     let none = Verdict {
         program,
         accepted: false,
         steps: None,
+        states: None,
+        peak_bytes: None,
         checks: Vec::new(),
         needs_budget: false,
         error: None,
@@ -99,13 +105,22 @@ fn verdict(name: &str, result: Result<Vec<VerifyReport>, String>) -> Verdict {
     };
     match result {
         Ok(reports) => match reports.into_iter().next() {
-            Some(VerifyReport { steps, checks, needs_budget, log, .. }) => {
+            Some(VerifyReport { steps, states, peak_bytes, checks, needs_budget, log, .. }) => {
                 let checks = checks.into_iter().map(|at| at.0).collect();
-                Verdict { accepted: true, steps: Some(steps), checks, needs_budget, log, ..none }
+                let (steps, states, peak_bytes) = (Some(steps), Some(states), Some(peak_bytes));
+                Verdict { accepted: true, steps, states, peak_bytes, checks, needs_budget, log, ..none }
             }
             None => Verdict { accepted: true, ..none },
         },
-        Err(error) => Verdict { error: Some(error), ..none },
+        Err(error) => {
+            let text = format!("{place}: {error}");
+            // The walk up to the failure.
+            let log = match error {
+                LoadError::Verifier { mut source, .. } => std::mem::take(&mut source.log),
+                _ => Vec::new(),
+            };
+            Verdict { error: Some(text), log, ..none }
+        }
     }
 }
 
@@ -115,7 +130,8 @@ fn print(verdict: &Verdict) {
     }
     match &verdict.error {
         None => {
-            print!("{}: accepted, {} instructions walked", verdict.program, verdict.steps.unwrap_or(0));
+            let [steps, states] = [verdict.steps, verdict.states.map(|n| n as u64)].map(Option::unwrap_or_default);
+            print!("{}: accepted, {steps} instructions walked, {states} states kept", verdict.program);
             if !verdict.checks.is_empty() {
                 print!(", checked at run time: {:?}", verdict.checks);
             }

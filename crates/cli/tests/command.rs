@@ -131,6 +131,14 @@ fn verifies() {
     assert_eq!(refused.status.code(), Some(1));
     let text = String::from_utf8(refused.stdout).unwrap();
     assert!(text.contains("refused") && text.contains("proven to exist"), "{text}");
+    // The walk of a refused program ends at the instruction that is not safe.
+    let refused = bpf(&["verify", "benches/programs/siphash.o", "--log"], b"");
+    let text = String::from_utf8(refused.stdout).unwrap();
+    let (walk, verdict) = text.split_once("bench_siphash: refused").unwrap();
+    let last = walk.lines().last().unwrap().split_once(": ").unwrap().0;
+    assert!(walk.lines().count() > 20 && verdict.contains(&format!("at {last}: ")), "{text}");
+    let json = succeeds(&["verify", "examples/xdp_filter.o", "--json"]);
+    assert!(["steps", "states", "peak_bytes"].iter().all(|key| json.contains(key)), "{json}");
 }
 
 #[test]

@@ -446,6 +446,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             reports.push(VerifyReport {
                 program: p.name,
                 steps: checked.stats.steps,
+                states: checked.stats.states,
+                peak_bytes: checked.stats.peak_bytes,
                 checks: checked.facts.checks.iter().map(|c| c.insn).collect(),
                 needs_budget: checked.facts.needs_budget,
                 log: checked.log,
@@ -546,6 +548,10 @@ pub struct VerifyReport {
     pub program: String,
     /// Instructions walked, over all paths.
     pub steps: u64,
+    /// States kept where paths meet.
+    pub states: usize,
+    /// Most bytes of states held at once.
+    pub peak_bytes: usize,
     /// The instructions that are checked at run time ([`Loader::hybrid`]).
     pub checks: Vec<InsnIdx>,
     /// The program is not proven to end, so it runs with a budget.
