@@ -505,11 +505,12 @@ impl HashMap {
     #[inline]
     fn remove_key<K: Key>(&self, key: &K, slot: u32, mut before: impl FnMut(Found) -> OpResult<bool>) -> OpResult {
         let state = &self.slots[slot as usize];
-        let _op = Op::begin(state)?;
+        let op = Op::begin(state)?;
         let hash = self.seed.hash(key.words());
+        let place = self.table.place_to_write(hash);
         let mut counted = false;
         let result = loop {
-            let Some(found) = self.table.find_at::<K, true>(key, self.table.place_of(hash)) else {
+            let Some(found) = self.table.find_at::<K, true>(key, place) else {
                 break Err(Errno::ENOENT);
             };
             match before(found) {
@@ -523,7 +524,13 @@ impl HashMap {
             }
             if self.remove_found(found, hash) {
                 match &self.pool {
-                    Pool::Now(free) => self.give_free(free, slot, found.element()),
+                    Pool::Now(free) => {
+                        // The removed element is in this core's cache: it becomes the spare, which the next insert writes, and the
+                        // spare so far goes to the others, by its number only.
+                        let spare = op.spare();
+                        op.set_spare(found.element());
+                        self.give_free(free, slot, spare);
+                    }
                     Pool::Later(free, count) => {
                         // Relaxed: a count.
                         count.fetch_sub(1, Ordering::Relaxed);

@@ -37,7 +37,7 @@ impl HashMap {
     #[inline(always)]
     unsafe fn update_straight<K: Key>(&self, key: &K, value: *const u8, slot: u32) -> bool {
         let Ok(op) = Op::begin(&self.slots[slot as usize]) else { return false };
-        let place = self.table.place_of(self.seed.hash(key.words()));
+        let place = self.table.place_to_write(self.seed.hash(key.words()));
         let searched = self.table.inserts_at(place);
         let Some(found) = self.table.find_at::<K, true>(key, place) else {
             // SAFETY: passed on.

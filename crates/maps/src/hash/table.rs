@@ -234,8 +234,16 @@ impl Table {
         HashPlace { home: self.home(hash), tag: tag_of(hash) }
     }
 
-    /// As [`Table::find`]. Who is going to `WRITE` the slot, and then the element, has their lines fetched for that at once:
-    /// otherwise, where another core wrote them last, they would be fetched twice.
+    /// The same for somebody who is going to change a slot there. Its line is fetched for writing at once: where another core wrote it
+    /// last, it would otherwise be fetched twice.
+    #[inline(always)]
+    pub(crate) fn place_to_write(&self, hash: u64) -> HashPlace {
+        let place = self.place_of(hash);
+        prefetch_write(self.chunk(place.home));
+        place
+    }
+
+    /// As [`Table::find`]. With `WRITE`, the element is fetched for writing, as the chunk by [`Table::place_to_write`].
     #[inline(always)]
     pub(crate) fn find_at<K: Key, const WRITE: bool>(&self, key: &K, place: HashPlace) -> Option<Found> {
         let HashPlace { home, tag } = place;
@@ -244,8 +252,10 @@ impl Table {
             // Acquire as in `check`.
             let word = chunk.slots[slot].load(Ordering::Acquire);
             if WRITE {
-                // (The word may name element 0 by now, which exists.)
-                prefetch_write(self.key(word as u32).as_ptr());
+                // (The word may name element 0 by now, which exists.) Its first and last lines: elements of up to two are the usual ones.
+                let element = self.words(word as u32, 0, self.element_words);
+                prefetch_write(element.as_ptr());
+                prefetch_write(element.as_ptr_range().end.wrapping_sub(1));
             }
             let equal = word_tag(word) == tag && self.holds(word as u32, key);
             if equal && self.reread(home, slot) == word {
