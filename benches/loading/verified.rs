@@ -100,9 +100,9 @@ fn measure(programs: &[Vec<u8>]) -> Costs {
         each(programs, move |code| drop(loader().bytes("bench", code).expect("it is safe")))
     };
     let mut contenders: Vec<Contender<'_>> = vec![
-        each(programs, |code| load(&linker, code, OptLevel::Speed)),
+        each(programs, |code| load(linker, code, OptLevel::Speed)),
         verified(OptLevel::Speed),
-        each(programs, |code| load(&linker, code, OptLevel::None)),
+        each(programs, |code| load(linker, code, OptLevel::None)),
         verified(OptLevel::None),
         each(programs, |code| drop(black_box(Program::from_bytes(code)))),
         Box::new(|repeat| {
