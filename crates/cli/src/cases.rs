@@ -4,7 +4,7 @@
 //! memory's address (0 if there is none), r2 its length.
 
 use crate::input::parse_hex;
-use crate::load::{self, EngineArg};
+use crate::load::{self, EngineArgs};
 use anyhow::{Context, Result, bail};
 use bpf_runtime::{Engine, Linker};
 use serde::Deserialize;
@@ -17,9 +17,8 @@ use std::process::ExitCode;
 pub(crate) struct Args {
     /// The file, one case a line.
     file: PathBuf,
-    /// How the programs are executed.
-    #[arg(long, value_enum, default_value = "jit")]
-    engine: EngineArg,
+    #[command(flatten)]
+    engine: EngineArgs,
 }
 
 #[derive(Deserialize)]
@@ -52,7 +51,7 @@ enum Expected {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let file = std::fs::File::open(&args.file).with_context(|| format!("cannot open {}", args.file.display()))?;
-    let engine = load::engine(args.engine)?;
+    let engine = load::engine(&args.engine)?;
     let linker = load::conformance_linker(&engine)?;
     let (mut passed, mut failed) = (0u32, 0u32);
     for (number, line) in BufReader::new(file).lines().enumerate() {

@@ -1,6 +1,6 @@
 //! `bpf disasm`: BPF and machine code, interleaved.
 
-use crate::load;
+use crate::load::{self, OptArg};
 use anyhow::{Context, Result};
 use bpf_runtime::{
     Arch, BpfProgram, Extern, InsnIdx, ListingOptions, ObjectCode, Symbol, compile_listing, helper_name,
@@ -20,6 +20,9 @@ pub(crate) struct Args {
     /// The machine; the host's by default. Any host can show any of them.
     #[arg(long, value_enum)]
     arch: Option<ArchArg>,
+    /// How much work to put into the machine code.
+    #[arg(long, value_enum, default_value = "speed")]
+    opt_level: OptArg,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -39,7 +42,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let object = load::object(&args.object)?;
     let program = object.program(load::choose(&object, args.program.as_deref())?)?;
     let linked = object.code(program)?;
-    let (program, code) = compile_listing(arch, program.name(), linked.insns().to_vec(), &ListingOptions::default())?;
+    let mut options = ListingOptions::default();
+    options.compile.opt_level = args.opt_level.into();
+    let (program, code) = compile_listing(arch, program.name(), linked.insns().to_vec(), &options)?;
     let name = |symbol: Symbol| match Extern::from_symbol(symbol) {
         Extern::Helper(id) => helper_name(id).unwrap_or_else(|| format!("helper_{id}")),
         Extern::Host(i) => {

@@ -3,20 +3,53 @@
 use crate::input::map_file;
 use anyhow::{Context, Result, bail};
 use bpf_runtime::{
-    Config, DebugOptions, Engine, Insn, Instance, Linker, Loader, MapSet, Mode, Object, ObjectProgram, Program,
-    ProgramKind, Raw,
+    Config, DebugOptions, Engine, Insn, Instance, Linker, Loader, MapSet, Mode, Object, ObjectProgram, OptLevel,
+    Program, ProgramKind, Raw,
 };
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How programs are executed.
+#[derive(clap::Args)]
+pub(crate) struct EngineArgs {
+    /// How programs are executed.
+    #[arg(long, value_enum, default_value = "jit")]
+    engine: EngineArg,
+    /// How much work to put into machine code.
+    #[arg(long, value_enum, default_value = "speed")]
+    opt_level: OptArg,
+}
+
+impl EngineArgs {
+    /// For commands that compile nothing.
+    pub(crate) const INTERPRETER: EngineArgs = EngineArgs { engine: EngineArg::Interp, opt_level: OptArg::Speed };
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum EngineArg {
+enum EngineArg {
     /// As machine code.
     Jit,
     /// By the interpreter, which checks every memory access.
     Interp,
+}
+
+/// How much work to put into machine code.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OptArg {
+    /// One pass: several times faster to compile.
+    None,
+    /// Registers by liveness: smaller code, fewer registers saved.
+    Speed,
+}
+
+impl From<OptArg> for OptLevel {
+    fn from(level: OptArg) -> OptLevel {
+        match level {
+            OptArg::None => OptLevel::None,
+            OptArg::Speed => OptLevel::Speed,
+        }
+    }
 }
 
 /// What programs run on.
@@ -82,14 +115,15 @@ impl DebugArgs {
 }
 
 /// An engine that prints `bpf_trace_printk` to standard error.
-pub(crate) fn engine(engine: EngineArg) -> Result<Engine> {
-    engine_for(engine, None)
+pub(crate) fn engine(args: &EngineArgs) -> Result<Engine> {
+    engine_for(args, None)
 }
 
 /// The same, with somebody watching.
-pub(crate) fn engine_for(engine: EngineArg, debug: Option<&DebugArgs>) -> Result<Engine> {
+pub(crate) fn engine_for(args: &EngineArgs, debug: Option<&DebugArgs>) -> Result<Engine> {
     let mut config = Config::default();
-    config.mode = match engine {
+    config.opt_level = args.opt_level.into();
+    config.mode = match args.engine {
         EngineArg::Jit => Mode::Jit,
         EngineArg::Interp => Mode::Interpreter,
     };

@@ -2,7 +2,7 @@
 //! standard output; or a message on standard error and exit status 1.
 
 use crate::input::parse_hex;
-use crate::load::{self, EngineArg, Trust};
+use crate::load::{self, EngineArgs, Trust};
 use anyhow::{Context, Result};
 use bpf_runtime::{Object, Raw};
 use std::io::Read;
@@ -13,9 +13,8 @@ use std::process::ExitCode;
 pub(crate) struct Args {
     /// The memory in r1, as hex; its length is in r2.
     memory: Option<String>,
-    /// How the program is executed.
-    #[arg(long, value_enum, default_value = "jit")]
-    engine: EngineArg,
+    #[command(flatten)]
+    engine: EngineArgs,
     /// Standard input is an ELF object, as it is or in hex; its first program is run.
     #[arg(long)]
     elf: bool,
@@ -33,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             std::io::stdin().read_to_end(&mut input).context("standard input")?;
         }
     }
-    let engine = load::engine(args.engine)?;
+    let engine = load::engine(&args.engine)?;
     let linker = load::conformance_linker(&engine)?;
     let program = if args.elf {
         let bytes = if input.starts_with(b"\x7fELF") { input } else { parse_text(&input)? };

@@ -1,6 +1,6 @@
 //! `bpf run`: the main job. One program over one or many inputs.
 
-use crate::load::{ContextArg, EngineArg, NoHost, Trust};
+use crate::load::{ContextArg, EngineArgs, NoHost, Trust};
 use crate::{input, load, maps};
 use anyhow::{Context, Result};
 use bpf_runtime::{Engine, Linker, Object, Program, Raw, RunError, SkBuff, Skb, Xdp, XdpBuff};
@@ -25,9 +25,8 @@ pub(crate) struct Args {
     /// What the program runs on; by default what its section is for.
     #[arg(long, value_enum)]
     ctx: Option<ContextArg>,
-    /// How it is executed.
-    #[arg(long, value_enum, default_value = "jit")]
-    engine: EngineArg,
+    #[command(flatten)]
+    engine: EngineArgs,
     /// Do not verify the program first. With --engine jit it can then do whatever native code can.
     #[arg(long, conflicts_with = "hybrid")]
     no_verify: bool,
@@ -57,7 +56,7 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let engine = load::engine_for(args.engine, Some(&args.debug))?;
+    let engine = load::engine_for(&args.engine, Some(&args.debug))?;
     let object = load::object(&args.object)?;
     let name = load::choose(&object, args.program.as_deref())?;
     let linker = Linker::new(&engine);

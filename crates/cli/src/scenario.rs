@@ -12,7 +12,7 @@
 //! One result is counted for each `run`, `bss` and `del … fail`; any other line counts only if it fails. Programs are
 //! verified and run on a `__sk_buff`.
 
-use crate::load::{self, EngineArg, NoHost};
+use crate::load::{self, EngineArgs, NoHost};
 use anyhow::{Context, Result, anyhow, bail};
 use bpf_runtime::{Engine, Instance, Linker, Map, MapSet, SkBuff, Skb};
 use std::path::{Path, PathBuf};
@@ -26,16 +26,15 @@ pub(crate) struct Args {
     /// Where the objects are; default: beside the script.
     #[arg(long, value_name = "DIR")]
     objects: Option<PathBuf>,
-    /// How the programs are executed.
-    #[arg(long, value_enum, default_value = "jit")]
-    engine: EngineArg,
+    #[command(flatten)]
+    engine: EngineArgs,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let script = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
     let beside = args.file.parent().unwrap_or(Path::new("."));
     let mut scenario = Scenario {
-        engine: load::engine(args.engine)?,
+        engine: load::engine(&args.engine)?,
         objects: args.objects.as_deref().unwrap_or(beside),
         loaded: None,
         packet: Vec::new(),

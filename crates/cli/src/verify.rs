@@ -1,6 +1,6 @@
 //! `bpf verify`: is each program of an object harmless, and if not, why?
 
-use crate::load::{self, ContextArg, EngineArg};
+use crate::load::{self, ContextArg, EngineArgs};
 use anyhow::{Result, bail};
 use bpf_runtime::{Context, Linker, LoadError, MapSet, Object, Raw, Skb, VerifyReport, Xdp};
 use serde::Serialize;
@@ -51,7 +51,7 @@ struct Verdict {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let engine = load::engine(EngineArg::Interp)?;
+    let engine = load::engine(&EngineArgs::INTERPRETER)?;
     let object = load::object(&args.object)?;
     let linker = Linker::<load::NoHost>::new(&engine);
     let mut verdicts = Vec::new();
