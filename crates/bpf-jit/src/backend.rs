@@ -75,6 +75,7 @@ pub type CompileError = EmitError;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub enum OptLevel {
     /// One pass, each BPF register in one place throughout: several times faster to compile, for programs that run once or a few times.
+    /// A program that was not verified and reads r1 to r5 after a call finds anything there.
     None,
     /// Registers by liveness: fewer moves and saves.
     #[default]
@@ -208,16 +209,22 @@ pub trait Backend {
         if cfg!(debug_assertions) {
             lir.check(allocs, self.machine(options)).map_err(EmitError::Internal)?;
         }
-        let address_taken = |id: SubprogId| {
-            let takes = |op: &Op| matches!(op, Op::SubprogAddr { subprog, .. } if *subprog == id);
-            // Asked for only by hardening; callbacks are few.
-            options.hardening.landing_pads && lir.funcs.iter().flat_map(|f| &f.ops).any(takes)
-        };
+        // Only landing pads depend on it.
+        let mut address_taken = vec![false; if options.hardening.landing_pads { lir.funcs.len() } else { 0 }];
+        if options.hardening.landing_pads {
+            for op in lir.funcs.iter().flat_map(|f| &f.ops) {
+                if let Op::SubprogAddr { subprog, .. } = op
+                    && let Some(taken) = address_taken.get_mut(subprog.index())
+                {
+                    *taken = true;
+                }
+            }
+        }
         self.begin(lir.funcs.len());
         for (i, func) in lir.funcs.iter().enumerate() {
             let id = SubprogId(i as u32);
             let alloc = allocs.get(i).ok_or(EmitError::Internal("a function without an allocation"))?;
-            let shape = Shape::of(id, func, address_taken(id));
+            let shape = Shape::of(id, func, address_taken.get(i) == Some(&true));
             let mut emitter = self.function(&shape, alloc, options, code)?;
             for (b, block) in (0..).zip(&func.blocks) {
                 emitter.begin_block(BlockId(b));

@@ -18,7 +18,7 @@ pub(crate) const CTX: VReg = VReg(10);
 pub(crate) const COUNTER: VReg = VReg(11);
 const FIRST_TEMPORARY: u32 = 12;
 /// The longest sequence that one instruction becomes, a checked access, needs ten.
-const TEMPORARIES: u32 = 16;
+pub(crate) const TEMPORARIES: u32 = 16;
 
 /// The virtual register of a BPF register other than r10.
 #[inline(always)]
@@ -26,10 +26,9 @@ pub(crate) fn home(reg: Reg) -> VReg {
     VReg(reg as u32)
 }
 
-/// The virtual register of an instruction's `n`th intermediate result.
+/// The virtual register of an instruction's `n`th intermediate result, `n` below [`TEMPORARIES`].
 #[inline(always)]
 pub(crate) fn temporary(n: u32) -> VReg {
-    debug_assert!(n < TEMPORARIES, "an instruction with more than {TEMPORARIES} temporaries");
     VReg(FIRST_TEMPORARY + n)
 }
 
@@ -41,7 +40,7 @@ pub(crate) struct Needs {
     pub(crate) stack: bool,
     /// It reads the hidden argument.
     pub(crate) ctx: bool,
-    /// Some instruction may become more than one op.
+    /// Some instruction may have intermediate results. Without, their homes do not exist.
     pub(crate) temporaries: bool,
 }
 

@@ -86,6 +86,15 @@ impl Lowerer {
         let contents = program.contents();
         backend.begin(program.subprogs().len());
         let mut alloc = core::mem::take(&mut self.alloc);
+        let mut address_taken = Vec::new();
+        if options.emit.hardening.landing_pads {
+            address_taken.resize(program.subprogs().len(), false);
+            program
+                .calls()
+                .iter()
+                .filter(|call| call.callback)
+                .for_each(|call| address_taken[call.callee.index()] = true);
+        }
         for (i, subprog) in program.subprogs().iter().enumerate() {
             let sub = SubprogId(i as u32);
             let blocks = self.cfg.subprog_blocks(sub);
@@ -111,7 +120,7 @@ impl Lowerer {
                 first_block: blocks.start,
                 blocks: blocks.end - blocks.start,
                 calls: contents.calls,
-                address_taken: i > 0 && program.calls().iter().any(|call| call.callback && call.callee == sub),
+                address_taken: address_taken.get(i) == Some(&true),
             };
             let emitter = backend.function(&shape, &alloc, options.emit, code)?;
             let mut cur = [NO_WEB; REGS];
@@ -130,6 +139,8 @@ impl Lowerer {
                 sub,
                 cur,
                 temporaries: 0,
+                max_temporaries: if needs.temporaries { fixed::TEMPORARIES } else { 0 },
+                short_of_temporaries: false,
                 ctx: shape.ctx,
                 counter: contents.may_gotos.then_some(fixed::COUNTER),
                 exit_zero: None,
@@ -163,6 +174,9 @@ impl<E: Emitter> FuncLowerer<'_, Direct<E>> {
         } else {
             // A function that only dead code calls.
             self.return_zero();
+        }
+        if self.short_of_temporaries {
+            return Err(EmitError::Internal("an instruction needs more temporaries than there are"));
         }
         self.sink.0.finish()
     }

@@ -30,6 +30,10 @@ pub(super) struct FuncLowerer<'a, S> {
     pub(super) cur: [VReg; REGS],
     /// Of an instruction that is emitted at once: its temporaries so far.
     pub(super) temporaries: u32,
+    /// How many it may have.
+    pub(super) max_temporaries: u32,
+    /// Some instruction had more: a bug, and no code.
+    pub(super) short_of_temporaries: bool,
     pub(super) ctx: Option<VReg>,
     pub(super) counter: Option<VReg>,
     /// The block that ends the function with 0, if some packet load may.
@@ -256,6 +260,10 @@ impl<S: Sink> FuncLowerer<'_, S> {
     #[inline(always)]
     pub(super) fn fresh(&mut self) -> VReg {
         if S::DIRECT {
+            if self.temporaries >= self.max_temporaries {
+                self.short_of_temporaries = true;
+                return fixed::temporary(0);
+            }
             self.temporaries += 1;
             fixed::temporary(self.temporaries - 1)
         } else {

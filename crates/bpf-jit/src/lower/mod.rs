@@ -121,6 +121,8 @@ impl Lowerer {
                 sub: SubprogId(i as u32),
                 cur: [NO_WEB; REGS],
                 temporaries: 0,
+                max_temporaries: 0,
+                short_of_temporaries: false,
                 ctx: None,
                 counter: None,
                 exit_zero: None,
