@@ -64,7 +64,7 @@ pub(crate) fn allocate(needs: &Needs, machine: &MachineDesc, options: &AllocOpti
     let used = |reg: &Reg| contents.registers & 1 << *reg as u16 != 0;
 
     // Without calls the hidden argument stays where it arrives.
-    if needs.ctx && !(!contents.calls && homes.place(CTX, machine.ctx)) {
+    if needs.ctx && (contents.calls || !homes.place(CTX, machine.ctx)) {
         homes.keep(CTX);
     }
     // Each where calls and the function's own entry and exits want it. Only r0 may want the place of another.

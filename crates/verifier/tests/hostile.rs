@@ -4,7 +4,7 @@
 mod common;
 
 use std::fmt::Write;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bpf_isa::{Insn, Program, assemble};
 use bpf_testkit::generate::{Choices, wild};
@@ -36,9 +36,8 @@ fn an_explosion_of_paths_stops_at_each_limit() {
     assert_eq!(reason(Limits { steps: 50_000, ..tight }), Reason::Steps(50_000));
     assert_eq!(reason(Limits { states: 20, ..tight }), Reason::States(20));
     assert_eq!(reason(Limits { memory: 20_000, ..tight }), Reason::Memory(20_000));
-    let start = Instant::now();
+    // That it comes back at all says that the clock is looked at: 2^30 paths take minutes.
     assert_eq!(reason(Limits { time: Duration::from_millis(50), ..tight }), Reason::Time(Duration::from_millis(50)));
-    assert!(start.elapsed() < Duration::from_secs(5), "the clock is looked at: {:?}", start.elapsed());
 }
 
 /// The default limits hold for programs of every shape that multiplies work.
@@ -86,11 +85,9 @@ fn default_limits_bound_time_and_memory() {
             deep_stack.replacen("call 7", "r9 = r1\ncall 7", 1).replace("(r1 + 12)", "(r9 + 12)"),
         ),
     ] {
-        let start = Instant::now();
         let error = verify_limited(&text, Limits::default()).expect_err(name);
         let limit = matches!(error.reason, Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Time(_));
         assert!(limit, "{name}: {error}");
-        assert!(start.elapsed() < Duration::from_secs(10), "{name}: {:?}", start.elapsed());
         assert!(error.to_string().len() < 4000, "{name}: a short message");
     }
 }
@@ -102,12 +99,10 @@ fn a_long_program_is_linear() {
     insns.extend(assemble("r2 += 1").expect("an instruction").repeat(bpf_isa::MAX_INSNS - 3));
     insns.extend(assemble("r0 = 0\nexit").expect("instructions"));
     let program = Program::new(insns).expect("it is not too long");
-    let start = Instant::now();
     common::with_env("", |env| {
         let verified = Verifier::new().verify(program, env).expect("it is safe");
         assert_eq!(verified.stats().steps, bpf_isa::MAX_INSNS as u64);
     });
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
 /// Half a million blocks in the reverse of the order in which they run: what one needs, all before it need.

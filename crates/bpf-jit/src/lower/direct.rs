@@ -200,12 +200,11 @@ impl<E: Emitter> FuncLowerer<'_, Direct<E>> {
         if !block.reachable {
             return;
         }
-        let mut slot = block.start;
-        for insn in &self.program.insns()[block.start as usize..block.end as usize] {
+        let insns = &self.program.insns()[block.start as usize..block.end as usize];
+        for (slot, insn) in (block.start..).zip(insns) {
             self.temporaries = 0;
             self.span = Span { first: slot, len: 1 };
             self.insn(insn, b);
-            slot += 1;
         }
     }
 }
