@@ -12,12 +12,13 @@ mod codec;
 mod insn;
 mod opcode;
 mod program;
+mod scan;
 mod text;
 
 pub use codec::{DecodeError, DecodeErrorKind, EncodeError, Field, Malformed, RawInsn, decode, encode};
 pub use insn::*;
 pub use program::{
-    CallSite, Contents, Flow, MAX_CALL_DEPTH, MAX_INSNS, Program, StackUse, Subprog, SubprogId, ValidateError,
-    ValidateErrorKind,
+    CallSite, Flow, MAX_CALL_DEPTH, MAX_INSNS, Program, Subprog, SubprogId, ValidateError, ValidateErrorKind,
 };
+pub use scan::{Contents, StackUse};
 pub use text::{AsmError, AsmErrorKind, Listing, assemble, disassemble};

@@ -15,8 +15,9 @@
 
 use core::fmt;
 
-use crate::codec::{DecodeError, Malformed, Visit, decode_with, encode_valid, malformed_at};
-use crate::{AluOp, AtomicOp, Callee, Imm64, Insn, InsnIdx, Reg, Src};
+use crate::codec::{DecodeError, Malformed, decode_with, encode_valid, malformed_at};
+use crate::scan::{Contents, Scan};
+use crate::{Callee, Imm64, Insn, InsnIdx};
 
 /// At most this many slots (Linux: BPF_COMPLEXITY_LIMIT_INSNS).
 pub const MAX_INSNS: usize = 1_000_000;
@@ -62,57 +63,6 @@ pub struct Flow {
     pub at: InsnIdx,
     /// Where it jumps; `None` for an exit.
     pub target: Option<InsnIdx>,
-}
-
-/// Which kinds of instructions a program has at all, so that nobody looks for those that it does not have.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Contents {
-    /// Calls of any sort.
-    pub calls: bool,
-    /// Two-slot instructions ([`Insn::LoadImm64`]).
-    pub wide_loads: bool,
-    /// Packet loads ([`Insn::LoadAbs`], [`Insn::LoadInd`]).
-    pub packet_loads: bool,
-    /// [`Insn::MayGoto`].
-    pub may_gotos: bool,
-    /// Divisions and remainders.
-    pub divisions: bool,
-    /// Shifts by a register.
-    pub register_shifts: bool,
-    /// [`Insn::Atomic`].
-    pub atomics: bool,
-    /// The registers it names or a call of it concerns: bit `n` is rn.
-    pub registers: u16,
-    /// Those that may be read before they are written: that some instruction reads without one before it that writes, and no jump before
-    /// that one. Of the main program; each of its functions begins anew.
-    pub read_early: u16,
-    /// How it uses r10.
-    pub stack: StackUse,
-}
-
-/// How a program uses r10.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct StackUse {
-    /// Accesses at a constant offset from it.
-    pub accesses: u32,
-    /// How far below it they reach, in bytes.
-    pub below: u32,
-    /// It is used otherwise: copied, compared, stored. Accesses may be anywhere then.
-    pub escapes: bool,
-}
-
-impl StackUse {
-    /// Bytes of stack that each of the program's functions may touch, at most `max`.
-    pub fn bytes(&self, max: u32) -> u32 {
-        if self.escapes { max } else { self.below.min(max) }
-    }
-
-    fn access(&mut self, base: Reg, off: i16) {
-        let on_stack = base == Reg::R10;
-        self.accesses += u32::from(on_stack);
-        let below = (-i32::from(off)).max(0) as u32;
-        self.below = self.below.max(if on_stack { below } else { 0 });
-    }
 }
 
 /// A structurally valid program.
@@ -248,7 +198,7 @@ impl core::error::Error for ValidateError {
 }
 
 impl Program {
-    /// Validates instructions, one a slot, as [`decode`] and [`crate::assemble`] return them.
+    /// Validates instructions, one a slot, as [`crate::decode`] and [`crate::assemble`] return them.
     ///
     /// # Errors
     /// The first violation found of the rules at the head of this module.
@@ -368,211 +318,6 @@ fn check_length(slots: usize) -> Result<(), ValidateError> {
         _ => Err(ValidateError { slot: InsnIdx(MAX_INSNS as u32), kind: ValidateErrorKind::TooLong { slots } }),
     }
 }
-
-/// What one walk over the instructions finds.
-struct Scan {
-    /// Their `callee` is, for now, the slot called, which is not checked yet: the subprograms are not known yet.
-    calls: Vec<CallSite>,
-    /// Their targets are not checked yet.
-    flow: Vec<Flow>,
-    contents: Contents,
-    /// The registers written before the first jump.
-    written: u16,
-    /// All ones before the first jump, zero after it.
-    straight: u16,
-}
-
-/// Decoded instructions are well-formed.
-impl Visit for Scan {
-    type Error = ValidateError;
-    #[inline(always)]
-    fn visit(&mut self, at: InsnIdx, insn: &Insn) -> Result<(), ValidateError> {
-        self.insn(at, insn, || Ok(()))
-    }
-}
-
-impl Scan {
-    fn new(slots: usize) -> Scan {
-        // A branch in four instructions is common.
-        let flow = Vec::with_capacity(slots / 4 + 1);
-        Scan { calls: Vec::new(), flow, contents: Contents::default(), written: 0, straight: u16::MAX }
-    }
-
-    #[inline(always)]
-    fn read(&mut self, reg: Reg) {
-        let bit = 1 << reg as u16;
-        self.contents.registers |= bit;
-        self.contents.read_early |= bit & !self.written;
-    }
-
-    /// Reads an operand, which may be a copy of r10.
-    #[inline(always)]
-    fn operand(&mut self, src: Src) {
-        if let Src::Reg(reg) = src {
-            self.read(reg);
-            self.contents.stack.escapes |= reg == Reg::R10;
-        }
-    }
-
-    #[inline(always)]
-    fn access(&mut self, base: Reg, off: i16) {
-        self.read(base);
-        self.contents.stack.access(base, off);
-    }
-
-    #[inline(always)]
-    fn write(&mut self, reg: Reg) {
-        let bit = 1 << reg as u16;
-        self.contents.registers |= bit;
-        self.written |= bit & self.straight;
-    }
-
-    #[inline(always)]
-    fn flow(&mut self, at: InsnIdx, target: Option<InsnIdx>) {
-        self.flow.push(Flow { at, target });
-        self.straight = 0;
-    }
-
-    #[inline(always)]
-    fn call(&mut self, at: InsnIdx, off: i32, callback: bool) {
-        let callee = SubprogId(at.jump(off).unwrap_or(NOWHERE).0);
-        self.calls.push(CallSite { at, callee, callback });
-    }
-
-    /// Checks what one instruction says by itself, and collects what leads elsewhere. `well_formed`: whether it has an encoding.
-    #[inline(always)]
-    fn insn(
-        &mut self,
-        at: InsnIdx,
-        insn: &Insn,
-        well_formed: impl Fn() -> Result<(), ValidateError>,
-    ) -> Result<(), ValidateError> {
-        let target = |off: i32| Some(at.jump(off).unwrap_or(NOWHERE));
-        // The register it names as its result; what a call clobbers is not counted.
-        let dst = match *insn {
-            Insn::Alu { op, dst, src, .. } => {
-                let by_register = matches!(src, Src::Reg(_));
-                self.read(dst);
-                self.operand(src);
-                self.contents.divisions |= matches!(op, AluOp::Div | AluOp::SDiv | AluOp::Mod | AluOp::SMod);
-                self.contents.register_shifts |= by_register & matches!(op, AluOp::Lsh | AluOp::Rsh | AluOp::Arsh);
-                dst
-            }
-            Insn::Mov { dst, src, .. } => {
-                self.operand(src);
-                dst
-            }
-            Insn::Neg { dst, .. } | Insn::End { dst, .. } => {
-                self.read(dst);
-                dst
-            }
-            Insn::Load { sign, dst, base, off, .. } => {
-                if sign {
-                    well_formed()?;
-                }
-                self.access(base, off);
-                dst
-            }
-            Insn::LoadAcquire { dst, base, off, .. } => {
-                self.access(base, off);
-                dst
-            }
-            Insn::MovSx { dst, src, .. } => {
-                well_formed()?;
-                self.operand(Src::Reg(src));
-                dst
-            }
-            Insn::LoadImm64 { dst, imm } => {
-                well_formed()?;
-                self.contents.wide_loads = true;
-                if let Imm64::Func(off) = imm {
-                    self.call(at, off, true);
-                }
-                dst
-            }
-            Insn::SecondSlot => return well_formed(),
-            Insn::Atomic { op, base, off, src, .. } => {
-                self.contents.atomics = true;
-                self.access(base, off);
-                self.operand(Src::Reg(src));
-                match op {
-                    AtomicOp::Add { fetch: true }
-                    | AtomicOp::Or { fetch: true }
-                    | AtomicOp::And { fetch: true }
-                    | AtomicOp::Xor { fetch: true }
-                    | AtomicOp::Xchg => src,
-                    AtomicOp::Add { fetch: false }
-                    | AtomicOp::Or { fetch: false }
-                    | AtomicOp::And { fetch: false }
-                    | AtomicOp::Xor { fetch: false } => return Ok(()),
-                    AtomicOp::CmpXchg => {
-                        self.read(Reg::R0);
-                        Reg::R0
-                    }
-                }
-            }
-            Insn::Store { base, off, src, .. } => {
-                self.access(base, off);
-                self.operand(src);
-                return Ok(());
-            }
-            Insn::StoreRelease { base, off, src, .. } => {
-                self.access(base, off);
-                self.operand(Src::Reg(src));
-                return Ok(());
-            }
-            Insn::LoadAbs { .. } => {
-                well_formed()?;
-                self.contents.packet_loads = true;
-                Reg::R0
-            }
-            Insn::LoadInd { src, .. } => {
-                well_formed()?;
-                self.contents.packet_loads = true;
-                self.operand(Src::Reg(src));
-                Reg::R0
-            }
-            Insn::Jump { off, .. } => {
-                well_formed()?;
-                self.flow(at, target(off));
-                return Ok(());
-            }
-            Insn::JumpIf { dst, src, off, .. } => {
-                self.operand(Src::Reg(dst));
-                self.operand(src);
-                self.flow(at, target(off.into()));
-                return Ok(());
-            }
-            Insn::MayGoto { off } => {
-                self.contents.may_gotos = true;
-                self.flow(at, target(off.into()));
-                return Ok(());
-            }
-            Insn::Call(callee) => {
-                self.contents.calls = true;
-                // The arguments.
-                self.contents.registers |= 0b11_1110;
-                if let Callee::Subprog(off) = callee {
-                    self.call(at, off, false);
-                }
-                Reg::R0
-            }
-            Insn::Exit => {
-                self.read(Reg::R0);
-                self.flow(at, None);
-                return Ok(());
-            }
-        };
-        self.write(dst);
-        if dst == Reg::R10 {
-            return Err(ValidateError { slot: at, kind: ValidateErrorKind::WritesFramePointer });
-        }
-        Ok(())
-    }
-}
-
-/// Outside every program.
-const NOWHERE: InsnIdx = InsnIdx(u32::MAX);
 
 /// The slot that `off` leads to from `at`.
 fn check_target(insns: &[Insn], at: InsnIdx, off: i32) -> Result<InsnIdx, ValidateError> {

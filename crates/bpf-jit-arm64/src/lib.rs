@@ -1,4 +1,4 @@
-//! The arm64 backend: [`Lir`] in, [`Code`] out.
+//! The arm64 backend: [`bpf_jit::Lir`] in, [`Code`] out.
 //!
 //! Approach: one pass over the ops, each emitted through dynasm in the fewest instructions its operands allow; branches and labels go through
 //! [`Layout`], which chooses between their short and long forms. No op wants fixed registers; operands in slots pass through four scratch

@@ -1,4 +1,4 @@
-//! The x86-64 backend: [`Lir`] in, [`Code`] out.
+//! The x86-64 backend: [`bpf_jit::Lir`] in, [`Code`] out.
 //!
 //! Approach: one pass over the ops, each emitted through dynasm in the shortest form its operands allow (`asm`); branches and labels go
 //! through [`Layout`], which chooses between their short and long forms. Where an op wants fixed registers (`regs`), operands in the
