@@ -2,6 +2,7 @@
 
 use crate::compile::HostCompiler;
 use crate::error::EngineError;
+use crate::idle::Idle;
 use crate::run::Runs;
 use bpf_debug::{Location, Options as DebugOptions, Registry};
 use bpf_jit::{AllocOptions, CompileOptions, EmitOptions, LowerOptions, OptLevel};
@@ -9,7 +10,7 @@ use bpf_jit_code::{Arch, CpuFeatures, Hardening};
 use bpf_quiesce::Domain;
 use bpf_verifier::{Limits, Verifier};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 pub use bpf_quiesce::WhenFull;
 
@@ -136,12 +137,10 @@ pub(crate) struct EngineInner {
     pub(crate) packs: bpf_prog_pack::Packs,
     /// Whoever is told of loaded programs.
     pub(crate) debug: Option<Registry>,
-    /// Compilers not in use: each load takes one and gives it back, so loads run in parallel and reuse memory.
-    #[allow(clippy::vec_box, reason = "one is taken out and put back at each load: a pointer, not a kilobyte")]
-    compilers: Mutex<Vec<Box<HostCompiler>>>,
-    /// Verifiers not in use, likewise.
-    #[allow(clippy::vec_box, reason = "as above")]
-    verifiers: Mutex<Vec<Box<Verifier>>>,
+    /// Each load takes one and gives it back, so loads run in parallel and reuse memory.
+    pub(crate) compilers: Idle<HostCompiler>,
+    /// Likewise.
+    pub(crate) verifiers: Idle<Verifier>,
     /// By execution slot.
     pub(crate) runs: Runs,
     /// What a run may spend: [`Config::run_budget`].
@@ -181,8 +180,8 @@ impl Engine {
             domain,
             packs,
             debug,
-            compilers: Mutex::default(),
-            verifiers: Mutex::default(),
+            compilers: Idle::default(),
+            verifiers: Idle::default(),
             runs,
             budget,
         })))
@@ -275,27 +274,4 @@ impl Engine {
             },
         }
     }
-}
-
-impl EngineInner {
-    /// Lends a compiler to `f`.
-    pub(crate) fn with_compiler<T>(&self, f: impl FnOnce(&mut HostCompiler) -> T) -> T {
-        lend(&self.compilers, |compiler: &mut Box<HostCompiler>| f(compiler))
-    }
-
-    /// Lends a verifier to `f`.
-    pub(crate) fn with_verifier<T>(&self, f: impl FnOnce(&mut Verifier) -> T) -> T {
-        lend(&self.verifiers, |verifier: &mut Box<Verifier>| f(verifier))
-    }
-}
-
-/// Takes an idle item, or makes one, and puts it back after `f`.
-fn lend<I: Default, T>(idle: &Mutex<Vec<I>>, f: impl FnOnce(&mut I) -> T) -> T {
-    let lock = || idle.lock().unwrap_or_else(PoisonError::into_inner);
-    // A statement of its own: the lock must not be held during `f`.
-    let taken = lock().pop();
-    let mut item = taken.unwrap_or_default();
-    let result = f(&mut item);
-    lock().push(item);
-    result
 }

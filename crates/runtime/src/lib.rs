@@ -40,6 +40,7 @@ mod error;
 mod func;
 mod helpers;
 mod hook;
+mod idle;
 mod instance;
 mod interp;
 mod linker;

@@ -300,7 +300,7 @@ impl Loaded {
         let mut machine_stack = 0;
         let native = match mode {
             Mode::Interpreter => None,
-            Mode::Jit => Some(engine.0.with_compiler(|host| {
+            Mode::Jit => Some(engine.0.compilers.lend(|host| {
                 let options = engine.compile_options(opt_level, layout.raw, facts.needs_budget);
                 let facts = constant_tail_calls(&program, &bindings, facts);
                 host.compiler

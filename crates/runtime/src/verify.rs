@@ -80,7 +80,7 @@ pub(crate) fn verify(
         ..Env::new(subject.layout, subject.helpers)
     };
     let fail = |source| LoadError::Verifier { program: subject.name.to_owned(), source };
-    let verified = engine.0.with_verifier(|verifier: &mut Verifier| verifier.verify(program, &env)).map_err(fail)?;
+    let verified = engine.0.verifiers.lend(|verifier: &mut Verifier| verifier.verify(program, &env)).map_err(fail)?;
     let (stats, log) = (verified.stats(), verified.log().to_vec());
     let (program, facts) = verified.into_parts();
     let program = rewrite(subject.name, program, &facts)?;
