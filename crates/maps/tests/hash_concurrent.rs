@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bpf_maps::{Cursor, Errno, Map, MapDef, MapError, MapHeader, MapType, flags, program, update};
+use bpf_maps::{Cursor, Errno, Map, MapDef, MapHeader, MapType, flags, program, update};
 use common::domain;
 
 const WORDS: usize = 6;
@@ -192,39 +192,31 @@ fn full_is_exact_under_threads() {
     }
 }
 
+/// How fast that is says `cargo bench -p bpf-benches --bench maps` (32 threads); here it is that nobody waits for a thread that is preempted
+/// in the middle of a change, and that all find what is theirs.
 #[test]
 fn nothing_stops_when_threads_outnumber_cores_16_to_1() {
     let threads = 16 * std::thread::available_parallelism().map_or(2, usize::from) as u64;
-    let map = Map::create(MapDef::new("m", MapType::Hash, 8, 8, 64), &domain(256)).unwrap();
-    let rate = |threads: u64| {
-        let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            for thread in 0..threads {
-                let (map, done, stop) = (&map, &done, &stop);
-                scope.spawn(move || {
-                    let mut count = 0u64;
-                    while !stop.load(Ordering::Relaxed) {
-                        // All threads insert into the same few chunks.
-                        let key = (thread * 7 + count) % 48;
-                        match map.set(&key.to_ne_bytes(), &count.to_ne_bytes()) {
-                            Ok(()) | Err(MapError::Op { errno: Errno::E2BIG, .. }) => {}
-                            Err(error) => panic!("{error}"),
-                        }
-                        _ = map.delete(&key.to_ne_bytes());
-                        count += 1;
-                    }
-                    done.fetch_add(count, Ordering::Relaxed);
-                });
-            }
-            std::thread::sleep(Duration::from_millis(300));
-            stop.store(true, Ordering::Relaxed);
-        });
-        done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64()
-    };
-    let (few, many) = (rate(2), rate(threads));
-    // The kernel's spin lock loses a factor of eight here; other processes on this machine may cost one of three.
-    assert!(many > few / 6.0, "{few:.0} operations a second with 2 threads, {many:.0} with {threads}");
+    let (shared, rounds) = (24, 3000);
+    let map = Map::create(MapDef::new("m", MapType::Hash, 8, 8, (shared + threads) as u32), &domain(256)).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let map = &map;
+            scope.spawn(move || {
+                let own = (shared + thread).to_ne_bytes();
+                for count in 0..rounds {
+                    // All threads insert into the same few chunks.
+                    let key = ((thread * 7 + count) % shared).to_ne_bytes();
+                    map.set(&key, &count.to_ne_bytes()).unwrap();
+                    _ = map.delete(&key);
+                    map.set(&own, &count.to_ne_bytes()).unwrap();
+                    assert_eq!(map.get(&own).unwrap().as_deref(), Some(&count.to_ne_bytes()[..]));
+                }
+                map.delete(&own).unwrap();
+            });
+        }
+    });
+    assert!(map.is_empty(), "every key was deleted after its last insertion");
 }
 
 /// One operation on the key, with what it returned.
