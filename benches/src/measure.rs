@@ -34,9 +34,16 @@ pub type Contender<'a> = Box<dyn FnMut(u32) -> f64 + 'a>;
 pub fn interleaved(contenders: &mut [Contender<'_>]) -> Vec<f64> {
     let repeats: Vec<u32> = contenders.iter_mut().map(calibrate).collect();
     let mut rounds = vec![Vec::with_capacity(ROUNDS); contenders.len()];
+    // In another order each round: who runs after whom shows, by some percent (what the one before left in caches, and the clock it left the core at).
+    let mut order: Vec<usize> = (0..contenders.len()).collect();
+    let mut random = 1u64;
     for _ in 0..ROUNDS {
-        for ((contender, repeat), times) in contenders.iter_mut().zip(&repeats).zip(&mut rounds) {
-            times.push(contender(*repeat));
+        for last in (1..order.len()).rev() {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            order.swap(last, (random >> 33) as usize % (last + 1));
+        }
+        for &i in &order {
+            rounds[i].push(contenders[i](repeats[i]));
         }
     }
     rounds.into_iter().map(median).collect()
