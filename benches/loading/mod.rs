@@ -5,3 +5,11 @@ pub(crate) mod phases;
 pub(crate) mod tag;
 pub(crate) mod threads;
 pub(crate) mod verified;
+
+use bpf_benches::measure::{Contender, nanoseconds};
+
+/// Times `work` on each of the items in turn.
+pub(crate) fn each<'a, T>(items: &'a [T], mut work: impl FnMut(&'a T) + 'a) -> Contender<'a> {
+    let mut next = items.iter().cycle();
+    Box::new(move |repeat| nanoseconds(repeat, |repeat| next.by_ref().take(repeat as usize).for_each(&mut work)))
+}

@@ -3,8 +3,9 @@
 //! Every step reuses its scratch memory, as in the runtime. Steps are timed alone and so with warmer caches than in a load, hence
 //! the whole is a little more than their sum.
 
+use crate::loading::each;
 use bpf_analysis::{CallArity, Facts};
-use bpf_benches::measure::{Contender, interleaved, nanoseconds};
+use bpf_benches::measure::interleaved;
 use bpf_benches::straight;
 use bpf_benches::table::{Table, figure};
 use bpf_isa::Program;
@@ -93,12 +94,6 @@ fn emit(backend: &mut Host, lir: &Lir, allocs: &[Alloc], code: &mut Code) {
 fn unoptimised(compiler: &mut Compiler<Host>, program: &Program, code: &mut Code) {
     let options = CompileOptions { opt_level: OptLevel::None, ..CompileOptions::default() };
     compiler.compile(program, &Facts::default(), &NoCalls, &options, code).expect("short programs");
-}
-
-/// Times `work` on each of the programs in turn.
-fn each<'a>(programs: &'a [Steps], mut work: impl FnMut(&'a Steps) + 'a) -> Contender<'a> {
-    let mut next = programs.iter().cycle();
-    Box::new(move |repeat| nanoseconds(repeat, |repeat| next.by_ref().take(repeat as usize).for_each(&mut work)))
 }
 
 /// The table, for programs of these lengths.

@@ -4,7 +4,7 @@
 //! drops the ways not taken; straight lines over numbers that are not known; and the same with branches, of which both ways are
 //! walked. "Verify" is the verifier alone (it includes its facts); the other columns are a load and unload, as a user does it.
 
-use crate::loading::phases::load;
+use crate::loading::{each, phases::load};
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::straight;
 use bpf_benches::table::{Table, figure};
@@ -125,10 +125,4 @@ fn measure(programs: &[Vec<u8>]) -> Costs {
     let steps = steps as f64 / programs.len() as f64;
     let (optimised, unoptimised) = ([unverified, verified], [quick, verified_quick]);
     Costs { optimised, unoptimised, validate, verify, steps, kernel: times.get(6).copied() }
-}
-
-/// Times `work` on each of the items in turn.
-fn each<'a, T>(items: &'a [T], mut work: impl FnMut(&'a T) + 'a) -> Contender<'a> {
-    let mut next = items.iter().cycle();
-    Box::new(move |repeat| nanoseconds(repeat, |repeat| next.by_ref().take(repeat as usize).for_each(&mut work)))
 }

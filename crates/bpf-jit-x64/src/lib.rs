@@ -21,7 +21,7 @@ use crate::jump::Jump;
 use crate::lower::Stub;
 use crate::tail_call::PendingTailCall;
 use bpf_isa::SubprogId;
-use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Move, Op, Shape};
+use bpf_jit::{Alloc, Backend, BlockId, BlockLabels, EmitError, EmitOptions, MachineDesc, Move, Op, Shape};
 use bpf_jit_code::layout::{Label, Layout};
 use bpf_jit_code::unwind::room;
 use bpf_jit_code::{Code, PcEntry, Unwind, UnwindOp};
@@ -39,8 +39,8 @@ pub struct X64 {
     tail_calls: Vec<PendingTailCall>,
     /// Functions of the program.
     functions: u32,
-    /// Labels of the present function's extra blocks.
-    extra: Vec<Label>,
+    /// Labels of the present function's blocks.
+    blocks: BlockLabels,
     /// Where the runs of this code stop, by reason.
     stops: [Option<Label>; 4],
     /// The retpoline of this code.
@@ -77,23 +77,10 @@ impl Backend for X64 {
         let machine = self.machine(options);
         let frame = Frame::plan(shape, alloc, options.save_all);
         code.frame_bytes.push(frame.bytes);
-        let blocks = self.layout.labels(shape.blocks);
-        self.extra.clear();
+        self.blocks.begin(shape, &mut self.layout);
         let notes = code.unwind.len();
-        let mut emitter = Emitter {
-            s: self,
-            code,
-            machine,
-            options,
-            alloc,
-            frame,
-            first_block: shape.first_block,
-            end_block: shape.first_block + shape.blocks,
-            blocks,
-            epilogue: None,
-            insn: u32::MAX,
-            notes,
-        };
+        let mut emitter =
+            Emitter { s: self, code, machine, options, alloc, frame, epilogue: None, insn: u32::MAX, notes };
         emitter.enter(shape);
         Ok(emitter)
     }
@@ -140,12 +127,6 @@ pub struct Emitter<'a> {
     options: &'a EmitOptions,
     alloc: &'a Alloc,
     frame: Frame,
-    /// Number of its first block.
-    first_block: u32,
-    /// Number of its first extra block.
-    end_block: u32,
-    /// Label of the first block; the others follow.
-    blocks: Label,
     /// The epilogue that exits share, if it is too long to be repeated.
     epilogue: Option<Label>,
     /// The BPF instruction being emitted.
@@ -164,8 +145,7 @@ impl bpf_jit::Emitter for Emitter<'_> {
     }
 
     fn new_block(&mut self) -> BlockId {
-        self.s.extra.push(self.s.layout.label());
-        BlockId(self.end_block + self.s.extra.len() as u32 - 1)
+        self.s.blocks.add(&mut self.s.layout)
     }
 
     #[inline]
@@ -201,10 +181,7 @@ impl Emitter<'_> {
     }
 
     fn block_label(&self, block: BlockId) -> Label {
-        match block.0.checked_sub(self.end_block) {
-            None => Label(self.blocks.0 + (block.0 - self.first_block)),
-            Some(extra) => self.s.extra[extra as usize],
-        }
+        self.s.blocks.label(block)
     }
 
     /// Notes a change of the frame, if anybody wants to know.

@@ -273,10 +273,9 @@ impl Allocator {
                 self.read(src);
             }
             Op::Ext { dst, src, .. } | Op::Neg { dst, src, .. } | Op::Bswap { dst, src, .. } => self.change(dst, src),
-            Op::Bin { op: kind, dst, a, b, .. } => {
-                // Most need not be looked up.
-                let fixed = if kind.is_plain() { &FixedOperands::NONE } else { machine.fixed(op) };
-                if kind.is_plain() || fixed.is_plain() {
+            Op::Bin { dst, a, b, .. } => {
+                let fixed = machine.fixed(op);
+                if fixed.is_plain() {
                     self.change(dst, a);
                     self.read_val(b);
                 } else {

@@ -42,14 +42,11 @@ impl Lir {
             let mut known = op.def().is_none_or(|v| v.0 < func.vregs);
             op.for_each_use(|v| known &= v.0 < func.vregs);
             ensure(known, "an op with a value that does not exist")?;
-            match *op {
-                Op::Call { target: CallTarget::Subprog(subprog), .. } | Op::SubprogAddr { subprog, .. } => {
-                    ensure(subprog.index() < self.funcs.len(), "a subprogram that does not exist")?;
-                }
-                Op::Jump { target } | Op::Branch { target, .. } => {
-                    ensure(target.index() < func.blocks.len(), "a branch to a block that does not exist")?;
-                }
-                _ => {}
+            if let Op::Call { target: CallTarget::Subprog(subprog), .. } | Op::SubprogAddr { subprog, .. } = *op {
+                ensure(subprog.index() < self.funcs.len(), "a subprogram that does not exist")?;
+            }
+            if let Op::Jump { target } | Op::Branch { target, .. } = *op {
+                ensure(target.index() < func.blocks.len(), "a branch to a block that does not exist")?;
             }
         }
         Ok(())

@@ -15,6 +15,7 @@
 
 mod alloc;
 mod backend;
+mod blocks;
 mod check;
 #[cfg(any(test, feature = "eval"))]
 pub mod eval;
@@ -27,6 +28,7 @@ mod moves;
 
 pub use alloc::{Alloc, AllocOptions, Allocator, Loc};
 pub use backend::{Backend, CompileError, CompileOptions, Compiler, EmitError, EmitOptions, Emitter, OptLevel, Shape};
+pub use blocks::BlockLabels;
 pub use externs::{Extern, Hidden, MapShape, Signatures, TAIL_CALL_HELPER};
 pub use lir::{
     AtomicOp, Base, BinOp, Block, BlockId, CallTarget, Check, Cond, Func, Lir, Mem, Op, Span, TailKey, VReg, Val,

@@ -81,14 +81,6 @@ pub enum BinOp {
     Rotl,
 }
 
-impl BinOp {
-    /// Whether no machine wants its operands in particular registers, whatever they are.
-    #[inline(always)]
-    pub fn is_plain(self) -> bool {
-        matches!(self, BinOp::Add | BinOp::Sub | BinOp::Mul | BinOp::And | BinOp::Or | BinOp::Xor)
-    }
-}
-
 /// Where a memory address starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Base {
@@ -468,11 +460,6 @@ impl Func {
     /// The registers live after a block.
     pub fn live_out(&self, block: &Block) -> &[VReg] {
         &self.live[block.live_out.start as usize..block.live_out.end as usize]
-    }
-
-    /// Whether the function calls anything (a tail call is not a call).
-    pub fn has_calls(&self) -> bool {
-        self.ops.iter().any(|op| matches!(op, Op::Call { .. }))
     }
 }
 

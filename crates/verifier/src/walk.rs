@@ -482,12 +482,12 @@ impl<'a> Walk<'a> {
     /// The instruction as text; functions by their names too.
     fn disassemble(&self, at: InsnIdx) -> String {
         let Some(insn) = self.insns.get(at.index()) else { return String::new() };
-        let name = match *insn {
-            Insn::Call(Callee::Helper(id)) => {
-                self.env.helpers.get(id).map(|p| &*p.name).or_else(|| crate::kernel_helper_name(id))
-            }
-            Insn::Call(callee @ Callee::Host(_)) => self.proto(callee).ok().map(|p| &*p.name),
-            _ => None,
+        let name = if let Insn::Call(Callee::Helper(id)) = *insn {
+            self.env.helpers.get(id).map(|p| &*p.name).or_else(|| crate::kernel_helper_name(id))
+        } else if let Insn::Call(callee @ Callee::Host(_)) = *insn {
+            self.proto(callee).ok().map(|p| &*p.name)
+        } else {
+            None
         };
         name.map_or_else(|| insn.to_string(), |name| format!("{insn} ({name})"))
     }
