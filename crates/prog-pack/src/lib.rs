@@ -47,6 +47,7 @@ mod poke;
 mod retire;
 #[cfg(test)]
 mod schedules;
+mod shard;
 mod stage;
 mod sys;
 

@@ -3,32 +3,40 @@
 //! Problem: several threads load and drop programs at once, a million times a second; packs are added and given back meanwhile; every
 //! system call may fail.
 //!
-//! Approach: one lock around constant-time bookkeeping ([`crate::chunks`], [`crate::retire`]). Whatever takes longer (a new
-//! pack, traps, barriers, collapsing, unmapping) happens outside it, on memory that no list mentions at the time.
+//! Approach: threads load from and drop to shards ([`crate::shard`]); what these do not have at hand comes from the center, one lock around
+//! constant-time bookkeeping ([`crate::chunks`]). Whatever takes longer (a new pack, traps, barriers, collapsing, unmapping) happens outside of locks, on
+//! memory that no list mentions at the time.
 //!
-//! What is left to run at the same time is little: a batch of freed programs, which belongs to the thread that took it out of the queue;
+//! What is left to run at the same time is little: a batch of freed programs, which belongs to the thread that took it out of its queue;
 //! the collapse of a pack, claimed by one compare-and-exchange; and pokes, each one compare-and-exchange on a word of code. No protocol
 //! of several atomics is left for a model checker: the one that all of it waits for, grace periods, is `bpf-quiesce`'s and is explored there
 //! with loom; tests/fetch_model.rs explores what CPUs may fetch between two pokes. The order in which threads get to their critical sections, and to
 //! what they do between them, is explored in `schedules` at random; and tests/churn.rs stresses the whole with eight threads.
 //!
-//! Invariants: chunks leave the allocator as traps and return as traps. A pack is in `State::packs` exactly as long as the allocator
+//! Invariants: chunks leave the allocator as traps and return as traps. A pack is in `Center::packs` exactly as long as the allocator
 //! knows it; it is unmapped when the last `Arc` goes, which nobody in it can outlive.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bpf_jit_code::Arch;
-use bpf_quiesce::Domain;
+use bpf_quiesce::{Domain, SHARDS, Users, thread_number};
+use crossbeam_utils::CachePadded;
 
 use crate::arena::{Arena, GRANULE, HUGE};
 use crate::chunks::{Chunks, Run};
 use crate::pack::{Backing, Pack, PackError};
-use crate::retire::{Advance, Queue, Retired};
+use crate::retire::{Advance, BATCH, BATCH_BESIDE_OTHERS};
+use crate::shard::Shard;
 use crate::{Error, arch};
 
 /// Programs start and end at multiples of this.
 pub(crate) const CHUNK: usize = 64;
+
+/// So often room may be scarce before a pack is added.
+const SCARCE: u32 = 16;
 
 /// How [`Packs`] are set up. Sizes are bytes and are rounded up to 64 KiB.
 #[derive(Debug, Clone)]
@@ -99,36 +107,135 @@ pub struct Stats {
 /// Executable memory for the programs of one engine. Cheap to clone; see the crate's documentation.
 #[derive(Debug, Clone)]
 pub struct Packs {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<Owner>,
 }
 
-/// What a [`Packs`] and all its programs share.
+/// What a [`Packs`] and all its programs share. Freed when both its owner and the last program are gone.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    /// The programs.
+    users: Users,
     pub(crate) domain: Arc<Domain>,
     pub(crate) arena: &'static Arena,
     pub(crate) host: Arch,
     pub(crate) options: Options,
-    state: Mutex<State>,
+    shards: [CachePadded<Slot>; SHARDS],
+    /// How many shards were ever used.
+    in_use: AtomicUsize,
+    center: CachePadded<Mutex<Center>>,
     /// Held while a pack is made, so that threads that find no room make one pack and not one each.
-    growing: Mutex<()>,
-    pub(crate) published: AtomicU64,
+    growing: Mutex<Scarcity>,
 }
 
+/// How often room was found only by freeing what other threads had dropped.
+#[derive(Debug, Default)]
+struct Scarcity(u32);
+
+/// The one that all [`Packs`] hold.
 #[derive(Debug)]
-struct State {
+pub(crate) struct Owner(NonNull<Shared>);
+
+/// A program's hold.
+#[derive(Debug)]
+pub(crate) struct Hold(NonNull<Shared>);
+
+// SAFETY: a shared reference, and the right to free what may be sent and shared.
+unsafe impl Send for Owner {}
+// SAFETY: as above.
+unsafe impl Sync for Owner {}
+// SAFETY: as above.
+unsafe impl Send for Hold {}
+// SAFETY: as above.
+unsafe impl Sync for Hold {}
+
+impl Owner {
+    fn new(shared: Shared) -> Owner {
+        Owner(NonNull::from(Box::leak(Box::new(shared))))
+    }
+}
+
+impl Hold {
+    pub(crate) fn new(owner: &Owner) -> Hold {
+        // The owner is there, so the count is not closed.
+        owner.users.enter();
+        Hold(owner.0)
+    }
+
+    /// Whether it is a hold on what that one owns.
+    pub(crate) fn is_of(&self, owner: &Owner) -> bool {
+        self.0 == owner.0
+    }
+}
+
+impl Deref for Owner {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        // SAFETY: freed when the owner has closed the count, in its drop, and no user is left.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Deref for Hold {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        // SAFETY: freed when no user is left, and this is one until its drop.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if self.users.close() {
+            // SAFETY: leaked in `new`; there is neither owner nor user any more.
+            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.users.leave() {
+            // SAFETY: as above.
+            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        }
+    }
+}
+
+// What the impls above stand on.
+const _: () = {
+    const fn may_be_shared<T: Send + Sync>() {}
+    may_be_shared::<Shared>();
+};
+
+#[derive(Debug, Default)]
+struct Slot {
+    shard: Mutex<Shard>,
+    /// Ranges that threads of this shard have published.
+    published: AtomicU64,
+}
+
+/// What all shards share.
+#[derive(Debug)]
+struct Center {
     chunks: Chunks,
     packs: Vec<Option<Arc<Pack>>>,
-    retired: Queue,
-    programs: usize,
 }
 
-/// Chunks of one program.
-#[derive(Debug)]
+/// Chunks of one program, and where they are.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) run: Run,
     pub(crate) rx: usize,
     pub(crate) rw: usize,
+}
+
+impl Place {
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.run.len as usize * CHUNK
+    }
 }
 
 impl Packs {
@@ -147,17 +254,18 @@ impl Packs {
     pub(crate) fn in_arena(domain: Arc<Domain>, mut options: Options, host: Arch, arena: &'static Arena) -> Self {
         options.pack_size = options.pack_size.clamp(GRANULE, arch::arena_limit(host)).next_multiple_of(GRANULE);
         options.first_pack_size = options.first_pack_size.min(options.pack_size).next_multiple_of(GRANULE);
-        let state = State { chunks: Chunks::new(), packs: Vec::new(), retired: Queue::default(), programs: 0 };
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(Owner::new(Shared {
+                users: Users::default(),
                 domain,
                 arena,
                 host,
                 options,
-                state: Mutex::new(state),
-                growing: Mutex::new(()),
-                published: AtomicU64::new(0),
-            }),
+                shards: Default::default(),
+                in_use: AtomicUsize::new(0),
+                center: CachePadded::new(Mutex::new(Center { chunks: Chunks::new(), packs: Vec::new() })),
+                growing: Mutex::default(),
+            })),
         }
     }
 
@@ -174,10 +282,12 @@ impl Packs {
     pub fn drain(&self) -> Result<(), Error> {
         loop {
             self.shared.reclaim_counting(&mut 0)?;
-            let (empty, period) = {
-                let retired = &self.shared.lock().retired;
-                (retired.is_empty(), retired.some_period())
-            };
+            let (mut empty, mut period) = (true, None);
+            for at in 0..SHARDS {
+                let retired = &self.shared.lock(at).retired;
+                empty &= retired.is_empty();
+                period = period.or_else(|| retired.some_period());
+            }
             match period {
                 _ if empty => return Ok(()),
                 Some(period) => period.wait()?,
@@ -189,13 +299,8 @@ impl Packs {
 
     /// A snapshot.
     pub fn stats(&self) -> Stats {
-        self.shared.lock().stats(&self.shared.published)
-    }
-
-    /// The same for a test that looks between two points.
-    #[cfg(test)]
-    pub(crate) fn stats_now(&self) -> Stats {
-        self.shared.state.lock().unwrap().stats(&self.shared.published)
+        point();
+        self.shared.stats()
     }
 
     /// The domain whose grace periods free programs.
@@ -204,34 +309,38 @@ impl Packs {
     }
 }
 
-impl State {
-    fn stats(&self, published: &AtomicU64) -> Stats {
-        let mut stats = Stats {
-            programs: self.programs,
-            bytes_retired: self.retired.chunks() as usize * CHUNK,
-            largest_hole: self.chunks.largest_hole() as usize * CHUNK,
-            holes: self.chunks.holes(),
-            // Relaxed: a statistic.
-            published: published.load(Ordering::Relaxed),
-            ..Stats::default()
-        };
-        let mut taken = 0;
-        for (id, pack) in self.packs.iter().enumerate() {
-            let Some(pack) = pack else { continue };
-            let used = self.chunks.used(id as u32) as usize * CHUNK;
-            stats.packs += 1;
-            stats.empty_packs += usize::from(used == 0);
-            stats.bytes += pack.len();
-            taken += used;
-            *match pack.backing() {
-                Backing::BasePages => &mut stats.bytes_base_pages,
-                Backing::Collapsed => &mut stats.bytes_collapsed,
-                Backing::Hugetlb => &mut stats.bytes_hugetlb,
-            } += pack.len();
+impl Center {
+    fn allocate(&mut self, chunks: u32, options: &Options) -> Option<(Place, Option<Arc<Pack>>)> {
+        let run = self.chunks.allocate(chunks)?;
+        let pack = self.packs[run.pack as usize].as_ref()?;
+        let offset = run.start as usize * CHUNK;
+        let place = Place { run, rx: pack.rx() + offset, rw: pack.rw() + offset };
+        let full = self.chunks.used(run.pack) as usize * CHUNK * 100 / pack.len();
+        let collapses = full >= options.collapse_percent.into() && pack.may_collapse();
+        Some((place, collapses.then(|| Arc::clone(pack))))
+    }
+
+    /// Gives chunks back that no CPU can execute; they are traps already. The packs that are too many now are to be dropped, outside the lock.
+    fn free(&mut self, places: &[Place], options: &Options) -> Vec<Arc<Pack>> {
+        let mut given_back = Vec::new();
+        for place in places {
+            if self.chunks.free(place.run) {
+                given_back.extend(self.surplus(place.run.pack, options));
+            }
         }
-        stats.bytes_free = stats.bytes - taken;
-        stats.bytes_used = taken - stats.bytes_retired;
-        stats
+        given_back
+    }
+
+    /// Removes a pack that just became empty, if more empty packs are kept than wanted.
+    fn surplus(&mut self, id: u32, options: &Options) -> Option<Arc<Pack>> {
+        let Center { chunks, packs } = self;
+        let empty = packs.iter().enumerate().filter(|(id, _)| chunks.used(*id as u32) == 0);
+        let kept: usize = empty.filter_map(|(_, pack)| pack.as_ref()).map(|pack| pack.len()).sum();
+        if kept <= options.keep_empty {
+            return None;
+        }
+        chunks.remove_pack(id);
+        packs[id as usize].take()
     }
 }
 
@@ -242,25 +351,36 @@ impl Shared {
         if let Some(place) = self.try_allocate(chunks) {
             return Ok(place);
         }
-        let _growing = self.lock_growing();
+        let mut scarce = self.lock_growing();
         self.reclaim();
         if let Some(place) = self.try_allocate(chunks) {
+            // Threads that load and drop all the time have some batches under way each. Where packs are too small for that, all of them would come here
+            // again and again, and interrupt each other by barriers.
+            scarce.0 += u32::from(self.in_use.load(Ordering::Relaxed) > 1);
+            if scarce.0 < SCARCE {
+                return Ok(place);
+            }
+            scarce.0 = 0;
+            // It has room; only the next ones would not.
+            let _ = self.add_pack(chunks);
             return Ok(place);
         }
         self.grow(chunks)
     }
 
     fn try_allocate(&self, chunks: u32) -> Option<Place> {
-        let mut state = self.lock();
-        let run = state.chunks.allocate(chunks)?;
-        state.programs += 1;
-        let pack = state.packs[run.pack as usize].as_ref()?;
-        let offset = run.start as usize * CHUNK;
-        let place = Place { run, rx: pack.rx() + offset, rw: pack.rw() + offset };
-        let full = state.chunks.used(run.pack) as usize * CHUNK * 100 / pack.len();
-        if full >= self.options.collapse_percent.into() && pack.may_collapse() {
-            let pack = Arc::clone(pack);
-            drop(state);
+        let mut shard = self.lock(own_shard());
+        let (place, collapses) = match shard.spare.take(chunks) {
+            Some(place) => (place, None),
+            None => self.center().allocate(chunks, &self.options)?,
+        };
+        if !shard.in_use {
+            shard.in_use = true;
+            // Relaxed: what is decided by it is right with any value.
+            self.in_use.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(shard);
+        if let Some(pack) = collapses {
             pack.collapse();
         }
         Some(place)
@@ -268,8 +388,15 @@ impl Shared {
 
     /// Adds a pack and allocates from it.
     fn grow(&self, chunks: u32) -> Result<Place, Error> {
+        self.add_pack(chunks)?;
+        // Other threads may have been faster; the pack is at least as large as the program, so this ends.
+        self.try_allocate(chunks).map_or_else(|| self.grow(chunks), Ok)
+    }
+
+    /// Adds a pack that has room for so many chunks at least.
+    fn add_pack(&self, chunks: u32) -> Result<(), Error> {
         let len = chunks as usize * CHUNK;
-        let first = self.lock().packs.iter().all(Option::is_none);
+        let first = self.center().packs.iter().all(Option::is_none);
         let size = if first { self.options.first_pack_size } else { self.options.pack_size };
         let size = if len <= size { size } else { len.max(self.options.pack_size) };
         // Large programs have a pack of their own; in whole huge pages, so that it can become some.
@@ -283,58 +410,35 @@ impl Shared {
             }
             Err(error) => return Err(pack_error(error, len)),
         };
-        {
-            let mut state = self.lock();
-            let free_id = state.packs.iter().position(Option::is_none);
-            let id = free_id.unwrap_or_else(|| {
-                state.packs.push(None);
-                state.packs.len() - 1
-            });
-            state.chunks.add_pack(id as u32, (pack.len() / CHUNK) as u32);
-            state.packs[id] = Some(Arc::new(pack));
-        }
-        // Other threads may have been faster; the pack is at least as large as the program, so this ends.
-        self.try_allocate(chunks).map_or_else(|| self.grow(chunks), Ok)
+        point();
+        let mut center = self.center();
+        let free_id = center.packs.iter().position(Option::is_none);
+        let id = free_id.unwrap_or_else(|| {
+            center.packs.push(None);
+            center.packs.len() - 1
+        });
+        center.chunks.add_pack(id as u32, (pack.len() / CHUNK) as u32);
+        center.packs[id] = Some(Arc::new(pack));
+        Ok(())
     }
 
-    /// Gives chunks back that no CPU can execute; they are traps already.
-    pub(crate) fn free(&self, programs: &[Retired], were_retired: bool) {
-        let mut given_back = Vec::new();
-        let mut state = self.lock();
-        if were_retired {
-            state.retired.freed(programs);
-        }
-        state.programs -= if were_retired { 0 } else { programs.len() };
-        for program in programs {
-            if state.chunks.free(program.run) {
-                given_back.extend(self.surplus(&mut state, program.run.pack));
-            }
-        }
-        drop(state);
+    /// Gives back the chunks of a program that was never published; they are traps again.
+    pub(crate) fn abandon(&self, place: Place) {
+        point();
+        let given_back = self.center().free(&[place], &self.options);
         drop(given_back); // Unmaps; not under the lock.
     }
 
-    /// Removes a pack that just became empty, if more empty packs are kept than wanted.
-    fn surplus(&self, state: &mut State, id: u32) -> Option<Arc<Pack>> {
-        let State { chunks, packs, .. } = state;
-        let empty = packs.iter().enumerate().filter(|(id, _)| chunks.used(*id as u32) == 0);
-        let kept: usize = empty.filter_map(|(_, pack)| pack.as_ref()).map(|pack| pack.len()).sum();
-        if kept <= self.options.keep_empty {
-            return None;
-        }
-        chunks.remove_pack(id);
-        packs[id as usize].take()
-    }
-
     /// A program was dropped.
-    pub(crate) fn retire(&self, retired: Retired) {
-        let due = {
-            let mut state = self.lock();
-            state.programs -= 1;
-            state.retired.push(retired)
-        };
-        if due {
-            self.reclaim();
+    pub(crate) fn retire(&self, place: Place) {
+        let own = own_shard();
+        // Barriers are cheap alone, and interrupt all others if there are any: then fewer of them, and each for two batches.
+        // Relaxed: see `try_allocate`.
+        let others = self.in_use.load(Ordering::Relaxed) > 1;
+        let due = self.lock(own).retired.push(place, if others { BATCH_BESIDE_OTHERS } else { BATCH });
+        if due && !self.domain.is_forked() {
+            // See `reclaim`.
+            let _ = self.advance(own, Why::Due, others, &mut 0);
         }
     }
 
@@ -350,34 +454,112 @@ impl Shared {
         if self.domain.is_forked() {
             return Err(Error::Forked);
         }
-        self.lock().retired.seal(&self.domain);
-        loop {
-            let Some(batch) = self.lock().retired.take() else { return Ok(()) };
+        // Each of them, also where one fails.
+        (0..SHARDS).map(|at| self.advance(at, Why::Wanted, false, freed)).fold(Ok(()), Result::and)
+    }
+
+    /// Frees what can be freed of a shard's queue. `overlap`: see [`crate::retire::Queue::take`].
+    fn advance(&self, at: usize, why: Why, overlap: bool, freed: &mut usize) -> Result<(), Error> {
+        self.lock(at).retired.seal(&self.domain);
+        let result = loop {
+            let Some(batch) = self.lock(at).retired.take(overlap) else { break Ok(()) };
             match batch.advance(&self.domain, self.host) {
-                Advance::Free(programs) => {
-                    *freed += programs.len();
-                    self.free(&programs, true);
+                Advance::Free(places) => {
+                    *freed += places.len();
+                    self.free(at, places, why);
                 }
                 Advance::NotYet(batch) => {
-                    self.lock().retired.put_back(batch);
-                    return Ok(());
+                    self.lock(at).retired.put_back(batch);
+                    break Ok(());
                 }
                 Advance::Failed(batch, error) => {
-                    self.lock().retired.put_back(batch);
-                    return Err(error.into());
+                    self.lock(at).retired.put_back(batch);
+                    break Err(error.into());
                 }
             }
+        };
+        if why == Why::Wanted {
+            self.free(at, Vec::new(), why);
         }
+        result
     }
 
-    /// Nothing panics while holding it, so poison means nothing.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// Gives the places of a freed batch to a shard; what that does not keep, to the center.
+    fn free(&self, at: usize, mut places: Vec<Place>, why: Why) {
+        let mut shard = self.lock(at);
+        shard.retired.freed(&places);
+        match why {
+            Why::Due => shard.spare.keep(&mut places),
+            Why::Wanted => shard.spare.empty(&mut places),
+        }
+        if places.is_empty() {
+            return;
+        }
+        let given_back = self.center().free(&places, &self.options);
+        drop(shard);
+        drop(given_back); // Unmaps; not under the lock.
+    }
+
+    /// A program, or more, of the calling thread was published.
+    pub(crate) fn count_published(&self, ranges: usize) {
+        // Relaxed: a statistic.
+        self.shards[own_shard()].published.fetch_add(ranges as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let shards = self.lock_all();
+        let center = self.center();
+        let retired: u64 = shards.iter().map(|shard| shard.retired.chunks()).sum();
+        let spare = || shards.iter().flat_map(|shard| shard.spare.places()).map(|place| place.run);
+        let longest_spare = spare().map(|run| run.len).max().unwrap_or(0);
+        let mut stats = Stats {
+            programs: self.users.count(),
+            bytes_retired: retired as usize * CHUNK,
+            largest_hole: center.chunks.largest_hole().max(longest_spare) as usize * CHUNK,
+            holes: center.chunks.holes() + spare().count(),
+            // Relaxed: a statistic.
+            published: self.shards.iter().map(|slot| slot.published.load(Ordering::Relaxed)).sum(),
+            ..Stats::default()
+        };
+        let mut at_hand = vec![0; center.packs.len()];
+        spare().for_each(|run| at_hand[run.pack as usize] += run.len);
+        let mut taken = 0;
+        for (id, pack) in center.packs.iter().enumerate() {
+            let Some(pack) = pack else { continue };
+            let used = (center.chunks.used(id as u32) - at_hand[id]) as usize * CHUNK;
+            stats.packs += 1;
+            stats.empty_packs += usize::from(used == 0);
+            stats.bytes += pack.len();
+            taken += used;
+            *match pack.backing() {
+                Backing::BasePages => &mut stats.bytes_base_pages,
+                Backing::Collapsed => &mut stats.bytes_collapsed,
+                Backing::Hugetlb => &mut stats.bytes_hugetlb,
+            } += pack.len();
+        }
+        stats.bytes_free = stats.bytes - taken;
+        stats.bytes_used = taken - stats.bytes_retired;
+        stats
+    }
+
+    /// A shard. Nothing panics while holding it, so poison means nothing.
+    fn lock(&self, at: usize) -> MutexGuard<'_, Shard> {
         point();
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[at].shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same for the lock of those who find no room, which is held while the other is taken.
-    fn lock_growing(&self) -> MutexGuard<'_, ()> {
+    /// All of them, in order.
+    fn lock_all(&self) -> [MutexGuard<'_, Shard>; SHARDS] {
+        self.shards.each_ref().map(|slot| slot.shard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The center, also while holding shards; nothing panics while holding it either.
+    fn center(&self) -> MutexGuard<'_, Center> {
+        self.center.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock of those who find no room, which is held while others are taken.
+    fn lock_growing(&self) -> MutexGuard<'_, Scarcity> {
         #[cfg(test)]
         while crate::schedules::is_scheduled() && self.growing.try_lock().is_err() {
             point();
@@ -387,13 +569,31 @@ impl Shared {
 
     #[cfg(test)]
     pub(crate) fn owners(&self) -> Owners {
-        let state = self.state.lock().unwrap();
-        let packs = state.packs.iter().zip(0..).filter_map(|(pack, id)| {
+        let (shards, center) = (self.lock_all(), self.center());
+        let packs = center.packs.iter().zip(0..).filter_map(|(pack, id)| {
             let pack = pack.as_ref()?;
             Some((id, pack.rw(), (pack.len() / CHUNK) as u32))
         });
-        Owners { packs: packs.collect(), free: state.chunks.free_runs(), queued: state.retired.runs() }
+        let mut free = center.chunks.free_runs();
+        free.extend(shards.iter().flat_map(|shard| shard.spare.places()).map(|place| place.run));
+        let queued = shards.iter().flat_map(|shard| shard.retired.runs()).collect();
+        Owners { packs: packs.collect(), free, queued }
     }
+}
+
+/// Why a queue is looked through.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// A batch of it is full.
+    Due,
+    /// Somebody asked for all that can be freed.
+    Wanted,
+}
+
+/// The calling thread's shard.
+#[inline]
+fn own_shard() -> usize {
+    thread_number() % SHARDS
 }
 
 /// Who owns what.
@@ -415,10 +615,13 @@ pub(crate) fn point() {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if !state.retired.is_empty() && !self.domain.is_forked() {
+        let shards = self.shards.iter_mut();
+        let all_free = shards
+            .map(|slot| slot.shard.get_mut().unwrap_or_else(PoisonError::into_inner))
+            .all(|shard| shard.retired.is_empty());
+        if !all_free && !self.domain.is_forked() {
             // Runs may still be inside dropped programs: unmap after their guards.
-            let packs = std::mem::take(&mut state.packs);
+            let packs = std::mem::take(&mut self.center.get_mut().unwrap_or_else(PoisonError::into_inner).packs);
             self.domain.defer(move || drop(packs));
         }
     }

@@ -19,28 +19,22 @@ use bpf_jit_code::Arch;
 use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod};
 
 use crate::arch;
+#[cfg(test)]
 use crate::chunks::Run;
 use crate::pack::fill_traps;
-use crate::packs::point;
+use crate::packs::{Place, point};
 
-/// Programs that share a grace period and a barrier: at two barriers of up to 9 µs, less than 0.1 µs each.
-const BATCH: usize = 256;
+/// Programs that share a grace period and a barrier: at 0.4 µs for each of the two, some nanoseconds a program.
+pub(crate) const BATCH: usize = 256;
+/// The same where other threads load and drop as well: at 13 µs for one barrier (see [`Queue::take`]), as many.
+pub(crate) const BATCH_BESIDE_OTHERS: usize = 1024;
 /// Chunks that do so at the latest.
 const BATCH_CHUNKS: u32 = 4096;
-
-/// A dropped program's memory: whole chunks.
-#[derive(Debug)]
-pub(crate) struct Retired {
-    pub(crate) run: Run,
-    pub(crate) rx: usize,
-    pub(crate) rw: usize,
-    pub(crate) len: usize,
-}
 
 /// Programs that were dropped before `period` began.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    programs: Vec<Retired>,
+    programs: Vec<Place>,
     period: GracePeriod,
     trapped: bool,
 }
@@ -48,7 +42,7 @@ pub(crate) struct Batch {
 /// What is dropped and not free yet.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    filling: Vec<Retired>,
+    filling: Vec<Place>,
     filling_chunks: u32,
     sealed: VecDeque<Batch>,
     /// Chunks in all of it, batches being advanced included.
@@ -56,15 +50,15 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Adds a program; true if a batch is full.
-    pub(crate) fn push(&mut self, retired: Retired) -> bool {
-        self.filling_chunks += retired.run.len;
-        self.chunks += u64::from(retired.run.len);
+    /// Adds a program; true if a batch of this length is full.
+    pub(crate) fn push(&mut self, place: Place, batch: usize) -> bool {
+        self.filling_chunks += place.run.len;
+        self.chunks += u64::from(place.run.len);
         if self.filling.is_empty() {
-            self.filling.reserve_exact(BATCH);
+            self.filling.reserve_exact(batch);
         }
-        self.filling.push(retired);
-        self.filling.len() >= BATCH || self.filling_chunks >= BATCH_CHUNKS
+        self.filling.push(place);
+        self.filling.len() >= batch || self.filling_chunks >= BATCH_CHUNKS
     }
 
     /// Starts the grace period of what was dropped so far.
@@ -76,9 +70,9 @@ impl Queue {
         }
     }
 
-    /// Takes the oldest batch out, to advance it.
-    pub(crate) fn take(&mut self) -> Option<Batch> {
-        self.sealed.pop_front()
+    /// Takes the oldest batch out, to advance it. `overlap`: not the newest, whose grace period the barrier of the one before it will serve.
+    pub(crate) fn take(&mut self, overlap: bool) -> Option<Batch> {
+        if self.sealed.len() > usize::from(overlap) { self.sealed.pop_front() } else { None }
     }
 
     /// Puts a batch back that was not ready.
@@ -87,7 +81,7 @@ impl Queue {
     }
 
     /// Notes that a batch's programs went back to the allocator.
-    pub(crate) fn freed(&mut self, programs: &[Retired]) {
+    pub(crate) fn freed(&mut self, programs: &[Place]) {
         self.chunks -= programs.iter().map(|p| u64::from(p.run.len)).sum::<u64>();
     }
 
@@ -105,7 +99,7 @@ impl Queue {
     #[cfg(test)]
     pub(crate) fn runs(&self) -> Vec<Run> {
         let sealed = self.sealed.iter().flat_map(|batch| &batch.programs);
-        self.filling.iter().chain(sealed).map(|retired| retired.run).collect()
+        self.filling.iter().chain(sealed).map(|place| place.run).collect()
     }
 
     /// Whether nothing waits, in the queue or in the hands of a thread that advances it.
@@ -118,7 +112,7 @@ impl Queue {
 #[derive(Debug)]
 pub(crate) enum Advance {
     /// No CPU can execute these any more; they are traps.
-    Free(Vec<Retired>),
+    Free(Vec<Place>),
     /// Some run begun before is not over.
     NotYet(Batch),
     /// The core barrier failed; it may be tried again.
@@ -134,8 +128,8 @@ impl Batch {
         if !self.trapped {
             for program in &self.programs {
                 // SAFETY: the chunks are in this batch and in nothing else, and no run is inside them: the grace period is over.
-                unsafe { fill_traps(host, program.rw, program.len) };
-                arch::synchronize_caches(program.rx, program.len);
+                unsafe { fill_traps(host, program.rw, program.len()) };
+                arch::synchronize_caches(program.rx, program.len());
                 point();
             }
             self.trapped = true;

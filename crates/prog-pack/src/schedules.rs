@@ -247,7 +247,7 @@ impl World {
             let words = unsafe { std::slice::from_raw_parts(words, run.len as usize * CHUNK / 8) };
             assert!(words.iter().all(|word| *word == trap), "free chunks are not all traps");
         }
-        let stats = self.packs.stats_now();
+        let stats = self.packs.shared.stats();
         assert_eq!(stats.bytes, stats.bytes_used + stats.bytes_retired + stats.bytes_free);
         assert_eq!(stats.packs, packs.len());
         let live = self.live.lock().unwrap();

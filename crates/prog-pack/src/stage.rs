@@ -10,7 +10,6 @@
 //! Reach: what lies out of reach of a direct branch from anywhere in the arena is called through a veneer behind the code, in the
 //! same allocation. Symbols are resolved first, so that the length is known before the address.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use bpf_jit_code::{Arch, Code, PatchSlot, Reloc, RelocKind, Symbol};
@@ -19,16 +18,15 @@ use crate::arch::{self, VENEER};
 use crate::arena;
 use crate::chunks::Run;
 use crate::pack::fill_traps;
-use crate::packs::{CHUNK, Packs, Place, Shared};
+use crate::packs::{CHUNK, Hold, Packs, Place, Shared};
 use crate::poke::{PatchSite, PokeError};
-use crate::retire::Retired;
 use crate::{Error, Patch};
 
 /// A program that is loaded: its code stays as it is (but for patches) until this is dropped, and after that until no
 /// run is left that was begun before.
 #[derive(Debug)]
 pub struct Text {
-    shared: Arc<Shared>,
+    shared: Hold,
     run: Run,
     /// Where the code starts, through both views.
     rx: usize,
@@ -109,7 +107,7 @@ impl Packs {
         } else {
             0
         };
-        let shared = Arc::clone(&self.shared);
+        let shared = Hold::new(&self.shared);
         let (rx, rw) = (rx + offset, rw + offset);
         Ok(Staged { text: Text { shared, run, rx, rw, len, entries: Box::default(), published: false } })
     }
@@ -118,12 +116,16 @@ impl Packs {
     ///
     /// # Errors
     /// See [`Staged::finalize`]; none of them is published then. [`Error::OtherPacks`] if one was not staged here.
-    pub fn publish(&self, mut staged: Vec<Staged>) -> Result<Vec<Text>, Error> {
-        if staged.iter().any(|s| !Arc::ptr_eq(&s.text.shared, &self.shared)) {
+    pub fn publish(&self, staged: Vec<Staged>) -> Result<Vec<Text>, Error> {
+        if staged.iter().any(|s| !s.text.shared.is_of(&self.shared)) {
             return Err(Error::OtherPacks);
         }
-        self.shared.publish(&mut staged)?;
-        Ok(staged.into_iter().map(|staged| staged.text).collect())
+        self.shared.publish(&staged)?;
+        let publish = |mut staged: Staged| {
+            staged.text.published = true;
+            staged.text
+        };
+        Ok(staged.into_iter().map(publish).collect())
     }
 }
 
@@ -162,18 +164,19 @@ impl Staged {
     /// # Errors
     /// [`Error::Forked`]; [`Error::CoreBarrier`] or, without core barriers, [`Error::Wait`]: on arm64 only.
     pub fn finalize(mut self) -> Result<Text, Error> {
-        let shared = Arc::clone(&self.text.shared);
-        shared.publish(std::slice::from_mut(&mut self))?;
+        self.text.shared.publish(std::slice::from_ref(&self))?;
+        self.text.published = true;
         Ok(self.text)
     }
 }
 
 impl Shared {
-    fn publish(&self, staged: &mut [Staged]) -> Result<(), Error> {
+    /// What has to happen before anybody may be given an entry point of these.
+    fn publish(&self, staged: &[Staged]) -> Result<(), Error> {
         if self.domain.is_forked() {
             return Err(Error::Forked);
         }
-        for Staged { text } in &*staged {
+        for Staged { text } in staged {
             arch::synchronize_caches(text.rx, text.len);
         }
         // x86-64: the chunks' old instructions were discarded before they were freed, and fetch sees stores.
@@ -186,11 +189,7 @@ impl Shared {
                 self.domain.synchronize()?;
             }
         }
-        // Relaxed: a statistic.
-        self.published.fetch_add(staged.len() as u64, Ordering::Relaxed);
-        for staged in staged {
-            staged.text.published = true;
-        }
+        self.count_published(staged.len());
         Ok(())
     }
 }
@@ -277,14 +276,13 @@ impl Drop for Text {
         }
         // Whole chunks again: undo the random offset.
         let offset = self.rw % CHUNK;
-        let len = self.run.len as usize * CHUNK;
-        let retired = Retired { run: self.run, rx: self.rx - offset, rw: self.rw - offset, len };
+        let place = Place { run: self.run, rx: self.rx - offset, rw: self.rw - offset };
         if self.published {
-            self.shared.retire(retired);
+            self.shared.retire(place);
         } else {
             // SAFETY: these chunks are this program's, and it was never published, so nobody runs or reads them.
-            unsafe { fill_traps(self.shared.host, retired.rw, retired.len) };
-            self.shared.free(&[retired], false);
+            unsafe { fill_traps(self.shared.host, place.rw, place.len()) };
+            self.shared.abandon(place);
         }
     }
 }

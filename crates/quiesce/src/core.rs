@@ -440,6 +440,17 @@ impl Core {
         Ok(())
     }
 
+    /// The cross-core instruction barrier. It orders memory as the heavy barrier does (membarrier(2): "in addition"), so all periods started before
+    /// have theirs.
+    pub(crate) fn core_barrier(&self) -> Result<(), Errno> {
+        // Acquire: as in `order`.
+        let newest = self.hot.epoch.load(Ordering::Acquire) & !DEPTH;
+        self.sys.core_barrier()?;
+        // Release, pairs with the Acquire in `order`.
+        self.ordered.fetch_max(newest, Ordering::AcqRel);
+        Ok(())
+    }
+
     /// Looks at all records and remembers the newest period that is over. `order(target)` must have succeeded before.
     fn scan(&self, registry: &Registry, target: u64) -> bool {
         let mut over = self.ordered.load(Ordering::Acquire);

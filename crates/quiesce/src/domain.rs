@@ -237,7 +237,7 @@ impl Domain {
         if self.is_forked() {
             return Err(CoreBarrierError::Forked);
         }
-        self.core.sys().core_barrier().map_err(CoreBarrierError::Failed)?;
+        self.core.core_barrier().map_err(CoreBarrierError::Failed)?;
         Ok(CoreBarrier(()))
     }
 

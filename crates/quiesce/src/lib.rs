@@ -25,7 +25,7 @@
 //! assert_eq!(domain.reclaim(), 1);
 //! # Ok::<(), bpf_quiesce::EnterError>(())
 //! ```
-#![cfg_attr(loom, allow(dead_code, reason = "the thread-local half is not part of the model"))]
+#![cfg_attr(loom, allow(dead_code, unreachable_pub, reason = "the thread-local half is not part of the model"))]
 
 mod core;
 #[cfg(not(loom))]
@@ -38,11 +38,14 @@ mod failures;
 pub mod fork;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod spread;
 mod sync;
 mod sys;
 
 #[cfg(not(loom))]
 pub use domain::{CoreBarrier, Domain, GracePeriod, Guard, Reclaimer};
+#[cfg(not(loom))]
+pub use spread::{SHARDS, Users, thread_number};
 
 /// How a [`Domain`] is set up.
 #[derive(Debug, Clone)]

@@ -8,6 +8,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 
 use crate::core::{Core, Record};
+use crate::spread::Users;
 use crate::sys::Sys;
 use crate::{EnterError, WhenFull};
 
@@ -128,4 +129,69 @@ fn a_thread_that_waits_for_a_slot_is_woken() {
         // SAFETY: the others are gone.
         assert_eq!(data.with(|data| unsafe { *data }), 2);
     });
+}
+
+#[test]
+fn a_core_barrier_serves_the_periods_begun_before_it() {
+    explore(2, WhenFull::Error, |core| {
+        let object = object();
+        let reader = loom::thread::spawn({
+            let (core, object) = (Arc::clone(&core), Arc::clone(&object));
+            let record = core.register().unwrap();
+            move || {
+                read(&core, &record, &object);
+                read(&core, &record, &object);
+            }
+        });
+        object.linked.store(false, Ordering::Relaxed);
+        let period = core.start();
+        // Denied in fenced domains: then `poll` has its own barrier.
+        let _ = core.core_barrier();
+        if core.poll(period).unwrap() {
+            free(&object);
+        }
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn an_object_is_freed_once_and_after_everybody() {
+    // Who leaves from which shard: two users, and the owner that closes.
+    for shards in [[0, 0], [0, 1], [1, 1]] {
+        loom::model(move || {
+            let object = Arc::new((Users::default(), UnsafeCell::new(7)));
+            for shard in [0, 1] {
+                object.0.enter_on(shard);
+            }
+            let free = |object: &(Users, UnsafeCell<u32>)| {
+                // SAFETY: loom checks that nobody reads meanwhile or writes too.
+                object.1.with_mut(|content| unsafe {
+                    assert_eq!(*content, 7);
+                    *content = 0;
+                });
+            };
+            let users = shards.map(|shard| {
+                let object = Arc::clone(&object);
+                loom::thread::spawn(move || {
+                    // SAFETY: loom checks that nobody writes meanwhile.
+                    assert_eq!(object.1.with(|content| unsafe { *content }), 7);
+                    let last = object.0.leave_on(shard);
+                    if last {
+                        free(&object);
+                    }
+                    last
+                })
+            });
+            let mut lasts = usize::from(object.0.close());
+            if lasts == 1 {
+                free(&object);
+            }
+            for user in users {
+                lasts += usize::from(user.join().unwrap());
+            }
+            assert_eq!(lasts, 1);
+            // SAFETY: the others are gone.
+            assert_eq!(object.1.with(|content| unsafe { *content }), 0);
+        });
+    }
 }

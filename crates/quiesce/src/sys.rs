@@ -74,13 +74,16 @@ impl Sys {
         Ok(())
     }
 
-    /// The cross-core instruction barrier.
+    /// The cross-core instruction barrier, which is a [`Sys::heavy_barrier`] as well.
     pub(crate) fn core_barrier(&self) -> Result<(), Errno> {
         if !self.sync_core {
             return Err(libc::ENOSYS);
         }
+        // As there. Fenced readers pair with these fences.
         fence(Ordering::SeqCst);
-        (self.membarrier)(Command::SyncCore)
+        (self.membarrier)(Command::SyncCore)?;
+        fence(Ordering::SeqCst);
+        Ok(())
     }
 }
 

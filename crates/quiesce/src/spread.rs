@@ -1,0 +1,155 @@
+//! Spreading what threads share over several cache lines: a number for each thread, and a count of users that has one line for each of a few shards.
+//!
+//! Problem: an object that every program holds on to (an engine, its memory) is counted twice a load; two threads that load at once pass the count's
+//! cache line to and fro, which costs each as much as all its other bookkeeping.
+//!
+//! Approach: users count themselves in and out on the shard of whatever thread they are on, so a shard's count means nothing by itself, and may be negative. While
+//! the object has an owner ([`Users::close`] has not been called) nobody needs to know the sum. Closing marks each shard and moves what it has counted
+//! to one common count; whoever leaves a marked shard takes itself off that one, and the last one knows that it is.
+//!
+//! Invariant: a user that leaves touches the object no more after the one operation that counts it out: on its shard if that is not marked, on the common
+//! count if it is. Until the closing thread has moved all shards, the common count is held up by a bias.
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{AtomicIsize, Ordering};
+
+/// Shards of [`Users`]; what else is spread over threads does well to have as many.
+#[cfg(not(loom))]
+pub const SHARDS: usize = 8;
+#[cfg(loom)]
+pub(crate) const SHARDS: usize = 2;
+
+/// Set in a shard's count once the object is closed.
+const CLOSED: isize = 1;
+/// One user, above that bit.
+const ONE: isize = 2;
+/// More users than there can be.
+const BIAS: isize = isize::MAX / 2;
+
+/// The calling thread's number: small, and its own. Modulo the number of shards it spreads threads over them evenly, in the order in which they first came.
+#[cfg(not(loom))]
+#[inline]
+pub fn thread_number() -> usize {
+    use std::cell::Cell;
+    use std::sync::atomic::AtomicUsize;
+
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    // 0: none yet. No destructor, so it can be had while the thread ends as well.
+    thread_local!(static OWN: Cell<usize> = const { Cell::new(0) });
+    match OWN.get() {
+        0 => {
+            // Relaxed: only the numbers matter.
+            let drawn = NEXT.fetch_add(1, Ordering::Relaxed);
+            OWN.set(drawn);
+            drawn
+        }
+        own => own,
+    }
+}
+
+/// How many users an object has besides its owner; cheap to change, and exact when the owner has gone.
+#[derive(Debug)]
+pub struct Users {
+    shards: [CachePadded<AtomicIsize>; SHARDS],
+    /// Users of marked shards.
+    left: CachePadded<AtomicIsize>,
+}
+
+impl Default for Users {
+    fn default() -> Self {
+        Users {
+            shards: std::array::from_fn(|_| CachePadded::new(AtomicIsize::new(0))),
+            left: CachePadded::new(AtomicIsize::new(BIAS)),
+        }
+    }
+}
+
+impl Users {
+    /// Counts a user in. The caller must know that the object is not closed, or be one of its users.
+    #[cfg(not(loom))]
+    #[inline]
+    pub fn enter(&self) {
+        self.enter_on(thread_number() % SHARDS);
+    }
+
+    /// Counts a user out: the caller, on whatever thread. True for the last one after [`Users::close`]: the object is the caller's then, and
+    /// nobody else's. After `false` the caller must not touch it any more.
+    #[cfg(not(loom))]
+    #[inline]
+    #[must_use = "the last user has to free the object"]
+    pub fn leave(&self) -> bool {
+        self.leave_on(thread_number() % SHARDS)
+    }
+
+    /// The owner goes. True if there is no user left, as for [`Users::leave`]. To be called once.
+    #[must_use = "without users the owner has to free the object"]
+    pub fn close(&self) -> bool {
+        let mut moved = 0;
+        for shard in &self.shards {
+            // Release, pairs with the Acquire of those who find the mark; acquire, with the Release of those who left before.
+            moved += shard.fetch_or(CLOSED, Ordering::AcqRel) >> 1;
+        }
+        // Acquire and release: as in `leave_on`.
+        self.left.fetch_add(moved - BIAS, Ordering::AcqRel) + moved - BIAS == 0
+    }
+
+    /// How many users there are, if none comes or goes.
+    pub fn count(&self) -> usize {
+        // Relaxed: a statistic.
+        let open = self.shards.iter().map(|shard| shard.load(Ordering::Relaxed) >> 1).sum::<isize>();
+        open.max(0) as usize
+    }
+
+    #[inline]
+    pub(crate) fn enter_on(&self, shard: usize) {
+        // Relaxed: nothing is concluded from a count that grows, as in `Arc`.
+        self.shards[shard].fetch_add(ONE, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn leave_on(&self, shard: usize) -> bool {
+        // Release: what this user did happens before what the last one does. Acquire pairs with `close`.
+        if self.shards[shard].fetch_sub(ONE, Ordering::AcqRel) & CLOSED == 0 {
+            return false;
+        }
+        // Release as above; acquire: what all others did happens before the object is freed.
+        self.left.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_have_numbers_of_their_own_and_keep_them() {
+        let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(|| [thread_number(); 2])).collect();
+        let mut numbers: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        numbers.push([thread_number(); 2]);
+        assert!(numbers.iter().all(|[first, second]| first == second));
+        numbers.sort();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 5);
+    }
+
+    #[test]
+    fn the_last_one_knows_whatever_shards_the_others_left_from() {
+        for users in 0..5 {
+            let counted = Users::default();
+            (0..users).for_each(|i| counted.enter_on(i % SHARDS));
+            // Some leave before the owner, from other shards than they came to.
+            for before in 0..users / 2 {
+                assert!(!counted.leave_on(7 - before));
+            }
+            assert_eq!(counted.count(), users - users / 2);
+            let mut lasts = usize::from(counted.close());
+            assert_eq!(lasts == 1, users == 0);
+            for after in users / 2..users {
+                assert_eq!(lasts, 0, "others are left");
+                lasts += usize::from(counted.leave_on(after * 3 % SHARDS));
+            }
+            assert_eq!(lasts, 1);
+        }
+    }
+}
