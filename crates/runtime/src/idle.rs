@@ -1,23 +1,35 @@
 //! Compilers and verifiers between loads, with the scratch memory that they keep.
 //!
 //! Problem: each load wants one whose memory is warm, and one that another thread used last has its memory in another core's cache.
-//! Approach: a few shelves; a thread takes from its own and puts back there. Threads that share a shelf are correct, only slower.
+//! Approach: a few shelves; a thread takes from its own and puts back there, by one exchange each. Threads that share a shelf are correct, only
+//! slower: what does not fit on it lies in a list behind a lock.
 //!
 //! Invariant: no lock is held while an item is in use.
 
 use crossbeam_utils::CachePadded;
-use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crossbeam_utils::atomic::AtomicCell;
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const SHELVES: usize = 8;
 
 /// Items not in use.
-#[derive(Debug)]
 pub(crate) struct Idle<I> {
-    /// Boxed: what is taken out and put back at each load is a pointer, not a kilobyte.
+    shelves: [CachePadded<Shelf<I>>; SHELVES],
+}
+
+struct Shelf<I> {
+    /// Lock-free, as large as a pointer.
+    item: AtomicCell<Option<Box<I>>>,
+    /// Boxed as well: what is taken out and put back is a pointer, not a kilobyte.
     #[allow(clippy::vec_box, reason = "see above")]
-    shelves: [CachePadded<Mutex<Vec<Box<I>>>>; SHELVES],
+    more: Mutex<Vec<Box<I>>>,
+}
+
+impl<I> Default for Shelf<I> {
+    fn default() -> Self {
+        Shelf { item: AtomicCell::new(None), more: Mutex::default() }
+    }
 }
 
 impl<I> Default for Idle<I> {
@@ -26,36 +38,28 @@ impl<I> Default for Idle<I> {
     }
 }
 
+impl<I> fmt::Debug for Idle<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Idle").finish_non_exhaustive()
+    }
+}
+
 impl<I: Default> Idle<I> {
     /// Lends an idle item, or a new one, to `f`.
     pub(crate) fn lend<T>(&self, f: impl FnOnce(&mut I) -> T) -> T {
-        let shelf = &self.shelves[own_shelf()];
-        // A statement of its own: the lock must not be held during `f`.
-        let taken = lock(shelf).pop();
-        let mut item = taken.unwrap_or_default();
+        let shelf = &self.shelves[bpf_quiesce::thread_number() % SHELVES];
+        let mut item = shelf.item.take().or_else(|| lock(&shelf.more).pop()).unwrap_or_default();
         let result = f(&mut item);
-        lock(shelf).push(item);
+        // One inside another, or another thread on this shelf, may have put its own back meanwhile.
+        if let Some(other) = shelf.item.swap(Some(item)) {
+            lock(&shelf.more).push(other);
+        }
         result
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The shelf of this thread: threads take turns as they come.
-fn own_shelf() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static OWN: Cell<Option<usize>> = const { Cell::new(None) };
-    }
-    // A thread that is ending has no thread-local storage left: any shelf will do.
-    let own = OWN.try_with(|own| {
-        let shelf = own.get().unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed) % SHELVES);
-        own.set(Some(shelf));
-        shelf
-    });
-    own.unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -73,6 +77,8 @@ mod tests {
             assert_eq!(idle.lend(|inner| *inner), 0);
         });
         // Both are back.
-        assert_eq!(idle.shelves.iter().map(|shelf| lock(shelf).len()).sum::<usize>(), 2);
+        let back = |shelf: &CachePadded<Shelf<u32>>| usize::from(shelf.item.take().is_some()) + lock(&shelf.more).len();
+        assert_eq!(idle.shelves.iter().map(back).sum::<usize>(), 2);
+        assert!(AtomicCell::<Option<Box<u32>>>::is_lock_free());
     }
 }

@@ -57,7 +57,7 @@ impl<H: 'static> Instance<H> {
 
     /// The names of its programs.
     pub fn programs(&self) -> impl Iterator<Item = &str> {
-        self.inner.programs.iter().map(|p| p.name.as_str())
+        self.inner.programs.iter().map(|p| &*p.name)
     }
 
     /// Its data maps.
@@ -73,7 +73,7 @@ impl<H: 'static> Instance<H> {
     /// # Errors
     /// [`LoadError::NotFound`]; [`LoadError::ContextMismatch`] if it was loaded for another context.
     pub fn program<C: Context>(&self, name: &str) -> Result<Program<C, H>, LoadError> {
-        let Some(loaded) = self.inner.programs.iter().find(|p| p.name == name) else {
+        let Some(loaded) = self.inner.programs.iter().find(|p| *p.name == *name) else {
             let have = self.programs().map(str::to_owned).collect();
             return Err(LoadError::NotFound { what: "program", name: name.to_owned(), have });
         };
@@ -84,7 +84,7 @@ impl<H: 'static> Instance<H> {
                 wanted: C::layout().name.to_string(),
             });
         }
-        Ok(Program::new(Arc::clone(loaded), self.clone()))
+        Ok(Program::new(Arc::clone(loaded), Some(self.clone())))
     }
 
     /// A data map by its name.

@@ -6,7 +6,7 @@
 use crate::context::Parts;
 use crate::error::{HelperError, RunError};
 use crate::helpers;
-use crate::loaded::{Bound, Checks, Loaded};
+use crate::loaded::{Bound, Checks, Interpreted, Loaded};
 use crate::map_set::MapRef;
 use crate::reached::Reached;
 use crate::ring_helpers::run_drain;
@@ -21,11 +21,11 @@ use bpf_verifier::{
 use core::borrow::Borrow;
 use core::sync::atomic::AtomicBool;
 
-/// Runs `program` once.
+/// Runs `program`, which is `what`, once.
 ///
 /// # Safety
 /// `run` is the run of this thread, which is inside its guard; `parts` are valid for it and agree with the program's layout.
-pub(crate) unsafe fn run(program: &Loaded, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
+pub(crate) unsafe fn run(program: &Loaded, what: &Interpreted, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
     let mut memory = Memory::new();
     // SAFETY: the caller's contract.
     let r1 = unsafe { give(&mut memory, program.layout, parts) };
@@ -41,11 +41,11 @@ pub(crate) unsafe fn run(program: &Loaded, run: *mut Run, parts: Parts) -> Resul
     let interrupt = unsafe { AtomicBool::from_ptr(interrupt.cast()) };
     let options = Options {
         stack_bytes: config.frame_bytes as usize,
-        budget: if program.checks.needs_budget { Some(config.run_budget()) } else { config.budget },
+        budget: if what.checks.needs_budget { Some(config.run_budget()) } else { config.budget },
         interrupt: config.interruptible.then_some(interrupt),
     };
     let mut host = Host { run, entered: Vec::new(), reached: Reached::default(), holds_lock: false };
-    let result = Machine::new(memory, options).run(&mut host, &Running(program), [r1, parts.context_len as u64]);
+    let result = Machine::new(memory, options).run(&mut host, &Running(program, what), [r1, parts.context_len as u64]);
     // SAFETY: the machine is done with the run.
     let run = unsafe { &mut *run };
     let kept = run.release();
@@ -160,11 +160,11 @@ fn reason(stop: Stop) -> RunError {
 
 /// A program the interpreter can hold on to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Running<'p>(&'p Loaded);
+pub(crate) struct Running<'p>(&'p Loaded, &'p Interpreted);
 
 impl Borrow<Program> for Running<'_> {
     fn borrow(&self) -> &Program {
-        &self.0.program
+        &self.1.program
     }
 }
 
@@ -460,15 +460,17 @@ impl<'p> Env for Host<'p> {
         caller: &mut Caller<'_, '_, Running<'p>>,
     ) -> Result<Option<Running<'p>>, Stop> {
         match Self::map(caller, array)? {
-            MapRef::Progs(table) => Ok(table.interpreted(index).map(|program| {
+            MapRef::Progs(table) => Ok(table.interpreted(index).and_then(|program| {
                 // SAFETY: a program taken out of a slot is dropped after a grace period, and the guard of this run was there
                 // before: it lives as long as the outermost program's borrow, `'p`, as far as this run is concerned.
                 let program = unsafe { &*program };
-                if program.checks.needs_budget {
+                // An array holds programs of one mode.
+                let what = program.interpreted()?;
+                if what.checks.needs_budget {
                     caller.limit(program.engine.config().run_budget());
                 }
                 self.entered.push(program);
-                Running(program)
+                Some(Running(program, what))
             })),
             MapRef::Data(map) => Err(caller.fail(format!("map `{}` is not a prog array", map.name()))),
         }
@@ -476,7 +478,7 @@ impl<'p> Env for Host<'p> {
 
     /// The checks that the verifier left to run time.
     fn admits(&mut self, step: &Step<'_, Running<'p>>) -> bool {
-        let Checks { accesses, regions, .. } = &step.code.0.checks;
+        let Checks { accesses, regions, .. } = &step.code.1.checks;
         if accesses.is_empty() {
             return true;
         }
@@ -495,7 +497,7 @@ impl<'p> Env for Host<'p> {
             at <= len && u64::from(size.bytes()) <= len - at
         };
         let near = |r: Reg| reg(r).wrapping_sub(start).wrapping_add(AccessCheck::NEAR) < 2 * AccessCheck::NEAR;
-        match step.code.0.program.insns()[step.at.index()] {
+        match step.code.1.program.insns()[step.at.index()] {
             Insn::Load { size, base, off, .. } | Insn::Store { size, base, off, .. } => inside(size, base, off),
             Insn::JumpIf { dst, src: Src::Reg(src), .. } => near(dst) && near(src),
             Insn::JumpIf { dst, src: Src::Imm(_), .. } => near(dst),

@@ -46,6 +46,7 @@ mod interp;
 mod linker;
 mod loaded;
 mod map_set;
+mod name;
 mod packet;
 mod packet_helpers;
 mod prog_array;

@@ -240,7 +240,7 @@ impl<H: 'static> Linker<H> {
                 table.bind(Kind { layout, mode }).map_err(fail)?;
             }
         }
-        Loaded::new(&self.engine, name.to_owned(), program, bindings, layout, &facts, lines, mode, opt_level, code)
+        Loaded::new(&self.engine, name, program, bindings, layout, &facts, lines, mode, opt_level, code)
     }
 }
 
@@ -403,7 +403,9 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             linker.bind_helpers(name, program.insns(), C::layout(), &mut bindings)?;
         }
         let loaded = linker.finish(name, program, bindings, C::layout(), None, self.how)?;
-        let instance = Instance::new(&linker.engine, vec![Arc::clone(&loaded)], self.maps);
+        // What it holds beside the program itself is there for prog arrays only.
+        let holds = self.maps.iter().any(|map| matches!(map, MapRef::Progs(_)));
+        let instance = holds.then(|| Instance::new(&linker.engine, Vec::new(), self.maps));
         Ok(Program::new(loaded, instance))
     }
 
@@ -424,7 +426,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let maps = linked.maps;
         // The instance's hold comes first: if a slot cannot be set, it empties the arrays, which may hold each other's programs.
         let instance = Instance::new(&linker.engine, programs.clone(), maps.iter().flatten().cloned().collect());
-        initialise(object, &maps, &|name| programs.iter().find(|p| p.name == name).cloned())?;
+        initialise(object, &maps, &|name| programs.iter().find(|p| *p.name == *name).cloned())?;
         Ok(instance)
     }
 

@@ -9,6 +9,7 @@ use crate::func::HostFn;
 use crate::helpers::SHIPPED;
 use crate::interp;
 use crate::map_set::MapRef;
+use crate::name::Name;
 use crate::prog_array::{Kind, ProgTable};
 use crate::run::{self, Run};
 use bpf_analysis::{AccessCheck, CallArity, Facts, RegionBounds};
@@ -22,6 +23,7 @@ use bpf_quiesce::Guard;
 use bpf_verifier::{ContextLayout, HelperProto, SourceLine};
 use std::borrow::Borrow;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// A function a program may call, with its prototype.
@@ -224,12 +226,48 @@ pub(crate) fn shipped(id: u32) -> Option<&'static HostFn> {
 
 /// Machine code and where it is.
 struct Native {
-    /// Out of its tables before anything else of it goes.
-    _sites: Tracked,
-    text: Arc<Text>,
+    text: Placed,
     entry: run::Entry,
     /// What unwinders and debuggers know of it.
     registered: Option<Box<Registered>>,
+    machine_stack: u64,
+}
+
+/// Code in executable memory.
+enum Placed {
+    /// As it was emitted, for good.
+    Fixed(Text),
+    /// With sites that tables patch, and so share.
+    Patched {
+        /// Out of its tables before anything else of it goes.
+        _sites: Tracked,
+        text: Arc<Text>,
+    },
+}
+
+impl Deref for Placed {
+    type Target = Text;
+
+    fn deref(&self) -> &Text {
+        match self {
+            Placed::Fixed(text) => text,
+            Placed::Patched { text, .. } => text,
+        }
+    }
+}
+
+/// What the interpreter executes.
+#[derive(Debug)]
+pub(crate) struct Interpreted {
+    pub(crate) program: Program,
+    /// What the verifier left to run time.
+    pub(crate) checks: Checks,
+}
+
+/// How a program is executed. Machine code does not keep the instructions that it was made from.
+enum Form {
+    Native(Native),
+    Interpreted(Box<Interpreted>),
 }
 
 // SAFETY: the entry is an address inside `text`, which is shared freely.
@@ -238,19 +276,15 @@ unsafe impl Send for Native {}
 unsafe impl Sync for Native {}
 
 /// A loaded program. Handles, prog arrays and hooks share it; when the last one goes, code, closures and maps are let go after a
-/// grace period.
+/// grace period. One that refers to nothing is one block of memory, beside its code (tests/memory.rs counts).
 pub(crate) struct Loaded {
-    pub(crate) name: String,
+    pub(crate) name: Name,
     pub(crate) engine: Engine,
     pub(crate) layout: &'static ContextLayout,
-    pub(crate) program: Program,
     bindings: Option<Box<Bindings>>,
-    /// What the verifier left to run time; for the interpreter.
-    pub(crate) checks: Checks,
     /// Where its instructions came from, for messages.
     lines: Vec<SourceLine>,
-    native: Option<Native>,
-    machine_stack: u64,
+    form: Form,
 }
 
 /// What a hybrid verification left to run time.
@@ -266,14 +300,14 @@ pub(crate) struct Checks {
 
 impl fmt::Debug for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Loaded").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Loaded").field("name", &&*self.name).finish_non_exhaustive()
     }
 }
 
 impl Drop for Loaded {
     fn drop(&mut self) {
         // `Text` waits for the grace period by itself; the closures and maps that the code uses must outlive it as well.
-        let Some(native) = &mut self.native else { return };
+        let Form::Native(native) = &mut self.form else { return };
         let (registered, bindings) = (native.registered.take(), self.bindings.take());
         // Most small programs have neither.
         if registered.is_some() || bindings.is_some() {
@@ -287,7 +321,7 @@ impl Loaded {
     #[expect(clippy::too_many_arguments, reason = "all that a program is, once")]
     pub(crate) fn new(
         engine: &Engine,
-        name: String,
+        name: &str,
         program: Program,
         bindings: Bindings,
         layout: &'static ContextLayout,
@@ -297,45 +331,48 @@ impl Loaded {
         opt_level: OptLevel,
         source: Option<&bpf_object::Code>,
     ) -> Result<Arc<Loaded>, LoadError> {
-        let mut machine_stack = 0;
-        let native = match mode {
-            Mode::Interpreter => None,
-            Mode::Jit => Some(engine.0.compilers.lend(|host| {
+        let form = match mode {
+            Mode::Interpreter => {
+                let (accesses, regions) = (facts.checks.clone(), facts.regions.clone());
+                let checks = Checks { accesses, regions, needs_budget: facts.needs_budget };
+                Form::Interpreted(Box::new(Interpreted { program, checks }))
+            }
+            Mode::Jit => Form::Native(engine.0.compilers.lend(|host| {
                 let options = engine.compile_options(opt_level, layout.raw, facts.needs_budget);
                 let facts = constant_tail_calls(&program, &bindings, facts);
                 host.compiler
                     .compile(&program, &facts, &bindings, &options, &mut host.code)
-                    .map_err(|source| LoadError::Compile { program: name.clone(), source })?;
-                machine_stack = worst_stack(&program, &host.code);
+                    .map_err(|source| LoadError::Compile { program: name.to_owned(), source })?;
+                let machine_stack = worst_stack(&program, &host.code);
                 let limit = engine.config().max_machine_stack;
                 if machine_stack > limit {
-                    return Err(LoadError::Stack { program: name.clone(), needed: machine_stack, limit });
+                    return Err(LoadError::Stack { program: name.to_owned(), needed: machine_stack, limit });
                 }
-                let place = |source| LoadError::Place { program: name.clone(), source };
+                let place = |source| LoadError::Place { program: name.to_owned(), source };
                 let staged = engine.0.packs.stage(&host.code, |symbol| bindings.resolve(symbol)).map_err(place)?;
-                let text = Arc::new(staged.finalize().map_err(place)?);
+                let text = staged.finalize().map_err(place)?;
                 let entry = text.entry(0).ok_or_else(|| LoadError::Internal("code without an entry".into()))?;
                 let entry = run::Entry { code: entry, callee: entry, reads_hidden: host.code.reads_hidden };
-                let sites = Tracked::new(&text, &host.code.tail_calls, &bindings)?;
+                let text = if host.code.tail_calls.is_empty() {
+                    Placed::Fixed(text)
+                } else {
+                    let text = Arc::new(text);
+                    Placed::Patched { _sites: Tracked::new(&text, &host.code.tail_calls, &bindings)?, text }
+                };
                 let registered = engine.0.debug.as_ref().map(|registry| {
                     // SAFETY: `Loaded::drop` takes it back when no run can be in the code any more.
-                    unsafe { debug::register(registry, &name, &program, source, &host.code, &text) }
+                    unsafe { debug::register(registry, name, &program, source, &host.code, &text) }
                 });
-                Ok(Native { _sites: sites, text, entry, registered })
+                Ok(Native { text, entry, registered, machine_stack })
             })?),
         };
-        let checks =
-            Checks { accesses: facts.checks.clone(), regions: facts.regions.clone(), needs_budget: facts.needs_budget };
         Ok(Arc::new(Loaded {
-            checks,
+            form,
             lines,
-            name,
+            name: Name::new(name),
             engine: engine.clone(),
             layout,
-            program,
             bindings: if bindings.is_empty() { None } else { Some(Box::new(bindings)) },
-            native,
-            machine_stack,
         }))
     }
 
@@ -354,27 +391,43 @@ impl Loaded {
 
     /// What it has in common with programs it may tail-call.
     pub(crate) fn kind(&self) -> Kind {
-        let mode = if self.native.is_some() { Mode::Jit } else { Mode::Interpreter };
+        let mode = if self.native().is_some() { Mode::Jit } else { Mode::Interpreter };
         Kind { layout: self.layout, mode }
+    }
+
+    #[inline]
+    fn native(&self) -> Option<&Native> {
+        match &self.form {
+            Form::Native(native) => Some(native),
+            Form::Interpreted(_) => None,
+        }
+    }
+
+    /// What the interpreter executes; `None` for machine code.
+    pub(crate) fn interpreted(&self) -> Option<&Interpreted> {
+        match &self.form {
+            Form::Native(_) => None,
+            Form::Interpreted(interpreted) => Some(interpreted),
+        }
     }
 
     /// What a prog array's slot holds for it.
     pub(crate) fn slot_word(&self) -> u64 {
-        match &self.native {
-            Some(native) => native.entry.code as u64,
-            None => core::ptr::from_ref(self) as u64,
+        match &self.form {
+            Form::Native(native) => native.entry.code as u64,
+            Form::Interpreted(_) => core::ptr::from_ref(self) as u64,
         }
     }
 
     /// Where its machine code is entered; `None` when interpreted.
     #[inline]
     pub(crate) fn entry(&self) -> Option<run::Entry> {
-        self.native.as_ref().map(|native| native.entry)
+        self.native().map(|native| native.entry)
     }
 
     /// Whether the address is one of its machine code.
     pub(crate) fn has_code_at(&self, pc: u64) -> bool {
-        let native = self.native.as_ref();
+        let native = self.native();
         native.is_some_and(|n| pc.checked_sub(n.text.base() as u64).is_some_and(|at| at < n.text.len() as u64))
     }
 
@@ -396,19 +449,19 @@ impl Loaded {
                 let SourceLine { file, line, text, .. } = &self.lines[i];
                 Some(format!("{file}:{line}: {}", text.trim()))
             });
-            *origin = Some(Box::new(Origin { program: self.name.clone(), line }));
+            *origin = Some(Box::new(Origin { program: self.name.to_string(), line }));
         }
         error
     }
 
     /// Its machine code as placed, and the address of its first byte.
     pub(crate) fn text(&self) -> Option<(Vec<u8>, u64)> {
-        self.native.as_ref().map(|n| (n.text.to_vec(), n.text.base() as u64))
+        self.native().map(|n| (n.text.to_vec(), n.text.base() as u64))
     }
 
     /// Worst machine stack of one run, in bytes; 0 when interpreted.
     pub(crate) fn machine_stack(&self) -> u64 {
-        self.machine_stack
+        self.native().map_or(0, |native| native.machine_stack)
     }
 
     /// Runs it once.
@@ -435,11 +488,13 @@ impl Loaded {
         parts: Parts,
     ) -> Result<u64, RunError> {
         let engine = &*self.engine.0;
-        match &self.native {
+        match &self.form {
             // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the rest.
-            Some(native) => unsafe { run::run_code(engine, guard, native.entry, host, parts, self) },
+            Form::Native(native) => unsafe { run::run_code(engine, guard, native.entry, host, parts, self) },
             // SAFETY: the caller vouches for the parts; the run is one of this thread.
-            None => run::begin(engine, guard, host, parts, |run, parts| unsafe { interp::run(self, run, parts) }),
+            Form::Interpreted(what) => {
+                run::begin(engine, guard, host, parts, |run, parts| unsafe { interp::run(self, what, run, parts) })
+            }
         }
     }
 
@@ -448,11 +503,11 @@ impl Loaded {
     /// # Safety
     /// As for [`Loaded::run`], with the host that `run` was begun with. The program must be kept for the call.
     pub(crate) unsafe fn run_in(&self, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
-        match &self.native {
+        match &self.form {
             // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the rest.
-            Some(native) => unsafe { run::call(native.entry, run, parts, self) },
+            Form::Native(native) => unsafe { run::call(native.entry, run, parts, self) },
             // SAFETY: the caller vouches for the parts; `run` is the run of this thread.
-            None => unsafe { interp::run(self, run, parts) },
+            Form::Interpreted(what) => unsafe { interp::run(self, what, run, parts) },
         }
     }
 }

@@ -390,7 +390,7 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
 
     /// The program in a slot.
     pub fn get(&self, index: u32) -> Option<Program<C, H>> {
-        self.hold.0.get(index).map(|loaded| Program::new(loaded, self.instance.clone()))
+        self.hold.0.get(index).map(|loaded| Program::new(loaded, Some(self.instance.clone())))
     }
 
     /// The slots that are set, with their programs.

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 /// at any time, also by a host function while it runs.
 pub struct Program<C, H> {
     loaded: Arc<Loaded>,
-    /// Keeps the prog arrays it jumps through filled.
-    instance: Instance<H>,
+    /// Keeps the prog arrays it jumps through filled, if there are any.
+    instance: Option<Instance<H>>,
     types: PhantomData<fn(C, H)>,
 }
 
@@ -41,7 +41,7 @@ pub struct TestRun {
 }
 
 impl<C: Context, H: 'static> Program<C, H> {
-    pub(crate) fn new(loaded: Arc<Loaded>, instance: Instance<H>) -> Self {
+    pub(crate) fn new(loaded: Arc<Loaded>, instance: Option<Instance<H>>) -> Self {
         Program { loaded, instance, types: PhantomData }
     }
 
