@@ -71,7 +71,7 @@ fn code_without_what_a_run_does_not_reach_does_the_same() {
             let bindings = Bindings::default();
             Loaded::new(
                 &engine,
-                "test".into(),
+                "test",
                 program,
                 bindings,
                 Raw::layout(),

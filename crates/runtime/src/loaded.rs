@@ -491,10 +491,10 @@ impl Loaded {
         match &self.form {
             // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the rest.
             Form::Native(native) => unsafe { run::run_code(engine, guard, native.entry, host, parts, self) },
-            // SAFETY: the caller vouches for the parts; the run is one of this thread.
-            Form::Interpreted(what) => {
-                run::begin(engine, guard, host, parts, |run, parts| unsafe { interp::run(self, what, run, parts) })
-            }
+            Form::Interpreted(what) => run::begin(engine, guard, host, parts, |run, parts| {
+                // SAFETY: the caller vouches for the parts; the run is one of this thread.
+                unsafe { interp::run(self, what, run, parts) }
+            }),
         }
     }
 

@@ -1,0 +1,72 @@
+//! What a load allocates, and what a loaded program keeps: counted, not timed.
+//!
+//! Loading a million programs a second leaves no room for a dozen allocations each, and thousands of loaded programs none for what only the
+//! compiler needed. Alone in its process, since what other threads allocate would count as well.
+
+use bpf_runtime::{Config, Engine, Linker, Mode, OptLevel, Raw, assemble};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+struct Counting;
+
+static MADE: AtomicUsize = AtomicUsize::new(0);
+static FREED: AtomicUsize = AtomicUsize::new(0);
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: the system's allocator, and counts. (`realloc` and `alloc_zeroed` come here as well, by their defaults.)
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // Relaxed, here and below: counts, read by the only thread that allocates.
+        MADE.fetch_add(1, Ordering::Relaxed);
+        BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        FREED.fetch_add(1, Ordering::Relaxed);
+        BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's contract.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Blocks made by `work`, and how many blocks and bytes more there are after it.
+fn count<R>(work: impl FnOnce() -> R) -> (R, [isize; 3]) {
+    let counts = || [&MADE, &FREED, &BYTES].map(|count| count.load(Ordering::Relaxed) as isize);
+    let before = counts();
+    let result = work();
+    let after = counts();
+    let [made, freed, bytes] = [0, 1, 2].map(|i| after[i] - before[i]);
+    (result, [made, made - freed, bytes])
+}
+
+#[test]
+fn a_small_program_is_one_block_and_a_load_makes_few() {
+    let text: String = (1..31).map(|i| format!("r{} += {i}\n", i % 5)).collect();
+    let code = bpf_isa::encode(&assemble(&format!("r0 = 1\n{text}exit")).unwrap()).unwrap();
+    for (mode, level, blocks, bytes) in [
+        (Mode::Jit, OptLevel::Speed, 1, 256),
+        (Mode::Jit, OptLevel::None, 1, 256),
+        // The program, its form, and the instructions with what is known of them.
+        (Mode::Interpreter, OptLevel::Speed, 5, 2048),
+    ] {
+        let mut config = Config::default();
+        (config.mode, config.opt_level) = (mode, level);
+        let engine = Engine::new(config).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        // SAFETY: it only computes; and it is never run.
+        let load = || unsafe { linker.loader::<Raw>().unverified() }.bytes("a short name", &code).unwrap();
+        // Whatever is set up once. Two batches of dropped programs are behind it then.
+        (0..600).for_each(|_| drop(load()));
+        let (program, [made, kept, size]) = count(load);
+        println!("{mode:?} {level:?}: {made} blocks made, {kept} kept, {size} bytes");
+        assert!(kept <= blocks && size <= bytes, "{mode:?} {level:?}: {kept} blocks, {size} bytes");
+        assert!(made <= kept + 4, "{mode:?} {level:?}: {made} blocks made for {kept}");
+        let ((), [_, left, _]) = count(|| drop(program));
+        assert_eq!(-left, kept, "all of it goes with the program");
+    }
+}
