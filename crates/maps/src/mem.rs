@@ -262,6 +262,7 @@ pub(crate) unsafe fn zero_program(dst: *mut u8, len: usize) {
 ///
 /// # Safety
 /// `src` must be readable and `dst` writable for `len` bytes.
+#[inline]
 pub(crate) unsafe fn copy_program(dst: *mut u8, src: *const u8, len: usize) {
     if dst.cast::<u64>().is_aligned() && src.cast::<u64>().is_aligned() && len.is_multiple_of(WORD) {
         for i in 0..len / WORD {

@@ -2,11 +2,15 @@
 
 use crate::errno::Errno;
 
-/// Bytes in a page.
+/// Bytes in a page: asked for once, because every commit of a ring's record needs it.
+#[inline]
 pub(crate) fn page_size() -> usize {
-    // SAFETY: sysconf with a constant name only reads.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).unwrap_or(4096)
+    static SIZE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *SIZE.get_or_init(|| {
+        // SAFETY: sysconf with a constant name only reads.
+        let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        usize::try_from(size).unwrap_or(4096)
+    })
 }
 
 /// The calling thread's last system error.

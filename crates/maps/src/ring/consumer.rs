@@ -2,10 +2,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use super::{BUSY, DISCARD, Ring, RingMap, stride};
+use super::{BUSY, DISCARD, Header, Ring, RingMap, stride};
 use crate::def::MapType;
 use crate::errno::Errno;
 use crate::error::MapError;
@@ -55,16 +55,10 @@ impl RingBuf {
         loop {
             // Relaxed: only the consumer moves it.
             let position = self.ring.memory.consumer().load(Ordering::Relaxed);
-            // Acquire pairs with the release in `reserve`: headers below are BUSY or committed.
-            if position >= self.ring.memory.producer().load(Ordering::Acquire) {
+            let Some((header, len)) = self.ring.committed(position).or_else(|| self.ring.committed_at_last(position))
+            else {
                 return None;
-            }
-            let header = self.ring.memory.header(position);
-            // SeqCst pairs with the exchange in `commit`: an acquire for the data, and ordered after our last `advance`.
-            let len = header.len().load(Ordering::SeqCst);
-            if len & BUSY != 0 {
-                return None;
-            }
+            };
             let size = len & !DISCARD;
             let next = position + stride(u64::from(size));
             if len & DISCARD != 0 {
@@ -141,10 +135,33 @@ impl Drop for RingBuf {
 }
 
 impl Ring {
+    /// The record at `position`, if it is committed, and its length and flags.
+    #[inline]
+    fn committed(&self, position: u64) -> Option<(Header<'_>, u32)> {
+        // Acquire pairs with the release in `reserve`: headers below are BUSY or committed.
+        if position >= self.memory.producer().load(Ordering::Acquire) {
+            return None;
+        }
+        let header = self.memory.header(position);
+        // Acquire pairs with the exchange in `commit`: the data is complete.
+        let len = header.len().load(Ordering::Acquire);
+        (len & BUSY == 0).then_some((header, len))
+    }
+
+    /// The same for a consumer that is about to go to sleep there.
+    #[cold]
+    fn committed_at_last(&self, position: u64) -> Option<(Header<'_>, u32)> {
+        // Our position before another look at the header; pairs with the exchange in `commit`, which puts the header before the look at
+        // our position. So a producer that commits after this look wakes us.
+        fence(Ordering::SeqCst);
+        self.committed(position)
+    }
+
     /// Gives everything before `position` back to the producers.
+    #[inline]
     pub(super) fn advance(&self, position: u64) {
-        // SeqCst: releases our reads to the producers' acquire, and comes before our next look at a header; pairs with `commit`.
-        self.memory.consumer().store(position, Ordering::SeqCst);
+        // Release pairs with the acquire in `reserve`: we have read what they are going to overwrite.
+        self.memory.consumer().store(position, Ordering::Release);
     }
 }
 

@@ -6,7 +6,8 @@
 //!
 //! Wake-up: a commit wakes the consumer if it stands at this very record, so a busy consumer costs producers nothing. The
 //! consumer publishes its position and then looks at the next header; the producer changes the header and then looks at the
-//! position. Both sides are sequentially consistent, so at least one of the two sees the other.
+//! position. Between the two steps the producer has its exchange and a consumer that finds nothing a fence, so at least one of the
+//! two sees the other; a consumer that finds records pays nothing.
 
 pub(crate) mod consumer;
 mod memory;
@@ -103,16 +104,18 @@ impl Ring {
     }
 
     /// Reserves a record of `size` bytes; `None` (and one more lost record) if there is no room.
-    pub(crate) fn reserve(&self, size: u64, slot: u32) -> Option<*mut u8> {
-        let data = self.try_reserve(size, slot);
-        if data.is_none() {
+    #[inline]
+    pub(crate) fn reserve(&self, size: u64, slot: u32) -> Option<Header<'_>> {
+        let header = self.try_reserve(size, slot);
+        if header.is_none() {
             // Relaxed: a statistic.
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
-        data
+        header
     }
 
-    fn try_reserve(&self, size: u64, slot: u32) -> Option<*mut u8> {
+    #[inline(always)]
+    fn try_reserve(&self, size: u64, slot: u32) -> Option<Header<'_>> {
         if size > MAX_RECORD || stride(size) > self.memory.size() as u64 {
             return None;
         }
@@ -142,7 +145,7 @@ impl Ring {
         unsafe { header.page_offset() }.store(self.memory.page_offset(header), Ordering::Relaxed);
         // Release pairs with the consumer's acquire: below this position every header is BUSY or committed.
         self.memory.producer().store(end, Ordering::Release);
-        Some(header.data())
+        Some(header)
     }
 
     /// Commits the record whose data begins at `sample`.
@@ -154,15 +157,21 @@ impl Ring {
         let (ring, header) = unsafe { RingMemory::owner_of::<Self>(sample) };
         // SAFETY: the ring is live (contract).
         let ring = unsafe { &*ring };
+        ring.finish(header, flags, discard);
+    }
+
+    /// Commits a reserved record.
+    #[inline]
+    fn finish(&self, header: Header<'_>, flags: u64, discard: bool) {
         // Relaxed: only we change a BUSY header.
         let len = header.len().load(Ordering::Relaxed) & !BUSY;
-        // SeqCst: releases the data to the consumer's acquire, and comes before the look at its position below; pairs with
-        // `Consumer::advance`.
+        // SeqCst: releases the data to the consumer's acquire, and comes before the look at its position below; pairs with the fence
+        // in `committed_at_last`.
         header.len().swap(if discard { len | DISCARD } else { len }, Ordering::SeqCst);
-        let waiting = ring.memory.consumer().load(Ordering::SeqCst) & ring.mask();
-        let here = std::ptr::eq(ring.memory.header(waiting).data(), sample);
+        let waiting = self.memory.consumer().load(Ordering::SeqCst);
+        let here = std::ptr::eq(self.memory.header(waiting).data(), header.data());
         if flags & wakeup::FORCE_WAKEUP != 0 || (here && flags & wakeup::NO_WAKEUP == 0) {
-            ring.notify();
+            self.notify();
         }
     }
 
@@ -170,20 +179,20 @@ impl Ring {
     ///
     /// # Safety
     /// Each part must be readable for its length.
+    #[inline]
     pub(crate) unsafe fn output(&self, parts: &[(*const u8, usize)], flags: u64, slot: u32) -> OpResult {
         if flags & !(wakeup::NO_WAKEUP | wakeup::FORCE_WAKEUP) != 0 {
             return Err(Errno::EINVAL);
         }
         let size: usize = parts.iter().map(|(_, len)| len).sum();
-        let sample = self.reserve(size as u64, slot).ok_or(Errno::EAGAIN)?;
-        let mut at = sample;
+        let header = self.reserve(size as u64, slot).ok_or(Errno::EAGAIN)?;
+        let mut at = header.data();
         for &(part, len) in parts {
             // SAFETY: readable by contract; the record has room for all parts.
             unsafe { mem::copy_program(at, part, len) };
             at = at.wrapping_add(len);
         }
-        // SAFETY: reserved above, committed once.
-        unsafe { Self::commit(sample, flags, false) };
+        self.finish(header, flags, false);
         Ok(())
     }
 
