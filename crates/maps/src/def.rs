@@ -319,11 +319,11 @@ impl MapDef {
         match self.map_type {
             MapType::Array => ARRAY | flags::MMAPABLE | flags::INNER_MAP,
             MapType::PerCpuArray => ARRAY,
-            MapType::ArrayOfMaps => flags::NUMA_NODE,
+            MapType::ArrayOfMaps => flags::NUMA_NODE | flags::RDONLY | flags::WRONLY,
             MapType::PerfEventArray => flags::NUMA_NODE | flags::RDONLY | flags::WRONLY | flags::PRESERVE_ELEMS,
             MapType::Hash | MapType::PerCpuHash => HASH,
             MapType::LruHash | MapType::LruPerCpuHash => HASH | flags::NO_COMMON_LRU,
-            MapType::HashOfMaps => flags::NO_PREALLOC | flags::NUMA_NODE | flags::ZERO_SEED,
+            MapType::HashOfMaps => HASH,
             MapType::LpmTrie => flags::NO_PREALLOC | flags::NUMA_NODE | ACCESS,
             MapType::Queue | MapType::Stack => flags::NUMA_NODE | ACCESS,
             MapType::BloomFilter => flags::NUMA_NODE | flags::ZERO_SEED | ACCESS,

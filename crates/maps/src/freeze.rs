@@ -1,18 +1,21 @@
-//! Freezing an array: from then on the host cannot write to it (`BPF_MAP_FREEZE`).
+//! Freezing a map: from then on the host cannot write to it (`BPF_MAP_FREEZE`).
 //!
 //! Problem: constants (`.rodata`) are set by the host before the programs are loaded; after that the verifier and the compiler want
 //! to rely on them. So when a freeze has succeeded, no host write may come later, not even one that began before.
 //!
-//! Approach: the kernel's. One word counts the host writes in progress; freezing exchanges a count of zero for the mark and
-//! otherwise fails with `EBUSY`. It never waits, so that a program can be loaded while others run. A memory file that
+//! Approach, for arrays and rings: the kernel's. One word counts the host writes in progress; freezing exchanges a count of zero for the
+//! mark and otherwise fails with `EBUSY`. It never waits, so that a program can be loaded while others run. A memory file that
 //! was handed out may be mapped for writing by anybody, so such a map cannot be frozen; that of a frozen map is
-//! sealed before it is handed out.
+//! sealed before it is handed out. The host's end of a ring writes as long as it exists, as the kernel's mapping of a ring does.
 //!
-//! Only arrays can be frozen: their writes pay for the count, and hashes have nothing to rely on.
+//! For the other types, whose host writes come from many threads, a count would be a cache line they all fight for. Each looks for the mark
+//! inside its run guard instead; freezing sets the mark and waits for a grace period.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::def::flags;
+use bpf_quiesce::{Domain, WaitError};
+
+use crate::def::{MapType, flags};
 use crate::errno::{Errno, OpResult};
 use crate::error::MapError;
 use crate::map::Map;
@@ -20,6 +23,8 @@ use crate::map::Map;
 const FROZEN: u32 = 1 << 31;
 /// The memory file was handed out.
 const LENT: u32 = 1 << 30;
+/// A freeze waits for the writes that began before it.
+const FREEZING: u32 = 1 << 29;
 
 /// Writes in progress, or the mark of a frozen map.
 #[derive(Debug, Default)]
@@ -36,12 +41,45 @@ impl WriteGate {
     }
 
     fn begin(&self) -> OpResult<Writing<'_>> {
+        self.attach()?;
+        Ok(Writing(Some(self)))
+    }
+
+    /// Counts a write that lasts until [`WriteGate::detach`].
+    pub(crate) fn attach(&self) -> OpResult {
         // Relaxed: the exchange in `freeze` is on the same word, so either it sees this write or this write sees the mark.
         if self.0.fetch_add(1, Ordering::Relaxed) & FROZEN != 0 {
             self.0.fetch_sub(1, Ordering::Relaxed);
             return Err(Errno::EPERM);
         }
-        Ok(Writing(Some(self)))
+        Ok(())
+    }
+
+    /// Ends a write that [`WriteGate::attach`] has counted.
+    pub(crate) fn detach(&self) {
+        // Release pairs with the acquire in `freeze`.
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Whether a write under a run guard may go on, in a map whose writes are not counted.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        // Relaxed: a guard that began before the grace period of `freeze_uncounted` is waited for, a later one sees the mark.
+        self.0.load(Ordering::Relaxed) & (FROZEN | FREEZING) == 0
+    }
+
+    /// Freezes a map whose writes are not counted.
+    fn freeze_uncounted(&self, domain: &Domain) -> OpResult {
+        // Relaxed: `synchronize` orders the mark before the writes that it does not wait for.
+        self.0.compare_exchange(0, FREEZING, Ordering::Relaxed, Ordering::Relaxed).map_err(|_| Errno::EBUSY)?;
+        let waited = domain.synchronize();
+        // Release pairs with `is_frozen`.
+        self.0.store(if waited.is_ok() { FROZEN } else { 0 }, Ordering::Release);
+        waited.map_err(|error| match error {
+            WaitError::Barrier(errno) => Errno(errno),
+            // Its own run may be writing.
+            _ => Errno::EBUSY,
+        })
     }
 
     /// Notes that the memory file is handed out. True if it may be mapped for writing: then the map can no longer be frozen.
@@ -51,7 +89,7 @@ impl WriteGate {
     }
 
     fn freeze(&self) -> OpResult {
-        // Acquire pairs with the release in `Writing::drop`: the contents are what the last writes left. Release pairs with
+        // Acquire pairs with the release in `detach`: the contents are what the last writes left. Release pairs with
         // `is_frozen`.
         let frozen = self.0.compare_exchange(0, FROZEN, Ordering::AcqRel, Ordering::Relaxed);
         if frozen.is_ok() { Ok(()) } else { Err(Errno::EBUSY) }
@@ -61,16 +99,17 @@ impl WriteGate {
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         if let Some(gate) = self.0 {
-            // Release pairs with the acquire in `freeze`.
-            gate.0.fetch_sub(1, Ordering::Release);
+            gate.detach();
         }
     }
 }
 
 impl Map {
-    /// Freezes an array: every later write by the host (update, batch, restore, a mapping for writing) fails with `EPERM`. Programs may
+    /// Freezes the map: every later write by the host (update, delete, batch, restore, a mapping for writing) fails with `EPERM`. Programs may
     /// still write, unless the map was created with [`flags::RDONLY_PROG`]; see [`Map::is_constant`]. Like the kernel's
     /// `BPF_MAP_FREEZE`, there is no way back.
+    ///
+    /// Arrays and rings never make it wait; for other types it waits for the runs that are in progress.
     ///
     /// ```
     /// use bpf_maps::{Map, MapDef, MapType, flags};
@@ -86,15 +125,18 @@ impl Map {
     /// ```
     ///
     /// # Errors
-    /// `ENOTSUPP` for other types and for values with a spin lock; `EPERM` for a map the host may not write to, so also for a frozen
-    /// one; `EBUSY` while the host writes, or if [`Map::mmap_fd`] was handed out.
+    /// `ENOTSUPP` for values with a spin lock; `EPERM` for a map the host may not write to, so also for a frozen one; `EBUSY` while the host
+    /// writes to an array or has an end of a ring, if [`Map::mmap_fd`] was handed out, while another thread freezes the map, and, for types
+    /// that make it wait, inside a run of the calling thread.
     pub fn freeze(&self) -> Result<(), MapError> {
         const OP: &str = "freeze";
-        if !self.is_array() || self.def().spin_lock.is_some() {
+        if self.def().spin_lock.is_some() {
             return Err(self.error(OP, Errno::ENOTSUPP));
         }
         self.writable(OP)?;
-        self.gate().freeze().map_err(|errno| self.error(OP, errno))
+        let gate = self.gate();
+        let frozen = if self.counts_writes() { gate.freeze() } else { gate.freeze_uncounted(self.domain()) };
+        frozen.map_err(|errno| self.error(OP, errno))
     }
 
     /// Whether the host may no longer write because of [`Map::freeze`].
@@ -110,10 +152,15 @@ impl Map {
         self.is_frozen() && self.def().flags & flags::RDONLY_PROG != 0
     }
 
-    /// Counts a host write for as long as the result lives.
+    /// Whether host writes are counted, or look for the mark in their run guard.
+    fn counts_writes(&self) -> bool {
+        self.is_array() || matches!(self.map_type(), MapType::RingBuf | MapType::UserRingBuf)
+    }
+
+    /// Counts a host write for as long as the result lives, if they are counted.
     #[inline]
     pub(crate) fn begin_write(&self, op: &'static str) -> Result<Writing<'_>, MapError> {
-        if !self.is_array() {
+        if !self.counts_writes() {
             return Ok(Writing(None));
         }
         self.gate().begin().map_err(|errno| self.error(op, errno))

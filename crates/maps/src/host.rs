@@ -78,6 +78,7 @@ impl Map {
     /// # Errors
     /// `EINVAL` for buffers of other sizes, `ENOTSUPP` for types without the operation.
     pub fn lookup_batch(&self, cursor: &mut Cursor, keys: &mut [u8], values: &mut [u8]) -> Result<Batch, MapError> {
+        self.readable("lookup_batch")?;
         self.has_batch("lookup_batch")?;
         self.batch("lookup_batch", cursor, keys, values, |_, _| Ok(true))
     }
@@ -93,6 +94,7 @@ impl Map {
         values: &mut [u8],
     ) -> Result<Batch, MapError> {
         const OP: &str = "lookup_and_delete_batch";
+        self.readable(OP)?;
         self.writable(OP)?;
         match self.map_type() {
             MapType::Hash | MapType::PerCpuHash | MapType::LruHash | MapType::LruPerCpuHash => {}

@@ -281,8 +281,7 @@ impl Map {
         self.check_size_of(key, value)?;
         self.writable("update")?;
         self.check_lock("update", flags)?;
-        let _writing = self.begin_write("update")?;
-        self.run("update", |ops, slot| ops.update(key, value, flags, slot))
+        self.write("update", |ops, slot| ops.update(key, value, flags, slot))
     }
 
     /// Removes `key`.
@@ -292,7 +291,7 @@ impl Map {
     pub fn delete(&self, key: &[u8]) -> Result<(), MapError> {
         self.check_key(key)?;
         self.writable("delete")?;
-        self.run("delete", |ops, slot| ops.delete(key, slot))
+        self.write("delete", |ops, slot| ops.delete(key, slot))
     }
 
     /// Copies the value of `key` to `out` and removes the key, in one step.
@@ -302,7 +301,7 @@ impl Map {
     pub fn lookup_and_delete(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
         self.check_size_of(key, out)?;
         self.check_lookup_flags("lookup_and_delete", flags, flags::RDONLY | flags::WRONLY)?;
-        self.run("lookup_and_delete", |ops, slot| ops.lookup_and_delete(key, out, flags, slot))
+        self.write("lookup_and_delete", |ops, slot| ops.lookup_and_delete(key, out, flags, slot))
     }
 
     /// Copies the key after `key` to `out`: the first one for `None` or for a key that is absent.
@@ -324,24 +323,28 @@ impl Map {
     /// [`MapError::Incompatible`] if `inner` is not of the template's shape, [`MapError::OtherDomain`]; `E2BIG`, `EEXIST` and so on as
     /// for other values.
     pub fn set_inner(&self, key: &[u8], inner: &Map, flags: u64) -> Result<(), MapError> {
+        const OP: &str = "set_inner";
         let Some(template) = &self.0.def.inner else {
             let (map, got) = (self.name().to_owned(), self.map_type());
             return Err(MapError::WrongType { map, expected: "array_of_maps or hash_of_maps", got });
         };
         self.check_key(key)?;
+        self.writable(OP)?;
+        self.0.ops.check_entry(key, flags).map_err(|errno| self.error(OP, errno))?;
         inner.def().fits_template(template)?;
         if !Arc::ptr_eq(self.domain(), inner.domain()) {
             return Err(MapError::OtherDomain { map: inner.name().to_owned() });
         }
-        self.run("set_inner", |ops, slot| ops.set_inner(key, inner, flags, slot))
+        self.write(OP, |ops, slot| ops.set_inner(key, inner, flags, slot))
     }
 
     /// The map in an entry of a map of maps, if it is set.
     ///
     /// # Errors
-    /// `EINVAL` if this is not a map of maps.
+    /// `EINVAL` if this is not a map of maps, `EPERM` if it is write-only.
     pub fn get_inner(&self, key: &[u8]) -> Result<Option<Map>, MapError> {
         self.check_key(key)?;
+        self.readable("get_inner")?;
         match self.run("get_inner", |ops, _| ops.inner(key)) {
             Ok(map) => Ok(Some(map)),
             Err(MapError::Op { errno: Errno::ENOENT, .. }) => Ok(None),
@@ -405,6 +408,17 @@ impl Map {
                 Err(errno) => return Err(self.error(op, errno)),
             }
         }
+    }
+
+    /// Runs an operation that writes, unless the map is frozen.
+    #[inline(always)]
+    pub(crate) fn write<T>(
+        &self,
+        op: &'static str,
+        mut f: impl FnMut(&dyn MapOps, u32) -> OpResult<T>,
+    ) -> Result<T, MapError> {
+        let _writing = self.begin_write(op)?;
+        self.run(op, |ops, slot| if self.0.gate.is_open() { f(ops, slot) } else { Err(Errno::EPERM) })
     }
 
     pub(crate) fn ops(&self) -> &dyn MapOps {

@@ -95,10 +95,14 @@ impl MapOps for ArrayOfMaps {
         ID_SIZE
     }
 
-    fn set_inner(&self, key: &[u8], inner: &Map, flags: u64, _slot: u32) -> OpResult {
+    fn check_entry(&self, key: &[u8], flags: u64) -> OpResult {
         if flags != 0 {
             return Err(Errno::EINVAL);
         }
+        self.entry(key)?.map(|_| ()).ok_or(Errno::E2BIG)
+    }
+
+    fn set_inner(&self, key: &[u8], inner: &Map, _flags: u64, _slot: u32) -> OpResult {
         let entry = self.entry(key)?.ok_or(Errno::E2BIG)?;
         // AcqRel: releases the inner map to lookups, and acquires the old one, which is going to be dropped.
         retire(&self.domain, entry.swap(inner.clone().into_raw().cast_mut(), Ordering::AcqRel));

@@ -158,6 +158,12 @@ pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// What is checked of an entry of a map of maps before the map to set it to.
+    fn check_entry(&self, key: &[u8], flags: u64) -> OpResult {
+        let _ = (key, flags);
+        Ok(())
+    }
+
     /// Sets an entry of a map of maps; the caller has checked the inner map's shape.
     fn set_inner(&self, key: &[u8], inner: &Map, flags: u64, slot: u32) -> OpResult {
         let _ = (key, inner, flags, slot);

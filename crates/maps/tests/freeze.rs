@@ -1,11 +1,11 @@
-//! Frozen arrays: who may still write, and what a freeze that succeeded is worth. (`kernel.rs` compares the error numbers.)
+//! Frozen maps: who may still write, and what a freeze that succeeded is worth. (`kernel.rs` compares the error numbers.)
 
 mod common;
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bpf_maps::{Map, MapDef, MapType, flags, program};
+use bpf_maps::{Map, MapDef, MapType, RingBuf, UserRingBuf, flags, open_perf_entry, program};
 use common::domain;
 
 fn array(flags: u32) -> Map {
@@ -38,15 +38,87 @@ fn programs_may_write_to_a_frozen_map_unless_it_is_read_only_to_them() {
 }
 
 #[test]
-fn other_types_and_locked_values_cannot_be_frozen() {
-    let hash = Map::create(MapDef::new("h", MapType::Hash, 4, 8, 2), &domain(1)).unwrap();
-    assert_eq!(hash.freeze().unwrap_err().errno(), 524);
-    let mut locked = MapDef::new("l", MapType::Array, 4, 8, 2);
-    locked.spin_lock = Some(0);
-    let locked = Map::create(locked, &domain(1)).unwrap();
-    assert_eq!(locked.freeze().unwrap_err().errno(), 524);
-    assert!(!locked.is_frozen());
-    locked.set(&[0; 4], &[0; 8]).unwrap();
+fn locked_values_cannot_be_frozen() {
+    for map_type in [MapType::Array, MapType::Hash] {
+        let mut locked = MapDef::new("l", map_type, 4, 8, 2);
+        locked.spin_lock = Some(0);
+        let locked = Map::create(locked, &domain(1)).unwrap();
+        assert_eq!(locked.freeze().unwrap_err().errno(), 524);
+        assert!(!locked.is_frozen());
+        locked.set(&[0; 4], &[0; 8]).unwrap();
+    }
+}
+
+#[test]
+fn a_hash_is_frozen_for_the_host_and_not_for_programs() {
+    let map = Map::create(MapDef::new("h", MapType::Hash, 4, 8, 2), &domain(4)).unwrap();
+    map.set(&[1; 4], &[1; 8]).unwrap();
+    let guard = map.domain().enter().unwrap();
+    assert_eq!(map.freeze().unwrap_err().errno(), libc::EBUSY, "it would wait for its own run");
+    assert!(!map.is_frozen());
+    drop(guard);
+    map.freeze().unwrap();
+    assert!(map.is_frozen() && !map.is_constant());
+    for result in
+        [map.set(&[1; 4], &[2; 8]), map.delete(&[1; 4]), map.lookup_and_delete(&[1; 4], &mut [0; 8], 0), map.freeze()]
+    {
+        assert_eq!(result.unwrap_err().errno(), libc::EPERM);
+    }
+    let guard = map.domain().enter().unwrap();
+    let (key, value) = ([1u8; 4], [3u8; 8]);
+    // SAFETY: a live map under a guard with this slot; key and value of its sizes.
+    assert_eq!(unsafe { program::update(map.as_ptr(), key.as_ptr(), value.as_ptr(), 0, guard.slot()) }, 0);
+    assert_eq!(map.get(&key).unwrap(), Some(value.to_vec()));
+}
+
+#[test]
+fn entries_of_frozen_or_read_only_maps_of_maps_stay() {
+    let domain = domain(4);
+    let inner = Map::create(MapDef::new("i", MapType::Array, 4, 8, 1), &domain).unwrap();
+    for (map_type, flags) in [MapType::ArrayOfMaps, MapType::HashOfMaps].into_iter().zip([flags::RDONLY, 0]) {
+        let mut def = MapDef::new("o", map_type, 4, 4, 2).with_flags(flags);
+        def.inner = Some(Box::new(inner.def().clone()));
+        let outer = Map::create(def, &domain).unwrap();
+        if flags == 0 {
+            outer.set_inner(&[0; 4], &inner, 0).unwrap();
+            outer.freeze().unwrap();
+        }
+        assert_eq!(outer.set_inner(&[0; 4], &inner, 0).unwrap_err().errno(), libc::EPERM, "{map_type:?}");
+        assert_eq!(outer.delete(&[0; 4]).unwrap_err().errno(), libc::EPERM, "{map_type:?}");
+        assert_eq!(outer.get_inner(&[0; 4]).unwrap().is_some(), flags == 0);
+    }
+}
+
+/// The host's end of a ring writes to it, as the kernel's mapping does.
+#[test]
+fn an_end_of_a_ring_and_a_freeze_exclude_each_other() {
+    let create = |map_type, entries| Map::create(MapDef::new("r", map_type, 0, 0, entries), &domain(2)).unwrap();
+    let ring = create(MapType::RingBuf, 1 << 16);
+    let consumer = RingBuf::new(&ring).unwrap();
+    assert_eq!(ring.freeze().unwrap_err().errno(), libc::EBUSY);
+    drop(consumer);
+    ring.freeze().unwrap();
+    assert_eq!(RingBuf::new(&ring).unwrap_err().errno(), libc::EPERM);
+    let user = create(MapType::UserRingBuf, 1 << 16);
+    let producer = UserRingBuf::new(&user).unwrap();
+    assert_eq!(UserRingBuf::new(&user).unwrap_err().errno(), libc::EBUSY);
+    assert_eq!(user.freeze().unwrap_err().errno(), libc::EBUSY);
+    drop(producer);
+    user.freeze().unwrap();
+    assert_eq!(UserRingBuf::new(&user).unwrap_err().errno(), libc::EPERM);
+}
+
+#[test]
+fn a_frozen_perf_event_array_opens_no_entries() {
+    let map = Map::create(MapDef::new("p", MapType::PerfEventArray, 4, 4, 2), &domain(2)).unwrap();
+    let consumer = open_perf_entry(&map, 0, 1 << 16).unwrap();
+    map.freeze().unwrap();
+    assert_eq!(open_perf_entry(&map, 1, 1 << 16).unwrap_err().errno(), libc::EPERM);
+    assert_eq!(map.delete(&0u32.to_ne_bytes()).unwrap_err().errno(), libc::EPERM);
+    assert_eq!(map.len(), 1);
+    // Not a write of the host's: in the kernel, closing the event's descriptor takes it out.
+    drop(consumer);
+    assert_eq!(map.len(), 0);
 }
 
 #[test]
@@ -79,33 +151,37 @@ fn a_mapping_for_writing_and_a_freeze_exclude_each_other() {
 
 #[test]
 fn nothing_is_written_after_a_freeze_has_succeeded() {
-    for _ in 0..200 {
-        let map = array(0);
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            for thread in 1..=2u64 {
-                let (map, stop) = (&map, &stop);
-                scope.spawn(move || {
-                    let mut n = thread;
-                    while !stop.load(Ordering::Relaxed) {
-                        n += 2;
-                        if let Err(error) = map.set(&[0; 4], &n.to_ne_bytes()) {
-                            assert_eq!(error.errno(), libc::EPERM);
-                            break;
-                        }
+    let hash = || Map::create(MapDef::new("h", MapType::Hash, 4, 8, 2), &domain(4)).unwrap();
+    (0..200).for_each(|_| write_and_freeze(&array(0)));
+    (0..200).for_each(|_| write_and_freeze(&hash()));
+}
+
+fn write_and_freeze(map: &Map) {
+    map.set(&[0; 4], &[0; 8]).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 1..=2u64 {
+            let stop = &stop;
+            scope.spawn(move || {
+                let mut n = thread;
+                while !stop.load(Ordering::Relaxed) {
+                    n += 2;
+                    if let Err(error) = map.set(&[0; 4], &n.to_ne_bytes()) {
+                        assert_eq!(error.errno(), libc::EPERM);
+                        break;
                     }
-                });
-            }
-            while let Err(error) = map.freeze() {
-                assert_eq!(error.errno(), libc::EBUSY);
-                std::thread::yield_now();
-            }
-            let contents = map.get(&[0; 4]).unwrap();
-            for _ in 0..100 {
-                std::thread::yield_now();
-                assert_eq!(map.get(&[0; 4]).unwrap(), contents);
-            }
-            stop.store(true, Ordering::Relaxed);
-        });
-    }
+                }
+            });
+        }
+        while let Err(error) = map.freeze() {
+            assert_eq!(error.errno(), libc::EBUSY);
+            std::thread::yield_now();
+        }
+        let contents = map.get(&[0; 4]).unwrap();
+        for _ in 0..100 {
+            std::thread::yield_now();
+            assert_eq!(map.get(&[0; 4]).unwrap(), contents);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
 }

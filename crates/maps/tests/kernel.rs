@@ -23,6 +23,7 @@ enum Op {
     UpdateBatch { keys: Vec<u8>, value: u8, flags: u64 },
     DeleteBatch { keys: Vec<u8> },
     LookupAll { delete: bool },
+    Freeze,
 }
 
 fn any_op() -> impl Strategy<Value = Op> {
@@ -106,6 +107,7 @@ fn on_kernel(map: &KernelMap, def: &MapDef, value_size: usize, op: &Op) -> Seen 
                 Err(errno) => Seen::Outcome(Err(errno)),
             }
         }
+        Op::Freeze => Seen::Outcome(map.freeze().map(|()| Vec::new())),
     }
 }
 
@@ -167,6 +169,7 @@ fn on_ours(map: &Map, op: &Op) -> Seen {
                 Err(error) => Seen::Outcome(Err(error.errno())),
             }
         }
+        Op::Freeze => Seen::Outcome(outcome(map.freeze(), |()| Vec::new())),
     }
 }
 
@@ -238,7 +241,15 @@ fn check(test: &str, def: MapDef) {
         failure_persistence: None,
         ..ProptestConfig::default()
     });
-    runner.run(&prop::collection::vec(any_op(), 1..60), |ops| compare(&def, &ops)).unwrap();
+    // Some maps are frozen after a while, and a second time.
+    let thawed = prop::collection::vec(any_op(), 1..60);
+    let frozen =
+        prop::option::weighted(0.3, prop::collection::vec(prop_oneof![20 => any_op(), 1 => Just(Op::Freeze)], 1..30));
+    let ops = (thawed, frozen).prop_map(|(mut ops, frozen)| {
+        ops.extend(frozen.map(|more| std::iter::once(Op::Freeze).chain(more)).into_iter().flatten());
+        ops
+    });
+    runner.run(&ops, |ops| compare(&def, &ops)).unwrap();
 }
 
 macro_rules! agree {
@@ -318,7 +329,7 @@ fn bad_definitions_get_the_kernels_error() {
     let domain = domain(possible_cpus());
     let mut compared = 0;
     for &map_type in MapType::ALL {
-        // Maps of maps need an inner descriptor, compared elsewhere.
+        // Maps of maps need an inner descriptor: below.
         if map_type.is_map_in_map() {
             continue;
         }
@@ -362,37 +373,133 @@ fn bad_definitions_get_the_kernels_error() {
     assert!(compared > 5000, "{compared}");
 }
 
+/// Each operation on a frozen map of each type that has elements (the random sequences above seldom meet them all), with each access flag.
 #[test]
-fn frozen_arrays_refuse_what_the_kernels_refuse() {
-    if !KernelMap::available("frozen_arrays_refuse_what_the_kernels_refuse") {
+fn frozen_maps_refuse_what_the_kernels_refuse() {
+    if !KernelMap::available("frozen_maps_refuse_what_the_kernels_refuse") {
         return;
     }
-    for map_type in [MapType::Array, MapType::PerCpuArray] {
+    let shapes = [
+        (MapType::Array, 4),
+        (MapType::PerCpuArray, 4),
+        (MapType::Hash, 4),
+        (MapType::PerCpuHash, 4),
+        (MapType::LruHash, 4),
+        (MapType::LruPerCpuHash, 4),
+        (MapType::LpmTrie, 8),
+        (MapType::Queue, 0),
+        (MapType::Stack, 0),
+    ];
+    for (map_type, key_size) in shapes {
         for flags in [0, flags::RDONLY, flags::WRONLY, flags::RDONLY_PROG, flags::WRONLY_PROG] {
-            let def = MapDef::new("m", map_type, 4, 8, 3).with_flags(flags);
-            let kernel = KernelMap::create(&def).unwrap();
+            let on_demand = if map_type == MapType::LpmTrie { flags::NO_PREALLOC } else { 0 };
+            let def = MapDef::new("m", map_type, key_size, 8, 64).with_flags(flags | on_demand);
+            let Ok(kernel) = KernelMap::create(&def) else {
+                assert!(Map::create(def.clone(), &domain(1)).is_err(), "{def:?}");
+                continue;
+            };
             let ours = Map::create(def.clone(), &domain(possible_cpus())).unwrap();
-            let value = host_value(&def, 7, ours.host_value_size());
+            let key = 1u8;
+            let mut ops = vec![
+                Op::Update { key, value: 7, flags: 0 },
+                Op::Update { key, value: 8, flags: 4 },
+                Op::Lookup { key, flags: 0 },
+                Op::Take { key, flags: 0 },
+                Op::Delete { key },
+                Op::Update { key, value: 9, flags: 0 },
+            ];
+            if key_size > 0 {
+                ops.extend([
+                    Op::NextKey { key: None },
+                    Op::UpdateBatch { keys: vec![1, 2], value: 5, flags: 0 },
+                    Op::LookupAll { delete: false },
+                    Op::DeleteBatch { keys: vec![2] },
+                    Op::LookupAll { delete: true },
+                    Op::Update { key, value: 3, flags: 0 },
+                ]);
+            }
+            ops.push(Op::Freeze);
+            for round in 0..3 {
+                for op in &ops {
+                    let expected = on_kernel(&kernel, &def, ours.host_value_size(), op);
+                    assert_eq!(on_ours(&ours, op), expected, "round {round}, {op:?} on {def:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bad_definitions_of_maps_of_maps_get_the_kernels_error() {
+    if !KernelMap::available("bad_definitions_of_maps_of_maps_get_the_kernels_error") {
+        return;
+    }
+    let inner = [
+        MapDef::new("i", MapType::Array, 4, 8, 2),
+        MapDef::new("i", MapType::Array, 4, 8, 2).with_flags(flags::INNER_MAP),
+        MapDef::new("i", MapType::Array, 4, 8, 2).with_flags(flags::MMAPABLE),
+        MapDef::new("i", MapType::PerCpuArray, 4, 8, 2),
+        MapDef::new("i", MapType::Hash, 4, 8, 2),
+        MapDef::new("i", MapType::Queue, 0, 8, 2),
+        MapDef::new("i", MapType::RingBuf, 0, 0, 1 << 16),
+        MapDef::new("i", MapType::ArrayOfMaps, 4, 4, 2).with_inner(MapDef::new("j", MapType::Array, 4, 8, 2)),
+    ];
+    let domain = domain(possible_cpus());
+    for map_type in [MapType::ArrayOfMaps, MapType::HashOfMaps] {
+        for key_size in [0, 1, 4, 8] {
+            for value_size in [0, 4, 8] {
+                for max_entries in [0, 3] {
+                    for flag in (0..15).map(|bit| 1u32 << bit).chain([0, 3 << 3, 3 << 7, 0x8000_0000]) {
+                        for inner in &inner {
+                            let def = MapDef::new("m", map_type, key_size, value_size, max_entries);
+                            let def = def.with_flags(flag).with_inner(inner.clone());
+                            let kernel = KernelMap::create(&def).map(|_| ());
+                            let ours = Map::create(def.clone(), &domain).map(|_| ()).map_err(|error| error.errno());
+                            assert_eq!(ours, kernel, "{def:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Entries set, replaced, read and removed, with each access flag, before and after a freeze.
+#[test]
+fn entries_of_maps_of_maps_follow_the_kernel() {
+    if !KernelMap::available("entries_of_maps_of_maps_follow_the_kernel") {
+        return;
+    }
+    let inner =
+        [(8, 2), (8, 2), (16, 2), (8, 3)].map(|(value, entries)| MapDef::new("i", MapType::Array, 4, value, entries));
+    for map_type in [MapType::ArrayOfMaps, MapType::HashOfMaps] {
+        for flag in [0, flags::RDONLY, flags::WRONLY] {
+            let def = MapDef::new("m", map_type, 4, 4, 2).with_flags(flag).with_inner(inner[0].clone());
+            let domain = domain(possible_cpus());
+            let (kernel, ours) = (KernelMap::create(&def).unwrap(), Map::create(def.clone(), &domain).unwrap());
+            let theirs = inner.each_ref().map(|def| KernelMap::create(def).unwrap());
+            let own = inner.each_ref().map(|def| Map::create(def.clone(), &domain).unwrap());
             let errno = |result: Result<(), MapError>| result.map_err(|error| error.errno());
             for round in 0..3 {
-                let key = 1u32.to_ne_bytes();
-                let mut out = vec![0; value.len()];
-                let update = ours.update(&key, &value, 0);
-                assert_eq!(errno(update), kernel.update(&key, &value, 0).map(|_| ()), "{def:?} {round}");
-                let lock = ours.update(&key, &value, 4);
-                assert_eq!(errno(lock), kernel.update(&key, &value, 4).map(|_| ()), "{def:?} {round}");
-                assert_eq!(errno(ours.delete(&key)), kernel.delete(&key).map(|_| ()), "{def:?} {round}");
-                let take = ours.lookup_and_delete(&key, &mut out, 0);
-                assert_eq!(errno(take), kernel.take(&key, 0).map(|_| ()), "{def:?} {round}");
-                let (count, result) = ours.update_batch(&key, &value, 0);
-                let (theirs, expected) = kernel.update_batch(&key, &value, 0);
-                assert_eq!(counted(count as u32, errno(result), 0), counted(theirs, expected, 0), "{def:?} {round}");
-                let (count, result) = ours.delete_batch(&key);
-                let (theirs, expected) = kernel.delete_batch(&key);
-                assert_eq!(counted(count as u32, errno(result), 0), counted(theirs, expected, 0), "{def:?} {round}");
-                let lookup = ours.lookup(&key, &mut out, 0).map(|()| out);
-                assert_eq!(lookup.map_err(|e| e.errno()), kernel.lookup(&key, 0), "{def:?} {round}");
-                assert_eq!(errno(ours.freeze()), kernel.freeze(), "{def:?} {round}");
+                for key in [0u32, 1, 2, 5].map(u32::to_ne_bytes) {
+                    for which in 0..inner.len() {
+                        for update_flags in 0..5 {
+                            let says = format!("{def:?}: {key:?} to {which}, flags {update_flags}, round {round}");
+                            let expected = kernel.update(&key, &theirs[which].as_value(), update_flags).map(|_| ());
+                            assert_eq!(errno(ours.set_inner(&key, &own[which], update_flags)), expected, "{says}");
+                            let expected = kernel.lookup(&key, 0).map(|_| ());
+                            let mut value = [0; 4];
+                            assert_eq!(errno(ours.lookup(&key, &mut value, 0)), expected, "{says}");
+                            if expected.is_ok() {
+                                let entry = ours.get_inner(&key).unwrap().unwrap();
+                                assert_eq!(u32::from_ne_bytes(value), entry.id(), "{says}");
+                            }
+                        }
+                    }
+                    let (expected, got) = (kernel.delete(&key).map(|_| ()), errno(ours.delete(&key)));
+                    assert_eq!(got, expected, "{def:?}: delete {key:?}, round {round}");
+                }
+                assert_eq!(errno(ours.freeze()), kernel.freeze(), "{def:?}, round {round}");
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::loaded::Bindings;
 use crate::map_set::MapRef;
 use bpf_analysis::Facts;
 use bpf_isa::{Insn, Program, Size, Src};
-use bpf_maps::{Map, flags};
+use bpf_maps::{Map, MapType, flags};
 use bpf_object::btf::{ArgKind, Btf, Type, TypeId};
 use bpf_verifier::{Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, MapDef, MapKind, SourceLine, Verifier};
 
@@ -101,7 +101,7 @@ fn map_def(map: &MapRef) -> MapDef {
 
 /// What an array of one value holds for good.
 fn constants(map: &Map) -> Option<Vec<u8>> {
-    if !map.is_constant() || map.def().max_entries != 1 {
+    if map.map_type() != MapType::Array || !map.is_constant() || map.def().max_entries != 1 {
         return None;
     }
     map.get(&0u32.to_ne_bytes()).ok().flatten()

@@ -28,10 +28,17 @@ impl RingBuf {
     /// Becomes the consumer of `map`.
     ///
     /// # Errors
-    /// [`MapError::WrongType`]; `EBUSY` if there is a consumer already.
+    /// [`MapError::WrongType`]; `EBUSY` if there is a consumer already; `EPERM` if the map is frozen.
     pub fn new(map: &Map) -> Result<Self, MapError> {
+        const OP: &str = "becoming the consumer";
         match (map.map_type(), map.ops().as_any().downcast_ref::<RingMap>()) {
-            (MapType::RingBuf, Some(ring)) => Self::attach(map, &ring.ring, None),
+            (MapType::RingBuf, Some(ring)) => {
+                let writing = map.begin_write(OP)?;
+                let consumer = Self::attach(map, &ring.ring, None)?;
+                // Ended by `drop`.
+                std::mem::forget(writing);
+                Ok(consumer)
+            }
             (got, _) => Err(MapError::WrongType { map: map.name().to_owned(), expected: "ringbuf", got }),
         }
     }
@@ -131,6 +138,9 @@ impl Drop for RingBuf {
         }
         // Release pairs with the acquire in `attach`.
         self.ring.attached.store(false, Ordering::Release);
+        if self.perf_index.is_none() {
+            self.map.gate().detach();
+        }
     }
 }
 

@@ -98,25 +98,30 @@ impl PerfMap {
 /// Opens the entry of slot `index` with a ring of `bytes` bytes and returns its consumer.
 ///
 /// # Errors
-/// [`MapError::WrongType`]; `E2BIG` beyond `max_entries`, `EEXIST` if the entry is open, `EINVAL` unless `bytes` is a power of two and a
+/// [`MapError::WrongType`]; `E2BIG` beyond `max_entries`, `EEXIST` if the entry is open, `EPERM` if the map is frozen, `EINVAL` unless `bytes` is a power of two and a
 /// multiple of the page.
 pub fn open(map: &Map, index: u32, bytes: u32) -> Result<RingBuf, MapError> {
+    const OP: &str = "opening an entry";
     let Some(perf) = map.ops().as_any().downcast_ref::<PerfMap>() else {
         let (name, got) = (map.name().to_owned(), map.map_type());
         return Err(MapError::WrongType { map: name, expected: "perf_event_array", got });
     };
     MapDef::new(map.name(), MapType::RingBuf, 0, 0, bytes).validate()?;
-    let fail = |errno| map.error("opening an entry", errno);
+    let fail = |errno| map.error(OP, errno);
     let entry = perf.entries.get(index as usize).ok_or(Errno::E2BIG).map_err(fail)?;
+    map.writable(OP)?;
     let ring = Ring::new(bytes).map_err(fail)?;
     let consumer = RingBuf::attach(map, &ring, Some(index))?;
     let raw = Arc::into_raw(ring).cast_mut();
-    // Release pairs with the acquire in `output`: the ring is complete.
-    if entry.compare_exchange(std::ptr::null_mut(), raw, Ordering::Release, Ordering::Relaxed).is_err() {
+    let opened = map.write(OP, |_, _| {
+        // Release pairs with the acquire in `output`: the ring is complete.
+        let set = entry.compare_exchange(std::ptr::null_mut(), raw, Ordering::Release, Ordering::Relaxed);
+        set.map(|_| ()).map_err(|_| Errno::EEXIST)
+    });
+    opened.inspect_err(|_| {
         // SAFETY: the reference made above, which went nowhere.
         drop(unsafe { Arc::from_raw(raw.cast_const()) });
-        return Err(fail(Errno::EEXIST));
-    }
+    })?;
     Ok(consumer)
 }
 

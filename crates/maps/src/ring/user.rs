@@ -89,24 +89,27 @@ impl Ring {
 #[derive(Debug)]
 pub struct UserRingBuf {
     ring: Arc<Ring>,
-    _map: Map,
+    map: Map,
 }
 
 impl UserRingBuf {
     /// Becomes the producer of `map`.
     ///
     /// # Errors
-    /// [`MapError::WrongType`]; `EBUSY` if there is a producer already.
+    /// [`MapError::WrongType`]; `EBUSY` if there is a producer already; `EPERM` if the map is frozen.
     pub fn new(map: &Map) -> Result<Self, MapError> {
         let (MapType::UserRingBuf, Some(user)) = (map.map_type(), map.ops().as_any().downcast_ref::<RingMap>()) else {
             let (map_name, got) = (map.name().to_owned(), map.map_type());
             return Err(MapError::WrongType { map: map_name, expected: "user_ringbuf", got });
         };
+        let writing = map.begin_write("becoming the producer")?;
         // Acquire pairs with the release in `drop`.
         if user.ring.attached.swap(true, Ordering::Acquire) {
             return Err(map.error("becoming the producer", Errno::EBUSY));
         }
-        Ok(Self { ring: Arc::clone(&user.ring), _map: map.clone() })
+        // Ended by `drop`.
+        std::mem::forget(writing);
+        Ok(Self { ring: Arc::clone(&user.ring), map: map.clone() })
     }
 
     /// Reserves a record of `size` bytes, or `None` if there is no room now (or ever: larger than the ring).
@@ -162,6 +165,7 @@ impl Drop for UserRingBuf {
     fn drop(&mut self) {
         // Release pairs with the acquire in `new`.
         self.ring.attached.store(false, Ordering::Release);
+        self.map.gate().detach();
     }
 }
 

@@ -72,7 +72,10 @@ impl Attr {
 impl KernelMap {
     /// Creates the kernel's map of this definition.
     pub fn create(def: &MapDef) -> Result<Self, i32> {
+        // The inner map only has to live until the outer one has copied its shape.
+        let inner = def.inner.as_deref().map(Self::create).transpose()?;
         let mut attr = Attr::new()
+            .u32(20, inner.as_ref().map_or(0, |inner| inner.fd.as_raw_fd() as u32))
             .u32(0, def.map_type as u32)
             .u32(4, def.key_size)
             .u32(8, def.value_size)
@@ -136,6 +139,11 @@ impl KernelMap {
     pub fn next_key(&self, key: Option<&[u8]>) -> Outcome {
         let mut next = vec![0; self.key_size];
         self.element(MAP_NEXT_KEY, key, next.as_mut_ptr(), 0).map(|()| next)
+    }
+
+    /// The descriptor, as a value of a map of maps.
+    pub fn as_value(&self) -> [u8; 4] {
+        self.fd.as_raw_fd().to_ne_bytes()
     }
 
     pub fn freeze(&self) -> Result<(), i32> {
