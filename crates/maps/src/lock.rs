@@ -154,6 +154,13 @@ pub(crate) struct SlotLockGuard<'a>(&'a AtomicU32);
 
 #[cfg(not(loom))]
 impl SlotLock {
+    /// Whether somebody held the lock a moment ago.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        // Relaxed: a hint.
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
     /// Takes the lock for `slot`.
     #[inline]
     pub(crate) fn lock(&self, slot: u32) -> crate::errno::OpResult<SlotLockGuard<'_>> {

@@ -131,6 +131,16 @@ impl GraceList {
         self.busy.store(false, Ordering::Release);
     }
 
+    /// What [`GraceList::note`] left for an element.
+    pub(crate) fn noted(&self, element: u32) -> u32 {
+        self.free.links.noted(element)
+    }
+
+    /// Leaves a word for the owner of an element; it is lost when the element is given back.
+    pub(crate) fn note(&self, element: u32, word: u32) {
+        self.free.links.note(element, word);
+    }
+
     /// How many elements have ever been handed out.
     pub(crate) fn touched(&self) -> u32 {
         self.free.touched()

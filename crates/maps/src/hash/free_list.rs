@@ -31,6 +31,20 @@ impl Links {
         self.0[element as usize].load(Ordering::Relaxed).checked_sub(1)
     }
 
+    /// What [`Links::note`] left for an element.
+    #[cfg(not(loom))]
+    pub(crate) fn noted(&self, element: u32) -> u32 {
+        // Relaxed: the owner's own word.
+        self.0[element as usize].load(Ordering::Relaxed)
+    }
+
+    /// Leaves a word for the owner of an element that is handed out: its link means nothing until it is on a stack again.
+    #[cfg(not(loom))]
+    pub(crate) fn note(&self, element: u32, word: u32) {
+        // Relaxed: as above. A `pop` that still looks at the link of this element fails, because every change of a head counts.
+        self.0[element as usize].store(word, Ordering::Relaxed);
+    }
+
     /// Bytes of the links.
     pub(crate) fn memory(&self) -> usize {
         size_of_val(&*self.0)

@@ -62,10 +62,7 @@ impl RingBuf {
         loop {
             // Relaxed: only the consumer moves it.
             let position = self.ring.memory.consumer().load(Ordering::Relaxed);
-            let Some((header, len)) = self.ring.committed(position).or_else(|| self.ring.committed_at_last(position))
-            else {
-                return None;
-            };
+            let (header, len) = self.ring.committed(position).or_else(|| self.ring.committed_at_last(position))?;
             let size = len & !DISCARD;
             let next = position + stride(u64::from(size));
             if len & DISCARD != 0 {

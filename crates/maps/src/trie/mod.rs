@@ -3,7 +3,7 @@
 //! Problem: a lookup must find the longest stored prefix of a key while other threads insert and delete, without waiting.
 //!
 //! Approach: a path-compressed binary trie, as in the kernel, with tables on top of it that let a walk take several bits at a time
-//! ([`stride`]). Lookups walk without locks; writers hold the map's lock, change the trie by one store of a child link, and
+//! ([`stride`], [`top`]). Lookups walk without locks; writers hold the map's lock, change the trie by one store of a child link, and
 //! then the tables. A node's prefix and links below it stay as they are after it is unlinked, until every run that
 //! could have found it is over ([`crate::retire`]).
 //!
@@ -15,6 +15,7 @@ mod ops;
 mod stride;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod top;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -28,7 +29,8 @@ use crate::mem::{self, Table, WORD, words_for};
 use crate::retire::GraceList;
 use crate::value::{Shape, Source};
 use node::{HEADER, Head, LENGTH, Link, Node, Prefix, STRIDE, window_end};
-use stride::{Child, Tables};
+use stride::{Child, Entry, Found, Tables};
+use top::Top;
 
 #[derive(Debug)]
 pub(crate) struct TrieMap {
@@ -42,10 +44,12 @@ pub(crate) struct TrieMap {
     lock: SlotLock,
     /// Keys present; changed under the lock.
     count: AtomicU32,
+    /// The note of a node in the trie is the number of its parent plus one, or 0: for replacing it without a walk.
     nodes: GraceList,
     node_words: usize,
     slab: Table<AtomicU64>,
     tables: Tables,
+    top: Top,
 }
 
 fn node_words(def: &MapDef) -> usize {
@@ -72,7 +76,8 @@ impl TrieMap {
     /// Bytes a trie of this definition maps.
     pub(crate) fn memory_needed(def: &MapDef) -> u64 {
         let nodes = nodes(def).saturating_mul((node_words(def) * WORD + size_of::<u32>()) as u64);
-        nodes.saturating_add(Tables::memory_needed(def))
+        let top = Top::memory_needed(def, def.key_size as usize - LENGTH);
+        nodes.saturating_add(Tables::memory_needed(def)).saturating_add(top)
     }
 
     pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>) -> OpResult<Self> {
@@ -92,6 +97,7 @@ impl TrieMap {
             node_words: node_words(def),
             slab: Table::zeroed(words)?,
             tables: Tables::new(def, domain)?,
+            top: Top::new(def, data_size)?,
         })
     }
 
@@ -121,7 +127,11 @@ impl TrieMap {
     /// The longest stored prefix of `key`.
     #[inline(always)]
     fn longest<const W: usize>(&self, key: &Prefix<W>) -> Option<Node<'_>> {
-        let (mut next, mut found) = (self.root().get(), None);
+        let mut found = None;
+        let mut next = match self.top.entry(key) {
+            Some(entry) => self.skip(entry, top::LAST, key, &mut found),
+            None => self.root().get(),
+        };
         while let Some(number) = next {
             let node = self.node(number);
             let head = node.head();
@@ -136,25 +146,28 @@ impl TrieMap {
                 break;
             }
             next = match head.table() {
-                Some(table) if key.len >= window_end(len) => self.skip(table, len / STRIDE, key, &mut found),
+                Some(table) if key.len >= window_end(len) => {
+                    let window = len / STRIDE;
+                    self.skip(self.tables.entry(table, key.index(window)), window, key, &mut found)
+                }
                 _ => node.child(key.bit(len)).get(),
             };
         }
         found.map(|number| self.node(number))
     }
 
-    /// Goes from table to table, as long as no node needs to be read: the node to go on with.
+    /// Goes from the entry of a window to that of the next, as long as no node needs to be read: the node to go on with.
     #[inline(always)]
-    fn skip<const W: usize>(&self, table: u32, window: u32, key: &Prefix<W>, found: &mut Option<u32>) -> Option<u32> {
-        let (mut table, mut window) = (table, window);
+    fn skip<const W: usize>(&self, entry: Entry, window: u32, key: &Prefix<W>, found: &mut Option<u32>) -> Option<u32> {
+        let (mut entry, mut window) = (entry, window);
         loop {
-            let entry = self.tables.entry(table, key.index(window));
             *found = entry.best().or(*found);
             match entry.child(window) {
                 Child::None => return None,
                 Child::Node(number) => return Some(number),
-                Child::Table { table: next, window: behind } if key.len >= (behind + 1) * STRIDE => {
-                    (table, window) = (next, behind);
+                Child::Table { table, window: behind } if key.len >= (behind + 1) * STRIDE => {
+                    window = behind;
+                    entry = self.tables.entry(table, key.index(window));
                 }
                 // The key ends in the next window.
                 Child::Table { table, .. } => return Some(self.tables.head(table)),
@@ -213,27 +226,30 @@ impl TrieMap {
         if flags > update::EXIST || key.len > self.max_len() {
             return Err(Errno::EINVAL);
         }
+        if self.lock.is_held()
+            && let Some(parent) = self.find(key).and_then(|found| self.parent(found.node))
+        {
+            // The time to wait is used to bring what is on the way into the cache.
+            mem::prefetch_write(&parent.words[1]);
+        }
         let _lock = self.lock.lock(slot)?;
         if let Some(next) = self.nodes.peek(slot) {
             // The node to fill has not been used for long.
             mem::prefetch_write(&self.node(next).words[0]);
         }
+        if let Some(found) = self.find(key) {
+            // SAFETY: passed on.
+            return unsafe { self.replace(&found, key, value, flags, slot) };
+        }
         let start = self.start(key, 1);
         let place = self.locate(start, key);
+        // A node of the same prefix is an intermediate one.
         let same = place.node.filter(|node| node.len() == place.common);
-        let present = same.filter(|node| !node.is_intermediate());
-        if present.is_some() && flags == update::NOEXIST {
-            return Err(Errno::EEXIST);
-        }
         // Both nodes first, so that nothing has to be undone.
         let branches = same.is_none() && place.node.is_some() && place.common != key.len;
         let number = self.nodes.pop(slot).ok_or(Errno::ENOMEM)?;
         let branch = if branches { self.nodes.pop(slot) } else { None };
-        let room = match present {
-            Some(_) => Ok(()),
-            None if branches && branch.is_none() => Err(Errno::ENOMEM),
-            None => self.add_key(flags),
-        };
+        let room = if branches && branch.is_none() { Err(Errno::ENOMEM) } else { self.add_key(flags) };
         if let Err(errno) = room {
             self.nodes.push(slot, number);
             if let Some(branch) = branch {
@@ -259,6 +275,7 @@ impl TrieMap {
             // The new prefix is part of the node's: it goes between.
             (Some(node), None, None) => {
                 new.child(node.bit(place.common)).set(Some(node.number));
+                self.set_parent(node.number, Some(new));
                 (new, Some(node))
             }
             // The two part at bit `common`: an intermediate node holds both.
@@ -267,10 +284,14 @@ impl TrieMap {
                 let side = key.bit(place.common);
                 branch.child(side).set(Some(new.number));
                 branch.child(1 - side).set(Some(node.number));
+                self.set_parent(new.number, Some(branch));
+                self.set_parent(node.number, Some(branch));
                 (branch, Some(node))
             }
         };
         place.link.set(Some(top.number));
+        self.set_parent(top.number, place.above.map(|(above, _)| above));
+        self.adopt_children(new);
         if let Some(table) = head.table() {
             self.tables.set_head(table, new);
         }
@@ -283,6 +304,68 @@ impl TrieMap {
             self.nodes.retire(slot, old.number);
         }
         Ok(())
+    }
+
+    /// Puts another node in the place of a present key's. Nothing but names changes, so no node on the way to it is looked at but its parent.
+    ///
+    /// # Safety
+    /// As [`TrieMap::update_key`], which holds the lock.
+    unsafe fn replace<const W: usize>(
+        &self,
+        found: &Found<'_>,
+        key: &Prefix<W>,
+        value: Source<'_>,
+        flags: u64,
+        slot: u32,
+    ) -> OpResult {
+        if flags == update::NOEXIST {
+            return Err(Errno::EEXIST);
+        }
+        let old = found.node;
+        let number = self.nodes.pop(slot).ok_or(Errno::ENOMEM)?;
+        let table = old.head().table();
+        // Relaxed: only the holder of the lock writes.
+        let new = self.fill(number, Head::key(key.len).with_table(table), old.words[1].load(Ordering::Relaxed), key);
+        // SAFETY: passed on.
+        unsafe { self.shape.write(self.value(new), value) };
+        let parent = self.parent(old);
+        parent.map_or(self.root(), |parent| parent.child(key.bit(parent.len()))).set(Some(number));
+        self.set_parent(number, parent);
+        self.adopt_children(new);
+        if let Some(table) = table {
+            self.tables.set_head(table, new);
+            self.rename(table, key.len / STRIDE, key, old.number, number);
+        }
+        if let Some((table, window)) = found.named {
+            self.rename(table, window, key, old.number, number);
+        }
+        self.rename_top(key, old.number, number);
+        // Without its table, which it has handed on.
+        self.nodes.retire(slot, old.number);
+        Ok(())
+    }
+
+    /// The node that has a link to this one; without the lock, perhaps one that had. The rest here is for the holder of the lock.
+    fn parent(&self, node: Node<'_>) -> Option<Node<'_>> {
+        self.nodes.noted(node.number).checked_sub(1).map(|number| self.node(number))
+    }
+
+    fn set_parent(&self, node: u32, parent: Option<Node<'_>>) {
+        self.nodes.note(node, parent.map_or(0, |parent| parent.number + 1));
+    }
+
+    /// Becomes the parent of a node's children.
+    fn adopt_children(&self, node: Node<'_>) {
+        for child in [node.child(0), node.child(1)].into_iter().filter_map(Link::get) {
+            self.set_parent(child, Some(node));
+        }
+    }
+
+    /// Gives the child of a node that goes away to the node's parent.
+    fn pass_on(&self, node: Node<'_>, child: Option<u32>) {
+        if let Some(child) = child {
+            self.set_parent(child, self.parent(node));
+        }
     }
 
     fn delete_key<const W: usize>(&self, key: &Prefix<W>, slot: u32) -> OpResult {
@@ -304,14 +387,16 @@ impl TrieMap {
             }
             ([None, None], Some((parent, Some(link)))) if parent.is_intermediate() => {
                 // The parent would have one child left: that child takes its place.
-                let other = 1 - key.bit(parent.len());
-                link.set(parent.child(other).get());
+                let other = parent.child(1 - key.bit(parent.len())).get();
+                link.set(other);
+                self.pass_on(parent, other);
                 self.settle(start, key, slot);
                 self.retire(parent, slot);
                 self.retire(node, slot);
             }
             ([child, other], _) => {
                 place.link.set(child.or(other));
+                self.pass_on(node, child.or(other));
                 self.settle(start, key, slot);
                 self.retire(node, slot);
             }
@@ -321,8 +406,6 @@ impl TrieMap {
 
     /// Whether a valid key is present.
     fn has<const W: usize>(&self, key: &Prefix<W>) -> bool {
-        self.locate(self.start(key, 1), key)
-            .node
-            .is_some_and(|node| node.len() == key.len && node.common(key) == key.len && !node.is_intermediate())
+        self.find(key).is_some()
     }
 }

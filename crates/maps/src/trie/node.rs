@@ -59,11 +59,23 @@ impl<const W: usize> Prefix<W> {
         bit_of(self.data[n as usize / 64], n)
     }
 
+    /// The first `bits` bits.
+    #[inline(always)]
+    pub(super) fn first(&self, bits: u32) -> u32 {
+        first_of(self.data[0], bits)
+    }
+
     /// The bits of a window, as an index into its table.
     #[inline(always)]
     pub(super) fn index(&self, window: u32) -> u32 {
         index_of(self.data[(window * STRIDE) as usize / 64], window)
     }
+}
+
+/// The first `bits` bits of a word.
+#[inline(always)]
+pub(super) fn first_of(word: u64, bits: u32) -> u32 {
+    (u64::from_be(word) >> (64 - bits)) as u32
 }
 
 /// The `u32` in the first four bytes of a word.

@@ -182,6 +182,9 @@ impl MapOps for TrieMap {
 
     fn memory_usage(&self) -> u64 {
         let touched = u64::from(self.nodes.touched());
-        touched * (self.node_words * WORD) as u64 + self.nodes.memory() as u64 + self.tables.memory_usage()
+        touched * (self.node_words * WORD) as u64
+            + self.nodes.memory() as u64
+            + self.tables.memory_usage()
+            + self.top.memory_usage()
     }
 }

@@ -33,7 +33,7 @@ const DENSE: u32 = STRIDE - 1;
 
 /// An entry: the number of a node plus one, then a [`Child`].
 #[derive(Clone, Copy)]
-pub(super) struct Entry(u64);
+pub(super) struct Entry(pub(super) u64);
 
 /// Where a walk goes on behind a window.
 #[derive(Clone, Copy)]
@@ -53,14 +53,31 @@ impl Entry {
     /// Marks the number of a table. (Nodes and tables have fewer bits.)
     const TABLE: u32 = 1 << 31;
 
-    fn new(best: Option<Node<'_>>, child: Child) -> Self {
-        let best = best.map_or(0, |node| u64::from(node.number) + 1);
+    pub(super) fn of(best: Option<u32>, child: Child) -> Self {
+        let best = best.map_or(0, |number| u64::from(number) + 1);
         let child = match child {
             Child::None => 0,
             Child::Node(number) => number + 1,
             Child::Table { table, .. } => table | Self::TABLE,
         };
         Self(best | u64::from(child) << 32)
+    }
+
+    /// Lets an entry that names one node name another.
+    #[inline]
+    pub(super) fn rename(entry: &AtomicU64, old: u32, new: u32) {
+        // Relaxed: only the holder of the lock writes.
+        let mut is = Self(entry.load(Ordering::Relaxed));
+        let halves = |best: u64, child: u64| Self(best | child << 32);
+        if is.best() == Some(old) {
+            is = halves(u64::from(new) + 1, is.0 >> 32);
+        } else if is.0 >> 32 == u64::from(old) + 1 {
+            is = halves(is.0 & u64::from(u32::MAX), u64::from(new) + 1);
+        } else {
+            return;
+        }
+        // Release pairs with the acquire in `Tables::entry` and `Top::entry`.
+        entry.store(is.0, Ordering::Release);
     }
 
     /// The node of the longest key that ends in the window.
@@ -78,6 +95,13 @@ impl Entry {
             table => Child::Table { table: table & !Self::TABLE, window: window + 1 },
         }
     }
+}
+
+/// A key that is present.
+pub(super) struct Found<'a> {
+    pub(super) node: Node<'a>,
+    /// The table, beside the node's own, whose entries may name the node, and its window.
+    pub(super) named: Option<(u32, u32)>,
 }
 
 /// All tables of a trie.
@@ -219,6 +243,7 @@ impl TrieMap {
             }
             at = self.follow(node.child(key.bit(head.len())));
         }
+        self.refresh_top(key);
     }
 
     /// Rewrites the entries of a head's table to which `key` can make a difference: those whose bits are the key's as far as it goes. (A
@@ -240,34 +265,77 @@ impl TrieMap {
         }
     }
 
+    /// How an entry names the topmost node behind a window that ends at `end`.
+    pub(super) fn behind(&self, node: Node<'_>, end: u32) -> Child {
+        let head = node.head();
+        match head.table() {
+            Some(table) if head.len() == end && head.is_intermediate() => Child::Table { table, window: end / STRIDE },
+            _ => Child::Node(node.number),
+        }
+    }
+
+    /// Lets the entries of a table for `window` that name the node of `key` name another node of the same key.
+    pub(super) fn rename<const W: usize>(&self, table: u32, window: u32, key: &Prefix<W>, old: u32, new: u32) {
+        let end = (window + 1) * STRIDE;
+        let open = end - key.len.min(end);
+        let first = (key.index(window) >> open << open) as usize;
+        for entry in &self.tables.of(table)[first..first + (1 << open)] {
+            Entry::rename(entry, old, new);
+        }
+    }
+
+    /// The node of a key that is present.
+    pub(super) fn find<const W: usize>(&self, key: &Prefix<W>) -> Option<Found<'_>> {
+        let mut named = None;
+        let mut at = self.root().get().map_or(Child::None, Child::Node);
+        loop {
+            let node = match at {
+                Child::None => return None,
+                Child::Table { table, window } if key.len >= (window + 1) * STRIDE => {
+                    named = Some((table, window));
+                    at = self.tables.entry(table, key.index(window)).child(window);
+                    continue;
+                }
+                // The key ends in this window.
+                Child::Table { table, .. } => self.node(self.tables.head(table)),
+                Child::Node(number) => self.node(number),
+            };
+            let head = node.head();
+            if head.len() > key.len || node.common(key) < head.len() {
+                return None;
+            }
+            if head.len() == key.len {
+                return (!head.is_intermediate()).then_some(Found { node, named });
+            }
+            let (window, end) = (head.len() / STRIDE, window_end(head.len()));
+            // Behind the window of a node without a table, no table names what comes.
+            named = head.table().map(|table| (table, window)).or(named.filter(|&(_, of)| of == window));
+            at = match head.table() {
+                Some(table) if key.len >= end => self.tables.entry(table, key.index(window)).child(window),
+                _ => node.child(key.bit(head.len())).get().map_or(Child::None, Child::Node),
+            };
+        }
+    }
+
     /// What an entry must be, by the child links.
-    fn derive(&self, head: Node<'_>, index: u32) -> Entry {
+    pub(super) fn derive(&self, head: Node<'_>, index: u32) -> Entry {
         let window = head.len() / STRIDE;
         let (begin, end) = (window * STRIDE, window_end(head.len()));
         let (mut node, mut best) = (head, None);
         loop {
             let len = node.len();
             if len >= end {
-                let head = node.head();
-                return Entry::new(
-                    best,
-                    match head.table() {
-                        Some(table) if len == end && head.is_intermediate() => {
-                            Child::Table { table, window: window + 1 }
-                        }
-                        _ => Child::Node(node.number),
-                    },
-                );
+                return Entry::of(best, self.behind(node, end));
             }
             if !node.is_intermediate() {
-                best = Some(node);
+                best = Some(node.number);
             }
             let bit = index >> (end - 1 - len) & 1;
-            let Some(next) = self.follow(node.child(bit as usize)) else { return Entry::new(best, Child::None) };
+            let Some(next) = self.follow(node.child(bit as usize)) else { return Entry::of(best, Child::None) };
             // A child may be several bits longer: those inside the window must be the index's.
             let unknown = end - next.len().min(end);
             if (next.index(window) ^ index) >> unknown != 0 {
-                return Entry::new(best, Child::None);
+                return Entry::of(best, Child::None);
             }
             debug_assert!(next.len() > begin);
             node = next;

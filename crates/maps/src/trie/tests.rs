@@ -43,6 +43,7 @@ impl TrieMap {
             self.check_table(node, table);
             tables = 1;
         }
+        assert_eq!(self.parent(node).map(|node| node.number), parent.map(|node| node.number));
         let children = [node.child(0), node.child(1)].map(|link| self.follow(link));
         assert!(!head.is_intermediate() || children.iter().all(Option::is_some));
         children.into_iter().flatten().fold(tables, |tables, child| tables + self.check(child, Some(node)))
@@ -102,6 +103,7 @@ fn against_the_model(data: usize, offset: u32, spread: u32, rounds: usize, seed:
             && let Some(root) = map.follow(map.root())
         {
             most = most.max(map.check(root, None));
+            map.check_top();
         }
     }
     assert!(most > 5, "at most {most} tables: the walk was not tested");
