@@ -20,7 +20,7 @@ use bpf_benches::layout::{Function, Layout, Loaded, Tour, function};
 use bpf_benches::measure::{Contender, interleaved, median, nanoseconds};
 use bpf_benches::plot::{Series, svg};
 use bpf_benches::table::{Table, figure};
-use bpf_jit_code::{Arch, PatchSlot};
+use bpf_jit_code::{Arch, Code, PatchSlot};
 use bpf_prog_pack::{Options, Packs, Patch, Text};
 use bpf_quiesce::{Barriers, Domain};
 
@@ -46,16 +46,13 @@ fn packs() -> Packs {
     Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default()).expect("a supported host")
 }
 
-fn load(packs: &Packs, value: u32) -> Text {
-    packs.stage(&function(value), |_| None).and_then(|staged| staged.finalize()).expect("room")
-}
-
 /// Measures `work`, repeated.
 fn times<'a>(mut work: impl FnMut() + 'a) -> Contender<'a> {
     Box::new(move |repeat| nanoseconds(repeat, |repeat| (0..repeat).for_each(|_| work())))
 }
 
-/// What every run pays: enter, look at the slot, exit.
+/// What every run pays: enter, look at the slot, exit. Inlined, as it is into runs.
+#[inline(always)]
 fn run_nothing(domain: &Domain) {
     let guard = domain.enter().expect("a slot");
     black_box(guard.slot());
@@ -115,43 +112,80 @@ fn patchable(packs: &Packs) -> (Text, PatchSlot) {
     };
     code.bytes[..nop.len()].copy_from_slice(nop);
     let slot = PatchSlot::new(code.arch, 0).expect("0 is aligned");
-    (packs.stage(&code, |_| None).and_then(|staged| staged.finalize()).expect("room"), slot)
+    (place(packs, &code), slot)
 }
 
 fn loads() -> Table {
     let code = function(1);
     let options = |pack: Options| Packs::new(Domain::new(bpf_quiesce::Options::default()), pack).expect("a host");
     let (plain, random) = (packs(), options(Options { random_offset: true, ..Options::default() }));
-    let beside = packs();
-    let mut resident: Vec<_> = (0..4000).map(|i| load(&beside, i)).collect();
-    let mut next = Shuffle(1);
-    let load_unload = |packs: &Packs| drop(packs.stage(&code, |_| None).and_then(|s| s.finalize()).expect("room"));
-    let measured = interleaved(&mut [
-        times(|| load_unload(&plain)),
-        times(|| load_unload(&random)),
-        times(|| {
-            let at = next.below(resident.len());
-            resident[at] = load(&beside, 7);
-        }),
-    ]);
+    // How the cost grows with what is loaded: programs of different lengths are replaced at random.
+    const RESIDENT: [u32; 4] = [100, 1000, 10_000, 40_000];
+    let codes: Vec<_> = (0..64).map(|i| padded(i, i as usize * 8)).collect();
+    let mut replacing = RESIDENT.map(|count| Replacing::new(count, &codes));
+    let mut contenders: Vec<Contender<'_>> =
+        vec![times(|| drop(place(&plain, &code))), times(|| drop(place(&random, &code)))];
+    for replacing in &mut replacing {
+        contenders.push(times(|| replacing.replace()));
+    }
+    let measured = interleaved(&mut contenders);
+    drop(contenders);
     let mut table = Table::new(["load + unload, no compiling", "ns", "million a second"]);
-    for (name, ns) in ["one thread", "random offsets", "replacing one of 4000 at random"].iter().zip(measured) {
-        table.row([(*name).to_owned(), figure(ns), figure(1e3 / ns)]);
+    let names = ["one thread", "random offsets"].map(str::to_owned).into_iter();
+    let names = names.chain(RESIDENT.map(|count| format!("replacing one of {count} at random")));
+    for (name, ns) in names.zip(measured) {
+        table.row([name, figure(ns), figure(1e3 / ns)]);
     }
     for threads in [1, 2] {
         let rounds = (0..21).map(|_| wall_time_of_loads(&plain, threads)).collect();
         let ns = median(rounds);
         table.row([format!("{threads} threads, wall time"), figure(ns * threads as f64), figure(1e3 / ns)]);
     }
-    let stats = beside.stats();
-    let handle = size_of::<Text>();
+    let stats = replacing[RESIDENT.len() - 1].packs.stats();
+    let average = codes.iter().map(|code| code.bytes.len()).sum::<usize>() / codes.len();
     table.row([format!(
-        "memory beside {} bytes of code: {} rounding to chunks, {handle} handle, 4 a chunk bookkeeping; {} holes",
-        code.bytes.len(),
-        stats.bytes_used / stats.programs - code.bytes.len(),
+        "memory beside {average} bytes of code: {} rounding to chunks, {} handle, 4 a chunk bookkeeping; {} % of packs in use, {} holes",
+        (stats.bytes_used / stats.programs).saturating_sub(average),
+        size_of::<Text>(),
+        100 * stats.bytes_used / stats.bytes,
         stats.holes
     )]);
     table
+}
+
+/// Loaded programs, one of which is replaced at a time.
+struct Replacing<'c> {
+    packs: Packs,
+    codes: &'c [Code],
+    resident: Vec<Text>,
+    next: Shuffle,
+}
+
+impl<'c> Replacing<'c> {
+    fn new(count: u32, codes: &'c [Code]) -> Self {
+        let packs = packs();
+        let resident = codes.iter().cycle().take(count as usize).map(|code| place(&packs, code)).collect();
+        let mut replacing = Replacing { packs, codes, resident, next: Shuffle(1) };
+        // Until holes are where they will be.
+        (0..4 * count).for_each(|_| replacing.replace());
+        replacing
+    }
+
+    fn replace(&mut self) {
+        let [at, code] = [self.resident.len(), self.codes.len()].map(|n| self.next.below(n));
+        self.resident[at] = place(&self.packs, &self.codes[code]);
+    }
+}
+
+fn place(packs: &Packs, code: &Code) -> Text {
+    packs.stage(code, |_| None).and_then(|staged| staged.finalize()).expect("room")
+}
+
+/// A program with so many bytes more.
+fn padded(value: u32, bytes: usize) -> Code {
+    let mut code = function(value);
+    code.bytes.extend(std::iter::repeat_n(0xcc, bytes));
+    code
 }
 
 /// Wall nanoseconds a load + unload when all threads do it at once, all of them counted.
@@ -164,7 +198,7 @@ fn wall_time_of_loads(packs: &Packs, threads: usize) -> f64 {
                 scope.spawn(|| {
                     start.wait();
                     for _ in 0..EACH {
-                        drop(packs.stage(&code, |_| None).and_then(|staged| staged.finalize()).expect("room"));
+                        drop(place(packs, &code));
                     }
                 })
             })

@@ -28,7 +28,7 @@ use crossbeam_utils::CachePadded;
 use crate::arena::{Arena, GRANULE, HUGE};
 use crate::chunks::{Chunks, Run};
 use crate::pack::{Backing, Pack, PackError};
-use crate::retire::{Advance, BATCH, BATCH_BESIDE_OTHERS};
+use crate::retire::{Advance, BatchLimits};
 use crate::shard::Shard;
 use crate::{Error, arch};
 
@@ -123,6 +123,7 @@ pub(crate) struct Shared {
     /// How many shards were ever used.
     in_use: AtomicUsize,
     center: CachePadded<Mutex<Center>>,
+    limits: BatchLimits,
     /// Held while a pack is made, so that threads that find no room make one pack and not one each.
     growing: Mutex<Scarcity>,
 }
@@ -251,7 +252,17 @@ impl Packs {
         Ok(Self::in_arena(domain, options, host, Arena::of_process(host)?))
     }
 
-    pub(crate) fn in_arena(domain: Arc<Domain>, mut options: Options, host: Arch, arena: &'static Arena) -> Self {
+    pub(crate) fn in_arena(domain: Arc<Domain>, options: Options, host: Arch, arena: &'static Arena) -> Self {
+        Self::with_limits(domain, options, host, arena, BatchLimits::default())
+    }
+
+    pub(crate) fn with_limits(
+        domain: Arc<Domain>,
+        mut options: Options,
+        host: Arch,
+        arena: &'static Arena,
+        limits: BatchLimits,
+    ) -> Self {
         options.pack_size = options.pack_size.clamp(GRANULE, arch::arena_limit(host)).next_multiple_of(GRANULE);
         options.first_pack_size = options.first_pack_size.min(options.pack_size).next_multiple_of(GRANULE);
         Self {
@@ -264,6 +275,7 @@ impl Packs {
                 shards: Default::default(),
                 in_use: AtomicUsize::new(0),
                 center: CachePadded::new(Mutex::new(Center { chunks: Chunks::new(), packs: Vec::new() })),
+                limits,
                 growing: Mutex::default(),
             })),
         }
@@ -434,8 +446,10 @@ impl Shared {
         let own = own_shard();
         // Barriers are cheap alone, and interrupt all others if there are any: then fewer of them, and each for two batches.
         // Relaxed: see `try_allocate`.
+        let limits = &self.limits;
         let others = self.in_use.load(Ordering::Relaxed) > 1;
-        let due = self.lock(own).retired.push(place, if others { BATCH_BESIDE_OTHERS } else { BATCH });
+        let due =
+            self.lock(own).retired.push(place, if others { limits.beside_others } else { limits.alone }, limits.chunks);
         if due && !self.domain.is_forked() {
             // See `reclaim`.
             let _ = self.advance(own, Why::Due, others, &mut 0);

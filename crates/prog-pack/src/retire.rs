@@ -24,12 +24,23 @@ use crate::chunks::Run;
 use crate::pack::fill_traps;
 use crate::packs::{Place, point};
 
-/// Programs that share a grace period and a barrier: at 0.4 µs for each of the two, some nanoseconds a program.
-pub(crate) const BATCH: usize = 256;
-/// The same where other threads load and drop as well: at 13 µs for one barrier (see [`Queue::take`]), as many.
-pub(crate) const BATCH_BESIDE_OTHERS: usize = 1024;
-/// Chunks that do so at the latest.
-const BATCH_CHUNKS: u32 = 4096;
+/// How many share a grace period and a barrier.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BatchLimits {
+    /// Programs, where one thread loads and drops.
+    pub(crate) alone: usize,
+    /// Programs, where others do so as well.
+    pub(crate) beside_others: usize,
+    /// Chunks of them at the latest.
+    pub(crate) chunks: u32,
+}
+
+impl Default for BatchLimits {
+    /// Some nanoseconds a program: of two barriers at 0.4 µs alone, of one (see [`Queue::take`]) at 13 µs beside others.
+    fn default() -> Self {
+        BatchLimits { alone: 256, beside_others: 1024, chunks: 4096 }
+    }
+}
 
 /// Programs that were dropped before `period` began.
 #[derive(Debug)]
@@ -50,15 +61,15 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Adds a program; true if a batch of this length is full.
-    pub(crate) fn push(&mut self, place: Place, batch: usize) -> bool {
+    /// Adds a program; true if a batch of so many is full, or has so many chunks.
+    pub(crate) fn push(&mut self, place: Place, batch: usize, chunks: u32) -> bool {
         self.filling_chunks += place.run.len;
         self.chunks += u64::from(place.run.len);
         if self.filling.is_empty() {
             self.filling.reserve_exact(batch);
         }
         self.filling.push(place);
-        self.filling.len() >= batch || self.filling_chunks >= BATCH_CHUNKS
+        self.filling.len() >= batch || self.filling_chunks >= chunks
     }
 
     /// Starts the grace period of what was dropped so far.

@@ -21,6 +21,7 @@ use bpf_quiesce::{Barriers, Domain};
 use crate::arena::{Arena, GRANULE};
 use crate::chunks::Run;
 use crate::packs::{CHUNK, Owners};
+use crate::retire::BatchLimits;
 use crate::sys::{Call, inject};
 use crate::{Error, Options, Packs, Staged, Text, arch};
 
@@ -266,7 +267,9 @@ fn schedule(seed: u64, arena: &'static Arena, barriers: Barriers) -> u64 {
         collapse_percent: 101,
         ..Options::default()
     };
-    let packs = Packs::in_arena(domain, options, Arch::HOST.unwrap(), arena);
+    // So short that batches are freed into shards all the time, also beside each other, and are not.
+    let limits = BatchLimits { alone: 1, beside_others: 1 + (seed % 4) as usize, chunks: 1000 };
+    let packs = Packs::with_limits(domain, options, Arch::HOST.unwrap(), arena, limits);
     let world = World {
         packs,
         slots: Default::default(),

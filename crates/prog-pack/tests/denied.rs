@@ -100,3 +100,36 @@ fn a_barrier_that_fails_later_delays_and_is_reported() {
     assert_eq!(packs.stats().programs, 1);
     assert_eq!(packs.stats().bytes_used, keep.footprint());
 }
+
+/// Batches that are full, also such as wait for each other's barrier, while none is to be had: loads and drops go on, nothing is reused.
+#[test]
+fn loads_and_drops_go_on_without_barriers_and_nothing_is_freed() {
+    let domain = Domain::new(bpf_quiesce::Options::default());
+    if !domain.has_core_barrier() {
+        println!("SKIPPED: membarrier is denied here from the start");
+        return;
+    }
+    for others in [false, true] {
+        let packs = Packs::new(Arc::clone(&domain), Options::default()).unwrap();
+        if others {
+            (0..2000).for_each(|value| drop(load(&packs, value).unwrap()));
+        }
+        on_a_thread(|| {
+            if !deny_membarrier() {
+                return;
+            }
+            let before = packs.stats().bytes_retired;
+            let mut bytes = 0;
+            let mut seen = std::collections::HashSet::new();
+            for value in 0..5000 {
+                let text = load(&packs, value).unwrap();
+                assert!(seen.insert(text.base()), "code was put where other code may still be fetched");
+                bytes += text.footprint();
+            }
+            assert_eq!(packs.stats().bytes_retired, before + bytes);
+        });
+        packs.drain().unwrap();
+        let stats = packs.stats();
+        assert_eq!((stats.programs, stats.bytes_retired, stats.bytes_free), (0, 0, stats.bytes));
+    }
+}
