@@ -136,11 +136,18 @@ fn loads() -> Table {
     for (name, ns) in names.zip(measured) {
         table.row([name, figure(ns), figure(1e3 / ns)]);
     }
+    let (alone, beside) = runs_beside_a_loader();
+    let name = format!(
+        "a run's guard, wall time: {} ns alone, {} ns beside a thread that loads",
+        figure(alone),
+        figure(beside)
+    );
     for threads in [1, 2] {
         let rounds = (0..21).map(|_| wall_time_of_loads(&plain, threads)).collect();
         let ns = median(rounds);
         table.row([format!("{threads} threads, wall time"), figure(ns * threads as f64), figure(1e3 / ns)]);
     }
+    table.row([name]);
     let stats = replacing[RESIDENT.len() - 1].packs.stats();
     let average = codes.iter().map(|code| code.bytes.len()).sum::<usize>() / codes.len();
     table.row([format!(
@@ -213,6 +220,37 @@ fn wall_time_of_loads(packs: &Packs, threads: usize) -> f64 {
         workers.into_iter().for_each(|worker| worker.join().expect("loads"));
         begin.elapsed().as_nanos() as f64 / f64::from(EACH) / threads as f64
     })
+}
+
+/// Wall nanoseconds of a guard, alone and while another thread loads and unloads as fast as it can: what replacing programs costs those who run. Medians of interleaved
+/// rounds.
+fn runs_beside_a_loader() -> (f64, f64) {
+    const EACH: u32 = 1_000_000;
+    let (packs, code) = (packs(), small());
+    let round = || {
+        let start = Instant::now();
+        (0..EACH).for_each(|_| run_nothing(packs.domain()));
+        start.elapsed().as_nanos() as f64 / f64::from(EACH)
+    };
+    let beside = || {
+        let (stop, started) = (AtomicBool::new(false), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                started.wait();
+                // Relaxed: the flag orders nothing else.
+                while !stop.load(Ordering::Relaxed) {
+                    drop(place(&packs, &code));
+                }
+            });
+            started.wait();
+            let ns = round();
+            stop.store(true, Ordering::Relaxed);
+            ns
+        })
+    };
+    let rounds: Vec<_> = (0..21).map(|_| (round(), beside())).collect();
+    let middle = |side: fn(&(f64, f64)) -> f64| median(rounds.iter().map(side).collect());
+    (middle(|round| round.0), middle(|round| round.1))
 }
 
 /// A generator of permutations.

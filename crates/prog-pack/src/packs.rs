@@ -128,7 +128,7 @@ pub(crate) struct Shared {
     growing: Mutex<Scarcity>,
 }
 
-/// How often room was found only by freeing what other threads had dropped.
+/// How often room was found only by freeing what many drops had left.
 #[derive(Debug, Default)]
 struct Scarcity(u32);
 
@@ -364,11 +364,11 @@ impl Shared {
             return Ok(place);
         }
         let mut scarce = self.lock_growing();
-        self.reclaim();
+        let freed = self.reclaim();
         if let Some(place) = self.try_allocate(chunks) {
-            // Threads that load and drop all the time have some batches under way each. Where packs are too small for that, all of them would come here
-            // again and again, and interrupt each other by barriers.
-            scarce.0 += u32::from(self.in_use.load(Ordering::Relaxed) > 1);
+            // Threads that load and drop many small programs have some batches under way each. Where packs are too small for that, all of them would come
+            // here again and again, and interrupt everybody by barriers.
+            scarce.0 += u32::from(freed > self.limits.alone / 4 && self.has_others());
             if scarce.0 < SCARCE {
                 return Ok(place);
             }
@@ -444,16 +444,20 @@ impl Shared {
     /// A program was dropped.
     pub(crate) fn retire(&self, place: Place) {
         let own = own_shard();
-        // Barriers are cheap alone, and interrupt all others if there are any: then fewer of them, and each for two batches.
-        // Relaxed: see `try_allocate`.
         let limits = &self.limits;
-        let others = self.in_use.load(Ordering::Relaxed) > 1;
-        let due =
-            self.lock(own).retired.push(place, if others { limits.beside_others } else { limits.alone }, limits.chunks);
-        if due && !self.domain.is_forked() {
+        let Some(programs) = self.lock(own).retired.push(place, limits) else { return };
+        // Barriers are cheap alone, and interrupt all others if there are any: then fewer of them, and each for two batches.
+        let others = self.has_others();
+        if (!others || programs >= limits.beside_others) && !self.domain.is_forked() {
             // See `reclaim`.
             let _ = self.advance(own, Why::Due, others, &mut 0);
         }
+    }
+
+    /// Whether other threads load, drop or run.
+    fn has_others(&self) -> bool {
+        // Relaxed: see `try_allocate`.
+        self.in_use.load(Ordering::Relaxed) > 1 || self.domain.has_other_threads()
     }
 
     /// See [`Packs::reclaim`]. Failing barriers leave programs for the next time.

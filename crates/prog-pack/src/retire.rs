@@ -61,15 +61,19 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Adds a program; true if a batch of so many is full, or has so many chunks.
-    pub(crate) fn push(&mut self, place: Place, batch: usize, chunks: u32) -> bool {
+    /// Adds a program. The result says how full the batch is, in programs of a full one, when that is worth a look.
+    #[inline]
+    pub(crate) fn push(&mut self, place: Place, limits: &BatchLimits) -> Option<usize> {
         self.filling_chunks += place.run.len;
         self.chunks += u64::from(place.run.len);
         if self.filling.is_empty() {
-            self.filling.reserve_exact(batch);
+            self.filling.reserve_exact(limits.alone);
         }
         self.filling.push(place);
-        self.filling.len() >= batch || self.filling_chunks >= chunks
+        if self.filling_chunks >= limits.chunks {
+            return Some(usize::MAX);
+        }
+        self.filling.len().is_multiple_of(limits.alone).then_some(self.filling.len())
     }
 
     /// Starts the grace period of what was dropped so far.

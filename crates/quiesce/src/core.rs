@@ -142,6 +142,8 @@ pub(crate) struct Core {
     sys: Sys,
     max_slots: u32,
     when_full: WhenFull,
+    /// How many records there are.
+    threads: AtomicU32,
     /// The newest epoch that a heavy barrier has followed.
     ordered: AtomicU64,
     /// The newest epoch whose grace period is known to be over.
@@ -162,6 +164,7 @@ impl Core {
             sys,
             max_slots: max_slots.clamp(1, NO_SLOT - 1),
             when_full,
+            threads: AtomicU32::new(0),
             ordered: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             registry: Mutex::new(Registry::default()),
@@ -207,7 +210,14 @@ impl Core {
         }
         let record = Arc::new(CachePadded::new(Record::new()));
         registry.records.push(Arc::clone(&record));
+        // Relaxed: an estimate.
+        self.threads.store(registry.records.len() as u32, Ordering::Relaxed);
         Ok(record)
+    }
+
+    /// The most threads that were ever registered at a time.
+    pub(crate) fn threads(&self) -> u32 {
+        self.threads.load(Ordering::Relaxed)
     }
 
     /// Enters `record`'s thread, which must be the caller; it has a [`Record::running_slot`] then.

@@ -135,6 +135,11 @@ impl Domain {
         self.own(Record::inside).unwrap_or(false)
     }
 
+    /// Whether threads other than the calling one have run here, so that a barrier is likely to interrupt somebody.
+    pub fn has_other_threads(&self) -> bool {
+        self.core.threads() > u32::from(self.own(|_| ()).is_some())
+    }
+
     /// Slots are less than this.
     pub fn max_slots(&self) -> u32 {
         self.core.max_slots()

@@ -50,6 +50,22 @@ fn nesting_has_a_typed_end() {
 }
 
 #[test]
+fn other_threads_are_those_that_ran() {
+    let domain = domain(Barriers::Auto, 4, WhenFull::Error);
+    assert!(!domain.has_other_threads());
+    drop(domain.enter().unwrap());
+    assert!(!domain.has_other_threads());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(domain.has_other_threads(), "one that has not run itself");
+            drop(domain.enter().unwrap());
+            assert!(domain.has_other_threads());
+        });
+    });
+    assert!(domain.has_other_threads());
+}
+
+#[test]
 fn waiting_under_ones_own_guard_is_an_error() {
     for mode in MODES {
         let domain = domain(mode, 4, WhenFull::Error);
