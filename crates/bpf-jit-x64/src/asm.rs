@@ -2,21 +2,22 @@
 //!
 //! Problem: with registers known only at run time, dynasm must leave room for everything: an instruction always has a REX prefix, a
 //! memory operand always a SIB byte, and a displacement whose size was chosen when *we* were compiled. Static forms would be
-//! short, but there are 16 x 16 x 3 of each instruction. Which width and which of a family of operations is as unpredictable as the
-//! programs are, so a branch for it costs more than all else here. Approach: dynasm writes one instruction into an [`Insn`], a number, in
-//! that one general shape; then bits that say width and operation are set, the parts it can do without are cut out, both by arithmetic, and
-//! the rest is appended to the code.
+//! short, but there are 16 x 16 x 3 of each instruction. Which width, which of a family of operations and which form of an operand it is,
+//! is as unpredictable as the programs are, so a branch for it costs more than all else here. Approach: dynasm writes one instruction
+//! into an [`Insn`], a number, in that one general shape and with `[rax]` for a memory operand; then, all by arithmetic, the operand's own
+//! bytes ([`Memory`]) and the bits that say width and operation go in, what the instruction can do without is cut out, and the rest is
+//! appended to the code. Where prefixes and opcode lie is known when we are compiled, so little of this is left to do.
 //!
 //! Invariant: an instruction means the same before and after cutting. What may be cut: a REX of 0x40, unless it selects one of
-//! spl, bpl, sil, dil; a SIB without index whose base ModRM can name; displacement and immediate bytes that sign-extension brings back.
+//! spl, bpl, sil, dil; immediate bytes that sign-extension brings back.
 //! tests/encoding.rs compares every instruction emitted with all encodings that iced-x86 knows of it.
 
 /// Assembles one instruction into `$buf`, applying the named cuts.
 macro_rules! asm {
-    ($buf:expr, [$($cut:ident $(($arg:expr))?),*]; $($insn:tt)*) => {{
+    ($buf:expr, [$($cut:ident $(($($arg:expr),*))?),*]; $($insn:tt)*) => {{
         let mut insn = $crate::asm::Insn::default();
         dynasmrt::dynasm!(insn ; .arch x64 ; $($insn)*);
-        $(insn.$cut($($arg)?);)*
+        $(insn.$cut($($($arg),*)?);)*
         insn.append_to(&mut $buf);
     }};
 }
@@ -31,9 +32,12 @@ macro_rules! sized {
     ($buf:expr, $width:expr; $($insn:tt)*) => { $crate::asm::asm!($buf, [at_width($width)]; $($insn)*) };
 }
 
-/// An instruction with the memory operand `[Rq(base) + disp]` or `[Rq(base) + Rq(index) * scale + disp]`.
+/// An instruction with the memory operand `$operand`, written as `[rax]`, and behind that an immediate of so many bytes.
 macro_rules! mem {
-    ($buf:expr; $($insn:tt)*) => { $crate::asm::asm!($buf, [shorten_address, drop_rex]; $($insn)*) };
+    ($buf:expr, $operand:expr; $($insn:tt)*) => { $crate::asm::mem!($buf, $operand, 0; $($insn)*) };
+    ($buf:expr, $operand:expr, $immediate:literal; $($insn:tt)*) => {
+        $crate::asm::asm!($buf, [memory($operand.into(), $immediate), drop_rex]; $($insn)*)
+    };
 }
 
 /// An instruction that names the low byte of the register `$byte`.
@@ -43,6 +47,7 @@ macro_rules! byte {
 
 pub(crate) use {asm, byte, mem, reg, sized};
 
+use crate::frame::Addr;
 use crate::regs::Gpr;
 use bpf_isa::Width;
 
@@ -84,10 +89,59 @@ impl Insn {
     }
 }
 
+/// A memory operand in its shortest form: what it adds to an instruction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    /// Bits of the REX prefix and of the ModRM byte.
+    rex: u8,
+    modrm: u8,
+    /// What follows the ModRM byte: SIB and displacement.
+    tail: u64,
+    len: u32,
+}
+
 const SIB_FOLLOWS: u8 = 0b100;
 const NO_INDEX: u8 = 0b100;
 /// As a base without displacement, rbp and r13 mean something else.
 const NEEDS_DISP: u8 = 0b101;
+
+impl From<Addr> for Memory {
+    /// `[base + disp]`.
+    #[inline(always)]
+    fn from(Addr { base, disp }: Addr) -> Memory {
+        let needs_sib = u8::from(base) & 7 == SIB_FOLLOWS;
+        Memory::new(base, needs_sib, NO_INDEX << 3, 0, disp)
+    }
+}
+
+impl Memory {
+    /// `[base + (index << shift) + disp]`; rsp is no index.
+    #[inline(always)]
+    pub(crate) fn indexed(base: Gpr, index: Gpr, shift: u8, disp: i32) -> Memory {
+        let number = u8::from(index);
+        Memory::new(base, true, shift << 6 | (number & 7) << 3, number >> 3 << 1, disp)
+    }
+
+    /// `sib` and `rex` without the base.
+    #[inline(always)]
+    fn new(base: Gpr, has_sib: bool, sib: u8, rex: u8, disp: i32) -> Memory {
+        let base = u8::from(base);
+        let low = base & 7;
+        // No jumps: which form it is, is as unpredictable as all else.
+        let (mode, bytes) = match (disp == 0 && low != NEEDS_DISP, disp == i32::from(disp as i8)) {
+            (true, _) => (0b00, 0),
+            (false, true) => (0b01, 1),
+            (false, false) => (0b10, 4),
+        };
+        let disp = u64::from(disp as u32) & ((1 << (8 * bytes)) - 1);
+        Memory {
+            rex: rex | base >> 3,
+            modrm: mode << 6 | if has_sib { SIB_FOLLOWS } else { low },
+            tail: if has_sib { disp << 8 | u64::from(sib | low) } else { disp },
+            len: bytes + u32::from(has_sib),
+        }
+    }
+}
 
 impl Insn {
     /// One of the first eight bytes, among which prefixes, opcode, ModRM and SIB are.
@@ -107,11 +161,13 @@ impl Insn {
     /// Index of the first byte that is no legacy prefix.
     #[inline(always)]
     fn after_prefixes(&self) -> u32 {
-        let mut at = 0;
-        while matches!(self.byte(at), 0x66 | 0xf0 | 0xf2 | 0xf3) {
-            at += 1;
+        let prefix = |at| matches!(self.byte(at), 0x66 | 0xf0 | 0xf2 | 0xf3);
+        // No loop: an optimiser folds these constants, but does not look into loops.
+        match (prefix(0), prefix(1)) {
+            (true, true) => 2,
+            (true, false) => 1,
+            (false, _) => 0,
         }
-        at
     }
 
     /// Cuts a REX prefix that says nothing.
@@ -170,43 +226,24 @@ impl Insn {
         self.len -= 3 * fits;
     }
 
-    /// Gives a memory operand its shortest form.
+    /// Puts a memory operand in the place of `[rax]`, behind which are `immediate` bytes.
     #[inline(always)]
-    pub(crate) fn shorten_address(&mut self) {
-        let (mut at, rex) = self.opcode();
-        at += match (self.byte(at), self.byte(at + 1)) {
-            (0x0f, 0x38 | 0x3a) => 3,
-            (0x0f, _) => 2,
-            _ => 1,
-        };
-        let operand = self.bytes >> (8 * at);
-        let (modrm, sib) = (operand as u8, (operand >> 8) as u8);
-        let index = sib >> 3 & 7 | (rex & 2) << 2;
-        let base = sib & 7;
-        let (len, disp) = match modrm >> 6 {
-            0b01 => (1, i32::from((operand >> 16) as i8)),
-            0b10 => (4, (operand >> 16) as i32),
-            _ => (0, 0),
-        };
-        let zero = disp == 0 && base != NEEDS_DISP;
-        let byte = i32::from(disp as i8) == disp;
-        let (mode, short, mask) = if zero {
-            (0b00, 0, 0)
-        } else if byte {
-            (0b01, 1, 0xff)
-        } else {
-            (0b10, 4, u32::MAX)
-        };
-        let keep_sib = u32::from(index != NO_INDEX || base == SIB_FOLLOWS);
-        let rm = if keep_sib != 0 { SIB_FOLLOWS } else { base };
-        // Put together again: ModRM, SIB, displacement, and the immediate.
-        let immediate = operand >> (16 + 8 * len);
-        let rest = u128::from(disp as u32 & mask) | immediate << (8 * short);
-        let sib = u64::from(sib) * u64::from(keep_sib);
-        let short_operand =
-            u128::from(mode << 6 | modrm & 0b0011_1000 | rm) | u128::from(sib << 8) | rest << (8 + 8 * keep_sib);
-        self.bytes = self.bytes & ((1 << (8 * at)) - 1) | short_operand << (8 * at);
-        self.len -= len - short + (1 - keep_sib);
+    pub(crate) fn memory(&mut self, operand: Memory, immediate: u32) {
+        let (opcode, rex) = self.opcode();
+        if rex == 0 {
+            let at = 8 * opcode;
+            let below = (1 << at) - 1;
+            self.bytes = self.bytes & below | 0x40 << at | (self.bytes & !below) << 8;
+            self.len += 1;
+        }
+        let (rex, end) = (opcode - u32::from(rex != 0), 8 * (self.len - immediate));
+        let below = (1 << end) - 1;
+        let rest = u128::from(operand.tail) | self.bytes >> end << (8 * operand.len);
+        self.bytes = self.bytes & below
+            | u128::from(operand.rex) << (8 * rex)
+            | u128::from(operand.modrm) << (end - 8)
+            | rest << end;
+        self.len += operand.len;
     }
 
     /// Turns a shift or rotation by the constant 1 from `C1 /n 01` into `D1 /n`.

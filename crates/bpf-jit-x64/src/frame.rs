@@ -52,6 +52,13 @@ pub(crate) struct Frame {
     pub(crate) bytes: u32,
 }
 
+impl Gpr {
+    /// The memory operand so many bytes after what the register points to.
+    pub(crate) fn at(self, disp: i32) -> Addr {
+        Addr { base: self, disp }
+    }
+}
+
 impl Frame {
     pub(crate) fn plan(shape: &Shape, alloc: &Alloc, save_all: bool) -> Frame {
         let Shape { calls, stack_bytes, stack_accesses, .. } = *shape;
@@ -228,12 +235,12 @@ impl Emitter<'_> {
 
     pub(crate) fn load_slot(&mut self, dst: Gpr, slot: u32) {
         let m = Self::slot(slot);
-        mem!(self.s.buf; mov Rq(dst), [Rq(m.base) + m.disp]);
+        mem!(self.s.buf, m; mov Rq(dst), [rax]);
     }
 
     pub(crate) fn store_slot(&mut self, slot: u32, src: Gpr) {
         let m = Self::slot(slot);
-        mem!(self.s.buf; mov [Rq(m.base) + m.disp], Rq(src));
+        mem!(self.s.buf, m; mov [rax], Rq(src));
     }
 
     /// The register that holds `v`: its own, or `scratch`, loaded from its slot.

@@ -1,6 +1,6 @@
 //! What [`Layout`](bpf_jit_code::layout::Layout) needs to know of x86-64: conditions, and the instructions that name a place in the code.
 
-use crate::asm::{mem, reg};
+use crate::asm::reg;
 use crate::regs::Gpr;
 use bpf_isa::Cond;
 use bpf_jit_code::Arch;
@@ -142,7 +142,7 @@ impl Branch for Jump {
             match n {
                 1 => reg!(*out; nop),
                 2 => reg!(*out; xchg ax, ax),
-                3 => mem!(*out; nop DWORD [Rq(Gpr::Rax)]),
+                3 => reg!(*out; nop DWORD [rax]),
                 4 => reg!(*out; nop DWORD [BYTE rax + 0]),
                 _ => nop5(out),
             }

@@ -45,7 +45,8 @@ impl Gpr {
 
 impl From<Gpr> for u8 {
     fn from(reg: Gpr) -> u8 {
-        reg as u8
+        // So that the optimiser sees that no more than four bits may be set, and folds most of `asm`.
+        reg as u8 & 15
     }
 }
 

@@ -20,7 +20,7 @@
 //! Invariant: every value is where it was when control reaches `out` from above the increment; below it, only r11 (the target)
 //! survives.
 
-use crate::asm::{asm, mem, reg};
+use crate::asm::{Memory, asm, mem, reg};
 use crate::jump::{Cc, Jump, nop5};
 use crate::regs::{ARGS, Gpr, SCRATCH, SCRATCH2};
 use crate::{Emitter, X64};
@@ -99,32 +99,33 @@ impl Emitter<'_> {
     fn load_target(&mut self, table: VReg, index: VReg, out: Label) {
         let table = self.get(table, SCRATCH);
         let index = self.get(index, SCRATCH2);
-        mem!(self.s.buf; cmp [Rq(table) + 0], Rd(index));
+        mem!(self.s.buf, table.at(0); cmp [rax], Rd(index));
         self.jump_if(Cc::Be, out);
         // The index is 32 bits wide; what is above them is not part of it.
         self.zero_extend(SCRATCH2, index);
-        mem!(self.s.buf; mov Rq(SCRATCH2), [Rq(table) + Rq(SCRATCH2) * 8 + 8]);
+        mem!(self.s.buf, Memory::indexed(table, SCRATCH2, 3, 8); mov Rq(SCRATCH2), [rax]);
         reg!(self.s.buf; test Rq(SCRATCH2), Rq(SCRATCH2));
         self.jump_if(Cc::E, out);
     }
 
     fn check_count(&mut self, ctx: VReg, out: Label) {
         let ctx = self.get(ctx, SCRATCH);
-        let limit = TAIL_CALL_LIMIT as i32;
-        asm!(self.s.buf, [shorten_imm, shorten_address, drop_rex]; cmp DWORD [Rq(ctx) + RunCtx::TAIL_CALLS_OFFSET], limit);
+        const { assert!(TAIL_CALL_LIMIT <= i8::MAX as u32) };
+        let count = ctx.at(RunCtx::TAIL_CALLS_OFFSET).into();
+        asm!(self.s.buf, [shorten_imm, memory(count, 1), drop_rex]; cmp DWORD [rax], TAIL_CALL_LIMIT as i32);
         self.jump_if(Cc::Ae, out);
     }
 
     /// The point of no return: counts, passes the arguments, and unwinds.
     fn replace(&mut self, arg: VReg, ctx: VReg, reload_len: bool) {
         let counter = self.get(ctx, SCRATCH);
-        mem!(self.s.buf; inc DWORD [Rq(counter) + RunCtx::TAIL_CALLS_OFFSET]);
+        mem!(self.s.buf, counter.at(RunCtx::TAIL_CALLS_OFFSET); inc DWORD [rax]);
         self.queue_move(self.machine.args[0], arg);
         self.queue_move(self.machine.ctx, ctx);
         self.queued_moves();
         if reload_len {
             let ctx = Gpr::from(self.machine.ctx);
-            mem!(self.s.buf; mov Rq(ARGS[1]), [Rq(ctx) + RunCtx::PACKET_LEN_OFFSET]);
+            mem!(self.s.buf, ctx.at(RunCtx::PACKET_LEN_OFFSET); mov Rq(ARGS[1]), [rax]);
         }
         self.unwind();
     }
@@ -166,7 +167,7 @@ impl X64 {
         if let Some(rel) = self.buf.get_mut(start - 4) {
             *rel = (set - start) as u8;
         }
-        mem!(self.buf; mov [Rq(Gpr::Rsp) + 0], Rq(SCRATCH2));
+        mem!(self.buf, Gpr::Rsp.at(0); mov [rax], Rq(SCRATCH2));
         reg!(self.buf; ret);
     }
 }

@@ -4,7 +4,8 @@
 //! `imul` do without a move; where it is the *second* operand's, the operation is turned round.
 
 use crate::Emitter;
-use crate::asm::{asm, byte, reg, sized};
+use crate::asm::{Memory, asm, byte, reg, sized};
+use crate::frame::Addr;
 use crate::jump::Jump;
 use crate::lower::muldiv::Wanted;
 use crate::regs::Gpr::{self, *};
@@ -207,17 +208,12 @@ impl Emitter<'_> {
     fn lea(&mut self, width: Width, d: Gpr, a: Gpr, b: Gpr, shift: u8) {
         // rbp and r13 as base take a displacement; unscaled, the two change places.
         let (a, b) = if shift == 0 && matches!(a, Rbp | R13) { (b, a) } else { (a, b) };
-        match shift {
-            0 => asm!(self.s.buf, [shorten_address, at_width(width)]; lea Rq(d), [Rq(a) + Rq(b)]),
-            1 => asm!(self.s.buf, [shorten_address, at_width(width)]; lea Rq(d), [Rq(a) + Rq(b) * 2]),
-            2 => asm!(self.s.buf, [shorten_address, at_width(width)]; lea Rq(d), [Rq(a) + Rq(b) * 4]),
-            _ => asm!(self.s.buf, [shorten_address, at_width(width)]; lea Rq(d), [Rq(a) + Rq(b) * 8]),
-        }
+        asm!(self.s.buf, [memory(Memory::indexed(a, b, shift, 0), 0), at_width(width)]; lea Rq(d), [rax])
     }
 
     /// `d = base + disp`.
     pub(crate) fn lea_disp(&mut self, width: Width, d: Gpr, base: Gpr, disp: i32) {
-        asm!(self.s.buf, [shorten_address, at_width(width)]; lea Rq(d), [Rq(base) + disp])
+        asm!(self.s.buf, [memory(Addr { base, disp }.into(), 0), at_width(width)]; lea Rq(d), [rax])
     }
 
     pub(crate) fn add_shift(&mut self, width: Width, dst: VReg, a: VReg, b: VReg, shift: u8) {

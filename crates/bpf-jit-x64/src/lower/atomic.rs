@@ -32,17 +32,17 @@ impl Emitter<'_> {
                 let m = self.addr(mem, SCRATCH2);
                 let s = self.get(src, SCRATCH);
                 match (op, width) {
-                    (AtomicOp::Or, Width::W32) => mem!(self.s.buf; lock or [Rq(m.base) + m.disp], Rd(s)),
-                    (AtomicOp::Or, Width::W64) => mem!(self.s.buf; lock or [Rq(m.base) + m.disp], Rq(s)),
-                    (AtomicOp::And, Width::W32) => mem!(self.s.buf; lock and [Rq(m.base) + m.disp], Rd(s)),
-                    (AtomicOp::And, Width::W64) => mem!(self.s.buf; lock and [Rq(m.base) + m.disp], Rq(s)),
-                    (AtomicOp::Xor, Width::W32) => mem!(self.s.buf; lock xor [Rq(m.base) + m.disp], Rd(s)),
-                    (AtomicOp::Xor, Width::W64) => mem!(self.s.buf; lock xor [Rq(m.base) + m.disp], Rq(s)),
+                    (AtomicOp::Or, Width::W32) => mem!(self.s.buf, m; lock or [rax], Rd(s)),
+                    (AtomicOp::Or, Width::W64) => mem!(self.s.buf, m; lock or [rax], Rq(s)),
+                    (AtomicOp::And, Width::W32) => mem!(self.s.buf, m; lock and [rax], Rd(s)),
+                    (AtomicOp::And, Width::W64) => mem!(self.s.buf, m; lock and [rax], Rq(s)),
+                    (AtomicOp::Xor, Width::W32) => mem!(self.s.buf, m; lock xor [rax], Rd(s)),
+                    (AtomicOp::Xor, Width::W64) => mem!(self.s.buf, m; lock xor [rax], Rq(s)),
                     (AtomicOp::Add | AtomicOp::Xchg, Width::W32) => {
-                        mem!(self.s.buf; lock add [Rq(m.base) + m.disp], Rd(s))
+                        mem!(self.s.buf, m; lock add [rax], Rd(s))
                     }
                     (AtomicOp::Add | AtomicOp::Xchg, Width::W64) => {
-                        mem!(self.s.buf; lock add [Rq(m.base) + m.disp], Rq(s))
+                        mem!(self.s.buf, m; lock add [rax], Rq(s))
                     }
                 }
             }
@@ -57,10 +57,10 @@ impl Emitter<'_> {
         let r = if d == m.base { SCRATCH } else { d };
         self.load_into(width, r, src);
         match (add, width) {
-            (true, Width::W32) => mem!(self.s.buf; lock xadd [Rq(m.base) + m.disp], Rd(r)),
-            (true, Width::W64) => mem!(self.s.buf; lock xadd [Rq(m.base) + m.disp], Rq(r)),
-            (false, Width::W32) => mem!(self.s.buf; xchg [Rq(m.base) + m.disp], Rd(r)),
-            (false, Width::W64) => mem!(self.s.buf; xchg [Rq(m.base) + m.disp], Rq(r)),
+            (true, Width::W32) => mem!(self.s.buf, m; lock xadd [rax], Rd(r)),
+            (true, Width::W64) => mem!(self.s.buf, m; lock xadd [rax], Rq(r)),
+            (false, Width::W32) => mem!(self.s.buf, m; xchg [rax], Rd(r)),
+            (false, Width::W64) => mem!(self.s.buf, m; xchg [rax], Rq(r)),
         }
         if let Some(dst) = dst {
             self.put(dst, r);
@@ -117,8 +117,8 @@ impl Emitter<'_> {
 
     fn cmpxchg_insn(&mut self, width: Width, m: Addr, new: Gpr) {
         match width {
-            Width::W32 => mem!(self.s.buf; lock cmpxchg [Rq(m.base) + m.disp], Rd(new)),
-            Width::W64 => mem!(self.s.buf; lock cmpxchg [Rq(m.base) + m.disp], Rq(new)),
+            Width::W32 => mem!(self.s.buf, m; lock cmpxchg [rax], Rd(new)),
+            Width::W64 => mem!(self.s.buf, m; lock cmpxchg [rax], Rq(new)),
         }
     }
 

@@ -139,11 +139,12 @@ impl Emitter<'_> {
         let r = self.get(ctx, SCRATCH2);
         let (cc, code) = match check {
             Check::Budget => {
-                mem!(self.s.buf; dec QWORD [Rq(r) + RunCtx::BUDGET_OFFSET]);
+                mem!(self.s.buf, r.at(RunCtx::BUDGET_OFFSET); dec QWORD [rax]);
                 (Cc::S, StopCode::Budget)
             }
             Check::Interrupt => {
-                asm!(self.s.buf, [shorten_imm, shorten_address, drop_rex]; cmp DWORD [Rq(r) + RunCtx::INTERRUPT_OFFSET], DWORD 0);
+                let flag = r.at(RunCtx::INTERRUPT_OFFSET).into();
+                asm!(self.s.buf, [shorten_imm, memory(flag, 1), drop_rex]; cmp DWORD [rax], DWORD 0);
                 (Cc::Ne, StopCode::Interrupted)
             }
         };
@@ -185,15 +186,15 @@ impl X64 {
             let Some(label) = self.stops[code as usize - 1] else { continue };
             self.layout.bind(&self.buf, label);
             let ctx = SCRATCH2;
-            mem!(self.buf; mov DWORD [Rq(ctx) + RunCtx::STOP_CODE_OFFSET], DWORD code as i32);
-            mem!(self.buf; mov [Rq(ctx) + RunCtx::STOP_INSN_OFFSET], eax);
+            mem!(self.buf, ctx.at(RunCtx::STOP_CODE_OFFSET), 4; mov DWORD [rax], DWORD code as i32);
+            mem!(self.buf, ctx.at(RunCtx::STOP_INSN_OFFSET); mov [rax], eax);
             // Which program this is: after tail calls, nobody else knows.
             reg!(self.buf; lea rax, [rip + 0]);
-            mem!(self.buf; mov [Rq(ctx) + RunCtx::STOP_PC_OFFSET], rax);
-            mem!(self.buf; mov rsp, [Rq(ctx) + RunCtx::EXIT_SP_OFFSET]);
-            mem!(self.buf; mov Rq(Rbx), [Rq(ctx) + RunCtx::EXIT_SAVED_OFFSET]);
-            mem!(self.buf; mov Rq(Rbp), [Rq(ctx) + RunCtx::EXIT_SAVED_OFFSET + 8]);
-            mem!(self.buf; mov Rq(SCRATCH2), [Rq(ctx) + RunCtx::EXIT_PC_OFFSET]);
+            mem!(self.buf, ctx.at(RunCtx::STOP_PC_OFFSET); mov [rax], rax);
+            mem!(self.buf, ctx.at(RunCtx::EXIT_SP_OFFSET); mov rsp, [rax]);
+            mem!(self.buf, ctx.at(RunCtx::EXIT_SAVED_OFFSET); mov rbx, [rax]);
+            mem!(self.buf, ctx.at(RunCtx::EXIT_SAVED_OFFSET + 8); mov rbp, [rax]);
+            mem!(self.buf, ctx.at(RunCtx::EXIT_PC_OFFSET); mov Rq(SCRATCH2), [rax]);
             self.jump_indirect(options);
         }
     }

@@ -23,18 +23,18 @@ impl Emitter<'_> {
 
     pub(crate) fn load_reg(&mut self, size: Size, d: Gpr, m: Addr) {
         match size {
-            Size::B => mem!(self.s.buf; movzx Rd(d), BYTE [Rq(m.base) + m.disp]),
-            Size::H => mem!(self.s.buf; movzx Rd(d), WORD [Rq(m.base) + m.disp]),
-            Size::W => mem!(self.s.buf; mov Rd(d), [Rq(m.base) + m.disp]),
-            Size::DW => mem!(self.s.buf; mov Rq(d), [Rq(m.base) + m.disp]),
+            Size::B => mem!(self.s.buf, m; movzx Rd(d), BYTE [rax]),
+            Size::H => mem!(self.s.buf, m; movzx Rd(d), WORD [rax]),
+            Size::W => mem!(self.s.buf, m; mov Rd(d), [rax]),
+            Size::DW => mem!(self.s.buf, m; mov Rq(d), [rax]),
         }
     }
 
     fn load_signed(&mut self, size: Size, d: Gpr, m: Addr) {
         match size {
-            Size::B => mem!(self.s.buf; movsx Rq(d), BYTE [Rq(m.base) + m.disp]),
-            Size::H => mem!(self.s.buf; movsx Rq(d), WORD [Rq(m.base) + m.disp]),
-            Size::W => mem!(self.s.buf; movsxd Rq(d), DWORD [Rq(m.base) + m.disp]),
+            Size::B => mem!(self.s.buf, m; movsx Rq(d), BYTE [rax]),
+            Size::H => mem!(self.s.buf, m; movsx Rq(d), WORD [rax]),
+            Size::W => mem!(self.s.buf, m; movsxd Rq(d), DWORD [rax]),
             Size::DW => self.load_reg(size, d, m),
         }
     }
@@ -48,8 +48,8 @@ impl Emitter<'_> {
                 // Bits 16 and up are zero already.
                 reg!(self.s.buf; rol Rw(d), 8);
             }
-            Size::W if movbe => mem!(self.s.buf; movbe Rd(d), [Rq(m.base) + m.disp]),
-            Size::DW if movbe => mem!(self.s.buf; movbe Rq(d), [Rq(m.base) + m.disp]),
+            Size::W if movbe => mem!(self.s.buf, m; movbe Rd(d), [rax]),
+            Size::DW if movbe => mem!(self.s.buf, m; movbe Rq(d), [rax]),
             Size::W => {
                 self.load_reg(size, d, m);
                 self.bswap_reg(Width::W32, d);
@@ -67,13 +67,13 @@ impl Emitter<'_> {
             Val::Imm(imm) => {
                 let m = self.addr(mem, SCRATCH2);
                 match (size, i32::try_from(imm)) {
-                    (Size::B, _) => mem!(self.s.buf; mov BYTE [Rq(m.base) + m.disp], BYTE imm as i8),
-                    (Size::H, _) => mem!(self.s.buf; mov WORD [Rq(m.base) + m.disp], WORD imm as i16),
-                    (Size::W, _) => mem!(self.s.buf; mov DWORD [Rq(m.base) + m.disp], DWORD imm as i32),
-                    (Size::DW, Ok(imm)) => mem!(self.s.buf; mov QWORD [Rq(m.base) + m.disp], DWORD imm),
+                    (Size::B, _) => mem!(self.s.buf, m, 1; mov BYTE [rax], BYTE imm as i8),
+                    (Size::H, _) => mem!(self.s.buf, m, 2; mov WORD [rax], WORD imm as i16),
+                    (Size::W, _) => mem!(self.s.buf, m, 4; mov DWORD [rax], DWORD imm as i32),
+                    (Size::DW, Ok(imm)) => mem!(self.s.buf, m, 4; mov QWORD [rax], DWORD imm),
                     (Size::DW, Err(_)) => {
                         self.load_imm(SCRATCH, imm as u64);
-                        mem!(self.s.buf; mov [Rq(m.base) + m.disp], Rq(SCRATCH));
+                        mem!(self.s.buf, m; mov [rax], Rq(SCRATCH));
                     }
                 }
             }
@@ -85,11 +85,11 @@ impl Emitter<'_> {
         let s = self.get(src, SCRATCH);
         match size {
             Size::B => {
-                asm!(self.s.buf, [shorten_address, drop_rex_unless(s)]; mov [Rq(m.base) + m.disp], Rb(s))
+                asm!(self.s.buf, [memory(m.into(), 0), drop_rex_unless(s)]; mov [rax], Rb(s))
             }
-            Size::H => mem!(self.s.buf; mov [Rq(m.base) + m.disp], Rw(s)),
-            Size::W => mem!(self.s.buf; mov [Rq(m.base) + m.disp], Rd(s)),
-            Size::DW => mem!(self.s.buf; mov [Rq(m.base) + m.disp], Rq(s)),
+            Size::H => mem!(self.s.buf, m; mov [rax], Rw(s)),
+            Size::W => mem!(self.s.buf, m; mov [rax], Rd(s)),
+            Size::DW => mem!(self.s.buf, m; mov [rax], Rq(s)),
         }
     }
 }
