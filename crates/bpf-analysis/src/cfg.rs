@@ -66,53 +66,61 @@ impl Cfg {
         self.mark_leaders(program);
         self.blocks.clear();
         self.subprogs.clear();
-        let mut subprogs = program.subprogs().iter();
         let mut first = 0;
-        for (word, bits) in self.leaders.iter().enumerate() {
-            let mut bits = *bits;
-            while bits != 0 {
-                let start = word as u32 * 64 + bits.trailing_zeros();
-                bits &= bits - 1;
-                let id = self.blocks.len() as u32;
-                if let Some(before) = self.blocks.last_mut() {
-                    before.end = start;
-                }
-                // Subprograms tile the program, and each starts with a block.
-                if subprogs.as_slice().first().is_some_and(|sub| sub.start == start) {
-                    subprogs.next();
-                    if id > 0 {
-                        self.subprogs.push(first..id);
-                    }
-                    first = id;
-                }
-                self.block_at[start as usize] = id;
-                self.blocks.push(Block { start, end: start, taken: None, next: None, reachable: false });
-            }
+        for sub in program.subprogs() {
+            self.cut(sub.start, sub.end);
+            let end = self.blocks.len() as u32;
+            self.subprogs.push(first..end);
+            first = end;
         }
-        if let Some(last) = self.blocks.last_mut() {
-            last.end = program.insns().len() as u32;
-        }
-        self.subprogs.push(first..self.blocks.len() as u32);
         self.link(program);
         self.mark_reachable();
     }
 
+    /// Makes the blocks of a subprogram.
+    fn cut(&mut self, mut start: u32, end: u32) {
+        while start < end {
+            let next = self.next_leader(start + 1).min(end);
+            self.block_at[start as usize] = self.blocks.len() as u32;
+            self.blocks.push(Block { start, end: next, taken: None, next: None, reachable: false });
+            start = next;
+        }
+    }
+
+    /// The first leader from this slot on.
+    #[inline(always)]
+    fn next_leader(&self, from: u32) -> u32 {
+        let mut word = from as usize / 64;
+        let mut bits = self.leaders.get(word).map_or(0, |bits| bits & u64::MAX << (from % 64));
+        while bits == 0 {
+            word += 1;
+            let Some(more) = self.leaders.get(word) else { return u32::MAX };
+            bits = *more;
+        }
+        word as u32 * 64 + bits.trailing_zeros()
+    }
+
     /// Where each block goes. Jumps, branches and exits end their blocks, so one walk over both in order pairs them.
     fn link(&mut self, program: &Program) {
-        let mut flow = program.flow().iter().peekable();
+        let (insns, mut flow) = (program.insns(), program.flow().iter());
+        let mut ending = flow.next();
         for sub in &self.subprogs {
             for i in sub.clone() {
                 let block = &mut self.blocks[i as usize];
-                let ending = flow.next_if(|flow| flow.at.0 < block.end);
-                let falls = match ending {
-                    Some(Flow { at, target }) => {
-                        block.taken = target.map(|target| BlockId(self.block_at[target.index()]));
-                        !program.insns()[at.index()].ends_flow()
+                let mut falls = i + 1 < sub.end;
+                if let Some(Flow { at, target }) = ending
+                    && at.0 < block.end
+                {
+                    if let Some(target) = target {
+                        block.taken = Some(BlockId(self.block_at[target.index()]));
                     }
-                    None => true,
-                };
+                    falls &= !insns[at.index()].ends_flow();
+                    ending = flow.next();
+                }
                 // The last block of a subprogram may end in anything if it is unreachable: it falls nowhere.
-                block.next = (falls && i + 1 < sub.end).then_some(BlockId(i + 1));
+                if falls {
+                    block.next = Some(BlockId(i + 1));
+                }
             }
         }
     }
@@ -204,13 +212,14 @@ impl Cfg {
     }
 
     fn mark_leaders(&mut self, program: &Program) {
-        let slots = program.insns().len() as u32;
+        let slots = program.insns().len();
         self.leaders.clear();
-        self.leaders.resize(slots.div_ceil(64) as usize, 0);
-        if self.block_at.len() < slots as usize {
-            self.block_at.resize(slots as usize, 0);
+        // One word more, for the slot after the last.
+        self.leaders.resize(slots / 64 + 1, 0);
+        if self.block_at.len() < slots {
+            self.block_at.resize(slots, 0);
         }
-        let leaders = &mut self.leaders;
+        let leaders = &mut self.leaders[..];
         let mut mark = |slot: u32| leaders[slot as usize / 64] |= 1 << (slot % 64);
         for sub in program.subprogs() {
             mark(sub.start);
@@ -219,15 +228,28 @@ impl Cfg {
             if let Some(target) = flow.target {
                 mark(target.0);
             }
-            if flow.at.0 + 1 < slots {
-                mark(flow.at.0 + 1);
-            }
+            mark(flow.at.0 + 1);
         }
     }
 
     fn mark_reachable(&mut self) {
         self.work.clear();
-        self.work.extend(self.subprogs.iter().map(|r| BlockId(r.start)));
+        for sub in &self.subprogs {
+            self.blocks[sub.start as usize].reachable = true;
+            // Most jumps lead forward, to what this loop has yet to come to.
+            for i in sub.clone() {
+                let Block { taken, next, reachable, .. } = self.blocks[i as usize];
+                if reachable {
+                    for succ in [next, taken].into_iter().flatten() {
+                        if succ.0 > i {
+                            self.blocks[succ.index()].reachable = true;
+                        } else if !self.blocks[succ.index()].reachable {
+                            self.work.push(succ);
+                        }
+                    }
+                }
+            }
+        }
         self.spread_reachable();
     }
 

@@ -244,6 +244,7 @@ impl Emitter<'_> {
     }
 
     /// The register that holds `v`: its own, or `scratch`, loaded from its slot.
+    #[inline(always)]
     pub(crate) fn get(&mut self, v: VReg, scratch: Gpr) -> Gpr {
         match self.alloc.loc(v) {
             Loc::Reg(reg) => reg.into(),
@@ -263,6 +264,7 @@ impl Emitter<'_> {
     }
 
     /// The register in which to compute `v`: its own, or scratch.
+    #[inline(always)]
     pub(crate) fn target(&self, v: VReg) -> Gpr {
         match self.alloc.loc(v) {
             Loc::Reg(reg) => reg.into(),
@@ -282,6 +284,7 @@ impl Emitter<'_> {
     }
 
     /// The address `mem`, its base in a register.
+    #[inline(always)]
     pub(crate) fn addr(&mut self, mem: Mem, scratch: Gpr) -> Addr {
         let base = match mem.base {
             Base::Reg(v) => self.get(v, scratch),

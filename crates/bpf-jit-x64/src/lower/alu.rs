@@ -57,6 +57,7 @@ impl Emitter<'_> {
     }
 
     /// `mov dst, src` unless they are the same.
+    #[inline(always)]
     pub(crate) fn copy(&mut self, width: Width, dst: Gpr, src: Gpr) {
         if dst != src {
             self.mov(width, dst, src);
@@ -64,6 +65,7 @@ impl Emitter<'_> {
     }
 
     /// `dst` = the low half of `src` at 32 bits, all of it at 64.
+    #[inline(always)]
     pub(super) fn narrow(&mut self, width: Width, dst: Gpr, src: Gpr) {
         match width {
             Width::W32 => self.mov(width, dst, src),
@@ -84,6 +86,7 @@ impl Emitter<'_> {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn op_mov(&mut self, width: Width, dst: VReg, src: Val) {
         let d = self.target(dst);
         match src {
@@ -131,6 +134,7 @@ impl Emitter<'_> {
         sized!(self.s.buf, width; neg Rq(d))
     }
 
+    #[inline(always)]
     pub(crate) fn bin(&mut self, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val) {
         match op {
             BinOp::Add => self.two(width, dst, a, b, Self::add),
@@ -153,6 +157,7 @@ impl Emitter<'_> {
     }
 
     /// Emits an op on registers: `d` and `a` may be [`SCRATCH`], `b` [`SCRATCH2`], which is free where `b` is a constant.
+    #[inline(always)]
     fn two(
         &mut self,
         width: Width,
@@ -187,6 +192,7 @@ impl Emitter<'_> {
     }
 
     /// `op d, imm`; a constant of more than 32 bits goes through [`SCRATCH2`].
+    #[inline(always)]
     pub(crate) fn alu_imm(&mut self, op: Alu, width: Width, d: Gpr, imm: i64) {
         match i32::try_from(imm) {
             Ok(imm) => self.alu_imm32(op, width, d, imm),
@@ -198,6 +204,7 @@ impl Emitter<'_> {
     }
 
     /// `d = a op b` where the order does not matter.
+    #[inline(always)]
     fn commutative(&mut self, op: Alu, width: Width, d: Gpr, a: Gpr, b: Gpr) {
         let (first, second) = if d == b { (b, a) } else { (a, b) };
         self.copy(width, d, first);
@@ -233,6 +240,7 @@ impl Emitter<'_> {
     }
 
     /// `d = a + imm`.
+    #[inline(always)]
     pub(crate) fn add_imm(&mut self, width: Width, d: Gpr, a: Gpr, imm: i64) {
         match (imm, i32::try_from(imm)) {
             (0, _) => self.narrow(width, d, a),
@@ -296,6 +304,7 @@ impl Emitter<'_> {
         }
     }
 
+    #[inline(always)]
     fn logic(&mut self, op: Alu, width: Width, d: Gpr, a: Gpr, b: Operand) {
         match b {
             Operand::Reg(b) => self.commutative(op, width, d, a, b),

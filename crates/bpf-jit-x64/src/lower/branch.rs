@@ -68,6 +68,7 @@ impl Emitter<'_> {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn branch(&mut self, comparison: Comparison, target: BlockId, next: BlockId) {
         if target != next {
             self.compare(comparison);
@@ -77,6 +78,7 @@ impl Emitter<'_> {
     }
 
     /// Sets the flags so that the [`Cc`] of the condition tells whether it holds.
+    #[inline(always)]
     fn compare(&mut self, Comparison { width, cond, a, b }: Comparison) {
         let a = self.get(a, SCRATCH);
         let test = cond == Cond::Set;

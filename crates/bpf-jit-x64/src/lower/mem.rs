@@ -10,6 +10,7 @@ use bpf_isa::{Size, Width};
 use bpf_jit::{Mem, VReg, Val};
 
 impl Emitter<'_> {
+    #[inline(always)]
     pub(crate) fn load(&mut self, size: Size, signed: bool, swap: bool, dst: VReg, mem: Mem) {
         let d = self.target(dst);
         let m = self.addr(mem, SCRATCH2);
@@ -61,6 +62,7 @@ impl Emitter<'_> {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn store(&mut self, size: Size, mem: Mem, src: Val) {
         match src {
             Val::Reg(src) => self.store_reg(size, mem, src),

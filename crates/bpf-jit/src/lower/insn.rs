@@ -13,6 +13,7 @@ use bpf_isa::{
 use bpf_jit_code::RunCtx;
 
 impl<S: Sink> FuncLowerer<'_, S> {
+    #[inline(always)]
     pub(super) fn insn(&mut self, insn: &Insn, b: BpfBlock) {
         match *insn {
             Insn::Alu { width, op, dst, src } => self.alu(width, op, dst, src),
