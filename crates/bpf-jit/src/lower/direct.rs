@@ -5,7 +5,8 @@
 //! [`crate::fixed`], and its ops go straight into the backend: the emitter's choice among ops folds away, because the op is known where it is made.
 //! Nothing is known of the function beforehand but what [`bpf_isa::Contents`] says of the program.
 //!
-//! Invariants: no op depends on liveness, webs, or the op before it; a block of the program is the emitter's block of the same number.
+//! Invariants: no op depends on liveness, webs, or the op before it. So it does not matter where blocks begin: each instruction is the
+//! emitter's block of its own number, and nobody has to find out which of them jumps lead to.
 
 use super::func::FuncLowerer;
 use super::webs::{NO_WEB, REGS};
@@ -16,8 +17,9 @@ use crate::externs::Signatures;
 use crate::fixed::{self, Needs};
 use crate::lir::{BlockId, Func, Op, Span, Val};
 use bpf_analysis::{BlockId as BpfBlock, Facts};
-use bpf_isa::{MAY_GOTO_BUDGET, Program, Reg, SubprogId, Width};
+use bpf_isa::{InsnIdx, MAY_GOTO_BUDGET, Program, Reg, Subprog, SubprogId, Width};
 use bpf_jit_code::Code;
+use core::ops::Range;
 
 /// Where ops go.
 pub(super) trait Sink {
@@ -80,12 +82,12 @@ impl Lowerer {
         code: &mut Code,
     ) -> Result<(), EmitError> {
         let arity = Arity(signatures);
-        self.find_blocks(program, facts);
         self.find_needs_ctx(program, facts, signatures, options.lower);
         let machine = backend.machine(options.emit);
         let contents = program.contents();
         backend.begin(program.subprogs().len());
         let mut alloc = core::mem::take(&mut self.alloc);
+        let some_dead = facts.insns.iter().any(|fact| fact.dead);
         let mut address_taken = Vec::new();
         if options.emit.hardening.landing_pads {
             address_taken.resize(program.subprogs().len(), false);
@@ -97,7 +99,6 @@ impl Lowerer {
         }
         for (i, subprog) in program.subprogs().iter().enumerate() {
             let sub = SubprogId(i as u32);
-            let blocks = self.cfg.subprog_blocks(sub);
             let known = facts.stack_bytes.get(i).copied();
             let stack_bytes = known.unwrap_or(contents.stack.bytes(options.lower.max_stack)).next_multiple_of(8);
             let needs = Needs {
@@ -117,8 +118,8 @@ impl Lowerer {
                 ctx: needs.ctx.then_some(fixed::CTX),
                 stack_bytes,
                 stack_accesses: contents.stack.accesses as usize,
-                first_block: blocks.start,
-                blocks: blocks.end - blocks.start,
+                first_block: subprog.start,
+                blocks: subprog.end - subprog.start,
                 calls: contents.calls,
                 address_taken: address_taken.get(i) == Some(&true),
             };
@@ -141,6 +142,7 @@ impl Lowerer {
                 temporaries: 0,
                 max_temporaries: if needs.temporaries { fixed::TEMPORARIES } else { 0 },
                 short_of_temporaries: false,
+                some_dead,
                 ctx: shape.ctx,
                 counter: contents.may_gotos.then_some(fixed::COUNTER),
                 exit_zero: None,
@@ -162,18 +164,15 @@ const NOWHERE: BlockId = BlockId(u32::MAX);
 impl<E: Emitter> FuncLowerer<'_, Direct<E>> {
     fn emit(mut self) -> Result<(), EmitError> {
         self.l.edges.clear();
-        let blocks = self.l.cfg.subprog_blocks(self.sub);
-        if self.l.cfg.blocks()[blocks.start as usize].reachable {
-            self.initialise();
-            for b in blocks.clone() {
-                self.next = if b + 1 < blocks.end { BlockId(b + 1) } else { NOWHERE };
-                self.emit_block(BpfBlock(b));
-            }
-            self.finish_edges();
-            self.finish_exit_zero();
-        } else {
+        let Subprog { start, end } = self.program.subprogs()[self.sub.index()];
+        if self.dead(InsnIdx(start)) {
             // A function that only dead code calls.
             self.return_zero();
+        } else {
+            self.initialise();
+            self.insns(start..end);
+            self.finish_edges();
+            self.finish_exit_zero();
         }
         if self.short_of_temporaries {
             return Err(EmitError::Internal("an instruction needs more temporaries than there are"));
@@ -194,17 +193,39 @@ impl<E: Emitter> FuncLowerer<'_, Direct<E>> {
         }
     }
 
-    fn emit_block(&mut self, b: BpfBlock) {
-        let block = *self.l.cfg.block(b);
-        self.sink.begin_block(BlockId(b.0));
-        if !block.reachable {
-            return;
-        }
-        let insns = &self.program.insns()[block.start as usize..block.end as usize];
-        for (slot, insn) in (block.start..).zip(insns) {
+    fn insns(&mut self, slots: Range<u32>) {
+        let insns = &self.program.insns()[slots.start as usize..slots.end as usize];
+        for (slot, insn) in slots.zip(insns) {
+            self.sink.begin_block(BlockId(slot));
+            if self.dead(InsnIdx(slot)) {
+                continue;
+            }
+            self.next = BlockId(slot + 1);
             self.temporaries = 0;
             self.span = Span { first: slot, len: 1 };
-            self.insn(insn, b);
+            self.insn(insn, BpfBlock(slot));
+        }
+        self.next = NOWHERE;
+    }
+}
+
+impl<S: Sink> FuncLowerer<'_, S> {
+    /// Whether the verifier has found that control never comes to an instruction of the program.
+    #[inline(always)]
+    fn dead(&self, at: InsnIdx) -> bool {
+        self.some_dead && self.facts.insn(at).dead
+    }
+
+    /// [`FuncLowerer::ways`] of the present instruction.
+    #[inline(always)]
+    pub(super) fn direct_ways(&self, off: i32) -> (Option<BlockId>, bool) {
+        let slot = self.span.first;
+        let Some(target) = InsnIdx(slot).jump(off) else { return (None, true) };
+        let to = Some(BlockId(target.0));
+        match self.some_dead.then(|| (self.dead(target), self.dead(InsnIdx(slot + 1)))) {
+            Some((true, false)) => (None, true),
+            Some((false, true)) => (to, false),
+            Some((true, true) | (false, false)) | None => (to, true),
         }
     }
 }

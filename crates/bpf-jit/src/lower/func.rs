@@ -34,6 +34,8 @@ pub(super) struct FuncLowerer<'a, S> {
     pub(super) max_temporaries: u32,
     /// Some instruction had more: a bug, and no code.
     pub(super) short_of_temporaries: bool,
+    /// Of an instruction that is emitted at once: some of the program's instructions are dead.
+    pub(super) some_dead: bool,
     pub(super) ctx: Option<VReg>,
     pub(super) counter: Option<VReg>,
     /// The block that ends the function with 0, if some packet load may.
@@ -271,6 +273,17 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
+    /// Where the jump over `off` instructions that ends BPF block `b` leads if it is ever taken, and whether control ever goes on to the next
+    /// instruction.
+    #[inline(always)]
+    pub(super) fn ways(&self, b: BpfBlock, off: i32) -> (Option<BlockId>, bool) {
+        if S::DIRECT {
+            return self.direct_ways(off);
+        }
+        let block = self.l.cfg.block(b);
+        (block.taken.map(|target| BlockId(target.0)), block.next.is_some())
+    }
+
     /// A block besides those of the program, still without a place; [`FuncLowerer::begin_block`] gives it one.
     pub(super) fn new_block(&mut self) -> BlockId {
         if S::DIRECT {
@@ -374,10 +387,10 @@ impl<S: Sink> FuncLowerer<'_, S> {
             self.span = span;
             self.begin_block(block);
             self.checks();
-            self.op(Op::Jump { target: BlockId(target.0) });
+            self.op(Op::Jump { target });
             if !S::DIRECT {
                 let live = self.func.live.len() as u32;
-                self.push_live_at(target);
+                self.push_live_at(BpfBlock(target.0));
                 self.close(live, span.first);
             }
         }

@@ -76,19 +76,25 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 self.op(Op::Bin { op: BinOp::Add, width: Width::W32, dst: at, a: src, b: imm });
                 self.packet_load(b, size, Val::Reg(at));
             }
-            Insn::Jump { off, .. } => self.jump(b, off),
-            // Known to go one way: the other one is dead.
-            Insn::JumpIf { off, .. } if self.l.cfg.block(b).next.is_none() => self.jump(b, off.into()),
-            Insn::JumpIf { .. } if self.l.cfg.block(b).taken.is_none() => {}
-            Insn::JumpIf { width, cond, dst, src, off } => {
-                self.check_operands(dst, src);
-                let src = self.read_src(src);
-                let dst = self.read(dst);
-                self.branch(b, width, cond, dst, src, off);
+            Insn::Jump { off, .. } => {
+                if let (Some(target), _) = self.ways(b, off) {
+                    self.jump(target, off);
+                }
             }
+            Insn::JumpIf { width, cond, dst, src, off } => match self.ways(b, off.into()) {
+                // Known to go one way: the other one is dead.
+                (Some(target), false) => self.jump(target, off.into()),
+                (None, _) => {}
+                (Some(target), true) => {
+                    self.check_operands(dst, src);
+                    let src = self.read_src(src);
+                    let dst = self.read(dst);
+                    self.branch(width, cond, dst, src, target, off);
+                }
+            },
             Insn::MayGoto { off } => {
-                let Some(counter) = self.counter else { return };
-                self.branch(b, Width::W64, Cond::Eq, counter, Val::Imm(0), off);
+                let (Some(counter), (Some(target), _)) = (self.counter, self.ways(b, off.into())) else { return };
+                self.branch(Width::W64, Cond::Eq, counter, Val::Imm(0), target, off);
                 // The counter goes down on the way that falls through: a block of its own.
                 if !S::DIRECT {
                     let live = self.func.live.len() as u32;
@@ -106,13 +112,12 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
-    /// A jump to where BPF block `b` goes.
-    fn jump(&mut self, b: BpfBlock, off: i32) {
-        let Some(target) = self.l.cfg.block(b).taken else { return };
+    /// A jump over `off` instructions, to this block.
+    fn jump(&mut self, target: BlockId, off: i32) {
         if off < 0 {
             self.checks();
         }
-        self.op(Op::Jump { target: BlockId(target.0) });
+        self.op(Op::Jump { target });
     }
 
     pub(super) fn alu(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) {
@@ -271,10 +276,9 @@ impl<S: Sink> FuncLowerer<'_, S> {
             .fold(RegSet::EMPTY, |set, r| set.union(RegSet::of(r)))
     }
 
-    /// A conditional jump to where BPF block `b` goes when its condition holds. A taken back-edge passes through the checks.
-    pub(super) fn branch(&mut self, b: BpfBlock, width: Width, cond: Cond, a: VReg, src: Val, off: i16) {
-        let Some(target) = self.l.cfg.block(b).taken else { return };
-        let mut to = BlockId(target.0);
+    /// A conditional jump over `off` instructions, to this block. A taken back-edge passes through the checks.
+    fn branch(&mut self, width: Width, cond: Cond, a: VReg, src: Val, target: BlockId, off: i16) {
+        let mut to = target;
         if off < 0 && (self.options.budget || self.options.interrupt) {
             to = self.new_block();
             self.l.edges.push(Edge { block: to, target, span: self.span });

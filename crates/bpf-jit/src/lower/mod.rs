@@ -22,8 +22,8 @@ mod webs;
 use crate::alloc::Alloc;
 use crate::externs::{Hidden, MAP_LOOKUP_HELPER, Signatures, TAIL_CALL_HELPER};
 use crate::lir::{BlockId, Func, Lir, Span};
-use bpf_analysis::{BlockId as BpfBlock, CallArity, Cfg, Facts, Liveness};
-use bpf_isa::{Callee, Insn, InsnIdx, Program, SubprogId};
+use bpf_analysis::{CallArity, Cfg, Facts, Liveness};
+use bpf_isa::{Callee, Insn, InsnIdx, Program, Subprog, SubprogId};
 use core::ops::Range;
 pub(crate) use direct::DirectOptions;
 use direct::Listed;
@@ -82,7 +82,7 @@ struct Edge {
     /// The block that checks.
     block: BlockId,
     /// Where it goes then.
-    target: BpfBlock,
+    target: BlockId,
     /// The jump.
     span: Span,
 }
@@ -123,6 +123,7 @@ impl Lowerer {
                 temporaries: 0,
                 max_temporaries: 0,
                 short_of_temporaries: false,
+                some_dead: false,
                 ctx: None,
                 counter: None,
                 exit_zero: None,
@@ -162,11 +163,10 @@ impl Lowerer {
             let mut changed = false;
             for i in 0..n {
                 if !self.needs_ctx[i] {
-                    let blocks = self.cfg.subprog_blocks(SubprogId(i as u32));
-                    let blocks = &self.cfg.blocks()[blocks.start as usize..blocks.end as usize];
-                    self.needs_ctx[i] = blocks.iter().filter(|block| block.reachable).any(|block| {
-                        (block.start..block.end)
-                            .any(|slot| self.insn_needs_ctx(program, facts, slot, signatures, options))
+                    let Subprog { start, end } = program.subprogs()[i];
+                    self.needs_ctx[i] = (start..end).any(|slot| {
+                        !facts.insn(InsnIdx(slot)).dead
+                            && self.insn_needs_ctx(program, facts, slot, signatures, options)
                     });
                     changed |= self.needs_ctx[i];
                 }
