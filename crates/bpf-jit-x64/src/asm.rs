@@ -48,6 +48,7 @@ macro_rules! byte {
 pub(crate) use {asm, byte, mem, reg, sized};
 
 use crate::frame::Addr;
+use crate::jump::Cc;
 use crate::regs::Gpr;
 use bpf_isa::Width;
 
@@ -196,6 +197,12 @@ impl Insn {
     #[inline(always)]
     pub(crate) fn modrm_number(&mut self, number: u8) {
         self.bytes |= u128::from(number << 3) << 16;
+    }
+
+    /// Makes of an instruction with the condition `o` the one with this, which byte `at` says.
+    #[inline(always)]
+    pub(crate) fn condition(&mut self, at: u32, cc: Cc) {
+        self.bytes |= (cc as u128) << (8 * at);
     }
 
     /// Cuts a REX prefix that says nothing, unless without it `byte` would be one of ah, bh, ch, dh.

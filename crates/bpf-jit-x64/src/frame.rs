@@ -272,11 +272,17 @@ impl Emitter<'_> {
         }
     }
 
-    /// Gives `v` the value in `src`.
+    /// `v` has been computed in `target`, which [`Emitter::target`] named.
     #[inline(always)]
+    pub(crate) fn settle(&mut self, v: VReg, target: Gpr) {
+        if target == SCRATCH {
+            self.put(v, target);
+        }
+    }
+
+    /// Gives `v` the value in `src`.
     pub(crate) fn put(&mut self, v: VReg, src: Gpr) {
         match self.alloc.loc(v) {
-            // Computed in its own place, mostly.
             Loc::Reg(reg) if reg == src.host() => {}
             Loc::Reg(reg) => self.mov(Width::W64, reg.into(), src),
             Loc::Slot(slot) => self.store_slot(slot, src),

@@ -1,26 +1,26 @@
 //! What [`Layout`](bpf_jit_code::layout::Layout) needs to know of x86-64: conditions, and the instructions that name a place in the code.
 
-use crate::asm::reg;
+use crate::asm::{asm, reg};
 use crate::regs::Gpr;
 use bpf_isa::Cond;
 use bpf_jit_code::Arch;
 use bpf_jit_code::layout::Branch;
 
-/// A condition, as flags.
+/// A condition, as flags, by its number in encodings (Intel SDM vol. 2, B.1.4.7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cc {
-    E,
-    Ne,
-    A,
-    Ae,
-    B,
-    Be,
-    G,
-    Ge,
-    L,
-    Le,
-    S,
-    Ns,
+    B = 2,
+    Ae = 3,
+    E = 4,
+    Ne = 5,
+    Be = 6,
+    A = 7,
+    S = 8,
+    Ns = 9,
+    L = 12,
+    Ge = 13,
+    Le = 14,
+    G = 15,
 }
 
 impl Cc {
@@ -63,25 +63,16 @@ impl From<Cond> for Cc {
 
 /// `jcc rel8` with the displacement counted from the end of the instruction.
 pub(crate) fn jcc_short(buf: &mut Vec<u8>, cc: Cc, rel: i8) {
-    macro_rules! table {
-        ($($cc:ident $insn:ident),*) => { match cc { $(Cc::$cc => reg!(*buf; $insn BYTE rel),)* } };
-    }
-    table!(E je, Ne jne, A ja, Ae jae, B jb, Be jbe, G jg, Ge jge, L jl, Le jle, S js, Ns jns)
+    asm!(*buf, [condition(0, cc)]; jo BYTE rel)
 }
 
 fn jcc_long(buf: &mut Vec<u8>, cc: Cc, rel: i32) {
-    macro_rules! table {
-        ($($cc:ident $insn:ident),*) => { match cc { $(Cc::$cc => reg!(*buf; $insn DWORD rel),)* } };
-    }
-    table!(E je, Ne jne, A ja, Ae jae, B jb, Be jbe, G jg, Ge jge, L jl, Le jle, S js, Ns jns)
+    asm!(*buf, [condition(1, cc)]; jo DWORD rel)
 }
 
 /// `cmovcc dst, src`, 64 bits.
 pub(crate) fn cmov(buf: &mut Vec<u8>, cc: Cc, dst: Gpr, src: Gpr) {
-    macro_rules! table {
-        ($($cc:ident $insn:ident),*) => { match cc { $(Cc::$cc => reg!(*buf; $insn Rq(dst), Rq(src)),)* } };
-    }
-    table!(E cmove, Ne cmovne, A cmova, Ae cmovae, B cmovb, Be cmovbe, G cmovg, Ge cmovge, L cmovl, Le cmovle, S cmovs, Ns cmovns)
+    asm!(*buf, [condition(2, cc)]; cmovo Rq(dst), Rq(src))
 }
 
 /// An instruction with a label.

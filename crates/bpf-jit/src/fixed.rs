@@ -60,7 +60,8 @@ pub(crate) fn allocate(needs: &Needs, machine: &MachineDesc, options: &AllocOpti
     out.locs.resize((FIRST_TEMPORARY + TEMPORARIES) as usize, Loc::Slot(0));
     out.slots = 0;
     out.saves.clear();
-    let mut homes = Homes { machine, free, saved: HostRegSet::EMPTY, out };
+    let (kept, scratch) = (machine.callee_saved.iter(), machine.pool.iter());
+    let mut homes = Homes { kept, scratch, saved_set: machine.saved_set, free, saved: HostRegSet::EMPTY, out };
     let used = |reg: &Reg| contents.registers & 1 << *reg as u16 != 0;
 
     // Without calls the hidden argument stays where it arrives.
@@ -96,7 +97,11 @@ pub(crate) fn allocate(needs: &Needs, machine: &MachineDesc, options: &AllocOpti
 
 /// Homes being given out.
 struct Homes<'a> {
-    machine: &'a MachineDesc,
+    /// Registers that calls leave alone, and all: what these have passed is not free, and never will be again.
+    kept: core::slice::Iter<'a, HostReg>,
+    scratch: core::slice::Iter<'a, HostReg>,
+    /// Those that cost a save.
+    saved_set: HostRegSet,
     free: HostRegSet,
     saved: HostRegSet,
     out: &'a mut Alloc,
@@ -114,7 +119,8 @@ impl Homes<'_> {
 
     /// Where calls leave it alone.
     fn keep(&mut self, v: VReg) {
-        match self.machine.callee_saved.iter().find(|reg| self.free.contains(**reg)) {
+        let free = self.free;
+        match self.kept.find(|reg| free.contains(**reg)) {
             Some(reg) => self.settle(v, *reg),
             None => self.slot(v),
         }
@@ -122,8 +128,8 @@ impl Homes<'_> {
 
     /// In a register that costs no save, if there is one.
     fn scratch(&mut self, v: VReg) -> bool {
-        let free = self.free.without(self.machine.saved_set);
-        let reg = self.machine.pool.iter().find(|reg| free.contains(**reg));
+        let free = self.free.without(self.saved_set);
+        let reg = self.scratch.find(|reg| free.contains(**reg));
         reg.is_some_and(|reg| self.place(v, *reg))
     }
 
@@ -142,7 +148,7 @@ impl Homes<'_> {
     fn settle(&mut self, v: VReg, reg: HostReg) {
         let own = HostRegSet::of(&[reg]);
         self.free = self.free.without(own);
-        self.saved = self.saved.union(own.intersection(self.machine.saved_set));
+        self.saved = self.saved.union(own.intersection(self.saved_set));
         self.out.locs[v.index()] = Loc::Reg(reg);
     }
 

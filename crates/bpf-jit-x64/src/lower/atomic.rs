@@ -112,7 +112,7 @@ impl Emitter<'_> {
             Width::W32 => self.mov(width, d, Rax),
             Width::W64 => self.copy(width, d, Rax),
         }
-        self.put(dst, d);
+        self.settle(dst, d);
     }
 
     fn cmpxchg_insn(&mut self, width: Width, m: Addr, new: Gpr) {

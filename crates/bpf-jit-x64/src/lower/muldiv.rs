@@ -119,7 +119,7 @@ impl Emitter<'_> {
             }
             (Wanted::Quotient | Wanted::Remainder, _) => return false,
         }
-        self.put(dst, d);
+        self.settle(dst, d);
         true
     }
 
