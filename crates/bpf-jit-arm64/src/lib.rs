@@ -195,10 +195,10 @@ impl Emitter<'_> {
 
     /// Notes that what follows comes from instruction `insn`.
     fn mark(&mut self, insn: u32) {
-        if self.insn != insn {
-            self.insn = insn;
+        if self.options.pc_map && self.insn != insn {
             self.code.pc_map.push(PcEntry { code: self.s.buf.len() as u32, insn });
         }
+        self.insn = insn;
     }
 
     fn loc(&self, v: VReg) -> Loc {

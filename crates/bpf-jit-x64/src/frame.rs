@@ -142,6 +142,7 @@ impl Emitter<'_> {
         for (v, reg) in params.chain([(shape.ctx, self.machine.ctx)]) {
             let Some(v) = v else { continue };
             match self.alloc.loc(v) {
+                Loc::Reg(dst) if dst == reg => {}
                 Loc::Reg(dst) => self.s.moves.push(Move { dst, src: MoveSrc::Loc(Loc::Reg(reg)) }),
                 // Before any register is overwritten.
                 Loc::Slot(slot) => self.store_slot(slot, reg.into()),

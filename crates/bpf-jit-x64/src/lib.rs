@@ -193,9 +193,9 @@ impl Emitter<'_> {
 
     /// Notes that the code from here on was made from this instruction.
     fn mark(&mut self, insn: u32) {
-        if self.insn != insn {
-            self.insn = insn;
+        if self.options.pc_map && self.insn != insn {
             self.code.pc_map.push(PcEntry { code: self.s.buf.len() as u32, insn });
         }
+        self.insn = insn;
     }
 }

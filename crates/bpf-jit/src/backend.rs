@@ -19,6 +19,8 @@ pub struct EmitOptions {
     pub hardening: Hardening,
     /// Save every callee-saved register in every function: what saving by need is measured against.
     pub save_all: bool,
+    /// Say in [`Code::pc_map`] what the code was made from.
+    pub pc_map: bool,
     /// Describe frames in [`Code::unwind`].
     pub unwind: bool,
     /// Leave room for the encoded description behind each function (perf's libunwind looks for it there).
@@ -26,12 +28,13 @@ pub struct EmitOptions {
 }
 
 impl Default for EmitOptions {
-    /// The host's CPU, no hardening.
+    /// The host's CPU, no hardening, a map from code to source.
     fn default() -> Self {
         EmitOptions {
             features: CpuFeatures::host(),
             hardening: Hardening::default(),
             save_all: false,
+            pc_map: true,
             unwind: false,
             unwind_room: false,
         }

@@ -167,7 +167,7 @@ pub struct Code {
     pub relocs: Vec<Reloc>,
     /// Entry offset of each subprogram; 0 is the main program's.
     pub entries: Vec<u32>,
-    /// From code to source, ascending by `code`.
+    /// From code to source, ascending by `code`; empty unless asked for.
     pub pc_map: Vec<PcEntry>,
     /// Tail-call sites, in code order.
     pub tail_calls: Vec<TailCallSite>,

@@ -269,6 +269,7 @@ impl Engine {
                 features: config.features,
                 hardening: config.hardening,
                 save_all: config.save_all,
+                pc_map: self.0.debug.is_some(),
                 unwind: self.0.debug.is_some(),
                 unwind_room: config.debug.jitdump.is_some(),
             },
