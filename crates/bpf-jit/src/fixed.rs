@@ -32,9 +32,10 @@ pub(crate) fn temporary(n: u32) -> VReg {
     VReg(FIRST_TEMPORARY + n)
 }
 
-/// What a program needs homes for.
-#[derive(Clone, Copy, Debug)]
+/// What homes depend on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Needs {
+    /// Of the program; its `read_early` and `stack` do not matter and are left empty, so that more programs are alike.
     pub(crate) contents: Contents,
     /// The function has a BPF stack.
     pub(crate) stack: bool,
@@ -44,8 +45,34 @@ pub(crate) struct Needs {
     pub(crate) temporaries: bool,
 }
 
-/// The allocation of a function with these needs.
-pub(crate) fn allocate(needs: &Needs, machine: &MachineDesc, options: &AllocOptions, out: &mut Alloc) {
+/// The last allocation made. Programs resemble each other more than one would think, and functions of a program even more.
+#[derive(Debug, Default)]
+pub(crate) struct Last {
+    alloc: Alloc,
+    made_for: Option<(Needs, &'static MachineDesc, AllocOptions)>,
+}
+
+impl Last {
+    /// The allocation of a function with these needs.
+    pub(crate) fn allocate(
+        &mut self,
+        needs: &Needs,
+        machine: &'static MachineDesc,
+        options: &AllocOptions,
+    ) -> &Alloc {
+        let alike = match &self.made_for {
+            Some((last, on, with)) => last == needs && core::ptr::eq(*on, machine) && with == options,
+            None => false,
+        };
+        if !alike {
+            allocate(needs, machine, options, &mut self.alloc);
+            self.made_for = Some((*needs, machine, *options));
+        }
+        &self.alloc
+    }
+}
+
+fn allocate(needs: &Needs, machine: &MachineDesc, options: &AllocOptions, out: &mut Alloc) {
     let contents = needs.contents;
     let mut free = machine.pool_set.without(clobbers(&contents, machine));
     if needs.stack

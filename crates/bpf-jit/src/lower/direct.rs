@@ -17,7 +17,7 @@ use crate::externs::Signatures;
 use crate::fixed::{self, Needs};
 use crate::lir::{BlockId, Func, Op, Span, Val};
 use bpf_analysis::{BlockId as BpfBlock, Facts};
-use bpf_isa::{InsnIdx, MAY_GOTO_BUDGET, Program, Reg, Subprog, SubprogId, Width};
+use bpf_isa::{Contents, InsnIdx, MAY_GOTO_BUDGET, Program, Reg, StackUse, Subprog, SubprogId, Width};
 use bpf_jit_code::Code;
 use core::ops::Range;
 
@@ -86,7 +86,7 @@ impl Lowerer {
         let machine = backend.machine(options.emit);
         let contents = program.contents();
         backend.begin(program.subprogs().len());
-        let mut alloc = core::mem::take(&mut self.alloc);
+        let mut homes = core::mem::take(&mut self.homes);
         let some_dead = facts.insns.iter().any(|fact| fact.dead);
         let mut address_taken = Vec::new();
         if options.emit.hardening.landing_pads {
@@ -102,7 +102,7 @@ impl Lowerer {
             let known = facts.stack_bytes.get(i).copied();
             let stack_bytes = known.unwrap_or(contents.stack.bytes(options.lower.max_stack)).next_multiple_of(8);
             let needs = Needs {
-                contents,
+                contents: Contents { read_early: 0, stack: StackUse::default(), ..contents },
                 stack: stack_bytes > 0,
                 ctx: self.needs_ctx[i],
                 temporaries: contents.calls
@@ -110,7 +110,7 @@ impl Lowerer {
                     || contents.stack.escapes
                     || !facts.checks.is_empty(),
             };
-            fixed::allocate(&needs, machine, options.alloc, &mut alloc);
+            let alloc = homes.allocate(&needs, machine, options.alloc);
             let used = |reg: Reg| contents.registers & 1 << reg as u16 != 0;
             let shape = Shape {
                 id: sub,
@@ -123,7 +123,7 @@ impl Lowerer {
                 calls: contents.calls,
                 address_taken: address_taken.get(i) == Some(&true),
             };
-            let emitter = backend.function(&shape, &alloc, options.emit, code)?;
+            let emitter = backend.function(&shape, alloc, options.emit, code)?;
             let mut cur = [NO_WEB; REGS];
             for (web, reg) in cur.iter_mut().zip(Reg::ALL).filter(|(_, reg)| *reg != Reg::R10) {
                 *web = fixed::home(reg);
@@ -152,7 +152,7 @@ impl Lowerer {
             };
             lowerer.emit()?;
         }
-        self.alloc = alloc;
+        self.homes = homes;
         code.reads_hidden = self.needs_ctx.first().is_none_or(|reads| *reads);
         backend.finish(options.emit, code)
     }

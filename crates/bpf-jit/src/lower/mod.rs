@@ -19,8 +19,8 @@ mod func;
 mod insn;
 mod webs;
 
-use crate::alloc::Alloc;
 use crate::externs::{Hidden, MAP_LOOKUP_HELPER, Signatures, TAIL_CALL_HELPER};
+use crate::fixed;
 use crate::lir::{BlockId, Func, Lir, Span};
 use bpf_analysis::{CallArity, Cfg, Facts, Liveness};
 use bpf_isa::{Callee, Insn, InsnIdx, Program, Subprog, SubprogId};
@@ -72,8 +72,8 @@ pub struct Lowerer {
     edges: Vec<Edge>,
     /// The function's block that each extra block became: see [`FuncLowerer::new_block`].
     extra: Vec<u32>,
-    /// The homes of a function that is emitted at once.
-    alloc: Alloc,
+    /// The homes of the last function that was emitted at once.
+    homes: fixed::Last,
 }
 
 /// A taken back-edge that passes through a check.
