@@ -54,12 +54,7 @@ pub(crate) struct Last {
 
 impl Last {
     /// The allocation of a function with these needs.
-    pub(crate) fn allocate(
-        &mut self,
-        needs: &Needs,
-        machine: &'static MachineDesc,
-        options: &AllocOptions,
-    ) -> &Alloc {
+    pub(crate) fn allocate(&mut self, needs: &Needs, machine: &'static MachineDesc, options: &AllocOptions) -> &Alloc {
         let alike = match &self.made_for {
             Some((last, on, with)) => last == needs && core::ptr::eq(*on, machine) && with == options,
             None => false,
