@@ -10,9 +10,9 @@ use std::sync::atomic::AtomicU64;
 use crate::def::{MapDef, flags, update};
 use crate::errno::{Errno, OpResult};
 use crate::header::{LookupFn, MapHeader};
-use crate::mem::{Backing, Table, WORD, round_up8};
+use crate::mem::{Table, WORD, round_up8};
 use crate::ops::{Cursor, Direct, MapOps, Visit};
-use crate::sys;
+use crate::sys::{self, Pages};
 use crate::value::{Shape, Source};
 
 #[derive(Debug)]
@@ -46,14 +46,14 @@ impl ArrayMap {
         let per_cpu = def.map_type.is_per_cpu();
         let bytes = usize::try_from(Self::memory_needed(def, slots)).map_err(|_| Errno::ENOMEM)?;
         let file = if def.flags & flags::MMAPABLE != 0 { Some(sys::memory_file(bytes)?) } else { None };
-        let backing = file.as_ref().map_or(Backing::Anonymous, |fd| Backing::File(fd.as_raw_fd(), 0));
+        let pages = file.as_ref().map_or(Pages::Anonymous, |fd| Pages::File(fd.as_raw_fd(), 0));
         Ok(Self {
             shape: Shape::of(def),
             max_entries: def.max_entries,
             stride: round_up8(def.value_size as usize) / WORD,
             slot_stride: if per_cpu { slot_bytes(def) as usize / WORD } else { 0 },
             slots: if per_cpu { slots as usize } else { 1 },
-            words: Table::with_backing(bytes / WORD, backing)?,
+            words: Table::on(bytes / WORD, pages)?,
             file,
         })
     }

@@ -23,6 +23,8 @@ mod dump;
 mod errno;
 #[cfg(not(loom))]
 mod error;
+#[cfg(all(test, not(loom)))]
+mod failures;
 #[cfg(not(loom))]
 mod freeze;
 #[cfg(not(loom))]

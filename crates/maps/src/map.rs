@@ -125,11 +125,11 @@ impl Map {
             }
             MapType::PerfEventArray => {
                 fits(PerfMap::memory_needed(&def))?;
-                Box::new(PerfMap::new(&def, domain))
+                Box::new(PerfMap::new(&def, domain).map_err(system)?)
             }
             MapType::ArrayOfMaps => {
                 fits(ArrayOfMaps::memory_needed(&def))?;
-                Box::new(ArrayOfMaps::new(&def, domain))
+                Box::new(ArrayOfMaps::new(&def, domain).map_err(system)?)
             }
             MapType::HashOfMaps => {
                 fits(HashOfMaps::memory_needed(&def, slots))?;

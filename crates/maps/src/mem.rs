@@ -13,9 +13,10 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::errno::Errno;
+use crate::sys::{self, Pages};
 
 /// Bytes in a word.
 pub(crate) const WORD: usize = 8;
@@ -44,15 +45,8 @@ unsafe impl ZeroInit for AtomicU16 {}
 unsafe impl ZeroInit for AtomicU32 {}
 // SAFETY: as above.
 unsafe impl ZeroInit for AtomicU64 {}
-
-/// How the pages of a table are had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backing {
-    /// Private anonymous pages.
-    Anonymous,
-    /// A memory file at this offset, shared with whoever maps it as well.
-    File(libc::c_int, libc::off_t),
-}
+// SAFETY: zero is the null pointer, and the pointer is not followed when it is dropped.
+unsafe impl<T> ZeroInit for AtomicPtr<T> {}
 
 /// A zeroed array in its own pages, allocated once; pages are only touched when used.
 #[derive(Debug)]
@@ -74,25 +68,15 @@ const HUGE_FROM: usize = 4 << 20;
 impl<T: ZeroInit> Table<T> {
     /// `len` zeroed elements in private memory.
     pub(crate) fn zeroed(len: usize) -> Result<Self, Errno> {
-        Self::with_backing(len, Backing::Anonymous)
+        Self::on(len, Pages::Anonymous)
     }
 
-    /// `len` elements in the given backing (a new file reads as zeroes).
-    pub(crate) fn with_backing(len: usize, backing: Backing) -> Result<Self, Errno> {
+    /// `len` elements on the given pages (those of a new file read as zeroes).
+    pub(crate) fn on(len: usize, pages: Pages) -> Result<Self, Errno> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or(Errno::ENOMEM)?.max(1);
-        let (flags, fd, offset) = match backing {
-            Backing::Anonymous => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1, 0),
-            Backing::File(fd, offset) => (libc::MAP_SHARED, fd, offset),
-        };
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
-        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, fd, offset) };
-        if address == libc::MAP_FAILED {
-            return Err(Errno::ENOMEM);
-        }
-        if bytes >= HUGE_FROM && backing == Backing::Anonymous {
-            // SAFETY: advice on our own mapping. It may be refused: then the pages stay small, which is correct too.
-            unsafe { libc::madvise(address, bytes, libc::MADV_HUGEPAGE) };
+        let address = sys::map(bytes, pages)?;
+        if bytes >= HUGE_FROM && matches!(pages, Pages::Anonymous) {
+            sys::advise_huge(address, bytes);
         }
         let base = NonNull::new(address.cast::<T>()).ok_or(Errno::ENOMEM)?;
         Ok(Self { base, len, mapped: bytes, _owns: PhantomData })
@@ -118,8 +102,8 @@ impl<T> std::ops::Deref for Table<T> {
 
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `with_backing` with this length and nothing refers to it any more.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped) };
+        // SAFETY: the mapping was made by `on` with this length and nothing refers to it any more.
+        unsafe { sys::unmap(self.base.as_ptr().cast(), self.mapped) };
     }
 }
 

@@ -17,6 +17,7 @@ use crate::hash::HashMap;
 use crate::hash::key::{Key, with_key};
 use crate::header::{LookupFn, MapHeader};
 use crate::map::{Inner, Map};
+use crate::mem::Table;
 use crate::ops::{Cursor, MapOps};
 
 /// Bytes of a value on the host's side: the inner map's number.
@@ -35,7 +36,7 @@ fn retire(domain: &Domain, old: *const Inner) {
 /// An array of maps.
 #[derive(Debug)]
 pub(crate) struct ArrayOfMaps {
-    entries: Box<[AtomicPtr<Inner>]>,
+    entries: Table<AtomicPtr<Inner>>,
     domain: Arc<Domain>,
 }
 
@@ -44,9 +45,8 @@ impl ArrayOfMaps {
         u64::from(def.max_entries) * size_of::<AtomicPtr<Inner>>() as u64
     }
 
-    pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>) -> Self {
-        let entries = (0..def.max_entries).map(|_| AtomicPtr::default()).collect();
-        Self { entries, domain: Arc::clone(domain) }
+    pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>) -> OpResult<Self> {
+        Ok(Self { entries: Table::zeroed(def.max_entries as usize)?, domain: Arc::clone(domain) })
     }
 
     /// The first entry, for the JITs.
@@ -180,8 +180,9 @@ impl MapOps for ArrayOfMaps {
 
 impl Drop for ArrayOfMaps {
     fn drop(&mut self) {
-        for entry in &mut self.entries {
-            let old = *entry.get_mut();
+        for entry in self.entries.iter() {
+            // Relaxed: nobody else has the map.
+            let old = entry.load(Ordering::Relaxed);
             if !old.is_null() {
                 // SAFETY: the entry's own reference; no program uses a map that is being dropped.
                 drop(unsafe { Map::from_raw(old) });

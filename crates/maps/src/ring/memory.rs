@@ -4,12 +4,12 @@
 //! producer position in the second, then the data. In memory one private page precedes it (which leads from a record back
 //! to its ring), and the data follows a second time, so that a record that begins near the end goes on in the copy.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 use crate::errno::{Errno, OpResult};
-use crate::sys;
+use crate::sys::{self, Pages};
 
 /// Pages before the data: private, consumer, producer.
 const BEFORE: usize = 3;
@@ -45,20 +45,12 @@ impl RingMemory {
         let data = data as usize;
         let file = sys::memory_file(2 * page + data)?;
         let reserved = (BEFORE * page).checked_add(2 * data).ok_or(Errno::ENOMEM)?;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), reserved, libc::PROT_NONE, flags, -1, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(Errno::ENOMEM);
-        }
-        let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::ENOMEM)?;
+        let base = sys::map(reserved, Pages::Reserved)?;
+        let base = NonNull::new(base).ok_or(Errno::ENOMEM)?;
         // From here on `drop` unmaps it.
         let memory = Self { base, page, data, file };
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: the first page of our own reservation.
-        if unsafe { libc::mprotect(memory.base.as_ptr().cast(), page, prot) } != 0 {
-            return Err(Errno::ENOMEM);
-        }
+        unsafe { sys::allow_access(memory.base.as_ptr(), page) }?;
         memory.map_file(page, 2 * page + data, 0)?;
         memory.map_file(BEFORE * page + data, data, 2 * page)?;
         Ok(memory)
@@ -66,12 +58,9 @@ impl RingMemory {
 
     /// Maps `len` bytes of the file from `offset` on at `at` in the reservation.
     fn map_file(&self, at: usize, len: usize, offset: usize) -> OpResult {
-        let address = self.base.as_ptr().wrapping_add(at).cast();
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: replaces part of our own reservation (`new` computes `at` and `len` inside it), which nobody uses yet.
-        let mapped = unsafe { libc::mmap(address, len, prot, flags, self.file.as_raw_fd(), offset as libc::off_t) };
-        if mapped == libc::MAP_FAILED { Err(Errno::ENOMEM) } else { Ok(()) }
+        let address = self.base.as_ptr().wrapping_add(at);
+        // SAFETY: part of our own reservation (`new` computes `at` and `len` inside it), which nobody uses yet.
+        unsafe { sys::map_over(address, len, &self.file, offset as libc::off_t) }
     }
 
     /// Bytes of data.
@@ -135,7 +124,7 @@ impl RingMemory {
 impl Drop for RingMemory {
     fn drop(&mut self) {
         // SAFETY: our own reservation, and nothing refers to it any more.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.reserved()) };
+        unsafe { sys::unmap(self.base.as_ptr(), self.reserved()) };
     }
 }
 

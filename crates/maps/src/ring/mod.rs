@@ -14,7 +14,7 @@ mod memory;
 pub(crate) mod perf;
 pub(crate) mod user;
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -79,17 +79,11 @@ pub(crate) struct Ring {
 
 impl Ring {
     pub(crate) fn new(size: u32) -> OpResult<Arc<Self>> {
-        // SAFETY: no arguments that could be wrong; the result is checked.
-        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if event < 0 {
-            return Err(sys::last_errno());
-        }
         let ring = Arc::new(Self {
             memory: RingMemory::new(size)?,
             reserving: SlotLock::default(),
             pending: AtomicU64::new(0),
-            // SAFETY: a new descriptor that nobody else owns.
-            event: unsafe { OwnedFd::from_raw_fd(event) },
+            event: sys::event()?,
             lost: AtomicU64::new(0),
             attached: AtomicBool::new(false),
             draining: AtomicBool::new(false),

@@ -17,6 +17,7 @@ use crate::errno::{Errno, OpResult};
 use crate::error::MapError;
 use crate::header::LookupFn;
 use crate::map::Map;
+use crate::mem::Table;
 use crate::ops::MapOps;
 use crate::queue::no_lookup;
 
@@ -29,7 +30,7 @@ const CONTEXT_LEN_MASK: u64 = 0xf_ffff << 32;
 
 #[derive(Debug)]
 pub(crate) struct PerfMap {
-    entries: Box<[AtomicPtr<Ring>]>,
+    entries: Table<AtomicPtr<Ring>>,
     domain: Arc<Domain>,
 }
 
@@ -38,9 +39,8 @@ impl PerfMap {
         u64::from(def.max_entries) * size_of::<AtomicPtr<Ring>>() as u64
     }
 
-    pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>) -> Self {
-        let entries = (0..def.max_entries).map(|_| AtomicPtr::default()).collect();
-        Self { entries, domain: Arc::clone(domain) }
+    pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>) -> OpResult<Self> {
+        Ok(Self { entries: Table::zeroed(def.max_entries as usize)?, domain: Arc::clone(domain) })
     }
 
     /// `bpf_perf_event_output`: `data`, and as many bytes of `context` as the flags ask for.
@@ -172,8 +172,9 @@ impl MapOps for PerfMap {
 
 impl Drop for PerfMap {
     fn drop(&mut self) {
-        for entry in &mut self.entries {
-            let old = *entry.get_mut();
+        for entry in self.entries.iter() {
+            // Relaxed: nobody else has the map.
+            let old = entry.load(Ordering::Relaxed);
             if !old.is_null() {
                 // SAFETY: the entry's own reference; no program uses a map that is being dropped.
                 drop(unsafe { Arc::from_raw(old.cast_const()) });

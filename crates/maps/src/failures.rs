@@ -1,0 +1,164 @@
+//! Every system call that makes a map fails once, at each place where it is made: a typed error, nothing left behind, and the same works
+//! afterwards.
+
+use std::sync::Arc;
+
+use bpf_quiesce::{Domain, Options};
+
+use crate::def::flags;
+use crate::sys::Call;
+use crate::sys::inject::{failing, mapped_bytes};
+use crate::{CreateOptions, Map, MapDef, MapError, MapType, RingBuf, open_perf_entry};
+
+const CALLS: [Call; 6] = [Call::Mmap, Call::Madvise, Call::Mprotect, Call::Memfd, Call::Ftruncate, Call::Eventfd];
+
+/// A map of each type, of a size that wants huge pages where that is cheap, and each flag that decides what is allocated.
+fn definitions() -> Vec<MapDef> {
+    let mut definitions: Vec<MapDef> = MapType::ALL.iter().map(|&map_type| definition(map_type)).collect();
+    let with = |map_type, flags| definition(map_type).with_flags(flags);
+    definitions.extend([
+        with(MapType::Array, flags::MMAPABLE),
+        with(MapType::Hash, flags::NO_PREALLOC),
+        with(MapType::PerCpuHash, flags::NO_PREALLOC),
+        with(MapType::LruHash, flags::NO_COMMON_LRU),
+        with(MapType::LruPerCpuHash, flags::NO_COMMON_LRU),
+        with(MapType::HashOfMaps, flags::NO_PREALLOC),
+    ]);
+    definitions
+}
+
+fn definition(map_type: MapType) -> MapDef {
+    let (key, value, entries) = match map_type {
+        MapType::LpmTrie => (8, 8, 100_000),
+        MapType::Queue | MapType::Stack | MapType::BloomFilter => (0, 8, 1 << 20),
+        MapType::RingBuf | MapType::UserRingBuf => (0, 0, 1 << 20),
+        MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps => (4, 4, 1 << 20),
+        _ => (4, 8, 1 << 20),
+    };
+    let def = MapDef::new(map_type.name(), map_type, key, value, entries);
+    let def = if map_type == MapType::LpmTrie { def.with_flags(flags::NO_PREALLOC) } else { def };
+    if map_type.is_map_in_map() { def.with_inner(MapDef::new("inner", MapType::Array, 4, 8, 1)) } else { def }
+}
+
+/// Descriptors of this process that maps can have made. (No other test of this crate's library makes any.)
+fn descriptors() -> usize {
+    let links =
+        std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    let ours = |link: &std::path::PathBuf| {
+        let link = link.to_string_lossy();
+        link.contains("bpf-map") || link.contains("eventfd")
+    };
+    links.filter(ours).count()
+}
+
+/// What must be as before: mapped bytes, descriptors, references to the domain.
+fn state(domain: &Arc<Domain>) -> (usize, usize, usize) {
+    (mapped_bytes(), descriptors(), Arc::strong_count(domain))
+}
+
+#[test]
+fn a_failing_call_leaves_no_half_of_a_map() {
+    let domain = Domain::new(Options { max_slots: 3, ..Options::default() });
+    let before = state(&domain);
+    let mut reached = CALLS.map(|call| (call, 0));
+    for def in definitions() {
+        for (call, places) in &mut reached {
+            for nth in 0.. {
+                let (result, was_reached) = failing(*call, nth, || Map::create(def.clone(), &domain));
+                if !was_reached {
+                    break;
+                }
+                *places += 1;
+                match result {
+                    // Small pages will do.
+                    Ok(map) => {
+                        assert_eq!(*call, Call::Madvise, "{def:?}");
+                        drop(map);
+                    }
+                    Err(MapError::System { map, errno, .. }) => {
+                        assert_eq!((map.as_str(), errno.0), (def.name.as_str(), libc::EAGAIN), "{call:?} {nth}");
+                    }
+                    Err(other) => panic!("{call:?} {nth} of {def:?}: {other:?}"),
+                }
+                assert_eq!(state(&domain), before, "{call:?} {nth} of {def:?}");
+            }
+        }
+        let map = Map::create(def.clone(), &domain).unwrap();
+        assert!(mapped_bytes() > 0, "{def:?}: its memory is counted");
+        if def.value_size > 0 && !matches!(def.map_type, MapType::PerfEventArray) && !def.map_type.is_map_in_map() {
+            let (key, value) = (vec![1; def.key_size as usize], vec![1; map.host_value_size()]);
+            let key = if def.map_type == MapType::LpmTrie { [32u32.to_ne_bytes(), [1; 4]].concat() } else { key };
+            let key = if def.map_type.name().contains("array") { 1u32.to_ne_bytes().to_vec() } else { key };
+            map.set(&key, &value).unwrap();
+        }
+        drop(map);
+        assert_eq!(state(&domain), before, "{def:?}");
+    }
+    for (call, places) in reached {
+        println!("{call:?}: failed at {places} places");
+        assert!(places > 0, "{call:?} is part of making some map");
+    }
+    perf_entries(&domain);
+    lent_arrays(&domain);
+}
+
+/// The rings of perf event arrays are made later.
+fn perf_entries(domain: &Arc<Domain>) {
+    let map = Map::create(definition(MapType::PerfEventArray), domain).unwrap();
+    let before = state(domain);
+    for call in CALLS {
+        for nth in 0.. {
+            let (result, reached) = failing(call, nth, || open_perf_entry(&map, 0, 1 << 16));
+            if !reached {
+                // The consumer goes, and its ring a grace period later.
+                drop(result);
+                domain.drain().unwrap();
+                break;
+            }
+            assert!(matches!(result, Err(MapError::Op { errno, .. }) if errno.0 == libc::EAGAIN), "{call:?} {nth}");
+            assert_eq!((state(domain), map.len()), (before, 0), "{call:?} {nth}");
+        }
+    }
+    let consumer: RingBuf = open_perf_entry(&map, 0, 1 << 16).unwrap();
+    assert_eq!(map.len(), 1);
+    drop(consumer);
+    domain.drain().unwrap();
+    assert_eq!(state(domain), before);
+}
+
+/// A frozen array is sealed when its file is handed out: not sealed, not handed out.
+fn lent_arrays(domain: &Arc<Domain>) {
+    let map = Map::create(definition(MapType::Array).with_flags(flags::MMAPABLE), domain).unwrap();
+    map.freeze().unwrap();
+    let (result, reached) = failing(Call::Seal, 0, || map.mmap_fd().map(|_| ()));
+    assert!(reached);
+    assert_eq!(result.unwrap_err().errno(), libc::EAGAIN);
+    map.mmap_fd().unwrap();
+}
+
+/// Whatever a definition asks for beyond the limit is refused before anything is mapped.
+#[test]
+fn what_is_beyond_the_limit_is_refused_before_it_is_mapped() {
+    let domain = Domain::new(Options { max_slots: 3, ..Options::default() });
+    for def in definitions() {
+        let map = Map::create(def.clone(), &domain).unwrap();
+        let mapped = mapped_bytes() as u64;
+        drop(map);
+        let create = |memory_limit| {
+            // Any system call would be one too many.
+            let options = CreateOptions { memory_limit, hash_seed: None };
+            failing(Call::Mmap, 0, || Map::create_with(def.clone(), &domain, &options))
+        };
+        let (result, reached) = create(1 << 16);
+        let Err(MapError::MemoryLimit { needed, limit, .. }) = result else { panic!("{def:?}: {result:?}") };
+        assert!(!reached && limit == 1 << 16, "{def:?}");
+        // What is asked for is what is mapped, give or take pages (a ring maps its data twice).
+        assert!(
+            needed <= mapped + (1 << 16) && mapped <= 2 * needed + (1 << 20),
+            "{def:?}: {needed} asked, {mapped} mapped"
+        );
+        assert!(create(needed - 1).0.is_err_and(|error| matches!(error, MapError::MemoryLimit { .. })), "{def:?}");
+        let options = CreateOptions { memory_limit: needed, hash_seed: None };
+        Map::create_with(def.clone(), &domain, &options).unwrap();
+    }
+}
