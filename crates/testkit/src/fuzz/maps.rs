@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Keys to choose from: few, so that they meet.
 const KEYS: u32 = 12;
+/// Entries of tries that are to be dense: tables form under shared prefixes, and from 2048 keys on the array of the first bits.
+const CROWDS: &[u32] = &[40, 300, 3000];
 const ENOTSUPP: i32 = 524;
 
 /// Creates a map and uses it as the bytes say.
@@ -43,7 +45,10 @@ fn definition(choices: &mut Choices<'_>) -> MapDef {
     let entries = 1 + choices.below(10);
     let (key, value, entries, required) = match map_type {
         MapType::Array | MapType::PerCpuArray => (4, value, entries, 0),
-        MapType::LpmTrie => (pick(choices, &[5, 6, 8, 20]), value, entries, flags::NO_PREALLOC),
+        MapType::LpmTrie => {
+            let entries = if choices.one_in(2) { pick(choices, CROWDS) } else { entries };
+            (pick(choices, &[5, 6, 8, 20]), value, entries, flags::NO_PREALLOC)
+        }
         MapType::Queue | MapType::Stack | MapType::BloomFilter => (0, value, entries, 0),
         MapType::RingBuf | MapType::UserRingBuf => (0, 0, 4096 << choices.below(2), 0),
         _ => (pick(choices, &[1, 4, 8, 13, 16, 40]), value, entries, 0),
@@ -158,40 +163,15 @@ impl Elements<'_> {
     }
 
     fn step(&mut self, guard: &Guard<'_>, choices: &mut Choices<'_>) {
-        let (map, slot) = (self.map.as_ptr(), guard.slot());
-        let per_cpu = self.map_type().is_per_cpu();
-        let own = if per_cpu { slot as usize * stride(self.map) } else { 0 };
-        let size = self.map.def().value_size as usize;
         let key = self.key(choices);
         let flags = u64::from(choices.below(6)).saturating_sub(2);
         match choices.below(12) {
-            0 | 1 => {
-                // SAFETY: a live map under a guard with this slot; a key of its size.
-                let value = unsafe { program::lookup(map, key.as_ptr(), slot) };
-                // SAFETY: null, or a value of the map's size that nobody writes to now.
-                let value = (!value.is_null()).then(|| unsafe { std::slice::from_raw_parts(value, size) });
-                assert_eq!(value, self.find(&key).map(|value| &value[own..own + size]), "{key:?}");
-            }
+            0 | 1 => self.looked_up(guard, &key),
             2..5 => {
                 let value = self.value(choices);
-                // SAFETY: as above; the value has the map's size.
-                let result = unsafe { program::update(map, key.as_ptr(), value[own..].as_ptr(), flags, slot) };
-                let refusal = self.refusal(&key, flags);
-                assert_eq!(returned(result), refusal.map_or(Ok(()), Err), "{key:?} {flags}");
-                if refusal.is_none() {
-                    let mut all = match self.find_exactly(&key) {
-                        Some(old) if per_cpu => old.clone(),
-                        _ => vec![0; value.len()],
-                    };
-                    all[own..own + size].copy_from_slice(&value[own..own + size]);
-                    self.put(&key, all);
-                }
+                self.updated_by_program(guard, &key, &value, flags);
             }
-            5 => {
-                // SAFETY: as above.
-                let result = unsafe { program::delete(map, key.as_ptr(), slot) };
-                self.deleted(&key, returned(result));
-            }
+            5 => self.deleted_by_program(guard, &key),
             6 => {
                 let mut out = vec![0xee; self.map.host_value_size()];
                 let result = numbered(self.map.lookup(&key, &mut out, 0)).map(|()| out);
@@ -200,12 +180,7 @@ impl Elements<'_> {
             }
             7 | 8 => {
                 let value = self.value(choices);
-                let refusal = self.refusal(&key, flags);
-                let result = numbered(self.map.update(&key, &value, flags));
-                assert_eq!(result, refusal.map_or(Ok(()), Err), "{key:?} {flags}");
-                if refusal.is_none() {
-                    self.put(&key, value);
-                }
+                self.updated_by_host(&key, &value, flags);
             }
             9 => self.deleted(&key, numbered(self.map.delete(&key))),
             10 => {
@@ -224,6 +199,89 @@ impl Elements<'_> {
             _ => self.iterate(choices),
         }
         assert_eq!(self.map.len(), self.model.len() as u64);
+    }
+
+    /// A program looks a key up.
+    fn looked_up(&self, guard: &Guard<'_>, key: &[u8]) {
+        let (size, slot) = (self.map.def().value_size as usize, guard.slot());
+        let own = self.own(slot);
+        // SAFETY: a live map under a guard with this slot; a key of its size.
+        let value = unsafe { program::lookup(self.map.as_ptr(), key.as_ptr(), slot) };
+        // SAFETY: null, or a value of the map's size that nobody writes to now.
+        let value = (!value.is_null()).then(|| unsafe { std::slice::from_raw_parts(value, size) });
+        assert_eq!(value, self.find(key).map(|value| &value[own..own + size]), "{key:?}");
+    }
+
+    /// Where a slot's part of a value begins.
+    fn own(&self, slot: u32) -> usize {
+        if self.map_type().is_per_cpu() { slot as usize * stride(self.map) } else { 0 }
+    }
+
+    fn updated_by_program(&mut self, guard: &Guard<'_>, key: &[u8], value: &[u8], flags: u64) {
+        let (size, slot) = (self.map.def().value_size as usize, guard.slot());
+        let own = self.own(slot);
+        // SAFETY: a live map under a guard with this slot; key and value of its sizes.
+        let result = unsafe { program::update(self.map.as_ptr(), key.as_ptr(), value[own..].as_ptr(), flags, slot) };
+        let refusal = self.refusal(key, flags);
+        assert_eq!(returned(result), refusal.map_or(Ok(()), Err), "{key:?} {flags}");
+        if refusal.is_none() {
+            let mut all = match self.find_exactly(key) {
+                Some(old) if self.map_type().is_per_cpu() => old.clone(),
+                _ => vec![0; value.len()],
+            };
+            all[own..own + size].copy_from_slice(&value[own..own + size]);
+            self.put(key, all);
+        }
+    }
+
+    fn updated_by_host(&mut self, key: &[u8], value: &[u8], flags: u64) {
+        let refusal = self.refusal(key, flags);
+        let result = numbered(self.map.update(key, value, flags));
+        assert_eq!(result, refusal.map_or(Ok(()), Err), "{key:?} {flags}");
+        if refusal.is_none() {
+            self.put(key, value.to_vec());
+        }
+    }
+
+    fn deleted_by_program(&mut self, guard: &Guard<'_>, key: &[u8]) {
+        // SAFETY: a live map under a guard with this slot; a key of its size.
+        let result = unsafe { program::delete(self.map.as_ptr(), key.as_ptr(), guard.slot()) };
+        self.deleted(key, returned(result));
+    }
+
+    /// Many prefixes under a common one come, or go, in a trie: the bytes choose what they have in common.
+    fn crowd(&mut self, choices: &mut Choices<'_>) {
+        let bits = (self.map.def().key_size - 4) * 8;
+        let common = choices.below(bits);
+        let spread = 1 + choices.below((bits - common).min(14));
+        let count = if choices.one_in(8) { 4096 } else { 1 << choices.below(9) };
+        let goes = choices.below(4);
+        let mut draws = Choices::from_seed(choices.byte().into());
+        for _ in 0..count {
+            let guard = self.map.domain().enter().expect("a slot");
+            let key = crowded(&mut draws, bits, common, spread);
+            let flags = u64::from(draws.below(12)).saturating_sub(9);
+            match draws.below(4) < goes {
+                true if draws.one_in(2) => self.deleted_by_program(&guard, &key),
+                true => self.deleted(&key, numbered(self.map.delete(&key))),
+                false => {
+                    let value = self.value(&mut draws);
+                    match draws.one_in(2) {
+                        true => self.updated_by_program(&guard, &key, &value, flags),
+                        false => self.updated_by_host(&key, &value, flags),
+                    }
+                }
+            }
+            assert_eq!(self.map.len(), self.model.len() as u64);
+        }
+        for _ in 0..64 {
+            let guard = self.map.domain().enter().expect("a slot");
+            let mut key = crowded(&mut draws, bits, common, spread);
+            if draws.one_in(2) {
+                key[..4].copy_from_slice(&bits.to_ne_bytes());
+            }
+            self.looked_up(&guard, &key);
+        }
     }
 
     fn find_exactly(&self, key: &[u8]) -> Option<&Vec<u8>> {
@@ -282,6 +340,18 @@ impl Elements<'_> {
     }
 }
 
+/// A key of `bits` bits of data: nearly always `common` bits that all have, up to `spread` that differ, and nothing that counts behind.
+fn crowded(draws: &mut Choices<'_>, bits: u32, common: u32, spread: u32) -> Vec<u8> {
+    let differ = draws.below(1 << 16);
+    let length = if draws.one_in(16) { draws.below(bits + 1) } else { common + draws.below(spread + 1) };
+    let mut data = vec![0x5a; bits as usize / 8];
+    for bit in 0..spread.min(16) {
+        let (at, mask) = ((common + bit) as usize / 8, 0x80 >> ((common + bit) % 8));
+        data[at] = if differ >> bit & 1 == 1 { data[at] | mask } else { data[at] & !mask };
+    }
+    [length.to_ne_bytes().as_slice(), &data].concat()
+}
+
 fn prefix(key: &[u8]) -> (usize, &[u8]) {
     let (length, data) = key.split_at(4);
     (u32::from_ne_bytes(length.try_into().expect("four bytes")) as usize, data)
@@ -308,7 +378,12 @@ fn elements(map: &Map, choices: &mut Choices<'_>, steps: u32) {
             return;
         }
     }
+    let is_crowded = map.map_type() == MapType::LpmTrie && CROWDS.contains(&map.def().max_entries);
     for _ in 0..steps {
+        if is_crowded && choices.one_in(4) {
+            elements.crowd(choices);
+            continue;
+        }
         let guard = map.domain().enter().expect("a slot");
         elements.step(&guard, choices);
     }
