@@ -6,8 +6,10 @@
 //! elements go before referenced ones, and among equals the hand goes in slab order, which is the order of insertion while
 //! the map fills.
 //!
-//! With `NO_COMMON_LRU` every execution slot moves a hand of its own, so that evictions do not meet on one cache line. (The
-//! kernel also divides the elements among the CPUs; here each hand goes round all of them, so that no capacity is lost.)
+//! With `NO_COMMON_LRU` every execution slot moves a hand of its own, so that evictions do not meet on one cache line. The
+//! kernel also divides the elements among the CPUs, so that each evicts its own only. Slots are not CPUs: there are 64 by default,
+//! whatever the number of threads, and two threads would be left with 2 of 64 parts of their map. So each hand goes round all elements:
+//! `max_entries` keys fit whoever inserts them, and an insert may evict what another slot inserted.
 
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -64,6 +66,12 @@ impl Clock {
             bit.store(0, Ordering::Relaxed);
         }
         None
+    }
+
+    /// The element that a hand at this one comes to a few evictions later.
+    pub(crate) fn ahead(&self, element: u32) -> u32 {
+        const EVICTIONS: u32 = 4;
+        element.saturating_add(EVICTIONS) % self.elements
     }
 
     /// Upper limit of steps in which an evictor sees every element at least twice.

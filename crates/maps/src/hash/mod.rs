@@ -300,6 +300,9 @@ impl HashMap {
         let state = &self.slots[slot as usize];
         for _ in 0..clock.rounds() {
             let Some(victim) = clock.advance(slot) else { continue };
+            // The hand soon comes to a neighbour, whose chunk lies anywhere: it is asked for now.
+            let neighbour = K::load(self.table.key(clock.ahead(victim)));
+            self.table.place_to_write(self.seed.hash(neighbour.words()));
             // The victim may be unused, or change hands while its key is read: `find` says whether it holds that key.
             let key = K::load(self.table.key(victim));
             let hash = self.seed.hash(key.words());
