@@ -426,7 +426,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let maps = linked.maps;
         // The instance's hold comes first: if a slot cannot be set, it empties the arrays, which may hold each other's programs.
         let instance = Instance::new(&linker.engine, programs.clone(), maps.iter().flatten().cloned().collect());
-        initialise(object, &maps, &|name| programs.iter().find(|p| *p.name == *name).cloned())?;
+        initialise(object, &maps, &linked.taken, &|name| programs.iter().find(|p| *p.name == *name).cloned())?;
         Ok(instance)
     }
 
@@ -483,6 +483,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             }
             codes.push(code);
         }
+        let taken = maps.taken();
         let maps = maps.create(object, &wanted)?;
 
         let mut programs = Vec::with_capacity(chosen.len());
@@ -498,7 +499,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             linker.bind_helpers(program.name(), &insns, C::layout(), &mut bindings)?;
             programs.push(LinkedProgram { name: program.name().to_owned(), insns, bindings, code });
         }
-        Ok(Linked { programs, maps })
+        Ok(Linked { programs, maps, taken })
     }
 }
 
@@ -534,6 +535,8 @@ fn explain(error: LoadError, code: &bpf_object::LinkedCode) -> LoadError {
 struct Linked {
     programs: Vec<LinkedProgram>,
     maps: Vec<Option<MapRef>>,
+    /// Which of the maps are taken over from elsewhere.
+    taken: Vec<bool>,
 }
 
 struct LinkedProgram {

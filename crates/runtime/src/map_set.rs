@@ -118,6 +118,11 @@ impl MapSet {
         Ok(self)
     }
 
+    /// Which maps were taken over.
+    pub(crate) fn taken(&self) -> Vec<bool> {
+        self.defs.iter().map(|def| def.taken.is_some()).collect()
+    }
+
     /// Creates the maps with these indices, and those that they contain, `None` for the others.
     pub(crate) fn create(self, object: &Object, wanted: &[bool]) -> Result<Vec<Option<MapRef>>, LoadError> {
         let mut wanted = wanted.to_vec();
@@ -159,14 +164,15 @@ impl MapSet {
     }
 }
 
-/// Sets the slots that the object initialises. Programs are found by name.
+/// Sets the slots that the object initialises, of maps that were not taken over: those keep what they hold. Programs are found by name.
 pub(crate) fn initialise(
     object: &Object,
     maps: &[Option<MapRef>],
+    taken: &[bool],
     program: &dyn Fn(&str) -> Option<Arc<Loaded>>,
 ) -> Result<(), LoadError> {
-    for (def, map) in object.maps().iter().zip(maps) {
-        let Some(map) = map else { continue };
+    for ((def, map), taken) in object.maps().iter().zip(maps).zip(taken) {
+        let (Some(map), false) = (map, taken) else { continue };
         for (index, value) in &def.initial {
             match (map, value) {
                 (MapRef::Progs(table), bpf_object::InitialValue::Program(name)) => {

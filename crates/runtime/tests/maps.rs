@@ -280,7 +280,22 @@ fn taken_over_maps_of_maps_are_compared() {
     let (engine, instance) = load(Way::Verified);
     let object = object();
     let set = || MapSet::for_object(&engine, &object).unwrap();
-    assert!(set().reuse("outer", &instance.map("outer").unwrap()).is_ok());
+    // What a taken-over map holds stays, also where the object has initial entries; and a frozen one is no obstacle.
+    let outer = instance.map("outer").unwrap();
+    let key = 0u32.to_ne_bytes();
+    let before = outer.get_inner(&key).unwrap().map(|map| map.id());
+    let mine = inner(&engine, "mine", [1; 3]);
+    outer.set_inner(&key, &mine, 0).unwrap();
+    assert_ne!(before, Some(mine.id()));
+    for round in 0..2 {
+        let maps = set().reuse("outer", &outer).unwrap();
+        let instance = Linker::<()>::new(&engine).load::<Raw>(&object, maps).unwrap();
+        assert!(instance.map("outer").unwrap().same_as(&outer));
+        assert!(outer.get_inner(&key).unwrap().unwrap().same_as(&mine), "round {round}");
+        if round == 0 {
+            outer.freeze().unwrap();
+        }
+    }
     let template = MapDef::new("inner", MapType::Array, 4, 8, 4);
     let other = MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 3).with_inner(template);
     let other = Map::create(other, engine.domain()).unwrap();
