@@ -142,7 +142,7 @@ fn what_is_beyond_the_limit_is_refused_before_it_is_mapped() {
     let domain = Domain::new(Options { max_slots: 3, ..Options::default() });
     for def in definitions() {
         let map = Map::create(def.clone(), &domain).unwrap();
-        let mapped = mapped_bytes() as u64;
+        let (mapped, used) = (mapped_bytes() as u64, map.memory_usage());
         drop(map);
         let create = |memory_limit| {
             // Any system call would be one too many.
@@ -157,6 +157,9 @@ fn what_is_beyond_the_limit_is_refused_before_it_is_mapped() {
             needed <= mapped + (1 << 16) && mapped <= 2 * needed + (1 << 20),
             "{def:?}: {needed} asked, {mapped} mapped"
         );
+        // And what the map says it takes up, but for what is allocated when it is used.
+        let on_demand = def.flags & flags::NO_PREALLOC != 0;
+        assert!(used <= mapped + (1 << 16) && (on_demand || used + (1 << 16) >= needed), "{def:?}: {used} of {needed}");
         assert!(create(needed - 1).0.is_err_and(|error| matches!(error, MapError::MemoryLimit { .. })), "{def:?}");
         let options = CreateOptions { memory_limit: needed, hash_seed: None };
         Map::create_with(def.clone(), &domain, &options).unwrap();

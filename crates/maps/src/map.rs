@@ -244,7 +244,8 @@ impl Map {
         self.len() == 0
     }
 
-    /// Bytes of memory the map takes up, whether touched yet or not.
+    /// Bytes of memory the map takes up. Of maps that allocate their elements when they are used (`NO_PREALLOC`), those that ever were; of
+    /// others all, whether touched yet or not. Inner maps and the rings of a perf event array are not included.
     #[must_use]
     pub fn memory_usage(&self) -> u64 {
         self.0.ops.memory_usage()

@@ -156,17 +156,17 @@ pub unsafe fn for_each(
     }
 }
 
-/// The ring behind a map pointer, of either direction. By the header: two indirect calls less than by `Any`.
+/// The ring behind a map pointer, if it is of this direction. By the header: two indirect calls less than by `Any`.
 ///
 /// # Safety
 /// `map` must be [`Map::as_ptr`](crate::Map::as_ptr) of a map that is alive for `'a`.
 #[inline(always)]
-unsafe fn ring<'a>(map: *const MapHeader) -> Option<&'a RingMap> {
+unsafe fn ring<'a>(map: *const MapHeader, direction: MapType) -> Option<&'a Ring> {
+    debug_assert!(matches!(direction, MapType::RingBuf | MapType::UserRingBuf));
     // SAFETY: a live header (contract).
     let header = unsafe { &*map };
-    let is_ring = header.map_type == MapType::RingBuf as u32 || header.map_type == MapType::UserRingBuf as u32;
     // SAFETY: the implementation of both types is a `RingMap`, which lives as long as the map.
-    is_ring.then(|| unsafe { &*header.imp.cast::<RingMap>() })
+    (header.map_type == direction as u32).then(|| unsafe { &*(*header.imp.cast::<RingMap>()).ring })
 }
 
 /// `bpf_ringbuf_output`: copies `size` bytes of `data` into a record.
@@ -181,9 +181,9 @@ pub unsafe extern "C" fn ringbuf_output(
     slot: u32,
 ) -> i64 {
     // SAFETY: a live map (contract).
-    let Some(map) = (unsafe { ring(map) }) else { return Errno::EINVAL.as_ret() };
+    let Some(ring) = (unsafe { ring(map, MapType::RingBuf) }) else { return Errno::EINVAL.as_ret() };
     // SAFETY: passed on.
-    ret(unsafe { map.ring.output(&[(data, size as usize)], flags, slot) })
+    ret(unsafe { ring.output(&[(data, size as usize)], flags, slot) })
 }
 
 /// `bpf_ringbuf_reserve`: `size` writable bytes, or null. They must be given to [`ringbuf_submit`] or [`ringbuf_discard`].
@@ -192,8 +192,8 @@ pub unsafe extern "C" fn ringbuf_output(
 /// See the module.
 pub unsafe extern "C" fn ringbuf_reserve(map: *const MapHeader, size: u64, flags: u64, slot: u32) -> *mut u8 {
     // SAFETY: a live map (contract).
-    match unsafe { ring(map) } {
-        Some(map) if flags == 0 => map.ring.reserve(size, slot).map_or(std::ptr::null_mut(), |header| header.data()),
+    match unsafe { ring(map, MapType::RingBuf) } {
+        Some(ring) if flags == 0 => ring.reserve(size, slot).map_or(std::ptr::null_mut(), |header| header.data()),
         _ => std::ptr::null_mut(),
     }
 }
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn ringbuf_discard(sample: *mut u8, flags: u64) {
 /// See the module.
 pub unsafe extern "C" fn ringbuf_query(map: *const MapHeader, what: u64) -> u64 {
     // SAFETY: a live map (contract).
-    unsafe { ring(map) }.map_or(0, |map| map.ring.query(what))
+    unsafe { ring(map, MapType::RingBuf) }.map_or(0, |ring| ring.query(what))
 }
 
 /// `bpf_user_ringbuf_drain`: calls `visit` with data and length of each record until it returns false; the number of records, or a
@@ -236,8 +236,8 @@ pub unsafe fn user_ringbuf_drain(
     visit: &mut dyn FnMut(*mut u8, u32) -> bool,
 ) -> i64 {
     // SAFETY: a live map (contract).
-    let Some(map) = (unsafe { ring(map) }) else { return Errno::EINVAL.as_ret() };
-    match map.ring.drain(flags, visit) {
+    let Some(ring) = (unsafe { ring(map, MapType::UserRingBuf) }) else { return Errno::EINVAL.as_ret() };
+    match ring.drain(flags, visit) {
         Ok(visited) => visited as i64,
         Err(errno) => errno.as_ret(),
     }

@@ -301,8 +301,13 @@ fn a_dump_restores_every_type_that_can_be_read_back() {
         MapDef::new("array", MapType::Array, 4, 5, 5),
         MapDef::new("percpu array", MapType::PerCpuArray, 4, 8, 5),
         MapDef::new("hash", MapType::Hash, 4, 12, 10),
+        MapDef::new("mapped array", MapType::Array, 4, 8, 5).with_flags(flags::MMAPABLE),
         MapDef::new("percpu hash", MapType::PerCpuHash, 4, 8, 10),
+        MapDef::new("on demand", MapType::Hash, 4, 8, 10).with_flags(flags::NO_PREALLOC),
+        MapDef::new("percpu on demand", MapType::PerCpuHash, 4, 8, 10).with_flags(flags::NO_PREALLOC),
         MapDef::new("lru", MapType::LruHash, 4, 8, 10),
+        MapDef::new("own lists", MapType::LruHash, 4, 8, 10).with_flags(flags::NO_COMMON_LRU),
+        MapDef::new("percpu lru", MapType::LruPerCpuHash, 4, 8, 10),
         MapDef::new("trie", MapType::LpmTrie, 8, 8, 10).with_flags(flags::NO_PREALLOC),
         MapDef::new("queue", MapType::Queue, 0, 8, 10),
         MapDef::new("stack", MapType::Stack, 0, 8, 10),
@@ -388,6 +393,30 @@ fn read_only_and_write_only_maps_refuse_the_host() {
     assert_eq!(map.get(&[0; 4]).unwrap_err().errno(), libc::EPERM);
     map.set(&[0; 4], &[0; 4]).unwrap();
     assert!(map.iter().next().unwrap().is_err());
+}
+
+#[test]
+fn what_is_allocated_on_demand_counts_when_it_is_used() {
+    for def in [
+        MapDef::new("h", MapType::Hash, 4, 64, 10_000).with_flags(flags::NO_PREALLOC),
+        MapDef::new("p", MapType::PerCpuHash, 4, 64, 10_000).with_flags(flags::NO_PREALLOC),
+        MapDef::new("t", MapType::LpmTrie, 8, 64, 10_000).with_flags(flags::NO_PREALLOC),
+    ] {
+        let map = create(def);
+        let (empty, value) = (map.memory_usage(), vec![0; map.host_value_size()]);
+        for n in 0..5000u32 {
+            let key = if map.map_type() == MapType::LpmTrie {
+                [32, n].map(u32::to_ne_bytes).concat()
+            } else {
+                n.to_ne_bytes().to_vec()
+            };
+            map.set(&key, &value).unwrap();
+        }
+        let elements = 5000 * value.len() as u64;
+        let full = map.memory_usage() - empty;
+        // A trie has two nodes a key, each with room for a value.
+        assert!((elements..4 * elements).contains(&full), "{:?}: {full} bytes for {elements}", map.map_type());
+    }
 }
 
 #[test]

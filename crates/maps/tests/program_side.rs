@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bpf_maps::{Map, MapDef, MapHeader, MapType, program, update};
+use bpf_maps::{Errno, Map, MapDef, MapHeader, MapType, flags, program, update};
 use bpf_quiesce::{Domain, Options};
 
 fn domain() -> Arc<Domain> {
@@ -203,4 +203,90 @@ fn a_spin_lock_taken_twice_is_an_error() {
         map.lookup(&key.to_ne_bytes(), &mut out, update::F_LOCK).unwrap();
         assert_eq!(out, [1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]);
     });
+}
+
+/// Each helper on each type: those that lack the operation say so, whatever the verifier would have said before.
+#[test]
+fn the_wrong_type_is_an_error() {
+    let domain = domain();
+    for &map_type in MapType::ALL {
+        let (key, value, entries) = match map_type {
+            MapType::LpmTrie => (8, 8, 8),
+            MapType::Queue | MapType::Stack | MapType::BloomFilter => (0, 8, 8),
+            MapType::RingBuf | MapType::UserRingBuf => (0, 0, 1 << 16),
+            MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps => (4, 4, 8),
+            _ => (4, 8, 8),
+        };
+        let mut def = MapDef::new("m", map_type, key, value, entries);
+        if map_type == MapType::LpmTrie {
+            def = def.with_flags(flags::NO_PREALLOC);
+        }
+        if map_type.is_map_in_map() {
+            def = def.with_inner(MapDef::new("i", MapType::Array, 4, 8, 1));
+        }
+        let map = Map::create(def, &domain).unwrap();
+        let is = |types: &[MapType]| types.contains(&map_type);
+        let arrays = is(&[MapType::Array, MapType::PerCpuArray]);
+        let hashes = is(&[MapType::Hash, MapType::PerCpuHash, MapType::LruHash, MapType::LruPerCpuHash]);
+        let lists = is(&[MapType::Queue, MapType::Stack]);
+        let bloom = is(&[MapType::BloomFilter]);
+        let (absent, unsupported, invalid) =
+            (Errno::ENOENT.as_ret(), Errno::EOPNOTSUPP.as_ret(), Errno::EINVAL.as_ret());
+        run(&map, |ptr, slot| {
+            // Large enough and aligned for every key and value here; a trie reads a prefix of one bit.
+            let (key, mut value) = ([1u64], [0u64; 4]);
+            let (key, out) = (key.as_ptr().cast::<u8>(), value.as_mut_ptr().cast::<u8>());
+            // SAFETY: a live map under a guard with this slot; key and value are valid for its sizes. The same below.
+            let popped = unsafe { program::pop(ptr, out, slot) };
+            assert_eq!(popped, if lists { absent } else { unsupported }, "{map_type:?}");
+            // SAFETY: the same.
+            let peeked = unsafe { program::peek(ptr, out, slot) };
+            assert_eq!(peeked, if lists || bloom { absent } else { unsupported }, "{map_type:?}");
+            // SAFETY: the same.
+            let pushed = unsafe { program::push(ptr, out, 0, slot) };
+            assert_eq!(pushed, if lists || bloom { 0 } else { unsupported }, "{map_type:?}");
+            // SAFETY: the same.
+            let updated = unsafe { program::update(ptr, key, out, 0, slot) };
+            assert_eq!(updated == 0, arrays || hashes || is(&[MapType::LpmTrie]), "{map_type:?}: {updated}");
+            // SAFETY: the same.
+            let other = unsafe { program::lookup_percpu(ptr, key, slot) };
+            let per_cpu = map_type.is_per_cpu();
+            assert_eq!(!other.is_null(), per_cpu, "{map_type:?}");
+            // SAFETY: the same.
+            let found = unsafe { program::lookup(ptr, key, slot) };
+            assert_eq!(!found.is_null(), updated == 0, "{map_type:?}");
+            // SAFETY: the same.
+            let visited = unsafe { program::for_each(ptr, 0, slot, &mut |_, _| true) };
+            let present = if arrays { 8 } else { 1 };
+            assert_eq!(visited, if arrays || hashes { present } else { invalid }, "{map_type:?}");
+            // SAFETY: the same.
+            let deleted = unsafe { program::delete(ptr, key, slot) };
+            assert_eq!(deleted == 0, hashes || is(&[MapType::LpmTrie]), "{map_type:?}: {deleted}");
+            // SAFETY: the same; 32 bytes.
+            let sent = unsafe { program::ringbuf_output(ptr, out, 32, 0, slot) };
+            let is_ring = is(&[MapType::RingBuf]);
+            assert_eq!(sent, if is_ring { 0 } else { invalid }, "{map_type:?}");
+            // SAFETY: the same.
+            let sample = unsafe { program::ringbuf_reserve(ptr, 8, 0, slot) };
+            assert_eq!(!sample.is_null(), is_ring, "{map_type:?}");
+            if is_ring {
+                // SAFETY: reserved just now.
+                unsafe { program::ringbuf_discard(sample, 0) };
+            }
+            // SAFETY: the same.
+            let size = unsafe { program::ringbuf_query(ptr, bpf_maps::query::RING_SIZE) };
+            assert_eq!(size, if is_ring { 1 << 16 } else { 0 }, "{map_type:?}");
+            // SAFETY: the same.
+            let drained = unsafe { program::user_ringbuf_drain(ptr, 0, &mut |_, _| true) };
+            assert_eq!(drained, if is(&[MapType::UserRingBuf]) { 0 } else { invalid }, "{map_type:?}");
+            // SAFETY: the same.
+            let sent = unsafe { program::perf_event_output(ptr, 0, out, 32, out, 0, slot) };
+            assert_eq!(sent, if is(&[MapType::PerfEventArray]) { absent } else { invalid }, "{map_type:?}");
+        });
+        // The host's ends want their own type too.
+        assert_eq!(bpf_maps::RingBuf::new(&map).is_ok(), is(&[MapType::RingBuf]), "{map_type:?}");
+        assert_eq!(bpf_maps::UserRingBuf::new(&map).is_ok(), is(&[MapType::UserRingBuf]), "{map_type:?}");
+        let perf = bpf_maps::open_perf_entry(&map, 0, 1 << 16);
+        assert_eq!(perf.is_ok(), is(&[MapType::PerfEventArray]), "{map_type:?}");
+    }
 }
