@@ -8,7 +8,8 @@
 //! to one common count; whoever leaves a marked shard takes itself off that one, and the last one knows that it is.
 //!
 //! Invariant: a user that leaves touches the object no more after the one operation that counts it out: on its shard if that is not marked, on the common
-//! count if it is. Until the closing thread has moved all shards, the common count is held up by a bias.
+//! count if it is. Until the closing thread has moved all that it found there, which is one addition, the common count is zero or less, so nobody takes
+//! itself for the last.
 
 use crossbeam_utils::CachePadded;
 
@@ -24,8 +25,6 @@ pub(crate) const SHARDS: usize = 2;
 const CLOSED: isize = 1;
 /// One user, above that bit.
 const ONE: isize = 2;
-/// More users than there can be.
-const BIAS: isize = isize::MAX / 2;
 
 /// The calling thread's number: small, and its own. Modulo the number of shards it spreads threads over them evenly, in the order in which they first came.
 #[cfg(not(loom))]
@@ -60,7 +59,7 @@ impl Default for Users {
     fn default() -> Self {
         Users {
             shards: std::array::from_fn(|_| CachePadded::new(AtomicIsize::new(0))),
-            left: CachePadded::new(AtomicIsize::new(BIAS)),
+            left: CachePadded::new(AtomicIsize::new(0)),
         }
     }
 }
@@ -91,7 +90,7 @@ impl Users {
             moved += shard.fetch_or(CLOSED, Ordering::AcqRel) >> 1;
         }
         // Acquire and release: as in `leave_on`.
-        self.left.fetch_add(moved - BIAS, Ordering::AcqRel) + moved - BIAS == 0
+        self.left.fetch_add(moved, Ordering::AcqRel) + moved == 0
     }
 
     /// How many users there are, if none comes or goes.
