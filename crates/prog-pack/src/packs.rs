@@ -309,10 +309,10 @@ impl Packs {
         }
     }
 
-    /// A snapshot.
+    /// A snapshot. Nothing in a forked child: the packs are its parent's, and their locks may be held by threads that the child does not have.
     pub fn stats(&self) -> Stats {
         point();
-        self.shared.stats()
+        if self.shared.domain.is_forked() { Stats::default() } else { self.shared.stats() }
     }
 
     /// The domain whose grace periods free programs.

@@ -197,7 +197,7 @@ impl Engine {
         &self.0.domain
     }
 
-    /// Statistics of its executable memory.
+    /// Statistics of its executable memory; none in a forked child.
     pub fn code_stats(&self) -> bpf_prog_pack::Stats {
         self.0.packs.stats()
     }
