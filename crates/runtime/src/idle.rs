@@ -2,14 +2,15 @@
 //!
 //! Problem: each load wants one whose memory is warm, and one that another thread used last has its memory in another core's cache.
 //! Approach: a few shelves; a thread takes from its own and puts back there, by one exchange each. Threads that share a shelf are correct, only
-//! slower: what does not fit on it lies in a list behind a lock.
+//! slower: what does not fit on it lies in a list behind a lock. Nobody waits for that lock, which in a forked child may be held for ever: whoever finds
+//! it taken makes an item, or drops one.
 //!
 //! Invariant: no lock is held while an item is in use.
 
 use crossbeam_utils::CachePadded;
 use crossbeam_utils::atomic::AtomicCell;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 const SHELVES: usize = 8;
 
@@ -48,18 +49,17 @@ impl<I: Default> Idle<I> {
     /// Lends an idle item, or a new one, to `f`.
     pub(crate) fn lend<T>(&self, f: impl FnOnce(&mut I) -> T) -> T {
         let shelf = &self.shelves[bpf_quiesce::thread_number() % SHELVES];
-        let mut item = shelf.item.take().or_else(|| lock(&shelf.more).pop()).unwrap_or_default();
+        let more = || shelf.more.try_lock().ok()?.pop();
+        let mut item = shelf.item.take().or_else(more).unwrap_or_default();
         let result = f(&mut item);
         // One inside another, or another thread on this shelf, may have put its own back meanwhile.
-        if let Some(other) = shelf.item.swap(Some(item)) {
-            lock(&shelf.more).push(other);
+        if let Some(other) = shelf.item.swap(Some(item))
+            && let Ok(mut more) = shelf.more.try_lock()
+        {
+            more.push(other);
         }
         result
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -77,7 +77,9 @@ mod tests {
             assert_eq!(idle.lend(|inner| *inner), 0);
         });
         // Both are back.
-        let back = |shelf: &CachePadded<Shelf<u32>>| usize::from(shelf.item.take().is_some()) + lock(&shelf.more).len();
+        let back = |shelf: &CachePadded<Shelf<u32>>| {
+            usize::from(shelf.item.take().is_some()) + shelf.more.lock().unwrap().len()
+        };
         assert_eq!(idle.shelves.iter().map(back).sum::<usize>(), 2);
         assert!(AtomicCell::<Option<Box<u32>>>::is_lock_free());
     }
