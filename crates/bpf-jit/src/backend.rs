@@ -3,7 +3,7 @@
 use crate::alloc::{Alloc, AllocOptions, Allocator};
 use crate::externs::Signatures;
 use crate::lir::{Base, BlockId, Func, Lir, Op, VReg};
-use crate::lower::{DirectOptions, LowerOptions, Lowerer};
+use crate::lower::{DirectOptions, LowerOptions, Lowerer, Scratch};
 use crate::machine::MachineDesc;
 use bpf_analysis::Facts;
 use bpf_isa::{Program, SubprogId};
@@ -250,6 +250,7 @@ pub struct Compiler<B> {
     allocator: Allocator,
     lir: Lir,
     allocs: Vec<Alloc>,
+    direct: Scratch,
 }
 
 impl<B: Backend> Compiler<B> {
@@ -261,6 +262,7 @@ impl<B: Backend> Compiler<B> {
             allocator: Allocator::default(),
             lir: Lir::default(),
             allocs: Vec::new(),
+            direct: Scratch::default(),
         }
     }
 
@@ -277,7 +279,8 @@ impl<B: Backend> Compiler<B> {
         let CompileOptions { opt_level, lower, alloc, emit } = options;
         if *opt_level == OptLevel::None {
             let options = DirectOptions { lower, alloc, emit };
-            return self.lowerer.emit(program, facts, signatures, options, &mut self.backend, code);
+            let Self { backend, lowerer, direct, .. } = self;
+            return lowerer.emit(program, facts, signatures, options, direct, backend, code);
         }
         self.lowerer.lower(program, facts, signatures, lower, &mut self.lir);
         let machine = self.backend.machine(emit);

@@ -48,7 +48,7 @@ impl Sink for Listed {
 /// Into an emitter.
 struct Direct<E>(E);
 
-impl<E: Emitter> Sink for Direct<E> {
+impl<E: Emitter> Sink for &mut Direct<E> {
     const DIRECT: bool = true;
     #[inline(always)]
     fn op(&mut self, op: &Op, insn: u32, next: BlockId) {
@@ -70,6 +70,14 @@ pub(crate) struct DirectOptions<'a> {
     pub(crate) emit: &'a EmitOptions,
 }
 
+/// What emitting at once needs beside a lowerer. Reused from program to program.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    homes: fixed::Last,
+    /// Stays empty.
+    no_list: Func,
+}
+
 impl Lowerer {
     /// Lowers `program` straight into `backend`.
     pub(crate) fn emit<B: Backend>(
@@ -78,6 +86,7 @@ impl Lowerer {
         facts: &Facts,
         signatures: &dyn Signatures,
         options: DirectOptions<'_>,
+        scratch: &mut Scratch,
         backend: &mut B,
         code: &mut Code,
     ) -> Result<(), EmitError> {
@@ -86,7 +95,6 @@ impl Lowerer {
         let machine = backend.machine(options.emit);
         let contents = program.contents();
         backend.begin(program.subprogs().len());
-        let mut homes = core::mem::take(&mut self.homes);
         let some_dead = facts.insns.iter().any(|fact| fact.dead);
         let mut address_taken = Vec::new();
         if options.emit.hardening.landing_pads {
@@ -110,7 +118,7 @@ impl Lowerer {
                     || contents.stack.escapes
                     || !facts.checks.is_empty(),
             };
-            let alloc = homes.allocate(&needs, machine, options.alloc);
+            let alloc = scratch.homes.allocate(&needs, machine, options.alloc);
             let used = |reg: Reg| contents.registers & 1 << reg as u16 != 0;
             let shape = Shape {
                 id: sub,
@@ -123,7 +131,7 @@ impl Lowerer {
                 calls: contents.calls,
                 address_taken: address_taken.get(i) == Some(&true),
             };
-            let emitter = backend.function(&shape, alloc, options.emit, code)?;
+            let mut sink = Direct(backend.function(&shape, alloc, options.emit, code)?);
             let mut cur = [NO_WEB; REGS];
             for (web, reg) in cur.iter_mut().zip(Reg::ALL).filter(|(_, reg)| *reg != Reg::R10) {
                 *web = fixed::home(reg);
@@ -135,8 +143,8 @@ impl Lowerer {
                 signatures,
                 arity: &arity,
                 options: options.lower,
-                func: &mut Func::default(),
-                sink: Direct(emitter),
+                func: &mut scratch.no_list,
+                sink: &mut sink,
                 sub,
                 cur,
                 temporaries: 0,
@@ -151,8 +159,8 @@ impl Lowerer {
                 open: 0,
             };
             lowerer.emit()?;
+            sink.0.finish()?;
         }
-        self.homes = homes;
         code.reads_hidden = self.needs_ctx.first().is_none_or(|reads| *reads);
         backend.finish(options.emit, code)
     }
@@ -161,7 +169,7 @@ impl Lowerer {
 /// No block.
 const NOWHERE: BlockId = BlockId(u32::MAX);
 
-impl<E: Emitter> FuncLowerer<'_, Direct<E>> {
+impl<E: Emitter> FuncLowerer<'_, &mut Direct<E>> {
     fn emit(mut self) -> Result<(), EmitError> {
         self.l.edges.clear();
         let Subprog { start, end } = self.program.subprogs()[self.sub.index()];
@@ -177,7 +185,7 @@ impl<E: Emitter> FuncLowerer<'_, Direct<E>> {
         if self.short_of_temporaries {
             return Err(EmitError::Internal("an instruction needs more temporaries than there are"));
         }
-        self.sink.0.finish()
+        Ok(())
     }
 
     /// Gives a value to what may be read before it is written: an unverified program gets zeros, not what the host left there.

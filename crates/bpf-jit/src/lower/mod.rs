@@ -20,12 +20,11 @@ mod insn;
 mod webs;
 
 use crate::externs::{Hidden, MAP_LOOKUP_HELPER, Signatures, TAIL_CALL_HELPER};
-use crate::fixed;
 use crate::lir::{BlockId, Func, Lir, Span};
 use bpf_analysis::{CallArity, Cfg, Facts, Liveness};
 use bpf_isa::{Callee, Insn, InsnIdx, Program, Subprog, SubprogId};
 use core::ops::Range;
-pub(crate) use direct::DirectOptions;
+pub(crate) use direct::{DirectOptions, Scratch};
 use direct::Listed;
 use func::FuncLowerer;
 use webs::{EntryWebs, NO_WEB, NONE, REGS, Webs};
@@ -72,8 +71,6 @@ pub struct Lowerer {
     edges: Vec<Edge>,
     /// The function's block that each extra block became: see [`FuncLowerer::new_block`].
     extra: Vec<u32>,
-    /// The homes of the last function that was emitted at once.
-    homes: fixed::Last,
 }
 
 /// A taken back-edge that passes through a check.
