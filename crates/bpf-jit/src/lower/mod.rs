@@ -24,8 +24,8 @@ use crate::lir::{BlockId, Func, Lir, Span};
 use bpf_analysis::{CallArity, Cfg, Facts, Liveness};
 use bpf_isa::{Callee, Insn, InsnIdx, Program, Subprog, SubprogId};
 use core::ops::Range;
-pub(crate) use direct::{DirectOptions, Scratch};
 use direct::Listed;
+pub(crate) use direct::{DirectOptions, Scratch};
 use func::FuncLowerer;
 use webs::{EntryWebs, NO_WEB, NONE, REGS, Webs};
 
