@@ -11,6 +11,7 @@ use bpf_benches::table::{Table, figure};
 use bpf_maps::{Map, MapDef, MapType};
 use bpf_quiesce::{Domain, Options};
 use hashbrown::DefaultHashBuilder;
+use std::hint::black_box;
 
 const OPERATIONS: [Operation; 3] = [Operation::Lookup, Operation::Update, Operation::InsertDelete];
 
@@ -38,16 +39,17 @@ macro_rules! peer {
         impl<const K: usize, const V: usize> Contender<K, V> for $name<K, V> {
             fn run(&self, job: Job) {
                 let $map = &self.0;
-                for (i, $key) in job.keys::<K>().enumerate() {
-                    let $value = [i as u64; V];
-                    match job.operation {
-                        Operation::Lookup => assert!(std::hint::black_box($lookup).is_some()),
-                        Operation::Update | Operation::Insert => _ = std::hint::black_box($update),
-                        Operation::InsertDelete => {
-                            _ = std::hint::black_box($update);
-                            _ = std::hint::black_box($remove);
-                        }
-                    }
+                match job.operation {
+                    Operation::Lookup => job.each(|_, $key: Key<K>| assert!(black_box($lookup).is_some())),
+                    Operation::Update | Operation::Insert => job.each(|i, $key: Key<K>| {
+                        let $value = [i as u64; V];
+                        _ = black_box($update);
+                    }),
+                    Operation::InsertDelete => job.each(|i, $key: Key<K>| {
+                        let $value = [i as u64; V];
+                        _ = black_box($update);
+                        _ = black_box($remove);
+                    }),
                 }
             }
 

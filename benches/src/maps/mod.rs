@@ -90,19 +90,56 @@ pub struct Job {
 }
 
 impl Job {
-    /// The keys of the operations. Inserted keys are beyond the present ones, and no two threads' overlap.
+    /// Does `work` with the number and the key of each operation. Inserted keys are beyond the present ones, and no two threads' overlap.
+    ///
+    /// Operation and shape are settled outside of the loop, as they are in the kernel's program. Where `work` depends on the operation, the
+    /// caller does the same.
     #[inline(always)]
-    pub fn keys<const K: usize>(self) -> impl Iterator<Item = Key<K>> {
+    pub fn each<const K: usize>(self, work: impl FnMut(usize, Key<K>)) {
+        let mut work = work;
+        self.each_in_runs(self.count, &mut (), |(), i, key| work(i, key), |()| ());
+    }
+
+    /// The same in runs of so many operations, with `end` after each; both may change `state`.
+    #[inline(always)]
+    pub fn each_in_runs<const K: usize, S>(
+        self,
+        operations: usize,
+        state: &mut S,
+        work: impl FnMut(&mut S, usize, Key<K>),
+        end: impl FnMut(&mut S),
+    ) {
+        let adds = matches!(self.operation, Operation::Insert | Operation::InsertDelete);
+        let (elements, first) = (self.elements, self.elements + ((self.seed & 0xff) << 32));
+        let present = move |random: u64| ((random >> 32) * elements) >> 32;
+        let absent = move |random: u64| first + (random >> 36);
+        match (adds, self.shape) {
+            (false, Shape::Words) => self.walk(operations, state, |r| Shape::Words.key(present(r)), work, end),
+            (false, Shape::Index) => self.walk(operations, state, |r| Shape::Index.key(present(r)), work, end),
+            (false, Shape::Prefix) => self.walk(operations, state, |r| Shape::Prefix.key(present(r)), work, end),
+            (true, Shape::Words) => self.walk(operations, state, |r| Shape::Words.key(absent(r)), work, end),
+            (true, Shape::Index) => self.walk(operations, state, |r| Shape::Index.key(absent(r)), work, end),
+            (true, Shape::Prefix) => self.walk(operations, state, |r| Shape::Prefix.key(absent(r)), work, end),
+        }
+    }
+
+    #[inline(always)]
+    fn walk<const K: usize, S>(
+        self,
+        operations: usize,
+        state: &mut S,
+        key: impl Fn(u64) -> Key<K>,
+        mut work: impl FnMut(&mut S, usize, Key<K>),
+        mut end: impl FnMut(&mut S),
+    ) {
         let mut random = self.seed;
-        (0..self.count).map(move |_| {
-            random = random.wrapping_mul(RANDOM).wrapping_add(1);
-            self.shape.key(match self.operation {
-                Operation::InsertDelete | Operation::Insert => {
-                    self.elements + ((self.seed & 0xff) << 32) + (random >> 36)
-                }
-                Operation::Lookup | Operation::Update => ((random >> 32) * self.elements) >> 32,
-            })
-        })
+        for begin in (0..self.count).step_by(operations.max(1)) {
+            for i in begin..self.count.min(begin + operations) {
+                random = random.wrapping_mul(RANDOM).wrapping_add(1);
+                work(state, i, key(random));
+            }
+            end(state);
+        }
     }
 }
 

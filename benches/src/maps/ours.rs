@@ -4,6 +4,7 @@
 use super::kernel::LOOP;
 use super::{Contender, Job, Key, Operation, bytes};
 use bpf_maps::Map;
+use bpf_quiesce::{Domain, Guard};
 use std::hint::black_box;
 
 /// By the program's entry points.
@@ -20,36 +21,65 @@ fn set(map: &Map, key: &[u64], value: &[u64]) {
     map.set(&bytes(key)[..size], &bytes(value).repeat(values)).expect("room");
 }
 
+/// A run of a program.
+struct Run<'a> {
+    domain: &'a Domain,
+    guard: Option<Guard<'a>>,
+    slot: u32,
+}
+
+impl<'a> Run<'a> {
+    fn begin(domain: &'a Domain) -> Self {
+        let guard = domain.enter().expect("a slot");
+        Self { domain, slot: guard.slot(), guard: Some(guard) }
+    }
+
+    /// Ends the run and begins another: elements that waited for the end can be used again.
+    fn renew(&mut self) {
+        self.guard = None;
+        *self = Self::begin(self.domain);
+    }
+}
+
 impl<const K: usize, const V: usize> Contender<K, V> for Ours {
     fn run(&self, job: Job) {
-        let mut guard = self.0.domain().enter().expect("a slot");
+        let mut run = Run::begin(self.0.domain());
         let (map, lookup) = (self.0.as_ptr(), self.0.lookup_fn());
         let (update, delete) = (self.0.header().update, self.0.header().delete);
-        for (i, key) in job.keys::<K>().enumerate() {
-            if (i + 1).is_multiple_of(LOOP as usize) {
-                // A new run: elements that waited for the end of the old one can be used again.
-                drop(guard);
-                guard = self.0.domain().enter().expect("a slot");
-            }
-            let (key, value) = (key.as_ptr().cast(), [i as u64; V]);
-            if job.operation == Operation::Lookup {
-                // SAFETY: a live map under a guard with this slot; the key has the map's size.
-                let value = unsafe { lookup(map, key, guard.slot()) };
-                // SAFETY: present keys only; values are aligned words.
-                black_box(unsafe { value.cast::<u64>().read_volatile() });
-                continue;
-            }
-            // SAFETY: as above, and the value has the map's size.
-            while unsafe { update(map, key, value.as_ptr().cast(), 0, guard.slot()) } != 0 {
+        let set = |run: &mut Run<'_>, i: usize, key: &Key<K>| {
+            let value = [i as u64; V];
+            // SAFETY: a live map under a guard with this slot; key and value have the map's sizes.
+            while unsafe { update(map, key.as_ptr().cast(), value.as_ptr().cast(), 0, run.slot) } != 0 {
                 // Elements that wait for a grace period get none as long as this run lasts: begin another.
-                drop(guard);
                 std::thread::yield_now();
-                guard = self.0.domain().enter().expect("a slot");
+                run.renew();
             }
-            if job.operation == Operation::InsertDelete {
-                // SAFETY: as above.
-                assert_eq!(unsafe { delete(map, key, guard.slot()) }, 0);
+        };
+        match job.operation {
+            Operation::Lookup => job.each_in_runs(
+                LOOP as usize,
+                &mut run,
+                |run, _, key: Key<K>| {
+                    // SAFETY: a live map under a guard with this slot; the key has the map's size.
+                    let value = unsafe { lookup(map, key.as_ptr().cast(), run.slot) };
+                    // SAFETY: present keys only; values are aligned words.
+                    unsafe { value.cast::<u64>().read_volatile() };
+                },
+                Run::renew,
+            ),
+            Operation::Update | Operation::Insert => {
+                job.each_in_runs(LOOP as usize, &mut run, |run, i, key| set(run, i, &key), Run::renew);
             }
+            Operation::InsertDelete => job.each_in_runs(
+                LOOP as usize,
+                &mut run,
+                |run, i, key| {
+                    set(run, i, &key);
+                    // SAFETY: a live map under a guard with this slot; the key has the map's size.
+                    assert_eq!(unsafe { delete(map, key.as_ptr().cast(), run.slot) }, 0);
+                },
+                Run::renew,
+            ),
         }
     }
 
@@ -63,23 +93,20 @@ impl<const K: usize, const V: usize> Contender<K, V> for OursFromHost {
         let map = &self.0;
         let key_size = map.def().key_size as usize;
         let mut out = vec![0; map.host_value_size()];
-        for (i, key) in job.keys::<K>().enumerate() {
-            let (key, first) = (&bytes(&key)[..key_size], (i as u64).to_ne_bytes());
-            match job.operation {
-                Operation::Lookup => {
-                    map.lookup(key, &mut out, 0).expect("present");
-                    black_box(&out);
-                }
-                Operation::Update | Operation::Insert => {
-                    out[..8].copy_from_slice(&first);
-                    map.set(key, &out).expect("room");
-                }
-                Operation::InsertDelete => {
-                    out[..8].copy_from_slice(&first);
-                    map.set(key, &out).expect("room");
-                    map.delete(key).expect("present");
-                }
-            }
+        let mut set = |i: usize, key: &[u8]| {
+            out[..8].copy_from_slice(&(i as u64).to_ne_bytes());
+            map.set(key, &out).expect("room");
+        };
+        match job.operation {
+            Operation::Lookup => job.each(|_, key: Key<K>| {
+                map.lookup(&bytes(&key)[..key_size], &mut out, 0).expect("present");
+                black_box(&out);
+            }),
+            Operation::Update | Operation::Insert => job.each(|i, key: Key<K>| set(i, &bytes(&key)[..key_size])),
+            Operation::InsertDelete => job.each(|i, key: Key<K>| {
+                set(i, &bytes(&key)[..key_size]);
+                map.delete(&bytes(&key)[..key_size]).expect("present");
+            }),
         }
     }
 
