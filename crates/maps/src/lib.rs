@@ -33,6 +33,7 @@ mod hash;
 #[cfg(loom)]
 #[allow(dead_code, reason = "its users are not compiled under loom")]
 mod hash {
+    mod chunk;
     mod free_list;
     mod key;
     #[cfg(test)]

@@ -49,6 +49,13 @@ impl ChunkLock {
         }
     }
 
+    /// Takes the lock if it is free and the number of releases is still `before`.
+    #[inline(always)]
+    pub(crate) fn lock_unreleased(&self, before: u32) -> bool {
+        // Acquire pairs with the release in `unlock`.
+        self.0.compare_exchange(before, before | HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
     /// Takes the lock if it is free.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<u32> {

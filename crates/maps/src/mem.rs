@@ -156,6 +156,8 @@ pub(crate) unsafe fn load_program_word(src: *const u8, index: usize, len: usize)
     // SAFETY: the offset is below `len` (contract).
     let at = unsafe { src.add(offset) };
     match len - offset {
+        // SAFETY: eight readable bytes (contract).
+        8.. if ANY_ALIGNMENT => unsafe { load_anywhere(at) },
         8.. if at.cast::<u64>().is_aligned() => {
             // SAFETY: eight readable bytes (contract), aligned; a shared atomic access may race with anything atomic.
             let word = unsafe { AtomicU64::from_ptr(at.cast_mut().cast()) };
@@ -170,6 +172,32 @@ pub(crate) unsafe fn load_program_word(src: *const u8, index: usize, len: usize)
         }
         // SAFETY: `left` bytes are readable at `at` (contract).
         left => unsafe { load_unaligned(at, left.min(WORD)) },
+    }
+}
+
+/// Whether a word can be loaded from any address by one instruction that is no data race to the compiler.
+pub(crate) const ANY_ALIGNMENT: bool = cfg!(all(target_arch = "x86_64", not(miri)));
+
+/// Loads a word from any address.
+///
+/// # Safety
+/// `at` must be readable for eight bytes.
+#[inline(always)]
+unsafe fn load_anywhere(at: *const u8) -> u64 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let word: u64;
+        // SAFETY: reads eight readable bytes (contract) into a register. By assembly because another program may write them meanwhile.
+        unsafe {
+            std::arch::asm!("mov {word}, qword ptr [{at}]", at = in(reg) at, word = lateout(reg) word,
+                options(nostack, preserves_flags, readonly));
+        }
+        word
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    // SAFETY: passed on.
+    unsafe {
+        load_unaligned(at, WORD)
     }
 }
 
@@ -197,12 +225,52 @@ unsafe fn load_unaligned(at: *const u8, len: usize) -> u64 {
 /// `src` must be readable for `len` bytes.
 #[inline(always)]
 pub(crate) unsafe fn store_from_program(words: &[AtomicU64], src: *const u8, len: usize) {
-    if !src.cast::<u64>().is_aligned() || !len.is_multiple_of(WORD) {
+    let whole = len.is_multiple_of(WORD) && (ANY_ALIGNMENT || src.cast::<u64>().is_aligned());
+    if whole && let Some(words) = words.get(..len / WORD) {
+        // SAFETY: readable for as many words (contract), and aligned where that matters.
+        unsafe { store_words_from_program(words, src) }
+    } else {
         // SAFETY: passed on.
-        return unsafe { store_odd_from_program(words, src, len) };
+        unsafe { store_odd_from_program(words, src, len) }
     }
-    for (i, word) in words[..len / WORD].iter().enumerate() {
-        // SAFETY: eight readable bytes inside the value (contract), aligned.
+}
+
+/// The same for as many whole words as there is room for, in a few instructions.
+///
+/// # Safety
+/// `src` must be readable for as many words as `words` has, and aligned to words unless [`ANY_ALIGNMENT`].
+#[inline(always)]
+pub(crate) unsafe fn store_words_from_program(words: &[AtomicU64], src: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: reads and writes `size_of_val(words)` bytes, which are readable (contract) and, being atomics, writable; changes the
+    // registers named and the flags. By assembly because others may access both places meanwhile; the halves of the vectors, aligned
+    // in `words`, are written at once (see `hash::tags`).
+    unsafe {
+        std::arch::asm!(
+            "add {at}, 16",
+            "jg 3f",
+            "2:",
+            "movups {pair}, xmmword ptr [{src} + {at} - 16]",
+            "movups xmmword ptr [{dst} + {at} - 16], {pair}",
+            "add {at}, 16",
+            "jle 2b",
+            "3:",
+            "cmp {at:e}, 16",
+            "je 4f",
+            "movq {pair}, qword ptr [{src} - 8]",
+            "movq qword ptr [{dst} - 8], {pair}",
+            "4:",
+            // The ends, and a negative index that goes to zero.
+            src = in(reg) src.wrapping_add(size_of_val(words)),
+            dst = in(reg) words.as_ptr_range().end,
+            at = inout(reg) size_of_val(words).wrapping_neg() => _,
+            pair = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    for (i, word) in words.iter().enumerate() {
+        // SAFETY: eight readable bytes (contract), aligned.
         let shared = unsafe { AtomicU64::from_ptr(src.cast_mut().cast::<u64>().wrapping_add(i)) };
         word.store(shared.load(Ordering::Relaxed), Ordering::Relaxed);
     }

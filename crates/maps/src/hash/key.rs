@@ -5,11 +5,12 @@
 //!
 //! Approach: a key becomes zero-padded 8-byte words: in registers if its size is common ([`Fixed`]) or small ([`Words`]), otherwise on the
 //! stack or, beyond the kernel's stack size, on the heap ([`Long`]). The hash multiplies each word, masked with a secret, into 128 bits and folds the halves (the construction of
-//! wyhash), with one more such step at the end: two secrets guard every bit that selects a chunk or a tag.
+//! wyhash), with one more multiplication at the end: two secrets guard every bit that selects a chunk or a tag. (Those are upper halves: a
+//! product's low bits depend on the low bits only.)
 
 use std::hash::{BuildHasher, RandomState};
 
-use crate::mem::{WORD, load_program_word, words_for};
+use crate::mem::{ANY_ALIGNMENT, WORD, load_program_word, words_for};
 use crate::sync::{AtomicU64, Ordering};
 
 /// A key read from a program or a host thread.
@@ -19,6 +20,11 @@ pub(crate) trait Key: Sized {
     /// # Safety
     /// `src` must be readable for `size` bytes, and `size` must be the size the implementation stands for, if it has one.
     unsafe fn read(src: *const u8, size: usize) -> Self;
+
+    /// Whether [`Key::read`] of a key here is a few loads. Where it calls a function instead, nothing is lost by another call around it.
+    fn is_at_hand(_src: *const u8) -> bool {
+        true
+    }
 
     /// Reads the key of an element; torn if the element is being recycled.
     fn load(words: &[AtomicU64]) -> Self;
@@ -42,6 +48,17 @@ impl<const BYTES: usize, const WORDS: usize> Key for Fixed<BYTES, WORDS> {
         const { assert!(words_for(BYTES) == WORDS) };
         // SAFETY: `i < WORDS`, so the word begins inside the `BYTES` readable bytes (contract).
         Self(std::array::from_fn(|i| unsafe { load_program_word(src, i, BYTES) }))
+    }
+
+    #[inline(always)]
+    fn is_at_hand(src: *const u8) -> bool {
+        // The alignments that `load_program_word` asks for.
+        let align = match BYTES {
+            ..WORD => BYTES,
+            _ if ANY_ALIGNMENT => 1,
+            _ => WORD,
+        };
+        src.addr().is_multiple_of(align)
     }
 
     fn load(words: &[AtomicU64]) -> Self {
@@ -167,7 +184,7 @@ impl Key for Long {
 
 /// The secrets of one map's hash function.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seed([u64; 4]);
+pub(crate) struct Seed([u64; 3]);
 
 impl Seed {
     /// Fresh secrets.
@@ -192,9 +209,8 @@ impl Seed {
     /// The hash of a key.
     #[inline(always)]
     pub(crate) fn hash(&self, words: &[u64]) -> u64 {
-        let [initial, multiplier, mask, last] = self.0;
-        let folded = words.iter().fold(initial, |hash, word| fold(hash ^ word, multiplier));
-        fold(folded ^ mask, last)
+        let [initial, multiplier, last] = self.0;
+        words.iter().fold(initial, |hash, word| fold(hash ^ word, multiplier)).wrapping_mul(last)
     }
 }
 
@@ -233,7 +249,7 @@ mod tests {
             for key in 0..65_536u64 {
                 let hash = seed.hash(&[key]);
                 high[(hash >> 52) as usize] += 1;
-                low[(hash & 0xfff) as usize] += 1;
+                low[(hash >> 20 & 0xfff) as usize] += 1;
             }
             assert!(high.iter().chain(&low).all(|&n| n < 48));
         }

@@ -10,7 +10,7 @@ use loom::thread;
 
 use super::free_list::{FreeList, Pocket};
 use super::key::{Fixed, Key};
-use super::table::Table;
+use super::table::{Glance, Table};
 use crate::sync::Ordering;
 
 type K = Fixed<8, 1>;
@@ -24,7 +24,7 @@ fn model(f: impl Fn() + Sync + Send + 'static) {
 }
 
 /// The table with one value word an element. All keys hash alike: same chunk, same tag.
-const HASH: u64 = 77;
+const HASH: u64 = 77 << 16;
 
 fn table() -> Table {
     Table::new(1, 5, 1, 1).unwrap()
@@ -32,12 +32,24 @@ fn table() -> Table {
 
 /// Writes an element that nobody sees.
 fn fill(table: &Table, element: u32, n: u64, value: u64) {
-    table.begin_write();
-    table.write_key(element, &key(n));
-    table.extra(element)[0].store(value, Ordering::Relaxed);
+    table.begin_write(element, &key(n))[0].store(value, Ordering::Relaxed);
 }
 
+/// As programs do it: in the usual way, if that fails in the general one.
 fn insert(table: &Table, element: u32, n: u64, value: u64) -> bool {
+    let place = table.place_of(HASH);
+    let searched = table.inserts_at(place);
+    match table.glance::<K, true>(&key(n), place) {
+        Glance::Absent => {
+            fill(table, element, n, value);
+            table.insert_at_home(place, searched, element) || table.insert(&key(n), HASH, searched, element)
+        }
+        Glance::Found(_) | Glance::Unclear => insert_closely(table, element, n, value),
+    }
+}
+
+/// In the general way only.
+fn insert_closely(table: &Table, element: u32, n: u64, value: u64) -> bool {
     let searched = table.inserts(HASH);
     if table.find(&key(n), HASH).is_some() {
         return false;
@@ -142,11 +154,16 @@ fn a_bystander_is_found_while_others_come_and_go() {
 
 #[test]
 fn of_two_inserts_of_a_key_one_wins() {
-    model(|| {
+    two_inserts(insert);
+    two_inserts(insert_closely);
+}
+
+fn two_inserts(insert_other: fn(&Table, u32, u64, u64) -> bool) {
+    model(move || {
         let table = Arc::new(table());
         let other = {
             let table = Arc::clone(&table);
-            thread::spawn(move || insert(&table, 0, 1, 10))
+            thread::spawn(move || insert_other(&table, 0, 1, 10))
         };
         let mine = insert(&table, 1, 1, 11);
         let theirs = other.join().unwrap();
@@ -155,6 +172,76 @@ fn of_two_inserts_of_a_key_one_wins() {
         let found = table.find(&key(1), HASH).unwrap();
         assert!(table.remove(found, HASH));
         assert!(table.find(&key(1), HASH).is_none(), "there was one copy only");
+    });
+}
+
+#[test]
+fn an_insert_after_anothers_of_the_same_key_fails() {
+    model(|| {
+        let table = Arc::new(table());
+        let place = table.place_of(HASH);
+        let searched = table.inserts_at(place);
+        assert!(matches!(table.glance::<K, true>(&key(1), place), Glance::Absent));
+        fill(&table, 1, 1, 11);
+        let other = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || insert(&table, 0, 1, 10))
+        };
+        let mine = table.insert_at_home(place, searched, 1) || table.insert(&key(1), HASH, searched, 1);
+        let theirs = other.join().unwrap();
+        assert!(mine != theirs, "exactly one");
+        assert_eq!(read(&table, 1), Some(if mine { 11 } else { 10 }));
+    });
+}
+
+#[test]
+fn an_exchange_after_a_glance_changes_its_own_key_only() {
+    for remove in [false, true] {
+        model(move || {
+            let table = Arc::new(table());
+            assert!(insert(&table, 0, 1, 10));
+            fill(&table, 1, 1, 11);
+            let found = table.find(&key(1), HASH).unwrap();
+            let writer = {
+                let table = Arc::clone(&table);
+                thread::spawn(move || {
+                    // Key 1 goes, and key 2 comes in its element and its slot.
+                    let removed = table.remove(found, HASH);
+                    removed && insert(&table, found.element(), 2, 20)
+                })
+            };
+            let mine = match table.glance::<K, true>(&key(1), table.place_of(HASH)) {
+                Glance::Found(found) if remove => found.remove(),
+                Glance::Found(found) => found.replace(1),
+                Glance::Absent | Glance::Unclear => false,
+            };
+            let theirs = writer.join().unwrap();
+            // (After my replace their removal finds another word and fails.)
+            assert!(mine != theirs, "one of them found the key unchanged");
+            assert_eq!(read(&table, 1), (mine && !remove).then_some(11));
+            assert_eq!(read(&table, 2), theirs.then_some(20));
+        });
+    }
+}
+
+#[test]
+fn a_lookup_by_a_glance_reads_its_own_keys_value() {
+    model(|| {
+        let table = Arc::new(table());
+        assert!(insert(&table, 0, 1, 10));
+        let found = table.find(&key(1), HASH).unwrap();
+        let writer = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || {
+                assert!(table.remove(found, HASH));
+                // Filled for key 3, which does not get in.
+                fill(&table, found.element(), 3, 30);
+            })
+        };
+        if let Glance::Found(found) = table.glance::<K, false>(&key(3), table.place_of(HASH)) {
+            assert!(!found.unchanged(), "key 3 was never inserted");
+        }
+        writer.join().unwrap();
     });
 }
 

@@ -18,6 +18,7 @@
 //! * **Per-CPU values** live beside the slab, one region per slot. They are updated in place, under the lock of the
 //!   key's home chunk, which deletes of such maps take as well: an update must not reach the next owner of the element.
 
+mod chunk;
 pub(crate) mod free_list;
 pub(crate) mod key;
 mod lru;
@@ -39,11 +40,12 @@ use crate::errno::{Errno, OpResult};
 use crate::mem::{self, Table as Memory, WORD, round_up8, words_for};
 use crate::retire::GraceList;
 use crate::value::{Shape, Source};
+use chunk::Chunk;
 use free_list::FreeList;
 use key::{Key, Seed, with_key};
 use lru::Clock;
 use slot::{Op, SlotState};
-use table::{Chunk, Found, Table};
+use table::{Found, Table};
 
 /// The values of a per-CPU hash: one region per execution slot.
 #[derive(Debug)]
@@ -326,13 +328,11 @@ impl HashMap {
     /// A program's source must be readable for the value size.
     #[inline]
     unsafe fn fill<K: Key>(&self, element: u32, key: &K, value: Source<'_>, slot: u32) -> OpResult {
-        self.table.begin_write();
-        self.table.write_key(element, key);
+        let words = self.table.begin_write(element, key);
         if let Some(clock) = &self.clock {
             clock.clear(element);
         }
         let Some(per_cpu) = &self.per_cpu else {
-            let words = self.table.extra(element);
             // SAFETY: passed on.
             return self.shape.locked(words, slot, || unsafe { self.shape.write(words, value) });
         };
@@ -513,7 +513,7 @@ impl HashMap {
         let place = self.table.place_to_write(hash);
         let mut counted = false;
         let result = loop {
-            let Some(found) = self.table.find_at::<K, true>(key, place) else {
+            let Some(found) = self.table.find_at(key, place) else {
                 break Err(Errno::ENOENT);
             };
             match before(found) {

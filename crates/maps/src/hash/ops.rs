@@ -1,18 +1,23 @@
 //! A hash map as the handle and the entry points see it: key sizes picked, sizes counted, positions walked.
 
+use std::sync::atomic::AtomicU64;
+
 use crossbeam_utils::CachePadded;
 
 use super::key::{Key, with_key};
 use super::lru::Clock;
 use super::slot::SlotState;
+use super::straight::result;
+use super::table::Glance;
 use super::{HashMap, Pool};
+use crate::def::update;
 use crate::errno::{Errno, OpResult, ret};
 use crate::header::{DeleteFn, LookupFn, MapHeader, UpdateFn};
-use crate::mem::{self, WORD};
+use crate::mem::{self, ANY_ALIGNMENT, WORD};
 use crate::ops::{Cursor, MapOps, Visit};
 use crate::value::Source;
 
-/// The specialised lookup.
+/// The specialised lookup. (Why what is not usual comes last: see [`super::straight`].)
 ///
 /// # Safety
 /// See [`LookupFn`]; the map must be a hash whose key size is `K`'s and which is per-CPU and LRU as the constants say.
@@ -21,18 +26,43 @@ unsafe extern "C" fn lookup<K: Key, const PER_CPU: bool, const LRU: bool>(
     key: *const u8,
     slot: u32,
 ) -> *mut u8 {
+    if K::is_at_hand(key) {
+        // SAFETY: a live hash (contract).
+        let map = unsafe { of_header(map) };
+        // SAFETY: the key is readable for the key size (contract).
+        let key = unsafe { K::read(key, map.key_size) };
+        let place = map.table.place_of(map.seed.hash(key.words()));
+        match map.table.glance::<K, false>(&key, place) {
+            Glance::Found(found) if found.unchanged() => {
+                return map.value_found::<PER_CPU, LRU>(found.element(), found.extra(), slot);
+            }
+            Glance::Absent => return std::ptr::null_mut(),
+            Glance::Found(_) | Glance::Unclear => {}
+        }
+    }
+    // SAFETY: passed on.
+    unsafe { lookup_closely::<K, PER_CPU, LRU>(map, key, slot) }
+}
+
+/// The rest of [`lookup`], from the beginning.
+///
+/// # Safety
+/// As [`lookup`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn lookup_closely<K: Key, const PER_CPU: bool, const LRU: bool>(
+    map: *const MapHeader,
+    key: *const u8,
+    slot: u32,
+) -> *mut u8 {
     // SAFETY: a live hash (contract).
     let map = unsafe { of_header(map) };
     // SAFETY: the key is readable for the key size (contract).
     let key = unsafe { K::read(key, map.key_size) };
-    let Some(found) = map.find(&key) else { return std::ptr::null_mut() };
-    if LRU {
-        map.touch(found.element());
-    }
-    if PER_CPU {
-        return map.value_ptr(found.element(), slot);
-    }
-    map.table.extra(found.element()).as_ptr().cast_mut().cast()
+    let place = map.table.place_of(map.seed.hash(key.words()));
+    let found = map.table.find_anywhere(&key, place);
+    let value = |element| map.value_found::<PER_CPU, LRU>(element, map.table.extra(element), slot);
+    found.map_or(std::ptr::null_mut(), |found| value(found.element()))
 }
 
 /// The hash behind a program's map pointer.
@@ -47,11 +77,36 @@ unsafe fn of_header<'a>(map: *const MapHeader) -> &'a HashMap {
     unsafe { &*imp.cast::<HashMap>() }
 }
 
-/// The specialised update.
+/// The specialised update of a plain map. With `WHOLE`, its values have whole words.
+///
+/// # Safety
+/// See [`crate::program::update`]; the map must be a plain hash whose key size is `K`'s and whose values are as `WHOLE` says.
+unsafe extern "C" fn update_plain<K: Key, const WHOLE: bool>(
+    map: *const MapHeader,
+    key: *const u8,
+    value: *const u8,
+    flags: u64,
+    slot: u32,
+) -> i64 {
+    let fits = !WHOLE || ANY_ALIGNMENT || value.cast::<u64>().is_aligned();
+    if flags == update::ANY && K::is_at_hand(key) && fits {
+        // SAFETY: a live hash (contract).
+        let map = unsafe { of_header(map) };
+        // SAFETY: readable for the key size (contract).
+        let key = unsafe { K::read(key, map.key_size) };
+        // SAFETY: readable for the value size (contract), and as `WHOLE` says.
+        return unsafe { map.update_straight::<K, WHOLE>(key, value, slot) };
+    }
+    // SAFETY: passed on.
+    unsafe { update_any::<K>(map, key, value, flags, slot) }
+}
+
+/// The specialised update of any map.
 ///
 /// # Safety
 /// See [`crate::program::update`]; the map must be a hash whose key size is `K`'s.
-unsafe extern "C" fn update<K: Key>(
+#[inline(never)]
+unsafe extern "C" fn update_any<K: Key>(
     map: *const MapHeader,
     key: *const u8,
     value: *const u8,
@@ -63,19 +118,54 @@ unsafe extern "C" fn update<K: Key>(
     // SAFETY: readable for the key size (contract).
     let key = unsafe { K::read(key, map.key_size) };
     // SAFETY: readable for the value size (contract).
-    ret(unsafe { map.update_key(&key, Source::Program(value), flags, slot) })
+    ret(unsafe { map.update_general(&key, Source::Program(value), flags, slot) })
 }
 
-/// The specialised delete.
+/// The specialised delete of a plain map.
+///
+/// # Safety
+/// See [`crate::program::delete`]; the map must be a plain hash whose key size is `K`'s.
+unsafe extern "C" fn delete_plain<K: Key>(map: *const MapHeader, key: *const u8, slot: u32) -> i64 {
+    if K::is_at_hand(key) {
+        // SAFETY: a live hash (contract).
+        let map = unsafe { of_header(map) };
+        // SAFETY: readable for the key size (contract).
+        return map.remove_straight(unsafe { K::read(key, map.key_size) }, slot);
+    }
+    // SAFETY: passed on.
+    unsafe { delete_any::<K>(map, key, slot) }
+}
+
+/// The specialised delete of any map.
 ///
 /// # Safety
 /// See [`crate::program::delete`]; the map must be a hash whose key size is `K`'s.
-unsafe extern "C" fn delete<K: Key>(map: *const MapHeader, key: *const u8, slot: u32) -> i64 {
+#[inline(never)]
+unsafe extern "C" fn delete_any<K: Key>(map: *const MapHeader, key: *const u8, slot: u32) -> i64 {
     // SAFETY: a live hash (contract).
     let map = unsafe { of_header(map) };
     // SAFETY: readable for the key size (contract).
     let key = unsafe { K::read(key, map.key_size) };
     ret(map.remove_key(&key, slot, |_| Ok(true)))
+}
+
+impl HashMap {
+    /// What a program gets of a key that was found.
+    #[inline(always)]
+    fn value_found<const PER_CPU: bool, const LRU: bool>(
+        &self,
+        element: u32,
+        extra: &[AtomicU64],
+        slot: u32,
+    ) -> *mut u8 {
+        if LRU {
+            self.touch(element);
+        }
+        if PER_CPU {
+            return self.value_ptr(element, slot);
+        }
+        extra.as_ptr().cast_mut().cast()
+    }
 }
 
 impl MapOps for HashMap {
@@ -93,11 +183,16 @@ impl MapOps for HashMap {
     }
 
     fn update_fn(&self) -> UpdateFn {
-        with_key!(self.key_size, K => update::<K>)
+        let whole = self.shape.size.is_multiple_of(WORD);
+        with_key!(self.key_size, K => match (self.is_plain, whole) {
+            (true, true) => update_plain::<K, true>,
+            (true, false) => update_plain::<K, false>,
+            (false, _) => update_any::<K>,
+        })
     }
 
     fn delete_fn(&self) -> DeleteFn {
-        with_key!(self.key_size, K => delete::<K>)
+        with_key!(self.key_size, K => if self.is_plain { delete_plain::<K> } else { delete_any::<K> })
     }
 
     fn host_value_size(&self) -> usize {
@@ -141,12 +236,24 @@ impl MapOps for HashMap {
     }
 
     fn update(&self, key: &[u8], value: &[u8], flags: u64, slot: u32) -> OpResult {
-        // SAFETY: a host source.
-        with_key!(self.key_size, K => unsafe { self.update_key(&K::from_host(key), Source::Host(value), flags, slot) })
+        with_key!(self.key_size, K => {
+            let key = K::from_host(key);
+            match (self.is_plain && flags == update::ANY, self.is_whole(value.as_ptr())) {
+                // SAFETY: the handle has checked that the value has the map's size; whole as asked.
+                (true, true) => result(unsafe { self.update_straight::<K, true>(key, value.as_ptr(), slot) }),
+                // SAFETY: as above, for the size.
+                (true, false) => result(unsafe { self.update_straight::<K, false>(key, value.as_ptr(), slot) }),
+                // SAFETY: a host source.
+                (false, _) => unsafe { self.update_general(&key, Source::Host(value), flags, slot) },
+            }
+        })
     }
 
     fn delete(&self, key: &[u8], slot: u32) -> OpResult {
-        with_key!(self.key_size, K => self.remove_key(&K::from_host(key), slot, |_| Ok(true)))
+        with_key!(self.key_size, K => match (K::from_host(key), self.is_plain) {
+            (key, true) => result(self.remove_straight(key, slot)),
+            (key, false) => self.remove_key(&key, slot, |_| Ok(true)),
+        })
     }
 
     fn lookup_and_delete(&self, key: &[u8], out: &mut [u8], flags: u64, slot: u32) -> OpResult {

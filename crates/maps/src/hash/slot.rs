@@ -53,6 +53,18 @@ impl<'a> Op<'a> {
         Ok(Self(state))
     }
 
+    /// Leaves the operation to whoever calls [`Op::passed_on`].
+    #[inline(always)]
+    pub(super) fn pass_on(self) {
+        std::mem::forget(self);
+    }
+
+    /// Goes on with an operation that was begun in this slot and passed on.
+    #[inline(always)]
+    pub(super) fn passed_on(state: &'a SlotState) -> Self {
+        Self(state)
+    }
+
     #[inline]
     pub(super) fn spare(&self) -> u32 {
         self.0.spare.load(Ordering::Relaxed)

@@ -1,96 +1,221 @@
-//! The usual update, straight through.
+//! The usual update and the usual removal, straight through.
 //!
-//! Nearly every update is `BPF_ANY` on a pre-allocated hash without frills, and nobody else changes the same key
-//! meanwhile. That case is written out here without the loop, the flags and the reservations of the general one, which
+//! Nearly every update is `BPF_ANY` on a pre-allocated hash without frills, nearly every key is in its home chunk, and nobody else
+//! changes it meanwhile. That case is written out here without the loop, the flags and the reservations of the general one, which
 //! takes over, from the beginning, whenever something is not as usual.
+//!
+//! A map that is larger than the caches costs two reads of memory an operation, the second at an address that the first one gives. The
+//! processor overlaps the reads of as many operations as its reorder buffer holds instructions of. So what counts is the number of
+//! instructions on the usual way, and whatever is off it is a call in the last place: a jump, for which the usual way saves no registers
+//! and keeps no frame. (Such functions are `extern "C"`, which do not unwind: a call that may unwind is no jump.)
 
 use super::key::Key;
 use super::slot::{Op, SlotState};
-use super::table::HashPlace;
+use super::table::Glance;
 use super::{HashMap, Pool};
 use crate::def::update;
-use crate::errno::OpResult;
-use crate::mem;
+use crate::errno::{Errno, OpResult, ret};
+use crate::mem::{self, ANY_ALIGNMENT, WORD};
 use crate::value::Source;
 
+/// An operation's slot and the insert count its search began with: one register.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Search(u64);
+
+impl Search {
+    #[inline(always)]
+    fn new(slot: u32, inserts: u32) -> Self {
+        Self(u64::from(slot) << 32 | u64::from(inserts))
+    }
+
+    fn slot(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    fn inserts(self) -> u32 {
+        self.0 as u32
+    }
+}
+
 impl HashMap {
-    /// Sets the value of a key, as `flags` allow.
+    /// Begins an operation, unless the slot has one. (No caller has a slot that does not exist; a panic is no way out of a program.)
+    #[inline(always)]
+    fn begin(&self, slot: u32) -> Option<Op<'_>> {
+        Op::begin(self.slots.get(slot as usize)?).ok()
+    }
+
+    /// Whether a value can be copied by whole words.
+    #[inline(always)]
+    pub(super) fn is_whole(&self, value: *const u8) -> bool {
+        self.shape.size.is_multiple_of(WORD) && (ANY_ALIGNMENT || value.cast::<u64>().is_aligned())
+    }
+
+    /// Sets the value of a key, which need not be present, in a plain map. Returns what the helper does.
     ///
     /// # Safety
-    /// A program's source must be readable for the value size.
+    /// `value` must be readable for the value size, and as [`HashMap::is_whole`] if `WHOLE` says so.
     #[inline(always)]
-    pub(super) unsafe fn update_key<K: Key>(&self, key: &K, value: Source<'_>, flags: u64, slot: u32) -> OpResult {
-        if self.is_plain && flags == update::ANY {
-            // SAFETY: passed on: in a plain map a host's value is as large as a program's.
-            if unsafe { self.update_straight(key, value.bytes(), slot) } {
-                return Ok(());
+    pub(super) unsafe fn update_straight<K: Key, const WHOLE: bool>(&self, key: K, value: *const u8, slot: u32) -> i64 {
+        let Some(op) = self.begin(slot) else { return Errno::EBUSY.as_ret() };
+        let hash = self.seed.hash(key.words());
+        let place = self.table.place_to_write(hash);
+        let inserts = self.table.inserts_at(place);
+        match self.table.glance::<K, true>(&key, place) {
+            Glance::Found(found) => {
+                let spare = op.spare();
+                // SAFETY: passed on.
+                unsafe { self.fill_plain::<K, WHOLE>(spare, &key, value) };
+                if found.replace(spare) {
+                    op.set_spare(found.element());
+                    return 0;
+                }
             }
+            Glance::Absent => {
+                op.pass_on();
+                // SAFETY: passed on; the operation has begun.
+                return unsafe { self.insert_straight::<K, WHOLE>(key, hash, value, Search::new(slot, inserts)) };
+            }
+            Glance::Unclear => {}
         }
+        drop(op);
         // SAFETY: passed on.
-        unsafe { self.update_general(key, value, flags, slot) }
+        unsafe { self.update_closely(key, value, slot) }
     }
 
-    /// False if something was not as usual; then nothing has happened.
+    /// The same by the general way.
     ///
     /// # Safety
     /// `value` must be readable for the value size.
-    #[inline(always)]
-    unsafe fn update_straight<K: Key>(&self, key: &K, value: *const u8, slot: u32) -> bool {
-        let Ok(op) = Op::begin(&self.slots[slot as usize]) else { return false };
-        let place = self.table.place_to_write(self.seed.hash(key.words()));
-        let searched = self.table.inserts_at(place);
-        let Some(found) = self.table.find_at::<K, true>(key, place) else {
-            // SAFETY: passed on.
-            return unsafe { self.insert_straight(&op, key, place, searched, value, slot) };
-        };
-        let spare = op.spare();
-        // SAFETY: passed on.
-        unsafe { self.fill_plain(spare, key, value) };
-        let replaced = self.table.replace(found, spare);
-        if replaced {
-            op.set_spare(found.element());
-        }
-        replaced
-    }
-
-    /// The other half, for a key that was absent when the home chunk's insert count was `searched`. Not inlined, so that a replace
-    /// saves no registers for it.
-    ///
-    /// # Safety
-    /// `value` must be readable for the value size.
+    #[cold]
     #[inline(never)]
-    unsafe fn insert_straight<K: Key>(
+    unsafe extern "C" fn update_closely<K: Key>(&self, key: K, value: *const u8, slot: u32) -> i64 {
+        // SAFETY: passed on: in a plain map a host's value is as large as a program's.
+        ret(unsafe { self.update_general(&key, Source::Program(value), update::ANY, slot) })
+    }
+
+    /// The other half, for a key that was absent when the home chunk's insert count was what `search` says: an insert into its home
+    /// chunk, of which nobody else does one, with the element that this slot gave back last.
+    ///
+    /// # Safety
+    /// As [`HashMap::update_straight`]; and the caller must have begun an operation in the slot and passed it on.
+    #[inline(never)]
+    unsafe extern "C" fn insert_straight<K: Key, const WHOLE: bool>(
         &self,
-        op: &Op<'_>,
-        key: &K,
-        place: HashPlace,
-        searched: u32,
+        key: K,
+        hash: u64,
         value: *const u8,
-        slot: u32,
-    ) -> bool {
-        let Pool::Now(free) = &self.pool else { return false };
-        let spare = op.spare();
-        let Some(next) = self.take_free(free, slot) else { return false };
-        // SAFETY: passed on.
-        unsafe { self.fill_plain(spare, key, value) };
-        if self.table.insert_at(key, place, searched, spare) {
-            SlotState::count(&op.0.added);
-            op.set_spare(next);
-            return true;
+        search: Search,
+    ) -> i64 {
+        if let Some(state) = self.slots.get(search.slot() as usize)
+            && let Some(next) = state.pocket.take()
+        {
+            let op = Op::passed_on(state);
+            let spare = op.spare();
+            // SAFETY: passed on.
+            unsafe { self.fill_plain::<K, WHOLE>(spare, &key, value) };
+            if self.table.insert_at_home(self.table.place_of(hash), search.inserts(), spare) {
+                SlotState::count(&state.added);
+                op.set_spare(next);
+                return 0;
+            }
+            // This slot has just emptied it.
+            state.pocket.fill(next);
+            op.pass_on();
         }
-        self.give_free(free, slot, next);
-        false
+        // SAFETY: passed on, with the operation.
+        unsafe { self.insert_closely(key, hash, value, search) }
+    }
+
+    /// The same with any element, into any chunk, and after others.
+    ///
+    /// # Safety
+    /// `value` must be readable for the value size, and the caller must have begun an operation in the slot and passed it on.
+    #[inline(never)]
+    unsafe extern "C" fn insert_closely<K: Key>(&self, key: K, hash: u64, value: *const u8, search: Search) -> i64 {
+        let slot = search.slot();
+        let op = Op::passed_on(&self.slots[slot as usize]);
+        let spare = op.spare();
+        if let Pool::Now(free) = &self.pool
+            && let Some(next) = self.take_free(free, slot)
+        {
+            // SAFETY: passed on.
+            unsafe { self.fill_plain::<K, false>(spare, &key, value) };
+            if self.table.insert(&key, hash, search.inserts(), spare) {
+                SlotState::count(&op.0.added);
+                op.set_spare(next);
+                return 0;
+            }
+            self.give_free(free, slot, next);
+        }
+        drop(op);
+        // SAFETY: passed on.
+        unsafe { self.update_closely(key, value, slot) }
     }
 
     /// Writes key and value into an element of a plain map that is not in the index.
     ///
     /// # Safety
-    /// `value` must be readable for the value size.
+    /// `value` must be readable for the value size, and as [`HashMap::is_whole`] if `WHOLE` says so.
     #[inline(always)]
-    unsafe fn fill_plain<K: Key>(&self, element: u32, key: &K, value: *const u8) {
-        self.table.begin_write();
-        self.table.write_key(element, key);
-        // SAFETY: readable for the value size (contract).
-        unsafe { mem::store_from_program(self.table.extra(element), value, self.shape.size) };
+    unsafe fn fill_plain<K: Key, const WHOLE: bool>(&self, element: u32, key: &K, value: *const u8) {
+        let words = self.table.begin_write(element, key);
+        if WHOLE {
+            // SAFETY: a whole number of readable words (contract), of which the element has as many.
+            unsafe { mem::store_words_from_program(words, value) };
+        } else {
+            // SAFETY: readable for the value size (contract).
+            unsafe { mem::store_from_program(words, value, self.shape.size) };
+        }
     }
+
+    /// Removes a key of a plain map. Returns what the helper does.
+    #[inline(always)]
+    pub(super) fn remove_straight<K: Key>(&self, key: K, slot: u32) -> i64 {
+        let Some(op) = self.begin(slot) else { return Errno::EBUSY.as_ret() };
+        let state = op.0;
+        let place = self.table.place_to_write(self.seed.hash(key.words()));
+        match self.table.glance::<K, true>(&key, place) {
+            Glance::Found(found) => {
+                SlotState::count(&state.removed);
+                if found.remove() {
+                    // As in `remove_key`.
+                    let spare = op.spare();
+                    op.set_spare(found.element());
+                    if state.pocket.fill(spare) {
+                        return 0;
+                    }
+                    op.pass_on();
+                    return self.give_back(slot, spare);
+                }
+                SlotState::count(&state.added);
+            }
+            Glance::Absent => return Errno::ENOENT.as_ret(),
+            Glance::Unclear => {}
+        }
+        drop(op);
+        self.remove_closely(key, slot)
+    }
+
+    /// The same by the general way.
+    #[cold]
+    #[inline(never)]
+    extern "C" fn remove_closely<K: Key>(&self, key: K, slot: u32) -> i64 {
+        ret(self.remove_key(&key, slot, |_| Ok(true)))
+    }
+
+    /// Ends a removal whose pocket is full: gives an element to the free list.
+    #[inline(never)]
+    extern "C" fn give_back(&self, slot: u32, element: u32) -> i64 {
+        let _op = Op::passed_on(&self.slots[slot as usize]);
+        if let Pool::Now(free) = &self.pool {
+            free.push(slot, element);
+        }
+        0
+    }
+}
+
+/// What a helper's return value stands for.
+pub(super) fn result(ret: i64) -> OpResult {
+    if ret == 0 { Ok(()) } else { Err(Errno(-ret as i32)) }
 }

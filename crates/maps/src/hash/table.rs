@@ -4,7 +4,7 @@
 //! must find a key that was present throughout, whatever else happens; elements are recycled at once.
 //!
 //! Approach. Elements (keys and values) live in a slab and are named by index. The index is an array of 64-byte chunks of
-//! seven slots; a slot is one word {version 16 | tag 16 | element 32}. A key's hash gives its home chunk and its tag; a key that
+//! seven slots; a slot is one word {tag 16 | version 16 | element + 1, 32}. A key's hash gives its home chunk and its tag; a key that
 //! finds its home full goes to the next chunk with room, and every chunk it passed counts it in `overflow`, so that a
 //! search stops at the first chunk nobody passed. Keys never move.
 //!
@@ -19,88 +19,111 @@
 //! 1. The key of an element does not change while a slot names it.
 //! 2. Who writes into an element first executes [`Table::begin_write`] after having taken it out of the index: a reader that sees any
 //!    of the new words then sees the slot word changed ([`Table::unchanged`]).
-//! 3. A slot's version grows with every change, so a word that reads the same twice was the same all the time. (16 bits
+//! 3. A slot is empty exactly if the lower half of its word is zero. Its tag is zero then, which is a key's tag as well.
+//! 4. A slot's version grows with every change, so a word that reads the same twice was the same all the time. (16 bits
 //!    wrap: a reader would have to sleep through exactly a multiple of 65,536 changes of one slot and wake to the
 //!    same element in it.)
-//! 4. `overflow` of a chunk is at least the number of present keys that passed it.
+//! 5. `overflow` of a chunk is at least the number of present keys that passed it.
 
 use crate::errno::Errno;
+use crate::hash::chunk::{self, Chunk, SLOTS, element_of, emptied, exchange, filled, is_full, mark_of, offset_of_slot};
 use crate::hash::key::Key;
-#[cfg(not(loom))]
-use crate::hash::tags;
-use crate::lock::ChunkLock;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, Table as Memory, fence, prefetch_write, yield_now};
+use crate::sync::{AtomicU64, Ordering, Table as Memory, fence, prefetch_write, yield_now};
 
-/// Slots in a chunk: 64 bytes less the lock and the overflow count.
-pub(crate) const SLOTS: usize = 7;
-
-/// One cache line of the index: lock and overflow count share the first word, the others are slots.
-#[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub(crate) struct Chunk {
-    lock: ChunkLock,
-    overflow: AtomicU32,
-    slots: [AtomicU64; SLOTS],
-}
-
-// SAFETY: made of integer atomics only, for which zero is valid; no drop glue.
-#[cfg(not(loom))]
-unsafe impl crate::mem::ZeroInit for Chunk {}
+/// Bytes of a chunk, as places count them.
+const CHUNK: usize = chunk::BYTES;
 
 /// What a hash says about where its key may be: the chunk, and the tag there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HashPlace {
     home: usize,
-    tag: u16,
+    mark: u32,
 }
 
 /// Where a key was found. Two words, so that it travels in registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
-    /// The chunk's number times eight, and the slot's.
+    /// The chunk's number times 64, and the byte of the chunk at which the slot begins.
     place: usize,
     word: u64,
 }
 
 impl Found {
     #[inline(always)]
-    fn new(chunk: usize, slot: usize, word: u64) -> Self {
-        Self { place: chunk * (SLOTS + 1) + slot, word }
+    fn new(chunk: usize, offset: usize, word: u64) -> Self {
+        Self { place: chunk * CHUNK + offset, word }
     }
 
     #[inline(always)]
     fn chunk(self) -> usize {
-        self.place / (SLOTS + 1)
+        self.place / CHUNK
     }
 
+    /// The byte of the chunk at which the slot begins.
     #[inline(always)]
-    fn slot(self) -> usize {
-        self.place % (SLOTS + 1)
+    fn offset(self) -> usize {
+        self.place % CHUNK
     }
 
     /// The element that holds the key.
     #[inline]
     pub(crate) fn element(self) -> u32 {
-        self.word as u32
+        element_of(self.word)
     }
 }
 
-#[inline]
-fn tag_of(hash: u64) -> u16 {
-    // Tag 0 marks an empty slot.
-    (hash as u16).max(1)
+/// What the first look says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Glance<'a> {
+    /// The key was there.
+    Found(Glanced<'a>),
+    /// It was not.
+    Absent,
+    /// Look closer.
+    Unclear,
 }
 
-#[inline]
-fn word_tag(word: u64) -> u16 {
-    (word >> 32) as u16
+/// Where the first look found a key: in its home chunk. What follows from it needs no address anew.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Glanced<'a> {
+    slot: &'a AtomicU64,
+    word: u64,
+    /// The words behind the key.
+    extra: &'a [AtomicU64],
+    offset: usize,
 }
 
-/// The word that follows `old`: the next version.
-#[inline]
-fn successor(old: u64, tag: u16, element: u32) -> u64 {
-    let version = (old >> 48).wrapping_add(1);
-    version << 48 | u64::from(tag) << 32 | u64::from(element)
+impl<'a> Glanced<'a> {
+    /// The element that holds the key.
+    #[inline(always)]
+    pub(crate) fn element(self) -> u32 {
+        element_of(self.word)
+    }
+
+    /// The words of the element behind its key.
+    #[inline(always)]
+    pub(crate) fn extra(self) -> &'a [AtomicU64] {
+        self.extra
+    }
+
+    /// As [`Table::unchanged`].
+    #[inline(always)]
+    pub(crate) fn unchanged(self) -> bool {
+        // Relaxed: behind the fence of `glance`, which pairs with the one in `begin_write`.
+        self.slot.load(Ordering::Relaxed) == self.word
+    }
+
+    /// As [`Table::replace`].
+    #[inline(always)]
+    pub(crate) fn replace(self, element: u32) -> bool {
+        exchange(self.slot, self.word, filled(self.word, mark_of(self.word), element))
+    }
+
+    /// As [`Table::remove`]: the key is in its home chunk, so it passed none.
+    #[inline(always)]
+    pub(crate) fn remove(self) -> bool {
+        exchange(self.slot, self.word, emptied(self.word))
+    }
 }
 
 /// The index and the slab it points into.
@@ -111,6 +134,8 @@ pub(crate) struct Table {
     slab: Memory<AtomicU64>,
     key_words: usize,
     element_words: usize,
+    /// Bytes of an element.
+    stride: usize,
 }
 
 impl Table {
@@ -123,6 +148,7 @@ impl Table {
             slab: Memory::zeroed(words)?,
             key_words,
             element_words,
+            stride: element_words * size_of::<AtomicU64>(),
         })
     }
 
@@ -145,17 +171,20 @@ impl Table {
 
     #[inline(always)]
     fn words(&self, element: u32, from: usize, to: usize) -> &[AtomicU64] {
-        let start = element as usize * self.element_words;
-        debug_assert!(from <= to && to <= self.element_words && start + to <= self.slab.len());
-        // SAFETY: elements come from the free list or a slot of the index, so they are below the number the slab was made for, and the
-        // callers above pass parts of an element.
-        unsafe { self.slab.get_unchecked(start + from..start + to) }
+        debug_assert!(from <= to && to <= self.element_words);
+        debug_assert!((element as usize + 1) * self.element_words <= self.slab.len());
+        // SAFETY: elements come from the free list or a slot of the index, so they are below the number the slab was made for.
+        let words = unsafe { self.slab.as_ptr().byte_add(element as usize * self.stride) };
+        // SAFETY: the callers pass parts of an element.
+        let first = unsafe { words.add(from) };
+        // SAFETY: as above. The slab lives as long as `self`, and only shared references are made to its words.
+        unsafe { std::slice::from_raw_parts(first, to - from) }
     }
 
     #[inline(always)]
     fn home(&self, hash: u64) -> usize {
         // Multiply-shift instead of a remainder: any number of chunks, so the load factor is exact.
-        (((hash >> 32) * self.chunks.len() as u64) >> 32) as usize
+        ((u128::from(hash) * self.chunks.len() as u128) >> 64) as usize
     }
 
     #[inline(always)]
@@ -171,46 +200,44 @@ impl Table {
         if chunk + 1 == self.chunks.len() { 0 } else { chunk + 1 }
     }
 
-    /// Must precede the first write into an element that is not in the index (invariant 2).
-    #[inline]
-    pub(crate) fn begin_write(&self) {
-        // Pairs with the acquire fence in `unchanged`: a reader that saw a word written after this fence sees every slot change
-        // made before it.
+    /// Begins to write an element that is not in the index (invariant 2): writes its key, and returns the other words.
+    #[inline(always)]
+    pub(crate) fn begin_write<K: Key>(&self, element: u32, key: &K) -> &[AtomicU64] {
+        // Pairs with the acquire fences of `glance` and `reread`: a reader that saw a word written after this fence sees every slot
+        // change made before it.
         fence(Ordering::Release);
-    }
-
-    /// Writes a key into an element that is not in the index, after [`Table::begin_write`].
-    #[inline]
-    pub(crate) fn write_key<K: Key>(&self, element: u32, key: &K) {
         let words = key.words();
         debug_assert!(words.len() == self.key_words);
-        for (shared, word) in self.words(element, 0, words.len()).iter().zip(words) {
+        // SAFETY: the key has the map's size, so the element begins with as many words.
+        let (shared, extra) = unsafe { self.words(element, 0, self.element_words).split_at_unchecked(words.len()) };
+        for (shared, word) in shared.iter().zip(words) {
             // Relaxed: published by the exchange that puts the element into a slot.
             shared.store(*word, Ordering::Relaxed);
         }
+        extra
     }
 
     /// Whether the slot still has the word it had, so that everything read from its element in between was the key's.
     #[inline]
     pub(crate) fn unchanged(&self, found: Found) -> bool {
-        self.reread(found.chunk(), found.slot()) == found.word
+        self.reread(found.chunk(), found.offset()) == found.word
     }
 
     /// The slot's word now, ordered after every read of the element so far.
     #[inline(always)]
-    fn reread(&self, chunk: usize, slot: usize) -> u64 {
+    fn reread(&self, chunk: usize, offset: usize) -> u64 {
         // Pairs with the release fence in `begin_write`.
         fence(Ordering::Acquire);
         // Acquire: the word may name a new element, which the caller is going to read.
-        self.chunk(chunk).slots[slot].load(Ordering::Acquire)
+        self.chunk(chunk).slot(offset).load(Ordering::Acquire)
     }
 
+    /// Whether an element, of which these are the words, holds `key`.
     #[inline(always)]
-    fn holds<K: Key>(&self, element: u32, key: &K) -> bool {
-        let shared = self.key(element);
+    fn holds<K: Key>(shared: &[AtomicU64], key: &K) -> bool {
         let same = |i: usize, word: u64| {
             debug_assert!(i < shared.len());
-            // SAFETY: the key has the map's size, so as many words as the key of an element.
+            // SAFETY: the key has the map's size, so as many words as the key of an element, which `shared` begins with.
             let shared = unsafe { shared.get_unchecked(i) };
             // Relaxed: the caller re-reads the slot behind an acquire fence.
             shared.load(Ordering::Relaxed) ^ word
@@ -220,18 +247,25 @@ impl Table {
     }
 
     /// Looks a key up.
-    ///
-    /// Nearly always the key is under the first tag that matches in its home chunk, or nothing matches there and nobody
-    /// passed it: that much is inlined.
     #[inline(always)]
     pub(crate) fn find<K: Key>(&self, key: &K, hash: u64) -> Option<Found> {
-        self.find_at::<K, false>(key, self.place_of(hash))
+        self.find_at(key, self.place_of(hash))
+    }
+
+    /// The same.
+    #[inline(always)]
+    pub(crate) fn find_at<K: Key>(&self, key: &K, place: HashPlace) -> Option<Found> {
+        match self.glance::<K, false>(key, place) {
+            Glance::Found(found) if found.unchanged() => Some(Found::new(place.home, found.offset, found.word)),
+            Glance::Absent => None,
+            Glance::Found(_) | Glance::Unclear => self.find_anywhere(key, place),
+        }
     }
 
     /// Where a hash is looked for.
     #[inline(always)]
     pub(crate) fn place_of(&self, hash: u64) -> HashPlace {
-        HashPlace { home: self.home(hash), tag: tag_of(hash) }
+        HashPlace { home: self.home(hash), mark: hash as u32 }
     }
 
     /// The same for somebody who is going to change a slot there. Its line is fetched for writing at once: where another core wrote it
@@ -243,43 +277,55 @@ impl Table {
         place
     }
 
-    /// As [`Table::find`]. With `WRITE`, the element is fetched for writing, as the chunk by [`Table::place_to_write`].
+    /// The first look: nearly always the key is under the first tag that matches in its home chunk, or nothing matches there and
+    /// nobody passed it.
+    ///
+    /// What is found counts only if the slot is unchanged *afterwards*: a lookup asks [`Glanced::unchanged`], and the exchange of a replace
+    /// or a removal compares the word anyway. With `WRITE`, the element is fetched for writing, as the chunk by
+    /// [`Table::place_to_write`].
     #[inline(always)]
-    pub(crate) fn find_at<K: Key, const WRITE: bool>(&self, key: &K, place: HashPlace) -> Option<Found> {
-        let HashPlace { home, tag } = place;
-        let chunk = self.chunk(home);
-        if let Some(slot) = chunk.matching(tag).next() {
-            // Acquire as in `check`.
-            let word = chunk.slots[slot].load(Ordering::Acquire);
-            if WRITE {
-                // (The word may name element 0 by now, which exists.) Its first and last lines: elements of up to two are the usual ones.
-                let element = self.words(word as u32, 0, self.element_words);
-                prefetch_write(element.as_ptr());
-                prefetch_write(element.as_ptr_range().end.wrapping_sub(1));
-            }
-            let equal = word_tag(word) == tag && self.holds(word as u32, key);
-            if equal && self.reread(home, slot) == word {
-                return Some(Found::new(home, slot, word));
-            }
-        } else if chunk.overflow.load(Ordering::Acquire) == 0 {
+    pub(crate) fn glance<K: Key, const WRITE: bool>(&self, key: &K, place: HashPlace) -> Glance<'_> {
+        let chunk = self.chunk(place.home);
+        let Some(offset) = chunk.matching(place.mark).next() else {
             // Acquire as in `find_anywhere`.
-            return None;
+            return if chunk.overflow.load(Ordering::Acquire) == 0 { Glance::Absent } else { Glance::Unclear };
+        };
+        let slot = chunk.slot(offset);
+        // Acquire as in `check`.
+        let word = slot.load(Ordering::Acquire);
+        // A slot that changed in between may have another tag: then it has another key, or it is empty.
+        if !is_full(word) {
+            return Glance::Unclear;
         }
-        self.find_anywhere(key, home, tag)
+        let element = self.words(element_of(word), 0, self.element_words);
+        if WRITE {
+            // Its first and last lines: elements of up to two are the usual ones.
+            prefetch_write(element.as_ptr());
+            // SAFETY: an element has at least one word.
+            prefetch_write(unsafe { element.get_unchecked(element.len() - 1) });
+        }
+        if !Self::holds(element, key) {
+            return Glance::Unclear;
+        }
+        // Pairs with the release fence in `begin_write`: who finds the word unchanged behind this has read the key's own element.
+        fence(Ordering::Acquire);
+        // SAFETY: the key has the map's size, so the element begins with as many words.
+        let extra = unsafe { element.get_unchecked(key.words().len()..) };
+        Glance::Found(Glanced { slot, word, extra, offset })
     }
 
     /// The whole search.
     #[inline(never)]
-    fn find_anywhere<K: Key>(&self, key: &K, home: usize, tag: u16) -> Option<Found> {
-        let mut at = home;
+    pub(crate) fn find_anywhere<K: Key>(&self, key: &K, place: HashPlace) -> Option<Found> {
+        let mut at = place.home;
         for _ in 0..self.chunks.len() {
             let chunk = self.chunk(at);
-            for slot in chunk.matching(tag) {
-                if let Some(word) = self.check(at, slot, tag, key) {
-                    return Some(Found::new(at, slot, word));
+            for offset in chunk.matching(place.mark) {
+                if let Some(word) = self.check(at, offset, place.mark, key) {
+                    return Some(Found::new(at, offset, word));
                 }
             }
-            // Acquire: a key that was inserted before this search began is counted (invariant 4), by the happens-before that
+            // Acquire: a key that was inserted before this search began is counted (invariant 5), by the happens-before that
             // makes "before" mean anything; the load itself needs no more.
             if chunk.overflow.load(Ordering::Acquire) == 0 {
                 return None;
@@ -291,12 +337,12 @@ impl Table {
 
     /// The word of a slot, if it stably names an element that holds `key`.
     #[inline(always)]
-    fn check<K: Key>(&self, chunk: usize, slot: usize, tag: u16, key: &K) -> Option<u64> {
+    fn check<K: Key>(&self, chunk: usize, offset: usize, mark: u32, key: &K) -> Option<u64> {
         // Acquire pairs with the release of the exchange that published the element: its key and value are complete.
-        let mut word = self.chunk(chunk).slots[slot].load(Ordering::Acquire);
-        while word_tag(word) == tag {
-            let equal = self.holds(word as u32, key);
-            let again = self.reread(chunk, slot);
+        let mut word = self.chunk(chunk).slot(offset).load(Ordering::Acquire);
+        while is_full(word) && mark_of(word) >> 16 == mark >> 16 {
+            let equal = Self::holds(self.key(element_of(word)), key);
+            let again = self.reread(chunk, offset);
             if again == word {
                 return equal.then_some(word);
             }
@@ -320,22 +366,18 @@ impl Table {
     /// Puts `element`, which holds `key`, where `found` was; false if the slot has changed since.
     #[inline]
     pub(crate) fn replace(&self, found: Found, element: u32) -> bool {
-        let new = successor(found.word, word_tag(found.word), element);
-        self.exchange(found, new)
+        exchange(self.slot(found), found.word, filled(found.word, mark_of(found.word), element))
     }
 
-    #[inline]
-    fn exchange(&self, found: Found, new: u64) -> bool {
-        let slot = &self.chunk(found.chunk()).slots[found.slot()];
-        // Release pairs with the acquire loads of searches: they see the new element's key and value. Acquire: the caller now
-        // owns the old element and whatever was done to it.
-        slot.compare_exchange(found.word, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    #[inline(always)]
+    fn slot(&self, found: Found) -> &AtomicU64 {
+        self.chunk(found.chunk()).slot(found.offset())
     }
 
     /// Removes the key that was found; false if the slot has changed since. The caller owns the element then.
     #[inline]
     pub(crate) fn remove(&self, found: Found, hash: u64) -> bool {
-        if !self.exchange(found, successor(found.word, 0, 0)) {
+        if !exchange(self.slot(found), found.word, emptied(found.word)) {
             return false;
         }
         let mut at = self.home(hash);
@@ -351,46 +393,32 @@ impl Table {
     /// if the key is present: the caller keeps the element.
     #[inline]
     pub(crate) fn insert<K: Key>(&self, key: &K, hash: u64, searched: u32, element: u32) -> bool {
-        self.insert_at(key, self.place_of(hash), searched, element)
-    }
-
-    /// The same.
-    #[inline(always)]
-    pub(crate) fn insert_at<K: Key>(&self, key: &K, place: HashPlace, searched: u32, element: u32) -> bool {
-        let HashPlace { home, tag } = place;
-        // Looked for before locking: the lock word is in the same line, and a vector load soon after its store would wait.
-        let vacancy = self.vacancy(home);
+        let place = self.place_of(hash);
+        let HashPlace { home, mark } = place;
         self.with_locked(home, |before| {
-            // Only who holds this lock adds a key of this home or fills a slot of this chunk: if nobody did since the search,
-            // then both what it found and the vacancy still hold.
-            if let (true, Some(vacancy)) = (before == searched, vacancy) {
-                self.put(vacancy, tag, element);
-                return true;
-            }
-            let absent = before == searched || self.find_anywhere(key, home, tag).is_none();
+            // Only who holds this lock adds a key of this home: if nobody did since the search, then what it found still holds.
+            let absent = before == searched || self.find_anywhere(key, place).is_none();
             if absent {
-                self.place(home, tag, element);
+                self.place(home, mark, element);
             }
             absent
         })
     }
 
-    /// An empty slot of a chunk.
+    /// The same in the usual case; false if it is another, and then nothing has happened.
     #[inline(always)]
-    fn vacancy(&self, at: usize) -> Option<Found> {
-        let slot = self.chunk(at).matching(0).next()?;
-        // Relaxed: empty slots only change under the chunk's lock, which the caller has or is going to take.
-        let word = self.chunk(at).slots[slot].load(Ordering::Relaxed);
-        (word_tag(word) == 0).then_some(Found::new(at, slot, word))
-    }
-
-    /// Fills an empty slot of a chunk whose lock the caller holds.
-    #[inline(always)]
-    fn put(&self, vacancy: Found, tag: u16, element: u32) {
-        let slot = &self.chunk(vacancy.chunk()).slots[vacancy.slot()];
-        // Release pairs with the acquire loads of searches: they see the element's key and value. A plain store, because removals and
-        // replaces exchange only full slots.
-        slot.store(successor(vacancy.word, tag, element), Ordering::Release);
+    pub(crate) fn insert_at_home(&self, place: HashPlace, searched: u32, element: u32) -> bool {
+        // Looked for before locking: the lock word is in the same line, and a vector load soon after its store would wait.
+        let Some(vacancy) = self.chunk(place.home).vacancy() else { return false };
+        let lock = &self.chunk(place.home).lock;
+        // Only who holds this lock adds a key of this home or fills a slot of this chunk: if nobody did since the search,
+        // then both what it found and the vacancy still hold.
+        let locked = lock.lock_unreleased(searched);
+        if locked {
+            vacancy.fill(place.mark, element);
+            lock.unlock(searched);
+        }
+        locked
     }
 
     /// Runs `critical` under the insert lock of the hash's home chunk, with the count of inserts so far.
@@ -411,18 +439,16 @@ impl Table {
     /// Fills the first empty slot from `home` on, whose lock the caller holds. A chunk whose lock is taken is passed over like a full
     /// one: waiting for it could go round in a circle.
     #[cold]
-    fn place(&self, home: usize, tag: u16, element: u32) {
+    fn place(&self, home: usize, mark: u32, element: u32) {
         let mut at = home;
         loop {
             let before = if at == home { None } else { self.chunk(at).lock.try_lock() };
-            let vacancy = if at == home || before.is_some() { self.vacancy(at) } else { None };
-            if let Some(vacancy) = vacancy {
-                self.put(vacancy, tag, element);
-            }
+            let vacancy = if at == home || before.is_some() { self.chunk(at).vacancy() } else { None };
+            let found = vacancy.map(|vacancy| vacancy.fill(mark, element)).is_some();
             if let Some(before) = before {
                 self.chunk(at).lock.unlock(before);
             }
-            if vacancy.is_some() {
+            if found {
                 return;
             }
             let chunk = self.chunk(at);
@@ -447,13 +473,13 @@ impl Table {
             let (chunk, slot) = (position as usize / SLOTS, position as usize % SLOTS);
             // Acquire as in `check`.
             let word = self.chunk(chunk).slots[slot].load(Ordering::Acquire);
-            (word_tag(word) != 0).then_some((position, Found::new(chunk, slot, word)))
+            is_full(word).then_some((position, Found::new(chunk, offset_of_slot(slot), word)))
         })
     }
 
     /// The position [`Table::scan`] finds this key at.
     pub(crate) fn position(&self, found: Found) -> u64 {
-        (found.chunk() * SLOTS + found.slot()) as u64
+        (found.chunk() * SLOTS + chunk::slot_of_offset(found.offset())) as u64
     }
 
     /// Bytes of the index.
@@ -469,23 +495,5 @@ impl Table {
     /// The number of positions.
     pub(crate) fn positions(&self) -> u64 {
         (self.chunks.len() * SLOTS) as u64
-    }
-}
-
-impl Chunk {
-    /// The slots whose tag is `tag`. A slot that has the tag throughout is always among them.
-    #[cfg(not(loom))]
-    #[inline(always)]
-    fn matching(&self, tag: u16) -> impl Iterator<Item = usize> + use<> {
-        // SAFETY: a chunk is 64 bytes, aligned to 64, of integer atomics (`repr(C)`). Its first word is two 32-bit ones; the tag
-        // comparison reads it along with the others, by assembly, and ignores it.
-        let words = unsafe { &*std::ptr::from_ref(self).cast::<[AtomicU64; SLOTS + 1]>() };
-        tags::matching(words, tag).map(|word| word - 1)
-    }
-
-    #[cfg(loom)]
-    fn matching(&self, tag: u16) -> impl Iterator<Item = usize> + '_ {
-        let has = move |slot: &AtomicU64| word_tag(slot.load(Ordering::Relaxed)) == tag;
-        self.slots.iter().enumerate().filter_map(move |(i, slot)| has(slot).then_some(i))
     }
 }
