@@ -2,7 +2,7 @@
 //!
 //! What a cell means and how it is had: `benches/src/maps/mod.rs`. All peers hash with foldhash (hashbrown's default, faster than ours
 //! and less guarded). Ours appears twice, as programs and as the host call it. The kernel's map is driven by a BPF program (`-` where
-//! bpf(2) is not permitted). Arguments select rows by substring: `-- 10k/8+8/1`.
+//! bpf(2) is not permitted). Arguments select rows by substring: `-- 10k/8+8/1`. `-- ladder` shows instead how reads of memory overlap.
 
 use bpf_benches::maps::kernel::Kernel;
 use bpf_benches::maps::ours::{Ours, OursFromHost};
@@ -140,6 +140,10 @@ fn rows<const K: usize, const V: usize>(table: &mut Table, wanted: &[String], el
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    if wanted == ["ladder"] {
+        println!("{}", bpf_benches::maps::ladder::ladder());
+        return;
+    }
     let mut table = Table::new(["elements/key+value/threads".to_owned()].into_iter().chain(NAMES.map(str::to_owned)));
     for (elements, size) in [(10_000, "10k"), (1_000_000, "1M")] {
         rows::<1, 1>(&mut table, &wanted, elements, size);

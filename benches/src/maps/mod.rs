@@ -7,6 +7,7 @@
 
 pub mod kernel;
 pub mod keyless;
+pub mod ladder;
 pub mod ours;
 
 use crate::measure::{median, thread_time};
