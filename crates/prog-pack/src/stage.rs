@@ -90,6 +90,7 @@ impl Packs {
     ///
     /// # Errors
     /// See [`Error`].
+    #[inline]
     pub fn reserve(&self, len: usize) -> Result<Staged, Error> {
         if len == 0 {
             return Err(Error::Empty);
@@ -163,6 +164,7 @@ impl Staged {
     ///
     /// # Errors
     /// [`Error::Forked`]; [`Error::CoreBarrier`] or, without core barriers, [`Error::Wait`]: on arm64 only.
+    #[inline]
     pub fn finalize(mut self) -> Result<Text, Error> {
         self.text.shared.publish(std::slice::from_ref(&self))?;
         self.text.published = true;

@@ -4,8 +4,8 @@
 //! here is far more than the verifier finds, whole functions included.
 
 use crate::context::{Context, Raw};
-use crate::engine::{Config, Engine, Mode};
-use crate::loaded::{Bindings, Loaded};
+use crate::engine::{Config, Engine};
+use crate::loaded::{Draft, Loaded};
 use bpf_analysis::{Facts, InsnFact};
 use bpf_interp::{Caller, Env, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Insn, Program};
@@ -67,20 +67,8 @@ fn code_without_what_a_run_does_not_reach_does_the_same() {
         let insns = insns.map(|(reached, insn)| InsnFact { dead: dead(reached, insn), ..InsnFact::default() });
         let facts = Facts { insns: insns.collect(), ..Facts::default() };
         let load = |facts: &Facts| {
-            let program = Program::new(program.insns().to_vec()).unwrap();
-            let bindings = Bindings::default();
-            Loaded::new(
-                &engine,
-                "test",
-                program,
-                bindings,
-                Raw::layout(),
-                facts,
-                Vec::new(),
-                Mode::Jit,
-                OptLevel::Speed,
-                None,
-            )
+            let draft = Draft { engine: &engine, name: "test", layout: Raw::layout(), facts, lines: Vec::new() };
+            Loaded::compile(draft, &program, None, OptLevel::Speed, None)
         };
         let (whole, loaded) = (load(&Facts::default()).unwrap(), load(&facts).unwrap());
         pruned += i32::from(size(&loaded) < size(&whole));

@@ -9,12 +9,13 @@ use crate::engine::{Engine, Mode};
 use crate::error::{LinkError, LoadError};
 use crate::func::{HostFn, IntoHostFn, host_fn, prototype};
 use crate::instance::Instance;
-use crate::loaded::{Bindings, Bound, Loaded, shipped, unresolved};
+use crate::loaded::{Bindings, Bound, Draft, Loaded, NO_BINDINGS, shipped, unresolved};
 use crate::map_set::{MapRef, MapSet, initialise};
 use crate::packet_helpers::{is_packet_helper, packet_helper};
 use crate::prog_array::{Kind, ProgArray};
 use crate::program::Program;
 use crate::verify::{self, Checked, Subject, verify};
+use bpf_analysis::Facts;
 use bpf_isa::{Callee, Insn, InsnIdx};
 use bpf_jit::{Extern, OptLevel, TAIL_CALL_HELPER};
 use bpf_maps::{Map, MapError};
@@ -208,39 +209,58 @@ impl<H: 'static> Linker<H> {
         &self,
         name: &str,
         program: bpf_isa::Program,
-        mut bindings: Bindings,
+        mut references: Option<Box<Bindings>>,
         layout: &'static ContextLayout,
         code: Option<&bpf_object::Code>,
         How { trust, opt_level }: How,
     ) -> Result<Arc<Loaded>, LoadError> {
-        bindings.bind_addresses(name, &program)?;
-        let (program, facts, lines) = match trust {
-            Trust::Verifier | Trust::Hybrid => {
-                let subject = Subject { name, bindings: &bindings, layout, helpers: &self.protos, code };
-                let options = verify::Options { log: false, hybrid: trust == Trust::Hybrid };
-                let checked = self.verify(&subject, program, options)?;
-                (checked.program, checked.facts, checked.lines)
+        if let Some(bindings) = &mut references {
+            bindings.bind_addresses(name, &program)?;
+            if bindings.is_empty() {
+                references = None;
             }
-            Trust::Interpreter | Trust::Caller if !bindings.missing.is_empty() => {
-                return Err(unknown_helper(name, &bindings.missing[0], code));
-            }
-            Trust::Interpreter | Trust::Caller if !layout.regions.is_empty() && !layout.raw => {
-                let (program, context) = (name.to_owned(), layout.name.to_string());
-                return Err(LoadError::NeedsVerifier { program, context });
-            }
-            Trust::Interpreter | Trust::Caller => (program, bpf_analysis::Facts::default(), Vec::new()),
-        };
+        }
+        let bindings = references.as_deref().unwrap_or(&NO_BINDINGS);
         let mode = match trust {
             Trust::Interpreter => Mode::Interpreter,
             Trust::Verifier | Trust::Hybrid | Trust::Caller => self.engine.config().mode,
         };
-        for map in bindings.maps.iter().flatten() {
-            if let MapRef::Progs(table) = map {
-                let fail = |source| LoadError::ProgArray { array: table.name().to_owned(), source };
-                table.bind(Kind { layout, mode }).map_err(fail)?;
+        let bind_arrays = |bindings: &Bindings| {
+            bindings.maps.iter().flatten().try_for_each(|map| match map {
+                MapRef::Progs(table) => table
+                    .bind(Kind { layout, mode })
+                    .map_err(|source| LoadError::ProgArray { array: table.name().to_owned(), source }),
+                MapRef::Data(_) => Ok(()),
+            })
+        };
+        let engine = &self.engine;
+        let load = |program: bpf_isa::Program, facts: &Facts, lines, references| {
+            let draft = Draft { engine, name, layout, facts, lines };
+            match mode {
+                Mode::Interpreter => Ok(Loaded::interpret(draft, program, references)),
+                Mode::Jit => Loaded::compile(draft, &program, references, opt_level, code),
+            }
+        };
+        match trust {
+            Trust::Verifier | Trust::Hybrid => {
+                let subject = Subject { name, bindings, layout, helpers: &self.protos, code };
+                let options = verify::Options { log: false, hybrid: trust == Trust::Hybrid };
+                let Checked { program, facts, lines, .. } = self.verify(&subject, program, options)?;
+                bind_arrays(bindings)?;
+                load(program, &facts, lines, references)
+            }
+            Trust::Interpreter | Trust::Caller if !bindings.missing.is_empty() => {
+                Err(unknown_helper(name, &bindings.missing[0], code))
+            }
+            Trust::Interpreter | Trust::Caller if !layout.regions.is_empty() && !layout.raw => {
+                let (program, context) = (name.to_owned(), layout.name.to_string());
+                Err(LoadError::NeedsVerifier { program, context })
+            }
+            Trust::Interpreter | Trust::Caller => {
+                bind_arrays(bindings)?;
+                load(program, &Facts::default(), Vec::new(), references)
             }
         }
-        Loaded::new(&self.engine, name, program, bindings, layout, &facts, lines, mode, opt_level, code)
     }
 }
 
@@ -398,9 +418,14 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                 return Err(LoadError::Map { map: map.clone(), source: MapError::OtherDomain { map } });
             }
         }
-        let mut bindings = Bindings { maps: self.maps.iter().cloned().map(Some).collect(), ..Bindings::default() };
-        if program.contents().calls {
-            linker.bind_helpers(name, program.insns(), C::layout(), &mut bindings)?;
+        let contents = program.contents();
+        let refers = contents.calls || contents.wide_loads || !self.maps.is_empty();
+        let mut bindings = refers.then(Box::<Bindings>::default);
+        if let Some(bindings) = &mut bindings {
+            bindings.maps = self.maps.iter().cloned().map(Some).collect();
+            if contents.calls {
+                linker.bind_helpers(name, program.insns(), C::layout(), bindings)?;
+            }
         }
         let loaded = linker.finish(name, program, bindings, C::layout(), None, self.how)?;
         // What it holds beside the program itself is there for prog arrays only.
@@ -419,8 +444,9 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let mut programs = Vec::with_capacity(linked.programs.len());
         for p in linked.programs {
             let (name, code) = (&p.name, Some(p.code.code()));
-            let program = structure(name, p.insns)
-                .and_then(|program| linker.finish(name, program, p.bindings, C::layout(), code, self.how));
+            let program = structure(name, p.insns).and_then(|program| {
+                linker.finish(name, program, Some(Box::new(p.bindings)), C::layout(), code, self.how)
+            });
             programs.push(program.map_err(|error| explain(error, &p.code))?);
         }
         let maps = linked.maps;

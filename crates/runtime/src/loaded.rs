@@ -64,9 +64,13 @@ pub(crate) struct Bindings {
     pub(crate) addresses: Vec<(InsnIdx, u64)>,
 }
 
+/// Those of a program that refers to nothing.
+pub(crate) static NO_BINDINGS: Bindings =
+    Bindings { maps: Vec::new(), helpers: Vec::new(), missing: Vec::new(), host: Vec::new(), addresses: Vec::new() };
+
 impl Bindings {
     /// Whether there is nothing that the code could use.
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         let Bindings { maps, helpers, missing, host, addresses } = self;
         maps.is_empty() && helpers.is_empty() && missing.is_empty() && host.is_empty() && addresses.is_empty()
     }
@@ -287,6 +291,30 @@ pub(crate) struct Loaded {
     form: Form,
 }
 
+/// What a program is whichever way it is executed.
+pub(crate) struct Draft<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) name: &'a str,
+    pub(crate) layout: &'static ContextLayout,
+    pub(crate) facts: &'a Facts,
+    /// Where its instructions came from, for messages.
+    pub(crate) lines: Vec<SourceLine>,
+}
+
+impl Draft<'_> {
+    #[inline(always)]
+    fn finish(self, form: Form, bindings: Option<Box<Bindings>>) -> Arc<Loaded> {
+        Arc::new(Loaded {
+            form,
+            lines: self.lines,
+            name: Name::new(self.name),
+            engine: self.engine.clone(),
+            layout: self.layout,
+            bindings,
+        })
+    }
+}
+
 /// What a hybrid verification left to run time.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
@@ -317,76 +345,59 @@ impl Drop for Loaded {
 }
 
 impl Loaded {
-    /// Loads a program whose references are bound. `native`: as machine code, if the engine's mode is that.
-    #[expect(clippy::too_many_arguments, reason = "all that a program is, once")]
-    pub(crate) fn new(
-        engine: &Engine,
-        name: &str,
-        program: Program,
-        bindings: Bindings,
-        layout: &'static ContextLayout,
-        facts: &Facts,
-        lines: Vec<SourceLine>,
-        mode: Mode,
+    /// Loads a program whose references are bound, for the interpreter.
+    pub(crate) fn interpret(draft: Draft<'_>, program: Program, bindings: Option<Box<Bindings>>) -> Arc<Loaded> {
+        let Draft { facts, .. } = draft;
+        let (accesses, regions) = (facts.checks.clone(), facts.regions.clone());
+        let checks = Checks { accesses, regions, needs_budget: facts.needs_budget };
+        draft.finish(Form::Interpreted(Box::new(Interpreted { program, checks })), bindings)
+    }
+
+    /// Loads a program whose references are bound, as machine code.
+    pub(crate) fn compile(
+        draft: Draft<'_>,
+        program: &Program,
+        references: Option<Box<Bindings>>,
         opt_level: OptLevel,
         source: Option<&bpf_object::Code>,
     ) -> Result<Arc<Loaded>, LoadError> {
-        let form = match mode {
-            Mode::Interpreter => {
-                let (accesses, regions) = (facts.checks.clone(), facts.regions.clone());
-                let checks = Checks { accesses, regions, needs_budget: facts.needs_budget };
-                Form::Interpreted(Box::new(Interpreted { program, checks }))
+        let Draft { engine, name, layout, facts, .. } = draft;
+        // The program is put together in here, and not carried about in parts.
+        engine.0.compilers.lend(|host| {
+            let bindings = references.as_deref().unwrap_or(&NO_BINDINGS);
+            let options = engine.compile_options(opt_level, layout.raw, facts.needs_budget);
+            let facts = constant_tail_calls(program, bindings, facts);
+            host.compiler
+                .compile(program, &facts, bindings, &options, &mut host.code)
+                .map_err(|source| LoadError::Compile { program: name.to_owned(), source })?;
+            let machine_stack = worst_stack(program, &host.code);
+            let limit = engine.config().max_machine_stack;
+            if machine_stack > limit {
+                return Err(LoadError::Stack { program: name.to_owned(), needed: machine_stack, limit });
             }
-            Mode::Jit => Form::Native(engine.0.compilers.lend(|host| {
-                let options = engine.compile_options(opt_level, layout.raw, facts.needs_budget);
-                let facts = constant_tail_calls(&program, &bindings, facts);
-                host.compiler
-                    .compile(&program, &facts, &bindings, &options, &mut host.code)
-                    .map_err(|source| LoadError::Compile { program: name.to_owned(), source })?;
-                let machine_stack = worst_stack(&program, &host.code);
-                let limit = engine.config().max_machine_stack;
-                if machine_stack > limit {
-                    return Err(LoadError::Stack { program: name.to_owned(), needed: machine_stack, limit });
-                }
-                let place = |source| LoadError::Place { program: name.to_owned(), source };
-                let staged = engine.0.packs.stage(&host.code, |symbol| bindings.resolve(symbol)).map_err(place)?;
-                let text = staged.finalize().map_err(place)?;
-                let entry = text.entry(0).ok_or_else(|| LoadError::Internal("code without an entry".into()))?;
-                let entry = run::Entry { code: entry, callee: entry, reads_hidden: host.code.reads_hidden };
-                let text = if host.code.tail_calls.is_empty() {
-                    Placed::Fixed(text)
-                } else {
-                    let text = Arc::new(text);
-                    Placed::Patched { _sites: Tracked::new(&text, &host.code.tail_calls, &bindings)?, text }
-                };
-                let registered = engine.0.debug.as_ref().map(|registry| {
-                    // SAFETY: `Loaded::drop` takes it back when no run can be in the code any more.
-                    unsafe { debug::register(registry, name, &program, source, &host.code, &text) }
-                });
-                Ok(Native { text, entry, registered, machine_stack })
-            })?),
-        };
-        Ok(Arc::new(Loaded {
-            form,
-            lines,
-            name: Name::new(name),
-            engine: engine.clone(),
-            layout,
-            bindings: if bindings.is_empty() { None } else { Some(Box::new(bindings)) },
-        }))
+            let place = |source| LoadError::Place { program: name.to_owned(), source };
+            let staged = engine.0.packs.stage(&host.code, |symbol| bindings.resolve(symbol)).map_err(place)?;
+            let text = staged.finalize().map_err(place)?;
+            let entry = text.entry(0).ok_or_else(|| LoadError::Internal("code without an entry".into()))?;
+            let entry = run::Entry { code: entry, callee: entry, reads_hidden: host.code.reads_hidden };
+            let text = if host.code.tail_calls.is_empty() {
+                Placed::Fixed(text)
+            } else {
+                let text = Arc::new(text);
+                Placed::Patched { _sites: Tracked::new(&text, &host.code.tail_calls, bindings)?, text }
+            };
+            let registered = engine.0.debug.as_ref().map(|registry| {
+                // SAFETY: `Loaded::drop` takes it back when no run can be in the code any more.
+                unsafe { debug::register(registry, name, program, source, &host.code, &text) }
+            });
+            Ok(draft.finish(Form::Native(Native { text, entry, registered, machine_stack }), references))
+        })
     }
 
     /// What its instructions refer to.
     pub(crate) fn bindings(&self) -> &Bindings {
-        static NONE: Bindings = Bindings {
-            maps: Vec::new(),
-            helpers: Vec::new(),
-            missing: Vec::new(),
-            host: Vec::new(),
-            addresses: Vec::new(),
-        };
         // Programs that refer to nothing have none; and `drop` takes them.
-        self.bindings.as_deref().unwrap_or(&NONE)
+        self.bindings.as_deref().unwrap_or(&NO_BINDINGS)
     }
 
     /// What it has in common with programs it may tail-call.
