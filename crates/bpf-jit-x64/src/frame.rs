@@ -275,14 +275,14 @@ impl Emitter<'_> {
 
     /// `v` has been computed in `target`, which [`Emitter::target`] named.
     #[inline(always)]
-    pub(crate) fn settle(&mut self, v: VReg, target: Gpr) {
+    pub(crate) fn put(&mut self, v: VReg, target: Gpr) {
         if target == SCRATCH {
-            self.put(v, target);
+            self.set(v, target);
         }
     }
 
     /// Gives `v` the value in `src`.
-    pub(crate) fn put(&mut self, v: VReg, src: Gpr) {
+    pub(crate) fn set(&mut self, v: VReg, src: Gpr) {
         match self.alloc.loc(v) {
             Loc::Reg(reg) if reg == src.host() => {}
             Loc::Reg(reg) => self.mov(Width::W64, reg.into(), src),

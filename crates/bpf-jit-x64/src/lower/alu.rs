@@ -102,7 +102,7 @@ impl Emitter<'_> {
                 self.narrow(width, d, src);
             }
         }
-        self.settle(dst, d);
+        self.put(dst, d);
     }
 
     pub(crate) fn ext(&mut self, width: Width, signed: bool, from: Size, dst: VReg, src: VReg) {
@@ -119,7 +119,7 @@ impl Emitter<'_> {
             (true, Size::W, Width::W64) => reg!(self.s.buf; movsxd Rq(d), Rd(s)),
             (_, Size::DW, _) => self.narrow(width, d, s),
         }
-        self.settle(dst, d);
+        self.put(dst, d);
     }
 
     pub(crate) fn neg(&mut self, width: Width, dst: VReg, src: VReg) {
@@ -127,7 +127,7 @@ impl Emitter<'_> {
         let s = self.get(src, SCRATCH);
         self.copy(width, d, s);
         self.neg_reg(width, d);
-        self.settle(dst, d);
+        self.put(dst, d);
     }
 
     pub(crate) fn neg_reg(&mut self, width: Width, d: Gpr) {
@@ -173,7 +173,7 @@ impl Emitter<'_> {
             Val::Imm(imm) => Operand::Imm(at_width(width, imm)),
         };
         emit(self, width, d, a, b);
-        self.settle(dst, d);
+        self.put(dst, d);
     }
 
     /// `op d, s`.
@@ -228,7 +228,7 @@ impl Emitter<'_> {
         let a = self.get(a, SCRATCH);
         let b = self.get(b, SCRATCH2);
         self.lea(width, d, a, b, shift & 3);
-        self.settle(dst, d);
+        self.put(dst, d);
     }
 
     fn add(&mut self, width: Width, d: Gpr, a: Gpr, b: Operand) {
@@ -424,14 +424,14 @@ impl Emitter<'_> {
         let d = self.target(dst);
         let base = self.frame.base;
         self.add_imm(Width::W64, d, base, i64::from(off));
-        self.settle(dst, d);
+        self.put(dst, d);
     }
 
     pub(crate) fn sym_addr(&mut self, dst: VReg, symbol: Symbol) {
         let d = self.target(dst);
         reg!(self.s.buf; mov Rq(d), QWORD 0);
         self.reloc(8, RelocKind::X64Abs64, symbol);
-        self.settle(dst, d);
+        self.put(dst, d);
     }
 
     /// Notes that the last `len` bytes of code depend on the address of `symbol`.
@@ -444,6 +444,6 @@ impl Emitter<'_> {
         let d = self.target(dst);
         let entry = self.s.entry(subprog);
         self.s.layout.branch(&mut self.s.buf, Jump::Address(d), entry);
-        self.settle(dst, d);
+        self.put(dst, d);
     }
 }

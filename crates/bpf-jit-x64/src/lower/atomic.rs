@@ -63,7 +63,7 @@ impl Emitter<'_> {
             (false, Width::W64) => mem!(self.s.buf, m; xchg [rax], Rq(r)),
         }
         if let Some(dst) = dst {
-            self.put(dst, r);
+            self.set(dst, r);
         }
     }
 
@@ -93,7 +93,7 @@ impl Emitter<'_> {
         let back = again as isize - (self.s.buf.len() as isize + 2);
         // At most 3 + 3 + 10 + 2 bytes back.
         jcc_short(&mut self.s.buf, Cc::Ne, back as i8);
-        self.put(dst, Rax);
+        self.set(dst, Rax);
     }
 
     pub(crate) fn cmpxchg(&mut self, width: Width, mem: Mem, expected: VReg, new: VReg, dst: VReg) {
@@ -112,7 +112,7 @@ impl Emitter<'_> {
             Width::W32 => self.mov(width, d, Rax),
             Width::W64 => self.copy(width, d, Rax),
         }
-        self.settle(dst, d);
+        self.put(dst, d);
     }
 
     fn cmpxchg_insn(&mut self, width: Width, m: Addr, new: Gpr) {

@@ -134,7 +134,7 @@ impl Emitter<'_> {
             self.load_into(Width::W64, d, no);
             cmov(&mut self.s.buf, cc, d, yes);
         }
-        self.settle(dst, d);
+        self.put(dst, d);
     }
 
     pub(crate) fn check(&mut self, check: Check, ctx: VReg) {

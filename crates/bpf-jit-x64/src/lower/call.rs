@@ -26,7 +26,7 @@ impl Emitter<'_> {
             }
         }
         if let Some(ret) = ret {
-            self.put(ret, Gpr::from(self.machine.ret));
+            self.set(ret, Gpr::from(self.machine.ret));
         }
     }
 }

@@ -27,7 +27,7 @@ impl Emitter<'_> {
                 self.bswap_reg(Width::W64, d);
             }
         }
-        self.settle(dst, d);
+        self.put(dst, d);
     }
 
     pub(crate) fn bswap_reg(&mut self, width: Width, d: Gpr) {

@@ -19,7 +19,7 @@ impl Emitter<'_> {
             (false, true) => self.load_swapped(size, d, m),
             (false, false) => self.load_reg(size, d, m),
         }
-        self.settle(dst, d);
+        self.put(dst, d);
     }
 
     pub(crate) fn load_reg(&mut self, size: Size, d: Gpr, m: Addr) {

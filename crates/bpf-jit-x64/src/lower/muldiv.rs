@@ -43,7 +43,7 @@ impl Emitter<'_> {
             (Width::W32, true) => reg!(self.s.buf; imul Rd(b)),
             (Width::W64, true) => reg!(self.s.buf; imul Rq(b)),
         }
-        self.put(dst, Rdx);
+        self.set(dst, Rdx);
     }
 
     /// The register that holds `v`, or [`SCRATCH2`] with its value if that is in a slot or in one of `not`.
@@ -81,7 +81,7 @@ impl Emitter<'_> {
     }
 
     fn put_result(&mut self, wanted: Wanted, dst: VReg) {
-        self.put(
+        self.set(
             dst,
             match wanted {
                 Wanted::Quotient => Rax,
@@ -119,7 +119,7 @@ impl Emitter<'_> {
             }
             (Wanted::Quotient | Wanted::Remainder, _) => return false,
         }
-        self.settle(dst, d);
+        self.put(dst, d);
         true
     }
 
