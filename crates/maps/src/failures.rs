@@ -1,7 +1,7 @@
 //! Every system call that makes a map fails once, at each place where it is made: a typed error, nothing left behind, and the same works
 //! afterwards.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bpf_quiesce::{Domain, Options};
 
@@ -9,6 +9,9 @@ use crate::def::flags;
 use crate::sys::Call;
 use crate::sys::inject::{failing, mapped_bytes};
 use crate::{CreateOptions, Map, MapDef, MapError, MapType, RingBuf, open_perf_entry};
+
+/// The tests here count descriptors of the whole process: one at a time.
+static ALONE: Mutex<()> = Mutex::new(());
 
 const CALLS: [Call; 6] = [Call::Mmap, Call::Madvise, Call::Mprotect, Call::Memfd, Call::Ftruncate, Call::Eventfd];
 
@@ -58,6 +61,7 @@ fn state(domain: &Arc<Domain>) -> (usize, usize, usize) {
 
 #[test]
 fn a_failing_call_leaves_no_half_of_a_map() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let domain = Domain::new(Options { max_slots: 3, ..Options::default() });
     let before = state(&domain);
     let mut reached = CALLS.map(|call| (call, 0));
@@ -139,6 +143,7 @@ fn lent_arrays(domain: &Arc<Domain>) {
 /// Whatever a definition asks for beyond the limit is refused before anything is mapped.
 #[test]
 fn what_is_beyond_the_limit_is_refused_before_it_is_mapped() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let domain = Domain::new(Options { max_slots: 3, ..Options::default() });
     for def in definitions() {
         let map = Map::create(def.clone(), &domain).unwrap();

@@ -112,7 +112,7 @@ impl Map {
                 Box::new(QueueMap::new(&def).map_err(system)?)
             }
             MapType::LpmTrie => {
-                fits(TrieMap::memory_needed(&def))?;
+                fits(TrieMap::memory_needed(&def, slots))?;
                 Box::new(TrieMap::new(&def, domain).map_err(system)?)
             }
             MapType::BloomFilter => {

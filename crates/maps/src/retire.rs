@@ -6,21 +6,43 @@
 //!
 //! Approach: removed elements go on a lock-free stack. Every so often somebody takes the whole stack as a batch and starts one
 //! grace period for it; when that is over, the batch goes back to the free list. The two steps are guarded by a flag that
-//! is only ever tried.
+//! is only ever tried. Each slot has a few free and a few removed elements of its own, so that most operations execute no
+//! locked instruction here: a second one in an update would keep the processor from beginning with the next update's cache misses.
 //!
-//! Invariant: an element is handed out again only after a grace period that began after its removal.
+//! Invariants: an element is handed out again only after a grace period that began after its removal; what a slot has of its own is touched by
+//! one operation at a time (the callers exclude re-entry), and is at most [`OWN`] elements.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bpf_quiesce::{Domain, GracePeriod};
+use crossbeam_utils::CachePadded;
 use std::cell::UnsafeCell;
 
 use crate::errno::Errno;
 use crate::hash::free_list::{FreeList, Stack};
 
-/// Removals between two looks at the batches.
+/// Removals of a slot between two looks at the batches.
 const BATCH: u32 = 64;
+
+/// Free elements that a slot takes at a time.
+const REFILL: u32 = 32;
+
+/// Elements that a slot may have of its own: free ones (some are given back unused), and removed ones.
+const OWN: u64 = 2 * REFILL as u64 + BATCH as u64;
+
+/// What a slot has of its own: two chains of elements, as the links of a stack. All accesses are relaxed: one operation at a time.
+#[derive(Debug, Default)]
+struct Own {
+    /// The first free element plus one.
+    free: AtomicU32,
+    /// The removed element that came last, plus one.
+    retired: AtomicU32,
+    /// The one that came first.
+    last: AtomicU32,
+    /// How many were removed.
+    count: AtomicU32,
+}
 
 /// How often an allocation yields for a grace period to end before it fails. It helps if other threads' runs are in the way; the
 /// caller's own run may be as well, so more patience belongs outside of it ([`crate::Map`] retries there).
@@ -35,8 +57,8 @@ const WAITING: std::ops::RangeInclusive<u64> = 4 * BATCH as u64..=1 << 16;
 pub(crate) struct GraceList {
     free: FreeList,
     domain: Arc<Domain>,
+    own: Box<[CachePadded<Own>]>,
     retired: Stack,
-    removals: AtomicU32,
     /// Guards `batch`.
     busy: AtomicBool,
     batch: UnsafeCell<Option<(GracePeriod, u32)>>,
@@ -52,10 +74,10 @@ impl std::fmt::Debug for GraceList {
 }
 
 impl GraceList {
-    /// Elements of this size to provide beyond those that can be present: they may be waiting for a grace period.
-    pub(crate) fn headroom(max_entries: u32, element_bytes: usize) -> u64 {
+    /// Elements of this size to provide beyond those that can be present: they may be waiting for a grace period, or be a slot's own.
+    pub(crate) fn headroom(max_entries: u32, element_bytes: usize, slots: u32) -> u64 {
         let waiting = WAITING_BYTES / (element_bytes.max(1) as u64);
-        u64::from(max_entries) + waiting.clamp(*WAITING.start(), *WAITING.end())
+        u64::from(max_entries) + waiting.clamp(*WAITING.start(), *WAITING.end()) + OWN * u64::from(slots)
     }
 
     /// All of `0..limit` free, with room for `elements`.
@@ -63,21 +85,40 @@ impl GraceList {
         Ok(Self {
             free: FreeList::new(limit, elements, slots)?,
             domain: Arc::clone(domain),
+            own: (0..slots).map(|_| CachePadded::default()).collect(),
             retired: Stack::new(),
-            removals: AtomicU32::new(0),
             busy: AtomicBool::new(false),
             batch: UnsafeCell::new(None),
         })
     }
 
-    /// Takes an element.
+    /// Takes an element. Like the other operations: not from within another one on the same slot.
     #[inline]
     pub(crate) fn pop(&self, slot: u32) -> Option<u32> {
-        self.free.pop(slot).or_else(|| self.pop_patiently(slot))
+        let own = &self.own[slot as usize];
+        match own.free.load(Ordering::Relaxed).checked_sub(1) {
+            Some(element) => {
+                own.free.store(self.free.links.noted(element), Ordering::Relaxed);
+                Some(element)
+            }
+            None => self.refill(slot),
+        }
+    }
+
+    /// Takes an element, and a few more for the slot if they are near.
+    #[inline(never)]
+    fn refill(&self, slot: u32) -> Option<u32> {
+        let element = self.free.pop(slot).or_else(|| self.pop_patiently(slot))?;
+        for _ in 1..REFILL {
+            let Some(more) = self.free.pop_near(slot) else { break };
+            self.push(slot, more);
+        }
+        Some(element)
     }
 
     #[cold]
     fn pop_patiently(&self, slot: u32) -> Option<u32> {
+        self.flush(slot);
         for _ in 0..PATIENCE {
             self.turn_over(slot);
             if let Some(element) = self.free.pop(slot) {
@@ -91,20 +132,42 @@ impl GraceList {
     /// The element that [`GraceList::pop`] would probably give: a hint, for prefetching.
     #[inline]
     pub(crate) fn peek(&self, slot: u32) -> Option<u32> {
-        self.free.peek(slot)
+        let own = self.own[slot as usize].free.load(Ordering::Relaxed).checked_sub(1);
+        own.or_else(|| self.free.peek(slot))
     }
 
     /// Gives back an element that was never visible to anybody.
+    #[inline]
     pub(crate) fn push(&self, slot: u32, element: u32) {
-        self.free.push(slot, element);
+        let own = &self.own[slot as usize];
+        self.free.links.note(element, own.free.load(Ordering::Relaxed));
+        own.free.store(element + 1, Ordering::Relaxed);
     }
 
     /// Gives back an element that was just taken out of the map.
+    #[inline]
     pub(crate) fn retire(&self, slot: u32, element: u32) {
-        self.retired.push(&self.free.links, element);
-        // Relaxed: a rhythm, not a count.
-        if self.removals.fetch_add(1, Ordering::Relaxed) % BATCH == BATCH - 1 {
+        let own = &self.own[slot as usize];
+        let (top, count) = (own.retired.load(Ordering::Relaxed), own.count.load(Ordering::Relaxed) + 1);
+        if top == 0 {
+            own.last.store(element, Ordering::Relaxed);
+        }
+        self.free.links.note(element, top);
+        own.retired.store(element + 1, Ordering::Relaxed);
+        own.count.store(count, Ordering::Relaxed);
+        if count >= BATCH {
+            self.flush(slot);
             self.turn_over(slot);
+        }
+    }
+
+    /// Moves a slot's removed elements to where they wait for a grace period.
+    fn flush(&self, slot: u32) {
+        let own = &self.own[slot as usize];
+        if let Some(first) = own.retired.load(Ordering::Relaxed).checked_sub(1) {
+            own.retired.store(0, Ordering::Relaxed);
+            own.count.store(0, Ordering::Relaxed);
+            self.retired.push_chain(&self.free.links, first, own.last.load(Ordering::Relaxed));
         }
     }
 
@@ -118,11 +181,11 @@ impl GraceList {
         // SAFETY: `busy` was clear, so no other thread, and no caller further up this stack, is in here.
         let batch = unsafe { &mut *self.batch.get() };
         if let Some((_, top)) = batch.take_if(|(period, _)| period.is_complete()) {
-            let mut next = Some(top);
-            while let Some(element) = next {
-                next = self.free.links.below(element);
-                self.free.push(slot, element);
+            let mut last = top;
+            while let Some(below) = self.free.links.below(last) {
+                last = below;
             }
+            self.free.push_chain(slot, top, last);
         }
         if batch.is_none() {
             *batch = self.retired.take_all().map(|top| (self.domain.start_grace_period(), top));
@@ -153,6 +216,6 @@ impl GraceList {
 
     /// Bytes of links and heads.
     pub(crate) fn memory(&self) -> usize {
-        self.free.memory()
+        self.free.memory() + size_of_val(&*self.own)
     }
 }

@@ -83,6 +83,17 @@ impl Stack {
         }
     }
 
+    /// Puts a chain on top, whose elements are linked from `first` to `last`.
+    #[cfg(not(loom))]
+    pub(crate) fn push_chain(&self, links: &Links, first: u32, last: u32) {
+        // Relaxed, Release: as in `push`.
+        let chain = |old: u64| {
+            links.0[last as usize].store(old as u32, Ordering::Relaxed);
+            Some(head((old >> 32).wrapping_add(1), first + 1))
+        };
+        let _ = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, chain);
+    }
+
     /// Takes the element on top.
     #[inline]
     pub(crate) fn pop(&self, links: &Links) -> Option<u32> {
@@ -181,6 +192,19 @@ impl FreeList {
     pub(crate) fn pop(&self, slot: u32) -> Option<u32> {
         let own = self.shard(slot);
         self.shards[own].pop(&self.links).or_else(|| self.pop_fresh(own)).or_else(|| self.steal(own))
+    }
+
+    /// Gives a chain of elements back.
+    #[cfg(not(loom))]
+    pub(crate) fn push_chain(&self, slot: u32, first: u32, last: u32) {
+        self.shards[self.shard(slot)].push_chain(&self.links, first, last);
+    }
+
+    /// Takes an element from `slot`'s shard, if there is one.
+    #[cfg(not(loom))]
+    #[inline]
+    pub(crate) fn pop_near(&self, slot: u32) -> Option<u32> {
+        self.shards[self.shard(slot)].pop(&self.links)
     }
 
     /// The element that [`FreeList::pop`] would probably give: a hint, for prefetching. Asks for its link.

@@ -95,12 +95,12 @@ fn is_prealloc(def: &MapDef) -> bool {
 }
 
 /// Elements that [`Pool`] hands out; each slot has a spare beyond them.
-fn pooled(def: &MapDef) -> u64 {
+fn pooled(def: &MapDef, slots: u32) -> u64 {
     if is_prealloc(def) {
         return def.max_entries.into();
     }
     let element = round_up8(def.key_size as usize) + round_up8(def.value_size as usize);
-    u64::from(def.max_entries) + GraceList::headroom(def.max_entries, element)
+    u64::from(def.max_entries) + GraceList::headroom(def.max_entries, element, slots)
 }
 
 /// Elements from one slot's first spare to the next slot's: no two in one cache line. (The clock of an LRU map would have to
@@ -119,7 +119,7 @@ const CACHE_LINE: usize = 64;
 impl HashMap {
     /// Bytes a hash of this definition maps.
     pub(crate) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
-        let elements = pooled(def) + u64::from(slots) * u64::from(spare_stride(def));
+        let elements = pooled(def, slots) + u64::from(slots) * u64::from(spare_stride(def));
         let per_cpu = def.map_type.is_per_cpu();
         let value = round_up8(def.value_size as usize) as u64;
         let bookkeeping = size_of::<AtomicU32>() as u64 + u64::from(def.map_type.is_lru());
@@ -135,7 +135,7 @@ impl HashMap {
 
     pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>, seed: Option<u64>) -> OpResult<Self> {
         let slots = domain.max_slots();
-        let pooled = u32::try_from(pooled(def)).map_err(|_| Errno::E2BIG)?;
+        let pooled = u32::try_from(pooled(def, slots)).map_err(|_| Errno::E2BIG)?;
         let apart = spare_stride(def);
         let elements = slots.checked_mul(apart).and_then(|spares| pooled.checked_add(spares)).ok_or(Errno::E2BIG)?;
         let shape = Shape::of(def);

@@ -57,8 +57,8 @@ fn node_words(def: &MapDef) -> usize {
 }
 
 /// A node per key and per branching, and as many again that wait for a grace period.
-fn nodes(def: &MapDef) -> u64 {
-    2 * u64::from(def.max_entries) + GraceList::headroom(def.max_entries, node_words(def) * WORD)
+fn nodes(def: &MapDef, slots: u32) -> u64 {
+    2 * u64::from(def.max_entries) + GraceList::headroom(def.max_entries, node_words(def) * WORD, slots)
 }
 
 /// Where a key is, or would go.
@@ -74,15 +74,16 @@ struct Place<'a> {
 
 impl TrieMap {
     /// Bytes a trie of this definition maps.
-    pub(crate) fn memory_needed(def: &MapDef) -> u64 {
-        let nodes = nodes(def).saturating_mul((node_words(def) * WORD + size_of::<u32>()) as u64);
+    pub(crate) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
+        let nodes = nodes(def, slots).saturating_mul((node_words(def) * WORD + size_of::<u32>()) as u64);
         let top = Top::memory_needed(def, def.key_size as usize - LENGTH);
         nodes.saturating_add(Tables::memory_needed(def)).saturating_add(top)
     }
 
     pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>) -> OpResult<Self> {
         // Entries of tables have 31 bits for a node's number plus one.
-        let nodes = u32::try_from(nodes(def)).ok().filter(|&nodes| nodes < 1 << 31).ok_or(Errno::ENOMEM)?;
+        let nodes =
+            u32::try_from(nodes(def, domain.max_slots())).ok().filter(|&nodes| nodes < 1 << 31).ok_or(Errno::ENOMEM)?;
         let words = node_words(def).checked_mul(nodes as usize).ok_or(Errno::ENOMEM)?;
         let data_size = def.key_size as usize - LENGTH;
         Ok(Self {
