@@ -41,6 +41,7 @@ mod arena;
 mod chunks;
 #[cfg(test)]
 mod failures;
+mod life;
 mod pack;
 mod packs;
 mod poke;

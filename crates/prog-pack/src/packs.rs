@@ -9,15 +9,13 @@
 //!
 //! What is left to run at the same time is little: a batch of freed programs, which belongs to the thread that took it out of its queue;
 //! the collapse of a pack, claimed by one compare-and-exchange; and pokes, each one compare-and-exchange on a word of code. No protocol
-//! of several atomics is left for a model checker: the one that all of it waits for, grace periods, is `bpf-quiesce`'s and is explored there
-//! with loom; tests/fetch_model.rs explores what CPUs may fetch between two pokes. The order in which threads get to their critical sections, and to
+//! of several atomics is left for a model checker: the two that all of it waits for, grace periods and the count of programs, are `bpf-quiesce`'s and are
+//! explored there with loom; tests/fetch_model.rs explores what CPUs may fetch between two pokes. The order in which threads get to their critical sections, and to
 //! what they do between them, is explored in `schedules` at random; and tests/churn.rs stresses the whole with eight threads.
 //!
 //! Invariants: chunks leave the allocator as traps and return as traps. A pack is in `Center::packs` exactly as long as the allocator
 //! knows it; it is unmapped when the last `Arc` goes, which nobody in it can outlive.
 
-use std::ops::Deref;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,6 +25,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::arena::{Arena, GRANULE, HUGE};
 use crate::chunks::{Chunks, Run};
+use crate::life::Owner;
 use crate::pack::{Backing, Pack, PackError};
 use crate::retire::{Advance, BatchLimits};
 use crate::shard::Shard;
@@ -114,7 +113,7 @@ pub struct Packs {
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// The programs.
-    users: Users,
+    pub(crate) users: Users,
     pub(crate) domain: Arc<Domain>,
     pub(crate) arena: &'static Arena,
     pub(crate) host: Arch,
@@ -131,84 +130,6 @@ pub(crate) struct Shared {
 /// How often room was found only by freeing what many drops had left.
 #[derive(Debug, Default)]
 struct Scarcity(u32);
-
-/// The one that all [`Packs`] hold.
-#[derive(Debug)]
-pub(crate) struct Owner(NonNull<Shared>);
-
-/// A program's hold.
-#[derive(Debug)]
-pub(crate) struct Hold(NonNull<Shared>);
-
-// SAFETY: a shared reference, and the right to free what may be sent and shared.
-unsafe impl Send for Owner {}
-// SAFETY: as above.
-unsafe impl Sync for Owner {}
-// SAFETY: as above.
-unsafe impl Send for Hold {}
-// SAFETY: as above.
-unsafe impl Sync for Hold {}
-
-impl Owner {
-    fn new(shared: Shared) -> Owner {
-        Owner(NonNull::from(Box::leak(Box::new(shared))))
-    }
-}
-
-impl Hold {
-    pub(crate) fn new(owner: &Owner) -> Hold {
-        // The owner is there, so the count is not closed.
-        owner.users.enter();
-        Hold(owner.0)
-    }
-
-    /// Whether it is a hold on what that one owns.
-    pub(crate) fn is_of(&self, owner: &Owner) -> bool {
-        self.0 == owner.0
-    }
-}
-
-impl Deref for Owner {
-    type Target = Shared;
-
-    fn deref(&self) -> &Shared {
-        // SAFETY: freed when the owner has closed the count, in its drop, and no user is left.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl Deref for Hold {
-    type Target = Shared;
-
-    fn deref(&self) -> &Shared {
-        // SAFETY: freed when no user is left, and this is one until its drop.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        if self.users.close() {
-            // SAFETY: leaked in `new`; there is neither owner nor user any more.
-            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
-        }
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        if self.users.leave() {
-            // SAFETY: as above.
-            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
-        }
-    }
-}
-
-// What the impls above stand on.
-const _: () = {
-    const fn may_be_shared<T: Send + Sync>() {}
-    may_be_shared::<Shared>();
-};
 
 #[derive(Debug, Default)]
 struct Slot {

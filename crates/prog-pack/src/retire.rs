@@ -8,7 +8,10 @@
 //! (`membarrier` denied) guards entered later discard fetched instructions themselves, and a second grace
 //! period waits until every run has begun that way.
 //!
-//! Invariants: a chunk is in exactly one of: a program, a batch, the allocator. Its bytes are traps before the allocator has it.
+//! Beside other threads a barrier interrupts them, and costs a dozen microseconds: there a batch is longer, and is advanced only when the next one is full,
+//! whose grace period has begun by then. So the one core barrier that frees a batch serves the grace period of the next.
+//!
+//! Invariants: a chunk is in exactly one of: a program, a batch, a shard's hand, the allocator. Its bytes are traps before one of the last two has it.
 //! A batch is advanced by one thread at a time, which has taken it out of the queue; a failing barrier puts it back as it is. The
 //! lock is not held while traps are written or barriers executed.
 

@@ -17,8 +17,9 @@ use bpf_jit_code::{Arch, Code, PatchSlot, Reloc, RelocKind, Symbol};
 use crate::arch::{self, VENEER};
 use crate::arena;
 use crate::chunks::Run;
+use crate::life::Hold;
 use crate::pack::fill_traps;
-use crate::packs::{CHUNK, Hold, Packs, Place, Shared};
+use crate::packs::{CHUNK, Packs, Place, Shared};
 use crate::poke::{PatchSite, PokeError};
 use crate::{Error, Patch};
 
