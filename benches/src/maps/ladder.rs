@@ -44,7 +44,8 @@ impl Memory {
     #[inline(always)]
     fn line(&self, random: &mut u64) -> u64 {
         *random = random.wrapping_mul(RANDOM).wrapping_add(1);
-        self.index[(*random >> 32) as usize * (WORDS / LINE) >> 32 << 3]
+        let line = ((*random >> 32) as usize * (WORDS / LINE)) >> 32;
+        self.index[line * LINE]
     }
 
     /// One read.
