@@ -371,6 +371,18 @@ fn bad_definitions_get_the_kernels_error() {
         }
     }
     assert!(compared > 5000, "{compared}");
+    // Only bloom filters have something to say in `map_extra`.
+    for (map_type, key_size) in
+        [(MapType::BloomFilter, 0), (MapType::Hash, 4), (MapType::Array, 4), (MapType::Queue, 0)]
+    {
+        for map_extra in (0..20).chain([1 << 32, u64::MAX]) {
+            let mut def = MapDef::new("m", map_type, key_size, 8, 3);
+            def.map_extra = map_extra;
+            let kernel = KernelMap::create(&def).map(|_| ());
+            let ours = Map::create(def.clone(), &domain).map(|_| ()).map_err(|error| error.errno());
+            assert_eq!(ours, kernel, "{def:?}");
+        }
+    }
 }
 
 /// Each operation on a frozen map of each type that has elements (the random sequences above seldom meet them all), with each access flag.
