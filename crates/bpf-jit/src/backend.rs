@@ -278,9 +278,8 @@ impl<B: Backend> Compiler<B> {
         code.clear();
         let CompileOptions { opt_level, lower, alloc, emit } = options;
         if *opt_level == OptLevel::None {
-            let options = DirectOptions { lower, alloc, emit };
-            let Self { backend, lowerer, direct, .. } = self;
-            return lowerer.emit(program, facts, signatures, options, direct, backend, code);
+            let options = DirectOptions { lower, alloc, emit, scratch: &mut self.direct };
+            return self.lowerer.emit(program, facts, signatures, options, &mut self.backend, code);
         }
         self.lowerer.lower(program, facts, signatures, lower, &mut self.lir);
         let machine = self.backend.machine(emit);

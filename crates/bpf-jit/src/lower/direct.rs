@@ -62,12 +62,12 @@ impl<E: Emitter> Sink for &mut Direct<E> {
     }
 }
 
-/// What there is to choose.
-#[derive(Clone, Copy)]
+/// What there is to choose, and memory to reuse.
 pub(crate) struct DirectOptions<'a> {
     pub(crate) lower: &'a LowerOptions,
     pub(crate) alloc: &'a AllocOptions,
     pub(crate) emit: &'a EmitOptions,
+    pub(crate) scratch: &'a mut Scratch,
 }
 
 /// What emitting at once needs beside a lowerer. Reused from program to program.
@@ -86,7 +86,6 @@ impl Lowerer {
         facts: &Facts,
         signatures: &dyn Signatures,
         options: DirectOptions<'_>,
-        scratch: &mut Scratch,
         backend: &mut B,
         code: &mut Code,
     ) -> Result<(), EmitError> {
@@ -118,7 +117,7 @@ impl Lowerer {
                     || contents.stack.escapes
                     || !facts.checks.is_empty(),
             };
-            let alloc = scratch.homes.allocate(&needs, machine, options.alloc);
+            let alloc = options.scratch.homes.allocate(&needs, machine, options.alloc);
             let used = |reg: Reg| contents.registers & 1 << reg as u16 != 0;
             let shape = Shape {
                 id: sub,
@@ -143,7 +142,7 @@ impl Lowerer {
                 signatures,
                 arity: &arity,
                 options: options.lower,
-                func: &mut scratch.no_list,
+                func: &mut options.scratch.no_list,
                 sink: &mut sink,
                 sub,
                 cur,
