@@ -102,7 +102,7 @@ impl Packs {
         // With a random start, every program can start in four places at least.
         let random = self.shared.options.random_offset;
         let slack = if random { CHUNK - Code::ALIGN } else { 0 };
-        let Place { run, rx, rw } = self.shared.allocate(len + slack)?;
+        let Place { run, rx, rw } = self.shared.allocate(len.saturating_add(slack))?;
         let offset = if random {
             // Within the first chunk, so that the chunk's start can be told from the code's.
             (arena::random() % (CHUNK / Code::ALIGN) as u64) as usize * Code::ALIGN

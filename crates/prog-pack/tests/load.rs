@@ -297,6 +297,17 @@ fn random_offsets_differ_and_stay_inside() {
 }
 
 #[test]
+fn code_of_any_length_is_an_error_where_there_is_no_room() {
+    for random_offset in [false, true] {
+        let packs = packs(Options { random_offset, ..Options::default() });
+        for len in [usize::MAX, usize::MAX - 47, usize::MAX / 2, 1 << 40] {
+            assert!(matches!(packs.reserve(len), Err(Error::NoRoom { .. })), "{len}");
+        }
+        assert_eq!(packs.stats().bytes, 0);
+    }
+}
+
+#[test]
 fn many_are_published_at_once_or_none() {
     let others = packs(Options::default());
     let packs = packs(Options::default());
