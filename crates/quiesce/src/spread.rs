@@ -65,7 +65,8 @@ impl Default for Users {
 }
 
 impl Users {
-    /// Counts a user in. The caller must know that the object is not closed, or be one of its users.
+    /// Counts a user in. The caller must know that the object is not closed before this has returned: being one of its users does not do, because
+    /// those who come to a marked shard are counted nowhere.
     #[cfg(not(loom))]
     #[inline]
     pub fn enter(&self) {
