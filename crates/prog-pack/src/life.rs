@@ -3,7 +3,8 @@
 //! Problem: every program holds on to what it lies in, and counting holds is two writes a load to one place, for all threads. Approach: holds are
 //! counted apart from the owner, spread over threads ([`bpf_quiesce::Users`]). The owner's drop closes the count; whoever is last then, owner or program, frees.
 //!
-//! Invariant: `Shared` is leaked by [`Owner::new`] and freed by exactly one drop, the one that the count says is the last.
+//! Invariant: `Shared` is leaked by [`Owner::new`] and freed by exactly one drop, the one that the count says is the last. In a forked child by none: a
+//! thread that the child does not have may have been changing it.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -68,7 +69,7 @@ impl Drop for Owner {
     fn drop(&mut self) {
         if self.users.close() {
             // SAFETY: leaked in `new`; there is neither owner nor user any more.
-            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+            unsafe { free(self.0) };
         }
     }
 }
@@ -77,8 +78,20 @@ impl Drop for Hold {
     fn drop(&mut self) {
         if self.users.leave() {
             // SAFETY: as above.
-            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+            unsafe { free(self.0) };
         }
+    }
+}
+
+/// Frees it, unless that is the parent's business.
+///
+/// # Safety
+/// It was leaked by [`Owner::new`], nobody else refers to it, and nobody will.
+unsafe fn free(shared: NonNull<Shared>) {
+    // SAFETY: by contract.
+    if !unsafe { shared.as_ref() }.domain.is_forked() {
+        // SAFETY: by contract.
+        drop(unsafe { Box::from_raw(shared.as_ptr()) });
     }
 }
 

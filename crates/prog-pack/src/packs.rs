@@ -558,7 +558,7 @@ impl Drop for Shared {
         let all_free = shards
             .map(|slot| slot.shard.get_mut().unwrap_or_else(PoisonError::into_inner))
             .all(|shard| shard.retired.is_empty());
-        if !all_free && !self.domain.is_forked() {
+        if !all_free {
             // Runs may still be inside dropped programs: unmap after their guards.
             let packs = std::mem::take(&mut self.center.get_mut().unwrap_or_else(PoisonError::into_inner).packs);
             self.domain.defer(move || drop(packs));
