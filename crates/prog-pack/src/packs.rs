@@ -213,20 +213,23 @@ impl Packs {
     /// # Errors
     /// [`Error::Wait`], under the caller's own guard in particular; [`Error::CoreBarrier`].
     pub fn drain(&self) -> Result<(), Error> {
+        self.shared.reclaim_counting(&mut 0)?;
+        // It has sealed what was dropped so far; what others drop from now on is not waited for, or this might never end.
+        let sealed: [u64; SHARDS] = std::array::from_fn(|at| self.shared.lock(at).retired.sealed());
         loop {
-            self.shared.reclaim_counting(&mut 0)?;
-            let (mut empty, mut period) = (true, None);
-            for at in 0..SHARDS {
+            let (mut done, mut period) = (true, None);
+            for (at, sealed) in sealed.into_iter().enumerate() {
                 let retired = &self.shared.lock(at).retired;
-                empty &= retired.is_empty();
-                period = period.or_else(|| retired.some_period());
+                done &= retired.has_freed(sealed);
+                period = period.or_else(|| retired.period_of(sealed));
             }
             match period {
-                _ if empty => return Ok(()),
+                _ if done => return Ok(()),
                 Some(period) => period.wait()?,
                 // Another thread is about to free the rest.
                 None => std::thread::yield_now(),
             }
+            self.shared.reclaim_counting(&mut 0)?;
         }
     }
 
@@ -403,9 +406,9 @@ impl Shared {
         let result = loop {
             let Some(batch) = self.lock(at).retired.take(overlap) else { break Ok(()) };
             match batch.advance(&self.domain, self.host) {
-                Advance::Free(places) => {
+                Advance::Free(batch, places) => {
                     *freed += places.len();
-                    self.free(at, places, why);
+                    self.free(at, Some(batch), places, why);
                 }
                 Advance::NotYet(batch) => {
                     self.lock(at).retired.put_back(batch);
@@ -418,15 +421,17 @@ impl Shared {
             }
         };
         if why == Why::Wanted {
-            self.free(at, Vec::new(), why);
+            self.free(at, None, Vec::new(), why);
         }
         result
     }
 
     /// Gives the places of a freed batch to a shard; what that does not keep, to the center.
-    fn free(&self, at: usize, mut places: Vec<Place>, why: Why) {
+    fn free(&self, at: usize, batch: Option<u64>, mut places: Vec<Place>, why: Why) {
         let mut shard = self.lock(at);
-        shard.retired.freed(&places);
+        if let Some(batch) = batch {
+            shard.retired.freed(batch, &places);
+        }
         match why {
             Why::Due => shard.spare.keep(&mut places),
             Why::Wanted => shard.spare.empty(&mut places),

@@ -48,6 +48,8 @@ impl Default for BatchLimits {
 /// Programs that were dropped before `period` began.
 #[derive(Debug)]
 pub(crate) struct Batch {
+    /// Which one of its queue's.
+    number: u64,
     programs: Vec<Place>,
     period: GracePeriod,
     trapped: bool,
@@ -59,6 +61,10 @@ pub(crate) struct Queue {
     filling: Vec<Place>,
     filling_chunks: u32,
     sealed: VecDeque<Batch>,
+    /// How many batches were sealed; the next one's number.
+    numbers: u64,
+    /// The numbers of those that threads advance.
+    in_hands: Vec<u64>,
     /// Chunks in all of it, batches being advanced included.
     chunks: u64,
 }
@@ -84,22 +90,31 @@ impl Queue {
         if !self.filling.is_empty() {
             let programs = std::mem::take(&mut self.filling);
             self.filling_chunks = 0;
-            self.sealed.push_back(Batch { programs, period: domain.start_grace_period(), trapped: false });
+            let number = self.numbers;
+            self.numbers += 1;
+            self.sealed.push_back(Batch { number, programs, period: domain.start_grace_period(), trapped: false });
         }
     }
 
     /// Takes the oldest batch out, to advance it. `overlap`: not the newest, whose grace period the barrier of the one before it will serve.
     pub(crate) fn take(&mut self, overlap: bool) -> Option<Batch> {
-        if self.sealed.len() > usize::from(overlap) { self.sealed.pop_front() } else { None }
+        if self.sealed.len() <= usize::from(overlap) {
+            return None;
+        }
+        let batch = self.sealed.pop_front()?;
+        self.in_hands.push(batch.number);
+        Some(batch)
     }
 
     /// Puts a batch back that was not ready.
     pub(crate) fn put_back(&mut self, batch: Batch) {
+        self.in_hands.retain(|number| *number != batch.number);
         self.sealed.push_front(batch);
     }
 
-    /// Notes that a batch's programs went back to the allocator.
-    pub(crate) fn freed(&mut self, programs: &[Place]) {
+    /// Notes that the programs of the batch with this number went back to the allocator.
+    pub(crate) fn freed(&mut self, batch: u64, programs: &[Place]) {
+        self.in_hands.retain(|number| *number != batch);
         self.chunks -= programs.iter().map(|p| u64::from(p.run.len)).sum::<u64>();
     }
 
@@ -108,9 +123,19 @@ impl Queue {
         self.chunks
     }
 
-    /// A grace period that something in the queue waits for.
-    pub(crate) fn some_period(&self) -> Option<GracePeriod> {
-        self.sealed.back().map(|batch| batch.period.clone())
+    /// How many batches were sealed.
+    pub(crate) fn sealed(&self) -> u64 {
+        self.numbers
+    }
+
+    /// Whether all of the first so many batches are free.
+    pub(crate) fn has_freed(&self, first: u64) -> bool {
+        self.sealed.iter().map(|batch| &batch.number).chain(&self.in_hands).all(|number| *number >= first)
+    }
+
+    /// A grace period that one of the first so many batches waits for in the queue.
+    pub(crate) fn period_of(&self, first: u64) -> Option<GracePeriod> {
+        self.sealed.iter().find(|batch| batch.number < first).map(|batch| batch.period.clone())
     }
 
     /// What is in the queue, in batches that a thread advances not included.
@@ -129,8 +154,8 @@ impl Queue {
 /// What became of a batch.
 #[derive(Debug)]
 pub(crate) enum Advance {
-    /// No CPU can execute these any more; they are traps.
-    Free(Vec<Place>),
+    /// No CPU can execute these, of the batch with this number, any more; they are traps.
+    Free(u64, Vec<Place>),
     /// Some run begun before is not over.
     NotYet(Batch),
     /// The core barrier failed; it may be tried again.
@@ -159,10 +184,10 @@ impl Batch {
         point();
         if domain.has_core_barrier() {
             return match domain.core_barrier() {
-                Ok(_forgotten) => Advance::Free(self.programs),
+                Ok(_forgotten) => Advance::Free(self.number, self.programs),
                 Err(error) => Advance::Failed(self, error),
             };
         }
-        if self.period.is_complete() { Advance::Free(self.programs) } else { Advance::NotYet(self) }
+        if self.period.is_complete() { Advance::Free(self.number, self.programs) } else { Advance::NotYet(self) }
     }
 }
