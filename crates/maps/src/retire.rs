@@ -10,7 +10,7 @@
 //! locked instruction here: a second one in an update would keep the processor from beginning with the next update's cache misses.
 //!
 //! Invariants: an element is handed out again only after a grace period that began after its removal; what a slot has of its own is touched by
-//! one operation at a time (the callers exclude re-entry), and is at most [`OWN`] elements.
+//! one operation at a time (the callers exclude re-entry), and is at most [`Share::most`] elements.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,11 +25,29 @@ use crate::hash::free_list::{FreeList, Stack};
 /// Removals of a slot between two looks at the batches.
 const BATCH: u32 = 64;
 
-/// Free elements that a slot takes at a time.
-const REFILL: u32 = 32;
+/// Bytes of removed elements that a slot may have of its own (one element at least): with many slots and large values, [`BATCH`] elements
+/// each would be more memory than the map.
+const OWN_BYTES: u64 = 16 << 10;
 
-/// Elements that a slot may have of its own: free ones (some are given back unused), and removed ones.
-const OWN: u64 = 2 * REFILL as u64 + BATCH as u64;
+/// Removed elements that a slot has of its own before it passes them on, by the size of an element.
+#[derive(Clone, Copy, Debug)]
+struct Share(u32);
+
+impl Share {
+    fn of(element_bytes: usize) -> Self {
+        Self((OWN_BYTES / (element_bytes.max(1) as u64)).clamp(1, BATCH.into()) as u32)
+    }
+
+    /// Free elements that a slot takes at a time.
+    fn refill(self) -> u32 {
+        self.0.div_ceil(2)
+    }
+
+    /// Elements that a slot may have of its own: free ones (up to two of a trie's are given back unused), and removed ones.
+    fn most(self) -> u64 {
+        u64::from(self.refill()) + 1 + u64::from(self.0)
+    }
+}
 
 /// What a slot has of its own: two chains of elements, as the links of a stack. All accesses are relaxed: one operation at a time.
 #[derive(Debug, Default)]
@@ -40,8 +58,10 @@ struct Own {
     retired: AtomicU32,
     /// The one that came first.
     last: AtomicU32,
-    /// How many were removed.
+    /// How many there are.
     count: AtomicU32,
+    /// How many were passed on since the last look at the batches.
+    removals: AtomicU32,
 }
 
 /// How often an allocation yields for a grace period to end before it fails. It helps if other threads' runs are in the way; the
@@ -58,6 +78,7 @@ pub(crate) struct GraceList {
     free: FreeList,
     domain: Arc<Domain>,
     own: Box<[CachePadded<Own>]>,
+    share: Share,
     retired: Stack,
     /// Guards `batch`.
     busy: AtomicBool,
@@ -77,15 +98,24 @@ impl GraceList {
     /// Elements of this size to provide beyond those that can be present: they may be waiting for a grace period, or be a slot's own.
     pub(crate) fn headroom(max_entries: u32, element_bytes: usize, slots: u32) -> u64 {
         let waiting = WAITING_BYTES / (element_bytes.max(1) as u64);
-        u64::from(max_entries) + waiting.clamp(*WAITING.start(), *WAITING.end()) + OWN * u64::from(slots)
+        u64::from(max_entries)
+            + waiting.clamp(*WAITING.start(), *WAITING.end())
+            + Share::of(element_bytes).most() * u64::from(slots)
     }
 
-    /// All of `0..limit` free, with room for `elements`.
-    pub(crate) fn new(limit: u32, elements: u32, slots: u32, domain: &Arc<Domain>) -> Result<Self, Errno> {
+    /// All of `0..limit` free, with room for `elements` of this size.
+    pub(crate) fn new(
+        limit: u32,
+        elements: u32,
+        element_bytes: usize,
+        slots: u32,
+        domain: &Arc<Domain>,
+    ) -> Result<Self, Errno> {
         Ok(Self {
             free: FreeList::new(limit, elements, slots)?,
             domain: Arc::clone(domain),
             own: (0..slots).map(|_| CachePadded::default()).collect(),
+            share: Share::of(element_bytes),
             retired: Stack::new(),
             busy: AtomicBool::new(false),
             batch: UnsafeCell::new(None),
@@ -109,7 +139,7 @@ impl GraceList {
     #[inline(never)]
     fn refill(&self, slot: u32) -> Option<u32> {
         let element = self.free.pop(slot).or_else(|| self.pop_patiently(slot))?;
-        for _ in 1..REFILL {
+        for _ in 1..self.share.refill() {
             let Some(more) = self.free.pop_near(slot) else { break };
             self.push(slot, more);
         }
@@ -148,15 +178,27 @@ impl GraceList {
     #[inline]
     pub(crate) fn retire(&self, slot: u32, element: u32) {
         let own = &self.own[slot as usize];
-        let (top, count) = (own.retired.load(Ordering::Relaxed), own.count.load(Ordering::Relaxed) + 1);
+        let top = own.retired.load(Ordering::Relaxed);
         if top == 0 {
             own.last.store(element, Ordering::Relaxed);
         }
         self.free.links.note(element, top);
         own.retired.store(element + 1, Ordering::Relaxed);
+        let count = own.count.load(Ordering::Relaxed) + 1;
         own.count.store(count, Ordering::Relaxed);
-        if count >= BATCH {
-            self.flush(slot);
+        if count >= self.share.0 {
+            self.pass_on(slot, count);
+        }
+    }
+
+    /// Ends a slot's share of removed elements.
+    #[inline(never)]
+    fn pass_on(&self, slot: u32, count: u32) {
+        self.flush(slot);
+        let own = &self.own[slot as usize];
+        let removals = own.removals.load(Ordering::Relaxed) + count;
+        own.removals.store(removals % BATCH, Ordering::Relaxed);
+        if removals >= BATCH {
             self.turn_over(slot);
         }
     }

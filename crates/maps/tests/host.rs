@@ -137,6 +137,29 @@ fn large_keys_and_values_work() {
     assert_eq!(map.set(&key(4), &vec![0; 70_001]).unwrap_err().errno(), libc::E2BIG);
 }
 
+/// What slots keep of removed elements must not multiply values that are large by slots that are many.
+#[test]
+fn large_values_allocated_on_demand_fit_into_the_usual_limit() {
+    // The last two: more removals than there are elements.
+    for (map_type, key_size, value_size, rounds) in [
+        (MapType::Hash, 4, 1 << 20, 2),
+        (MapType::LpmTrie, 8, 1 << 20, 2),
+        (MapType::PerCpuHash, 4, 32 << 10, 2),
+        (MapType::Hash, 4, 16 << 10, 3000),
+        (MapType::LpmTrie, 8, 16 << 10, 3000),
+    ] {
+        let def = MapDef::new("m", map_type, key_size, value_size, 4).with_flags(flags::NO_PREALLOC);
+        let map = Map::create(def, &domain(64)).unwrap();
+        let (key, value) = (vec![0; key_size as usize], vec![7; map.host_value_size()]);
+        for _ in 0..rounds {
+            map.set(&key, &value).unwrap();
+            map.delete(&key).unwrap();
+        }
+        map.set(&key, &value).unwrap();
+        assert!(map.get(&key).unwrap() == Some(value), "{map_type:?}");
+    }
+}
+
 #[test]
 fn batches_resume_at_their_cursor() {
     let map = create(MapDef::new("m", MapType::Hash, 4, 8, 100));

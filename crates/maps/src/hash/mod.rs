@@ -94,13 +94,17 @@ fn is_prealloc(def: &MapDef) -> bool {
     def.flags & flags::NO_PREALLOC == 0
 }
 
+/// Bytes of a key and a value.
+fn element_bytes(def: &MapDef) -> usize {
+    round_up8(def.key_size as usize) + round_up8(def.value_size as usize)
+}
+
 /// Elements that [`Pool`] hands out; each slot has a spare beyond them.
 fn pooled(def: &MapDef, slots: u32) -> u64 {
     if is_prealloc(def) {
         return def.max_entries.into();
     }
-    let element = round_up8(def.key_size as usize) + round_up8(def.value_size as usize);
-    u64::from(def.max_entries) + GraceList::headroom(def.max_entries, element, slots)
+    u64::from(def.max_entries) + GraceList::headroom(def.max_entries, element_bytes(def), slots)
 }
 
 /// Elements from one slot's first spare to the next slot's: no two in one cache line. (The clock of an LRU map would have to
@@ -160,7 +164,8 @@ impl HashMap {
             pool: if is_prealloc(def) {
                 Pool::Now(FreeList::new(pooled, elements, slots)?)
             } else {
-                Pool::Later(GraceList::new(pooled, elements, slots, domain)?, CachePadded::new(AtomicU32::new(0)))
+                let list = GraceList::new(pooled, elements, element_bytes(def), slots, domain)?;
+                Pool::Later(list, CachePadded::new(AtomicU32::new(0)))
             },
             slots: (0..slots).map(|slot| CachePadded::new(SlotState::new(pooled + slot * apart))).collect(),
             per_cpu: per_cpu

@@ -94,7 +94,7 @@ impl TrieMap {
             root: AtomicU64::new(0),
             lock: SlotLock::default(),
             count: AtomicU32::new(0),
-            nodes: GraceList::new(nodes, nodes, domain.max_slots(), domain)?,
+            nodes: GraceList::new(nodes, nodes, node_words(def) * WORD, domain.max_slots(), domain)?,
             node_words: node_words(def),
             slab: Table::zeroed(words)?,
             tables: Tables::new(def, domain)?,

@@ -128,7 +128,7 @@ impl Tables {
         Ok(Self {
             entries: Table::zeroed(tables as usize * ENTRIES)?,
             heads: Table::zeroed(tables as usize)?,
-            list: GraceList::new(tables, tables, domain.max_slots(), domain)?,
+            list: GraceList::new(tables, tables, ENTRIES * WORD, domain.max_slots(), domain)?,
         })
     }
 
