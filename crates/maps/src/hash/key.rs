@@ -170,7 +170,15 @@ impl Key for Long {
 
     fn load(words: &[AtomicU64]) -> Self {
         // Relaxed as above.
-        Self::Heap(words.iter().map(|word| word.load(Ordering::Relaxed)).collect())
+        let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        if words.len() > INLINE {
+            return Self::Heap(words.iter().map(word).collect());
+        }
+        let mut inline = [0; INLINE];
+        for (slot, shared) in inline.iter_mut().zip(words) {
+            *slot = word(shared);
+        }
+        Self::Inline(inline, words.len())
     }
 
     #[inline]
@@ -237,6 +245,18 @@ mod tests {
             let bytes: Vec<u8> = (1..=size).collect();
             let words = with_key!(bytes.len(), K => K::from_host(&bytes).words().to_vec());
             assert_eq!(words, Long::from_host(&bytes).words(), "{size} bytes");
+        }
+    }
+
+    #[cfg(not(loom))]
+    #[test]
+    fn a_long_key_of_an_element_takes_no_allocation() {
+        // An eviction reads such keys inside a run.
+        for len in [6, INLINE, INLINE + 1] {
+            let words: Vec<AtomicU64> = (1..=len as u64).map(AtomicU64::new).collect();
+            let key = Long::load(&words);
+            assert!(key.words().iter().copied().eq(1..=len as u64), "{len} words");
+            assert_eq!(matches!(key, Long::Heap(_)), len > INLINE, "{len} words");
         }
     }
 
