@@ -70,6 +70,10 @@ impl WriteGate {
 
     /// Freezes a map whose writes are not counted.
     fn freeze_uncounted(&self, domain: &Domain) -> OpResult {
+        // Asked before the mark is set, which others see: a freeze that cannot be must not fail their writes. Its own run may be writing.
+        if domain.in_guard() || domain.is_forked() {
+            return Err(Errno::EBUSY);
+        }
         // Relaxed: `synchronize` orders the mark before the writes that it does not wait for.
         self.0.compare_exchange(0, FREEZING, Ordering::Relaxed, Ordering::Relaxed).map_err(|_| Errno::EBUSY)?;
         let waited = domain.synchronize();
@@ -77,7 +81,6 @@ impl WriteGate {
         self.0.store(if waited.is_ok() { FROZEN } else { 0 }, Ordering::Release);
         waited.map_err(|error| match error {
             WaitError::Barrier(errno) => Errno(errno),
-            // Its own run may be writing.
             _ => Errno::EBUSY,
         })
     }

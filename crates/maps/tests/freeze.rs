@@ -89,6 +89,28 @@ fn entries_of_frozen_or_read_only_maps_of_maps_stay() {
     }
 }
 
+#[test]
+fn a_freeze_inside_ones_own_run_fails_no_write_of_others() {
+    let map = Map::create(MapDef::new("h", MapType::Hash, 4, 8, 2), &domain(4)).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut refused = 0;
+            while !stop.load(Ordering::Relaxed) {
+                refused += u32::from(map.set(&[0; 4], &[1; 8]).is_err());
+            }
+            refused
+        });
+        let guard = map.domain().enter().unwrap();
+        for _ in 0..200_000 {
+            assert_eq!(map.freeze().unwrap_err().errno(), libc::EBUSY);
+        }
+        drop(guard);
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(writer.join().unwrap(), 0, "the map was never frozen");
+    });
+}
+
 /// The host's end of a ring writes to it, as the kernel's mapping does.
 #[test]
 fn an_end_of_a_ring_and_a_freeze_exclude_each_other() {

@@ -159,7 +159,8 @@ impl Ring {
     #[cold]
     fn committed_at_last(&self, position: u64) -> Option<(Header<'_>, u32)> {
         // Our position before another look at the header; pairs with the exchange in `commit`, which puts the header before the look at
-        // our position. So a producer that commits after this look wakes us.
+        // our position. So a producer that commits after this look wakes us. The look at the producer position is covered as well:
+        // `reserve` stored it before, and on x86-64 the exchange is a full barrier; on arm64 a release store stays before a SeqCst load.
         fence(Ordering::SeqCst);
         self.committed(position)
     }
