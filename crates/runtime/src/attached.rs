@@ -128,6 +128,6 @@ pub(crate) struct ReclaimOnDrop(pub(crate) Engine);
 
 impl Drop for ReclaimOnDrop {
     fn drop(&mut self) {
-        self.0.reclaim();
+        self.0.run_deferred();
     }
 }

@@ -147,6 +147,21 @@ pub(crate) struct EngineInner {
     pub(crate) budget: i64,
 }
 
+impl EngineInner {
+    fn run_deferred(&self) {
+        // A program that is let go lets go of its code and closures, again by a deferred callback: until nothing is left that can go.
+        while self.domain.reclaim() > 0 {}
+    }
+}
+
+impl Drop for EngineInner {
+    fn drop(&mut self) {
+        // Its programs are gone, and what they referred to waits in the domain. Maps among that own the domain: if nobody came by to run the
+        // deferred drops, neither would ever go.
+        self.run_deferred();
+    }
+}
+
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("config", &self.0.config).finish_non_exhaustive()
@@ -211,8 +226,14 @@ impl Engine {
     /// Frees what dropped programs and maps left behind, as far as no run can still use it. Loads and drops do so too; a service
     /// that is idle for long may want to.
     pub fn reclaim(&self) {
-        // A program that is let go lets go of its code and closures, again by a deferred callback: until nothing is left that can go.
-        while self.0.domain.reclaim() > 0 {}
+        self.run_deferred();
+        // The code of all those, and of what threads dropped that are gone.
+        self.0.packs.reclaim();
+    }
+
+    /// Drops what programs and maps that were dropped referred to, as far as no run can still use it.
+    pub(crate) fn run_deferred(&self) {
+        self.0.run_deferred();
     }
 
     /// What the machine instruction at `ip` is, if it belongs to a program of this engine that is loaded. For the return address of a

@@ -299,7 +299,7 @@ impl Drop for UserHold {
         if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.clear_all();
             // What was in the slots owns the engine, whose domain now owns it: see `ReclaimOnDrop`.
-            self.0.engine.reclaim();
+            self.0.engine.run_deferred();
         }
     }
 }
