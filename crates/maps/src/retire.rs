@@ -98,9 +98,12 @@ impl GraceList {
     /// Elements of this size to provide beyond those that can be present: they may be waiting for a grace period, or be a slot's own.
     pub(crate) fn headroom(max_entries: u32, element_bytes: usize, slots: u32) -> u64 {
         let waiting = WAITING_BYTES / (element_bytes.max(1) as u64);
-        u64::from(max_entries)
-            + waiting.clamp(*WAITING.start(), *WAITING.end())
-            + Share::of(element_bytes).most() * u64::from(slots)
+        u64::from(max_entries) + waiting.clamp(*WAITING.start(), *WAITING.end()) + Self::owned(element_bytes, slots)
+    }
+
+    /// Elements of this size that slots may have of their own.
+    pub(crate) fn owned(element_bytes: usize, slots: u32) -> u64 {
+        Share::of(element_bytes).most() * u64::from(slots)
     }
 
     /// All of `0..limit` free, with room for `elements` of this size.
@@ -259,5 +262,36 @@ impl GraceList {
     /// Bytes of links and heads.
     pub(crate) fn memory(&self) -> usize {
         self.free.memory() + size_of_val(&*self.own)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_slots_have_of_their_own_is_provided_for() {
+        const SLOTS: u32 = 8;
+        const OTHERS: u32 = 10;
+        for bytes in [16, 1000, 1 << 20] {
+            let domain = Domain::new(bpf_quiesce::Options { max_slots: SLOTS, ..Default::default() });
+            let limit = GraceList::owned(bytes, SLOTS) as u32 + OTHERS;
+            let list = GraceList::new(limit, limit, bytes, SLOTS, &domain).unwrap();
+            // Nothing that was removed comes back.
+            let _guard = domain.enter().unwrap();
+            for slot in 1..SLOTS {
+                for _ in 1..list.share.0 {
+                    let element = list.pop(slot).unwrap();
+                    list.retire(slot, element);
+                }
+                // As an insert into a trie that is refused.
+                let unneeded = [list.pop(slot).unwrap(), list.pop(slot).unwrap()];
+                unneeded.into_iter().for_each(|element| list.push(slot, element));
+            }
+            let mut held: Vec<u32> = (0..OTHERS).map(|_| list.pop(0).expect("not in the other slots")).collect();
+            held.sort_unstable();
+            held.dedup();
+            assert_eq!(held.len(), OTHERS as usize, "{bytes} bytes: each once");
+        }
     }
 }

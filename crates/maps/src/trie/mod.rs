@@ -77,7 +77,7 @@ impl TrieMap {
     pub(crate) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
         let nodes = nodes(def, slots).saturating_mul((node_words(def) * WORD + size_of::<u32>()) as u64);
         let top = Top::memory_needed(def, def.key_size as usize - LENGTH);
-        nodes.saturating_add(Tables::memory_needed(def)).saturating_add(top)
+        nodes.saturating_add(Tables::memory_needed(def, slots)).saturating_add(top)
     }
 
     pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>) -> OpResult<Self> {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::TrieMap;
 use super::node::{Head, Node, Prefix, STRIDE, window_end};
 use crate::def::MapDef;
-use crate::errno::OpResult;
+use crate::errno::{Errno, OpResult};
 use crate::mem::{self, Table, WORD};
 use crate::retire::GraceList;
 use bpf_quiesce::Domain;
@@ -113,18 +113,21 @@ pub(super) struct Tables {
     list: GraceList,
 }
 
-/// A table needs as many nodes as [`DENSE`] when it is made, and there are at most two nodes a key.
-fn tables(def: &MapDef) -> u32 {
-    def.max_entries / 2 + 64
+/// A table needs as many nodes as [`DENSE`] when it is made, and there are at most two nodes a key. What slots have of their own does not
+/// lack elsewhere.
+fn tables(def: &MapDef, slots: u32) -> u64 {
+    u64::from(def.max_entries / 2 + 64) + GraceList::owned(ENTRIES * WORD, slots)
 }
 
 impl Tables {
-    pub(super) fn memory_needed(def: &MapDef) -> u64 {
-        u64::from(tables(def)) * (ENTRIES * WORD + 2 * size_of::<u32>()) as u64
+    pub(super) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
+        tables(def, slots) * (ENTRIES * WORD + 2 * size_of::<u32>()) as u64
     }
 
     pub(super) fn new(def: &MapDef, domain: &Arc<Domain>) -> OpResult<Self> {
-        let tables = tables(def);
+        // Entries of tables have 31 bits for a table's number.
+        let tables = u32::try_from(tables(def, domain.max_slots())).ok().filter(|&tables| tables < 1 << 31);
+        let tables = tables.ok_or(Errno::ENOMEM)?;
         Ok(Self {
             entries: Table::zeroed(tables as usize * ENTRIES)?,
             heads: Table::zeroed(tables as usize)?,
