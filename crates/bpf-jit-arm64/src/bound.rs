@@ -85,8 +85,8 @@ const STOP: usize = SLOT + 2 * INSN + INSN;
 
 /// The most bytes of code that a function can take.
 pub fn func_size_bound(func: &Func) -> usize {
-    // A landing pad or signature, the frame; six parameters.
-    let prologue = Frame::MAX_CODE + 6 * SLOT + 3 * INSN;
+    // A landing pad or signature, probes, the frame; six parameters.
+    let prologue = Frame::MAX_CODE + Frame::MAX_PROBES + 6 * SLOT + 3 * INSN;
     prologue + func.ops.iter().map(size_bound).sum::<usize>()
 }
 

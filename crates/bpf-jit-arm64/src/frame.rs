@@ -13,6 +13,10 @@
 //! A function saves what it uses: the callee-saved registers the allocator handed out, and the return address if it calls. One that needs
 //! neither these nor memory has no frame, no prologue, and an epilogue of one `ret`.
 //!
+//! A frame larger than a page could step over the page that guards the end of a thread's stack, so its prologue reads from it page by page, from the
+//! top down: an overflow then faults in the guard instead of writing to whatever lies behind it. Smaller ones of functions that call touch
+//! their lowest bytes anyway: the first pair of saves is there.
+//!
 //! Invariant: `total` is a multiple of 16 (AAPCS64 6.4.5.1: sp is, at every access through it).
 
 use crate::Emitter;
@@ -28,6 +32,9 @@ const MAX_SAVES: usize = CALLEE_SAVED.len() + 1;
 
 /// Largest frame that a post-indexed `ldp` can remove (seven signed bits, scaled by eight).
 const MAX_INDEXED: u32 = 504;
+
+/// The least size of a guard page, and so the distance of probes: pages are no smaller on any host.
+const PROBE_STEP: u32 = 4096;
 
 /// Shape of a function's frame.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +53,11 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Most bytes that [`Emitter::enter`] or [`Emitter::leave`] emits: a landing pad or signature, a frame of arbitrary size, and the pairs.
+    /// Most bytes that [`Frame::probe`] emits: an address, a loop, and the rest.
+    pub(crate) const MAX_PROBES: usize = 4 * (5 + 1 + 4 + 2);
+
+    /// Most bytes that [`Emitter::enter`] (without probes) or [`Emitter::leave`] emits: a landing pad or signature, a frame of arbitrary
+    /// size, and the pairs.
     pub(crate) const MAX_CODE: usize = 4 + 12 + 4 * MAX_SAVES.div_ceil(2);
 
     /// The frame of a function.
@@ -70,6 +81,28 @@ impl Frame {
         let indirect = shape.id.0 == 0 || shape.address_taken;
         let landing_pad = options.hardening.landing_pads && indirect;
         Ok(Frame { saves, pairs: count.div_ceil(2), slots, total, signs, landing_pad })
+    }
+
+    /// Reads from every page below sp that the frame will take, the highest first. sp moves afterwards, so that the CFA's distance from it needs no
+    /// description in here.
+    fn probe(&self, code: &mut Vec<u8>) {
+        let whole = self.total - self.total % PROBE_STEP;
+        if whole == 0 {
+            return;
+        }
+        // No value is in a scratch register at entry.
+        let (at, end) = (Gpr::X14, Gpr::X15);
+        add_imm(code, Width::W64, end, Gpr::SP, -i64::from(whole));
+        add_imm(code, Width::W64, at, Gpr::SP, 0);
+        add_imm(code, Width::W64, at, at, -i64::from(PROBE_STEP));
+        asm!(code; ldr xzr, [X(at)]);
+        asm!(code; cmp X(at), X(end));
+        // Back to the subtraction.
+        asm!(code; b.ne -12);
+        if whole != self.total {
+            add_imm(code, Width::W64, at, at, -i64::from(self.total - whole));
+            asm!(code; ldr xzr, [X(at)]);
+        }
     }
 
     /// Size in bytes.
@@ -118,6 +151,7 @@ impl Emitter<'_> {
             let (a, b) = frame.pair(0);
             asm!(&mut self.s.buf; stp X(a), X(b), [sp, -(frame.total as i32)]!);
         } else if frame.total > 0 {
+            frame.probe(&mut self.s.buf);
             add_imm(&mut self.s.buf, Width::W64, Gpr::SP, Gpr::SP, -i64::from(frame.total));
         }
         if frame.total > 0 {

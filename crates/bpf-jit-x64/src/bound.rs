@@ -21,8 +21,10 @@ const JCC: usize = 6;
 const JMP: usize = 5;
 /// Slots, six saved registers and rbp taken down.
 const UNWIND: usize = REG_IMM + 6 * 2 + 1;
+/// Page by page through BPF stack or slots: `lea`, a loop, and the rest.
+const PROBE: usize = 2 * MEM + 3 * REG + REG_IMM + 2;
 /// Set up: `endbr64`, frame, slots, parameters.
-const PROLOGUE: usize = 4 + 1 + REG + 2 * REG_IMM + 6 * 2 + 6 * SLOT + 3 * REG;
+const PROLOGUE: usize = 4 + 1 + REG + 2 * (PROBE + REG_IMM) + 6 * 2 + 6 * SLOT + 3 * REG;
 /// Four stop sequences and the retpoline.
 const SHARED: usize = 4 * (MEM + 3 * SLOT + JMP) + 32;
 

@@ -11,12 +11,16 @@
 //! else writes: r10 = rsp, and there is no frame at all. What a function does not need, it does not have: one without stack, slots and
 //! saved registers has no prologue.
 //!
-//! Invariant: with calls, rsp is 16-byte aligned at each of them.
+//! A frame larger than a page could step over the page that guards the end of a thread's stack, so its prologue reads from it page by page, from the
+//! top down: an overflow then faults in the guard instead of writing to whatever lies behind it.
+//!
+//! Invariants: with calls, rsp is 16-byte aligned at each of them. Of any 4096 bytes of machine stack between an entry sequence and the
+//! present rsp, at least one has been accessed: the return address that a call pushes, a saved register, or a probe.
 
 use crate::Emitter;
 use crate::asm::{mem, reg};
 use crate::regs::Gpr::{self, *};
-use crate::regs::{CALLEE_SAVED, SCRATCH};
+use crate::regs::{CALLEE_SAVED, SCRATCH, SCRATCH2};
 use bpf_isa::Width;
 use bpf_jit::{Alloc, Base, HostReg, HostRegSet, Loc, Mem, Move, MoveSrc, Shape, VReg, parallel_moves};
 use bpf_jit_code::UnwindOp;
@@ -26,6 +30,9 @@ const RED_ZONE: u32 = 128;
 
 /// An access relative to rsp takes a byte more than one relative to rbp; setting rbp up and down takes at least these many.
 const RED_ZONE_MAX_ACCESSES: usize = 9;
+
+/// The least size of a guard page, and so the distance of probes: pages are no smaller on any host.
+pub(crate) const PROBE_STEP: u32 = 4096;
 
 /// How long an epilogue is repeated at every exit rather than jumped to: the length of a long jump.
 const MAX_INLINE_EPILOGUE: usize = 5;
@@ -114,6 +121,7 @@ impl Emitter<'_> {
             self.unwind_note(UnwindOp::Saved { reg: Rbp.into(), offset: 16 });
             self.copy(Width::W64, Rbp, Rsp);
             self.unwind_note(UnwindOp::Cfa { base: Rbp.into(), offset: 16 });
+            self.probe_stack(frame.stack);
             self.lower_stack(frame.stack);
         }
         let mut depth = frame.above_saves();
@@ -123,6 +131,7 @@ impl Emitter<'_> {
             self.cfa_from_rsp(depth);
             self.unwind_note(UnwindOp::Saved { reg: r.into(), offset: depth });
         }
+        self.probe_stack(frame.slots);
         self.lower_stack(frame.slots);
         if frame.slots > 0 {
             self.cfa_from_rsp(depth + frame.slots);
@@ -192,6 +201,35 @@ impl Emitter<'_> {
                     self.epilogue = Some(label);
                 }
             }
+        }
+    }
+
+    /// Reads from every page of the `bytes` below rsp, the highest first, and from the lowest of them; nothing in a frame of less than a page. rsp
+    /// moves afterwards, so that the CFA's distance from it needs no description in here.
+    fn probe_stack(&mut self, bytes: u32) {
+        if self.frame.bytes < PROBE_STEP || bytes == 0 {
+            return;
+        }
+        // Nothing is in the scratch registers at entry.
+        let (at, end) = (SCRATCH, SCRATCH2);
+        let steps = bytes / PROBE_STEP;
+        if steps > 0 {
+            let whole = Rsp.at(-((steps * PROBE_STEP) as i32));
+            mem!(self.s.buf, whole; lea Rq(end), [rax]);
+            self.copy(Width::W64, at, Rsp);
+            let start = self.s.buf.len();
+            self.add_imm(Width::W64, at, at, -i64::from(PROBE_STEP));
+            mem!(self.s.buf, at.at(0); test [rax], Rd(at));
+            reg!(self.s.buf; cmp Rq(at), Rq(end));
+            // Back to the start, over itself.
+            reg!(self.s.buf; jnz BYTE 0);
+            let len = self.s.buf.len() - start;
+            if let Some(rel) = self.s.buf.last_mut() {
+                *rel = (len as u8).wrapping_neg();
+            }
+        }
+        if !bytes.is_multiple_of(PROBE_STEP) {
+            mem!(self.s.buf, Rsp.at(-(bytes as i32)); test [rax], Rd(at));
         }
     }
 
