@@ -13,7 +13,8 @@ use crate::{CreateOptions, Map, MapDef, MapError, MapType, RingBuf, open_perf_en
 /// The tests here count descriptors of the whole process: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-const CALLS: [Call; 6] = [Call::Mmap, Call::Madvise, Call::Mprotect, Call::Memfd, Call::Ftruncate, Call::Eventfd];
+const CALLS: [Call; 7] =
+    [Call::Mmap, Call::Madvise, Call::Mprotect, Call::Memfd, Call::Ftruncate, Call::Seal, Call::Eventfd];
 
 /// A map of each type, of a size that wants huge pages where that is cheap, and each flag that decides what is allocated.
 fn definitions() -> Vec<MapDef> {
@@ -130,10 +131,12 @@ fn perf_entries(domain: &Arc<Domain>) {
     assert_eq!(state(domain), before);
 }
 
-/// A frozen array is sealed when its file is handed out: not sealed, not handed out.
+/// A frozen array whose file could not be sealed is frozen all the same: the file is not handed out before it is sealed.
 fn lent_arrays(domain: &Arc<Domain>) {
     let map = Map::create(definition(MapType::Array).with_flags(flags::MMAPABLE), domain).unwrap();
-    map.freeze().unwrap();
+    let (frozen, reached) = failing(Call::Seal, 0, || map.freeze());
+    assert!(reached);
+    frozen.unwrap();
     let (result, reached) = failing(Call::Seal, 0, || map.mmap_fd().map(|_| ()));
     assert!(reached);
     assert_eq!(result.unwrap_err().errno(), libc::EAGAIN);
@@ -169,4 +172,34 @@ fn what_is_beyond_the_limit_is_refused_before_it_is_mapped() {
         let options = CreateOptions { memory_limit: needed, hash_seed: None };
         Map::create_with(def.clone(), &domain, &options).unwrap();
     }
+}
+
+/// Also those that nobody is handed: `/proc/self/fd` leads to all of them.
+#[test]
+fn every_memory_file_keeps_its_length() {
+    use std::os::fd::AsRawFd;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let domain = Domain::new(Options { max_slots: 3, ..Options::default() });
+    let maps: Vec<Map> = definitions().into_iter().map(|def| Map::create(def, &domain).unwrap()).collect();
+    let perf = maps.iter().find(|map| map.map_type() == MapType::PerfEventArray).unwrap();
+    let _entry = open_perf_entry(perf, 0, 1 << 16).unwrap();
+    let mut files = 0;
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+        let path = entry.unwrap().path();
+        if !std::fs::read_link(&path).is_ok_and(|link| link.to_string_lossy().contains("bpf-map")) {
+            continue;
+        }
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let before = file.metadata().unwrap().len();
+        assert!(before > 0);
+        for len in [0, before - 1, before + 1] {
+            assert_eq!(file.set_len(len).unwrap_err().raw_os_error(), Some(libc::EPERM));
+        }
+        // SAFETY: takes integers only.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        let wanted = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+        assert_eq!(seals & wanted, wanted);
+        files += 1;
+    }
+    assert_eq!(files, 4, "two rings, the ring of a perf event array, an array");
 }

@@ -5,8 +5,8 @@
 //!
 //! Approach, for arrays and rings: the kernel's. One word counts the host writes in progress; freezing exchanges a count of zero for the
 //! mark and otherwise fails with `EBUSY`. It never waits, so that a program can be loaded while others run. A memory file that
-//! was handed out may be mapped for writing by anybody, so such a map cannot be frozen; that of a frozen map is
-//! sealed before it is handed out. The host's end of a ring writes as long as it exists, as the kernel's mapping of a ring does.
+//! was handed out may be mapped for writing by anybody, so such a map cannot be frozen; freezing seals that of any other against writes (but for the
+//! mapping that programs use), and where the kernel cannot (before Linux 5.1) it is never handed out. The host's end of a ring writes as long as it exists, as the kernel's mapping of a ring does.
 //!
 //! For the other types, whose host writes come from many threads, a count would be a cache line they all fight for. Each looks for the mark
 //! inside its run guard instead; freezing sets the mark and waits for a grace period.
@@ -19,6 +19,7 @@ use crate::def::{MapType, flags};
 use crate::errno::{Errno, OpResult};
 use crate::error::MapError;
 use crate::map::Map;
+use crate::sys;
 
 const FROZEN: u32 = 1 << 31;
 /// The memory file was handed out.
@@ -139,7 +140,12 @@ impl Map {
         self.writable(OP)?;
         let gate = self.gate();
         let frozen = if self.counts_writes() { gate.freeze() } else { gate.freeze_uncounted(self.domain()) };
-        frozen.map_err(|errno| self.error(OP, errno))
+        frozen.map_err(|errno| self.error(OP, errno))?;
+        if let Some(file) = self.memory_file() {
+            // Not to be had before Linux 5.1: then `mmap_fd` fails on the same call, and nobody gets the file.
+            let _ = sys::seal_future_writes(file);
+        }
+        Ok(())
     }
 
     /// Whether the host may no longer write because of [`Map::freeze`].

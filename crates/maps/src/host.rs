@@ -1,6 +1,6 @@
 //! The rest of the untyped host side: values without keys, iteration, batches, mapped arrays.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::array::ArrayMap;
 use crate::def::{MapType, update};
@@ -171,17 +171,21 @@ impl Map {
     }
 
     /// The memory file of an array with the MMAPABLE flag: whoever maps it sees the values (`round_up(value_size, 8)` bytes
-    /// each) as programs write them. Of a frozen map it can only be mapped for reading.
+    /// each) as programs write them. Its length is sealed; that of a frozen map can only be read and mapped for reading.
     ///
     /// # Errors
     /// `EPERM` for maps without the flag.
     pub fn mmap_fd(&self) -> Result<BorrowedFd<'_>, MapError> {
-        let file = self.ops().as_any().downcast_ref::<ArrayMap>().and_then(ArrayMap::file);
-        let file = file.ok_or_else(|| self.error("mmap", Errno::EPERM))?;
+        let file = self.memory_file().ok_or_else(|| self.error("mmap", Errno::EPERM))?;
         if !self.gate().lend() {
             sys::seal_future_writes(file).map_err(|errno| self.error("mmap", errno))?;
         }
         Ok(file.as_fd())
+    }
+
+    /// The memory file of an array with the MMAPABLE flag.
+    pub(crate) fn memory_file(&self) -> Option<&OwnedFd> {
+        self.ops().as_any().downcast_ref::<ArrayMap>()?.file()
     }
 
     pub(crate) fn is_array(&self) -> bool {

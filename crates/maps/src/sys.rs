@@ -204,7 +204,8 @@ pub(crate) fn futex_wake_all(word: *const u32) {
     unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX) };
 }
 
-/// A file in memory of `bytes` zeroes.
+/// A file in memory of `bytes` zeroes, which keeps that length: whoever clones the descriptor could otherwise cut off pages that runs access
+/// (`SIGBUS`), or cut constants off and let zeroes grow in their place.
 #[cfg(not(loom))]
 pub(crate) fn memory_file(bytes: usize) -> Result<std::os::fd::OwnedFd, Errno> {
     use std::os::fd::{AsRawFd, FromRawFd};
@@ -222,15 +223,28 @@ pub(crate) fn memory_file(bytes: usize) -> Result<std::os::fd::OwnedFd, Errno> {
     if unsafe { libc::ftruncate(file.as_raw_fd(), length) } != 0 {
         return Err(last_errno());
     }
+    add_seals(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
     Ok(file)
 }
 
-/// From now on the file cannot be written to nor mapped for writing; mappings that exist stay as they are (Linux 5.1).
+/// From now on the file cannot be written to nor mapped for writing; mappings that exist stay as they are (Linux 5.1). Its seals are final.
 #[cfg(not(loom))]
 pub(crate) fn seal_future_writes(file: &std::os::fd::OwnedFd) -> Result<(), Errno> {
     use std::os::fd::AsRawFd;
+    // SAFETY: takes integers only, and changes nothing.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    // A second call would be refused by the seal of the seals.
+    if seals >= 0 && seals & libc::F_SEAL_FUTURE_WRITE != 0 {
+        return Ok(());
+    }
+    add_seals(file, libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)
+}
+
+#[cfg(not(loom))]
+fn add_seals(file: &std::os::fd::OwnedFd, seals: libc::c_int) -> Result<(), Errno> {
+    use std::os::fd::AsRawFd;
     inject::check(Call::Seal)?;
     // SAFETY: changes only the seals of our own file.
-    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) };
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
     if result == 0 { Ok(()) } else { Err(last_errno()) }
 }

@@ -207,3 +207,31 @@ fn write_and_freeze(map: &Map) {
         stop.store(true, Ordering::Relaxed);
     });
 }
+
+/// Shrinks, grows, punches a hole, writes: what each says.
+fn attack(map: &Map) -> [Option<i32>; 4] {
+    let file = std::fs::File::from(map.mmap_fd().unwrap().try_clone_to_owned().unwrap());
+    let (fd, len) = (file.as_raw_fd(), file.metadata().unwrap().len());
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: takes integers only.
+    let punched = unsafe { libc::fallocate(fd, punch, 0, len as libc::off_t) };
+    let punched = if punched == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) };
+    let written = std::os::unix::fs::FileExt::write_all_at(&file, &[1; 8], 0);
+    let results = [file.set_len(0), file.set_len(2 * len), punched, written];
+    assert_eq!(file.metadata().unwrap().len(), len);
+    results.map(|result| result.err().map(|error| error.raw_os_error().unwrap()))
+}
+
+#[test]
+fn a_memory_file_keeps_its_length_and_that_of_a_constant_its_bytes() {
+    let refused = Some(libc::EPERM);
+    let map = array(flags::MMAPABLE);
+    assert_eq!(attack(&map), [refused, refused, None, None]);
+    assert_eq!(map.get(&[0; 4]).unwrap(), Some(vec![1; 8]), "no run that follows faults");
+
+    let constant = array(flags::MMAPABLE | flags::RDONLY_PROG);
+    constant.set(&[0; 4], &[7; 8]).unwrap();
+    constant.freeze().unwrap();
+    assert_eq!(attack(&constant), [refused; 4]);
+    assert_eq!(constant.get(&[0; 4]).unwrap(), Some(vec![7; 8]));
+}
