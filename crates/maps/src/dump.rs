@@ -42,6 +42,31 @@ fn io(error: std::io::Error) -> MapError {
     MapError::Io(error.to_string())
 }
 
+fn too_short() -> MapError {
+    MapError::BadDump("it ends too early".into())
+}
+
+/// Whether elements of the type can be read back. All of these have at least one byte.
+fn can_be_dumped(map_type: MapType) -> bool {
+    match map_type {
+        MapType::Hash
+        | MapType::Array
+        | MapType::PerCpuHash
+        | MapType::PerCpuArray
+        | MapType::LruHash
+        | MapType::LruPerCpuHash
+        | MapType::LpmTrie
+        | MapType::Queue
+        | MapType::Stack => true,
+        MapType::PerfEventArray
+        | MapType::ArrayOfMaps
+        | MapType::HashOfMaps
+        | MapType::RingBuf
+        | MapType::BloomFilter
+        | MapType::UserRingBuf => false,
+    }
+}
+
 struct Writer<W> {
     to: W,
     checksum: Checksum,
@@ -70,11 +95,22 @@ struct Reader<R> {
 impl<R: Read> Reader<R> {
     fn bytes(&mut self, bytes: &mut [u8]) -> Result<(), MapError> {
         self.from.read_exact(bytes).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => MapError::BadDump("it ends too early".into()),
+            std::io::ErrorKind::UnexpectedEof => too_short(),
             _ => io(error),
         })?;
         self.checksum.add(bytes);
         Ok(())
+    }
+
+    /// So many bytes; memory grows as they come in.
+    fn vec(&mut self, len: usize) -> Result<Vec<u8>, MapError> {
+        let mut bytes = Vec::new();
+        self.from.by_ref().take(len as u64).read_to_end(&mut bytes).map_err(io)?;
+        if bytes.len() < len {
+            return Err(too_short());
+        }
+        self.checksum.add(&bytes);
+        Ok(bytes)
     }
 
     fn u32(&mut self) -> Result<u32, MapError> {
@@ -102,7 +138,7 @@ pub struct Dump {
 }
 
 impl Dump {
-    /// Reads a dump.
+    /// Reads a dump. Whatever it says, memory stays a small multiple of the bytes that were read.
     ///
     /// # Errors
     /// [`MapError::BadDump`] for damaged ones, [`MapError::Unsupported`] for unknown types.
@@ -125,10 +161,15 @@ impl Dump {
         if name_len > MAX_NAME {
             return Err(MapError::BadDump(format!("a name of {name_len} bytes")));
         }
-        let mut name = vec![0; name_len as usize];
-        reader.bytes(&mut name)?;
-        def.name = String::from_utf8(name).map_err(|_| MapError::BadDump("the name is not UTF-8".into()))?;
+        let name = String::from_utf8(reader.vec(name_len as usize)?).ok();
+        // Names go into messages, and a dump is as little to be trusted as any file.
+        def.name = name
+            .filter(|name| !name.contains(char::is_control))
+            .ok_or_else(|| MapError::BadDump("the name is not UTF-8, or has control characters".into()))?;
         def.validate()?;
+        if !can_be_dumped(map_type) {
+            return Err(MapError::BadDump(format!("a {} has no elements that could be in it", map_type.name())));
+        }
         let per_slot = round_up8(value_size as usize);
         let fits = host_value_size == value_size || (host_value_size as usize).is_multiple_of(per_slot);
         if !fits || host_value_size as usize > per_slot * MAX_SLOTS {
@@ -136,13 +177,11 @@ impl Dump {
                 "values of {host_value_size} bytes for a value_size of {value_size}"
             )));
         }
-        // Not reserved in advance: the count may be damaged.
+        // Nothing is allocated because a number says so: the count and the sizes may be damaged. Each element has at least one byte, so that
+        // what they take is bounded by what was read.
         let mut elements = Vec::new();
         for _ in 0..count {
-            let (mut key, mut value) = (vec![0; key_size as usize], vec![0; host_value_size as usize]);
-            reader.bytes(&mut key)?;
-            reader.bytes(&mut value)?;
-            elements.push((key, value));
+            elements.push((reader.vec(key_size as usize)?, reader.vec(host_value_size as usize)?));
         }
         let sum = reader.checksum.0;
         if reader.u64()? != sum {
@@ -183,7 +222,7 @@ impl Map {
     /// # Errors
     /// `ENOTSUPP` for types whose elements cannot be read back: bloom filters, rings, maps of maps, perf event arrays.
     pub fn dump(&self) -> Result<Dump, MapError> {
-        if self.map_type().is_map_in_map() {
+        if !can_be_dumped(self.map_type()) {
             return Err(self.error("dump", Errno::ENOTSUPP));
         }
         let mut elements = self.iter().collect::<Result<Vec<_>, _>>()?;
