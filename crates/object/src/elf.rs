@@ -9,11 +9,15 @@
 //! Invariants: borrowed from the input, no copies; a [`Section`]'s `data` is empty for NOBITS; `symbols_of` lists
 //! every symbol of a section exactly once, in address order.
 
+use std::borrow::Cow;
+use std::ops::Range;
+
 use object::LittleEndian as LE;
 use object::elf::{self, FileHeader64, Rel64, SectionHeader64, Sym64};
 use object::read::elf::{FileHeader, SectionHeader, Sym};
 
 use crate::error::{ElfError, ObjectError, RelocationProblem, SectionProblem, SymbolProblem};
+use crate::text;
 
 /// Longest name of a section or symbol, in bytes. Mangled names fit; linear work in the file is kept.
 pub(crate) const MAX_NAME: usize = 1024;
@@ -98,6 +102,30 @@ fn string(table: &[u8], offset: u32) -> Option<&str> {
     let window = &tail[..tail.len().min(MAX_NAME + 1)];
     let len = window.iter().position(|&b| b == 0)?;
     std::str::from_utf8(&window[..len]).ok()
+}
+
+/// The file with its names cleaned ([`text`]): as it is, unless the author of the file meant mischief. A file that cannot be read is left to
+/// [`Elf::parse`].
+pub(crate) fn cleaned(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let mut cleaned = Cow::Borrowed(bytes);
+    for table in name_tables(bytes).into_iter().flatten().filter(|table| !text::is_clean(&bytes[table.clone()])) {
+        text::clean(&mut cleaned.to_mut()[table]);
+    }
+    cleaned
+}
+
+/// Where the names of the sections and of the symbols are in the file.
+fn name_tables(bytes: &[u8]) -> Option<[Range<usize>; 2]> {
+    let header = parse_header(bytes).ok()?;
+    let headers = header.section_headers(LE, bytes).ok()?;
+    let sections = header.shstrndx(LE, bytes).ok()?;
+    let symbols = headers.iter().find(|s| s.sh_type(LE) == elf::SHT_SYMTAB).map_or(0, |s| s.sh_link(LE));
+    let range = |index: u32| {
+        let (start, len) = headers.get(index as usize)?.file_range(LE)?;
+        let (start, end) = (usize::try_from(start).ok()?, usize::try_from(start.checked_add(len)?).ok()?);
+        bytes.get(start..end).map(|_| start..end)
+    };
+    Some([sections, symbols].map(|index| range(index).unwrap_or_default()))
 }
 
 impl<'a> Elf<'a> {

@@ -8,7 +8,8 @@
 //!
 //! Invariants: no panic, no unbounded work or memory on any input (work is linear in the file, up to logarithms, and
 //! memory a small multiple of it plus [`MAX_GLOBAL_DATA`]); every error names a section, symbol and offset or
-//! instruction; what cannot be honoured is refused by name, never ignored.
+//! instruction; what cannot be honoured is refused by name, never ignored; no string has control
+//! characters ([`text`]).
 #![forbid(unsafe_code)]
 
 pub mod btf;
@@ -26,6 +27,7 @@ mod map_legacy;
 mod object;
 mod reloc;
 mod relocate;
+pub mod text;
 
 pub use code::{Code, CodeFunction, CoreKind, CoreRelocation, LinkedCode, Reference, ReferenceKind, SourceLine};
 pub use error::*;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::btf::{Btf, BtfExt, CoreRecord, LineRecord, SectionVar, StrOffset, Type};
 use crate::code::CoreKind;
-use crate::elf::Elf;
+use crate::elf::{self, Elf};
 use crate::error::{BtfProblem, GlobalProblem, MapProblem, ObjectError, SectionProblem, SymbolProblem};
 use crate::externs::{ExternVariable, Externs, HostFunction};
 use crate::function::{FunctionId, Functions, SLOT};
@@ -81,6 +81,7 @@ impl Object {
     /// Anything malformed, with its place. Things that only one program needs (an instruction that does not decode,
     /// a missing host function) are reported when that program is linked.
     pub fn parse(bytes: &[u8]) -> Result<Object, ObjectError> {
+        let bytes = &*elf::cleaned(bytes);
         let elf = Elf::parse(bytes)?;
         let btf = match elf.section_named(".BTF")? {
             Some(section) => Some(Arc::new(Btf::parse(&relocated_btf(&elf, section)?)?)),
@@ -310,7 +311,9 @@ fn license(elf: &Elf<'_>) -> Result<Option<String>, ObjectError> {
     if text.len() == data.len() && !data.is_empty() {
         return Err(fail);
     }
-    std::str::from_utf8(text).map(|s| Some(s.to_owned())).map_err(|_| fail)
+    let mut text = text.to_vec();
+    crate::text::clean(&mut text);
+    String::from_utf8(text).map(Some).map_err(|_| fail)
 }
 
 fn version(elf: &Elf<'_>) -> Result<Option<u32>, ObjectError> {

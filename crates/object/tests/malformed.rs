@@ -643,3 +643,32 @@ fn static_variables_of_one_name_cannot_be_set() {
     let ambiguous = ObjectError::Global { variable: "twin".into(), problem: GlobalProblem::Ambiguous };
     assert_eq!(object.set_global("twin", &[0; 4]), Err(ambiguous));
 }
+
+/// Names, sections, licences and types that would drive a terminal or forge lines of a log are read as question marks there.
+#[test]
+fn no_string_has_control_characters() {
+    let evil = "x\u{1b}[2J\n\u{7}\u{9b}\u{202e}y";
+    let harmless = "x?[2J???????y";
+    let mut elf = Elf::new();
+    let section = elf.code(&format!("xdp/{evil}"), &RETURN_0);
+    elf.symbol(evil, section, FUNC, 0, 16);
+    elf.section("license", PROGBITS, DATA, format!("GPL{evil}\0").as_bytes());
+    let data = elf.section(".bss\u{8}", NOBITS, DATA, &[]);
+    elf.symbol("v", data, OBJECT, 0, 0);
+    let object = Object::parse(&elf.build()).unwrap();
+    let [program] = object.programs() else { panic!("{:?}", object.programs()) };
+    assert_eq!((program.name(), program.section()), (harmless, &*format!("xdp/{harmless}")));
+    assert_eq!(object.license(), Some(&*format!("GPL{harmless}")));
+
+    let mut strings = b"\0".to_vec();
+    strings.extend(evil.as_bytes());
+    strings.push(0);
+    // One forward declaration of the evil name.
+    let types: Vec<u8> = [1u32, 7 << 24, 0].into_iter().flat_map(u32::to_le_bytes).collect();
+    let lens = [24, 0, types.len() as u32, types.len() as u32, strings.len() as u32];
+    let header = [0x9f, 0xeb, 1, 0].into_iter().chain(lens.into_iter().flat_map(u32::to_le_bytes));
+    let bytes: Vec<u8> = header.chain(types).chain(strings).collect();
+    let btf = btf::Btf::parse(&bytes).unwrap();
+    let (id, _) = btf.types().nth(1).unwrap();
+    assert_eq!(btf.type_name(id), harmless);
+}

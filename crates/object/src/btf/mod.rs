@@ -304,7 +304,8 @@ impl Btf {
         let header = reader.header(24)?;
         let [type_off, type_len] = [reader.u32()?, reader.u32()?];
         let [str_off, str_len] = [reader.u32()?, reader.u32()?];
-        let strings = reader.part(header, str_off, str_len)?.bytes.to_vec();
+        let mut strings = reader.part(header, str_off, str_len)?.bytes.to_vec();
+        crate::text::clean(&mut strings);
         if strings.first() != Some(&0) || strings.last() != Some(&0) {
             return Err(reader.fail(BtfProblem::Header("string section does not begin and end with NUL")));
         }

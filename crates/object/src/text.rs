@@ -1,0 +1,111 @@
+//! Strings of a file on their way to people: no control characters.
+//!
+//! Problem: names, sections, licences and source lines end up in messages, listings, profilers' maps and terminals, of this family and of its
+//! hosts. ESC lets the author of an object drive the terminal of whoever looks at it, a newline forges lines of a log, and marks of text
+//! direction make a name read as another one. No message can be relied on to escape all that it is made of.
+//!
+//! Approach: an object's strings are cleaned where they are read, once ([`clean`]), each character that is not shown as itself becoming as
+//! many question marks as it has bytes, so that every offset into the tables stays what it is. What comes from elsewhere (arguments, other
+//! files) is escaped where it is written ([`Shown`]).
+
+use std::fmt;
+
+/// Whether a character acts instead of being shown: control characters (C0, DEL, C1), line and paragraph separators, and the
+/// marks, embeddings, overrides and isolates of text direction (Unicode Standard Annex 9).
+pub fn is_control(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+/// The bytes of the character that acts at the start of `bytes`, 0 if there is none. NUL ends strings and tabs indent source lines: both stay.
+fn control_at(bytes: &[u8]) -> usize {
+    match *bytes {
+        [0 | b'\t', ..] => 0,
+        [..0x20 | 0x7f, ..] => 1,
+        [0xc2, 0x80..=0x9f, ..] | [0xd8, 0x9c, ..] => 2,
+        [0xe2, 0x80, 0x8e | 0x8f | 0xa8..=0xae, ..] | [0xe2, 0x81, 0xa6..=0xa9, ..] | [0xef, 0xbb, 0xbf, ..] => 3,
+        _ => 0,
+    }
+}
+
+/// Whether [`clean`] would change anything.
+pub(crate) fn is_clean(bytes: &[u8]) -> bool {
+    (0..bytes.len()).all(|at| control_at(&bytes[at..]) == 0)
+}
+
+/// Puts question marks where a table of strings has control characters.
+pub(crate) fn clean(bytes: &mut [u8]) {
+    for at in 0..bytes.len() {
+        let len = control_at(&bytes[at..]);
+        bytes[at..at + len].fill(b'?');
+    }
+}
+
+/// Text as one line, with its control characters escaped as Rust writes them (`\n`, `\u{1b}`).
+///
+/// ```
+/// assert_eq!(bpf_object::text::Shown("a\u{1b}[2J\nb").to_string(), "a\\u{1b}[2J\\nb");
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for Shown<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        write!(Escaping { to: f, lines: false }, "{}", self.0)
+    }
+}
+
+/// The same for text of several lines: its newlines and tabs stay.
+#[derive(Clone, Copy, Debug)]
+pub struct ShownLines<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for ShownLines<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        write!(Escaping { to: f, lines: true }, "{}", self.0)
+    }
+}
+
+struct Escaping<'a, 'b> {
+    to: &'a mut fmt::Formatter<'b>,
+    lines: bool,
+}
+
+impl fmt::Write for Escaping<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let acts = |c: char| is_control(c) && !(self.lines && matches!(c, '\n' | '\t'));
+        for part in text.split_inclusive(acts) {
+            match part.chars().next_back().filter(|&c| acts(c)) {
+                // `escape_default` writes what is not ASCII as `\u{…}`, which `escape_debug` leaves out for some of these.
+                Some(c) => write!(self.to, "{}{}", &part[..part.len() - c.len_utf8()], c.escape_default())?,
+                None => self.to.write_str(part)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The patterns of bytes are those of [`is_control`], character by character.
+    #[test]
+    fn cleaning_leaves_no_character_that_acts() {
+        for c in '\0'..=char::MAX {
+            let mut bytes = [0; 4];
+            let text = c.encode_utf8(&mut bytes).to_owned();
+            let acts = is_control(c) && !matches!(c, '\0' | '\t');
+            assert_eq!(control_at(text.as_bytes()), if acts { text.len() } else { 0 }, "{c:?}");
+            let mut cleaned = format!("a{c}b").into_bytes();
+            assert_eq!(is_clean(&cleaned), !acts);
+            clean(&mut cleaned);
+            let cleaned = String::from_utf8(cleaned).unwrap();
+            assert!(is_clean(cleaned.as_bytes()) && cleaned.len() == text.len() + 2);
+            let (one, lines) = (Shown(&text).to_string(), ShownLines(&text).to_string());
+            assert!(!one.chars().any(is_control), "{c:?}");
+            assert!(!lines.chars().any(|c| is_control(c) && !matches!(c, '\n' | '\t')), "{c:?}");
+        }
+    }
+}
