@@ -3,12 +3,12 @@
 //! `name`, `program_hex`, `mem_hex` or `mem_size`, and `expected` (64-bit r0, or "reject") or `expected_u32` (its low half). r1 is the
 //! memory's address (0 if there is none), r2 its length.
 
-use crate::input::parse_hex;
+use crate::input::{parse_hex, read_text};
 use crate::load::{self, EngineArgs};
-use anyhow::{Context, Result, bail};
+use crate::out::line;
+use anyhow::{Context, Result, anyhow, bail};
 use bpf_runtime::{Engine, Linker};
 use serde::Deserialize;
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -20,6 +20,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     engine: EngineArgs,
 }
+
+/// Bytes of zeroes that a case may ask for: they cost its file nothing, but us our memory.
+const MAX_MEMORY: usize = 64 << 20;
 
 #[derive(Deserialize)]
 struct Case {
@@ -50,26 +53,25 @@ enum Expected {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let file = std::fs::File::open(&args.file).with_context(|| format!("cannot open {}", args.file.display()))?;
+    let file = read_text(&args.file)?;
     let engine = load::engine(&args.engine)?;
     let linker = load::conformance_linker(&engine)?;
     let (mut passed, mut failed) = (0u32, 0u32);
-    for (number, line) in BufReader::new(file).lines().enumerate() {
-        let line = line.with_context(|| args.file.display().to_string())?;
+    for (number, line) in file.lines().enumerate() {
         if line.trim().is_empty() {
             continue;
         }
         let case: Case =
-            serde_json::from_str(&line).with_context(|| format!("{}:{}", args.file.display(), number + 1))?;
+            serde_json::from_str(line).with_context(|| format!("{}:{}", args.file.display(), number + 1))?;
         match check(&engine, &linker, &case) {
             Ok(()) => passed += 1,
             Err(why) => {
                 failed += 1;
-                println!("{}: {why:#}", case.name);
+                line!("{}: {why:#}", case.name)?;
             }
         }
     }
-    println!("{passed} passed, {failed} failed");
+    line!("{passed} passed, {failed} failed")?;
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -98,6 +100,9 @@ fn execute(engine: &Engine, linker: &Linker<load::NoHost>, case: &Case) -> Resul
     let program = parse_hex(&case.program_hex).map_err(Failure::Run)?;
     let mut memory = match (&case.mem_hex, case.mem_size) {
         (Some(hex), _) => parse_hex(hex).map_err(Failure::Run)?,
+        (None, Some(size)) if size > MAX_MEMORY => {
+            return Err(Failure::Run(anyhow!("mem_size is {size}; at most {MAX_MEMORY} are possible")));
+        }
         (None, size) => vec![0; size.unwrap_or(0)],
     };
     let insns = bpf_runtime::decode(&program).map_err(|e| Failure::Refused(e.into()))?;

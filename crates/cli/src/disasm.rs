@@ -1,9 +1,10 @@
 //! `bpf disasm`: BPF and machine code, interleaved.
 
 use crate::load::{self, OptArg};
+use crate::out::{line, text};
 use anyhow::{Context, Result};
 use bpf_runtime::{
-    Arch, BpfProgram, Extern, InsnIdx, ListingOptions, ObjectCode, Symbol, compile_listing, helper_name,
+    Arch, BpfProgram, Extern, InsnIdx, ListingOptions, ObjectCode, Symbol, compile_listing, helper_name, text::Shown,
 };
 use clap::ValueEnum;
 use std::path::PathBuf;
@@ -64,35 +65,36 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if let Some(at) = code.entries.iter().position(|e| *e == line.offset) {
             let start = program.subprogs().get(at).map_or(0, |s| s.start);
             let name = linked.function_at(InsnIdx(start)).map_or("?", |f| f.name.as_str());
-            println!("\n{name}:");
+            text!("\n{}:", Shown(name))?;
         }
         let insn = code.insn_at(line.offset);
         if insn != shown {
             shown = insn;
             if let Some(insn) = insn {
-                print_insn(&program, insn, &linked, &mut source);
+                print_insn(&program, insn, &linked, &mut source)?;
             }
         }
         if let Some(label) = &line.label {
-            println!("{label}:");
+            line!("{label}:")?;
         }
-        println!("        {:>6x}:  {}", line.offset, line.text);
+        line!("        {:>6x}:  {}", line.offset, line.text)?;
     }
-    println!("\n{} BPF instructions, {} bytes of machine code", program.insns().len(), code.bytes.len());
+    text!("\n{} BPF instructions, {} bytes of machine code", program.insns().len(), code.bytes.len())?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The BPF instruction at `insn`, after its source line if that is a new one.
-fn print_insn(program: &BpfProgram, insn: u32, linked: &ObjectCode, last: &mut Option<(String, u32)>) {
+fn print_insn(program: &BpfProgram, insn: u32, linked: &ObjectCode, last: &mut Option<(String, u32)>) -> Result<()> {
     let at = InsnIdx(insn);
     if let Some(line) = linked.line(at) {
         let place = (line.file.to_string(), line.line);
         if last.as_ref() != Some(&place) {
-            println!("; {}:{}: {}", line.file, line.line, line.text.trim());
+            line!("; {}:{}: {}", line.file, line.line, line.text.trim())?;
             *last = Some(place);
         }
     }
     if let Some(insn) = program.insns().get(at.index()) {
-        println!("{at:>5}: {insn}");
+        line!("{at:>5}: {insn}")?;
     }
+    Ok(())
 }

@@ -1,18 +1,41 @@
-//! What the subcommands read: files by mapping, packets by format, bytes by hex.
+//! What the subcommands read: files whole, packets by format, bytes by hex.
+//!
+//! Files are read and not mapped: what somebody truncates while it is mapped ends this process by SIGBUS. Memory grows as bytes come in, up to
+//! [`MAX_INPUT`] (a device never ends).
 
 use anyhow::{Context, Result, bail};
-use memmap2::Mmap;
 use pcap_file::pcap::PcapReader;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
-/// The contents of a file, mapped.
-pub(crate) fn map_file(path: &Path) -> Result<Mmap> {
+/// Bytes of one input at most.
+const MAX_INPUT: u64 = 1 << 30;
+
+/// All that a reader has.
+pub(crate) fn read_all(from: impl Read) -> Result<Vec<u8>> {
+    read_up_to(MAX_INPUT, from)
+}
+
+fn read_up_to(limit: u64, from: impl Read) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        bail!("longer than {limit} bytes");
+    }
+    Ok(bytes)
+}
+
+/// The contents of a file.
+pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-    // SAFETY: the file is only read, once; if somebody truncates it meanwhile this process gets SIGBUS and ends, as any tool
-    // that maps its input.
-    unsafe { Mmap::map(&file) }.with_context(|| format!("cannot map {}", path.display()))
+    read_all(file).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The contents of a file of text.
+pub(crate) fn read_text(path: &Path) -> Result<String> {
+    String::from_utf8(read_file(path)?).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Bytes from hex digits, blanks between them allowed.
@@ -29,20 +52,17 @@ pub(crate) fn packets(data: Option<&str>) -> Result<Vec<Vec<u8>>> {
         return Ok(vec![parse_hex(hex).context("--data")?]);
     }
     let path = Path::new(data);
-    if std::fs::metadata(path).with_context(|| format!("cannot open {data}"))?.len() == 0 {
-        return Ok(vec![Vec::new()]); // An empty file cannot be mapped.
-    }
-    let bytes = map_file(path)?;
+    let bytes = read_file(path)?;
     // Magic numbers: draft-ietf-opsawg-pcap (either byte order, micro- and nanoseconds) and the pcapng section header.
     match bytes.first_chunk::<4>() {
         Some(
             [0xa1, 0xb2, 0xc3, 0xd4] | [0xd4, 0xc3, 0xb2, 0xa1] | [0xa1, 0xb2, 0x3c, 0x4d] | [0x4d, 0x3c, 0xb2, 0xa1],
         ) => pcap(&bytes).with_context(|| format!("{data} is not a valid capture")),
         Some([0x0a, 0x0d, 0x0d, 0x0a]) => pcapng(&bytes).with_context(|| format!("{data} is not a valid capture")),
-        _ if path.extension().is_some_and(|e| e == "pcap" || e == "pcapng") => {
+        Some(_) if path.extension().is_some_and(|e| e == "pcap" || e == "pcapng") => {
             bail!("{data} does not begin like a capture")
         }
-        _ => Ok(vec![bytes.to_vec()]),
+        _ => Ok(vec![bytes]),
     }
 }
 
@@ -66,4 +86,62 @@ fn pcapng(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         }
     }
     Ok(packets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A capture of three packets in each format.
+    fn captures() -> [Vec<u8>; 2] {
+        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let mut pcap = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
+        // Section header with an option, interface with a name and a resolution.
+        let mut pcapng = words(&[0x0a0d_0d0a, 40, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 0x0003_0004, 0x0078_3676, 0, 40]);
+        pcapng.extend(words(&[1, 40, 1, 65535, 0x0002_0002, 0x3068, 0x0001_0009, 9, 0, 40]));
+        for len in [4u32, 8, 60] {
+            pcap.extend(words(&[1, 2, len, len]));
+            pcap.extend(vec![0xab; len as usize]);
+            pcapng.extend(words(&[6, 32 + len, 0, 0, 1, len, len]));
+            pcapng.extend(vec![0xab; len as usize]);
+            pcapng.extend(words(&[32 + len]));
+        }
+        [pcap, pcapng]
+    }
+
+    /// Any byte changed or cut, and any length that a capture tells set to extremes: an error or packets no longer than the capture.
+    #[test]
+    fn hostile_captures_are_errors_or_packets() {
+        let parse = |format: usize, bytes: &[u8]| if format == 0 { pcap(bytes) } else { pcapng(bytes) };
+        for (format, capture) in captures().into_iter().enumerate() {
+            let packets = parse(format, &capture).unwrap();
+            assert_eq!(packets.iter().map(Vec::len).collect::<Vec<_>>(), [4, 8, 60]);
+            let check = |bytes: &[u8]| {
+                if let Ok(packets) = parse(format, bytes) {
+                    assert!(packets.iter().map(Vec::len).sum::<usize>() <= bytes.len());
+                }
+            };
+            for at in 0..capture.len() {
+                check(&capture[..at]);
+                for value in [0, 1, 0x7f, 0x80, 0xfe, 0xff, capture[at] ^ 1] {
+                    let mut bytes = capture.clone();
+                    bytes[at] = value;
+                    check(&bytes);
+                }
+            }
+            for at in (0..capture.len() - 3).step_by(4) {
+                for value in [0, 1, 3, 11, 12, i32::MAX as u32, u32::MAX - 3, u32::MAX] {
+                    let mut bytes = capture.clone();
+                    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+                    check(&bytes);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_input_that_does_not_end_is_refused() {
+        let error = read_up_to(1 << 16, std::io::repeat(0)).unwrap_err();
+        assert!(error.to_string().contains("longer than"), "{error}");
+    }
 }

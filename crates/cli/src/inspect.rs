@@ -1,6 +1,7 @@
 //! `bpf inspect`: what is in an object. Nothing is loaded or created.
 
 use crate::load;
+use crate::out::{self, line};
 use anyhow::Result;
 use bpf_runtime::{Callee, Insn, Object, ObjectMap, ObjectProgram, ReferenceKind, helper_name};
 use serde::Serialize;
@@ -15,7 +16,7 @@ pub(crate) struct Args {
     object: PathBuf,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 #[derive(Serialize)]
@@ -71,9 +72,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         maps: object.maps().iter().map(map).collect(),
     };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        out::json(&report)?;
     } else {
-        print(&report);
+        print(&report)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -141,34 +142,40 @@ fn map(map: &ObjectMap) -> MapReport {
     }
 }
 
-fn print(report: &Report) {
+fn print(report: &Report) -> Result<()> {
     if let Some(license) = &report.license {
-        println!("license {license}");
+        line!("license {license}")?;
     }
     for p in &report.programs {
-        println!("program {} (section {}, {}): {} instructions", p.name, p.section, p.kind, p.instructions);
+        line!("program {} (section {}, {}): {} instructions", p.name, p.section, p.kind, p.instructions)?;
         if let Some(error) = &p.error {
-            println!("  cannot be linked: {error}");
+            line!("  cannot be linked: {error}")?;
         }
         if !p.subprograms.is_empty() {
             let linked = p.instructions_linked.unwrap_or(0);
-            println!("  subprograms: {} ({linked} instructions in all)", p.subprograms.join(", "));
+            line!("  subprograms: {} ({linked} instructions in all)", p.subprograms.join(", "))?;
         }
         if !p.helpers.is_empty() {
             let names: Vec<String> = p.helpers.iter().map(|id| helper(*id)).collect();
-            println!("  helpers: {}", names.join(", "));
+            line!("  helpers: {}", names.join(", "))?;
         }
         for r in &p.relocations {
             let offset = r.offset.map_or_else(String::new, |off| format!(" + {off}"));
-            println!("  {:>5}: {} {}{offset}", r.instruction, r.kind, r.symbol);
+            line!("  {:>5}: {} {}{offset}", r.instruction, r.kind, r.symbol)?;
         }
     }
     for m in &report.maps {
-        println!(
+        line!(
             "map {} ({}): key {} bytes, value {} bytes, {} entries, flags {:#x}",
-            m.name, m.map_type, m.key_size, m.value_size, m.max_entries, m.flags
-        );
+            m.name,
+            m.map_type,
+            m.key_size,
+            m.value_size,
+            m.max_entries,
+            m.flags
+        )?;
     }
+    Ok(())
 }
 
 fn helper(id: u32) -> String {

@@ -1,6 +1,7 @@
 //! From files and flags to loaded programs.
 
-use crate::input::map_file;
+use crate::input::read_file;
+use crate::out;
 use anyhow::{Context, Result, bail};
 use bpf_runtime::{
     Config, DebugOptions, Engine, Insn, Instance, Linker, Loader, MapSet, Mode, Object, ObjectProgram, OptLevel,
@@ -128,13 +129,13 @@ pub(crate) fn engine_for(args: &EngineArgs, debug: Option<&DebugArgs>) -> Result
         EngineArg::Interp => Mode::Interpreter,
     };
     config.debug = debug.map(DebugArgs::options).unwrap_or_default();
-    config.print = Some(Arc::new(|text: &str| eprint!("{text}")));
+    config.print = Some(Arc::new(|text: &str| out::message(format_args!("{text}"))));
     Engine::new(config).context("cannot set up the engine")
 }
 
 /// Parses an object file.
 pub(crate) fn object(path: &Path) -> Result<Object> {
-    let bytes = map_file(path)?;
+    let bytes = read_file(path)?;
     Object::parse(&bytes).with_context(|| path.display().to_string())
 }
 

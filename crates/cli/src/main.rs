@@ -1,7 +1,10 @@
 //! The `bpf` command.
 //!
 //! One module a subcommand; what they share is `input` (objects, packets, hex) and `load` (an object or instructions through the
-//! runtime). Results go to standard output, everything else to standard error; the exit status is 0, or 1 with a message.
+//! runtime). Results go to standard output, everything else to standard error (`out`); the exit status is 0, or 1 with a message. Under
+//! `--json` that message is a result too: `{"error": "…"}`.
+
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod cases;
 mod disasm;
@@ -9,12 +12,15 @@ mod input;
 mod inspect;
 mod load;
 mod maps;
+mod out;
 mod plugin;
 mod run;
 mod scenario;
 mod verify;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
+use serde::Serialize;
 use std::process::ExitCode;
 
 /// Load, run, inspect and disassemble BPF programs in user space.
@@ -36,26 +42,61 @@ enum Command {
     Verify(verify::Args),
 }
 
+impl Command {
+    fn run(&self) -> Result<ExitCode> {
+        match self {
+            Command::Run(args) => run::run(args),
+            Command::Inspect(args) => inspect::run(args),
+            Command::Disasm(args) => disasm::run(args),
+            Command::Cases(args) => cases::run(args),
+            Command::Plugin(args) => plugin::run(args),
+            Command::Scenario(args) => scenario::run(args),
+            Command::Verify(args) => verify::run(args),
+        }
+    }
+
+    /// Whether whoever reads the output expects JSON.
+    fn json(&self) -> bool {
+        match self {
+            Command::Run(args) => args.json,
+            Command::Inspect(args) => args.json,
+            Command::Verify(args) => args.json,
+            Command::Disasm(_) | Command::Cases(_) | Command::Plugin(_) | Command::Scenario(_) => false,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     // A reader that has seen enough (`bpf disasm … | head`) ends this process as it ends any other, instead of failing a print.
     // SAFETY: nothing else has run yet, and the default action is a valid one.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    let result = match Args::parse().command {
-        Command::Run(args) => run::run(&args),
-        Command::Inspect(args) => inspect::run(&args),
-        Command::Disasm(args) => disasm::run(&args),
-        Command::Cases(args) => cases::run(&args),
-        Command::Plugin(args) => plugin::run(&args),
-        Command::Scenario(args) => scenario::run(&args),
-        Command::Verify(args) => verify::run(&args),
+    let (result, json) = match Args::try_parse() {
+        Ok(Args { command }) => (command.run(), command.json()),
+        // Help and version are results, and are to be read.
+        Err(usage) if !usage.use_stderr() => (usage.print().map(|()| ExitCode::SUCCESS).map_err(Into::into), false),
+        Err(usage) => usage.exit(),
     };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("bpf: {}", explain(&error));
-            ExitCode::FAILURE
-        }
+    let result = result.and_then(|code| {
+        out::finish()?;
+        Ok(code)
+    });
+    let Err(error) = result else { return result.unwrap_or(ExitCode::SUCCESS) };
+    let written = match error.downcast_ref::<out::WriteError>() {
+        Some(write) if write.is_closed() => return ExitCode::FAILURE,
+        // What did not take the report will not take this either.
+        Some(_) => false,
+        None => json && out::json(&Failure { error: explain(&error) }).is_ok() && out::finish().is_ok(),
+    };
+    if !written {
+        out::message(format_args!("bpf: {}\n", explain(&error)));
     }
+    ExitCode::FAILURE
+}
+
+/// What went wrong, for programs.
+#[derive(Serialize)]
+struct Failure {
+    error: String,
 }
 
 /// The error and its causes, without those that it repeats itself.

@@ -1,5 +1,6 @@
 //! Map contents as text and JSON, and what programs put into rings.
 
+use crate::out::line;
 use anyhow::{Context, Result};
 use bpf_runtime::maps::open_perf_entry;
 use bpf_runtime::{Engine, Map, MapType, RingBuf};
@@ -126,21 +127,22 @@ fn bytes(bytes: &[u8]) -> String {
     }
 }
 
-pub(crate) fn print(dump: &Dump) {
-    println!("map {} ({})", dump.name, dump.map_type);
+pub(crate) fn print(dump: &Dump) -> Result<()> {
+    line!("map {} ({})", dump.name, dump.map_type)?;
     for entry in &dump.entries {
-        println!("  {} = {}", entry.key, entry.value);
+        line!("  {} = {}", entry.key, entry.value)?;
     }
     if dump.truncated {
-        println!("  ... (the first {SHOWN})");
+        line!("  ... (the first {SHOWN})")?;
     }
     if let Some(records) = &dump.records {
-        println!("  {} records, {} lost", records.total, records.lost);
+        line!("  {} records, {} lost", records.total, records.lost)?;
         for record in &records.first {
-            println!("  {record}");
+            line!("  {record}")?;
         }
         if records.total > SHOWN as u64 {
-            println!("  ... (the first {SHOWN})");
+            line!("  ... (the first {SHOWN})")?;
         }
     }
+    Ok(())
 }

@@ -1,11 +1,11 @@
 //! `bpf plugin`: the plugin protocol of bpf_conformance. Memory as one hex argument, the program on standard input, r0 in hex on
 //! standard output; or a message on standard error and exit status 1.
 
-use crate::input::parse_hex;
+use crate::input::{parse_hex, read_all};
 use crate::load::{self, EngineArgs, Trust};
+use crate::out::line;
 use anyhow::{Context, Result};
 use bpf_runtime::{Object, Raw};
-use std::io::Read;
 use std::process::ExitCode;
 
 /// Run one program given on standard input and print r0 in hex.
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.program {
         Some(program) => input.extend_from_slice(program.as_bytes()),
         None => {
-            std::io::stdin().read_to_end(&mut input).context("standard input")?;
+            input = read_all(std::io::stdin()).context("standard input")?;
         }
     }
     let engine = load::engine(&args.engine)?;
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         load::insns(&engine, &linker, bpf_runtime::decode(&parse_text(&input)?)?)?
     };
     let r0 = program.run(&mut (), &mut memory)?;
-    println!("{r0:x}");
+    line!("{r0:x}")?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,7 @@
 //! `bpf run`: the main job. One program over one or many inputs.
 
 use crate::load::{ContextArg, EngineArgs, NoHost, Trust};
+use crate::out::{self, line};
 use crate::{input, load, maps};
 use anyhow::{Context, Result};
 use bpf_runtime::{Engine, Linker, Object, Program, Raw, RunError, SkBuff, Skb, Xdp, XdpBuff};
@@ -38,7 +39,7 @@ pub(crate) struct Args {
     repeat: u32,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     #[command(flatten)]
     debug: load::DebugArgs,
 }
@@ -89,9 +90,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         maps: outcome.maps,
     };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        out::json(&report)?;
     } else {
-        print(&report);
+        print(&report)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -151,15 +152,13 @@ fn progress(rounds: u32) -> ProgressBar {
     style.map_or(bar.clone(), |style| bar.with_style(style))
 }
 
-fn print(report: &Report) {
-    println!("{}: {} inputs, {} runs, {:.1} ns a run", report.program, report.inputs, report.runs, report.ns_per_run);
-    println!("returned:");
+fn print(report: &Report) -> Result<()> {
+    line!("{}: {} inputs, {} runs, {:.1} ns a run", report.program, report.inputs, report.runs, report.ns_per_run)?;
+    line!("returned:")?;
     let most = report.returned.values().copied().max().unwrap_or(1);
     for (value, count) in &report.returned {
         let bar = "#".repeat((count * 40).div_ceil(most) as usize);
-        println!("  {value:>10} {count:>10}  {bar}");
+        line!("  {value:>10} {count:>10}  {bar}")?;
     }
-    for map in &report.maps {
-        maps::print(map);
-    }
+    report.maps.iter().try_for_each(maps::print)
 }

@@ -12,8 +12,11 @@
 //! One result is counted for each `run`, `bss` and `del … fail`; any other line counts only if it fails. Programs are
 //! verified and run on a `__sk_buff`.
 
+use crate::input::read_text;
 use crate::load::{self, EngineArgs, NoHost};
+use crate::out::{line, text};
 use anyhow::{Context, Result, anyhow, bail};
+use bpf_runtime::text::Shown;
 use bpf_runtime::{Engine, Instance, Linker, Map, MapSet, SkBuff, Skb};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -31,7 +34,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let script = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
+    let script = read_text(&args.file)?;
     let beside = args.file.parent().unwrap_or(Path::new("."));
     let mut scenario = Scenario {
         engine: load::engine(&args.engine)?,
@@ -47,11 +50,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             Ok(Counted::Nothing) => {}
             Err(why) => {
                 failed += 1;
-                println!("{}:{}: {}: {why:#}", args.file.display(), number + 1, line.trim());
+                text!("{}:{}: {}: {why:#}", args.file.display(), number + 1, Shown(line.trim()))?;
             }
         }
     }
-    println!("{passed} passed, {failed} failed");
+    line!("{passed} passed, {failed} failed")?;
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -1,6 +1,7 @@
 //! `bpf verify`: is each program of an object harmless, and if not, why?
 
 use crate::load::{self, ContextArg, EngineArgs};
+use crate::out::{self, line, text};
 use anyhow::{Result, bail};
 use bpf_runtime::{Context, Linker, LoadError, MapSet, Object, Raw, Skb, VerifyReport, Xdp};
 use serde::Serialize;
@@ -26,7 +27,7 @@ pub(crate) struct Args {
     log: bool,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 #[derive(Serialize)]
@@ -70,9 +71,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         bail!("the object has no such program");
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&verdicts)?);
+        out::json(&verdicts)?;
     } else {
-        verdicts.iter().for_each(print);
+        verdicts.iter().try_for_each(print)?;
     }
     let accepted = verdicts.iter().all(|v| v.accepted);
     Ok(if accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -124,19 +125,22 @@ fn verdict(name: &str, place: &str, result: Result<Vec<VerifyReport>, LoadError>
     }
 }
 
-fn print(verdict: &Verdict) {
-    for line in &verdict.log {
-        println!("{line}");
+fn print(verdict: &Verdict) -> Result<()> {
+    for step in &verdict.log {
+        text!("{step}")?;
     }
-    match &verdict.error {
-        None => {
-            let [steps, states] = [verdict.steps, verdict.states.map(|n| n as u64)].map(Option::unwrap_or_default);
-            print!("{}: accepted, {steps} instructions walked, {states} states kept", verdict.program);
-            if !verdict.checks.is_empty() {
-                print!(", checked at run time: {:?}", verdict.checks);
-            }
-            println!("{}", if verdict.needs_budget { ", runs with a budget" } else { "" });
-        }
-        Some(error) => println!("{}: refused\n{error}", verdict.program),
-    }
+    let Some(error) = &verdict.error else {
+        let [steps, states] = [verdict.steps, verdict.states.map(|n| n as u64)].map(Option::unwrap_or_default);
+        let checks = match &verdict.checks[..] {
+            [] => String::new(),
+            checks => format!(", checked at run time: {checks:?}"),
+        };
+        let budget = if verdict.needs_budget { ", runs with a budget" } else { "" };
+        let program = &verdict.program;
+        line!("{program}: accepted, {steps} instructions walked, {states} states kept{checks}{budget}")?;
+        return Ok(());
+    };
+    line!("{}: refused", verdict.program)?;
+    text!("{error}")?;
+    Ok(())
 }

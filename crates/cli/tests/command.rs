@@ -191,3 +191,152 @@ fn external_scenarios_pass_on_every_engine() {
         }
     }
 }
+
+/// Every subcommand with an object, and what makes it print much.
+const PRINTING: [&[&str]; 6] = [
+    &["inspect", "OBJECT"],
+    &["inspect", "OBJECT", "--json"],
+    &["disasm", "OBJECT"],
+    &["verify", "OBJECT", "--log"],
+    &["verify", "OBJECT", "--log", "--json"],
+    &["run", "OBJECT", "--data", "hex:00"],
+];
+
+fn on(args: &[&'static str], object: &str) -> Vec<String> {
+    args.iter().map(|arg| if *arg == "OBJECT" { object.to_owned() } else { (*arg).to_owned() }).collect()
+}
+
+/// The arguments, run with this standard output.
+fn bpf_to(args: &[String], stdout: impl Into<Stdio>, stderr: impl Into<Stdio>) -> Output {
+    let runner = std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").unwrap_or_default();
+    let words = runner.split_whitespace().filter(|_| cfg!(target_arch = "aarch64"));
+    let mut words = words.chain([env!("CARGO_BIN_EXE_bpf")]);
+    let mut command = Command::new(words.next().expect("at least the binary"));
+    command.args(words).args(args).current_dir(root()).env("RUST_BACKTRACE", "0");
+    command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).output().unwrap()
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_a_closed_pipe_the_end() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let help = [&["--help"][..], &["run", "--help"]];
+    for args in PRINTING.into_iter().chain(help).map(|args| on(args, "examples/filter.o")) {
+        let output = bpf_to(&args, full(), Stdio::piped());
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");
+        assert!(message.starts_with("bpf: ") && message.contains("No space left"), "{args:?}: {message}");
+        assert_eq!(bpf_to(&args, full(), full()).status.code(), Some(1), "{args:?}: nobody is left to be told");
+
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = bpf_to(&args, writer, Stdio::piped());
+        assert!(output.stderr.is_empty(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_ne!(output.status.code(), Some(101), "{args:?}: not by a panic");
+    }
+    // Messages to a full disk are lost, and no panic either.
+    let args = ["run", "nowhere.o"].map(str::to_owned);
+    assert_eq!(bpf_to(&args, Stdio::null(), full()).status.code(), Some(1));
+}
+
+/// Puts `with` where `name` is in a file, made as long with dots.
+fn replace(bytes: &mut [u8], name: &str, with: &str) {
+    let with = format!("{with}{}", ".".repeat(name.len() - with.len()));
+    let places: Vec<usize> =
+        (0..bytes.len() - name.len()).filter(|&at| bytes[at..].starts_with(name.as_bytes())).collect();
+    assert!(!places.is_empty(), "{name}");
+    places.into_iter().for_each(|at| bytes[at..at + name.len()].copy_from_slice(with.as_bytes()));
+}
+
+/// No character that would act on a terminal, and no line that a name has begun.
+fn is_harmless(what: &str, output: &[u8]) {
+    let text = String::from_utf8(output.to_vec()).unwrap();
+    let acts = |c: char| bpf_runtime::text::is_control(c) && !matches!(c, '\n' | '\t');
+    assert!(!text.contains(acts), "{what}: {text:?}");
+    assert!(!text.lines().any(|line| line.starts_with("FORGED")), "{what}: {text:?}");
+}
+
+#[test]
+fn what_files_say_does_not_reach_the_terminal_as_it_is() {
+    let folder = std::env::temp_dir().join(format!("bpf-hostile-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let good = std::fs::read(root().join("examples/xdp_filter.o")).unwrap();
+    // Program, section, map, licence, source file, source line, type.
+    let names = [
+        ("xdp_filter", "\nFORGED\x1b[m"),
+        ("verdicts", "\nFORGED\x07"),
+        ("MIT OR Apache-2.0", "\nFORGED\u{9b}31m\u{202e}"),
+        ("./examples/xdp_filter.c", "\nFORGED\x1b]0;title\x07"),
+        ("return verdict;", "\nFORGED\x1b[2J"),
+        ("struct counters", "\nFORGED\x1b[2J"),
+    ];
+    let mut all = good.clone();
+    // The file name first: it has the program's in it.
+    for (name, with) in names.iter().rev() {
+        replace(&mut all, name, with);
+    }
+    // And one that is refused, for its errors: by the verifier (a helper that does not exist in its place).
+    let mut refused = all.clone();
+    let call = [0x85u8, 0, 0, 0, 1, 0, 0, 0];
+    let at = (0..refused.len() - 8).find(|&at| refused[at..].starts_with(&call)).unwrap();
+    refused[at + 4..at + 6].copy_from_slice(&[0xff, 0x7f]);
+    for object in [write("all.o", &all), write("refused.o", &refused)] {
+        for args in PRINTING.map(|args| on(args, &object)) {
+            let output = bpf_to(&args, Stdio::piped(), Stdio::piped());
+            let what = format!("{args:?}");
+            assert!(!output.stdout.is_empty() || !output.stderr.is_empty(), "{what}");
+            is_harmless(&what, &output.stdout);
+            is_harmless(&what, &output.stderr);
+        }
+    }
+    let evil = "a\\nFORGED\\u001b[2J\\u009b";
+    let case = format!(r#"{{"name": "{evil}", "program_hex": "95", "expected": "1"}}"#);
+    let scripts = ["run \x1b[2J\u{9b}x 1\n", "obj \x1b[2J.o\n", "\x1b[2J\n"].concat();
+    for (what, args) in [
+        ("cases", vec!["cases".to_owned(), write("cases", case.as_bytes())]),
+        ("no case", vec!["cases".to_owned(), write("none", format!("\"{evil}\"").as_bytes())]),
+        ("scenario", vec!["scenario".to_owned(), write("scenario", scripts.as_bytes())]),
+    ] {
+        let output = bpf_to(&args, Stdio::piped(), Stdio::piped());
+        assert_eq!(output.status.code(), Some(1), "{what}");
+        is_harmless(what, &output.stdout);
+        is_harmless(what, &output.stderr);
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn errors_are_json_where_results_are() {
+    for args in [
+        &["run", "nowhere.o", "--json"][..],
+        &["run", "Cargo.toml", "--json"],
+        &["inspect", "Cargo.toml", "--json"],
+        &["verify", "examples/filter.o", "--program", "\x1bx\u{9b}", "--json"],
+        &["run", "examples/filter.o", "--program", "\x1bx\u{9b}\u{202e}", "--json"],
+    ] {
+        let output = bpf(args, b"");
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(output.stderr.is_empty(), "{args:?}");
+        is_harmless(&format!("{args:?}"), &output.stdout);
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(!report["error"].as_str().unwrap().is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn numbers_in_files_allocate_nothing() {
+    let path = std::env::temp_dir().join(format!("bpf-sizes-{}", std::process::id()));
+    for size in [u64::MAX, 1 << 62, 1 << 40] {
+        let case =
+            format!(r#"{{"name": "huge", "program_hex": "9500000000000000", "mem_size": {size}, "expected": "0"}}"#);
+        std::fs::write(&path, case).unwrap();
+        let output = bpf(&["cases", path.to_str().unwrap()], b"");
+        assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(String::from_utf8(output.stdout).unwrap().contains("mem_size is"), "{size}");
+    }
+    std::fs::remove_file(path).unwrap();
+}

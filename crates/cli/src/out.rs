@@ -1,0 +1,81 @@
+//! What the command says: results on standard output, messages on standard error.
+//!
+//! Problem: most of what is said comes from files (names, sections, licences, source lines, what programs print) that may want to drive the
+//! terminal or forge lines; and writing may fail, which `println!` answers with a panic.
+//!
+//! Approach: everything goes through this file. A [`line`] is one line, whatever is in it; [`text`] may have several; in both, and in
+//! JSON, characters that act instead of being shown are escaped. A failed write is an error of the command ([`WriteError`]); where the reader
+//! has gone, SIGPIPE has ended the process or [`WriteError::is_closed`] says to end quietly. Messages that cannot be written are lost.
+//!
+//! Invariant: nothing else in this crate prints (clippy's `print_stdout` and `print_stderr` are on).
+
+use bpf_runtime::text::{Shown, ShownLines, is_control};
+use serde::Serialize;
+use std::fmt;
+use std::io::{self, Write};
+
+/// Standard output took no more.
+#[derive(Debug)]
+pub(crate) struct WriteError(io::Error);
+
+impl WriteError {
+    /// Whether nobody reads any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.kind() == io::ErrorKind::BrokenPipe
+    }
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot write to standard output: {}", self.0)
+    }
+}
+
+impl std::error::Error for WriteError {}
+
+/// One line of results, formatted.
+macro_rules! line {
+    ($($format:tt)*) => { $crate::out::write_line(format_args!($($format)*)) };
+}
+pub(crate) use line;
+
+/// Results of several lines, formatted.
+macro_rules! text {
+    ($($format:tt)*) => { $crate::out::write_text(format_args!($($format)*)) };
+}
+pub(crate) use text;
+
+pub(crate) fn write_line(text: fmt::Arguments<'_>) -> Result<(), WriteError> {
+    writeln!(io::stdout(), "{}", Shown(text)).map_err(WriteError)
+}
+
+pub(crate) fn write_text(text: fmt::Arguments<'_>) -> Result<(), WriteError> {
+    writeln!(io::stdout(), "{}", ShownLines(text)).map_err(WriteError)
+}
+
+/// A report as JSON. In it such characters are only found in strings, where JSON has an escape for them.
+pub(crate) fn json(report: &impl Serialize) -> anyhow::Result<()> {
+    let plain = serde_json::to_string_pretty(report)?;
+    let mut escaped = String::with_capacity(plain.len());
+    for c in plain.chars() {
+        if is_control(c) && c != '\n' {
+            // All of them are in the first plane.
+            escaped.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            escaped.push(c);
+        }
+    }
+    writeln!(io::stdout(), "{escaped}").map_err(WriteError)?;
+    Ok(())
+}
+
+/// To be called last: what was buffered has to get out too.
+pub(crate) fn finish() -> Result<(), WriteError> {
+    io::stdout().flush().map_err(WriteError)
+}
+
+/// A message, on standard error.
+pub(crate) fn message(text: fmt::Arguments<'_>) {
+    // Nobody is left to be told.
+    let _ = write!(io::stderr(), "{}", ShownLines(text));
+}
