@@ -16,6 +16,7 @@ use bpf_isa::{AtomicOp, Callee, Insn, InsnIdx, Program, Reg, Src};
 
 use crate::env::Env;
 use crate::helpers::{ArgKind, Effect, HelperProto};
+use crate::walk::shrink;
 
 const fn bit(r: Reg) -> u16 {
     1 << r as u16
@@ -91,6 +92,15 @@ impl Needs {
     /// Needs before the instruction; everything for one that is not known.
     pub(crate) fn at(&self, i: InsnIdx) -> Need {
         self.at.get(i.index()).copied().unwrap_or(Need::ALL)
+    }
+
+    /// Gives back what is more than so many bytes of each kind.
+    pub(crate) fn trim(&mut self, bytes: usize) {
+        shrink(&mut self.at, bytes);
+        shrink(&mut self.work.list, bytes);
+        shrink(&mut self.work.listed, bytes);
+        shrink(&mut self.work.starts, bytes);
+        shrink(&mut self.work.sources, bytes);
     }
 
     /// Replaces the result by that of `program` and keeps the memory.

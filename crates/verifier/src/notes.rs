@@ -8,7 +8,7 @@ use bpf_isa::{Insn, InsnIdx, Program};
 
 use crate::env::Env;
 use crate::error::Reason;
-use crate::walk::{Res, refuse};
+use crate::walk::{Res, refuse, shrink};
 
 /// Kind of memory an instruction accesses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +98,13 @@ impl Notes {
         self.stack.clear();
         self.stack.resize(program.subprogs().len(), 0);
         self.needs_budget = false;
+    }
+
+    /// Gives back what is more than so many bytes of each kind.
+    pub(crate) fn trim(&mut self, bytes: usize) {
+        shrink(&mut self.notes, bytes);
+        shrink(&mut self.calls, bytes);
+        shrink(&mut self.stack, bytes);
     }
 
     /// The instruction is about to run.

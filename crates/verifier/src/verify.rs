@@ -26,6 +26,9 @@ pub struct Verified {
 }
 
 impl Verifier {
+    /// Bytes of working memory that a verifier keeps at most from one program to the next.
+    pub const MAX_KEPT: usize = 4 << 20;
+
     /// A verifier with no memory yet.
     pub fn new() -> Verifier {
         Verifier::default()
@@ -36,6 +39,12 @@ impl Verifier {
     /// # Errors
     /// The first way found in which it may not be, or a limit that was reached first.
     pub fn verify(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
+        let result = self.walk(program, env);
+        self.scratch.trim();
+        result
+    }
+
+    fn walk(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
         let mut walk = Walk::new(env, &program, &mut self.scratch, false);
         match walk.run() {
             // A proof is better than a check: only what has none is walked again with checks allowed.

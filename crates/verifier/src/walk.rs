@@ -50,10 +50,14 @@ enum Flow {
 #[derive(Debug)]
 struct Pending {
     at: InsnIdx,
+    /// It returns from the function there, whatever the instruction is: an early return.
+    returns: bool,
     state: State,
     path: u32,
     epoch: u32,
     written: Slots,
+    /// Open kept states: the path's ancestors. For checks.
+    ancestors: usize,
 }
 
 /// A link of the path that led to a state: shared tails, newest first.
@@ -76,6 +80,46 @@ pub(crate) struct Scratch {
     notes: Notes,
     /// States no longer used, for their vectors.
     pool: Vec<State>,
+}
+
+impl Scratch {
+    /// Ends what a walk has left, finished or not.
+    fn clear(&mut self) {
+        while let Some(p) = self.pending.pop() {
+            self.pool.push(p.state);
+        }
+        self.prune.take_states(&mut self.pool);
+        self.paths.clear();
+    }
+
+    /// Gives back what is more than a verifier keeps: a share for each kind of memory.
+    pub(crate) fn trim(&mut self) {
+        const SHARE: usize = crate::Verifier::MAX_KEPT / 16;
+        self.clear();
+        // States of one program are of like sizes, so which of them are kept makes no difference.
+        let mut bytes = 0;
+        let fitting = self.pool.iter().take_while(|s| {
+            bytes += s.bytes();
+            bytes <= 4 * SHARE
+        });
+        let fitting = fitting.count();
+        self.pool.truncate(fitting);
+        shrink(&mut self.pool, SHARE);
+        shrink(&mut self.pending, SHARE);
+        shrink(&mut self.paths, SHARE);
+        self.prune.trim(SHARE);
+        self.needs.trim(SHARE);
+        self.notes.trim(SHARE);
+    }
+}
+
+/// Gives back what a vector has room for beyond so many bytes.
+pub(crate) fn shrink<T>(v: &mut Vec<T>, bytes: usize) {
+    let most = bytes / size_of::<T>();
+    v.truncate(most);
+    if v.capacity() > most {
+        v.shrink_to(most);
+    }
 }
 
 /// Work done by one verification.
@@ -163,11 +207,7 @@ impl<'a> Walk<'a> {
 
     fn run_all(&mut self) -> Res<()> {
         self.env.check()?;
-        self.scratch.pool.append(&mut self.scratch.prune.take_states());
-        while let Some(p) = self.scratch.pending.pop() {
-            self.scratch.pool.push(p.state);
-        }
-        self.scratch.paths.clear();
+        self.scratch.clear();
         self.notes.start(self.program);
         self.scratch.prune.start(self.program);
         self.needs_built = false;
@@ -223,14 +263,26 @@ impl<'a> Walk<'a> {
         self.epoch = 0;
         self.since_kept = (0, 0);
         self.written = Slots::default();
-        loop {
-            self.walk_path()?;
-            if !self.pop() {
-                let done = std::mem::take(&mut self.state);
-                self.scratch.pool.push(done);
-                return Ok(());
+        self.walk_path()?;
+        while let Some(returns) = self.pop() {
+            let flow = if returns { self.exit()? } else { Flow::To(self.pc) };
+            if self.goes_on(flow, 0) {
+                self.walk_path()?;
             }
         }
+        let done = std::mem::take(&mut self.state);
+        self.scratch.pool.push(done);
+        Ok(())
+    }
+
+    /// Sets the program counter; `false` at the end of a path.
+    fn goes_on(&mut self, flow: Flow, slots: u32) -> bool {
+        match flow {
+            Flow::Next => self.pc = InsnIdx(self.pc.0 + slots),
+            Flow::To(target) => self.pc = target,
+            Flow::End => return false,
+        }
+        true
     }
 
     /// Walks until the current path ends.
@@ -248,11 +300,12 @@ impl<'a> Walk<'a> {
             }
             let insn = self.insns[self.pc.index()];
             self.notes.visit(self.pc);
-            match self.step(&insn)? {
-                Flow::Next => self.pc = InsnIdx(self.pc.0 + insn.slots()),
-                Flow::To(target) => self.pc = target,
-                Flow::End => return Ok(()),
+            let (at, kept) = (self.pc, self.stats.states);
+            let flow = self.step(&insn)?;
+            if !self.goes_on(flow, insn.slots()) {
+                return Ok(());
             }
+            debug_assert!(self.stats.states == kept || self.scratch.prune.leads_to(at, self.pc, &self.state));
         }
     }
 
@@ -430,8 +483,20 @@ impl<'a> Walk<'a> {
             Some(d) => self.extend_path(d),
             None => self.path,
         };
-        let bytes = state.bytes();
-        self.scratch.pending.push(Pending { at, state, path, epoch, written: self.written });
+        self.leave(Pending { at, returns: false, state, path, epoch, written: self.written, ancestors: 0 })
+    }
+
+    /// Leaves an early return from the running function, with `state` as if at its exit, to be walked later: as a path of its own,
+    /// since a return leads to callers and further rounds that are no part of the path that goes on here.
+    fn push_return(&mut self, state: State) -> Res<()> {
+        let (at, path, epoch, written) = (self.pc, self.path, self.epoch, self.written);
+        self.leave(Pending { at, returns: true, state, path, epoch, written, ancestors: 0 })
+    }
+
+    fn leave(&mut self, mut pending: Pending) -> Res<()> {
+        let bytes = pending.state.bytes();
+        pending.ancestors = self.scratch.prune.open.len();
+        self.scratch.pending.push(pending);
         self.check_memory(bytes)
     }
 
@@ -440,15 +505,16 @@ impl<'a> Walk<'a> {
         self.scratch.paths.len() as u32 - 1
     }
 
-    /// Continues with the newest branch left for later.
-    fn pop(&mut self) -> bool {
-        let Some(p) = self.scratch.pending.pop() else { return false };
+    /// Continues with the newest branch left for later, if there is one, and says whether it begins with a return.
+    fn pop(&mut self) -> Option<bool> {
+        let p = self.scratch.pending.pop()?;
         self.scratch.prune.popped(self.scratch.pending.len());
+        debug_assert_eq!(self.scratch.prune.open.len(), p.ancestors, "the open states are the path's ancestors");
         self.live_bytes = self.live_bytes.saturating_sub(p.state.bytes());
         let old = std::mem::replace(&mut self.state, p.state);
         self.scratch.pool.push(old);
         (self.pc, self.path, self.epoch, self.written) = (p.at, p.path, p.epoch, p.written);
-        true
+        Some(p.returns)
     }
 
     fn proto(&self, callee: Callee) -> Res<&'a HelperProto> {

@@ -241,17 +241,10 @@ impl<'a> Walk<'a> {
         if self.state.frames.len() == 1 {
             return Ok(());
         }
-        let saved = self.copy_state();
-        self.state.packet_moved(self.pc, self.env.min_lens());
-        self.state.set(Reg::R0, Value::unknown());
-        let here = self.epoch;
-        let back = self.leave_frame()?;
-        let outer = std::mem::replace(&mut self.epoch, here);
-        let returned = std::mem::replace(&mut self.state, saved);
-        match back {
-            Some(at) => self.push(at, returned, None, outer),
-            None => refuse(Reason::Internal("tail call returned from no function")),
-        }
+        let mut returned = self.copy_state();
+        returned.packet_moved(self.pc, self.env.min_lens());
+        returned.set(Reg::R0, Value::unknown());
+        self.push_return(returned)
     }
 
     pub(super) fn exit(&mut self) -> Res<Flow> {
@@ -260,10 +253,10 @@ impl<'a> Walk<'a> {
                 self.check_exit()?;
                 Ok(Flow::End)
             }
-            Entry::Call { .. } => match self.leave_frame()? {
-                Some(back) => Ok(Flow::To(back)),
-                None => refuse(Reason::Internal("call without a return")),
-            },
+            Entry::Call { back } => {
+                self.leave_frame()?;
+                Ok(Flow::To(back))
+            }
             Entry::Callback { kind, back, call } => self.callback_done(kind, back, call),
         }
     }
@@ -289,19 +282,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Returns from a subprogram to its caller; where that continues.
-    pub(super) fn leave_frame(&mut self) -> Res<Option<InsnIdx>> {
-        let back = match self.state.top().entry {
-            Entry::Root => return Ok(None),
-            Entry::Call { back } => back,
-            Entry::Callback { kind, back, call } => {
-                // Reached by an early return in a callback; its rounds go on as from an exit.
-                return match self.callback_done(kind, back, call)? {
-                    Flow::To(at) => Ok(Some(at)),
-                    Flow::Next | Flow::End => Ok(None),
-                };
-            }
-        };
+    /// Returns from a subprogram to its caller.
+    fn leave_frame(&mut self) -> Res<()> {
         if let Some(lock) = self.state.lock {
             return refuse(Reason::LockHeld { func: "returning".into(), at: lock.at });
         }
@@ -314,7 +296,7 @@ impl<'a> Walk<'a> {
         self.epoch = self.state.top().outer_epoch;
         self.state.frames.pop();
         self.state.set(Reg::R0, r0);
-        Ok(Some(back))
+        Ok(())
     }
 
     /// Calls a callback for the first time: or not at all, if there is nothing to do.

@@ -12,7 +12,6 @@ use crate::env::{Access, FieldKind};
 use crate::error::Reason;
 use crate::notes::Kind;
 use crate::scalar::Scalar;
-use crate::state::Entry;
 use crate::value::{Ty, Value, map_name};
 
 /// Where an access lands.
@@ -426,21 +425,15 @@ impl Walk<'_> {
         if let Some(lock) = self.state.lock {
             return refuse(Reason::LockHeld { func: "a legacy packet load".into(), at: lock.at });
         }
-        // The function that returns early: main ends the run, so it may owe nothing; a callee continues in its caller.
-        let here = (self.pc, self.epoch);
-        let saved = self.copy_state();
-        self.state.set(Reg::R0, Value::constant(0));
-        let early = match self.state.top().entry {
-            Entry::Root => self.check_exit().map(|()| None),
-            Entry::Call { .. } | Entry::Callback { .. } => self.leave_frame(),
-        }?;
-        let early = early.map(|at| (at, self.epoch));
-        let returned = std::mem::replace(&mut self.state, saved);
-        match early {
-            Some((at, epoch)) => self.push(at, returned, None, epoch)?,
-            None => self.scratch.pool.push(returned),
+        // Returning early ends the run, which may owe nothing, or goes on in the caller.
+        if self.state.frames.len() > 1 {
+            let mut returned = self.copy_state();
+            returned.set(Reg::R0, Value::constant(0));
+            self.push_return(returned)?;
+        } else {
+            self.state.set(Reg::R0, Value::constant(0));
+            self.check_exit()?;
         }
-        (self.pc, self.epoch) = here;
         self.clobber_args();
         self.state.set(Reg::R0, Value::scalar(Scalar::low_bits(size.bits())));
         Ok(())

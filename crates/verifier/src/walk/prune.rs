@@ -15,7 +15,7 @@ use bpf_isa::{Insn, InsnIdx, Program, Reg};
 
 use super::alu::checkable;
 use super::slots::Slots;
-use super::{Res, Walk, refuse};
+use super::{Res, Walk, refuse, shrink};
 use crate::env::Env;
 use crate::error::Reason;
 use crate::need::Need;
@@ -139,8 +139,23 @@ impl Pruner {
         self.kept.len() - self.free.len()
     }
 
-    pub(super) fn take_states(&mut self) -> Vec<State> {
-        self.kept.drain(..).map(|k| k.state).collect()
+    /// Ends all that was kept. What was evicted has left an empty state behind, which is none to use again.
+    pub(super) fn take_states(&mut self, pool: &mut Vec<State>) {
+        self.open.clear();
+        self.free.clear();
+        pool.extend(self.kept.drain(..).map(|k| k.state).filter(|s| !s.frames.is_empty()));
+    }
+
+    /// Gives back what is more than so many bytes of each kind.
+    pub(super) fn trim(&mut self, bytes: usize) {
+        shrink(&mut self.joins, bytes);
+        shrink(&mut self.heads, bytes);
+        shrink(&mut self.kept, bytes);
+        shrink(&mut self.free, bytes);
+        shrink(&mut self.open, bytes);
+        shrink(&mut self.reached, bytes);
+        shrink(&mut self.id_scratch, bytes);
+        shrink(&mut self.ids.0, bytes);
     }
 
     /// The walk went back to a branch with `left` others left: states kept after that branch was left are finished.
@@ -151,6 +166,15 @@ impl Pruner {
             self.close(i);
             self.open.pop();
         }
+    }
+
+    /// Whether the newest kept state, kept by the instruction at `step`, lies on the path that goes on at `next`. For checks: all that
+    /// marks rests on the open states being the ancestors of the path.
+    pub(super) fn leads_to(&self, step: InsnIdx, next: InsnIdx, state: &State) -> bool {
+        self.open.last().is_some_and(|(i, _)| {
+            let newest = |at: InsnIdx| self.heads[at.index()] == *i;
+            (newest(next) || newest(step)) && same_shape(&self.kept[*i as usize].state, state)
+        })
     }
 
     fn keep(&mut self, at: InsnIdx, mut kept: Kept, pending: usize) {

@@ -57,7 +57,8 @@ impl Pruner {
     /// The path, which has written these slots since the newest kept state, reads some of a frame.
     pub(super) fn mark(&mut self, written: &Slots, frame: usize, slots: u64) {
         let mut slots = slots & !written[frame];
-        for (i, _) in self.open.iter().rev() {
+        for (nth, (i, _)) in self.open.iter().enumerate().rev() {
+            debug_assert!(self.marked_back(nth, frame));
             let kept = &mut self.kept[*i as usize];
             // Where it is marked, it is marked all the way back.
             slots &= !kept.read[frame];
@@ -67,6 +68,14 @@ impl Pruner {
             kept.read[frame] |= slots;
             slots &= !kept.written[frame];
         }
+    }
+
+    /// Whether what is marked in the `nth` open state is marked in the one before it too, but for what was written between them: with
+    /// this true of all, each mark reaches the write, or the root. For checks.
+    fn marked_back(&self, nth: usize, frame: usize) -> bool {
+        let Some(before) = nth.checked_sub(1) else { return true };
+        let [before, here] = [before, nth].map(|n| &self.kept[self.open[n].0 as usize]);
+        here.read[frame] & !here.written[frame] & !before.read[frame] == 0
     }
 
     /// The path ends here and goes on as the kept state does.

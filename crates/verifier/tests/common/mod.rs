@@ -121,8 +121,9 @@ pub(crate) fn globals(text: &str) -> Vec<Option<GlobalFunc>> {
     out
 }
 
-/// Runs `f` with the environment for a program text: `;raw` selects the raw context, otherwise xdp.
+/// Runs `f` with the environment for a program text: `;raw` selects the raw context, otherwise xdp; `;skb` adds legacy loads to it.
 pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
+    let xdp = || ContextLayout { legacy_loads: text.contains(";skb"), ..xdp() };
     let context = if text.contains(";raw") { ContextLayout::raw(true) } else { xdp() };
     let (helpers, maps, globals) = (helpers(), maps(), globals(text));
     let mut env = Env::new(&context, &helpers);
