@@ -4,7 +4,7 @@
 //! * `forbid(unsafe_code)` where the design promises it.
 //! * Both backends have the same files.
 //! * A backend never sees a BPF instruction: it knows `Op`, and the words of the instruction set (`Width`, `Cond`).
-//! * A match over `Insn` or `Op` in shipped code has no `_ =>` arm, so that a new instruction is a compile error
+//! * A match over `Insn`, `Op`, `MapType` or `Helper` in shipped code has no `_ =>` arm, so that a new instruction is a compile error
 //!   everywhere. With one or two other arms it is an `if let … else` in other words, and may have one; so may a match
 //!   whose last arm names what is left and hands it on.
 //! * No `#[ignore]`; every file opens with a `//!` comment.
@@ -22,22 +22,23 @@ use syn::{Arm, Pat, spanned::Spanned, visit::Visit};
 
 /// Package, and the packages of the family that it may depend on. A shipped package that is not here may not exist.
 const ARROWS: &[(&str, &[&str])] = &[
+    ("bpf-uapi", &[]),
     ("bpf-isa", &[]),
-    ("bpf-analysis", &["bpf-isa"]),
-    ("bpf-verifier", &["bpf-isa", "bpf-analysis"]),
-    ("bpf-interp", &["bpf-isa"]),
+    ("bpf-analysis", &["bpf-uapi", "bpf-isa"]),
+    ("bpf-verifier", &["bpf-uapi", "bpf-isa", "bpf-analysis"]),
+    ("bpf-interp", &["bpf-uapi", "bpf-isa"]),
     ("bpf-jit-code", &[]),
     ("bpf-debug", &["bpf-jit-code"]),
     ("bpf-disasm", &["bpf-jit-code"]),
-    ("bpf-jit", &["bpf-isa", "bpf-analysis", "bpf-jit-code"]),
+    ("bpf-jit", &["bpf-uapi", "bpf-isa", "bpf-analysis", "bpf-jit-code"]),
     ("bpf-jit-x64", &["bpf-isa", "bpf-jit", "bpf-jit-code"]),
     ("bpf-jit-arm64", &["bpf-isa", "bpf-jit", "bpf-jit-code"]),
     ("bpf-quiesce", &[]),
     ("bpf-prog-pack", &["bpf-jit-code", "bpf-quiesce"]),
     ("bpf-tailcall", &["bpf-jit-code", "bpf-prog-pack", "bpf-quiesce"]),
     ("bpf-dispatcher", &["bpf-jit-code", "bpf-prog-pack", "bpf-quiesce"]),
-    ("bpf-maps", &["bpf-quiesce"]),
-    ("bpf-object", &["bpf-isa"]),
+    ("bpf-maps", &["bpf-uapi", "bpf-quiesce"]),
+    ("bpf-object", &["bpf-uapi", "bpf-isa"]),
     ("bpf-context-derive", &[]),
     ("bpf-runtime", RUNTIME),
     ("bpf-cli", &["bpf-runtime", "bpf-disasm"]),
@@ -47,6 +48,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 const UNSHIPPED: [&str; 3] = ["bpf-testkit", "bpf-benches", "xtask"];
 
 const RUNTIME: &[&str] = &[
+    "bpf-uapi",
     "bpf-isa",
     "bpf-analysis",
     "bpf-verifier",
@@ -66,12 +68,13 @@ const RUNTIME: &[&str] = &[
 ];
 
 /// Source folders whose crates forbid unsafe code.
-const SAFE: &[&str] = &["bpf-isa", "bpf-analysis", "bpf-jit", "dispatcher", "verifier", "object", "context-derive"];
+const SAFE: &[&str] =
+    &["uapi", "bpf-isa", "bpf-analysis", "bpf-jit", "dispatcher", "verifier", "object", "context-derive"];
 
 const BACKENDS: [&str; 2] = ["crates/bpf-jit-x64/src", "crates/bpf-jit-arm64/src"];
 
-/// Enums over which every match is exhaustive.
-const EXHAUSTIVE: [&str; 2] = ["Insn", "Op"];
+/// Enums over which every match is exhaustive: instructions, ops, and what the kernel defines.
+const EXHAUSTIVE: [&str; 4] = ["Insn", "Op", "MapType", "Helper"];
 
 pub(crate) fn check() -> anyhow::Result<()> {
     let root = shell::root();
@@ -145,7 +148,7 @@ fn arrows() -> anyhow::Result<Vec<String>> {
             if shipped && ours && !may.contains(&on) {
                 broken.push(format!("{name}: may not depend on {on}"));
             }
-            if shipped && name == "bpf-isa" {
+            if shipped && matches!(name, "bpf-isa" | "bpf-uapi") {
                 broken.push(format!("{name}: has no dependencies, {on} is one"));
             }
         }

@@ -12,9 +12,7 @@
 
 use crate::{BlockId, Cfg, ConstTailCall, RegSet, defs};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, SubprogId, Width};
-
-/// The tail-call helper (include/uapi/linux/bpf.h: BPF_FUNC_tail_call).
-const TAIL_CALL: u32 = 12;
+use bpf_uapi::helper_id::TAIL_CALL;
 
 /// A register's value on every path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,7 +12,8 @@ use bpf_isa::{
 
 use crate::alu;
 use crate::machine::{Caller, MAX_TAIL_CALLS, Machine, callback_address};
-use crate::{Env, Step, Stop, StopKind, TAIL_CALL};
+use crate::{Env, Step, Stop, StopKind};
+use bpf_uapi::helper_id::TAIL_CALL;
 
 /// Where a frame is.
 #[derive(Clone, Copy, Debug)]

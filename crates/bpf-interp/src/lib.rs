@@ -40,9 +40,6 @@ pub use machine::{Caller, DEFAULT_STACK_BYTES, MAX_TAIL_CALLS, Machine, Options}
 pub use memory::{HostMemory, Memory};
 pub use stop::{Stop, StopKind};
 
-/// The id of the tail-call helper (Linux: BPF_FUNC_tail_call). It comes to [`Env::tail_call`], not [`Env::helper`].
-pub const TAIL_CALL: u32 = 12;
-
 /// What a host provides to the programs it runs.
 pub trait Env {
     /// A program as the host holds it: `&Program`, `Arc<Program>`, or a type of its own that also knows what the

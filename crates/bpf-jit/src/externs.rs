@@ -138,9 +138,3 @@ impl Signatures for () {
         Hidden::Ctx
     }
 }
-
-/// The kernel's id of the helper that looks a key up in a map.
-pub(crate) const MAP_LOOKUP_HELPER: u32 = 1;
-
-/// The kernel's id of the tail-call helper.
-pub const TAIL_CALL_HELPER: u32 = 12;

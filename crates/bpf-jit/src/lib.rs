@@ -29,7 +29,7 @@ mod moves;
 pub use alloc::{Alloc, AllocOptions, Allocator, Loc};
 pub use backend::{Backend, CompileError, CompileOptions, Compiler, EmitError, EmitOptions, Emitter, OptLevel, Shape};
 pub use blocks::BlockLabels;
-pub use externs::{Extern, Hidden, MapShape, Signatures, TAIL_CALL_HELPER};
+pub use externs::{Extern, Hidden, MapShape, Signatures};
 pub use lir::{
     AtomicOp, Base, BinOp, Block, BlockId, CallTarget, Check, Cond, Func, Lir, Mem, Op, Span, TailKey, VReg, Val,
 };

@@ -131,10 +131,9 @@ fn program(object: &Object, program: &ObjectProgram) -> ProgramReport {
 }
 
 fn map(map: &ObjectMap) -> MapReport {
-    let number = map.map_type.0;
     MapReport {
         name: map.name.clone(),
-        map_type: map.map_type.name().map_or_else(|| format!("type {number}"), str::to_owned),
+        map_type: map.map_type.to_string(),
         key_size: map.key_size,
         value_size: map.value_size,
         max_entries: map.max_entries,

@@ -5,7 +5,7 @@ use crate::out;
 use anyhow::{Context, Result, bail};
 use bpf_runtime::{
     Config, DebugOptions, Engine, Insn, Instance, Linker, Loader, MapSet, Mode, Object, ObjectProgram, OptLevel,
-    Program, ProgramKind, Raw,
+    Program, ProgramType, Raw,
 };
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
@@ -66,14 +66,14 @@ pub(crate) enum ContextArg {
 
 impl ContextArg {
     /// What a program of this kind runs on by convention.
-    pub(crate) fn of(kind: ProgramKind) -> ContextArg {
+    pub(crate) fn of(kind: ProgramType) -> ContextArg {
         match kind {
-            ProgramKind::Xdp => ContextArg::Xdp,
-            ProgramKind::SocketFilter
-            | ProgramKind::TcClassifier
-            | ProgramKind::TcAction
-            | ProgramKind::CgroupSkb
-            | ProgramKind::FlowDissector => ContextArg::Skb,
+            ProgramType::Xdp => ContextArg::Xdp,
+            ProgramType::SocketFilter
+            | ProgramType::TcClassifier
+            | ProgramType::TcAction
+            | ProgramType::CgroupSkb
+            | ProgramType::FlowDissector => ContextArg::Skb,
             _ => ContextArg::Raw,
         }
     }
@@ -83,7 +83,7 @@ impl ContextArg {
 pub(crate) fn place(path: &Path, program: &ObjectProgram, asked: Option<ContextArg>) -> String {
     let (path, section) = (path.display(), program.section());
     let guessed =
-        asked.is_none() && program.kind() != ProgramKind::Raw && ContextArg::of(program.kind()) == ContextArg::Raw;
+        asked.is_none() && program.kind() != ProgramType::Raw && ContextArg::of(program.kind()) == ContextArg::Raw;
     let note = if guessed { ", for which no context is shipped: taken to run on raw bytes, --ctx chooses" } else { "" };
     format!("{path}, section `{section}`{note}")
 }

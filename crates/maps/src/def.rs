@@ -7,154 +7,84 @@
 use crate::error::MapError;
 use crate::mem::round_up8;
 
-macro_rules! map_types {
-    ($($(#[$doc:meta])* $variant:ident = $number:literal, $name:literal;)*) => {
-        /// The kernel's map types that this crate implements, with the kernel's numbers.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[repr(u32)]
-        #[non_exhaustive]
-        pub enum MapType {
-            $($(#[$doc])* $variant = $number,)*
-        }
+pub use bpf_uapi::MapType;
+pub use bpf_uapi::flags::{create as flags, update};
 
-        impl MapType {
-            /// Every implemented type.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
-
-            /// The kernel's name, as `bpftool` prints it.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)*
-                }
-            }
-        }
-    };
+/// How a map is built: types that share an implementation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// Array and per-CPU array.
+    Array,
+    /// Hash, LRU hash, and both with a value per slot.
+    Hash,
+    /// LPM trie.
+    Trie,
+    /// Queue and stack.
+    Queue,
+    /// Bloom filter.
+    Bloom,
+    /// Ring buffers in both directions.
+    Ring,
+    /// Perf event array.
+    Perf,
+    /// Array of maps.
+    ArrayOfMaps,
+    /// Hash of maps.
+    HashOfMaps,
 }
 
-map_types! {
-    /// Keys of any bytes; pre-allocated by default.
-    Hash = 1, "hash";
-    /// `u32` index; all elements exist from the start.
-    Array = 2, "array";
-    /// Events for a consumer, one buffer per execution slot.
-    PerfEventArray = 4, "perf_event_array";
-    /// A hash with one value per execution slot.
-    PerCpuHash = 5, "percpu_hash";
-    /// An array with one value per execution slot.
-    PerCpuArray = 6, "percpu_array";
-    /// A hash that evicts unreferenced elements when full.
-    LruHash = 9, "lru_hash";
-    /// The same with one value per execution slot.
-    LruPerCpuHash = 10, "lru_percpu_hash";
-    /// Longest-prefix match.
-    LpmTrie = 11, "lpm_trie";
-    /// An array whose values are maps.
-    ArrayOfMaps = 12, "array_of_maps";
-    /// A hash whose values are maps.
-    HashOfMaps = 13, "hash_of_maps";
-    /// First in, first out.
-    Queue = 22, "queue";
-    /// Last in, first out.
-    Stack = 23, "stack";
-    /// Variable-size records from programs to the host.
-    RingBuf = 27, "ringbuf";
-    /// Approximate membership without false negatives.
-    BloomFilter = 30, "bloom_filter";
-    /// Variable-size records from the host to programs.
-    UserRingBuf = 31, "user_ringbuf";
-}
-
-/// The kernel's types that this crate does not implement: kept by name, so that the refusal can say which.
-const UNSUPPORTED: &[(u32, &str)] = &[
-    (0, "unspec"),
-    (3, "prog_array"),
-    (7, "stack_trace"),
-    (8, "cgroup_array"),
-    (14, "devmap"),
-    (15, "sockmap"),
-    (16, "cpumap"),
-    (17, "xskmap"),
-    (18, "sockhash"),
-    (19, "cgroup_storage"),
-    (20, "reuseport_sockarray"),
-    (21, "percpu_cgroup_storage"),
-    (24, "sk_storage"),
-    (25, "devmap_hash"),
-    (26, "struct_ops"),
-    (28, "inode_storage"),
-    (29, "task_storage"),
-    (32, "cgrp_storage"),
-    (33, "arena"),
-];
-
-impl MapType {
-    /// The type with the kernel's number `number`.
+impl Family {
+    /// The implementation of a type.
     ///
     /// # Errors
-    /// [`MapError::Unsupported`], with the type's name where it has one.
-    pub fn from_number(number: u32) -> Result<Self, MapError> {
-        Self::ALL.iter().copied().find(|t| *t as u32 == number).ok_or_else(|| {
-            let name = UNSUPPORTED.iter().find(|(n, _)| *n == number).map_or("unknown", |(_, name)| *name);
-            MapError::Unsupported { number, name }
-        })
-    }
-
-    /// Whether each execution slot has a value of its own.
-    #[must_use]
-    pub fn is_per_cpu(self) -> bool {
-        matches!(self, Self::PerCpuArray | Self::PerCpuHash | Self::LruPerCpuHash)
-    }
-
-    /// Whether the type evicts instead of filling up.
-    #[must_use]
-    pub fn is_lru(self) -> bool {
-        matches!(self, Self::LruHash | Self::LruPerCpuHash)
-    }
-
-    /// Whether the values are maps.
-    #[must_use]
-    pub fn is_map_in_map(self) -> bool {
-        matches!(self, Self::ArrayOfMaps | Self::HashOfMaps)
+    /// [`MapError::Unsupported`] where there is none.
+    pub(crate) fn of(map_type: MapType) -> Result<Self, MapError> {
+        match map_type {
+            MapType::Array | MapType::PerCpuArray => Ok(Self::Array),
+            MapType::Hash | MapType::PerCpuHash | MapType::LruHash | MapType::LruPerCpuHash => Ok(Self::Hash),
+            MapType::LpmTrie => Ok(Self::Trie),
+            MapType::Queue | MapType::Stack => Ok(Self::Queue),
+            MapType::BloomFilter => Ok(Self::Bloom),
+            MapType::RingBuf | MapType::UserRingBuf => Ok(Self::Ring),
+            MapType::PerfEventArray => Ok(Self::Perf),
+            MapType::ArrayOfMaps => Ok(Self::ArrayOfMaps),
+            MapType::HashOfMaps => Ok(Self::HashOfMaps),
+            MapType::Unspec
+            | MapType::ProgArray
+            | MapType::StackTrace
+            | MapType::CgroupArray
+            | MapType::DevMap
+            | MapType::SockMap
+            | MapType::CpuMap
+            | MapType::XskMap
+            | MapType::SockHash
+            | MapType::CgroupStorage
+            | MapType::ReuseportSockArray
+            | MapType::PerCpuCgroupStorage
+            | MapType::SkStorage
+            | MapType::DevMapHash
+            | MapType::StructOps
+            | MapType::InodeStorage
+            | MapType::TaskStorage
+            | MapType::CgrpStorage
+            | MapType::Arena
+            | MapType::InsnArray => Err(MapError::Unsupported { number: map_type.number(), name: map_type.name() }),
+        }
     }
 }
 
-/// Creation flags (`BPF_F_*` of `BPF_MAP_CREATE`).
-pub mod flags {
-    /// Allocate elements when they are inserted, free them after a grace period.
-    pub const NO_PREALLOC: u32 = 1 << 0;
-    /// Evictions by slots of their own instead of common ones. Unlike the kernel, no slot is limited to its part of the elements.
-    pub const NO_COMMON_LRU: u32 = 1 << 1;
-    /// `numa_node` is given (and ignored).
-    pub const NUMA_NODE: u32 = 1 << 2;
-    /// The host may only read.
-    pub const RDONLY: u32 = 1 << 3;
-    /// The host may only write.
-    pub const WRONLY: u32 = 1 << 4;
-    /// Hash with seed 0.
-    pub const ZERO_SEED: u32 = 1 << 6;
-    /// Programs may only read.
-    pub const RDONLY_PROG: u32 = 1 << 7;
-    /// Programs may only write.
-    pub const WRONLY_PROG: u32 = 1 << 8;
-    /// The values of an array can be mapped.
-    pub const MMAPABLE: u32 = 1 << 10;
-    /// Perf event array: keep the entries when the file descriptor is closed.
-    pub const PRESERVE_ELEMS: u32 = 1 << 11;
-    /// An array that may become an inner map with another `max_entries`.
-    pub const INNER_MAP: u32 = 1 << 12;
+/// The types that this crate implements, ascending by number.
+pub fn implemented_types() -> impl Iterator<Item = MapType> {
+    MapType::ALL.iter().copied().filter(|map_type| Family::of(*map_type).is_ok())
 }
 
-/// Update flags (`BPF_ANY` and so on).
-pub mod update {
-    /// Create or replace.
-    pub const ANY: u64 = 0;
-    /// Only create.
-    pub const NOEXIST: u64 = 1;
-    /// Only replace.
-    pub const EXIST: u64 = 2;
-    /// Under the value's spin lock.
-    pub const F_LOCK: u64 = 4;
+/// The type with the kernel's number `number`, if this crate implements it.
+///
+/// # Errors
+/// [`MapError::Unsupported`], with the type's name where it has one.
+pub fn implemented_type(number: u32) -> Result<MapType, MapError> {
+    let map_type = MapType::from_number(number).ok_or(MapError::Unsupported { number, name: "unknown" })?;
+    Family::of(map_type).map(|_| map_type)
 }
 
 /// What a key or value is, as far as its BTF type says: what a typed handle is compared with, beside the size.
@@ -257,6 +187,7 @@ impl MapDef {
         let bad = |errno, expected: String| {
             Err(MapError::InvalidDef { map: self.name.clone(), map_type: self.map_type, errno, expected })
         };
+        let family = Family::of(self.map_type)?;
         let has = |flag: u32| self.flags & flag != 0;
         if has(flags::RDONLY) && has(flags::WRONLY) {
             return bad(libc::EINVAL, "at most one of RDONLY and WRONLY".into());
@@ -270,7 +201,7 @@ impl MapDef {
         if self.map_extra != 0 && self.map_type != MapType::BloomFilter {
             return bad(libc::EINVAL, "map_extra 0 (only a bloom filter has one)".into());
         }
-        if self.inner.is_some() != self.map_type.is_map_in_map() {
+        if self.inner.is_some() != self.map_type.is_map_of_maps() {
             return bad(libc::EINVAL, "an inner map exactly for array_of_maps and hash_of_maps".into());
         }
         if let Some(inner) = &self.inner {
@@ -291,43 +222,38 @@ impl MapDef {
         if self.map_type == MapType::BloomFilter && u64::from(self.value_size) > KMALLOC_MAX {
             return bad(libc::E2BIG, self.shape("a value_size of at most 4 MiB"));
         }
-        let unknown = self.flags & !self.allowed_flags();
+        let unknown = self.flags & !self.allowed_flags(family);
         if unknown != 0 {
             return bad(
                 libc::EINVAL,
-                format!("no flags but {:#x}; {unknown:#x} is not for this type", self.allowed_flags()),
+                format!("no flags but {:#x}; {unknown:#x} is not for this type", self.allowed_flags(family)),
             );
         }
-        match self.map_type {
-            MapType::Array | MapType::PerCpuArray | MapType::ArrayOfMaps | MapType::PerfEventArray => {
-                self.validate_array(bad)
-            }
-            MapType::Hash | MapType::PerCpuHash | MapType::LruHash | MapType::LruPerCpuHash | MapType::HashOfMaps => {
-                self.validate_hash(bad)
-            }
-            MapType::LpmTrie => self.validate_trie(bad),
-            MapType::Queue | MapType::Stack => self.validate_queue(bad),
-            MapType::BloomFilter => self.validate_bloom(bad),
-            MapType::RingBuf | MapType::UserRingBuf => self.validate_ring(bad),
+        match family {
+            Family::Array | Family::ArrayOfMaps | Family::Perf => self.validate_array(bad),
+            Family::Hash | Family::HashOfMaps => self.validate_hash(bad),
+            Family::Trie => self.validate_trie(bad),
+            Family::Queue => self.validate_queue(bad),
+            Family::Bloom => self.validate_bloom(bad),
+            Family::Ring => self.validate_ring(bad),
         }
     }
 
-    fn allowed_flags(&self) -> u32 {
+    fn allowed_flags(&self, family: Family) -> u32 {
         const ACCESS: u32 = flags::RDONLY | flags::WRONLY | flags::RDONLY_PROG | flags::WRONLY_PROG;
         const HASH: u32 = flags::NO_PREALLOC | flags::NUMA_NODE | flags::ZERO_SEED | ACCESS;
         const ARRAY: u32 = flags::NUMA_NODE | ACCESS;
-        match self.map_type {
-            MapType::Array => ARRAY | flags::MMAPABLE | flags::INNER_MAP,
-            MapType::PerCpuArray => ARRAY,
-            MapType::ArrayOfMaps => flags::NUMA_NODE | flags::RDONLY | flags::WRONLY,
-            MapType::PerfEventArray => flags::NUMA_NODE | flags::RDONLY | flags::WRONLY | flags::PRESERVE_ELEMS,
-            MapType::Hash | MapType::PerCpuHash => HASH,
-            MapType::LruHash | MapType::LruPerCpuHash => HASH | flags::NO_COMMON_LRU,
-            MapType::HashOfMaps => HASH,
-            MapType::LpmTrie => flags::NO_PREALLOC | flags::NUMA_NODE | ACCESS,
-            MapType::Queue | MapType::Stack => flags::NUMA_NODE | ACCESS,
-            MapType::BloomFilter => flags::NUMA_NODE | flags::ZERO_SEED | ACCESS,
-            MapType::RingBuf | MapType::UserRingBuf => flags::NUMA_NODE,
+        match family {
+            Family::Array if self.map_type.is_per_cpu() => ARRAY,
+            Family::Array => ARRAY | flags::MMAPABLE | flags::INNER_MAP,
+            Family::ArrayOfMaps => flags::NUMA_NODE | flags::RDONLY | flags::WRONLY,
+            Family::Perf => flags::NUMA_NODE | flags::RDONLY | flags::WRONLY | flags::PRESERVE_ELEMS,
+            Family::Hash if self.map_type.is_lru() => HASH | flags::NO_COMMON_LRU,
+            Family::Hash | Family::HashOfMaps => HASH,
+            Family::Trie => flags::NO_PREALLOC | flags::NUMA_NODE | ACCESS,
+            Family::Queue => flags::NUMA_NODE | ACCESS,
+            Family::Bloom => flags::NUMA_NODE | flags::ZERO_SEED | ACCESS,
+            Family::Ring => flags::NUMA_NODE,
         }
     }
 
@@ -446,10 +372,16 @@ impl MapDef {
     /// matters where programs have it compiled in: in arrays (unless INNER_MAP says otherwise) and bloom filters.
     pub(crate) fn fits_template(&self, template: &MapDef) -> Result<(), MapError> {
         self.same_shape(template)?;
-        let sized = match self.map_type {
-            MapType::Array | MapType::PerCpuArray => template.flags & flags::INNER_MAP == 0,
-            MapType::BloomFilter => true,
-            _ => false,
+        let sized = match Family::of(self.map_type)? {
+            Family::Array => template.flags & flags::INNER_MAP == 0,
+            Family::Bloom => true,
+            Family::Hash
+            | Family::Trie
+            | Family::Queue
+            | Family::Ring
+            | Family::Perf
+            | Family::ArrayOfMaps
+            | Family::HashOfMaps => false,
         };
         if sized {
             self.same("max_entries", template.max_entries.into(), self.max_entries.into())?;

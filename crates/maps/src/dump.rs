@@ -9,7 +9,7 @@
 
 use std::io::{Read, Write};
 
-use crate::def::{MapDef, MapType, update};
+use crate::def::{Family, MapDef, MapType, implemented_type, update};
 use crate::errno::Errno;
 use crate::error::MapError;
 use crate::map::Map;
@@ -48,22 +48,9 @@ fn too_short() -> MapError {
 
 /// Whether elements of the type can be read back. All of these have at least one byte.
 fn can_be_dumped(map_type: MapType) -> bool {
-    match map_type {
-        MapType::Hash
-        | MapType::Array
-        | MapType::PerCpuHash
-        | MapType::PerCpuArray
-        | MapType::LruHash
-        | MapType::LruPerCpuHash
-        | MapType::LpmTrie
-        | MapType::Queue
-        | MapType::Stack => true,
-        MapType::PerfEventArray
-        | MapType::ArrayOfMaps
-        | MapType::HashOfMaps
-        | MapType::RingBuf
-        | MapType::BloomFilter
-        | MapType::UserRingBuf => false,
+    match Family::of(map_type) {
+        Ok(Family::Array | Family::Hash | Family::Trie | Family::Queue) => true,
+        Ok(Family::Perf | Family::ArrayOfMaps | Family::HashOfMaps | Family::Ring | Family::Bloom) | Err(_) => false,
     }
 }
 
@@ -149,7 +136,7 @@ impl Dump {
         if &magic != MAGIC {
             return Err(MapError::BadDump("it does not begin with the magic of a map dump".into()));
         }
-        let map_type = MapType::from_number(reader.u32()?)?;
+        let map_type = implemented_type(reader.u32()?)?;
         let [key_size, value_size, host_value_size] = [reader.u32()?, reader.u32()?, reader.u32()?];
         let mut def = MapDef::new("", map_type, key_size, value_size, reader.u32()?);
         def.flags = reader.u32()?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bpf_quiesce::{Domain, Options};
 
-use crate::def::flags;
+use crate::def::{flags, implemented_types};
 use crate::sys::Call;
 use crate::sys::inject::{failing, mapped_bytes};
 use crate::{CreateOptions, Map, MapDef, MapError, MapType, RingBuf, open_perf_entry};
@@ -18,7 +18,7 @@ const CALLS: [Call; 7] =
 
 /// A map of each type, of a size that wants huge pages where that is cheap, and each flag that decides what is allocated.
 fn definitions() -> Vec<MapDef> {
-    let mut definitions: Vec<MapDef> = MapType::ALL.iter().map(|&map_type| definition(map_type)).collect();
+    let mut definitions: Vec<MapDef> = implemented_types().map(definition).collect();
     let with = |map_type, flags| definition(map_type).with_flags(flags);
     definitions.extend([
         with(MapType::Array, flags::MMAPABLE),
@@ -37,11 +37,11 @@ fn definition(map_type: MapType) -> MapDef {
         MapType::Queue | MapType::Stack | MapType::BloomFilter => (0, 8, 1 << 20),
         MapType::RingBuf | MapType::UserRingBuf => (0, 0, 1 << 20),
         MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps => (4, 4, 1 << 20),
-        _ => (4, 8, 1 << 20),
+        _other => (4, 8, 1 << 20),
     };
     let def = MapDef::new(map_type.name(), map_type, key, value, entries);
     let def = if map_type == MapType::LpmTrie { def.with_flags(flags::NO_PREALLOC) } else { def };
-    if map_type.is_map_in_map() { def.with_inner(MapDef::new("inner", MapType::Array, 4, 8, 1)) } else { def }
+    if map_type.is_map_of_maps() { def.with_inner(MapDef::new("inner", MapType::Array, 4, 8, 1)) } else { def }
 }
 
 /// Descriptors of this process that maps can have made. (No other test of this crate's library makes any.)
@@ -90,7 +90,7 @@ fn a_failing_call_leaves_no_half_of_a_map() {
         }
         let map = Map::create(def.clone(), &domain).unwrap();
         assert!(mapped_bytes() > 0, "{def:?}: its memory is counted");
-        if def.value_size > 0 && !matches!(def.map_type, MapType::PerfEventArray) && !def.map_type.is_map_in_map() {
+        if def.value_size > 0 && !matches!(def.map_type, MapType::PerfEventArray) && !def.map_type.is_map_of_maps() {
             let (key, value) = (vec![1; def.key_size as usize], vec![1; map.host_value_size()]);
             let key = if def.map_type == MapType::LpmTrie { [32u32.to_ne_bytes(), [1; 4]].concat() } else { key };
             let key = if def.map_type.name().contains("array") { 1u32.to_ne_bytes().to_vec() } else { key };

@@ -71,7 +71,7 @@ mod value;
 
 #[cfg(not(loom))]
 pub use {
-    def::{Kind, MapDef, MapType, flags, update},
+    def::{Kind, MapDef, MapType, flags, implemented_type, implemented_types, update},
     dump::Dump,
     errno::Errno,
     error::MapError,

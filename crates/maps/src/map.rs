@@ -10,7 +10,7 @@ use bpf_quiesce::{Domain, EnterError};
 
 use crate::array::ArrayMap;
 use crate::bloom::BloomMap;
-use crate::def::{MapDef, MapType, flags, update};
+use crate::def::{Family, MapDef, MapType, flags, update};
 use crate::errno::{Errno, OpResult};
 use crate::error::MapError;
 use crate::freeze::WriteGate;
@@ -98,40 +98,40 @@ impl Map {
             let (map, limit) = (def.name.clone(), options.memory_limit);
             if needed > limit { Err(MapError::MemoryLimit { map, needed, limit }) } else { Ok(()) }
         };
-        let ops: Box<dyn MapOps> = match def.map_type {
-            MapType::Array | MapType::PerCpuArray => {
+        let ops: Box<dyn MapOps> = match Family::of(def.map_type)? {
+            Family::Array => {
                 fits(ArrayMap::memory_needed(&def, slots))?;
                 Box::new(ArrayMap::new(&def, slots).map_err(system)?)
             }
-            MapType::Hash | MapType::PerCpuHash | MapType::LruHash | MapType::LruPerCpuHash => {
+            Family::Hash => {
                 fits(HashMap::memory_needed(&def, slots))?;
                 Box::new(HashMap::new(&def, domain, options.hash_seed).map_err(system)?)
             }
-            MapType::Queue | MapType::Stack => {
+            Family::Queue => {
                 fits(QueueMap::memory_needed(&def))?;
                 Box::new(QueueMap::new(&def).map_err(system)?)
             }
-            MapType::LpmTrie => {
+            Family::Trie => {
                 fits(TrieMap::memory_needed(&def, slots))?;
                 Box::new(TrieMap::new(&def, domain).map_err(system)?)
             }
-            MapType::BloomFilter => {
+            Family::Bloom => {
                 fits(BloomMap::memory_needed(&def))?;
                 Box::new(BloomMap::new(&def, options.hash_seed).map_err(system)?)
             }
-            MapType::RingBuf | MapType::UserRingBuf => {
+            Family::Ring => {
                 fits(RingMap::memory_needed(&def))?;
                 Box::new(RingMap::new(&def).map_err(system)?)
             }
-            MapType::PerfEventArray => {
+            Family::Perf => {
                 fits(PerfMap::memory_needed(&def))?;
                 Box::new(PerfMap::new(&def, domain).map_err(system)?)
             }
-            MapType::ArrayOfMaps => {
+            Family::ArrayOfMaps => {
                 fits(ArrayOfMaps::memory_needed(&def))?;
                 Box::new(ArrayOfMaps::new(&def, domain).map_err(system)?)
             }
-            MapType::HashOfMaps => {
+            Family::HashOfMaps => {
                 fits(HashOfMaps::memory_needed(&def, slots))?;
                 Box::new(HashOfMaps::new(&def, domain, options.hash_seed).map_err(system)?)
             }

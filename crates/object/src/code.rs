@@ -12,10 +12,10 @@ use bpf_isa::{Imm64, Insn, InsnIdx};
 
 use crate::btf::{Btf, LineRecord, TypeId};
 use crate::error::{LinkProblem, ObjectError};
-use crate::kind::ProgramKind;
 use crate::layout::build;
 use crate::object::{Object, Program};
 use crate::relocate::{CoreType, Unresolved, apply};
+use bpf_uapi::ProgramType;
 
 /// A function inside a program's instructions.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -157,7 +157,7 @@ pub struct SourceLine<'a> {
 #[derive(Clone, Debug)]
 pub struct Code {
     pub(crate) program: String,
-    pub(crate) kind: ProgramKind,
+    pub(crate) kind: ProgramType,
     pub(crate) insns: Vec<Insn>,
     pub(crate) functions: Vec<CodeFunction>,
     pub(crate) references: Vec<Reference>,
@@ -172,7 +172,7 @@ impl Code {
         &self.program
     }
     /// The program's kind.
-    pub fn kind(&self) -> ProgramKind {
+    pub fn kind(&self) -> ProgramType {
         self.kind
     }
     /// One instruction a slot: [`Imm64::MapIdx`], [`Imm64::MapIdxValue`] and [`bpf_isa::Callee::Host`] hold indices into the

@@ -8,7 +8,9 @@ use std::collections::HashMap;
 use crate::btf::{Btf, SectionVar, TypeId};
 use crate::elf::{Elf, SymbolType};
 use crate::error::{ElfError, ObjectError};
-use crate::map::{DataKind, GlobalData, MAP_FLAG_RDONLY_PROG, MapDef, MapType, Place, Variable};
+use bpf_uapi::{MapType, flags};
+
+use crate::map::{DataKind, GlobalData, MapDef, Place, Variable};
 
 /// Most bytes of global data in one object. Our own limit: a `.bss` costs its file nothing, but us its memory.
 pub const MAX_GLOBAL_DATA: u64 = 64 << 20;
@@ -27,12 +29,12 @@ pub(crate) fn data_kind(name: &str, nobits: bool) -> Option<DataKind> {
 /// An array map of one value with these contents.
 pub(crate) fn data_map(section: &str, data: GlobalData, value_size: u32) -> MapDef {
     let mut map = MapDef::new(section.to_owned(), section);
-    map.map_type = MapType::ARRAY;
+    map.map_type = MapType::Array.into();
     map.key_size = 4;
     map.value_size = value_size;
     map.max_entries = 1;
     map.flags = match data.kind {
-        DataKind::Rodata | DataKind::Kconfig => MAP_FLAG_RDONLY_PROG,
+        DataKind::Rodata | DataKind::Kconfig => flags::create::RDONLY_PROG,
         DataKind::Data | DataKind::Bss => 0,
     };
     map.data = Some(data);

@@ -6,89 +6,46 @@
 
 use std::fmt;
 
+use bpf_uapi::MapType;
+
 use crate::btf::TypeId;
 
-/// A map's type, by its number in the kernel's `enum bpf_map_type`.
+/// The type that an object gives a map: a number in the kernel's `enum bpf_map_type`, or one that means nothing yet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct MapType(pub u32);
+pub struct MapTypeNumber(pub u32);
 
-impl MapType {
-    /// BPF_MAP_TYPE_HASH.
-    pub const HASH: MapType = MapType(1);
-    /// BPF_MAP_TYPE_ARRAY.
-    pub const ARRAY: MapType = MapType(2);
-    /// BPF_MAP_TYPE_PROG_ARRAY.
-    pub const PROG_ARRAY: MapType = MapType(3);
-    /// BPF_MAP_TYPE_PERF_EVENT_ARRAY.
-    pub const PERF_EVENT_ARRAY: MapType = MapType(4);
-    /// BPF_MAP_TYPE_PERCPU_HASH.
-    pub const PERCPU_HASH: MapType = MapType(5);
-    /// BPF_MAP_TYPE_PERCPU_ARRAY.
-    pub const PERCPU_ARRAY: MapType = MapType(6);
-    /// BPF_MAP_TYPE_ARRAY_OF_MAPS.
-    pub const ARRAY_OF_MAPS: MapType = MapType(12);
-    /// BPF_MAP_TYPE_HASH_OF_MAPS.
-    pub const HASH_OF_MAPS: MapType = MapType(13);
+impl MapTypeNumber {
+    /// The type, if the kernel has one with this number.
+    pub fn known(self) -> Option<MapType> {
+        MapType::from_number(self.0)
+    }
 
     /// Whether its values are maps.
     pub fn is_map_of_maps(self) -> bool {
-        matches!(self, MapType::ARRAY_OF_MAPS | MapType::HASH_OF_MAPS)
-    }
-
-    /// The kernel's name for it in lower case (`percpu_hash`), as bpftool prints it; `None` for unknown types.
-    pub fn name(self) -> Option<&'static str> {
-        // Linux include/uapi/linux/bpf.h, enum bpf_map_type.
-        const NAMES: [&str; 34] = [
-            "unspec",
-            "hash",
-            "array",
-            "prog_array",
-            "perf_event_array",
-            "percpu_hash",
-            "percpu_array",
-            "stack_trace",
-            "cgroup_array",
-            "lru_hash",
-            "lru_percpu_hash",
-            "lpm_trie",
-            "array_of_maps",
-            "hash_of_maps",
-            "devmap",
-            "sockmap",
-            "cpumap",
-            "xskmap",
-            "sockhash",
-            "cgroup_storage",
-            "reuseport_sockarray",
-            "percpu_cgroup_storage",
-            "queue",
-            "stack",
-            "sk_storage",
-            "devmap_hash",
-            "struct_ops",
-            "ringbuf",
-            "inode_storage",
-            "task_storage",
-            "bloom_filter",
-            "user_ringbuf",
-            "cgrp_storage",
-            "arena",
-        ];
-        NAMES.get(self.0 as usize).copied()
+        self.known().is_some_and(MapType::is_map_of_maps)
     }
 }
 
-impl fmt::Display for MapType {
+impl From<MapType> for MapTypeNumber {
+    fn from(map_type: MapType) -> Self {
+        MapTypeNumber(map_type.number())
+    }
+}
+
+impl PartialEq<MapType> for MapTypeNumber {
+    fn eq(&self, other: &MapType) -> bool {
+        self.0 == other.number()
+    }
+}
+
+impl fmt::Display for MapTypeNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => f.write_str(name),
+        match self.known() {
+            Some(map_type) => map_type.fmt(f),
             None => write!(f, "type {}", self.0),
         }
     }
 }
-
-/// Flag of maps that programs may only read (BPF_F_RDONLY_PROG).
-pub const MAP_FLAG_RDONLY_PROG: u32 = 1 << 7;
 
 /// Whether the object asks for the map to be shared by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -156,7 +113,7 @@ pub struct MapDef {
     /// The ELF section that defines it.
     pub section: String,
     /// Type.
-    pub map_type: MapType,
+    pub map_type: MapTypeNumber,
     /// Key size in bytes.
     pub key_size: u32,
     /// Value size in bytes.
@@ -200,7 +157,7 @@ impl MapDef {
         MapDef {
             name,
             section: section.to_owned(),
-            map_type: MapType(0),
+            map_type: MapType::Unspec.into(),
             key_size: 0,
             value_size: 0,
             max_entries: 0,

@@ -9,7 +9,8 @@ use std::collections::{HashMap, HashSet};
 use crate::btf::{Btf, Linkage, Member, SectionVar, Type, TypeId};
 use crate::elf::Elf;
 use crate::error::{MapProblem, ObjectError};
-use crate::map::{MapDef, MapType, Pinning, Place};
+use crate::map::{MapDef, MapTypeNumber, Pinning, Place};
+use bpf_uapi::MapType;
 
 /// More fields than there are names for. Without a limit, many variables of one huge type would be quadratic work.
 const MAX_FIELDS: usize = 32;
@@ -53,7 +54,7 @@ fn define(btf: &Btf, ty: TypeId, map: &mut MapDef, inner: bool) -> Result<Option
     let mut values = None;
     for (index, member) in members.iter().enumerate() {
         match btf.name(member.name) {
-            "type" => map.map_type = MapType(number(btf, member, "type")?),
+            "type" => map.map_type = MapTypeNumber(number(btf, member, "type")?),
             "max_entries" => map.max_entries = number(btf, member, "max_entries")?,
             "map_flags" => map.flags = number(btf, member, "map_flags")?,
             "numa_node" => map.numa_node = Some(number(btf, member, "numa_node")?),
@@ -103,7 +104,7 @@ fn inner_definition(btf: &Btf, member: &Member, map: &mut MapDef) -> Result<(), 
     let Type::Ptr { to } = *btf.get(btf.resolve(elem)) else {
         return Err(MapProblem::BadField("values"));
     };
-    if map.map_type == MapType::PROG_ARRAY {
+    if map.map_type == MapType::ProgArray {
         return match btf.get(btf.resolve(to)) {
             Type::FuncProto { .. } => Ok(()),
             _ => Err(MapProblem::BadField("values")),

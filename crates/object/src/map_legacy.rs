@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use crate::elf::{Elf, SymbolType};
 use crate::error::{MapProblem, ObjectError, SectionProblem};
-use crate::map::{MapDef, MapType, Pinning, Place};
+use crate::map::{MapDef, MapTypeNumber, Pinning, Place};
 
 /// Whether a section of this name holds legacy definitions.
 pub(crate) fn is_legacy(section: &str) -> bool {
@@ -89,7 +89,7 @@ fn parse_section(elf: &Elf<'_>, section: usize, found: &mut Vec<Legacy>) -> Resu
             return Err(fail(MapProblem::LegacySize(size)));
         }
         let mut map = MapDef::new(symbol.name.to_owned(), name);
-        map.map_type = MapType(field(0));
+        map.map_type = MapTypeNumber(field(0));
         map.key_size = field(1);
         map.value_size = field(2);
         map.max_entries = field(3);

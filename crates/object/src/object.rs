@@ -13,17 +13,17 @@ use crate::elf::{self, Elf};
 use crate::error::{BtfProblem, GlobalProblem, MapProblem, ObjectError, SectionProblem, SymbolProblem};
 use crate::externs::{ExternVariable, Externs, HostFunction};
 use crate::function::{FunctionId, Functions, SLOT};
-use crate::kind::ProgramKind;
 use crate::map::MapDef;
 use crate::reloc::{Resolver, relocated_btf};
 use crate::{global, map_btf, map_legacy};
+use bpf_uapi::ProgramType;
 
 /// A program an object offers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
     name: String,
     section: Arc<str>,
-    kind: ProgramKind,
+    kind: ProgramType,
     insn_count: u32,
     pub(crate) function: FunctionId,
     /// Its place in the object's list, which tells whether it is this object's.
@@ -40,7 +40,7 @@ impl Program {
         &self.section
     }
     /// What it is for.
-    pub fn kind(&self) -> ProgramKind {
+    pub fn kind(&self) -> ProgramType {
         self.kind
     }
     /// Slots of its own function, without subprograms.
@@ -286,7 +286,7 @@ fn programs(sections: &[(Arc<str>, i64)], functions: &Functions) -> Result<Vec<P
         programs.push(Program {
             name: name.name.clone(),
             section: section.clone(),
-            kind: ProgramKind::from_section(section),
+            kind: ProgramType::from_section(section),
             insn_count: function.len,
             function: FunctionId(id),
             index: programs.len(),

@@ -18,7 +18,8 @@ use crate::elf::{Elf, Place, Rel, Symbol};
 use crate::error::{ObjectError, RelocationProblem};
 use crate::externs::Externs;
 use crate::function::{FunctionId, Functions, SLOT, Target};
-use crate::map::{InitialValue, MapDef, MapType};
+use crate::map::{InitialValue, MapDef};
+use bpf_uapi::MapType;
 
 /// R_BPF_64_64: the immediate of a two-slot load.
 const R_64_64: u32 = 1;
@@ -196,7 +197,7 @@ impl<'a, 'e> Resolver<'a, 'e> {
             let byte = symbol.value.wrapping_add(addend) as i64;
             let value = match self.address(functions, maps, target, byte).map_err(fail)? {
                 Target::Map(inner) if maps[map].map_type.is_map_of_maps() => InitialValue::Map(inner),
-                Target::Function(id) if maps[map].map_type == MapType::PROG_ARRAY => {
+                Target::Function(id) if maps[map].map_type == MapType::ProgArray => {
                     let name = programs.get(&id);
                     let display = || self.elf.display_name(symbol).to_owned();
                     let name = name.ok_or_else(|| fail(RelocationProblem::NotAProgram(display())))?;

@@ -124,7 +124,7 @@ fn check_programs(object: &Object, golden: &Golden<'_>, file: &str) {
         if row[3] != "0" {
             assert_eq!(u64::from(kind.number()), number(row[3]), "{file}: type of {}", row[0]);
         } else if !row[1].contains('/') && !older {
-            assert_eq!(kind, bpf_object::ProgramKind::Unknown, "{file}: type of {}", row[0]);
+            assert_eq!(kind, bpf_object::ProgramType::Unknown, "{file}: type of {}", row[0]);
         }
     }
 }

@@ -3,7 +3,7 @@
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
 use bpf_object::btf::ArgKind;
 use bpf_object::{
-    CoreKind, GlobalProblem, LINUX_KERNEL_VERSION, LinkProblem, MapProblem, Object, ObjectError, ProgramKind,
+    CoreKind, GlobalProblem, LINUX_KERNEL_VERSION, LinkProblem, MapProblem, Object, ObjectError, ProgramType,
     ReferenceKind,
 };
 
@@ -302,29 +302,29 @@ fn types_of_maps_and_variables() {
 #[test]
 fn section_names_tell_the_kind() {
     let kinds = [
-        ("xdp", ProgramKind::Xdp),
-        ("?xdp.frags/devmap", ProgramKind::Xdp),
-        ("xdp_prog", ProgramKind::Xdp),
-        ("xdp_prog/0", ProgramKind::Xdp),
-        ("socket1", ProgramKind::SocketFilter),
-        ("socket_filter", ProgramKind::SocketFilter),
-        ("cgroup/sock1", ProgramKind::CgroupSock),
-        ("cgroup/sock_other", ProgramKind::CgroupSock),
-        ("sock", ProgramKind::Unknown),
-        ("my_xdp", ProgramKind::Unknown),
-        ("xd", ProgramKind::Unknown),
-        ("tcx/ingress", ProgramKind::TcClassifier),
-        ("cgroup/sock", ProgramKind::CgroupSock),
-        ("cgroup/sock_create", ProgramKind::CgroupSock),
-        ("cgroup/skb", ProgramKind::CgroupSkb),
-        ("cgroup/nothing", ProgramKind::Unknown),
-        ("raw_tp.w/x", ProgramKind::RawTracepointWritable),
-        ("raw/filter", ProgramKind::Raw),
-        (".text", ProgramKind::Unknown),
-        ("", ProgramKind::Unknown),
+        ("xdp", ProgramType::Xdp),
+        ("?xdp.frags/devmap", ProgramType::Xdp),
+        ("xdp_prog", ProgramType::Xdp),
+        ("xdp_prog/0", ProgramType::Xdp),
+        ("socket1", ProgramType::SocketFilter),
+        ("socket_filter", ProgramType::SocketFilter),
+        ("cgroup/sock1", ProgramType::CgroupSock),
+        ("cgroup/sock_other", ProgramType::CgroupSock),
+        ("sock", ProgramType::Unknown),
+        ("my_xdp", ProgramType::Unknown),
+        ("xd", ProgramType::Unknown),
+        ("tcx/ingress", ProgramType::TcClassifier),
+        ("cgroup/sock", ProgramType::CgroupSock),
+        ("cgroup/sock_create", ProgramType::CgroupSock),
+        ("cgroup/skb", ProgramType::CgroupSkb),
+        ("cgroup/nothing", ProgramType::Unknown),
+        ("raw_tp.w/x", ProgramType::RawTracepointWritable),
+        ("raw/filter", ProgramType::Raw),
+        (".text", ProgramType::Unknown),
+        ("", ProgramType::Unknown),
     ];
     for (section, kind) in kinds {
-        assert_eq!(ProgramKind::from_section(section), kind, "{section}");
+        assert_eq!(ProgramType::from_section(section), kind, "{section}");
     }
 }
 

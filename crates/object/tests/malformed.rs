@@ -42,7 +42,7 @@ fn symbol_problem(error: ObjectError) -> (String, SymbolProblem) {
 fn the_minimal_object_is_accepted() {
     let object = Object::parse(&minimal(&RETURN_0).0.build()).unwrap();
     let [program] = object.programs() else { panic!("{:?}", object.programs()) };
-    assert_eq!((program.name(), program.section(), program.kind()), ("main", "xdp", ProgramKind::Xdp));
+    assert_eq!((program.name(), program.section(), program.kind()), ("main", "xdp", ProgramType::Xdp));
     assert_eq!(object.link(program, |_| false).unwrap().code().insns().len(), 2);
 }
 
@@ -173,7 +173,7 @@ fn an_object_of_text_only_offers_its_global_functions() {
     elf.symbol("label", text, NOTYPE, 32, 0);
     let object = Object::parse(&elf.build()).unwrap();
     let programs: Vec<_> = object.programs().iter().map(|p| (p.name(), p.kind())).collect();
-    assert_eq!(programs, [("a", ProgramKind::Unknown), ("label", ProgramKind::Unknown)]);
+    assert_eq!(programs, [("a", ProgramType::Unknown), ("label", ProgramType::Unknown)]);
 }
 
 /// What a relocation of `insns` at `offset` against something is refused for.
@@ -387,7 +387,7 @@ fn btf_maps() {
         b.structure(&[("type", ty), ("key", key), ("key_size", four), ("value_size", four), ("max_entries", four)])
     });
     let map = good.unwrap().maps()[0].clone();
-    assert_eq!((map.map_type, map.key_size, map.value_size, map.max_entries), (MapType::ARRAY, 4, 4, 4));
+    assert_eq!((map.map_type, map.key_size, map.value_size, map.max_entries), (MapType::Array.into(), 4, 4, 4));
 
     assert_eq!(map_problem(|_, int| int), MapProblem::NotAStruct);
     assert_eq!(map_problem(|b, _| b.structure(&[])), MapProblem::NoType);

@@ -8,6 +8,7 @@ use bpf_jit::{CompileOptions, Compiler, Hidden, Signatures};
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code};
 use bpf_jit_x64::X64;
+use bpf_uapi::Helper;
 use bpf_verifier::Helpers;
 
 /// The compiler for this host.
@@ -65,7 +66,7 @@ pub fn compile_listing(
 
 /// The kernel's name of a helper, whether it is shipped here or not.
 pub fn helper_name(id: u32) -> Option<String> {
-    bpf_verifier::kernel_helper_name(id).map(str::to_owned)
+    Helper::name_of(id).map(str::to_owned)
 }
 
 /// The shipped helpers' signatures.
@@ -82,7 +83,7 @@ impl CallArity for Shipped {
 
 impl Signatures for Shipped {
     fn helper_hidden(&self, id: u32) -> Hidden {
-        match shipped(id) {
+        match Helper::from_id(id).and_then(shipped) {
             Some(func) if !func.needs_ctx => Hidden::Nothing,
             Some(_) | None => Hidden::Ctx,
         }

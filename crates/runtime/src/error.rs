@@ -337,7 +337,7 @@ fn in_line(line: &Option<String>) -> String {
 
 /// The kernel's name of a helper, in brackets.
 fn helper(id: u32) -> String {
-    bpf_verifier::kernel_helper_name(id).map_or_else(String::new, |name| format!(" ({name})"))
+    bpf_uapi::Helper::name_of(id).map_or_else(String::new, |name| format!(" ({name})"))
 }
 
 /// Why a host function ends the run.

@@ -11,46 +11,42 @@ use crate::ring_helpers::{self, run_drain};
 use crate::run::Run;
 use bpf_jit_code::{RunCtx, StopCode};
 use bpf_maps::{Errno, MapHeader, program as map_ops};
+use bpf_uapi::Helper;
 use core::cell::Cell;
 
 /// `bpf_loop` runs at most this many iterations (Linux: BPF_MAX_LOOPS).
 const MAX_LOOPS: u64 = 8 * 1024 * 1024;
 
-/// Ids of the helpers that call back, which the interpreter treats apart.
-pub(crate) const LOOP: u32 = 181;
-pub(crate) const FOR_EACH_MAP_ELEM: u32 = 164;
-pub(crate) const USER_RINGBUF_DRAIN: u32 = 209;
-
 /// The helpers, ascending by id.
-pub(crate) const SHIPPED: &[(u32, HostFn)] = &[
-    (1, HostFn::with_run(map_lookup_elem)),
-    (2, HostFn::with_run(map_update_elem)),
-    (3, HostFn::with_run(map_delete_elem)),
-    (5, HostFn::plain(ktime_get_ns)),
-    (6, HostFn::with_run(trace_printk)),
-    (7, HostFn::plain(get_prandom_u32)),
-    (8, HostFn::with_run(get_smp_processor_id)),
-    (14, HostFn::plain(get_current_pid_tgid)),
-    (15, HostFn::plain(get_current_uid_gid)),
-    (16, HostFn::plain(get_current_comm)),
-    (25, HostFn::with_run(ring_helpers::perf_event_output)),
-    (87, HostFn::with_run(map_push_elem)),
-    (88, HostFn::with_run(map_pop_elem)),
-    (89, HostFn::with_run(map_peek_elem)),
-    (93, HostFn::with_run(spin_lock)),
-    (94, HostFn::with_run(spin_unlock)),
-    (118, HostFn::plain(jiffies64)),
-    (125, HostFn::plain(ktime_get_boot_ns)),
-    (130, HostFn::with_run(ring_helpers::ringbuf_output)),
-    (131, HostFn::with_run(ring_helpers::ringbuf_reserve)),
-    (132, HostFn::with_run(ring_helpers::ringbuf_submit)),
-    (133, HostFn::with_run(ring_helpers::ringbuf_discard)),
-    (134, HostFn::plain(ring_helpers::ringbuf_query)),
-    (FOR_EACH_MAP_ELEM, HostFn::with_run(for_each_map_elem)),
-    (LOOP, HostFn::with_run(bpf_loop)),
-    (195, HostFn::plain(map_lookup_percpu_elem)),
-    (201, HostFn::plain(ring_helpers::dynptr_read)),
-    (USER_RINGBUF_DRAIN, HostFn::with_run(user_ringbuf_drain)),
+pub(crate) const SHIPPED: &[(Helper, HostFn)] = &[
+    (Helper::MapLookupElem, HostFn::with_run(map_lookup_elem)),
+    (Helper::MapUpdateElem, HostFn::with_run(map_update_elem)),
+    (Helper::MapDeleteElem, HostFn::with_run(map_delete_elem)),
+    (Helper::KtimeGetNs, HostFn::plain(ktime_get_ns)),
+    (Helper::TracePrintk, HostFn::with_run(trace_printk)),
+    (Helper::GetPrandomU32, HostFn::plain(get_prandom_u32)),
+    (Helper::GetSmpProcessorId, HostFn::with_run(get_smp_processor_id)),
+    (Helper::GetCurrentPidTgid, HostFn::plain(get_current_pid_tgid)),
+    (Helper::GetCurrentUidGid, HostFn::plain(get_current_uid_gid)),
+    (Helper::GetCurrentComm, HostFn::plain(get_current_comm)),
+    (Helper::PerfEventOutput, HostFn::with_run(ring_helpers::perf_event_output)),
+    (Helper::MapPushElem, HostFn::with_run(map_push_elem)),
+    (Helper::MapPopElem, HostFn::with_run(map_pop_elem)),
+    (Helper::MapPeekElem, HostFn::with_run(map_peek_elem)),
+    (Helper::SpinLock, HostFn::with_run(spin_lock)),
+    (Helper::SpinUnlock, HostFn::with_run(spin_unlock)),
+    (Helper::Jiffies64, HostFn::plain(jiffies64)),
+    (Helper::KtimeGetBootNs, HostFn::plain(ktime_get_boot_ns)),
+    (Helper::RingbufOutput, HostFn::with_run(ring_helpers::ringbuf_output)),
+    (Helper::RingbufReserve, HostFn::with_run(ring_helpers::ringbuf_reserve)),
+    (Helper::RingbufSubmit, HostFn::with_run(ring_helpers::ringbuf_submit)),
+    (Helper::RingbufDiscard, HostFn::with_run(ring_helpers::ringbuf_discard)),
+    (Helper::RingbufQuery, HostFn::plain(ring_helpers::ringbuf_query)),
+    (Helper::ForEachMapElem, HostFn::with_run(for_each_map_elem)),
+    (Helper::Loop, HostFn::with_run(bpf_loop)),
+    (Helper::MapLookupPercpuElem, HostFn::plain(map_lookup_percpu_elem)),
+    (Helper::DynptrRead, HostFn::plain(ring_helpers::dynptr_read)),
+    (Helper::UserRingbufDrain, HostFn::with_run(user_ringbuf_drain)),
 ];
 
 /// The slot of the run behind the hidden argument.
@@ -483,20 +479,22 @@ unsafe extern "C" fn user_ringbuf_drain(
 mod tests {
     use super::{SHIPPED, format_printk};
     use crate::packet_helpers::is_packet_helper;
-    use bpf_verifier::kernel_helper_name;
+    use bpf_uapi::Helper;
+    use bpf_verifier::Helpers;
 
-    /// docs/helpers.md lists the helpers that there are, and no other.
+    /// A helper is its function, its prototype and its line in docs/helpers.md: all three or none.
     #[test]
-    fn the_documented_helpers_are_those_that_exist() {
+    fn helpers_have_function_prototype_and_documentation() {
         let text = include_str!("../../../docs/helpers.md");
-        let exists = |id: u32| {
-            let is_tail_call = id == bpf_jit::TAIL_CALL_HELPER;
-            is_tail_call || is_packet_helper(id) || SHIPPED.iter().any(|helper| helper.0 == id)
-        };
-        for id in 1..300 {
-            let Some(name) = kernel_helper_name(id) else { continue };
-            let documented = text.contains(&format!("`{name}`"));
-            assert_eq!(documented, exists(id), "{id} {name}");
+        let prototypes = Helpers::shipped();
+        for helper in Helper::ALL.iter().copied() {
+            // Emitted code and the interpreter jump; there is no function to call.
+            let function = helper == Helper::TailCall
+                || is_packet_helper(helper)
+                || SHIPPED.iter().any(|shipped| shipped.0 == helper);
+            let name = helper.name();
+            assert_eq!(text.contains(&format!("`{name}`")), function, "{name} in docs/helpers.md, and its function");
+            assert!(!function || prototypes.get(helper.id()).is_some(), "{name} has no prototype");
         }
     }
 

@@ -16,7 +16,8 @@ use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, 
 use bpf_isa::{Imm64, Insn, Program, Reg, Size, Src};
 use bpf_maps::{MapDef, MapHeader, flags};
 use bpf_verifier::{
-    Access, ArgKind, ContextLayout, DYNPTR, Effect, Field, FieldKind, HelperProto, MapKind, MapSet, MemArg, MemSet, Ret,
+    Access, ArgKind, CallbackKind, ContextLayout, DYNPTR, Effect, Field, FieldKind, HelperProto, MapTypes, MemArg,
+    MemSet, Ret,
 };
 use core::borrow::Borrow;
 use core::sync::atomic::AtomicBool;
@@ -198,7 +199,7 @@ impl<'p> Host<'p> {
     fn map_arg(
         &self,
         proto: &HelperProto,
-        kinds: MapSet,
+        kinds: MapTypes,
         at: u64,
         caller: &Caller<'_, '_, Running<'p>>,
     ) -> Result<MapArg<'p>, Stop> {
@@ -211,10 +212,10 @@ impl<'p> Host<'p> {
                 }
             },
         };
-        let Some(kind) = MapKind::from_raw(def.map_type as u32).filter(|kind| kinds.contains(*kind)) else {
+        if !kinds.contains(def.map_type) {
             return Err(caller.fail(format!("{} does not work on map `{}`", proto.name, def.name)));
-        };
-        let (reads, writes) = proto.map_access(kind);
+        }
+        let (reads, writes) = proto.map_access(def.map_type);
         for (used, flag, what) in [(reads, flags::WRONLY_PROG, "read"), (writes, flags::RDONLY_PROG, "write")] {
             if used && def.flags & flag != 0 {
                 return Err(caller.fail(format!("programs may not {what} map `{}`", def.name)));
@@ -307,8 +308,8 @@ impl<'p> Host<'p> {
     fn call(&mut self, bound: &Bound, args: [u64; 5], caller: &mut Caller<'_, '_, Running<'p>>) -> Result<u64, Stop> {
         let map = self.check(bound, args, caller)?;
         let [r1, r2, r3, r4, r5] = args;
-        if let helpers::LOOP | helpers::FOR_EACH_MAP_ELEM | helpers::USER_RINGBUF_DRAIN = bound.proto.id {
-            return self.call_back(bound.proto.id, args, map, caller);
+        if let Some(kind) = bound.proto.callback() {
+            return self.call_back(kind, args, map, caller);
         }
         if bound.proto.effect == Effect::Lock && self.holds_lock {
             return Err(caller.fail("a second spin lock"));
@@ -326,7 +327,7 @@ impl<'p> Host<'p> {
         }
         match (bound.proto.ret, map) {
             (_, _) if r0 == 0 => {}
-            (Ret::MapValueOrNull, Some(map)) if map.def.map_type.is_map_in_map() => {
+            (Ret::MapValueOrNull, Some(map)) if map.def.map_type.is_map_of_maps() => {
                 // SAFETY: the look-up has just found the map, which lives until a grace period after the run, whose guard is held.
                 let def = unsafe { bpf_maps::program::def(r0 as *const MapHeader) };
                 self.reached.add_inner(r0, def);
@@ -342,7 +343,7 @@ impl<'p> Host<'p> {
     /// The helpers that call a function of the program.
     fn call_back(
         &mut self,
-        id: u32,
+        kind: CallbackKind,
         [r1, r2, r3, r4, _]: [u64; 5],
         map: Option<MapArg<'p>>,
         caller: &mut Caller<'_, '_, Running<'p>>,
@@ -350,19 +351,19 @@ impl<'p> Host<'p> {
         let run = self.run;
         let mut stop = None;
         let mut call = |_: &mut Run, args: [u64; 5]| {
-            match (id, map) {
-                (helpers::FOR_EACH_MAP_ELEM, Some(map)) => {
+            match (kind, map) {
+                (CallbackKind::ForEach, Some(map)) => {
                     self.reached.add_key(args[1], map.def.key_size.into());
                     self.reached.add_value(args[2], map.def.value_size.into(), map.def);
                 }
-                (helpers::USER_RINGBUF_DRAIN, _) => self.reached.push_dynptr(args[0]),
-                (_, _) => {}
+                (CallbackKind::Drain, _) => self.reached.push_dynptr(args[0]),
+                (CallbackKind::ForEach, None) | (CallbackKind::Loop, _) => {}
             }
             let result = caller.call(self, r2, args);
-            match id {
-                helpers::FOR_EACH_MAP_ELEM => self.reached.take_key(args[1]),
-                helpers::USER_RINGBUF_DRAIN => self.reached.pop_dynptr(),
-                _ => {}
+            match kind {
+                CallbackKind::ForEach => self.reached.take_key(args[1]),
+                CallbackKind::Drain => self.reached.pop_dynptr(),
+                CallbackKind::Loop => {}
             }
             result.map_err(|error| {
                 stop = Some(error);
@@ -372,12 +373,15 @@ impl<'p> Host<'p> {
         // A run of its own for the helper, because callbacks use the real one: the helpers only look at slot and engine.
         // SAFETY: the run is this thread's.
         let mut view = unsafe { (*run).view() };
-        let result = match (id, map) {
+        let result = match (kind, map) {
+            (CallbackKind::Loop, _) => helpers::run_loop(&mut view, r1, r3, r4, &mut call),
             // SAFETY: the map is the program's and lives.
-            (helpers::FOR_EACH_MAP_ELEM, Some(_)) => unsafe { helpers::run_for_each(&mut view, r1, r3, r4, &mut call) },
-            // SAFETY: as above.
-            (helpers::USER_RINGBUF_DRAIN, Some(_)) => unsafe { run_drain(&mut view, r1, r3, r4, &mut call) },
-            (_, _) => helpers::run_loop(&mut view, r1, r3, r4, &mut call),
+            (CallbackKind::ForEach, Some(_)) => unsafe { helpers::run_for_each(&mut view, r1, r3, r4, &mut call) },
+            // SAFETY: the map is the program's and lives.
+            (CallbackKind::Drain, Some(_)) => unsafe { run_drain(&mut view, r1, r3, r4, &mut call) },
+            (CallbackKind::ForEach | CallbackKind::Drain, None) => {
+                return Err(caller.fail("a helper over a map that was not given one"));
+            }
         };
         match (result, stop) {
             (_, Some(stop)) => Err(stop),

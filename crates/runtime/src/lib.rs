@@ -87,7 +87,7 @@ pub use bpf_maps as maps;
 pub use bpf_maps::{Map, MapDef, MapError, MapType, RingBuf, UserRingBuf};
 pub use bpf_object::{
     Code as ObjectCode, CoreField, CoreType, MapDef as ObjectMap, Object, ObjectError, Program as ObjectProgram,
-    ProgramKind, ReferenceKind, text,
+    ProgramType, ReferenceKind, text,
 };
 pub use bpf_prog_pack::{Options as PackOptions, Stats as CodeStats};
 pub use bpf_verifier::{Limits, VerifyError};

@@ -17,9 +17,10 @@ use crate::program::Program;
 use crate::verify::{self, Checked, Subject, verify};
 use bpf_analysis::Facts;
 use bpf_isa::{Callee, Insn, InsnIdx};
-use bpf_jit::{Extern, OptLevel, TAIL_CALL_HELPER};
+use bpf_jit::{Extern, OptLevel};
 use bpf_maps::{Map, MapError};
 use bpf_object::{InitialValue, Object, ReferenceKind, UNRESOLVED_CALL, Unresolved};
+use bpf_uapi::{Helper, helper_id};
 use bpf_verifier::{ArgKind, Helpers};
 use core::marker::PhantomData;
 use std::collections::HashMap;
@@ -81,7 +82,10 @@ impl<H: 'static> Linker<H> {
     pub fn new(engine: &Engine) -> Self {
         let mut protos = Helpers::shipped();
         // The tail call is not a function: the JIT and the interpreter know it.
-        protos.retain(|p| p.id == TAIL_CALL_HELPER || shipped(p.id).is_some() || is_packet_helper(p.id));
+        protos.retain(|p| {
+            let exists = |helper| helper == Helper::TailCall || shipped(helper).is_some() || is_packet_helper(helper);
+            p.helper().is_some_and(exists)
+        });
         Linker { engine: engine.clone(), protos, funcs: HashMap::new(), names: HashMap::new(), host: PhantomData }
     }
 
@@ -142,7 +146,11 @@ impl<H: 'static> Linker<H> {
 
     /// The function behind a helper id: registered ones first, so that nothing shipped can be in the way; then what is special to the context.
     fn helper(&self, id: u32, layout: &'static ContextLayout) -> Option<Bound> {
-        let func = self.funcs.get(&id).or_else(|| packet_helper(id, layout)).or_else(|| shipped(id))?.clone();
+        let of_kernel = || {
+            let helper = Helper::from_id(id)?;
+            packet_helper(helper, layout).or_else(|| shipped(helper))
+        };
+        let func = self.funcs.get(&id).or_else(of_kernel)?.clone();
         Some(Bound { proto: self.protos.get(id)?.clone(), func })
     }
 
@@ -158,7 +166,7 @@ impl<H: 'static> Linker<H> {
             let Insn::Call(callee) = *insn else { continue };
             let insn = InsnIdx(slot as u32);
             match callee {
-                Callee::Helper(TAIL_CALL_HELPER) | Callee::Subprog(_) => {}
+                Callee::Helper(helper_id::TAIL_CALL) | Callee::Subprog(_) => {}
                 Callee::Helper(UNRESOLVED_CALL) => {
                     if bindings.helper(UNRESOLVED_CALL).is_none() {
                         // Above all other ids, so the order stays.

@@ -20,6 +20,7 @@ use bpf_jit_code::{Code, RunCtx, Symbol, TAIL_CALL_LIMIT};
 use bpf_maps::{Map, MapType};
 use bpf_prog_pack::Text;
 use bpf_quiesce::Guard;
+use bpf_uapi::{Helper, MapTypes, helper_id};
 use bpf_verifier::{ContextLayout, HelperProto, SourceLine};
 use std::borrow::Borrow;
 use std::fmt;
@@ -171,7 +172,9 @@ impl Signatures for Bindings {
                         MapShape::PerCpuArray { max_entries, stride, slot_stride: header.slot_stride }
                     }
                     MapType::ArrayOfMaps => MapShape::ArrayOfMaps { max_entries },
-                    _ => MapShape::Keyed,
+                    keyed if MapTypes::KEYED.contains(keyed) => MapShape::Keyed,
+                    // The verifier lets no look-up near these; unverified code calls the helper, which refuses.
+                    _other => MapShape::Opaque,
                 }
             }
             None => MapShape::Opaque,
@@ -223,9 +226,9 @@ unsafe fn never(ctx: *mut RunCtx, message: &'static str) -> u64 {
     unsafe { crate::func::leave(ctx) }
 }
 
-/// The shipped helper with this id, if there is one.
-pub(crate) fn shipped(id: u32) -> Option<&'static HostFn> {
-    SHIPPED.binary_search_by_key(&id, |h| h.0).ok().map(|i| &SHIPPED[i].1)
+/// The function of a helper that works on any context, if there is one.
+pub(crate) fn shipped(helper: Helper) -> Option<&'static HostFn> {
+    SHIPPED.binary_search_by_key(&helper, |h| h.0).ok().map(|i| &SHIPPED[i].1)
 }
 
 /// Machine code and where it is.
@@ -545,7 +548,7 @@ fn worst_stack(program: &Program, code: &Code) -> u64 {
     let tail_calls = |sub: bpf_isa::SubprogId| {
         let range = program.subprogs()[sub.index()];
         program.insns()[range.start as usize..range.end as usize]
-            .contains(&Insn::Call(Callee::Helper(bpf_jit::TAIL_CALL_HELPER)))
+            .contains(&Insn::Call(Callee::Helper(helper_id::TAIL_CALL)))
     };
     let nested = (1..n as u32).any(|i| tail_calls(bpf_isa::SubprogId(i)));
     depth[0] * if nested { 1 + u64::from(TAIL_CALL_LIMIT) } else { 1 }

@@ -5,7 +5,7 @@ use crate::error::LoadError;
 use crate::loaded::Loaded;
 use crate::prog_array::ProgTable;
 use crate::verify::spin_lock_offset;
-use bpf_maps::{Kind, Map, MapError, MapType, flags};
+use bpf_maps::{Kind, Map, MapError, MapType, flags, implemented_type};
 use bpf_object::btf::{Btf, Type, TypeId};
 use bpf_object::{DataKind, Object};
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl MapSet {
             .maps()
             .iter()
             .map(|map| {
-                let kind = if map.map_type == bpf_object::MapType::PROG_ARRAY {
+                let kind = if map.map_type == MapType::ProgArray {
                     DefKind::Progs { entries: map.max_entries }
                 } else {
                     let def =
@@ -216,7 +216,7 @@ fn kind_of(btf: &Btf, ty: TypeId) -> Option<Kind> {
 
 /// The definition of a data map as the maps crate wants it.
 fn definition(object: &Object, map: &bpf_object::MapDef) -> Result<bpf_maps::MapDef, MapError> {
-    let map_type = MapType::from_number(map.map_type.0)?;
+    let map_type = implemented_type(map.map_type.0)?;
     let mut def =
         bpf_maps::MapDef::new(&map.name, map_type, map.key_size, map.value_size, map.max_entries).with_flags(map.flags);
     def.map_extra = map.map_extra;

@@ -11,6 +11,8 @@
 use crate::context::{Context, ContextLayout, Parts, core_field};
 use crate::packet_helpers::Redirect;
 use bpf_object::{CoreField, CoreType};
+use bpf_uapi::ContextField;
+use bpf_uapi::context::{sk_buff, xdp_md};
 use bpf_verifier::{Access, Field, FieldKind, Region};
 use core::marker::PhantomData;
 use core::mem::offset_of;
@@ -57,7 +59,8 @@ impl Window {
     }
 }
 
-fn field(name: &'static str, offset: u32, size: u32, access: Access, kind: FieldKind, host: (usize, u32)) -> Field {
+fn field(field: ContextField, access: Access, kind: FieldKind, host: (usize, u32)) -> Field {
+    let ContextField { name, offset, size } = field;
     Field { name: name.into(), offset, size, access, kind, host_offset: host.0 as u32, host_size: host.1 }
 }
 
@@ -123,24 +126,20 @@ unsafe impl Context for Xdp {
             use Access::Read;
             let pointer = |at: usize| (offset_of!(XdpBuff<'static>, window) + at, 8);
             ContextLayout {
-                name: "xdp_md".into(),
+                name: xdp_md::NAME.into(),
                 raw: false,
                 fields: vec![
-                    field("data", 0, 4, Read, FieldKind::Data(0), pointer(offset_of!(Window, data))),
-                    field("data_end", 4, 4, Read, FieldKind::DataEnd(0), pointer(offset_of!(Window, data_end))),
-                    field("data_meta", 8, 4, Read, FieldKind::Data(1), pointer(offset_of!(Window, data_meta))),
+                    field(xdp_md::DATA, Read, FieldKind::Data(0), pointer(offset_of!(Window, data))),
+                    field(xdp_md::DATA_END, Read, FieldKind::DataEnd(0), pointer(offset_of!(Window, data_end))),
+                    field(xdp_md::DATA_META, Read, FieldKind::Data(1), pointer(offset_of!(Window, data_meta))),
                     field(
-                        "ingress_ifindex",
-                        12,
-                        4,
+                        xdp_md::INGRESS_IFINDEX,
                         Read,
                         FieldKind::Scalar,
                         (offset_of!(XdpBuff<'static>, ingress_ifindex), 4),
                     ),
                     field(
-                        "rx_queue_index",
-                        16,
-                        4,
+                        xdp_md::RX_QUEUE_INDEX,
                         Read,
                         FieldKind::Scalar,
                         (offset_of!(XdpBuff<'static>, rx_queue_index), 4),
@@ -160,7 +159,7 @@ unsafe impl Context for Xdp {
         let fields = Self::layout().fields.iter().map(core_field).collect();
         // With `egress_ifindex`, which only programs of device maps have.
         vec![
-            CoreType::Struct { name: "xdp_md".into(), size: 24, fields },
+            CoreType::Struct { name: xdp_md::NAME.into(), size: xdp_md::SIZE, fields },
             CoreType::Enum { name: "xdp_action".into(), values },
         ]
     }
@@ -274,42 +273,43 @@ unsafe impl Context for Skb {
     fn layout() -> &'static ContextLayout {
         static LAYOUT: LazyLock<ContextLayout> = LazyLock::new(|| {
             use Access::{Read, ReadWrite};
-            let word = |name, offset, access, at: usize| {
-                field(name, offset, 4, access, FieldKind::Scalar, (offset_of!(SkBuff<'static>, fields) + at, 4))
+            let word = |of, access, at: usize| {
+                field(of, access, FieldKind::Scalar, (offset_of!(SkBuff<'static>, fields) + at, 4))
             };
             let pointer = |at: usize| (offset_of!(SkBuff<'static>, window) + at, 8);
             let cb = |i: u32| {
                 const NAMES: [&str; 5] = ["cb[0]", "cb[1]", "cb[2]", "cb[3]", "cb[4]"];
-                word(NAMES[i as usize], 48 + 4 * i, ReadWrite, offset_of!(SkFields, cb) + 4 * i as usize)
+                let of = ContextField { name: NAMES[i as usize], offset: sk_buff::CB.offset + 4 * i, size: 4 };
+                word(of, ReadWrite, offset_of!(SkFields, cb) + 4 * i as usize)
             };
             let mut fields = vec![
-                word("len", 0, Read, offset_of!(SkFields, len)),
-                word("pkt_type", 4, Read, offset_of!(SkFields, pkt_type)),
-                word("mark", 8, ReadWrite, offset_of!(SkFields, mark)),
-                word("queue_mapping", 12, ReadWrite, offset_of!(SkFields, queue_mapping)),
-                word("protocol", 16, Read, offset_of!(SkFields, protocol)),
-                word("vlan_present", 20, Read, offset_of!(SkFields, vlan_present)),
-                word("vlan_tci", 24, Read, offset_of!(SkFields, vlan_tci)),
-                word("vlan_proto", 28, Read, offset_of!(SkFields, vlan_proto)),
-                word("priority", 32, ReadWrite, offset_of!(SkFields, priority)),
-                word("ingress_ifindex", 36, Read, offset_of!(SkFields, ingress_ifindex)),
-                word("ifindex", 40, Read, offset_of!(SkFields, ifindex)),
-                word("tc_index", 44, ReadWrite, offset_of!(SkFields, tc_index)),
+                word(sk_buff::LEN, Read, offset_of!(SkFields, len)),
+                word(sk_buff::PKT_TYPE, Read, offset_of!(SkFields, pkt_type)),
+                word(sk_buff::MARK, ReadWrite, offset_of!(SkFields, mark)),
+                word(sk_buff::QUEUE_MAPPING, ReadWrite, offset_of!(SkFields, queue_mapping)),
+                word(sk_buff::PROTOCOL, Read, offset_of!(SkFields, protocol)),
+                word(sk_buff::VLAN_PRESENT, Read, offset_of!(SkFields, vlan_present)),
+                word(sk_buff::VLAN_TCI, Read, offset_of!(SkFields, vlan_tci)),
+                word(sk_buff::VLAN_PROTO, Read, offset_of!(SkFields, vlan_proto)),
+                word(sk_buff::PRIORITY, ReadWrite, offset_of!(SkFields, priority)),
+                word(sk_buff::INGRESS_IFINDEX, Read, offset_of!(SkFields, ingress_ifindex)),
+                word(sk_buff::IFINDEX, Read, offset_of!(SkFields, ifindex)),
+                word(sk_buff::TC_INDEX, ReadWrite, offset_of!(SkFields, tc_index)),
             ];
             fields.extend((0..5).map(cb));
             fields.extend([
-                word("hash", 68, Read, offset_of!(SkFields, hash)),
-                word("tc_classid", 72, ReadWrite, offset_of!(SkFields, tc_classid)),
-                field("data", 76, 4, Read, FieldKind::Data(0), pointer(offset_of!(Window, data))),
-                field("data_end", 80, 4, Read, FieldKind::DataEnd(0), pointer(offset_of!(Window, data_end))),
-                field("data_meta", 140, 4, Read, FieldKind::Data(1), pointer(offset_of!(Window, data_meta))),
-                field("flow_keys", 144, 8, Read, FieldKind::Data(2), (offset_of!(SkBuff<'static>, flow_keys_at), 8)),
+                word(sk_buff::HASH, Read, offset_of!(SkFields, hash)),
+                word(sk_buff::TC_CLASSID, ReadWrite, offset_of!(SkFields, tc_classid)),
+                field(sk_buff::DATA, Read, FieldKind::Data(0), pointer(offset_of!(Window, data))),
+                field(sk_buff::DATA_END, Read, FieldKind::DataEnd(0), pointer(offset_of!(Window, data_end))),
+                field(sk_buff::DATA_META, Read, FieldKind::Data(1), pointer(offset_of!(Window, data_meta))),
+                field(sk_buff::FLOW_KEYS, Read, FieldKind::Data(2), (offset_of!(SkBuff<'static>, flow_keys_at), 8)),
             ]);
             let size = size_of::<FlowKeys>() as u32;
             let align = align_of::<FlowKeys>() as u32;
             let keys = Region { min_len: size, align, ..region("flow_keys", size, None) };
             ContextLayout {
-                name: "__sk_buff".into(),
+                name: sk_buff::NAME.into(),
                 raw: false,
                 fields,
                 regions: vec![
@@ -328,8 +328,14 @@ unsafe impl Context for Skb {
         let mut fields: Vec<CoreField> = Self::layout().fields.iter().map(core_field).collect();
         // The layout has the words of `cb` one by one.
         fields.retain(|field| !field.name.starts_with("cb["));
-        fields.push(CoreField { name: "cb".into(), offset: 48, size: 4, count: Some(5), signed: false });
-        vec![CoreType::Struct { name: "__sk_buff".into(), size: 192, fields }]
+        fields.push(CoreField {
+            name: sk_buff::CB.name.into(),
+            offset: sk_buff::CB.offset,
+            size: 4,
+            count: Some(5),
+            signed: false,
+        });
+        vec![CoreType::Struct { name: sk_buff::NAME.into(), size: sk_buff::SIZE, fields }]
     }
 
     #[inline]

@@ -10,19 +10,20 @@ use crate::func::HostFn;
 use crate::packet::{SkBuff, Skb, Window, Xdp, XdpBuff};
 use crate::ring_helpers::perf_output;
 use bpf_jit_code::RunCtx;
+use bpf_uapi::Helper;
 
 /// A packet keeps at least an Ethernet header.
 const ETH_HLEN: usize = 14;
 /// Most bytes of metadata before a packet.
 const MAX_META: usize = 255;
 
-/// Whether helpers with this id exist for packet contexts only.
-pub(crate) fn is_packet_helper(id: u32) -> bool {
-    XDP.iter().chain(SKB).any(|h| h.0 == id)
+/// Whether the helper exists for packet contexts only.
+pub(crate) fn is_packet_helper(helper: Helper) -> bool {
+    XDP.iter().chain(SKB).any(|h| h.0 == helper)
 }
 
-/// The helper with this id for programs on `layout`.
-pub(crate) fn packet_helper(id: u32, layout: &'static ContextLayout) -> Option<&'static HostFn> {
+/// The helper for programs on `layout`.
+pub(crate) fn packet_helper(helper: Helper, layout: &'static ContextLayout) -> Option<&'static HostFn> {
     let table = if core::ptr::eq(layout, Xdp::layout()) {
         XDP
     } else if core::ptr::eq(layout, Skb::layout()) {
@@ -30,26 +31,26 @@ pub(crate) fn packet_helper(id: u32, layout: &'static ContextLayout) -> Option<&
     } else {
         return None;
     };
-    table.iter().find(|h| h.0 == id).map(|h| &h.1)
+    table.iter().find(|h| h.0 == helper).map(|h| &h.1)
 }
 
-const XDP: &[(u32, HostFn)] = &[
-    (23, HostFn::with_run(xdp_redirect)),
-    (25, HostFn::with_run(xdp_event_output)),
-    (28, HostFn::plain(csum_diff)),
-    (44, HostFn::plain(xdp_adjust_head)),
-    (54, HostFn::plain(xdp_adjust_meta)),
-    (65, HostFn::plain(xdp_adjust_tail)),
+const XDP: &[(Helper, HostFn)] = &[
+    (Helper::Redirect, HostFn::with_run(xdp_redirect)),
+    (Helper::PerfEventOutput, HostFn::with_run(xdp_event_output)),
+    (Helper::CsumDiff, HostFn::plain(csum_diff)),
+    (Helper::XdpAdjustHead, HostFn::plain(xdp_adjust_head)),
+    (Helper::XdpAdjustMeta, HostFn::plain(xdp_adjust_meta)),
+    (Helper::XdpAdjustTail, HostFn::plain(xdp_adjust_tail)),
 ];
 
-const SKB: &[(u32, HostFn)] = &[
-    (9, HostFn::plain(skb_store_bytes)),
-    (10, HostFn::plain(l3_csum_replace)),
-    (11, HostFn::plain(l4_csum_replace)),
-    (23, HostFn::with_run(skb_redirect)),
-    (25, HostFn::with_run(skb_event_output)),
-    (26, HostFn::plain(skb_load_bytes)),
-    (28, HostFn::plain(csum_diff)),
+const SKB: &[(Helper, HostFn)] = &[
+    (Helper::SkbStoreBytes, HostFn::plain(skb_store_bytes)),
+    (Helper::L3CsumReplace, HostFn::plain(l3_csum_replace)),
+    (Helper::L4CsumReplace, HostFn::plain(l4_csum_replace)),
+    (Helper::Redirect, HostFn::with_run(skb_redirect)),
+    (Helper::PerfEventOutput, HostFn::with_run(skb_event_output)),
+    (Helper::SkbLoadBytes, HostFn::plain(skb_load_bytes)),
+    (Helper::CsumDiff, HostFn::plain(csum_diff)),
 ];
 
 /// Where `bpf_redirect` sends a packet.

@@ -14,7 +14,7 @@ use bpf_analysis::Facts;
 use bpf_isa::{Insn, Program, Size, Src};
 use bpf_maps::{Map, MapType, flags};
 use bpf_object::btf::{ArgKind, Btf, Type, TypeId};
-use bpf_verifier::{Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, MapDef, MapKind, SourceLine, Verifier};
+use bpf_verifier::{Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, MapDef, SourceLine, Verifier};
 
 /// What verifying needs besides the program itself.
 pub(crate) struct Subject<'a> {
@@ -89,12 +89,12 @@ pub(crate) fn verify(
 
 /// The shape of a map that the program does not refer to, to keep the indices.
 fn no_map() -> MapDef {
-    MapDef::new("(not used)", MapKind::Array, 4, 1, 1)
+    MapDef::new("(not used)", MapType::Array, 4, 1, 1)
 }
 
 fn map_def(map: &MapRef) -> MapDef {
     match map {
-        MapRef::Progs(table) => MapDef::new(table.name(), MapKind::ProgArray, 4, 4, table.entries()),
+        MapRef::Progs(table) => MapDef::new(table.name(), MapType::ProgArray, 4, 4, table.entries()),
         MapRef::Data(map) => MapDef { frozen: constants(map), ..data_map_def(map.def()) },
     }
 }
@@ -108,8 +108,6 @@ fn constants(map: &Map) -> Option<Vec<u8>> {
 }
 
 fn data_map_def(def: &bpf_maps::MapDef) -> MapDef {
-    // Every type that the maps crate creates is one the verifier knows; an array is what an unknown one would be least like.
-    let kind = MapKind::from_raw(def.map_type as u32).unwrap_or(MapKind::PerfEventArray);
     let access = match def.flags & (flags::RDONLY_PROG | flags::WRONLY_PROG) {
         flags::RDONLY_PROG => Access::Read,
         flags::WRONLY_PROG => Access::Write,
@@ -119,7 +117,7 @@ fn data_map_def(def: &bpf_maps::MapDef) -> MapDef {
         access,
         spin_lock: def.spin_lock,
         inner: def.inner.as_deref().map(|inner| Box::new(inner_map_def(inner))),
-        ..MapDef::new(&def.name, kind, def.key_size, def.value_size, def.max_entries)
+        ..MapDef::new(&def.name, def.map_type, def.key_size, def.value_size, def.max_entries)
     }
 }
 

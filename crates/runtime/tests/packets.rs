@@ -175,7 +175,7 @@ fn redirects_are_data() {
 fn redirect_verdicts_are_the_kernels() {
     for (kind, flags) in [
         (ProgramType::Xdp, &[0u64, 1, 1 << 32, u64::MAX][..]),
-        (ProgramType::SchedCls, &[0, 1, 2, 3, 1 << 32, u64::MAX]),
+        (ProgramType::TcClassifier, &[0, 1, 2, 3, 1 << 32, u64::MAX]),
     ] {
         let Some(mut kernel) = Oracle::new(kind) else { return };
         for ifindex in [0u64, 1, 7, u32::MAX.into(), 1 << 32 | 7] {
@@ -259,7 +259,7 @@ fn classifiers_read_and_write_the_packet() {
         let sum = header.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum::<u32>();
         assert_eq!((r0, (sum & 0xffff) + (sum >> 16)), (0, 0xffff));
     }
-    let Some(mut kernel) = Oracle::new(ProgramType::SchedCls) else { return };
+    let Some(mut kernel) = Oracle::new(ProgramType::TcClassifier) else { return };
     for offset in [0, 13, 14, 44, 45, 59, 60, 61, 0x7fff_ffff, 0xffff_fff0] {
         for len in [1, 8, 16] {
             kernel.agrees(&load_bytes(offset, len), &FRAME);
@@ -290,7 +290,7 @@ fn classifiers_read_and_write_the_packet() {
 /// The packet without a checksum: UDP's 0 stays 0 unless the program insists.
 #[test]
 fn udp_without_a_checksum_is_left_alone() {
-    let Some(mut kernel) = Oracle::new(ProgramType::SchedCls) else { return };
+    let Some(mut kernel) = Oracle::new(ProgramType::TcClassifier) else { return };
     let mut frame = FRAME;
     frame[40..42].fill(0);
     for flags in [0, 2, 4, 0x20, 0x22, 0x24, 0x60, 0x62, 0x34] {
@@ -309,7 +309,7 @@ fn legacy_loads_read_the_packet() {
     for (r0, _) in skb(&text("u32", "57"), &FRAME) {
         assert_eq!(r0, 0, "out of range ends the program with 0");
     }
-    let Some(mut kernel) = Oracle::new(ProgramType::SchedCls) else { return };
+    let Some(mut kernel) = Oracle::new(ProgramType::TcClassifier) else { return };
     for size in ["u8", "u16", "u32"] {
         for at in [0, 1, 13, 56, 57, 58, 59, 60, 61, 1000, i32::MAX] {
             kernel.agrees(&text(size, &at.to_string()), &FRAME);
@@ -334,7 +334,7 @@ fn packets_are_read_and_written_in_place() {
         assert_eq!((r0, packet[19]), (0x2e + 9 + 60 + 8, 0x99));
         assert_eq!((&packet[..19], &packet[20..]), (&FRAME[..19], &FRAME[20..]));
     }
-    let Some(mut kernel) = Oracle::new(ProgramType::SchedCls) else { return };
+    let Some(mut kernel) = Oracle::new(ProgramType::TcClassifier) else { return };
     kernel.agrees(text, &FRAME);
     kernel.agrees(text, &FRAME[..39]);
 }

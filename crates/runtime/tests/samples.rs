@@ -7,7 +7,7 @@
 
 use bpf_runtime::{
     Arch, BpfContext, Callee, Config, Context, ContextBytesMut, Engine, Insn, Linker, LoadError, MapSet, MapType, Mode,
-    Object, ProgramKind, RunError, SkBuff, Skb, Xdp, XdpBuff,
+    Object, ProgramType, RunError, SkBuff, Skb, Xdp, XdpBuff,
 };
 use bpf_testkit::{cases::shared, skipped};
 use std::path::{Path, PathBuf};
@@ -119,15 +119,15 @@ fn outcome(object: &Object, program: &bpf_runtime::ObjectProgram) -> Option<Resu
     let test: Run<TestMd<'static>> =
         |program, packet| program.run(&mut (), &mut TestMd { data: ContextBytesMut::new(packet)? });
     Some(match program.kind() {
-        ProgramKind::Xdp => go(object, name, xdp),
-        ProgramKind::SocketFilter
-        | ProgramKind::TcClassifier
-        | ProgramKind::TcAction
-        | ProgramKind::CgroupSkb
-        | ProgramKind::SkSkb => go(object, name, skb),
-        ProgramKind::Unknown if program.section() == "test_md" => go(object, name, test),
+        ProgramType::Xdp => go(object, name, xdp),
+        ProgramType::SocketFilter
+        | ProgramType::TcClassifier
+        | ProgramType::TcAction
+        | ProgramType::CgroupSkb
+        | ProgramType::SkSkb => go(object, name, skb),
+        ProgramType::Unknown if program.section() == "test_md" => go(object, name, test),
         // Sections that stand for nothing: the samples' programs there use no context, or a packet.
-        ProgramKind::Unknown | ProgramKind::SockOps if !program.section().contains('/') => go(object, name, xdp),
+        ProgramType::Unknown | ProgramType::SockOps if !program.section().contains('/') => go(object, name, xdp),
         _ => return None,
     })
 }

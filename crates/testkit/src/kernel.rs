@@ -10,6 +10,7 @@
 //! include/uapi/linux/bpf.h, cut after the last field used: the kernel takes any length and zero-fills.
 
 use bpf_isa::{Callee, Imm64, Insn, Reg, Src, Width};
+pub use bpf_uapi::{MapType, ProgramType};
 use std::{
     fmt, io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
@@ -44,40 +45,6 @@ pub fn available() -> Result<(), Unavailable> {
             Program::load(ProgramType::Xdp, &bytes).map(drop).map_err(|e| Unavailable(e.to_string()))
         })
         .clone()
-}
-
-/// The program types used here (enum bpf_prog_type).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum ProgramType {
-    /// BPF_PROG_TYPE_SOCKET_FILTER: LD_ABS and LD_IND are allowed.
-    SocketFilter = 1,
-    /// BPF_PROG_TYPE_SCHED_CLS.
-    SchedCls = 3,
-    /// BPF_PROG_TYPE_XDP: any 32-bit result, the cheapest test run.
-    Xdp = 6,
-    /// BPF_PROG_TYPE_FLOW_DISSECTOR: a test run gives the `struct bpf_flow_keys`.
-    FlowDissector = 22,
-}
-
-/// The map types used here (enum bpf_map_type).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum MapType {
-    /// BPF_MAP_TYPE_HASH.
-    Hash = 1,
-    /// BPF_MAP_TYPE_ARRAY.
-    Array = 2,
-    /// BPF_MAP_TYPE_PROG_ARRAY.
-    ProgArray = 3,
-    /// BPF_MAP_TYPE_LRU_HASH.
-    LruHash = 9,
-    /// BPF_MAP_TYPE_QUEUE.
-    Queue = 22,
-    /// BPF_MAP_TYPE_STACK.
-    Stack = 23,
-    /// BPF_MAP_TYPE_RINGBUF.
-    RingBuf = 27,
 }
 
 /// The kernel refused a program.
@@ -154,7 +121,7 @@ struct MapElemAttr {
 impl Map {
     /// Creates a map.
     pub fn create(kind: MapType, key_size: u32, value_size: u32, max_entries: u32) -> io::Result<Map> {
-        let mut attr = MapCreateAttr { map_type: kind as u32, key_size, value_size, max_entries, map_flags: 0 };
+        let mut attr = MapCreateAttr { map_type: kind.number(), key_size, value_size, max_entries, map_flags: 0 };
         // SAFETY: BPF_MAP_CREATE takes these fields and follows no address.
         let fd = unsafe { bpf(MAP_CREATE, &mut attr) }?;
         Ok(Map { fd: owned(fd), key_size: key_size as usize, value_size: value_size as usize })
@@ -305,7 +272,7 @@ impl Program {
 
     fn load_logged(kind: ProgramType, insns: &[u8], log: &mut [u8]) -> io::Result<Program> {
         let mut attr = ProgLoadAttr {
-            prog_type: kind as u32,
+            prog_type: kind.number(),
             insn_cnt: (insns.len() / 8) as u32,
             insns: address(insns),
             license: c"Dual MIT/GPL".as_ptr().expose_provenance() as u64,

@@ -6,9 +6,6 @@ use crate::kernel::{Map, MapType, Program, ProgramType};
 use bpf_isa::{Imm64, Insn};
 use bpf_object::{InitialValue, Object};
 
-/// The kernel's number of BPF_MAP_TYPE_PROG_ARRAY.
-const PROG_ARRAY: u32 = 3;
-
 /// A loaded object.
 #[derive(Debug)]
 pub struct KernelObject {
@@ -24,10 +21,12 @@ impl KernelObject {
         let maps: Vec<Map> = object
             .maps()
             .iter()
-            .map(|map| match map.map_type.0 {
-                PROG_ARRAY => Map::create(MapType::ProgArray, map.key_size, map.value_size, map.max_entries)
-                    .map_err(|e| format!("{}: {e}", map.name)),
-                other => Err(format!("{}: map type {other}", map.name)),
+            .map(|map| {
+                if map.map_type != MapType::ProgArray {
+                    return Err(format!("{}: a map of type {}", map.name, map.map_type));
+                }
+                Map::create(MapType::ProgArray, map.key_size, map.value_size, map.max_entries)
+                    .map_err(|e| format!("{}: {e}", map.name))
             })
             .collect::<Result<_, _>>()?;
         let mut programs = Vec::new();

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use bpf_analysis::{BoundsPlace, RegionBounds};
+use bpf_uapi::MapType;
 
 use crate::error::Reason;
 use crate::helpers::Helpers;
@@ -160,96 +161,13 @@ impl ContextLayout {
     }
 }
 
-/// The type of a map. Numbers as in the kernel's `enum bpf_map_type`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[repr(u8)]
-#[expect(missing_docs, reason = "the kernel's names")]
-pub enum MapKind {
-    Hash = 1,
-    Array = 2,
-    ProgArray = 3,
-    PerfEventArray = 4,
-    PercpuHash = 5,
-    PercpuArray = 6,
-    LruHash = 9,
-    LruPercpuHash = 10,
-    LpmTrie = 11,
-    ArrayOfMaps = 12,
-    HashOfMaps = 13,
-    DevMap = 14,
-    CpuMap = 16,
-    XskMap = 17,
-    Queue = 22,
-    Stack = 23,
-    DevMapHash = 25,
-    RingBuf = 27,
-    Bloom = 30,
-    UserRingBuf = 31,
-}
-
-impl MapKind {
-    const ALL: [MapKind; 20] = [
-        MapKind::Hash,
-        MapKind::Array,
-        MapKind::ProgArray,
-        MapKind::PerfEventArray,
-        MapKind::PercpuHash,
-        MapKind::PercpuArray,
-        MapKind::LruHash,
-        MapKind::LruPercpuHash,
-        MapKind::LpmTrie,
-        MapKind::ArrayOfMaps,
-        MapKind::HashOfMaps,
-        MapKind::DevMap,
-        MapKind::CpuMap,
-        MapKind::XskMap,
-        MapKind::Queue,
-        MapKind::Stack,
-        MapKind::DevMapHash,
-        MapKind::RingBuf,
-        MapKind::Bloom,
-        MapKind::UserRingBuf,
-    ];
-
-    /// The kind with the kernel's number, if it is one of these.
-    pub fn from_raw(n: u32) -> Option<MapKind> {
-        Self::ALL.into_iter().find(|k| *k as u32 == n)
-    }
-
-    /// Whether elements are found by a `u32` index and always exist.
-    pub(crate) fn is_array(self) -> bool {
-        matches!(self, MapKind::Array | MapKind::PercpuArray)
-    }
-}
-
-/// A set of map kinds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub struct MapSet(u64);
-
-impl MapSet {
-    /// The set of these kinds.
-    pub const fn of(kinds: &[MapKind]) -> MapSet {
-        let mut set = 0;
-        let mut i = 0;
-        while i < kinds.len() {
-            set |= 1 << kinds[i] as u8;
-            i += 1;
-        }
-        MapSet(set)
-    }
-    /// Whether `kind` is in it.
-    pub const fn contains(self, kind: MapKind) -> bool {
-        self.0 >> kind as u8 & 1 != 0
-    }
-}
-
 /// A map the program may refer to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MapDef {
     /// Its name, for messages.
     pub name: Cow<'static, str>,
     /// Its type.
-    pub kind: MapKind,
+    pub kind: MapType,
     /// Bytes in a key.
     pub key_size: u32,
     /// Bytes in a value. Promised: a value found stays mapped, at this size and 8-byte aligned, while the program runs.
@@ -268,7 +186,7 @@ pub struct MapDef {
 
 impl MapDef {
     /// A map that programs may read and write, without extras.
-    pub fn new(name: &str, kind: MapKind, key_size: u32, value_size: u32, max_entries: u32) -> MapDef {
+    pub fn new(name: &str, kind: MapType, key_size: u32, value_size: u32, max_entries: u32) -> MapDef {
         MapDef {
             name: name.to_owned().into(),
             kind,

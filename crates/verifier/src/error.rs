@@ -227,7 +227,7 @@ impl Reason {
 /// The kernel's name of what has no other here.
 fn helper_in_brackets(what: &str, index: i64) -> String {
     let id = u32::try_from(index).ok().filter(|_| what == "helper");
-    id.and_then(crate::kernel_helper_name).map_or_else(String::new, |name| format!(" ({name})"))
+    id.and_then(bpf_uapi::Helper::name_of).map_or_else(String::new, |name| format!(" ({name})"))
 }
 
 impl fmt::Display for VerifyError {

@@ -5,11 +5,13 @@
 //! back, what else changes. [`Helpers::shipped`] lists the kernel's helpers that this family implements; hosts add
 //! their own, with the same type.
 //!
-//! Source: argument types as in the kernel's `struct bpf_func_proto` of the helper; ids from `include/uapi/linux/bpf.h`.
+//! Source: argument types as in the kernel's `struct bpf_func_proto` of the helper; ids from `bpf-uapi`.
 
 use std::borrow::Cow;
 
-use crate::env::{Access, MapKind, MapSet};
+use bpf_uapi::{Helper, MapType, MapTypes};
+
+use crate::env::Access;
 
 /// Kinds of memory a pointer argument may point into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -90,7 +92,7 @@ pub enum ArgKind {
     /// The context, as the program received it.
     Ctx,
     /// A map of one of these kinds.
-    Map(MapSet),
+    Map(MapTypes),
     /// A readable key of the map.
     Key,
     /// A readable value of the map.
@@ -194,8 +196,26 @@ impl HelperProto {
         HelperProto { id, name: name.into(), args: all, ret, effect: Effect::None, disjoint: false }
     }
 
+    /// The prototype of a helper of the kernel: its id and name.
+    pub fn of(helper: Helper, args: &[ArgKind], ret: Ret) -> HelperProto {
+        HelperProto::new(helper.id(), helper.name(), args, ret)
+    }
+
+    /// How it calls a function of the program, if it does.
+    pub fn callback(&self) -> Option<CallbackKind> {
+        self.args.iter().find_map(|arg| match arg {
+            ArgKind::Callback(kind) => Some(*kind),
+            _ => None,
+        })
+    }
+
+    /// The helper of the kernel that has this id, if there is one.
+    pub fn helper(&self) -> Option<Helper> {
+        Helper::from_id(self.id)
+    }
+
     /// Whether a call reads and whether it writes the contents of its map argument, a map of this kind.
-    pub fn map_access(&self, kind: MapKind) -> (bool, bool) {
+    pub fn map_access(&self, kind: MapType) -> (bool, bool) {
         if self.ret == Ret::MapValueOrNull {
             return (true, false);
         }
@@ -203,7 +223,7 @@ impl HelperProto {
         let out = has(ArgKind::ValueOut);
         // Update, push, pop and delete change the map; a Bloom filter's "peek" only asks.
         let keyed = has(ArgKind::Key) || has(ArgKind::Value) || out;
-        (out, keyed && !(kind == MapKind::Bloom && out))
+        (out, keyed && !(kind == MapType::BloomFilter && out))
     }
 
     /// The number of arguments.
@@ -231,38 +251,28 @@ pub struct Helpers {
     protos: Vec<HelperProto>,
 }
 
-const KEYED: MapSet = MapSet::of(&[
-    MapKind::Hash,
-    MapKind::Array,
-    MapKind::PercpuHash,
-    MapKind::PercpuArray,
-    MapKind::LruHash,
-    MapKind::LruPercpuHash,
-    MapKind::LpmTrie,
+/// What programs may also update and delete: maps of maps change from the host only.
+const UPDATED: MapTypes = MapTypes::of(&[
+    MapType::Hash,
+    MapType::Array,
+    MapType::PerCpuHash,
+    MapType::PerCpuArray,
+    MapType::LruHash,
+    MapType::LruPerCpuHash,
+    MapType::LpmTrie,
 ]);
-const LOOKUP: MapSet = MapSet::of(&[
-    MapKind::Hash,
-    MapKind::Array,
-    MapKind::PercpuHash,
-    MapKind::PercpuArray,
-    MapKind::LruHash,
-    MapKind::LruPercpuHash,
-    MapKind::LpmTrie,
-    MapKind::ArrayOfMaps,
-    MapKind::HashOfMaps,
+const PERCPU: MapTypes = MapTypes::of(&[MapType::PerCpuHash, MapType::PerCpuArray, MapType::LruPerCpuHash]);
+const ITERABLE: MapTypes = MapTypes::of(&[
+    MapType::Hash,
+    MapType::Array,
+    MapType::PerCpuHash,
+    MapType::PerCpuArray,
+    MapType::LruHash,
+    MapType::LruPerCpuHash,
 ]);
-const PERCPU: MapSet = MapSet::of(&[MapKind::PercpuHash, MapKind::PercpuArray, MapKind::LruPercpuHash]);
-const ITERABLE: MapSet = MapSet::of(&[
-    MapKind::Hash,
-    MapKind::Array,
-    MapKind::PercpuHash,
-    MapKind::PercpuArray,
-    MapKind::LruHash,
-    MapKind::LruPercpuHash,
-]);
-const REDIRECT: MapSet = MapSet::of(&[MapKind::DevMap, MapKind::DevMapHash, MapKind::CpuMap, MapKind::XskMap]);
-const QUEUES: MapSet = MapSet::of(&[MapKind::Queue, MapKind::Stack]);
-const PUSHED: MapSet = MapSet::of(&[MapKind::Queue, MapKind::Stack, MapKind::Bloom]);
+const REDIRECT: MapTypes = MapTypes::of(&[MapType::DevMap, MapType::DevMapHash, MapType::CpuMap, MapType::XskMap]);
+const QUEUES: MapTypes = MapTypes::of(&[MapType::Queue, MapType::Stack]);
+const PUSHED: MapTypes = MapTypes::of(&[MapType::Queue, MapType::Stack, MapType::BloomFilter]);
 
 impl Helpers {
     /// No helper.
@@ -278,76 +288,66 @@ impl Helpers {
         const WRITE: ArgKind = Mem(MemArg::WRITE);
         const SIZE: ArgKind = Size { zero: false };
         const SIZE_OR_ZERO: ArgKind = Size { zero: true };
-        const RINGBUF: ArgKind = Map(MapSet::of(&[MapKind::RingBuf]));
-        let h = HelperProto::new;
+        const RINGBUF: ArgKind = Map(MapTypes::of(&[MapType::RingBuf]));
+        let h = HelperProto::of;
         let with = |effect, p: HelperProto| HelperProto { effect, ..p };
         let mut protos = vec![
-            h(1, "bpf_map_lookup_elem", &[Map(LOOKUP), Key], Ret::MapValueOrNull),
-            h(2, "bpf_map_update_elem", &[Map(KEYED), Key, Value, Scalar], Ret::Scalar),
-            h(3, "bpf_map_delete_elem", &[Map(KEYED), Key], Ret::Scalar),
-            h(5, "bpf_ktime_get_ns", &[], Ret::Scalar),
-            h(6, "bpf_trace_printk", &[READ, SIZE, Scalar, Scalar, Scalar], Ret::Scalar),
-            h(7, "bpf_get_prandom_u32", &[], Ret::Scalar),
-            h(8, "bpf_get_smp_processor_id", &[], Ret::Scalar),
-            with(Effect::MovesPacket, h(9, "bpf_skb_store_bytes", &[Ctx, Scalar, READ, SIZE, Scalar], Ret::Scalar)),
-            with(
-                Effect::MovesPacket,
-                h(10, "bpf_l3_csum_replace", &[Ctx, Scalar, Scalar, Scalar, Scalar], Ret::Scalar),
-            ),
-            with(
-                Effect::MovesPacket,
-                h(11, "bpf_l4_csum_replace", &[Ctx, Scalar, Scalar, Scalar, Scalar], Ret::Scalar),
-            ),
+            h(Helper::MapLookupElem, &[Map(MapTypes::KEYED), Key], Ret::MapValueOrNull),
+            h(Helper::MapUpdateElem, &[Map(UPDATED), Key, Value, Scalar], Ret::Scalar),
+            h(Helper::MapDeleteElem, &[Map(UPDATED), Key], Ret::Scalar),
+            h(Helper::KtimeGetNs, &[], Ret::Scalar),
+            h(Helper::TracePrintk, &[READ, SIZE, Scalar, Scalar, Scalar], Ret::Scalar),
+            h(Helper::GetPrandomU32, &[], Ret::Scalar),
+            h(Helper::GetSmpProcessorId, &[], Ret::Scalar),
+            with(Effect::MovesPacket, h(Helper::SkbStoreBytes, &[Ctx, Scalar, READ, SIZE, Scalar], Ret::Scalar)),
+            with(Effect::MovesPacket, h(Helper::L3CsumReplace, &[Ctx, Scalar, Scalar, Scalar, Scalar], Ret::Scalar)),
+            with(Effect::MovesPacket, h(Helper::L4CsumReplace, &[Ctx, Scalar, Scalar, Scalar, Scalar], Ret::Scalar)),
             with(
                 Effect::TailCall,
-                h(12, "bpf_tail_call", &[Ctx, Map(MapSet::of(&[MapKind::ProgArray])), Scalar], Ret::Scalar),
+                h(Helper::TailCall, &[Ctx, Map(MapTypes::of(&[MapType::ProgArray])), Scalar], Ret::Scalar),
             ),
-            h(14, "bpf_get_current_pid_tgid", &[], Ret::Scalar),
-            h(15, "bpf_get_current_uid_gid", &[], Ret::Scalar),
-            h(16, "bpf_get_current_comm", &[WRITE, SIZE], Ret::Scalar),
-            h(23, "bpf_redirect", &[Scalar, Scalar], Ret::Scalar),
+            h(Helper::GetCurrentPidTgid, &[], Ret::Scalar),
+            h(Helper::GetCurrentUidGid, &[], Ret::Scalar),
+            h(Helper::GetCurrentComm, &[WRITE, SIZE], Ret::Scalar),
+            h(Helper::Redirect, &[Scalar, Scalar], Ret::Scalar),
             h(
-                25,
-                "bpf_perf_event_output",
-                &[Ctx, Map(MapSet::of(&[MapKind::PerfEventArray])), Scalar, READ, SIZE_OR_ZERO],
+                Helper::PerfEventOutput,
+                &[Ctx, Map(MapTypes::of(&[MapType::PerfEventArray])), Scalar, READ, SIZE_OR_ZERO],
                 Ret::Scalar,
             ),
-            h(26, "bpf_skb_load_bytes", &[Ctx, Scalar, WRITE, SIZE], Ret::Scalar),
-            h(28, "bpf_csum_diff", &[READ_OR_NULL, SIZE_OR_ZERO, READ_OR_NULL, SIZE_OR_ZERO, Scalar], Ret::Scalar),
-            with(Effect::MovesPacket, h(44, "bpf_xdp_adjust_head", &[Ctx, Scalar], Ret::Scalar)),
-            h(51, "bpf_redirect_map", &[Map(REDIRECT), Scalar, Scalar], Ret::Scalar),
-            with(Effect::MovesPacket, h(54, "bpf_xdp_adjust_meta", &[Ctx, Scalar], Ret::Scalar)),
-            with(Effect::MovesPacket, h(65, "bpf_xdp_adjust_tail", &[Ctx, Scalar], Ret::Scalar)),
-            h(87, "bpf_map_push_elem", &[Map(PUSHED), Value, Scalar], Ret::Scalar),
-            h(88, "bpf_map_pop_elem", &[Map(QUEUES), ValueOut], Ret::Scalar),
-            h(89, "bpf_map_peek_elem", &[Map(PUSHED), ValueOut], Ret::Scalar),
-            with(Effect::Lock, h(93, "bpf_spin_lock", &[SpinLock], Ret::Scalar)),
-            with(Effect::Unlock, h(94, "bpf_spin_unlock", &[SpinLock], Ret::Scalar)),
-            h(118, "bpf_jiffies64", &[], Ret::Scalar),
-            h(125, "bpf_ktime_get_boot_ns", &[], Ret::Scalar),
-            h(130, "bpf_ringbuf_output", &[RINGBUF, READ, SIZE_OR_ZERO, Scalar], Ret::Scalar),
-            h(131, "bpf_ringbuf_reserve", &[RINGBUF, RecordSize, Scalar], Ret::RecordOrNull),
-            h(132, "bpf_ringbuf_submit", &[Record, Scalar], Ret::Scalar),
-            h(133, "bpf_ringbuf_discard", &[Record, Scalar], Ret::Scalar),
-            h(134, "bpf_ringbuf_query", &[RINGBUF, Scalar], Ret::Scalar),
+            h(Helper::SkbLoadBytes, &[Ctx, Scalar, WRITE, SIZE], Ret::Scalar),
+            h(Helper::CsumDiff, &[READ_OR_NULL, SIZE_OR_ZERO, READ_OR_NULL, SIZE_OR_ZERO, Scalar], Ret::Scalar),
+            with(Effect::MovesPacket, h(Helper::XdpAdjustHead, &[Ctx, Scalar], Ret::Scalar)),
+            h(Helper::RedirectMap, &[Map(REDIRECT), Scalar, Scalar], Ret::Scalar),
+            with(Effect::MovesPacket, h(Helper::XdpAdjustMeta, &[Ctx, Scalar], Ret::Scalar)),
+            with(Effect::MovesPacket, h(Helper::XdpAdjustTail, &[Ctx, Scalar], Ret::Scalar)),
+            h(Helper::MapPushElem, &[Map(PUSHED), Value, Scalar], Ret::Scalar),
+            h(Helper::MapPopElem, &[Map(QUEUES), ValueOut], Ret::Scalar),
+            h(Helper::MapPeekElem, &[Map(PUSHED), ValueOut], Ret::Scalar),
+            with(Effect::Lock, h(Helper::SpinLock, &[SpinLock], Ret::Scalar)),
+            with(Effect::Unlock, h(Helper::SpinUnlock, &[SpinLock], Ret::Scalar)),
+            h(Helper::Jiffies64, &[], Ret::Scalar),
+            h(Helper::KtimeGetBootNs, &[], Ret::Scalar),
+            h(Helper::RingbufOutput, &[RINGBUF, READ, SIZE_OR_ZERO, Scalar], Ret::Scalar),
+            h(Helper::RingbufReserve, &[RINGBUF, RecordSize, Scalar], Ret::RecordOrNull),
+            h(Helper::RingbufSubmit, &[Record, Scalar], Ret::Scalar),
+            h(Helper::RingbufDiscard, &[Record, Scalar], Ret::Scalar),
+            h(Helper::RingbufQuery, &[RINGBUF, Scalar], Ret::Scalar),
             h(
-                164,
-                "bpf_for_each_map_elem",
+                Helper::ForEachMapElem,
                 &[Map(ITERABLE), Callback(CallbackKind::ForEach), CallbackCtx, Scalar],
                 Ret::Scalar,
             ),
-            h(181, "bpf_loop", &[Scalar, Callback(CallbackKind::Loop), CallbackCtx, Scalar], Ret::Scalar),
-            h(195, "bpf_map_lookup_percpu_elem", &[Map(PERCPU), Key, Scalar], Ret::MapValueOrNull),
+            h(Helper::Loop, &[Scalar, Callback(CallbackKind::Loop), CallbackCtx, Scalar], Ret::Scalar),
+            h(Helper::MapLookupPercpuElem, &[Map(PERCPU), Key, Scalar], Ret::MapValueOrNull),
             h(
-                201,
-                "bpf_dynptr_read",
+                Helper::DynptrRead,
                 &[WRITE, SIZE_OR_ZERO, Host { class: DYNPTR, null: false }, Scalar, Scalar],
                 Ret::Scalar,
             ),
             h(
-                209,
-                "bpf_user_ringbuf_drain",
-                &[Map(MapSet::of(&[MapKind::UserRingBuf])), Callback(CallbackKind::Drain), CallbackCtx, Scalar],
+                Helper::UserRingbufDrain,
+                &[Map(MapTypes::of(&[MapType::UserRingBuf])), Callback(CallbackKind::Drain), CallbackCtx, Scalar],
                 Ret::Scalar,
             ),
         ];

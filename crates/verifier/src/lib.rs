@@ -13,7 +13,6 @@
 
 mod env;
 mod error;
-mod helper_names;
 mod helpers;
 mod interval;
 mod need;
@@ -25,9 +24,9 @@ mod value;
 mod verify;
 mod walk;
 
+pub use bpf_uapi::{Helper, MapType, MapTypes};
 pub use env::*;
 pub use error::{Decision, Reason, VerifyError};
-pub use helper_names::kernel_helper_name;
 pub use helpers::*;
 pub use interval::Interval;
 pub use scalar::{Num, Scalar, eval};

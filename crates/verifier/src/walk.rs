@@ -20,6 +20,7 @@ use std::time::Instant;
 
 use bpf_analysis::Facts;
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, Width};
+use bpf_uapi::{Helper, MapType};
 
 use crate::env::{Env, GlobalArg, MapDef};
 use crate::error::{Decision, Reason, VerifyError};
@@ -363,7 +364,7 @@ impl<'a> Walk<'a> {
             Imm64::MapValue { map, off } | Imm64::MapIdxValue { map, off } => {
                 let map = self.map_index(map)?;
                 let def = &self.env.maps[map as usize];
-                if def.kind != crate::env::MapKind::Array {
+                if def.kind != MapType::Array {
                     return refuse(Reason::Unsupported("only the values of array maps have a fixed address"));
                 }
                 if off >= def.value_size {
@@ -549,7 +550,7 @@ impl<'a> Walk<'a> {
     fn disassemble(&self, at: InsnIdx) -> String {
         let Some(insn) = self.insns.get(at.index()) else { return String::new() };
         let name = if let Insn::Call(Callee::Helper(id)) = *insn {
-            self.env.helpers.get(id).map(|p| &*p.name).or_else(|| crate::kernel_helper_name(id))
+            self.env.helpers.get(id).map(|p| &*p.name).or_else(|| Helper::name_of(id))
         } else if let Insn::Call(callee @ Callee::Host(_)) = *insn {
             self.proto(callee).ok().map(|p| &*p.name)
         } else {

@@ -3,7 +3,7 @@
 mod common;
 
 use bpf_verifier::{
-    Access, ArgKind, ContextLayout, Env, Field, FieldKind, HelperProto, Helpers, MapDef, MapKind, MemArg, Reason,
+    Access, ArgKind, ContextLayout, Env, Field, FieldKind, HelperProto, Helpers, MapDef, MapType, MemArg, Reason,
     Region, Ret, Verifier,
 };
 
@@ -92,7 +92,7 @@ fn prototypes_are_checked() {
 
 #[test]
 fn maps_of_maps_say_what_they_hold() {
-    let outer = MapDef::new("outer", MapKind::ArrayOfMaps, 4, 4, 2);
+    let outer = MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2);
     let text = "*(u32 *)(r10 - 4) = 0\nr1 = map[fd:0]\nr2 = r10\nr2 += -4\ncall 1\nr0 = 0\nexit";
     let what = refused(&common::xdp(), &Helpers::shipped(), std::slice::from_ref(&outer), text);
     assert!(what.contains("inner maps"), "{what}");

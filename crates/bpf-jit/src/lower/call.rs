@@ -3,11 +3,12 @@
 use super::direct::Sink;
 use super::func::FuncLowerer;
 use super::subprog_at;
-use crate::externs::{Extern, Hidden, MAP_LOOKUP_HELPER, MapShape, TAIL_CALL_HELPER};
+use crate::externs::{Extern, Hidden, MapShape};
 use crate::lir::{Base, BinOp, CallTarget, Check, Mem, Op, TailKey, VReg, Val};
 use bpf_analysis::{BlockId as BpfBlock, CallArity as _, ConstMapCall, RegSet, results};
 use bpf_isa::{Callee, Cond, InsnIdx, Reg, Size, Width};
 use bpf_jit_code::RunCtx;
+use bpf_uapi::helper_id;
 
 /// What the elements of an array are.
 #[derive(Clone, Copy)]
@@ -34,12 +35,12 @@ impl<S: Sink> FuncLowerer<'_, S> {
 
     pub(super) fn call(&mut self, b: BpfBlock, callee: Callee) {
         self.checks();
-        if callee == Callee::Helper(TAIL_CALL_HELPER) {
+        if callee == Callee::Helper(helper_id::TAIL_CALL) {
             self.tail_call(b);
             return;
         }
         let slot = self.span.first;
-        if callee == Callee::Helper(MAP_LOOKUP_HELPER)
+        if callee == Callee::Helper(helper_id::MAP_LOOKUP_ELEM)
             && let Some(known) = self.facts.map_call(InsnIdx(slot)).copied()
         {
             match self.signatures.map(known.map) {

@@ -19,10 +19,11 @@ mod func;
 mod insn;
 mod webs;
 
-use crate::externs::{Hidden, MAP_LOOKUP_HELPER, Signatures, TAIL_CALL_HELPER};
+use crate::externs::{Hidden, Signatures};
 use crate::lir::{BlockId, Func, Lir, Span};
 use bpf_analysis::{CallArity, Cfg, Facts, Liveness};
 use bpf_isa::{Callee, Insn, InsnIdx, Program, Subprog, SubprogId};
+use bpf_uapi::helper_id;
 use core::ops::Range;
 use direct::Listed;
 pub(crate) use direct::{DirectOptions, Scratch};
@@ -192,8 +193,8 @@ impl Lowerer {
             Insn::Call(callee) => {
                 checks
                     || match callee {
-                        Callee::Helper(TAIL_CALL_HELPER) => true,
-                        Callee::Helper(MAP_LOOKUP_HELPER)
+                        Callee::Helper(helper_id::TAIL_CALL) => true,
+                        Callee::Helper(helper_id::MAP_LOOKUP_ELEM)
                             if facts.map_call(InsnIdx(slot)).is_some_and(|c| signatures.map(c.map).is_inline()) =>
                         {
                             false
@@ -220,7 +221,7 @@ struct Arity<'a>(&'a dyn Signatures);
 
 impl CallArity for Arity<'_> {
     fn helper(&self, id: u32) -> u8 {
-        if id == TAIL_CALL_HELPER { 3 } else { self.0.helper(id) }
+        if id == helper_id::TAIL_CALL { 3 } else { self.0.helper(id) }
     }
     fn host(&self, index: i32) -> u8 {
         self.0.host(index)

@@ -5,7 +5,7 @@
 //! queue, or a list of records; after each operation result, error number and length must be the model's.
 
 use crate::generate::Choices;
-use bpf_maps::{Cursor, Map, MapDef, MapError, MapType, RingBuf, flags, program, update};
+use bpf_maps::{Cursor, Map, MapDef, MapError, MapType, RingBuf, flags, implemented_types, program, update};
 use bpf_quiesce::{Domain, Guard, Options};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -40,7 +40,8 @@ pub fn maps(data: &[u8]) {
 /// A definition: mostly one that the type allows.
 fn definition(choices: &mut Choices<'_>) -> MapDef {
     let pick = |choices: &mut Choices<'_>, of: &[u32]| of[choices.below(of.len() as u32) as usize];
-    let map_type = MapType::ALL[choices.below(MapType::ALL.len() as u32) as usize];
+    let types: Vec<MapType> = implemented_types().collect();
+    let map_type = types[choices.below(types.len() as u32) as usize];
     let value = pick(choices, &[1, 4, 8, 12, 16, 64]);
     let entries = 1 + choices.below(10);
     let (key, value, entries, required) = match map_type {

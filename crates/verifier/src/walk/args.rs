@@ -7,7 +7,9 @@ use bpf_isa::Reg;
 
 use super::mem::Place;
 use super::{Res, Walk, refuse};
-use crate::env::{MapDef, MapKind};
+use bpf_uapi::MapType;
+
+use crate::env::MapDef;
 use crate::error::Reason;
 use crate::helpers::{ArgKind, CallbackKind, HelperProto, MemArg, MemSet};
 use crate::value::{Ty, Value, map_name};
@@ -100,7 +102,7 @@ impl<'a> Walk<'a> {
             ArgKind::ValueOut => {
                 let (_, _, def) = self.map_of(call)?;
                 // A Bloom filter's "peek" asks whether the value is there.
-                let mem = if def.kind == MapKind::Bloom { MemArg::READ } else { MemArg::WRITE };
+                let mem = if def.kind == MapType::BloomFilter { MemArg::READ } else { MemArg::WRITE };
                 self.memory(proto, i, reg, v, def.value_size.into(), mem, call)?;
             }
             // Checked with its length, the next argument.

@@ -4,7 +4,8 @@ use bpf_isa::{Callee, InsnIdx, Reg, SubprogId};
 
 use super::args::Call;
 use super::{Flow, Res, Walk, refuse};
-use crate::env::{GlobalArg, GlobalFunc, MapKind};
+
+use crate::env::{GlobalArg, GlobalFunc};
 use crate::error::Reason;
 use crate::helpers::{ArgKind, CallbackKind, DYNPTR, Effect, HelperProto, Ret};
 use crate::scalar::Scalar;
@@ -202,7 +203,7 @@ impl<'a> Walk<'a> {
                 let Some((map, inner, def)) = call.map else {
                     return refuse(Reason::Environment(format!("{} returns a value of no map", proto.name)));
                 };
-                if matches!(def.kind, MapKind::ArrayOfMaps | MapKind::HashOfMaps) {
+                if def.kind.is_map_of_maps() {
                     if inner {
                         return refuse(Reason::Environment("maps of maps nest only once".into()));
                     }

@@ -4,7 +4,7 @@
 use bpf_isa::{Program, assemble};
 use bpf_verifier::{
     Access, ArgKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers, MapDef,
-    MapKind, MemArg, MemSet, Region, Ret, Verified, Verifier, VerifyError,
+    MapType, MemArg, MemSet, Region, Ret, Verified, Verifier, VerifyError,
 };
 
 /// Indices of the maps in [`maps`], for `map[fd:N]`.
@@ -25,24 +25,24 @@ pub(crate) mod map {
 /// One map of each interesting kind.
 pub(crate) fn maps() -> Vec<MapDef> {
     vec![
-        MapDef::new("array", MapKind::Array, 4, 16, 4),
-        MapDef::new("hash", MapKind::Hash, 8, 48, 100),
-        MapDef { spin_lock: Some(4), ..MapDef::new("locked", MapKind::Hash, 4, 16, 10) },
-        MapDef::new("ringbuf", MapKind::RingBuf, 0, 0, 4096),
-        MapDef::new("progs", MapKind::ProgArray, 4, 4, 8),
-        MapDef { access: Access::Read, ..MapDef::new("read_only", MapKind::Array, 4, 16, 1) },
-        MapDef { access: Access::Write, ..MapDef::new("write_only", MapKind::Hash, 4, 16, 1) },
+        MapDef::new("array", MapType::Array, 4, 16, 4),
+        MapDef::new("hash", MapType::Hash, 8, 48, 100),
+        MapDef { spin_lock: Some(4), ..MapDef::new("locked", MapType::Hash, 4, 16, 10) },
+        MapDef::new("ringbuf", MapType::RingBuf, 0, 0, 4096),
+        MapDef::new("progs", MapType::ProgArray, 4, 4, 8),
+        MapDef { access: Access::Read, ..MapDef::new("read_only", MapType::Array, 4, 16, 1) },
+        MapDef { access: Access::Write, ..MapDef::new("write_only", MapType::Hash, 4, 16, 1) },
         MapDef {
-            inner: Some(Box::new(MapDef::new("inner", MapKind::Array, 4, 8, 2))),
-            ..MapDef::new("outer", MapKind::ArrayOfMaps, 4, 4, 2)
+            inner: Some(Box::new(MapDef::new("inner", MapType::Array, 4, 8, 2))),
+            ..MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2)
         },
-        MapDef::new("queue", MapKind::Queue, 0, 8, 16),
+        MapDef::new("queue", MapType::Queue, 0, 8, 16),
         MapDef {
             access: Access::Read,
             frozen: Some(vec![3, 0, 0, 0, 5, 0, 0, 0]),
-            ..MapDef::new("frozen", MapKind::Array, 4, 8, 1)
+            ..MapDef::new("frozen", MapType::Array, 4, 8, 1)
         },
-        MapDef::new("user_ringbuf", MapKind::UserRingBuf, 0, 0, 4096),
+        MapDef::new("user_ringbuf", MapType::UserRingBuf, 0, 0, 4096),
     ]
 }
 

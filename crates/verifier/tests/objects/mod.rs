@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bpf_isa::Program;
-use bpf_object::{DataKind, Object, ProgramKind};
+use bpf_object::{DataKind, Object, ProgramType};
 use bpf_testkit::{cases::shared, skipped};
 use bpf_verifier::{
-    Access, ArgKind, ContextLayout, Effect, Env, Field, FieldKind, HelperProto, Helpers, MapDef, MapKind, Region, Ret,
+    Access, ArgKind, ContextLayout, Effect, Env, Field, FieldKind, HelperProto, Helpers, MapDef, MapType, Region, Ret,
     SourceLine, Verified, Verifier, VerifyError,
 };
 
@@ -17,7 +17,7 @@ const RDONLY_PROG: u32 = 1 << 7;
 const WRONLY_PROG: u32 = 1 << 8;
 
 fn map(def: &bpf_object::MapDef) -> Result<MapDef, String> {
-    let kind = MapKind::from_raw(def.map_type.0).ok_or(format!("map type {}", def.map_type.0))?;
+    let kind = MapType::from_number(def.map_type.0).ok_or(format!("map type {}", def.map_type.0))?;
     let read_only = def.data.as_ref().is_some_and(|d| d.kind == DataKind::Rodata);
     let access = match (read_only || def.flags & RDONLY_PROG != 0, def.flags & WRONLY_PROG != 0) {
         (true, _) => Access::Read,
@@ -67,16 +67,16 @@ fn context(program: &bpf_object::Program) -> Option<ContextLayout> {
     // The samples' own test context, with 64-bit pointers.
     let test = [("data", 0, 8, FieldKind::Data(0)), ("data_end", 8, 8, FieldKind::DataEnd(0))];
     match program.kind() {
-        ProgramKind::Xdp => Some(layout("xdp", &xdp)),
-        ProgramKind::SocketFilter | ProgramKind::TcClassifier | ProgramKind::CgroupSkb | ProgramKind::SkSkb => {
+        ProgramType::Xdp => Some(layout("xdp", &xdp)),
+        ProgramType::SocketFilter | ProgramType::TcClassifier | ProgramType::CgroupSkb | ProgramType::SkSkb => {
             Some(layout("skb", &skb))
         }
-        ProgramKind::Unknown if program.section() == "test_md" => Some(layout("test", &test)),
-        ProgramKind::Unknown if program.section().starts_with("sk") => Some(layout("skb", &skb)),
-        ProgramKind::Unknown if program.section().starts_with("socket") => Some(layout("skb", &skb)),
-        ProgramKind::Unknown if program.section().contains('/') => None,
-        ProgramKind::Unknown => Some(layout("xdp", &xdp)),
-        ProgramKind::SockOps if program.section() == "sockops" => Some(layout("sockops", &[])),
+        ProgramType::Unknown if program.section() == "test_md" => Some(layout("test", &test)),
+        ProgramType::Unknown if program.section().starts_with("sk") => Some(layout("skb", &skb)),
+        ProgramType::Unknown if program.section().starts_with("socket") => Some(layout("skb", &skb)),
+        ProgramType::Unknown if program.section().contains('/') => None,
+        ProgramType::Unknown => Some(layout("xdp", &xdp)),
+        ProgramType::SockOps if program.section() == "sockops" => Some(layout("sockops", &[])),
         _ => None,
     }
 }

@@ -1,32 +1,32 @@
-//! What a program is for, from the name of its section.
+//! The kernel's program types, and the names of the sections that hold programs of each.
 //!
 //! The names are libbpf's; a name applies with or without a `/suffix` (`kprobe/sys_execve`, `xdp/cpumap`), and the
 //! longest name wins. libbpf allows a suffix only where it means something; we accept it everywhere, because old
 //! objects number their programs that way (`socket/3`). Before its version 1.0 libbpf took some names for mere beginnings, and the
 //! kernel's samples are written so (`socket1`, `xdp_prog`): where no name applies, those do.
 
-use std::fmt;
+use core::fmt;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $number:literal: $($name:literal)*;)*) => {
         /// What a program is for: its context and its result.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[non_exhaustive]
-        pub enum ProgramKind {
+        pub enum ProgramType {
             $($(#[$doc])* $kind,)*
             /// The section name says nothing: the user decides.
             Unknown,
         }
 
         /// Section names with their kinds.
-        const NAMES: &[(&str, ProgramKind)] = &[$($(($name, ProgramKind::$kind),)*)*];
+        const NAMES: &[(&str, ProgramType)] = &[$($(($name, ProgramType::$kind),)*)*];
 
-        impl ProgramKind {
+        impl ProgramType {
             /// The number in the kernel's `enum bpf_prog_type`; 0 for kinds the kernel does not have.
             pub fn number(self) -> u32 {
                 match self {
-                    $(ProgramKind::$kind => $number,)*
-                    ProgramKind::Unknown => 0,
+                    $(ProgramType::$kind => $number,)*
+                    ProgramType::Unknown => 0,
                 }
             }
         }
@@ -109,18 +109,18 @@ kinds! {
 }
 
 /// Names that old objects extend as they like.
-const BEGINNINGS: [(&str, ProgramKind); 6] = [
-    ("socket", ProgramKind::SocketFilter),
-    ("xdp", ProgramKind::Xdp),
-    ("classifier", ProgramKind::TcClassifier),
-    ("action", ProgramKind::TcAction),
-    ("cgroup/skb", ProgramKind::CgroupSkb),
-    ("cgroup/sock", ProgramKind::CgroupSock),
+const BEGINNINGS: [(&str, ProgramType); 6] = [
+    ("socket", ProgramType::SocketFilter),
+    ("xdp", ProgramType::Xdp),
+    ("classifier", ProgramType::TcClassifier),
+    ("action", ProgramType::TcAction),
+    ("cgroup/skb", ProgramType::CgroupSkb),
+    ("cgroup/sock", ProgramType::CgroupSock),
 ];
 
-impl ProgramKind {
+impl ProgramType {
     /// The kind a section of this name holds.
-    pub fn from_section(section: &str) -> ProgramKind {
+    pub fn from_section(section: &str) -> ProgramType {
         // libbpf's mark for "do not load automatically".
         let section = section.strip_prefix('?').unwrap_or(section);
         NAMES
@@ -128,11 +128,11 @@ impl ProgramKind {
             .filter(|(name, _)| section.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
             .max_by_key(|(name, _)| name.len())
             .or_else(|| BEGINNINGS.iter().find(|(name, _)| section.starts_with(name)))
-            .map_or(ProgramKind::Unknown, |&(_, kind)| kind)
+            .map_or(ProgramType::Unknown, |&(_, kind)| kind)
     }
 }
 
-impl fmt::Display for ProgramKind {
+impl fmt::Display for ProgramType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }

@@ -1,0 +1,107 @@
+//! The fields of the contexts that the kernel gives to programs: names, offsets, sizes.
+//!
+//! What a program may do to a field, and where the host keeps it, is the business of whoever provides the context.
+//!
+//! Source: `struct xdp_md` and `struct __sk_buff` in `include/uapi/linux/bpf.h`.
+
+/// A field as programs see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ContextField {
+    /// Its name in C.
+    pub name: &'static str,
+    /// Byte offset.
+    pub offset: u32,
+    /// Size in bytes.
+    pub size: u32,
+}
+
+impl ContextField {
+    /// Byte offset of the first byte after it.
+    #[must_use]
+    pub const fn end(self) -> u32 {
+        self.offset + self.size
+    }
+}
+
+macro_rules! context {
+    ($(#[$doc:meta])* $module:ident $struct:literal, $bytes:literal: $($field:ident = $offset:literal, $size:literal, $name:literal;)*) => {
+        $(#[$doc])*
+        #[expect(missing_docs, reason = "the kernel's names")]
+        pub mod $module {
+            use super::ContextField;
+
+            /// The structure's name in C.
+            pub const NAME: &str = $struct;
+            /// Its size in bytes.
+            pub const SIZE: u32 = $bytes;
+            $(pub const $field: ContextField = ContextField { name: $name, offset: $offset, size: $size };)*
+            /// All fields, ascending by offset.
+            pub const FIELDS: &[ContextField] = &[$($field,)*];
+        }
+    };
+}
+
+context! {
+    /// What XDP programs get.
+    xdp_md "xdp_md", 24:
+    DATA = 0, 4, "data";
+    DATA_END = 4, 4, "data_end";
+    DATA_META = 8, 4, "data_meta";
+    INGRESS_IFINDEX = 12, 4, "ingress_ifindex";
+    RX_QUEUE_INDEX = 16, 4, "rx_queue_index";
+    EGRESS_IFINDEX = 20, 4, "egress_ifindex";
+}
+
+context! {
+    /// What traffic-control classifiers, socket filters, flow dissectors and the programs of control groups on packets get.
+    sk_buff "__sk_buff", 192:
+    LEN = 0, 4, "len";
+    PKT_TYPE = 4, 4, "pkt_type";
+    MARK = 8, 4, "mark";
+    QUEUE_MAPPING = 12, 4, "queue_mapping";
+    PROTOCOL = 16, 4, "protocol";
+    VLAN_PRESENT = 20, 4, "vlan_present";
+    VLAN_TCI = 24, 4, "vlan_tci";
+    VLAN_PROTO = 28, 4, "vlan_proto";
+    PRIORITY = 32, 4, "priority";
+    INGRESS_IFINDEX = 36, 4, "ingress_ifindex";
+    IFINDEX = 40, 4, "ifindex";
+    TC_INDEX = 44, 4, "tc_index";
+    CB = 48, 20, "cb";
+    HASH = 68, 4, "hash";
+    TC_CLASSID = 72, 4, "tc_classid";
+    DATA = 76, 4, "data";
+    DATA_END = 80, 4, "data_end";
+    NAPI_ID = 84, 4, "napi_id";
+    FAMILY = 88, 4, "family";
+    REMOTE_IP4 = 92, 4, "remote_ip4";
+    LOCAL_IP4 = 96, 4, "local_ip4";
+    REMOTE_IP6 = 100, 16, "remote_ip6";
+    LOCAL_IP6 = 116, 16, "local_ip6";
+    REMOTE_PORT = 132, 4, "remote_port";
+    LOCAL_PORT = 136, 4, "local_port";
+    DATA_META = 140, 4, "data_meta";
+    FLOW_KEYS = 144, 8, "flow_keys";
+    TSTAMP = 152, 8, "tstamp";
+    WIRE_LEN = 160, 4, "wire_len";
+    GSO_SEGS = 164, 4, "gso_segs";
+    SK = 168, 8, "sk";
+    GSO_SIZE = 176, 4, "gso_size";
+    TSTAMP_TYPE = 180, 1, "tstamp_type";
+    HWTSTAMP = 184, 8, "hwtstamp";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_do_not_overlap() {
+        for (fields, size) in [(xdp_md::FIELDS, xdp_md::SIZE), (sk_buff::FIELDS, sk_buff::SIZE)] {
+            for pair in fields.windows(2) {
+                assert!(pair[0].end() <= pair[1].offset, "{} and {}", pair[0].name, pair[1].name);
+            }
+            assert!(fields.iter().all(|f| f.end() <= size && f.offset.is_multiple_of(f.size.min(4))));
+        }
+    }
+}

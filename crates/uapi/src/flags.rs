@@ -1,0 +1,41 @@
+//! Flags of maps: of their creation and of updates.
+//!
+//! Source: `include/uapi/linux/bpf.h`. The comments say what a flag means here.
+
+/// Creation flags (`BPF_F_*` of `BPF_MAP_CREATE`).
+pub mod create {
+    /// Allocate elements when they are inserted, free them after a grace period.
+    pub const NO_PREALLOC: u32 = 1 << 0;
+    /// Evictions by slots of their own instead of common ones. Unlike the kernel, no slot is limited to its part of the elements.
+    pub const NO_COMMON_LRU: u32 = 1 << 1;
+    /// `numa_node` is given (and ignored).
+    pub const NUMA_NODE: u32 = 1 << 2;
+    /// The host may only read.
+    pub const RDONLY: u32 = 1 << 3;
+    /// The host may only write.
+    pub const WRONLY: u32 = 1 << 4;
+    /// Hash with seed 0.
+    pub const ZERO_SEED: u32 = 1 << 6;
+    /// Programs may only read.
+    pub const RDONLY_PROG: u32 = 1 << 7;
+    /// Programs may only write.
+    pub const WRONLY_PROG: u32 = 1 << 8;
+    /// The values of an array can be mapped.
+    pub const MMAPABLE: u32 = 1 << 10;
+    /// Perf event array: keep the entries when the file descriptor is closed.
+    pub const PRESERVE_ELEMS: u32 = 1 << 11;
+    /// An array that may become an inner map with another `max_entries`.
+    pub const INNER_MAP: u32 = 1 << 12;
+}
+
+/// Update flags (`BPF_ANY` and so on).
+pub mod update {
+    /// Create or replace.
+    pub const ANY: u64 = 0;
+    /// Only create.
+    pub const NOEXIST: u64 = 1;
+    /// Only replace.
+    pub const EXIST: u64 = 2;
+    /// Under the value's spin lock.
+    pub const F_LOCK: u64 = 4;
+}
