@@ -92,7 +92,7 @@ impl Calls {
             Arch::Arm64 => (&[0, 0, 0, 0x94], 0, RelocKind::Arm64Branch26),
         };
         let at = self.0.bytes.len() as u32 + operand;
-        self.0.relocs.push(Reloc { at, kind, symbol: Symbol(symbol) });
+        self.0.relocs.push(Reloc { at, kind, symbol: Symbol::new(symbol) });
         self.0.bytes.extend_from_slice(call);
     }
 
@@ -219,7 +219,7 @@ impl Loaded {
         let others = packs.publish((0..another(64) as u32).map(stage).collect()).expect("publishes");
         let mut texts = packs.publish((0..count).map(stage).collect()).expect("publishes");
         let functions: Vec<_> = texts.iter().map(|text| as_function(text.base() as usize)).collect();
-        let resolve = |symbol: Symbol| Some(texts[symbol.0 as usize].base() as usize);
+        let resolve = |symbol: Symbol| Some(texts[symbol.index as usize].base() as usize);
         let caller = packs.stage(caller, resolve).and_then(|staged| staged.finalize()).expect("room");
         let entry = as_function(caller.base() as usize);
         texts.push(caller);
@@ -249,7 +249,7 @@ fn linked(caller: &Code, place: usize, target: impl Fn(usize) -> usize) -> Vec<u
     let mut bytes = caller.bytes.clone();
     for reloc in &caller.relocs {
         let field = &mut bytes[reloc.at as usize..][..4];
-        let distance = target(reloc.symbol.0 as usize).wrapping_sub(place + reloc.at as usize) as isize;
+        let distance = target(reloc.symbol.index as usize).wrapping_sub(place + reloc.at as usize) as isize;
         let (word, reach) = match HOST {
             Arch::X64 => ((distance - 4) as u32, 1 << 31),
             Arch::Arm64 => (0x9400_0000 | (distance >> 2) as u32 & 0x03ff_ffff, 1 << 27),

@@ -94,9 +94,12 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `cargo xtask bless`: the snapshot test, told to rewrite.
+/// `cargo xtask bless`: the tests that compare with files, told to rewrite them.
 pub(crate) fn bless() -> anyhow::Result<()> {
-    shell::run(shell::cargo().args(["test", "-p", "bpf-testkit", "--test", "snapshots"]).env("BLESS", "1"))
+    for (package, test) in [("bpf-jit", "filetests"), ("bpf-testkit", "snapshots")] {
+        shell::run(shell::cargo().args(["test", "-p", package, "--test", test]).env("BLESS", "1"))?;
+    }
+    Ok(())
 }
 
 /// Runs a `cargo test`, passes its output through and sums it up.

@@ -87,7 +87,7 @@ const STOP: usize = SLOT + 2 * INSN + INSN;
 pub fn func_size_bound(func: &Func) -> usize {
     // A landing pad or signature, probes, the frame; six parameters.
     let prologue = Frame::MAX_CODE + Frame::MAX_PROBES + 6 * SLOT + 3 * INSN;
-    prologue + func.ops.iter().map(size_bound).sum::<usize>()
+    prologue + func.all_ops().map(size_bound).sum::<usize>()
 }
 
 /// The most bytes of code that a program can take: its functions, and a stop sequence for each reason.

@@ -45,7 +45,7 @@ fn compile(text: &str, options: &CompileOptions) -> Code {
 
 fn listing(text: &str, options: &CompileOptions) -> Vec<String> {
     let code = compile(text, options);
-    let lines = bpf_disasm::lines(&code, &|s| format!("symbol{}", s.0)).unwrap();
+    let lines = bpf_disasm::lines(&code, &|s| format!("symbol{}", s.index)).unwrap();
     lines.into_iter().map(|line| line.text).collect()
 }
 

@@ -71,7 +71,7 @@ pub fn size_bound(op: &Op) -> usize {
 
 /// Upper bound of the bytes a function takes.
 pub fn func_size_bound(func: &Func) -> usize {
-    PROLOGUE + func.ops.iter().map(size_bound).sum::<usize>()
+    PROLOGUE + func.all_ops().map(size_bound).sum::<usize>()
 }
 
 /// Upper bound of the bytes a program takes.

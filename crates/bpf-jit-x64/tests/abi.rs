@@ -17,7 +17,7 @@ use support::{Build, allocations, emit};
 fn raw(bytes: &[u8], call_at: Option<u32>) -> Code {
     let mut code = Code::new(Arch::X64);
     code.bytes.extend_from_slice(bytes);
-    let reloc = |at| Reloc { at, kind: RelocKind::X64Rel32, symbol: Symbol(0) };
+    let reloc = |at| Reloc { at, kind: RelocKind::X64Rel32, symbol: Symbol::new(0) };
     code.relocs.extend(call_at.map(reloc));
     code
 }
@@ -86,7 +86,7 @@ fn frame(live: usize, stack: u32, next: Option<u32>) -> Func {
             b.op(Op::Store { size: Size::DW, mem: Mem { base: Base::Frame, off: -off }, src: Val::Imm(0x55) });
         }
     }
-    b.op(Op::Call { target: CallTarget::Extern(Symbol(0)), args: [None; 5], ctx: None, ret: None });
+    b.op(Op::Call { target: CallTarget::Extern(Symbol::new(0)), args: [None; 5], ctx: None, ret: None });
     let sum = b.imm(1);
     if let Some(next) = next {
         let args = [Some(sum), None, None, None, None];

@@ -172,7 +172,7 @@ fn moves_extensions_and_byte_order() {
     for size in [Size::H, Size::W, Size::DW] {
         check(&format!("bswap {size:?}"), &[0, 3], &singles(), &|b, r| b.op(Op::Bswap { size, dst: r.dst, src: r.x }));
     }
-    check("symbol", &[3], &[[1, 2, 3]], &|b, r| b.op(Op::SymAddr { dst: r.dst, symbol: Symbol(DATA + 7) }));
+    check("symbol", &[3], &[[1, 2, 3]], &|b, r| b.op(Op::SymAddr { dst: r.dst, symbol: Symbol::new(DATA + 7) }));
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn calls() {
                 let pool = [r.y, r.x, r.x, r.z, r.y];
                 let args = core::array::from_fn(|i| (i < arity as usize).then_some(pool[i]));
                 let ctx = (hidden != 0).then_some(r.ctx);
-                let target = CallTarget::Extern(Symbol(arity | hidden));
+                let target = CallTarget::Extern(Symbol::new(arity | hidden));
                 b.op(Op::Call { target, args, ctx, ret: Some(r.dst) });
                 b.op(Op::Call { target, args, ctx, ret: None });
             });
@@ -354,7 +354,7 @@ fn subprograms_and_stacks() {
                 b.op(Op::Store { size: Size::DW, mem: frame(lowest), src: Val::Reg(x) });
                 if callee_calls {
                     let args = [Some(x), Some(y), None, None, None];
-                    b.op(Op::Call { target: CallTarget::Extern(Symbol(2)), args, ctx: None, ret: Some(y) });
+                    b.op(Op::Call { target: CallTarget::Extern(Symbol::new(2)), args, ctx: None, ret: Some(y) });
                 }
                 let address = b.reg();
                 b.op(Op::FrameAddr { dst: address, off: lowest });
@@ -402,7 +402,7 @@ fn checks_and_stops() {
                 let ctx = b.ctx();
                 b.stack(64);
                 let args = [Some(x), None, None, None, None];
-                b.op(Op::Call { target: CallTarget::Extern(Symbol(1)), args, ctx: None, ret: None });
+                b.op(Op::Call { target: CallTarget::Extern(Symbol::new(1)), args, ctx: None, ret: None });
                 b.op(Op::Check { check, ctx });
                 b.exit(x);
                 b.finish()

@@ -53,13 +53,13 @@ fn site(key: Option<u32>, reload_len: bool, stack: u32, call: bool) -> Func {
         b.op(Op::Store { size: Size::DW, mem: Mem { base: Base::Frame, off: -8 }, src: Val::Reg(y) });
     }
     if call {
-        b.op(Op::Call { target: CallTarget::Extern(Symbol(0)), args: [None; 5], ctx: None, ret: None });
+        b.op(Op::Call { target: CallTarget::Extern(Symbol::new(0)), args: [None; 5], ctx: None, ret: None });
     }
     let table = b.reg();
     b.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: table, a: memory, b: Val::Imm(TABLE as i64) });
     let key = match key {
         None => TailKey::Dynamic { table, index: z },
-        Some(index) => TailKey::Const { table: Symbol(77), index },
+        Some(index) => TailKey::Const { table: Symbol::new(77), index },
     };
     b.op(Op::TailCall { key, arg: x, ctx, reload_len });
     for (i, v) in [x, y, z].into_iter().enumerate() {
@@ -246,7 +246,7 @@ fn direct() {
                 let TailTarget::Direct { table, index, bypass, target, out } = code.tail_calls[0].target else {
                     panic!("a constant site is direct")
                 };
-                assert_eq!((table, index), (Symbol(77), 3));
+                assert_eq!((table, index), (Symbol::new(77), 3));
                 let slot = |s: PatchSlot| &code.bytes[s.at() as usize..(s.at() + s.len()) as usize];
                 assert_eq!(slot(bypass), jmp(bypass, out as usize));
                 assert_eq!(slot(target), NOP);

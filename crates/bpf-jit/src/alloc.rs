@@ -5,7 +5,7 @@
 //! writes, (3) callee-saved registers, which cost a save, go only to values that live across calls, and (4) values already are
 //! where calls, exits and fixed operands want them.
 //!
-//! Approach: one backward walk over each block with its live-out list gives exact interference, clobbers and preferences; then
+//! Approach: one backward walk over the blocks gives exact interference, clobbers and preferences; then
 //! greedy colouring, values with preferences first. An interference is written down once, with the value that comes into being while the
 //! other lives: a copy of the live list, and no list is ever sorted, turned round or searched. BPF has ten registers and a lowered program at most a few values more, fewer than
 //! either machine has registers, so greedy colouring practically never needs a slot; where it does, a slot is always correct.
@@ -13,7 +13,7 @@
 //!
 //! Invariant: any outcome that respects (1) and (2) is correct. `AllocOptions` makes random ones, for tests.
 
-use crate::lir::{Base, Func, Mem, Op, TailKey, VReg, Val};
+use crate::lir::{Base, Func, Liveness, Mem, Op, TailKey, VReg, Val};
 use crate::machine::{FixedOperands, HostReg, HostRegSet, MachineDesc};
 use bpf_isa::Width;
 
@@ -56,6 +56,12 @@ pub struct AllocOptions {
 /// The allocator and its scratch memory.
 #[derive(Debug, Default)]
 pub struct Allocator {
+    /// Of functions with loops.
+    liveness: Liveness,
+    /// By block.
+    targets: Vec<Target>,
+    /// What is live into the blocks that jumps lead to, one list after another.
+    live_in: Vec<VReg>,
     values: Vec<Value>,
     /// The values live after each definition, one list after another.
     conflicts: Vec<VReg>,
@@ -85,6 +91,24 @@ struct Value {
     partners: u32,
     /// It is a copy of another value, or was copied, somewhere.
     copied: bool,
+}
+
+/// Whether a jump leads to a block.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    /// None so far.
+    No,
+    /// None from before it.
+    Passed,
+    /// Some, and it comes after them.
+    Ahead,
+    /// Some; once it was walked, what is live into it.
+    Known {
+        /// In `live_in`.
+        start: u32,
+        /// In `live_in`.
+        end: u32,
+    },
 }
 
 const NONE: u32 = u32::MAX;
@@ -132,31 +156,93 @@ impl Allocator {
         self.definitions.clear();
         self.partners.clear();
         self.live.clear();
-        for op in &func.ops {
+        for op in func.all_ops() {
             if let Op::Mov { width: Width::W64, dst, src: Val::Reg(src) } = *op {
                 self.value(dst).copied = true;
                 self.value(src).copied = true;
             }
         }
         let call_clobbers = machine.call_clobbers();
-        for block in func.blocks.iter().rev() {
-            for v in self.live.drain(..) {
-                self.values[v.index()].live_at = NONE;
-            }
-            for v in func.live_out(block) {
-                self.read(*v);
-            }
-            for op in func.block_ops(block).iter().rev() {
-                self.visit(op, machine, call_clobbers);
-            }
+        if self.find_targets(func) {
+            self.walk_loops(func, machine, call_clobbers);
+        } else {
+            self.walk_forward(func, machine, call_clobbers);
         }
-        // Block 0 was visited last: what is live now is live at entry, where the parameters come into being together.
+        // The entry was visited last: what is live now is live at entry, where the parameters come into being together.
         for (param, reg) in func.params.iter().zip(machine.args).chain([(&func.ctx, machine.ctx)]) {
             if let Some(v) = *param {
                 self.define(v, None);
                 self.read(v);
                 self.want(v, Some(reg));
             }
+        }
+    }
+
+    /// Finds the blocks that some jump leads to; says whether one leads back.
+    fn find_targets(&mut self, func: &Func) -> bool {
+        self.targets.clear();
+        self.targets.resize(func.blocks.len(), Target::No);
+        let mut back = false;
+        for (block, _) in func.in_order() {
+            self.targets[block.index()] = match self.targets[block.index()] {
+                Target::No | Target::Passed => Target::Passed,
+                Target::Ahead | Target::Known { .. } => Target::Known { start: 0, end: 0 },
+            };
+            if let Some(taken) = func.ends(block).taken {
+                match &mut self.targets[taken.index()] {
+                    Target::Passed | Target::Known { .. } => back = true,
+                    target => *target = Target::Ahead,
+                }
+            }
+        }
+        back
+    }
+
+    /// All blocks where no jump leads back: each block's successors are walked before it, so that its live-out values are known then.
+    fn walk_forward(&mut self, func: &Func, machine: &MachineDesc, call_clobbers: HostRegSet) {
+        self.live_in.clear();
+        for (block, ops) in func.in_order().rev() {
+            // What is live now is live into the next block of the order.
+            let ends = func.ends(block);
+            if !ends.falls {
+                self.forget_live();
+            }
+            if let Some(Target::Known { start, end }) = ends.taken.map(|b| self.targets[b.index()]) {
+                for i in start..end {
+                    self.read(self.live_in[i as usize]);
+                }
+            }
+            for op in ops.iter().rev() {
+                self.visit(op, machine, call_clobbers);
+            }
+            if let Target::Known { .. } = self.targets[block.index()] {
+                let start = self.live_in.len() as u32;
+                self.live_in.extend_from_slice(&self.live);
+                self.targets[block.index()] = Target::Known { start, end: self.live_in.len() as u32 };
+            }
+        }
+    }
+
+    /// All blocks of a function with loops.
+    fn walk_loops(&mut self, func: &Func, machine: &MachineDesc, call_clobbers: HostRegSet) {
+        // Taken out while it is read.
+        let mut liveness = core::mem::take(&mut self.liveness);
+        liveness.build(func);
+        for (block, ops) in func.in_order().rev() {
+            self.forget_live();
+            for v in liveness.live_out(block) {
+                self.read(*v);
+            }
+            for op in ops.iter().rev() {
+                self.visit(op, machine, call_clobbers);
+            }
+        }
+        self.liveness = liveness;
+    }
+
+    fn forget_live(&mut self) {
+        for v in self.live.drain(..) {
+            self.values[v.index()].live_at = NONE;
         }
     }
 

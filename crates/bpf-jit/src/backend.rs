@@ -2,7 +2,7 @@
 
 use crate::alloc::{Alloc, AllocOptions, Allocator};
 use crate::externs::Signatures;
-use crate::lir::{Base, BlockId, Func, Lir, Op, VReg};
+use crate::lir::{Base, BlockId, Func, Lir, Op, PassOptions, VReg};
 use crate::lower::{DirectOptions, LowerOptions, Lowerer, Scratch};
 use crate::machine::MachineDesc;
 use bpf_analysis::Facts;
@@ -125,7 +125,7 @@ impl Shape {
     /// Of a function of the intermediate form.
     fn of(id: SubprogId, func: &Func, address_taken: bool) -> Shape {
         let (mut calls, mut stack_accesses) = (false, 0);
-        for op in &func.ops {
+        for op in func.all_ops() {
             match op {
                 Op::Call { .. } => calls = true,
                 Op::FrameAddr { .. } => stack_accesses += 1,
@@ -166,6 +166,9 @@ impl Shape {
         }
     }
 }
+
+/// What follows the last block.
+const NO_BLOCK: BlockId = BlockId(u32::MAX);
 
 /// A function being emitted, op by op in the order of its code. Its prologue is done.
 pub trait Emitter {
@@ -215,7 +218,7 @@ pub trait Backend {
         // Only landing pads depend on it.
         let mut address_taken = vec![false; if options.hardening.landing_pads { lir.funcs.len() } else { 0 }];
         if options.hardening.landing_pads {
-            for op in lir.funcs.iter().flat_map(|f| &f.ops) {
+            for op in lir.funcs.iter().flat_map(Func::all_ops) {
                 if let Op::SubprogAddr { subprog, .. } = op
                     && let Some(taken) = address_taken.get_mut(subprog.index())
                 {
@@ -229,11 +232,12 @@ pub trait Backend {
             let alloc = allocs.get(i).ok_or(EmitError::Internal("a function without an allocation"))?;
             let shape = Shape::of(id, func, address_taken.get(i) == Some(&true));
             let mut emitter = self.function(&shape, alloc, options, code)?;
-            for (b, block) in (0..).zip(&func.blocks) {
-                emitter.begin_block(BlockId(b));
-                let ops = block.ops.start as usize..block.ops.end as usize;
+            for (i, block) in func.order.iter().enumerate() {
+                let next = func.order.get(i + 1).copied().unwrap_or(NO_BLOCK);
+                emitter.begin_block(*block);
+                let ops = func.range(*block);
                 for (op, span) in func.ops[ops.clone()].iter().zip(&func.spans[ops]) {
-                    emitter.op(op, span.first, BlockId(b + 1));
+                    emitter.op(op, span.first, next);
                 }
             }
             emitter.finish()?;
@@ -282,6 +286,9 @@ impl<B: Backend> Compiler<B> {
             return self.lowerer.emit(program, facts, signatures, options, &mut self.backend, code);
         }
         self.lowerer.lower(program, facts, signatures, lower, &mut self.lir);
+        debug_assert_eq!(self.lir.verify(), Ok(()), "after lowering:\n{}", self.lir);
+        let direct_tail_calls = lower.direct_tail_calls && !facts.tail_calls.is_empty();
+        self.lir.optimise(PassOptions { direct_tail_calls });
         let machine = self.backend.machine(emit);
         self.allocs.resize_with(self.lir.funcs.len(), Alloc::default);
         for (func, out) in self.lir.funcs.iter().zip(&mut self.allocs) {

@@ -159,10 +159,17 @@ impl Eval {
                 regs[v.index()] = value;
             }
         }
-        let mut at = 0;
+        let runs_off = EvalError::Malformed("control runs off the end");
+        // The block's place in the order, and the op's in the block.
+        let (mut place, mut at) = (0, 0);
         loop {
-            let op = *func.ops.get(at).ok_or(EvalError::Malformed("control runs off the end"))?;
-            let insn = func.spans[at].first;
+            let block = *func.order.get(place).ok_or(runs_off)?;
+            let range = func.range(block);
+            if at == range.len() {
+                (place, at) = (place + 1, 0);
+                continue;
+            }
+            let (op, insn) = (func.ops[range.start + at], func.spans[range.start + at].first);
             self.fuel = self.fuel.checked_sub(1).ok_or(EvalError::Fuel)?;
             at += 1;
 
@@ -178,7 +185,10 @@ impl Eval {
                 };
                 base.wrapping_add_signed(m.off.into())
             };
-            let target = |block: crate::BlockId| func.blocks[block.index()].ops.start as usize;
+            let target = |block: crate::BlockId| {
+                let place = func.order.iter().position(|b| *b == block);
+                place.map(|place| (place, 0)).ok_or(EvalError::Malformed("a jump to a block without a place"))
+            };
 
             match op {
                 Op::Mov { width, dst, src } => regs[dst.index()] = narrow(width, val(src)),
@@ -302,10 +312,10 @@ impl Eval {
                     let ctx = get(ctx);
                     return self.stop(ctx, code, insn);
                 }
-                Op::Jump { target: block } => at = target(block),
+                Op::Jump { target: block } => (place, at) = target(block)?,
                 Op::Branch { width, cond, a, b, target: block } => {
                     if cond.holds(width, get(a), val(b)) {
-                        at = target(block);
+                        (place, at) = target(block)?;
                     }
                 }
                 Op::Exit { value } => return Ok(Outcome::Exit(get(value))),

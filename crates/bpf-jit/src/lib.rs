@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! lower(&Program, &Facts)        -> Lir      BPF meaning ends here
+//! Lir::optimise                  -> Lir      passes
 //! allocate(&Func, &MachineDesc)  -> Alloc    virtual registers -> host registers or slots
 //! Backend::emit(&Lir, &[Alloc])  -> Code     bpf-jit-x64, bpf-jit-arm64
 //! ```
@@ -31,7 +32,8 @@ pub use backend::{Backend, CompileError, CompileOptions, Compiler, EmitError, Em
 pub use blocks::BlockLabels;
 pub use externs::{Extern, Hidden, MapShape, Signatures};
 pub use lir::{
-    AtomicOp, Base, BinOp, Block, BlockId, CallTarget, Check, Cond, Func, Lir, Mem, Op, Span, TailKey, VReg, Val,
+    AtomicOp, Base, BinOp, Block, BlockId, CallTarget, Cfg, Check, Cond, Dominators, Func, Lir, LirError, Liveness,
+    Mem, Op, ParseError, Pass, PassOptions, Span, TailKey, VReg, Val,
 };
 pub use lower::{LowerOptions, Lowerer};
 pub use machine::{FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};

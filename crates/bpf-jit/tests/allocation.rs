@@ -7,9 +7,9 @@
 use bpf_analysis::Facts;
 use bpf_isa::Width;
 use bpf_jit::{
-    Alloc, AllocOptions, Allocator, Backend, EmitOptions, Func, HostReg, HostRegSet, Lir, Loc, LowerOptions,
+    Alloc, AllocOptions, Allocator, Backend, Cfg, EmitOptions, Func, HostReg, HostRegSet, Lir, Loc, LowerOptions,
+    Lowerer, MachineDesc, Op, PassOptions, VReg, Val,
 };
-use bpf_jit::{Lowerer, MachineDesc, Op, VReg, Val};
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::CpuFeatures;
 use bpf_jit_x64::X64;
@@ -64,25 +64,18 @@ fn meet(into: &mut Option<Held>, from: &Held) -> bool {
 
 fn check(func: &Func, alloc: &Alloc, machine: &MachineDesc) {
     let mut entry: Vec<Option<Held>> = vec![None; func.blocks.len()];
-    let params = func.params.iter().chain([&func.ctx]).flatten();
-    entry[0] = Some(params.map(|p| (alloc.loc(*p), BTreeSet::from([*p]))).collect());
-    assert_eq!(entry[0].as_ref().map(BTreeMap::len), Some(func.params.iter().chain([&func.ctx]).flatten().count()));
-    let mut work = vec![0usize];
+    let cfg = Cfg::of(func);
+    let first = func.order[0];
+    entry[first.index()] = Some(func.entry_values().map(|p| (alloc.loc(p), BTreeSet::from([p]))).collect());
+    assert_eq!(entry[first.index()].as_ref().map(BTreeMap::len), Some(func.entry_values().count()));
+    let mut work = vec![first];
     while let Some(b) = work.pop() {
-        let mut held = entry[b].clone().unwrap_or_default();
-        let ops = func.block_ops(&func.blocks[b]);
-        for op in ops {
+        let mut held = entry[b.index()].clone().unwrap_or_default();
+        for op in func.block_ops(b) {
             step(&mut held, op, alloc, machine);
         }
-        let (target, falls) = match ops.last() {
-            Some(Op::Jump { target }) => (Some(*target), false),
-            Some(Op::Branch { target, .. }) => (Some(*target), true),
-            Some(Op::Exit { .. } | Op::Stop { .. }) => (None, false),
-            Some(_) | None => (None, true),
-        };
-        let next = falls.then_some(b + 1).filter(|n| *n < func.blocks.len());
-        for succ in target.map(|t| t.index()).into_iter().chain(next) {
-            if meet(&mut entry[succ], &held) {
+        for succ in cfg.succs(b) {
+            if meet(&mut entry[succ.index()], &held) {
                 work.push(succ);
             }
         }
@@ -116,6 +109,9 @@ fn each_lowered(mut f: impl FnMut(u64, &Lir)) {
         let checks = seed % 2 == 0;
         let options = LowerOptions { budget: checks, interrupt: checks, ..LowerOptions::default() };
         lowerer.lower(&program, &Facts::default(), &(), &options, &mut lir);
+        if seed % 4 < 2 {
+            lir.optimise(PassOptions { direct_tail_calls: seed % 4 == 1 });
+        }
         f(seed, &lir);
     }
 }

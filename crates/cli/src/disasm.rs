@@ -47,16 +47,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     options.compile.opt_level = args.opt_level.into();
     let (program, code) = compile_listing(arch, program.name(), linked.insns().to_vec(), &options)?;
     let name = |symbol: Symbol| match Extern::from_symbol(symbol) {
-        Extern::Helper(id) => helper_name(id).unwrap_or_else(|| format!("helper_{id}")),
-        Extern::Host(i) => {
+        None => format!("symbol_{}", symbol.index),
+        Some(Extern::Helper(id)) => helper_name(id).unwrap_or_else(|| format!("helper_{id}")),
+        Some(Extern::Host(i)) => {
             object.host_functions().get(i as usize).map_or_else(|| format!("host_{i}"), |f| f.name.clone())
         }
-        Extern::Map(i) => object.maps().get(i as usize).map_or_else(|| format!("map_{i}"), |m| m.name.clone()),
-        Extern::Imm64(at) => format!("value_{at}"),
-        Extern::HelperEnv(id) => format!("helper_{id}_env"),
-        Extern::HostEnv(i) => format!("host_{i}_env"),
-        Extern::ArrayBase(i) => format!("map_{i}_base"),
-        Extern::MapLookup(i) => format!("map_{i}_lookup"),
+        Some(Extern::Map(i)) => object.maps().get(i as usize).map_or_else(|| format!("map_{i}"), |m| m.name.clone()),
+        Some(Extern::Imm64(at)) => format!("value_{at}"),
+        Some(Extern::HelperEnv(id)) => format!("helper_{id}_env"),
+        Some(Extern::HostEnv(i)) => format!("host_{i}_env"),
+        Some(Extern::ArrayBase(i)) => format!("map_{i}_base"),
+        Some(Extern::MapLookup(i)) => format!("map_{i}_lookup"),
     };
     let lines = bpf_disasm::lines(&code, &name)?;
     let mut source = None;

@@ -223,7 +223,7 @@ mod tests {
     use bpf_jit_code::PcEntry;
 
     fn text(code: &Code) -> Vec<String> {
-        let lines = lines(code, &|symbol| format!("helper_{}", symbol.0)).unwrap();
+        let lines = lines(code, &|symbol| format!("helper_{}", symbol.index)).unwrap();
         lines
             .into_iter()
             .map(|line| line.label.map_or(line.text.clone(), |label| format!("{label}: {}", line.text)))
@@ -243,8 +243,8 @@ mod tests {
         // add rax, rdi; jne -5 (to the add); call helper; movabs rdx, symbol; ret
         let mut code = code(Arch::X64, b"\x48\x01\xf8\x75\xfb\xe8\0\0\0\0\x48\xba\0\0\0\0\0\0\0\0\xc3".to_vec());
         code.pc_map.push(PcEntry { code: 0, insn: 4 });
-        code.relocs.push(Reloc { at: 6, kind: RelocKind::X64Rel32, symbol: Symbol(7) });
-        code.relocs.push(Reloc { at: 12, kind: RelocKind::X64Abs64, symbol: Symbol(8) });
+        code.relocs.push(Reloc { at: 6, kind: RelocKind::X64Rel32, symbol: Symbol::new(7) });
+        code.relocs.push(Reloc { at: 12, kind: RelocKind::X64Abs64, symbol: Symbol::new(8) });
         let expected = ["L4: add rax, rdi", "jne short L4", "call helper_7", "mov rdx, helper_8", "ret"];
         assert_eq!(text(&code), expected);
     }
@@ -257,8 +257,8 @@ mod tests {
             words(&[0x8b00_00e7, 0xb5ff_ffe7, 0x9400_0000, 0xd280_0001, 0xf2a0_0001, 0xf2c0_0001, 0xd65f_03c0]),
         );
         code.entries = vec![0];
-        code.relocs.push(Reloc { at: 8, kind: RelocKind::Arm64Branch26, symbol: Symbol(7) });
-        code.relocs.push(Reloc { at: 12, kind: RelocKind::Arm64Mov48, symbol: Symbol(8) });
+        code.relocs.push(Reloc { at: 8, kind: RelocKind::Arm64Branch26, symbol: Symbol::new(7) });
+        code.relocs.push(Reloc { at: 12, kind: RelocKind::Arm64Mov48, symbol: Symbol::new(8) });
         let expected = [
             "sub0: add x7, x7, x0",
             "cbnz x7, sub0",

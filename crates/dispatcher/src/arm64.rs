@@ -132,7 +132,7 @@ impl<'a> Emitter<'a> {
     /// The next instruction is a `b` or `bl` to the program.
     fn name_program(&mut self, program: usize) {
         let at = self.code.bytes.len() as u32;
-        self.code.relocs.push(Reloc { at, kind: RelocKind::Arm64Branch26, symbol: Symbol(program as u32) });
+        self.code.relocs.push(Reloc { at, kind: RelocKind::Arm64Branch26, symbol: Symbol::new(program as u32) });
     }
 
     fn node(&mut self, plan: &Plan, tree: &Tree) {

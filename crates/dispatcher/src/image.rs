@@ -214,6 +214,6 @@ impl Image {
 
     /// The address that a symbol of its code stands for.
     pub fn resolve(&self, symbol: Symbol) -> Option<usize> {
-        self.programs.get(symbol.0 as usize).copied()
+        self.programs.get(symbol.index as usize).copied()
     }
 }

@@ -155,7 +155,7 @@ impl Emitter<'_> {
     /// The operand that was just written is the distance to the program.
     fn name_program(&mut self, program: usize) {
         let at = self.code.bytes.len() as u32 - 4;
-        self.code.relocs.push(Reloc { at, kind: RelocKind::X64Rel32, symbol: Symbol(program as u32) });
+        self.code.relocs.push(Reloc { at, kind: RelocKind::X64Rel32, symbol: Symbol::new(program as u32) });
     }
 
     fn node(&mut self, plan: &Plan, tree: &Tree) {

@@ -7,7 +7,7 @@ use bpf_jit_code::{Arch, Hardening, Symbol};
 use std::fmt::Write;
 
 fn text(image: &Image) -> String {
-    let lines = bpf_disasm::lines(image.code(), &|Symbol(i)| format!("program{i}")).unwrap();
+    let lines = bpf_disasm::lines(image.code(), &|Symbol { index: i, .. }| format!("program{i}")).unwrap();
     let mut text = String::new();
     for line in lines {
         if let Some(label) = line.label {

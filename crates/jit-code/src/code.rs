@@ -26,7 +26,19 @@ impl Arch {
 /// Something with an address that the emitter does not know: a helper, a map, a runtime routine. Its meaning is private to
 /// whoever compiled the code and resolves it at placement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Symbol(pub u32);
+pub struct Symbol {
+    /// What kind of thing it is.
+    pub kind: u32,
+    /// Which one of its kind.
+    pub index: u32,
+}
+
+impl Symbol {
+    /// The symbol with this number, where there is one kind of symbols only.
+    pub const fn new(index: u32) -> Symbol {
+        Symbol { kind: 0, index }
+    }
+}
 
 /// How an address is written into the code. `at` is [`Reloc::at`], `S` the symbol's address, `P` the address of `at`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

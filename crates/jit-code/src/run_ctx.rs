@@ -73,25 +73,58 @@ impl RunCtx {
     pub const STOP_PC_OFFSET: i32 = core::mem::offset_of!(RunCtx, stop_pc) as i32;
 }
 
-/// Why a run was stopped before its exit.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u32)]
-pub enum StopCode {
+/// Makes [`StopCode`] and all that lists its codes from one table. Numbers ascend from 1 without a gap.
+macro_rules! stop_codes {
+    ($($(#[$doc:meta])* $code:ident = $number:literal $name:literal,)*) => {
+        /// Why a run was stopped before its exit.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u32)]
+        pub enum StopCode {
+            $($(#[$doc])* $code = $number,)*
+        }
+
+        impl StopCode {
+            /// All of them, ascending.
+            pub const ALL: [StopCode; [$($number),*].len()] = [$(StopCode::$code),*];
+
+            /// The name, for listings.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(StopCode::$code => $name,)*
+                }
+            }
+        }
+    };
+}
+
+stop_codes! {
     /// The budget is spent.
-    Budget = 1,
+    Budget = 1 "budget",
     /// Another thread asked for it.
-    Interrupted = 2,
+    Interrupted = 2 "interrupted",
     /// A memory access check failed.
-    Access = 3,
+    Access = 3 "access",
     /// A host function returned an error or panicked; the runtime holds it.
-    Host = 4,
+    Host = 4 "host",
 }
 
 impl StopCode {
     /// The code with this number, if there is one.
     pub fn new(code: u32) -> Option<StopCode> {
-        [StopCode::Budget, StopCode::Interrupted, StopCode::Access, StopCode::Host]
-            .into_iter()
-            .find(|c| *c as u32 == code)
+        StopCode::ALL.into_iter().find(|c| *c as u32 == code)
+    }
+
+    /// Its place in [`StopCode::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize - 1
     }
 }
+
+// `index` relies on it.
+const _: () = {
+    let mut i = 0;
+    while i < StopCode::ALL.len() {
+        assert!(StopCode::ALL[i].index() == i);
+        i += 1;
+    }
+};

@@ -60,9 +60,10 @@ fn calls_reach_the_host_directly_and_distant_code_through_a_veneer() {
     let near = forty_two as *const () as usize;
     // Far: another reservation, with the same code in it. The kernel puts it near the shared libraries.
     let far = far_constant(4242);
-    let code = calls(Symbol(5));
+    let code = calls(Symbol::new(5));
     for (target, value, veneer) in [(near, 42, 0), (far, 4242, 16)] {
-        let text = packs.stage(&code, |symbol| (symbol == Symbol(5)).then_some(target)).unwrap().finalize().unwrap();
+        let text =
+            packs.stage(&code, |symbol| (symbol == Symbol::new(5)).then_some(target)).unwrap().finalize().unwrap();
         // SAFETY: made by `calls`, and loaded.
         assert_eq!(unsafe { run(text.entry(0).unwrap()) }, value);
         assert_eq!(text.len(), code.bytes.len().next_multiple_of(16.min(veneer.max(1))) + veneer, "{target:#x}");
@@ -73,8 +74,8 @@ fn calls_reach_the_host_directly_and_distant_code_through_a_veneer() {
 fn two_symbols_with_one_far_address_share_a_veneer() {
     let packs = packs(Options::default());
     let far = far_constant(3);
-    let mut code = calls(Symbol(0));
-    let second = calls(Symbol(1));
+    let mut code = calls(Symbol::new(0));
+    let second = calls(Symbol::new(1));
     let offset = code.bytes.len() as u32;
     code.bytes.extend_from_slice(&second.bytes);
     code.relocs.push(bpf_jit_code::Reloc { at: second.relocs[0].at + offset, ..second.relocs[0] });
@@ -108,7 +109,7 @@ fn far_constant(value: u32) -> usize {
 fn absolute_addresses_are_written_in_full() {
     let packs = packs(Options::default());
     for target in [0, 1, 0x1234_5678_9abc, 0xffff_ffff_ffff] {
-        let text = packs.stage(&address_of(Symbol(0)), |_| Some(target)).unwrap().finalize().unwrap();
+        let text = packs.stage(&address_of(Symbol::new(0)), |_| Some(target)).unwrap().finalize().unwrap();
         // SAFETY: made by `address_of`, and loaded.
         assert_eq!(unsafe { run64(text.entry(0).unwrap()) }, target as u64);
     }
@@ -125,9 +126,9 @@ fn bad_code_is_an_error_and_leaves_nothing() {
     foreign.arch = other;
     assert_eq!(packs.stage(&foreign, no_symbols).unwrap_err(), Error::WrongArch(other));
     assert_eq!(packs.stage(&bpf_jit_code::Code::new(HOST), no_symbols).unwrap_err(), Error::Empty);
-    let code = calls(Symbol(9));
+    let code = calls(Symbol::new(9));
     let at = code.relocs[0].at;
-    assert_eq!(packs.stage(&code, no_symbols).unwrap_err(), Error::Unresolved { at, symbol: Symbol(9) });
+    assert_eq!(packs.stage(&code, no_symbols).unwrap_err(), Error::Unresolved { at, symbol: Symbol::new(9) });
     let foreign_kind = match HOST {
         Arch::X64 => RelocKind::Arm64Mov48,
         Arch::Arm64 => RelocKind::X64Abs64,

@@ -69,7 +69,7 @@ impl Tracked {
         let mut by_table: Vec<TableSites<'_>> = Vec::new();
         for site in sites {
             let TailTarget::Direct { table, index, bypass, target, out } = site.target else { continue };
-            let Extern::Map(map) = Extern::from_symbol(table) else {
+            let Some(Extern::Map(map)) = Extern::from_symbol(table) else {
                 return Err(LoadError::Internal("a tail-call site whose table is not a map".into()));
             };
             let Some(MapRef::Progs(table)) = bindings.map(map as i32) else {

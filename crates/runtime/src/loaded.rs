@@ -102,7 +102,7 @@ impl Bindings {
     /// The address of a symbol of the emitted code.
     fn resolve(&self, symbol: Symbol) -> Option<usize> {
         let missing = missing_host_function as *const () as usize;
-        Some(match Extern::from_symbol(symbol) {
+        Some(match Extern::from_symbol(symbol)? {
             Extern::Helper(id) => self.helper(id)?.func.shim as usize,
             Extern::Host(index) => self.host(index as i32).map_or(missing, |b| b.func.shim as usize),
             Extern::Map(index) => self.map(index as i32)?.address() as usize,

@@ -118,7 +118,7 @@ fn everything(hardening: Hardening) -> impl Iterator<Item = (Arch, Emitted)> {
 
 /// Offset and text of each instruction.
 fn text(emitted: &Emitted) -> Vec<(u32, String)> {
-    let lines = lines(&emitted.code, &|Symbol(i)| format!("symbol{i}"));
+    let lines = lines(&emitted.code, &|Symbol { index: i, .. }| format!("symbol{i}"));
     let lines = lines.unwrap_or_else(|error| panic!("{}: {error}", emitted.what));
     lines.into_iter().map(|line| (line.offset, line.text)).collect()
 }

@@ -33,7 +33,8 @@ fn compile(input: &Input, arch: Arch) -> Result<Compiled, String> {
 }
 
 fn name(symbol: Symbol) -> String {
-    match Extern::from_symbol(symbol) {
+    let Some(known) = Extern::from_symbol(symbol) else { return format!("symbol_{}", symbol.index) };
+    match known {
         Extern::Helper(id) => helper_name(id).unwrap_or_else(|| format!("helper_{id}")),
         Extern::Host(index) => format!("host_{index}"),
         Extern::Map(index) => format!("map_{index}"),

@@ -14,11 +14,11 @@ use bpf_jit_arm64::{Arm64, func_size_bound, program_size_bound};
 use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, RunCtx, Symbol};
 
 /// A function that returns [`poison_result`] of its arguments.
-pub(crate) const POISON: Symbol = Symbol(0);
+pub(crate) const POISON: Symbol = Symbol::new(0);
 /// A function that calls its first argument.
-pub(crate) const CALL_BACK: Symbol = Symbol(1);
+pub(crate) const CALL_BACK: Symbol = Symbol::new(1);
 /// The address of the data.
-pub(crate) const DATA: Symbol = Symbol(2);
+pub(crate) const DATA: Symbol = Symbol::new(2);
 
 /// What the host function behind [`POISON`] returns.
 pub(crate) fn poison_result(args: [u64; 5]) -> u64 {
@@ -82,7 +82,8 @@ impl Builder {
     pub(crate) fn end(&mut self) {
         let ops = self.open..self.func.ops.len() as u32;
         self.open = ops.end;
-        self.func.blocks.push(Block { slot: ops.start, ops, live_out: 0..0, is_target: true });
+        self.func.order.push(BlockId(self.func.blocks.len() as u32));
+        self.func.blocks.push(Block { ops });
     }
 
     /// Returns a hash of these registers.
@@ -97,15 +98,8 @@ impl Builder {
         self.end();
     }
 
-    /// The function. Every register counts as live after every block that does not leave: more than true, and allowed.
-    pub(crate) fn finish(mut self) -> Func {
-        self.func.live = (0..self.func.vregs).map(VReg).collect();
-        for block in &mut self.func.blocks {
-            let last = self.func.ops[block.ops.start as usize..block.ops.end as usize].last();
-            if !matches!(last, Some(Op::Exit { .. } | Op::Stop { .. })) {
-                block.live_out = 0..self.func.vregs;
-            }
-        }
+    /// The function.
+    pub(crate) fn finish(self) -> Func {
         self.func
     }
 
@@ -168,7 +162,7 @@ pub(crate) fn emit(backend: &mut Arm64, lir: &Lir, alloc: &AllocOptions, options
     assert!(program_size_bound(lir) >= lir.funcs.iter().map(func_size_bound).sum());
     if !HOST {
         // Every word decodes and every branch leads to an instruction. Slow under emulation, and the same on any host.
-        bpf_disasm::lines(&code, &|s| format!("symbol{}", s.0)).unwrap();
+        bpf_disasm::lines(&code, &|s| format!("symbol{}", s.index)).unwrap();
     }
     code
 }
@@ -259,7 +253,7 @@ pub(crate) fn address_of(symbol: Symbol, data: u64) -> u64 {
         POISON => poisoning_helper(),
         CALL_BACK => calling_helper(),
         DATA => data,
-        Symbol(n) => 0xabcd_1234_5678 + u64::from(n),
+        Symbol { index: n, .. } => 0xabcd_1234_5678 + u64::from(n),
     }
 }
 

@@ -298,8 +298,8 @@ fn tail_calls_in_subprograms() {
 /// A direct site, as it is emitted and as the poke sites link it: BYPASS a nop, TARGET a `b`.
 #[test]
 fn direct_tail_calls() {
-    const TABLE: Symbol = Symbol(40);
-    const PROGRAM: Symbol = Symbol(41);
+    const TABLE: Symbol = Symbol::new(40);
+    const PROGRAM: Symbol = Symbol::new(41);
     let lir = Lir { funcs: vec![tail_caller(TailKey::Const { table: TABLE, index: 3 })] };
     for (alloc, options) in all_ways(6) {
         let guarded = options.hardening.landing_pads;
@@ -440,7 +440,7 @@ fn addresses_of_symbols() {
     let mut b = Builder::with_params();
     let (data, other, loaded) = (b.vreg(), b.vreg(), b.vreg());
     b.op(Op::SymAddr { dst: data, symbol: crate::check::DATA });
-    b.op(Op::SymAddr { dst: other, symbol: Symbol(99) });
+    b.op(Op::SymAddr { dst: other, symbol: Symbol::new(99) });
     b.op(Op::Load { size: Size::DW, signed: false, swap: false, dst: loaded, mem: at(data, 8) });
     b.exit_with(&[other, loaded]);
     check(&b.finish_alone(), 4, &[[None; 5]], 1, &all_ways(3));

@@ -111,54 +111,12 @@ impl Build {
     pub(crate) fn exit(&mut self, value: VReg) {
         self.op(Op::Exit { value });
     }
-    /// Cuts the blocks and computes what is live out of each, by iteration to a fixpoint over sets.
+    /// Cuts the blocks.
     pub(crate) fn finish(mut self) -> Func {
-        let n = self.starts.len();
-        let end = self.func.ops.len() as u32;
-        let range = |i: usize| self.starts[i] as usize..*self.starts.get(i + 1).unwrap_or(&end) as usize;
-        let succs: Vec<Vec<usize>> = (0..n)
-            .map(|i| match self.func.ops[range(i)].last() {
-                Some(Op::Jump { target }) => vec![target.index()],
-                Some(Op::Branch { target, .. }) => vec![target.index(), i + 1],
-                Some(Op::Exit { .. } | Op::Stop { .. }) => vec![],
-                _ => vec![i + 1],
-            })
-            .collect();
-        let mut live_in = vec![vec![false; self.func.vregs as usize]; n];
-        let mut live_out = live_in.clone();
-        loop {
-            let before = live_in.clone();
-            for i in (0..n).rev() {
-                for s in &succs[i] {
-                    for v in 0..self.func.vregs as usize {
-                        live_out[i][v] |= live_in[*s][v];
-                    }
-                }
-                let mut live = live_out[i].clone();
-                for op in self.func.ops[range(i)].iter().rev() {
-                    if let Some(v) = op.def() {
-                        live[v.index()] = false;
-                    }
-                    op.for_each_use(|v| live[v.index()] = true);
-                }
-                live_in[i] = live;
-            }
-            if before == live_in {
-                break;
-            }
-        }
-        for (i, live_out) in live_out.iter().enumerate() {
-            let start = self.func.live.len() as u32;
-            let outs = (0..self.func.vregs).map(VReg).filter(|v| live_out[v.index()]);
-            self.func.live.extend(outs);
-            let ops = range(i);
-            let is_target = succs.iter().flatten().any(|s| *s == i);
-            self.func.blocks.push(Block {
-                ops: ops.start as u32..ops.end as u32,
-                live_out: start..self.func.live.len() as u32,
-                slot: ops.start as u32,
-                is_target,
-            });
+        let ends = self.starts[1..].iter().copied().chain([self.func.ops.len() as u32]);
+        for (start, end) in self.starts.iter().zip(ends) {
+            self.func.order.push(BlockId(self.func.blocks.len() as u32));
+            self.func.blocks.push(Block { ops: *start..end });
         }
         self.func
     }

@@ -145,7 +145,7 @@ fn code_buffer() -> MutexGuard<'static, Option<CodeBuffer>> {
 
 /// The address of symbols from [`DATA`] on.
 pub(crate) fn data_address(symbol: Symbol) -> u64 {
-    0x1234_5600_0000_0000 | u64::from(symbol.0)
+    0x1234_5600_0000_0000 | u64::from(symbol.index)
 }
 
 /// How a run ended, and what it called on the way.
@@ -216,7 +216,7 @@ impl Placed {
                     // A stub: mov eax, symbol; jmp [rip]; .quad target.
                     let stub = bytes.len();
                     bytes.push(0xb8);
-                    bytes.extend_from_slice(&reloc.symbol.0.to_le_bytes());
+                    bytes.extend_from_slice(&reloc.symbol.index.to_le_bytes());
                     bytes.extend_from_slice(&[0xff, 0x25, 0, 0, 0, 0]);
                     bytes.extend_from_slice(&(bpf_x64_test_called as *const () as u64).to_le_bytes());
                     let rel = (stub as i64 - (at as i64 + 4)) as i32;
@@ -302,14 +302,14 @@ impl Env for Outside<'_> {
         panic!("a test that looks at a subprogram's address does so itself")
     }
     fn call(&mut self, symbol: Symbol, given: [Option<u64>; 5], ctx: Option<u64>) -> u64 {
-        let arity = (symbol.0 & 7) as usize;
+        let arity = (symbol.index & 7) as usize;
         let mut args = [0; 5];
         for (to, from) in args.iter_mut().zip(given).take(arity) {
             *to = from.expect("the test passes as many arguments as the symbol says");
         }
-        let ctx = if symbol.0 & WITH_CTX != 0 { ctx.map_or(0, |_| 1) } else { 0 };
-        self.calls.push(Called { symbol: symbol.0, args, ctx });
-        mix(symbol.0, &args[..arity])
+        let ctx = if symbol.index & WITH_CTX != 0 { ctx.map_or(0, |_| 1) } else { 0 };
+        self.calls.push(Called { symbol: symbol.index, args, ctx });
+        mix(symbol.index, &args[..arity])
     }
     fn linked(&mut self, _: Symbol, _: u32) -> Option<u64> {
         self.start.linked

@@ -90,7 +90,7 @@ fn random_op(rng: &mut Rng, b: &mut Build, values: &[VReg], memory: VReg, ctx: V
                 Op::Call { target: CallTarget::Subprog(SubprogId(1)), args, ctx: Some(ctx), ret }
             } else {
                 let hidden = if rng.chance(2) { WITH_CTX } else { 0 };
-                let target = CallTarget::Extern(Symbol(arity as u32 | hidden));
+                let target = CallTarget::Extern(Symbol::new(arity as u32 | hidden));
                 Op::Call { target, args, ctx: (hidden != 0).then_some(ctx), ret }
             }
         }

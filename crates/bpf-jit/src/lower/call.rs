@@ -5,7 +5,7 @@ use super::func::FuncLowerer;
 use super::subprog_at;
 use crate::externs::{Extern, Hidden, MapShape};
 use crate::lir::{Base, BinOp, CallTarget, Check, Mem, Op, TailKey, VReg, Val};
-use bpf_analysis::{BlockId as BpfBlock, CallArity as _, ConstMapCall, RegSet, results};
+use bpf_analysis::{BlockId as BpfBlock, ConstMapCall};
 use bpf_isa::{Callee, Cond, InsnIdx, Reg, Size, Width};
 use bpf_jit_code::RunCtx;
 use bpf_uapi::helper_id;
@@ -46,18 +46,18 @@ impl<S: Sink> FuncLowerer<'_, S> {
             match self.signatures.map(known.map) {
                 MapShape::Opaque => {}
                 MapShape::Array { max_entries, stride } => {
-                    return self.array_lookup(b, &known, max_entries, stride, Elements::Shared);
+                    return self.array_lookup(&known, max_entries, stride, Elements::Shared);
                 }
                 MapShape::PerCpuArray { max_entries, stride, slot_stride } => {
-                    return self.array_lookup(b, &known, max_entries, stride, Elements::PerSlot(slot_stride));
+                    return self.array_lookup(&known, max_entries, stride, Elements::PerSlot(slot_stride));
                 }
                 MapShape::ArrayOfMaps { max_entries } => {
-                    return self.array_lookup(b, &known, max_entries, 8, Elements::Pointers);
+                    return self.array_lookup(&known, max_entries, 8, Elements::Pointers);
                 }
                 MapShape::Keyed => return self.keyed_lookup(known.map),
             }
         }
-        let uses = self.call_uses(slot, callee);
+        let uses = S::call_uses(self, slot, callee);
         let mut args = [None; 5];
         for (arg, reg) in args.iter_mut().zip(Reg::ARGS) {
             if uses.contains(reg) {
@@ -92,21 +92,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.op(Op::Call { target, args, ctx, ret });
     }
 
-    /// The argument registers that a call reads.
-    fn call_uses(&self, slot: u32, callee: Callee) -> RegSet {
-        if !S::DIRECT {
-            return self.l.liveness.uses(self.program, slot, self.arity);
-        }
-        match callee {
-            Callee::Helper(id) => RegSet::args(self.arity.helper(id)),
-            Callee::Host(index) => RegSet::args(self.arity.host(index)),
-            // Nobody has looked which of them it reads.
-            Callee::Subprog(_) => RegSet::ARGS,
-        }
-    }
-
     /// A look-up in a known array: `key < max_entries ? base + key * stride : null`, without the comparison for a known key.
-    fn array_lookup(&mut self, b: BpfBlock, known: &ConstMapCall, max_entries: u32, stride: u32, elements: Elements) {
+    fn array_lookup(&mut self, known: &ConstMapCall, max_entries: u32, stride: u32, elements: Elements) {
         match known.key {
             Some(key) if key < u64::from(max_entries) => {
                 let base = self.array_base(known.map, elements);
@@ -124,8 +111,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 let join = self.new_block();
                 let max = Val::Imm(max_entries.into());
                 self.op(Op::Branch { width: Width::W64, cond: Cond::Ge, a: key, b: max, target: join });
-                let keep = RegSet::SAVED.intersection(self.known());
-                self.split(b, keep, &[dst, key]);
+                self.end_block();
                 let base = self.array_base(known.map, elements);
                 if stride == 8 {
                     self.op(Op::AddShift { width: Width::W64, dst, a: base, b: key, shift: 3 });
@@ -134,7 +120,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
                     self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst, a: base, b: Val::Reg(offset) });
                 }
                 self.element(dst, elements);
-                self.split(b, keep, &[dst]);
+                self.end_block();
                 self.begin_block(join);
             }
         }
@@ -196,59 +182,19 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.op(Op::Call { target, args, ctx: None, ret });
     }
 
-    /// Whether the value that the present instruction, in block `b`, leaves in `reg` may be read later.
-    pub(super) fn reads_next(&self, b: BpfBlock, reg: Reg) -> bool {
-        if S::DIRECT {
-            return true;
-        }
-        let block = self.l.cfg.block(b);
-        for slot in self.span.first + self.span.len..block.end {
-            if self.l.liveness.uses(self.program, slot, self.arity).contains(reg) {
-                return true;
-            }
-            if results(&self.program.insns()[slot as usize]).contains(reg) {
-                return false;
-            }
-        }
-        self.l.liveness.live_out(&self.l.cfg, b).contains(reg)
-    }
-
     pub(super) fn tail_call(&mut self, b: BpfBlock) {
         let ctx = self.ctx();
         let arg = self.cur[Reg::R1.index()];
         let known = self.facts.tail_call(InsnIdx(self.span.first)).filter(|_| self.options.direct_tail_calls);
-        if known.is_some() {
-            // The site knows them, and a call clobbers them: only an unverified program could read them again.
-            for reg in [Reg::R2, Reg::R3] {
-                if !self.reads_next(b, reg) {
-                    self.take_back(self.cur[reg.index()]);
-                }
-            }
-        }
         let key = match known {
             Some(known) => TailKey::Const { table: Extern::Map(known.map).symbol(), index: known.index },
             None => TailKey::Dynamic { table: self.cur[Reg::R2.index()], index: self.cur[Reg::R3.index()] },
         };
         self.op(Op::TailCall { key, arg, ctx, reload_len: self.options.raw_context });
         // A tail call that falls through leaves an error in r0, for the rare program that looks (the kernel's verifier lets none).
-        if self.reads_next(b, Reg::R0) {
+        if S::reads_next(self, b, Reg::R0) {
             let dst = self.write(Reg::R0);
             self.op(Op::Mov { width: Width::W64, dst, src: Val::Imm(-1) });
-        }
-    }
-
-    /// Removes the op that made a value which nobody reads from here on, if it is one of the last few of this block.
-    fn take_back(&mut self, v: VReg) {
-        /// Compilers load the arguments right before the call; to look at the whole block for each call would not be linear.
-        const LAST: usize = 4;
-        let from = (self.open as usize).max(self.func.ops.len().saturating_sub(LAST));
-        let Some(at) = self.func.ops[from..].iter().rposition(|op| op.def() == Some(v)) else { return };
-        let at = from + at;
-        let mut read = false;
-        self.func.ops[at + 1..].iter().for_each(|op| op.for_each_use(|used| read |= used == v));
-        if !read && matches!(self.func.ops[at], Op::Mov { .. } | Op::SymAddr { .. }) {
-            self.func.ops.remove(at);
-            self.func.spans.remove(at);
         }
     }
 }

@@ -15,50 +15,88 @@ use crate::alloc::AllocOptions;
 use crate::backend::{Backend, EmitError, EmitOptions, Emitter, Shape};
 use crate::externs::Signatures;
 use crate::fixed::{self, Needs};
-use crate::lir::{BlockId, Func, Op, Span, Val};
-use bpf_analysis::{BlockId as BpfBlock, Facts};
-use bpf_isa::{Contents, InsnIdx, MAY_GOTO_BUDGET, Program, Reg, StackUse, Subprog, SubprogId, Width};
+use crate::lir::{BlockId, Func, Op, Span, VReg, Val};
+use bpf_analysis::{BlockId as BpfBlock, CallArity as _, Facts, RegSet};
+use bpf_isa::{Callee, Contents, InsnIdx, MAY_GOTO_BUDGET, Program, Reg, StackUse, Subprog, SubprogId, Width};
 use bpf_jit_code::Code;
 use core::ops::Range;
 
-/// Where ops go.
-pub(super) trait Sink {
-    /// They are emitted at once; else they are listed in the function.
-    const DIRECT: bool;
-    /// Emits one, made from the instruction `insn` in the block before `next`.
-    fn op(&mut self, op: &Op, insn: u32, next: BlockId);
-    /// See [`FuncLowerer::new_block`].
-    fn new_block(&mut self) -> BlockId;
-    /// See [`FuncLowerer::begin_block`].
-    fn begin_block(&mut self, block: BlockId);
-}
-
-/// Into the function's list, which the lowerer keeps itself.
-pub(super) struct Listed;
-
-impl Sink for Listed {
-    const DIRECT: bool = false;
-    fn op(&mut self, _: &Op, _: u32, _: BlockId) {}
-    fn new_block(&mut self) -> BlockId {
-        BlockId(0)
-    }
-    fn begin_block(&mut self, _: BlockId) {}
+/// Where the ops of a [`FuncLowerer`] go, and what can be known of the function there.
+pub(super) trait Sink: Sized {
+    /// The next op.
+    fn op(f: &mut FuncLowerer<'_, Self>, op: Op);
+    /// A new value.
+    fn fresh(f: &mut FuncLowerer<'_, Self>) -> VReg;
+    /// A new value for a register.
+    fn write(f: &mut FuncLowerer<'_, Self>, reg: Reg) -> VReg;
+    /// A block besides those of the program, still without a place.
+    fn new_block(f: &mut FuncLowerer<'_, Self>) -> BlockId;
+    /// What comes next is this extra block.
+    fn begin_block(f: &mut FuncLowerer<'_, Self>, block: BlockId);
+    /// The block being filled ends here.
+    fn end_block(f: &mut FuncLowerer<'_, Self>);
+    /// Where the jump over `off` instructions that ends BPF block `b` leads if it is ever taken, and whether control ever goes on to the next
+    /// instruction.
+    fn ways(f: &FuncLowerer<'_, Self>, b: BpfBlock, off: i32) -> (Option<BlockId>, bool);
+    /// The argument registers that the call at `slot` reads.
+    fn call_uses(f: &FuncLowerer<'_, Self>, slot: u32, callee: Callee) -> RegSet;
+    /// Whether the value that the present instruction, in block `b`, leaves in `reg` may be read later.
+    fn reads_next(f: &FuncLowerer<'_, Self>, b: BpfBlock, reg: Reg) -> bool;
 }
 
 /// Into an emitter.
 struct Direct<E>(E);
 
 impl<E: Emitter> Sink for &mut Direct<E> {
-    const DIRECT: bool = true;
     #[inline(always)]
-    fn op(&mut self, op: &Op, insn: u32, next: BlockId) {
-        self.0.op(op, insn, next);
+    fn op(f: &mut FuncLowerer<'_, Self>, op: Op) {
+        f.sink.0.op(&op, f.span.first, f.next);
     }
-    fn new_block(&mut self) -> BlockId {
-        self.0.new_block()
+
+    #[inline(always)]
+    fn fresh(f: &mut FuncLowerer<'_, Self>) -> VReg {
+        if f.temporaries >= f.max_temporaries {
+            f.short_of_temporaries = true;
+            return fixed::temporary(0);
+        }
+        f.temporaries += 1;
+        fixed::temporary(f.temporaries - 1)
     }
-    fn begin_block(&mut self, block: BlockId) {
-        self.0.begin_block(block);
+
+    #[inline(always)]
+    fn write(_: &mut FuncLowerer<'_, Self>, reg: Reg) -> VReg {
+        fixed::home(reg)
+    }
+
+    fn new_block(f: &mut FuncLowerer<'_, Self>) -> BlockId {
+        f.sink.0.new_block()
+    }
+
+    fn begin_block(f: &mut FuncLowerer<'_, Self>, block: BlockId) {
+        f.sink.0.begin_block(block);
+    }
+
+    /// Where blocks end does not matter to an emitter.
+    #[inline(always)]
+    fn end_block(_: &mut FuncLowerer<'_, Self>) {}
+
+    #[inline(always)]
+    fn ways(f: &FuncLowerer<'_, Self>, _: BpfBlock, off: i32) -> (Option<BlockId>, bool) {
+        f.ways_of(off)
+    }
+
+    fn call_uses(f: &FuncLowerer<'_, Self>, _: u32, callee: Callee) -> RegSet {
+        match callee {
+            Callee::Helper(id) => RegSet::args(f.arity.helper(id)),
+            Callee::Host(index) => RegSet::args(f.arity.host(index)),
+            // Nobody has looked which of them it reads.
+            Callee::Subprog(_) => RegSet::ARGS,
+        }
+    }
+
+    /// Nobody has looked.
+    fn reads_next(_: &FuncLowerer<'_, Self>, _: BpfBlock, _: Reg) -> bool {
+        true
     }
 }
 
@@ -203,7 +241,7 @@ impl<E: Emitter> FuncLowerer<'_, &mut Direct<E>> {
     fn insns(&mut self, slots: Range<u32>) {
         let insns = &self.program.insns()[slots.start as usize..slots.end as usize];
         for (slot, insn) in slots.zip(insns) {
-            self.sink.begin_block(BlockId(slot));
+            self.sink.0.begin_block(BlockId(slot));
             if self.dead(InsnIdx(slot)) {
                 continue;
             }
@@ -216,16 +254,16 @@ impl<E: Emitter> FuncLowerer<'_, &mut Direct<E>> {
     }
 }
 
-impl<S: Sink> FuncLowerer<'_, S> {
+impl<E: Emitter> FuncLowerer<'_, &mut Direct<E>> {
     /// Whether the verifier has found that control never comes to an instruction of the program.
     #[inline(always)]
     fn dead(&self, at: InsnIdx) -> bool {
         self.some_dead && self.facts.insn(at).dead
     }
 
-    /// [`FuncLowerer::ways`] of the present instruction.
+    /// [`Sink::ways`] of the present instruction.
     #[inline(always)]
-    pub(super) fn direct_ways(&self, off: i32) -> (Option<BlockId>, bool) {
+    fn ways_of(&self, off: i32) -> (Option<BlockId>, bool) {
         let slot = self.span.first;
         let Some(target) = InsnIdx(slot).jump(off) else { return (None, true) };
         let to = Some(BlockId(target.0));

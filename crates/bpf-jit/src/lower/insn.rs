@@ -1,12 +1,11 @@
 //! The instructions, but for calls.
 
 use super::direct::Sink;
-use super::func::{FuncLowerer, covers};
-use super::webs::NO_WEB;
+use super::func::FuncLowerer;
 use super::{Edge, subprog_at};
 use crate::externs::Extern;
 use crate::lir::{AtomicOp, Base, BinOp, BlockId, Mem, Op, VReg, Val};
-use bpf_analysis::{BlockId as BpfBlock, RegSet};
+use bpf_analysis::BlockId as BpfBlock;
 use bpf_isa::{
     AluOp, AtomicOp as BpfAtomicOp, ByteOrder, Cond, EndWidth, Imm64, Insn, InsnIdx, Reg, Size, Src, SxWidth, Width,
 };
@@ -40,7 +39,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
             }
             Insn::Neg { width, dst } => {
                 let v = self.cur[dst.index()];
-                self.in_place(width, v, |src| Op::Neg { width, dst: v, src });
+                self.op(Op::Neg { width, dst: v, src: v });
             }
             Insn::End { order, width, dst } => self.end(order, width, dst),
             Insn::LoadImm64 { dst, imm } => self.load_imm64(dst, imm),
@@ -68,20 +67,20 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 let mem = self.mem(base, off);
                 self.op(Op::StoreRelease { size, mem, src });
             }
-            Insn::LoadAbs { size, imm } => self.packet_load(b, size, Val::Imm(i64::from(imm as u32))),
+            Insn::LoadAbs { size, imm } => self.packet_load(size, Val::Imm(i64::from(imm as u32))),
             Insn::LoadInd { size, src, imm } => {
                 let src = self.read(src);
                 let at = self.fresh();
                 let imm = Val::Imm(imm.into());
                 self.op(Op::Bin { op: BinOp::Add, width: Width::W32, dst: at, a: src, b: imm });
-                self.packet_load(b, size, Val::Reg(at));
+                self.packet_load(size, Val::Reg(at));
             }
             Insn::Jump { off, .. } => {
-                if let (Some(target), _) = self.ways(b, off) {
+                if let (Some(target), _) = S::ways(self, b, off) {
                     self.jump(target, off);
                 }
             }
-            Insn::JumpIf { width, cond, dst, src, off } => match self.ways(b, off.into()) {
+            Insn::JumpIf { width, cond, dst, src, off } => match S::ways(self, b, off.into()) {
                 // Known to go one way: the other one is dead.
                 (Some(target), false) => self.jump(target, off.into()),
                 (None, _) => {}
@@ -93,15 +92,10 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 }
             },
             Insn::MayGoto { off } => {
-                let (Some(counter), (Some(target), _)) = (self.counter, self.ways(b, off.into())) else { return };
+                let (Some(counter), (Some(target), _)) = (self.counter, S::ways(self, b, off.into())) else { return };
                 self.branch(Width::W64, Cond::Eq, counter, Val::Imm(0), target, off);
                 // The counter goes down on the way that falls through: a block of its own.
-                if !S::DIRECT {
-                    let live = self.func.live.len() as u32;
-                    self.push_live_out(b);
-                    self.push_hidden(false, true);
-                    self.close(live, self.l.cfg.block(b).start);
-                }
+                self.end_block();
                 self.op(Op::Bin { op: BinOp::Sub, width: Width::W64, dst: counter, a: counter, b: Val::Imm(1) });
             }
             Insn::Call(callee) => self.call(b, callee),
@@ -138,26 +132,6 @@ impl<S: Sink> FuncLowerer<'_, S> {
         };
         let b = self.read_src(src);
         let dst = self.cur[dst.index()];
-        // `a = b; a op= c` is one op, and a constant folds into a frame address.
-        if let Some(last) = self.last_op() {
-            let fused = match (*last, b) {
-                (Op::Mov { width: copied, dst: d, src: Val::Reg(a) }, b) if d == dst && covers(copied, width) => {
-                    let b = if b == Val::Reg(dst) { Val::Reg(a) } else { b };
-                    Some(Op::Bin { op, width, dst, a, b })
-                }
-                (Op::FrameAddr { dst: d, off }, Val::Imm(imm))
-                    if d == dst && op == BinOp::Add && width == Width::W64 =>
-                {
-                    i32::try_from(i64::from(off) + imm).ok().map(|off| Op::FrameAddr { dst, off })
-                }
-                _ => None,
-            };
-            if let Some(fused) = fused {
-                *last = fused;
-                self.extend_last_span();
-                return;
-            }
-        }
         self.op(Op::Bin { op, width, dst, a: dst, b });
     }
 
@@ -172,13 +146,9 @@ impl<S: Sink> FuncLowerer<'_, S> {
             // Both architectures run little endian: to_le only truncates.
             (ByteOrder::ToLe, Size::DW) => {}
             (ByteOrder::ToLe, Size::B | Size::H | Size::W) => {
-                let zext = |src| Op::Ext { width: Width::W64, signed: false, from: size, dst: v, src };
-                self.in_place(Width::W32, v, zext);
+                self.op(Op::Ext { width: Width::W64, signed: false, from: size, dst: v, src: v });
             }
-            (ByteOrder::ToBe | ByteOrder::Swap, _) => {
-                let reads = if size == Size::DW { Width::W64 } else { Width::W32 };
-                self.in_place(reads, v, |src| Op::Bswap { size, dst: v, src });
-            }
+            (ByteOrder::ToBe | ByteOrder::Swap, _) => self.op(Op::Bswap { size, dst: v, src: v }),
         }
     }
 
@@ -220,7 +190,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
     }
 
     /// LD_ABS and LD_IND: `at` is the offset into the packet, unsigned 32 bits.
-    pub(super) fn packet_load(&mut self, b: BpfBlock, size: Size, at: Val) {
+    pub(super) fn packet_load(&mut self, size: Size, at: Val) {
         let exit_zero = match self.exit_zero {
             Some(block) => block,
             None => *{
@@ -230,7 +200,6 @@ impl<S: Sink> FuncLowerer<'_, S> {
         };
         let bytes = i64::from(size.bytes());
         let len = self.ctx_field(RunCtx::PACKET_LEN_OFFSET);
-        let keep = RegSet::SAVED.intersection(self.known());
         let (base, off) = match at {
             Val::Imm(off) => {
                 self.op(Op::Branch {
@@ -240,7 +209,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
                     b: Val::Imm(off + bytes),
                     target: exit_zero,
                 });
-                self.split(b, keep, &[]);
+                self.end_block();
                 let packet = self.ctx_field(RunCtx::PACKET_OFFSET);
                 match i32::try_from(off) {
                     Ok(off) => (packet, off),
@@ -256,7 +225,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
                 self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: end, a: at, b: Val::Imm(bytes) });
                 let b_len = Val::Reg(len);
                 self.op(Op::Branch { width: Width::W64, cond: Cond::Gt, a: end, b: b_len, target: exit_zero });
-                self.split(b, keep, &[at]);
+                self.end_block();
                 let packet = self.ctx_field(RunCtx::PACKET_OFFSET);
                 let sum = self.fresh();
                 self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: sum, a: packet, b: Val::Reg(at) });
@@ -266,14 +235,6 @@ impl<S: Sink> FuncLowerer<'_, S> {
         let dst = self.write(Reg::R0);
         let mem = Mem { base: Base::Reg(base), off };
         self.op(Op::Load { size, signed: false, swap: size != Size::B, dst, mem });
-    }
-
-    /// Registers that hold a value here.
-    pub(super) fn known(&self) -> RegSet {
-        Reg::ALL
-            .into_iter()
-            .filter(|r| self.cur[r.index()] != NO_WEB)
-            .fold(RegSet::EMPTY, |set, r| set.union(RegSet::of(r)))
     }
 
     /// A conditional jump over `off` instructions, to this block. A taken back-edge passes through the checks.

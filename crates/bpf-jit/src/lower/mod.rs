@@ -9,14 +9,14 @@
 //! r10 needs no register: stack accesses are frame-relative, other uses take the frame address. The may_goto counter and the hidden
 //! argument are virtual registers like any other.
 //!
-//! What is fused here, because it costs a look at the previous op only: `a = b; a op= c` to one three-address op, and a constant added
-//! to a frame address.
+//! Nothing is fused here: `crate::lir::peephole` does that.
 
 mod bound;
 mod call;
 mod direct;
 mod func;
 mod insn;
+mod listed;
 mod webs;
 
 use crate::externs::{Hidden, Signatures};
@@ -24,10 +24,9 @@ use crate::lir::{BlockId, Func, Lir, Span};
 use bpf_analysis::{CallArity, Cfg, Facts, Liveness};
 use bpf_isa::{Callee, Insn, InsnIdx, Program, Subprog, SubprogId};
 use bpf_uapi::helper_id;
-use core::ops::Range;
-use direct::Listed;
 pub(crate) use direct::{DirectOptions, Scratch};
 use func::FuncLowerer;
+use listed::Listed;
 use webs::{EntryWebs, NO_WEB, NONE, REGS, Webs};
 
 /// What lowering adds to the program.
@@ -64,10 +63,6 @@ pub struct Lowerer {
     entry_webs: Vec<EntryWebs>,
     /// Lir block of each BPF block of the program.
     block_of: Vec<u32>,
-    /// Whether the hidden argument is live at the start of each block of the program.
-    ctx_live: Vec<bool>,
-    /// Whether the may_goto counter is.
-    counter_live: Vec<bool>,
     /// Loop edges that pass through a check, still to be filled.
     edges: Vec<Edge>,
     /// The function's block that each extra block became: see [`FuncLowerer::new_block`].
@@ -226,13 +221,4 @@ impl CallArity for Arity<'_> {
     fn host(&self, index: i32) -> u8 {
         self.0.host(index)
     }
-}
-
-/// Spreads a property of blocks backward: true where it is true or holds in a successor.
-fn flow_back(cfg: &Cfg, blocks: Range<u32>, holds: &mut [bool]) {
-    cfg.flow_back(blocks, |b| {
-        let spreads = !holds[b.index()] && cfg.block(b).succs().any(|s| holds[s.index()]);
-        holds[b.index()] |= spreads;
-        spreads
-    });
 }

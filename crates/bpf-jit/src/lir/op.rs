@@ -1,15 +1,9 @@
-//! The low-level intermediate representation.
+//! The operations: what each reads, writes and means.
 //!
-//! Problem: two backends, an allocator and a coming optimiser need one program form that is closer to machines than BPF is.
-//! Approach: three-address operations over any number of virtual registers, in basic blocks, in an order in which a block without a
-//! jump at its end falls through to the next. Not SSA: a virtual register may be written many times.
-//!
-//! Invariants: the operands of a 32-bit operation are the low halves of its registers, its result is zero-extended; block 0 is the entry;
-//! control-flow ops are the last of their block; each op carries the BPF instructions it came from.
+//! `width` fields: operands are read at that width, a 32-bit result is zero-extended. What an op computes is defined by `eval`.
 
 use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit_code::{StopCode, Symbol};
-use core::ops::Range;
 
 pub use bpf_isa::Cond;
 
@@ -396,81 +390,12 @@ pub enum Op {
     },
 }
 
-/// The BPF instructions an op came from: slots `first .. first + len`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Span {
-    /// First slot.
-    pub first: u32,
-    /// Number of slots.
-    pub len: u32,
-}
-
-/// A basic block: a range of the function's ops, and what is live after it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Block {
-    /// Its ops.
-    pub ops: Range<u32>,
-    /// Its live-out registers, as a range of [`Func::live`].
-    pub live_out: Range<u32>,
-    /// First BPF slot, for labels in listings.
-    pub slot: u32,
-    /// Whether some jump leads here (else it is only fallen into).
-    pub is_target: bool,
-}
-
-/// A function: a subprogram.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Func {
-    /// The ops of all blocks, in order.
-    pub ops: Vec<Op>,
-    /// Where each op came from.
-    pub spans: Vec<Span>,
-    /// Blocks in code order; 0 is the entry.
-    pub blocks: Vec<Block>,
-    /// Live-out lists of all blocks.
-    pub live: Vec<VReg>,
-    /// Number of virtual registers.
-    pub vregs: u32,
-    /// Virtual registers that hold r1 to r5 at entry, where they are read.
-    pub params: [Option<VReg>; 5],
-    /// The virtual register that holds the hidden argument at entry, where it is needed.
-    pub ctx: Option<VReg>,
-    /// Bytes of BPF stack, a multiple of 8.
-    pub stack_bytes: u32,
-}
-
-impl Func {
-    /// Empties it and keeps its memory.
-    pub fn clear(&mut self) {
-        self.ops.clear();
-        self.spans.clear();
-        self.blocks.clear();
-        self.live.clear();
-        self.vregs = 0;
-        self.params = [None; 5];
-        self.ctx = None;
-        self.stack_bytes = 0;
-    }
-
-    /// The ops of a block.
-    pub fn block_ops(&self, block: &Block) -> &[Op] {
-        &self.ops[block.ops.start as usize..block.ops.end as usize]
-    }
-
-    /// The registers live after a block.
-    pub fn live_out(&self, block: &Block) -> &[VReg] {
-        &self.live[block.live_out.start as usize..block.live_out.end as usize]
-    }
-}
-
-/// A whole program: one function a subprogram.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Lir {
-    /// The functions, by subprogram id.
-    pub funcs: Vec<Func>,
-}
-
 impl Op {
+    /// Whether it can only be the last of its block: control goes elsewhere after it.
+    pub fn ends_block(&self) -> bool {
+        matches!(self, Op::Jump { .. } | Op::Branch { .. } | Op::Exit { .. } | Op::Stop { .. })
+    }
+
     /// The register the op writes, if it writes one.
     pub fn def(&self) -> Option<VReg> {
         match *self {
@@ -502,17 +427,20 @@ impl Op {
     }
 
     /// Calls `f` with each register the op reads, in operand order, repeats included.
+    #[inline(always)]
     pub fn for_each_use(&self, mut f: impl FnMut(VReg)) {
-        let val = |v: Val, f: &mut dyn FnMut(VReg)| {
+        #[inline(always)]
+        fn val(v: Val, f: &mut impl FnMut(VReg)) {
             if let Val::Reg(r) = v {
                 f(r)
             }
-        };
-        let mem = |m: Mem, f: &mut dyn FnMut(VReg)| {
+        }
+        #[inline(always)]
+        fn mem(m: Mem, f: &mut impl FnMut(VReg)) {
             if let Base::Reg(r) = m.base {
                 f(r)
             }
-        };
+        }
         match *self {
             Op::Mov { src, .. } => val(src, &mut f),
             Op::Ext { src, .. } | Op::Neg { src, .. } | Op::Bswap { src, .. } => f(src),

@@ -1,0 +1,200 @@
+//! Functions and their blocks.
+//!
+//! Problem: passes add and remove ops and blocks, and everything else wants to walk ops as one array. Approach: the ops of all blocks lie in one
+//! array, each block names a range of it, and the order of the code is a list of blocks beside it. What is added lies at the array's end,
+//! what is removed is no longer named; [`Func::compact`] puts the ops of the order's blocks in order again.
+//!
+//! Invariants: a [`BlockId`] keeps its meaning for as long as its block exists, whatever is inserted or removed around it; ranges of blocks in
+//! the order are apart from each other.
+
+use super::op::{BlockId, Op, VReg};
+use core::ops::Range;
+
+/// The BPF instructions an op came from: slots `first .. first + len`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Span {
+    /// First slot.
+    pub first: u32,
+    /// Number of slots.
+    pub len: u32,
+}
+
+/// A basic block: a range of the function's ops.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Block {
+    /// Its ops.
+    pub ops: Range<u32>,
+}
+
+/// A function: a subprogram.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Func {
+    /// The ops of all blocks.
+    pub ops: Vec<Op>,
+    /// Where each op came from.
+    pub spans: Vec<Span>,
+    /// Blocks by id.
+    pub blocks: Vec<Block>,
+    /// The order of the code. The first one is the entry.
+    pub order: Vec<BlockId>,
+    /// Number of virtual registers.
+    pub vregs: u32,
+    /// Virtual registers that hold r1 to r5 at entry, where they are read.
+    pub params: [Option<VReg>; 5],
+    /// The virtual register that holds the hidden argument at entry, where it is needed.
+    pub ctx: Option<VReg>,
+    /// Bytes of BPF stack, a multiple of 8.
+    pub stack_bytes: u32,
+}
+
+/// Where control goes at the end of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ends {
+    /// The target of the jump or branch at the end.
+    pub(crate) taken: Option<BlockId>,
+    /// It may go on to the next block of the order.
+    pub(crate) falls: bool,
+}
+
+impl Func {
+    /// Empties it and keeps its memory.
+    pub fn clear(&mut self) {
+        self.ops.clear();
+        self.spans.clear();
+        self.blocks.clear();
+        self.order.clear();
+        self.vregs = 0;
+        self.params = [None; 5];
+        self.ctx = None;
+        self.stack_bytes = 0;
+    }
+
+    /// The ops of a block.
+    pub fn block_ops(&self, block: BlockId) -> &[Op] {
+        &self.ops[self.range(block)]
+    }
+
+    /// The place of a block's ops in [`Func::ops`] and [`Func::spans`].
+    pub fn range(&self, block: BlockId) -> Range<usize> {
+        let Range { start, end } = self.blocks[block.index()].ops;
+        start as usize..end as usize
+    }
+
+    /// The blocks in the order of the code, each with its ops.
+    pub fn in_order(&self) -> impl DoubleEndedIterator<Item = (BlockId, &[Op])> {
+        self.order.iter().map(|block| (*block, self.block_ops(*block)))
+    }
+
+    /// The ops of the code, in its order.
+    pub fn all_ops(&self) -> impl Iterator<Item = &Op> {
+        self.in_order().flat_map(|(_, ops)| ops)
+    }
+
+    /// The registers that hold something at entry.
+    pub fn entry_values(&self) -> impl Iterator<Item = VReg> {
+        self.params.into_iter().chain([self.ctx]).flatten()
+    }
+
+    /// Where control goes at the end of a block.
+    pub(crate) fn ends(&self, block: BlockId) -> Ends {
+        match self.block_ops(block).last() {
+            Some(Op::Jump { target }) => Ends { taken: Some(*target), falls: false },
+            Some(Op::Branch { target, .. }) => Ends { taken: Some(*target), falls: true },
+            Some(Op::Exit { .. } | Op::Stop { .. }) => Ends { taken: None, falls: false },
+            Some(_) | None => Ends { taken: None, falls: true },
+        }
+    }
+
+    /// A new virtual register.
+    pub fn new_vreg(&mut self) -> VReg {
+        self.vregs += 1;
+        VReg(self.vregs - 1)
+    }
+
+    /// A new block with these ops, which is not in the order yet.
+    pub fn new_block(&mut self, ops: impl IntoIterator<Item = (Op, Span)>) -> BlockId {
+        self.blocks.push(Block { ops: 0..0 });
+        let block = BlockId(self.blocks.len() as u32 - 1);
+        self.set_ops(block, ops);
+        block
+    }
+
+    /// Gives a block other ops.
+    pub fn set_ops(&mut self, block: BlockId, ops: impl IntoIterator<Item = (Op, Span)>) {
+        let start = self.ops.len() as u32;
+        for (op, span) in ops {
+            self.ops.push(op);
+            self.spans.push(span);
+        }
+        self.blocks[block.index()].ops = start..self.ops.len() as u32;
+    }
+
+    /// Puts `block` into the order behind `after`. What falls out of `after` now comes to `block`; nothing happens if `after` is not in
+    /// the order.
+    pub fn insert_after(&mut self, after: BlockId, block: BlockId) {
+        if let Some(at) = self.order.iter().position(|b| *b == after) {
+            self.order.insert(at + 1, block);
+        }
+    }
+
+    /// Takes a block out of the order. What fell into it falls into the next one; no jump may lead to it.
+    pub fn remove(&mut self, block: BlockId) {
+        self.order.retain(|b| *b != block);
+        self.blocks[block.index()].ops = 0..0;
+    }
+
+    /// Cuts a block in two before its op `at`; the rest is a new block, which it falls into.
+    pub fn split_block(&mut self, block: BlockId, at: u32) -> BlockId {
+        let Range { start, end } = self.blocks[block.index()].ops;
+        let cut = (start + at).min(end);
+        self.blocks[block.index()].ops = start..cut;
+        self.blocks.push(Block { ops: cut..end });
+        let rest = BlockId(self.blocks.len() as u32 - 1);
+        self.insert_after(block, rest);
+        rest
+    }
+
+    /// A new block on the edge that the jump or branch at the end of `from` takes; it consists of `ops` and a jump. `None` if there is no such edge.
+    pub fn split_taken(&mut self, from: BlockId, ops: impl IntoIterator<Item = (Op, Span)>) -> Option<BlockId> {
+        let last = self.range(from).last()?;
+        let span = self.spans[last];
+        let (Op::Jump { target } | Op::Branch { target, .. }) = self.ops[last] else { return None };
+        let block = self.new_block(ops.into_iter().chain([(Op::Jump { target }, span)]));
+        match &mut self.ops[last] {
+            Op::Jump { target } | Op::Branch { target, .. } => *target = block,
+            _ => {}
+        }
+        self.order.push(block);
+        Some(block)
+    }
+
+    /// Leaves in the arrays only the ops of the order's blocks, in its order, and of the blocks only those of the order, numbered in it.
+    pub fn compact(&mut self) {
+        const GONE: u32 = u32::MAX;
+        let mut number = vec![GONE; self.blocks.len()];
+        for (block, n) in self.order.iter().zip(0..) {
+            number[block.index()] = n;
+        }
+        let (mut ops, mut spans, mut blocks) = (Vec::new(), Vec::new(), Vec::new());
+        for block in &self.order {
+            let start = ops.len() as u32;
+            ops.extend_from_slice(self.block_ops(*block));
+            spans.extend_from_slice(&self.spans[self.range(*block)]);
+            blocks.push(Block { ops: start..ops.len() as u32 });
+        }
+        for op in &mut ops {
+            if let Op::Jump { target } | Op::Branch { target, .. } = op {
+                *target = BlockId(number[target.index()]);
+            }
+        }
+        self.order = (0..blocks.len() as u32).map(BlockId).collect();
+        (self.ops, self.spans, self.blocks) = (ops, spans, blocks);
+    }
+}
+
+/// A whole program: one function a subprogram.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Lir {
+    /// The functions, by subprogram id.
+    pub funcs: Vec<Func>,
+}

@@ -1,0 +1,40 @@
+//! The low-level intermediate representation.
+//!
+//! Problem: two backends, an allocator and an optimiser need one program form that is closer to machines than BPF is.
+//! Approach: three-address operations over any number of virtual registers, in basic blocks. Not SSA by itself: a virtual register may be
+//! written many times.
+//!
+//! | file | what |
+//! |---|---|
+//! | `op` | operations: operands, results |
+//! | `func` | functions and blocks, and how to change them |
+//! | `cfg` | successors, predecessors, dominators: derived, never stored in a function |
+//! | `liveness` | what is live out of each block: derived likewise |
+//! | `verify` | structure, definitions and dominance |
+//! | `text`, `parse` | the text form, printed and read |
+//! | `passes` | the passes by name, and which of them a compilation runs |
+//! | `peephole`, `dead` | pairs of adjacent ops that are one; definitions that nobody reads |
+//!
+//! Invariants: the operands of a 32-bit operation are the low halves of its registers, its result is zero-extended; control-flow ops are the
+//! last of their block; the first block of a function's order is its entry, and a block without a jump at its end falls through to
+//! the next one of the order; each op carries the BPF instructions it came from. Nothing in a function depends on an analysis, so
+//! that no change of it can leave one stale.
+
+mod cfg;
+mod dead;
+mod func;
+mod liveness;
+mod op;
+mod parse;
+mod passes;
+mod peephole;
+mod text;
+mod verify;
+
+pub use cfg::{Cfg, Dominators};
+pub use func::{Block, Func, Lir, Span};
+pub use liveness::Liveness;
+pub use op::{AtomicOp, Base, BinOp, BlockId, CallTarget, Check, Cond, Mem, Op, TailKey, VReg, Val};
+pub use parse::ParseError;
+pub use passes::{Pass, PassOptions};
+pub use verify::LirError;

@@ -1,0 +1,95 @@
+//! The first pass: two adjacent ops that are one.
+//!
+//! BPF arithmetic changes its first operand, so compilers copy before they compute, and make addresses in the stack in two steps. Lowering says just
+//! that; here a copy and the op that changes the copy become one three-address op, and a constant is added to a frame address where it is
+//! made.
+//!
+//! Invariant: one look at each op and the one before it, in one block. Nothing else moves and no value's last definition in a block changes.
+
+use super::func::{Func, Span};
+use super::op::{BinOp, Op, Val};
+use bpf_isa::{Size, Width};
+use core::ops::Range;
+
+/// Runs the pass; says how many pairs became one.
+pub(crate) fn run(func: &mut Func) -> u32 {
+    let mut fused = 0;
+    for i in 0..func.order.len() {
+        let block = &mut func.blocks[func.order[i].index()];
+        let Range { start, end } = block.ops;
+        let (ops, spans) = (&mut func.ops[start as usize..end as usize], &mut func.spans[start as usize..end as usize]);
+        let left = sweep(ops, spans);
+        block.ops.end = start + left as u32;
+        fused += end - block.ops.end;
+    }
+    fused
+}
+
+/// Moves what is left together; says how much that is.
+fn sweep(ops: &mut [Op], spans: &mut [Span]) -> usize {
+    let mut len = 0;
+    for at in 0..ops.len() {
+        if len > 0
+            && let Some(both) = fuse(&ops[len - 1], &ops[at])
+        {
+            ops[len - 1] = both;
+            // The span reaches from the first instruction to the last.
+            let (before, span) = (spans[len - 1], spans[at]);
+            spans[len - 1].len = (span.first + span.len).saturating_sub(before.first).max(before.len);
+        } else {
+            if len != at {
+                ops[len] = ops[at];
+                spans[len] = spans[at];
+            }
+            len += 1;
+        }
+    }
+    len
+}
+
+/// Whether a copy of this width has all that an op of width `reads` reads.
+fn covers(copied: Width, reads: Width) -> bool {
+    copied == Width::W64 || reads == Width::W32
+}
+
+/// The op that does what `first` and then `second` do, if there is one.
+#[inline(always)]
+fn fuse(first: &Op, second: &Op) -> Option<Op> {
+    match *first {
+        Op::Mov { width: copied, dst: copy, src: Val::Reg(from) } => match *second {
+            Op::Bin { op, width, dst, a, b } if dst == copy && a == copy && covers(copied, width) => {
+                let b = if b == Val::Reg(copy) { Val::Reg(from) } else { b };
+                Some(Op::Bin { op, width, dst, a: from, b })
+            }
+            Op::Neg { width, dst, src } if dst == copy && src == copy && covers(copied, width) => {
+                Some(Op::Neg { width, dst, src: from })
+            }
+            Op::Ext { width, signed, from: size, dst, src } if dst == copy && src == copy && size != Size::DW => {
+                Some(Op::Ext { width, signed, from: size, dst, src: from })
+            }
+            Op::Bswap { size, dst, src } if dst == copy && src == copy && covers(copied, reads(size)) => {
+                Some(Op::Bswap { size, dst, src: from })
+            }
+            _ => None,
+        },
+        Op::FrameAddr { dst: address, off } => match *second {
+            Op::Bin { op: BinOp::Add, width: Width::W64, dst, a, b: Val::Imm(imm) }
+                if dst == address && a == address =>
+            {
+                // Two offsets that are 32 bits wide.
+                let sum = i64::from(off).checked_add(imm)?;
+                i32::try_from(sum).ok().map(|off| Op::FrameAddr { dst, off })
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The width at which an op that takes so many bytes of its operand reads it.
+fn reads(size: Size) -> Width {
+    match size {
+        Size::B | Size::H | Size::W => Width::W32,
+        Size::DW => Width::W64,
+    }
+}

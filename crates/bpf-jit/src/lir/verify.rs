@@ -1,0 +1,188 @@
+//! Whether a function is well formed: what every pass may rely on and must keep.
+//!
+//! Structure (ranges, targets, jumps at the ends of blocks only) and definitions: on every way from the entry to an op, the values that
+//! it reads have been written. Where a value has one definition that is dominance; with several it is the same by the blocks' definitions together, which one
+//! forward data flow decides. Quadratic in the worst case: for debug builds, tests and fuzzing.
+
+use super::cfg::Cfg;
+use super::func::{Func, Lir};
+use super::op::{BlockId, CallTarget, Op, VReg};
+
+/// What is wrong with an intermediate form.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum LirError {
+    /// The arrays of ops and spans differ in length, or a block names ops that are not there.
+    Ranges(BlockId),
+    /// A block is in the order twice, or names what does not exist; or there is no block.
+    Order,
+    /// A jump in the middle of a block, or to a block that is not in the order.
+    Jump {
+        /// The block it is in.
+        block: BlockId,
+        /// The op.
+        op: Op,
+    },
+    /// The last block of the order falls off its end.
+    End(BlockId),
+    /// A value, parameter or subprogram that does not exist.
+    Unknown(Op),
+    /// A parameter that does not exist, or two that are one.
+    Parameter(VReg),
+    /// A value is read and was not written on some way there.
+    Undefined {
+        /// The value.
+        value: VReg,
+        /// The block where it is read.
+        block: BlockId,
+        /// By what.
+        op: Op,
+    },
+}
+
+impl core::fmt::Display for LirError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            LirError::Ranges(block) => write!(f, "{block} names ops that are not there"),
+            LirError::Order => {
+                f.write_str("the order of the blocks is empty, repeats one, or names one that is not there")
+            }
+            LirError::Jump { block, op } => write!(f, "{block}: `{op}` is not the block's last op, or leads nowhere"),
+            LirError::End(block) => write!(f, "{block} is the last one and falls off its end"),
+            LirError::Unknown(op) => write!(f, "`{op}` names a value or function that does not exist"),
+            LirError::Parameter(v) => write!(f, "parameter {v} does not exist, or is another one too"),
+            LirError::Undefined { value, block, op } => {
+                write!(f, "{block}: `{op}` reads {value}, which is not written on every way there")
+            }
+        }
+    }
+}
+
+impl core::error::Error for LirError {}
+
+impl Lir {
+    /// Checks all functions.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn verify(&self) -> Result<(), LirError> {
+        self.funcs.iter().try_for_each(|func| func.verify(self.funcs.len()))
+    }
+}
+
+impl Func {
+    /// Checks the function, one of so many.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn verify(&self, functions: usize) -> Result<(), LirError> {
+        self.verify_structure(functions)?;
+        self.verify_definitions()
+    }
+
+    fn verify_structure(&self, functions: usize) -> Result<(), LirError> {
+        let mut ordered = vec![false; self.blocks.len()];
+        for block in &self.order {
+            match ordered.get_mut(block.index()) {
+                Some(seen) if !*seen => *seen = true,
+                Some(_) | None => return Err(LirError::Order),
+            }
+            let range = &self.blocks[block.index()].ops;
+            if range.start > range.end || range.end as usize > self.ops.len() || self.ops.len() != self.spans.len() {
+                return Err(LirError::Ranges(*block));
+            }
+        }
+        for (i, v) in self.entry_values().enumerate() {
+            if v.0 >= self.vregs || self.entry_values().skip(i + 1).any(|other| other == v) {
+                return Err(LirError::Parameter(v));
+            }
+        }
+        let last = *self.order.last().ok_or(LirError::Order)?;
+        if self.ends(last).falls {
+            return Err(LirError::End(last));
+        }
+        for (block, ops) in self.in_order() {
+            for (i, op) in ops.iter().enumerate() {
+                let leads = match op {
+                    Op::Jump { target } | Op::Branch { target, .. } => ordered.get(target.index()) == Some(&true),
+                    _ => true,
+                };
+                if !leads || (op.ends_block() && i + 1 < ops.len()) {
+                    return Err(LirError::Jump { block, op: *op });
+                }
+                let mut known = op.def().is_none_or(|v| v.0 < self.vregs);
+                op.for_each_use(|v| known &= v.0 < self.vregs);
+                if let Op::Call { target: CallTarget::Subprog(subprog), .. } | Op::SubprogAddr { subprog, .. } = op {
+                    known &= subprog.index() < functions;
+                }
+                if !known {
+                    return Err(LirError::Unknown(*op));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn verify_definitions(&self) -> Result<(), LirError> {
+        let cfg = Cfg::of(self);
+        // By block: the values written on every way to its start; all of them where nothing is known yet.
+        let mut written: Vec<Option<Values>> = vec![None; self.blocks.len()];
+        let mut entry = Values::new(self.vregs);
+        self.entry_values().for_each(|v| entry.insert(v));
+        written[self.order[0].index()] = Some(entry);
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for block in cfg.rpo() {
+                let Some(mut values) = written[block.index()].clone() else { continue };
+                self.block_ops(*block).iter().filter_map(Op::def).for_each(|v| values.insert(v));
+                for succ in cfg.succs(*block) {
+                    changed |= match &mut written[succ.index()] {
+                        Some(known) => known.intersect(&values),
+                        unknown => {
+                            *unknown = Some(values.clone());
+                            true
+                        }
+                    };
+                }
+            }
+        }
+        for block in cfg.rpo() {
+            let Some(mut values) = written[block.index()].take() else { continue };
+            for op in self.block_ops(*block) {
+                let mut missing = None;
+                op.for_each_use(|v| missing = missing.or((!values.contains(v)).then_some(v)));
+                if let Some(value) = missing {
+                    return Err(LirError::Undefined { value, block: *block, op: *op });
+                }
+                op.def().into_iter().for_each(|v| values.insert(v));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A set of values.
+#[derive(Clone)]
+struct Values(Vec<u64>);
+
+impl Values {
+    fn new(vregs: u32) -> Values {
+        Values(vec![0; vregs.div_ceil(64) as usize])
+    }
+    fn insert(&mut self, v: VReg) {
+        self.0[v.index() / 64] |= 1 << (v.0 % 64);
+    }
+    fn contains(&self, v: VReg) -> bool {
+        self.0[v.index() / 64] & 1 << (v.0 % 64) != 0
+    }
+    /// Keeps what is in `other` too; says whether anything went.
+    fn intersect(&mut self, other: &Values) -> bool {
+        let mut changed = false;
+        for (a, b) in self.0.iter_mut().zip(&other.0) {
+            changed |= *a & !b != 0;
+            *a &= b;
+        }
+        changed
+    }
+}

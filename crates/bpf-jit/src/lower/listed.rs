@@ -1,0 +1,229 @@
+//! Ops into a function's list, to be changed, allocated for and emitted later: blocks, webs and liveness around the instructions.
+
+use super::direct::Sink;
+use super::func::FuncLowerer;
+use super::webs::{EntryWebs, NONE};
+use crate::lir::{Block, BlockId, Op, Span, VReg, Val};
+use bpf_analysis::{BlockId as BpfBlock, RegSet, results};
+use bpf_isa::{Callee, Insn, MAY_GOTO_BUDGET, Reg, Width};
+
+/// Into the function's list.
+pub(super) struct Listed;
+
+/// Marks the number of an extra block among those of BPF blocks, until [`FuncLowerer::retarget`].
+const EXTRA: u32 = 1 << 31;
+
+impl Sink for Listed {
+    #[inline(always)]
+    fn op(f: &mut FuncLowerer<'_, Self>, op: Op) {
+        f.func.ops.push(op);
+        f.func.spans.push(f.span);
+    }
+
+    #[inline(always)]
+    fn fresh(f: &mut FuncLowerer<'_, Self>) -> VReg {
+        f.l.webs.fresh()
+    }
+
+    #[inline(always)]
+    fn write(f: &mut FuncLowerer<'_, Self>, reg: Reg) -> VReg {
+        let v = f.l.webs.fresh();
+        f.cur[reg.index()] = v;
+        v
+    }
+
+    fn new_block(f: &mut FuncLowerer<'_, Self>) -> BlockId {
+        f.l.extra.push(NONE);
+        BlockId(EXTRA | (f.l.extra.len() as u32 - 1))
+    }
+
+    fn begin_block(f: &mut FuncLowerer<'_, Self>, block: BlockId) {
+        f.l.extra[(block.0 & !EXTRA) as usize] = f.func.blocks.len() as u32;
+    }
+
+    #[inline(always)]
+    fn end_block(f: &mut FuncLowerer<'_, Self>) {
+        let end = f.func.ops.len() as u32;
+        f.func.order.push(BlockId(f.func.blocks.len() as u32));
+        f.func.blocks.push(Block { ops: f.open..end });
+        f.open = end;
+    }
+
+    #[inline(always)]
+    fn ways(f: &FuncLowerer<'_, Self>, b: BpfBlock, _: i32) -> (Option<BlockId>, bool) {
+        let block = f.l.cfg.block(b);
+        (block.taken.map(|target| BlockId(target.0)), block.next.is_some())
+    }
+
+    fn call_uses(f: &FuncLowerer<'_, Self>, slot: u32, _: Callee) -> RegSet {
+        f.l.liveness.uses(f.program, slot, f.arity)
+    }
+
+    fn reads_next(f: &FuncLowerer<'_, Self>, b: BpfBlock, reg: Reg) -> bool {
+        let block = f.l.cfg.block(b);
+        for slot in f.span.first + f.span.len..block.end {
+            if f.l.liveness.uses(f.program, slot, f.arity).contains(reg) {
+                return true;
+            }
+            if results(&f.program.insns()[slot as usize]).contains(reg) {
+                return false;
+            }
+        }
+        f.l.liveness.live_out(&f.l.cfg, b).contains(reg)
+    }
+}
+
+impl FuncLowerer<'_, Listed> {
+    pub(super) fn run(mut self) {
+        let known = self.facts.stack_bytes.get(self.sub.0 as usize).copied();
+        let stack = known.unwrap_or_else(|| self.l.liveness.frame_bytes(self.sub, self.options.max_stack));
+        self.func.stack_bytes = stack.next_multiple_of(8);
+        self.l.webs.clear();
+        self.l.edges.clear();
+        self.l.extra.clear();
+
+        let blocks = self.l.cfg.subprog_blocks(self.sub);
+        if !self.l.cfg.blocks()[blocks.start as usize].reachable {
+            return self.never_called();
+        }
+        let reads_ctx = self.find_hidden();
+        self.enter(BpfBlock(blocks.start), reads_ctx);
+        for b in blocks.map(BpfBlock) {
+            if self.l.cfg.block(b).reachable {
+                self.block(b);
+            }
+        }
+        self.finish_edges();
+        self.finish_exit_zero();
+        self.retarget();
+        self.rename();
+    }
+
+    /// A function that only dead code calls. Others refer to it by its number, so it stays, and returns 0.
+    fn never_called(mut self) {
+        self.return_zero();
+        self.end_block();
+        self.rename();
+    }
+
+    /// Whether an instruction that control may come to reads the hidden argument, and whether one counts; the counter gets its value.
+    fn find_hidden(&mut self) -> bool {
+        let needs_ctx = self.l.needs_ctx[self.sub.0 as usize];
+        let may_gotos = self.program.contents().may_gotos;
+        if !needs_ctx && !may_gotos {
+            return false;
+        }
+        let (mut reads, mut counts) = (false, false);
+        for b in self.l.cfg.subprog_blocks(self.sub) {
+            let block = self.l.cfg.blocks()[b as usize];
+            if !block.reachable {
+                continue;
+            }
+            for slot in block.start..block.end {
+                reads |= needs_ctx
+                    && !reads
+                    && self.l.insn_needs_ctx(self.program, self.facts, slot, self.signatures, self.options);
+                counts |= may_gotos && matches!(self.program.insns()[slot as usize], Insn::MayGoto { .. });
+            }
+        }
+        if counts {
+            self.counter = Some(self.l.webs.fresh());
+        }
+        reads
+    }
+
+    /// Parameters, registers read before they are written (they hold zero), and the may_goto counter.
+    fn enter(&mut self, entry: BpfBlock, reads_ctx: bool) {
+        let live = self.live_in(entry);
+        self.l.entry_webs[entry.index()].known = live;
+        for reg in live.iter() {
+            let v = self.l.webs.fresh();
+            self.l.entry_webs[entry.index()].of[reg.index()] = v;
+            match Reg::ARGS.iter().position(|r| *r == reg) {
+                Some(i) => self.func.params[i] = Some(v),
+                None => self.op(Op::Mov { width: Width::W64, dst: v, src: Val::Imm(0) }),
+            }
+        }
+        if reads_ctx {
+            let v = self.l.webs.fresh();
+            self.ctx = Some(v);
+            self.func.ctx = Some(v);
+        }
+        if let Some(counter) = self.counter {
+            self.op(Op::Mov { width: Width::W64, dst: counter, src: Val::Imm(MAY_GOTO_BUDGET as i64) });
+        }
+        // Where a loop leads back to the entry, what was just emitted must not be repeated.
+        let blocks = self.l.cfg.subprog_blocks(self.sub);
+        let is_loop = self.l.cfg.blocks()[blocks.start as usize..blocks.end as usize]
+            .iter()
+            .any(|block| block.reachable && block.taken == Some(entry));
+        if is_loop && self.open < self.func.ops.len() as u32 {
+            self.end_block();
+        }
+    }
+
+    /// The BPF registers live at the start of a block, without r10, which needs no home.
+    fn live_in(&self, b: BpfBlock) -> RegSet {
+        self.l.liveness.live_in(b).without(RegSet::of(Reg::R10))
+    }
+
+    fn block(&mut self, b: BpfBlock) {
+        let block = *self.l.cfg.block(b);
+        let live = self.live_in(b);
+        let webs = &mut self.l.entry_webs[b.index()];
+        for reg in live.without(webs.known).iter() {
+            // A register that only a back-edge brings here has no web yet.
+            webs.of[reg.index()] = self.l.webs.fresh();
+        }
+        webs.known = live;
+        self.cur = webs.of;
+        self.l.block_of[b.index()] = self.func.blocks.len() as u32;
+
+        let mut slot = block.start;
+        while slot < block.end {
+            let insn = self.program.insns()[slot as usize];
+            self.temporaries = 0;
+            self.span = Span { first: slot, len: insn.slots() };
+            self.insn(&insn, b);
+            slot += insn.slots();
+        }
+
+        for s in block.succs() {
+            let live = self.live_in(s);
+            let entry = &mut self.l.entry_webs[s.index()];
+            if entry.known.is_empty() {
+                *entry = EntryWebs::select(live, &self.cur);
+            } else {
+                for reg in entry.differing(&self.cur).iter() {
+                    self.l.webs.unite(entry.of[reg.index()].0, self.cur[reg.index()].0);
+                }
+            }
+        }
+        self.end_block();
+    }
+
+    /// Turns targets from BPF blocks and extra blocks into blocks of the function.
+    fn retarget(&mut self) {
+        for op in &mut self.func.ops {
+            let (Op::Jump { target } | Op::Branch { target, .. }) = op else { continue };
+            *target = BlockId(match target.0 & EXTRA {
+                0 => self.l.block_of[target.index()],
+                _ => self.l.extra[(target.0 & !EXTRA) as usize],
+            });
+        }
+    }
+
+    /// Numbers the webs that are left after uniting, in order.
+    fn rename(&mut self) {
+        self.func.vregs = self.l.webs.parent.len() as u32;
+        if !self.l.webs.united {
+            return;
+        }
+        self.func.vregs = self.l.webs.number();
+        let name = &self.l.webs.parent;
+        let rename = |v: &mut VReg| *v = VReg(name[v.index()]);
+        self.func.ops.iter_mut().for_each(|op| op.for_each_reg(rename));
+        self.func.params.iter_mut().flatten().for_each(rename);
+        self.func.ctx.iter_mut().for_each(rename);
+    }
+}
