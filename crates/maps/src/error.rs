@@ -2,6 +2,7 @@
 
 use crate::def::MapType;
 use crate::errno::Errno;
+use bpf_quiesce::OtherDomain;
 
 /// Why a map could not be created or an operation on one failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,11 +105,8 @@ pub enum MapError {
         got: u64,
     },
     /// A map of another domain than that of the program or the outer map.
-    #[error("map {map:?} belongs to another domain")]
-    OtherDomain {
-        /// The map's name.
-        map: String,
-    },
+    #[error(transparent)]
+    OtherDomain(#[from] OtherDomain),
     /// No execution slot was free and the domain is set not to wait.
     #[error("map {map:?}: no execution slot: {reason}")]
     NoSlot {
@@ -138,7 +136,7 @@ impl MapError {
             | Self::Kind { .. }
             | Self::WrongType { .. }
             | Self::Incompatible { .. }
-            | Self::OtherDomain { .. }
+            | Self::OtherDomain(_)
             | Self::BadDump(_) => libc::EINVAL,
             Self::InvalidDef { errno, .. } => *errno,
             Self::MemoryLimit { .. } => libc::ENOMEM,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bpf_quiesce::{Domain, EnterError};
+use bpf_quiesce::{Domain, EnterError, Owned};
 
 use crate::array::ArrayMap;
 use crate::bloom::BloomMap;
@@ -74,6 +74,16 @@ impl Inner {
     pub(crate) unsafe fn from_header<'a>(map: *const MapHeader) -> &'a Self {
         // SAFETY: the header is the first field of a `repr(C)` `Inner`, from which the pointer was made (contract).
         unsafe { &*map.cast::<Self>() }
+    }
+}
+
+impl Owned for Map {
+    fn domain(&self) -> &Arc<Domain> {
+        &self.0.domain
+    }
+
+    fn named(&self) -> (&'static str, &str) {
+        ("map", self.name())
     }
 }
 
@@ -333,9 +343,7 @@ impl Map {
         self.writable(OP)?;
         self.0.ops.check_entry(key, flags).map_err(|errno| self.error(OP, errno))?;
         inner.def().fits_template(template)?;
-        if !Arc::ptr_eq(self.domain(), inner.domain()) {
-            return Err(MapError::OtherDomain { map: inner.name().to_owned() });
-        }
+        self.domain().owns(inner)?;
         self.write(OP, |ops, slot| ops.set_inner(key, inner, flags, slot))
     }
 

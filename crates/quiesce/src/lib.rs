@@ -38,12 +38,16 @@ mod failures;
 pub mod fork;
 #[cfg(all(test, loom))]
 mod loom_tests;
+#[cfg(not(loom))]
+mod owner;
 mod spread;
 mod sync;
 mod sys;
 
 #[cfg(not(loom))]
 pub use domain::{CoreBarrier, Domain, GracePeriod, Guard, Reclaimer};
+#[cfg(not(loom))]
+pub use owner::{OtherDomain, Owned};
 #[cfg(not(loom))]
 pub use spread::{SHARDS, Users, thread_number};
 

@@ -18,6 +18,7 @@ use crate::loaded::Loaded;
 use crate::program::{Program, TestRun};
 use crate::run::{self, Run};
 use bpf_dispatcher::{DEFAULT_LIMIT, DetachError, Options};
+use bpf_quiesce::OtherDomain;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -27,8 +28,8 @@ use std::time::Instant;
 #[non_exhaustive]
 pub enum DispatcherError {
     /// The program belongs to another engine.
-    #[error("the program belongs to another engine")]
-    Engine,
+    #[error(transparent)]
+    OtherDomain(#[from] OtherDomain),
     /// The program is not attached.
     #[error("the program is not attached")]
     NotAttached,
@@ -177,7 +178,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     /// As for [`Loaded::run`].
     #[inline]
     unsafe fn call_parts(&self, program: &Loaded, host: *mut (), parts: Parts) -> Result<u64, RunError> {
-        if !program.engine.same_as(&self.engine) {
+        if self.engine.domain().owns(program).is_err() {
             // The tree is kept by guards of another domain than this program's runs have.
             // SAFETY: the caller's contract.
             return unsafe { program.run(host, parts) };
@@ -212,11 +213,9 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     /// Adds a program; or, if it is attached already, a reference to it.
     ///
     /// # Errors
-    /// [`DispatcherError::Engine`], [`DispatcherError::Image`]; nothing has changed. So for all changes.
+    /// [`DispatcherError::OtherDomain`], [`DispatcherError::Image`]; nothing has changed. So for all changes.
     pub fn attach(&self, program: &Program<C, H>) -> Result<(), DispatcherError> {
-        if !program.loaded().engine.same_as(&self.engine) {
-            return Err(DispatcherError::Engine);
-        }
+        self.engine.domain().owns(&**program.loaded())?;
         let mut state = self.lock();
         if let Some(at) = position_of(&state.attached, program) {
             state.attached[at].references += 1;

@@ -269,10 +269,6 @@ impl Engine {
         self.0.debug.as_ref()?.failure()
     }
 
-    pub(crate) fn same_as(&self, other: &Engine) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
     /// How programs are compiled; `count`: against the budget, whatever the configuration says.
     pub(crate) fn compile_options(&self, opt_level: OptLevel, raw_context: bool, count: bool) -> CompileOptions {
         let config = &self.0.config;

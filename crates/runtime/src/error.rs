@@ -1,6 +1,7 @@
 //! What can go wrong, told apart: the object, the link, the program's structure, the verifier's verdict, the machine, the run.
 
 use bpf_isa::InsnIdx;
+use bpf_quiesce::OtherDomain;
 use std::error::Error;
 use std::fmt;
 
@@ -95,6 +96,15 @@ pub enum LoadError {
         map: String,
         /// Why.
         source: bpf_maps::MapError,
+    },
+    /// A map, prog array or [`crate::MapSet`] of another engine.
+    #[error(transparent)]
+    OtherDomain(#[from] OtherDomain),
+    /// The [`crate::MapSet`] was made for another object than the one that is loaded.
+    #[error("the map set was made for another object: {problem}; make one with `MapSet::for_object`")]
+    MapSet {
+        /// Where they differ.
+        problem: String,
     },
     /// Something asked for by name is not there.
     #[error("there is no {what} named `{name}`{}", one_of(.have))]
@@ -226,8 +236,8 @@ pub enum ProgArrayError {
     #[error("machine code and interpreted programs cannot call each other")]
     Mode,
     /// The program belongs to another engine.
-    #[error("the program belongs to another engine")]
-    Engine,
+    #[error(transparent)]
+    OtherDomain(#[from] OtherDomain),
     /// Executable memory could not be changed.
     #[error("{0}")]
     Text(String),

@@ -22,7 +22,7 @@ use crate::runner::Runner;
 use crate::stop::Roots;
 use bpf_dispatcher::{Image, Link, LiveImage, MAX_LIMIT, Options, Policy, Verdicts};
 use bpf_jit_code::Arch;
-use bpf_quiesce::Guard;
+use bpf_quiesce::{Guard, OtherDomain};
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,8 +32,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[non_exhaustive]
 pub enum HookError {
     /// The program belongs to another engine.
-    #[error("the program belongs to another engine")]
-    Engine,
+    #[error(transparent)]
+    OtherDomain(#[from] OtherDomain),
     /// The program is attached already.
     #[error("the program is attached already")]
     Attached,
@@ -370,9 +370,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
 
     /// Whether the program may be attached beside these.
     fn check(&self, attached: &[Attached<C, H>], program: &Program<C, H>) -> Result<(), HookError> {
-        if !program.loaded().engine.same_as(&self.engine) {
-            return Err(HookError::Engine);
-        }
+        self.engine.domain().owns(&**program.loaded())?;
         if attached.iter().any(|known| known.is(program)) {
             return Err(HookError::Attached);
         }

@@ -90,4 +90,5 @@ pub use bpf_object::{
     ProgramType, ReferenceKind, text,
 };
 pub use bpf_prog_pack::{Options as PackOptions, Stats as CodeStats};
+pub use bpf_quiesce::OtherDomain;
 pub use bpf_verifier::{Limits, VerifyError};

@@ -12,13 +12,13 @@ use crate::instance::Instance;
 use crate::loaded::{Bindings, Bound, Draft, Loaded, NO_BINDINGS, shipped, unresolved};
 use crate::map_set::{MapRef, MapSet, initialise};
 use crate::packet_helpers::{is_packet_helper, packet_helper};
-use crate::prog_array::{Kind, ProgArray};
+use crate::prog_array::{Kind, ProgArray, bind_all};
 use crate::program::Program;
 use crate::verify::{self, Checked, Subject, verify};
 use bpf_analysis::Facts;
 use bpf_isa::{Callee, Insn, InsnIdx};
 use bpf_jit::{Extern, OptLevel};
-use bpf_maps::{Map, MapError};
+use bpf_maps::Map;
 use bpf_object::{InitialValue, Object, ReferenceKind, UNRESOLVED_CALL, Unresolved};
 use bpf_uapi::{Helper, helper_id};
 use bpf_verifier::{ArgKind, Helpers};
@@ -233,28 +233,23 @@ impl<H: 'static> Linker<H> {
             Trust::Interpreter => Mode::Interpreter,
             Trust::Verifier | Trust::Hybrid | Trust::Caller => self.engine.config().mode,
         };
-        let bind_arrays = |bindings: &Bindings| {
-            bindings.maps.iter().flatten().try_for_each(|map| match map {
-                MapRef::Progs(table) => table
-                    .bind(Kind { layout, mode })
-                    .map_err(|source| LoadError::ProgArray { array: table.name().to_owned(), source }),
-                MapRef::Data(_) => Ok(()),
-            })
-        };
+        let kind = Kind { layout, mode };
         let engine = &self.engine;
         let load = |program: bpf_isa::Program, facts: &Facts, lines, references| {
             let draft = Draft { engine, name, layout, facts, lines };
-            match mode {
-                Mode::Interpreter => Ok(Loaded::interpret(draft, program, references)),
-                Mode::Jit => Loaded::compile(draft, &program, references, opt_level, code),
-            }
+            let loaded = match mode {
+                Mode::Interpreter => Loaded::interpret(draft, program, references),
+                Mode::Jit => Loaded::compile(draft, &program, references, opt_level, code)?,
+            };
+            // The last step, so that a refused load leaves arrays as they were; and before anybody can run it.
+            bind_all(loaded.tables(), kind)?;
+            Ok(loaded)
         };
         match trust {
             Trust::Verifier | Trust::Hybrid => {
                 let subject = Subject { name, bindings, layout, helpers: &self.protos, code };
                 let options = verify::Options { log: false, hybrid: trust == Trust::Hybrid };
                 let Checked { program, facts, lines, .. } = self.verify(&subject, program, options)?;
-                bind_arrays(bindings)?;
                 load(program, &facts, lines, references)
             }
             Trust::Interpreter | Trust::Caller if !bindings.missing.is_empty() => {
@@ -264,10 +259,7 @@ impl<H: 'static> Linker<H> {
                 let (program, context) = (name.to_owned(), layout.name.to_string());
                 Err(LoadError::NeedsVerifier { program, context })
             }
-            Trust::Interpreter | Trust::Caller => {
-                bind_arrays(bindings)?;
-                load(program, &Facts::default(), Vec::new(), references)
-            }
+            Trust::Interpreter | Trust::Caller => load(program, &Facts::default(), Vec::new(), references),
         }
     }
 }
@@ -418,14 +410,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     ) -> Result<Program<C, H>, LoadError> {
         let linker = self.linker;
         let program = program.map_err(|source| LoadError::Structure { program: name.to_owned(), source })?;
-        for map in &self.maps {
-            if let MapRef::Data(data) = map
-                && !Arc::ptr_eq(data.domain(), linker.engine.domain())
-            {
-                let map = data.name().to_owned();
-                return Err(LoadError::Map { map: map.clone(), source: MapError::OtherDomain { map } });
-            }
-        }
+        self.maps.iter().try_for_each(|map| linker.engine.domain().owns(map))?;
         let contents = program.contents();
         let refers = contents.calls || contents.wide_loads || !self.maps.is_empty();
         let mut bindings = refers.then(Box::<Bindings>::default);
@@ -495,6 +480,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// Puts the chosen programs together and resolves what they refer to.
     fn link(&self, object: &Object, maps: MapSet, reach: Reach) -> Result<Linked, LoadError> {
         let linker = self.linker;
+        linker.engine.domain().owns(&maps)?;
+        maps.check(object)?;
         let mut chosen: Vec<&bpf_object::Program> = match &self.only {
             None => object.programs().iter().collect(),
             Some(names) => names.iter().map(|name| object.program(name)).collect::<Result<_, _>>()?,

@@ -19,7 +19,7 @@ use bpf_jit::{Extern, Hidden, MapShape, OptLevel, Signatures};
 use bpf_jit_code::{Code, RunCtx, Symbol, TAIL_CALL_LIMIT};
 use bpf_maps::{Map, MapType};
 use bpf_prog_pack::Text;
-use bpf_quiesce::Guard;
+use bpf_quiesce::{Domain, Guard, Owned};
 use bpf_uapi::{Helper, MapTypes, helper_id};
 use bpf_verifier::{ContextLayout, HelperProto, SourceLine};
 use std::borrow::Borrow;
@@ -332,6 +332,16 @@ pub(crate) struct Checks {
 impl fmt::Debug for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Loaded").field("name", &&*self.name).finish_non_exhaustive()
+    }
+}
+
+impl Owned for Loaded {
+    fn domain(&self) -> &Arc<Domain> {
+        self.engine.domain()
+    }
+
+    fn named(&self) -> (&'static str, &str) {
+        ("program", &self.name)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::verify::spin_lock_offset;
 use bpf_maps::{Kind, Map, MapError, MapType, flags, implemented_type};
 use bpf_object::btf::{Btf, Type, TypeId};
 use bpf_object::{DataKind, Object};
+use bpf_quiesce::{Domain, Owned};
 use std::sync::Arc;
 
 /// A map that programs refer to.
@@ -17,6 +18,32 @@ pub(crate) enum MapRef {
     Data(Map),
     /// A table of programs.
     Progs(Arc<ProgTable>),
+}
+
+impl Owned for MapRef {
+    fn domain(&self) -> &Arc<Domain> {
+        match self {
+            MapRef::Data(map) => map.domain(),
+            MapRef::Progs(table) => table.domain(),
+        }
+    }
+
+    fn named(&self) -> (&'static str, &str) {
+        match self {
+            MapRef::Data(map) => map.named(),
+            MapRef::Progs(table) => table.named(),
+        }
+    }
+}
+
+impl Owned for MapSet {
+    fn domain(&self) -> &Arc<Domain> {
+        self.engine.domain()
+    }
+
+    fn named(&self) -> (&'static str, &str) {
+        ("map set with map", self.defs.first().map_or("(none)", |def| &def.name))
+    }
 }
 
 impl MapRef {
@@ -58,7 +85,7 @@ struct Def {
     taken: Option<Map>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 enum DefKind {
     /// `constant`: nobody changes the contents once they are there.
     Data {
@@ -71,6 +98,18 @@ enum DefKind {
     },
 }
 
+impl DefKind {
+    /// What the object says of this map of its.
+    fn of(object: &Object, map: &bpf_object::MapDef) -> Result<DefKind, LoadError> {
+        if map.map_type == MapType::ProgArray {
+            return Ok(DefKind::Progs { entries: map.max_entries });
+        }
+        let def = definition(object, map).map_err(|source| LoadError::Map { map: map.name.clone(), source })?;
+        let contents = map.data.as_ref().map(|data| data.bytes.clone());
+        Ok(DefKind::Data { def, contents, constant: is_constant(map) })
+    }
+}
+
 impl MapSet {
     /// New maps for all that the object defines. Nothing is created yet.
     ///
@@ -80,17 +119,7 @@ impl MapSet {
         let defs = object
             .maps()
             .iter()
-            .map(|map| {
-                let kind = if map.map_type == MapType::ProgArray {
-                    DefKind::Progs { entries: map.max_entries }
-                } else {
-                    let def =
-                        definition(object, map).map_err(|source| LoadError::Map { map: map.name.clone(), source })?;
-                    let contents = map.data.as_ref().map(|data| data.bytes.clone());
-                    DefKind::Data { def, contents, constant: is_constant(map) }
-                };
-                Ok(Def { name: map.name.clone(), kind, taken: None })
-            })
+            .map(|map| Ok(Def { name: map.name.clone(), kind: DefKind::of(object, map)?, taken: None }))
             .collect::<Result<_, LoadError>>()?;
         Ok(MapSet { engine: engine.clone(), defs })
     }
@@ -98,16 +127,14 @@ impl MapSet {
     /// Takes over an existing map for the one of this name, with what it holds.
     ///
     /// # Errors
-    /// [`LoadError::NotFound`]; [`LoadError::Map`] if type, sizes or flags differ, or it belongs to another engine.
+    /// [`LoadError::NotFound`]; [`LoadError::Map`] if type, sizes or flags differ; [`LoadError::OtherDomain`].
     pub fn reuse(mut self, name: &str, map: &Map) -> Result<MapSet, LoadError> {
         let have = || self.defs.iter().map(|d| d.name.clone()).collect();
         let Some(i) = self.defs.iter().position(|d| d.name == name) else {
             return Err(LoadError::NotFound { what: "map", name: name.to_owned(), have: have() });
         };
         let fail = |source| LoadError::Map { map: name.to_owned(), source };
-        if !Arc::ptr_eq(map.domain(), self.engine.domain()) {
-            return Err(fail(MapError::OtherDomain { map: map.name().to_owned() }));
-        }
+        self.engine.domain().owns(map)?;
         match &self.defs[i].kind {
             DefKind::Data { def, .. } => def.compatible_with(map.def()).map_err(fail)?,
             DefKind::Progs { .. } => {
@@ -116,6 +143,24 @@ impl MapSet {
         }
         self.defs[i].taken = Some(map.clone());
         Ok(self)
+    }
+
+    /// Refuses a set that was made for another object: programs name maps by their place in the object.
+    pub(crate) fn check(&self, object: &Object) -> Result<(), LoadError> {
+        let maps = object.maps();
+        let problem = |problem| Err(LoadError::MapSet { problem });
+        if self.defs.len() != maps.len() {
+            return problem(format!("it has {} maps, the object {}", self.defs.len(), maps.len()));
+        }
+        for (def, map) in self.defs.iter().zip(maps) {
+            if def.name != map.name {
+                return problem(format!("it has map `{}` where the object has `{}`", def.name, map.name));
+            }
+            if def.kind != DefKind::of(object, map)? {
+                return problem(format!("map `{}` has another definition or other initial contents", def.name));
+            }
+        }
+        Ok(())
     }
 
     /// Which maps were taken over.

@@ -18,7 +18,7 @@ use crate::map_set::MapRef;
 use crate::program::Program;
 use crate::{Context, Instance};
 use bpf_prog_pack::PokeError;
-use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod};
+use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod, Owned};
 use bpf_tailcall::{Change, Clock, Sites, TextSlots, UpdateError};
 use bpf_verifier::ContextLayout;
 use core::marker::PhantomData;
@@ -34,7 +34,8 @@ const MAX_ENTRIES: u32 = 1 << 24;
 /// for the interpreter the address of the [`Loaded`].
 pub(crate) struct ProgTable {
     name: String,
-    engine: Engine,
+    /// Not the engine: deferred drops of programs own their tables, and the domain owns those.
+    domain: Arc<Domain>,
     words: Box<[AtomicU64]>,
     clock: Clock<Arc<Domain>>,
     state: Mutex<State>,
@@ -45,9 +46,15 @@ pub(crate) struct ProgTable {
 struct State {
     programs: Box<[Option<Arc<Loaded>>]>,
     sites: Sites<TextSlots, Jump, GracePeriod>,
-    /// The context of the programs that jump through it and of those in it; set by the first, or by a handle.
+    bound: Bound,
+}
+
+/// What is settled about the programs that jump through an array and those in it.
+#[derive(Clone, Copy, Default)]
+struct Bound {
+    /// Their context; set by the first, or by a handle.
     layout: Option<&'static ContextLayout>,
-    /// How those programs are executed; set by the first.
+    /// How they are executed; set by the first.
     mode: Option<Mode>,
 }
 
@@ -64,6 +71,16 @@ impl fmt::Debug for ProgTable {
     }
 }
 
+impl Owned for ProgTable {
+    fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
+    fn named(&self) -> (&'static str, &str) {
+        ("prog array", &self.name)
+    }
+}
+
 impl ProgTable {
     pub(crate) fn new(name: String, entries: u32, engine: &Engine) -> Result<Arc<ProgTable>, ProgArrayError> {
         if entries == 0 || entries > MAX_ENTRIES {
@@ -73,10 +90,10 @@ impl ProgTable {
         let programs = core::iter::repeat_with(|| None).take(entries as usize).collect();
         Ok(Arc::new(ProgTable {
             name,
-            engine: engine.clone(),
+            domain: Arc::clone(engine.domain()),
             words: words.map(AtomicU64::new).collect(),
             clock: Clock::new(Arc::clone(engine.domain())),
-            state: Mutex::new(State { programs, sites: Sites::default(), layout: None, mode: None }),
+            state: Mutex::new(State { programs, sites: Sites::default(), bound: Bound::default() }),
             users: AtomicUsize::new(0),
         }))
     }
@@ -107,29 +124,25 @@ impl ProgTable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Programs of this kind may jump through the array from now on.
-    pub(crate) fn bind(&self, kind: Kind) -> Result<(), ProgArrayError> {
-        self.lock().bind(kind)
-    }
-
     /// Only programs on this context from now on.
     fn bind_layout(&self, layout: &'static ContextLayout) -> Result<(), ProgArrayError> {
-        self.lock().bind_layout(layout)
+        let mut state = self.lock();
+        state.bound = state.bound.on(layout)?;
+        Ok(())
     }
 
     /// Sets and clears slots, all or none.
     pub(crate) fn update(self: &Arc<Self>, changes: Vec<(u32, Option<Arc<Loaded>>)>) -> Result<(), ProgArrayError> {
-        let mut state = self.lock();
+        let state = self.lock();
+        let mut bound = state.bound;
         for (index, program) in &changes {
             self.check_index(*index)?;
             if let Some(program) = program {
-                if !self.engine.same_as(&program.engine) {
-                    return Err(ProgArrayError::Engine);
-                }
-                state.bind(program.kind())?;
+                self.domain.owns(&**program)?;
+                bound = bound.with(program.kind())?;
             }
         }
-        self.apply(state, changes, Failing::Undo)
+        self.apply(state, changes, bound, Failing::Undo)
     }
 
     pub(crate) fn set(self: &Arc<Self>, index: u32, program: Arc<Loaded>) -> Result<(), ProgArrayError> {
@@ -142,7 +155,8 @@ impl ProgTable {
         if state.programs[index as usize].is_none() {
             return Err(ProgArrayError::Empty { index });
         }
-        self.apply(state, vec![(index, None)], Failing::Undo)
+        let bound = state.bound;
+        self.apply(state, vec![(index, None)], bound, Failing::Undo)
     }
 
     fn get(&self, index: u32) -> Option<Arc<Loaded>> {
@@ -160,7 +174,8 @@ impl ProgTable {
         let set = (0..).zip(&state.programs).filter(|(_, program)| program.is_some());
         let changes = set.map(|(index, _)| (index, None)).collect();
         // Nobody is left who could be told; a site that could not be closed keeps its target.
-        let _ = self.apply(state, changes, Failing::GoOn);
+        let bound = state.bound;
+        let _ = self.apply(state, changes, bound, Failing::GoOn);
     }
 
     /// Links sites of newly placed code to what their slots hold, from now on.
@@ -196,11 +211,12 @@ impl ProgTable {
         if index < entries { Ok(()) } else { Err(ProgArrayError::OutOfRange { index, entries }) }
     }
 
-    /// Patches the sites of these slots, then stores the words.
+    /// Patches the sites of these slots, then stores the words; what is `bound` holds if that is done.
     fn apply(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
         changes: Vec<(u32, Option<Arc<Loaded>>)>,
+        bound: Bound,
         failing: Failing,
     ) -> Result<(), ProgArrayError> {
         // One change a slot, the last.
@@ -217,6 +233,7 @@ impl ProgTable {
         let result = state.sites.update(&self.clock, &changes).map_err(text_error);
         let mut old = Vec::new();
         if result.is_ok() || failing == Failing::GoOn {
+            state.bound = bound;
             for Change { index, new, .. } in &changes {
                 let word = new.as_ref().map_or(0, |program| program.0.slot_word());
                 // Release pairs with the acquire in `interpreted`; emitted code depends on the address it loads.
@@ -231,11 +248,11 @@ impl ProgTable {
         if !old.is_empty() {
             // A run may have read the word and not have jumped yet. CPUs that hold a jump of a site are covered as well: the
             // update ended with a barrier if there was one.
-            self.engine.domain().defer(move || drop(old));
+            self.domain.defer(move || drop(old));
         }
         if !settled {
             let table = Arc::downgrade(self);
-            self.engine.domain().defer(move || {
+            self.domain.defer(move || {
                 if let Some(table) = table.upgrade() {
                     table.settle();
                 }
@@ -262,23 +279,39 @@ fn text_error(error: UpdateError<PokeError, CoreBarrierError>) -> ProgArrayError
     })
 }
 
-impl State {
-    fn bind(&mut self, kind: Kind) -> Result<(), ProgArrayError> {
+impl Bound {
+    fn with(self, kind: Kind) -> Result<Bound, ProgArrayError> {
         if self.mode.is_some_and(|mode| mode != kind.mode) {
             return Err(ProgArrayError::Mode);
         }
-        self.bind_layout(kind.layout)?;
-        self.mode = Some(kind.mode);
-        Ok(())
+        Ok(Bound { mode: Some(kind.mode), ..self.on(kind.layout)? })
     }
 
-    fn bind_layout(&mut self, layout: &'static ContextLayout) -> Result<(), ProgArrayError> {
-        let bound = *self.layout.get_or_insert(layout);
+    fn on(self, layout: &'static ContextLayout) -> Result<Bound, ProgArrayError> {
+        let bound = self.layout.unwrap_or(layout);
         if core::ptr::eq(bound, layout) {
-            return Ok(());
+            return Ok(Bound { layout: Some(layout), ..self });
         }
         Err(ProgArrayError::Context { program: layout.name.to_string(), array: bound.name.to_string() })
     }
+}
+
+/// Programs of this kind may jump through these arrays from now on: through all of them, or as before through none.
+pub(crate) fn bind_all<'t>(tables: impl Iterator<Item = &'t Arc<ProgTable>>, kind: Kind) -> Result<(), LoadError> {
+    // All locks at once, each once and in the order of addresses, so that two loads never wait for each other.
+    let mut tables: Vec<&ProgTable> = tables.map(|table| &**table).collect();
+    tables.sort_by_key(|table| core::ptr::from_ref(*table));
+    tables.dedup_by_key(|table| core::ptr::from_ref(*table));
+    let mut states: Vec<_> = tables.iter().map(|table| table.lock()).collect();
+    let bound = |(table, state): (&&ProgTable, &MutexGuard<'_, State>)| {
+        let array = || table.name().to_owned();
+        state.bound.with(kind).map_err(|source| LoadError::ProgArray { array: array(), source })
+    };
+    let bounds = tables.iter().zip(&states).map(bound).collect::<Result<Vec<_>, _>>()?;
+    for (state, bound) in states.iter_mut().zip(bounds) {
+        state.bound = bound;
+    }
+    Ok(())
 }
 
 /// A user's hold on a table: when the last one goes, the table is emptied.
@@ -298,8 +331,6 @@ impl Drop for UserHold {
         // AcqRel: whoever clears sees all that other holders did before they let go.
         if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.clear_all();
-            // What was in the slots owns the engine, whose domain now owns it: see `ReclaimOnDrop`.
-            self.0.engine.run_deferred();
         }
     }
 }
@@ -356,7 +387,7 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
     /// Puts a program into a slot. Runs that have begun take either the old or the new one.
     ///
     /// # Errors
-    /// [`ProgArrayError::OutOfRange`]; [`ProgArrayError::Engine`], [`ProgArrayError::Context`] or [`ProgArrayError::Mode`] for a
+    /// [`ProgArrayError::OutOfRange`]; [`ProgArrayError::OtherDomain`], [`ProgArrayError::Context`] or [`ProgArrayError::Mode`] for a
     /// program that those which jump through the array could not jump to; [`ProgArrayError::Text`]. The array is as before then.
     pub fn set(&self, index: u32, program: &Program<C, H>) -> Result<(), ProgArrayError> {
         self.hold.0.set(index, Arc::clone(program.loaded()))

@@ -64,7 +64,7 @@ fn a_program_of_another_engine_runs_and_is_not_attached() {
     for f in &fixtures() {
         let other = fixture(f.name);
         let (dispatcher, foreign) = (dispatcher(f), number(&other, 5));
-        assert!(matches!(dispatcher.attach(&foreign), Err(DispatcherError::Engine)));
+        assert!(matches!(dispatcher.attach(&foreign), Err(DispatcherError::OtherDomain(_))));
         assert_eq!(call(&dispatcher, &foreign), 5, "{}", f.name);
         assert_eq!(dispatcher.stats().entries, 0);
     }

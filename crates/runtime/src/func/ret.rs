@@ -13,7 +13,7 @@ use super::bytes::{copy_in, copy_out};
 use crate::engine::Engine;
 use crate::error::HelperError;
 use bpf_maps::{Map, MapError, MapType, flags, program as map_ops};
-use bpf_quiesce::Domain;
+use bpf_quiesce::{Domain, Owned};
 use bpf_verifier::Ret;
 use core::marker::PhantomData;
 use core::sync::atomic::AtomicU64;
@@ -90,10 +90,8 @@ const fn memory_or_null<T>() -> Ret {
 }
 
 /// An address in memory whose release waits for a grace period of `domain`.
-fn address<H>(at: *mut u8, domain: &Arc<Domain>, caller: &Caller<'_, H>) -> Result<u64, HelperError> {
-    if !Arc::ptr_eq(domain, caller.domain()) {
-        return Err(HelperError::new("the memory returned to the program belongs to another engine"));
-    }
+fn address<H>(at: *mut u8, owner: &impl Owned, caller: &Caller<'_, H>) -> Result<u64, HelperError> {
+    caller.domain().owns(owner).map_err(HelperError::new)?;
     Ok(at.expose_provenance() as u64)
 }
 
@@ -181,7 +179,17 @@ unsafe impl<T: FromBytes + IntoBytes + Immutable> HostRet for Option<Pinned<T>> 
     const RET: Ret = memory_or_null::<T>();
     #[inline]
     fn into_r0<H>(self, caller: &mut Caller<'_, H>) -> Result<u64, HelperError> {
-        self.map_or(Ok(0), |pinned| address(pinned.start(), &pinned.words.domain, caller))
+        self.map_or(Ok(0), |pinned| address(pinned.start(), &*pinned.words, caller))
+    }
+}
+
+impl Owned for Words {
+    fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
+    fn named(&self) -> (&'static str, &str) {
+        ("memory", "Pinned")
     }
 }
 
@@ -269,9 +277,7 @@ impl<K: IntoBytes + Immutable, V: FromBytes + IntoBytes + Immutable> PinnedMap<K
     #[inline]
     pub fn lookup<H>(&self, caller: &Caller<'_, H>, key: &K) -> Result<Option<PinnedValue<V>>, HelperError> {
         let map = &self.map.0;
-        if !Arc::ptr_eq(map.domain(), caller.domain()) {
-            return Err(HelperError::new(MapError::OtherDomain { map: map.name().to_owned() }));
-        }
+        caller.domain().owns(map).map_err(HelperError::new)?;
         // SAFETY: the map lives, the key has its size (`new`), and the slot is that of a run in the map's domain.
         let at = unsafe { map_ops::lookup(map.as_ptr(), key.as_bytes().as_ptr(), caller.slot()) };
         Ok((!at.is_null()).then(|| PinnedValue { at, map: Arc::clone(&self.map), value: PhantomData }))
@@ -315,6 +321,6 @@ unsafe impl<V: FromBytes + IntoBytes + Immutable> HostRet for Option<PinnedValue
     const RET: Ret = memory_or_null::<V>();
     #[inline]
     fn into_r0<H>(self, caller: &mut Caller<'_, H>) -> Result<u64, HelperError> {
-        self.map_or(Ok(0), |value| address(value.at, value.map.0.domain(), caller))
+        self.map_or(Ok(0), |value| address(value.at, &value.map.0, caller))
     }
 }
