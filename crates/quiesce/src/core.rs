@@ -86,7 +86,7 @@ impl Record {
         self.running_slot.load(Ordering::Relaxed)
     }
 
-    /// Called by the owning thread when it ends. A record whose guard outlives the thread's registration stays taken.
+    /// Called by the owning thread when it ends. A record whose guard outlives the thread's registration stays taken until [`Desk::abandon`].
     pub(crate) fn vacate(&self) {
         if !self.inside() {
             // Release, pairs with the Acquire in `Core::register` and `Core::take_slot`: what this thread did under its slot
@@ -113,6 +113,34 @@ struct Registry {
     /// Tickets of the threads that wait for a slot, first come first served.
     queue: VecDeque<u64>,
     next_ticket: u64,
+}
+
+/// The registry, and where threads sleep that wait for it to change.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    registry: Mutex<Registry>,
+    /// Signalled when a record with `attention` exits and when the queue for slots moves.
+    changed: Condvar,
+}
+
+impl Desk {
+    /// The registry. Nothing panics while holding it, so poison means nothing.
+    fn lock(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Ends the run of a thread that is gone, and gives its record to whoever comes next. Only what runs after the thread's last
+    /// thread-local destructor may call this: up to then the guard may be alive in one.
+    pub(crate) fn abandon(&self, record: &Record) {
+        let registry = self.lock();
+        // Release, pairs with `Record::idle` as in `Core::leave`.
+        record.state.store(0, Ordering::Release);
+        record.attention.store(false, Ordering::Relaxed);
+        record.vacate();
+        // Those who wait for this record hold the lock from their look at it until they sleep.
+        self.changed.notify_all();
+        drop(registry);
+    }
 }
 
 /// The words readers load on every entry.
@@ -148,9 +176,7 @@ pub(crate) struct Core {
     ordered: AtomicU64,
     /// The newest epoch whose grace period is known to be over.
     completed: AtomicU64,
-    registry: Mutex<Registry>,
-    /// Signalled when a record with `attention` exits and when the queue for slots moves.
-    changed: Condvar,
+    desk: Arc<Desk>,
     #[cfg(not(loom))]
     generation: crate::fork::Generation,
 }
@@ -167,8 +193,7 @@ impl Core {
             threads: AtomicU32::new(0),
             ordered: AtomicU64::new(0),
             completed: AtomicU64::new(0),
-            registry: Mutex::new(Registry::default()),
-            changed: Condvar::new(),
+            desk: Arc::new(Desk { registry: Mutex::new(Registry::default()), changed: Condvar::new() }),
             #[cfg(not(loom))]
             generation: crate::fork::Generation::current(),
         }
@@ -187,6 +212,12 @@ impl Core {
 
     pub(crate) fn max_slots(&self) -> u32 {
         self.max_slots
+    }
+
+    /// The process generation it was made in.
+    #[cfg(not(loom))]
+    pub(crate) fn generation(&self) -> crate::fork::Generation {
+        self.generation
     }
 
     pub(crate) fn forked(&self) -> bool {
@@ -310,7 +341,7 @@ impl Core {
             record.slot.store(NO_SLOT, Ordering::Relaxed);
             registry.free.push(slot);
         }
-        self.changed.notify_all();
+        self.desk.changed.notify_all();
     }
 
     /// Finds a slot for `record`, which has entered without one.
@@ -378,7 +409,7 @@ impl Core {
             registry = self.sleep(registry);
         };
         registry.queue.retain(|&t| t != ticket);
-        self.changed.notify_all(); // The next in the queue is first now.
+        self.desk.changed.notify_all(); // The next in the queue is first now.
         result.map(|slot| (registry, slot))
     }
 
@@ -522,12 +553,16 @@ impl Core {
     where
         Self: 'a,
     {
-        self.changed.wait(registry).unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.desk.changed.wait(registry).unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The registry. Nothing panics while holding it, so poison means nothing.
     fn lock(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.desk.lock()
+    }
+
+    /// For whoever ends runs that their threads did not end.
+    pub(crate) fn desk(&self) -> &Arc<Desk> {
+        &self.desk
     }
 
     /// As [`Core::lock`]; but in a forked child the lock may be held by a thread that does not exist, so give up in time.
@@ -536,7 +571,7 @@ impl Core {
             return Ok(self.lock());
         }
         for _ in 0..1000 {
-            if let Ok(registry) = self.registry.try_lock() {
+            if let Ok(registry) = self.desk.registry.try_lock() {
                 return Ok(registry);
             }
             std::thread::yield_now();

@@ -3,7 +3,8 @@
 //! Problem: a guard must find its thread's record in a few instructions, for any number of domains, with threads that come and go.
 //!
 //! Approach: a thread-local cell without a destructor caches (domain, record) of the last domain entered; a second thread-local
-//! with a destructor owns the registrations of all domains and vacates them when the thread ends.
+//! with a destructor owns the registrations of all domains and vacates them when the thread ends; those of guards that are still there
+//! then, a little later ([`crate::exit`]).
 //!
 //! Invariants: the cached pointer is a record that this thread's registration list owns, and the cache is cleared before the
 //! list drops; domain numbers are never reused. A guard cannot leave its thread (it is neither `Send` nor `Sync`) and
@@ -13,15 +14,17 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
-use crate::core::{Core, Record};
+use crate::core::{Core, Desk, Record};
 use crate::defer::Queue;
+use crate::exit;
+use crate::fork::Generation;
 use crate::sys::{self, Sys};
 use crate::{Barriers, CoreBarrierError, EnterError, Options, WaitError};
 
@@ -56,9 +59,24 @@ pub struct GracePeriod {
 #[derive(Debug)]
 pub struct CoreBarrier(());
 
-struct Registration {
-    domain: u64,
-    record: Arc<CachePadded<Record>>,
+/// A thread's record in a domain.
+pub(crate) struct Registration {
+    pub(crate) domain: u64,
+    pub(crate) record: Arc<CachePadded<Record>>,
+    /// Weak: it goes with the domain.
+    desk: Weak<Desk>,
+    generation: Generation,
+}
+
+impl Registration {
+    /// The thread is gone.
+    pub(crate) fn end(&self) {
+        // In a forked child the lock may be held by a thread that does not exist; and nobody there waits.
+        match self.desk.upgrade() {
+            Some(desk) if self.record.inside() && self.generation.is_current() => desk.abandon(&self.record),
+            Some(_) | None => self.record.vacate(),
+        }
+    }
 }
 
 /// The registrations of one thread.
@@ -68,8 +86,10 @@ struct Registrations(RefCell<Vec<Registration>>);
 impl Drop for Registrations {
     fn drop(&mut self) {
         CACHE.with(|cache| cache.domain.set(NO_DOMAIN));
-        for registration in self.0.get_mut() {
-            registration.record.vacate();
+        let (late, done): (Vec<_>, Vec<_>) = self.0.take().into_iter().partition(|r| r.record.inside());
+        done.iter().for_each(|registration| registration.record.vacate());
+        if !late.is_empty() {
+            exit::hand_over(late);
         }
     }
 }
@@ -287,7 +307,9 @@ impl Domain {
             let list = list.0.borrow();
             list.iter().find(|r| r.domain == self.core.id()).map(|r| NonNull::from(&**r.record))
         });
-        let found = found.map_err(|_| EnterError::ThreadExiting)?;
+        let Ok(found) = found else {
+            return exit::find(self.core.id()).map(Some).ok_or(EnterError::ThreadExiting);
+        };
         if let Some(record) = found {
             self.cache(record);
         }
@@ -299,7 +321,8 @@ impl Domain {
         if let Some(record) = self.find()? {
             return Ok(record);
         }
-        let registration = Registration { domain: self.core.id(), record: self.core.register()? };
+        let (domain, desk, generation) = (self.core.id(), Arc::downgrade(self.core.desk()), self.core.generation());
+        let registration = Registration { domain, record: self.core.register()?, desk, generation };
         let record = NonNull::from(&**registration.record);
         REGISTRATIONS.with(|list| {
             let mut list = list.0.borrow_mut();

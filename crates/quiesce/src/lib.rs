@@ -32,6 +32,8 @@ mod core;
 mod defer;
 #[cfg(not(loom))]
 mod domain;
+#[cfg(not(loom))]
+mod exit;
 #[cfg(all(test, not(loom)))]
 mod failures;
 #[cfg(not(loom))]

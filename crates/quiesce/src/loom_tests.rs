@@ -46,6 +46,26 @@ fn free(object: &Object) {
 }
 
 #[test]
+fn a_thread_that_ends_inside_a_guard_holds_nobody_up() {
+    explore(1, WhenFull::Wait, |core| {
+        let gone = loom::thread::spawn({
+            let core = Arc::clone(&core);
+            let record = core.register().unwrap();
+            move || {
+                core.enter(&record).unwrap();
+                core.desk().abandon(&record);
+            }
+        });
+        core.wait(core.start()).unwrap();
+        // There is one slot.
+        let record = core.register().unwrap();
+        core.enter(&record).unwrap();
+        core.leave(&record);
+        gone.join().unwrap();
+    });
+}
+
+#[test]
 fn waiting_for_a_grace_period_waits_for_the_reader() {
     explore(2, WhenFull::Error, |core| {
         let object = object();
