@@ -65,6 +65,15 @@ impl std::fmt::Debug for Map {
     }
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Maps that maps of maps let go wait in the domain and own it: if nobody came by after the last map, none of them would ever go.
+        if self.domain.deferred() > 0 {
+            self.domain.reclaim();
+        }
+    }
+}
+
 impl Inner {
     /// The map behind a program's map pointer.
     ///

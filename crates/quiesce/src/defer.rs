@@ -10,8 +10,10 @@
 //! the order of their batches unless several threads run batches at a time. A panicking callback does not keep the others
 //! from running.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::core::Core;
@@ -25,6 +27,33 @@ pub(crate) type Callback = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 pub(crate) struct Queue {
     inner: Mutex<Inner>,
+    /// How many callbacks wait; changed under the lock.
+    waiting: AtomicUsize,
+}
+
+thread_local! {
+    /// The domain whose callbacks this thread is running: a callback may drop what defers and reclaims again, and must not do so a level
+    /// deeper each time.
+    static RUNNING: Cell<u64> = const { Cell::new(0) };
+}
+
+/// This thread is running callbacks until this is dropped.
+struct Running {
+    outer: u64,
+}
+
+impl Running {
+    /// `None` if it is running those of this domain already: that call comes to what is queued now.
+    fn begin(domain: u64) -> Option<Running> {
+        let outer = RUNNING.replace(domain);
+        (outer != domain).then_some(Running { outer })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        RUNNING.set(self.outer);
+    }
 }
 
 #[derive(Default)]
@@ -47,6 +76,8 @@ impl Queue {
     pub(crate) fn push(&self, core: &Core, callback: Callback) -> bool {
         let mut inner = self.lock();
         inner.filling.push(callback);
+        // Relaxed: see `len`.
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         if inner.filling.len() < BATCH {
             return false;
         }
@@ -61,9 +92,10 @@ impl Queue {
         inner.sealed.back().map(|(target, _)| *target)
     }
 
-    /// Runs every batch whose period is over and says how many callbacks that were.
+    /// Runs every batch whose period is over and says how many callbacks that were; none from within a callback.
     pub(crate) fn run_ready(&self, core: &Core) -> usize {
         let mut ran = 0;
+        let Some(_running) = Running::begin(core.id()) else { return ran };
         loop {
             let Some(target) = self.lock().sealed.front().map(|(target, _)| *target) else { return ran };
             // A failing barrier means "not yet": the batch stays and the next call tries again.
@@ -79,6 +111,7 @@ impl Queue {
                 inner.sealed.pop_front()
             };
             if let Some((_, batch)) = batch {
+                self.waiting.fetch_sub(batch.len(), Ordering::Relaxed);
                 ran += batch.len();
                 run(batch);
             }
@@ -87,8 +120,9 @@ impl Queue {
 
     /// How many callbacks have not been taken up yet.
     pub(crate) fn len(&self) -> usize {
-        let inner = self.lock();
-        inner.filling.len() + inner.sealed.iter().map(|(_, batch)| batch.len()).sum::<usize>()
+        // Relaxed: a thread sees what it has queued itself. One that was inside a guard when another queued something sees that once it is
+        // outside: whoever found it inside did so after a heavy barrier.
+        self.waiting.load(Ordering::Relaxed)
     }
 
     /// Runs everything at once. The caller owns the domain, so no reader is left.

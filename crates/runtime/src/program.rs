@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::error::RunError;
 use crate::instance::Instance;
+use crate::invariant::Over;
 use crate::loaded::Loaded;
 use crate::runner::Runner;
 use core::marker::PhantomData;
@@ -16,12 +17,19 @@ pub struct Program<C, H> {
     loaded: Arc<Loaded>,
     /// Keeps the prog arrays it jumps through filled, if there are any.
     instance: Option<Instance<H>>,
-    types: PhantomData<fn(C, H)>,
+    types: Over<(C, H)>,
 }
 
 impl<C, H> Clone for Program<C, H> {
     fn clone(&self) -> Self {
         Program { loaded: Arc::clone(&self.loaded), instance: self.instance.clone(), types: PhantomData }
+    }
+}
+
+impl<C, H> Drop for Program<C, H> {
+    fn drop(&mut self) {
+        // What a hook or prog array has let go may be this very program, kept by nobody else: see `Engine`'s.
+        self.loaded.engine.reclaim_if_any();
     }
 }
 
