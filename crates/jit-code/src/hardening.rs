@@ -21,6 +21,14 @@ impl CpuFeatures {
     pub fn host() -> CpuFeatures {
         imp::host()
     }
+
+    /// The names of those that the CPU that runs this process does not have: code that uses them would be illegal here.
+    pub fn missing(self) -> Vec<&'static str> {
+        let CpuFeatures { bmi2, movbe, lse } = self;
+        let host = CpuFeatures::host();
+        let all = [("BMI2", bmi2, host.bmi2), ("MOVBE", movbe, host.movbe), ("LSE", lse, host.lse)];
+        all.into_iter().filter(|(_, wanted, here)| *wanted && !here).map(|(name, ..)| name).collect()
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

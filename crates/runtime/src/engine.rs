@@ -45,7 +45,7 @@ pub struct Config {
     pub hardening: Hardening,
     /// Patch tail calls with constant table and index into direct jumps, where the process has cross-core barriers.
     pub direct_tail_calls: bool,
-    /// Instructions emitted code may use; the host's by default.
+    /// Instructions emitted code may use; the host's by default. [`Engine::new`] refuses those that it does not have.
     pub features: CpuFeatures,
     /// How many threads may run programs at the same time. Each takes 384 bytes, and as much again for each depth to which its runs were ever nested.
     pub max_slots: u32,
@@ -154,6 +154,14 @@ impl EngineInner {
     }
 }
 
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // Not only the last handle: what is deferred may own others of them (programs that hooks and prog arrays let go, what closures
+        // captured), and the domain, which the engine owns, owns what is deferred. Whoever leaves last finds nobody left but those.
+        self.reclaim_if_any();
+    }
+}
+
 impl Drop for EngineInner {
     fn drop(&mut self) {
         // Its programs are gone, and what they referred to waits in the domain. Maps among that own the domain: if nobody came by to run the
@@ -172,11 +180,16 @@ impl Engine {
     /// An engine of its own: its programs, slots and executable memory are shared with no other.
     ///
     /// # Errors
-    /// [`EngineError::NoBackend`] for [`Mode::Jit`] on an architecture without one; [`EngineError::Memory`] if executable memory
+    /// [`EngineError::NoBackend`] for [`Mode::Jit`] on an architecture without one; [`EngineError::Features`] for instructions that this CPU
+    /// does not have; [`EngineError::Memory`] if executable memory
     /// is not to be had; [`EngineError::Debug`] if a file of [`Config::debug`] cannot be created.
     pub fn new(config: Config) -> Result<Engine, EngineError> {
         if config.mode == Mode::Jit && Arch::HOST.is_none() {
             return Err(EngineError::NoBackend);
+        }
+        let missing = config.features.missing();
+        if !missing.is_empty() {
+            return Err(EngineError::Features { missing });
         }
         let domain = Domain::new(bpf_quiesce::Options {
             max_slots: config.max_slots,
@@ -200,6 +213,14 @@ impl Engine {
             runs,
             budget,
         })))
+    }
+
+    /// Drops what waits for a grace period that is over, if anything waits. For whoever drops a handle: one relaxed load otherwise.
+    #[inline]
+    pub(crate) fn reclaim_if_any(&self) {
+        if self.0.domain.deferred() > 0 {
+            self.0.run_deferred();
+        }
     }
 
     /// The configuration it was made with.

@@ -12,6 +12,12 @@ pub enum EngineError {
     /// This host has no JIT backend; choose [`crate::Mode::Interpreter`].
     #[error("no JIT backend for this architecture: use the interpreter")]
     NoBackend,
+    /// [`crate::Config::features`] names instructions that this CPU does not have.
+    #[error("this CPU does not have {}: leave it out of `Config::features`", .missing.join(", "))]
+    Features {
+        /// Which.
+        missing: Vec<&'static str>,
+    },
     /// No executable memory could be had.
     #[error("executable memory: {0}")]
     Memory(#[from] bpf_prog_pack::Error),
@@ -187,6 +193,12 @@ pub enum LinkError {
     DuplicateName {
         /// The name.
         name: String,
+    },
+    /// The id is one that engines know by themselves ([`crate::SPECIAL_HELPERS`]), so a function under it would never be called.
+    #[error("helper id {id}{} is reserved: engines do not call a function for it; use another id", helper(*.id))]
+    Reserved {
+        /// The id.
+        id: u32,
     },
     /// The id is too large for the JIT's symbols.
     #[error("helper id {id} is above {max}")]

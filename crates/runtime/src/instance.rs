@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::error::LoadError;
+use crate::invariant::Over;
 use crate::loaded::Loaded;
 use crate::map_set::MapRef;
 use crate::prog_array::{ProgArray, UserHold};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 /// A loaded object, for programs with host state `H`. Cheap to clone; clones are the same instance.
 pub struct Instance<H> {
     inner: Arc<Inner>,
-    host: PhantomData<fn(H)>,
+    host: Over<H>,
 }
 
 struct Inner {

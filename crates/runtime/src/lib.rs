@@ -43,6 +43,7 @@ mod hook;
 mod idle;
 mod instance;
 mod interp;
+mod invariant;
 mod linker;
 mod loaded;
 mod map_set;
@@ -91,4 +92,5 @@ pub use bpf_object::{
 };
 pub use bpf_prog_pack::{Options as PackOptions, Stats as CodeStats};
 pub use bpf_quiesce::OtherDomain;
+pub use bpf_uapi::helper_id::SPECIAL as SPECIAL_HELPERS;
 pub use bpf_verifier::{Limits, VerifyError};

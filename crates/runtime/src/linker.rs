@@ -9,6 +9,7 @@ use crate::engine::{Engine, Mode};
 use crate::error::{LinkError, LoadError};
 use crate::func::{HostFn, IntoHostFn, host_fn, prototype};
 use crate::instance::Instance;
+use crate::invariant::Over;
 use crate::loaded::{Bindings, Bound, Draft, Loaded, NO_BINDINGS, shipped, unresolved};
 use crate::map_set::{MapRef, MapSet, initialise};
 use crate::packet_helpers::{is_packet_helper, packet_helper};
@@ -48,7 +49,7 @@ pub struct Linker<H> {
     funcs: HashMap<u32, HostFn>,
     /// Ids of the registered functions by name, for `.ksyms`.
     names: HashMap<String, u32>,
-    host: PhantomData<fn(H)>,
+    host: Over<H>,
 }
 
 impl<H> fmt::Debug for Linker<H> {
@@ -89,7 +90,8 @@ impl<H: 'static> Linker<H> {
         Linker { engine: engine.clone(), protos, funcs: HashMap::new(), names: HashMap::new(), host: PhantomData }
     }
 
-    /// Gives up a shipped helper, so that its id is free for a function of the host's own.
+    /// Gives up a shipped helper, so that its id is free for a function of the host's own. Programs that call it are refused then; the ids of
+    /// those that engines know by themselves stay reserved ([`LinkError::Reserved`]).
     pub fn remove_helper(&mut self, id: u32) -> &mut Self {
         self.protos.retain(|p| p.id != id);
         self
@@ -99,7 +101,7 @@ impl<H: 'static> Linker<H> {
     /// that calls are verified against.
     ///
     /// # Errors
-    /// [`LinkError`] if the id or the name is taken; nothing is registered then.
+    /// [`LinkError`] if the id or the name is taken or reserved; nothing is registered then.
     pub fn func<Args: 'static>(
         &mut self,
         id: u32,
@@ -113,6 +115,9 @@ impl<H: 'static> Linker<H> {
         const MAX: u32 = if UNRESOLVED_CALL < Extern::MAX { UNRESOLVED_CALL } else { Extern::MAX } - 1;
         if id > MAX {
             return Err(LinkError::IdTooLarge { id, max: MAX });
+        }
+        if helper_id::SPECIAL.contains(&id) {
+            return Err(LinkError::Reserved { id });
         }
         if self.names.contains_key(name) {
             return Err(LinkError::DuplicateName { name: name.to_owned() });
@@ -278,7 +283,7 @@ pub struct Loader<'l, C, H> {
     how: How,
     only: Option<Vec<String>>,
     maps: Vec<MapRef>,
-    context: PhantomData<fn(C)>,
+    context: Over<C>,
 }
 
 impl<C, H> fmt::Debug for Loader<'_, C, H> {

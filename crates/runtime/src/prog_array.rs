@@ -13,6 +13,7 @@
 use crate::direct::Jump;
 use crate::engine::{Engine, Mode};
 use crate::error::{LoadError, ProgArrayError};
+use crate::invariant::Over;
 use crate::loaded::Loaded;
 use crate::map_set::MapRef;
 use crate::program::Program;
@@ -349,7 +350,7 @@ impl Drop for UserHold {
 pub struct ProgArray<C, H> {
     hold: UserHold,
     instance: Instance<H>,
-    types: PhantomData<fn(C, H)>,
+    types: Over<(C, H)>,
 }
 
 impl<C: Context, H: 'static> ProgArray<C, H> {
