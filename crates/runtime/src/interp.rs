@@ -533,9 +533,9 @@ impl<'p> Env for Host<'p> {
                 MapRef::Data(map) => {
                     let header = map.header();
                     let base = header.base as u64;
-                    let whole = u64::from(header.stride) * u64::from(header.max_entries);
+                    let stride = u64::from(header.stride);
                     if base != 0 {
-                        self.reached.add_value(base, whole, map.def());
+                        self.reached.add_array(base, stride * u64::from(header.max_entries), stride, map.def());
                     }
                     Some(base + u64::from(off))
                 }

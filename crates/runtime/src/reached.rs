@@ -1,12 +1,16 @@
 //! What an interpreted run has been handed on its way: map values, ring-buffer records, inner maps, callback arguments.
 //!
 //! Problem: an interpreted program need not be verified, so every address that it gives back must be one that it was given, used in a way it
-//! may be used, and not longer than it lasts. Approach: a list of extents with their rights.
+//! may be used, and not longer than it lasts. A run may be given every value of a large map, and looks at what it was given in every access.
+//! Approach: extents with their rights, by their first address: what a run is given lies apart, so at most the last extent that begins before
+//! an address covers it. What does not lie apart (an array and a value of it) is in a short list beside it.
 //!
-//! Invariant: each extent is memory that stays mapped and is accessed by atomics only (map values, records) until it is removed or the
-//! run ends.
+//! Invariants: each extent is memory that stays mapped and is accessed by atomics only (map values, records) until it is removed or the
+//! run ends. Two extents of `apart` have no byte in common. `others` grows by what a program names (its arrays), not by what it does, unless
+//! a host function returns memory that overlaps other.
 
 use bpf_maps::{MapDef, flags};
+use std::collections::BTreeMap;
 
 /// Memory that a program may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,84 +19,137 @@ struct Extent {
     len: u64,
     read: bool,
     write: bool,
-    /// The address of the spin lock in it, which programs do not write to.
-    lock: Option<u64>,
+    locks: Option<Locks>,
+    /// It is a record that was reserved.
+    record: bool,
+}
+
+/// The spin locks in an extent, four bytes each, which programs do not write to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Locks {
+    /// Where the first is.
+    first: u64,
+    /// From one to the next.
+    stride: u64,
 }
 
 impl Extent {
     fn covers(&self, addr: u64, len: u64, write: bool) -> bool {
         let inside = addr >= self.start && len <= self.len && addr - self.start <= self.len - len;
-        let locked = |lock: u64| write && addr < lock + 4 && lock < addr + len;
-        inside && (if write { self.write } else { self.read }) && !self.lock.is_some_and(locked)
+        inside && (if write { self.write && !self.touches_lock(addr - self.start, len) } else { self.read })
+    }
+
+    /// Whether a lock is among these bytes, which are inside.
+    fn touches_lock(&self, at: u64, len: u64) -> bool {
+        let Some(Locks { first, stride }) = self.locks else { return false };
+        // The first one that ends behind `at`.
+        let lock = first + at.saturating_sub(first + 3).div_ceil(stride) * stride;
+        len != 0 && lock < at + len
+    }
+
+    /// Whether a lock begins at this address.
+    fn has_lock_at(&self, addr: u64) -> bool {
+        let (Some(Locks { first, stride }), Some(at)) = (self.locks, addr.checked_sub(self.start)) else {
+            return false;
+        };
+        at < self.len && at.checked_sub(first).is_some_and(|behind| behind % stride == 0)
+    }
+
+    fn overlaps(&self, other: &Extent) -> bool {
+        self.start < other.start.saturating_add(other.len) && other.start < self.start.saturating_add(self.len)
     }
 }
 
 /// All that one run has been given. `'p`: as long as the maps live.
 #[derive(Debug, Default)]
 pub(crate) struct Reached<'p> {
-    memory: Vec<Extent>,
-    /// Records reserved, by address.
-    records: Vec<u64>,
+    /// By first address.
+    apart: BTreeMap<u64, Extent>,
+    /// What overlaps those.
+    others: Vec<Extent>,
+    /// The keys that callbacks are given, innermost last.
+    keys: Vec<Extent>,
     /// Inner maps found, by address.
-    inner: Vec<(u64, &'p MapDef)>,
+    inner: BTreeMap<u64, &'p MapDef>,
     /// Records of user ring buffers whose callbacks are running, innermost last.
     dynptrs: Vec<u64>,
 }
 
 impl<'p> Reached<'p> {
     fn add(&mut self, extent: Extent) {
-        if !self.memory.contains(&extent) {
-            self.memory.push(extent);
+        if self.others.contains(&extent) || extent.len == 0 {
+            return;
+        }
+        let before = self.apart.range(..=extent.start).next_back();
+        let after = self.apart.range(extent.start..).next();
+        match before.into_iter().chain(after).find(|(_, known)| known.overlaps(&extent)) {
+            Some((_, known)) if *known == extent => {}
+            Some(_) => self.others.push(extent),
+            None => {
+                self.apart.insert(extent.start, extent);
+            }
         }
     }
 
-    /// A value (or, for `len` beyond its size, values) of a map, with the rights that programs have to it.
+    /// The extents that may cover this address.
+    fn around(&self, addr: u64) -> impl Iterator<Item = &Extent> {
+        let before = self.apart.range(..=addr).next_back();
+        before.into_iter().map(|(_, extent)| extent).chain(&self.others).chain(&self.keys)
+    }
+
+    /// A value of a map, with the rights that programs have to it.
     pub(crate) fn add_value(&mut self, start: u64, len: u64, def: &MapDef) {
-        let (read, write) = (def.flags & flags::WRONLY_PROG == 0, def.flags & flags::RDONLY_PROG == 0);
-        self.add(Extent { start, len, read, write, lock: def.spin_lock.map(|at| start + u64::from(at)) });
+        self.add(values(start, len, len, def));
+    }
+
+    /// All values of an array.
+    pub(crate) fn add_array(&mut self, start: u64, len: u64, stride: u64, def: &MapDef) {
+        // Never among those apart: its values may be added one by one too.
+        let extent = values(start, len, stride, def);
+        if !self.others.contains(&extent) {
+            self.others.push(extent);
+        }
     }
 
     /// Memory that a host function returned, and that stays for the run.
     pub(crate) fn add_returned(&mut self, start: u64, len: u64, write: bool) {
-        self.add(Extent { start, len, read: true, write, lock: None });
+        self.add(Extent { start, len, read: true, write, locks: None, record: false });
     }
 
     /// A record that was reserved.
     pub(crate) fn add_record(&mut self, start: u64, len: u64) {
-        self.records.push(start);
-        self.memory.push(Extent { start, len, read: true, write: true, lock: None });
+        self.add(Extent { start, len, read: true, write: true, locks: None, record: true });
     }
 
     /// Takes a record back; `false` if there is none at this address.
     pub(crate) fn take_record(&mut self, start: u64) -> bool {
-        let Some(i) = self.records.iter().rposition(|r| *r == start) else { return false };
-        self.records.swap_remove(i);
-        self.memory.retain(|e| e.start != start);
-        true
+        if self.apart.get(&start).is_some_and(|extent| extent.record) {
+            return self.apart.remove(&start).is_some();
+        }
+        let other = self.others.iter().position(|extent| extent.record && extent.start == start);
+        other.map(|i| self.others.swap_remove(i)).is_some()
     }
 
     /// The key that a callback is given, until [`Reached::take_key`].
     pub(crate) fn add_key(&mut self, start: u64, len: u64) {
-        self.memory.push(Extent { start, len, read: true, write: false, lock: None });
+        self.keys.push(Extent { start, len, read: true, write: false, locks: None, record: false });
     }
 
     /// The callback has returned.
     pub(crate) fn take_key(&mut self, start: u64) {
-        if let Some(i) = self.memory.iter().rposition(|e| e.start == start && !e.write) {
-            self.memory.remove(i);
+        if let Some(i) = self.keys.iter().rposition(|key| key.start == start) {
+            self.keys.remove(i);
         }
     }
 
     /// A map that a look-up in a map of maps has found.
     pub(crate) fn add_inner(&mut self, address: u64, def: &'p MapDef) {
-        if self.inner(address).is_none() {
-            self.inner.push((address, def));
-        }
+        self.inner.insert(address, def);
     }
 
     /// The inner map at this address.
     pub(crate) fn inner(&self, address: u64) -> Option<&'p MapDef> {
-        self.inner.iter().find(|m| m.0 == address).map(|m| m.1)
+        self.inner.get(&address).copied()
     }
 
     /// A record of a user ring buffer is given to a callback.
@@ -111,13 +168,20 @@ impl<'p> Reached<'p> {
 
     /// Whether the spin lock of a map value is at this address.
     pub(crate) fn is_lock(&self, address: u64) -> bool {
-        self.memory.iter().any(|e| e.lock == Some(address))
+        self.around(address).any(|extent| extent.has_lock_at(address))
     }
 
     /// Whether the program may access these bytes.
     pub(crate) fn covers(&self, addr: u64, len: u64, write: bool) -> bool {
-        self.memory.iter().any(|e| e.covers(addr, len, write))
+        self.around(addr).any(|extent| extent.covers(addr, len, write))
     }
+}
+
+/// `len` bytes of values of a map, one every `stride` bytes.
+fn values(start: u64, len: u64, stride: u64, def: &MapDef) -> Extent {
+    let (read, write) = (def.flags & flags::WRONLY_PROG == 0, def.flags & flags::RDONLY_PROG == 0);
+    let locks = def.spin_lock.map(|at| Locks { first: at.into(), stride: stride.max(1) });
+    Extent { start, len, read, write, locks, record: false }
 }
 
 #[cfg(test)]
@@ -142,6 +206,63 @@ mod tests {
         reached.add_value(0x3000, 16, &MapDef::new("w", MapType::Hash, 4, 16, 1).with_flags(flags::WRONLY_PROG));
         assert!(reached.covers(0x2000, 1, false) && !reached.covers(0x2000, 1, true));
         assert!(!reached.covers(0x3000, 1, false) && reached.covers(0x3000, 1, true));
+    }
+
+    #[test]
+    fn no_lock_of_an_array_is_written() {
+        let mut reached = Reached::default();
+        let mut def = MapDef::new("m", MapType::Array, 4, 12, 3);
+        def.spin_lock = Some(4);
+        reached.add_array(0x1000, 48, 16, &def);
+        reached.add_value(0x1010, 12, &def);
+        for at in 0..48u64 {
+            let in_lock = (4..8).contains(&(at % 16));
+            assert_eq!(reached.covers(0x1000 + at, 1, true), !in_lock, "{at}");
+            assert!(reached.covers(0x1000 + at, 1, false), "{at}");
+            assert_eq!(reached.is_lock(0x1000 + at), at % 16 == 4, "{at}");
+            // Longer writes, compared with their bytes.
+            for len in 0..=48 - at {
+                let bytes = (at..at + len).all(|at| !(4..8).contains(&(at % 16)));
+                assert_eq!(reached.covers(0x1000 + at, len, true), bytes, "{at} {len}");
+            }
+        }
+    }
+
+    /// What is walked stays short, however much a run is given.
+    #[test]
+    fn many_values_are_found_by_address() {
+        let mut reached = Reached::default();
+        let def = MapDef::new("m", MapType::Hash, 4, 16, 80_000);
+        let locked = {
+            let mut def = MapDef::new("a", MapType::Array, 4, 16, 1);
+            def.spin_lock = Some(0);
+            def
+        };
+        reached.add_array(0x10, 64, 16, &locked);
+        for round in 0..2 {
+            for i in 0..80_000u64 {
+                // Backwards too: the order does not matter.
+                let i = if round == 0 { i } else { 79_999 - i };
+                reached.add_key(8, 4);
+                reached.add_value(0x1000 + 24 * i, 16, &def);
+                assert!(reached.covers(0x1000 + 24 * i + 8, 8, true) && !reached.covers(0x1000 + 24 * i + 9, 8, true));
+                reached.take_key(8);
+            }
+        }
+        assert_eq!((reached.apart.len(), reached.others.len(), reached.keys.len()), (80_000, 1, 0));
+    }
+
+    #[test]
+    fn extents_that_overlap_each_keep_their_rights() {
+        let mut reached = Reached::default();
+        reached.add_returned(0x1000, 16, false);
+        reached.add_returned(0x1008, 16, true);
+        reached.add_returned(0xff8, 64, false);
+        reached.add_returned(0x1000, 16, false);
+        assert!(reached.covers(0x1000, 16, false) && reached.covers(0xff8, 64, false));
+        assert!(!reached.covers(0x1000, 8, true) && reached.covers(0x1008, 16, true));
+        assert!(!reached.covers(0x1018, 8, true) && reached.covers(0x1018, 8, false));
+        assert_eq!((reached.apart.len(), reached.others.len()), (1, 2));
     }
 
     #[test]

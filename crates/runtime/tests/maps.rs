@@ -302,3 +302,28 @@ fn taken_over_maps_of_maps_are_compared() {
     let error = set().reuse("outer", &other).unwrap_err();
     assert!(matches!(error, LoadError::Map { source: MapError::Incompatible { .. }, .. }), "{error}");
 }
+
+/// Every value that a callback is given stays the program's to the end of its run, and each access is looked up among them.
+#[test]
+fn an_interpreted_run_may_be_given_every_value_of_a_large_map() {
+    const ELEMENTS: u64 = 80_000;
+    let text = "*(u64 *)(r10 - 8) = 0; r1 = map[fd:0]; r2 = subprog[f]; r3 = r10; r3 += -8; r4 = 0; call 164; r0 = *(u64 *)(r10 - 8); exit;
+                f: r5 = *(u32 *)(r2 + 0); r0 = *(u64 *)(r4 + 0); r0 += r5; *(u64 *)(r4 + 0) = r0;
+                r0 = *(u64 *)(r3 + 0); r0 += 1; *(u64 *)(r3 + 0) = r0; r0 = 0; exit";
+    let insns = bpf_runtime::assemble(&text.replace(';', "\n")).unwrap();
+    let engine = Engine::new(bpf_runtime::Config::default()).unwrap();
+    for map_type in [MapType::Hash, MapType::LruHash, MapType::Array] {
+        let map = Map::create(MapDef::new("large", map_type, 4, 8, ELEMENTS as u32), engine.domain()).unwrap();
+        for key in 0..ELEMENTS as u32 {
+            map.update(&key.to_ne_bytes(), &5u64.to_ne_bytes(), 0).unwrap();
+        }
+        let linker = Linker::<()>::new(&engine);
+        let program = linker.loader::<Raw>().interpreted().maps(&[&map]).insns("each", insns.clone()).unwrap();
+        let (elements, sum) = (map.len(), program.run(&mut (), &mut []).unwrap());
+        let keys = (0..ELEMENTS as u32)
+            .filter(|key| map.get(&key.to_ne_bytes()).unwrap() == Some(6u64.to_ne_bytes().to_vec()));
+        let (count, expected) = keys.fold((0, 0), |(count, sum), key| (count + 1, sum + u64::from(key)));
+        assert_eq!((sum, elements), (expected, count), "{map_type:?}");
+        assert!(count > ELEMENTS / 2, "{map_type:?}: {count}");
+    }
+}
