@@ -46,8 +46,23 @@ pub(crate) unsafe fn enter_unstoppable(code: *const u8, callee: *const u8, args:
 /// `ctx` must be the hidden argument of the host function being called; the frames between here and the emitted code must
 /// have nothing left to drop.
 pub(crate) unsafe fn stop(ctx: *mut RunCtx) -> ! {
+    leave_frames();
     // SAFETY: the caller's contract is this function's.
     unsafe { imp::stop(ctx) }
+}
+
+/// Tells AddressSanitizer that frames are left without returning from them, as it is told of `longjmp`: what it has marked around their
+/// variables would stay marked, and be taken for an error where later frames lie.
+#[inline(always)]
+fn leave_frames() {
+    #[cfg(address_sanitizer)]
+    {
+        unsafe extern "C" {
+            fn __asan_handle_no_return();
+        }
+        // SAFETY: of the runtime that the sanitizer links in; it takes nothing and may be called at any time.
+        unsafe { __asan_handle_no_return() }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
