@@ -8,6 +8,8 @@
 //!   everywhere. With one or two other arms it is an `if let … else` in other words, and may have one; so may a match
 //!   whose last arm names what is left and hands it on.
 //! * No `#[ignore]`; every file opens with a `//!` comment.
+//! * A `PhantomData` over a user's type parameter, and an `unsafe impl` of `Send` or `Sync`, has a comment that says why it is so: what is inferred
+//!   from the one is variance and thread safety, which nobody sees in the code.
 //!
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
@@ -191,7 +193,7 @@ fn source(text: &str, kind: Kind) -> Vec<String> {
     }
     match syn::parse_file(text) {
         Ok(file) => {
-            let mut visitor = Visitor { kind, broken: Vec::new() };
+            let mut visitor = Visitor { kind, lines: text.lines().collect(), params: Vec::new(), broken: Vec::new() };
             visitor.visit_file(&file);
             broken.extend(visitor.broken);
         }
@@ -200,12 +202,107 @@ fn source(text: &str, kind: Kind) -> Vec<String> {
     broken
 }
 
-struct Visitor {
+struct Visitor<'t> {
     kind: Kind,
+    lines: Vec<&'t str>,
+    /// The type parameters in scope.
+    params: Vec<String>,
     broken: Vec<String>,
 }
 
-impl<'ast> Visit<'ast> for Visitor {
+impl Visitor<'_> {
+    /// The comment that ends in the line before this one (1 is the first), attributes between them aside.
+    fn comment_before(&self, line: usize) -> String {
+        let above = self.lines[..line.saturating_sub(1).min(self.lines.len())].iter().rev().map(|line| line.trim());
+        let mut comment: Vec<_> = above
+            .skip_while(|line| line.starts_with("#["))
+            .take_while(|line| line.starts_with("//"))
+            .map(|line| line.trim_start_matches('/').trim())
+            .collect();
+        comment.reverse();
+        comment.join(" ")
+    }
+
+    /// Whether the comment before the line gives a reason of its own.
+    fn has_reason(&self, line: usize) -> bool {
+        let comment = self.comment_before(line);
+        let text = comment.trim_start_matches("SAFETY:").trim().to_lowercase();
+        // Four words are no reason: "as above", "see the other one".
+        text.split_whitespace().count() > 4 && !text.starts_with("as above") && !text.starts_with("as before")
+    }
+
+    /// Looks at the type of a field or alias that begins in this line.
+    fn phantom(&mut self, ty: &syn::Type, line: usize) {
+        let mut found = Phantom { params: &self.params, found: false };
+        found.visit_type(ty);
+        if found.found && self.kind == Kind::Shipped && !self.has_reason(line) {
+            self.broken.push(format!(
+                "line {line}: a `PhantomData` over a type parameter without a comment that says why it is so"
+            ));
+        }
+    }
+
+    fn in_scope_of(&mut self, generics: &syn::Generics, visit: impl FnOnce(&mut Self)) {
+        let before = self.params.len();
+        self.params.extend(generics.type_params().map(|param| param.ident.to_string()));
+        visit(self);
+        self.params.truncate(before);
+    }
+}
+
+/// Whether a type has a `PhantomData` in it that mentions one of the parameters.
+struct Phantom<'p> {
+    params: &'p [String],
+    found: bool,
+}
+
+impl<'ast> Visit<'ast> for Phantom<'_> {
+    fn visit_path_segment(&mut self, node: &'ast syn::PathSegment) {
+        if node.ident == "PhantomData" {
+            let mut names = UseNames::default();
+            names.visit_path_arguments(&node.arguments);
+            self.found |= names.0.iter().any(|name| self.params.contains(name));
+        }
+        syn::visit::visit_path_segment(self, node);
+    }
+}
+
+impl<'ast> Visit<'ast> for Visitor<'_> {
+    fn visit_item_struct(&mut self, node: &'ast syn::ItemStruct) {
+        self.in_scope_of(&node.generics, |this| {
+            for field in &node.fields {
+                let start = field.ident.as_ref().map_or_else(|| field.ty.span(), Spanned::span).start().line;
+                // The fields of a tuple in one line have their comment before the struct.
+                let line = if field.ident.is_none() && start == node.ident.span().start().line {
+                    node.struct_token.span.start().line
+                } else {
+                    start
+                };
+                this.phantom(&field.ty, line);
+            }
+        });
+        syn::visit::visit_item_struct(self, node);
+    }
+
+    fn visit_item_type(&mut self, node: &'ast syn::ItemType) {
+        self.in_scope_of(&node.generics, |this| this.phantom(&node.ty, node.type_token.span.start().line));
+        syn::visit::visit_item_type(self, node);
+    }
+
+    fn visit_item_impl(&mut self, node: &'ast syn::ItemImpl) {
+        let name =
+            node.trait_.as_ref().and_then(|(_, path, _)| path.segments.last()).map(|last| last.ident.to_string());
+        if let (Some(unsafety), Some("Send" | "Sync")) = (&node.unsafety, name.as_deref()) {
+            let line = unsafety.span.start().line;
+            if self.kind != Kind::Other && !self.has_reason(line) {
+                self.broken.push(format!(
+                    "line {line}: an `unsafe impl` of `Send` or `Sync` without a comment that says why it is so"
+                ));
+            }
+        }
+        syn::visit::visit_item_impl(self, node);
+    }
+
     fn visit_expr_match(&mut self, node: &'ast syn::ExprMatch) {
         let shipped = matches!(self.kind, Kind::Shipped | Kind::Backend) && node.arms.len() > 3;
         let over =
@@ -300,6 +397,24 @@ mod tests {
         assert_eq!(source("//! A file.\n#[test]\n#[ignore]\nfn f() {}\n", Kind::Other).len(), 1);
         assert_eq!(source("fn f() {}\n", Kind::Other).len(), 1);
         assert!(source("fn f() {}\n", Kind::Fixture).is_empty());
+    }
+
+    #[test]
+    fn markers_without_a_reason_are_found() {
+        let broken = |item: &str| source(&format!("//! A file.\n{item}\n"), Kind::Shipped).len();
+        let reason = "/// Invariant: it is written through a reference.\n";
+        assert_eq!(broken("struct S<T> {\n    a: u8,\n    t: PhantomData<fn(T)>,\n}"), 1);
+        assert_eq!(broken(&format!("struct S<T> {{\n    {reason}    t: PhantomData<fn(T) -> T>,\n}}")), 0);
+        assert_eq!(broken("struct S<T>(*mut T, PhantomData<Box<T>>);"), 1);
+        assert_eq!(broken(&format!("{reason}struct S<T>(*mut T, PhantomData<Box<T>>);")), 0);
+        assert_eq!(broken("type Over<T> = PhantomData<T>;"), 1);
+        assert_eq!(broken("struct S<'a> {\n    t: PhantomData<&'a [u8]>,\n}"), 0, "no type of a user's");
+
+        let imp = "unsafe impl<T> Send for S<T> {}";
+        assert_eq!(broken(imp), 1);
+        assert_eq!(broken(&format!("// SAFETY: as above.\n{imp}")), 1);
+        assert_eq!(broken(&format!("// SAFETY: whoever has it\n// owns what it points to.\n{imp}")), 0);
+        assert_eq!(broken("impl Send for S {}"), 0);
     }
 
     #[test]

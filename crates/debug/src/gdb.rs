@@ -88,7 +88,7 @@ pub(crate) struct Announced {
 
 // SAFETY: the entry is only touched under the lock of the list.
 unsafe impl Send for Announced {}
-// SAFETY: as above.
+// SAFETY: a shared one gives access to nothing; the entry behind it is touched under the lock of the list.
 unsafe impl Sync for Announced {}
 
 impl Announced {

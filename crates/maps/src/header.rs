@@ -48,7 +48,7 @@ pub struct MapHeader {
 
 // SAFETY: the header is never written after creation, and what its pointers point to is shared by atomics only.
 unsafe impl Send for MapHeader {}
-// SAFETY: as above.
+// SAFETY: nobody writes a header that is shared, and what its pointers point to is accessed by atomics.
 unsafe impl Sync for MapHeader {}
 
 impl MapHeader {

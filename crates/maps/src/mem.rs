@@ -54,12 +54,13 @@ pub(crate) struct Table<T> {
     base: NonNull<T>,
     len: usize,
     mapped: usize,
+    /// It owns its `T`s: as covariant, and as `Send` and `Sync`, as a `Box<[T]>`.
     _owns: PhantomData<T>,
 }
 
 // SAFETY: the table owns its pages and hands out only shared references, so it is as thread-safe as `&T` is.
 unsafe impl<T: Send> Send for Table<T> {}
-// SAFETY: as above; `&Table<T>` gives `&T` only.
+// SAFETY: `&Table<T>` gives `&T` only, which other threads may have where `T` is `Sync`.
 unsafe impl<T: Sync> Sync for Table<T> {}
 
 /// Tables of at least this size ask for huge pages: below it they would only waste memory.

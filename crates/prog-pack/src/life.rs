@@ -21,11 +21,11 @@ pub(crate) struct Hold(NonNull<Shared>);
 
 // SAFETY: a shared reference, and the right to free what may be sent and shared.
 unsafe impl Send for Owner {}
-// SAFETY: as above.
+// SAFETY: a shared one is a shared reference to what may be shared.
 unsafe impl Sync for Owner {}
-// SAFETY: as above.
+// SAFETY: it is a counted reference to what may be shared, and its last one frees what may be sent.
 unsafe impl Send for Hold {}
-// SAFETY: as above.
+// SAFETY: a shared one is a shared reference to what may be shared.
 unsafe impl Sync for Hold {}
 
 impl Owner {

@@ -165,6 +165,7 @@ pub struct Batch<'packs, Stage = Independent> {
     packs: &'packs Packs,
     /// The proof that everything poked before is seen by every CPU.
     _barrier: Option<CoreBarrier>,
+    /// A word of the type only: which methods there are. There is no value of it.
     _stage: PhantomData<Stage>,
 }
 

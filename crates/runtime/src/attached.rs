@@ -75,6 +75,7 @@ pub(crate) struct Listed {
 pub(crate) struct Published<T> {
     /// Never null.
     value: AtomicPtr<T>,
+    /// It owns a `T` and shares it with those that read it, so it is `Send` and `Sync` where an `Arc<T>` is; invariant by the pointer.
     owned: PhantomData<Arc<T>>,
 }
 
@@ -108,7 +109,7 @@ impl<T> Drop for Published<T> {
     }
 }
 
-/// A value that is no longer published and may still be read. Leaks if it is not retired.
+/// A value that is no longer published and may still be read: it owns it as a box does. Leaks if it is not retired.
 #[must_use = "it leaks unless it is retired"]
 pub(crate) struct Replaced<T>(*mut T, PhantomData<Box<T>>);
 

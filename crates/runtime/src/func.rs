@@ -57,6 +57,7 @@ impl HostFn {
 #[derive(Debug)]
 pub struct Caller<'a, H> {
     run: &'a mut Run,
+    /// The run's host state, lent for as long as this is: so it is invariant in `H`.
     host: PhantomData<&'a mut H>,
 }
 

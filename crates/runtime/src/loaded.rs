@@ -279,7 +279,7 @@ enum Form {
 
 // SAFETY: the entry is an address inside `text`, which is shared freely.
 unsafe impl Send for Native {}
-// SAFETY: as above.
+// SAFETY: nothing behind a shared one is written: the entry is an address, and code is changed by its pack only, under that one's lock.
 unsafe impl Sync for Native {}
 
 /// A loaded program. Handles, prog arrays and hooks share it; when the last one goes, code, closures and maps are let go after a

@@ -232,7 +232,7 @@ struct Level {
 // others access, the interrupt flag, is accessed atomically. What the pointers in it point to is used only by the thread that put them
 // there, until its run ends.
 unsafe impl Send for Level {}
-// SAFETY: as above.
+// SAFETY: through a shared one only the interrupt flag is accessed by others than the thread that holds the slot, atomically.
 unsafe impl Sync for Level {}
 
 impl Level {

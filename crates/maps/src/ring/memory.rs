@@ -26,7 +26,7 @@ pub(crate) struct RingMemory {
 
 // SAFETY: the mapping is owned and only accessed through shared atomics (or by programs, under the ring's protocol).
 unsafe impl Send for RingMemory {}
-// SAFETY: as above.
+// SAFETY: a shared one gives out atomics and addresses; records behind these belong to one producer or consumer at a time (the ring's protocol).
 unsafe impl Sync for RingMemory {}
 
 impl RingMemory {

@@ -116,6 +116,7 @@ fn address<H>(at: *mut u8, owner: &impl Owned, caller: &Caller<'_, H>) -> Result
 /// ```
 pub struct Pinned<T> {
     words: Arc<Words>,
+    /// Invariant, since the `T` there is read and replaced through a shared handle; a `T` is bytes, so threads may share it.
     value: PhantomData<fn(T) -> T>,
 }
 
@@ -208,6 +209,7 @@ impl Owned for Words {
 /// ```
 pub struct PinnedMap<K, V> {
     map: Arc<Held>,
+    /// Invariant in `V`, which is read and replaced through a shared handle; `K` is only read, and both are bytes, so threads may share them.
     types: PhantomData<fn(K, V) -> V>,
 }
 
@@ -218,6 +220,8 @@ impl Drop for Held {
     fn drop(&mut self) {
         let map = self.0.clone();
         self.0.domain().defer(move || drop(map));
+        // The map owns the domain, and the domain now owns the map.
+        self.0.domain().reclaim();
     }
 }
 
@@ -289,6 +293,7 @@ impl<K: IntoBytes + Immutable, V: FromBytes + IntoBytes + Immutable> PinnedMap<K
 pub struct PinnedValue<V> {
     at: *mut u8,
     map: Arc<Held>,
+    /// Invariant, since the `V` there is read and replaced through a shared reference.
     value: PhantomData<fn(V) -> V>,
 }
 
