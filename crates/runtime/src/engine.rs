@@ -54,7 +54,7 @@ pub struct Config {
     /// How deep runs may be nested in one thread (a host function that runs a program), the outermost included. Programs that cannot be stopped
     /// (neither loop nor call under a budget or interruption, no host function, no check) do not count: they run nothing themselves.
     pub max_nested_runs: u32,
-    /// Bytes of BPF stack a frame may use (512 as in the kernel).
+    /// Bytes of BPF stack a frame may use (512 as in the kernel): a multiple of 8, below 64 KiB.
     pub frame_bytes: u32,
     /// Worst machine stack one run may take, in bytes.
     pub max_machine_stack: u64,

@@ -16,26 +16,28 @@ use bpf_uapi::context::{sk_buff, xdp_md};
 use bpf_verifier::{Access, Field, FieldKind, Region};
 use core::marker::PhantomData;
 use core::mem::offset_of;
+use core::ops::RangeInclusive;
 use std::sync::LazyLock;
 
-/// What a packet context's buffer is.
+/// Where in its buffer a packet is.
+///
+/// Invariant: `start <= data_meta <= data <= data_end <= end`, with at most [`MAX_META`] bytes of metadata and [`MAX_FRAME`] of packet, as the
+/// layouts promise to verified programs. [`Window::place`] alone sets them.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Window {
-    /// First byte of the packet.
-    pub(crate) data: *mut u8,
-    /// One past its last byte.
-    pub(crate) data_end: *mut u8,
-    /// First byte of the metadata that ends where the packet starts.
-    pub(crate) data_meta: *mut u8,
-    /// First byte of the buffer.
-    pub(crate) start: *mut u8,
-    /// One past its last byte.
-    pub(crate) end: *mut u8,
+    data: *mut u8,
+    data_end: *mut u8,
+    data_meta: *mut u8,
+    start: *mut u8,
+    end: *mut u8,
 }
 
 /// No frame is longer than this (a jumbo frame of the largest IP packet and its headers).
 const MAX_FRAME: u32 = 0x1_0000 + 256;
+
+/// Most bytes of metadata before a packet (Linux: `xdp_metalen_invalid`).
+const MAX_META: u32 = 255;
 
 impl Window {
     /// The packet `at .. at + len` of a buffer, cut to what the buffer has and to [`MAX_FRAME`].
@@ -43,8 +45,45 @@ impl Window {
         let at = at.min(buffer.len());
         let len = len.min(buffer.len() - at).min(MAX_FRAME as usize);
         let range = buffer.as_mut_ptr_range();
+        let none = range.start;
+        let mut window = Window { data: none, data_end: none, data_meta: none, start: range.start, end: range.end };
         let data = range.start.wrapping_add(at);
-        Window { data, data_end: data.wrapping_add(len), data_meta: data, start: range.start, end: range.end }
+        let placed = window.place(data, data, data.wrapping_add(len));
+        debug_assert!(placed, "cut to what is allowed");
+        window
+    }
+
+    /// Moves the packet and its metadata to these addresses. `false`, and nothing is moved, if they are out of order, outside the buffer or
+    /// further apart than programs are verified for.
+    #[must_use]
+    pub(crate) fn place(&mut self, data_meta: *mut u8, data: *mut u8, data_end: *mut u8) -> bool {
+        let ordered = [self.start, data_meta, data, data_end, self.end].is_sorted();
+        let short = |from: *mut u8, to: *mut u8, max: u32| to.addr().wrapping_sub(from.addr()) <= max as usize;
+        let ok = ordered && short(data_meta, data, MAX_META) && short(data, data_end, MAX_FRAME);
+        if ok {
+            (self.data_meta, self.data, self.data_end) = (data_meta, data, data_end);
+        }
+        ok
+    }
+
+    /// First byte of the packet.
+    pub(crate) fn data(&self) -> *mut u8 {
+        self.data
+    }
+
+    /// One past its last byte.
+    pub(crate) fn data_end(&self) -> *mut u8 {
+        self.data_end
+    }
+
+    /// First byte of the metadata, which ends where the packet starts.
+    pub(crate) fn data_meta(&self) -> *mut u8 {
+        self.data_meta
+    }
+
+    /// The buffer that it moves in.
+    pub(crate) fn buffer(&self) -> RangeInclusive<*mut u8> {
+        self.start..=self.end
     }
 
     /// Bytes of the packet.
@@ -114,7 +153,7 @@ impl<'p> XdpBuff<'p> {
 pub enum Xdp {}
 
 // SAFETY: the layout describes `XdpBuff` (`repr(C)`, offsets taken from it), whose window lies in a buffer borrowed for 'p; the regions'
-// promises hold: no frame is longer than MAX_FRAME (`Window::new`, and the helpers that move its ends keep it in the buffer).
+// promises are the window's invariant, which whoever moves its ends keeps by `Window::place`.
 unsafe impl Context for Xdp {
     type Data<'r, 'p>
         = &'r mut XdpBuff<'p>
@@ -145,7 +184,7 @@ unsafe impl Context for Xdp {
                         (offset_of!(XdpBuff<'static>, rx_queue_index), 4),
                     ),
                 ],
-                regions: vec![region("packet", Region::MAX_LEN, None), region("metadata", Region::MAX_LEN, Some(0))],
+                regions: vec![region("packet", MAX_FRAME, None), region("metadata", MAX_META, Some(0))],
                 legacy_loads: false,
                 returns: None,
             }
@@ -312,11 +351,7 @@ unsafe impl Context for Skb {
                 name: sk_buff::NAME.into(),
                 raw: false,
                 fields,
-                regions: vec![
-                    region("packet", Region::MAX_LEN, None),
-                    region("metadata", Region::MAX_LEN, Some(0)),
-                    keys,
-                ],
+                regions: vec![region("packet", MAX_FRAME, None), region("metadata", MAX_META, Some(0)), keys],
                 legacy_loads: true,
                 returns: None,
             }

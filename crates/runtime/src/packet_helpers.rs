@@ -14,8 +14,6 @@ use bpf_uapi::Helper;
 
 /// A packet keeps at least an Ethernet header.
 const ETH_HLEN: usize = 14;
-/// Most bytes of metadata before a packet.
-const MAX_META: usize = 255;
 
 /// Whether the helper exists for packet contexts only.
 pub(crate) fn is_packet_helper(helper: Helper) -> bool {
@@ -83,13 +81,12 @@ unsafe fn skb<'a>(ctx: u64) -> &'a mut [u8] {
     // SAFETY: by contract.
     let window = &unsafe { &*(ctx as *const SkBuff<'_>) }.window;
     // SAFETY: the window lies in a buffer that is borrowed for the run, and emitted code does not touch it during the call.
-    unsafe { core::slice::from_raw_parts_mut(window.data, window.len()) }
+    unsafe { core::slice::from_raw_parts_mut(window.data(), window.len()) }
 }
 
-/// `pointer + delta`, if that is in `from ..= to`.
-fn moved(pointer: *mut u8, delta: i32, from: *mut u8, to: *mut u8) -> Option<*mut u8> {
-    let to_address = pointer.addr().checked_add_signed(delta as isize)?;
-    (from.addr()..=to.addr()).contains(&to_address).then(|| pointer.wrapping_offset(delta as isize))
+/// `pointer + delta`. An address that wraps is [`Window::place`]'s to refuse, as any outside its buffer.
+fn moved(pointer: *mut u8, delta: u64) -> *mut u8 {
+    pointer.wrapping_offset(delta as i32 as isize)
 }
 
 /// `bpf_xdp_adjust_head(ctx, delta)`.
@@ -99,15 +96,14 @@ fn moved(pointer: *mut u8, delta: i32, from: *mut u8, to: *mut u8) -> Option<*mu
 unsafe extern "C" fn xdp_adjust_head(ctx: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     // SAFETY: by the module's contract.
     let w = unsafe { xdp(ctx) };
-    let meta = w.data.addr() - w.data_meta.addr();
-    let Some(last) = w.len().checked_sub(ETH_HLEN) else { return EINVAL };
-    let (first, last) = (w.start.wrapping_add(meta), w.data.wrapping_add(last));
-    let Some(data) = moved(w.data, delta as i32, first, last) else { return EINVAL };
+    let (old, data) = (w.data_meta(), moved(w.data(), delta));
+    let meta = w.data().addr() - old.addr();
     let data_meta = data.wrapping_sub(meta);
-    // SAFETY: both ranges of `meta` bytes lie in the buffer: the old one by invariant, the new one because `data` is at least `meta` bytes
-    // behind the start.
-    unsafe { core::ptr::copy(w.data_meta, data_meta, meta) };
-    (w.data, w.data_meta) = (data, data_meta);
+    if w.data_end().addr().wrapping_sub(data.addr()) < ETH_HLEN || !w.place(data_meta, data, w.data_end()) {
+        return EINVAL;
+    }
+    // SAFETY: both ranges of `meta` bytes lie in the buffer: the window's invariant, before and now.
+    unsafe { core::ptr::copy(old, data_meta, meta) };
     0
 }
 
@@ -118,12 +114,15 @@ unsafe extern "C" fn xdp_adjust_head(ctx: u64, delta: u64, _: u64, _: u64, _: u6
 unsafe extern "C" fn xdp_adjust_tail(ctx: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     // SAFETY: by the module's contract.
     let w = unsafe { xdp(ctx) };
-    let Some(data_end) = moved(w.data_end, delta as i32, w.data.wrapping_add(ETH_HLEN), w.end) else { return EINVAL };
-    if let Some(grown) = data_end.addr().checked_sub(w.data_end.addr()) {
-        // SAFETY: from the old end to the new one, which is in the buffer.
-        unsafe { core::ptr::write_bytes(w.data_end, 0, grown) };
+    let (old, end) = (w.data_end(), moved(w.data_end(), delta));
+    // An end before the start is a distance far beyond any packet, which `place` refuses.
+    if end.addr().wrapping_sub(w.data().addr()) < ETH_HLEN || !w.place(w.data_meta(), w.data(), end) {
+        return EINVAL;
     }
-    w.data_end = data_end;
+    if let Some(grown) = end.addr().checked_sub(old.addr()) {
+        // SAFETY: from the old end to the new one, which is in the buffer: the window's invariant.
+        unsafe { core::ptr::write_bytes(old, 0, grown) };
+    }
     0
 }
 
@@ -134,12 +133,13 @@ unsafe extern "C" fn xdp_adjust_tail(ctx: u64, delta: u64, _: u64, _: u64, _: u6
 unsafe extern "C" fn xdp_adjust_meta(ctx: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     // SAFETY: by the module's contract.
     let w = unsafe { xdp(ctx) };
-    let Some(data_meta) = moved(w.data_meta, delta as i32, w.start, w.data) else { return EINVAL };
-    let meta = w.data.addr() - data_meta.addr();
-    if meta > MAX_META || !meta.is_multiple_of(4) {
+    let data_meta = moved(w.data_meta(), delta);
+    if !w.buffer().contains(&data_meta) || data_meta > w.data() {
+        return EINVAL;
+    }
+    if !(w.data().addr() - data_meta.addr()).is_multiple_of(4) || !w.place(data_meta, w.data(), w.data_end()) {
         return EACCES;
     }
-    w.data_meta = data_meta;
     0
 }
 
@@ -151,7 +151,7 @@ unsafe extern "C" fn xdp_event_output(ctx: u64, map: u64, flags: u64, data: u64,
     // SAFETY: by the module's contract.
     let window = unsafe { xdp(ctx) };
     // SAFETY: by contract; the window lies in the run's buffer.
-    unsafe { perf_output(map, flags, (data, size), (window.data, window.len()), run) }
+    unsafe { perf_output(map, flags, (data, size), (window.data(), window.len()), run) }
 }
 
 /// The same of classifiers and socket filters.
@@ -162,7 +162,7 @@ unsafe extern "C" fn skb_event_output(ctx: u64, map: u64, flags: u64, data: u64,
     // SAFETY: by contract.
     let window = unsafe { &(*(ctx as *const SkBuff<'_>)).window };
     // SAFETY: by contract; the window lies in the run's buffer.
-    unsafe { perf_output(map, flags, (data, size), (window.data, window.len()), run) }
+    unsafe { perf_output(map, flags, (data, size), (window.data(), window.len()), run) }
 }
 
 /// `bpf_redirect(ifindex, flags)` of XDP programs: `XDP_REDIRECT`, or `XDP_ABORTED` for flags, of which there are none.

@@ -123,6 +123,61 @@ fn xdp_packets_grow_and_shrink_as_in_the_kernel() {
 }
 
 /// Asks for metadata, writes it, moves the head, and returns what the metadata holds then, or the errors.
+/// However large the buffer, a packet never becomes longer than programs are verified for: they take its length to be below this.
+#[test]
+fn a_packet_grows_to_the_promised_length_and_no_further() {
+    const LONGEST: usize = 0x1_0000 + 256;
+    let region = &Xdp::layout().regions[0];
+    assert_eq!(region.max_len as usize, LONGEST);
+    // Either end, out by as much as is asked in `rx_queue_index`; returns the helper's result.
+    for helper in [44, 65] {
+        let grow = format!("r2 = *(u32 *)(r1 + 16); call {helper}; exit");
+        let length = "r2 = *(u32 *)(r1 + 0); r0 = *(u32 *)(r1 + 4); r0 -= r2; exit";
+        for (program, length) in load::<Xdp>(&grow).into_iter().zip(load::<Xdp>(length)) {
+            for (by, fits) in [(0, true), (1, true), (LONGEST - 100, true), (LONGEST - 99, false), (1 << 20, false)] {
+                let mut buffer = vec![0; 3 << 20];
+                let mut buff = XdpBuff::with_room(&mut buffer, 1 << 20, 100);
+                let by = if helper == 44 { -(by as i32) } else { by as i32 };
+                buff.rx_queue_index = by as u32;
+                let r0 = program.run(&mut (), &mut buff).unwrap();
+                let after = 100 + by.unsigned_abs() as usize;
+                let (want, len) = if fits { (0, after) } else { (-22i64 as u64, 100) };
+                assert_eq!((r0, buff.packet().len()), (want, len), "{helper} by {by}");
+                assert_eq!(length.run(&mut (), &mut buff).unwrap(), len as u64);
+            }
+        }
+    }
+}
+
+/// Every place that the helpers could move to, on buffers so small that all of them are tried.
+#[test]
+fn ends_stay_in_order_and_in_the_buffer() {
+    let text = |helper: u32| format!("r2 = *(u32 *)(r1 + 16); call {helper}; exit");
+    for (helper, room) in [(44, 40usize), (65, 40), (54, 40)] {
+        for program in load::<Xdp>(&text(helper)) {
+            for delta in (-70..=70).chain([i32::MIN, i32::MAX]) {
+                let mut buffer: Vec<u8> = (0..room as u8).collect();
+                let bounds = buffer.as_ptr_range();
+                let mut buff = XdpBuff::with_room(&mut buffer, 12, 20);
+                buff.rx_queue_index = delta as u32;
+                let r0 = program.run(&mut (), &mut buff).unwrap();
+                let packet = buff.packet().as_ptr_range();
+                assert!(bounds.start <= packet.start && packet.end <= bounds.end, "{helper} {delta}");
+                let moved =
+                    packet.start != bounds.start.wrapping_add(12) || packet.end != bounds.start.wrapping_add(32);
+                assert!(r0 == 0 || !moved, "{helper} {delta}: {r0:#x}");
+                let (head, tail) = ((-12..=6).contains(&delta), (-6..=8).contains(&delta));
+                let want = match helper {
+                    44 => head,
+                    65 => tail,
+                    _ => (-12..=0).contains(&delta) && delta % 4 == 0,
+                };
+                assert_eq!(r0 == 0, want, "{helper} {delta}");
+            }
+        }
+    }
+}
+
 fn metadata(meta: i32, head: i32) -> String {
     format!(
         "r6 = r1; r2 = {meta}; call 54; r7 = r0; if r0 != 0 goto out; \
