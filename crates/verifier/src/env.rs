@@ -4,15 +4,15 @@
 //! the embedder fills in (from BTF, from its map table, from Rust types). The verifier believes them: a description
 //! that promises more than the host keeps breaks safety, so each item says what it promises.
 
+mod check;
+
 use std::borrow::Cow;
 use std::time::Duration;
 
 use bpf_analysis::{BoundsPlace, RegionBounds};
 use bpf_uapi::MapType;
 
-use crate::error::Reason;
 use crate::helpers::Helpers;
-use crate::walk::{Res, refuse};
 
 /// Direction in which memory may be, or is, used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -64,11 +64,14 @@ pub struct Field {
     pub kind: FieldKind,
     /// Byte offset in the host's own structure, passed through to the facts.
     pub host_offset: u32,
-    /// Size in bytes there: 8 for a pointer behind a 4-byte `data` field.
+    /// Size in bytes there: of a number the same, of a pointer 8, also behind a 4-byte `data` field, of a length 4 or 8.
     pub host_size: u32,
 }
 
 /// Memory of which the length is known only at run time: a packet, the metadata before it, a byte slice.
+///
+/// Promised: while the program runs, nobody else uses it if it is writable, and nobody else writes it if not; so it is no part of another
+/// region, unless neither is writable, of the context's fields, of a map's value, or of what functions return.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Region {
     /// Its name, for messages.
@@ -298,61 +301,6 @@ impl<'a> Env<'a> {
             log: false,
             record_states: false,
         }
-    }
-
-    /// What the host says of itself must make sense before anything is proven from it.
-    pub(crate) fn check(&self) -> Res<()> {
-        let bad = |what: String| refuse(Reason::Environment(what));
-        let ctx = self.context;
-        if ctx.regions.len() > Region::MAX_REGIONS {
-            return bad(format!("context {} has more than {} regions", ctx.name, Region::MAX_REGIONS));
-        }
-        let regions = ctx.regions.len();
-        for r in &ctx.regions {
-            if !r.align.is_power_of_two() {
-                return bad(format!("region {} is aligned to {}, no power of two", r.name, r.align));
-            }
-            if r.min_len > r.max_len {
-                return bad(format!("region {} is longer at least than at most", r.name));
-            }
-            if r.max_len > Region::MAX_LEN {
-                return bad(format!("region {} is longer than {} bytes", r.name, Region::MAX_LEN));
-            }
-            if r.ends_at_start_of.is_some_and(|s| usize::from(s) >= regions) {
-                return bad(format!("region {} ends at a region that does not exist", r.name));
-            }
-        }
-        if (ctx.raw || ctx.legacy_loads) && regions == 0 {
-            return bad(format!("context {} needs a region", ctx.name));
-        }
-        let mut end = 0;
-        for f in &ctx.fields {
-            if f.offset < end || f.size == 0 || f.offset.checked_add(f.size).is_none() {
-                return bad(format!("field {} overlaps another or is out of order", f.name));
-            }
-            // An access of part of a field needs the same bytes in the host; a whole one is widened by the JIT.
-            let sized = |n: u32| matches!(n, 1 | 2 | 4 | 8);
-            if f.host_size != f.size && !(sized(f.host_size) && sized(f.size)) {
-                return bad(format!("field {} has a size that no load has", f.name));
-            }
-            if f.access.writes() && f.host_size != f.size {
-                return bad(format!("field {} may be written but has another size in the host", f.name));
-            }
-            end = f.offset + f.size;
-            let (FieldKind::Data(r) | FieldKind::DataEnd(r) | FieldKind::Len(r)) = f.kind else {
-                continue;
-            };
-            if usize::from(r) >= regions {
-                return bad(format!("field {} names a region that does not exist", f.name));
-            }
-            if f.access.writes() {
-                return bad(format!("field {} may be written but is no number", f.name));
-            }
-        }
-        if self.frame_bytes > u32::from(u16::MAX) {
-            return bad(format!("frames of {} bytes; the limit is {}", self.frame_bytes, u16::MAX));
-        }
-        Ok(())
     }
 
     /// What is promised of every region's length.

@@ -101,6 +101,8 @@ pub enum Reason {
     AtomicMemory(&'static str),
     #[error("atomic access of {size} bytes is not proven to be aligned (offset {off})")]
     Unaligned { size: u64, off: String },
+    #[error("address is not proven to be aligned to {align} bytes (offset {off} of {what})")]
+    Alignment { align: u32, off: String, what: String },
     #[error("{what} {index}{} does not exist", helper_in_brackets(what, *index))]
     NoSuch { what: &'static str, index: i64 },
     #[error("{0}")]
@@ -121,6 +123,8 @@ pub enum Reason {
     Owed { at: InsnIdx },
     #[error("tail call inside a callback")]
     TailCallInCallback,
+    #[error("function {function} is called back by a function that does not take its address itself")]
+    ForeignCallback { function: u32 },
     #[error("tail call with {depth} bytes of stack in its callers; at most {limit} are allowed")]
     TailCallDepth { depth: u32, limit: u32 },
     #[error("return value r0 is {got}, but must be {expected}")]
@@ -192,7 +196,8 @@ impl Reason {
             Reason::TwoPointers(..) => "only pointers into the same packet may be subtracted",
             Reason::PointerCompare(..) => "compare packet pointers with their end, and other pointers only with null",
             Reason::Leak(..) => "addresses must stay inside the program: copy the data, not the pointer",
-            Reason::Unaligned { .. } => "align the address to the size of the access",
+            Reason::Unaligned { .. } | Reason::Alignment { .. } => "align the address to the size of the access",
+            Reason::ForeignCallback { .. } => "name the callback in the function that calls the helper",
             Reason::NoSuch { what: "helper", .. } => "this host does not offer the helper to this kind of program",
             Reason::LockHeld { .. } => "release the lock with bpf_spin_unlock first",
             Reason::NoLock | Reason::OtherLock { .. } => "pair bpf_spin_lock and bpf_spin_unlock on the same element",

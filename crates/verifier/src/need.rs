@@ -14,7 +14,7 @@
 
 use bpf_isa::{AtomicOp, Callee, Insn, InsnIdx, Program, Reg, Src};
 
-use crate::env::Env;
+use crate::env::{Env, GlobalArg, GlobalFunc};
 use crate::helpers::{ArgKind, Effect, HelperProto};
 use crate::walk::shrink;
 
@@ -110,7 +110,6 @@ impl Needs {
     /// grow, by 22 bits at most, so the work is linear in the program, whatever its shape.
     pub(crate) fn build(&mut self, program: &Program, env: &Env<'_>) {
         let insns = program.insns();
-        let main_end = program.subprogs()[0].end;
         self.at.clear();
         self.at.resize(insns.len(), Need::default());
         let mut work = std::mem::take(&mut self.work);
@@ -118,20 +117,21 @@ impl Needs {
         let mut next = Need::default();
         for (i, insn) in insns.iter().enumerate().rev() {
             let here = InsnIdx(i as u32);
-            next = self.before(here, insn, next, env, main_end);
+            next = self.before(here, insn, next, env, program);
             self.at[i] = next;
             if refers_to(here, insn).is_some_and(|target| target <= here) {
                 work.list.push(i as u32);
             }
         }
         if !work.list.is_empty() {
-            self.settle(insns, env, main_end, &mut work);
+            self.settle(program, env, &mut work);
         }
         self.work = work;
     }
 
     /// Looks again at what is listed, and at all that reads what changes, until nothing does.
-    fn settle(&mut self, insns: &[Insn], env: &Env<'_>, main_end: u32, work: &mut Work) {
+    fn settle(&mut self, program: &Program, env: &Env<'_>, work: &mut Work) {
+        let insns = program.insns();
         let Work { list, listed, starts, sources } = work;
         let references = || {
             let of = |(i, insn): (usize, &Insn)| Some((refers_to(InsnIdx(i as u32), insn)?, i as u32));
@@ -164,7 +164,7 @@ impl Needs {
             let at = i as usize;
             listed[at] = false;
             let next = self.at.get(at + 1).copied().unwrap_or_default();
-            let need = self.before(InsnIdx(i), &insns[at], next, env, main_end);
+            let need = self.before(InsnIdx(i), &insns[at], next, env, program);
             if need == self.at[at] {
                 continue;
             }
@@ -178,12 +178,13 @@ impl Needs {
         }
     }
 
-    fn before(&self, at: InsnIdx, insn: &Insn, next: Need, env: &Env<'_>, main_end: u32) -> Need {
+    fn before(&self, at: InsnIdx, insn: &Insn, next: Need, env: &Env<'_>, program: &Program) -> Need {
         let target = |off: i32| at.jump(off).map_or(Need::ALL, |t| self.at(t));
         let mut n = next;
         match *insn {
             Insn::Alu { dst, src, .. } => {
-                let exact = next.is_exact(dst.index());
+                // An address that nobody uses must still be moved by a bounded number.
+                let exact = next.is_exact(dst.index()) || !next.is_live(dst.index());
                 n.flow(dst, exact);
                 n.flow_src(src, exact);
             }
@@ -242,14 +243,18 @@ impl Needs {
                     }
                     Callee::Subprog(off) => {
                         let entry = target(off);
-                        n = n.join(Need { live: entry.live & ARGS, exact: entry.exact & ARGS });
+                        n = n.join(match at.jump(off).and_then(|to| global_at(program, env, to)) {
+                            // A call proves its arguments by the signature, whatever the function does with them.
+                            Some(func) => global_needs(func),
+                            None => Need { live: entry.live & ARGS, exact: entry.exact & ARGS },
+                        });
                     }
                 }
             }
             // A caller or a helper may use the result in any way; the host takes any number, unless it says otherwise.
             Insn::Exit => {
                 n = Need::default();
-                n.flow(Reg::R0, at.0 >= main_end || env.context.returns.is_some());
+                n.flow(Reg::R0, at.0 >= program.subprogs()[0].end || env.context.returns.is_some());
             }
         }
         n
@@ -262,6 +267,23 @@ fn refers_to(at: InsnIdx, insn: &Insn) -> Option<InsnIdx> {
         Insn::Call(Callee::Subprog(off)) => at.jump(off),
         _ => insn.jump_offset().and_then(|off| at.jump(off)),
     }
+}
+
+/// The global function that starts here.
+fn global_at<'a>(program: &Program, env: &Env<'a>, to: InsnIdx) -> Option<&'a GlobalFunc> {
+    if env.global_functions.is_empty() {
+        return None;
+    }
+    env.global_functions.get(program.subprog_starting_at(to)?.index())?.as_ref()
+}
+
+/// The argument registers that a call of a global function needs. It takes any number, but only memory as large as it says.
+fn global_needs(func: &GlobalFunc) -> Need {
+    let mut n = Need::default();
+    for (arg, r) in func.args.iter().zip(Reg::ARGS) {
+        n.flow(r, !matches!(arg, GlobalArg::Scalar));
+    }
+    n
 }
 
 /// The argument registers a call needs, and which of them exactly.

@@ -33,6 +33,20 @@ pub(crate) enum Why {
     Dead,
 }
 
+/// Where memory of a fixed size comes from: so where it may lie, how it is aligned, and how long it lasts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// A function's result: 8-byte aligned, to the end of the run. It may be a map's value.
+    Returned,
+    /// A record, which is this run's alone until it is consumed: 8-byte aligned. The value's `owner` says which.
+    Record,
+    /// Lent to the callback that is this frame, until it returns: a key, aligned to 4.
+    Lent { frame: u8 },
+    /// This argument of the global function that is walked: any memory of its callers' (the packet, a map's value, their stack), for the
+    /// whole call, aligned as far as the function needs: its calls prove that (`Walk::aligned`).
+    Argument { arg: u8 },
+}
+
 /// What kind of value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ty {
@@ -53,11 +67,11 @@ pub(crate) enum Ty {
         map: u32,
         inner: bool,
     },
-    /// Memory of a fixed size. It lasts until this frame, a callback's, returns; 0: until the run ends.
+    /// Memory of a fixed size.
     Mem {
         size: u32,
         writable: bool,
-        frame: u8,
+        from: Origin,
     },
     /// A context region.
     Packet {
@@ -85,7 +99,7 @@ impl PartialEq for Ty {
             (Ty::Stack { frame: a }, Ty::Stack { frame: b }) => a == b,
             (Ty::Map { map: a, inner: i }, Ty::Map { map: b, inner: j }) => (a, i) == (b, j),
             (Ty::MapValue { map: a, inner: i }, Ty::MapValue { map: b, inner: j }) => (a, i) == (b, j),
-            (Ty::Mem { size: a, writable: i, frame: f }, Ty::Mem { size: b, writable: j, frame: g }) => {
+            (Ty::Mem { size: a, writable: i, from: f }, Ty::Mem { size: b, writable: j, from: g }) => {
                 (a, i, f) == (b, j, g)
             }
             (Ty::Packet { region: a }, Ty::Packet { region: b }) => a == b,

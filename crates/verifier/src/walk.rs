@@ -12,6 +12,7 @@ mod alu;
 mod args;
 mod branch;
 mod call;
+mod global;
 mod mem;
 mod prune;
 mod slots;
@@ -29,7 +30,7 @@ use crate::need::Needs;
 use crate::notes::Notes;
 use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, State};
-use crate::value::{FIRST_FREE_ID, Ty, Value, len_id};
+use crate::value::{FIRST_FREE_ID, Origin, Ty, Value, len_id};
 use slots::Slots;
 
 pub(crate) type Res<T> = Result<T, Box<Reason>>;
@@ -157,8 +158,8 @@ pub(crate) struct Walk<'a> {
     needs_built: bool,
     /// Stack slots written since the newest kept state on the path.
     written: Slots,
-    /// By subprogram, if there are global functions.
-    packet_movers: Vec<bool>,
+    /// By subprogram, if there are global functions: what their calls depend on.
+    summaries: Vec<global::Summary>,
     started: Option<Instant>,
     pub(crate) notes: Notes,
     pub(crate) stats: Stats,
@@ -185,7 +186,7 @@ impl<'a> Walk<'a> {
             live_bytes: 0,
             needs_built: false,
             written: Slots::default(),
-            packet_movers: Vec::new(),
+            summaries: Vec::new(),
             started: None,
             notes,
             stats: Stats::default(),
@@ -213,14 +214,9 @@ impl<'a> Walk<'a> {
         self.scratch.prune.start(self.program);
         self.needs_built = false;
         if !self.env.global_functions.is_empty() {
-            self.packet_movers = self.packet_movers();
+            self.walk_global_functions()?;
         }
         self.walk_from(0, None)?;
-        for (i, func) in self.env.global_functions.iter().enumerate().skip(1) {
-            if let (Some(func), true) = (func, i < self.program.subprogs().len()) {
-                self.walk_from(i as u32, Some(&func.args))?;
-            }
-        }
         self.notes.check_stack(self.program, self.env)
     }
 
@@ -244,13 +240,14 @@ impl<'a> Walk<'a> {
             }
             None => state.set(Reg::R1, Value::pointer(Ty::Ctx)),
             Some(args) => {
-                for (arg, r) in args.iter().zip(Reg::ARGS) {
-                    let v = match *arg {
+                for ((arg, kind), r) in (0..).zip(args).zip(Reg::ARGS) {
+                    let v = match *kind {
                         GlobalArg::Scalar => Value::unknown(),
                         GlobalArg::Ctx => self.ctx_value(),
                         GlobalArg::Mem(size) => {
                             let id = self.new_id();
-                            Value { null: true, id, ..Value::pointer(Ty::Mem { size, writable: true, frame: 0 }) }
+                            let from = Origin::Argument { arg };
+                            Value { null: true, id, ..Value::pointer(Ty::Mem { size, writable: true, from }) }
                         }
                     };
                     state.set(r, v);

@@ -3,8 +3,8 @@
 mod common;
 
 use bpf_verifier::{
-    Access, ArgKind, ContextLayout, Env, Field, FieldKind, HelperProto, Helpers, MapDef, MapType, MemArg, Reason,
-    Region, Ret, Verifier,
+    Access, ArgKind, CallbackKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers,
+    MapDef, MapTypes, MapType, MemArg, Reason, Region, Ret, Verifier,
 };
 
 fn refused(context: &ContextLayout, helpers: &Helpers, maps: &[MapDef], text: &str) -> String {
@@ -59,10 +59,104 @@ fn contexts_are_checked() {
             },
             "no power of two",
         ),
+        (with(vec![Field { host_size: 8, ..scalar("a", 0, 4) }]), "another size in the host"),
+        (with(vec![Field { host_size: 2, ..scalar("a", 0, 4) }]), "another size in the host"),
+        (with(vec![field("a", 0, 4, FieldKind::Data(0), Access::Read)]), "no load of it has"),
+        (with(vec![field("a", 0, 4, FieldKind::DataEnd(0), Access::Read)]), "no load of it has"),
+        (with(vec![field("a", 0, 2, FieldKind::Len(0), Access::Read)]), "no load of it has"),
+        (with(vec![Field { host_size: 1, ..field("a", 0, 4, FieldKind::Len(0), Access::Read) }]), "no load of it has"),
+        (
+            with(vec![
+                field("a", 0, 8, FieldKind::Data(0), Access::Read),
+                Field { host_offset: 6, ..field("b", 8, 4, FieldKind::Scalar, Access::ReadWrite) },
+            ]),
+            "field b lies where a does",
+        ),
+        (
+            with(vec![
+                Field { host_offset: 4, ..scalar("a", 0, 4) },
+                field("b", 8, 8, FieldKind::Len(0), Access::Read),
+            ]),
+            "field a lies where b does",
+        ),
+        (with(vec![scalar("a", 0, 1 << 16)]), "ends beyond"),
+        (with(vec![scalar("a", 1 << 15, 4)]), "ends beyond"),
+        (with(vec![Field { host_offset: 0xffff_fff0, ..scalar("a", 0, 4) }]), "ends beyond"),
+        (with(vec![Field { host_offset: u32::MAX, ..scalar("a", 0, 4) }]), "ends beyond"),
+        (ContextLayout { raw: true, ..with(vec![scalar("a", 0, 4)]) }, "has fields"),
+        (ContextLayout { returns: Some((1, 0)), ..common::xdp() }, "no return value"),
+        (
+            ContextLayout {
+                regions: vec![Region { ends_at_start_of: Some(0), ..common::xdp().regions[0].clone() }],
+                ..ContextLayout::raw(true)
+            },
+            "ends where it starts",
+        ),
     ];
     for (context, part) in cases {
         let what = refused(&context, &none, &[], exit);
         assert!(what.contains(part), "{what} / {part}");
+    }
+}
+
+#[test]
+fn maps_are_checked() {
+    let array = MapDef::new("m", MapType::Array, 4, 8, 1);
+    let frozen = |n| Some(vec![0; n]);
+    let outer = |inner| MapDef { inner: Some(Box::new(inner)), ..MapDef::new("m", MapType::ArrayOfMaps, 4, 4, 1) };
+    let cases = [
+        (MapDef { spin_lock: Some(8), ..array.clone() }, "not inside a value"),
+        (MapDef { spin_lock: Some(2), ..array.clone() }, "not inside a value"),
+        (MapDef { spin_lock: Some(u32::MAX - 3), ..array.clone() }, "not inside a value"),
+        (MapDef { key_size: 8, ..array.clone() }, "keys of 4 bytes"),
+        (MapDef { max_entries: 0, ..array.clone() }, "keys of 4 bytes"),
+        (MapDef { frozen: frozen(9), ..array.clone() }, "no array of one such value"),
+        (MapDef { frozen: frozen(8), max_entries: 2, ..array.clone() }, "no array of one such value"),
+        (MapDef { frozen: frozen(8), kind: MapType::Hash, ..array.clone() }, "no array of one such value"),
+        (MapDef { inner: Some(Box::new(array.clone())), ..array.clone() }, "no map of maps"),
+        (outer(outer(array.clone())), "nest only once"),
+        (outer(MapDef { kind: MapType::ProgArray, ..array.clone() }), "of the program's own"),
+        (outer(MapDef { frozen: frozen(8), ..array.clone() }), "of the program's own"),
+        (outer(MapDef { spin_lock: Some(8), ..array.clone() }), "not inside a value"),
+    ];
+    for (map, part) in cases {
+        let what = refused(&common::xdp(), &Helpers::none(), std::slice::from_ref(&map), "r0 = 0\nexit");
+        assert!(what.contains(part), "{what} / {part}");
+    }
+}
+
+#[test]
+fn functions_and_frames_are_checked() {
+    let (context, none) = (common::xdp(), Helpers::none());
+    let many = [None, Some(GlobalFunc { name: "f".into(), args: vec![GlobalArg::Scalar; 6] })];
+    let env = Env::new(&context, &none);
+    for (env, part) in [
+        (Env { global_functions: &many, ..env }, "registers hold 5"),
+        (Env { frame_bytes: 1 << 16, ..env }, "multiples of 8"),
+        (Env { frame_bytes: 100, ..env }, "multiples of 8"),
+    ] {
+        let error = Verifier::new().verify(common::program("r0 = 0\nexit"), &env).expect_err(part);
+        assert!(matches!(&error.reason, Reason::Environment(what) if what.contains(part)), "{error}");
+    }
+}
+
+/// Callbacks are given what fixed registers hold, so a prototype that has other things there would be believed.
+#[test]
+fn prototypes_of_callbacks_have_one_shape() {
+    use CallbackKind::{Drain, ForEach, Loop};
+    let map = ArgKind::Map(MapTypes::of(&[MapType::Array]));
+    let call = "r1 = map[fd:0]\nr2 = subprog[f]\nr3 = 0\nr4 = 0\ncall 7\nr0 = 0\nexit\nf:\nr0 = 0\nexit";
+    for args in [
+        vec![ArgKind::Callback(Loop), ArgKind::Scalar, ArgKind::CallbackCtx],
+        vec![map, ArgKind::Callback(Loop), ArgKind::CallbackCtx],
+        vec![ArgKind::Scalar, ArgKind::Callback(ForEach), ArgKind::CallbackCtx],
+        vec![map, ArgKind::Callback(ForEach), ArgKind::Scalar],
+        vec![ArgKind::Scalar, ArgKind::Callback(Drain), ArgKind::CallbackCtx],
+    ] {
+        let mut helpers = Helpers::none();
+        helpers.add(HelperProto::new(7, "odd", &args, Ret::Scalar)).expect("free");
+        let what = refused(&common::xdp(), &helpers, &[MapDef::new("m", MapType::Array, 4, 8, 1)], call);
+        assert!(what.contains("callback"), "{what}");
     }
 }
 
@@ -80,6 +174,9 @@ fn prototypes_are_checked() {
         (helper(&[ArgKind::Mem(MemArg::READ)], Ret::Scalar), "without a length"),
         (helper(&[ArgKind::Key], Ret::Scalar), "precedes its map"),
         (helper(&[], Ret::MapValueOrNull), "no map"),
+        (helper(&[], Ret::RecordOrNull), "no size"),
+        (helper(&[], Ret::Between(1, 0)), "no number"),
+        (helper(&[ArgKind::None, ArgKind::Scalar], Ret::Scalar), "after its last"),
         (helper(&[ArgKind::Fixed { bytes: 1, mem: odd_alignment }], Ret::Scalar), "no power of two"),
     ] {
         let what = refused(&context, &helpers, &[], call);

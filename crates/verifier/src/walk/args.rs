@@ -11,8 +11,8 @@ use bpf_uapi::MapType;
 
 use crate::env::MapDef;
 use crate::error::Reason;
-use crate::helpers::{ArgKind, CallbackKind, HelperProto, MemArg, MemSet};
-use crate::value::{Ty, Value, map_name};
+use crate::helpers::{ArgKind, CallbackKind, HelperProto, MemArg, MemSet, Ret};
+use crate::value::{Origin, Ty, Value, map_name};
 
 /// What the arguments of one call turned out to be.
 #[derive(Debug, Default)]
@@ -35,6 +35,7 @@ pub(super) struct Call<'a> {
 
 impl<'a> Walk<'a> {
     pub(super) fn check_args(&mut self, proto: &'a HelperProto) -> Res<Call<'a>> {
+        check_shape(proto)?;
         let mut call = Call::default();
         for (i, (&kind, reg)) in proto.args.iter().zip(Reg::ARGS).enumerate() {
             if kind == ArgKind::None {
@@ -246,6 +247,8 @@ impl<'a> Walk<'a> {
             v
         };
         let from = match v.ty {
+            // Whatever a caller has passed.
+            Ty::Mem { from: Origin::Argument { .. }, .. } => MemSet::ANY,
             Ty::Stack { .. } => MemSet::STACK,
             Ty::Packet { .. } => MemSet::PACKET,
             Ty::MapValue { .. } => MemSet::MAP,
@@ -261,14 +264,7 @@ impl<'a> Walk<'a> {
         if !mem.align.is_power_of_two() {
             return refuse(Reason::Environment("memory aligned to no power of two".into()));
         }
-        // A region starts where it promises; all else at a multiple of 8.
-        let start = match v.ty {
-            Ty::Packet { region } => self.env.region(region).align,
-            _ => 8,
-        };
-        if mem.align > start || v.n.bits().max() & u64::from(mem.align - 1) != 0 {
-            return refuse(Reason::Unaligned { size: mem.align.into(), off: v.n.to_string() });
-        }
+        self.prove_alignment(v, mem.align)?;
         if max == 0 {
             return Ok(());
         }
@@ -338,34 +334,92 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether two memory arguments cannot overlap.
+/// A prototype that says things which do not go together proves nothing. What concerns one argument is checked with it.
+fn check_shape(proto: &HelperProto) -> Res<()> {
+    let wrong = |what: &str| refuse(Reason::Environment(format!("{}: {what}", proto.name)));
+    let arity = usize::from(proto.arity());
+    if proto.args[arity..].iter().any(|a| *a != ArgKind::None) {
+        return wrong("an argument after its last");
+    }
+    match proto.ret {
+        Ret::Between(min, max) if min > max => return wrong("it returns no number at all"),
+        Ret::RecordOrNull if !proto.args.contains(&ArgKind::RecordSize) => return wrong("a record of no size"),
+        Ret::Scalar
+        | Ret::Between(..)
+        | Ret::MapValueOrNull
+        | Ret::RecordOrNull
+        | Ret::MemOrNull { .. }
+        | Ret::HostOrNull(_) => {}
+    }
+    // The callback's arguments are made of these registers.
+    for (i, arg) in proto.args.iter().enumerate() {
+        let ArgKind::Callback(kind) = arg else { continue };
+        let first = match kind {
+            CallbackKind::Loop => proto.args[0] == ArgKind::Scalar,
+            CallbackKind::ForEach | CallbackKind::Drain => matches!(proto.args[0], ArgKind::Map(_)),
+        };
+        if i != 1 || !first || proto.args[2] != ArgKind::CallbackCtx {
+            return wrong("a callback stands between what it is called for and what it is given");
+        }
+    }
+    Ok(())
+}
+
+/// Whether two memory arguments are proven not to overlap. What is not named here may.
 fn disjoint(a: &(usize, Value, u64, bool), b: &(usize, Value, u64, bool)) -> bool {
     let ((_, a, a_size, _), (_, b, b_size, _)) = (a, b);
+    if *a_size == 0 || *b_size == 0 {
+        return true;
+    }
     // Offsets are within ±2^31 and sizes within 2^32: these sums are exact.
     let apart = |a0: i64, a1: i64, b0: i64, b1: i64| {
         a1.saturating_add(*a_size as i64) <= b0 || b1.saturating_add(*b_size as i64) <= a0
     };
+    let offsets_apart = || apart(a.n.smin(), a.n.smax(), b.n.smin(), b.n.smax());
     match (a.ty, b.ty) {
-        (Ty::Stack { frame: f }, Ty::Stack { frame: g }) if f != g => true,
-        (Ty::Stack { .. }, Ty::Stack { .. }) => apart(a.n.smin(), a.n.smax(), b.n.smin(), b.n.smax()),
+        (Ty::Stack { frame: f }, Ty::Stack { frame: g }) => f != g || offsets_apart(),
         (Ty::Packet { region: r }, Ty::Packet { region: s }) if r == s => {
             let same_base = a.id == b.id && {
                 let (x, y) = (i64::from(a.delta), i64::from(b.delta));
                 apart(x, x, y, y)
             };
-            same_base || apart(a.n.smin(), a.n.smax(), b.n.smin(), b.n.smax())
+            same_base || offsets_apart()
         }
+        // `Region` promises that.
         (Ty::Packet { .. }, Ty::Packet { .. }) => true,
-        // One record, or two: they are told apart by their owner.
-        (Ty::Mem { .. }, Ty::Mem { .. }) => {
-            a.owner != 0
-                && b.owner != 0
-                && (a.owner != b.owner || apart(a.n.smin(), a.n.smax(), b.n.smin(), b.n.smax()))
-        }
+        // Of one element. Two look-ups may find one element; two maps of the table may be one map, and so may inner ones.
         (Ty::MapValue { map: m, inner: i }, Ty::MapValue { map: n, inner: j }) => {
-            // Two lookups may find one element, and two maps of maps may hold one map.
-            !i && !j && (m != n || (a.id == b.id && apart(a.n.smin(), a.n.smax(), b.n.smin(), b.n.smax())))
+            (m, i) == (n, j) && (a.id != 0 || !i) && a.id == b.id && offsets_apart()
         }
-        (x, y) => std::mem::discriminant(&x) != std::mem::discriminant(&y),
+        // Two records are told apart by their owner.
+        (Ty::Mem { .. }, Ty::Mem { .. }) => a.owner != 0 && b.owner != 0 && (a.owner != b.owner || offsets_apart()),
+        (x, y) => other_memory(x, y) || other_memory(y, x),
+    }
+}
+
+/// Whether nothing of the first kind of memory is of the second.
+fn other_memory(a: Ty, b: Ty) -> bool {
+    match (a, b) {
+        // The frames that a walk knows are younger than all that it was given.
+        (Ty::Stack { .. }, Ty::Packet { .. } | Ty::MapValue { .. } | Ty::Mem { .. }) => true,
+        // `Region` promises that.
+        (Ty::Packet { .. }, Ty::MapValue { .. }) => true,
+        (Ty::Packet { .. }, Ty::Mem { from: Origin::Returned | Origin::Record | Origin::Lent { .. }, .. }) => true,
+        (Ty::MapValue { .. }, Ty::Mem { from: Origin::Record, .. }) => true,
+        // An argument may be anything, and what a function returns may be a map's value.
+        (
+            Ty::Uninit(_)
+            | Ty::Scalar
+            | Ty::Ctx
+            | Ty::Stack { .. }
+            | Ty::Map { .. }
+            | Ty::MapValue { .. }
+            | Ty::Mem { .. }
+            | Ty::Packet { .. }
+            | Ty::PacketEnd { .. }
+            | Ty::Host { .. }
+            | Ty::Func { .. },
+            _,
+        ) => false,
     }
 }

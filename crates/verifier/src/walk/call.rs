@@ -4,13 +4,11 @@ use bpf_isa::{Callee, InsnIdx, Reg, SubprogId};
 
 use super::args::Call;
 use super::{Flow, Res, Walk, refuse};
-
-use crate::env::{GlobalArg, GlobalFunc};
 use crate::error::Reason;
 use crate::helpers::{ArgKind, CallbackKind, DYNPTR, Effect, HelperProto, Ret};
 use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, Lock, Owed};
-use crate::value::{Ty, Value, Why};
+use crate::value::{Origin, Ty, Value, Why};
 
 impl<'a> Walk<'a> {
     pub(super) fn call(&mut self, callee: Callee) -> Res<Flow> {
@@ -70,75 +68,6 @@ impl<'a> Walk<'a> {
         // A new stack: what an earlier frame in its place held is nothing to it.
         self.written[index] = u64::MAX;
         Ok(index as u8)
-    }
-
-    /// A global function is verified on its own for all arguments of its signature; here only these are checked.
-    fn call_global(&mut self, sub: SubprogId, func: &GlobalFunc) -> Res<Flow> {
-        for (i, (arg, reg)) in func.args.iter().zip(Reg::ARGS).enumerate() {
-            let v = self.read(reg)?;
-            let (ok, expected) = match *arg {
-                GlobalArg::Scalar => (v.is_scalar(), "a number".to_owned()),
-                GlobalArg::Ctx => (!v.null && self.is_ctx(&v), "the context".to_owned()),
-                GlobalArg::Mem(bytes) => {
-                    let null = v.as_const() == Some(0);
-                    if !null && v.is_pointer() {
-                        // Inside, it is memory like any other: a call that moves the data would leave it behind.
-                        if self.packet_movers[sub.index()] && matches!(v.ty, Ty::Packet { .. }) {
-                            let expected = "memory other than the packet's, which this function may move".into();
-                            let got = v.describe(self.env);
-                            return refuse(Reason::Arg { func: func.name.clone(), arg: i + 1, reg, expected, got });
-                        }
-                        let bare = Value { null: false, ..v };
-                        self.global_memory(reg, &bare, bytes).map_err(|why| {
-                            Box::new(Reason::ArgMem { func: func.name.clone(), arg: i + 1, reg, why })
-                        })?;
-                    }
-                    (null || v.is_pointer(), format!("a pointer to {bytes} bytes, or null"))
-                }
-            };
-            if !ok {
-                let got = v.describe(self.env);
-                return refuse(Reason::Arg { func: func.name.clone(), arg: i + 1, reg, expected, got });
-            }
-        }
-        if self.packet_movers[sub.index()] {
-            self.state.packet_moved(self.pc, self.env.min_lens());
-        }
-        self.clobber_args();
-        self.state.set(Reg::R0, Value::unknown());
-        Ok(Flow::Next)
-    }
-
-    /// Memory for a global function: readable, writable, and forgotten.
-    fn global_memory(&mut self, reg: Reg, v: &Value, bytes: u32) -> Res<()> {
-        let place = self.place(reg, v, 0, bytes.into(), crate::env::Access::ReadWrite)?;
-        if let super::mem::Place::Stack { frame, depth, size } = place {
-            self.readable_stack(frame, depth, size)?;
-            self.state.frames[usize::from(frame)].store_misc(depth, size);
-        } else if !matches!(place, super::mem::Place::Untracked(_)) {
-            return refuse(Reason::NotMemory(reg, v.describe(self.env)));
-        }
-        Ok(())
-    }
-
-    /// By subprogram: whether a call may move the packet, itself or through what it calls.
-    pub(super) fn packet_movers(&self) -> Vec<bool> {
-        let moves = |i: u32| match self.insns[i as usize] {
-            bpf_isa::Insn::Call(c @ (Callee::Helper(_) | Callee::Host(_))) => {
-                self.proto(c).map_or(true, |p| matches!(p.effect, Effect::MovesPacket | Effect::TailCall))
-            }
-            _ => false,
-        };
-        let mut movers: Vec<bool> = self.program.subprogs().iter().map(|s| (s.start..s.end).any(moves)).collect();
-        // A chain of calls is at most MAX_CALL_DEPTH long.
-        for _ in 0..bpf_isa::MAX_CALL_DEPTH {
-            for c in self.program.calls() {
-                if movers[c.callee.index()] {
-                    movers[self.program.subprog_of(c.at).index()] = true;
-                }
-            }
-        }
-        movers
     }
 
     fn call_helper(&mut self, proto: &'a HelperProto) -> Res<Flow> {
@@ -222,10 +151,12 @@ impl<'a> Walk<'a> {
                 let id = self.new_id();
                 let frame = self.state.frames.len() as u8 - 1;
                 self.state.owed.push(Owed { id, at: self.pc, frame });
-                let ty = Ty::Mem { size: call.record_size, writable: true, frame: 0 };
+                let ty = Ty::Mem { size: call.record_size, writable: true, from: Origin::Record };
                 Value { null: true, id, owner: id, ..Value::pointer(ty) }
             }
-            Ret::MemOrNull { bytes, writable } => or_null(self, Ty::Mem { size: bytes, writable, frame: 0 }),
+            Ret::MemOrNull { bytes, writable } => {
+                or_null(self, Ty::Mem { size: bytes, writable, from: Origin::Returned })
+            }
             Ret::HostOrNull(class) => or_null(self, Ty::Host { class }),
         })
     }
@@ -302,6 +233,12 @@ impl<'a> Walk<'a> {
 
     /// Calls a callback for the first time: or not at all, if there is nothing to do.
     fn enter_callback(&mut self, kind: CallbackKind, subprog: u32) -> Res<Flow> {
+        // The validated call graph has an edge from where the address is taken. What rests on that graph (the depth of calls, of
+        // the machine's stack, which functions move the packet) would not know of a call from elsewhere.
+        let within = self.program.calls_of(SubprogId(self.state.top().subprog));
+        if within.iter().all(|c| c.callee.0 != subprog) {
+            return refuse(Reason::ForeignCallback { function: subprog });
+        }
         let back = self.next();
         let entry = Entry::Callback { kind, back, call: self.pc };
         let never = self.copy_state();
@@ -337,7 +274,7 @@ impl<'a> Walk<'a> {
                 let def = self.map(map, inner)?;
                 // The key is the helper's: it is gone when the callback, the next frame, returns.
                 let frame = self.state.frames.len() as u8;
-                let key = Value::pointer(Ty::Mem { size: def.key_size, writable: false, frame });
+                let key = Value::pointer(Ty::Mem { size: def.key_size, writable: false, from: Origin::Lent { frame } });
                 let id = self.new_id();
                 let value = Value { id, ..Value::pointer(Ty::MapValue { map, inner }) };
                 [Some(Value { id: 0, ..r1 }), Some(key), Some(value), Some(r3)]
@@ -397,7 +334,7 @@ impl<'a> Walk<'a> {
         for frame in &mut self.state.frames {
             for v in frame.values_mut() {
                 match v.ty {
-                    Ty::Mem { frame, .. } if frame == gone => *v = Value::uninit(Why::Returned),
+                    Ty::Mem { from: Origin::Lent { frame }, .. } if frame == gone => *v = Value::uninit(Why::Returned),
                     Ty::Host { class: DYNPTR } => *v = Value::uninit(Why::Returned),
                     _ => {}
                 }

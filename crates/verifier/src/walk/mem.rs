@@ -12,7 +12,8 @@ use crate::env::{Access, FieldKind};
 use crate::error::Reason;
 use crate::notes::Kind;
 use crate::scalar::Scalar;
-use crate::value::{Ty, Value, map_name};
+use crate::tnum::Tnum;
+use crate::value::{Origin, Ty, Value, map_name};
 
 /// Where an access lands.
 #[derive(Clone, Copy, Debug)]
@@ -348,14 +349,38 @@ impl Walk<'_> {
             return refuse(Reason::AtomicMemory(what));
         }
         let place = self.place(base, &b, off.into(), bytes.into(), access)?;
-        // Stack frames, map values and records start at multiples of 8, regions as promised.
-        let at = b.n.bits().add(crate::tnum::Tnum::constant(off as i64 as u64));
-        if at.max() & u64::from(bytes - 1) != 0 {
+        if !self.aligned(&b, off.into(), bytes) {
             let off = b.n.alu(bpf_isa::AluOp::Add, bpf_isa::Width::W64, &Scalar::constant(off as i64 as u64));
             return refuse(Reason::Unaligned { size: bytes.into(), off: off.to_string() });
         }
         self.note_access(place)?;
         Ok(place)
+    }
+
+    /// Whether `v + off` is proven to be a multiple of this power of two. Of a global function's argument it is taken to be true, and each
+    /// call has to prove it.
+    pub(super) fn aligned(&mut self, v: &Value, off: i64, align: u32) -> bool {
+        let start = match v.ty {
+            Ty::Packet { region } => self.env.region(region).align,
+            Ty::Mem { from: Origin::Lent { .. }, .. } => 4,
+            Ty::Mem { from: Origin::Argument { arg }, .. } => {
+                self.argument_aligned(arg, align.min(8));
+                8
+            }
+            // Frames, map values, records and what functions return.
+            _ => 8,
+        };
+        let at = v.n.bits().add(Tnum::constant(off as u64));
+        align <= start && at.max() & u64::from(align - 1) == 0
+    }
+
+    /// The same, of memory that is handed on.
+    pub(super) fn prove_alignment(&mut self, v: &Value, align: u32) -> Res<()> {
+        if self.aligned(v, 0, align) {
+            return Ok(());
+        }
+        let what = Value { n: Scalar::constant(0), ..*v }.describe(self.env);
+        refuse(Reason::Alignment { align, off: v.n.to_string(), what })
     }
 
     pub(super) fn atomic(&mut self, width: AtomicWidth, op: AtomicOp, base: Reg, off: i16, src: Reg) -> Res<()> {

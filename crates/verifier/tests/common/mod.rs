@@ -95,6 +95,27 @@ pub(crate) fn helpers() -> Helpers {
             &[ArgKind::Fixed { bytes: 8, mem: MemArg { align: 8, ..owned_mut } }],
             Ret::Scalar,
         ),
+        HelperProto {
+            disjoint: true,
+            ..HelperProto::new(
+                1006,
+                "host_fill",
+                &[
+                    ArgKind::Mem(owned),
+                    ArgKind::Size { zero: true },
+                    ArgKind::Mem(MemArg { from: MemSet::ANY, ..owned_mut }),
+                    ArgKind::Size { zero: true },
+                ],
+                Ret::Scalar,
+            )
+        },
+        HelperProto::new(
+            1007,
+            "host_take_memory",
+            &[ArgKind::Fixed { bytes: 8, mem: MemArg { from: MemSet::MEM, ..MemArg::READ } }],
+            Ret::Scalar,
+        ),
+        HelperProto::new(1008, "host_buffer", &[], Ret::MemOrNull { bytes: 32, writable: true }),
     ];
     for p in host.drain(..) {
         h.add(p).expect("host ids are free");
@@ -102,11 +123,15 @@ pub(crate) fn helpers() -> Helpers {
     h
 }
 
-/// Signatures by subprogram: a program whose second line is `;global` has the mentioned subprograms global.
+/// Signatures by subprogram: a program with a line `;global` has the mentioned subprograms global, `static` ones in between not.
 pub(crate) fn globals(text: &str) -> Vec<Option<GlobalFunc>> {
     let Some(line) = text.lines().find_map(|l| l.trim().strip_prefix(";global ")) else { return Vec::new() };
     let mut out = vec![None];
     for func in line.split_whitespace() {
+        if func == "static" {
+            out.push(None);
+            continue;
+        }
         let args = func
             .split(',')
             .filter_map(|a| match a {

@@ -1,0 +1,175 @@
+//! What the host says of itself must make sense before anything is proven from it.
+//!
+//! Problem: the verifier believes its environment, so one that contradicts itself proves anything. Approach: every description that a
+//! proof or a fact rests on is checked here, once a verification; what concerns one prototype is checked where it is called
+//! (`walk::args`). What only the host can know (that a length is never exceeded, say) is a promise, written at the item.
+
+use std::ops::Range;
+
+use bpf_uapi::MapType;
+
+use super::{ContextLayout, Env, Field, FieldKind, MapDef, Region};
+use crate::error::Reason;
+use crate::walk::{Res, refuse};
+
+/// A context's fields end before this offset, in the program's view and in the host's. An instruction's offset has 16 bits, and so
+/// have the offsets that the walk notes.
+const MAX_CONTEXT: u32 = 1 << 15;
+
+fn bad<T>(what: String) -> Res<T> {
+    refuse(Reason::Environment(what))
+}
+
+impl Env<'_> {
+    pub(crate) fn check(&self) -> Res<()> {
+        self.context.check()?;
+        for map in self.maps {
+            map.check()?;
+        }
+        for func in self.global_functions.iter().flatten() {
+            if func.args.len() > 5 {
+                return bad(format!("function {} has {} arguments; registers hold 5", func.name, func.args.len()));
+            }
+        }
+        if self.frame_bytes > u32::from(u16::MAX) || !self.frame_bytes.is_multiple_of(8) {
+            return bad(format!("frames of {} bytes; allowed are multiples of 8 below {}", self.frame_bytes, u16::MAX));
+        }
+        Ok(())
+    }
+}
+
+impl ContextLayout {
+    fn check(&self) -> Res<()> {
+        let regions = self.regions.len();
+        if regions > Region::MAX_REGIONS {
+            return bad(format!("context {} has more than {} regions", self.name, Region::MAX_REGIONS));
+        }
+        for (i, r) in self.regions.iter().enumerate() {
+            r.check(i, regions)?;
+        }
+        if (self.raw || self.legacy_loads) && regions == 0 {
+            return bad(format!("context {} needs a region", self.name));
+        }
+        if self.raw && !self.fields.is_empty() {
+            return bad(format!("context {} is raw memory and has fields", self.name));
+        }
+        if self.returns.is_some_and(|(min, max)| min > max) {
+            return bad(format!("context {} allows no return value", self.name));
+        }
+        let mut end = 0;
+        for f in &self.fields {
+            if f.offset < end || f.size == 0 {
+                return bad(format!("field {} overlaps another or is out of order", f.name));
+            }
+            let ends = f.offset.checked_add(f.size).zip(f.host_offset.checked_add(f.host_size));
+            let Some((e, _)) = ends.filter(|(e, host)| *e <= MAX_CONTEXT && *host <= MAX_CONTEXT) else {
+                return bad(format!("field {} ends beyond offset {MAX_CONTEXT}", f.name));
+            };
+            end = e;
+            f.check(regions)?;
+        }
+        self.check_host_places()
+    }
+
+    /// In the host's structure, the pointers and lengths that proofs rest on are nobody's to write, and no program reads one as a number.
+    fn check_host_places(&self) -> Res<()> {
+        for f in self.fields.iter().filter(|f| f.kind != FieldKind::Scalar) {
+            for other in &self.fields {
+                // The same pointer may be there twice.
+                let same = (other.kind, other.host_offset, other.host_size) == (f.kind, f.host_offset, f.host_size);
+                let (a, b) = (f.host_range(), other.host_range());
+                if !same && a.start < b.end && b.start < a.end {
+                    return bad(format!("field {} lies where {} does in the host's structure", other.name, f.name));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Region {
+    fn check(&self, index: usize, regions: usize) -> Res<()> {
+        if !self.align.is_power_of_two() {
+            return bad(format!("region {} is aligned to {}, no power of two", self.name, self.align));
+        }
+        if self.min_len > self.max_len {
+            return bad(format!("region {} is longer at least than at most", self.name));
+        }
+        if self.max_len > Region::MAX_LEN {
+            return bad(format!("region {} is longer than {} bytes", self.name, Region::MAX_LEN));
+        }
+        match self.ends_at_start_of {
+            Some(s) if usize::from(s) >= regions => {
+                bad(format!("region {} ends at a region that does not exist", self.name))
+            }
+            Some(s) if usize::from(s) == index => bad(format!("region {} ends where it starts", self.name)),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+impl Field {
+    fn host_range(&self) -> Range<u32> {
+        // Checked not to wrap before.
+        self.host_offset..self.host_offset + self.host_size
+    }
+
+    fn check(&self, regions: usize) -> Res<()> {
+        let name = &self.name;
+        let region = match self.kind {
+            // A load of part of it, or of the whole, takes the same bytes from the host's structure.
+            FieldKind::Scalar if self.host_size != self.size => {
+                return bad(format!("field {name} is a number of another size in the host"));
+            }
+            FieldKind::Scalar => return Ok(()),
+            FieldKind::Data(r) | FieldKind::DataEnd(r) | FieldKind::Len(r) => r,
+        };
+        if usize::from(region) >= regions {
+            return bad(format!("field {name} names a region that does not exist"));
+        }
+        if self.access.writes() {
+            return bad(format!("field {name} may be written but is no number"));
+        }
+        // Whole, it is read at the host's size.
+        let sizes: &[u32] = match self.kind {
+            FieldKind::Len(_) => &[4, 8],
+            FieldKind::Data(_) | FieldKind::DataEnd(_) | FieldKind::Scalar => &[8],
+        };
+        if !matches!(self.size, 4 | 8) || !sizes.contains(&self.host_size) {
+            return bad(format!("field {name} has a size that no load of it has"));
+        }
+        Ok(())
+    }
+}
+
+impl MapDef {
+    fn check(&self) -> Res<()> {
+        let name = &self.name;
+        if let Some(at) = self.spin_lock
+            && (at % 4 != 0 || at.checked_add(4).is_none_or(|end| end > self.value_size))
+        {
+            return bad(format!("the spin lock of map {name} at {at} is not inside a value, aligned"));
+        }
+        if self.kind.is_array() && (self.key_size != 4 || self.max_entries == 0) {
+            return bad(format!("array {name} has elements and keys of 4 bytes, or is none"));
+        }
+        if let Some(contents) = &self.frozen
+            && (self.kind != MapType::Array || self.max_entries != 1 || contents.len() != self.value_size as usize)
+        {
+            return bad(format!("map {name} is frozen but no array of one such value"));
+        }
+        let outer = matches!(self.kind, MapType::ArrayOfMaps | MapType::HashOfMaps);
+        let Some(inner) = &self.inner else { return Ok(()) };
+        if !outer {
+            return bad(format!("map {name} has inner maps but is no map of maps"));
+        }
+        if inner.inner.is_some() || matches!(inner.kind, MapType::ArrayOfMaps | MapType::HashOfMaps) {
+            return bad(format!("map {name}: maps of maps nest only once"));
+        }
+        // Facts about a tail call name a map of the table.
+        if inner.kind == MapType::ProgArray || inner.frozen.is_some() {
+            return bad(format!("map {name} has inner maps of a kind that only a table of the program's own may be"));
+        }
+        inner.check()
+    }
+}

@@ -1,0 +1,161 @@
+//! Global functions: verified once, for all arguments of their signature; a call only has to prove that its arguments are such.
+//!
+//! Problem: what a function does inside, its callers must answer for (it moves the packet under their pointers, it must not be called where it
+//! tail-calls, it does atomics on memory that they pass), and their walk does not see it. Approach: callees are walked before their callers
+//! and leave a [`Summary`]; each call is checked against it.
+//!
+//! Invariant: a summary is complete when the first caller is walked. Callbacks count as called by the function that takes their address, and
+//! no other may use them (`Walk::enter_callback`), so the validated call graph has every call.
+
+use bpf_isa::{Callee, Insn, Reg, SubprogId};
+
+use super::mem::Place;
+use super::{Flow, Res, Walk, refuse};
+use crate::env::{Access, GlobalArg, GlobalFunc};
+use crate::error::Reason;
+use crate::helpers::Effect;
+use crate::state::Entry;
+use crate::value::{Ty, Value};
+
+/// What calls of a function must know of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Summary {
+    /// It may move the packet, itself or through what it calls.
+    moves_packet: bool,
+    /// It may be replaced by another program, itself or through what it calls.
+    tail_calls: bool,
+    /// What the address of each memory argument must be a multiple of; 0 for anything.
+    align: [u32; 5],
+}
+
+impl Walk<'_> {
+    /// Walks them all, callees first.
+    pub(super) fn walk_global_functions(&mut self) -> Res<()> {
+        self.summaries = self.effects();
+        for sub in self.callees_first() {
+            if let Some(Some(func)) = self.env.global_functions.get(sub as usize) {
+                self.walk_from(sub, Some(&func.args))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All subprograms but the main program, each after those that it calls.
+    fn callees_first(&self) -> Vec<u32> {
+        let count = self.program.subprogs().len() as u32;
+        let mut done = vec![false; count as usize];
+        let mut order = Vec::new();
+        let mut open: Vec<(u32, usize)> = Vec::new();
+        for root in 1..count {
+            open.push((root, 0));
+            while let Some((sub, next)) = open.pop() {
+                if done[sub as usize] {
+                    continue;
+                }
+                // The call graph has no cycle: what is called is finished sooner or later.
+                match self.program.calls_of(SubprogId(sub)).get(next) {
+                    Some(call) => open.extend([(sub, next + 1), (call.callee.0, 0)]),
+                    None => {
+                        done[sub as usize] = true;
+                        order.push(sub);
+                    }
+                }
+            }
+        }
+        order
+    }
+
+    /// The summaries before any walk: what the instructions alone say.
+    fn effects(&self) -> Vec<Summary> {
+        let of = |insn: &Insn| match *insn {
+            Insn::Call(c @ (Callee::Helper(_) | Callee::Host(_))) => {
+                self.proto(c).map_or(Effect::TailCall, |p| p.effect)
+            }
+            _ => Effect::None,
+        };
+        let mut all: Vec<Summary> = Vec::new();
+        for sub in self.program.subprogs() {
+            let mut summary = Summary::default();
+            for insn in &self.insns[sub.start as usize..sub.end as usize] {
+                let effect = of(insn);
+                summary.tail_calls |= effect == Effect::TailCall;
+                summary.moves_packet |= matches!(effect, Effect::MovesPacket | Effect::TailCall);
+            }
+            all.push(summary);
+        }
+        // A chain of calls is at most MAX_CALL_DEPTH long.
+        for _ in 0..bpf_isa::MAX_CALL_DEPTH {
+            for c in self.program.calls() {
+                let callee = all[c.callee.index()];
+                let caller = &mut all[self.program.subprog_of(c.at).index()];
+                caller.moves_packet |= callee.moves_packet;
+                caller.tail_calls |= callee.tail_calls;
+            }
+        }
+        all
+    }
+
+    /// The walk of a global function takes this argument's address to be a multiple of `align`.
+    pub(super) fn argument_aligned(&mut self, arg: u8, align: u32) {
+        let root = self.state.frames[0].subprog as usize;
+        if let Some(need) = self.summaries.get_mut(root).and_then(|s| s.align.get_mut(usize::from(arg))) {
+            *need = (*need).max(align);
+        }
+    }
+
+    /// A global function is verified on its own for all arguments of its signature; here only these are checked.
+    pub(super) fn call_global(&mut self, sub: SubprogId, func: &GlobalFunc) -> Res<Flow> {
+        let summary = self.summaries.get(sub.index()).copied().unwrap_or_default();
+        if summary.tail_calls && self.state.frames.iter().any(|f| matches!(f.entry, Entry::Callback { .. })) {
+            return refuse(Reason::TailCallInCallback);
+        }
+        for (i, (arg, reg)) in func.args.iter().zip(Reg::ARGS).enumerate() {
+            let v = self.read(reg)?;
+            let (ok, expected) = match *arg {
+                GlobalArg::Scalar => (v.is_scalar(), "a number".to_owned()),
+                GlobalArg::Ctx => (!v.null && self.is_ctx(&v), "the context".to_owned()),
+                GlobalArg::Mem(bytes) => {
+                    let null = v.as_const() == Some(0);
+                    if !null && v.is_pointer() {
+                        // Inside, it is memory like any other: a call that moves the data would leave it behind.
+                        if summary.moves_packet && matches!(v.ty, Ty::Packet { .. }) {
+                            let expected = "memory other than the packet's, which this function may move".into();
+                            let got = v.describe(self.env);
+                            return refuse(Reason::Arg { func: func.name.clone(), arg: i + 1, reg, expected, got });
+                        }
+                        let bare = Value { null: false, ..v };
+                        self.global_memory(reg, &bare, bytes, summary.align[i]).map_err(|why| {
+                            Box::new(Reason::ArgMem { func: func.name.clone(), arg: i + 1, reg, why })
+                        })?;
+                    }
+                    (null || v.is_pointer(), format!("a pointer to {bytes} bytes, or null"))
+                }
+            };
+            if !ok {
+                let got = v.describe(self.env);
+                return refuse(Reason::Arg { func: func.name.clone(), arg: i + 1, reg, expected, got });
+            }
+        }
+        if summary.moves_packet {
+            self.state.packet_moved(self.pc, self.env.min_lens());
+        }
+        self.clobber_args();
+        self.state.set(Reg::R0, Value::unknown());
+        Ok(Flow::Next)
+    }
+
+    /// Memory for a global function: readable, writable, aligned, and forgotten.
+    fn global_memory(&mut self, reg: Reg, v: &Value, bytes: u32, align: u32) -> Res<()> {
+        let place = self.place(reg, v, 0, bytes.into(), Access::ReadWrite)?;
+        if align > 1 {
+            self.prove_alignment(v, align)?;
+        }
+        if let Place::Stack { frame, depth, size } = place {
+            self.readable_stack(frame, depth, size)?;
+            self.state.frames[usize::from(frame)].store_misc(depth, size);
+        } else if !matches!(place, Place::Untracked(_)) {
+            return refuse(Reason::NotMemory(reg, v.describe(self.env)));
+        }
+        Ok(())
+    }
+}
