@@ -153,7 +153,7 @@ fn hybrid_checks_know_the_slices() {
             [(0, true, true), (2, true, true), (3, false, true), (4, false, true), (5, false, false)]
         {
             let mut bytes = [11, 12, 13, 14, 15];
-            let run = |program: &Program<Request, ()>, bytes: &mut [u8]| {
+            let run = |program: &Program<Request<'static>, ()>, bytes: &mut [u8]| {
                 program.run(&mut (), &mut Request { method, ..request(&[1, 2, 3], bytes) })
             };
             for (program, inside, expected) in [(&head, in_head, method + 1), (&body, in_body, method + 11)] {
