@@ -2,8 +2,9 @@
 //!
 //! Problem: verifier, interpreter and JIT need the offset, size and kind of each field, and a mistake in such a table lets programs
 //! read what is none of their business. Approach: the compiler knows the table. The macro only names the fields; offsets come from
-//! `offset_of!`, kinds from `bpf_runtime::ContextField`, and that there is no padding is asserted from sizes. What can be seen in the
-//! syntax is refused here with a message at its place; the rest is refused by the types and assertions in what is generated.
+//! `offset_of!`, kinds from `bpf_runtime::ContextField`, and that there is no padding is asserted from sizes. An attribute
+//! macro after the derive sees the struct later and may change it, so what is generated checks that the struct is still the one that was derived. What can
+//! be seen in the syntax is refused here with a message at its place; the rest is refused by the types and assertions in what is generated.
 //!
 //! Use it through `bpf_runtime`, which documents it.
 #![forbid(unsafe_code)]
@@ -42,7 +43,7 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
 
     let ident = &input.ident;
     let [fixed, borrowed, elided] = ["'static", "'p", "'_"].map(|name| with_lifetimes(ident, &lifetimes, name));
-    let (mut members, mut sizes) = (Vec::new(), Vec::new());
+    let (mut members, mut sizes, mut names, mut types) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for field in fields {
         let Some(field_name) = &field.ident else { continue };
         let (text, writable) = (unraw(field_name), is_writable(field)?);
@@ -58,6 +59,8 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
             }
         });
         sizes.push(quote!(::core::mem::size_of::<#ty>()));
+        names.push(field_name);
+        types.push(ty);
     }
     let padding = format!(
         "`{ident}` has padding, which programs would see uninitialised: add a field for it, or order the fields by size"
@@ -69,6 +72,19 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
             const _: () = {
                 ::core::assert!(::core::mem::size_of::<#fixed>() == 0 #(+ #sizes)*, #padding);
                 ::bpf_runtime::derive::check(MEMBERS);
+                #(::core::assert!(
+                    ::core::mem::align_of::<#fixed>() >= ::core::mem::align_of::<#types>(),
+                    "an attribute after the derive packed the struct: programs read its fields at their alignment"
+                );)*
+            };
+            // Attributes after the derive may have made another struct of the one that was derived: it must have these fields, no others, and of
+            // these types exactly. (A reference to a field of a union is unsafe, and one to a packed field an error.)
+            const _: fn(&mut #fixed) = |context| {
+                let #ident { #(#names: _),* } = &*context;
+                #({
+                    let field: *mut _ = &mut context.#names;
+                    ::bpf_runtime::derive::same_type::<#types>(field);
+                })*
             };
 
             // SAFETY: the struct is `repr(C)` without padding, and its fields are of types that implement `ContextField`, at the

@@ -125,9 +125,9 @@ pub struct ContextBytes<'p> {
     bytes: PhantomData<&'p [u8]>,
 }
 
-// SAFETY: it is a `&[u8]` in another form.
+// SAFETY: it is a `&[u8]` in another form, which may be sent.
 unsafe impl Send for ContextBytes<'_> {}
-// SAFETY: as above.
+// SAFETY: a shared one gives no more than the `&[u8]` it is, which may be shared.
 unsafe impl Sync for ContextBytes<'_> {}
 
 // SAFETY: two pointers to a borrowed slice.
@@ -173,9 +173,9 @@ pub struct ContextBytesMut<'p> {
     bytes: PhantomData<&'p mut [u8]>,
 }
 
-// SAFETY: it is a `&mut [u8]` in another form.
+// SAFETY: it is a `&mut [u8]` in another form, which may be sent.
 unsafe impl Send for ContextBytesMut<'_> {}
-// SAFETY: as above.
+// SAFETY: a shared one gives a `&[u8]` only, which may be shared.
 unsafe impl Sync for ContextBytesMut<'_> {}
 
 // SAFETY: two pointers to a borrowed slice.
@@ -232,6 +232,9 @@ pub struct Member {
     pub writable: bool,
 }
 
+/// Compiles if the field behind the pointer is a `T`: a `*mut` is invariant, and none is made into one to another type.
+pub const fn same_type<T>(_: *mut T) {}
+
 /// Refuses, at compile time, what the verifier could not describe.
 pub const fn check(members: &[Member]) {
     assert!(
@@ -243,8 +246,14 @@ pub const fn check(members: &[Member]) {
 /// Checks each member, and counts the fields of bytes.
 const fn regions(members: &[Member]) -> usize {
     let (mut i, mut count) = (0, 0);
+    let mut end = 0;
     while i < members.len() {
         assert!(members[i].size > 0, "a field without bytes");
+        assert!(
+            members[i].offset == end,
+            "an attribute after the derive moved the fields: a context's lie as they were derived, one behind the other"
+        );
+        end += members[i].size;
         assert!(members[i].offset + members[i].size <= i16::MAX as usize, "a context is at most 32 KiB long");
         match members[i].shape {
             Shape::Scalar { .. } => {}
@@ -265,7 +274,7 @@ const fn regions(members: &[Member]) -> usize {
 /// The layout of a derived context.
 pub fn layout(name: &'static str, members: &[Member]) -> ContextLayout {
     let (mut fields, mut regions) = (Vec::new(), Vec::new());
-    // `repr(C)` puts fields in the order of their offsets.
+    // In the order of their offsets, as `check` has seen.
     add_fields(&mut fields, &mut regions, "", 0, true, members);
     ContextLayout { name: name.into(), raw: false, fields, regions, legacy_loads: false, returns: None }
 }
