@@ -216,7 +216,7 @@ impl Visitor<'_> {
         let above = self.lines[..line.saturating_sub(1).min(self.lines.len())].iter().rev().map(|line| line.trim());
         let mut comment: Vec<_> = above
             .skip_while(|line| line.starts_with("#["))
-            .take_while(|line| line.starts_with("//"))
+            .take_while(|line| line.starts_with("//") && !line.starts_with("//!"))
             .map(|line| line.trim_start_matches('/').trim())
             .collect();
         comment.reverse();
@@ -290,8 +290,7 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     }
 
     fn visit_item_impl(&mut self, node: &'ast syn::ItemImpl) {
-        let name =
-            node.trait_.as_ref().and_then(|(_, path, _)| path.segments.last()).map(|last| last.ident.to_string());
+        let name = node.trait_.as_ref().and_then(|(path, _)| path.segments.last()).map(|last| last.ident.to_string());
         if let (Some(unsafety), Some("Send" | "Sync")) = (&node.unsafety, name.as_deref()) {
             let line = unsafety.span.start().line;
             if self.kind != Kind::Other && !self.has_reason(line) {

@@ -4,7 +4,7 @@ mod common;
 
 use bpf_verifier::{
     Access, ArgKind, CallbackKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers,
-    MapDef, MapTypes, MapType, MemArg, Reason, Region, Ret, Verifier,
+    MapDef, MapType, MapTypes, MemArg, Reason, Region, Ret, Verifier,
 };
 
 fn refused(context: &ContextLayout, helpers: &Helpers, maps: &[MapDef], text: &str) -> String {
