@@ -18,9 +18,14 @@
 //! - **Sleeping**: whoever waits sets [`Record::attention`] on the records it waits for, barrier, looks again, sleeps. An exit
 //!   stores its state, then loads `attention`: again one of the two sees the other. Only awaited records pay for a wake.
 //!
-//! Invariants: `state` and `running_slot` are written by their own thread only. `slot` is written under the registry lock only. A slot is in
+//! Invariants: `state` and `running_slot` are written by their own thread only (its signal handlers included). `slot` is written under the registry lock only. A slot is in
 //! exactly one place: `free`, one record, or not handed out yet. The lock is never held while a reader is waited for, so a
 //! stalled reader delays frees and blocks nobody.
+//!
+//! A signal handler's guard nests in the thread's, also in one that is only being entered: its slot is then the record's, which nobody takes away from a
+//! record that shows itself inside ([`Core::nest`]). Where that does not do, handlers are refused (`section`).
+//!
+//! In a forked child [`Wiped`] is all zero, which no epoch is: every entry is refused ([`crate::EnterError::Forked`]).
 //!
 //! Fenced domains (no `membarrier`) replace both barrier halves by `fence(SeqCst)`.
 
@@ -31,6 +36,8 @@ use crossbeam_utils::CachePadded;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, fence, light_barrier};
 use crate::sys::{self, Errno, Sys};
 use crate::{EnterError, WaitError, WhenFull};
+#[cfg(not(loom))]
+use crate::{fork, section::Section};
 
 /// One epoch step in [`Record::state`]; the bits below count nested guards.
 const EPOCH: u64 = 1 << 16;
@@ -143,14 +150,42 @@ impl Desk {
     }
 }
 
+/// A model has no signals.
+#[cfg(loom)]
+struct Section;
+
+#[cfg(loom)]
+impl Section {
+    fn begin() -> Section {
+        Section
+    }
+}
+
+#[cfg(not(loom))]
+type Line = fork::Line<Wiped>;
+#[cfg(loom)]
+type Line = Box<Wiped>;
+
+/// What a forked child does not have.
+#[derive(Debug)]
+struct Wiped {
+    /// The current epoch, with depth 1 already in it: an outermost guard stores it as it is. Never 0, but in a child.
+    epoch: AtomicU64,
+    /// Not 0, but in a child and where the line is not wiped there.
+    live: AtomicU64,
+}
+
+#[cfg(not(loom))]
+// SAFETY: atomics, of which 0 is a value.
+unsafe impl fork::Wipeable for Wiped {}
+
 /// The words readers load on every entry.
 #[derive(Debug)]
 struct Hot {
-    /// The current epoch, with depth 1 already in it: an outermost guard stores it as it is.
-    epoch: AtomicU64,
+    wiped: Line,
     /// Advanced when code changed and no core barrier could be had.
     code_epoch: AtomicU64,
-    /// Guards must fence, or look at `code_epoch`: whatever membarrier does not do for them.
+    /// Guards must fence, look at `code_epoch`, or ask which process this is: whatever membarrier and wiped pages do not do for them.
     careful: bool,
     /// The domain's number: every entry compares it, so it lies here.
     id: u64,
@@ -167,6 +202,8 @@ fn full_fence() {
 #[derive(Debug)]
 pub(crate) struct Core {
     hot: CachePadded<Hot>,
+    /// Guards ask whether they are in a forked child, because the epoch does not say.
+    asks: bool,
     sys: Sys,
     max_slots: u32,
     when_full: WhenFull,
@@ -183,10 +220,17 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(id: u64, max_slots: u32, when_full: WhenFull, sys: Sys) -> Self {
-        let careful = !sys.expedited() || !sys.sync_core();
-        let (epoch, code_epoch) = (AtomicU64::new(EPOCH + 1), AtomicU64::new(0));
+        let wiped = Line::new(Wiped { epoch: AtomicU64::new(EPOCH + 1), live: AtomicU64::new(0) });
+        #[cfg(not(loom))]
+        let asks = !wiped.is_wiped();
+        #[cfg(loom)]
+        let asks = false;
+        // Relaxed: before anybody else has it.
+        wiped.live.store(u64::from(!asks), Ordering::Relaxed);
+        let careful = !sys.expedited() || !sys.sync_core() || asks;
         Self {
-            hot: CachePadded::new(Hot { epoch, code_epoch, careful, id }),
+            hot: CachePadded::new(Hot { wiped, code_epoch: AtomicU64::new(0), careful, id }),
+            asks,
             sys,
             max_slots: max_slots.clamp(1, NO_SLOT - 1),
             when_full,
@@ -203,6 +247,24 @@ impl Core {
     #[inline]
     pub(crate) fn id(&self) -> u64 {
         self.hot.id
+    }
+
+    #[inline]
+    fn epoch(&self) -> &AtomicU64 {
+        &self.hot.wiped.epoch
+    }
+
+    /// Refuses in a forked child.
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<(), EnterError> {
+        // Relaxed: it only ever changes in a fork.
+        if self.hot.wiped.live.load(Ordering::Relaxed) == 0 { self.check_process_slowly() } else { Ok(()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_process_slowly(&self) -> Result<(), EnterError> {
+        if self.forked() { Err(EnterError::Forked) } else { Ok(()) }
     }
 
     #[inline]
@@ -229,7 +291,7 @@ impl Core {
 
     /// A record for the calling thread.
     pub(crate) fn register(&self) -> Result<Arc<CachePadded<Record>>, EnterError> {
-        let mut registry = self.lock_for_entry()?;
+        let mut registry = self.lock();
         for record in &registry.records {
             // Acquire: see `Record::vacate`.
             if record.vacant.load(Ordering::Acquire) {
@@ -256,13 +318,16 @@ impl Core {
     pub(crate) fn enter(&self, record: &Record) -> Result<(), EnterError> {
         let state = record.state.load(Ordering::Relaxed);
         if state != 0 {
-            return Self::nest(record, state);
+            return self.nest(record, state);
         }
         // Acquire, pairs with the fetch_add in `start`: a reader that shows the new epoch sees everything unlinked before it.
-        let epoch = self.hot.epoch.load(Ordering::Acquire);
+        let epoch = self.epoch().load(Ordering::Acquire);
+        if epoch == 0 {
+            return Err(EnterError::Forked);
+        }
         record.state.store(epoch, Ordering::Relaxed);
         if self.hot.careful {
-            self.enter_carefully(record);
+            self.enter_carefully(record).inspect_err(|_| record.state.store(0, Ordering::Relaxed))?;
         } else {
             // Pairs with the heavy barrier in `poll` and `take_slot`: see the top of the file.
             light_barrier();
@@ -275,13 +340,33 @@ impl Core {
         Ok(())
     }
 
-    /// The entry of a thread that is inside already, with this state.
+    /// The entry of a thread that is inside already, with this state; or of a signal handler that interrupted one's [`Core::enter`], which may have
+    /// stored its state and nothing else.
     #[cold]
     #[inline(never)]
-    fn nest(record: &Record, state: u64) -> Result<(), EnterError> {
+    fn nest(&self, record: &Record, state: u64) -> Result<(), EnterError> {
         if state & DEPTH == DEPTH {
             return Err(EnterError::TooDeep);
         }
+        self.check_process()?;
+        if self.hot.careful {
+            self.enter_carefully(record)?;
+        } else {
+            light_barrier();
+        }
+        // The state was stored before, here or in what was interrupted, so this slot stays the record's, as in `enter`. That one will find the same, or none
+        // and step outside after we have left.
+        let mut slot = record.slot.load(Ordering::Relaxed);
+        if slot == NO_SLOT {
+            // Revoked for a moment, or there is none yet. The lock says which; this thread does not hold it, or it would be in a section.
+            let _section = Section::begin();
+            let _registry = self.lock();
+            slot = record.slot.load(Ordering::Relaxed);
+        }
+        if slot == NO_SLOT {
+            return Err(EnterError::Signal);
+        }
+        record.running_slot.store(slot, Ordering::Relaxed);
         record.state.store(state + 1, Ordering::Relaxed);
         Ok(())
     }
@@ -289,7 +374,10 @@ impl Core {
     /// The entry of domains that lack a barrier of the kernel's: carries its own.
     #[cold]
     #[inline(never)]
-    fn enter_carefully(&self, record: &Record) {
+    fn enter_carefully(&self, record: &Record) -> Result<(), EnterError> {
+        if self.asks {
+            self.check_process_slowly()?;
+        }
         // Pairs with the fence in `Sys::heavy_barrier`.
         fence(Ordering::SeqCst);
         // Acquire, pairs with the fetch_add in `advance_code_epoch`: whoever sees the new code epoch sees the code's bytes.
@@ -298,6 +386,7 @@ impl Core {
             sys::instruction_barrier();
             record.code_seen.store(code_epoch, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     /// Leaves one guard of `record`'s thread, which must be the caller.
@@ -334,6 +423,7 @@ impl Core {
         if self.forked() {
             return; // Those who set the flag are in the parent.
         }
+        let _section = Section::begin();
         let mut registry = self.lock();
         record.attention.store(false, Ordering::Relaxed);
         let slot = record.slot.load(Ordering::Relaxed);
@@ -348,9 +438,10 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn lease(&self, record: &Record) -> Result<(), EnterError> {
+        let _section = Section::begin();
         // Step outside: waiting for a slot must not hold up grace periods.
         self.leave(record);
-        let mut registry = self.lock_for_entry()?;
+        let mut registry = self.lock();
         // A thread that wanted our slot may have given it back before we had the lock.
         let mut slot = record.slot.load(Ordering::Relaxed);
         if slot == NO_SLOT && registry.queue.is_empty() {
@@ -360,20 +451,17 @@ impl Core {
             if self.when_full == WhenFull::Error {
                 return Err(EnterError::Full { max_slots: self.max_slots });
             }
-            if self.forked() {
-                return Err(EnterError::Forked); // The slots' owners may not exist here.
-            }
             (registry, slot) = self.queue_for_slot(registry)?;
         }
         record.slot.store(slot, Ordering::Relaxed);
         record.running_slot.store(slot, Ordering::Relaxed);
         // Acquire as in `enter`. The lock orders this store for those who revoke slots; the fence (pairs with the heavy
         // barrier in `poll`) for those who wait for grace periods.
-        record.state.store(self.hot.epoch.load(Ordering::Acquire), Ordering::Relaxed);
+        record.state.store(self.epoch().load(Ordering::Acquire), Ordering::Relaxed);
         drop(registry);
         fence(Ordering::SeqCst);
         if self.hot.careful {
-            self.enter_carefully(record);
+            self.enter_carefully(record).inspect_err(|_| record.state.store(0, Ordering::Relaxed))?;
         }
         Ok(())
     }
@@ -453,7 +541,7 @@ impl Core {
     pub(crate) fn start(&self) -> u64 {
         // Release: what the caller unlinked is seen by readers of the new epoch (Acquire in `enter`) and by the thread that
         // executes the heavy barrier for it (Acquire in `poll`).
-        (self.hot.epoch.fetch_add(EPOCH, Ordering::AcqRel) + EPOCH) & !DEPTH
+        (self.epoch().fetch_add(EPOCH, Ordering::AcqRel) + EPOCH) & !DEPTH
     }
 
     /// Whether the grace period `target` is over.
@@ -466,6 +554,7 @@ impl Core {
         if self.forked() {
             return Ok(false); // The registry may be locked by a thread that does not exist here.
         }
+        let _section = Section::begin();
         Ok(self.scan(&self.lock(), target))
     }
 
@@ -474,7 +563,7 @@ impl Core {
         // Acquire, pairs with the fetch_max below: that barrier happened before our scan.
         if self.ordered.load(Ordering::Acquire) < target {
             // Acquire, pairs with `start`: the unlinks of all those periods happen before our barrier.
-            let newest = self.hot.epoch.load(Ordering::Acquire) & !DEPTH;
+            let newest = self.epoch().load(Ordering::Acquire) & !DEPTH;
             self.sys.heavy_barrier()?;
             self.ordered.fetch_max(newest, Ordering::AcqRel);
         }
@@ -485,7 +574,7 @@ impl Core {
     /// have theirs.
     pub(crate) fn core_barrier(&self) -> Result<(), Errno> {
         // Acquire: as in `order`.
-        let newest = self.hot.epoch.load(Ordering::Acquire) & !DEPTH;
+        let newest = self.epoch().load(Ordering::Acquire) & !DEPTH;
         self.sys.core_barrier()?;
         // Release, pairs with the Acquire in `order`.
         self.ordered.fetch_max(newest, Ordering::AcqRel);
@@ -520,6 +609,7 @@ impl Core {
             std::thread::yield_now();
         }
         self.order(target).map_err(WaitError::Barrier)?;
+        let _section = Section::begin();
         let mut registry = self.lock();
         loop {
             let blocks = |record: &Record| {
@@ -563,19 +653,5 @@ impl Core {
     /// For whoever ends runs that their threads did not end.
     pub(crate) fn desk(&self) -> &Arc<Desk> {
         &self.desk
-    }
-
-    /// As [`Core::lock`]; but in a forked child the lock may be held by a thread that does not exist, so give up in time.
-    fn lock_for_entry(&self) -> Result<MutexGuard<'_, Registry>, EnterError> {
-        if !self.forked() {
-            return Ok(self.lock());
-        }
-        for _ in 0..1000 {
-            if let Ok(registry) = self.desk.registry.try_lock() {
-                return Ok(registry);
-            }
-            std::thread::yield_now();
-        }
-        Err(EnterError::Forked)
     }
 }

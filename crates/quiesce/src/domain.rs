@@ -2,7 +2,7 @@
 //!
 //! Problem: a guard must find its thread's record in a few instructions, for any number of domains, with threads that come and go.
 //!
-//! Approach: a thread-local cell without a destructor caches (domain, record) of the last domain entered; a second thread-local
+//! Approach: a thread-local cell without a destructor caches (domain, record) of the last domain entered (`section`); a second thread-local
 //! with a destructor owns the registrations of all domains and vacates them when the thread ends; those of guards that are still there
 //! then, a little later ([`crate::exit`]).
 //!
@@ -10,7 +10,7 @@
 //! list drops; domain numbers are never reused. A guard cannot leave its thread (it is neither `Send` nor `Sync`) and
 //! borrows its domain, which owns the record too.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -25,6 +25,7 @@ use crate::core::{Core, Desk, Record};
 use crate::defer::Queue;
 use crate::exit;
 use crate::fork::Generation;
+use crate::section::{self, Section};
 use crate::sys::{self, Sys};
 use crate::{Barriers, CoreBarrierError, EnterError, Options, WaitError};
 
@@ -85,7 +86,7 @@ struct Registrations(RefCell<Vec<Registration>>);
 
 impl Drop for Registrations {
     fn drop(&mut self) {
-        CACHE.with(|cache| cache.domain.set(NO_DOMAIN));
+        section::forget();
         let (late, done): (Vec<_>, Vec<_>) = self.0.take().into_iter().partition(|r| r.record.inside());
         done.iter().for_each(|registration| registration.record.vacate());
         if !late.is_empty() {
@@ -94,17 +95,7 @@ impl Drop for Registrations {
     }
 }
 
-struct Cache {
-    domain: Cell<u64>,
-    record: Cell<NonNull<Record>>,
-}
-
-/// No domain has this number.
-const NO_DOMAIN: u64 = 0;
-
 thread_local! {
-    /// No destructor, so reading it is one access relative to the thread pointer.
-    static CACHE: Cache = const { Cache { domain: Cell::new(NO_DOMAIN), record: Cell::new(NonNull::dangling()) } };
     static REGISTRATIONS: Registrations = const { Registrations(RefCell::new(Vec::new())) };
 }
 
@@ -119,7 +110,7 @@ impl Domain {
     }
 
     pub(crate) fn with_sys(options: Options, sys: Sys) -> Arc<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(NO_DOMAIN + 1);
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
             // Relaxed: only uniqueness matters.
             core: Core::new(NEXT.fetch_add(1, Ordering::Relaxed), options.max_slots, options.when_full, sys),
@@ -129,9 +120,11 @@ impl Domain {
 
     /// Begins (or nests) a run of the calling thread.
     ///
+    /// A signal handler may do so too, whatever it interrupted, if a guard was made before in its thread: the first one allocates.
+    ///
     /// # Errors
-    /// See [`EnterError`]; only the outermost guard of a thread that has no slot from its last run can fail, or one nested 65,535
-    /// deep.
+    /// See [`EnterError`]; in the process that made the domain and outside of signal handlers, only the outermost guard of a thread that has no slot from
+    /// its last run can fail, or one nested 65,535 deep.
     #[inline]
     pub fn enter(&self) -> Result<Guard<'_>, EnterError> {
         let record = match self.cached() {
@@ -165,8 +158,8 @@ impl Domain {
         self.core.max_slots()
     }
 
-    /// Whether the calling process is a forked child of the one that made this domain. Guards still work there;
-    /// grace periods do not.
+    /// Whether the calling process is a forked child of the one that made this domain. Neither guards nor grace periods work there: the
+    /// parent, which changes and frees what they protect, knows nothing of them.
     pub fn is_forked(&self) -> bool {
         self.core.forked()
     }
@@ -199,6 +192,11 @@ impl Domain {
         if due && !self.in_guard() && !self.is_forked() {
             self.deferred.run_ready(&self.core);
         }
+    }
+
+    /// Queues `callback` as [`Domain::defer`] does, but runs none, neither this nor an earlier one: for callers that hold a lock which callbacks may want.
+    pub fn enqueue(&self, callback: impl FnOnce() + Send + 'static) {
+        self.deferred.push(&self.core, Box::new(callback));
     }
 
     /// Runs the deferred callbacks whose grace period is over and says how many; none under the caller's own guard or in a forked
@@ -289,7 +287,7 @@ impl Domain {
 
     #[inline]
     fn cached(&self) -> Option<NonNull<Record>> {
-        CACHE.with(|cache| (cache.domain.get() == self.core.id()).then(|| cache.record.get()))
+        section::cached(self.core.id())
     }
 
     /// Applies `f` to the calling thread's record, if it has one.
@@ -303,6 +301,10 @@ impl Domain {
     /// The calling thread's record in its registrations, which then is the cached one.
     #[cold]
     fn find(&self) -> Result<Option<NonNull<Record>>, EnterError> {
+        if section::interrupted() {
+            return Err(EnterError::Signal);
+        }
+        let mut section = Section::begin();
         let found = REGISTRATIONS.try_with(|list| {
             let list = list.0.borrow();
             list.iter().find(|r| r.domain == self.core.id()).map(|r| NonNull::from(&**r.record))
@@ -311,16 +313,18 @@ impl Domain {
             return exit::find(self.core.id()).map(Some).ok_or(EnterError::ThreadExiting);
         };
         if let Some(record) = found {
-            self.cache(record);
+            section.cache(self.core.id(), record);
         }
         Ok(found)
     }
 
     #[cold]
     fn look_up(&self) -> Result<NonNull<Record>, EnterError> {
+        self.core.check_process()?;
         if let Some(record) = self.find()? {
             return Ok(record);
         }
+        let mut section = Section::begin();
         let (domain, desk, generation) = (self.core.id(), Arc::downgrade(self.core.desk()), self.core.generation());
         let registration = Registration { domain, record: self.core.register()?, desk, generation };
         let record = NonNull::from(&**registration.record);
@@ -330,15 +334,8 @@ impl Domain {
             list.retain(|r| Arc::strong_count(&r.record) > 1);
             list.push(registration);
         });
-        self.cache(record);
+        section.cache(self.core.id(), record);
         Ok(record)
-    }
-
-    fn cache(&self, record: NonNull<Record>) {
-        CACHE.with(|cache| {
-            cache.domain.set(self.core.id());
-            cache.record.set(record);
-        });
     }
 }
 
@@ -363,6 +360,15 @@ impl Guard<'_> {
     pub fn slot(&self) -> u32 {
         // SAFETY: the domain, which the guard borrows, owns the record.
         unsafe { self.record.as_ref() }.running_slot()
+    }
+
+    /// Whether what the guard protects is still protected: not in a child that was forked since it was made. A check of two words.
+    ///
+    /// # Errors
+    /// [`EnterError::Forked`].
+    #[inline]
+    pub fn check(&self) -> Result<(), EnterError> {
+        self.domain.core.check_process()
     }
 }
 

@@ -6,11 +6,19 @@
 //! Approach: one page per process marked `MADV_WIPEONFORK` holds the process's *generation*; the kernel zeroes it in a child, and
 //! the first object made there takes a new number. An object remembers the generation it was made in.
 //!
+//! What a run reads anyway can lie on such a page too ([`Line`]): the check whether this is a child then costs nothing at all, and a raw `clone` is no
+//! way around it. A child that shares its parent's memory (`vfork`, `CLONE_VM`) is not told apart, and need not be: until it executes another program
+//! it stands in for the thread that made it, in the same memory.
+//!
 //! Invariant: the number drawn in a child was never current in any of its ancestors before the fork, because the counter it is
 //! drawn from is inherited and only grows. Where the page cannot be had, the process id serves instead (a system call a check).
 
-use std::sync::OnceLock;
+use std::ops::Deref;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use crossbeam_utils::CachePadded;
 
 /// The process generation in which an object was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +67,89 @@ fn page() -> Option<&'static AtomicU64> {
     *PAGE.get_or_init(imp::wiped_on_fork)
 }
 
+/// A type of which all zero bytes are a value, and which may become all zero at any time.
+///
+/// # Safety
+/// So it must be: atomics only, and nothing to drop.
+pub(crate) unsafe trait Wipeable {}
+
+/// A value on cache lines of its own that is all zero in a forked child, where the host can do so ([`Line::is_wiped`]).
+#[derive(Debug)]
+pub(crate) struct Line<T: Wipeable> {
+    place: NonNull<CachePadded<T>>,
+    /// The page's; `None` if the value is on the heap.
+    made_in: Option<Generation>,
+}
+
+// SAFETY: owns a value that is shared by reference only; `T` says what that needs.
+unsafe impl<T: Wipeable + Send + Sync> Send for Line<T> {}
+// SAFETY: as above.
+unsafe impl<T: Wipeable + Send + Sync> Sync for Line<T> {}
+
+/// Addresses of lines that are not in use, all of one size. A page is never given back.
+static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// Large enough for what lies in one, and a multiple of every cache line.
+const LINE: usize = 128;
+
+impl<T: Wipeable> Line<T> {
+    pub(crate) fn new(value: T) -> Line<T> {
+        const { assert!(size_of::<CachePadded<T>>() <= LINE && align_of::<CachePadded<T>>() <= LINE) };
+        let value = CachePadded::new(value);
+        let line = take_line().map(|at| std::ptr::with_exposed_provenance_mut::<CachePadded<T>>(at));
+        let Some(place) = line.and_then(NonNull::new) else {
+            return Line { place: NonNull::from(Box::leak(Box::new(value))), made_in: None };
+        };
+        // SAFETY: a line that nobody else has, as large and aligned as the type (asserted above).
+        unsafe { place.write(value) };
+        Line { place, made_in: Some(Generation::current()) }
+    }
+
+    /// Whether it is wiped in a forked child.
+    pub(crate) fn is_wiped(&self) -> bool {
+        self.made_in.is_some()
+    }
+}
+
+impl<T: Wipeable> Deref for Line<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: written by `new`, and taken back by `drop` only. All zero, as a child finds it, is a value (`Wipeable`).
+        unsafe { self.place.as_ref() }
+    }
+}
+
+impl<T: Wipeable> Drop for Line<T> {
+    fn drop(&mut self) {
+        match self.made_in {
+            // SAFETY: made by `Box::leak`.
+            None => drop(unsafe { Box::from_raw(self.place.as_ptr()) }),
+            // In a child the lock may be held by a thread that is not there; a line is all that is lost.
+            Some(generation) if generation.is_current() => {
+                if let Ok(mut free) = FREE.try_lock() {
+                    free.push(self.place.as_ptr().expose_provenance());
+                }
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// A line on a wiped page that nobody uses.
+fn take_line() -> Option<usize> {
+    // Whoever finds the lock taken (by a thread that is not there, in a forked child) gets a page of its own.
+    let free = FREE.try_lock().ok();
+    let Some(mut free) = free else { return imp::wiped_on_fork().map(|page| page.as_ptr().addr()) };
+    if free.is_empty() {
+        let page = imp::wiped_on_fork()?.as_ptr().addr();
+        free.extend((page..page + PAGE).step_by(LINE));
+    }
+    free.pop()
+}
+
+const PAGE: usize = 4096;
+
 #[cfg(all(target_os = "linux", not(miri)))]
 mod imp {
     use super::AtomicU64;
@@ -70,7 +161,7 @@ mod imp {
 
     /// A page with this advice, or nothing.
     pub(super) fn page_with(advice: libc::c_int) -> Option<&'static AtomicU64> {
-        const LEN: usize = 4096;
+        const LEN: usize = super::PAGE;
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice aliases nothing.
         let page = unsafe { libc::mmap(std::ptr::null_mut(), LEN, prot, flags, -1, 0) };
@@ -83,7 +174,8 @@ mod imp {
             unsafe { libc::munmap(page, LEN) };
             return None;
         }
-        // SAFETY: page-aligned, zeroed, mapped read-write for the rest of the process, and only ever used as this atomic.
+        page.expose_provenance();
+        // SAFETY: page-aligned, zeroed, mapped read-write for the rest of the process, and only ever used as atomics.
         Some(unsafe { AtomicU64::from_ptr(page.cast()) })
     }
 }

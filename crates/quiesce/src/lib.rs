@@ -42,6 +42,8 @@ pub mod fork;
 mod loom_tests;
 #[cfg(not(loom))]
 mod owner;
+#[cfg(not(loom))]
+mod section;
 mod spread;
 mod sync;
 mod sys;
@@ -102,9 +104,14 @@ pub enum EnterError {
     /// The calling thread holds 65,535 guards of this domain already.
     #[error("guards are nested too deeply")]
     TooDeep,
-    /// In a forked child, a thread that had no slot at the time of the fork could not get one.
-    #[error("no execution slot to be had in a forked child")]
+    /// The calling process is a forked child of the one that made the domain: what is shared (code, maps) is its parent's, which changes and frees it
+    /// without knowing of runs here. A domain, and so an engine, of the child's own works.
+    #[error("nothing of the parent process runs in a forked child; make an engine there")]
     Forked,
+    /// The caller is a signal handler that struck while its thread was registering, waiting for a slot or for a grace period, or waking another that does.
+    /// There is no other place where handlers are refused.
+    #[error("a signal handler interrupted its thread while that took or gave up its execution slot, or waited")]
+    Signal,
     /// The calling thread is running its thread-local destructors.
     #[error("the thread is exiting")]
     ThreadExiting,

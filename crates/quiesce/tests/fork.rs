@@ -1,4 +1,4 @@
-//! A forked child: guards still work, waiting and callbacks do not, and a domain made in the child is whole.
+//! A forked child, by `fork` and by a raw system call: no guard, no waiting, no callback, and a domain made in the child is whole.
 //!
 //! Alone in its file (its own process): forking a test process that runs other tests at the time is unpredictable.
 #![cfg(all(target_os = "linux", not(miri), not(loom)))]
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bpf_quiesce::{Domain, EnterError, Options, WaitError, WhenFull};
 
 #[test]
-fn the_child_may_run_but_not_wait() {
+fn the_child_may_neither_enter_nor_wait() {
     let domain = Domain::new(Options { max_slots: 2, when_full: WhenFull::Wait, ..Options::default() });
     drop(domain.enter().unwrap());
     domain.defer(|| unreachable!("never run in the child, and the parent exits through `Leak`"));
@@ -26,18 +26,30 @@ fn the_child_may_run_but_not_wait() {
     has_entered.recv().unwrap();
     let period = domain.start_grace_period();
 
-    // SAFETY: the child calls only what this test is about, and leaves through `_exit`.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let result = std::panic::catch_unwind(|| in_the_child(domain, period));
-        // SAFETY: ends the child without running destructors of the parent's threads.
-        unsafe { libc::_exit(if result.is_ok() { 0 } else { 1 }) };
+    let held = domain.enter().unwrap();
+    for raw in [false, true] {
+        let child = match raw {
+            // SAFETY: the child calls only what this test is about, and leaves through `_exit`.
+            false => unsafe { libc::fork() },
+            // No handler of `pthread_atfork` runs.
+            // SAFETY: as above.
+            true => unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t },
+        };
+        if child == 0 {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                in_the_child(Arc::clone(&domain), period.clone(), held)
+            }));
+            // SAFETY: ends the child without running destructors of the parent's threads.
+            unsafe { libc::_exit(if result.is_ok() { 0 } else { 1 }) };
+        }
+        assert!(child > 0);
+        let mut status = 0;
+        // SAFETY: `status` is a valid place for the result.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "child: {status:#x}");
     }
-    assert!(child > 0);
-    let mut status = 0;
-    // SAFETY: `status` is a valid place for the result.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "child: {status:#x}");
+    assert_eq!(held.check(), Ok(()));
+    drop(held);
 
     drop(release);
     ghost.join().unwrap();
@@ -46,30 +58,36 @@ fn the_child_may_run_but_not_wait() {
     std::mem::forget(domain); // Its callback must not run at all.
 }
 
-fn in_the_child(domain: Arc<Domain>, period: bpf_quiesce::GracePeriod) {
+fn in_the_child(domain: Arc<Domain>, period: bpf_quiesce::GracePeriod, held: bpf_quiesce::Guard<'_>) {
     assert!(domain.is_forked());
-    let guard = domain.enter().unwrap();
-    assert!(guard.slot() < 2);
-    drop(guard);
+    // Neither beside the guard that this thread had nor without it.
+    assert_eq!(held.check(), Err(EnterError::Forked));
+    assert_eq!(domain.enter().map(|guard| guard.slot()), Err(EnterError::Forked));
+    drop(held);
+    assert_eq!(domain.enter().map(|guard| guard.slot()), Err(EnterError::Forked));
     assert_eq!(domain.synchronize(), Err(WaitError::Forked));
     assert_eq!(period.wait(), Err(WaitError::Forked));
     assert!(!period.is_complete());
     assert_eq!(domain.drain(), Err(WaitError::Forked));
     assert_eq!(domain.reclaim(), 0);
     assert!(domain.core_barrier().is_err());
-    // The ghost holds the other slot for ever, this thread its own: one of two new threads finds none and is told so.
-    let guard = domain.enter().unwrap();
+    // A thread that has no registration to begin with.
     let refused = std::thread::spawn({
         let domain = Arc::clone(&domain);
         move || domain.enter().map(|guard| guard.slot())
     });
     assert_eq!(refused.join().unwrap(), Err(EnterError::Forked));
-    drop(guard);
 
     let own = Domain::new(Options::default());
     assert!(!own.is_forked());
     drop(own.enter().unwrap());
     assert_eq!(own.synchronize(), Ok(()));
     drop(period);
+    // The registrations go on to be looked through for the domains of the child.
+    let other = Domain::new(Options::default());
+    for _ in 0..2 {
+        drop((own.enter().unwrap(), other.enter().unwrap()));
+        assert_eq!(domain.enter().map(|guard| guard.slot()), Err(EnterError::Forked));
+    }
     drop(domain); // The callback of the parent is neither run nor dropped.
 }

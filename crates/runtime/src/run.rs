@@ -7,6 +7,9 @@
 //! taken and gets the next one in, which the slot keeps from then on; only those are counted. Code that does not read the hidden argument cannot tell
 //! whether there is a run, so none is begun for it.
 //!
+//! A signal handler may run a program at any instruction of this: the first thing that is stored of a run is its `host`, the last is that there is none, and a
+//! handler that finds it null has the run to itself until it returns.
+//!
 //! Invariants: the [`RunCtx`] that emitted code sees is the first field of a [`Run`], so that a host function gets from the hidden argument back
 //! to the run. `host` is null exactly while no run is using it; whatever else a run leaves behind, the next one sets ([`Run::set`]).
 
@@ -24,7 +27,7 @@ use crossbeam_utils::CachePadded;
 use std::borrow::Borrow;
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence};
 
 /// What is wrong when a check fails that the verifier left to run time.
 pub(crate) const OUT_OF_BOUNDS: &str = "memory access out of bounds";
@@ -93,6 +96,10 @@ impl Run {
     /// As for [`Run::set_outermost`].
     #[inline]
     unsafe fn set(run: *mut Run, engine: &EngineInner, host: *mut (), parts: Parts) {
+        // SAFETY: by contract.
+        unsafe { (*run).host = host };
+        // From here on, signal handlers of this thread take another run.
+        compiler_fence(Ordering::SeqCst);
         // SAFETY: by contract; the reference covers the flag as well, which nobody reads or writes through it.
         let run = unsafe { &mut *run };
         run.ctx.tail_calls = 0;
@@ -101,7 +108,7 @@ impl Run {
         run.ctx.packet = parts.packet as u64;
         run.ctx.packet_len = parts.packet_len as u64;
         run.ctx.context = parts.context as u64;
-        (run.host, run.engine) = (host, engine);
+        run.engine = engine;
         run.held.count = 0;
     }
 
@@ -251,10 +258,18 @@ impl Level {
     /// The level inside this one. Only for the thread that holds the slot.
     fn inner_or_new(&self, slot: u32) -> &CachePadded<Level> {
         self.inner().unwrap_or_else(|| {
-            let inner = Box::into_raw(Box::new(Level::new(slot)));
-            // Release: see `inner`. Nobody else stores here, so nothing is overwritten.
-            self.inner.store(inner, Ordering::Release);
-            // SAFETY: made above, and freed with `self` only.
+            let new = Box::into_raw(Box::new(Level::new(slot)));
+            // Release: see `inner`; acquire likewise. Nobody stores here but this thread, and its signal handlers.
+            let stored = self.inner.compare_exchange(core::ptr::null_mut(), new, Ordering::Release, Ordering::Acquire);
+            let inner = stored.map_or_else(
+                |other| {
+                    // SAFETY: made above, and seen by nobody.
+                    drop(unsafe { Box::from_raw(new) });
+                    other
+                },
+                |_| new,
+            );
+            // SAFETY: made here or by a handler, and freed with `self` only.
             unsafe { &*inner }
         })
     }
@@ -386,6 +401,8 @@ pub(crate) unsafe fn run_code<'e>(
         // SAFETY: the guard is held.
         return Err(*unsafe { end_stopped(guard, run, roots) });
     }
+    // Signal handlers may take the run once it is nobody's.
+    compiler_fence(Ordering::SeqCst);
     // SAFETY: as above.
     unsafe { (*run).host = core::ptr::null_mut() };
     Ok(r0)
@@ -469,6 +486,8 @@ struct Active(*mut Run);
 
 impl Drop for Active {
     fn drop(&mut self) {
+        // As in `run_code`.
+        compiler_fence(Ordering::SeqCst);
         // SAFETY: made of a run of a slot, which outlives it and is this thread's.
         unsafe { (*self.0).host = core::ptr::null_mut() };
     }
