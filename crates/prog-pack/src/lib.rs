@@ -10,8 +10,8 @@
 //! are free (`retire`). Patch slots change by one atomic store ([`PatchSite`], [`Batch`]).
 //!
 //! Invariants: this crate is the only writer of code. Every byte of a pack belongs to one program or is a trap. No page is writable and
-//! executable through one mapping. Nothing here knows BPF. In a forked child everything that would write fails with
-//! [`Error::Forked`] (the memory is shared with the parent); running goes on.
+//! executable through one mapping. Nothing here knows BPF. A forked child does not have the memory: guards are refused there
+//! ([`bpf_quiesce::EnterError::Forked`]), everything that would write fails with [`Error::Forked`], and dropping frees nothing.
 //!
 //! ```
 //! use bpf_jit_code::{Arch, Code};

@@ -7,8 +7,9 @@
 //! then sealed and closed. Everything is filled with traps before the executable mapping exists. Once enough of it is in use,
 //! `MADV_COLLAPSE` turns both views into a huge page; what came of it is read back from smaps.
 //!
-//! Invariants: bytes of free chunks are traps, always. The writable view does not exist in a forked child (`MADV_DONTFORK`), so
-//! nothing there can write to the parent's code even by mistake.
+//! Invariants: bytes of free chunks are traps, always. Neither view exists in a forked child (`MADV_DONTFORK`): nothing there can write to the parent's
+//! code even by mistake, nor execute what the parent makes of it later. Guards refuse runs there before it comes to that; a child that was forked
+//! from inside a run and returns into it faults.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -102,13 +103,22 @@ impl Pack {
             unsafe { fill_traps(host, rw, len) };
             sys::seal(&file)?;
             // SAFETY: the caller took this range of the arena.
-            unsafe { sys::map_file(rx, len, Protection::ReadExecute, &file) }
+            unsafe { sys::map_file(rx, len, Protection::ReadExecute, &file) }?;
+            Self::keep_from_children(rx, len)
         };
         finish().inspect_err(|_| {
             // If even this fails, address space is lost and nothing else.
             let _ = sys::unmap(rw, len);
         })?;
         Ok(rw)
+    }
+
+    /// On failure the executable view is reserved address space again.
+    fn keep_from_children(rx: usize, len: usize) -> Result<(), SysError> {
+        sys::advise(rx, len, Advice::DontFork).inspect_err(|_| {
+            // SAFETY: mapped by the caller, and nobody has seen it.
+            let _ = unsafe { sys::unmap_to_reserved(rx, len) };
+        })
     }
 
     /// The same in memory without a file.
@@ -122,6 +132,7 @@ impl Pack {
         // SAFETY: the caller took `rx..rx + len` of the arena.
         let finish = unsafe { sys::map_again(rw, rx, len) };
         let finish = finish.and_then(|()| {
+            Self::keep_from_children(rx, len)?;
             sys::advise(rw, len, Advice::DontFork).inspect_err(|_| {
                 // SAFETY: mapped above, and nobody has seen it.
                 let _ = unsafe { sys::unmap_to_reserved(rx, len) };
@@ -179,7 +190,7 @@ impl Pack {
 impl Drop for Pack {
     fn drop(&mut self) {
         if !self.arena.is_current() {
-            return; // A forked child: the executable view is the child's to keep, the writable one does not exist.
+            return; // A forked child has neither view, and what is at their addresses now may be anybody's.
         }
         // Failures lose address space (and the arena's range stays taken), nothing else.
         let _ = sys::unmap(self.rw, self.len);

@@ -9,6 +9,22 @@
 //! nothing depends on go into a `Batch<Independent>`; [`Batch::barrier`] executes the core barrier and gives a `Batch<Ordered>`,
 //! which alone has the poke that may depend on the former ones.
 //!
+//! What this rests on, by vendor of the CPU:
+//!
+//! - **arm64** promises it for the instructions exchanged here (Arm ARM B2.2.5).
+//! - **AMD** promises it: a store inside an aligned eight-byte word is seen by other processors' fetches whole or not at all, without
+//!   synchronisation (APM 2 7.6.1).
+//! - **Intel** does not. The SDM's one rule for code that another processor modifies is that the executing one waits, and serialises before it executes the new bytes
+//!   (SDM 3A, "Handling Self- and Cross-Modifying Code"; its guarantees of atomicity are for data accesses), and specification updates of some models
+//!   list unexpected behaviour of code that does otherwise. What holds in practice is the same as on AMD, as long as the instruction lies in
+//!   one aligned word, so that fetch cannot see two halves of it, and starts and ends where the old one did, so that nobody can be in the middle of it. JIT compilers patch
+//!   calls and jumps of running code like this on these CPUs. The kernel does not rely on it: its sites lie anywhere, across words and cache lines
+//!   and over several old instructions, so it writes a one-byte `int3` first, synchronises all cores, writes the other bytes, synchronises,
+//!   and replaces the `int3`, with a handler that does what the instruction would. A process cannot have that
+//!   handler for itself. Who needs the vendor's word switches direct tail calls off (`Config::direct_tail_calls`): nothing else is ever poked.
+//!
+//! `cargo run --release -p bpf-prog-pack --example flip` puts the CPU at hand to the test.
+//!
 //! Invariant: bytes outside the slot are never changed, not even by two pokes in one word at a time.
 
 use std::marker::PhantomData;

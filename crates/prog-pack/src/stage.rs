@@ -227,9 +227,11 @@ impl Text {
         self.run.len as usize * CHUNK
     }
 
-    /// A copy of the code as it is now, for dumps.
+    /// A copy of the code as it is now, for dumps. Empty in a forked child, which does not have the code.
     pub fn to_vec(&self) -> Vec<u8> {
-        // Not the writable view, which a forked child does not have.
+        if self.shared.domain.is_forked() {
+            return Vec::new();
+        }
         let first = std::ptr::with_exposed_provenance_mut::<u8>(self.rx);
         let byte = |i| {
             // SAFETY: inside this program's chunks, mapped as long as `self` lives, and only read; whoever writes them through the

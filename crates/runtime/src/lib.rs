@@ -91,6 +91,8 @@ pub use bpf_object::{
     ProgramType, ReferenceKind, text,
 };
 pub use bpf_prog_pack::{Options as PackOptions, Stats as CodeStats};
+/// Why a run could not begin: [`RunError::Enter`].
+pub use bpf_quiesce::EnterError;
 pub use bpf_quiesce::OtherDomain;
 pub use bpf_uapi::helper_id::SPECIAL as SPECIAL_HELPERS;
 pub use bpf_verifier::{Limits, VerifyError};

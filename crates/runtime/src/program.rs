@@ -123,7 +123,8 @@ impl<C: Context, H: 'static> Program<C, H> {
         Ok(TestRun { result, mean: start.elapsed() / repeat })
     }
 
-    /// The machine code as it is now, patches included, and the address of its first byte; `None` when interpreted.
+    /// The machine code as it is now, patches included, and the address of its first byte; `None` when interpreted, and in a
+    /// forked child, which does not have the code.
     pub fn machine_code(&self) -> Option<(Vec<u8>, u64)> {
         self.loaded.text()
     }

@@ -52,6 +52,8 @@ impl<'r, C: Context, H: 'static> Runner<'r, C, H> {
     /// [`RunError`]: the run ended without a result. The runner may be used further.
     #[inline(always)]
     pub fn run(&mut self, mut data: C::Data<'_, '_>) -> Result<u64, RunError> {
+        // Entering a domain refuses in a forked child; this guard may have come along from the parent.
+        self.guard.check()?;
         let parts = C::parts(&mut data);
         let host = core::ptr::from_mut(&mut *self.host).cast();
         match self.target {

@@ -1,0 +1,182 @@
+//! A forked child runs nothing of its parent's, however a run begins: the parent frees, loads and patches the code meanwhile. Alone in its process.
+#![cfg(target_os = "linux")]
+
+use bpf_runtime::{
+    Arch, Caller, Config, Dispatcher, Engine, EnterError, Hook, Linker, Map, MapDef, MapType, Mode, Policy, ProgArray,
+    Program, Raw, RunError, Runner, assemble,
+};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+type Prog = Program<Raw, u64>;
+
+fn refused(result: Result<u64, RunError>) {
+    let error = result.expect_err("the child ran something");
+    assert!(matches!(error, RunError::Enter(EnterError::Forked)), "{error}");
+}
+
+/// A child process that runs `body`, made by `fork` or by the bare system call.
+fn child(raw: bool, body: impl FnOnce()) -> libc::pid_t {
+    let child = match raw {
+        // SAFETY: no other thread of this process is doing anything; the child leaves through `_exit`.
+        false => unsafe { libc::fork() },
+        // SAFETY: as above; no handler of `pthread_atfork` runs.
+        true => unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t },
+    };
+    assert!(child >= 0);
+    if child == 0 {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        // SAFETY: ends the child without running the parent's destructors twice.
+        unsafe { libc::_exit(i32::from(result.is_err())) };
+    }
+    child
+}
+
+fn wait(child: libc::pid_t) -> i32 {
+    let mut status = 0;
+    // SAFETY: waits for our child and writes its status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status
+}
+
+fn linker(engine: &Engine) -> Linker<u64> {
+    let mut linker = Linker::<u64>::new(engine);
+    linker.func(1001, "count", |c: &mut Caller<'_, u64>| *c.host() += 1).unwrap();
+    linker
+}
+
+/// All that a child may have of its parent's.
+struct Held<'r> {
+    program: &'r Prog,
+    /// One that does not read the hidden argument, and so needs no run.
+    plain: &'r Prog,
+    jumps: &'r Prog,
+    hook: &'r Hook<Raw, u64>,
+    dispatcher: &'r Dispatcher<Raw, u64>,
+    runners: [Runner<'r, Raw, u64>; 3],
+    map: &'r Map,
+}
+
+impl Held<'_> {
+    /// Tries each way to begin a run.
+    fn try_all(&mut self) {
+        let mut host = 0;
+        for program in [self.program, self.plain, self.jumps] {
+            refused(program.run(&mut host, &mut [0; 8]));
+            refused(program.test_run(&mut host, &mut [0; 8], 3).map(|run| run.result));
+            refused(self.dispatcher.call(program, &mut host, &mut [0; 8]));
+            assert!(program.runner(&mut host).is_err());
+        }
+        refused(self.hook.run(&mut host, &mut [0; 8]));
+        assert!(self.hook.runner(&mut host).is_err());
+        for runner in &mut self.runners {
+            refused(runner.run(&mut [0; 8]));
+        }
+        assert_eq!(host, 0);
+        assert!(self.map.get(&0u32.to_ne_bytes()).is_err(), "maps are the parent's too");
+    }
+}
+
+#[test]
+fn a_child_runs_nothing_while_the_parent_changes_everything() {
+    let modes = [Mode::Interpreter, Mode::Jit];
+    for mode in modes.into_iter().filter(|mode| *mode == Mode::Interpreter || Arch::HOST.is_some()) {
+        for raw in [false, true] {
+            let mut config = Config::default();
+            config.mode = mode;
+            let engine = Engine::new(config).unwrap();
+            let linker = linker(&engine);
+            let array = ProgArray::<Raw, u64>::create(&engine, "next", 2).unwrap();
+            let load = |name: &str, text: &str| linker.loader::<Raw>().insns(name, assemble(text).unwrap()).unwrap();
+            let jumps = linker
+                .loader::<Raw>()
+                .prog_arrays(&[&array])
+                .insns("jumps", assemble("r2 = map[fd:0]\nr3 = 1\ncall 12\nr0 = 1\nexit").unwrap())
+                .unwrap();
+            let many = || (0..50).map(|i| load("many", &format!("call 1001\nr0 = {i}\nexit"))).collect::<Vec<Prog>>();
+            let (first, second) = (many(), many());
+            array.set(1, &first[1]).unwrap();
+            let (hook, dispatcher) =
+                (Hook::new(&engine, Policy::RunAll { result: 0 }).unwrap(), Dispatcher::new(&engine).unwrap());
+            let plain = load("plain", "r0 = 5\nexit");
+            for program in [&first[2], &plain] {
+                hook.attach(program).unwrap();
+                dispatcher.attach(program).unwrap();
+            }
+            let map = Map::create(MapDef::new("values", MapType::Array, 4, 8, 1), engine.domain()).unwrap();
+            let mut hosts = [0; 3];
+            let (mut parent, mut theirs) = UnixStream::pair().unwrap();
+            let child = {
+                let [a, b, c] = &mut hosts;
+                let runners = [first[0].runner(a).unwrap(), plain.runner(b).unwrap(), hook.runner(c).unwrap()];
+                let mut held = Held {
+                    program: &first[0],
+                    plain: &plain,
+                    jumps: &jumps,
+                    hook: &hook,
+                    dispatcher: &dispatcher,
+                    runners,
+                    map: &map,
+                };
+                child(raw, || {
+                    held.try_all();
+                    theirs.write_all(&[1]).unwrap();
+                    // Until the parent says that it has changed everything.
+                    theirs.read_exact(&mut [0]).unwrap();
+                    for _ in 0..20 {
+                        held.try_all();
+                    }
+                })
+            };
+            parent.read_exact(&mut [0]).unwrap();
+            // What the child has goes and is written over, and its slots lead elsewhere.
+            hook.replace(&first[2], &second[2]).unwrap();
+            dispatcher.detach(&first[2]).unwrap();
+            array.set(1, &second[3]).unwrap();
+            drop(first);
+            engine.domain().synchronize().unwrap();
+            engine.reclaim();
+            let third = many();
+            assert_eq!(jumps.run(&mut 0, &mut [0; 8]).unwrap(), 3);
+            parent.write_all(&[1]).unwrap();
+            assert_eq!(wait(child), 0, "the child's assertions ({mode:?}, raw: {raw})");
+            assert_eq!(third[7].run(&mut 0, &mut [0; 8]).unwrap(), 7);
+            assert_eq!(hook.run(&mut 0, &mut [0; 8]).unwrap(), 0);
+        }
+    }
+}
+
+/// A child that is forked from inside a run does not return into it; and what it makes itself runs.
+#[test]
+fn a_child_does_not_return_into_its_parents_run() {
+    if Arch::HOST.is_none() || cfg!(target_arch = "aarch64") {
+        return bpf_testkit::skipped("a fork inside a run", &"no JIT, or qemu-user, which ignores MADV_DONTFORK");
+    }
+    let engine = Engine::new(Config::default()).unwrap();
+    let mut linker = Linker::<libc::pid_t>::new(&engine);
+    linker
+        .func(1001, "fork", |c: &mut Caller<'_, libc::pid_t>| -> u64 {
+            // SAFETY: the child makes programs of its own and returns, as it should not.
+            let child = unsafe { libc::fork() };
+            *c.host() = child;
+            if child == 0 {
+                // SAFETY: the default action, in place of the test harness's handler.
+                unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+                let own = Engine::new(Config::default()).unwrap();
+                let program = Linker::<()>::new(&own).loader::<Raw>().insns("own", assemble("r0 = 9\nexit").unwrap());
+                assert_eq!(program.unwrap().run(&mut (), &mut []).unwrap(), 9);
+            }
+            0
+        })
+        .unwrap();
+    let program = linker.loader::<Raw>().insns("forks", assemble("call 1001\nr0 = 4\nexit").unwrap()).unwrap();
+    let mut host = 0;
+    let result = program.run(&mut host, &mut []);
+    if host == 0 {
+        // SAFETY: a child that got here fails the test by its status.
+        unsafe { libc::_exit(1) };
+    }
+    assert_eq!(result.unwrap(), 4);
+    let status = wait(host);
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{status:#x}");
+}
