@@ -1,8 +1,8 @@
 //! Images under traffic.
 //!
 //! Problem: the set of programs changes while other threads are in the image. Approach: the new image is built and published beside the old one;
-//! one store of a pointer makes it the current one; the old one's [`Text`] is dropped, which frees it after a grace period. Callers never
-//! wait, and see the old image or the new one.
+//! one store of a pointer makes it the current one; the old one's [`Text`] is dropped, which frees it after a grace period, and so is what an
+//! observer knows of it: runs that are in it are still to be unwound. Callers never wait, and see the old image or the new one.
 //!
 //! Invariant: the pointer is null or the entry of `text`. Whoever loads it inside a guard of the packs' domain may run the code until the guard
 //! ends.
@@ -15,7 +15,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Told of each image that was placed, before anybody runs it: for unwinders and profilers. What it returns is dropped before the image's text is.
+/// Told of each image that was placed, before anybody runs it: for unwinders and profilers. What it returns is dropped when nobody runs the image
+/// any more, or before its memory is used for other code; so it must not rely on a lock that is held while images change.
 pub type Observer = Arc<dyn Fn(&Code, &Text) -> Box<dyn Any + Send + Sync> + Send + Sync>;
 
 /// An image that can be replaced while it runs.
@@ -27,9 +28,8 @@ pub struct LiveImage {
     placed: Mutex<Option<Placed>>,
 }
 
-/// Fields drop in this order.
 struct Placed {
-    _observed: Option<Box<dyn Any + Send + Sync>>,
+    observed: Option<Box<dyn Any + Send + Sync>>,
     text: Text,
     reads_hidden: bool,
 }
@@ -92,7 +92,7 @@ impl LiveImage {
     pub fn publish(&self, image: &Image) -> Result<(), Error> {
         let text = self.packs.stage(image.code(), |symbol| image.resolve(symbol))?.finalize()?;
         let observed = self.observer.as_ref().map(|observer| observer(image.code(), &text));
-        self.exchange(Some(Placed { _observed: observed, text, reads_hidden: image.code().reads_hidden }));
+        self.exchange(Some(Placed { observed, text, reads_hidden: image.code().reads_hidden }));
         Ok(())
     }
 
@@ -117,13 +117,31 @@ impl LiveImage {
         self.word.store(word.cast_mut(), Ordering::Release);
         let old = std::mem::replace(&mut *current, placed);
         drop(current);
-        // Its grace period begins after the store, so it waits for everybody who may have seen the old pointer.
-        drop(old);
+        self.let_go(old);
+    }
+
+    /// Lets go of an image that is not the current one any more.
+    fn let_go(&self, old: Option<Placed>) {
+        let Some(Placed { observed, text, .. }) = old else { return };
+        // The grace periods begin after the store that unpublished it, so they wait for everybody who may have seen the old pointer.
+        drop(text);
+        if let Some(observed) = observed {
+            // Users of this type may hold a lock that other callbacks want: none is run here.
+            self.packs.domain().enqueue(move || drop(observed));
+        }
     }
 
     /// Nothing panics while holding it, so poison means nothing.
     fn lock(&self) -> MutexGuard<'_, Option<Placed>> {
         self.placed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for LiveImage {
+    fn drop(&mut self) {
+        // Somebody may be running it, inside a guard.
+        let placed = self.placed.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        self.let_go(placed);
     }
 }
 

@@ -86,3 +86,47 @@ fn a_backtrace_does_not_see_a_dispatcher() {
         expect(&seen, &[&["known"], &["unknown"]]);
     }
 }
+
+/// The image is taken out of the hook, or the tree out of the dispatcher, by the very run that is in it: its frames can still be walked.
+#[test]
+fn a_backtrace_goes_through_an_image_that_was_replaced() {
+    for hook_count in [1usize, 100] {
+        let mut config = Config::default();
+        if Arch::HOST.is_none() {
+            return bpf_testkit::skipped("backtraces through images", &"no JIT on this host");
+        }
+        config.debug.unwind = true;
+        let engine = Engine::new(config).unwrap();
+        let hook = Arc::new(Hook::<Raw, ()>::new(&engine, Policy::RunAll { result: 0 }).unwrap());
+        let (seen, here, changed) = (Seen::default(), engine.clone(), Arc::clone(&hook));
+        let noted = Arc::clone(&seen);
+        let mut linker = Linker::<()>::new(&engine);
+        let other: Arc<Mutex<Option<Program<Raw, ()>>>> = Arc::default();
+        let attached = Arc::clone(&other);
+        let probe = move |_: &mut Caller<'_, ()>| {
+            // Often enough that a batch of what is deferred is full.
+            for _ in 0..hook_count {
+                let other = attached.lock().unwrap().clone().unwrap();
+                changed.attach(&other).unwrap();
+                changed.detach(&other).unwrap();
+            }
+            let names = here.backtrace().into_iter().map(|frame| frame.function).collect();
+            let whole = std::backtrace::Backtrace::force_capture().to_string();
+            noted.lock().unwrap().push((names, whole.contains("through_hook")));
+            0u64
+        };
+        linker.func(1001, "probe", probe).unwrap();
+        *other.lock().unwrap() = Some(linker.loader().insns("other", assemble("r0 = 1\nexit").unwrap()).unwrap());
+        let program = load(&linker, "one");
+        hook.attach(&program).unwrap();
+        through_hook(&hook);
+        expect(&seen, &[&["one", "<hook>"]]);
+        // And nothing is kept for good.
+        engine.reclaim();
+        through_hook(&hook);
+        expect(&seen, &[&["one", "<hook>"]]);
+        // The closure above owns the hook, which owns it through its program.
+        hook.detach(&program).unwrap();
+        *other.lock().unwrap() = None;
+    }
+}
