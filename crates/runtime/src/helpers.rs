@@ -6,9 +6,10 @@
 
 use crate::entry;
 use crate::error::HelperError;
-use crate::func::{HostFn, guarded, leave};
+use crate::func::{HostFn, Shim, guarded, leave};
 use crate::ring_helpers::{self, run_drain};
 use crate::run::Run;
+use bpf_jit::LowerOptions;
 use bpf_jit_code::{RunCtx, StopCode};
 use bpf_maps::{Errno, MapHeader, program as map_ops};
 use bpf_uapi::Helper;
@@ -42,11 +43,12 @@ pub(crate) const SHIPPED: &[(Helper, HostFn)] = &[
     (Helper::RingbufSubmit, HostFn::with_run(ring_helpers::ringbuf_submit)),
     (Helper::RingbufDiscard, HostFn::with_run(ring_helpers::ringbuf_discard)),
     (Helper::RingbufQuery, HostFn::plain(ring_helpers::ringbuf_query)),
-    (Helper::ForEachMapElem, HostFn::with_run(for_each_map_elem)),
-    (Helper::Loop, HostFn::with_run(bpf_loop)),
+    // Emitted code calls those that check what it does itself ([`calling_back`]), the interpreter none.
+    (Helper::ForEachMapElem, HostFn::with_run(for_each_map_elem::<By<3>>)),
+    (Helper::Loop, HostFn::with_run(bpf_loop::<By<3>>)),
     (Helper::MapLookupPercpuElem, HostFn::plain(map_lookup_percpu_elem)),
     (Helper::DynptrRead, HostFn::plain(ring_helpers::dynptr_read)),
-    (Helper::UserRingbufDrain, HostFn::with_run(user_ringbuf_drain)),
+    (Helper::UserRingbufDrain, HostFn::with_run(user_ringbuf_drain::<By<3>>)),
 ];
 
 /// The slot of the run behind the hidden argument.
@@ -365,19 +367,56 @@ pub(crate) unsafe fn run_for_each(
     }
 }
 
+/// What the calls that a helper makes are checked for: what the program's own are, as its compiler was told ([`LowerOptions`]), and nothing else.
+/// The configuration does not say it: a program that is not proven to end counts under any.
+pub(crate) trait Checked {
+    /// Counts against the run's budget.
+    const BUDGET: bool;
+    /// Ends an interrupted run.
+    const INTERRUPT: bool;
+}
+
+/// [`Checked`] by two bits, the budget's in the lower.
+enum By<const BITS: u8> {}
+
+impl<const BITS: u8> Checked for By<BITS> {
+    const BUDGET: bool = BITS & 1 != 0;
+    const INTERRUPT: bool = BITS & 2 != 0;
+}
+
+/// The function that emitted code compiled like this calls for the helper with this id, if it calls back; others are the same to all code.
+pub(crate) fn calling_back(id: u32, compiled: &LowerOptions) -> Option<Shim> {
+    let of = |shims: [Shim; 4]| Some(shims[usize::from(compiled.budget) | usize::from(compiled.interrupt) << 1]);
+    match Helper::from_id(id)? {
+        Helper::Loop => of([bpf_loop::<By<0>>, bpf_loop::<By<1>>, bpf_loop::<By<2>>, bpf_loop::<By<3>>]),
+        Helper::ForEachMapElem => of([
+            for_each_map_elem::<By<0>>,
+            for_each_map_elem::<By<1>>,
+            for_each_map_elem::<By<2>>,
+            for_each_map_elem::<By<3>>,
+        ]),
+        Helper::UserRingbufDrain => of([
+            user_ringbuf_drain::<By<0>>,
+            user_ringbuf_drain::<By<1>>,
+            user_ringbuf_drain::<By<2>>,
+            user_ringbuf_drain::<By<3>>,
+        ]),
+        _ => None,
+    }
+}
+
 /// A call made by a helper counts like one made by the program, and can be interrupted like one.
-fn count_call(run: &mut Run) -> Result<(), HelperError> {
-    // SAFETY: the engine outlives its runs.
-    let config = unsafe { &(*run.engine).config };
-    let stop = if config.budget.is_some() && {
+fn count_call<K: Checked>(run: &mut Run) -> Result<(), HelperError> {
+    let stop = if K::BUDGET && {
         run.ctx.budget -= 1;
         run.ctx.budget < 0
     } {
         StopCode::Budget
     // SAFETY: the field is aligned and lives; other threads store to it atomically.
-    } else if unsafe { core::sync::atomic::AtomicU32::from_ptr(&raw mut run.ctx.interrupt) }
-        .load(core::sync::atomic::Ordering::Relaxed)
-        != 0
+    } else if K::INTERRUPT
+        && unsafe { core::sync::atomic::AtomicU32::from_ptr(&raw mut run.ctx.interrupt) }
+            .load(core::sync::atomic::Ordering::Relaxed)
+            != 0
     {
         StopCode::Interrupted
     } else {
@@ -393,8 +432,8 @@ fn count_call(run: &mut Run) -> Result<(), HelperError> {
 ///
 /// # Safety
 /// `callback` must be the entry of a subprogram of the running program.
-unsafe fn call_native(run: &mut Run, callback: u64, args: [u64; 5]) -> Result<u64, HelperError> {
-    count_call(run)?;
+unsafe fn call_native<K: Checked>(run: &mut Run, callback: u64, args: [u64; 5]) -> Result<u64, HelperError> {
+    count_call::<K>(run)?;
     let (exit_sp, exit_pc, exit_saved) = (run.ctx.exit_sp, run.ctx.exit_pc, run.ctx.exit_saved);
     // Not a pointer to the field: helpers called from there go back from it to the whole run.
     let ctx = core::ptr::from_mut(run).cast::<RunCtx>();
@@ -408,13 +447,20 @@ unsafe fn call_native(run: &mut Run, callback: u64, args: [u64; 5]) -> Result<u6
 ///
 /// # Safety
 /// `callback` must be the entry of a subprogram of the running program; `ctx` the first field of a [`Run`].
-unsafe extern "C" fn bpf_loop(nr: u64, callback: u64, arg: u64, flags: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+unsafe extern "C" fn bpf_loop<K: Checked>(
+    nr: u64,
+    callback: u64,
+    arg: u64,
+    flags: u64,
+    _: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
     let result = {
         // SAFETY: by contract.
         let run = unsafe { &mut *ctx.cast::<Run>() };
         guarded(run, |run| {
             // SAFETY: by contract.
-            run_loop(run, nr, arg, flags, &mut |run, args| unsafe { call_native(run, callback, args) })
+            run_loop(run, nr, arg, flags, &mut |run, args| unsafe { call_native::<K>(run, callback, args) })
         })
     };
     match result {
@@ -428,13 +474,20 @@ unsafe extern "C" fn bpf_loop(nr: u64, callback: u64, arg: u64, flags: u64, _: u
 ///
 /// # Safety
 /// As [`bpf_loop`]; `map` must be a live map.
-unsafe extern "C" fn for_each_map_elem(map: u64, callback: u64, arg: u64, flags: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+unsafe extern "C" fn for_each_map_elem<K: Checked>(
+    map: u64,
+    callback: u64,
+    arg: u64,
+    flags: u64,
+    _: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
     let result = {
         // SAFETY: by contract.
         let run = unsafe { &mut *ctx.cast::<Run>() };
         guarded(run, |run| {
             // SAFETY: by contract.
-            let mut call = |run: &mut Run, args| unsafe { call_native(run, callback, args) };
+            let mut call = |run: &mut Run, args| unsafe { call_native::<K>(run, callback, args) };
             // SAFETY: by contract.
             unsafe { run_for_each(run, map, arg, flags, &mut call) }
         })
@@ -450,7 +503,7 @@ unsafe extern "C" fn for_each_map_elem(map: u64, callback: u64, arg: u64, flags:
 ///
 /// # Safety
 /// As [`bpf_loop`]; `map` must be a live map.
-unsafe extern "C" fn user_ringbuf_drain(
+unsafe extern "C" fn user_ringbuf_drain<K: Checked>(
     map: u64,
     callback: u64,
     arg: u64,
@@ -463,7 +516,7 @@ unsafe extern "C" fn user_ringbuf_drain(
         let run = unsafe { &mut *ctx.cast::<Run>() };
         guarded(run, |run| {
             // SAFETY: by contract.
-            let mut call = |run: &mut Run, args| unsafe { call_native(run, callback, args) };
+            let mut call = |run: &mut Run, args| unsafe { call_native::<K>(run, callback, args) };
             // SAFETY: by contract.
             unsafe { run_drain(run, map, arg, flags, &mut call) }
         })

@@ -6,7 +6,7 @@ use crate::direct::{Tracked, constant_tail_calls};
 use crate::engine::{Engine, Mode};
 use crate::error::{LoadError, Origin, RunError};
 use crate::func::HostFn;
-use crate::helpers::SHIPPED;
+use crate::helpers::{SHIPPED, calling_back};
 use crate::interp;
 use crate::map_set::MapRef;
 use crate::name::Name;
@@ -15,7 +15,7 @@ use crate::run::{self, Run};
 use bpf_analysis::{AccessCheck, CallArity, Facts, RegionBounds};
 use bpf_debug::Registered;
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program};
-use bpf_jit::{Extern, Hidden, MapShape, OptLevel, Signatures};
+use bpf_jit::{Extern, Hidden, LowerOptions, MapShape, OptLevel, Signatures};
 use bpf_jit_code::{Code, RunCtx, Symbol, TAIL_CALL_LIMIT};
 use bpf_maps::{Map, MapType};
 use bpf_prog_pack::Text;
@@ -99,11 +99,15 @@ impl Bindings {
         self.addresses.binary_search_by_key(&at, |a| a.0).ok().map(|i| self.addresses[i].1)
     }
 
-    /// The address of a symbol of the emitted code.
-    fn resolve(&self, symbol: Symbol) -> Option<usize> {
+    /// The address of a symbol of code that was compiled like this.
+    fn resolve(&self, symbol: Symbol, compiled: &LowerOptions) -> Option<usize> {
         let missing = missing_host_function as *const () as usize;
         Some(match Extern::from_symbol(symbol)? {
-            Extern::Helper(id) => self.helper(id)?.func.shim as usize,
+            Extern::Helper(id) => {
+                let shim = self.helper(id)?.func.shim as usize;
+                let shipped = Helper::from_id(id).and_then(shipped).is_some_and(|known| known.shim as usize == shim);
+                calling_back(id, compiled).filter(|_| shipped).map_or(shim, |checked| checked as usize)
+            }
             Extern::Host(index) => self.host(index as i32).map_or(missing, |b| b.func.shim as usize),
             Extern::Map(index) => self.map(index as i32)?.address() as usize,
             Extern::Imm64(at) => self.address(at)? as usize,
@@ -389,7 +393,8 @@ impl Loaded {
                 return Err(LoadError::Stack { program: name.to_owned(), needed: machine_stack, limit });
             }
             let place = |source| LoadError::Place { program: name.to_owned(), source };
-            let staged = engine.0.packs.stage(&host.code, |symbol| bindings.resolve(symbol)).map_err(place)?;
+            let staged =
+                engine.0.packs.stage(&host.code, |symbol| bindings.resolve(symbol, &options.lower)).map_err(place)?;
             let text = staged.finalize().map_err(place)?;
             let entry = text.entry(0).ok_or_else(|| LoadError::Internal("code without an entry".into()))?;
             let entry = run::Entry { code: entry, callee: entry, reads_hidden: host.code.reads_hidden };
@@ -478,9 +483,9 @@ impl Loaded {
         error
     }
 
-    /// Its machine code as placed, and the address of its first byte.
+    /// Its machine code as placed, and the address of its first byte; `None` when interpreted, and in a forked child.
     pub(crate) fn text(&self) -> Option<(Vec<u8>, u64)> {
-        self.native().map(|n| (n.text.to_vec(), n.text.base() as u64))
+        self.native().filter(|_| !self.engine.domain().is_forked()).map(|n| (n.text.to_vec(), n.text.base() as u64))
     }
 
     /// Worst machine stack of one run, in bytes; 0 when interpreted.

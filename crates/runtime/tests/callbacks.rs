@@ -1,0 +1,112 @@
+//! What a callback of `bpf_loop`, `bpf_for_each_map_elem` and `bpf_user_ringbuf_drain` counts and what ends it: on every engine what counts and ends the
+//! rest of its program, and nothing else.
+
+mod common;
+
+use bpf_runtime::{
+    Caller, Engine, Linker, Loader, Map, MapDef, MapType, Program, Raw, RunError, UserRingBuf, assemble,
+};
+use common::engines::{config, modes};
+
+/// Counts its calls; the first one interrupts the engine's runs.
+fn linker(engine: &Engine, interrupt: bool) -> Linker<u64> {
+    let (mut linker, runs) = (Linker::<u64>::new(engine), engine.clone());
+    let count = move |c: &mut Caller<'_, u64>| {
+        if interrupt && *c.host() == 0 {
+            runs.interrupt();
+        }
+        *c.host() += 1;
+    };
+    linker.func(1001, "count", count).unwrap();
+    linker
+}
+
+/// Programs whose callback calls 1001 so often, by the helper that calls it; `after` comes behind the helper's call.
+fn programs<'l>(
+    linker: &'l Linker<u64>,
+    engine: &Engine,
+    rounds: u32,
+    after: &str,
+    load: impl Fn(Loader<'l, Raw, u64>) -> Loader<'l, Raw, u64>,
+) -> Vec<(&'static str, Program<Raw, u64>)> {
+    let callback = "f:\ncall 1001\nr0 = 0\nexit";
+    let array = Map::create(MapDef::new("array", MapType::Array, 4, 8, rounds.min(5000)), engine.domain()).unwrap();
+    let ring = Map::create(MapDef::new("ring", MapType::UserRingBuf, 0, 0, 65536), engine.domain()).unwrap();
+    let mut producer = UserRingBuf::new(&ring).unwrap();
+    for _ in 0..rounds.min(4000) {
+        producer.reserve(8).unwrap().submit();
+    }
+    let program = |name, maps: &[&Map], call: &str| {
+        let text = format!("{call}\n{after}\nexit\n{callback}");
+        let loader = load(linker.loader::<Raw>().maps(maps));
+        (name, loader.insns(name, assemble(&text).unwrap()).unwrap_or_else(|e| panic!("{e}\n{text}")))
+    };
+    let rest = "r2 = subprog[f]\nr3 = 0\nr4 = 0\ncall";
+    vec![
+        program("loop", &[], &format!("r1 = {rounds}\n{rest} 181")),
+        program("for_each", &[&array], &format!("r1 = map[fd:0]\n{rest} 164")),
+        program("drain", &[&ring], &format!("r1 = map[fd:0]\n{rest} 209")),
+    ]
+}
+
+/// A program that is not proven to end counts under the hybrid budget in its callbacks as well.
+#[test]
+fn a_hybrid_budget_ends_callbacks() {
+    let mut counts = Vec::new();
+    for mode in modes() {
+        let mut config = config(mode);
+        config.hybrid_budget = 1000;
+        let engine = Engine::new(config).unwrap();
+        let linker = linker(&engine, false);
+        for (name, program) in programs(&linker, &engine, 8_000_000, "a: goto a", |loader| loader.hybrid()) {
+            let mut calls = 0;
+            let result = program.run(&mut calls, &mut []);
+            assert!(matches!(result, Err(RunError::Budget { .. })), "{mode:?}, {name}: {result:?}");
+            assert!(calls < 1000, "{mode:?}, {name}: {calls} rounds under a budget of 1000");
+            counts.push((name, calls));
+        }
+    }
+    // The same for all engines.
+    for (name, calls) in &counts {
+        assert!(counts.iter().all(|(other, theirs)| other != name || calls == theirs), "{counts:?}");
+    }
+}
+
+/// One that is proven to end does not count: its callbacks go round however small the hybrid budget is.
+#[test]
+fn proven_programs_do_not_count() {
+    for mode in modes() {
+        let mut config = config(mode);
+        config.hybrid_budget = 10;
+        let engine = Engine::new(config).unwrap();
+        let linker = linker(&engine, false);
+        for (name, program) in programs(&linker, &engine, 3000, "r0 = 1", |loader| loader.hybrid()) {
+            let mut calls = 0;
+            assert_eq!(program.run(&mut calls, &mut []).unwrap(), 1, "{mode:?}, {name}");
+            assert_eq!(calls, 3000, "{mode:?}, {name}");
+        }
+    }
+}
+
+/// Whether an interruption ends callbacks is the engine's choice, as for all else of a program.
+#[test]
+fn only_interruptible_programs_are_interrupted() {
+    for mode in modes() {
+        for interruptible in [false, true] {
+            let mut config = config(mode);
+            config.interruptible = interruptible;
+            let engine = Engine::new(config).unwrap();
+            let linker = linker(&engine, true);
+            for (name, program) in programs(&linker, &engine, 3000, "r0 = 1", |loader| loader) {
+                let mut calls = 0;
+                let result = program.run(&mut calls, &mut []);
+                if interruptible {
+                    assert!(matches!(result, Err(RunError::Interrupted { .. })), "{mode:?}, {name}: {result:?}");
+                    assert_eq!(calls, 1, "{mode:?}, {name}");
+                } else {
+                    assert_eq!((result.unwrap(), calls), (1, 3000), "{mode:?}, {name}");
+                }
+            }
+        }
+    }
+}
