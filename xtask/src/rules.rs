@@ -2,7 +2,7 @@
 //!
 //! * The arrows: which crate of the family may depend on which, and that nobody ships with the testkit.
 //! * `forbid(unsafe_code)` where the design promises it.
-//! * Both backends have the same files.
+//! * Both backends have the same files, the same match over `Op`, and what both have by one name lies in the same file.
 //! * A backend never sees a BPF instruction: it knows `Op`, and the words of the instruction set (`Width`, `Cond`).
 //! * A match over `Insn`, `Op`, `MapType` or `Helper` in shipped code has no `_ =>` arm, so that a new instruction is a compile error
 //!   everywhere. With one or two other arms it is an `if let … else` in other words, and may have one; so may a match
@@ -91,6 +91,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
     for path in x64?.symmetric_difference(&arm64?) {
         broken.push(format!("{}: only one backend has this file", path.display()));
     }
+    broken.extend(same_jobs()?);
     for folder in ["crates", "benches", "xtask", "fuzz"] {
         for path in files(&root.join(folder))? {
             let path = root.join(folder).join(path);
@@ -99,6 +100,41 @@ pub(crate) fn check() -> anyhow::Result<()> {
         }
     }
     if broken.is_empty() { Ok(()) } else { bail!("architecture rules are broken:\n  {}", broken.join("\n  ")) }
+}
+
+/// Functions of the two backends that do the same have one name, by which they are found in the same file. The file with the match over `Op`
+/// is the same text.
+fn same_jobs() -> anyhow::Result<Vec<String>> {
+    let mut broken = Vec::new();
+    let [x64, arm64] = BACKENDS.map(|folder| shell::root().join(folder));
+    if fs::read_to_string(x64.join("lower/mod.rs"))? != fs::read_to_string(arm64.join("lower/mod.rs"))? {
+        broken.push("lower/mod.rs differs between the backends".to_owned());
+    }
+    let functions = |root: &Path| -> anyhow::Result<BTreeMap<String, BTreeSet<PathBuf>>> {
+        let mut found: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();
+        for path in files(root)? {
+            for name in methods(&fs::read_to_string(root.join(&path))?) {
+                found.entry(name).or_default().insert(path.clone());
+            }
+        }
+        Ok(found)
+    };
+    let (x64, arm64) = (functions(&x64)?, functions(&arm64)?);
+    for (name, files) in &x64 {
+        if let Some(others) = arm64.get(name)
+            && files.is_disjoint(others)
+        {
+            broken.push(format!("`{name}` is in {files:?} of one backend and in {others:?} of the other"));
+        }
+    }
+    Ok(broken)
+}
+
+/// The methods that a source shares with other files of its crate.
+fn methods(source: &str) -> BTreeSet<String> {
+    let shared = ["    pub(crate) fn ", "    pub(super) fn "];
+    let names = source.lines().filter_map(|line| shared.iter().find_map(|prefix| line.strip_prefix(prefix)));
+    names.filter_map(|rest| rest.split(['(', '<']).next()).map(str::to_owned).collect()
 }
 
 fn shown(path: &Path) -> String {
@@ -414,6 +450,13 @@ mod tests {
         assert_eq!(broken(&format!("// SAFETY: as above.\n{imp}")), 1);
         assert_eq!(broken(&format!("// SAFETY: whoever has it\n// owns what it points to.\n{imp}")), 0);
         assert_eq!(broken("impl Send for S {}"), 0);
+    }
+
+    #[test]
+    fn shared_methods_are_found() {
+        let source =
+            "impl A {\n    pub(crate) fn get(&self) {}\n    fn own(&self) {}\n    pub(super) fn put<T>(&self) {}\n}\n";
+        assert_eq!(methods(source), BTreeSet::from(["get".to_owned(), "put".to_owned()]));
     }
 
     #[test]

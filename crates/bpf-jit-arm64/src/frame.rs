@@ -21,10 +21,12 @@
 
 use crate::Emitter;
 use crate::asm::asm;
-use crate::lower::alu::add_imm;
-use crate::regs::{CALLEE_SAVED, Gpr};
-use bpf_isa::Width;
-use bpf_jit::{Alloc, EmitError, EmitOptions, Shape};
+use crate::jump::Jump;
+use crate::lower::alu::{add_imm, mov_imm};
+use crate::lower::mem::{Address, load, store};
+use crate::regs::{ARGS, CALLEE_SAVED, CTX, Gpr, RET, TMP0, TMP1};
+use bpf_isa::{Size, Width};
+use bpf_jit::{Alloc, Base, EmitError, EmitOptions, Loc, Mem, Move, MoveSrc, Shape, VReg, parallel_moves};
 use bpf_jit_code::UnwindOp;
 
 /// The callee-saved registers and the return address.
@@ -137,7 +139,7 @@ impl Frame {
 
 impl Emitter<'_> {
     /// Emits what comes before the parameters are moved.
-    pub(crate) fn enter(&mut self) {
+    pub(crate) fn prologue(&mut self) {
         let frame = self.frame;
         if frame.signs {
             // Also a landing pad, for `blr` and for `br` through x16 or x17.
@@ -171,7 +173,7 @@ impl Emitter<'_> {
 
     /// Emits what restores sp, the saved registers and the return address. Whoever emits code behind it that runs inside the
     /// frame notes [`UnwindOp::Recall`] there.
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn unwind(&mut self) {
         let frame = self.frame;
         self.unwind_note(UnwindOp::Remember);
         let indexed = frame.indexed();
@@ -196,6 +198,118 @@ impl Emitter<'_> {
         if frame.signs {
             asm!(&mut self.s.buf; autiasp);
             self.unwind_note(UnwindOp::SignToggled);
+        }
+    }
+
+    /// Moves the parameters to where they live: first those whose home is a slot, since that overwrites no register.
+    pub(crate) fn parameters(&mut self, shape: &Shape) {
+        let params = shape.params.into_iter().zip(ARGS).chain([(shape.ctx, CTX)]);
+        for (v, reg) in params {
+            let Some(v) = v else { continue };
+            match self.loc(v) {
+                Loc::Slot(_) => self.put(v, reg),
+                Loc::Reg(home) => self.s.moves.push(Move { dst: home, src: MoveSrc::Loc(Loc::Reg(reg.into())) }),
+            }
+        }
+        self.queued_moves();
+    }
+
+    pub(crate) fn loc(&self, v: VReg) -> Loc {
+        self.alloc.loc(v)
+    }
+
+    /// Queues the move of a value to a register.
+    pub(crate) fn queue_move(&mut self, dst: Gpr, src: VReg) {
+        let src = MoveSrc::Loc(self.loc(src));
+        self.s.moves.push(Move { dst: dst.into(), src });
+    }
+
+    /// Emits the queued moves as one parallel move. Overwrites `TMP0`.
+    pub(crate) fn queued_moves(&mut self) {
+        let mut moves = core::mem::take(&mut self.s.moves);
+        parallel_moves(&mut moves, TMP0.into(), |Move { dst, src }| {
+            let d = Gpr::from(dst);
+            match src {
+                MoveSrc::Loc(Loc::Reg(s)) => asm!(&mut self.s.buf; mov X(d), X(Gpr::from(s))),
+                MoveSrc::Loc(Loc::Slot(index)) => {
+                    let at = Address { base: Gpr::SP, off: self.frame.slot(index).into() };
+                    load(&mut self.s.buf, Size::DW, false, d, at);
+                }
+                MoveSrc::Imm(imm) => mov_imm(&mut self.s.buf, d, imm as u64),
+            }
+        });
+        self.s.moves = moves;
+    }
+
+    pub(crate) fn exit(&mut self, value: VReg) {
+        let v = self.get(value, RET);
+        if v != RET {
+            asm!(&mut self.s.buf; mov X(RET), X(v));
+        }
+        if self.frame.is_empty() {
+            asm!(&mut self.s.buf; ret);
+        } else if let Some(shared) = self.epilogue {
+            self.go(Jump::Always, shared);
+        } else {
+            let label = self.s.here();
+            self.unwind();
+            asm!(&mut self.s.buf; ret);
+            self.unwind_note(UnwindOp::Recall);
+            self.epilogue = Some(label);
+        }
+    }
+
+    /// Offset from sp of what lies `off` bytes from r10.
+    pub(crate) fn frame_offset(&self, off: i32) -> i64 {
+        i64::from(self.frame.total()) + i64::from(off)
+    }
+
+    fn slot(&self, index: u32) -> Address {
+        Address { base: Gpr::SP, off: self.frame.slot(index).into() }
+    }
+
+    /// The register that holds `v`: its own, or `tmp`, loaded from the slot.
+    pub(crate) fn get(&mut self, v: VReg, tmp: Gpr) -> Gpr {
+        match self.loc(v) {
+            Loc::Reg(reg) => reg.into(),
+            Loc::Slot(index) => {
+                let at = self.slot(index);
+                load(&mut self.s.buf, Size::DW, false, tmp, at);
+                tmp
+            }
+        }
+    }
+
+    /// Where to compute `v`; [`Emitter::put`] comes after.
+    pub(crate) fn target(&self, v: VReg) -> Gpr {
+        match self.loc(v) {
+            Loc::Reg(reg) => reg.into(),
+            Loc::Slot(_) => TMP0,
+        }
+    }
+
+    /// Stores `v` from `reg`, which is not `AUX`, if it lives in a slot.
+    pub(crate) fn put(&mut self, v: VReg, reg: Gpr) {
+        if let Loc::Slot(index) = self.loc(v) {
+            let at = self.slot(index);
+            store(&mut self.s.buf, Size::DW, reg, at);
+        }
+    }
+
+    /// `dst = reg`, wherever `dst` lives.
+    pub(crate) fn set(&mut self, dst: VReg, reg: Gpr) {
+        match self.loc(dst) {
+            Loc::Reg(d) if Gpr::from(d) == reg => {}
+            Loc::Reg(d) => asm!(&mut self.s.buf; mov X(Gpr::from(d)), X(reg)),
+            Loc::Slot(_) => self.put(dst, reg),
+        }
+    }
+
+    /// The address of an operand, its base in a register (`TMP1` if it comes from a slot).
+    pub(crate) fn address(&mut self, mem: Mem) -> Address {
+        match mem.base {
+            Base::Reg(v) => Address { base: self.get(v, TMP1), off: mem.off.into() },
+            Base::Frame => Address { base: Gpr::SP, off: self.frame_offset(mem.off) },
         }
     }
 }

@@ -19,34 +19,16 @@ mod tail_call;
 
 use crate::frame::Frame;
 use crate::jump::Jump;
-use crate::lower::Stub;
-use crate::regs::{ARGS, CTX};
-use crate::tail_call::PendingTailCall;
-use bpf_isa::SubprogId;
-use bpf_jit::{
-    Alloc, Backend, BlockId, BlockLabels, EmitError, EmitOptions, Loc, MachineDesc, Move, MoveSrc, Op, Shape, VReg,
-};
-use bpf_jit_code::layout::{Label, Layout};
-use bpf_jit_code::unwind::room;
-use bpf_jit_code::{Code, PcEntry, Unwind, UnwindOp};
+use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Op, Shape, Skeleton};
+use bpf_jit_code::layout::Label;
+use bpf_jit_code::{Code, UnwindOp};
 
 pub use crate::bound::{func_size_bound, program_size_bound, size_bound};
 
 /// The arm64 emitter, with the scratch memory it reuses from program to program.
 #[derive(Debug, Default)]
 pub struct Arm64 {
-    /// The code with every branch in its long form.
-    buf: Vec<u8>,
-    layout: Layout<Jump>,
-    moves: Vec<Move>,
-    stubs: Vec<Stub>,
-    tail_calls: Vec<PendingTailCall>,
-    /// Functions of the program.
-    functions: u32,
-    /// Labels of the present function's blocks.
-    blocks: BlockLabels,
-    /// Where the runs of this code stop, by reason.
-    stops: [Option<Label>; 4],
+    s: Skeleton<Jump>,
 }
 
 impl Backend for Arm64 {
@@ -57,14 +39,7 @@ impl Backend for Arm64 {
     }
 
     fn begin(&mut self, functions: usize) {
-        self.buf.clear();
-        self.layout.clear();
-        self.stubs.clear();
-        self.tail_calls.clear();
-        self.stops = [None; 4];
-        self.functions = functions as u32;
-        // The first labels are the functions' entries, so that each is known by its number.
-        self.layout.labels(self.functions);
+        self.s.begin(functions);
     }
 
     #[inline]
@@ -77,59 +52,29 @@ impl Backend for Arm64 {
     ) -> Result<Emitter<'a>, EmitError> {
         let frame = Frame::new(shape, alloc, options)?;
         code.frame_bytes.push(frame.total());
-        self.blocks.begin(shape, &mut self.layout);
-        let notes = code.unwind.len();
-        let mut emitter = Emitter { s: self, code, options, alloc, frame, epilogue: None, insn: u32::MAX, notes };
-        emitter.start(shape);
+        self.s.begin_function(shape, options, code);
+        let mut emitter = Emitter { s: &mut self.s, code, options, alloc, frame, epilogue: None };
+        emitter.enter(shape);
         Ok(emitter)
     }
 
     fn finish(&mut self, options: &EmitOptions, code: &mut Code) -> Result<(), EmitError> {
-        if options.unwind {
-            code.unwind.push(Unwind { at: self.buf.len() as u32, op: UnwindOp::Outside });
-        }
+        self.s.end_functions(options, code);
         self.stop_sequences();
-        self.place(code)
-    }
-}
-
-impl Arm64 {
-    /// The label of a function's entry.
-    fn entry(&self, subprog: SubprogId) -> Label {
-        Label(subprog.0)
-    }
-
-    /// Chooses the branches' forms and reports where everything came to lie.
-    fn place(&mut self, code: &mut Code) -> Result<(), EmitError> {
-        self.layout.finish(&self.buf, &mut code.bytes)?;
-        self.layout.relocate(code.relocs.iter_mut().map(|r| &mut r.at));
-        self.layout.relocate(code.pc_map.iter_mut().map(|e| &mut e.code));
-        self.layout.relocate(code.unwind.iter_mut().map(|u| &mut u.at));
-        for i in 0..self.functions {
-            let entry = self.layout.offset(self.entry(SubprogId(i)));
-            code.entries.push(entry.ok_or(EmitError::Internal("a function without an entry"))?);
-        }
-        for site in &self.tail_calls {
-            code.tail_calls.push(site.resolve(&self.layout)?);
-        }
-        Ok(())
+        self.s.finish(code)
     }
 }
 
 /// One function being emitted.
 #[derive(Debug)]
 pub struct Emitter<'a> {
-    s: &'a mut Arm64,
+    s: &'a mut Skeleton<Jump>,
     code: &'a mut Code,
     options: &'a EmitOptions,
     alloc: &'a Alloc,
     frame: Frame,
     /// The epilogue that exits share, if it is too long to be repeated.
     epilogue: Option<Label>,
-    /// The BPF instruction being emitted.
-    insn: u32,
-    /// How many notes on frames there were before.
-    notes: usize,
 }
 
 impl bpf_jit::Emitter for Emitter<'_> {
@@ -142,75 +87,40 @@ impl bpf_jit::Emitter for Emitter<'_> {
     }
 
     fn new_block(&mut self) -> BlockId {
-        self.s.blocks.add(&mut self.s.layout)
+        self.s.new_block()
     }
 
     #[inline]
     fn begin_block(&mut self, block: BlockId) {
-        let label = self.block_label(block);
-        self.s.layout.bind(&self.s.buf, label);
+        self.s.bind(self.s.block(block));
     }
 
     fn finish(mut self) -> Result<(), EmitError> {
         self.stubs();
-        let Emitter { s, code, options, notes, .. } = self;
-        if options.unwind_room {
-            code.unwind.push(Unwind { at: s.buf.len() as u32, op: UnwindOp::End });
-            // udf #0.
-            s.buf.resize(s.buf.len() + room(code.unwind.len() - notes), 0);
-        }
-        if s.buf.len() > i32::MAX as usize { Err(EmitError::TooLarge) } else { Ok(()) }
+        // udf #0.
+        self.s.end_function(0, self.options, self.code)
     }
 }
 
 impl Emitter<'_> {
     /// Everything before the first op.
-    fn start(&mut self, shape: &Shape) {
-        let entry = self.s.entry(shape.id);
-        self.s.layout.bind(&self.s.buf, entry);
-        self.unwind_note(UnwindOp::Function);
-        self.enter();
-        self.params(shape);
+    fn enter(&mut self, shape: &Shape) {
+        self.prologue();
+        self.parameters(shape);
     }
 
-    /// Moves the parameters to where they live: first those whose home is a slot, since that overwrites no register.
-    fn params(&mut self, shape: &Shape) {
-        let params = shape.params.into_iter().zip(ARGS).chain([(shape.ctx, CTX)]);
-        for (v, reg) in params {
-            let Some(v) = v else { continue };
-            match self.loc(v) {
-                Loc::Slot(_) => self.put(v, reg),
-                Loc::Reg(home) => self.s.moves.push(Move { dst: home, src: MoveSrc::Loc(Loc::Reg(reg.into())) }),
-            }
-        }
-        self.queued_moves();
+    /// Appends a branch.
+    pub(crate) fn go(&mut self, jump: Jump, to: Label) {
+        self.s.go(jump, to);
     }
 
     /// Notes a change of the frame, if anybody wants to know.
     fn unwind_note(&mut self, op: UnwindOp) {
-        if self.options.unwind {
-            self.code.unwind.push(Unwind { at: self.s.buf.len() as u32, op });
-        }
+        self.s.note(op, self.options, self.code);
     }
 
-    /// Notes that what follows comes from instruction `insn`.
+    /// Notes that the code from here on was made from this instruction.
     fn mark(&mut self, insn: u32) {
-        if self.options.pc_map && self.insn != insn {
-            self.code.pc_map.push(PcEntry { code: self.s.buf.len() as u32, insn });
-        }
-        self.insn = insn;
-    }
-
-    fn loc(&self, v: VReg) -> Loc {
-        self.alloc.loc(v)
-    }
-
-    /// Emits an instruction that names a place.
-    fn go(&mut self, jump: Jump, to: Label) {
-        self.s.layout.branch(&mut self.s.buf, jump, to);
-    }
-
-    fn block_label(&self, block: BlockId) -> Label {
-        self.s.blocks.label(block)
+        self.s.mark(insn, self.options, self.code);
     }
 }

@@ -26,53 +26,20 @@ use crate::asm::asm;
 use crate::jump::{Cc, Jump};
 use crate::regs::{ARGS, AUX, CTX, Gpr, TMP0, TMP1, TMP2};
 use bpf_isa::Width;
-use bpf_jit::{EmitError, TailKey, VReg};
-use bpf_jit_code::layout::{Label, Layout};
-use bpf_jit_code::{Arch, PatchSlot, RunCtx, Symbol, TAIL_CALL_LIMIT, TailCallSite, TailTarget, UnwindOp};
+use bpf_jit::{DirectSite, TailKey, VReg};
+use bpf_jit_code::layout::Label;
+use bpf_jit_code::{RunCtx, TAIL_CALL_LIMIT, UnwindOp};
 
 /// Offset of the entries in a table: behind their number and its padding.
 const TABLE_ENTRIES_OFFSET: u32 = 8;
-
-/// A site whose offsets are not final yet.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PendingTailCall {
-    insn: u32,
-    direct: Option<Direct>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Direct {
-    table: Symbol,
-    index: u32,
-    bypass: Label,
-    target: Label,
-    out: Label,
-}
-
-impl PendingTailCall {
-    /// The site, once the layout is final.
-    pub(crate) fn resolve(&self, layout: &Layout<Jump>) -> Result<TailCallSite, EmitError> {
-        let offset = |label| layout.offset(label).ok_or(EmitError::Internal("a tail call's label is unbound"));
-        let slot = |label| {
-            PatchSlot::new(Arch::Arm64, offset(label)?).map_err(|_| EmitError::Internal("a patch slot is not aligned"))
-        };
-        let target = match self.direct {
-            None => TailTarget::Indirect,
-            Some(Direct { table, index, bypass, target, out }) => {
-                TailTarget::Direct { table, index, bypass: slot(bypass)?, target: slot(target)?, out: offset(out)? }
-            }
-        };
-        Ok(TailCallSite { insn: self.insn, target })
-    }
-}
 
 impl Emitter<'_> {
     pub(crate) fn tail_call(&mut self, key: TailKey, arg: VReg, ctx: VReg, reload_len: bool) {
         let out = self.s.layout.label();
         let direct = match key {
             TailKey::Dynamic { table, index } => {
-                let table = self.reg(table, TMP1);
-                let index = self.reg(index, TMP2);
+                let table = self.get(table, TMP1);
+                let index = self.get(index, TMP2);
                 asm!(&mut self.s.buf; ldr W(AUX), [XSP(table)]; cmp W(index), W(AUX));
                 self.go(Jump::If(Cc::Hs), out);
                 let counter = self.check_count(ctx, out);
@@ -86,22 +53,22 @@ impl Emitter<'_> {
             }
             TailKey::Const { table, index } => {
                 let counter = self.check_count(ctx, out);
-                let bypass = self.patch_slot();
+                let bypass = self.s.patch_slot();
                 self.go(Jump::Always, out);
                 self.replace(counter, arg, ctx, reload_len);
-                let target = self.patch_slot();
+                let target = self.s.patch_slot();
                 asm!(&mut self.s.buf; nop);
-                Some(Direct { table, index, bypass, target, out })
+                Some(DirectSite { table, index, bypass, target, out })
             }
         };
         self.unwind_note(UnwindOp::Recall);
-        self.s.layout.bind(&self.s.buf, out);
-        self.s.tail_calls.push(PendingTailCall { insn: self.insn, direct });
+        self.s.bind(out);
+        self.s.tail_call(direct);
     }
 
     /// Leaves the count in `AUX` and returns the register that addresses it, or goes to `out`.
     fn check_count(&mut self, ctx: VReg, out: Label) -> Gpr {
-        let counter = self.reg(ctx, TMP0);
+        let counter = self.get(ctx, TMP0);
         asm!(&mut self.s.buf; ldr W(AUX), [XSP(counter), RunCtx::TAIL_CALLS_OFFSET as u32]; cmp WSP(AUX), TAIL_CALL_LIMIT);
         self.go(Jump::If(Cc::Hs), out);
         counter
@@ -118,13 +85,6 @@ impl Emitter<'_> {
         if reload_len {
             asm!(&mut self.s.buf; ldr X(ARGS[1]), [XSP(CTX), RunCtx::PACKET_LEN_OFFSET as u32]);
         }
-        self.leave();
-    }
-
-    fn patch_slot(&mut self) -> Label {
-        self.s.layout.align_patch_slot(&mut self.s.buf);
-        let label = self.s.layout.label();
-        self.s.layout.bind(&self.s.buf, label);
-        label
+        self.unwind();
     }
 }

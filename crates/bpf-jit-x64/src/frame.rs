@@ -19,6 +19,7 @@
 
 use crate::Emitter;
 use crate::asm::{mem, reg};
+use crate::jump::Jump;
 use crate::regs::Gpr::{self, *};
 use crate::regs::{CALLEE_SAVED, SCRATCH, SCRATCH2};
 use bpf_isa::Width;
@@ -189,10 +190,9 @@ impl Emitter<'_> {
     pub(crate) fn exit(&mut self, value: VReg) {
         self.load_into(Width::W64, Rax, value);
         match self.epilogue {
-            Some(shared) => self.jump(shared),
+            Some(shared) => self.go(Jump::Always, shared),
             None => {
-                let label = self.s.layout.label();
-                self.s.layout.bind(&self.s.buf, label);
+                let label = self.s.here();
                 let start = self.s.buf.len();
                 self.unwind();
                 reg!(self.s.buf; ret);
@@ -323,14 +323,14 @@ impl Emitter<'_> {
     pub(crate) fn set(&mut self, v: VReg, src: Gpr) {
         match self.alloc.loc(v) {
             Loc::Reg(reg) if reg == src.host() => {}
-            Loc::Reg(reg) => self.mov(Width::W64, reg.into(), src),
+            Loc::Reg(reg) => self.mov_reg(Width::W64, reg.into(), src),
             Loc::Slot(slot) => self.store_slot(slot, src),
         }
     }
 
     /// The address `mem`, its base in a register.
     #[inline(always)]
-    pub(crate) fn addr(&mut self, mem: Mem, scratch: Gpr) -> Addr {
+    pub(crate) fn address(&mut self, mem: Mem, scratch: Gpr) -> Addr {
         let base = match mem.base {
             Base::Reg(v) => self.get(v, scratch),
             Base::Frame => self.frame.base,

@@ -18,31 +18,16 @@ mod tail_call;
 
 use crate::frame::Frame;
 use crate::jump::Jump;
-use crate::lower::Stub;
-use crate::tail_call::PendingTailCall;
-use bpf_isa::SubprogId;
-use bpf_jit::{Alloc, Backend, BlockId, BlockLabels, EmitError, EmitOptions, MachineDesc, Move, Op, Shape};
-use bpf_jit_code::layout::{Label, Layout};
-use bpf_jit_code::unwind::room;
-use bpf_jit_code::{Code, PcEntry, Unwind, UnwindOp};
+use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Op, Shape, Skeleton};
+use bpf_jit_code::layout::Label;
+use bpf_jit_code::{Code, UnwindOp};
 
 pub use crate::bound::{func_size_bound, program_size_bound, size_bound};
 
 /// The x86-64 emitter, with the scratch memory it reuses from program to program.
 #[derive(Debug, Default)]
 pub struct X64 {
-    /// The code with every branch in its long form.
-    buf: Vec<u8>,
-    layout: Layout<Jump>,
-    moves: Vec<Move>,
-    stubs: Vec<Stub>,
-    tail_calls: Vec<PendingTailCall>,
-    /// Functions of the program.
-    functions: u32,
-    /// Labels of the present function's blocks.
-    blocks: BlockLabels,
-    /// Where the runs of this code stop, by reason.
-    stops: [Option<Label>; 4],
+    s: Skeleton<Jump>,
     /// The retpoline of this code.
     thunk: Option<Label>,
 }
@@ -55,15 +40,8 @@ impl Backend for X64 {
     type Emitter<'a> = Emitter<'a>;
 
     fn begin(&mut self, functions: usize) {
-        self.buf.clear();
-        self.layout.clear();
-        self.stubs.clear();
-        self.tail_calls.clear();
-        self.stops = [None; 4];
+        self.s.begin(functions);
         self.thunk = None;
-        self.functions = functions as u32;
-        // The first labels are the functions' entries, so that each is known by its number.
-        self.layout.labels(self.functions);
     }
 
     #[inline]
@@ -77,51 +55,26 @@ impl Backend for X64 {
         let machine = self.machine(options);
         let frame = Frame::plan(shape, alloc, options.save_all);
         code.frame_bytes.push(frame.bytes);
-        self.blocks.begin(shape, &mut self.layout);
-        let notes = code.unwind.len();
-        let mut emitter =
-            Emitter { s: self, code, machine, options, alloc, frame, epilogue: None, insn: u32::MAX, notes };
+        self.s.begin_function(shape, options, code);
+        let X64 { s, thunk } = self;
+        let mut emitter = Emitter { s, thunk, code, machine, options, alloc, frame, epilogue: None };
         emitter.enter(shape);
         Ok(emitter)
     }
 
     fn finish(&mut self, options: &EmitOptions, code: &mut Code) -> Result<(), EmitError> {
-        if options.unwind {
-            code.unwind.push(Unwind { at: self.buf.len() as u32, op: UnwindOp::Outside });
-        }
+        self.s.end_functions(options, code);
         self.stop_sequences(options);
         self.retpoline();
-        self.place(code)
-    }
-}
-
-impl X64 {
-    /// The label of a function's entry.
-    fn entry(&self, subprog: SubprogId) -> Label {
-        Label(subprog.0)
-    }
-
-    /// Chooses the branches' forms and reports where everything came to lie.
-    fn place(&mut self, code: &mut Code) -> Result<(), EmitError> {
-        self.layout.finish(&self.buf, &mut code.bytes)?;
-        self.layout.relocate(code.relocs.iter_mut().map(|r| &mut r.at));
-        self.layout.relocate(code.pc_map.iter_mut().map(|e| &mut e.code));
-        self.layout.relocate(code.unwind.iter_mut().map(|u| &mut u.at));
-        for i in 0..self.functions {
-            let entry = self.layout.offset(self.entry(SubprogId(i)));
-            code.entries.push(entry.ok_or(EmitError::Internal("a function without an entry"))?);
-        }
-        for site in &self.tail_calls {
-            code.tail_calls.push(site.resolve(&self.layout)?);
-        }
-        Ok(())
+        self.s.finish(code)
     }
 }
 
 /// One function being emitted.
 #[derive(Debug)]
 pub struct Emitter<'a> {
-    s: &'a mut X64,
+    s: &'a mut Skeleton<Jump>,
+    thunk: &'a mut Option<Label>,
     code: &'a mut Code,
     machine: &'a MachineDesc,
     options: &'a EmitOptions,
@@ -129,10 +82,6 @@ pub struct Emitter<'a> {
     frame: Frame,
     /// The epilogue that exits share, if it is too long to be repeated.
     epilogue: Option<Label>,
-    /// The BPF instruction being emitted.
-    insn: u32,
-    /// How many notes on frames there were before.
-    notes: usize,
 }
 
 impl bpf_jit::Emitter for Emitter<'_> {
@@ -145,33 +94,24 @@ impl bpf_jit::Emitter for Emitter<'_> {
     }
 
     fn new_block(&mut self) -> BlockId {
-        self.s.blocks.add(&mut self.s.layout)
+        self.s.new_block()
     }
 
     #[inline]
     fn begin_block(&mut self, block: BlockId) {
-        let label = self.block_label(block);
-        self.s.layout.bind(&self.s.buf, label);
+        self.s.bind(self.s.block(block));
     }
 
     fn finish(mut self) -> Result<(), EmitError> {
         self.stubs();
-        let Emitter { s, code, options, notes, .. } = self;
-        if options.unwind_room {
-            code.unwind.push(Unwind { at: s.buf.len() as u32, op: UnwindOp::End });
-            // int3.
-            s.buf.resize(s.buf.len() + room(code.unwind.len() - notes), 0xcc);
-        }
-        if s.buf.len() > i32::MAX as usize { Err(EmitError::TooLarge) } else { Ok(()) }
+        // int3.
+        self.s.end_function(0xcc, self.options, self.code)
     }
 }
 
 impl Emitter<'_> {
     /// Everything before the first op.
     fn enter(&mut self, shape: &Shape) {
-        let entry = self.s.entry(shape.id);
-        self.s.layout.bind(&self.s.buf, entry);
-        self.unwind_note(UnwindOp::Function);
         let indirect = shape.id.0 == 0 || shape.address_taken;
         if indirect && self.options.hardening.landing_pads {
             // endbr64, which dynasm does not know.
@@ -180,22 +120,18 @@ impl Emitter<'_> {
         self.prologue(shape);
     }
 
-    fn block_label(&self, block: BlockId) -> Label {
-        self.s.blocks.label(block)
+    /// Appends a branch.
+    pub(crate) fn go(&mut self, jump: Jump, to: Label) {
+        self.s.go(jump, to);
     }
 
     /// Notes a change of the frame, if anybody wants to know.
     fn unwind_note(&mut self, op: UnwindOp) {
-        if self.options.unwind {
-            self.code.unwind.push(Unwind { at: self.s.buf.len() as u32, op });
-        }
+        self.s.note(op, self.options, self.code);
     }
 
     /// Notes that the code from here on was made from this instruction.
     fn mark(&mut self, insn: u32) {
-        if self.options.pc_map && self.insn != insn {
-            self.code.pc_map.push(PcEntry { code: self.s.buf.len() as u32, insn });
-        }
-        self.insn = insn;
+        self.s.mark(insn, self.options, self.code);
     }
 }

@@ -25,49 +25,9 @@ use crate::jump::{Cc, Jump, nop5};
 use crate::regs::{ARGS, Gpr, SCRATCH, SCRATCH2};
 use crate::{Emitter, X64};
 use bpf_isa::Width;
-use bpf_jit::{EmitError, EmitOptions, TailKey, VReg};
-use bpf_jit_code::layout::{Label, Layout};
-use bpf_jit_code::{Arch, PatchSlot, RunCtx, Symbol, TAIL_CALL_LIMIT, TailCallSite, TailTarget, UnwindOp};
-
-/// A site whose offsets are not final yet.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PendingTailCall {
-    insn: u32,
-    direct: Option<Direct>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Direct {
-    table: Symbol,
-    index: u32,
-    bypass: Label,
-    target: Label,
-    out: Label,
-}
-
-impl PendingTailCall {
-    /// The site, once the layout is final.
-    pub(crate) fn resolve(&self, layout: &Layout<Jump>) -> Result<TailCallSite, EmitError> {
-        let target = match self.direct {
-            None => TailTarget::Indirect,
-            Some(site) => {
-                let offset = |label| layout.offset(label).ok_or(EmitError::Internal("a tail call's label is unbound"));
-                let slot = |label| {
-                    PatchSlot::new(Arch::X64, offset(label)?)
-                        .map_err(|_| EmitError::Internal("a patch slot crosses a word"))
-                };
-                TailTarget::Direct {
-                    table: site.table,
-                    index: site.index,
-                    bypass: slot(site.bypass)?,
-                    target: slot(site.target)?,
-                    out: offset(site.out)?,
-                }
-            }
-        };
-        Ok(TailCallSite { insn: self.insn, target })
-    }
-}
+use bpf_jit::{DirectSite, EmitOptions, Skeleton, TailKey, VReg};
+use bpf_jit_code::layout::Label;
+use bpf_jit_code::{RunCtx, TAIL_CALL_LIMIT, UnwindOp};
 
 impl Emitter<'_> {
     pub(crate) fn tail_call(&mut self, key: TailKey, arg: VReg, ctx: VReg, reload_len: bool) {
@@ -77,22 +37,22 @@ impl Emitter<'_> {
                 self.load_target(table, index, out);
                 self.check_count(ctx, out);
                 self.replace(arg, ctx, reload_len);
-                self.s.jump_indirect(self.options);
+                jump_indirect(self.s, self.thunk, self.options);
                 None
             }
             TailKey::Const { table, index } => {
                 self.check_count(ctx, out);
-                let bypass = self.patch_slot();
-                self.s.layout.branch(&mut self.s.buf, Jump::Patchable, out);
+                let bypass = self.s.patch_slot();
+                self.go(Jump::Patchable, out);
                 self.replace(arg, ctx, reload_len);
-                let target = self.patch_slot();
+                let target = self.s.patch_slot();
                 nop5(&mut self.s.buf);
-                Some(Direct { table, index, bypass, target, out })
+                Some(DirectSite { table, index, bypass, target, out })
             }
         };
         self.unwind_note(UnwindOp::Recall);
-        self.s.layout.bind(&self.s.buf, out);
-        self.s.tail_calls.push(PendingTailCall { insn: self.insn, direct });
+        self.s.bind(out);
+        self.s.tail_call(direct);
     }
 
     /// The entry in [`SCRATCH2`], or falls through to `out`.
@@ -130,44 +90,37 @@ impl Emitter<'_> {
         self.unwind();
     }
 
-    fn patch_slot(&mut self) -> Label {
-        self.s.layout.align_patch_slot(&mut self.s.buf);
-        let label = self.s.layout.label();
-        self.s.layout.bind(&self.s.buf, label);
-        label
-    }
-
     fn zero_extend(&mut self, dst: Gpr, src: Gpr) {
-        self.mov(Width::W32, dst, src);
+        self.mov_reg(Width::W32, dst, src);
+    }
+}
+
+/// Jumps to the address in [`SCRATCH2`].
+pub(crate) fn jump_indirect(s: &mut Skeleton<Jump>, thunk: &mut Option<Label>, options: &EmitOptions) {
+    if options.hardening.retpolines {
+        let thunk = *thunk.get_or_insert_with(|| s.layout.label());
+        s.go(Jump::Always, thunk);
+    } else {
+        reg!(s.buf; jmp Rq(SCRATCH2));
     }
 }
 
 impl X64 {
-    /// Jumps to the address in [`SCRATCH2`].
-    pub(crate) fn jump_indirect(&mut self, options: &EmitOptions) {
-        if options.hardening.retpolines {
-            let thunk = *self.thunk.get_or_insert_with(|| self.layout.label());
-            self.layout.branch(&mut self.buf, Jump::Always, thunk);
-        } else {
-            reg!(self.buf; jmp Rq(SCRATCH2));
-        }
-    }
-
     /// The retpoline: speculation of the return is caught in a loop while the real one goes to the address in [`SCRATCH2`].
     pub(crate) fn retpoline(&mut self) {
         let Some(label) = self.thunk else { return };
-        self.layout.bind(&self.buf, label);
-        reg!(self.buf; call DWORD 0);
-        let start = self.buf.len();
-        reg!(self.buf; pause);
-        reg!(self.buf; lfence);
+        self.s.bind(label);
+        reg!(self.s.buf; call DWORD 0);
+        let start = self.s.buf.len();
+        reg!(self.s.buf; pause);
+        reg!(self.s.buf; lfence);
         // Back to the pause, over pause, lfence and itself.
-        reg!(self.buf; jmp BYTE -7);
-        let set = self.buf.len();
-        if let Some(rel) = self.buf.get_mut(start - 4) {
+        reg!(self.s.buf; jmp BYTE -7);
+        let set = self.s.buf.len();
+        if let Some(rel) = self.s.buf.get_mut(start - 4) {
             *rel = (set - start) as u8;
         }
-        mem!(self.buf, Gpr::Rsp.at(0); mov [rax], Rq(SCRATCH2));
-        reg!(self.buf; ret);
+        mem!(self.s.buf, Gpr::Rsp.at(0); mov [rax], Rq(SCRATCH2));
+        reg!(self.s.buf; ret);
     }
 }

@@ -1,4 +1,4 @@
-//! The labels of a function's blocks, for backends.
+//! The labels of a function's blocks, for `skeleton`.
 
 use crate::backend::Shape;
 use crate::lir::BlockId;
@@ -7,7 +7,7 @@ use bpf_jit_code::layout::{Branch, Label, Layout};
 /// The labels of the blocks of the function being emitted: those of its [`Shape`], which follow each other, and extra ones. Reused from
 /// function to function.
 #[derive(Debug)]
-pub struct BlockLabels {
+pub(crate) struct BlockLabels {
     /// Number of the first block.
     start: u32,
     /// Number of the first extra block.
@@ -25,7 +25,7 @@ impl Default for BlockLabels {
 
 impl BlockLabels {
     /// Labels for the blocks of a function.
-    pub fn begin<B: Branch>(&mut self, shape: &Shape, layout: &mut Layout<B>) {
+    pub(crate) fn begin<B: Branch>(&mut self, shape: &Shape, layout: &mut Layout<B>) {
         self.start = shape.first_block;
         self.end = shape.first_block + shape.blocks;
         self.first = layout.labels(shape.blocks);
@@ -33,14 +33,14 @@ impl BlockLabels {
     }
 
     /// A block more.
-    pub fn add<B: Branch>(&mut self, layout: &mut Layout<B>) -> BlockId {
+    pub(crate) fn add<B: Branch>(&mut self, layout: &mut Layout<B>) -> BlockId {
         self.extra.push(layout.label());
         BlockId(self.end + self.extra.len() as u32 - 1)
     }
 
     /// The label of a block.
     #[inline]
-    pub fn label(&self, block: BlockId) -> Label {
+    pub(crate) fn label(&self, block: BlockId) -> Label {
         match block.0.checked_sub(self.end) {
             None => Label(self.first.0 + (block.0 - self.start)),
             Some(extra) => self.extra[extra as usize],

@@ -26,10 +26,10 @@ mod lir;
 mod lower;
 mod machine;
 mod moves;
+mod skeleton;
 
 pub use alloc::{Alloc, AllocOptions, Allocator, Loc};
 pub use backend::{Backend, CompileError, CompileOptions, Compiler, EmitError, EmitOptions, Emitter, OptLevel, Shape};
-pub use blocks::BlockLabels;
 pub use externs::{Extern, Hidden, MapShape, Signatures};
 pub use lir::{
     AtomicOp, Base, BinOp, Block, BlockId, CallTarget, Cfg, Check, Cond, Dominators, Func, Lir, LirError, Liveness,
@@ -38,3 +38,4 @@ pub use lir::{
 pub use lower::{LowerOptions, Lowerer};
 pub use machine::{FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};
 pub use moves::{Move, MoveSrc, parallel_moves};
+pub use skeleton::{DirectSite, Skeleton, Stub};

@@ -1,4 +1,4 @@
-//! Constants, moves, addition, logic, shifts, selection.
+//! Constants, moves, addition, logic, shifts, addresses.
 //!
 //! Which immediates an instruction takes: `add` and `sub` twelve bits, perhaps shifted by twelve; `and`, `orr` and `eor` a rotated run of
 //! ones, repeated (5334 values); `movz` and `movn` sixteen bits at one of four places. [`Constant::of`] and [`AddImm::of`] decide, and nothing
@@ -6,10 +6,9 @@
 
 use crate::Emitter;
 use crate::asm::{asm, asm_w};
-use crate::jump::Cc;
-use crate::lower::branch::{Comparison, constant_outcome};
+use crate::jump::Jump;
 use crate::regs::{AUX, Gpr, TMP0, TMP1, TMP2};
-use bpf_isa::{Size, Width};
+use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit::{BinOp, VReg, Val};
 use bpf_jit_code::{Reloc, RelocKind, Symbol};
 use dynasmrt::aarch64::{encode_logical_immediate_32bit, encode_logical_immediate_64bit};
@@ -179,21 +178,21 @@ impl Emitter<'_> {
     pub(crate) fn mov(&mut self, width: Width, dst: VReg, src: Val) {
         match src {
             Val::Imm(imm) => {
-                let d = self.dst(dst);
+                let d = self.target(dst);
                 mov_imm(&mut self.s.buf, d, low_bits(width, imm));
                 self.put(dst, d);
             }
             Val::Reg(src) => match width {
                 Width::W32 => {
-                    let (s, d) = (self.reg(src, TMP0), self.dst(dst));
+                    let (s, d) = (self.get(src, TMP0), self.target(dst));
                     asm!(&mut self.s.buf; mov W(d), W(s));
                     self.put(dst, d);
                 }
                 Width::W64 if self.loc(dst) == self.loc(src) => {}
                 Width::W64 => {
                     // A load goes straight to the destination.
-                    let d = self.dst(dst);
-                    let s = self.reg(src, d);
+                    let d = self.target(dst);
+                    let s = self.get(src, d);
                     if d == TMP0 {
                         self.put(dst, s);
                     } else if s != d {
@@ -205,7 +204,7 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn ext(&mut self, width: Width, signed: bool, from: Size, dst: VReg, src: VReg) {
-        let (s, d) = (self.reg(src, TMP0), self.dst(dst));
+        let (s, d) = (self.get(src, TMP0), self.target(dst));
         match (from, signed, width) {
             (Size::B, false, _) => asm!(&mut self.s.buf; uxtb W(d), W(s)),
             (Size::H, false, _) => asm!(&mut self.s.buf; uxth W(d), W(s)),
@@ -222,13 +221,13 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn neg(&mut self, width: Width, dst: VReg, src: VReg) {
-        let (s, d) = (self.reg(src, TMP0), self.dst(dst));
+        let (s, d) = (self.get(src, TMP0), self.target(dst));
         asm_w!(&mut self.s.buf, width; neg R(d), R(s));
         self.put(dst, d);
     }
 
     pub(crate) fn add_shift(&mut self, width: Width, dst: VReg, a: VReg, b: VReg, shift: u8) {
-        let (a, b, d) = (self.reg(a, TMP0), self.reg(b, TMP1), self.dst(dst));
+        let (a, b, d) = (self.get(a, TMP0), self.get(b, TMP1), self.target(dst));
         asm_w!(&mut self.s.buf, width; add R(d), R(a), R(b), lsl u32::from(shift & 3));
         self.put(dst, d);
     }
@@ -255,11 +254,11 @@ impl Emitter<'_> {
     }
 
     fn add(&mut self, width: Width, dst: VReg, a: VReg, b: Val) {
-        let (a, d) = (self.reg(a, TMP0), self.dst(dst));
+        let (a, d) = (self.get(a, TMP0), self.target(dst));
         match b {
             Val::Imm(imm) => add_imm(&mut self.s.buf, width, d, a, imm),
             Val::Reg(b) => {
-                let b = self.reg(b, TMP1);
+                let b = self.get(b, TMP1);
                 asm_w!(&mut self.s.buf, width; add R(d), R(a), R(b));
             }
         }
@@ -267,11 +266,11 @@ impl Emitter<'_> {
     }
 
     fn sub(&mut self, width: Width, dst: VReg, a: VReg, b: Val) {
-        let (a, d) = (self.reg(a, TMP0), self.dst(dst));
+        let (a, d) = (self.get(a, TMP0), self.target(dst));
         match b {
             Val::Imm(imm) => add_imm(&mut self.s.buf, width, d, a, imm.wrapping_neg()),
             Val::Reg(b) => {
-                let b = self.reg(b, TMP1);
+                let b = self.get(b, TMP1);
                 asm_w!(&mut self.s.buf, width; sub R(d), R(a), R(b));
             }
         }
@@ -279,10 +278,10 @@ impl Emitter<'_> {
     }
 
     fn logic(&mut self, op: Logic, width: Width, dst: VReg, a: VReg, b: Val) {
-        let (a, d) = (self.reg(a, TMP0), self.dst(dst));
+        let (a, d) = (self.get(a, TMP0), self.target(dst));
         let mut inverted = false;
         let b = match b {
-            Val::Reg(b) => self.reg(b, TMP1),
+            Val::Reg(b) => self.get(b, TMP1),
             Val::Imm(imm) => {
                 let value = low_bits(width, imm);
                 if is_logical(width, value) {
@@ -318,7 +317,7 @@ impl Emitter<'_> {
     }
 
     fn shift(&mut self, op: Shift, width: Width, dst: VReg, a: VReg, b: Val) {
-        let (a, d) = (self.reg(a, TMP0), self.dst(dst));
+        let (a, d) = (self.get(a, TMP0), self.target(dst));
         match b {
             Val::Imm(imm) => {
                 let count = count(width, imm);
@@ -330,7 +329,7 @@ impl Emitter<'_> {
             }
             // The instructions take the count modulo the width, as BPF does.
             Val::Reg(b) => {
-                let b = self.reg(b, TMP1);
+                let b = self.get(b, TMP1);
                 match op {
                     Shift::Left => asm_w!(&mut self.s.buf, width; lsl R(d), R(a), R(b)),
                     Shift::Right => asm_w!(&mut self.s.buf, width; lsr R(d), R(a), R(b)),
@@ -343,51 +342,34 @@ impl Emitter<'_> {
 
     /// There is only a rotation to the right: by the negated count.
     fn rotate(&mut self, width: Width, dst: VReg, a: VReg, b: Val) {
-        let (a, d) = (self.reg(a, TMP0), self.dst(dst));
+        let (a, d) = (self.get(a, TMP0), self.target(dst));
         match b {
             Val::Imm(imm) => asm_w!(&mut self.s.buf, width; ror R(d), R(a), count(width, imm.wrapping_neg())),
             Val::Reg(b) => {
-                let b = self.reg(b, TMP1);
+                let b = self.get(b, TMP1);
                 asm_w!(&mut self.s.buf, width; neg R(TMP2), R(b); ror R(d), R(a), R(TMP2));
             }
         }
         self.put(dst, d);
     }
 
-    pub(crate) fn select(&mut self, comparison: Comparison, dst: VReg, yes: VReg, no: VReg) {
-        if let Some(outcome) = constant_outcome(comparison) {
-            return self.mov(Width::W64, dst, Val::Reg(if outcome { yes } else { no }));
-        }
-        let a = self.reg(comparison.a, TMP0);
-        let cc = self.flags(comparison, a);
-        // Loads leave the flags alone.
-        let (y, n, d) = (self.reg(yes, TMP0), self.reg(no, TMP1), self.dst(dst));
-        match cc {
-            Cc::Eq => asm!(&mut self.s.buf; csel X(d), X(y), X(n), eq),
-            Cc::Ne => asm!(&mut self.s.buf; csel X(d), X(y), X(n), ne),
-            Cc::Hs => asm!(&mut self.s.buf; csel X(d), X(y), X(n), hs),
-            Cc::Lo => asm!(&mut self.s.buf; csel X(d), X(y), X(n), lo),
-            Cc::Hi => asm!(&mut self.s.buf; csel X(d), X(y), X(n), hi),
-            Cc::Ls => asm!(&mut self.s.buf; csel X(d), X(y), X(n), ls),
-            Cc::Ge => asm!(&mut self.s.buf; csel X(d), X(y), X(n), ge),
-            Cc::Lt => asm!(&mut self.s.buf; csel X(d), X(y), X(n), lt),
-            Cc::Gt => asm!(&mut self.s.buf; csel X(d), X(y), X(n), gt),
-            Cc::Le => asm!(&mut self.s.buf; csel X(d), X(y), X(n), le),
-        }
+    pub(crate) fn sym_addr(&mut self, dst: VReg, symbol: Symbol) {
+        let d = self.target(dst);
+        self.code.relocs.push(Reloc { at: self.s.buf.len() as u32, kind: RelocKind::Arm64Mov48, symbol });
+        asm!(&mut self.s.buf; movz X(d), 0; movk X(d), 0, lsl 16; movk X(d), 0, lsl 32);
+        self.put(dst, d);
+    }
+
+    pub(crate) fn subprog_addr(&mut self, dst: VReg, subprog: SubprogId) {
+        let d = self.target(dst);
+        self.go(Jump::Address { dst: d }, self.s.entry(subprog));
         self.put(dst, d);
     }
 
     /// The address `off` bytes from r10.
     pub(crate) fn frame_addr(&mut self, dst: VReg, off: i32) {
-        let (d, off) = (self.dst(dst), self.frame_offset(off));
+        let (d, off) = (self.target(dst), self.frame_offset(off));
         add_imm(&mut self.s.buf, Width::W64, d, Gpr::SP, off);
-        self.put(dst, d);
-    }
-
-    pub(crate) fn sym_addr(&mut self, dst: VReg, symbol: Symbol) {
-        let d = self.dst(dst);
-        self.code.relocs.push(Reloc { at: self.s.buf.len() as u32, kind: RelocKind::Arm64Mov48, symbol });
-        asm!(&mut self.s.buf; movz X(d), 0; movk X(d), 0, lsl 16; movk X(d), 0, lsl 32);
         self.put(dst, d);
     }
 }

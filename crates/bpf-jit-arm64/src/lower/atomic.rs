@@ -16,7 +16,7 @@ use bpf_jit::{AtomicOp, Loc, Mem, VReg};
 
 impl Emitter<'_> {
     pub(crate) fn load_acquire(&mut self, size: Size, dst: VReg, mem: Mem) {
-        let (at, d) = (self.exact_address(mem), self.dst(dst));
+        let (at, d) = (self.exact_address(mem), self.target(dst));
         match size {
             Size::B => asm!(&mut self.s.buf; ldarb W(d), [XSP(at)]),
             Size::H => asm!(&mut self.s.buf; ldarh W(d), [XSP(at)]),
@@ -27,7 +27,7 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn store_release(&mut self, size: Size, mem: Mem, src: VReg) {
-        let (at, s) = (self.exact_address(mem), self.reg(src, TMP0));
+        let (at, s) = (self.exact_address(mem), self.get(src, TMP0));
         match size {
             Size::B => asm!(&mut self.s.buf; stlrb W(s), [XSP(at)]),
             Size::H => asm!(&mut self.s.buf; stlrh W(s), [XSP(at)]),
@@ -54,7 +54,7 @@ impl Emitter<'_> {
     }
 
     fn atomic_store(&mut self, op: AtomicOp, width: Width, at: Gpr, src: VReg) {
-        let s = self.reg(src, TMP0);
+        let s = self.get(src, TMP0);
         match op {
             AtomicOp::Add => asm_w!(&mut self.s.buf, width; stadd R(s), [XSP(at)]),
             AtomicOp::Or => asm_w!(&mut self.s.buf, width; stset R(s), [XSP(at)]),
@@ -66,7 +66,7 @@ impl Emitter<'_> {
     }
 
     fn atomic_fetch(&mut self, op: AtomicOp, width: Width, at: Gpr, src: VReg, dst: VReg) {
-        let (s, d) = (self.reg(src, TMP0), self.dst(dst));
+        let (s, d) = (self.get(src, TMP0), self.target(dst));
         match op {
             AtomicOp::Add => asm_w!(&mut self.s.buf, width; ldaddal R(s), R(d), [XSP(at)]),
             AtomicOp::Or => asm_w!(&mut self.s.buf, width; ldsetal R(s), R(d), [XSP(at)]),
@@ -80,7 +80,7 @@ impl Emitter<'_> {
     fn atomic_loop(&mut self, op: AtomicOp, width: Width, at: Gpr, src: VReg, fetch: Option<VReg>) {
         let exchange = op == AtomicOp::Xchg;
         let head = self.s.buf.len();
-        let s = self.reg(src, TMP0);
+        let s = self.get(src, TMP0);
         let old = fetch.map_or(TMP2, |dst| self.early_dst(dst, &[s, at]));
         let (new, status) = if exchange { (s, AUX) } else { (AUX, TMP0) };
         asm_w!(&mut self.s.buf, width; ldxr R(old), [XSP(at)]);
@@ -113,11 +113,11 @@ impl Emitter<'_> {
 
     pub(crate) fn cmp_xchg(&mut self, width: Width, mem: Mem, expected: VReg, new: VReg, dst: VReg) {
         let at = self.exact_address(mem);
-        let new = self.reg(new, TMP0);
+        let new = self.get(new, TMP0);
         if self.options.features.lse {
             // The old value replaces the expected one. Both halves are written in both outcomes.
             let old = self.early_dst(dst, &[new, at]);
-            let e = self.reg(expected, old);
+            let e = self.get(expected, old);
             if e != old {
                 asm!(&mut self.s.buf; mov X(old), X(e));
             }
@@ -125,7 +125,7 @@ impl Emitter<'_> {
             return self.set(dst, old);
         }
         let head = self.s.buf.len();
-        let e = self.reg(expected, AUX);
+        let e = self.get(expected, AUX);
         let status = AUX;
         let old = self.early_dst(dst, &[new, at, e]);
         asm_w!(&mut self.s.buf, width;

@@ -1,4 +1,4 @@
-//! Comparisons and jumps.
+//! Comparisons: for jumps and for selections.
 //!
 //! A comparison with a constant is often no comparison: with zero it is a `cbz`, of the sign or one bit a `tbz`, and at the end of the range
 //! its outcome is known. Otherwise the constant goes into `cmp`, negated into `cmn`, or moved by one together with the condition
@@ -114,7 +114,7 @@ impl Emitter<'_> {
     pub(crate) fn flags(&mut self, Comparison { width, cond, b, .. }: Comparison, a: Gpr) -> Cc {
         match b {
             Val::Reg(b) => {
-                let b = self.reg(b, TMP1);
+                let b = self.get(b, TMP1);
                 self.compare(width, cond, a, b)
             }
             Val::Imm(imm) => self.flags_imm(width, cond, a, signed(width, imm)),
@@ -179,18 +179,41 @@ impl Emitter<'_> {
             None => {}
         }
         let Comparison { width, cond, a, b } = comparison;
-        let a = self.reg(a, TMP0);
+        let a = self.get(a, TMP0);
         let jump = match b {
             Val::Imm(imm) => fused(width, cond, a, imm),
             Val::Reg(_) => None,
         };
         let jump = jump.unwrap_or_else(|| Jump::If(self.flags(comparison, a)));
-        self.go(jump, self.block_label(target));
+        self.go(jump, self.s.block(target));
+    }
+
+    pub(crate) fn select(&mut self, comparison: Comparison, dst: VReg, yes: VReg, no: VReg) {
+        if let Some(outcome) = constant_outcome(comparison) {
+            return self.mov(Width::W64, dst, Val::Reg(if outcome { yes } else { no }));
+        }
+        let a = self.get(comparison.a, TMP0);
+        let cc = self.flags(comparison, a);
+        // Loads leave the flags alone.
+        let (y, n, d) = (self.get(yes, TMP0), self.get(no, TMP1), self.target(dst));
+        match cc {
+            Cc::Eq => asm!(&mut self.s.buf; csel X(d), X(y), X(n), eq),
+            Cc::Ne => asm!(&mut self.s.buf; csel X(d), X(y), X(n), ne),
+            Cc::Hs => asm!(&mut self.s.buf; csel X(d), X(y), X(n), hs),
+            Cc::Lo => asm!(&mut self.s.buf; csel X(d), X(y), X(n), lo),
+            Cc::Hi => asm!(&mut self.s.buf; csel X(d), X(y), X(n), hi),
+            Cc::Ls => asm!(&mut self.s.buf; csel X(d), X(y), X(n), ls),
+            Cc::Ge => asm!(&mut self.s.buf; csel X(d), X(y), X(n), ge),
+            Cc::Lt => asm!(&mut self.s.buf; csel X(d), X(y), X(n), lt),
+            Cc::Gt => asm!(&mut self.s.buf; csel X(d), X(y), X(n), gt),
+            Cc::Le => asm!(&mut self.s.buf; csel X(d), X(y), X(n), le),
+        }
+        self.put(dst, d);
     }
 
     pub(crate) fn jump(&mut self, target: BlockId, next: BlockId) {
         if target != next {
-            self.go(Jump::Always, self.block_label(target));
+            self.go(Jump::Always, self.s.block(target));
         }
     }
 }

@@ -9,7 +9,7 @@ use bpf_jit::VReg;
 impl Emitter<'_> {
     /// `dst` = the low `size` bytes of `src` reversed, zero-extended.
     pub(crate) fn bswap(&mut self, size: Size, dst: VReg, src: VReg) {
-        let (s, d) = (self.reg(src, TMP0), self.dst(dst));
+        let (s, d) = (self.get(src, TMP0), self.target(dst));
         self.swap_bytes(size, d, s);
         if size == Size::H {
             asm!(&mut self.s.buf; uxth W(d), W(d));

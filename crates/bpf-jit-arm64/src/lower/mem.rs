@@ -8,7 +8,7 @@ use crate::asm::asm;
 use crate::lower::alu::{add_imm, low_bits, mov_imm};
 use crate::regs::{AUX, Gpr, TMP0, TMP1};
 use bpf_isa::{Size, Width};
-use bpf_jit::{Base, Loc, Mem, VReg, Val};
+use bpf_jit::{Mem, VReg, Val};
 
 /// An address; register 31 is the stack pointer.
 #[derive(Clone, Copy)]
@@ -82,31 +82,10 @@ pub(crate) fn store(code: &mut Vec<u8>, size: Size, s: Gpr, at: Address) {
 }
 
 impl Emitter<'_> {
-    /// Offset from sp of what lies `off` bytes from r10.
-    pub(crate) fn frame_offset(&self, off: i32) -> i64 {
-        i64::from(self.frame.total()) + i64::from(off)
-    }
-
-    fn slot(&self, index: u32) -> Address {
-        Address { base: Gpr::SP, off: self.frame.slot(index).into() }
-    }
-
-    /// The register that holds `v`: its own, or `tmp`, loaded from the slot.
-    pub(crate) fn reg(&mut self, v: VReg, tmp: Gpr) -> Gpr {
-        match self.loc(v) {
-            Loc::Reg(reg) => reg.into(),
-            Loc::Slot(index) => {
-                let at = self.slot(index);
-                load(&mut self.s.buf, Size::DW, false, tmp, at);
-                tmp
-            }
-        }
-    }
-
     /// The register that holds a value: zero is the zero register, other constants go to `tmp`.
     pub(crate) fn val(&mut self, width: Width, v: Val, tmp: Gpr) -> Gpr {
         match v {
-            Val::Reg(v) => self.reg(v, tmp),
+            Val::Reg(v) => self.get(v, tmp),
             Val::Imm(imm) => match low_bits(width, imm) {
                 0 => Gpr::ZR,
                 value => {
@@ -114,39 +93,6 @@ impl Emitter<'_> {
                     tmp
                 }
             },
-        }
-    }
-
-    /// Where to compute `v`; [`Emitter::put`] comes after.
-    pub(crate) fn dst(&self, v: VReg) -> Gpr {
-        match self.loc(v) {
-            Loc::Reg(reg) => reg.into(),
-            Loc::Slot(_) => TMP0,
-        }
-    }
-
-    /// Stores `v` from `reg`, which is not `AUX`, if it lives in a slot.
-    pub(crate) fn put(&mut self, v: VReg, reg: Gpr) {
-        if let Loc::Slot(index) = self.loc(v) {
-            let at = self.slot(index);
-            store(&mut self.s.buf, Size::DW, reg, at);
-        }
-    }
-
-    /// `dst = reg`, wherever `dst` lives.
-    pub(crate) fn set(&mut self, dst: VReg, reg: Gpr) {
-        match self.loc(dst) {
-            Loc::Reg(d) if Gpr::from(d) == reg => {}
-            Loc::Reg(d) => asm!(&mut self.s.buf; mov X(Gpr::from(d)), X(reg)),
-            Loc::Slot(_) => self.put(dst, reg),
-        }
-    }
-
-    /// The address of an operand, its base in a register (`TMP1` if it comes from a slot).
-    fn address(&mut self, mem: Mem) -> Address {
-        match mem.base {
-            Base::Reg(v) => Address { base: self.reg(v, TMP1), off: mem.off.into() },
-            Base::Frame => Address { base: Gpr::SP, off: self.frame_offset(mem.off) },
         }
     }
 
@@ -161,7 +107,7 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn load(&mut self, size: Size, signed: bool, swap: bool, dst: VReg, mem: Mem) {
-        let (at, d) = (self.address(mem), self.dst(dst));
+        let (at, d) = (self.address(mem), self.target(dst));
         load(&mut self.s.buf, size, signed, d, at);
         if swap && size != Size::B {
             self.swap_bytes(size, d, d);

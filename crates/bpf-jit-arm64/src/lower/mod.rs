@@ -5,14 +5,13 @@ mod atomic;
 mod branch;
 mod call;
 mod endian;
-mod mem;
+pub(crate) mod mem;
 mod muldiv;
-
-pub(crate) use call::Stub;
+mod stop;
 
 use crate::Emitter;
+use crate::lower::branch::Comparison;
 use bpf_jit::{BlockId, Op};
-use branch::Comparison;
 
 impl Emitter<'_> {
     /// Emits `op`; `next` is the block that follows the op's own.

@@ -21,7 +21,7 @@ fn log2(width: Width, b: Val) -> Option<u32> {
 
 impl Emitter<'_> {
     pub(crate) fn mul(&mut self, width: Width, dst: VReg, a: VReg, b: Val) {
-        let (a, d) = (self.reg(a, TMP0), self.dst(dst));
+        let (a, d) = (self.get(a, TMP0), self.target(dst));
         let below = match b {
             Val::Imm(imm) => Val::Imm(imm.wrapping_sub(1)),
             Val::Reg(_) => b,
@@ -38,7 +38,7 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn mul_high(&mut self, signed: bool, width: Width, dst: VReg, a: VReg, b: Val) {
-        let (a, b, d) = (self.reg(a, TMP0), self.val(width, b, TMP1), self.dst(dst));
+        let (a, b, d) = (self.get(a, TMP0), self.val(width, b, TMP1), self.target(dst));
         match (width, signed) {
             (Width::W32, false) => asm!(&mut self.s.buf; umull X(d), W(a), W(b); lsr X(d), X(d), 32),
             (Width::W32, true) => asm!(&mut self.s.buf; smull X(d), W(a), W(b); lsr X(d), X(d), 32),
@@ -49,7 +49,7 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn div(&mut self, signed: bool, width: Width, dst: VReg, a: VReg, b: Val) {
-        let (a, d) = (self.reg(a, TMP0), self.dst(dst));
+        let (a, d) = (self.get(a, TMP0), self.target(dst));
         match log2(width, b).filter(|_| !signed) {
             Some(shift) => asm_w!(&mut self.s.buf, width; lsr R(d), R(a), shift),
             None => {
@@ -70,7 +70,7 @@ impl Emitter<'_> {
             let mask = (1u64 << log2) - 1;
             return self.bin(bpf_jit::BinOp::And, width, dst, a, Val::Imm(mask as i64));
         }
-        let (a, b, d) = (self.reg(a, TMP0), self.val(width, b, TMP1), self.dst(dst));
+        let (a, b, d) = (self.get(a, TMP0), self.val(width, b, TMP1), self.target(dst));
         if signed {
             asm_w!(&mut self.s.buf, width; sdiv R(TMP2), R(a), R(b));
         } else {

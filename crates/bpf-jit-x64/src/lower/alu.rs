@@ -52,7 +52,7 @@ pub(crate) fn at_width(width: Width, imm: i64) -> i64 {
 
 impl Emitter<'_> {
     /// `mov dst, src`, also where they are the same: a 32-bit move zero-extends.
-    pub(crate) fn mov(&mut self, width: Width, dst: Gpr, src: Gpr) {
+    pub(crate) fn mov_reg(&mut self, width: Width, dst: Gpr, src: Gpr) {
         sized!(self.s.buf, width; mov Rq(dst), Rq(src))
     }
 
@@ -60,7 +60,7 @@ impl Emitter<'_> {
     #[inline(always)]
     pub(crate) fn copy(&mut self, width: Width, dst: Gpr, src: Gpr) {
         if dst != src {
-            self.mov(width, dst, src);
+            self.mov_reg(width, dst, src);
         }
     }
 
@@ -68,7 +68,7 @@ impl Emitter<'_> {
     #[inline(always)]
     pub(super) fn narrow(&mut self, width: Width, dst: Gpr, src: Gpr) {
         match width {
-            Width::W32 => self.mov(width, dst, src),
+            Width::W32 => self.mov_reg(width, dst, src),
             Width::W64 => self.copy(width, dst, src),
         }
     }
@@ -87,7 +87,7 @@ impl Emitter<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn op_mov(&mut self, width: Width, dst: VReg, src: Val) {
+    pub(crate) fn mov(&mut self, width: Width, dst: VReg, src: Val) {
         let d = self.target(dst);
         match src {
             Val::Imm(imm) => {
@@ -111,7 +111,7 @@ impl Emitter<'_> {
         match (signed, from, width) {
             (false, Size::B, _) => byte!(self.s.buf, s; movzx Rd(d), Rb(s)),
             (false, Size::H, _) => reg!(self.s.buf; movzx Rd(d), Rw(s)),
-            (false, Size::W, _) | (true, Size::W, Width::W32) => self.mov(Width::W32, d, s),
+            (false, Size::W, _) | (true, Size::W, Width::W32) => self.mov_reg(Width::W32, d, s),
             (true, Size::B, Width::W32) => byte!(self.s.buf, s; movsx Rd(d), Rb(s)),
             (true, Size::B, Width::W64) => reg!(self.s.buf; movsx Rq(d), Rb(s)),
             (true, Size::H, Width::W32) => reg!(self.s.buf; movsx Rd(d), Rw(s)),
@@ -330,7 +330,7 @@ impl Emitter<'_> {
             Operand::Imm(0xff) => byte!(self.s.buf, a; movzx Rd(d), Rb(a)),
             Operand::Imm(0xffff) => reg!(self.s.buf; movzx Rd(d), Rw(a)),
             Operand::Imm(-1) => self.narrow(width, d, a),
-            Operand::Imm(0xffff_ffff) => self.mov(Width::W32, d, a),
+            Operand::Imm(0xffff_ffff) => self.mov_reg(Width::W32, d, a),
             // The upper half comes out zero: a 32-bit operation does that for less.
             Operand::Imm(imm @ 1..=0xffff_ffff) => {
                 self.logic(Alu::And, Width::W32, d, a, Operand::Imm(i64::from(imm as i32)))

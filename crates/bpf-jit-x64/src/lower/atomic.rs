@@ -21,6 +21,18 @@ enum Logic {
 }
 
 impl Emitter<'_> {
+    /// Every x86-64 load acquires (Intel SDM vol. 3A, 9.2.2).
+    #[inline(always)]
+    pub(crate) fn load_acquire(&mut self, size: Size, dst: VReg, mem: Mem) {
+        self.load(size, false, false, dst, mem);
+    }
+
+    /// And every store releases.
+    #[inline(always)]
+    pub(crate) fn store_release(&mut self, size: Size, mem: Mem, src: VReg) {
+        self.store_reg(size, mem, src);
+    }
+
     pub(crate) fn atomic(&mut self, op: AtomicOp, width: Width, mem: Mem, src: VReg, fetch: Option<VReg>) {
         match (op, fetch) {
             (AtomicOp::Add, Some(dst)) => self.exchange(true, width, mem, src, Some(dst)),
@@ -29,7 +41,7 @@ impl Emitter<'_> {
             (AtomicOp::And, Some(dst)) => self.fetch_logic(Logic::And, width, mem, src, dst),
             (AtomicOp::Xor, Some(dst)) => self.fetch_logic(Logic::Xor, width, mem, src, dst),
             (AtomicOp::Add | AtomicOp::Or | AtomicOp::And | AtomicOp::Xor, None) => {
-                let m = self.addr(mem, SCRATCH2);
+                let m = self.address(mem, SCRATCH2);
                 let s = self.get(src, SCRATCH);
                 match (op, width) {
                     (AtomicOp::Or, Width::W32) => mem!(self.s.buf, m; lock or [rax], Rd(s)),
@@ -51,7 +63,7 @@ impl Emitter<'_> {
 
     /// `xadd` or `xchg`: one register is operand and result.
     fn exchange(&mut self, add: bool, width: Width, mem: Mem, src: VReg, dst: Option<VReg>) {
-        let m = self.addr(mem, SCRATCH2);
+        let m = self.address(mem, SCRATCH2);
         let d = dst.map_or(SCRATCH, |dst| self.target(dst));
         // The operand must not take the address's place.
         let r = if d == m.base { SCRATCH } else { d };
@@ -80,7 +92,7 @@ impl Emitter<'_> {
         };
         self.load_reg(size_of(width), Rax, m);
         let again = self.s.buf.len();
-        self.mov(width, SCRATCH, Rax);
+        self.mov_reg(width, SCRATCH, Rax);
         match (op, width) {
             (Logic::Or, Width::W32) => reg!(self.s.buf; or Rd(SCRATCH), Rd(s)),
             (Logic::Or, Width::W64) => reg!(self.s.buf; or Rq(SCRATCH), Rq(s)),
@@ -96,7 +108,7 @@ impl Emitter<'_> {
         self.set(dst, Rax);
     }
 
-    pub(crate) fn cmpxchg(&mut self, width: Width, mem: Mem, expected: VReg, new: VReg, dst: VReg) {
+    pub(crate) fn cmp_xchg(&mut self, width: Width, mem: Mem, expected: VReg, new: VReg, dst: VReg) {
         let m = self.addr_outside_rax(mem);
         let new = match self.alloc.loc(new) {
             Loc::Reg(reg) if Gpr::from(reg) != Rax => Gpr::from(reg),
@@ -109,7 +121,7 @@ impl Emitter<'_> {
         self.cmpxchg_insn(width, m, new);
         let d = self.target(dst);
         match width {
-            Width::W32 => self.mov(width, d, Rax),
+            Width::W32 => self.mov_reg(width, d, Rax),
             Width::W64 => self.copy(width, d, Rax),
         }
         self.put(dst, d);
@@ -124,7 +136,7 @@ impl Emitter<'_> {
 
     /// The address `mem`; a base in rax or in a slot goes to [`SCRATCH2`].
     fn addr_outside_rax(&mut self, mem: Mem) -> Addr {
-        let m = self.addr(mem, SCRATCH2);
+        let m = self.address(mem, SCRATCH2);
         if m.base != Rax {
             return m;
         }

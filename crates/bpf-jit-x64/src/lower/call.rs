@@ -21,8 +21,7 @@ impl Emitter<'_> {
                 self.reloc(4, RelocKind::X64Rel32, symbol);
             }
             CallTarget::Subprog(subprog) => {
-                let entry = self.s.entry(subprog);
-                self.s.layout.branch(&mut self.s.buf, Jump::Call, entry);
+                self.go(Jump::Call, self.s.entry(subprog));
             }
         }
         if let Some(ret) = ret {

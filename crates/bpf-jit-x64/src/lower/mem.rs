@@ -13,7 +13,7 @@ impl Emitter<'_> {
     #[inline(always)]
     pub(crate) fn load(&mut self, size: Size, signed: bool, swap: bool, dst: VReg, mem: Mem) {
         let d = self.target(dst);
-        let m = self.addr(mem, SCRATCH2);
+        let m = self.address(mem, SCRATCH2);
         match (signed, swap) {
             (true, _) => self.load_signed(size, d, m),
             (false, true) => self.load_swapped(size, d, m),
@@ -67,7 +67,7 @@ impl Emitter<'_> {
         match src {
             Val::Reg(src) => self.store_reg(size, mem, src),
             Val::Imm(imm) => {
-                let m = self.addr(mem, SCRATCH2);
+                let m = self.address(mem, SCRATCH2);
                 match (size, i32::try_from(imm)) {
                     (Size::B, _) => mem!(self.s.buf, m, 1; mov BYTE [rax], BYTE imm as i8),
                     (Size::H, _) => mem!(self.s.buf, m, 2; mov WORD [rax], WORD imm as i16),
@@ -83,7 +83,7 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn store_reg(&mut self, size: Size, mem: Mem, src: VReg) {
-        let m = self.addr(mem, SCRATCH2);
+        let m = self.address(mem, SCRATCH2);
         let s = self.get(src, SCRATCH);
         match size {
             Size::B => {

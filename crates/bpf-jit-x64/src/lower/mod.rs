@@ -1,14 +1,13 @@
 //! One op, one emission: the only match over [`Op`] in this backend, and it is exhaustive.
 
-mod alu;
+pub(crate) mod alu;
 mod atomic;
 mod branch;
 mod call;
 mod endian;
-mod mem;
+pub(crate) mod mem;
 mod muldiv;
-
-pub(crate) use branch::Stub;
+mod stop;
 
 use crate::Emitter;
 use crate::lower::branch::Comparison;
@@ -19,7 +18,7 @@ impl Emitter<'_> {
     #[inline(always)]
     pub(crate) fn lower(&mut self, op: &Op, next: BlockId) {
         match *op {
-            Op::Mov { width, dst, src } => self.op_mov(width, dst, src),
+            Op::Mov { width, dst, src } => self.mov(width, dst, src),
             Op::Ext { width, signed, from, dst, src } => self.ext(width, signed, from, dst, src),
             Op::Bin { op, width, dst, a, b } => self.bin(op, width, dst, a, b),
             Op::Neg { width, dst, src } => self.neg(width, dst, src),
@@ -33,17 +32,16 @@ impl Emitter<'_> {
             Op::SubprogAddr { dst, subprog } => self.subprog_addr(dst, subprog),
             Op::Load { size, signed, swap, dst, mem } => self.load(size, signed, swap, dst, mem),
             Op::Store { size, mem, src } => self.store(size, mem, src),
-            // Every x86-64 load acquires and every store releases (Intel SDM vol. 3A, 9.2.2).
-            Op::LoadAcquire { size, dst, mem } => self.load(size, false, false, dst, mem),
-            Op::StoreRelease { size, mem, src } => self.store_reg(size, mem, src),
+            Op::LoadAcquire { size, dst, mem } => self.load_acquire(size, dst, mem),
+            Op::StoreRelease { size, mem, src } => self.store_release(size, mem, src),
             Op::Atomic { op, width, mem, src, fetch } => self.atomic(op, width, mem, src, fetch),
-            Op::CmpXchg { width, mem, expected, new, dst } => self.cmpxchg(width, mem, expected, new, dst),
+            Op::CmpXchg { width, mem, expected, new, dst } => self.cmp_xchg(width, mem, expected, new, dst),
             Op::Call { target, args, ctx, ret } => self.call(target, args, ctx, ret),
             Op::TailCall { key, arg, ctx, reload_len } => self.tail_call(key, arg, ctx, reload_len),
             Op::Check { check, ctx } => self.check(check, ctx),
             Op::Bound { a, limit, ctx } => self.bound(a, limit, ctx),
             Op::Stop { code, ctx } => self.stop(code, ctx),
-            Op::Jump { target } => self.jump_block(target, next),
+            Op::Jump { target } => self.jump(target, next),
             Op::Branch { width, cond, a, b, target } => self.branch(Comparison { width, cond, a, b }, target, next),
             Op::Exit { value } => self.exit(value),
         }

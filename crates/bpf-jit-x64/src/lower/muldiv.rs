@@ -168,7 +168,7 @@ impl Emitter<'_> {
                 self.land(end);
             }
             Wanted::Remainder => {
-                self.mov(width, Rdx, Rax);
+                self.mov_reg(width, Rdx, Rax);
                 self.test(width, b, b);
                 let end = self.skip_if(Cc::E);
                 self.div_insn(width, false, b);

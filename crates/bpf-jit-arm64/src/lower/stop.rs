@@ -1,0 +1,93 @@
+//! Stopping a run.
+//!
+//! A stopped run leaves through the nearest entry sequence, whose stack pointer and continuation are in the `RunCtx`: a check that fails branches to a
+//! stub behind the function, which notes where it was and goes on to the stop sequence of its reason, of which a program has at most one each.
+
+use crate::asm::asm;
+use crate::jump::{Cc, Jump};
+use crate::lower::alu::mov_imm;
+use crate::lower::branch::{Comparison, constant_outcome};
+use crate::regs::{AUX, CTX, TMP0, TMP1, TMP2};
+use crate::{Arm64, Emitter};
+use bpf_isa::Width;
+use bpf_jit::{Check, Cond, Stub, VReg, Val};
+use bpf_jit_code::{RunCtx, StopCode};
+
+// The stop sequence stores and loads these fields in pairs.
+const _: () = assert!(RunCtx::STOP_INSN_OFFSET == RunCtx::STOP_CODE_OFFSET + 4);
+const _: () = assert!(RunCtx::EXIT_PC_OFFSET == RunCtx::EXIT_SP_OFFSET + 8);
+
+impl Emitter<'_> {
+    pub(crate) fn check(&mut self, check: Check, ctx: VReg) {
+        let at = self.get(ctx, TMP1);
+        let (jump, code) = match check {
+            Check::Budget => {
+                let offset = RunCtx::BUDGET_OFFSET as u32;
+                asm!(&mut self.s.buf;
+                    ldr X(TMP2), [XSP(at), offset];
+                    subs X(TMP2), XSP(TMP2), 1;
+                    str X(TMP2), [XSP(at), offset]);
+                (Jump::If(Cc::Lt), StopCode::Budget)
+            }
+            Check::Interrupt => {
+                asm!(&mut self.s.buf; ldr W(TMP2), [XSP(at), RunCtx::INTERRUPT_OFFSET as u32]);
+                (Jump::Zero { nonzero: true, width: Width::W32, reg: TMP2 }, StopCode::Interrupted)
+            }
+        };
+        let stub = self.s.stub(code, ctx);
+        self.go(jump, stub);
+    }
+
+    pub(crate) fn bound(&mut self, a: VReg, limit: Val, ctx: VReg) {
+        let comparison = Comparison { width: Width::W64, cond: Cond::Ge, a, b: limit };
+        let at = self.get(a, TMP0);
+        let jump = match constant_outcome(comparison) {
+            Some(false) => return,
+            Some(true) => Jump::Always,
+            None => Jump::If(self.flags(comparison, at)),
+        };
+        let stub = self.s.stub(StopCode::Access, ctx);
+        self.go(jump, stub);
+    }
+
+    pub(crate) fn stop(&mut self, code: StopCode, ctx: VReg) {
+        let at = self.get(ctx, CTX);
+        if at != CTX {
+            asm!(&mut self.s.buf; mov X(CTX), X(at));
+        }
+        mov_imm(&mut self.s.buf, AUX, self.s.insn.into());
+        let stop = self.s.stop(code);
+        self.go(Jump::Always, stop);
+    }
+
+    /// Emits the stubs of the function's checks.
+    pub(crate) fn stubs(&mut self) {
+        let mut emitted = 0;
+        while let Some(Stub { label, code, ctx, insn }) = self.s.next_stub(emitted) {
+            emitted += 1;
+            self.mark(insn);
+            self.s.bind(label);
+            self.stop(code, ctx);
+        }
+    }
+}
+
+impl Arm64 {
+    /// The sequences that stop a run: `CTX` is the `RunCtx` and `AUX` the instruction.
+    pub(crate) fn stop_sequences(&mut self) {
+        for (code, label) in self.s.stops() {
+            self.s.bind(label);
+            mov_imm(&mut self.s.buf, TMP2, code as u64);
+            asm!(&mut self.s.buf;
+                stp W(TMP2), W(AUX), [XSP(CTX), RunCtx::STOP_CODE_OFFSET];
+                // Which program this is: after tail calls, nobody else knows.
+                adr X(TMP2), 0;
+                str X(TMP2), [XSP(CTX), RunCtx::STOP_PC_OFFSET as u32];
+                ldp x19, x29, [XSP(CTX), RunCtx::EXIT_SAVED_OFFSET];
+                ldp X(TMP2), X(AUX), [XSP(CTX), RunCtx::EXIT_SP_OFFSET];
+                mov sp, XSP(TMP2);
+                // Unlike `br`, a `ret` needs no landing pad.
+                ret X(AUX));
+        }
+    }
+}
