@@ -4,14 +4,15 @@
 //! takes constants. A conditional branch reaches 1 MiB only, so a program is reached by `b`, which placement can lead through a
 //! veneer, with a conditional branch around it.
 
-use crate::image::{Chain, Options, Verdicts};
+use crate::image::{Chain, Options, Verdicts, laid_out};
 use crate::plan::Plan;
 use crate::tree::Tree;
+use bpf_jit_code::layout::{Branch, Label, Layout};
 use bpf_jit_code::{Arch, Code, Reloc, RelocKind, RunCtx, Symbol, Unwind, UnwindOp};
 
 /// Appends one or more instructions.
 macro_rules! asm {
-    ($e:expr; $($insn:tt)*) => { ::dynasmrt::dynasm!(Sink(&mut $e.code.bytes) ; .arch aarch64 ; $($insn)*) };
+    ($e:expr; $($insn:tt)*) => { ::dynasmrt::dynasm!(Sink(&mut $e.buf) ; .arch aarch64 ; $($insn)*) };
 }
 
 /// What `dynasm!` calls: the methods of its `DynasmApi` that write.
@@ -26,9 +27,6 @@ impl Sink<'_> {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Label(usize);
-
 /// A register that takes a constant.
 #[derive(Clone, Copy)]
 enum Reg {
@@ -42,8 +40,8 @@ impl From<Reg> for u8 {
     }
 }
 
-/// A conditional branch.
-#[derive(Clone, Copy)]
+/// A conditional branch. Its long form goes around a branch.
+#[derive(Clone, Copy, Debug)]
 enum Jump {
     Greater,
     NotEqual,
@@ -52,16 +50,47 @@ enum Jump {
     Equal,
 }
 
-struct Branch {
-    at: usize,
-    target: Label,
+impl Branch for Jump {
+    const ARCH: Arch = Arch::Arm64;
+    fn lengths(self) -> (u8, u8) {
+        (4, 8)
+    }
+    fn short_reaches(self, distance: i64) -> bool {
+        (-(1 << 20)..1 << 20).contains(&distance)
+    }
+    fn long_reaches(self, distance: i64) -> bool {
+        (-(1 << 27)..1 << 27).contains(&(distance - 4))
+    }
+    fn write(self, long: bool, distance: i64, out: &mut Vec<u8>) {
+        let condition = match self {
+            Jump::Equal => 0,
+            Jump::NotEqual => 1,
+            Jump::Higher => 8,
+            Jump::Greater => 12,
+        };
+        // `b.cond`: nineteen bits of words from bit 5 on. The last bit of a condition inverts it.
+        let conditional = |condition: u32, bytes: i64| 0x5400_0000 | ((bytes >> 2) as u32 & 0x7_ffff) << 5 | condition;
+        if long {
+            out.extend_from_slice(&conditional(condition ^ 1, 8).to_le_bytes());
+            let words = (distance - 4) >> 2;
+            out.extend_from_slice(&(0x1400_0000 | words as u32 & 0x3ff_ffff).to_le_bytes());
+        } else {
+            out.extend_from_slice(&conditional(condition, distance).to_le_bytes());
+        }
+    }
+    fn pad(len: usize, out: &mut Vec<u8>) {
+        for _ in 0..len / 4 {
+            ::dynasmrt::dynasm!(Sink(out) ; .arch aarch64 ; nop);
+        }
+    }
 }
 
 struct Emitter<'a> {
+    /// The code with every inner branch in its long form.
+    buf: Vec<u8>,
+    layout: Layout<Jump>,
     code: Code,
     options: &'a Options,
-    branches: Vec<Branch>,
-    labels: Vec<usize>,
 }
 
 pub(crate) fn tree(plan: &Plan, options: &Options) -> Code {
@@ -73,15 +102,13 @@ pub(crate) fn tree(plan: &Plan, options: &Options) -> Code {
     }
     e.node(plan, &plan.tree);
     e.code.frame_bytes.push(0);
-    e.resolve();
-    e.code
+    e.finish()
 }
 
 pub(crate) fn chain(chain: &Chain, options: &Options) -> Code {
     let mut e = Emitter::new(options);
     e.chain(chain);
-    e.resolve();
-    e.code
+    e.finish()
 }
 
 impl<'a> Emitter<'a> {
@@ -89,49 +116,35 @@ impl<'a> Emitter<'a> {
         let mut code = Code::new(Arch::Arm64);
         code.entries.push(0);
         code.unwind.push(Unwind { at: 0, op: UnwindOp::Function });
-        Emitter { code, options, branches: Vec::new(), labels: Vec::new() }
+        Emitter { buf: Vec::new(), layout: Layout::default(), code, options }
     }
 
     fn label(&mut self) -> Label {
-        self.labels.push(0);
-        Label(self.labels.len() - 1)
+        self.layout.label()
     }
 
     fn bind(&mut self, label: Label) {
-        self.labels[label.0] = self.code.bytes.len();
+        self.layout.bind(&self.buf, label);
     }
 
     fn branch(&mut self, jump: Jump, target: Label) {
-        self.branches.push(Branch { at: self.code.bytes.len(), target });
-        match jump {
-            Jump::Greater => asm!(self; b.gt 0),
-            Jump::NotEqual => asm!(self; b.ne 0),
-            Jump::Higher => asm!(self; b.hi 0),
-            Jump::Equal => asm!(self; b.eq 0),
-        }
+        self.layout.branch(&mut self.buf, jump, target);
     }
 
     /// What unwinders are to know from here on.
     fn note(&mut self, op: UnwindOp) {
-        self.code.unwind.push(Unwind { at: self.code.bytes.len() as u32, op });
+        self.code.unwind.push(Unwind { at: self.buf.len() as u32, op });
     }
 
-    /// Writes the distances: 19 bits of words from bit 5 on.
-    fn resolve(&mut self) {
+    fn finish(mut self) -> Code {
         // Veneers.
         self.note(UnwindOp::Outside);
-        for Branch { at, target } in &self.branches {
-            let words = (self.labels[target.0] as i64 - *at as i64) >> 2;
-            let field = (words as u32 & 0x7_ffff) << 5;
-            for (byte, bits) in self.code.bytes[*at..].iter_mut().zip(field.to_le_bytes()) {
-                *byte |= bits;
-            }
-        }
+        laid_out(self.code, &self.buf, self.layout, 0)
     }
 
     /// The next instruction is a `b` or `bl` to the program.
     fn name_program(&mut self, program: usize) {
-        let at = self.code.bytes.len() as u32;
+        let at = self.buf.len() as u32;
         self.code.relocs.push(Reloc { at, kind: RelocKind::Arm64Branch26, symbol: Symbol::new(program as u32) });
     }
 
@@ -161,9 +174,9 @@ impl<'a> Emitter<'a> {
         let above = self.label();
         self.branch(Jump::Greater, above);
         self.node(plan, lower);
-        while self.options.align && !self.code.bytes.len().is_multiple_of(16) {
-            // Never executed: what is before ends in a jump.
-            asm!(self; brk 1);
+        if self.options.align {
+            // Never executed: what is before ends in a jump. Four bytes are `brk 1`.
+            self.layout.align(&mut self.buf, 16, 0xd420_0020u32.to_le_bytes());
         }
         self.bind(above);
         self.node(plan, upper);

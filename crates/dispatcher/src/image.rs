@@ -2,6 +2,7 @@
 
 use crate::plan::Plan;
 use crate::{arm64, x64};
+use bpf_jit_code::layout::{Branch, Layout};
 use bpf_jit_code::{Arch, Code, Hardening, Symbol};
 
 /// The kernel's BPF_DISPATCHER_MAX.
@@ -216,4 +217,18 @@ impl Image {
     pub fn resolve(&self, symbol: Symbol) -> Option<usize> {
         self.programs.get(symbol.index as usize).copied()
     }
+}
+
+/// The code, with the forms of its branches chosen.
+pub(crate) fn laid_out<B: Branch>(mut code: Code, buf: &[u8], mut layout: Layout<B>, trap: u8) -> Code {
+    if layout.finish(buf, &mut code.bytes).is_err() {
+        // Images of [`MAX_LIMIT`] entries are far below what a branch reaches. One that is not must not be run.
+        debug_assert!(false, "a branch of an image is out of reach");
+        code.relocs.clear();
+        code.bytes.clear();
+        code.bytes.resize(16, trap);
+    }
+    layout.relocate(code.relocs.iter_mut().map(|reloc| &mut reloc.at));
+    layout.relocate(code.unwind.iter_mut().map(|note| &mut note.at));
+    code
 }

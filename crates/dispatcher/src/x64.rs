@@ -1,17 +1,17 @@
 //! Images for x86-64.
 //!
-//! A tree finds the program's address in rax and keeps `address - base` in r10; flags, r10 and (in a veneer) r11 are overwritten. Inner branches
-//! take their short form where it reaches: emission starts with all of them short and is repeated with those long that do not reach.
-//! Lengths only grow, so that ends.
+//! A tree finds the program's address in rax and keeps `address - base` in r10; flags, r10 and (in a veneer) r11 are overwritten. [`Layout`]
+//! decides which inner branches are short.
 
-use crate::image::{Chain, Options, Verdicts};
+use crate::image::{Chain, Options, Verdicts, laid_out};
 use crate::plan::Plan;
 use crate::tree::Tree;
+use bpf_jit_code::layout::{Branch, Label, Layout};
 use bpf_jit_code::{Arch, Code, Reloc, RelocKind, RunCtx, Symbol, Unwind, UnwindOp};
 
 /// Appends one or more instructions.
 macro_rules! asm {
-    ($e:expr; $($insn:tt)*) => { ::dynasmrt::dynasm!(Sink(&mut $e.code.bytes) ; .arch x64 ; $($insn)*) };
+    ($e:expr; $($insn:tt)*) => { ::dynasmrt::dynasm!(Sink(&mut $e.buf) ; .arch x64 ; $($insn)*) };
 }
 
 /// What `dynasm!` calls: the methods of its `DynasmApi` that write.
@@ -35,10 +35,8 @@ impl Sink<'_> {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Label(usize);
-
-#[derive(Clone, Copy)]
+/// An inner branch.
+#[derive(Clone, Copy, Debug)]
 enum Jump {
     Always,
     Greater,
@@ -48,113 +46,106 @@ enum Jump {
     NotCarry,
 }
 
-struct Branch {
-    /// Offset of the instruction after it.
-    end: usize,
-    target: Label,
+impl Branch for Jump {
+    const ARCH: Arch = Arch::X64;
+    fn lengths(self) -> (u8, u8) {
+        match self {
+            Jump::Always => (2, 5),
+            Jump::Greater | Jump::NotEqual | Jump::Above | Jump::NotCarry => (2, 6),
+        }
+    }
+    fn short_reaches(self, distance: i64) -> bool {
+        i8::try_from(distance - 2).is_ok()
+    }
+    fn long_reaches(self, distance: i64) -> bool {
+        i32::try_from(distance - i64::from(self.lengths().1)).is_ok()
+    }
+    fn write(self, long: bool, distance: i64, out: &mut Vec<u8>) {
+        let (short, near) = ((distance - 2) as i8, (distance - i64::from(self.lengths().1)) as i32);
+        match (self, long) {
+            (Jump::Always, false) => ::dynasmrt::dynasm!(Sink(out) ; .arch x64 ; jmp BYTE short),
+            (Jump::Always, true) => ::dynasmrt::dynasm!(Sink(out) ; .arch x64 ; jmp DWORD near),
+            (Jump::Greater, false) => ::dynasmrt::dynasm!(Sink(out) ; .arch x64 ; jg BYTE short),
+            (Jump::Greater, true) => ::dynasmrt::dynasm!(Sink(out) ; .arch x64 ; jg DWORD near),
+            (Jump::NotEqual, false) => ::dynasmrt::dynasm!(Sink(out) ; .arch x64 ; jne BYTE short),
+            (Jump::NotEqual, true) => ::dynasmrt::dynasm!(Sink(out) ; .arch x64 ; jne DWORD near),
+            (Jump::Above, false) => ::dynasmrt::dynasm!(Sink(out) ; .arch x64 ; ja BYTE short),
+            (Jump::Above, true) => ::dynasmrt::dynasm!(Sink(out) ; .arch x64 ; ja DWORD near),
+            (Jump::NotCarry, false) => ::dynasmrt::dynasm!(Sink(out) ; .arch x64 ; jnc BYTE short),
+            (Jump::NotCarry, true) => ::dynasmrt::dynasm!(Sink(out) ; .arch x64 ; jnc DWORD near),
+        }
+    }
+    fn pad(len: usize, out: &mut Vec<u8>) {
+        out.resize(out.len() + len, NOP);
+    }
 }
 
 struct Emitter<'a> {
+    /// The code with every inner branch in its long form.
+    buf: Vec<u8>,
+    layout: Layout<Jump>,
     code: Code,
     options: &'a Options,
-    /// Which branches are long, in code order; the rest are short.
-    long: Vec<bool>,
-    branches: Vec<Branch>,
-    labels: Vec<usize>,
     thunk: Option<Label>,
 }
 
 pub(crate) fn tree(plan: &Plan, options: &Options) -> Code {
-    relaxed(options, |e| {
-        if plan.base != 0 {
-            // Its flags are those of a compare with the base.
-            asm!(e; mov r10, QWORD plan.base.wrapping_neg() as i64 ; add r10, rax);
-        }
-        e.node(plan, &plan.tree);
-        e.retpoline();
-        e.code.frame_bytes.push(0);
-    })
+    let mut e = Emitter::new(options);
+    if plan.base != 0 {
+        // Its flags are those of a compare with the base.
+        asm!(e; mov r10, QWORD plan.base.wrapping_neg() as i64 ; add r10, rax);
+    }
+    e.node(plan, &plan.tree);
+    e.retpoline();
+    e.code.frame_bytes.push(0);
+    e.finish()
 }
 
 pub(crate) fn chain(chain: &Chain, options: &Options) -> Code {
-    relaxed(options, |e| e.chain(chain))
+    let mut e = Emitter::new(options);
+    e.chain(chain);
+    e.finish()
 }
 
-fn relaxed(options: &Options, emit: impl Fn(&mut Emitter<'_>)) -> Code {
-    let mut long = Vec::new();
-    loop {
-        let code = Code::new(Arch::X64);
-        let mut e = Emitter { code, options, long, branches: Vec::new(), labels: Vec::new(), thunk: None };
-        e.code.entries.push(0);
+impl<'a> Emitter<'a> {
+    fn new(options: &'a Options) -> Self {
+        let mut code = Code::new(Arch::X64);
+        code.entries.push(0);
+        let mut e = Emitter { buf: Vec::new(), layout: Layout::default(), code, options, thunk: None };
         e.note(UnwindOp::Function);
         if options.hardening.landing_pads {
             // endbr64, which dynasm does not know.
-            e.code.bytes.extend_from_slice(&[0xf3, 0x0f, 0x1e, 0xfa]);
+            e.buf.extend_from_slice(&[0xf3, 0x0f, 0x1e, 0xfa]);
         }
-        emit(&mut e);
-        // Veneers.
-        e.note(UnwindOp::Outside);
-        if e.resolve() {
-            return e.code;
-        }
-        long = e.long;
+        e
     }
-}
 
-impl Emitter<'_> {
     fn label(&mut self) -> Label {
-        self.labels.push(0);
-        Label(self.labels.len() - 1)
+        self.layout.label()
     }
 
     fn bind(&mut self, label: Label) {
-        self.labels[label.0] = self.code.bytes.len();
+        self.layout.bind(&self.buf, label);
     }
 
     fn branch(&mut self, jump: Jump, target: Label) {
-        if self.branches.len() == self.long.len() {
-            self.long.push(false);
-        }
-        match (jump, self.long[self.branches.len()]) {
-            (Jump::Always, false) => asm!(self; jmp BYTE 0),
-            (Jump::Always, true) => asm!(self; jmp DWORD 0),
-            (Jump::Greater, false) => asm!(self; jg BYTE 0),
-            (Jump::Greater, true) => asm!(self; jg DWORD 0),
-            (Jump::NotEqual, false) => asm!(self; jne BYTE 0),
-            (Jump::NotEqual, true) => asm!(self; jne DWORD 0),
-            (Jump::Above, false) => asm!(self; ja BYTE 0),
-            (Jump::Above, true) => asm!(self; ja DWORD 0),
-            (Jump::NotCarry, false) => asm!(self; jnc BYTE 0),
-            (Jump::NotCarry, true) => asm!(self; jnc DWORD 0),
-        }
-        self.branches.push(Branch { end: self.code.bytes.len(), target });
+        self.layout.branch(&mut self.buf, jump, target);
     }
 
-    /// Writes the distances. False: some branch must become long first.
-    fn resolve(&mut self) -> bool {
-        let mut reach = true;
-        for (branch, long) in self.branches.iter().zip(&mut self.long) {
-            let distance = (self.labels[branch.target.0] as i64 - branch.end as i64) as i32;
-            if *long {
-                self.code.bytes[branch.end - 4..branch.end].copy_from_slice(&distance.to_le_bytes());
-            } else if let Ok(distance) = i8::try_from(distance) {
-                self.code.bytes[branch.end - 1] = distance as u8;
-            } else {
-                *long = true;
-                reach = false;
-            }
-        }
-        reach
+    fn finish(mut self) -> Code {
+        // Veneers.
+        self.note(UnwindOp::Outside);
+        laid_out(self.code, &self.buf, self.layout, INT3)
     }
 
     /// What unwinders are to know from here on.
     fn note(&mut self, op: UnwindOp) {
-        self.code.unwind.push(Unwind { at: self.code.bytes.len() as u32, op });
+        self.code.unwind.push(Unwind { at: self.buf.len() as u32, op });
     }
 
     /// The operand that was just written is the distance to the program.
     fn name_program(&mut self, program: usize) {
-        let at = self.code.bytes.len() as u32 - 4;
+        let at = self.buf.len() as u32 - 4;
         self.code.relocs.push(Reloc { at, kind: RelocKind::X64Rel32, symbol: Symbol::new(program as u32) });
     }
 
@@ -183,8 +174,7 @@ impl Emitter<'_> {
         self.node(plan, lower);
         if self.options.align {
             // Never executed: what is before ends in a jump.
-            let len = self.code.bytes.len().next_multiple_of(16);
-            self.code.bytes.resize(len, INT3);
+            self.layout.align(&mut self.buf, 16, [INT3; 4]);
         }
         self.bind(above);
         self.node(plan, upper);
@@ -194,11 +184,11 @@ impl Emitter<'_> {
         let immediate = plan.immediate(entry);
         match (plan.base, i8::try_from(immediate)) {
             (0, Err(_)) => asm!(self; cmp rax, DWORD immediate),
-            (_, Ok(0)) if plan.base != 0 && self.code.bytes.len() == self.root() => {}
+            (_, Ok(0)) if plan.base != 0 && self.buf.len() == self.root() => {}
             (_, Err(_)) => asm!(self; cmp r10, DWORD immediate),
             // `cmp rax, imm8` and `cmp r10, imm8`: dynasm writes 32 bits.
-            (0, Ok(immediate)) => self.code.bytes.extend_from_slice(&[0x48, 0x83, 0xf8, immediate as u8]),
-            (_, Ok(immediate)) => self.code.bytes.extend_from_slice(&[0x49, 0x83, 0xfa, immediate as u8]),
+            (0, Ok(immediate)) => self.buf.extend_from_slice(&[0x48, 0x83, 0xf8, immediate as u8]),
+            (_, Ok(immediate)) => self.buf.extend_from_slice(&[0x49, 0x83, 0xfa, immediate as u8]),
         }
     }
 
@@ -225,12 +215,7 @@ impl Emitter<'_> {
     fn retpoline(&mut self) {
         let Some(thunk) = self.thunk else { return };
         // The last miss is right before and may fall through.
-        if self.branches.last().is_some_and(|last| last.end == self.code.bytes.len()) {
-            let len = if self.long[self.branches.len() - 1] { 5 } else { 2 };
-            self.code.bytes.truncate(self.code.bytes.len() - len);
-            self.branches.pop();
-        }
-        self.bind(thunk);
+        self.layout.bind_behind(&mut self.buf, thunk);
         self.note(UnwindOp::Outside);
         asm!(self; call DWORD 7);
         // Back to the pause, over pause, lfence and itself.
@@ -361,6 +346,7 @@ impl Emitter<'_> {
 }
 
 const INT3: u8 = 0xcc;
+const NOP: u8 = 0x90;
 
 /// Registers as unwind notes name them.
 const RBX: u8 = 3;

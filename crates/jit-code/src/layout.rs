@@ -5,6 +5,8 @@
 //! with all branches short, lengthens those that do not reach until nothing changes, and then moves the code together
 //! once. Sizes only grow, so it ends; the result is the least fixpoint, so it is as small as any.
 //!
+//! Alignment is exact in every round: it may shrink as branches grow, but branches never do, so that still ends.
+//!
 //! A patch slot may need padding so as not to cross an aligned eight-byte word. Distances are judged with every padding
 //! at its greatest, and the padding really needed is known only while moving: real distances are never longer than judged.
 //!
@@ -56,24 +58,27 @@ enum Site<B> {
     Branch { at: u32, branch: B, target: Label, len: u8 },
     /// Up to `max` bytes of padding so that the patch slot that follows does not cross a word.
     Pad { at: u32, max: u8 },
+    /// Up to `to - 1` bytes, so that what follows lies at a multiple of `to`; `len` in the present layout.
+    Align { at: u32, to: u8, fill: [u8; 4], len: u8 },
 }
 
 impl<B: Branch> Site<B> {
     fn at(&self) -> u32 {
         match *self {
-            Site::Branch { at, .. } | Site::Pad { at, .. } => at,
+            Site::Branch { at, .. } | Site::Pad { at, .. } | Site::Align { at, .. } => at,
         }
     }
     fn reserved(&self) -> u32 {
         match *self {
             Site::Branch { branch, .. } => branch.lengths().1.into(),
             Site::Pad { max, .. } => max.into(),
+            Site::Align { to, .. } => u32::from(to) - 1,
         }
     }
     /// Bytes saved against the reserved form, paddings counted at their greatest.
     fn saved(&self) -> u32 {
         match *self {
-            Site::Branch { len, .. } => self.reserved() - u32::from(len),
+            Site::Branch { len, .. } | Site::Align { len, .. } => self.reserved() - u32::from(len),
             Site::Pad { .. } => 0,
         }
     }
@@ -147,6 +152,27 @@ impl<B: Branch> Layout<B> {
         buf.resize(buf.len() + usize::from(max), 0);
     }
 
+    /// What is emitted next lies at a multiple of `to` bytes from the start of the code, a power of two up to 128. The bytes before it repeat `fill` and
+    /// must not be run. Only in code without patch slots, whose padding is not known before the code is written.
+    pub fn align(&mut self, buf: &mut Vec<u8>, to: u8, fill: [u8; 4]) {
+        debug_assert!(to.is_power_of_two() && !self.sites.iter().any(|site| matches!(site, Site::Pad { .. })));
+        self.sites.push(Site::Align { at: buf.len() as u32, to, fill, len: 0 });
+        buf.resize(buf.len() + usize::from(to) - 1, 0);
+    }
+
+    /// Binds `label` to the end of `buf`, and takes back a branch to it that was reserved last and ends there: control falls through.
+    pub fn bind_behind(&mut self, buf: &mut Vec<u8>, label: Label) {
+        if let Some(Site::Branch { at, branch, target, .. }) = self.sites.last()
+            && *target == label
+            && *at as usize + usize::from(branch.lengths().1) == buf.len()
+            && !self.labels.iter().any(|bound| bound.at != u32::MAX && bound.at > *at)
+        {
+            buf.truncate(*at as usize);
+            self.sites.pop();
+        }
+        self.bind(buf, label);
+    }
+
     /// Chooses the forms and appends the final code to `out`, which must be empty or end at an aligned word. Afterwards
     /// [`Layout::offset`] gives the final offsets of labels, and [`Layout::relocate`] those of anything else.
     pub fn finish(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Result<(), OutOfReach> {
@@ -180,8 +206,11 @@ impl<B: Branch> Layout<B> {
     fn sum_saved(&mut self) {
         self.saved_before.clear();
         let mut saved = 0;
-        for site in &self.sites {
+        for site in &mut self.sites {
             self.saved_before.push(saved);
+            if let Site::Align { at, to, len, .. } = site {
+                *len = (*at - saved).wrapping_neg() as u8 & (*to - 1);
+            }
             saved += site.saved();
         }
         self.saved_before.push(saved);
@@ -220,7 +249,7 @@ impl<B: Branch> Layout<B> {
         for (i, site) in self.sites.iter().enumerate() {
             self.saved_before[i] = saved;
             saved += match *site {
-                Site::Branch { .. } => site.saved(),
+                Site::Branch { .. } | Site::Align { .. } => site.saved(),
                 Site::Pad { at, max } => {
                     let start = base + at - saved;
                     let crosses = start / PATCH_WORD != (start + slot - 1) / PATCH_WORD;
@@ -248,6 +277,7 @@ impl<B: Branch> Layout<B> {
                     let saved_here = self.saved_before[i + 1] - self.saved_before[i];
                     B::pad(usize::from(max) - saved_here as usize, out);
                 }
+                Site::Align { fill, len, .. } => out.extend(fill.iter().cycle().take(len.into())),
             }
         }
         out.extend_from_slice(&buf[copied..]);
@@ -393,6 +423,49 @@ mod tests {
             layout.finish(&buf, &mut out).unwrap();
             assert_eq!(out.len(), size);
         }
+    }
+
+    #[test]
+    fn aligned_targets_are_aligned_and_reached() {
+        let mut seed = 7u64;
+        let mut next = |n: usize| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 33) as usize % n
+        };
+        for _ in 0..500 {
+            let mut layout = Layout::default();
+            let mut buf = Vec::new();
+            let n = 1 + next(10);
+            let labels: Vec<Label> = (0..n).map(|_| layout.label()).collect();
+            for label in &labels {
+                for _ in 0..next(3) {
+                    layout.branch(&mut buf, Jmp, labels[next(n)]);
+                }
+                buf.resize(buf.len() + next(60), 0x11);
+                layout.align(&mut buf, 16, [0xcc; 4]);
+                layout.bind(&buf, *label);
+            }
+            let mut out = Vec::new();
+            layout.finish(&buf, &mut out).unwrap();
+            let offsets: Vec<usize> = labels.iter().map(|label| layout.offset(*label).unwrap() as usize).collect();
+            assert!(offsets.iter().all(|at| at % 16 == 0), "{offsets:?}");
+            assert!(targets(&out).iter().all(|target| offsets.contains(target)), "{offsets:?}");
+        }
+    }
+
+    #[test]
+    fn a_branch_to_what_follows_is_taken_back() {
+        let mut layout = Layout::default();
+        let mut buf = vec![0x11];
+        let (end, other) = (layout.label(), layout.label());
+        layout.branch(&mut buf, Jmp, other);
+        layout.branch(&mut buf, Jmp, end);
+        layout.bind_behind(&mut buf, end);
+        layout.bind_behind(&mut buf, other);
+        let mut out = Vec::new();
+        layout.finish(&buf, &mut out).unwrap();
+        // The first one stays: a label lies behind it.
+        assert_eq!(out, [0x11, 0xeb, 0x00]);
     }
 
     #[test]
