@@ -106,6 +106,7 @@ struct MapCreateAttr {
     value_size: u32,
     max_entries: u32,
     map_flags: u32,
+    inner_map_fd: u32,
 }
 
 #[repr(C)]
@@ -121,7 +122,15 @@ struct MapElemAttr {
 impl Map {
     /// Creates a map.
     pub fn create(kind: MapType, key_size: u32, value_size: u32, max_entries: u32) -> io::Result<Map> {
-        let mut attr = MapCreateAttr { map_type: kind.number(), key_size, value_size, max_entries, map_flags: 0 };
+        Map::create_raw(kind.number(), [key_size, value_size, max_entries], 0, None)
+    }
+
+    /// Creates a map of any type, by the kernel's numbers; `inner`: what a map of maps holds.
+    pub fn create_raw(kind: u32, sizes: [u32; 3], flags: u32, inner: Option<&Map>) -> io::Result<Map> {
+        let [key_size, value_size, max_entries] = sizes;
+        let inner_map_fd = inner.map_or(0, |map| map.fd() as u32);
+        let mut attr =
+            MapCreateAttr { map_type: kind, key_size, value_size, max_entries, map_flags: flags, inner_map_fd };
         // SAFETY: BPF_MAP_CREATE takes these fields and follows no address.
         let fd = unsafe { bpf(MAP_CREATE, &mut attr) }?;
         Ok(Map { fd: owned(fd), key_size: key_size as usize, value_size: value_size as usize })

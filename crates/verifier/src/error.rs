@@ -162,6 +162,19 @@ impl Reason {
         )
     }
 
+    /// Whether knowing more about values could have avoided it.
+    pub(crate) fn is_about_values(&self) -> bool {
+        !matches!(
+            self,
+            Reason::Steps(_)
+                | Reason::States(_)
+                | Reason::Memory(_)
+                | Reason::Time(_)
+                | Reason::Environment(_)
+                | Reason::Internal(_)
+        )
+    }
+
     /// The usual remedy, if there is one.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {

@@ -287,7 +287,7 @@ fn global_needs(func: &GlobalFunc) -> Need {
 }
 
 /// The argument registers a call needs, and which of them exactly.
-fn helper_needs(proto: Option<&HelperProto>) -> Need {
+pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
     let mut n = Need::default();
     let Some(proto) = proto else {
         n.exact(ARGS);

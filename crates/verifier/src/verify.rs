@@ -46,7 +46,14 @@ impl Verifier {
 
     fn walk(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
         let mut walk = Walk::new(env, &program, &mut self.scratch, false);
-        match walk.run() {
+        let mut result = walk.run();
+        // Forgetting may have been too much: the last word has a walk that does not.
+        if walk.generalised && result.as_ref().is_err_and(|e| e.reason.is_about_values()) {
+            walk = Walk::new(env, &program, &mut self.scratch, false);
+            walk.generalises = false;
+            result = walk.run();
+        }
+        match result {
             // A proof is better than a check: only what has none is walked again with checks allowed.
             Err(e) if env.hybrid && e.reason.may_be_checked() => {
                 walk = Walk::new(env, &program, &mut self.scratch, true);

@@ -15,7 +15,7 @@ mod call;
 mod global;
 mod mem;
 mod prune;
-mod slots;
+mod trail;
 
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ use crate::notes::Notes;
 use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, State};
 use crate::value::{FIRST_FREE_ID, Origin, Ty, Value, len_id};
-use slots::Slots;
+use trail::{Demand, Mark, Trail};
 
 pub(crate) type Res<T> = Result<T, Box<Reason>>;
 
@@ -57,9 +57,8 @@ struct Pending {
     state: State,
     path: u32,
     epoch: u32,
-    written: Slots,
-    /// Open kept states: the path's ancestors. For checks.
-    ancestors: usize,
+    /// Where the trail was.
+    mark: Mark,
 }
 
 /// A link of the path that led to a state: shared tails, newest first.
@@ -79,9 +78,12 @@ pub(crate) struct Scratch {
     pending: Vec<Pending>,
     paths: Vec<PathNode>,
     prune: prune::Pruner,
+    trail: Trail,
     notes: Notes,
     /// States no longer used, for their vectors.
     pool: Vec<State>,
+    /// Bytes by which they may have grown since they were last looked at.
+    grown: usize,
 }
 
 impl Scratch {
@@ -91,6 +93,7 @@ impl Scratch {
             self.pool.push(p.state);
         }
         self.prune.take_states(&mut self.pool);
+        self.trail.clear();
         self.paths.clear();
     }
 
@@ -98,18 +101,23 @@ impl Scratch {
     pub(crate) fn trim(&mut self) {
         const SHARE: usize = crate::Verifier::MAX_KEPT / 16;
         self.clear();
-        // States of one program are of like sizes, so which of them are kept makes no difference.
-        let mut bytes = 0;
-        let fitting = self.pool.iter().take_while(|s| {
-            bytes += s.bytes();
-            bytes <= 4 * SHARE
-        });
-        let fitting = fitting.count();
-        self.pool.truncate(fitting);
-        shrink(&mut self.pool, SHARE);
+        // Not after each small program: to look at all states would take longer than it.
+        if self.grown > 2 * SHARE {
+            self.grown = 0;
+            // States of one program are of like sizes, so which of them are kept makes no difference.
+            let mut bytes = 0;
+            let fitting = self.pool.iter().take_while(|s| {
+                bytes += s.bytes();
+                bytes <= 2 * SHARE
+            });
+            let fitting = fitting.count();
+            self.pool.truncate(fitting);
+            shrink(&mut self.pool, SHARE);
+        }
         shrink(&mut self.pending, SHARE);
         shrink(&mut self.paths, SHARE);
         self.prune.trim(SHARE);
+        self.trail.trim(SHARE);
         self.needs.trim(SHARE);
         self.notes.trim(SHARE);
     }
@@ -133,6 +141,8 @@ pub struct Stats {
     pub states: usize,
     /// Paths that ended in a state already covered.
     pub pruned: usize,
+    /// States that were made to forget what one like them was not needed for.
+    pub generalised: usize,
     /// Most bytes of states held at once.
     pub peak_bytes: usize,
 }
@@ -156,8 +166,11 @@ pub(crate) struct Walk<'a> {
     live_bytes: usize,
     /// Whether the registers' needs are this program's: they are found out when first asked for.
     needs_built: bool,
-    /// Stack slots written since the newest kept state on the path.
-    written: Slots,
+    /// What the path demands where it ends.
+    ending: Demand,
+    /// Whether states may be generalised, and whether one was.
+    pub(crate) generalises: bool,
+    pub(crate) generalised: bool,
     /// By subprogram, if there are global functions: what their calls depend on.
     summaries: Vec<global::Summary>,
     started: Option<Instant>,
@@ -185,7 +198,9 @@ impl<'a> Walk<'a> {
             since_kept: (0, 0),
             live_bytes: 0,
             needs_built: false,
-            written: Slots::default(),
+            ending: Demand::default(),
+            generalises: true,
+            generalised: false,
             summaries: Vec::new(),
             started: None,
             notes,
@@ -204,7 +219,9 @@ impl<'a> Walk<'a> {
 
     /// Walks the main program and every global function.
     pub(crate) fn run(&mut self) -> Result<(), Box<VerifyError>> {
-        self.run_all().map_err(|reason| self.describe(*reason))
+        let result = self.run_all();
+        self.scratch.grown += self.stats.peak_bytes;
+        result.map_err(|reason| self.describe(*reason))
     }
 
     fn run_all(&mut self) -> Res<()> {
@@ -255,22 +272,36 @@ impl<'a> Walk<'a> {
             }
         }
         self.scratch.prune.start_root();
+        self.scratch.trail.clear();
         self.state = state;
         self.pc = InsnIdx(self.program.subprogs()[subprog as usize].start);
         self.path = NO_PATH;
         self.epoch = 0;
         self.since_kept = (0, 0);
-        self.written = Slots::default();
         self.walk_path()?;
         while let Some(returns) = self.pop() {
-            let flow = if returns { self.exit()? } else { Flow::To(self.pc) };
+            let flow = if returns {
+                self.trail_begin();
+                let flow = self.exit(true)?;
+                self.trail_enter();
+                flow
+            } else {
+                Flow::To(self.pc)
+            };
             if self.goes_on(flow, 0) {
                 self.walk_path()?;
+            } else {
+                self.end_path();
             }
         }
         let done = std::mem::take(&mut self.state);
         self.scratch.pool.push(done);
         Ok(())
+    }
+
+    fn end_path(&mut self) {
+        let demand = std::mem::take(&mut self.ending);
+        self.trail_end(demand);
     }
 
     /// Sets the program counter; `false` at the end of a path.
@@ -288,6 +319,7 @@ impl<'a> Walk<'a> {
         loop {
             self.count_step()?;
             if self.scratch.prune.is_join(self.pc) && self.at_join()? {
+                self.end_path();
                 return Ok(());
             }
             if self.env.log {
@@ -299,8 +331,11 @@ impl<'a> Walk<'a> {
             let insn = self.insns[self.pc.index()];
             self.notes.visit(self.pc);
             let (at, kept) = (self.pc, self.stats.states);
+            self.trail_begin();
             let flow = self.step(&insn)?;
+            self.trail_enter();
             if !self.goes_on(flow, insn.slots()) {
+                self.end_path();
                 return Ok(());
             }
             debug_assert!(self.stats.states == kept || self.scratch.prune.leads_to(at, self.pc, &self.state));
@@ -346,7 +381,7 @@ impl<'a> Walk<'a> {
             Insn::JumpIf { width, cond, dst, src, off } => return self.jump_if(width, cond, dst, src, off),
             Insn::MayGoto { off } => return self.may_goto(off),
             Insn::Call(callee) => return self.call(callee),
-            Insn::Exit => return self.exit(),
+            Insn::Exit => return self.exit(false),
         }
         Ok(Flow::Next)
     }
@@ -481,20 +516,19 @@ impl<'a> Walk<'a> {
             Some(d) => self.extend_path(d),
             None => self.path,
         };
-        self.leave(Pending { at, returns: false, state, path, epoch, written: self.written, ancestors: 0 })
+        self.leave(at, false, state, path, epoch)
     }
 
     /// Leaves an early return from the running function, with `state` as if at its exit, to be walked later: as a path of its own,
     /// since a return leads to callers and further rounds that are no part of the path that goes on here.
     fn push_return(&mut self, state: State) -> Res<()> {
-        let (at, path, epoch, written) = (self.pc, self.path, self.epoch, self.written);
-        self.leave(Pending { at, returns: true, state, path, epoch, written, ancestors: 0 })
+        self.leave(self.pc, true, state, self.path, self.epoch)
     }
 
-    fn leave(&mut self, mut pending: Pending) -> Res<()> {
-        let bytes = pending.state.bytes();
-        pending.ancestors = self.scratch.prune.open.len();
-        self.scratch.pending.push(pending);
+    fn leave(&mut self, at: InsnIdx, returns: bool, state: State, path: u32, epoch: u32) -> Res<()> {
+        let bytes = state.bytes();
+        let mark = self.trail_mark();
+        self.scratch.pending.push(Pending { at, returns, state, path, epoch, mark });
         self.check_memory(bytes)
     }
 
@@ -506,12 +540,11 @@ impl<'a> Walk<'a> {
     /// Continues with the newest branch left for later, if there is one, and says whether it begins with a return.
     fn pop(&mut self) -> Option<bool> {
         let p = self.scratch.pending.pop()?;
-        self.scratch.prune.popped(self.scratch.pending.len());
-        debug_assert_eq!(self.scratch.prune.open.len(), p.ancestors, "the open states are the path's ancestors");
+        debug_assert!(self.scratch.prune.opened_before(self.scratch.pending.len()));
         self.live_bytes = self.live_bytes.saturating_sub(p.state.bytes());
         let old = std::mem::replace(&mut self.state, p.state);
         self.scratch.pool.push(old);
-        (self.pc, self.path, self.epoch, self.written) = (p.at, p.path, p.epoch, p.written);
+        (self.pc, self.path, self.epoch) = (p.at, p.path, p.epoch);
         Some(p.returns)
     }
 

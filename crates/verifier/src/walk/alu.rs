@@ -23,6 +23,8 @@ impl Walk<'_> {
         if self.numbers(width, op, dst, src) {
             return Ok(());
         }
+        // An address is needed exactly, so is the number that moves it.
+        self.decides();
         let d = self.read(dst)?;
         let s = self.read_src(src)?;
         self.notes.upper_halves(self.pc, d.is_short(), s.is_short() || matches!(src, Src::Imm(_)));

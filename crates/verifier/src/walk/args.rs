@@ -95,6 +95,11 @@ impl<'a> Walk<'a> {
                 let (_, _, def) = self.map_of(call)?;
                 self.memory(proto, i, reg, v, def.key_size.into(), MemArg::READ, call)?;
                 call.key = self.known_key(v, def.key_size);
+                // Only of an array does it matter which element it is.
+                if let (Some(_), true, Ty::Stack { frame }) = (call.key, def.kind.is_array(), v.ty) {
+                    let depth = v.n.smin().unsigned_abs() as usize;
+                    self.stack_decides(frame.into(), depth, def.key_size as usize);
+                }
             }
             ArgKind::Value => {
                 let (_, _, def) = self.map_of(call)?;

@@ -66,6 +66,7 @@ impl Walk<'_> {
         };
         self.notes.upper_halves(self.pc, short.0, short.1);
         if can_no && can_yes {
+            self.compares(dst, src_reg);
             let here = self.pc;
             self.since_kept.1 += 1;
             let mut taken = self.copy_state();
@@ -73,12 +74,16 @@ impl Walk<'_> {
             self.push(target, taken, Some(Decision { insn: here, taken: true }), self.epoch)?;
             self.path = self.extend_path(Decision { insn: here, taken: false });
         } else if can_yes {
+            self.decides();
             if decided.is_none() {
                 learn_numbers(&mut self.state, dst, src_reg, &yes);
             }
             return Ok(Some(Flow::To(target)));
-        } else if !can_no {
-            return Ok(Some(Flow::End));
+        } else {
+            self.decides();
+            if !can_no {
+                return Ok(Some(Flow::End));
+            }
         }
         if decided.is_none() {
             learn_numbers(&mut self.state, dst, src_reg, &no);
@@ -98,6 +103,10 @@ impl Walk<'_> {
                 s = self.name(r);
             }
         }
+        // Lengths, pointers and null: what they are is needed exactly.
+        if !d.is_scalar() || !s.is_scalar() || is_len(&d) || is_len(&s) {
+            self.decides();
+        }
         self.note_comparison(&d, &s)?;
         let lessons = self.lessons(width, cond, dst, &d, src, &s)?;
         let target = self.target(off.into())?;
@@ -106,6 +115,11 @@ impl Walk<'_> {
             Src::Reg(r) => Some(r),
             Src::Imm(_) => None,
         };
+        if matches!(no, Lesson::Never) || matches!(yes, Lesson::Never) {
+            self.decides();
+        } else {
+            self.compares(dst, src_reg);
+        }
         match (&no, &yes) {
             (Lesson::Never, Lesson::Never) => return Ok(Flow::End),
             (Lesson::Never, _) => {

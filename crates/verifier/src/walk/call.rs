@@ -65,8 +65,6 @@ impl<'a> Walk<'a> {
             return refuse(Reason::Internal("call chain deeper than validated"));
         }
         self.state.frames.push(Frame::new(index as u8, subprog, entry));
-        // A new stack: what an earlier frame in its place held is nothing to it.
-        self.written[index] = u64::MAX;
         Ok(index as u8)
     }
 
@@ -179,17 +177,22 @@ impl<'a> Walk<'a> {
         self.push_return(returned)
     }
 
-    pub(super) fn exit(&mut self) -> Res<Flow> {
+    /// The running function returns; `early`: not by an exit, but by a call or load that may end it.
+    pub(super) fn exit(&mut self, early: bool) -> Res<Flow> {
         match self.state.top().entry {
             Entry::Root => {
                 self.check_exit()?;
                 Ok(Flow::End)
             }
             Entry::Call { back } => {
+                self.trail_return(false, early);
                 self.leave_frame()?;
                 Ok(Flow::To(back))
             }
-            Entry::Callback { kind, back, call } => self.callback_done(kind, back, call),
+            Entry::Callback { kind, back, call } => {
+                self.trail_return(true, early);
+                self.callback_done(kind, back, call)
+            }
         }
     }
 

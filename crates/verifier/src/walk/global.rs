@@ -105,6 +105,7 @@ impl Walk<'_> {
 
     /// A global function is verified on its own for all arguments of its signature; here only these are checked.
     pub(super) fn call_global(&mut self, sub: SubprogId, func: &GlobalFunc) -> Res<Flow> {
+        self.decides();
         let summary = self.summaries.get(sub.index()).copied().unwrap_or_default();
         if summary.tail_calls && self.state.frames.iter().any(|f| matches!(f.entry, Entry::Callback { .. })) {
             return refuse(Reason::TailCallInCallback);

@@ -322,6 +322,7 @@ impl Walk<'_> {
                 self.state.frames[usize::from(frame)].store(depth, bytes, &v);
             }
             Place::StackWithin { frame, depth, span } => {
+                self.writes_within(frame.into(), depth, span);
                 self.state.frames[usize::from(frame)].store_somewhere(depth, span);
             }
             Place::Field { .. } | Place::Untracked(_) => {}

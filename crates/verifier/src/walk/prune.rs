@@ -14,7 +14,7 @@
 use bpf_isa::{Insn, InsnIdx, Program, Reg};
 
 use super::alu::checkable;
-use super::slots::Slots;
+use super::trail::{Demand, forget_slots, loosen_slots};
 use super::{Res, Walk, refuse, shrink};
 use crate::env::Env;
 use crate::error::Reason;
@@ -33,6 +33,10 @@ const MAX_ANCESTORS: usize = 16;
 /// dearer than the last.
 const MAX_SEEN: usize = 64;
 
+/// Misses of a kept state, beside as many for each hit, after which it is evicted. Chosen by the steps of all sample programs: 4.1
+/// million in all with 3 (the kernel's number for states outside of loops), 2.8 with 16, 2.7 and more time with 64.
+const MISSES: u32 = 16;
+
 /// In a hybrid walk: rounds of a loop that are walked as they are before the numbers that change are given up.
 const HYBRID_ROUNDS: usize = 8;
 
@@ -43,10 +47,9 @@ pub(super) struct Kept {
     next: u32,
     /// Not all paths from here are finished.
     pub(super) open: bool,
-    /// Stack slots that some path from here reads before it writes them, as far as walked; and those that the path wrote between the
-    /// kept state before this one and here.
-    pub(super) read: Slots,
-    pub(super) written: Slots,
+    /// Where on the trail it was kept, and, once it is no longer open, what it was needed for.
+    pub(super) trail: usize,
+    pub(super) demand: Demand,
     /// Kept at a callback's entry or a may_goto.
     round: bool,
     epoch: u32,
@@ -126,8 +129,9 @@ impl Pruner {
 
     /// A new root: what was kept for the last one is finished.
     pub(super) fn start_root(&mut self) {
+        // They stay as they are: nothing comes back to them.
         while let Some((i, _)) = self.open.pop() {
-            self.close(i);
+            self.kept[i as usize].open = false;
         }
     }
 
@@ -158,14 +162,9 @@ impl Pruner {
         shrink(&mut self.ids.0, bytes);
     }
 
-    /// The walk went back to a branch with `left` others left: states kept after that branch was left are finished.
-    pub(super) fn popped(&mut self, left: usize) {
-        while let Some(&(i, pending)) = self.open.last()
-            && pending > left
-        {
-            self.close(i);
-            self.open.pop();
-        }
+    /// Whether the open states were kept before the branch was left that is walked next, with `left` others left. For checks.
+    pub(super) fn opened_before(&self, left: usize) -> bool {
+        self.open.iter().all(|(_, pending)| *pending <= left)
     }
 
     /// Whether the newest kept state, kept by the instruction at `step`, lies on the path that goes on at `next`. For checks: all that
@@ -210,6 +209,10 @@ impl Walk<'_> {
         let first = i == NONE;
         let mut seen = 0;
         let mut newest = NONE;
+        let mut like = NONE;
+        // Keeping a state costs a copy; short stretches without decisions are cheaper to walk twice.
+        let (insns, decisions) = self.since_kept;
+        let keeps = first || self.hybrid || (insns >= 8 && decisions >= 2);
         while i != NONE && seen < MAX_SEEN {
             seen += 1;
             let kept = &mut pruner.kept[i as usize];
@@ -227,7 +230,7 @@ impl Walk<'_> {
                     if self.hybrid {
                         // Safe if the ancestor is; that it ends is left to the budget.
                         self.notes.needs_budget = true;
-                        pruner.mark_as(&self.written, i);
+                        self.ending = Demand::ALL;
                         return Ok(true);
                     }
                     if covers(&self.state, &kept.state, &mut pruner.ids) {
@@ -237,15 +240,26 @@ impl Walk<'_> {
                 if newest == NONE && kept.epoch == self.epoch {
                     newest = i;
                 }
-            } else if covers(&kept.state, &self.state, &mut pruner.ids) {
-                kept.hits += 1;
-                self.stats.pruned += 1;
-                pruner.mark_as(&self.written, i);
-                return Ok(true);
             } else {
-                kept.misses += 1;
-                // A state that never covers anything only slows the search (the kernel's rule and numbers).
-                if kept.misses > kept.hits * 3 + 3 {
+                let demand = if like == NONE && self.generalises { Some(&kept.demand) } else { None };
+                match compare(&kept.state, &self.state, &mut pruner.ids, demand) {
+                    Cover::Whole => {
+                        kept.hits += 1;
+                        self.stats.pruned += 1;
+                        self.ending = kept.demand;
+                        return Ok(true);
+                    }
+                    Cover::Needed => {
+                        like = i;
+                        (prev, i) = (i, next);
+                        continue;
+                    }
+                    Cover::No => {}
+                }
+                // A state that never covers anything only slows the search. It has missed where another was kept: arrivals that are
+                // let pass say little.
+                kept.misses += u32::from(keeps);
+                if kept.misses > (kept.hits + 1) * MISSES {
                     self.live_bytes = self.live_bytes.saturating_sub(kept.bytes);
                     self.scratch.pool.push(std::mem::take(&mut kept.state));
                     pruner.free.push(i);
@@ -259,25 +273,54 @@ impl Walk<'_> {
             }
             (prev, i) = (i, next);
         }
+        if like != NONE {
+            let kept = &mut pruner.kept[like as usize];
+            kept.hits += 1;
+            let demand = kept.demand;
+            self.generalise(&demand);
+            self.keep(false, self.epoch)?;
+            return Ok(false);
+        }
         if self.hybrid && ancestors >= HYBRID_ROUNDS && newest != NONE {
             let last = &pruner.kept[newest as usize].state;
             widen(last, &mut self.state);
             self.next_id = scatter(self.env, last, &mut self.state, self.next_id);
         }
-        // Keeping a state costs a copy; short stretches without decisions are cheaper to walk twice.
-        let (insns, decisions) = self.since_kept;
-        if first || self.hybrid || (insns >= 8 && decisions >= 2) {
+        if keeps {
             self.keep(false, self.epoch)?;
         }
         Ok(false)
     }
 
+    /// Makes the state forget what a finished one did not need that covers it otherwise; see [`super::trail`].
+    fn generalise(&mut self, demand: &Demand) {
+        self.generalised = true;
+        self.stats.generalised += 1;
+        for (k, frame) in self.state.frames.iter_mut().enumerate() {
+            for r in 0..Reg::R10.index() {
+                let v = &mut frame.regs[r];
+                if v.is_uninit() {
+                    continue;
+                }
+                if !demand.is_live(k, r) {
+                    *v = Value::uninit(Why::Dead);
+                } else if v.is_scalar() && !demand.is_exact(k, r) {
+                    *v = Value::unknown();
+                }
+            }
+            loosen_slots(frame, k, demand);
+        }
+        forget_slots(&mut self.state, &demand.live);
+        forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch);
+    }
+
     fn keep(&mut self, round: bool, base: u32) -> Res<()> {
+        self.trail_enter();
         let state = self.copy_state();
         let bytes = state.bytes();
         let (hits, misses, epoch) = (0, 0, self.epoch);
-        let (read, written) = (Slots::default(), std::mem::take(&mut self.written));
-        let kept = Kept { state, next: NONE, open: true, read, written, round, epoch, base, hits, misses, bytes };
+        let (trail, demand) = (self.scratch.trail.len(), Demand::ALL);
+        let kept = Kept { state, next: NONE, open: true, trail, demand, round, epoch, base, hits, misses, bytes };
         self.scratch.prune.keep(self.pc, kept, self.scratch.pending.len());
         self.since_kept = (0, 0);
         self.stats.states += 1;
@@ -299,7 +342,7 @@ impl Walk<'_> {
                 let covered = covers(&kept.state, &self.state, &mut pruner.ids);
                 if covered && !kept.open {
                     self.stats.pruned += 1;
-                    pruner.mark_as(&self.written, i);
+                    self.ending = kept.demand;
                     return Ok(None);
                 }
                 // Back here from outside, without a bounded edge in between, and nothing has changed.
@@ -323,7 +366,7 @@ impl Walk<'_> {
             let kept = &pruner.kept[last as usize];
             if covers(&kept.state, &self.state, &mut pruner.ids) {
                 self.stats.pruned += 1;
-                pruner.mark_as(&self.written, last);
+                self.ending = Demand::ALL;
                 return Ok(None);
             }
             widen(&kept.state, &mut self.state);
@@ -413,15 +456,54 @@ impl IdMap {
     }
 }
 
+/// How an old state covers a new one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Cover {
+    No,
+    /// In what the old one was needed for.
+    Needed,
+    /// Every concrete state of the new one is one of the old one, up to the names of ids.
+    Whole,
+}
+
 /// Whether every concrete state of `new` is one of `old`, up to the names of ids.
 fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool {
+    compare(old, new, ids, None) == Cover::Whole
+}
+
+/// How `old` covers `new`. `demand`: what `old` was needed for, if less than all will do.
+fn compare(old: &State, new: &State, ids: &mut IdMap, demand: Option<&Demand>) -> Cover {
+    let mut whole = true;
+    if compare_needed(old, new, ids, demand, &mut whole) {
+        if whole { Cover::Whole } else { Cover::Needed }
+    } else {
+        Cover::No
+    }
+}
+
+/// The same; clears `whole` where only `demand` makes it so.
+fn compare_needed(old: &State, new: &State, ids: &mut IdMap, demand: Option<&Demand>, whole: &mut bool) -> bool {
     if !same_shape(old, new) || old.owed.len() != new.owed.len() || old.lock.is_some() != new.lock.is_some() {
         return false;
     }
     ids.0.clear();
-    let frames = old.frames.iter().zip(&new.frames);
-    frames.clone().all(|(o, n)| o.regs.iter().zip(&n.regs).all(|(o, n)| value_covers(o, n, ids)))
-        && frames.clone().all(|(o, n)| stack_covers(o, n, ids))
+    let needed = |k: usize, r: usize, o: &Value, n: &Value| {
+        demand.is_some_and(|d| {
+            !d.is_live(k, r) || o.is_scalar() && n.is_scalar() && (!d.is_exact(k, r) || tie_is_loose(old, o, n, d))
+        })
+    };
+    for (k, (o, n)) in old.frames.iter().zip(&new.frames).enumerate() {
+        for (r, (o, n)) in o.regs.iter().zip(&n.regs).enumerate() {
+            if !value_covers(o, n, ids) {
+                if !needed(k, r, o, n) {
+                    return false;
+                }
+                *whole = false;
+            }
+        }
+    }
+    let mut frames = old.frames.iter().zip(&new.frames).enumerate();
+    frames.all(|(k, (o, n))| stack_covers(o, n, ids, demand.map(|d| (d, k)), whole))
         && old.owed.iter().zip(&new.owed).all(|(o, n)| o.frame == n.frame && ids.same(o.id, n.id))
         && match (old.lock, new.lock) {
             (Some(o), Some(n)) => (o.map, o.inner) == (n.map, n.inner) && ids.same(o.id, n.id),
@@ -458,25 +540,36 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
     }
 }
 
-fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap) -> bool {
+/// Whether an exact number differs only in being tied to another, which is not exact: so that what it is tied to was of no use.
+fn tie_is_loose(old: &State, o: &Value, n: &Value, demand: &Demand) -> bool {
+    let tied = |v: &Value| v.id == o.id && (v.is_pointer() || v.is_scalar());
+    let exact = |(k, f): (usize, &Frame)| {
+        let regs = f.regs.iter().enumerate().filter(|(r, v)| tied(v) && demand.is_exact(k, *r)).count();
+        let slots = f.spills.iter().filter(|s| tied(&s.value) && demand.exact_bytes(k, s.depth.into(), s.size.into()));
+        regs + slots.count()
+    };
+    o.id >= FIRST_FREE_ID
+        && n.n.subset(&o.n)
+        && old.frames.iter().enumerate().map(exact).sum::<usize>() <= 1
+        && old.room.iter().all(|r| r.id != o.id)
+}
+
+/// `demand`: what the old state was needed for, and which frame this is.
+fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap, demand: Option<(&Demand, usize)>, whole: &mut bool) -> bool {
+    // A number that is not needed exactly: any will do.
+    let loose = |depth: usize, size: usize| {
+        demand.is_some_and(|(d, k)| !d.exact_bytes(k, depth, size))
+            && new.bytes.len() >= depth
+            && new.check_readable(depth, size).is_ok()
+    };
     for o in &old.spills {
         let (depth, size) = (usize::from(o.depth), usize::from(o.size));
-        if let Some(n) = new.spills.iter().find(|n| (n.depth, n.size) == (o.depth, o.size)) {
-            if !value_covers(&o.value, &n.value, ids) {
+        let covered = spill_covered(o, new, ids);
+        if !covered {
+            if !o.value.is_scalar() || !loose(depth, size) {
                 return false;
             }
-            continue;
-        }
-        // Not the same slot, but perhaps the same bytes.
-        if !o.value.is_scalar() || o.value.id != 0 || new.check_readable(depth, size).is_err() {
-            return false;
-        }
-        let covered = match new.known_number(depth, size) {
-            Some(v) => o.value.n.contains(v),
-            None => Scalar::low_bits(8 * size as u32).subset(&o.value.n),
-        };
-        if !covered {
-            return false;
+            *whole = false;
         }
     }
     if old.bytes == new.bytes && !old.bytes.contains(&Byte::Spill) {
@@ -485,8 +578,30 @@ fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap) -> bool {
     old.bytes.iter().enumerate().all(|(i, o)| match o {
         Byte::Uninit | Byte::Spill => true,
         Byte::Misc => new.bytes.len() > i && new.check_readable(i + 1, 1).is_ok(),
-        Byte::Zero => new.bytes.len() > i && new.known_number(i + 1, 1) == Some(0),
+        Byte::Zero => {
+            let zero = new.bytes.len() > i && new.known_number(i + 1, 1) == Some(0);
+            if !zero && loose(i + 1, 1) {
+                *whole = false;
+                return true;
+            }
+            zero
+        }
     })
+}
+
+fn spill_covered(o: &Spill, new: &Frame, ids: &mut IdMap) -> bool {
+    let (depth, size) = (usize::from(o.depth), usize::from(o.size));
+    if let Some(n) = new.spills.iter().find(|n| (n.depth, n.size) == (o.depth, o.size)) {
+        return value_covers(&o.value, &n.value, ids);
+    }
+    // Not the same slot, but perhaps the same bytes.
+    if !o.value.is_scalar() || o.value.id != 0 || new.check_readable(depth, size).is_err() {
+        return false;
+    }
+    match new.known_number(depth, size) {
+        Some(v) => o.value.n.contains(v),
+        None => Scalar::low_bits(8 * size as u32).subset(&o.value.n),
+    }
 }
 
 /// Gives up the numbers of `new` that differ from the last round's, so that the next round is likely covered.

@@ -8,8 +8,8 @@ use bpf_isa::Program;
 use bpf_object::{DataKind, Object, ProgramType};
 use bpf_testkit::{cases::shared, skipped};
 use bpf_verifier::{
-    Access, ArgKind, ContextLayout, Effect, Env, Field, FieldKind, HelperProto, Helpers, MapDef, MapType, Region, Ret,
-    SourceLine, Verified, Verifier, VerifyError,
+    Access, ArgKind, ContextLayout, Effect, Env, Field, FieldKind, HelperProto, Helpers, MapDef, MapType, MemArg,
+    Region, Ret, SourceLine, Verified, Verifier, VerifyError,
 };
 
 /// Map flags BPF_F_RDONLY_PROG and BPF_F_WRONLY_PROG (include/uapi/linux/bpf.h).
@@ -32,43 +32,74 @@ fn map(def: &bpf_object::MapDef) -> Result<MapDef, String> {
     })
 }
 
-fn packet() -> Region {
-    Region { name: "packet".into(), writable: true, max_len: 0xffff, min_len: 0, align: 1, ends_at_start_of: None }
+fn region(name: &'static str, ends_at_start_of: Option<u8>) -> Region {
+    Region { name: name.into(), writable: true, max_len: 0xffff, min_len: 0, align: 1, ends_at_start_of }
 }
 
 fn layout(name: &'static str, fields: &[(&'static str, u32, u32, FieldKind)]) -> ContextLayout {
     let field = |&(name, offset, size, kind): &(&'static str, u32, u32, FieldKind)| {
         let host_size = if kind == FieldKind::Scalar { size } else { 8 };
-        let access = if name == "cb" { Access::ReadWrite } else { Access::Read };
+        let written = ["cb", "mark", "priority", "tc_index", "tc_classid", "queue_mapping"].contains(&name);
+        let access = if written { Access::ReadWrite } else { Access::Read };
         Field { name: name.into(), offset, size, access, kind, host_offset: offset * 2, host_size }
     };
     ContextLayout {
         name: name.into(),
         raw: false,
         fields: fields.iter().map(field).collect(),
-        regions: vec![packet()],
+        regions: vec![region("packet", None), region("metadata", Some(0))],
         legacy_loads: name == "skb",
         returns: None,
     }
 }
 
 /// The parts of the kernel's contexts that the samples use.
-fn context(program: &bpf_object::Program) -> Option<ContextLayout> {
-    let xdp = [("data", 0, 4, FieldKind::Data(0)), ("data_end", 4, 4, FieldKind::DataEnd(0))];
+fn context(object: &Object, program: &bpf_object::Program) -> Option<ContextLayout> {
+    let xdp_object = object.programs().iter().any(|p| p.section() == "from-netdev" && p.name().contains("xdp"));
+    let xdp = [
+        ("data", 0, 4, FieldKind::Data(0)),
+        ("data_end", 4, 4, FieldKind::DataEnd(0)),
+        ("data_meta", 8, 4, FieldKind::Data(1)),
+        ("ingress_ifindex", 12, 4, FieldKind::Scalar),
+        ("rx_queue_index", 16, 4, FieldKind::Scalar),
+    ];
     let skb = [
         ("len", 0, 4, FieldKind::Scalar),
         ("pkt_type", 4, 4, FieldKind::Scalar),
         ("mark", 8, 4, FieldKind::Scalar),
+        ("queue_mapping", 12, 4, FieldKind::Scalar),
         ("protocol", 16, 4, FieldKind::Scalar),
-        ("cb", 48, 20, FieldKind::Scalar),
+        ("vlan_present", 20, 4, FieldKind::Scalar),
+        ("vlan_tci", 24, 4, FieldKind::Scalar),
+        ("vlan_proto", 28, 4, FieldKind::Scalar),
+        ("priority", 32, 4, FieldKind::Scalar),
+        ("ingress_ifindex", 36, 4, FieldKind::Scalar),
+        ("ifindex", 40, 4, FieldKind::Scalar),
+        ("tc_index", 44, 4, FieldKind::Scalar),
+        // An array of five in the kernel: each may be accessed as if alone.
+        ("cb", 48, 4, FieldKind::Scalar),
+        ("cb", 52, 4, FieldKind::Scalar),
+        ("cb", 56, 4, FieldKind::Scalar),
+        ("cb", 60, 4, FieldKind::Scalar),
+        ("cb", 64, 4, FieldKind::Scalar),
+        ("hash", 68, 4, FieldKind::Scalar),
+        ("tc_classid", 72, 4, FieldKind::Scalar),
         ("data", 76, 4, FieldKind::Data(0)),
         ("data_end", 80, 4, FieldKind::DataEnd(0)),
+        ("napi_id", 84, 4, FieldKind::Scalar),
+        ("data_meta", 140, 4, FieldKind::Data(1)),
     ];
     // The samples' own test context, with 64-bit pointers.
     let test = [("data", 0, 8, FieldKind::Data(0)), ("data_end", 8, 8, FieldKind::DataEnd(0))];
     match program.kind() {
         ProgramType::Xdp => Some(layout("xdp", &xdp)),
         ProgramType::SocketFilter | ProgramType::TcClassifier | ProgramType::CgroupSkb | ProgramType::SkSkb => {
+            Some(layout("skb", &skb))
+        }
+        // Cilium numbers its tail calls.
+        ProgramType::Unknown if program.section().starts_with("2/") && xdp_object => Some(layout("xdp", &xdp)),
+        ProgramType::Unknown if program.section().starts_with("2/") => Some(layout("skb", &skb)),
+        ProgramType::Unknown if ["from-netdev", "from-container", "to-container"].contains(&program.section()) => {
             Some(layout("skb", &skb))
         }
         ProgramType::Unknown if program.section() == "test_md" => Some(layout("test", &test)),
@@ -79,6 +110,31 @@ fn context(program: &bpf_object::Program) -> Option<ContextLayout> {
         ProgramType::SockOps if program.section() == "sockops" => Some(layout("sockops", &[])),
         _ => None,
     }
+}
+
+/// The shipped helpers, and those of the kernel that only the samples need, by its prototypes.
+fn helpers() -> Helpers {
+    use ArgKind::{Ctx, Mem, Scalar, Size};
+    const READ: ArgKind = Mem(MemArg::READ);
+    const SIZE: ArgKind = Size { zero: false };
+    let h = |id, name: &'static str, args: &[ArgKind]| HelperProto::new(id, name, args, Ret::Scalar);
+    let moves = |proto| HelperProto { effect: Effect::MovesPacket, ..proto };
+    let more = [
+        h(21, "bpf_skb_set_tunnel_key", &[Ctx, READ, SIZE, Scalar]),
+        moves(h(31, "bpf_skb_change_proto", &[Ctx, Scalar, Scalar])),
+        h(34, "bpf_get_hash_recalc", &[Ctx]),
+        moves(h(38, "bpf_skb_change_tail", &[Ctx, Scalar, Scalar])),
+        moves(h(43, "bpf_skb_change_head", &[Ctx, Scalar, Scalar])),
+        // It reads the structure, and writes it.
+        h(69, "bpf_fib_lookup", &[Ctx, Mem(MemArg { access: Access::ReadWrite, ..MemArg::READ }), SIZE, Scalar]),
+    ];
+    let mut helpers = Helpers::shipped();
+    for proto in more {
+        if helpers.get(proto.id).is_none() {
+            helpers.add(proto).expect("it is not there yet");
+        }
+    }
+    helpers
 }
 
 pub(crate) enum Verdict {
@@ -92,7 +148,7 @@ pub(crate) enum Verdict {
 /// What the verifier says of a program of an object.
 pub(crate) fn verdict(object: &Object, program: &bpf_object::Program) -> Verdict {
     let unlinked = |e: &dyn std::fmt::Display| Verdict::Unlinked(e.to_string());
-    let Some(context) = context(program) else { return unlinked(&"the context is not shipped") };
+    let Some(context) = context(object, program) else { return unlinked(&"the context is not shipped") };
     let linked = match object.link(program, |_| false) {
         Ok(linked) => linked.into_code(),
         Err(e) => return unlinked(&e),
@@ -111,11 +167,7 @@ pub(crate) fn verdict(object: &Object, program: &bpf_object::Program) -> Verdict
         Ok(maps) => maps,
         Err(e) => return unlinked(&e),
     };
-    let mut helpers = Helpers::shipped();
-    // skb_change_head, as a host would add it.
-    let change_head =
-        HelperProto::new(43, "bpf_skb_change_head", &[ArgKind::Ctx, ArgKind::Scalar, ArgKind::Scalar], Ret::Scalar);
-    helpers.add(HelperProto { effect: Effect::MovesPacket, ..change_head }).expect("43 is not shipped");
+    let helpers = helpers();
     let mut env = Env::new(&context, &helpers);
     (env.maps, env.lines) = (&maps, &lines);
     let mut verifier = Verifier::new();
