@@ -183,7 +183,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
             state: Mutex::new(State { attached: Vec::new(), statistics: false }),
             _reclaim: ReclaimOnDrop(engine.clone()),
         };
-        hook.change(|_| Ok(()))?;
+        hook.change(|_, _| Ok(()))?;
         Ok(hook)
     }
 
@@ -307,8 +307,8 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// # Errors
     /// [`HookError`].
     pub fn detach(&self, program: &Program<C, H>) -> Result<(), HookError> {
-        self.change(|state| {
-            state.attached.remove(position_of(&state.attached, program)?);
+        self.change(|state, gone| {
+            gone.push(state.attached.remove(position_of(&state.attached, program)?));
             Ok(())
         })
     }
@@ -318,11 +318,12 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// # Errors
     /// [`HookError`].
     pub fn replace(&self, old: &Program<C, H>, new: &Program<C, H>) -> Result<(), HookError> {
-        self.change(|state| {
+        self.change(|state, gone| {
             let position = position_of(&state.attached, old)?;
             self.check(&state.attached, new)?;
             let place = &mut state.attached[position];
-            *place = Attached::new(new, place.attachment);
+            let attached = Attached::new(new, place.attachment);
+            gone.push(std::mem::replace(place, attached));
             Ok(())
         })
     }
@@ -337,7 +338,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// # Errors
     /// [`HookError::Image`].
     pub fn set_statistics(&self, on: bool) -> Result<(), HookError> {
-        self.change(|state| {
+        self.change(|state, _| {
             state.statistics = on;
             Ok(())
         })
@@ -357,7 +358,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         if attachment.continue_on.is_some() && !matches!(self.policy, Policy::FirstVerdict { .. }) {
             return Err(HookError::Verdicts);
         }
-        self.change(|state| {
+        self.change(|state, _| {
             self.check(&state.attached, program)?;
             if state.attached.len() >= MAX_LIMIT {
                 return Err(HookError::Full { max: MAX_LIMIT });
@@ -377,17 +378,22 @@ impl<C: Context, H: 'static> Hook<C, H> {
         Ok(())
     }
 
-    /// Publishes what `edit` makes of the list, then lets go of the old one.
-    fn change(&self, edit: impl FnOnce(&mut State<C, H>) -> Result<(), HookError>) -> Result<(), HookError> {
+    /// Publishes what `edit` makes of the list, then lets go of the old one. What `edit` takes out it puts aside, since no handle of a program may be
+    /// dropped under the lock.
+    fn change(
+        &self,
+        edit: impl FnOnce(&mut State<C, H>, &mut Vec<Attached<C, H>>) -> Result<(), HookError>,
+    ) -> Result<(), HookError> {
         let mut state = self.lock();
         let mut next = State { attached: state.attached.clone(), statistics: state.statistics };
-        let result = edit(&mut next).and_then(|()| self.publish(&next));
+        let mut gone = Vec::new();
+        let result = edit(&mut next, &mut gone).and_then(|()| self.publish(&next));
         if result.is_ok() {
             std::mem::swap(&mut *state, &mut next);
         }
         drop(state);
         // From here on without the lock: what is dropped may have a `Drop` that changes this hook.
-        drop(next);
+        drop((next, gone));
         result.map(|old| old.retire(self.engine.domain()))
     }
 

@@ -332,6 +332,9 @@ impl Drop for UserHold {
         // AcqRel: whoever clears sees all that other holders did before they let go.
         if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.clear_all();
+            // What was in the slots waits in the domain now and owns the engine, which owns the domain. An instance's engine handle may have gone
+            // before this.
+            while self.0.domain.reclaim() > 0 {}
         }
     }
 }
