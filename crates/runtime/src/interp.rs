@@ -45,7 +45,7 @@ pub(crate) unsafe fn run(program: &Loaded, what: &Interpreted, run: *mut Run, pa
         budget: if what.checks.needs_budget { Some(config.run_budget()) } else { config.budget },
         interrupt: config.interruptible.then_some(interrupt),
     };
-    let mut host = Host { run, entered: Vec::new(), reached: Reached::default(), holds_lock: false };
+    let mut host = Host { run, entered: Vec::new(), reached: Reached::default(), lock: None };
     let result = Machine::new(memory, options).run(&mut host, &Running(program, what), [r1, parts.context_len as u64]);
     // SAFETY: the machine is done with the run.
     let run = unsafe { &mut *run };
@@ -176,8 +176,9 @@ struct Host<'p> {
     /// The programs that its tail calls entered, in order. They live as long as the outermost one's guard.
     entered: Vec<&'p Loaded>,
     reached: Reached<'p>,
-    /// Whether the program has a spin lock: it may have one.
-    holds_lock: bool,
+    /// The spin lock that the program has: it may have one, and until it gives that back it may call nothing else. Otherwise programs could wait
+    /// for each other, which neither a budget nor an interruption ends.
+    lock: Option<u64>,
 }
 
 /// A data map that a program has given as an argument.
@@ -308,11 +309,17 @@ impl<'p> Host<'p> {
     fn call(&mut self, bound: &Bound, args: [u64; 5], caller: &mut Caller<'_, '_, Running<'p>>) -> Result<u64, Stop> {
         let map = self.check(bound, args, caller)?;
         let [r1, r2, r3, r4, r5] = args;
+        match (self.lock, bound.proto.effect) {
+            (Some(held), Effect::Unlock) if held != r1 => {
+                return Err(caller.fail("a spin lock of another element is held"));
+            }
+            (Some(_), Effect::Unlock) | (None, _) => {}
+            (Some(_), Effect::None | Effect::Lock | Effect::MovesPacket | Effect::TailCall) => {
+                return Err(caller.fail(format!("{} is not allowed while a spin lock is held", bound.proto.name)));
+            }
+        }
         if let Some(kind) = bound.proto.callback() {
             return self.call_back(kind, args, map, caller);
-        }
-        if bound.proto.effect == Effect::Lock && self.holds_lock {
-            return Err(caller.fail("a second spin lock"));
         }
         // SAFETY: the run is this thread's, and the machine does not touch it.
         unsafe { (*self.run).ctx.host_env = bound.func.env_address() };
@@ -321,8 +328,9 @@ impl<'p> Host<'p> {
         let r0 = unsafe { (bound.func.shim)(r1, r2, r3, r4, r5, self.run.cast()) };
         self.stopped(caller)?;
         match bound.proto.effect {
-            Effect::Lock => self.holds_lock = true,
-            Effect::Unlock => self.holds_lock = false,
+            // The prototypes have the lock in r1.
+            Effect::Lock => self.lock = Some(r1),
+            Effect::Unlock => self.lock = None,
             Effect::None | Effect::MovesPacket | Effect::TailCall => {}
         }
         match (bound.proto.ret, map) {
@@ -463,6 +471,9 @@ impl<'p> Env for Host<'p> {
         index: u32,
         caller: &mut Caller<'_, '_, Running<'p>>,
     ) -> Result<Option<Running<'p>>, Stop> {
+        if self.lock.is_some() {
+            return Err(caller.fail("a tail call is not allowed while a spin lock is held"));
+        }
         match Self::map(caller, array)? {
             MapRef::Progs(table) => Ok(table.interpreted(index).and_then(|program| {
                 // SAFETY: a program taken out of a slot is dropped after a grace period, and the guard of this run was there

@@ -203,6 +203,8 @@ fn the_interpreter_checks_rights_and_places() {
                   r3 = r10; r3 += -24; r4 = 0; call 2; exit";
     let each = "r1 = map[fd:0]; r2 = subprog[f]; r3 = r10; r3 += -8; r4 = 0; call 164;";
 
+    let values = "r6 = map[fd:0][0]+0;";
+
     let allowed = |def: &MapDef, text: &str| interpret(std::slice::from_ref(def), text).unwrap();
     assert_eq!(allowed(&array, &format!("{find} *(u64 *)(r6 + 8) = 3; r0 = *(u64 *)(r6 + 8); exit")), 3);
     assert_eq!(allowed(&read_only, &format!("{find} r0 = *(u64 *)(r6 + 8); exit")), 0);
@@ -213,6 +215,10 @@ fn the_interpreter_checks_rights_and_places() {
         ),
         0
     );
+    let later = format!(
+        "{values} r1 = r6; r1 += 20; call 93; *(u64 *)(r6 + 24) = 3; r1 = r6; r1 += 20; call 94; r0 = *(u64 *)(r6 + 24); exit"
+    );
+    assert_eq!(allowed(&locked, &later), 3);
     assert_eq!(allowed(&array, &format!("{each} r0 = 0; exit; f: r0 = *(u32 *)(r2 + 0); r0 = 0; exit")), 0);
     let inner = format!(
         "{find} *(u32 *)(r10 - 4) = 1; r1 = r6; r2 = r10; r2 += -4; call 1; *(u64 *)(r0 + 8) = 9; r0 = *(u64 *)(r0 + 8); exit"
@@ -232,6 +238,28 @@ fn the_interpreter_checks_rights_and_places() {
             &locked,
             format!("{find} r1 = r6; r1 += 4; call 93; r1 = r6; r1 += 4; call 93; r0 = 0; exit"),
         ),
+        // Whatever is called with a lock might wait for another one.
+        ("an update with a lock", &locked, format!("{find} r1 = r6; r1 += 4; call 93; {update}")),
+        (
+            "a helper with a lock",
+            &locked,
+            format!("{find} r1 = r6; r1 += 4; call 93; call 5; r1 = r6; r1 += 4; call 94; exit"),
+        ),
+        (
+            "a lock given back that is not held",
+            &locked,
+            format!(
+                "{values} r6 += 4; r1 = r6; call 93; r1 = r6; r1 += 16; call 94; r1 = r6; r1 += 16; call 93; r0 = 0; exit"
+            ),
+        ),
+        ("a store to the lock of a later element", &locked, format!("{values} *(u32 *)(r6 + 20) = 1; r0 = 0; exit")),
+        ("a store over it", &locked, format!("{values} *(u64 *)(r6 + 16) = 1; r0 = 0; exit")),
+        ("an atomic operation on it", &locked, format!("{values} r1 = 1; lock *(u32 *)(r6 + 20) += r1; r0 = 0; exit")),
+        (
+            "a store to it after a look-up of another element",
+            &locked,
+            format!("{find} {values} *(u32 *)(r6 + 20) = 1; r0 = 0; exit"),
+        ),
         ("a write to a callback's key", &array, format!("{each} r0 = 0; exit; f: *(u32 *)(r2 + 0) = 9; r0 = 0; exit")),
         (
             "a callback's key after it returned",
@@ -248,6 +276,44 @@ fn the_interpreter_checks_rights_and_places() {
         let result = interpret(&[outer.clone(), array.clone()], &format!("{find} {text}"));
         assert!(result.is_err(), "the header of an inner map: {result:?}");
     }
+}
+
+/// Two programs that take a lock each and then update the other's element under its lock would wait for each other for ever: no budget and no
+/// interruption ends a wait.
+#[test]
+fn interpreted_programs_do_not_wait_for_each_other() {
+    let mut locked = MapDef::new("locked", MapType::Array, 4, 16, 2);
+    locked.spin_lock = Some(0);
+    let engine = ways::engine(Way::Interpreted, |config| config.budget = Some(1 << 20));
+    let linker = Linker::<()>::new(&engine);
+    let map = Map::create(locked, engine.domain()).unwrap();
+    let finished = std::sync::atomic::AtomicU32::new(0);
+    let barrier = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        for mine in 0..2 {
+            // Takes the lock of `mine`, lingers, updates the other one with BPF_F_LOCK.
+            let text = format!(
+                "*(u32 *)(r10 - 4) = {mine}; r1 = map[fd:0]; r2 = r10; r2 += -4; call 1; if r0 == 0 goto out; r6 = r0; r1 = r6; call 93;
+                 r8 = 0; a: r8 += 1; if r8 < 20000 goto a;
+                 *(u32 *)(r10 - 4) = {}; *(u64 *)(r10 - 16) = 0; *(u64 *)(r10 - 24) = 0;
+                 r1 = map[fd:0]; r2 = r10; r2 += -4; r3 = r10; r3 += -24; r4 = 4; call 2;
+                 r1 = r6; call 94; out: r0 = 0; exit",
+                1 - mine
+            );
+            let loader = linker.loader::<Raw>().interpreted().maps(&[&map]);
+            let program = loader.insns("test", support::program(&text)).unwrap();
+            let (finished, barrier) = (&finished, &barrier);
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    barrier.wait();
+                    let error = program.run(&mut (), &mut [0; 4]).unwrap_err().to_string();
+                    assert!(error.contains("bpf_map_update_elem is not allowed while a spin lock is held"), "{error}");
+                }
+                finished.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            });
+        }
+    });
+    assert_eq!(finished.into_inner(), 2);
 }
 
 /// A run that is stopped with a lock gives it back.
