@@ -212,7 +212,12 @@ impl Map {
         if !can_be_dumped(self.map_type()) {
             return Err(self.error("dump", Errno::ENOTSUPP));
         }
-        let mut elements = self.iter().collect::<Result<Vec<_>, _>>()?;
+        let mut elements = Vec::new();
+        for element in self.iter() {
+            let room = elements.try_reserve(1);
+            room.map_err(|_| self.system("allocating a copy of all elements", Errno::ENOMEM))?;
+            elements.push(element?);
+        }
         if self.map_type() == MapType::Stack {
             elements.reverse();
         }

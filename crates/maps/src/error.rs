@@ -38,6 +38,14 @@ pub enum MapError {
         /// The configured limit.
         limit: u64,
     },
+    /// The map would need more memory than is left to the maps and tables of its domain; nothing was allocated.
+    #[error("map {map:?}: {full}")]
+    MemoryFull {
+        /// The map's name.
+        map: String,
+        /// How much was asked for, and how much is left.
+        full: bpf_quiesce::MemoryFull,
+    },
     /// The operating system gave no memory or no file.
     #[error("map {map:?}: {what} failed: {errno}")]
     System {
@@ -139,7 +147,7 @@ impl MapError {
             | Self::OtherDomain(_)
             | Self::BadDump(_) => libc::EINVAL,
             Self::InvalidDef { errno, .. } => *errno,
-            Self::MemoryLimit { .. } => libc::ENOMEM,
+            Self::MemoryLimit { .. } | Self::MemoryFull { .. } => libc::ENOMEM,
             Self::System { errno, .. } | Self::Op { errno, .. } => errno.0,
             Self::NoSlot { .. } => libc::EBUSY,
             Self::Io(_) => libc::EIO,

@@ -232,8 +232,12 @@ impl Iterator for Iter<'_> {
     type Item = Result<(Vec<u8>, Vec<u8>), MapError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let mut key = vec![0; self.map.def().key_size as usize];
-        let mut value = vec![0; self.map.host_value_size()];
+        let buffers = self.map.buffer(self.map.def().key_size as usize);
+        let buffers = buffers.and_then(|key| Ok((key, self.map.buffer(self.map.host_value_size())?)));
+        let (mut key, mut value) = match buffers {
+            Ok(buffers) => buffers,
+            Err(error) => return Some(Err(error)),
+        };
         match self.map.next(&mut self.cursor, &mut key, &mut value) {
             Ok(true) => Some(Ok((key, value))),
             Ok(false) => None,

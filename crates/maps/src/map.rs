@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bpf_quiesce::{Domain, EnterError, Owned};
+use bpf_quiesce::{Domain, EnterError, Owned, Reservation};
 
 use crate::array::ArrayMap;
 use crate::bloom::BloomMap;
@@ -16,6 +16,7 @@ use crate::error::MapError;
 use crate::freeze::WriteGate;
 use crate::hash::HashMap;
 use crate::header::{LookupFn, MapHeader};
+use crate::mem::zeroes;
 use crate::nested::{ArrayOfMaps, HashOfMaps};
 use crate::ops::MapOps;
 use crate::queue::QueueMap;
@@ -27,7 +28,8 @@ use crate::trie::TrieMap;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CreateOptions {
-    /// A map that needs more bytes is refused before any memory is touched.
+    /// A map that needs more bytes is refused before any memory is touched. All maps of a domain together are limited by its
+    /// [`memory_limit`](bpf_quiesce::Options::memory_limit).
     pub memory_limit: u64,
     /// Hash with this seed instead of a random one: for tests that must repeat.
     pub hash_seed: Option<u64>,
@@ -57,6 +59,8 @@ pub(crate) struct Inner {
     domain: Arc<Domain>,
     pub(crate) gate: WriteGate,
     pub(crate) ops: Box<dyn MapOps>,
+    /// Given back after `ops` is dropped, whose memory it stands for.
+    _memory: Reservation,
 }
 
 impl std::fmt::Debug for Map {
@@ -96,6 +100,26 @@ impl Owned for Map {
     }
 }
 
+/// Bytes that a map of this definition can come to hold.
+fn memory_needed(family: Family, def: &MapDef, slots: u32) -> u64 {
+    match family {
+        Family::Array => ArrayMap::memory_needed(def, slots),
+        Family::Hash => HashMap::memory_needed(def, slots),
+        Family::Queue => QueueMap::memory_needed(def),
+        Family::Trie => TrieMap::memory_needed(def, slots),
+        Family::Bloom => BloomMap::memory_needed(def),
+        Family::Ring => RingMap::memory_needed(def),
+        Family::Perf => PerfMap::memory_needed(def),
+        Family::ArrayOfMaps => ArrayOfMaps::memory_needed(def),
+        Family::HashOfMaps => HashOfMaps::memory_needed(def, slots),
+    }
+}
+
+/// Takes memory from what the domain's objects may have together.
+pub(crate) fn reserve(map: &str, domain: &Domain, bytes: u64) -> Result<Reservation, MapError> {
+    domain.memory().reserve(bytes).map_err(|full| MapError::MemoryFull { map: map.to_owned(), full })
+}
+
 impl Map {
     /// Creates a map in `domain` with the default options.
     ///
@@ -113,47 +137,22 @@ impl Map {
         def.validate()?;
         let slots = domain.max_slots();
         let system = |errno| MapError::System { map: def.name.clone(), what: "allocating the map", errno };
-        let fits = |needed: u64| {
-            let (map, limit) = (def.name.clone(), options.memory_limit);
-            if needed > limit { Err(MapError::MemoryLimit { map, needed, limit }) } else { Ok(()) }
-        };
-        let ops: Box<dyn MapOps> = match Family::of(def.map_type)? {
-            Family::Array => {
-                fits(ArrayMap::memory_needed(&def, slots))?;
-                Box::new(ArrayMap::new(&def, slots).map_err(system)?)
-            }
-            Family::Hash => {
-                fits(HashMap::memory_needed(&def, slots))?;
-                Box::new(HashMap::new(&def, domain, options.hash_seed).map_err(system)?)
-            }
-            Family::Queue => {
-                fits(QueueMap::memory_needed(&def))?;
-                Box::new(QueueMap::new(&def).map_err(system)?)
-            }
-            Family::Trie => {
-                fits(TrieMap::memory_needed(&def, slots))?;
-                Box::new(TrieMap::new(&def, domain).map_err(system)?)
-            }
-            Family::Bloom => {
-                fits(BloomMap::memory_needed(&def))?;
-                Box::new(BloomMap::new(&def, options.hash_seed).map_err(system)?)
-            }
-            Family::Ring => {
-                fits(RingMap::memory_needed(&def))?;
-                Box::new(RingMap::new(&def).map_err(system)?)
-            }
-            Family::Perf => {
-                fits(PerfMap::memory_needed(&def))?;
-                Box::new(PerfMap::new(&def, domain).map_err(system)?)
-            }
-            Family::ArrayOfMaps => {
-                fits(ArrayOfMaps::memory_needed(&def))?;
-                Box::new(ArrayOfMaps::new(&def, domain).map_err(system)?)
-            }
-            Family::HashOfMaps => {
-                fits(HashOfMaps::memory_needed(&def, slots))?;
-                Box::new(HashOfMaps::new(&def, domain, options.hash_seed).map_err(system)?)
-            }
+        let family = Family::of(def.map_type)?;
+        let needed = memory_needed(family, &def, slots);
+        if needed > options.memory_limit {
+            return Err(MapError::MemoryLimit { map: def.name.clone(), needed, limit: options.memory_limit });
+        }
+        let memory = reserve(&def.name, domain, needed)?;
+        let ops: Box<dyn MapOps> = match family {
+            Family::Array => Box::new(ArrayMap::new(&def, slots).map_err(system)?),
+            Family::Hash => Box::new(HashMap::new(&def, domain, options.hash_seed).map_err(system)?),
+            Family::Queue => Box::new(QueueMap::new(&def).map_err(system)?),
+            Family::Trie => Box::new(TrieMap::new(&def, domain).map_err(system)?),
+            Family::Bloom => Box::new(BloomMap::new(&def, options.hash_seed).map_err(system)?),
+            Family::Ring => Box::new(RingMap::new(&def).map_err(system)?),
+            Family::Perf => Box::new(PerfMap::new(&def, domain).map_err(system)?),
+            Family::ArrayOfMaps => Box::new(ArrayOfMaps::new(&def, domain).map_err(system)?),
+            Family::HashOfMaps => Box::new(HashOfMaps::new(&def, domain, options.hash_seed).map_err(system)?),
         };
         /// The number of the next map; 0 is none, as in the kernel.
         static NEXT_ID: AtomicU32 = AtomicU32::new(1);
@@ -182,6 +181,7 @@ impl Map {
             domain: Arc::clone(domain),
             gate: WriteGate::default(),
             ops,
+            _memory: memory,
         })))
     }
 
@@ -285,7 +285,7 @@ impl Map {
     /// # Errors
     /// As [`Map::lookup`], except for an absent key.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MapError> {
-        let mut value = vec![0; self.host_value_size()];
+        let mut value = self.buffer(self.host_value_size())?;
         match self.lookup(key, &mut value, 0) {
             Ok(()) => Ok(Some(value)),
             Err(MapError::Op { errno: Errno::ENOENT, .. }) => Ok(None),
@@ -394,6 +394,16 @@ impl Map {
         unsafe { Arc::increment_strong_count(raw) };
         // SAFETY: the reference just made.
         Some(unsafe { Self::from_raw(raw) })
+    }
+
+    /// So many zeroes, for a key or value of the map's. (A value may be as long as the map.)
+    pub(crate) fn buffer(&self, len: usize) -> Result<Vec<u8>, MapError> {
+        zeroes(len).map_err(|errno| self.system("allocating a copy of a key or value", errno))
+    }
+
+    #[cold]
+    pub(crate) fn system(&self, what: &'static str, errno: Errno) -> MapError {
+        MapError::System { map: self.0.def.name.clone(), what, errno }
     }
 
     #[cold]

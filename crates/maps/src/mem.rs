@@ -108,6 +108,22 @@ impl<T> Drop for Table<T> {
     }
 }
 
+/// A part for each of `len` (slots, hands, shards), of memory that may not be there.
+pub(crate) fn boxed<T>(len: u32, part: impl FnMut(u32) -> T) -> Result<Box<[T]>, Errno> {
+    let mut parts = Vec::new();
+    parts.try_reserve_exact(len as usize).map_err(|_| Errno::ENOMEM)?;
+    parts.extend((0..len).map(part));
+    Ok(parts.into_boxed_slice())
+}
+
+/// So many zero bytes for a key or value, of memory that may not be there.
+pub(crate) fn zeroes(len: usize) -> Result<Vec<u8>, Errno> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
+    bytes.resize(len, 0);
+    Ok(bytes)
+}
+
 /// Asks for the cache line of a word that will be written soon. A hint: it changes nothing and cannot fault.
 #[inline(always)]
 pub(crate) fn prefetch_write<T>(place: *const T) {

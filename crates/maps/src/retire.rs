@@ -21,6 +21,7 @@ use std::cell::UnsafeCell;
 
 use crate::errno::Errno;
 use crate::hash::free_list::{FreeList, Stack};
+use crate::mem::boxed;
 
 /// Removals of a slot between two looks at the batches.
 const BATCH: u32 = 64;
@@ -117,7 +118,7 @@ impl GraceList {
         Ok(Self {
             free: FreeList::new(limit, elements, slots)?,
             domain: Arc::clone(domain),
-            own: (0..slots).map(|_| CachePadded::default()).collect(),
+            own: boxed(slots, |_| CachePadded::default())?,
             share: Share::of(element_bytes),
             retired: Stack::new(),
             busy: AtomicBool::new(false),

@@ -108,9 +108,13 @@ fn optional<T>(result: Result<(), MapError>, value: T) -> Result<Option<T>, MapE
 }
 
 /// The values of all slots in host order, each padded to 8 bytes.
-fn from_slots<V: Plain>(bytes: &[u8]) -> Vec<V> {
-    let values = bytes.chunks_exact(round_up8(size_of::<V>()));
-    values.filter_map(|bytes| V::read_from_prefix(bytes).ok().map(|(value, _)| value)).collect()
+fn from_slots<V: Plain>(map: &Map, bytes: &[u8]) -> Result<Vec<V>, MapError> {
+    let chunks = bytes.chunks_exact(round_up8(size_of::<V>()));
+    let mut values = Vec::new();
+    let room = values.try_reserve_exact(chunks.len());
+    room.map_err(|_| map.system("allocating the values of all slots", Errno::ENOMEM))?;
+    values.extend(chunks.filter_map(|bytes| V::read_from_prefix(bytes).ok().map(|(value, _)| value)));
+    Ok(values)
 }
 
 fn to_slots<V: Plain>(map: &Map, values: &[V]) -> Result<Vec<u8>, MapError> {
@@ -120,7 +124,7 @@ fn to_slots<V: Plain>(map: &Map, values: &[V]) -> Result<Vec<u8>, MapError> {
         let (name, got) = (map.name().to_owned(), values.len());
         return Err(MapError::Size { map: name, what: "number of per-slot values", expected, got });
     }
-    let mut bytes = vec![0; values.len() * stride];
+    let mut bytes = map.buffer(values.len() * stride)?;
     for (value, bytes) in values.iter().zip(bytes.chunks_exact_mut(stride)) {
         bytes[..size_of::<V>()].copy_from_slice(value.as_bytes());
     }
@@ -245,7 +249,7 @@ impl<K: Plain, V: Plain> PerCpuHashMap<K, V> {
     /// # Errors
     /// Access rights, or no execution slot.
     pub fn get(&self, key: &K) -> Result<Option<Vec<V>>, MapError> {
-        Ok(self.map.get(key.as_bytes())?.map(|bytes| from_slots(&bytes)))
+        self.map.get(key.as_bytes())?.map(|bytes| from_slots(&self.map, &bytes)).transpose()
     }
 
     /// Sets the values of `key`, one per execution slot.
@@ -267,15 +271,16 @@ impl<K: Plain, V: Plain> PerCpuHashMap<K, V> {
     /// All elements, as copies; see [`Map::next`].
     pub fn iter(&self) -> impl Iterator<Item = Result<(K, Vec<V>), MapError>> + '_ {
         let mut cursor = Cursor::default();
-        let mut bytes = vec![0; self.map.host_value_size()];
-        std::iter::from_fn(move || {
-            let mut key = K::new_zeroed();
-            match self.map.next(&mut cursor, key.as_mut_bytes(), &mut bytes) {
-                Ok(true) => Some(Ok((key, from_slots(&bytes)))),
-                Ok(false) => None,
-                Err(error) => Some(Err(error)),
+        let mut bytes = Vec::new();
+        let mut next = move || {
+            if bytes.is_empty() {
+                bytes = self.map.buffer(self.map.host_value_size())?;
             }
-        })
+            let mut key = K::new_zeroed();
+            let found = self.map.next(&mut cursor, key.as_mut_bytes(), &mut bytes)?;
+            found.then(|| Ok((key, from_slots(&self.map, &bytes)?))).transpose()
+        };
+        std::iter::from_fn(move || next().transpose())
     }
 }
 
@@ -317,7 +322,7 @@ impl<V: Plain> PerCpuArray<V> {
     /// # Errors
     /// Access rights, or no execution slot.
     pub fn get(&self, index: u32) -> Result<Option<Vec<V>>, MapError> {
-        Ok(self.map.get(index.as_bytes())?.map(|bytes| from_slots(&bytes)))
+        self.map.get(index.as_bytes())?.map(|bytes| from_slots(&self.map, &bytes)).transpose()
     }
 
     /// Sets the values of element `index`, one per execution slot.

@@ -232,7 +232,7 @@ impl Core {
             hot: CachePadded::new(Hot { wiped, code_epoch: AtomicU64::new(0), careful, id }),
             asks,
             sys,
-            max_slots: max_slots.clamp(1, NO_SLOT - 1),
+            max_slots: max_slots.clamp(1, crate::MAX_SLOTS),
             when_full,
             threads: AtomicU32::new(0),
             ordered: AtomicU64::new(0),

@@ -26,6 +26,7 @@ use crate::defer::Queue;
 use crate::exit;
 use crate::fork::Generation;
 use crate::section::{self, Section};
+use crate::memory::Memory;
 use crate::sys::{self, Sys};
 use crate::{Barriers, CoreBarrierError, EnterError, Options, WaitError};
 
@@ -33,6 +34,7 @@ use crate::{Barriers, CoreBarrierError, EnterError, Options, WaitError};
 pub struct Domain {
     core: Core,
     deferred: Queue,
+    memory: Arc<Memory>,
 }
 
 /// A running thread: objects reachable when it was made stay until it is dropped, and [`Guard::slot`] is its thread's alone.
@@ -115,6 +117,7 @@ impl Domain {
             // Relaxed: only uniqueness matters.
             core: Core::new(NEXT.fetch_add(1, Ordering::Relaxed), options.max_slots, options.when_full, sys),
             deferred: Queue::default(),
+            memory: Memory::new(options.memory_limit),
         })
     }
 
@@ -134,6 +137,11 @@ impl Domain {
         // SAFETY: the calling thread's registration list, and this domain, own the record.
         self.core.enter(unsafe { record.as_ref() })?;
         Ok(Guard { domain: self, record, _not_send: PhantomData })
+    }
+
+    /// What maps and tables of this domain may take, and have taken.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     /// The slot of the calling thread's run, if it is inside a guard of this domain.

@@ -41,6 +41,8 @@ pub mod fork;
 #[cfg(all(test, loom))]
 mod loom_tests;
 #[cfg(not(loom))]
+mod memory;
+#[cfg(not(loom))]
 mod owner;
 #[cfg(not(loom))]
 mod section;
@@ -51,25 +53,32 @@ mod sys;
 #[cfg(not(loom))]
 pub use domain::{CoreBarrier, Domain, GracePeriod, Guard, Reclaimer};
 #[cfg(not(loom))]
+pub use memory::{Memory, MemoryFull, Reservation};
+#[cfg(not(loom))]
 pub use owner::{OtherDomain, Owned};
 #[cfg(not(loom))]
 pub use spread::{SHARDS, Users, thread_number};
 
+/// Execution slots a domain may have: what has a part for each slot stays allocatable.
+pub const MAX_SLOTS: u32 = 1 << 16;
+
 /// How a [`Domain`] is set up.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How many threads may run at a time (at least 1).
+    /// How many threads may run at a time: at least 1, at most [`MAX_SLOTS`].
     pub max_slots: u32,
     /// What a thread does that finds all slots in use.
     pub when_full: WhenFull,
     /// Which barriers to use.
     pub barriers: Barriers,
+    /// Bytes that objects of the domain may reserve together ([`Domain::memory`]).
+    pub memory_limit: u64,
 }
 
 impl Default for Options {
-    /// 64 slots, waiting when they are all in use, the best barriers this process is granted.
+    /// 64 slots, waiting when they are all in use, the best barriers this process is granted, no limit of memory.
     fn default() -> Self {
-        Self { max_slots: 64, when_full: WhenFull::Wait, barriers: Barriers::Auto }
+        Self { max_slots: 64, when_full: WhenFull::Wait, barriers: Barriers::Auto, memory_limit: u64::MAX }
     }
 }
 

@@ -9,7 +9,7 @@ use bpf_quiesce::{Barriers, Domain, EnterError, Options, WaitError, WhenFull};
 const MODES: [Barriers; 2] = [Barriers::Auto, Barriers::Fenced];
 
 fn domain(barriers: Barriers, max_slots: u32, when_full: WhenFull) -> Arc<Domain> {
-    Domain::new(Options { max_slots, when_full, barriers })
+    Domain::new(Options { max_slots, when_full, barriers, ..Default::default() })
 }
 
 #[test]

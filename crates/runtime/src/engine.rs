@@ -47,7 +47,7 @@ pub struct Config {
     pub direct_tail_calls: bool,
     /// Instructions emitted code may use; the host's by default. [`Engine::new`] refuses those that it does not have.
     pub features: CpuFeatures,
-    /// How many threads may run programs at the same time. Each takes 384 bytes, and as much again for each depth to which its runs were ever nested.
+    /// How many threads may run programs at the same time, at most [`bpf_quiesce::MAX_SLOTS`]. Each takes 384 bytes, and as much again for each depth to which its runs were ever nested.
     pub max_slots: u32,
     /// What a thread does that finds all slots taken.
     pub when_full: WhenFull,
@@ -58,6 +58,10 @@ pub struct Config {
     pub frame_bytes: u32,
     /// Worst machine stack one run may take, in bytes.
     pub max_machine_stack: u64,
+    /// Bytes that all maps and prog arrays of the engine may take together, also those made by hand: at their largest, whether it is used yet or not.
+    pub memory_limit: u64,
+    /// Bytes that one map or prog array of an object may take.
+    pub object_memory_limit: u64,
     /// Executable memory.
     pub packs: bpf_prog_pack::Options,
     /// How much work verifying one program may take.
@@ -89,6 +93,8 @@ impl Default for Config {
             max_nested_runs: 16,
             frame_bytes: 512,
             max_machine_stack: 256 * 1024,
+            memory_limit: 64 << 30,
+            object_memory_limit: 4 << 30,
             packs: bpf_prog_pack::Options::default(),
             limits: Limits::default(),
             debug: DebugOptions::default(),
@@ -181,7 +187,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::NoBackend`] for [`Mode::Jit`] on an architecture without one; [`EngineError::Features`] for instructions that this CPU
-    /// does not have; [`EngineError::Memory`] if executable memory
+    /// does not have; [`EngineError::Slots`] for more slots than there can be; [`EngineError::Memory`] if executable memory
     /// is not to be had; [`EngineError::Debug`] if a file of [`Config::debug`] cannot be created.
     pub fn new(config: Config) -> Result<Engine, EngineError> {
         if config.mode == Mode::Jit && Arch::HOST.is_none() {
@@ -191,9 +197,14 @@ impl Engine {
         if !missing.is_empty() {
             return Err(EngineError::Features { missing });
         }
+        let no_slots = || EngineError::Slots { asked: config.max_slots, max: bpf_quiesce::MAX_SLOTS };
+        if config.max_slots > bpf_quiesce::MAX_SLOTS {
+            return Err(no_slots());
+        }
         let domain = Domain::new(bpf_quiesce::Options {
             max_slots: config.max_slots,
             when_full: config.when_full,
+            memory_limit: config.memory_limit,
             ..bpf_quiesce::Options::default()
         });
         let mut packs = config.packs.clone();
@@ -201,7 +212,7 @@ impl Engine {
         packs.anonymous |= config.debug.perf_map.is_some();
         let packs = bpf_prog_pack::Packs::new(Arc::clone(&domain), packs)?;
         let debug = config.debug.any().then(|| Registry::new(&config.debug)).transpose()?;
-        let runs = Runs::new(domain.max_slots());
+        let runs = Runs::new(domain.max_slots()).ok_or_else(no_slots)?;
         let budget = i64::try_from(config.run_budget()).unwrap_or(i64::MAX);
         Ok(Engine(Arc::new(EngineInner {
             config,
@@ -228,7 +239,7 @@ impl Engine {
         &self.0.config
     }
 
-    /// Its execution slots and grace periods, for maps made by hand.
+    /// Its execution slots and grace periods, for maps made by hand; and how much of [`Config::memory_limit`] is taken.
     pub fn domain(&self) -> &Arc<Domain> {
         &self.0.domain
     }

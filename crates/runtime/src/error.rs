@@ -18,6 +18,14 @@ pub enum EngineError {
         /// Which.
         missing: Vec<&'static str>,
     },
+    /// More execution slots than there can be, or than there is memory for.
+    #[error("{asked} execution slots cannot be had; at most {max} are possible")]
+    Slots {
+        /// [`crate::Config::max_slots`].
+        asked: u32,
+        /// The most there can be.
+        max: u32,
+    },
     /// No executable memory could be had.
     #[error("executable memory: {0}")]
     Memory(#[from] bpf_prog_pack::Error),
@@ -221,6 +229,23 @@ pub enum ProgArrayError {
         entries: u32,
         /// The largest size.
         max: u32,
+    },
+    /// The array needs more memory than one object may take; nothing was allocated.
+    #[error("{needed} bytes are needed; the limit is {limit}")]
+    TooLarge {
+        /// Bytes needed.
+        needed: u64,
+        /// [`crate::Config::object_memory_limit`].
+        limit: u64,
+    },
+    /// The array needs more memory than is left to the engine's maps and prog arrays; nothing was allocated.
+    #[error(transparent)]
+    MemoryFull(#[from] bpf_quiesce::MemoryFull),
+    /// The operating system gave no memory.
+    #[error("the system has no {needed} bytes")]
+    NoMemory {
+        /// Bytes needed.
+        needed: u64,
     },
     /// The index is not below the array's size.
     #[error("index {index} is out of range; the array has {entries} entries")]

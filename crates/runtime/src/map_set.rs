@@ -5,7 +5,7 @@ use crate::error::LoadError;
 use crate::loaded::Loaded;
 use crate::prog_array::ProgTable;
 use crate::verify::spin_lock_offset;
-use bpf_maps::{Kind, Map, MapError, MapType, flags, implemented_type};
+use bpf_maps::{CreateOptions, Kind, Map, MapError, MapType, flags, implemented_type};
 use bpf_object::btf::{Btf, Type, TypeId};
 use bpf_object::{DataKind, Object};
 use bpf_quiesce::{Domain, Owned};
@@ -181,6 +181,8 @@ impl MapSet {
                 }
             }
         }
+        let mut options = CreateOptions::default();
+        options.memory_limit = self.engine.config().object_memory_limit;
         let mut maps = Vec::with_capacity(self.defs.len());
         for (def, wanted) in self.defs.into_iter().zip(wanted) {
             let fail = |source| LoadError::Map { map: def.name.clone(), source };
@@ -193,7 +195,7 @@ impl MapSet {
                     Some(MapRef::Progs(table))
                 }
                 (true, DefKind::Data { def: map, contents, constant }, None) => {
-                    let map = Map::create(map, self.engine.domain()).map_err(fail)?;
+                    let map = Map::create_with(map, self.engine.domain(), &options).map_err(fail)?;
                     if let Some(contents) = contents {
                         map.update(&0u32.to_ne_bytes(), &contents, 0).map_err(fail)?;
                     }

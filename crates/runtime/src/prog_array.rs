@@ -19,7 +19,7 @@ use crate::map_set::MapRef;
 use crate::program::Program;
 use crate::{Context, Instance};
 use bpf_prog_pack::PokeError;
-use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod, Owned};
+use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod, Owned, Reservation};
 use bpf_tailcall::{Change, Clock, Sites, TextSlots, UpdateError};
 use bpf_verifier::ContextLayout;
 use core::marker::PhantomData;
@@ -38,6 +38,8 @@ pub(crate) struct ProgTable {
     /// Not the engine: deferred drops of programs own their tables, and the domain owns those.
     domain: Arc<Domain>,
     words: Box<[AtomicU64]>,
+    /// The memory of `words`.
+    _reservation: Reservation,
     clock: Clock<Arc<Domain>>,
     state: Mutex<State>,
     /// User handles.
@@ -45,7 +47,8 @@ pub(crate) struct ProgTable {
 }
 
 struct State {
-    programs: Box<[Option<Arc<Loaded>>]>,
+    /// The slots that are set: as much memory as there are programs, whatever the array's size.
+    programs: BTreeMap<u32, Arc<Loaded>>,
     sites: Sites<TextSlots, Jump, GracePeriod>,
     bound: Bound,
 }
@@ -57,6 +60,18 @@ struct Bound {
     layout: Option<&'static ContextLayout>,
     /// How they are executed; set by the first.
     mode: Option<Mode>,
+}
+
+/// So many words of zeroes, of which only those that are used take memory; `None` if there are none to be had.
+fn zeroed_words(len: usize) -> Option<Box<[AtomicU64]>> {
+    let layout = std::alloc::Layout::array::<AtomicU64>(len).ok().filter(|layout| layout.size() != 0)?;
+    // SAFETY: the layout is not empty.
+    let words = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<AtomicU64>();
+    if words.is_null() {
+        return None;
+    }
+    // SAFETY: a new allocation of the global allocator with the layout of these words, to which zeroes are valid.
+    Some(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(words, len)) })
 }
 
 /// What programs that jump to each other must have in common: what r1 is, and what a slot's word means.
@@ -87,14 +102,22 @@ impl ProgTable {
         if entries == 0 || entries > MAX_ENTRIES {
             return Err(ProgArrayError::Entries { entries, max: MAX_ENTRIES });
         }
-        let words = core::iter::once(u64::from(entries)).chain(core::iter::repeat_n(0, entries as usize));
-        let programs = core::iter::repeat_with(|| None).take(entries as usize).collect();
+        let needed = (u64::from(entries) + 1) * size_of::<AtomicU64>() as u64;
+        let limit = engine.config().object_memory_limit;
+        if needed > limit {
+            return Err(ProgArrayError::TooLarge { needed, limit });
+        }
+        let reservation = engine.domain().memory().reserve(needed)?;
+        let words = zeroed_words(entries as usize + 1).ok_or(ProgArrayError::NoMemory { needed })?;
+        // Relaxed: before anybody else has the table.
+        words[0].store(entries.into(), Ordering::Relaxed);
         Ok(Arc::new(ProgTable {
             name,
             domain: Arc::clone(engine.domain()),
-            words: words.map(AtomicU64::new).collect(),
+            words,
+            _reservation: reservation,
             clock: Clock::new(Arc::clone(engine.domain())),
-            state: Mutex::new(State { programs, sites: Sites::default(), bound: Bound::default() }),
+            state: Mutex::new(State { programs: BTreeMap::new(), sites: Sites::default(), bound: Bound::default() }),
             users: AtomicUsize::new(0),
         }))
     }
@@ -153,7 +176,7 @@ impl ProgTable {
     pub(crate) fn clear(self: &Arc<Self>, index: u32) -> Result<(), ProgArrayError> {
         let state = self.lock();
         self.check_index(index)?;
-        if state.programs[index as usize].is_none() {
+        if !state.programs.contains_key(&index) {
             return Err(ProgArrayError::Empty { index });
         }
         let bound = state.bound;
@@ -161,19 +184,18 @@ impl ProgTable {
     }
 
     fn get(&self, index: u32) -> Option<Arc<Loaded>> {
-        self.lock().programs.get(index as usize)?.clone()
+        self.lock().programs.get(&index).cloned()
     }
 
     /// The programs in it that are not among those seen, once each.
     pub(crate) fn programs(&self, seen: &mut HashSet<*const Loaded>) -> Vec<Arc<Loaded>> {
         let state = self.lock();
-        state.programs.iter().flatten().filter(|program| seen.insert(Arc::as_ptr(program))).cloned().collect()
+        state.programs.values().filter(|program| seen.insert(Arc::as_ptr(program))).cloned().collect()
     }
 
     fn clear_all(self: &Arc<Self>) {
         let state = self.lock();
-        let set = (0..).zip(&state.programs).filter(|(_, program)| program.is_some());
-        let changes = set.map(|(index, _)| (index, None)).collect();
+        let changes = state.programs.keys().map(|&index| (index, None)).collect();
         // Nobody is left who could be told; a site that could not be closed keeps its target.
         let bound = state.bound;
         let _ = self.apply(state, changes, bound, Failing::GoOn);
@@ -182,7 +204,7 @@ impl ProgTable {
     /// Links sites of newly placed code to what their slots hold, from now on.
     pub(crate) fn track(&self, owner: u64, sites: Vec<(u32, TextSlots)>) -> Result<(), ProgArrayError> {
         let State { programs, sites: all, .. } = &mut *self.lock();
-        let current = |index: u32| programs.get(index as usize)?.clone().map(Jump);
+        let current = |index: u32| programs.get(&index).cloned().map(Jump);
         all.track(&self.clock, owner, sites, current).map_err(text_error)
     }
 
@@ -226,7 +248,7 @@ impl ProgTable {
             .into_iter()
             .map(|(index, new)| Change {
                 index,
-                old: state.programs[index as usize].clone().map(Jump),
+                old: state.programs.get(&index).cloned().map(Jump),
                 new: new.map(Jump),
             })
             .collect();
@@ -239,8 +261,10 @@ impl ProgTable {
                 let word = new.as_ref().map_or(0, |program| program.0.slot_word());
                 // Release pairs with the acquire in `interpreted`; emitted code depends on the address it loads.
                 self.words[*index as usize + 1].store(word, Ordering::Release);
-                let program = new.as_ref().map(|program| Arc::clone(&program.0));
-                old.extend(core::mem::replace(&mut state.programs[*index as usize], program));
+                old.extend(match new {
+                    Some(program) => state.programs.insert(*index, Arc::clone(&program.0)),
+                    None => state.programs.remove(index),
+                });
             }
         }
         let settled = state.sites.is_settled();

@@ -310,8 +310,12 @@ impl fmt::Debug for Runs {
 }
 
 impl Runs {
-    pub(crate) fn new(slots: u32) -> Runs {
-        Runs((0..slots).map(Level::new).collect())
+    /// `None` if there is no memory for them.
+    pub(crate) fn new(slots: u32) -> Option<Runs> {
+        let mut levels = Vec::new();
+        levels.try_reserve_exact(slots as usize).ok()?;
+        levels.extend((0..slots).map(Level::new));
+        Some(Runs(levels.into_boxed_slice()))
     }
 
     /// Asks all runs to stop, nested ones too. A flag without a run is set in vain.

@@ -13,6 +13,7 @@
 use crossbeam_utils::CachePadded;
 
 use crate::errno::Errno;
+use crate::mem::boxed;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, Table};
 
 /// For each element on a stack: the one below it, plus one.
@@ -177,7 +178,7 @@ impl FreeList {
         let shards = slots.clamp(1, MAX_SHARDS).next_power_of_two();
         Ok(Self {
             links: Links::new(elements)?,
-            shards: (0..shards).map(|_| Stack::new()).collect(),
+            shards: boxed(shards, |_| Stack::new())?,
             fresh: CachePadded::new(AtomicU32::new(0)),
             limit,
         })

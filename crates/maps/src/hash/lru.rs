@@ -15,7 +15,7 @@ use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::errno::Errno;
-use crate::mem::Table;
+use crate::mem::{Table, boxed};
 
 /// Reference bits and hands.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Clock {
         let start = |hand: u32| (u64::from(elements) * u64::from(hand) / u64::from(hands)) as u32;
         Ok(Self {
             referenced: Table::zeroed(elements as usize)?,
-            hands: (0..hands).map(|hand| CachePadded::new(AtomicU32::new(start(hand)))).collect(),
+            hands: boxed(hands, |hand| CachePadded::new(AtomicU32::new(start(hand))))?,
             elements,
         })
     }

@@ -37,7 +37,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::def::{MapDef, flags, update};
 use crate::errno::{Errno, OpResult};
-use crate::mem::{self, Table as Memory, WORD, round_up8, words_for};
+use crate::mem::{self, Table as Memory, WORD, boxed, round_up8, words_for};
 use crate::retire::GraceList;
 use crate::value::{Shape, Source};
 use chunk::Chunk;
@@ -167,7 +167,7 @@ impl HashMap {
                 let list = GraceList::new(pooled, elements, element_bytes(def), slots, domain)?;
                 Pool::Later(list, CachePadded::new(AtomicU32::new(0)))
             },
-            slots: (0..slots).map(|slot| CachePadded::new(SlotState::new(pooled + slot * apart))).collect(),
+            slots: boxed(slots, |slot| CachePadded::new(SlotState::new(pooled + slot * apart)))?,
             per_cpu: per_cpu
                 .then(|| {
                     let words = Memory::zeroed(slot_stride * slots as usize)?;

@@ -18,6 +18,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use bpf_quiesce::Reservation;
+
 use crate::def::MapDef;
 use crate::errno::{Errno, OpResult};
 use crate::header::LookupFn;
@@ -75,10 +77,12 @@ pub(crate) struct Ring {
     attached: AtomicBool,
     /// A program is draining (user ring).
     draining: AtomicBool,
+    /// Of an entry of a perf event array, which no map's reservation counts.
+    _reservation: Option<Reservation>,
 }
 
 impl Ring {
-    pub(crate) fn new(size: u32) -> OpResult<Arc<Self>> {
+    pub(crate) fn new(size: u32, reservation: Option<Reservation>) -> OpResult<Arc<Self>> {
         let ring = Arc::new(Self {
             memory: RingMemory::new(size)?,
             reserving: SlotLock::default(),
@@ -87,6 +91,7 @@ impl Ring {
             lost: AtomicU64::new(0),
             attached: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            _reservation: reservation,
         });
         // The ring is pinned in its `Arc`, and its memory goes with it. Relaxed: before anybody else has the ring.
         ring.memory.owner().store(Arc::as_ptr(&ring).cast_mut(), Ordering::Relaxed);
@@ -260,7 +265,7 @@ impl RingMap {
     }
 
     pub(crate) fn new(def: &MapDef) -> OpResult<Self> {
-        Ok(Self { ring: Ring::new(def.max_entries)? })
+        Ok(Self { ring: Ring::new(def.max_entries, None)? })
     }
 }
 

@@ -12,11 +12,12 @@ use bpf_quiesce::Domain;
 
 use super::Ring;
 use super::consumer::RingBuf;
+use super::memory::RingMemory;
 use crate::def::{MapDef, MapType};
 use crate::errno::{Errno, OpResult};
 use crate::error::MapError;
 use crate::header::LookupFn;
-use crate::map::Map;
+use crate::map::{Map, reserve};
 use crate::mem::Table;
 use crate::ops::MapOps;
 use crate::queue::no_lookup;
@@ -98,7 +99,7 @@ impl PerfMap {
 /// Opens the entry of slot `index` with a ring of `bytes` bytes and returns its consumer.
 ///
 /// # Errors
-/// [`MapError::WrongType`]; `E2BIG` beyond `max_entries`, `EEXIST` if the entry is open, `EPERM` if the map is frozen, `EINVAL` unless `bytes` is a power of two and a
+/// [`MapError::WrongType`], [`MapError::MemoryFull`]; `E2BIG` beyond `max_entries`, `EEXIST` if the entry is open, `EPERM` if the map is frozen, `EINVAL` unless `bytes` is a power of two and a
 /// multiple of the page.
 pub fn open(map: &Map, index: u32, bytes: u32) -> Result<RingBuf, MapError> {
     const OP: &str = "opening an entry";
@@ -110,7 +111,8 @@ pub fn open(map: &Map, index: u32, bytes: u32) -> Result<RingBuf, MapError> {
     let fail = |errno| map.error(OP, errno);
     let entry = perf.entries.get(index as usize).ok_or(Errno::E2BIG).map_err(fail)?;
     map.writable(OP)?;
-    let ring = Ring::new(bytes).map_err(fail)?;
+    let reservation = reserve(map.name(), map.domain(), RingMemory::needed(bytes))?;
+    let ring = Ring::new(bytes, Some(reservation)).map_err(fail)?;
     let consumer = RingBuf::attach(map, &ring, Some(index))?;
     let raw = Arc::into_raw(ring).cast_mut();
     let opened = map.write(OP, |_, _| {
