@@ -5,7 +5,7 @@
 //! ([`MemSet::OWNED`]: the run's stack and its context's regions), initialised, aligned, and not overlapping; map values are shared
 //! with other threads and come as [`SharedBytes`](super::SharedBytes).
 
-use bpf_verifier::{Access, ArgKind, MemArg, MemSet};
+use bpf_verifier::{Access, ArgKind, MemArg, MemSet, Region};
 use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// |---|---|---|
 /// | `u8` … `u64`, `i8` … `i64` | 1 | a number; the low bits count |
 /// | `&[u8]`, `&mut [u8]` | 2 | address and length of memory the run owns: its stack, or a region of its context (the packet) |
-/// | `&T`, `&mut T` | 1 | the address of as many bytes of such memory, aligned for `T`; any bytes must make a valid `T` |
+/// | `&T`, `&mut T` | 1 | the address of as many bytes of such memory, aligned for `T`; any bytes must make a valid `T`, which has at most 1 GiB |
 /// | `Option` of one of these references | 1 or 2 | the same, or null (and length 0) |
 /// | `SharedBytes<'_>`, `SharedBytesMut<'_>` | 2 | address and length of any memory, map values included |
 ///
@@ -57,6 +57,7 @@ integers!(u8, u16, u32, u64, i8, i16, i32, i64);
 
 /// Memory that a reference may be made of.
 const fn owned(access: Access, align: usize, null: bool) -> MemArg {
+    assert!(align <= Region::MAX_LEN as usize, "alignment of more than 1 GiB");
     MemArg { access, null, align: align as u32, from: MemSet::OWNED }
 }
 
@@ -66,7 +67,13 @@ const fn bytes(access: Access, null: bool) -> [ArgKind; 2] {
 
 const fn fixed<T>(access: Access, null: bool) -> [ArgKind; 1] {
     const { assert!(size_of::<T>() > 0, "a reference to a type without bytes refers to no memory of the program") };
-    [ArgKind::Fixed { bytes: size_of::<T>() as u32, mem: owned(access, align_of::<T>(), null) }]
+    [ArgKind::Fixed { bytes: const { bytes_of::<T>() }, mem: owned(access, align_of::<T>(), null) }]
+}
+
+/// The size of a type that programs and host share. What is larger than any region of memory a program has would be proven of too few bytes.
+pub(super) const fn bytes_of<T>() -> u32 {
+    assert!(size_of::<T>() <= Region::MAX_LEN as usize, "a type of more than 1 GiB is not shared with programs");
+    size_of::<T>() as u32
 }
 
 // SAFETY: the kinds say that so many bytes of memory the run owns are initialised, and nobody writes them during the call.

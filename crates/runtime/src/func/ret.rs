@@ -85,8 +85,8 @@ unsafe impl<T: HostRet> HostRet for Result<T, HelperError> {
 
 /// The bytes a program may use behind a returned address.
 const fn memory_or_null<T>() -> Ret {
-    const { assert!(size_of::<T>() > 0 && size_of::<T>() <= u32::MAX as usize, "a value of some bytes") };
-    Ret::MemOrNull { bytes: size_of::<T>() as u32, writable: true }
+    const { assert!(size_of::<T>() > 0, "a value of some bytes") };
+    Ret::MemOrNull { bytes: const { super::args::bytes_of::<T>() }, writable: true }
 }
 
 /// An address in memory whose release waits for a grace period of `domain`.
