@@ -394,3 +394,30 @@ fn perf_events_reach_the_consumer_of_their_slot() {
     map.delete(&other.to_ne_bytes()).unwrap();
     assert!(map.delete(&other.to_ne_bytes()).is_err_and(|error| error.errno() == libc::ENOENT));
 }
+
+/// A timeout that no clock can reach is none.
+#[test]
+fn the_longest_timeout_waits_for_ever() {
+    let map = Map::create(MapDef::new("r", MapType::RingBuf, 0, 0, 1 << 16), &domain(2)).unwrap();
+    let mut consumer = RingBuf::new(&map).unwrap();
+    for timeout in [Duration::MAX, Duration::from_secs(u64::MAX), Duration::from_secs(1 << 40)] {
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let arrived = consumer.poll(Some(timeout)).unwrap();
+                consumer.consume(|_| true);
+                arrived
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            let guard = map.domain().enter().unwrap();
+            // SAFETY: a live map under a guard with this slot; eight readable bytes.
+            let done =
+                unsafe { program::ringbuf_output(map.as_ptr(), 7u64.to_ne_bytes().as_ptr(), 8, 0, guard.slot()) };
+            assert_eq!(done, 0);
+            drop(guard);
+            assert!(waiter.join().unwrap(), "{timeout:?}");
+        });
+    }
+    let map = Map::create(MapDef::new("u", MapType::UserRingBuf, 0, 0, 1 << 16), &domain(2)).unwrap();
+    let mut producer = UserRingBuf::new(&map).unwrap();
+    producer.reserve_blocking(8, Some(Duration::MAX)).unwrap().unwrap().submit();
+}

@@ -10,6 +10,7 @@
 //! the order of their batches unless several threads run batches at a time. A panicking callback does not keep the others
 //! from running.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -141,11 +142,21 @@ impl Queue {
     }
 }
 
+/// Drops what a panic carried, which may panic again; what that carries is leaked, or there would be no end.
+pub fn drop_payload(payload: Box<dyn Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(again);
+    }
+}
+
 fn run(batch: Vec<Callback>) {
     let mut panic = None;
     for callback in batch {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(callback)) {
-            panic.get_or_insert(payload);
+            match panic {
+                None => panic = Some(payload),
+                Some(_) => drop_payload(payload),
+            }
         }
     }
     if let Some(payload) = panic {

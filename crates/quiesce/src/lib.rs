@@ -51,6 +51,8 @@ mod sync;
 mod sys;
 
 #[cfg(not(loom))]
+pub use defer::drop_payload;
+#[cfg(not(loom))]
 pub use domain::{CoreBarrier, Domain, GracePeriod, Guard, Reclaimer};
 #[cfg(not(loom))]
 pub use memory::{Memory, MemoryFull, Reservation};

@@ -21,6 +21,7 @@ use crate::error::HelperError;
 use crate::run::Run;
 use bpf_jit_code::RunCtx;
 use bpf_quiesce::Domain;
+use bpf_quiesce::drop_payload;
 use bpf_verifier::{ArgKind, HelperProto, MemSet, Ret};
 use core::marker::PhantomData;
 use std::any::Any;
@@ -240,7 +241,7 @@ pub(crate) fn guarded(run: &mut Run, body: impl FnOnce(&mut Run) -> Result<u64, 
     match catch_unwind(AssertUnwindSafe(|| body(run))) {
         Ok(Ok(r0)) => Some(r0),
         Ok(Err(error)) => {
-            run.fail(error);
+            fail_quietly(run, error);
             None
         }
         Err(panic) => {
@@ -249,9 +250,18 @@ pub(crate) fn guarded(run: &mut Run, body: impl FnOnce(&mut Run) -> Result<u64, 
                 .map(|s| (*s).to_owned())
                 .or_else(|| panic.downcast_ref::<String>().cloned())
                 .unwrap_or_else(|| "(no message)".to_owned());
-            run.fail(HelperError::Panicked(text));
+            // Its own drop may panic, and nothing may unwind from here.
+            drop_payload(panic);
+            fail_quietly(run, HelperError::Panicked(text));
             None
         }
+    }
+}
+
+/// Leaves the error in the run, or drops it if the run is stopped already: a host's error, whose drop may panic.
+fn fail_quietly(run: &mut Run, error: HelperError) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run.fail(error))) {
+        drop_payload(panic);
     }
 }
 

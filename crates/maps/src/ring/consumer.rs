@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use super::{BUSY, DISCARD, Header, Ring, RingMap, stride};
+use super::{BUSY, DISCARD, Deadline, Header, Ring, RingMap, stride};
 use crate::def::MapType;
 use crate::errno::Errno;
 use crate::error::MapError;
@@ -91,15 +91,14 @@ impl RingBuf {
     /// # Errors
     /// Those of `poll(2)`.
     pub fn poll(&mut self, timeout: Option<Duration>) -> std::io::Result<bool> {
-        let deadline = timeout.map(|timeout| std::time::Instant::now() + timeout);
+        let deadline = Deadline::after(timeout);
         loop {
             self.ring.clear_event();
             // Discarded records are no data: skip them before going to sleep.
             if self.has_record() {
                 return Ok(true);
             }
-            let left = deadline.map(|d| d.saturating_duration_since(std::time::Instant::now()));
-            if !self.ring.wait(left)? {
+            if !self.ring.wait(deadline)? {
                 return Ok(self.has_record());
             }
         }

@@ -17,6 +17,7 @@ pub(crate) mod user;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use bpf_quiesce::Reservation;
 
@@ -61,6 +62,21 @@ const MAX_RECORD: u64 = (u32::MAX / 4) as u64;
 /// Bytes from one record to the next.
 fn stride(len: u64) -> u64 {
     (len + Header::SIZE as u64).next_multiple_of(8)
+}
+
+/// When a wait ends; never, for a timeout that no clock will reach.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    pub(crate) fn after(timeout: Option<Duration>) -> Self {
+        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    /// What is left; `None` for ever.
+    fn left(self) -> Option<Duration> {
+        self.0.map(|end| end.saturating_duration_since(Instant::now()))
+    }
 }
 
 /// A ring with its wake-up and its counters.
@@ -228,15 +244,16 @@ impl Ring {
     }
 
     /// Waits for the event; false if the time is up.
-    fn wait(&self, timeout: Option<std::time::Duration>) -> std::io::Result<bool> {
-        let deadline = timeout.map(|timeout| std::time::Instant::now() + timeout);
+    fn wait(&self, deadline: Deadline) -> std::io::Result<bool> {
         loop {
-            let left = deadline.map(|d| d.saturating_duration_since(std::time::Instant::now()));
+            let left = deadline.left();
             // Rounded up, so that a short rest is not a busy loop.
             let millis = left.map_or(-1, |left| left.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32);
             let mut poll = libc::pollfd { fd: self.event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one pollfd, a local.
             match unsafe { libc::poll(&raw mut poll, 1, millis) } {
+                // A wait longer than the call can express goes on.
+                0 if deadline.left().is_some_and(|left| !left.is_zero()) => {}
                 0 => return Ok(false),
                 1.. => return Ok(true),
                 _ if sys::last_errno().0 == libc::EINTR => {}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{BUSY, DISCARD, MAX_RECORD, Ring, RingMap, stride, wakeup};
+use super::{BUSY, DISCARD, Deadline, MAX_RECORD, Ring, RingMap, stride, wakeup};
 use crate::def::MapType;
 use crate::errno::{Errno, OpResult};
 use crate::error::MapError;
@@ -139,14 +139,13 @@ impl UserRingBuf {
     /// # Errors
     /// Those of `poll(2)`.
     pub fn reserve_blocking(&mut self, size: u32, timeout: Option<Duration>) -> std::io::Result<Option<Sample<'_>>> {
-        let deadline = timeout.map(|timeout| std::time::Instant::now() + timeout);
+        let deadline = Deadline::after(timeout);
         if stride(size.into()) > self.ring.memory.size() as u64 {
             return Ok(None);
         }
         loop {
             self.ring.clear_event();
-            let left = deadline.map(|d| d.saturating_duration_since(std::time::Instant::now()));
-            if self.has_room(size) || !self.ring.wait(left)? {
+            if self.has_room(size) || !self.ring.wait(deadline)? {
                 return Ok(self.reserve(size));
             }
         }
