@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 fn domains() -> impl Iterator<Item = Arc<Domain>> {
     // One slot: a second thread that runs has taken it over.
-    [Barriers::Auto, Barriers::Fenced]
-        .into_iter()
-        .map(|barriers| Domain::new(Options { max_slots: 1, when_full: WhenFull::Error, barriers }))
+    [Barriers::Auto, Barriers::Fenced].into_iter().map(|barriers| {
+        Domain::new(Options { max_slots: 1, when_full: WhenFull::Error, barriers, ..Default::default() })
+    })
 }
 
 #[test]
