@@ -25,8 +25,8 @@ use crate::core::{Core, Desk, Record};
 use crate::defer::Queue;
 use crate::exit;
 use crate::fork::Generation;
-use crate::section::{self, Section};
 use crate::memory::Memory;
+use crate::section::{self, Section};
 use crate::sys::{self, Sys};
 use crate::{Barriers, CoreBarrierError, EnterError, Options, WaitError};
 

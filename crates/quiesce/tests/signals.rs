@@ -68,7 +68,7 @@ fn stepping(domain: &Arc<Domain>, f: impl FnOnce()) -> (u32, u32) {
 }
 
 fn domain(barriers: Barriers, max_slots: u32) -> Arc<Domain> {
-    Domain::new(Options { max_slots, when_full: WhenFull::Error, barriers })
+    Domain::new(Options { max_slots, when_full: WhenFull::Error, barriers, ..Options::default() })
 }
 
 #[test]
