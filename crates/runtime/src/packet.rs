@@ -316,12 +316,10 @@ unsafe impl Context for Skb {
                 field(of, access, FieldKind::Scalar, (offset_of!(SkBuff<'static>, fields) + at, 4))
             };
             let pointer = |at: usize| (offset_of!(SkBuff<'static>, window) + at, 8);
-            let cb = |i: u32| {
-                const NAMES: [&str; 5] = ["cb[0]", "cb[1]", "cb[2]", "cb[3]", "cb[4]"];
-                let of = ContextField { name: NAMES[i as usize], offset: sk_buff::CB.offset + 4 * i, size: 4 };
-                word(of, ReadWrite, offset_of!(SkFields, cb) + 4 * i as usize)
-            };
-            let mut fields = vec![
+            // One field, so that programs may access two words at once, as in the kernel.
+            let cb = offset_of!(SkBuff<'static>, fields) + offset_of!(SkFields, cb);
+            let cb = field(sk_buff::CB, ReadWrite, FieldKind::Scalar, (cb, sk_buff::CB.size));
+            let fields = vec![
                 word(sk_buff::LEN, Read, offset_of!(SkFields, len)),
                 word(sk_buff::PKT_TYPE, Read, offset_of!(SkFields, pkt_type)),
                 word(sk_buff::MARK, ReadWrite, offset_of!(SkFields, mark)),
@@ -334,16 +332,14 @@ unsafe impl Context for Skb {
                 word(sk_buff::INGRESS_IFINDEX, Read, offset_of!(SkFields, ingress_ifindex)),
                 word(sk_buff::IFINDEX, Read, offset_of!(SkFields, ifindex)),
                 word(sk_buff::TC_INDEX, ReadWrite, offset_of!(SkFields, tc_index)),
-            ];
-            fields.extend((0..5).map(cb));
-            fields.extend([
+                cb,
                 word(sk_buff::HASH, Read, offset_of!(SkFields, hash)),
                 word(sk_buff::TC_CLASSID, ReadWrite, offset_of!(SkFields, tc_classid)),
                 field(sk_buff::DATA, Read, FieldKind::Data(0), pointer(offset_of!(Window, data))),
                 field(sk_buff::DATA_END, Read, FieldKind::DataEnd(0), pointer(offset_of!(Window, data_end))),
                 field(sk_buff::DATA_META, Read, FieldKind::Data(1), pointer(offset_of!(Window, data_meta))),
                 field(sk_buff::FLOW_KEYS, Read, FieldKind::Data(2), (offset_of!(SkBuff<'static>, flow_keys_at), 8)),
-            ]);
+            ];
             let size = size_of::<FlowKeys>() as u32;
             let align = align_of::<FlowKeys>() as u32;
             let keys = Region { min_len: size, align, ..region("flow_keys", size, None) };
@@ -361,15 +357,10 @@ unsafe impl Context for Skb {
 
     fn types() -> Vec<CoreType> {
         let mut fields: Vec<CoreField> = Self::layout().fields.iter().map(core_field).collect();
-        // The layout has the words of `cb` one by one.
-        fields.retain(|field| !field.name.starts_with("cb["));
-        fields.push(CoreField {
-            name: sk_buff::CB.name.into(),
-            offset: sk_buff::CB.offset,
-            size: 4,
-            count: Some(5),
-            signed: false,
-        });
+        // An array of words.
+        for cb in fields.iter_mut().filter(|field| field.name == sk_buff::CB.name) {
+            (cb.size, cb.count) = (4, Some(5));
+        }
         vec![CoreType::Struct { name: sk_buff::NAME.into(), size: sk_buff::SIZE, fields }]
     }
 

@@ -349,7 +349,7 @@ impl State {
         for frame in &mut self.frames {
             for v in frame.values_mut() {
                 match v.ty {
-                    Ty::Packet { .. } | Ty::PacketEnd { .. } => *v = Value::uninit(Why::Moved(at)),
+                    Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } => *v = Value::uninit(Why::Moved(at)),
                     // Still a number, but no longer *the* length.
                     Ty::Scalar if v.id < FIRST_FREE_ID => *v = v.unlinked(),
                     _ => {}

@@ -81,6 +81,11 @@ pub(crate) enum Ty {
     PacketEnd {
         region: u8,
     },
+    /// The low half of a pointer into a context region, or of its end: what a 32-bit move leaves. Only its distance from others is a number.
+    Half {
+        region: u8,
+        end: bool,
+    },
     /// A host object, opaque.
     Host {
         class: u32,
@@ -104,6 +109,7 @@ impl PartialEq for Ty {
             }
             (Ty::Packet { region: a }, Ty::Packet { region: b }) => a == b,
             (Ty::PacketEnd { region: a }, Ty::PacketEnd { region: b }) => a == b,
+            (Ty::Half { region: a, end: i }, Ty::Half { region: b, end: j }) => (a, i) == (b, j),
             (Ty::Host { class: a }, Ty::Host { class: b }) => a == b,
             (Ty::Func { subprog: a }, Ty::Func { subprog: b }) => a == b,
             (
@@ -116,6 +122,7 @@ impl PartialEq for Ty {
                 | Ty::Mem { .. }
                 | Ty::Packet { .. }
                 | Ty::PacketEnd { .. }
+                | Ty::Half { .. }
                 | Ty::Host { .. }
                 | Ty::Func { .. },
                 _,
@@ -254,6 +261,8 @@ impl fmt::Display for Describe<'_> {
             Ty::Mem { size, .. } => write!(f, "pointer to {size} bytes of memory")?,
             Ty::Packet { region: r } => write!(f, "{} pointer", region(r))?,
             Ty::PacketEnd { region: r } => write!(f, "{} end pointer", region(r))?,
+            Ty::Half { region: r, end: false } => write!(f, "low half of a {} pointer", region(r))?,
+            Ty::Half { region: r, end: true } => write!(f, "low half of the {} end pointer", region(r))?,
             Ty::Host { class } if class == crate::helpers::DYNPTR => f.write_str("dynptr")?,
             Ty::Host { class } => write!(f, "host object of class {class}")?,
             Ty::Func { subprog } => write!(f, "function {subprog}")?,

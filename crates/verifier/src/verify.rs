@@ -104,7 +104,7 @@ impl Verified {
                 Ty::Uninit(_) => true,
                 Ty::Scalar => v.n.contains(concrete),
                 // An empty region may be anywhere, at null too.
-                Ty::Packet { .. } | Ty::PacketEnd { .. } => true,
+                Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } => true,
                 Ty::Ctx
                 | Ty::Stack { .. }
                 | Ty::Map { .. }

@@ -14,6 +14,7 @@ mod branch;
 mod call;
 mod global;
 mod mem;
+mod objects;
 mod prune;
 mod trail;
 

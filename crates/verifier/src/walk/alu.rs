@@ -41,12 +41,9 @@ impl Walk<'_> {
                 let Src::Reg(reg) = src else { return refuse(Reason::Internal("immediate pointer")) };
                 self.pointer_add(reg, &s, &d, false)?
             }
-            (false, false) if width == Width::W64 && op == AluOp::Sub => match (d.ty, s.ty) {
-                (
-                    Ty::Packet { region: a } | Ty::PacketEnd { region: a },
-                    Ty::Packet { region: b } | Ty::PacketEnd { region: b },
-                ) if a == b => self.packet_distance(a, &d, &s),
-                _ => return refuse(Reason::TwoPointers(dst, s.describe(self.env))),
+            (false, false) if op == AluOp::Sub => match self.distance(width, &d, &s) {
+                Some(distance) => distance,
+                None => return refuse(Reason::TwoPointers(dst, s.describe(self.env))),
             },
             (false, false) => return refuse(Reason::TwoPointers(dst, s.describe(self.env))),
             (false, true) => return refuse(Reason::PointerOp(dst, d.describe(self.env))),
@@ -107,7 +104,7 @@ impl Walk<'_> {
         *self.state.reg(r)
     }
 
-    fn give_name(&mut self, r: Reg) {
+    pub(super) fn give_name(&mut self, r: Reg) {
         let v = &mut self.state.top_mut().regs[r.index()];
         if v.is_scalar() && v.id == 0 && v.n.as_const().is_none() {
             self.next_id += 1;
@@ -125,7 +122,7 @@ impl Walk<'_> {
             Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Packet { .. } => {}
             Ty::Ctx if s.n.as_const().is_some() => {}
             Ty::Ctx => return refuse(Reason::CtxOffset),
-            Ty::Map { .. } | Ty::PacketEnd { .. } | Ty::Host { .. } | Ty::Func { .. } => {
+            Ty::Map { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } | Ty::Host { .. } | Ty::Func { .. } => {
                 return refuse(Reason::PointerOp(reg, p.describe(self.env)));
             }
             Ty::Uninit(_) | Ty::Scalar => return refuse(Reason::Internal("offset of a number")),
@@ -161,20 +158,6 @@ impl Walk<'_> {
         Ok(Value { n, id, delta, ..*p })
     }
 
-    /// The difference of two pointers into one region.
-    fn packet_distance(&self, region: u8, d: &Value, s: &Value) -> Value {
-        let max = self.env.region(region).max_len;
-        let place = |v: &Value| match v.ty {
-            Ty::PacketEnd { .. } => Scalar::unsigned(self.state.min_len[usize::from(region)].into(), max.into()),
-            _ => v.n,
-        };
-        // end - start is the length itself.
-        if matches!(d.ty, Ty::PacketEnd { .. }) && matches!(s.ty, Ty::Packet { .. }) && s.id == 0 && s.delta == 0 {
-            return Value { id: len_id(region), ..Value::scalar(place(d)) };
-        }
-        Value::scalar(place(d).alu(AluOp::Sub, Width::W64, &place(s)))
-    }
-
     pub(super) fn mov(&mut self, width: Width, dst: Reg, src: Src) -> Res<()> {
         let r = match src {
             Src::Imm(imm) => {
@@ -189,7 +172,12 @@ impl Walk<'_> {
         };
         let v = self.peek(r)?;
         if width == Width::W32 && !v.is_scalar() {
-            return refuse(Reason::PointerOp(r, v.describe(self.env)));
+            let Some(half) = super::objects::low_half(v) else {
+                return refuse(Reason::PointerOp(r, v.describe(self.env)));
+            };
+            self.notes.upper_halves(self.pc, true, false);
+            self.state.set(dst, half);
+            return Ok(());
         }
         let short = v.is_short();
         self.notes.upper_halves(self.pc, true, short);

@@ -259,7 +259,7 @@ impl<'a> Walk<'a> {
             Ty::MapValue { .. } => MemSet::MAP,
             Ty::Mem { .. } => MemSet::MEM,
             Ty::Uninit(_) | Ty::Scalar => return refuse(Reason::NotAPointer(reg, v.describe(self.env))),
-            Ty::Ctx | Ty::Map { .. } | Ty::PacketEnd { .. } | Ty::Host { .. } | Ty::Func { .. } => {
+            Ty::Ctx | Ty::Map { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } | Ty::Host { .. } | Ty::Func { .. } => {
                 return refuse(Reason::NotMemory(reg, v.describe(self.env)));
             }
         };
@@ -422,6 +422,7 @@ fn other_memory(a: Ty, b: Ty) -> bool {
             | Ty::Mem { .. }
             | Ty::Packet { .. }
             | Ty::PacketEnd { .. }
+            | Ty::Half { .. }
             | Ty::Host { .. }
             | Ty::Func { .. },
             _,

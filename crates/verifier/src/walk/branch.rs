@@ -11,16 +11,18 @@ use crate::state::State;
 use crate::value::{FIRST_FREE_ID, Ty, Value, len_id};
 
 /// No memory lies below this address (Linux: `vm.mmap_min_addr`, 64 KiB by default).
-const LOWEST_ADDRESS: i64 = 1 << 16;
+pub(super) const LOWEST_ADDRESS: i64 = 1 << 16;
 
 /// What one outcome of a comparison teaches.
-enum Lesson {
+pub(super) enum Lesson {
     /// It cannot happen.
     Never,
     /// Nothing.
     Nothing,
     /// The operands, as numbers.
     Numbers(Scalar, Scalar),
+    /// The operands, pointers into one object, as offsets.
+    Offsets(Scalar, Scalar),
     /// The pointer (and all that share its id) is null, or is not.
     Null(u32, bool),
     /// So many bytes of a region follow the value with this id.
@@ -186,7 +188,8 @@ impl Walk<'_> {
                 (false, Src::Imm(_)) => Reason::Internal("immediate pointer"),
             })
         };
-        if width == Width::W32 {
+        // Half a pointer may be zero, and any number.
+        if width == Width::W32 || matches!(d.ty, Ty::Half { .. }) || matches!(s.ty, Ty::Half { .. }) {
             return refuse_compare();
         }
         // Pointer and null. Pointers are never null unless they say so, and null is 0.
@@ -223,22 +226,20 @@ impl Walk<'_> {
                 }
             }));
         }
-        if !(d.is_pointer() && s.is_pointer()) || d.null || s.null {
+        // The bits of an address are not to be seen.
+        if !(d.is_pointer() && s.is_pointer()) || d.null || s.null || cond == Cond::Set {
             return refuse_compare();
         }
         // Pointer into a region and the region's end, either way round; or two pointers into one region.
         if let Some(region) = self.end_of(s, d) {
-            return Ok([false, true].map(|taken| packet_lesson(cond, taken, region, d)));
+            return Ok([false, true].map(|taken| self.packet_lesson(cond, taken, region, d)));
         }
         if let Some(region) = self.end_of(d, s) {
-            return Ok([false, true].map(|taken| packet_lesson(mirror(cond), taken, region, s)));
+            return Ok([false, true].map(|taken| self.packet_lesson(mirror(cond), taken, region, s)));
         }
-        match (d.ty, s.ty) {
-            (
-                Ty::Packet { region: a } | Ty::PacketEnd { region: a },
-                Ty::Packet { region: b } | Ty::PacketEnd { region: b },
-            ) if a == b => Ok([Lesson::Nothing, Lesson::Nothing]),
-            _ => refuse_compare(),
+        match self.order(cond, d, s) {
+            Some(lessons) => Ok(lessons),
+            None => refuse_compare(),
         }
     }
 
@@ -253,6 +254,36 @@ impl Walk<'_> {
             }
             _ => None,
         }
+    }
+
+    /// A pointer into a region compared with the region's end.
+    fn packet_lesson(&self, cond: Cond, taken: bool, region: u8, p: &Value) -> Lesson {
+        // Addresses are unsigned: a signed comparison of them says nothing. Nor does a pointer that may lie before the start.
+        if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) || p.n.smin() < 0 {
+            return Lesson::Nothing;
+        }
+        let outcome = if taken { Some(cond) } else { cond.negate() };
+        // An earlier comparison may have decided this one.
+        let follow = self.bytes_after(region, p);
+        let never = match outcome {
+            Some(Cond::Gt) => follow >= Some(0),
+            Some(Cond::Ge | Cond::Eq) => follow >= Some(1),
+            _ => false,
+        };
+        if never {
+            return Lesson::Never;
+        }
+        match room_beyond(cond, taken).and_then(|extra| room_bytes(p.delta, extra)) {
+            Some(bytes) => Lesson::Room(region, p.id, bytes),
+            None => Lesson::Nothing,
+        }
+    }
+
+    /// Bytes proven to follow a pointer that does not lie before its region; `None` if it may lie behind the end.
+    fn bytes_after(&self, region: u8, p: &Value) -> Option<i64> {
+        let learnt = self.state.room(region, p.id).map(|bytes| i64::from(bytes) - i64::from(p.delta));
+        let always = i64::from(self.state.min_len[usize::from(region)]) - p.n.smax();
+        learnt.into_iter().chain([always]).max().filter(|bytes| *bytes >= 0)
     }
 
     /// If one operand is a region's length, what the outcome says of pointers at the other one.
@@ -336,17 +367,6 @@ fn room_bytes(delta: i32, extra: i64) -> Option<u32> {
     u32::try_from(i64::from(delta) + extra).ok()
 }
 
-fn packet_lesson(cond: Cond, taken: bool, region: u8, p: &Value) -> Lesson {
-    // Addresses are unsigned: a signed comparison of them says nothing. Nor does a pointer that may lie before the start.
-    if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) || p.n.smin() < 0 {
-        return Lesson::Nothing;
-    }
-    match room_beyond(cond, taken).and_then(|extra| room_bytes(p.delta, extra)) {
-        Some(bytes) => Lesson::Room(region, p.id, bytes),
-        None => Lesson::Nothing,
-    }
-}
-
 /// A register compared with itself.
 fn same_operand(width: Width, cond: Cond, taken: bool, n: &Scalar) -> Lesson {
     let holds = match cond {
@@ -366,6 +386,13 @@ fn apply(state: &mut State, dst: Reg, src: Option<Reg>, lesson: &Lesson) {
     match *lesson {
         Lesson::Never | Lesson::Nothing => {}
         Lesson::Numbers(a, b) => learn_numbers(state, dst, src, &(a, b)),
+        Lesson::Offsets(a, b) => {
+            let regs = &mut state.top_mut().regs;
+            regs[dst.index()].n = a;
+            if let Some(src) = src {
+                regs[src.index()].n = b;
+            }
+        }
         Lesson::Null(id, null) => settle_null(state, id, null),
         Lesson::Room(region, id, bytes) => state.learn_room(region, id, bytes),
     }

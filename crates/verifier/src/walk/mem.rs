@@ -96,7 +96,7 @@ impl Walk<'_> {
                 }
                 Ok(Place::Untracked(Kind::Packet))
             }
-            Ty::Map { .. } | Ty::PacketEnd { .. } | Ty::Host { .. } | Ty::Func { .. } => {
+            Ty::Map { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } | Ty::Host { .. } | Ty::Func { .. } => {
                 refuse(Reason::NotMemory(reg, v.describe(self.env)))
             }
         }
@@ -274,6 +274,12 @@ impl Walk<'_> {
     }
 
     pub(super) fn store(&mut self, size: Size, base: Reg, off: i16, src: Src) -> Res<()> {
+        // Slot and register share a name, so that a comparison of one refines the other.
+        if let Src::Reg(r) = src
+            && matches!(self.state.reg(base).ty, Ty::Stack { .. })
+        {
+            self.give_name(r);
+        }
         if let Some((frame, depth)) = self.stack_slot(base, off, size) {
             let v = self.read_src(src)?;
             if v.is_scalar() && v.n.umax() <= crate::tnum::ones(size.bits()) {
@@ -336,7 +342,7 @@ impl Walk<'_> {
         let forbidden = match b.ty {
             Ty::Ctx => Some("the context"),
             Ty::Packet { region } if self.env.region(region).align >= bytes => None,
-            Ty::Packet { .. } | Ty::PacketEnd { .. } => Some("a packet"),
+            Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } => Some("a packet"),
             Ty::Uninit(_)
             | Ty::Scalar
             | Ty::Stack { .. }
@@ -393,10 +399,14 @@ impl Walk<'_> {
             }
         }
         let place = self.atomic_place(base, off, bits / 8, Access::ReadWrite)?;
+        let mut old = Value::scalar(Scalar::low_bits(bits));
         match place {
             Place::Stack { frame, depth, size } => {
                 self.readable_stack(frame, depth, size)?;
-                self.state.frames[usize::from(frame)].store_misc(depth, size);
+                let frame = &mut self.state.frames[usize::from(frame)];
+                // Nobody else writes the stack: what was there is what is fetched.
+                old = frame.load(depth, size).unwrap_or(old);
+                frame.store_misc(depth, size);
             }
             Place::StackWithin { frame, depth, span } => {
                 self.readable_stack(frame, depth, span)?;
@@ -404,7 +414,6 @@ impl Walk<'_> {
             }
             Place::Field { .. } | Place::Untracked(_) => {}
         }
-        let old = Value::scalar(Scalar::low_bits(bits));
         match op {
             AtomicOp::Add { fetch } | AtomicOp::Or { fetch } | AtomicOp::And { fetch } | AtomicOp::Xor { fetch } => {
                 if fetch {

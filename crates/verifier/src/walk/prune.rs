@@ -527,7 +527,7 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
     match old.ty {
         // A number without an id is any number in its range, tied or not.
         Ty::Scalar => old.id == 0 || (old.delta == new.delta && ids.same(old.id, new.id)),
-        Ty::Packet { .. } => old.delta == new.delta && ids.same(old.id, new.id),
+        Ty::Packet { .. } | Ty::Half { .. } => old.delta == new.delta && ids.same(old.id, new.id),
         Ty::Uninit(_)
         | Ty::Ctx
         | Ty::Stack { .. }

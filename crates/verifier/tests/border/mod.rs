@@ -288,8 +288,93 @@ impl Gen<'_, '_> {
         }
     }
 
+    /// Two pointers into the buffer or the stack, at numbers that are bounded somehow or not at all: compared, and then used, or subtracted.
+    fn two_pointers(&mut self) {
+        let (a, b, dst, size) = (self.number(), self.number(), self.number(), self.c.pick(&SIZES));
+        let (first, second) = (Reg::R1, Reg::R4);
+        let on_stack = self.c.one_in(2);
+        let (base, start) = if on_stack { (Reg::R10, -i32::from(STACK)) } else { (BUFFER, 0) };
+        for r in [a, b] {
+            let mask = self.c.pick(&[7, 15, 31, 63, 127, 0x7fff]);
+            if !self.c.one_in(20) {
+                self.out.push(Insn::Alu { width: Width::W64, op: AluOp::And, dst: r, src: Src::Imm(mask) });
+            }
+        }
+        for (to, by) in [(first, Src::Reg(a)), (second, Src::Imm(self.c.below(MIN_LEN) as i32))] {
+            let by = if self.c.one_in(4) { Src::Reg(b) } else { by };
+            self.out.push(Insn::Mov { width: Width::W64, dst: to, src: Src::Reg(base) });
+            self.out.push(Insn::Alu { width: Width::W64, op: AluOp::Add, dst: to, src: Src::Imm(start) });
+            self.out.push(Insn::Alu { width: Width::W64, op: AluOp::Add, dst: to, src: by });
+        }
+        let cond = self.c.pick(&[Cond::Gt, Cond::Ge, Cond::Lt, Cond::Le, Cond::Eq, Cond::Ne, Cond::SGt, Cond::Set]);
+        if self.c.one_in(3) {
+            let width = self.c.pick(&WIDTHS);
+            if width == Width::W32 && self.c.one_in(2) && !on_stack {
+                self.out.push(Insn::Mov { width, dst: first, src: Src::Reg(first) });
+            }
+            self.out.push(Insn::Alu { width, op: AluOp::Sub, dst: first, src: Src::Reg(second) });
+            self.out.push(Insn::Mov { width: Width::W64, dst, src: Src::Reg(first) });
+            return;
+        }
+        let off = self.c.pick(&[0i16, 0, 0, 1, -1, 8]);
+        let used = self.c.pick(&[first, first, second]);
+        self.skip(
+            |off| Insn::JumpIf { width: Width::W64, cond, dst: first, src: Src::Reg(second), off },
+            |g| g.out.push(Insn::Load { size, sign: false, dst, base: used, off }),
+        );
+        if self.c.one_in(3) {
+            // Again, what may be decided.
+            let cond = self.c.pick(&[Cond::Gt, Cond::Ge, Cond::Lt, Cond::Le, Cond::Eq, Cond::Ne]);
+            self.skip(
+                |off| Insn::JumpIf { width: Width::W64, cond, dst: first, src: Src::Reg(second), off },
+                |g| g.out.push(Insn::Mov { width: Width::W64, dst, src: Src::Imm(1) }),
+            );
+        }
+    }
+
+    /// A pointer against the buffer's end, more than once: later tests may be decided by earlier ones.
+    fn end_tests(&mut self) {
+        let (r, dst) = (self.number(), self.number());
+        let (p, end) = (Reg::R1, Reg::R4);
+        let mask = self.c.pick(&[0, 7, 31, 63, 127]);
+        self.out.push(Insn::Alu { width: Width::W64, op: AluOp::And, dst: r, src: Src::Imm(mask) });
+        self.out.push(Insn::Mov { width: Width::W64, dst: end, src: Src::Reg(BUFFER) });
+        self.out.push(Insn::Alu { width: Width::W64, op: AluOp::Add, dst: end, src: Src::Reg(LEN) });
+        self.out.push(Insn::Mov { width: Width::W64, dst: p, src: Src::Reg(BUFFER) });
+        self.out.push(Insn::Alu { width: Width::W64, op: AluOp::Add, dst: p, src: Src::Reg(r) });
+        let mut at = 0i16;
+        for _ in 0..2 + self.c.below(2) {
+            let by = self.c.below(20) as i32 - 6;
+            self.out.push(Insn::Alu { width: Width::W64, op: AluOp::Add, dst: p, src: Src::Imm(by) });
+            at += by as i16;
+            let cond = self.c.pick(&[Cond::Gt, Cond::Gt, Cond::Ge, Cond::Lt, Cond::Le, Cond::Eq, Cond::Ne]);
+            let (dst2, src) = if self.c.one_in(4) { (end, p) } else { (p, end) };
+            let off = -at.clamp(0, 8) - i16::from(self.c.one_in(8));
+            self.skip(
+                |off| Insn::JumpIf { width: Width::W64, cond, dst: dst2, src: Src::Reg(src), off },
+                |g| {
+                    let load = g.c.one_in(2) && off < 0;
+                    g.out.push(match load {
+                        true => Insn::Load { size: Size::B, sign: false, dst, base: p, off },
+                        false => Insn::Mov { width: Width::W64, dst, src: Src::Imm(i32::from(off)) },
+                    });
+                },
+            );
+        }
+        if self.c.one_in(2) {
+            let width = self.c.pick(&WIDTHS);
+            if width == Width::W32 {
+                self.out.push(Insn::Mov { width, dst: end, src: Src::Reg(end) });
+            }
+            self.out.push(Insn::Alu { width, op: AluOp::Sub, dst: end, src: Src::Reg(p) });
+            self.out.push(Insn::Mov { width: Width::W64, dst, src: Src::Reg(end) });
+        }
+    }
+
     fn statement(&mut self) {
-        match self.c.below(16) {
+        match self.c.below(18) {
+            16 => self.two_pointers(),
+            17 => self.end_tests(),
             0..=3 => self.alu(),
             4 | 5 => self.other(),
             6 | 7 => self.stack(),

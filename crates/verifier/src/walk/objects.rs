@@ -1,0 +1,156 @@
+//! Two pointers into one object: how far apart they are, and in which order.
+//!
+//! Both are offsets from one base, so their distance and their order are numbers that say nothing of where the base is. Of pointers into different
+//! objects both would tell, and are refused.
+//!
+//! Invariants: two pointers are of one object only where that is proven: by the frame, by the id that names the element or the result of a
+//! call, by the region. Addresses order as offsets do as long as no offset lies before address 0; so one that may is not compared.
+
+use bpf_isa::{AluOp, Cond, Width};
+
+use super::Walk;
+use super::alu::{bounded, checkable};
+use super::branch::{LOWEST_ADDRESS, Lesson};
+use crate::scalar::Scalar;
+use crate::value::{Ty, Value, len_id};
+
+/// The low half of a pointer, as far as that can be used: of a context region, whose length is often a 32-bit difference.
+pub(super) fn low_half(v: &Value) -> Option<Value> {
+    match v.ty {
+        Ty::Packet { region } => Some(Value { ty: Ty::Half { region, end: false }, ..*v }),
+        Ty::PacketEnd { region } => Some(Value { ty: Ty::Half { region, end: true }, ..*v }),
+        Ty::Half { .. } => Some(*v),
+        Ty::Uninit(_)
+        | Ty::Scalar
+        | Ty::Ctx
+        | Ty::Stack { .. }
+        | Ty::Map { .. }
+        | Ty::MapValue { .. }
+        | Ty::Mem { .. }
+        | Ty::Host { .. }
+        | Ty::Func { .. } => None,
+    }
+}
+
+/// A pointer of a region: which, whether it is the end, and whether it is whole.
+fn of_region(v: &Value) -> Option<(u8, bool, bool)> {
+    match v.ty {
+        Ty::Packet { region } => Some((region, false, true)),
+        Ty::PacketEnd { region } => Some((region, true, true)),
+        Ty::Half { region, end } => Some((region, end, false)),
+        Ty::Uninit(_)
+        | Ty::Scalar
+        | Ty::Ctx
+        | Ty::Stack { .. }
+        | Ty::Map { .. }
+        | Ty::MapValue { .. }
+        | Ty::Mem { .. }
+        | Ty::Host { .. }
+        | Ty::Func { .. } => None,
+    }
+}
+
+/// Whether both are proven to point into one object other than a region.
+fn one_object(d: &Value, s: &Value) -> bool {
+    if d.ty != s.ty || d.null || s.null {
+        return false;
+    }
+    match d.ty {
+        Ty::Stack { .. } => true,
+        // Of a table's map without a name: its one element with a fixed address.
+        Ty::MapValue { inner, .. } => d.id == s.id && (d.id != 0 || !inner),
+        // The key of a callback has no name, and there is one a frame.
+        Ty::Mem { .. } => (d.id, d.owner) == (s.id, s.owner),
+        Ty::Uninit(_)
+        | Ty::Scalar
+        | Ty::Ctx
+        | Ty::Map { .. }
+        | Ty::Packet { .. }
+        | Ty::PacketEnd { .. }
+        | Ty::Half { .. }
+        | Ty::Host { .. }
+        | Ty::Func { .. } => false,
+    }
+}
+
+impl Walk<'_> {
+    /// `d - s`, at 32 bits of the low halves; `None` if the pointers may be of different objects.
+    pub(super) fn distance(&self, width: Width, d: &Value, s: &Value) -> Option<Value> {
+        let distance = match (of_region(d), of_region(s)) {
+            (Some((a, d_end, d_whole)), Some((b, s_end, s_whole))) => {
+                if a != b || (width == Width::W64 && !(d_whole && s_whole)) {
+                    return None;
+                }
+                self.region_distance(a, (d, d_end), (s, s_end))
+            }
+            _ if one_object(d, s) => Value::scalar(d.n.alu(AluOp::Sub, Width::W64, &s.n)),
+            _ => return None,
+        };
+        Some(match width {
+            Width::W64 => distance,
+            Width::W32 if distance.is_short() => distance,
+            Width::W32 => Value::scalar(distance.n.zext_low()),
+        })
+    }
+
+    /// The difference of two pointers into one region; whether each is its end.
+    fn region_distance(&self, region: u8, (d, d_end): (&Value, bool), (s, s_end): (&Value, bool)) -> Value {
+        let max = self.env.region(region).max_len;
+        let length = Scalar::unsigned(self.state.min_len[usize::from(region)].into(), max.into());
+        // end - start is the length itself.
+        if d_end && !s_end && (s.id, s.delta) == (0, 0) {
+            return Value { id: len_id(region), ..Value::scalar(length) };
+        }
+        if !d_end && !s_end && d.id == s.id {
+            return Value::constant((i64::from(d.delta) - i64::from(s.delta)) as u64);
+        }
+        let place = |v: &Value, end: bool| if end { length } else { v.n };
+        Value::scalar(place(d, d_end).alu(AluOp::Sub, Width::W64, &place(s, s_end)))
+    }
+
+    /// What a comparison of two pointers teaches, not taken and taken; `None` if they may be of different objects.
+    pub(super) fn order(&self, cond: Cond, d: &Value, s: &Value) -> Option<[Lesson; 2]> {
+        let regions = of_region(d).zip(of_region(s)).filter(|((a, ..), (b, ..))| a == b);
+        // In a hybrid walk, pointers far from their object are compared after a check (`Walk::note_comparison`).
+        let checked = |v: &Value| self.hybrid && checkable(self.env, v).is_some();
+        let nothing = match regions {
+            Some(((_, _, true), (_, _, true))) => true,
+            Some(_) => return None,
+            None if one_object(d, s) => checked(d) && checked(s),
+            None => return None,
+        };
+        let nothing = nothing.then_some([Lesson::Nothing, Lesson::Nothing]);
+        // As signed offsets from the base.
+        let by_offset = match cond {
+            Cond::Eq | Cond::Ne => cond,
+            Cond::Gt => Cond::SGt,
+            Cond::Ge => Cond::SGe,
+            Cond::Lt => Cond::SLt,
+            Cond::Le => Cond::SLe,
+            // Nor are its bits and its sign to be seen.
+            Cond::Set => return None,
+            Cond::SGt | Cond::SGe | Cond::SLt | Cond::SLe => {
+                return nothing;
+            }
+        };
+        let near = |v: &Value| bounded(&v.n) && v.n.smin() >= -LOWEST_ADDRESS;
+        let inside = matches!((d.ty, s.ty), (Ty::Packet { .. }, Ty::Packet { .. })) || regions.is_none();
+        if !inside || !near(d) || !near(s) {
+            return nothing;
+        }
+        // What moves with the same number is compared by the constants.
+        let (a, b) = match regions {
+            Some(_) if d.id == s.id => (constant(d.delta), constant(s.delta)),
+            _ => (d.n, s.n),
+        };
+        Some([false, true].map(|taken| match Scalar::refine(by_offset, Width::W64, taken, &a, &b) {
+            None => Lesson::Never,
+            Some(_) if regions.is_some() && d.id == s.id => Lesson::Nothing,
+            Some((a, b)) => Lesson::Offsets(a, b),
+        }))
+    }
+}
+
+fn constant(delta: i32) -> Scalar {
+    Scalar::constant(i64::from(delta) as u64)
+}
