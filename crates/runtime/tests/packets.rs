@@ -355,6 +355,21 @@ fn udp_without_a_checksum_is_left_alone() {
     }
 }
 
+/// `cb` is accessed in words, parts of words, and two words at once.
+#[test]
+fn two_words_of_cb_at_once() {
+    let text = "r2 = 0x1122334455667788 ll; *(u64 *)(r1 + 56) = r2; *(u32 *)(r1 + 64) = r2; r0 = *(u64 *)(r1 + 56); \
+                r3 = *(u32 *)(r1 + 60); r0 -= r3; r3 = *(u16 *)(r1 + 66); r0 += r3; r3 = *(u64 *)(r1 + 48); r0 += r3; exit";
+    for program in load::<Skb>(text) {
+        let mut packet = FRAME.to_vec();
+        let mut buff = SkBuff::new(&mut packet);
+        buff.fields.cb = [5, 0, 9, 9, 9];
+        let r0 = program.run(&mut (), &mut buff).unwrap();
+        assert_eq!(r0, 0x1122_3344_5566_7788 - 0x1122_3344 + 0x5566 + 5);
+        assert_eq!(buff.fields.cb, [5, 0, 0x5566_7788, 0x1122_3344, 0x5566_7788]);
+    }
+}
+
 #[test]
 fn legacy_loads_read_the_packet() {
     let text = |size: &str, at: &str| format!("r6 = r1; r7 = 5; r0 = 1; r0 = *({size} *)skb[{at}]; r0 += r7; exit");
