@@ -32,6 +32,9 @@ pub(crate) unsafe fn run(program: &Loaded, what: &Interpreted, run: *mut Run, pa
     let r1 = unsafe { give(&mut memory, program.layout, parts) };
     memory.set_packet(parts.packet as u64, parts.packet_len as u64);
 
+    #[cfg(feature = "oracle")]
+    crate::oracle::begin(parts.memory as u64, parts.memory_len);
+
     let config = program.engine.config();
     // The shims of host functions see by this that there is no emitted code to leave.
     // SAFETY: the caller's run is there.
@@ -489,6 +492,15 @@ impl<'p> Env for Host<'p> {
             })),
             MapRef::Data(map) => Err(caller.fail(format!("map `{}` is not a prog array", map.name()))),
         }
+    }
+
+    #[cfg(feature = "oracle")]
+    fn observe(&mut self, step: &Step<'_, Running<'p>>, _: &Machine<'_>) {
+        let Running(loaded, what) = step.code;
+        // SAFETY: the run is this thread's, and the machine does not touch it.
+        let context = unsafe { (*self.run).ctx.context } as *const u8;
+        let packet = || crate::oracle::window(loaded.layout, context);
+        crate::oracle::step(step.at, step.regs, &what.program.insns()[step.at.index()], packet);
     }
 
     /// The checks that the verifier left to run time.

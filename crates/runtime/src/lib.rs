@@ -48,6 +48,9 @@ mod linker;
 mod loaded;
 mod map_set;
 mod name;
+#[cfg(feature = "oracle")]
+#[doc(hidden)]
+pub mod oracle;
 mod packet;
 mod packet_helpers;
 mod prog_array;

@@ -68,6 +68,8 @@ pub(crate) fn verify(
         .collect();
     let lines = subject.code.map(lines).unwrap_or_default();
     let globals = subject.code.map(|code| global_functions(code, &program, subject.layout)).unwrap_or_default();
+    #[cfg(feature = "oracle")]
+    let globals = crate::oracle::globals().unwrap_or(globals);
     let env = Env {
         maps: &maps,
         host_functions: &host,
@@ -77,10 +79,18 @@ pub(crate) fn verify(
         limits: config.limits,
         log,
         hybrid,
+        #[cfg(feature = "oracle")]
+        record_states: crate::oracle::recording(),
         ..Env::new(subject.layout, subject.helpers)
     };
     let fail = |source| LoadError::Verifier { program: subject.name.to_owned(), source };
     let verified = engine.0.verifiers.lend(|verifier: &mut Verifier| verifier.verify(program, &env)).map_err(fail)?;
+    #[cfg(feature = "oracle")]
+    let verified = {
+        let mut verified = verified;
+        crate::oracle::keep(verified.take_states());
+        verified
+    };
     let (stats, log) = (verified.stats(), verified.log().to_vec());
     let (program, facts) = verified.into_parts();
     let program = rewrite(subject.name, program, &facts)?;

@@ -19,6 +19,7 @@ pub mod kernel;
 #[cfg(feature = "engines")]
 pub mod kernel_object;
 pub mod snapshot;
+pub mod soundness;
 
 pub use bpf_disasm as disasm;
 use std::io::Write;

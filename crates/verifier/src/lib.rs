@@ -31,5 +31,5 @@ pub use helpers::*;
 pub use interval::Interval;
 pub use scalar::{Num, Scalar, eval};
 pub use tnum::Tnum;
-pub use verify::{Verified, Verifier};
+pub use verify::{States, Verified, Verifier};
 pub use walk::Stats;

@@ -21,8 +21,65 @@ pub struct Verified {
     facts: Facts,
     stats: Stats,
     log: Vec<String>,
-    /// Ascending by instruction.
-    recorded: Vec<(InsnIdx, [Value; 11])>,
+    recorded: States,
+}
+
+/// The abstract states that were recorded of a program ([`Env::record_states`]): what its registers may hold before each instruction.
+#[derive(Debug, Default)]
+pub struct States {
+    /// In the order of the walk.
+    states: Vec<(InsnIdx, [Value; 11])>,
+    /// Into `states`, ascending by instruction.
+    order: Vec<u32>,
+    /// Where those of each instruction start in `order`; one more for the end.
+    starts: Vec<u32>,
+}
+
+impl States {
+    fn new(states: Vec<(InsnIdx, [Value; 11])>, insns: usize) -> States {
+        if states.is_empty() {
+            return States::default();
+        }
+        // Counted and placed: a state is too large to be moved about.
+        let mut starts = vec![0u32; insns + 1];
+        for (at, _) in &states {
+            starts[at.index()] += 1;
+        }
+        let mut total = 0;
+        for start in &mut starts {
+            total += *start;
+            *start = total;
+        }
+        let mut order = vec![0; states.len()];
+        for (i, (at, _)) in states.iter().enumerate().rev() {
+            starts[at.index()] -= 1;
+            order[starts[at.index()] as usize] = i as u32;
+        }
+        States { states, order, starts }
+    }
+
+    /// See [`Verified::admits`].
+    pub fn admit(&self, at: InsnIdx, regs: &[u64; 11]) -> bool {
+        let (Some(&from), Some(&to)) = (self.starts.get(at.index()), self.starts.get(at.index() + 1)) else {
+            return false;
+        };
+        self.order[from as usize..to as usize].iter().any(|i| {
+            let abstracts = &self.states[*i as usize].1;
+            abstracts.iter().zip(regs).all(|(v, &concrete)| match v.ty {
+                Ty::Uninit(_) => true,
+                Ty::Scalar => v.n.contains(concrete),
+                // An empty region may be anywhere, at null too.
+                Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } => true,
+                Ty::Ctx
+                | Ty::Stack { .. }
+                | Ty::Map { .. }
+                | Ty::MapValue { .. }
+                | Ty::Mem { .. }
+                | Ty::Host { .. }
+                | Ty::Func { .. } => v.null || concrete != 0,
+            })
+        })
+    }
 }
 
 impl Verifier {
@@ -62,8 +119,7 @@ impl Verifier {
             result => result?,
         }
         let (stats, log) = (walk.stats, std::mem::take(&mut walk.log));
-        let mut recorded = std::mem::take(&mut walk.recorded);
-        recorded.sort_by_key(|(at, _)| *at);
+        let recorded = States::new(std::mem::take(&mut walk.recorded), program.insns().len());
         let facts = walk.facts();
         Ok(Verified { program, facts, stats, log, recorded })
     }
@@ -90,6 +146,11 @@ impl Verified {
         &self.log
     }
 
+    /// The recorded states, to be asked later ([`States::admit`]). Nothing stays recorded here.
+    pub fn take_states(&mut self) -> States {
+        std::mem::take(&mut self.recorded)
+    }
+
     /// The program and its facts, for those who compile it.
     pub fn into_parts(self) -> (Program, Facts) {
         (self.program, self.facts)
@@ -98,21 +159,6 @@ impl Verified {
     /// Whether some abstract state recorded for the instruction ([`Env::record_states`]) admits these register values.
     /// Numbers are compared; of pointers, only whether they are null. For tests of the verifier's soundness.
     pub fn admits(&self, at: InsnIdx, regs: &[u64; 11]) -> bool {
-        let from = self.recorded.partition_point(|(i, _)| *i < at);
-        self.recorded[from..].iter().take_while(|(i, _)| *i == at).any(|(_, abstracts)| {
-            abstracts.iter().zip(regs).all(|(v, &concrete)| match v.ty {
-                Ty::Uninit(_) => true,
-                Ty::Scalar => v.n.contains(concrete),
-                // An empty region may be anywhere, at null too.
-                Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } => true,
-                Ty::Ctx
-                | Ty::Stack { .. }
-                | Ty::Map { .. }
-                | Ty::MapValue { .. }
-                | Ty::Mem { .. }
-                | Ty::Host { .. }
-                | Ty::Func { .. } => v.null || concrete != 0,
-            })
-        })
+        self.recorded.admit(at, regs)
     }
 }

@@ -1,0 +1,130 @@
+//! For tests of the verifier (feature `oracle`): what it proved, beside what the interpreter then does.
+//!
+//! A thread that asks for it has the abstract states of its loads recorded, may say which functions of a program without an
+//! object are global, and has each interpreted instruction compared with the states of the program loaded last. Nothing of this
+//! changes what is accepted or how programs run; without the feature none of it is there.
+
+use crate::context::ContextLayout;
+use bpf_isa::{Insn, InsnIdx, Reg, Size};
+use bpf_verifier::{FieldKind, GlobalFunc, States};
+use std::cell::RefCell;
+
+/// What the thread watches.
+#[derive(Debug, Default)]
+struct Watch {
+    recording: bool,
+    globals: Vec<Option<GlobalFunc>>,
+    states: Option<States>,
+    steps: u64,
+    outside: Option<Outside>,
+    /// The packet's buffer in the current run: it is more than the packet.
+    buffer: (u64, u64),
+}
+
+/// What was not as proven.
+#[derive(Clone, Copy, Debug)]
+pub struct Outside {
+    /// What.
+    pub what: &'static str,
+    /// Before this instruction.
+    pub at: InsnIdx,
+    /// r0 to r10.
+    pub regs: [u64; 11],
+}
+
+thread_local!(static WATCH: RefCell<Watch> = RefCell::default());
+
+/// From now on, this thread's loads take these for the global functions of a program, and are not recorded.
+pub fn declare(globals: Vec<Option<GlobalFunc>>) {
+    WATCH.with_borrow_mut(|w| (w.globals, w.recording) = (globals, false));
+}
+
+/// The next loads of this thread are recorded; runs are compared with the last.
+pub fn record() {
+    WATCH.with_borrow_mut(|w| (w.recording, w.states) = (true, None));
+}
+
+/// The instructions interpreted on this thread since the last call, and the first that was outside its states.
+pub fn observed() -> (u64, Option<Outside>) {
+    WATCH.with_borrow_mut(|w| (std::mem::take(&mut w.steps), w.outside.take()))
+}
+
+pub(crate) fn globals() -> Option<Vec<Option<GlobalFunc>>> {
+    WATCH.with_borrow(|w| (!w.globals.is_empty()).then(|| w.globals.clone()))
+}
+
+pub(crate) fn recording() -> bool {
+    WATCH.with_borrow(|w| w.recording)
+}
+
+pub(crate) fn keep(states: States) {
+    WATCH.with_borrow_mut(|w| {
+        if w.recording {
+            w.states = Some(states);
+        }
+    });
+}
+
+/// A run begins whose packet lies in this buffer.
+pub(crate) fn begin(buffer: u64, len: usize) {
+    WATCH.with_borrow_mut(|w| w.buffer = (buffer, buffer + len as u64));
+}
+
+/// An instruction is about to be interpreted. `packet` is where the packet and its metadata are now.
+pub(crate) fn step(at: InsnIdx, regs: &[u64; 11], insn: &Insn, packet: impl FnOnce() -> Option<(u64, u64)>) {
+    WATCH.with_borrow_mut(|w| {
+        let Some(states) = &w.states else { return };
+        w.steps += 1;
+        if w.outside.is_some() {
+            return;
+        }
+        if !states.admit(at, regs) {
+            w.outside = Some(Outside { what: "registers outside every abstract state", at, regs: *regs });
+        }
+        // The buffer is the run's, but not all of it the program's.
+        let Some((base, off, size)) = access(insn) else { return };
+        let from = regs[base.index()].wrapping_add(off as u64);
+        if from >= w.buffer.0
+            && from < w.buffer.1
+            && let Some((start, end)) = packet()
+            && (from < start || from + u64::from(size.bytes()) > end)
+        {
+            w.outside = Some(Outside { what: "an access beside the packet", at, regs: *regs });
+        }
+    });
+}
+
+/// Where the packet and the metadata before it lie, from the context.
+pub(crate) fn window(layout: &ContextLayout, context: *const u8) -> Option<(u64, u64)> {
+    let field = |kind| {
+        let field = layout.fields.iter().find(|f| f.kind == kind && f.host_size == 8)?;
+        // SAFETY: the context agrees with the layout, which has a pointer there; helpers are not running.
+        Some(unsafe { context.add(field.host_offset as usize).cast::<u64>().read_unaligned() })
+    };
+    let (data, end) = (field(FieldKind::Data(0))?, field(FieldKind::DataEnd(0))?);
+    Some((field(FieldKind::Data(1)).map_or(data, |meta| meta.min(data)), end))
+}
+
+fn access(insn: &Insn) -> Option<(Reg, i16, Size)> {
+    match *insn {
+        Insn::Load { size, base, off, .. }
+        | Insn::Store { size, base, off, .. }
+        | Insn::LoadAcquire { size, base, off, .. }
+        | Insn::StoreRelease { size, base, off, .. } => Some((base, off, size)),
+        Insn::Atomic { base, off, .. } => Some((base, off, Size::W)),
+        Insn::Alu { .. }
+        | Insn::Mov { .. }
+        | Insn::MovSx { .. }
+        | Insn::Neg { .. }
+        | Insn::End { .. }
+        | Insn::LoadImm64 { .. }
+        | Insn::SecondSlot
+        | Insn::LoadAbs { .. }
+        | Insn::LoadInd { .. }
+        | Insn::Jump { .. }
+        | Insn::JumpIf { .. }
+        | Insn::MayGoto { .. }
+        | Insn::Call(_)
+        | Insn::Exit => None,
+    }
+}

@@ -1,0 +1,291 @@
+//! Runs what the verifier accepts, and finds where it is not as promised.
+//!
+//! A program is loaded three times: for the interpreter, and as machine code at both levels of optimisation. Each run on the
+//! interpreter is watched: before each instruction the registers must lie in an abstract state recorded for it, each access must
+//! be to memory that the run was given, and nothing may end the run but its exit. Then the same on the others, from
+//! the same maps and packet at other addresses: result, packet, context and maps must be equal. A machine stack full of
+//! [`POISON`] beneath the run, and different bytes around the packet on each engine, make a difference of what is read
+//! but was never written; different addresses make one of an address that gets out.
+//!
+//! Only what the interpreter has found harmless runs as machine code.
+
+use super::world::World;
+use super::{Arg, Context, Generated};
+use crate::generate::Choices;
+use bpf_runtime::oracle;
+use bpf_runtime::{LoadError, MapError, Mode, OptLevel, Program, Raw, RunError, SkBuff, SkFields, Skb, Xdp, XdpBuff};
+use bpf_verifier::{GlobalArg, GlobalFunc};
+use std::collections::BTreeMap;
+
+/// What the machine stack is full of before a run.
+const POISON: u64 = 0xa5a5_5a5a_dead_c0de;
+/// Bytes around the packet's buffer that no run may touch.
+const MARGIN: usize = 64;
+/// Instructions (branches back and calls, to be exact) after which a run is given up.
+const BUDGET: u64 = 100_000;
+
+/// What the oracle saw of one program.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Refused; the kind of reason.
+    Refused(String),
+    /// Accepted, and run as promised: the instructions watched.
+    Ran(u64),
+    /// Accepted, but a run took too long to compare.
+    Long,
+    /// Accepted, but wrong.
+    Violation(String),
+}
+
+/// The outcomes of many programs.
+#[derive(Clone, Default, Debug)]
+pub struct Tally {
+    /// Programs made.
+    pub programs: u64,
+    /// Accepted and run.
+    pub accepted: u64,
+    /// Accepted, with a run that was too long.
+    pub long: u64,
+    /// Instructions watched on the interpreter.
+    pub steps: u64,
+    /// Refused, by reason.
+    pub refused: BTreeMap<String, u64>,
+    /// Refused though nothing in them was made wrong.
+    pub refused_without_lure: u64,
+}
+
+impl Tally {
+    /// Counts an outcome. `Err` for a violation.
+    ///
+    /// # Errors
+    /// What was found.
+    pub fn count(&mut self, generated: &Generated, outcome: Outcome) -> Result<(), String> {
+        self.programs += 1;
+        match outcome {
+            Outcome::Refused(reason) => {
+                *self.refused.entry(reason).or_default() += 1;
+                self.refused_without_lure += u64::from(!generated.lured);
+            }
+            Outcome::Ran(steps) => (self.accepted, self.steps) = (self.accepted + 1, self.steps + steps),
+            Outcome::Long => self.long += 1,
+            Outcome::Violation(what) => return Err(what),
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Tally { programs, accepted, long, steps, refused, refused_without_lure } = self;
+        write!(f, "{programs} programs: {accepted} accepted and run, {long} too long, {steps} instructions watched; ")?;
+        write!(f, "refused {} ({refused_without_lure} without a lure): {refused:?}", refused.values().sum::<u64>())
+    }
+}
+
+/// A program as one engine has it.
+enum Loaded {
+    Raw(Program<Raw, ()>),
+    Xdp(Program<Xdp, ()>),
+    Skb(Program<Skb, ()>),
+}
+
+/// What a run starts with.
+struct Input {
+    packet: Vec<u8>,
+    headroom: usize,
+    tailroom: usize,
+    fields: SkFields,
+    maps_seed: u64,
+}
+
+/// What a run leaves behind.
+#[derive(PartialEq, Eq, Debug)]
+struct Output {
+    r0: u64,
+    packet: Vec<u8>,
+    fields: SkFields,
+    maps: Vec<u8>,
+}
+
+/// Checks programs, one after the other.
+#[derive(Debug)]
+pub struct Oracle {
+    interpreter: World,
+    machine: Option<World>,
+}
+
+impl Default for Oracle {
+    fn default() -> Oracle {
+        Oracle::new()
+    }
+}
+
+impl Oracle {
+    /// An oracle with the interpreter and, where the host has one, the JIT.
+    pub fn new() -> Oracle {
+        let machine = bpf_runtime::Arch::HOST.map(|_| World::new(Mode::Jit, None));
+        Oracle { interpreter: World::new(Mode::Interpreter, Some(BUDGET)), machine }
+    }
+
+    /// One with the interpreter alone: for verifiers that are wrong on purpose.
+    pub fn interpreter_only() -> Oracle {
+        Oracle { interpreter: World::new(Mode::Interpreter, Some(BUDGET)), machine: None }
+    }
+
+    /// Verifies the program and, if it is accepted, runs it on so many inputs.
+    pub fn check(&mut self, generated: &Generated, runs: u32, c: &mut Choices<'_>) -> Outcome {
+        match self.try_check(generated, runs, c) {
+            Ok(outcome) => outcome,
+            Err(error) => Outcome::Violation(format!("the maps: {error}")),
+        }
+    }
+
+    fn try_check(&mut self, generated: &Generated, runs: u32, c: &mut Choices<'_>) -> Result<Outcome, MapError> {
+        let violation =
+            |what: String| Ok(Outcome::Violation(format!("{what}\n{:?}\n{}", generated.context, generated.program)));
+        let reference = match load(&self.interpreter, generated, OptLevel::None, true) {
+            Ok(program) => program,
+            Err(LoadError::Verifier { source, .. }) => {
+                let reason = format!("{:?}", source.reason);
+                if reason.starts_with("Internal") || reason.starts_with("Environment") {
+                    return violation(source.to_string());
+                }
+                let kind = reason.split(['(', '{', ' ']).next().unwrap_or_default().to_owned();
+                return Ok(Outcome::Refused(kind));
+            }
+            Err(error) => return violation(format!("it does not load: {error}")),
+        };
+        let mut compiled = Vec::new();
+        if let Some(world) = &self.machine {
+            for level in [OptLevel::Speed, OptLevel::None] {
+                match load(world, generated, level, false) {
+                    Ok(program) => compiled.push((level, program)),
+                    Err(error) => return violation(format!("{level:?} does not load: {error}")),
+                }
+            }
+        }
+        let mut total = 0;
+        for _ in 0..runs {
+            let input = Input::choose(c);
+            let expected = run(&mut self.interpreter, &reference, generated, &input, 0x11)?;
+            let (steps, outside) = oracle::observed();
+            total += steps;
+            if let Some(outside) = outside {
+                return violation(format!("at {}: {}: {:x?}", outside.at, outside.what, outside.regs));
+            }
+            let expected = match expected {
+                Ok(Ok(output)) => output,
+                Ok(Err(RunError::Budget { .. })) => return Ok(Outcome::Long),
+                Ok(Err(error)) => return violation(format!("the interpreter stops: {error}")),
+                Err(what) => return violation(what),
+            };
+            for (i, (level, program)) in compiled.iter().enumerate() {
+                let Some(world) = &mut self.machine else { continue };
+                match run(world, program, generated, &input, 0x77 + i as u8)? {
+                    Ok(Ok(output)) if output == expected || !generated.ordered => {}
+                    Ok(Ok(output)) => {
+                        return violation(format!("{level:?} differs: {output:x?}\ninstead of {expected:x?}"));
+                    }
+                    Ok(Err(error)) => return violation(format!("{level:?} stops: {error}")),
+                    Err(what) => return violation(format!("{level:?}: {what}")),
+                }
+            }
+        }
+        Ok(Outcome::Ran(total))
+    }
+}
+
+impl Input {
+    fn choose(c: &mut Choices<'_>) -> Input {
+        let len = match c.below(3) {
+            0 => c.below(6),
+            1 => c.below(32),
+            _ => c.below(100),
+        };
+        let packet = (0..len).map(|_| if c.one_in(3) { c.byte() } else { c.byte() & 31 }).collect();
+        let (headroom, tailroom) = if c.one_in(2) { (0, 0) } else { (c.below(20) as usize, c.below(24) as usize) };
+        let mut fields = SkFields::default();
+        (fields.mark, fields.priority, fields.hash) = (c.value() as u32, c.below(40), c.value() as u32);
+        fields.cb = std::array::from_fn(|_| c.below(70));
+        Input { packet, headroom, tailroom, fields, maps_seed: c.value() }
+    }
+}
+
+fn load(world: &World, generated: &Generated, level: OptLevel, watched: bool) -> Result<Loaded, LoadError> {
+    let signature = |args: &Vec<Arg>| {
+        let arg = |arg: &Arg| match *arg {
+            Arg::Mem(bytes) => GlobalArg::Mem(bytes),
+            Arg::Number => GlobalArg::Scalar,
+            Arg::Context => GlobalArg::Ctx,
+        };
+        GlobalFunc { name: "global".into(), args: args.iter().map(arg).collect() }
+    };
+    oracle::declare(generated.globals.iter().map(|args| args.as_ref().map(signature)).collect());
+    if watched {
+        oracle::record();
+    }
+    let maps: Vec<_> = world.maps.iter().collect();
+    let insns = generated.program.insns().to_vec();
+    Ok(match generated.context {
+        Context::Raw => Loaded::Raw(world.linker.loader().maps(&maps).opt_level(level).insns("generated", insns)?),
+        Context::Xdp => Loaded::Xdp(world.linker.loader().maps(&maps).opt_level(level).insns("generated", insns)?),
+        Context::Skb => Loaded::Skb(world.linker.loader().maps(&maps).opt_level(level).insns("generated", insns)?),
+    })
+}
+
+/// Fills the machine stack beneath the caller.
+#[inline(never)]
+fn poison_stack() {
+    let mut words = [POISON; 1024];
+    std::hint::black_box(&mut words);
+}
+
+/// One run. `Err`: something around the packet was written.
+fn run(
+    world: &mut World,
+    program: &Loaded,
+    generated: &Generated,
+    input: &Input,
+    fill: u8,
+) -> Result<Result<Result<Output, RunError>, String>, MapError> {
+    world.reset(generated.maps, &mut Choices::from_seed(input.maps_seed))?;
+    // What XDP programs may grow into is the same for all; what nobody may touch is not.
+    let room = if matches!(program, Loaded::Xdp(_)) { (input.headroom, input.tailroom) } else { (0, 0) };
+    let from = MARGIN + usize::from(fill & 7);
+    let len = room.0 + input.packet.len() + room.1;
+    let mut memory = vec![fill; from + len + MARGIN];
+    memory[from..from + len].fill(0x33);
+    memory[from + room.0..][..input.packet.len()].copy_from_slice(&input.packet);
+    let buffer = &mut memory[from..from + len];
+    let mut fields = SkFields::default();
+    let mut packet = Vec::new();
+    let result = match program {
+        Loaded::Raw(program) => {
+            poison_stack();
+            program.run(&mut (), buffer)
+        }
+        Loaded::Xdp(program) => {
+            let mut buff = XdpBuff::with_room(buffer, room.0, input.packet.len());
+            poison_stack();
+            let result = program.run(&mut (), &mut buff);
+            packet.extend_from_slice(buff.packet());
+            result
+        }
+        Loaded::Skb(program) => {
+            let mut buff = SkBuff::new(buffer);
+            let of_packet = buff.fields;
+            buff.fields = SkFields { len: of_packet.len, protocol: of_packet.protocol, ..input.fields };
+            poison_stack();
+            let result = program.run(&mut (), &mut buff);
+            fields = buff.fields;
+            result
+        }
+    };
+    let around = memory[..from].iter().chain(&memory[from + len..]);
+    if around.into_iter().any(|b| *b != fill) {
+        return Ok(Err("bytes around the packet were written".into()));
+    }
+    packet.extend_from_slice(&memory[from..from + len]);
+    let maps = world.contents(generated.maps)?;
+    Ok(Ok(result.map(|r0| Output { r0, packet, fields, maps })))
+}

@@ -1,0 +1,160 @@
+//! The engines and maps that generated programs live in.
+//!
+//! A world is made once and used for many programs: before each run the maps that the program uses are put into a state that a
+//! seed decides, and afterwards what they hold is read back, in an order that no engine decides.
+
+use super::{ARRAY_VALUE, CONSTANTS, GLOBAL_VALUE, HASH_VALUE, INNER_VALUE, MapId};
+use crate::generate::Choices;
+use bpf_runtime::maps::flags;
+use bpf_runtime::{Config, Engine, Linker, Map, MapDef, MapError, MapType, Mode, RingBuf};
+
+pub(super) struct World {
+    pub(super) linker: Linker<()>,
+    pub(super) maps: Vec<Map>,
+    inner: [Map; 2],
+    ring: RingBuf,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("linker", &self.linker).finish_non_exhaustive()
+    }
+}
+
+/// The map's definition.
+fn definition(map: MapId) -> MapDef {
+    let inner = || MapDef::new("inner", MapType::Array, 4, INNER_VALUE, 3);
+    match map {
+        MapId::Array => MapDef::new("array", MapType::Array, 4, ARRAY_VALUE, 4),
+        MapId::Hash => MapDef::new("hash", MapType::Hash, 8, HASH_VALUE, 8),
+        MapId::Outer => MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2).with_inner(inner()),
+        MapId::Global => MapDef::new("global", MapType::Array, 4, GLOBAL_VALUE, 1),
+        MapId::Locked => MapDef { spin_lock: Some(8), ..MapDef::new("locked", MapType::Array, 4, 24, 2) },
+        MapId::Queue => MapDef::new("queue", MapType::Queue, 0, 16, 3),
+        MapId::Ring => MapDef::new("ring", MapType::RingBuf, 0, 0, 4096),
+        MapId::PerCpu => MapDef::new("percpu", MapType::PerCpuArray, 4, 16, 2),
+        MapId::Constants => MapDef::new("constants", MapType::Array, 4, CONSTANTS, 1).with_flags(flags::RDONLY_PROG),
+        MapId::OuterHash => MapDef::new("outer_hash", MapType::HashOfMaps, 4, 4, 2).with_inner(inner()),
+    }
+}
+
+impl World {
+    pub(super) fn new(mode: Mode, budget: Option<u64>) -> World {
+        let mut config = Config::default();
+        (config.mode, config.budget, config.max_slots) = (mode, budget, 2);
+        config.limits.steps = 30_000;
+        let engine = Engine::new(config).expect("an engine");
+        let create = |def| Map::create(def, engine.domain()).expect("a map");
+        let maps: Vec<Map> = MapId::ALL.into_iter().map(|map| create(definition(map))).collect();
+        let inner = [0, 1].map(|_| create(MapDef::new("inner", MapType::Array, 4, INNER_VALUE, 3)));
+        let constants: Vec<u8> = (0..CONSTANTS as u8).collect();
+        let at = |map: MapId| &maps[map as usize];
+        let made = at(MapId::Constants)
+            .update(&[0; 4], &constants, 0)
+            .and_then(|()| at(MapId::Constants).freeze())
+            .and_then(|()| at(MapId::Outer).set_inner(&[0; 4], &inner[0], 0))
+            .and_then(|()| at(MapId::OuterHash).set_inner(&[0; 4], &inner[1], 0));
+        made.expect("the maps take their contents");
+        let ring = RingBuf::new(at(MapId::Ring)).expect("a consumer");
+        World { linker: Linker::new(&engine), maps, inner, ring }
+    }
+
+    fn at(&self, map: MapId) -> &Map {
+        &self.maps[map as usize]
+    }
+
+    /// Puts these maps into the state that the choices decide.
+    pub(super) fn reset(&mut self, used: u16, c: &mut Choices<'_>) -> Result<(), MapError> {
+        let mut bytes = |len: u32| -> Vec<u8> {
+            // Small numbers as well as noise.
+            let mut bytes = Vec::with_capacity(len as usize + 8);
+            while bytes.len() < len as usize {
+                let n = if c.one_in(2) { c.value() } else { c.below(64).into() };
+                bytes.extend(n.to_le_bytes());
+            }
+            bytes.truncate(len as usize);
+            bytes
+        };
+        let uses = |map: MapId| used >> map as u8 & 1 != 0;
+        let index = |i: u32| i.to_ne_bytes();
+        if uses(MapId::Global) {
+            self.at(MapId::Global).update(&index(0), &bytes(GLOBAL_VALUE), 0)?;
+        }
+        if uses(MapId::Array) {
+            for i in 0..4 {
+                self.at(MapId::Array).update(&index(i), &bytes(ARRAY_VALUE), 0)?;
+            }
+        }
+        if uses(MapId::Hash) {
+            let map = self.at(MapId::Hash);
+            let keys: Vec<_> = map.iter().map(|e| e.map(|e| e.0)).collect::<Result<_, _>>()?;
+            for key in keys {
+                map.delete(&key)?;
+            }
+            for key in [0u64, 2] {
+                map.update(&key.to_ne_bytes(), &bytes(HASH_VALUE), 0)?;
+            }
+        }
+        for inner in self.inner.iter().filter(|_| uses(MapId::Outer) || uses(MapId::OuterHash)) {
+            for i in 0..3 {
+                inner.update(&index(i), &bytes(INNER_VALUE), 0)?;
+            }
+        }
+        if uses(MapId::Locked) {
+            for i in 0..2 {
+                let mut value = bytes(24);
+                value[8..16].fill(0);
+                self.at(MapId::Locked).update(&index(i), &value, 0)?;
+            }
+        }
+        if uses(MapId::Queue) {
+            let map = self.at(MapId::Queue);
+            while map.pop(&mut [0; 16])? {}
+            map.push(&bytes(16), 0)?;
+        }
+        if uses(MapId::PerCpu) {
+            let map = self.at(MapId::PerCpu);
+            for i in 0..2 {
+                map.update(&index(i), &bytes(map.host_value_size() as u32), 0)?;
+            }
+        }
+        if uses(MapId::Ring) {
+            while self.ring.next_record().is_some() {}
+        }
+        Ok(())
+    }
+
+    /// What these maps hold.
+    pub(super) fn contents(&mut self, used: u16) -> Result<Vec<u8>, MapError> {
+        let uses = |map: MapId| used >> map as u8 & 1 != 0;
+        let mut all = Vec::new();
+        let arrays = [(MapId::Global, 1), (MapId::Array, 4), (MapId::Locked, 2), (MapId::PerCpu, 2)];
+        for (map, entries) in arrays.into_iter().filter(|(map, _)| uses(*map)) {
+            for i in 0..entries as u32 {
+                all.extend(self.at(map).get(&i.to_ne_bytes())?.unwrap_or_default());
+            }
+        }
+        if uses(MapId::Hash) {
+            let mut elements: Vec<_> = self.at(MapId::Hash).iter().collect::<Result<_, _>>()?;
+            elements.sort();
+            all.extend(elements.into_iter().flat_map(|(key, value)| [key, value]).flatten());
+        }
+        for inner in self.inner.iter().filter(|_| uses(MapId::Outer) || uses(MapId::OuterHash)) {
+            for i in 0..3u32 {
+                all.extend(inner.get(&i.to_ne_bytes())?.unwrap_or_default());
+            }
+        }
+        if uses(MapId::Queue) {
+            let mut value = [0; 16];
+            while self.at(MapId::Queue).pop(&mut value)? {
+                all.extend(value);
+            }
+        }
+        if uses(MapId::Ring) {
+            while let Some(record) = self.ring.next_record() {
+                all.extend_from_slice(&record);
+            }
+        }
+        Ok(all)
+    }
+}
