@@ -16,7 +16,7 @@ use std::{
 
 pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
 const LINKER: &str = "aarch64-linux-gnu-gcc";
-const QEMU: &str = "qemu-aarch64";
+pub(crate) const QEMU: &str = "qemu-aarch64";
 const QEMU_MAJOR: u32 = 10;
 /// Seconds a test binary may take under emulation.
 const TIMEOUT: u32 = 300;

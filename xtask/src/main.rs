@@ -12,6 +12,7 @@ mod kernel_arm64;
 mod objects;
 mod rules;
 mod shell;
+mod soak;
 mod test;
 
 use clap::{Parser, Subcommand};
@@ -50,6 +51,21 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Run generated programs against the verifier's promises, at length: docs/testing.md.
+    Soak {
+        /// Accepted programs to run.
+        #[arg(default_value_t = 1_000_000)]
+        programs: u64,
+        /// The first seed; those of other runs are far from it by default.
+        #[arg(long)]
+        seed: Option<u64>,
+        /// On arm64, emulated where it is not this machine's.
+        #[arg(long)]
+        arm64: bool,
+        /// Instead, plant deliberate bugs in the verifier and count the programs until each is found.
+        #[arg(long)]
+        faults: bool,
+    },
     /// Rewrite examples/packets.pcap, the capture the README's command filters.
     Capture,
 }
@@ -61,6 +77,7 @@ fn main() -> anyhow::Result<()> {
         Command::Check => check::run(),
         Command::KernelArm64 { install } => kernel_arm64::run(install),
         Command::Objects { check } => objects::run(check),
+        Command::Soak { programs, seed, arm64, faults } => soak::run(programs, seed, arm64, faults),
         Command::Capture => capture::run(),
     }
 }

@@ -40,11 +40,13 @@ pub struct Options<'a> {
     pub budget: Option<u64>,
     /// Ends the run, where the budget is counted, once it is true.
     pub interrupt: Option<&'a AtomicBool>,
+    /// What every byte of a stack is when its frame is entered: 0, unless a test is to see who reads what was never written.
+    pub stack_fill: u8,
 }
 
 impl Default for Options<'_> {
     fn default() -> Self {
-        Options { stack_bytes: DEFAULT_STACK_BYTES, budget: None, interrupt: None }
+        Options { stack_bytes: DEFAULT_STACK_BYTES, budget: None, interrupt: None, stack_fill: 0 }
     }
 }
 
@@ -63,6 +65,7 @@ impl<'a> Machine<'a> {
     /// A machine that gives its runs this memory.
     pub fn new(mut memory: Memory<'a>, options: Options<'a>) -> Machine<'a> {
         memory.set_frame_bytes(options.stack_bytes);
+        memory.set_fill(options.stack_fill);
         Machine { memory, r2: 0, tail_calls: 0, budget: options.budget, interrupt: options.interrupt }
     }
 

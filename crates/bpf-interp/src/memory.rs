@@ -44,6 +44,8 @@ pub struct Memory<'a> {
     frames: Vec<Frame>,
     live: usize,
     frame_bytes: usize,
+    /// Every byte of a stack that is entered.
+    fill: u8,
     packet: (u64, u64),
     given: PhantomData<&'a mut [u8]>,
 }
@@ -56,6 +58,7 @@ impl<'a> Memory<'a> {
             frames: Vec::new(),
             live: 0,
             frame_bytes: crate::DEFAULT_STACK_BYTES,
+            fill: 0,
             packet: (0, 0),
             given: PhantomData,
         }
@@ -98,11 +101,22 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Enters a frame. Its stack is zero. Returns its end: r10.
+    /// Says what the bytes of a stack are when it is entered.
+    pub(crate) fn set_fill(&mut self, fill: u8) {
+        self.fill = fill;
+    }
+
+    /// Enters a frame. Its stack is zero, or what [`Memory::set_fill`] says. Returns its end: r10.
     pub(crate) fn push_frame(&mut self) -> u64 {
         match self.frames.get(self.live) {
-            Some(frame) => frame.clear(),
-            None => self.frames.push(Frame::new(self.frame_bytes)),
+            Some(frame) => frame.clear(self.fill),
+            None => {
+                let frame = Frame::new(self.frame_bytes);
+                if self.fill != 0 {
+                    frame.clear(self.fill);
+                }
+                self.frames.push(frame);
+            }
         }
         let region = self.frames[self.live].region();
         self.live += 1;
@@ -159,10 +173,10 @@ impl Frame {
         Region { start: self.words.cast::<u64>().addr() as u64, len: self.words.len() as u64 * 8, frozen: false }
     }
 
-    fn clear(&self) {
-        // SAFETY: `words` came from a box of that many words that only `drop` frees, and zero is a u64. No reference
+    fn clear(&self, fill: u8) {
+        // SAFETY: `words` came from a box of that many words that only `drop` frees, and any bytes are u64s. No reference
         // to them exists: this file makes none that outlives one access, and a frame is entered by one thread.
-        unsafe { self.words.cast::<u64>().write_bytes(0, self.words.len()) }
+        unsafe { self.words.cast::<u64>().write_bytes(fill, self.words.len()) }
     }
 }
 

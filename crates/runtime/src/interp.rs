@@ -47,6 +47,10 @@ pub(crate) unsafe fn run(program: &Loaded, what: &Interpreted, run: *mut Run, pa
         stack_bytes: config.frame_bytes as usize,
         budget: if what.checks.needs_budget { Some(config.run_budget()) } else { config.budget },
         interrupt: config.interruptible.then_some(interrupt),
+        #[cfg(feature = "oracle")]
+        stack_fill: crate::oracle::stack_fill(),
+        #[cfg(not(feature = "oracle"))]
+        stack_fill: 0,
     };
     let mut host = Host { run, entered: Vec::new(), reached: Reached::default(), lock: None };
     let result = Machine::new(memory, options).run(&mut host, &Running(program, what), [r1, parts.context_len as u64]);

@@ -19,6 +19,7 @@ struct Watch {
     outside: Option<Outside>,
     /// The packet's buffer in the current run: it is more than the packet.
     buffer: (u64, u64),
+    stack_fill: u8,
 }
 
 /// What was not as proven.
@@ -47,6 +48,15 @@ pub fn record() {
 /// The instructions interpreted on this thread since the last call, and the first that was outside its states.
 pub fn observed() -> (u64, Option<Outside>) {
     WATCH.with_borrow_mut(|w| (std::mem::take(&mut w.steps), w.outside.take()))
+}
+
+/// From now on, fresh stacks of interpreted runs hold these bytes.
+pub fn fill_stacks(fill: u8) {
+    WATCH.with_borrow_mut(|w| w.stack_fill = fill);
+}
+
+pub(crate) fn stack_fill() -> u8 {
+    WATCH.with_borrow(|w| w.stack_fill)
 }
 
 pub(crate) fn globals() -> Option<Vec<Option<GlobalFunc>>> {

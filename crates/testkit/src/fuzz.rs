@@ -52,6 +52,18 @@ pub fn object(data: &[u8]) {
     }
 }
 
+/// A program at the border of the verifier's rules: what is accepted runs as promised, on all engines.
+#[cfg(feature = "oracle")]
+pub fn soundness(data: &[u8]) {
+    thread_local!(static ORACLE: std::cell::RefCell<crate::soundness::Oracle> = std::cell::RefCell::default());
+    let mut choices = Choices::from_bytes(data);
+    let generated = crate::soundness::generate(&mut choices);
+    let outcome = ORACLE.with_borrow_mut(|oracle| oracle.check(&generated, 2, &mut choices));
+    if let crate::soundness::Outcome::Violation(what) = outcome {
+        panic!("{what}");
+    }
+}
+
 /// A generated program on the interpreter and as machine code, under an allocation and options that the data choose.
 pub fn engines(data: &[u8]) {
     let mut choices = Choices::from_bytes(data);

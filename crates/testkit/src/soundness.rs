@@ -14,6 +14,7 @@
 
 mod calls;
 mod emit;
+mod flow;
 #[cfg(feature = "oracle")]
 mod oracle;
 mod statements;
@@ -149,9 +150,9 @@ pub fn generate(choices: &mut Choices<'_>) -> Generated {
     let mut callees: Vec<Function> = Vec::new();
     for _ in 0..count {
         let role = match choices.below(8) {
-            0 | 1 => Role::Static,
-            2..=4 => Role::Loop,
-            5 | 6 => Role::ForEach(choices.pick(&[MapId::Array, MapId::Hash, MapId::Array, MapId::PerCpu])),
+            0 => Role::Static,
+            1..=3 => Role::Loop,
+            4 | 5 => Role::ForEach(choices.pick(&[MapId::Array, MapId::Hash, MapId::Array, MapId::PerCpu])),
             _ => Role::Global { bytes: choices.pick(&[8, 16, 24, 48]), context: choices.one_in(2) },
         };
         let function = Function::generate(choices, context, role, &callees, &mut lures);
@@ -261,7 +262,6 @@ mod tests {
             "call 1\n",
             "call 2\n",
             "call 87",
-            "call 195",
             "call 28",
             "atomic",
             "load_acquire",

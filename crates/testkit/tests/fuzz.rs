@@ -26,6 +26,11 @@ fn engines() {
 }
 
 #[test]
+fn soundness() {
+    on_noise(fuzz::soundness, 500);
+}
+
+#[test]
 fn emission() {
     on_noise(fuzz::emission, 500);
 }

@@ -13,6 +13,8 @@
 
 mod env;
 mod error;
+#[cfg_attr(feature = "faults", doc(hidden))]
+pub mod faults;
 mod helpers;
 mod interval;
 mod need;

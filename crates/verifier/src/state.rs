@@ -11,6 +11,7 @@
 use bpf_isa::{InsnIdx, Reg};
 
 use crate::env::Region;
+use crate::faults::planted;
 use crate::helpers::CallbackKind;
 use crate::scalar::Scalar;
 use crate::value::{FIRST_FREE_ID, Ty, Value, Why, len_id};
@@ -148,6 +149,7 @@ impl Frame {
         for d in (depth + 1 - size..=depth).rev() {
             match self.byte(d) {
                 Byte::Misc | Byte::Zero => {}
+                Byte::Uninit if planted!(UninitReadable) => {}
                 Byte::Uninit => return Err(d),
                 Byte::Spill => {
                     if !self.spill_at(d).is_some_and(|s| s.value.is_scalar()) {
@@ -162,6 +164,9 @@ impl Frame {
     /// Makes the bytes from r10 - depth hold no spill. Bytes of a spill outside the range stay readable if they were
     /// part of a number, and become unreadable if they were part of a pointer (reading them would leak half of it).
     fn clear_spills(&mut self, depth: usize, size: usize) {
+        if planted!(SpillSurvives) && size < 8 {
+            return;
+        }
         let low = depth - size;
         let bytes = &mut self.bytes;
         self.spills.retain(|s| {
@@ -347,7 +352,8 @@ impl State {
     /// Invalidates every pointer into a region, and every number that is a region's length.
     pub(crate) fn packet_moved(&mut self, at: InsnIdx, min_lens: [u32; Region::MAX_REGIONS]) {
         for frame in &mut self.frames {
-            for v in frame.values_mut() {
+            let registers = if planted!(SpilledPacketSurvives) { 11 } else { usize::MAX };
+            for v in frame.values_mut().take(registers) {
                 match v.ty {
                     Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } => *v = Value::uninit(Why::Moved(at)),
                     // Still a number, but no longer *the* length.
@@ -356,6 +362,9 @@ impl State {
                 }
             }
             frame.drop_uninit_spills();
+        }
+        if planted!(PacketLengthSurvives) || planted!(SpilledPacketSurvives) {
+            return;
         }
         self.room.clear();
         self.min_len = min_lens;

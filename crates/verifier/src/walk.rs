@@ -26,6 +26,7 @@ use bpf_uapi::{Helper, MapType};
 
 use crate::env::{Env, GlobalArg, MapDef};
 use crate::error::{Decision, Reason, VerifyError};
+use crate::faults::planted;
 use crate::helpers::HelperProto;
 use crate::need::Needs;
 use crate::notes::Notes;
@@ -251,6 +252,9 @@ impl<'a> Walk<'a> {
         state.room.clear();
         state.lock = None;
         state.min_len = self.env.min_lens();
+        if planted!(PacketNeverEmpty) {
+            state.min_len = state.min_len.map(|len| len.max(1));
+        }
         match args {
             None if self.env.context.raw => {
                 state.set(Reg::R1, Value::pointer(Ty::Packet { region: 0 }));
@@ -265,7 +269,11 @@ impl<'a> Walk<'a> {
                         GlobalArg::Mem(size) => {
                             let id = self.new_id();
                             let from = Origin::Argument { arg };
-                            Value { null: true, id, ..Value::pointer(Ty::Mem { size, writable: true, from }) }
+                            Value {
+                                null: !planted!(GlobalMemoryNotNull),
+                                id,
+                                ..Value::pointer(Ty::Mem { size, writable: true, from })
+                            }
                         }
                     };
                     state.set(r, v);

@@ -235,6 +235,11 @@ impl Builder<'_, '_> {
             return self.arithmetic();
         }
         self.take_over(i);
+        // Out of range unless the callback changes it, which it need not be called to do.
+        let unchanged = self.lure(6).then(|| 4 + self.c.below(SLOTS - 4));
+        if let Some(slot_of) = unchanged {
+            self.store(Size::DW, Reg::R10, slot(slot_of), Src::Imm(4096));
+        }
         match role {
             Role::ForEach(map) => {
                 // The order of a hash's elements is its own affair.
@@ -257,6 +262,12 @@ impl Builder<'_, '_> {
         self.area(Reg::R3);
         self.imm(Reg::R4, 0);
         self.helper(if matches!(role, Role::Loop) { 181 } else { 164 });
+        if let Some(slot_of) = unchanged {
+            self.load(Size::DW, Reg::R2, Reg::R10, slot(slot_of));
+            self.map_value(Reg::R1, MapId::Global, 0);
+            self.add(Reg::R1, Reg::R2);
+            self.touch(Size::B, Reg::R1, 0, true);
+        }
         // It may have changed the last four numbers, not the context.
         if self.c.one_in(4) {
             self.reload_ctx();
@@ -271,13 +282,27 @@ impl Builder<'_, '_> {
         self.ordered &= f.ordered;
     }
 
+    /// A call that moves the packet: of a function, or of a helper.
+    pub(super) fn call_mover(&mut self) {
+        let found = self.callees(|role| matches!(role, Role::Static | Role::Global { .. }));
+        let movers: Vec<usize> = found.into_iter().filter(|i| self.callees[*i].moves).collect();
+        if movers.is_empty() || self.c.one_in(3) {
+            return self.move_packet();
+        }
+        self.call_one_of(&movers);
+    }
+
     /// A static or a global function.
     pub(super) fn call(&mut self) {
         let found = self.callees(|role| matches!(role, Role::Static | Role::Global { .. }));
+        self.call_one_of(&found);
+    }
+
+    fn call_one_of(&mut self, found: &[usize]) {
         if found.is_empty() || self.busy.slots & 0xf0 != 0 || self.busy.owes {
             return self.arithmetic();
         }
-        let i = self.c.pick(&found);
+        let i = self.c.pick(found);
         let (role, cost) = (self.callees[i].role, self.callees[i].cost);
         let needs_ctx = matches!(role, Role::Static | Role::Global { context: true, .. });
         if (needs_ctx && !self.has_ctx()) || !self.affordable(cost, 1) {
@@ -296,7 +321,8 @@ impl Builder<'_, '_> {
                         self.address(Reg::R1, Reg::R10, i32::from(slot(SLOTS - 1)));
                     }
                     (_, Some(())) => self.address(Reg::R1, Reg::R10, VALUES.into()),
-                    // Too short, misaligned, or the packet.
+                    // Over what a statement around relies on; too short, misaligned, or the packet.
+                    (3, None) if bytes <= 32 && some & 1 == 0 => self.address(Reg::R1, Reg::R10, slot(3).into()),
                     (0, None) => self.address(Reg::R1, Reg::R10, 4 - bytes as i32),
                     (1, None) => self.address(Reg::R1, Reg::R10, i32::from(VALUES) + 1 + some),
                     (2, None) if self.has_ctx() && self.role == Role::Main => {
@@ -438,10 +464,13 @@ impl Builder<'_, '_> {
         let store = self.c.one_in(3) && !self.busy.packet;
         self.mov(Reg::R4, length);
         let (mask, add) = if wrong { (63, 1) } else { (31, self.c.below(17) as i32) };
+        // Beyond all others nothing is written yet: of a length that varies, only the least is.
+        let fresh = !store && self.c.one_in(2);
+        let (mask, add, to) = if fresh { (15, 8, VALUES - 24) } else { (mask, add, VALUES) };
         self.alu(AluOp::And, Reg::R4, Src::Imm(mask));
         // At least 1, unless wrong in that.
         self.alu(AluOp::Add, Reg::R4, Src::Imm(if wrong { add } else { add.max(1) }));
-        self.address(Reg::R3, Reg::R10, VALUES.into());
+        self.address(Reg::R3, Reg::R10, to.into());
         self.mov(Reg::R1, CTX);
         self.mov(Reg::R2, offset);
         if self.c.one_in(2) {
@@ -455,7 +484,8 @@ impl Builder<'_, '_> {
             self.helper(26);
         }
         let dst = self.target();
-        self.load(Size::W, dst, Reg::R10, VALUES + 4);
+        let at = if fresh && wrong { 12 } else { 4 };
+        self.load(Size::W, dst, Reg::R10, to + at);
     }
 
     /// bpf_csum_diff over slots; it exists for packet contexts.

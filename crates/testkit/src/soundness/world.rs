@@ -124,6 +124,12 @@ impl World {
         Ok(())
     }
 
+    /// Whether the constants are as they were, if they are used.
+    pub(super) fn constants_hold(&self, used: u16) -> Result<bool, MapError> {
+        let constants: Vec<u8> = (0..CONSTANTS as u8).collect();
+        Ok(used >> MapId::Constants as u8 & 1 == 0 || self.at(MapId::Constants).get(&[0; 4])? == Some(constants))
+    }
+
     /// What these maps hold.
     pub(super) fn contents(&mut self, used: u16) -> Result<Vec<u8>, MapError> {
         let uses = |map: MapId| used >> map as u8 & 1 != 0;

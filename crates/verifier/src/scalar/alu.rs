@@ -78,7 +78,13 @@ fn range_op<const V: u32>(op: AluOp, a: Interval<V>, b: Interval<V>, kmin: u32, 
         AluOp::Mul => a.mul(b),
         AluOp::Div => a.udiv(b),
         AluOp::SDiv => a.sdiv(b),
-        AluOp::Mod => a.umod(b),
+        AluOp::Mod => {
+            let mut r = a.umod(b);
+            if crate::faults::planted!(RemainderTooSmall) && r.umax > r.umin {
+                r.umax -= 1;
+            }
+            r
+        }
         AluOp::SMod => a.smod(b),
         AluOp::Or => a.or(b),
         AluOp::And => a.and(b),

@@ -38,6 +38,7 @@ fn holds<const V: u32>(cond: Cond, a: &mut Part<V>, b: &mut Part<V>) -> Option<(
         Cond::SGt => signed_less(&mut b.range, &mut a.range)?,
         Cond::SLt => signed_less(&mut a.range, &mut b.range)?,
         Cond::SGe => signed_at_most(&mut b.range, &mut a.range),
+        Cond::SLe if crate::faults::planted!(SignedIsUnsigned) => unsigned_at_most(&mut a.range, &mut b.range),
         Cond::SLe => signed_at_most(&mut a.range, &mut b.range),
         Cond::Set => {
             let common = a.bits.max() & b.bits.max();
@@ -134,6 +135,7 @@ impl<const W: u32, const H: u32> Num<W, H> {
 
     /// The same, in place. `false` if there are none; `a` and `b` mean nothing then.
     pub fn refine_assign(cond: Cond, width: Width, taken: bool, a: &mut Self, b: &mut Self) -> bool {
+        let width = if crate::faults::planted!(HalfIsWhole) { Width::W64 } else { width };
         let refined = match width {
             Width::W64 => {
                 let mut pa = Part { bits: a.bits, range: a.full };

@@ -11,6 +11,7 @@ use bpf_uapi::MapType;
 
 use crate::env::MapDef;
 use crate::error::Reason;
+use crate::faults::planted;
 use crate::helpers::{ArgKind, CallbackKind, HelperProto, MemArg, MemSet, Ret};
 use crate::value::{Origin, Ty, Value, map_name};
 
@@ -283,6 +284,7 @@ impl<'a> Walk<'a> {
                     let f = &mut self.state.frames[usize::from(frame)];
                     // The helper writes at least `min` bytes; of the rest only what was readable stays so.
                     f.store_somewhere(depth, size);
+                    let min = if planted!(HelperWritesMost) { max } else { min };
                     if min > 0 {
                         f.store_misc(depth, min as usize);
                     }
@@ -331,7 +333,8 @@ impl<'a> Walk<'a> {
         let at = self.pc;
         self.state.owed.retain(|o| o.id != owner);
         for frame in &mut self.state.frames {
-            for v in frame.values_mut().filter(|v| v.owner == owner) {
+            let registers = if planted!(RecordSurvives) { 11 } else { usize::MAX };
+            for v in frame.values_mut().take(registers).filter(|v| v.owner == owner) {
                 *v = Value::uninit(crate::value::Why::Consumed(at));
             }
             frame.drop_uninit_spills();

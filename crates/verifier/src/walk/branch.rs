@@ -6,6 +6,7 @@ use super::alu::{bounded, checkable};
 use super::{Flow, Res, Walk, refuse};
 use crate::env::Region;
 use crate::error::{Decision, Reason};
+use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::state::State;
 use crate::value::{FIRST_FREE_ID, Ty, Value, len_id};
@@ -354,10 +355,10 @@ fn mirror(cond: Cond) -> Cond {
 
 /// With `p cond end` having gone this way: `Some(0)` if p <= end for sure, `Some(1)` if p < end.
 fn room_beyond(cond: Cond, taken: bool) -> Option<i64> {
-    let cond = if taken { cond } else { cond.negate()? };
+    let cond = if taken && !planted!(RoomEitherWay) { cond } else { cond.negate()? };
     match cond {
         Cond::Lt | Cond::SLt => Some(1),
-        Cond::Le | Cond::SLe | Cond::Eq => Some(0),
+        Cond::Le | Cond::SLe | Cond::Eq => Some(i64::from(planted!(RoomOneMore))),
         Cond::Ne | Cond::Gt | Cond::Ge | Cond::SGt | Cond::SGe | Cond::Set => None,
     }
 }
@@ -440,7 +441,7 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
 fn settle_null(state: &mut State, id: u32, null: bool) {
     let mut owner = 0;
     for v in state.values_mut() {
-        if v.null && v.id == id {
+        if v.null && (v.id == id || planted!(NullOfAll)) {
             if null {
                 owner = owner.max(v.owner);
                 *v = Value::constant(0);

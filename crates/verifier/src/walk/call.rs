@@ -5,6 +5,7 @@ use bpf_isa::{Callee, InsnIdx, Reg, SubprogId};
 use super::args::Call;
 use super::{Flow, Res, Walk, refuse};
 use crate::error::Reason;
+use crate::faults::planted;
 use crate::helpers::{ArgKind, CallbackKind, DYNPTR, Effect, HelperProto, Ret};
 use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, Lock, Owed};
@@ -135,7 +136,8 @@ impl<'a> Walk<'a> {
                         return refuse(Reason::Environment("maps of maps nest only once".into()));
                     }
                     self.map(map, true)?;
-                    return Ok(or_null(self, Ty::Map { map, inner: true }));
+                    let v = or_null(self, Ty::Map { map, inner: true });
+                    return Ok(Value { null: !planted!(InnerMapNeverNull), ..v });
                 }
                 let v = or_null(self, Ty::MapValue { map, inner });
                 // Every element below max_entries of an array exists.
@@ -199,13 +201,16 @@ impl<'a> Walk<'a> {
     /// The end of the run, or of a global function.
     pub(super) fn check_exit(&self) -> Res<()> {
         let r0 = self.read(Reg::R0)?;
+        if planted!(RecordForgotten) {
+            return Ok(());
+        }
         if let Some(o) = self.state.owed.first() {
             return refuse(Reason::Owed { at: o.at });
         }
         if let Some(lock) = self.state.lock {
             return refuse(Reason::LockHeld { func: "exit".into(), at: lock.at });
         }
-        if r0.is_pointer() {
+        if r0.is_pointer() && !planted!(AddressReturned) {
             return refuse(Reason::Leak(Reg::R0, r0.describe(self.env), "the caller, as a return value"));
         }
         if let (0, Some((min, max))) = (self.state.top().subprog, self.env.context.returns)
@@ -248,7 +253,9 @@ impl<'a> Walk<'a> {
         let saved = std::mem::replace(&mut self.state, never);
         self.after_callbacks();
         let never = std::mem::replace(&mut self.state, saved);
-        self.push(back, never, None, self.epoch)?;
+        if !planted!(CallbackAtLeastOnce) {
+            self.push(back, never, None, self.epoch)?;
+        }
         self.callback_round(kind, subprog, entry, self.epoch)
     }
 
@@ -277,7 +284,11 @@ impl<'a> Walk<'a> {
                 let def = self.map(map, inner)?;
                 // The key is the helper's: it is gone when the callback, the next frame, returns.
                 let frame = self.state.frames.len() as u8;
-                let key = Value::pointer(Ty::Mem { size: def.key_size, writable: false, from: Origin::Lent { frame } });
+                let key = Value::pointer(Ty::Mem {
+                    size: def.key_size,
+                    writable: planted!(KeyWritable),
+                    from: Origin::Lent { frame },
+                });
                 let id = self.new_id();
                 let value = Value { id, ..Value::pointer(Ty::MapValue { map, inner }) };
                 [Some(Value { id: 0, ..r1 }), Some(key), Some(value), Some(r3)]
@@ -323,7 +334,7 @@ impl<'a> Walk<'a> {
         self.after_callbacks();
         let done = std::mem::replace(&mut self.state, saved);
         self.push(back, done, None, outer)?;
-        if r0.as_const() == Some(1) {
+        if r0.as_const() == Some(1) || planted!(CallbackOneRound) {
             return Ok(Flow::End);
         }
         self.callback_round(kind, subprog, Entry::Callback { kind, back, call }, outer)

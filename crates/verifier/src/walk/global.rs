@@ -13,6 +13,7 @@ use super::mem::Place;
 use super::{Flow, Res, Walk, refuse};
 use crate::env::{Access, GlobalArg, GlobalFunc};
 use crate::error::Reason;
+use crate::faults::planted;
 use crate::helpers::Effect;
 use crate::state::Entry;
 use crate::value::{Ty, Value};
@@ -79,7 +80,8 @@ impl Walk<'_> {
             for insn in &self.insns[sub.start as usize..sub.end as usize] {
                 let effect = of(insn);
                 summary.tail_calls |= effect == Effect::TailCall;
-                summary.moves_packet |= matches!(effect, Effect::MovesPacket | Effect::TailCall);
+                summary.moves_packet |=
+                    matches!(effect, Effect::MovesPacket | Effect::TailCall) && !planted!(GlobalMovesNothing);
             }
             all.push(summary);
         }
@@ -147,13 +149,16 @@ impl Walk<'_> {
 
     /// Memory for a global function: readable, writable, aligned, and forgotten.
     fn global_memory(&mut self, reg: Reg, v: &Value, bytes: u32, align: u32) -> Res<()> {
+        let bytes = if planted!(GlobalMemoryShort) { 1 } else { bytes };
         let place = self.place(reg, v, 0, bytes.into(), Access::ReadWrite)?;
-        if align > 1 {
+        if align > 1 && !planted!(GlobalMemoryUnaligned) {
             self.prove_alignment(v, align)?;
         }
         if let Place::Stack { frame, depth, size } = place {
             self.readable_stack(frame, depth, size)?;
-            self.state.frames[usize::from(frame)].store_misc(depth, size);
+            if !planted!(GlobalMemoryKept) {
+                self.state.frames[usize::from(frame)].store_misc(depth, size);
+            }
         } else if !matches!(place, Place::Untracked(_)) {
             return refuse(Reason::NotMemory(reg, v.describe(self.env)));
         }

@@ -10,6 +10,7 @@ use super::alu::checkable;
 use super::{Res, Walk, refuse};
 use crate::env::{Access, FieldKind};
 use crate::error::Reason;
+use crate::faults::planted;
 use crate::notes::Kind;
 use crate::scalar::Scalar;
 use crate::tnum::Tnum;
@@ -31,7 +32,7 @@ pub(super) enum Place {
 impl Walk<'_> {
     /// Proves that `size` bytes at `v + off` may be accessed. `reg` is where the pointer came from, for messages.
     pub(super) fn place(&mut self, reg: Reg, v: &Value, off: i64, size: u64, access: Access) -> Res<Place> {
-        if v.null {
+        if v.null && !(planted!(ValueNeverNull) && matches!(v.ty, Ty::MapValue { .. })) {
             return refuse(Reason::MaybeNull(reg));
         }
         // Offsets are within ±2^31 (see `alu`), and sizes within u32, so these sums are exact.
@@ -56,16 +57,17 @@ impl Walk<'_> {
             }
             Ty::MapValue { map, inner } => {
                 let def = self.map(map, inner)?;
-                if access.writes() && !def.access.writes() {
+                if access.writes() && !def.access.writes() && !planted!(ConstantsWritable) {
                     return refuse(Reason::ReadOnly { what: format!("value of {}", map_name(self.env, map, inner)) });
                 }
                 if access.reads() && !def.access.reads() {
                     return refuse(Reason::WriteOnly { what: format!("value of {}", map_name(self.env, map, inner)) });
                 }
-                self.within(min, max, size, def.value_size, || format!("value of {}", map_name(self.env, map, inner)))?;
+                let limit = def.value_size + if inner && planted!(InnerValueLarger) { 8 } else { 0 };
+                self.within(min, max, size, limit, || format!("value of {}", map_name(self.env, map, inner)))?;
                 if let Some(lock) = def.spin_lock {
                     let lock = i64::from(lock);
-                    if min < lock + 4 && max + size as i64 > lock {
+                    if min < lock + 4 && max + size as i64 > lock && !planted!(LockOpen) {
                         return refuse(Reason::LockAccess { map: map_name(self.env, map, inner) });
                     }
                 }
@@ -186,7 +188,10 @@ impl Walk<'_> {
     /// The frame and depth of an access at a constant place of the stack: the same answer as [`Walk::place`], sooner. `None` is no refusal.
     fn stack_slot(&mut self, base: Reg, off: i16, size: Size) -> Option<(usize, usize)> {
         let b = self.state.reg(base);
-        let Ty::Stack { frame } = b.ty else { return None };
+        let Ty::Stack { mut frame } = b.ty else { return None };
+        if planted!(WrongFrame) {
+            frame = self.state.frames.len() as u8 - 1;
+        }
         let at = (b.n.as_const()? as i64).checked_add(off.into())?;
         if self.hybrid || at < -i64::from(self.env.frame_bytes) || at + i64::from(size.bytes()) > 0 {
             return None;
@@ -356,7 +361,7 @@ impl Walk<'_> {
             return refuse(Reason::AtomicMemory(what));
         }
         let place = self.place(base, &b, off.into(), bytes.into(), access)?;
-        if !self.aligned(&b, off.into(), bytes) {
+        if !self.aligned(&b, off.into(), bytes) && !planted!(AtomicUnaligned) {
             let off = b.n.alu(bpf_isa::AluOp::Add, bpf_isa::Width::W64, &Scalar::constant(off as i64 as u64));
             return refuse(Reason::Unaligned { size: bytes.into(), off: off.to_string() });
         }
@@ -416,7 +421,7 @@ impl Walk<'_> {
         }
         match op {
             AtomicOp::Add { fetch } | AtomicOp::Or { fetch } | AtomicOp::And { fetch } | AtomicOp::Xor { fetch } => {
-                if fetch {
+                if fetch && !planted!(FetchForgotten) {
                     self.state.set(src, old);
                 }
             }
@@ -461,7 +466,8 @@ impl Walk<'_> {
             return refuse(Reason::LockHeld { func: "a legacy packet load".into(), at: lock.at });
         }
         // Returning early ends the run, which may owe nothing, or goes on in the caller.
-        if self.state.frames.len() > 1 {
+        if planted!(LegacyReturnForgotten) {
+        } else if self.state.frames.len() > 1 {
             let mut returned = self.copy_state();
             returned.set(Reg::R0, Value::constant(0));
             self.push_return(returned)?;
@@ -470,7 +476,7 @@ impl Walk<'_> {
             self.check_exit()?;
         }
         self.clobber_args();
-        self.state.set(Reg::R0, Value::scalar(Scalar::low_bits(size.bits())));
+        self.state.set(Reg::R0, Value::scalar(Scalar::low_bits(if planted!(LegacyResult) { 8 } else { size.bits() })));
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use super::trail::{Demand, forget_slots, loosen_slots};
 use super::{Res, Walk, refuse, shrink};
 use crate::env::Env;
 use crate::error::Reason;
+use crate::faults::planted;
 use crate::need::Need;
 use crate::scalar::Scalar;
 use crate::state::{Byte, Entry, Frame, Spill, State};
@@ -227,7 +228,7 @@ impl Walk<'_> {
                     && kept.epoch == self.epoch
                     && covers(&kept.state, &self.state, &mut pruner.ids)
                 {
-                    if self.hybrid {
+                    if self.hybrid || planted!(EndlessLoops) {
                         // Safe if the ancestor is; that it ends is left to the budget.
                         self.notes.needs_budget = true;
                         self.ending = Demand::ALL;
@@ -339,8 +340,9 @@ impl Walk<'_> {
             let kept = &mut pruner.kept[i as usize];
             if kept.round && same_shape(&kept.state, &self.state) {
                 seen += 1;
-                let covered = covers(&kept.state, &self.state, &mut pruner.ids);
-                if covered && !kept.open {
+                let covered =
+                    (may_goto && planted!(MayGotoOneRound)) || covers(&kept.state, &self.state, &mut pruner.ids);
+                if covered && (!kept.open || (may_goto && planted!(MayGotoOneRound))) {
                     self.stats.pruned += 1;
                     self.ending = kept.demand;
                     return Ok(None);
@@ -503,7 +505,7 @@ fn compare_needed(old: &State, new: &State, ids: &mut IdMap, demand: Option<&Dem
         }
     }
     let mut frames = old.frames.iter().zip(&new.frames).enumerate();
-    frames.all(|(k, (o, n))| stack_covers(o, n, ids, demand.map(|d| (d, k)), whole))
+    (planted!(StacksAlike) || frames.all(|(k, (o, n))| stack_covers(o, n, ids, demand.map(|d| (d, k)), whole)))
         && old.owed.iter().zip(&new.owed).all(|(o, n)| o.frame == n.frame && ids.same(o.id, n.id))
         && match (old.lock, new.lock) {
             (Some(o), Some(n)) => (o.map, o.inner) == (n.map, n.inner) && ids.same(o.id, n.id),
@@ -521,7 +523,9 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
     if old.is_uninit() {
         return true;
     }
-    if old.ty != new.ty || old.null != new.null || !new.n.subset(&old.n) {
+    let null = old.null == new.null || planted!(NullAlike);
+    let subset = new.n.subset(&old.n) || (planted!(NumbersAlike) && old.is_scalar());
+    if old.ty != new.ty || !null || !subset {
         return false;
     }
     match old.ty {

@@ -33,6 +33,7 @@ use bpf_isa::{AtomicOp, Callee, Insn, MAX_CALL_DEPTH, Reg, Src};
 use super::Walk;
 use super::prune::Pruner;
 use crate::env::Env;
+use crate::faults::planted;
 use crate::need::helper_needs;
 use crate::state::{Byte, Frame, State};
 use crate::value::FIRST_FREE_ID;
@@ -261,10 +262,13 @@ impl Walk<'_> {
 
     /// And what they are decides something.
     pub(super) fn stack_decides(&mut self, frame: usize, depth: usize, size: usize) {
-        self.reads(frame, depth, size, true);
+        self.reads(frame, depth, size, !planted!(SlotsNeverExact));
     }
 
     fn reads(&mut self, frame: usize, depth: usize, size: usize, exact: bool) {
+        if planted!(OtherFramesUnread) && frame + 1 != self.state.frames.len() {
+            return;
+        }
         let (from, to) = (bound((depth - size) / SLOT), bound(depth.div_ceil(SLOT)));
         self.effect(Step { at: 0, frame: frame as u8, kind: Kind::Read, exact, from, to });
     }
@@ -276,6 +280,9 @@ impl Walk<'_> {
 
     /// The path writes somewhere within them.
     pub(super) fn writes_within(&mut self, frame: usize, depth: usize, size: usize) {
+        if planted!(SomeWriteEndsAll) {
+            return self.writes_stack(frame, depth, size);
+        }
         self.writes(frame, depth, size, 0, 0);
     }
 

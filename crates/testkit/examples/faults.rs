@@ -1,0 +1,42 @@
+//! Plants each deliberate bug in the verifier and counts the programs until the soundness oracle finds it.
+//!
+//! `cargo run -p bpf-testkit --features faults --example faults -- [most programs] [fault]`. Fails if one is not found.
+
+use bpf_testkit::generate::Choices;
+use bpf_testkit::soundness::{self, Oracle, Tally};
+use bpf_verifier::faults::{Fault, plant};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let most = args.next().and_then(|a| a.replace('_', "").parse().ok()).unwrap_or(200_000u64);
+    let only = args.next();
+    let mut missed = 0;
+    for &fault in Fault::ALL.iter().filter(|f| only.as_ref().is_none_or(|only| *only == format!("{f:?}"))) {
+        let mut oracle = Oracle::interpreter_only();
+        let mut tally = Tally::default();
+        plant(Some(fault));
+        let found = (1 << 40..(1u64 << 40) + most).find_map(|seed| {
+            let mut choices = Choices::from_seed(seed);
+            let generated = soundness::generate(&mut choices);
+            let outcome = oracle.check(&generated, 2, &mut choices);
+            tally.count(&generated, outcome).err().map(|what| (seed, what))
+        });
+        plant(None);
+        let name = format!("{fault:?}");
+        match found {
+            Some((seed, what)) => {
+                println!("{name:24} {:>8} programs: {}", tally.programs, what.lines().next().unwrap_or_default());
+                if only.is_some() {
+                    println!("seed {seed}: {what}");
+                }
+            }
+            None => {
+                missed += 1;
+                println!("{name:24} NOT FOUND: {tally}");
+            }
+        }
+    }
+    println!("{missed} not found");
+    ExitCode::from(u8::from(missed > 0))
+}

@@ -1,0 +1,305 @@
+//! Statements about loops and about the packet.
+
+use super::emit::{Builder, LEN_SLOT, POINTERS, SIZES, SLOTS, WIDTHS, slot};
+use super::statements::Place;
+use super::{CTX, Context, GLOBAL_VALUE, MapId, Role};
+use bpf_isa::{AluOp, Cond, Insn, Reg, Size, Src};
+
+impl Builder<'_, '_> {
+    /// A loop over a number in a slot or a register, its bound known or not, whose body may use the number as an offset.
+    pub(super) fn counted_loop(&mut self) {
+        if self.rounds >= 32 || self.depth >= 3 {
+            return self.arithmetic();
+        }
+        let most = 2 + self.c.below(4) as i32;
+        let in_slot = self.free_slot(0..4).filter(|_| self.c.one_in(2) || self.busy.numbers[0]);
+        if in_slot.is_none() && self.busy.numbers[0] {
+            return self.arithmetic();
+        }
+        let unknown = self.c.one_in(3) && !self.busy.numbers[1];
+        let outside = (self.busy, self.rounds);
+        if unknown {
+            let number = self.number();
+            if number != Reg::R9 {
+                self.mov(Reg::R9, number);
+            }
+            self.alu(AluOp::And, Reg::R9, Src::Imm(3));
+            self.busy.numbers[1] = true;
+        }
+        match in_slot {
+            Some(i) => {
+                self.store(Size::DW, Reg::R10, slot(i), Src::Imm(0));
+                self.busy.slots |= 1 << i;
+            }
+            None => {
+                self.imm(Reg::R8, 0);
+                self.busy.numbers[0] = true;
+            }
+        }
+        self.rounds *= most as u32 + 1;
+        let head = self.code.len();
+        self.depth += 1;
+        for _ in 0..self.c.below(3) {
+            self.statement();
+        }
+        self.depth -= 1;
+        let count = |b: &mut Self| match in_slot {
+            Some(i) => {
+                b.load(Size::DW, Reg::R2, Reg::R10, slot(i));
+                Reg::R2
+            }
+            None => Reg::R8,
+        };
+        // A walk over the slots, an element a round.
+        if self.c.one_in(2) && self.busy.slots & 0xf0 == 0 {
+            let r = count(self);
+            let (number, wrong) = (self.number(), self.lure(4));
+            self.mov(Reg::R3, r);
+            let step = if wrong { 5 } else { 3 };
+            self.alu(AluOp::Lsh, Reg::R3, Src::Imm(step));
+            self.address(Reg::R1, Reg::R10, slot(SLOTS - 1).into());
+            self.add(Reg::R1, Reg::R3);
+            // At most 4 below: the last four numbers, or all eight.
+            if most <= 4 && self.busy.slots & 0xf0 == 0 {
+                self.store(Size::DW, Reg::R1, 0, Src::Reg(number));
+            } else {
+                let dst = self.target();
+                self.load(Size::DW, dst, Reg::R1, 0);
+            }
+        }
+        let r = count(self);
+        let step = i32::from(!self.lure(12));
+        self.alu(AluOp::Add, r, Src::Imm(step));
+        if let Some(i) = in_slot {
+            self.store(Size::DW, Reg::R10, slot(i), Src::Reg(r));
+        }
+        let end = if unknown { Src::Reg(Reg::R9) } else { Src::Imm(most) };
+        let cond = self.c.pick(&[Cond::Lt, Cond::Lt, Cond::SLt]);
+        self.back(head, cond, r, end);
+        (self.busy, self.rounds) = outside;
+    }
+
+    /// A loop of any shape: up or down, by any step, compared in any way at its end, left early at times. Its number is an
+    /// offset that reaches just as far as the memory does.
+    pub(super) fn shaped_loop(&mut self) {
+        if self.busy.numbers[0] || self.rounds >= 8 || self.depth >= 3 {
+            return self.arithmetic();
+        }
+        let start = self.c.below(70) as i32 - 4;
+        let end = self.c.below(70) as i32 - 4;
+        let step = self.c.pick(&[1, 1, 2, 3, 8, -1, -1, -2]);
+        let (width, cond) = (self.c.pick(&WIDTHS), self.c.pick(&Cond::ALL));
+        let size = self.c.pick(&SIZES);
+        // What it will do.
+        let (mut n, mut least, mut most, mut rounds) = (i64::from(start), i64::MAX, i64::MIN, 0);
+        loop {
+            (least, most, rounds) = (least.min(n), most.max(n), rounds + 1);
+            if rounds > 70 {
+                return self.arithmetic();
+            }
+            n += i64::from(step);
+            if !cond.holds(width, n as u64, i64::from(end) as u64) {
+                break;
+            }
+        }
+        let free = i64::from(GLOBAL_VALUE - size.bytes()) - (most - least);
+        if free < 0 {
+            return self.arithmetic();
+        }
+        let off = match self.lure(3) {
+            true => self.c.pick(&[free + 1, -1]),
+            false => i64::from(self.c.below(free as u32 + 1)),
+        };
+        let outside = (self.busy, self.rounds);
+        self.rounds *= rounds;
+        self.cost += 8 * self.rounds;
+        self.busy.numbers[0] = true;
+        self.imm(Reg::R8, start);
+        let head = self.code.len();
+        if rounds < 8 && self.c.one_in(2) {
+            self.depth += 1;
+            self.statement();
+            self.depth -= 1;
+        }
+        self.map_value(Reg::R1, MapId::Global, 0);
+        self.add(Reg::R1, Reg::R8);
+        let leave = self.c.one_in(4).then(|| self.number());
+        self.touch(size, Reg::R1, (off - least) as i16, true);
+        let rest = |b: &mut Self| {
+            b.alu(AluOp::Add, Reg::R8, Src::Imm(step));
+            let off = (head as i64 - b.code.len() as i64 - 1) as i16;
+            b.push(Insn::JumpIf { width, cond, dst: Reg::R8, src: Src::Imm(end), off });
+        };
+        match leave {
+            Some(number) => {
+                let cond = self.c.pick(&Cond::ALL);
+                self.skip_if(cond, number, Src::Imm(7), rest);
+            }
+            None => rest(self),
+        }
+        (self.busy, self.rounds) = outside;
+    }
+
+    /// A loop that only may_goto bounds for the verifier; a number ends it soon.
+    pub(super) fn may_goto_loop(&mut self) {
+        let Some(i) = self.free_slot(0..4) else { return self.arithmetic() };
+        if self.rounds >= 32 || self.depth >= 3 || self.busy.numbers[1] {
+            return self.arithmetic();
+        }
+        self.store(Size::DW, Reg::R10, slot(i), Src::Imm(0));
+        let number = self.number();
+        self.mov(Reg::R9, number);
+        self.alu(AluOp::And, Reg::R9, Src::Imm(3));
+        let outside = (self.busy, self.rounds);
+        self.rounds *= 5;
+        self.busy.slots |= 1 << i;
+        self.busy.numbers[1] = true;
+        let head = self.code.len();
+        self.skip(
+            |off| Insn::MayGoto { off },
+            |b| {
+                b.depth += 1;
+                for _ in 0..1 + b.c.below(2) {
+                    b.statement();
+                }
+                b.depth -= 1;
+                // What the rounds change is an offset only behind a bound.
+                b.load(Size::DW, Reg::R2, Reg::R10, slot(i));
+                if b.c.one_in(2) {
+                    let wrong = b.lure(2);
+                    b.map_value(Reg::R1, MapId::Global, 0);
+                    if !wrong {
+                        b.alu(AluOp::And, Reg::R2, Src::Imm(31));
+                    }
+                    b.add(Reg::R1, Reg::R2);
+                    b.touch(Size::B, Reg::R1, 0, true);
+                    b.load(Size::DW, Reg::R2, Reg::R10, slot(i));
+                }
+                b.alu(AluOp::Add, Reg::R2, Src::Imm(1));
+                b.store(Size::DW, Reg::R10, slot(i), Src::Reg(Reg::R2));
+                b.back(head, Cond::Le, Reg::R2, Src::Reg(Reg::R9));
+            },
+        );
+        (self.busy, self.rounds) = outside;
+    }
+
+    /// LD_ABS or LD_IND: out of range it returns from the function.
+    pub(super) fn legacy_load(&mut self) {
+        if self.context == Context::Xdp || !self.has_ctx() || self.busy.owes {
+            return self.arithmetic();
+        }
+        let size = self.c.pick(&[Size::B, Size::H, Size::W]);
+        let imm = if self.c.one_in(4) { self.c.below(80) } else { self.c.below(4) } as i32;
+        if self.c.one_in(3) {
+            let src = self.number();
+            self.push(Insn::LoadInd { size, src, imm });
+        } else {
+            self.push(Insn::LoadAbs { size, imm });
+        }
+    }
+
+    /// The packet's start in r1 and its end in r2.
+    pub(super) fn packet_ends(&mut self) {
+        match self.context {
+            Context::Raw => {
+                self.mov(Reg::R1, CTX);
+                self.mov(Reg::R2, CTX);
+                self.load(Size::DW, Reg::R3, Reg::R10, LEN_SLOT);
+                self.add(Reg::R2, Reg::R3);
+            }
+            Context::Xdp => {
+                self.load(Size::W, Reg::R1, CTX, 0);
+                self.load(Size::W, Reg::R2, CTX, 4);
+            }
+            Context::Skb => {
+                self.load(Size::W, Reg::R1, CTX, 76);
+                self.load(Size::W, Reg::R2, CTX, 80);
+            }
+        }
+    }
+
+    /// Bytes of the packet, behind a comparison with its end.
+    pub(super) fn packet(&mut self) {
+        // The length of a raw buffer is a number tied to it only where it came in.
+        if !self.has_ctx() || (self.context == Context::Raw && matches!(self.role, Role::Global { .. })) {
+            return self.arithmetic();
+        }
+        let most = if self.c.one_in(3) { 60 } else { 16 };
+        let room = 1 + self.c.below(most);
+        let pointer = if self.c.one_in(2) { self.free_pointer() } else { None };
+        let number = self.number();
+        let variable = self.c.one_in(3).then(|| self.c.pick(&[3, 15, 63, 255]));
+        let meta = self.context != Context::Raw && self.c.one_in(8);
+        if meta {
+            // The metadata end where the packet starts.
+            self.load(Size::W, Reg::R2, CTX, if self.context == Context::Xdp { 0 } else { 76 });
+            self.load(Size::W, Reg::R1, CTX, if self.context == Context::Xdp { 8 } else { 140 });
+        } else {
+            self.packet_ends();
+        }
+        if let Some(mask) = variable {
+            self.mov(Reg::R3, number);
+            self.alu(AluOp::And, Reg::R3, Src::Imm(mask));
+            self.add(Reg::R1, Reg::R3);
+        }
+        self.address(Reg::R4, Reg::R1, room as i32);
+        let (cond, a, b) = match self.c.below(4) {
+            0 | 1 => (Cond::Gt, Reg::R4, Reg::R2),
+            2 => (Cond::Lt, Reg::R2, Reg::R4),
+            _ => (Cond::Ge, Reg::R4, Reg::R2),
+        };
+        if self.lure(12) {
+            // Nothing is compared.
+            let size = 1 + self.c.below(2);
+            return self.access(Place { size, writable: true, atomic: false });
+        }
+        let wrong = self.lure(4);
+        let (a, b) = if wrong && self.c.one_in(3) { (b, a) } else { (a, b) };
+        let one_more = if wrong { 1 + u32::from(self.c.one_in(2)) } else { 0 };
+        self.skip_if(cond, a, Src::Reg(b), |g| {
+            if let Some(i) = pointer {
+                g.store(Size::DW, Reg::R10, POINTERS[i], Src::Reg(Reg::R1));
+                let stale = g.lure(2);
+                g.gap_with(|busy| {
+                    busy.pointers |= 1 << i;
+                    busy.packet = !stale;
+                });
+                if stale && !g.busy.packet {
+                    // By a function that does, if there is one.
+                    g.call_mover();
+                }
+                g.load(Size::DW, Reg::R1, Reg::R10, POINTERS[i]);
+                if stale && !meta && variable.is_none() && g.c.one_in(2) {
+                    // The packet as it is now, of another length.
+                    g.packet_ends();
+                }
+            }
+            g.access(Place { size: room + one_more, writable: true, atomic: false });
+            if let Some(i) = pointer {
+                g.store(Size::DW, Reg::R10, POINTERS[i], Src::Imm(0));
+            }
+        });
+        // The slot holds a pointer on one way and a number on the other, unless it was given back.
+    }
+
+    /// xdp_adjust_head, _meta or _tail.
+    pub(super) fn move_packet(&mut self) {
+        if self.context != Context::Xdp || !self.has_ctx() || self.busy.packet || self.busy.locked {
+            return self.arithmetic();
+        }
+        self.moves = true;
+        let (id, delta) = match self.c.below(3) {
+            0 => (44, self.c.below(25) as i32 - 12),
+            1 => (54, 4 * (self.c.below(5) as i32 - 2)),
+            _ => (65, self.c.below(41) as i32 - 20),
+        };
+        self.mov(Reg::R1, CTX);
+        if self.c.one_in(3) {
+            let number = self.number();
+            self.mov(Reg::R2, number);
+        } else {
+            self.imm(Reg::R2, delta);
+        }
+        self.helper(id);
+    }
+}

@@ -1,0 +1,144 @@
+//! Deliberate bugs, one in each of many rules, to test the tests with: an oracle that finds none of them proves nothing.
+//!
+//! They exist only with the feature `faults`, which a release build refuses, and only on a thread that has planted one.
+//! Elsewhere [`planted!`] is the constant `false`, and the code beside it is not there.
+
+#[cfg(all(feature = "faults", not(debug_assertions)))]
+compile_error!("the feature `faults` makes the verifier wrong on purpose: it is for tests, with debug assertions");
+
+/// Whether this fault is planted on this thread. The argument is a variant of `Fault`.
+macro_rules! planted {
+    ($fault:ident) => {{
+        #[cfg(feature = "faults")]
+        let planted = $crate::faults::is_planted($crate::faults::Fault::$fault);
+        #[cfg(not(feature = "faults"))]
+        let planted = false;
+        planted
+    }};
+}
+pub(crate) use planted;
+
+#[cfg(feature = "faults")]
+mod with {
+    use std::cell::Cell;
+
+    macro_rules! faults {
+        ($($(#[$doc:meta])* $name:ident,)*) => {
+            /// A bug that can be planted.
+            #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+            pub enum Fault {
+                $($(#[$doc])* $name,)*
+            }
+
+            impl Fault {
+                /// All of them.
+                pub const ALL: &[Fault] = &[$(Fault::$name,)*];
+            }
+        };
+    }
+
+    faults! {
+        /// The early return of a legacy load is not walked.
+        LegacyReturnForgotten,
+        /// A legacy load's result is taken to be a byte.
+        LegacyResult,
+        /// The second round of a may_goto loop is taken to be like the first.
+        MayGotoOneRound,
+        /// A store into a part of a spilled value leaves the spill as it was.
+        SpillSurvives,
+        /// A slot of another frame is taken for the same slot of this one.
+        WrongFrame,
+        /// A callback is walked once.
+        CallbackOneRound,
+        /// A callback is taken to be called at least once.
+        CallbackAtLeastOnce,
+        /// The numbers in stack slots never decide anything.
+        SlotsNeverExact,
+        /// A store somewhere within some slots ends the life of all of them.
+        SomeWriteEndsAll,
+        /// A load through a pointer to another frame does not count as reading the slot.
+        OtherFramesUnread,
+        /// Only the first byte of a global function's memory is checked.
+        GlobalMemoryShort,
+        /// A global function's memory is taken never to be null.
+        GlobalMemoryNotNull,
+        /// A global function's memory need not be aligned as the function was verified for.
+        GlobalMemoryUnaligned,
+        /// What a global function may write is not forgotten.
+        GlobalMemoryKept,
+        /// A call of a global function that moves the packet leaves pointers into it.
+        GlobalMovesNothing,
+        /// Spilled packet pointers survive a call that moves the packet.
+        SpilledPacketSurvives,
+        /// What was proven of the packet's length survives a call that moves it.
+        PacketLengthSurvives,
+        /// A null check of one pointer is one of all that may be null.
+        NullOfAll,
+        /// An or-null pointer may be moved.
+        NullMoves,
+        /// A value's null check may be left out.
+        ValueNeverNull,
+        /// An inner map may be missing without a check.
+        InnerMapNeverNull,
+        /// Values of inner maps have eight bytes more.
+        InnerValueLarger,
+        /// The key of for_each may be written.
+        KeyWritable,
+        /// `<=` is taken for `<` of a packet pointer and the end.
+        RoomOneMore,
+        /// A comparison of a packet pointer that leaves the wrong way teaches what the right way would.
+        RoomEitherWay,
+        /// The packet is taken to have a byte at least.
+        PacketNeverEmpty,
+        /// A helper that writes up to so many bytes is taken to write all of them.
+        HelperWritesMost,
+        /// A spin lock's bytes are like any others.
+        LockOpen,
+        /// A spilled pointer into a record survives its submission.
+        RecordSurvives,
+        /// A run may end without giving back a record.
+        RecordForgotten,
+        /// States are compared without their stacks.
+        StacksAlike,
+        /// States are compared without regard to which pointers may be null.
+        NullAlike,
+        /// Any number covers any other.
+        NumbersAlike,
+        /// Constants of stores are not needed exactly.
+        StoreNotExact,
+        /// Atomics need no alignment.
+        AtomicUnaligned,
+        /// An atomic fetch leaves its register as it was.
+        FetchForgotten,
+        /// A signed comparison bounds as an unsigned one.
+        SignedIsUnsigned,
+        /// A comparison of lower halves bounds the whole.
+        HalfIsWhole,
+        /// A remainder may be its divisor.
+        RemainderTooSmall,
+        /// A loop in an equal state is one that ends.
+        EndlessLoops,
+        /// A constant map may be written.
+        ConstantsWritable,
+        /// Stack never written may be read.
+        UninitReadable,
+        /// The result may be an address.
+        AddressReturned,
+    }
+
+    thread_local!(static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) });
+
+    /// Plants a fault on this thread, or takes it out.
+    pub fn plant(fault: Option<Fault>) {
+        PLANTED.set(fault);
+    }
+
+    pub(crate) fn is_planted(fault: Fault) -> bool {
+        PLANTED.get() == Some(fault)
+    }
+}
+
+#[cfg(feature = "faults")]
+pub(crate) use with::is_planted;
+#[cfg(feature = "faults")]
+pub use with::{Fault, plant};

@@ -1,0 +1,33 @@
+//! `cargo xtask soak`: generated programs at the border of the verifier's rules, for as long as one likes.
+
+use crate::{
+    arm64::{self, Missing},
+    shell,
+};
+use anyhow::bail;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub(crate) fn run(programs: u64, seed: Option<u64>, arm64: bool, faults: bool) -> anyhow::Result<()> {
+    if faults {
+        // With debug assertions: a release build refuses the feature.
+        let arguments = ["run", "-p", "bpf-testkit", "--features", "faults", "--example", "faults", "--"];
+        return shell::run(shell::cargo().args(arguments).arg(programs.to_string()));
+    }
+    // No two runs the same, unless asked for.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let seed = seed.unwrap_or(now << 32);
+    let mut cargo = match arm64 {
+        false => shell::cargo(),
+        true => match arm64::Cross::find(false)? {
+            Ok(cross) => {
+                let mut cargo = cross.cargo();
+                // As long as it takes, unlike a test.
+                cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", arm64::QEMU);
+                cargo
+            }
+            Err(Missing { what, how }) => bail!("{what}\nTo run it: {how}"),
+        },
+    };
+    let arguments = ["run", "--release", "-p", "bpf-testkit", "--features", "oracle", "--example", "soundness", "--"];
+    shell::run(cargo.args(arguments).args([programs.to_string(), seed.to_string()]))
+}
