@@ -19,6 +19,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// | `Option` of one of these references | 1 or 2 | the same, or null (and length 0) |
 /// | `SharedBytes<'_>`, `SharedBytesMut<'_>` | 2 | address and length of any memory, map values included |
 ///
+/// A larger type does not compile: its size, cut to 32 bits, would be proven of fewer bytes than the reference covers.
+///
+/// ```compile_fail,E0080
+/// const _: usize = <&'static [u8; (1 << 32) + 8] as bpf_runtime::HostArg>::KINDS.len();
+/// ```
+/// ```
+/// const _: usize = <&'static [u8; 1 << 30] as bpf_runtime::HostArg>::KINDS.len();
+/// ```
+///
 /// # Safety
 /// `from_regs` must be sound for registers of which [`HostArg::KINDS`] were proven. What it borrows from [`MemSet::OWNED`] memory, and
 /// only that, may be a reference.
