@@ -13,8 +13,13 @@ use std::{
 };
 
 /// The folders whose C sources are BPF programs.
-const FOLDERS: [&str; 4] =
-    ["examples", "benches/programs", "crates/object/tests/objects", "crates/runtime/tests/objects"];
+const FOLDERS: [&str; 5] = [
+    "examples",
+    "benches/programs",
+    "crates/object/tests/objects",
+    "crates/runtime/tests/objects",
+    "crates/verifier/tests/precision",
+];
 
 pub(crate) fn run(check: bool) -> anyhow::Result<()> {
     let clang =

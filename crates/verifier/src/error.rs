@@ -206,8 +206,12 @@ impl Reason {
                 "only 64-bit additions and subtractions of bounded numbers are allowed on pointers"
             }
             Reason::OffsetUnbounded(..) => "bound the number first: compare it with a maximum, or mask it",
-            Reason::TwoPointers(..) => "only pointers into the same object (packet, map value, variable) may be subtracted",
-            Reason::PointerCompare(..) => "compare pointers into one object with each other or its end, and others only with null",
+            Reason::TwoPointers(..) => {
+                "only pointers into the same object (packet, map value, variable) may be subtracted"
+            }
+            Reason::PointerCompare(..) => {
+                "compare pointers into one object with each other or its end, and others only with null"
+            }
             Reason::Leak(..) => "addresses must stay inside the program: copy the data, not the pointer",
             Reason::Unaligned { .. } | Reason::Alignment { .. } => "align the address to the size of the access",
             Reason::ForeignCallback { .. } => "name the callback in the function that calls the helper",
