@@ -121,10 +121,6 @@ impl AccessCheck {
 pub struct InsnFact {
     /// No run reaches it.
     pub dead: bool,
-    /// The upper half of the destination register is zero before it, as far as it is an operand.
-    pub dst_upper_zero: bool,
-    /// The upper half of the source register is zero before it.
-    pub src_upper_zero: bool,
     /// The memory it accesses.
     pub memory: Option<MemKind>,
 }

@@ -83,7 +83,7 @@ fn frame(live: usize, stack: u32, next: Option<u32>) -> Func {
     let values: Vec<_> = (0..live).map(|i| b.imm(i as u64 * 0x1_0001)).collect();
     if stack > 0 {
         for off in (8..=stack as i32).step_by(8) {
-            b.op(Op::Store { size: Size::DW, mem: Mem { base: Base::Frame, off: -off }, src: Val::Imm(0x55) });
+            b.op(Op::Store { size: Size::DW, mem: Mem::new(Base::Frame, -off), src: Val::Imm(0x55) });
         }
     }
     b.op(Op::Call { target: CallTarget::Extern(Symbol::new(0)), args: [None; 5], ctx: None, ret: None });
@@ -140,7 +140,7 @@ fn leaves_have_no_frame() {
         let params = [0, 1, 2, 3, 4].map(|i| b.param(i));
         b.stack(stack);
         if stack > 0 {
-            b.op(Op::Store { size: Size::DW, mem: Mem { base: Base::Frame, off: -64 }, src: Val::Reg(params[0]) });
+            b.op(Op::Store { size: Size::DW, mem: Mem::new(Base::Frame, -64), src: Val::Reg(params[0]) });
         }
         for p in &params[1..] {
             b.op(Op::Bin { op: BinOp::Xor, width: Width::W64, dst: params[0], a: params[0], b: Val::Reg(*p) });

@@ -38,7 +38,7 @@ fn every_assignment(what: &str, options: &EmitOptions, op: &dyn Fn(VReg, VReg, V
                 let b = if a_reg == b_reg { a } else { build.param(1) };
                 let memory = build.param(3);
                 let dst = build.reg();
-                let op = op(dst, a, b, Mem { base: Base::Reg(memory), off: 8 });
+                let op = op(dst, a, b, Mem::new(Base::Reg(memory), 8));
                 build.op(op);
                 if op.def().is_some() {
                     build.store(memory, 0, dst);

@@ -247,7 +247,7 @@ fn far_branches() {
 
 #[test]
 fn memory() {
-    let at = |r: &Regs, off| Mem { base: Base::Reg(r.memory), off };
+    let at = |r: &Regs, off| Mem::new(Base::Reg(r.memory), off);
     for size in SIZES {
         for off in [OP_MEMORY, OP_MEMORY + 1] {
             for signed in [false, true] {
@@ -290,7 +290,7 @@ fn addresses() {
                 signed: false,
                 swap: false,
                 dst: moved,
-                mem: Mem { base: Base::Reg(moved), off },
+                mem: Mem::new(Base::Reg(moved), off),
             });
             b.op(Op::Mov { width: Width::W64, dst: r.dst, src: Val::Reg(moved) });
         });
@@ -300,7 +300,7 @@ fn addresses() {
 /// Regressions: r0 as operand or destination of the fetching logical operations; the upper half after a successful 32-bit cmpxchg.
 #[test]
 fn atomics() {
-    let mem = |r: &Regs| Mem { base: Base::Reg(r.memory), off: OP_MEMORY };
+    let mem = |r: &Regs| Mem::new(Base::Reg(r.memory), OP_MEMORY);
     for width in WIDTHS {
         for op in [AtomicOp::Add, AtomicOp::Or, AtomicOp::And, AtomicOp::Xor, AtomicOp::Xchg] {
             check(&format!("{op:?} {width:?}"), &[3], &singles(), &|b, r| {
@@ -349,7 +349,7 @@ fn subprograms_and_stacks() {
                 let mut b = Build::new();
                 let (x, y) = (b.param(0), b.param(1));
                 b.stack(stack);
-                let frame = |off| Mem { base: Base::Frame, off };
+                let frame = |off| Mem::new(Base::Frame, off);
                 let lowest = -(stack as i32);
                 b.op(Op::Store { size: Size::DW, mem: frame(lowest), src: Val::Reg(x) });
                 if callee_calls {
@@ -362,7 +362,7 @@ fn subprograms_and_stacks() {
                     b.op(Op::Atomic { op: AtomicOp::Add, width: Width::W64, mem: frame(lowest), src: y, fetch: None });
                 }
                 let sum = b.reg();
-                let mem = Mem { base: Base::Reg(address), off: 0 };
+                let mem = Mem::new(Base::Reg(address), 0);
                 b.op(Op::Load { size: Size::DW, signed: false, swap: false, dst: sum, mem });
                 b.exit(sum);
                 b.finish()

@@ -31,7 +31,7 @@ fn target(with_len: bool) -> Func {
     let ctx = b.ctx();
     b.stack(32);
     let taken = b.reg();
-    let mem = Mem { base: Base::Reg(ctx), off: RunCtx::TAIL_CALLS_OFFSET };
+    let mem = Mem::new(Base::Reg(ctx), RunCtx::TAIL_CALLS_OFFSET);
     b.op(Op::Load { size: Size::W, signed: false, swap: false, dst: taken, mem });
     b.op(Op::Bin { op: BinOp::Mul, width: Width::W64, dst: x, a: x, b: Val::Imm(3) });
     b.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: x, a: x, b: Val::Reg(taken) });
@@ -50,7 +50,7 @@ fn site(key: Option<u32>, reload_len: bool, stack: u32, call: bool) -> Func {
     let ctx = b.ctx();
     if stack > 0 {
         b.stack(stack);
-        b.op(Op::Store { size: Size::DW, mem: Mem { base: Base::Frame, off: -8 }, src: Val::Reg(y) });
+        b.op(Op::Store { size: Size::DW, mem: Mem::new(Base::Frame, -8), src: Val::Reg(y) });
     }
     if call {
         b.op(Op::Call { target: CallTarget::Extern(Symbol::new(0)), args: [None; 5], ctx: None, ret: None });
@@ -66,7 +66,7 @@ fn site(key: Option<u32>, reload_len: bool, stack: u32, call: bool) -> Func {
         b.store(memory, 8 * i as i32, v);
     }
     if stack > 0 {
-        let mem = Mem { base: Base::Frame, off: -8 };
+        let mem = Mem::new(Base::Frame, -8);
         b.op(Op::Load { size: Size::DW, signed: false, swap: false, dst: y, mem });
     }
     b.exit(y);
@@ -153,7 +153,7 @@ fn the_limit_counts_jumps_taken() {
     b.op(Op::Atomic {
         op: bpf_jit::AtomicOp::Add,
         width: Width::W64,
-        mem: Mem { base: Base::Reg(x), off: 0 },
+        mem: Mem::new(Base::Reg(x), 0),
         src: one,
         fetch: None,
     });
@@ -198,12 +198,12 @@ fn from_a_subprogram() {
         let params = [0, 1, 2, 3].map(|i| b.param(i));
         let ctx = b.ctx();
         b.stack(40);
-        b.op(Op::Store { size: Size::DW, mem: Mem { base: Base::Frame, off: -40 }, src: Val::Reg(params[1]) });
+        b.op(Op::Store { size: Size::DW, mem: Mem::new(Base::Frame, -40), src: Val::Reg(params[1]) });
         let ret = b.reg();
         let args = [Some(params[0]), Some(params[1]), Some(params[2]), Some(params[3]), None];
         b.op(Op::Call { target: CallTarget::Subprog(SubprogId(1)), args, ctx: Some(ctx), ret: Some(ret) });
         let kept = b.reg();
-        let mem = Mem { base: Base::Frame, off: -40 };
+        let mem = Mem::new(Base::Frame, -40);
         b.op(Op::Load { size: Size::DW, signed: false, swap: false, dst: kept, mem });
         for v in [params[0], params[1], params[2], kept] {
             b.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: ret, a: ret, b: Val::Reg(v) });

@@ -16,7 +16,8 @@ use bpf_analysis::{CallArity, Facts};
 use bpf_disasm::lines;
 use bpf_isa::{Program, assemble, decode, disassemble, encode};
 use bpf_jit::{
-    AllocOptions, Backend, CompileOptions, Compiler, EmitOptions, Hidden, Lir, LowerOptions, OptLevel, Signatures,
+    AllocOptions, Backend, CompileOptions, Compiler, EmitOptions, Hidden, Lir, LowerOptions, Lowerer, OptLevel, Pass,
+    Signatures,
 };
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening};
@@ -34,6 +35,38 @@ pub fn instructions(data: &[u8]) {
         assert_eq!(assemble(&text).as_deref(), Ok(insns.as_slice()), "assemble does not read back\n{text}");
         if let Ok(program) = Program::new(insns.clone()) {
             assert_eq!(program.insns(), insns);
+        }
+    }
+}
+
+/// Bytes as the text of an intermediate form, and the text of a generated program with bytes changed: reading is total, what is read and printed reads the
+/// same, and passes keep well formed what is.
+pub fn lir(data: &[u8]) {
+    let mut choices = Choices::from_bytes(data);
+    let generated = generate::generate(&mut choices, &Shape { statements: 6, ..Shape::default() });
+    let mut lowered = Lir::default();
+    let options = LowerOptions::default();
+    Lowerer::default().lower(&generated.program, &Facts::default(), &(), &options, &mut lowered);
+    assert_eq!(lowered.verify(), Ok(()), "{lowered}");
+    let mut damaged = lowered.to_string().into_bytes();
+    for change in data.chunks_exact(4).take(8) {
+        let at = u32::from_le_bytes([change[0], change[1], change[2], 0]) as usize % damaged.len();
+        damaged[at] = change[3] & 0x7f;
+    }
+    for bytes in [data, &damaged] {
+        let Ok(mut lir) = String::from_utf8_lossy(bytes).parse::<Lir>() else { continue };
+        let text = lir.to_string();
+        let again: Lir = text.parse().expect("what is printed can be read");
+        assert_eq!(again.to_string(), text);
+        // The checker's memory is values times blocks.
+        if lir.funcs.iter().any(|func| func.vregs > 4096) || lir.verify().is_err() {
+            continue;
+        }
+        for pass in Pass::ALL {
+            lir.funcs.iter_mut().for_each(|func| {
+                pass.run(func);
+            });
+            assert_eq!(lir.verify(), Ok(()), "after {}\n{text}", pass.name());
         }
     }
 }

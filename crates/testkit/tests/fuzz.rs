@@ -21,6 +21,11 @@ fn instructions() {
 }
 
 #[test]
+fn lir() {
+    on_noise(fuzz::lir, 1000);
+}
+
+#[test]
 fn engines() {
     on_noise(fuzz::engines, 300);
 }

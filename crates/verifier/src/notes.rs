@@ -50,9 +50,6 @@ impl<T: PartialEq + Copy> Same<T> {
 #[derive(Clone, Copy, Debug)]
 struct Note {
     reached: bool,
-    /// The upper half of the destination (as an operand) and of the source are zero before the instruction.
-    dst_zero: bool,
-    src_zero: bool,
     kind: Kind,
     /// Context field and offset in it.
     field: (u16, u16),
@@ -83,15 +80,7 @@ pub(crate) struct Notes {
 impl Notes {
     /// Notes on this program, of which nothing is known yet. Keeps the memory.
     pub(crate) fn start(&mut self, program: &Program) {
-        let note = Note {
-            reached: false,
-            dst_zero: true,
-            src_zero: true,
-            kind: Kind::None,
-            field: (0, 0),
-            region: Same::Unseen,
-            checked: false,
-        };
+        let note = Note { reached: false, kind: Kind::None, field: (0, 0), region: Same::Unseen, checked: false };
         self.notes.clear();
         self.notes.resize(program.insns().len(), note);
         self.calls.clear();
@@ -110,13 +99,6 @@ impl Notes {
     /// The instruction is about to run.
     pub(crate) fn visit(&mut self, at: InsnIdx) {
         self.notes[at.index()].reached = true;
-    }
-
-    /// Whether the upper halves of the operands are zero before the instruction; an operand that it has not may be said to be.
-    pub(crate) fn upper_halves(&mut self, at: InsnIdx, dst_zero: bool, src_zero: bool) {
-        let note = &mut self.notes[at.index()];
-        note.dst_zero &= dst_zero;
-        note.src_zero &= src_zero;
     }
 
     /// The instruction accesses this kind of memory. `Err` if that contradicts an earlier path in a way that matters.
@@ -211,8 +193,6 @@ impl Notes {
             facts.insns.push(InsnFact {
                 // The second slot of a reached instruction is not reached itself, but belongs to it.
                 dead: !note.reached && *insn != Insn::SecondSlot,
-                dst_upper_zero: note.reached && note.dst_zero,
-                src_upper_zero: note.reached && note.src_zero,
                 memory: match note.kind {
                     Kind::None | Kind::Mixed => None,
                     Kind::Stack => Some(MemKind::Stack),

@@ -109,11 +109,11 @@ impl Builder {
 }
 
 pub(crate) fn at(base: VReg, off: i32) -> Mem {
-    Mem { base: Base::Reg(base), off }
+    Mem::new(Base::Reg(base), off)
 }
 
 pub(crate) fn in_frame(off: i32) -> Mem {
-    Mem { base: Base::Frame, off }
+    Mem::new(Base::Frame, off)
 }
 
 pub(crate) fn block(n: u32) -> BlockId {

@@ -106,7 +106,7 @@ impl Build {
         dst
     }
     pub(crate) fn store(&mut self, base: VReg, off: i32, src: VReg) {
-        self.op(Op::Store { size: Size::DW, mem: Mem { base: Base::Reg(base), off }, src: Val::Reg(src) });
+        self.op(Op::Store { size: Size::DW, mem: Mem::new(Base::Reg(base), off), src: Val::Reg(src) });
     }
     pub(crate) fn exit(&mut self, value: VReg) {
         self.op(Op::Exit { value });

@@ -47,8 +47,8 @@ fn random_op(rng: &mut Rng, b: &mut Build, values: &[VReg], memory: VReg, ctx: V
     let size = rng.pick(&SIZES);
     let slot = 8 * rng.below(8) as i32;
     let mem = match rng.chance(2) {
-        true => Mem { base: Base::Reg(memory), off: slot },
-        false => Mem { base: Base::Frame, off: slot - 64 },
+        true => Mem::new(Base::Reg(memory), slot),
+        false => Mem::new(Base::Frame, slot - 64),
     };
     b.op(match rng.below(16) {
         0..4 => Op::Bin { op: rng.pick(&BIN), width, dst, a, b: second },
@@ -113,7 +113,7 @@ fn random_func(rng: &mut Rng, main: bool) -> Func {
     let ctx = b.ctx();
     b.stack(64 + 8 * rng.below(20) as u32);
     for slot in 0..8 {
-        let mem = Mem { base: Base::Frame, off: slot * 8 - 64 };
+        let mem = Mem::new(Base::Frame, slot * 8 - 64);
         b.op(Op::Store { size: Size::DW, mem, src: Val::Imm(rng.next() as i64) });
     }
     let base = if main {

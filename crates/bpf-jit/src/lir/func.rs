@@ -160,9 +160,8 @@ impl Func {
         let span = self.spans[last];
         let (Op::Jump { target } | Op::Branch { target, .. }) = self.ops[last] else { return None };
         let block = self.new_block(ops.into_iter().chain([(Op::Jump { target }, span)]));
-        match &mut self.ops[last] {
-            Op::Jump { target } | Op::Branch { target, .. } => *target = block,
-            _ => {}
+        if let Op::Jump { target } | Op::Branch { target, .. } = &mut self.ops[last] {
+            *target = block;
         }
         self.order.push(block);
         Some(block)

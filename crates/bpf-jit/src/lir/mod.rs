@@ -34,7 +34,7 @@ mod verify;
 pub use cfg::{Cfg, Dominators};
 pub use func::{Block, Func, Lir, Span};
 pub use liveness::Liveness;
-pub use op::{AtomicOp, Base, BinOp, BlockId, CallTarget, Check, Cond, Mem, Op, TailKey, VReg, Val};
+pub use op::{AtomicOp, Base, BinOp, BlockId, CallTarget, Check, Cond, Mem, Op, Region, TailKey, VReg, Val};
 pub use parse::ParseError;
 pub use passes::{Pass, PassOptions};
 pub use verify::LirError;

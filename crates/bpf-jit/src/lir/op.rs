@@ -84,6 +84,38 @@ pub enum Base {
     Frame,
 }
 
+/// The memory that an access is in, as far as that is known: accesses in two different known regions never meet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Region {
+    /// Any of the others, or none of them.
+    Unknown,
+    /// The BPF stack, of this function or of one that called it.
+    Stack,
+    /// The context.
+    Context,
+    /// The packet, or another region that the context leads to.
+    Packet,
+    /// The values of maps.
+    MapValue,
+    /// Memory that a helper returned.
+    Mem,
+    /// The hidden argument's own fields, which no program can name.
+    Run,
+}
+
+impl Region {
+    /// All of them.
+    pub const ALL: [Region; 7] =
+        [Region::Unknown, Region::Stack, Region::Context, Region::Packet, Region::MapValue, Region::Mem, Region::Run];
+
+    /// Whether an access in one may touch what one in the other touches.
+    pub fn may_meet(self, other: Region) -> bool {
+        self == other
+            || (self == Region::Unknown && other != Region::Run)
+            || (other == Region::Unknown && self != Region::Run)
+    }
+}
+
 /// A memory address: base + offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mem {
@@ -91,6 +123,19 @@ pub struct Mem {
     pub base: Base,
     /// Byte offset.
     pub off: i32,
+    /// Where it is. An attribute: what an op computes does not depend on it.
+    pub region: Region,
+}
+
+impl Mem {
+    /// An address of which nothing more is known.
+    pub fn new(base: Base, off: i32) -> Mem {
+        let region = match base {
+            Base::Reg(_) => Region::Unknown,
+            Base::Frame => Region::Stack,
+        };
+        Mem { base, off, region }
+    }
 }
 
 /// Atomic read-modify-write.

@@ -4,8 +4,10 @@
 //! each time it is read; what refers to a block that is not there is for `verify` to find.
 
 use super::func::{Block, Func, Lir, Span};
-use super::op::{Base, BlockId, CallTarget, Cond, Mem, Op, TailKey, VReg, Val};
-use super::text::{ATOMIC_OPS, BIN_OPS, CHECKS, SIZES, atomic_name, bin_name, check_name, cond_name, size_name};
+use super::op::{Base, BlockId, CallTarget, Cond, Mem, Op, Region, TailKey, VReg, Val};
+use super::text::{
+    ATOMIC_OPS, BIN_OPS, CHECKS, SIZES, atomic_name, bin_name, check_name, cond_name, region_name, size_name,
+};
 use crate::externs::Extern;
 use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit_code::{StopCode, Symbol};
@@ -157,15 +159,22 @@ impl<'a> Words<'a> {
         self.expect("[")?;
         let base = if self.take("frame") { Base::Frame } else { Base::Reg(self.vreg()?) };
         let off = match self.peek() {
-            "]" => 0,
+            "]" | ":" => 0,
             "+" => {
                 self.next();
                 self.number()?
             }
             _ => self.number()?,
         };
+        let off = i32::try_from(off).map_err(|_| format!("expected an offset, found `{off}`"))?;
+        let mut mem = Mem::new(base, off);
+        if self.take(":") {
+            let word = self.next();
+            let region = Region::ALL.into_iter().find(|region| region_name(*region) == word);
+            mem.region = region.ok_or_else(|| format!("expected a region, found `{word}`"))?;
+        }
         self.expect("]")?;
-        Ok(Mem { base, off: i32::try_from(off).map_err(|_| format!("expected an offset, found `{off}`"))? })
+        Ok(mem)
     }
 
     fn symbol(&mut self) -> Result<Symbol> {

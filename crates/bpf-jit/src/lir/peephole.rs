@@ -7,7 +7,7 @@
 //! Invariant: one look at each op and the one before it, in one block. Nothing else moves and no value's last definition in a block changes.
 
 use super::func::{Func, Span};
-use super::op::{BinOp, Op, Val};
+use super::op::{BinOp, Op, VReg, Val};
 use bpf_isa::{Size, Width};
 use core::ops::Range;
 
@@ -55,34 +55,49 @@ fn covers(copied: Width, reads: Width) -> bool {
 /// The op that does what `first` and then `second` do, if there is one.
 #[inline(always)]
 fn fuse(first: &Op, second: &Op) -> Option<Op> {
-    match *first {
-        Op::Mov { width: copied, dst: copy, src: Val::Reg(from) } => match *second {
-            Op::Bin { op, width, dst, a, b } if dst == copy && a == copy && covers(copied, width) => {
-                let b = if b == Val::Reg(copy) { Val::Reg(from) } else { b };
-                Some(Op::Bin { op, width, dst, a: from, b })
-            }
-            Op::Neg { width, dst, src } if dst == copy && src == copy && covers(copied, width) => {
-                Some(Op::Neg { width, dst, src: from })
-            }
-            Op::Ext { width, signed, from: size, dst, src } if dst == copy && src == copy && size != Size::DW => {
-                Some(Op::Ext { width, signed, from: size, dst, src: from })
-            }
-            Op::Bswap { size, dst, src } if dst == copy && src == copy && covers(copied, reads(size)) => {
-                Some(Op::Bswap { size, dst, src: from })
-            }
-            _ => None,
-        },
-        Op::FrameAddr { dst: address, off } => match *second {
-            Op::Bin { op: BinOp::Add, width: Width::W64, dst, a, b: Val::Imm(imm) }
-                if dst == address && a == address =>
-            {
-                // Two offsets that are 32 bits wide.
-                let sum = i64::from(off).checked_add(imm)?;
-                i32::try_from(sum).ok().map(|off| Op::FrameAddr { dst, off })
-            }
-            _ => None,
-        },
-        _ => None,
+    if let Op::Mov { width, dst, src: Val::Reg(src) } = *first {
+        after_copy(width, dst, src, second)
+    } else if let Op::FrameAddr { dst: address, off } = *first
+        && let Op::Bin { op: BinOp::Add, width: Width::W64, dst, a, b: Val::Imm(imm) } = *second
+        && (dst, a) == (address, address)
+    {
+        // As far as the sum of the offsets is one.
+        let off = i64::from(off).checked_add(imm).and_then(|sum| i32::try_from(sum).ok())?;
+        Some(Op::FrameAddr { dst, off })
+    } else {
+        None
+    }
+}
+
+/// The op that changes a copy of `from` in place, on the original; its result stays where it was.
+fn after_copy(copied: Width, copy: VReg, from: VReg, second: &Op) -> Option<Op> {
+    // Only what reads and writes the copy: calls and the like do not.
+    if second.def() != Some(copy) {
+        return None;
+    }
+    if let Op::Bin { op, width, dst, a, b } = *second
+        && a == copy
+        && covers(copied, width)
+    {
+        let b = if b == Val::Reg(copy) { Val::Reg(from) } else { b };
+        Some(Op::Bin { op, width, dst, a: from, b })
+    } else if let Op::Neg { width, dst, src } = *second
+        && src == copy
+        && covers(copied, width)
+    {
+        Some(Op::Neg { width, dst, src: from })
+    } else if let Op::Ext { width, signed, from: size, dst, src } = *second
+        && src == copy
+        && size != Size::DW
+    {
+        Some(Op::Ext { width, signed, from: size, dst, src: from })
+    } else if let Op::Bswap { size, dst, src } = *second
+        && src == copy
+        && covers(copied, reads(size))
+    {
+        Some(Op::Bswap { size, dst, src: from })
+    } else {
+        None
     }
 }
 

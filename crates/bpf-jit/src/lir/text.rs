@@ -12,11 +12,12 @@
 //!     exit v7 @5
 //! }
 //! ```
+//! An address may end in the region that it is known to be in: `[v0 + 4: packet]`.
 //! `@` is followed by the BPF slots that the op came from (`@0+0`: none). Numbers are decimal, or hexadecimal after `0x`, and may be negative.
 //! Blocks are listed in the order of the code under their own numbers; ops of blocks outside the order are not part of the text.
 
 use super::func::{Func, Lir, Span};
-use super::op::{AtomicOp, Base, BinOp, CallTarget, Check, Cond, Mem, Op, TailKey, VReg, Val};
+use super::op::{AtomicOp, Base, BinOp, CallTarget, Check, Cond, Mem, Op, Region, TailKey, VReg, Val};
 use crate::externs::Extern;
 use bpf_isa::{Size, Width};
 use bpf_jit_code::Symbol;
@@ -109,6 +110,18 @@ pub(super) fn check_name(check: Check) -> &'static str {
     }
 }
 
+pub(super) fn region_name(region: Region) -> &'static str {
+    match region {
+        Region::Unknown => "unknown",
+        Region::Stack => "stack",
+        Region::Context => "context",
+        Region::Packet => "packet",
+        Region::MapValue => "map",
+        Region::Mem => "mem",
+        Region::Run => "run",
+    }
+}
+
 fn bits(width: Width) -> u32 {
     match width {
         Width::W32 => 32,
@@ -145,10 +158,14 @@ impl Display for Mem {
             Base::Frame => f.write_str("[frame")?,
         }
         match self.off {
-            0 => f.write_str("]"),
-            off if off < 0 => write!(f, " - {}]", off.unsigned_abs()),
-            off => write!(f, " + {off}]"),
+            0 => {}
+            off if off < 0 => write!(f, " - {}", off.unsigned_abs())?,
+            off => write!(f, " + {off}")?,
         }
+        if self.region != Mem::new(self.base, 0).region {
+            write!(f, ": {}", region_name(self.region))?;
+        }
+        f.write_str("]")
     }
 }
 

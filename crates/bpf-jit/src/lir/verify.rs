@@ -103,10 +103,10 @@ impl Func {
         }
         for (block, ops) in self.in_order() {
             for (i, op) in ops.iter().enumerate() {
-                let leads = match op {
-                    Op::Jump { target } | Op::Branch { target, .. } => ordered.get(target.index()) == Some(&true),
-                    _ => true,
-                };
+                let mut leads = true;
+                if let Op::Jump { target } | Op::Branch { target, .. } = op {
+                    leads = ordered.get(target.index()) == Some(&true);
+                }
                 if !leads || (op.ends_block() && i + 1 < ops.len()) {
                     return Err(LirError::Jump { block, op: *op });
                 }

@@ -10,7 +10,7 @@
 use super::direct::Sink;
 use super::func::FuncLowerer;
 use crate::externs::Extern;
-use crate::lir::{Base, BinOp, Mem, Op, VReg, Val};
+use crate::lir::{Base, BinOp, Mem, Op, Region, VReg, Val};
 use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion};
 use bpf_isa::{InsnIdx, Reg, Size, Src, Width};
 use bpf_jit_code::RunCtx;
@@ -103,7 +103,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
 
     fn context_field(&mut self, context: VReg, off: u32, size: Size) -> VReg {
         let dst = self.fresh();
-        let mem = Mem { base: Base::Reg(context), off: off as i32 };
+        let mem = Mem { region: Region::Context, ..Mem::new(Base::Reg(context), off as i32) };
         self.op(Op::Load { size, signed: false, swap: false, dst, mem });
         dst
     }

@@ -4,7 +4,7 @@ use super::direct::Sink;
 use super::func::FuncLowerer;
 use super::subprog_at;
 use crate::externs::{Extern, Hidden, MapShape};
-use crate::lir::{Base, BinOp, CallTarget, Check, Mem, Op, TailKey, VReg, Val};
+use crate::lir::{Base, BinOp, CallTarget, Check, Mem, Op, Region, TailKey, VReg, Val};
 use bpf_analysis::{BlockId as BpfBlock, ConstMapCall};
 use bpf_isa::{Callee, Cond, InsnIdx, Reg, Size, Width};
 use bpf_jit_code::RunCtx;
@@ -85,7 +85,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
         if let (Hidden::Env, Some(ctx)) = (hidden, ctx) {
             let dst = self.fresh();
             self.op(Op::SymAddr { dst, symbol: env.symbol() });
-            let mem = Mem { base: Base::Reg(ctx), off: RunCtx::HOST_ENV_OFFSET };
+            let mem = Mem { region: Region::Run, ..Mem::new(Base::Reg(ctx), RunCtx::HOST_ENV_OFFSET) };
             self.op(Op::Store { size: Size::DW, mem, src: Val::Reg(dst) });
         }
         let ret = Some(self.write(Reg::R0));
@@ -104,7 +104,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
             }
             Some(_) | None => {
                 let key = self.fresh();
-                let mem = Mem { base: Base::Reg(self.cur[Reg::R2.index()]), off: 0 };
+                let mem = Mem::new(Base::Reg(self.cur[Reg::R2.index()]), 0);
                 self.op(Op::Load { size: Size::W, signed: false, swap: false, dst: key, mem });
                 let dst = self.write(Reg::R0);
                 self.op(Op::Mov { width: Width::W64, dst, src: Val::Imm(0) });
@@ -148,7 +148,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
             Elements::Shared | Elements::PerSlot(_) => {}
             // The host publishes inner maps while programs run: acquire pairs with the release of its store.
             Elements::Pointers => {
-                let mem = Mem { base: Base::Reg(dst), off: 0 };
+                let mem = Mem::new(Base::Reg(dst), 0);
                 self.op(Op::LoadAcquire { size: Size::DW, dst, mem });
             }
         }
@@ -168,7 +168,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
     /// The run's execution slot.
     fn slot(&mut self) -> VReg {
         let slot = self.fresh();
-        let mem = Mem { base: Base::Reg(self.ctx()), off: RunCtx::SLOT_OFFSET };
+        let mem = self.run_field(RunCtx::SLOT_OFFSET);
         self.op(Op::Load { size: Size::W, signed: false, swap: false, dst: slot, mem });
         slot
     }

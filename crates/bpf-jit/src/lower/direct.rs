@@ -15,7 +15,7 @@ use crate::alloc::AllocOptions;
 use crate::backend::{Backend, EmitError, EmitOptions, Emitter, Shape};
 use crate::externs::Signatures;
 use crate::fixed::{self, Needs};
-use crate::lir::{BlockId, Func, Op, Span, VReg, Val};
+use crate::lir::{BlockId, Func, Op, Region, Span, VReg, Val};
 use bpf_analysis::{BlockId as BpfBlock, CallArity as _, Facts, RegSet};
 use bpf_isa::{Callee, Contents, InsnIdx, MAY_GOTO_BUDGET, Program, Reg, StackUse, Subprog, SubprogId, Width};
 use bpf_jit_code::Code;
@@ -40,6 +40,8 @@ pub(super) trait Sink: Sized {
     fn ways(f: &FuncLowerer<'_, Self>, b: BpfBlock, off: i32) -> (Option<BlockId>, bool);
     /// The argument registers that the call at `slot` reads.
     fn call_uses(f: &FuncLowerer<'_, Self>, slot: u32, callee: Callee) -> RegSet;
+    /// The region that the present instruction accesses, if that is known.
+    fn region(f: &FuncLowerer<'_, Self>) -> Region;
     /// Whether the value that the present instruction, in block `b`, leaves in `reg` may be read later.
     fn reads_next(f: &FuncLowerer<'_, Self>, b: BpfBlock, reg: Reg) -> bool;
 }
@@ -92,6 +94,12 @@ impl<E: Emitter> Sink for &mut Direct<E> {
             // Nobody has looked which of them it reads.
             Callee::Subprog(_) => RegSet::ARGS,
         }
+    }
+
+    /// No emitter asks.
+    #[inline(always)]
+    fn region(_: &FuncLowerer<'_, Self>) -> Region {
+        Region::Unknown
     }
 
     /// Nobody has looked.

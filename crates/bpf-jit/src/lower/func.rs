@@ -4,7 +4,7 @@ use super::direct::Sink;
 use super::webs::REGS;
 use super::{Arity, Edge, Lowerer};
 use crate::externs::Signatures;
-use crate::lir::{Base, BlockId, Func, Mem, Op, Span, VReg, Val};
+use crate::lir::{Base, BlockId, Func, Mem, Op, Region, Span, VReg, Val};
 use crate::lower::LowerOptions;
 use bpf_analysis::Facts;
 use bpf_isa::{Program, Reg, Size, Src, SubprogId, Width};
@@ -103,7 +103,10 @@ impl<S: Sink> FuncLowerer<'_, S> {
 
     pub(super) fn mem(&self, base: Reg, off: i16) -> Mem {
         let base = if base == Reg::R10 { Base::Frame } else { Base::Reg(self.cur[base.index()]) };
-        Mem { base, off: off.into() }
+        match base {
+            Base::Frame => Mem::new(base, off.into()),
+            Base::Reg(_) => Mem { region: S::region(self), ..Mem::new(base, off.into()) },
+        }
     }
 
     /// The hidden argument, in an op that `insn_needs_ctx` has announced.
@@ -118,8 +121,13 @@ impl<S: Sink> FuncLowerer<'_, S> {
         }
     }
 
+    /// A field of the hidden argument.
+    pub(super) fn run_field(&mut self, offset: i32) -> Mem {
+        Mem { region: Region::Run, ..Mem::new(Base::Reg(self.ctx()), offset) }
+    }
+
     pub(super) fn ctx_field(&mut self, offset: i32) -> VReg {
-        let mem = Mem { base: Base::Reg(self.ctx()), off: offset };
+        let mem = self.run_field(offset);
         let dst = self.fresh();
         self.op(Op::Load { size: Size::DW, signed: false, swap: false, dst, mem });
         dst

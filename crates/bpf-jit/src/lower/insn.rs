@@ -4,7 +4,7 @@ use super::direct::Sink;
 use super::func::FuncLowerer;
 use super::{Edge, subprog_at};
 use crate::externs::Extern;
-use crate::lir::{AtomicOp, Base, BinOp, BlockId, Mem, Op, VReg, Val};
+use crate::lir::{AtomicOp, Base, BinOp, BlockId, Mem, Op, Region, VReg, Val};
 use bpf_analysis::BlockId as BpfBlock;
 use bpf_isa::{
     AluOp, AtomicOp as BpfAtomicOp, ByteOrder, Cond, EndWidth, Imm64, Insn, InsnIdx, Reg, Size, Src, SxWidth, Width,
@@ -233,7 +233,7 @@ impl<S: Sink> FuncLowerer<'_, S> {
             }
         };
         let dst = self.write(Reg::R0);
-        let mem = Mem { base: Base::Reg(base), off };
+        let mem = Mem { region: Region::Packet, ..Mem::new(Base::Reg(base), off) };
         self.op(Op::Load { size, signed: false, swap: size != Size::B, dst, mem });
     }
 

@@ -3,9 +3,9 @@
 use super::direct::Sink;
 use super::func::FuncLowerer;
 use super::webs::{EntryWebs, NONE};
-use crate::lir::{Block, BlockId, Op, Span, VReg, Val};
-use bpf_analysis::{BlockId as BpfBlock, RegSet, results};
-use bpf_isa::{Callee, Insn, MAY_GOTO_BUDGET, Reg, Width};
+use crate::lir::{Block, BlockId, Op, Region, Span, VReg, Val};
+use bpf_analysis::{BlockId as BpfBlock, MemKind, RegSet, results};
+use bpf_isa::{Callee, Insn, InsnIdx, MAY_GOTO_BUDGET, Reg, Width};
 
 /// Into the function's list.
 pub(super) struct Listed;
@@ -57,6 +57,18 @@ impl Sink for Listed {
 
     fn call_uses(f: &FuncLowerer<'_, Self>, slot: u32, _: Callee) -> RegSet {
         f.l.liveness.uses(f.program, slot, f.arity)
+    }
+
+    #[inline(always)]
+    fn region(f: &FuncLowerer<'_, Self>) -> Region {
+        match f.facts.insn(InsnIdx(f.span.first)).memory {
+            None => Region::Unknown,
+            Some(MemKind::Stack) => Region::Stack,
+            Some(MemKind::Context) => Region::Context,
+            Some(MemKind::Packet) => Region::Packet,
+            Some(MemKind::MapValue) => Region::MapValue,
+            Some(MemKind::Mem) => Region::Mem,
+        }
     }
 
     fn reads_next(f: &FuncLowerer<'_, Self>, b: BpfBlock, reg: Reg) -> bool {

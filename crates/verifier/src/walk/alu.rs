@@ -28,7 +28,6 @@ impl Walk<'_> {
         self.decides();
         let d = self.read(dst)?;
         let s = self.read_src(src)?;
-        self.notes.upper_halves(self.pc, d.is_short(), s.is_short() || matches!(src, Src::Imm(_)));
         let v = match (d.is_scalar(), s.is_scalar()) {
             (false, true) if width == Width::W64 && matches!(op, AluOp::Add | AluOp::Sub) => {
                 // The number gets a name, so that a comparison of it bounds the pointer too.
@@ -59,43 +58,35 @@ impl Walk<'_> {
 
     /// The operation in place, if both operands are numbers.
     fn numbers(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
-        let pc = self.pc;
         let regs = &mut self.state.top_mut().regs;
-        let (dst_zero, src_zero) = match src {
+        match src {
             Src::Imm(i) => {
                 let d = &mut regs[dst.index()];
                 if !d.is_scalar() {
                     return false;
                 }
-                let zero = d.n.high_half_is_zero();
                 scalar_op(width, op, d, &Scalar::constant(i as i64 as u64));
-                (zero, true)
             }
             Src::Reg(r) if r == dst => {
                 let d = &mut regs[dst.index()];
                 if !d.is_scalar() {
                     return false;
                 }
-                let zero = d.n.high_half_is_zero();
                 if matches!(op, AluOp::Sub | AluOp::Xor) {
                     *d = Value::constant(0);
                 } else {
                     let s = d.n;
                     scalar_op(width, op, d, &s);
                 }
-                (zero, zero)
             }
             Src::Reg(r) => {
                 let Ok([d, s]) = regs.get_disjoint_mut([dst.index(), r.index()]) else { return false };
                 if !d.is_scalar() || !s.is_scalar() {
                     return false;
                 }
-                let zero = (d.n.high_half_is_zero(), s.n.high_half_is_zero());
                 scalar_op(width, op, d, &s.n);
-                zero
             }
-        };
-        self.notes.upper_halves(pc, dst_zero, src_zero);
+        }
         true
     }
 
@@ -176,12 +167,10 @@ impl Walk<'_> {
             let Some(half) = super::objects::low_half(v) else {
                 return refuse(Reason::PointerOp(r, v.describe(self.env)));
             };
-            self.notes.upper_halves(self.pc, true, false);
             self.state.set(dst, half);
             return Ok(());
         }
         let short = v.is_short();
-        self.notes.upper_halves(self.pc, true, short);
         // Both copies share a name, so that a comparison of one refines the other.
         self.give_name(r);
         let regs = &mut self.state.top_mut().regs;
@@ -204,7 +193,6 @@ impl Walk<'_> {
 
     pub(super) fn neg(&mut self, width: Width, dst: Reg) -> Res<()> {
         let n = self.number(dst)?;
-        self.notes.upper_halves(self.pc, n.high_half_is_zero(), true);
         let n = n.neg(width);
         self.state.set(dst, Value::scalar(n));
         Ok(())
@@ -212,7 +200,6 @@ impl Walk<'_> {
 
     pub(super) fn end(&mut self, order: ByteOrder, width: EndWidth, dst: Reg) -> Res<()> {
         let n = self.number(dst)?;
-        self.notes.upper_halves(self.pc, n.high_half_is_zero(), true);
         let n = n.end(order, width.bits());
         self.state.set(dst, Value::scalar(n));
         Ok(())

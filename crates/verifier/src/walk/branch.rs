@@ -53,7 +53,6 @@ impl Walk<'_> {
             return Ok(None);
         }
         let target = self.target(off.into())?;
-        let short = (d.is_short(), s.is_short() || src_reg.is_none());
         let decided = match (d.n.as_const(), s.n.as_const()) {
             (Some(a), Some(b)) => Some(cond.holds(width, a, b)),
             _ => None,
@@ -67,7 +66,6 @@ impl Walk<'_> {
                 Scalar::refine_assign(cond, width, true, &mut yes.0, &mut yes.1),
             ),
         };
-        self.notes.upper_halves(self.pc, short.0, short.1);
         if can_no && can_yes {
             self.compares(dst, src_reg);
             let here = self.pc;
@@ -97,7 +95,6 @@ impl Walk<'_> {
     fn jump_if_any(&mut self, width: Width, cond: Cond, dst: Reg, src: Src, off: i16) -> Res<Flow> {
         let mut d = self.read(dst)?;
         let mut s = self.read_src(src)?;
-        self.notes.upper_halves(self.pc, d.is_short(), s.is_short() || matches!(src, Src::Imm(_)));
         if d.is_scalar() && s.is_scalar() {
             // Comparing with a region's length bounds pointers at the other operand, which needs a name for that.
             if is_len(&s) {
