@@ -13,12 +13,13 @@ use std::{
 };
 
 /// The folders whose C sources are BPF programs.
-const FOLDERS: [&str; 5] = [
+const FOLDERS: [&str; 6] = [
     "examples",
     "benches/programs",
     "crates/object/tests/objects",
     "crates/runtime/tests/objects",
     "crates/verifier/tests/precision",
+    "crates/verifier/tests/loops",
 ];
 
 pub(crate) fn run(check: bool) -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! What can be said about a BPF program without running it: control flow, liveness, constants, and the [`Facts`] that a
+//! What can be said about a BPF program without running it: control flow, loops, liveness, constants, and the [`Facts`] that a
 //! verifier adds.
 //!
 //! Everything here is plain data over a structurally valid [`bpf_isa::Program`]. Invariant: an analysis that knows nothing
@@ -9,6 +9,7 @@ mod cfg;
 mod constants;
 mod facts;
 mod liveness;
+mod loops;
 mod stack;
 
 pub use cfg::{Block, BlockId, Cfg};
@@ -18,4 +19,5 @@ pub use facts::{
     RegionBounds,
 };
 pub use liveness::{CallArity, Liveness, RegSet, defs, results, uses};
+pub use loops::{Loop, Loops};
 pub use stack::touched_below_r10;

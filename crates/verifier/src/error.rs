@@ -175,6 +175,11 @@ impl Reason {
         )
     }
 
+    /// Whether it is a limit on the work, or what a walk from a guess may leave behind.
+    pub(crate) fn is_limit(&self) -> bool {
+        matches!(self, Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::MixedContext { .. })
+    }
+
     /// The usual remedy, if there is one.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {

@@ -38,6 +38,20 @@ mod with {
     }
 
     faults! {
+        /// A value that one path moves differently is taken to move as on the others.
+        StepOnOnePath,
+        /// A line's stride is taken to be 1.
+        StrideLost,
+        /// `<=` is taken for `<`.
+        AtMostIsLess,
+        /// What a loop counts is taken not to wrap round.
+        WrapForgotten,
+        /// Every loop is taken to end.
+        EveryLoopEnds,
+        /// The number of rounds need not stay what was guessed.
+        RoundsUnbounded,
+        /// A refused guess ends the path instead of walking it round by round.
+        RefusedGuessDropped,
         /// The early return of a legacy load is not walked.
         LegacyReturnForgotten,
         /// A legacy load's result is taken to be a byte.

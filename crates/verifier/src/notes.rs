@@ -68,13 +68,15 @@ pub(crate) struct CallNote {
 }
 
 /// Notes on a whole program.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Notes {
     notes: Vec<Note>,
     calls: Vec<CallNote>,
     stack: Vec<u32>,
     /// Some loop is not proven to end.
     pub(crate) needs_budget: bool,
+    /// What is walked now is thrown away: nothing is noted.
+    pub(crate) muted: bool,
 }
 
 impl Notes {
@@ -87,6 +89,7 @@ impl Notes {
         self.stack.clear();
         self.stack.resize(program.subprogs().len(), 0);
         self.needs_budget = false;
+        self.muted = false;
     }
 
     /// Gives back what is more than so many bytes of each kind.
@@ -98,11 +101,14 @@ impl Notes {
 
     /// The instruction is about to run.
     pub(crate) fn visit(&mut self, at: InsnIdx) {
-        self.notes[at.index()].reached = true;
+        self.notes[at.index()].reached |= !self.muted;
     }
 
     /// The instruction accesses this kind of memory. `Err` if that contradicts an earlier path in a way that matters.
     pub(crate) fn access(&mut self, at: InsnIdx, kind: Kind, field: Option<(usize, u32)>) -> Result<(), (Kind, Kind)> {
+        if self.muted {
+            return Ok(());
+        }
         let note = &mut self.notes[at.index()];
         let field = field.map_or((0, 0), |(i, o)| (i as u16, o as u16));
         if note.kind == Kind::None {
@@ -130,6 +136,9 @@ impl Notes {
 
     /// A call with this map and key, where they are constant.
     pub(crate) fn call(&mut self, at: InsnIdx, map: Option<u32>, key: Option<u64>, tail_call: bool) {
+        if self.muted {
+            return;
+        }
         let i = self.calls.partition_point(|c| c.at < at);
         if self.calls.get(i).is_none_or(|c| c.at != at) {
             self.calls.insert(i, CallNote { at, map: Same::Unseen, key: Same::Unseen, tail_call });
@@ -140,6 +149,9 @@ impl Notes {
 
     /// The subprogram's frame is used down to this depth.
     pub(crate) fn stack(&mut self, subprog: u32, depth: u32) {
+        if self.muted {
+            return;
+        }
         let s = &mut self.stack[subprog as usize];
         *s = (*s).max(depth);
     }

@@ -61,6 +61,44 @@ pub(crate) struct Frame {
     pub subprog: u32,
     /// The epoch outside (see `walk::prune`). No part of the state proper.
     pub outer_epoch: u32,
+    /// The loops that the frame is in, as far as they are accelerated (see `walk::loops`), outermost first.
+    pub loops: Vec<Mark>,
+}
+
+/// How a loop is walked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Round {
+    /// As it is, round by round.
+    Walked,
+    /// As it is, to see what changes in a round.
+    Watched,
+    /// From a guess of what is true in every round.
+    Guessed,
+}
+
+/// A loop that the frame is in.
+#[derive(Clone, Debug)]
+pub(crate) struct Mark {
+    /// Which.
+    pub id: u32,
+    pub round: Round,
+    /// The number of this round, if there is a guess; its id names it.
+    pub k: Value,
+    /// Numbers that move with it.
+    pub lines: Vec<Line>,
+    /// Ids that must keep their names until the round ends, though one value has them or none.
+    pub ids: Vec<u32>,
+}
+
+/// `V(x) = V(n) + step * V(k)`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Line {
+    pub x: u32,
+    /// What it was when the loop began; 0 if that has no name any more.
+    pub n: u32,
+    pub step: i32,
+    /// What is known of V(n).
+    pub start: Scalar,
 }
 
 impl Clone for Frame {
@@ -72,6 +110,7 @@ impl Clone for Frame {
             entry: self.entry,
             subprog: self.subprog,
             outer_epoch: self.outer_epoch,
+            loops: self.loops.clone(),
         }
     }
     /// Keeps the vectors' memory, which `derive` would not.
@@ -82,6 +121,7 @@ impl Clone for Frame {
         self.entry = other.entry;
         self.subprog = other.subprog;
         self.outer_epoch = other.outer_epoch;
+        self.loops.clone_from(&other.loops);
     }
 }
 
@@ -89,7 +129,7 @@ impl Frame {
     pub(crate) fn new(index: u8, subprog: u32, entry: Entry) -> Frame {
         let mut regs = [Value::uninit(Why::Never); 11];
         regs[Reg::R10.index()] = Value::pointer(Ty::Stack { frame: index });
-        Frame { regs, bytes: Vec::new(), spills: Vec::new(), entry, subprog, outer_epoch: 0 }
+        Frame { regs, bytes: Vec::new(), spills: Vec::new(), entry, subprog, outer_epoch: 0, loops: Vec::new() }
     }
 
     /// The kind of the byte at r10 - depth.
@@ -204,6 +244,15 @@ impl Frame {
         }
     }
 
+    /// Makes the bytes from r10 - depth hold a spill, whatever the value.
+    pub(crate) fn store_spill(&mut self, depth: usize, size: usize, value: &Value) {
+        self.grow(depth);
+        self.clear_spills(depth, size);
+        self.bytes[depth - size..depth].fill(Byte::Spill);
+        let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
+        self.spills.insert(at, Spill { depth: depth as u16, size: size as u8, value: *value });
+    }
+
     /// Makes `size` bytes at r10 - depth some number each.
     pub(crate) fn store_misc(&mut self, depth: usize, size: usize) {
         self.grow(depth);
@@ -231,12 +280,13 @@ impl Frame {
 
     /// Every value of the frame, to change in place.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
-        self.regs.iter_mut().chain(self.spills.iter_mut().map(|s| &mut s.value))
+        let rounds = self.loops.iter_mut().map(|m| &mut m.k);
+        self.regs.iter_mut().chain(self.spills.iter_mut().map(|s| &mut s.value)).chain(rounds)
     }
 
     /// Every value of the frame.
     pub(crate) fn values(&self) -> impl Iterator<Item = &Value> {
-        self.regs.iter().chain(self.spills.iter().map(|s| &s.value))
+        self.regs.iter().chain(self.spills.iter().map(|s| &s.value)).chain(self.loops.iter().map(|m| &m.k))
     }
 
     /// Removes spills that can no longer be read; their bytes go with them.
@@ -251,6 +301,11 @@ impl Frame {
     }
 }
 
+/// Facts about pairs of values in a state, other than about regions' lengths: more than this are not learnt, so that looking for one stays cheap.
+const MAX_FACTS: usize = 64;
+/// Facts that are chained to reach from one value to another.
+const MAX_FACTS_CHAINED: u32 = 3;
+
 /// The spin lock that is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lock {
@@ -262,12 +317,14 @@ pub(crate) struct Lock {
     pub at: InsnIdx,
 }
 
-/// A proven fact: `start of region + V(id) + bytes <= end of region`.
+/// A proven fact: `scale * V(id) + bytes <= V(hi)`. Where `hi` is the length of a region, so many bytes follow V in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Room {
-    pub region: u8,
     pub id: u32,
-    pub bytes: u32,
+    /// Above 0.
+    pub scale: i16,
+    pub bytes: i64,
+    pub hi: u32,
 }
 
 /// A record that must be consumed.
@@ -326,27 +383,74 @@ impl State {
         self.frames.iter_mut().flat_map(Frame::values_mut)
     }
 
-    /// Bytes proven to follow `start + V(id)` in a region. `None`: not even that address is known to be in it, so that
-    /// nothing is proven of the bytes just before it either.
-    pub(crate) fn room(&self, region: u8, id: u32) -> Option<u32> {
+    /// Bytes proven to follow `start + scale * V(id)` in a region. `None`: not even that address is known to be in it, so that
+    /// nothing is proven of the bytes just before it either. `least` is the least value of V, or 0.
+    pub(crate) fn room(&self, region: u8, id: u32, scale: i16, least: i64) -> Option<u32> {
         if id == 0 {
             return self.min_len.get(usize::from(region)).copied();
         }
-        let learnt = self.room.iter().find(|r| (r.region, r.id) == (region, id)).map(|r| r.bytes);
-        // V = the length: the end itself.
-        learnt.or((id == len_id(region)).then_some(0))
+        let hi = len_id(region);
+        // A greater multiple of V that is in the region leaves as much more room for this one.
+        let more = |f: &&Room| f.id == id && f.scale > scale && scale > 0 && least > 0;
+        let wider = self.room.iter().filter(more).filter_map(|f| {
+            let beyond = self.below(f.hi, 1, hi)?.checked_add(f.bytes)?;
+            i64::from(f.scale - scale).checked_mul(least)?.checked_add(beyond)
+        });
+        let best = self.below(id, scale, hi).into_iter().chain(wider).max()?;
+        u32::try_from(best.min(u32::MAX.into())).ok()
     }
 
-    /// Learns that at least `bytes` bytes follow `start + V(id)`.
-    pub(crate) fn learn_room(&mut self, region: u8, id: u32, bytes: u32) {
+    /// The greatest `bytes` for which `scale * V(id) + bytes <= V(hi)` is known.
+    pub(crate) fn below(&self, id: u32, scale: i16, hi: u32) -> Option<i64> {
+        self.below_within(id, scale, hi, MAX_FACTS_CHAINED)
+    }
+
+    fn below_within(&self, id: u32, scale: i16, hi: u32, more: u32) -> Option<i64> {
+        let mut best = (id == hi && scale == 1).then_some(0);
+        let reaches = |f: &&Room| f.id == id && scale > 0 && (f.scale >= scale || scale % f.scale == 0);
+        for f in self.room.iter().filter(reaches) {
+            // V is not negative: a smaller multiple of it is no greater. And what is above V is so often above a multiple of V.
+            let times = scale / f.scale;
+            let times = times.max(1);
+            let beyond = match f.hi == hi && times == 1 {
+                true => Some(0),
+                false if more > 0 => self.below_within(f.hi, times, hi, more - 1),
+                false => None,
+            };
+            let bytes = f.bytes.checked_mul(times.into());
+            if let Some(bytes) = beyond.and_then(|b| b.checked_add(bytes?)) {
+                best = best.max(Some(bytes));
+            }
+        }
+        best
+    }
+
+    /// Learns that at least `bytes` bytes follow `start + scale * V(id)`.
+    pub(crate) fn learn_room(&mut self, region: u8, id: u32, scale: i16, bytes: u32) {
         if id == 0 {
             let len = &mut self.min_len[usize::from(region)];
             *len = (*len).max(bytes);
-        } else if let Some(r) = self.room.iter_mut().find(|r| (r.region, r.id) == (region, id)) {
-            r.bytes = r.bytes.max(bytes);
         } else {
-            self.room.push(Room { region, id, bytes });
+            self.learn_below(Room { id, scale, bytes: bytes.into(), hi: len_id(region) });
         }
+    }
+
+    /// Learns a fact. Says nothing if the scale is not positive, or if it is one of a value about itself.
+    pub(crate) fn learn_below(&mut self, fact: Room) {
+        if fact.scale <= 0 || fact.id == 0 || fact.hi == 0 || fact.id == fact.hi {
+            return;
+        }
+        let same = |r: &&mut Room| (r.id, r.scale, r.hi) == (fact.id, fact.scale, fact.hi);
+        if let Some(r) = self.room.iter_mut().find(same) {
+            r.bytes = r.bytes.max(fact.bytes);
+        } else if fact.hi < FIRST_FREE_ID || self.room.len() < MAX_FACTS {
+            self.room.push(fact);
+        }
+    }
+
+    /// Whether some loop that is walked from a guess, or watched, is around the current instruction.
+    pub(crate) fn in_guessed_loop(&self) -> bool {
+        self.frames.iter().any(|f| f.loops.iter().any(|m| m.round != Round::Walked))
     }
 
     /// Invalidates every pointer into a region, and every number that is a region's length.
@@ -359,6 +463,12 @@ impl State {
                     // Still a number, but no longer *the* length.
                     Ty::Scalar if v.id < FIRST_FREE_ID => *v = v.unlinked(),
                     _ => {}
+                }
+            }
+            // Nor is the length that a loop began with.
+            for line in frame.loops.iter_mut().flat_map(|m| &mut m.lines) {
+                if line.n < FIRST_FREE_ID {
+                    line.n = 0;
                 }
             }
             frame.drop_uninit_spills();

@@ -4,10 +4,11 @@
 //! type names. So one domain bounds both, and an access is checked by adding the instruction's offset and comparing
 //! with the size of the base.
 //!
-//! `id` ties values together, and what it ties depends on the type: numbers with one id are equal up to `delta` (a
-//! comparison of one refines the others); region pointers with one id are `start + V + delta` for the same unknown V;
-//! or-null pointers with one id are null together; a map value's id names the element, for the spin lock. 0 is none
-//! (for a region pointer: V = 0).
+//! `id` ties values together, and what it ties depends on the type: numbers with one id are `scale * V + delta` for the same
+//! unknown V, exactly, without wrapping (a comparison of one refines the others); region pointers with one id are
+//! `start + scale * V + delta`; or-null pointers with one id are null together; a map value's id names the element, for the
+//! spin lock. 0 is none (for a region pointer: V = 0). `tie` is to other pointers into memory what `id` is to numbers: their offset
+//! is `scale * V(tie) + delta`.
 
 use std::fmt;
 
@@ -145,23 +146,27 @@ pub(crate) struct Value {
     pub ty: Ty,
     /// The pointer may be null instead.
     pub null: bool,
+    /// How often the value that `id` (or `tie`) names is in it; 1 without a name, never 0.
+    pub scale: i16,
     /// See the head of the module.
     pub id: u32,
     /// The distance from the value that `id` names.
     pub delta: i32,
     /// The reservation that must be consumed before exit; 0 for none.
     pub owner: u32,
+    /// Of a pointer into the stack, a map value or other memory: the number that it moves with; 0 for none.
+    pub tie: u32,
     /// The number, or the offset from the base.
     pub n: Scalar,
 }
 
 impl Value {
     pub(crate) fn uninit(why: Why) -> Value {
-        Value { ty: Ty::Uninit(why), null: false, id: 0, delta: 0, owner: 0, n: Scalar::UNKNOWN }
+        Value { ty: Ty::Uninit(why), null: false, scale: 1, id: 0, delta: 0, owner: 0, tie: 0, n: Scalar::UNKNOWN }
     }
 
     pub(crate) fn scalar(n: Scalar) -> Value {
-        Value { ty: Ty::Scalar, null: false, id: 0, delta: 0, owner: 0, n }
+        Value { ty: Ty::Scalar, null: false, scale: 1, id: 0, delta: 0, owner: 0, tie: 0, n }
     }
 
     pub(crate) fn constant(v: u64) -> Value {
@@ -174,7 +179,7 @@ impl Value {
 
     /// A pointer to the base itself.
     pub(crate) fn pointer(ty: Ty) -> Value {
-        Value { ty, null: false, id: 0, delta: 0, owner: 0, n: Scalar::constant(0) }
+        Value { ty, null: false, scale: 1, id: 0, delta: 0, owner: 0, tie: 0, n: Scalar::constant(0) }
     }
 
     pub(crate) fn is_scalar(&self) -> bool {
@@ -210,8 +215,32 @@ impl Value {
 
     /// A number that no longer equals the others with its id.
     pub(crate) fn unlinked(mut self) -> Value {
-        self.id = 0;
-        self.delta = 0;
+        (self.id, self.scale, self.delta) = (0, 1, 0);
+        self
+    }
+
+    /// The name of the number that it is `scale * V + delta` of: its own value, or, of a pointer, its offset. 0 for none.
+    pub(crate) fn line_id(&self) -> u32 {
+        match self.ty {
+            Ty::Scalar | Ty::Packet { .. } => self.id,
+            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } => self.tie,
+            Ty::Uninit(_)
+            | Ty::Ctx
+            | Ty::Half { .. }
+            | Ty::Map { .. }
+            | Ty::PacketEnd { .. }
+            | Ty::Host { .. }
+            | Ty::Func { .. } => 0,
+        }
+    }
+
+    /// The same with another name, at another distance.
+    pub(crate) fn renamed(mut self, id: u32, scale: i16, delta: i32) -> Value {
+        match self.ty {
+            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } => self.tie = id,
+            _ => self.id = id,
+        }
+        (self.scale, self.delta) = (scale, delta);
         self
     }
 

@@ -6,7 +6,7 @@ use bpf_isa::{InsnIdx, Program};
 use crate::env::Env;
 use crate::error::VerifyError;
 use crate::value::{Ty, Value};
-use crate::walk::{Scratch, Stats, Walk};
+use crate::walk::{Mode, Scratch, Stats, Walk};
 
 /// Verifies programs. Keeps its working memory from one to the next.
 #[derive(Debug, Default)]
@@ -102,18 +102,26 @@ impl Verifier {
     }
 
     fn walk(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
-        let mut walk = Walk::new(env, &program, &mut self.scratch, false);
+        let mut walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated);
         let mut result = walk.run();
+        // Guesses may cost more than they save: what can be walked round by round is.
+        if walk.guessed() && result.as_ref().is_err_and(|e| e.reason.is_limit()) {
+            let log = result.err().map(|e| e.log).unwrap_or_default();
+            walk = Walk::new(env, &program, &mut self.scratch, Mode::Plain);
+            walk.log = log;
+            result = walk.run();
+        }
         // Forgetting may have been too much: the last word has a walk that does not.
         if walk.generalised && result.as_ref().is_err_and(|e| e.reason.is_about_values()) {
-            walk = Walk::new(env, &program, &mut self.scratch, false);
+            let mode = walk.mode();
+            walk = Walk::new(env, &program, &mut self.scratch, mode);
             walk.generalises = false;
             result = walk.run();
         }
         match result {
             // A proof is better than a check: only what has none is walked again with checks allowed.
             Err(e) if env.hybrid && e.reason.may_be_checked() => {
-                walk = Walk::new(env, &program, &mut self.scratch, true);
+                walk = Walk::new(env, &program, &mut self.scratch, Mode::Hybrid);
                 walk.run()?;
             }
             result => result?,

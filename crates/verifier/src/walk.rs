@@ -13,6 +13,8 @@ mod args;
 mod branch;
 mod call;
 mod global;
+mod lines;
+mod loops;
 mod mem;
 mod objects;
 mod prune;
@@ -31,7 +33,7 @@ use crate::helpers::HelperProto;
 use crate::need::Needs;
 use crate::notes::Notes;
 use crate::scalar::Scalar;
-use crate::state::{Entry, Frame, State};
+use crate::state::{Entry, Frame, Room, State};
 use crate::value::{FIRST_FREE_ID, Origin, Ty, Value, len_id};
 use trail::{Demand, Mark, Trail};
 
@@ -82,6 +84,7 @@ pub(crate) struct Scratch {
     prune: prune::Pruner,
     trail: Trail,
     notes: Notes,
+    loops: loops::Engine,
     /// States no longer used, for their vectors.
     pool: Vec<State>,
     /// Bytes by which they may have grown since they were last looked at.
@@ -149,10 +152,22 @@ pub struct Stats {
     pub peak_bytes: usize,
 }
 
+/// How programs are walked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    /// Loops from guesses, as far as these are proven.
+    Accelerated,
+    /// Loops round by round.
+    Plain,
+    /// The same, with checks left for run time where there is no proof.
+    Hybrid,
+}
+
 pub(crate) struct Walk<'a> {
     env: &'a Env<'a>,
     /// Leave checks for run time where there is no proof.
     hybrid: bool,
+    mode: Mode,
     program: &'a Program,
     insns: &'a [Insn],
     scratch: &'a mut Scratch,
@@ -163,6 +178,11 @@ pub(crate) struct Walk<'a> {
     epoch: u32,
     next_epoch: u32,
     next_id: u32,
+    loops: loops::Engine,
+    /// At this step, a short number in this register was shifted to the left by 32.
+    shifted: Option<(u64, Reg, Value)>,
+    /// Facts on their way into the state.
+    facts: Vec<Room>,
     /// Instructions and decisions since the last state was kept.
     since_kept: (u32, u32),
     live_bytes: usize,
@@ -183,11 +203,13 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch, hybrid: bool) -> Walk<'a> {
+    pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch, mode: Mode) -> Walk<'a> {
         let notes = std::mem::take(&mut scratch.notes);
+        let loops = std::mem::take(&mut scratch.loops);
         Walk {
             env,
-            hybrid,
+            hybrid: mode == Mode::Hybrid,
+            mode,
             program,
             insns: program.insns(),
             scratch,
@@ -197,6 +219,9 @@ impl<'a> Walk<'a> {
             epoch: 0,
             next_epoch: 1,
             next_id: FIRST_FREE_ID,
+            loops,
+            shifted: None,
+            facts: Vec::new(),
             since_kept: (0, 0),
             live_bytes: 0,
             needs_built: false,
@@ -216,7 +241,17 @@ impl<'a> Walk<'a> {
     pub(crate) fn facts(&mut self) -> Facts {
         let facts = self.notes.to_facts(self.program, self.env);
         self.scratch.notes = std::mem::take(&mut self.notes);
+        self.scratch.loops = std::mem::take(&mut self.loops);
         facts
+    }
+
+    /// Whether some loop was walked from a guess.
+    pub(crate) fn guessed(&self) -> bool {
+        self.loops.attempts > 0
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// Walks the main program and every global function.
@@ -231,6 +266,7 @@ impl<'a> Walk<'a> {
         self.scratch.clear();
         self.notes.start(self.program);
         self.scratch.prune.start(self.program);
+        self.loops.start(self.program, self.mode == Mode::Accelerated);
         self.needs_built = false;
         if !self.env.global_functions.is_empty() {
             self.walk_global_functions()?;
@@ -287,30 +323,61 @@ impl<'a> Walk<'a> {
         self.path = NO_PATH;
         self.epoch = 0;
         self.since_kept = (0, 0);
-        self.walk_path()?;
+        let walked = self.walk_path();
+        self.with_guesses(walked)?;
         while let Some(returns) = self.pop() {
-            let flow = if returns {
-                self.trail_begin();
-                let flow = self.exit(true)?;
-                self.trail_enter();
-                flow
-            } else {
-                Flow::To(self.pc)
-            };
-            if self.goes_on(flow, 0) {
-                self.walk_path()?;
-            } else {
-                self.end_path();
-            }
+            let walked = if returns { self.walk_return() } else { self.walk_path() };
+            self.with_guesses(walked)?;
         }
         let done = std::mem::take(&mut self.state);
         self.scratch.pool.push(done);
         Ok(())
     }
 
+    /// A path that begins with an early return.
+    fn walk_return(&mut self) -> Res<()> {
+        self.trail_begin();
+        let flow = self.exit(true)?;
+        self.trail_enter();
+        if self.goes_on(flow, 0) {
+            return self.walk_path();
+        }
+        self.end_path();
+        Ok(())
+    }
+
+    /// After a path: goes on with what guesses about loops want to be walked, until there is nothing but other branches.
+    fn with_guesses(&mut self, mut walked: Res<()>) -> Res<()> {
+        loop {
+            if let Err(reason) = walked {
+                match self.guess_refused(&reason)? {
+                    None => return Err(reason),
+                    Some(true) => {
+                        walked = self.walk_path();
+                        continue;
+                    }
+                    Some(false) => self.drop_path(),
+                }
+            }
+            if !self.loops_done()? {
+                return Ok(());
+            }
+            walked = self.walk_path();
+        }
+    }
+
+    /// The path is not walked to its end: nobody knows what it demands.
+    fn drop_path(&mut self) {
+        self.ending = Demand::ALL;
+        self.end_path();
+    }
+
     fn end_path(&mut self) {
         let demand = std::mem::take(&mut self.ending);
-        self.trail_end(demand);
+        // A loose walk that is over is rewound, its trail too.
+        if !self.loose_walk_over() {
+            self.trail_end(demand);
+        }
     }
 
     /// Sets the program counter; `false` at the end of a path.
@@ -327,6 +394,10 @@ impl<'a> Walk<'a> {
     fn walk_path(&mut self) -> Res<()> {
         loop {
             self.count_step()?;
+            if self.loops.guessing() && self.leaves_loose()? {
+                self.drop_path();
+                return Ok(());
+            }
             if self.scratch.prune.is_join(self.pc) && self.at_join()? {
                 self.end_path();
                 return Ok(());
@@ -334,14 +405,17 @@ impl<'a> Walk<'a> {
             if self.env.log {
                 self.log_step();
             }
-            if self.env.record_states {
+            if self.env.record_states && !self.loops.guessing() {
                 self.recorded.push((self.pc, self.state.top().regs));
             }
             let insn = self.insns[self.pc.index()];
             self.notes.visit(self.pc);
             let (at, kept) = (self.pc, self.stats.states);
             self.trail_begin();
-            let flow = self.step(&insn)?;
+            let flow = match self.step(&insn) {
+                Err(reason) if self.loops.guessing() && self.tolerate(&insn, &reason) => Flow::Next,
+                flow => flow?,
+            };
             self.trail_enter();
             if !self.goes_on(flow, insn.slots()) {
                 self.end_path();

@@ -11,7 +11,8 @@ use crate::env::Env;
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::value::{Ty, Value, len_id};
+use crate::state::Room;
+use crate::value::{FIRST_FREE_ID, Ty, Value, len_id};
 
 /// Offsets stay this small, so that adding a few of them, and an access size, never wraps a 64-bit address.
 const MAX_OFFSET: i64 = i32::MAX as i64;
@@ -30,6 +31,8 @@ impl Walk<'_> {
         let s = self.read_src(src)?;
         let v = match (d.is_scalar(), s.is_scalar()) {
             (false, true) if width == Width::W64 && matches!(op, AluOp::Add | AluOp::Sub) => {
+                let s =
+                    if let (true, Src::Reg(r)) = (self.loops.guessing(), src) { self.assume_near(r, &d) } else { s };
                 // The number gets a name, so that a comparison of it bounds the pointer too.
                 let s = match src {
                     Src::Reg(r) if matches!(d.ty, Ty::Packet { .. }) => self.name(r),
@@ -39,6 +42,7 @@ impl Walk<'_> {
             }
             (true, false) if width == Width::W64 && op == AluOp::Add => {
                 let Src::Reg(reg) = src else { return refuse(Reason::Internal("immediate pointer")) };
+                let d = if self.loops.guessing() { self.assume_near(dst, &s) } else { d };
                 self.pointer_add(reg, &s, &d, false)?
             }
             (false, false) if op == AluOp::Sub => match self.distance(width, &d, &s) {
@@ -58,6 +62,84 @@ impl Walk<'_> {
 
     /// The operation in place, if both operands are numbers.
     fn numbers(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
+        if self.zero_extended(width, op, dst, src) {
+            return true;
+        }
+        let before = self.ordered_operands(op, dst, src);
+        let done = self.numbers_in_place(width, op, dst, src);
+        if let (Some((d, s)), true) = (before, done) {
+            self.order_result(width, op, dst, &d, &s);
+        }
+        done
+    }
+
+    /// A shift to the left by 32 and back again leaves a short number as it is, and its name: what a cast is without 32-bit moves.
+    fn zero_extended(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
+        if width != Width::W64 || src != Src::Imm(32) {
+            return false;
+        }
+        let v = *self.state.reg(dst);
+        match op {
+            AluOp::Lsh if v.is_short() && v.id != 0 => self.shifted = Some((self.stats.steps, dst, v)),
+            AluOp::Rsh => {
+                if let Some((step, r, v)) = self.shifted.take()
+                    && (step + 1, r) == (self.stats.steps, dst)
+                {
+                    self.state.set(dst, v);
+                    return true;
+                }
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// The operands, where the order of the result beside them is worth knowing: in loops, and of what is no longer than a region.
+    fn ordered_operands(&self, op: AluOp, dst: Reg, src: Src) -> Option<(Value, Value)> {
+        let d = self.state.reg(dst);
+        let s = match src {
+            Src::Reg(r) if r == dst => return None,
+            Src::Reg(r) => Some(self.state.reg(r)),
+            Src::Imm(_) => None,
+        };
+        if d.id == 0 && s.is_none_or(|s| s.id == 0) {
+            return None;
+        }
+        let wanted = self.state.in_guessed_loop()
+            || (matches!(op, AluOp::Rsh | AluOp::Div | AluOp::And) && d.id != 0 && d.id < FIRST_FREE_ID);
+        wanted.then(|| {
+            let s = match src {
+                Src::Reg(r) => *self.state.reg(r),
+                Src::Imm(i) => Value::constant(i as i64 as u64),
+            };
+            (*d, s)
+        })
+    }
+
+    /// The result of an operation on these: its name is kept or multiplied, or it gets one that is ordered beside theirs.
+    fn order_result(&mut self, width: Width, op: AluOp, dst: Reg, d: &Value, s: &Value) {
+        let r = self.state.reg(dst);
+        if r.id != 0 || r.n.as_const().is_some() {
+            return;
+        }
+        if let Some((scale, delta)) = multiplied(width, op, d, s) {
+            let r = &mut self.state.top_mut().regs[dst.index()];
+            (r.id, r.scale, r.delta) = (d.id, scale, delta);
+            return;
+        }
+        let id = self.next_id + 1;
+        let mut facts = std::mem::take(&mut self.facts);
+        super::lines::result_order(op, width, d, s, id, &mut facts);
+        if !facts.is_empty() {
+            self.next_id = id;
+            self.state.top_mut().regs[dst.index()].id = id;
+            facts.drain(..).for_each(|f| self.state.learn_below(f));
+        }
+        self.facts = facts;
+    }
+
+    fn numbers_in_place(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
+        let assume = self.loops.guessing() || (planted!(WrapForgotten) && self.state.in_guessed_loop());
         let regs = &mut self.state.top_mut().regs;
         match src {
             Src::Imm(i) => {
@@ -65,7 +147,7 @@ impl Walk<'_> {
                 if !d.is_scalar() {
                     return false;
                 }
-                scalar_op(width, op, d, &Scalar::constant(i as i64 as u64));
+                scalar_op(width, op, d, &Scalar::constant(i as i64 as u64), assume);
             }
             Src::Reg(r) if r == dst => {
                 let d = &mut regs[dst.index()];
@@ -76,7 +158,7 @@ impl Walk<'_> {
                     *d = Value::constant(0);
                 } else {
                     let s = d.n;
-                    scalar_op(width, op, d, &s);
+                    scalar_op(width, op, d, &s, assume);
                 }
             }
             Src::Reg(r) => {
@@ -84,10 +166,22 @@ impl Walk<'_> {
                 if !d.is_scalar() || !s.is_scalar() {
                     return false;
                 }
-                scalar_op(width, op, d, &s.n);
+                scalar_op(width, op, d, &s.n, assume);
             }
         }
         true
+    }
+
+    /// While a loop's guess is made: what is added to a pointer does not lead far out of what it points into.
+    fn assume_near(&mut self, r: Reg, p: &Value) -> Value {
+        let size = super::loops::size_of(p, self.env);
+        let v = &mut self.state.top_mut().regs[r.index()];
+        if let Some(n) = v.n.meet(&Scalar::unsigned(0, size.into())) {
+            v.n = n;
+        }
+        let v = *v;
+        self.state.bound_by(&v);
+        v
     }
 
     /// Gives the number in `r` an id, if it has none and is not known.
@@ -129,7 +223,10 @@ impl Walk<'_> {
             }
             return refuse(Reason::OffsetUnbounded(reg, s.describe(self.env)));
         }
-        let Ty::Packet { region } = p.ty else { return Ok(Value { n, ..*p }) };
+        let Ty::Packet { region } = p.ty else {
+            let (tie, scale, delta) = self.moved(p, s, subtract);
+            return Ok(Value { n, tie, scale, delta, ..*p });
+        };
         if let Some(c) = s.n.as_const() {
             let c = if subtract { -(c as i64) } else { c as i64 };
             let delta = i64::from(p.delta) + c;
@@ -141,13 +238,55 @@ impl Walk<'_> {
         // start + (V + a) + b is start + V + (a + b) if that is the first unknown part.
         let delta = p.delta.checked_add(s.delta);
         let (id, delta) = match delta {
-            Some(delta) if p.id == 0 && s.id != 0 && !subtract => (s.id, delta),
+            // A number that may be negative is another one than the offset is.
+            Some(delta) if p.id == 0 && s.id != 0 && !subtract && s.n.smin() >= 0 => (s.id, delta),
             _ => (self.new_id(), 0),
         };
-        if id == len_id(region) && delta == 0 {
+        let scale = if id == s.id { s.scale } else { 1 };
+        if id == len_id(region) && (scale, delta) == (1, 0) {
             return Ok(Value::pointer(Ty::PacketEnd { region }));
         }
-        Ok(Value { n, id, delta, ..*p })
+        if id != s.id && !subtract {
+            self.order_sum(region, p, s, id);
+        }
+        Ok(Value { n, id, scale, delta, ..*p })
+    }
+
+    /// A pointer `start + V(id)` that is `p + s`: what follows it in its region, and that it lies beyond `p`.
+    fn order_sum(&mut self, region: u8, p: &Value, s: &Value, id: u32) {
+        if p.id == 0 || p.scale != 1 || !self.state.in_guessed_loop() {
+            return;
+        }
+        let (least, delta) = (s.n.smin(), i64::from(p.delta));
+        if least >= 0 {
+            self.state.learn_below(Room { id: p.id, scale: 1, bytes: least.saturating_add(delta), hi: id });
+        }
+        // s <= V(p) - c, and 2 V(p) + d <= the length: so p + s + c + d <= the length.
+        if s.id != 0 && s.scale > 0 {
+            let below = self.state.below(s.id, s.scale, p.id);
+            let twice = self.state.below(p.id, 2, len_id(region));
+            if let (Some(c), Some(d)) = (below, twice) {
+                let bytes = c.saturating_add(d).saturating_sub(delta).saturating_sub(s.delta.into());
+                self.state.learn_below(Room { id, scale: 1, bytes, hi: len_id(region) });
+            }
+        }
+    }
+
+    /// What a pointer into other memory moves with after an offset was added.
+    fn moved(&self, p: &Value, s: &Value, subtract: bool) -> (u32, i16, i32) {
+        let moved = match (s.n.as_const(), p.n.as_const()) {
+            (Some(c), _) if p.tie != 0 => {
+                let c = if subtract { (c as i64).checked_neg() } else { Some(c as i64) };
+                let delta = c.and_then(|c| i32::try_from(c).ok()).and_then(|c| p.delta.checked_add(c));
+                delta.map(|delta| (p.tie, p.scale, delta))
+            }
+            (None, Some(at)) if s.id != 0 && !subtract && s.n.smin() >= 0 && self.state.in_guessed_loop() => {
+                let delta = i32::try_from(at as i64).ok().and_then(|at| s.delta.checked_add(at));
+                delta.map(|delta| (s.id, s.scale, delta))
+            }
+            _ => None,
+        };
+        moved.unwrap_or((0, 1, 0))
     }
 
     pub(super) fn mov(&mut self, width: Width, dst: Reg, src: Src) -> Res<()> {
@@ -178,7 +317,7 @@ impl Walk<'_> {
         if width == Width::W32 && !short {
             let d = &mut regs[dst.index()];
             d.n = d.n.zext_low();
-            (d.id, d.delta) = (0, 0);
+            (d.id, d.scale, d.delta) = (0, 1, 0);
         }
         Ok(())
     }
@@ -263,10 +402,55 @@ fn check_immediate(op: AluOp, width: Width, imm: i32) -> Res<()> {
 /// An operation on two numbers. Adding a constant keeps the name of a named number, at a distance, as long as the
 /// sum does not wrap: only then is the distance the same for every value. (A 32-bit sum that does not leave 32 bits
 /// has no upper half to lose.)
-fn scalar_op(width: Width, op: AluOp, d: &mut Value, s: &Scalar) {
+///
+/// While a loop's guess is made (`assume`), it is taken not to wrap; the check of the guess takes nothing for granted.
+fn scalar_op(width: Width, op: AluOp, d: &mut Value, s: &Scalar, assume: bool) {
+    if assume && d.id != 0 {
+        assume_no_wrap(width, op, d, s);
+    }
     let named = if d.id == 0 { None } else { step(width, op, d, s) };
     d.n.alu_assign(op, width, s);
-    (d.id, d.delta) = named.unwrap_or((0, 0));
+    match named {
+        Some((id, delta)) => (d.id, d.delta) = (id, delta),
+        None => (d.id, d.scale, d.delta) = (0, 1, 0),
+    }
+}
+
+/// Takes from `d` what would wrap when a constant is added.
+fn assume_no_wrap(width: Width, op: AluOp, d: &mut Value, s: &Scalar) {
+    let Some(c) = s.as_const().map(|c| c as i64) else { return };
+    let add = match op {
+        AluOp::Add => i128::from(c),
+        AluOp::Sub => -i128::from(c),
+        _ => return,
+    };
+    let top = match width {
+        Width::W32 => i128::from(u32::MAX),
+        Width::W64 => i128::from(u64::MAX),
+    };
+    let (min, max) = ((-add).max(0), top.min(top - add));
+    if let Some(n) = d.n.meet(&Scalar::unsigned(min as u64, max as u64)) {
+        d.n = n;
+    }
+}
+
+/// The scale and distance that the product of a named number and a constant keeps, if it does not wrap.
+fn multiplied(width: Width, op: AluOp, d: &Value, s: &Value) -> Option<(i16, i32)> {
+    let c = s.n.as_const()?;
+    let by = match op {
+        AluOp::Mul => i32::try_from(c).ok()?,
+        AluOp::Lsh if c < 15 => 1 << c,
+        _ => return None,
+    };
+    if d.id == 0 || by <= 0 {
+        return None;
+    }
+    let top = match width {
+        Width::W32 => u64::from(u32::MAX),
+        Width::W64 => u64::MAX,
+    };
+    let exact = d.n.umax() <= top && d.n.umax().checked_mul(by as u64)? <= top;
+    exact.then_some((i16::try_from(i32::from(d.scale) * by).ok()?, d.delta.checked_mul(by)?))
 }
 
 /// The name and distance that the sum keeps, if it does.

@@ -387,7 +387,7 @@ fn disjoint(a: &(usize, Value, u64, bool), b: &(usize, Value, u64, bool)) -> boo
     match (a.ty, b.ty) {
         (Ty::Stack { frame: f }, Ty::Stack { frame: g }) => f != g || offsets_apart(),
         (Ty::Packet { region: r }, Ty::Packet { region: s }) if r == s => {
-            let same_base = a.id == b.id && {
+            let same_base = (a.id, a.scale) == (b.id, b.scale) && {
                 let (x, y) = (i64::from(a.delta), i64::from(b.delta));
                 apart(x, x, y, y)
             };

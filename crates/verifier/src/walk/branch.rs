@@ -26,8 +26,8 @@ pub(super) enum Lesson {
     Offsets(Scalar, Scalar),
     /// The pointer (and all that share its id) is null, or is not.
     Null(u32, bool),
-    /// So many bytes of a region follow the value with this id.
-    Room(u8, u32, u32),
+    /// So many bytes of a region follow this multiple of the value with this id.
+    Room(u8, u32, i16, u32),
 }
 
 impl Walk<'_> {
@@ -66,18 +66,26 @@ impl Walk<'_> {
                 Scalar::refine_assign(cond, width, true, &mut yes.0, &mut yes.1),
             ),
         };
+        // What the loops around this learn of the order of the two.
+        let operands = self.state.in_guessed_loop().then_some((*d, *s));
         if can_no && can_yes {
             self.compares(dst, src_reg);
             let here = self.pc;
             self.since_kept.1 += 1;
             let mut taken = self.copy_state();
             learn_numbers(&mut taken, dst, src_reg, &yes);
+            if let Some((d, s)) = &operands {
+                taken.compared(width, cond, true, d, s, self.loops.guessing());
+            }
             self.push(target, taken, Some(Decision { insn: here, taken: true }), self.epoch)?;
             self.path = self.extend_path(Decision { insn: here, taken: false });
         } else if can_yes {
             self.decides();
             if decided.is_none() {
                 learn_numbers(&mut self.state, dst, src_reg, &yes);
+            }
+            if let Some((d, s)) = &operands {
+                self.state.compared(width, cond, true, d, s, self.loops.guessing());
             }
             return Ok(Some(Flow::To(target)));
         } else {
@@ -88,6 +96,9 @@ impl Walk<'_> {
         }
         if decided.is_none() {
             learn_numbers(&mut self.state, dst, src_reg, &no);
+        }
+        if let Some((d, s)) = &operands {
+            self.state.compared(width, cond, false, d, s, self.loops.guessing());
         }
         Ok(Some(Flow::Next))
     }
@@ -257,7 +268,7 @@ impl Walk<'_> {
     /// A pointer into a region compared with the region's end.
     fn packet_lesson(&self, cond: Cond, taken: bool, region: u8, p: &Value) -> Lesson {
         // Addresses are unsigned: a signed comparison of them says nothing. Nor does a pointer that may lie before the start.
-        if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) || p.n.smin() < 0 {
+        if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) || p.n.smin() < 0 || p.scale < 0 {
             return Lesson::Nothing;
         }
         let outcome = if taken { Some(cond) } else { cond.negate() };
@@ -272,20 +283,23 @@ impl Walk<'_> {
             return Lesson::Never;
         }
         match room_beyond(cond, taken).and_then(|extra| room_bytes(p.delta, extra)) {
-            Some(bytes) => Lesson::Room(region, p.id, bytes),
+            Some(bytes) => Lesson::Room(region, p.id, p.scale, bytes),
             None => Lesson::Nothing,
         }
     }
 
     /// Bytes proven to follow a pointer that does not lie before its region; `None` if it may lie behind the end.
     fn bytes_after(&self, region: u8, p: &Value) -> Option<i64> {
-        let learnt = self.state.room(region, p.id).map(|bytes| i64::from(bytes) - i64::from(p.delta));
+        let learnt = self.state.room(region, p.id, p.scale, 0).map(|bytes| i64::from(bytes) - i64::from(p.delta));
         let always = i64::from(self.state.min_len[usize::from(region)]) - p.n.smax();
         learnt.into_iter().chain([always]).max().filter(|bytes| *bytes >= 0)
     }
 
     /// If one operand is a region's length, what the outcome says of pointers at the other one.
     fn compared_with_len(&mut self, width: Width, cond: Cond, taken: bool, d: &Value, s: &Value) {
+        if self.state.in_guessed_loop() {
+            self.compared_in_loop(width, cond, taken, d, s);
+        }
         if !d.is_scalar() || !s.is_scalar() {
             return;
         }
@@ -294,7 +308,7 @@ impl Walk<'_> {
             return;
         }
         for (len, other, cond) in [(s, d, cond), (d, s, mirror(cond))] {
-            if !is_len(len) || other.id == 0 {
+            if !is_len(len) || other.id == 0 || other.scale < 0 {
                 continue;
             }
             let region = (len.id - 1) as u8;
@@ -309,7 +323,48 @@ impl Walk<'_> {
                 }
             }
             if let Some(bytes) = room_beyond(cond, taken).and_then(|extra| room_bytes(other.delta, extra)) {
-                self.state.learn_room(region, other.id, bytes);
+                self.state.learn_room(region, other.id, other.scale, bytes);
+                self.bound_by_region(region, other.id, other.scale, bytes);
+            }
+        }
+    }
+
+    /// The same for what loops want to know: the order of numbers and of pointers into one region.
+    fn compared_in_loop(&mut self, width: Width, cond: Cond, taken: bool, d: &Value, s: &Value) {
+        if d.is_scalar() && s.is_scalar() {
+            self.state.compared(width, cond, taken, d, s, self.loops.guessing());
+            return;
+        }
+        let (region, number) = match (d.ty, s.ty) {
+            (Ty::Packet { region }, Ty::PacketEnd { .. } | Ty::Packet { .. })
+            | (Ty::PacketEnd { .. }, Ty::Packet { region }) => (region, |v: &Value| match v.ty {
+                Ty::PacketEnd { region } => Value { id: len_id(region), ..Value::unknown() },
+                _ => Value { ty: Ty::Scalar, ..*v },
+            }),
+            _ => return,
+        };
+        if [d, s].into_iter().any(|v| !bounded(&v.n) || v.n.smin() < 0) || d.null || s.null {
+            return;
+        }
+        // Offsets order as the addresses do. An end of another region's, or a start that ends one, is none of this one's.
+        if self.end_of(s, d).is_none() && self.end_of(d, s).is_none() && d.ty != s.ty {
+            return;
+        }
+        let max = u64::from(self.env.region(region).max_len);
+        let bound = |v: Value| if v.id == len_id(region) { Value { n: Scalar::unsigned(0, max), ..v } } else { v };
+        if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) {
+            return;
+        }
+        if matches!(s.ty, Ty::Packet { region: other } if other != region)
+            || matches!(d.ty, Ty::Packet { region: other } if other != region)
+        {
+            return;
+        }
+        let (dn, sn) = (bound(number(d)), bound(number(s)));
+        self.state.compared(width, cond, taken, &dn, &sn, self.loops.guessing());
+        for v in [d, s].into_iter().filter(|v| matches!(v.ty, Ty::Packet { .. }) && v.scale > 0) {
+            if let Some(bytes) = self.state.room(region, v.id, v.scale, 0) {
+                self.bound_by_region(region, v.id, v.scale, bytes);
             }
         }
     }
@@ -330,7 +385,7 @@ impl Walk<'_> {
 
 /// A number that is exactly the length of a region.
 fn is_len(v: &Value) -> bool {
-    v.is_scalar() && v.id != 0 && v.id < FIRST_FREE_ID && v.delta == 0
+    v.is_scalar() && v.id != 0 && v.id < FIRST_FREE_ID && (v.scale, v.delta) == (1, 0)
 }
 
 /// The condition with its operands exchanged.
@@ -390,9 +445,15 @@ fn apply(state: &mut State, dst: Reg, src: Option<Reg>, lesson: &Lesson) {
             if let Some(src) = src {
                 regs[src.index()].n = b;
             }
+            if state.in_guessed_loop() {
+                for r in [Some(dst), src].into_iter().flatten() {
+                    let v = *state.reg(r);
+                    state.bound_by(&v);
+                }
+            }
         }
         Lesson::Null(id, null) => settle_null(state, id, null),
-        Lesson::Room(region, id, bytes) => state.learn_room(region, id, bytes),
+        Lesson::Room(region, id, scale, bytes) => state.learn_room(region, id, scale, bytes),
     }
 }
 
@@ -412,10 +473,13 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
         return;
     }
     let (old, n) = (*reg, *n);
+    if old.scale != 1 || state.in_guessed_loop() {
+        state.bound_by(&old);
+    }
     for v in state.values_mut().filter(|v| v.is_scalar() && v.id == old.id) {
-        if v.delta == old.delta {
-            v.n = n;
-        } else {
+        if (v.scale, v.delta) == (old.scale, old.delta) {
+            v.n = v.n.meet(&n).unwrap_or(n);
+        } else if (v.scale, old.scale) == (1, 1) {
             // Both are V plus their distance, without wrapping, so they differ by the distances' difference.
             let apart = i64::from(v.delta) - i64::from(old.delta);
             let moved = n.alu(AluOp::Add, Width::W64, &Scalar::constant(apart as u64));
@@ -423,7 +487,7 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
         }
     }
     // The length of a region has a new least value.
-    if old.id < FIRST_FREE_ID {
+    if old.id < FIRST_FREE_ID && old.scale == 1 {
         let region = (old.id - 1) as usize;
         let least = i128::from(n.umin()) - i128::from(old.delta);
         let least = u32::try_from(least.clamp(0, Region::MAX_LEN.into())).unwrap_or(0);
@@ -431,7 +495,26 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
             debug_assert_eq!(len_id(region as u8), old.id);
             state.min_len[region] = state.min_len[region].max(least);
         }
+        return;
     }
+    // So has one that this bounds from below.
+    for f in state.room.iter().filter(|f| f.id == old.id && f.hi < FIRST_FREE_ID && old.scale == 1) {
+        let least = i128::from(aligned_least(&n)) - i128::from(old.delta);
+        let least = i128::from(f.scale) * least.max(0) + i128::from(f.bytes);
+        let region = (f.hi - 1) as usize;
+        let least = u32::try_from(least.clamp(0, Region::MAX_LEN.into())).unwrap_or(0);
+        if let Some(len) = state.min_len.get_mut(region) {
+            *len = (*len).max(least);
+        }
+    }
+}
+
+/// The least value that has the low bits that are known.
+fn aligned_least(n: &Scalar) -> u64 {
+    let known = n.bits().mask().trailing_zeros();
+    let low = crate::tnum::ones(known.min(63));
+    let up = n.umin() & !low | n.bits().value() & low;
+    if up >= n.umin() { up } else { up.checked_add(low + 1).unwrap_or(n.umin()) }
 }
 
 /// The pointers with this id turn out to be null, or not to be.

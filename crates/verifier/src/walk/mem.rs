@@ -89,12 +89,24 @@ impl Walk<'_> {
                     return refuse(Reason::PacketBefore { region: r.name.to_string(), min });
                 }
                 let offset = i64::from(v.delta) + off;
-                let proven = self.state.room(region, v.id);
+                let proven = self.state.room(region, v.id, v.scale, v.least_of_line());
                 // Either so many bytes follow the pointer's base, or the region is long enough for any offset.
                 let anywhere = max.saturating_add(size as i64) <= i64::from(self.state.min_len[usize::from(region)]);
                 if !anywhere && proven.is_none_or(|proven| offset + size as i64 > i64::from(proven)) {
                     let (region, proven) = (r.name.to_string(), proven.unwrap_or(0));
                     return refuse(Reason::PacketBounds { region, size, offset, proven });
+                }
+                Ok(Place::Untracked(Kind::Packet))
+            }
+            // Just before the end, as far back as the region surely reaches.
+            Ty::PacketEnd { region } if off < 0 && size as i64 <= -off => {
+                let r = self.env.region(region);
+                if access.writes() && !r.writable {
+                    return refuse(Reason::ReadOnly { what: r.name.to_string() });
+                }
+                let proven = self.state.min_len[usize::from(region)];
+                if -off > i64::from(proven) {
+                    return refuse(Reason::PacketBefore { region: r.name.to_string(), min: i64::from(proven) + off });
                 }
                 Ok(Place::Untracked(Kind::Packet))
             }

@@ -101,7 +101,7 @@ impl Walk<'_> {
         if d_end && !s_end && (s.id, s.delta) == (0, 0) {
             return Value { id: len_id(region), ..Value::scalar(length) };
         }
-        if !d_end && !s_end && d.id == s.id {
+        if !d_end && !s_end && (d.id, d.scale) == (s.id, s.scale) {
             return Value::constant((i64::from(d.delta) - i64::from(s.delta)) as u64);
         }
         let place = |v: &Value, end: bool| if end { length } else { v.n };
@@ -139,13 +139,14 @@ impl Walk<'_> {
             return nothing;
         }
         // What moves with the same number is compared by the constants.
+        let same = (d.id, d.scale) == (s.id, s.scale);
         let (a, b) = match regions {
-            Some(_) if d.id == s.id => (constant(d.delta), constant(s.delta)),
+            Some(_) if same => (constant(d.delta), constant(s.delta)),
             _ => (d.n, s.n),
         };
         Some([false, true].map(|taken| match Scalar::refine(by_offset, Width::W64, taken, &a, &b) {
             None => Lesson::Never,
-            Some(_) if regions.is_some() && d.id == s.id => Lesson::Nothing,
+            Some(_) if regions.is_some() && same => Lesson::Nothing,
             Some((a, b)) => Lesson::Offsets(a, b),
         }))
     }

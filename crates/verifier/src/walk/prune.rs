@@ -21,7 +21,7 @@ use crate::error::Reason;
 use crate::faults::planted;
 use crate::need::Need;
 use crate::scalar::Scalar;
-use crate::state::{Byte, Entry, Frame, Spill, State};
+use crate::state::{Byte, Entry, Frame, Mark, Room, Round, Spill, State};
 use crate::value::{FIRST_FREE_ID, Ty, Value, Why};
 
 const NONE: u32 = u32::MAX;
@@ -59,6 +59,9 @@ pub(super) struct Kept {
     hits: u32,
     misses: u32,
     bytes: usize,
+    /// Where, and how many were kept before it.
+    at: u32,
+    number: u32,
 }
 
 /// The states kept so far.
@@ -73,6 +76,8 @@ pub(super) struct Pruner {
     heads: Vec<u32>,
     pub(super) kept: Vec<Kept>,
     free: Vec<u32>,
+    /// States ever kept.
+    count: u32,
     /// Open states, with the number of branches left for later when they were kept.
     pub(super) open: Vec<(u32, usize)>,
     ids: IdMap,
@@ -95,6 +100,7 @@ impl Pruner {
     pub(super) fn start(&mut self, program: &Program) {
         let insns = program.insns();
         self.joins.clear();
+        self.count = 0;
         self.joins.resize(insns.len().div_ceil(64), 0);
         self.kept.clear();
         self.free.clear();
@@ -177,8 +183,47 @@ impl Pruner {
         })
     }
 
+    /// States kept until now, in all.
+    pub(super) fn ever_kept(&self) -> u32 {
+        self.count
+    }
+
+    pub(super) fn ids(&mut self) -> &mut IdMap {
+        &mut self.ids
+    }
+
+    /// Forgets all states but the first so many ever kept, of which so many are open. The bytes they took.
+    pub(super) fn discard(&mut self, count: u32, opened: usize, pool: &mut Vec<State>) -> usize {
+        self.open.truncate(opened);
+        if self.count == count {
+            return 0;
+        }
+        let mut bytes = 0;
+        for i in 0..self.kept.len() as u32 {
+            let kept = &self.kept[i as usize];
+            // The newest come first in each list; one that is free is in none.
+            let at = kept.at as usize;
+            if kept.number < count || kept.number == u32::MAX {
+                continue;
+            }
+            let mut head = self.heads[at];
+            while head != NONE && self.kept[head as usize].number >= count {
+                let kept = &mut self.kept[head as usize];
+                bytes += kept.bytes;
+                kept.number = u32::MAX;
+                pool.push(std::mem::take(&mut kept.state));
+                self.free.push(head);
+                head = kept.next;
+            }
+            self.heads[at] = head;
+        }
+        bytes
+    }
+
     fn keep(&mut self, at: InsnIdx, mut kept: Kept, pending: usize) {
         kept.next = self.heads[at.index()];
+        (kept.at, kept.number) = (at.0, self.count);
+        self.count += 1;
         let i = match self.free.pop() {
             Some(i) => {
                 self.kept[i as usize] = kept;
@@ -203,6 +248,9 @@ impl Walk<'_> {
             return Ok(false);
         }
         self.forget();
+        if let Some(done) = self.came_round()? {
+            return Ok(done);
+        }
         let pruner = &mut self.scratch.prune;
         let mut ancestors = 0;
         let mut prev = NONE;
@@ -263,6 +311,7 @@ impl Walk<'_> {
                 if kept.misses > (kept.hits + 1) * MISSES {
                     self.live_bytes = self.live_bytes.saturating_sub(kept.bytes);
                     self.scratch.pool.push(std::mem::take(&mut kept.state));
+                    kept.number = u32::MAX;
                     pruner.free.push(i);
                     match prev {
                         NONE => pruner.heads[self.pc.index()] = next,
@@ -280,6 +329,7 @@ impl Walk<'_> {
             let demand = kept.demand;
             self.generalise(&demand);
             self.keep(false, self.epoch)?;
+            self.enter_loop()?;
             return Ok(false);
         }
         if self.hybrid && ancestors >= HYBRID_ROUNDS && newest != NONE {
@@ -290,6 +340,7 @@ impl Walk<'_> {
         if keeps {
             self.keep(false, self.epoch)?;
         }
+        self.enter_loop()?;
         Ok(false)
     }
 
@@ -321,7 +372,21 @@ impl Walk<'_> {
         let bytes = state.bytes();
         let (hits, misses, epoch) = (0, 0, self.epoch);
         let (trail, demand) = (self.scratch.trail.len(), Demand::ALL);
-        let kept = Kept { state, next: NONE, open: true, trail, demand, round, epoch, base, hits, misses, bytes };
+        let kept = Kept {
+            state,
+            next: NONE,
+            open: true,
+            trail,
+            demand,
+            round,
+            epoch,
+            base,
+            hits,
+            misses,
+            bytes,
+            at: 0,
+            number: 0,
+        };
         self.scratch.prune.keep(self.pc, kept, self.scratch.pending.len());
         self.since_kept = (0, 0);
         self.stats.states += 1;
@@ -382,6 +447,7 @@ impl Walk<'_> {
         if !std::mem::replace(&mut self.needs_built, true) {
             self.scratch.needs.build(self.program, self.env);
         }
+        self.leave_loops();
         let needs = &self.scratch.needs;
         let frames = self.state.frames.len();
         for k in 0..frames {
@@ -414,7 +480,12 @@ impl Walk<'_> {
 /// Removes the ids of numbers that nothing else has, and facts about ids that nothing has.
 pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>) {
     ids.clear();
-    ids.extend(state.frames.iter().flat_map(Frame::values).map(|v| v.id).filter(|id| *id >= FIRST_FREE_ID));
+    let named = |v: &Value| [v.id, v.tie];
+    ids.extend(state.frames.iter().flat_map(Frame::values).flat_map(named).filter(|id| *id >= FIRST_FREE_ID));
+    // The names of a loop's round last as long as it.
+    for id in state.frames.iter().flat_map(|f| &f.loops).flat_map(|m| &m.ids) {
+        ids.extend([*id, *id]);
+    }
     if ids.is_empty() {
         state.room.clear();
         return;
@@ -424,10 +495,23 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>) {
         let from = ids.partition_point(|x| *x < id);
         ids[from..].iter().take_while(|x| **x == id).count()
     };
-    state.room.retain(|r| r.id < FIRST_FREE_ID || count(r.id) > 0);
+    let held = |id: u32| id < FIRST_FREE_ID || count(id) > 0;
+    // A fact of a value that nothing has still counts between two others.
+    if state.room.iter().any(|r| !held(r.id) || !held(r.hi)) {
+        let room = &state.room;
+        let from = |r: &Room| held(r.id) || room.iter().any(|o| o.hi == r.id && held(o.id));
+        let to = |r: &Room| held(r.hi) || room.iter().any(|o| o.id == r.hi);
+        let kept: Vec<bool> = room.iter().map(|r| from(r) && to(r)).collect();
+        let mut kept = kept.into_iter();
+        state.room.retain(|_| kept.next().unwrap_or(true));
+    }
     let room = &state.room;
     for v in state.frames.iter_mut().flat_map(Frame::values_mut) {
-        if v.is_scalar() && v.id >= FIRST_FREE_ID && count(v.id) == 1 && room.iter().all(|r| r.id != v.id) {
+        if v.is_scalar()
+            && v.id >= FIRST_FREE_ID
+            && count(v.id) == 1
+            && room.iter().all(|r| r.id != v.id && r.hi != v.id)
+        {
             *v = v.unlinked();
         }
     }
@@ -441,9 +525,17 @@ fn same_shape(a: &State, b: &State) -> bool {
 
 /// Which id of the old state stands for which of the new: one to one.
 #[derive(Debug, Default)]
-struct IdMap(Vec<(u32, u32)>);
+pub(super) struct IdMap(Vec<(u32, u32)>);
 
 impl IdMap {
+    /// What the old name stands for. A length's id stands for itself.
+    fn new_name(&self, old: u32) -> Option<u32> {
+        if old < FIRST_FREE_ID {
+            return Some(old);
+        }
+        self.0.iter().find(|(o, _)| *o == old).map(|(_, n)| *n)
+    }
+
     fn same(&mut self, old: u32, new: u32) -> bool {
         if old < FIRST_FREE_ID || new < FIRST_FREE_ID {
             return old == new;
@@ -469,7 +561,7 @@ enum Cover {
 }
 
 /// Whether every concrete state of `new` is one of `old`, up to the names of ids.
-fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool {
+pub(super) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool {
     compare(old, new, ids, None) == Cover::Whole
 }
 
@@ -489,6 +581,9 @@ fn compare_needed(old: &State, new: &State, ids: &mut IdMap, demand: Option<&Dem
         return false;
     }
     ids.0.clear();
+    if !old.frames.iter().zip(&new.frames).all(|(o, n)| marks_cover(&o.loops, &n.loops, ids)) {
+        return false;
+    }
     let needed = |k: usize, r: usize, o: &Value, n: &Value| {
         demand.is_some_and(|d| {
             !d.is_live(k, r) || o.is_scalar() && n.is_scalar() && (!d.is_exact(k, r) || tie_is_loose(old, o, n, d))
@@ -512,11 +607,30 @@ fn compare_needed(old: &State, new: &State, ids: &mut IdMap, demand: Option<&Dem
             _ => true,
         }
         && old.min_len.iter().zip(&new.min_len).all(|(o, n)| n >= o)
-        && old.room.iter().all(|o| match ids.0.iter().find(|(a, _)| *a == o.id) {
-            Some((_, b)) => new.room(o.region, *b) >= Some(o.bytes),
-            // A length's id stands for itself; an id that nothing covered has needs nothing.
-            None => o.id >= FIRST_FREE_ID || new.room(o.region, o.id) >= Some(o.bytes),
+        && old.room.iter().all(|o| match (ids.new_name(o.id), ids.new_name(o.hi)) {
+            (Some(id), Some(hi)) => new.below(id, o.scale, hi) >= Some(o.bytes),
+            // An id that nothing covered has needs nothing; unless it is known by one that something has.
+            (None, _) => old.room.iter().all(|r| r.hi != o.id),
+            (Some(_), None) => false,
         })
+}
+
+/// Whether what the old state says of the rounds of loops holds in the new one. The names of rounds stand for each other in order.
+fn marks_cover(old: &[Mark], new: &[Mark], ids: &mut IdMap) -> bool {
+    let guessed = |m: &&Mark| m.round == Round::Guessed;
+    let mut new = new.iter().filter(guessed);
+    old.iter().filter(guessed).all(|o| {
+        let Some(n) = new.find(|n| n.id == o.id) else { return false };
+        o.lines.len() == n.lines.len()
+            && ids.same(o.k.id, n.k.id)
+            && (n.k.n.subset(&o.k.n) || planted!(RoundsUnbounded))
+            && o.lines
+                .iter()
+                .zip(&n.lines)
+                .all(|(o, n)| o.step == n.step && ids.same(o.x, n.x) && ids.same(o.n, n.n) && n.start.subset(&o.start))
+            && o.ids.len() == n.ids.len()
+            && o.ids.iter().zip(&n.ids).all(|(o, n)| ids.same(*o, *n))
+    })
 }
 
 fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
@@ -530,8 +644,10 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
     }
     match old.ty {
         // A number without an id is any number in its range, tied or not.
-        Ty::Scalar => old.id == 0 || (old.delta == new.delta && ids.same(old.id, new.id)),
-        Ty::Packet { .. } | Ty::Half { .. } => old.delta == new.delta && ids.same(old.id, new.id),
+        Ty::Scalar => old.id == 0 || ((old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.id, new.id)),
+        Ty::Packet { .. } | Ty::Half { .. } => {
+            (old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.id, new.id)
+        }
         Ty::Uninit(_)
         | Ty::Ctx
         | Ty::Stack { .. }
@@ -540,13 +656,16 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
         | Ty::Mem { .. }
         | Ty::PacketEnd { .. }
         | Ty::Host { .. }
-        | Ty::Func { .. } => ids.same(old.id, new.id) && ids.same(old.owner, new.owner),
+        | Ty::Func { .. } => {
+            let tied = old.tie == 0 || ((old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.tie, new.tie));
+            tied && ids.same(old.id, new.id) && ids.same(old.owner, new.owner)
+        }
     }
 }
 
 /// Whether an exact number differs only in being tied to another, which is not exact: so that what it is tied to was of no use.
 fn tie_is_loose(old: &State, o: &Value, n: &Value, demand: &Demand) -> bool {
-    let tied = |v: &Value| v.id == o.id && (v.is_pointer() || v.is_scalar());
+    let tied = |v: &Value| (v.id == o.id || v.tie == o.id) && (v.is_pointer() || v.is_scalar());
     let exact = |(k, f): (usize, &Frame)| {
         let regs = f.regs.iter().enumerate().filter(|(r, v)| tied(v) && demand.is_exact(k, *r)).count();
         let slots = f.spills.iter().filter(|s| tied(&s.value) && demand.exact_bytes(k, s.depth.into(), s.size.into()));
@@ -555,7 +674,8 @@ fn tie_is_loose(old: &State, o: &Value, n: &Value, demand: &Demand) -> bool {
     o.id >= FIRST_FREE_ID
         && n.n.subset(&o.n)
         && old.frames.iter().enumerate().map(exact).sum::<usize>() <= 1
-        && old.room.iter().all(|r| r.id != o.id)
+        && old.room.iter().all(|r| r.id != o.id && r.hi != o.id)
+        && old.frames.iter().flat_map(|f| &f.loops).all(|m| !m.ids.contains(&o.id))
 }
 
 /// `demand`: what the old state was needed for, and which frame this is.
@@ -618,7 +738,7 @@ fn widen(old: &State, new: &mut State) {
             if !nv.n.subset(&ov.n) {
                 let narrow = ov.n.high_half_is_zero() && nv.n.high_half_is_zero();
                 *nv = Value::scalar(Scalar::low_bits(if narrow { 32 } else { 64 }));
-            } else if (ov.id, ov.delta) != (nv.id, nv.delta) {
+            } else if (ov.id, ov.scale, ov.delta) != (nv.id, nv.scale, nv.delta) {
                 *nv = nv.unlinked();
             }
         }
@@ -647,13 +767,13 @@ fn widen(old: &State, new: &mut State) {
 /// In a hybrid walk: gives up where pointers are that moved since the last round, if their accesses can be checked.
 /// Each gets an id of its own; the last one given out is returned.
 fn scatter(env: &Env<'_>, old: &State, new: &mut State, mut next_id: u32) -> u32 {
-    let moved = |o: &Value, n: &Value| o.ty == n.ty && (o.delta != n.delta || !n.n.subset(&o.n));
+    let moved = |o: &Value, n: &Value| o.ty == n.ty && ((o.scale, o.delta) != (n.scale, n.delta) || !n.n.subset(&o.n));
     let mut give_up = |v: &mut Value| {
         if matches!(v.ty, Ty::Packet { .. }) {
             next_id += 1;
             v.id = next_id;
         }
-        (v.n, v.delta) = (Scalar::UNKNOWN, 0);
+        (v.n, v.scale, v.delta, v.tie) = (Scalar::UNKNOWN, 1, 0, 0);
     };
     for (o, n) in old.frames.iter().zip(&mut new.frames) {
         for (ov, nv) in o.regs.iter().zip(&mut n.regs) {

@@ -206,6 +206,14 @@ impl Trail {
     pub(super) fn len(&self) -> usize {
         self.steps.len()
     }
+
+    /// Takes back what was left since the mark: none of it has happened. The states that were open then.
+    pub(super) fn rewind(&mut self, mark: &Mark) -> usize {
+        self.steps.truncate(mark.at);
+        self.forks.truncate(mark.forks);
+        self.unentered = false;
+        mark.ancestors
+    }
 }
 
 impl Walk<'_> {

@@ -1,0 +1,272 @@
+//! The loops of a program: which jumps lead back, to which head, and what lies in between.
+//!
+//! Approach: Havlak's. One depth-first numbering a subprogram says which edges lead back to an ancestor; heads are then taken from
+//! the last to the first, so that inner loops are found before the outer ones and each is collapsed (union-find) into its head. Time is
+//! nearly linear in the blocks and edges, whatever their shape.
+//!
+//! Invariants: a *natural* loop is entered only at its head. A subprogram with a loop that is entered elsewhere has none that is
+//! natural: where control comes from says nothing there.
+
+use crate::cfg::{BlockId, Cfg};
+use bpf_isa::{InsnIdx, Program, SubprogId};
+
+const NONE: u32 = u32::MAX;
+
+/// A loop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loop {
+    /// The first instruction of its head.
+    pub head: InsnIdx,
+    /// The loop around it.
+    pub parent: Option<u32>,
+    /// Loops around it.
+    pub depth: u32,
+    /// Instruction slots in it, inner loops included.
+    pub slots: u32,
+    /// Every loop of its subprogram is entered only at its head.
+    pub natural: bool,
+}
+
+/// The loops of a program, outer ones before the inner ones of the same subprogram.
+#[derive(Debug, Default)]
+pub struct Loops {
+    loops: Vec<Loop>,
+    /// By block: its innermost loop.
+    inner: Vec<u32>,
+    cfg: Cfg,
+    /// By slot: its block.
+    block_of: Vec<u32>,
+    work: Work,
+}
+
+/// Scratch memory, by block.
+#[derive(Debug, Default)]
+struct Work {
+    /// Depth-first number.
+    number: Vec<u32>,
+    /// By number: the block, the last number below it in the tree, the head of the loop it is in, the union-find parent.
+    block: Vec<u32>,
+    last: Vec<u32>,
+    head: Vec<u32>,
+    set: Vec<u32>,
+    /// By number: it is a head.
+    is_head: Vec<bool>,
+    preds: Vec<Vec<u32>>,
+    stack: Vec<(u32, u8)>,
+}
+
+impl Work {
+    fn find(&mut self, mut x: u32) -> u32 {
+        while self.set[x as usize] != x {
+            let up = self.set[self.set[x as usize] as usize];
+            self.set[x as usize] = up;
+            x = up;
+        }
+        x
+    }
+    /// Whether `a` is `b`, or above it in the tree.
+    fn above(&self, a: u32, b: u32) -> bool {
+        a <= b && b <= self.last[a as usize]
+    }
+}
+
+impl Loops {
+    /// The loops of one program.
+    pub fn new(program: &Program) -> Loops {
+        let mut loops = Loops::default();
+        loops.build(program);
+        loops
+    }
+
+    /// Replaces them by those of `program` and keeps the memory.
+    pub fn build(&mut self, program: &Program) {
+        self.cfg.build(program);
+        self.loops.clear();
+        self.inner.clear();
+        let blocks = self.cfg.blocks().len();
+        self.inner.resize(blocks, NONE);
+        self.block_of.clear();
+        self.block_of.resize(program.insns().len(), NONE);
+        for (i, b) in self.cfg.blocks().iter().enumerate() {
+            self.block_of[b.start as usize..b.end as usize].fill(i as u32);
+        }
+        self.work.number.clear();
+        self.work.number.resize(blocks, NONE);
+        for sub in 0..program.subprogs().len() {
+            let range = self.cfg.subprog_blocks(SubprogId(sub as u32));
+            self.subprog(range.start);
+        }
+    }
+
+    /// All loops.
+    pub fn loops(&self) -> &[Loop] {
+        &self.loops
+    }
+
+    /// The blocks they are made of.
+    pub fn cfg(&self) -> &Cfg {
+        &self.cfg
+    }
+
+    /// The innermost loop that the instruction is in.
+    pub fn innermost(&self, at: InsnIdx) -> Option<u32> {
+        let block = *self.block_of.get(at.index())?;
+        let l = *self.inner.get(block as usize)?;
+        (l != NONE).then_some(l)
+    }
+
+    /// Whether the instruction is in the loop.
+    pub fn contains(&self, id: u32, at: InsnIdx) -> bool {
+        let Some(want) = self.loops.get(id as usize) else { return false };
+        let mut l = self.innermost(at);
+        while let Some(i) = l {
+            if i == id {
+                return true;
+            }
+            let found = &self.loops[i as usize];
+            if found.depth <= want.depth {
+                return false;
+            }
+            l = found.parent;
+        }
+        false
+    }
+
+    /// The loop with this head.
+    pub fn headed(&self, at: InsnIdx) -> Option<u32> {
+        let l = self.innermost(at)?;
+        (self.loops[l as usize].head == at).then_some(l)
+    }
+
+    fn subprog(&mut self, entry: u32) {
+        self.number_from(entry);
+        let irreducible = self.collapse();
+        // Outer heads have smaller numbers than the heads in their loops.
+        let w = &self.work;
+        let first = self.loops.len() as u32;
+        let mut of = vec![NONE; w.block.len()];
+        for n in 0..w.block.len() {
+            let parent = match w.head[n] {
+                NONE => NONE,
+                h => of[h as usize],
+            };
+            let block = &self.cfg.blocks()[w.block[n] as usize];
+            if w.is_head[n] {
+                of[n] = self.loops.len() as u32;
+                let depth = if parent == NONE { 0 } else { self.loops[parent as usize].depth + 1 };
+                let parent = (parent != NONE).then_some(parent);
+                self.loops.push(Loop { head: InsnIdx(block.start), parent, depth, slots: 0, natural: !irreducible });
+            }
+            self.inner[w.block[n] as usize] = if w.is_head[n] { of[n] } else { parent };
+        }
+        for n in 0..w.block.len() {
+            let block = &self.cfg.blocks()[w.block[n] as usize];
+            let l = self.inner[w.block[n] as usize];
+            if l != NONE {
+                self.loops[l as usize].slots += block.end - block.start;
+            }
+        }
+        for l in (first..self.loops.len() as u32).rev() {
+            let Loop { parent, slots, .. } = self.loops[l as usize];
+            if let Some(p) = parent {
+                self.loops[p as usize].slots += slots;
+            }
+        }
+    }
+
+    /// Numbers the blocks that the entry reaches, depth first.
+    fn number_from(&mut self, entry: u32) {
+        let w = &mut self.work;
+        w.block.clear();
+        w.last.clear();
+        w.stack.clear();
+        w.number[entry as usize] = 0;
+        w.block.push(entry);
+        w.last.push(0);
+        w.stack.push((entry, 0));
+        while let Some((b, next)) = w.stack.last_mut() {
+            let block = self.cfg.block(BlockId(*b));
+            let succ = match *next {
+                0 => block.next,
+                1 => block.taken,
+                _ => {
+                    let n = w.number[*b as usize] as usize;
+                    w.last[n] = w.block.len() as u32 - 1;
+                    w.stack.pop();
+                    continue;
+                }
+            };
+            *next += 1;
+            if let Some(s) = succ
+                && w.number[s.index()] == NONE
+            {
+                w.number[s.index()] = w.block.len() as u32;
+                w.block.push(s.0);
+                w.last.push(0);
+                w.stack.push((s.0, 0));
+            }
+        }
+    }
+
+    /// Finds the loop of each block, innermost first. Whether some loop is entered elsewhere than at its head.
+    fn collapse(&mut self) -> bool {
+        let w = &mut self.work;
+        let count = w.block.len();
+        w.head.clear();
+        w.head.resize(count, NONE);
+        w.is_head.clear();
+        w.is_head.resize(count, false);
+        w.set.clear();
+        w.set.extend(0..count as u32);
+        w.preds.iter_mut().for_each(Vec::clear);
+        if w.preds.len() < count {
+            w.preds.resize(count, Vec::new());
+        }
+        for n in 0..count {
+            for s in self.cfg.block(BlockId(w.block[n])).succs() {
+                let to = w.number[s.index()];
+                w.preds[to as usize].push(n as u32);
+            }
+        }
+        let mut irreducible = false;
+        let mut body: Vec<u32> = Vec::new();
+        let mut in_body = vec![NONE; count];
+        for head in (0..count as u32).rev() {
+            body.clear();
+            let preds = std::mem::take(&mut w.preds[head as usize]);
+            for &p in &preds {
+                if !w.above(head, p) {
+                    continue;
+                }
+                w.is_head[head as usize] = true;
+                let p = w.find(p);
+                if p != head && in_body[p as usize] != head {
+                    in_body[p as usize] = head;
+                    body.push(p);
+                }
+            }
+            let mut i = 0;
+            while i < body.len() {
+                let preds = std::mem::take(&mut w.preds[body[i] as usize]);
+                for &p in &preds {
+                    // What leads back into an inner loop is inside it.
+                    let p = w.find(p);
+                    if !w.above(head, p) {
+                        irreducible = true;
+                    } else if p != head && in_body[p as usize] != head {
+                        in_body[p as usize] = head;
+                        body.push(p);
+                    }
+                }
+                w.preds[body[i] as usize] = preds;
+                i += 1;
+            }
+            for b in &body {
+                w.head[*b as usize] = head;
+                w.set[*b as usize] = head;
+            }
+            w.preds[head as usize] = preds;
+        }
+        irreducible
+    }
+}

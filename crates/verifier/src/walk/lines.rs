@@ -1,0 +1,364 @@
+//! What is known of numbers that move together: bounds of one bound the others, and comparisons order them.
+//!
+//! A number in a loop is `scale * V + delta` of an unknown V that others share (see [`crate::value`]); V itself may be on a line
+//! `V(x) = V(n) + step * V(k)` with the loop's round k ([`crate::state::Line`]). So a bound of one value is one of V, of k, and of all
+//! that is made of them. What has no range can still be ordered: `scale * V(a) + c <= V(b)` ([`crate::state::Room`]).
+//!
+//! Invariants: all these are equations and inequalities of integers, exact: of numbers, which are not negative, and
+//! of offsets of pointers, which are small. Whatever wraps loses its name where it is computed. Contradictions are ignored: the path cannot be taken, and walking it is no error.
+
+use bpf_isa::{AluOp, Cond, Width};
+
+use super::Walk;
+use crate::faults::planted;
+use crate::scalar::Scalar;
+use crate::state::{Room, State};
+use crate::tnum::ones;
+use crate::value::{FIRST_FREE_ID, Value};
+
+/// No offset is that small.
+const ANYWHERE: i128 = 1 << 40;
+
+/// Equations followed from one bound to the next.
+const MAX_HOPS: u32 = 3;
+
+fn floor_div(a: i128, b: i128) -> i128 {
+    a.div_euclid(b)
+}
+
+fn ceil_div(a: i128, b: i128) -> i128 {
+    -(-a).div_euclid(b)
+}
+
+/// The range of V, if `scale * V + delta` lies in `min..=max`.
+fn of_multiple(min: i128, max: i128, scale: i16, delta: i32) -> (i128, i128) {
+    let (scale, delta) = (i128::from(scale), i128::from(delta));
+    if scale > 0 {
+        (ceil_div(min - delta, scale), floor_div(max - delta, scale))
+    } else {
+        (ceil_div(delta - max, -scale), floor_div(delta - min, -scale))
+    }
+}
+
+impl Value {
+    /// Its bounds, as an integer: an offset is signed, a number is not.
+    pub(super) fn bounds(&self) -> (i128, i128) {
+        if self.is_scalar() {
+            (self.n.umin().into(), self.n.umax().into())
+        } else {
+            (self.n.smin().into(), self.n.smax().into())
+        }
+    }
+
+    /// The least that the value which its name names can be, if its scale is positive.
+    pub(super) fn least_of_line(&self) -> i64 {
+        let (min, max) = self.bounds();
+        let (min, _) = of_multiple(min, max, self.scale, self.delta);
+        i64::try_from(min).unwrap_or(0)
+    }
+
+    /// Cuts it to a range of integers.
+    fn cut(&mut self, min: i128, max: i128) {
+        let range = if self.is_scalar() {
+            let min = min.max(0);
+            if min > max || min > u64::MAX.into() {
+                return;
+            }
+            Scalar::unsigned(min as u64, max.min(u64::MAX.into()) as u64)
+        } else {
+            // An offset is what it is made of modulo 2^64: a range beyond 63 bits may be one on the other side.
+            let (Ok(min), Ok(max)) = (i64::try_from(min), i64::try_from(max)) else { return };
+            if min > max {
+                return;
+            }
+            Scalar::signed(min, max)
+        };
+        if let Some(n) = self.n.meet(&range) {
+            self.n = n;
+        }
+    }
+}
+
+impl State {
+    /// The value has just been bounded: so is all that it is tied to.
+    pub(crate) fn bound_by(&mut self, v: &Value) {
+        let id = v.line_id();
+        if id != 0 {
+            let (min, max) = v.bounds();
+            let (min, max) = of_multiple(min, max, v.scale, v.delta);
+            self.bound(id, min, max, MAX_HOPS);
+        }
+    }
+
+    /// V(id) lies in `min..=max`.
+    pub(super) fn bound(&mut self, id: u32, min: i128, max: i128, hops: u32) {
+        if min > max {
+            return;
+        }
+        for v in self.values_mut().filter(|v| v.line_id() == id) {
+            let (scale, delta) = (i128::from(v.scale), i128::from(v.delta));
+            let (a, b) = (scale * min + delta, scale * max + delta);
+            v.cut(a.min(b), a.max(b));
+        }
+        if hops == 0 {
+            return;
+        }
+        // Below a multiple of what is not 0, or 0 itself: strictly below.
+        if let (true, Ok(least)) = (min > 0, i64::try_from(min)) {
+            let below = |f: &&Room| f.hi == id && f.scale > 1 && f.bytes >= 0;
+            let found: Vec<Room> = self.room.iter().filter(below).copied().collect();
+            for f in found {
+                let bytes = least.min(f.bytes.saturating_add(i64::from(f.scale) - 1));
+                self.learn_below(Room { scale: 1, bytes, ..f });
+            }
+        }
+        let mut next: Vec<(u32, i128, i128)> = Vec::new();
+        let mut facts: Vec<Room> = Vec::new();
+        for mark in self.frames.iter().flat_map(|f| &f.loops) {
+            for line in &mark.lines {
+                let step = i128::from(line.step);
+                let (from, to) = (i128::from(line.start.umin()), i128::from(line.start.umax()));
+                if line.x == id && step > 0 {
+                    next.push((mark.k.id, ceil_div(min - to, step), floor_div(max - from, step)));
+                } else if line.x == id {
+                    next.push((mark.k.id, ceil_div(from - max, -step), floor_div(to - min, -step)));
+                    // x = n - step * k >= min
+                    if let (Ok(scale), Ok(bytes)) = (i16::try_from(-line.step), i64::try_from(min)) {
+                        facts.push(Room { id: mark.k.id, scale, bytes, hi: line.n });
+                    }
+                } else if mark.k.id == id {
+                    let (a, b) = (step * min, step * max);
+                    next.push((line.x, from + a.min(b), to + a.max(b)));
+                }
+            }
+        }
+        for fact in facts {
+            self.learn_below(fact);
+        }
+        for (other, min, max) in next {
+            if other != id {
+                self.bound(other, min, max, hops - 1);
+            }
+        }
+    }
+
+    /// How the value moves from round to round of the innermost loops, if it is on a line.
+    fn moves_by(&self, v: &Value) -> Option<i64> {
+        let id = v.line_id();
+        if id == 0 {
+            return None;
+        }
+        let marks = || self.frames.iter().flat_map(|f| &f.loops);
+        if marks().any(|m| m.k.id == id) {
+            return Some(v.scale.into());
+        }
+        let line = marks().flat_map(|m| &m.lines).find(|l| l.x == id)?;
+        Some(i64::from(line.step) * i64::from(v.scale))
+    }
+
+    /// `lo + gap <= hi`.
+    fn order(&mut self, lo: &Value, hi: &Value, gap: i64) {
+        if lo.id != 0 && hi.id != 0 && hi.scale == 1 && lo.is_scalar() && hi.is_scalar() {
+            let bytes = i64::from(lo.delta) - i64::from(hi.delta) + gap;
+            self.learn_below(Room { id: lo.id, scale: lo.scale, bytes, hi: hi.id });
+        }
+    }
+
+    /// Whether `lo <= hi` is known from their order.
+    fn ordered(&self, lo: &Value, hi: &Value) -> bool {
+        let named = lo.id != 0 && hi.id != 0 && hi.scale == 1 && lo.scale > 0;
+        let least = i64::from(lo.delta) - i64::from(hi.delta);
+        named && self.below(lo.id, lo.scale, hi.id).is_some_and(|b| b >= least)
+    }
+
+    /// The comparison `d cond s` of numbers went this way: learns what it says of their order. While guessing, `!=` is taken to be left
+    /// where the two meet.
+    pub(super) fn compared(&mut self, width: Width, cond: Cond, taken: bool, d: &Value, s: &Value, guessing: bool) {
+        let Some(cond) = (if taken { Some(cond) } else { cond.negate() }) else { return };
+        // Of a constant, only the low half is compared.
+        let low = |v: &Value| match (width, v.n.as_const()) {
+            (Width::W32, Some(c)) => Value { n: Scalar::constant(c & ones(32)), ..*v },
+            _ => *v,
+        };
+        let (d, s) = (&low(d), &low(s));
+        let short = |v: &Value| v.n.high_half_is_zero();
+        if width == Width::W32 && !(short(d) && short(s)) {
+            return;
+        }
+        if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) {
+            let top = match width {
+                Width::W64 => i64::MAX as u64,
+                Width::W32 => i32::MAX as u64,
+            };
+            if d.n.umax() > top || s.n.umax() > top {
+                return;
+            }
+        }
+        match cond {
+            Cond::Lt | Cond::SLt => self.order(d, s, 1),
+            Cond::Le | Cond::SLe => self.order(d, s, i64::from(planted!(AtMostIsLess))),
+            Cond::Gt | Cond::SGt => self.order(s, d, 1),
+            Cond::Ge | Cond::SGe => self.order(s, d, 0),
+            Cond::Eq => {
+                self.order(d, s, 0);
+                self.order(s, d, 0);
+            }
+            Cond::Ne => {
+                // Two values that agree in their low bits are apart by a multiple of what these leave.
+                let apart = |lo: &Value, hi: &Value| {
+                    let t = hi.n.bits().sub(lo.n.bits());
+                    1i64 << t.max().trailing_zeros().min(16)
+                };
+                for (lo, hi) in [(d, s), (s, d)] {
+                    if self.ordered(lo, hi) {
+                        let gap = apart(lo, hi);
+                        self.order(lo, hi, gap);
+                        self.less(lo, hi, gap);
+                        return;
+                    }
+                }
+                if guessing {
+                    for (v, other) in [(d, s), (s, d)] {
+                        match self.moves_by(v) {
+                            Some(step) if step > 0 => {
+                                self.order(v, other, step);
+                                self.less(v, other, step);
+                            }
+                            Some(step) if step < 0 => {
+                                self.order(other, v, -step);
+                                self.less(other, v, -step);
+                            }
+                            _ => continue,
+                        }
+                        return;
+                    }
+                }
+            }
+            Cond::Set => {}
+        }
+    }
+
+    /// `lo + gap <= hi`, as ranges.
+    fn less(&mut self, lo: &Value, hi: &Value, gap: i64) {
+        let (mut lo, mut hi) = (*lo, *hi);
+        let (lo_min, hi_max) = (lo.bounds().0, hi.bounds().1);
+        lo.cut(lo_min, hi_max - i128::from(gap));
+        hi.cut(lo_min + i128::from(gap), hi_max);
+        self.bound_by(&lo);
+        self.bound_by(&hi);
+    }
+
+    /// A loop that is left: what its round said of its lines stays true.
+    pub(super) fn leave_loop(&mut self, frame: usize) {
+        let Some(mark) = self.frames[frame].loops.pop() else { return };
+        let k = i64::try_from(mark.k.n.umin()).unwrap_or(0);
+        for line in mark.lines {
+            let Some(bytes) = k.checked_mul(i64::from(line.step).abs()) else { continue };
+            let (id, hi) = if line.step > 0 { (line.n, line.x) } else { (line.x, line.n) };
+            self.learn_below(Room { id, scale: 1, bytes, hi });
+        }
+    }
+}
+
+/// What an operation on a named number says of the order of the result, whose name is to be `id`: facts about it. `d` and `s` are the
+/// operands before it.
+pub(super) fn result_order(op: AluOp, width: Width, d: &Value, s: &Value, id: u32, facts: &mut Vec<Room>) {
+    if width == Width::W32 && !(d.n.high_half_is_zero() && s.n.high_half_is_zero()) {
+        return;
+    }
+    let most = match width {
+        Width::W32 => ones(32),
+        Width::W64 => u64::MAX,
+    };
+    // The result is below `v` by `by` or more.
+    let mut below = |v: &Value, scale: i16, by: u64| {
+        if let (true, Ok(by)) = (v.id != 0 && v.scale == 1, i64::try_from(by)) {
+            facts.push(Room { id, scale, bytes: by - i64::from(v.delta), hi: v.id });
+        }
+    };
+    match op {
+        AluOp::Rsh => {
+            let bits = if width == Width::W32 { 32 } else { 64 };
+            if s.n.umax() < bits {
+                let least = s.n.umin() as u32;
+                match i16::try_from(1u64 << least.min(62)) {
+                    Ok(scale) if least > 0 => below(d, scale, 0),
+                    _ => {}
+                }
+                below(d, 1, u64::from(least > 0 && d.n.umin() > 0));
+            }
+        }
+        AluOp::Div if s.n.umin() > 0 => {
+            if let (Some(by), true) = (s.n.as_const().and_then(|c| i16::try_from(c).ok()), s.n.umin() > 1) {
+                below(d, by, 0);
+            }
+            below(d, 1, u64::from(s.n.umin() > 1 && d.n.umin() > 0));
+        }
+        AluOp::And => {
+            below(d, 1, 0);
+            below(s, 1, 0);
+        }
+        AluOp::Mod => {
+            below(d, 1, 0);
+            // By zero, it is the dividend.
+            if s.n.umin() > 0 {
+                below(s, 1, 1);
+            }
+        }
+        AluOp::Sub if d.n.umin() >= s.n.umax() => below(d, 1, s.n.umin()),
+        AluOp::Add if d.n.umax().checked_add(s.n.umax()).is_some_and(|max| max <= most) => {
+            for (v, by) in [(d, s.n.umin()), (s, d.n.umin())] {
+                if let (true, Ok(by)) = (v.id != 0 && v.scale > 0, i64::try_from(by)) {
+                    facts.push(Room { id: v.id, scale: v.scale, bytes: by + i64::from(v.delta), hi: id });
+                }
+            }
+        }
+        AluOp::Add
+        | AluOp::Sub
+        | AluOp::Mul
+        | AluOp::Div
+        | AluOp::SDiv
+        | AluOp::SMod
+        | AluOp::Or
+        | AluOp::Xor
+        | AluOp::Lsh
+        | AluOp::Arsh => {}
+    }
+}
+
+impl Walk<'_> {
+    /// So many bytes follow a multiple of a value in a region, which is not longer than promised.
+    pub(super) fn bound_by_region(&mut self, region: u8, id: u32, scale: i16, bytes: u32) {
+        if id >= FIRST_FREE_ID && scale > 0 && self.state.in_guessed_loop() {
+            let max = i128::from(self.env.region(region).max_len) - i128::from(bytes);
+            // Where it begins says nobody: it may lie before its region.
+            self.state.bound(id, -ANYWHERE, floor_div(max, scale.into()), MAX_HOPS);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn multiples_are_divided_towards_the_inside() {
+        for scale in [-7i16, -3, -1, 1, 2, 5] {
+            for delta in -9..9 {
+                for min in -20i128..20 {
+                    for max in min..20 {
+                        let (lo, hi) = of_multiple(min, max, scale, delta);
+                        for v in -60i128..60 {
+                            let at = i128::from(scale) * v + i128::from(delta);
+                            assert_eq!(
+                                (min..=max).contains(&at),
+                                (lo..=hi).contains(&v),
+                                "{scale} {delta} {min} {max} {v}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,509 @@
+//! Loops: walked once from what is true in every round, instead of round by round.
+//!
+//! Problem: a walk of every round takes as long as the program runs, and a bound that is a variable makes each round another state.
+//! Approach: *watch* one round from the state that entered the loop, to see what it changes ([`guess`]). Then walk the body from a
+//! *loose* guess, in which everything that changed may be anything and wrapping is ruled out: only to see what comes back to the head.
+//! Both are thrown away. What came back, joined with what entered, is the guess that is *checked*: one walk from it, exits and the rest of
+//! the program included, in which every path that comes back to the head must be inside the guess again, one round later.
+//! Where it is not, the guess is weakened a few times. Whatever fails in a checking walk, in the loop or after it, throws that walk away,
+//! and the loop is walked round by round as ever.
+//!
+//! Ending: the round k is a number of the state ([`Mark::k`]), which starts at 0 and grows by one each time round; a guess that
+//! bounds it ends. Or something gets strictly greater, or strictly less, in every round ([`Measure`]): no number can do that for ever.
+//!
+//! Invariants: only a checking walk that ended without a refusal proves anything. What a thrown-away walk kept is thrown away with
+//! it, its notes too. A path that comes back is dropped only inside the guess that its own mark names. Loops that can be entered elsewhere
+//! than at their head are not touched, so that a state with a mark of a loop at its head has come round in it: leaving the loop leads
+//! over a join outside, where [`Walk::leave_loops`] takes the mark off, before anything leads back in.
+
+mod guess;
+
+use bpf_analysis::Loops;
+use bpf_isa::{Insn, InsnIdx};
+
+use super::trail;
+use super::{Res, Walk, refuse};
+use crate::error::Reason;
+use crate::faults::planted;
+use crate::notes::Notes;
+use crate::scalar::Scalar;
+use crate::state::{Mark, Round, State};
+use crate::value::{Ty, Value};
+pub(super) use guess::size_of;
+use guess::{Guess, Shape};
+
+/// Guesses that are tried after each other before a loop is walked.
+const MAX_TRIES: u32 = 5;
+/// Times that guesses about one loop may fail in a row before none is made any more.
+const MAX_FAILURES: u8 = 3;
+/// Steps of a loose walk, beside some for each instruction of the loop.
+const LOOSE_STEPS: u64 = 4000;
+const LOOSE_STEPS_PER_SLOT: u64 = 64;
+/// Notes of programs up to this length are copied before a check. Those of longer ones may know less after a failed one than they could.
+const COPIED_NOTES: usize = 8192;
+
+/// What an attempt is about to find out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// One round as it is, to see what changes.
+    Watch,
+    /// The body from a loose guess, to see what comes back.
+    Loose,
+    /// The proof.
+    Check,
+}
+
+/// A loop that is being guessed about.
+#[derive(Debug)]
+struct Attempt {
+    id: u32,
+    /// The id of its round: names the attempt in states.
+    k: u32,
+    /// The frame the loop is in.
+    frame: usize,
+    phase: Phase,
+    /// What entered the loop, and how it got there.
+    entry: State,
+    at: InsnIdx,
+    path: u32,
+    epoch: u32,
+    /// Branches left for later, the trail and open states, states ever kept, states recorded: when it began.
+    pending: usize,
+    mark: trail::Mark,
+    kept: u32,
+    recorded: usize,
+    shape: Shape,
+    guess: Option<Guess>,
+    tries: u32,
+    /// Of a loose walk: where it ends at the latest.
+    steps: u64,
+    notes: Option<Notes>,
+}
+
+/// Something that strictly moves one way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Measure<P> {
+    what: P,
+    grows: bool,
+}
+
+/// What is known about a loop from earlier uses.
+#[derive(Clone, Debug, Default)]
+struct Head {
+    failures: u8,
+    /// What changed in a round, the last time that was proven.
+    shape: Option<Shape>,
+}
+
+/// The loops of the program, and the attempts that are open, outermost first.
+#[derive(Debug, Default)]
+pub(super) struct Engine {
+    on: bool,
+    forest: Loops,
+    heads: Vec<Head>,
+    open: Vec<Attempt>,
+    /// Open attempts in their loose phase.
+    loose: u32,
+    /// The walk starts at a head that is done already.
+    resumed: bool,
+    /// Attempts made.
+    pub(super) attempts: u64,
+}
+
+impl Engine {
+    /// Prepares for a program.
+    pub(super) fn start(&mut self, program: &bpf_isa::Program, on: bool) {
+        let backward = program.flow().iter().any(|f| f.target.is_some_and(|t| t <= f.at));
+        self.on = on && backward;
+        self.open.clear();
+        self.loose = 0;
+        (self.resumed, self.attempts) = (false, 0);
+        self.heads.clear();
+        if self.on {
+            self.forest.build(program);
+            self.heads.resize(self.forest.loops().len(), Head::default());
+        }
+    }
+
+    /// Whether what is walked now is thrown away: nothing is proven by it.
+    pub(super) fn guessing(&self) -> bool {
+        self.loose > 0
+    }
+}
+
+impl Walk<'_> {
+    /// At a join, after forgetting: takes off the marks of loops that have been left.
+    pub(super) fn leave_loops(&mut self) {
+        let top = self.state.frames.len() - 1;
+        while let Some(mark) = self.state.frames[top].loops.last()
+            && !self.loops.forest.contains(mark.id, self.pc)
+        {
+            self.state.leave_loop(top);
+        }
+    }
+
+    /// At a join: whether a loop has come round to its head. `Some(true)`: the path ends here. `Some(false)`: it goes on from the state
+    /// as it is now.
+    pub(super) fn came_round(&mut self) -> Res<Option<bool>> {
+        if !self.loops.on {
+            return Ok(None);
+        }
+        if std::mem::take(&mut self.loops.resumed) {
+            return Ok(Some(false));
+        }
+        let Some(id) = self.loops.forest.headed(self.pc) else { return Ok(None) };
+        let Some(mark) = self.state.top().loops.last() else { return Ok(None) };
+        if mark.id != id || mark.round == Round::Walked {
+            return Ok(None);
+        }
+        let (k, round) = (mark.k.id, mark.round);
+        let Some(i) = self.loops.open.iter().rposition(|a| a.k == k) else {
+            return refuse(Reason::Internal("a round of a loop that nobody guesses about"));
+        };
+        if self.loops.open[i].epoch != self.epoch {
+            // A bounded construct begins or ends in the loop.
+            return self.give_up(i).map(|()| Some(false));
+        }
+        match (round, self.loops.open[i].phase) {
+            (Round::Watched, Phase::Watch) => self.watched(i).map(|()| Some(false)),
+            (Round::Guessed, Phase::Loose) => {
+                self.came_back_loose(i);
+                self.ending = trail::Demand::ALL;
+                Ok(Some(true))
+            }
+            (Round::Guessed, Phase::Check) => self.came_back(i).map(Some),
+            _ => refuse(Reason::Internal("a round of a loop in another phase")),
+        }
+    }
+
+    /// At a join that no earlier state covers: begins with a loop, if one is entered here. `true`: the walk goes on from a guess.
+    pub(super) fn enter_loop(&mut self) -> Res<bool> {
+        if !self.loops.on {
+            return Ok(false);
+        }
+        let Some(id) = self.loops.forest.headed(self.pc) else { return Ok(false) };
+        let l = self.loops.forest.loops()[id as usize];
+        let head = &self.loops.heads[id as usize];
+        if !l.natural || head.failures >= MAX_FAILURES || self.state.top().loops.iter().any(|m| m.id == id) {
+            return Ok(false);
+        }
+        let shape = head.shape.clone();
+        let entry = self.copy_state();
+        let mark = self.trail_mark();
+        let k = self.new_id();
+        self.loops.attempts += 1;
+        self.check_memory(entry.bytes())?;
+        self.loops.open.push(Attempt {
+            id,
+            k,
+            frame: self.state.frames.len() - 1,
+            phase: Phase::Watch,
+            entry,
+            at: self.pc,
+            path: self.path,
+            epoch: self.epoch,
+            pending: self.scratch.pending.len(),
+            mark,
+            kept: self.scratch.prune.ever_kept(),
+            recorded: self.recorded.len(),
+            shape: Shape::default(),
+            guess: None,
+            tries: 0,
+            steps: 0,
+            notes: None,
+        });
+        let i = self.loops.open.len() - 1;
+        if let Some(shape) = shape {
+            self.loops.open[i].shape = shape;
+            if self.start_loose(i) {
+                return Ok(true);
+            }
+            self.loops.open[i].shape = Shape::default();
+        }
+        self.watch(i);
+        Ok(false)
+    }
+
+    /// Names what the current state holds, so that a round can be compared with it.
+    fn watch(&mut self, i: usize) {
+        let a = &mut self.loops.open[i];
+        a.phase = Phase::Watch;
+        guess::name_all(&mut self.state, &mut a.shape, &mut self.next_id);
+        let ids = a.shape.names.iter().map(|(_, id)| *id).chain([a.k]).collect();
+        let k = Value { id: a.k, ..Value::constant(0) };
+        let mark = Mark { id: a.id, round: Round::Watched, k, lines: Vec::new(), ids };
+        self.state.top_mut().loops.push(mark);
+    }
+
+    /// A watched round is over: the loose walk begins from the state that entered.
+    fn watched(&mut self, i: usize) -> Res<()> {
+        self.state.top_mut().loops.pop();
+        let a = &mut self.loops.open[i];
+        let seen = guess::compare(&a.entry, &self.state, &mut a.shape);
+        if seen && self.start_loose(i) { Ok(()) } else { self.give_up(i) }
+    }
+
+    /// Throws away what was walked since the attempt began, the attempts inside it too.
+    fn rewind(&mut self, i: usize) {
+        let a = &mut self.loops.open[i];
+        let pending = &mut self.scratch.pending;
+        while pending.len() > a.pending
+            && let Some(p) = pending.pop()
+        {
+            self.live_bytes = self.live_bytes.saturating_sub(p.state.bytes());
+            self.scratch.pool.push(p.state);
+        }
+        let opened = self.scratch.trail.rewind(&a.mark);
+        let freed = self.scratch.prune.discard(a.kept, opened, &mut self.scratch.pool);
+        self.live_bytes = self.live_bytes.saturating_sub(freed);
+        (self.pc, self.path, self.epoch) = (a.at, a.path, a.epoch);
+        self.recorded.truncate(a.recorded);
+        // The oldest copy: what was noted since is of walks that do not count.
+        if let Some(notes) = self.loops.open[i..].iter_mut().find_map(|a| a.notes.take()) {
+            self.notes = notes;
+        }
+        while self.loops.open.len() > i + 1 {
+            self.pop_attempt();
+        }
+        self.notes.muted = self.loops.loose > 0;
+    }
+
+    fn pop_attempt(&mut self) {
+        if let Some(a) = self.loops.open.pop() {
+            self.loops.loose -= u32::from(a.phase == Phase::Loose);
+            self.notes.muted = self.loops.loose > 0;
+            self.live_bytes = self.live_bytes.saturating_sub(a.entry.bytes());
+            self.scratch.pool.push(a.entry);
+        }
+    }
+
+    fn set_phase(&mut self, i: usize, phase: Phase) {
+        let a = &mut self.loops.open[i];
+        self.loops.loose = self.loops.loose + u32::from(phase == Phase::Loose) - u32::from(a.phase == Phase::Loose);
+        a.phase = phase;
+        self.notes.muted = self.loops.loose > 0;
+    }
+
+    /// Walks the loop's body from a loose guess. `false` if there is none.
+    fn start_loose(&mut self, i: usize) -> bool {
+        self.rewind(i);
+        let a = &mut self.loops.open[i];
+        let entry = &a.entry;
+        let Some(g) = Guess::new(entry, &a.shape, a.k, a.id, self.env, &mut self.next_id, true) else { return false };
+        self.state.clone_from(&g.state);
+        let l = &self.loops.forest.loops()[a.id as usize];
+        a.steps = self.stats.steps + LOOSE_STEPS + LOOSE_STEPS_PER_SLOT * u64::from(l.slots);
+        a.guess = Some(g);
+        a.tries += 1;
+        self.set_phase(i, Phase::Loose);
+        self.log_guess(i, "tries");
+        true
+    }
+
+    /// A path of a loose walk has come back.
+    fn came_back_loose(&mut self, i: usize) {
+        let a = &mut self.loops.open[i];
+        let Some(g) = &mut a.guess else { return };
+        let mut back = std::mem::take(&mut self.state);
+        g.next_round(&mut back, &mut self.next_id);
+        g.note_back(back, &mut self.next_id);
+    }
+
+    /// Whether a path that ends now was the last of a loose walk.
+    pub(super) fn loose_walk_over(&self) -> bool {
+        let left = self.scratch.pending.len();
+        self.loops.loose > 0 && self.loops.open.iter().any(|a| a.phase == Phase::Loose && left <= a.pending)
+    }
+
+    /// All paths of the newest attempts have ended: goes on with their next phases. `true`: there is something to walk.
+    pub(super) fn loops_done(&mut self) -> Res<bool> {
+        while let Some(a) = self.loops.open.last() {
+            if self.scratch.pending.len() > a.pending {
+                return Ok(false);
+            }
+            let i = self.loops.open.len() - 1;
+            match a.phase {
+                // It ended before it came round.
+                Phase::Watch => self.pop_attempt(),
+                Phase::Loose => {
+                    self.loose_done(i)?;
+                    self.loops.resumed = true;
+                    return Ok(true);
+                }
+                Phase::Check => {
+                    self.log_guess(i, "proves");
+                    self.proven(i);
+                    self.pop_attempt();
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// The loose walk is over: the guess that it leads to is checked, or another loose one is walked.
+    fn loose_done(&mut self, i: usize) -> Res<()> {
+        self.set_phase(i, Phase::Check);
+        let a = &mut self.loops.open[i];
+        let Some(g) = a.guess.take() else { return self.give_up(i) };
+        let again = g.revise(&mut a.shape);
+        if again {
+            let go_on = a.tries < MAX_TRIES && self.start_loose(i);
+            return if go_on { Ok(()) } else { self.give_up(i) };
+        }
+        self.rewind(i);
+        let a = &mut self.loops.open[i];
+        let checked = Guess::new(&a.entry, &a.shape, a.k, a.id, self.env, &mut self.next_id, false);
+        let Some(mut checked) = checked else { return self.give_up(i) };
+        if !checked.settle(&g, self.env, &mut self.next_id) {
+            return self.give_up(i);
+        }
+        a.guess = Some(checked);
+        self.start_check(i);
+        Ok(())
+    }
+
+    /// Walks from the guess.
+    fn start_check(&mut self, i: usize) {
+        let copied = self.insns.len() <= COPIED_NOTES;
+        let a = &mut self.loops.open[i];
+        a.notes = copied.then(|| self.notes.clone());
+        if let Some(g) = &a.guess {
+            self.state.clone_from(&g.state);
+        }
+        self.log_guess(i, "checks");
+    }
+
+    /// A path of a check has come back. Whether it ends here; if not, the walk begins anew from a weaker guess.
+    fn came_back(&mut self, i: usize) -> Res<bool> {
+        let mut back = self.copy_state();
+        let a = &mut self.loops.open[i];
+        let Some(g) = &mut a.guess else { return refuse(Reason::Internal("a check of no guess")) };
+        g.next_round(&mut back, &mut self.next_id);
+        let ids = self.scratch.prune.ids();
+        if super::prune::covers(&g.state, &back, ids) && g.ends() {
+            self.scratch.pool.push(back);
+            // It goes on as the rounds of the guess do, and may need whatever they need.
+            self.ending = trail::Demand::ALL;
+            self.stats.pruned += 1;
+            return Ok(true);
+        }
+        let a = &mut self.loops.open[i];
+        let Some(g) = &mut a.guess else { return refuse(Reason::Internal("a check of no guess")) };
+        a.tries += 1;
+        let weaker = a.tries < MAX_TRIES && g.ends() && g.weaken(&back, self.env, &mut self.next_id);
+        self.scratch.pool.push(back);
+        if !weaker {
+            self.give_up(i)?;
+            return Ok(false);
+        }
+        self.rewind(i);
+        self.start_check(i);
+        Ok(false)
+    }
+
+    /// Walks the loop round by round from the state that entered it.
+    fn give_up(&mut self, i: usize) -> Res<()> {
+        self.log_guess(i, "gives up");
+        self.rewind(i);
+        let a = &mut self.loops.open[i];
+        self.state.clone_from(&a.entry);
+        let mark = Mark { id: a.id, round: Round::Walked, k: Value::constant(0), lines: Vec::new(), ids: Vec::new() };
+        self.loops.heads[a.id as usize].failures += 1;
+        self.loops.heads[a.id as usize].shape = None;
+        self.pop_attempt();
+        self.state.top_mut().loops.push(mark);
+        Ok(())
+    }
+
+    /// Something was refused. If that was in a walk from a guess, nothing is lost: `Some(true)` if the walk goes on from before the guess,
+    /// `Some(false)` if only the path is dropped.
+    pub(super) fn guess_refused(&mut self, reason: &Reason) -> Res<Option<bool>> {
+        if matches!(
+            reason,
+            Reason::Steps(_) | Reason::Time(_) | Reason::States(_) | Reason::Memory(_) | Reason::Internal(_)
+        ) {
+            return Ok(None);
+        }
+        if self.loops.guessing() {
+            return Ok(Some(false));
+        }
+        let Some(i) = self.loops.open.iter().rposition(|a| a.phase == Phase::Check) else { return Ok(None) };
+        self.give_up(i)?;
+        self.loops.resumed = true;
+        Ok(Some(!planted!(RefusedGuessDropped)))
+    }
+
+    /// In a loose walk: whether the path ends before this step, because it leaves the loop, or has gone on for too long.
+    pub(super) fn leaves_loose(&mut self) -> Res<bool> {
+        let (frame, pc, steps) = (self.state.frames.len() - 1, self.pc, self.stats.steps);
+        let mut late = None;
+        for (i, a) in self.loops.open.iter().enumerate().filter(|(_, a)| a.phase == Phase::Loose) {
+            if frame < a.frame || (frame == a.frame && !self.loops.forest.contains(a.id, pc)) {
+                return Ok(true);
+            }
+            if late.is_none() && steps > a.steps {
+                late = Some(i);
+            }
+        }
+        if let Some(i) = late {
+            self.give_up(i)?;
+        }
+        Ok(false)
+    }
+
+    /// In a loose walk: a step that was refused. Whether the path goes on as if it had been allowed.
+    pub(super) fn tolerate(&mut self, insn: &Insn, reason: &Reason) -> bool {
+        if !matches!(
+            reason,
+            Reason::Bounds { .. }
+                | Reason::PacketBounds { .. }
+                | Reason::PacketBefore { .. }
+                | Reason::StackBounds { .. }
+                | Reason::OffsetUnbounded(..)
+        ) {
+            return false;
+        }
+        match *insn {
+            Insn::Load { size, sign: false, dst, .. } => {
+                self.state.set(dst, Value::scalar(Scalar::low_bits(size.bits())));
+                true
+            }
+            Insn::Load { dst, .. } => {
+                self.state.set(dst, Value::unknown());
+                true
+            }
+            Insn::Store { .. } => true,
+            Insn::Alu { dst, src, .. } => {
+                let d = *self.state.reg(dst);
+                let p = match src {
+                    bpf_isa::Src::Reg(r) if d.is_scalar() => *self.state.reg(r),
+                    _ => d,
+                };
+                let id = if matches!(p.ty, Ty::Packet { .. }) { self.new_id() } else { p.id };
+                let n = Scalar::signed(0, i32::MAX.into());
+                self.state.set(dst, Value { n, id, scale: 1, delta: 0, tie: 0, ..p });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn proven(&mut self, i: usize) {
+        let a = &mut self.loops.open[i];
+        let head = &mut self.loops.heads[a.id as usize];
+        head.shape = Some(a.shape.reusable());
+        head.failures = 0;
+    }
+
+    fn log_guess(&mut self, i: usize, what: &str) {
+        if !self.env.log {
+            return;
+        }
+        let a = &self.loops.open[i];
+        let mut line = format!("loop at {}: {what}", a.at);
+        if let Some(g) = &a.guess {
+            line.push_str(&g.describe(self.env));
+        }
+        self.log.push(line);
+    }
+}
