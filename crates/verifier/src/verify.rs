@@ -69,7 +69,8 @@ impl States {
                 Ty::Uninit(_) => true,
                 Ty::Scalar => v.n.contains(concrete),
                 // An empty region may be anywhere, at null too.
-                Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } => true,
+                Ty::Packet { .. } | Ty::PacketEnd { .. } => true,
+                Ty::Half { .. } => concrete <= u64::from(u32::MAX),
                 Ty::Ctx
                 | Ty::Stack { .. }
                 | Ty::Map { .. }
