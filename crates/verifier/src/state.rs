@@ -480,9 +480,17 @@ impl State {
         self.min_len = min_lens;
     }
 
-    /// An estimate of the memory it takes.
+    /// The memory that its contents take: the same for the same state, whatever its vectors held before, as limits count it.
     pub(crate) fn bytes(&self) -> usize {
-        let frame = |f: &Frame| size_of::<Frame>() + f.bytes.capacity() + f.spills.capacity() * size_of::<Spill>();
+        let frame = |f: &Frame| size_of::<Frame>() + f.bytes.len() + f.spills.len() * size_of::<Spill>();
         self.frames.iter().map(frame).sum::<usize>() + size_of::<State>()
+    }
+
+    /// The memory that it holds on to.
+    pub(crate) fn held(&self) -> usize {
+        let frame = |f: &Frame| f.bytes.capacity() + f.spills.capacity() * size_of::<Spill>();
+        let frames = self.frames.capacity() * size_of::<Frame>() + self.frames.iter().map(frame).sum::<usize>();
+        let rest = self.owed.capacity() * size_of::<Owed>() + self.room.capacity() * size_of::<Room>();
+        frames + rest + size_of::<State>()
     }
 }

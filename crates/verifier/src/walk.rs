@@ -35,7 +35,7 @@ use crate::notes::Notes;
 use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, Room, State};
 use crate::value::{FIRST_FREE_ID, Origin, Ty, Value, len_id};
-use trail::{Demand, Mark, Trail};
+use trail::{Ending, Mark, Trail};
 
 pub(crate) type Res<T> = Result<T, Box<Reason>>;
 
@@ -112,7 +112,7 @@ impl Scratch {
             // States of one program are of like sizes, so which of them are kept makes no difference.
             let mut bytes = 0;
             let fitting = self.pool.iter().take_while(|s| {
-                bytes += s.bytes();
+                bytes += s.held();
                 bytes <= 2 * SHARE
             });
             let fitting = fitting.count();
@@ -188,8 +188,8 @@ pub(crate) struct Walk<'a> {
     live_bytes: usize,
     /// Whether the registers' needs are this program's: they are found out when first asked for.
     needs_built: bool,
-    /// What the path demands where it ends.
-    ending: Demand,
+    /// How the path ends.
+    ending: Ending,
     /// Whether states may be generalised, and whether one was.
     pub(crate) generalises: bool,
     pub(crate) generalised: bool,
@@ -225,7 +225,7 @@ impl<'a> Walk<'a> {
             since_kept: (0, 0),
             live_bytes: 0,
             needs_built: false,
-            ending: Demand::default(),
+            ending: Ending::default(),
             generalises: true,
             generalised: false,
             summaries: Vec::new(),
@@ -368,15 +368,15 @@ impl<'a> Walk<'a> {
 
     /// The path is not walked to its end: nobody knows what it demands.
     fn drop_path(&mut self) {
-        self.ending = Demand::ALL;
+        self.ending = Ending::Open;
         self.end_path();
     }
 
     fn end_path(&mut self) {
-        let demand = std::mem::take(&mut self.ending);
+        let ending = std::mem::take(&mut self.ending);
         // A loose walk that is over is rewound, its trail too.
         if !self.loose_walk_over() {
-            self.trail_end(demand);
+            self.trail_end(ending);
         }
     }
 

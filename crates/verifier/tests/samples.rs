@@ -66,3 +66,27 @@ fn other_objects_get_a_verdict() {
         assert!(accepted >= least, "{}: {accepted} accepted", folder.display());
     }
 }
+
+/// Cilium's datapath ends within the default limits: what is refused is refused for what it does, not for the work it takes.
+#[test]
+fn a_datapath_ends_within_the_default_limits() {
+    let Some(folder) = objects("cilium") else { return };
+    let mut accepted = 0;
+    for entry in std::fs::read_dir(&folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let object = parse(&path).expect("an object");
+        for program in object.programs() {
+            let name = format!("{} {}", path.display(), program.name());
+            match verdict(&object, program) {
+                Verdict::Accepted(..) => accepted += 1,
+                Verdict::Refused(e) => {
+                    use bpf_verifier::Reason::{Memory, States, Steps};
+                    assert!(!matches!(e.reason, Steps(_) | States(_) | Memory(_)), "{name}: {e}");
+                    println!("refused {name}: {e}");
+                }
+                Verdict::Unlinked(e) => println!("not linked {name}: {e}"),
+            }
+        }
+    }
+    assert!(accepted >= 36, "{accepted} accepted");
+}

@@ -168,7 +168,7 @@ impl Walk<'_> {
             (Round::Watched, Phase::Watch) => self.watched(i).map(|()| Some(false)),
             (Round::Guessed, Phase::Loose) => {
                 self.came_back_loose(i);
-                self.ending = trail::Demand::ALL;
+                self.ending = trail::Ending::Open;
                 Ok(Some(true))
             }
             (Round::Guessed, Phase::Check) => self.came_back(i).map(Some),
@@ -383,7 +383,7 @@ impl Walk<'_> {
         if super::prune::covers(&g.state, &back, ids) && g.ends() {
             self.scratch.pool.push(back);
             // It goes on as the rounds of the guess do, and may need whatever they need.
-            self.ending = trail::Demand::ALL;
+            self.ending = trail::Ending::Open;
             self.stats.pruned += 1;
             return Ok(true);
         }

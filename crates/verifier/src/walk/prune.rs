@@ -14,7 +14,7 @@
 use bpf_isa::{Insn, InsnIdx, Program, Reg};
 
 use super::alu::checkable;
-use super::trail::{Demand, forget_slots, loosen_slots};
+use super::trail::{Demand, Ending, forget_slots, loosen_slots};
 use super::{Res, Walk, refuse, shrink};
 use crate::env::Env;
 use crate::error::Reason;
@@ -35,7 +35,8 @@ const MAX_ANCESTORS: usize = 16;
 const MAX_SEEN: usize = 64;
 
 /// Misses of a kept state, beside as many for each hit, after which it is evicted. Chosen by the steps of all sample programs: 4.1
-/// million in all with 3 (the kernel's number for states outside of loops), 2.8 with 16, 2.7 and more time with 64.
+/// million in all with 3 (the kernel's number for states outside of loops), 2.8 with 16, 2.7 and more time with 64. (And 2.5 with 16
+/// when states are kept after each undecided branch instead of after two.)
 const MISSES: u32 = 16;
 
 /// In a hybrid walk: rounds of a loop that are walked as they are before the numbers that change are given up.
@@ -259,9 +260,9 @@ impl Walk<'_> {
         let mut seen = 0;
         let mut newest = NONE;
         let mut like = NONE;
-        // Keeping a state costs a copy; short stretches without decisions are cheaper to walk twice.
+        // Keeping a state costs a copy; short stretches without a decision are cheaper to walk twice.
         let (insns, decisions) = self.since_kept;
-        let keeps = first || self.hybrid || (insns >= 8 && decisions >= 2);
+        let keeps = first || self.hybrid || (insns >= 8 && decisions >= 1);
         while i != NONE && seen < MAX_SEEN {
             seen += 1;
             let kept = &mut pruner.kept[i as usize];
@@ -279,7 +280,7 @@ impl Walk<'_> {
                     if self.hybrid || planted!(EndlessLoops) {
                         // Safe if the ancestor is; that it ends is left to the budget.
                         self.notes.needs_budget = true;
-                        self.ending = Demand::ALL;
+                        self.ending = Ending::Open;
                         return Ok(true);
                     }
                     if covers(&self.state, &kept.state, &mut pruner.ids) {
@@ -295,7 +296,7 @@ impl Walk<'_> {
                     Cover::Whole => {
                         kept.hits += 1;
                         self.stats.pruned += 1;
-                        self.ending = kept.demand;
+                        self.ending = Ending::As(i);
                         return Ok(true);
                     }
                     Cover::Needed => {
@@ -409,7 +410,7 @@ impl Walk<'_> {
                     (may_goto && planted!(MayGotoOneRound)) || covers(&kept.state, &self.state, &mut pruner.ids);
                 if covered && (!kept.open || (may_goto && planted!(MayGotoOneRound))) {
                     self.stats.pruned += 1;
-                    self.ending = kept.demand;
+                    self.ending = Ending::As(i);
                     return Ok(None);
                 }
                 // Back here from outside, without a bounded edge in between, and nothing has changed.
@@ -433,7 +434,7 @@ impl Walk<'_> {
             let kept = &pruner.kept[last as usize];
             if covers(&kept.state, &self.state, &mut pruner.ids) {
                 self.stats.pruned += 1;
-                self.ending = Demand::ALL;
+                self.ending = Ending::Open;
                 return Ok(None);
             }
             widen(&kept.state, &mut self.state);

@@ -119,6 +119,18 @@ impl Demand {
     }
 }
 
+/// How a path ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Ending {
+    /// Nothing comes after it.
+    #[default]
+    Done,
+    /// It goes on as this finished kept state did.
+    As(u32),
+    /// It goes on as an open one does.
+    Open,
+}
+
 /// What a trail's entry says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Kind {
@@ -337,9 +349,9 @@ impl Walk<'_> {
         }
     }
 
-    /// The path has ended, where it demands `demand`: reads the trail back to the branch that is walked next, and gives the kept states
+    /// The path has ended: reads the trail back to the branch that is walked next, and gives the kept states
     /// on the way what they are needed for.
-    pub(super) fn trail_end(&mut self, mut demand: Demand) {
+    pub(super) fn trail_end(&mut self, ending: Ending) {
         self.trail_enter();
         let scratch = &mut *self.scratch;
         let (trail, prune) = (&mut scratch.trail, &mut scratch.prune);
@@ -349,6 +361,11 @@ impl Walk<'_> {
         if prune.open.is_empty() {
             return;
         }
+        let mut demand = match ending {
+            Ending::Done => Demand::default(),
+            Ending::As(i) => prune.kept[i as usize].demand,
+            Ending::Open => Demand::ALL,
+        };
         let mut reader = Reader { env: self.env, insns: self.insns, frame: 0, carries: false, operands: 0 };
         let mut read = |demand: &mut Demand, steps: &mut Vec<Step>, to: usize| {
             debug_assert!(to <= steps.len(), "the trail reaches back to every fork and kept state");

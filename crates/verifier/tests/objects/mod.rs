@@ -89,6 +89,7 @@ fn context(object: &Object, program: &bpf_object::Program) -> Option<ContextLayo
         ("napi_id", 84, 4, FieldKind::Scalar),
         ("data_meta", 140, 4, FieldKind::Data(1)),
     ];
+    let numbered = program.section().starts_with(|c: char| c.is_ascii_digit());
     // The samples' own test context, with 64-bit pointers.
     let test = [("data", 0, 8, FieldKind::Data(0)), ("data_end", 8, 8, FieldKind::DataEnd(0))];
     match program.kind() {
@@ -97,8 +98,8 @@ fn context(object: &Object, program: &bpf_object::Program) -> Option<ContextLayo
             Some(layout("skb", &skb))
         }
         // Cilium numbers its tail calls.
-        ProgramType::Unknown if program.section().starts_with("2/") && xdp_object => Some(layout("xdp", &xdp)),
-        ProgramType::Unknown if program.section().starts_with("2/") => Some(layout("skb", &skb)),
+        ProgramType::Unknown if numbered && xdp_object => Some(layout("xdp", &xdp)),
+        ProgramType::Unknown if numbered => Some(layout("skb", &skb)),
         ProgramType::Unknown if ["from-netdev", "from-container", "to-container"].contains(&program.section()) => {
             Some(layout("skb", &skb))
         }
@@ -170,6 +171,8 @@ pub(crate) fn verdict(object: &Object, program: &bpf_object::Program) -> Verdict
     let helpers = helpers();
     let mut env = Env::new(&context, &helpers);
     (env.maps, env.lines) = (&maps, &lines);
+    // The other limits decide: a busy machine must not.
+    env.limits.time = Duration::from_secs(600);
     let mut verifier = Verifier::new();
     let start = Instant::now();
     match verifier.verify(code, &env) {
