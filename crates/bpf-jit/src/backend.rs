@@ -2,7 +2,7 @@
 
 use crate::alloc::{Alloc, AllocOptions, Allocator};
 use crate::externs::Signatures;
-use crate::lir::{Base, BlockId, Func, Lir, Op, PassOptions, VReg};
+use crate::lir::{Base, BlockId, Func, Lir, Op, PassOptions, PassScratch, VReg};
 use crate::lower::{DirectOptions, LowerOptions, Lowerer, Scratch};
 use crate::machine::MachineDesc;
 use bpf_analysis::Facts;
@@ -254,6 +254,7 @@ pub struct Compiler<B> {
     allocator: Allocator,
     lir: Lir,
     allocs: Vec<Alloc>,
+    passes: PassScratch,
     direct: Scratch,
 }
 
@@ -266,6 +267,7 @@ impl<B: Backend> Compiler<B> {
             allocator: Allocator::default(),
             lir: Lir::default(),
             allocs: Vec::new(),
+            passes: PassScratch::default(),
             direct: Scratch::default(),
         }
     }
@@ -288,7 +290,7 @@ impl<B: Backend> Compiler<B> {
         self.lowerer.lower(program, facts, signatures, lower, &mut self.lir);
         debug_assert_eq!(self.lir.verify(), Ok(()), "after lowering:\n{}", self.lir);
         let direct_tail_calls = lower.direct_tail_calls && !facts.tail_calls.is_empty();
-        self.lir.optimise(PassOptions { direct_tail_calls });
+        self.lir.optimise(PassOptions { direct_tail_calls }, &mut self.passes);
         let machine = self.backend.machine(emit);
         self.allocs.resize_with(self.lir.funcs.len(), Alloc::default);
         for (func, out) in self.lir.funcs.iter().zip(&mut self.allocs) {

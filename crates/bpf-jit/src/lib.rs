@@ -33,7 +33,7 @@ pub use backend::{Backend, CompileError, CompileOptions, Compiler, EmitError, Em
 pub use externs::{Extern, Hidden, MapShape, Signatures};
 pub use lir::{
     AtomicOp, Base, BinOp, Block, BlockId, CallTarget, Cfg, Check, Cond, Dominators, Func, Lir, LirError, Liveness,
-    Mem, Op, ParseError, Pass, PassOptions, Region, Span, TailKey, VReg, Val,
+    Mem, Op, ParseError, Pass, PassOptions, PassScratch, Region, Span, TailKey, VReg, Val,
 };
 pub use lower::{LowerOptions, Lowerer};
 pub use machine::{FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};

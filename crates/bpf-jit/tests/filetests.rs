@@ -24,7 +24,7 @@ use bpf_isa::{InsnIdx, Program, SubprogId};
 use bpf_jit::eval::{Env, Eval, Region};
 use bpf_jit::{
     Alloc, AllocOptions, Allocator, Backend, Cfg, EmitOptions, Extern, Hidden, HostReg, HostRegSet, Lir, Liveness, Loc,
-    LowerOptions, Lowerer, MapShape, Pass, PassOptions, Signatures,
+    LowerOptions, Lowerer, MapShape, Pass, PassOptions, PassScratch, Signatures,
 };
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code, CpuFeatures, RunCtx, Symbol};
@@ -98,13 +98,14 @@ impl State {
         let (name, options) = step.split_once(' ').unwrap_or((step, ""));
         if let Some(pass) = Pass::ALL.into_iter().find(|pass| pass.name() == name) {
             self.allocs = None;
-            let done: u32 = self.lir.funcs.iter_mut().map(|func| pass.run(func)).sum();
+            let done: u32 = self.lir.funcs.iter_mut().map(|func| pass.run(func, &mut PassScratch::default())).sum();
             return Ok(format!("; {done} times\n{}", self.lir));
         }
         match name {
             "lower" => self.lower(options),
             "optimise" => {
-                self.lir.optimise(PassOptions { direct_tail_calls: word(options, "direct") });
+                self.lir
+                    .optimise(PassOptions { direct_tail_calls: word(options, "direct") }, &mut PassScratch::default());
                 Ok(self.lir.to_string())
             }
             "verify" => Ok(self.lir.verify().map_or_else(|e| format!("{e}\n"), |()| "well formed\n".into())),

@@ -2,7 +2,9 @@
 
 use bpf_analysis::Facts;
 use bpf_isa::Width;
-use bpf_jit::{BlockId, Cfg, Func, Lir, LirError, Liveness, LowerOptions, Lowerer, Op, Pass, Span, VReg, Val};
+use bpf_jit::{
+    BlockId, Cfg, Func, Lir, LirError, Liveness, LowerOptions, Lowerer, Op, Pass, PassScratch, Span, VReg, Val,
+};
 use bpf_testkit::generate::{self, Shape};
 use std::collections::BTreeSet;
 
@@ -21,7 +23,7 @@ fn each(mut f: impl FnMut(u64, &Lir)) {
         f(seed, &lir);
         for pass in Pass::ALL {
             for func in &mut lir.funcs {
-                pass.run(func);
+                pass.run(func, &mut PassScratch::default());
             }
             f(seed, &lir);
         }

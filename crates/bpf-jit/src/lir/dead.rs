@@ -9,9 +9,10 @@ use super::func::Func;
 use super::op::Op;
 use core::ops::Range;
 
-/// Runs the pass; says how many ops went.
-pub(crate) fn run(func: &mut Func) -> u32 {
-    let mut reads = vec![0u32; func.vregs as usize];
+/// Runs the pass; says how many ops went. `reads` is scratch memory.
+pub(crate) fn run(func: &mut Func, reads: &mut Vec<u32>) -> u32 {
+    reads.clear();
+    reads.resize(func.vregs as usize, 0);
     for op in func.all_ops() {
         op.for_each_use(|v| reads[v.index()] += 1);
     }

@@ -36,5 +36,5 @@ pub use func::{Block, Func, Lir, Span};
 pub use liveness::Liveness;
 pub use op::{AtomicOp, Base, BinOp, BlockId, CallTarget, Check, Cond, Mem, Op, Region, TailKey, VReg, Val};
 pub use parse::ParseError;
-pub use passes::{Pass, PassOptions};
+pub use passes::{Pass, PassOptions, PassScratch};
 pub use verify::LirError;

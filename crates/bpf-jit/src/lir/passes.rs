@@ -28,10 +28,10 @@ impl Pass {
     }
 
     /// Runs it; says how often it found something to do.
-    pub fn run(self, func: &mut Func) -> u32 {
+    pub fn run(self, func: &mut Func, scratch: &mut PassScratch) -> u32 {
         let done = match self {
             Pass::Peephole => peephole::run(func),
-            Pass::Dead => dead::run(func),
+            Pass::Dead => dead::run(func, &mut scratch.reads),
         };
         debug_assert_eq!(func.verify(usize::MAX), Ok(()), "after {}:\n{func}", self.name());
         done
@@ -45,13 +45,20 @@ pub struct PassOptions {
     pub direct_tail_calls: bool,
 }
 
+/// Memory that passes use, kept from program to program.
+#[derive(Debug, Default)]
+pub struct PassScratch {
+    /// By value: how often it is read.
+    reads: Vec<u32>,
+}
+
 impl Lir {
     /// Runs the passes.
-    pub fn optimise(&mut self, options: PassOptions) {
+    pub fn optimise(&mut self, options: PassOptions, scratch: &mut PassScratch) {
         for func in &mut self.funcs {
-            Pass::Peephole.run(func);
+            Pass::Peephole.run(func, scratch);
             if options.direct_tail_calls {
-                Pass::Dead.run(func);
+                Pass::Dead.run(func, scratch);
             }
         }
     }

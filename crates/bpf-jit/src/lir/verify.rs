@@ -4,6 +4,8 @@
 //! it reads have been written. Where a value has one definition that is dominance; with several it is the same by the blocks' definitions together, which one
 //! forward data flow decides. Quadratic in the worst case: for debug builds, tests and fuzzing.
 
+use core::cell::RefCell;
+
 use super::cfg::Cfg;
 use super::func::{Func, Lir};
 use super::op::{BlockId, CallTarget, Op, VReg};
@@ -76,12 +78,15 @@ impl Func {
     /// # Errors
     /// The first thing that is wrong.
     pub fn verify(&self, functions: usize) -> Result<(), LirError> {
-        self.verify_structure(functions)?;
-        self.verify_definitions()
+        SCRATCH.with_borrow_mut(|scratch| {
+            self.verify_structure(functions, &mut scratch.ordered)?;
+            self.verify_definitions(scratch)
+        })
     }
 
-    fn verify_structure(&self, functions: usize) -> Result<(), LirError> {
-        let mut ordered = vec![false; self.blocks.len()];
+    fn verify_structure(&self, functions: usize, ordered: &mut Vec<bool>) -> Result<(), LirError> {
+        ordered.clear();
+        ordered.resize(self.blocks.len(), false);
         for block in &self.order {
             match ordered.get_mut(block.index()) {
                 Some(seen) if !*seen => *seen = true,
@@ -123,66 +128,82 @@ impl Func {
         Ok(())
     }
 
-    fn verify_definitions(&self) -> Result<(), LirError> {
-        let cfg = Cfg::of(self);
-        // By block: the values written on every way to its start; all of them where nothing is known yet.
-        let mut written: Vec<Option<Values>> = vec![None; self.blocks.len()];
-        let mut entry = Values::new(self.vregs);
-        self.entry_values().for_each(|v| entry.insert(v));
-        written[self.order[0].index()] = Some(entry);
+    fn verify_definitions(&self, scratch: &mut Scratch) -> Result<(), LirError> {
+        let Scratch { cfg, reached, written, now, .. } = scratch;
+        cfg.build(self);
+        // By block: the values written on every way to its start, once a way there is known.
+        let words = self.vregs.div_ceil(64) as usize;
+        let row = |block: BlockId| block.index() * words..(block.index() + 1) * words;
+        written.clear();
+        written.resize(self.blocks.len() * words, 0);
+        reached.clear();
+        reached.resize(self.blocks.len(), false);
+        self.entry_values().for_each(|v| insert(&mut written[row(self.order[0])], v));
+        reached[self.order[0].index()] = true;
         let mut changed = true;
         while changed {
             changed = false;
             for block in cfg.rpo() {
-                let Some(mut values) = written[block.index()].clone() else { continue };
-                self.block_ops(*block).iter().filter_map(Op::def).for_each(|v| values.insert(v));
+                if !reached[block.index()] {
+                    continue;
+                }
+                now.clear();
+                now.extend_from_slice(&written[row(*block)]);
+                self.block_ops(*block).iter().filter_map(Op::def).for_each(|v| insert(now, v));
                 for succ in cfg.succs(*block) {
-                    changed |= match &mut written[succ.index()] {
-                        Some(known) => known.intersect(&values),
-                        unknown => {
-                            *unknown = Some(values.clone());
-                            true
-                        }
+                    let known = &mut written[row(succ)];
+                    changed |= if std::mem::replace(&mut reached[succ.index()], true) {
+                        intersect(known, now)
+                    } else {
+                        known.copy_from_slice(now);
+                        true
                     };
                 }
             }
         }
-        for block in cfg.rpo() {
-            let Some(mut values) = written[block.index()].take() else { continue };
+        for block in cfg.rpo().iter().filter(|block| reached[block.index()]) {
+            let values = &mut written[row(*block)];
             for op in self.block_ops(*block) {
                 let mut missing = None;
-                op.for_each_use(|v| missing = missing.or((!values.contains(v)).then_some(v)));
+                op.for_each_use(|v| missing = missing.or((!contains(values, v)).then_some(v)));
                 if let Some(value) = missing {
                     return Err(LirError::Undefined { value, block: *block, op: *op });
                 }
-                op.def().into_iter().for_each(|v| values.insert(v));
+                op.def().into_iter().for_each(|v| insert(values, v));
             }
         }
         Ok(())
     }
 }
 
-/// A set of values.
-#[derive(Clone)]
-struct Values(Vec<u64>);
+/// What a check needs and the thread keeps for the next: debug builds check each function several times a compilation, and compiling
+/// allocates nothing once it is warm.
+#[derive(Default)]
+struct Scratch {
+    ordered: Vec<bool>,
+    cfg: Cfg,
+    reached: Vec<bool>,
+    /// A set of values a block.
+    written: Vec<u64>,
+    now: Vec<u64>,
+}
 
-impl Values {
-    fn new(vregs: u32) -> Values {
-        Values(vec![0; vregs.div_ceil(64) as usize])
+thread_local!(static SCRATCH: RefCell<Scratch> = RefCell::default());
+
+fn insert(set: &mut [u64], v: VReg) {
+    set[v.index() / 64] |= 1 << (v.0 % 64);
+}
+
+fn contains(set: &[u64], v: VReg) -> bool {
+    set[v.index() / 64] & 1 << (v.0 % 64) != 0
+}
+
+/// Keeps what is in `other` too; says whether anything went.
+fn intersect(set: &mut [u64], other: &[u64]) -> bool {
+    let mut changed = false;
+    for (a, b) in set.iter_mut().zip(other) {
+        changed |= *a & !b != 0;
+        *a &= b;
     }
-    fn insert(&mut self, v: VReg) {
-        self.0[v.index() / 64] |= 1 << (v.0 % 64);
-    }
-    fn contains(&self, v: VReg) -> bool {
-        self.0[v.index() / 64] & 1 << (v.0 % 64) != 0
-    }
-    /// Keeps what is in `other` too; says whether anything went.
-    fn intersect(&mut self, other: &Values) -> bool {
-        let mut changed = false;
-        for (a, b) in self.0.iter_mut().zip(&other.0) {
-            changed |= *a & !b != 0;
-            *a &= b;
-        }
-        changed
-    }
+    changed
 }
