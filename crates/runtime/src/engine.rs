@@ -3,6 +3,7 @@
 use crate::compile::HostCompiler;
 use crate::error::EngineError;
 use crate::idle::Idle;
+use crate::machine_stack::StackNeed;
 use crate::run::Runs;
 use bpf_debug::{Location, Options as DebugOptions, Registry};
 use bpf_jit::{AllocOptions, CompileOptions, EmitOptions, LowerOptions, OptLevel};
@@ -56,12 +57,16 @@ pub struct Config {
     pub max_nested_runs: u32,
     /// Bytes of BPF stack a frame may use (512 as in the kernel): a multiple of 8, below 64 KiB.
     pub frame_bytes: u32,
-    /// Worst machine stack one run may take, in bytes.
+    /// Worst machine stack that one program may take, in bytes. A run that tail-calls on machine code needs twice as much on its thread: other programs may be
+    /// put where it jumps to at any time.
     pub max_machine_stack: u64,
     /// Bytes that all maps and prog arrays of the engine may take together, also those made by hand: at their largest, whether it is used yet or not.
     pub memory_limit: u64,
     /// Bytes that one map or prog array of an object may take.
     pub object_memory_limit: u64,
+    /// Bytes of the thread's stack that must be left for helpers and host functions beyond what a program takes, or its run is refused
+    /// ([`crate::RunError::Stack`]). Host functions that need more see to it themselves.
+    pub stack_reserve: u64,
     /// Executable memory.
     pub packs: bpf_prog_pack::Options,
     /// How much work verifying one program may take.
@@ -95,6 +100,7 @@ impl Default for Config {
             max_machine_stack: 256 * 1024,
             memory_limit: 64 << 30,
             object_memory_limit: 4 << 30,
+            stack_reserve: 16 * 1024,
             packs: bpf_prog_pack::Options::default(),
             limits: Limits::default(),
             debug: DebugOptions::default(),
@@ -151,6 +157,8 @@ pub(crate) struct EngineInner {
     pub(crate) runs: Runs,
     /// What a run may spend: [`Config::run_budget`].
     pub(crate) budget: i64,
+    /// What its runs may take of a thread's stack.
+    pub(crate) stack: StackNeed,
 }
 
 impl EngineInner {
@@ -214,6 +222,7 @@ impl Engine {
         let debug = config.debug.any().then(|| Registry::new(&config.debug)).transpose()?;
         let runs = Runs::new(domain.max_slots()).ok_or_else(no_slots)?;
         let budget = i64::try_from(config.run_budget()).unwrap_or(i64::MAX);
+        let stack = StackNeed::new(&config);
         Ok(Engine(Arc::new(EngineInner {
             config,
             domain,
@@ -223,6 +232,7 @@ impl Engine {
             verifiers: Idle::default(),
             runs,
             budget,
+            stack,
         })))
     }
 

@@ -331,6 +331,14 @@ pub enum RunError {
         /// The limit.
         max: usize,
     },
+    /// The stack of the calling thread, or of the signal handler, may not suffice. The program did not begin.
+    #[error("the run may need {needed} bytes of machine stack, and {left} are left")]
+    Stack {
+        /// The worst case: the program with its subprograms, callbacks and tail calls, and [`crate::Config::stack_reserve`].
+        needed: u64,
+        /// What is left.
+        left: u64,
+    },
     /// Runs are nested (a host function runs a program) beyond the limit.
     #[error("runs are nested more than {limit} deep")]
     TooDeep {
@@ -359,7 +367,11 @@ impl RunError {
             | RunError::Interrupted { insn, origin }
             | RunError::Access { insn, origin, .. }
             | RunError::Host { insn, origin, .. } => Some((*insn, origin)),
-            RunError::Enter(_) | RunError::TooLong { .. } | RunError::TooDeep { .. } | RunError::Internal(_) => None,
+            RunError::Enter(_)
+            | RunError::TooLong { .. }
+            | RunError::Stack { .. }
+            | RunError::TooDeep { .. }
+            | RunError::Internal(_) => None,
         }
     }
 }

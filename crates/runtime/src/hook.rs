@@ -16,6 +16,7 @@ use crate::debug;
 use crate::engine::{Engine, Mode};
 use crate::error::RunError;
 use crate::loaded::Loaded;
+use crate::machine_stack::INTERPRETER;
 use crate::program::Program;
 use crate::run::{self, Run};
 use crate::runner::Runner;
@@ -25,6 +26,7 @@ use bpf_jit_code::Arch;
 use bpf_quiesce::{Guard, OtherDomain};
 use std::borrow::Borrow;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Why a hook was not changed.
@@ -114,6 +116,8 @@ pub struct Hook<C, H> {
     /// None: the list is walked.
     image: LiveImage,
     list: Published<Vec<Listed>>,
+    /// The most that the machine code of a program takes that is or was attached: a run may still be on its way to one that is gone.
+    code_stack: AtomicU64,
     state: Mutex<State<C, H>>,
     _reclaim: ReclaimOnDrop,
 }
@@ -167,6 +171,11 @@ impl<C, H> Roots for Hook<C, H> {
     fn only(&self) -> Option<&Loaded> {
         None
     }
+
+    fn code_stack(&self) -> u64 {
+        // Relaxed: the caller has loaded, with Acquire, what was published after this.
+        self.code_stack.load(Ordering::Relaxed)
+    }
 }
 
 impl<C: Context, H: 'static> Hook<C, H> {
@@ -180,6 +189,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
             policy,
             image: LiveImage::observed(&engine.0.packs, debug::observer(engine, "<hook>")),
             list: Published::new(Vec::new()),
+            code_stack: AtomicU64::new(0),
             state: Mutex::new(State { attached: Vec::new(), statistics: false }),
             _reclaim: ReclaimOnDrop(engine.clone()),
         };
@@ -228,7 +238,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         let image = self.image.current();
         let code = image.entry();
         if code.is_null() {
-            return run::begin(engine, guard, host, parts, |run, parts| self.walk(run, parts));
+            return run::begin(engine, guard, host, parts, self, |run, parts| self.walk(run, parts));
         }
         // SAFETY: an image of programs on `C` for host state `H`, loaded inside the guard, which keeps it and them; the rest is the
         // caller's contract.
@@ -242,6 +252,8 @@ impl<C: Context, H: 'static> Hook<C, H> {
     fn walk(&self, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
         // SAFETY: inside the run's guard.
         let list = unsafe { self.list.get() };
+        // Once more: the list may be a newer one than that for which the run began.
+        self.engine.0.stack.check(self, INTERPRETER).map_err(|error| *error)?;
         let mut result = self.policy.of_empty();
         for Listed { program, continue_on, counters } in list {
             // SAFETY: the run is this thread's; nobody else uses its count of tail calls.
@@ -398,6 +410,10 @@ impl<C: Context, H: 'static> Hook<C, H> {
     }
 
     fn publish(&self, state: &State<C, H>) -> Result<Replaced<Vec<Listed>>, HookError> {
+        for attached in &state.attached {
+            // Relaxed: the publications below are releases.
+            self.code_stack.fetch_max(attached.program.loaded().code_stack(), Ordering::Relaxed);
+        }
         let links: Option<Vec<Link>> = state.attached.iter().map(Attached::link).collect();
         let links = links.filter(|_| !state.statistics && self.engine.config().mode == Mode::Jit);
         match (Arch::HOST, links) {

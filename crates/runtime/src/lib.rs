@@ -46,6 +46,7 @@ mod interp;
 mod invariant;
 mod linker;
 mod loaded;
+mod machine_stack;
 mod map_set;
 mod name;
 #[cfg(feature = "oracle")]

@@ -493,6 +493,12 @@ impl Loaded {
         self.native().map_or(0, |native| native.machine_stack)
     }
 
+    /// The same with the programs that it may jump to, now or later.
+    pub(crate) fn code_stack(&self) -> u64 {
+        let jumps = self.native().is_some() && self.tables().next().is_some();
+        if jumps { self.engine.0.stack.jumping() } else { self.machine_stack() }
+    }
+
     /// Runs it once.
     ///
     /// # Safety
@@ -520,7 +526,7 @@ impl Loaded {
         match &self.form {
             // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the rest.
             Form::Native(native) => unsafe { run::run_code(engine, guard, native.entry, host, parts, self) },
-            Form::Interpreted(what) => run::begin(engine, guard, host, parts, |run, parts| {
+            Form::Interpreted(what) => run::begin(engine, guard, host, parts, self, |run, parts| {
                 // SAFETY: the caller vouches for the parts; the run is one of this thread.
                 unsafe { interp::run(self, what, run, parts) }
             }),
@@ -570,4 +576,4 @@ fn worst_stack(program: &Program, code: &Code) -> u64 {
 }
 
 /// Machine stack of a helper that calls back, generously.
-const CALLBACK_BYTES: u64 = 1024;
+const CALLBACK_BYTES: u64 = 2048;

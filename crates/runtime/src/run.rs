@@ -17,6 +17,7 @@ use crate::context::Parts;
 use crate::engine::EngineInner;
 use crate::entry;
 use crate::error::{HelperError, RunError};
+use crate::machine_stack::INTERPRETER;
 use crate::stop::Roots;
 use bpf_jit_code::{RunCtx, StopCode};
 use bpf_maps::program;
@@ -386,6 +387,7 @@ pub(crate) unsafe fn run_code<'e>(
     if parts.packet_len > Region::MAX_LEN as usize {
         return Err(*too_long(parts.packet_len));
     }
+    engine.stack.check(roots, 0).map_err(|error| *error)?;
     if !entry.reads_hidden {
         // SAFETY: the caller's contract; code that does not read the hidden argument has no way to stop the run.
         return Ok(unsafe { entry::enter_unstoppable(entry.code, entry.callee, arguments(parts)) });
@@ -504,9 +506,11 @@ pub(crate) fn begin<'e>(
     guard: impl Borrow<Guard<'e>>,
     host: *mut (),
     parts: Parts,
+    roots: &dyn Roots,
     code: impl FnOnce(*mut Run, Parts) -> Result<u64, RunError>,
 ) -> Result<u64, RunError> {
     let (context, packet) = (slice(parts.context, parts.context_len), slice(parts.packet, parts.packet_len));
+    engine.stack.check(roots, INTERPRETER).map_err(|error| *error)?;
     begin_with(engine, guard, host, context, packet, slice(parts.memory, parts.memory_len), code)
         .map_err(|error| *error)
 }

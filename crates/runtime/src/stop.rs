@@ -24,6 +24,9 @@ pub(crate) trait Roots {
 
     /// The program, if there can be only one.
     fn only(&self) -> Option<&Loaded>;
+
+    /// Worst machine stack of a run of them, in bytes ([`Loaded::code_stack`]). Called inside the run's guard, behind the load of what is run.
+    fn code_stack(&self) -> u64;
 }
 
 impl Roots for Loaded {
@@ -33,6 +36,10 @@ impl Roots for Loaded {
 
     fn only(&self) -> Option<&Loaded> {
         Some(self)
+    }
+
+    fn code_stack(&self) -> u64 {
+        Loaded::code_stack(self)
     }
 }
 
