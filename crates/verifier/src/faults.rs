@@ -33,6 +33,15 @@ mod with {
             impl Fault {
                 /// All of them.
                 pub const ALL: &[Fault] = &[$(Fault::$name,)*];
+                /// Those in how loops are proven, which generated loops of their own find.
+                pub const OF_LOOPS: &[Fault] = &[
+                    Fault::StepOnOnePath,
+                    Fault::StrideLost,
+                    Fault::AtMostIsLess,
+                    Fault::WrapForgotten,
+                    Fault::EveryLoopEnds,
+                    Fault::RefusedGuessDropped,
+                ];
             }
         };
     }
@@ -48,8 +57,6 @@ mod with {
         WrapForgotten,
         /// Every loop is taken to end.
         EveryLoopEnds,
-        /// The number of rounds need not stay what was guessed.
-        RoundsUnbounded,
         /// A refused guess ends the path instead of walking it round by round.
         RefusedGuessDropped,
         /// The early return of a legacy load is not walked.

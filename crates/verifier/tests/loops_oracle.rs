@@ -27,3 +27,88 @@ fn accepted_loops_stay_within_the_abstract_states() {
     assert_eq!(violation, None);
     assert!(accepted > 60 && refused > 60, "{accepted} accepted, {refused} refused");
 }
+
+/// Each deliberate bug in the proofs of loops lets a program through that is wrong, and the oracle sees it run.
+#[cfg(feature = "faults")]
+#[test]
+fn each_fault_is_found() {
+    use bpf_isa::{Program, assemble};
+    use bpf_verifier::faults::{Fault, plant};
+
+    let wrong = |fault: Fault| match fault {
+        Fault::StepOnOnePath => {
+            "r3 = 0
+             r4 = 0
+             a: r5 = r1
+             r5 += r4
+             r0 = *(u8 *)(r5 + 0)
+             r4 += 1
+             if r0 > 9 goto b
+             goto c
+             b: r4 += 9
+             c: r3 += 1
+             if r3 < 31 goto a"
+        }
+        Fault::StrideLost => {
+            "r3 = 0
+             r4 = 0
+             a: r5 = r1
+             r5 += r4
+             r0 = *(u8 *)(r5 + 0)
+             r4 += 2
+             r3 += 1
+             if r3 < 20 goto a"
+        }
+        Fault::AtMostIsLess => {
+            "r3 = 0
+             a: if r3 > r2 goto out
+             r5 = r1
+             r5 += r3
+             r0 = *(u8 *)(r5 + 0)
+             r3 += 1
+             goto a
+             out:"
+        }
+        Fault::WrapForgotten => "w3 = -3\na: w3 += 1\nif w3 != 5 goto a",
+        Fault::EveryLoopEnds => {
+            "r3 = 0
+             a: r4 = *(u8 *)(r1 + 0)
+             if r4 != 7 goto b
+             r3 += 1
+             b: if r3 < 8 goto a"
+        }
+        _ => {
+            "r3 = 0
+             a: r5 = r10
+             r5 += -64
+             r5 += r3
+             *(u64 *)(r5 + 0) = 1
+             r3 += 8
+             if r3 != 64 goto a
+             r0 = *(u64 *)(r10 - 8)
+             r0 = *(u8 *)(r1 + 200)"
+        }
+    };
+    let mut missed = Vec::new();
+    for &fault in Fault::OF_LOOPS {
+        let text = format!("{}\nr0 = 0\nexit", wrong(fault));
+        let program = Program::new(assemble(&text).expect("instructions")).expect("valid");
+        let check = || {
+            let mut oracle = Oracle::new(false);
+            oracle.check(&program, 64, &mut Choices::from_seed(1))
+        };
+        let sound = check();
+        plant(Some(fault));
+        let planted = check();
+        plant(None);
+        let right =
+            matches!(sound, Outcome::Refused(_)) || (fault == Fault::WrapForgotten && matches!(sound, Outcome::Ran(_)));
+        assert!(right, "{fault:?} without it");
+        match planted {
+            Outcome::Violation(_) => {}
+            Outcome::Refused(e) => missed.push(format!("{fault:?}: refused: {e}")),
+            Outcome::Ran(n) => missed.push(format!("{fault:?}: ran {n}")),
+        }
+    }
+    assert!(missed.is_empty(), "not found: {}", missed.join("\n"));
+}

@@ -96,7 +96,8 @@ impl State {
             return;
         }
         for v in self.values_mut().filter(|v| v.line_id() == id) {
-            let (scale, delta) = (i128::from(v.scale), i128::from(v.delta));
+            let scale = if planted!(StrideLost) { v.scale.signum() } else { v.scale };
+            let (scale, delta) = (i128::from(scale), i128::from(v.delta));
             let (a, b) = (scale * min + delta, scale * max + delta);
             v.cut(a.min(b), a.max(b));
         }

@@ -429,8 +429,7 @@ impl Guess {
         {
             let id = v.line_id();
             let Some((_, by)) = moved.iter().find(|(m, _)| *m == id && id != 0) else { continue };
-            let scale = if planted!(StrideLost) { v.scale.signum() } else { v.scale };
-            let delta = i64::from(v.delta) - by * i64::from(scale);
+            let delta = i64::from(v.delta) - by * i64::from(v.scale);
             match i32::try_from(delta) {
                 Ok(delta) => v.delta = delta,
                 Err(_) if matches!(v.ty, Ty::Packet { .. }) => *v = Value::uninit(Why::Dead),
@@ -447,7 +446,9 @@ impl Guess {
             let (want, got) = (value(&self.state, place), value(back, place));
             if let (true, Some(want), Some(got)) = (planted!(StepOnOnePath), &want, &got) {
                 let (id, scale, delta) = tie(want);
-                put(back, place, got.renamed(id, scale, delta));
+                let start = Scalar::constant(i64::from(delta) as u64);
+                let k = back.top().loops.last().map_or(Scalar::UNKNOWN, |m| m.k.n);
+                put(back, place, Value { n: on_line(&start, scale.into(), &k), ..got.renamed(id, scale, delta) });
             } else if want.as_ref().map(tie) != got.as_ref().map(tie) && got.is_some() {
                 let change = if got.is_some_and(|v| v.line_id() != 0) { Change::Move } else { Change::Any };
                 self.broken.push((place, change));
