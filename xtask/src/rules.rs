@@ -2,6 +2,7 @@
 //!
 //! * The arrows: which crate of the family may depend on which, and that nobody ships with the testkit.
 //! * `forbid(unsafe_code)` where the design promises it.
+//! * The lint against casts that cut numbers off, in every crate that was gone through for it.
 //! * Both backends have the same files, the same match over `Op`, and what both have by one name lies in the same file.
 //! * A backend never sees a BPF instruction: it knows `Op`, and the words of the instruction set (`Width`, `Cond`).
 //! * A match over `Insn`, `Op`, `MapType` or `Helper` in shipped code has no `_ =>` arm, so that a new instruction is a compile error
@@ -73,6 +74,12 @@ const RUNTIME: &[&str] = &[
 const SAFE: &[&str] =
     &["uapi", "bpf-isa", "bpf-analysis", "bpf-jit", "dispatcher", "verifier", "object", "context-derive"];
 
+/// Source folders whose crates have no cast that may cut a number off without a reason beside it. (In tests, a number cut off fails the test.)
+const UNCUT: &[&str] = &["object"];
+
+/// What turns the lint on.
+const UNCUT_LINT: &str = "#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]";
+
 const BACKENDS: [&str; 2] = ["crates/bpf-jit-x64/src", "crates/bpf-jit-arm64/src"];
 
 /// Enums over which every match is exhaustive: instructions, ops, and what the kernel defines.
@@ -85,6 +92,14 @@ pub(crate) fn check() -> anyhow::Result<()> {
         let path = root.join("crates").join(folder).join("src/lib.rs");
         if !fs::read_to_string(&path)?.contains("#![forbid(unsafe_code)]") {
             broken.push(format!("{}: must forbid unsafe code", shown(&path)));
+        }
+    }
+    for folder in UNCUT {
+        let source = root.join("crates").join(folder).join("src");
+        let path = [source.join("lib.rs"), source.join("main.rs")].into_iter().find(|path| path.exists());
+        let path = path.context("a crate has neither lib.rs nor main.rs")?;
+        if !fs::read_to_string(&path)?.lines().any(|line| line == UNCUT_LINT) {
+            broken.push(format!("{}: must have `{UNCUT_LINT}`", shown(&path)));
         }
     }
     let [x64, arm64] = BACKENDS.map(|folder| files(&root.join(folder)));

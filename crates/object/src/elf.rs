@@ -198,8 +198,9 @@ impl<'a> Elf<'a> {
         let mut elf = Elf { by_section: vec![Vec::new(); sections.len()], sections, symbols };
         for (index, symbol) in elf.symbols.iter().enumerate() {
             if let Place::Section(section) = symbol.place {
-                // Fits: a symbol takes 24 bytes of a file whose relocations index it with 32 bits.
-                elf.by_section[section].push(index as u32);
+                // Relocations have 32 bits for the index of a symbol.
+                let index = u32::try_from(index).map_err(|_| ElfError::Malformed("too many symbols".to_owned()))?;
+                elf.by_section[section].push(index);
             }
         }
         for list in &mut elf.by_section {

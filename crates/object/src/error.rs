@@ -258,6 +258,9 @@ pub enum RelocationProblem {
     /// The instruction cannot be relocated by this type.
     #[error("the instruction there is neither a two-slot load (type 1) nor a call (type 10)")]
     Instruction,
+    /// The symbol's value, or its sum with what is there, is more than the 32-bit word can hold.
+    #[error("the symbol's value {0:#x} does not fit into the 32 bits of the word there")]
+    Word(u64),
     /// Two relocations of one instruction or word.
     #[error("it is the second relocation of this place")]
     Duplicate,

@@ -158,7 +158,8 @@ impl<'a> Externs<'a> {
 
     /// The host functions, the variables, and the `.kconfig` map if it is used.
     pub(crate) fn finish(self) -> (Vec<HostFunction>, Vec<ExternVariable>, Option<MapDef>) {
-        // Fits: at most MAX_KCONFIG.
+        const { assert!(MAX_KCONFIG <= u32::MAX as usize) };
+        #[expect(clippy::cast_possible_truncation, reason = "kconfig_variable() adds none beyond MAX_KCONFIG")]
         let size = self.kconfig.bytes.len() as u32;
         let map = (size != 0).then(|| data_map(".kconfig", self.kconfig, size));
         (self.functions, self.variables, map)

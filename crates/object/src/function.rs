@@ -182,7 +182,8 @@ fn parse_section(elf: &Elf<'_>, index: usize, list: &mut Vec<Function>) -> Resul
                 return Err(fail(SymbolProblem::Overlap(previous.name().to_owned())));
             }
         }
-        let code = section.data.get(symbol.value as usize..end as usize);
+        let range = usize::try_from(symbol.value).ok().zip(usize::try_from(end).ok());
+        let code = range.and_then(|(start, end)| section.data.get(start..end));
         let code = code.ok_or(ObjectError::Internal("a function outside of its section"))?;
         list.push(Function {
             names: vec![name],

@@ -85,8 +85,9 @@ fn variables(elf: &Elf<'_>, section: usize, types: &VariableTypes<'_>) -> Result
     symbols
         .map(|symbol| {
             elf.check_extent(section, symbol)?;
-            // Both fit: they lie inside a section of at most MAX_GLOBAL_DATA bytes.
-            let (offset, size) = (symbol.value as u32, symbol.size as u32);
+            let fits =
+                |number| u32::try_from(number).map_err(|_| ObjectError::Internal("a variable outside of its section"));
+            let (offset, size) = (fits(symbol.value)?, fits(symbol.size)?);
             let ty = types.get(&(symbol.name, offset)).copied();
             Ok(Variable { name: symbol.name.to_owned(), offset, size, ty })
         })

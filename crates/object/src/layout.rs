@@ -72,11 +72,11 @@ impl<'a> Layout<'a> {
     /// Appends a function; its index in `placed`.
     fn place(&mut self, id: FunctionId) -> Result<usize, ObjectError> {
         let function = self.object.functions.get(id)?;
-        // Fits: at most MAX_INSNS.
-        let start = self.len as u32;
+        let too_many = || ObjectError::TooManyInsns { program: self.program.name().to_owned(), max: MAX_INSNS };
+        let start = u32::try_from(self.len).map_err(|_| too_many())?;
         self.len += function.len as usize;
         if self.len > MAX_INSNS {
-            return Err(ObjectError::TooManyInsns { program: self.program.name().to_owned(), max: MAX_INSNS });
+            return Err(too_many());
         }
         self.starts.insert(id, start);
         self.placed.push(Placed { id, start, calls: calls(self.object, function)? });
@@ -176,12 +176,13 @@ fn external(target: Target) -> Option<ReferenceKind> {
     }
 }
 
-/// `insn` with the index of what it refers to. Indices fit: what they count takes more than a byte each in a file.
+/// `insn` with the index of what it refers to.
 fn with_reference(insn: Insn, kind: ReferenceKind) -> Result<Insn, ObjectError> {
+    let number = |index| i32::try_from(index).map_err(|_| ObjectError::Internal("an index beyond 31 bits"));
     let imm = match (insn, kind) {
-        (Insn::Call(_), ReferenceKind::HostCall(host)) => return Ok(Insn::Call(Callee::Host(host as i32))),
-        (_, ReferenceKind::Map(map)) => Imm64::MapIdx(map as i32),
-        (_, ReferenceKind::MapValue { map, off }) => Imm64::MapIdxValue { map: map as i32, off },
+        (Insn::Call(_), ReferenceKind::HostCall(host)) => return Ok(Insn::Call(Callee::Host(number(host)?))),
+        (_, ReferenceKind::Map(map)) => Imm64::MapIdx(number(map)?),
+        (_, ReferenceKind::MapValue { map, off }) => Imm64::MapIdxValue { map: number(map)?, off },
         (_, ReferenceKind::HostAddress(_) | ReferenceKind::Extern(_)) => Imm64::Const(0),
         (_, ReferenceKind::HostCall(_)) => return Err(ObjectError::Internal("a host call on a load")),
     };

@@ -11,6 +11,7 @@
 //! instruction; what cannot be honoured is refused by name, never ignored; no string has control
 //! characters ([`text`]).
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 
 pub mod btf;
 mod code;

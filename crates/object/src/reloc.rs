@@ -151,8 +151,8 @@ impl<'a, 'e> Resolver<'a, 'e> {
         }
         match self.map_at(section, byte) {
             Some((map, off)) if maps[map].data.is_some() => {
-                // Fits: global data is at most MAX_GLOBAL_DATA bytes.
-                Ok(Target::MapValue { map, off: off as u32 })
+                let off = u32::try_from(off).map_err(|_| RelocationProblem::OutOfData(byte, name()))?;
+                Ok(Target::MapValue { map, off })
             }
             Some((map, 0)) => Ok(Target::Map(map)),
             Some(_) => Err(RelocationProblem::NotAMap(byte, name())),
@@ -192,7 +192,8 @@ impl<'a, 'e> Resolver<'a, 'e> {
                 return Err(fail(RelocationProblem::NotAnInitialValue));
             };
             // The addend is the word in place: zero for a named map or function, an offset for a static one.
-            let word = self.elf.sections[section].data.get(rel.offset as usize..).and_then(|d| d.first_chunk::<8>());
+            let start = usize::try_from(rel.offset).map_err(|_| fail(RelocationProblem::Offset))?;
+            let word = self.elf.sections[section].data.get(start..).and_then(|d| d.first_chunk::<8>());
             let addend = word.map(|w| u64::from_le_bytes(*w)).ok_or_else(|| fail(RelocationProblem::Offset))?;
             let byte = symbol.value.wrapping_add(addend) as i64;
             let value = match self.address(functions, maps, target, byte).map_err(fail)? {
@@ -246,7 +247,9 @@ pub(crate) fn relocated_btf(elf: &Elf<'_>, section: usize) -> Result<Vec<u8>, Ob
         let start = usize::try_from(rel.offset).map_err(|_| fail(RelocationProblem::Offset))?;
         let word = bytes.get_mut(start..).and_then(|tail| tail.first_chunk_mut::<4>());
         let word = word.ok_or_else(|| fail(RelocationProblem::Offset))?;
-        *word = u32::from_le_bytes(*word).wrapping_add(symbol.value as u32).to_le_bytes();
+        let sum =
+            u64::from(u32::from_le_bytes(*word)).checked_add(symbol.value).and_then(|sum| u32::try_from(sum).ok());
+        *word = sum.ok_or_else(|| fail(RelocationProblem::Word(symbol.value)))?.to_le_bytes();
     }
     Ok(bytes)
 }

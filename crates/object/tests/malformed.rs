@@ -589,12 +589,23 @@ fn relocations_of_btf() {
     let (mut elf, _, main) = minimal(&RETURN_0);
     let mut btf = Btf::new();
     btf.int();
-    let section = elf.section(".BTF", PROGBITS, 0, &btf.build());
+    let btf = btf.build();
+    let section = elf.section(".BTF", PROGBITS, 0, &btf);
     elf.rel(section, &[(24, main, 10)]);
     assert_eq!(
         relocation(refused(&elf.build())),
         (".BTF".into(), 24, "main".into(), RelocationProblem::UnknownType(10))
     );
+
+    // The word at 0 is not zero, so that the third of them does not fit although the value does.
+    for value in [1 << 32, u64::MAX, u64::from(u32::MAX)] {
+        let mut elf = minimal(&RETURN_0).0;
+        let section = elf.section(".BTF", PROGBITS, 0, &btf);
+        let far = elf.symbol("far", 0xfff1, 0, value, 0);
+        elf.rel(section, &[(0, far, 4)]);
+        let refused = relocation(refused(&elf.build()));
+        assert_eq!(refused, (".BTF".into(), 0, "far".into(), RelocationProblem::Word(value)));
+    }
 }
 
 #[test]

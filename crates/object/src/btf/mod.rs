@@ -368,7 +368,10 @@ impl Btf {
 
     /// All types with their ids; the first is `void`.
     pub fn types(&self) -> impl ExactSizeIterator<Item = (TypeId, &Type)> {
-        // Fits: a type takes at least 12 bytes of a section whose length is a u32.
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a type takes at least 12 bytes of a part of the section whose length is a u32"
+        )]
         self.types.iter().enumerate().map(|(i, ty)| (TypeId(i as u32), ty))
     }
 
@@ -549,7 +552,7 @@ fn parse_type(r: &mut Reader<'_>) -> Result<Type, ObjectError> {
     Ok(match kind {
         1 => {
             let encoding = r.u32()?;
-            Type::Int { name, size, bits: encoding as u8, signed: (encoding >> 24) & 1 == 1 }
+            Type::Int { name, size, bits: (encoding & 0xff) as u8, signed: (encoding >> 24) & 1 == 1 }
         }
         2 => Type::Ptr { to },
         3 => {
@@ -583,7 +586,7 @@ fn parse_type(r: &mut Reader<'_>) -> Result<Type, ObjectError> {
         9 => Type::Qualified { qualifier: Qualifier::Volatile, to },
         10 => Type::Qualified { qualifier: Qualifier::Const, to },
         11 => Type::Qualified { qualifier: Qualifier::Restrict, to },
-        12 => Type::Func { name, proto: to, linkage: linkage(vlen as u32) },
+        12 => Type::Func { name, proto: to, linkage: linkage(info & 0xffff) },
         13 => Type::FuncProto {
             ret: to,
             params: list(r, vlen, |r| Ok(Param { name: StrOffset(r.u32()?), ty: TypeId(r.u32()?) }))?,
