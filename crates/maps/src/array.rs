@@ -51,7 +51,7 @@ impl ArrayMap {
             shape: Shape::of(def),
             max_entries: def.max_entries,
             stride: round_up8(def.value_size as usize) / WORD,
-            slot_stride: if per_cpu { slot_bytes(def) as usize / WORD } else { 0 },
+            slot_stride: if per_cpu { crate::num::index(slot_bytes(def)) / WORD } else { 0 },
             slots: if per_cpu { slots as usize } else { 1 },
             words: Table::on(bytes / WORD, pages)?,
             file,
@@ -140,7 +140,7 @@ unsafe extern "C" fn lookup(map: *const MapHeader, key: *const u8, slot: u32) ->
     }
     let offset = u64::from(slot) * header.slot_stride + u64::from(index) * u64::from(header.stride);
     // SAFETY: index and slot are in range, so the element lies in the mapping.
-    unsafe { header.base.add(offset as usize) }
+    unsafe { header.base.add(crate::num::index(offset)) }
 }
 
 impl MapOps for ArrayMap {

@@ -29,7 +29,7 @@ pub(crate) struct BloomMap {
 }
 
 fn hashes(def: &MapDef) -> u32 {
-    match def.map_extra as u32 & 0xf {
+    match (def.map_extra & 0xf) as u32 {
         0 => DEFAULT_HASHES,
         n => n,
     }
@@ -51,7 +51,8 @@ impl BloomMap {
         Ok(Self {
             value_size: def.value_size as usize,
             hashes: hashes(def),
-            mask: (bits(def) - 1) as u32,
+            // Fits: `bits` are at most 2^32.
+            mask: crate::num::low(bits(def) - 1),
             seed: match seed {
                 _ if def.flags & flags::ZERO_SEED != 0 => Seed::fixed(0),
                 Some(seed) => Seed::fixed(seed),
@@ -65,7 +66,7 @@ impl BloomMap {
     #[inline(always)]
     fn positions<K: Key>(&self, value: &K) -> impl Iterator<Item = (usize, u64)> + use<K> {
         let hash = self.seed.hash(value.words());
-        let (first, step) = (hash as u32, (hash >> 32) as u32 | 1);
+        let (first, step) = (crate::num::low(hash), (hash >> 32) as u32 | 1);
         let mask = self.mask;
         (0..self.hashes).map(move |i| {
             let bit = first.wrapping_add(step.wrapping_mul(i)) & mask;

@@ -185,14 +185,18 @@ impl Dump {
         let mut writer = Writer { to, checksum: Checksum::new() };
         writer.bytes(MAGIC)?;
         let def = &self.def;
-        let sizes = [def.map_type as u32, def.key_size, def.value_size, self.host_value_size as u32];
+        let host_value_size = u32::try_from(self.host_value_size)
+            .map_err(|_| MapError::BadDump(format!("values of {} bytes", self.host_value_size)))?;
+        let sizes = [def.map_type as u32, def.key_size, def.value_size, host_value_size];
         for n in sizes.into_iter().chain([def.max_entries, def.flags, def.spin_lock.unwrap_or(u32::MAX), 0]) {
             writer.u32(n)?;
         }
         writer.u64(def.map_extra)?;
         writer.u64(self.elements.len() as u64)?;
-        writer.u32(def.name.len().min(MAX_NAME as usize) as u32)?;
-        writer.bytes(&def.name.as_bytes()[..def.name.len().min(MAX_NAME as usize)])?;
+        // A longer name loses its end, but no part of a character: what is left is read back.
+        let name = &def.name[..def.name.floor_char_boundary(MAX_NAME as usize)];
+        writer.u32(crate::num::small(name.len()))?;
+        writer.bytes(name.as_bytes())?;
         for (key, value) in &self.elements {
             writer.bytes(key)?;
             writer.bytes(value)?;

@@ -7,6 +7,7 @@
 //!
 //! `maps` knows no code: prog arrays live in the runtime.
 
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![cfg_attr(
     loom,
     allow(dead_code, unused_imports, unreachable_pub, reason = "only what loom explores is used under loom")
@@ -50,6 +51,7 @@ mod map;
 mod mem;
 #[cfg(not(loom))]
 mod nested;
+mod num;
 #[cfg(not(loom))]
 mod ops;
 #[cfg(not(loom))]

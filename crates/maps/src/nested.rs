@@ -145,7 +145,7 @@ impl MapOps for ArrayOfMaps {
             Some(key) => u32::from_ne_bytes(key.try_into().map_err(|_| Errno::EINVAL)?),
             None => u32::MAX,
         };
-        let max = self.entries.len() as u32;
+        let max = crate::num::small(self.entries.len());
         let next = if index >= max { 0 } else { index + 1 };
         if next >= max {
             return Err(Errno::ENOENT);
@@ -158,7 +158,7 @@ impl MapOps for ArrayOfMaps {
         let from = usize::try_from(cursor.position).unwrap_or(usize::MAX);
         let set = self.entries.iter().enumerate().skip(from).find_map(|(i, entry)| Some((i, Self::id(entry)?)));
         let (index, id) = set.ok_or(Errno::ENOENT)?;
-        key.copy_from_slice(&(index as u32).to_ne_bytes());
+        key.copy_from_slice(&crate::num::small(index).to_ne_bytes());
         value.copy_from_slice(&id.to_ne_bytes());
         cursor.position = index as u64 + 1;
         Ok(())
@@ -201,9 +201,12 @@ pub(crate) struct HashOfMaps {
     changing: Mutex<()>,
 }
 
+/// Of a value of the hash inside: an address.
+const WORD_BYTES: u32 = u64::BITS / 8;
+
 /// The hash inside.
 fn hash_def(def: &MapDef) -> MapDef {
-    let mut hash = MapDef::new(&def.name, MapType::Hash, def.key_size, size_of::<u64>() as u32, def.max_entries);
+    let mut hash = MapDef::new(&def.name, MapType::Hash, def.key_size, WORD_BYTES, def.max_entries);
     hash.flags = def.flags;
     hash
 }
@@ -223,7 +226,9 @@ impl HashOfMaps {
     }
 
     fn get<K: Key>(&self, key: &K) -> *const Inner {
-        self.hash.first_word(key).map_or(std::ptr::null(), |word| std::ptr::with_exposed_provenance(word as usize))
+        self.hash
+            .first_word(key)
+            .map_or(std::ptr::null(), |word| std::ptr::with_exposed_provenance(crate::num::index(word)))
     }
 
     fn get_host(&self, key: &[u8]) -> *const Inner {
@@ -300,7 +305,7 @@ impl MapOps for HashOfMaps {
     fn next_at(&self, cursor: &mut Cursor, key: &mut [u8], value: &mut [u8], slot: u32) -> OpResult {
         let mut word = [0; size_of::<u64>()];
         self.hash.next_at(cursor, key, &mut word, slot)?;
-        let inner: *const Inner = std::ptr::with_exposed_provenance(u64::from_ne_bytes(word) as usize);
+        let inner: *const Inner = std::ptr::with_exposed_provenance(crate::num::index(u64::from_ne_bytes(word)));
         // SAFETY: as in `inner`.
         let id = unsafe { inner.as_ref() }.map_or(0, |inner| inner.id);
         value.copy_from_slice(&id.to_ne_bytes());
@@ -326,7 +331,7 @@ impl Drop for HashOfMaps {
         let (mut key, mut word) = (vec![0; self.key_size], [0; size_of::<u64>()]);
         // Nobody else has the map any more, so no slot is needed to read it.
         while self.hash.next_at(&mut cursor, &mut key, &mut word, 0).is_ok() {
-            let old: *const Inner = std::ptr::with_exposed_provenance(u64::from_ne_bytes(word) as usize);
+            let old: *const Inner = std::ptr::with_exposed_provenance(crate::num::index(u64::from_ne_bytes(word)));
             // SAFETY: the entry's own reference; no program uses a map that is being dropped.
             drop(unsafe { Map::from_raw(old) });
         }

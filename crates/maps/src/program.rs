@@ -16,6 +16,7 @@ use crate::errno::{Errno, ret};
 use crate::header::MapHeader;
 use crate::lock::ValueLock;
 use crate::map::Inner;
+use crate::num::index;
 use crate::ring::perf::PerfMap;
 use crate::ring::{Ring, RingMap};
 use crate::value::Source;
@@ -183,7 +184,7 @@ pub unsafe extern "C" fn ringbuf_output(
     // SAFETY: a live map (contract).
     let Some(ring) = (unsafe { ring(map, MapType::RingBuf) }) else { return Errno::EINVAL.as_ret() };
     // SAFETY: passed on.
-    ret(unsafe { ring.output(&[(data, size as usize)], flags, slot) })
+    ret(unsafe { ring.output(&[(data, index(size))], flags, slot) })
 }
 
 /// `bpf_ringbuf_reserve`: `size` writable bytes, or null. They must be given to [`ringbuf_submit`] or [`ringbuf_discard`].
@@ -259,7 +260,7 @@ pub unsafe extern "C" fn perf_event_output(
     // SAFETY: a live map (contract).
     let map = unsafe { Inner::from_header(map) };
     let Some(map) = map.ops.as_any().downcast_ref::<PerfMap>() else { return Errno::EINVAL.as_ret() };
-    let (data, context) = ((data, size as usize), (context, context_size as usize));
+    let (data, context) = ((data, index(size)), (context, index(context_size)));
     // SAFETY: passed on; inside a guard (contract).
     ret(unsafe { map.output(flags, data, context, slot) })
 }

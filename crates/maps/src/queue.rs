@@ -52,7 +52,7 @@ impl QueueMap {
     fn value(&self, oldest: u32, n: u32) -> &[AtomicU64] {
         // Both are below `max_entries`, so a subtraction does for the remainder.
         let (index, max) = (u64::from(oldest) + u64::from(n), u64::from(self.max_entries));
-        let start = (if index < max { index } else { index - max }) as usize * self.shape.words();
+        let start = crate::num::index(if index < max { index } else { index - max }) * self.shape.words();
         &self.words[start..start + self.shape.words()]
     }
 

@@ -36,7 +36,7 @@ struct Share(u32);
 
 impl Share {
     fn of(element_bytes: usize) -> Self {
-        Self((OWN_BYTES / (element_bytes.max(1) as u64)).clamp(1, BATCH.into()) as u32)
+        Self(crate::num::low((OWN_BYTES / (element_bytes.max(1) as u64)).clamp(1, BATCH.into())))
     }
 
     /// Free elements that a slot takes at a time.

@@ -347,6 +347,21 @@ fn a_dump_restores_every_type_that_can_be_read_back() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
+/// A name that is longer than a dump has room for is cut, but not within a character: that would be a damaged dump.
+#[test]
+fn a_dump_with_a_long_name_can_be_read() {
+    for name in ["é".repeat(3000), format!("m{}", "é".repeat(3000))] {
+        let mut dump = create(MapDef::new("m", MapType::Hash, 4, 8, 10)).dump().unwrap();
+        dump.def.name = name.clone();
+        let mut file = Vec::new();
+        dump.write(&mut file).unwrap();
+        let read = Dump::read(file.as_slice()).unwrap().def.name;
+        assert!(name.starts_with(&read) && (4095..=4096).contains(&read.len()), "{}", read.len());
+        dump.host_value_size = u32::MAX as usize + 9;
+        assert!(matches!(dump.write(Vec::new()), Err(MapError::BadDump(_))), "a size that the file has no room for");
+    }
+}
+
 #[test]
 fn a_dump_of_another_schema_or_a_damaged_one_is_refused() {
     let map = create(MapDef::new("m", MapType::Hash, 4, 8, 10));

@@ -304,7 +304,7 @@ impl Core {
         let record = Arc::new(CachePadded::new(Record::new()));
         registry.records.push(Arc::clone(&record));
         // Relaxed: an estimate.
-        self.threads.store(registry.records.len() as u32, Ordering::Relaxed);
+        self.threads.store(u32::try_from(registry.records.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
         Ok(record)
     }
 

@@ -95,7 +95,7 @@ impl<T: Wipeable> Line<T> {
     pub(crate) fn new(value: T) -> Line<T> {
         const { assert!(size_of::<CachePadded<T>>() <= LINE && align_of::<CachePadded<T>>() <= LINE) };
         let value = CachePadded::new(value);
-        let line = take_line().map(|at| std::ptr::with_exposed_provenance_mut::<CachePadded<T>>(at));
+        let line = take_line().map(std::ptr::with_exposed_provenance_mut::<CachePadded<T>>);
         let Some(place) = line.and_then(NonNull::new) else {
             return Line { place: NonNull::from(Box::leak(Box::new(value))), made_in: None };
         };

@@ -25,6 +25,7 @@
 //! assert_eq!(domain.reclaim(), 1);
 //! # Ok::<(), bpf_quiesce::EnterError>(())
 //! ```
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![cfg_attr(loom, allow(dead_code, unreachable_pub, reason = "the thread-local half is not part of the model"))]
 
 mod core;

@@ -8,6 +8,7 @@
 #[cfg(not(loom))]
 use crate::hash::tags;
 use crate::lock::ChunkLock;
+use crate::num::low;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Slots in a chunk: 64 bytes less the lock and the overflow count.
@@ -41,13 +42,13 @@ pub(super) fn mark_of(word: u64) -> u32 {
 
 #[inline(always)]
 pub(super) fn is_full(word: u64) -> bool {
-    word as u32 != 0
+    low(word) != 0
 }
 
 /// The element that a full slot names.
 #[inline(always)]
 pub(super) fn element_of(word: u64) -> u32 {
-    (word as u32).wrapping_sub(1)
+    low(word).wrapping_sub(1)
 }
 
 /// The upper half of an empty slot's word, but for its version.
@@ -56,7 +57,7 @@ const EMPTY: u32 = 0;
 /// The word that follows `old`: the next version, with the tag in the upper half of `mark`.
 #[inline(always)]
 fn successor(old: u64, mark: u32, number: u32) -> u64 {
-    let version = (mark_of(old) as u16).wrapping_add(1);
+    let version = ((mark_of(old) & 0xffff) as u16).wrapping_add(1);
     u64::from(mark & 0xffff_0000 | u32::from(version)) << 32 | u64::from(number)
 }
 

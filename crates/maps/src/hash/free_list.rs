@@ -14,6 +14,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::errno::Errno;
 use crate::mem::boxed;
+use crate::num::low;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, Table};
 
 /// For each element on a stack: the one below it, plus one.
@@ -72,7 +73,7 @@ impl Stack {
         let mut old = self.0.load(Ordering::Relaxed);
         loop {
             // Relaxed: published by the exchange below.
-            links.0[element as usize].store(old as u32, Ordering::Relaxed);
+            links.0[element as usize].store(low(old), Ordering::Relaxed);
             let new = head((old >> 32).wrapping_add(1), element + 1);
             // Release pairs with the acquire in `pop` and `take_all`: whoever takes an element sees its link, and every access
             // its last owner made to it happened before. The exchanges on one head form a release sequence, so that
@@ -89,7 +90,7 @@ impl Stack {
     pub(crate) fn push_chain(&self, links: &Links, first: u32, last: u32) {
         // Relaxed, Release: as in `push`.
         let chain = |old: u64| {
-            links.0[last as usize].store(old as u32, Ordering::Relaxed);
+            links.0[last as usize].store(low(old), Ordering::Relaxed);
             Some(head((old >> 32).wrapping_add(1), first + 1))
         };
         let _ = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, chain);
@@ -101,7 +102,7 @@ impl Stack {
         // Acquire pairs with the release in `push`: the link read below belongs to this head.
         let mut old = self.0.load(Ordering::Acquire);
         loop {
-            let top = (old as u32).checked_sub(1)?;
+            let top = low(old).checked_sub(1)?;
             // Relaxed, and possibly of another time: then the exchange fails, because every change counts.
             let below = links.0[top as usize].load(Ordering::Relaxed);
             let new = head((old >> 32).wrapping_add(1), below);
@@ -117,9 +118,9 @@ impl Stack {
     #[cfg(not(loom))]
     pub(crate) fn take_all(&self) -> Option<u32> {
         // Acquire pairs with the release in `push`. Relaxed on failure: the loop reads again.
-        let take = |old: u64| (old as u32 != 0).then(|| head((old >> 32).wrapping_add(1), 0));
+        let take = |old: u64| (low(old) != 0).then(|| head((old >> 32).wrapping_add(1), 0));
         let old = self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, take).ok()?;
-        (old as u32).checked_sub(1)
+        low(old).checked_sub(1)
     }
 }
 
@@ -213,7 +214,7 @@ impl FreeList {
     #[inline]
     pub(crate) fn peek(&self, slot: u32) -> Option<u32> {
         // Relaxed: only a hint.
-        let top = (self.shards[self.shard(slot)].0.load(Ordering::Relaxed) as u32).checked_sub(1)?;
+        let top = low(self.shards[self.shard(slot)].0.load(Ordering::Relaxed)).checked_sub(1)?;
         crate::mem::prefetch_write(&self.links.0[top as usize]);
         Some(top)
     }

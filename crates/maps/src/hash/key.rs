@@ -224,6 +224,7 @@ impl Seed {
 
 /// The halves of the 128-bit product, added without carry.
 #[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "the upper half is the other operand")]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64

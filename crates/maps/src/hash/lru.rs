@@ -28,8 +28,8 @@ pub(crate) struct Clock {
 impl Clock {
     /// A clock over `elements`, with one hand or one per slot.
     pub(crate) fn new(elements: u32, hands: u32) -> Result<Self, Errno> {
-        // Own hands begin at equal distances.
-        let start = |hand: u32| (u64::from(elements) * u64::from(hand) / u64::from(hands)) as u32;
+        // Own hands begin at equal distances, below `elements`.
+        let start = |hand: u32| crate::num::low(u64::from(elements) * u64::from(hand) / u64::from(hands));
         Ok(Self {
             referenced: Table::zeroed(elements as usize)?,
             hands: boxed(hands, |hand| CachePadded::new(AtomicU32::new(start(hand))))?,

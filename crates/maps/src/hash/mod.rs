@@ -114,7 +114,8 @@ fn spare_stride(def: &MapDef) -> u32 {
         return 1;
     }
     let value = if def.map_type.is_per_cpu() { 0 } else { round_up8(def.value_size as usize) };
-    CACHE_LINE.div_ceil(round_up8(def.key_size as usize) + value) as u32
+    // Fits: at most CACHE_LINE.
+    crate::num::small(CACHE_LINE.div_ceil(round_up8(def.key_size as usize) + value))
 }
 
 /// Bytes of a cache line.

@@ -34,7 +34,7 @@ impl Search {
     }
 
     fn inserts(self) -> u32 {
-        self.0 as u32
+        crate::num::low(self.0)
     }
 }
 
@@ -216,6 +216,7 @@ impl HashMap {
 }
 
 /// What a helper's return value stands for.
+#[expect(clippy::cast_possible_truncation, reason = "it is zero or made by `Errno::as_ret`")]
 pub(super) fn result(ret: i64) -> OpResult {
     if ret == 0 { Ok(()) } else { Err(Errno(-ret as i32)) }
 }

@@ -182,6 +182,7 @@ impl Table {
     }
 
     #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the upper half of a product is below the factor `len`")]
     fn home(&self, hash: u64) -> usize {
         // Multiply-shift instead of a remainder: any number of chunks, so the load factor is exact.
         ((u128::from(hash) * self.chunks.len() as u128) >> 64) as usize
@@ -265,7 +266,7 @@ impl Table {
     /// Where a hash is looked for.
     #[inline(always)]
     pub(crate) fn place_of(&self, hash: u64) -> HashPlace {
-        HashPlace { home: self.home(hash), mark: hash as u32 }
+        HashPlace { home: self.home(hash), mark: crate::num::low(hash) }
     }
 
     /// The same for somebody who is going to change a slot there. Its line is fetched for writing at once: where another core wrote it
@@ -470,7 +471,8 @@ impl Table {
     /// The first element at or after `position`, a number below [`Table::positions`], with the position it was found at.
     pub(crate) fn scan(&self, position: u64) -> Option<(u64, Found)> {
         (position..self.positions()).find_map(|position| {
-            let (chunk, slot) = (position as usize / SLOTS, position as usize % SLOTS);
+            let at = crate::num::index(position);
+            let (chunk, slot) = (at / SLOTS, at % SLOTS);
             // Acquire as in `check`.
             let word = self.chunk(chunk).slots[slot].load(Ordering::Acquire);
             is_full(word).then_some((position, Found::new(chunk, offset_of_slot(slot), word)))

@@ -86,7 +86,7 @@ impl RingMemory {
 
     /// The record header at a position.
     pub(crate) fn header(&self, position: u64) -> Header<'_> {
-        let offset = BEFORE * self.page + (position as usize & (self.data - 1));
+        let offset = BEFORE * self.page + (crate::num::index(position) & (self.data - 1));
         // SAFETY: inside the mapping: data offsets are below `data`, and the data is mapped twice.
         let at = unsafe { self.base.add(offset) };
         Header { at, _memory: std::marker::PhantomData }
@@ -94,7 +94,8 @@ impl RingMemory {
 
     /// How many pages lie between the private page and a header.
     pub(crate) fn page_offset(&self, header: Header<'_>) -> u32 {
-        ((header.at.as_ptr() as usize - self.base.as_ptr() as usize) / self.page) as u32
+        // Fits: the data has a 32-bit size.
+        crate::num::small((header.at.as_ptr() as usize - self.base.as_ptr() as usize) / self.page)
     }
 
     /// The cell in the private page.

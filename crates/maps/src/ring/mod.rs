@@ -26,6 +26,7 @@ use crate::errno::{Errno, OpResult};
 use crate::header::LookupFn;
 use crate::lock::SlotLock;
 use crate::mem;
+use crate::num::low;
 use crate::ops::MapOps;
 use crate::queue::no_lookup;
 use crate::sys;
@@ -155,7 +156,7 @@ impl Ring {
         }
         let header = self.memory.header(producer);
         // Relaxed, both: published by the producer position.
-        header.len().store(size as u32 | BUSY, Ordering::Relaxed);
+        header.len().store(low(size) | BUSY, Ordering::Relaxed);
         // SAFETY: a header of this ring.
         unsafe { header.page_offset() }.store(self.memory.page_offset(header), Ordering::Relaxed);
         // Release pairs with the consumer's acquire: below this position every header is BUSY or committed.
@@ -248,7 +249,7 @@ impl Ring {
         loop {
             let left = deadline.left();
             // Rounded up, so that a short rest is not a busy loop.
-            let millis = left.map_or(-1, |left| left.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32);
+            let millis = left.map_or(-1, |left| i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
             let mut poll = libc::pollfd { fd: self.event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one pollfd, a local.
             match unsafe { libc::poll(&raw mut poll, 1, millis) } {
@@ -321,6 +322,6 @@ impl MapOps for RingMap {
     }
 
     fn memory_usage(&self) -> u64 {
-        RingMemory::needed(self.ring.memory.size() as u32)
+        RingMemory::needed(crate::num::small(self.ring.memory.size()))
     }
 }

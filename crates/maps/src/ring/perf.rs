@@ -61,7 +61,7 @@ impl PerfMap {
         }
         let index = match flags & INDEX_MASK {
             CURRENT_CPU => slot as usize,
-            index => index as usize,
+            index => crate::num::index(index),
         };
         // Acquire pairs with the release in `open`.
         let ring = self.entries.get(index).ok_or(Errno::E2BIG)?.load(Ordering::Acquire);

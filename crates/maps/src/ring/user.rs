@@ -173,6 +173,7 @@ impl Drop for UserRingBuf {
 pub struct Sample<'a> {
     ring: &'a Ring,
     position: u64,
+    /// At most `MAX_RECORD`.
     len: usize,
     committed: bool,
 }
@@ -180,7 +181,7 @@ pub struct Sample<'a> {
 impl Sample<'_> {
     /// Gives the record to the programs.
     pub fn submit(mut self) {
-        self.commit(self.len as u32);
+        self.commit(crate::num::small(self.len));
     }
 
     fn commit(&mut self, word: u32) {
@@ -211,7 +212,7 @@ impl std::ops::DerefMut for Sample<'_> {
 impl Drop for Sample<'_> {
     fn drop(&mut self) {
         if !self.committed {
-            self.commit(self.len as u32 | DISCARD);
+            self.commit(crate::num::small(self.len) | DISCARD);
         }
     }
 }

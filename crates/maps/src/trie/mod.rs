@@ -103,7 +103,7 @@ impl TrieMap {
     }
 
     fn max_len(&self) -> u32 {
-        self.data_size as u32 * 8
+        crate::num::small(self.data_size) * 8
     }
 
     fn root(&self) -> Link<'_> {

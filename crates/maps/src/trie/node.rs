@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::mem::{self, WORD, words_for};
+use crate::num::low;
 
 /// Words of a node before its prefix: length, kind and table; the child links.
 pub(super) const HEADER: usize = 2;
@@ -74,6 +75,7 @@ impl<const W: usize> Prefix<W> {
 
 /// The first `bits` bits of a word.
 #[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "a window has no more bits than 32")]
 pub(super) fn first_of(word: u64, bits: u32) -> u32 {
     (u64::from_be(word) >> (64 - bits)) as u32
 }
@@ -118,7 +120,7 @@ impl Head {
 
     #[inline(always)]
     pub(super) fn len(self) -> u32 {
-        self.0 as u32
+        low(self.0)
     }
 
     #[inline(always)]
@@ -148,14 +150,14 @@ impl<'a> Link<'a> {
     /// The lower (0) or upper (1) half of a word.
     #[inline(always)]
     pub(super) fn new(word: &'a AtomicU64, half: usize) -> Self {
-        Self { word, shift: half as u32 * 32 }
+        Self { word, shift: crate::num::small(half) * 32 }
     }
 
     /// The node's number.
     #[inline(always)]
     pub(super) fn get(self) -> Option<u32> {
         // Acquire pairs with the release in `set`: the node is complete.
-        ((self.word.load(Ordering::Acquire) >> self.shift) as u32).checked_sub(1)
+        low(self.word.load(Ordering::Acquire) >> self.shift).checked_sub(1)
     }
 
     /// Publishes a node.

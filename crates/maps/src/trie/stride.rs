@@ -83,7 +83,7 @@ impl Entry {
     /// The node of the longest key that ends in the window.
     #[inline(always)]
     pub(super) fn best(self) -> Option<u32> {
-        (self.0 as u32).checked_sub(1)
+        crate::num::low(self.0).checked_sub(1)
     }
 
     /// Where the walk goes on after `window`.
