@@ -473,7 +473,10 @@ impl State {
             }
             frame.drop_uninit_spills();
         }
-        if planted!(PacketLengthSurvives) || planted!(SpilledPacketSurvives) {
+        if planted!(PacketLengthSurvives) {
+            return;
+        }
+        if planted!(SpilledPacketSurvives) {
             return;
         }
         self.room.clear();
