@@ -4,8 +4,8 @@
 //! own, which an overflow ends. No engine: that would refuse the run (tests/stack.rs).
 
 use bpf_jit::CompileOptions;
-use bpf_jit_code::Arch;
-use bpf_prog_pack::{Packs, Text};
+use bpf_jit_code::{Arch, Code};
+use bpf_prog_pack::Packs;
 use bpf_runtime::{ListingOptions, OptLevel, assemble, compile_listing};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,7 +19,7 @@ static ENTRY: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn handler(_: i32) {
     let entry = std::ptr::with_exposed_provenance::<()>(ENTRY.load(Ordering::Relaxed));
-    // SAFETY: the entry of a program that reads no argument; it is kept by `outcome`'s caller.
+    // SAFETY: the entry of a program that reads no argument; it is kept by `outcome`.
     let function: extern "C" fn() -> u64 = unsafe { std::mem::transmute(entry) };
     let status = i32::from(function() != 7);
     // SAFETY: the process is a child of the test's and has nothing to clean up.
@@ -36,17 +36,20 @@ fn map(len: usize, protection: i32) -> *mut libc::c_void {
 }
 
 /// The signal that ended a run on a small stack; `None` if it returned.
-fn outcome(text: &Text) -> Option<i32> {
-    ENTRY.store(text.entry(0).expect("a function").expose_provenance(), Ordering::Relaxed);
+fn outcome(code: &Code) -> Option<i32> {
     let memory = map(BEHIND + GUARD + STACK, libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: inside the mapping.
     let guard = unsafe { memory.byte_add(BEHIND) };
     // SAFETY: part of a mapping that is not in use yet.
     assert_eq!(unsafe { libc::mprotect(guard, GUARD, libc::PROT_NONE) }, 0);
-    // SAFETY: the child calls functions that are safe after a fork, and leaves.
+    // SAFETY: the child allocates, which C libraries allow after a fork, calls functions that are safe there, and leaves.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
+        // Its own: it inherits no code.
+        let packs = Packs::new(bpf_quiesce::Domain::new(Default::default()), Default::default()).unwrap();
+        let text = packs.stage(code, |_| None).unwrap().finalize().unwrap();
+        ENTRY.store(text.entry(0).expect("a function").expose_provenance(), Ordering::Relaxed);
         // SAFETY: inside the mapping.
         let stack = unsafe { guard.byte_add(GUARD) };
         let stack = libc::stack_t { ss_sp: stack, ss_flags: 0, ss_size: STACK };
@@ -86,7 +89,6 @@ fn large_frames_fault_in_the_guard_page() {
     let Some(arch) = Arch::HOST else {
         return bpf_testkit::skipped("frames larger than a guard page", &"no JIT on this host");
     };
-    let packs = Packs::new(bpf_quiesce::Domain::new(Default::default()), Default::default()).unwrap();
     // By size of the frame, in a function that calls nothing, in one that does, and in one that is called.
     let shapes: [fn(i32) -> String; 3] = [
         |bytes| format!("r1 = r10\nr1 += -{bytes}\n*(u64 *)(r1 + 0) = 1\nr0 = 7\nexit"),
@@ -103,9 +105,8 @@ fn large_frames_fault_in_the_guard_page() {
                 let insns = assemble(&shape(bytes as i32)).unwrap();
                 let (_, code) = compile_listing(arch, "frames", insns, &ListingOptions { compile }).unwrap();
                 assert!(code.frame_bytes.iter().any(|frame| *frame >= bytes.min(64)), "{bytes}");
-                let text = packs.stage(&code, |_| None).unwrap().finalize().unwrap();
                 let expected = (!fits).then_some(libc::SIGSEGV);
-                assert_eq!(outcome(&text), expected, "{bytes} bytes, {opt_level:?}, {}", shape(bytes as i32));
+                assert_eq!(outcome(&code), expected, "{bytes} bytes, {opt_level:?}, {}", shape(bytes as i32));
             }
         }
     }
