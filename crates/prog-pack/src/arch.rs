@@ -42,10 +42,11 @@ pub(crate) fn rel32(at: usize, target: usize) -> Option<i32> {
 }
 
 /// The 26-bit field of a `b` or `bl` at `at` to `target`.
+#[expect(clippy::cast_possible_truncation, reason = "26 bits are left")]
 pub(crate) fn branch26(at: usize, target: usize) -> Option<u32> {
     let distance = target.wrapping_sub(at) as isize;
     let words = distance >> 2;
-    (distance & 3 == 0 && (-(1 << 25)..1 << 25).contains(&words)).then_some(words as u32 & 0x03ff_ffff)
+    (distance & 3 == 0 && (-(1 << 25)..1 << 25).contains(&words)).then_some((words & 0x03ff_ffff) as u32)
 }
 
 /// Length of a veneer; a veneer is aligned to this as well.

@@ -126,6 +126,12 @@ pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
+/// A random number below `limit`, which is not 0.
+#[expect(clippy::cast_possible_truncation, reason = "a remainder is below the divisor")]
+pub(crate) fn random_below(limit: usize) -> usize {
+    (random() % limit as u64) as usize
+}
+
 /// Places for `len` bytes within `reach` of the mapping that contains `here`: a random one in each gap that has room, gaps below the
 /// text first (the heap grows above it).
 fn places(mappings: &[Mapping], here: usize, len: usize, reach: usize) -> Vec<usize> {
@@ -149,8 +155,7 @@ fn places(mappings: &[Mapping], here: usize, len: usize, reach: usize) -> Vec<us
         let first = gap_start.max(low).next_multiple_of(HUGE);
         let last = gap_end.min(high).saturating_sub(len) & !(HUGE - 1);
         if first <= last && first + len <= gap_end {
-            let choices = ((last - first) / HUGE + 1) as u64;
-            places.push(first + (random() % choices) as usize * HUGE);
+            places.push(first + random_below((last - first) / HUGE + 1) * HUGE);
         }
         gap_start = if name == "[heap]" { end.saturating_add(GROWTH) } else { end };
     }

@@ -228,7 +228,8 @@ impl Chunks {
             }
             None => {
                 self.nodes.push(node);
-                self.nodes.len() as u32 - 1
+                // Fits: a chunk is in one run at most.
+                crate::small(self.nodes.len()) - 1
             }
         };
         if next != NONE {

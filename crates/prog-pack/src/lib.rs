@@ -36,6 +36,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
+
 mod arch;
 mod arena;
 mod chunks;
@@ -110,4 +112,12 @@ pub enum Error {
     /// New code could not be made visible to all CPUs: without a core barrier that needs a grace period.
     #[error("publishing code: {0}")]
     Wait(#[from] WaitError),
+}
+
+/// A number of chunks, packs or runs: an arena lies within the reach of a near call, so that 32 bits hold each.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "2 GiB of chunks at most; and debug builds check it")]
+pub(crate) fn small(number: usize) -> u32 {
+    debug_assert!(number <= u32::MAX as usize);
+    number as u32
 }

@@ -270,7 +270,7 @@ impl Center {
     /// Removes a pack that just became empty, if more empty packs are kept than wanted.
     fn surplus(&mut self, id: u32, options: &Options) -> Option<Arc<Pack>> {
         let Center { chunks, packs } = self;
-        let empty = packs.iter().enumerate().filter(|(id, _)| chunks.used(*id as u32) == 0);
+        let empty = packs.iter().enumerate().filter(|(id, _)| chunks.used(crate::small(*id)) == 0);
         let kept: usize = empty.filter_map(|(_, pack)| pack.as_ref()).map(|pack| pack.len()).sum();
         if kept <= options.keep_empty {
             return None;
@@ -353,7 +353,8 @@ impl Shared {
             center.packs.push(None);
             center.packs.len() - 1
         });
-        center.chunks.add_pack(id as u32, (pack.len() / CHUNK) as u32);
+        // Both fit: all packs lie in one arena.
+        center.chunks.add_pack(crate::small(id), crate::small(pack.len() / CHUNK));
         center.packs[id] = Some(Arc::new(pack));
         Ok(())
     }
@@ -458,7 +459,7 @@ impl Shared {
         let longest_spare = spare().map(|run| run.len).max().unwrap_or(0);
         let mut stats = Stats {
             programs: self.users.count(),
-            bytes_retired: retired as usize * CHUNK,
+            bytes_retired: usize::try_from(retired).unwrap_or(usize::MAX).saturating_mul(CHUNK),
             largest_hole: center.chunks.largest_hole().max(longest_spare) as usize * CHUNK,
             holes: center.chunks.holes() + spare().count(),
             // Relaxed: a statistic.
@@ -470,7 +471,7 @@ impl Shared {
         let mut taken = 0;
         for (id, pack) in center.packs.iter().enumerate() {
             let Some(pack) = pack else { continue };
-            let used = (center.chunks.used(id as u32) - at_hand[id]) as usize * CHUNK;
+            let used = (center.chunks.used(crate::small(id)) - at_hand[id]) as usize * CHUNK;
             stats.packs += 1;
             stats.empty_packs += usize::from(used == 0);
             stats.bytes += pack.len();

@@ -119,7 +119,7 @@ impl<'text> PatchSite<'text> {
 
 /// Replaces `len` bytes at `at` that lie in one aligned eight-byte word; on mismatch, the bytes found.
 fn replace_in_word(at: usize, len: u32, old: [u8; 8], new: [u8; 8]) -> Result<(), [u8; 8]> {
-    let shift = 8 * (at as u32 % PATCH_WORD);
+    let shift = 8 * crate::small(at % PATCH_WORD as usize);
     let mask = ((1 << (8 * len)) - 1) << shift;
     let (old, new) = (u64::from_le_bytes(old) << shift, u64::from_le_bytes(new) << shift);
     let word = std::ptr::with_exposed_provenance_mut(at & !(PATCH_WORD as usize - 1));
@@ -142,7 +142,7 @@ fn replace_in_word(at: usize, len: u32, old: [u8; 8], new: [u8; 8]) -> Result<()
 
 /// Replaces the four bytes at `at`, an aligned word; on mismatch, the bytes found.
 fn replace_word(at: usize, old: [u8; 8], new: [u8; 8]) -> Result<(), [u8; 8]> {
-    let low = |bytes: [u8; 8]| u64::from_le_bytes(bytes) as u32;
+    let low = |[a, b, c, d, ..]: [u8; 8]| u32::from_le_bytes([a, b, c, d]);
     let word = std::ptr::with_exposed_provenance_mut(at);
     // SAFETY: as in `replace_in_word`; arm64 slots are aligned to four bytes.
     let word = unsafe { AtomicU32::from_ptr(word) };

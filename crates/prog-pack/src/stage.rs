@@ -105,7 +105,7 @@ impl Packs {
         let Place { run, rx, rw } = self.shared.allocate(len.saturating_add(slack))?;
         let offset = if random {
             // Within the first chunk, so that the chunk's start can be told from the code's.
-            (arena::random() % (CHUNK / Code::ALIGN) as u64) as usize * Code::ALIGN
+            arena::random_below(CHUNK / Code::ALIGN) * Code::ALIGN
         } else {
             0
         };
@@ -324,7 +324,7 @@ fn apply(arch: Arch, reloc: &Reloc, base: usize, target: usize, bytes: &mut [u8]
             }
             let (words, _) = field.as_chunks_mut::<4>();
             for (i, word) in words.get_mut(..3).ok_or(bad)?.iter_mut().enumerate() {
-                let imm16 = (target >> (16 * i)) as u32 & 0xffff;
+                let imm16 = crate::small((target >> (16 * i)) & 0xffff);
                 *word = (u32::from_le_bytes(*word) & !(0xffff << 5) | imm16 << 5).to_le_bytes();
             }
         }
