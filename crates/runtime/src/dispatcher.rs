@@ -192,10 +192,10 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
             Some(entry) if !tree.is_null() => unsafe {
                 run::run_code(engine, guard, run::Entry { code: tree, ..entry }, host, parts, program)
             },
-            // SAFETY: the caller's contract; `run` was begun with this host.
-            _ => {
-                run::begin(engine, guard, host, parts, program, |run, parts| unsafe { self.count(program, run, parts) })
-            }
+            _ => run::begin(engine, guard, host, parts, program, |run, parts| {
+                // SAFETY: the caller's contract; `run` was begun with this host.
+                unsafe { self.count(program, run, parts) }
+            }),
         }
     }
 

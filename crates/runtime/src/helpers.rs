@@ -407,17 +407,17 @@ pub(crate) fn calling_back(id: u32, compiled: &LowerOptions) -> Option<Shim> {
 
 /// A call made by a helper counts like one made by the program, and can be interrupted like one.
 fn count_call<K: Checked>(run: &mut Run) -> Result<(), HelperError> {
-    let stop = if K::BUDGET && {
+    use core::sync::atomic::{AtomicU32, Ordering};
+    let spent = K::BUDGET && {
         run.ctx.budget -= 1;
         run.ctx.budget < 0
-    } {
-        StopCode::Budget
+    };
     // SAFETY: the field is aligned and lives; other threads store to it atomically.
-    } else if K::INTERRUPT
-        && unsafe { core::sync::atomic::AtomicU32::from_ptr(&raw mut run.ctx.interrupt) }
-            .load(core::sync::atomic::Ordering::Relaxed)
-            != 0
-    {
+    let interrupt = unsafe { AtomicU32::from_ptr(&raw mut run.ctx.interrupt) };
+    let stop = if spent {
+        StopCode::Budget
+    // Relaxed: a flag that orders nothing else.
+    } else if K::INTERRUPT && interrupt.load(Ordering::Relaxed) != 0 {
         StopCode::Interrupted
     } else {
         return Ok(());

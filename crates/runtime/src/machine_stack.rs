@@ -121,8 +121,10 @@ mod imp {
     /// The lowest address of the calling thread's stack above its guard, and the length from there.
     pub(super) fn thread_stack() -> Option<(u64, u64)> {
         let mut attr = core::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+        // SAFETY: no arguments, cannot fail.
+        let thread = unsafe { libc::pthread_self() };
         // SAFETY: fills in the attributes of the calling thread, which exists.
-        if unsafe { libc::pthread_getattr_np(libc::pthread_self(), attr.as_mut_ptr()) } != 0 {
+        if unsafe { libc::pthread_getattr_np(thread, attr.as_mut_ptr()) } != 0 {
             return None;
         }
         let (mut start, mut len, mut guard) = (core::ptr::null_mut(), 0, 0);
@@ -136,8 +138,11 @@ mod imp {
             return None;
         }
         let start = start.addr();
-        // SAFETY: asks for numbers.
-        if cfg!(target_env = "musl") && unsafe { libc::getpid() == libc::gettid() } {
+        // SAFETY: no arguments, cannot fail.
+        let process = unsafe { libc::getpid() };
+        // SAFETY: no arguments, cannot fail.
+        let thread = unsafe { libc::gettid() };
+        if cfg!(target_env = "musl") && process == thread {
             // musl gives what the main thread's stack has grown to.
             return grown_stack(start.checked_add(len)?);
         }

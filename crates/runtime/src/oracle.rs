@@ -108,8 +108,10 @@ pub(crate) fn step(at: InsnIdx, regs: &[u64; 11], insn: &Insn, packet: impl FnOn
 pub(crate) fn window(layout: &ContextLayout, context: *const u8) -> Option<(u64, u64)> {
     let field = |kind| {
         let field = layout.fields.iter().find(|f| f.kind == kind && f.host_size == 8)?;
-        // SAFETY: the context agrees with the layout, which has a pointer there; helpers are not running.
-        Some(unsafe { context.add(field.host_offset as usize).cast::<u64>().read_unaligned() })
+        // SAFETY: the context agrees with the layout, which has a pointer there.
+        let at = unsafe { context.add(field.host_offset as usize) };
+        // SAFETY: the pointer is inside the context; helpers, which may change it, are not running.
+        Some(unsafe { at.cast::<u64>().read_unaligned() })
     };
     let (data, end) = (field(FieldKind::Data(0))?, field(FieldKind::DataEnd(0))?);
     Some((field(FieldKind::Data(1)).map_or(data, |meta| meta.min(data)), end))
