@@ -12,6 +12,7 @@
 //! Source: `include/uapi/linux/bpf.h` of Linux 6.18.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![cfg_attr(not(test), no_std)]
 
 pub mod context;
