@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         let found = (1 << 40..(1u64 << 40) + most).find_map(|seed| {
             let mut choices = Choices::from_seed(seed);
             let generated = soundness::generate(&mut choices);
-            let outcome = oracle.check(&generated, 2, &mut choices);
+            let outcome = oracle.check(&generated, 4, &mut choices);
             tally.count(&generated, outcome).err().map(|what| (seed, what))
         });
         plant(None);

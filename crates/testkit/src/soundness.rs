@@ -116,6 +116,8 @@ pub struct Generated {
     pub globals: Vec<Option<Vec<Arg>>>,
     /// Whether its maps are used: a bit each.
     pub maps: u16,
+    /// Lengths of packets that it tells apart: runs try these and their neighbours.
+    pub lens: Vec<u32>,
     /// Whether the result is the same on every engine.
     pub ordered: bool,
     /// Whether something in it was made wrong on purpose.
@@ -178,6 +180,7 @@ fn link(context: Context, main: Function, callees: Vec<Function>, lured: bool) -
         at += callee.code.len();
     }
     let (mut insns, mut globals, mut maps, mut ordered) = (Vec::with_capacity(at), Vec::new(), 0, true);
+    let mut lens = Vec::new();
     let kept = callees.into_iter().zip(called).filter_map(|(callee, called)| called.then_some(callee));
     for mut function in std::iter::once(main).chain(kept) {
         for (at, callee) in function.calls {
@@ -189,6 +192,7 @@ fn link(context: Context, main: Function, callees: Vec<Function>, lured: bool) -
         }
         maps |= function.maps;
         ordered &= function.ordered;
+        lens.append(&mut function.lens);
         globals.push(match function.role {
             Role::Global { bytes, context } => {
                 let mut args = vec![Arg::Mem(bytes), Arg::Number];
@@ -200,7 +204,7 @@ fn link(context: Context, main: Function, callees: Vec<Function>, lured: bool) -
         insns.append(&mut function.code);
     }
     let program = Program::new(insns).expect("the generator makes valid programs");
-    Generated { program, context, globals, maps, ordered, lured }
+    Generated { program, context, globals, maps, lens, ordered, lured }
 }
 
 /// A smaller program for which `fails` still holds. Functions stay: the signatures go by their order.

@@ -51,6 +51,8 @@ pub(crate) struct Function {
     pub(crate) calls: Vec<(usize, usize)>,
     pub(crate) maps: u16,
     pub(crate) ordered: bool,
+    /// Lengths of packets that it tells apart.
+    pub(crate) lens: Vec<u32>,
     /// Instructions a call takes, about and at most.
     pub(crate) cost: u32,
     /// Whether it, or what it calls, may move the packet.
@@ -87,6 +89,7 @@ pub(super) struct Builder<'b, 'c> {
     pub(super) calls: Vec<(usize, usize)>,
     pub(super) maps: u16,
     pub(super) ordered: bool,
+    pub(super) lens: Vec<u32>,
     pub(super) moves: bool,
     pub(super) busy: Busy,
     pub(super) depth: u32,
@@ -113,6 +116,7 @@ impl Function {
             calls: Vec::new(),
             maps: 0,
             ordered: true,
+            lens: Vec::new(),
             moves: false,
             busy: Busy::default(),
             depth: 0,
@@ -130,9 +134,9 @@ impl Function {
             }
         }
         b.leave();
-        let Builder { code, calls, maps, ordered, moves, mut cost, .. } = b;
+        let Builder { code, calls, maps, ordered, lens, moves, mut cost, .. } = b;
         cost += code.len() as u32;
-        Function { role, code, calls, maps, ordered, cost, moves }
+        Function { role, code, calls, maps, ordered, lens, cost, moves }
     }
 }
 

@@ -194,6 +194,7 @@ impl Builder<'_, '_> {
             let src = self.number();
             self.push(Insn::LoadInd { size, src, imm });
         } else {
+            self.lens.push(imm as u32 + size.bytes());
             self.push(Insn::LoadAbs { size, imm });
         }
     }
@@ -226,6 +227,7 @@ impl Builder<'_, '_> {
         }
         let most = if self.c.one_in(3) { 60 } else { 16 };
         let room = 1 + self.c.below(most);
+        self.lens.push(room);
         let pointer = if self.c.one_in(2) { self.free_pointer() } else { None };
         let number = self.number();
         let variable = self.c.one_in(3).then(|| self.c.pick(&[3, 15, 63, 255]));

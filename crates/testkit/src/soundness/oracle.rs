@@ -161,7 +161,7 @@ impl Oracle {
         }
         let mut total = 0;
         for _ in 0..runs {
-            let input = Input::choose(c);
+            let input = Input::choose(generated, c);
             oracle::fill_stacks(0);
             let expected = run(&mut self.interpreter, &reference, generated, &input, 0x11)?;
             let (steps, outside) = oracle::observed();
@@ -200,10 +200,13 @@ impl Oracle {
 }
 
 impl Input {
-    fn choose(c: &mut Choices<'_>) -> Input {
-        let len = match c.below(3) {
-            0 => c.below(6),
-            1 => c.below(32),
+    fn choose(generated: &Generated, c: &mut Choices<'_>) -> Input {
+        let len = match c.below(4) {
+            0 | 1 if !generated.lens.is_empty() => (c.pick(&generated.lens) + c.below(3)).saturating_sub(1),
+            // The least length that the helpers which move a packet leave of it, and a little more.
+            0 => 14 + c.below(24),
+            1 => c.below(6),
+            2 => c.below(32),
             _ => c.below(100),
         };
         let packet = (0..len).map(|_| if c.one_in(3) { c.byte() } else { c.byte() & 31 }).collect();
