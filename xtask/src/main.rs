@@ -11,6 +11,7 @@ mod check;
 mod kernel_arm64;
 mod objects;
 mod rules;
+mod sanitize;
 mod shell;
 mod soak;
 mod test;
@@ -66,6 +67,12 @@ enum Command {
         #[arg(long)]
         faults: bool,
     },
+    /// Run the tests of the runtime, the maps and the packs under sanitizers: docs/testing.md.
+    Sanitize {
+        /// Only this one.
+        #[arg(value_enum)]
+        sanitizer: Option<sanitize::Sanitizer>,
+    },
     /// Rewrite examples/packets.pcap, the capture the README's command filters.
     Capture,
 }
@@ -78,6 +85,7 @@ fn main() -> anyhow::Result<()> {
         Command::KernelArm64 { install } => kernel_arm64::run(install),
         Command::Objects { check } => objects::run(check),
         Command::Soak { programs, seed, arm64, faults } => soak::run(programs, seed, arm64, faults),
+        Command::Sanitize { sanitizer } => sanitize::run(sanitizer),
         Command::Capture => capture::run(),
     }
 }

@@ -1,0 +1,57 @@
+//! `cargo xtask sanitize`: the tests of what is shared between threads, under AddressSanitizer and under ThreadSanitizer.
+//!
+//! The standard library is built with the sanitizer too (`-Zbuild-std`): ThreadSanitizer sees only synchronisation that it has
+//! instrumented. Emitted code it cannot see at all; what follows from that, and each suppression, is in `xtask/tsan.supp` with
+//! its reason. Needs a nightly toolchain with `rust-src`.
+
+use crate::shell;
+use clap::ValueEnum;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Sanitizer {
+    /// AddressSanitizer: accesses outside of objects, and to what was freed; with leaks.
+    Address,
+    /// ThreadSanitizer: data races.
+    Thread,
+}
+
+/// The crates with state that threads share.
+const PACKAGES: [&str; 5] = ["bpf-quiesce", "bpf-prog-pack", "bpf-maps", "bpf-dispatcher", "bpf-runtime"];
+/// Seconds that the stress program runs.
+const STRESS: &str = "30";
+
+pub(crate) fn run(only: Option<Sanitizer>) -> anyhow::Result<()> {
+    let all = [Sanitizer::Address, Sanitizer::Thread];
+    for sanitizer in all.into_iter().filter(|s| only.is_none_or(|only| only == *s)) {
+        let stress = ["run", "-p", "bpf-runtime", "--example", "stress", "--", STRESS];
+        shell::run(cargo(sanitizer).args(sanitized(stress[0])).args(&stress[1..]))?;
+        let packages = PACKAGES.iter().flat_map(|package| ["-p", package]);
+        // Not the tests that misuse must not compile: they compile with another compiler's flags.
+        let tests = sanitized("test").into_iter().chain(["--lib", "--tests", "--no-fail-fast"]).chain(packages);
+        shell::run(cargo(sanitizer).args(tests).args(["--", "--skip", "misuse", "--skip", "examples"]))?;
+    }
+    Ok(())
+}
+
+fn sanitized(command: &'static str) -> Vec<&'static str> {
+    vec!["+nightly", command, "-Zbuild-std", "--target", TARGET]
+}
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+fn cargo(sanitizer: Sanitizer) -> std::process::Command {
+    let name = match sanitizer {
+        Sanitizer::Address => "address",
+        Sanitizer::Thread => "thread",
+    };
+    // By its name, not the cargo that runs us: only rustup's knows other toolchains.
+    let mut cargo = shell::command("cargo");
+    let suppressions = shell::root().join("xtask/tsan.supp");
+    // A toolchain that runs us says so in the environment.
+    cargo.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env_remove("RUSTC");
+    cargo
+        .env("RUSTFLAGS", format!("-Zsanitizer={name} --cfg sanitizer=\"{name}\""))
+        .env("CARGO_TARGET_DIR", shell::target().join(format!("sanitize-{name}")))
+        .env("TSAN_OPTIONS", format!("suppressions={} history_size=4 second_deadlock_stack=1", suppressions.display()));
+    cargo
+}
