@@ -59,11 +59,14 @@ impl Map {
     /// first, a queue's in the order in which they would be taken.)
     ///
     /// # Errors
-    /// `ENOTSUPP` for types that cannot be iterated over.
+    /// `ENOTSUPP` for types that cannot be iterated over; `EINVAL` for a cursor that has been moved in another map.
     pub fn next(&self, cursor: &mut Cursor, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
         self.readable("next")?;
         self.check_key(key)?;
         self.check_value(value)?;
+        if *cursor.map.get_or_insert(self.id()) != self.id() {
+            return Err(self.error("next", Errno::EINVAL));
+        }
         present(self.run("next", |ops, slot| ops.next_at(cursor, key, value, slot)))
     }
 

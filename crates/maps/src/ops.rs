@@ -15,9 +15,11 @@ use crate::value::Source;
 /// The callback of [`MapOps::for_each`]: key and value of an element; true to go on.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(*const u8, *mut u8) -> bool;
 
-/// How far an iteration has come: a position, or for types without positions the last key.
+/// How far an iteration has come: a position, or for types without positions the last key. It is of the map that moved it first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
+    /// The number of that map: to any other, position and key would say something else.
+    pub(crate) map: Option<u32>,
     pub(crate) position: u64,
     pub(crate) key: Option<Vec<u8>>,
 }

@@ -67,7 +67,8 @@ impl TrieMap {
     }
 
     fn host_prefix<const W: usize>(&self, key: &[u8]) -> Prefix<W> {
-        // SAFETY: the key size, which the caller checked, is 4 + the data size; `W` was picked for it.
+        assert_eq!(key.len(), LENGTH + self.data_size, "a key of another size than the map's");
+        // SAFETY: the key has 4 bytes and the data's (asserted), for which `W` was picked.
         unsafe { Prefix::read(key.as_ptr(), self.data_size) }
     }
 
