@@ -138,6 +138,8 @@ impl Map {
             return Err(self.error(OP, Errno::ENOTSUPP));
         }
         self.writable(OP)?;
+        // The memory file, which is sealed below, is the parent's too.
+        self.check_process()?;
         let gate = self.gate();
         let frozen = if self.counts_writes() { gate.freeze() } else { gate.freeze_uncounted(self.domain()) };
         frozen.map_err(|errno| self.error(OP, errno))?;

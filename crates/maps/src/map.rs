@@ -406,6 +406,11 @@ impl Map {
         MapError::System { map: self.0.def.name.clone(), what, errno }
     }
 
+    /// Refuses in a forked child what does not enter the domain and is its parent's all the same.
+    pub(crate) fn check_process(&self) -> Result<(), MapError> {
+        if self.domain().is_forked() { Err(self.no_slot(EnterError::Forked)) } else { Ok(()) }
+    }
+
     #[cold]
     fn no_slot(&self, reason: EnterError) -> MapError {
         MapError::NoSlot { map: self.0.def.name.clone(), reason: reason.to_string() }

@@ -125,6 +125,16 @@ pub(crate) fn advise_huge(at: *mut u8, bytes: usize) {
     }
 }
 
+/// Keeps pages out of forked children. Where that is refused they are shared with these, which must leave them alone anyway.
+///
+/// # Safety
+/// The pages must belong to the caller, who accesses them in no child.
+#[cfg(not(loom))]
+pub(crate) unsafe fn keep_from_children(at: *mut u8, bytes: usize) {
+    // SAFETY: the caller's pages (contract).
+    unsafe { libc::madvise(at.cast(), bytes, libc::MADV_DONTFORK) };
+}
+
 /// Makes reserved pages accessible.
 ///
 /// # Safety

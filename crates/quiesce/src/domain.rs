@@ -196,15 +196,24 @@ impl Domain {
     /// A callback that owns the domain's `Arc` keeps it alive until one of the former has happened. In a
     /// forked child nothing queued is ever run or dropped.
     pub fn defer(&self, callback: impl FnOnce() + Send + 'static) {
-        let due = self.deferred.push(&self.core, Box::new(callback));
-        if due && !self.in_guard() && !self.is_forked() {
+        if self.push(callback) && !self.in_guard() {
             self.deferred.run_ready(&self.core);
         }
     }
 
     /// Queues `callback` as [`Domain::defer`] does, but runs none, neither this nor an earlier one: for callers that hold a lock which callbacks may want.
     pub fn enqueue(&self, callback: impl FnOnce() + Send + 'static) {
-        self.deferred.push(&self.core, Box::new(callback));
+        self.push(callback);
+    }
+
+    /// Queues it; true if running a batch is due.
+    fn push(&self, callback: impl FnOnce() + Send + 'static) -> bool {
+        if self.is_forked() {
+            // The queue's lock may be held by a thread that does not exist here. What is queued would never be dropped either.
+            std::mem::forget(callback);
+            return false;
+        }
+        self.deferred.push(&self.core, Box::new(callback))
     }
 
     /// Runs the deferred callbacks whose grace period is over and says how many; none under the caller's own guard or in a forked
@@ -247,7 +256,7 @@ impl Domain {
             }
             domain.reclaim();
         })?;
-        Ok(Reclaimer { stop, thread: Some(thread) })
+        Ok(Reclaimer { stop, thread: Some(thread), made_in: Generation::current() })
     }
 
     /// Whether [`Domain::core_barrier`] can work here.
@@ -410,11 +419,12 @@ impl GracePeriod {
     }
 }
 
-/// A thread that runs deferred callbacks; see [`Domain::spawn_reclaimer`]. Dropping it stops and joins the thread.
+/// A thread that runs deferred callbacks; see [`Domain::spawn_reclaimer`]. Dropping it stops and joins the thread, unless that is the calling one.
 #[derive(Debug)]
 pub struct Reclaimer {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    made_in: Generation,
 }
 
 impl Drop for Reclaimer {
@@ -422,6 +432,10 @@ impl Drop for Reclaimer {
         // Relaxed: see the thread's loop.
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            // A forked child does not have the thread, and a callback that drops this may run in it: neither can wait for its end.
+            if !self.made_in.is_current() || thread.thread().id() == std::thread::current().id() {
+                return;
+            }
             thread.thread().unpark();
             // A callback's panic ended the thread; its message has been printed, and a drop must not panic.
             let _ = thread.join();

@@ -184,6 +184,18 @@ fn a_reclaimer_runs_callbacks_while_nobody_comes_by() {
 }
 
 #[test]
+fn a_reclaimer_may_be_dropped_by_a_callback_that_it_runs() {
+    let domain = domain(Barriers::Auto, 1, WhenFull::Error);
+    let reclaimer = domain.spawn_reclaimer(Duration::from_millis(1)).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    domain.defer(move || {
+        drop(reclaimer);
+        sender.send(()).unwrap();
+    });
+    receiver.recv_timeout(Duration::from_secs(10)).expect("the drop neither panics nor waits for its own thread");
+}
+
+#[test]
 fn slots_of_idle_and_ended_threads_are_taken_those_of_running_threads_are_not() {
     for mode in MODES {
         let domain = domain(mode, 2, WhenFull::Error);

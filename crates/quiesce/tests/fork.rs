@@ -26,6 +26,8 @@ fn the_child_may_neither_enter_nor_wait() {
     has_entered.recv().unwrap();
     let period = domain.start_grace_period();
 
+    let mut reclaimer =
+        Some(Domain::new(Options::default()).spawn_reclaimer(std::time::Duration::from_secs(1000)).unwrap());
     let held = domain.enter().unwrap();
     for raw in [false, true] {
         let child = match raw {
@@ -37,6 +39,9 @@ fn the_child_may_neither_enter_nor_wait() {
         };
         if child == 0 {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                // SAFETY: ends a child that waits for a thread that it does not have.
+                unsafe { libc::alarm(60) };
+                drop(reclaimer.take());
                 in_the_child(Arc::clone(&domain), period.clone(), held)
             }));
             // SAFETY: ends the child without running destructors of the parent's threads.
@@ -51,7 +56,7 @@ fn the_child_may_neither_enter_nor_wait() {
     assert_eq!(held.check(), Ok(()));
     drop(held);
 
-    drop(release);
+    drop((release, reclaimer));
     ghost.join().unwrap();
     assert!(!domain.is_forked());
     assert_eq!(domain.synchronize(), Ok(()));

@@ -194,6 +194,9 @@ impl ProgTable {
     }
 
     fn clear_all(self: &Arc<Self>) {
+        if self.domain.is_forked() {
+            return; // As in `untrack`.
+        }
         let state = self.lock();
         let changes = state.programs.keys().map(|&index| (index, None)).collect();
         // Nobody is left who could be told; a site that could not be closed keeps its target.
@@ -210,6 +213,9 @@ impl ProgTable {
 
     /// Forgets the sites of code that nobody begins to run any more.
     pub(crate) fn untrack(&self, owner: u64, slots: &[u32]) {
+        if self.domain.is_forked() {
+            return; // The lock may be held by a thread that does not exist here, and nobody is patched any more.
+        }
         let gone: Vec<_> = {
             let mut state = self.lock();
             slots.iter().flat_map(|index| state.sites.untrack(*index, owner)).collect()

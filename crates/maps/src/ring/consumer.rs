@@ -33,6 +33,7 @@ impl RingBuf {
         const OP: &str = "becoming the consumer";
         match (map.map_type(), map.ops().as_any().downcast_ref::<RingMap>()) {
             (MapType::RingBuf, Some(ring)) => {
+                map.check_process()?;
                 let writing = map.begin_write(OP)?;
                 let consumer = Self::attach(map, &ring.ring, None)?;
                 // Ended by `drop`.
@@ -58,7 +59,13 @@ impl RingBuf {
     }
 
     /// The next record, in place. It is consumed when the result is dropped.
+    ///
+    /// None in a forked child, whose parent's the ring is. A record that came along with the fork is gone there: dropping it does nothing, and
+    /// reading it faults.
     pub fn next_record(&mut self) -> Option<Record<'_>> {
+        if !self.ring.memory.is_ours() {
+            return None;
+        }
         loop {
             // Relaxed: only the consumer moves it.
             let position = self.ring.memory.consumer().load(Ordering::Relaxed);
@@ -89,8 +96,9 @@ impl RingBuf {
     /// Waits until a record is there; false if the time is up first.
     ///
     /// # Errors
-    /// Those of `poll(2)`.
+    /// Those of `poll(2)`; in a forked child.
     pub fn poll(&mut self, timeout: Option<Duration>) -> std::io::Result<bool> {
+        self.ring.check_process()?;
         let deadline = Deadline::after(timeout);
         loop {
             self.ring.clear_event();
@@ -111,7 +119,10 @@ impl RingBuf {
 
     /// Resets the eventfd. To be called before records are taken, not after: a record committed in between sets it again.
     pub fn clear_event(&mut self) {
-        self.ring.clear_event();
+        // The descriptor of a forked child is that of its parent.
+        if self.ring.memory.is_ours() {
+            self.ring.clear_event();
+        }
     }
 
     /// Records that programs could not write because the ring was full (or their reservation was refused).
@@ -129,6 +140,9 @@ impl AsFd for RingBuf {
 
 impl Drop for RingBuf {
     fn drop(&mut self) {
+        if !self.ring.memory.is_ours() {
+            return;
+        }
         if let Some(index) = self.perf_index {
             super::perf::detach(&self.map, index, &self.ring);
         }
@@ -193,6 +207,8 @@ impl std::ops::Deref for Record<'_> {
 
 impl Drop for Record<'_> {
     fn drop(&mut self) {
-        self.ring.advance(self.next);
+        if self.ring.memory.is_ours() {
+            self.ring.advance(self.next);
+        }
     }
 }

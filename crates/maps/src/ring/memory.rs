@@ -3,10 +3,15 @@
 //! The file behind a ring is laid out as the kernel's mapping of a ring buffer: consumer position in the first page,
 //! producer position in the second, then the data. In memory one private page precedes it (which leads from a record back
 //! to its ring), and the data follows a second time, so that a record that begins near the end goes on in the copy.
+//!
+//! The pages are shared, so a forked child would move the very positions that its parent goes by, and its parent would then take the middle of a record
+//! for a header. It does not have the pages (`MADV_DONTFORK`), and whatever the host can do with an end of a ring asks first ([`RingMemory::is_ours`]).
 
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+
+use bpf_quiesce::fork::Generation;
 
 use crate::errno::{Errno, OpResult};
 use crate::sys::{self, Pages};
@@ -22,6 +27,7 @@ pub(crate) struct RingMemory {
     /// Bytes of data: a power of two, at least a page.
     data: usize,
     file: OwnedFd,
+    made_in: Generation,
 }
 
 // SAFETY: the mapping is owned and only accessed through shared atomics (or by programs, under the ring's protocol).
@@ -48,12 +54,20 @@ impl RingMemory {
         let base = sys::map(reserved, Pages::Reserved)?;
         let base = NonNull::new(base).ok_or(Errno::ENOMEM)?;
         // From here on `drop` unmaps it.
-        let memory = Self { base, page, data, file };
+        let memory = Self { base, page, data, file, made_in: Generation::current() };
         // SAFETY: the first page of our own reservation.
         unsafe { sys::allow_access(memory.base.as_ptr(), page) }?;
         memory.map_file(page, 2 * page + data, 0)?;
         memory.map_file(BEFORE * page + data, data, 2 * page)?;
+        // SAFETY: our own reservation; what a child has of it is behind `is_ours`.
+        unsafe { sys::keep_from_children(memory.base.as_ptr(), reserved) };
         Ok(memory)
+    }
+
+    /// Whether this is the process that made the ring. A forked child has neither its pages nor a part in its protocol.
+    #[inline]
+    pub(crate) fn is_ours(&self) -> bool {
+        self.made_in.is_current()
     }
 
     /// Maps `len` bytes of the file from `offset` on at `at` in the reservation.
@@ -124,8 +138,11 @@ impl RingMemory {
 
 impl Drop for RingMemory {
     fn drop(&mut self) {
-        // SAFETY: our own reservation, and nothing refers to it any more.
-        unsafe { sys::unmap(self.base.as_ptr(), self.reserved()) };
+        // In a forked child something else may lie there by now.
+        if self.is_ours() {
+            // SAFETY: our own reservation, and nothing refers to it any more.
+            unsafe { sys::unmap(self.base.as_ptr(), self.reserved()) };
+        }
     }
 }
 

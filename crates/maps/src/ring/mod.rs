@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bpf_quiesce::Reservation;
+use bpf_quiesce::{EnterError, Reservation};
 
 use crate::def::MapDef;
 use crate::errno::{Errno, OpResult};
@@ -113,6 +113,11 @@ impl Ring {
         // The ring is pinned in its `Arc`, and its memory goes with it. Relaxed: before anybody else has the ring.
         ring.memory.owner().store(Arc::as_ptr(&ring).cast_mut(), Ordering::Relaxed);
         Ok(ring)
+    }
+
+    /// Refuses to wait in a forked child, where nothing will ever come.
+    fn check_process(&self) -> std::io::Result<()> {
+        if self.memory.is_ours() { Ok(()) } else { Err(std::io::Error::other(EnterError::Forked)) }
     }
 
     fn mask(&self) -> u64 {

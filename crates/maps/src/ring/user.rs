@@ -102,6 +102,7 @@ impl UserRingBuf {
             let (map_name, got) = (map.name().to_owned(), map.map_type());
             return Err(MapError::WrongType { map: map_name, expected: "user_ringbuf", got });
         };
+        map.check_process()?;
         let writing = map.begin_write("becoming the producer")?;
         // Acquire pairs with the release in `drop`.
         if user.ring.attached.swap(true, Ordering::Acquire) {
@@ -113,9 +114,12 @@ impl UserRingBuf {
     }
 
     /// Reserves a record of `size` bytes, or `None` if there is no room now (or ever: larger than the ring).
+    ///
+    /// None in a forked child, whose parent's the ring is. A record that came along with the fork is gone there: giving it up does nothing, and
+    /// writing to it faults.
     pub fn reserve(&mut self, size: u32) -> Option<Sample<'_>> {
         let memory = &self.ring.memory;
-        if u64::from(size) > MAX_RECORD || stride(size.into()) > memory.size() as u64 {
+        if !memory.is_ours() || u64::from(size) > MAX_RECORD || stride(size.into()) > memory.size() as u64 {
             return None;
         }
         // Acquire pairs with the release in `drain`: the program is done with the bytes we are going to reuse.
@@ -137,8 +141,9 @@ impl UserRingBuf {
     /// Waits until a record of `size` bytes has room; `None` if the time is up first or it never will.
     ///
     /// # Errors
-    /// Those of `poll(2)`.
+    /// Those of `poll(2)`; in a forked child.
     pub fn reserve_blocking(&mut self, size: u32, timeout: Option<Duration>) -> std::io::Result<Option<Sample<'_>>> {
+        self.ring.check_process()?;
         let deadline = Deadline::after(timeout);
         if stride(size.into()) > self.ring.memory.size() as u64 {
             return Ok(None);
@@ -162,6 +167,9 @@ impl UserRingBuf {
 
 impl Drop for UserRingBuf {
     fn drop(&mut self) {
+        if !self.ring.memory.is_ours() {
+            return;
+        }
         // Release pairs with the acquire in `new`.
         self.ring.attached.store(false, Ordering::Release);
         self.map.gate().detach();
@@ -185,9 +193,11 @@ impl Sample<'_> {
     }
 
     fn commit(&mut self, word: u32) {
-        // Release pairs with the acquire in `peek`.
-        self.ring.memory.header(self.position).len().store(word, Ordering::Release);
         self.committed = true;
+        if self.ring.memory.is_ours() {
+            // Release pairs with the acquire in `peek`.
+            self.ring.memory.header(self.position).len().store(word, Ordering::Release);
+        }
     }
 }
 
