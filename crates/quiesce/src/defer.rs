@@ -32,28 +32,42 @@ pub(crate) struct Queue {
     waiting: AtomicUsize,
 }
 
+/// How many domains' callbacks a thread runs inside one another and knows it.
+const NESTED: usize = 16;
+
 thread_local! {
-    /// The domain whose callbacks this thread is running: a callback may drop what defers and reclaims again, and must not do so a level
-    /// deeper each time.
-    static RUNNING: Cell<u64> = const { Cell::new(0) };
+    /// The domains whose callbacks this thread is running, 0 for none: a callback may drop what defers and reclaims again, and must not do so a level
+    /// deeper each time; nor must two domains whose callbacks drop what belongs to the other one.
+    static RUNNING: [Cell<u64>; NESTED] = const { [const { Cell::new(0) }; NESTED] };
 }
 
 /// This thread is running callbacks until this is dropped.
 struct Running {
-    outer: u64,
+    /// `None`: more domains than there are places, so that one of these goes unnoticed.
+    place: Option<usize>,
 }
 
 impl Running {
     /// `None` if it is running those of this domain already: that call comes to what is queued now.
     fn begin(domain: u64) -> Option<Running> {
-        let outer = RUNNING.replace(domain);
-        (outer != domain).then_some(Running { outer })
+        RUNNING.with(|running| {
+            if running.iter().any(|known| known.get() == domain) {
+                return None;
+            }
+            let place = running.iter().position(|known| known.get() == 0);
+            if let Some(place) = place {
+                running[place].set(domain);
+            }
+            Some(Running { place })
+        })
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        RUNNING.set(self.outer);
+        if let Some(place) = self.place {
+            RUNNING.with(|running| running[place].set(0));
+        }
     }
 }
 

@@ -351,9 +351,13 @@ impl Owned for Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // `Text` waits for the grace period by itself; the closures and maps that the code uses must outlive it as well.
-        let Form::Native(native) = &mut self.form else { return };
-        let (registered, bindings) = (native.registered.take(), self.bindings.take());
+        // `Text` waits for the grace period by itself; the closures and maps that the code uses must outlive it as well. Nobody interprets the program any
+        // more, but its closures may own other programs, and so on: each goes after the one before, and not inside its drop.
+        let registered = match &mut self.form {
+            Form::Native(native) => native.registered.take(),
+            Form::Interpreted(_) => None,
+        };
+        let bindings = self.bindings.take();
         // Most small programs have neither.
         if registered.is_some() || bindings.is_some() {
             self.engine.domain().defer(move || drop((registered, bindings)));

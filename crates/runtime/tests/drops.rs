@@ -134,3 +134,36 @@ fn an_engine_goes_with_its_last_user() {
         }
     }
 }
+
+/// Programs of one engine, or of two in turn, each of which owns the one before: they go one after the other, and not each inside the other's drop.
+#[test]
+fn a_long_chain_of_owners_takes_no_stack() {
+    const LINKS: usize = 3000;
+    let names: Vec<&str> = fixtures().iter().map(|f| f.name).collect();
+    for name in names {
+        for engines in 1..=2 {
+            let chain = move || {
+                let mut fixtures: Vec<Fixture> = (0..engines).map(|_| fixture(name)).collect();
+                let alive = Arc::new(());
+                let mut last: Option<Prog> = None;
+                for i in 0..LINKS {
+                    let f = &mut fixtures[i % engines];
+                    let mut linker = Linker::new(&f.engine);
+                    let (own, token) = (last.take(), Arc::clone(&alive));
+                    let touch = move |_: &mut Caller<'_, u64>| own.is_some() && Arc::strong_count(&token) > 0;
+                    linker.func(1002, "touch", touch).unwrap();
+                    last =
+                        Some(linker.loader().insns("link", bpf_runtime::assemble("call 1002\nexit").unwrap()).unwrap());
+                }
+                assert_eq!(Arc::strong_count(&alive), 1 + LINKS);
+                drop(last);
+                // What one engine's callbacks let go of in another may wait for the next who comes by.
+                for _ in 0..2 {
+                    fixtures.iter().for_each(|f| f.engine.reclaim());
+                }
+                assert_eq!(Arc::strong_count(&alive), 1, "{name}, {engines}");
+            };
+            std::thread::Builder::new().stack_size(512 << 10).spawn(chain).unwrap().join().unwrap();
+        }
+    }
+}
