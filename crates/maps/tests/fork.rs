@@ -57,13 +57,13 @@ fn is_readable(consumer: &RingBuf) -> bool {
 fn drain(map: &Map) -> Vec<Vec<u8>> {
     let _guard = map.domain().enter().unwrap();
     let mut records = Vec::new();
-    // SAFETY: a live map under a guard; the records are read during their visit.
-    let visited = unsafe {
-        program::user_ringbuf_drain(map.as_ptr(), 0, &mut |data, len| {
-            records.push(std::slice::from_raw_parts(data, len as usize).to_vec());
-            true
-        })
+    let mut visit = |data: *mut u8, len: u32| {
+        // SAFETY: a record of this length, during its visit.
+        records.push(unsafe { std::slice::from_raw_parts(data, len as usize) }.to_vec());
+        true
     };
+    // SAFETY: a live map under a guard.
+    let visited = unsafe { program::user_ringbuf_drain(map.as_ptr(), 0, &mut visit) };
     assert_eq!(visited, records.len() as i64);
     records
 }
