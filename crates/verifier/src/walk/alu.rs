@@ -450,7 +450,7 @@ fn multiplied(width: Width, op: AluOp, d: &Value, s: &Value) -> Option<(i16, i32
         Width::W64 => u64::MAX,
     };
     let exact = d.n.umax() <= top && d.n.umax().checked_mul(by as u64)? <= top;
-    exact.then_some((i16::try_from(i32::from(d.scale) * by).ok()?, d.delta.checked_mul(by)?))
+    exact.then_some((i16::try_from(i32::from(d.scale).checked_mul(by)?).ok()?, d.delta.checked_mul(by)?))
 }
 
 /// The name and distance that the sum keeps, if it does.

@@ -125,6 +125,11 @@ impl Engine {
         }
     }
 
+    /// The names of the rounds of the attempts that are open.
+    pub(super) fn guesses(&self) -> impl Iterator<Item = u32> {
+        self.open.iter().map(|a| a.k)
+    }
+
     /// Whether what is walked now is thrown away: nothing is proven by it.
     pub(super) fn guessing(&self) -> bool {
         self.loose > 0

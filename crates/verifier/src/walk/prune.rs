@@ -10,6 +10,12 @@
 //! The *epoch* numbers the rounds: each pass of a bounded edge makes a new one, and leaving the construct restores the
 //! one outside. Equal states in one epoch have no bounded edge between them; so a loop around a bounded construct is
 //! still found to make no progress, and a round inside it is not mistaken for one.
+//!
+//! So a finished state may *rest* on a round that is still open ([`Kept::rests`]), or on a guess about a loop that is still checked. It
+//! proves that what it covers ends only as long as the walk has not left that construct, or that loop: the way out is part of what is
+//! not walked yet, and may lead back in.
+
+use std::collections::BTreeMap;
 
 use bpf_isa::{Insn, InsnIdx, Program, Reg};
 
@@ -52,6 +58,8 @@ pub(super) struct Kept {
     /// Where on the trail it was kept, and, once it is no longer open, what it was needed for.
     pub(super) trail: usize,
     pub(super) demand: Demand,
+    /// Of a finished one: the round of a bounded construct, by its number, that covered some path from here while it was open. NONE: none.
+    pub(super) rests: u32,
     /// Kept at a callback's entry or a may_goto.
     round: bool,
     epoch: u32,
@@ -62,7 +70,7 @@ pub(super) struct Kept {
     bytes: usize,
     /// Where, and how many were kept before it.
     at: u32,
-    number: u32,
+    pub(super) number: u32,
 }
 
 /// The states kept so far.
@@ -81,6 +89,8 @@ pub(super) struct Pruner {
     count: u32,
     /// Open states, with the number of branches left for later when they were kept.
     pub(super) open: Vec<(u32, usize)>,
+    /// Rounds that finished while they rested on others, by their numbers: on which.
+    moved: BTreeMap<u32, u32>,
     ids: IdMap,
     pub(super) id_scratch: Vec<u32>,
     /// Where a jump has been seen to lead; only while starting.
@@ -106,6 +116,7 @@ impl Pruner {
         self.kept.clear();
         self.free.clear();
         self.open.clear();
+        self.moved.clear();
         let contents = program.contents();
         self.forward = program.subprogs().len() == 1 && !contents.may_gotos;
         self.any = !self.forward || contents.calls;
@@ -184,6 +195,37 @@ impl Pruner {
         })
     }
 
+    /// The open round that what rested on this one rests on now; NONE if all that it rested on is finished.
+    pub(super) fn rests_on(&self, mut round: u32) -> u32 {
+        while round != NONE {
+            let number = |(i, _): &(u32, usize)| self.kept[*i as usize].number;
+            if self.open.binary_search_by_key(&round, number).is_ok() {
+                return round;
+            }
+            round = self.moved.get(&round).copied().unwrap_or(NONE);
+        }
+        NONE
+    }
+
+    /// A state is finished, some path from it rests on this round: notes it, and says what the paths that lead here rest on.
+    pub(super) fn settle(&mut self, i: u32, rests: u32) -> u32 {
+        let kept = &mut self.kept[i as usize];
+        // On itself: then all of it is finished.
+        let rests = if rests < kept.number { rests } else { NONE };
+        kept.rests = rests;
+        if kept.round && rests != NONE {
+            self.moved.insert(kept.number, rests);
+        }
+        rests
+    }
+
+    /// Whether the finished state says that what it covers ends. One that rests on an open round does so only before the walk leaves
+    /// that construct: on its way out, which is not walked yet, it may come back here.
+    fn proves(&self, i: u32, epoch: u32) -> bool {
+        let kept = &self.kept[i as usize];
+        kept.rests == NONE || kept.epoch == epoch || self.rests_on(kept.rests) == NONE
+    }
+
     /// States kept until now, in all.
     pub(super) fn ever_kept(&self) -> u32 {
         self.count
@@ -253,6 +295,7 @@ impl Walk<'_> {
             return Ok(done);
         }
         let pruner = &mut self.scratch.prune;
+        pruner.ids.begin(self.loops.guesses());
         let mut ancestors = 0;
         let mut prev = NONE;
         let mut i = pruner.heads[self.pc.index()];
@@ -265,9 +308,10 @@ impl Walk<'_> {
         let keeps = first || self.hybrid || (insns >= 8 && decisions >= 1);
         while i != NONE && seen < MAX_SEEN {
             seen += 1;
+            let proves = pruner.proves(i, self.epoch);
             let kept = &mut pruner.kept[i as usize];
             let next = kept.next;
-            if kept.round {
+            if kept.round || (!kept.open && !proves) {
                 (prev, i) = (i, next);
                 continue;
             }
@@ -379,6 +423,7 @@ impl Walk<'_> {
             open: true,
             trail,
             demand,
+            rests: NONE,
             round,
             epoch,
             base,
@@ -399,16 +444,18 @@ impl Walk<'_> {
     pub(super) fn bounded_round(&mut self, may_goto: bool) -> Res<Option<u32>> {
         self.forget();
         let pruner = &mut self.scratch.prune;
+        pruner.ids.begin(self.loops.guesses());
         let mut last = NONE;
         let mut seen = 0;
         let mut i = pruner.heads[self.pc.index()];
         while i != NONE && seen < MAX_ANCESTORS {
-            let kept = &mut pruner.kept[i as usize];
+            let proves = pruner.proves(i, self.epoch);
+            let kept = &pruner.kept[i as usize];
             if kept.round && same_shape(&kept.state, &self.state) {
                 seen += 1;
                 let covered =
                     (may_goto && planted!(MayGotoOneRound)) || covers(&kept.state, &self.state, &mut pruner.ids);
-                if covered && (!kept.open || (may_goto && planted!(MayGotoOneRound))) {
+                if covered && ((!kept.open && proves) || (may_goto && planted!(MayGotoOneRound))) {
                     self.stats.pruned += 1;
                     self.ending = Ending::As(i);
                     return Ok(None);
@@ -434,7 +481,7 @@ impl Walk<'_> {
             let kept = &pruner.kept[last as usize];
             if covers(&kept.state, &self.state, &mut pruner.ids) {
                 self.stats.pruned += 1;
-                self.ending = Ending::Open;
+                self.ending = Ending::Round(kept.number);
                 return Ok(None);
             }
             widen(&kept.state, &mut self.state);
@@ -524,11 +571,17 @@ fn same_shape(a: &State, b: &State) -> bool {
         && a.frames.iter().zip(&b.frames).all(|(f, g)| f.subprog == g.subprog && f.entry == g.entry)
 }
 
-/// Which id of the old state stands for which of the new: one to one.
+/// Which id of the old state stands for which of the new: one to one. And the ids of rounds that stand for nothing but themselves.
 #[derive(Debug, Default)]
-pub(super) struct IdMap(Vec<(u32, u32)>);
+pub(super) struct IdMap(Vec<(u32, u32)>, Vec<u32>);
 
 impl IdMap {
+    /// Before states are compared: the names of the rounds of all guesses that are not proven yet.
+    fn begin(&mut self, guesses: impl Iterator<Item = u32>) {
+        self.1.clear();
+        self.1.extend(guesses);
+    }
+
     /// What the old name stands for. A length's id stands for itself.
     fn new_name(&self, old: u32) -> Option<u32> {
         if old < FIRST_FREE_ID {
@@ -616,13 +669,15 @@ fn compare_needed(old: &State, new: &State, ids: &mut IdMap, demand: Option<&Dem
         })
 }
 
-/// Whether what the old state says of the rounds of loops holds in the new one. The names of rounds stand for each other in order.
+/// Whether what the old state says of the rounds of loops holds in the new one. The names of rounds stand for each other in order; but
+/// a guess that is still checked proves nothing of another entry into its loop, which its own exits may lead to.
 fn marks_cover(old: &[Mark], new: &[Mark], ids: &mut IdMap) -> bool {
     let guessed = |m: &&Mark| m.round == Round::Guessed;
     let mut new = new.iter().filter(guessed);
     old.iter().filter(guessed).all(|o| {
         let Some(n) = new.find(|n| n.id == o.id) else { return false };
         o.lines.len() == n.lines.len()
+            && (o.k.id == n.k.id || !ids.1.contains(&o.k.id))
             && ids.same(o.k.id, n.k.id)
             && n.k.n.subset(&o.k.n)
             && o.lines

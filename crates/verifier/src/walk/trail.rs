@@ -129,6 +129,8 @@ pub(super) enum Ending {
     As(u32),
     /// It goes on as an open one does.
     Open,
+    /// It goes on as an open round of a bounded construct does, whose number this is.
+    Round(u32),
 }
 
 /// What a trail's entry says.
@@ -167,6 +169,8 @@ struct Fork {
     at: usize,
     ancestors: usize,
     demand: Demand,
+    /// The oldest open round that it rests on.
+    rests: u32,
 }
 
 /// The trail of the current path, from its oldest open kept state.
@@ -364,7 +368,12 @@ impl Walk<'_> {
         let mut demand = match ending {
             Ending::Done => Demand::default(),
             Ending::As(i) => prune.kept[i as usize].demand,
-            Ending::Open => Demand::ALL,
+            Ending::Open | Ending::Round(_) => Demand::ALL,
+        };
+        let mut rests = match ending {
+            Ending::Done | Ending::Open => u32::MAX,
+            Ending::As(i) => prune.rests_on(prune.kept[i as usize].rests),
+            Ending::Round(number) => number,
         };
         let mut reader = Reader { env: self.env, insns: self.insns, frame: 0, carries: false, operands: 0 };
         let mut read = |demand: &mut Demand, steps: &mut Vec<Step>, to: usize| {
@@ -379,6 +388,7 @@ impl Walk<'_> {
                     debug_assert_eq!(fork.ancestors, prune.open.len(), "the open states are the path's ancestors");
                     read(&mut demand, &mut trail.steps, fork.at);
                     demand.join(&fork.demand);
+                    rests = rests.min(prune.rests_on(fork.rests));
                     trail.forks.pop();
                 }
                 _ => {
@@ -388,6 +398,7 @@ impl Walk<'_> {
                     let Some((i, _)) = prune.open.pop() else { break };
                     read(&mut demand, &mut trail.steps, prune.kept[i as usize].trail);
                     prune.close(i, &demand);
+                    rests = prune.settle(i, rests);
                 }
             }
         }
@@ -396,7 +407,7 @@ impl Walk<'_> {
             trail.clear();
         } else {
             read(&mut demand, &mut trail.steps, mark.at);
-            trail.forks.push(Fork { at: mark.at, ancestors: mark.ancestors, demand });
+            trail.forks.push(Fork { at: mark.at, ancestors: mark.ancestors, demand, rests });
         }
     }
 }

@@ -755,7 +755,8 @@ fn tie(v: &Value, d: i32, mark: &mut Mark, fresh: &mut impl FnMut() -> u32) -> O
     if v.null || (!v.is_scalar() && v.n.smin() < i64::from(v.delta).max(0)) {
         return None;
     }
-    let named = v.line_id() != 0 && v.scale == 1;
+    // V(x) must not be negative, as no V is: what falls to 0 from above its name's distance would lead it there.
+    let named = v.line_id() != 0 && v.scale == 1 && (d > 0 || v.delta <= 0);
     let (n, delta) = if named { (v.line_id(), v.delta) } else { (0, 0) };
     if !named && matches!(v.ty, Ty::Packet { .. }) {
         return None;
