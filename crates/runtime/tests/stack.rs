@@ -42,21 +42,23 @@ fn with_stack<F: FnOnce() -> R + Send, R: Send>(kib: usize, f: F) -> R {
     let mut task = Task { f: Some(f), result: None };
     let mut attr = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut thread = std::mem::MaybeUninit::<libc::pthread_t>::uninit();
-    // SAFETY: makes the attributes; the stack is the thread's alone until it has been joined.
-    unsafe {
-        assert_eq!(libc::pthread_attr_init(attr.as_mut_ptr()), 0);
-        assert_eq!(libc::pthread_attr_setstack(attr.as_mut_ptr(), memory.byte_add(GUARD), bytes), 0);
-    }
+    // SAFETY: makes the attributes.
+    assert_eq!(unsafe { libc::pthread_attr_init(attr.as_mut_ptr()) }, 0);
+    let stack = memory.wrapping_byte_add(GUARD);
+    // SAFETY: the stack is the thread's alone until it has been joined.
+    assert_eq!(unsafe { libc::pthread_attr_setstack(attr.as_mut_ptr(), stack, bytes) }, 0);
     let given = (&raw mut task).cast();
     // SAFETY: the function takes this task, which stays until the thread has been joined.
     let made = unsafe { libc::pthread_create(thread.as_mut_ptr(), attr.as_ptr(), work::<F, R>, given) };
     assert_eq!(made, 0);
-    // SAFETY: the thread was made; nobody else uses it, the attributes or the stack any more.
-    unsafe {
-        assert_eq!(libc::pthread_join(thread.assume_init(), std::ptr::null_mut()), 0);
-        libc::pthread_attr_destroy(attr.as_mut_ptr());
-        libc::munmap(memory, GUARD + bytes);
-    }
+    // SAFETY: written by `pthread_create`, which succeeded.
+    let thread = unsafe { thread.assume_init() };
+    // SAFETY: nobody else joins the thread.
+    assert_eq!(unsafe { libc::pthread_join(thread, std::ptr::null_mut()) }, 0);
+    // SAFETY: initialised above, and not used any more.
+    unsafe { libc::pthread_attr_destroy(attr.as_mut_ptr()) };
+    // SAFETY: the mapping made above, which nobody uses any more.
+    unsafe { libc::munmap(memory, GUARD + bytes) };
     match task.result.expect("it has run") {
         Ok(result) => result,
         Err(panic) => std::panic::resume_unwind(panic),
@@ -280,7 +282,9 @@ mod other_stacks {
         outcome.expect("it was called")
     }
 
-    fn programs() -> Vec<(Execution, Program<Raw, ()>, Program<Raw, ()>)> {
+    type Programs = (Execution, Program<Raw, ()>, Program<Raw, ()>);
+
+    fn programs() -> Vec<Programs> {
         let modes = modes().into_iter().filter(|mode| mode.mode == Mode::Jit);
         modes
             .map(|mode| {
