@@ -1,7 +1,7 @@
 //! Compiles the speed programs natively, with -O2: what every engine is measured against.
 //!
-//! clang 19 is preferred where it is installed and we do not cross-compile, because it made the BPF objects: the yardstick
-//! then differs from them in the target alone. Elsewhere the C compiler that Rust links with serves.
+//! clang 19 is preferred where it is installed and we do not cross-compile, because it made the BPF objects: the
+//! yardstick then differs from them in the target alone. Elsewhere the C compiler that Rust links with serves.
 
 use std::{env, fs, path::Path, process::Command};
 

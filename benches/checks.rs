@@ -1,8 +1,9 @@
 //! `cargo bench -p bpf-benches --bench checks`: what a check at run time costs.
 //!
-//! A program that makes 64 accesses at an offset from its data, in three forms: *proven*, where one mask and one comparison at the
-//! start make every access safe; *by hand*, with a comparison before each; and *hybrid*, with neither, loaded by
-//! `Loader::hybrid`. The rest of the code is the same, so the difference to *proven* over 64 is the cost of an access.
+//! A program that makes 64 accesses at an offset from its data, in three forms: *proven*, where one mask and one
+//! comparison at the start make every access safe; *by hand*, with a comparison before each; and *hybrid*, with
+//! neither, loaded by `Loader::hybrid`. The rest of the code is the same, so the difference to *proven* over 64 is the
+//! cost of an access.
 
 use bpf_benches::measure::{self, Contender};
 use bpf_benches::table::{Table, figure};

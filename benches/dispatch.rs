@@ -1,15 +1,16 @@
 //! `cargo bench -p bpf-benches --bench dispatch`: what it costs to call one of many programs, and to change which.
 //!
-//! 1. A call of one of 1, 2, 8, 16 and 48 functions: always the first, always the last, any, or one that the dispatcher does not know;
-//!    beside an indirect call, a retpolined one, Rust's `dyn` and `match`. Figures are ns a call, the loop around it included (its own row).
+//! 1. A call of one of 1, 2, 8, 16 and 48 functions: always the first, always the last, any, or one that the dispatcher
+//!    does not know; beside an indirect call, a retpolined one, Rust's `dyn` and `match`. Figures are ns a call, the
+//!    loop around it included (its own row).
 //! 2. 48 entries with and without hit counts.
 //! 3. Jump targets aligned or not, hardening on or off, the callee's address below or above the others'.
 //! 4. Packets a second over examples/packets.pcap, with and without a dispatcher.
 //! 5. An update of a dispatcher and of a hook, by the number of entries.
 //! 6. The whole way of a run: a program, a dispatcher, hooks.
 //!
-//! `-- calls hits rows packets updates runs` chooses among them. The figures of 1 to 3 are of the code alone, called from assembly; in 4 to 6 the
-//! runtime is in them.
+//! `-- calls hits rows packets updates runs` chooses among them. The figures of 1 to 3 are of the code alone, called
+//! from assembly; in 4 to 6 the runtime is in them.
 
 use bpf_benches::measure::{Contender, interleaved, median, nanoseconds, thread_time};
 use bpf_benches::table::{Table, figure};
@@ -298,7 +299,8 @@ fn over_packets<'a>(mut packets: Vec<Vec<u8>>, mut run: impl FnMut(&mut XdpBuff<
     })
 }
 
-/// With retpolines on, "without" is a dispatcher that knows no program: then the run is entered through a retpoline, as in a kernel built with them.
+/// With retpolines on, "without" is a dispatcher that knows no program: then the run is entered through a retpoline, as
+/// in a kernel built with them.
 fn packets() -> Vec<Table> {
     const FILTER: &[u8] = include_bytes!("../examples/xdp_filter.o");
     let mut table = Table::new([
@@ -356,7 +358,8 @@ fn packets() -> Vec<Table> {
     vec![table]
 }
 
-/// CPU time of one of many pairs of an attach and a detach, halved: microseconds an update. Freeing the old images is in it.
+/// CPU time of one of many pairs of an attach and a detach, halved: microseconds an update. Freeing the old images is
+/// in it.
 fn update_time(engine: &Engine, mut pair: impl FnMut()) -> f64 {
     const PAIRS: u32 = 50;
     let rounds = (0..15).map(|_| {

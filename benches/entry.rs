@@ -1,15 +1,18 @@
 //! `cargo bench -p bpf-benches --bench entry`: what it costs to get into a program and out again.
 //!
-//! The program does nothing, so all that is measured is the way there and back: first a call through a function pointer and a run guard
-//! by themselves, of which the rest is made, then the ways to run a program, and rbpf, which has neither guard nor a run that can be stopped.
+//! The program does nothing, so all that is measured is the way there and back: first a call through a function pointer
+//! and a run guard by themselves, of which the rest is made, then the ways to run a program, and rbpf, which has
+//! neither guard nor a run that can be stopped.
 //!
-//! Where the time goes (x86-64 instructions, counted in this benchmark's loops; the machine that was measured on has no counters). A guard is 26 of
-//! them with 3 stores: the thread's record is found by the domain's number, and its state, the epoch and the slot are looked at. The rest of a run that
-//! cannot be stopped is about 27, the program's two and the loop's included: is it machine code, does it need a run, r1 to r5, the call and the result
-//! (errors come in boxes, or the result would go through memory). One that could stop takes some 35 more: 8 find its run, 9 stores begin it (data, host,
-//! engine, budget, and what the last one may have left), 4 note where a stop goes to, one ends it, and what a stop may overwrite is saved around the
-//! call. A hook adds the load of its image and, for one program under `FirstVerdict`, a jump; an observer (`RunAll`) is called from the image instead,
-//! because the result is not its own.
+//! Where the time goes (x86-64 instructions, counted in this benchmark's loops; the machine that was measured on has no
+//! counters). A guard is 26 of them with 3 stores: the thread's record is found by the domain's number, and its state,
+//! the epoch and the slot are looked at. The rest of a run that cannot be stopped is about 27, the program's two and
+//! the loop's included: is it machine code, does it need a run, r1 to r5, the call and the result (errors come in
+//! boxes, or the result would go through memory). One that could stop takes some 35 more: 8 find its run, 9 stores
+//! begin it (data, host, engine, budget, and what the last one may have left), 4 note where a stop goes to, one ends
+//! it, and what a stop may overwrite is saved around the call. A hook adds the load of its image and, for one program
+//! under `FirstVerdict`, a jump; an observer (`RunAll`) is called from the image instead, because the result is not its
+//! own.
 
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};
 use bpf_benches::table::{Table, figure};

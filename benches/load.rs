@@ -1,11 +1,12 @@
 //! `cargo bench -p bpf-benches --bench load`: how long it takes to load a program (and to unload it).
 //!
 //! The first table is one program of a length, load and unload together, in microseconds. The second is 256 different
-//! programs of 32 instructions in turn, in thousands a second of CPU time; the third the same by one and two threads at once; the fourth what
-//! a loaded program costs in memory. Commands beside it: `-- phases` (where the time of a load goes), `-- verified` (what
-//! verifying costs, beside the kernel's), `-- tag` (40,945 loads of every
-//! length, as the kernel's self-test does), `-- spin INSTRUCTIONS SECONDS [none]` (for a profiler; `none`: without optimisation). rbpf has no verifier of types, and solana-sbpf's checks
-//! structure only; the kernel's time includes its verifier and a system call, and leaves out what it does after a grace period.
+//! programs of 32 instructions in turn, in thousands a second of CPU time; the third the same by one and two threads at
+//! once; the fourth what a loaded program costs in memory. Commands beside it: `-- phases` (where the time of a load
+//! goes), `-- verified` (what verifying costs, beside the kernel's), `-- tag` (40,945 loads of every
+//! length, as the kernel's self-test does), `-- spin INSTRUCTIONS SECONDS [none]` (for a profiler; `none`: without
+//! optimisation). rbpf has no verifier of types, and solana-sbpf's checks structure only; the kernel's time includes
+//! its verifier and a system call, and leaves out what it does after a grace period.
 
 mod loading;
 

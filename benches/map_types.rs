@@ -1,10 +1,12 @@
-//! `cargo bench -p bpf-benches --bench map_types`: every map type but the plain hash (which `maps` compares with its peers).
+//! `cargo bench -p bpf-benches --bench map_types`: every map type but the plain hash (which `maps` compares with its
+//! peers).
 //!
-//! 1. Types with keys, ours as programs and as the host call them, beside the kernel's driven by a BPF program; what a cell means:
-//!    `benches/src/maps/mod.rs`. Arguments select rows by substring: `-- lru`.
-//! 2. Queue, stack, bloom filter and ring buffer, by their entry points, on one thread, and the kernel's driven by a BPF program: CPU
-//!    time an operation.
-//! 3. Look-ups in loops of compiled programs (`benches/programs/lookups.c`): a loop less the same loop without the look-up.
+//! 1. Types with keys, ours as programs and as the host call them, beside the kernel's driven by a BPF program; what a
+//!    cell means: `benches/src/maps/mod.rs`. Arguments select rows by substring: `-- lru`.
+//! 2. Queue, stack, bloom filter and ring buffer, by their entry points, on one thread, and the kernel's driven by a
+//!    BPF program: CPU time an operation.
+//! 3. Look-ups in loops of compiled programs (`benches/programs/lookups.c`): a loop less the same loop without the
+//!    look-up.
 
 use bpf_benches::maps::kernel::Kernel;
 use bpf_benches::maps::keyless::{self, Keyless, Round};

@@ -1,8 +1,10 @@
-//! `cargo bench -p bpf-benches --bench maps`: our hash map beside the best concurrent maps of the Rust world and the kernel's.
+//! `cargo bench -p bpf-benches --bench maps`: our hash map beside the best concurrent maps of the Rust world and the
+//! kernel's.
 //!
-//! What a cell means and how it is had: `benches/src/maps/mod.rs`. All peers hash with foldhash (hashbrown's default, faster than ours
-//! and less guarded). Ours appears twice, as programs and as the host call it. The kernel's map is driven by a BPF program (`-` where
-//! bpf(2) is not permitted). Arguments select rows by substring: `-- 10k/8+8/1`. `-- ladder` shows instead how reads of memory overlap.
+//! What a cell means and how it is had: `benches/src/maps/mod.rs`. All peers hash with foldhash (hashbrown's default,
+//! faster than ours and less guarded). Ours appears twice, as programs and as the host call it. The kernel's map is
+//! driven by a BPF program (`-` where bpf(2) is not permitted). Arguments select rows by substring: `-- 10k/8+8/1`. `--
+//! ladder` shows instead how reads of memory overlap.
 
 use bpf_benches::maps::kernel::Kernel;
 use bpf_benches::maps::ours::{Ours, OursFromHost};

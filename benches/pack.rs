@@ -3,10 +3,11 @@
 //! `-- primitives`, `loads`, `calls`, `host`: only these of
 //!
 //! 1. Guards, pokes, grace periods, barriers: alone, and beside a thread that runs programs all the time.
-//! 2. Load + unload of small programs, without compiling them: on one thread (CPU time) and on two (wall time, which a shared machine
-//!    disturbs: compare within a line only).
-//! 3. One page each, packed in 4 KiB pages, packed in huge pages: ns a call. Two kinds of one page each: at the start of a mapping of its own, as JITs in
-//!    user space place programs, where all of them compete for the same few sets of the caches and predictors; and anywhere in it, as the kernel did.
+//! 2. Load + unload of small programs, without compiling them: on one thread (CPU time) and on two (wall time, which a
+//!    shared machine disturbs: compare within a line only).
+//! 3. One page each, packed in 4 KiB pages, packed in huge pages: ns a call. Two kinds of one page each: at the start
+//!    of a mapping of its own, as JITs in user space place programs, where all of them compete for the same few sets of
+//!    the caches and predictors; and anywhere in it, as the kernel did.
 //! 4. A host with a large code footprint that calls 100 of 160 loaded programs now and then.
 //!
 //! `-- --plot "$PWD/docs/packing.svg"` measures only the curve of 3 and draws it.
@@ -222,8 +223,8 @@ fn wall_time_of_loads(packs: &Packs, threads: usize) -> f64 {
     })
 }
 
-/// Wall nanoseconds of a guard, alone and while another thread loads and unloads as fast as it can: what replacing programs costs those who run. Medians of interleaved
-/// rounds.
+/// Wall nanoseconds of a guard, alone and while another thread loads and unloads as fast as it can: what replacing
+/// programs costs those who run. Medians of interleaved rounds.
 fn runs_beside_a_loader() -> (f64, f64) {
     const EACH: u32 = 1_000_000;
     let (packs, code) = (packs(), small());
@@ -271,7 +272,8 @@ impl Shuffle {
     }
 }
 
-/// ns a call for each layout: the median of some passes. Where code happens to lie moves single ones by up to a third, so all is loaded anew, elsewhere, for each.
+/// ns a call for each layout: the median of some passes. Where code happens to lie moves single ones by up to a third,
+/// so all is loaded anew, elsewhere, for each.
 fn calls(count: u32, order: &[u32], direct: bool) -> Vec<f64> {
     const PASSES: usize = 5;
     let passes: Vec<_> = (0..PASSES).map(|_| calls_once(count, order, direct)).collect();
@@ -327,10 +329,12 @@ fn curve() -> String {
 
 /// How much calling programs slows a host down whose own code spans thousands of pages.
 ///
-/// The host is straight code ([`Tour`]), so that fetching and translating its addresses is all that programs can disturb. One more call changes how the
-/// front end runs ahead (on an AMD EPYC the host alone is a tenth *slower* than with an indirect call after every tenth of its own): so the control makes as
-/// many, in the same places, to one function that is always hot, and the rest is measured against it. Where code happens to lie, virtually and
-/// physically, and who is measured before whom, moves every line by some percent: so all is loaded anew, elsewhere, and put in another order several times.
+/// The host is straight code ([`Tour`]), so that fetching and translating its addresses is all that programs can
+/// disturb. One more call changes how the front end runs ahead (on an AMD EPYC the host alone is a tenth *slower* than
+/// with an indirect call after every tenth of its own): so the control makes as many, in the same places, to one
+/// function that is always hot, and the rest is measured against it. Where code happens to lie, virtually and
+/// physically, and who is measured before whom, moves every line by some percent: so all is loaded anew, elsewhere, and
+/// put in another order several times.
 fn beside_a_host() -> Table {
     const PASSES: usize = 15;
     const NAMES: [&str; 6] = [
@@ -401,9 +405,11 @@ fn beside_a_host_once(random: &mut Shuffle) -> Pass {
     pass
 }
 
-/// iTLB misses of this thread in user code during `work`; `None` where the counter cannot be had (most virtual machines).
+/// iTLB misses of this thread in user code during `work`; `None` where the counter cannot be had (most virtual
+/// machines).
 fn itlb_misses(work: impl Fn()) -> Option<u64> {
-    /// linux/perf_event.h: PERF_TYPE_HW_CACHE; PERF_COUNT_HW_CACHE_ITLB, OP_READ, RESULT_MISS; exclude_kernel, exclude_hv.
+    /// linux/perf_event.h: PERF_TYPE_HW_CACHE; PERF_COUNT_HW_CACHE_ITLB, OP_READ, RESULT_MISS; exclude_kernel,
+    /// exclude_hv.
     const ATTRIBUTES: [u64; 14] = {
         let mut attributes = [0; 14];
         attributes[0] = 3 | (14 * 8) << 32;

@@ -1,13 +1,15 @@
 //! `cargo bench -p bpf-benches --bench prealloc`: why hash elements are allocated beforehand, and from which list.
 //!
-//! The comparison with which pre-allocation came into the kernel in 2016 ("bpf: map pre-alloc", patches to 4.6), on its own
-//! patterns: each thread has one key, and does update + delete, or update, look-up, delete, all the time. The same table of locked
-//! bucket lists takes its elements from: malloc; one locked list; a bitmap, with its words side by side or a cache line
-//! each; an id allocator (a cache of ids a thread, refilled and emptied in batches from a locked pool, as the kernel's percpu_ida);
-//! a list for each CPU (each with a lock, as the kernel's pcpu_freelist). The last column is our hash, whole.
+//! The comparison with which pre-allocation came into the kernel in 2016 ("bpf: map pre-alloc", patches to 4.6), on its
+//! own patterns: each thread has one key, and does update + delete, or update, look-up, delete, all the time. The same
+//! table of locked bucket lists takes its elements from: malloc; one locked list; a bitmap, with its words side by side
+//! or a cache line each; an id allocator (a cache of ids a thread, refilled and emptied in batches from a locked pool,
+//! as the kernel's percpu_ida); a list for each CPU (each with a lock, as the kernel's pcpu_freelist). The last column
+//! is our hash, whole.
 //!
-//! Figures are million patterns a second of CPU time, so that threads that wait in a loop pay for it, and other processes
-//! do not. `-- --plot "$PWD/docs"` also draws `prealloc.svg`, and beside it the published figures as `prealloc-2016.svg`.
+//! Figures are million patterns a second of CPU time, so that threads that wait in a loop pay for it, and other
+//! processes do not. `-- --plot "$PWD/docs"` also draws `prealloc.svg`, and beside it the published figures as
+//! `prealloc-2016.svg`.
 
 use bpf_benches::measure::{median, thread_time};
 use bpf_benches::plot::{Series, svg};
@@ -116,7 +118,8 @@ fn measure(contenders: &[(&str, Box<dyn Contender>)], threads: usize, with_looku
     times.iter().map(|rounds| median(rounds[1..].iter().map(rate).collect())).collect()
 }
 
-/// An element. Whoever took it, or the lock of the list that it is in, guards it; the fields are atomic so that references suffice.
+/// An element. Whoever took it, or the lock of the list that it is in, guards it; the fields are atomic so that
+/// references suffice.
 #[derive(Default)]
 struct Element {
     next: AtomicPtr<Element>,
@@ -376,7 +379,8 @@ impl<W: Word> Allocator for Bitmap<W> {
     }
 }
 
-/// Ids cached by each thread, and a locked pool from which the caches are filled and into which they are emptied by the batch.
+/// Ids cached by each thread, and a locked pool from which the caches are filled and into which they are emptied by the
+/// batch.
 struct Ids {
     caches: Box<[CachePadded<Mutex<Vec<u32>>>]>,
     pool: CachePadded<Mutex<Vec<u32>>>,
@@ -429,8 +433,8 @@ struct PerCpuLists {
 impl PerCpuLists {
     fn new() -> Self {
         let slab = Slab::new();
-        // Neighbours go into the same list, as in the kernel's `pcpu_freelist_populate`: two lists' elements in one cache line would make
-        // their CPUs slow each other down.
+        // Neighbours go into the same list, as in the kernel's `pcpu_freelist_populate`: two lists' elements in one
+        // cache line would make their CPUs slow each other down.
         let share = |i: usize| ENTRIES * i / LISTS..ENTRIES * (i + 1) / LISTS;
         let lists = (0..LISTS).map(|i| CachePadded::new(Mutex::new(slab.list(share(i))))).collect();
         Self { lists, _slab: slab }

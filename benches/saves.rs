@@ -2,8 +2,8 @@
 //!
 //! Three tables. Tail-call chains and a flow dissector (one source, `programs/flow.h`), where every hop pays for what
 //! its program saves: ours by need, ours saving every callee-saved register in every function, and the kernel. The
-//! cost of a 2-, 5- and 10-instruction program on this machine. And how many arm64 instructions programs become, by need
-//! and saving all, which needs no arm64 machine. (`--bench speed` has both columns for the speed programs.)
+//! cost of a 2-, 5- and 10-instruction program on this machine. And how many arm64 instructions programs become, by
+//! need and saving all, which needs no arm64 machine. (`--bench speed` has both columns for the speed programs.)
 
 use bpf_benches::{
     measure::{self, Contender},
@@ -66,7 +66,8 @@ fn instance(engine: &Engine, object: &[u8]) -> Result<Instance<()>, String> {
     let object = Object::parse(object).map_err(|e| e.to_string())?;
     let maps = MapSet::for_object(engine, &object).map_err(|e| e.to_string())?;
     let linker = Linker::new(engine);
-    // SAFETY: the kernel's verifier accepts the same source (the XDP objects), which stays within flow state and packet.
+    // SAFETY: the kernel's verifier accepts the same source (the XDP objects), which stays within flow state and
+    // packet.
     unsafe { linker.loader::<Raw>().unverified() }.object(&object, maps).map_err(|e| e.to_string())
 }
 

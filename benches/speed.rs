@@ -1,7 +1,7 @@
 //! `cargo bench -p bpf-benches --bench speed`: compiled code beside native code and the peers, and its size.
 //!
-//! `-- siphash parse` runs only these programs. Ratios are to native; "-" is an engine that refuses a program or gets it
-//! wrong, with the reason below the table.
+//! `-- siphash parse` runs only these programs. Ratios are to native; "-" is an engine that refuses a program or gets
+//! it wrong, with the reason below the table.
 
 use bpf_benches::{
     engine::Checked,

@@ -1,12 +1,14 @@
-//! `cargo bench -p bpf-benches --bench tailcall`: what a tail call costs, taken and not taken, and what it costs to patch.
+//! `cargo bench -p bpf-benches --bench tailcall`: what a tail call costs, taken and not taken, and what it costs to
+//! patch.
 //!
-//! 1. A chain of 32 hops, direct and indirect, out of main programs and out of subprograms; beside bpf2bpf calls, a table of Rust
-//!    functions, and the kernel. Figures are ns a hop: a run of the chain, less a run of no hop, divided by 32. And what a subprogram
-//!    pays that ends in a tail call instead of returning: 32 calls of it, less 32 calls of one that returns.
+//! 1. A chain of 32 hops, direct and indirect, out of main programs and out of subprograms; beside bpf2bpf calls, a
+//!    table of Rust functions, and the kernel. Figures are ns a hop: a run of the chain, less a run of no hop, divided
+//!    by 32. And what a subprogram pays that ends in a tail call instead of returning: 32 calls of it, less 32 calls of
+//!    one that returns.
 //! 2. What a program pays that contains a tail call and does not take it.
 //! 3. Updates of a slot with 1, 100 and 10,000 sites; alone, and beside a thread that runs programs all the time.
-//! 4. The chain, and a flow dissector, 10^6 times each, with the tail calls in main programs and in subprograms; and the verified
-//!    dissector of examples/flow_dissector.c on `__sk_buff`, beside the kernel running the same object.
+//! 4. The chain, and a flow dissector, 10^6 times each, with the tail calls in main programs and in subprograms; and
+//!    the verified dissector of examples/flow_dissector.c on `__sk_buff`, beside the kernel running the same object.
 
 use bpf_benches::dissector;
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};

@@ -1,7 +1,7 @@
 //! What a loaded program costs in memory: executable memory, and heap beside it.
 //!
-//! The heap is what glibc's `mallinfo2` says is in use, over a thousand different programs of 32 instructions. What a peer
-//! takes from the heap for its code is in its heap figure.
+//! The heap is what glibc's `mallinfo2` says is in use, over a thousand different programs of 32 instructions. What a
+//! peer takes from the heap for its code is in its heap figure.
 
 use bpf_benches::engine::Engine;
 use bpf_benches::straight;

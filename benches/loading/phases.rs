@@ -1,7 +1,7 @@
 //! Where the time of a load goes: each step alone, on the same programs, and the whole through the runtime.
 //!
-//! Every step reuses its scratch memory, as in the runtime. Steps are timed alone and so with warmer caches than in a load, hence
-//! the whole is a little more than their sum.
+//! Every step reuses its scratch memory, as in the runtime. Steps are timed alone and so with warmer caches than in a
+//! load, hence the whole is a little more than their sum.
 
 use crate::loading::each;
 use bpf_analysis::{CallArity, Facts};

@@ -1,8 +1,9 @@
-//! The work of the kernel's `test_tag` self-test: programs of immediates of every length from 2 to 4096 instructions, and programs of map
-//! loads of every length from 3 to 4096, five times: 40,945 loads, the last of them large.
+//! The work of the kernel's `test_tag` self-test: programs of immediates of every length from 2 to 4096 instructions,
+//! and programs of map loads of every length from 3 to 4096, five times: 40,945 loads, the last of them large.
 //!
-//! It is what showed the arm64 kernel that maintaining the instruction cache once an instruction instead of once a program costs minutes. The
-//! kernel's row here is one round of the five, in the kernel of this machine, its verifier and a system call a load included.
+//! It is what showed the arm64 kernel that maintaining the instruction cache once an instruction instead of once a
+//! program costs minutes. The kernel's row here is one round of the five, in the kernel of this machine, its verifier
+//! and a system call a load included.
 
 use bpf_benches::measure::thread_time;
 use bpf_benches::table::{Table, figure};
@@ -22,7 +23,8 @@ fn immediates(length: usize, choices: &mut Choices<'_>) -> Vec<Insn> {
     insns
 }
 
-/// `length` slots: loads of the map's address into r0 to r9 in turn, a constant where one slot is left over, and an exit.
+/// `length` slots: loads of the map's address into r0 to r9 in turn, a constant where one slot is left over, and an
+/// exit.
 fn map_loads(length: usize, map: i32) -> Vec<Insn> {
     let mut insns = Vec::with_capacity(length);
     for i in 0..(length - 1) / 2 {
@@ -39,7 +41,8 @@ fn constant(i: usize, value: i32) -> Insn {
     Insn::Mov { width: Width::W64, dst: Reg::ALL[i % 10], src: Src::Imm(value) }
 }
 
-/// Loads and unloads every program of `rounds` rounds; says how many and how long that took, generating them not counted.
+/// Loads and unloads every program of `rounds` rounds; says how many and how long that took, generating them not
+/// counted.
 fn run(
     rounds: usize,
     map: i32,

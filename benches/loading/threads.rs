@@ -1,7 +1,7 @@
 //! Loads and unloads a second when several threads do it at once, on one engine.
 //!
-//! Wall time, because what threads wait for is the question: a shared machine disturbs it, so compare within a line only. Rounds
-//! of all engines and numbers of threads are interleaved, the medians count.
+//! Wall time, because what threads wait for is the question: a shared machine disturbs it, so compare within a line
+//! only. Rounds of all engines and numbers of threads are interleaved, the medians count.
 
 use bpf_benches::engine::Engine;
 use bpf_benches::measure::median;

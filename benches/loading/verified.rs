@@ -1,8 +1,10 @@
-//! What verifying costs a load: verified loads beside unverified ones and the kernel's, of the same programs, and each step alone.
+//! What verifying costs a load: verified loads beside unverified ones and the kernel's, of the same programs, and each
+//! step alone.
 //!
-//! Three kinds of programs: those of the other tables, in which every number is known, so that a verifier decides every branch and
-//! drops the ways not taken; straight lines over numbers that are not known; and the same with branches, of which both ways are
-//! walked. "Verify" is the verifier alone (it includes its facts); the other columns are a load and unload, as a user does it.
+//! Three kinds of programs: those of the other tables, in which every number is known, so that a verifier decides every
+//! branch and drops the ways not taken; straight lines over numbers that are not known; and the same with branches, of
+//! which both ways are walked. "Verify" is the verifier alone (it includes its facts); the other columns are a load and
+//! unload, as a user does it.
 
 use crate::loading::{each, phases::load};
 use bpf_benches::measure::{Contender, interleaved, nanoseconds};

@@ -15,7 +15,8 @@ pub unsafe fn indirect(callee: usize) -> u64 {
 /// Whether this architecture has retpolines.
 pub const HAS_RETPOLINES: bool = cfg!(target_arch = "x86_64");
 
-/// A call through a pointer by way of a retpoline, as a compiler makes it with retpolines on; where there are none, a plain one.
+/// A call through a pointer by way of a retpoline, as a compiler makes it with retpolines on; where there are none, a
+/// plain one.
 ///
 /// # Safety
 /// As for [`indirect`].

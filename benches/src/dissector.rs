@@ -1,7 +1,9 @@
-//! A flow dissector of small programs: one parser a protocol, each tail-calls the next by a prog array indexed by protocol.
+//! A flow dissector of small programs: one parser a protocol, each tail-calls the next by a prog array indexed by
+//! protocol.
 //!
-//! The context is a buffer: the offset parsed so far, and the packet from byte 8 on. Every parser checks the length, reads which
-//! protocol comes next, and tail-calls that protocol's parser, in its main program or out of a subprogram; the last one returns the offset.
+//! The context is a buffer: the offset parsed so far, and the packet from byte 8 on. Every parser checks the length,
+//! reads which protocol comes next, and tail-calls that protocol's parser, in its main program or out of a subprogram;
+//! the last one returns the offset.
 
 use std::fmt::Write;
 
@@ -45,8 +47,8 @@ pub fn parsers(in_subprograms: bool) -> Vec<String> {
     .collect()
 }
 
-/// A parser of a header of at least `header` bytes at r8, of which `next` puts into r9 what decides between `choices`; r7 is the
-/// offset behind it.
+/// A parser of a header of at least `header` bytes at r8, of which `next` puts into r9 what decides between `choices`;
+/// r7 is the offset behind it.
 fn parser(header: u32, next: &str, choices: &[(u32, u32)], in_subprogram: bool) -> String {
     let mut dispatch = String::new();
     for (i, (value, slot)) in choices.iter().enumerate() {

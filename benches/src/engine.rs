@@ -23,7 +23,8 @@ pub trait Engine: Sync {
 
 /// A loaded program.
 pub trait Loaded {
-    /// Runs it `repeat` times on the memory and returns the last result; the memory afterwards is the caller's to compare.
+    /// Runs it `repeat` times on the memory and returns the last result; the memory afterwards is the caller's to
+    /// compare.
     fn run(&mut self, memory: &mut [u8], repeat: u32) -> Result<u32, String>;
     /// Nanoseconds of one of `repeat` runs: thread CPU time, unless the engine has a better clock.
     fn time(&mut self, memory: &mut [u8], repeat: u32) -> Result<f64, String> {

@@ -1,7 +1,8 @@
-//! Small functions, laid out one page each or packed, and called directly or indirectly: what the packing bench compares.
+//! Small functions, laid out one page each or packed, and called directly or indirectly: what the packing bench
+//! compares.
 //!
-//! The functions are generated for the host (this is the only place in the benches that knows instructions), about as large as a
-//! small program's code, and return their own number, so that a layout that calls the wrong one is noticed.
+//! The functions are generated for the host (this is the only place in the benches that knows instructions), about as
+//! large as a small program's code, and return their own number, so that a layout that calls the wrong one is noticed.
 
 use bpf_jit_code::{Arch, Code, Reloc, RelocKind, Symbol};
 use bpf_prog_pack::{Options, Packs, Stats, Text};
@@ -14,8 +15,9 @@ pub type Function = extern "C" fn() -> u32;
 const HOST: Arch = if cfg!(target_arch = "aarch64") { Arch::Arm64 } else { Arch::X64 };
 const PAGE: usize = 4096;
 
-/// About 100 bytes of code that returns `value`: between 41 and 151, as programs differ. Functions of one length would lie at one distance from each other, which
-/// branch predictors fold together, here or there: that would be measured, and not packing.
+/// About 100 bytes of code that returns `value`: between 41 and 151, as programs differ. Functions of one length would
+/// lie at one distance from each other, which branch predictors fold together, here or there: that would be measured,
+/// and not packing.
 pub fn function(value: u32) -> Code {
     let mut code = Code::new(HOST);
     code.entries = vec![0];
@@ -133,8 +135,8 @@ impl Calls {
 pub enum Layout {
     /// Each at the start of a 4 KiB page of its own.
     PageEach,
-    /// Each in a 4 KiB page of its own, at any multiple of 16 in it: how the kernel loaded programs before it packed them, and how functions of a
-    /// large program lie that are far apart.
+    /// Each in a 4 KiB page of its own, at any multiple of 16 in it: how the kernel loaded programs before it packed
+    /// them, and how functions of a large program lie that are far apart.
     PageScattered,
     /// Packed, in 4 KiB pages.
     Packed4K,
@@ -260,8 +262,9 @@ fn linked(caller: &Code, place: usize, target: impl Fn(usize) -> usize) -> Vec<u
     bytes
 }
 
-/// One way through the functions of a large program, which calls others now and then. Every call has a place of its own and always the same target, as
-/// in straight code: what it costs is fetching instructions and translating their addresses, and not guessing where to.
+/// One way through the functions of a large program, which calls others now and then. Every call has a place of its own
+/// and always the same target, as in straight code: what it costs is fetching instructions and translating their
+/// addresses, and not guessing where to.
 #[derive(Debug)]
 pub struct Tour {
     entry: Function,
@@ -269,7 +272,8 @@ pub struct Tour {
 }
 
 impl Tour {
-    /// Calls the functions of `host` in `order`, and after each `every` of them the next of `between`. The host must outlive it.
+    /// Calls the functions of `host` in `order`, and after each `every` of them the next of `between`. The host must
+    /// outlive it.
     ///
     /// # Panics
     /// If memory is not to be had.
@@ -305,8 +309,9 @@ fn as_function(address: usize) -> Function {
     unsafe { std::mem::transmute(address) }
 }
 
-/// Anonymous memory in pages of the base size, at an address that is another one each time: what is mapped where something was unmapped would get the
-/// same address again, and collide in the branch predictors with the same other code again.
+/// Anonymous memory in pages of the base size, at an address that is another one each time: what is mapped where
+/// something was unmapped would get the same address again, and collide in the branch predictors with the same other
+/// code again.
 #[derive(Debug)]
 struct Pages {
     /// What is used of the mapping.

@@ -34,7 +34,8 @@ pub type Contender<'a> = Box<dyn FnMut(u32) -> f64 + 'a>;
 pub fn interleaved(contenders: &mut [Contender<'_>]) -> Vec<f64> {
     let repeats: Vec<u32> = contenders.iter_mut().map(calibrate).collect();
     let mut rounds = vec![Vec::with_capacity(ROUNDS); contenders.len()];
-    // In another order each round: who runs after whom shows, by some percent (what the one before left in caches, and the clock it left the core at).
+    // In another order each round: who runs after whom shows, by some percent (what the one before left in caches, and
+    // the clock it left the core at).
     let mut order: Vec<usize> = (0..contenders.len()).collect();
     let mut random = 1u64;
     for _ in 0..ROUNDS {
@@ -51,8 +52,8 @@ pub fn interleaved(contenders: &mut [Contender<'_>]) -> Vec<f64> {
 
 /// How often to run in a round.
 ///
-/// The first runs pay for page faults and cold caches. A count made from them would be too small, and then every round of that contender would begin
-/// cold and be over before it is warm. So they do not count.
+/// The first runs pay for page faults and cold caches. A count made from them would be too small, and then every round
+/// of that contender would begin cold and be over before it is warm. So they do not count.
 fn calibrate(contender: &mut Contender<'_>) -> u32 {
     const WARM_UP: u32 = 3;
     for _ in 0..WARM_UP {

@@ -1,8 +1,8 @@
 //! Programs for the load benches: straight-line code of any length.
 //!
 //! What costs time in loading is the number of instructions and their mix, not what they compute, so these are random
-//! arithmetic, moves, stack accesses and short forward branches: nothing but what every peer knows (BPF v3, no calls, no
-//! context), and nothing over which a verifier has to explore many paths.
+//! arithmetic, moves, stack accesses and short forward branches: nothing but what every peer knows (BPF v3, no calls,
+//! no context), and nothing over which a verifier has to explore many paths.
 
 use bpf_isa::{AluOp, Callee, Cond, Insn, Reg, Size, Src, Width};
 use bpf_testkit::generate::Choices;
@@ -43,8 +43,9 @@ pub fn program(seed: u64, length: usize) -> Vec<u8> {
     bpf_isa::encode(&insns).expect("these are valid instructions")
 }
 
-/// The same for verifiers: exactly `length` instructions (at least 32), in which every number begins as one that is not known, from
-/// a helper that the kernel has too, so that no verifier can fold the program. With `branches`, as many as in [`program`].
+/// The same for verifiers: exactly `length` instructions (at least 32), in which every number begins as one that is not
+/// known, from a helper that the kernel has too, so that no verifier can fold the program. With `branches`, as many as
+/// in [`program`].
 ///
 /// # Panics
 /// If `length` is below 32.

@@ -1,5 +1,5 @@
-//! Tells the crate whether it is built with AddressSanitizer, which stable Rust has no `cfg` for: `-Zsanitizer=address` of nightly sets
-//! `sanitize = "address"`, and Cargo tells build scripts.
+//! Tells the crate whether it is built with AddressSanitizer, which stable Rust has no `cfg` for: `-Zsanitizer=address`
+//! of nightly sets `sanitize = "address"`, and Cargo tells build scripts.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

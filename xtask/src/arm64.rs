@@ -1,8 +1,8 @@
 //! What runs arm64 tests on another machine: a Rust with an arm64 standard library, a cross linker, and qemu-user.
 //!
 //! Each of the three is looked for, and installed on demand on Debian. The traps, each found by measurement:
-//! * qemu-user before 10 does not see code written through an alias mapping, so that a JIT with two mappings runs
-//!   stale code and tests of patching pass vacuously: an older one is refused. On bookworm the right one is in backports.
+//! * qemu-user before 10 does not see code written through an alias mapping, so that a JIT with two mappings runs stale
+//!   code and tests of patching pass vacuously: an older one is refused. On bookworm the right one is in backports.
 //! * `-L` with Debian's arm64 libc installed mixes two libc versions, and thread creation spins for ever: no `-L`.
 //! * Emulated code can hang where real code does not: every test binary runs under `timeout`.
 

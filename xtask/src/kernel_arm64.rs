@@ -1,12 +1,13 @@
 //! `cargo xtask kernel-arm64`: the kernel's arm64 JIT as the yardstick, on any host.
 //!
-//! Boots Debian's arm64 kernel under qemu-system with one static program of ours as init (benches/src/bin/kernel_arm64.rs), which
-//! loads the same programs into the kernel and into our engine, prints the comparison, and ends with a verdict, which
-//! becomes this command's exit status. The programs that lie in files (our case suite, and the external cases where they are
-//! to be had) come along in the archive.
+//! Boots Debian's arm64 kernel under qemu-system with one static program of ours as init
+//! (benches/src/bin/kernel_arm64.rs), which loads the same programs into the kernel and into our engine, prints the
+//! comparison, and ends with a verdict, which becomes this command's exit status. The programs that lie in files (our
+//! case suite, and the external cases where they are to be had) come along in the archive.
 //!
-//! Needs qemu-system-aarch64, apt (for the kernel package, 30 MB, kept in the target directory) and what the arm64 tests
-//! need; `--install` installs what is missing. Not part of the ordinary test run. docs/arm64-yardstick.md has what it printed.
+//! Needs qemu-system-aarch64, apt (for the kernel package, 30 MB, kept in the target directory) and what the arm64
+//! tests need; `--install` installs what is missing. Not part of the ordinary test run. docs/arm64-yardstick.md has
+//! what it printed.
 
 use crate::{arm64, shell};
 use anyhow::{Context, bail};
@@ -49,7 +50,8 @@ pub(crate) fn run(install: bool) -> anyhow::Result<()> {
     fs::create_dir_all(&folder)?;
     let kernel = kernel(&folder, install)?;
     let mut build = cross.cargo();
-    // Static, because the machine has no libraries; in a directory of its own, because every dependency is rebuilt for it.
+    // Static, because the machine has no libraries; in a directory of its own, because every dependency is rebuilt for
+    // it.
     build
         .args(["build", "--release", "-p", "bpf-benches", "--bin", GUEST])
         .env("RUSTFLAGS", "-C target-feature=+crt-static")
@@ -161,8 +163,8 @@ fn newest_kernel() -> anyhow::Result<Option<String>> {
     Ok(names.lines().filter(|name| is_kernel(name)).max_by_key(|name| numbers(name)).map(str::to_owned))
 }
 
-/// `linux-image-6.12.95+deb12-cloud-arm64`: the flavour for virtual machines is a third of the size. No debug symbols, no
-/// metapackages.
+/// `linux-image-6.12.95+deb12-cloud-arm64`: the flavour for virtual machines is a third of the size. No debug symbols,
+/// no metapackages.
 fn is_kernel(package: &str) -> bool {
     let version = package.strip_prefix("linux-image-").and_then(|rest| rest.strip_suffix("-cloud-arm64"));
     version.is_some_and(|version| numbers(version).len() > 2)
@@ -196,8 +198,9 @@ fn entries(files: &[Copy]) -> anyhow::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// An archive in the "newc" format that the kernel unpacks (Documentation/driver-api/early-userspace/buffer-format.rst): a
-/// header of thirteen 8-digit hex fields, name and contents padded to 4 bytes, an entry `TRAILER!!!` at the end.
+/// An archive in the "newc" format that the kernel unpacks
+/// (Documentation/driver-api/early-userspace/buffer-format.rst): a header of thirteen 8-digit hex fields, name and
+/// contents padded to 4 bytes, an entry `TRAILER!!!` at the end.
 fn cpio(entries: &[Entry]) -> Vec<u8> {
     let mut archive = Vec::new();
     let end = Entry { name: "TRAILER!!!".into(), mode: 0, contents: Vec::new() };

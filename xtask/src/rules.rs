@@ -5,12 +5,12 @@
 //! * The lint against casts that cut numbers off, in every crate that was gone through for it.
 //! * Both backends have the same files, the same match over `Op`, and what both have by one name lies in the same file.
 //! * A backend never sees a BPF instruction: it knows `Op`, and the words of the instruction set (`Width`, `Cond`).
-//! * A match over `Insn`, `Op`, `MapType` or `Helper` in shipped code has no `_ =>` arm, so that a new instruction is a compile error
-//!   everywhere. With one or two other arms it is an `if let … else` in other words, and may have one; so may a match
-//!   whose last arm names what is left and hands it on.
-//! * No `#[ignore]`; every file opens with a `//!` comment.
-//! * A `PhantomData` over a user's type parameter, and an `unsafe impl` of `Send` or `Sync`, has a comment that says why it is so: what is inferred
-//!   from the one is variance and thread safety, which nobody sees in the code.
+//! * A match over `Insn`, `Op`, `MapType` or `Helper` in shipped code has no `_ =>` arm, so that a new instruction is a
+//!   compile error everywhere. With one or two other arms it is an `if let … else` in other words, and may have one; so
+//!   may a match whose last arm names what is left and hands it on.
+//! * No `#[ignore]`; every file opens with a `//!` comment; no comment goes beyond 120 columns.
+//! * A `PhantomData` over a user's type parameter, and an `unsafe impl` of `Send` or `Sync`, has a comment that says
+//!   why it is so: what is inferred from the one is variance and thread safety, which nobody sees in the code.
 //!
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
@@ -74,13 +74,17 @@ const RUNTIME: &[&str] = &[
 const SAFE: &[&str] =
     &["uapi", "bpf-isa", "bpf-analysis", "bpf-jit", "dispatcher", "verifier", "object", "context-derive"];
 
-/// Source folders whose crates have no cast that may cut a number off without a reason beside it. (In tests, a number cut off fails the test.)
+/// Source folders whose crates have no cast that may cut a number off without a reason beside it. (In tests, a number
+/// cut off fails the test.)
 const UNCUT: &[&str] = &["object", "maps", "quiesce", "prog-pack", "uapi"];
 
 /// What turns the lint on.
 const UNCUT_LINT: &str = "#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]";
 
 const BACKENDS: [&str; 2] = ["crates/bpf-jit-x64/src", "crates/bpf-jit-arm64/src"];
+
+/// Where a line of comment ends, as a line of code (rustfmt.toml).
+const MAX_COLUMNS: usize = 120;
 
 /// Enums over which every match is exhaustive: instructions, ops, and what the kernel defines.
 const EXHAUSTIVE: [&str; 4] = ["Insn", "Op", "MapType", "Helper"];
@@ -117,8 +121,8 @@ pub(crate) fn check() -> anyhow::Result<()> {
     if broken.is_empty() { Ok(()) } else { bail!("architecture rules are broken:\n  {}", broken.join("\n  ")) }
 }
 
-/// Functions of the two backends that do the same have one name, by which they are found in the same file. The file with the match over `Op`
-/// is the same text.
+/// Functions of the two backends that do the same have one name, by which they are found in the same file. The file
+/// with the match over `Op` is the same text.
 fn same_jobs() -> anyhow::Result<Vec<String>> {
     let mut broken = Vec::new();
     let [x64, arm64] = BACKENDS.map(|folder| shell::root().join(folder));
@@ -241,6 +245,14 @@ fn source(text: &str, kind: Kind) -> Vec<String> {
     }
     if !text.starts_with("//!") {
         broken.push("does not open with a `//!` comment".to_owned());
+    }
+    for (number, line) in (1..).zip(text.lines()) {
+        let comment = line.trim_start().strip_prefix("//");
+        // A row of a table cannot be broken.
+        let row = comment.is_some_and(|comment| comment.trim_start_matches(['/', '!', ' ']).starts_with('|'));
+        if comment.is_some() && !row && line.chars().count() > MAX_COLUMNS {
+            broken.push(format!("line {number}: a comment beyond {MAX_COLUMNS} columns"));
+        }
     }
     match syn::parse_file(text) {
         Ok(file) => {
@@ -446,6 +458,9 @@ mod tests {
     fn ignored_tests_and_bare_files_are_found() {
         assert_eq!(source("//! A file.\n#[test]\n#[ignore]\nfn f() {}\n", Kind::Other).len(), 1);
         assert_eq!(source("fn f() {}\n", Kind::Other).len(), 1);
+        let long = "x".repeat(MAX_COLUMNS);
+        assert_eq!(source(&format!("//! A file.\n// {long}\n"), Kind::Other).len(), 1);
+        assert!(source(&format!("//! A file.\n// | {long} |\nstatic X: &str = \"{long}\";\n"), Kind::Other).is_empty());
         assert!(source("fn f() {}\n", Kind::Fixture).is_empty());
     }
 

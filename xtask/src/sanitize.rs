@@ -1,8 +1,9 @@
-//! `cargo xtask sanitize`: the tests of what is shared between threads, under AddressSanitizer and under ThreadSanitizer.
+//! `cargo xtask sanitize`: the tests of what is shared between threads, under AddressSanitizer and under
+//! ThreadSanitizer.
 //!
-//! The standard library is built with the sanitizer too (`-Zbuild-std`): ThreadSanitizer sees only synchronisation that it has
-//! instrumented. Emitted code it cannot see at all; what follows from that, and each suppression, is in `xtask/tsan.supp` with
-//! its reason. Needs a nightly toolchain with `rust-src`.
+//! The standard library is built with the sanitizer too (`-Zbuild-std`): ThreadSanitizer sees only synchronisation that
+//! it has instrumented. Emitted code it cannot see at all; what follows from that, and each suppression, is in
+//! `xtask/tsan.supp` with its reason. Needs a nightly toolchain with `rust-src`.
 
 use crate::shell;
 use clap::ValueEnum;

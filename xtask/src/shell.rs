@@ -6,8 +6,8 @@ use std::{
     process::Command,
 };
 
-/// The root of the repository: the folder above this crate. Cargo names the crate's folder when it runs us, which may be
-/// another clone than the one that a shared target directory was filled from.
+/// The root of the repository: the folder above this crate. Cargo names the crate's folder when it runs us, which may
+/// be another clone than the one that a shared target directory was filled from.
 pub(crate) fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     Path::new(&here).parent().expect("xtask lies in the repository").to_path_buf()

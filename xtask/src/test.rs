@@ -1,8 +1,8 @@
 //! `cargo xtask test`: every test of the workspace, natively and on arm64, and the concurrent protocols under loom.
 //!
-//! The output of cargo is passed through and read on its way: the `test result:` lines and the `SKIPPED` lines (one from each
-//! test that misses something it needs) are summed over all test binaries of both architectures, and the sum is
-//! the last line: `N passed, N failed, N skipped`. Tests that could not even be built or started count as failed.
+//! The output of cargo is passed through and read on its way: the `test result:` lines and the `SKIPPED` lines (one
+//! from each test that misses something it needs) are summed over all test binaries of both architectures, and the sum
+//! is the last line: `N passed, N failed, N skipped`. Tests that could not even be built or started count as failed.
 //! Without the means to run arm64 code every test of that architecture counts as skipped, and what to install
 //! is printed.
 

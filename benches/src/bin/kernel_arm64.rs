@@ -1,17 +1,19 @@
 //! Our arm64 code beside that of the kernel's arm64 JIT: instruction counts, and whether the results agree.
 //!
-//! `cargo xtask kernel-arm64` boots an arm64 kernel under qemu-system with this program as its init; on an arm64 machine it
-//! can be run as it is, as root. The speed programs, the cases of our own suite and, where they are to be had, the external
-//! cases are loaded into the kernel and into our engine, run in both on the same memory, and compared with what they
-//! must give.
+//! `cargo xtask kernel-arm64` boots an arm64 kernel under qemu-system with this program as its init; on an arm64
+//! machine it can be run as it is, as root. The speed programs, the cases of our own suite and, where they are to be
+//! had, the external cases are loaded into the kernel and into our engine, run in both on the same memory, and compared
+//! with what they must give.
 //!
-//! A comparison of code sizes is fair only where both compile the same instructions, but the kernel's verifier removes what
-//! cannot be reached and adds checks of divisors before the JIT sees the program. So its length after the verifier
+//! A comparison of code sizes is fair only where both compile the same instructions, but the kernel's verifier removes
+//! what cannot be reached and adds checks of divisors before the JIT sees the program. So its length after the verifier
 //! stands beside the length before, programs whose length changed are summed apart, and only the others fail the
 //! comparison when ours is the larger. Programs that the kernel's verifier refuses are counted. A kernel is
-//! commonly built with branch-target identification and pointer authentication: our code with both is a column of its own.
+//! commonly built with branch-target identification and pointer authentication: our code with both is a column of its
+//! own.
 //!
-//! The last line is a verdict that `cargo xtask kernel-arm64` waits for, because an emulated machine has no exit status.
+//! The last line is a verdict that `cargo xtask kernel-arm64` waits for, because an emulated machine has no exit
+//! status.
 
 use bpf_benches::{
     measure,

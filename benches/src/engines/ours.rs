@@ -55,7 +55,8 @@ impl Engine for Ours {
         let program = if self.interpreted {
             self.linker.loader().interpreted().bytes("bench", code)
         } else {
-            // SAFETY: the bench programs stay within the memory they are given: the kernel's verifier accepts them with it.
+            // SAFETY: the bench programs stay within the memory they are given: the kernel's verifier accepts them with
+            // it.
             unsafe { self.linker.loader().unverified() }.bytes("bench", code)
         };
         Ok(Box::new(Run(program.map_err(|e| e.to_string())?)))

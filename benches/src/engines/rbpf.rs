@@ -1,6 +1,7 @@
 //! rbpf: its JIT without a verifier of types, `EbpfVmRaw` (r1 = memory).
 //!
-//! It does not pass the length, so one instruction in front sets r2. The virtual machine borrows the program, so the bytes are leaked: one bench process runs a handful of programs.
+//! It does not pass the length, so one instruction in front sets r2. The virtual machine borrows the program, so the
+//! bytes are leaked: one bench process runs a handful of programs.
 
 use crate::engine::{Engine, Loaded};
 use bpf_isa::{Insn, Reg, Src, Width};
@@ -40,8 +41,8 @@ impl Loaded for Vm {
     fn run(&mut self, memory: &mut [u8], repeat: u32) -> Result<u32, String> {
         let mut result = 0;
         for _ in 0..repeat {
-            // SAFETY: the speed programs stay within the memory they are given (the kernel's verifier accepts them with it),
-            // and it outlives the call, which is all that the 'static in the signature is about here.
+            // SAFETY: the speed programs stay within the memory they are given (the kernel's verifier accepts them with
+            // it), and it outlives the call, which is all that the 'static in the signature is about here.
             let memory: &'static mut [u8] = unsafe { &mut *std::ptr::from_mut(memory) };
             // SAFETY: as above: the compiled program accesses `memory` and its own stack only.
             result = unsafe { self.0.execute_program_jit(memory) }.map_err(|e| e.to_string())?;

@@ -1,7 +1,8 @@
 //! The kernel's map as a contender: driven by BPF programs through BPF_PROG_TEST_RUN.
 //!
 //! Each program loops over a fixed number of operations with the same generator of keys as the other contenders, so the
-//! system call and the program's entry are shared by many operations. The programs are a dozen instructions, written out here.
+//! system call and the program's entry are shared by many operations. The programs are a dozen instructions, written
+//! out here.
 
 use super::{Contender, Job, Key, Operation, RANDOM, SPREAD, Shape};
 use bpf_maps::MapDef;
@@ -80,8 +81,8 @@ fn possible_cpus() -> usize {
 }
 
 impl Kernel {
-    /// The kernel's map of this definition with programs for these operations, if this process may use bpf(2). With `elements`
-    /// keys present.
+    /// The kernel's map of this definition with programs for these operations, if this process may use bpf(2). With
+    /// `elements` keys present.
     pub fn new(def: &MapDef, shape: Shape, elements: usize, operations: &[Operation]) -> Option<Self> {
         let attr = Attr::new().u32(0, def.map_type as u32).u32(4, def.key_size).u32(8, def.value_size);
         let map = owned(attr.u32(12, def.max_entries).u32(16, def.flags).call(MAP_CREATE)?);
@@ -118,8 +119,8 @@ pub(super) fn constant(dst: u8, source: u8, value: u64) -> [u64; 2] {
     [insn(0x18, dst, source, 0, value as i32), insn(0, 0, 0, 0, (value >> 32) as i32)]
 }
 
-/// The program. r6: random number, r7: rounds left, r8 and r9: the two multipliers; the key lies on top of the stack, the value
-/// below it.
+/// The program. r6: random number, r7: rounds left, r8 and r9: the two multipliers; the key lies on top of the stack,
+/// the value below it.
 fn code(what: Operation, map: &OwnedFd, shape: Shape, elements: usize, def: &MapDef) -> Vec<u64> {
     let (key_words, value_words) = ((def.key_size as usize).div_ceil(8), def.value_size as usize / 8);
     let (key_at, value_at) = (-8 * key_words as i16, -8 * (key_words + value_words) as i16);

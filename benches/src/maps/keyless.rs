@@ -1,4 +1,5 @@
-//! The kernel's queue, stack, bloom filter and ring buffer, driven by BPF programs as [`super::kernel`] drives maps with keys.
+//! The kernel's queue, stack, bloom filter and ring buffer, driven by BPF programs as [`super::kernel`] drives maps
+//! with keys.
 
 use super::bytes;
 use super::kernel::{Attr, LOOP, MAP_CREATE, MAP_UPDATE, Program, constant, insn, load, owned};
@@ -68,7 +69,8 @@ fn code(round: Round, map: &OwnedFd) -> Vec<u64> {
 }
 
 impl Keyless {
-    /// A map and its program, if this process may use bpf(2). A bloom filter holds the 8-byte numbers below its entries.
+    /// A map and its program, if this process may use bpf(2). A bloom filter holds the 8-byte numbers below its
+    /// entries.
     pub fn new(map_type: MapType, value: u32, entries: u32, round: Round) -> Option<Self> {
         let attr = Attr::new().u32(0, map_type as u32).u32(8, value).u32(12, entries);
         let map = owned(attr.call(MAP_CREATE)?);
@@ -129,7 +131,8 @@ impl Ring {
         let (mut at, mut records, mut sum) = (consumed.load(Ordering::Relaxed), 0, 0u64);
         // Acquire pairs with the kernel's release of the position.
         while at < produced.load(Ordering::Acquire) {
-            // SAFETY: the records begin a page after the producer's position, `size` bytes that are mapped twice in a row.
+            // SAFETY: the records begin a page after the producer's position, `size` bytes that are mapped twice in a
+            // row.
             let record = unsafe { self.producer.add(self.page + at as usize % self.size) };
             // SAFETY: the record's length, which the kernel releases with the busy bit.
             let length = unsafe { AtomicU32::from_ptr(record.cast()) }.load(Ordering::Acquire);

@@ -1,8 +1,10 @@
-//! How many look-ups of two dependent reads of memory the processor overlaps, by the number of instructions between them.
+//! How many look-ups of two dependent reads of memory the processor overlaps, by the number of instructions between
+//! them.
 //!
-//! Two arrays stand for the index and the slab of a hash with a million keys of 8 + 8 bytes, 16 MB each. An operation reads a random line of
-//! the first, and the place in the second that it finds there. The steps add what a look-up adds: instructions, each of them trivial. Caches
-//! are overwritten before each round, as by the other contenders of the maps bench.
+//! Two arrays stand for the index and the slab of a hash with a million keys of 8 + 8 bytes, 16 MB each. An operation
+//! reads a random line of the first, and the place in the second that it finds there. The steps add what a look-up
+//! adds: instructions, each of them trivial. Caches are overwritten before each round, as by the other contenders of
+//! the maps bench.
 
 use super::RANDOM;
 use crate::measure::{median, thread_time};

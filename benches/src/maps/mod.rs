@@ -1,9 +1,9 @@
 //! Maps under the same load: what they do, with which keys, and how it is timed.
 //!
-//! All contenders of a row run in one process in short interleaved rounds, and medians count. A cell is CPU time of the working
-//! threads in nanoseconds an operation, so other processes on the machine do not count, but waiting in a loop and system calls do. Keys
-//! come in random order from a generator that costs all contenders the same (about a nanosecond); the kernel's map is
-//! driven by a BPF program with the same generator.
+//! All contenders of a row run in one process in short interleaved rounds, and medians count. A cell is CPU time of the
+//! working threads in nanoseconds an operation, so other processes on the machine do not count, but waiting in a loop
+//! and system calls do. Keys come in random order from a generator that costs all contenders the same (about a
+//! nanosecond); the kernel's map is driven by a BPF program with the same generator.
 
 pub mod kernel;
 pub mod keyless;
@@ -91,10 +91,11 @@ pub struct Job {
 }
 
 impl Job {
-    /// Does `work` with the number and the key of each operation. Inserted keys are beyond the present ones, and no two threads' overlap.
+    /// Does `work` with the number and the key of each operation. Inserted keys are beyond the present ones, and no two
+    /// threads' overlap.
     ///
-    /// Operation and shape are settled outside of the loop, as they are in the kernel's program. Where `work` depends on the operation, the
-    /// caller does the same.
+    /// Operation and shape are settled outside of the loop, as they are in the kernel's program. Where `work` depends
+    /// on the operation, the caller does the same.
     #[inline(always)]
     pub fn each<const K: usize>(self, work: impl FnMut(usize, Key<K>)) {
         let mut work = work;

@@ -1,5 +1,5 @@
-//! Our maps: as a program calls them (as many operations in one run guard as in one run of the kernel's program), and through the host handle (a guard and two size
-//! checks each time).
+//! Our maps: as a program calls them (as many operations in one run guard as in one run of the kernel's program), and
+//! through the host handle (a guard and two size checks each time).
 
 use super::kernel::LOOP;
 use super::{Contender, Job, Key, Operation, bytes};

@@ -1,8 +1,8 @@
 //! Control-flow graph.
 //!
-//! Blocks are maximal straight-line runs of slots, kept in program order, subprogram after subprogram, so that a block that
-//! does not end the flow falls through to the next one. Unreachable blocks are in the graph and marked. Built in two linear
-//! sweeps into memory that is reused from program to program.
+//! Blocks are maximal straight-line runs of slots, kept in program order, subprogram after subprogram, so that a block
+//! that does not end the flow falls through to the next one. Unreachable blocks are in the graph and marked. Built in
+//! two linear sweeps into memory that is reused from program to program.
 
 use bpf_isa::{Flow, Insn, InsnIdx, Program, SubprogId};
 use core::ops::Range;
@@ -125,8 +125,9 @@ impl Cfg {
         }
     }
 
-    /// Takes out the edges that no run follows: of a conditional jump with a successor that begins with a `dead` instruction, the edge to it.
-    /// What cannot be reached then is marked so, subprograms that begin with a dead instruction included.
+    /// Takes out the edges that no run follows: of a conditional jump with a successor that begins with a `dead`
+    /// instruction, the edge to it. What cannot be reached then is marked so, subprograms that begin with a dead
+    /// instruction included.
     ///
     /// A jump keeps its edges if both successors are dead, which no verifier says of a jump that it has reached.
     pub fn prune(&mut self, program: &Program, dead: impl Fn(InsnIdx) -> bool) {
@@ -168,12 +169,13 @@ impl Cfg {
         self.subprogs[id.0 as usize].clone()
     }
 
-    /// Solves a backward data-flow problem over some blocks of a subprogram: calls `update`, which computes what holds at a block's start
-    /// from what holds at its successors' and says whether that changed, until nothing does.
+    /// Solves a backward data-flow problem over some blocks of a subprogram: calls `update`, which computes what holds
+    /// at a block's start from what holds at its successors' and says whether that changed, until nothing does.
     ///
-    /// Program order is close to a topological order, so a few sweeps from the last block to the first settle what compilers
-    /// make. A program may be laid out in any other order, so that a sweep settles one block: what is left after these sweeps is done
-    /// from a list of the blocks whose successors changed, in time linear in the edges (times how often a block can change).
+    /// Program order is close to a topological order, so a few sweeps from the last block to the first settle what
+    /// compilers make. A program may be laid out in any other order, so that a sweep settles one block: what is
+    /// left after these sweeps is done from a list of the blocks whose successors changed, in time linear in the
+    /// edges (times how often a block can change).
     pub fn flow_back(&self, blocks: Range<u32>, mut update: impl FnMut(BlockId) -> bool) {
         const SWEEPS: usize = 8;
         for _ in 0..SWEEPS {

@@ -1,14 +1,16 @@
 //! Which tail calls always jump through the same slot of the same table.
 //!
-//! Problem: a tail call whose table (r2) and index (r3) are constants can be patched into a direct jump. Compilers load both right
-//! before the call, but keep the table in a saved register when there are several calls, and merge paths that agree.
+//! Problem: a tail call whose table (r2) and index (r3) are constants can be patched into a direct jump. Compilers load
+//! both right before the call, but keep the table in a saved register when there are several calls, and merge paths
+//! that agree.
 //!
-//! Approach: forward data flow over basic blocks. What is known of a register is a constant, or that it varies; a block that no
-//! path has reached yet knows nothing, which agrees with anything, so constants survive loops. Only copies are followed:
-//! compilers have folded the arithmetic already, and what is not folded becomes an indirect site, which is always correct. The naive
-//! twin in the tests collects the set of all values that reach each instruction.
+//! Approach: forward data flow over basic blocks. What is known of a register is a constant, or that it varies; a block
+//! that no path has reached yet knows nothing, which agrees with anything, so constants survive loops. Only copies are
+//! followed: compilers have folded the arithmetic already, and what is not folded becomes an indirect site, which is
+//! always correct. The naive twin in the tests collects the set of all values that reach each instruction.
 //!
-//! Invariant: what is reported holds on every path, whatever branches do. A verifier, which knows dead branches, may report more.
+//! Invariant: what is reported holds on every path, whatever branches do. A verifier, which knows dead branches, may
+//! report more.
 
 use crate::{BlockId, Cfg, ConstTailCall, RegSet, defs};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, SubprogId, Width};
@@ -42,8 +44,9 @@ pub struct Constants {
 }
 
 impl Constants {
-    /// The tail calls of `program` with constant table and index, ascending by instruction. `entries` says how many slots the table
-    /// with a map index has, `None` if that map is no table of programs: a constant index beyond it is not reported.
+    /// The tail calls of `program` with constant table and index, ascending by instruction. `entries` says how many
+    /// slots the table with a map index has, `None` if that map is no table of programs: a constant index beyond it
+    /// is not reported.
     pub fn tail_calls(
         &mut self,
         program: &Program,
@@ -79,7 +82,8 @@ impl Constants {
         found
     }
 
-    /// From a subprogram's entry, where nothing is known, to a fixpoint: each register of each block changes at most twice.
+    /// From a subprogram's entry, where nothing is known, to a fixpoint: each register of each block changes at most
+    /// twice.
     fn solve(&mut self, program: &Program, cfg: &Cfg, entry: BlockId) {
         self.at_start[entry.index()] = Some([Value::Varying; Reg::ALL.len()]);
         self.work.push(entry);

@@ -29,7 +29,8 @@ pub struct ConstMapCall {
 pub struct ContextAccess {
     /// The load or store.
     pub insn: InsnIdx,
-    /// Byte offset from the base register's value to the field in the host's structure: it replaces the instruction's offset.
+    /// Byte offset from the base register's value to the field in the host's structure: it replaces the instruction's
+    /// offset.
     pub off: i32,
     /// Bytes to load (zero-extended) or store there: 1, 2, 4 or 8. It may be wider than the instruction's own size.
     pub size: u32,
@@ -100,9 +101,9 @@ pub enum BoundsPlace {
 
 /// An instruction that must be checked at run time, because its address was not proven to be where it may be.
 ///
-/// Of a load or store, all bytes must be in the region. Of a conditional jump, which compares a pointer into the region, both
-/// operands must be within [`AccessCheck::NEAR`] bytes of the region's start: how addresses further away compare would tell
-/// where in memory the region is.
+/// Of a load or store, all bytes must be in the region. Of a conditional jump, which compares a pointer into the
+/// region, both operands must be within [`AccessCheck::NEAR`] bytes of the region's start: how addresses further away
+/// compare would tell where in memory the region is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AccessCheck {
     /// The load, store or jump.
@@ -138,8 +139,8 @@ pub struct Facts {
     pub map_calls: Vec<ConstMapCall>,
     /// All context accesses, ascending by instruction. A program with fields in its context needs them to be compiled.
     pub context_accesses: Vec<ContextAccess>,
-    /// Accesses that need a check, ascending by instruction. Only a hybrid verification leaves any; a program with some is not
-    /// safe without them.
+    /// Accesses that need a check, ascending by instruction. Only a hybrid verification leaves any; a program with
+    /// some is not safe without them.
     pub checks: Vec<AccessCheck>,
     /// Where the bounds of each context region are; filled in if there are checks.
     pub regions: Vec<RegionBounds>,

@@ -1,8 +1,8 @@
-//! What can be said about a BPF program without running it: control flow, loops, liveness, constants, and the [`Facts`] that a
-//! verifier adds.
+//! What can be said about a BPF program without running it: control flow, loops, liveness, constants, and the [`Facts`]
+//! that a verifier adds.
 //!
-//! Everything here is plain data over a structurally valid [`bpf_isa::Program`]. Invariant: an analysis that knows nothing
-//! says so by its default, and every consumer is correct with the default.
+//! Everything here is plain data over a structurally valid [`bpf_isa::Program`]. Invariant: an analysis that knows
+//! nothing says so by its default, and every consumer is correct with the default.
 #![forbid(unsafe_code)]
 
 mod cfg;

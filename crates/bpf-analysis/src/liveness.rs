@@ -1,8 +1,8 @@
 //! Which registers are live where.
 //!
-//! A register is live at a point if some path from there reads it before writing it. Backward data flow over basic blocks on
-//! eleven-bit sets, callees before callers, so that a call uses exactly the argument registers that its subprogram reads.
-//! The naive twin in the tests iterates over single instructions.
+//! A register is live at a point if some path from there reads it before writing it. Backward data flow over basic
+//! blocks on eleven-bit sets, callees before callers, so that a call uses exactly the argument registers that its
+//! subprogram reads. The naive twin in the tests iterates over single instructions.
 
 use crate::{BlockId, Cfg, touched_below_r10};
 use bpf_isa::{AtomicOp, Callee, Insn, Program, Reg, Src, SubprogId};
@@ -92,8 +92,8 @@ pub fn defs(insn: &Insn) -> RegSet {
 
 /// The registers an instruction gives a value: of those that a call or packet load clobbers, only its result.
 ///
-/// For [`Liveness`], what is clobbered keeps its value. No verified program reads it; one that does, unverified, reads something that
-/// exists.
+/// For [`Liveness`], what is clobbered keeps its value. No verified program reads it; one that does, unverified, reads
+/// something that exists.
 pub fn results(insn: &Insn) -> RegSet {
     effects(insn).1
 }

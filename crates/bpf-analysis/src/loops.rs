@@ -1,11 +1,11 @@
 //! The loops of a program: which jumps lead back, to which head, and what lies in between.
 //!
-//! Approach: Havlak's. One depth-first numbering a subprogram says which edges lead back to an ancestor; heads are then taken from
-//! the last to the first, so that inner loops are found before the outer ones and each is collapsed (union-find) into its head. Time is
-//! nearly linear in the blocks and edges, whatever their shape.
+//! Approach: Havlak's. One depth-first numbering a subprogram says which edges lead back to an ancestor; heads are then
+//! taken from the last to the first, so that inner loops are found before the outer ones and each is collapsed
+//! (union-find) into its head. Time is nearly linear in the blocks and edges, whatever their shape.
 //!
-//! Invariants: a *natural* loop is entered only at its head. A subprogram with a loop that is entered elsewhere has none that is
-//! natural: where control comes from says nothing there.
+//! Invariants: a *natural* loop is entered only at its head. A subprogram with a loop that is entered elsewhere has
+//! none that is natural: where control comes from says nothing there.
 
 use crate::cfg::{BlockId, Cfg};
 use bpf_isa::{InsnIdx, Program, SubprogId};
@@ -44,7 +44,8 @@ pub struct Loops {
 struct Work {
     /// Depth-first number.
     number: Vec<u32>,
-    /// By number: the block, the last number below it in the tree, the head of the loop it is in, the union-find parent.
+    /// By number: the block, the last number below it in the tree, the head of the loop it is in, the union-find
+    /// parent.
     block: Vec<u32>,
     last: Vec<u32>,
     head: Vec<u32>,

@@ -1,13 +1,14 @@
 //! How much of its frame a subprogram may touch.
 //!
 //! Without a verifier, only the shape of the code can be trusted: as long as r10 is used as an address base and in no
-//! other way, every stack access is an explicit constant offset. A program that copies r10 anywhere may reach the whole frame.
+//! other way, every stack access is an explicit constant offset. A program that copies r10 anywhere may reach the whole
+//! frame.
 
 use crate::{RegSet, uses};
 use bpf_isa::{Insn, Reg, Src};
 
-/// How far below r10 an instruction reaches that reads r10; `None` if it is not a memory access at a constant offset, after which
-/// the whole frame may be touched.
+/// How far below r10 an instruction reaches that reads r10; `None` if it is not a memory access at a constant offset,
+/// after which the whole frame may be touched.
 pub fn touched_below_r10(insn: &Insn) -> Option<u32> {
     let (off, others) = match based_on_r10(insn) {
         Some(access) => access,

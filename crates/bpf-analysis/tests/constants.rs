@@ -1,7 +1,7 @@
 //! Constant tail calls against their naive twin, and the cases that matter.
 //!
-//! The twin is the definition: for each instruction and register the set of all values that reach it over any path, as a fixpoint
-//! over single instructions. A register is constant where that set has one member.
+//! The twin is the definition: for each instruction and register the set of all values that reach it over any path, as
+//! a fixpoint over single instructions. A register is constant where that set has one member.
 
 use bpf_analysis::{Cfg, ConstTailCall, Constants, defs};
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, Width, assemble};

@@ -93,8 +93,8 @@ pub trait Env {
         None
     }
 
-    /// Whether the instruction may be executed: for what a verifier left to be checked at run time. Called before each one. By
-    /// default it may, and that costs nothing.
+    /// Whether the instruction may be executed: for what a verifier left to be checked at run time. Called before each
+    /// one. By default it may, and that costs nothing.
     fn admits(&mut self, _step: &Step<'_, Self::Code>) -> bool {
         true
     }

@@ -40,7 +40,8 @@ pub struct Options<'a> {
     pub budget: Option<u64>,
     /// Ends the run, where the budget is counted, once it is true.
     pub interrupt: Option<&'a AtomicBool>,
-    /// What every byte of a stack is when its frame is entered: 0, unless a test is to see who reads what was never written.
+    /// What every byte of a stack is when its frame is entered: 0, unless a test is to see who reads what was never
+    /// written.
     pub stack_fill: u8,
 }
 
@@ -218,7 +219,8 @@ impl<'a, C> Caller<'_, 'a, C> {
         self.machine.place(env, addr, len, write).map(drop).map_err(|kind| self.stop(kind))
     }
 
-    /// [`Caller::check`] for the run's own memory only: its stacks and what [`Memory`] was given, not what the host adds.
+    /// [`Caller::check`] for the run's own memory only: its stacks and what [`Memory`] was given, not what the host
+    /// adds.
     ///
     /// # Errors
     /// [`StopKind::BadAccess`]: it may not, or the bytes lie elsewhere.

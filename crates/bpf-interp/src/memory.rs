@@ -174,8 +174,9 @@ impl Frame {
     }
 
     fn clear(&self, fill: u8) {
-        // SAFETY: `words` came from a box of that many words that only `drop` frees, and any bytes are u64s. No reference
-        // to them exists: this file makes none that outlives one access, and a frame is entered by one thread.
+        // SAFETY: `words` came from a box of that many words that only `drop` frees, and any bytes are u64s. No
+        // reference to them exists: this file makes none that outlives one access, and a frame is entered by
+        // one thread.
         unsafe { self.words.cast::<u64>().write_bytes(fill, self.words.len()) }
     }
 }

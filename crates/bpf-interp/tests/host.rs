@@ -2,8 +2,8 @@
 //! and what each error says.
 //!
 //! The unsafe code under Miri (all but the two tests that are about time):
-//! `MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation" cargo +nightly miri test -p bpf-interp --test host
-//! -- --skip interruption --skip atomics_are_atomic`
+//! `MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation" cargo +nightly miri test -p bpf-interp --test
+//! host -- --skip interruption --skip atomics_are_atomic`
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -206,8 +206,8 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Insn>, DecodeError> {
     decode_with(bytes, &mut ())
 }
 
-/// What is done with each instruction as it is decoded, while its kind is known: a match on that costs next to nothing then, and a
-/// mispredicted jump an instruction in a walk of its own. Implementations are inlined always.
+/// What is done with each instruction as it is decoded, while its kind is known: a match on that costs next to nothing
+/// then, and a mispredicted jump an instruction in a walk of its own. Implementations are inlined always.
 pub(crate) trait Visit {
     type Error: From<DecodeError>;
     fn visit(&mut self, at: InsnIdx, insn: &Insn) -> Result<(), Self::Error>;
@@ -241,7 +241,8 @@ pub(crate) fn decode_with<V: Visit>(bytes: &[u8], visitor: &mut V) -> Result<Vec
                 insns.push(insn);
             }};
         }
-        // Those that programs consist of, if nothing about them is unusual: what `one_slot` would make of them, with one look at all fields.
+        // Those that programs consist of, if nothing about them is unusual: what `one_slot` would make of them, with
+        // one look at all fields.
         if let (Some(dst), Some(src)) = (Reg::new(raw.dst), Reg::new(raw.src)) {
             let RawInsn { off, imm, .. } = raw;
             let (no_off, no_imm, no_src) = (off == 0, imm == 0, raw.src == 0);

@@ -1,7 +1,8 @@
 //! One walk over a program's instructions: what each of them says by itself.
 //!
-//! It checks what concerns a single instruction, collects those that lead elsewhere for [`crate::Program`] to check, and notes which kinds
-//! of instructions there are at all ([`Contents`]), so that no later pass looks for what a program does not have.
+//! It checks what concerns a single instruction, collects those that lead elsewhere for [`crate::Program`] to check,
+//! and notes which kinds of instructions there are at all ([`Contents`]), so that no later pass looks for what a
+//! program does not have.
 //!
 //! Invariant: every method is inlined where the kind of the instruction is known, and then most of it folds away.
 
@@ -28,8 +29,8 @@ pub struct Contents {
     pub atomics: bool,
     /// The registers it names or a call of it concerns: bit `n` is rn.
     pub registers: u16,
-    /// Those that may be read before they are written: that some instruction reads without one before it that writes, and no jump before
-    /// that one. Of the main program; each of its functions begins anew.
+    /// Those that may be read before they are written: that some instruction reads without one before it that writes,
+    /// and no jump before that one. Of the main program; each of its functions begins anew.
     pub read_early: u16,
     /// How it uses r10.
     pub stack: StackUse,
@@ -130,7 +131,8 @@ impl Scan {
         self.calls.push(CallSite { at, callee, callback });
     }
 
-    /// Checks what one instruction says by itself, and collects what leads elsewhere. `well_formed`: whether it has an encoding.
+    /// Checks what one instruction says by itself, and collects what leads elsewhere. `well_formed`: whether it has an
+    /// encoding.
     #[inline(always)]
     pub(crate) fn insn(
         &mut self,

@@ -1,9 +1,11 @@
 //! Where dynasm writes to.
 //!
-//! dynasm's own assemblers come with a registry of labels, an error state and a memory that they own. None of that is needed: the code
-//! goes to a `Vec<u8>` that lives as long as the backend, and labels are the business of [`bpf_jit_code::layout::Layout`].
+//! dynasm's own assemblers come with a registry of labels, an error state and a memory that they own. None of that is
+//! needed: the code goes to a `Vec<u8>` that lives as long as the backend, and labels are the business of
+//! [`bpf_jit_code::layout::Layout`].
 //!
-//! Invariant: a dynamic immediate that dynasm cannot encode makes it panic, so whoever uses these macros has checked it before.
+//! Invariant: a dynamic immediate that dynasm cannot encode makes it panic, so whoever uses these macros has checked it
+//! before.
 
 /// Appends what dynasm encodes to a byte vector: a word with dynamic fields by `push_u32`, constant bytes by `extend`.
 pub(crate) struct Sink<'a>(pub(crate) &'a mut Vec<u8>);
@@ -25,7 +27,8 @@ macro_rules! asm {
 }
 pub(crate) use asm;
 
-/// `asm_w!(code, width; add R(d), R(n), R(m))`: like `asm!`, with `R` standing for `W` or `X` registers and `RSP` for `WSP` or `XSP`.
+/// `asm_w!(code, width; add R(d), R(n), R(m))`: like `asm!`, with `R` standing for `W` or `X` registers and `RSP` for
+/// `WSP` or `XSP`.
 macro_rules! asm_w {
     (@ $code:expr, $width:expr, [$($w:tt)*] [$($x:tt)*] R($r:expr) $($rest:tt)*) => {
         $crate::asm::asm_w!(@ $code, $width, [$($w)* W($r)] [$($x)* X($r)] $($rest)*)

@@ -1,7 +1,8 @@
 //! How much code there can be.
 //!
-//! Upper bounds for fuzzing and for reserving memory: an op with every operand in a far slot, every constant at its worst, every branch in its
-//! long form. The emitter asserts them (in debug builds) for every op it emits, so every test of this crate tests them.
+//! Upper bounds for fuzzing and for reserving memory: an op with every operand in a far slot, every constant at its
+//! worst, every branch in its long form. The emitter asserts them (in debug builds) for every op it emits, so every
+//! test of this crate tests them.
 
 use crate::frame::Frame;
 use bpf_isa::Size;

@@ -7,15 +7,16 @@
 //! sp              saved registers, in pairs
 //! ```
 //!
-//! Everything is addressed upward from sp, where loads and stores have twelve scaled offset bits. With the saved registers at the bottom,
-//! one `stp` saves the first pair and makes the whole frame, and one `ldp` undoes both, as long as the frame has at most 504 bytes.
+//! Everything is addressed upward from sp, where loads and stores have twelve scaled offset bits. With the saved
+//! registers at the bottom, one `stp` saves the first pair and makes the whole frame, and one `ldp` undoes both, as
+//! long as the frame has at most 504 bytes.
 //!
-//! A function saves what it uses: the callee-saved registers the allocator handed out, and the return address if it calls. One that needs
-//! neither these nor memory has no frame, no prologue, and an epilogue of one `ret`.
+//! A function saves what it uses: the callee-saved registers the allocator handed out, and the return address if it
+//! calls. One that needs neither these nor memory has no frame, no prologue, and an epilogue of one `ret`.
 //!
-//! A frame larger than a page could step over the page that guards the end of a thread's stack, so its prologue reads from it page by page, from the
-//! top down: an overflow then faults in the guard instead of writing to whatever lies behind it. Smaller ones of functions that call touch
-//! their lowest bytes anyway: the first pair of saves is there.
+//! A frame larger than a page could step over the page that guards the end of a thread's stack, so its prologue reads
+//! from it page by page, from the top down: an overflow then faults in the guard instead of writing to whatever lies
+//! behind it. Smaller ones of functions that call touch their lowest bytes anyway: the first pair of saves is there.
 //!
 //! Invariant: `total` is a multiple of 16 (AAPCS64 6.4.5.1: sp is, at every access through it).
 
@@ -58,8 +59,8 @@ impl Frame {
     /// Most bytes that [`Frame::probe`] emits: an address, a loop, and the rest.
     pub(crate) const MAX_PROBES: usize = 4 * (5 + 1 + 4 + 2);
 
-    /// Most bytes that [`Emitter::enter`] (without probes) or [`Emitter::leave`] emits: a landing pad or signature, a frame of arbitrary
-    /// size, and the pairs.
+    /// Most bytes that [`Emitter::enter`] (without probes) or [`Emitter::leave`] emits: a landing pad or signature, a
+    /// frame of arbitrary size, and the pairs.
     pub(crate) const MAX_CODE: usize = 4 + 12 + 4 * MAX_SAVES.div_ceil(2);
 
     /// The frame of a function.
@@ -75,7 +76,8 @@ impl Frame {
             saves[count] = reg;
             count += 1;
         }
-        // The zero register's half of an odd pair may overlap slot 0: it is stored before anything else, and loaded to nowhere.
+        // The zero register's half of an odd pair may overlap slot 0: it is stored before anything else, and loaded to
+        // nowhere.
         let slots = 8 * count as u32;
         let total = (u64::from(slots) + 8 * u64::from(alloc.slots) + u64::from(shape.stack_bytes)).next_multiple_of(16);
         let total = i32::try_from(total).map_err(|_| EmitError::Internal("a frame of more than 2 GiB"))? as u32;
@@ -85,8 +87,8 @@ impl Frame {
         Ok(Frame { saves, pairs: count.div_ceil(2), slots, total, signs, landing_pad })
     }
 
-    /// Reads from every page below sp that the frame will take, the highest first. sp moves afterwards, so that the CFA's distance from it needs no
-    /// description in here.
+    /// Reads from every page below sp that the frame will take, the highest first. sp moves afterwards, so that the
+    /// CFA's distance from it needs no description in here.
     fn probe(&self, code: &mut Vec<u8>) {
         let whole = self.total - self.total % PROBE_STEP;
         if whole == 0 {
@@ -171,8 +173,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Emits what restores sp, the saved registers and the return address. Whoever emits code behind it that runs inside the
-    /// frame notes [`UnwindOp::Recall`] there.
+    /// Emits what restores sp, the saved registers and the return address. Whoever emits code behind it that runs
+    /// inside the frame notes [`UnwindOp::Recall`] there.
     pub(crate) fn unwind(&mut self) {
         let frame = self.frame;
         self.unwind_note(UnwindOp::Remember);

@@ -1,7 +1,8 @@
-//! What [`Layout`](bpf_jit_code::layout::Layout) needs to know of arm64: the instructions that name a place in the code.
+//! What [`Layout`](bpf_jit_code::layout::Layout) needs to know of arm64: the instructions that name a place in the
+//! code.
 //!
-//! `b` and `bl` reach 128 MiB, `b.cc` and `cbz` 1 MiB, `tbz` 32 KiB. The long form of a conditional branch is its inverse over a `b`; that of `adr`
-//! adds a 32-bit distance.
+//! `b` and `bl` reach 128 MiB, `b.cc` and `cbz` 1 MiB, `tbz` 32 KiB. The long form of a conditional branch is its
+//! inverse over a `b`; that of `adr` adds a 32-bit distance.
 
 use crate::asm::{asm, asm_w};
 use crate::regs::{AUX, Gpr};
@@ -180,7 +181,8 @@ mod tests {
         out.chunks(4).map(|w| u32::from_le_bytes(w.try_into().unwrap())).collect()
     }
 
-    /// Regression (semantics.md 2.8): range checks off by one. Each form is used up to its last distance, and encodes it.
+    /// Regression (semantics.md 2.8): range checks off by one. Each form is used up to its last distance, and encodes
+    /// it.
     #[test]
     fn reach_ends_where_the_field_ends() {
         let (width, reg) = (Width::W64, Gpr::X3);

@@ -11,8 +11,8 @@
 //! | x29 | never touched: the host's frame chain simply skips emitted code |
 //! | x30 | return address, saved by functions that call |
 //!
-//! Four scratch registers are what a load-exclusive loop needs when every operand is in a slot: address, operand, old value, new value.
-//! No operation insists on particular registers, so the allocator is free.
+//! Four scratch registers are what a load-exclusive loop needs when every operand is in a slot: address, operand, old
+//! value, new value. No operation insists on particular registers, so the allocator is free.
 
 use bpf_jit::{FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};
 
@@ -66,8 +66,8 @@ pub(crate) const TMP0: Gpr = X14;
 pub(crate) const TMP1: Gpr = X15;
 /// Third scratch register: intermediate results.
 pub(crate) const TMP2: Gpr = X16;
-/// Fourth scratch register: constants and offsets that do not fit their instruction. Overwritten by every helper that takes an
-/// offset or a constant, so it never holds an operand across one.
+/// Fourth scratch register: constants and offsets that do not fit their instruction. Overwritten by every helper that
+/// takes an offset or a constant, so it never holds an operand across one.
 pub(crate) const AUX: Gpr = X17;
 
 /// r1 to r5 at entry and at calls.

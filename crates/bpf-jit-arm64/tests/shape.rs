@@ -1,7 +1,7 @@
 //! What the code looks like: the forms that make it short, and that nothing is there without need.
 //!
-//! These programs go the whole way from BPF text; what they compute is tested elsewhere. Registers in the expected text are the allocator's
-//! choice today; the instructions are the point.
+//! These programs go the whole way from BPF text; what they compute is tested elsewhere. Registers in the expected text
+//! are the allocator's choice today; the instructions are the point.
 
 use bpf_analysis::{CallArity, Facts};
 use bpf_isa::{Program, assemble};
@@ -204,8 +204,8 @@ fn arithmetic_with_constants() {
     assert_eq!(shape("r0 = 0x1234000000005678 ll\nexit").len(), 3);
 }
 
-/// Regression (semantics.md 2.8): displacements that span a two-slot instruction, a jump back to the very first instruction, and one to the
-/// next. The listing is refused if a branch does not lead to an instruction.
+/// Regression (semantics.md 2.8): displacements that span a two-slot instruction, a jump back to the very first
+/// instruction, and one to the next. The listing is refused if a branch does not lead to an instruction.
 #[test]
 fn branches_over_two_slots_and_to_the_start() {
     let code = shape(
@@ -215,7 +215,8 @@ fn branches_over_two_slots_and_to_the_start() {
     assert!(!code.iter().any(|l| l.starts_with("b ")), "a jump to the next instruction is none: {code:#?}");
 }
 
-/// Regression (semantics.md 2.8): a literal that straddles its alignment. There are no literals: constants and addresses are moved.
+/// Regression (semantics.md 2.8): a literal that straddles its alignment. There are no literals: constants and
+/// addresses are moved.
 #[test]
 fn nothing_is_loaded_from_the_code() {
     let code = compile("r1 = map[fd:3]\nr2 = 0x123456789abcdef ll\nr0 = *(u64 *)(r1 + 0)\nr0 += r2\nexit", &options());
@@ -225,8 +226,8 @@ fn nothing_is_loaded_from_the_code() {
     }
 }
 
-/// Ordering cannot be tested by running (qemu does not model weak memory), so it is pinned here: what fetches is ordered, what does not is
-/// relaxed.
+/// Ordering cannot be tested by running (qemu does not model weak memory), so it is pinned here: what fetches is
+/// ordered, what does not is relaxed.
 #[test]
 fn atomics_are_ordered_as_the_kernels() {
     for (line, lse, exclusive) in [

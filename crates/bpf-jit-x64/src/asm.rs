@@ -1,15 +1,16 @@
 //! One instruction at a time: dynasm encodes it, this file makes it as short as it can be.
 //!
-//! Problem: with registers known only at run time, dynasm must leave room for everything: an instruction always has a REX prefix, a
-//! memory operand always a SIB byte, and a displacement whose size was chosen when *we* were compiled. Static forms would be
-//! short, but there are 16 x 16 x 3 of each instruction. Which width, which of a family of operations and which form of an operand it is,
-//! is as unpredictable as the programs are, so a branch for it costs more than all else here. Approach: dynasm writes one instruction
-//! into an [`Insn`], a number, in that one general shape and with `[rax]` for a memory operand; then, all by arithmetic, the operand's own
-//! bytes ([`Memory`]) and the bits that say width and operation go in, what the instruction can do without is cut out, and the rest is
-//! appended to the code. Where prefixes and opcode lie is known when we are compiled, so little of this is left to do.
+//! Problem: with registers known only at run time, dynasm must leave room for everything: an instruction always has a
+//! REX prefix, a memory operand always a SIB byte, and a displacement whose size was chosen when *we* were compiled.
+//! Static forms would be short, but there are 16 x 16 x 3 of each instruction. Which width, which of a family of
+//! operations and which form of an operand it is, is as unpredictable as the programs are, so a branch for it costs
+//! more than all else here. Approach: dynasm writes one instruction into an [`Insn`], a number, in that one general
+//! shape and with `[rax]` for a memory operand; then, all by arithmetic, the operand's own bytes ([`Memory`]) and the
+//! bits that say width and operation go in, what the instruction can do without is cut out, and the rest is appended to
+//! the code. Where prefixes and opcode lie is known when we are compiled, so little of this is left to do.
 //!
-//! Invariant: an instruction means the same before and after cutting. What may be cut: a REX of 0x40, unless it selects one of
-//! spl, bpl, sil, dil; immediate bytes that sign-extension brings back.
+//! Invariant: an instruction means the same before and after cutting. What may be cut: a REX of 0x40, unless it selects
+//! one of spl, bpl, sil, dil; immediate bytes that sign-extension brings back.
 //! tests/encoding.rs compares every instruction emitted with all encodings that iced-x86 knows of it.
 
 /// Assembles one instruction into `$buf`, applying the named cuts.
@@ -32,7 +33,8 @@ macro_rules! sized {
     ($buf:expr, $width:expr; $($insn:tt)*) => { $crate::asm::asm!($buf, [at_width($width)]; $($insn)*) };
 }
 
-/// An instruction with the memory operand `$operand`, written as `[rax]`, and behind that an immediate of so many bytes.
+/// An instruction with the memory operand `$operand`, written as `[rax]`, and behind that an immediate of so many
+/// bytes.
 macro_rules! mem {
     ($buf:expr, $operand:expr; $($insn:tt)*) => { $crate::asm::mem!($buf, $operand, 0; $($insn)*) };
     ($buf:expr, $operand:expr, $immediate:literal; $($insn:tt)*) => {
@@ -187,7 +189,8 @@ impl Insn {
         self.len -= useless;
     }
 
-    /// Gives an instruction of a family that shares an opcode its number: in the opcode, which follows the REX prefix ...
+    /// Gives an instruction of a family that shares an opcode its number: in the opcode, which follows the REX prefix
+    /// ...
     #[inline(always)]
     pub(crate) fn opcode_number(&mut self, number: u8) {
         self.bytes |= u128::from(number << 3) << 8;

@@ -1,7 +1,7 @@
 //! How large emitted code can get.
 //!
-//! The fuzz target and the tests hold every emission against these bounds; a caller can size memory by them. They count every operand in a
-//! slot, every displacement and constant at its longest and every branch in its long form.
+//! The fuzz target and the tests hold every emission against these bounds; a caller can size memory by them. They count
+//! every operand in a slot, every displacement and constant at its longest and every branch in its long form.
 
 use bpf_jit::{BinOp, Func, Lir, Op, TailKey, Val};
 

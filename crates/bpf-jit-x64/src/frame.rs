@@ -7,15 +7,17 @@
 //!       saved registers        those the allocation uses, no others
 //! rsp-> slots                  values the allocation found no register for
 //! ```
-//! A leaf function with a small BPF stack that it touches rarely keeps it in the red zone, the 128 bytes below rsp that nobody
-//! else writes: r10 = rsp, and there is no frame at all. What a function does not need, it does not have: one without stack, slots and
-//! saved registers has no prologue.
+//! A leaf function with a small BPF stack that it touches rarely keeps it in the red zone, the 128 bytes below rsp that
+//! nobody else writes: r10 = rsp, and there is no frame at all. What a function does not need, it does not have: one
+//! without stack, slots and saved registers has no prologue.
 //!
-//! A frame larger than a page could step over the page that guards the end of a thread's stack, so its prologue reads from it page by page, from the
-//! top down: an overflow then faults in the guard instead of writing to whatever lies behind it.
+//! A frame larger than a page could step over the page that guards the end of a thread's stack, so its prologue reads
+//! from it page by page, from the top down: an overflow then faults in the guard instead of writing to whatever lies
+//! behind it.
 //!
-//! Invariants: with calls, rsp is 16-byte aligned at each of them. Of any 4096 bytes of machine stack between an entry sequence and the
-//! present rsp, at least one has been accessed: the return address that a call pushes, a saved register, or a probe.
+//! Invariants: with calls, rsp is 16-byte aligned at each of them. Of any 4096 bytes of machine stack between an entry
+//! sequence and the present rsp, at least one has been accessed: the return address that a call pushes, a saved
+//! register, or a probe.
 
 use crate::Emitter;
 use crate::asm::{mem, reg};
@@ -29,7 +31,8 @@ use bpf_jit_code::UnwindOp;
 /// Bytes below rsp that signal handlers and the kernel leave alone (System V ABI, 3.2.2).
 const RED_ZONE: u32 = 128;
 
-/// An access relative to rsp takes a byte more than one relative to rbp; setting rbp up and down takes at least these many.
+/// An access relative to rsp takes a byte more than one relative to rbp; setting rbp up and down takes at least these
+/// many.
 const RED_ZONE_MAX_ACCESSES: usize = 9;
 
 /// The least size of a guard page, and so the distance of probes: pages are no smaller on any host.
@@ -161,8 +164,8 @@ impl Emitter<'_> {
         self.queued_moves();
     }
 
-    /// Leaves the function, up to the return: the machine is as it was at entry but for scratch, rcx and the result. Whoever
-    /// emits code behind it that runs inside the frame notes [`UnwindOp::Recall`] there.
+    /// Leaves the function, up to the return: the machine is as it was at entry but for scratch, rcx and the result.
+    /// Whoever emits code behind it that runs inside the frame notes [`UnwindOp::Recall`] there.
     pub(crate) fn unwind(&mut self) {
         let frame = self.frame;
         self.unwind_note(UnwindOp::Remember);
@@ -204,8 +207,9 @@ impl Emitter<'_> {
         }
     }
 
-    /// Reads from every page of the `bytes` below rsp, the highest first, and from the lowest of them; nothing in a frame of less than a page. rsp
-    /// moves afterwards, so that the CFA's distance from it needs no description in here.
+    /// Reads from every page of the `bytes` below rsp, the highest first, and from the lowest of them; nothing in a
+    /// frame of less than a page. rsp moves afterwards, so that the CFA's distance from it needs no description in
+    /// here.
     fn probe_stack(&mut self, bytes: u32) {
         if self.frame.bytes < PROBE_STEP || bytes == 0 {
             return;

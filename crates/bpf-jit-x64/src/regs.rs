@@ -1,7 +1,8 @@
 //! The registers of x86-64, and what its instructions demand of them: the [`MachineDesc`] the allocator works from.
 //!
-//! r10 and r11 are not in the pool: every op may use them as scratch, which is what makes it correct for operands anywhere. rsp is
-//! the stack pointer; rbp is the frame pointer of functions with a BPF stack, and an ordinary register elsewhere.
+//! r10 and r11 are not in the pool: every op may use them as scratch, which is what makes it correct for operands
+//! anywhere. rsp is the stack pointer; rbp is the frame pointer of functions with a BPF stack, and an ordinary register
+//! elsewhere.
 
 use bpf_jit::{FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};
 use bpf_jit_code::CpuFeatures;
@@ -56,8 +57,8 @@ impl From<HostReg> for Gpr {
     }
 }
 
-/// Scratch registers, never allocated. `SCRATCH` mostly holds a result on its way to a slot, or the first operand; `SCRATCH2` an address, a
-/// constant or the second operand.
+/// Scratch registers, never allocated. `SCRATCH` mostly holds a result on its way to a slot, or the first operand;
+/// `SCRATCH2` an address, a constant or the second operand.
 pub(crate) const SCRATCH: Gpr = R10;
 /// See [`SCRATCH`].
 pub(crate) const SCRATCH2: Gpr = R11;
@@ -79,7 +80,8 @@ const fn hosts<const N: usize>(regs: [Gpr; N]) -> [HostReg; N] {
     out
 }
 
-/// Cheapest encodings first: those that need no REX prefix, then those whose use as a base needs no SIB or displacement.
+/// Cheapest encodings first: those that need no REX prefix, then those whose use as a base needs no SIB or
+/// displacement.
 const POOL: [HostReg; 13] = hosts([Rax, Rcx, Rdx, Rsi, Rdi, R8, R9, Rbx, Rbp, R14, R15, R12, R13]);
 const SAVED: [HostReg; 6] = hosts(CALLEE_SAVED);
 

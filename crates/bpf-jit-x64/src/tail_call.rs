@@ -1,7 +1,7 @@
 //! Tail calls.
 //!
-//! A site unwinds its own function completely and jumps to the target's entry, so each function saves what it likes. Everything that can
-//! make the call fall through is checked before anything is changed; the count is of jumps taken.
+//! A site unwinds its own function completely and jumps to the target's entry, so each function saves what it likes.
+//! Everything that can make the call fall through is checked before anything is changed; the count is of jumps taken.
 //!
 //! ```text
 //! dynamic                              constant: a direct, patchable site
@@ -17,8 +17,8 @@
 //!   jmp  target
 //! out:
 //! ```
-//! Invariant: every value is where it was when control reaches `out` from above the increment; below it, only r11 (the target)
-//! survives.
+//! Invariant: every value is where it was when control reaches `out` from above the increment; below it, only r11 (the
+//! target) survives.
 
 use crate::asm::{Memory, asm, mem, reg};
 use crate::jump::{Cc, Jump, nop5};
@@ -106,7 +106,8 @@ pub(crate) fn jump_indirect(s: &mut Skeleton<Jump>, thunk: &mut Option<Label>, o
 }
 
 impl X64 {
-    /// The retpoline: speculation of the return is caught in a loop while the real one goes to the address in [`SCRATCH2`].
+    /// The retpoline: speculation of the return is caught in a loop while the real one goes to the address in
+    /// [`SCRATCH2`].
     pub(crate) fn retpoline(&mut self) {
         let Some(label) = self.thunk else { return };
         self.s.bind(label);

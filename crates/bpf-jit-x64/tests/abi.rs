@@ -1,6 +1,6 @@
-//! The machine ABI of docs/abi.md, by poisoning: every register that one side may overwrite is overwritten, every register it must keep is
-//! compared. `support::native` does so around every run of every test; here it is shown to notice violations, and frames are
-//! measured.
+//! The machine ABI of docs/abi.md, by poisoning: every register that one side may overwrite is overwritten, every
+//! register it must keep is compared. `support::native` does so around every run of every test; here it is shown to
+//! notice violations, and frames are measured.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 mod support;
@@ -99,8 +99,8 @@ fn frame(live: usize, stack: u32, next: Option<u32>) -> Func {
     b.finish()
 }
 
-/// `frame_bytes` is exactly what a frame takes, and the stack is aligned at every call (the harness looks), whatever mix of saved
-/// registers, slots and BPF stack a function has, and whatever it was called from.
+/// `frame_bytes` is exactly what a frame takes, and the stack is aligned at every call (the harness looks), whatever
+/// mix of saved registers, slots and BPF stack a function has, and whatever it was called from.
 #[test]
 fn frames_are_as_large_as_stated_and_aligned() {
     let mut backend = X64::default();

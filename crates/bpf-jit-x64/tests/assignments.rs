@@ -1,8 +1,9 @@
-//! Operations that insist on registers, under *every* assignment of pool registers to destination, first and second operand: 13^3 of
-//! them, shared ones included. Random allocations (tests/exec.rs) meet each conflict now and then; this meets each of them.
+//! Operations that insist on registers, under *every* assignment of pool registers to destination, first and second
+//! operand: 13^3 of them, shared ones included. Random allocations (tests/exec.rs) meet each conflict now and then;
+//! this meets each of them.
 //!
-//! Regressions: division with an operand or destination in rax or rdx, a shift whose count or destination is rcx, and/or/xor-fetch and
-//! cmpxchg with rax as source or destination, byte stores from sil, dil and bpl.
+//! Regressions: division with an operand or destination in rax or rdx, a shift whose count or destination is rcx,
+//! and/or/xor-fetch and cmpxchg with rax as source or destination, byte stores from sil, dil and bpl.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 mod support;

@@ -1,5 +1,5 @@
-//! The bytes themselves: everything decodes, every branch leads to an instruction, no instruction has a shorter encoding, and code stays
-//! within its stated bound. Runs on any host.
+//! The bytes themselves: everything decodes, every branch leads to an instruction, no instruction has a shorter
+//! encoding, and code stays within its stated bound. Runs on any host.
 
 mod support;
 
@@ -96,8 +96,8 @@ fn shortest(i: &Instruction, forms: &HashMap<Mnemonic, Vec<Form>>) -> usize {
     best
 }
 
-/// Whether an instruction is as long as it is on purpose: branches are the layout's business, no-operations are padding and patch slots,
-/// and addresses are filled in later.
+/// Whether an instruction is as long as it is on purpose: branches are the layout's business, no-operations are padding
+/// and patch slots, and addresses are filled in later.
 fn has_a_fixed_length(i: &Instruction) -> bool {
     i.flow_control() != FlowControl::Next && i.flow_control() != FlowControl::Return
         || i.mnemonic() == Mnemonic::Nop

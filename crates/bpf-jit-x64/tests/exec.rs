@@ -1,5 +1,6 @@
-//! Every op, executed, against the naive evaluator: all widths, edge values, destinations that share a register with operands, operands that live on
-//! and that do not, under production's, three-register, no-register and random allocations; then random programs of all of them.
+//! Every op, executed, against the naive evaluator: all widths, edge values, destinations that share a register with
+//! operands, operands that live on and that do not, under production's, three-register, no-register and random
+//! allocations; then random programs of all of them.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 mod support;
@@ -25,8 +26,8 @@ struct Regs {
 
 const OP_MEMORY: i32 = 64;
 
-/// One function: the op, and everything it may have changed stored where the test sees it. `share`: which operand's register the
-/// destination is (3: its own). `live`: whether the operands live on.
+/// One function: the op, and everything it may have changed stored where the test sees it. `share`: which operand's
+/// register the destination is (3: its own). `live`: whether the operands live on.
 fn around(share: usize, live: bool, op: &dyn Fn(&mut Build, Regs)) -> Func {
     let mut b = Build::new();
     let [x, y, z] = [0, 1, 2].map(|i| b.param(i));
@@ -297,7 +298,8 @@ fn addresses() {
     }
 }
 
-/// Regressions: r0 as operand or destination of the fetching logical operations; the upper half after a successful 32-bit cmpxchg.
+/// Regressions: r0 as operand or destination of the fetching logical operations; the upper half after a successful
+/// 32-bit cmpxchg.
 #[test]
 fn atomics() {
     let mem = |r: &Regs| Mem::new(Base::Reg(r.memory), OP_MEMORY);

@@ -42,7 +42,8 @@ fn target(with_len: bool) -> Func {
     b.finish()
 }
 
-/// A site in the middle of live values, a stack, and optionally a call that needs saved registers; what falls through is stored.
+/// A site in the middle of live values, a stack, and optionally a call that needs saved registers; what falls through
+/// is stored.
 fn site(key: Option<u32>, reload_len: bool, stack: u32, call: bool) -> Func {
     let mut b = Build::new();
     let [x, y, z] = [0, 1, 2].map(|i| b.param(i));

@@ -1,15 +1,16 @@
 //! Register allocation.
 //!
-//! Problem: give every virtual register a host register for its whole life, or a stack slot, so that (1) two that hold different
-//! values at the same time do not share one, (2) what lives across a call or another op with fixed operands is not where that op
-//! writes, (3) callee-saved registers, which cost a save, go only to values that live across calls, and (4) values already are
-//! where calls, exits and fixed operands want them.
+//! Problem: give every virtual register a host register for its whole life, or a stack slot, so that (1) two that hold
+//! different values at the same time do not share one, (2) what lives across a call or another op with fixed operands
+//! is not where that op writes, (3) callee-saved registers, which cost a save, go only to values that live across
+//! calls, and (4) values already are where calls, exits and fixed operands want them.
 //!
 //! Approach: one backward walk over the blocks gives exact interference, clobbers and preferences; then
-//! greedy colouring, values with preferences first. An interference is written down once, with the value that comes into being while the
-//! other lives: a copy of the live list, and no list is ever sorted, turned round or searched. BPF has ten registers and a lowered program at most a few values more, fewer than
-//! either machine has registers, so greedy colouring practically never needs a slot; where it does, a slot is always correct.
-//! Linear in ops times live values.
+//! greedy colouring, values with preferences first. An interference is written down once, with the value that comes
+//! into being while the other lives: a copy of the live list, and no list is ever sorted, turned round or searched. BPF
+//! has ten registers and a lowered program at most a few values more, fewer than either machine has registers, so
+//! greedy colouring practically never needs a slot; where it does, a slot is always correct. Linear in ops times live
+//! values.
 //!
 //! Invariant: any outcome that respects (1) and (2) is correct. `AllocOptions` makes random ones, for tests.
 
@@ -198,7 +199,8 @@ impl Allocator {
         back
     }
 
-    /// All blocks where no jump leads back: each block's successors are walked before it, so that its live-out values are known then.
+    /// All blocks where no jump leads back: each block's successors are walked before it, so that its live-out values
+    /// are known then.
     fn walk_forward(&mut self, func: &Func, machine: &MachineDesc, call_clobbers: HostRegSet) {
         self.live_in.clear();
         for (block, ops) in func.in_order().rev() {
@@ -286,8 +288,8 @@ impl Allocator {
 
     /// `dst` = some function of `from`, best in the same register.
     ///
-    /// Where they are one value, it lives on, and so do all others: each pair of them conflicts already where the later of the two
-    /// came into being, unless as a copy of the other, which from here on it is no more.
+    /// Where they are one value, it lives on, and so do all others: each pair of them conflicts already where the later
+    /// of the two came into being, unless as a copy of the other, which from here on it is no more.
     #[inline(always)]
     fn change(&mut self, dst: VReg, from: VReg) {
         if dst != from {
@@ -344,8 +346,8 @@ impl Allocator {
         }
     }
 
-    /// One op, backward: its result ends, what it overwrites is forbidden to all that live across it, its operands begin; and
-    /// where each would best be.
+    /// One op, backward: its result ends, what it overwrites is forbidden to all that live across it, its operands
+    /// begin; and where each would best be.
     #[inline(always)]
     fn visit(&mut self, op: &Op, machine: &MachineDesc, call_clobbers: HostRegSet) {
         match *op {

@@ -77,8 +77,8 @@ pub type CompileError = EmitError;
 /// How much work to put into code.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub enum OptLevel {
-    /// One pass, each BPF register in one place throughout: several times faster to compile, for programs that run once or a few times.
-    /// A program that was not verified and reads r1 to r5 after a call finds anything there.
+    /// One pass, each BPF register in one place throughout: several times faster to compile, for programs that run once
+    /// or a few times. A program that was not verified and reads r1 to r5 after a call finds anything there.
     None,
     /// Registers by liveness: fewer moves and saves.
     #[default]
@@ -297,7 +297,8 @@ impl<B: Backend> Compiler<B> {
             self.allocator.allocate(func, machine, alloc, out);
         }
         self.backend.emit(&self.lir, &self.allocs, emit, code)?;
-        // Only an op of the main program that reads it, a call of a subprogram that does among them, gives it a virtual register.
+        // Only an op of the main program that reads it, a call of a subprogram that does among them, gives it a virtual
+        // register.
         code.reads_hidden = self.lir.funcs.first().is_none_or(|main| main.ctx.is_some());
         Ok(())
     }

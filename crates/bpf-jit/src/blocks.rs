@@ -4,8 +4,8 @@ use crate::backend::Shape;
 use crate::lir::BlockId;
 use bpf_jit_code::layout::{Branch, Label, Layout};
 
-/// The labels of the blocks of the function being emitted: those of its [`Shape`], which follow each other, and extra ones. Reused from
-/// function to function.
+/// The labels of the blocks of the function being emitted: those of its [`Shape`], which follow each other, and extra
+/// ones. Reused from function to function.
 #[derive(Debug)]
 pub(crate) struct BlockLabels {
     /// Number of the first block.

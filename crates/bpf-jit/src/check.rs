@@ -1,6 +1,7 @@
 //! Whether an intermediate form and its allocations refer only to what exists, so that no backend need ask.
 //!
-//! What lowering and the allocator make does; debug builds look all the same, and tests of backends check what they make by hand.
+//! What lowering and the allocator make does; debug builds look all the same, and tests of backends check what they
+//! make by hand.
 
 use crate::alloc::{Alloc, Loc};
 use crate::lir::{Func, Lir};

@@ -1,8 +1,9 @@
 //! A naive evaluator of [`Lir`]: what a backend's code must compute.
 //!
-//! One match over [`Op`], each arm the op's definition in plain arithmetic, no sharing with any backend. Memory is a list of
-//! byte regions at given addresses, so that a test can give it the same addresses as native code sees; the hidden argument is a
-//! [`RunCtx`] in one of them. What lies outside (functions, symbols, linked tail calls) is asked of an [`Env`].
+//! One match over [`Op`], each arm the op's definition in plain arithmetic, no sharing with any backend. Memory is a
+//! list of byte regions at given addresses, so that a test can give it the same addresses as native code sees; the
+//! hidden argument is a [`RunCtx`] in one of them. What lies outside (functions, symbols, linked tail calls) is asked
+//! of an [`Env`].
 //!
 //! Slow by intent: correctness must be visible.
 
@@ -246,7 +247,8 @@ impl Eval {
                             let args = args.map(|a| a.unwrap_or(0));
                             match self.function(lir, id, args, ctx.unwrap_or(0), env)? {
                                 Outcome::Exit(value) => value,
-                                // A tail call in a subprogram returns to the subprogram's caller; only its target knows what.
+                                // A tail call in a subprogram returns to the subprogram's caller; only its target knows
+                                // what.
                                 Outcome::TailCall { .. } => {
                                     return Err(EvalError::Malformed("the target of a nested tail call is unknown"));
                                 }

@@ -1,7 +1,7 @@
 //! What a program refers to outside itself: symbols for the code, signatures for the calls.
 //!
-//! The linker knows functions and maps; lowering needs from it only how they are called ([`Signatures`]), and names them in
-//! the code by number ([`Extern`]), which the linker turns into addresses when the code is placed.
+//! The linker knows functions and maps; lowering needs from it only how they are called ([`Signatures`]), and names
+//! them in the code by number ([`Extern`]), which the linker turns into addresses when the code is placed.
 
 use bpf_analysis::CallArity;
 use bpf_isa::InsnIdx;
@@ -25,8 +25,8 @@ macro_rules! of_number {
     };
 }
 
-/// Makes [`Extern`], its way into symbols and back, and its names from one table: a kind more is a line more here, and an arm wherever
-/// somebody matches over kinds.
+/// Makes [`Extern`], its way into symbols and back, and its names from one table: a kind more is a line more here, and
+/// an arm wherever somebody matches over kinds.
 macro_rules! externs {
     ($($(#[$doc:meta])* $kind:ident($index:tt) = $number:literal $name:literal,)*) => {
         /// What the program refers to outside itself, as a [`Symbol`].
@@ -133,7 +133,8 @@ pub enum MapShape {
         /// Bytes from one slot's elements to the next slot's.
         slot_stride: u64,
     },
-    /// As a comparison and a load of the inner map's pointer, of which there are `max_entries` at [`Extern::ArrayBase`].
+    /// As a comparison and a load of the inner map's pointer, of which there are `max_entries` at
+    /// [`Extern::ArrayBase`].
     ArrayOfMaps {
         /// Number of elements.
         max_entries: u32,

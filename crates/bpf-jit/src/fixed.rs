@@ -1,11 +1,13 @@
 //! A fixed home for each BPF register: an allocation without a look at the function.
 //!
-//! Problem: liveness, webs and colouring take most of the time of a compilation, and a program that runs once or a few times
-//! never gives it back. Approach: r0 to r9, the hidden argument and the may_goto counter each live in one place throughout, where calls want
-//! them as far as that goes; which places are free is decided by what the program contains at all ([`bpf_isa::Contents`]).
+//! Problem: liveness, webs and colouring take most of the time of a compilation, and a program that runs once or a few
+//! times never gives it back. Approach: r0 to r9, the hidden argument and the may_goto counter each live in one place
+//! throughout, where calls want them as far as that goes; which places are free is decided by what the program contains
+//! at all ([`bpf_isa::Contents`]).
 //!
-//! Invariant: the allocation keeps the machine's promises for *any* order of the instructions: nothing that lives across an op is where
-//! such an op may write. Registers that BPF calls clobber may be in registers that machine calls clobber.
+//! Invariant: the allocation keeps the machine's promises for *any* order of the instructions: nothing that lives
+//! across an op is where such an op may write. Registers that BPF calls clobber may be in registers that machine calls
+//! clobber.
 
 use crate::alloc::{Alloc, AllocOptions, Loc};
 use crate::lir::VReg;
@@ -45,7 +47,8 @@ pub(crate) struct Needs {
     pub(crate) temporaries: bool,
 }
 
-/// The last allocation made. Programs resemble each other more than one would think, and functions of a program even more.
+/// The last allocation made. Programs resemble each other more than one would think, and functions of a program even
+/// more.
 #[derive(Debug, Default)]
 pub(crate) struct Last {
     alloc: Alloc,

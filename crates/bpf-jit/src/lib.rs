@@ -7,11 +7,12 @@
 //! Backend::emit(&Lir, &[Alloc])  -> Code     bpf-jit-x64, bpf-jit-arm64
 //! ```
 //!
-//! Without optimisation ([`OptLevel::None`]) it is one step: instructions are lowered to fixed registers, straight into the backend.
+//! Without optimisation ([`OptLevel::None`]) it is one step: instructions are lowered to fixed registers, straight into
+//! the backend.
 //!
-//! Invariants: a backend sees no BPF, no memory, no address and no host; everything in this crate is architecture-neutral, and what
-//! differs between architectures is data in a [`MachineDesc`]; any allocation that respects the machine's fixed operands is
-//! correct, down to no register at all.
+//! Invariants: a backend sees no BPF, no memory, no address and no host; everything in this crate is
+//! architecture-neutral, and what differs between architectures is data in a [`MachineDesc`]; any allocation that
+//! respects the machine's fixed operands is correct, down to no register at all.
 #![forbid(unsafe_code)]
 
 mod alloc;

@@ -1,8 +1,8 @@
 //! A machine, as the allocator sees it: data.
 //!
-//! Which registers there are, which a call preserves, and which operations insist on particular ones (x86-64: division in
-//! rax:rdx, a variable shift's count in rcx, cmpxchg in rax). Operations are grouped into [`OpClass`]es by their demands, and the
-//! machine answers for each class, so the allocator has no case for any architecture.
+//! Which registers there are, which a call preserves, and which operations insist on particular ones (x86-64: division
+//! in rax:rdx, a variable shift's count in rcx, cmpxchg in rax). Operations are grouped into [`OpClass`]es by their
+//! demands, and the machine answers for each class, so the allocator has no case for any architecture.
 
 use crate::lir::{AtomicOp, BinOp, Op, Val};
 

@@ -1,8 +1,8 @@
 //! Parallel moves.
 //!
-//! Before a call, several values must go to their argument registers at once, and a register may be source of one move and
-//! destination of another. A move is safe once nothing still waits to be read from its destination; when none is safe, what is left is
-//! cycles, and one is broken by putting a value aside into the scratch register.
+//! Before a call, several values must go to their argument registers at once, and a register may be source of one move
+//! and destination of another. A move is safe once nothing still waits to be read from its destination; when none is
+//! safe, what is left is cycles, and one is broken by putting a value aside into the scratch register.
 
 use crate::alloc::Loc;
 use crate::machine::HostReg;
@@ -25,8 +25,8 @@ pub struct Move {
     pub src: MoveSrc,
 }
 
-/// Calls `emit` with moves whose sequence has the effect of `moves` at once. Destinations are distinct. `scratch` is none of them
-/// and no source. Moves of a register to itself are dropped. `moves` is used up.
+/// Calls `emit` with moves whose sequence has the effect of `moves` at once. Destinations are distinct. `scratch` is
+/// none of them and no source. Moves of a register to itself are dropped. `moves` is used up.
 pub fn parallel_moves(moves: &mut Vec<Move>, scratch: HostReg, mut emit: impl FnMut(Move)) {
     let reads = |m: &Move, reg: HostReg| m.src == MoveSrc::Loc(Loc::Reg(reg));
     moves.retain(|m| !reads(m, m.dst));

@@ -1,10 +1,11 @@
 //! What backends keep while they emit: buffer, labels, and what is owed to the end of a function or of the program.
 //!
-//! Problem: half of a backend has nothing to do with its machine: entries of functions, labels of blocks, notes for unwinders, stubs of failed checks,
-//! one stop sequence a reason, tail-call sites whose offsets are known last. Approach: it is here, over the kind of [`Branch`] that the machine
-//! has, and the backend adds the instructions.
+//! Problem: half of a backend has nothing to do with its machine: entries of functions, labels of blocks, notes for
+//! unwinders, stubs of failed checks, one stop sequence a reason, tail-call sites whose offsets are known last.
+//! Approach: it is here, over the kind of [`Branch`] that the machine has, and the backend adds the instructions.
 //!
-//! Invariants: the labels of the functions' entries are made first, so that each is known by its number; notes and marks ascend with the buffer.
+//! Invariants: the labels of the functions' entries are made first, so that each is known by its number; notes and
+//! marks ascend with the buffer.
 
 use crate::backend::{EmitError, EmitOptions, Shape};
 use crate::blocks::BlockLabels;
@@ -111,7 +112,8 @@ impl<B: Branch> Skeleton<B> {
         self.note(UnwindOp::Function, options, code);
     }
 
-    /// Ends a function, its stubs emitted. Where room is left for the description of its frames, it is filled with `trap`, which must not be run.
+    /// Ends a function, its stubs emitted. Where room is left for the description of its frames, it is filled with
+    /// `trap`, which must not be run.
     pub fn end_function(&mut self, trap: u8, options: &EmitOptions, code: &mut Code) -> Result<(), EmitError> {
         if options.unwind_room {
             self.note_always(UnwindOp::End, code);

@@ -1,8 +1,8 @@
 //! A proof checker for register allocation, independent of the allocator.
 //!
-//! It follows, forward through the function, which virtual registers' present values each location holds, meeting paths by
-//! intersection. Every operand must be in its location when it is read; calls and ops with fixed operands wipe what they
-//! clobber. So it needs neither liveness nor interference, which are what the allocator may get wrong.
+//! It follows, forward through the function, which virtual registers' present values each location holds, meeting paths
+//! by intersection. Every operand must be in its location when it is read; calls and ops with fixed operands wipe what
+//! they clobber. So it needs neither liveness nor interference, which are what the allocator may get wrong.
 
 use bpf_analysis::Facts;
 use bpf_isa::Width;

@@ -1,7 +1,8 @@
 //! Tests as files: a program, the steps it goes through, and what each makes of it.
 //!
-//! A file under `tests/filetests` begins with a program: BPF assembly in `.bpf`, the intermediate form in `.lir`. After it come steps, each a line
-//! `-- step options`, and below it what the step made. Steps that change the program change what the next one gets:
+//! A file under `tests/filetests` begins with a program: BPF assembly in `.bpf`, the intermediate form in `.lir`. After
+//! it come steps, each a line `-- step options`, and below it what the step made. Steps that change the program change
+//! what the next one gets:
 //!
 //! | step | makes |
 //! |---|---|
@@ -14,8 +15,8 @@
 //! | `eval A B ..` | how a run with these arguments ends |
 //! | `verify` | whether it is well formed |
 //!
-//! `cargo xtask bless` rewrites what is below the steps. Map 0 is opaque, 1 an array of 100 eight-byte values, 2 a per-CPU array, 3 an array of maps,
-//! 4 a hash.
+//! `cargo xtask bless` rewrites what is below the steps. Map 0 is opaque, 1 an array of 100 eight-byte values, 2 a
+//! per-CPU array, 3 an array of maps, 4 a hash.
 
 use bpf_analysis::{
     AccessCheck, BoundsPlace, CallArity, CheckRegion, ConstMapCall, ConstTailCall, Facts, RegionBounds,

@@ -1,4 +1,5 @@
-//! The function's own analyses against naive twins, and the text form against itself, on lowered programs and on what passes make of them.
+//! The function's own analyses against naive twins, and the text form against itself, on lowered programs and on what
+//! passes make of them.
 
 use bpf_analysis::Facts;
 use bpf_isa::Width;

@@ -1,7 +1,7 @@
 //! `bpf cases`: a file of programs with expected results, one JSON object a line.
 //!
-//! `name`, `program_hex`, `mem_hex` or `mem_size`, and `expected` (64-bit r0, or "reject") or `expected_u32` (its low half). r1 is the
-//! memory's address (0 if there is none), r2 its length.
+//! `name`, `program_hex`, `mem_hex` or `mem_size`, and `expected` (64-bit r0, or "reject") or `expected_u32` (its low
+//! half). r1 is the memory's address (0 if there is none), r2 its length.
 
 use crate::input::{parse_hex, read_text};
 use crate::load::{self, EngineArgs};

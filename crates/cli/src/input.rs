@@ -1,7 +1,7 @@
 //! What the subcommands read: files whole, packets by format, bytes by hex.
 //!
-//! Files are read and not mapped: what somebody truncates while it is mapped ends this process by SIGBUS. Memory grows as bytes come in, up to
-//! [`MAX_INPUT`] (a device never ends).
+//! Files are read and not mapped: what somebody truncates while it is mapped ends this process by SIGBUS. Memory grows
+//! as bytes come in, up to [`MAX_INPUT`] (a device never ends).
 
 use anyhow::{Context, Result, bail};
 use pcap_file::pcap::PcapReader;
@@ -44,8 +44,8 @@ pub(crate) fn parse_hex(text: &str) -> Result<Vec<u8>> {
     hex::decode(digits.strip_prefix("0x").unwrap_or(&digits)).context("not hex")
 }
 
-/// The inputs of a run: the packets of a capture (`.pcap`, `.pcapng`, by content), one input of a file's bytes, `hex:…`, or one
-/// empty input for `None`.
+/// The inputs of a run: the packets of a capture (`.pcap`, `.pcapng`, by content), one input of a file's bytes,
+/// `hex:…`, or one empty input for `None`.
 pub(crate) fn packets(data: Option<&str>) -> Result<Vec<Vec<u8>>> {
     let Some(data) = data else { return Ok(vec![Vec::new()]) };
     if let Some(hex) = data.strip_prefix("hex:") {
@@ -109,7 +109,8 @@ mod tests {
         [pcap, pcapng]
     }
 
-    /// Any byte changed or cut, and any length that a capture tells set to extremes: an error or packets no longer than the capture.
+    /// Any byte changed or cut, and any length that a capture tells set to extremes: an error or packets no longer than
+    /// the capture.
     #[test]
     fn hostile_captures_are_errors_or_packets() {
         let parse = |format: usize, bytes: &[u8]| if format == 0 { pcap(bytes) } else { pcapng(bytes) };

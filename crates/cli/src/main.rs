@@ -1,8 +1,8 @@
 //! The `bpf` command.
 //!
-//! One module a subcommand; what they share is `input` (objects, packets, hex) and `load` (an object or instructions through the
-//! runtime). Results go to standard output, everything else to standard error (`out`); the exit status is 0, or 1 with a message. Under
-//! `--json` that message is a result too: `{"error": "…"}`.
+//! One module a subcommand; what they share is `input` (objects, packets, hex) and `load` (an object or instructions
+//! through the runtime). Results go to standard output, everything else to standard error (`out`); the exit status is
+//! 0, or 1 with a message. Under `--json` that message is a result too: `{"error": "…"}`.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -67,8 +67,8 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    // A reader that has seen enough (`bpf disasm … | head`) ends this process as it ends any other, instead of failing a print.
-    // SAFETY: nothing else has run yet, and the default action is a valid one.
+    // A reader that has seen enough (`bpf disasm … | head`) ends this process as it ends any other, instead of failing
+    // a print. SAFETY: nothing else has run yet, and the default action is a valid one.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let (result, json) = match Args::try_parse() {
         Ok(Args { command }) => (command.run(), command.json()),

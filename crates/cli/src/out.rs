@@ -1,11 +1,12 @@
 //! What the command says: results on standard output, messages on standard error.
 //!
-//! Problem: most of what is said comes from files (names, sections, licences, source lines, what programs print) that may want to drive the
-//! terminal or forge lines; and writing may fail, which `println!` answers with a panic.
+//! Problem: most of what is said comes from files (names, sections, licences, source lines, what programs print) that
+//! may want to drive the terminal or forge lines; and writing may fail, which `println!` answers with a panic.
 //!
-//! Approach: everything goes through this file. A [`line`] is one line, whatever is in it; [`text`] may have several; in both, and in
-//! JSON, characters that act instead of being shown are escaped. A failed write is an error of the command ([`WriteError`]); where the reader
-//! has gone, SIGPIPE has ended the process or [`WriteError::is_closed`] says to end quietly. Messages that cannot be written are lost.
+//! Approach: everything goes through this file. A [`line`] is one line, whatever is in it; [`text`] may have several;
+//! in both, and in JSON, characters that act instead of being shown are escaped. A failed write is an error of the
+//! command ([`WriteError`]); where the reader has gone, SIGPIPE has ended the process or [`WriteError::is_closed`] says
+//! to end quietly. Messages that cannot be written are lost.
 //!
 //! Invariant: nothing else in this crate prints (clippy's `print_stdout` and `print_stderr` are on).
 

@@ -1,5 +1,5 @@
-//! `bpf plugin`: the plugin protocol of bpf_conformance. Memory as one hex argument, the program on standard input, r0 in hex on
-//! standard output; or a message on standard error and exit status 1.
+//! `bpf plugin`: the plugin protocol of bpf_conformance. Memory as one hex argument, the program on standard input, r0
+//! in hex on standard output; or a message on standard error and exit status 1.
 
 use crate::input::{parse_hex, read_all};
 use crate::load::{self, EngineArgs, Trust};

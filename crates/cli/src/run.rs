@@ -20,7 +20,8 @@ pub(crate) struct Args {
     /// The program's function name; needed where the object has several.
     #[arg(long)]
     program: Option<String>,
-    /// FILE.pcap or FILE.pcapng (one run a packet), any other file (one run on its bytes), or hex:BYTES. Default: one empty input.
+    /// FILE.pcap or FILE.pcapng (one run a packet), any other file (one run on its bytes), or hex:BYTES. Default: one
+    /// empty input.
     #[arg(long, value_name = "FILE|hex:BYTES")]
     data: Option<String>,
     /// What the program runs on; by default what its section is for.

@@ -1,7 +1,7 @@
 //! The command as its users meet it: the README's main job, the protocols, the exit status, the messages.
 //!
-//! The command runs as a process of its own. Under an emulator that takes the runner cargo was told to use, since the kernel cannot
-//! start a foreign binary by itself.
+//! The command runs as a process of its own. Under an emulator that takes the runner cargo was told to use, since the
+//! kernel cannot start a foreign binary by itself.
 
 use bpf_testkit::{cases, skipped};
 use std::path::{Path, PathBuf};

@@ -1,10 +1,12 @@
-//! `#[derive(BpfContext)]`: what a `#[repr(C)]` struct says about itself, as the context that programs are verified against.
+//! `#[derive(BpfContext)]`: what a `#[repr(C)]` struct says about itself, as the context that programs are verified
+//! against.
 //!
-//! Problem: verifier, interpreter and JIT need the offset, size and kind of each field, and a mistake in such a table lets programs
-//! read what is none of their business. Approach: the compiler knows the table. The macro only names the fields; offsets come from
-//! `offset_of!`, kinds from `bpf_runtime::ContextField`, and that there is no padding is asserted from sizes. An attribute
-//! macro after the derive sees the struct later and may change it, so what is generated checks that the struct is still the one that was derived. What can
-//! be seen in the syntax is refused here with a message at its place; the rest is refused by the types and assertions in what is generated.
+//! Problem: verifier, interpreter and JIT need the offset, size and kind of each field, and a mistake in such a table
+//! lets programs read what is none of their business. Approach: the compiler knows the table. The macro only names the
+//! fields; offsets come from `offset_of!`, kinds from `bpf_runtime::ContextField`, and that there is no padding is
+//! asserted from sizes. An attribute macro after the derive sees the struct later and may change it, so what is
+//! generated checks that the struct is still the one that was derived. What can be seen in the syntax is refused here
+//! with a message at its place; the rest is refused by the types and assertions in what is generated.
 //!
 //! Use it through `bpf_runtime`, which documents it.
 #![forbid(unsafe_code)]
@@ -77,8 +79,9 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
                     "an attribute after the derive packed the struct: programs read its fields at their alignment"
                 );)*
             };
-            // Attributes after the derive may have made another struct of the one that was derived: it must have these fields, no others, and of
-            // these types exactly. (A reference to a field of a union is unsafe, and one to a packed field an error.)
+            // Attributes after the derive may have made another struct of the one that was derived: it must have these
+            // fields, no others, and of these types exactly. (A reference to a field of a union is unsafe, and one to a
+            // packed field an error.)
             const _: fn(&mut #fixed) = |context| {
                 let #ident { #(#names: _),* } = &*context;
                 #({
@@ -87,8 +90,8 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
                 })*
             };
 
-            // SAFETY: the struct is `repr(C)` without padding, and its fields are of types that implement `ContextField`, at the
-            // offsets that the compiler says. The parts are those of the mutable borrow.
+            // SAFETY: the struct is `repr(C)` without padding, and its fields are of types that implement
+            // `ContextField`, at the offsets that the compiler says. The parts are those of the mutable borrow.
             unsafe impl ::bpf_runtime::Context for #fixed {
                 type Data<'r, 'p> = &'r mut #borrowed where 'p: 'r;
 
@@ -108,7 +111,8 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
                 }
             }
 
-            // SAFETY: the members are the struct's fields, each of a type that implements `ContextField`, and there is no padding.
+            // SAFETY: the members are the struct's fields, each of a type that implements `ContextField`, and there is
+            // no padding.
             unsafe impl ::bpf_runtime::ContextField for #fixed {
                 const SHAPE: ::bpf_runtime::derive::Shape =
                     ::bpf_runtime::derive::Shape::Struct { name: #name, members: MEMBERS };

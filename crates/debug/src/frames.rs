@@ -1,8 +1,8 @@
 //! Frames for unwinders: DWARF call frame information, made from the backend's notes.
 //!
-//! The note kinds are DWARF's, so each becomes one instruction; `gimli` knows how those are encoded. The process's own unwinder (that of
-//! libgcc or of LLVM, which also does the backtraces of Rust's standard library) takes an `.eh_frame` section with absolute addresses through
-//! `__register_frame`. perf and GDB get the same in their own wrappings.
+//! The note kinds are DWARF's, so each becomes one instruction; `gimli` knows how those are encoded. The process's own
+//! unwinder (that of libgcc or of LLVM, which also does the backtraces of Rust's standard library) takes an `.eh_frame`
+//! section with absolute addresses through `__register_frame`. perf and GDB get the same in their own wrappings.
 //!
 //! Invariant: a registered section stays where it is, unchanged, until it is deregistered.
 
@@ -99,7 +99,8 @@ pub(crate) fn debug_frame(unit: &Unit) -> Option<Vec<u8>> {
     Some(section.0.into_vec())
 }
 
-/// One function's frame as `.eh_frame`, for whoever puts that section `distance` bytes behind the function's first byte.
+/// One function's frame as `.eh_frame`, for whoever puts that section `distance` bytes behind the function's first
+/// byte.
 pub(crate) fn relative_eh_frame(unit: &Unit, function: usize, distance: usize) -> Option<Vec<u8>> {
     let mut table = FrameTable::default();
     let pointers = DwEhPe(gimli::DW_EH_PE_pcrel.0 | gimli::DW_EH_PE_sdata4.0);
@@ -113,8 +114,8 @@ pub(crate) fn relative_eh_frame(unit: &Unit, function: usize, distance: usize) -
     Some(bytes)
 }
 
-// The unwinder's interface for code made at run time, in libgcc_s and LLVM's libunwind alike (libgcc: unwind-dw2-fde.h). The standard
-// library links one of them.
+// The unwinder's interface for code made at run time, in libgcc_s and LLVM's libunwind alike (libgcc:
+// unwind-dw2-fde.h). The standard library links one of them.
 unsafe extern "C" {
     fn __register_frame(eh_frame: *const u8);
     fn __deregister_frame(eh_frame: *const u8);
@@ -132,8 +133,8 @@ impl RegisteredFrames {
     /// The notes of the unit must describe the code at its place, for as long as the result lives.
     pub(crate) unsafe fn new(unit: &Unit) -> Option<RegisteredFrames> {
         let section = eh_frame(unit)?.into_boxed_slice();
-        // SAFETY: a well-formed section, ended by a zero length, in memory that this value keeps until `drop` deregisters it; the
-        // caller vouches for what it says.
+        // SAFETY: a well-formed section, ended by a zero length, in memory that this value keeps until `drop`
+        // deregisters it; the caller vouches for what it says.
         unsafe { __register_frame(section.as_ptr()) };
         Some(RegisteredFrames { section })
     }

@@ -1,8 +1,9 @@
-//! GDB's and LLDB's JIT interface (GDB manual, "JIT Compilation Interface"): a linked list of ELF images in memory, and a function that does
-//! nothing, on which the debugger has a breakpoint.
+//! GDB's and LLDB's JIT interface (GDB manual, "JIT Compilation Interface"): a linked list of ELF images in memory, and
+//! a function that does nothing, on which the debugger has a breakpoint.
 //!
-//! The image has no code, only its address: a `.text` that occupies no bytes, symbols, frames (`.debug_frame`) and source lines. The list's two
-//! symbols are weak, so that a process may have another JIT that brings its own; the protocol has no lock between the two.
+//! The image has no code, only its address: a `.text` that occupies no bytes, symbols, frames (`.debug_frame`) and
+//! source lines. The list's two symbols are weak, so that a process may have another JIT that brings its own; the
+//! protocol has no lock between the two.
 //!
 //! Invariant: the list is changed under [`LIST`] only, and an image stays in place while it is in it.
 
@@ -70,7 +71,8 @@ fn lock() -> MutexGuard<'static, ()> {
 /// Changes the list and tells the debugger.
 fn change(_lock: &MutexGuard<'_, ()>, action: u32, entry: *mut Entry, edit: impl FnOnce(&mut Descriptor)) {
     let descriptor = &raw mut __jit_debug_descriptor;
-    // SAFETY: a static that only we change, under the lock that the caller holds; a debugger reads it while the process is stopped.
+    // SAFETY: a static that only we change, under the lock that the caller holds; a debugger reads it while the process
+    // is stopped.
     let descriptor = unsafe { &mut *descriptor };
     edit(descriptor);
     descriptor.action = action;

@@ -1,10 +1,12 @@
-//! The jitdump: `jit-PID.dump`, from which `perf inject --jit` makes an ELF file for each function, with its bytes, source lines and
-//! frames (linux/tools/perf/Documentation/jitdump-specification.txt, version 1).
+//! The jitdump: `jit-PID.dump`, from which `perf inject --jit` makes an ELF file for each function, with its bytes,
+//! source lines and frames (linux/tools/perf/Documentation/jitdump-specification.txt, version 1).
 //!
-//! perf finds the file because the process maps a page of it executable: that event is in the recording. Records are stamped with the
-//! monotonic clock, so recordings need `perf record -k mono`; by time perf tells programs apart that had the same address one after the other.
+//! perf finds the file because the process maps a page of it executable: that event is in the recording. Records are
+//! stamped with the monotonic clock, so recordings need `perf record -k mono`; by time perf tells programs apart that
+//! had the same address one after the other.
 //!
-//! Invariant: the header is written once, before anything else, and a function's records by one write, lines and frames before the load.
+//! Invariant: the header is written once, before anything else, and a function's records by one write, lines and frames
+//! before the load.
 
 use crate::Error;
 use crate::frames::relative_eh_frame;
@@ -129,7 +131,8 @@ fn lines(unit: &Unit, function: usize, out: &mut Vec<u8>) {
     record(DEBUG_INFO, &body, out);
 }
 
-/// The frame as `.eh_frame` and `.eh_frame_hdr`, which perf puts behind the code in this order, the first one eight-byte aligned.
+/// The frame as `.eh_frame` and `.eh_frame_hdr`, which perf puts behind the code in this order, the first one
+/// eight-byte aligned.
 fn frame(unit: &Unit, function: usize, code_len: usize, out: &mut Vec<u8>) {
     let distance = code_len.next_multiple_of(8);
     let Some(mut data) = relative_eh_frame(unit, function, distance) else { return };
@@ -150,8 +153,8 @@ fn frame(unit: &Unit, function: usize, code_len: usize, out: &mut Vec<u8>) {
         data.extend_from_slice(&word.to_le_bytes());
     }
     let len = data.len() as u64;
-    // perf's libunwind reads it at its address in the process, so perf must know that the function reaches that far. It must not reach
-    // into the next one; where there is no room, perf still has the frame in the file.
+    // perf's libunwind reads it at its address in the process, so perf must know that the function reaches that far. It
+    // must not reach into the next one; where there is no room, perf still has the frame in the file.
     let (start, end) = unit.range(function);
     let mapped = if distance as u64 + len.next_multiple_of(8) <= u64::from(end - start) { len } else { 0 };
     let mut body = Vec::new();

@@ -1,14 +1,16 @@
 //! What unwinders, profilers and debuggers are told of emitted code.
 //!
-//! Problem: to everything that looks at a process from outside, and to the process's own backtraces, emitted code is anonymous memory: no
-//! names, no lines, and no way from one of its frames to the caller's. Approach: a [`Registry`] is told of every piece of code when it has been placed
-//! (a [`Unit`]: names, offsets, source lines and frame changes, all plain data) and passes it on to whoever was asked for: the process's
-//! unwinder (`.eh_frame` through `__register_frame`), perf (a perf map, or a jitdump with lines and frames), GDB (an ELF image through its JIT
+//! Problem: to everything that looks at a process from outside, and to the process's own backtraces, emitted code is
+//! anonymous memory: no names, no lines, and no way from one of its frames to the caller's. Approach: a [`Registry`] is
+//! told of every piece of code when it has been placed (a [`Unit`]: names, offsets, source lines and frame changes, all
+//! plain data) and passes it on to whoever was asked for: the process's unwinder (`.eh_frame` through
+//! `__register_frame`), perf (a perf map, or a jitdump with lines and frames), GDB (an ELF image through its JIT
 //! interface), and [`Registry::symbolize`].
 //!
-//! Invariants: a unit is known from [`Registry::add`] until its [`Registered`] is dropped, and to nobody after that, except to files, which
-//! are append-only. Files are opened when the registry is made, so that later nothing can fail; a write that does fail is kept for
-//! [`Registry::failure`] and ends the writing. In a forked child nothing is written or taken back: files and descriptors are the parent's.
+//! Invariants: a unit is known from [`Registry::add`] until its [`Registered`] is dropped, and to nobody after that,
+//! except to files, which are append-only. Files are opened when the registry is made, so that later nothing can fail;
+//! a write that does fail is kept for [`Registry::failure`] and ends the writing. In a forked child nothing is written
+//! or taken back: files and descriptors are the parent's.
 
 mod dwarf;
 mod frames;
@@ -37,7 +39,8 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
-    /// perf finds a jitdump by an executable mapping of it, which was refused (a file system mounted `noexec`, for one).
+    /// perf finds a jitdump by an executable mapping of it, which was refused (a file system mounted `noexec`, for
+    /// one).
     #[error("cannot map {} executable, by which perf would find it: {source}", .path.display())]
     Map {
         /// Which file.

@@ -1,7 +1,8 @@
 //! The perf map: `/tmp/perf-PID.map`, a line for each function (linux/tools/perf/Documentation/jit-interface.txt).
 //!
-//! The format knows no unloading: where code comes and goes, a later line may claim the addresses of an earlier one. A jitdump tells by
-//! time. All registries of a process write to one file; the first one empties what a former process of the same number left.
+//! The format knows no unloading: where code comes and goes, a later line may claim the addresses of an earlier one. A
+//! jitdump tells by time. All registries of a process write to one file; the first one empties what a former process of
+//! the same number left.
 
 use crate::Error;
 use crate::unit::Unit;
@@ -15,8 +16,8 @@ use std::sync::{Mutex, PoisonError};
 /// Files that this process has begun, by path.
 static BEGUN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Opens a file of this process for appending: the first time it is emptied. A symbolic link in its place is refused, since `/tmp` is
-/// everybody's.
+/// Opens a file of this process for appending: the first time it is emptied. A symbolic link in its place is refused,
+/// since `/tmp` is everybody's.
 pub(crate) fn open(path: &Path) -> Result<(File, bool), Error> {
     let mut begun = BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
     let first = !begun.iter().any(|p| p == path);

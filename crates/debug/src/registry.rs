@@ -23,7 +23,8 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockWriteGuard, TryLockErr
 pub struct Options {
     /// Keep names and source lines for [`Registry::symbolize`]. Implied by each of the others.
     pub symbols: bool,
-    /// The process's own unwinder: backtraces (`std::backtrace`, a crash handler, [`Registry::backtrace`]) go through emitted frames.
+    /// The process's own unwinder: backtraces (`std::backtrace`, a crash handler, [`Registry::backtrace`]) go through
+    /// emitted frames.
     pub unwind: bool,
     /// perf's symbol map: the directory of `perf-PID.map`, which perf expects in `/tmp`.
     pub perf_map: Option<PathBuf>,
@@ -118,8 +119,8 @@ impl Registry {
     /// Tells everybody of a unit whose bytes are `text`. It is taken back when the result is dropped.
     ///
     /// # Safety
-    /// The unit must describe code that is at its address, and stays there until the result is dropped: unwinders act on what
-    /// it says of frames.
+    /// The unit must describe code that is at its address, and stays there until the result is dropped: unwinders act
+    /// on what it says of frames.
     pub unsafe fn add(&self, unit: Unit, text: &[u8]) -> Registered {
         let inner = &self.0;
         if inner.failure.get().is_none() {
@@ -148,8 +149,8 @@ impl Registry {
         Registered { inner: Arc::clone(inner), base, id }
     }
 
-    /// What the instruction at `ip` is. For the return address of a call, ask for the byte before it: the call may be the last
-    /// instruction of its function or line.
+    /// What the instruction at `ip` is. For the return address of a call, ask for the byte before it: the call may be
+    /// the last instruction of its function or line.
     pub fn symbolize(&self, ip: usize) -> Option<Location> {
         let unit = self.0.unit_at(ip)?;
         let offset = ip - unit.base;
@@ -166,8 +167,8 @@ impl Registry {
         })
     }
 
-    /// The emitted frames of the calling thread, innermost first; Rust's between them are left out. Without [`Options::unwind`] the
-    /// walk ends at the first of them.
+    /// The emitted frames of the calling thread, innermost first; Rust's between them are left out. Without
+    /// [`Options::unwind`] the walk ends at the first of them.
     pub fn backtrace(&self) -> Vec<Location> {
         call_sites().into_iter().filter_map(|ip| self.symbolize(ip)).collect()
     }
@@ -239,7 +240,8 @@ impl Drop for Registered {
     }
 }
 
-// The unwinder's walk (Itanium C++ ABI: Exception Handling, 1.2, and its extension for backtraces), in libgcc_s and LLVM's libunwind alike.
+// The unwinder's walk (Itanium C++ ABI: Exception Handling, 1.2, and its extension for backtraces), in libgcc_s and
+// LLVM's libunwind alike.
 unsafe extern "C" {
     fn _Unwind_Backtrace(step: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int, arg: *mut c_void) -> c_int;
     fn _Unwind_GetIPInfo(context: *mut c_void, before: *mut c_int) -> usize;

@@ -81,8 +81,8 @@ impl Unit {
         (start, ends.next().map_or(end, |note| note.at))
     }
 
-    /// What symbol tables call a function: `bpf:program` or `bpf:program/function`, without anything that would break a line or a
-    /// C string.
+    /// What symbol tables call a function: `bpf:program` or `bpf:program/function`, without anything that would break a
+    /// line or a C string.
     pub(crate) fn symbol(&self, function: usize) -> String {
         let mut symbol = String::from("bpf:");
         let mut push = |text: &str| {
@@ -113,7 +113,8 @@ impl Unit {
         (line.insn >= function.insn?).then_some(line)
     }
 
-    /// The places of a function's code in the source, one for each stretch of code, ascending. The prologue has its first instruction's.
+    /// The places of a function's code in the source, one for each stretch of code, ascending. The prologue has its
+    /// first instruction's.
     pub(crate) fn rows(&self, function: usize) -> Vec<Row> {
         let mut rows: Vec<Row> = Vec::new();
         let (start, end) = self.range(function);

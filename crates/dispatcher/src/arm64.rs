@@ -1,8 +1,8 @@
 //! Images for arm64.
 //!
-//! A tree finds the program's address in x16 (from where an indirect jump may land on `bti c` and `paciasp`) and keeps `address - base` in x17; x14
-//! takes constants. A conditional branch reaches 1 MiB only, so a program is reached by `b`, which placement can lead through a
-//! veneer, with a conditional branch around it.
+//! A tree finds the program's address in x16 (from where an indirect jump may land on `bti c` and `paciasp`) and keeps
+//! `address - base` in x17; x14 takes constants. A conditional branch reaches 1 MiB only, so a program is reached by
+//! `b`, which placement can lead through a veneer, with a conditional branch around it.
 
 use crate::image::{Chain, Options, Verdicts, laid_out};
 use crate::plan::Plan;

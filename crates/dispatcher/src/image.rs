@@ -16,15 +16,16 @@ pub const MAX_LIMIT: usize = 8192;
 pub struct Entry {
     /// Where its code starts.
     pub address: usize,
-    /// How often it was called, in any unit. If no entry of a tree has hits, the tree is balanced; otherwise the expected number of compares is
-    /// least.
+    /// How often it was called, in any unit. If no entry of a tree has hits, the tree is balanced; otherwise the
+    /// expected number of compares is least.
     pub hits: u64,
 }
 
 /// How images are generated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// A tree knows at most so many entries (and never more than [`MAX_LIMIT`]): those with the most hits, among equals the first.
+    /// A tree knows at most so many entries (and never more than [`MAX_LIMIT`]): those with the most hits, among
+    /// equals the first.
     pub limit: usize,
     /// Whether targets of jumps inside a tree start at multiples of 16 bytes. (Programs always do.)
     pub align: bool,
@@ -41,9 +42,10 @@ impl Default for Options {
 /// What the verdicts of a chain's programs do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
-    /// The first verdict on which the chain does not continue is its result; `pass` if there is none. It continues on `pass`, and a program
-    /// may say otherwise ([`Link::continue_on`]). With `pass` = 2 this is libxdp's dispatcher (`XDP_PASS`), with 0xffffffff (-1 in 32 bits) tc's
-    /// (`TC_ACT_UNSPEC`, `TCX_NEXT`). Verdicts are compared with all their 64 bits.
+    /// The first verdict on which the chain does not continue is its result; `pass` if there is none. It continues on
+    /// `pass`, and a program may say otherwise ([`Link::continue_on`]). With `pass` = 2 this is libxdp's dispatcher
+    /// (`XDP_PASS`), with 0xffffffff (-1 in 32 bits) tc's (`TC_ACT_UNSPEC`, `TCX_NEXT`). Verdicts are compared with
+    /// all their 64 bits.
     FirstVerdict {
         /// The verdict that leaves the decision to the next program.
         pass: u64,
@@ -106,7 +108,8 @@ pub struct Link {
     pub address: usize,
     /// On which of its verdicts a chain with [`Policy::FirstVerdict`] continues, if not on that policy's `pass`.
     pub continue_on: Option<Verdicts>,
-    /// Whether it may read the hidden argument ([`Code::reads_hidden`]). If no program of a chain does, the chain does not.
+    /// Whether it may read the hidden argument ([`Code::reads_hidden`]). If no program of a chain does, the chain does
+    /// not.
     pub reads_hidden: bool,
 }
 
@@ -147,7 +150,8 @@ impl Chain {
             Policy::FirstVerdict { pass } => {
                 let tests: Vec<Verdicts> =
                     links.iter().map(|link| link.continue_on.unwrap_or(Verdicts::One(pass)).simple()).collect();
-                // The last verdict is the result whether the chain continues on it or not, if it continues on `pass` only.
+                // The last verdict is the result whether the chain continues on it or not, if it continues on `pass`
+                // only.
                 let end = tests.last().is_none_or(|last| *last != Verdicts::One(pass)).then_some(pass);
                 (Tests::ContinueOn(tests), end)
             }
@@ -185,8 +189,8 @@ impl Image {
         Image { code, programs: plan.addresses }
     }
 
-    /// A straight line of calls of these programs, in order, of the first [`MAX_LIMIT`] at most. To the programs it is one run, except that each may take
-    /// its own 33 tail calls.
+    /// A straight line of calls of these programs, in order, of the first [`MAX_LIMIT`] at most. To the programs it is
+    /// one run, except that each may take its own 33 tail calls.
     pub fn chain(arch: Arch, links: &[Link], policy: Policy, options: &Options) -> Image {
         let links = &links[..links.len().min(MAX_LIMIT)];
         let chain = Chain::new(links, policy);

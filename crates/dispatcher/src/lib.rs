@@ -1,17 +1,19 @@
 //! Direct jumps in place of indirect calls, updated live.
 //!
-//! Problem: a host that calls programs through pointers pays for an indirect branch: a retpoline where those are needed, a misprediction
-//! where targets change. Approach: generated code, an [`Image`], that is rebuilt whenever the set of programs changes.
+//! Problem: a host that calls programs through pointers pays for an indirect branch: a retpoline where those are
+//! needed, a misprediction where targets change. Approach: generated code, an [`Image`], that is rebuilt whenever the
+//! set of programs changes.
 //!
-//! * A *compare tree* ([`Image::tree`]) gets the address of the program to run, compares it with those it knows and jumps straight to the
-//!   one that is equal. An address it does not know is jumped to indirectly. So a tree is right about every address at all times, also
-//!   when it is out of date: it never jumps anywhere but where it was told to.
+//! * A *compare tree* ([`Image::tree`]) gets the address of the program to run, compares it with those it knows and
+//!   jumps straight to the one that is equal. An address it does not know is jumped to indirectly. So a tree is right
+//!   about every address at all times, also when it is out of date: it never jumps anywhere but where it was told to.
 //! * A *chain* ([`Image::chain`]) calls a list of programs one after the other, with tests of their verdicts between.
 //!
 //! [`LiveImage`] replaces an image under traffic, [`Dispatcher`] keeps a tree over reference-counted entries.
 //!
-//! Images follow docs/abi.md: all argument registers and the hidden argument arrive at the program as they were. A tree expects the address
-//! of the program in rax (x86-64) or x16 (arm64), which carry no argument, and overwrites r10 (x14, x17).
+//! Images follow docs/abi.md: all argument registers and the hidden argument arrive at the program as they were. A tree
+//! expects the address of the program in rax (x86-64) or x16 (arm64), which carry no argument, and overwrites r10 (x14,
+//! x17).
 #![forbid(unsafe_code)]
 
 mod arm64;

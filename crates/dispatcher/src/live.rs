@@ -1,11 +1,12 @@
 //! Images under traffic.
 //!
-//! Problem: the set of programs changes while other threads are in the image. Approach: the new image is built and published beside the old one;
-//! one store of a pointer makes it the current one; the old one's [`Text`] is dropped, which frees it after a grace period, and so is what an
-//! observer knows of it: runs that are in it are still to be unwound. Callers never wait, and see the old image or the new one.
+//! Problem: the set of programs changes while other threads are in the image. Approach: the new image is built and
+//! published beside the old one; one store of a pointer makes it the current one; the old one's [`Text`] is dropped,
+//! which frees it after a grace period, and so is what an observer knows of it: runs that are in it are still to be
+//! unwound. Callers never wait, and see the old image or the new one.
 //!
-//! Invariant: the pointer is null or the entry of `text`. Whoever loads it inside a guard of the packs' domain may run the code until the guard
-//! ends.
+//! Invariant: the pointer is null or the entry of `text`. Whoever loads it inside a guard of the packs' domain may run
+//! the code until the guard ends.
 
 use crate::image::{Entry, Image, Options};
 use bpf_jit_code::{Arch, Code};
@@ -15,8 +16,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Told of each image that was placed, before anybody runs it: for unwinders and profilers. What it returns is dropped when nobody runs the image
-/// any more, or before its memory is used for other code; so it must not rely on a lock that is held while images change.
+/// Told of each image that was placed, before anybody runs it: for unwinders and profilers. What it returns is dropped
+/// when nobody runs the image any more, or before its memory is used for other code; so it must not rely on a lock that
+/// is held while images change.
 pub type Observer = Arc<dyn Fn(&Code, &Text) -> Box<dyn Any + Send + Sync> + Send + Sync>;
 
 /// An image that can be replaced while it runs.
@@ -34,7 +36,8 @@ struct Placed {
     reads_hidden: bool,
 }
 
-/// The current image of a [`LiveImage`], as one word: its entry and what must be known to call it belong to the same image.
+/// The current image of a [`LiveImage`], as one word: its entry and what must be known to call it belong to the same
+/// image.
 #[derive(Clone, Copy, Debug)]
 pub struct Current(*const u8);
 
@@ -123,7 +126,8 @@ impl LiveImage {
     /// Lets go of an image that is not the current one any more.
     fn let_go(&self, old: Option<Placed>) {
         let Some(Placed { observed, text, .. }) = old else { return };
-        // The grace periods begin after the store that unpublished it, so they wait for everybody who may have seen the old pointer.
+        // The grace periods begin after the store that unpublished it, so they wait for everybody who may have seen the
+        // old pointer.
         drop(text);
         if let Some(observed) = observed {
             // Users of this type may hold a lock that other callbacks want: none is run here.
@@ -173,7 +177,8 @@ pub enum DetachError {
 
 /// A compare tree over reference-counted entries.
 ///
-/// It need not keep the programs: a tree only ever jumps to the address its caller names, so keeping *that* program is the caller's business.
+/// It need not keep the programs: a tree only ever jumps to the address its caller names, so keeping *that* program is
+/// the caller's business.
 #[derive(Debug)]
 pub struct Dispatcher {
     image: LiveImage,
@@ -258,7 +263,8 @@ impl Dispatcher {
         })
     }
 
-    /// Rebuilds the tree for these hit counts. Entries that are not named have none; addresses that are not attached are ignored.
+    /// Rebuilds the tree for these hit counts. Entries that are not named have none; addresses that are not attached
+    /// are ignored.
     ///
     /// # Errors
     /// See [`Error`].

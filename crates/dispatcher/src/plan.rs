@@ -1,10 +1,11 @@
 //! Which entries a tree knows, what it compares, and in which order.
 //!
-//! Problem: an address has 64 bits and a compare takes an immediate of 32. Two addresses that agree in the lower half must not be taken for each
-//! other. Approach: the code compares all 64 bits of `address - base` with sign-extended immediates. Where every address is such an immediate, the
-//! base is 0 and there is nothing to subtract (the kernel's case: it lives in the topmost 2 GiB); otherwise the base is the entry in the
-//! middle, for one subtraction at the root. Entries further than 2 GiB from it are left to the indirect jump: programs of one
-//! arena are never so far apart.
+//! Problem: an address has 64 bits and a compare takes an immediate of 32. Two addresses that agree in the lower half
+//! must not be taken for each other. Approach: the code compares all 64 bits of `address - base` with sign-extended
+//! immediates. Where every address is such an immediate, the base is 0 and there is nothing to subtract (the kernel's
+//! case: it lives in the topmost 2 GiB); otherwise the base is the entry in the middle, for one subtraction at the
+//! root. Entries further than 2 GiB from it are left to the indirect jump: programs of one arena are never so far
+//! apart.
 
 use crate::image::Entry;
 use crate::tree::Tree;

@@ -1,9 +1,10 @@
 //! The order of compares.
 //!
-//! Without hit counts: the kernel's balanced tree, which halves the range by `>` and asks for equality in its leaves. With them: the binary search
-//! tree with the fewest expected compares, which asks for equality in every node (Knuth, "Optimum binary search trees", 1971; quadratic,
-//! because the best root does not move left when a range grows to the right). Beyond [`OPTIMAL`] entries quadratic is too much: then each root is
-//! where the weights on both sides are most alike (Mehlhorn, "Nearly optimal binary search trees", 1975).
+//! Without hit counts: the kernel's balanced tree, which halves the range by `>` and asks for equality in its leaves.
+//! With them: the binary search tree with the fewest expected compares, which asks for equality in every node (Knuth,
+//! "Optimum binary search trees", 1971; quadratic, because the best root does not move left when a range grows to the
+//! right). Beyond [`OPTIMAL`] entries quadratic is too much: then each root is where the weights on both sides are most
+//! alike (Mehlhorn, "Nearly optimal binary search trees", 1975).
 
 /// A decision about a key; entries are indices that ascend like their keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,7 +33,8 @@ impl Tree {
 /// Entries for which the best tree is looked for: some 100 µs.
 const OPTIMAL: usize = 256;
 
-/// Weights of the entries before each, and of all. Plus one: what was never called is not impossible, and equals are balanced among themselves.
+/// Weights of the entries before each, and of all. Plus one: what was never called is not impossible, and equals are
+/// balanced among themselves.
 fn sums(hits: &[u64]) -> Vec<u128> {
     let weights = hits.iter().scan(0, |sum, hits| {
         *sum += u128::from(*hits) + 1;
@@ -41,7 +43,8 @@ fn sums(hits: &[u64]) -> Vec<u128> {
     std::iter::once(0).chain(weights).collect()
 }
 
-/// Entries `first..end`, each range split where its weight is halved. A path is no longer than twice the bits of a weight.
+/// Entries `first..end`, each range split where its weight is halved. A path is no longer than twice the bits of a
+/// weight.
 fn bisected(before: &[u128], first: usize, end: usize) -> Tree {
     if first == end {
         return Tree::Miss;

@@ -1,7 +1,7 @@
 //! Images for x86-64.
 //!
-//! A tree finds the program's address in rax and keeps `address - base` in r10; flags, r10 and (in a veneer) r11 are overwritten. [`Layout`]
-//! decides which inner branches are short.
+//! A tree finds the program's address in rax and keeps `address - base` in r10; flags, r10 and (in a veneer) r11 are
+//! overwritten. [`Layout`] decides which inner branches are short.
 
 use crate::image::{Chain, Options, Verdicts, laid_out};
 use crate::plan::Plan;

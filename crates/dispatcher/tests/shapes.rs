@@ -1,4 +1,5 @@
-//! What images look like: trees over 0, 1, 2, 16 and 48 entries and chains, on both architectures, as text in tests/snapshots.
+//! What images look like: trees over 0, 1, 2, 16 and 48 entries and chains, on both architectures, as text in
+//! tests/snapshots.
 //!
 //! `BLESS=1 cargo test -p bpf-dispatcher --test shapes` rewrites them.
 
@@ -106,8 +107,9 @@ fn minimal_forms_are_no_larger_than_the_kernels() {
     assert!(len(0x40_0000, 2) < 39 && len(ARENA, 2) < 39);
 }
 
-/// The tree that the kernel publishes for 16 programs (emit_bpf_dispatcher): recursion over a range, with a compare and `jg` where it has more than one
-/// program, and compare, `je`, indirect jump where it has one. Written down here a second time, as the kernel does it.
+/// The tree that the kernel publishes for 16 programs (emit_bpf_dispatcher): recursion over a range, with a compare and
+/// `jg` where it has more than one program, and compare, `je`, indirect jump where it has one. Written down here a
+/// second time, as the kernel does it.
 #[test]
 fn sixteen_entries_have_the_kernels_shape() {
     fn kernel(first: usize, last: usize, shape: &mut Vec<String>) {
@@ -123,7 +125,8 @@ fn sixteen_entries_have_the_kernels_shape() {
     }
     let mut expected = Vec::new();
     kernel(0, 15, &mut expected);
-    // Low addresses are immediates, as the kernel's are: nothing is subtracted and every node compares. Elsewhere a subtraction is the root's compare.
+    // Low addresses are immediates, as the kernel's are: nothing is subtracted and every node compares. Elsewhere a
+    // subtraction is the root's compare.
     for (base, compares) in [(0x40_0000, 31), (ARENA, 30)] {
         let text = text(&Image::tree(Arch::X64, &entries(base, 16), &Options::default()));
         let code: Vec<&str> = text.lines().map(str::trim).filter(|line| *line != "int3").collect();
@@ -137,7 +140,8 @@ fn sixteen_entries_have_the_kernels_shape() {
     }
 }
 
-/// The largest images there are: every branch of arm64 is still in reach, with all that takes room. (x86-64 reaches 2 GiB.)
+/// The largest images there are: every branch of arm64 is still in reach, with all that takes room. (x86-64 reaches 2
+/// GiB.)
 #[test]
 fn the_largest_images_branch_to_where_they_should() {
     let options = Options { limit: usize::MAX, ..HARD };

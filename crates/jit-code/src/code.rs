@@ -23,8 +23,8 @@ impl Arch {
     };
 }
 
-/// Something with an address that the emitter does not know: a helper, a map, a runtime routine. Its meaning is private to
-/// whoever compiled the code and resolves it at placement.
+/// Something with an address that the emitter does not know: a helper, a map, a runtime routine. Its meaning is private
+/// to whoever compiled the code and resolves it at placement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Symbol {
     /// What kind of thing it is.
@@ -187,8 +187,8 @@ pub struct Code {
     pub frame_bytes: Vec<u32>,
     /// Changes of the frame, ascending by `at`; empty unless asked for.
     pub unwind: Vec<Unwind>,
-    /// Whether the code may read the hidden argument ([`crate::RunCtx`]) when it is entered at its first entry. Code that does not needs no run to be
-    /// begun for it: it cannot be stopped, and takes no tail call.
+    /// Whether the code may read the hidden argument ([`crate::RunCtx`]) when it is entered at its first entry. Code
+    /// that does not needs no run to be begun for it: it cannot be stopped, and takes no tail call.
     pub reads_hidden: bool,
 }
 

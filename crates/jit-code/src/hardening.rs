@@ -56,7 +56,8 @@ mod imp {
     }
 }
 
-/// Hardening of emitted code: one setting for the JITs and the dispatcher. docs/abi.md says what it changes in each; off by default.
+/// Hardening of emitted code: one setting for the JITs and the dispatcher. docs/abi.md says what it changes in each;
+/// off by default.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Hardening {
     /// x86-64: every indirect branch goes through a retpoline. No effect on arm64.

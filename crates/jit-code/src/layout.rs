@@ -8,7 +8,8 @@
 //! Alignment is exact in every round: it may shrink as branches grow, but branches never do, so that still ends.
 //!
 //! A patch slot may need padding so as not to cross an aligned eight-byte word. Distances are judged with every padding
-//! at its greatest, and the padding really needed is known only while moving: real distances are never longer than judged.
+//! at its greatest, and the padding really needed is known only while moving: real distances are never longer than
+//! judged.
 //!
 //! Invariants: registration happens in code order; marks (labels, relocations, line entries) are offsets in the long
 //! form and ascend, so that moving them is one merge.
@@ -152,15 +153,17 @@ impl<B: Branch> Layout<B> {
         buf.resize(buf.len() + usize::from(max), 0);
     }
 
-    /// What is emitted next lies at a multiple of `to` bytes from the start of the code, a power of two up to 128. The bytes before it repeat `fill` and
-    /// must not be run. Only in code without patch slots, whose padding is not known before the code is written.
+    /// What is emitted next lies at a multiple of `to` bytes from the start of the code, a power of two up to 128. The
+    /// bytes before it repeat `fill` and must not be run. Only in code without patch slots, whose padding is not
+    /// known before the code is written.
     pub fn align(&mut self, buf: &mut Vec<u8>, to: u8, fill: [u8; 4]) {
         debug_assert!(to.is_power_of_two() && !self.sites.iter().any(|site| matches!(site, Site::Pad { .. })));
         self.sites.push(Site::Align { at: buf.len() as u32, to, fill, len: 0 });
         buf.resize(buf.len() + usize::from(to) - 1, 0);
     }
 
-    /// Binds `label` to the end of `buf`, and takes back a branch to it that was reserved last and ends there: control falls through.
+    /// Binds `label` to the end of `buf`, and takes back a branch to it that was reserved last and ends there: control
+    /// falls through.
     pub fn bind_behind(&mut self, buf: &mut Vec<u8>, label: Label) {
         if let Some(Site::Branch { at, branch, target, .. }) = self.sites.last()
             && *target == label
@@ -240,8 +243,8 @@ impl<B: Branch> Layout<B> {
         }
     }
 
-    /// Moves the code together. Paddings get their real size, so `saved_before` becomes exact on the way; the branches are
-    /// written in a second sweep, once every offset is final.
+    /// Moves the code together. Paddings get their real size, so `saved_before` becomes exact on the way; the branches
+    /// are written in a second sweep, once every offset is final.
     fn write(&mut self, buf: &[u8], out: &mut Vec<u8>) {
         let base = out.len() as u32;
         let slot = PatchSlot::len_on(B::ARCH);

@@ -3,8 +3,8 @@
 /// How many tail calls one run may take (Linux: MAX_TAIL_CALL_CNT).
 pub const TAIL_CALL_LIMIT: u32 = 33;
 
-/// Per-run state shared by emitted code, host functions and the entry sequence: the hidden sixth argument (x86-64 r9, arm64
-/// x5). docs/abi.md describes who reads and writes each field.
+/// Per-run state shared by emitted code, host functions and the entry sequence: the hidden sixth argument (x86-64 r9,
+/// arm64 x5). docs/abi.md describes who reads and writes each field.
 ///
 /// Emitted code addresses the fields by the `*_OFFSET` constants, so the layout is `repr(C)` and fixed. The embedding
 /// runtime keeps it as the first field of its own, larger per-run structure.
@@ -21,12 +21,13 @@ pub struct RunCtx {
     pub interrupt: u32,
     /// Budget left: loop edges taken and calls made. Below zero the run stops.
     pub budget: i64,
-    /// Stack pointer to return to when the run stops: that of the nearest entry sequence. 0 if no emitted code is running.
+    /// Stack pointer to return to when the run stops: that of the nearest entry sequence. 0 if no emitted code is
+    /// running.
     pub exit_sp: u64,
     /// Address to continue at when the run stops.
     pub exit_pc: u64,
-    /// Registers to restore when the run stops, beside the stack pointer: those the entry sequence cannot declare as overwritten. x86-64
-    /// rbx and rbp; arm64 x19 and x29.
+    /// Registers to restore when the run stops, beside the stack pointer: those the entry sequence cannot declare as
+    /// overwritten. x86-64 rbx and rbp; arm64 x19 and x29.
     pub exit_saved: [u64; 2],
     /// Address of the packet that LD_ABS and LD_IND read, and length of the raw context (its r2).
     pub packet: u64,

@@ -1,18 +1,19 @@
 //! How to find a function's caller, from any place in the emitted code.
 //!
-//! Problem: emitted functions keep no frame-pointer chain and save what they need, so a backtrace, a profiler or a debugger that stops in
-//! or below them finds neither their return address nor their caller's registers. Approach: the emitter notes each change of the frame as it
-//! emits it, as plain data in the terms of DWARF's call frame information (DWARF 5, 6.4): where the *canonical frame address* is (CFA: the stack
-//! pointer before the call) and which registers are saved how far below it. Whoever places the code encodes that for the host's unwinder.
+//! Problem: emitted functions keep no frame-pointer chain and save what they need, so a backtrace, a profiler or a
+//! debugger that stops in or below them finds neither their return address nor their caller's registers. Approach: the
+//! emitter notes each change of the frame as it emits it, as plain data in the terms of DWARF's call frame information
+//! (DWARF 5, 6.4): where the *canonical frame address* is (CFA: the stack pointer before the call) and which registers
+//! are saved how far below it. Whoever places the code encodes that for the host's unwinder.
 //!
-//! Invariant: notes ascend by offset, and describe the code exactly between any two instructions, but inside the one or two
-//! additional instructions that arm64 takes for a frame of 4096 bytes and more.
+//! Invariant: notes ascend by offset, and describe the code exactly between any two instructions, but inside the one or
+//! two additional instructions that arm64 takes for a frame of 4096 bytes and more.
 
 /// A change of the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum UnwindOp {
-    /// A function begins: its frame is what the call left. x86-64: CFA = rsp + 8, return address at CFA - 8. arm64: CFA = sp, return
-    /// address in x30.
+    /// A function begins: its frame is what the call left. x86-64: CFA = rsp + 8, return address at CFA - 8. arm64: CFA
+    /// = sp, return address in x30.
     Function,
     /// Code that belongs to no function begins: it leaves a run or jumps on, and has no caller.
     Outside,
@@ -45,8 +46,8 @@ pub enum UnwindOp {
     End,
 }
 
-/// Bytes, at most, of what a profiler wants behind a function with this many notes: its call frame information as `.eh_frame` and
-/// `.eh_frame_hdr`, aligned.
+/// Bytes, at most, of what a profiler wants behind a function with this many notes: its call frame information as
+/// `.eh_frame` and `.eh_frame_hdr`, aligned.
 pub const fn room(notes: usize) -> usize {
     // An entry's header with its common part, terminator, index and alignment; a note with the step to its place.
     160 + 16 * notes

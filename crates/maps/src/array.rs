@@ -1,8 +1,8 @@
 //! Arrays and per-CPU arrays.
 //!
-//! All elements exist from the start and never move: element `i` of slot `s` lies at `base + s * slot_stride + i * stride`, which
-//! the JITs compute inline. A plain array is the case of one slot. Each slot's elements begin on their own page,
-//! so that slots do not share cache lines and memory is only used for slots that run.
+//! All elements exist from the start and never move: element `i` of slot `s` lies at `base + s * slot_stride + i *
+//! stride`, which the JITs compute inline. A plain array is the case of one slot. Each slot's elements begin on their
+//! own page, so that slots do not share cache lines and memory is only used for slots that run.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::AtomicU64;

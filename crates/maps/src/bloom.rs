@@ -1,8 +1,8 @@
 //! Bloom filters: sets that answer "perhaps" or "no".
 //!
-//! Push sets one bit per hash function, peek tests them; both are wait-free. The bitmap is sized as in the kernel: hashes x
-//! entries / ln 2 bits, rounded up to a power of two. The hash functions are halves of one 64-bit hash, combined (Kirsch
-//! and Mitzenmacher 2006), which gives the same false-positive rate as independent ones.
+//! Push sets one bit per hash function, peek tests them; both are wait-free. The bitmap is sized as in the kernel:
+//! hashes x entries / ln 2 bits, rounded up to a power of two. The hash functions are halves of one 64-bit hash,
+//! combined (Kirsch and Mitzenmacher 2006), which gives the same false-positive rate as independent ones.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

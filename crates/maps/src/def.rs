@@ -368,8 +368,9 @@ impl MapDef {
         }
     }
 
-    /// Whether a map of this definition can be an entry of a map of maps with this template. As in the kernel, `max_entries` only
-    /// matters where programs have it compiled in: in arrays (unless INNER_MAP says otherwise) and bloom filters.
+    /// Whether a map of this definition can be an entry of a map of maps with this template. As in the kernel,
+    /// `max_entries` only matters where programs have it compiled in: in arrays (unless INNER_MAP says otherwise)
+    /// and bloom filters.
     pub(crate) fn fits_template(&self, template: &MapDef) -> Result<(), MapError> {
         self.same_shape(template)?;
         let sized = match Family::of(self.map_type)? {

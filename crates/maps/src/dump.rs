@@ -1,11 +1,11 @@
 //! Saving a map to a file and restoring it, so that state survives a restart.
 //!
-//! A dump is the map's schema and its elements as raw bytes, closed by a checksum. It is only restored into a map of the same
-//! schema: the same type, sizes, flags, and for per-CPU maps the same number of execution slots.
+//! A dump is the map's schema and its elements as raw bytes, closed by a checksum. It is only restored into a map of
+//! the same schema: the same type, sizes, flags, and for per-CPU maps the same number of execution slots.
 //!
-//! Layout, all numbers little-endian: the magic, eight `u32` (type, key size, value size, host value size, entries, flags, spin lock offset or
-//! all ones, 0), `map_extra` and the number of elements as `u64`, the name as `u32` length and bytes, the elements (key, value),
-//! the FNV-1a hash of everything before as `u64`.
+//! Layout, all numbers little-endian: the magic, eight `u32` (type, key size, value size, host value size, entries,
+//! flags, spin lock offset or all ones, 0), `map_extra` and the number of elements as `u64`, the name as `u32` length
+//! and bytes, the elements (key, value), the FNV-1a hash of everything before as `u64`.
 
 use std::io::{Read, Write};
 
@@ -164,8 +164,8 @@ impl Dump {
                 "values of {host_value_size} bytes for a value_size of {value_size}"
             )));
         }
-        // Nothing is allocated because a number says so: the count and the sizes may be damaged. Each element has at least one byte, so that
-        // what they take is bounded by what was read.
+        // Nothing is allocated because a number says so: the count and the sizes may be damaged. Each element has at
+        // least one byte, so that what they take is bounded by what was read.
         let mut elements = Vec::new();
         for _ in 0..count {
             elements.push((reader.vec(key_size as usize)?, reader.vec(host_value_size as usize)?));
@@ -230,8 +230,8 @@ impl Map {
         Ok(Dump { def, host_value_size: self.host_value_size(), elements })
     }
 
-    /// Puts the elements of a dump into the map, which must have the dump's schema. Elements that are already there and not in
-    /// the dump stay.
+    /// Puts the elements of a dump into the map, which must have the dump's schema. Elements that are already there and
+    /// not in the dump stay.
     ///
     /// # Errors
     /// [`MapError::Incompatible`] names the field that differs; `E2BIG` if the elements do not fit beside those there.

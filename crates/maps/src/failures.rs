@@ -1,5 +1,5 @@
-//! Every system call that makes a map fails once, at each place where it is made: a typed error, nothing left behind, and the same works
-//! afterwards.
+//! Every system call that makes a map fails once, at each place where it is made: a typed error, nothing left behind,
+//! and the same works afterwards.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,7 +16,8 @@ static ALONE: Mutex<()> = Mutex::new(());
 const CALLS: [Call; 7] =
     [Call::Mmap, Call::Madvise, Call::Mprotect, Call::Memfd, Call::Ftruncate, Call::Seal, Call::Eventfd];
 
-/// A map of each type, of a size that wants huge pages where that is cheap, and each flag that decides what is allocated.
+/// A map of each type, of a size that wants huge pages where that is cheap, and each flag that decides what is
+/// allocated.
 fn definitions() -> Vec<MapDef> {
     let mut definitions: Vec<MapDef> = implemented_types().map(definition).collect();
     let with = |map_type, flags| definition(map_type).with_flags(flags);
@@ -131,7 +132,8 @@ fn perf_entries(domain: &Arc<Domain>) {
     assert_eq!(state(domain), before);
 }
 
-/// A frozen array whose file could not be sealed is frozen all the same: the file is not handed out before it is sealed.
+/// A frozen array whose file could not be sealed is frozen all the same: the file is not handed out before it is
+/// sealed.
 fn lent_arrays(domain: &Arc<Domain>) {
     let map = Map::create(definition(MapType::Array).with_flags(flags::MMAPABLE), domain).unwrap();
     let (frozen, reached) = failing(Call::Seal, 0, || map.freeze());

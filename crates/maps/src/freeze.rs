@@ -1,15 +1,18 @@
 //! Freezing a map: from then on the host cannot write to it (`BPF_MAP_FREEZE`).
 //!
-//! Problem: constants (`.rodata`) are set by the host before the programs are loaded; after that the verifier and the compiler want
-//! to rely on them. So when a freeze has succeeded, no host write may come later, not even one that began before.
+//! Problem: constants (`.rodata`) are set by the host before the programs are loaded; after that the verifier and the
+//! compiler want to rely on them. So when a freeze has succeeded, no host write may come later, not even one that began
+//! before.
 //!
-//! Approach, for arrays and rings: the kernel's. One word counts the host writes in progress; freezing exchanges a count of zero for the
-//! mark and otherwise fails with `EBUSY`. It never waits, so that a program can be loaded while others run. A memory file that
-//! was handed out may be mapped for writing by anybody, so such a map cannot be frozen; freezing seals that of any other against writes (but for the
-//! mapping that programs use), and where the kernel cannot (before Linux 5.1) it is never handed out. The host's end of a ring writes as long as it exists, as the kernel's mapping of a ring does.
+//! Approach, for arrays and rings: the kernel's. One word counts the host writes in progress; freezing exchanges a
+//! count of zero for the mark and otherwise fails with `EBUSY`. It never waits, so that a program can be loaded while
+//! others run. A memory file that was handed out may be mapped for writing by anybody, so such a map cannot be frozen;
+//! freezing seals that of any other against writes (but for the mapping that programs use), and where the kernel cannot
+//! (before Linux 5.1) it is never handed out. The host's end of a ring writes as long as it exists, as the kernel's
+//! mapping of a ring does.
 //!
-//! For the other types, whose host writes come from many threads, a count would be a cache line they all fight for. Each looks for the mark
-//! inside its run guard instead; freezing sets the mark and waits for a grace period.
+//! For the other types, whose host writes come from many threads, a count would be a cache line they all fight for.
+//! Each looks for the mark inside its run guard instead; freezing sets the mark and waits for a grace period.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -48,7 +51,8 @@ impl WriteGate {
 
     /// Counts a write that lasts until [`WriteGate::detach`].
     pub(crate) fn attach(&self) -> OpResult {
-        // Relaxed: the exchange in `freeze` is on the same word, so either it sees this write or this write sees the mark.
+        // Relaxed: the exchange in `freeze` is on the same word, so either it sees this write or this write sees the
+        // mark.
         if self.0.fetch_add(1, Ordering::Relaxed) & FROZEN != 0 {
             self.0.fetch_sub(1, Ordering::Relaxed);
             return Err(Errno::EPERM);
@@ -65,13 +69,15 @@ impl WriteGate {
     /// Whether a write under a run guard may go on, in a map whose writes are not counted.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
-        // Relaxed: a guard that began before the grace period of `freeze_uncounted` is waited for, a later one sees the mark.
+        // Relaxed: a guard that began before the grace period of `freeze_uncounted` is waited for, a later one sees the
+        // mark.
         self.0.load(Ordering::Relaxed) & (FROZEN | FREEZING) == 0
     }
 
     /// Freezes a map whose writes are not counted.
     fn freeze_uncounted(&self, domain: &Domain) -> OpResult {
-        // Asked before the mark is set, which others see: a freeze that cannot be must not fail their writes. Its own run may be writing.
+        // Asked before the mark is set, which others see: a freeze that cannot be must not fail their writes. Its own
+        // run may be writing.
         if domain.in_guard() || domain.is_forked() {
             return Err(Errno::EBUSY);
         }
@@ -86,7 +92,8 @@ impl WriteGate {
         })
     }
 
-    /// Notes that the memory file is handed out. True if it may be mapped for writing: then the map can no longer be frozen.
+    /// Notes that the memory file is handed out. True if it may be mapped for writing: then the map can no longer be
+    /// frozen.
     pub(crate) fn lend(&self) -> bool {
         // Relaxed: a mark that stays, on the word that `freeze` exchanges.
         self.0.fetch_or(LENT, Ordering::Relaxed) & FROZEN == 0
@@ -109,9 +116,9 @@ impl Drop for Writing<'_> {
 }
 
 impl Map {
-    /// Freezes the map: every later write by the host (update, delete, batch, restore, a mapping for writing) fails with `EPERM`. Programs may
-    /// still write, unless the map was created with [`flags::RDONLY_PROG`]; see [`Map::is_constant`]. Like the kernel's
-    /// `BPF_MAP_FREEZE`, there is no way back.
+    /// Freezes the map: every later write by the host (update, delete, batch, restore, a mapping for writing) fails
+    /// with `EPERM`. Programs may still write, unless the map was created with [`flags::RDONLY_PROG`]; see
+    /// [`Map::is_constant`]. Like the kernel's `BPF_MAP_FREEZE`, there is no way back.
     ///
     /// Arrays and rings never make it wait; for other types it waits for the runs that are in progress.
     ///
@@ -129,9 +136,9 @@ impl Map {
     /// ```
     ///
     /// # Errors
-    /// `ENOTSUPP` for values with a spin lock; `EPERM` for a map the host may not write to, so also for a frozen one; `EBUSY` while the host
-    /// writes to an array or has an end of a ring, if [`Map::mmap_fd`] was handed out, while another thread freezes the map, and, for types
-    /// that make it wait, inside a run of the calling thread.
+    /// `ENOTSUPP` for values with a spin lock; `EPERM` for a map the host may not write to, so also for a frozen one;
+    /// `EBUSY` while the host writes to an array or has an end of a ring, if [`Map::mmap_fd`] was handed out, while
+    /// another thread freezes the map, and, for types that make it wait, inside a run of the calling thread.
     pub fn freeze(&self) -> Result<(), MapError> {
         const OP: &str = "freeze";
         if self.def().spin_lock.is_some() {
@@ -156,8 +163,8 @@ impl Map {
         self.gate().is_frozen()
     }
 
-    /// Whether nobody can write to this map any more: it is frozen, and [`flags::RDONLY_PROG`] keeps programs from it. What is read
-    /// from it now is what every later run will read.
+    /// Whether nobody can write to this map any more: it is frozen, and [`flags::RDONLY_PROG`] keeps programs from it.
+    /// What is read from it now is what every later run will read.
     #[must_use]
     pub fn is_constant(&self) -> bool {
         self.is_frozen() && self.def().flags & flags::RDONLY_PROG != 0

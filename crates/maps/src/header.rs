@@ -1,12 +1,13 @@
 //! What a program's "map pointer" points to.
 //!
-//! A program holds the address of a [`MapHeader`], which stays put as long as the map lives. Its layout is fixed so that
-//! the JITs can inline array lookups (bounds compare and address) and call the specialised lookup function directly.
+//! A program holds the address of a [`MapHeader`], which stays put as long as the map lives. Its layout is fixed so
+//! that the JITs can inline array lookups (bounds compare and address) and call the specialised lookup function
+//! directly.
 
 use std::mem::offset_of;
 
-/// A program's lookup: `map` is the map pointer, `key` points to `key_size` readable bytes, `slot` is the run's execution
-/// slot. The result is null or the value, which stays mapped as long as the map.
+/// A program's lookup: `map` is the map pointer, `key` points to `key_size` readable bytes, `slot` is the run's
+/// execution slot. The result is null or the value, which stays mapped as long as the map.
 pub type LookupFn = unsafe extern "C" fn(map: *const MapHeader, key: *const u8, slot: u32) -> *mut u8;
 
 /// A program's update; see [`crate::program::update`].

@@ -20,7 +20,8 @@ pub struct Batch {
 }
 
 impl Map {
-    /// Adds a value to a queue, stack or bloom filter; `flags` as in [`update`], where `EXIST` makes room in a full queue.
+    /// Adds a value to a queue, stack or bloom filter; `flags` as in [`update`], where `EXIST` makes room in a full
+    /// queue.
     ///
     /// # Errors
     /// `E2BIG` when full; `EOPNOTSUPP` for types with keys.
@@ -54,9 +55,9 @@ impl Map {
         }
     }
 
-    /// Copies the element behind `cursor` and moves the cursor there; false at the end. Whatever other threads do, a cursor
-    /// comes to the end, and meets a key that is present throughout exactly once. (A trie's values come with the longer prefixes
-    /// first, a queue's in the order in which they would be taken.)
+    /// Copies the element behind `cursor` and moves the cursor there; false at the end. Whatever other threads do, a
+    /// cursor comes to the end, and meets a key that is present throughout exactly once. (A trie's values come with
+    /// the longer prefixes first, a queue's in the order in which they would be taken.)
     ///
     /// # Errors
     /// `ENOTSUPP` for types that cannot be iterated over; `EINVAL` for a cursor that has been moved in another map.
@@ -131,7 +132,8 @@ impl Map {
         Ok(Batch { count, end: false })
     }
 
-    /// Updates many keys; stops at the first error and says how many went in. Like the kernel, `flags` may only ask for the lock.
+    /// Updates many keys; stops at the first error and says how many went in. Like the kernel, `flags` may only ask for
+    /// the lock.
     ///
     /// # Errors
     /// The error is in the result beside the count; `EINVAL` for buffers that do not match or other flags.
@@ -173,8 +175,9 @@ impl Map {
         if fits { Ok(keys / key_size) } else { Err(self.error(op, Errno::EINVAL)) }
     }
 
-    /// The memory file of an array with the MMAPABLE flag: whoever maps it sees the values (`round_up(value_size, 8)` bytes
-    /// each) as programs write them. Its length is sealed; that of a frozen map can only be read and mapped for reading.
+    /// The memory file of an array with the MMAPABLE flag: whoever maps it sees the values (`round_up(value_size, 8)`
+    /// bytes each) as programs write them. Its length is sealed; that of a frozen map can only be read and mapped
+    /// for reading.
     ///
     /// # Errors
     /// `EPERM` for maps without the flag.

@@ -1,9 +1,10 @@
 //! BPF maps for JITed programs and Rust threads at the same time.
 //!
-//! Programs hold a [`MapHeader`] pointer and call the functions of [`program`] (or inline array lookups from the header's
-//! layout); Rust code holds a [`Map`] and copies keys and values in and out. Both meet in the same memory, which is
-//! only ever accessed by atomic words. A map belongs to a [`bpf_quiesce::Domain`]: its execution slots are the "CPUs" of per-CPU
-//! maps and own the per-thread resources of the others, and its grace periods delay what programs may still use.
+//! Programs hold a [`MapHeader`] pointer and call the functions of [`program`] (or inline array lookups from the
+//! header's layout); Rust code holds a [`Map`] and copies keys and values in and out. Both meet in the same memory,
+//! which is only ever accessed by atomic words. A map belongs to a [`bpf_quiesce::Domain`]: its execution slots are the
+//! "CPUs" of per-CPU maps and own the per-thread resources of the others, and its grace periods delay what programs may
+//! still use.
 //!
 //! `maps` knows no code: prog arrays live in the runtime.
 

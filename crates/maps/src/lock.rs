@@ -1,12 +1,12 @@
 //! The two locks of the crate: the insert lock of an index chunk, and `bpf_spin_lock` in a map value.
 //!
-//! Problem: in user space the holder of a lock can be preempted, so a pure spin lock burns whole time slices of everyone
-//! behind it; and a signal handler that runs a program can meet a lock its own thread holds.
+//! Problem: in user space the holder of a lock can be preempted, so a pure spin lock burns whole time slices of
+//! everyone behind it; and a signal handler that runs a program can meet a lock its own thread holds.
 //!
 //! Approach: spin briefly, then yield, then sleep. The chunk lock counts its releases, so that an inserter knows
 //! whether another insert came between its search and its locking; re-entry is excluded before (one operation per
-//! execution slot and map, [`crate::hash`]). The value lock stores its owner's execution slot, so that taking it twice is
-//! an error and not a deadlock.
+//! execution slot and map, [`crate::hash`]). The value lock stores its owner's execution slot, so that taking it twice
+//! is an error and not a deadlock.
 
 use crate::sync::{AtomicU32, Ordering, spin_loop, yield_now};
 
@@ -17,8 +17,8 @@ const ASLEEP: u32 = SPINS + 16;
 
 /// The insert lock of a chunk: bit 0 held, the rest counts releases.
 ///
-/// It is held for some twenty nanoseconds, so a waiter nearly always meets a preempted holder, which no wake-up helps. Releasing is
-/// therefore a plain store, and a waiter that has yielded in vain sleeps for a while.
+/// It is held for some twenty nanoseconds, so a waiter nearly always meets a preempted holder, which no wake-up helps.
+/// Releasing is therefore a plain store, and a waiter that has yielded in vain sleeps for a while.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct ChunkLock(AtomicU32);

@@ -1,7 +1,7 @@
 //! The handle of a map, and its untyped host side.
 //!
-//! A [`Map`] is a counted reference. Every operation checks sizes and access rights, enters the map's domain (which gives the
-//! execution slot and keeps retired memory in place) and calls the type's implementation.
+//! A [`Map`] is a counted reference. Every operation checks sizes and access rights, enters the map's domain (which
+//! gives the execution slot and keeps retired memory in place) and calls the type's implementation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,8 +28,8 @@ use crate::trie::TrieMap;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CreateOptions {
-    /// A map that needs more bytes is refused before any memory is touched. All maps of a domain together are limited by its
-    /// [`memory_limit`](bpf_quiesce::Options::memory_limit).
+    /// A map that needs more bytes is refused before any memory is touched. All maps of a domain together are limited
+    /// by its [`memory_limit`](bpf_quiesce::Options::memory_limit).
     pub memory_limit: u64,
     /// Hash with this seed instead of a random one: for tests that must repeat.
     pub hash_seed: Option<u64>,
@@ -71,7 +71,8 @@ impl std::fmt::Debug for Map {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Maps that maps of maps let go wait in the domain and own it: if nobody came by after the last map, none of them would ever go.
+        // Maps that maps of maps let go wait in the domain and own it: if nobody came by after the last map, none of
+        // them would ever go.
         if self.domain.deferred() > 0 {
             self.domain.reclaim();
         }
@@ -203,7 +204,8 @@ impl Map {
         self.0.header.lookup
     }
 
-    /// The first of an array of maps' entries, each a map pointer or null that is loaded with acquire; null for other types.
+    /// The first of an array of maps' entries, each a map pointer or null that is loaded with acquire; null for other
+    /// types.
     #[must_use]
     pub fn inner_base(&self) -> *const u8 {
         self.0.ops.as_any().downcast_ref::<ArrayOfMaps>().map_or(std::ptr::null(), ArrayOfMaps::base)
@@ -263,8 +265,9 @@ impl Map {
         self.len() == 0
     }
 
-    /// Bytes of memory the map takes up. Of maps that allocate their elements when they are used (`NO_PREALLOC`), those that ever were; of
-    /// others all, whether touched yet or not. Inner maps and the rings of a perf event array are not included.
+    /// Bytes of memory the map takes up. Of maps that allocate their elements when they are used (`NO_PREALLOC`), those
+    /// that ever were; of others all, whether touched yet or not. Inner maps and the rings of a perf event array
+    /// are not included.
     #[must_use]
     pub fn memory_usage(&self) -> u64 {
         self.0.ops.memory_usage()
@@ -340,8 +343,8 @@ impl Map {
     /// Sets an entry of a map of maps.
     ///
     /// # Errors
-    /// [`MapError::Incompatible`] if `inner` is not of the template's shape, [`MapError::OtherDomain`]; `E2BIG`, `EEXIST` and so on as
-    /// for other values.
+    /// [`MapError::Incompatible`] if `inner` is not of the template's shape, [`MapError::OtherDomain`]; `E2BIG`,
+    /// `EEXIST` and so on as for other values.
     pub fn set_inner(&self, key: &[u8], inner: &Map, flags: u64) -> Result<(), MapError> {
         const OP: &str = "set_inner";
         let Some(template) = &self.0.def.inner else {
@@ -416,8 +419,8 @@ impl Map {
         MapError::NoSlot { map: self.0.def.name.clone(), reason: reason.to_string() }
     }
 
-    /// Runs an operation under a guard and names it in its error. Where elements wait for a grace period, running out of them is
-    /// cured by leaving the guard, this thread's and everybody's, for a moment.
+    /// Runs an operation under a guard and names it in its error. Where elements wait for a grace period, running out
+    /// of them is cured by leaving the guard, this thread's and everybody's, for a moment.
     #[inline(always)]
     pub(crate) fn run<T>(
         &self,

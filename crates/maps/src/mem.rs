@@ -128,7 +128,8 @@ pub(crate) fn zeroes(len: usize) -> Result<Vec<u8>, Errno> {
 #[inline(always)]
 pub(crate) fn prefetch_write<T>(place: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch reads and writes nothing; where the instruction is unknown it is a no-op by encoding (x86-64 requires that).
+    // SAFETY: a prefetch reads and writes nothing; where the instruction is unknown it is a no-op by encoding (x86-64
+    // requires that).
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
     }
@@ -204,7 +205,8 @@ unsafe fn load_anywhere(at: *const u8) -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         let word: u64;
-        // SAFETY: reads eight readable bytes (contract) into a register. By assembly because another program may write them meanwhile.
+        // SAFETY: reads eight readable bytes (contract) into a register. By assembly because another program may write
+        // them meanwhile.
         unsafe {
             std::arch::asm!("mov {word}, qword ptr [{at}]", at = in(reg) at, word = lateout(reg) word,
                 options(nostack, preserves_flags, readonly));
@@ -259,9 +261,9 @@ pub(crate) unsafe fn store_from_program(words: &[AtomicU64], src: *const u8, len
 #[inline(always)]
 pub(crate) unsafe fn store_words_from_program(words: &[AtomicU64], src: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: reads and writes `size_of_val(words)` bytes, which are readable (contract) and, being atomics, writable; changes the
-    // registers named and the flags. By assembly because others may access both places meanwhile; the halves of the vectors, aligned
-    // in `words`, are written at once (see `hash::tags`).
+    // SAFETY: reads and writes `size_of_val(words)` bytes, which are readable (contract) and, being atomics, writable;
+    // changes the registers named and the flags. By assembly because others may access both places meanwhile; the
+    // halves of the vectors, aligned in `words`, are written at once (see `hash::tags`).
     unsafe {
         std::arch::asm!(
             "add {at}, 16",

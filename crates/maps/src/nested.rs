@@ -1,10 +1,10 @@
 //! Arrays and hashes of maps.
 //!
-//! A value is a reference to a map, kept as the map pointer that a program's lookup returns. The host sets entries (the shape of
-//! an inner map is checked against the template of the outer one); programs only look them up.
+//! A value is a reference to a map, kept as the map pointer that a program's lookup returns. The host sets entries (the
+//! shape of an inner map is checked against the template of the outer one); programs only look them up.
 //!
-//! Invariant: an entry owns one reference to its map. It is given up a grace period after the entry changed, so a program
-//! that has looked the pointer up may use it until its run ends.
+//! Invariant: an entry owns one reference to its map. It is given up a grace period after the entry changed, so a
+//! program that has looked the pointer up may use it until its run ends.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

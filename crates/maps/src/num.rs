@@ -1,8 +1,9 @@
 //! Casts that lose nothing, or lose what they are meant to, each by a name.
 //!
-//! Problem: `as` cuts numbers off without a word, and most places where it may not are hard to tell from the others. Approach: the crate has the lint
-//! `cast_possible_truncation`; what is packed into words, and numbers that are 64 bits wide for programs' sake, go through the functions
-//! here, which cost nothing. What comes from outside goes through `try_from`.
+//! Problem: `as` cuts numbers off without a word, and most places where it may not are hard to tell from the others.
+//! Approach: the crate has the lint `cast_possible_truncation`; what is packed into words, and numbers that are 64 bits
+//! wide for programs' sake, go through the functions here, which cost nothing. What comes from outside goes through
+//! `try_from`.
 
 /// The lower half of a word in which two numbers are packed, or of a hash.
 #[inline(always)]

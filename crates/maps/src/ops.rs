@@ -1,8 +1,8 @@
 //! What every map type implements: the program's side by raw pointers, the host's side by slices.
 //!
-//! The defaults are the kernel's answers of a type that lacks the operation, so that an implementation lists exactly what it
-//! can do. The caller (the handle, the entry points) has checked sizes and access rights and holds a run guard whose
-//! slot it passes; no implementation may keep anything that depends on the guard beyond the call.
+//! The defaults are the kernel's answers of a type that lacks the operation, so that an implementation lists exactly
+//! what it can do. The caller (the handle, the entry points) has checked sizes and access rights and holds a run guard
+//! whose slot it passes; no implementation may keep anything that depends on the guard beyond the call.
 
 use std::any::Any;
 
@@ -15,7 +15,8 @@ use crate::value::Source;
 /// The callback of [`MapOps::for_each`]: key and value of an element; true to go on.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(*const u8, *mut u8) -> bool;
 
-/// How far an iteration has come: a position, or for types without positions the last key. It is of the map that moved it first.
+/// How far an iteration has come: a position, or for types without positions the last key. It is of the map that moved
+/// it first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     /// The number of that map: to any other, position and key would say something else.
@@ -148,8 +149,8 @@ pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Copies the next element behind `cursor` and moves the cursor there; `ENOENT` at the end. Whatever changes meanwhile, a
-    /// cursor comes to the end, and a key that was present throughout is met exactly once.
+    /// Copies the next element behind `cursor` and moves the cursor there; `ENOENT` at the end. Whatever changes
+    /// meanwhile, a cursor comes to the end, and a key that was present throughout is met exactly once.
     fn next_at(&self, cursor: &mut Cursor, key: &mut [u8], value: &mut [u8], slot: u32) -> OpResult {
         let _ = (cursor, key, value, slot);
         Err(Errno::ENOTSUPP)

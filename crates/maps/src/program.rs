@@ -1,13 +1,13 @@
 //! The program's side: what helpers call, with the kernel's return values.
 //!
-//! Every function takes the map pointer a program holds and the execution slot of its run. None allocates (except `NO_PREALLOC`
-//! for batches it retires), none takes a lock that another program could hold for long, and all report errors as
-//! negative numbers.
+//! Every function takes the map pointer a program holds and the execution slot of its run. None allocates (except
+//! `NO_PREALLOC` for batches it retires), none takes a lock that another program could hold for long, and all report
+//! errors as negative numbers.
 //!
 //! # Safety
-//! All of them share one contract: `map` is [`Map::as_ptr`](crate::Map::as_ptr) of a live map, the caller is inside a run guard of its domain
-//! with the slot `slot`, and key and value pointers are valid for the map's sizes. The runtime's verifier and linker
-//! establish it.
+//! All of them share one contract: `map` is [`Map::as_ptr`](crate::Map::as_ptr) of a live map, the caller is inside a
+//! run guard of its domain with the slot `slot`, and key and value pointers are valid for the map's sizes. The
+//! runtime's verifier and linker establish it.
 
 use std::sync::atomic::AtomicU32;
 
@@ -135,8 +135,8 @@ pub unsafe extern "C" fn peek(map: *const MapHeader, out: *mut u8, slot: u32) ->
     ret(unsafe { map.ops.next_value(out, false, slot) })
 }
 
-/// `bpf_for_each_map_elem`: calls `visit` with key and value of each element until it returns false; the number of elements
-/// visited, or a negative error number.
+/// `bpf_for_each_map_elem`: calls `visit` with key and value of each element until it returns false; the number of
+/// elements visited, or a negative error number.
 ///
 /// # Safety
 /// See the module.
@@ -187,7 +187,8 @@ pub unsafe extern "C" fn ringbuf_output(
     ret(unsafe { ring.output(&[(data, index(size))], flags, slot) })
 }
 
-/// `bpf_ringbuf_reserve`: `size` writable bytes, or null. They must be given to [`ringbuf_submit`] or [`ringbuf_discard`].
+/// `bpf_ringbuf_reserve`: `size` writable bytes, or null. They must be given to [`ringbuf_submit`] or
+/// [`ringbuf_discard`].
 ///
 /// # Safety
 /// See the module.
@@ -226,8 +227,8 @@ pub unsafe extern "C" fn ringbuf_query(map: *const MapHeader, what: u64) -> u64 
     unsafe { ring(map, MapType::RingBuf) }.map_or(0, |ring| ring.query(what))
 }
 
-/// `bpf_user_ringbuf_drain`: calls `visit` with data and length of each record until it returns false; the number of records, or a
-/// negative error number. The record may only be used during the call.
+/// `bpf_user_ringbuf_drain`: calls `visit` with data and length of each record until it returns false; the number of
+/// records, or a negative error number. The record may only be used during the call.
 ///
 /// # Safety
 /// See the module.
@@ -265,11 +266,12 @@ pub unsafe extern "C" fn perf_event_output(
     ret(unsafe { map.output(flags, data, context, slot) })
 }
 
-/// `bpf_spin_lock`: 0, or `-EDEADLK` if this slot holds the lock already (a signal handler's program met its own thread's lock):
-/// the run must end then.
+/// `bpf_spin_lock`: 0, or `-EDEADLK` if this slot holds the lock already (a signal handler's program met its own
+/// thread's lock): the run must end then.
 ///
 /// # Safety
-/// `lock` must point to an aligned `struct bpf_spin_lock` in a map value that stays mapped; `slot` must be the caller's.
+/// `lock` must point to an aligned `struct bpf_spin_lock` in a map value that stays mapped; `slot` must be the
+/// caller's.
 pub unsafe extern "C" fn spin_lock(lock: *mut u32, slot: u32) -> i64 {
     // SAFETY: aligned and mapped (contract), and only accessed atomically by this crate.
     let word = unsafe { AtomicU32::from_ptr(lock) };

@@ -1,8 +1,8 @@
 //! Queues and stacks: values without keys, in a ring under one lock.
 //!
-//! The kernel does the same with a raw spin lock. Ours yields and sleeps when its holder is preempted, and tells re-entry on the
-//! same execution slot apart (`EBUSY`). Positions only change under the lock; values are copied as atomic words all
-//! the same, because that is what map memory is.
+//! The kernel does the same with a raw spin lock. Ours yields and sleeps when its holder is preempted, and tells
+//! re-entry on the same execution slot apart (`EBUSY`). Positions only change under the lock; values are copied as
+//! atomic words all the same, because that is what map memory is.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -1,16 +1,18 @@
 //! Elements that are out of a map but may still be in use by a running program.
 //!
-//! Problem: maps that allocate per element (`NO_PREALLOC`, tries) promise that a removed element stays as it is until every run
-//! that could have found it has ended. The removal may happen in a program, even in a signal handler, so it can
-//! neither allocate nor wait for a lock.
+//! Problem: maps that allocate per element (`NO_PREALLOC`, tries) promise that a removed element stays as it is until
+//! every run that could have found it has ended. The removal may happen in a program, even in a signal handler, so it
+//! can neither allocate nor wait for a lock.
 //!
-//! Approach: removed elements go on a lock-free stack. Every so often somebody takes the whole stack as a batch and starts one
-//! grace period for it; when that is over, the batch goes back to the free list. The two steps are guarded by a flag that
-//! is only ever tried. Each slot has a few free and a few removed elements of its own, so that most operations execute no
-//! locked instruction here: a second one in an update would keep the processor from beginning with the next update's cache misses.
+//! Approach: removed elements go on a lock-free stack. Every so often somebody takes the whole stack as a batch and
+//! starts one grace period for it; when that is over, the batch goes back to the free list. The two steps are guarded
+//! by a flag that is only ever tried. Each slot has a few free and a few removed elements of its own, so that most
+//! operations execute no locked instruction here: a second one in an update would keep the processor from beginning
+//! with the next update's cache misses.
 //!
-//! Invariants: an element is handed out again only after a grace period that began after its removal; what a slot has of its own is touched by
-//! one operation at a time (the callers exclude re-entry), and is at most [`Share::most`] elements.
+//! Invariants: an element is handed out again only after a grace period that began after its removal; what a slot has
+//! of its own is touched by one operation at a time (the callers exclude re-entry), and is at most [`Share::most`]
+//! elements.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -26,8 +28,8 @@ use crate::mem::boxed;
 /// Removals of a slot between two looks at the batches.
 const BATCH: u32 = 64;
 
-/// Bytes of removed elements that a slot may have of its own (one element at least): with many slots and large values, [`BATCH`] elements
-/// each would be more memory than the map.
+/// Bytes of removed elements that a slot may have of its own (one element at least): with many slots and large values,
+/// [`BATCH`] elements each would be more memory than the map.
 const OWN_BYTES: u64 = 16 << 10;
 
 /// Removed elements that a slot has of its own before it passes them on, by the size of an element.
@@ -44,13 +46,15 @@ impl Share {
         self.0.div_ceil(2)
     }
 
-    /// Elements that a slot may have of its own: free ones (up to two of a trie's are given back unused), and removed ones.
+    /// Elements that a slot may have of its own: free ones (up to two of a trie's are given back unused), and removed
+    /// ones.
     fn most(self) -> u64 {
         u64::from(self.refill()) + 1 + u64::from(self.0)
     }
 }
 
-/// What a slot has of its own: two chains of elements, as the links of a stack. All accesses are relaxed: one operation at a time.
+/// What a slot has of its own: two chains of elements, as the links of a stack. All accesses are relaxed: one operation
+/// at a time.
 #[derive(Debug, Default)]
 struct Own {
     /// The first free element plus one.
@@ -65,12 +69,12 @@ struct Own {
     removals: AtomicU32,
 }
 
-/// How often an allocation yields for a grace period to end before it fails. It helps if other threads' runs are in the way; the
-/// caller's own run may be as well, so more patience belongs outside of it ([`crate::Map`] retries there).
+/// How often an allocation yields for a grace period to end before it fails. It helps if other threads' runs are in the
+/// way; the caller's own run may be as well, so more patience belongs outside of it ([`crate::Map`] retries there).
 const PATIENCE: u32 = 16;
 
-/// Elements that may wait for a grace period: as many bytes, but at least and at most as many elements. Only what is used is
-/// ever backed by memory.
+/// Elements that may wait for a grace period: as many bytes, but at least and at most as many elements. Only what is
+/// used is ever backed by memory.
 const WAITING_BYTES: u64 = 16 << 20;
 const WAITING: std::ops::RangeInclusive<u64> = 4 * BATCH as u64..=1 << 16;
 
@@ -96,7 +100,8 @@ impl std::fmt::Debug for GraceList {
 }
 
 impl GraceList {
-    /// Elements of this size to provide beyond those that can be present: they may be waiting for a grace period, or be a slot's own.
+    /// Elements of this size to provide beyond those that can be present: they may be waiting for a grace period, or be
+    /// a slot's own.
     pub(crate) fn headroom(max_entries: u32, element_bytes: usize, slots: u32) -> u64 {
         let waiting = WAITING_BYTES / (element_bytes.max(1) as u64);
         u64::from(max_entries) + waiting.clamp(*WAITING.start(), *WAITING.end()) + Self::owned(element_bytes, slots)

@@ -1,4 +1,5 @@
-//! The system calls of the crate. Those that make a map go one function each, so that tests can make each of them fail ([`inject`]).
+//! The system calls of the crate. Those that make a map go one function each, so that tests can make each of them fail
+//! ([`inject`]).
 
 use crate::errno::Errno;
 
@@ -113,7 +114,8 @@ pub(crate) fn map(bytes: usize, pages: Pages) -> Result<*mut u8, Errno> {
 /// Nothing may refer to it any more.
 pub(crate) unsafe fn unmap(at: *mut u8, bytes: usize) {
     inject::unmapped(at);
-    // SAFETY: our own mapping, not referred to (contract). It cannot fail for a whole mapping; if it did, address space would be lost.
+    // SAFETY: our own mapping, not referred to (contract). It cannot fail for a whole mapping; if it did, address space
+    // would be lost.
     unsafe { libc::munmap(at.cast(), bytes) };
 }
 
@@ -125,7 +127,8 @@ pub(crate) fn advise_huge(at: *mut u8, bytes: usize) {
     }
 }
 
-/// Keeps pages out of forked children. Where that is refused they are shared with these, which must leave them alone anyway.
+/// Keeps pages out of forked children. Where that is refused they are shared with these, which must leave them alone
+/// anyway.
 ///
 /// # Safety
 /// The pages must belong to the caller, who accesses them in no child.
@@ -214,8 +217,8 @@ pub(crate) fn futex_wake_all(word: *const u32) {
     unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX) };
 }
 
-/// A file in memory of `bytes` zeroes, which keeps that length: whoever clones the descriptor could otherwise cut off pages that runs access
-/// (`SIGBUS`), or cut constants off and let zeroes grow in their place.
+/// A file in memory of `bytes` zeroes, which keeps that length: whoever clones the descriptor could otherwise cut off
+/// pages that runs access (`SIGBUS`), or cut constants off and let zeroes grow in their place.
 #[cfg(not(loom))]
 pub(crate) fn memory_file(bytes: usize) -> Result<std::os::fd::OwnedFd, Errno> {
     use std::os::fd::{AsRawFd, FromRawFd};
@@ -237,7 +240,8 @@ pub(crate) fn memory_file(bytes: usize) -> Result<std::os::fd::OwnedFd, Errno> {
     Ok(file)
 }
 
-/// From now on the file cannot be written to nor mapped for writing; mappings that exist stay as they are (Linux 5.1). Its seals are final.
+/// From now on the file cannot be written to nor mapped for writing; mappings that exist stay as they are (Linux 5.1).
+/// Its seals are final.
 #[cfg(not(loom))]
 pub(crate) fn seal_future_writes(file: &std::os::fd::OwnedFd) -> Result<(), Errno> {
     use std::os::fd::AsRawFd;

@@ -1,7 +1,7 @@
 //! Maps with types: sizes are checked once, when the handle is made.
 //!
-//! Keys and values are plain data (`zerocopy`): every bit pattern is valid and there is no padding, so copying bytes in and out
-//! is all there is to do. For a map of an object with BTF, Rust's own numbers must also be of the kind that
+//! Keys and values are plain data (`zerocopy`): every bit pattern is valid and there is no padding, so copying bytes in
+//! and out is all there is to do. For a map of an object with BTF, Rust's own numbers must also be of the kind that
 //! the object declares; what a Rust structure is made of is not known, so of those only the size is compared.
 //!
 //! ```

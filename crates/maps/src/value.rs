@@ -1,7 +1,7 @@
 //! Values in shared memory: their shape, and copies that respect a spin lock inside them.
 //!
-//! A `struct bpf_spin_lock` in a value belongs to the map: copies in leave it alone and copies out show it as zero, as in
-//! the kernel. With `BPF_F_LOCK` the copy happens under that lock. In maps with a lock even the first write into a
+//! A `struct bpf_spin_lock` in a value belongs to the map: copies in leave it alone and copies out show it as zero, as
+//! in the kernel. With `BPF_F_LOCK` the copy happens under that lock. In maps with a lock even the first write into a
 //! recycled element takes it, so that a locked writer that was overtaken by a delete never writes into the next
 //! key's value ([`crate::hash`] relies on it).
 
@@ -116,8 +116,8 @@ impl Shape {
         let half = words[offset / WORD].as_ptr().cast::<u32>();
         // SAFETY: the offset is a multiple of 4 inside the value (checked at creation), so within this word.
         let half = unsafe { half.add(offset % WORD / 4) };
-        // SAFETY: aligned, and as long-lived as the words. The word is also accessed whole; both are atomic, which is what the
-        // hardware needs (the memory is shared with machine code in the same way).
+        // SAFETY: aligned, and as long-lived as the words. The word is also accessed whole; both are atomic, which is
+        // what the hardware needs (the memory is shared with machine code in the same way).
         let lock = ValueLock::new(unsafe { AtomicU32::from_ptr(half) });
         if !lock.lock(slot) {
             return Err(Errno::EBUSY);

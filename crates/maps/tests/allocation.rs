@@ -1,4 +1,5 @@
-//! Memory that is not there is an error of the map, not the end of the process: with many execution slots, copies of large values, all of a map.
+//! Memory that is not there is an error of the map, not the end of the process: with many execution slots, copies of
+//! large values, all of a map.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,4 +1,5 @@
-//! Cursors that have been moved in one map and are given to another, of the same type or not: refused, whatever the sizes of the keys are.
+//! Cursors that have been moved in one map and are given to another, of the same type or not: refused, whatever the
+//! sizes of the keys are.
 
 mod common;
 

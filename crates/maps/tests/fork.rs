@@ -1,7 +1,8 @@
-//! What a forked child may do with the rings that came along: nothing. Their pages are shared with the parent, so whatever the child took, gave
-//! back or made up would move the parent's positions.
+//! What a forked child may do with the rings that came along: nothing. Their pages are shared with the parent, so
+//! whatever the child took, gave back or made up would move the parent's positions.
 //!
-//! Alone in its file (its own process), and one test: forking a test process that runs other tests at the time is unpredictable.
+//! Alone in its file (its own process), and one test: forking a test process that runs other tests at the time is
+//! unpredictable.
 #![cfg(all(target_os = "linux", not(miri), not(loom)))]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Frozen maps: who may still write, and what a freeze that succeeded is worth. (`kernel.rs` compares the error numbers.)
+//! Frozen maps: who may still write, and what a freeze that succeeded is worth. (`kernel.rs` compares the error
+//! numbers.)
 
 mod common;
 

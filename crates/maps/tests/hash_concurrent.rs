@@ -192,8 +192,8 @@ fn full_is_exact_under_threads() {
     }
 }
 
-/// How fast that is says `cargo bench -p bpf-benches --bench maps` (32 threads); here it is that nobody waits for a thread that is preempted
-/// in the middle of a change, and that all find what is theirs.
+/// How fast that is says `cargo bench -p bpf-benches --bench maps` (32 threads); here it is that nobody waits for a
+/// thread that is preempted in the middle of a change, and that all find what is theirs.
 #[test]
 fn nothing_stops_when_threads_outnumber_cores_16_to_1() {
     let threads = 16 * std::thread::available_parallelism().map_or(2, usize::from) as u64;
@@ -409,7 +409,8 @@ fn a_signal_handler_that_re_enters_gets_ebusy_and_no_deadlock() {
     assert!(handled > 100 && busy > 0, "{handled} signals, {busy} of them inside an operation");
 }
 
-/// Threads that set the same keys in a map that has room for exactly these: whoever comes second replaces, and is never told that the map is full.
+/// Threads that set the same keys in a map that has room for exactly these: whoever comes second replaces, and is never
+/// told that the map is full.
 #[test]
 fn a_key_that_filled_the_map_up_is_present() {
     const KEYS: u64 = 2;

@@ -1,4 +1,5 @@
-//! The host's side: typed handles, iteration and batches, maps of maps, mapped arrays, dumps, and what bad input is told.
+//! The host's side: typed handles, iteration and batches, maps of maps, mapped arrays, dumps, and what bad input is
+//! told.
 
 mod common;
 

@@ -43,7 +43,8 @@ unsafe impl GlobalAlloc for Limited {
 #[global_allocator]
 static ALLOCATOR: Limited = Limited;
 
-/// The head of a dump: type, key, value and host value size, entries, flags; then so many elements, and a name of so many bytes.
+/// The head of a dump: type, key, value and host value size, entries, flags; then so many elements, and a name of so
+/// many bytes.
 fn head(numbers: [u32; 6], elements: u64, name: u32) -> Vec<u8> {
     let mut bytes = b"BPFMAP\0\x01".to_vec();
     for n in numbers.into_iter().chain([u32::MAX, 0]) {

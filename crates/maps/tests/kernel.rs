@@ -1,8 +1,8 @@
-//! The kernel as oracle: the same definitions and the same sequences of operations on a kernel map and on ours must give the
-//! same bytes and the same error numbers.
+//! The kernel as oracle: the same definitions and the same sequences of operations on a kernel map and on ours must
+//! give the same bytes and the same error numbers.
 //!
-//! Orders that the kernel leaves open (keys of a hash) are compared as sets. Needs bpf(2), that is, root; otherwise every
-//! test says SKIPPED. More cases: `PROPTEST_CASES=10000 cargo test -p bpf-maps --release --test kernel`.
+//! Orders that the kernel leaves open (keys of a hash) are compared as sets. Needs bpf(2), that is, root; otherwise
+//! every test says SKIPPED. More cases: `PROPTEST_CASES=10000 cargo test -p bpf-maps --release --test kernel`.
 
 mod common;
 
@@ -385,7 +385,8 @@ fn bad_definitions_get_the_kernels_error() {
     }
 }
 
-/// Each operation on a frozen map of each type that has elements (the random sequences above seldom meet them all), with each access flag.
+/// Each operation on a frozen map of each type that has elements (the random sequences above seldom meet them all),
+/// with each access flag.
 #[test]
 fn frozen_maps_refuse_what_the_kernels_refuse() {
     if !KernelMap::available("frozen_maps_refuse_what_the_kernels_refuse") {

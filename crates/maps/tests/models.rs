@@ -1,5 +1,5 @@
-//! Every type against a naive model, by random sequences of operations from the program's side (the host's side is compared with
-//! the kernel in `kernel.rs`).
+//! Every type against a naive model, by random sequences of operations from the program's side (the host's side is
+//! compared with the kernel in `kernel.rs`).
 
 mod common;
 

@@ -1,10 +1,10 @@
 //! What a look-up gave stays valid: a checker for uses of freed or recycled elements.
 //!
-//! Every value names its key and the write it came from. A reader holds pointers across whatever the writers do and reads them
-//! again and again, as a program may within one run. Where elements are freed after a grace period (`NO_PREALLOC`, tries), a
-//! value must not change as long as the run lasts: if it did, its element was given to somebody too early. Where they are
-//! used again at once, as in the kernel, every pointer must stay an element of the map for the map's life; unmapped memory would end
-//! the test.
+//! Every value names its key and the write it came from. A reader holds pointers across whatever the writers do and
+//! reads them again and again, as a program may within one run. Where elements are freed after a grace period
+//! (`NO_PREALLOC`, tries), a value must not change as long as the run lasts: if it did, its element was given to
+//! somebody too early. Where they are used again at once, as in the kernel, every pointer must stay an element of the
+//! map for the map's life; unmapped memory would end the test.
 
 mod common;
 

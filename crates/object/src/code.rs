@@ -175,8 +175,8 @@ impl Code {
     pub fn kind(&self) -> ProgramType {
         self.kind
     }
-    /// One instruction a slot: [`Imm64::MapIdx`], [`Imm64::MapIdxValue`] and [`bpf_isa::Callee::Host`] hold indices into the
-    /// object's maps and host functions.
+    /// One instruction a slot: [`Imm64::MapIdx`], [`Imm64::MapIdxValue`] and [`bpf_isa::Callee::Host`] hold indices
+    /// into the object's maps and host functions.
     pub fn insns(&self) -> &[Insn] {
         &self.insns
     }
@@ -260,7 +260,8 @@ impl Object {
     /// A program with its subprograms, for looking at: nothing outside of the object needs to exist.
     ///
     /// # Errors
-    /// A program of another object, an instruction that does not decode, a call that leads nowhere, or more than [`bpf_isa::MAX_INSNS`] instructions.
+    /// A program of another object, an instruction that does not decode, a call that leads nowhere, or more than
+    /// [`bpf_isa::MAX_INSNS`] instructions.
     pub fn code(&self, program: &Program) -> Result<Code, ObjectError> {
         self.check_own(program)?;
         build(self, program)
@@ -289,8 +290,8 @@ impl Object {
         }
     }
 
-    /// The same on a host with these types, to which CO-RE relocations are resolved. One that leads nowhere is no error here: see
-    /// [`LinkedCode::unresolved`].
+    /// The same on a host with these types, to which CO-RE relocations are resolved. One that leads nowhere is no error
+    /// here: see [`LinkedCode::unresolved`].
     ///
     /// # Errors
     /// Those of [`Object::link`] but for CO-RE relocations.

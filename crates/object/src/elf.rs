@@ -104,8 +104,8 @@ fn string(table: &[u8], offset: u32) -> Option<&str> {
     std::str::from_utf8(&window[..len]).ok()
 }
 
-/// The file with its names cleaned ([`text`]): as it is, unless the author of the file meant mischief. A file that cannot be read is left to
-/// [`Elf::parse`].
+/// The file with its names cleaned ([`text`]): as it is, unless the author of the file meant mischief. A file that
+/// cannot be read is left to [`Elf::parse`].
 pub(crate) fn cleaned(bytes: &[u8]) -> Cow<'_, [u8]> {
     let mut cleaned = Cow::Borrowed(bytes);
     for table in name_tables(bytes).into_iter().flatten().filter(|table| !text::is_clean(&bytes[table.clone()])) {

@@ -1,15 +1,17 @@
 //! CO-RE: adapting instructions to the types of the host.
 //!
-//! Problem: a program compiled with `preserve_access_index` says "the offset of `data_end` in `struct xdp_md`" and leaves the number to the
-//! loader. Approach: each relocation is resolved by *names*, from the object's BTF to a plain description of the types that programs
-//! meet here ([`CoreType`]), and the instruction is patched with what was found. As in libbpf, what does not exist is no error by itself,
-//! because programs ask first (`bpf_core_field_exists`) and the verifier never walks the refused branch: the instruction becomes a
-//! call of a function that does not exist ([`UNRESOLVED_CALL`]), and the reason is kept for whoever meets it.
+//! Problem: a program compiled with `preserve_access_index` says "the offset of `data_end` in `struct xdp_md`" and
+//! leaves the number to the loader. Approach: each relocation is resolved by *names*, from the object's BTF to a plain
+//! description of the types that programs meet here ([`CoreType`]), and the instruction is patched with what was found.
+//! As in libbpf, what does not exist is no error by itself, because programs ask first (`bpf_core_field_exists`) and
+//! the verifier never walks the refused branch: the instruction becomes a call of a function that does not exist
+//! ([`UNRESOLVED_CALL`]), and the reason is kept for whoever meets it.
 //!
-//! Invariants: the number of slots does not change; every relocation is applied or listed in [`LinkedCode::unresolved`].
+//! Invariants: the number of slots does not change; every relocation is applied or listed in
+//! [`LinkedCode::unresolved`].
 //!
-//! Source: meaning of kinds and access strings from the kernel's Documentation/bpf/btf.rst and llvm_reloc.rst; that flavours
-//! (`xdp_md___old`) mean the type before the three underscores, from libbpf's documentation.
+//! Source: meaning of kinds and access strings from the kernel's Documentation/bpf/btf.rst and llvm_reloc.rst; that
+//! flavours (`xdp_md___old`) mean the type before the three underscores, from libbpf's documentation.
 
 use crate::btf::{Btf, Type, TypeId};
 use crate::code::{Code, CoreKind, CoreRelocation};

@@ -1,23 +1,25 @@
 //! Strings of a file on their way to people: no control characters.
 //!
-//! Problem: names, sections, licences and source lines end up in messages, listings, profilers' maps and terminals, of this family and of its
-//! hosts. ESC lets the author of an object drive the terminal of whoever looks at it, a newline forges lines of a log, and marks of text
-//! direction make a name read as another one. No message can be relied on to escape all that it is made of.
+//! Problem: names, sections, licences and source lines end up in messages, listings, profilers' maps and terminals, of
+//! this family and of its hosts. ESC lets the author of an object drive the terminal of whoever looks at it, a newline
+//! forges lines of a log, and marks of text direction make a name read as another one. No message can be relied on to
+//! escape all that it is made of.
 //!
-//! Approach: an object's strings are cleaned where they are read, once ([`clean`]), each character that is not shown as itself becoming as
-//! many question marks as it has bytes, so that every offset into the tables stays what it is. What comes from elsewhere (arguments, other
-//! files) is escaped where it is written ([`Shown`]).
+//! Approach: an object's strings are cleaned where they are read, once ([`clean`]), each character that is not shown as
+//! itself becoming as many question marks as it has bytes, so that every offset into the tables stays what it is. What
+//! comes from elsewhere (arguments, other files) is escaped where it is written ([`Shown`]).
 
 use std::fmt;
 
-/// Whether a character acts instead of being shown: control characters (C0, DEL, C1), line and paragraph separators, and the
-/// marks, embeddings, overrides and isolates of text direction (Unicode Standard Annex 9).
+/// Whether a character acts instead of being shown: control characters (C0, DEL, C1), line and paragraph separators,
+/// and the marks, embeddings, overrides and isolates of text direction (Unicode Standard Annex 9).
 pub fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// The bytes of the character that acts at the start of `bytes`, 0 if there is none. NUL ends strings and tabs indent source lines: both stay.
+/// The bytes of the character that acts at the start of `bytes`, 0 if there is none. NUL ends strings and tabs indent
+/// source lines: both stay.
 fn control_at(bytes: &[u8]) -> usize {
     match *bytes {
         [0 | b'\t', ..] => 0,
@@ -77,7 +79,8 @@ impl fmt::Write for Escaping<'_, '_> {
         let acts = |c: char| is_control(c) && !(self.lines && matches!(c, '\n' | '\t'));
         for part in text.split_inclusive(acts) {
             match part.chars().next_back().filter(|&c| acts(c)) {
-                // `escape_default` writes what is not ASCII as `\u{…}`, which `escape_debug` leaves out for some of these.
+                // `escape_default` writes what is not ASCII as `\u{…}`, which `escape_debug` leaves out for some of
+                // these.
                 Some(c) => write!(self.to, "{}{}", &part[..part.len() - c.len_utf8()], c.escape_default())?,
                 None => self.to.write_str(part)?,
             }

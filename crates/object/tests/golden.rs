@@ -118,8 +118,8 @@ fn check_programs(object: &Object, golden: &Golden<'_>, file: &str) {
     assert_eq!(programs.collect::<BTreeSet<_>>(), expected, "{file}: programs");
     for row in golden.rows("prog") {
         let kind = object.program(row[0]).unwrap().kind();
-        // 0: libbpf 1.x does not know the section's name. We accept a suffix on every name, and names that older ones took for
-        // beginnings.
+        // 0: libbpf 1.x does not know the section's name. We accept a suffix on every name, and names that older ones
+        // took for beginnings.
         let older = ["socket", "xdp", "cgroup/sock"].iter().any(|name| row[1].starts_with(name));
         if row[3] != "0" {
             assert_eq!(u64::from(kind.number()), number(row[3]), "{file}: type of {}", row[0]);

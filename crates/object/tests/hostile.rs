@@ -164,8 +164,8 @@ fn every_byte_changed_or_cut() {
     check_peak();
 }
 
-/// Parses an object of some megabytes that is built to be slow. Quadratic work would take minutes to hours, which whoever
-/// runs the tests sees; a test that asserted on time would fail on a busy machine.
+/// Parses an object of some megabytes that is built to be slow. Quadratic work would take minutes to hours, which
+/// whoever runs the tests sees; a test that asserted on time would fail on a busy machine.
 fn quickly(what: &str, accepted: bool, bytes: &[u8]) {
     assert!(bytes.len() > 500_000, "{what}: only {} bytes", bytes.len());
     let start = Instant::now();

@@ -655,7 +655,8 @@ fn static_variables_of_one_name_cannot_be_set() {
     assert_eq!(object.set_global("twin", &[0; 4]), Err(ambiguous));
 }
 
-/// Names, sections, licences and types that would drive a terminal or forge lines of a log are read as question marks there.
+/// Names, sections, licences and types that would drive a terminal or forge lines of a log are read as question marks
+/// there.
 #[test]
 fn no_string_has_control_characters() {
     let evil = "x\u{1b}[2J\n\u{7}\u{9b}\u{202e}y";

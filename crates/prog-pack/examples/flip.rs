@@ -1,9 +1,10 @@
-//! The rules of text poking, kept and broken, with counts: `cargo run --release -p bpf-prog-pack --example flip [FLIPS]`.
+//! The rules of text poking, kept and broken, with counts: `cargo run --release -p bpf-prog-pack --example flip
+//! [FLIPS]`.
 //!
-//! Kept: one slot flipped, and two dependent slots with their barriers (10^7 and 10^6 flips unless told otherwise); anything but
-//! the two behaviours fails the run. Broken, as controls: the two slots without barriers, and (on x86-64) a slot that crosses a cache
-//! line, written in two stores, in a child process that usually dies of it. A control that finds nothing proves nothing: it says
-//! "inconclusive". An emulator never shows these.
+//! Kept: one slot flipped, and two dependent slots with their barriers (10^7 and 10^6 flips unless told otherwise);
+//! anything but the two behaviours fails the run. Broken, as controls: the two slots without barriers, and (on x86-64)
+//! a slot that crosses a cache line, written in two stores, in a child process that usually dies of it. A control that
+//! finds nothing proves nothing: it says "inconclusive". An emulator never shows these.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -177,7 +178,8 @@ mod control {
                 let bytes = if i % 2 == 0 { jump } else { [0x0f, 0x1f, 0x44, 0x00, 0x00] };
                 for half in [0, 2] {
                     let place = rw.wrapping_add(SLOT + half).cast();
-                    // SAFETY: inside the page; 62 and 64 are aligned for two bytes. The last byte is 0 in both instructions.
+                    // SAFETY: inside the page; 62 and 64 are aligned for two bytes. The last byte is 0 in both
+                    // instructions.
                     let place = unsafe { AtomicU16::from_ptr(place) };
                     place.store(u16::from_le_bytes([bytes[half], bytes[half + 1]]), Ordering::Release);
                 }

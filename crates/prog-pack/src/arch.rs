@@ -2,8 +2,8 @@
 //!
 //! Problem: this crate writes very few instructions, but those must be exactly right on each architecture.
 //!
-//! Approach: encoders are plain functions of an [`Arch`], so both are tested on every host; what must be executed (cache
-//! maintenance) is one `imp` module a host.
+//! Approach: encoders are plain functions of an [`Arch`], so both are tested on every host; what must be executed
+//! (cache maintenance) is one `imp` module a host.
 //!
 //! Sources: Intel SDM 2 (INT3, NOP, JMP); Arm ARM C6.2 (BRK, NOP, B, LDR literal, BR) and B2.4.4 (cache maintenance).
 
@@ -102,8 +102,8 @@ pub(crate) use imp::synchronize_caches;
 mod imp {
     use std::arch::asm;
 
-    /// Makes bytes written through any mapping visible to instruction fetch at `rx..rx + len` on all CPUs; other CPUs still have to
-    /// discard what they fetched (a core barrier), this one does it here.
+    /// Makes bytes written through any mapping visible to instruction fetch at `rx..rx + len` on all CPUs; other CPUs
+    /// still have to discard what they fetched (a core barrier), this one does it here.
     pub(crate) fn synchronize_caches(rx: usize, len: usize) {
         let ctr: u64;
         // SAFETY: CTR_EL0 is readable at EL0 (Linux enables or emulates it) and reading it has no effect.

@@ -1,14 +1,14 @@
 //! The process's reservation for code, near its own text.
 //!
-//! Problem: direct calls and jumps reach 2 GiB (x86-64) or 128 MiB (arm64). Programs call into the host's text and jump to each
-//! other; where packs lie wherever `mmap` likes, every such branch may need a veneer.
+//! Problem: direct calls and jumps reach 2 GiB (x86-64) or 128 MiB (arm64). Programs call into the host's text and jump
+//! to each other; where packs lie wherever `mmap` likes, every such branch may need a veneer.
 //!
-//! Approach: one inaccessible reservation per process, as near to this library's text as `/proc/self/maps` shows room for, at a
-//! random place within reach. Packs take ranges of it. If there is no room near, it is halved a few times, then put anywhere:
-//! branches out of it go through veneers then.
+//! Approach: one inaccessible reservation per process, as near to this library's text as `/proc/self/maps` shows room
+//! for, at a random place within reach. Packs take ranges of it. If there is no room near, it is halved a few times,
+//! then put anywhere: branches out of it go through veneers then.
 //!
-//! Invariants: any two places in the arena reach each other. A range belongs to one pack, or to nobody and is inaccessible. An arena
-//! is never unmapped (it costs address space only), and a forked child makes one of its own.
+//! Invariants: any two places in the arena reach each other. A range belongs to one pack, or to nobody and is
+//! inaccessible. An arena is never unmapped (it costs address space only), and a forked child makes one of its own.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -132,8 +132,8 @@ pub(crate) fn random_below(limit: usize) -> usize {
     (random() % limit as u64) as usize
 }
 
-/// Places for `len` bytes within `reach` of the mapping that contains `here`: a random one in each gap that has room, gaps below the
-/// text first (the heap grows above it).
+/// Places for `len` bytes within `reach` of the mapping that contains `here`: a random one in each gap that has room,
+/// gaps below the text first (the heap grows above it).
 fn places(mappings: &[Mapping], here: usize, len: usize, reach: usize) -> Vec<usize> {
     /// Room left to the heap, which grows up, and to the stack, which grows down.
     const GROWTH: usize = 64 << 20;

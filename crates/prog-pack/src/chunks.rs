@@ -1,20 +1,22 @@
-//! Which chunks of which pack are free: a two-level segregated-fit allocator whose bookkeeping lies outside the memory it manages.
+//! Which chunks of which pack are free: a two-level segregated-fit allocator whose bookkeeping lies outside the memory
+//! it manages.
 //!
-//! Problem: thousands of programs of a few hundred bytes come and go in random order; free memory is full of traps, so it
-//! cannot hold list links, and executable memory is too dear to search.
+//! Problem: thousands of programs of a few hundred bytes come and go in random order; free memory is full of traps, so
+//! it cannot hold list links, and executable memory is too dear to search.
 //!
 //! Approach: TLSF (Masmano et al. 2004). Every maximal free run of chunks has a node in a side table; nodes of similar
 //! length share a list, two bitmaps say which lists are not empty. One tag per chunk, meaningful at the two ends of
 //! a run only, finds the neighbours to merge with.
 //!
-//! Cost: allocating and freeing take constant time, however many runs, packs and programs there are (allocation looks at no more
-//! than [`CLOSE_FITS`] nodes of the one list in which a run may or may not fit). Memory: 4 bytes a chunk and 20 bytes a free run.
+//! Cost: allocating and freeing take constant time, however many runs, packs and programs there are (allocation looks
+//! at no more than [`CLOSE_FITS`] nodes of the one list in which a run may or may not fit). Memory: 4 bytes a chunk and
+//! 20 bytes a free run.
 //!
-//! Why it packs well: a request takes the smallest class that fits, so small holes fill up first and an empty pack, which is
-//! the largest run there is, is touched last.
+//! Why it packs well: a request takes the smallest class that fits, so small holes fill up first and an empty pack,
+//! which is the largest run there is, is touched last.
 //!
-//! Invariants: two free runs are never adjacent; `tags` is 0 at both ends of every run in use, and node + 1 at both ends of
-//! every free one.
+//! Invariants: two free runs are never adjacent; `tags` is 0 at both ends of every run in use, and node + 1 at both
+//! ends of every free one.
 
 /// Second-level lists for each power of two.
 const SUBCLASSES: u32 = 8;

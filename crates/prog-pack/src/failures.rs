@@ -1,4 +1,5 @@
-//! Every system call of loading fails once, at each place where it is made: a typed error, and a consistent state afterwards.
+//! Every system call of loading fails once, at each place where it is made: a typed error, and a consistent state
+//! afterwards.
 
 use std::sync::Arc;
 

@@ -1,17 +1,20 @@
 //! Executable memory: many programs packed into huge pages, never writable where they are executable.
 //!
-//! Problem: thousands of small programs come and go under traffic. One page each wastes memory and, above all, iTLB entries; pages
-//! that are writable and executable are an invitation; code that is patched or freed while it runs must never be seen half-written.
+//! Problem: thousands of small programs come and go under traffic. One page each wastes memory and, above all, iTLB
+//! entries; pages that are writable and executable are an invitation; code that is patched or freed while it runs must
+//! never be seen half-written.
 //!
-//! Approach: [`Packs`] hands out 64-byte chunks of *packs*: memory mapped twice, executable in an `arena` near the host's text,
-//! writable elsewhere. A program is built in two phases by types: [`Packs::stage`] copies and relocates it for its final
-//! address, [`Staged::finalize`] publishes it, and only the resulting [`Text`] has entry points. Dropping a `Text` frees it: after a
-//! grace period (no run that could be inside is left) its bytes become traps and, after one core barrier for many programs, its chunks
-//! are free (`retire`). Patch slots change by one atomic store ([`PatchSite`], [`Batch`]).
+//! Approach: [`Packs`] hands out 64-byte chunks of *packs*: memory mapped twice, executable in an `arena` near the
+//! host's text, writable elsewhere. A program is built in two phases by types: [`Packs::stage`] copies and relocates it
+//! for its final address, [`Staged::finalize`] publishes it, and only the resulting [`Text`] has entry points. Dropping
+//! a `Text` frees it: after a grace period (no run that could be inside is left) its bytes become traps and, after one
+//! core barrier for many programs, its chunks are free (`retire`). Patch slots change by one atomic store
+//! ([`PatchSite`], [`Batch`]).
 //!
-//! Invariants: this crate is the only writer of code. Every byte of a pack belongs to one program or is a trap. No page is writable and
-//! executable through one mapping. Nothing here knows BPF. A forked child does not have the memory: guards are refused there
-//! ([`bpf_quiesce::EnterError::Forked`]), everything that would write fails with [`Error::Forked`], and dropping frees nothing.
+//! Invariants: this crate is the only writer of code. Every byte of a pack belongs to one program or is a trap. No page
+//! is writable and executable through one mapping. Nothing here knows BPF. A forked child does not have the memory:
+//! guards are refused there ([`bpf_quiesce::EnterError::Forked`]), everything that would write fails with
+//! [`Error::Forked`], and dropping frees nothing.
 //!
 //! ```
 //! use bpf_jit_code::{Arch, Code};

@@ -1,10 +1,11 @@
 //! What keeps the memory of packs: an owner, which all [`crate::Packs`] share, and the programs.
 //!
-//! Problem: every program holds on to what it lies in, and counting holds is two writes a load to one place, for all threads. Approach: holds are
-//! counted apart from the owner, spread over threads ([`bpf_quiesce::Users`]). The owner's drop closes the count; whoever is last then, owner or program, frees.
+//! Problem: every program holds on to what it lies in, and counting holds is two writes a load to one place, for all
+//! threads. Approach: holds are counted apart from the owner, spread over threads ([`bpf_quiesce::Users`]). The owner's
+//! drop closes the count; whoever is last then, owner or program, frees.
 //!
-//! Invariant: `Shared` is leaked by [`Owner::new`] and freed by exactly one drop, the one that the count says is the last. In a forked child by none: a
-//! thread that the child does not have may have been changing it.
+//! Invariant: `Shared` is leaked by [`Owner::new`] and freed by exactly one drop, the one that the count says is the
+//! last. In a forked child by none: a thread that the child does not have may have been changing it.
 
 use std::ops::Deref;
 use std::ptr::NonNull;

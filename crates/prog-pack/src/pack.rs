@@ -1,15 +1,15 @@
 //! One pack: anonymous memory mapped twice, writable far away and executable in the arena.
 //!
-//! Problem: code must be written while its neighbours run, without a page that is ever writable and executable, and it should lie in a
-//! huge page, which sub-range `mprotect` would split.
+//! Problem: code must be written while its neighbours run, without a page that is ever writable and executable, and it
+//! should lie in a huge page, which sub-range `mprotect` would split.
 //!
-//! Approach: a memfd mapped shared, read-write at an address of the kernel's choice and read-execute in the arena, both 2 MiB aligned,
-//! then sealed and closed. Everything is filled with traps before the executable mapping exists. Once enough of it is in use,
-//! `MADV_COLLAPSE` turns both views into a huge page; what came of it is read back from smaps.
+//! Approach: a memfd mapped shared, read-write at an address of the kernel's choice and read-execute in the arena, both
+//! 2 MiB aligned, then sealed and closed. Everything is filled with traps before the executable mapping exists. Once
+//! enough of it is in use, `MADV_COLLAPSE` turns both views into a huge page; what came of it is read back from smaps.
 //!
-//! Invariants: bytes of free chunks are traps, always. Neither view exists in a forked child (`MADV_DONTFORK`): nothing there can write to the parent's
-//! code even by mistake, nor execute what the parent makes of it later. Guards refuse runs there before it comes to that; a child that was forked
-//! from inside a run and returns into it faults.
+//! Invariants: bytes of free chunks are traps, always. Neither view exists in a forked child (`MADV_DONTFORK`): nothing
+//! there can write to the parent's code even by mistake, nor execute what the parent makes of it later. Guards refuse
+//! runs there before it comes to that; a child that was forked from inside a run and returns into it faults.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

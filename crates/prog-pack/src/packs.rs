@@ -1,20 +1,22 @@
 //! [`Packs`]: the packs of one engine, and who gets which chunks.
 //!
-//! Problem: several threads load and drop programs at once, a million times a second; packs are added and given back meanwhile; every
-//! system call may fail.
+//! Problem: several threads load and drop programs at once, a million times a second; packs are added and given back
+//! meanwhile; every system call may fail.
 //!
-//! Approach: threads load from and drop to shards ([`crate::shard`]); what these do not have at hand comes from the center, one lock around
-//! constant-time bookkeeping ([`crate::chunks`]). Whatever takes longer (a new pack, traps, barriers, collapsing, unmapping) happens outside of locks, on
-//! memory that no list mentions at the time.
+//! Approach: threads load from and drop to shards ([`crate::shard`]); what these do not have at hand comes from the
+//! center, one lock around constant-time bookkeeping ([`crate::chunks`]). Whatever takes longer (a new pack, traps,
+//! barriers, collapsing, unmapping) happens outside of locks, on memory that no list mentions at the time.
 //!
-//! What is left to run at the same time is little: a batch of freed programs, which belongs to the thread that took it out of its queue;
-//! the collapse of a pack, claimed by one compare-and-exchange; and pokes, each one compare-and-exchange on a word of code. No protocol
-//! of several atomics is left for a model checker: the two that all of it waits for, grace periods and the count of programs, are `bpf-quiesce`'s and are
-//! explored there with loom; tests/fetch_model.rs explores what CPUs may fetch between two pokes. The order in which threads get to their critical sections, and to
-//! what they do between them, is explored in `schedules` at random; and tests/churn.rs stresses the whole with eight threads.
+//! What is left to run at the same time is little: a batch of freed programs, which belongs to the thread that took it
+//! out of its queue; the collapse of a pack, claimed by one compare-and-exchange; and pokes, each one
+//! compare-and-exchange on a word of code. No protocol of several atomics is left for a model checker: the two that all
+//! of it waits for, grace periods and the count of programs, are `bpf-quiesce`'s and are explored there with loom;
+//! tests/fetch_model.rs explores what CPUs may fetch between two pokes. The order in which threads get to their
+//! critical sections, and to what they do between them, is explored in `schedules` at random; and tests/churn.rs
+//! stresses the whole with eight threads.
 //!
-//! Invariants: chunks leave the allocator as traps and return as traps. A pack is in `Center::packs` exactly as long as the allocator
-//! knows it; it is unmapped when the last `Arc` goes, which nobody in it can outlive.
+//! Invariants: chunks leave the allocator as traps and return as traps. A pack is in `Center::packs` exactly as long as
+//! the allocator knows it; it is unmapped when the last `Arc` goes, which nobody in it can outlive.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,8 +50,9 @@ pub struct Options {
     pub collapse_percent: u8,
     /// Try the hugetlb pool first.
     pub hugetlb: bool,
-    /// Take shared anonymous memory instead of memory files, where it can be mapped twice. perf then knows that code in it has no file, and looks its addresses up in a perf
-    /// map; otherwise it takes the memory file for a library that it cannot read.
+    /// Take shared anonymous memory instead of memory files, where it can be mapped twice. perf then knows that code
+    /// in it has no file, and looks its addresses up in a perf map; otherwise it takes the memory file for a
+    /// library that it cannot read.
     pub anonymous: bool,
     /// Start each program at a random multiple of 16 bytes inside its first chunk.
     pub random_offset: bool,
@@ -214,7 +217,8 @@ impl Packs {
     /// [`Error::Wait`], under the caller's own guard in particular; [`Error::CoreBarrier`].
     pub fn drain(&self) -> Result<(), Error> {
         self.shared.reclaim_counting(&mut 0)?;
-        // It has sealed what was dropped so far; what others drop from now on is not waited for, or this might never end.
+        // It has sealed what was dropped so far; what others drop from now on is not waited for, or this might never
+        // end.
         let sealed: [u64; SHARDS] = std::array::from_fn(|at| self.shared.lock(at).retired.sealed());
         loop {
             let (mut done, mut period) = (true, None);
@@ -233,7 +237,8 @@ impl Packs {
         }
     }
 
-    /// A snapshot. Nothing in a forked child: the packs are its parent's, and their locks may be held by threads that the child does not have.
+    /// A snapshot. Nothing in a forked child: the packs are its parent's, and their locks may be held by threads that
+    /// the child does not have.
     pub fn stats(&self) -> Stats {
         point();
         if self.shared.domain.is_forked() { Stats::default() } else { self.shared.stats() }
@@ -256,7 +261,8 @@ impl Center {
         Some((place, collapses.then(|| Arc::clone(pack))))
     }
 
-    /// Gives chunks back that no CPU can execute; they are traps already. The packs that are too many now are to be dropped, outside the lock.
+    /// Gives chunks back that no CPU can execute; they are traps already. The packs that are too many now are to be
+    /// dropped, outside the lock.
     fn free(&mut self, places: &[Place], options: &Options) -> Vec<Arc<Pack>> {
         let mut given_back = Vec::new();
         for place in places {
@@ -290,8 +296,9 @@ impl Shared {
         let mut scarce = self.lock_growing();
         let freed = self.reclaim();
         if let Some(place) = self.try_allocate(chunks) {
-            // Threads that load and drop many small programs have some batches under way each. Where packs are too small for that, all of them would come
-            // here again and again, and interrupt everybody by barriers.
+            // Threads that load and drop many small programs have some batches under way each. Where packs are too
+            // small for that, all of them would come here again and again, and interrupt everybody by
+            // barriers.
             scarce.0 += u32::from(freed > self.limits.alone / 4 && self.has_others());
             if scarce.0 < SCARCE {
                 return Ok(place);
@@ -371,7 +378,8 @@ impl Shared {
         let own = own_shard();
         let limits = &self.limits;
         let Some(programs) = self.lock(own).retired.push(place, limits) else { return };
-        // Barriers are cheap alone, and interrupt all others if there are any: then fewer of them, and each for two batches.
+        // Barriers are cheap alone, and interrupt all others if there are any: then fewer of them, and each for two
+        // batches.
         let others = self.has_others();
         if (!others || programs >= limits.beside_others) && !self.domain.is_forked() {
             // See `reclaim`.

@@ -1,27 +1,29 @@
 //! Replacing one instruction of code that is running.
 //!
-//! Problem: a patched instruction must be seen old or new and nothing else; two dependent patches must be seen in order, which two
-//! stores do not guarantee: instruction fetch does not follow the order of stores to different places.
+//! Problem: a patched instruction must be seen old or new and nothing else; two dependent patches must be seen in
+//! order, which two stores do not guarantee: instruction fetch does not follow the order of stores to different places.
 //!
-//! Approach: a [`PatchSite`] is made from a `PatchSlot`, which cannot cross an aligned eight-byte word, so one atomic store replaces
-//! the instruction (AMD APM 2 7.6.1; on arm64 only NOP and B are exchanged, Arm ARM B2.2.5). The store is a compare-and-exchange
-//! that also compares the old bytes: a slot that holds something else is left alone. A [`Batch`] has two types: pokes that
-//! nothing depends on go into a `Batch<Independent>`; [`Batch::barrier`] executes the core barrier and gives a `Batch<Ordered>`,
-//! which alone has the poke that may depend on the former ones.
+//! Approach: a [`PatchSite`] is made from a `PatchSlot`, which cannot cross an aligned eight-byte word, so one atomic
+//! store replaces the instruction (AMD APM 2 7.6.1; on arm64 only NOP and B are exchanged, Arm ARM B2.2.5). The store
+//! is a compare-and-exchange that also compares the old bytes: a slot that holds something else is left alone. A
+//! [`Batch`] has two types: pokes that nothing depends on go into a `Batch<Independent>`; [`Batch::barrier`] executes
+//! the core barrier and gives a `Batch<Ordered>`, which alone has the poke that may depend on the former ones.
 //!
 //! What this rests on, by vendor of the CPU:
 //!
 //! - **arm64** promises it for the instructions exchanged here (Arm ARM B2.2.5).
-//! - **AMD** promises it: a store inside an aligned eight-byte word is seen by other processors' fetches whole or not at all, without
-//!   synchronisation (APM 2 7.6.1).
-//! - **Intel** does not. The SDM's one rule for code that another processor modifies is that the executing one waits, and serialises before it executes the new bytes
-//!   (SDM 3A, "Handling Self- and Cross-Modifying Code"; its guarantees of atomicity are for data accesses), and specification updates of some models
-//!   list unexpected behaviour of code that does otherwise. What holds in practice is the same as on AMD, as long as the instruction lies in
-//!   one aligned word, so that fetch cannot see two halves of it, and starts and ends where the old one did, so that nobody can be in the middle of it. JIT compilers patch
-//!   calls and jumps of running code like this on these CPUs. The kernel does not rely on it: its sites lie anywhere, across words and cache lines
-//!   and over several old instructions, so it writes a one-byte `int3` first, synchronises all cores, writes the other bytes, synchronises,
-//!   and replaces the `int3`, with a handler that does what the instruction would. A process cannot have that
-//!   handler for itself. Who needs the vendor's word switches direct tail calls off (`Config::direct_tail_calls`): nothing else is ever poked.
+//! - **AMD** promises it: a store inside an aligned eight-byte word is seen by other processors' fetches whole or not
+//!   at all, without synchronisation (APM 2 7.6.1).
+//! - **Intel** does not. The SDM's one rule for code that another processor modifies is that the executing one waits,
+//!   and serialises before it executes the new bytes (SDM 3A, "Handling Self- and Cross-Modifying Code"; its guarantees
+//!   of atomicity are for data accesses), and specification updates of some models list unexpected behaviour of code
+//!   that does otherwise. What holds in practice is the same as on AMD, as long as the instruction lies in one aligned
+//!   word, so that fetch cannot see two halves of it, and starts and ends where the old one did, so that nobody can be
+//!   in the middle of it. JIT compilers patch calls and jumps of running code like this on these CPUs. The kernel does
+//!   not rely on it: its sites lie anywhere, across words and cache lines and over several old instructions, so it
+//!   writes a one-byte `int3` first, synchronises all cores, writes the other bytes, synchronises, and replaces the
+//!   `int3`, with a handler that does what the instruction would. A process cannot have that handler for itself. Who
+//!   needs the vendor's word switches direct tail calls off (`Config::direct_tail_calls`): nothing else is ever poked.
 //!
 //! `cargo run --release -p bpf-prog-pack --example flip` puts the CPU at hand to the test.
 //!
@@ -88,8 +90,8 @@ impl<'text> PatchSite<'text> {
         self.text.views().0 + self.slot.at() as usize
     }
 
-    /// Replaces `old` by `new`, atomically for threads that are running the code. One store, no barrier: other CPUs may execute
-    /// `old` for a moment longer.
+    /// Replaces `old` by `new`, atomically for threads that are running the code. One store, no barrier: other CPUs may
+    /// execute `old` for a moment longer.
     ///
     /// # Errors
     /// See [`PokeError`].
@@ -131,8 +133,8 @@ fn replace_in_word(at: usize, len: u32, old: [u8; 8], new: [u8; 8]) -> Result<()
         if seen & mask != old {
             return Err(((seen & mask) >> shift).to_le_bytes());
         }
-        // Release: code that the new instruction jumps to was written before; fetch on x86-64 follows (platform: stores are
-        // seen in order by the loads that fetch what a *taken* new jump leads to).
+        // Release: code that the new instruction jumps to was written before; fetch on x86-64 follows (platform: stores
+        // are seen in order by the loads that fetch what a *taken* new jump leads to).
         match word.compare_exchange_weak(seen, seen & !mask | new, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => return Ok(()),
             Err(now) => seen = now,
@@ -163,8 +165,8 @@ pub enum Ordered {}
 
 /// A sequence of pokes of which some depend on others.
 ///
-/// A poke depends on another if it would be wrong for a thread to execute its new instruction together with the other's *old*
-/// one: opening a bypass before the jump behind it is written, or removing that jump before the bypass is closed.
+/// A poke depends on another if it would be wrong for a thread to execute its new instruction together with the other's
+/// *old* one: opening a bypass before the jump behind it is written, or removing that jump before the bypass is closed.
 ///
 /// ```no_run
 /// # use bpf_prog_pack::{Batch, Packs, Patch, PatchSite};

@@ -1,19 +1,21 @@
 //! From "dropped" to "free": what happens to a program's chunks in between.
 //!
-//! Problem: code may be freed while threads run it, and reused memory must not be executed through instructions a CPU fetched
-//! before. A grace period and a core barrier cost microseconds each, a load and unload should cost less than one.
+//! Problem: code may be freed while threads run it, and reused memory must not be executed through instructions a CPU
+//! fetched before. A grace period and a core barrier cost microseconds each, a load and unload should cost less than
+//! one.
 //!
 //! Approach: dropped programs fill a batch. A full batch starts one grace period; when it is over, all its bytes become
-//! traps, then one core barrier makes every CPU forget what it fetched, then the chunks are free. Without a core barrier
-//! (`membarrier` denied) guards entered later discard fetched instructions themselves, and a second grace
+//! traps, then one core barrier makes every CPU forget what it fetched, then the chunks are free. Without a core
+//! barrier (`membarrier` denied) guards entered later discard fetched instructions themselves, and a second grace
 //! period waits until every run has begun that way.
 //!
-//! Beside other threads a barrier interrupts them, and costs a dozen microseconds: there a batch is longer, and is advanced only when the next one is full,
-//! whose grace period has begun by then. So the one core barrier that frees a batch serves the grace period of the next.
+//! Beside other threads a barrier interrupts them, and costs a dozen microseconds: there a batch is longer, and is
+//! advanced only when the next one is full, whose grace period has begun by then. So the one core barrier that frees a
+//! batch serves the grace period of the next.
 //!
-//! Invariants: a chunk is in exactly one of: a program, a batch, a shard's hand, the allocator. Its bytes are traps before one of the last two has it.
-//! A batch is advanced by one thread at a time, which has taken it out of the queue; a failing barrier puts it back as it is. The
-//! lock is not held while traps are written or barriers executed.
+//! Invariants: a chunk is in exactly one of: a program, a batch, a shard's hand, the allocator. Its bytes are traps
+//! before one of the last two has it. A batch is advanced by one thread at a time, which has taken it out of the queue;
+//! a failing barrier puts it back as it is. The lock is not held while traps are written or barriers executed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,7 +41,8 @@ pub(crate) struct BatchLimits {
 }
 
 impl Default for BatchLimits {
-    /// Some nanoseconds a program: of two barriers at 0.4 µs alone, of one (see [`Queue::take`]) at 13 µs beside others.
+    /// Some nanoseconds a program: of two barriers at 0.4 µs alone, of one (see [`Queue::take`]) at 13 µs beside
+    /// others.
     fn default() -> Self {
         BatchLimits { alone: 256, beside_others: 1024, chunks: 4096 }
     }
@@ -96,7 +99,8 @@ impl Queue {
         }
     }
 
-    /// Takes the oldest batch out, to advance it. `overlap`: not the newest, whose grace period the barrier of the one before it will serve.
+    /// Takes the oldest batch out, to advance it. `overlap`: not the newest, whose grace period the barrier of the one
+    /// before it will serve.
     pub(crate) fn take(&mut self, overlap: bool) -> Option<Batch> {
         if self.sealed.len() <= usize::from(overlap) {
             return None;
@@ -170,7 +174,8 @@ impl Batch {
         }
         if !self.trapped {
             for program in &self.programs {
-                // SAFETY: the chunks are in this batch and in nothing else, and no run is inside them: the grace period is over.
+                // SAFETY: the chunks are in this batch and in nothing else, and no run is inside them: the grace period
+                // is over.
                 unsafe { fill_traps(host, program.rw, program.len()) };
                 arch::synchronize_caches(program.rx, program.len());
                 point();

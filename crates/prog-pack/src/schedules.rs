@@ -1,14 +1,17 @@
-//! Loading, dropping and freeing under schedules chosen at random: every byte has one owner, and nobody loses what it is inside.
+//! Loading, dropping and freeing under schedules chosen at random: every byte has one owner, and nobody loses what it
+//! is inside.
 //!
-//! Problem: which thread gets to its next critical section first is what the bookkeeping must not care about; a stress test sees few of the orders, and
-//! never the same one again. Approach: threads pass a baton. Whoever has it runs to its next [`point`] (before each critical section, and
-//! between what is done outside of them), and there a generator, seeded per schedule, says who goes on. The threads are real, not a model
-//! checker's coroutines, because guards are the threads' own: so it is the real allocator, queue and domain that are run. Points are never inside a
+//! Problem: which thread gets to its next critical section first is what the bookkeeping must not care about; a stress
+//! test sees few of the orders, and never the same one again. Approach: threads pass a baton. Whoever has it runs to
+//! its next [`point`] (before each critical section, and between what is done outside of them), and there a generator,
+//! seeded per schedule, says who goes on. The threads are real, not a model checker's coroutines, because guards are
+//! the threads' own: so it is the real allocator, queue and domain that are run. Points are never inside a
 //! critical section, so nobody waits for a thread that has not the baton.
 //!
-//! What is checked whenever a thread has done something: free runs, queued runs and live programs are disjoint, and what is missing to the whole is in
-//! the hands of threads; free chunks are traps; what a thread saw under a guard stays as it was until the guard ends; statistics add up. Lock-free
-//! orderings are not what this explores: see [`crate::packs`].
+//! What is checked whenever a thread has done something: free runs, queued runs and live programs are disjoint, and
+//! what is missing to the whole is in the hands of threads; free chunks are traps; what a thread saw under a guard
+//! stays as it was until the guard ends; statistics add up. Lock-free orderings are not what this explores: see
+//! [`crate::packs`].
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -330,7 +333,8 @@ fn every_byte_has_one_owner_in_every_order() {
     let schedules: u64 = times * if cfg!(target_arch = "aarch64") { 10 } else { 100 };
     let arena: &'static Arena = Box::leak(Box::new(Arena::reserve(16 << 20, 0).unwrap()));
     let mut seen = 0;
-    // Publishing on arm64 without core barriers waits for a grace period: for a thread in a guard, which would need the baton to leave it.
+    // Publishing on arm64 without core barriers waits for a grace period: for a thread in a guard, which would need the
+    // baton to leave it.
     let kinds: &[Barriers] =
         if cfg!(target_arch = "aarch64") { &[Barriers::Auto] } else { &[Barriers::Auto, Barriers::Fenced] };
     for seed in 0..schedules {

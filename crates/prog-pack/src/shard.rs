@@ -1,15 +1,17 @@
 //! What a thread loads from and drops to without meeting the others.
 //!
-//! Problem: the chunks of all packs are under one lock ([`crate::packs`]); two cores that pass it to and fro, and the allocator's lists with it, are
-//! slower together than one alone.
+//! Problem: the chunks of all packs are under one lock ([`crate::packs`]); two cores that pass it to and fro, and the
+//! allocator's lists with it, are slower together than one alone.
 //!
-//! Approach: threads are spread over a few shards. Each has its own queue of dropped programs, and when a batch of them is free, keeps some of its
-//! runs at hand: of each length up to [`LONGEST`], as many as were asked for since the last batch, and no more. So a thread that loads and unloads
-//! goes round in its own runs, and one that only drops keeps nothing from being merged and given back for longer than a batch. Threads that
-//! share a shard are correct, only slower.
+//! Approach: threads are spread over a few shards. Each has its own queue of dropped programs, and when a batch of them
+//! is free, keeps some of its runs at hand: of each length up to [`LONGEST`], as many as were asked for since the last
+//! batch, and no more. So a thread that loads and unloads goes round in its own runs, and one that only drops keeps
+//! nothing from being merged and given back for longer than a batch. Threads that share a shard are correct, only
+//! slower.
 //!
-//! Invariants: a shard is locked before the allocator, shards among each other in ascending order. Runs at hand are free: traps, which no CPU
-//! has fetched anything else from. Whatever looks for memory, or at all of it, empties the shards first ([`crate::Packs::reclaim`]) or locks them all.
+//! Invariants: a shard is locked before the allocator, shards among each other in ascending order. Runs at hand are
+//! free: traps, which no CPU has fetched anything else from. Whatever looks for memory, or at all of it, empties the
+//! shards first ([`crate::Packs::reclaim`]) or locks them all.
 
 use crate::packs::Place;
 use crate::retire::Queue;
@@ -49,7 +51,8 @@ impl Spare {
         list.places.pop()
     }
 
-    /// Keeps as many of the freed runs as were wanted since the last time; what is too much, of what it has as well, is in `freed` afterwards.
+    /// Keeps as many of the freed runs as were wanted since the last time; what is too much, of what it has as well, is
+    /// in `freed` afterwards.
     pub(crate) fn keep(&mut self, freed: &mut Vec<Place>) {
         freed.retain(|place| {
             let Some(list) = self.lists.get_mut(place.run.len as usize - 1) else { return true };

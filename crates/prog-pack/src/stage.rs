@@ -1,14 +1,16 @@
-//! The two phases of a program: [`Staged`] (written, has an address, cannot be run) and [`Text`] (can be run, is not written).
+//! The two phases of a program: [`Staged`] (written, has an address, cannot be run) and [`Text`] (can be run, is not
+//! written).
 //!
-//! Problem: code is relocated for an address before it may be executed there, and nobody should be able to run it too early or
-//! write it too late.
+//! Problem: code is relocated for an address before it may be executed there, and nobody should be able to run it too
+//! early or write it too late.
 //!
-//! Approach: types. `Staged` knows its final address as a number only. [`Staged::finalize`] consumes it, makes the bytes visible to
-//! instruction fetch, and returns the `Text`, which alone gives out pointers. Dropping a `Staged` fills its chunks with traps
-//! and frees them at once: no CPU ever had a reason to look there. Dropping a `Text` retires it ([`crate::retire`]).
+//! Approach: types. `Staged` knows its final address as a number only. [`Staged::finalize`] consumes it, makes the
+//! bytes visible to instruction fetch, and returns the `Text`, which alone gives out pointers. Dropping a `Staged`
+//! fills its chunks with traps and frees them at once: no CPU ever had a reason to look there. Dropping a `Text`
+//! retires it ([`crate::retire`]).
 //!
-//! Reach: what lies out of reach of a direct branch from anywhere in the arena is called through a veneer behind the code, in the
-//! same allocation. Symbols are resolved first, so that the length is known before the address.
+//! Reach: what lies out of reach of a direct branch from anywhere in the arena is called through a veneer behind the
+//! code, in the same allocation. Symbols are resolved first, so that the length is known before the address.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -46,8 +48,8 @@ pub struct Staged {
 }
 
 impl Packs {
-    /// Copies `code` to its final place and relocates it. `resolve` gives the address of a symbol; it may be asked more than once
-    /// for the same one and must not change its mind.
+    /// Copies `code` to its final place and relocates it. `resolve` gives the address of a symbol; it may be asked more
+    /// than once for the same one and must not change its mind.
     ///
     /// # Errors
     /// See [`Error`]. Nothing is left behind.
@@ -160,8 +162,8 @@ impl Staged {
         unsafe { std::slice::from_raw_parts_mut(bytes, self.text.len) }
     }
 
-    /// Makes the code visible to instruction fetch on all CPUs: nothing on x86-64; cache maintenance and a core barrier on arm64
-    /// (see [`Packs::publish`] for many).
+    /// Makes the code visible to instruction fetch on all CPUs: nothing on x86-64; cache maintenance and a core barrier
+    /// on arm64 (see [`Packs::publish`] for many).
     ///
     /// # Errors
     /// [`Error::Forked`]; [`Error::CoreBarrier`] or, without core barriers, [`Error::Wait`]: on arm64 only.
@@ -205,8 +207,8 @@ impl Text {
 
     /// The entry point of a subprogram; 0 is the main program's.
     ///
-    /// Running it is the caller's `unsafe`: inside a guard of the packs' domain, begun while this `Text` was alive, and with the calling
-    /// convention the code was compiled for.
+    /// Running it is the caller's `unsafe`: inside a guard of the packs' domain, begun while this `Text` was alive, and
+    /// with the calling convention the code was compiled for.
     pub fn entry(&self, subprogram: usize) -> Option<*const u8> {
         let offset = if self.entries.is_empty() && subprogram == 0 { 0 } else { *self.entries.get(subprogram)? };
         Some(self.base().wrapping_add(offset as usize))
@@ -234,8 +236,8 @@ impl Text {
         }
         let first = std::ptr::with_exposed_provenance_mut::<u8>(self.rx);
         let byte = |i| {
-            // SAFETY: inside this program's chunks, mapped as long as `self` lives, and only read; whoever writes them through the
-            // other view (pokes) does so atomically.
+            // SAFETY: inside this program's chunks, mapped as long as `self` lives, and only read; whoever writes them
+            // through the other view (pokes) does so atomically.
             let byte = unsafe { AtomicU8::from_ptr(first.wrapping_add(i)) };
             // Relaxed: a snapshot for people.
             byte.load(Ordering::Relaxed)

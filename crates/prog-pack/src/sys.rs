@@ -5,7 +5,8 @@
 //! Approach: a function per call that returns a typed error naming it. Under `cfg(test)` a per-thread countdown
 //! ([`inject`]) makes the n-th call fail instead.
 //!
-//! Invariant: no mapping is ever writable and executable: the only protections passed anywhere are those of [`Protection`].
+//! Invariant: no mapping is ever writable and executable: the only protections passed anywhere are those of
+//! [`Protection`].
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -104,7 +105,8 @@ pub(crate) unsafe fn map_file(at: usize, len: usize, protection: Protection, fd:
     if mapped == libc::MAP_FAILED { Err(failed(Call::Mmap)) } else { Ok(()) }
 }
 
-/// Maps new shared memory that no descriptor names over reserved address space, read-write. The kernel calls it `/dev/zero`.
+/// Maps new shared memory that no descriptor names over reserved address space, read-write. The kernel calls it
+/// `/dev/zero`.
 ///
 /// # Safety
 /// `at..at + len` is reserved by the caller and nothing uses it.
@@ -117,8 +119,8 @@ pub(crate) unsafe fn map_shared(at: usize, len: usize) -> Result<(), SysError> {
     if mapped == libc::MAP_FAILED { Err(failed(Call::Mmap)) } else { Ok(()) }
 }
 
-/// Maps shared memory a second time, read-execute over reserved address space; on failure that is reserved again. `from` must not be
-/// `DontFork` yet: the new mapping would be as well.
+/// Maps shared memory a second time, read-execute over reserved address space; on failure that is reserved again.
+/// `from` must not be `DontFork` yet: the new mapping would be as well.
 ///
 /// # Safety
 /// `from..from + len` is a mapping of [`map_shared`]; `at..at + len` is reserved by the caller and nothing uses it.
@@ -127,7 +129,8 @@ pub(crate) unsafe fn map_again(from: usize, at: usize, len: usize) -> Result<(),
     let from = std::ptr::with_exposed_provenance_mut::<libc::c_void>(from);
     let to = std::ptr::with_exposed_provenance_mut::<libc::c_void>(at);
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: an old length of 0 leaves the old mapping of shared memory as it is (mremap(2)); the caller owns the new range.
+    // SAFETY: an old length of 0 leaves the old mapping of shared memory as it is (mremap(2)); the caller owns the new
+    // range.
     if unsafe { libc::mremap(from, 0, len, flags, to) } == libc::MAP_FAILED {
         return Err(failed(Call::Mremap));
     }

@@ -1,7 +1,7 @@
 //! Eight threads load, run, swap and drop programs at random, under ownership checks; alone in its process.
 //!
-//! - Every byte of a pack belongs to one owner: a program's range never overlaps another that is loaded or still waiting to be freed
-//!   (a shadow map knows them all), and at the end every byte outside loaded programs is a trap.
+//! - Every byte of a pack belongs to one owner: a program's range never overlaps another that is loaded or still
+//!   waiting to be freed (a shadow map knows them all), and at the end every byte outside loaded programs is a trap.
 //! - A program that can be reached runs: what is called returns its own number, or the process dies of a trap.
 //! - No page is ever writable and executable, at any moment a checking thread looks.
 //!

@@ -101,7 +101,8 @@ fn a_barrier_that_fails_later_delays_and_is_reported() {
     assert_eq!(packs.stats().bytes_used, keep.footprint());
 }
 
-/// Batches that are full, also such as wait for each other's barrier, while none is to be had: loads and drops go on, nothing is reused.
+/// Batches that are full, also such as wait for each other's barrier, while none is to be had: loads and drops go on,
+/// nothing is reused.
 #[test]
 fn loads_and_drops_go_on_without_barriers_and_nothing_is_freed() {
     let domain = Domain::new(bpf_quiesce::Options::default());

@@ -9,8 +9,8 @@ use bpf_prog_pack::{Options, Packs};
 use bpf_quiesce::{Barriers, Domain, SHARDS, thread_number};
 use common::constant;
 
-/// Drops a program under a new guard whenever it is this thread's turn, and keeps the guard until the next: so there is no moment at which nothing waits to
-/// be freed.
+/// Drops a program under a new guard whenever it is this thread's turn, and keeps the guard until the next: so there is
+/// no moment at which nothing waits to be freed.
 fn drop_for_ever(packs: &Packs, stop: &AtomicBool, turn: &Receiver<()>, other: &Sender<()>) {
     let mut guard = None;
     // Relaxed: a flag that orders nothing else.
@@ -41,7 +41,8 @@ fn draining_waits_for_what_was_dropped_before_and_no_more() {
             let (packs, stop) = (&packs, &stop);
             let to_second_again = to_second.clone();
             scope.spawn(move || drop_for_ever(packs, stop, &first, &to_second));
-            // Threads take turns with the shards: of as many that draw numbers after each other, the last one has the first one's shard.
+            // Threads take turns with the shards: of as many that draw numbers after each other, the last one has the
+            // first one's shard.
             to_first.send(()).unwrap();
             let token = second.recv();
             assert!(token.is_ok(), "the first has its number");

@@ -1,9 +1,10 @@
-//! Why dependent pokes need a barrier: every interleaving of a model in which a CPU may execute an old copy of either slot.
+//! Why dependent pokes need a barrier: every interleaving of a model in which a CPU may execute an old copy of either
+//! slot.
 //!
-//! Real CPUs rarely show it (platform-dependent, hundreds in millions), and emulators never. So the protocol is explored here: a runner
-//! executes BYPASS, then perhaps TARGET, each either as it is in memory now or as it was at any time since the last instruction barrier
-//! on its CPU. The patcher follows a script. Falling through (BYPASS open, TARGET a nop) must be unreachable; without the
-//! barrier it must be reachable, or the model shows nothing.
+//! Real CPUs rarely show it (platform-dependent, hundreds in millions), and emulators never. So the protocol is
+//! explored here: a runner executes BYPASS, then perhaps TARGET, each either as it is in memory now or as it was at any
+//! time since the last instruction barrier on its CPU. The patcher follows a script. Falling through (BYPASS open,
+//! TARGET a nop) must be unreachable; without the barrier it must be reachable, or the model shows nothing.
 
 use std::collections::HashSet;
 

@@ -1,7 +1,7 @@
 //! One thread runs, one patches: both behaviours are seen, and nothing else.
 //!
-//! 10^5 flips here (10^4 on arm64, which usually means emulation); `BPF_SOAK=1 cargo test --release --test flip` makes it 10^7. The
-//! example `flip` runs the same with the rules broken.
+//! 10^5 flips here (10^4 on arm64, which usually means emulation); `BPF_SOAK=1 cargo test --release --test flip` makes
+//! it 10^7. The example `flip` runs the same with the rules broken.
 
 mod common;
 
@@ -24,8 +24,8 @@ fn packs() -> Packs {
     Packs::new(Domain::new(bpf_quiesce::Options::default()), Options::default()).unwrap()
 }
 
-/// Runs `entry` in a thread of its own while `patch` patches it, `times` times and until 1 and 2 were both returned; returns how
-/// often something else was.
+/// Runs `entry` in a thread of its own while `patch` patches it, `times` times and until 1 and 2 were both returned;
+/// returns how often something else was.
 fn patched_under_a_runner(packs: &Packs, entry: usize, times: u64, mut patch: impl FnMut()) -> u64 {
     let stop = AtomicBool::new(false);
     let seen: [AtomicU64; 3] = Default::default();
@@ -131,8 +131,8 @@ fn a_mismatch_changes_nothing_and_says_what_is_there() {
 
 #[test]
 fn slots_that_share_a_word_do_not_disturb_each_other() {
-    // Two threads each flip a byte pattern next to the other's; x86-64 has room for one five-byte slot a word, so the neighbour is
-    // ordinary code there, and must stay as it is.
+    // Two threads each flip a byte pattern next to the other's; x86-64 has room for one five-byte slot a word, so the
+    // neighbour is ordinary code there, and must stay as it is.
     let packs = packs();
     let mut code = constant(7, 64);
     let nop = common::nop();

@@ -1,4 +1,5 @@
-//! A forked child can neither run what is loaded nor load, patch or free, and does not have the code. Alone in its process.
+//! A forked child can neither run what is loaded nor load, patch or free, and does not have the code. Alone in its
+//! process.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! A process is forked while other threads load and drop programs, so that any lock may be held in the child by a thread that is not there. The child
-//! is refused everything by type, and waits for nothing. Alone in its process.
+//! A process is forked while other threads load and drop programs, so that any lock may be held in the child by a
+//! thread that is not there. The child is refused everything by type, and waits for nothing. Alone in its process.
 
 mod common;
 
@@ -39,7 +39,8 @@ fn a_child_waits_for_no_lock_of_its_parent() {
             }
             let dropped = packs.stage(&constant(3, 0), |_| None).unwrap().finalize().unwrap();
             let staged = packs.stage(&constant(4, 0), |_| None).unwrap();
-            // SAFETY: the child touches nothing but these packs and the allocator, which the C library makes usable; it leaves through `_exit`.
+            // SAFETY: the child touches nothing but these packs and the allocator, which the C library makes usable; it
+            // leaves through `_exit`.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // A child that waits for ever is ended, and the test fails.

@@ -1,29 +1,32 @@
 //! The protocol itself, on explicit records: who is running, in which slot, since which epoch.
 //!
-//! Problem: a reader must announce itself in about a nanosecond (no fence, no read-modify-write), yet a writer must be able to
-//! tell that no reader is left from before, and a slot must never belong to two running threads although idle threads keep
-//! theirs.
+//! Problem: a reader must announce itself in about a nanosecond (no fence, no read-modify-write), yet a writer must be
+//! able to tell that no reader is left from before, and a slot must never belong to two running threads although idle
+//! threads keep theirs.
 //!
-//! Approach: both questions are the same store/load race, and both are decided by an asymmetric barrier. A reader *stores* its
-//! [`Record::state`], then *loads* (its slot, and whatever the guard protects). A writer *stores* (unlinks an object; or takes
-//! the slot away), executes the heavy barrier, then *loads* the state. Of the two loads at least one sees the other side's store.
+//! Approach: both questions are the same store/load race, and both are decided by an asymmetric barrier. A reader
+//! *stores* its [`Record::state`], then *loads* (its slot, and whatever the guard protects). A writer *stores* (unlinks
+//! an object; or takes the slot away), executes the heavy barrier, then *loads* the state. Of the two loads at least
+//! one sees the other side's store.
 //!
-//! - **Grace periods** compare epochs. A reader's state holds the epoch it read when it entered. [`Core::start`] advances the
-//!   epoch; the period is over when every record is idle or shows the new epoch. Epochs are 48 bits wide and never
-//!   wrap, so one phase suffices (kernel and liburcu need two because their counter is one bit), and a reader that
-//!   was delayed between loading the epoch and storing it merely looks older than it is.
-//! - **Slots** are sticky: [`Record::slot`] stays set between runs. When all are taken, the thread that needs one revokes the
-//!   slots of all records that look idle, executes one heavy barrier, and gives back those whose owner turned out to run. An owner
-//!   that finds its slot gone takes the lock, under which the answer is final.
-//! - **Sleeping**: whoever waits sets [`Record::attention`] on the records it waits for, barrier, looks again, sleeps. An exit
-//!   stores its state, then loads `attention`: again one of the two sees the other. Only awaited records pay for a wake.
+//! - **Grace periods** compare epochs. A reader's state holds the epoch it read when it entered. [`Core::start`]
+//!   advances the epoch; the period is over when every record is idle or shows the new epoch. Epochs are 48 bits wide
+//!   and never wrap, so one phase suffices (kernel and liburcu need two because their counter is one bit), and a reader
+//!   that was delayed between loading the epoch and storing it merely looks older than it is.
+//! - **Slots** are sticky: [`Record::slot`] stays set between runs. When all are taken, the thread that needs one
+//!   revokes the slots of all records that look idle, executes one heavy barrier, and gives back those whose owner
+//!   turned out to run. An owner that finds its slot gone takes the lock, under which the answer is final.
+//! - **Sleeping**: whoever waits sets [`Record::attention`] on the records it waits for, barrier, looks again, sleeps.
+//!   An exit stores its state, then loads `attention`: again one of the two sees the other. Only awaited records pay
+//!   for a wake.
 //!
-//! Invariants: `state` and `running_slot` are written by their own thread only (its signal handlers included). `slot` is written under the registry lock only. A slot is in
-//! exactly one place: `free`, one record, or not handed out yet. The lock is never held while a reader is waited for, so a
-//! stalled reader delays frees and blocks nobody.
+//! Invariants: `state` and `running_slot` are written by their own thread only (its signal handlers included). `slot`
+//! is written under the registry lock only. A slot is in exactly one place: `free`, one record, or not handed out yet.
+//! The lock is never held while a reader is waited for, so a stalled reader delays frees and blocks nobody.
 //!
-//! A signal handler's guard nests in the thread's, also in one that is only being entered: its slot is then the record's, which nobody takes away from a
-//! record that shows itself inside ([`Core::nest`]). Where that does not do, handlers are refused (`section`).
+//! A signal handler's guard nests in the thread's, also in one that is only being entered: its slot is then the
+//! record's, which nobody takes away from a record that shows itself inside ([`Core::nest`]). Where that does not do,
+//! handlers are refused (`section`).
 //!
 //! In a forked child [`Wiped`] is all zero, which no epoch is: every entry is refused ([`crate::EnterError::Forked`]).
 //!
@@ -50,8 +53,8 @@ const NO_SLOT: u32 = u32::MAX;
 pub(crate) struct Record {
     /// 0: outside. Else the epoch seen on entry and, in the low bits, how many guards are held.
     state: AtomicU64,
-    /// The slot leased to this record, or [`NO_SLOT`]. Another thread may revoke it for a moment even while the record is inside,
-    /// and then puts it back.
+    /// The slot leased to this record, or [`NO_SLOT`]. Another thread may revoke it for a moment even while the record
+    /// is inside, and then puts it back.
     slot: AtomicU32,
     /// The slot of the current run. Its own thread's business only.
     running_slot: AtomicU32,
@@ -93,11 +96,12 @@ impl Record {
         self.running_slot.load(Ordering::Relaxed)
     }
 
-    /// Called by the owning thread when it ends. A record whose guard outlives the thread's registration stays taken until [`Desk::abandon`].
+    /// Called by the owning thread when it ends. A record whose guard outlives the thread's registration stays taken
+    /// until [`Desk::abandon`].
     pub(crate) fn vacate(&self) {
         if !self.inside() {
-            // Release, pairs with the Acquire in `Core::register` and `Core::take_slot`: what this thread did under its slot
-            // happens before what the slot's next owner does.
+            // Release, pairs with the Acquire in `Core::register` and `Core::take_slot`: what this thread did under its
+            // slot happens before what the slot's next owner does.
             self.vacant.store(true, Ordering::Release);
         }
     }
@@ -136,8 +140,8 @@ impl Desk {
         self.registry.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Ends the run of a thread that is gone, and gives its record to whoever comes next. Only what runs after the thread's last
-    /// thread-local destructor may call this: up to then the guard may be alive in one.
+    /// Ends the run of a thread that is gone, and gives its record to whoever comes next. Only what runs after the
+    /// thread's last thread-local destructor may call this: up to then the guard may be alive in one.
     pub(crate) fn abandon(&self, record: &Record) {
         let registry = self.lock();
         // Release, pairs with `Record::idle` as in `Core::leave`.
@@ -185,7 +189,8 @@ struct Hot {
     wiped: Line,
     /// Advanced when code changed and no core barrier could be had.
     code_epoch: AtomicU64,
-    /// Guards must fence, look at `code_epoch`, or ask which process this is: whatever membarrier and wiped pages do not do for them.
+    /// Guards must fence, look at `code_epoch`, or ask which process this is: whatever membarrier and wiped pages do
+    /// not do for them.
     careful: bool,
     /// The domain's number: every entry compares it, so it lies here.
     id: u64,
@@ -320,7 +325,8 @@ impl Core {
         if state != 0 {
             return self.nest(record, state);
         }
-        // Acquire, pairs with the fetch_add in `start`: a reader that shows the new epoch sees everything unlinked before it.
+        // Acquire, pairs with the fetch_add in `start`: a reader that shows the new epoch sees everything unlinked
+        // before it.
         let epoch = self.epoch().load(Ordering::Acquire);
         if epoch == 0 {
             return Err(EnterError::Forked);
@@ -340,8 +346,8 @@ impl Core {
         Ok(())
     }
 
-    /// The entry of a thread that is inside already, with this state; or of a signal handler that interrupted one's [`Core::enter`], which may have
-    /// stored its state and nothing else.
+    /// The entry of a thread that is inside already, with this state; or of a signal handler that interrupted one's
+    /// [`Core::enter`], which may have stored its state and nothing else.
     #[cold]
     #[inline(never)]
     fn nest(&self, record: &Record, state: u64) -> Result<(), EnterError> {
@@ -354,11 +360,12 @@ impl Core {
         } else {
             light_barrier();
         }
-        // The state was stored before, here or in what was interrupted, so this slot stays the record's, as in `enter`. That one will find the same, or none
-        // and step outside after we have left.
+        // The state was stored before, here or in what was interrupted, so this slot stays the record's, as in `enter`.
+        // That one will find the same, or none and step outside after we have left.
         let mut slot = record.slot.load(Ordering::Relaxed);
         if slot == NO_SLOT {
-            // Revoked for a moment, or there is none yet. The lock says which; this thread does not hold it, or it would be in a section.
+            // Revoked for a moment, or there is none yet. The lock says which; this thread does not hold it, or it
+            // would be in a section.
             let _section = Section::begin();
             let _registry = self.lock();
             slot = record.slot.load(Ordering::Relaxed);
@@ -380,7 +387,8 @@ impl Core {
         }
         // Pairs with the fence in `Sys::heavy_barrier`.
         fence(Ordering::SeqCst);
-        // Acquire, pairs with the fetch_add in `advance_code_epoch`: whoever sees the new code epoch sees the code's bytes.
+        // Acquire, pairs with the fetch_add in `advance_code_epoch`: whoever sees the new code epoch sees the code's
+        // bytes.
         let code_epoch = self.hot.code_epoch.load(Ordering::Acquire);
         if code_epoch != record.code_seen.load(Ordering::Relaxed) {
             sys::instruction_barrier();
@@ -539,8 +547,8 @@ impl Core {
 
     /// Begins a grace period: advances the epoch. The result is what [`Core::poll`] and [`Core::wait`] take.
     pub(crate) fn start(&self) -> u64 {
-        // Release: what the caller unlinked is seen by readers of the new epoch (Acquire in `enter`) and by the thread that
-        // executes the heavy barrier for it (Acquire in `poll`).
+        // Release: what the caller unlinked is seen by readers of the new epoch (Acquire in `enter`) and by the thread
+        // that executes the heavy barrier for it (Acquire in `poll`).
         (self.epoch().fetch_add(EPOCH, Ordering::AcqRel) + EPOCH) & !DEPTH
     }
 
@@ -570,8 +578,8 @@ impl Core {
         Ok(())
     }
 
-    /// The cross-core instruction barrier. It orders memory as the heavy barrier does (membarrier(2): "in addition"), so all periods started before
-    /// have theirs.
+    /// The cross-core instruction barrier. It orders memory as the heavy barrier does (membarrier(2): "in addition"),
+    /// so all periods started before have theirs.
     pub(crate) fn core_barrier(&self) -> Result<(), Errno> {
         // Acquire: as in `order`.
         let newest = self.epoch().load(Ordering::Acquire) & !DEPTH;
@@ -624,8 +632,9 @@ impl Core {
             if self.scan(&registry, target) {
                 return Ok(());
             }
-            // Sleep only if somebody who was asked before the barrier is seen inside after it: that one will wake us. Others may
-            // have left meanwhile, or entered with an epoch loaded earlier: look again. (`attention` changes under the lock.)
+            // Sleep only if somebody who was asked before the barrier is seen inside after it: that one will wake us.
+            // Others may have left meanwhile, or entered with an epoch loaded earlier: look again.
+            // (`attention` changes under the lock.)
             let asked = |record: &Record| record.attention.load(Ordering::Relaxed);
             if registry.records.iter().any(|record| asked(record) && blocks(record)) {
                 registry = self.sleep(registry);

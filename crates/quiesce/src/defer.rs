@@ -1,14 +1,14 @@
 //! Callbacks that run after a grace period.
 //!
-//! Problem: whoever removes an object rarely wants to wait for the readers of it, and a grace period costs microseconds, so it must
-//! be shared.
+//! Problem: whoever removes an object rarely wants to wait for the readers of it, and a grace period costs
+//! microseconds, so it must be shared.
 //!
-//! Approach: callbacks fill a batch; a full batch (or an explicit [`Queue::seal`]) starts one grace period for all of it and
-//! joins a queue. Whoever comes by outside a guard polls the oldest batch and runs it if its period is over.
+//! Approach: callbacks fill a batch; a full batch (or an explicit [`Queue::seal`]) starts one grace period for all of
+//! it and joins a queue. Whoever comes by outside a guard polls the oldest batch and runs it if its period is over.
 //!
-//! Invariants: a batch's period starts after its last callback was queued. Callbacks run outside the lock, each exactly once, in
-//! the order of their batches unless several threads run batches at a time. A panicking callback does not keep the others
-//! from running.
+//! Invariants: a batch's period starts after its last callback was queued. Callbacks run outside the lock, each exactly
+//! once, in the order of their batches unless several threads run batches at a time. A panicking callback does not keep
+//! the others from running.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -36,8 +36,9 @@ pub(crate) struct Queue {
 const NESTED: usize = 16;
 
 thread_local! {
-    /// The domains whose callbacks this thread is running, 0 for none: a callback may drop what defers and reclaims again, and must not do so a level
-    /// deeper each time; nor must two domains whose callbacks drop what belongs to the other one.
+    /// The domains whose callbacks this thread is running, 0 for none: a callback may drop what defers and reclaims
+    /// again, and must not do so a level deeper each time; nor must two domains whose callbacks drop what belongs to
+    /// the other one.
     static RUNNING: [Cell<u64>; NESTED] = const { [const { Cell::new(0) }; NESTED] };
 }
 
@@ -135,8 +136,8 @@ impl Queue {
 
     /// How many callbacks have not been taken up yet.
     pub(crate) fn len(&self) -> usize {
-        // Relaxed: a thread sees what it has queued itself. One that was inside a guard when another queued something sees that once it is
-        // outside: whoever found it inside did so after a heavy barrier.
+        // Relaxed: a thread sees what it has queued itself. One that was inside a guard when another queued something
+        // sees that once it is outside: whoever found it inside did so after a heavy barrier.
         self.waiting.load(Ordering::Relaxed)
     }
 

@@ -1,14 +1,15 @@
 //! [`Domain`] and [`Guard`]: the protocol of [`crate::core`] with the calling thread filled in.
 //!
-//! Problem: a guard must find its thread's record in a few instructions, for any number of domains, with threads that come and go.
+//! Problem: a guard must find its thread's record in a few instructions, for any number of domains, with threads that
+//! come and go.
 //!
-//! Approach: a thread-local cell without a destructor caches (domain, record) of the last domain entered (`section`); a second thread-local
-//! with a destructor owns the registrations of all domains and vacates them when the thread ends; those of guards that are still there
-//! then, a little later ([`crate::exit`]).
+//! Approach: a thread-local cell without a destructor caches (domain, record) of the last domain entered (`section`); a
+//! second thread-local with a destructor owns the registrations of all domains and vacates them when the thread ends;
+//! those of guards that are still there then, a little later ([`crate::exit`]).
 //!
-//! Invariants: the cached pointer is a record that this thread's registration list owns, and the cache is cleared before the
-//! list drops; domain numbers are never reused. A guard cannot leave its thread (it is neither `Send` nor `Sync`) and
-//! borrows its domain, which owns the record too.
+//! Invariants: the cached pointer is a record that this thread's registration list owns, and the cache is cleared
+//! before the list drops; domain numbers are never reused. A guard cannot leave its thread (it is neither `Send` nor
+//! `Sync`) and borrows its domain, which owns the record too.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -37,7 +38,8 @@ pub struct Domain {
     memory: Arc<Memory>,
 }
 
-/// A running thread: objects reachable when it was made stay until it is dropped, and [`Guard::slot`] is its thread's alone.
+/// A running thread: objects reachable when it was made stay until it is dropped, and [`Guard::slot`] is its thread's
+/// alone.
 ///
 /// Guards nest and may be dropped in any order; the outermost one's epoch and slot hold for all of them.
 #[must_use = "the run ends when the guard is dropped"]
@@ -58,7 +60,8 @@ pub struct GracePeriod {
     target: u64,
 }
 
-/// Proof that every CPU has discarded the instructions it had fetched for this process since [`Domain::core_barrier`] was called.
+/// Proof that every CPU has discarded the instructions it had fetched for this process since [`Domain::core_barrier`]
+/// was called.
 #[derive(Debug)]
 pub struct CoreBarrier(());
 
@@ -123,11 +126,12 @@ impl Domain {
 
     /// Begins (or nests) a run of the calling thread.
     ///
-    /// A signal handler may do so too, whatever it interrupted, if a guard was made before in its thread: the first one allocates.
+    /// A signal handler may do so too, whatever it interrupted, if a guard was made before in its thread: the first one
+    /// allocates.
     ///
     /// # Errors
-    /// See [`EnterError`]; in the process that made the domain and outside of signal handlers, only the outermost guard of a thread that has no slot from
-    /// its last run can fail, or one nested 65,535 deep.
+    /// See [`EnterError`]; in the process that made the domain and outside of signal handlers, only the outermost guard
+    /// of a thread that has no slot from its last run can fail, or one nested 65,535 deep.
     #[inline]
     pub fn enter(&self) -> Result<Guard<'_>, EnterError> {
         let record = match self.cached() {
@@ -166,8 +170,8 @@ impl Domain {
         self.core.max_slots()
     }
 
-    /// Whether the calling process is a forked child of the one that made this domain. Neither guards nor grace periods work there: the
-    /// parent, which changes and frees what they protect, knows nothing of them.
+    /// Whether the calling process is a forked child of the one that made this domain. Neither guards nor grace periods
+    /// work there: the parent, which changes and frees what they protect, knows nothing of them.
     pub fn is_forked(&self) -> bool {
         self.core.forked()
     }
@@ -190,8 +194,8 @@ impl Domain {
         self.wait_for(self.core.start())
     }
 
-    /// Runs `callback` once every guard held now is gone: in a later call of [`Domain::defer`] or [`Domain::reclaim`] by a thread
-    /// outside guards, by a [`Reclaimer`], or when the domain is dropped.
+    /// Runs `callback` once every guard held now is gone: in a later call of [`Domain::defer`] or [`Domain::reclaim`]
+    /// by a thread outside guards, by a [`Reclaimer`], or when the domain is dropped.
     ///
     /// A callback that owns the domain's `Arc` keeps it alive until one of the former has happened. In a
     /// forked child nothing queued is ever run or dropped.
@@ -201,7 +205,8 @@ impl Domain {
         }
     }
 
-    /// Queues `callback` as [`Domain::defer`] does, but runs none, neither this nor an earlier one: for callers that hold a lock which callbacks may want.
+    /// Queues `callback` as [`Domain::defer`] does, but runs none, neither this nor an earlier one: for callers that
+    /// hold a lock which callbacks may want.
     pub fn enqueue(&self, callback: impl FnOnce() + Send + 'static) {
         self.push(callback);
     }
@@ -209,15 +214,16 @@ impl Domain {
     /// Queues it; true if running a batch is due.
     fn push(&self, callback: impl FnOnce() + Send + 'static) -> bool {
         if self.is_forked() {
-            // The queue's lock may be held by a thread that does not exist here. What is queued would never be dropped either.
+            // The queue's lock may be held by a thread that does not exist here. What is queued would never be dropped
+            // either.
             std::mem::forget(callback);
             return false;
         }
         self.deferred.push(&self.core, Box::new(callback))
     }
 
-    /// Runs the deferred callbacks whose grace period is over and says how many; none under the caller's own guard or in a forked
-    /// child. Does not wait.
+    /// Runs the deferred callbacks whose grace period is over and says how many; none under the caller's own guard or
+    /// in a forked child. Does not wait.
     pub fn reclaim(&self) -> usize {
         if self.in_guard() || self.is_forked() || self.deferred.seal(&self.core).is_none() {
             return 0;
@@ -265,8 +271,9 @@ impl Domain {
         self.core.sys().sync_core()
     }
 
-    /// Makes every CPU discard the instructions it has fetched for this process: `membarrier` with `PRIVATE_EXPEDITED_SYNC_CORE`.
-    /// 0.4 µs alone, 9 µs with another thread running: call it once per batch of changes.
+    /// Makes every CPU discard the instructions it has fetched for this process: `membarrier` with
+    /// `PRIVATE_EXPEDITED_SYNC_CORE`. 0.4 µs alone, 9 µs with another thread running: call it once per batch of
+    /// changes.
     ///
     /// # Errors
     /// [`CoreBarrierError`]: then only [`Domain::advance_code_epoch`] followed by a grace period has that effect.
@@ -379,7 +386,8 @@ impl Guard<'_> {
         unsafe { self.record.as_ref() }.running_slot()
     }
 
-    /// Whether what the guard protects is still protected: not in a child that was forked since it was made. A check of two words.
+    /// Whether what the guard protects is still protected: not in a child that was forked since it was made. A check of
+    /// two words.
     ///
     /// # Errors
     /// [`EnterError::Forked`].
@@ -404,8 +412,8 @@ impl fmt::Debug for Guard<'_> {
 }
 
 impl GracePeriod {
-    /// Whether it is over. Never in a forked child, unless it was known to be over before the fork; a failing barrier counts
-    /// as "not yet".
+    /// Whether it is over. Never in a forked child, unless it was known to be over before the fork; a failing barrier
+    /// counts as "not yet".
     pub fn is_complete(&self) -> bool {
         self.domain.core.poll(self.target).unwrap_or(false)
     }
@@ -419,7 +427,8 @@ impl GracePeriod {
     }
 }
 
-/// A thread that runs deferred callbacks; see [`Domain::spawn_reclaimer`]. Dropping it stops and joins the thread, unless that is the calling one.
+/// A thread that runs deferred callbacks; see [`Domain::spawn_reclaimer`]. Dropping it stops and joins the thread,
+/// unless that is the calling one.
 #[derive(Debug)]
 pub struct Reclaimer {
     stop: Arc<AtomicBool>,
@@ -432,7 +441,8 @@ impl Drop for Reclaimer {
         // Relaxed: see the thread's loop.
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A forked child does not have the thread, and a callback that drops this may run in it: neither can wait for its end.
+            // A forked child does not have the thread, and a callback that drops this may run in it: neither can wait
+            // for its end.
             if !self.made_in.is_current() || thread.thread().id() == std::thread::current().id() {
                 return;
             }

@@ -1,13 +1,13 @@
 //! Threads that end inside a guard.
 //!
-//! Problem: a guard can outlive its thread's registrations: forgotten ([`std::mem::forget`]), or kept in a thread-local whose destructor runs after
-//! theirs. While it may still be used its record must stay; but a record that stays for good holds up every grace period, and takes a slot, for a thread
-//! that is gone.
+//! Problem: a guard can outlive its thread's registrations: forgotten ([`std::mem::forget`]), or kept in a thread-local
+//! whose destructor runs after theirs. While it may still be used its record must stay; but a record that stays for
+//! good holds up every grace period, and takes a slot, for a thread that is gone.
 //!
-//! Approach: such registrations are handed to a key of `pthread_key_create(3)`. Its destructors run after the thread's thread-local destructors
-//! (glibc's `start_thread`: `__call_tls_dtors`, then `__nptl_deallocate_tsd`), and on hosts where those are destructors of keys themselves, ours
-//! lets them go first by standing back for as many rounds as there are. Then no Rust code of the thread is left that could use a guard, and the
-//! records are given back.
+//! Approach: such registrations are handed to a key of `pthread_key_create(3)`. Its destructors run after the thread's
+//! thread-local destructors (glibc's `start_thread`: `__call_tls_dtors`, then `__nptl_deallocate_tsd`), and on hosts
+//! where those are destructors of keys themselves, ours lets them go first by standing back for as many rounds as there
+//! are. Then no Rust code of the thread is left that could use a guard, and the records are given back.
 //!
 //! Invariant: [`find`] sees the registrations until then, so a guard in a destructor nests, and knows that it is one.
 //!

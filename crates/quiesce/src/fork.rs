@@ -1,17 +1,20 @@
 //! Knowing that we are a forked child, for the price of one load.
 //!
-//! Problem: after `fork` the child shares code pages with its parent through shared mappings, and the threads whose guards it sees
-//! do not exist. Waiting and writing must be refused there. `getpid` is a system call, and `pthread_atfork` misses raw `clone`.
+//! Problem: after `fork` the child shares code pages with its parent through shared mappings, and the threads whose
+//! guards it sees do not exist. Waiting and writing must be refused there. `getpid` is a system call, and
+//! `pthread_atfork` misses raw `clone`.
 //!
-//! Approach: one page per process marked `MADV_WIPEONFORK` holds the process's *generation*; the kernel zeroes it in a child, and
-//! the first object made there takes a new number. An object remembers the generation it was made in.
+//! Approach: one page per process marked `MADV_WIPEONFORK` holds the process's *generation*; the kernel zeroes it in a
+//! child, and the first object made there takes a new number. An object remembers the generation it was made in.
 //!
-//! What a run reads anyway can lie on such a page too ([`Line`]): the check whether this is a child then costs nothing at all, and a raw `clone` is no
-//! way around it. A child that shares its parent's memory (`vfork`, `CLONE_VM`) is not told apart, and need not be: until it executes another program
-//! it stands in for the thread that made it, in the same memory.
+//! What a run reads anyway can lie on such a page too ([`Line`]): the check whether this is a child then costs nothing
+//! at all, and a raw `clone` is no way around it. A child that shares its parent's memory (`vfork`, `CLONE_VM`) is not
+//! told apart, and need not be: until it executes another program it stands in for the thread that made it, in the same
+//! memory.
 //!
-//! Invariant: the number drawn in a child was never current in any of its ancestors before the fork, because the counter it is
-//! drawn from is inherited and only grows. Where the page cannot be had, the process id serves instead (a system call a check).
+//! Invariant: the number drawn in a child was never current in any of its ancestors before the fork, because the
+//! counter it is drawn from is inherited and only grows. Where the page cannot be had, the process id serves instead (a
+//! system call a check).
 
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -115,7 +118,8 @@ impl<T: Wipeable> Deref for Line<T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: written by `new`, and taken back by `drop` only. All zero, as a child finds it, is a value (`Wipeable`).
+        // SAFETY: written by `new`, and taken back by `drop` only. All zero, as a child finds it, is a value
+        // (`Wipeable`).
         unsafe { self.place.as_ref() }
     }
 }

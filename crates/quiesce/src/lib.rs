@@ -1,17 +1,20 @@
 //! Run guards, execution slots, grace periods and cross-core instruction barriers.
 //!
-//! Problem: programs run on any thread, at any time, in nanoseconds; code and map elements they may be using are replaced and
-//! freed meanwhile. A run needs three things from one cheap announcement: what it can reach must stay, it needs a slot number
-//! no other running thread has (per-CPU maps), and it must not execute instructions its CPU fetched before they changed.
+//! Problem: programs run on any thread, at any time, in nanoseconds; code and map elements they may be using are
+//! replaced and freed meanwhile. A run needs three things from one cheap announcement: what it can reach must stay, it
+//! needs a slot number no other running thread has (per-CPU maps), and it must not execute instructions its CPU fetched
+//! before they changed.
 //!
-//! Approach: a [`Domain`] per engine. [`Domain::enter`] gives a [`Guard`] for about a nanosecond: one plain store and a few loads, no
-//! fence; the thread that frees something pays instead, through `membarrier(2)` (`core`). Where that is denied, guards carry
-//! fences ([`Barriers::Fenced`] does the same on request). Freeing waits for a grace period: blocking
-//! ([`Domain::synchronize`]), as a token ([`Domain::start_grace_period`]) or as a callback ([`Domain::defer`]).
+//! Approach: a [`Domain`] per engine. [`Domain::enter`] gives a [`Guard`] for about a nanosecond: one plain store and a
+//! few loads, no fence; the thread that frees something pays instead, through `membarrier(2)` (`core`). Where that is
+//! denied, guards carry fences ([`Barriers::Fenced`] does the same on request). Freeing waits for a grace period:
+//! blocking ([`Domain::synchronize`]), as a token ([`Domain::start_grace_period`]) or as a callback
+//! ([`Domain::defer`]).
 //!
-//! Why not a library: `seize` 0.5 (also membarrier-based) and `crossbeam-epoch` 0.9 (a full fence per pin) give reclamation
-//! of pointers, and neither has what else hangs on the same announcement here: slots, grace-period tokens that a drain protocol
-//! can hold, instruction barriers, typed refusal to wait under one's own guard, and fork detection.
+//! Why not a library: `seize` 0.5 (also membarrier-based) and `crossbeam-epoch` 0.9 (a full fence per pin) give
+//! reclamation of pointers, and neither has what else hangs on the same announcement here: slots, grace-period tokens
+//! that a drain protocol can hold, instruction barriers, typed refusal to wait under one's own guard, and fork
+//! detection.
 //!
 //! ```
 //! use bpf_quiesce::{Domain, Options};
@@ -116,12 +119,13 @@ pub enum EnterError {
     /// The calling thread holds 65,535 guards of this domain already.
     #[error("guards are nested too deeply")]
     TooDeep,
-    /// The calling process is a forked child of the one that made the domain: what is shared (code, maps) is its parent's, which changes and frees it
-    /// without knowing of runs here. A domain, and so an engine, of the child's own works.
+    /// The calling process is a forked child of the one that made the domain: what is shared (code, maps) is its
+    /// parent's, which changes and frees it without knowing of runs here. A domain, and so an engine, of the
+    /// child's own works.
     #[error("nothing of the parent process runs in a forked child; make an engine there")]
     Forked,
-    /// The caller is a signal handler that struck while its thread was registering, waiting for a slot or for a grace period, or waking another that does.
-    /// There is no other place where handlers are refused.
+    /// The caller is a signal handler that struck while its thread was registering, waiting for a slot or for a grace
+    /// period, or waking another that does. There is no other place where handlers are refused.
     #[error("a signal handler interrupted its thread while that took or gave up its execution slot, or waited")]
     Signal,
     /// The calling thread is running its thread-local destructors.

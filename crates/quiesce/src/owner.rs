@@ -1,15 +1,16 @@
 //! Whose things are.
 //!
-//! Problem: a program, a map or an image is freed after a grace period of its own domain, and its per-slot parts are as many as that domain has
-//! slots. Used in a run of another domain it is freed under the run, and indexed past its end. Approach: everything of the kind says whose it is
-//! ([`Owned`]), and wherever two of them meet [`Domain::owns`] compares, with one error.
+//! Problem: a program, a map or an image is freed after a grace period of its own domain, and its per-slot parts are as
+//! many as that domain has slots. Used in a run of another domain it is freed under the run, and indexed past its end.
+//! Approach: everything of the kind says whose it is ([`Owned`]), and wherever two of them meet [`Domain::owns`]
+//! compares, with one error.
 
 use std::sync::Arc;
 
 use crate::Domain;
 
-/// What belongs to a domain: its memory is freed after grace periods of that domain, and its parts are counted by its slots. So only runs
-/// inside guards of that domain may use it.
+/// What belongs to a domain: its memory is freed after grace periods of that domain, and its parts are counted by its
+/// slots. So only runs inside guards of that domain may use it.
 pub trait Owned {
     /// The domain it belongs to.
     fn domain(&self) -> &Arc<Domain>;

@@ -1,12 +1,13 @@
 //! The calling thread's part of the protocol: the record it used last, and whether a signal handler may use it now.
 //!
-//! Problem: a signal handler may run a program too, and it may strike between any two instructions of this crate: while this thread changes its
-//! registrations, or holds a lock that the handler's run would wait for. Approach: whatever takes the registry's lock or changes the thread's
-//! registrations does so in a [`Section`]. In a section the cache names no domain, so that an entry takes the slow way, and that refuses
-//! ([`crate::EnterError::Signal`]). Outside of sections a handler's guard nests ([`crate::core::Core::enter`]), whatever instruction it struck at.
+//! Problem: a signal handler may run a program too, and it may strike between any two instructions of this crate: while
+//! this thread changes its registrations, or holds a lock that the handler's run would wait for. Approach: whatever
+//! takes the registry's lock or changes the thread's registrations does so in a [`Section`]. In a section the cache
+//! names no domain, so that an entry takes the slow way, and that refuses ([`crate::EnterError::Signal`]). Outside of
+//! sections a handler's guard nests ([`crate::core::Core::enter`]), whatever instruction it struck at.
 //!
-//! Invariant: in a section nobody but the section's own code changes the cache or the registrations. It is the one place where handlers are
-//! refused, but for one that strikes an entry which has no slot yet.
+//! Invariant: in a section nobody but the section's own code changes the cache or the registrations. It is the one
+//! place where handlers are refused, but for one that strikes an entry which has no slot yet.
 
 use std::cell::Cell;
 use std::ptr::NonNull;

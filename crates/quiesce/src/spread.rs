@@ -1,15 +1,17 @@
-//! Spreading what threads share over several cache lines: a number for each thread, and a count of users that has one line for each of a few shards.
+//! Spreading what threads share over several cache lines: a number for each thread, and a count of users that has one
+//! line for each of a few shards.
 //!
-//! Problem: an object that every program holds on to (an engine, its memory) is counted twice a load; two threads that load at once pass the count's
-//! cache line to and fro, which costs each as much as all its other bookkeeping.
+//! Problem: an object that every program holds on to (an engine, its memory) is counted twice a load; two threads that
+//! load at once pass the count's cache line to and fro, which costs each as much as all its other bookkeeping.
 //!
-//! Approach: users count themselves in and out on the shard of whatever thread they are on, so a shard's count means nothing by itself, and may be negative. While
-//! the object has an owner ([`Users::close`] has not been called) nobody needs to know the sum. Closing marks each shard and moves what it has counted
-//! to one common count; whoever leaves a marked shard takes itself off that one, and the last one knows that it is.
+//! Approach: users count themselves in and out on the shard of whatever thread they are on, so a shard's count means
+//! nothing by itself, and may be negative. While the object has an owner ([`Users::close`] has not been called) nobody
+//! needs to know the sum. Closing marks each shard and moves what it has counted to one common count; whoever leaves a
+//! marked shard takes itself off that one, and the last one knows that it is.
 //!
-//! Invariant: a user that leaves touches the object no more after the one operation that counts it out: on its shard if that is not marked, on the common
-//! count if it is. Until the closing thread has moved all that it found there, which is one addition, the common count is zero or less, so nobody takes
-//! itself for the last.
+//! Invariant: a user that leaves touches the object no more after the one operation that counts it out: on its shard if
+//! that is not marked, on the common count if it is. Until the closing thread has moved all that it found there, which
+//! is one addition, the common count is zero or less, so nobody takes itself for the last.
 
 use crossbeam_utils::CachePadded;
 
@@ -26,7 +28,8 @@ const CLOSED: isize = 1;
 /// One user, above that bit.
 const ONE: isize = 2;
 
-/// The calling thread's number: small, and its own. Modulo the number of shards it spreads threads over them evenly, in the order in which they first came.
+/// The calling thread's number: small, and its own. Modulo the number of shards it spreads threads over them evenly, in
+/// the order in which they first came.
 #[cfg(not(loom))]
 #[inline]
 pub fn thread_number() -> usize {
@@ -65,16 +68,16 @@ impl Default for Users {
 }
 
 impl Users {
-    /// Counts a user in. The caller must know that the object is not closed before this has returned: being one of its users does not do, because
-    /// those who come to a marked shard are counted nowhere.
+    /// Counts a user in. The caller must know that the object is not closed before this has returned: being one of its
+    /// users does not do, because those who come to a marked shard are counted nowhere.
     #[cfg(not(loom))]
     #[inline]
     pub fn enter(&self) {
         self.enter_on(thread_number() % SHARDS);
     }
 
-    /// Counts a user out: the caller, on whatever thread. True for the last one after [`Users::close`]: the object is the caller's then, and
-    /// nobody else's. After `false` the caller must not touch it any more.
+    /// Counts a user out: the caller, on whatever thread. True for the last one after [`Users::close`]: the object is
+    /// the caller's then, and nobody else's. After `false` the caller must not touch it any more.
     #[cfg(not(loom))]
     #[inline]
     #[must_use = "the last user has to free the object"]
@@ -87,7 +90,8 @@ impl Users {
     pub fn close(&self) -> bool {
         let mut moved = 0;
         for shard in &self.shards {
-            // Release, pairs with the Acquire of those who find the mark; acquire, with the Release of those who left before.
+            // Release, pairs with the Acquire of those who find the mark; acquire, with the Release of those who left
+            // before.
             moved += shard.fetch_or(CLOSED, Ordering::AcqRel) >> 1;
         }
         // Acquire and release: as in `leave_on`.

@@ -1,11 +1,12 @@
 //! The one place that chooses between the standard library and loom.
 //!
-//! Problem: the protocols of this crate must be explored exhaustively, and loom needs its own atomics, locks and `Arc` to do
-//! so; it knows neither `membarrier` nor futexes.
+//! Problem: the protocols of this crate must be explored exhaustively, and loom needs its own atomics, locks and `Arc`
+//! to do so; it knows neither `membarrier` nor futexes.
 //!
-//! Approach: everything in [`crate::core`] takes its primitives from here. Under `--cfg loom` they are loom's, and both halves
-//! of the asymmetric barrier (`light_barrier` here, `Sys::heavy_barrier` in [`crate::sys`]) become sequentially consistent
-//! fences: a strictly stronger reader than the real one. The real, weaker reader is explored in `tests/asymmetric_model.rs`.
+//! Approach: everything in [`crate::core`] takes its primitives from here. Under `--cfg loom` they are loom's, and both
+//! halves of the asymmetric barrier (`light_barrier` here, `Sys::heavy_barrier` in [`crate::sys`]) become sequentially
+//! consistent fences: a strictly stronger reader than the real one. The real, weaker reader is explored in
+//! `tests/asymmetric_model.rs`.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
@@ -19,8 +20,9 @@ pub(crate) use loom::sync::{
     atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, Ordering, fence},
 };
 
-/// The reader's half of the asymmetric barrier: forbids the *compiler* to move accesses across it. The CPU's reordering is
-/// undone by the writer's half, which makes every running thread execute a full barrier ([`crate::sys::Sys::heavy_barrier`]).
+/// The reader's half of the asymmetric barrier: forbids the *compiler* to move accesses across it. The CPU's reordering
+/// is undone by the writer's half, which makes every running thread execute a full barrier
+/// ([`crate::sys::Sys::heavy_barrier`]).
 #[inline(always)]
 pub(crate) fn light_barrier() {
     #[cfg(not(loom))]

@@ -1,13 +1,13 @@
 //! The operating system and the CPU, as far as this crate needs them: `membarrier(2)` and the instruction barrier.
 //!
-//! Problem: `membarrier` may be missing (old kernels), denied (seccomp, gVisor), or fail; every caller must cope, and tests must
-//! be able to make each call fail.
+//! Problem: `membarrier` may be missing (old kernels), denied (seccomp, gVisor), or fail; every caller must cope, and
+//! tests must be able to make each call fail.
 //!
-//! Approach: [`Sys`] holds the one function through which all `membarrier` calls go, and what the process was granted when the
-//! domain was made. Tests substitute the function. Host dependence sits in [`imp`].
+//! Approach: [`Sys`] holds the one function through which all `membarrier` calls go, and what the process was granted
+//! when the domain was made. Tests substitute the function. Host dependence sits in [`imp`].
 //!
-//! Invariant: `expedited` is true only after the kernel accepted the registration, and it never changes afterwards: readers and
-//! writers of one domain always agree on the protocol.
+//! Invariant: `expedited` is true only after the kernel accepted the registration, and it never changes afterwards:
+//! readers and writers of one domain always agree on the protocol.
 
 use crate::sync::{Ordering, fence};
 
@@ -60,9 +60,9 @@ impl Sys {
         self.sync_core
     }
 
-    /// The writer's half of the asymmetric barrier. Pairs with `light_barrier` in `Core::enter` and `Core::leave` (expedited),
-    /// or with the `fence(SeqCst)` in the same places (fenced): of a store before one half and a load after it, in
-    /// both threads, at least one load sees the other thread's store.
+    /// The writer's half of the asymmetric barrier. Pairs with `light_barrier` in `Core::enter` and `Core::leave`
+    /// (expedited), or with the `fence(SeqCst)` in the same places (fenced): of a store before one half and a load
+    /// after it, in both threads, at least one load sees the other thread's store.
     pub(crate) fn heavy_barrier(&self) -> Result<(), Errno> {
         // The fence is needed in both modes: the kernel's barrier orders the caller as well, but that is not something
         // the compiler or loom knows.
@@ -108,7 +108,8 @@ mod imp {
         if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)) }
     }
 
-    /// Discards instructions that this CPU fetched before now (Intel SDM 3A 9.1.3; AMD APM 2 7.6.4: `cpuid` serialises).
+    /// Discards instructions that this CPU fetched before now (Intel SDM 3A 9.1.3; AMD APM 2 7.6.4: `cpuid`
+    /// serialises).
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn instruction_barrier() {
         std::hint::black_box(std::arch::x86_64::__cpuid(0));

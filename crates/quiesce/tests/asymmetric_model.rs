@@ -1,11 +1,13 @@
 //! The asymmetric protocol, which loom cannot model: a reader without a fence against a writer with `membarrier`.
 //!
-//! A small machine, explored exhaustively. Each CPU may execute its operations in any order that respects the dependencies and
-//! orderings stated with them, and its stores wait in a buffer that drains in any order (release stores: after all earlier ones). That
-//! is weaker than x86-64 and about as weak as arm64. `membarrier` happens at a moment when the other CPU has executed exactly its
-//! first n operations, for some n, and drained its buffer: a full barrier between two instructions.
+//! A small machine, explored exhaustively. Each CPU may execute its operations in any order that respects the
+//! dependencies and orderings stated with them, and its stores wait in a buffer that drains in any order (release
+//! stores: after all earlier ones). That is weaker than x86-64 and about as weak as arm64. `membarrier` happens at a
+//! moment when the other CPU has executed exactly its first n operations, for some n, and drained its buffer: a full
+//! barrier between two instructions.
 //!
-//! Each property has its controls: without the barrier on either side the machine must find a violation, or it shows nothing.
+//! Each property has its controls: without the barrier on either side the machine must find a violation, or it shows
+//! nothing.
 #![cfg(not(miri))] // No unsafe code to check, and minutes of exploring.
 
 use std::collections::HashSet;

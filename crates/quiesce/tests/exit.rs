@@ -1,4 +1,5 @@
-//! Threads that end inside a guard: forgotten, or kept in a thread-local that is dropped after the guard's registration.
+//! Threads that end inside a guard: forgotten, or kept in a thread-local that is dropped after the guard's
+//! registration.
 
 use bpf_quiesce::{Barriers, Domain, EnterError, Guard, Options, WhenFull};
 use std::cell::{Cell, RefCell};

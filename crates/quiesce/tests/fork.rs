@@ -1,4 +1,5 @@
-//! A forked child, by `fork` and by a raw system call: no guard, no waiting, no callback, and a domain made in the child is whole.
+//! A forked child, by `fork` and by a raw system call: no guard, no waiting, no callback, and a domain made in the
+//! child is whole.
 //!
 //! Alone in its file (its own process): forking a test process that runs other tests at the time is unpredictable.
 #![cfg(all(target_os = "linux", not(miri), not(loom)))]

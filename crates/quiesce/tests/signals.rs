@@ -1,5 +1,6 @@
-//! A signal handler enters the domain at every single instruction of its thread's own entering and leaving: the trap flag makes each of them raise a
-//! signal. The handler never gets a slot in which another thread is, and what it interrupted is none the worse.
+//! A signal handler enters the domain at every single instruction of its thread's own entering and leaving: the trap
+//! flag makes each of them raise a signal. The handler never gets a slot in which another thread is, and what it
+//! interrupted is none the worse.
 //!
 //! Alone in its process: the handler is everybody's.
 #![cfg(all(target_os = "linux", target_arch = "x86_64", not(miri), not(loom)))]
@@ -99,7 +100,8 @@ fn handlers_enter_at_every_instruction_or_are_refused() {
         let (entered, refused) = stepping(&own, || drop(other.enter().unwrap()));
         assert!(entered > 30 && refused > 30, "{barriers:?}: {entered} entered, {refused} refused");
 
-        // One whose only slot another thread has taken and is in: the handler gets it at no instruction, nor does what it interrupts.
+        // One whose only slot another thread has taken and is in: the handler gets it at no instruction, nor does what
+        // it interrupts.
         let (slot, entered_there) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
         let there = Arc::clone(&own);
@@ -117,7 +119,8 @@ fn handlers_enter_at_every_instruction_or_are_refused() {
         thread.join().unwrap();
         FOREIGN.store(u32::MAX, Ordering::Relaxed);
 
-        // The slot is taken back; and a grace period is waited for, with handlers that are refused only while the registry is locked.
+        // The slot is taken back; and a grace period is waited for, with handlers that are refused only while the
+        // registry is locked.
         let (entered, refused) = stepping(&own, || {
             assert_eq!(own.enter().unwrap().slot(), 0);
             own.synchronize().unwrap();

@@ -1,8 +1,8 @@
 //! Plug-ins on a request: the host's own struct as context, and host functions with types.
 //!
-//! A program is given a [`Request`]: it may set the verdict, read the headers and change the body, and it calls `log` with bytes, `quota`
-//! for the caller's counter in a map, and `limits` for numbers that the host changes while programs run. Everything it does is verified:
-//! there is no `unsafe` here. `cargo run -p bpf-runtime --example request`
+//! A program is given a [`Request`]: it may set the verdict, read the headers and change the body, and it calls `log`
+//! with bytes, `quota` for the caller's counter in a map, and `limits` for numbers that the host changes while programs
+//! run. Everything it does is verified: there is no `unsafe` here. `cargo run -p bpf-runtime --example request`
 
 use bpf_runtime::{
     BpfContext, Caller, Config, ContextBytes, ContextBytesMut, Engine, HelperError, Linker, Map, MapDef, MapType,
@@ -26,7 +26,8 @@ struct Worker {
     logged: Vec<Vec<u8>>,
 }
 
-/// Refuses users whose quota is spent; else counts the request, logs the first header bytes and blanks the first byte of the body.
+/// Refuses users whose quota is spent; else counts the request, logs the first header bytes and blanks the first byte
+/// of the body.
 const PROGRAM: &str = "
     r6 = r1
     r1 = *(u32 *)(r6 + 0)

@@ -1,8 +1,9 @@
 //! Everything that threads share, used at once: what `cargo xtask sanitize` watches.
 //!
-//! Threads run a hook, a dispatcher, tail calls and programs on maps, some of which fail or panic in host functions; others
-//! meanwhile change all of these, load and drop programs, read and write the maps, freeze and iterate, interrupt, and reclaim.
-//! Rounds begin with a new engine and end with its drop. Results are checked as far as they do not depend on the order.
+//! Threads run a hook, a dispatcher, tail calls and programs on maps, some of which fail or panic in host functions;
+//! others meanwhile change all of these, load and drop programs, read and write the maps, freeze and iterate,
+//! interrupt, and reclaim. Rounds begin with a new engine and end with its drop. Results are checked as far as they do
+//! not depend on the order.
 //!
 //! `cargo run -p bpf-runtime --example stress -- [seconds]`
 

@@ -1,11 +1,12 @@
 //! What hooks and dispatchers share: lists that runs read while they are replaced, and counts by program.
 //!
-//! Problem: a run reads a list without a lock, a change replaces it. Approach: [`Published`], a pointer that is swapped; what it pointed to is dropped
-//! after a grace period. Counters are shared between lists, so that counting goes on over a change.
+//! Problem: a run reads a list without a lock, a change replaces it. Approach: [`Published`], a pointer that is
+//! swapped; what it pointed to is dropped after a grace period. Counters are shared between lists, so that counting
+//! goes on over a change.
 //!
-//! A rule for whoever changes a list under a lock: nothing of a program is dropped and no deferred callback is run before the lock is given
-//! up. Dropping a program can drop closures of the host, and they may change the very list. So [`Published::replace`] gives out what it took
-//! out, to be retired later.
+//! A rule for whoever changes a list under a lock: nothing of a program is dropped and no deferred callback is run
+//! before the lock is given up. Dropping a program can drop closures of the host, and they may change the very list. So
+//! [`Published::replace`] gives out what it took out, to be retired later.
 
 use crate::engine::Engine;
 use crate::loaded::Loaded;
@@ -75,7 +76,8 @@ pub(crate) struct Listed {
 pub(crate) struct Published<T> {
     /// Never null.
     value: AtomicPtr<T>,
-    /// It owns a `T` and shares it with those that read it, so it is `Send` and `Sync` where an `Arc<T>` is; invariant by the pointer.
+    /// It owns a `T` and shares it with those that read it, so it is `Send` and `Sync` where an `Arc<T>` is; invariant
+    /// by the pointer.
     owned: PhantomData<Arc<T>>,
 }
 
@@ -87,7 +89,8 @@ impl<T> Published<T> {
     /// The current value.
     ///
     /// # Safety
-    /// The caller must be inside a guard, for as long as it uses the result, of the domain that replaced values are retired to.
+    /// The caller must be inside a guard, for as long as it uses the result, of the domain that replaced values are
+    /// retired to.
     pub(crate) unsafe fn get(&self) -> &T {
         // Acquire pairs with the swap in `replace`: the value is initialised.
         let value = self.value.load(Ordering::Acquire);
@@ -116,14 +119,16 @@ pub(crate) struct Replaced<T>(*mut T, PhantomData<Box<T>>);
 impl<T: Send + 'static> Replaced<T> {
     /// Drops it after a grace period. May run deferred callbacks: hold no lock.
     pub(crate) fn retire(self, domain: &Domain) {
-        // SAFETY: made by `Box::into_raw` and unpublished; the box is owned here from now on, and nobody but readers looks at it.
+        // SAFETY: made by `Box::into_raw` and unpublished; the box is owned here from now on, and nobody but readers
+        // looks at it.
         let value = unsafe { Box::from_raw(self.0) };
         domain.defer(move || drop(value));
     }
 }
 
-/// The last field of what defers drops of programs: frees them, as far as no run is in the way. A program owns its engine, and the engine's domain
-/// the deferred drop; so one that nobody came by to run would keep the engine for ever, after its last user has gone.
+/// The last field of what defers drops of programs: frees them, as far as no run is in the way. A program owns its
+/// engine, and the engine's domain the deferred drop; so one that nobody came by to run would keep the engine for ever,
+/// after its last user has gone.
 #[derive(Debug)]
 pub(crate) struct ReclaimOnDrop(pub(crate) Engine);
 

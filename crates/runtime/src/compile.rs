@@ -32,7 +32,8 @@ impl Default for HostCompiler {
     }
 }
 
-/// How [`compile_listing`] compiles. With direct tail calls, every table is taken to be as long as its constant indices ask for.
+/// How [`compile_listing`] compiles. With direct tail calls, every table is taken to be as long as its constant indices
+/// ask for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ListingOptions {
     /// Lowering, allocation and emission.

@@ -1,8 +1,9 @@
 //! What a program runs on.
 //!
-//! A *context* is what r1 points to at entry. Its [`ContextLayout`] is the one description that verifier, interpreter and JIT
-//! share. A context type implements [`Context`]; shipped are [`Raw`] (r1 = a buffer, r2 = its length), [`Xdp`](crate::Xdp) and
-//! [`Skb`](crate::Skb), and a `#[repr(C)]` struct of the user's derives [`BpfContext`](crate::BpfContext).
+//! A *context* is what r1 points to at entry. Its [`ContextLayout`] is the one description that verifier, interpreter
+//! and JIT share. A context type implements [`Context`]; shipped are [`Raw`] (r1 = a buffer, r2 = its length),
+//! [`Xdp`](crate::Xdp) and [`Skb`](crate::Skb), and a `#[repr(C)]` struct of the user's derives
+//! [`BpfContext`](crate::BpfContext).
 
 use std::sync::LazyLock;
 
@@ -39,8 +40,8 @@ impl Parts {
 /// A kind of context.
 ///
 /// # Safety
-/// `parts` must return memory that is valid for reads, and as far as the layout lets programs write also for writes, while the
-/// borrow of `data` lasts, and that agrees with `layout`.
+/// `parts` must return memory that is valid for reads, and as far as the layout lets programs write also for writes,
+/// while the borrow of `data` lasts, and that agrees with `layout`.
 pub unsafe trait Context: 'static {
     /// What the host passes to a run: borrowed for the run 'r, and pointing to what is borrowed for 'p.
     type Data<'r, 'p>
@@ -50,7 +51,8 @@ pub unsafe trait Context: 'static {
     /// The layout programs are verified against.
     fn layout() -> &'static ContextLayout;
 
-    /// The types that programs on it know by name, for their CO-RE relocations. By default the context's struct, of unsigned numbers.
+    /// The types that programs on it know by name, for their CO-RE relocations. By default the context's struct, of
+    /// unsigned numbers.
     fn types() -> Vec<CoreType> {
         let layout = Self::layout();
         let fields: Vec<_> = layout.fields.iter().map(core_field).collect();

@@ -1,7 +1,8 @@
-//! Dead code is not compiled: machine code without what one run does not reach must do on that run as the interpreter does on the whole program.
+//! Dead code is not compiled: machine code without what one run does not reach must do on that run as the interpreter
+//! does on the whole program.
 //!
-//! Every branch of a generated program that goes one way in a run is a branch with a dead side as far as that run is concerned, so what is pruned
-//! here is far more than the verifier finds, whole functions included.
+//! Every branch of a generated program that goes one way in a run is a branch with a dead side as far as that run is
+//! concerned, so what is pruned here is far more than the verifier finds, whole functions included.
 
 use crate::context::{Context, Raw};
 use crate::engine::{Config, Engine};
@@ -74,8 +75,8 @@ fn code_without_what_a_run_does_not_reach_does_the_same() {
         pruned += i32::from(size(&loaded) < size(&whole));
         let mut words = aligned(&generated.memory);
         let mut bytes = &mut zerocopy::IntoBytes::as_mut_bytes(&mut words[..])[..len];
-        // SAFETY: the parts are those of the borrowed bytes; the interpreter has shown that this run stays inside them, and no host function is
-        // there to look at the host.
+        // SAFETY: the parts are those of the borrowed bytes; the interpreter has shown that this run stays inside them,
+        // and no host function is there to look at the host.
         let r0 = unsafe { loaded.run(core::ptr::null_mut(), Raw::parts(&mut bytes)) }.unwrap();
         assert_eq!((r0, words), expected, "seed {seed}:\n{}", bpf_isa::disassemble(program.insns()));
         runs += 1;

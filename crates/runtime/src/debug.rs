@@ -34,7 +34,8 @@ pub(crate) unsafe fn register(
         files,
         unwind: code.unwind.clone(),
     };
-    // SAFETY: the notes are those of the compiler for this code, which is at that address for as long as the caller promises.
+    // SAFETY: the notes are those of the compiler for this code, which is at that address for as long as the caller
+    // promises.
     Box::new(unsafe { registry.add(unit, &text.to_vec()) })
 }
 
@@ -55,7 +56,8 @@ pub(crate) fn observer(engine: &Engine, name: &'static str) -> Option<Observer> 
             files: Vec::new(),
             unwind: code.unwind.clone(),
         };
-        // SAFETY: the notes are the generator's for this code; an image keeps its text until what the observer returned is dropped.
+        // SAFETY: the notes are the generator's for this code; an image keeps its text until what the observer returned
+        // is dropped.
         Box::new(engine.0.debug.as_ref().map(|registry| unsafe { registry.add(unit, &text.to_vec()) }))
     }))
 }

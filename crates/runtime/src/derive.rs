@@ -1,12 +1,13 @@
 //! The user's own struct as a context: what `#[derive(BpfContext)]` builds on.
 //!
-//! Problem: hosts have contexts of their own (a request, an event), with plain numbers and with bytes of any length beside them.
-//! Approach: a `#[repr(C)]` struct is passed as it lies in memory. Its numbers are fields; its byte slices are pairs of pointers
-//! ([`ContextBytes`], [`ContextBytesMut`]), which programs see as `body` and `body_end` and compare as they do a packet's ends, so
-//! that the verifier knows what may be read without a copy and without a check at run time.
+//! Problem: hosts have contexts of their own (a request, an event), with plain numbers and with bytes of any length
+//! beside them. Approach: a `#[repr(C)]` struct is passed as it lies in memory. Its numbers are fields; its byte slices
+//! are pairs of pointers ([`ContextBytes`], [`ContextBytesMut`]), which programs see as `body` and `body_end` and
+//! compare as they do a packet's ends, so that the verifier knows what may be read without a copy and without a check
+//! at run time.
 //!
-//! Invariant: the two pointers of a pair are those of a slice that is borrowed for as long as the pair lives. Programs cannot write
-//! them: the layout says so, and programs on contexts with regions are only loaded verified.
+//! Invariant: the two pointers of a pair are those of a slice that is borrowed for as long as the pair lives. Programs
+//! cannot write them: the layout says so, and programs on contexts with regions are only loaded verified.
 
 use crate::context::Context;
 use crate::error::RunError;
@@ -18,10 +19,11 @@ use core::mem::offset_of;
 
 /// A struct of the host's own as the context of programs: r1 points to it.
 ///
-/// Derive it. The struct must be `#[repr(C)]` with named fields and without padding; fields are integers, arrays of integers,
-/// [`ContextBytes`] and [`ContextBytesMut`] (eight of them at most), and other structs that derive it. Programs may read all of them, and
-/// write those marked `#[bpf(writable)]`: of a struct in a struct, those that are marked in it, if it is marked itself. The struct
-/// itself names the context: programs are loaded with `load::<Request>`, and run on a `&mut Request`.
+/// Derive it. The struct must be `#[repr(C)]` with named fields and without padding; fields are integers, arrays of
+/// integers, [`ContextBytes`] and [`ContextBytesMut`] (eight of them at most), and other structs that derive it.
+/// Programs may read all of them, and write those marked `#[bpf(writable)]`: of a struct in a struct, those that are
+/// marked in it, if it is marked itself. The struct itself names the context: programs are loaded with
+/// `load::<Request>`, and run on a `&mut Request`.
 ///
 /// ```
 /// use bpf_runtime::{BpfContext, Config, ContextBytes, Engine, Linker, Program, assemble};
@@ -52,11 +54,12 @@ use core::mem::offset_of;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait BpfContext: Context {
-    /// The C struct's name. Programs on differently named contexts do not tail-call each other. `#[bpf(name = "…")]` on the struct, or
-    /// its own name in snake case.
+    /// The C struct's name. Programs on differently named contexts do not tail-call each other. `#[bpf(name = "…")]` on
+    /// the struct, or its own name in snake case.
     const NAME: &'static str;
 
-    /// The struct in C, for the header that programs include after `linux/types.h`. Fields that programs may not write are `const`.
+    /// The struct in C, for the header that programs include after `linux/types.h`. Fields that programs may not write
+    /// are `const`.
     fn c_struct() -> String;
 }
 
@@ -64,7 +67,8 @@ pub trait BpfContext: Context {
 ///
 /// # Safety
 /// [`ContextField::SHAPE`] must describe the type. A scalar may be read and hold any bytes, without padding or interior
-/// references; a pair of pointers is as [`ContextBytes`]; a struct has the members named, of such types, and no padding.
+/// references; a pair of pointers is as [`ContextBytes`]; a struct has the members named, of such types, and no
+/// padding.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a field of a BPF context",
     label = "not an integer, an array of integers, `ContextBytes`, `ContextBytesMut` or a struct that derives `BpfContext`",
@@ -206,7 +210,8 @@ impl<'p> ContextBytesMut<'p> {
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the pointers are those of a slice that is borrowed for 'p; while it is borrowed from `self`, nobody writes.
+        // SAFETY: the pointers are those of a slice that is borrowed for 'p; while it is borrowed from `self`, nobody
+        // writes.
         unsafe { core::slice::from_raw_parts(self.start, self.len()) }
     }
 
@@ -334,7 +339,8 @@ pub fn core_types(name: &'static str, size: usize, members: &[Member]) -> Vec<Co
     types
 }
 
-/// Calls `f` with name, size and members of each struct in the struct and then of itself; of several fields of one type once.
+/// Calls `f` with name, size and members of each struct in the struct and then of itself; of several fields of one type
+/// once.
 fn each_struct(name: &'static str, size: usize, members: &[Member], f: &mut dyn FnMut(&'static str, usize, &[Member])) {
     fn visit(
         seen: &mut Vec<(&'static str, &'static [Member])>,

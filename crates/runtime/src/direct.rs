@@ -1,9 +1,9 @@
 //! The direct tail-call sites of a program: which there are, and that their tables know them.
 //!
-//! Problem: a tail call with constant table and index is compiled into a patchable site, and from then on its table must patch it: from
-//! before anybody can run the program until nobody begins to any more. Approach: [`Tracked`] is that period. Making one links
-//! every site to what its slot holds, under the table's lock, so an update that races with the load comes before or after it as a
-//! whole; dropping it takes the sites out.
+//! Problem: a tail call with constant table and index is compiled into a patchable site, and from then on its table
+//! must patch it: from before anybody can run the program until nobody begins to any more. Approach: [`Tracked`] is
+//! that period. Making one links every site to what its slot holds, under the table's lock, so an update that races
+//! with the load comes before or after it as a whole; dropping it takes the sites out.
 //!
 //! Invariant: a site keeps the text it is in, and the table keeps no site of a program that is gone.
 

@@ -1,13 +1,13 @@
 //! Dispatchers: one of many programs, named by the caller, reached by a direct jump.
 //!
-//! Problem: a host that holds many programs and calls the right one for each event makes an indirect call with changing targets. Approach: the
-//! handle names the program, a compare tree ([`bpf_dispatcher::Dispatcher`]) compares its address with those attached and jumps. The tree may be
-//! out of date at any time: it jumps to the program that was named or, where it does not know it, makes the indirect call itself.
-//! Where there is no tree to enter (interpreted programs; while programs are measured) the program is run from Rust, so statistics that are
-//! off cost nothing.
+//! Problem: a host that holds many programs and calls the right one for each event makes an indirect call with changing
+//! targets. Approach: the handle names the program, a compare tree ([`bpf_dispatcher::Dispatcher`]) compares its
+//! address with those attached and jumps. The tree may be out of date at any time: it jumps to the program that was
+//! named or, where it does not know it, makes the indirect call itself. Where there is no tree to enter (interpreted
+//! programs; while programs are measured) the program is run from Rust, so statistics that are off cost nothing.
 //!
-//! Invariants: the caller's handle keeps the program, the run's guard keeps the tree; so a tree is only used for programs of its own engine,
-//! whose guards those are. A change drops nothing under its lock (see [`crate::attached`]).
+//! Invariants: the caller's handle keeps the program, the run's guard keeps the tree; so a tree is only used for
+//! programs of its own engine, whose guards those are. A change drops nothing under its lock (see [`crate::attached`]).
 
 use crate::attached::{Counters, Listed, ProgramStats, Published, ReclaimOnDrop};
 use crate::context::{Context, Parts};
@@ -79,17 +79,20 @@ pub struct DispatcherStats {
     pub updates: u64,
     /// Bytes of executable memory of the current image.
     pub footprint: usize,
-    /// What was counted while statistics were on, by program, in the order they were attached. Interpreted programs are always counted.
+    /// What was counted while statistics were on, by program, in the order they were attached. Interpreted programs
+    /// are always counted.
     pub programs: Vec<ProgramStats>,
     /// Runs of programs that were not attached, counted likewise.
     pub unlisted: u64,
 }
 
-/// Programs on context `C` with host state `H`, called one at a time by handle: the counterpart of the kernel's dispatcher for XDP.
+/// Programs on context `C` with host state `H`, called one at a time by handle: the counterpart of the kernel's
+/// dispatcher for XDP.
 ///
-/// Any program of the engine may be called, attached or not; for those attached the call is a few compares and a direct jump. With
-/// [`Hardening::retpolines`](crate::Hardening), that is several times cheaper than the retpoline it replaces; without, it is worth while for few or
-/// hot programs only. The way from Rust into the image is itself an indirect call: one, always to the same place, and well predicted.
+/// Any program of the engine may be called, attached or not; for those attached the call is a few compares and a direct
+/// jump. With [`Hardening::retpolines`](crate::Hardening), that is several times cheaper than the retpoline it
+/// replaces; without, it is worth while for few or hot programs only. The way from Rust into the image is itself an
+/// indirect call: one, always to the same place, and well predicted.
 ///
 /// ```
 /// use bpf_runtime::{Config, Dispatcher, Engine, Linker, Raw, assemble};
@@ -169,8 +172,8 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     #[inline]
     pub fn call(&self, program: &Program<C, H>, host: &mut H, mut data: C::Data<'_, '_>) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
-        // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call, and that agree
-        // with `C`'s layout, for which the program was loaded; `H` is the linker's.
+        // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call,
+        // and that agree with `C`'s layout, for which the program was loaded; `H` is the linker's.
         unsafe { self.call_parts(program.loaded(), core::ptr::from_mut(host).cast(), parts) }
     }
 
@@ -187,8 +190,8 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         let guard = engine.domain.enter()?;
         let tree = self.tree.entry();
         match program.entry() {
-            // SAFETY: the entry is that of code for this host, kept by `program`; the tree was loaded inside the guard, which keeps it; the
-            // caller vouches for host and parts.
+            // SAFETY: the entry is that of code for this host, kept by `program`; the tree was loaded inside the guard,
+            // which keeps it; the caller vouches for host and parts.
             Some(entry) if !tree.is_null() => unsafe {
                 run::run_code(engine, guard, run::Entry { code: tree, ..entry }, host, parts, program)
             },
@@ -250,8 +253,8 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         Ok(())
     }
 
-    /// Rebuilds the tree for these counts of calls, so that those with the most are found after the fewest compares. Programs that are not named
-    /// have none, and programs that are not attached are ignored.
+    /// Rebuilds the tree for these counts of calls, so that those with the most are found after the fewest compares.
+    /// Programs that are not named have none, and programs that are not attached are ignored.
     ///
     /// # Errors
     /// [`DispatcherError::Image`].
@@ -272,7 +275,8 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         Ok(self.tree.set_hits(&hits)?)
     }
 
-    /// Switches counting and timing of programs on or off. On, they are called from Rust, with two readings of the clock each.
+    /// Switches counting and timing of programs on or off. On, they are called from Rust, with two readings of the
+    /// clock each.
     ///
     /// # Errors
     /// [`DispatcherError::Image`].
@@ -300,8 +304,9 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         }
     }
 
-    /// Runs the program `repeat` times (at least once) on the same data through the dispatcher, and measures: as the kernel's BPF_PROG_TEST_RUN
-    /// does, the program is attached for the time. What the runs wrote stays in the data.
+    /// Runs the program `repeat` times (at least once) on the same data through the dispatcher, and measures: as the
+    /// kernel's BPF_PROG_TEST_RUN does, the program is attached for the time. What the runs wrote stays in the
+    /// data.
     ///
     /// # Errors
     /// [`DispatcherError`].

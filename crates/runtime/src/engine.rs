@@ -48,24 +48,27 @@ pub struct Config {
     pub direct_tail_calls: bool,
     /// Instructions emitted code may use; the host's by default. [`Engine::new`] refuses those that it does not have.
     pub features: CpuFeatures,
-    /// How many threads may run programs at the same time, at most [`bpf_quiesce::MAX_SLOTS`]. Each takes 384 bytes, and as much again for each depth to which its runs were ever nested.
+    /// How many threads may run programs at the same time, at most [`bpf_quiesce::MAX_SLOTS`]. Each takes 384 bytes,
+    /// and as much again for each depth to which its runs were ever nested.
     pub max_slots: u32,
     /// What a thread does that finds all slots taken.
     pub when_full: WhenFull,
-    /// How deep runs may be nested in one thread (a host function that runs a program), the outermost included. Programs that cannot be stopped
-    /// (neither loop nor call under a budget or interruption, no host function, no check) do not count: they run nothing themselves.
+    /// How deep runs may be nested in one thread (a host function that runs a program), the outermost included.
+    /// Programs that cannot be stopped (neither loop nor call under a budget or interruption, no host function, no
+    /// check) do not count: they run nothing themselves.
     pub max_nested_runs: u32,
     /// Bytes of BPF stack a frame may use (512 as in the kernel): a multiple of 8, below 64 KiB.
     pub frame_bytes: u32,
-    /// Worst machine stack that one program may take, in bytes. A run that tail-calls on machine code needs twice as much on its thread: other programs may be
-    /// put where it jumps to at any time.
+    /// Worst machine stack that one program may take, in bytes. A run that tail-calls on machine code needs twice as
+    /// much on its thread: other programs may be put where it jumps to at any time.
     pub max_machine_stack: u64,
-    /// Bytes that all maps and prog arrays of the engine may take together, also those made by hand: at their largest, whether it is used yet or not.
+    /// Bytes that all maps and prog arrays of the engine may take together, also those made by hand: at their largest,
+    /// whether it is used yet or not.
     pub memory_limit: u64,
     /// Bytes that one map or prog array of an object may take.
     pub object_memory_limit: u64,
-    /// Bytes of the thread's stack that must be left for helpers and host functions beyond what a program takes, or its run is refused
-    /// ([`crate::RunError::Stack`]). Host functions that need more see to it themselves.
+    /// Bytes of the thread's stack that must be left for helpers and host functions beyond what a program takes, or
+    /// its run is refused ([`crate::RunError::Stack`]). Host functions that need more see to it themselves.
     pub stack_reserve: u64,
     /// Executable memory.
     pub packs: bpf_prog_pack::Options,
@@ -163,23 +166,25 @@ pub(crate) struct EngineInner {
 
 impl EngineInner {
     fn run_deferred(&self) {
-        // A program that is let go lets go of its code and closures, again by a deferred callback: until nothing is left that can go.
+        // A program that is let go lets go of its code and closures, again by a deferred callback: until nothing is
+        // left that can go.
         while self.domain.reclaim() > 0 {}
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Not only the last handle: what is deferred may own others of them (programs that hooks and prog arrays let go, what closures
-        // captured), and the domain, which the engine owns, owns what is deferred. Whoever leaves last finds nobody left but those.
+        // Not only the last handle: what is deferred may own others of them (programs that hooks and prog arrays let
+        // go, what closures captured), and the domain, which the engine owns, owns what is deferred. Whoever
+        // leaves last finds nobody left but those.
         self.reclaim_if_any();
     }
 }
 
 impl Drop for EngineInner {
     fn drop(&mut self) {
-        // Its programs are gone, and what they referred to waits in the domain. Maps among that own the domain: if nobody came by to run the
-        // deferred drops, neither would ever go.
+        // Its programs are gone, and what they referred to waits in the domain. Maps among that own the domain: if
+        // nobody came by to run the deferred drops, neither would ever go.
         self.run_deferred();
     }
 }
@@ -194,9 +199,10 @@ impl Engine {
     /// An engine of its own: its programs, slots and executable memory are shared with no other.
     ///
     /// # Errors
-    /// [`EngineError::NoBackend`] for [`Mode::Jit`] on an architecture without one; [`EngineError::Features`] for instructions that this CPU
-    /// does not have; [`EngineError::Slots`] for more slots than there can be; [`EngineError::Memory`] if executable memory
-    /// is not to be had; [`EngineError::Debug`] if a file of [`Config::debug`] cannot be created.
+    /// [`EngineError::NoBackend`] for [`Mode::Jit`] on an architecture without one; [`EngineError::Features`] for
+    /// instructions that this CPU does not have; [`EngineError::Slots`] for more slots than there can be;
+    /// [`EngineError::Memory`] if executable memory is not to be had; [`EngineError::Debug`] if a file of
+    /// [`Config::debug`] cannot be created.
     pub fn new(config: Config) -> Result<Engine, EngineError> {
         if config.mode == Mode::Jit && Arch::HOST.is_none() {
             return Err(EngineError::NoBackend);
@@ -236,7 +242,8 @@ impl Engine {
         })))
     }
 
-    /// Drops what waits for a grace period that is over, if anything waits. For whoever drops a handle: one relaxed load otherwise.
+    /// Drops what waits for a grace period that is over, if anything waits. For whoever drops a handle: one relaxed
+    /// load otherwise.
     #[inline]
     pub(crate) fn reclaim_if_any(&self) {
         if self.0.domain.deferred() > 0 {
@@ -259,14 +266,15 @@ impl Engine {
         self.0.packs.stats()
     }
 
-    /// Ends all runs that are going on: each stops at its next taken back-edge or call, with [`crate::RunError::Interrupted`].
-    /// So do the runs inside them, and those that their host functions begin from now on. Does nothing unless [`Config::interruptible`].
+    /// Ends all runs that are going on: each stops at its next taken back-edge or call, with
+    /// [`crate::RunError::Interrupted`]. So do the runs inside them, and those that their host functions begin from
+    /// now on. Does nothing unless [`Config::interruptible`].
     pub fn interrupt(&self) {
         self.0.runs.interrupt();
     }
 
-    /// Frees what dropped programs and maps left behind, as far as no run can still use it. Loads and drops do so too; a service
-    /// that is idle for long may want to.
+    /// Frees what dropped programs and maps left behind, as far as no run can still use it. Loads and drops do so too;
+    /// a service that is idle for long may want to.
     pub fn reclaim(&self) {
         self.run_deferred();
         // The code of all those, and of what threads dropped that are gone.
@@ -278,8 +286,8 @@ impl Engine {
         self.0.run_deferred();
     }
 
-    /// What the machine instruction at `ip` is, if it belongs to a program of this engine that is loaded. For the return address of a
-    /// call, ask for the byte before it. `None` unless [`Config::debug`] asks for anything.
+    /// What the machine instruction at `ip` is, if it belongs to a program of this engine that is loaded. For the
+    /// return address of a call, ask for the byte before it. `None` unless [`Config::debug`] asks for anything.
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
@@ -297,8 +305,8 @@ impl Engine {
         self.0.debug.as_ref()?.symbolize(ip)
     }
 
-    /// The frames of emitted code on this thread's stack, innermost first: from a host function, which instruction called it, and which
-    /// programs are behind that one. Empty unless `unwind` of [`Config::debug`] is on.
+    /// The frames of emitted code on this thread's stack, innermost first: from a host function, which instruction
+    /// called it, and which programs are behind that one. Empty unless `unwind` of [`Config::debug`] is on.
     pub fn backtrace(&self) -> Vec<Location> {
         if !self.0.config.debug.unwind {
             return Vec::new();

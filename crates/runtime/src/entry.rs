@@ -1,36 +1,39 @@
 //! From Rust into emitted code, and out again.
 //!
-//! Problem: emitted code follows the C calling convention with one argument more, and a run may be stopped from any depth of
-//! it. Approach: [`enter`] is a few instructions of inline assembly around one indirect call. It leaves its stack pointer and a
-//! continuation in the [`RunCtx`]; stopping means loading both, which drops every emitted frame at once. Callee-saved
-//! registers are declared clobbered, so what the dropped frames had saved does not matter, and the compiler saves what it needs
-//! once around a loop of runs instead of in each. Two cannot be declared: a stop restores them from the [`RunCtx`].
+//! Problem: emitted code follows the C calling convention with one argument more, and a run may be stopped from any
+//! depth of it. Approach: [`enter`] is a few instructions of inline assembly around one indirect call. It leaves its
+//! stack pointer and a continuation in the [`RunCtx`]; stopping means loading both, which drops every emitted frame at
+//! once. Callee-saved registers are declared clobbered, so what the dropped frames had saved does not matter, and the
+//! compiler saves what it needs once around a loop of runs instead of in each. Two cannot be declared: a stop restores
+//! them from the [`RunCtx`].
 //!
-//! The assembly never moves the stack pointer. So the unwind tables that the compiler wrote for the function around it, in terms of
-//! the stack pointer or of a frame pointer, hold at the call, and a backtrace finds its way from emitted code into Rust.
+//! The assembly never moves the stack pointer. So the unwind tables that the compiler wrote for the function around it,
+//! in terms of the stack pointer or of a frame pointer, hold at the call, and a backtrace finds its way from emitted
+//! code into Rust.
 //!
-//! Invariant: between [`enter`] and a stop there are emitted frames only, and at most the shim of the host function that
-//! stops the run, which holds nothing that needs dropping. Rust frames in between (a helper that calls back) have an [`enter`] of
-//! their own and pass the stop on as a result.
+//! Invariant: between [`enter`] and a stop there are emitted frames only, and at most the shim of the host function
+//! that stops the run, which holds nothing that needs dropping. Rust frames in between (a helper that calls back) have
+//! an [`enter`] of their own and pass the stop on as a result.
 
 use bpf_jit_code::RunCtx;
 
-/// Calls `code` with r1 to r5 and returns r0. If the run is stopped, the result is meaningless and `ctx.stop_code` is set.
+/// Calls `code` with r1 to r5 and returns r0. If the run is stopped, the result is meaningless and `ctx.stop_code` is
+/// set.
 ///
-/// `code` is the program at `callee`, or a compare tree (crate `bpf-dispatcher`) that jumps to it: its address arrives in rax (x16), which carries
-/// no argument.
+/// `code` is the program at `callee`, or a compare tree (crate `bpf-dispatcher`) that jumps to it: its address arrives
+/// in rax (x16), which carries no argument.
 ///
 /// # Safety
-/// `code` and `callee` must be entries of emitted code for this architecture, which stays executable for the call and is safe to run
-/// with these arguments. `ctx` must be valid and belong to this thread's run.
+/// `code` and `callee` must be entries of emitted code for this architecture, which stays executable for the call and
+/// is safe to run with these arguments. `ctx` must be valid and belong to this thread's run.
 #[inline(always)]
 pub(crate) unsafe fn enter(code: *const u8, callee: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
     // SAFETY: the caller's contract is this function's.
     unsafe { imp::enter(code, callee, args, ctx) }
 }
 
-/// The same for code that does not read the hidden argument ([`bpf_jit_code::Code::reads_hidden`]). It can only return, so nothing is left
-/// behind for a stop, and the callee-saved registers stay the caller's.
+/// The same for code that does not read the hidden argument ([`bpf_jit_code::Code::reads_hidden`]). It can only return,
+/// so nothing is left behind for a stop, and the callee-saved registers stay the caller's.
 ///
 /// # Safety
 /// As for [`enter`]; and the code must not read the hidden argument.
@@ -43,16 +46,16 @@ pub(crate) unsafe fn enter_unstoppable(code: *const u8, callee: *const u8, args:
 /// Leaves the innermost [`enter`] of the run.
 ///
 /// # Safety
-/// `ctx` must be the hidden argument of the host function being called; the frames between here and the emitted code must
-/// have nothing left to drop.
+/// `ctx` must be the hidden argument of the host function being called; the frames between here and the emitted code
+/// must have nothing left to drop.
 pub(crate) unsafe fn stop(ctx: *mut RunCtx) -> ! {
     leave_frames();
     // SAFETY: the caller's contract is this function's.
     unsafe { imp::stop(ctx) }
 }
 
-/// Tells AddressSanitizer that frames are left without returning from them, as it is told of `longjmp`: what it has marked around their
-/// variables would stay marked, and be taken for an error where later frames lie.
+/// Tells AddressSanitizer that frames are left without returning from them, as it is told of `longjmp`: what it has
+/// marked around their variables would stay marked, and be taken for an error where later frames lie.
 #[inline(always)]
 fn leave_frames() {
     #[cfg(address_sanitizer)]
@@ -73,8 +76,9 @@ mod imp {
     #[inline(always)]
     pub(super) unsafe fn enter(code: *const u8, callee: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
         let r0;
-        // SAFETY: the stack is 16-byte aligned here; every register the C calling convention lets a callee change, and every
-        // callee-saved one, is declared, or (rbx and rbp may not be declared) preserved by the code and restored by a stop.
+        // SAFETY: the stack is 16-byte aligned here; every register the C calling convention lets a callee change, and
+        // every callee-saved one, is declared, or (rbx and rbp may not be declared) preserved by the code and
+        // restored by a stop.
         unsafe {
             asm!(
                 "lea r11, [rip + 2f]",
@@ -110,8 +114,8 @@ mod imp {
     #[inline(always)]
     pub(super) unsafe fn enter_unstoppable(code: *const u8, callee: *const u8, args: [u64; 5]) -> u64 {
         let r0;
-        // SAFETY: the stack is 16-byte aligned here; every register the C calling convention lets a callee change is declared, and the
-        // code preserves the others.
+        // SAFETY: the stack is 16-byte aligned here; every register the C calling convention lets a callee change is
+        // declared, and the code preserves the others.
         unsafe {
             asm!(
                 "call r10",
@@ -154,8 +158,9 @@ mod imp {
     #[inline(always)]
     pub(super) unsafe fn enter(code: *const u8, callee: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
         let r0;
-        // SAFETY: the stack stays 16-byte aligned; every register the procedure call standard lets a callee change, and every
-        // callee-saved one, is declared, or (x19 and x29 may not be declared) preserved by the code and restored by a stop.
+        // SAFETY: the stack stays 16-byte aligned; every register the procedure call standard lets a callee change, and
+        // every callee-saved one, is declared, or (x19 and x29 may not be declared) preserved by the code and
+        // restored by a stop.
         unsafe {
             asm!(
                 "adr x7, 2f",
@@ -194,8 +199,8 @@ mod imp {
     #[inline(always)]
     pub(super) unsafe fn enter_unstoppable(code: *const u8, callee: *const u8, args: [u64; 5]) -> u64 {
         let r0;
-        // SAFETY: the stack stays 16-byte aligned; every register the procedure call standard lets a callee change is declared, and the
-        // code preserves the others.
+        // SAFETY: the stack stays 16-byte aligned; every register the procedure call standard lets a callee change is
+        // declared, and the code preserves the others.
         unsafe {
             asm!(
                 "blr x6",

@@ -1,4 +1,5 @@
-//! What can go wrong, told apart: the object, the link, the program's structure, the verifier's verdict, the machine, the run.
+//! What can go wrong, told apart: the object, the link, the program's structure, the verifier's verdict, the machine,
+//! the run.
 
 use bpf_isa::InsnIdx;
 use bpf_quiesce::OtherDomain;
@@ -202,7 +203,8 @@ pub enum LinkError {
         /// The name.
         name: String,
     },
-    /// The id is one that engines know by themselves ([`crate::SPECIAL_HELPERS`]), so a function under it would never be called.
+    /// The id is one that engines know by themselves ([`crate::SPECIAL_HELPERS`]), so a function under it would never
+    /// be called.
     #[error("helper id {id}{} is reserved: engines do not call a function for it; use another id", helper(*.id))]
     Reserved {
         /// The id.
@@ -334,7 +336,8 @@ pub enum RunError {
     /// The stack of the calling thread, or of the signal handler, may not suffice. The program did not begin.
     #[error("the run may need {needed} bytes of machine stack, and {left} are left")]
     Stack {
-        /// The worst case: the program with its subprograms, callbacks and tail calls, and [`crate::Config::stack_reserve`].
+        /// The worst case: the program with its subprograms, callbacks and tail calls, and
+        /// [`crate::Config::stack_reserve`].
         needed: u64,
         /// What is left.
         left: u64,

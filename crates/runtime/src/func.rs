@@ -1,12 +1,13 @@
 //! Host functions: Rust closures that programs call.
 //!
-//! Problem: emitted code calls a C function with five integers and the hidden argument; users write closures with types. Approach: one
-//! generic *shim* a closure type, `extern "C"`, which turns registers into arguments, calls the closure and turns the result back.
-//! A closure without captures is conjured from its type alone; one with captures is found through [`RunCtx::host_env`], which the call
-//! sequence fills in. An error or a panic becomes the run's error, and the shim leaves the emitted code behind (`entry::stop`).
+//! Problem: emitted code calls a C function with five integers and the hidden argument; users write closures with
+//! types. Approach: one generic *shim* a closure type, `extern "C"`, which turns registers into arguments, calls the
+//! closure and turns the result back. A closure without captures is conjured from its type alone; one with captures is
+//! found through [`RunCtx::host_env`], which the call sequence fills in. An error or a panic becomes the run's error,
+//! and the shim leaves the emitted code behind (`entry::stop`).
 //!
-//! The argument types *are* the prototype the verifier checks calls against ([`args`], [`ret`]); the interpreter checks the same
-//! prototype at the call. So a shim may believe its registers.
+//! The argument types *are* the prototype the verifier checks calls against ([`args`], [`ret`]); the interpreter checks
+//! the same prototype at the call. So a shim may believe its registers.
 
 mod args;
 mod bytes;
@@ -65,8 +66,8 @@ pub struct Caller<'a, H> {
 impl<H> Caller<'_, H> {
     /// The host state that the run was given.
     pub fn host(&mut self) -> &mut H {
-        // SAFETY: `Program::<_, H>::run` stored a `&mut H` that lives as long as the run, and the linker that accepted this
-        // function has the same `H`. The reborrow ends with `self`'s.
+        // SAFETY: `Program::<_, H>::run` stored a `&mut H` that lives as long as the run, and the linker that accepted
+        // this function has the same `H`. The reborrow ends with `self`'s.
         unsafe { &mut *self.run.host.cast::<H>() }
     }
 
@@ -82,12 +83,12 @@ impl<H> Caller<'_, H> {
     }
 }
 
-/// A closure that can be registered as a host function: after the [`Caller`], arguments of types that implement [`HostArg`], which
-/// take at most five registers together; and a result that implements [`HostRet`].
+/// A closure that can be registered as a host function: after the [`Caller`], arguments of types that implement
+/// [`HostArg`], which take at most five registers together; and a result that implements [`HostRet`].
 ///
 /// # Safety
-/// `ARGS` and `RET` are what the verifier proves and believes: `call` must be sound for registers of which `ARGS` hold, and what
-/// it returns must be as `RET` says. The implementation for closures is all that is needed.
+/// `ARGS` and `RET` are what the verifier proves and believes: `call` must be sound for registers of which `ARGS` hold,
+/// and what it returns must be as `RET` says. The implementation for closures is all that is needed.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a host function",
     label = "not a host function",
@@ -104,8 +105,8 @@ pub unsafe trait IntoHostFn<H, Args>: Send + Sync + 'static {
     /// Calls it with the values of r1 to r5.
     ///
     /// # Safety
-    /// `ARGS` must hold of the registers, and of the memory that they point to while the call lasts; where a reference is made of
-    /// one argument's memory, no other argument's overlaps it unless both only read.
+    /// `ARGS` must hold of the registers, and of the memory that they point to while the call lasts; where a reference
+    /// is made of one argument's memory, no other argument's overlaps it unless both only read.
     #[doc(hidden)]
     unsafe fn call(&self, caller: &mut Caller<'_, H>, regs: [u64; 5]) -> Result<u64, HelperError>;
 }
@@ -126,8 +127,8 @@ const fn registers(args: &[&[ArgKind]]) -> [ArgKind; 5] {
     all
 }
 
-/// The prototype of a function with these arguments. Rust's rule for references becomes the verifier's: if one argument is a
-/// reference and one is written, none may overlap.
+/// The prototype of a function with these arguments. Rust's rule for references becomes the verifier's: if one argument
+/// is a reference and one is written, none may overlap.
 pub(crate) fn prototype(id: u32, name: &str, args: [ArgKind; 5], ret: Ret) -> HelperProto {
     let memory = || {
         args.iter().filter_map(|arg| match arg {
@@ -141,11 +142,12 @@ pub(crate) fn prototype(id: u32, name: &str, args: [ArgKind; 5], ret: Ret) -> He
 
 macro_rules! closures {
     ($($arg:ident $value:ident),*) => {
-        // SAFETY: `ARGS` are the arguments' own demands, each argument is made of the registers that they are about, and the result
-        // is what its type says.
+        // SAFETY: `ARGS` are the arguments' own demands, each argument is made of the registers that they are about,
+        // and the result is what its type says.
         unsafe impl<H, F, R, $($arg),*> IntoHostFn<H, (R, $($arg,)*)> for F
         where
-            // The first bound tells the compiler the argument types, the second that the closure takes them with any lifetime.
+            // The first bound tells the compiler the argument types, the second that the closure takes them with any
+            // lifetime.
             F: Fn(&mut Caller<'_, H> $(, $arg)*) -> R
                 + for<'a> Fn(&mut Caller<'_, H> $(, $arg::Arg<'a>)*) -> R
                 + Send
@@ -173,7 +175,8 @@ macro_rules! closures {
                 $(
                     let (own, rest) = regs.split_at($arg::KINDS.len());
                     regs = rest;
-                    // SAFETY: the registers that `KINDS` are about, as `ARGS` says; the caller vouches for them and their memory.
+                    // SAFETY: the registers that `KINDS` are about, as `ARGS` says; the caller vouches for them and
+                    // their memory.
                     let $value = unsafe { $arg::from_regs(own) };
                 )*
                 apply(self, caller $(, $value)*).into_r0(caller)
@@ -203,8 +206,8 @@ pub(crate) fn host_fn<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(f: F) -
 /// The C function behind a closure of type `F`.
 ///
 /// # Safety
-/// `ctx` must be the [`RunCtx`] of a [`Run`] whose host is an `H`. If `F` has a size, `ctx.host_env` must point to one. The registers
-/// must be as `F`'s prototype says.
+/// `ctx` must be the [`RunCtx`] of a [`Run`] whose host is an `H`. If `F` has a size, `ctx.host_env` must point to one.
+/// The registers must be as `F`'s prototype says.
 unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(
     r1: u64,
     r2: u64,
@@ -221,7 +224,8 @@ unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(
         } else {
             run.ctx.host_env as *const F
         };
-        // SAFETY: a zero-sized value needs no memory, and one was forgotten in `host_fn`; otherwise the contract says it is there.
+        // SAFETY: a zero-sized value needs no memory, and one was forgotten in `host_fn`; otherwise the contract says
+        // it is there.
         let f = unsafe { &*env };
         guarded(run, |run| {
             let mut caller = Caller { run, host: PhantomData };
@@ -265,8 +269,8 @@ fn fail_quietly(run: &mut Run, error: HelperError) {
     }
 }
 
-/// Ends the call of a host function after [`guarded`] returned `None`: emitted code is left behind; the interpreter looks at the
-/// stop code by itself.
+/// Ends the call of a host function after [`guarded`] returned `None`: emitted code is left behind; the interpreter
+/// looks at the stop code by itself.
 ///
 /// # Safety
 /// As for [`entry::stop`].

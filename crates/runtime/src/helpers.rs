@@ -1,8 +1,8 @@
 //! The shipped helpers: the kernel's, by the kernel's ids, for programs in this process.
 //!
-//! Each is a C function that emitted code calls directly; the interpreter calls the same ones after checking their arguments
-//! against the prototype. Helpers that call back into the program (`bpf_loop`, `bpf_for_each_map_elem`) are written once over
-//! "how to call back" and have two callers, emitted code here and the interpreter.
+//! Each is a C function that emitted code calls directly; the interpreter calls the same ones after checking their
+//! arguments against the prototype. Helpers that call back into the program (`bpf_loop`, `bpf_for_each_map_elem`) are
+//! written once over "how to call back" and have two callers, emitted code here and the interpreter.
 
 use crate::entry;
 use crate::error::HelperError;
@@ -66,8 +66,8 @@ macro_rules! map_helpers {
         $(#[$doc])*
         ///
         /// # Safety
-        /// Called by a program that was proven (or promised) to pass a live map and memory of the map's sizes; `ctx` is the first
-        /// field of a [`Run`].
+        /// Called by a program that was proven (or promised) to pass a live map and memory of the map's sizes; `ctx` is
+        /// the first field of a [`Run`].
         unsafe extern "C" fn $name(map: u64, $a: u64, $b: u64, $c: u64, _: u64, ctx: *mut RunCtx) -> u64 {
             let $map = map as *const MapHeader;
             // SAFETY: by contract.
@@ -220,7 +220,8 @@ extern "C" fn get_current_uid_gid(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mu
     u64::from(gid) << 32 | u64::from(uid)
 }
 
-/// `bpf_trace_printk(fmt, fmt_size, ...)`: three arguments at most, as in the kernel. Returns the bytes written or `-EINVAL`.
+/// `bpf_trace_printk(fmt, fmt_size, ...)`: three arguments at most, as in the kernel. Returns the bytes written or
+/// `-EINVAL`.
 ///
 /// # Safety
 /// `fmt` must be valid for `size` bytes; `ctx` the first field of a [`Run`].
@@ -250,8 +251,8 @@ unsafe extern "C" fn trace_printk(fmt: u64, size: u64, a: u64, b: u64, c: u64, c
     }
 }
 
-/// What the kernel's `bpf_trace_printk` would print, or `None` where it refuses the format: `%d %i %u %x %X %o %c %p %%` with
-/// `l`, `ll`, `h`, `hh`, flags and width. Pointers to strings (`%s`) mean nothing here and are refused.
+/// What the kernel's `bpf_trace_printk` would print, or `None` where it refuses the format: `%d %i %u %x %X %o %c %p
+/// %%` with `l`, `ll`, `h`, `hh`, flags and width. Pointers to strings (`%s`) mean nothing here and are refused.
 fn format_printk(fmt: &[u8], args: &[u64]) -> Option<String> {
     let fmt = fmt.split(|b| *b == 0).next().unwrap_or(&[]);
     let fmt = core::str::from_utf8(fmt).ok()?;
@@ -321,7 +322,8 @@ fn format_printk(fmt: &[u8], args: &[u64]) -> Option<String> {
 /// How a helper calls a function of the program.
 pub(crate) type CallBack<'a> = &'a mut dyn FnMut(&mut Run, [u64; 5]) -> Result<u64, HelperError>;
 
-/// `bpf_loop(nr, callback, ctx, flags)`: calls `callback(i, ctx)` for i = 0 .. nr until it returns non-zero; the number of calls.
+/// `bpf_loop(nr, callback, ctx, flags)`: calls `callback(i, ctx)` for i = 0 .. nr until it returns non-zero; the number
+/// of calls.
 pub(crate) fn run_loop(run: &mut Run, nr: u64, arg: u64, flags: u64, call: CallBack<'_>) -> Result<u64, HelperError> {
     let nr = u64::from(nr as u32);
     if flags != 0 {
@@ -367,8 +369,9 @@ pub(crate) unsafe fn run_for_each(
     }
 }
 
-/// What the calls that a helper makes are checked for: what the program's own are, as its compiler was told ([`LowerOptions`]), and nothing else.
-/// The configuration does not say it: a program that is not proven to end counts under any.
+/// What the calls that a helper makes are checked for: what the program's own are, as its compiler was told
+/// ([`LowerOptions`]), and nothing else. The configuration does not say it: a program that is not proven to end counts
+/// under any.
 pub(crate) trait Checked {
     /// Counts against the run's budget.
     const BUDGET: bool;
@@ -384,7 +387,8 @@ impl<const BITS: u8> Checked for By<BITS> {
     const INTERRUPT: bool = BITS & 2 != 0;
 }
 
-/// The function that emitted code compiled like this calls for the helper with this id, if it calls back; others are the same to all code.
+/// The function that emitted code compiled like this calls for the helper with this id, if it calls back; others are
+/// the same to all code.
 pub(crate) fn calling_back(id: u32, compiled: &LowerOptions) -> Option<Shim> {
     let of = |shims: [Shim; 4]| Some(shims[usize::from(compiled.budget) | usize::from(compiled.interrupt) << 1]);
     match Helper::from_id(id)? {
@@ -428,7 +432,8 @@ fn count_call<K: Checked>(run: &mut Run) -> Result<(), HelperError> {
     Err(HelperError::Stopped)
 }
 
-/// Calls emitted code from a helper of the same run. The call counts against the budget like one that the program makes.
+/// Calls emitted code from a helper of the same run. The call counts against the budget like one that the program
+/// makes.
 ///
 /// # Safety
 /// `callback` must be the entry of a subprogram of the running program.

@@ -1,14 +1,14 @@
 //! Hooks: a list of programs run as one, and changed while it runs.
 //!
-//! Problem: a place in a service runs every program that is attached to it, in order, with a rule about their verdicts; programs are attached,
-//! detached and replaced under traffic. Approach: as machine code the whole list is one image, a straight line of direct calls with verdict
-//! tests between ([`bpf_dispatcher::Image::chain`]); a change builds a new one and publishes it by one store. Where a program is
-//! interpreted, or programs are measured one by one, the list is walked by [`Hook::run`] instead; that is so as long as there is no
-//! image. So statistics that are off cost nothing.
+//! Problem: a place in a service runs every program that is attached to it, in order, with a rule about their verdicts;
+//! programs are attached, detached and replaced under traffic. Approach: as machine code the whole list is one image, a
+//! straight line of direct calls with verdict tests between ([`bpf_dispatcher::Image::chain`]); a change builds a new
+//! one and publishes it by one store. Where a program is interpreted, or programs are measured one by one, the list is
+//! walked by [`Hook::run`] instead; that is so as long as there is no image. So statistics that are off cost nothing.
 //!
-//! Invariants: a run takes the image or the list once, inside its guard, so it sees the hook before a change or after it. What a change
-//! took out is let go only after it was unpublished, and then lives until the runs begun before are over: code by itself, lists by a
-//! deferred drop.
+//! Invariants: a run takes the image or the list once, inside its guard, so it sees the hook before a change or after
+//! it. What a change took out is let go only after it was unpublished, and then lives until the runs begun before are
+//! over: code by itself, lists by a deferred drop.
 
 use crate::attached::{Counters, Listed, ProgramStats, Published, ReclaimOnDrop, Replaced};
 use crate::context::{Context, Parts};
@@ -69,7 +69,8 @@ pub enum HookError {
 pub struct Attachment {
     /// Programs of lower priority run first; among equals, those that were attached first.
     pub priority: i32,
-    /// On which of its verdicts the next program runs, if not on the `pass` of [`Policy::FirstVerdict`]. Other policies have no such verdicts.
+    /// On which of its verdicts the next program runs, if not on the `pass` of [`Policy::FirstVerdict`]. Other
+    /// policies have no such verdicts.
     pub continue_on: Option<Verdicts>,
 }
 
@@ -82,9 +83,9 @@ impl Default for Attachment {
 
 /// A list of programs on context `C` with host state `H`, run as one.
 ///
-/// To the programs it is one run: they share the budget, and an error in one ends it; each may take its own 33 tail calls. As machine code the
-/// programs are called directly. The way from Rust into the image is itself an indirect call, one and well predicted: the hook saves those
-/// *between* programs.
+/// To the programs it is one run: they share the budget, and an error in one ends it; each may take its own 33 tail
+/// calls. As machine code the programs are called directly. The way from Rust into the image is itself an indirect
+/// call, one and well predicted: the hook saves those *between* programs.
 ///
 /// ```
 /// use bpf_runtime::{Config, Engine, Hook, Linker, Policy, Raw, assemble};
@@ -116,7 +117,8 @@ pub struct Hook<C, H> {
     /// None: the list is walked.
     image: LiveImage,
     list: Published<Vec<Listed>>,
-    /// The most that the machine code of a program takes that is or was attached: a run may still be on its way to one that is gone.
+    /// The most that the machine code of a program takes that is or was attached: a run may still be on its way to one
+    /// that is gone.
     code_stack: AtomicU64,
     state: Mutex<State<C, H>>,
     _reclaim: ReclaimOnDrop,
@@ -240,8 +242,8 @@ impl<C: Context, H: 'static> Hook<C, H> {
         if code.is_null() {
             return run::begin(engine, guard, host, parts, self, |run, parts| self.walk(run, parts));
         }
-        // SAFETY: an image of programs on `C` for host state `H`, loaded inside the guard, which keeps it and them; the rest is the
-        // caller's contract.
+        // SAFETY: an image of programs on `C` for host state `H`, loaded inside the guard, which keeps it and them; the
+        // rest is the caller's contract.
         unsafe {
             let entry = run::Entry { code, callee: code, reads_hidden: image.reads_hidden() };
             run::run_code(engine, guard, entry, host, parts, self)
@@ -303,7 +305,8 @@ impl<C: Context, H: 'static> Hook<C, H> {
         })
     }
 
-    /// Adds a program before the one at `position`, whatever its priority; at the end if that is the number of programs.
+    /// Adds a program before the one at `position`, whatever its priority; at the end if that is the number of
+    /// programs.
     ///
     /// # Errors
     /// [`HookError`].
@@ -345,7 +348,8 @@ impl<C: Context, H: 'static> Hook<C, H> {
         self.lock().attached.iter().map(|attached| attached.program.clone()).collect()
     }
 
-    /// Switches counting and timing of programs on or off. On, they are called one by one from Rust, with two readings of the clock each.
+    /// Switches counting and timing of programs on or off. On, they are called one by one from Rust, with two readings
+    /// of the clock each.
     ///
     /// # Errors
     /// [`HookError::Image`].
@@ -390,8 +394,8 @@ impl<C: Context, H: 'static> Hook<C, H> {
         Ok(())
     }
 
-    /// Publishes what `edit` makes of the list, then lets go of the old one. What `edit` takes out it puts aside, since no handle of a program may be
-    /// dropped under the lock.
+    /// Publishes what `edit` makes of the list, then lets go of the old one. What `edit` takes out it puts aside, since
+    /// no handle of a program may be dropped under the lock.
     fn change(
         &self,
         edit: impl FnOnce(&mut State<C, H>, &mut Vec<Attached<C, H>>) -> Result<(), HookError>,

@@ -1,9 +1,10 @@
 //! Compilers and verifiers between loads, with the scratch memory that they keep.
 //!
-//! Problem: each load wants one whose memory is warm, and one that another thread used last has its memory in another core's cache.
-//! Approach: a few shelves; a thread takes from its own and puts back there, by one exchange each. Threads that share a shelf are correct, only
-//! slower: what does not fit on it lies in a list behind a lock. Nobody waits for that lock, which in a forked child may be held for ever: whoever finds
-//! it taken makes an item, or drops one.
+//! Problem: each load wants one whose memory is warm, and one that another thread used last has its memory in another
+//! core's cache. Approach: a few shelves; a thread takes from its own and puts back there, by one exchange each.
+//! Threads that share a shelf are correct, only slower: what does not fit on it lies in a list behind a lock. Nobody
+//! waits for that lock, which in a forked child may be held for ever: whoever finds it taken makes an item, or drops
+//! one.
 //!
 //! Invariant: no lock is held while an item is in use.
 

@@ -1,7 +1,8 @@
 //! The interpreter as an engine: the same maps, helpers and host functions, every access checked.
 //!
-//! Helpers are the C functions that emitted code calls. Here their arguments come from a program nobody has verified, so each is
-//! checked against the helper's prototype before the call: maps must be the program's, memory must be the run's.
+//! Helpers are the C functions that emitted code calls. Here their arguments come from a program nobody has verified,
+//! so each is checked against the helper's prototype before the call: maps must be the program's, memory must be the
+//! run's.
 
 use crate::context::Parts;
 use crate::error::{HelperError, RunError};
@@ -25,7 +26,8 @@ use core::sync::atomic::AtomicBool;
 /// Runs `program`, which is `what`, once.
 ///
 /// # Safety
-/// `run` is the run of this thread, which is inside its guard; `parts` are valid for it and agree with the program's layout.
+/// `run` is the run of this thread, which is inside its guard; `parts` are valid for it and agree with the program's
+/// layout.
 pub(crate) unsafe fn run(program: &Loaded, what: &Interpreted, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
     let mut memory = Memory::new();
     // SAFETY: the caller's contract.
@@ -183,8 +185,8 @@ struct Host<'p> {
     /// The programs that its tail calls entered, in order. They live as long as the outermost one's guard.
     entered: Vec<&'p Loaded>,
     reached: Reached<'p>,
-    /// The spin lock that the program has: it may have one, and until it gives that back it may call nothing else. Otherwise programs could wait
-    /// for each other, which neither a budget nor an interruption ends.
+    /// The spin lock that the program has: it may have one, and until it gives that back it may call nothing else.
+    /// Otherwise programs could wait for each other, which neither a budget nor an interruption ends.
     lock: Option<u64>,
 }
 
@@ -202,8 +204,8 @@ impl<'p> Host<'p> {
         found.ok_or_else(|| caller.fail(format!("{address:#x} is not a map of this program")))
     }
 
-    /// A map argument: a map of the program, or one that it has found in a map of maps. The call must be one that works on it, and obey the
-    /// program's rights to it.
+    /// A map argument: a map of the program, or one that it has found in a map of maps. The call must be one that works
+    /// on it, and obey the program's rights to it.
     fn map_arg(
         &self,
         proto: &HelperProto,
@@ -330,8 +332,8 @@ impl<'p> Host<'p> {
         }
         // SAFETY: the run is this thread's, and the machine does not touch it.
         unsafe { (*self.run).ctx.host_env = bound.func.env_address() };
-        // SAFETY: the arguments were checked against the prototype, the hidden argument is the run's, and its `exit_pc` is 0, so
-        // that the shim returns after an error.
+        // SAFETY: the arguments were checked against the prototype, the hidden argument is the run's, and its `exit_pc`
+        // is 0, so that the shim returns after an error.
         let r0 = unsafe { (bound.func.shim)(r1, r2, r3, r4, r5, self.run.cast()) };
         self.stopped(caller)?;
         match bound.proto.effect {
@@ -343,7 +345,8 @@ impl<'p> Host<'p> {
         match (bound.proto.ret, map) {
             (_, _) if r0 == 0 => {}
             (Ret::MapValueOrNull, Some(map)) if map.def.map_type.is_map_of_maps() => {
-                // SAFETY: the look-up has just found the map, which lives until a grace period after the run, whose guard is held.
+                // SAFETY: the look-up has just found the map, which lives until a grace period after the run, whose
+                // guard is held.
                 let def = unsafe { bpf_maps::program::def(r0 as *const MapHeader) };
                 self.reached.add_inner(r0, def);
             }
@@ -385,8 +388,8 @@ impl<'p> Host<'p> {
                 HelperError::Stopped
             })
         };
-        // A run of its own for the helper, because callbacks use the real one: the helpers only look at slot and engine.
-        // SAFETY: the run is this thread's.
+        // A run of its own for the helper, because callbacks use the real one: the helpers only look at slot and
+        // engine. SAFETY: the run is this thread's.
         let mut view = unsafe { (*run).view() };
         let result = match (kind, map) {
             (CallbackKind::Loop, _) => helpers::run_loop(&mut view, r1, r3, r4, &mut call),
@@ -410,8 +413,8 @@ impl<'p> Host<'p> {
         // SAFETY: the run is this thread's, and the machine does not touch it.
         let run = unsafe { &*self.run };
         let field = |off: u32, size: u32| {
-            // SAFETY: the layout that the program was verified against has a field of this size there, and the context that the run
-            // was given agrees with it.
+            // SAFETY: the layout that the program was verified against has a field of this size there, and the context
+            // that the run was given agrees with it.
             let field = unsafe { (run.ctx.context as *const u8).add(off as usize) };
             match size {
                 // SAFETY: as above; the helpers that write to it are not running.
@@ -443,7 +446,8 @@ impl<'p> Host<'p> {
     }
 }
 
-/// Whether memory that is written overlaps other memory among these ranges, which lie in the run's memory and so do not wrap.
+/// Whether memory that is written overlaps other memory among these ranges, which lie in the run's memory and so do not
+/// wrap.
 fn overlap(memory: &[(u64, u64, bool)]) -> bool {
     memory.iter().enumerate().any(|(i, a)| {
         memory[i + 1..].iter().any(|b| (a.2 || b.2) && a.1 != 0 && b.1 != 0 && a.0 < b.0 + b.1 && b.0 < a.0 + a.1)
@@ -483,8 +487,9 @@ impl<'p> Env for Host<'p> {
         }
         match Self::map(caller, array)? {
             MapRef::Progs(table) => Ok(table.interpreted(index).and_then(|program| {
-                // SAFETY: a program taken out of a slot is dropped after a grace period, and the guard of this run was there
-                // before: it lives as long as the outermost program's borrow, `'p`, as far as this run is concerned.
+                // SAFETY: a program taken out of a slot is dropped after a grace period, and the guard of this run was
+                // there before: it lives as long as the outermost program's borrow, `'p`, as far as
+                // this run is concerned.
                 let program = unsafe { &*program };
                 // An array holds programs of one mode.
                 let what = program.interpreted()?;
@@ -575,8 +580,9 @@ impl<'p> Env for Host<'p> {
 
     fn region(&mut self, addr: u64, len: u64, write: bool) -> Option<HostMemory<'_>> {
         self.reached.covers(addr, len, write).then(|| {
-            // SAFETY: the bytes belong to a value of a live map or to a record, which stay mapped for the run and are only accessed by
-            // atomics, or to a key, which the helper keeps; the maps crate hands out addresses with exposed provenance.
+            // SAFETY: the bytes belong to a value of a live map or to a record, which stay mapped for the run and are
+            // only accessed by atomics, or to a key, which the helper keeps; the maps crate hands out
+            // addresses with exposed provenance.
             unsafe { HostMemory::vouch() }
         })
     }

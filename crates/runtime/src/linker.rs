@@ -1,8 +1,8 @@
 //! Linking: what an object refers to meets what the host offers.
 //!
-//! The order is: create maps, resolve each program's helpers, host functions and map references, validate, verify, compile, place; then
-//! initialise prog arrays and maps of maps. Everything is built aside and handed out at the end, so a load that fails leaves
-//! nothing behind.
+//! The order is: create maps, resolve each program's helpers, host functions and map references, validate, verify,
+//! compile, place; then initialise prog arrays and maps of maps. Everything is built aside and handed out at the end,
+//! so a load that fails leaves nothing behind.
 
 use crate::context::{Context, ContextLayout};
 use crate::engine::{Engine, Mode};
@@ -90,15 +90,15 @@ impl<H: 'static> Linker<H> {
         Linker { engine: engine.clone(), protos, funcs: HashMap::new(), names: HashMap::new(), host: PhantomData }
     }
 
-    /// Gives up a shipped helper, so that its id is free for a function of the host's own. Programs that call it are refused then; the ids of
-    /// those that engines know by themselves stay reserved ([`LinkError::Reserved`]).
+    /// Gives up a shipped helper, so that its id is free for a function of the host's own. Programs that call it are
+    /// refused then; the ids of those that engines know by themselves stay reserved ([`LinkError::Reserved`]).
     pub fn remove_helper(&mut self, id: u32) -> &mut Self {
         self.protos.retain(|p| p.id != id);
         self
     }
 
-    /// Registers a host function under a helper id and a name; programs call it by either (`.ksyms`). Its types are the prototype
-    /// that calls are verified against.
+    /// Registers a host function under a helper id and a name; programs call it by either (`.ksyms`). Its types are the
+    /// prototype that calls are verified against.
     ///
     /// # Errors
     /// [`LinkError`] if the id or the name is taken or reserved; nothing is registered then.
@@ -149,7 +149,8 @@ impl<H: 'static> Linker<H> {
         Some(Bound { proto: self.protos.get(id)?.clone(), func: self.funcs.get(&id)?.clone() })
     }
 
-    /// The function behind a helper id: registered ones first, so that nothing shipped can be in the way; then what is special to the context.
+    /// The function behind a helper id: registered ones first, so that nothing shipped can be in the way; then what is
+    /// special to the context.
     fn helper(&self, id: u32, layout: &'static ContextLayout) -> Option<Bound> {
         let of_kernel = || {
             let helper = Helper::from_id(id)?;
@@ -293,11 +294,12 @@ impl<C, H> fmt::Debug for Loader<'_, C, H> {
 }
 
 impl<C: Context, H: 'static> Loader<'_, C, H> {
-    /// Verify, but where only an offset or the end of a loop is not proven, check that at run time instead of refusing the program:
-    /// a load or store at an unproven offset into a region of the context or into global data is compared with the bounds of that
-    /// region, and a program that is not proven to end runs with a budget ([`crate::Config::budget`], else
-    /// [`crate::Config::hybrid_budget`]). Types, the stack and map elements are proven always. A check that fails ends the run with
-    /// [`crate::RunError::Access`] or [`crate::RunError::Budget`], which name the instruction; what the run wrote before stays.
+    /// Verify, but where only an offset or the end of a loop is not proven, check that at run time instead of refusing
+    /// the program: a load or store at an unproven offset into a region of the context or into global data is
+    /// compared with the bounds of that region, and a program that is not proven to end runs with a budget
+    /// ([`crate::Config::budget`], else [`crate::Config::hybrid_budget`]). Types, the stack and map elements are
+    /// proven always. A check that fails ends the run with [`crate::RunError::Access`] or
+    /// [`crate::RunError::Budget`], which name the instruction; what the run wrote before stays.
     ///
     /// Safe for any program. What is proven needs no check and costs nothing.
     ///
@@ -328,15 +330,15 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// Do not verify; run in the engine's mode.
     ///
     /// # Safety
-    /// With [`Mode::Jit`], every run of the programs must stay inside the memory it was given, end, and call helpers and host
-    /// functions with valid arguments, as the verifier would have proven.
+    /// With [`Mode::Jit`], every run of the programs must stay inside the memory it was given, end, and call helpers
+    /// and host functions with valid arguments, as the verifier would have proven.
     pub unsafe fn unverified(mut self) -> Self {
         self.how.trust = Trust::Caller;
         self
     }
 
-    /// How much work to put into machine code: [`OptLevel::None`] compiles in one pass, several times faster, what runs once or a few
-    /// times. [`crate::Config::opt_level`] by default.
+    /// How much work to put into machine code: [`OptLevel::None`] compiles in one pass, several times faster, what runs
+    /// once or a few times. [`crate::Config::opt_level`] by default.
     ///
     /// ```
     /// use bpf_runtime::{Config, Engine, Linker, OptLevel, Raw, assemble};
@@ -357,7 +359,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
-    /// For instructions without an object: `map[fd:i]` in them is the `i`th of the prog arrays and maps given, in the order of the calls.
+    /// For instructions without an object: `map[fd:i]` in them is the `i`th of the prog arrays and maps given, in the
+    /// order of the calls.
     pub fn prog_arrays(mut self, arrays: &[&ProgArray<C, H>]) -> Self {
         self.maps.extend(arrays.iter().map(|array| MapRef::Progs(Arc::clone(array.table()))));
         self
@@ -448,7 +451,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             programs.push(program.map_err(|error| explain(error, &p.code))?);
         }
         let maps = linked.maps;
-        // The instance's hold comes first: if a slot cannot be set, it empties the arrays, which may hold each other's programs.
+        // The instance's hold comes first: if a slot cannot be set, it empties the arrays, which may hold each other's
+        // programs.
         let instance = Instance::new(&linker.engine, programs.clone(), maps.iter().flatten().cloned().collect());
         initialise(object, &maps, &linked.taken, &|name| programs.iter().find(|p| *p.name == *name).cloned())?;
         Ok(instance)

@@ -121,7 +121,8 @@ impl Bindings {
         })
     }
 
-    /// Computes [`Bindings::addresses`]: everything a two-slot instruction loads that is not a constant, a map or a function.
+    /// Computes [`Bindings::addresses`]: everything a two-slot instruction loads that is not a constant, a map or a
+    /// function.
     pub(crate) fn bind_addresses(&mut self, name: &str, program: &Program) -> Result<(), LoadError> {
         if !program.contents().wide_loads {
             return Ok(());
@@ -210,7 +211,8 @@ unsafe extern "C" fn unresolved_relocation(_: u64, _: u64, _: u64, _: u64, _: u6
     unsafe { never(ctx, "an instruction whose CO-RE relocation leads nowhere was executed") }
 }
 
-/// What calls [`bpf_object::UNRESOLVED_CALL`] are bound to. The verifier knows no such helper, so no verified program calls it.
+/// What calls [`bpf_object::UNRESOLVED_CALL`] are bound to. The verifier knows no such helper, so no verified program
+/// calls it.
 pub(crate) fn unresolved() -> Bound {
     let proto = HelperProto::new(bpf_object::UNRESOLVED_CALL, "unresolved", &[], bpf_verifier::Ret::Scalar);
     Bound { proto, func: HostFn::with_run(unresolved_relocation) }
@@ -283,11 +285,13 @@ enum Form {
 
 // SAFETY: the entry is an address inside `text`, which is shared freely.
 unsafe impl Send for Native {}
-// SAFETY: nothing behind a shared one is written: the entry is an address, and code is changed by its pack only, under that one's lock.
+// SAFETY: nothing behind a shared one is written: the entry is an address, and code is changed by its pack only, under
+// that one's lock.
 unsafe impl Sync for Native {}
 
-/// A loaded program. Handles, prog arrays and hooks share it; when the last one goes, code, closures and maps are let go after a
-/// grace period. One that refers to nothing is one block of memory, beside its code (tests/memory.rs counts).
+/// A loaded program. Handles, prog arrays and hooks share it; when the last one goes, code, closures and maps are let
+/// go after a grace period. One that refers to nothing is one block of memory, beside its code (tests/memory.rs
+/// counts).
 pub(crate) struct Loaded {
     pub(crate) name: Name,
     pub(crate) engine: Engine,
@@ -351,8 +355,9 @@ impl Owned for Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // `Text` waits for the grace period by itself; the closures and maps that the code uses must outlive it as well. Nobody interprets the program any
-        // more, but its closures may own other programs, and so on: each goes after the one before, and not inside its drop.
+        // `Text` waits for the grace period by itself; the closures and maps that the code uses must outlive it as
+        // well. Nobody interprets the program any more, but its closures may own other programs, and so on:
+        // each goes after the one before, and not inside its drop.
         let registered = match &mut self.form {
             Form::Native(native) => native.registered.take(),
             Form::Interpreted(_) => None,
@@ -506,8 +511,8 @@ impl Loaded {
     /// Runs it once.
     ///
     /// # Safety
-    /// `parts` must be valid for the run and agree with the program's layout; `host` must be a `&mut H` for the `H` of the linker
-    /// that loaded the program.
+    /// `parts` must be valid for the run and agree with the program's layout; `host` must be a `&mut H` for the `H` of
+    /// the linker that loaded the program.
     #[inline(always)]
     pub(crate) unsafe fn run(&self, host: *mut (), parts: Parts) -> Result<u64, RunError> {
         let guard = self.engine.0.domain.enter()?;
@@ -528,7 +533,8 @@ impl Loaded {
     ) -> Result<u64, RunError> {
         let engine = &*self.engine.0;
         match &self.form {
-            // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the rest.
+            // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the
+            // rest.
             Form::Native(native) => unsafe { run::run_code(engine, guard, native.entry, host, parts, self) },
             Form::Interpreted(what) => run::begin(engine, guard, host, parts, self, |run, parts| {
                 // SAFETY: the caller vouches for the parts; the run is one of this thread.
@@ -543,7 +549,8 @@ impl Loaded {
     /// As for [`Loaded::run`], with the host that `run` was begun with. The program must be kept for the call.
     pub(crate) unsafe fn run_in(&self, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
         match &self.form {
-            // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the rest.
+            // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the
+            // rest.
             Form::Native(native) => unsafe { run::call(native.entry, run, parts, self) },
             // SAFETY: the caller vouches for the parts; `run` is the run of this thread.
             Form::Interpreted(what) => unsafe { interp::run(self, what, run, parts) },
@@ -551,8 +558,8 @@ impl Loaded {
     }
 }
 
-/// Worst machine stack of a run in bytes: the deepest chain of calls; and for tail calls out of subprograms, where the callers' frames
-/// stay, that chain once more for every tail call a run may take.
+/// Worst machine stack of a run in bytes: the deepest chain of calls; and for tail calls out of subprograms, where the
+/// callers' frames stay, that chain once more for every tail call a run may take.
 fn worst_stack(program: &Program, code: &Code) -> u64 {
     let n = program.subprogs().len();
     if n == 1 {

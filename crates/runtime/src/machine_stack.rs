@@ -1,24 +1,26 @@
 //! Whether what a run may take of its thread's stack is there.
 //!
-//! Problem: emitted frames lie on the thread's stack, and threads may have small ones, or be deep in theirs already; an overflow is a fault that ends
-//! the process. Approach: the worst stack of a program is known when it is loaded ([`crate::Program::machine_stack_bytes`]), and the ends of a
-//! thread's stack do not change. Each run, nested ones included, compares its stack pointer with them before it begins. That takes a few
-//! instructions where as much is left as any run of the engine may need; only elsewhere is it worked out what this one may need. What helpers and
+//! Problem: emitted frames lie on the thread's stack, and threads may have small ones, or be deep in theirs already; an
+//! overflow is a fault that ends the process. Approach: the worst stack of a program is known when it is loaded
+//! ([`crate::Program::machine_stack_bytes`]), and the ends of a thread's stack do not change. Each run, nested ones
+//! included, compares its stack pointer with them before it begins. That takes a few instructions where as much is left
+//! as any run of the engine may need; only elsewhere is it worked out what this one may need. What helpers and
 //! host functions take comes on top ([`crate::Config::stack_reserve`]).
 //!
-//! A run that tail-calls is held to a bound of the configuration instead: programs may be put where it jumps to while it is on its way there. Of those it comes
-//! by, the ones that keep their frames below a tail call were loaded with the stack of all tail calls of a run counted as theirs, so that each
-//! adds at most one such part of `max_machine_stack`; and the last one adds at most the whole. Together that is less than twice
-//! `max_machine_stack`.
+//! A run that tail-calls is held to a bound of the configuration instead: programs may be put where it jumps to while
+//! it is on its way there. Of those it comes by, the ones that keep their frames below a tail call were loaded with the
+//! stack of all tail calls of a run counted as theirs, so that each adds at most one such part of `max_machine_stack`;
+//! and the last one adds at most the whole. Together that is less than twice `max_machine_stack`.
 //!
 //! What is known of stacks:
-//! - The ends of a thread's stack are asked once, in its first run: not in a signal handler's, since C libraries allocate for that. Those of the main
-//!   thread's, which grows, are its limit then (`RLIMIT_STACK`): a program that lowers it later has a stack that is smaller than this says, as
-//!   does one whose limit was raised and whose room was mapped otherwise.
-//! - A run in a signal handler on a signal stack is held to that one's ends, which costs a system call. One that lies in the thread's own stack is not
-//!   told from that.
-//! - Of any other stack (a coroutine's) nothing is known, and the run is not held to anything, at the same cost. There the guard page is what
-//!   is left, which no frame steps over (docs/abi.md).
+//! - The ends of a thread's stack are asked once, in its first run: not in a signal handler's, since C libraries
+//!   allocate for that. Those of the main thread's, which grows, are its limit then (`RLIMIT_STACK`): a program that
+//!   lowers it later has a stack that is smaller than this says, as does one whose limit was raised and whose room was
+//!   mapped otherwise.
+//! - A run in a signal handler on a signal stack is held to that one's ends, which costs a system call. One that lies
+//!   in the thread's own stack is not told from that.
+//! - Of any other stack (a coroutine's) nothing is known, and the run is not held to anything, at the same cost. There
+//!   the guard page is what is left, which no frame steps over (docs/abi.md).
 
 use crate::engine::Config;
 use crate::error::RunError;
@@ -64,7 +66,8 @@ impl StackNeed {
         self.jumping
     }
 
-    /// Refuses a run that may need more than is left, with so much `beside` what its machine code takes: at most [`INTERPRETER`].
+    /// Refuses a run that may need more than is left, with so much `beside` what its machine code takes: at most
+    /// [`INTERPRETER`].
     #[inline(always)]
     pub(crate) fn check(&self, roots: &dyn Roots, beside: u64) -> Result<(), Box<RunError>> {
         let (low, len) = BOUNDS.get();

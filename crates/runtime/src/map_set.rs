@@ -199,7 +199,8 @@ impl MapSet {
                     if let Some(contents) = contents {
                         map.update(&0u32.to_ne_bytes(), &contents, 0).map_err(fail)?;
                     }
-                    // As libbpf does: what the host has set before the load holds for good, and the verifier relies on it.
+                    // As libbpf does: what the host has set before the load holds for good, and the verifier relies on
+                    // it.
                     if constant {
                         map.freeze().map_err(fail)?;
                     }
@@ -211,7 +212,8 @@ impl MapSet {
     }
 }
 
-/// Sets the slots that the object initialises, of maps that were not taken over: those keep what they hold. Programs are found by name.
+/// Sets the slots that the object initialises, of maps that were not taken over: those keep what they hold. Programs
+/// are found by name.
 pub(crate) fn initialise(
     object: &Object,
     maps: &[Option<MapRef>],

@@ -1,6 +1,7 @@
 //! The name of a program, without an allocation where it is short.
 //!
-//! Names of functions in C mostly are (the kernel keeps 15 bytes), and an allocation costs a load a fiftieth of its time.
+//! Names of functions in C mostly are (the kernel keeps 15 bytes), and an allocation costs a load a fiftieth of its
+//! time.
 
 use std::fmt;
 use std::ops::Deref;

@@ -1,8 +1,8 @@
 //! For tests of the verifier (feature `oracle`): what it proved, beside what the interpreter then does.
 //!
-//! A thread that asks for it has the abstract states of its loads recorded, may say which functions of a program without an
-//! object are global, and has each interpreted instruction compared with the states of the program loaded last. Nothing of this
-//! changes what is accepted or how programs run; without the feature none of it is there.
+//! A thread that asks for it has the abstract states of its loads recorded, may say which functions of a program
+//! without an object are global, and has each interpreted instruction compared with the states of the program loaded
+//! last. Nothing of this changes what is accepted or how programs run; without the feature none of it is there.
 
 use crate::context::ContextLayout;
 use bpf_isa::{Insn, InsnIdx, Reg, Size};

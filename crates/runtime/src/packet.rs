@@ -1,12 +1,12 @@
 //! The kernel's packet contexts, `struct xdp_md` and `struct __sk_buff`, over a `&mut [u8]`.
 //!
-//! Problem: the kernel's layouts hold 32-bit fields for what are pointers, and packets that programs may grow and shrink. Approach: a
-//! host structure with 64-bit pointers into the user's buffer; the verifier's facts turn each access of a field into one of
-//! that structure (`verify::rewrite`), so unmodified kernel objects run without a copy of the packet. Head- and tailroom are what
-//! the user's buffer has around the packet.
+//! Problem: the kernel's layouts hold 32-bit fields for what are pointers, and packets that programs may grow and
+//! shrink. Approach: a host structure with 64-bit pointers into the user's buffer; the verifier's facts turn each
+//! access of a field into one of that structure (`verify::rewrite`), so unmodified kernel objects run without a copy of
+//! the packet. Head- and tailroom are what the user's buffer has around the packet.
 //!
-//! Source of fields, offsets and access rights: `include/uapi/linux/bpf.h`, and `xdp_is_valid_access`, `tc_cls_act_is_valid_access` in
-//! `net/core/filter.c` (Linux 6.18).
+//! Source of fields, offsets and access rights: `include/uapi/linux/bpf.h`, and `xdp_is_valid_access`,
+//! `tc_cls_act_is_valid_access` in `net/core/filter.c` (Linux 6.18).
 
 use crate::context::{Context, ContextLayout, Parts, core_field};
 use crate::packet_helpers::Redirect;
@@ -21,8 +21,8 @@ use std::sync::LazyLock;
 
 /// Where in its buffer a packet is.
 ///
-/// Invariant: `start <= data_meta <= data <= data_end <= end`, with at most [`MAX_META`] bytes of metadata and [`MAX_FRAME`] of packet, as the
-/// layouts promise to verified programs. [`Window::place`] alone sets them.
+/// Invariant: `start <= data_meta <= data <= data_end <= end`, with at most [`MAX_META`] bytes of metadata and
+/// [`MAX_FRAME`] of packet, as the layouts promise to verified programs. [`Window::place`] alone sets them.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Window {
@@ -53,8 +53,8 @@ impl Window {
         window
     }
 
-    /// Moves the packet and its metadata to these addresses. `false`, and nothing is moved, if they are out of order, outside the buffer or
-    /// further apart than programs are verified for.
+    /// Moves the packet and its metadata to these addresses. `false`, and nothing is moved, if they are out of order,
+    /// outside the buffer or further apart than programs are verified for.
     #[must_use]
     pub(crate) fn place(&mut self, data_meta: *mut u8, data: *mut u8, data_end: *mut u8) -> bool {
         let ordered = [self.start, data_meta, data, data_end, self.end].is_sorted();
@@ -92,8 +92,8 @@ impl Window {
     }
 
     fn packet(&self) -> &[u8] {
-        // SAFETY: both pointers are into the buffer that the window's owner has borrowed, in order; nothing writes to it while the
-        // owner is borrowed for the result.
+        // SAFETY: both pointers are into the buffer that the window's owner has borrowed, in order; nothing writes to
+        // it while the owner is borrowed for the result.
         unsafe { core::slice::from_raw_parts(self.data, self.len()) }
     }
 }
@@ -152,8 +152,8 @@ impl<'p> XdpBuff<'p> {
 #[derive(Debug)]
 pub enum Xdp {}
 
-// SAFETY: the layout describes `XdpBuff` (`repr(C)`, offsets taken from it), whose window lies in a buffer borrowed for 'p; the regions'
-// promises are the window's invariant, which whoever moves its ends keeps by `Window::place`.
+// SAFETY: the layout describes `XdpBuff` (`repr(C)`, offsets taken from it), whose window lies in a buffer borrowed for
+// 'p; the regions' promises are the window's invariant, which whoever moves its ends keeps by `Window::place`.
 unsafe impl Context for Xdp {
     type Data<'r, 'p>
         = &'r mut XdpBuff<'p>
@@ -281,7 +281,8 @@ pub struct SkBuff<'p> {
 }
 
 impl<'p> SkBuff<'p> {
-    /// A packet. `protocol` is taken from its Ethernet header, in network byte order as in the kernel. Cut to 64 KiB and 256 bytes.
+    /// A packet. `protocol` is taken from its Ethernet header, in network byte order as in the kernel. Cut to 64 KiB
+    /// and 256 bytes.
     pub fn new(packet: &'p mut [u8]) -> Self {
         let protocol = packet.get(12..14).map_or(0, |p| u32::from(u16::from_ne_bytes([p[0], p[1]])));
         let len = packet.len();
@@ -297,8 +298,8 @@ impl<'p> SkBuff<'p> {
     }
 }
 
-/// The context of socket filters, traffic-control classifiers and flow dissectors: `struct __sk_buff`. LD_ABS and LD_IND read the
-/// packet. `flow_keys` is there for all of them.
+/// The context of socket filters, traffic-control classifiers and flow dissectors: `struct __sk_buff`. LD_ABS and
+/// LD_IND read the packet. `flow_keys` is there for all of them.
 #[derive(Debug)]
 pub enum Skb {}
 

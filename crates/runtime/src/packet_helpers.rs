@@ -1,7 +1,7 @@
 //! The helpers that take a packet context: the kernel's, by the kernel's ids.
 //!
-//! They exist only for programs on their context, because their first argument is trusted to be one: the linker binds them by
-//! id *and* layout, and the verifier proves that the argument is the context.
+//! They exist only for programs on their context, because their first argument is trusted to be one: the linker binds
+//! them by id *and* layout, and the verifier proves that the argument is the context.
 //!
 //! Source: `net/core/filter.c`, `include/net/checksum.h` (Linux 6.18).
 
@@ -80,7 +80,8 @@ unsafe fn xdp<'a>(ctx: u64) -> &'a mut Window {
 unsafe fn skb<'a>(ctx: u64) -> &'a mut [u8] {
     // SAFETY: by contract.
     let window = &unsafe { &*(ctx as *const SkBuff<'_>) }.window;
-    // SAFETY: the window lies in a buffer that is borrowed for the run, and emitted code does not touch it during the call.
+    // SAFETY: the window lies in a buffer that is borrowed for the run, and emitted code does not touch it during the
+    // call.
     unsafe { core::slice::from_raw_parts_mut(window.data(), window.len()) }
 }
 
@@ -182,7 +183,8 @@ unsafe extern "C" fn xdp_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u
     XDP_REDIRECT
 }
 
-/// `bpf_redirect(ifindex, flags)` of classifiers: `TC_ACT_REDIRECT`, or `TC_ACT_SHOT` for flags other than `BPF_F_INGRESS`.
+/// `bpf_redirect(ifindex, flags)` of classifiers: `TC_ACT_REDIRECT`, or `TC_ACT_SHOT` for flags other than
+/// `BPF_F_INGRESS`.
 ///
 /// # Safety
 /// `ctx` must be the hidden argument of a program on [`Skb`].
@@ -222,7 +224,8 @@ unsafe extern "C" fn skb_load_bytes(ctx: u64, offset: u64, to: u64, len: u64, _:
     }
 }
 
-/// `bpf_skb_store_bytes(ctx, offset, from, len, flags)`. The flags ask for checksum and hash bookkeeping that this context has not.
+/// `bpf_skb_store_bytes(ctx, offset, from, len, flags)`. The flags ask for checksum and hash bookkeeping that this
+/// context has not.
 ///
 /// # Safety
 /// See the module; `from` must be readable for `len` bytes.
@@ -255,8 +258,8 @@ fn fold(mut sum: u64) -> u16 {
 /// `len` bytes must be readable at `at`.
 unsafe fn partial(at: u64, len: usize) -> u64 {
     let read = |i: usize| {
-        // SAFETY: `i` is below `len`; read byte by byte, because a packet has no alignment, and volatile, because a map value
-        // may change meanwhile.
+        // SAFETY: `i` is below `len`; read byte by byte, because a packet has no alignment, and volatile, because a map
+        // value may change meanwhile.
         unsafe { core::ptr::read_volatile((at as *const u8).wrapping_add(i)) }
     };
     (0..len / 2).map(|i| u64::from(u16::from_ne_bytes([read(2 * i), read(2 * i + 1)]))).sum()

@@ -1,14 +1,16 @@
 //! Prog arrays: tables of programs to tail-call.
 //!
-//! Problem: a slot is read by running programs without a lock while it is set and cleared by other threads, and a program in a slot
-//! must not go away under a run. Approach: what emitted code reads is an array of entry addresses, one atomic word a slot; beside it, under
-//! a lock, the handles that keep the programs alive, and the direct sites that jump through each slot ([`bpf_tailcall`]). An update
-//! patches the sites first and then stores the words. A handle that is replaced is dropped after a grace period.
+//! Problem: a slot is read by running programs without a lock while it is set and cleared by other threads, and a
+//! program in a slot must not go away under a run. Approach: what emitted code reads is an array of entry addresses,
+//! one atomic word a slot; beside it, under a lock, the handles that keep the programs alive, and the direct sites that
+//! jump through each slot ([`bpf_tailcall`]). An update patches the sites first and then stores the words. A handle
+//! that is replaced is dropped after a grace period.
 //!
-//! The lock is held for pokes and one barrier, never while waiting, and no program is dropped under it: dropping one takes it.
+//! The lock is held for pokes and one barrier, never while waiting, and no program is dropped under it: dropping one
+//! takes it.
 //!
-//! A program in its own array is a cycle of handles. As in the kernel, an array is emptied when its last *user* handle goes: instances,
-//! programs and [`ProgArray`]s that the user holds count, programs in slots do not.
+//! A program in its own array is a cycle of handles. As in the kernel, an array is emptied when its last *user* handle
+//! goes: instances, programs and [`ProgArray`]s that the user holds count, programs in slots do not.
 
 use crate::direct::Jump;
 use crate::engine::{Engine, Mode};
@@ -31,8 +33,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Slots an array may have at most: what an allocation of one word each may take.
 const MAX_ENTRIES: u32 = 1 << 24;
 
-/// A table of programs. Its words are `{ entries: u32, 0: u32 }` and then one a slot: 0, or for emitted code the entry's address,
-/// for the interpreter the address of the [`Loaded`].
+/// A table of programs. Its words are `{ entries: u32, 0: u32 }` and then one a slot: 0, or for emitted code the
+/// entry's address, for the interpreter the address of the [`Loaded`].
 pub(crate) struct ProgTable {
     name: String,
     /// Not the engine: deferred drops of programs own their tables, and the domain owns those.
@@ -277,8 +279,8 @@ impl ProgTable {
         drop(state);
         drop((free, changes));
         if !old.is_empty() {
-            // A run may have read the word and not have jumped yet. CPUs that hold a jump of a site are covered as well: the
-            // update ended with a barrier if there was one.
+            // A run may have read the word and not have jumped yet. CPUs that hold a jump of a site are covered as
+            // well: the update ended with a barrier if there was one.
             self.domain.defer(move || drop(old));
         }
         if !settled {
@@ -362,8 +364,8 @@ impl Drop for UserHold {
         // AcqRel: whoever clears sees all that other holders did before they let go.
         if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.clear_all();
-            // What was in the slots waits in the domain now and owns the engine, which owns the domain. An instance's engine handle may have gone
-            // before this.
+            // What was in the slots waits in the domain now and owns the engine, which owns the domain. An instance's
+            // engine handle may have gone before this.
             while self.0.domain.reclaim() > 0 {}
         }
     }
@@ -421,8 +423,9 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
     /// Puts a program into a slot. Runs that have begun take either the old or the new one.
     ///
     /// # Errors
-    /// [`ProgArrayError::OutOfRange`]; [`ProgArrayError::OtherDomain`], [`ProgArrayError::Context`] or [`ProgArrayError::Mode`] for a
-    /// program that those which jump through the array could not jump to; [`ProgArrayError::Text`]. The array is as before then.
+    /// [`ProgArrayError::OutOfRange`]; [`ProgArrayError::OtherDomain`], [`ProgArrayError::Context`] or
+    /// [`ProgArrayError::Mode`] for a program that those which jump through the array could not jump to;
+    /// [`ProgArrayError::Text`]. The array is as before then.
     pub fn set(&self, index: u32, program: &Program<C, H>) -> Result<(), ProgArrayError> {
         self.hold.0.set(index, Arc::clone(program.loaded()))
     }
@@ -430,13 +433,14 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
     /// Empties a slot.
     ///
     /// # Errors
-    /// [`ProgArrayError::OutOfRange`], [`ProgArrayError::Empty`]; [`ProgArrayError::Text`]. The array is as before then.
+    /// [`ProgArrayError::OutOfRange`], [`ProgArrayError::Empty`]; [`ProgArrayError::Text`]. The array is as before
+    /// then.
     pub fn clear(&self, index: u32) -> Result<(), ProgArrayError> {
         self.hold.0.clear(index)
     }
 
-    /// Sets and clears many slots, all or none, for the price of one barrier. Of several changes of one slot the last counts; clearing an
-    /// empty slot changes nothing. A run may see some of them done and others not.
+    /// Sets and clears many slots, all or none, for the price of one barrier. Of several changes of one slot the last
+    /// counts; clearing an empty slot changes nothing. A run may see some of them done and others not.
     ///
     /// # Errors
     /// Those of [`ProgArray::set`], and [`ProgArrayError::Text`]. The array is as before then.

@@ -11,8 +11,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A loaded program on context `C` with host state `H`. Cheap to clone; may be run by any number of threads at once, and dropped
-/// at any time, also by a host function while it runs.
+/// A loaded program on context `C` with host state `H`. Cheap to clone; may be run by any number of threads at once,
+/// and dropped at any time, also by a host function while it runs.
 pub struct Program<C, H> {
     loaded: Arc<Loaded>,
     /// Keeps the prog arrays it jumps through filled, if there are any.
@@ -76,8 +76,8 @@ impl<C: Context, H: 'static> Program<C, H> {
     #[inline(always)]
     pub fn run(&self, host: &mut H, mut data: C::Data<'_, '_>) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
-        // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call, and that agree
-        // with `C`'s layout, for which the program was loaded; `H` is the linker's.
+        // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call,
+        // and that agree with `C`'s layout, for which the program was loaded; `H` is the linker's.
         unsafe { self.loaded.run(core::ptr::from_mut(host).cast(), parts) }
     }
 
@@ -123,8 +123,8 @@ impl<C: Context, H: 'static> Program<C, H> {
         Ok(TestRun { result, mean: start.elapsed() / repeat })
     }
 
-    /// The machine code as it is now, patches included, and the address of its first byte; `None` when interpreted, and in a
-    /// forked child, which does not have the code.
+    /// The machine code as it is now, patches included, and the address of its first byte; `None` when interpreted, and
+    /// in a forked child, which does not have the code.
     pub fn machine_code(&self) -> Option<(Vec<u8>, u64)> {
         self.loaded.text()
     }

@@ -1,13 +1,14 @@
 //! What an interpreted run has been handed on its way: map values, ring-buffer records, inner maps, callback arguments.
 //!
-//! Problem: an interpreted program need not be verified, so every address that it gives back must be one that it was given, used in a way it
-//! may be used, and not longer than it lasts. A run may be given every value of a large map, and looks at what it was given in every access.
-//! Approach: extents with their rights, by their first address: what a run is given lies apart, so at most the last extent that begins before
-//! an address covers it. What does not lie apart (an array and a value of it) is in a short list beside it.
+//! Problem: an interpreted program need not be verified, so every address that it gives back must be one that it was
+//! given, used in a way it may be used, and not longer than it lasts. A run may be given every value of a large map,
+//! and looks at what it was given in every access. Approach: extents with their rights, by their first address: what a
+//! run is given lies apart, so at most the last extent that begins before an address covers it. What does not lie apart
+//! (an array and a value of it) is in a short list beside it.
 //!
-//! Invariants: each extent is memory that stays mapped and is accessed by atomics only (map values, records) until it is removed or the
-//! run ends. Two extents of `apart` have no byte in common. `others` grows by what a program names (its arrays), not by what it does, unless
-//! a host function returns memory that overlaps other.
+//! Invariants: each extent is memory that stays mapped and is accessed by atomics only (map values, records) until it
+//! is removed or the run ends. Two extents of `apart` have no byte in common. `others` grows by what a program names
+//! (its arrays), not by what it does, unless a host function returns memory that overlaps other.
 
 use bpf_maps::{MapDef, flags};
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! The helpers over ring buffers, user ring buffers and perf event arrays: the kernel's, by the kernel's ids.
 //!
-//! A record that is reserved is noted in the run, so that a run that is stopped (budget, interruption, a host function's error) before it has
-//! submitted the record gives it up: the consumer would stop at it for ever.
+//! A record that is reserved is noted in the run, so that a run that is stopped (budget, interruption, a host
+//! function's error) before it has submitted the record gives it up: the consumer would stop at it for ever.
 //!
 //! Source: `kernel/bpf/ringbuf.c`, `kernel/trace/bpf_trace.c`, `net/core/filter.c` (Linux 6.18).
 
@@ -38,7 +38,8 @@ pub(crate) unsafe extern "C" fn ringbuf_output(
     (unsafe { map_ops::ringbuf_output(map as *const MapHeader, data as *const u8, size, flags, slot) }) as u64
 }
 
-/// `bpf_ringbuf_reserve(ringbuf, size, flags)`. A run can hold 15 records; one more is refused as if the ring were full.
+/// `bpf_ringbuf_reserve(ringbuf, size, flags)`. A run can hold 15 records; one more is refused as if the ring were
+/// full.
 ///
 /// # Safety
 /// `map` must be a live map; `ctx` the first field of a [`Run`].
@@ -133,7 +134,8 @@ pub(crate) unsafe fn perf_output(map: u64, flags: u64, data: (u64, u64), packet:
     result as u64
 }
 
-/// `bpf_perf_event_output(ctx, map, flags, data, size)` of programs on contexts other than packets' own: a raw context is what is appended.
+/// `bpf_perf_event_output(ctx, map, flags, data, size)` of programs on contexts other than packets' own: a raw context
+/// is what is appended.
 ///
 /// # Safety
 /// `map` must be a live map, `data` readable for `size` bytes; `ctx` the first field of a [`Run`].
@@ -160,8 +162,8 @@ pub(crate) struct Dynptr {
     len: u32,
 }
 
-/// `bpf_dynptr_read(dst, len, dynptr, offset, flags)`: `-E2BIG` for a range outside the record, `-EINVAL` for flags, of which there are none; the target
-/// is zeroed then.
+/// `bpf_dynptr_read(dst, len, dynptr, offset, flags)`: `-E2BIG` for a range outside the record, `-EINVAL` for flags, of
+/// which there are none; the target is zeroed then.
 ///
 /// # Safety
 /// `dst` must be writable for `len` bytes, and `dynptr` a live [`Dynptr`].
@@ -182,7 +184,8 @@ pub(crate) unsafe extern "C" fn dynptr_read(
         Errno::E2BIG
     } else {
         let from = record.data.wrapping_add(offset as usize);
-        // SAFETY: inside the record, which stays until the callback returns; `copy`, because the target may be any memory.
+        // SAFETY: inside the record, which stays until the callback returns; `copy`, because the target may be any
+        // memory.
         unsafe { core::ptr::copy(from, dst as *mut u8, len as usize) };
         return 0;
     };
@@ -191,8 +194,8 @@ pub(crate) unsafe extern "C" fn dynptr_read(
     error.as_ret() as u64
 }
 
-/// `bpf_user_ringbuf_drain(map, callback, ctx, flags)`: calls `callback(dynptr, ctx)` for each record until it returns non-zero; the number of
-/// records, or an error number.
+/// `bpf_user_ringbuf_drain(map, callback, ctx, flags)`: calls `callback(dynptr, ctx)` for each record until it returns
+/// non-zero; the number of records, or an error number.
 ///
 /// # Safety
 /// `map` must be a live map.

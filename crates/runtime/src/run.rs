@@ -1,17 +1,19 @@
 //! The state of one run.
 //!
-//! Problem: a run of a few nanoseconds cannot afford to make a structure of a hundred bytes, to announce it to whoever may want to
-//! interrupt it, and to count how deep it is nested. Approach: an execution slot belongs to one thread at a time, so each has a [`Run`] that
-//! lies ready ([`Runs`]). Beginning a run sets the few fields that the last one may have changed, and other threads find
-//! the flag that interrupts it without asking. A run inside another one of its thread (a host function that runs a program) finds the slot's
-//! taken and gets the next one in, which the slot keeps from then on; only those are counted. Code that does not read the hidden argument cannot tell
-//! whether there is a run, so none is begun for it.
+//! Problem: a run of a few nanoseconds cannot afford to make a structure of a hundred bytes, to announce it to whoever
+//! may want to interrupt it, and to count how deep it is nested. Approach: an execution slot belongs to one thread at a
+//! time, so each has a [`Run`] that lies ready ([`Runs`]). Beginning a run sets the few fields that the last one may
+//! have changed, and other threads find the flag that interrupts it without asking. A run inside another one of its
+//! thread (a host function that runs a program) finds the slot's taken and gets the next one in, which the slot keeps
+//! from then on; only those are counted. Code that does not read the hidden argument cannot tell whether there is a
+//! run, so none is begun for it.
 //!
-//! A signal handler may run a program at any instruction of this: the first thing that is stored of a run is its `host`, the last is that there is none, and a
-//! handler that finds it null has the run to itself until it returns.
+//! A signal handler may run a program at any instruction of this: the first thing that is stored of a run is its
+//! `host`, the last is that there is none, and a handler that finds it null has the run to itself until it returns.
 //!
-//! Invariants: the [`RunCtx`] that emitted code sees is the first field of a [`Run`], so that a host function gets from the hidden argument back
-//! to the run. `host` is null exactly while no run is using it; whatever else a run leaves behind, the next one sets ([`Run::set`]).
+//! Invariants: the [`RunCtx`] that emitted code sees is the first field of a [`Run`], so that a host function gets from
+//! the hidden argument back to the run. `host` is null exactly while no run is using it; whatever else a run leaves
+//! behind, the next one sets ([`Run::set`]).
 
 use crate::context::Parts;
 use crate::engine::EngineInner;
@@ -131,8 +133,8 @@ impl Run {
     }
 }
 
-/// What a program has reserved or locked: ring-buffer records, at which the consumer stops, and a spin lock. A program that ends has given
-/// all of it back, as the verifier proves; one that is stopped has not.
+/// What a program has reserved or locked: ring-buffer records, at which the consumer stops, and a spin lock. A program
+/// that ends has given all of it back, as the verifier proves; one that is stopped has not.
 #[derive(Debug)]
 pub(crate) struct Held {
     count: u32,
@@ -217,8 +219,8 @@ impl Held {
 /// The flag that interrupts `run`.
 ///
 /// # Safety
-/// `run` must stay valid for the result's use, and the field must be accessed atomically meanwhile; emitted code does so with plain
-/// aligned loads.
+/// `run` must stay valid for the result's use, and the field must be accessed atomically meanwhile; emitted code does
+/// so with plain aligned loads.
 unsafe fn interrupt_flag<'a>(run: *mut Run) -> &'a AtomicU32 {
     // SAFETY: by contract, a place in a valid `Run`.
     let flag = unsafe { &raw mut (*run).ctx.interrupt };
@@ -229,18 +231,19 @@ unsafe fn interrupt_flag<'a>(run: *mut Run) -> &'a AtomicU32 {
 /// A run for each execution slot.
 pub(crate) struct Runs(Box<[CachePadded<Level>]>);
 
-/// The run of one slot at one depth of nesting, and behind it those inside it: made when runs first nest so deep, and kept, because other threads
-/// may be setting their flags.
+/// The run of one slot at one depth of nesting, and behind it those inside it: made when runs first nest so deep, and
+/// kept, because other threads may be setting their flags.
 struct Level {
     run: UnsafeCell<Run>,
     inner: AtomicPtr<CachePadded<Level>>,
 }
 
-// SAFETY: a `Run` is used by the thread that holds its slot, and the next one to hold it comes after it (`bpf_quiesce::Guard`). The one field that
-// others access, the interrupt flag, is accessed atomically. What the pointers in it point to is used only by the thread that put them
-// there, until its run ends.
+// SAFETY: a `Run` is used by the thread that holds its slot, and the next one to hold it comes after it
+// (`bpf_quiesce::Guard`). The one field that others access, the interrupt flag, is accessed atomically. What the
+// pointers in it point to is used only by the thread that put them there, until its run ends.
 unsafe impl Send for Level {}
-// SAFETY: through a shared one only the interrupt flag is accessed by others than the thread that holds the slot, atomically.
+// SAFETY: through a shared one only the interrupt flag is accessed by others than the thread that holds the slot,
+// atomically.
 unsafe impl Sync for Level {}
 
 impl Level {
@@ -324,7 +327,8 @@ impl Runs {
         for slot in &self.0 {
             let mut level = Some(slot);
             while let Some(at) = level {
-                // Release pairs with the acquire in `nested`, outermost first: an inner run that clears this has seen the outer flag.
+                // Release pairs with the acquire in `nested`, outermost first: an inner run that clears this has seen
+                // the outer flag.
                 at.interrupt_flag().store(1, Ordering::Release);
                 level = at.inner();
             }
@@ -368,12 +372,13 @@ pub(crate) struct Entry {
 
 /// Runs emitted code once under `guard`, or a borrow of it, and lets go of it. Errors are said to be `program`'s.
 ///
-/// All that is seldom needed is in functions of its own, which take the guard along and get `parts` and `entry` as words: so nothing here has to be
-/// in memory, and what is left is a few dozen instructions. They give their errors in boxes: an error of a hundred bytes that they wrote into the
-/// result would keep that in memory too.
+/// All that is seldom needed is in functions of its own, which take the guard along and get `parts` and `entry` as
+/// words: so nothing here has to be in memory, and what is left is a few dozen instructions. They give their errors in
+/// boxes: an error of a hundred bytes that they wrote into the result would keep that in memory too.
 ///
 /// # Safety
-/// `entry` must be an entry of code compiled for this host, kept by the guard or the caller; `host` and `parts` must be valid for it.
+/// `entry` must be an entry of code compiled for this host, kept by the guard or the caller; `host` and `parts` must be
+/// valid for it.
 #[inline(always)]
 pub(crate) unsafe fn run_code<'e>(
     engine: &'e EngineInner,
@@ -460,8 +465,8 @@ fn arguments(parts: Parts) -> [u64; 5] {
 /// Runs emitted code as a part of `run`.
 ///
 /// # Safety
-/// `entry` must be an entry of code compiled for this host that the run's guard or the caller keeps; `run` must be this thread's run, its host
-/// and `parts` valid for the code.
+/// `entry` must be an entry of code compiled for this host that the run's guard or the caller keeps; `run` must be this
+/// thread's run, its host and `parts` valid for the code.
 pub(crate) unsafe fn call(entry: Entry, run: *mut Run, parts: Parts, roots: &dyn Roots) -> Result<u64, RunError> {
     // SAFETY: the caller's contract; the pointer covers all of the run, whose first field is the hidden argument.
     let r0 = unsafe { entry::enter(entry.code, entry.callee, arguments(parts), run.cast()) };
@@ -557,8 +562,9 @@ fn nested<'e>(
     let active = Active(run);
     // SAFETY: the run lives as long as the engine; all who access the flag do so atomically.
     let flag = unsafe { interrupt_flag(active.0) };
-    // An interruption whose store this one overwrites is seen, with Acquire (pairs with the release in `interrupt`), in the outer flag, which was stored
-    // before. Any other comes later and finds the flag clear. So what was asked of the outer run holds for this one.
+    // An interruption whose store this one overwrites is seen, with Acquire (pairs with the release in `interrupt`), in
+    // the outer flag, which was stored before. Any other comes later and finds the flag clear. So what was asked of
+    // the outer run holds for this one.
     flag.swap(0, Ordering::Acquire);
     // Relaxed: see above; a flag that orders nothing else.
     if outer.load(Ordering::Relaxed) != 0 {

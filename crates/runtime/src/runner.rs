@@ -1,8 +1,8 @@
 //! Many runs under one guard.
 //!
-//! Problem: a service that takes packets in batches enters and leaves a run guard for each of them, a third of what a run of a small program
-//! costs. Approach: a [`Runner`] holds the guard for as long as it lives. Everything else of a run is done for each run, so a run
-//! through it and one without differ in nothing that the program could see.
+//! Problem: a service that takes packets in batches enters and leaves a run guard for each of them, a third of what a
+//! run of a small program costs. Approach: a [`Runner`] holds the guard for as long as it lives. Everything else of a
+//! run is done for each run, so a run through it and one without differ in nothing that the program could see.
 
 use crate::context::Context;
 use crate::error::RunError;
@@ -13,9 +13,10 @@ use std::fmt;
 
 /// Runs a program or hook many times: made by [`Program::runner`](crate::Program::runner) or [`Hook::runner`].
 ///
-/// While it lives, its thread keeps an execution slot and is inside a run guard. So make one for a batch and drop it before waiting for the
-/// next: what other threads replace or drop is freed only afterwards, and waiting for a grace period
-/// ([`bpf_quiesce::Domain::synchronize`]) is refused in this thread. Programs attached to a hook meanwhile run from the next run on.
+/// While it lives, its thread keeps an execution slot and is inside a run guard. So make one for a batch and drop it
+/// before waiting for the next: what other threads replace or drop is freed only afterwards, and waiting for a grace
+/// period ([`bpf_quiesce::Domain::synchronize`]) is refused in this thread. Programs attached to a hook meanwhile run
+/// from the next run on.
 #[must_use = "it holds a run guard until it is dropped"]
 pub struct Runner<'r, C, H> {
     target: Target<'r, C, H>,
@@ -57,8 +58,9 @@ impl<'r, C: Context, H: 'static> Runner<'r, C, H> {
         let parts = C::parts(&mut data);
         let host = core::ptr::from_mut(&mut *self.host).cast();
         match self.target {
-            // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call, and that
-            // agree with `C`'s layout, for which the program was loaded; `H` is its linker's.
+            // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this
+            // call, and that agree with `C`'s layout, for which the program was loaded; `H` is its
+            // linker's.
             Target::Program(program) => unsafe { program.run_under(&self.guard, host, parts) },
             // SAFETY: as above; the guard is of the hook's engine.
             Target::Hook(hook) => unsafe { hook.run_under(&self.guard, host, parts) },

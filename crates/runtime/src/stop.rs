@@ -1,12 +1,13 @@
 //! Why a run was stopped, and where: instruction, program, source line.
 //!
-//! Problem: emitted code knows its instructions by number, and after a tail call, or in a hook's image, the runtime does not know of which
-//! program. Approach: code that stops a run leaves an address in itself ([`bpf_jit_code::RunCtx::stop_pc`]); the program whose code that
-//! is in is looked for from those that the run began with, through the prog arrays they jump through. So nothing is registered when
-//! programs are loaded, and nothing is noted when they are called.
+//! Problem: emitted code knows its instructions by number, and after a tail call, or in a hook's image, the runtime
+//! does not know of which program. Approach: code that stops a run leaves an address in itself
+//! ([`bpf_jit_code::RunCtx::stop_pc`]); the program whose code that is in is looked for from those that the run began
+//! with, through the prog arrays they jump through. So nothing is registered when programs are loaded, and nothing is
+//! noted when they are called.
 //!
-//! Invariant: only the end of a stopped run comes here, inside its guard. A program that was taken out of its array while the run was in it
-//! is not found: the error then names the instruction only.
+//! Invariant: only the end of a stopped run comes here, inside its guard. A program that was taken out of its array
+//! while the run was in it is not found: the error then names the instruction only.
 
 use crate::error::RunError;
 use crate::loaded::Loaded;
@@ -25,7 +26,8 @@ pub(crate) trait Roots {
     /// The program, if there can be only one.
     fn only(&self) -> Option<&Loaded>;
 
-    /// Worst machine stack of a run of them, in bytes ([`Loaded::code_stack`]). Called inside the run's guard, behind the load of what is run.
+    /// Worst machine stack of a run of them, in bytes ([`Loaded::code_stack`]). Called inside the run's guard, behind
+    /// the load of what is run.
     fn code_stack(&self) -> u64;
 }
 

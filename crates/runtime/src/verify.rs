@@ -1,9 +1,9 @@
 //! From an object's program to a verified one.
 //!
-//! The verifier wants plain data: the maps' shapes, the functions' prototypes, signatures of global functions from BTF, source
-//! lines for its messages. Here that data is gathered, and the verifier's facts about context accesses are carried out: a load of
-//! `data` from a `struct xdp_md` becomes a load of a 64-bit pointer from our own structure, in the instructions themselves, so that
-//! interpreter and JIT need to know nothing about contexts.
+//! The verifier wants plain data: the maps' shapes, the functions' prototypes, signatures of global functions from BTF,
+//! source lines for its messages. Here that data is gathered, and the verifier's facts about context accesses are
+//! carried out: a load of `data` from a `struct xdp_md` becomes a load of a 64-bit pointer from our own structure, in
+//! the instructions themselves, so that interpreter and JIT need to know nothing about contexts.
 
 use crate::context::ContextLayout;
 use crate::engine::Engine;
@@ -164,7 +164,8 @@ fn global_functions(code: &bpf_object::Code, program: &Program, layout: &Context
     program.subprogs().iter().enumerate().map(signature).collect()
 }
 
-/// `None` for what cannot be verified by signature: the function is then walked in the context of each call, like a static one.
+/// `None` for what cannot be verified by signature: the function is then walked in the context of each call, like a
+/// static one.
 fn global_arg(btf: &Btf, arg: &ArgKind, layout: &ContextLayout) -> Option<GlobalArg> {
     match *arg {
         ArgKind::Scalar { .. } => Some(GlobalArg::Scalar),

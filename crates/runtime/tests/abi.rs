@@ -1,8 +1,9 @@
-//! The machine ABI (docs/abi.md) by poisoning: every register that a call may overwrite is overwritten, every register that it must
-//! preserve is looked at, and the stack is aligned wherever Rust is called.
+//! The machine ABI (docs/abi.md) by poisoning: every register that a call may overwrite is overwritten, every register
+//! that it must preserve is looked at, and the stack is aligned wherever Rust is called.
 //!
-//! From inside: a host function fills all caller-saved registers before it returns, so a value that emitted code left in one is lost.
-//! From outside: emitted code is entered with every register that carries nothing filled, and the callee-saved ones compared after it.
+//! From inside: a host function fills all caller-saved registers before it returns, so a value that emitted code left
+//! in one is lost. From outside: emitted code is entered with every register that carries nothing filled, and the
+//! callee-saved ones compared after it.
 
 mod support;
 
@@ -137,7 +138,8 @@ mod imp {
         }
 
         pub(crate) fn poison_caller_saved() {
-            // SAFETY: every register written is declared; memory and stack are not touched. (x18 belongs to the platform.)
+            // SAFETY: every register written is declared; memory and stack are not touched. (x18 belongs to the
+            // platform.)
             unsafe {
                 asm!(
                     "mov x1, x0", "mov x2, x0", "mov x3, x0", "mov x4, x0", "mov x5, x0", "mov x6, x0", "mov x7, x0",
@@ -171,8 +173,8 @@ fn variants() -> Vec<Variant> {
     jit().into_iter().chain(options()).chain(allocations(6)).collect()
 }
 
-/// The stack pointer's distance from alignment in a function that is called like a helper. Rust assumes alignment at entry, so a local that
-/// is to be 16-byte aligned is where it should be only if the caller kept the rule.
+/// The stack pointer's distance from alignment in a function that is called like a helper. Rust assumes alignment at
+/// entry, so a local that is to be 16-byte aligned is where it should be only if the caller kept the rule.
 #[inline(never)]
 fn misalignment() -> usize {
     // 16-byte aligned. Not initialised: an aligned store would fault where this is to report.
@@ -284,8 +286,8 @@ fn emitted_code_preserves_the_callee_saved_registers() {
     }
 }
 
-/// Registers that a call clobbers have no value a program may rely on, but reading them is no reason to fail: whoever loads
-/// unverified programs gets some number.
+/// Registers that a call clobbers have no value a program may rely on, but reading them is no reason to fail: whoever
+/// loads unverified programs gets some number.
 #[test]
 fn registers_that_were_clobbered_can_be_read() {
     let Some(jit) = jit() else { return skipped("clobbered registers", &"no JIT for this host") };

@@ -1,5 +1,5 @@
-//! Size and distance: code beyond 32 KiB and 1 MiB with jumps across it, a million instructions, and every distance at which a jump
-//! changes its form.
+//! Size and distance: code beyond 32 KiB and 1 MiB with jumps across it, a million instructions, and every distance at
+//! which a jump changes its form.
 
 mod support;
 
@@ -36,7 +36,8 @@ fn hold(engines: &[Variant], what: &str, insns: &[Insn], runs: &[(u64, u64)]) {
     }
 }
 
-/// A conditional jump over `count` fillers, taken if the memory's first word is 1; a loop back over as many, taken `memory` times.
+/// A conditional jump over `count` fillers, taken if the memory's first word is 1; a loop back over as many, taken
+/// `memory` times.
 fn across(count: usize) -> (Vec<Insn>, Vec<Insn>) {
     // BPF's own conditional jumps reach 32767 instructions; further, they go over a gotol.
     let forward: Vec<Insn> = program("r3 = *(u64 *)(r1 + 0); r0 = 5; if r3 != 1 goto +1")
@@ -91,8 +92,8 @@ fn fused_conditions_reach_far() {
     }
 }
 
-/// Jumps of every length around the limits of the short form, many beside each other so that one growing pushes others over the
-/// limit (the kernel's relaxation oscillated here).
+/// Jumps of every length around the limits of the short form, many beside each other so that one growing pushes others
+/// over the limit (the kernel's relaxation oscillated here).
 #[test]
 fn every_distance_around_the_short_form() {
     let Some(jit) = jit() else { return skipped("every_distance_around_the_short_form", &"no JIT for this host") };

@@ -1,5 +1,5 @@
-//! What a callback of `bpf_loop`, `bpf_for_each_map_elem` and `bpf_user_ringbuf_drain` counts and what ends it: on every engine what counts and ends the
-//! rest of its program, and nothing else.
+//! What a callback of `bpf_loop`, `bpf_for_each_map_elem` and `bpf_user_ringbuf_drain` counts and what ends it: on
+//! every engine what counts and ends the rest of its program, and nothing else.
 
 mod common;
 

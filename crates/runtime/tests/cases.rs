@@ -1,5 +1,5 @@
-//! One input, all engines: the cases (ours and, where present, the external ones), on the interpreter and as machine code in
-//! every variant.
+//! One input, all engines: the cases (ours and, where present, the external ones), on the interpreter and as machine
+//! code in every variant.
 //!
 //! Seeds are fixed; `BPF_SOAK=N` takes N times as many random allocations.
 
@@ -82,8 +82,8 @@ fn alu_and_memory() {
     external("alu_and_memory", 360, &[]);
 }
 
-/// Operations with demands on registers, for every pair of registers `D` and `S`, while all others hold values of their own. Each
-/// computes into `D` and ends with `S` added, so that either being overwritten shows. With the result.
+/// Operations with demands on registers, for every pair of registers `D` and `S`, while all others hold values of their
+/// own. Each computes into `D` and ends with `S` added, so that either being overwritten shows. With the result.
 const PAIRS: &[(&str, u64)] = &[
     ("D = 100; S = 7; D /= S; D *= 1000; D += S", 14_007),
     ("D = 100; S = 7; D %= S; D *= 1000; D += S", 2_007),
@@ -235,7 +235,8 @@ fn every_operation_on_edge_values() {
     }
 }
 
-/// Every 32-bit pattern that one arm64 instruction can hold as a logical immediate, and its neighbours, which it cannot.
+/// Every 32-bit pattern that one arm64 instruction can hold as a logical immediate, and its neighbours, which it
+/// cannot.
 #[test]
 fn every_logical_immediate() {
     let Some(jit) = jit() else { return skipped("every_logical_immediate", &"no JIT for this host") };

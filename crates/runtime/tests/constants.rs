@@ -1,5 +1,5 @@
-//! Constants that the host sets before the load: `.rodata` is frozen, the verifier takes its contents for numbers, and what cannot be reached
-//! then is neither checked nor compiled. The source is `objects/config.c`.
+//! Constants that the host sets before the load: `.rodata` is frozen, the verifier takes its contents for numbers, and
+//! what cannot be reached then is neither checked nor compiled. The source is `objects/config.c`.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Contexts of the host's own: what programs may do with them, on the verifier and on each engine, and what C authors see.
+//! Contexts of the host's own: what programs may do with them, on the verifier and on each engine, and what C authors
+//! see.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! CO-RE relocations of contexts. The structs of `objects/core.c` are unlike the host's, so a relocation that is not applied shows.
+//! CO-RE relocations of contexts. The structs of `objects/core.c` are unlike the host's, so a relocation that is not
+//! applied shows.
 
 mod common;
 
@@ -37,7 +38,8 @@ fn fields_are_found_by_name() {
 fn questions_are_answered() {
     for engine in engines(|_| {}) {
         let program = load::<Xdp>(&engine, "asks").unwrap();
-        // data, not no_such_field; xdp_md, not task_struct; XDP_PASS, not XDP_NO_SUCH; size, size and offset as the host's; not pid.
+        // data, not no_such_field; xdp_md, not task_struct; XDP_PASS, not XDP_NO_SUCH; size, size and offset as the
+        // host's; not pid.
         let expected = 0b0_1_1_1_0_1_0_1_0_1;
         assert_eq!(program.run(&mut (), &mut XdpBuff::new(&mut [0; 64])).unwrap(), expected);
     }

@@ -1,5 +1,6 @@
-//! Backtraces through emitted code, and names for its addresses: from host functions over every shape of frame and register allocation, through
-//! subprograms, tail calls, callbacks and nested runs, and (x86-64) from every single instruction.
+//! Backtraces through emitted code, and names for its addresses: from host functions over every shape of frame and
+//! register allocation, through subprograms, tail calls, callbacks and nested runs, and (x86-64) from every single
+//! instruction.
 
 mod support;
 

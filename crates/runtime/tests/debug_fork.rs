@@ -1,5 +1,5 @@
-//! A forked child of a process whose programs are known to profilers and debuggers: it names them, and leaves the parent's files and
-//! registrations alone. Alone in its process.
+//! A forked child of a process whose programs are known to profilers and debuggers: it names them, and leaves the
+//! parent's files and registrations alone. Alone in its process.
 #![cfg(unix)]
 
 use bpf_runtime::{Arch, Caller, Config, Engine, Linker, LoadError, Raw, assemble};

@@ -87,7 +87,8 @@ fn a_backtrace_does_not_see_a_dispatcher() {
     }
 }
 
-/// The image is taken out of the hook, or the tree out of the dispatcher, by the very run that is in it: its frames can still be walked.
+/// The image is taken out of the hook, or the tree out of the dispatcher, by the very run that is in it: its frames can
+/// still be walked.
 #[test]
 fn a_backtrace_goes_through_an_image_that_was_replaced() {
     for hook_count in [1usize, 100] {

@@ -1,5 +1,5 @@
-//! What profilers and debuggers are told, as they read it: the perf map and the jitdump record by record, and perf and GDB themselves on a
-//! process of ours (this test binary again).
+//! What profilers and debuggers are told, as they read it: the perf map and the jitdump record by record, and perf and
+//! GDB themselves on a process of ours (this test binary again).
 
 use bpf_runtime::{
     Arch, Caller, Config, DebugOptions, Engine, EngineError, Instance, Linker, MapSet, Object, Raw, assemble,

@@ -1,4 +1,5 @@
-//! Generated programs: the interpreter against machine code in every variant, and against the kernel where bpf(2) is permitted.
+//! Generated programs: the interpreter against machine code in every variant, and against the kernel where bpf(2) is
+//! permitted.
 //!
 //! A program depends on its seed alone. `cargo test` takes a few thousand seeds; a soak is
 //! `BPF_SOAK=100 cargo test --release -p bpf-runtime --test differential`.
@@ -67,8 +68,8 @@ fn stop_of(outcome: Outcome) -> String {
     }
 }
 
-/// The budget counts the same on both engines: every budget up to the first that suffices gives the same outcome, at the same
-/// instruction.
+/// The budget counts the same on both engines: every budget up to the first that suffices gives the same outcome, at
+/// the same instruction.
 #[test]
 fn the_budget_stops_both_engines_at_the_same_place() {
     if Arch::HOST.is_none() {

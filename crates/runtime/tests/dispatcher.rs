@@ -1,4 +1,5 @@
-//! Dispatchers on every engine: each program is reached, attached or not, and under changes; limits, hits, statistics, errors.
+//! Dispatchers on every engine: each program is reached, attached or not, and under changes; limits, hits, statistics,
+//! errors.
 
 mod common;
 
@@ -186,8 +187,8 @@ fn tail_calls_leave_from_a_dispatched_program() {
     }
 }
 
-/// Two threads call programs that are attached, detached and loaded anew 10^4 times; BPF_SOAK=1: 10^6 times. A program is itself in every state of
-/// the dispatcher.
+/// Two threads call programs that are attached, detached and loaded anew 10^4 times; BPF_SOAK=1: 10^6 times. A program
+/// is itself in every state of the dispatcher.
 #[test]
 fn changes_under_running_threads() {
     let changes = if std::env::var_os("BPF_SOAK").is_some() { 1_000_000 } else { 10_000 };

@@ -1,5 +1,5 @@
-//! What a host's closures do when they are dropped: change the very hook, dispatcher, array or map that let go of them. None of these may
-//! drop anything, or run what others deferred, while it holds its lock.
+//! What a host's closures do when they are dropped: change the very hook, dispatcher, array or map that let go of them.
+//! None of these may drop anything, or run what others deferred, while it holds its lock.
 
 mod common;
 
@@ -135,7 +135,8 @@ fn an_engine_goes_with_its_last_user() {
     }
 }
 
-/// Programs of one engine, or of two in turn, each of which owns the one before: they go one after the other, and not each inside the other's drop.
+/// Programs of one engine, or of two in turn, each of which owns the one before: they go one after the other, and not
+/// each inside the other's drop.
 #[test]
 fn a_long_chain_of_owners_takes_no_stack() {
     const LINKS: usize = 3000;

@@ -1,4 +1,5 @@
-//! A forked child runs nothing of its parent's, however a run begins: the parent frees, loads and patches the code meanwhile. Alone in its process.
+//! A forked child runs nothing of its parent's, however a run begins: the parent frees, loads and patches the code
+//! meanwhile. Alone in its process.
 #![cfg(target_os = "linux")]
 
 use bpf_runtime::{

@@ -1,5 +1,5 @@
-//! A child that is forked while other threads of its parent load, change and drop lets go of all that came along, and ends: no lock that one of those
-//! threads held at the fork is waited for.
+//! A child that is forked while other threads of its parent load, change and drop lets go of all that came along, and
+//! ends: no lock that one of those threads held at the fork is waited for.
 //!
 //! Alone in its file (its own process), and one test.
 #![cfg(all(target_os = "linux", not(miri)))]

@@ -1,7 +1,8 @@
-//! A frame larger than a page does not step over the page that guards the end of a stack: its prologue touches every page of it.
+//! A frame larger than a page does not step over the page that guards the end of a stack: its prologue touches every
+//! page of it.
 //!
-//! The code runs on a signal stack, behind which a guard page and then memory lie that another thread could be using. Each run has a process of its
-//! own, which an overflow ends. No engine: that would refuse the run (tests/stack.rs).
+//! The code runs on a signal stack, behind which a guard page and then memory lie that another thread could be using.
+//! Each run has a process of its own, which an overflow ends. No engine: that would refuse the run (tests/stack.rs).
 
 use bpf_jit::CompileOptions;
 use bpf_jit_code::{Arch, Code};
@@ -42,7 +43,8 @@ fn outcome(code: &Code) -> Option<i32> {
     let guard = unsafe { memory.byte_add(BEHIND) };
     // SAFETY: part of a mapping that is not in use yet.
     assert_eq!(unsafe { libc::mprotect(guard, GUARD, libc::PROT_NONE) }, 0);
-    // SAFETY: the child allocates, which C libraries allow after a fork, calls functions that are safe there, and leaves.
+    // SAFETY: the child allocates, which C libraries allow after a fork, calls functions that are safe there, and
+    // leaves.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {

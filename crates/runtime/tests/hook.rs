@@ -23,7 +23,8 @@ fn digit(f: &Fixture, digit: u64, verdict: u64) -> Prog {
     f.load(&format!("digit{digit}"), &text, &[])
 }
 
-/// The same with `digit` as its verdict, and without a call: it cannot be stopped, so a hook of it alone is entered in another way.
+/// The same with `digit` as its verdict, and without a call: it cannot be stopped, so a hook of it alone is entered in
+/// another way.
 fn quiet_digit(f: &Fixture, digit: u64) -> Prog {
     let text = format!("r7 = *(u64 *)(r1 + 0)\nr7 *= 10\nr7 += {digit}\n*(u64 *)(r1 + 0) = r7\nr0 = {digit}\nexit");
     f.load(&format!("digit{digit}"), &text, &[])
@@ -191,8 +192,8 @@ fn statistics_count_while_they_are_on() {
     }
 }
 
-/// Two threads run a hook that is changed 10^4 times; BPF_SOAK=1: 10^6 times. There is always one of two programs with a verdict of its own in
-/// it, so a run that sees neither, or an impossible order, saw no consistent state.
+/// Two threads run a hook that is changed 10^4 times; BPF_SOAK=1: 10^6 times. There is always one of two programs with
+/// a verdict of its own in it, so a run that sees neither, or an impossible order, saw no consistent state.
 #[test]
 fn changes_under_running_threads() {
     let changes = if std::env::var_os("BPF_SOAK").is_some() { 1_000_000 } else { 10_000 };

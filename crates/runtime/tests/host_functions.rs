@@ -311,7 +311,8 @@ fn only_maps_that_fit_are_lent() {
     assert!(new(read_only).unwrap_err().contains("read and write"));
 }
 
-/// A function that has a slice of its caller's packet runs programs on it, panics, and drops the last handle of the running program.
+/// A function that has a slice of its caller's packet runs programs on it, panics, and drops the last handle of the
+/// running program.
 #[test]
 fn a_function_may_run_panic_and_drop_while_it_holds_memory() {
     struct Nest {

@@ -1,5 +1,5 @@
-//! Programs that are accepted with checks at run time: in bounds they compute what they should, out of bounds and without an end
-//! they stop with an error that names the instruction, and no byte outside their region changes.
+//! Programs that are accepted with checks at run time: in bounds they compute what they should, out of bounds and
+//! without an end they stop with an error that names the instruction, and no byte outside their region changes.
 
 mod common;
 
@@ -88,7 +88,8 @@ fn loads_and_stores_stop_exactly_at_the_borders() {
     }
 }
 
-/// The packet is where `data` and `data_end` say, not all of the buffer; the metadata is before it; both may move in a run.
+/// The packet is where `data` and `data_end` say, not all of the buffer; the metadata is before it; both may move in a
+/// run.
 #[test]
 fn packets_end_where_the_context_says() {
     for mode in modes() {
@@ -278,7 +279,8 @@ fn comparisons_of_far_addresses_stop() {
     }
 }
 
-/// Programs near the border of what can be proven: both engines come to the same end, at the same instruction, with the same memory.
+/// Programs near the border of what can be proven: both engines come to the same end, at the same instruction, with the
+/// same memory.
 #[test]
 fn generated_programs_end_alike_on_both_engines() {
     if Arch::HOST.is_none() {

@@ -1,5 +1,5 @@
-//! The kernel as oracle of the map helpers: the same program, a random sequence of calls on a map, must note the same results in the kernel
-//! and on each of our engines.
+//! The kernel as oracle of the map helpers: the same program, a random sequence of calls on a map, must note the same
+//! results in the kernel and on each of our engines.
 //!
 //! Needs bpf(2), that is, root; otherwise the test says SKIPPED. `BPF_SOAK=N` runs N times as many programs.
 
@@ -32,7 +32,8 @@ const FLAGS: [u64; 8] = [0, 0, 0, 0, 1, 2, 3, 4];
 /// What follows a call that returns a pointer to a value: its first word, or a mark; the value changes if there is one.
 const FOUND: &str = "if r0 == 0 goto L; r1 = *(u64 *)(r0 + 0); r2 = r1; r2 += 1000; *(u64 *)(r0 + 0) = r2; r0 = r1; goto N; L: r0 = 77777; N:";
 
-/// One call on the map, of one of the kinds that its type has. The key is at r10 - 8 and a value at r10 - 16. The result is in r0.
+/// One call on the map, of one of the kinds that its type has. The key is at r10 - 8 and a value at r10 - 16. The
+/// result is in r0.
 fn call(kind: kernel::MapType, random: &mut Random) -> String {
     let map = "r1 = map[fd:MAP];";
     let (key, value) = (format!("{map} r2 = r10; r2 += -8;"), format!("{map} r2 = r10; r2 += -16;"));

@@ -75,7 +75,8 @@ fn a_program_is_replaced_and_dropped_under_the_threads_that_run_it() {
                             let program = Arc::clone(&current.lock().unwrap());
                             for _ in 0..8 {
                                 let (r0, _) = f.run(&program, [0; 4]);
-                                // Acquire, pairs with the release below: what runs was announced before it was put there.
+                                // Acquire, pairs with the release below: what runs was announced before it was put
+                                // there.
                                 let newest = newest.load(Ordering::Acquire);
                                 assert!((u64::from(FIRST)..=newest).contains(&r0), "{}: {r0}", f.name);
                             }
@@ -191,7 +192,8 @@ fn another_thread_ends_nested_runs_from_the_inside_out() {
     }
 }
 
-/// One call of `interrupt` is enough, wherever the runs are: those inside a run that was asked to stop are asked too, even if they begin later.
+/// One call of `interrupt` is enough, wherever the runs are: those inside a run that was asked to stop are asked too,
+/// even if they begin later.
 #[test]
 fn an_interruption_reaches_runs_that_begin_inside_an_interrupted_one() {
     for mode in modes() {

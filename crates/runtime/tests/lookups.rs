@@ -1,5 +1,5 @@
-//! Look-ups in known maps, which the JIT compiles to a comparison and an address or to a direct call, give what a model gives on both
-//! engines: every kind of map, keys in range, at the border, and far out.
+//! Look-ups in known maps, which the JIT compiles to a comparison and an address or to a direct call, give what a model
+//! gives on both engines: every kind of map, keys in range, at the border, and far out.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! The helpers over queues, stacks, Bloom filters, spin locks, per-CPU maps and maps of maps, on both engines, verified and not. The source
-//! is `objects/maps.c`.
+//! The helpers over queues, stacks, Bloom filters, spin locks, per-CPU maps and maps of maps, on both engines, verified
+//! and not. The source is `objects/maps.c`.
 
 mod support;
 
@@ -173,7 +173,8 @@ fn inner_maps_are_replaced_under_running_programs() {
     }
 }
 
-// ---- Programs that nobody has verified ---------------------------------------------------------------------------------
+// ---- Programs that nobody has verified
+// ---------------------------------------------------------------------------------
 
 /// Runs text on the checking interpreter with these maps.
 fn interpret(maps: &[MapDef], text: &str) -> Result<u64, RunError> {
@@ -278,8 +279,8 @@ fn the_interpreter_checks_rights_and_places() {
     }
 }
 
-/// Two programs that take a lock each and then update the other's element under its lock would wait for each other for ever: no budget and no
-/// interruption ends a wait.
+/// Two programs that take a lock each and then update the other's element under its lock would wait for each other for
+/// ever: no budget and no interruption ends a wait.
 #[test]
 fn interpreted_programs_do_not_wait_for_each_other() {
     let mut locked = MapDef::new("locked", MapType::Array, 4, 16, 2);
@@ -369,7 +370,8 @@ fn taken_over_maps_of_maps_are_compared() {
     assert!(matches!(error, LoadError::Map { source: MapError::Incompatible { .. }, .. }), "{error}");
 }
 
-/// Every value that a callback is given stays the program's to the end of its run, and each access is looked up among them.
+/// Every value that a callback is given stays the program's to the end of its run, and each access is looked up among
+/// them.
 #[test]
 fn an_interpreted_run_may_be_given_every_value_of_a_large_map() {
     const ELEMENTS: u64 = 80_000;

@@ -1,13 +1,14 @@
 //! Packet contexts and their helpers: what the kernel makes of a program, both engines make of it.
 //!
-//! The kernel is asked by BPF_PROG_TEST_RUN where the process may; the expectations that are written out hold everywhere.
+//! The kernel is asked by BPF_PROG_TEST_RUN where the process may; the expectations that are written out hold
+//! everywhere.
 
 use bpf_runtime::{Arch, Config, Context, Engine, Insn, Linker, Mode, Program, Redirect, SkBuff, Skb, Xdp, XdpBuff};
 use bpf_testkit::kernel::{self, ProgramType};
 use bpf_testkit::skipped;
 
-/// Headroom and room for packet and tail that the kernel's test run gives XDP programs: a page, less the 40 bytes of a `struct xdp_frame`
-/// at its start and a `struct skb_shared_info` at its end.
+/// Headroom and room for packet and tail that the kernel's test run gives XDP programs: a page, less the 40 bytes of a
+/// `struct xdp_frame` at its start and a `struct skb_shared_info` at its end.
 const HEADROOM: usize = 256 - 40;
 const ROOM: usize = 4096 - 256 - 320;
 
@@ -81,7 +82,8 @@ impl Oracle {
     }
 }
 
-/// Calls the helper with the context and a constant, marks the first and last two bytes of the packet, and returns the helper's result.
+/// Calls the helper with the context and a constant, marks the first and last two bytes of the packet, and returns the
+/// helper's result.
 fn adjust(helper: u32, delta: i32) -> String {
     format!(
         "r6 = r1; r2 = {delta}; call {helper}; r7 = r0; r1 = *(u32 *)(r6 + 0); r2 = *(u32 *)(r6 + 4); r3 = r1; r3 += 14; \
@@ -123,7 +125,8 @@ fn xdp_packets_grow_and_shrink_as_in_the_kernel() {
 }
 
 /// Asks for metadata, writes it, moves the head, and returns what the metadata holds then, or the errors.
-/// However large the buffer, a packet never becomes longer than programs are verified for: they take its length to be below this.
+/// However large the buffer, a packet never becomes longer than programs are verified for: they take its length to be
+/// below this.
 #[test]
 fn a_packet_grows_to_the_promised_length_and_no_further() {
     const LONGEST: usize = 0x1_0000 + 256;
@@ -194,7 +197,8 @@ fn metadata_travels_with_the_head() {
         assert_eq!((r0, packet.len()), (0x12345, 80));
     }
     let Some(mut kernel) = Oracle::new(ProgramType::Xdp) else { return };
-    // The kernel hands back the metadata with the packet, so each program gives it up at the end, or fails before it has any.
+    // The kernel hands back the metadata with the packet, so each program gives it up at the end, or fails before it
+    // has any.
     for (meta, head) in [(-4, -20), (-4, 0), (-4, 30), (-3, 0), (-256, 0), (-1000, 0), (4, 0), (i32::MIN, 0)] {
         kernel.agrees(&metadata(meta, head), &FRAME);
     }
@@ -223,9 +227,9 @@ fn redirects_are_data() {
     }
 }
 
-/// What `bpf_redirect` returns, and so the verdict. *Where* to is compared with what is written out above only: a test run takes the verdict and
-/// stops before the kernel acts on it, and the target lies in a variable of the kernel's that no program reads. (Frames sent for
-/// real, `BPF_F_TEST_XDP_LIVE_FRAMES`, would need network devices of the machine's.)
+/// What `bpf_redirect` returns, and so the verdict. *Where* to is compared with what is written out above only: a test
+/// run takes the verdict and stops before the kernel acts on it, and the target lies in a variable of the kernel's that
+/// no program reads. (Frames sent for real, `BPF_F_TEST_XDP_LIVE_FRAMES`, would need network devices of the machine's.)
 #[test]
 fn redirect_verdicts_are_the_kernels() {
     for (kind, flags) in [
@@ -237,7 +241,8 @@ fn redirect_verdicts_are_the_kernels() {
             for flag in flags {
                 let call = format!("r1 = {ifindex} ll; r2 = {flag} ll; call 23");
                 kernel.agrees(&format!("{call}; exit"), &FRAME);
-                // A call that fails after one that did not, and the other way round: the verdict is the program's to choose.
+                // A call that fails after one that did not, and the other way round: the verdict is the program's to
+                // choose.
                 kernel.agrees(&format!("{call}; r6 = r0; r1 = 3; r2 = 0; call 23; r0 <<= 8; r0 |= r6; exit"), &FRAME);
                 kernel.agrees(&format!("r1 = 3; r2 = 0; call 23; r6 = r0; {call}; r6 <<= 8; r0 |= r6; exit"), &FRAME);
             }

@@ -1,4 +1,5 @@
-//! What a host function leaves behind when it panics or fails is dropped by us, and that drop may panic too: the run ends, the process goes on.
+//! What a host function leaves behind when it panics or fails is dropped by us, and that drop may panic too: the run
+//! ends, the process goes on.
 
 use bpf_runtime::{Caller, Config, Engine, HelperError, Linker, Mode, Raw, RunError, assemble};
 use std::sync::atomic::{AtomicU32, Ordering};

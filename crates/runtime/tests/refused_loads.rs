@@ -1,5 +1,6 @@
-//! A load that is refused leaves nothing behind, at whichever step that is: memory, descriptors, closures, maps and the engine are all given back. Alone in
-//! its process, since what other threads allocate would count as well. The source of the object is `objects/refused.c`.
+//! A load that is refused leaves nothing behind, at whichever step that is: memory, descriptors, closures, maps and the
+//! engine are all given back. Alone in its process, since what other threads allocate would count as well. The source
+//! of the object is `objects/refused.c`.
 
 use bpf_runtime::{Caller, Config, Engine, Linker, LoadError, MapSet, Mode, Object, Raw};
 use std::alloc::{GlobalAlloc, Layout, System};

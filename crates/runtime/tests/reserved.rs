@@ -1,4 +1,5 @@
-//! Helper ids that engines know by themselves, and CPU features that the host does not have: refused, not misunderstood.
+//! Helper ids that engines know by themselves, and CPU features that the host does not have: refused, not
+//! misunderstood.
 
 use bpf_runtime::{
     Caller, Config, CpuFeatures, Engine, EngineError, LinkError, Linker, Mode, OptLevel, Raw, assemble, helper_name,

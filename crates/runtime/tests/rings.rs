@@ -1,5 +1,5 @@
-//! Ring buffers, user ring buffers and perf event arrays end to end: C source, verified load, run, and the host's typed consumer, on both
-//! engines. The source is `objects/rings.c`.
+//! Ring buffers, user ring buffers and perf event arrays end to end: C source, verified load, run, and the host's typed
+//! consumer, on both engines. The source is `objects/rings.c`.
 
 mod support;
 
@@ -257,7 +257,8 @@ fn an_interrupted_run_gives_its_record_up() {
     assert_eq!(drain(&mut ring), [event(0, 4, [3; 4])]);
 }
 
-// ---- Programs that nobody has verified ---------------------------------------------------------------------------------
+// ---- Programs that nobody has verified
+// ---------------------------------------------------------------------------------
 
 /// Runs text on the checking interpreter with a ring buffer as its map.
 fn interpret(text: &str) -> (Result<u64, RunError>, Vec<Vec<u8>>) {

@@ -1,9 +1,10 @@
 //! The sample objects through the front door: loaded without `unsafe`, verified, and run over a capture.
 //!
-//! Verdicts are those of the verifier's table, which was written by hand. What is accepted runs on both engines, and both must come
-//! to the same results, packets and map contents.
+//! Verdicts are those of the verifier's table, which was written by hand. What is accepted runs on both engines, and
+//! both must come to the same results, packets and map contents.
 //!
-//! The objects are not in the repository: they are looked for in `$BPF_SHARED/objects` or `../shared/objects` beside it.
+//! The objects are not in the repository: they are looked for in `$BPF_SHARED/objects` or `../shared/objects` beside
+//! it.
 
 use bpf_runtime::{
     Arch, BpfContext, Callee, Config, Context, ContextBytesMut, Engine, Insn, Linker, LoadError, MapSet, MapType, Mode,
@@ -154,8 +155,8 @@ fn samples_load_and_run_as_the_table_says() {
                     failures.push(format!("{file} {name}: a verified program's run ended: {error}"));
                 }
             }
-            // Its `add1(int *)` is a global function, verified by its signature as in the kernel: its pointer may be null. The table's
-            // verdict is for a static one.
+            // Its `add1(int *)` is a global function, verified by its signature as in the kernel: its pointer may be
+            // null. The table's verdict is for a static one.
             ("accept", Some(Err(LoadError::Verifier { source, .. }))) if file == "bpf2bpf.o" => {
                 global_functions += usize::from(source.to_string().contains("may be null here"));
             }
@@ -176,8 +177,8 @@ fn samples_load_and_run_as_the_table_says() {
     assert_eq!(ran, TABLE.lines().filter(|l| l.contains("\taccept\t")).count() - global_functions);
 }
 
-/// The other objects are the kernel's and the tail-call samples, of many kinds. Those whose context is shipped load, or are refused with
-/// a reason that names what is missing; and what loads runs.
+/// The other objects are the kernel's and the tail-call samples, of many kinds. Those whose context is shipped load, or
+/// are refused with a reason that names what is missing; and what loads runs.
 #[test]
 fn other_objects_load_where_their_context_is_shipped() {
     for (name, least) in

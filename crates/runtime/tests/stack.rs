@@ -1,6 +1,6 @@
-//! Runs on small stacks: one that may not fit is refused before it begins, nested ones, hooks and tail calls included; one that fits runs, on whatever
-//! stack. That what is let in does fit is shown by running it at every depth of a stack until it is refused: too small a need ends the
-//! test's process.
+//! Runs on small stacks: one that may not fit is refused before it begins, nested ones, hooks and tail calls included;
+//! one that fits runs, on whatever stack. That what is let in does fit is shown by running it at every depth of a stack
+//! until it is refused: too small a need ends the test's process.
 
 #![cfg(target_os = "linux")]
 
@@ -28,8 +28,8 @@ extern "C" fn work<F: FnOnce() -> R, R>(task: *mut libc::c_void) -> *mut libc::c
     std::ptr::null_mut()
 }
 
-/// Runs `f` on a thread with a stack of so many KiB: exactly, where `std` gets what the C library has kept of an earlier, larger one. A guard is
-/// below it.
+/// Runs `f` on a thread with a stack of so many KiB: exactly, where `std` gets what the C library has kept of an
+/// earlier, larger one. A guard is below it.
 fn with_stack<F: FnOnce() -> R + Send, R: Send>(kib: usize, f: F) -> R {
     const GUARD: usize = 64 << 10;
     let (bytes, flags) = (kib << 10, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -333,7 +333,8 @@ mod other_stacks {
         }
     }
 
-    /// Nothing is known of a coroutine's stack; runs on it are neither refused nor held to what is left of the thread's.
+    /// Nothing is known of a coroutine's stack; runs on it are neither refused nor held to what is left of the
+    /// thread's.
     #[cfg(target_env = "gnu")]
     #[test]
     fn a_run_on_an_unknown_stack_is_not_refused() {

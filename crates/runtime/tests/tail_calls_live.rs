@@ -1,7 +1,7 @@
 //! Direct tail-call sites while they are patched under running threads.
 //!
-//! Small here; `BPF_SOAK=1 cargo test --release -p bpf-runtime --test tail_calls_live` makes it 10^7 flips and 10^6 updates. The same
-//! with the rules broken is the example `flip` of the prog-pack crate.
+//! Small here; `BPF_SOAK=1 cargo test --release -p bpf-runtime --test tail_calls_live` makes it 10^7 flips and 10^6
+//! updates. The same with the rules broken is the example `flip` of the prog-pack crate.
 
 mod common;
 
@@ -122,8 +122,8 @@ fn no_thread_falls_through_while_a_site_is_flipped() {
     }
 }
 
-/// What runs may return in [`runners_and_updaters`]: slot 0 is empty, holds a leaf (1000 and up), or a program that goes on to
-/// slot 1, which is empty (2000 and up) or holds a leaf.
+/// What runs may return in [`runners_and_updaters`]: slot 0 is empty, holds a leaf (1000 and up), or a program that
+/// goes on to slot 1, which is empty (2000 and up) or holds a leaf.
 fn is_allowed(r0: u64) -> bool {
     r0 == 1 || (1000..1100).contains(&r0) || (2000..2100).contains(&r0)
 }

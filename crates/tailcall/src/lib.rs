@@ -1,21 +1,22 @@
 //! Direct tail calls: poke sites as a typed state machine.
 //!
-//! Problem: a tail call whose table and index are constants should be a direct jump, patched while other threads run it. A site has two
-//! patchable instructions, around code that cannot be undone:
+//! Problem: a tail call whose table and index are constants should be a direct jump, patched while other threads run
+//! it. A site has two patchable instructions, around code that cannot be undone:
 //!
 //! ```text
 //! count check; BYPASS; count; unwind the frame; TARGET; out:
 //! ```
 //!
-//! BYPASS is `jmp out` or nop, TARGET is nop or `jmp program`. With both nops a thread would unwind its frame and then run into `out`. An
-//! order of two stores is not visible to instruction fetch by itself, so it is not enough that memory never holds two nops.
+//! BYPASS is `jmp out` or nop, TARGET is nop or `jmp program`. With both nops a thread would unwind its frame and then
+//! run into `out`. An order of two stores is not visible to instruction fetch by itself, so it is not enough that
+//! memory never holds two nops.
 //!
 //! Approach: three layers, none of which knows an architecture, BPF, or what a program is.
 //!
-//! * [`order`]: tokens for "every CPU sees it" ([`Barrier`]) and "every run that could not see it is over" ([`Elapsed`]). They are
-//!   stamped, so that a token says *what* it is later than.
-//! * [`site`]: one [`Site`], whose state is a private enum. [`Site::view`] gives back a value whose type is the state, and only
-//!   that state's transitions exist on it; those that need a token take one. Each changes one instruction.
+//! * [`order`]: tokens for "every CPU sees it" ([`Barrier`]) and "every run that could not see it is over"
+//!   ([`Elapsed`]). They are stamped, so that a token says *what* it is later than.
+//! * [`site`]: one [`Site`], whose state is a private enum. [`Site::view`] gives back a value whose type is the state,
+//!   and only that state's transitions exist on it; those that need a token take one. Each changes one instruction.
 //! * [`sites`]: all sites that jump through one table, updated together: any number of slots for one barrier.
 //!
 //! ```text
@@ -28,8 +29,8 @@
 //!                     (jmp, jmp f)
 //! ```
 //!
-//! Invariants: (nop, nop) cannot be written down. A transition that fails has changed neither text nor state. A target is kept alive by
-//! the site until no CPU can jump to it any more.
+//! Invariants: (nop, nop) cannot be written down. A transition that fails has changed neither text nor state. A target
+//! is kept alive by the site until no CPU can jump to it any more.
 #![forbid(unsafe_code)]
 
 pub mod order;

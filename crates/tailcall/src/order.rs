@@ -1,9 +1,10 @@
 //! Tokens: what has been seen by every CPU, and which runs are over.
 //!
-//! Problem: "a barrier was executed" is not enough for a step that depends on an earlier one; it must have been executed *after*
-//! that one. Approach: pokes and tokens carry stamps of one clock. A poke is stamped after its store, a barrier before it begins, so
-//! a later barrier stamp means that the barrier covers the store. A grace period can only be started with a barrier in hand, and
-//! only its end ([`Elapsed`]) removes a jump: so every run that may have fetched the bypass before it was closed is over.
+//! Problem: "a barrier was executed" is not enough for a step that depends on an earlier one; it must have been
+//! executed *after* that one. Approach: pokes and tokens carry stamps of one clock. A poke is stamped after its store,
+//! a barrier before it begins, so a later barrier stamp means that the barrier covers the store. A grace period can
+//! only be started with a barrier in hand, and only its end ([`Elapsed`]) removes a jump: so every run that may have
+//! fetched the bypass before it was closed is over.
 //!
 //! Invariant: only [`Clock`] makes tokens, and only after [`Fences`] did what they stand for.
 
@@ -86,8 +87,8 @@ impl<F: Fences> Clock<F> {
 
     /// A new point in time.
     pub(crate) fn tick(&self) -> Stamp {
-        // AcqRel: the ticks are one total order (a read-modify-write chain), and whoever reads a later one has seen what was done
-        // before the earlier ones, on whichever thread.
+        // AcqRel: the ticks are one total order (a read-modify-write chain), and whoever reads a later one has seen
+        // what was done before the earlier ones, on whichever thread.
         Stamp { clock: self.id, at: self.now.fetch_add(1, Ordering::AcqRel) }
     }
 

@@ -1,7 +1,8 @@
 //! One site: a private state, and views of it whose types are the states.
 //!
-//! A transition consumes its view, pokes at most one instruction, and stores the new state only if that worked; a failed one gives
-//! the view back ([`Failed`]). The poke compares the old instruction, so text and state cannot drift apart unnoticed.
+//! A transition consumes its view, pokes at most one instruction, and stores the new state only if that worked; a
+//! failed one gives the view back ([`Failed`]). The poke compares the old instruction, so text and state cannot drift
+//! apart unnoticed.
 //!
 //! What is displaced (a target that other CPUs may still jump to) comes back as [`Displaced`] and is only let go for an
 //! [`Elapsed`] that covers it.

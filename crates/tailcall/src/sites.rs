@@ -1,13 +1,13 @@
 //! All sites that jump through one table, updated together.
 //!
-//! Problem: a slot of a table may be the target of thousands of sites, and a barrier costs microseconds. Approach: an update changes
-//! any number of slots in two phases with one barrier between: write all jumps and close all bypasses; barrier; open what was
-//! armed. What remains (removing the jumps of closed sites, letting displaced targets go) waits for one grace period begun
-//! after that barrier, and is done by [`Sites::settle`] whenever somebody comes by.
+//! Problem: a slot of a table may be the target of thousands of sites, and a barrier costs microseconds. Approach: an
+//! update changes any number of slots in two phases with one barrier between: write all jumps and close all bypasses;
+//! barrier; open what was armed. What remains (removing the jumps of closed sites, letting displaced targets go) waits
+//! for one grace period begun after that barrier, and is done by [`Sites::settle`] whenever somebody comes by.
 //!
-//! Invariant: an update that fails puts the sites back where they jumped. Should that fail too, a site may stay closed, which is a
-//! tail call that falls through, or jump to the new target, which it keeps alive; text and state still agree, nothing is freed
-//! early, and the next update tries again.
+//! Invariant: an update that fails puts the sites back where they jumped. Should that fail too, a site may stay closed,
+//! which is a tail call that falls through, or jump to the new target, which it keeps alive; text and state still
+//! agree, nothing is freed early, and the next update tries again.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -124,14 +124,15 @@ impl<S: Slots, T: Target, P> Sites<S, T, P> {
         })
     }
 
-    /// Forgets an owner's sites in slot `index`. Nobody begins to run its code any more, so the text may stay as it is. Drop the
-    /// result without holding a lock that dropping a target could want.
+    /// Forgets an owner's sites in slot `index`. Nobody begins to run its code any more, so the text may stay as it is.
+    /// Drop the result without holding a lock that dropping a target could want.
     pub fn untrack(&mut self, index: u32, owner: u64) -> Vec<Site<S, T>> {
         let keys: Vec<Key> = self.sites.range(of_owner(index, owner)).map(|(key, _)| *key).collect();
         keys.iter().filter_map(|key| self.sites.remove(key)).collect()
     }
 
-    /// Makes the sites of all changed slots jump to their new targets: one barrier for all of them, none if there is no site.
+    /// Makes the sites of all changed slots jump to their new targets: one barrier for all of them, none if there is no
+    /// site.
     ///
     /// # Errors
     /// [`UpdateError`]; the sites jump where they did.
@@ -185,8 +186,8 @@ impl<S: Slots, T: Target, P> Sites<S, T, P> {
         Ok(())
     }
 
-    /// Does what can be done now without waiting, and returns targets that no site jumps to any more. Drop them without holding a lock
-    /// that dropping a target could want.
+    /// Does what can be done now without waiting, and returns targets that no site jumps to any more. Drop them without
+    /// holding a lock that dropping a target could want.
     pub fn settle<F: Fences<Period = P>>(&mut self, clock: &Clock<F>) -> Vec<T> {
         let mut free = Vec::new();
         while let Some(elapsed) = self.pending.first().and_then(|oldest| clock.elapsed(&oldest.grace)) {
@@ -253,7 +254,8 @@ fn open<S: Slots, T: Target>(site: &mut Site<S, T>, barrier: &Barrier) -> Result
     }
 }
 
-/// Unlinks a site that is closed, if it was closed before `elapsed` began; one closed later has a grace period of its own.
+/// Unlinks a site that is closed, if it was closed before `elapsed` began; one closed later has a grace period of its
+/// own.
 fn unlink<S: Slots, T: Target>(site: &mut Site<S, T>, elapsed: &Elapsed) -> Option<T> {
     match site.view() {
         View::Draining(site) => site.unlink(elapsed).ok().map(|(_, target)| target),

@@ -1,8 +1,8 @@
 //! The real code against every interleaving of an abstract CPU, and the same with its steps dropped or swapped.
 //!
-//! All sequences of up to five commands (set a slot, clear it, settle), with no failure and with every step failing once, or failing
-//! and everything after it too. What the code does is recorded as events; [`model::explore`] walks all interleavings of them
-//! with a CPU that may hold stale fetches.
+//! All sequences of up to five commands (set a slot, clear it, settle), with no failure and with every step failing
+//! once, or failing and everything after it too. What the code does is recorded as events; [`model::explore`] walks all
+//! interleavings of them with a CPU that may hold stale fetches.
 
 mod model;
 
@@ -174,7 +174,8 @@ fn dropping_any_barrier_or_wait_goes_wrong() {
     }
 }
 
-/// Whether another period that began later than the last barrier before this one is waited for before anything is removed or freed.
+/// Whether another period that began later than the last barrier before this one is waited for before anything is
+/// removed or freed.
 fn is_doubled(events: &[Event], at: usize) -> bool {
     let (Event::Begin(this) | Event::Wait(this)) = events[at] else { return false };
     let waits = events.iter().filter(|e| matches!(e, Event::Wait(_))).count();
@@ -206,7 +207,8 @@ fn swapping_any_two_steps_goes_wrong() {
     ];
     assert_eq!(events, protocol);
     assert_eq!(explore(1, &protocol).0, None);
-    // Steps that mean nothing to the CPU when swapped: the jump behind a bypass that everybody sees closed, and the program it led to.
+    // Steps that mean nothing to the CPU when swapped: the jump behind a bypass that everybody sees closed, and the
+    // program it led to.
     let last = protocol.len() - 2;
     for i in 0..protocol.len() {
         for j in i + 1..protocol.len() {

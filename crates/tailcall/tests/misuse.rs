@@ -1,5 +1,5 @@
-//! What must not type-check: each file in `misuse/` fails to compile with the message beside it. And the tokens that do type-check but
-//! come too early.
+//! What must not type-check: each file in `misuse/` fails to compile with the message beside it. And the tokens that do
+//! type-check but come too early.
 #![cfg(not(target_arch = "aarch64"))] // Messages are the same on every host; once is enough, and the compiler is not emulated.
 
 #[test]

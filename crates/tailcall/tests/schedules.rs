@@ -1,9 +1,9 @@
 //! The real code on threads, under a scheduler that tries many orders.
 //!
-//! `exhaustive.rs` has one updater and all interleavings with a CPU. Here two updaters compete for the table as the runtime's do, owners of
-//! sites come and go, steps fail, programs are dropped outside the lock; and two CPUs, each with fetches as stale as an architecture may
-//! allow, run meanwhile. A barrier reaches the CPUs one after the other. Both controls, a barrier and a grace period that do
-//! nothing, must be caught.
+//! `exhaustive.rs` has one updater and all interleavings with a CPU. Here two updaters compete for the table as the
+//! runtime's do, owners of sites come and go, steps fail, programs are dropped outside the lock; and two CPUs, each
+//! with fetches as stale as an architecture may allow, run meanwhile. A barrier reaches the CPUs one after the other.
+//! Both controls, a barrier and a grace period that do nothing, must be caught.
 
 use bpf_tailcall::{Change, Clock, Fences, Insn, Sites, Slot, Slots, Target};
 use shuttle::rand::Rng;
@@ -289,7 +289,8 @@ fn scenario(broken: Broken, failing: u32) -> Option<Violation> {
         thread.join().unwrap();
     }
 
-    // All runs are over: a barrier that works, and everything can be let go. What the sites hold agrees with their states.
+    // All runs are over: a barrier that works, and everything can be let go. What the sites hold agrees with their
+    // states.
     let mut held = table.lock().unwrap();
     let free = held.settle(&clock);
     if broken == Broken::Nothing {

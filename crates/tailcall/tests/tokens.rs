@@ -63,7 +63,8 @@ fn what_was_displaced_waits_for_its_own_grace_period() {
 
 #[test]
 fn every_transition_that_fails_leaves_text_and_state_as_they_were() {
-    // The steps that may fail, in order: arm, barrier, open, retarget, close, barrier, unlink; and re-arm instead of unlink.
+    // The steps that may fail, in order: arm, barrier, open, retarget, close, barrier, unlink; and re-arm instead of
+    // unlink.
     let world = world();
     let clock = Clock::new(ModelFences(world.clone()));
     let mut site: Site<_, Handle> = Site::new(ModelSlots(world.clone(), 0));

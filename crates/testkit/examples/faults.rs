@@ -1,4 +1,5 @@
-//! Plants each deliberate bug in the verifier (but those in loops: `bpf-verifier/tests/loops_oracle.rs`) and counts the programs until the soundness oracle finds it.
+//! Plants each deliberate bug in the verifier (but those in loops: `bpf-verifier/tests/loops_oracle.rs`) and counts the
+//! programs until the soundness oracle finds it.
 //!
 //! `cargo run -p bpf-testkit --features faults --example faults -- [most programs] [fault]`. Fails if one is not found.
 

@@ -1,8 +1,9 @@
-//! The soundness oracle at length: programs at the border of every rule of the verifier; what is accepted runs on the watched
-//! interpreter and as machine code at both levels. The first violation of each kind is shown, with the program made small.
+//! The soundness oracle at length: programs at the border of every rule of the verifier; what is accepted runs on the
+//! watched interpreter and as machine code at both levels. The first violation of each kind is shown, with the program
+//! made small.
 //!
-//! `cargo run --release -p bpf-testkit --features oracle --example soundness -- [accepted programs] [first seed]`, a million by
-//! default. A line every so often says how far it is. `cargo xtask soak` is the same.
+//! `cargo run --release -p bpf-testkit --features oracle --example soundness -- [accepted programs] [first seed]`, a
+//! million by default. A line every so often says how far it is. `cargo xtask soak` is the same.
 
 use bpf_testkit::generate::Choices;
 use bpf_testkit::soundness::{self, Oracle, Outcome, Tally};

@@ -1,9 +1,9 @@
 //! Data-driven cases: programs with expected results, the same for every engine.
 //!
-//! A file holds one JSON object a line: `name`, `program_hex`, `mem_hex` or `mem_size`, and `expected` (64-bit r0 in hex, or
-//! "reject") or `expected_u32` (the low half). r1 is the memory (`mem_size`: zero-filled; none: r1 = 0), r2 its length.
-//! The external files lie outside the repository; [`shared`] finds them, or says why not, and the caller reports a skip.
-//! Our own cases are a [`suite`] in a format for people.
+//! A file holds one JSON object a line: `name`, `program_hex`, `mem_hex` or `mem_size`, and `expected` (64-bit r0 in
+//! hex, or "reject") or `expected_u32` (the low half). r1 is the memory (`mem_size`: zero-filled; none: r1 = 0), r2 its
+//! length. The external files lie outside the repository; [`shared`] finds them, or says why not, and the caller
+//! reports a skip. Our own cases are a [`suite`] in a format for people.
 
 mod suite;
 

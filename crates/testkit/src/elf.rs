@@ -1,7 +1,7 @@
 //! The bytes of one section of an object file.
 //!
-//! Tests and benches that compare engines must not depend on the loader they test. The bench programs are made so that one
-//! section is the whole, linked program, and this reads it and nothing more.
+//! Tests and benches that compare engines must not depend on the loader they test. The bench programs are made so that
+//! one section is the whole, linked program, and this reads it and nothing more.
 
 use object::{Object, ObjectSection};
 

@@ -1,7 +1,7 @@
 //! The bodies of the fuzz targets.
 //!
-//! A target in `fuzz/` is one call of a function here; the same functions run for a moment in `cargo test`, on seeds, so
-//! that a target never rots and a finding becomes a test by adding its bytes. A finding is a panic. They need the
+//! A target in `fuzz/` is one call of a function here; the same functions run for a moment in `cargo test`, on seeds,
+//! so that a target never rots and a finding becomes a test by adding its bytes. A finding is a panic. They need the
 //! engines, and are behind the feature `engines` so that the crates below the runtime can use the rest of this crate
 //! without building it.
 
@@ -39,8 +39,8 @@ pub fn instructions(data: &[u8]) {
     }
 }
 
-/// Bytes as the text of an intermediate form, and the text of a generated program with bytes changed: reading is total, what is read and printed reads the
-/// same, and passes keep well formed what is.
+/// Bytes as the text of an intermediate form, and the text of a generated program with bytes changed: reading is total,
+/// what is read and printed reads the same, and passes keep well formed what is.
 pub fn lir(data: &[u8]) {
     let mut choices = Choices::from_bytes(data);
     let generated = generate::generate(&mut choices, &Shape { statements: 6, ..Shape::default() });
@@ -135,8 +135,8 @@ fn run(mode: Mode, options: &Options, generated: &Generated) -> (u64, Vec<u64>) 
     (r0, words)
 }
 
-/// A generated or a damaged program emitted for both architectures, on any host: all of it decodes, every branch goes to an
-/// instruction, and the size is within the stated bound.
+/// A generated or a damaged program emitted for both architectures, on any host: all of it decodes, every branch goes
+/// to an instruction, and the size is within the stated bound.
 pub fn emission(data: &[u8]) {
     let mut choices = Choices::from_bytes(data);
     let options = Options::choose(&mut choices);

@@ -8,7 +8,8 @@
 //! Invariants of a [`Generated`] program:
 //! * [`bpf_isa::Program::new`] accepts it;
 //! * it ends within about [`Shape::steps`] instructions;
-//! * it reads and writes only its own stack frames and the `memory.len()` bytes at r1, which the caller aligns to 8 bytes;
+//! * it reads and writes only its own stack frames and the `memory.len()` bytes at r1, which the caller aligns to 8
+//!   bytes;
 //! * r0, the memory, and whether it ends are functions of the memory alone (and of [`helper`]).
 //!
 //! The same choices give the same program: a seed, or the bytes of a fuzzer. Fewer bytes give a smaller

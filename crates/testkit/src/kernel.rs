@@ -1,8 +1,8 @@
 //! The Linux kernel as an oracle and as a peer, through bpf(2).
 //!
-//! The same instruction bytes that our engines run are loaded into the kernel, run there with BPF_PROG_TEST_RUN, and their
-//! machine code is read back. Two difficulties shape this module. A container or an emulator may refuse the system
-//! call: [`available`] says so once, with the reason, and callers report a skip. And a raw program (r1 = memory,
+//! The same instruction bytes that our engines run are loaded into the kernel, run there with BPF_PROG_TEST_RUN, and
+//! their machine code is read back. Two difficulties shape this module. A container or an emulator may refuse the
+//! system call: [`available`] says so once, with the reason, and callers report a skip. And a raw program (r1 = memory,
 //! r2 = length) has no counterpart in the kernel: [`RawProgram`] puts three instructions in front that point r1 at
 //! the value of an array map and set r2, so that the rest of the stream is unchanged.
 //!
@@ -24,7 +24,8 @@ const PROG_LOAD: libc::c_long = 5;
 const PROG_TEST_RUN: libc::c_long = 10;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 
-/// Space for the verifier's log of a refused program. Longer logs are cut (ENOSPC is ignored: the program failed anyway).
+/// Space for the verifier's log of a refused program. Longer logs are cut (ENOSPC is ignored: the program failed
+/// anyway).
 const LOG_SIZE: usize = 1 << 20;
 
 /// Linux refuses test runs of XDP and socket programs on less than an Ethernet header (net/bpf/test_run.c).
@@ -261,7 +262,8 @@ struct ProgInfo {
 }
 
 impl Program {
-    /// Loads instructions, eight bytes a slot. The licence given is GPL-compatible, so that no helper is refused for it.
+    /// Loads instructions, eight bytes a slot. The licence given is GPL-compatible, so that no helper is refused for
+    /// it.
     pub fn load(kind: ProgramType, insns: &[u8]) -> Result<Program, LoadError> {
         match Self::load_logged(kind, insns, &mut []) {
             Ok(program) => Ok(program),
@@ -289,8 +291,8 @@ impl Program {
             log_size: log.len() as u32,
             log_buf: if log.is_empty() { 0 } else { log.as_mut_ptr().expose_provenance() as u64 },
         };
-        // SAFETY: `insns` has `insn_cnt` slots (rounded down), the licence ends in a zero byte, and the log is `log_size`
-        // bytes exclusively ours, or absent.
+        // SAFETY: `insns` has `insn_cnt` slots (rounded down), the licence ends in a zero byte, and the log is
+        // `log_size` bytes exclusively ours, or absent.
         let fd = unsafe { bpf(PROG_LOAD, &mut attr) }?;
         Ok(Program { fd: owned(fd) })
     }
@@ -369,7 +371,8 @@ impl Program {
             .collect()
     }
 
-    /// Its length in slots of eight bytes as the JIT saw it: the verifier removes what cannot be reached and adds checks.
+    /// Its length in slots of eight bytes as the JIT saw it: the verifier removes what cannot be reached and adds
+    /// checks.
     pub fn rewritten_len(&self) -> io::Result<usize> {
         let mut info = ProgInfo::default();
         // SAFETY: no addresses are set, so that the kernel writes nothing but the structure.

@@ -1,6 +1,7 @@
 //! An object in the kernel: its programs loaded, its prog arrays created and filled.
 //!
-//! What libbpf would do, for the few objects that are compared with it; the parser is ours. Maps of other types are refused.
+//! What libbpf would do, for the few objects that are compared with it; the parser is ours. Maps of other types are
+//! refused.
 
 use crate::kernel::{Map, MapType, Program, ProgramType};
 use bpf_isa::{Imm64, Insn};

@@ -5,7 +5,8 @@
 //! * [`generate`]: programs for differential testing, valid and terminating by construction;
 //! * [`disasm`] and [`snapshot`]: machine code as text, and files that hold the text to compare with;
 //! * [`elf`]: the bytes of a section, without the loader under test;
-//! * `fuzz` and `kernel_object` (feature `engines`): the bodies of the fuzz targets; an object's programs in the kernel.
+//! * `fuzz` and `kernel_object` (feature `engines`): the bodies of the fuzz targets; an object's programs in the
+//!   kernel.
 //!
 //! A test that cannot run (no permission, no data) says so through [`skipped`], so that `cargo xtask test` counts it:
 //! a skip is never silent and never a pass.
@@ -24,8 +25,8 @@ pub mod soundness;
 pub use bpf_disasm as disasm;
 use std::io::Write;
 
-/// Says on the standard error stream, past the capture of the test harness, that `what` did not run and why. The line begins
-/// with `SKIPPED`, by which `cargo xtask test` counts it; a test writes at most one.
+/// Says on the standard error stream, past the capture of the test harness, that `what` did not run and why. The line
+/// begins with `SKIPPED`, by which `cargo xtask test` counts it; a test writes at most one.
 pub fn skipped(what: &str, why: &dyn std::fmt::Display) {
     // One write, so that lines of tests that run at once do not mix. A closed stream is no reason to fail a test.
     let _ = std::io::stderr().write_all(format!("SKIPPED {what}: {why}\n").as_bytes());

@@ -1,12 +1,12 @@
 //! Snapshots of emitted code: one file a case, both backends in it.
 //!
-//! A file begins with a program in BPF assembly; after it come `-- x64` and `-- arm64`, each followed by the machine code,
-//! every BPF instruction as a comment before what it became. No addresses and no bytes, so that a snapshot changes
-//! only when the shape of the code does. What belongs to entry and exit (code before the first instruction of a
+//! A file begins with a program in BPF assembly; after it come `-- x64` and `-- arm64`, each followed by the machine
+//! code, every BPF instruction as a comment before what it became. No addresses and no bytes, so that a snapshot
+//! changes only when the shape of the code does. What belongs to entry and exit (code before the first instruction of a
 //! subprogram, and the code of `exit`) is shown only by files in a folder called `frame`.
 //!
-//! [`check`] compares; with `BLESS=1` in the environment (`cargo xtask bless`) it rewrites instead. A snapshot shows shape, never
-//! correctness: the caller also runs [`programs`] on every engine.
+//! [`check`] compares; with `BLESS=1` in the environment (`cargo xtask bless`) it rewrites instead. A snapshot shows
+//! shape, never correctness: the caller also runs [`programs`] on every engine.
 
 use crate::disasm;
 use bpf_isa::{Insn, Program};

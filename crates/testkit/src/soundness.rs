@@ -1,12 +1,13 @@
 //! Programs that try every rule of the verifier at its border, and the oracle that runs what is accepted.
 //!
-//! Problem: an unsound rule shows only in a program that combines just the right things (a callback that shares slots with its
-//! caller, a join in it, a legacy load behind the join), and random instructions never do. Approach: programs are made of
-//! *statements*, each a small idiom of one rule (a looked-up value behind its null check, a packet pointer behind its
-//! comparison, a slot written on two ways), nested into each other: a statement that has established something runs a *gap*
-//! of others before it relies on it. All is valid by construction, so most programs are accepted; half of them contain one
-//! *lure*, a statement that is wrong in one place (a bound off by one, a check left out, a pointer kept too long). A sound
-//! verifier refuses a lure that matters; an unsound one accepts it, and the oracle sees it run.
+//! Problem: an unsound rule shows only in a program that combines just the right things (a callback that shares slots
+//! with its caller, a join in it, a legacy load behind the join), and random instructions never do. Approach: programs
+//! are made of *statements*, each a small idiom of one rule (a looked-up value behind its null check, a packet pointer
+//! behind its comparison, a slot written on two ways), nested into each other: a statement that has established
+//! something runs a *gap* of others before it relies on it. All is valid by construction, so most programs are
+//! accepted; half of them contain one *lure*, a statement that is wrong in one place (a bound off by one, a check left
+//! out, a pointer kept too long). A sound verifier refuses a lure that matters; an unsound one accepts it, and the
+//! oracle sees it run.
 //!
 //! Invariants: the same choices give the same program; every program is structurally valid, ends soon (within about
 //! [`STEPS`] instructions), and has a defined result if it is safe, whatever the addresses of its memory.

@@ -1,5 +1,5 @@
-//! The kernel against our engines, and the generators as a proptest strategy: that generated programs agree on every engine
-//! in every variant is tested beside the runtime; here is what needs the oracles of this crate.
+//! The kernel against our engines, and the generators as a proptest strategy: that generated programs agree on every
+//! engine in every variant is tested beside the runtime; here is what needs the oracles of this crate.
 //!
 //! `BPF_SOAK=N` multiplies the number of programs by N.
 

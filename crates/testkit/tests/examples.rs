@@ -1,5 +1,5 @@
-//! The README's main job: examples/filter.o, verified, over examples/packets.pcap, on every engine, against a filter written in
-//! plain Rust from the description in filter.h.
+//! The README's main job: examples/filter.o, verified, over examples/packets.pcap, on every engine, against a filter
+//! written in plain Rust from the description in filter.h.
 
 use bpf_runtime::{Arch, Config, Engine, Linker, MapSet, Mode, Object, Raw};
 use pcap_file::pcap::PcapReader;

@@ -1,7 +1,7 @@
 //! `examples/flow_dissector.o` over packets of every kind it knows: our engines against the kernel's own dissector run.
 //!
-//! The object fills its prog array itself, so this is also the test of prog arrays that are initialised from an object, with direct
-//! sites in most of its programs.
+//! The object fills its prog array itself, so this is also the test of prog arrays that are initialised from an object,
+//! with direct sites in most of its programs.
 
 use bpf_runtime::{Arch, Config, Engine, FlowKeys, Instance, Linker, MapSet, Mode, Object, SkBuff, Skb};
 use bpf_testkit::kernel::{self, ProgramType};

@@ -1,4 +1,5 @@
-//! The fuzz bodies for a moment each, on seeds; `cargo fuzz run TARGET` runs them at length. `BPF_SOAK=N`: N times as many.
+//! The fuzz bodies for a moment each, on seeds; `cargo fuzz run TARGET` runs them at length. `BPF_SOAK=N`: N times as
+//! many.
 
 use bpf_testkit::{fuzz, generate::Choices};
 

@@ -1,5 +1,5 @@
-//! The one setting [`Hardening`], as emitted: everything that the JITs and the dispatcher emit is disassembled and searched for indirect branches
-//! and for what stands where one may land. Both architectures, on any host.
+//! The one setting [`Hardening`], as emitted: everything that the JITs and the dispatcher emit is disassembled and
+//! searched for indirect branches and for what stands where one may land. Both architectures, on any host.
 
 use bpf_analysis::{CallArity, Facts};
 use bpf_disasm::lines;
@@ -41,7 +41,8 @@ struct Emitted {
     branches: bool,
 }
 
-/// Programs with every indirect branch and every indirect target there is: tail calls out of programs and subprograms, stops, callbacks.
+/// Programs with every indirect branch and every indirect target there is: tail calls out of programs and subprograms,
+/// stops, callbacks.
 fn programs() -> Vec<(String, Program, bool)> {
     let text = |name: &str, text: &str, branches: bool| {
         let insns = assemble(text).unwrap_or_else(|error| panic!("{error} in\n{text}"));

@@ -1,5 +1,5 @@
-//! Snapshots of the code that both backends emit (`tests/codegen`, blessed by `cargo xtask bless`), on any host; and every
-//! snapshot input run on this host's engines, because a snapshot shows shape, never correctness.
+//! Snapshots of the code that both backends emit (`tests/codegen`, blessed by `cargo xtask bless`), on any host; and
+//! every snapshot input run on this host's engines, because a snapshot shows shape, never correctness.
 //!
 //! Code is compiled with every CPU feature there is, so that it does not depend on the host, except in the folder
 //! `baseline`: with none. In the folder `direct` tail calls are direct sites.
@@ -66,7 +66,8 @@ fn a_direct_tail_call_reads_nothing_of_its_table() {
     }
 }
 
-/// The program, with numbers in r1 and r2 unless it needs the memory there: an address would make the result depend on it.
+/// The program, with numbers in r1 and r2 unless it needs the memory there: an address would make the result depend on
+/// it.
 fn runnable(input: &Input) -> Vec<Insn> {
     let uses_memory = |insn: &Insn| match *insn {
         Insn::Load { base, .. }

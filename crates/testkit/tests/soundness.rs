@@ -1,4 +1,5 @@
-//! Programs at the border of every rule of the verifier run as it promised: a short run; `examples/soundness.rs` is the long one.
+//! Programs at the border of every rule of the verifier run as it promised: a short run; `examples/soundness.rs` is the
+//! long one.
 
 use bpf_testkit::generate::Choices;
 use bpf_testkit::soundness::{self, Context, Oracle, Tally};

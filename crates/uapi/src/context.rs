@@ -53,7 +53,8 @@ context! {
 }
 
 context! {
-    /// What traffic-control classifiers, socket filters, flow dissectors and the programs of control groups on packets get.
+    /// What traffic-control classifiers, socket filters, flow dissectors and the programs of control groups on packets
+    /// get.
     sk_buff "__sk_buff", 192:
     LEN = 0, 4, "len";
     PKT_TYPE = 4, 4, "pkt_type";

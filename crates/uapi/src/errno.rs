@@ -1,7 +1,8 @@
 //! Error numbers as BPF programs see them.
 //!
-//! Helpers return them negative in r0; map operations fail with them, and the host's API adds what was expected. The type is a bare
-//! number, so that the program side needs no conversion and a test can compare it with the kernel's directly.
+//! Helpers return them negative in r0; map operations fail with them, and the host's API adds what was expected. The
+//! type is a bare number, so that the program side needs no conversion and a test can compare it with the kernel's
+//! directly.
 //!
 //! Source: `include/uapi/asm-generic/errno-base.h` and `errno.h`, which x86-64 and arm64 share.
 

@@ -6,7 +6,8 @@
 pub mod create {
     /// Allocate elements when they are inserted, free them after a grace period.
     pub const NO_PREALLOC: u32 = 1 << 0;
-    /// Evictions by slots of their own instead of common ones. Unlike the kernel, no slot is limited to its part of the elements.
+    /// Evictions by slots of their own instead of common ones. Unlike the kernel, no slot is limited to its part of the
+    /// elements.
     pub const NO_COMMON_LRU: u32 = 1 << 1;
     /// `numa_node` is given (and ignored).
     pub const NUMA_NODE: u32 = 1 << 2;

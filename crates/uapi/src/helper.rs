@@ -1,8 +1,8 @@
 //! The kernel's helpers: ids and names.
 //!
-//! Problem: a helper's id is written in objects, prototypes, the linker, both engines and messages. Approach: one table, from which
-//! the enum, the names and the conversions are made, so that no id is a bare number anywhere else. Source:
-//! `__BPF_FUNC_MAPPER` in `include/uapi/linux/bpf.h`; the list is closed, Linux adds kfuncs instead.
+//! Problem: a helper's id is written in objects, prototypes, the linker, both engines and messages. Approach: one
+//! table, from which the enum, the names and the conversions are made, so that no id is a bare number anywhere else.
+//! Source: `__BPF_FUNC_MAPPER` in `include/uapi/linux/bpf.h`; the list is closed, Linux adds kfuncs instead.
 //!
 //! That a helper is in the table does not say that this family implements it: the refusal of others names them.
 
@@ -67,9 +67,9 @@ pub mod helper_id {
     /// [`Helper::TailCall`]: a jump, not a call.
     pub const TAIL_CALL: u32 = Helper::TailCall.id();
 
-    /// All helpers that an engine, the verifier or the linker treats apart, ascending: those above, and those that call back into the program. A
-    /// host's own function under such an id would be called by one engine and not by another, so nobody may register one. Whoever
-    /// treats a further helper apart adds it here.
+    /// All helpers that an engine, the verifier or the linker treats apart, ascending: those above, and those that call
+    /// back into the program. A host's own function under such an id would be called by one engine and not by
+    /// another, so nobody may register one. Whoever treats a further helper apart adds it here.
     pub const SPECIAL: [u32; 5] =
         [MAP_LOOKUP_ELEM, TAIL_CALL, Helper::ForEachMapElem.id(), Helper::Loop.id(), Helper::UserRingbufDrain.id()];
 }

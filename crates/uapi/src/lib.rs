@@ -1,13 +1,13 @@
-//! What the Linux kernel's user-space interface of BPF defines, as names: map types, helpers, program types, flags, the fields of
-//! contexts, error numbers.
+//! What the Linux kernel's user-space interface of BPF defines, as names: map types, helpers, program types, flags, the
+//! fields of contexts, error numbers.
 //!
-//! Problem: an object file, a map, the verifier, the interpreter, both JITs and the tests all speak of the same numbers, and a number
-//! written twice is a number that will differ. Approach: one table each, here; everything else names the row. The crate has no
-//! dependencies, no code beyond conversions, and knows nothing of what this family implements: a row that is not implemented is
-//! there to be refused by its name.
+//! Problem: an object file, a map, the verifier, the interpreter, both JITs and the tests all speak of the same
+//! numbers, and a number written twice is a number that will differ. Approach: one table each, here; everything else
+//! names the row. The crate has no dependencies, no code beyond conversions, and knows nothing of what this family
+//! implements: a row that is not implemented is there to be refused by its name.
 //!
-//! Invariant: matches over [`MapType`] and [`Helper`] in shipped code have no catch-all arm (`cargo xtask check`), so that a new row is
-//! a compile error wherever something must be decided about it.
+//! Invariant: matches over [`MapType`] and [`Helper`] in shipped code have no catch-all arm (`cargo xtask check`), so
+//! that a new row is a compile error wherever something must be decided about it.
 //!
 //! Source: `include/uapi/linux/bpf.h` of Linux 6.18.
 

@@ -1,7 +1,8 @@
 //! The kernel's map types: numbers and names.
 //!
-//! One table makes the enum, the names and the conversions. A type that is in it need not be implemented here; each crate that has
-//! something to decide about types does so in an exhaustive match. Source: `enum bpf_map_type` in `include/uapi/linux/bpf.h`.
+//! One table makes the enum, the names and the conversions. A type that is in it need not be implemented here; each
+//! crate that has something to decide about types does so in an exhaustive match. Source: `enum bpf_map_type` in
+//! `include/uapi/linux/bpf.h`.
 
 macro_rules! map_types {
     ($($(#[$doc:meta])* $variant:ident = $number:literal, $name:literal;)*) => {

@@ -2,8 +2,8 @@
 //!
 //! The names are libbpf's; a name applies with or without a `/suffix` (`kprobe/sys_execve`, `xdp/cpumap`), and the
 //! longest name wins. libbpf allows a suffix only where it means something; we accept it everywhere, because old
-//! objects number their programs that way (`socket/3`). Before its version 1.0 libbpf took some names for mere beginnings, and the
-//! kernel's samples are written so (`socket1`, `xdp_prog`): where no name applies, those do.
+//! objects number their programs that way (`socket/3`). Before its version 1.0 libbpf took some names for mere
+//! beginnings, and the kernel's samples are written so (`socket1`, `xdp_prog`): where no name applies, those do.
 
 use core::fmt;
 

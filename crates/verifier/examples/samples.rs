@@ -1,7 +1,7 @@
 //! The work that the sample objects take: the accepted programs with the most steps, and the median and worst of all.
 //!
-//! `cargo run --release -p bpf-verifier --example samples`. The objects are looked for as in `tests/samples.rs`. Times are medians
-//! of 15, of the verifier alone, which begins without memory each time.
+//! `cargo run --release -p bpf-verifier --example samples`. The objects are looked for as in `tests/samples.rs`. Times
+//! are medians of 15, of the verifier alone, which begins without memory each time.
 
 #[path = "../tests/objects/mod.rs"]
 mod objects;

@@ -1,9 +1,11 @@
-//! The work of verifying each sample object's programs, here and in the kernel: walked instructions, states, memory and time.
+//! The work of verifying each sample object's programs, here and in the kernel: walked instructions, states, memory and
+//! time.
 //!
-//! `cargo run --release -p bpf-verifier --example steps [least steps shown] [part of a name]`, as root for the kernel's columns. The
-//! objects are looked for as in `tests/samples.rs`; C files in `objects/loops` are compiled with clang-19 if it is there. The kernel's
-//! time is that of the whole load (verifier, fix-ups, machine code); its walked instructions are `verified_insns` of the loaded
-//! program. Where the kernel has no figure it refuses the program, or needs what a plain load does not give.
+//! `cargo run --release -p bpf-verifier --example steps [least steps shown] [part of a name]`, as root for the kernel's
+//! columns. The objects are looked for as in `tests/samples.rs`; C files in `objects/loops` are compiled with clang-19
+//! if it is there. The kernel's time is that of the whole load (verifier, fix-ups, machine code); its walked
+//! instructions are `verified_insns` of the loaded program. Where the kernel has no figure it refuses the program, or
+//! needs what a plain load does not give.
 
 #[path = "../tests/objects/mod.rs"]
 mod objects;

@@ -64,14 +64,16 @@ pub struct Field {
     pub kind: FieldKind,
     /// Byte offset in the host's own structure, passed through to the facts.
     pub host_offset: u32,
-    /// Size in bytes there: of a number the same, of a pointer 8, also behind a 4-byte `data` field, of a length 4 or 8.
+    /// Size in bytes there: of a number the same, of a pointer 8, also behind a 4-byte `data` field, of a length 4 or
+    /// 8.
     pub host_size: u32,
 }
 
 /// Memory of which the length is known only at run time: a packet, the metadata before it, a byte slice.
 ///
-/// Promised: while the program runs, nobody else uses it if it is writable, and nobody else writes it if not; so it is no part of another
-/// region, unless neither is writable, of the context's fields, of a map's value, or of what functions return.
+/// Promised: while the program runs, nobody else uses it if it is writable, and nobody else writes it if not; so it is
+/// no part of another region, unless neither is writable, of the context's fields, of a map's value, or of what
+/// functions return.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Region {
     /// Its name, for messages.
@@ -173,7 +175,8 @@ pub struct MapDef {
     pub kind: MapType,
     /// Bytes in a key.
     pub key_size: u32,
-    /// Bytes in a value. Promised: a value found stays mapped, at this size and 8-byte aligned, while the program runs.
+    /// Bytes in a value. Promised: a value found stays mapped, at this size and 8-byte aligned, while the program
+    /// runs.
     pub value_size: u32,
     /// Number of elements. Promised, of an array: at least as many exist.
     pub max_entries: u32,
@@ -274,8 +277,8 @@ pub struct Env<'a> {
     /// Bytes of stack a frame has.
     pub frame_bytes: u32,
     /// Where only an offset into a context region or a global variable, or only termination, is not proven, accept the
-    /// program with run-time checks ([`bpf_analysis::Facts::checks`], [`bpf_analysis::Facts::needs_budget`]) instead of
-    /// refusing it. Types are always proven. The embedder must carry the checks out.
+    /// program with run-time checks ([`bpf_analysis::Facts::checks`], [`bpf_analysis::Facts::needs_budget`]) instead
+    /// of refusing it. Types are always proven. The embedder must carry the checks out.
     pub hybrid: bool,
     /// Limits on the work.
     pub limits: Limits,

@@ -1,4 +1,5 @@
-//! Deliberate bugs, one in each of many rules, to test the tests with: an oracle that finds none of them proves nothing.
+//! Deliberate bugs, one in each of many rules, to test the tests with: an oracle that finds none of them proves
+//! nothing.
 //!
 //! They exist only with the feature `faults`, which a release build refuses, and only on a thread that has planted one.
 //! Elsewhere [`planted!`] is the constant `false`, and the code beside it is not there.

@@ -5,7 +5,8 @@
 //! only when the exact result straddles a multiple of 2^W (then it wraps to two pieces). [`Interval::sync`] carries
 //! what one view knows to the other.
 //!
-//! The operators are inlined into the one place that uses each: an interval passed through memory costs more than its arithmetic.
+//! The operators are inlined into the one place that uses each: an interval passed through memory costs more than its
+//! arithmetic.
 //!
 //! Invariants: all four bounds are `W`-bit numbers (the signed ones sign-extended); a value is in the interval when
 //! it is in both ranges. An empty interval exists only between a refinement and its `sync`.

@@ -4,8 +4,8 @@
 //! do not: they are dead, or are only carried to a map or a result. The kernel finds out which matter by
 //! backtracking each time a value is used; here one backward data-flow pass says it up front, for every instruction.
 //!
-//! Approach: three levels. *Dead*: no path reads it. *Carried*: it is read, but only flows into results, stores or other
-//! carried values; that it is a number matters, which number does not. *Exact*: it may flow into a condition, an
+//! Approach: three levels. *Dead*: no path reads it. *Carried*: it is read, but only flows into results, stores or
+//! other carried values; that it is a number matters, which number does not. *Exact*: it may flow into a condition, an
 //! address, a size, a function argument. At a join the walk forgets dead registers, and the values of carried ones.
 //! Forgetting (rather than comparing loosely) keeps one invariant simple: what is recorded about an instruction covers
 //! every concrete execution of it.
@@ -278,7 +278,8 @@ fn global_at<'a>(program: &Program, env: &Env<'a>, to: InsnIdx) -> Option<&'a Gl
     env.global_functions.get(program.subprog_starting_at(to)?.index())?.as_ref()
 }
 
-/// The argument registers that a call of a global function needs. It takes any number, but only memory as large as it says.
+/// The argument registers that a call of a global function needs. It takes any number, but only memory as large as it
+/// says.
 fn global_needs(func: &GlobalFunc) -> Need {
     let mut n = Need::default();
     for (arg, r) in func.args.iter().zip(Reg::ARGS) {

@@ -167,7 +167,8 @@ impl Notes {
             let s = program.subprogs()[sub];
             self.calls.iter().any(|c| c.tail_call && (s.start..s.end).contains(&c.at.0))
         };
-        // The call graph has no cycle and is at most 8 frames deep, but may have many paths: keep the deepest per callee.
+        // The call graph has no cycle and is at most 8 frames deep, but may have many paths: keep the deepest per
+        // callee.
         let mut above = vec![0u32; program.subprogs().len()];
         let mut changed = true;
         while changed {
@@ -221,7 +222,8 @@ impl Notes {
                 let (field, offset) = note.field;
                 let field = &env.context.fields[usize::from(field)];
                 let Some((bytes, off)) = access(insn) else { continue };
-                // The base register holds the context's address plus what of the field's place the instruction's offset leaves.
+                // The base register holds the context's address plus what of the field's place the instruction's offset
+                // leaves.
                 let base = i64::from(field.offset) + i64::from(offset) - i64::from(off);
                 facts.context_accesses.push(ContextAccess {
                     insn: InsnIdx(i as u32),

@@ -149,8 +149,8 @@ impl<const W: u32, const H: u32> Num<W, H> {
         self.bits.mask() == ones(W) && self.full == Interval::FULL && self.low == Interval::FULL
     }
 
-    /// `sync` of numbers whose high half is zero. As unsigned numbers of either width, and as signed ones of the whole, they are the
-    /// same; below the low half's sign bit, as signed ones of the low half too.
+    /// `sync` of numbers whose high half is zero. As unsigned numbers of either width, and as signed ones of the whole,
+    /// they are the same; below the low half's sign bit, as signed ones of the low half too.
     fn sync_small(&mut self) -> bool {
         let half = ones(H) >> 1;
         let (full, low) = (&self.full, &self.low);

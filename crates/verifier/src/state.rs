@@ -301,7 +301,8 @@ impl Frame {
     }
 }
 
-/// Facts about pairs of values in a state, other than about regions' lengths: more than this are not learnt, so that looking for one stays cheap.
+/// Facts about pairs of values in a state, other than about regions' lengths: more than this are not learnt, so that
+/// looking for one stays cheap.
 const MAX_FACTS: usize = 64;
 /// Facts that are chained to reach from one value to another.
 const MAX_FACTS_CHAINED: u32 = 3;
@@ -383,8 +384,8 @@ impl State {
         self.frames.iter_mut().flat_map(Frame::values_mut)
     }
 
-    /// Bytes proven to follow `start + scale * V(id)` in a region. `None`: not even that address is known to be in it, so that
-    /// nothing is proven of the bytes just before it either. `least` is the least value of V, or 0.
+    /// Bytes proven to follow `start + scale * V(id)` in a region. `None`: not even that address is known to be in it,
+    /// so that nothing is proven of the bytes just before it either. `least` is the least value of V, or 0.
     pub(crate) fn room(&self, region: u8, id: u32, scale: i16, least: i64) -> Option<u32> {
         if id == 0 {
             return self.min_len.get(usize::from(region)).copied();
@@ -409,7 +410,8 @@ impl State {
         let mut best = (id == hi && scale == 1).then_some(0);
         let reaches = |f: &&Room| f.id == id && scale > 0 && (f.scale >= scale || scale % f.scale == 0);
         for f in self.room.iter().filter(reaches) {
-            // V is not negative: a smaller multiple of it is no greater. And what is above V is so often above a multiple of V.
+            // V is not negative: a smaller multiple of it is no greater. And what is above V is so often above a
+            // multiple of V.
             let times = scale / f.scale;
             let times = times.max(1);
             let beyond = match f.hi == hi && times == 1 {
@@ -483,7 +485,8 @@ impl State {
         self.min_len = min_lens;
     }
 
-    /// The memory that its contents take: the same for the same state, whatever its vectors held before, as limits count it.
+    /// The memory that its contents take: the same for the same state, whatever its vectors held before, as limits
+    /// count it.
     pub(crate) fn bytes(&self) -> usize {
         let frame = |f: &Frame| size_of::<Frame>() + f.bytes.len() + f.spills.len() * size_of::<Spill>();
         self.frames.iter().map(frame).sum::<usize>() + size_of::<State>()

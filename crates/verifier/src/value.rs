@@ -4,11 +4,11 @@
 //! type names. So one domain bounds both, and an access is checked by adding the instruction's offset and comparing
 //! with the size of the base.
 //!
-//! `id` ties values together, and what it ties depends on the type: numbers with one id are `scale * V + delta` for the same
-//! unknown V, exactly, without wrapping (a comparison of one refines the others); region pointers with one id are
-//! `start + scale * V + delta`; or-null pointers with one id are null together; a map value's id names the element, for the
-//! spin lock. 0 is none (for a region pointer: V = 0). `tie` is to other pointers into memory what `id` is to numbers: their offset
-//! is `scale * V(tie) + delta`.
+//! `id` ties values together, and what it ties depends on the type: numbers with one id are `scale * V + delta` for the
+//! same unknown V, exactly, without wrapping (a comparison of one refines the others); region pointers with one id are
+//! `start + scale * V + delta`; or-null pointers with one id are null together; a map value's id names the element, for
+//! the spin lock. 0 is none (for a region pointer: V = 0). `tie` is to other pointers into memory what `id` is to
+//! numbers: their offset is `scale * V(tie) + delta`.
 
 use std::fmt;
 
@@ -43,8 +43,9 @@ pub(crate) enum Origin {
     Record,
     /// Lent to the callback that is this frame, until it returns: a key, aligned to 4.
     Lent { frame: u8 },
-    /// This argument of the global function that is walked: any memory of its callers' (the packet, a map's value, their stack), for the
-    /// whole call, aligned as far as the function needs: its calls prove that (`Walk::aligned`).
+    /// This argument of the global function that is walked: any memory of its callers' (the packet, a map's value,
+    /// their stack), for the whole call, aligned as far as the function needs: its calls prove that
+    /// (`Walk::aligned`).
     Argument { arg: u8 },
 }
 
@@ -82,7 +83,8 @@ pub(crate) enum Ty {
     PacketEnd {
         region: u8,
     },
-    /// The low half of a pointer into a context region, or of its end: what a 32-bit move leaves. Only its distance from others is a number.
+    /// The low half of a pointer into a context region, or of its end: what a 32-bit move leaves. Only its distance
+    /// from others is a number.
     Half {
         region: u8,
         end: bool,
@@ -219,7 +221,8 @@ impl Value {
         self
     }
 
-    /// The name of the number that it is `scale * V + delta` of: its own value, or, of a pointer, its offset. 0 for none.
+    /// The name of the number that it is `scale * V + delta` of: its own value, or, of a pointer, its offset. 0 for
+    /// none.
     pub(crate) fn line_id(&self) -> u32 {
         match self.ty {
             Ty::Scalar | Ty::Packet { .. } => self.id,

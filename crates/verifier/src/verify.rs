@@ -24,7 +24,8 @@ pub struct Verified {
     recorded: States,
 }
 
-/// The abstract states that were recorded of a program ([`Env::record_states`]): what its registers may hold before each instruction.
+/// The abstract states that were recorded of a program ([`Env::record_states`]): what its registers may hold before
+/// each instruction.
 #[derive(Debug, Default)]
 pub struct States {
     /// In the order of the walk.

@@ -346,7 +346,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// After a path: goes on with what guesses about loops want to be walked, until there is nothing but other branches.
+    /// After a path: goes on with what guesses about loops want to be walked, until there is nothing but other
+    /// branches.
     fn with_guesses(&mut self, mut walked: Res<()>) -> Res<()> {
         loop {
             if let Err(reason) = walked {
@@ -602,8 +603,9 @@ impl<'a> Walk<'a> {
         self.leave(at, false, state, path, epoch)
     }
 
-    /// Leaves an early return from the running function, with `state` as if at its exit, to be walked later: as a path of its own,
-    /// since a return leads to callers and further rounds that are no part of the path that goes on here.
+    /// Leaves an early return from the running function, with `state` as if at its exit, to be walked later: as a path
+    /// of its own, since a return leads to callers and further rounds that are no part of the path that goes on
+    /// here.
     fn push_return(&mut self, state: State) -> Res<()> {
         self.leave(self.pc, true, state, self.path, self.epoch)
     }

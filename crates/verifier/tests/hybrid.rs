@@ -60,8 +60,8 @@ fn unproven_termination_is_left_to_a_budget() {
     }
 }
 
-/// A loop over a buffer of any length, by index or by a moving pointer, is proven; one that goes where the buffer says ends up with a
-/// check and a budget.
+/// A loop over a buffer of any length, by index or by a moving pointer, is proven; one that goes where the buffer says
+/// ends up with a check and a budget.
 #[test]
 fn loops_over_a_buffer_settle() {
     for text in [

@@ -51,8 +51,8 @@ const REFUSED: [(&str, &str); 4] = [
     ("swap", "the difference of two packet pointers in 32 bits"),
 ];
 
-/// The steps of a walk that does not depend on how often a loop turns: the most that any of them takes is of a sort, whose inner loop
-/// is walked round by round.
+/// The steps of a walk that does not depend on how often a loop turns: the most that any of them takes is of a sort,
+/// whose inner loop is walked round by round.
 const MOST_STEPS: u64 = 100_000;
 
 #[test]

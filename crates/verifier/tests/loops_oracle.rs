@@ -1,4 +1,5 @@
-//! Generated loops run as the verifier said they would: a short run; `examples/soundness.rs` with `loops` is the long one.
+//! Generated loops run as the verifier said they would: a short run; `examples/soundness.rs` with `loops` is the long
+//! one.
 
 mod border;
 

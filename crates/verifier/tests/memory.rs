@@ -1,7 +1,7 @@
 //! What a verifier keeps between programs: bounded, and the same after the thousandth program as after the tenth.
 //!
-//! An engine keeps its verifiers, so what one of them gathers is gathered for good. Alone in its process, since what other threads
-//! allocate would count as well.
+//! An engine keeps its verifiers, so what one of them gathers is gathered for good. Alone in its process, since what
+//! other threads allocate would count as well.
 
 mod common;
 
@@ -34,8 +34,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Undecided branches that leave different values behind, in registers and on the stack, all of them needed: states are kept at each
-/// join, and most of them never cover anything.
+/// Undecided branches that leave different values behind, in registers and on the stack, all of them needed: states are
+/// kept at each join, and most of them never cover anything.
 fn branching(n: usize) -> String {
     let mut t = String::from("r6 = 0\nr8 = 0\n");
     for i in 1..=n {

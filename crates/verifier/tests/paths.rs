@@ -1,8 +1,10 @@
-//! Pruning against its definition: a program is safe if each of its paths is, walked alone, where nothing can be merged.
+//! Pruning against its definition: a program is safe if each of its paths is, walked alone, where nothing can be
+//! merged.
 //!
-//! The programs store numbers and pointers of several kinds to a few stack slots (whole, in part, through pointers, in a subprogram),
-//! load them again and use them where only some of them may be used. Their branches test fresh random numbers, so every combination of
-//! outcomes is a path. A path alone is the same program with each branch made a jump one way.
+//! The programs store numbers and pointers of several kinds to a few stack slots (whole, in part, through pointers, in
+//! a subprogram), load them again and use them where only some of them may be used. Their branches test fresh random
+//! numbers, so every combination of outcomes is a path. A path alone is the same program with each branch made a jump
+//! one way.
 
 mod common;
 
@@ -247,8 +249,8 @@ fn dead_slots_do_not_multiply_paths() {
     assert!(live.steps > 256 && dead.steps < 100, "{live:?} {dead:?}");
 }
 
-/// A slot that a callback reads in its next round is not dead in this one, although this round's path ends where the next begins,
-/// and the walk comes to the read only after it has come to the write.
+/// A slot that a callback reads in its next round is not dead in this one, although this round's path ends where the
+/// next begins, and the walk comes to the read only after it has come to the write.
 #[test]
 fn slots_live_from_round_to_round() {
     let text = |value: &str| {
@@ -279,8 +281,8 @@ fn slots_live_from_round_to_round() {
     assert!(matches!(error.reason, bpf_verifier::Reason::PointerOp(..)), "{error}");
 }
 
-/// A function that a legacy load may leave early: it writes one of two numbers to a slot of its own, joins, loads, and reads the slot
-/// back. As an offset, only the small number keeps within the frame.
+/// A function that a legacy load may leave early: it writes one of two numbers to a slot of its own, joins, loads, and
+/// reads the slot back. As an offset, only the small number keeps within the frame.
 fn legacy_load_after_join(name: &str, ctx: &str, number: &str) -> String {
     format!(
         "{name}:
@@ -304,8 +306,8 @@ fn legacy_load_after_join(name: &str, ctx: &str, number: &str) -> String {
     )
 }
 
-/// The early return of a legacy load is a path of its own: what its rounds and its caller do says nothing of the slots that the
-/// path which goes on still reads.
+/// The early return of a legacy load is a path of its own: what its rounds and its caller do says nothing of the slots
+/// that the path which goes on still reads.
 #[test]
 fn slots_live_across_legacy_loads() {
     let call_loop =

@@ -1,4 +1,5 @@
-//! What rests on a proof that is not finished proves nothing: attacks on pruning inside loops walked from guesses, and inside callbacks.
+//! What rests on a proof that is not finished proves nothing: attacks on pruning inside loops walked from guesses, and
+//! inside callbacks.
 
 mod common;
 
@@ -124,7 +125,8 @@ fn endless_programs_are_refused() {
     assert!(accepted.is_empty(), "{accepted:#?}");
 }
 
-/// What falls from a distance above its name reads nothing behind the packet: twice the name being in it says nothing where it is negative.
+/// What falls from a distance above its name reads nothing behind the packet: twice the name being in it says nothing
+/// where it is negative.
 #[test]
 fn names_are_not_negative() {
     let text = ";raw

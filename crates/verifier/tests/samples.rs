@@ -1,6 +1,7 @@
 //! Real objects: accepted or refused as a table written by hand says, with the reason.
 //!
-//! The objects are not in the repository: they are looked for in `$BPF_SHARED/objects` or `../shared/objects` beside it.
+//! The objects are not in the repository: they are looked for in `$BPF_SHARED/objects` or `../shared/objects` beside
+//! it.
 
 mod objects;
 
@@ -70,8 +71,8 @@ fn other_objects_get_a_verdict() {
 /// Takes 1.14 million steps (the kernel: 92 thousand), in two of the objects.
 const TOO_LONG: &str = "tail_nodeport_nat_ipv6";
 
-/// Cilium's datapath ends within the default limits, but for one program: what is refused is refused for what it does, not for the
-/// work it takes.
+/// Cilium's datapath ends within the default limits, but for one program: what is refused is refused for what it does,
+/// not for the work it takes.
 #[test]
 fn a_datapath_ends_within_the_default_limits() {
     let Some(folder) = objects("cilium") else { return };

@@ -1,8 +1,9 @@
 //! Constants, moves, addition, logic, shifts, addresses.
 //!
-//! Which immediates an instruction takes: `add` and `sub` twelve bits, perhaps shifted by twelve; `and`, `orr` and `eor` a rotated run of
-//! ones, repeated (5334 values); `movz` and `movn` sixteen bits at one of four places. [`Constant::of`] and [`AddImm::of`] decide, and nothing
-//! reaches dynasm that they have not passed, because dynasm panics on the rest.
+//! Which immediates an instruction takes: `add` and `sub` twelve bits, perhaps shifted by twelve; `and`, `orr` and
+//! `eor` a rotated run of ones, repeated (5334 values); `movz` and `movn` sixteen bits at one of four places.
+//! [`Constant::of`] and [`AddImm::of`] decide, and nothing reaches dynasm that they have not passed, because dynasm
+//! panics on the rest.
 
 use crate::Emitter;
 use crate::asm::{asm, asm_w};
@@ -115,7 +116,8 @@ fn add_sub(code: &mut Vec<u8>, width: Width, sub: bool, d: Gpr, n: Gpr, imm: Add
     }
 }
 
-/// Appends `d = n + imm`; 31 is the stack pointer. Overwrites `AUX` if the constant is large; at 64 bits, adding nothing to itself is nothing.
+/// Appends `d = n + imm`; 31 is the stack pointer. Overwrites `AUX` if the constant is large; at 64 bits, adding
+/// nothing to itself is nothing.
 pub(crate) fn add_imm(code: &mut Vec<u8>, width: Width, d: Gpr, n: Gpr, imm: i64) {
     let imm = match width {
         Width::W32 => i64::from(imm as i32),
@@ -439,7 +441,8 @@ mod tests {
         fields.filter_map(|(n, immr, imms)| decode_logical(n, immr, imms)).collect()
     }
 
-    /// Constants at and around every border there is: runs of ones, borders of half-words and of immediate fields, and noise.
+    /// Constants at and around every border there is: runs of ones, borders of half-words and of immediate fields, and
+    /// noise.
     fn constants() -> Vec<u64> {
         let mut out: Vec<u64> = vec![0, 1, 2, 0x1234_5678, 0xaaaa_aaaa, 0x5555_5555_5555_5555];
         for at in 0..64 {

@@ -1,12 +1,13 @@
 //! Atomics.
 //!
-//! With LSE each is one instruction: the `st` form, relaxed, where the old value is not fetched; the `al` form where it is. There is no
-//! atomic `and`, only "clear these bits".
+//! With LSE each is one instruction: the `st` form, relaxed, where the old value is not fetched; the `al` form where it
+//! is. There is no atomic `and`, only "clear these bits".
 //!
-//! Without LSE, a loop of load-exclusive and store-exclusive. A fetching one is a full barrier, as the kernel's are: the releasing store
-//! keeps what comes before it before it, and the `dmb` after the loop keeps what comes after it after it. An acquiring load would not do:
-//! a later access could still pass the store. Between the exclusives there is no access to memory, lest it takes the reservation
-//! away for ever; an operand that lives in a slot is loaded anew at the head of the loop, and its register then serves for the status.
+//! Without LSE, a loop of load-exclusive and store-exclusive. A fetching one is a full barrier, as the kernel's are:
+//! the releasing store keeps what comes before it before it, and the `dmb` after the loop keeps what comes after it
+//! after it. An acquiring load would not do: a later access could still pass the store. Between the exclusives there is
+//! no access to memory, lest it takes the reservation away for ever; an operand that lives in a slot is loaded anew at
+//! the head of the loop, and its register then serves for the status.
 
 use crate::Emitter;
 use crate::asm::{asm, asm_w};
@@ -60,7 +61,8 @@ impl Emitter<'_> {
             AtomicOp::Or => asm_w!(&mut self.s.buf, width; stset R(s), [XSP(at)]),
             AtomicOp::And => asm_w!(&mut self.s.buf, width; mvn R(TMP2), R(s); stclr R(TMP2), [XSP(at)]),
             AtomicOp::Xor => asm_w!(&mut self.s.buf, width; steor R(s), [XSP(at)]),
-            // Ordered whether or not its result is wanted, so not to the zero register: that would give up the acquire half.
+            // Ordered whether or not its result is wanted, so not to the zero register: that would give up the acquire
+            // half.
             AtomicOp::Xchg => asm_w!(&mut self.s.buf, width; swpal R(s), R(TMP2), [XSP(at)]),
         }
     }

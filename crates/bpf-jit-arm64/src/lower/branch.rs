@@ -1,8 +1,9 @@
 //! Comparisons: for jumps and for selections.
 //!
-//! A comparison with a constant is often no comparison: with zero it is a `cbz`, of the sign or one bit a `tbz`, and at the end of the range
-//! its outcome is known. Otherwise the constant goes into `cmp`, negated into `cmn`, or moved by one together with the condition
-//! (`a > 0xffff` is `a >= 0x10000`), or is taken off in two parts (for equality), and only then goes into a register.
+//! A comparison with a constant is often no comparison: with zero it is a `cbz`, of the sign or one bit a `tbz`, and at
+//! the end of the range its outcome is known. Otherwise the constant goes into `cmp`, negated into `cmn`, or moved by
+//! one together with the condition (`a > 0xffff` is `a >= 0x10000`), or is taken off in two parts (for equality), and
+//! only then goes into a register.
 
 use crate::Emitter;
 use crate::asm::{asm, asm_w};
@@ -78,7 +79,8 @@ fn fused(width: Width, cond: Cond, reg: Gpr, imm: i64) -> Option<Jump> {
     }
 }
 
-/// The same comparison with a constant one higher or lower. Constants whose outcome is known do not come here, so none wraps.
+/// The same comparison with a constant one higher or lower. Constants whose outcome is known do not come here, so none
+/// wraps.
 fn neighbour(cond: Cond, imm: i64) -> Option<(Cond, i64)> {
     match cond {
         Cond::Gt => Some((Cond::Ge, imm.wrapping_add(1))),

@@ -1,7 +1,7 @@
 //! Loads and stores, of programs and of slots.
 //!
-//! An offset is encoded where it fits: scaled by the access size and unsigned (twelve bits), or in bytes and signed (nine bits). What
-//! fits neither goes through `AUX` as an index register.
+//! An offset is encoded where it fits: scaled by the access size and unsigned (twelve bits), or in bytes and signed
+//! (nine bits). What fits neither goes through `AUX` as an index register.
 
 use crate::Emitter;
 use crate::asm::asm;

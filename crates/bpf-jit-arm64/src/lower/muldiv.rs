@@ -1,8 +1,8 @@
 //! Multiplication, division, remainder.
 //!
-//! `udiv` and `sdiv` do what BPF wants of every odd case: a quotient by zero is zero, and MIN / -1 is MIN. `msub` then gives x % 0 = x and
-//! MIN % -1 = 0 by itself, and every 32-bit result is zero-extended. So there is no test and no branch here, only constants that
-//! need neither multiplier nor divider.
+//! `udiv` and `sdiv` do what BPF wants of every odd case: a quotient by zero is zero, and MIN / -1 is MIN. `msub` then
+//! gives x % 0 = x and MIN % -1 = 0 by itself, and every 32-bit result is zero-extended. So there is no test and no
+//! branch here, only constants that need neither multiplier nor divider.
 
 use crate::Emitter;
 use crate::asm::{asm, asm_w};

@@ -1,7 +1,8 @@
 //! Stopping a run.
 //!
-//! A stopped run leaves through the nearest entry sequence, whose stack pointer and continuation are in the `RunCtx`: a check that fails branches to a
-//! stub behind the function, which notes where it was and goes on to the stop sequence of its reason, of which a program has at most one each.
+//! A stopped run leaves through the nearest entry sequence, whose stack pointer and continuation are in the `RunCtx`: a
+//! check that fails branches to a stub behind the function, which notes where it was and goes on to the stop sequence
+//! of its reason, of which a program has at most one each.
 
 use crate::asm::asm;
 use crate::jump::{Cc, Jump};

@@ -1,7 +1,7 @@
 //! Lir made by hand, compiled under many allocations, against the evaluator of `bpf-jit`.
 //!
-//! On any host the code is emitted and decoded; on arm64 it also runs, and must leave the same result, the same memory and the same
-//! `RunCtx` as the evaluator.
+//! On any host the code is emitted and decoded; on arm64 it also runs, and must leave the same result, the same memory
+//! and the same `RunCtx` as the evaluator.
 
 use crate::machine::{HOST, Text, calling_helper, poisoning_helper};
 use bpf_isa::{Size, SubprogId, Width};
@@ -257,8 +257,8 @@ pub(crate) fn address_of(symbol: Symbol, data: u64) -> u64 {
     }
 }
 
-/// Compiles `lir` in every way and compares each with the evaluator on every input. In an input, `None` is the address of the middle of
-/// `words` words of data.
+/// Compiles `lir` in every way and compares each with the evaluator on every input. In an input, `None` is the address
+/// of the middle of `words` words of data.
 pub(crate) fn check(
     lir: &Lir,
     words: usize,

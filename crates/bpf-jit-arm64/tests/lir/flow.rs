@@ -208,7 +208,8 @@ fn fallen(args: [u64; 5]) -> u64 {
     hash(&[args[0], args[1], args[2], args[3], args[4], args[0] ^ args[1]])
 }
 
-/// Tail-calls with r3 and falls through to a hash of all it has, some of which lived across a call, so that registers are saved.
+/// Tail-calls with r3 and falls through to a hash of all it has, some of which lived across a call, so that registers
+/// are saved.
 fn tail_caller(key: TailKey) -> bpf_jit::Func {
     let mut b = Builder::with_params();
     b.func.stack_bytes = 24;
@@ -221,8 +222,8 @@ fn tail_caller(key: TailKey) -> bpf_jit::Func {
     b.finish()
 }
 
-/// The table is r1 and the index r2. The index has 32 bits: what is above them in the register does not count (the kernel's arm64 JIT once
-/// compared all 64).
+/// The table is r1 and the index r2. The index has 32 bits: what is above them in the register does not count (the
+/// kernel's arm64 JIT once compared all 64).
 #[test]
 fn dynamic_tail_calls() {
     let lir = Lir { funcs: vec![tail_caller(TailKey::Dynamic { table: VReg(0), index: VReg(1) })] };

@@ -1,8 +1,9 @@
 //! Runs emitted code on an arm64 host, natively or under qemu-user; the only place in the tests that knows the host.
 //!
-//! [`Text`] places codes behind each other in a mapping of their own, resolves their relocations (calls through a veneer each), makes it
-//! executable and calls it through an entry sequence that does what docs/abi.md asks of one. That sequence also checks the code:
-//! callee-saved registers hold a pattern that must still be there afterwards, and all others start out poisoned.
+//! [`Text`] places codes behind each other in a mapping of their own, resolves their relocations (calls through a
+//! veneer each), makes it executable and calls it through an entry sequence that does what docs/abi.md asks of one.
+//! That sequence also checks the code: callee-saved registers hold a pattern that must still be there afterwards, and
+//! all others start out poisoned.
 
 use bpf_jit_code::{Code, RunCtx, Symbol};
 
@@ -142,8 +143,8 @@ mod imp {
 
         pub(crate) fn call(&self, entry: u64, args: [u64; 5], ctx: &mut RunCtx) -> u64 {
             let mut saved = [0u64; 10];
-            // SAFETY: `entry` is that of code emitted for these arguments, which the mapping keeps executable; `enter` restores what
-            // the calling convention asks for.
+            // SAFETY: `entry` is that of code emitted for these arguments, which the mapping keeps executable; `enter`
+            // restores what the calling convention asks for.
             let result = unsafe { enter(entry, &args, ctx, &mut saved) };
             let pattern: Vec<u64> = (19..29).map(|n| n * 0x0101).collect();
             assert_eq!(saved[..], pattern[..], "a callee-saved register is broken");

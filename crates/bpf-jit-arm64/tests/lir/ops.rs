@@ -180,7 +180,8 @@ fn constants_reach_registers_and_slots() {
     }
 }
 
-/// All conditions, as a branch and as a selection, on registers and constants. (`Branch` ends a block, so each is a function.)
+/// All conditions, as a branch and as a selection, on registers and constants. (`Branch` ends a block, so each is a
+/// function.)
 #[test]
 fn conditions() {
     let constants = constants();
@@ -355,8 +356,8 @@ fn atomics() {
     }
 }
 
-/// Compare and exchange that succeeds and fails, with every overlap. After a 32-bit one the upper half of the result is zero in both
-/// outcomes.
+/// Compare and exchange that succeeds and fails, with every overlap. After a 32-bit one the upper half of the result is
+/// zero in both outcomes.
 #[test]
 fn compare_and_exchange() {
     for width in WIDTHS {

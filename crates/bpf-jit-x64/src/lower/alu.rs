@@ -1,7 +1,7 @@
 //! Moves, extensions, and two-operand arithmetic but for division.
 //!
-//! x86-64 arithmetic overwrites its first operand. Where the destination is another register than both operands, `lea` and three-operand
-//! `imul` do without a move; where it is the *second* operand's, the operation is turned round.
+//! x86-64 arithmetic overwrites its first operand. Where the destination is another register than both operands, `lea`
+//! and three-operand `imul` do without a move; where it is the *second* operand's, the operation is turned round.
 
 use crate::Emitter;
 use crate::asm::{Memory, asm, byte, reg, sized};
@@ -156,7 +156,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Emits an op on registers: `d` and `a` may be [`SCRATCH`], `b` [`SCRATCH2`], which is free where `b` is a constant.
+    /// Emits an op on registers: `d` and `a` may be [`SCRATCH`], `b` [`SCRATCH2`], which is free where `b` is a
+    /// constant.
     #[inline(always)]
     fn two(
         &mut self,
@@ -399,8 +400,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// The general case: the count has to go to cl, and whatever was there may be an operand or, with BMI2 (where the allocator was promised
-    /// that shifts clobber nothing), some other value.
+    /// The general case: the count has to go to cl, and whatever was there may be an operand or, with BMI2 (where the
+    /// allocator was promised that shifts clobber nothing), some other value.
     fn shift_through_cl(&mut self, op: Shift, width: Width, d: Gpr, a: Gpr, count: Gpr) {
         self.copy(width, SCRATCH, a);
         let keep = self.options.features.bmi2 && count != Rcx && d != Rcx;

@@ -1,7 +1,8 @@
 //! Atomic read-modify-write.
 //!
-//! `xadd` and `xchg` fetch by themselves; and, or and xor with fetch are a loop of `cmpxchg` through rax, with the new value made in r10. A 32-bit `cmpxchg` that
-//! succeeds does not write eax, so the old value is zero-extended by a move of its own.
+//! `xadd` and `xchg` fetch by themselves; and, or and xor with fetch are a loop of `cmpxchg` through rax, with the new
+//! value made in r10. A 32-bit `cmpxchg` that succeeds does not write eax, so the old value is zero-extended by a move
+//! of its own.
 
 use crate::Emitter;
 use crate::asm::{mem, reg};
@@ -81,7 +82,8 @@ impl Emitter<'_> {
 
     fn fetch_logic(&mut self, op: Logic, width: Width, mem: Mem, src: VReg, dst: VReg) {
         let m = self.addr_outside_rax(mem);
-        // Operand: a register that is neither rax nor taken. The allocator knows that rdx is overwritten; an operand in rdx stays there.
+        // Operand: a register that is neither rax nor taken. The allocator knows that rdx is overwritten; an operand in
+        // rdx stays there.
         let s = match self.alloc.loc(src) {
             Loc::Reg(reg) if Gpr::from(reg) != Rax => Gpr::from(reg),
             Loc::Reg(_) | Loc::Slot(_) => {

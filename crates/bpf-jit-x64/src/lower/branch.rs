@@ -83,7 +83,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// `test a, imm`, of which only the zero flag matters: a mask that is zero above is tested in as little as it needs.
+    /// `test a, imm`, of which only the zero flag matters: a mask that is zero above is tested in as little as it
+    /// needs.
     fn test_imm(&mut self, width: Width, a: Gpr, imm: i64) {
         let bits = match width {
             Width::W32 => u64::from(imm as u32),

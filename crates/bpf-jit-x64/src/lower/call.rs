@@ -1,4 +1,5 @@
-//! Calls. Arguments go to their registers all at once; the allocator keeps values that live on in registers a call preserves.
+//! Calls. Arguments go to their registers all at once; the allocator keeps values that live on in registers a call
+//! preserves.
 
 use crate::Emitter;
 use crate::asm::reg;

@@ -1,15 +1,15 @@
 //! Division, remainder and the high half of products.
 //!
-//! `div` divides rdx:rax, leaves the quotient in rax and the remainder in rdx, and traps where BPF defines a result: a zero divisor, and
-//! MIN / -1. Both are kept from it by what costs least:
+//! `div` divides rdx:rax, leaves the quotient in rax and the remainder in rdx, and traps where BPF defines a result: a
+//! zero divisor, and MIN / -1. Both are kept from it by what costs least:
 //!
 //! | | quotient | remainder |
 //! |---|---|---|
 //! | unsigned, b = 0 | 0 (`cmov` from the zeroed rdx) | a (in rdx already) |
 //! | signed, b = 0 or b = -1 | a * b: 0, or -a, MIN included | a * (b + 1): a, or 0 |
 //!
-//! One unsigned comparison of b + 1 with 1 finds both signed cases. A constant divisor needs no test, and an unsigned one that is a power of two no
-//! division. Tests: tests/exec.rs, `division_*`.
+//! One unsigned comparison of b + 1 with 1 finds both signed cases. A constant divisor needs no test, and an unsigned
+//! one that is a power of two no division. Tests: tests/exec.rs, `division_*`.
 
 use crate::Emitter;
 use crate::asm::{reg, sized};

@@ -1,7 +1,8 @@
 //! Stopping a run.
 //!
-//! A check that fails jumps to a stub after the function's code, so the path taken has no jump. Every stub says which instruction stopped the run and goes on
-//! to one sequence a code and reason, which stores both and leaves through the exit frame.
+//! A check that fails jumps to a stub after the function's code, so the path taken has no jump. Every stub says which
+//! instruction stopped the run and goes on to one sequence a code and reason, which stores both and leaves through the
+//! exit frame.
 
 use crate::asm::{asm, mem, reg};
 use crate::jump::{Cc, Jump};

@@ -1,4 +1,5 @@
-//! What the tests of this backend share: building Lir by hand, a repeatable source of choices, and (`native`) running code.
+//! What the tests of this backend share: building Lir by hand, a repeatable source of choices, and (`native`) running
+//! code.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

@@ -1,8 +1,8 @@
 //! Runs emitted code inside the test, and checks the machine ABI while it does.
 //!
-//! One readable, writable and executable page range a process, rewritten for every program: a test may do what the runtime must not. The
-//! entry sequence fills every callee-saved register with a known value and looks for it afterwards; every external function checks the
-//! stack's alignment and overwrites all registers a call may overwrite.
+//! One readable, writable and executable page range a process, rewritten for every program: a test may do what the
+//! runtime must not. The entry sequence fills every callee-saved register with a known value and looks for it
+//! afterwards; every external function checks the stack's alignment and overwrites all registers a call may overwrite.
 
 use super::random::WITH_CTX;
 use bpf_isa::SubprogId;
@@ -260,8 +260,9 @@ impl Placed {
         let mut report = Report::default();
         CALLS.with_borrow_mut(Vec::clear);
         STACKS.with_borrow_mut(Vec::clear);
-        // SAFETY: the code was emitted by the backend under test from a program whose accesses stay in `memory`, its own stack and `ctx`,
-        // all of which outlive the call; that it keeps the ABI is what the tests are about.
+        // SAFETY: the code was emitted by the backend under test from a program whose accesses stay in `memory`, its
+        // own stack and `ctx`, all of which outlive the call; that it keeps the ABI is what the tests are
+        // about.
         let value = unsafe { bpf_x64_test_enter(self.at(entry), &args, &mut ctx, &mut report) };
         let outcome = if report.stopped == 1 {
             Outcome::Stop { code: StopCode::new(ctx.stop_code).expect("a stop code"), insn: ctx.stop_insn }

@@ -1,4 +1,5 @@
-//! Random programs of every op. They compute in a few values, a memory argument and their stack; branches go forward only.
+//! Random programs of every op. They compute in a few values, a memory argument and their stack; branches go forward
+//! only.
 
 use super::{Build, EDGES, Rng};
 use bpf_isa::{Cond, Size, SubprogId, Width};

@@ -1,8 +1,8 @@
 //! The control-flow graph of a function, and its dominators.
 //!
-//! Derived from the ops and the order: built by whoever needs it, into memory that is reused, and never kept beside a function that changes.
-//! Dominators are those of Cooper, Harvey and Kennedy ("A Simple, Fast Dominance Algorithm"): intersection along a reverse
-//! postorder until nothing changes.
+//! Derived from the ops and the order: built by whoever needs it, into memory that is reused, and never kept beside a
+//! function that changes. Dominators are those of Cooper, Harvey and Kennedy ("A Simple, Fast Dominance Algorithm"):
+//! intersection along a reverse postorder until nothing changes.
 
 use super::func::Func;
 use super::op::BlockId;
@@ -164,13 +164,15 @@ pub struct Dominators {
 }
 
 impl Dominators {
-    /// The block that dominates `block` and is dominated by all others that do; `None` of the entry and of blocks that control cannot come to.
+    /// The block that dominates `block` and is dominated by all others that do; `None` of the entry and of blocks that
+    /// control cannot come to.
     pub fn idom(&self, block: BlockId) -> Option<BlockId> {
         let place = self.place[block.index()];
         (place != NONE && place != 0).then(|| self.rpo[self.idom[place as usize] as usize])
     }
 
-    /// Whether every way to `b` leads through `a`. A block dominates itself; nothing holds of blocks that control cannot come to.
+    /// Whether every way to `b` leads through `a`. A block dominates itself; nothing holds of blocks that control
+    /// cannot come to.
     pub fn dominates(&self, a: BlockId, b: BlockId) -> bool {
         let (a, mut b) = (self.place[a.index()], self.place[b.index()]);
         if a == NONE || b == NONE {

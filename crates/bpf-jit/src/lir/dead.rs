@@ -1,7 +1,8 @@
 //! Definitions that nobody reads.
 //!
-//! A direct tail-call site knows its table and index, so what loaded them for the call has no reader left. Approach: count the reads of each value, over the
-//! whole function; an op without any other effect whose result has none goes, and with it the reads it made.
+//! A direct tail-call site knows its table and index, so what loaded them for the call has no reader left. Approach:
+//! count the reads of each value, over the whole function; an op without any other effect whose result has none goes,
+//! and with it the reads it made.
 //!
 //! Invariant: an op goes only if no read of its value is left anywhere, so liveness is not asked.
 

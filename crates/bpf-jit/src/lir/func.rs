@@ -1,11 +1,12 @@
 //! Functions and their blocks.
 //!
-//! Problem: passes add and remove ops and blocks, and everything else wants to walk ops as one array. Approach: the ops of all blocks lie in one
-//! array, each block names a range of it, and the order of the code is a list of blocks beside it. What is added lies at the array's end,
-//! what is removed is no longer named; [`Func::compact`] puts the ops of the order's blocks in order again.
+//! Problem: passes add and remove ops and blocks, and everything else wants to walk ops as one array. Approach: the ops
+//! of all blocks lie in one array, each block names a range of it, and the order of the code is a list of blocks beside
+//! it. What is added lies at the array's end, what is removed is no longer named; [`Func::compact`] puts the ops of the
+//! order's blocks in order again.
 //!
-//! Invariants: a [`BlockId`] keeps its meaning for as long as its block exists, whatever is inserted or removed around it; ranges of blocks in
-//! the order are apart from each other.
+//! Invariants: a [`BlockId`] keeps its meaning for as long as its block exists, whatever is inserted or removed around
+//! it; ranges of blocks in the order are apart from each other.
 
 use super::op::{BlockId, Op, VReg};
 use core::ops::Range;
@@ -129,8 +130,8 @@ impl Func {
         self.blocks[block.index()].ops = start..self.ops.len() as u32;
     }
 
-    /// Puts `block` into the order behind `after`. What falls out of `after` now comes to `block`; nothing happens if `after` is not in
-    /// the order.
+    /// Puts `block` into the order behind `after`. What falls out of `after` now comes to `block`; nothing happens if
+    /// `after` is not in the order.
     pub fn insert_after(&mut self, after: BlockId, block: BlockId) {
         if let Some(at) = self.order.iter().position(|b| *b == after) {
             self.order.insert(at + 1, block);
@@ -154,7 +155,8 @@ impl Func {
         rest
     }
 
-    /// A new block on the edge that the jump or branch at the end of `from` takes; it consists of `ops` and a jump. `None` if there is no such edge.
+    /// A new block on the edge that the jump or branch at the end of `from` takes; it consists of `ops` and a jump.
+    /// `None` if there is no such edge.
     pub fn split_taken(&mut self, from: BlockId, ops: impl IntoIterator<Item = (Op, Span)>) -> Option<BlockId> {
         let last = self.range(from).last()?;
         let span = self.spans[last];
@@ -167,7 +169,8 @@ impl Func {
         Some(block)
     }
 
-    /// Leaves in the arrays only the ops of the order's blocks, in its order, and of the blocks only those of the order, numbered in it.
+    /// Leaves in the arrays only the ops of the order's blocks, in its order, and of the blocks only those of the
+    /// order, numbered in it.
     pub fn compact(&mut self) {
         const GONE: u32 = u32::MAX;
         let mut number = vec![GONE; self.blocks.len()];

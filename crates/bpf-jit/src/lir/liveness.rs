@@ -1,11 +1,13 @@
 //! What is live out of each block.
 //!
-//! Problem: the allocator needs, for each block, the values that some path from its end reads before writing them; most values live and die
-//! inside one block, and programs have thousands of both, so sets of all values by block are quadratic. Approach: one walk over the ops finds
-//! the values that a block reads and has not written (few, and never a temporary); each of them is then followed backward, from
-//! block to predecessor, until a block that writes it. So the cost is that of the walk, and of writing the result down.
+//! Problem: the allocator needs, for each block, the values that some path from its end reads before writing them; most
+//! values live and die inside one block, and programs have thousands of both, so sets of all values by block are
+//! quadratic. Approach: one walk over the ops finds the values that a block reads and has not written (few, and never a
+//! temporary); each of them is then followed backward, from block to predecessor, until a block that writes it. So the
+//! cost is that of the walk, and of writing the result down.
 //!
-//! Invariant: exact, by the function's own ops and edges. Derived like [`Cfg`], never kept beside a function that changes.
+//! Invariant: exact, by the function's own ops and edges. Derived like [`Cfg`], never kept beside a function that
+//! changes.
 
 use super::cfg::Cfg;
 use super::func::Func;

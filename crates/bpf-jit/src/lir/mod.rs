@@ -1,8 +1,8 @@
 //! The low-level intermediate representation.
 //!
 //! Problem: two backends, an allocator and an optimiser need one program form that is closer to machines than BPF is.
-//! Approach: three-address operations over any number of virtual registers, in basic blocks. Not SSA by itself: a virtual register may be
-//! written many times.
+//! Approach: three-address operations over any number of virtual registers, in basic blocks. Not SSA by itself: a
+//! virtual register may be written many times.
 //!
 //! | file | what |
 //! |---|---|
@@ -15,10 +15,10 @@
 //! | `passes` | the passes by name, and which of them a compilation runs |
 //! | `peephole`, `dead` | pairs of adjacent ops that are one; definitions that nobody reads |
 //!
-//! Invariants: the operands of a 32-bit operation are the low halves of its registers, its result is zero-extended; control-flow ops are the
-//! last of their block; the first block of a function's order is its entry, and a block without a jump at its end falls through to
-//! the next one of the order; each op carries the BPF instructions it came from. Nothing in a function depends on an analysis, so
-//! that no change of it can leave one stale.
+//! Invariants: the operands of a 32-bit operation are the low halves of its registers, its result is zero-extended;
+//! control-flow ops are the last of their block; the first block of a function's order is its entry, and a block
+//! without a jump at its end falls through to the next one of the order; each op carries the BPF instructions it came
+//! from. Nothing in a function depends on an analysis, so that no change of it can leave one stale.
 
 mod cfg;
 mod dead;

@@ -1,6 +1,7 @@
 //! The operations: what each reads, writes and means.
 //!
-//! `width` fields: operands are read at that width, a 32-bit result is zero-extended. What an op computes is defined by `eval`.
+//! `width` fields: operands are read at that width, a 32-bit result is zero-extended. What an op computes is defined by
+//! `eval`.
 
 use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit_code::{StopCode, Symbol};
@@ -352,7 +353,8 @@ pub enum Op {
         /// Where the old value goes, zero-extended, if it is wanted.
         fetch: Option<VReg>,
     },
-    /// `old = *mem; if old == expected { *mem = new }; dst = old`, zero-extended in both outcomes, sequentially consistent.
+    /// `old = *mem; if old == expected { *mem = new }; dst = old`, zero-extended in both outcomes, sequentially
+    /// consistent.
     CmpXchg {
         /// Width of the access.
         width: Width,
@@ -394,7 +396,8 @@ pub enum Op {
         /// The hidden argument.
         ctx: VReg,
     },
-    /// Stops the run with [`StopCode::Access`] at this place unless `a < limit`, unsigned, 64 bits. Not the end of a block.
+    /// Stops the run with [`StopCode::Access`] at this place unless `a < limit`, unsigned, 64 bits. Not the end of a
+    /// block.
     Bound {
         /// What is compared.
         a: VReg,

@@ -1,7 +1,7 @@
 //! The text form, read: see `text`.
 //!
-//! By recursive descent over the words of a line. The numbers of values and blocks are taken as they stand, so that a text means the same function
-//! each time it is read; what refers to a block that is not there is for `verify` to find.
+//! By recursive descent over the words of a line. The numbers of values and blocks are taken as they stand, so that a
+//! text means the same function each time it is read; what refers to a block that is not there is for `verify` to find.
 
 use super::func::{Block, Func, Lir, Span};
 use super::op::{Base, BlockId, CallTarget, Cond, Mem, Op, Region, TailKey, VReg, Val};

@@ -1,7 +1,7 @@
 //! The passes there are, by name, and what a compilation runs of them.
 //!
-//! A pass is a function over one [`Func`] that keeps what it computes and keeps it well formed; it says how often it found something to do. In debug
-//! builds the function is verified after each.
+//! A pass is a function over one [`Func`] that keeps what it computes and keeps it well formed; it says how often it
+//! found something to do. In debug builds the function is verified after each.
 
 use super::func::{Func, Lir};
 use super::{dead, peephole};

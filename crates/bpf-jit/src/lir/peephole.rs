@@ -1,10 +1,11 @@
 //! The first pass: two adjacent ops that are one.
 //!
-//! BPF arithmetic changes its first operand, so compilers copy before they compute, and make addresses in the stack in two steps. Lowering says just
-//! that; here a copy and the op that changes the copy become one three-address op, and a constant is added to a frame address where it is
-//! made.
+//! BPF arithmetic changes its first operand, so compilers copy before they compute, and make addresses in the stack in
+//! two steps. Lowering says just that; here a copy and the op that changes the copy become one three-address op, and a
+//! constant is added to a frame address where it is made.
 //!
-//! Invariant: one look at each op and the one before it, in one block. Nothing else moves and no value's last definition in a block changes.
+//! Invariant: one look at each op and the one before it, in one block. Nothing else moves and no value's last
+//! definition in a block changes.
 
 use super::func::{Func, Span};
 use super::op::{BinOp, Op, VReg, Val};

@@ -13,8 +13,9 @@
 //! }
 //! ```
 //! An address may end in the region that it is known to be in: `[v0 + 4: packet]`.
-//! `@` is followed by the BPF slots that the op came from (`@0+0`: none). Numbers are decimal, or hexadecimal after `0x`, and may be negative.
-//! Blocks are listed in the order of the code under their own numbers; ops of blocks outside the order are not part of the text.
+//! `@` is followed by the BPF slots that the op came from (`@0+0`: none). Numbers are decimal, or hexadecimal after
+//! `0x`, and may be negative. Blocks are listed in the order of the code under their own numbers; ops of blocks outside
+//! the order are not part of the text.
 
 use super::func::{Func, Lir, Span};
 use super::op::{AtomicOp, Base, BinOp, CallTarget, Check, Cond, Mem, Op, Region, TailKey, VReg, Val};

@@ -1,8 +1,9 @@
 //! Whether a function is well formed: what every pass may rely on and must keep.
 //!
-//! Structure (ranges, targets, jumps at the ends of blocks only) and definitions: on every way from the entry to an op, the values that
-//! it reads have been written. Where a value has one definition that is dominance; with several it is the same by the blocks' definitions together, which one
-//! forward data flow decides. Quadratic in the worst case: for debug builds, tests and fuzzing.
+//! Structure (ranges, targets, jumps at the ends of blocks only) and definitions: on every way from the entry to an op,
+//! the values that it reads have been written. Where a value has one definition that is dominance; with several it is
+//! the same by the blocks' definitions together, which one forward data flow decides. Quadratic in the worst case: for
+//! debug builds, tests and fuzzing.
 
 use core::cell::RefCell;
 
@@ -176,8 +177,8 @@ impl Func {
     }
 }
 
-/// What a check needs and the thread keeps for the next: debug builds check each function several times a compilation, and compiling
-/// allocates nothing once it is warm.
+/// What a check needs and the thread keeps for the next: debug builds check each function several times a compilation,
+/// and compiling allocates nothing once it is warm.
 #[derive(Default)]
 struct Scratch {
     ordered: Vec<bool>,

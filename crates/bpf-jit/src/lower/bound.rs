@@ -1,11 +1,13 @@
 //! The checks that a hybrid verification leaves to run time: an address against the one region it may be in.
 //!
-//! Problem: an access of `size` bytes at any address must stop the run unless all of them are in the region, and one that is in
-//! bounds should cost little. Approach: the distance `t` from the region's start, as an unsigned number, is compared once with
-//! `length - size + 1`. A region shorter than that makes the limit negative; then its sign, spread over `t`, makes `t` the greatest number,
-//! so that the comparison fails without a second branch. Where the least length is promised, that is left out.
+//! Problem: an access of `size` bytes at any address must stop the run unless all of them are in the region, and one
+//! that is in bounds should cost little. Approach: the distance `t` from the region's start, as an unsigned number, is
+//! compared once with `length - size + 1`. A region shorter than that makes the limit negative; then its sign, spread
+//! over `t`, makes `t` the greatest number, so that the comparison fails without a second branch. Where the least
+//! length is promised, that is left out.
 //!
-//! Invariant: nothing but [`Op::Bound`] decides; `t` and the limit come from the run's own context, which no program can write.
+//! Invariant: nothing but [`Op::Bound`] decides; `t` and the limit come from the run's own context, which no program
+//! can write.
 
 use super::direct::Sink;
 use super::func::FuncLowerer;

@@ -92,7 +92,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.op(Op::Call { target, args, ctx, ret });
     }
 
-    /// A look-up in a known array: `key < max_entries ? base + key * stride : null`, without the comparison for a known key.
+    /// A look-up in a known array: `key < max_entries ? base + key * stride : null`, without the comparison for a known
+    /// key.
     fn array_lookup(&mut self, known: &ConstMapCall, max_entries: u32, stride: u32, elements: Elements) {
         match known.key {
             Some(key) if key < u64::from(max_entries) => {
@@ -191,7 +192,8 @@ impl<S: Sink> FuncLowerer<'_, S> {
             None => TailKey::Dynamic { table: self.cur[Reg::R2.index()], index: self.cur[Reg::R3.index()] },
         };
         self.op(Op::TailCall { key, arg, ctx, reload_len: self.options.raw_context });
-        // A tail call that falls through leaves an error in r0, for the rare program that looks (the kernel's verifier lets none).
+        // A tail call that falls through leaves an error in r0, for the rare program that looks (the kernel's verifier
+        // lets none).
         if S::reads_next(self, b, Reg::R0) {
             let dst = self.write(Reg::R0);
             self.op(Op::Mov { width: Width::W64, dst, src: Val::Imm(-1) });

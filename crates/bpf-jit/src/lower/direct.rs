@@ -1,12 +1,13 @@
 //! Where the ops of a function go: into a list, to be allocated for and emitted later, or into an emitter at once.
 //!
-//! Problem: every pass over a program costs a mispredicted jump or more an instruction, since what comes next is as unpredictable
-//! as programs are. Approach: without optimisation there is one pass. Each instruction is lowered as ever, but to the fixed registers of
-//! [`crate::fixed`], and its ops go straight into the backend: the emitter's choice among ops folds away, because the op is known where it is made.
-//! Nothing is known of the function beforehand but what [`bpf_isa::Contents`] says of the program.
+//! Problem: every pass over a program costs a mispredicted jump or more an instruction, since what comes next is as
+//! unpredictable as programs are. Approach: without optimisation there is one pass. Each instruction is lowered as
+//! ever, but to the fixed registers of [`crate::fixed`], and its ops go straight into the backend: the emitter's choice
+//! among ops folds away, because the op is known where it is made. Nothing is known of the function beforehand but what
+//! [`bpf_isa::Contents`] says of the program.
 //!
-//! Invariants: no op depends on liveness, webs, or the op before it. So it does not matter where blocks begin: each instruction is the
-//! emitter's block of its own number, and nobody has to find out which of them jumps lead to.
+//! Invariants: no op depends on liveness, webs, or the op before it. So it does not matter where blocks begin: each
+//! instruction is the emitter's block of its own number, and nobody has to find out which of them jumps lead to.
 
 use super::func::FuncLowerer;
 use super::webs::{NO_WEB, REGS};
@@ -35,8 +36,8 @@ pub(super) trait Sink: Sized {
     fn begin_block(f: &mut FuncLowerer<'_, Self>, block: BlockId);
     /// The block being filled ends here.
     fn end_block(f: &mut FuncLowerer<'_, Self>);
-    /// Where the jump over `off` instructions that ends BPF block `b` leads if it is ever taken, and whether control ever goes on to the next
-    /// instruction.
+    /// Where the jump over `off` instructions that ends BPF block `b` leads if it is ever taken, and whether control
+    /// ever goes on to the next instruction.
     fn ways(f: &FuncLowerer<'_, Self>, b: BpfBlock, off: i32) -> (Option<BlockId>, bool);
     /// The argument registers that the call at `slot` reads.
     fn call_uses(f: &FuncLowerer<'_, Self>, slot: u32, callee: Callee) -> RegSet;
@@ -233,7 +234,8 @@ impl<E: Emitter> FuncLowerer<'_, &mut Direct<E>> {
         Ok(())
     }
 
-    /// Gives a value to what may be read before it is written: an unverified program gets zeros, not what the host left there.
+    /// Gives a value to what may be read before it is written: an unverified program gets zeros, not what the host left
+    /// there.
     fn initialise(&mut self) {
         let contents = self.program.contents();
         // Of functions nothing is known.

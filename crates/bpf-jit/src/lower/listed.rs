@@ -1,4 +1,5 @@
-//! Ops into a function's list, to be changed, allocated for and emitted later: blocks, webs and liveness around the instructions.
+//! Ops into a function's list, to be changed, allocated for and emitted later: blocks, webs and liveness around the
+//! instructions.
 
 use super::direct::Sink;
 use super::func::FuncLowerer;
@@ -118,7 +119,8 @@ impl FuncLowerer<'_, Listed> {
         self.rename();
     }
 
-    /// Whether an instruction that control may come to reads the hidden argument, and whether one counts; the counter gets its value.
+    /// Whether an instruction that control may come to reads the hidden argument, and whether one counts; the counter
+    /// gets its value.
     fn find_hidden(&mut self) -> bool {
         let needs_ctx = self.l.needs_ctx[self.sub.0 as usize];
         let may_gotos = self.program.contents().may_gotos;

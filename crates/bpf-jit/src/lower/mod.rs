@@ -1,13 +1,14 @@
 //! From BPF to [`Lir`], nearly one to one.
 //!
-//! Problem: BPF has eleven registers, each used for many unrelated values; calls, exits and two-address arithmetic tie values
-//! to particular ones. A fixed map from BPF to host registers would carry those ties over as moves. Approach: each *web* (a set of definitions and uses
-//! of a register that must share a home) becomes a virtual register. Webs are found while lowering, in one walk: a block's live-in
-//! registers take the web of the first predecessor walked; where a later predecessor disagrees, the two webs are united, and the ops are
-//! renamed once at the end if that happened at all.
+//! Problem: BPF has eleven registers, each used for many unrelated values; calls, exits and two-address arithmetic tie
+//! values to particular ones. A fixed map from BPF to host registers would carry those ties over as moves. Approach:
+//! each *web* (a set of definitions and uses of a register that must share a home) becomes a virtual register. Webs are
+//! found while lowering, in one walk: a block's live-in registers take the web of the first predecessor walked; where a
+//! later predecessor disagrees, the two webs are united, and the ops are renamed once at the end if that happened at
+//! all.
 //!
-//! r10 needs no register: stack accesses are frame-relative, other uses take the frame address. The may_goto counter and the hidden
-//! argument are virtual registers like any other.
+//! r10 needs no register: stack accesses are frame-relative, other uses take the frame address. The may_goto counter
+//! and the hidden argument are virtual registers like any other.
 //!
 //! Nothing is fused here: `crate::lir::peephole` does that.
 

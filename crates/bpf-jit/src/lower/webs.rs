@@ -1,7 +1,7 @@
 //! Webs: the definitions and uses of a BPF register that must share a home.
 //!
-//! Each becomes one virtual register. They are found while lowering, by union-find: a definition begins a web, and where two paths
-//! meet with different webs of a register, the two are united.
+//! Each becomes one virtual register. They are found while lowering, by union-find: a definition begins a web, and
+//! where two paths meet with different webs of a register, the two are united.
 
 use crate::lir::VReg;
 use bpf_analysis::RegSet;
@@ -72,7 +72,8 @@ impl Webs {
         }
     }
 
-    /// Replaces every entry by the number of its class, counting classes in order of their first web; returns how many there are.
+    /// Replaces every entry by the number of its class, counting classes in order of their first web; returns how many
+    /// there are.
     pub(super) fn number(&mut self) -> u32 {
         let mut next = 0;
         // A class is named after its smallest web, so a root is met before the rest of its class.

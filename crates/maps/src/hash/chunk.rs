@@ -1,9 +1,10 @@
 //! A line of the index: seven slots beside the lock that guards the empty ones.
 //!
-//! A slot is one word {tag 16 | version 16 | element + 1, 32}; [`super::table`] says how it changes, and what its version is for.
+//! A slot is one word {tag 16 | version 16 | element + 1, 32}; [`super::table`] says how it changes, and what its
+//! version is for.
 //!
-//! Invariant: a slot is empty exactly if the lower half of its word is zero. Its tag is zero then, which some keys' tags are as well: a tag
-//! only nominates candidates.
+//! Invariant: a slot is empty exactly if the lower half of its word is zero. Its tag is zero then, which some keys'
+//! tags are as well: a tag only nominates candidates.
 
 #[cfg(not(loom))]
 use crate::hash::tags;
@@ -76,8 +77,8 @@ pub(super) fn emptied(old: u64) -> u64 {
 /// Puts `new` into a slot if it still has `old`.
 #[inline(always)]
 pub(super) fn exchange(slot: &AtomicU64, old: u64, new: u64) -> bool {
-    // Release pairs with the acquire loads of searches: they see the new element's key and value. Acquire: the caller now
-    // owns the old element and whatever was done to it.
+    // Release pairs with the acquire loads of searches: they see the new element's key and value. Acquire: the caller
+    // now owns the old element and whatever was done to it.
     slot.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
@@ -92,8 +93,8 @@ impl Vacancy<'_> {
     /// Fills it with an element, whose tag is the upper half of `mark`. Only for who holds the chunk's lock.
     #[inline(always)]
     pub(super) fn fill(self, mark: u32, element: u32) {
-        // Release pairs with the acquire loads of searches: they see the element's key and value. A plain store, because removals and
-        // replaces exchange only full slots.
+        // Release pairs with the acquire loads of searches: they see the element's key and value. A plain store,
+        // because removals and replaces exchange only full slots.
         self.slot.store(filled(self.word, mark, element), Ordering::Release);
     }
 }
@@ -109,7 +110,8 @@ pub(super) fn slot_of_offset(offset: usize) -> usize {
 }
 
 impl Chunk {
-    /// The byte offsets of the slots whose tag is the upper half of `mark`. A slot that has the tag throughout is always among them.
+    /// The byte offsets of the slots whose tag is the upper half of `mark`. A slot that has the tag throughout is
+    /// always among them.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(super) fn matching(&self, mark: u32) -> impl Iterator<Item = usize> + use<> {
@@ -127,7 +129,8 @@ impl Chunk {
     #[inline(always)]
     pub(super) fn slot(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(WORD) && (WORD..BYTES).contains(&offset));
-        // SAFETY: offsets come from the tag comparison and from `offset_of_slot`: those of the words of a chunk but the first.
+        // SAFETY: offsets come from the tag comparison and from `offset_of_slot`: those of the words of a chunk but the
+        // first.
         let slot = unsafe { self.words().as_ptr().byte_add(offset) };
         // SAFETY: one of the chunk's words, aligned, and as long-lived.
         unsafe { &*slot }
@@ -141,8 +144,9 @@ impl Chunk {
     #[cfg(not(loom))]
     #[inline(always)]
     fn words(&self) -> &[AtomicU64; SLOTS + 1] {
-        // SAFETY: a chunk is 64 bytes, aligned to 64, of integer atomics (`repr(C)`). Its first word is two 32-bit ones; the tag
-        // comparison reads it along with the others, by assembly, and ignores it, and nobody else does.
+        // SAFETY: a chunk is 64 bytes, aligned to 64, of integer atomics (`repr(C)`). Its first word is two 32-bit
+        // ones; the tag comparison reads it along with the others, by assembly, and ignores it, and nobody else
+        // does.
         unsafe { &*std::ptr::from_ref(self).cast() }
     }
 

@@ -3,9 +3,9 @@
 //! Problem: inserts and deletes on all cores take and give elements at once; one list head would be the bottleneck, and
 //! nothing may wait for a preempted thread.
 //!
-//! Approach: one stack per shard, chosen by execution slot, each head on its own cache line; an empty shard takes from the
-//! never-used elements (`fresh`), then from the other shards. The link of an element is only meaningful while it is on
-//! a stack; a head carries a 32-bit counter against ABA.
+//! Approach: one stack per shard, chosen by execution slot, each head on its own cache line; an empty shard takes from
+//! the never-used elements (`fresh`), then from the other shards. The link of an element is only meaningful while it is
+//! on a stack; a head carries a 32-bit counter against ABA.
 //!
 //! Invariant: an element is on at most one stack or handed out, never both. `pop` may fail while another thread moves
 //! elements: the caller decides with its own counts whether the pool is really empty.
@@ -40,10 +40,12 @@ impl Links {
         self.0[element as usize].load(Ordering::Relaxed)
     }
 
-    /// Leaves a word for the owner of an element that is handed out: its link means nothing until it is on a stack again.
+    /// Leaves a word for the owner of an element that is handed out: its link means nothing until it is on a stack
+    /// again.
     #[cfg(not(loom))]
     pub(crate) fn note(&self, element: u32, word: u32) {
-        // Relaxed: as above. A `pop` that still looks at the link of this element fails, because every change of a head counts.
+        // Relaxed: as above. A `pop` that still looks at the link of this element fails, because every change of a head
+        // counts.
         self.0[element as usize].store(word, Ordering::Relaxed);
     }
 
@@ -75,9 +77,9 @@ impl Stack {
             // Relaxed: published by the exchange below.
             links.0[element as usize].store(low(old), Ordering::Relaxed);
             let new = head((old >> 32).wrapping_add(1), element + 1);
-            // Release pairs with the acquire in `pop` and `take_all`: whoever takes an element sees its link, and every access
-            // its last owner made to it happened before. The exchanges on one head form a release sequence, so that
-            // holds for elements further down as well.
+            // Release pairs with the acquire in `pop` and `take_all`: whoever takes an element sees its link, and every
+            // access its last owner made to it happened before. The exchanges on one head form a release
+            // sequence, so that holds for elements further down as well.
             match self.0.compare_exchange_weak(old, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => old = now,
@@ -124,8 +126,9 @@ impl Stack {
     }
 }
 
-/// Room for one element in front of a shard, for one execution slot: what a slot gives and takes again soon costs one exchange
-/// instead of two, and no link. Only its slot fills a pocket; anybody may empty it, so that no element is out of reach.
+/// Room for one element in front of a shard, for one execution slot: what a slot gives and takes again soon costs one
+/// exchange instead of two, and no link. Only its slot fills a pocket; anybody may empty it, so that no element is out
+/// of reach.
 #[derive(Debug)]
 pub(crate) struct Pocket(AtomicU32);
 
@@ -236,7 +239,8 @@ impl FreeList {
         self.limit
     }
 
-    /// Takes a few never-used neighbours for a shard, so that elements of different slots do not share cache lines at first.
+    /// Takes a few never-used neighbours for a shard, so that elements of different slots do not share cache lines at
+    /// first.
     #[cold]
     fn pop_fresh(&self, own: usize) -> Option<u32> {
         // Relaxed: fresh elements carry nothing but zeroes. The check first keeps the counter from running away.

@@ -3,9 +3,10 @@
 //! Problem: a program passes a key as bytes at any address, possibly shared with other threads; it must be read exactly
 //! once, compared word by word with shared memory, and hashed so that a peer who chooses keys cannot choose collisions.
 //!
-//! Approach: a key becomes zero-padded 8-byte words: in registers if its size is common ([`Fixed`]) or small ([`Words`]), otherwise on the
-//! stack or, beyond the kernel's stack size, on the heap ([`Long`]). The hash multiplies each word, masked with a secret, into 128 bits and folds the halves (the construction of
-//! wyhash), with one more multiplication at the end: two secrets guard every bit that selects a chunk or a tag. (Those are upper halves: a
+//! Approach: a key becomes zero-padded 8-byte words: in registers if its size is common ([`Fixed`]) or small
+//! ([`Words`]), otherwise on the stack or, beyond the kernel's stack size, on the heap ([`Long`]). The hash multiplies
+//! each word, masked with a secret, into 128 bits and folds the halves (the construction of wyhash), with one more
+//! multiplication at the end: two secrets guard every bit that selects a chunk or a tag. (Those are upper halves: a
 //! product's low bits depend on the low bits only.)
 
 use std::hash::{BuildHasher, RandomState};
@@ -18,10 +19,12 @@ pub(crate) trait Key: Sized {
     /// Reads the key.
     ///
     /// # Safety
-    /// `src` must be readable for `size` bytes, and `size` must be the size the implementation stands for, if it has one.
+    /// `src` must be readable for `size` bytes, and `size` must be the size the implementation stands for, if it has
+    /// one.
     unsafe fn read(src: *const u8, size: usize) -> Self;
 
-    /// Whether [`Key::read`] of a key here is a few loads. Where it calls a function instead, nothing is lost by another call around it.
+    /// Whether [`Key::read`] of a key here is a few loads. Where it calls a function instead, nothing is lost by
+    /// another call around it.
     fn is_at_hand(_src: *const u8) -> bool {
         true
     }
@@ -263,7 +266,8 @@ mod tests {
 
     #[test]
     fn sequential_keys_spread_over_chunks_and_tags() {
-        // 64 k consecutive keys into 4 k buckets: a Poisson load of 16; the largest of 4 k such buckets is far below 48.
+        // 64 k consecutive keys into 4 k buckets: a Poisson load of 16; the largest of 4 k such buckets is far below
+        // 48.
         for seed in 0..4 {
             let seed = Seed::fixed(seed);
             let (mut high, mut low) = (vec![0u32; 4096], vec![0u32; 4096]);

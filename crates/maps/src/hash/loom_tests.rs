@@ -1,9 +1,9 @@
 //! The index and the free list under every interleaving (loom).
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p bpf-maps --release --lib loom`. Scenarios are as small as the property allows. Loom only
-//! reorders an access with the *last* one to the same place, so writers search before they are spawned: their first
-//! access to a slot is then the exchange that must race with the reader. (Each re-check, fence, count and lock was removed in
-//! turn and seen to fail here.)
+//! `RUSTFLAGS="--cfg loom" cargo test -p bpf-maps --release --lib loom`. Scenarios are as small as the property allows.
+//! Loom only reorders an access with the *last* one to the same place, so writers search before they are spawned: their
+//! first access to a slot is then the exchange that must race with the reader. (Each re-check, fence, count and lock
+//! was removed in turn and seen to fail here.)
 
 use loom::sync::Arc;
 use loom::thread;

@@ -1,15 +1,16 @@
 //! Eviction: which element an LRU hash gives up when it is full.
 //!
-//! The kernel keeps active and inactive lists under locks. Here the elements themselves are the clock (second chance): a hand
-//! goes round the slab, passes over elements whose reference bit is set and clears it, and evicts the first without. An
-//! element costs one byte; a lookup by a program sets the bit with a plain store and only if it is clear. Unreferenced
-//! elements go before referenced ones, and among equals the hand goes in slab order, which is the order of insertion while
-//! the map fills.
+//! The kernel keeps active and inactive lists under locks. Here the elements themselves are the clock (second chance):
+//! a hand goes round the slab, passes over elements whose reference bit is set and clears it, and evicts the first
+//! without. An element costs one byte; a lookup by a program sets the bit with a plain store and only if it is clear.
+//! Unreferenced elements go before referenced ones, and among equals the hand goes in slab order, which is the order of
+//! insertion while the map fills.
 //!
-//! With `NO_COMMON_LRU` every execution slot moves a hand of its own, so that evictions do not meet on one cache line. The
-//! kernel also divides the elements among the CPUs, so that each evicts its own only. Slots are not CPUs: there are 64 by default,
-//! whatever the number of threads, and two threads would be left with 2 of 64 parts of their map. So each hand goes round all elements:
-//! `max_entries` keys fit whoever inserts them, and an insert may evict what another slot inserted.
+//! With `NO_COMMON_LRU` every execution slot moves a hand of its own, so that evictions do not meet on one cache line.
+//! The kernel also divides the elements among the CPUs, so that each evicts its own only. Slots are not CPUs: there are
+//! 64 by default, whatever the number of threads, and two threads would be left with 2 of 64 parts of their map. So
+//! each hand goes round all elements: `max_entries` keys fit whoever inserts them, and an insert may evict what another
+//! slot inserted.
 
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -52,8 +53,8 @@ impl Clock {
         self.referenced[element as usize].store(0, Ordering::Relaxed);
     }
 
-    /// Moves the hand on to the next unreferenced element and returns it; `None` if a whole round found only referenced ones (their
-    /// bits are clear now).
+    /// Moves the hand on to the next unreferenced element and returns it; `None` if a whole round found only referenced
+    /// ones (their bits are clear now).
     pub(crate) fn advance(&self, slot: u32) -> Option<u32> {
         let hand = &self.hands[slot as usize % self.hands.len()];
         for _ in 0..self.elements {

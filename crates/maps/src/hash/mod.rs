@@ -1,19 +1,20 @@
 //! Hash maps: plain, per-CPU and LRU.
 //!
-//! [`table`] keeps the index, [`free_list`] the unused elements, [`key`] reads and hashes keys. This file adds values, the
-//! kernel's flags and error numbers, and the accounting.
+//! [`table`] keeps the index, [`free_list`] the unused elements, [`key`] reads and hashes keys. This file adds values,
+//! the kernel's flags and error numbers, and the accounting.
 //!
-//! * **Updates** write key and value into the *spare* element of their execution slot and put it into the index with one
-//!   exchange. A replace gets the old element back as the next spare, so it works in a full map; an insert of a new key
-//!   takes its next spare from the free list.
-//! * **Full is exact.** The free list, with the slots' pockets, holds exactly `max_entries` elements at first (spares are extra), so it
-//!   can only run dry with that many keys present or in transit. Then the per-slot counts decide: `added` grows after a key is in, `removed`
-//!   before it goes out, so their difference, read twice the same, never exceeds the number of keys that were present at
-//!   that moment. Only if it is `max_entries` does the insert fail; otherwise somebody is about to finish.
-//! * **Re-entry**: what a slot owns (spare, counts) is guarded by its `busy` flag. A signal handler that runs a program on the
-//!   same thread has the same slot, finds the flag, and gets `EBUSY`. Lookups need nothing and always work.
-//! * **`NO_PREALLOC`**: removed elements come back after a grace period ([`crate::retire`]), so there are more of them than entries and
-//!   a count decides what is full.
+//! * **Updates** write key and value into the *spare* element of their execution slot and put it into the index with
+//!   one exchange. A replace gets the old element back as the next spare, so it works in a full map; an insert of a new
+//!   key takes its next spare from the free list.
+//! * **Full is exact.** The free list, with the slots' pockets, holds exactly `max_entries` elements at first (spares
+//!   are extra), so it can only run dry with that many keys present or in transit. Then the per-slot counts decide:
+//!   `added` grows after a key is in, `removed` before it goes out, so their difference, read twice the same, never
+//!   exceeds the number of keys that were present at that moment. Only if it is `max_entries` does the insert fail;
+//!   otherwise somebody is about to finish.
+//! * **Re-entry**: what a slot owns (spare, counts) is guarded by its `busy` flag. A signal handler that runs a program
+//!   on the same thread has the same slot, finds the flag, and gets `EBUSY`. Lookups need nothing and always work.
+//! * **`NO_PREALLOC`**: removed elements come back after a grace period ([`crate::retire`]), so there are more of them
+//!   than entries and a count decides what is full.
 //! * **LRU**: instead of failing, a full map evicts ([`lru`]).
 //! * **Per-CPU values** live beside the slab, one region per slot. They are updated in place, under the lock of the
 //!   key's home chunk, which deletes of such maps take as well: an update must not reach the next owner of the element.
@@ -61,7 +62,8 @@ struct PerCpu {
 enum Pool {
     /// Pre-allocated: exactly one per entry, used again at once.
     Now(FreeList),
-    /// `NO_PREALLOC`: more than entries, used again after a grace period. The count is of keys present or being inserted.
+    /// `NO_PREALLOC`: more than entries, used again after a grace period. The count is of keys present or being
+    /// inserted.
     Later(GraceList, CachePadded<AtomicU32>),
 }
 
@@ -107,8 +109,8 @@ fn pooled(def: &MapDef, slots: u32) -> u64 {
     u64::from(def.max_entries) + GraceList::headroom(def.max_entries, element_bytes(def), slots)
 }
 
-/// Elements from one slot's first spare to the next slot's: no two in one cache line. (The clock of an LRU map would have to
-/// step over the gaps.)
+/// Elements from one slot's first spare to the next slot's: no two in one cache line. (The clock of an LRU map would
+/// have to step over the gaps.)
 fn spare_stride(def: &MapDef) -> u32 {
     if def.map_type.is_lru() {
         return 1;
@@ -434,8 +436,9 @@ impl HashMap {
                 }
                 (Some(_), _) => self.reserve_replace(reserved, slot)?,
                 (None, _) => match self.reserve_insert::<K>(reserved, slot) {
-                    // It may be this very key that filled the map up after the search, and that is gone again by now: unless nothing was
-                    // inserted here since, the key may have been present when the map was full.
+                    // It may be this very key that filled the map up after the search, and that is gone again by now:
+                    // unless nothing was inserted here since, the key may have been present when
+                    // the map was full.
                     Err(Errno::E2BIG) if self.table.inserts(hash) != searched => continue,
                     result => result?,
                 },
@@ -534,8 +537,8 @@ impl HashMap {
             if self.remove_found(found, hash) {
                 match &self.pool {
                     Pool::Now(free) => {
-                        // The removed element is in this core's cache: it becomes the spare, which the next insert writes, and the
-                        // spare so far goes to the others, by its number only.
+                        // The removed element is in this core's cache: it becomes the spare, which the next insert
+                        // writes, and the spare so far goes to the others, by its number only.
                         let spare = op.spare();
                         op.set_spare(found.element());
                         self.give_free(free, slot, spare);

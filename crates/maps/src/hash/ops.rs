@@ -80,7 +80,8 @@ unsafe fn of_header<'a>(map: *const MapHeader) -> &'a HashMap {
 /// The specialised update of a plain map. With `WHOLE`, its values have whole words.
 ///
 /// # Safety
-/// See [`crate::program::update`]; the map must be a plain hash whose key size is `K`'s and whose values are as `WHOLE` says.
+/// See [`crate::program::update`]; the map must be a plain hash whose key size is `K`'s and whose values are as `WHOLE`
+/// says.
 unsafe extern "C" fn update_plain<K: Key, const WHOLE: bool>(
     map: *const MapHeader,
     key: *const u8,

@@ -1,15 +1,15 @@
 //! What an execution slot owns of a hash, and the guard against re-entry.
 //!
-//! An update needs its slot's spare element and counts for itself. A signal handler may run a program on the same thread and
-//! slot in the middle of it: it finds `busy` set, and gets `EBUSY`.
+//! An update needs its slot's spare element and counts for itself. A signal handler may run a program on the same
+//! thread and slot in the middle of it: it finds `busy` set, and gets `EBUSY`.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use super::free_list::Pocket;
 use crate::errno::{Errno, OpResult};
 
-/// What one execution slot owns of a map. Written by the thread in that slot only; the hand-over of a slot from thread to
-/// thread is ordered by its lease.
+/// What one execution slot owns of a map. Written by the thread in that slot only; the hand-over of a slot from thread
+/// to thread is ordered by its lease.
 #[derive(Debug)]
 pub(super) struct SlotState {
     busy: AtomicBool,
@@ -32,8 +32,8 @@ impl SlotState {
     }
 
     pub(super) fn count(counter: &AtomicU64) {
-        // Relaxed: one writer. Release pairs with the acquire in `counts`: whoever counts an insert sees it done (its lock released).
-        // `removed` is published by the exchange that follows it.
+        // Relaxed: one writer. Release pairs with the acquire in `counts`: whoever counts an insert sees it done (its
+        // lock released). `removed` is published by the exchange that follows it.
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 }

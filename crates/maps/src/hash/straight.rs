@@ -1,13 +1,14 @@
 //! The usual update and the usual removal, straight through.
 //!
-//! Nearly every update is `BPF_ANY` on a pre-allocated hash without frills, nearly every key is in its home chunk, and nobody else
-//! changes it meanwhile. That case is written out here without the loop, the flags and the reservations of the general one, which
-//! takes over, from the beginning, whenever something is not as usual.
+//! Nearly every update is `BPF_ANY` on a pre-allocated hash without frills, nearly every key is in its home chunk, and
+//! nobody else changes it meanwhile. That case is written out here without the loop, the flags and the reservations of
+//! the general one, which takes over, from the beginning, whenever something is not as usual.
 //!
-//! A map that is larger than the caches costs two reads of memory an operation, the second at an address that the first one gives. The
-//! processor overlaps the reads of as many operations as its reorder buffer holds instructions of. So what counts is the number of
-//! instructions on the usual way, and whatever is off it is a call in the last place: a jump, for which the usual way saves no registers
-//! and keeps no frame. (Such functions are `extern "C"`, which do not unwind: a call that may unwind is no jump.)
+//! A map that is larger than the caches costs two reads of memory an operation, the second at an address that the first
+//! one gives. The processor overlaps the reads of as many operations as its reorder buffer holds instructions of. So
+//! what counts is the number of instructions on the usual way, and whatever is off it is a call in the last place: a
+//! jump, for which the usual way saves no registers and keeps no frame. (Such functions are `extern "C"`, which do not
+//! unwind: a call that may unwind is no jump.)
 
 use super::key::Key;
 use super::slot::{Op, SlotState};
@@ -39,7 +40,8 @@ impl Search {
 }
 
 impl HashMap {
-    /// Begins an operation, unless the slot has one. (No caller has a slot that does not exist; a panic is no way out of a program.)
+    /// Begins an operation, unless the slot has one. (No caller has a slot that does not exist; a panic is no way out
+    /// of a program.)
     #[inline(always)]
     fn begin(&self, slot: u32) -> Option<Op<'_>> {
         Op::begin(self.slots.get(slot as usize)?).ok()
@@ -94,8 +96,8 @@ impl HashMap {
         ret(unsafe { self.update_general(&key, Source::Program(value), update::ANY, slot) })
     }
 
-    /// The other half, for a key that was absent when the home chunk's insert count was what `search` says: an insert into its home
-    /// chunk, of which nobody else does one, with the element that this slot gave back last.
+    /// The other half, for a key that was absent when the home chunk's insert count was what `search` says: an insert
+    /// into its home chunk, of which nobody else does one, with the element that this slot gave back last.
     ///
     /// # Safety
     /// As [`HashMap::update_straight`]; and the caller must have begun an operation in the slot and passed it on.
@@ -130,7 +132,8 @@ impl HashMap {
     /// The same with any element, into any chunk, and after others.
     ///
     /// # Safety
-    /// `value` must be readable for the value size, and the caller must have begun an operation in the slot and passed it on.
+    /// `value` must be readable for the value size, and the caller must have begun an operation in the slot and passed
+    /// it on.
     #[inline(never)]
     unsafe extern "C" fn insert_closely<K: Key>(&self, key: K, hash: u64, value: *const u8, search: Search) -> i64 {
         let slot = search.slot();

@@ -1,28 +1,29 @@
 //! The index of a hash map: which element holds which key.
 //!
-//! Problem: programs look up, replace and delete from any thread, may be preempted anywhere, and must not wait. A lookup
-//! must find a key that was present throughout, whatever else happens; elements are recycled at once.
+//! Problem: programs look up, replace and delete from any thread, may be preempted anywhere, and must not wait. A
+//! lookup must find a key that was present throughout, whatever else happens; elements are recycled at once.
 //!
-//! Approach. Elements (keys and values) live in a slab and are named by index. The index is an array of 64-byte chunks of
-//! seven slots; a slot is one word {tag 16 | version 16 | element + 1, 32}. A key's hash gives its home chunk and its tag; a key that
-//! finds its home full goes to the next chunk with room, and every chunk it passed counts it in `overflow`, so that a
-//! search stops at the first chunk nobody passed. Keys never move.
+//! Approach. Elements (keys and values) live in a slab and are named by index. The index is an array of 64-byte chunks
+//! of seven slots; a slot is one word {tag 16 | version 16 | element + 1, 32}. A key's hash gives its home chunk and
+//! its tag; a key that finds its home full goes to the next chunk with room, and every chunk it passed counts it in
+//! `overflow`, so that a search stops at the first chunk nobody passed. Keys never move.
 //!
 //! * **replace** and **delete** are one compare-exchange of the slot word. They wait for nobody.
-//! * **insert** of a new key holds the lock of its *home* chunk, so that no key gets in twice, and of the chunk whose slot it fills: an
-//!   empty slot then takes a plain store.
-//! * **find** compares the elements whose tag matches and then reads the slot again: only if the word is unchanged did the
-//!   element belong to the slot while its key was read, for a hit as for a miss. Without that a key replaced in between looks
-//!   absent, because its old element already holds another key.
+//! * **insert** of a new key holds the lock of its *home* chunk, so that no key gets in twice, and of the chunk whose
+//!   slot it fills: an empty slot then takes a plain store.
+//! * **find** compares the elements whose tag matches and then reads the slot again: only if the word is unchanged did
+//!   the element belong to the slot while its key was read, for a hit as for a miss. Without that a key replaced in
+//!   between looks absent, because its old element already holds another key.
 //!
 //! Invariants.
 //! 1. The key of an element does not change while a slot names it.
-//! 2. Who writes into an element first executes [`Table::begin_write`] after having taken it out of the index: a reader that sees any
-//!    of the new words then sees the slot word changed ([`Table::unchanged`]).
-//! 3. A slot is empty exactly if the lower half of its word is zero. Its tag is zero then, which is a key's tag as well.
+//! 2. Who writes into an element first executes [`Table::begin_write`] after having taken it out of the index: a reader
+//!    that sees any of the new words then sees the slot word changed ([`Table::unchanged`]).
+//! 3. A slot is empty exactly if the lower half of its word is zero. Its tag is zero then, which is a key's tag as
+//!    well.
 //! 4. A slot's version grows with every change, so a word that reads the same twice was the same all the time. (16 bits
-//!    wrap: a reader would have to sleep through exactly a multiple of 65,536 changes of one slot and wake to the
-//!    same element in it.)
+//!    wrap: a reader would have to sleep through exactly a multiple of 65,536 changes of one slot and wake to the same
+//!    element in it.)
 //! 5. `overflow` of a chunk is at least the number of present keys that passed it.
 
 use crate::errno::Errno;
@@ -173,7 +174,8 @@ impl Table {
     fn words(&self, element: u32, from: usize, to: usize) -> &[AtomicU64] {
         debug_assert!(from <= to && to <= self.element_words);
         debug_assert!((element as usize + 1) * self.element_words <= self.slab.len());
-        // SAFETY: elements come from the free list or a slot of the index, so they are below the number the slab was made for.
+        // SAFETY: elements come from the free list or a slot of the index, so they are below the number the slab was
+        // made for.
         let words = unsafe { self.slab.as_ptr().byte_add(element as usize * self.stride) };
         // SAFETY: the callers pass parts of an element.
         let first = unsafe { words.add(from) };
@@ -191,8 +193,8 @@ impl Table {
     #[inline(always)]
     fn chunk(&self, at: usize) -> &Chunk {
         debug_assert!(at < self.chunks.len());
-        // SAFETY: chunk numbers come from `home`, which is below the length (a fraction of it), from `next`, which wraps, and from
-        // positions below `positions`.
+        // SAFETY: chunk numbers come from `home`, which is below the length (a fraction of it), from `next`, which
+        // wraps, and from positions below `positions`.
         unsafe { self.chunks.get_unchecked(at) }
     }
 
@@ -204,8 +206,8 @@ impl Table {
     /// Begins to write an element that is not in the index (invariant 2): writes its key, and returns the other words.
     #[inline(always)]
     pub(crate) fn begin_write<K: Key>(&self, element: u32, key: &K) -> &[AtomicU64] {
-        // Pairs with the acquire fences of `glance` and `reread`: a reader that saw a word written after this fence sees every slot
-        // change made before it.
+        // Pairs with the acquire fences of `glance` and `reread`: a reader that saw a word written after this fence
+        // sees every slot change made before it.
         fence(Ordering::Release);
         let words = key.words();
         debug_assert!(words.len() == self.key_words);
@@ -238,7 +240,8 @@ impl Table {
     fn holds<K: Key>(shared: &[AtomicU64], key: &K) -> bool {
         let same = |i: usize, word: u64| {
             debug_assert!(i < shared.len());
-            // SAFETY: the key has the map's size, so as many words as the key of an element, which `shared` begins with.
+            // SAFETY: the key has the map's size, so as many words as the key of an element, which `shared` begins
+            // with.
             let shared = unsafe { shared.get_unchecked(i) };
             // Relaxed: the caller re-reads the slot behind an acquire fence.
             shared.load(Ordering::Relaxed) ^ word
@@ -269,8 +272,8 @@ impl Table {
         HashPlace { home: self.home(hash), mark: crate::num::low(hash) }
     }
 
-    /// The same for somebody who is going to change a slot there. Its line is fetched for writing at once: where another core wrote it
-    /// last, it would otherwise be fetched twice.
+    /// The same for somebody who is going to change a slot there. Its line is fetched for writing at once: where
+    /// another core wrote it last, it would otherwise be fetched twice.
     #[inline(always)]
     pub(crate) fn place_to_write(&self, hash: u64) -> HashPlace {
         let place = self.place_of(hash);
@@ -278,12 +281,12 @@ impl Table {
         place
     }
 
-    /// The first look: nearly always the key is under the first tag that matches in its home chunk, or nothing matches there and
-    /// nobody passed it.
+    /// The first look: nearly always the key is under the first tag that matches in its home chunk, or nothing matches
+    /// there and nobody passed it.
     ///
-    /// What is found counts only if the slot is unchanged *afterwards*: a lookup asks [`Glanced::unchanged`], and the exchange of a replace
-    /// or a removal compares the word anyway. With `WRITE`, the element is fetched for writing, as the chunk by
-    /// [`Table::place_to_write`].
+    /// What is found counts only if the slot is unchanged *afterwards*: a lookup asks [`Glanced::unchanged`], and the
+    /// exchange of a replace or a removal compares the word anyway. With `WRITE`, the element is fetched for
+    /// writing, as the chunk by [`Table::place_to_write`].
     #[inline(always)]
     pub(crate) fn glance<K: Key, const WRITE: bool>(&self, key: &K, place: HashPlace) -> Glance<'_> {
         let chunk = self.chunk(place.home);
@@ -308,7 +311,8 @@ impl Table {
         if !Self::holds(element, key) {
             return Glance::Unclear;
         }
-        // Pairs with the release fence in `begin_write`: who finds the word unchanged behind this has read the key's own element.
+        // Pairs with the release fence in `begin_write`: who finds the word unchanged behind this has read the key's
+        // own element.
         fence(Ordering::Acquire);
         // SAFETY: the key has the map's size, so the element begins with as many words.
         let extra = unsafe { element.get_unchecked(key.words().len()..) };
@@ -326,8 +330,8 @@ impl Table {
                     return Some(Found::new(at, offset, word));
                 }
             }
-            // Acquire: a key that was inserted before this search began is counted (invariant 5), by the happens-before that
-            // makes "before" mean anything; the load itself needs no more.
+            // Acquire: a key that was inserted before this search began is counted (invariant 5), by the happens-before
+            // that makes "before" mean anything; the load itself needs no more.
             if chunk.overflow.load(Ordering::Acquire) == 0 {
                 return None;
             }
@@ -390,14 +394,15 @@ impl Table {
         true
     }
 
-    /// Inserts `element`, which holds `key`. `searched` is [`Table::inserts`] from before a search that did not find the key. False
-    /// if the key is present: the caller keeps the element.
+    /// Inserts `element`, which holds `key`. `searched` is [`Table::inserts`] from before a search that did not find
+    /// the key. False if the key is present: the caller keeps the element.
     #[inline]
     pub(crate) fn insert<K: Key>(&self, key: &K, hash: u64, searched: u32, element: u32) -> bool {
         let place = self.place_of(hash);
         let HashPlace { home, mark } = place;
         self.with_locked(home, |before| {
-            // Only who holds this lock adds a key of this home: if nobody did since the search, then what it found still holds.
+            // Only who holds this lock adds a key of this home: if nobody did since the search, then what it found
+            // still holds.
             let absent = before == searched || self.find_anywhere(key, place).is_none();
             if absent {
                 self.place(home, mark, element);
@@ -409,11 +414,12 @@ impl Table {
     /// The same in the usual case; false if it is another, and then nothing has happened.
     #[inline(always)]
     pub(crate) fn insert_at_home(&self, place: HashPlace, searched: u32, element: u32) -> bool {
-        // Looked for before locking: the lock word is in the same line, and a vector load soon after its store would wait.
+        // Looked for before locking: the lock word is in the same line, and a vector load soon after its store would
+        // wait.
         let Some(vacancy) = self.chunk(place.home).vacancy() else { return false };
         let lock = &self.chunk(place.home).lock;
-        // Only who holds this lock adds a key of this home or fills a slot of this chunk: if nobody did since the search,
-        // then both what it found and the vacancy still hold.
+        // Only who holds this lock adds a key of this home or fills a slot of this chunk: if nobody did since the
+        // search, then both what it found and the vacancy still hold.
         let locked = lock.lock_unreleased(searched);
         if locked {
             vacancy.fill(place.mark, element);
@@ -437,8 +443,8 @@ impl Table {
         result
     }
 
-    /// Fills the first empty slot from `home` on, whose lock the caller holds. A chunk whose lock is taken is passed over like a full
-    /// one: waiting for it could go round in a circle.
+    /// Fills the first empty slot from `home` on, whose lock the caller holds. A chunk whose lock is taken is passed
+    /// over like a full one: waiting for it could go round in a circle.
     #[cold]
     fn place(&self, home: usize, mark: u32, element: u32) {
         let mut at = home;
@@ -468,7 +474,8 @@ impl Table {
         }
     }
 
-    /// The first element at or after `position`, a number below [`Table::positions`], with the position it was found at.
+    /// The first element at or after `position`, a number below [`Table::positions`], with the position it was found
+    /// at.
     pub(crate) fn scan(&self, position: u64) -> Option<(u64, Found)> {
         (position..self.positions()).find_map(|position| {
             let at = crate::num::index(position);

@@ -1,13 +1,14 @@
 //! Comparing the seven tags of a chunk at once.
 //!
-//! A chunk is eight 64-bit words: the lock and overflow count, then the slots, whose tag is their highest 16-bit lane. Other threads change the
-//! slots meanwhile, so the loads must not be ordinary (vector) loads of Rust, which would be data races. They are inline
-//! assembly: to the compiler a relaxed access to memory it does not see, to the hardware aligned vector loads, each
-//! 64-bit half of which is read at once (x86-64: all processors in practice, AVX ones by specification; arm64: by the architecture). The result only nominates candidates, which
-//! are loaded again with acquire.
+//! A chunk is eight 64-bit words: the lock and overflow count, then the slots, whose tag is their highest 16-bit lane.
+//! Other threads change the slots meanwhile, so the loads must not be ordinary (vector) loads of Rust, which would be
+//! data races. They are inline assembly: to the compiler a relaxed access to memory it does not see, to the hardware
+//! aligned vector loads, each 64-bit half of which is read at once (x86-64: all processors in practice, AVX ones by
+//! specification; arm64: by the architecture). The result only nominates candidates, which are loaded again with
+//! acquire.
 //!
-//! Few instructions matter more here than elsewhere: in a map that is larger than the caches, the processor overlaps as many operations as fit into
-//! its reorder buffer.
+//! Few instructions matter more here than elsewhere: in a map that is larger than the caches, the processor overlaps as
+//! many operations as fit into its reorder buffer.
 
 use crate::sync::AtomicU64;
 
@@ -34,8 +35,8 @@ mod imp {
     #[inline(always)]
     pub(super) fn matching(chunk: &[AtomicU64; WORDS], mark: u32) -> u64 {
         let mask: u32;
-        // SAFETY: reads the 64 bytes of the chunk, which is aligned to 16 (it is aligned to 64); changes only the registers named. SSE2 is
-        // part of x86-64.
+        // SAFETY: reads the 64 bytes of the chunk, which is aligned to 16 (it is aligned to 64); changes only the
+        // registers named. SSE2 is part of x86-64.
         unsafe {
             std::arch::asm!(
                 "movd {mark}, {tag:e}",
@@ -45,7 +46,8 @@ mod imp {
                 "movaps {b}, xmmword ptr [{chunk} + 32]",
                 "shufps {a}, xmmword ptr [{chunk} + 16], 0xdd",
                 "shufps {b}, xmmword ptr [{chunk} + 48], 0xdd",
-                // The tag's lane decides about the sign of its half, which saturation keeps; the version's lane does not.
+                // The tag's lane decides about the sign of its half, which saturation keeps; the version's lane does
+                // not.
                 "pcmpeqw {a}, {mark}",
                 "pcmpeqw {b}, {mark}",
                 "packssdw {a}, {b}",
@@ -125,8 +127,8 @@ mod imp {
     }
 }
 
-/// The slots whose tag is the upper half of `mark`. A slot that has it throughout is always among them. The first word of the chunk is no
-/// slot.
+/// The slots whose tag is the upper half of `mark`. A slot that has it throughout is always among them. The first word
+/// of the chunk is no slot.
 #[inline(always)]
 pub(crate) fn matching(chunk: &[AtomicU64; WORDS], mark: u32) -> Slots {
     Slots(imp::matching(chunk, mark) & imp::SLOTS)

@@ -13,8 +13,9 @@ use crate::map::Map;
 
 /// The consumer of a ring buffer (or of one slot of a perf event array). There is one at a time.
 ///
-/// Its [`AsFd`] is an eventfd that becomes readable when a record is committed where the consumer stands: register it with
-/// epoll or an async runtime, and when it fires call [`RingBuf::clear_event`] and take records until there are none.
+/// Its [`AsFd`] is an eventfd that becomes readable when a record is committed where the consumer stands: register it
+/// with epoll or an async runtime, and when it fires call [`RingBuf::clear_event`] and take records until there are
+/// none.
 #[derive(Debug)]
 pub struct RingBuf {
     ring: Arc<Ring>,
@@ -60,8 +61,8 @@ impl RingBuf {
 
     /// The next record, in place. It is consumed when the result is dropped.
     ///
-    /// None in a forked child, whose parent's the ring is. A record that came along with the fork is gone there: dropping it does nothing, and
-    /// reading it faults.
+    /// None in a forked child, whose parent's the ring is. A record that came along with the fork is gone there:
+    /// dropping it does nothing, and reading it faults.
     pub fn next_record(&mut self) -> Option<Record<'_>> {
         if !self.ring.memory.is_ours() {
             return None;
@@ -117,7 +118,8 @@ impl RingBuf {
         self.next_record().map(std::mem::forget).is_some()
     }
 
-    /// Resets the eventfd. To be called before records are taken, not after: a record committed in between sets it again.
+    /// Resets the eventfd. To be called before records are taken, not after: a record committed in between sets it
+    /// again.
     pub fn clear_event(&mut self) {
         // The descriptor of a forked child is that of its parent.
         if self.ring.memory.is_ours() {
@@ -171,9 +173,10 @@ impl Ring {
     /// The same for a consumer that is about to go to sleep there.
     #[cold]
     fn committed_at_last(&self, position: u64) -> Option<(Header<'_>, u32)> {
-        // Our position before another look at the header; pairs with the exchange in `commit`, which puts the header before the look at
-        // our position. So a producer that commits after this look wakes us. The look at the producer position is covered as well:
-        // `reserve` stored it before, and on x86-64 the exchange is a full barrier; on arm64 a release store stays before a SeqCst load.
+        // Our position before another look at the header; pairs with the exchange in `commit`, which puts the header
+        // before the look at our position. So a producer that commits after this look wakes us. The look at the
+        // producer position is covered as well: `reserve` stored it before, and on x86-64 the exchange is a
+        // full barrier; on arm64 a release store stays before a SeqCst load.
         fence(Ordering::SeqCst);
         self.committed(position)
     }
@@ -199,8 +202,8 @@ impl std::ops::Deref for Record<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: a committed record: `len` bytes inside the mapping, which no program writes any more (the verifier takes the
-        // pointer away at submit) and no producer reuses before `advance`, which happens on drop.
+        // SAFETY: a committed record: `len` bytes inside the mapping, which no program writes any more (the verifier
+        // takes the pointer away at submit) and no producer reuses before `advance`, which happens on drop.
         unsafe { std::slice::from_raw_parts(self.data, self.len) }
     }
 }

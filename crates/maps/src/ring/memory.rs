@@ -1,11 +1,13 @@
 //! The pages of a ring, mapped so that no record ever wraps.
 //!
 //! The file behind a ring is laid out as the kernel's mapping of a ring buffer: consumer position in the first page,
-//! producer position in the second, then the data. In memory one private page precedes it (which leads from a record back
-//! to its ring), and the data follows a second time, so that a record that begins near the end goes on in the copy.
+//! producer position in the second, then the data. In memory one private page precedes it (which leads from a record
+//! back to its ring), and the data follows a second time, so that a record that begins near the end goes on in the
+//! copy.
 //!
-//! The pages are shared, so a forked child would move the very positions that its parent goes by, and its parent would then take the middle of a record
-//! for a header. It does not have the pages (`MADV_DONTFORK`), and whatever the host can do with an end of a ring asks first ([`RingMemory::is_ours`]).
+//! The pages are shared, so a forked child would move the very positions that its parent goes by, and its parent would
+//! then take the middle of a record for a header. It does not have the pages (`MADV_DONTFORK`), and whatever the host
+//! can do with an end of a ring asks first ([`RingMemory::is_ours`]).
 
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -32,7 +34,8 @@ pub(crate) struct RingMemory {
 
 // SAFETY: the mapping is owned and only accessed through shared atomics (or by programs, under the ring's protocol).
 unsafe impl Send for RingMemory {}
-// SAFETY: a shared one gives out atomics and addresses; records behind these belong to one producer or consumer at a time (the ring's protocol).
+// SAFETY: a shared one gives out atomics and addresses; records behind these belong to one producer or consumer at a
+// time (the ring's protocol).
 unsafe impl Sync for RingMemory {}
 
 impl RingMemory {

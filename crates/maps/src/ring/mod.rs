@@ -1,13 +1,13 @@
 //! Ring buffers: records of any size from programs to the host ([`consumer`]), and back ([`user`]).
 //!
-//! Layout and rules are the kernel's. A record is {length | BUSY | DISCARD, page offset} and its data, rounded up to 8. Producers
-//! reserve under a lock (which yields and sleeps when its holder is preempted, and refuses re-entry), write without it, and
-//! commit with one exchange. The consumer stops at the first BUSY record and skips discarded ones.
+//! Layout and rules are the kernel's. A record is {length | BUSY | DISCARD, page offset} and its data, rounded up to 8.
+//! Producers reserve under a lock (which yields and sleeps when its holder is preempted, and refuses re-entry), write
+//! without it, and commit with one exchange. The consumer stops at the first BUSY record and skips discarded ones.
 //!
-//! Wake-up: a commit wakes the consumer if it stands at this very record, so a busy consumer costs producers nothing. The
-//! consumer publishes its position and then looks at the next header; the producer changes the header and then looks at the
-//! position. Between the two steps the producer has its exchange and a consumer that finds nothing a fence, so at least one of the
-//! two sees the other; a consumer that finds records pays nothing.
+//! Wake-up: a commit wakes the consumer if it stands at this very record, so a busy consumer costs producers nothing.
+//! The consumer publishes its position and then looks at the next header; the producer changes the header and then
+//! looks at the position. Between the two steps the producer has its exchange and a consumer that finds nothing a
+//! fence, so at least one of the two sees the other; a consumer that finds records pays nothing.
 
 pub(crate) mod consumer;
 mod memory;
@@ -186,8 +186,8 @@ impl Ring {
     fn finish(&self, header: Header<'_>, flags: u64, discard: bool) {
         // Relaxed: only we change a BUSY header.
         let len = header.len().load(Ordering::Relaxed) & !BUSY;
-        // SeqCst: releases the data to the consumer's acquire, and comes before the look at its position below; pairs with the fence
-        // in `committed_at_last`.
+        // SeqCst: releases the data to the consumer's acquire, and comes before the look at its position below; pairs
+        // with the fence in `committed_at_last`.
         header.len().swap(if discard { len | DISCARD } else { len }, Ordering::SeqCst);
         let waiting = self.memory.consumer().load(Ordering::SeqCst);
         let here = std::ptr::eq(self.memory.header(waiting).data(), header.data());

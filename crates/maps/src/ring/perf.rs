@@ -1,7 +1,7 @@
 //! Perf event arrays, as an event sink.
 //!
-//! In the kernel an entry is a perf event whose ring the host maps. Here an entry is a ring of its own, opened by the host for
-//! one execution slot; `bpf_perf_event_output` writes to the entry of the slot it runs in.
+//! In the kernel an entry is a perf event whose ring the host maps. Here an entry is a ring of its own, opened by the
+//! host for one execution slot; `bpf_perf_event_output` writes to the entry of the slot it runs in.
 //!
 //! Invariant: an entry owns one reference to its ring, given up a grace period after the entry was cleared.
 
@@ -47,7 +47,8 @@ impl PerfMap {
     /// `bpf_perf_event_output`: `data`, and as many bytes of `context` as the flags ask for.
     ///
     /// # Safety
-    /// `data` must be readable for `size` bytes and `context` for `context_size`; the caller must be inside a guard of the map's domain.
+    /// `data` must be readable for `size` bytes and `context` for `context_size`; the caller must be inside a guard of
+    /// the map's domain.
     pub(crate) unsafe fn output(
         &self,
         flags: u64,
@@ -65,7 +66,8 @@ impl PerfMap {
         };
         // Acquire pairs with the release in `open`.
         let ring = self.entries.get(index).ok_or(Errno::E2BIG)?.load(Ordering::Acquire);
-        // SAFETY: an entry's ring lives until a grace period after it was cleared, and we are inside a guard (contract).
+        // SAFETY: an entry's ring lives until a grace period after it was cleared, and we are inside a guard
+        // (contract).
         let ring = unsafe { ring.as_ref() }.ok_or(Errno::ENOENT)?;
         if index != slot as usize {
             return Err(Errno::EOPNOTSUPP);
@@ -99,8 +101,8 @@ impl PerfMap {
 /// Opens the entry of slot `index` with a ring of `bytes` bytes and returns its consumer.
 ///
 /// # Errors
-/// [`MapError::WrongType`], [`MapError::MemoryFull`]; `E2BIG` beyond `max_entries`, `EEXIST` if the entry is open, `EPERM` if the map is frozen, `EINVAL` unless `bytes` is a power of two and a
-/// multiple of the page.
+/// [`MapError::WrongType`], [`MapError::MemoryFull`]; `E2BIG` beyond `max_entries`, `EEXIST` if the entry is open,
+/// `EPERM` if the map is frozen, `EINVAL` unless `bytes` is a power of two and a multiple of the page.
 pub fn open(map: &Map, index: u32, bytes: u32) -> Result<RingBuf, MapError> {
     const OP: &str = "opening an entry";
     let Some(perf) = map.ops().as_any().downcast_ref::<PerfMap>() else {

@@ -1,7 +1,7 @@
 //! User ring buffers: the host produces, programs drain.
 //!
-//! Positions and headers are those of a ring buffer with the roles exchanged. There is one host producer and, at any moment,
-//! at most one program draining; a second gets `EBUSY`.
+//! Positions and headers are those of a ring buffer with the roles exchanged. There is one host producer and, at any
+//! moment, at most one program draining; a second gets `EBUSY`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,8 @@ impl Drop for Draining<'_> {
 }
 
 impl Ring {
-    /// Hands records to `visit` until it returns false or there are none; the number of records that were not discarded.
+    /// Hands records to `visit` until it returns false or there are none; the number of records that were not
+    /// discarded.
     pub(crate) fn drain(&self, flags: u64, visit: &mut dyn FnMut(*mut u8, u32) -> bool) -> OpResult<u64> {
         if flags & !(wakeup::NO_WAKEUP | wakeup::FORCE_WAKEUP) != 0 {
             return Err(Errno::EINVAL);
@@ -115,8 +116,8 @@ impl UserRingBuf {
 
     /// Reserves a record of `size` bytes, or `None` if there is no room now (or ever: larger than the ring).
     ///
-    /// None in a forked child, whose parent's the ring is. A record that came along with the fork is gone there: giving it up does nothing, and
-    /// writing to it faults.
+    /// None in a forked child, whose parent's the ring is. A record that came along with the fork is gone there: giving
+    /// it up does nothing, and writing to it faults.
     pub fn reserve(&mut self, size: u32) -> Option<Sample<'_>> {
         let memory = &self.ring.memory;
         if !memory.is_ours() || u64::from(size) > MAX_RECORD || stride(size.into()) > memory.size() as u64 {

@@ -1,14 +1,15 @@
 //! Longest-prefix-match tries.
 //!
-//! Problem: a lookup must find the longest stored prefix of a key while other threads insert and delete, without waiting.
+//! Problem: a lookup must find the longest stored prefix of a key while other threads insert and delete, without
+//! waiting.
 //!
-//! Approach: a path-compressed binary trie, as in the kernel, with tables on top of it that let a walk take several bits at a time
-//! ([`stride`], [`top`]). Lookups walk without locks; writers hold the map's lock, change the trie by one store of a child link, and
-//! then the tables. A node's prefix and links below it stay as they are after it is unlinked, until every run that
-//! could have found it is over ([`crate::retire`]).
+//! Approach: a path-compressed binary trie, as in the kernel, with tables on top of it that let a walk take several
+//! bits at a time ([`stride`], [`top`]). Lookups walk without locks; writers hold the map's lock, change the trie by
+//! one store of a child link, and then the tables. A node's prefix and links below it stay as they are after it is
+//! unlinked, until every run that could have found it is over ([`crate::retire`]).
 //!
-//! Invariants: a child's prefix is longer than its parent's and begins with it; an intermediate node (which stands for no
-//! key) has two children; a node's prefix and value are complete before a link names it.
+//! Invariants: a child's prefix is longer than its parent's and begins with it; an intermediate node (which stands for
+//! no key) has two children; a node's prefix and value are complete before a link names it.
 
 mod node;
 mod ops;
@@ -157,7 +158,8 @@ impl TrieMap {
         found.map(|number| self.node(number))
     }
 
-    /// Goes from the entry of a window to that of the next, as long as no node needs to be read: the node to go on with.
+    /// Goes from the entry of a window to that of the next, as long as no node needs to be read: the node to go on
+    /// with.
     #[inline(always)]
     fn skip<const W: usize>(&self, entry: Entry, window: u32, key: &Prefix<W>, found: &mut Option<u32>) -> Option<u32> {
         let (mut entry, mut window) = (entry, window);
@@ -307,7 +309,8 @@ impl TrieMap {
         Ok(())
     }
 
-    /// Puts another node in the place of a present key's. Nothing but names changes, so no node on the way to it is looked at but its parent.
+    /// Puts another node in the place of a present key's. Nothing but names changes, so no node on the way to it is
+    /// looked at but its parent.
     ///
     /// # Safety
     /// As [`TrieMap::update_key`], which holds the lock.
@@ -346,7 +349,8 @@ impl TrieMap {
         Ok(())
     }
 
-    /// The node that has a link to this one; without the lock, perhaps one that had. The rest here is for the holder of the lock.
+    /// The node that has a link to this one; without the lock, perhaps one that had. The rest here is for the holder of
+    /// the lock.
     fn parent(&self, node: Node<'_>) -> Option<Node<'_>> {
         self.nodes.noted(node.number).checked_sub(1).map(|number| self.node(number))
     }

@@ -1,7 +1,7 @@
 //! Keys and nodes of a trie.
 //!
-//! A node is words in the slab: length, kind and table; two child links; the prefix; the value. Everything a look-up wants of a node
-//! with a short key lies in half a cache line.
+//! A node is words in the slab: length, kind and table; two child links; the prefix; the value. Everything a look-up
+//! wants of a node with a short key lies in half a cache line.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -180,7 +180,8 @@ pub(super) struct Node<'a> {
 impl<'a> Node<'a> {
     #[inline(always)]
     pub(super) fn head(self) -> Head {
-        // Acquire pairs with the release in `set_head`: the table's entries are complete. (The rest was complete before the node was linked.)
+        // Acquire pairs with the release in `set_head`: the table's entries are complete. (The rest was complete before
+        // the node was linked.)
         Head(self.words[0].load(Ordering::Acquire))
     }
 

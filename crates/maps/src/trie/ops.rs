@@ -8,7 +8,8 @@ use crate::mem;
 use crate::ops::{Cursor, MapOps};
 use crate::value::Source;
 
-/// Calls a generic function with the number of words for a key's data: one for IPv4, two for IPv6, or as many as there may be.
+/// Calls a generic function with the number of words for a key's data: one for IPv4, two for IPv6, or as many as there
+/// may be.
 macro_rules! with_words {
     ($words:expr, $w:ident => $call:expr) => {
         match $words {

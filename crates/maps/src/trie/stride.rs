@@ -2,17 +2,20 @@
 //!
 //! Problem: a binary trie costs one dependent read a branching: twenty for a million keys.
 //!
-//! Approach: the bits of a key fall into windows of [`STRIDE`]. The topmost node of a window on a path is the *head* of that window; where
-//! the trie is dense, the head has a table with an entry for each value of the window's bits: the longest key that ends in the
-//! window, and the topmost node behind it, which is the head of a later window. So a walk goes from head to head. The binary trie stays the
-//! truth: tables only repeat it, writers bring them up to date before they return, and where there is none (the trie is
-//! sparse, or the pool of tables empty) the walk takes the child links.
+//! Approach: the bits of a key fall into windows of [`STRIDE`]. The topmost node of a window on a path is the *head* of
+//! that window; where the trie is dense, the head has a table with an entry for each value of the window's bits: the
+//! longest key that ends in the window, and the topmost node behind it, which is the head of a later window. So a walk
+//! goes from head to head. The binary trie stays the truth: tables only repeat it, writers bring them up to date before
+//! they return, and where there is none (the trie is sparse, or the pool of tables empty) the walk takes the child
+//! links.
 //!
 //! Invariants.
 //! 1. Only heads have tables: a node that gets a parent in its own window gives its table up.
-//! 2. When a writer returns, every entry says what the links say. So each key comes and goes at one moment for everyone who
-//!    looks it up; but while a writer is at work, a look-up may see a change that a later one of *another* key does not.
-//! 3. A removed table or node is retired after the last entry that names it was rewritten: those who still see it began before.
+//! 2. When a writer returns, every entry says what the links say. So each key comes and goes at one moment for everyone
+//!    who looks it up; but while a writer is at work, a look-up may see a change that a later one of *another* key does
+//!    not.
+//! 3. A removed table or node is retired after the last entry that names it was rewritten: those who still see it began
+//!    before.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -41,8 +44,8 @@ pub(super) enum Child {
     None,
     /// The topmost node.
     Node(u32),
-    /// The topmost node stands for no key, has as many bits as there are before this, the next window, and has this table: nothing
-    /// needs to be read from the node itself.
+    /// The topmost node stands for no key, has as many bits as there are before this, the next window, and has this
+    /// table: nothing needs to be read from the node itself.
     Table {
         table: u32,
         window: u32,
@@ -113,8 +116,8 @@ pub(super) struct Tables {
     list: GraceList,
 }
 
-/// A table needs as many nodes as [`DENSE`] when it is made, and there are at most two nodes a key. What slots have of their own does not
-/// lack elsewhere.
+/// A table needs as many nodes as [`DENSE`] when it is made, and there are at most two nodes a key. What slots have of
+/// their own does not lack elsewhere.
 fn tables(def: &MapDef, slots: u32) -> u64 {
     u64::from(def.max_entries / 2 + 64) + GraceList::owned(ENTRIES * WORD, slots)
 }
@@ -163,8 +166,8 @@ impl Tables {
 }
 
 impl TrieMap {
-    /// The head to walk from for a change near `key`: `back` heads above the last one on the way (at least one), so that every node
-    /// and table that the change touches lies below. `None`: the root.
+    /// The head to walk from for a change near `key`: `back` heads above the last one on the way (at least one), so
+    /// that every node and table that the change touches lies below. `None`: the root.
     pub(super) fn start<const W: usize>(&self, key: &Prefix<W>, back: usize) -> Option<Node<'_>> {
         let mut passed = [Child::None; 3];
         let mut at = self.root().get().map_or(Child::None, Child::Node);
@@ -220,8 +223,8 @@ impl TrieMap {
         if len >= end { Child::Node(number) } else { Child::None }
     }
 
-    /// Brings the tables on the way from `start` to `key` up to date after it was added or removed, and makes those that are
-    /// worth it.
+    /// Brings the tables on the way from `start` to `key` up to date after it was added or removed, and makes those
+    /// that are worth it.
     pub(super) fn settle<const W: usize>(&self, start: Option<Node<'_>>, key: &Prefix<W>, slot: u32) {
         let mut at = start.or_else(|| self.follow(self.root()));
         // The head of the window, and nodes in it so far.
@@ -249,9 +252,9 @@ impl TrieMap {
         self.refresh_top(key);
     }
 
-    /// Rewrites the entries of a head's table to which `key` can make a difference: those whose bits are the key's as far as it goes. (A
-    /// branching that comes or goes with the key is nobody's longest prefix, and where it lies behind the window, the key does as
-    /// well.)
+    /// Rewrites the entries of a head's table to which `key` can make a difference: those whose bits are the key's as
+    /// far as it goes. (A branching that comes or goes with the key is nobody's longest prefix, and where it lies
+    /// behind the window, the key does as well.)
     fn refresh<const W: usize>(&self, head: Node<'_>, table: u32, key: &Prefix<W>) {
         let len = head.len();
         let fixed = key.len.min(window_end(len));

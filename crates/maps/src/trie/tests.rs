@@ -136,7 +136,8 @@ fn a_lookup_never_misses_a_prefix_that_stays() {
                 let guard = enter();
                 let r = random(&mut state);
                 let mut out = [0; 8];
-                // Under the key that stays: it, or a longer one, whose value has the address's first bits and its length.
+                // Under the key that stays: it, or a longer one, whose value has the address's first bits and its
+                // length.
                 let address = [10, r as u8 & 7, (r >> 8) as u8, (r >> 16) as u8];
                 map.lookup(&key(32, &address), &mut out, 0, guard.slot()).expect("never absent");
                 let value = u64::from_ne_bytes(out);

@@ -1,12 +1,12 @@
 //! The first twelve bits of a large trie, resolved by one read.
 //!
-//! Problem: with ten thousand keys, a look-up passes the root and three tables before it comes to where keys differ, each read waiting
-//! for the one before.
+//! Problem: with ten thousand keys, a look-up passes the root and three tables before it comes to where keys differ,
+//! each read waiting for the one before.
 //!
-//! Approach: once a trie has [`WORTH`] keys, an array with an entry for each value of the first [`BITS`] bits says what the tables (and
-//! links) of those windows together say: the longest key that ends in them, and the topmost node behind. Writers bring it up to date
-//! after the tables ([`super::stride`], whose invariants hold here too). It is never given up: a trie that shrinks
-//! goes on paying a few nanoseconds an update.
+//! Approach: once a trie has [`WORTH`] keys, an array with an entry for each value of the first [`BITS`] bits says what
+//! the tables (and links) of those windows together say: the longest key that ends in them, and the topmost node
+//! behind. Writers bring it up to date after the tables ([`super::stride`], whose invariants hold here too). It is
+//! never given up: a trie that shrinks goes on paying a few nanoseconds an update.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -70,7 +70,8 @@ impl Top {
 }
 
 impl TrieMap {
-    /// Rewrites the entries to which `key` can make a difference, after the tables; all of them when they become worth it.
+    /// Rewrites the entries to which `key` can make a difference, after the tables; all of them when they become worth
+    /// it.
     pub(super) fn refresh_top<const W: usize>(&self, key: &Prefix<W>) {
         let Some(entries) = &self.top.entries else { return };
         // Relaxed: changed under the lock only.

@@ -62,8 +62,8 @@ impl Attr {
     }
 
     fn call(&mut self, command: libc::c_long) -> Result<i32, i32> {
-        // SAFETY: the attributes are a local, zero beyond what the command knows; the pointers in them are valid for the
-        // sizes of the map (set by the methods below).
+        // SAFETY: the attributes are a local, zero beyond what the command knows; the pointers in them are valid for
+        // the sizes of the map (set by the methods below).
         let result = unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_mut_ptr(), self.0.len()) };
         if result < 0 { Err(std::io::Error::last_os_error().raw_os_error().unwrap()) } else { Ok(result as i32) }
     }

@@ -1,15 +1,16 @@
 //! What host functions take.
 //!
-//! Problem: programs pass numbers and addresses; Rust wants types. Approach: each argument type says what must be proven of its
-//! registers ([`HostArg::KINDS`]) and makes the argument of them. References are only made of memory that no other thread can touch
-//! ([`MemSet::OWNED`]: the run's stack and its context's regions), initialised, aligned, and not overlapping; map values are shared
-//! with other threads and come as [`SharedBytes`](super::SharedBytes).
+//! Problem: programs pass numbers and addresses; Rust wants types. Approach: each argument type says what must be
+//! proven of its registers ([`HostArg::KINDS`]) and makes the argument of them. References are only made of memory that
+//! no other thread can touch ([`MemSet::OWNED`]: the run's stack and its context's regions), initialised, aligned, and
+//! not overlapping; map values are shared with other threads and come as [`SharedBytes`](super::SharedBytes).
 
 use bpf_verifier::{Access, ArgKind, MemArg, MemSet, Region};
 use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A type a host function may take. In a closure's signature, references have no named lifetime: they last for the call.
+/// A type a host function may take. In a closure's signature, references have no named lifetime: they last for the
+/// call.
 ///
 /// | type | registers | what programs pass |
 /// |---|---|---|
@@ -29,8 +30,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// ```
 ///
 /// # Safety
-/// `from_regs` must be sound for registers of which [`HostArg::KINDS`] were proven. What it borrows from [`MemSet::OWNED`] memory, and
-/// only that, may be a reference.
+/// `from_regs` must be sound for registers of which [`HostArg::KINDS`] were proven. What it borrows from
+/// [`MemSet::OWNED`] memory, and only that, may be a reference.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an argument of a host function",
     label = "programs cannot pass this",
@@ -79,13 +80,15 @@ const fn fixed<T>(access: Access, null: bool) -> [ArgKind; 1] {
     [ArgKind::Fixed { bytes: const { bytes_of::<T>() }, mem: owned(access, align_of::<T>(), null) }]
 }
 
-/// The size of a type that programs and host share. What is larger than any region of memory a program has would be proven of too few bytes.
+/// The size of a type that programs and host share. What is larger than any region of memory a program has would be
+/// proven of too few bytes.
 pub(super) const fn bytes_of<T>() -> u32 {
     assert!(size_of::<T>() <= Region::MAX_LEN as usize, "a type of more than 1 GiB is not shared with programs");
     size_of::<T>() as u32
 }
 
-// SAFETY: the kinds say that so many bytes of memory the run owns are initialised, and nobody writes them during the call.
+// SAFETY: the kinds say that so many bytes of memory the run owns are initialised, and nobody writes them during the
+// call.
 unsafe impl HostArg for &'static [u8] {
     type Arg<'a> = &'a [u8];
     const KINDS: &'static [ArgKind] = &bytes(Access::Read, false);
@@ -114,8 +117,8 @@ unsafe impl HostArg for &'static mut [u8] {
     }
 }
 
-// SAFETY: the kinds say that the memory is initialised, large enough and aligned, and nobody writes it during the call; every bit
-// pattern is a `T`.
+// SAFETY: the kinds say that the memory is initialised, large enough and aligned, and nobody writes it during the call;
+// every bit pattern is a `T`.
 unsafe impl<T: FromBytes + Immutable + 'static> HostArg for &'static T {
     type Arg<'a> = &'a T;
     const KINDS: &'static [ArgKind] = &fixed::<T>(Access::Read, false);
@@ -126,8 +129,8 @@ unsafe impl<T: FromBytes + Immutable + 'static> HostArg for &'static T {
     }
 }
 
-// SAFETY: as for `&T`; the memory may be written, no other argument overlaps it, and a `T` has no padding that the program would find
-// uninitialised.
+// SAFETY: as for `&T`; the memory may be written, no other argument overlaps it, and a `T` has no padding that the
+// program would find uninitialised.
 unsafe impl<T: FromBytes + IntoBytes + 'static> HostArg for &'static mut T {
     type Arg<'a> = &'a mut T;
     const KINDS: &'static [ArgKind] = &fixed::<T>(Access::ReadWrite, false);

@@ -1,8 +1,9 @@
 //! Bytes that others may write meanwhile.
 //!
-//! Problem: a map value is shared with other threads' programs, so a Rust slice of it would be undefined behaviour. Approach: the
-//! address is kept, and bytes are copied in and out by relaxed atomics, eight at a time where they are aligned. What is copied while
-//! another thread writes may be a mixture of old and new, in units of aligned words at best; order with other memory is not promised.
+//! Problem: a map value is shared with other threads' programs, so a Rust slice of it would be undefined behaviour.
+//! Approach: the address is kept, and bytes are copied in and out by relaxed atomics, eight at a time where they are
+//! aligned. What is copied while another thread writes may be a mixture of old and new, in units of aligned words at
+//! best; order with other memory is not promised.
 
 use super::HostArg;
 use bpf_verifier::{Access, ArgKind, MemArg};
@@ -10,8 +11,8 @@ use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Bytes that a program passes to a host function and that other threads may write meanwhile: a map value, but any other memory as
-/// well. Read by copying.
+/// Bytes that a program passes to a host function and that other threads may write meanwhile: a map value, but any
+/// other memory as well. Read by copying.
 ///
 /// ```
 /// # use bpf_runtime::*;
@@ -56,7 +57,8 @@ pub(crate) unsafe fn copy_out(at: *const u8, to: &mut [u8]) {
     first.iter_mut().enumerate().for_each(|(i, to)| *to = byte(i));
     for (i, to) in middle.chunks_exact_mut(WORD).enumerate() {
         let word = at.cast_mut().wrapping_add(head + i * WORD).cast::<u64>();
-        // SAFETY: all eight bytes are below `to.len()`, and `parts` begins them at a multiple of eight. Relaxed: as above.
+        // SAFETY: all eight bytes are below `to.len()`, and `parts` begins them at a multiple of eight. Relaxed: as
+        // above.
         let word = unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed);
         to.copy_from_slice(&word.to_ne_bytes());
     }
@@ -78,7 +80,8 @@ pub(crate) unsafe fn copy_in(at: *mut u8, from: &[u8]) {
     first.iter().enumerate().for_each(|(i, from)| byte(i, *from));
     for (i, from) in middle.as_chunks::<WORD>().0.iter().enumerate() {
         let word = at.wrapping_add(head + i * WORD).cast::<u64>();
-        // SAFETY: all eight bytes are below `from.len()`, and `parts` begins them at a multiple of eight. Relaxed: as above.
+        // SAFETY: all eight bytes are below `from.len()`, and `parts` begins them at a multiple of eight. Relaxed: as
+        // above.
         unsafe { AtomicU64::from_ptr(word) }.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
     }
     last.iter().enumerate().for_each(|(i, from)| byte(head + words + i, *from));
@@ -144,7 +147,8 @@ impl<'a> SharedBytesMut<'a> {
     pub fn write_at(&self, offset: usize, from: &[u8]) -> bool {
         let fits = offset.checked_add(from.len()).is_some_and(|end| end <= self.bytes.len);
         if fits {
-            // SAFETY: in the bytes that the program passed, which are valid for 'a, writable, and shared as `copy_in` wants.
+            // SAFETY: in the bytes that the program passed, which are valid for 'a, writable, and shared as `copy_in`
+            // wants.
             unsafe { copy_in(self.bytes.at.cast_mut().wrapping_add(offset), from) };
         }
         fits

@@ -1,9 +1,10 @@
 //! What host functions return.
 //!
-//! Numbers go into r0 as C returns them, and their type bounds what the verifier believes of r0. Addresses are the harder part: the
-//! program may use one to the end of its run, long after the function has returned and whatever it has let go. So programs are only
-//! given memory whose release waits for a grace period of their engine ([`Pinned`], [`PinnedMap`]): a run in which the address was
-//! returned is inside its guard, and nothing is counted or stored for it.
+//! Numbers go into r0 as C returns them, and their type bounds what the verifier believes of r0. Addresses are the
+//! harder part: the program may use one to the end of its run, long after the function has returned and whatever it has
+//! let go. So programs are only given memory whose release waits for a grace period of their engine ([`Pinned`],
+//! [`PinnedMap`]): a run in which the address was returned is inside its guard, and nothing is counted or stored for
+//! it.
 //!
 //! Such memory is shared with every thread that runs the program, so the host copies in and out atomically, as with
 //! [`SharedBytes`](super::SharedBytes).
@@ -95,8 +96,8 @@ fn address<H>(at: *mut u8, owner: &impl Owned, caller: &Caller<'_, H>) -> Result
     Ok(at.expose_provenance() as u64)
 }
 
-/// Memory of a `T` that host functions may return to programs, which read and write it. Clones are the same memory. It is freed when
-/// the last clone is gone and no run can be using it any more.
+/// Memory of a `T` that host functions may return to programs, which read and write it. Clones are the same memory. It
+/// is freed when the last clone is gone and no run can be using it any more.
 ///
 /// ```
 /// # use bpf_runtime::*;
@@ -116,7 +117,8 @@ fn address<H>(at: *mut u8, owner: &impl Owned, caller: &Caller<'_, H>) -> Result
 /// ```
 pub struct Pinned<T> {
     words: Arc<Words>,
-    /// Invariant, since the `T` there is read and replaced through a shared handle; a `T` is bytes, so threads may share it.
+    /// Invariant, since the `T` there is read and replaced through a shared handle; a `T` is bytes, so threads may
+    /// share it.
     value: PhantomData<fn(T) -> T>,
 }
 
@@ -174,8 +176,8 @@ impl<T: FromBytes + IntoBytes + Immutable> Pinned<T> {
     }
 }
 
-// SAFETY: there are `size_of::<T>()` bytes, aligned to 8, all initialised, in atomics, so writable; `address` checks that they
-// stay for the run.
+// SAFETY: there are `size_of::<T>()` bytes, aligned to 8, all initialised, in atomics, so writable; `address` checks
+// that they stay for the run.
 unsafe impl<T: FromBytes + IntoBytes + Immutable> HostRet for Option<Pinned<T>> {
     const RET: Ret = memory_or_null::<T>();
     #[inline]
@@ -194,8 +196,8 @@ impl Owned for Words {
     }
 }
 
-/// A map whose values host functions may return to programs. Clones are the same map. The map is let go when the last clone and value
-/// are gone and no run can be using it any more.
+/// A map whose values host functions may return to programs. Clones are the same map. The map is let go when the last
+/// clone and value are gone and no run can be using it any more.
 ///
 /// ```
 /// # use bpf_runtime::*;
@@ -209,7 +211,8 @@ impl Owned for Words {
 /// ```
 pub struct PinnedMap<K, V> {
     map: Arc<Held>,
-    /// Invariant in `V`, which is read and replaced through a shared handle; `K` is only read, and both are bytes, so threads may share them.
+    /// Invariant in `V`, which is read and replaced through a shared handle; `K` is only read, and both are bytes, so
+    /// threads may share them.
     types: PhantomData<fn(K, V) -> V>,
 }
 
@@ -241,8 +244,8 @@ impl<K: IntoBytes + Immutable, V: FromBytes + IntoBytes + Immutable> PinnedMap<K
     /// A handle of this map.
     ///
     /// # Errors
-    /// [`MapError::WrongType`] for types without look-up by key; [`MapError::Size`]; [`MapError::InvalidDef`] for maps that programs
-    /// may not read and write, or whose values hold a spin lock.
+    /// [`MapError::WrongType`] for types without look-up by key; [`MapError::Size`]; [`MapError::InvalidDef`] for maps
+    /// that programs may not read and write, or whose values hold a spin lock.
     pub fn new(map: &Map) -> Result<Self, MapError> {
         let (def, name) = (map.def(), || map.name().to_owned());
         match def.map_type {
@@ -274,7 +277,8 @@ impl<K: IntoBytes + Immutable, V: FromBytes + IntoBytes + Immutable> PinnedMap<K
         &self.map.0
     }
 
-    /// The value of a key, of per-CPU maps that of the caller's execution slot; `None` if it is absent. To be returned to the caller.
+    /// The value of a key, of per-CPU maps that of the caller's execution slot; `None` if it is absent. To be returned
+    /// to the caller.
     ///
     /// # Errors
     /// If the map belongs to another engine than the calling program.
@@ -288,8 +292,8 @@ impl<K: IntoBytes + Immutable, V: FromBytes + IntoBytes + Immutable> PinnedMap<K
     }
 }
 
-/// A value of a map, in place: what [`PinnedMap::lookup`] found. If its element is removed, and the map puts another one there, it is
-/// that one's value, as in programs.
+/// A value of a map, in place: what [`PinnedMap::lookup`] found. If its element is removed, and the map puts another
+/// one there, it is that one's value, as in programs.
 pub struct PinnedValue<V> {
     at: *mut u8,
     map: Arc<Held>,
@@ -307,8 +311,8 @@ impl<V: FromBytes + IntoBytes + Immutable> PinnedValue<V> {
     /// A copy of what is there now; while another thread writes, perhaps partly old and partly new.
     pub fn get(&self) -> V {
         let mut value = V::new_zeroed();
-        // SAFETY: a value of the map, which lives as long as `self`; its size is `V`'s (`PinnedMap::new`), and all access is atomic or
-        // by machine code.
+        // SAFETY: a value of the map, which lives as long as `self`; its size is `V`'s (`PinnedMap::new`), and all
+        // access is atomic or by machine code.
         unsafe { copy_out(self.at, value.as_mut_bytes()) };
         value
     }
@@ -320,8 +324,8 @@ impl<V: FromBytes + IntoBytes + Immutable> PinnedValue<V> {
     }
 }
 
-// SAFETY: a map's value has the size of `V` (`PinnedMap::new`), is aligned to 8 and initialised, and programs may write it; `address`
-// checks that the map stays for the run.
+// SAFETY: a map's value has the size of `V` (`PinnedMap::new`), is aligned to 8 and initialised, and programs may write
+// it; `address` checks that the map stays for the run.
 unsafe impl<V: FromBytes + IntoBytes + Immutable> HostRet for Option<PinnedValue<V>> {
     const RET: Ret = memory_or_null::<V>();
     #[inline]

@@ -1,7 +1,7 @@
 //! Engines in every variant, and the one function that runs a program on one.
 //!
-//! A variant is a way to make code: another register allocation, other CPU features, hardening, checks. None may change a
-//! result.
+//! A variant is a way to make code: another register allocation, other CPU features, hardening, checks. None may change
+//! a result.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod ways;
@@ -51,8 +51,8 @@ impl Variant {
         Variant { name: name.into(), engine, linker }
     }
 
-    /// Loads a program without verifying it. As machine code only what is known to stay inside its memory: the interpreter, which
-    /// checks every access, goes first in every test.
+    /// Loads a program without verifying it. As machine code only what is known to stay inside its memory: the
+    /// interpreter, which checks every access, goes first in every test.
     pub(crate) fn load(&self, insns: &[Insn]) -> Result<Program<Raw, ()>, LoadError> {
         // SAFETY: the tests' programs stay inside their memory and end, as the interpreter has shown.
         let loader = unsafe { self.linker.loader::<Raw>().unverified() };

@@ -1,8 +1,9 @@
 //! The abstract machine: what the real code did, as events, and every interleaving of them with a CPU.
 //!
-//! The CPU is as bad as an architecture may allow: for either instruction of a site it may execute what is in memory, or anything that
-//! was there since its last instruction barrier. It enters and leaves runs as it likes; a grace period waits for the run it is in.
-//! One CPU is enough: CPUs do not act on each other, a second one only makes the updater wait longer.
+//! The CPU is as bad as an architecture may allow: for either instruction of a site it may execute what is in memory,
+//! or anything that was there since its last instruction barrier. It enters and leaves runs as it likes; a grace period
+//! waits for the run it is in. One CPU is enough: CPUs do not act on each other, a second one only makes the updater
+//! wait longer.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use bpf_tailcall::{Fences, Insn, Slot, Slots, Target};

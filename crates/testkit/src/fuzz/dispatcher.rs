@@ -41,7 +41,8 @@ impl Known {
     }
 }
 
-/// See the module. A finding is a run that reached another program than it should, or a change that succeeded or failed when the model did not.
+/// See the module. A finding is a run that reached another program than it should, or a change that succeeded or failed
+/// when the model did not.
 pub fn dispatcher(data: &[u8]) {
     let mut choices = Choices::from_bytes(data);
     let choices = &mut choices;

@@ -1,8 +1,8 @@
 //! Sequences of map operations against a naive model.
 //!
-//! The bytes choose a definition and a sequence of operations from both sides: what a program does by its map pointer, and
-//! what the host does by its handle, flags and all. The model is a sorted map of keys to values as the host sees them, a
-//! queue, or a list of records; after each operation result, error number and length must be the model's.
+//! The bytes choose a definition and a sequence of operations from both sides: what a program does by its map pointer,
+//! and what the host does by its handle, flags and all. The model is a sorted map of keys to values as the host sees
+//! them, a queue, or a list of records; after each operation result, error number and length must be the model's.
 
 use crate::generate::Choices;
 use bpf_maps::{Cursor, Map, MapDef, MapError, MapType, RingBuf, flags, implemented_types, program, update};
@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Keys to choose from: few, so that they meet.
 const KEYS: u32 = 12;
-/// Entries of tries that are to be dense: tables form under shared prefixes, and from 2048 keys on the array of the first bits.
+/// Entries of tries that are to be dense: tables form under shared prefixes, and from 2048 keys on the array of the
+/// first bits.
 const CROWDS: &[u32] = &[40, 300, 3000];
 const ENOTSUPP: i32 = 524;
 
@@ -116,7 +117,8 @@ impl Elements<'_> {
         key
     }
 
-    /// The key without what does not count: in a trie, the bits beyond the prefix. `None` if it is longer than the data.
+    /// The key without what does not count: in a trie, the bits beyond the prefix. `None` if it is longer than the
+    /// data.
     fn canonical(&self, key: &[u8]) -> Option<Vec<u8>> {
         if self.map_type() != MapType::LpmTrie {
             return Some(key.to_vec());
@@ -341,7 +343,8 @@ impl Elements<'_> {
     }
 }
 
-/// A key of `bits` bits of data: nearly always `common` bits that all have, up to `spread` that differ, and nothing that counts behind.
+/// A key of `bits` bits of data: nearly always `common` bits that all have, up to `spread` that differ, and nothing
+/// that counts behind.
 fn crowded(draws: &mut Choices<'_>, bits: u32, common: u32, spread: u32) -> Vec<u8> {
     let differ = draws.below(1 << 16);
     let length = if draws.one_in(16) { draws.below(bits + 1) } else { common + draws.below(spread + 1) };

@@ -2,7 +2,8 @@
 //!
 //! `scalars` is the set of registers that hold a defined scalar on every path to here; only those are read. At a label
 //! the sets of all jumps to it are intersected. At the end of a loop the registers that were scalars at its head
-//! are made scalars again. `pinned` registers (the context's address, loop counters) are neither read as data nor written.
+//! are made scalars again. `pinned` registers (the context's address, loop counters) are neither read as data nor
+//! written.
 //!
 //! The frame: r10-8 may hold the context's address, r10-16 and r10-24 loop counters; the data that statements read and
 //! write lies below and is initialised at entry. So an address is never read as data.

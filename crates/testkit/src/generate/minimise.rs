@@ -1,7 +1,7 @@
 //! Makes a failing program smaller.
 //!
-//! Delta debugging on instructions: take out runs of them, long runs first, as long as the program stays valid and still
-//! fails. Jumps over a gap are shortened; a jump into it goes to what follows. Taking out a loop's counter can
+//! Delta debugging on instructions: take out runs of them, long runs first, as long as the program stays valid and
+//! still fails. Jumps over a gap are shortened; a jump into it goes to what follows. Taking out a loop's counter can
 //! make a loop endless, so the test must run candidates under a budget.
 
 use bpf_isa::{Callee, Imm64, Insn, Program};
@@ -47,7 +47,8 @@ fn without(insns: &[Insn], at: usize, run: usize) -> Option<Vec<Insn>> {
     kept.map(|(slot, insn)| {
         let relative = |off: i32| {
             let next = slot as i64 + 1;
-            // The slot after the one before the gap is the gap itself, so the instruction's own place is moved, not `next`.
+            // The slot after the one before the gap is the gap itself, so the instruction's own place is moved, not
+            // `next`.
             i32::try_from(moved(next + i64::from(off)) - moved(slot as i64) - 1).ok()
         };
         let mut insn = *insn;

@@ -1,7 +1,7 @@
 //! Bytes that are hardly a program, for decoders and validators.
 //!
-//! Random bytes almost never get past the first opcode, so most of these begin as a generated program and are then damaged: a
-//! bit flipped, a slot repeated, swapped, dropped or overwritten, the end cut off.
+//! Random bytes almost never get past the first opcode, so most of these begin as a generated program and are then
+//! damaged: a bit flipped, a slot repeated, swapped, dropped or overwritten, the end cut off.
 
 use super::{Choices, Shape, generate};
 

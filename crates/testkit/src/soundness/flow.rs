@@ -6,7 +6,8 @@ use super::{CTX, Context, GLOBAL_VALUE, MapId, Role};
 use bpf_isa::{AluOp, Cond, Insn, Reg, Size, Src};
 
 impl Builder<'_, '_> {
-    /// A loop over a number in a slot or a register, its bound known or not, whose body may use the number as an offset.
+    /// A loop over a number in a slot or a register, its bound known or not, whose body may use the number as an
+    /// offset.
     pub(super) fn counted_loop(&mut self) {
         if self.rounds >= 32 || self.depth >= 3 {
             return self.arithmetic();
@@ -79,8 +80,8 @@ impl Builder<'_, '_> {
         (self.busy, self.rounds) = outside;
     }
 
-    /// A loop of any shape: up or down, by any step, compared in any way at its end, left early at times. Its number is an
-    /// offset that reaches just as far as the memory does.
+    /// A loop of any shape: up or down, by any step, compared in any way at its end, left early at times. Its number is
+    /// an offset that reaches just as far as the memory does.
     pub(super) fn shaped_loop(&mut self) {
         if self.busy.numbers[0] || self.rounds >= 8 || self.depth >= 3 {
             return self.arithmetic();

@@ -1,11 +1,11 @@
 //! Runs what the verifier accepts, and finds where it is not as promised.
 //!
-//! A program is loaded three times: for the interpreter, and as machine code at both levels of optimisation. Each run on the
-//! interpreter is watched: before each instruction the registers must lie in an abstract state recorded for it, each access must
-//! be to memory that the run was given, and nothing may end the run but its exit. Then the same on the others, from
-//! the same maps and packet at other addresses: result, packet, context and maps must be equal. A machine stack full of
-//! [`POISON`] beneath the run, and different bytes around the packet on each engine, make a difference of what is read
-//! but was never written; different addresses make one of an address that gets out.
+//! A program is loaded three times: for the interpreter, and as machine code at both levels of optimisation. Each run
+//! on the interpreter is watched: before each instruction the registers must lie in an abstract state recorded for it,
+//! each access must be to memory that the run was given, and nothing may end the run but its exit. Then the same on the
+//! others, from the same maps and packet at other addresses: result, packet, context and maps must be equal. A machine
+//! stack full of [`POISON`] beneath the run, and different bytes around the packet on each engine, make a difference of
+//! what is read but was never written; different addresses make one of an address that gets out.
 //!
 //! Only what the interpreter has found harmless runs as machine code.
 

@@ -276,8 +276,8 @@ impl Builder<'_, '_> {
         self.touch(Size::W, CTX, off, writable);
     }
 
-    /// A number in a slot or a register, another on each of two ways, used as an offset after a gap: the paths may not be merged
-    /// while it is to be used.
+    /// A number in a slot or a register, another on each of two ways, used as an offset after a gap: the paths may not
+    /// be merged while it is to be used.
     fn carried(&mut self) {
         let wrong = self.lure(3);
         let place = self.c.below(4);
@@ -437,7 +437,8 @@ impl Builder<'_, '_> {
         self.load(size, dst, Reg::R10, off);
     }
 
-    /// A number in a slot of the caller that each call changes, used as an offset: what the first call finds says nothing of the next.
+    /// A number in a slot of the caller that each call changes, used as an offset: what the first call finds says
+    /// nothing of the next.
     fn accumulated(&mut self) {
         let Some(i) = self.free_slot(4..SLOTS) else { return self.arithmetic() };
         let (off, wrong) = (slot(i) - LEN_SLOT, self.lure(2));

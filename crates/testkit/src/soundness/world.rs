@@ -1,7 +1,7 @@
 //! The engines and maps that generated programs live in.
 //!
-//! A world is made once and used for many programs: before each run the maps that the program uses are put into a state that a
-//! seed decides, and afterwards what they hold is read back, in an order that no engine decides.
+//! A world is made once and used for many programs: before each run the maps that the program uses are put into a state
+//! that a seed decides, and afterwards what they hold is read back, in an order that no engine decides.
 
 use super::{ARRAY_VALUE, CONSTANTS, GLOBAL_VALUE, HASH_VALUE, INNER_VALUE, MapId};
 use crate::generate::Choices;

@@ -1,8 +1,9 @@
 //! What the host says of itself must make sense before anything is proven from it.
 //!
-//! Problem: the verifier believes its environment, so one that contradicts itself proves anything. Approach: every description that a
-//! proof or a fact rests on is checked here, once a verification; what concerns one prototype is checked where it is called
-//! (`walk::args`). What only the host can know (that a length is never exceeded, say) is a promise, written at the item.
+//! Problem: the verifier believes its environment, so one that contradicts itself proves anything. Approach: every
+//! description that a proof or a fact rests on is checked here, once a verification; what concerns one prototype is
+//! checked where it is called (`walk::args`). What only the host can know (that a length is never exceeded, say) is a
+//! promise, written at the item.
 
 use std::ops::Range;
 
@@ -12,8 +13,8 @@ use super::{ContextLayout, Env, Field, FieldKind, MapDef, Region};
 use crate::error::Reason;
 use crate::walk::{Res, refuse};
 
-/// A context's fields end before this offset, in the program's view and in the host's. An instruction's offset has 16 bits, and so
-/// have the offsets that the walk notes.
+/// A context's fields end before this offset, in the program's view and in the host's. An instruction's offset has 16
+/// bits, and so have the offsets that the walk notes.
 const MAX_CONTEXT: u32 = 1 << 15;
 
 fn bad<T>(what: String) -> Res<T> {
@@ -71,7 +72,8 @@ impl ContextLayout {
         self.check_host_places()
     }
 
-    /// In the host's structure, the pointers and lengths that proofs rest on are nobody's to write, and no program reads one as a number.
+    /// In the host's structure, the pointers and lengths that proofs rest on are nobody's to write, and no program
+    /// reads one as a number.
     fn check_host_places(&self) -> Res<()> {
         for f in self.fields.iter().filter(|f| f.kind != FieldKind::Scalar) {
             for other in &self.fields {

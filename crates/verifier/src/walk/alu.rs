@@ -73,7 +73,8 @@ impl Walk<'_> {
         done
     }
 
-    /// A shift to the left by 32 and back again leaves a short number as it is, and its name: what a cast is without 32-bit moves.
+    /// A shift to the left by 32 and back again leaves a short number as it is, and its name: what a cast is without
+    /// 32-bit moves.
     fn zero_extended(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
         if width != Width::W64 || src != Src::Imm(32) {
             return false;
@@ -94,7 +95,8 @@ impl Walk<'_> {
         false
     }
 
-    /// The operands, where the order of the result beside them is worth knowing: in loops, and of what is no longer than a region.
+    /// The operands, where the order of the result beside them is worth knowing: in loops, and of what is no longer
+    /// than a region.
     fn ordered_operands(&self, op: AluOp, dst: Reg, src: Src) -> Option<(Value, Value)> {
         let d = self.state.reg(dst);
         let s = match src {
@@ -116,7 +118,8 @@ impl Walk<'_> {
         })
     }
 
-    /// The result of an operation on these: its name is kept or multiplied, or it gets one that is ordered beside theirs.
+    /// The result of an operation on these: its name is kept or multiplied, or it gets one that is ordered beside
+    /// theirs.
     fn order_result(&mut self, width: Width, op: AluOp, dst: Reg, d: &Value, s: &Value) {
         let r = self.state.reg(dst);
         if r.id != 0 || r.n.as_const().is_some() {
@@ -360,8 +363,8 @@ pub(super) fn checkable(env: &Env<'_>, p: &Value) -> Option<CheckRegion> {
         Ty::Packet { region } => {
             (env.context.bounds(region).place != BoundsPlace::Nowhere).then_some(CheckRegion::Packet(region))
         }
-        // Only a pointer to global data: the elements of other maps are found at run time. And not next to a lock, which a check
-        // against the whole value would not keep.
+        // Only a pointer to global data: the elements of other maps are found at run time. And not next to a lock,
+        // which a check against the whole value would not keep.
         Ty::MapValue { map, inner: false } if p.id == 0 => {
             let def = &env.maps[map as usize];
             def.spin_lock.is_none().then_some(CheckRegion::MapValue { map, size: def.value_size })
@@ -370,8 +373,8 @@ pub(super) fn checkable(env: &Env<'_>, p: &Value) -> Option<CheckRegion> {
     }
 }
 
-/// Whether the offset is small enough for arithmetic and comparisons of the address to be exact. All are but those that a
-/// hybrid walk leaves to checks.
+/// Whether the offset is small enough for arithmetic and comparisons of the address to be exact. All are but those that
+/// a hybrid walk leaves to checks.
 pub(super) fn bounded(n: &Scalar) -> bool {
     n.smin() >= -MAX_OFFSET && n.smax() <= MAX_OFFSET
 }

@@ -395,7 +395,8 @@ fn disjoint(a: &(usize, Value, u64, bool), b: &(usize, Value, u64, bool)) -> boo
         }
         // `Region` promises that.
         (Ty::Packet { .. }, Ty::Packet { .. }) => true,
-        // Of one element. Two look-ups may find one element; two maps of the table may be one map, and so may inner ones.
+        // Of one element. Two look-ups may find one element; two maps of the table may be one map, and so may inner
+        // ones.
         (Ty::MapValue { map: m, inner: i }, Ty::MapValue { map: n, inner: j }) => {
             (m, i) == (n, j) && (a.id != 0 || !i) && a.id == b.id && offsets_apart()
         }

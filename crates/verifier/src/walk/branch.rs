@@ -160,8 +160,8 @@ impl Walk<'_> {
         Ok(Flow::Next)
     }
 
-    /// In a hybrid walk: how addresses far from their region compare would tell where the region is. So a comparison of pointers
-    /// with unknown offsets is checked at run time. (One with null is refused: see [`LOWEST_ADDRESS`].)
+    /// In a hybrid walk: how addresses far from their region compare would tell where the region is. So a comparison of
+    /// pointers with unknown offsets is checked at run time. (One with null is refused: see [`LOWEST_ADDRESS`].)
     fn note_comparison(&mut self, d: &Value, s: &Value) -> Res<()> {
         if !self.hybrid {
             return Ok(());
@@ -267,7 +267,8 @@ impl Walk<'_> {
 
     /// A pointer into a region compared with the region's end.
     fn packet_lesson(&self, cond: Cond, taken: bool, region: u8, p: &Value) -> Lesson {
-        // Addresses are unsigned: a signed comparison of them says nothing. Nor does a pointer that may lie before the start.
+        // Addresses are unsigned: a signed comparison of them says nothing. Nor does a pointer that may lie before the
+        // start.
         if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) || p.n.smin() < 0 || p.scale < 0 {
             return Lesson::Nothing;
         }
@@ -346,7 +347,8 @@ impl Walk<'_> {
         if [d, s].into_iter().any(|v| !bounded(&v.n) || v.n.smin() < 0) || d.null || s.null {
             return;
         }
-        // Offsets order as the addresses do. An end of another region's, or a start that ends one, is none of this one's.
+        // Offsets order as the addresses do. An end of another region's, or a start that ends one, is none of this
+        // one's.
         if self.end_of(s, d).is_none() && self.end_of(d, s).is_none() && d.ty != s.ty {
             return;
         }
@@ -415,7 +417,8 @@ fn room_beyond(cond: Cond, taken: bool) -> Option<i64> {
     }
 }
 
-/// With `V + delta + extra` bytes or fewer in the region: how many follow V. `None` if the fact is about bytes before V.
+/// With `V + delta + extra` bytes or fewer in the region: how many follow V. `None` if the fact is about bytes before
+/// V.
 fn room_bytes(delta: i32, extra: i64) -> Option<u32> {
     u32::try_from(i64::from(delta) + extra).ok()
 }

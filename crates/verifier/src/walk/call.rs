@@ -232,7 +232,8 @@ impl<'a> Walk<'a> {
         if matches!(r0.ty, Ty::Stack { frame } if frame == gone) {
             return refuse(Reason::DanglingStack);
         }
-        // The counter of a may_goto is its frame's: a call in a loop begins with a new one, so its rounds bound nothing outside.
+        // The counter of a may_goto is its frame's: a call in a loop begins with a new one, so its rounds bound nothing
+        // outside.
         self.epoch = self.state.top().outer_epoch;
         self.state.frames.pop();
         self.state.set(Reg::R0, r0);
@@ -241,8 +242,9 @@ impl<'a> Walk<'a> {
 
     /// Calls a callback for the first time: or not at all, if there is nothing to do.
     fn enter_callback(&mut self, kind: CallbackKind, subprog: u32) -> Res<Flow> {
-        // The validated call graph has an edge from where the address is taken. What rests on that graph (the depth of calls, of
-        // the machine's stack, which functions move the packet) would not know of a call from elsewhere.
+        // The validated call graph has an edge from where the address is taken. What rests on that graph (the depth of
+        // calls, of the machine's stack, which functions move the packet) would not know of a call from
+        // elsewhere.
         let within = self.program.calls_of(SubprogId(self.state.top().subprog));
         if within.iter().all(|c| c.callee.0 != subprog) {
             return refuse(Reason::ForeignCallback { function: subprog });

@@ -1,11 +1,12 @@
-//! Global functions: verified once, for all arguments of their signature; a call only has to prove that its arguments are such.
+//! Global functions: verified once, for all arguments of their signature; a call only has to prove that its arguments
+//! are such.
 //!
-//! Problem: what a function does inside, its callers must answer for (it moves the packet under their pointers, it must not be called where it
-//! tail-calls, it does atomics on memory that they pass), and their walk does not see it. Approach: callees are walked before their callers
-//! and leave a [`Summary`]; each call is checked against it.
+//! Problem: what a function does inside, its callers must answer for (it moves the packet under their pointers, it must
+//! not be called where it tail-calls, it does atomics on memory that they pass), and their walk does not see it.
+//! Approach: callees are walked before their callers and leave a [`Summary`]; each call is checked against it.
 //!
-//! Invariant: a summary is complete when the first caller is walked. Callbacks count as called by the function that takes their address, and
-//! no other may use them (`Walk::enter_callback`), so the validated call graph has every call.
+//! Invariant: a summary is complete when the first caller is walked. Callbacks count as called by the function that
+//! takes their address, and no other may use them (`Walk::enter_callback`), so the validated call graph has every call.
 
 use bpf_isa::{Callee, Insn, Reg, SubprogId};
 

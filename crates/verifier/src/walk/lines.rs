@@ -1,11 +1,13 @@
 //! What is known of numbers that move together: bounds of one bound the others, and comparisons order them.
 //!
-//! A number in a loop is `scale * V + delta` of an unknown V that others share (see [`crate::value`]); V itself may be on a line
-//! `V(x) = V(n) + step * V(k)` with the loop's round k ([`crate::state::Line`]). So a bound of one value is one of V, of k, and of all
-//! that is made of them. What has no range can still be ordered: `scale * V(a) + c <= V(b)` ([`crate::state::Room`]).
+//! A number in a loop is `scale * V + delta` of an unknown V that others share (see [`crate::value`]); V itself may be
+//! on a line `V(x) = V(n) + step * V(k)` with the loop's round k ([`crate::state::Line`]). So a bound of one value is
+//! one of V, of k, and of all that is made of them. What has no range can still be ordered: `scale * V(a) + c <= V(b)`
+//! ([`crate::state::Room`]).
 //!
 //! Invariants: all these are equations and inequalities of integers, exact: of numbers, which are not negative, and
-//! of offsets of pointers, which are small. Whatever wraps loses its name where it is computed. Contradictions are ignored: the path cannot be taken, and walking it is no error.
+//! of offsets of pointers, which are small. Whatever wraps loses its name where it is computed. Contradictions are
+//! ignored: the path cannot be taken, and walking it is no error.
 
 use bpf_isa::{AluOp, Cond, Width};
 
@@ -172,8 +174,8 @@ impl State {
         named && self.below(lo.id, lo.scale, hi.id).is_some_and(|b| b >= least)
     }
 
-    /// The comparison `d cond s` of numbers went this way: learns what it says of their order. While guessing, `!=` is taken to be left
-    /// where the two meet.
+    /// The comparison `d cond s` of numbers went this way: learns what it says of their order. While guessing, `!=` is
+    /// taken to be left where the two meet.
     pub(super) fn compared(&mut self, width: Width, cond: Cond, taken: bool, d: &Value, s: &Value, guessing: bool) {
         let Some(cond) = (if taken { Some(cond) } else { cond.negate() }) else { return };
         // Of a constant, only the low half is compared.
@@ -261,8 +263,8 @@ impl State {
     }
 }
 
-/// What an operation on a named number says of the order of the result, whose name is to be `id`: facts about it. `d` and `s` are the
-/// operands before it.
+/// What an operation on a named number says of the order of the result, whose name is to be `id`: facts about it. `d`
+/// and `s` are the operands before it.
 pub(super) fn result_order(op: AluOp, width: Width, d: &Value, s: &Value, id: u32, facts: &mut Vec<Room>) {
     if width == Width::W32 && !(d.n.high_half_is_zero() && s.n.high_half_is_zero()) {
         return;

@@ -1,20 +1,23 @@
 //! Loops: walked once from what is true in every round, instead of round by round.
 //!
-//! Problem: a walk of every round takes as long as the program runs, and a bound that is a variable makes each round another state.
-//! Approach: *watch* one round from the state that entered the loop, to see what it changes ([`guess`]). Then walk the body from a
-//! *loose* guess, in which everything that changed may be anything and wrapping is ruled out: only to see what comes back to the head.
-//! Both are thrown away. What came back, joined with what entered, is the guess that is *checked*: one walk from it, exits and the rest of
-//! the program included, in which every path that comes back to the head must be inside the guess again, one round later.
-//! Where it is not, the guess is weakened a few times. Whatever fails in a checking walk, in the loop or after it, throws that walk away,
-//! and the loop is walked round by round as ever.
+//! Problem: a walk of every round takes as long as the program runs, and a bound that is a variable makes each round
+//! another state. Approach: *watch* one round from the state that entered the loop, to see what it changes ([`guess`]).
+//! Then walk the body from a *loose* guess, in which everything that changed may be anything and wrapping is ruled out:
+//! only to see what comes back to the head. Both are thrown away. What came back, joined with what entered, is the
+//! guess that is *checked*: one walk from it, exits and the rest of the program included, in which every path that
+//! comes back to the head must be inside the guess again, one round later. Where it is not, the guess is weakened a few
+//! times. Whatever fails in a checking walk, in the loop or after it, throws that walk away, and the loop is walked
+//! round by round as ever.
 //!
-//! Ending: the round k is a number of the state ([`Mark::k`]), which starts at 0 and grows by one each time round; a guess that
-//! bounds it ends. Or something gets strictly greater, or strictly less, in every round ([`Measure`]): no number can do that for ever.
+//! Ending: the round k is a number of the state ([`Mark::k`]), which starts at 0 and grows by one each time round; a
+//! guess that bounds it ends. Or something gets strictly greater, or strictly less, in every round ([`Measure`]): no
+//! number can do that for ever.
 //!
-//! Invariants: only a checking walk that ended without a refusal proves anything. What a thrown-away walk kept is thrown away with
-//! it, its notes too. A path that comes back is dropped only inside the guess that its own mark names. Loops that can be entered elsewhere
-//! than at their head are not touched, so that a state with a mark of a loop at its head has come round in it: leaving the loop leads
-//! over a join outside, where [`Walk::leave_loops`] takes the mark off, before anything leads back in.
+//! Invariants: only a checking walk that ended without a refusal proves anything. What a thrown-away walk kept is
+//! thrown away with it, its notes too. A path that comes back is dropped only inside the guess that its own mark names.
+//! Loops that can be entered elsewhere than at their head are not touched, so that a state with a mark of a loop at its
+//! head has come round in it: leaving the loop leads over a join outside, where [`Walk::leave_loops`] takes the mark
+//! off, before anything leads back in.
 
 mod guess;
 
@@ -39,7 +42,8 @@ const MAX_FAILURES: u8 = 3;
 /// Steps of a loose walk, beside some for each instruction of the loop.
 const LOOSE_STEPS: u64 = 4000;
 const LOOSE_STEPS_PER_SLOT: u64 = 64;
-/// Notes of programs up to this length are copied before a check. Those of longer ones may know less after a failed one than they could.
+/// Notes of programs up to this length are copied before a check. Those of longer ones may know less after a failed one
+/// than they could.
 const COPIED_NOTES: usize = 8192;
 
 /// What an attempt is about to find out.
@@ -147,8 +151,8 @@ impl Walk<'_> {
         }
     }
 
-    /// At a join: whether a loop has come round to its head. `Some(true)`: the path ends here. `Some(false)`: it goes on from the state
-    /// as it is now.
+    /// At a join: whether a loop has come round to its head. `Some(true)`: the path ends here. `Some(false)`: it goes
+    /// on from the state as it is now.
     pub(super) fn came_round(&mut self) -> Res<Option<bool>> {
         if !self.loops.on {
             return Ok(None);
@@ -181,7 +185,8 @@ impl Walk<'_> {
         }
     }
 
-    /// At a join that no earlier state covers: begins with a loop, if one is entered here. `true`: the walk goes on from a guess.
+    /// At a join that no earlier state covers: begins with a loop, if one is entered here. `true`: the walk goes on
+    /// from a guess.
     pub(super) fn enter_loop(&mut self) -> Res<bool> {
         if !self.loops.on {
             return Ok(false);
@@ -420,8 +425,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Something was refused. If that was in a walk from a guess, nothing is lost: `Some(true)` if the walk goes on from before the guess,
-    /// `Some(false)` if only the path is dropped.
+    /// Something was refused. If that was in a walk from a guess, nothing is lost: `Some(true)` if the walk goes on
+    /// from before the guess, `Some(false)` if only the path is dropped.
     pub(super) fn guess_refused(&mut self, reason: &Reason) -> Res<Option<bool>> {
         if matches!(
             reason,
@@ -438,7 +443,8 @@ impl Walk<'_> {
         Ok(Some(!planted!(RefusedGuessDropped)))
     }
 
-    /// In a loose walk: whether the path ends before this step, because it leaves the loop, or has gone on for too long.
+    /// In a loose walk: whether the path ends before this step, because it leaves the loop, or has gone on for too
+    /// long.
     pub(super) fn leaves_loose(&mut self) -> Res<bool> {
         let (frame, pc, steps) = (self.state.frames.len() - 1, self.pc, self.stats.steps);
         let mut late = None;

@@ -197,7 +197,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The frame and depth of an access at a constant place of the stack: the same answer as [`Walk::place`], sooner. `None` is no refusal.
+    /// The frame and depth of an access at a constant place of the stack: the same answer as [`Walk::place`], sooner.
+    /// `None` is no refusal.
     fn stack_slot(&mut self, base: Reg, off: i16, size: Size) -> Option<(usize, usize)> {
         let b = self.state.reg(base);
         let Ty::Stack { mut frame } = b.ty else { return None };
@@ -381,8 +382,8 @@ impl Walk<'_> {
         Ok(place)
     }
 
-    /// Whether `v + off` is proven to be a multiple of this power of two. Of a global function's argument it is taken to be true, and each
-    /// call has to prove it.
+    /// Whether `v + off` is proven to be a multiple of this power of two. Of a global function's argument it is taken
+    /// to be true, and each call has to prove it.
     pub(super) fn aligned(&mut self, v: &Value, off: i64, align: u32) -> bool {
         let start = match v.ty {
             Ty::Packet { region } => self.env.region(region).align,

@@ -1,10 +1,11 @@
 //! Two pointers into one object: how far apart they are, and in which order.
 //!
-//! Both are offsets from one base, so their distance and their order are numbers that say nothing of where the base is. Of pointers into different
-//! objects both would tell, and are refused.
+//! Both are offsets from one base, so their distance and their order are numbers that say nothing of where the base is.
+//! Of pointers into different objects both would tell, and are refused.
 //!
-//! Invariants: two pointers are of one object only where that is proven: by the frame, by the id that names the element or the result of a
-//! call, by the region. Addresses order as offsets do as long as no offset lies before address 0; so one that may is not compared.
+//! Invariants: two pointers are of one object only where that is proven: by the frame, by the id that names the element
+//! or the result of a call, by the region. Addresses order as offsets do as long as no offset lies before address 0; so
+//! one that may is not compared.
 
 use bpf_isa::{AluOp, Cond, Width};
 
@@ -14,7 +15,8 @@ use super::branch::{LOWEST_ADDRESS, Lesson};
 use crate::scalar::Scalar;
 use crate::value::{Ty, Value, len_id};
 
-/// The low half of a pointer, as far as that can be used: of a context region, whose length is often a 32-bit difference.
+/// The low half of a pointer, as far as that can be used: of a context region, whose length is often a 32-bit
+/// difference.
 pub(super) fn low_half(v: &Value) -> Option<Value> {
     match v.ty {
         Ty::Packet { region } => Some(Value { ty: Ty::Half { region, end: false }, ..*v }),

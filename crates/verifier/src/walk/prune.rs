@@ -11,9 +11,9 @@
 //! one outside. Equal states in one epoch have no bounded edge between them; so a loop around a bounded construct is
 //! still found to make no progress, and a round inside it is not mistaken for one.
 //!
-//! So a finished state may *rest* on a round that is still open ([`Kept::rests`]), or on a guess about a loop that is still checked. It
-//! proves that what it covers ends only as long as the walk has not left that construct, or that loop: the way out is part of what is
-//! not walked yet, and may lead back in.
+//! So a finished state may *rest* on a round that is still open ([`Kept::rests`]), or on a guess about a loop that is
+//! still checked. It proves that what it covers ends only as long as the walk has not left that construct, or that
+//! loop: the way out is part of what is not walked yet, and may lead back in.
 
 use std::collections::BTreeMap;
 
@@ -40,9 +40,9 @@ const MAX_ANCESTORS: usize = 16;
 /// dearer than the last.
 const MAX_SEEN: usize = 64;
 
-/// Misses of a kept state, beside as many for each hit, after which it is evicted. Chosen by the steps of all sample programs: 4.1
-/// million in all with 3 (the kernel's number for states outside of loops), 2.8 with 16, 2.7 and more time with 64. (And 2.5 with 16
-/// when states are kept after each undecided branch instead of after two.)
+/// Misses of a kept state, beside as many for each hit, after which it is evicted. Chosen by the steps of all sample
+/// programs: 4.1 million in all with 3 (the kernel's number for states outside of loops), 2.8 with 16, 2.7 and more
+/// time with 64. (And 2.5 with 16 when states are kept after each undecided branch instead of after two.)
 const MISSES: u32 = 16;
 
 /// In a hybrid walk: rounds of a loop that are walked as they are before the numbers that change are given up.
@@ -58,7 +58,8 @@ pub(super) struct Kept {
     /// Where on the trail it was kept, and, once it is no longer open, what it was needed for.
     pub(super) trail: usize,
     pub(super) demand: Demand,
-    /// Of a finished one: the round of a bounded construct, by its number, that covered some path from here while it was open. NONE: none.
+    /// Of a finished one: the round of a bounded construct, by its number, that covered some path from here while it
+    /// was open. NONE: none.
     pub(super) rests: u32,
     /// Kept at a callback's entry or a may_goto.
     round: bool,
@@ -120,7 +121,8 @@ impl Pruner {
         let contents = program.contents();
         self.forward = program.subprogs().len() == 1 && !contents.may_gotos;
         self.any = !self.forward || contents.calls;
-        // A subprogram's first instruction is reached by calls; the first jump to any other meets what falls through to it.
+        // A subprogram's first instruction is reached by calls; the first jump to any other meets what falls through to
+        // it.
         let mut reached = std::mem::take(&mut self.reached);
         reached.clear();
         reached.resize(self.joins.len(), 0);
@@ -181,13 +183,14 @@ impl Pruner {
         shrink(&mut self.ids.0, bytes);
     }
 
-    /// Whether the open states were kept before the branch was left that is walked next, with `left` others left. For checks.
+    /// Whether the open states were kept before the branch was left that is walked next, with `left` others left. For
+    /// checks.
     pub(super) fn opened_before(&self, left: usize) -> bool {
         self.open.iter().all(|(_, pending)| *pending <= left)
     }
 
-    /// Whether the newest kept state, kept by the instruction at `step`, lies on the path that goes on at `next`. For checks: all that
-    /// marks rests on the open states being the ancestors of the path.
+    /// Whether the newest kept state, kept by the instruction at `step`, lies on the path that goes on at `next`. For
+    /// checks: all that marks rests on the open states being the ancestors of the path.
     pub(super) fn leads_to(&self, step: InsnIdx, next: InsnIdx, state: &State) -> bool {
         self.open.last().is_some_and(|(i, _)| {
             let newest = |at: InsnIdx| self.heads[at.index()] == *i;
@@ -207,7 +210,8 @@ impl Pruner {
         NONE
     }
 
-    /// A state is finished, some path from it rests on this round: notes it, and says what the paths that lead here rest on.
+    /// A state is finished, some path from it rests on this round: notes it, and says what the paths that lead here
+    /// rest on.
     pub(super) fn settle(&mut self, i: u32, rests: u32) -> u32 {
         let kept = &mut self.kept[i as usize];
         // On itself: then all of it is finished.
@@ -219,8 +223,8 @@ impl Pruner {
         rests
     }
 
-    /// Whether the finished state says that what it covers ends. One that rests on an open round does so only before the walk leaves
-    /// that construct: on its way out, which is not walked yet, it may come back here.
+    /// Whether the finished state says that what it covers ends. One that rests on an open round does so only before
+    /// the walk leaves that construct: on its way out, which is not walked yet, it may come back here.
     fn proves(&self, i: u32, epoch: u32) -> bool {
         let kept = &self.kept[i as usize];
         kept.rests == NONE || kept.epoch == epoch || self.rests_on(kept.rests) == NONE
@@ -350,8 +354,8 @@ impl Walk<'_> {
                     }
                     Cover::No => {}
                 }
-                // A state that never covers anything only slows the search. It has missed where another was kept: arrivals that are
-                // let pass say little.
+                // A state that never covers anything only slows the search. It has missed where another was kept:
+                // arrivals that are let pass say little.
                 kept.misses += u32::from(keeps);
                 if kept.misses > (kept.hits + 1) * MISSES {
                     self.live_bytes = self.live_bytes.saturating_sub(kept.bytes);
@@ -571,7 +575,8 @@ fn same_shape(a: &State, b: &State) -> bool {
         && a.frames.iter().zip(&b.frames).all(|(f, g)| f.subprog == g.subprog && f.entry == g.entry)
 }
 
-/// Which id of the old state stands for which of the new: one to one. And the ids of rounds that stand for nothing but themselves.
+/// Which id of the old state stands for which of the new: one to one. And the ids of rounds that stand for nothing but
+/// themselves.
 #[derive(Debug, Default)]
 pub(super) struct IdMap(Vec<(u32, u32)>, Vec<u32>);
 
@@ -669,8 +674,9 @@ fn compare_needed(old: &State, new: &State, ids: &mut IdMap, demand: Option<&Dem
         })
 }
 
-/// Whether what the old state says of the rounds of loops holds in the new one. The names of rounds stand for each other in order; but
-/// a guess that is still checked proves nothing of another entry into its loop, which its own exits may lead to.
+/// Whether what the old state says of the rounds of loops holds in the new one. The names of rounds stand for each
+/// other in order; but a guess that is still checked proves nothing of another entry into its loop, which its own exits
+/// may lead to.
 fn marks_cover(old: &[Mark], new: &[Mark], ids: &mut IdMap) -> bool {
     let guessed = |m: &&Mark| m.round == Round::Guessed;
     let mut new = new.iter().filter(guessed);
@@ -719,7 +725,8 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
     }
 }
 
-/// Whether an exact number differs only in being tied to another, which is not exact: so that what it is tied to was of no use.
+/// Whether an exact number differs only in being tied to another, which is not exact: so that what it is tied to was of
+/// no use.
 fn tie_is_loose(old: &State, o: &Value, n: &Value, demand: &Demand) -> bool {
     let tied = |v: &Value| (v.id == o.id || v.tie == o.id) && (v.is_pointer() || v.is_scalar());
     let exact = |(k, f): (usize, &Frame)| {

@@ -1,32 +1,34 @@
 //! What kept states are needed for: the trail of a path, read backwards.
 //!
-//! Problem: two paths that meet with different values cannot be merged by comparing states if the values matter, and most do not.
-//! Which do is known only when all paths from the join have been walked. [`crate::need`] says it beforehand for registers, as far as
-//! one pass over the program can; of the stack, which is reached through pointers, and of branches, which are decided by some values
-//! and by others not, only the walk knows.
+//! Problem: two paths that meet with different values cannot be merged by comparing states if the values matter, and
+//! most do not. Which do is known only when all paths from the join have been walked. [`crate::need`] says it
+//! beforehand for registers, as far as one pass over the program can; of the stack, which is reached through pointers,
+//! and of branches, which are decided by some values and by others not, only the walk knows.
 //!
-//! Approach: the walk leaves a trail, one entry a step. When a path ends, the trail is read backwards to the branch that is walked
-//! next, and yields what the path's beginning was needed for (its [`Demand`]); where two sides of a branch come together, theirs are
-//! joined and read on. So each step is read once, and a kept state gets its demand when all paths from it are finished. A place
-//! (register, or eight bytes of a frame's stack) is
+//! Approach: the walk leaves a trail, one entry a step. When a path ends, the trail is read backwards to the branch
+//! that is walked next, and yields what the path's beginning was needed for (its [`Demand`]); where two sides of a
+//! branch come together, theirs are joined and read on. So each step is read once, and a kept state gets its demand
+//! when all paths from it are finished. A place (register, or eight bytes of a frame's stack) is
 //! * not *live*: no path reads it;
-//! * live, not *exact*: paths read it, but as a number it flows into results, stores, and comparisons that go both ways;
-//! * exact: it flows into an address, a size, a helper's constant, or a comparison that its value decides; or it was compared with
-//!   what is exact afterwards, since that comparison bounded the other.
+//! * live, not *exact*: paths read it, but as a number it flows into results, stores, and comparisons that go both
+//!   ways;
+//! * exact: it flows into an address, a size, a helper's constant, or a comparison that its value decides; or it was
+//!   compared with what is exact afterwards, since that comparison bounded the other.
 //!
 //! This is what the kernel finds with `REG_LIVE_READ` and `mark_chain_precision`, in one pass of linear time.
 //!
-//! Why it is sound. *Liveness* is used to prune (`Pruner::close` forgets slots that no path read): a state that differs from
-//! a finished one only there goes the same ways, reads the same places and passes the same checks, one by one. It rests on each
-//! read of stack contents being on the trail, and on a write ending a slot's life only if it covers the slot whole. *Exactness* is
-//! never used to prune. A state that is covered but for places that were not exact is made to forget them, and walked on
-//! (`Walk::generalise`): it then stands for more than it did, which is always sound, and it covers what differs from it there. Were
-//! an exact place taken for another, a safe program could be refused, no unsafe one accepted; such a refusal is not final either:
-//! the program is walked again without generalising. So everything recorded about an instruction holds for every execution.
+//! Why it is sound. *Liveness* is used to prune (`Pruner::close` forgets slots that no path read): a state that differs
+//! from a finished one only there goes the same ways, reads the same places and passes the same checks, one by one. It
+//! rests on each read of stack contents being on the trail, and on a write ending a slot's life only if it covers the
+//! slot whole. *Exactness* is never used to prune. A state that is covered but for places that were not exact is made
+//! to forget them, and walked on (`Walk::generalise`): it then stands for more than it did, which is always sound, and
+//! it covers what differs from it there. Were an exact place taken for another, a safe program could be refused, no
+//! unsafe one accepted; such a refusal is not final either: the program is walked again without generalising. So
+//! everything recorded about an instruction holds for every execution.
 //!
-//! Invariants: the open kept states are the ancestors of the path, oldest first, and the trail reaches back to the oldest. Slots beyond
-//! the first 512 bytes of a frame are always live and exact. A path that ends because an open state covers it goes on as that one
-//! does, in ways not known yet: it demands everything.
+//! Invariants: the open kept states are the ancestors of the path, oldest first, and the trail reaches back to the
+//! oldest. Slots beyond the first 512 bytes of a frame are always live and exact. A path that ends because an open
+//! state covers it goes on as that one does, in ways not known yet: it demands everything.
 
 use bpf_isa::{AtomicOp, Callee, Insn, MAX_CALL_DEPTH, Reg, Src};
 
@@ -147,8 +149,8 @@ enum Kind {
     Read,
     /// A write of the slots `from .. to`, whole ones in `at`.
     Write,
-    /// The instruction of the next entry, a comparison, bounded what is tied to an operand too: register `from`, or the slots
-    /// `from - 16 .. to - 16`.
+    /// The instruction of the next entry, a comparison, bounded what is tied to an operand too: register `from`, or the
+    /// slots `from - 16 .. to - 16`.
     Tied,
 }
 
@@ -592,7 +594,8 @@ impl Reader<'_> {
 }
 
 impl Pruner {
-    /// All paths from the kept state are finished, and this is what it was needed for: forgets the slots that none of them read.
+    /// All paths from the kept state are finished, and this is what it was needed for: forgets the slots that none of
+    /// them read.
     fn close(&mut self, i: u32, demand: &Demand) {
         let kept = &mut self.kept[i as usize];
         kept.open = false;

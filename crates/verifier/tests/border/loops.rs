@@ -1,17 +1,18 @@
 //! Programs of loops, close to the border of what can be proven.
 //!
-//! A program is a nest, or a row, of loops over a buffer, the stack and numbers: counted up and down, by steps of one and others, in
-//! registers and slots, 32 and 64 bits wide, tested at the top and at the bottom, by every comparison, against constants, the
-//! length, loaded numbers and the end; with several things that move, some differently from path to path; with `continue` and
-//! `break`, shrinking values, and uses of what moved as an offset, in the loop and after it. Bounds are small, so that most of
-//! what ends, ends soon; a run that repeats itself was wrongly proven to end.
+//! A program is a nest, or a row, of loops over a buffer, the stack and numbers: counted up and down, by steps of one
+//! and others, in registers and slots, 32 and 64 bits wide, tested at the top and at the bottom, by every comparison,
+//! against constants, the length, loaded numbers and the end; with several things that move, some differently from path
+//! to path; with `continue` and `break`, shrinking values, and uses of what moved as an offset, in the loop and after
+//! it. Bounds are small, so that most of what ends, ends soon; a run that repeats itself was wrongly proven to end.
 
 use std::fmt::Write;
 
 use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
 
-/// Registers that loops count and point with; r0 and r1 are for one statement at a time, r9 is the buffer and r8 its length.
+/// Registers that loops count and point with; r0 and r1 are for one statement at a time, r9 is the buffer and r8 its
+/// length.
 const VARS: [&str; 6] = ["r2", "r3", "r4", "r5", "r6", "r7"];
 
 struct Gen<'c, 'b> {

@@ -290,7 +290,8 @@ impl Gen<'_, '_> {
         }
     }
 
-    /// Two pointers into the buffer or the stack, at numbers that are bounded somehow or not at all: compared, and then used, or subtracted.
+    /// Two pointers into the buffer or the stack, at numbers that are bounded somehow or not at all: compared, and then
+    /// used, or subtracted.
     fn two_pointers(&mut self) {
         let (a, b, dst, size) = (self.number(), self.number(), self.number(), self.c.pick(&SIZES));
         let (first, second) = (Reg::R1, Reg::R4);

@@ -123,7 +123,8 @@ pub(crate) fn helpers() -> Helpers {
     h
 }
 
-/// Signatures by subprogram: a program with a line `;global` has the mentioned subprograms global, `static` ones in between not.
+/// Signatures by subprogram: a program with a line `;global` has the mentioned subprograms global, `static` ones in
+/// between not.
 pub(crate) fn globals(text: &str) -> Vec<Option<GlobalFunc>> {
     let Some(line) = text.lines().find_map(|l| l.trim().strip_prefix(";global ")) else { return Vec::new() };
     let mut out = vec![None];
@@ -146,7 +147,8 @@ pub(crate) fn globals(text: &str) -> Vec<Option<GlobalFunc>> {
     out
 }
 
-/// Runs `f` with the environment for a program text: `;raw` selects the raw context, otherwise xdp; `;skb` adds legacy loads to it.
+/// Runs `f` with the environment for a program text: `;raw` selects the raw context, otherwise xdp; `;skb` adds legacy
+/// loads to it.
 pub(crate) fn with_env<T>(text: &str, f: impl FnOnce(&Env<'_>) -> T) -> T {
     let xdp = || ContextLayout { legacy_loads: text.contains(";skb"), ..xdp() };
     let context = if text.contains(";raw") { ContextLayout::raw(true) } else { xdp() };

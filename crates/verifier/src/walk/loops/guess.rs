@@ -1,12 +1,14 @@
 //! What a loop may do to a state: seen in one round, guessed for all, and compared when it comes round.
 //!
-//! Approach: each register and stack slot that a round changes gets a [`Change`]. One that every round moves by the same constant is
-//! `start + step * k`, with the k that all of them share; so what one comparison says of one of them bounds the others. What moves in
-//! other ways gets a name of its own for the round, by which it is seen whether it grows; what changes otherwise has only a range.
+//! Approach: each register and stack slot that a round changes gets a [`Change`]. One that every round moves by the
+//! same constant is `start + step * k`, with the k that all of them share; so what one comparison says of one of them
+//! bounds the others. What moves in other ways gets a name of its own for the round, by which it is seen whether it
+//! grows; what changes otherwise has only a range.
 //!
-//! Invariants: nothing here is trusted. A guess holds what entered the loop, with k = 0 ([`Guess::new`], [`Guess::settle`]: a join
-//! with what entered is all they make); and [`Guess::next_round`] only renames: k becomes k - 1 of the next round, and each other name of
-//! the round what has it next, so that a state means the same before and after.
+//! Invariants: nothing here is trusted. A guess holds what entered the loop, with k = 0 ([`Guess::new`],
+//! [`Guess::settle`]: a join with what entered is all they make); and [`Guess::next_round`] only renames: k becomes k -
+//! 1 of the next round, and each other name of the round what has it next, so that a state means the same before and
+//! after.
 
 use bpf_isa::{AluOp, Reg, Width};
 
@@ -221,7 +223,8 @@ fn on_line(start: &Scalar, step: i32, k: &Scalar) -> Scalar {
     start.alu(if step > 0 { AluOp::Add } else { AluOp::Sub }, Width::W64, &far)
 }
 
-/// All that a value of this type can be where nothing but its type is known of it; where the shape knows no better, its ends stay.
+/// All that a value of this type can be where nothing but its type is known of it; where the shape knows no better, its
+/// ends stay.
 fn loosened_to(v: &Value, place: Place, shape: &Shape, env: &Env<'_>) -> Scalar {
     let all = loosened(v, env);
     if !v.is_scalar() {
@@ -287,7 +290,8 @@ pub(super) struct Guess {
 }
 
 impl Guess {
-    /// What entered the loop, tied to round k: k is 0, or, in a loose guess, any round before something wraps or leaves its memory.
+    /// What entered the loop, tied to round k: k is 0, or, in a loose guess, any round before something wraps or leaves
+    /// its memory.
     pub(super) fn new(
         entry: &State,
         shape: &Shape,
@@ -336,7 +340,8 @@ impl Guess {
             *next_id += 1;
             *next_id
         };
-        // Region pointers of one base that move together share the new one: old id and scale, the new id, the first's distance.
+        // Region pointers of one base that move together share the new one: old id and scale, the new id, the first's
+        // distance.
         let mut bases: Vec<(u32, i16, u32, i32)> = Vec::new();
         for &(place, change) in &shape.changes {
             let Some(v) = value(&state, place) else { continue };
@@ -533,8 +538,8 @@ impl Guess {
         }
     }
 
-    /// Whether the rounds seen so far are proven to end, if they are inside the guess: they are counted, and the count is part of it; or
-    /// something moves one way in all of them.
+    /// Whether the rounds seen so far are proven to end, if they are inside the guess: they are counted, and the count
+    /// is part of it; or something moves one way in all of them.
     pub(super) fn ends(&self) -> bool {
         planted!(EveryLoopEnds) || !self.uncounted || self.measures.as_ref().is_none_or(|m| !m.is_empty())
     }
@@ -579,7 +584,8 @@ impl Guess {
         again
     }
 
-    /// Joins what entered with what came back to the loose guess, and takes over what that found out of order. `false` if nothing did.
+    /// Joins what entered with what came back to the loose guess, and takes over what that found out of order. `false`
+    /// if nothing did.
     pub(super) fn settle(&mut self, loose: &Guess, env: &Env<'_>, next_id: &mut u32) -> bool {
         let Some(back) = &loose.back else { return true };
         if !loose.ends() {
@@ -736,7 +742,8 @@ fn rounds_of(v: &Value, d: i32, env: &Env<'_>) -> Option<u64> {
     Some(top.saturating_sub(v.n.umax()) / size)
 }
 
-/// The value on a line with the round, and what it is when k is 0: by its scale if it is known, else on a line of its own.
+/// The value on a line with the round, and what it is when k is 0: by its scale if it is known, else on a line of its
+/// own.
 fn tie(v: &Value, d: i32, mark: &mut Mark, fresh: &mut impl FnMut() -> u32) -> Option<(Value, Scalar)> {
     let scale = i16::try_from(d).ok()?;
     let k = mark.k.id;
