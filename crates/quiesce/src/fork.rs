@@ -84,9 +84,9 @@ pub(crate) struct Line<T: Wipeable> {
     made_in: Option<Generation>,
 }
 
-// SAFETY: owns a value that is shared by reference only; `T` says what that needs.
+// SAFETY: owns its value, and `T: Send`; the place is the line's alone.
 unsafe impl<T: Wipeable + Send + Sync> Send for Line<T> {}
-// SAFETY: as above.
+// SAFETY: a reference to a line gives references to its value only, and `T: Sync`.
 unsafe impl<T: Wipeable + Send + Sync> Sync for Line<T> {}
 
 /// Addresses of lines that are not in use, all of one size. A page is never given back.

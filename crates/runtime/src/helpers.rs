@@ -13,6 +13,7 @@ use bpf_jit::LowerOptions;
 use bpf_jit_code::{RunCtx, StopCode};
 use bpf_maps::{Errno, MapHeader, program as map_ops};
 use bpf_uapi::Helper;
+use bpf_verifier::CallbackKind;
 use core::cell::Cell;
 
 /// `bpf_loop` runs at most this many iterations (Linux: BPF_MAX_LOOPS).
@@ -387,25 +388,24 @@ impl<const BITS: u8> Checked for By<BITS> {
     const INTERRUPT: bool = BITS & 2 != 0;
 }
 
-/// The function that emitted code compiled like this calls for the helper with this id, if it calls back; others are
-/// the same to all code.
-pub(crate) fn calling_back(id: u32, compiled: &LowerOptions) -> Option<Shim> {
-    let of = |shims: [Shim; 4]| Some(shims[usize::from(compiled.budget) | usize::from(compiled.interrupt) << 1]);
-    match Helper::from_id(id)? {
-        Helper::Loop => of([bpf_loop::<By<0>>, bpf_loop::<By<1>>, bpf_loop::<By<2>>, bpf_loop::<By<3>>]),
-        Helper::ForEachMapElem => of([
+/// The function that emitted code compiled like this calls for the helper that calls back so; other helpers are the
+/// same to all code.
+pub(crate) fn calling_back(kind: CallbackKind, compiled: &LowerOptions) -> Shim {
+    let of = |shims: [Shim; 4]| shims[usize::from(compiled.budget) | usize::from(compiled.interrupt) << 1];
+    match kind {
+        CallbackKind::Loop => of([bpf_loop::<By<0>>, bpf_loop::<By<1>>, bpf_loop::<By<2>>, bpf_loop::<By<3>>]),
+        CallbackKind::ForEach => of([
             for_each_map_elem::<By<0>>,
             for_each_map_elem::<By<1>>,
             for_each_map_elem::<By<2>>,
             for_each_map_elem::<By<3>>,
         ]),
-        Helper::UserRingbufDrain => of([
+        CallbackKind::Drain => of([
             user_ringbuf_drain::<By<0>>,
             user_ringbuf_drain::<By<1>>,
             user_ringbuf_drain::<By<2>>,
             user_ringbuf_drain::<By<3>>,
         ]),
-        _ => None,
     }
 }
 
@@ -538,6 +538,7 @@ mod tests {
     use super::{SHIPPED, format_printk};
     use crate::packet_helpers::is_packet_helper;
     use bpf_uapi::Helper;
+    use bpf_verifier::CallbackKind;
     use bpf_verifier::Helpers;
 
     /// A helper is its function, its prototype and its line in docs/helpers.md: all three or none.

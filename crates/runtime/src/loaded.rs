@@ -104,9 +104,8 @@ impl Bindings {
         let missing = missing_host_function as *const () as usize;
         Some(match Extern::from_symbol(symbol)? {
             Extern::Helper(id) => {
-                let shim = self.helper(id)?.func.shim as usize;
-                let shipped = Helper::from_id(id).and_then(shipped).is_some_and(|known| known.shim as usize == shim);
-                calling_back(id, compiled).filter(|_| shipped).map_or(shim, |checked| checked as usize)
+                let Bound { proto, func } = self.helper(id)?;
+                proto.callback().map_or(func.shim, |kind| calling_back(kind, compiled)) as usize
             }
             Extern::Host(index) => self.host(index as i32).map_or(missing, |b| b.func.shim as usize),
             Extern::Map(index) => self.map(index as i32)?.address() as usize,

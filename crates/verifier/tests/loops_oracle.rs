@@ -1,4 +1,4 @@
-//! Generated loops run as the verifier said they would: a short run; `examples/soundness.rs` with `loops` is the long
+//! Generated loops run as the verifier said they would: a short run; `examples/watch.rs` with `loops` is the long
 //! one.
 
 mod border;

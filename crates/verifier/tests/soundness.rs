@@ -1,4 +1,4 @@
-//! Accepted programs run as the verifier said they would: a short run; `examples/soundness.rs` is the long one.
+//! Accepted programs run as the verifier said they would: a short run; `examples/watch.rs` is the long one.
 
 mod border;
 

@@ -495,7 +495,22 @@ impl Walk<'_> {
                 self.state.set(dst, Value { n, id, scale: 1, delta: 0, tie: 0, ..p });
                 true
             }
-            _ => false,
+            Insn::Mov { .. }
+            | Insn::MovSx { .. }
+            | Insn::Neg { .. }
+            | Insn::End { .. }
+            | Insn::LoadImm64 { .. }
+            | Insn::SecondSlot
+            | Insn::Atomic { .. }
+            | Insn::LoadAcquire { .. }
+            | Insn::StoreRelease { .. }
+            | Insn::LoadAbs { .. }
+            | Insn::LoadInd { .. }
+            | Insn::Jump { .. }
+            | Insn::JumpIf { .. }
+            | Insn::MayGoto { .. }
+            | Insn::Call(_)
+            | Insn::Exit => false,
         }
     }
 

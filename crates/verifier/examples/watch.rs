@@ -1,7 +1,7 @@
 //! The soundness oracle at length: random programs near the border of what can be proven; accepted ones are run and
 //! watched. Stops at the first violation.
 //!
-//! `cargo run --release -p bpf-verifier --example soundness -- [programs] [first seed] [hybrid] [loops]`, a million by
+//! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [loops]`, a million by
 //! default; `loops` takes the generator of loops.
 
 #[path = "../tests/border/mod.rs"]
