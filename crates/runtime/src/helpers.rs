@@ -538,7 +538,6 @@ mod tests {
     use super::{SHIPPED, format_printk};
     use crate::packet_helpers::is_packet_helper;
     use bpf_uapi::Helper;
-    use bpf_verifier::CallbackKind;
     use bpf_verifier::Helpers;
 
     /// A helper is its function, its prototype and its line in docs/helpers.md: all three or none.
