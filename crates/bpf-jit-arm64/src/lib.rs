@@ -1,8 +1,8 @@
 //! The arm64 backend: [`bpf_jit::Lir`] in, [`Code`] out.
 //!
 //! Approach: one pass over the ops, each emitted through dynasm in the fewest instructions its operands allow; branches
-//! and labels go through [`Layout`], which chooses between their short and long forms. No op wants fixed registers;
-//! operands in slots pass through four scratch registers (`regs`).
+//! and labels go through `bpf_jit_code::Layout`, which chooses between their short and long forms. No op wants fixed
+//! registers; operands in slots pass through four scratch registers (`regs`).
 //!
 //! Invariants: no memory, address or host is touched, so this crate works on any host; an op is correct wherever the
 //! allocation put its operands, and whichever of them share a register; flags never live from one op to the next; no

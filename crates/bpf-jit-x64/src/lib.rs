@@ -1,9 +1,9 @@
 //! The x86-64 backend: [`bpf_jit::Lir`] in, [`Code`] out.
 //!
 //! Approach: one pass over the ops, each emitted through dynasm in the shortest form its operands allow (`asm`);
-//! branches and labels go through [`Layout`], which chooses between their short and long forms. Where an op wants fixed
-//! registers (`regs`), operands in the preferred places cost nothing, and any others are moved through the scratch
-//! registers r10 and r11.
+//! branches and labels go through `bpf_jit_code::Layout`, which chooses between their short and long forms. Where an op
+//! wants fixed registers (`regs`), operands in the preferred places cost nothing, and any others are moved through the
+//! scratch registers r10 and r11.
 //!
 //! Invariants: no memory, address or host is touched, so this crate works on any host; an op is correct wherever the
 //! allocation put its operands, and whichever of them share a register; flags never live from one op to the next.

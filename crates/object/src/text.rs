@@ -5,7 +5,7 @@
 //! forges lines of a log, and marks of text direction make a name read as another one. No message can be relied on to
 //! escape all that it is made of.
 //!
-//! Approach: an object's strings are cleaned where they are read, once ([`clean`]), each character that is not shown as
+//! Approach: an object's strings are cleaned where they are read, once (`clean`), each character that is not shown as
 //! itself becoming as many question marks as it has bytes, so that every offset into the tables stays what it is. What
 //! comes from elsewhere (arguments, other files) is escaped where it is written ([`Shown`]).
 

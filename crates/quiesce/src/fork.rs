@@ -7,7 +7,7 @@
 //! Approach: one page per process marked `MADV_WIPEONFORK` holds the process's *generation*; the kernel zeroes it in a
 //! child, and the first object made there takes a new number. An object remembers the generation it was made in.
 //!
-//! What a run reads anyway can lie on such a page too ([`Line`]): the check whether this is a child then costs nothing
+//! What a run reads anyway can lie on such a page too (`Line`): the check whether this is a child then costs nothing
 //! at all, and a raw `clone` is no way around it. A child that shares its parent's memory (`vfork`, `CLONE_VM`) is not
 //! told apart, and need not be: until it executes another program it stands in for the thread that made it, in the same
 //! memory.

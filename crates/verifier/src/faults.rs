@@ -2,7 +2,7 @@
 //! nothing.
 //!
 //! They exist only with the feature `faults`, which a release build refuses, and only on a thread that has planted one.
-//! Elsewhere [`planted!`] is the constant `false`, and the code beside it is not there.
+//! Elsewhere `planted!` is the constant `false`, and the code beside it is not there.
 
 #[cfg(all(feature = "faults", not(debug_assertions)))]
 compile_error!("the feature `faults` makes the verifier wrong on purpose: it is for tests, with debug assertions");
