@@ -6,6 +6,43 @@ mod common;
 /// Programs that never end.
 const ENDLESS: &[(&str, &str)] = &[
     (
+        "an outer loop whose number does not move, around a may_goto, with the number in a slot",
+        ";raw
+*(u64 *)(r10 - 16) = 0
+head:
+may_goto meet
+meet:
+r2 = *(u64 *)(r10 - 16)
+if r2 < 5 goto head
+r0 = 0
+exit",
+    ),
+    (
+        "the same with the number in a register",
+        ";raw
+r8 = 0
+head:
+may_goto meet
+meet:
+if r8 s< 5 goto head
+r0 = 0
+exit",
+    ),
+    (
+        "the same with a body in the may_goto's loop",
+        ";raw
+r8 = 0
+r7 = 0
+head:
+may_goto meet
+r7 += 1
+goto head
+meet:
+if r8 s< 5 goto head
+r0 = 0
+exit",
+    ),
+    (
         "a second entry into a loop is covered by a state of the first one's proof, which its own exit is a part of",
         ";raw
 r0 = 0
