@@ -58,7 +58,7 @@ impl Counters {
         let result = unsafe { program.run_in(run, parts) };
         // Relaxed: statistics.
         self.runs.fetch_add(1, Ordering::Relaxed);
-        self.nanoseconds.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.nanoseconds.fetch_add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         result
     }
 }

@@ -64,7 +64,11 @@ pub(crate) fn observer(engine: &Engine, name: &'static str) -> Option<Observer> 
 
 /// Where the code ends that belongs to functions: stop sequences and thunks are behind, and veneers after them.
 fn outside(code: &Code) -> u32 {
-    code.unwind.iter().find(|note| note.op == UnwindOp::Outside).map_or(code.bytes.len() as u32, |note| note.at)
+    // Fits: entries and relocations are 32-bit offsets into the code.
+    code.unwind
+        .iter()
+        .find(|note| note.op == UnwindOp::Outside)
+        .map_or(crate::num::small(code.bytes.len()), |note| note.at)
 }
 
 fn functions(name: &str, program: &Program, source: Option<&bpf_object::Code>, code: &Code) -> Vec<Function> {
@@ -89,14 +93,15 @@ fn functions(name: &str, program: &Program, source: Option<&bpf_object::Code>, c
 fn lines(program: &Program, source: &bpf_object::Code) -> (Vec<Line>, Vec<String>) {
     let mut lines: Vec<Line> = Vec::new();
     let mut files: Vec<String> = Vec::new();
-    for insn in 0..program.insns().len() as u32 {
+    // Fit: programs have at most MAX_INSNS, and no more files.
+    for insn in 0..crate::num::small(program.insns().len()) {
         let Some(place) = source.line(InsnIdx(insn)) else { continue };
         // Few files, and mostly the last one again.
         let file = files.iter().rposition(|file| *file == *place.file).unwrap_or_else(|| {
             files.push(place.file.clone().into_owned());
             files.len() - 1
         });
-        let line = Line { insn, file: file as u32, line: place.line, column: place.column };
+        let line = Line { insn, file: crate::num::small(file), line: place.line, column: place.column };
         if lines.last().is_none_or(|l| (l.file, l.line, l.column) != (line.file, line.line, line.column)) {
             lines.push(line);
         }

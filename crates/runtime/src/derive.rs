@@ -297,7 +297,7 @@ fn add_fields(
         let name = format!("{prefix}{}", member.name);
         let start = base + member.offset;
         let mut field = |name: String, offset: usize, size: usize, kind, access| {
-            let (offset, size) = (offset as u32, size as u32);
+            let (offset, size) = (crate::num::small(offset), crate::num::small(size));
             fields.push(Field { name: name.into(), offset, size, access, kind, host_offset: offset, host_size: size });
         };
         match member.shape {
@@ -306,7 +306,7 @@ fn add_fields(
                 field(name, start, member.size, FieldKind::Scalar, access);
             }
             Shape::Bytes { writable } => {
-                // At most `Region::MAX_REGIONS`: `check`.
+                #[expect(clippy::cast_possible_truncation, reason = "at most `Region::MAX_REGIONS`: `check`")]
                 let region = regions.len() as u8;
                 let (first, end) = (offset_of!(ContextBytes<'static>, start), offset_of!(ContextBytes<'static>, end));
                 let size = size_of::<*const u8>();
@@ -334,7 +334,7 @@ pub fn core_types(name: &'static str, size: usize, members: &[Member]) -> Vec<Co
     each_struct(name, size, members, &mut |name, size, members| {
         let mut fields = Vec::new();
         add_core_fields(&mut fields, "", 0, members);
-        types.push(CoreType::Struct { name: name.into(), size: size as u32, fields });
+        types.push(CoreType::Struct { name: name.into(), size: crate::num::small(size), fields });
     });
     types
 }
@@ -366,8 +366,14 @@ fn add_core_fields(fields: &mut Vec<CoreField>, prefix: &str, base: usize, membe
         let path = format!("{prefix}{}", member.name);
         let start = base + member.offset;
         let mut field = |name: String, offset: usize, size: usize, count: Option<usize>, signed| {
-            let count = count.map(|n| n as u32);
-            fields.push(CoreField { name: name.into(), offset: offset as u32, size: size as u32, count, signed });
+            let count = count.map(crate::num::small);
+            fields.push(CoreField {
+                name: name.into(),
+                offset: crate::num::small(offset),
+                size: crate::num::small(size),
+                count,
+                signed,
+            });
         };
         match member.shape {
             Shape::Scalar { c_type, count } => {

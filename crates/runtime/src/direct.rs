@@ -27,7 +27,7 @@ pub(crate) struct Jump(pub(crate) Arc<Loaded>);
 
 impl Target for Jump {
     fn address(&self) -> usize {
-        self.0.slot_word() as usize
+        crate::num::index(self.0.slot_word())
     }
 }
 

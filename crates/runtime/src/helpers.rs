@@ -7,6 +7,7 @@
 use crate::entry;
 use crate::error::HelperError;
 use crate::func::{HostFn, Shim, guarded, leave};
+use crate::num::low;
 use crate::ring_helpers::{self, run_drain};
 use crate::run::Run;
 use bpf_jit::LowerOptions;
@@ -102,7 +103,7 @@ map_helpers! {
 /// As the helpers over maps.
 unsafe extern "C" fn map_lookup_percpu_elem(map: u64, key: u64, cpu: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     // SAFETY: the map and the key are valid by contract.
-    (unsafe { map_ops::lookup_percpu(map as *const MapHeader, key as *const u8, cpu as u32) }) as u64
+    (unsafe { map_ops::lookup_percpu(map as *const MapHeader, key as *const u8, low(cpu)) }) as u64
 }
 
 /// `bpf_spin_lock`. A lock that this slot holds already ends the run: waiting for it would never end.
@@ -171,9 +172,9 @@ unsafe extern "C" fn get_current_comm(buf: u64, size: u64, _: u64, _: u64, _: u6
     let mut name = [0u8; 16];
     // SAFETY: writes at most 16 bytes, which `name` has.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
-    let len = name.iter().position(|b| *b == 0).unwrap_or(name.len()).min((size as usize).saturating_sub(1));
+    let len = name.iter().position(|b| *b == 0).unwrap_or(name.len()).min(crate::num::index(size).saturating_sub(1));
     // SAFETY: by contract; the rest is zeroed, as the kernel does.
-    unsafe { core::ptr::write_bytes(buf as *mut u8, 0, size as usize) };
+    unsafe { core::ptr::write_bytes(buf as *mut u8, 0, crate::num::index(size)) };
     // SAFETY: `len` is below `size` (or both are 0) and at most 16.
     unsafe { core::ptr::copy_nonoverlapping(name.as_ptr(), buf as *mut u8, len) };
     0
@@ -228,7 +229,7 @@ extern "C" fn get_current_uid_gid(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mu
 /// `fmt` must be valid for `size` bytes; `ctx` the first field of a [`Run`].
 unsafe extern "C" fn trace_printk(fmt: u64, size: u64, a: u64, b: u64, c: u64, ctx: *mut RunCtx) -> u64 {
     // SAFETY: by contract. Copied at once, because the memory may be shared.
-    let fmt = unsafe { core::slice::from_raw_parts(fmt as *const u8, size as usize) }.to_vec();
+    let fmt = unsafe { core::slice::from_raw_parts(fmt as *const u8, crate::num::index(size)) }.to_vec();
     let result = {
         // SAFETY: by contract; emitted code does not touch it during the call.
         let run = unsafe { &mut *ctx.cast::<Run>() };
@@ -284,6 +285,7 @@ fn format_printk(fmt: &[u8], args: &[u64]) -> Option<String> {
         }
         let conversion = chars.next()?;
         let arg = args.next()?;
+        #[expect(clippy::cast_possible_truncation, reason = "that is what the format's length modifiers ask for")]
         let (unsigned, signed) = match (longs, halves) {
             (0, 0) => (u64::from(arg as u32), i64::from(arg as i32)),
             (0, 1) => (u64::from(arg as u16), i64::from(arg as i16)),
@@ -297,7 +299,7 @@ fn format_printk(fmt: &[u8], args: &[u64]) -> Option<String> {
             'X' => format!("{unsigned:X}"),
             'o' => format!("{unsigned:o}"),
             'p' => format!("{arg:016x}"),
-            'c' => char::from(arg as u8).to_string(),
+            'c' => char::from((arg & 0xff) as u8).to_string(),
             _ => return None,
         };
         let pad = width.saturating_sub(text.len());
@@ -326,7 +328,7 @@ pub(crate) type CallBack<'a> = &'a mut dyn FnMut(&mut Run, [u64; 5]) -> Result<u
 /// `bpf_loop(nr, callback, ctx, flags)`: calls `callback(i, ctx)` for i = 0 .. nr until it returns non-zero; the number
 /// of calls.
 pub(crate) fn run_loop(run: &mut Run, nr: u64, arg: u64, flags: u64, call: CallBack<'_>) -> Result<u64, HelperError> {
-    let nr = u64::from(nr as u32);
+    let nr = u64::from(low(nr));
     if flags != 0 {
         return Ok(Errno::EINVAL.as_ret() as u64);
     }

@@ -92,13 +92,13 @@ unsafe fn give<'m>(memory: &mut Memory<'m>, layout: &ContextLayout, parts: Parts
         // SAFETY: as for the context, of which it is no part.
         memory.add_writable(unsafe { slice(parts.memory, parts.memory_len) });
     } else if !layout.raw {
-        for (index, region) in layout.regions.iter().enumerate() {
+        for (index, region) in (0..=u8::MAX).zip(&layout.regions) {
             let pointer = |kind| {
                 let field = layout.fields.iter().find(|f| f.kind == kind)?;
                 let bytes = context.get(field.host_offset as usize..)?.first_chunk()?;
                 Some(usize::from_ne_bytes(*bytes))
             };
-            let ends = (pointer(FieldKind::Data(index as u8)), pointer(FieldKind::DataEnd(index as u8)));
+            let ends = (pointer(FieldKind::Data(index)), pointer(FieldKind::DataEnd(index)));
             let (Some(start), Some(end)) = ends else { continue };
             let start: *mut u8 = core::ptr::with_exposed_provenance_mut(start);
             let len = end.saturating_sub(start.addr());
@@ -305,9 +305,9 @@ impl<'p> Host<'p> {
         }
         let writes = mem.access != Access::Read;
         if mem.from == MemSet::OWNED {
-            caller.check_own(at, len as usize, writes)?;
+            caller.check_own(at, crate::num::index(len), writes)?;
         } else {
-            caller.check(self, at, len as usize, writes)?;
+            caller.check(self, at, crate::num::index(len), writes)?;
         }
         if !at.is_multiple_of(mem.align.into()) {
             return Err(caller.fail(format!("memory at {at:#x} is not aligned to {} bytes", mem.align)));

@@ -24,6 +24,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
+
 mod attached;
 mod compile;
 mod context;
@@ -49,6 +51,7 @@ mod loaded;
 mod machine_stack;
 mod map_set;
 mod name;
+mod num;
 #[cfg(feature = "oracle")]
 #[doc(hidden)]
 pub mod oracle;

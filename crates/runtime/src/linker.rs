@@ -168,9 +168,9 @@ impl<H: 'static> Linker<H> {
         layout: &'static ContextLayout,
         bindings: &mut Bindings,
     ) -> Result<(), LoadError> {
-        for (slot, insn) in insns.iter().enumerate() {
+        for (slot, insn) in (0u32..).zip(insns) {
             let Insn::Call(callee) = *insn else { continue };
-            let insn = InsnIdx(slot as u32);
+            let insn = InsnIdx(slot);
             match callee {
                 Callee::Helper(helper_id::TAIL_CALL) | Callee::Subprog(_) => {}
                 Callee::Helper(UNRESOLVED_CALL) => {

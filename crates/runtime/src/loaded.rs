@@ -108,10 +108,10 @@ impl Bindings {
                 proto.callback().map_or(func.shim, |kind| calling_back(kind, compiled)) as usize
             }
             Extern::Host(index) => self.host(index as i32).map_or(missing, |b| b.func.shim as usize),
-            Extern::Map(index) => self.map(index as i32)?.address() as usize,
-            Extern::Imm64(at) => self.address(at)? as usize,
-            Extern::HelperEnv(id) => self.helper(id)?.func.env_address() as usize,
-            Extern::HostEnv(index) => self.host(index as i32)?.func.env_address() as usize,
+            Extern::Map(index) => crate::num::index(self.map(index as i32)?.address()),
+            Extern::Imm64(at) => crate::num::index(self.address(at)?),
+            Extern::HelperEnv(id) => crate::num::index(self.helper(id)?.func.env_address()),
+            Extern::HostEnv(index) => crate::num::index(self.host(index as i32)?.func.env_address()),
             Extern::ArrayBase(index) => match self.data_map(index)? {
                 map if map.map_type() == MapType::ArrayOfMaps => map.inner_base() as usize,
                 map => map.header().base as usize,
@@ -126,9 +126,9 @@ impl Bindings {
         if !program.contents().wide_loads {
             return Ok(());
         }
-        for (slot, insn) in program.insns().iter().enumerate() {
+        for (slot, insn) in (0u32..).zip(program.insns()) {
             let Insn::LoadImm64 { imm, .. } = insn else { continue };
-            let insn = InsnIdx(slot as u32);
+            let insn = InsnIdx(slot);
             let fail = |what: String| LoadError::Unresolved { program: name.to_owned(), insn, what };
             match *imm {
                 Imm64::Const(_) | Imm64::Func(_) => {}
@@ -567,7 +567,7 @@ fn worst_stack(program: &Program, code: &Code) -> u64 {
     let mut depth = vec![0u64; n];
     // The call graph has no cycle and at most MAX_CALL_DEPTH levels, so as many rounds settle it.
     for _ in 0..bpf_isa::MAX_CALL_DEPTH {
-        for sub in (0..n).map(|i| bpf_isa::SubprogId(i as u32)) {
+        for sub in (0..crate::num::small(n)).map(bpf_isa::SubprogId) {
             let callees = program.calls_of(sub).iter().map(|call| {
                 // A callback comes back through a helper and the entry sequence.
                 depth[call.callee.index()] + if call.callback { CALLBACK_BYTES } else { 0 }
@@ -581,7 +581,7 @@ fn worst_stack(program: &Program, code: &Code) -> u64 {
         program.insns()[range.start as usize..range.end as usize]
             .contains(&Insn::Call(Callee::Helper(helper_id::TAIL_CALL)))
     };
-    let nested = (1..n as u32).any(|i| tail_calls(bpf_isa::SubprogId(i)));
+    let nested = (1..crate::num::small(n)).any(|i| tail_calls(bpf_isa::SubprogId(i)));
     depth[0] * if nested { 1 + u64::from(TAIL_CALL_LIMIT) } else { 1 }
 }
 

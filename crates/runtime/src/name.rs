@@ -18,7 +18,9 @@ pub(crate) enum Name {
 }
 
 impl Name {
+    #[expect(clippy::cast_possible_truncation, reason = "a short name's length is at most SHORT")]
     pub(crate) fn new(name: &str) -> Name {
+        const { assert!(SHORT <= u8::MAX as usize) };
         let mut bytes = [0; SHORT];
         match bytes.get_mut(..name.len()) {
             Some(start) => {

@@ -100,7 +100,7 @@ impl Window {
 
 fn field(field: ContextField, access: Access, kind: FieldKind, host: (usize, u32)) -> Field {
     let ContextField { name, offset, size } = field;
-    Field { name: name.into(), offset, size, access, kind, host_offset: host.0 as u32, host_size: host.1 }
+    Field { name: name.into(), offset, size, access, kind, host_offset: crate::num::small(host.0), host_size: host.1 }
 }
 
 fn region(name: &'static str, max_len: u32, ends_at_start_of: Option<u8>) -> Region {
@@ -260,7 +260,7 @@ impl FlowKeys {
     /// As the kernel hands them to a dissector: behind the Ethernet header, of which `protocol` is the type.
     fn new(protocol: u32) -> FlowKeys {
         const ETH_HLEN: u16 = 14;
-        FlowKeys { nhoff: ETH_HLEN, thoff: ETH_HLEN, n_proto: protocol as u16, ..FlowKeys::default() }
+        FlowKeys { nhoff: ETH_HLEN, thoff: ETH_HLEN, n_proto: (protocol & 0xffff) as u16, ..FlowKeys::default() }
     }
 }
 
@@ -287,7 +287,7 @@ impl<'p> SkBuff<'p> {
         let protocol = packet.get(12..14).map_or(0, |p| u32::from(u16::from_ne_bytes([p[0], p[1]])));
         let len = packet.len();
         let window = Window::new(packet, 0, len);
-        let fields = SkFields { len: window.len() as u32, protocol, ..SkFields::default() };
+        let fields = SkFields { len: crate::num::small(window.len()), protocol, ..SkFields::default() };
         let (flow_keys, flow_keys_at) = (FlowKeys::new(protocol), core::ptr::null_mut());
         SkBuff { fields, flow_keys, flow_keys_at, window, redirect: None, buffer: PhantomData }
     }
@@ -341,8 +341,8 @@ unsafe impl Context for Skb {
                 field(sk_buff::DATA_META, Read, FieldKind::Data(1), pointer(offset_of!(Window, data_meta))),
                 field(sk_buff::FLOW_KEYS, Read, FieldKind::Data(2), (offset_of!(SkBuff<'static>, flow_keys_at), 8)),
             ];
-            let size = size_of::<FlowKeys>() as u32;
-            let align = align_of::<FlowKeys>() as u32;
+            let size = crate::num::small(size_of::<FlowKeys>());
+            let align = crate::num::small(align_of::<FlowKeys>());
             let keys = Region { min_len: size, align, ..region("flow_keys", size, None) };
             ContextLayout {
                 name: sk_buff::NAME.into(),
@@ -368,7 +368,7 @@ unsafe impl Context for Skb {
     #[inline]
     fn parts(data: &mut &mut SkBuff<'_>) -> Parts {
         let (packet, packet_len) = (data.window.data, data.window.len());
-        data.fields.len = packet_len as u32;
+        data.fields.len = crate::num::small(packet_len);
         let buff = core::ptr::from_mut::<SkBuff<'_>>(data);
         // SAFETY: a field of what `data` borrows.
         let flow_keys = unsafe { &raw mut (*buff).flow_keys };

@@ -7,6 +7,7 @@
 
 use crate::context::{Context, ContextLayout};
 use crate::func::HostFn;
+use crate::num::low;
 use crate::packet::{SkBuff, Skb, Window, Xdp, XdpBuff};
 use crate::ring_helpers::perf_output;
 use bpf_jit_code::RunCtx;
@@ -87,7 +88,7 @@ unsafe fn skb<'a>(ctx: u64) -> &'a mut [u8] {
 
 /// `pointer + delta`. An address that wraps is [`Window::place`]'s to refuse, as any outside its buffer.
 fn moved(pointer: *mut u8, delta: u64) -> *mut u8 {
-    pointer.wrapping_offset(delta as i32 as isize)
+    pointer.wrapping_offset(low(delta).cast_signed() as isize)
 }
 
 /// `bpf_xdp_adjust_head(ctx, delta)`.
@@ -179,7 +180,7 @@ unsafe extern "C" fn xdp_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u
         return XDP_ABORTED;
     }
     // SAFETY: by contract, the context is an `XdpBuff`.
-    unsafe { (*context.cast::<XdpBuff<'_>>()).redirect = Some(Redirect { ifindex: ifindex as u32, flags }) };
+    unsafe { (*context.cast::<XdpBuff<'_>>()).redirect = Some(Redirect { ifindex: low(ifindex), flags }) };
     XDP_REDIRECT
 }
 
@@ -198,7 +199,7 @@ unsafe extern "C" fn skb_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u
         return TC_ACT_SHOT;
     }
     // SAFETY: by contract, the context is an `SkBuff`.
-    unsafe { (*context.cast::<SkBuff<'_>>()).redirect = Some(Redirect { ifindex: ifindex as u32, flags }) };
+    unsafe { (*context.cast::<SkBuff<'_>>()).redirect = Some(Redirect { ifindex: low(ifindex), flags }) };
     TC_ACT_REDIRECT
 }
 
@@ -207,7 +208,7 @@ unsafe extern "C" fn skb_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u
 /// # Safety
 /// See the module; `to` must be writable for `len` bytes and not in the packet.
 unsafe extern "C" fn skb_load_bytes(ctx: u64, offset: u64, to: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
-    let (offset, len) = (offset as u32 as usize, len as u32 as usize);
+    let (offset, len) = (low(offset) as usize, low(len) as usize);
     // SAFETY: by contract.
     let packet = unsafe { skb(ctx) };
     match packet.get(offset..offset.saturating_add(len)) {
@@ -235,7 +236,7 @@ unsafe extern "C" fn skb_store_bytes(ctx: u64, offset: u64, from: u64, len: u64,
     if flags & !(RECOMPUTE_CSUM | INVALIDATE_HASH) != 0 {
         return EINVAL;
     }
-    let (offset, len) = (offset as u32 as usize, len as u32 as usize);
+    let (offset, len) = (low(offset) as usize, low(len) as usize);
     // SAFETY: by contract.
     let packet = unsafe { skb(ctx) };
     let Some(to) = packet.get_mut(offset..offset.saturating_add(len)) else { return EFAULT };
@@ -249,7 +250,7 @@ fn fold(mut sum: u64) -> u16 {
     while sum >> 16 != 0 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    sum as u16
+    (sum & 0xffff) as u16
 }
 
 /// The one's-complement sum of memory in 16-bit words, as they lie there.
@@ -270,7 +271,7 @@ unsafe fn partial(at: u64, len: usize) -> u64 {
 /// # Safety
 /// The memory must be readable.
 unsafe extern "C" fn csum_diff(from: u64, from_len: u64, to: u64, to_len: u64, seed: u64, _: *mut RunCtx) -> u64 {
-    let (from_len, to_len) = (from_len as u32 as usize, to_len as u32 as usize);
+    let (from_len, to_len) = (low(from_len) as usize, low(to_len) as usize);
     if !(from_len | to_len).is_multiple_of(4) {
         return EINVAL;
     }
@@ -279,19 +280,19 @@ unsafe extern "C" fn csum_diff(from: u64, from_len: u64, to: u64, to_len: u64, s
     // SAFETY: by contract.
     let added = unsafe { partial(to, to_len) };
     let removed = if from_len == 0 { 0 } else { u64::from(!removed) };
-    fold(u64::from(seed as u32) + added + removed).into()
+    fold(u64::from(low(seed)) + added + removed).into()
 }
 
 /// The checksum `sum` after a change in what it covers: `from` (of `bits`) taken out, `to` put in.
 fn replace(sum: u16, from: u32, to: u32, bits: u32) -> u16 {
-    let taken = if bits == 16 { u64::from(!(from as u16)) } else { u64::from(!from) };
-    let added = if bits == 16 { u64::from(to as u16) } else { u64::from(to) };
+    let taken = if bits == 16 { u64::from(!((from & 0xffff) as u16)) } else { u64::from(!from) };
+    let added = if bits == 16 { u64::from(to & 0xffff) } else { u64::from(to) };
     !fold(u64::from(!sum) + taken + added)
 }
 
 /// The two bytes of a checksum in the packet.
 fn sum_at(packet: &mut [u8], offset: u64) -> Option<&mut [u8; 2]> {
-    let offset = offset as u32 as usize;
+    let offset = low(offset) as usize;
     if offset > 0xffff || !offset.is_multiple_of(2) {
         return None;
     }
@@ -303,9 +304,9 @@ const HDR_FIELD_MASK: u64 = 0xf;
 
 fn new_sum(sum: u16, from: u64, to: u64, flags: u64) -> Option<u16> {
     match flags & HDR_FIELD_MASK {
-        0 if from == 0 => Some(!fold(u64::from(!sum) + u64::from(to as u32))),
-        2 => Some(replace(sum, from as u32, to as u32, 16)),
-        4 => Some(replace(sum, from as u32, to as u32, 32)),
+        0 if from == 0 => Some(!fold(u64::from(!sum) + u64::from(low(to)))),
+        2 => Some(replace(sum, low(from), low(to), 16)),
+        4 => Some(replace(sum, low(from), low(to), 32)),
         _ => None,
     }
 }

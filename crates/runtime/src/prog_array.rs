@@ -129,7 +129,7 @@ impl ProgTable {
     }
 
     pub(crate) fn entries(&self) -> u32 {
-        self.words.len() as u32 - 1
+        crate::num::small(self.words.len()) - 1
     }
 
     /// What programs hold as the map's pointer.

@@ -7,6 +7,7 @@
 
 use crate::error::HelperError;
 use crate::helpers::CallBack;
+use crate::num::low;
 use crate::run::Run;
 use bpf_jit_code::RunCtx;
 use bpf_maps::{Errno, MapHeader, program as map_ops};
@@ -149,7 +150,7 @@ pub(crate) unsafe extern "C" fn perf_event_output(
 ) -> u64 {
     // SAFETY: by contract.
     let run = unsafe { &*ctx };
-    let packet = (run.packet as *const u8, run.packet_len as usize);
+    let packet = (run.packet as *const u8, crate::num::index(run.packet_len));
     // SAFETY: by contract; the packet of a run is readable, and empty where there is none.
     unsafe { perf_output(map, flags, (data, size), packet, ctx) }
 }
@@ -177,20 +178,20 @@ pub(crate) unsafe extern "C" fn dynptr_read(
 ) -> u64 {
     // SAFETY: by contract.
     let record = unsafe { &*(dynptr as *const Dynptr) };
-    let (len, offset) = (u64::from(len as u32), u64::from(offset as u32));
+    let (len, offset) = (u64::from(low(len)), u64::from(low(offset)));
     let error = if flags != 0 {
         Errno::EINVAL
     } else if offset + len > u64::from(record.len) {
         Errno::E2BIG
     } else {
-        let from = record.data.wrapping_add(offset as usize);
+        let from = record.data.wrapping_add(crate::num::index(offset));
         // SAFETY: inside the record, which stays until the callback returns; `copy`, because the target may be any
         // memory.
-        unsafe { core::ptr::copy(from, dst as *mut u8, len as usize) };
+        unsafe { core::ptr::copy(from, dst as *mut u8, crate::num::index(len)) };
         return 0;
     };
     // SAFETY: by contract.
-    unsafe { core::ptr::write_bytes(dst as *mut u8, 0, len as usize) };
+    unsafe { core::ptr::write_bytes(dst as *mut u8, 0, crate::num::index(len)) };
     error.as_ret() as u64
 }
 

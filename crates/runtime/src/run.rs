@@ -203,11 +203,11 @@ impl Held {
             // SAFETY: `add` has written all items below the old count.
             let item = unsafe { self.items[self.count as usize].assume_init() };
             if item & Self::LOCK != 0 {
-                let lock = core::ptr::with_exposed_provenance_mut((item & !Self::LOCK) as usize);
+                let lock = core::ptr::with_exposed_provenance_mut(crate::num::index(item & !Self::LOCK));
                 // SAFETY: a lock that `slot` holds (contract).
                 unsafe { program::spin_unlock(lock, slot) };
             } else {
-                let sample = core::ptr::with_exposed_provenance_mut(item as usize);
+                let sample = core::ptr::with_exposed_provenance_mut(crate::num::index(item));
                 // SAFETY: a live sample (contract), given back once: it is off the list.
                 unsafe { program::ringbuf_discard(sample, 0) };
             }

@@ -63,7 +63,7 @@ pub(crate) fn verify(
         .map(|(i, bound)| match bound {
             Some(bound) => bound.proto.clone(),
             // Calling it ends the run, so whatever is said of its result is true.
-            None => HelperProto::new(i as u32, "missing weak function", &[], bpf_verifier::Ret::Scalar),
+            None => HelperProto::new(crate::num::small(i), "missing weak function", &[], bpf_verifier::Ret::Scalar),
         })
         .collect();
     let lines = subject.code.map(lines).unwrap_or_default();
@@ -141,7 +141,7 @@ fn inner_map_def(def: &bpf_maps::MapDef) -> MapDef {
 /// The source lines, each at its first instruction.
 fn lines(code: &bpf_object::Code) -> Vec<SourceLine> {
     let mut lines: Vec<SourceLine> = Vec::new();
-    for insn in 0..code.insns().len() as u32 {
+    for insn in 0..crate::num::small(code.insns().len()) {
         let Some(line) = code.line(bpf_isa::InsnIdx(insn)) else { continue };
         let same = lines.last().is_some_and(|l| l.line == line.line && l.file == line.file);
         if !same {

@@ -56,6 +56,7 @@ macro_rules! integers {
             type Arg<'a> = $int;
             const KINDS: &'static [ArgKind] = &[ArgKind::Scalar];
             #[inline]
+            #[allow(clippy::cast_possible_truncation, reason = "as a C callee takes a narrow argument; not all of these types are")]
             unsafe fn from_regs<'a>(regs: &[u64]) -> Self::Arg<'a> {
                 // The low bits, as a C callee takes a narrow argument.
                 regs[0] as $int
@@ -68,7 +69,7 @@ integers!(u8, u16, u32, u64, i8, i16, i32, i64);
 /// Memory that a reference may be made of.
 const fn owned(access: Access, align: usize, null: bool) -> MemArg {
     assert!(align <= Region::MAX_LEN as usize, "alignment of more than 1 GiB");
-    MemArg { access, null, align: align as u32, from: MemSet::OWNED }
+    MemArg { access, null, align: crate::num::small(align), from: MemSet::OWNED }
 }
 
 const fn bytes(access: Access, null: bool) -> [ArgKind; 2] {
@@ -84,7 +85,7 @@ const fn fixed<T>(access: Access, null: bool) -> [ArgKind; 1] {
 /// proven of too few bytes.
 pub(super) const fn bytes_of<T>() -> u32 {
     assert!(size_of::<T>() <= Region::MAX_LEN as usize, "a type of more than 1 GiB is not shared with programs");
-    size_of::<T>() as u32
+    crate::num::small(size_of::<T>())
 }
 
 // SAFETY: the kinds say that so many bytes of memory the run owns are initialised, and nobody writes them during the
@@ -94,11 +95,11 @@ unsafe impl HostArg for &'static [u8] {
     const KINDS: &'static [ArgKind] = &bytes(Access::Read, false);
     #[inline]
     unsafe fn from_regs<'a>(regs: &[u64]) -> &'a [u8] {
-        match regs[1] as usize {
+        match crate::num::index(regs[1]) {
             // The address of no bytes may be anything.
             0 => &[],
             // SAFETY: as said at the implementation; the caller vouches for the kinds.
-            len => unsafe { core::slice::from_raw_parts(with_exposed_provenance(regs[0] as usize), len) },
+            len => unsafe { core::slice::from_raw_parts(with_exposed_provenance(crate::num::index(regs[0])), len) },
         }
     }
 }
@@ -109,10 +110,12 @@ unsafe impl HostArg for &'static mut [u8] {
     const KINDS: &'static [ArgKind] = &bytes(Access::ReadWrite, false);
     #[inline]
     unsafe fn from_regs<'a>(regs: &[u64]) -> &'a mut [u8] {
-        match regs[1] as usize {
+        match crate::num::index(regs[1]) {
             0 => &mut [],
             // SAFETY: as said at the implementation; the caller vouches for the kinds.
-            len => unsafe { core::slice::from_raw_parts_mut(with_exposed_provenance_mut(regs[0] as usize), len) },
+            len => unsafe {
+                core::slice::from_raw_parts_mut(with_exposed_provenance_mut(crate::num::index(regs[0])), len)
+            },
         }
     }
 }
@@ -125,7 +128,7 @@ unsafe impl<T: FromBytes + Immutable + 'static> HostArg for &'static T {
     #[inline]
     unsafe fn from_regs<'a>(regs: &[u64]) -> &'a T {
         // SAFETY: as said at the implementation; the caller vouches for the kinds.
-        unsafe { &*with_exposed_provenance(regs[0] as usize) }
+        unsafe { &*with_exposed_provenance(crate::num::index(regs[0])) }
     }
 }
 
@@ -137,7 +140,7 @@ unsafe impl<T: FromBytes + IntoBytes + 'static> HostArg for &'static mut T {
     #[inline]
     unsafe fn from_regs<'a>(regs: &[u64]) -> &'a mut T {
         // SAFETY: as said at the implementation; the caller vouches for the kinds.
-        unsafe { &mut *with_exposed_provenance_mut(regs[0] as usize) }
+        unsafe { &mut *with_exposed_provenance_mut(crate::num::index(regs[0])) }
     }
 }
 

@@ -167,8 +167,8 @@ unsafe impl HostArg for SharedBytes<'static> {
     const KINDS: &'static [ArgKind] = &[ArgKind::Mem(MemArg::READ), ArgKind::Size { zero: true }];
     #[inline]
     unsafe fn from_regs<'a>(regs: &[u64]) -> SharedBytes<'a> {
-        let at = core::ptr::with_exposed_provenance(regs[0] as usize);
-        SharedBytes { at, len: regs[1] as usize, memory: PhantomData }
+        let at = core::ptr::with_exposed_provenance(crate::num::index(regs[0]));
+        SharedBytes { at, len: crate::num::index(regs[1]), memory: PhantomData }
     }
 }
 
