@@ -34,7 +34,7 @@ mod with {
             impl Fault {
                 /// All of them.
                 pub const ALL: &[Fault] = &[$(Fault::$name,)*];
-                /// Those in how loops are proven, which generated loops of their own find.
+                /// Those in how loops are proven: each is found by a program written for it (`tests/loops_oracle.rs`).
                 pub const OF_LOOPS: &[Fault] = &[
                     Fault::StepOnOnePath,
                     Fault::StrideLost,
