@@ -26,64 +26,41 @@
 
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 
-mod attached;
-mod compile;
+mod abi;
+mod attach;
+mod call;
 mod context;
-#[cfg(test)]
-mod dead_code_tests;
-mod debug;
-#[doc(hidden)]
-pub mod derive;
-mod direct;
-mod dispatcher;
 mod engine;
-mod entry;
 mod error;
-mod func;
-mod helpers;
-mod hook;
-mod idle;
-mod instance;
-mod interp;
-mod invariant;
-mod linker;
-mod loaded;
-mod machine_stack;
-mod map_set;
-mod name;
+mod exec;
+mod handle;
+mod load;
 mod num;
 #[cfg(feature = "oracle")]
 #[doc(hidden)]
 pub mod oracle;
-mod packet;
-mod packet_helpers;
-mod prog_array;
 mod program;
-mod reached;
-mod ring_helpers;
-mod run;
-mod runner;
-mod stop;
-mod verify;
 
-pub use attached::ProgramStats;
+pub use attach::dispatcher::{Dispatcher, DispatcherError, DispatcherOptions, DispatcherStats};
+pub use attach::hook::{Attachment, Hook, HookError};
+pub use attach::published::ProgramStats;
+pub use attach::runner::Runner;
 pub use bpf_context_derive::BpfContext;
-pub use compile::{ListingOptions, compile_listing, helper_name};
+pub use call::helpers::packet::Redirect;
+pub use call::{Caller, HostArg, HostRet, IntoHostFn, Pinned, PinnedMap, PinnedValue, SharedBytes, SharedBytesMut};
+#[doc(hidden)]
+pub use context::derive;
+pub use context::derive::{BpfContext, ContextBytes, ContextBytesMut, ContextField};
+pub use context::packet::{FlowKeys, SkBuff, SkFields, Skb, Xdp, XdpBuff};
 pub use context::{Context, ContextLayout, Parts, Raw};
-pub use derive::{BpfContext, ContextBytes, ContextBytesMut, ContextField};
-pub use dispatcher::{Dispatcher, DispatcherError, DispatcherOptions, DispatcherStats};
+pub use engine::compile::{ListingOptions, compile_listing, helper_name};
 pub use engine::{Config, Engine, Mode, PrintSink, WhenFull};
 pub use error::{EngineError, HelperError, LinkError, LoadError, Origin, ProgArrayError, RunError};
-pub use func::{Caller, HostArg, HostRet, IntoHostFn, Pinned, PinnedMap, PinnedValue, SharedBytes, SharedBytesMut};
-pub use hook::{Attachment, Hook, HookError};
-pub use instance::Instance;
-pub use linker::{Linker, Loader, VerifyReport};
-pub use map_set::MapSet;
-pub use packet::{FlowKeys, SkBuff, SkFields, Skb, Xdp, XdpBuff};
-pub use packet_helpers::Redirect;
-pub use prog_array::ProgArray;
-pub use program::{Program, TestRun};
-pub use runner::Runner;
+pub use handle::instance::Instance;
+pub use handle::program::{Program, TestRun};
+pub use load::linker::{Linker, Loader, VerifyReport};
+pub use load::map_set::MapSet;
+pub use program::table::ProgArray;
 
 pub use bpf_debug::{Location, Options as DebugOptions};
 pub use bpf_dispatcher::{Policy, Verdicts};

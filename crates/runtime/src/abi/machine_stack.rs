@@ -1,0 +1,189 @@
+//! Whether what a run may take of its thread's stack is there.
+//!
+//! Problem: emitted frames lie on the thread's stack, and threads may have small ones, or be deep in theirs already; an
+//! overflow is a fault that ends the process. Approach: the worst stack of a program is known when it is loaded
+//! ([`crate::Program::machine_stack_bytes`]), and the ends of a thread's stack do not change. Each run, nested ones
+//! included, compares its stack pointer with them before it begins. That takes a few instructions where as much is left
+//! as any run of the engine may need; only elsewhere is it worked out what this one may need. What helpers and
+//! host functions take comes on top ([`crate::Config::stack_reserve`]).
+//!
+//! A run that tail-calls is held to a bound of the configuration instead: programs may be put where it jumps to while
+//! it is on its way there. Of those it comes by, the ones that keep their frames below a tail call were loaded with the
+//! stack of all tail calls of a run counted as theirs, so that each adds at most one such part of `max_machine_stack`;
+//! and the last one adds at most the whole. Together that is less than twice `max_machine_stack`.
+//!
+//! What is known of stacks:
+//! - The ends of a thread's stack are asked once, in its first run: not in a signal handler's, since C libraries
+//!   allocate for that. Those of the main thread's, which grows, are its limit then (`RLIMIT_STACK`): a program that
+//!   lowers it later has a stack that is smaller than this says, as does one whose limit was raised and whose room was
+//!   mapped otherwise.
+//! - A run in a signal handler on a signal stack is held to that one's ends, which costs a system call. One that lies
+//!   in the thread's own stack is not told from that.
+//! - Of any other stack (a coroutine's) nothing is known, and the run is not held to anything, at the same cost. There
+//!   the guard page is what is left, which no frame steps over (docs/abi.md).
+
+use crate::abi::stop::Roots;
+use crate::engine::Config;
+use crate::error::RunError;
+use std::cell::Cell;
+
+/// What the interpreter takes, callbacks in callbacks included, generously.
+pub(crate) const INTERPRETER: u64 = 32 * 1024;
+/// Frames of hooks and dispatchers, of the way into emitted code and of an error's way out.
+const ENTRY: u64 = 2048;
+
+/// Nothing lies in it.
+const NOWHERE: (u64, u64) = (1, 0);
+/// Everything lies in it, and far from its end.
+const EVERYWHERE: (u64, u64) = (0, u64::MAX);
+
+thread_local! {
+    /// The lowest usable address of this thread's stack, and the length from there. [`UNASKED`] at first.
+    static BOUNDS: Cell<(u64, u64)> = const { Cell::new(UNASKED) };
+}
+const UNASKED: (u64, u64) = (0, 0);
+
+/// What the runs of an engine may need.
+#[derive(Debug)]
+pub(crate) struct StackNeed {
+    /// Any of them.
+    worst: u64,
+    /// One that tail-calls, for machine code.
+    jumping: u64,
+    /// All of them, beside machine code.
+    reserve: u64,
+}
+
+impl StackNeed {
+    pub(crate) fn new(config: &Config) -> StackNeed {
+        let reserve = config.stack_reserve.saturating_add(ENTRY);
+        let jumping = config.max_machine_stack.saturating_mul(2);
+        StackNeed { worst: jumping.saturating_add(INTERPRETER).saturating_add(reserve), jumping, reserve }
+    }
+
+    /// What a run of machine code that tail-calls may take.
+    pub(crate) fn jumping(&self) -> u64 {
+        self.jumping
+    }
+
+    /// Refuses a run that may need more than is left, with so much `beside` what its machine code takes: at most
+    /// [`INTERPRETER`].
+    #[inline(always)]
+    pub(crate) fn check(&self, roots: &dyn Roots, beside: u64) -> Result<(), Box<RunError>> {
+        let (low, len) = BOUNDS.get();
+        let left = stack_pointer().wrapping_sub(low);
+        if left < self.worst || left > len { self.check_slowly(roots, beside) } else { Ok(()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_slowly(&self, roots: &dyn Roots, beside: u64) -> Result<(), Box<RunError>> {
+        if BOUNDS.get() == UNASKED {
+            // A signal handler that strikes meanwhile does not ask as well: the C library may hold a lock.
+            BOUNDS.set(NOWHERE);
+            BOUNDS.set(imp::thread_stack().unwrap_or(EVERYWHERE));
+        }
+        let at = stack_pointer();
+        let inside = |&(low, len): &(u64, u64)| at.wrapping_sub(low) <= len;
+        let Some((low, _)) = Some(BOUNDS.get()).filter(inside).or_else(|| imp::signal_stack().filter(inside)) else {
+            return Ok(());
+        };
+        let left = at - low;
+        if left >= self.worst {
+            return Ok(());
+        }
+        let needed = roots.code_stack().saturating_add(beside).saturating_add(self.reserve);
+        if left < needed { Err(Box::new(RunError::Stack { needed, left })) } else { Ok(()) }
+    }
+}
+
+/// About where the stack ends now.
+#[inline(always)]
+fn stack_pointer() -> u64 {
+    let here: u64;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: reads a register.
+    unsafe {
+        core::arch::asm!("mov {}, rsp", out(reg) here, options(nomem, nostack, preserves_flags));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads a register.
+    unsafe {
+        core::arch::asm!("mov {}, sp", out(reg) here, options(nomem, nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        let local = 0u8;
+        here = &raw const local as u64;
+    }
+    here
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+mod imp {
+    /// The lowest address of the calling thread's stack above its guard, and the length from there.
+    pub(super) fn thread_stack() -> Option<(u64, u64)> {
+        let mut attr = core::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+        // SAFETY: no arguments, cannot fail.
+        let thread = unsafe { libc::pthread_self() };
+        // SAFETY: fills in the attributes of the calling thread, which exists.
+        if unsafe { libc::pthread_getattr_np(thread, attr.as_mut_ptr()) } != 0 {
+            return None;
+        }
+        let (mut start, mut len, mut guard) = (core::ptr::null_mut(), 0, 0);
+        // SAFETY: `attr` was initialised above.
+        let stack = unsafe { libc::pthread_attr_getstack(attr.as_ptr(), &raw mut start, &raw mut len) };
+        // SAFETY: as in the call before.
+        let guarded = unsafe { libc::pthread_attr_getguardsize(attr.as_ptr(), &raw mut guard) };
+        // SAFETY: initialised above, and not used any more.
+        unsafe { libc::pthread_attr_destroy(attr.as_mut_ptr()) };
+        if stack != 0 || guarded != 0 {
+            return None;
+        }
+        let start = start.addr();
+        // SAFETY: no arguments, cannot fail.
+        let process = unsafe { libc::getpid() };
+        // SAFETY: no arguments, cannot fail.
+        let thread = unsafe { libc::gettid() };
+        if cfg!(target_env = "musl") && process == thread {
+            // musl gives what the main thread's stack has grown to.
+            return grown_stack(start.checked_add(len)?);
+        }
+        // Old C libraries count the guard as a part of the stack, new ones do not: at worst, one guard too few is left.
+        let guard = guard.min(len);
+        Some((start as u64 + guard as u64, (len - guard) as u64))
+    }
+
+    /// The same for the main thread's stack, of which `top` is a high address.
+    fn grown_stack(top: usize) -> Option<(u64, u64)> {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: writes to `limit`.
+        let asked = unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) };
+        // Arguments and environment, above `top`, count too: at most a quarter.
+        let len = limit.rlim_cur / 4 * 3;
+        let low = (top as u64).checked_sub(len)?;
+        (asked == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some((low, len))
+    }
+
+    /// The signal stack, if the caller runs on it.
+    pub(super) fn signal_stack() -> Option<(u64, u64)> {
+        let mut stack = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
+        // SAFETY: changes nothing, and writes to `stack`.
+        let asked = unsafe { libc::sigaltstack(core::ptr::null(), &raw mut stack) };
+        let on_it = asked == 0 && stack.ss_flags & libc::SS_ONSTACK != 0;
+        on_it.then_some((stack.ss_sp.addr() as u64, stack.ss_size as u64))
+    }
+}
+
+#[cfg(any(not(target_os = "linux"), miri))]
+mod imp {
+    /// Not known.
+    pub(super) fn thread_stack() -> Option<(u64, u64)> {
+        None
+    }
+
+    /// Not known.
+    pub(super) fn signal_stack() -> Option<(u64, u64)> {
+        None
+    }
+}

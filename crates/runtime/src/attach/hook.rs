@@ -1,0 +1,450 @@
+//! Hooks: a list of programs run as one, and changed while it runs.
+//!
+//! Problem: a place in a service runs every program that is attached to it, in order, with a rule about their verdicts;
+//! programs are attached, detached and replaced under traffic. Approach: as machine code the whole list is one image, a
+//! straight line of direct calls with verdict tests between ([`bpf_dispatcher::Image::chain`]); a change builds a new
+//! one and publishes it by one store. Where a program is interpreted, or programs are measured one by one, the list is
+//! walked by [`Hook::run`] instead; that is so as long as there is no image. So statistics that are off cost nothing.
+//!
+//! Invariants: a run takes the image or the list once, inside its guard, so it sees the hook before a change or after
+//! it. What a change took out is let go only after it was unpublished, and then lives until the runs begun before are
+//! over: code by itself, lists by a deferred drop.
+
+use crate::abi::machine_stack::INTERPRETER;
+use crate::abi::run::{self, Run};
+use crate::abi::stop::Roots;
+use crate::attach::published::{Counters, Listed, ProgramStats, Published, ReclaimOnDrop, Replaced};
+use crate::attach::runner::Runner;
+use crate::context::{Context, Parts};
+use crate::engine::debug;
+use crate::engine::{Engine, Mode};
+use crate::error::RunError;
+use crate::handle::program::Program;
+use crate::program::loaded::Loaded;
+use bpf_dispatcher::{Image, Link, LiveImage, MAX_LIMIT, Options, Policy, Verdicts};
+use bpf_jit_code::Arch;
+use bpf_quiesce::{Guard, OtherDomain};
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Why a hook was not changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HookError {
+    /// The program belongs to another engine.
+    #[error(transparent)]
+    OtherDomain(#[from] OtherDomain),
+    /// The program is attached already.
+    #[error("the program is attached already")]
+    Attached,
+    /// The program is not attached.
+    #[error("the program is not attached")]
+    NotAttached,
+    /// There are fewer programs.
+    #[error("there is no position {position} in a list of {len} programs")]
+    Position {
+        /// The position asked for.
+        position: usize,
+        /// How many programs there are.
+        len: usize,
+    },
+    /// The hook has as many programs as one may have.
+    #[error("no more than {max} programs")]
+    Full {
+        /// How many that is.
+        max: usize,
+    },
+    /// Verdicts to continue on were given for a policy other than [`Policy::FirstVerdict`].
+    #[error("the hook's policy does not look at verdicts")]
+    Verdicts,
+    /// The image could not be placed.
+    #[error("executable memory: {0}")]
+    Image(#[from] bpf_prog_pack::Error),
+}
+
+/// How a program is attached: what libxdp keeps beside each program of its dispatcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attachment {
+    /// Programs of lower priority run first; among equals, those that were attached first.
+    pub priority: i32,
+    /// On which of its verdicts the next program runs, if not on the `pass` of [`Policy::FirstVerdict`]. Other
+    /// policies have no such verdicts.
+    pub continue_on: Option<Verdicts>,
+}
+
+impl Default for Attachment {
+    /// libxdp's: priority 50, following the policy.
+    fn default() -> Self {
+        Attachment { priority: 50, continue_on: None }
+    }
+}
+
+/// A list of programs on context `C` with host state `H`, run as one.
+///
+/// To the programs it is one run: they share the budget, and an error in one ends it; each may take its own 33 tail
+/// calls. As machine code the programs are called directly. The way from Rust into the image is itself an indirect
+/// call, one and well predicted: the hook saves those *between* programs.
+///
+/// ```
+/// use bpf_runtime::{Config, Engine, Hook, Linker, Policy, Raw, assemble};
+///
+/// let engine = Engine::new(Config::default())?;
+/// let linker = Linker::<()>::new(&engine);
+/// let load = |name, text| linker.loader::<Raw>().insns(name, assemble(text).unwrap());
+/// const PASS: u64 = 2;
+///
+/// let hook = Hook::<Raw, ()>::new(&engine, Policy::FirstVerdict { pass: PASS })?;
+/// assert_eq!(hook.run(&mut (), &mut [1])?, PASS);
+///
+/// let short = load("short", "r0 = 1\nif r2 < 4 goto +1\nr0 = 2\nexit")?;
+/// let deny = load("deny", "r0 = 7\nexit")?;
+/// hook.attach(&short)?;
+/// hook.attach(&deny)?;
+/// assert_eq!(hook.run(&mut (), &mut [1])?, 1);
+/// assert_eq!(hook.run(&mut (), &mut [1; 4])?, 7);
+///
+/// // Under traffic: every run sees the list before the change or after it.
+/// let allow = load("allow", "r0 = 2\nexit")?;
+/// hook.replace(&deny, &allow)?;
+/// assert_eq!(hook.run(&mut (), &mut [1; 4])?, PASS);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Hook<C, H> {
+    engine: Engine,
+    policy: Policy,
+    /// None: the list is walked.
+    image: LiveImage,
+    list: Published<Vec<Listed>>,
+    /// The most that the machine code of a program takes that is or was attached: a run may still be on its way to one
+    /// that is gone.
+    code_stack: AtomicU64,
+    state: Mutex<State<C, H>>,
+    _reclaim: ReclaimOnDrop,
+}
+
+struct State<C, H> {
+    attached: Vec<Attached<C, H>>,
+    statistics: bool,
+}
+
+struct Attached<C, H> {
+    program: Program<C, H>,
+    attachment: Attachment,
+    counters: Arc<Counters>,
+}
+
+impl<C, H> Clone for Attached<C, H> {
+    fn clone(&self) -> Self {
+        Attached { program: self.program.clone(), attachment: self.attachment, counters: Arc::clone(&self.counters) }
+    }
+}
+
+impl<C: Context, H: 'static> Attached<C, H> {
+    fn new(program: &Program<C, H>, attachment: Attachment) -> Self {
+        Attached { program: program.clone(), attachment, counters: Arc::default() }
+    }
+
+    fn is(&self, program: &Program<C, H>) -> bool {
+        Arc::ptr_eq(self.program.loaded(), program.loaded())
+    }
+
+    /// As a link of a chain; `None` if it is interpreted.
+    fn link(&self) -> Option<Link> {
+        let run::Entry { code, reads_hidden, .. } = self.program.loaded().entry()?;
+        Some(Link { address: code as usize, continue_on: self.attachment.continue_on, reads_hidden })
+    }
+}
+
+impl<C, H> fmt::Debug for Hook<C, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hook").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+/// An image has been left from one of the programs on the list, or from one that it has jumped to.
+impl<C, H> Roots for Hook<C, H> {
+    fn any(&self, f: &mut dyn FnMut(&Loaded) -> bool) -> bool {
+        // SAFETY: inside the run's guard.
+        unsafe { self.list.get() }.iter().any(|listed| f(&listed.program))
+    }
+
+    fn only(&self) -> Option<&Loaded> {
+        None
+    }
+
+    fn code_stack(&self) -> u64 {
+        // Relaxed: the caller has loaded, with Acquire, what was published after this.
+        self.code_stack.load(Ordering::Relaxed)
+    }
+}
+
+impl<C: Context, H: 'static> Hook<C, H> {
+    /// A hook without programs.
+    ///
+    /// # Errors
+    /// [`HookError::Image`].
+    pub fn new(engine: &Engine, policy: Policy) -> Result<Self, HookError> {
+        let hook = Hook {
+            engine: engine.clone(),
+            policy,
+            image: LiveImage::observed(&engine.0.packs, debug::observer(engine, "<hook>")),
+            list: Published::new(Vec::new()),
+            code_stack: AtomicU64::new(0),
+            state: Mutex::new(State { attached: Vec::new(), statistics: false }),
+            _reclaim: ReclaimOnDrop(engine.clone()),
+        };
+        hook.change(|_, _| Ok(()))?;
+        Ok(hook)
+    }
+
+    /// Runs the programs once, in order: no lock, no allocation, no system call.
+    ///
+    /// # Errors
+    /// [`RunError`]: a program ended without a result; those after it did not run.
+    #[inline(always)]
+    pub fn run(&self, host: &mut H, mut data: C::Data<'_, '_>) -> Result<u64, RunError> {
+        let parts = C::parts(&mut data);
+        let host = core::ptr::from_mut(host).cast();
+        let engine = &*self.engine.0;
+        let guard = engine.domain.enter()?;
+        // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call.
+        unsafe { self.run_under(guard, host, parts) }
+    }
+
+    /// For many runs under one run guard: each costs less. See [`Program::runner`].
+    ///
+    /// # Errors
+    /// [`RunError`] if no execution slot is to be had.
+    pub fn runner<'r>(&'r self, host: &'r mut H) -> Result<Runner<'r, C, H>, RunError> {
+        Runner::of_hook(self, host)
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Runs them once under a guard, or a borrow of one.
+    ///
+    /// # Safety
+    /// The guard must be of the engine's domain, `host` a `&mut H`, and `parts` valid for the run and for `C`.
+    #[inline(always)]
+    pub(crate) unsafe fn run_under<'e>(
+        &'e self,
+        guard: impl Borrow<Guard<'e>>,
+        host: *mut (),
+        parts: Parts,
+    ) -> Result<u64, RunError> {
+        let engine = &*self.engine.0;
+        let image = self.image.current();
+        let code = image.entry();
+        if code.is_null() {
+            return run::begin(engine, guard, host, parts, self, |run, parts| self.walk(run, parts));
+        }
+        // SAFETY: an image of programs on `C` for host state `H`, loaded inside the guard, which keeps it and them; the
+        // rest is the caller's contract.
+        unsafe {
+            let entry = run::Entry { code, callee: code, reads_hidden: image.reads_hidden() };
+            run::run_code(engine, guard, entry, host, parts, self)
+        }
+    }
+
+    /// The same without an image. `run` is the run of this thread, begun with these parts and a `&mut H`.
+    fn walk(&self, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
+        // SAFETY: inside the run's guard.
+        let list = unsafe { self.list.get() };
+        // Once more: the list may be a newer one than that for which the run began.
+        self.engine.0.stack.check(self, INTERPRETER).map_err(|error| *error)?;
+        let mut result = self.policy.of_empty();
+        for Listed { program, continue_on, counters } in list {
+            // SAFETY: the run is this thread's; nobody else uses its count of tail calls.
+            unsafe { (*run).ctx.tail_calls = 0 };
+            // SAFETY: a program on `C` for host state `H`, kept by the list; the parts are those of `Hook::run`.
+            let verdict = unsafe { counters.run(program, run, parts) }?;
+            match self.policy {
+                Policy::FirstVerdict { pass } if !continue_on.unwrap_or(Verdicts::One(pass)).contains(verdict) => {
+                    return Ok(verdict);
+                }
+                Policy::FirstVerdict { .. } | Policy::RunAll { .. } => {}
+                Policy::LastWins { .. } => result = verdict,
+            }
+        }
+        Ok(result)
+    }
+
+    /// Adds a program with the default [`Attachment`]: behind those attached so before.
+    ///
+    /// # Errors
+    /// [`HookError`]; nothing has changed. So for all changes.
+    pub fn attach(&self, program: &Program<C, H>) -> Result<(), HookError> {
+        self.attach_with(program, Attachment::default())
+    }
+
+    /// Adds a program behind the last one whose priority is not higher.
+    ///
+    /// ```
+    /// # use bpf_runtime::{Attachment, Config, Engine, Hook, Linker, Policy, Raw, Verdicts, assemble};
+    /// # let engine = Engine::new(Config::default())?;
+    /// # let linker = Linker::<()>::new(&engine);
+    /// # let load = |name, text| linker.loader::<Raw>().insns(name, assemble(text).unwrap());
+    /// let hook = Hook::<Raw, ()>::new(&engine, Policy::FirstVerdict { pass: 2 })?;
+    /// hook.attach(&load("second", "r0 = 4\nexit")?)?;
+    /// // Before it; and it runs even if this one says 3.
+    /// let first = Attachment { priority: 10, continue_on: Some(Verdicts::Set(1 << 2 | 1 << 3)) };
+    /// hook.attach_with(&load("first", "r0 = 3\nexit")?, first)?;
+    /// assert_eq!(hook.run(&mut (), &mut [])?, 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HookError`].
+    pub fn attach_with(&self, program: &Program<C, H>, attachment: Attachment) -> Result<(), HookError> {
+        self.insert(program, attachment, |attached| {
+            Ok(attached.iter().rposition(|a| a.attachment.priority <= attachment.priority).map_or(0, |last| last + 1))
+        })
+    }
+
+    /// Adds a program before the one at `position`, whatever its priority; at the end if that is the number of
+    /// programs.
+    ///
+    /// # Errors
+    /// [`HookError`].
+    pub fn attach_at(&self, position: usize, program: &Program<C, H>) -> Result<(), HookError> {
+        self.insert(program, Attachment::default(), |attached| match attached.len() {
+            len if position > len => Err(HookError::Position { position, len }),
+            _ => Ok(position),
+        })
+    }
+
+    /// Takes a program out. It may still be running when this returns, but no run that begins now reaches it.
+    ///
+    /// # Errors
+    /// [`HookError`].
+    pub fn detach(&self, program: &Program<C, H>) -> Result<(), HookError> {
+        self.change(|state, gone| {
+            gone.push(state.attached.remove(position_of(&state.attached, program)?));
+            Ok(())
+        })
+    }
+
+    /// Puts `new` in the place of `old`, with its priority and verdicts, in one step.
+    ///
+    /// # Errors
+    /// [`HookError`].
+    pub fn replace(&self, old: &Program<C, H>, new: &Program<C, H>) -> Result<(), HookError> {
+        self.change(|state, gone| {
+            let position = position_of(&state.attached, old)?;
+            self.check(&state.attached, new)?;
+            let place = &mut state.attached[position];
+            let attached = Attached::new(new, place.attachment);
+            gone.push(std::mem::replace(place, attached));
+            Ok(())
+        })
+    }
+
+    /// The programs, in order.
+    pub fn programs(&self) -> Vec<Program<C, H>> {
+        self.lock().attached.iter().map(|attached| attached.program.clone()).collect()
+    }
+
+    /// Switches counting and timing of programs on or off. On, they are called one by one from Rust, with two readings
+    /// of the clock each.
+    ///
+    /// # Errors
+    /// [`HookError::Image`].
+    pub fn set_statistics(&self, on: bool) -> Result<(), HookError> {
+        self.change(|state, _| {
+            state.statistics = on;
+            Ok(())
+        })
+    }
+
+    /// What was counted while statistics were on, by program, in order. Interpreted programs are always counted.
+    pub fn statistics(&self) -> Vec<ProgramStats> {
+        self.lock().attached.iter().map(|a| a.counters.stats(a.program.name())).collect()
+    }
+
+    fn insert(
+        &self,
+        program: &Program<C, H>,
+        attachment: Attachment,
+        position: impl FnOnce(&[Attached<C, H>]) -> Result<usize, HookError>,
+    ) -> Result<(), HookError> {
+        if attachment.continue_on.is_some() && !matches!(self.policy, Policy::FirstVerdict { .. }) {
+            return Err(HookError::Verdicts);
+        }
+        self.change(|state, _| {
+            self.check(&state.attached, program)?;
+            if state.attached.len() >= MAX_LIMIT {
+                return Err(HookError::Full { max: MAX_LIMIT });
+            }
+            let position = position(&state.attached)?;
+            state.attached.insert(position, Attached::new(program, attachment));
+            Ok(())
+        })
+    }
+
+    /// Whether the program may be attached beside these.
+    fn check(&self, attached: &[Attached<C, H>], program: &Program<C, H>) -> Result<(), HookError> {
+        self.engine.domain().owns(&**program.loaded())?;
+        if attached.iter().any(|known| known.is(program)) {
+            return Err(HookError::Attached);
+        }
+        Ok(())
+    }
+
+    /// Publishes what `edit` makes of the list, then lets go of the old one. What `edit` takes out it puts aside, since
+    /// no handle of a program may be dropped under the lock.
+    fn change(
+        &self,
+        edit: impl FnOnce(&mut State<C, H>, &mut Vec<Attached<C, H>>) -> Result<(), HookError>,
+    ) -> Result<(), HookError> {
+        let mut state = self.lock();
+        let mut next = State { attached: state.attached.clone(), statistics: state.statistics };
+        let mut gone = Vec::new();
+        let result = edit(&mut next, &mut gone).and_then(|()| self.publish(&next));
+        if result.is_ok() {
+            std::mem::swap(&mut *state, &mut next);
+        }
+        drop(state);
+        // From here on without the lock: what is dropped may have a `Drop` that changes this hook.
+        drop((next, gone));
+        result.map(|old| old.retire(self.engine.domain()))
+    }
+
+    fn publish(&self, state: &State<C, H>) -> Result<Replaced<Vec<Listed>>, HookError> {
+        for attached in &state.attached {
+            // Relaxed: the publications below are releases.
+            self.code_stack.fetch_max(attached.program.loaded().code_stack(), Ordering::Relaxed);
+        }
+        let links: Option<Vec<Link>> = state.attached.iter().map(Attached::link).collect();
+        let links = links.filter(|_| !state.statistics && self.engine.config().mode == Mode::Jit);
+        match (Arch::HOST, links) {
+            (Some(arch), Some(links)) => {
+                let options = Options { hardening: self.engine.config().hardening, ..Options::default() };
+                self.image.publish(&Image::chain(arch, &links, self.policy, &options))?;
+            }
+            // A run that begins before the list below is replaced walks the old one.
+            _ => self.image.withdraw(),
+        }
+        let list = state.attached.iter().map(|a| Listed {
+            program: Arc::clone(a.program.loaded()),
+            continue_on: a.attachment.continue_on,
+            counters: Arc::clone(&a.counters),
+        });
+        Ok(self.list.replace(list.collect()))
+    }
+
+    /// Nothing that panics leaves the state half changed, so poison means nothing.
+    fn lock(&self) -> MutexGuard<'_, State<C, H>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn position_of<C: Context, H: 'static>(
+    attached: &[Attached<C, H>],
+    program: &Program<C, H>,
+) -> Result<usize, HookError> {
+    attached.iter().position(|known| known.is(program)).ok_or(HookError::NotAttached)
+}

@@ -1,0 +1,139 @@
+//! What hooks and dispatchers share: lists that runs read while they are replaced, and counts by program.
+//!
+//! Problem: a run reads a list without a lock, a change replaces it. Approach: [`Published`], a pointer that is
+//! swapped; what it pointed to is dropped after a grace period. Counters are shared between lists, so that counting
+//! goes on over a change.
+//!
+//! A rule for whoever changes a list under a lock: nothing of a program is dropped and no deferred callback is run
+//! before the lock is given up. Dropping a program can drop closures of the host, and they may change the very list. So
+//! [`Published::replace`] gives out what it took out, to be retired later.
+
+use crate::abi::run::Run;
+use crate::engine::Engine;
+use crate::program::loaded::Loaded;
+use crate::{RunError, context::Parts};
+use bpf_dispatcher::Verdicts;
+use bpf_quiesce::Domain;
+use core::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What was counted for one program while statistics were on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProgramStats {
+    /// The program's name.
+    pub program: String,
+    /// Its runs.
+    pub runs: u64,
+    /// The wall-clock time they took.
+    pub time: Duration,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    runs: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn runs(&self) -> u64 {
+        // Relaxed: statistics.
+        self.runs.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn stats(&self, program: &str) -> ProgramStats {
+        // Relaxed: statistics.
+        let time = Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed));
+        ProgramStats { program: program.to_owned(), runs: self.runs(), time }
+    }
+
+    /// Runs a program as a part of `run`, and counts it.
+    ///
+    /// # Safety
+    /// As for [`Loaded::run_in`].
+    pub(crate) unsafe fn run(&self, program: &Loaded, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
+        let start = Instant::now();
+        // SAFETY: the caller's contract.
+        let result = unsafe { program.run_in(run, parts) };
+        // Relaxed: statistics.
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        self.nanoseconds.fetch_add(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        result
+    }
+}
+
+/// A program in a list.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) program: Arc<Loaded>,
+    pub(crate) continue_on: Option<Verdicts>,
+    pub(crate) counters: Arc<Counters>,
+}
+
+/// A value that runs read and a change replaces.
+#[derive(Debug)]
+pub(crate) struct Published<T> {
+    /// Never null.
+    value: AtomicPtr<T>,
+    /// It owns a `T` and shares it with those that read it, so it is `Send` and `Sync` where an `Arc<T>` is; invariant
+    /// by the pointer.
+    owned: PhantomData<Arc<T>>,
+}
+
+impl<T> Published<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Published { value: AtomicPtr::new(Box::into_raw(Box::new(value))), owned: PhantomData }
+    }
+
+    /// The current value.
+    ///
+    /// # Safety
+    /// The caller must be inside a guard, for as long as it uses the result, of the domain that replaced values are
+    /// retired to.
+    pub(crate) unsafe fn get(&self) -> &T {
+        // Acquire pairs with the swap in `replace`: the value is initialised.
+        let value = self.value.load(Ordering::Acquire);
+        // SAFETY: never null; loaded inside the guard, and replaced values are dropped after a grace period only.
+        unsafe { &*value }
+    }
+
+    /// Makes `value` the current one.
+    pub(crate) fn replace(&self, value: T) -> Replaced<T> {
+        // Release pairs with the acquire in `get`, acquire with the release of the swap that stored the old one.
+        Replaced(self.value.swap(Box::into_raw(Box::new(value)), Ordering::AcqRel), PhantomData)
+    }
+}
+
+impl<T> Drop for Published<T> {
+    fn drop(&mut self) {
+        // SAFETY: made by `Box::into_raw`, never null. Readers borrow `self`, so there are none.
+        drop(unsafe { Box::from_raw(*self.value.get_mut()) });
+    }
+}
+
+/// A value that is no longer published and may still be read: it owns it as a box does. Leaks if it is not retired.
+#[must_use = "it leaks unless it is retired"]
+pub(crate) struct Replaced<T>(*mut T, PhantomData<Box<T>>);
+
+impl<T: Send + 'static> Replaced<T> {
+    /// Drops it after a grace period. May run deferred callbacks: hold no lock.
+    pub(crate) fn retire(self, domain: &Domain) {
+        // SAFETY: made by `Box::into_raw` and unpublished; the box is owned here from now on, and nobody but readers
+        // looks at it.
+        let value = unsafe { Box::from_raw(self.0) };
+        domain.defer(move || drop(value));
+    }
+}
+
+/// The last field of what defers drops of programs: frees them, as far as no run is in the way. A program owns its
+/// engine, and the engine's domain the deferred drop; so one that nobody came by to run would keep the engine for ever,
+/// after its last user has gone.
+#[derive(Debug)]
+pub(crate) struct ReclaimOnDrop(pub(crate) Engine);
+
+impl Drop for ReclaimOnDrop {
+    fn drop(&mut self) {
+        self.0.run_deferred();
+    }
+}

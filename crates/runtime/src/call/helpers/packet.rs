@@ -1,0 +1,378 @@
+//! The helpers that take a packet context: the kernel's, by the kernel's ids.
+//!
+//! They exist only for programs on their context, because their first argument is trusted to be one: the linker binds
+//! them by id *and* layout, and the verifier proves that the argument is the context.
+//!
+//! Source: `net/core/filter.c`, `include/net/checksum.h` (Linux 6.18).
+
+use crate::call::HostFn;
+use crate::call::helpers::ring::perf_output;
+use crate::context::packet::{SkBuff, Skb, Window, Xdp, XdpBuff};
+use crate::context::{Context, ContextLayout};
+use crate::num::low;
+use bpf_jit_code::RunCtx;
+use bpf_uapi::Helper;
+
+/// A packet keeps at least an Ethernet header.
+const ETH_HLEN: usize = 14;
+
+/// Whether the helper exists for packet contexts only.
+pub(crate) fn is_packet_helper(helper: Helper) -> bool {
+    XDP.iter().chain(SKB).any(|h| h.0 == helper)
+}
+
+/// The helper for programs on `layout`.
+pub(crate) fn packet_helper(helper: Helper, layout: &'static ContextLayout) -> Option<&'static HostFn> {
+    let table = if core::ptr::eq(layout, Xdp::layout()) {
+        XDP
+    } else if core::ptr::eq(layout, Skb::layout()) {
+        SKB
+    } else {
+        return None;
+    };
+    table.iter().find(|h| h.0 == helper).map(|h| &h.1)
+}
+
+const XDP: &[(Helper, HostFn)] = &[
+    (Helper::Redirect, HostFn::with_run(xdp_redirect)),
+    (Helper::PerfEventOutput, HostFn::with_run(xdp_event_output)),
+    (Helper::CsumDiff, HostFn::plain(csum_diff)),
+    (Helper::XdpAdjustHead, HostFn::plain(xdp_adjust_head)),
+    (Helper::XdpAdjustMeta, HostFn::plain(xdp_adjust_meta)),
+    (Helper::XdpAdjustTail, HostFn::plain(xdp_adjust_tail)),
+];
+
+const SKB: &[(Helper, HostFn)] = &[
+    (Helper::SkbStoreBytes, HostFn::plain(skb_store_bytes)),
+    (Helper::L3CsumReplace, HostFn::plain(l3_csum_replace)),
+    (Helper::L4CsumReplace, HostFn::plain(l4_csum_replace)),
+    (Helper::Redirect, HostFn::with_run(skb_redirect)),
+    (Helper::PerfEventOutput, HostFn::with_run(skb_event_output)),
+    (Helper::SkbLoadBytes, HostFn::plain(skb_load_bytes)),
+    (Helper::CsumDiff, HostFn::plain(csum_diff)),
+];
+
+/// Where `bpf_redirect` sends a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Redirect {
+    /// The interface.
+    pub ifindex: u32,
+    /// The flags the program gave (`BPF_F_INGRESS` and so on).
+    pub flags: u64,
+}
+
+const EINVAL: u64 = -(libc::EINVAL as i64) as u64;
+const EFAULT: u64 = -(libc::EFAULT as i64) as u64;
+const EACCES: u64 = -(libc::EACCES as i64) as u64;
+
+/// The window of an XDP context.
+///
+/// # Safety
+/// `ctx` must be the context of a running XDP program; nobody else uses it meanwhile.
+unsafe fn xdp<'a>(ctx: u64) -> &'a mut Window {
+    // SAFETY: by contract.
+    &mut unsafe { &mut *(ctx as *mut XdpBuff<'_>) }.window
+}
+
+/// The packet of an `__sk_buff` context.
+///
+/// # Safety
+/// As [`xdp`], for a program on [`Skb`].
+unsafe fn skb<'a>(ctx: u64) -> &'a mut [u8] {
+    // SAFETY: by contract.
+    let window = &unsafe { &*(ctx as *const SkBuff<'_>) }.window;
+    // SAFETY: the window lies in a buffer that is borrowed for the run, and emitted code does not touch it during the
+    // call.
+    unsafe { core::slice::from_raw_parts_mut(window.data(), window.len()) }
+}
+
+/// `pointer + delta`. An address that wraps is [`Window::place`]'s to refuse, as any outside its buffer.
+fn moved(pointer: *mut u8, delta: u64) -> *mut u8 {
+    pointer.wrapping_offset(low(delta).cast_signed() as isize)
+}
+
+/// `bpf_xdp_adjust_head(ctx, delta)`.
+///
+/// # Safety
+/// See the module.
+unsafe extern "C" fn xdp_adjust_head(ctx: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: by the module's contract.
+    let w = unsafe { xdp(ctx) };
+    let (old, data) = (w.data_meta(), moved(w.data(), delta));
+    let meta = w.data().addr() - old.addr();
+    let data_meta = data.wrapping_sub(meta);
+    if w.data_end().addr().wrapping_sub(data.addr()) < ETH_HLEN || !w.place(data_meta, data, w.data_end()) {
+        return EINVAL;
+    }
+    // SAFETY: both ranges of `meta` bytes lie in the buffer: the window's invariant, before and now.
+    unsafe { core::ptr::copy(old, data_meta, meta) };
+    0
+}
+
+/// `bpf_xdp_adjust_tail(ctx, delta)`: new bytes are zero.
+///
+/// # Safety
+/// See the module.
+unsafe extern "C" fn xdp_adjust_tail(ctx: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: by the module's contract.
+    let w = unsafe { xdp(ctx) };
+    let (old, end) = (w.data_end(), moved(w.data_end(), delta));
+    // An end before the start is a distance far beyond any packet, which `place` refuses.
+    if end.addr().wrapping_sub(w.data().addr()) < ETH_HLEN || !w.place(w.data_meta(), w.data(), end) {
+        return EINVAL;
+    }
+    if let Some(grown) = end.addr().checked_sub(old.addr()) {
+        // SAFETY: from the old end to the new one, which is in the buffer: the window's invariant.
+        unsafe { core::ptr::write_bytes(old, 0, grown) };
+    }
+    0
+}
+
+/// `bpf_xdp_adjust_meta(ctx, delta)`.
+///
+/// # Safety
+/// See the module.
+unsafe extern "C" fn xdp_adjust_meta(ctx: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: by the module's contract.
+    let w = unsafe { xdp(ctx) };
+    let data_meta = moved(w.data_meta(), delta);
+    if !w.buffer().contains(&data_meta) || data_meta > w.data() {
+        return EINVAL;
+    }
+    if !(w.data().addr() - data_meta.addr()).is_multiple_of(4) || !w.place(data_meta, w.data(), w.data_end()) {
+        return EACCES;
+    }
+    0
+}
+
+/// `bpf_perf_event_output` of XDP programs: the flags may ask for bytes of the packet as it is now.
+///
+/// # Safety
+/// See the module; `map` must be a live map and `data` readable for `size` bytes.
+unsafe extern "C" fn xdp_event_output(ctx: u64, map: u64, flags: u64, data: u64, size: u64, run: *mut RunCtx) -> u64 {
+    // SAFETY: by the module's contract.
+    let window = unsafe { xdp(ctx) };
+    // SAFETY: by contract; the window lies in the run's buffer.
+    unsafe { perf_output(map, flags, (data, size), (window.data(), window.len()), run) }
+}
+
+/// The same of classifiers and socket filters.
+///
+/// # Safety
+/// As [`xdp_event_output`].
+unsafe extern "C" fn skb_event_output(ctx: u64, map: u64, flags: u64, data: u64, size: u64, run: *mut RunCtx) -> u64 {
+    // SAFETY: by contract.
+    let window = unsafe { &(*(ctx as *const SkBuff<'_>)).window };
+    // SAFETY: by contract; the window lies in the run's buffer.
+    unsafe { perf_output(map, flags, (data, size), (window.data(), window.len()), run) }
+}
+
+/// `bpf_redirect(ifindex, flags)` of XDP programs: `XDP_REDIRECT`, or `XDP_ABORTED` for flags, of which there are none.
+///
+/// # Safety
+/// `ctx` must be the hidden argument of a program on [`Xdp`].
+unsafe extern "C" fn xdp_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    const XDP_ABORTED: u64 = 0;
+    const XDP_REDIRECT: u64 = 4;
+    // SAFETY: by contract.
+    let context = unsafe { (*ctx).context } as *mut u8;
+    if flags != 0 {
+        return XDP_ABORTED;
+    }
+    // SAFETY: by contract, the context is an `XdpBuff`.
+    unsafe { (*context.cast::<XdpBuff<'_>>()).redirect = Some(Redirect { ifindex: low(ifindex), flags }) };
+    XDP_REDIRECT
+}
+
+/// `bpf_redirect(ifindex, flags)` of classifiers: `TC_ACT_REDIRECT`, or `TC_ACT_SHOT` for flags other than
+/// `BPF_F_INGRESS`.
+///
+/// # Safety
+/// `ctx` must be the hidden argument of a program on [`Skb`].
+unsafe extern "C" fn skb_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    const TC_ACT_SHOT: u64 = 2;
+    const TC_ACT_REDIRECT: u64 = 7;
+    const BPF_F_INGRESS: u64 = 1;
+    // SAFETY: by contract.
+    let context = unsafe { (*ctx).context } as *mut u8;
+    if flags & !BPF_F_INGRESS != 0 {
+        return TC_ACT_SHOT;
+    }
+    // SAFETY: by contract, the context is an `SkBuff`.
+    unsafe { (*context.cast::<SkBuff<'_>>()).redirect = Some(Redirect { ifindex: low(ifindex), flags }) };
+    TC_ACT_REDIRECT
+}
+
+/// `bpf_skb_load_bytes(ctx, offset, to, len)`: a range outside the packet zeroes the target and is `-EFAULT`.
+///
+/// # Safety
+/// See the module; `to` must be writable for `len` bytes and not in the packet.
+unsafe extern "C" fn skb_load_bytes(ctx: u64, offset: u64, to: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
+    let (offset, len) = (low(offset) as usize, low(len) as usize);
+    // SAFETY: by contract.
+    let packet = unsafe { skb(ctx) };
+    match packet.get(offset..offset.saturating_add(len)) {
+        Some(from) => {
+            // SAFETY: by contract. `copy`, because a program may have put the target into the packet after all.
+            unsafe { core::ptr::copy(from.as_ptr(), to as *mut u8, len) };
+            0
+        }
+        None => {
+            // SAFETY: by contract.
+            unsafe { core::ptr::write_bytes(to as *mut u8, 0, len) };
+            EFAULT
+        }
+    }
+}
+
+/// `bpf_skb_store_bytes(ctx, offset, from, len, flags)`. The flags ask for checksum and hash bookkeeping that this
+/// context has not.
+///
+/// # Safety
+/// See the module; `from` must be readable for `len` bytes.
+unsafe extern "C" fn skb_store_bytes(ctx: u64, offset: u64, from: u64, len: u64, flags: u64, _: *mut RunCtx) -> u64 {
+    const RECOMPUTE_CSUM: u64 = 1;
+    const INVALIDATE_HASH: u64 = 2;
+    if flags & !(RECOMPUTE_CSUM | INVALIDATE_HASH) != 0 {
+        return EINVAL;
+    }
+    let (offset, len) = (low(offset) as usize, low(len) as usize);
+    // SAFETY: by contract.
+    let packet = unsafe { skb(ctx) };
+    let Some(to) = packet.get_mut(offset..offset.saturating_add(len)) else { return EFAULT };
+    // SAFETY: by contract; `copy`, because the source may be in the packet.
+    unsafe { core::ptr::copy(from as *const u8, to.as_mut_ptr(), len) };
+    0
+}
+
+/// A one's-complement sum, folded to 16 bits.
+fn fold(mut sum: u64) -> u16 {
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    (sum & 0xffff) as u16
+}
+
+/// The one's-complement sum of memory in 16-bit words, as they lie there.
+///
+/// # Safety
+/// `len` bytes must be readable at `at`.
+unsafe fn partial(at: u64, len: usize) -> u64 {
+    let read = |i: usize| {
+        // SAFETY: `i` is below `len`; read byte by byte, because a packet has no alignment, and volatile, because a map
+        // value may change meanwhile.
+        unsafe { core::ptr::read_volatile((at as *const u8).wrapping_add(i)) }
+    };
+    (0..len / 2).map(|i| u64::from(u16::from_ne_bytes([read(2 * i), read(2 * i + 1)]))).sum()
+}
+
+/// `bpf_csum_diff(from, from_len, to, to_len, seed)`: lengths are multiples of 4; the result is folded to 16 bits.
+///
+/// # Safety
+/// The memory must be readable.
+unsafe extern "C" fn csum_diff(from: u64, from_len: u64, to: u64, to_len: u64, seed: u64, _: *mut RunCtx) -> u64 {
+    let (from_len, to_len) = (low(from_len) as usize, low(to_len) as usize);
+    if !(from_len | to_len).is_multiple_of(4) {
+        return EINVAL;
+    }
+    // SAFETY: by contract.
+    let removed = fold(unsafe { partial(from, from_len) });
+    // SAFETY: by contract.
+    let added = unsafe { partial(to, to_len) };
+    let removed = if from_len == 0 { 0 } else { u64::from(!removed) };
+    fold(u64::from(low(seed)) + added + removed).into()
+}
+
+/// The checksum `sum` after a change in what it covers: `from` (of `bits`) taken out, `to` put in.
+fn replace(sum: u16, from: u32, to: u32, bits: u32) -> u16 {
+    let taken = if bits == 16 { u64::from(!((from & 0xffff) as u16)) } else { u64::from(!from) };
+    let added = if bits == 16 { u64::from(to & 0xffff) } else { u64::from(to) };
+    !fold(u64::from(!sum) + taken + added)
+}
+
+/// The two bytes of a checksum in the packet.
+fn sum_at(packet: &mut [u8], offset: u64) -> Option<&mut [u8; 2]> {
+    let offset = low(offset) as usize;
+    if offset > 0xffff || !offset.is_multiple_of(2) {
+        return None;
+    }
+    packet.get_mut(offset..)?.first_chunk_mut()
+}
+
+/// Flags: the size of the field that changed.
+const HDR_FIELD_MASK: u64 = 0xf;
+
+fn new_sum(sum: u16, from: u64, to: u64, flags: u64) -> Option<u16> {
+    match flags & HDR_FIELD_MASK {
+        0 if from == 0 => Some(!fold(u64::from(!sum) + u64::from(low(to)))),
+        2 => Some(replace(sum, low(from), low(to), 16)),
+        4 => Some(replace(sum, low(from), low(to), 32)),
+        _ => None,
+    }
+}
+
+/// `bpf_l3_csum_replace(ctx, offset, from, to, size)`.
+///
+/// # Safety
+/// See the module.
+unsafe extern "C" fn l3_csum_replace(ctx: u64, offset: u64, from: u64, to: u64, flags: u64, _: *mut RunCtx) -> u64 {
+    if flags & !HDR_FIELD_MASK != 0 {
+        return EINVAL;
+    }
+    // SAFETY: by contract.
+    let Some(at) = sum_at(unsafe { skb(ctx) }, offset) else { return EFAULT };
+    let Some(sum) = new_sum(u16::from_ne_bytes(*at), from, to, flags) else { return EINVAL };
+    *at = sum.to_ne_bytes();
+    0
+}
+
+/// `bpf_l4_csum_replace(ctx, offset, from, to, flags)`.
+///
+/// # Safety
+/// See the module.
+unsafe extern "C" fn l4_csum_replace(ctx: u64, offset: u64, from: u64, to: u64, flags: u64, _: *mut RunCtx) -> u64 {
+    const PSEUDO_HDR: u64 = 0x10;
+    const MARK_MANGLED_0: u64 = 0x20;
+    const MARK_ENFORCE: u64 = 0x40;
+    if flags & !(HDR_FIELD_MASK | PSEUDO_HDR | MARK_MANGLED_0 | MARK_ENFORCE) != 0 {
+        return EINVAL;
+    }
+    // SAFETY: by contract.
+    let Some(at) = sum_at(unsafe { skb(ctx) }, offset) else { return EFAULT };
+    let old = u16::from_ne_bytes(*at);
+    // UDP: a sum of 0 says that there is none, and a sum that comes out as 0 is written as 0xffff.
+    let is_udp = flags & MARK_MANGLED_0 != 0;
+    if is_udp && flags & MARK_ENFORCE == 0 && old == 0 {
+        return 0;
+    }
+    let Some(sum) = new_sum(old, from, to, flags) else { return EINVAL };
+    *at = if is_udp && sum == 0 { 0xffff } else { sum }.to_ne_bytes();
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The checksum of a header, from its definition (RFC 1071).
+    fn checksum(header: &[u8]) -> u16 {
+        !fold(header.chunks(2).map(|w| u64::from(u16::from_ne_bytes([w[0], w[1]]))).sum())
+    }
+
+    #[test]
+    fn replacing_a_field_gives_the_checksum_of_the_new_header() {
+        let mut header = *b"\x45\x00\x00\x54\x12\x34\x40\x00\x40\x01\x00\x00\x0a\x00\x00\x01\x0a\x00\x00\x02";
+        let sum = checksum(&header);
+        header[10..12].copy_from_slice(&sum.to_ne_bytes());
+        let old = u32::from_ne_bytes(header[12..16].try_into().unwrap());
+        for new in [0u32, 1, 0xffff_ffff, 0x0101_a8c0, old] {
+            let mut changed = header;
+            changed[12..16].copy_from_slice(&new.to_ne_bytes());
+            changed[10..12].fill(0);
+            assert_eq!(new_sum(sum, old.into(), new.into(), 4), Some(checksum(&changed)), "{new:#x}");
+            let diff = u64::from(!old) + u64::from(new);
+            let diff = (diff & 0xffff_ffff) + (diff >> 32);
+            assert_eq!(new_sum(sum, 0, diff, 0), Some(checksum(&changed)), "{new:#x} as a difference");
+        }
+    }
+}

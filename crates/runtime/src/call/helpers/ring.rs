@@ -1,0 +1,227 @@
+//! The helpers over ring buffers, user ring buffers and perf event arrays: the kernel's, by the kernel's ids.
+//!
+//! A record that is reserved is noted in the run, so that a run that is stopped (budget, interruption, a host
+//! function's error) before it has submitted the record gives it up: the consumer would stop at it for ever.
+//!
+//! Source: `kernel/bpf/ringbuf.c`, `kernel/trace/bpf_trace.c`, `net/core/filter.c` (Linux 6.18).
+
+use crate::abi::run::Run;
+use crate::call::helpers::CallBack;
+use crate::error::HelperError;
+use crate::num::low;
+use bpf_jit_code::RunCtx;
+use bpf_maps::{Errno, MapHeader, program as map_ops};
+
+/// The slot of the run behind the hidden argument.
+///
+/// # Safety
+/// `ctx` must be the first field of a [`Run`].
+unsafe fn slot(ctx: *mut RunCtx) -> u32 {
+    // SAFETY: by contract.
+    unsafe { (*ctx).slot }
+}
+
+/// `bpf_ringbuf_output(ringbuf, data, size, flags)`.
+///
+/// # Safety
+/// `map` must be a live map, `data` readable for `size` bytes; `ctx` the first field of a [`Run`].
+pub(crate) unsafe extern "C" fn ringbuf_output(
+    map: u64,
+    data: u64,
+    size: u64,
+    flags: u64,
+    _: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    // SAFETY: by contract.
+    let slot = unsafe { slot(ctx) };
+    // SAFETY: by contract.
+    (unsafe { map_ops::ringbuf_output(map as *const MapHeader, data as *const u8, size, flags, slot) }) as u64
+}
+
+/// `bpf_ringbuf_reserve(ringbuf, size, flags)`. A run can hold 15 records; one more is refused as if the ring were
+/// full.
+///
+/// # Safety
+/// `map` must be a live map; `ctx` the first field of a [`Run`].
+pub(crate) unsafe extern "C" fn ringbuf_reserve(
+    map: u64,
+    size: u64,
+    flags: u64,
+    _: u64,
+    _: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    // SAFETY: by contract.
+    let run = unsafe { &mut *ctx.cast::<Run>() };
+    if !run.held.has_room() {
+        return 0;
+    }
+    // SAFETY: by contract.
+    let sample = unsafe { map_ops::ringbuf_reserve(map as *const MapHeader, size, flags, run.ctx.slot) };
+    if sample.is_null() {
+        return 0;
+    }
+    let sample = sample.expose_provenance() as u64;
+    run.held.add_record(sample);
+    sample
+}
+
+/// `bpf_ringbuf_submit(sample, flags)`.
+///
+/// # Safety
+/// `sample` must be a record that the run has reserved and still holds; `ctx` the first field of a [`Run`].
+pub(crate) unsafe extern "C" fn ringbuf_submit(
+    sample: u64,
+    flags: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    // SAFETY: by contract.
+    let run = unsafe { &mut *ctx.cast::<Run>() };
+    if run.held.remove_record(sample) {
+        // SAFETY: a live record, which is off the list and so given back once.
+        unsafe { map_ops::ringbuf_submit(sample as *mut u8, flags) };
+    }
+    0
+}
+
+/// `bpf_ringbuf_discard(sample, flags)`.
+///
+/// # Safety
+/// As [`ringbuf_submit`].
+pub(crate) unsafe extern "C" fn ringbuf_discard(
+    sample: u64,
+    flags: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    // SAFETY: by contract.
+    let run = unsafe { &mut *ctx.cast::<Run>() };
+    if run.held.remove_record(sample) {
+        // SAFETY: a live record, which is off the list and so given back once.
+        unsafe { map_ops::ringbuf_discard(sample as *mut u8, flags) };
+    }
+    0
+}
+
+/// `bpf_ringbuf_query(ringbuf, what)`.
+///
+/// # Safety
+/// `map` must be a live map.
+pub(crate) unsafe extern "C" fn ringbuf_query(map: u64, what: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: by contract.
+    unsafe { map_ops::ringbuf_query(map as *const MapHeader, what) }
+}
+
+/// What `bpf_perf_event_output` appends of the context: the packet, of which there may be none.
+type Packet = (*const u8, usize);
+
+/// Writes an event of `data` and as much of the packet as the flags ask for.
+///
+/// # Safety
+/// `map` must be a live map, `data` and the packet readable; `ctx` the first field of a [`Run`].
+pub(crate) unsafe fn perf_output(map: u64, flags: u64, data: (u64, u64), packet: Packet, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: by contract.
+    let slot = unsafe { slot(ctx) };
+    let (map, (packet, packet_len)) = (map as *const MapHeader, packet);
+    // SAFETY: by contract.
+    let result =
+        unsafe { map_ops::perf_event_output(map, flags, data.0 as *const u8, data.1, packet, packet_len as u64, slot) };
+    result as u64
+}
+
+/// `bpf_perf_event_output(ctx, map, flags, data, size)` of programs on contexts other than packets' own: a raw context
+/// is what is appended.
+///
+/// # Safety
+/// `map` must be a live map, `data` readable for `size` bytes; `ctx` the first field of a [`Run`].
+pub(crate) unsafe extern "C" fn perf_event_output(
+    _: u64,
+    map: u64,
+    flags: u64,
+    data: u64,
+    size: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    // SAFETY: by contract.
+    let run = unsafe { &*ctx };
+    let packet = (run.packet as *const u8, crate::num::index(run.packet_len));
+    // SAFETY: by contract; the packet of a run is readable, and empty where there is none.
+    unsafe { perf_output(map, flags, (data, size), packet, ctx) }
+}
+
+/// A record of a user ring buffer, as its callback sees it: an address to give to [`dynptr_read`].
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Dynptr {
+    data: *const u8,
+    len: u32,
+}
+
+/// `bpf_dynptr_read(dst, len, dynptr, offset, flags)`: `-E2BIG` for a range outside the record, `-EINVAL` for flags, of
+/// which there are none; the target is zeroed then.
+///
+/// # Safety
+/// `dst` must be writable for `len` bytes, and `dynptr` a live [`Dynptr`].
+pub(crate) unsafe extern "C" fn dynptr_read(
+    dst: u64,
+    len: u64,
+    dynptr: u64,
+    offset: u64,
+    flags: u64,
+    _: *mut RunCtx,
+) -> u64 {
+    // SAFETY: by contract.
+    let record = unsafe { &*(dynptr as *const Dynptr) };
+    let (len, offset) = (u64::from(low(len)), u64::from(low(offset)));
+    let error = if flags != 0 {
+        Errno::EINVAL
+    } else if offset + len > u64::from(record.len) {
+        Errno::E2BIG
+    } else {
+        let from = record.data.wrapping_add(crate::num::index(offset));
+        // SAFETY: inside the record, which stays until the callback returns; `copy`, because the target may be any
+        // memory.
+        unsafe { core::ptr::copy(from, dst as *mut u8, crate::num::index(len)) };
+        return 0;
+    };
+    // SAFETY: by contract.
+    unsafe { core::ptr::write_bytes(dst as *mut u8, 0, crate::num::index(len)) };
+    error.as_ret() as u64
+}
+
+/// `bpf_user_ringbuf_drain(map, callback, ctx, flags)`: calls `callback(dynptr, ctx)` for each record until it returns
+/// non-zero; the number of records, or an error number.
+///
+/// # Safety
+/// `map` must be a live map.
+pub(crate) unsafe fn run_drain(
+    run: &mut Run,
+    map: u64,
+    arg: u64,
+    flags: u64,
+    call: CallBack<'_>,
+) -> Result<u64, HelperError> {
+    let mut failed = None;
+    let mut visit = |data: *mut u8, len: u32| {
+        let record = Dynptr { data, len };
+        match call(run, [(&raw const record).expose_provenance() as u64, arg, 0, 0, 0]) {
+            Ok(r0) => r0 == 0,
+            Err(error) => {
+                failed = Some(error);
+                false
+            }
+        }
+    };
+    // SAFETY: by contract.
+    let visited = unsafe { map_ops::user_ringbuf_drain(map as *const MapHeader, flags, &mut visit) };
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(visited as u64),
+    }
+}

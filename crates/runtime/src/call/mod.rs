@@ -1,0 +1,285 @@
+//! Host functions: Rust closures that programs call.
+//!
+//! Problem: emitted code calls a C function with five integers and the hidden argument; users write closures with
+//! types. Approach: one generic *shim* a closure type, `extern "C"`, which turns registers into arguments, calls the
+//! closure and turns the result back. A closure without captures is conjured from its type alone; one with captures is
+//! found through [`RunCtx::host_env`], which the call sequence fills in. An error or a panic becomes the run's error,
+//! and the shim leaves the emitted code behind (`entry::stop`).
+//!
+//! The argument types *are* the prototype the verifier checks calls against ([`args`], [`ret`]); the interpreter checks
+//! the same prototype at the call. So a shim may believe its registers.
+
+mod args;
+mod bytes;
+pub(crate) mod helpers;
+mod ret;
+
+pub use args::HostArg;
+pub use bytes::{SharedBytes, SharedBytesMut};
+pub use ret::{HostRet, Pinned, PinnedMap, PinnedValue};
+
+use crate::abi::entry;
+use crate::abi::run::Run;
+use crate::error::HelperError;
+use bpf_jit_code::RunCtx;
+use bpf_quiesce::Domain;
+use bpf_quiesce::drop_payload;
+use bpf_verifier::{ArgKind, HelperProto, MemSet, Ret};
+use core::marker::PhantomData;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// A host function as emitted code sees it.
+pub(crate) type Shim = unsafe extern "C" fn(u64, u64, u64, u64, u64, *mut RunCtx) -> u64;
+
+/// A host function: its shim, and the environment to be found in the hidden argument.
+#[derive(Clone)]
+pub(crate) struct HostFn {
+    pub(crate) shim: Shim,
+    pub(crate) env: Option<Arc<dyn Any + Send + Sync>>,
+    pub(crate) needs_ctx: bool,
+}
+
+impl HostFn {
+    /// A function that needs neither the run nor an environment.
+    pub(crate) const fn plain(shim: Shim) -> HostFn {
+        HostFn { shim, env: None, needs_ctx: false }
+    }
+    /// A function that needs the run.
+    pub(crate) const fn with_run(shim: Shim) -> HostFn {
+        HostFn { shim, env: None, needs_ctx: true }
+    }
+    /// The address to put into [`RunCtx::host_env`].
+    pub(crate) fn env_address(&self) -> u64 {
+        self.env.as_ref().map_or(0, |env| Arc::as_ptr(env).cast::<()>() as u64)
+    }
+}
+
+/// The run from which a host function is called.
+#[derive(Debug)]
+pub struct Caller<'a, H> {
+    run: &'a mut Run,
+    /// The run's host state, lent for as long as this is: so it is invariant in `H`.
+    host: PhantomData<&'a mut H>,
+}
+
+impl<H> Caller<'_, H> {
+    /// The host state that the run was given.
+    pub fn host(&mut self) -> &mut H {
+        // SAFETY: `Program::<_, H>::run` stored a `&mut H` that lives as long as the run, and the linker that accepted
+        // this function has the same `H`. The reborrow ends with `self`'s.
+        unsafe { &mut *self.run.host.cast::<H>() }
+    }
+
+    /// The run's execution slot: what `bpf_get_smp_processor_id` returns.
+    pub fn slot(&self) -> u32 {
+        self.run.ctx.slot
+    }
+
+    /// The domain whose guard the run is in.
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        // SAFETY: the engine outlives its runs.
+        &unsafe { &*self.run.engine }.domain
+    }
+}
+
+/// A closure that can be registered as a host function: after the [`Caller`], arguments of types that implement
+/// [`HostArg`], which take at most five registers together; and a result that implements [`HostRet`].
+///
+/// # Safety
+/// `ARGS` and `RET` are what the verifier proves and believes: `call` must be sound for registers of which `ARGS` hold,
+/// and what it returns must be as `RET` says. The implementation for closures is all that is needed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a host function",
+    label = "not a host function",
+    note = "a host function is `Fn(&mut Caller<'_, H>, …) -> R + Send + Sync + 'static`",
+    note = "arguments: integers, `&[u8]`, `&mut [u8]`, `SharedBytes<'_>`, `SharedBytesMut<'_>`, `&T` and `&mut T` of plain `T`, and `Option` of a reference",
+    note = "results: `()`, `bool`, integers, `Option<Pinned<T>>`, `Option<PinnedValue<V>>`, and `Result<_, HelperError>` of these"
+)]
+pub unsafe trait IntoHostFn<H, Args>: Send + Sync + 'static {
+    /// What the verifier demands of the arguments.
+    const ARGS: [ArgKind; 5];
+    /// What it may assume of the result.
+    const RET: Ret;
+
+    /// Calls it with the values of r1 to r5.
+    ///
+    /// # Safety
+    /// `ARGS` must hold of the registers, and of the memory that they point to while the call lasts; where a reference
+    /// is made of one argument's memory, no other argument's overlaps it unless both only read.
+    #[doc(hidden)]
+    unsafe fn call(&self, caller: &mut Caller<'_, H>, regs: [u64; 5]) -> Result<u64, HelperError>;
+}
+
+/// The registers of all arguments, in order.
+const fn registers(args: &[&[ArgKind]]) -> [ArgKind; 5] {
+    let mut all = [ArgKind::None; 5];
+    let (mut n, mut arg) = (0, 0);
+    while arg < args.len() {
+        let mut i = 0;
+        while i < args[arg].len() {
+            assert!(n < 5, "a host function's arguments take more than five registers (a byte slice takes two)");
+            all[n] = args[arg][i];
+            (n, i) = (n + 1, i + 1);
+        }
+        arg += 1;
+    }
+    all
+}
+
+/// The prototype of a function with these arguments. Rust's rule for references becomes the verifier's: if one argument
+/// is a reference and one is written, none may overlap.
+pub(crate) fn prototype(id: u32, name: &str, args: [ArgKind; 5], ret: Ret) -> HelperProto {
+    let memory = || {
+        args.iter().filter_map(|arg| match arg {
+            ArgKind::Mem(mem) | ArgKind::Fixed { mem, .. } => Some(mem),
+            _ => None,
+        })
+    };
+    let disjoint = memory().any(|mem| mem.from == MemSet::OWNED) && memory().any(|mem| mem.access.writes());
+    HelperProto { disjoint, ..HelperProto::new(id, name.to_owned(), &args, ret) }
+}
+
+macro_rules! closures {
+    ($($arg:ident $value:ident),*) => {
+        // SAFETY: `ARGS` are the arguments' own demands, each argument is made of the registers that they are about,
+        // and the result is what its type says.
+        unsafe impl<H, F, R, $($arg),*> IntoHostFn<H, (R, $($arg,)*)> for F
+        where
+            // The first bound tells the compiler the argument types, the second that the closure takes them with any
+            // lifetime.
+            F: Fn(&mut Caller<'_, H> $(, $arg)*) -> R
+                + for<'a> Fn(&mut Caller<'_, H> $(, $arg::Arg<'a>)*) -> R
+                + Send
+                + Sync
+                + 'static,
+            R: HostRet,
+            $($arg: HostArg,)*
+        {
+            const ARGS: [ArgKind; 5] = registers(&[$($arg::KINDS),*]);
+            const RET: Ret = R::RET;
+
+            #[inline]
+            #[allow(unused_mut, unused_variables, unused_assignments, reason = "nothing follows the last argument")]
+            unsafe fn call(&self, caller: &mut Caller<'_, H>, regs: [u64; 5]) -> Result<u64, HelperError> {
+                // Its type picks the second of the two bounds.
+                #[inline]
+                fn apply<H, R, $($arg),*>(
+                    f: impl Fn(&mut Caller<'_, H> $(, $arg)*) -> R,
+                    caller: &mut Caller<'_, H>
+                    $(, $value: $arg)*
+                ) -> R {
+                    f(caller $(, $value)*)
+                }
+                let mut regs = regs.as_slice();
+                $(
+                    let (own, rest) = regs.split_at($arg::KINDS.len());
+                    regs = rest;
+                    // SAFETY: the registers that `KINDS` are about, as `ARGS` says; the caller vouches for them and
+                    // their memory.
+                    let $value = unsafe { $arg::from_regs(own) };
+                )*
+                apply(self, caller $(, $value)*).into_r0(caller)
+            }
+        }
+    };
+}
+closures!();
+closures!(A a);
+closures!(A a, B b);
+closures!(A a, B b, C c);
+closures!(A a, B b, C c, D d);
+closures!(A a, B b, C c, D d, E e);
+
+/// The host function of a closure.
+pub(crate) fn host_fn<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(f: F) -> HostFn {
+    let env: Option<Arc<dyn Any + Send + Sync>> = if size_of::<F>() == 0 {
+        // Conjured in the shim; its destructor, if it has one, is the shim type's and never runs.
+        core::mem::forget(f);
+        None
+    } else {
+        Some(Arc::new(f))
+    };
+    HostFn { shim: shim::<H, Args, F>, env, needs_ctx: true }
+}
+
+/// The C function behind a closure of type `F`.
+///
+/// # Safety
+/// `ctx` must be the [`RunCtx`] of a [`Run`] whose host is an `H`. If `F` has a size, `ctx.host_env` must point to one.
+/// The registers must be as `F`'s prototype says.
+unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(
+    r1: u64,
+    r2: u64,
+    r3: u64,
+    r4: u64,
+    r5: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    let result = {
+        // SAFETY: by contract `ctx` is the first field of a `Run`, which emitted code does not touch during the call.
+        let run = unsafe { &mut *ctx.cast::<Run>() };
+        let env = if size_of::<F>() == 0 {
+            core::ptr::NonNull::<F>::dangling().as_ptr().cast_const()
+        } else {
+            run.ctx.host_env as *const F
+        };
+        // SAFETY: a zero-sized value needs no memory, and one was forgotten in `host_fn`; otherwise the contract says
+        // it is there.
+        let f = unsafe { &*env };
+        guarded(run, |run| {
+            let mut caller = Caller { run, host: PhantomData };
+            // SAFETY: by contract the call was proven, or checked, against the prototype that `F`'s `ARGS` made.
+            unsafe { f.call(&mut caller, [r1, r2, r3, r4, r5]) }
+        })
+    };
+    match result {
+        Some(r0) => r0,
+        // SAFETY: `ctx` is the hidden argument, and this frame holds nothing that needs dropping.
+        None => unsafe { leave(ctx) },
+    }
+}
+
+/// Runs the body of a host function. An error or panic is left in the run, and `None` returned.
+pub(crate) fn guarded(run: &mut Run, body: impl FnOnce(&mut Run) -> Result<u64, HelperError>) -> Option<u64> {
+    match catch_unwind(AssertUnwindSafe(|| body(run))) {
+        Ok(Ok(r0)) => Some(r0),
+        Ok(Err(error)) => {
+            fail_quietly(run, error);
+            None
+        }
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<&str>()
+                .map(|s| (*s).to_owned())
+                .or_else(|| panic.downcast_ref::<String>().cloned())
+                .unwrap_or_else(|| "(no message)".to_owned());
+            // Its own drop may panic, and nothing may unwind from here.
+            drop_payload(panic);
+            fail_quietly(run, HelperError::Panicked(text));
+            None
+        }
+    }
+}
+
+/// Leaves the error in the run, or drops it if the run is stopped already: a host's error, whose drop may panic.
+fn fail_quietly(run: &mut Run, error: HelperError) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run.fail(error))) {
+        drop_payload(panic);
+    }
+}
+
+/// Ends the call of a host function after [`guarded`] returned `None`: emitted code is left behind; the interpreter
+/// looks at the stop code by itself.
+///
+/// # Safety
+/// As for [`entry::stop`].
+pub(crate) unsafe fn leave(ctx: *mut RunCtx) -> u64 {
+    // SAFETY: `ctx` is valid.
+    if unsafe { (*ctx).exit_sp } == 0 {
+        return 0;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { entry::stop(ctx) }
+}

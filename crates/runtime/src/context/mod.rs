@@ -1,0 +1,105 @@
+//! What a program runs on.
+//!
+//! A *context* is what r1 points to at entry. Its [`ContextLayout`] is the one description that verifier, interpreter
+//! and JIT share. A context type implements [`Context`]; shipped are [`Raw`] (r1 = a buffer, r2 = its length),
+//! [`Xdp`](crate::Xdp) and [`Skb`](crate::Skb), and a `#[repr(C)]` struct of the user's derives
+//! [`BpfContext`](crate::BpfContext).
+
+pub mod derive;
+pub(crate) mod packet;
+
+use std::sync::LazyLock;
+
+use bpf_object::{CoreField, CoreType};
+pub use bpf_verifier::ContextLayout;
+
+/// The addresses a run starts with. Made by [`Context::parts`] from data that the caller has borrowed for the run.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts {
+    /// r1: where the context is.
+    pub context: *mut u8,
+    /// Its length in bytes.
+    pub context_len: usize,
+    /// What LD_ABS and LD_IND read.
+    pub packet: *mut u8,
+    /// Its length in bytes. On raw contexts this is also r2.
+    pub packet_len: usize,
+    /// Memory beside the context that the context's pointers move in; null if its regions are what they point to.
+    pub memory: *mut u8,
+    /// Its length in bytes.
+    pub memory_len: usize,
+}
+
+impl Parts {
+    /// A struct that is passed as it lies in memory.
+    #[inline]
+    pub fn of_context<T>(context: &mut T) -> Parts {
+        let context_len = size_of::<T>();
+        let (context, none) = (core::ptr::from_mut(context).cast(), core::ptr::null_mut());
+        Parts { context, context_len, packet: none, packet_len: 0, memory: none, memory_len: 0 }
+    }
+}
+
+/// A kind of context.
+///
+/// # Safety
+/// `parts` must return memory that is valid for reads, and as far as the layout lets programs write also for writes,
+/// while the borrow of `data` lasts, and that agrees with `layout`.
+pub unsafe trait Context: 'static {
+    /// What the host passes to a run: borrowed for the run 'r, and pointing to what is borrowed for 'p.
+    type Data<'r, 'p>
+    where
+        'p: 'r;
+
+    /// The layout programs are verified against.
+    fn layout() -> &'static ContextLayout;
+
+    /// The types that programs on it know by name, for their CO-RE relocations. By default the context's struct, of
+    /// unsigned numbers.
+    fn types() -> Vec<CoreType> {
+        let layout = Self::layout();
+        let fields: Vec<_> = layout.fields.iter().map(core_field).collect();
+        let size = layout.fields.last().map_or(0, |f| f.offset + f.size);
+        vec![CoreType::Struct { name: layout.name.clone(), size, fields }]
+    }
+
+    /// The addresses for one run.
+    fn parts(data: &mut Self::Data<'_, '_>) -> Parts;
+}
+
+/// A field of a layout, as an unsigned number.
+pub(crate) fn core_field(field: &bpf_verifier::Field) -> CoreField {
+    CoreField { name: field.name.clone(), offset: field.offset, size: field.size, count: None, signed: false }
+}
+
+/// A buffer: r1 points to its first byte, r2 is its length. LD_ABS reads it.
+#[derive(Debug)]
+pub enum Raw {}
+
+// SAFETY: the parts are those of the mutable slice, and the raw layout is "a buffer and its length".
+unsafe impl Context for Raw {
+    type Data<'r, 'p>
+        = &'r mut [u8]
+    where
+        'p: 'r;
+
+    fn layout() -> &'static ContextLayout {
+        static LAYOUT: LazyLock<ContextLayout> = LazyLock::new(|| ContextLayout::raw(true));
+        &LAYOUT
+    }
+
+    #[inline]
+    fn parts(data: &mut &mut [u8]) -> Parts {
+        let len = data.len();
+        // No memory is the null pointer, not the dangling one that an empty slice has.
+        let context = if len == 0 { core::ptr::null_mut() } else { data.as_mut_ptr() };
+        Parts {
+            context,
+            context_len: len,
+            packet: context,
+            packet_len: len,
+            memory: core::ptr::null_mut(),
+            memory_len: 0,
+        }
+    }
+}

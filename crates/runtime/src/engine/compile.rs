@@ -1,0 +1,95 @@
+//! The compilers of both architectures behind one door.
+
+use crate::error::LoadError;
+use crate::program::loaded::shipped;
+use bpf_analysis::{CallArity, Cfg, Constants, Facts};
+use bpf_isa::{Insn, Program};
+use bpf_jit::{CompileOptions, Compiler, Hidden, Signatures};
+use bpf_jit_arm64::Arm64;
+use bpf_jit_code::{Arch, Code};
+use bpf_jit_x64::X64;
+use bpf_uapi::Helper;
+use bpf_verifier::Helpers;
+
+/// The compiler for this host.
+#[cfg(target_arch = "aarch64")]
+pub(crate) type HostBackend = Arm64;
+/// The compiler for this host; on hosts without a backend it is never run.
+#[cfg(not(target_arch = "aarch64"))]
+pub(crate) type HostBackend = X64;
+
+/// A compiler with its scratch memory and the code it makes.
+#[derive(Debug)]
+pub(crate) struct HostCompiler {
+    pub(crate) compiler: Compiler<HostBackend>,
+    pub(crate) code: Code,
+}
+
+impl Default for HostCompiler {
+    fn default() -> Self {
+        let arch = if cfg!(target_arch = "aarch64") { Arch::Arm64 } else { Arch::X64 };
+        HostCompiler { compiler: Compiler::default(), code: Code::new(arch) }
+    }
+}
+
+/// How [`compile_listing`] compiles. With direct tail calls, every table is taken to be as long as its constant indices
+/// ask for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ListingOptions {
+    /// Lowering, allocation and emission.
+    pub compile: CompileOptions,
+}
+
+/// Compiles for either architecture, on any host, to look at: nothing is verified, placed or resolved.
+///
+/// # Errors
+/// [`LoadError::Structure`], [`LoadError::Compile`].
+pub fn compile_listing(
+    arch: Arch,
+    name: &str,
+    insns: Vec<Insn>,
+    options: &ListingOptions,
+) -> Result<(Program, Code), LoadError> {
+    let program = Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })?;
+    let fail = |source| LoadError::Compile { program: name.to_owned(), source };
+    let mut code = Code::new(arch);
+    let (mut facts, shipped, options) = (Facts::default(), Shipped(Helpers::shipped()), &options.compile);
+    if options.lower.direct_tail_calls {
+        facts.tail_calls = Constants::default().tail_calls(&program, &Cfg::new(&program), |_| Some(u32::MAX));
+    }
+    match arch {
+        Arch::X64 => Compiler::<X64>::default().compile(&program, &facts, &shipped, options, &mut code),
+        Arch::Arm64 => Compiler::<Arm64>::default().compile(&program, &facts, &shipped, options, &mut code),
+    }
+    .map_err(fail)?;
+    Ok((program, code))
+}
+
+/// The kernel's name of a helper, whether it is shipped here or not.
+pub fn helper_name(id: u32) -> Option<String> {
+    Helper::name_of(id).map(str::to_owned)
+}
+
+/// The shipped helpers' signatures.
+struct Shipped(Helpers);
+
+impl CallArity for Shipped {
+    fn helper(&self, id: u32) -> u8 {
+        self.0.get(id).map_or(5, |proto| proto.arity())
+    }
+    fn host(&self, _: i32) -> u8 {
+        5
+    }
+}
+
+impl Signatures for Shipped {
+    fn helper_hidden(&self, id: u32) -> Hidden {
+        match Helper::from_id(id).and_then(shipped) {
+            Some(func) if !func.needs_ctx => Hidden::Nothing,
+            Some(_) | None => Hidden::Ctx,
+        }
+    }
+    fn host_hidden(&self, _: i32) -> Hidden {
+        Hidden::Ctx
+    }
+}

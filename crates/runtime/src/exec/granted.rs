@@ -1,0 +1,282 @@
+//! What an interpreted run has been handed on its way: map values, ring-buffer records, inner maps, callback arguments.
+//!
+//! Problem: an interpreted program need not be verified, so every address that it gives back must be one that it was
+//! given, used in a way it may be used, and not longer than it lasts. A run may be given every value of a large map,
+//! and looks at what it was given in every access. Approach: extents with their rights, by their first address: what a
+//! run is given lies apart, so at most the last extent that begins before an address covers it. What does not lie apart
+//! (an array and a value of it) is in a short list beside it.
+//!
+//! Invariants: each extent is memory that stays mapped and is accessed by atomics only (map values, records) until it
+//! is removed or the run ends. Two extents of `apart` have no byte in common. `others` grows by what a program names
+//! (its arrays), not by what it does, unless a host function returns memory that overlaps other.
+
+use bpf_maps::{MapDef, flags};
+use std::collections::BTreeMap;
+
+/// Memory that a program may use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Extent {
+    start: u64,
+    len: u64,
+    read: bool,
+    write: bool,
+    locks: Option<Locks>,
+    /// It is a record that was reserved.
+    record: bool,
+}
+
+/// The spin locks in an extent, four bytes each, which programs do not write to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Locks {
+    /// Where the first is.
+    first: u64,
+    /// From one to the next.
+    stride: u64,
+}
+
+impl Extent {
+    fn covers(&self, addr: u64, len: u64, write: bool) -> bool {
+        let inside = addr >= self.start && len <= self.len && addr - self.start <= self.len - len;
+        inside && (if write { self.write && !self.touches_lock(addr - self.start, len) } else { self.read })
+    }
+
+    /// Whether a lock is among these bytes, which are inside.
+    fn touches_lock(&self, at: u64, len: u64) -> bool {
+        let Some(Locks { first, stride }) = self.locks else { return false };
+        // The first one that ends behind `at`.
+        let lock = first + at.saturating_sub(first + 3).div_ceil(stride) * stride;
+        len != 0 && lock < at + len
+    }
+
+    /// Whether a lock begins at this address.
+    fn has_lock_at(&self, addr: u64) -> bool {
+        let (Some(Locks { first, stride }), Some(at)) = (self.locks, addr.checked_sub(self.start)) else {
+            return false;
+        };
+        at < self.len && at.checked_sub(first).is_some_and(|behind| behind % stride == 0)
+    }
+
+    fn overlaps(&self, other: &Extent) -> bool {
+        self.start < other.start.saturating_add(other.len) && other.start < self.start.saturating_add(self.len)
+    }
+}
+
+/// All that one run has been given. `'p`: as long as the maps live.
+#[derive(Debug, Default)]
+pub(crate) struct Granted<'p> {
+    /// By first address.
+    apart: BTreeMap<u64, Extent>,
+    /// What overlaps those.
+    others: Vec<Extent>,
+    /// The keys that callbacks are given, innermost last.
+    keys: Vec<Extent>,
+    /// Inner maps found, by address.
+    inner: BTreeMap<u64, &'p MapDef>,
+    /// Records of user ring buffers whose callbacks are running, innermost last.
+    dynptrs: Vec<u64>,
+}
+
+impl<'p> Granted<'p> {
+    fn add(&mut self, extent: Extent) {
+        if self.others.contains(&extent) || extent.len == 0 {
+            return;
+        }
+        let before = self.apart.range(..=extent.start).next_back();
+        let after = self.apart.range(extent.start..).next();
+        match before.into_iter().chain(after).find(|(_, known)| known.overlaps(&extent)) {
+            Some((_, known)) if *known == extent => {}
+            Some(_) => self.others.push(extent),
+            None => {
+                self.apart.insert(extent.start, extent);
+            }
+        }
+    }
+
+    /// The extents that may cover this address.
+    fn around(&self, addr: u64) -> impl Iterator<Item = &Extent> {
+        let before = self.apart.range(..=addr).next_back();
+        before.into_iter().map(|(_, extent)| extent).chain(&self.others).chain(&self.keys)
+    }
+
+    /// A value of a map, with the rights that programs have to it.
+    pub(crate) fn add_value(&mut self, start: u64, len: u64, def: &MapDef) {
+        self.add(values(start, len, len, def));
+    }
+
+    /// All values of an array.
+    pub(crate) fn add_array(&mut self, start: u64, len: u64, stride: u64, def: &MapDef) {
+        // Never among those apart: its values may be added one by one too.
+        let extent = values(start, len, stride, def);
+        if !self.others.contains(&extent) {
+            self.others.push(extent);
+        }
+    }
+
+    /// Memory that a host function returned, and that stays for the run.
+    pub(crate) fn add_returned(&mut self, start: u64, len: u64, write: bool) {
+        self.add(Extent { start, len, read: true, write, locks: None, record: false });
+    }
+
+    /// A record that was reserved.
+    pub(crate) fn add_record(&mut self, start: u64, len: u64) {
+        self.add(Extent { start, len, read: true, write: true, locks: None, record: true });
+    }
+
+    /// Takes a record back; `false` if there is none at this address.
+    pub(crate) fn take_record(&mut self, start: u64) -> bool {
+        if self.apart.get(&start).is_some_and(|extent| extent.record) {
+            return self.apart.remove(&start).is_some();
+        }
+        let other = self.others.iter().position(|extent| extent.record && extent.start == start);
+        other.map(|i| self.others.swap_remove(i)).is_some()
+    }
+
+    /// The key that a callback is given, until [`Granted::take_key`].
+    pub(crate) fn add_key(&mut self, start: u64, len: u64) {
+        self.keys.push(Extent { start, len, read: true, write: false, locks: None, record: false });
+    }
+
+    /// The callback has returned.
+    pub(crate) fn take_key(&mut self, start: u64) {
+        if let Some(i) = self.keys.iter().rposition(|key| key.start == start) {
+            self.keys.remove(i);
+        }
+    }
+
+    /// A map that a look-up in a map of maps has found.
+    pub(crate) fn add_inner(&mut self, address: u64, def: &'p MapDef) {
+        self.inner.insert(address, def);
+    }
+
+    /// The inner map at this address.
+    pub(crate) fn inner(&self, address: u64) -> Option<&'p MapDef> {
+        self.inner.get(&address).copied()
+    }
+
+    /// A record of a user ring buffer is given to a callback.
+    pub(crate) fn push_dynptr(&mut self, address: u64) {
+        self.dynptrs.push(address);
+    }
+
+    /// The callback has returned.
+    pub(crate) fn pop_dynptr(&mut self) {
+        self.dynptrs.pop();
+    }
+
+    pub(crate) fn is_dynptr(&self, address: u64) -> bool {
+        self.dynptrs.contains(&address)
+    }
+
+    /// Whether the spin lock of a map value is at this address.
+    pub(crate) fn is_lock(&self, address: u64) -> bool {
+        self.around(address).any(|extent| extent.has_lock_at(address))
+    }
+
+    /// Whether the program may access these bytes.
+    pub(crate) fn covers(&self, addr: u64, len: u64, write: bool) -> bool {
+        self.around(addr).any(|extent| extent.covers(addr, len, write))
+    }
+}
+
+/// `len` bytes of values of a map, one every `stride` bytes.
+fn values(start: u64, len: u64, stride: u64, def: &MapDef) -> Extent {
+    let (read, write) = (def.flags & flags::WRONLY_PROG == 0, def.flags & flags::RDONLY_PROG == 0);
+    let locks = def.spin_lock.map(|at| Locks { first: at.into(), stride: stride.max(1) });
+    Extent { start, len, read, write, locks, record: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpf_maps::MapType;
+
+    #[test]
+    fn rights_and_ends_are_kept() {
+        let mut granted = Granted::default();
+        let mut def = MapDef::new("m", MapType::Hash, 4, 16, 1);
+        def.spin_lock = Some(4);
+        granted.add_value(0x1000, 16, &def);
+        assert!(
+            granted.covers(0x1000, 4, true) && granted.covers(0x1008, 8, true) && granted.covers(0x1000, 16, false)
+        );
+        assert!(!granted.covers(0x1000, 8, true) && !granted.covers(0x1006, 4, true), "the lock is not written");
+        assert!(!granted.covers(0xfff, 1, false) && !granted.covers(0x1010, 1, false));
+        assert!(!granted.covers(0x1008, u64::MAX, false) && !granted.covers(u64::MAX, 8, false));
+        assert!(granted.is_lock(0x1004) && !granted.is_lock(0x1000));
+        granted.add_value(0x2000, 16, &MapDef::new("r", MapType::Hash, 4, 16, 1).with_flags(flags::RDONLY_PROG));
+        granted.add_value(0x3000, 16, &MapDef::new("w", MapType::Hash, 4, 16, 1).with_flags(flags::WRONLY_PROG));
+        assert!(granted.covers(0x2000, 1, false) && !granted.covers(0x2000, 1, true));
+        assert!(!granted.covers(0x3000, 1, false) && granted.covers(0x3000, 1, true));
+    }
+
+    #[test]
+    fn no_lock_of_an_array_is_written() {
+        let mut granted = Granted::default();
+        let mut def = MapDef::new("m", MapType::Array, 4, 12, 3);
+        def.spin_lock = Some(4);
+        granted.add_array(0x1000, 48, 16, &def);
+        granted.add_value(0x1010, 12, &def);
+        for at in 0..48u64 {
+            let in_lock = (4..8).contains(&(at % 16));
+            assert_eq!(granted.covers(0x1000 + at, 1, true), !in_lock, "{at}");
+            assert!(granted.covers(0x1000 + at, 1, false), "{at}");
+            assert_eq!(granted.is_lock(0x1000 + at), at % 16 == 4, "{at}");
+            // Longer writes, compared with their bytes.
+            for len in 0..=48 - at {
+                let bytes = (at..at + len).all(|at| !(4..8).contains(&(at % 16)));
+                assert_eq!(granted.covers(0x1000 + at, len, true), bytes, "{at} {len}");
+            }
+        }
+    }
+
+    /// What is walked stays short, however much a run is given.
+    #[test]
+    fn many_values_are_found_by_address() {
+        let mut granted = Granted::default();
+        let def = MapDef::new("m", MapType::Hash, 4, 16, 80_000);
+        let locked = {
+            let mut def = MapDef::new("a", MapType::Array, 4, 16, 1);
+            def.spin_lock = Some(0);
+            def
+        };
+        granted.add_array(0x10, 64, 16, &locked);
+        for round in 0..2 {
+            for i in 0..80_000u64 {
+                // Backwards too: the order does not matter.
+                let i = if round == 0 { i } else { 79_999 - i };
+                granted.add_key(8, 4);
+                granted.add_value(0x1000 + 24 * i, 16, &def);
+                assert!(granted.covers(0x1000 + 24 * i + 8, 8, true) && !granted.covers(0x1000 + 24 * i + 9, 8, true));
+                granted.take_key(8);
+            }
+        }
+        assert_eq!((granted.apart.len(), granted.others.len(), granted.keys.len()), (80_000, 1, 0));
+    }
+
+    #[test]
+    fn extents_that_overlap_each_keep_their_rights() {
+        let mut granted = Granted::default();
+        granted.add_returned(0x1000, 16, false);
+        granted.add_returned(0x1008, 16, true);
+        granted.add_returned(0xff8, 64, false);
+        granted.add_returned(0x1000, 16, false);
+        assert!(granted.covers(0x1000, 16, false) && granted.covers(0xff8, 64, false));
+        assert!(!granted.covers(0x1000, 8, true) && granted.covers(0x1008, 16, true));
+        assert!(!granted.covers(0x1018, 8, true) && granted.covers(0x1018, 8, false));
+        assert_eq!((granted.apart.len(), granted.others.len()), (1, 2));
+    }
+
+    #[test]
+    fn what_was_lent_is_taken_back() {
+        let mut granted = Granted::default();
+        granted.add_record(0x1000, 8);
+        granted.add_key(0x2000, 4);
+        assert!(
+            granted.covers(0x1000, 8, true) && granted.covers(0x2000, 4, false) && !granted.covers(0x2000, 4, true)
+        );
+        granted.take_key(0x2000);
+        assert!(!granted.covers(0x2000, 4, false));
+        assert!(granted.take_record(0x1000) && !granted.take_record(0x1000));
+        assert!(!granted.covers(0x1000, 8, false));
+    }
+}

@@ -1,0 +1,589 @@
+//! The interpreter as an engine: the same maps, helpers and host functions, every access checked.
+//!
+//! Helpers are the C functions that emitted code calls. Here their arguments come from a program nobody has verified,
+//! so each is checked against the helper's prototype before the call: maps must be the program's, memory must be the
+//! run's.
+
+use crate::abi::run::{OUT_OF_BOUNDS, Run};
+use crate::call::helpers;
+use crate::call::helpers::ring::run_drain;
+use crate::context::Parts;
+use crate::error::{HelperError, RunError};
+use crate::exec::granted::Granted;
+use crate::load::map_set::MapRef;
+use crate::program::loaded::{Bound, Checks, Interpreted, Loaded};
+use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion};
+use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
+use bpf_isa::{Imm64, Insn, Program, Reg, Size, Src};
+use bpf_maps::{MapDef, MapHeader, flags};
+use bpf_verifier::{
+    Access, ArgKind, CallbackKind, ContextLayout, DYNPTR, Effect, Field, FieldKind, HelperProto, MapTypes, MemArg,
+    MemSet, Ret,
+};
+use core::borrow::Borrow;
+use core::sync::atomic::AtomicBool;
+
+/// Runs `program`, which is `what`, once.
+///
+/// # Safety
+/// `run` is the run of this thread, which is inside its guard; `parts` are valid for it and agree with the program's
+/// layout.
+pub(crate) unsafe fn run(program: &Loaded, what: &Interpreted, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
+    let mut memory = Memory::new();
+    // SAFETY: the caller's contract.
+    let r1 = unsafe { give(&mut memory, program.layout, parts) };
+    memory.set_packet(parts.packet as u64, parts.packet_len as u64);
+
+    #[cfg(feature = "oracle")]
+    crate::oracle::begin(parts.memory as u64, parts.memory_len);
+
+    let config = program.engine.config();
+    // The shims of host functions see by this that there is no emitted code to leave.
+    // SAFETY: the caller's run is there.
+    unsafe { (*run).ctx.exit_sp = 0 };
+    // SAFETY: as above.
+    let interrupt = unsafe { &raw mut (*run).ctx.interrupt };
+    // SAFETY: the flag lives in the run; its low byte is the first one on our little-endian hosts, and it holds 0 or 1.
+    let interrupt = unsafe { AtomicBool::from_ptr(interrupt.cast()) };
+    let options = Options {
+        stack_bytes: config.frame_bytes as usize,
+        budget: if what.checks.needs_budget { Some(config.run_budget()) } else { config.budget },
+        interrupt: config.interruptible.then_some(interrupt),
+        #[cfg(feature = "oracle")]
+        stack_fill: crate::oracle::stack_fill(),
+        #[cfg(not(feature = "oracle"))]
+        stack_fill: 0,
+    };
+    let mut host = Host { run, entered: Vec::new(), granted: Granted::default(), lock: None };
+    let result = Machine::new(memory, options).run(&mut host, &Running(program, what), [r1, parts.context_len as u64]);
+    // SAFETY: the machine is done with the run.
+    let run = unsafe { &mut *run };
+    let kept = run.release();
+    match result {
+        Ok(_) if kept => {
+            let what =
+                "the program ended with a ring-buffer record that it had reserved, or with a spin lock".to_owned();
+            Err(program.locate(RunError::Access { what, insn: None, origin: None }))
+        }
+        Ok(r0) => Ok(r0),
+        Err(stop) => {
+            let within = match stop.program.checked_sub(1) {
+                Some(hop) => host.entered.get(hop as usize).copied(),
+                None => Some(program),
+            };
+            let error = run.stopped().unwrap_or_else(|| reason(stop));
+            Err(match within {
+                Some(within) => within.locate(error),
+                None => error,
+            })
+        }
+    }
+}
+
+/// Gives the machine what the program may access. Returns r1.
+///
+/// # Safety
+/// As for [`run`]; the memory must not be used otherwise while the machine has it.
+unsafe fn give<'m>(memory: &mut Memory<'m>, layout: &ContextLayout, parts: Parts) -> u64 {
+    let writes = |field: &Field| field.access.writes();
+    // SAFETY: the caller vouches for the parts, which were borrowed mutably for the run.
+    let context: &'m mut [u8] = unsafe { slice(parts.context, parts.context_len) };
+    if !parts.memory.is_null() {
+        // SAFETY: as for the context, of which it is no part.
+        memory.add_writable(unsafe { slice(parts.memory, parts.memory_len) });
+    } else if !layout.raw {
+        for (index, region) in (0..=u8::MAX).zip(&layout.regions) {
+            let pointer = |kind| {
+                let field = layout.fields.iter().find(|f| f.kind == kind)?;
+                let bytes = context.get(field.host_offset as usize..)?.first_chunk()?;
+                Some(usize::from_ne_bytes(*bytes))
+            };
+            let ends = (pointer(FieldKind::Data(index)), pointer(FieldKind::DataEnd(index)));
+            let (Some(start), Some(end)) = ends else { continue };
+            let start: *mut u8 = core::ptr::with_exposed_provenance_mut(start);
+            let len = end.saturating_sub(start.addr());
+            if region.writable {
+                // SAFETY: the context's pointers are the ends of memory that is borrowed mutably with it.
+                memory.add_writable(unsafe { slice(start, len) });
+            } else {
+                // SAFETY: the same, borrowed as shared.
+                memory.add_read_only(unsafe { shared(start, len) });
+            }
+        }
+    }
+    // With regions the program was verified, and helpers may write what it may not.
+    if layout.raw || !layout.regions.is_empty() || layout.fields.iter().all(writes) {
+        return memory.add_writable(context);
+    }
+    if !layout.fields.iter().any(writes) {
+        return memory.add_read_only(context);
+    }
+    // Each field by itself, since nobody else keeps an unverified program from writing one that is read-only.
+    let (r1, mut rest, mut at) = (parts.context.expose_provenance() as u64, context, 0);
+    for field in &layout.fields {
+        let (_, tail) = core::mem::take(&mut rest).split_at_mut((field.host_offset - at) as usize);
+        let (bytes, tail) = tail.split_at_mut(field.host_size as usize);
+        (rest, at) = (tail, field.host_offset + field.host_size);
+        if writes(field) {
+            memory.add_writable(bytes)
+        } else {
+            memory.add_read_only(bytes)
+        };
+    }
+    r1
+}
+
+/// [`slice`] of memory that others may read meanwhile.
+///
+/// # Safety
+/// `len` bytes at `at` must be valid for reads for `'a`, and not written.
+unsafe fn shared<'a>(at: *const u8, len: usize) -> &'a [u8] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: by contract.
+    unsafe { core::slice::from_raw_parts(at, len) }
+}
+
+/// A slice for the interpreter; an empty one where there is no memory.
+///
+/// # Safety
+/// `len` bytes at `at` must be valid for reads and writes for `'a`, and not used otherwise.
+unsafe fn slice<'a>(at: *mut u8, len: usize) -> &'a mut [u8] {
+    if at.is_null() || len == 0 {
+        return &mut [];
+    }
+    // SAFETY: by contract.
+    unsafe { core::slice::from_raw_parts_mut(at, len) }
+}
+
+fn reason(stop: Stop) -> RunError {
+    let insn = Some(stop.at);
+    match stop.kind {
+        StopKind::Budget => RunError::Budget { insn, origin: None },
+        StopKind::Interrupted => RunError::Interrupted { insn, origin: None },
+        StopKind::Helper(error) => RunError::Host { source: HelperError::Failed(error), insn, origin: None },
+        StopKind::NotAdmitted => RunError::Access { what: OUT_OF_BOUNDS.into(), insn, origin: None },
+        kind => RunError::Access { what: kind.to_string(), insn, origin: None },
+    }
+}
+
+/// A program the interpreter can hold on to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Running<'p>(&'p Loaded, &'p Interpreted);
+
+impl Borrow<Program> for Running<'_> {
+    fn borrow(&self) -> &Program {
+        &self.1.program
+    }
+}
+
+/// The host side of an interpreted run.
+#[derive(Debug)]
+struct Host<'p> {
+    run: *mut Run,
+    /// The programs that its tail calls entered, in order. They live as long as the outermost one's guard.
+    entered: Vec<&'p Loaded>,
+    granted: Granted<'p>,
+    /// The spin lock that the program has: it may have one, and until it gives that back it may call nothing else.
+    /// Otherwise programs could wait for each other, which neither a budget nor an interruption ends.
+    lock: Option<u64>,
+}
+
+/// A data map that a program has given as an argument.
+#[derive(Clone, Copy)]
+struct MapArg<'p> {
+    def: &'p MapDef,
+}
+
+impl<'p> Host<'p> {
+    /// The map of the calling program at this address.
+    fn map(caller: &Caller<'_, '_, Running<'p>>, address: u64) -> Result<&'p MapRef, Stop> {
+        let maps = &caller.code().0.bindings().maps;
+        let found = maps.iter().flatten().find(|map| map.address() == address);
+        found.ok_or_else(|| caller.fail(format!("{address:#x} is not a map of this program")))
+    }
+
+    /// A map argument: a map of the program, or one that it has found in a map of maps. The call must be one that works
+    /// on it, and obey the program's rights to it.
+    fn map_arg(
+        &self,
+        proto: &HelperProto,
+        kinds: MapTypes,
+        at: u64,
+        caller: &Caller<'_, '_, Running<'p>>,
+    ) -> Result<MapArg<'p>, Stop> {
+        let def = match self.granted.inner(at) {
+            Some(def) => def,
+            None => match Self::map(caller, at)? {
+                MapRef::Data(map) => map.def(),
+                MapRef::Progs(table) => {
+                    return Err(caller.fail(format!("{} does not work on map `{}`", proto.name, table.name())));
+                }
+            },
+        };
+        if !kinds.contains(def.map_type) {
+            return Err(caller.fail(format!("{} does not work on map `{}`", proto.name, def.name)));
+        }
+        let (reads, writes) = proto.map_access(def.map_type);
+        for (used, flag, what) in [(reads, flags::WRONLY_PROG, "read"), (writes, flags::RDONLY_PROG, "write")] {
+            if used && def.flags & flag != 0 {
+                return Err(caller.fail(format!("programs may not {what} map `{}`", def.name)));
+            }
+        }
+        Ok(MapArg { def })
+    }
+
+    /// Checks the arguments of a call against the prototype. Returns the data map among them.
+    fn check(
+        &mut self,
+        bound: &Bound,
+        args: [u64; 5],
+        caller: &Caller<'_, '_, Running<'p>>,
+    ) -> Result<Option<MapArg<'p>>, Stop> {
+        let mut map: Option<MapArg<'p>> = None;
+        // Memory arguments so far: address, length, written.
+        let mut memory: [(u64, u64, bool); 5] = [(0, 0, false); 5];
+        for (i, kind) in bound.proto.args.iter().enumerate() {
+            let arg = args[i];
+            let size = |of: fn(&MapDef) -> u32| match map {
+                Some(map) => Ok(of(map.def) as usize),
+                None => Err(caller.fail("a key or value without a map before it")),
+            };
+            match *kind {
+                ArgKind::None | ArgKind::Scalar | ArgKind::Size { .. } | ArgKind::CallbackCtx => {}
+                ArgKind::Ctx | ArgKind::Callback(_) => {}
+                ArgKind::Map(kinds) => map = Some(self.map_arg(&bound.proto, kinds, arg, caller)?),
+                ArgKind::Key => caller.check(self, arg, size(|m| m.key_size)?, false)?,
+                ArgKind::Value => caller.check(self, arg, size(|m| m.value_size)?, false)?,
+                ArgKind::ValueOut => caller.check(self, arg, size(|m| m.value_size)?, true)?,
+                ArgKind::Mem(mem) => {
+                    let len = args.get(i + 1).copied().unwrap_or(0);
+                    let mem = MemArg { null: mem.null && len == 0, ..mem };
+                    memory[i] = self.check_memory(arg, len, mem, caller)?;
+                }
+                ArgKind::Fixed { bytes, mem } => memory[i] = self.check_memory(arg, bytes.into(), mem, caller)?,
+                ArgKind::SpinLock => {
+                    if !self.granted.is_lock(arg) {
+                        return Err(caller.fail("not the spin lock of a map value"));
+                    }
+                }
+                ArgKind::RecordSize => {
+                    if !(1..1 << 30).contains(&arg) {
+                        return Err(caller.fail(format!("a record of {arg} bytes")));
+                    }
+                }
+                ArgKind::Record => {
+                    if !self.granted.take_record(arg) {
+                        return Err(caller.fail(format!("{arg:#x} is no record that was reserved")));
+                    }
+                }
+                ArgKind::Host { class: DYNPTR, null: false } if self.granted.is_dynptr(arg) => {}
+                // Only the verifier can tell a live host object from any other number.
+                ArgKind::Host { .. } => {
+                    let name = &bound.proto.name;
+                    return Err(caller.fail(format!("{name} needs a verified program")));
+                }
+            }
+        }
+        if bound.proto.disjoint && overlap(&memory) {
+            return Err(caller.fail(format!("arguments of {} overlap, and one of them is written", bound.proto.name)));
+        }
+        Ok(map)
+    }
+
+    /// Checks a memory argument; what it covers, and whether the function writes it.
+    fn check_memory(
+        &mut self,
+        at: u64,
+        len: u64,
+        mem: MemArg,
+        caller: &Caller<'_, '_, Running<'p>>,
+    ) -> Result<(u64, u64, bool), Stop> {
+        if mem.null && at == 0 {
+            return Ok((0, 0, false));
+        }
+        let writes = mem.access != Access::Read;
+        if mem.from == MemSet::OWNED {
+            caller.check_own(at, crate::num::index(len), writes)?;
+        } else {
+            caller.check(self, at, crate::num::index(len), writes)?;
+        }
+        if !at.is_multiple_of(mem.align.into()) {
+            return Err(caller.fail(format!("memory at {at:#x} is not aligned to {} bytes", mem.align)));
+        }
+        Ok((at, len, writes))
+    }
+
+    fn call(&mut self, bound: &Bound, args: [u64; 5], caller: &mut Caller<'_, '_, Running<'p>>) -> Result<u64, Stop> {
+        let map = self.check(bound, args, caller)?;
+        let [r1, r2, r3, r4, r5] = args;
+        match (self.lock, bound.proto.effect) {
+            (Some(held), Effect::Unlock) if held != r1 => {
+                return Err(caller.fail("a spin lock of another element is held"));
+            }
+            (Some(_), Effect::Unlock) | (None, _) => {}
+            (Some(_), Effect::None | Effect::Lock | Effect::MovesPacket | Effect::TailCall) => {
+                return Err(caller.fail(format!("{} is not allowed while a spin lock is held", bound.proto.name)));
+            }
+        }
+        if let Some(kind) = bound.proto.callback() {
+            return self.call_back(kind, args, map, caller);
+        }
+        // SAFETY: the run is this thread's, and the machine does not touch it.
+        unsafe { (*self.run).ctx.host_env = bound.func.env_address() };
+        // SAFETY: the arguments were checked against the prototype, the hidden argument is the run's, and its `exit_pc`
+        // is 0, so that the shim returns after an error.
+        let r0 = unsafe { (bound.func.shim)(r1, r2, r3, r4, r5, self.run.cast()) };
+        self.stopped(caller)?;
+        match bound.proto.effect {
+            // The prototypes have the lock in r1.
+            Effect::Lock => self.lock = Some(r1),
+            Effect::Unlock => self.lock = None,
+            Effect::None | Effect::MovesPacket | Effect::TailCall => {}
+        }
+        match (bound.proto.ret, map) {
+            (_, _) if r0 == 0 => {}
+            (Ret::MapValueOrNull, Some(map)) if map.def.map_type.is_map_of_maps() => {
+                // SAFETY: the look-up has just found the map, which lives until a grace period after the run, whose
+                // guard is held.
+                let def = unsafe { bpf_maps::program::def(r0 as *const MapHeader) };
+                self.granted.add_inner(r0, def);
+            }
+            (Ret::MapValueOrNull, Some(map)) => self.granted.add_value(r0, map.def.value_size.into(), map.def),
+            (Ret::RecordOrNull, _) => self.granted.add_record(r0, r2),
+            (Ret::MemOrNull { bytes, writable }, _) => self.granted.add_returned(r0, bytes.into(), writable),
+            (_, _) => {}
+        }
+        Ok(r0)
+    }
+
+    /// The helpers that call a function of the program.
+    fn call_back(
+        &mut self,
+        kind: CallbackKind,
+        [r1, r2, r3, r4, _]: [u64; 5],
+        map: Option<MapArg<'p>>,
+        caller: &mut Caller<'_, '_, Running<'p>>,
+    ) -> Result<u64, Stop> {
+        let run = self.run;
+        let mut stop = None;
+        let mut call = |_: &mut Run, args: [u64; 5]| {
+            match (kind, map) {
+                (CallbackKind::ForEach, Some(map)) => {
+                    self.granted.add_key(args[1], map.def.key_size.into());
+                    self.granted.add_value(args[2], map.def.value_size.into(), map.def);
+                }
+                (CallbackKind::Drain, _) => self.granted.push_dynptr(args[0]),
+                (CallbackKind::ForEach, None) | (CallbackKind::Loop, _) => {}
+            }
+            let result = caller.call(self, r2, args);
+            match kind {
+                CallbackKind::ForEach => self.granted.take_key(args[1]),
+                CallbackKind::Drain => self.granted.pop_dynptr(),
+                CallbackKind::Loop => {}
+            }
+            result.map_err(|error| {
+                stop = Some(error);
+                HelperError::Stopped
+            })
+        };
+        // A run of its own for the helper, because callbacks use the real one: the helpers only look at slot and
+        // engine. SAFETY: the run is this thread's.
+        let mut view = unsafe { (*run).view() };
+        let result = match (kind, map) {
+            (CallbackKind::Loop, _) => helpers::run_loop(&mut view, r1, r3, r4, &mut call),
+            // SAFETY: the map is the program's and lives.
+            (CallbackKind::ForEach, Some(_)) => unsafe { helpers::run_for_each(&mut view, r1, r3, r4, &mut call) },
+            // SAFETY: the map is the program's and lives.
+            (CallbackKind::Drain, Some(_)) => unsafe { run_drain(&mut view, r1, r3, r4, &mut call) },
+            (CallbackKind::ForEach | CallbackKind::Drain, None) => {
+                return Err(caller.fail("a helper over a map that was not given one"));
+            }
+        };
+        match (result, stop) {
+            (_, Some(stop)) => Err(stop),
+            (Ok(r0), None) => Ok(r0),
+            (Err(error), None) => Err(caller.fail(error)),
+        }
+    }
+
+    /// The first address and the length of a context region, as they are now.
+    fn bounds(&self, place: BoundsPlace) -> Option<(u64, u64)> {
+        // SAFETY: the run is this thread's, and the machine does not touch it.
+        let run = unsafe { &*self.run };
+        let field = |off: u32, size: u32| {
+            // SAFETY: the layout that the program was verified against has a field of this size there, and the context
+            // that the run was given agrees with it.
+            let field = unsafe { (run.ctx.context as *const u8).add(off as usize) };
+            match size {
+                // SAFETY: as above; the helpers that write to it are not running.
+                8 => unsafe { field.cast::<u64>().read_unaligned() },
+                // SAFETY: as above.
+                _ => unsafe { field.cast::<u32>().read_unaligned() }.into(),
+            }
+        };
+        match place {
+            BoundsPlace::Nowhere => None,
+            BoundsPlace::Raw => Some((run.ctx.packet, run.ctx.packet_len)),
+            BoundsPlace::Addresses { start, end } => {
+                let start = field(start, 8);
+                Some((start, field(end, 8).saturating_sub(start)))
+            }
+            BoundsPlace::Length { start, len, len_size } => Some((field(start, 8), field(len, len_size))),
+        }
+    }
+
+    /// Whether the host function just called ended the run; the run keeps the reason.
+    fn stopped(&self, caller: &Caller<'_, '_, Running<'p>>) -> Result<(), Stop> {
+        // SAFETY: the run is this thread's.
+        let run = unsafe { &mut *self.run };
+        if run.ctx.stop_code == 0 {
+            return Ok(());
+        }
+        run.ctx.stop_insn = caller.at().0;
+        Err(caller.stop(StopKind::Interrupted))
+    }
+}
+
+/// Whether memory that is written overlaps other memory among these ranges, which lie in the run's memory and so do not
+/// wrap.
+fn overlap(memory: &[(u64, u64, bool)]) -> bool {
+    memory.iter().enumerate().any(|(i, a)| {
+        memory[i + 1..].iter().any(|b| (a.2 || b.2) && a.1 != 0 && b.1 != 0 && a.0 < b.0 + b.1 && b.0 < a.0 + a.1)
+    })
+}
+
+impl<'p> Env for Host<'p> {
+    type Code = Running<'p>;
+
+    fn helper(&mut self, id: u32, args: [u64; 5], caller: &mut Caller<'_, '_, Running<'p>>) -> Result<u64, Stop> {
+        match caller.code().0.bindings().helper(id) {
+            Some(bound) => self.call(bound, args, caller),
+            None => Err(caller.stop(StopKind::UnknownHelper(id))),
+        }
+    }
+
+    fn host_function(
+        &mut self,
+        index: i32,
+        args: [u64; 5],
+        caller: &mut Caller<'_, '_, Running<'p>>,
+    ) -> Result<u64, Stop> {
+        match caller.code().0.bindings().host(index) {
+            Some(bound) => self.call(bound, args, caller),
+            None => Err(caller.fail("a weak host function that does not exist was called")),
+        }
+    }
+
+    fn tail_call(
+        &mut self,
+        array: u64,
+        index: u32,
+        caller: &mut Caller<'_, '_, Running<'p>>,
+    ) -> Result<Option<Running<'p>>, Stop> {
+        if self.lock.is_some() {
+            return Err(caller.fail("a tail call is not allowed while a spin lock is held"));
+        }
+        match Self::map(caller, array)? {
+            MapRef::Progs(table) => Ok(table.interpreted(index).and_then(|program| {
+                // SAFETY: a program taken out of a slot is dropped after a grace period, and the guard of this run was
+                // there before: it lives as long as the outermost program's borrow, `'p`, as far as
+                // this run is concerned.
+                let program = unsafe { &*program };
+                // An array holds programs of one mode.
+                let what = program.interpreted()?;
+                if what.checks.needs_budget {
+                    caller.limit(program.engine.config().run_budget());
+                }
+                self.entered.push(program);
+                Some(Running(program, what))
+            })),
+            MapRef::Data(map) => Err(caller.fail(format!("map `{}` is not a prog array", map.name()))),
+        }
+    }
+
+    #[cfg(feature = "oracle")]
+    fn observe(&mut self, step: &Step<'_, Running<'p>>, _: &Machine<'_>) {
+        let Running(loaded, what) = step.code;
+        // SAFETY: the run is this thread's, and the machine does not touch it.
+        let context = unsafe { (*self.run).ctx.context } as *const u8;
+        let packet = || crate::oracle::window(loaded.layout, context);
+        crate::oracle::step(step.at, step.regs, &what.program.insns()[step.at.index()], packet);
+    }
+
+    /// The checks that the verifier left to run time.
+    fn admits(&mut self, step: &Step<'_, Running<'p>>) -> bool {
+        let Checks { accesses, regions, .. } = &step.code.1.checks;
+        if accesses.is_empty() {
+            return true;
+        }
+        let Ok(i) = accesses.binary_search_by_key(&step.at, |c| c.insn) else { return true };
+        let bounds = match accesses[i].region {
+            CheckRegion::Packet(region) => regions.get(usize::from(region)).and_then(|r| self.bounds(r.place)),
+            CheckRegion::MapValue { map, size } => match step.code.0.bindings().map(map as i32) {
+                Some(MapRef::Data(map)) => Some((map.header().base as u64, size.into())),
+                Some(MapRef::Progs(_)) | None => None,
+            },
+        };
+        let Some((start, len)) = bounds else { return false };
+        let reg = |r: Reg| step.regs[r.index()];
+        let inside = |size: Size, base: Reg, off: i16| {
+            let at = reg(base).wrapping_add(off as u64).wrapping_sub(start);
+            at <= len && u64::from(size.bytes()) <= len - at
+        };
+        let near = |r: Reg| reg(r).wrapping_sub(start).wrapping_add(AccessCheck::NEAR) < 2 * AccessCheck::NEAR;
+        match step.code.1.program.insns()[step.at.index()] {
+            Insn::Load { size, base, off, .. } | Insn::Store { size, base, off, .. } => inside(size, base, off),
+            Insn::JumpIf { dst, src: Src::Reg(src), .. } => near(dst) && near(src),
+            Insn::JumpIf { dst, src: Src::Imm(_), .. } => near(dst),
+            // The verifier leaves nothing else to be checked.
+            Insn::Alu { .. }
+            | Insn::Mov { .. }
+            | Insn::MovSx { .. }
+            | Insn::Neg { .. }
+            | Insn::End { .. }
+            | Insn::LoadImm64 { .. }
+            | Insn::SecondSlot
+            | Insn::Atomic { .. }
+            | Insn::LoadAcquire { .. }
+            | Insn::StoreRelease { .. }
+            | Insn::LoadAbs { .. }
+            | Insn::LoadInd { .. }
+            | Insn::Jump { .. }
+            | Insn::MayGoto { .. }
+            | Insn::Call(_)
+            | Insn::Exit => false,
+        }
+    }
+
+    fn resolve(&mut self, code: &Running<'p>, imm: Imm64) -> Option<u64> {
+        let bindings = code.0.bindings();
+        match imm {
+            Imm64::Map(map) | Imm64::MapIdx(map) => Some(bindings.map(map)?.address()),
+            Imm64::MapValue { map, off } | Imm64::MapIdxValue { map, off } => match bindings.map(map)? {
+                MapRef::Data(map) => {
+                    let header = map.header();
+                    let base = header.base as u64;
+                    let stride = u64::from(header.stride);
+                    if base != 0 {
+                        self.granted.add_array(base, stride * u64::from(header.max_entries), stride, map.def());
+                    }
+                    Some(base + u64::from(off))
+                }
+                MapRef::Progs(_) => None,
+            },
+            Imm64::Const(value) => Some(value),
+            Imm64::Var(_) | Imm64::Func(_) => None,
+        }
+    }
+
+    fn region(&mut self, addr: u64, len: u64, write: bool) -> Option<HostMemory<'_>> {
+        self.granted.covers(addr, len, write).then(|| {
+            // SAFETY: the bytes belong to a value of a live map or to a record, which stay mapped for the run and are
+            // only accessed by atomics, or to a key, which the helper keeps; the maps crate hands out
+            // addresses with exposed provenance.
+            unsafe { HostMemory::vouch() }
+        })
+    }
+}

@@ -1,0 +1,136 @@
+//! A program as its user holds it.
+
+use crate::attach::runner::Runner;
+use crate::context::Context;
+use crate::error::RunError;
+use crate::handle::instance::Instance;
+use crate::handle::over::Over;
+use crate::program::loaded::Loaded;
+use core::marker::PhantomData;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A loaded program on context `C` with host state `H`. Cheap to clone; may be run by any number of threads at once,
+/// and dropped at any time, also by a host function while it runs.
+pub struct Program<C, H> {
+    loaded: Arc<Loaded>,
+    /// Keeps the prog arrays it jumps through filled, if there are any.
+    instance: Option<Instance<H>>,
+    types: Over<(C, H)>,
+}
+
+impl<C, H> Clone for Program<C, H> {
+    fn clone(&self) -> Self {
+        Program { loaded: Arc::clone(&self.loaded), instance: self.instance.clone(), types: PhantomData }
+    }
+}
+
+impl<C, H> Drop for Program<C, H> {
+    fn drop(&mut self) {
+        // What a hook or prog array has let go may be this very program, kept by nobody else: see `Engine`'s.
+        self.loaded.engine.reclaim_if_any();
+    }
+}
+
+impl<C, H> fmt::Debug for Program<C, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program").field("name", &self.loaded.name).finish_non_exhaustive()
+    }
+}
+
+/// What [`Program::test_run`] reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TestRun {
+    /// The result of the last run.
+    pub result: u64,
+    /// Mean wall-clock time of one run.
+    pub mean: Duration,
+}
+
+impl<C: Context, H: 'static> Program<C, H> {
+    pub(crate) fn new(loaded: Arc<Loaded>, instance: Option<Instance<H>>) -> Self {
+        Program { loaded, instance, types: PhantomData }
+    }
+
+    pub(crate) fn loaded(&self) -> &Arc<Loaded> {
+        &self.loaded
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.loaded.name
+    }
+
+    /// Runs it once: no lock, no allocation, no system call.
+    ///
+    /// ```no_run
+    /// # fn f(filter: &bpf_runtime::Program<bpf_runtime::Raw, u32>) -> Result<(), bpf_runtime::RunError> {
+    /// let mut packet = *b"\x45\x00\x00\x14...";
+    /// let verdict = filter.run(&mut 7, &mut packet)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`RunError`]: the run ended without a result.
+    #[inline(always)]
+    pub fn run(&self, host: &mut H, mut data: C::Data<'_, '_>) -> Result<u64, RunError> {
+        let parts = C::parts(&mut data);
+        // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call,
+        // and that agree with `C`'s layout, for which the program was loaded; `H` is the linker's.
+        unsafe { self.loaded.run(core::ptr::from_mut(host).cast(), parts) }
+    }
+
+    /// For many runs under one run guard: each costs less.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
+    ///
+    /// let engine = Engine::new(Config::default())?;
+    /// let filter = Linker::<u32>::new(&engine).loader::<Raw>().insns("length", assemble("r0 = r2\nexit")?)?;
+    /// let mut batch = [vec![0; 60], vec![0; 1500]];
+    /// let mut bytes = 0;
+    /// let mut state = 7;
+    /// let mut runner = filter.runner(&mut state)?;
+    /// for packet in &mut batch {
+    ///     bytes += runner.run(packet)?;
+    /// }
+    /// drop(runner); // before waiting for the next batch
+    /// assert_eq!(bytes, 1560);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RunError`] if no execution slot is to be had.
+    pub fn runner<'r>(&'r self, host: &'r mut H) -> Result<Runner<'r, C, H>, RunError> {
+        Runner::of_program(&self.loaded, host)
+    }
+
+    /// Runs it `repeat` times (at least once) on the same data, and measures. What the runs wrote stays in the data.
+    ///
+    /// # Errors
+    /// [`RunError`] of the first run that fails.
+    pub fn test_run(&self, host: &mut H, mut data: C::Data<'_, '_>, repeat: u32) -> Result<TestRun, RunError> {
+        let parts = C::parts(&mut data);
+        let host = core::ptr::from_mut(host).cast();
+        let repeat = repeat.max(1);
+        let mut result = 0;
+        let start = Instant::now();
+        for _ in 0..repeat {
+            // SAFETY: as in `run`; `data` stays borrowed over all runs.
+            result = unsafe { self.loaded.run(host, parts) }?;
+        }
+        Ok(TestRun { result, mean: start.elapsed() / repeat })
+    }
+
+    /// The machine code as it is now, patches included, and the address of its first byte; `None` when interpreted, and
+    /// in a forked child, which does not have the code.
+    pub fn machine_code(&self) -> Option<(Vec<u8>, u64)> {
+        self.loaded.text()
+    }
+
+    /// The worst machine stack of a run in bytes, as computed at load; 0 when interpreted.
+    pub fn machine_stack_bytes(&self) -> u64 {
+        self.loaded.machine_stack()
+    }
+}

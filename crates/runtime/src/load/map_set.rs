@@ -1,0 +1,292 @@
+//! The maps of an object: which to create, which to take over.
+
+use crate::engine::Engine;
+use crate::error::LoadError;
+use crate::load::verify::spin_lock_offset;
+use crate::program::loaded::Loaded;
+use crate::program::table::ProgTable;
+use bpf_maps::{CreateOptions, Kind, Map, MapError, MapType, flags, implemented_type};
+use bpf_object::btf::{Btf, Type, TypeId};
+use bpf_object::{DataKind, Object};
+use bpf_quiesce::{Domain, Owned};
+use std::sync::Arc;
+
+/// A map that programs refer to.
+#[derive(Clone, Debug)]
+pub(crate) enum MapRef {
+    /// A map of data.
+    Data(Map),
+    /// A table of programs.
+    Progs(Arc<ProgTable>),
+}
+
+impl Owned for MapRef {
+    fn domain(&self) -> &Arc<Domain> {
+        match self {
+            MapRef::Data(map) => map.domain(),
+            MapRef::Progs(table) => table.domain(),
+        }
+    }
+
+    fn named(&self) -> (&'static str, &str) {
+        match self {
+            MapRef::Data(map) => map.named(),
+            MapRef::Progs(table) => table.named(),
+        }
+    }
+}
+
+impl Owned for MapSet {
+    fn domain(&self) -> &Arc<Domain> {
+        self.engine.domain()
+    }
+
+    fn named(&self) -> (&'static str, &str) {
+        ("map set with map", self.defs.first().map_or("(none)", |def| &def.name))
+    }
+}
+
+impl MapRef {
+    /// What programs hold as the map's pointer.
+    pub(crate) fn address(&self) -> u64 {
+        match self {
+            MapRef::Data(map) => map.as_ptr() as u64,
+            MapRef::Progs(table) => table.address(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            MapRef::Data(map) => map.name(),
+            MapRef::Progs(table) => table.name(),
+        }
+    }
+}
+
+/// The maps an object will be loaded with: new ones, except where one is taken over.
+///
+/// ```no_run
+/// # use bpf_runtime::*;
+/// # fn f(engine: &Engine, linker: &Linker<()>, object: &Object, old: &Instance<()>) -> Result<(), LoadError> {
+/// let maps = MapSet::for_object(engine, object)?.reuse("counters", &old.map("counters")?)?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct MapSet {
+    engine: Engine,
+    /// Definitions in the object's order, except for prog arrays' slots.
+    defs: Vec<Def>,
+}
+
+#[derive(Debug)]
+struct Def {
+    name: String,
+    kind: DefKind,
+    taken: Option<Map>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum DefKind {
+    /// `constant`: nobody changes the contents once they are there.
+    Data {
+        def: bpf_maps::MapDef,
+        contents: Option<Vec<u8>>,
+        constant: bool,
+    },
+    Progs {
+        entries: u32,
+    },
+}
+
+impl DefKind {
+    /// What the object says of this map of its.
+    fn of(object: &Object, map: &bpf_object::MapDef) -> Result<DefKind, LoadError> {
+        if map.map_type == MapType::ProgArray {
+            return Ok(DefKind::Progs { entries: map.max_entries });
+        }
+        let def = definition(object, map).map_err(|source| LoadError::Map { map: map.name.clone(), source })?;
+        let contents = map.data.as_ref().map(|data| data.bytes.clone());
+        Ok(DefKind::Data { def, contents, constant: is_constant(map) })
+    }
+}
+
+impl MapSet {
+    /// New maps for all that the object defines. Nothing is created yet.
+    ///
+    /// # Errors
+    /// [`LoadError::Map`] for a type or definition that is not supported.
+    pub fn for_object(engine: &Engine, object: &Object) -> Result<MapSet, LoadError> {
+        let defs = object
+            .maps()
+            .iter()
+            .map(|map| Ok(Def { name: map.name.clone(), kind: DefKind::of(object, map)?, taken: None }))
+            .collect::<Result<_, LoadError>>()?;
+        Ok(MapSet { engine: engine.clone(), defs })
+    }
+
+    /// Takes over an existing map for the one of this name, with what it holds.
+    ///
+    /// # Errors
+    /// [`LoadError::NotFound`]; [`LoadError::Map`] if type, sizes or flags differ; [`LoadError::OtherDomain`].
+    pub fn reuse(mut self, name: &str, map: &Map) -> Result<MapSet, LoadError> {
+        let have = || self.defs.iter().map(|d| d.name.clone()).collect();
+        let Some(i) = self.defs.iter().position(|d| d.name == name) else {
+            return Err(LoadError::NotFound { what: "map", name: name.to_owned(), have: have() });
+        };
+        let fail = |source| LoadError::Map { map: name.to_owned(), source };
+        self.engine.domain().owns(map)?;
+        match &self.defs[i].kind {
+            DefKind::Data { def, .. } => def.compatible_with(map.def()).map_err(fail)?,
+            DefKind::Progs { .. } => {
+                return Err(LoadError::NotFound { what: "data map", name: name.to_owned(), have: have() });
+            }
+        }
+        self.defs[i].taken = Some(map.clone());
+        Ok(self)
+    }
+
+    /// Refuses a set that was made for another object: programs name maps by their place in the object.
+    pub(crate) fn check(&self, object: &Object) -> Result<(), LoadError> {
+        let maps = object.maps();
+        let problem = |problem| Err(LoadError::MapSet { problem });
+        if self.defs.len() != maps.len() {
+            return problem(format!("it has {} maps, the object {}", self.defs.len(), maps.len()));
+        }
+        for (def, map) in self.defs.iter().zip(maps) {
+            if def.name != map.name {
+                return problem(format!("it has map `{}` where the object has `{}`", def.name, map.name));
+            }
+            if def.kind != DefKind::of(object, map)? {
+                return problem(format!("map `{}` has another definition or other initial contents", def.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Which maps were taken over.
+    pub(crate) fn taken(&self) -> Vec<bool> {
+        self.defs.iter().map(|def| def.taken.is_some()).collect()
+    }
+
+    /// Creates the maps with these indices, and those that they contain, `None` for the others.
+    pub(crate) fn create(self, object: &Object, wanted: &[bool]) -> Result<Vec<Option<MapRef>>, LoadError> {
+        let mut wanted = wanted.to_vec();
+        // A map of maps brings its initial inner maps; they are no maps of maps themselves.
+        for (i, map) in object.maps().iter().enumerate() {
+            if wanted[i] {
+                for (_, value) in &map.initial {
+                    if let bpf_object::InitialValue::Map(inner) = value {
+                        wanted[*inner] = true;
+                    }
+                }
+            }
+        }
+        let mut options = CreateOptions::default();
+        options.memory_limit = self.engine.config().object_memory_limit;
+        let mut maps = Vec::with_capacity(self.defs.len());
+        for (def, wanted) in self.defs.into_iter().zip(wanted) {
+            let fail = |source| LoadError::Map { map: def.name.clone(), source };
+            maps.push(match (wanted, def.kind, def.taken) {
+                (false, _, _) => None,
+                (true, _, Some(map)) => Some(MapRef::Data(map)),
+                (true, DefKind::Progs { entries }, None) => {
+                    let table = ProgTable::new(def.name.clone(), entries, &self.engine)
+                        .map_err(|source| LoadError::ProgArray { array: def.name.clone(), source })?;
+                    Some(MapRef::Progs(table))
+                }
+                (true, DefKind::Data { def: map, contents, constant }, None) => {
+                    let map = Map::create_with(map, self.engine.domain(), &options).map_err(fail)?;
+                    if let Some(contents) = contents {
+                        map.update(&0u32.to_ne_bytes(), &contents, 0).map_err(fail)?;
+                    }
+                    // As libbpf does: what the host has set before the load holds for good, and the verifier relies on
+                    // it.
+                    if constant {
+                        map.freeze().map_err(fail)?;
+                    }
+                    Some(MapRef::Data(map))
+                }
+            });
+        }
+        Ok(maps)
+    }
+}
+
+/// Sets the slots that the object initialises, of maps that were not taken over: those keep what they hold. Programs
+/// are found by name.
+pub(crate) fn initialise(
+    object: &Object,
+    maps: &[Option<MapRef>],
+    taken: &[bool],
+    program: &dyn Fn(&str) -> Option<Arc<Loaded>>,
+) -> Result<(), LoadError> {
+    for ((def, map), taken) in object.maps().iter().zip(maps).zip(taken) {
+        let (Some(map), false) = (map, taken) else { continue };
+        for (index, value) in &def.initial {
+            match (map, value) {
+                (MapRef::Progs(table), bpf_object::InitialValue::Program(name)) => {
+                    // A program that was not asked for leaves its slot empty.
+                    if let Some(program) = program(name) {
+                        table
+                            .set(*index, program)
+                            .map_err(|source| LoadError::ProgArray { array: def.name.clone(), source })?;
+                    }
+                }
+                (MapRef::Data(outer), bpf_object::InitialValue::Map(inner)) => {
+                    if let Some(MapRef::Data(inner)) = &maps[*inner] {
+                        let fail = |source| LoadError::Map { map: def.name.clone(), source };
+                        outer.set_inner(&index.to_ne_bytes(), inner, 0).map_err(fail)?;
+                    }
+                }
+                (MapRef::Progs(_), bpf_object::InitialValue::Map(_))
+                | (MapRef::Data(_), bpf_object::InitialValue::Program(_)) => {
+                    return Err(LoadError::Internal(format!(
+                        "map `{}` has an initial value of the wrong kind",
+                        def.name
+                    )));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a key or value of this type is, as far as typed handles can tell.
+fn kind_of(btf: &Btf, ty: TypeId) -> Option<Kind> {
+    match btf.get(btf.resolve(ty)) {
+        Type::Int { signed: true, .. } => Some(Kind::Signed),
+        Type::Int { .. } => Some(Kind::Unsigned),
+        Type::Float { .. } => Some(Kind::Float),
+        Type::Array { .. } => Some(Kind::Array),
+        Type::Composite { .. } => Some(Kind::Struct),
+        _ => None,
+    }
+}
+
+/// The definition of a data map as the maps crate wants it.
+fn definition(object: &Object, map: &bpf_object::MapDef) -> Result<bpf_maps::MapDef, MapError> {
+    let map_type = implemented_type(map.map_type.0)?;
+    let mut def =
+        bpf_maps::MapDef::new(&map.name, map_type, map.key_size, map.value_size, map.max_entries).with_flags(map.flags);
+    def.map_extra = map.map_extra;
+    def.numa_node = map.numa_node;
+    if let Some(inner) = &map.inner {
+        def = def.with_inner(definition(object, inner)?);
+    }
+    if let (Some(btf), Some(value)) = (object.btf(), map.value_type) {
+        def.spin_lock = spin_lock_offset(btf, value);
+    }
+    if let Some(btf) = object.btf() {
+        let kind = |ty: Option<TypeId>| ty.and_then(|ty| kind_of(btf, ty));
+        (def.key_kind, def.value_kind) = (kind(map.key_type), kind(map.value_type));
+    }
+    if is_constant(map) {
+        def.flags |= flags::RDONLY_PROG;
+    }
+    Ok(def)
+}
+
+/// Whether the map holds constants: `.rodata` and `.kconfig`.
+fn is_constant(map: &bpf_object::MapDef) -> bool {
+    map.data.as_ref().is_some_and(|data| matches!(data.kind, DataKind::Rodata | DataKind::Kconfig))
+}

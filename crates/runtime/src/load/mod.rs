@@ -1,0 +1,7 @@
+//! Loading: what an object refers to is resolved, programs are verified and made into handles.
+
+#[cfg(test)]
+mod dead_code_tests;
+pub(crate) mod linker;
+pub(crate) mod map_set;
+pub(crate) mod verify;

@@ -1,0 +1,232 @@
+//! From an object's program to a verified one.
+//!
+//! The verifier wants plain data: the maps' shapes, the functions' prototypes, signatures of global functions from BTF,
+//! source lines for its messages. Here that data is gathered, and the verifier's facts about context accesses are
+//! carried out: a load of `data` from a `struct xdp_md` becomes a load of a 64-bit pointer from our own structure, in
+//! the instructions themselves, so that interpreter and JIT need to know nothing about contexts.
+
+use crate::context::ContextLayout;
+use crate::engine::Engine;
+use crate::error::LoadError;
+use crate::load::map_set::MapRef;
+use crate::program::loaded::Bindings;
+use bpf_analysis::Facts;
+use bpf_isa::{Insn, Program, Size, Src};
+use bpf_maps::{Map, MapType, flags};
+use bpf_object::btf::{ArgKind, Btf, Type, TypeId};
+use bpf_verifier::{Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, MapDef, SourceLine, Verifier};
+
+/// What verifying needs besides the program itself.
+pub(crate) struct Subject<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) bindings: &'a Bindings,
+    pub(crate) layout: &'static ContextLayout,
+    pub(crate) helpers: &'a Helpers,
+    /// The object's view of the program: functions, types, lines.
+    pub(crate) code: Option<&'a bpf_object::Code>,
+}
+
+/// A verified program, its context accesses rewritten, with the facts about it.
+pub(crate) struct Checked {
+    pub(crate) program: Program,
+    pub(crate) facts: Facts,
+    /// Where the instructions came from.
+    pub(crate) lines: Vec<SourceLine>,
+    /// The walk, if it was asked for.
+    pub(crate) log: Vec<String>,
+    pub(crate) stats: bpf_verifier::Stats,
+}
+
+/// How to verify.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Options {
+    /// Record the walk.
+    pub(crate) log: bool,
+    /// Leave to run time what is not proven and can be checked.
+    pub(crate) hybrid: bool,
+}
+
+/// Verifies a program.
+pub(crate) fn verify(
+    engine: &Engine,
+    subject: &Subject<'_>,
+    program: Program,
+    Options { log, hybrid }: Options,
+) -> Result<Checked, LoadError> {
+    let config = engine.config();
+    let maps: Vec<MapDef> = subject.bindings.maps.iter().map(|map| map.as_ref().map_or_else(no_map, map_def)).collect();
+    let host: Vec<HelperProto> = subject
+        .bindings
+        .host
+        .iter()
+        .enumerate()
+        .map(|(i, bound)| match bound {
+            Some(bound) => bound.proto.clone(),
+            // Calling it ends the run, so whatever is said of its result is true.
+            None => HelperProto::new(crate::num::small(i), "missing weak function", &[], bpf_verifier::Ret::Scalar),
+        })
+        .collect();
+    let lines = subject.code.map(lines).unwrap_or_default();
+    let globals = subject.code.map(|code| global_functions(code, &program, subject.layout)).unwrap_or_default();
+    #[cfg(feature = "oracle")]
+    let globals = crate::oracle::globals().unwrap_or(globals);
+    let env = Env {
+        maps: &maps,
+        host_functions: &host,
+        global_functions: &globals,
+        lines: &lines,
+        frame_bytes: config.frame_bytes,
+        limits: config.limits,
+        log,
+        hybrid,
+        #[cfg(feature = "oracle")]
+        record_states: crate::oracle::recording(),
+        ..Env::new(subject.layout, subject.helpers)
+    };
+    let fail = |source| LoadError::Verifier { program: subject.name.to_owned(), source };
+    let verified = engine.0.verifiers.lend(|verifier: &mut Verifier| verifier.verify(program, &env)).map_err(fail)?;
+    #[cfg(feature = "oracle")]
+    let verified = {
+        let mut verified = verified;
+        crate::oracle::keep(verified.take_states());
+        verified
+    };
+    let (stats, log) = (verified.stats(), verified.log().to_vec());
+    let (program, facts) = verified.into_parts();
+    let program = rewrite(subject.name, program, &facts)?;
+    Ok(Checked { program, facts, lines, log, stats })
+}
+
+/// The shape of a map that the program does not refer to, to keep the indices.
+fn no_map() -> MapDef {
+    MapDef::new("(not used)", MapType::Array, 4, 1, 1)
+}
+
+fn map_def(map: &MapRef) -> MapDef {
+    match map {
+        MapRef::Progs(table) => MapDef::new(table.name(), MapType::ProgArray, 4, 4, table.entries()),
+        MapRef::Data(map) => MapDef { frozen: constants(map), ..data_map_def(map.def()) },
+    }
+}
+
+/// What an array of one value holds for good.
+fn constants(map: &Map) -> Option<Vec<u8>> {
+    if map.map_type() != MapType::Array || !map.is_constant() || map.def().max_entries != 1 {
+        return None;
+    }
+    map.get(&0u32.to_ne_bytes()).ok().flatten()
+}
+
+fn data_map_def(def: &bpf_maps::MapDef) -> MapDef {
+    let access = match def.flags & (flags::RDONLY_PROG | flags::WRONLY_PROG) {
+        flags::RDONLY_PROG => Access::Read,
+        flags::WRONLY_PROG => Access::Write,
+        _ => Access::ReadWrite,
+    };
+    MapDef {
+        access,
+        spin_lock: def.spin_lock,
+        inner: def.inner.as_deref().map(|inner| Box::new(inner_map_def(inner))),
+        ..MapDef::new(&def.name, def.map_type, def.key_size, def.value_size, def.max_entries)
+    }
+}
+
+/// The shape of what a map of maps holds: of arrays of any length, only the first element is promised.
+fn inner_map_def(def: &bpf_maps::MapDef) -> MapDef {
+    let any_length = def.flags & flags::INNER_MAP != 0;
+    let shape = data_map_def(def);
+    MapDef { max_entries: if any_length { 1 } else { shape.max_entries }, ..shape }
+}
+
+/// The source lines, each at its first instruction.
+fn lines(code: &bpf_object::Code) -> Vec<SourceLine> {
+    let mut lines: Vec<SourceLine> = Vec::new();
+    for insn in 0..crate::num::small(code.insns().len()) {
+        let Some(line) = code.line(bpf_isa::InsnIdx(insn)) else { continue };
+        let same = lines.last().is_some_and(|l| l.line == line.line && l.file == line.file);
+        if !same {
+            let (file, text) = (line.file.into_owned(), line.text.into_owned());
+            lines.push(SourceLine { insn, file, line: line.line, text });
+        }
+    }
+    lines
+}
+
+/// The signatures of global functions, by subprogram.
+fn global_functions(code: &bpf_object::Code, program: &Program, layout: &ContextLayout) -> Vec<Option<GlobalFunc>> {
+    let Some(btf) = code.btf() else { return Vec::new() };
+    let signature = |(i, sub): (usize, &bpf_isa::Subprog)| {
+        let function = code.functions().iter().find(|f| f.start.0 == sub.start && f.global && i > 0)?;
+        let (_, args) = btf.prototype(function.ty?)?;
+        let args = args.iter().map(|arg| global_arg(btf, arg, layout)).collect::<Option<Vec<_>>>()?;
+        Some(GlobalFunc { name: function.name.clone(), args })
+    };
+    program.subprogs().iter().enumerate().map(signature).collect()
+}
+
+/// `None` for what cannot be verified by signature: the function is then walked in the context of each call, like a
+/// static one.
+fn global_arg(btf: &Btf, arg: &ArgKind, layout: &ContextLayout) -> Option<GlobalArg> {
+    match *arg {
+        ArgKind::Scalar { .. } => Some(GlobalArg::Scalar),
+        ArgKind::Pointer { to, .. } if btf.type_name(to) == layout.name => Some(GlobalArg::Ctx),
+        ArgKind::Pointer { size, .. } => size.map(GlobalArg::Mem),
+        ArgKind::Other => None,
+    }
+}
+
+/// The byte offset of a `struct bpf_spin_lock` in a value of this type.
+pub(crate) fn spin_lock_offset(btf: &Btf, value: TypeId) -> Option<u32> {
+    let Type::Composite { members, .. } = btf.get(btf.resolve(value)) else { return None };
+    let lock = members.iter().find(|m| btf.type_name(btf.resolve(m.ty)) == "bpf_spin_lock")?;
+    Some(lock.bit_offset / 8)
+}
+
+/// Replaces each access of the program's view of the context by one of the host's structure.
+fn rewrite(name: &str, program: Program, facts: &Facts) -> Result<Program, LoadError> {
+    if facts.context_accesses.is_empty() {
+        return Ok(program);
+    }
+    let mut insns = program.into_insns();
+    for access in &facts.context_accesses {
+        let fail =
+            || LoadError::Internal(format!("program `{name}`: context access at {} cannot be rewritten", access.insn));
+        let new_off = i16::try_from(access.off).map_err(|_| fail())?;
+        let new_size = match access.size {
+            1 => Size::B,
+            2 => Size::H,
+            4 => Size::W,
+            8 => Size::DW,
+            _ => return Err(fail()),
+        };
+        match insns.get_mut(access.insn.index()) {
+            Some(Insn::Load { size, sign, off, .. }) => {
+                // A sign-extending load is one of a scalar field, whose size does not change.
+                *sign &= *size == new_size;
+                (*size, *off) = (new_size, new_off);
+            }
+            Some(Insn::Store { size, off, src: Src::Reg(_) | Src::Imm(_), .. })
+            | Some(Insn::LoadAcquire { size, off, .. } | Insn::StoreRelease { size, off, .. }) => {
+                (*size, *off) = (new_size, new_off);
+            }
+            Some(_) | None => return Err(fail()),
+        }
+    }
+    Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpf_maps::MapType;
+
+    /// A look-up at a constant index needs no null check only where that index exists in every inner map.
+    #[test]
+    fn inner_arrays_of_any_length_promise_one_element() {
+        for (flags, promised) in [(0, 8), (flags::INNER_MAP, 1)] {
+            let inner = bpf_maps::MapDef::new("inner", MapType::Array, 4, 8, 8).with_flags(flags);
+            let outer = bpf_maps::MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2).with_inner(inner);
+            assert_eq!(data_map_def(&outer).inner.unwrap().max_entries, promised);
+        }
+    }
+}

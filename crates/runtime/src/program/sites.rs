@@ -1,0 +1,104 @@
+//! The direct tail-call sites of a program: which there are, and that their tables know them.
+//!
+//! Problem: a tail call with constant table and index is compiled into a patchable site, and from then on its table
+//! must patch it: from before anybody can run the program until nobody begins to any more. Approach: [`Tracked`] is
+//! that period. Making one links every site to what its slot holds, under the table's lock, so an update that races
+//! with the load comes before or after it as a whole; dropping it takes the sites out.
+//!
+//! Invariant: a site keeps the text it is in, and the table keeps no site of a program that is gone.
+
+use crate::error::LoadError;
+use crate::load::map_set::MapRef;
+use crate::program::loaded::{Bindings, Loaded};
+use crate::program::table::ProgTable;
+use bpf_analysis::{Cfg, ConstTailCall, Constants, Facts};
+use bpf_isa::Program;
+use bpf_jit::Extern;
+use bpf_jit_code::{TailCallSite, TailTarget};
+use bpf_prog_pack::Text;
+use bpf_tailcall::{Target, TextSlots};
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A program as the target of sites.
+#[derive(Clone, Debug)]
+pub(crate) struct Jump(pub(crate) Arc<Loaded>);
+
+impl Target for Jump {
+    fn address(&self) -> usize {
+        crate::num::index(self.0.slot_word())
+    }
+}
+
+/// Adds to `facts` the tail calls that [`Constants`] finds, and leaves out those with an index beyond the table.
+pub(crate) fn constant_tail_calls<'f>(program: &Program, bindings: &Bindings, facts: &'f Facts) -> Cow<'f, Facts> {
+    let entries = |map: u32| match bindings.map(i32::try_from(map).ok()?)? {
+        MapRef::Progs(table) => Some(table.entries()),
+        MapRef::Data(_) => None,
+    };
+    if !bindings.maps.iter().flatten().any(|map| matches!(map, MapRef::Progs(_))) {
+        return Cow::Borrowed(facts);
+    }
+    let mut found: Vec<ConstTailCall> = Constants::default().tail_calls(program, &Cfg::new(program), entries);
+    let in_range = |call: &&ConstTailCall| entries(call.map).is_some_and(|entries| call.index < entries);
+    found.extend(facts.tail_calls.iter().filter(in_range));
+    // Both are right on every path, so where both speak they agree.
+    found.sort_by_key(|call| call.insn);
+    found.dedup_by_key(|call| call.insn);
+    let mut facts = facts.clone();
+    facts.tail_calls = found;
+    Cow::Owned(facts)
+}
+
+/// The sites of one program, known to their tables while this lives.
+#[derive(Debug, Default)]
+pub(crate) struct Tracked {
+    owner: u64,
+    /// Slots with sites, by table.
+    tables: Vec<(Arc<ProgTable>, Vec<u32>)>,
+}
+
+impl Tracked {
+    /// Makes the sites of newly placed code known to their tables. Nobody may run the code before this returns.
+    pub(crate) fn new(text: &Arc<Text>, sites: &[TailCallSite], bindings: &Bindings) -> Result<Tracked, LoadError> {
+        /// A table, and the sites that jump through it with their indices.
+        type TableSites<'a> = (&'a Arc<ProgTable>, Vec<(u32, TextSlots)>);
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+
+        let mut by_table: Vec<TableSites<'_>> = Vec::new();
+        for site in sites {
+            let TailTarget::Direct { table, index, bypass, target, out } = site.target else { continue };
+            let Some(Extern::Map(map)) = Extern::from_symbol(table) else {
+                return Err(LoadError::Internal("a tail-call site whose table is not a map".into()));
+            };
+            let Some(MapRef::Progs(table)) = bindings.map(map as i32) else {
+                return Err(LoadError::Internal("a tail-call site whose table is not a prog array".into()));
+            };
+            let slots = TextSlots::new(Arc::clone(text), bypass, target, out)
+                .map_err(|error| LoadError::Internal(format!("a tail-call site that cannot be patched: {error}")))?;
+            match by_table.iter_mut().find(|(known, _)| Arc::ptr_eq(known, table)) {
+                Some((_, sites)) => sites.push((index, slots)),
+                None => by_table.push((table, vec![(index, slots)])),
+            }
+        }
+        // Relaxed: only uniqueness matters.
+        let mut tracked = Tracked { owner: NEXT.fetch_add(1, Ordering::Relaxed), tables: Vec::new() };
+        for (table, sites) in by_table {
+            let slots = sites.iter().map(|(index, _)| *index).collect();
+            table
+                .track(tracked.owner, sites)
+                .map_err(|source| LoadError::ProgArray { array: table.name().to_owned(), source })?;
+            tracked.tables.push((Arc::clone(table), slots));
+        }
+        Ok(tracked)
+    }
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        for (table, slots) in &self.tables {
+            table.untrack(self.owner, slots);
+        }
+    }
+}

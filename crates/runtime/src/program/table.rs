@@ -1,0 +1,469 @@
+//! Prog arrays: tables of programs to tail-call.
+//!
+//! Problem: a slot is read by running programs without a lock while it is set and cleared by other threads, and a
+//! program in a slot must not go away under a run. Approach: what emitted code reads is an array of entry addresses,
+//! one atomic word a slot; beside it, under a lock, the handles that keep the programs alive, and the direct sites that
+//! jump through each slot ([`bpf_tailcall`]). An update patches the sites first and then stores the words. A handle
+//! that is replaced is dropped after a grace period.
+//!
+//! The lock is held for pokes and one barrier, never while waiting, and no program is dropped under it: dropping one
+//! takes it.
+//!
+//! A program in its own array is a cycle of handles. As in the kernel, an array is emptied when its last *user* handle
+//! goes: instances, programs and [`ProgArray`]s that the user holds count, programs in slots do not.
+
+use crate::engine::{Engine, Mode};
+use crate::error::{LoadError, ProgArrayError};
+use crate::handle::over::Over;
+use crate::handle::program::Program;
+use crate::load::map_set::MapRef;
+use crate::program::loaded::Loaded;
+use crate::program::sites::Jump;
+use crate::{Context, Instance};
+use bpf_prog_pack::PokeError;
+use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod, Owned, Reservation};
+use bpf_tailcall::{Change, Clock, Sites, TextSlots, UpdateError};
+use bpf_verifier::ContextLayout;
+use core::marker::PhantomData;
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Slots an array may have at most: what an allocation of one word each may take.
+const MAX_ENTRIES: u32 = 1 << 24;
+
+/// A table of programs. Its words are `{ entries: u32, 0: u32 }` and then one a slot: 0, or for emitted code the
+/// entry's address, for the interpreter the address of the [`Loaded`].
+pub(crate) struct ProgTable {
+    name: String,
+    /// Not the engine: deferred drops of programs own their tables, and the domain owns those.
+    domain: Arc<Domain>,
+    words: Box<[AtomicU64]>,
+    /// The memory of `words`.
+    _reservation: Reservation,
+    clock: Clock<Arc<Domain>>,
+    state: Mutex<State>,
+    /// User handles.
+    users: AtomicUsize,
+}
+
+struct State {
+    /// The slots that are set: as much memory as there are programs, whatever the array's size.
+    programs: BTreeMap<u32, Arc<Loaded>>,
+    sites: Sites<TextSlots, Jump, GracePeriod>,
+    bound: Bound,
+}
+
+/// What is settled about the programs that jump through an array and those in it.
+#[derive(Clone, Copy, Default)]
+struct Bound {
+    /// Their context; set by the first, or by a handle.
+    layout: Option<&'static ContextLayout>,
+    /// How they are executed; set by the first.
+    mode: Option<Mode>,
+}
+
+/// So many words of zeroes, of which only those that are used take memory; `None` if there are none to be had.
+fn zeroed_words(len: usize) -> Option<Box<[AtomicU64]>> {
+    let layout = std::alloc::Layout::array::<AtomicU64>(len).ok().filter(|layout| layout.size() != 0)?;
+    // SAFETY: the layout is not empty.
+    let words = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<AtomicU64>();
+    if words.is_null() {
+        return None;
+    }
+    // SAFETY: a new allocation of the global allocator with the layout of these words, to which zeroes are valid.
+    Some(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(words, len)) })
+}
+
+/// What programs that jump to each other must have in common: what r1 is, and what a slot's word means.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
+    pub(crate) layout: &'static ContextLayout,
+    pub(crate) mode: Mode,
+}
+
+impl fmt::Debug for ProgTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProgTable").field("name", &self.name).field("entries", &self.entries()).finish_non_exhaustive()
+    }
+}
+
+impl Owned for ProgTable {
+    fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
+    fn named(&self) -> (&'static str, &str) {
+        ("prog array", &self.name)
+    }
+}
+
+impl ProgTable {
+    pub(crate) fn new(name: String, entries: u32, engine: &Engine) -> Result<Arc<ProgTable>, ProgArrayError> {
+        if entries == 0 || entries > MAX_ENTRIES {
+            return Err(ProgArrayError::Entries { entries, max: MAX_ENTRIES });
+        }
+        let needed = (u64::from(entries) + 1) * size_of::<AtomicU64>() as u64;
+        let limit = engine.config().object_memory_limit;
+        if needed > limit {
+            return Err(ProgArrayError::TooLarge { needed, limit });
+        }
+        let reservation = engine.domain().memory().reserve(needed)?;
+        let words = zeroed_words(entries as usize + 1).ok_or(ProgArrayError::NoMemory { needed })?;
+        // Relaxed: before anybody else has the table.
+        words[0].store(entries.into(), Ordering::Relaxed);
+        Ok(Arc::new(ProgTable {
+            name,
+            domain: Arc::clone(engine.domain()),
+            words,
+            _reservation: reservation,
+            clock: Clock::new(Arc::clone(engine.domain())),
+            state: Mutex::new(State { programs: BTreeMap::new(), sites: Sites::default(), bound: Bound::default() }),
+            users: AtomicUsize::new(0),
+        }))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn entries(&self) -> u32 {
+        crate::num::small(self.words.len()) - 1
+    }
+
+    /// What programs hold as the map's pointer.
+    pub(crate) fn address(&self) -> u64 {
+        self.words.as_ptr() as u64
+    }
+
+    /// The program in a slot, for the interpreter. The caller is inside a guard, which keeps it alive.
+    pub(crate) fn interpreted(&self, index: u32) -> Option<*const Loaded> {
+        let word = self.words.get(index as usize + 1)?;
+        // Acquire pairs with the release in `store`: the program is fully loaded.
+        let address = word.load(Ordering::Acquire);
+        (address != 0).then_some(address as *const Loaded)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Slots and words change together in `apply`, which cannot panic between.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Only programs on this context from now on.
+    fn bind_layout(&self, layout: &'static ContextLayout) -> Result<(), ProgArrayError> {
+        let mut state = self.lock();
+        state.bound = state.bound.on(layout)?;
+        Ok(())
+    }
+
+    /// Sets and clears slots, all or none.
+    pub(crate) fn update(self: &Arc<Self>, changes: Vec<(u32, Option<Arc<Loaded>>)>) -> Result<(), ProgArrayError> {
+        let state = self.lock();
+        let mut bound = state.bound;
+        for (index, program) in &changes {
+            self.check_index(*index)?;
+            if let Some(program) = program {
+                self.domain.owns(&**program)?;
+                bound = bound.with(program.kind())?;
+            }
+        }
+        self.apply(state, changes, bound, Failing::Undo)
+    }
+
+    pub(crate) fn set(self: &Arc<Self>, index: u32, program: Arc<Loaded>) -> Result<(), ProgArrayError> {
+        self.update(vec![(index, Some(program))])
+    }
+
+    pub(crate) fn clear(self: &Arc<Self>, index: u32) -> Result<(), ProgArrayError> {
+        let state = self.lock();
+        self.check_index(index)?;
+        if !state.programs.contains_key(&index) {
+            return Err(ProgArrayError::Empty { index });
+        }
+        let bound = state.bound;
+        self.apply(state, vec![(index, None)], bound, Failing::Undo)
+    }
+
+    fn get(&self, index: u32) -> Option<Arc<Loaded>> {
+        self.lock().programs.get(&index).cloned()
+    }
+
+    /// The programs in it that are not among those seen, once each.
+    pub(crate) fn programs(&self, seen: &mut HashSet<*const Loaded>) -> Vec<Arc<Loaded>> {
+        let state = self.lock();
+        state.programs.values().filter(|program| seen.insert(Arc::as_ptr(program))).cloned().collect()
+    }
+
+    fn clear_all(self: &Arc<Self>) {
+        if self.domain.is_forked() {
+            return; // As in `untrack`.
+        }
+        let state = self.lock();
+        let changes = state.programs.keys().map(|&index| (index, None)).collect();
+        // Nobody is left who could be told; a site that could not be closed keeps its target.
+        let bound = state.bound;
+        let _ = self.apply(state, changes, bound, Failing::GoOn);
+    }
+
+    /// Links sites of newly placed code to what their slots hold, from now on.
+    pub(crate) fn track(&self, owner: u64, sites: Vec<(u32, TextSlots)>) -> Result<(), ProgArrayError> {
+        let State { programs, sites: all, .. } = &mut *self.lock();
+        let current = |index: u32| programs.get(&index).cloned().map(Jump);
+        all.track(&self.clock, owner, sites, current).map_err(text_error)
+    }
+
+    /// Forgets the sites of code that nobody begins to run any more.
+    pub(crate) fn untrack(&self, owner: u64, slots: &[u32]) {
+        if self.domain.is_forked() {
+            return; // The lock may be held by a thread that does not exist here, and nobody is patched any more.
+        }
+        let gone: Vec<_> = {
+            let mut state = self.lock();
+            slots.iter().flat_map(|index| state.sites.untrack(*index, owner)).collect()
+        };
+        // Their targets go here, without the lock.
+        drop(gone);
+    }
+
+    /// How many sites jump through a slot.
+    pub(crate) fn tracked(&self, index: u32) -> usize {
+        self.lock().sites.tracked(index)
+    }
+
+    /// Finishes what had to wait for runs that are over now.
+    fn settle(&self) {
+        let free = self.lock().sites.settle(&self.clock);
+        drop(free);
+    }
+
+    fn check_index(&self, index: u32) -> Result<(), ProgArrayError> {
+        let entries = self.entries();
+        if index < entries { Ok(()) } else { Err(ProgArrayError::OutOfRange { index, entries }) }
+    }
+
+    /// Patches the sites of these slots, then stores the words; what is `bound` holds if that is done.
+    fn apply(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        changes: Vec<(u32, Option<Arc<Loaded>>)>,
+        bound: Bound,
+        failing: Failing,
+    ) -> Result<(), ProgArrayError> {
+        // One change a slot, the last.
+        let changes: BTreeMap<u32, Option<Arc<Loaded>>> = changes.into_iter().collect();
+        let changes: Vec<Change<Jump>> = changes
+            .into_iter()
+            .map(|(index, new)| Change {
+                index,
+                old: state.programs.get(&index).cloned().map(Jump),
+                new: new.map(Jump),
+            })
+            .collect();
+        let free = state.sites.settle(&self.clock);
+        let result = state.sites.update(&self.clock, &changes).map_err(text_error);
+        let mut old = Vec::new();
+        if result.is_ok() || failing == Failing::GoOn {
+            state.bound = bound;
+            for Change { index, new, .. } in &changes {
+                let word = new.as_ref().map_or(0, |program| program.0.slot_word());
+                // Release pairs with the acquire in `interpreted`; emitted code depends on the address it loads.
+                self.words[*index as usize + 1].store(word, Ordering::Release);
+                old.extend(match new {
+                    Some(program) => state.programs.insert(*index, Arc::clone(&program.0)),
+                    None => state.programs.remove(index),
+                });
+            }
+        }
+        let settled = state.sites.is_settled();
+        drop(state);
+        drop((free, changes));
+        if !old.is_empty() {
+            // A run may have read the word and not have jumped yet. CPUs that hold a jump of a site are covered as
+            // well: the update ended with a barrier if there was one.
+            self.domain.defer(move || drop(old));
+        }
+        if !settled {
+            let table = Arc::downgrade(self);
+            self.domain.defer(move || {
+                if let Some(table) = table.upgrade() {
+                    table.settle();
+                }
+            });
+        }
+        result
+    }
+}
+
+/// What becomes of an update whose sites could not be patched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Failing {
+    /// All is as before.
+    Undo,
+    /// The words change all the same.
+    GoOn,
+}
+
+fn text_error(error: UpdateError<PokeError, CoreBarrierError>) -> ProgArrayError {
+    ProgArrayError::Text(match error {
+        UpdateError::Poke(error) => error.to_string(),
+        UpdateError::Barrier(error) => error.to_string(),
+        UpdateError::Internal => "internal error: a barrier came too early".into(),
+    })
+}
+
+impl Bound {
+    fn with(self, kind: Kind) -> Result<Bound, ProgArrayError> {
+        if self.mode.is_some_and(|mode| mode != kind.mode) {
+            return Err(ProgArrayError::Mode);
+        }
+        Ok(Bound { mode: Some(kind.mode), ..self.on(kind.layout)? })
+    }
+
+    fn on(self, layout: &'static ContextLayout) -> Result<Bound, ProgArrayError> {
+        let bound = self.layout.unwrap_or(layout);
+        if core::ptr::eq(bound, layout) {
+            return Ok(Bound { layout: Some(layout), ..self });
+        }
+        Err(ProgArrayError::Context { program: layout.name.to_string(), array: bound.name.to_string() })
+    }
+}
+
+/// Programs of this kind may jump through these arrays from now on: through all of them, or as before through none.
+pub(crate) fn bind_all<'t>(tables: impl Iterator<Item = &'t Arc<ProgTable>>, kind: Kind) -> Result<(), LoadError> {
+    // All locks at once, each once and in the order of addresses, so that two loads never wait for each other.
+    let mut tables: Vec<&ProgTable> = tables.map(|table| &**table).collect();
+    tables.sort_by_key(|table| core::ptr::from_ref(*table));
+    tables.dedup_by_key(|table| core::ptr::from_ref(*table));
+    let mut states: Vec<_> = tables.iter().map(|table| table.lock()).collect();
+    let bound = |(table, state): (&&ProgTable, &MutexGuard<'_, State>)| {
+        let array = || table.name().to_owned();
+        state.bound.with(kind).map_err(|source| LoadError::ProgArray { array: array(), source })
+    };
+    let bounds = tables.iter().zip(&states).map(bound).collect::<Result<Vec<_>, _>>()?;
+    for (state, bound) in states.iter_mut().zip(bounds) {
+        state.bound = bound;
+    }
+    Ok(())
+}
+
+/// A user's hold on a table: when the last one goes, the table is emptied.
+#[derive(Debug)]
+pub(crate) struct UserHold(Arc<ProgTable>);
+
+impl UserHold {
+    pub(crate) fn new(table: &Arc<ProgTable>) -> UserHold {
+        // Relaxed: a count; the drop that reaches zero takes the lock.
+        table.users.fetch_add(1, Ordering::Relaxed);
+        UserHold(Arc::clone(table))
+    }
+}
+
+impl Drop for UserHold {
+    fn drop(&mut self) {
+        // AcqRel: whoever clears sees all that other holders did before they let go.
+        if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.clear_all();
+            // What was in the slots waits in the domain now and owns the engine, which owns the domain. An instance's
+            // engine handle may have gone before this.
+            while self.0.domain.reclaim() > 0 {}
+        }
+    }
+}
+
+/// A prog array, for programs on context `C` with host `H`.
+///
+/// ```no_run
+/// # use bpf_runtime::*;
+/// # fn f(inst: &Instance<()>) -> Result<(), Box<dyn std::error::Error>> {
+/// let stages = inst.prog_array::<Raw>("stages")?;
+/// stages.set(3, &inst.program::<Raw>("parse_udp")?)?; // from any thread, under traffic
+/// stages.clear(3)?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct ProgArray<C, H> {
+    hold: UserHold,
+    instance: Instance<H>,
+    types: Over<(C, H)>,
+}
+
+impl<C: Context, H: 'static> ProgArray<C, H> {
+    /// An empty array that no object defines, for programs loaded from instructions.
+    ///
+    /// # Errors
+    /// [`LoadError::ProgArray`] for an impossible size.
+    pub fn create(engine: &Engine, name: &str, entries: u32) -> Result<Self, LoadError> {
+        let table = ProgTable::new(name.to_owned(), entries, engine)
+            .map_err(|source| LoadError::ProgArray { array: name.to_owned(), source })?;
+        ProgArray::new(&table, Instance::new(engine, Vec::new(), vec![MapRef::Progs(Arc::clone(&table))]))
+    }
+
+    pub(crate) fn new(table: &Arc<ProgTable>, instance: Instance<H>) -> Result<Self, LoadError> {
+        table
+            .bind_layout(C::layout())
+            .map_err(|source| LoadError::ProgArray { array: table.name().to_owned(), source })?;
+        Ok(ProgArray { hold: UserHold::new(table), instance, types: PhantomData })
+    }
+
+    pub(crate) fn table(&self) -> &Arc<ProgTable> {
+        &self.hold.0
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.hold.0.name()
+    }
+
+    /// How many slots it has.
+    pub fn entries(&self) -> u32 {
+        self.hold.0.entries()
+    }
+
+    /// Puts a program into a slot. Runs that have begun take either the old or the new one.
+    ///
+    /// # Errors
+    /// [`ProgArrayError::OutOfRange`]; [`ProgArrayError::OtherDomain`], [`ProgArrayError::Context`] or
+    /// [`ProgArrayError::Mode`] for a program that those which jump through the array could not jump to;
+    /// [`ProgArrayError::Text`]. The array is as before then.
+    pub fn set(&self, index: u32, program: &Program<C, H>) -> Result<(), ProgArrayError> {
+        self.hold.0.set(index, Arc::clone(program.loaded()))
+    }
+
+    /// Empties a slot.
+    ///
+    /// # Errors
+    /// [`ProgArrayError::OutOfRange`], [`ProgArrayError::Empty`]; [`ProgArrayError::Text`]. The array is as before
+    /// then.
+    pub fn clear(&self, index: u32) -> Result<(), ProgArrayError> {
+        self.hold.0.clear(index)
+    }
+
+    /// Sets and clears many slots, all or none, for the price of one barrier. Of several changes of one slot the last
+    /// counts; clearing an empty slot changes nothing. A run may see some of them done and others not.
+    ///
+    /// # Errors
+    /// Those of [`ProgArray::set`], and [`ProgArrayError::Text`]. The array is as before then.
+    pub fn update<'p>(
+        &self,
+        changes: impl IntoIterator<Item = (u32, Option<&'p Program<C, H>>)>,
+    ) -> Result<(), ProgArrayError> {
+        let owned = changes.into_iter().map(|(index, program)| (index, program.map(|p| Arc::clone(p.loaded()))));
+        self.hold.0.update(owned.collect())
+    }
+
+    /// How many direct sites are patched when this slot changes.
+    pub fn tracked_sites(&self, index: u32) -> usize {
+        self.hold.0.tracked(index)
+    }
+
+    /// The program in a slot.
+    pub fn get(&self, index: u32) -> Option<Program<C, H>> {
+        self.hold.0.get(index).map(|loaded| Program::new(loaded, Some(self.instance.clone())))
+    }
+
+    /// The slots that are set, with their programs.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, Program<C, H>)> {
+        (0..self.entries()).filter_map(|index| Some((index, self.get(index)?)))
+    }
+}
