@@ -11,7 +11,7 @@ use bpf_benches::table::{Table, figure};
 use bpf_isa::Program;
 use bpf_jit::{
     Alloc, AllocOptions, Allocator, Backend, CompileOptions, Compiler, EmitOptions, Hidden, Lir, LowerOptions, Lowerer,
-    OptLevel, PassOptions, PassScratch, Signatures,
+    OptLevel, PassOptions, PassScratch, Signatures, optimise,
 };
 use bpf_jit_code::{Arch, Code};
 use bpf_prog_pack::{Options, Packs};
@@ -76,7 +76,7 @@ impl Steps {
 
 fn lower(lowerer: &mut Lowerer, program: &Program, lir: &mut Lir) {
     lowerer.lower(program, &Facts::default(), &NoCalls, &LowerOptions::default(), lir);
-    lir.optimise(PassOptions { direct_tail_calls: false }, &mut PassScratch::default());
+    optimise(lir, PassOptions { direct_tail_calls: false }, &mut PassScratch::default());
 }
 
 fn allocate(allocator: &mut Allocator, lir: &Lir, allocs: &mut Vec<Alloc>) {

@@ -33,7 +33,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bpf-jit-code", &[]),
     ("bpf-debug", &["bpf-jit-code"]),
     ("bpf-disasm", &["bpf-jit-code"]),
-    ("bpf-jit", &["bpf-uapi", "bpf-isa", "bpf-analysis", "bpf-jit-code"]),
+    ("bpf-lir", &["bpf-isa", "bpf-jit-code"]),
+    ("bpf-opt", &["bpf-isa", "bpf-lir"]),
+    ("bpf-jit", &["bpf-uapi", "bpf-isa", "bpf-analysis", "bpf-jit-code", "bpf-lir", "bpf-opt"]),
     ("bpf-jit-x64", &["bpf-isa", "bpf-jit", "bpf-jit-code"]),
     ("bpf-jit-arm64", &["bpf-isa", "bpf-jit", "bpf-jit-code"]),
     ("bpf-quiesce", &[]),
@@ -71,8 +73,18 @@ const RUNTIME: &[&str] = &[
 ];
 
 /// Source folders whose crates forbid unsafe code.
-const SAFE: &[&str] =
-    &["uapi", "bpf-isa", "bpf-analysis", "bpf-jit", "dispatcher", "verifier", "object", "context-derive"];
+const SAFE: &[&str] = &[
+    "uapi",
+    "bpf-isa",
+    "bpf-analysis",
+    "lir",
+    "bpf-opt",
+    "bpf-jit",
+    "dispatcher",
+    "verifier",
+    "object",
+    "context-derive",
+];
 
 /// Source folders whose crates have no cast that may cut a number off without a reason beside it. (In tests, a number
 /// cut off fails the test.)

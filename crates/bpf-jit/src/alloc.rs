@@ -14,9 +14,9 @@
 //!
 //! Invariant: any outcome that respects (1) and (2) is correct. `AllocOptions` makes random ones, for tests.
 
-use crate::lir::{Base, Func, Liveness, Mem, Op, TailKey, VReg, Val};
 use crate::machine::{FixedOperands, HostReg, HostRegSet, MachineDesc};
 use bpf_isa::Width;
+use bpf_lir::{Base, Func, Liveness, Mem, Op, TailKey, VReg, Val};
 
 /// Where a virtual register lives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

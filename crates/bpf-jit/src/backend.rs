@@ -1,14 +1,16 @@
 //! From program to code: the pipeline, and what a backend is.
 
 use crate::alloc::{Alloc, AllocOptions, Allocator};
+use crate::check::check;
 use crate::externs::Signatures;
-use crate::lir::{Base, BlockId, Func, Lir, Op, PassOptions, PassScratch, VReg};
 use crate::lower::{DirectOptions, LowerOptions, Lowerer, Scratch};
 use crate::machine::MachineDesc;
 use bpf_analysis::Facts;
 use bpf_isa::{Program, SubprogId};
 use bpf_jit_code::layout::OutOfReach;
 use bpf_jit_code::{Code, CpuFeatures, Hardening};
+use bpf_lir::{Base, BlockId, Func, Lir, Op, VReg};
+use bpf_opt::{PassOptions, PassScratch, optimise};
 
 /// What an emitter may assume and must do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -213,7 +215,7 @@ pub trait Backend {
     /// Emits `lir` with one allocation a function into `code`, which is empty.
     fn emit(&mut self, lir: &Lir, allocs: &[Alloc], options: &EmitOptions, code: &mut Code) -> Result<(), EmitError> {
         if cfg!(debug_assertions) {
-            lir.check(allocs, self.machine(options)).map_err(EmitError::Internal)?;
+            check(lir, allocs, self.machine(options)).map_err(EmitError::Internal)?;
         }
         // Only landing pads depend on it.
         let mut address_taken = vec![false; if options.hardening.landing_pads { lir.funcs.len() } else { 0 }];
@@ -290,7 +292,7 @@ impl<B: Backend> Compiler<B> {
         self.lowerer.lower(program, facts, signatures, lower, &mut self.lir);
         debug_assert_eq!(self.lir.verify(), Ok(()), "after lowering:\n{}", self.lir);
         let direct_tail_calls = lower.direct_tail_calls && !facts.tail_calls.is_empty();
-        self.lir.optimise(PassOptions { direct_tail_calls }, &mut self.passes);
+        optimise(&mut self.lir, PassOptions { direct_tail_calls }, &mut self.passes);
         let machine = self.backend.machine(emit);
         self.allocs.resize_with(self.lir.funcs.len(), Alloc::default);
         for (func, out) in self.lir.funcs.iter().zip(&mut self.allocs) {

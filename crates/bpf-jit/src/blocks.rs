@@ -1,8 +1,8 @@
 //! The labels of a function's blocks, for `skeleton`.
 
 use crate::backend::Shape;
-use crate::lir::BlockId;
 use bpf_jit_code::layout::{Branch, Label, Layout};
+use bpf_lir::BlockId;
 
 /// The labels of the blocks of the function being emitted: those of its [`Shape`], which follow each other, and extra
 /// ones. Reused from function to function.

@@ -4,19 +4,17 @@
 //! make by hand.
 
 use crate::alloc::{Alloc, Loc};
-use crate::lir::{Func, Lir};
 use crate::machine::{HostRegSet, MachineDesc};
+use bpf_lir::{Func, Lir};
 
-impl Lir {
-    /// Checks it together with one allocation a function for `machine`.
-    ///
-    /// # Errors
-    /// What is wrong.
-    pub fn check(&self, allocs: &[Alloc], machine: &MachineDesc) -> Result<(), &'static str> {
-        self.verify().map_err(|_| "an intermediate form that is not well formed")?;
-        ensure(allocs.len() >= self.funcs.len(), "a function without an allocation")?;
-        self.funcs.iter().zip(allocs).try_for_each(|(func, alloc)| check_func(func, alloc, machine))
-    }
+/// Checks `lir` together with one allocation a function for `machine`.
+///
+/// # Errors
+/// What is wrong.
+pub fn check(lir: &Lir, allocs: &[Alloc], machine: &MachineDesc) -> Result<(), &'static str> {
+    lir.verify().map_err(|_| "an intermediate form that is not well formed")?;
+    ensure(allocs.len() >= lir.funcs.len(), "a function without an allocation")?;
+    lir.funcs.iter().zip(allocs).try_for_each(|(func, alloc)| check_func(func, alloc, machine))
 }
 
 fn check_func(func: &Func, alloc: &Alloc, machine: &MachineDesc) -> Result<(), &'static str> {

@@ -10,9 +10,9 @@
 //! clobber.
 
 use crate::alloc::{Alloc, AllocOptions, Loc};
-use crate::lir::VReg;
 use crate::machine::{HostReg, HostRegSet, MachineDesc, OpClass};
 use bpf_isa::{Contents, Reg};
+use bpf_lir::VReg;
 
 /// The hidden argument's virtual register.
 pub(crate) const CTX: VReg = VReg(10);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! lower(&Program, &Facts)        -> Lir      BPF meaning ends here
-//! Lir::optimise                  -> Lir      passes
+//! optimise(&mut Lir)             -> Lir      passes (bpf-opt)
 //! allocate(&Func, &MachineDesc)  -> Alloc    virtual registers -> host registers or slots
 //! Backend::emit(&Lir, &[Alloc])  -> Code     bpf-jit-x64, bpf-jit-arm64
 //! ```
@@ -19,11 +19,8 @@ mod alloc;
 mod backend;
 mod blocks;
 mod check;
-#[cfg(any(test, feature = "eval"))]
-pub mod eval;
 mod externs;
 mod fixed;
-mod lir;
 mod lower;
 mod machine;
 mod moves;
@@ -31,11 +28,15 @@ mod skeleton;
 
 pub use alloc::{Alloc, AllocOptions, Allocator, Loc};
 pub use backend::{Backend, CompileError, CompileOptions, Compiler, EmitError, EmitOptions, Emitter, OptLevel, Shape};
-pub use externs::{Extern, Hidden, MapShape, Signatures};
-pub use lir::{
-    AtomicOp, Base, BinOp, Block, BlockId, CallTarget, Cfg, Check, Cond, Dominators, Func, Lir, LirError, Liveness,
-    Mem, Op, ParseError, Pass, PassOptions, PassScratch, Region, Span, TailKey, VReg, Val,
+#[cfg(feature = "eval")]
+pub use bpf_lir::eval;
+pub use bpf_lir::{
+    AtomicOp, Base, BinOp, Block, BlockId, CallTarget, Cfg, Check, Cond, Dominators, Extern, Func, Lir, LirError,
+    Liveness, Mem, Op, ParseError, Region, Span, TailKey, VReg, Val,
 };
+pub use bpf_opt::{Pass, PassOptions, PassScratch, optimise};
+pub use check::check;
+pub use externs::{Hidden, MapShape, Signatures};
 pub use lower::{LowerOptions, Lowerer};
 pub use machine::{FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};
 pub use moves::{Move, MoveSrc, parallel_moves};

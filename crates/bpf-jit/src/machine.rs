@@ -4,7 +4,7 @@
 //! in rax:rdx, a variable shift's count in rcx, cmpxchg in rax). Operations are grouped into [`OpClass`]es by their
 //! demands, and the machine answers for each class, so the allocator has no case for any architecture.
 
-use crate::lir::{AtomicOp, BinOp, Op, Val};
+use bpf_lir::{AtomicOp, BinOp, Op, Val};
 
 /// Number of a host register, as the architecture encodes it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

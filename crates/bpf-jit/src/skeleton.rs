@@ -9,12 +9,12 @@
 
 use crate::backend::{EmitError, EmitOptions, Shape};
 use crate::blocks::BlockLabels;
-use crate::lir::{BlockId, VReg};
 use crate::moves::Move;
 use bpf_isa::SubprogId;
 use bpf_jit_code::layout::{Branch, Label, Layout};
 use bpf_jit_code::unwind::room;
 use bpf_jit_code::{Code, PatchSlot, PcEntry, StopCode, Symbol, TailCallSite, TailTarget, Unwind, UnwindOp};
+use bpf_lir::{BlockId, VReg};
 
 /// Where a failed check goes.
 #[derive(Clone, Copy, Debug)]

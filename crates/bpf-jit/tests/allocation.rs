@@ -8,7 +8,7 @@ use bpf_analysis::Facts;
 use bpf_isa::Width;
 use bpf_jit::{
     Alloc, AllocOptions, Allocator, Backend, Cfg, EmitOptions, Func, HostReg, HostRegSet, Lir, Loc, LowerOptions,
-    Lowerer, MachineDesc, Op, PassOptions, PassScratch, VReg, Val,
+    Lowerer, MachineDesc, Op, PassOptions, PassScratch, VReg, Val, optimise,
 };
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::CpuFeatures;
@@ -110,7 +110,7 @@ fn each_lowered(mut f: impl FnMut(u64, &Lir)) {
         let options = LowerOptions { budget: checks, interrupt: checks, ..LowerOptions::default() };
         lowerer.lower(&program, &Facts::default(), &(), &options, &mut lir);
         if seed % 4 < 2 {
-            lir.optimise(PassOptions { direct_tail_calls: seed % 4 == 1 }, &mut PassScratch::default());
+            optimise(&mut lir, PassOptions { direct_tail_calls: seed % 4 == 1 }, &mut PassScratch::default());
         }
         f(seed, &lir);
     }

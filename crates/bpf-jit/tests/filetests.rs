@@ -25,7 +25,7 @@ use bpf_isa::{InsnIdx, Program, SubprogId};
 use bpf_jit::eval::{Env, Eval, Region};
 use bpf_jit::{
     Alloc, AllocOptions, Allocator, Backend, Cfg, EmitOptions, Extern, Hidden, HostReg, HostRegSet, Lir, Liveness, Loc,
-    LowerOptions, Lowerer, MapShape, Pass, PassOptions, PassScratch, Signatures,
+    LowerOptions, Lowerer, MapShape, Pass, PassOptions, PassScratch, Signatures, check, optimise,
 };
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code, CpuFeatures, RunCtx, Symbol};
@@ -105,8 +105,8 @@ impl State {
         match name {
             "lower" => self.lower(options),
             "optimise" => {
-                self.lir
-                    .optimise(PassOptions { direct_tail_calls: word(options, "direct") }, &mut PassScratch::default());
+                let direct_tail_calls = word(options, "direct");
+                optimise(&mut self.lir, PassOptions { direct_tail_calls }, &mut PassScratch::default());
                 Ok(self.lir.to_string())
             }
             "verify" => Ok(self.lir.verify().map_or_else(|e| format!("{e}\n"), |()| "well formed\n".into())),
@@ -193,7 +193,7 @@ impl State {
             writeln!(out, "{i} saves {{{}}}", saves.join(" ")).unwrap();
             allocs.push(alloc);
         }
-        self.lir.check(&allocs, machine)?;
+        check(&self.lir, &allocs, machine)?;
         self.allocs = Some((arch, allocs));
         Ok(out)
     }

@@ -480,7 +480,7 @@ fn malformed_input_is_refused() {
             &mut alloc,
         );
         spoil(&mut alloc);
-        lir.check(&[alloc], Arm64::default().machine(&options)).is_err()
+        bpf_jit::check(lir, &[alloc], Arm64::default().machine(&options)).is_err()
     };
     assert!(!refused(&good, &|_| {}));
     assert!(refused(&good, &|alloc| alloc.locs.clear()));

@@ -11,11 +11,11 @@
 
 use super::direct::Sink;
 use super::func::FuncLowerer;
-use crate::externs::Extern;
-use crate::lir::{Base, BinOp, Mem, Op, Region, VReg, Val};
 use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion};
 use bpf_isa::{InsnIdx, Reg, Size, Src, Width};
 use bpf_jit_code::RunCtx;
+use bpf_lir::Extern;
+use bpf_lir::{Base, BinOp, Mem, Op, Region, VReg, Val};
 
 impl<S: Sink> FuncLowerer<'_, S> {
     /// Checks the load or store at hand, if it was not proven.

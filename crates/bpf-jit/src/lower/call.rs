@@ -3,11 +3,12 @@
 use super::direct::Sink;
 use super::func::FuncLowerer;
 use super::subprog_at;
-use crate::externs::{Extern, Hidden, MapShape};
-use crate::lir::{Base, BinOp, CallTarget, Check, Mem, Op, Region, TailKey, VReg, Val};
+use crate::externs::{Hidden, MapShape};
 use bpf_analysis::{BlockId as BpfBlock, ConstMapCall};
 use bpf_isa::{Callee, Cond, InsnIdx, Reg, Size, Width};
 use bpf_jit_code::RunCtx;
+use bpf_lir::Extern;
+use bpf_lir::{Base, BinOp, CallTarget, Check, Mem, Op, Region, TailKey, VReg, Val};
 use bpf_uapi::helper_id;
 
 /// What the elements of an array are.

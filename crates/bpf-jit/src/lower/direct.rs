@@ -16,10 +16,10 @@ use crate::alloc::AllocOptions;
 use crate::backend::{Backend, EmitError, EmitOptions, Emitter, Shape};
 use crate::externs::Signatures;
 use crate::fixed::{self, Needs};
-use crate::lir::{BlockId, Func, Op, Region, Span, VReg, Val};
 use bpf_analysis::{BlockId as BpfBlock, CallArity as _, Facts, RegSet};
 use bpf_isa::{Callee, Contents, InsnIdx, MAY_GOTO_BUDGET, Program, Reg, StackUse, Subprog, SubprogId, Width};
 use bpf_jit_code::Code;
+use bpf_lir::{BlockId, Func, Op, Region, Span, VReg, Val};
 use core::ops::Range;
 
 /// Where the ops of a [`FuncLowerer`] go, and what can be known of the function there.

@@ -4,10 +4,10 @@ use super::direct::Sink;
 use super::webs::REGS;
 use super::{Arity, Edge, Lowerer};
 use crate::externs::Signatures;
-use crate::lir::{Base, BlockId, Func, Mem, Op, Region, Span, VReg, Val};
 use crate::lower::LowerOptions;
 use bpf_analysis::Facts;
 use bpf_isa::{Program, Reg, Size, Src, SubprogId, Width};
+use bpf_lir::{Base, BlockId, Func, Mem, Op, Region, Span, VReg, Val};
 
 /// One function being lowered.
 pub(super) struct FuncLowerer<'a, S> {

@@ -3,13 +3,13 @@
 use super::direct::Sink;
 use super::func::FuncLowerer;
 use super::{Edge, subprog_at};
-use crate::externs::Extern;
-use crate::lir::{AtomicOp, Base, BinOp, BlockId, Mem, Op, Region, VReg, Val};
 use bpf_analysis::BlockId as BpfBlock;
 use bpf_isa::{
     AluOp, AtomicOp as BpfAtomicOp, ByteOrder, Cond, EndWidth, Imm64, Insn, InsnIdx, Reg, Size, Src, SxWidth, Width,
 };
 use bpf_jit_code::RunCtx;
+use bpf_lir::Extern;
+use bpf_lir::{AtomicOp, Base, BinOp, BlockId, Mem, Op, Region, VReg, Val};
 
 impl<S: Sink> FuncLowerer<'_, S> {
     #[inline(always)]

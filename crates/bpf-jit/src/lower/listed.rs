@@ -4,9 +4,9 @@
 use super::direct::Sink;
 use super::func::FuncLowerer;
 use super::webs::{EntryWebs, NONE};
-use crate::lir::{Block, BlockId, Op, Region, Span, VReg, Val};
 use bpf_analysis::{BlockId as BpfBlock, MemKind, RegSet, results};
 use bpf_isa::{Callee, Insn, InsnIdx, MAY_GOTO_BUDGET, Reg, Width};
+use bpf_lir::{Block, BlockId, Op, Region, Span, VReg, Val};
 
 /// Into the function's list.
 pub(super) struct Listed;

@@ -10,7 +10,7 @@
 //! r10 needs no register: stack accesses are frame-relative, other uses take the frame address. The may_goto counter
 //! and the hidden argument are virtual registers like any other.
 //!
-//! Nothing is fused here: `crate::lir::peephole` does that.
+//! Nothing is fused here: `bpf_lir::peephole` does that.
 
 mod bound;
 mod call;
@@ -21,9 +21,9 @@ mod listed;
 mod webs;
 
 use crate::externs::{Hidden, Signatures};
-use crate::lir::{BlockId, Func, Lir, Span};
 use bpf_analysis::{CallArity, Cfg, Facts, Liveness};
 use bpf_isa::{Callee, Insn, InsnIdx, Program, Subprog, SubprogId};
+use bpf_lir::{BlockId, Func, Lir, Span};
 use bpf_uapi::helper_id;
 pub(crate) use direct::{DirectOptions, Scratch};
 use func::FuncLowerer;

@@ -3,9 +3,9 @@
 //! Each becomes one virtual register. They are found while lowering, by union-find: a definition begins a web, and
 //! where two paths meet with different webs of a register, the two are united.
 
-use crate::lir::VReg;
 use bpf_analysis::RegSet;
 use bpf_isa::Reg;
+use bpf_lir::VReg;
 
 pub(super) const NONE: u32 = u32::MAX;
 pub(super) const NO_WEB: VReg = VReg(NONE);

@@ -9,9 +9,9 @@
 //! Invariant: exact, by the function's own ops and edges. Derived like [`Cfg`], never kept beside a function that
 //! changes.
 
-use super::cfg::Cfg;
-use super::func::Func;
-use super::op::{BlockId, VReg};
+use crate::cfg::Cfg;
+use crate::func::Func;
+use crate::op::{BlockId, VReg};
 
 const NONE: u32 = u32::MAX;
 

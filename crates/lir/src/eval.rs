@@ -7,7 +7,7 @@
 //!
 //! Slow by intent: correctness must be visible.
 
-use crate::lir::{AtomicOp, Base, BinOp, CallTarget, Check, Func, Lir, Mem, Op, TailKey, VReg, Val};
+use crate::{AtomicOp, Base, BinOp, CallTarget, Check, Func, Lir, Mem, Op, TailKey, VReg, Val};
 use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit_code::{RunCtx, StopCode, Symbol, TAIL_CALL_LIMIT};
 

@@ -3,12 +3,12 @@
 //! By recursive descent over the words of a line. The numbers of values and blocks are taken as they stand, so that a
 //! text means the same function each time it is read; what refers to a block that is not there is for `verify` to find.
 
-use super::func::{Block, Func, Lir, Span};
-use super::op::{Base, BlockId, CallTarget, Cond, Mem, Op, Region, TailKey, VReg, Val};
-use super::text::{
+use crate::externs::Extern;
+use crate::func::{Block, Func, Lir, Span};
+use crate::op::{Base, BlockId, CallTarget, Cond, Mem, Op, Region, TailKey, VReg, Val};
+use crate::text::{
     ATOMIC_OPS, BIN_OPS, CHECKS, SIZES, atomic_name, bin_name, check_name, cond_name, region_name, size_name,
 };
-use crate::externs::Extern;
 use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit_code::{StopCode, Symbol};
 use core::str::FromStr;

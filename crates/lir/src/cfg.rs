@@ -4,8 +4,8 @@
 //! function that changes. Dominators are those of Cooper, Harvey and Kennedy ("A Simple, Fast Dominance Algorithm"):
 //! intersection along a reverse postorder until nothing changes.
 
-use super::func::Func;
-use super::op::BlockId;
+use crate::func::Func;
+use crate::op::BlockId;
 
 const NONE: u32 = u32::MAX;
 

@@ -17,9 +17,9 @@
 //! `0x`, and may be negative. Blocks are listed in the order of the code under their own numbers; ops of blocks outside
 //! the order are not part of the text.
 
-use super::func::{Func, Lir, Span};
-use super::op::{AtomicOp, Base, BinOp, CallTarget, Check, Cond, Mem, Op, Region, TailKey, VReg, Val};
 use crate::externs::Extern;
+use crate::func::{Func, Lir, Span};
+use crate::op::{AtomicOp, Base, BinOp, CallTarget, Check, Cond, Mem, Op, Region, TailKey, VReg, Val};
 use bpf_isa::{Size, Width};
 use bpf_jit_code::Symbol;
 use core::fmt::{self, Display, Formatter};
@@ -136,7 +136,7 @@ impl Display for VReg {
     }
 }
 
-impl Display for super::op::BlockId {
+impl Display for crate::op::BlockId {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "b{}", self.0)
     }

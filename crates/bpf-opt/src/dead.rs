@@ -6,8 +6,7 @@
 //!
 //! Invariant: an op goes only if no read of its value is left anywhere, so liveness is not asked.
 
-use super::func::Func;
-use super::op::Op;
+use bpf_lir::{Func, Op};
 use core::ops::Range;
 
 /// Runs the pass; says how many ops went. `reads` is scratch memory.

@@ -8,7 +8,7 @@
 //! Invariants: a [`BlockId`] keeps its meaning for as long as its block exists, whatever is inserted or removed around
 //! it; ranges of blocks in the order are apart from each other.
 
-use super::op::{BlockId, Op, VReg};
+use crate::op::{BlockId, Op, VReg};
 use core::ops::Range;
 
 /// The BPF instructions an op came from: slots `first .. first + len`.
@@ -50,11 +50,11 @@ pub struct Func {
 
 /// Where control goes at the end of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Ends {
+pub struct Ends {
     /// The target of the jump or branch at the end.
-    pub(crate) taken: Option<BlockId>,
+    pub taken: Option<BlockId>,
     /// It may go on to the next block of the order.
-    pub(crate) falls: bool,
+    pub falls: bool,
 }
 
 impl Func {
@@ -97,7 +97,7 @@ impl Func {
     }
 
     /// Where control goes at the end of a block.
-    pub(crate) fn ends(&self, block: BlockId) -> Ends {
+    pub fn ends(&self, block: BlockId) -> Ends {
         match self.block_ops(block).last() {
             Some(Op::Jump { target }) => Ends { taken: Some(*target), falls: false },
             Some(Op::Branch { target, .. }) => Ends { taken: Some(*target), falls: true },

@@ -7,9 +7,8 @@
 //! Invariant: one look at each op and the one before it, in one block. Nothing else moves and no value's last
 //! definition in a block changes.
 
-use super::func::{Func, Span};
-use super::op::{BinOp, Op, VReg, Val};
 use bpf_isa::{Size, Width};
+use bpf_lir::{BinOp, Func, Op, Span, VReg, Val};
 use core::ops::Range;
 
 /// Runs the pass; says how many pairs became one.

@@ -7,9 +7,9 @@
 
 use core::cell::RefCell;
 
-use super::cfg::Cfg;
-use super::func::{Func, Lir};
-use super::op::{BlockId, CallTarget, Op, VReg};
+use crate::cfg::Cfg;
+use crate::func::{Func, Lir};
+use crate::op::{BlockId, CallTarget, Op, VReg};
 
 /// What is wrong with an intermediate form.
 #[derive(Clone, PartialEq, Eq, Debug)]

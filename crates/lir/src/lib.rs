@@ -12,29 +12,31 @@
 //! | `liveness` | what is live out of each block: derived likewise |
 //! | `verify` | structure, definitions and dominance |
 //! | `text`, `parse` | the text form, printed and read |
-//! | `passes` | the passes by name, and which of them a compilation runs |
-//! | `peephole`, `dead` | pairs of adjacent ops that are one; definitions that nobody reads |
+//! | `externs` | what the code refers to outside itself |
+//! | `eval` | the naive evaluator: what an op means |
 //!
 //! Invariants: the operands of a 32-bit operation are the low halves of its registers, its result is zero-extended;
 //! control-flow ops are the last of their block; the first block of a function's order is its entry, and a block
 //! without a jump at its end falls through to the next one of the order; each op carries the BPF instructions it came
 //! from. Nothing in a function depends on an analysis, so that no change of it can leave one stale.
 
+#![forbid(unsafe_code)]
+
 mod cfg;
-mod dead;
+#[cfg(any(test, feature = "eval"))]
+pub mod eval;
+mod externs;
 mod func;
 mod liveness;
 mod op;
 mod parse;
-mod passes;
-mod peephole;
 mod text;
 mod verify;
 
 pub use cfg::{Cfg, Dominators};
-pub use func::{Block, Func, Lir, Span};
+pub use externs::Extern;
+pub use func::{Block, Ends, Func, Lir, Span};
 pub use liveness::Liveness;
 pub use op::{AtomicOp, Base, BinOp, BlockId, CallTarget, Check, Cond, Mem, Op, Region, TailKey, VReg, Val};
 pub use parse::ParseError;
-pub use passes::{Pass, PassOptions, PassScratch};
 pub use verify::LirError;

@@ -3,8 +3,8 @@
 //! A pass is a function over one [`Func`] that keeps what it computes and keeps it well formed; it says how often it
 //! found something to do. In debug builds the function is verified after each.
 
-use super::func::{Func, Lir};
-use super::{dead, peephole};
+use crate::{dead, peephole};
+use bpf_lir::{Func, Lir};
 
 /// A pass.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -52,14 +52,12 @@ pub struct PassScratch {
     reads: Vec<u32>,
 }
 
-impl Lir {
-    /// Runs the passes.
-    pub fn optimise(&mut self, options: PassOptions, scratch: &mut PassScratch) {
-        for func in &mut self.funcs {
-            Pass::Peephole.run(func, scratch);
-            if options.direct_tail_calls {
-                Pass::Dead.run(func, scratch);
-            }
+/// Runs the passes over all functions.
+pub fn optimise(lir: &mut Lir, options: PassOptions, scratch: &mut PassScratch) {
+    for func in &mut lir.funcs {
+        Pass::Peephole.run(func, scratch);
+        if options.direct_tail_calls {
+            Pass::Dead.run(func, scratch);
         }
     }
 }
