@@ -2,6 +2,8 @@
 
 use bpf_isa::InsnIdx;
 
+use crate::values::{LoopFact, ValueFacts};
+
 /// A tail call whose table and index are the same constants on every path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConstTailCall {
@@ -146,6 +148,10 @@ pub struct Facts {
     pub regions: Vec<RegionBounds>,
     /// A hybrid verification has not proven that the program ends: it must run with a budget.
     pub needs_budget: bool,
+    /// About numbers and addresses, by instruction slot; empty if they were not asked for.
+    pub values: Vec<ValueFacts>,
+    /// Loops that were asked about, ascending by head.
+    pub loops: Vec<LoopFact>,
 }
 
 impl Facts {
@@ -157,6 +163,16 @@ impl Facts {
     /// What is known about the instruction at `insn`; the default if nothing.
     pub fn insn(&self, insn: InsnIdx) -> InsnFact {
         self.insns.get(insn.index()).copied().unwrap_or_default()
+    }
+
+    /// What is known about the numbers at `insn`; the default if nothing.
+    pub fn values(&self, insn: InsnIdx) -> ValueFacts {
+        self.values.get(insn.index()).copied().unwrap_or_default()
+    }
+
+    /// What is known about the loop with this head, if there is one.
+    pub fn loop_at(&self, head: InsnIdx) -> Option<&LoopFact> {
+        self.loops.binary_search_by_key(&head, |l| l.head).ok().map(|i| &self.loops[i])
     }
 
     /// The constant map (and key) of the call at `insn`, if known.

@@ -11,6 +11,7 @@ mod facts;
 mod liveness;
 mod loops;
 mod stack;
+mod values;
 
 pub use cfg::{Block, BlockId, Cfg};
 pub use constants::Constants;
@@ -21,3 +22,4 @@ pub use facts::{
 pub use liveness::{CallArity, Liveness, RegSet, defs, results, uses};
 pub use loops::{Loop, Loops};
 pub use stack::touched_below_r10;
+pub use values::{AccessFact, AccessRegion, Known, LoopFact, ValueFacts};

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p bpf-verifier --example speed`. Programs: 64 instructions of mixed arithmetic, stack and map
 //! access with two branches; 4000 straight-line instructions; a chain of undecided branches; a bounded loop of 1000
-//! rounds; a packet parser. The figures include the copy of the program that the verifier consumes.
+//! rounds; a packet parser. With the argument `values`, what an optimiser wants is recorded too. The figures include the copy of the program that the verifier consumes.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -87,6 +87,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let maps = [MapDef::new("m", MapType::Array, 4, 16, 4)];
     let mut env = Env::new(&context, &helpers);
     env.maps = &maps;
+    env.values = std::env::args().any(|a| a == "values");
     let programs = [
         ("64 mixed", mixed(64)),
         ("32 straight-line", straight(32)),
@@ -101,7 +102,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     let mut verifier = Verifier::new();
     // For a profiler: only the programs whose name contains the first argument, so many rounds as the second says.
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).filter(|a| a != "values");
     let only = arguments.next().unwrap_or_default();
     let rounds = arguments.next().map_or(Ok(300), |n| n.parse::<u32>())?.max(1);
     for (name, text) in programs.iter().filter(|(name, _)| name.contains(&only)) {

@@ -282,6 +282,9 @@ pub struct Env<'a> {
     pub hybrid: bool,
     /// Limits on the work.
     pub limits: Limits,
+    /// Record what is known of numbers, addresses and loops, for an optimiser ([`bpf_analysis::Facts::values`],
+    /// [`bpf_analysis::Facts::loops`]).
+    pub values: bool,
     /// Record a line of text per step.
     pub log: bool,
     /// Record the abstract state before each step, for [`crate::Verified::admits`].
@@ -301,6 +304,7 @@ impl<'a> Env<'a> {
             frame_bytes: 512,
             hybrid: false,
             limits: Limits::default(),
+            values: false,
             log: false,
             record_states: false,
         }

@@ -3,11 +3,16 @@
 //! These become the facts handed to the JIT. A note starts at "true of every state seen so far", with none seen, and
 //! only ever loses: so at the end it holds for every state, and hence for every run.
 
-use bpf_analysis::{AccessCheck, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, MemKind};
+mod values;
+
+use bpf_analysis::{
+    AccessCheck, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, Loops, MemKind,
+};
 use bpf_isa::{Insn, InsnIdx, Program};
 
 use crate::env::Env;
 use crate::error::Reason;
+use crate::state::State;
 use crate::walk::{Res, refuse, shrink};
 
 /// Kind of memory an instruction accesses.
@@ -77,11 +82,12 @@ pub(crate) struct Notes {
     pub(crate) needs_budget: bool,
     /// What is walked now is thrown away: nothing is noted.
     pub(crate) muted: bool,
+    values: values::ValueNotes,
 }
 
 impl Notes {
     /// Notes on this program, of which nothing is known yet. Keeps the memory.
-    pub(crate) fn start(&mut self, program: &Program) {
+    pub(crate) fn start(&mut self, program: &Program, values: bool) {
         let note = Note { reached: false, kind: Kind::None, field: (0, 0), region: Same::Unseen, checked: false };
         self.notes.clear();
         self.notes.resize(program.insns().len(), note);
@@ -90,6 +96,33 @@ impl Notes {
         self.stack.resize(program.subprogs().len(), 0);
         self.needs_budget = false;
         self.muted = false;
+        self.values.start(program.insns().len(), values);
+    }
+
+    /// Whether what is known of numbers is recorded now.
+    pub(crate) fn wants_values(&self) -> bool {
+        self.values.is_on() && !self.muted
+    }
+
+    /// The instruction is about to run in this state.
+    pub(crate) fn before(&mut self, at: InsnIdx, insn: &Insn, state: &State, env: &Env<'_>) {
+        self.values.before(at, insn, state, env);
+    }
+
+    /// It has run, and the state is what it has become. Of a conditional jump: whether it may be taken, and whether
+    /// it may not.
+    pub(crate) fn after(&mut self, at: InsnIdx, insn: &Insn, state: &State, ways: [bool; 2]) {
+        self.values.after(at, insn, state);
+        if matches!(insn, Insn::JumpIf { .. }) {
+            ways.into_iter().zip([true, false]).filter(|(can, _)| *can).for_each(|(_, w)| self.values.way(at, w));
+        }
+    }
+
+    /// A loop, of so many in all, has been entered, and comes round so often at most.
+    pub(crate) fn rounds(&mut self, id: u32, count: usize, rounds: Option<u64>) {
+        if self.wants_values() {
+            self.values.rounds(id, count, rounds);
+        }
     }
 
     /// Gives back what is more than so many bytes of each kind.
@@ -97,6 +130,7 @@ impl Notes {
         shrink(&mut self.notes, bytes);
         shrink(&mut self.calls, bytes);
         shrink(&mut self.stack, bytes);
+        self.values.trim(bytes);
     }
 
     /// The instruction is about to run.
@@ -188,8 +222,14 @@ impl Notes {
         }
     }
 
-    pub(crate) fn to_facts(&self, program: &Program, env: &Env<'_>) -> Facts {
-        let mut facts = Facts { stack_bytes: self.stack.clone(), needs_budget: self.needs_budget, ..Facts::default() };
+    pub(crate) fn to_facts(&mut self, program: &Program, env: &Env<'_>, loops: &Loops) -> Facts {
+        let mut facts = Facts {
+            stack_bytes: self.stack.clone(),
+            needs_budget: self.needs_budget,
+            values: self.values.take(),
+            loops: self.values.loop_facts(loops),
+            ..Facts::default()
+        };
         for c in &self.calls {
             let Some(map) = c.map.get() else { continue };
             match (c.tail_call, c.key.get()) {

@@ -239,7 +239,7 @@ impl<'a> Walk<'a> {
 
     /// The facts that the notes of a finished walk amount to. Gives their memory back.
     pub(crate) fn facts(&mut self) -> Facts {
-        let facts = self.notes.to_facts(self.program, self.env);
+        let facts = self.notes.to_facts(self.program, self.env, self.loops.forest());
         self.scratch.notes = std::mem::take(&mut self.notes);
         self.scratch.loops = std::mem::take(&mut self.loops);
         facts
@@ -264,7 +264,7 @@ impl<'a> Walk<'a> {
     fn run_all(&mut self) -> Res<()> {
         self.env.check()?;
         self.scratch.clear();
-        self.notes.start(self.program);
+        self.notes.start(self.program, self.env.values);
         self.scratch.prune.start(self.program);
         self.loops.start(self.program, self.mode == Mode::Accelerated);
         self.needs_built = false;
@@ -412,11 +412,21 @@ impl<'a> Walk<'a> {
             let insn = self.insns[self.pc.index()];
             self.notes.visit(self.pc);
             let (at, kept) = (self.pc, self.stats.states);
+            let values = self.notes.wants_values();
+            let left = self.scratch.pending.len();
+            if values {
+                self.notes.before(at, &insn, &self.state, self.env);
+            }
             self.trail_begin();
             let flow = match self.step(&insn) {
                 Err(reason) if self.loops.guessing() && self.tolerate(&insn, &reason) => Flow::Next,
                 flow => flow?,
             };
+            if values {
+                let both = self.scratch.pending.len() > left;
+                let ways = [both || matches!(flow, Flow::To(_)), matches!(flow, Flow::Next)];
+                self.notes.after(at, &insn, &self.state, ways);
+            }
             self.trail_enter();
             if !self.goes_on(flow, insn.slots()) {
                 self.end_path();

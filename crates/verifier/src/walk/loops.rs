@@ -129,6 +129,11 @@ impl Engine {
         }
     }
 
+    /// The loops of the program, if it has any and they are looked at.
+    pub(super) fn forest(&self) -> &Loops {
+        &self.forest
+    }
+
     /// The names of the rounds of the attempts that are open.
     pub(super) fn guesses(&self) -> impl Iterator<Item = u32> {
         self.open.iter().map(|a| a.k)
@@ -193,8 +198,12 @@ impl Walk<'_> {
         }
         let Some(id) = self.loops.forest.headed(self.pc) else { return Ok(false) };
         let l = self.loops.forest.loops()[id as usize];
+        if self.state.top().loops.iter().any(|m| m.id == id) {
+            return Ok(false);
+        }
         let head = &self.loops.heads[id as usize];
-        if !l.natural || head.failures >= MAX_FAILURES || self.state.top().loops.iter().any(|m| m.id == id) {
+        if !l.natural || head.failures >= MAX_FAILURES {
+            self.note_rounds(id, None);
             return Ok(false);
         }
         let shape = head.shape.clone();
@@ -334,7 +343,10 @@ impl Walk<'_> {
             let i = self.loops.open.len() - 1;
             match a.phase {
                 // It ended before it came round.
-                Phase::Watch => self.pop_attempt(),
+                Phase::Watch => {
+                    self.note_rounds(a.id, Some(0));
+                    self.pop_attempt();
+                }
                 Phase::Loose => {
                     self.loose_done(i)?;
                     self.loops.resumed = true;
@@ -418,9 +430,11 @@ impl Walk<'_> {
         let a = &mut self.loops.open[i];
         self.state.clone_from(&a.entry);
         let mark = Mark { id: a.id, round: Round::Walked, k: Value::constant(0), lines: Vec::new(), ids: Vec::new() };
-        self.loops.heads[a.id as usize].failures += 1;
-        self.loops.heads[a.id as usize].shape = None;
+        let id = a.id;
+        self.loops.heads[id as usize].failures += 1;
+        self.loops.heads[id as usize].shape = None;
         self.pop_attempt();
+        self.note_rounds(id, None);
         self.state.top_mut().loops.push(mark);
         Ok(())
     }
@@ -519,6 +533,13 @@ impl Walk<'_> {
         let head = &mut self.loops.heads[a.id as usize];
         head.shape = Some(a.shape.reusable());
         head.failures = 0;
+        let (id, rounds) = (a.id, a.guess.as_ref().and_then(Guess::rounds));
+        self.note_rounds(id, rounds);
+    }
+
+    /// A loop was entered from outside and comes round so often at most.
+    fn note_rounds(&mut self, id: u32, rounds: Option<u64>) {
+        self.notes.rounds(id, self.loops.heads.len(), rounds);
     }
 
     fn log_guess(&mut self, i: usize, what: &str) {

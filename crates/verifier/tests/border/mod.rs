@@ -6,8 +6,10 @@
 //! bad access, and before each instruction the registers must lie in an abstract state recorded for it.
 #![allow(dead_code, reason = "the test and the example use different parts")]
 
+mod facts;
 pub(crate) mod loops;
 
+use bpf_analysis::Loops;
 use bpf_interp::{Caller, Env as Host, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{
     AluOp, AtomicOp, ByteOrder, Callee, Cond, EndWidth, Imm64, Insn, InsnIdx, Program, Reg, Size, Src, SxWidth, Width,
@@ -495,6 +497,8 @@ pub(crate) struct Oracle {
     verifier: Verifier,
     /// Verify with checks left to run time; the interpreter, which checks everything, carries them out.
     hybrid: bool,
+    /// Facts that were compared with a run.
+    pub(crate) compared: u64,
 }
 
 /// bpf_loop, for the interpreter; and the watcher.
@@ -502,6 +506,8 @@ struct Watch<'v> {
     verified: &'v Verified,
     steps: u64,
     outside: Option<(InsnIdx, [u64; 11])>,
+    facts: facts::FactWatch<'v>,
+    wrong: Option<String>,
     cycle: Cycle,
 }
 
@@ -553,6 +559,9 @@ impl Host for Watch<'_> {
         if self.outside.is_none() && !self.verified.admits(step.at, step.regs) {
             self.outside = Some((step.at, *step.regs));
         }
+        if self.wrong.is_none() {
+            self.wrong = self.facts.observe(step.at, step.regs);
+        }
     }
 }
 
@@ -563,13 +572,14 @@ impl Oracle {
         let mut helpers = Helpers::none();
         let args = [ArgKind::Scalar, ArgKind::Callback(CallbackKind::Loop), ArgKind::CallbackCtx, ArgKind::Scalar];
         helpers.add(HelperProto::new(181, "bpf_loop", &args, Ret::Scalar)).expect("the id is free");
-        Oracle { context, helpers, verifier: Verifier::new(), hybrid }
+        Oracle { context, helpers, verifier: Verifier::new(), hybrid, compared: 0 }
     }
 
     /// Verifies the program, and runs it if it is accepted, on `runs` buffers.
     pub(crate) fn check(&mut self, program: &Program, runs: u32, c: &mut Choices<'_>) -> Outcome {
         let mut env = Env::new(&self.context, &self.helpers);
         env.record_states = true;
+        env.values = true;
         env.hybrid = self.hybrid;
         env.limits.steps = 20_000;
         let verified = match self.verifier.verify(program.clone(), &env) {
@@ -578,6 +588,7 @@ impl Oracle {
             Err(e) => return Outcome::Refused(e),
         };
         let code = std::rc::Rc::new(program.clone());
+        let loops = Loops::new(program);
         let mut steps = 0;
         for _ in 0..runs {
             let len = MIN_LEN + c.below(MAX_RUN_LEN - MIN_LEN + 1);
@@ -591,9 +602,15 @@ impl Oracle {
             let r1 = memory.add_writable(&mut buffer);
             memory.set_packet(r1, len.into());
             let mut machine = Machine::new(memory, Options { budget: Some(1_000_000), ..Options::default() });
-            let mut watch = Watch { verified: &verified, steps: 0, outside: None, cycle: Cycle::default() };
+            let facts = facts::FactWatch::new(verified.facts(), program, &loops, r1);
+            let cycle = Cycle::default();
+            let mut watch = Watch { verified: &verified, steps: 0, outside: None, facts, wrong: None, cycle };
             let end = machine.run(&mut watch, &code, [r1, len.into()]);
             steps += watch.steps;
+            self.compared += watch.facts.compared;
+            if let Some(wrong) = watch.wrong {
+                return Outcome::Violation(format!("{wrong}\n{program}"));
+            }
             if let Some((at, regs)) = watch.outside {
                 return Outcome::Violation(format!(
                     "registers outside every abstract state at {at}: {regs:x?}\n{program}"

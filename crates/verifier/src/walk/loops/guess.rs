@@ -544,6 +544,12 @@ impl Guess {
         planted!(EveryLoopEnds) || !self.uncounted || self.measures.as_ref().is_none_or(|m| !m.is_empty())
     }
 
+    /// The most rounds that it holds, if they are counted.
+    pub(super) fn rounds(&self) -> Option<u64> {
+        let mark = self.state.top().loops.last()?;
+        (!self.uncounted).then(|| mark.k.n.umax())
+    }
+
     /// What came back to a loose guess.
     pub(super) fn note_back(&mut self, back: State, next_id: &mut u32) {
         match &mut self.back {

@@ -1,0 +1,233 @@
+//! What the walk records of numbers, addresses and loops, for an optimiser: only if it is asked for
+//! ([`crate::Env::values`]), since it makes a walk a third
+//! longer, and one of thousands of instructions in a row half as long again.
+//!
+//! Invariants: as of all notes, each only ever loses. What is recorded in a walk that is thrown away, and stays, makes
+//! them say less, never more.
+
+use bpf_analysis::{AccessFact, AccessRegion, Known, LoopFact, Loops, ValueFacts};
+use bpf_isa::{AtomicOp, Insn, InsnIdx, Reg, Src};
+
+use crate::env::Env;
+use crate::state::State;
+use crate::tnum::Tnum;
+use crate::value::{Origin, Ty, Value};
+
+/// What of an instruction's facts has been noted: its other facts mean nothing yet.
+mod seen {
+    pub(super) const DST: u8 = 1;
+    pub(super) const SRC: u8 = 2;
+    pub(super) const RESULT: u8 = 4;
+    pub(super) const ACCESS: u8 = 8;
+    pub(super) const TAKEN: u8 = 16;
+    pub(super) const FALLS: u8 = 32;
+}
+
+/// How often a loop comes round, after it was entered.
+#[derive(Clone, Copy, Debug, Default)]
+struct LoopNote {
+    seen: bool,
+    rounds: Option<u64>,
+}
+
+/// See the head of the module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ValueNotes {
+    on: bool,
+    notes: Vec<ValueFacts>,
+    seen: Vec<u8>,
+    loops: Vec<LoopNote>,
+}
+
+impl ValueNotes {
+    /// Prepares for a program of so many slots.
+    pub(super) fn start(&mut self, slots: usize, on: bool) {
+        self.on = on;
+        self.notes.clear();
+        self.seen.clear();
+        self.loops.clear();
+        if on {
+            self.notes.resize(slots, ValueFacts::default());
+            self.seen.resize(slots, 0);
+        }
+    }
+
+    /// Gives back what is more than so many bytes of each kind.
+    pub(super) fn trim(&mut self, bytes: usize) {
+        crate::walk::shrink(&mut self.notes, bytes);
+        crate::walk::shrink(&mut self.seen, bytes);
+        crate::walk::shrink(&mut self.loops, bytes);
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// The instruction is about to run in this state.
+    pub(super) fn before(&mut self, at: InsnIdx, insn: &Insn, state: &State, env: &Env<'_>) {
+        let (note, seen) = (&mut self.notes[at.index()], &mut self.seen[at.index()]);
+        let (dst, src, access) = operands(insn);
+        if let Some(r) = dst {
+            learn(&mut note.dst, seen, seen::DST, state.reg(r));
+        }
+        if let Some(r) = src {
+            learn(&mut note.src, seen, seen::SRC, state.reg(r));
+        }
+        if let Some((base, off)) = access {
+            let fact = access_fact(state.reg(base), off, state.frames.len() - 1, env);
+            let first = *seen & seen::ACCESS == 0;
+            note.access = if first { fact } else { join_access(note.access, fact) };
+            *seen |= seen::ACCESS;
+        }
+    }
+
+    /// It has run, and the state is what it has become.
+    pub(super) fn after(&mut self, at: InsnIdx, insn: &Insn, state: &State) {
+        if let Some(r) = result(insn) {
+            let (note, seen) = (&mut self.notes[at.index()], &mut self.seen[at.index()]);
+            learn(&mut note.result, seen, seen::RESULT, state.reg(r));
+        }
+    }
+
+    /// A conditional jump can go this way.
+    pub(super) fn way(&mut self, at: InsnIdx, taken: bool) {
+        let seen = &mut self.seen[at.index()];
+        *seen |= if taken { seen::TAKEN } else { seen::FALLS };
+        self.notes[at.index()].taken = match *seen & (seen::TAKEN | seen::FALLS) {
+            seen::TAKEN => Some(true),
+            seen::FALLS => Some(false),
+            _ => None,
+        };
+    }
+
+    /// A loop, of so many in all, has been entered, and comes round so often at most.
+    pub(super) fn rounds(&mut self, id: u32, count: usize, rounds: Option<u64>) {
+        self.loops.resize(count, LoopNote::default());
+        let note = &mut self.loops[id as usize];
+        let rounds = if note.seen { note.rounds.and_then(|a| Some(a.max(rounds?))) } else { rounds };
+        *note = LoopNote { seen: true, rounds };
+    }
+
+    /// What has been noted: it is gone from here.
+    pub(super) fn take(&mut self) -> Vec<ValueFacts> {
+        std::mem::take(&mut self.notes)
+    }
+
+    pub(super) fn loop_facts(&self, forest: &Loops) -> Vec<LoopFact> {
+        let noted = forest.loops().iter().zip(&self.loops).filter(|(l, n)| l.natural && n.seen);
+        let mut facts: Vec<LoopFact> = noted.map(|(l, n)| LoopFact { head: l.head, rounds: n.rounds }).collect();
+        facts.sort_unstable_by_key(|f| f.head);
+        facts
+    }
+}
+
+fn learn(note: &mut Known, seen: &mut u8, what: u8, v: &Value) {
+    let new = known(v);
+    *note = if *seen & what == 0 { new } else { note.join(&new) };
+    *seen |= what;
+}
+
+fn known(v: &Value) -> Known {
+    if !v.is_scalar() {
+        return Known::NOTHING;
+    }
+    let bits = v.n.bits();
+    Known {
+        value: bits.value(),
+        mask: bits.mask(),
+        umin: v.n.umin(),
+        umax: v.n.umax(),
+        smin: v.n.smin(),
+        smax: v.n.smax(),
+    }
+}
+
+/// The registers that hold numbers the instruction works on: its destination, if it reads that, and its source; and
+/// the base and offset of what it accesses.
+fn operands(insn: &Insn) -> (Option<Reg>, Option<Reg>, Option<(Reg, i16)>) {
+    let of = |src: Src| match src {
+        Src::Reg(r) => Some(r),
+        Src::Imm(_) => None,
+    };
+    match *insn {
+        Insn::Alu { dst, src, .. } | Insn::JumpIf { dst, src, .. } => (Some(dst), of(src), None),
+        Insn::Mov { src, .. } => (None, of(src), None),
+        Insn::MovSx { src, .. } => (None, Some(src), None),
+        Insn::Neg { dst, .. } | Insn::End { dst, .. } => (Some(dst), None, None),
+        Insn::Load { base, off, .. } | Insn::LoadAcquire { base, off, .. } => (None, None, Some((base, off))),
+        Insn::Store { base, off, src, .. } => (None, of(src), Some((base, off))),
+        Insn::Atomic { base, off, src, .. } | Insn::StoreRelease { base, off, src, .. } => {
+            (None, Some(src), Some((base, off)))
+        }
+        Insn::LoadInd { src, .. } => (None, Some(src), None),
+        Insn::LoadImm64 { .. }
+        | Insn::SecondSlot
+        | Insn::LoadAbs { .. }
+        | Insn::Jump { .. }
+        | Insn::MayGoto { .. }
+        | Insn::Call(_)
+        | Insn::Exit => (None, None, None),
+    }
+}
+
+/// The register that the instruction writes.
+fn result(insn: &Insn) -> Option<Reg> {
+    match *insn {
+        Insn::Alu { dst, .. }
+        | Insn::Mov { dst, .. }
+        | Insn::MovSx { dst, .. }
+        | Insn::Neg { dst, .. }
+        | Insn::End { dst, .. }
+        | Insn::LoadImm64 { dst, .. }
+        | Insn::Load { dst, .. }
+        | Insn::LoadAcquire { dst, .. } => Some(dst),
+        Insn::Atomic { op, src, .. } => match op {
+            AtomicOp::Add { fetch } | AtomicOp::Or { fetch } | AtomicOp::And { fetch } | AtomicOp::Xor { fetch } => {
+                fetch.then_some(src)
+            }
+            AtomicOp::Xchg => Some(src),
+            AtomicOp::CmpXchg => Some(Reg::R0),
+        },
+        Insn::LoadAbs { .. } | Insn::LoadInd { .. } => Some(Reg::R0),
+        Insn::Store { .. }
+        | Insn::StoreRelease { .. }
+        | Insn::SecondSlot
+        | Insn::Jump { .. }
+        | Insn::JumpIf { .. }
+        | Insn::MayGoto { .. }
+        | Insn::Call(_)
+        | Insn::Exit => None,
+    }
+}
+
+fn access_fact(base: &Value, off: i16, top: usize, env: &Env<'_>) -> Option<AccessFact> {
+    let (region, start) = match base.ty {
+        Ty::Stack { frame } if usize::from(frame) == top => (AccessRegion::Frame, 8),
+        Ty::Stack { .. } => (AccessRegion::CallerFrame, 8),
+        // Where the host has it says nobody.
+        Ty::Ctx => (AccessRegion::Context, 1),
+        Ty::Packet { region } => (AccessRegion::Packet(region), env.region(region).align.min(8)),
+        Ty::MapValue { map, inner } => (AccessRegion::MapValue { map, inner }, 8),
+        Ty::Mem { from: Origin::Returned | Origin::Record, .. } => (AccessRegion::Memory, 8),
+        Ty::Mem { from: Origin::Lent { .. }, .. } => (AccessRegion::Memory, 4),
+        // Any memory of the callers'; or an offset from the other end.
+        Ty::Mem { from: Origin::Argument { .. }, .. } | Ty::PacketEnd { .. } => return None,
+        Ty::Uninit(_) | Ty::Scalar | Ty::Map { .. } | Ty::Half { .. } | Ty::Host { .. } | Ty::Func { .. } => {
+            return None;
+        }
+    };
+    let at = base.n.bits().add(Tnum::constant(i64::from(off) as u64));
+    let align = start.min(1 << at.max().trailing_zeros().min(3)) as u8;
+    let (min, max) = (base.n.smin().saturating_add(off.into()), base.n.smax().saturating_add(off.into()));
+    Some(AccessFact { region, min, max, align })
+}
+
+fn join_access(a: Option<AccessFact>, b: Option<AccessFact>) -> Option<AccessFact> {
+    let (a, b) = (a?, b?);
+    (a.region == b.region).then(|| AccessFact {
+        region: a.region,
+        min: a.min.min(b.min),
+        max: a.max.max(b.max),
+        align: a.align.min(b.align),
+    })
+}

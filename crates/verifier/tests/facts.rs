@@ -1,0 +1,80 @@
+//! What the verifier tells an optimiser of numbers, addresses and loops. That it is true is watched in
+//! `tests/soundness.rs` and `tests/loops_oracle.rs`; here, that it says what there is to say.
+
+mod common;
+
+use bpf_analysis::{AccessFact, AccessRegion, Facts, Known};
+use bpf_isa::{InsnIdx, Program, assemble};
+use bpf_verifier::{ContextLayout, Env, Helpers, Verifier};
+
+fn facts_of(text: &str, values: bool) -> Facts {
+    let program = Program::new(assemble(text).expect("instructions")).expect("valid");
+    let (context, helpers) = (ContextLayout::raw(true), Helpers::none());
+    let mut env = Env::new(&context, &helpers);
+    env.values = values;
+    let verified = Verifier::new().verify(program, &env).unwrap_or_else(|e| panic!("{text}\n{e}"));
+    verified.facts().clone()
+}
+
+#[test]
+fn numbers_addresses_and_branches() {
+    let text = "
+        r0 = 0
+        if r2 < 16 goto out
+        r3 = *(u8 *)(r1 + 4)
+        r3 &= 6
+        r4 = r1
+        r4 += r3
+        r0 = *(u16 *)(r4 + 2)
+        *(u64 *)(r10 - 8) = r3
+        if r3 > 7 goto out
+        r5 = 5
+        if r0 == 9 goto b
+        r5 = 7
+        b: r1 += r5
+        r0 = *(u8 *)(r1 + 0)
+        out: exit";
+    let facts = facts_of(text, true);
+    let at = |i: u32| facts.values(InsnIdx(i));
+    let masked = at(3);
+    assert_eq!((masked.dst.umax, masked.result.umax, masked.result.mask), (255, 6, 6));
+    let access = |region, min, max, align| Some(AccessFact { region, min, max, align });
+    assert_eq!(at(2).access, access(AccessRegion::Packet(0), 4, 4, 1));
+    assert_eq!(at(6).access, access(AccessRegion::Packet(0), 2, 8, 1));
+    assert_eq!(at(7).access, access(AccessRegion::Frame, -8, -8, 8));
+    assert_eq!((at(7).src.umax, at(6).result.umax), (6, 65535));
+    assert_eq!((at(1).taken, at(8).taken, at(10).taken), (None, Some(false), None));
+    // Two paths meet, and what they bring decides something.
+    let met = at(12).src;
+    assert_eq!((met.umin, met.umax, met.mask, met.value), (5, 7, 2, 5));
+    // A pointer is no number.
+    assert_eq!(at(5).result, Known::NOTHING);
+    assert_eq!(facts.loops, []);
+    // Nobody asked.
+    let silent = facts_of(text, false);
+    assert!(silent.values.is_empty() && silent.loops.is_empty());
+}
+
+#[test]
+fn rounds_of_loops() {
+    let rounds = |text: &str| -> Vec<(u32, Option<u64>)> {
+        facts_of(text, true).loops.iter().map(|l| (l.head.0, l.rounds)).collect()
+    };
+    // Tested at the bottom, at the top, and by a length that is not known.
+    assert_eq!(rounds("r0 = 0\na: r0 += 1\nif r0 != 10 goto a\nexit"), [(1, Some(9))]);
+    assert_eq!(rounds("r0 = 0\na: if r0 > 9 goto b\nr0 += 1\ngoto a\nb: exit"), [(1, Some(10))]);
+    let text =
+        "r3 = 0\na: if r3 >= r2 goto b\nr0 = r1\nr0 += r3\nr0 = *(u8 *)(r0 + 0)\nr3 += 1\ngoto a\nb: r0 = 0\nexit";
+    let max_len = u64::from(ContextLayout::raw(true).regions[0].max_len);
+    assert_eq!(rounds(text), [(1, Some(max_len))]);
+    // A nest: the inner one's are those of each time that it is entered.
+    let nest = "r0 = 0\na: r3 = 0\nb: r3 += 1\nif r3 != 7 goto b\nr0 += 1\nif r0 != 5 goto a\nexit";
+    assert_eq!(rounds(nest), [(1, Some(4)), (2, Some(6))]);
+    // It shrinks, nobody knows how fast.
+    assert_eq!(rounds("r0 = r2\na: r0 >>= 1\nif r0 != 0 goto a\nexit"), [(1, None)]);
+    // What a round does is known for all of them.
+    let facts = facts_of("r0 = 0\na: r0 += 2\nif r0 != 64 goto a\nexit", true);
+    let moved = facts.values(InsnIdx(1));
+    assert_eq!((moved.dst.umin, moved.dst.umax, moved.result.umin, moved.result.umax), (0, 62, 2, 64));
+    assert_eq!((moved.result.mask & 1, moved.result.value & 1), (0, 0));
+}
