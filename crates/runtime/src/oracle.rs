@@ -3,10 +3,14 @@
 //! A thread that asks for it has the abstract states of its loads recorded, may say which functions of a program
 //! without an object are global, and has each interpreted instruction compared with the states of the program loaded
 //! last. Nothing of this changes what is accepted or how programs run; without the feature none of it is there.
+//!
+//! A thread may also have its next loads take over what the verifier said of the recorded one, if program and
+//! environment are the same: verifying is most of the time that a generated program takes.
 
 use crate::context::ContextLayout;
-use bpf_isa::{Insn, InsnIdx, Reg, Size};
-use bpf_verifier::{FieldKind, GlobalFunc, States};
+use bpf_analysis::Facts;
+use bpf_isa::{Insn, InsnIdx, Program, Reg, Size};
+use bpf_verifier::{Env, FieldKind, GlobalFunc, MapDef, States, Stats, Verified};
 use std::cell::RefCell;
 
 /// What the thread watches.
@@ -15,11 +19,26 @@ struct Watch {
     recording: bool,
     globals: Vec<Option<GlobalFunc>>,
     states: Option<States>,
+    kept: Option<Kept>,
+    reusing: bool,
     steps: u64,
     outside: Option<Outside>,
     /// The packet's buffer in the current run: it is more than the packet.
     buffer: (u64, u64),
     stack_fill: u8,
+}
+
+/// What the verifier said of a program, and all that it depends on and loads of one linker may differ in.
+#[derive(Debug)]
+struct Kept {
+    insns: Vec<Insn>,
+    layout: &'static ContextLayout,
+    maps: Vec<MapDef>,
+    globals: Vec<Option<GlobalFunc>>,
+    frame_bytes: u32,
+    hybrid: bool,
+    facts: Facts,
+    stats: Stats,
 }
 
 /// What was not as proven.
@@ -35,14 +54,19 @@ pub struct Outside {
 
 thread_local!(static WATCH: RefCell<Watch> = RefCell::default());
 
-/// From now on, this thread's loads take these for the global functions of a program, and are not recorded.
+/// From now on, this thread's loads take these for the global functions of a program, are verified and not recorded.
 pub fn declare(globals: Vec<Option<GlobalFunc>>) {
-    WATCH.with_borrow_mut(|w| (w.globals, w.recording) = (globals, false));
+    WATCH.with_borrow_mut(|w| (w.globals, w.recording, w.reusing) = (globals, false, false));
 }
 
 /// The next loads of this thread are recorded; runs are compared with the last.
 pub fn record() {
-    WATCH.with_borrow_mut(|w| (w.recording, w.states) = (true, None));
+    WATCH.with_borrow_mut(|w| (w.recording, w.reusing, w.states, w.kept) = (true, false, None, None));
+}
+
+/// The next loads of this thread are not verified, if the last recorded one was of the same program.
+pub fn reuse() {
+    WATCH.with_borrow_mut(|w| (w.recording, w.reusing) = (false, true));
 }
 
 /// The instructions interpreted on this thread since the last call, and the first that was outside its states.
@@ -67,12 +91,37 @@ pub(crate) fn recording() -> bool {
     WATCH.with_borrow(|w| w.recording)
 }
 
-pub(crate) fn keep(states: States) {
+/// Keeps what was recorded of a program, and what else was said of it.
+pub(crate) fn keep(verified: &mut Verified, layout: &'static ContextLayout, env: &Env<'_>) {
     WATCH.with_borrow_mut(|w| {
         if w.recording {
-            w.states = Some(states);
+            w.states = Some(verified.take_states());
+            w.kept = Some(Kept {
+                insns: verified.program().insns().to_vec(),
+                layout,
+                maps: env.maps.to_vec(),
+                globals: env.global_functions.to_vec(),
+                frame_bytes: env.frame_bytes,
+                hybrid: env.hybrid,
+                facts: verified.facts().clone(),
+                stats: verified.stats(),
+            });
         }
     });
+}
+
+/// What was said of the program, if it may be taken over. Helpers, host functions and limits are those of the linkers
+/// that a test makes: one that gives them different ones must not ask for [`reuse`].
+pub(crate) fn kept(program: &Program, layout: &'static ContextLayout, env: &Env<'_>) -> Option<(Facts, Stats)> {
+    WATCH.with_borrow(|w| {
+        let kept = w.kept.as_ref().filter(|_| w.reusing)?;
+        let same = kept.insns == program.insns()
+            && std::ptr::eq(kept.layout, layout)
+            && kept.maps == env.maps
+            && kept.globals == env.global_functions
+            && (kept.frame_bytes, kept.hybrid) == (env.frame_bytes, env.hybrid);
+        same.then(|| (kept.facts.clone(), kept.stats))
+    })
 }
 
 /// A run begins whose packet lies in this buffer.

@@ -41,10 +41,12 @@ fn main() -> ExitCode {
             if *count == 1 {
                 println!("VIOLATION at seed {seed}, after {tally}\n{what}");
                 // The same kind of violation: what makes results comparable may be taken out on the way.
+                oracle.thorough = true;
                 let small = soundness::minimise(&generated, &mut |candidate| {
                     let outcome = oracle.check(candidate, 20, &mut Choices::from_seed(seed ^ u64::MAX));
                     matches!(outcome, Outcome::Violation(other) if kind(&other) == kind(&what))
                 });
+                oracle.thorough = false;
                 println!("small:\n{}", small.program);
             }
         }

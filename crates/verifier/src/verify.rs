@@ -5,7 +5,7 @@ use bpf_isa::{InsnIdx, Program};
 
 use crate::env::Env;
 use crate::error::VerifyError;
-use crate::value::{Ty, Value};
+use crate::states::States;
 use crate::walk::{Mode, Scratch, Stats, Walk};
 
 /// Verifies programs. Keeps its working memory from one to the next.
@@ -22,66 +22,6 @@ pub struct Verified {
     stats: Stats,
     log: Vec<String>,
     recorded: States,
-}
-
-/// The abstract states that were recorded of a program ([`Env::record_states`]): what its registers may hold before
-/// each instruction.
-#[derive(Debug, Default)]
-pub struct States {
-    /// In the order of the walk.
-    states: Vec<(InsnIdx, [Value; 11])>,
-    /// Into `states`, ascending by instruction.
-    order: Vec<u32>,
-    /// Where those of each instruction start in `order`; one more for the end.
-    starts: Vec<u32>,
-}
-
-impl States {
-    fn new(states: Vec<(InsnIdx, [Value; 11])>, insns: usize) -> States {
-        if states.is_empty() {
-            return States::default();
-        }
-        // Counted and placed: a state is too large to be moved about.
-        let mut starts = vec![0u32; insns + 1];
-        for (at, _) in &states {
-            starts[at.index()] += 1;
-        }
-        let mut total = 0;
-        for start in &mut starts {
-            total += *start;
-            *start = total;
-        }
-        let mut order = vec![0; states.len()];
-        for (i, (at, _)) in states.iter().enumerate().rev() {
-            starts[at.index()] -= 1;
-            order[starts[at.index()] as usize] = i as u32;
-        }
-        States { states, order, starts }
-    }
-
-    /// See [`Verified::admits`].
-    pub fn admit(&self, at: InsnIdx, regs: &[u64; 11]) -> bool {
-        let (Some(&from), Some(&to)) = (self.starts.get(at.index()), self.starts.get(at.index() + 1)) else {
-            return false;
-        };
-        self.order[from as usize..to as usize].iter().any(|i| {
-            let abstracts = &self.states[*i as usize].1;
-            abstracts.iter().zip(regs).all(|(v, &concrete)| match v.ty {
-                Ty::Uninit(_) => true,
-                Ty::Scalar => v.n.contains(concrete),
-                // An empty region may be anywhere, at null too.
-                Ty::Packet { .. } | Ty::PacketEnd { .. } => true,
-                Ty::Half { .. } => concrete <= u64::from(u32::MAX),
-                Ty::Ctx
-                | Ty::Stack { .. }
-                | Ty::Map { .. }
-                | Ty::MapValue { .. }
-                | Ty::Mem { .. }
-                | Ty::Host { .. }
-                | Ty::Func { .. } => v.null || concrete != 0,
-            })
-        })
-    }
 }
 
 impl Verifier {
@@ -129,7 +69,7 @@ impl Verifier {
             result => result?,
         }
         let (stats, log) = (walk.stats, std::mem::take(&mut walk.log));
-        let recorded = States::new(std::mem::take(&mut walk.recorded), program.insns().len());
+        let recorded = std::mem::take(&mut walk.recorded).sorted(program.insns().len());
         let facts = walk.facts();
         Ok(Verified { program, facts, stats, log, recorded })
     }

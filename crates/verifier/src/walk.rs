@@ -34,6 +34,7 @@ use crate::need::Needs;
 use crate::notes::Notes;
 use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, Room, State};
+use crate::states::States;
 use crate::value::{FIRST_FREE_ID, Origin, Ty, Value, len_id};
 use trail::{Ending, Mark, Trail};
 
@@ -199,7 +200,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) notes: Notes,
     pub(crate) stats: Stats,
     pub(crate) log: Vec<String>,
-    pub(crate) recorded: Vec<(InsnIdx, [Value; 11])>,
+    pub(crate) recorded: States,
 }
 
 impl<'a> Walk<'a> {
@@ -233,7 +234,7 @@ impl<'a> Walk<'a> {
             notes,
             stats: Stats::default(),
             log: Vec::new(),
-            recorded: Vec::new(),
+            recorded: States::default(),
         }
     }
 
@@ -407,7 +408,7 @@ impl<'a> Walk<'a> {
                 self.log_step();
             }
             if self.env.record_states && !self.loops.guessing() {
-                self.recorded.push((self.pc, self.state.top().regs));
+                self.recorded.push(self.pc, &self.state.top().regs);
             }
             let insn = self.insns[self.pc.index()];
             self.notes.visit(self.pc);

@@ -24,6 +24,25 @@ const MARGIN: usize = 64;
 /// Branches back and calls after which a run is taken to be endless: programs are made to take a tenth of it.
 const BUDGET: u64 = 100_000;
 
+/// Steps that programs may take to verify: 98 of 100 take less than the first, and together a third of the time that all
+/// take. One of [`LONG_ONE_IN`] may take the second.
+const SHORT: u64 = 3_000;
+const LONG: u64 = 30_000;
+const LONG_ONE_IN: u32 = 16;
+/// Every so many accepted programs, each engine verifies for itself.
+const VERIFIED_AGAIN: u64 = 16;
+
+/// How an engine comes to the verifier's facts.
+#[derive(Clone, Copy)]
+enum Verified {
+    /// By verifying, each step recorded.
+    Watched,
+    /// From the last that was watched.
+    Before,
+    /// By verifying.
+    Again,
+}
+
 /// What the oracle saw of one program.
 #[derive(Debug)]
 pub enum Outcome {
@@ -105,8 +124,12 @@ struct Output {
 /// Checks programs, one after the other.
 #[derive(Debug)]
 pub struct Oracle {
-    interpreter: World,
+    /// For most programs, and for those that may take longer to verify.
+    interpreters: [World; 2],
     machine: Option<World>,
+    accepted: u64,
+    /// Whether each engine verifies each program, and all may take long.
+    pub thorough: bool,
 }
 
 impl Default for Oracle {
@@ -118,13 +141,14 @@ impl Default for Oracle {
 impl Oracle {
     /// An oracle with the interpreter and, where the host has one, the JIT.
     pub fn new() -> Oracle {
-        let machine = bpf_runtime::Arch::HOST.map(|_| World::new(Mode::Jit, None));
-        Oracle { interpreter: World::new(Mode::Interpreter, Some(BUDGET)), machine }
+        let machine = bpf_runtime::Arch::HOST.map(|_| World::new(Mode::Jit, None, LONG));
+        Oracle { machine, ..Oracle::interpreter_only() }
     }
 
     /// One with the interpreter alone: for verifiers that are wrong on purpose.
     pub fn interpreter_only() -> Oracle {
-        Oracle { interpreter: World::new(Mode::Interpreter, Some(BUDGET)), machine: None }
+        let interpreters = [SHORT, LONG].map(|steps| World::new(Mode::Interpreter, Some(BUDGET), steps));
+        Oracle { interpreters, machine: None, accepted: 0, thorough: false }
     }
 
     /// Verifies the program and, if it is accepted, runs it on so many inputs.
@@ -138,7 +162,9 @@ impl Oracle {
     fn try_check(&mut self, generated: &Generated, runs: u32, c: &mut Choices<'_>) -> Result<Outcome, MapError> {
         let violation =
             |what: String| Ok(Outcome::Violation(format!("{what}\n{:?}\n{}", generated.context, generated.program)));
-        let reference = match load(&self.interpreter, generated, OptLevel::None, true) {
+        let long = c.one_in(LONG_ONE_IN) || self.thorough;
+        let interpreter = &mut self.interpreters[usize::from(long)];
+        let reference = match load(interpreter, generated, OptLevel::None, Verified::Watched) {
             Ok(program) => program,
             Err(LoadError::Verifier { source, .. }) => {
                 let reason = format!("{:?}", source.reason);
@@ -151,9 +177,12 @@ impl Oracle {
             Err(error) => return violation(format!("it does not load: {error}")),
         };
         let mut compiled = Vec::new();
+        self.accepted += 1;
+        let again = self.accepted.is_multiple_of(VERIFIED_AGAIN) || self.thorough;
+        let verified = if again { Verified::Again } else { Verified::Before };
         if let Some(world) = &self.machine {
             for level in [OptLevel::Speed, OptLevel::None] {
-                match load(world, generated, level, false) {
+                match load(world, generated, level, verified) {
                     Ok(program) => compiled.push((level, program)),
                     Err(error) => return violation(format!("{level:?} does not load: {error}")),
                 }
@@ -163,7 +192,7 @@ impl Oracle {
         for _ in 0..runs {
             let input = Input::choose(generated, c);
             oracle::fill_stacks(0);
-            let expected = run(&mut self.interpreter, &reference, generated, &input, 0x11)?;
+            let expected = run(interpreter, &reference, generated, &input, 0x11)?;
             let (steps, outside) = oracle::observed();
             total += steps;
             if let Some(outside) = outside {
@@ -177,7 +206,7 @@ impl Oracle {
             if self.machine.is_none() {
                 // No other engine to differ: the same one, with other bytes where nothing was written.
                 oracle::fill_stacks(POISON as u8);
-                let again = run(&mut self.interpreter, &reference, generated, &input, 0x72)?;
+                let again = run(interpreter, &reference, generated, &input, 0x72)?;
                 let differs = || !matches!(&again, Ok(Ok(output)) if *output == expected);
                 if oracle::observed().1.is_some() || (generated.ordered && differs()) {
                     return violation(format!("the interpreter differs: {again:x?}\ninstead of {expected:x?}"));
@@ -218,7 +247,7 @@ impl Input {
     }
 }
 
-fn load(world: &World, generated: &Generated, level: OptLevel, watched: bool) -> Result<Loaded, LoadError> {
+fn load(world: &World, generated: &Generated, level: OptLevel, verified: Verified) -> Result<Loaded, LoadError> {
     let signature = |args: &Vec<Arg>| {
         let arg = |arg: &Arg| match *arg {
             Arg::Mem(bytes) => GlobalArg::Mem(bytes),
@@ -228,8 +257,10 @@ fn load(world: &World, generated: &Generated, level: OptLevel, watched: bool) ->
         GlobalFunc { name: "global".into(), args: args.iter().map(arg).collect() }
     };
     oracle::declare(generated.globals.iter().map(|args| args.as_ref().map(signature)).collect());
-    if watched {
-        oracle::record();
+    match verified {
+        Verified::Watched => oracle::record(),
+        Verified::Before => oracle::reuse(),
+        Verified::Again => {}
     }
     let maps: Vec<_> = world.maps.iter().collect();
     let insns = generated.program.insns().to_vec();

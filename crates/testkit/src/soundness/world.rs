@@ -39,10 +39,11 @@ fn definition(map: MapId) -> MapDef {
 }
 
 impl World {
-    pub(super) fn new(mode: Mode, budget: Option<u64>) -> World {
+    /// `steps`: what a program may take to verify.
+    pub(super) fn new(mode: Mode, budget: Option<u64>, steps: u64) -> World {
         let mut config = Config::default();
         (config.mode, config.budget, config.max_slots) = (mode, budget, 2);
-        config.limits.steps = 30_000;
+        config.limits.steps = steps;
         let engine = Engine::new(config).expect("an engine");
         let create = |def| Map::create(def, engine.domain()).expect("a map");
         let maps: Vec<Map> = MapId::ALL.into_iter().map(|map| create(definition(map))).collect();
