@@ -23,6 +23,8 @@ pub(crate) enum Cc {
     Lt,
     Gt,
     Le,
+    Mi,
+    Pl,
 }
 
 impl Cc {
@@ -38,6 +40,8 @@ impl Cc {
             Cc::Lt => Cc::Ge,
             Cc::Gt => Cc::Le,
             Cc::Le => Cc::Gt,
+            Cc::Mi => Cc::Pl,
+            Cc::Pl => Cc::Mi,
         }
     }
 }
@@ -92,6 +96,8 @@ impl Jump {
                 Cc::Lt => asm!(out; b.lt distance),
                 Cc::Gt => asm!(out; b.gt distance),
                 Cc::Le => asm!(out; b.le distance),
+                Cc::Mi => asm!(out; b.mi distance),
+                Cc::Pl => asm!(out; b.pl distance),
             },
             Jump::Zero { nonzero: false, width, reg } => asm_w!(out, width; cbz R(reg), distance),
             Jump::Zero { nonzero: true, width, reg } => asm_w!(out, width; cbnz R(reg), distance),
@@ -240,7 +246,7 @@ mod tests {
 
     #[test]
     fn inversion_is_its_own_inverse() {
-        let all = [Cc::Eq, Cc::Ne, Cc::Hs, Cc::Lo, Cc::Hi, Cc::Ls, Cc::Ge, Cc::Lt, Cc::Gt, Cc::Le];
+        let all = [Cc::Eq, Cc::Ne, Cc::Hs, Cc::Lo, Cc::Hi, Cc::Ls, Cc::Ge, Cc::Lt, Cc::Gt, Cc::Le, Cc::Mi, Cc::Pl];
         for cc in all {
             assert_ne!(cc.inverted(), cc);
             assert_eq!(cc.inverted().inverted(), cc);

@@ -209,6 +209,8 @@ impl Emitter<'_> {
             Cc::Lt => asm!(&mut self.s.buf; csel X(d), X(y), X(n), lt),
             Cc::Gt => asm!(&mut self.s.buf; csel X(d), X(y), X(n), gt),
             Cc::Le => asm!(&mut self.s.buf; csel X(d), X(y), X(n), le),
+            Cc::Mi => asm!(&mut self.s.buf; csel X(d), X(y), X(n), mi),
+            Cc::Pl => asm!(&mut self.s.buf; csel X(d), X(y), X(n), pl),
         }
         self.put(dst, d);
     }

@@ -28,7 +28,8 @@ impl Emitter<'_> {
                     ldr X(TMP2), [XSP(at), offset];
                     subs X(TMP2), XSP(TMP2), 1;
                     str X(TMP2), [XSP(at), offset]);
-                (Jump::If(Cc::Lt), StopCode::Budget)
+                // By the sign of what is left, as on every machine: a budget that wraps around goes on.
+                (Jump::If(Cc::Mi), StopCode::Budget)
             }
             Check::Interrupt => {
                 asm!(&mut self.s.buf; ldr W(TMP2), [XSP(at), RunCtx::INTERRUPT_OFFSET as u32]);
