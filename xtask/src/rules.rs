@@ -50,7 +50,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// What is not shipped may depend on anything, and nothing that is shipped on it.
-const UNSHIPPED: [&str; 3] = ["bpf-testkit", "bpf-benches", "xtask"];
+const UNSHIPPED: [&str; 4] = ["bpf-testkit", "bpf-jit-suite", "bpf-benches", "xtask"];
 
 const RUNTIME: &[&str] = &[
     "bpf-uapi",
@@ -242,7 +242,7 @@ fn kind(path: &Path) -> Kind {
         Kind::Fixture
     } else if BACKENDS.iter().any(|folder| within(folder)) {
         Kind::Backend
-    } else if within("crates") && in_source && !within("crates/testkit") {
+    } else if within("crates") && in_source && !within("crates/testkit") && !within("crates/jit-suite") {
         Kind::Shipped
     } else {
         Kind::Other

@@ -4,13 +4,12 @@
 mod support;
 
 use bpf_isa::Width;
-use bpf_jit::{AllocOptions, BinOp, EmitOptions, Lir, Op, Val};
+use bpf_jit::{AllocOptions, BinOp, EmitOptions, Op, Val};
 use bpf_jit_code::{Code, CpuFeatures, Hardening};
-use bpf_jit_x64::X64;
+use bpf_jit_suite::{Bench, Build, Rng, random_program};
 use iced_x86::{Code as Form, Decoder, DecoderOptions, Encoder, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::{HashMap, HashSet};
-use support::random::random_program;
-use support::{Build, Rng, allocations, emit};
+use support::Native;
 
 fn decode(bytes: &[u8]) -> Vec<Instruction> {
     Decoder::with_ip(64, bytes, 0, DecoderOptions::NONE).into_iter().collect()
@@ -109,11 +108,12 @@ fn has_a_fixed_length(i: &Instruction) -> bool {
 fn no_instruction_has_a_shorter_encoding() {
     let forms = forms();
     let mut seen = HashSet::new();
-    let mut backend = X64::default();
+    let mut native = Native::default();
+    let bench = &mut Bench::new(&mut native);
     for seed in 0..400 {
-        let (lir, options) = random_program(&mut Rng(seed));
-        for alloc in allocations(&backend, &options, 2, seed) {
-            let code = emit(&mut backend, &lir, &alloc, &options);
+        let lir = random_program(&mut Rng(seed));
+        for way in bench.some_ways(2, seed) {
+            let code = bench.emit(&lir, &way);
             for i in decode(&code.bytes) {
                 let bytes = &code.bytes[i.ip() as usize..i.next_ip() as usize];
                 if !has_a_fixed_length(&i) && seen.insert(bytes.to_vec()) {
@@ -172,12 +172,13 @@ fn check_structure(code: &Code) {
 
 #[test]
 fn everything_decodes_and_branches_to_instructions() {
-    let mut backend = X64::default();
+    let mut native = Native::default();
+    let bench = &mut Bench::new(&mut native);
     for seed in 0..1000 {
-        let (lir, options) = random_program(&mut Rng(seed));
-        for alloc in allocations(&backend, &options, 3, seed) {
+        let lir = random_program(&mut Rng(seed));
+        for way in bench.some_ways(3, seed) {
             // `emit` compares with the size bound.
-            check_structure(&emit(&mut backend, &lir, &alloc, &options));
+            check_structure(&bench.emit(&lir, &way));
         }
     }
 }
@@ -186,7 +187,8 @@ fn everything_decodes_and_branches_to_instructions() {
 /// operations, a jump to the next instruction, a jump to itself.
 #[test]
 fn jumps_of_every_distance() {
-    let mut backend = X64::default();
+    let mut native = Native::default();
+    let bench = &mut Bench::new(&mut native);
     let options = EmitOptions { features: CpuFeatures::BASELINE, ..EmitOptions::default() };
     for filler in (0..70).chain([8_000, 16_384, 1_000_000]) {
         let mut b = Build::new();
@@ -202,8 +204,8 @@ fn jumps_of_every_distance() {
         b.op(Op::Jump { target: first });
         assert_eq!(b.block(), end);
         b.exit(x);
-        let lir = Lir { funcs: vec![b.finish()] };
-        check_structure(&emit(&mut backend, &lir, &AllocOptions::default(), &options));
+        let lir = b.alone();
+        check_structure(&bench.emit(&lir, &(AllocOptions::default(), options)));
     }
 
     let mut b = Build::new();
@@ -213,23 +215,24 @@ fn jumps_of_every_distance() {
     b.op(Op::Jump { target: itself });
     b.block();
     b.exit(x);
-    let code = emit(&mut backend, &Lir { funcs: vec![b.finish()] }, &AllocOptions::default(), &options);
+    let code = bench.emit(&b.alone(), &(AllocOptions::default(), options));
     assert_eq!(code.bytes, [0x48, 0x89, 0xf8, 0xeb, 0xfe, 0xc3]);
 }
 
 /// An empty program is three bytes; hardened, it begins with `endbr64`.
 #[test]
 fn the_empty_program() {
-    let mut backend = X64::default();
+    let mut native = Native::default();
+    let bench = &mut Bench::new(&mut native);
     let mut b = Build::new();
     let zero = b.imm(0);
     b.exit(zero);
-    let lir = Lir { funcs: vec![b.finish()] };
+    let lir = b.alone();
     let options = EmitOptions::default();
-    let code = emit(&mut backend, &lir, &AllocOptions::default(), &options);
+    let code = bench.emit(&lir, &(AllocOptions::default(), options));
     assert_eq!(code.bytes, [0x31, 0xc0, 0xc3]);
     assert_eq!(code.frame_bytes, [8]);
     let hardening = Hardening { landing_pads: true, ..Hardening::default() };
-    let code = emit(&mut backend, &lir, &AllocOptions::default(), &EmitOptions { hardening, ..options });
+    let code = bench.emit(&lir, &(AllocOptions::default(), EmitOptions { hardening, ..options }));
     assert_eq!(code.bytes, [0xf3, 0x0f, 0x1e, 0xfa, 0x31, 0xc0, 0xc3]);
 }

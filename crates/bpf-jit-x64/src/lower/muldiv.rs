@@ -9,7 +9,7 @@
 //! | signed, b = 0 or b = -1 | a * b: 0, or -a, MIN included | a * (b + 1): a, or 0 |
 //!
 //! One unsigned comparison of b + 1 with 1 finds both signed cases. A constant divisor needs no test, and an unsigned
-//! one that is a power of two no division. Tests: tests/exec.rs, `division_*`.
+//! one that is a power of two no division. Tests: the suite's `division_*`.
 
 use crate::Emitter;
 use crate::asm::{reg, sized};

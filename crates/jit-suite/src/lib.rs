@@ -1,0 +1,131 @@
+//! The tests that every backend must pass, written once.
+//!
+//! A backend turns [`Lir`] into machine code, and what `Lir` means is defined by `bpf_jit::eval`. So what is to be
+//! tested does not depend on the machine: every op, at every width, on edge values, with its result in the register of
+//! an operand and in another, under production's, small and random register allocations, with and without optional
+//! instructions and hardening; ops that insist on registers under every assignment of registers; calls, stops, tail
+//! calls, frames; and random programs of all of it. Each is emitted, run in this process, and compared with the
+//! evaluator: result, memory, the hidden argument's fields, and the calls made on the way.
+//!
+//! What does depend on the machine is a [`Target`]: the backend's entry points, the stub and the branch that a test
+//! needs, and, on a host that can run the code, an entry sequence ([`Host`]). `suite!(Target)` in a test file of the
+//! backend's crate then expands to one `#[test]` a function of [`tests`]. On any other host the same programs are
+//! emitted and must decode.
+//!
+//! Nothing here is generic: the target is a trait object, so that the tests are compiled once and not for each
+//! backend.
+//!
+//! Invariants: the evaluator sees memory and the hidden argument at the addresses that the code sees them at; lists of
+//! ops are checked for completeness by the compiler ([`Kind`] and `every!`), and a test of this crate fails as long as
+//! an op occurs neither in the directed tests nor in random programs.
+
+mod alu;
+mod assignments;
+mod bench;
+mod build;
+mod call;
+mod check;
+mod control;
+mod frame;
+mod host;
+mod kinds;
+mod memory;
+mod random;
+mod refused;
+mod tail_call;
+
+pub use bench::{Bench, Start, Way};
+pub use build::Build;
+pub use host::{Called, Host, Report, Run, Text, called};
+pub use kinds::{CONSTANTS, EDGES, Kind, Rng};
+pub use random::random_program;
+
+use bpf_jit::{Alloc, EmitError, EmitOptions, Lir, MachineDesc};
+use bpf_jit_code::{Arch, Code, Reloc};
+
+/// A backend, and the host for its code if the tests run on one.
+pub trait Target {
+    /// The architecture of the code.
+    fn arch(&self) -> Arch;
+    /// The machine to allocate for.
+    fn machine(&self, options: &EmitOptions) -> &'static MachineDesc;
+    /// `Backend::emit`.
+    ///
+    /// # Errors
+    /// The backend's.
+    fn emit(&mut self, lir: &Lir, allocs: &[Alloc], options: &EmitOptions, code: &mut Code) -> Result<(), EmitError>;
+    /// The length that no code for `lir` exceeds.
+    fn size_bound(&self, lir: &Lir) -> usize;
+    /// What the emitter is told: without and with optional instructions first, then with all hardening, then with
+    /// hardening and every callee-saved register saved.
+    fn options(&self) -> [EmitOptions; 4];
+    /// Panics unless all of the code decodes.
+    fn assert_decodes(&self, code: &Code);
+    /// A function outside: code of at most 32 bytes that goes to [`called`] through the trampoline of the host, with
+    /// this number. Nothing is asked of it on a host that cannot run code.
+    fn stub(&self, symbol: u32) -> Vec<u8>;
+    /// Fills in a relocation of the code at `bytes`, whose first byte lies at `address`: a call of, or the address
+    /// `to`.
+    fn relocate(&self, bytes: &mut [u8], address: u64, reloc: &Reloc, to: u64);
+    /// The address of a symbol that is only looked at: as long as the machine's relocations allow.
+    fn data_address(&self, symbol: u32) -> u64;
+    /// A branch over `distance` bytes, from its own start, as a patch slot holds it.
+    fn branch(&self, distance: i64) -> Vec<u8>;
+    /// A no-op as a patch slot holds it.
+    fn nop(&self) -> Vec<u8>;
+    /// How code is entered here; `None` on a host that cannot run it.
+    fn host(&self) -> Option<Host>;
+    /// How many random programs to try: fewer where code is usually emulated.
+    fn programs(&self) -> u64;
+}
+
+macro_rules! tests {
+    ($d:tt $($module:ident { $($test:ident)* })*) => {
+        /// The tests. Each panics if the target fails it.
+        pub mod tests {
+            $(pub use crate::$module::{$($test),*};)*
+        }
+
+        /// A test, by its name.
+        pub type Named = (&'static str, fn(&mut dyn Target));
+
+        /// All of [`tests`].
+        pub const ALL: &[Named] = &[$($((stringify!($test), crate::$module::$test)),*),*];
+
+        /// Expands to one `#[test]` a test of the suite, for the target that the expression makes.
+        #[macro_export]
+        macro_rules! suite {
+            ($d target:expr) => {
+                $($(
+                    #[test]
+                    fn $test() {
+                        $crate::tests::$test(&mut $d target);
+                    }
+                )*)*
+            };
+        }
+    };
+}
+
+tests! { $
+    alu {
+        arithmetic_by_register division_by_register shifts_by_register every_pair_by_register arithmetic_by_constant
+        division_by_constant shifts_by_constant moves_extensions_and_byte_order constants_reach_registers_and_slots
+    }
+    memory { loads stores addresses ordered_accesses atomics compare_and_exchange addresses_of_symbols }
+    control {
+        selections selections_in_place jumps branches conditions_on_every_pair conditions_by_constant far_branches long_loops
+    }
+    check { checks bounds stops loops_end_with_the_budget }
+    call { calls arguments_in_any_order subprograms nested_subprograms call_backs far_subprogram_addresses }
+    frame { frames frames_are_as_large_as_stated_and_aligned }
+    tail_call {
+        indirect_tail_calls the_limit_counts_jumps_taken tail_calls_from_subprograms direct_tail_calls
+    }
+    assignments { every_division every_shift every_atomic byte_stores_and_two_operand_arithmetic }
+    random { random_programs }
+    refused { malformed_input_is_refused }
+}
+
+#[cfg(test)]
+mod complete;
