@@ -41,26 +41,27 @@ mod num;
 pub mod oracle;
 mod program;
 
+pub use abi::run::PrintSink;
 pub use attach::dispatcher::{Dispatcher, DispatcherError, DispatcherOptions, DispatcherStats};
 pub use attach::hook::{Attachment, Hook, HookError};
 pub use attach::published::ProgramStats;
 pub use attach::runner::Runner;
 pub use bpf_context_derive::BpfContext;
-pub use call::helpers::packet::Redirect;
 pub use call::{Caller, HostArg, HostRet, IntoHostFn, Pinned, PinnedMap, PinnedValue, SharedBytes, SharedBytesMut};
 #[doc(hidden)]
 pub use context::derive;
 pub use context::derive::{BpfContext, ContextBytes, ContextBytesMut, ContextField};
-pub use context::packet::{FlowKeys, SkBuff, SkFields, Skb, Xdp, XdpBuff};
+pub use context::packet::{FlowKeys, Redirect, SkBuff, SkFields, Skb, Xdp, XdpBuff};
 pub use context::{Context, ContextLayout, Parts, Raw};
-pub use engine::compile::{ListingOptions, compile_listing, helper_name};
-pub use engine::{Config, Engine, Mode, PrintSink, WhenFull};
+pub use engine::Engine;
+pub use engine::config::{Config, Mode};
 pub use error::{EngineError, HelperError, LinkError, LoadError, Origin, ProgArrayError, RunError};
 pub use handle::instance::Instance;
+pub use handle::prog_array::ProgArray;
 pub use handle::program::{Program, TestRun};
 pub use load::linker::{Linker, Loader, VerifyReport};
+pub use load::listing::{ListingOptions, compile_listing, helper_name};
 pub use load::map_set::MapSet;
-pub use program::table::ProgArray;
 
 pub use bpf_debug::{Location, Options as DebugOptions};
 pub use bpf_dispatcher::{Policy, Verdicts};
@@ -77,6 +78,6 @@ pub use bpf_object::{
 pub use bpf_prog_pack::{Options as PackOptions, Stats as CodeStats};
 /// Why a run could not begin: [`RunError::Enter`].
 pub use bpf_quiesce::EnterError;
-pub use bpf_quiesce::OtherDomain;
+pub use bpf_quiesce::{OtherDomain, WhenFull};
 pub use bpf_uapi::helper_id::SPECIAL as SPECIAL_HELPERS;
 pub use bpf_verifier::{Limits, VerifyError};

@@ -22,8 +22,7 @@
 //! - Of any other stack (a coroutine's) nothing is known, and the run is not held to anything, at the same cost. There
 //!   the guard page is what is left, which no frame steps over (docs/abi.md).
 
-use crate::abi::stop::Roots;
-use crate::engine::Config;
+use crate::abi::roots::Roots;
 use crate::error::RunError;
 use std::cell::Cell;
 
@@ -55,9 +54,10 @@ pub(crate) struct StackNeed {
 }
 
 impl StackNeed {
-    pub(crate) fn new(config: &Config) -> StackNeed {
-        let reserve = config.stack_reserve.saturating_add(ENTRY);
-        let jumping = config.max_machine_stack.saturating_mul(2);
+    /// Of programs that take at most `program` bytes each, where so much is to be left for helpers and host functions.
+    pub(crate) fn new(program: u64, reserve: u64) -> StackNeed {
+        let reserve = reserve.saturating_add(ENTRY);
+        let jumping = program.saturating_mul(2);
         StackNeed { worst: jumping.saturating_add(INTERPRETER).saturating_add(reserve), jumping, reserve }
     }
 

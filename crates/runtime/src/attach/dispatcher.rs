@@ -10,7 +10,8 @@
 //! programs of its own engine, whose guards those are. A change drops nothing under its lock
 //! (see [`crate::attach::published`]).
 
-use crate::abi::run::{self, Run};
+use crate::abi::begin;
+use crate::abi::run::Run;
 use crate::attach::published::{Counters, Listed, ProgramStats, Published, ReclaimOnDrop};
 use crate::context::{Context, Parts};
 use crate::engine::Engine;
@@ -194,9 +195,9 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
             // SAFETY: the entry is that of code for this host, kept by `program`; the tree was loaded inside the guard,
             // which keeps it; the caller vouches for host and parts.
             Some(entry) if !tree.is_null() => unsafe {
-                run::run_code(engine, guard, run::Entry { code: tree, ..entry }, host, parts, program)
+                begin::run_code(&engine.runs, guard, begin::Entry { code: tree, ..entry }, host, parts, program)
             },
-            _ => run::begin(engine, guard, host, parts, program, |run, parts| {
+            _ => begin::begin(&engine.runs, guard, host, parts, program, |run, parts| {
                 // SAFETY: the caller's contract; `run` was begun with this host.
                 unsafe { self.count(program, run, parts) }
             }),

@@ -10,17 +10,18 @@
 //! it. What a change took out is let go only after it was unpublished, and then lives until the runs begun before are
 //! over: code by itself, lists by a deferred drop.
 
+use crate::abi::begin;
 use crate::abi::machine_stack::INTERPRETER;
-use crate::abi::run::{self, Run};
-use crate::abi::stop::Roots;
+use crate::abi::roots::{Roots, StoppedAt};
+use crate::abi::run::Run;
 use crate::attach::published::{Counters, Listed, ProgramStats, Published, ReclaimOnDrop, Replaced};
-use crate::attach::runner::Runner;
 use crate::context::{Context, Parts};
+use crate::engine::Engine;
+use crate::engine::config::Mode;
 use crate::engine::debug;
-use crate::engine::{Engine, Mode};
 use crate::error::RunError;
 use crate::handle::program::Program;
-use crate::program::loaded::Loaded;
+use crate::program::locate::locate;
 use bpf_dispatcher::{Image, Link, LiveImage, MAX_LIMIT, Options, Policy, Verdicts};
 use bpf_jit_code::Arch;
 use bpf_quiesce::{Guard, OtherDomain};
@@ -152,7 +153,7 @@ impl<C: Context, H: 'static> Attached<C, H> {
 
     /// As a link of a chain; `None` if it is interpreted.
     fn link(&self) -> Option<Link> {
-        let run::Entry { code, reads_hidden, .. } = self.program.loaded().entry()?;
+        let begin::Entry { code, reads_hidden, .. } = self.program.loaded().entry()?;
         Some(Link { address: code as usize, continue_on: self.attachment.continue_on, reads_hidden })
     }
 }
@@ -165,13 +166,9 @@ impl<C, H> fmt::Debug for Hook<C, H> {
 
 /// An image has been left from one of the programs on the list, or from one that it has jumped to.
 impl<C, H> Roots for Hook<C, H> {
-    fn any(&self, f: &mut dyn FnMut(&Loaded) -> bool) -> bool {
+    fn explain(&self, error: RunError, at: StoppedAt) -> RunError {
         // SAFETY: inside the run's guard.
-        unsafe { self.list.get() }.iter().any(|listed| f(&listed.program))
-    }
-
-    fn only(&self) -> Option<&Loaded> {
-        None
+        locate(unsafe { self.list.get() }.iter().map(|listed| &*listed.program), error, at)
     }
 
     fn code_stack(&self) -> u64 {
@@ -213,14 +210,6 @@ impl<C: Context, H: 'static> Hook<C, H> {
         unsafe { self.run_under(guard, host, parts) }
     }
 
-    /// For many runs under one run guard: each costs less. See [`Program::runner`].
-    ///
-    /// # Errors
-    /// [`RunError`] if no execution slot is to be had.
-    pub fn runner<'r>(&'r self, host: &'r mut H) -> Result<Runner<'r, C, H>, RunError> {
-        Runner::of_hook(self, host)
-    }
-
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -236,17 +225,17 @@ impl<C: Context, H: 'static> Hook<C, H> {
         host: *mut (),
         parts: Parts,
     ) -> Result<u64, RunError> {
-        let engine = &*self.engine.0;
+        let runs = &self.engine.0.runs;
         let image = self.image.current();
         let code = image.entry();
         if code.is_null() {
-            return run::begin(engine, guard, host, parts, self, |run, parts| self.walk(run, parts));
+            return begin::begin(runs, guard, host, parts, self, |run, parts| self.walk(run, parts));
         }
         // SAFETY: an image of programs on `C` for host state `H`, loaded inside the guard, which keeps it and them; the
         // rest is the caller's contract.
         unsafe {
-            let entry = run::Entry { code, callee: code, reads_hidden: image.reads_hidden() };
-            run::run_code(engine, guard, entry, host, parts, self)
+            let entry = begin::Entry { code, callee: code, reads_hidden: image.reads_hidden() };
+            begin::run_code(runs, guard, entry, host, parts, self)
         }
     }
 
@@ -255,7 +244,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         // SAFETY: inside the run's guard.
         let list = unsafe { self.list.get() };
         // Once more: the list may be a newer one than that for which the run began.
-        self.engine.0.stack.check(self, INTERPRETER).map_err(|error| *error)?;
+        self.engine.0.runs.config.stack.check(self, INTERPRETER).map_err(|error| *error)?;
         let mut result = self.policy.of_empty();
         for Listed { program, continue_on, counters } in list {
             // SAFETY: the run is this thread's; nobody else uses its count of tail calls.

@@ -7,6 +7,7 @@
 use crate::attach::hook::Hook;
 use crate::context::Context;
 use crate::error::RunError;
+use crate::handle::program::Program;
 use crate::program::loaded::Loaded;
 use bpf_quiesce::Guard;
 use std::fmt;
@@ -25,6 +26,7 @@ pub struct Runner<'r, C, H> {
 }
 
 enum Target<'r, C, H> {
+    /// Loaded for `C` and `H`.
     Program(&'r Loaded),
     Hook(&'r Hook<C, H>),
 }
@@ -35,18 +37,47 @@ impl<C, H> fmt::Debug for Runner<'_, C, H> {
     }
 }
 
-impl<'r, C: Context, H: 'static> Runner<'r, C, H> {
-    /// `program` must have been loaded for `C` and `H`.
-    pub(crate) fn of_program(program: &'r Loaded, host: &'r mut H) -> Result<Self, RunError> {
+impl<C: Context, H: 'static> Program<C, H> {
+    /// For many runs under one run guard: each costs less.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
+    ///
+    /// let engine = Engine::new(Config::default())?;
+    /// let filter = Linker::<u32>::new(&engine).loader::<Raw>().insns("length", assemble("r0 = r2\nexit")?)?;
+    /// let mut batch = [vec![0; 60], vec![0; 1500]];
+    /// let mut bytes = 0;
+    /// let mut state = 7;
+    /// let mut runner = filter.runner(&mut state)?;
+    /// for packet in &mut batch {
+    ///     bytes += runner.run(packet)?;
+    /// }
+    /// drop(runner); // before waiting for the next batch
+    /// assert_eq!(bytes, 1560);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RunError`] if no execution slot is to be had.
+    pub fn runner<'r>(&'r self, host: &'r mut H) -> Result<Runner<'r, C, H>, RunError> {
+        let program = &**self.loaded();
         let guard = program.engine.0.domain.enter()?;
         Ok(Runner { target: Target::Program(program), guard, host })
     }
+}
 
-    pub(crate) fn of_hook(hook: &'r Hook<C, H>, host: &'r mut H) -> Result<Self, RunError> {
-        let guard = hook.engine().0.domain.enter()?;
-        Ok(Runner { target: Target::Hook(hook), guard, host })
+impl<C: Context, H: 'static> Hook<C, H> {
+    /// For many runs under one run guard: each costs less. See [`Program::runner`].
+    ///
+    /// # Errors
+    /// [`RunError`] if no execution slot is to be had.
+    pub fn runner<'r>(&'r self, host: &'r mut H) -> Result<Runner<'r, C, H>, RunError> {
+        let guard = self.engine().0.domain.enter()?;
+        Ok(Runner { target: Target::Hook(self), guard, host })
     }
+}
 
+impl<C: Context, H: 'static> Runner<'_, C, H> {
     /// Runs it once.
     ///
     /// # Errors

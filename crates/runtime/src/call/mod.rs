@@ -80,7 +80,7 @@ impl<H> Caller<'_, H> {
     /// The domain whose guard the run is in.
     pub(crate) fn domain(&self) -> &Arc<Domain> {
         // SAFETY: the engine outlives its runs.
-        &unsafe { &*self.run.engine }.domain
+        &unsafe { &*self.run.config }.domain
     }
 }
 

@@ -8,7 +8,6 @@
 //! Source of fields, offsets and access rights: `include/uapi/linux/bpf.h`, and `xdp_is_valid_access`,
 //! `tc_cls_act_is_valid_access` in `net/core/filter.c` (Linux 6.18).
 
-use crate::call::helpers::packet::Redirect;
 use crate::context::{Context, ContextLayout, Parts, core_field};
 use bpf_object::{CoreField, CoreType};
 use bpf_uapi::ContextField;
@@ -18,6 +17,15 @@ use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::ops::RangeInclusive;
 use std::sync::LazyLock;
+
+/// Where `bpf_redirect` sends a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Redirect {
+    /// The interface.
+    pub ifindex: u32,
+    /// The flags the program gave (`BPF_F_INGRESS` and so on).
+    pub flags: u64,
+}
 
 /// Where in its buffer a packet is.
 ///

@@ -1,143 +1,24 @@
-//! The engine: configuration, executable memory, execution slots, compiler scratch.
+//! The engine: executable memory, execution slots, compiler scratch. What programs are loaded into, and knows none.
 
-pub(crate) mod compile;
+pub(crate) mod compiler;
+pub(crate) mod config;
 pub(crate) mod debug;
 pub(crate) mod pool;
 
 use crate::abi::machine_stack::StackNeed;
-use crate::abi::run::Runs;
-use crate::engine::compile::HostCompiler;
+use crate::abi::run::RunConfig;
+use crate::abi::slots::Runs;
+use crate::engine::compiler::HostCompiler;
+use crate::engine::config::{Config, Mode};
 use crate::engine::pool::Pool;
 use crate::error::EngineError;
-use bpf_debug::{Location, Options as DebugOptions, Registry};
-use bpf_jit::{AllocOptions, CompileOptions, EmitOptions, LowerOptions, OptLevel};
-use bpf_jit_code::{Arch, CpuFeatures, Hardening};
+use bpf_debug::{Location, Registry};
+use bpf_jit::{CompileOptions, EmitOptions, LowerOptions, OptLevel};
+use bpf_jit_code::Arch;
 use bpf_quiesce::Domain;
-use bpf_verifier::{Limits, Verifier};
+use bpf_verifier::Verifier;
 use std::fmt;
 use std::sync::Arc;
-
-pub use bpf_quiesce::WhenFull;
-
-/// How programs are executed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Mode {
-    /// As machine code.
-    #[default]
-    Jit,
-    /// By the interpreter, which checks every memory access.
-    Interpreter,
-}
-
-/// Where `bpf_trace_printk` writes.
-pub type PrintSink = Arc<dyn Fn(&str) + Send + Sync>;
-
-/// How an [`Engine`] behaves. `Config::default()` is meant for production.
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct Config {
-    /// How programs are executed.
-    pub mode: Mode,
-    /// How much work to put into machine code; [`crate::Loader::opt_level`] decides for one load.
-    pub opt_level: OptLevel,
-    /// Stop a run after so many taken back-edges and calls together; `None` emits no check.
-    pub budget: Option<u64>,
-    /// The budget of programs that are not proven to end ([`crate::Loader::hybrid`]), where `budget` is `None`.
-    pub hybrid_budget: u64,
-    /// Whether [`Engine::interrupt`] ends runs; `false` emits no check.
-    pub interruptible: bool,
-    /// Hardening of emitted code.
-    pub hardening: Hardening,
-    /// Patch tail calls with constant table and index into direct jumps, where the process has cross-core barriers.
-    pub direct_tail_calls: bool,
-    /// Instructions emitted code may use; the host's by default. [`Engine::new`] refuses those that it does not have.
-    pub features: CpuFeatures,
-    /// How many threads may run programs at the same time, at most [`bpf_quiesce::MAX_SLOTS`]. Each takes 384 bytes,
-    /// and as much again for each depth to which its runs were ever nested.
-    pub max_slots: u32,
-    /// What a thread does that finds all slots taken.
-    pub when_full: WhenFull,
-    /// How deep runs may be nested in one thread (a host function that runs a program), the outermost included.
-    /// Programs that cannot be stopped (neither loop nor call under a budget or interruption, no host function, no
-    /// check) do not count: they run nothing themselves.
-    pub max_nested_runs: u32,
-    /// Bytes of BPF stack a frame may use (512 as in the kernel): a multiple of 8, below 64 KiB.
-    pub frame_bytes: u32,
-    /// Worst machine stack that one program may take, in bytes. A run that tail-calls on machine code needs twice as
-    /// much on its thread: other programs may be put where it jumps to at any time.
-    pub max_machine_stack: u64,
-    /// Bytes that all maps and prog arrays of the engine may take together, also those made by hand: at their largest,
-    /// whether it is used yet or not.
-    pub memory_limit: u64,
-    /// Bytes that one map or prog array of an object may take.
-    pub object_memory_limit: u64,
-    /// Bytes of the thread's stack that must be left for helpers and host functions beyond what a program takes, or
-    /// its run is refused ([`crate::RunError::Stack`]). Host functions that need more see to it themselves.
-    pub stack_reserve: u64,
-    /// Executable memory.
-    pub packs: bpf_prog_pack::Options,
-    /// How much work verifying one program may take.
-    pub limits: Limits,
-    /// Which unwinders, profilers and debuggers are told of loaded programs; none by default. See docs/debugging.md.
-    pub debug: DebugOptions,
-    /// Where `bpf_trace_printk` writes; nowhere by default.
-    pub print: Option<PrintSink>,
-    /// Save every callee-saved register in every function: what saving by need is measured against. For benches.
-    pub save_all: bool,
-    /// How registers are allocated. For tests: any allocation gives the same results.
-    #[doc(hidden)]
-    pub alloc: AllocOptions,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            mode: if Arch::HOST.is_some() { Mode::Jit } else { Mode::Interpreter },
-            opt_level: OptLevel::default(),
-            budget: None,
-            hybrid_budget: 1 << 20,
-            interruptible: false,
-            hardening: Hardening::default(),
-            direct_tail_calls: true,
-            features: CpuFeatures::host(),
-            max_slots: 64,
-            when_full: WhenFull::Wait,
-            max_nested_runs: 16,
-            frame_bytes: 512,
-            max_machine_stack: 256 * 1024,
-            memory_limit: 64 << 30,
-            object_memory_limit: 4 << 30,
-            stack_reserve: 16 * 1024,
-            packs: bpf_prog_pack::Options::default(),
-            limits: Limits::default(),
-            debug: DebugOptions::default(),
-            print: None,
-            save_all: false,
-            alloc: AllocOptions::default(),
-        }
-    }
-}
-
-impl Config {
-    /// What the runs of programs that count may count to.
-    pub(crate) fn run_budget(&self) -> u64 {
-        self.budget.unwrap_or(self.hybrid_budget)
-    }
-}
-
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("mode", &self.mode)
-            .field("opt_level", &self.opt_level)
-            .field("budget", &self.budget)
-            .field("interruptible", &self.interruptible)
-            .field("hardening", &self.hardening)
-            .field("features", &self.features)
-            .field("max_slots", &self.max_slots)
-            .finish_non_exhaustive()
-    }
-}
 
 /// Loads programs and owns what they share. Cheap to clone; clones are the same engine.
 ///
@@ -162,10 +43,6 @@ pub(crate) struct EngineInner {
     pub(crate) verifiers: Pool<Verifier>,
     /// By execution slot.
     pub(crate) runs: Runs,
-    /// What a run may spend: [`Config::run_budget`].
-    pub(crate) budget: i64,
-    /// What its runs may take of a thread's stack.
-    pub(crate) stack: StackNeed,
 }
 
 impl EngineInner {
@@ -230,9 +107,14 @@ impl Engine {
         packs.anonymous |= config.debug.perf_map.is_some();
         let packs = bpf_prog_pack::Packs::new(Arc::clone(&domain), packs)?;
         let debug = config.debug.any().then(|| Registry::new(&config.debug)).transpose()?;
-        let runs = Runs::new(domain.max_slots()).ok_or_else(no_slots)?;
-        let budget = i64::try_from(config.run_budget()).unwrap_or(i64::MAX);
-        let stack = StackNeed::new(&config);
+        let run_config = RunConfig {
+            budget: i64::try_from(config.run_budget()).unwrap_or(i64::MAX),
+            max_nested: config.max_nested_runs,
+            stack: StackNeed::new(config.max_machine_stack, config.stack_reserve),
+            print: config.print.clone(),
+            domain: Arc::clone(&domain),
+        };
+        let runs = Runs::new(domain.max_slots(), run_config).ok_or_else(no_slots)?;
         Ok(Engine(Arc::new(EngineInner {
             config,
             domain,
@@ -241,8 +123,6 @@ impl Engine {
             compilers: Pool::default(),
             verifiers: Pool::default(),
             runs,
-            budget,
-            stack,
         })))
     }
 

@@ -4,14 +4,16 @@
 //! so each is checked against the helper's prototype before the call: maps must be the program's, memory must be the
 //! run's.
 
-use crate::abi::run::{OUT_OF_BOUNDS, Run};
-use crate::call::helpers;
+use crate::abi::run::Run;
+use crate::abi::stop::OUT_OF_BOUNDS;
+use crate::call::helpers::callbacks::{run_for_each, run_loop};
 use crate::call::helpers::ring::run_drain;
 use crate::context::Parts;
 use crate::error::{HelperError, RunError};
 use crate::exec::granted::Granted;
-use crate::load::map_set::MapRef;
-use crate::program::loaded::{Bound, Checks, Interpreted, Loaded};
+use crate::program::bound::Bound;
+use crate::program::loaded::{Checks, Interpreted, Loaded};
+use crate::program::map_ref::MapRef;
 use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion};
 use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Imm64, Insn, Program, Reg, Size, Src};
@@ -392,9 +394,9 @@ impl<'p> Host<'p> {
         // engine. SAFETY: the run is this thread's.
         let mut view = unsafe { (*run).view() };
         let result = match (kind, map) {
-            (CallbackKind::Loop, _) => helpers::run_loop(&mut view, r1, r3, r4, &mut call),
+            (CallbackKind::Loop, _) => run_loop(&mut view, r1, r3, r4, &mut call),
             // SAFETY: the map is the program's and lives.
-            (CallbackKind::ForEach, Some(_)) => unsafe { helpers::run_for_each(&mut view, r1, r3, r4, &mut call) },
+            (CallbackKind::ForEach, Some(_)) => unsafe { run_for_each(&mut view, r1, r3, r4, &mut call) },
             // SAFETY: the map is the program's and lives.
             (CallbackKind::Drain, Some(_)) => unsafe { run_drain(&mut view, r1, r3, r4, &mut call) },
             (CallbackKind::ForEach | CallbackKind::Drain, None) => {
@@ -486,12 +488,12 @@ impl<'p> Env for Host<'p> {
             return Err(caller.fail("a tail call is not allowed while a spin lock is held"));
         }
         match Self::map(caller, array)? {
-            MapRef::Progs(table) => Ok(table.interpreted(index).and_then(|program| {
-                // SAFETY: a program taken out of a slot is dropped after a grace period, and the guard of this run was
-                // there before: it lives as long as the outermost program's borrow, `'p`, as far as
-                // this run is concerned.
-                let program = unsafe { &*program };
-                // An array holds programs of one mode.
+            MapRef::Progs(table) => Ok(table.word(index).and_then(|program| {
+                // SAFETY: an array holds programs of one mode, so this one is interpreted, and the word is the address
+                // of a `Loaded`. A program taken out of a slot is dropped after a grace period, and the guard of this run
+                // was there before: it lives as long as the outermost program's borrow, `'p`, as far as this run is
+                // concerned.
+                let program = unsafe { &*(program as *const Loaded) };
                 let what = program.interpreted()?;
                 if what.checks.needs_budget {
                     caller.limit(program.engine.config().run_budget());

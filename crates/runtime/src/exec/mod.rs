@@ -1,4 +1,5 @@
 //! How a loaded program is executed: as machine code, or by the interpreter with what that checks.
 
-pub(crate) mod granted;
-pub(crate) mod interp;
+mod granted;
+mod interp;
+mod run;

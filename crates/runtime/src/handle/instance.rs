@@ -3,11 +3,11 @@
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::error::LoadError;
+use crate::handle::kept::Kept;
 use crate::handle::over::Over;
+use crate::handle::prog_array::ProgArray;
 use crate::handle::program::Program;
-use crate::load::map_set::MapRef;
-use crate::program::loaded::Loaded;
-use crate::program::table::{ProgArray, UserHold};
+use crate::program::map_ref::MapRef;
 use bpf_maps::Map;
 use core::marker::PhantomData;
 use std::fmt;
@@ -15,55 +15,40 @@ use std::sync::Arc;
 
 /// A loaded object, for programs with host state `H`. Cheap to clone; clones are the same instance.
 pub struct Instance<H> {
-    inner: Arc<Inner>,
+    kept: Kept,
     host: Over<H>,
-}
-
-struct Inner {
-    engine: Engine,
-    programs: Vec<Arc<Loaded>>,
-    maps: Vec<MapRef>,
-    /// As long as the instance lives, its prog arrays keep their programs.
-    _holds: Vec<UserHold>,
 }
 
 impl<H> Clone for Instance<H> {
     fn clone(&self) -> Self {
-        Instance { inner: Arc::clone(&self.inner), host: PhantomData }
+        Instance { kept: self.kept.clone(), host: PhantomData }
     }
 }
 
 impl<H> fmt::Debug for Instance<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Instance").field("programs", &self.inner.programs).field("maps", &self.inner.maps).finish()
+        f.debug_struct("Instance").field("programs", &self.kept.programs()).field("maps", &self.kept.maps()).finish()
     }
 }
 
 impl<H: 'static> Instance<H> {
-    pub(crate) fn new(engine: &Engine, programs: Vec<Arc<Loaded>>, maps: Vec<MapRef>) -> Self {
-        let holds = maps
-            .iter()
-            .filter_map(|map| match map {
-                MapRef::Progs(table) => Some(UserHold::new(table)),
-                MapRef::Data(_) => None,
-            })
-            .collect();
-        Instance { inner: Arc::new(Inner { engine: engine.clone(), programs, maps, _holds: holds }), host: PhantomData }
+    pub(crate) fn new(kept: Kept) -> Self {
+        Instance { kept, host: PhantomData }
     }
 
     /// The engine it was loaded into.
     pub fn engine(&self) -> &Engine {
-        &self.inner.engine
+        self.kept.engine()
     }
 
     /// The names of its programs.
     pub fn programs(&self) -> impl Iterator<Item = &str> {
-        self.inner.programs.iter().map(|p| &*p.name)
+        self.kept.programs().iter().map(|p| &*p.name)
     }
 
     /// Its data maps.
     pub fn maps(&self) -> impl Iterator<Item = &Map> {
-        self.inner.maps.iter().filter_map(|map| match map {
+        self.kept.maps().iter().filter_map(|map| match map {
             MapRef::Data(map) => Some(map),
             MapRef::Progs(_) => None,
         })
@@ -74,7 +59,7 @@ impl<H: 'static> Instance<H> {
     /// # Errors
     /// [`LoadError::NotFound`]; [`LoadError::ContextMismatch`] if it was loaded for another context.
     pub fn program<C: Context>(&self, name: &str) -> Result<Program<C, H>, LoadError> {
-        let Some(loaded) = self.inner.programs.iter().find(|p| *p.name == *name) else {
+        let Some(loaded) = self.kept.programs().iter().find(|p| *p.name == *name) else {
             let have = self.programs().map(str::to_owned).collect();
             return Err(LoadError::NotFound { what: "program", name: name.to_owned(), have });
         };
@@ -85,7 +70,7 @@ impl<H: 'static> Instance<H> {
                 wanted: C::layout().name.to_string(),
             });
         }
-        Ok(Program::new(Arc::clone(loaded), Some(self.clone())))
+        Ok(Program::new(Arc::clone(loaded), Some(self.kept.clone())))
     }
 
     /// A data map by its name.
@@ -106,13 +91,13 @@ impl<H: 'static> Instance<H> {
     /// [`LoadError::NotFound`]; [`LoadError::ProgArray`] if programs on another context jump through it.
     pub fn prog_array<C: Context>(&self, name: &str) -> Result<ProgArray<C, H>, LoadError> {
         let tables = || {
-            self.inner.maps.iter().filter_map(|map| match map {
+            self.kept.maps().iter().filter_map(|map| match map {
                 MapRef::Progs(table) => Some(table),
                 MapRef::Data(_) => None,
             })
         };
         match tables().find(|table| table.name() == name) {
-            Some(table) => ProgArray::new(table, self.clone()),
+            Some(table) => ProgArray::new(table, self.kept.clone()),
             None => {
                 let have = tables().map(|t| t.name().to_owned()).collect();
                 Err(LoadError::NotFound { what: "prog array", name: name.to_owned(), have })

@@ -1,9 +1,8 @@
 //! A program as its user holds it.
 
-use crate::attach::runner::Runner;
 use crate::context::Context;
 use crate::error::RunError;
-use crate::handle::instance::Instance;
+use crate::handle::kept::Kept;
 use crate::handle::over::Over;
 use crate::program::loaded::Loaded;
 use core::marker::PhantomData;
@@ -16,13 +15,13 @@ use std::time::{Duration, Instant};
 pub struct Program<C, H> {
     loaded: Arc<Loaded>,
     /// Keeps the prog arrays it jumps through filled, if there are any.
-    instance: Option<Instance<H>>,
+    kept: Option<Kept>,
     types: Over<(C, H)>,
 }
 
 impl<C, H> Clone for Program<C, H> {
     fn clone(&self) -> Self {
-        Program { loaded: Arc::clone(&self.loaded), instance: self.instance.clone(), types: PhantomData }
+        Program { loaded: Arc::clone(&self.loaded), kept: self.kept.clone(), types: PhantomData }
     }
 }
 
@@ -49,8 +48,8 @@ pub struct TestRun {
 }
 
 impl<C: Context, H: 'static> Program<C, H> {
-    pub(crate) fn new(loaded: Arc<Loaded>, instance: Option<Instance<H>>) -> Self {
-        Program { loaded, instance, types: PhantomData }
+    pub(crate) fn new(loaded: Arc<Loaded>, kept: Option<Kept>) -> Self {
+        Program { loaded, kept, types: PhantomData }
     }
 
     pub(crate) fn loaded(&self) -> &Arc<Loaded> {
@@ -79,31 +78,6 @@ impl<C: Context, H: 'static> Program<C, H> {
         // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call,
         // and that agree with `C`'s layout, for which the program was loaded; `H` is the linker's.
         unsafe { self.loaded.run(core::ptr::from_mut(host).cast(), parts) }
-    }
-
-    /// For many runs under one run guard: each costs less.
-    ///
-    /// ```
-    /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
-    ///
-    /// let engine = Engine::new(Config::default())?;
-    /// let filter = Linker::<u32>::new(&engine).loader::<Raw>().insns("length", assemble("r0 = r2\nexit")?)?;
-    /// let mut batch = [vec![0; 60], vec![0; 1500]];
-    /// let mut bytes = 0;
-    /// let mut state = 7;
-    /// let mut runner = filter.runner(&mut state)?;
-    /// for packet in &mut batch {
-    ///     bytes += runner.run(packet)?;
-    /// }
-    /// drop(runner); // before waiting for the next batch
-    /// assert_eq!(bytes, 1560);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`RunError`] if no execution slot is to be had.
-    pub fn runner<'r>(&'r self, host: &'r mut H) -> Result<Runner<'r, C, H>, RunError> {
-        Runner::of_program(&self.loaded, host)
     }
 
     /// Runs it `repeat` times (at least once) on the same data, and measures. What the runs wrote stays in the data.

@@ -5,7 +5,8 @@
 //! concerned, so what is pruned here is far more than the verifier finds, whole functions included.
 
 use crate::context::{Context, Raw};
-use crate::engine::{Config, Engine};
+use crate::engine::Engine;
+use crate::engine::config::Config;
 use crate::program::loaded::{Draft, Loaded};
 use bpf_analysis::{Facts, InsnFact};
 use bpf_interp::{Caller, Env, Machine, Memory, Options, Step, Stop, StopKind};

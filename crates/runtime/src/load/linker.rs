@@ -5,17 +5,24 @@
 //! so a load that fails leaves nothing behind.
 
 use crate::call::helpers::packet::{is_packet_helper, packet_helper};
+use crate::call::helpers::table::shipped;
 use crate::call::{HostFn, IntoHostFn, host_fn, prototype};
 use crate::context::{Context, ContextLayout};
-use crate::engine::{Engine, Mode};
+use crate::engine::Engine;
+use crate::engine::config::Mode;
 use crate::error::{LinkError, LoadError};
 use crate::handle::instance::Instance;
+use crate::handle::kept::Kept;
 use crate::handle::over::Over;
+use crate::handle::prog_array::ProgArray;
 use crate::handle::program::Program;
-use crate::load::map_set::{MapRef, MapSet, initialise};
+use crate::load::map_set::{MapSet, initialise};
 use crate::load::verify::{self, Checked, Subject, verify};
-use crate::program::loaded::{Bindings, Bound, Draft, Loaded, NO_BINDINGS, shipped, unresolved};
-use crate::program::table::{Kind, ProgArray, bind_all};
+use crate::program::bindings::{Bindings, NO_BINDINGS};
+use crate::program::bound::{Bound, unresolved};
+use crate::program::loaded::{Draft, Loaded};
+use crate::program::map_ref::MapRef;
+use crate::program::table::{Kind, bind_all};
 use bpf_analysis::Facts;
 use bpf_isa::{Callee, Insn, InsnIdx};
 use bpf_jit::{Extern, OptLevel};
@@ -431,8 +438,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let loaded = linker.finish(name, program, bindings, C::layout(), None, self.how)?;
         // What it holds beside the program itself is there for prog arrays only.
         let holds = self.maps.iter().any(|map| matches!(map, MapRef::Progs(_)));
-        let instance = holds.then(|| Instance::new(&linker.engine, Vec::new(), self.maps));
-        Ok(Program::new(loaded, instance))
+        let kept = holds.then(|| Kept::new(&linker.engine, Vec::new(), self.maps));
+        Ok(Program::new(loaded, kept))
     }
 
     /// Loads an object.
@@ -453,9 +460,9 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let maps = linked.maps;
         // The instance's hold comes first: if a slot cannot be set, it empties the arrays, which may hold each other's
         // programs.
-        let instance = Instance::new(&linker.engine, programs.clone(), maps.iter().flatten().cloned().collect());
+        let kept = Kept::new(&linker.engine, programs.clone(), maps.iter().flatten().cloned().collect());
         initialise(object, &maps, &linked.taken, &|name| programs.iter().find(|p| *p.name == *name).cloned())?;
-        Ok(instance)
+        Ok(Instance::new(kept))
     }
 
     /// Verifies the programs of an object and loads none. The walk is in the reports if `log` asks for it.

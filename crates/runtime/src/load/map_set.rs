@@ -4,64 +4,13 @@ use crate::engine::Engine;
 use crate::error::LoadError;
 use crate::load::verify::spin_lock_offset;
 use crate::program::loaded::Loaded;
+use crate::program::map_ref::MapRef;
 use crate::program::table::ProgTable;
 use bpf_maps::{CreateOptions, Kind, Map, MapError, MapType, flags, implemented_type};
 use bpf_object::btf::{Btf, Type, TypeId};
 use bpf_object::{DataKind, Object};
 use bpf_quiesce::{Domain, Owned};
 use std::sync::Arc;
-
-/// A map that programs refer to.
-#[derive(Clone, Debug)]
-pub(crate) enum MapRef {
-    /// A map of data.
-    Data(Map),
-    /// A table of programs.
-    Progs(Arc<ProgTable>),
-}
-
-impl Owned for MapRef {
-    fn domain(&self) -> &Arc<Domain> {
-        match self {
-            MapRef::Data(map) => map.domain(),
-            MapRef::Progs(table) => table.domain(),
-        }
-    }
-
-    fn named(&self) -> (&'static str, &str) {
-        match self {
-            MapRef::Data(map) => map.named(),
-            MapRef::Progs(table) => table.named(),
-        }
-    }
-}
-
-impl Owned for MapSet {
-    fn domain(&self) -> &Arc<Domain> {
-        self.engine.domain()
-    }
-
-    fn named(&self) -> (&'static str, &str) {
-        ("map set with map", self.defs.first().map_or("(none)", |def| &def.name))
-    }
-}
-
-impl MapRef {
-    /// What programs hold as the map's pointer.
-    pub(crate) fn address(&self) -> u64 {
-        match self {
-            MapRef::Data(map) => map.as_ptr() as u64,
-            MapRef::Progs(table) => table.address(),
-        }
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        match self {
-            MapRef::Data(map) => map.name(),
-            MapRef::Progs(table) => table.name(),
-        }
-    }
-}
 
 /// The maps an object will be loaded with: new ones, except where one is taken over.
 ///
@@ -76,6 +25,16 @@ pub struct MapSet {
     engine: Engine,
     /// Definitions in the object's order, except for prog arrays' slots.
     defs: Vec<Def>,
+}
+
+impl Owned for MapSet {
+    fn domain(&self) -> &Arc<Domain> {
+        self.engine.domain()
+    }
+
+    fn named(&self) -> (&'static str, &str) {
+        ("map set with map", self.defs.first().map_or("(none)", |def| &def.name))
+    }
 }
 
 #[derive(Debug)]

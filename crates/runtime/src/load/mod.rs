@@ -3,5 +3,6 @@
 #[cfg(test)]
 mod dead_code_tests;
 pub(crate) mod linker;
+pub(crate) mod listing;
 pub(crate) mod map_set;
-pub(crate) mod verify;
+mod verify;

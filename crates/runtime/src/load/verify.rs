@@ -8,8 +8,8 @@
 use crate::context::ContextLayout;
 use crate::engine::Engine;
 use crate::error::LoadError;
-use crate::load::map_set::MapRef;
-use crate::program::loaded::Bindings;
+use crate::program::bindings::Bindings;
+use crate::program::map_ref::MapRef;
 use bpf_analysis::Facts;
 use bpf_isa::{Insn, Program, Size, Src};
 use bpf_maps::{Map, MapType, flags};

@@ -1,6 +1,12 @@
-//! A program that is loaded: its code or instructions, what they refer to, the tables that it jumps through.
+//! A program that is loaded: its code or instructions, what they refer to, the tables that it jumps through. Not how it
+//! is run.
 
+pub(crate) mod bindings;
+pub(crate) mod bound;
 pub(crate) mod loaded;
-pub(crate) mod name;
-pub(crate) mod sites;
+pub(crate) mod locate;
+pub(crate) mod map_ref;
+mod name;
+mod sites;
+mod stack;
 pub(crate) mod table;

@@ -8,28 +8,18 @@
 //! Invariant: a site keeps the text it is in, and the table keeps no site of a program that is gone.
 
 use crate::error::LoadError;
-use crate::load::map_set::MapRef;
-use crate::program::loaded::{Bindings, Loaded};
+use crate::program::bindings::Bindings;
+use crate::program::map_ref::MapRef;
 use crate::program::table::ProgTable;
 use bpf_analysis::{Cfg, ConstTailCall, Constants, Facts};
 use bpf_isa::Program;
 use bpf_jit::Extern;
 use bpf_jit_code::{TailCallSite, TailTarget};
 use bpf_prog_pack::Text;
-use bpf_tailcall::{Target, TextSlots};
+use bpf_tailcall::TextSlots;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A program as the target of sites.
-#[derive(Clone, Debug)]
-pub(crate) struct Jump(pub(crate) Arc<Loaded>);
-
-impl Target for Jump {
-    fn address(&self) -> usize {
-        crate::num::index(self.0.slot_word())
-    }
-}
 
 /// Adds to `facts` the tail calls that [`Constants`] finds, and leaves out those with an index beyond the table.
 pub(crate) fn constant_tail_calls<'f>(program: &Program, bindings: &Bindings, facts: &'f Facts) -> Cow<'f, Facts> {

@@ -10,21 +10,16 @@
 //! takes it.
 //!
 //! A program in its own array is a cycle of handles. As in the kernel, an array is emptied when its last *user* handle
-//! goes: instances, programs and [`ProgArray`]s that the user holds count, programs in slots do not.
+//! goes: instances, programs and [`ProgArray`](crate::ProgArray)s that the user holds count, programs in slots do not.
 
-use crate::engine::{Engine, Mode};
+use crate::engine::Engine;
+use crate::engine::config::Mode;
 use crate::error::{LoadError, ProgArrayError};
-use crate::handle::over::Over;
-use crate::handle::program::Program;
-use crate::load::map_set::MapRef;
-use crate::program::loaded::Loaded;
-use crate::program::sites::Jump;
-use crate::{Context, Instance};
 use bpf_prog_pack::PokeError;
 use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod, Owned, Reservation};
-use bpf_tailcall::{Change, Clock, Sites, TextSlots, UpdateError};
+use bpf_tailcall::{Change, Clock, Sites, Target, TextSlots, UpdateError};
 use bpf_verifier::ContextLayout;
-use core::marker::PhantomData;
+use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -33,8 +28,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Slots an array may have at most: what an allocation of one word each may take.
 const MAX_ENTRIES: u32 = 1 << 24;
 
+/// A program as the tables see it that hold it.
+pub(crate) trait Member: Owned + Any + fmt::Debug + Send + Sync {
+    /// What it has in common with programs that it may jump to.
+    fn kind(&self) -> Kind;
+
+    /// What its slots hold. Whoever jumps through a table knows what the word is by the table's mode.
+    fn slot_word(&self) -> u64;
+}
+
+/// A program as the target of sites.
+#[derive(Clone, Debug)]
+pub(crate) struct Jump(Arc<dyn Member>);
+
+impl Target for Jump {
+    fn address(&self) -> usize {
+        crate::num::index(self.0.slot_word())
+    }
+}
+
 /// A table of programs. Its words are `{ entries: u32, 0: u32 }` and then one a slot: 0, or for emitted code the
-/// entry's address, for the interpreter the address of the [`Loaded`].
+/// entry's address, for the interpreter the program's ([`Member::slot_word`]).
 pub(crate) struct ProgTable {
     name: String,
     /// Not the engine: deferred drops of programs own their tables, and the domain owns those.
@@ -50,7 +64,7 @@ pub(crate) struct ProgTable {
 
 struct State {
     /// The slots that are set: as much memory as there are programs, whatever the array's size.
-    programs: BTreeMap<u32, Arc<Loaded>>,
+    programs: BTreeMap<u32, Arc<dyn Member>>,
     sites: Sites<TextSlots, Jump, GracePeriod>,
     bound: Bound,
 }
@@ -137,12 +151,11 @@ impl ProgTable {
         self.words.as_ptr() as u64
     }
 
-    /// The program in a slot, for the interpreter. The caller is inside a guard, which keeps it alive.
-    pub(crate) fn interpreted(&self, index: u32) -> Option<*const Loaded> {
+    /// The word of a slot that is set ([`Member::slot_word`]). The caller is inside a guard, which keeps the program.
+    pub(crate) fn word(&self, index: u32) -> Option<u64> {
         let word = self.words.get(index as usize + 1)?;
-        // Acquire pairs with the release in `store`: the program is fully loaded.
-        let address = word.load(Ordering::Acquire);
-        (address != 0).then_some(address as *const Loaded)
+        // Acquire pairs with the release in `apply`: the program is fully loaded.
+        Some(word.load(Ordering::Acquire)).filter(|word| *word != 0)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -151,14 +164,14 @@ impl ProgTable {
     }
 
     /// Only programs on this context from now on.
-    fn bind_layout(&self, layout: &'static ContextLayout) -> Result<(), ProgArrayError> {
+    pub(crate) fn bind_layout(&self, layout: &'static ContextLayout) -> Result<(), ProgArrayError> {
         let mut state = self.lock();
         state.bound = state.bound.on(layout)?;
         Ok(())
     }
 
     /// Sets and clears slots, all or none.
-    pub(crate) fn update(self: &Arc<Self>, changes: Vec<(u32, Option<Arc<Loaded>>)>) -> Result<(), ProgArrayError> {
+    pub(crate) fn update(self: &Arc<Self>, changes: Vec<(u32, Option<Arc<dyn Member>>)>) -> Result<(), ProgArrayError> {
         let state = self.lock();
         let mut bound = state.bound;
         for (index, program) in &changes {
@@ -171,7 +184,7 @@ impl ProgTable {
         self.apply(state, changes, bound, Failing::Undo)
     }
 
-    pub(crate) fn set(self: &Arc<Self>, index: u32, program: Arc<Loaded>) -> Result<(), ProgArrayError> {
+    pub(crate) fn set(self: &Arc<Self>, index: u32, program: Arc<dyn Member>) -> Result<(), ProgArrayError> {
         self.update(vec![(index, Some(program))])
     }
 
@@ -185,14 +198,14 @@ impl ProgTable {
         self.apply(state, vec![(index, None)], bound, Failing::Undo)
     }
 
-    fn get(&self, index: u32) -> Option<Arc<Loaded>> {
+    pub(crate) fn get(&self, index: u32) -> Option<Arc<dyn Member>> {
         self.lock().programs.get(&index).cloned()
     }
 
     /// The programs in it that are not among those seen, once each.
-    pub(crate) fn programs(&self, seen: &mut HashSet<*const Loaded>) -> Vec<Arc<Loaded>> {
+    pub(crate) fn programs(&self, seen: &mut HashSet<*const ()>) -> Vec<Arc<dyn Member>> {
         let state = self.lock();
-        state.programs.values().filter(|program| seen.insert(Arc::as_ptr(program))).cloned().collect()
+        state.programs.values().filter(|program| seen.insert(Arc::as_ptr(program).cast())).cloned().collect()
     }
 
     fn clear_all(self: &Arc<Self>) {
@@ -246,12 +259,12 @@ impl ProgTable {
     fn apply(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
-        changes: Vec<(u32, Option<Arc<Loaded>>)>,
+        changes: Vec<(u32, Option<Arc<dyn Member>>)>,
         bound: Bound,
         failing: Failing,
     ) -> Result<(), ProgArrayError> {
         // One change a slot, the last.
-        let changes: BTreeMap<u32, Option<Arc<Loaded>>> = changes.into_iter().collect();
+        let changes: BTreeMap<u32, Option<Arc<dyn Member>>> = changes.into_iter().collect();
         let changes: Vec<Change<Jump>> = changes
             .into_iter()
             .map(|(index, new)| Change {
@@ -267,7 +280,7 @@ impl ProgTable {
             state.bound = bound;
             for Change { index, new, .. } in &changes {
                 let word = new.as_ref().map_or(0, |program| program.0.slot_word());
-                // Release pairs with the acquire in `interpreted`; emitted code depends on the address it loads.
+                // Release pairs with the acquire in `word`; emitted code depends on the address it loads.
                 self.words[*index as usize + 1].store(word, Ordering::Release);
                 old.extend(match new {
                     Some(program) => state.programs.insert(*index, Arc::clone(&program.0)),
@@ -349,7 +362,7 @@ pub(crate) fn bind_all<'t>(tables: impl Iterator<Item = &'t Arc<ProgTable>>, kin
 
 /// A user's hold on a table: when the last one goes, the table is emptied.
 #[derive(Debug)]
-pub(crate) struct UserHold(Arc<ProgTable>);
+pub(crate) struct UserHold(pub(crate) Arc<ProgTable>);
 
 impl UserHold {
     pub(crate) fn new(table: &Arc<ProgTable>) -> UserHold {
@@ -368,102 +381,5 @@ impl Drop for UserHold {
             // engine handle may have gone before this.
             while self.0.domain.reclaim() > 0 {}
         }
-    }
-}
-
-/// A prog array, for programs on context `C` with host `H`.
-///
-/// ```no_run
-/// # use bpf_runtime::*;
-/// # fn f(inst: &Instance<()>) -> Result<(), Box<dyn std::error::Error>> {
-/// let stages = inst.prog_array::<Raw>("stages")?;
-/// stages.set(3, &inst.program::<Raw>("parse_udp")?)?; // from any thread, under traffic
-/// stages.clear(3)?;
-/// # Ok(()) }
-/// ```
-#[derive(Debug)]
-pub struct ProgArray<C, H> {
-    hold: UserHold,
-    instance: Instance<H>,
-    types: Over<(C, H)>,
-}
-
-impl<C: Context, H: 'static> ProgArray<C, H> {
-    /// An empty array that no object defines, for programs loaded from instructions.
-    ///
-    /// # Errors
-    /// [`LoadError::ProgArray`] for an impossible size.
-    pub fn create(engine: &Engine, name: &str, entries: u32) -> Result<Self, LoadError> {
-        let table = ProgTable::new(name.to_owned(), entries, engine)
-            .map_err(|source| LoadError::ProgArray { array: name.to_owned(), source })?;
-        ProgArray::new(&table, Instance::new(engine, Vec::new(), vec![MapRef::Progs(Arc::clone(&table))]))
-    }
-
-    pub(crate) fn new(table: &Arc<ProgTable>, instance: Instance<H>) -> Result<Self, LoadError> {
-        table
-            .bind_layout(C::layout())
-            .map_err(|source| LoadError::ProgArray { array: table.name().to_owned(), source })?;
-        Ok(ProgArray { hold: UserHold::new(table), instance, types: PhantomData })
-    }
-
-    pub(crate) fn table(&self) -> &Arc<ProgTable> {
-        &self.hold.0
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        self.hold.0.name()
-    }
-
-    /// How many slots it has.
-    pub fn entries(&self) -> u32 {
-        self.hold.0.entries()
-    }
-
-    /// Puts a program into a slot. Runs that have begun take either the old or the new one.
-    ///
-    /// # Errors
-    /// [`ProgArrayError::OutOfRange`]; [`ProgArrayError::OtherDomain`], [`ProgArrayError::Context`] or
-    /// [`ProgArrayError::Mode`] for a program that those which jump through the array could not jump to;
-    /// [`ProgArrayError::Text`]. The array is as before then.
-    pub fn set(&self, index: u32, program: &Program<C, H>) -> Result<(), ProgArrayError> {
-        self.hold.0.set(index, Arc::clone(program.loaded()))
-    }
-
-    /// Empties a slot.
-    ///
-    /// # Errors
-    /// [`ProgArrayError::OutOfRange`], [`ProgArrayError::Empty`]; [`ProgArrayError::Text`]. The array is as before
-    /// then.
-    pub fn clear(&self, index: u32) -> Result<(), ProgArrayError> {
-        self.hold.0.clear(index)
-    }
-
-    /// Sets and clears many slots, all or none, for the price of one barrier. Of several changes of one slot the last
-    /// counts; clearing an empty slot changes nothing. A run may see some of them done and others not.
-    ///
-    /// # Errors
-    /// Those of [`ProgArray::set`], and [`ProgArrayError::Text`]. The array is as before then.
-    pub fn update<'p>(
-        &self,
-        changes: impl IntoIterator<Item = (u32, Option<&'p Program<C, H>>)>,
-    ) -> Result<(), ProgArrayError> {
-        let owned = changes.into_iter().map(|(index, program)| (index, program.map(|p| Arc::clone(p.loaded()))));
-        self.hold.0.update(owned.collect())
-    }
-
-    /// How many direct sites are patched when this slot changes.
-    pub fn tracked_sites(&self, index: u32) -> usize {
-        self.hold.0.tracked(index)
-    }
-
-    /// The program in a slot.
-    pub fn get(&self, index: u32) -> Option<Program<C, H>> {
-        self.hold.0.get(index).map(|loaded| Program::new(loaded, Some(self.instance.clone())))
-    }
-
-    /// The slots that are set, with their programs.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, Program<C, H>)> {
-        (0..self.entries()).filter_map(|index| Some((index, self.get(index)?)))
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::call::HostFn;
 use crate::call::helpers::ring::perf_output;
-use crate::context::packet::{SkBuff, Skb, Window, Xdp, XdpBuff};
+use crate::context::packet::{Redirect, SkBuff, Skb, Window, Xdp, XdpBuff};
 use crate::context::{Context, ContextLayout};
 use crate::num::low;
 use bpf_jit_code::RunCtx;
@@ -51,15 +51,6 @@ const SKB: &[(Helper, HostFn)] = &[
     (Helper::SkbLoadBytes, HostFn::plain(skb_load_bytes)),
     (Helper::CsumDiff, HostFn::plain(csum_diff)),
 ];
-
-/// Where `bpf_redirect` sends a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Redirect {
-    /// The interface.
-    pub ifindex: u32,
-    /// The flags the program gave (`BPF_F_INGRESS` and so on).
-    pub flags: u64,
-}
 
 const EINVAL: u64 = -(libc::EINVAL as i64) as u64;
 const EFAULT: u64 = -(libc::EFAULT as i64) as u64;

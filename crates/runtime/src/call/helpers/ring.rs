@@ -6,7 +6,7 @@
 //! Source: `kernel/bpf/ringbuf.c`, `kernel/trace/bpf_trace.c`, `net/core/filter.c` (Linux 6.18).
 
 use crate::abi::run::Run;
-use crate::call::helpers::CallBack;
+use crate::call::helpers::callbacks::CallBack;
 use crate::error::HelperError;
 use crate::num::low;
 use bpf_jit_code::RunCtx;

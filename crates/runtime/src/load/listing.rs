@@ -1,7 +1,7 @@
-//! The compilers of both architectures behind one door.
+//! Code to look at: compiled for either architecture, on any host.
 
+use crate::call::helpers::table::shipped;
 use crate::error::LoadError;
-use crate::program::loaded::shipped;
 use bpf_analysis::{CallArity, Cfg, Constants, Facts};
 use bpf_isa::{Insn, Program};
 use bpf_jit::{CompileOptions, Compiler, Hidden, Signatures};
@@ -10,27 +10,6 @@ use bpf_jit_code::{Arch, Code};
 use bpf_jit_x64::X64;
 use bpf_uapi::Helper;
 use bpf_verifier::Helpers;
-
-/// The compiler for this host.
-#[cfg(target_arch = "aarch64")]
-pub(crate) type HostBackend = Arm64;
-/// The compiler for this host; on hosts without a backend it is never run.
-#[cfg(not(target_arch = "aarch64"))]
-pub(crate) type HostBackend = X64;
-
-/// A compiler with its scratch memory and the code it makes.
-#[derive(Debug)]
-pub(crate) struct HostCompiler {
-    pub(crate) compiler: Compiler<HostBackend>,
-    pub(crate) code: Code,
-}
-
-impl Default for HostCompiler {
-    fn default() -> Self {
-        let arch = if cfg!(target_arch = "aarch64") { Arch::Arm64 } else { Arch::X64 };
-        HostCompiler { compiler: Compiler::default(), code: Code::new(arch) }
-    }
-}
 
 /// How [`compile_listing`] compiles. With direct tail calls, every table is taken to be as long as its constant indices
 /// ask for.

@@ -1,0 +1,174 @@
+//! Helpers that call back, as emitted code calls them.
+
+use crate::abi::entry;
+use crate::abi::run::Run;
+use crate::call::helpers::callbacks::{run_for_each, run_loop};
+use crate::call::helpers::ring::run_drain;
+use crate::call::{Shim, guarded, leave};
+use crate::error::HelperError;
+use bpf_jit::LowerOptions;
+use bpf_jit_code::{RunCtx, StopCode};
+use bpf_verifier::CallbackKind;
+
+/// What the calls that a helper makes are checked for: what the program's own are, as its compiler was told
+/// ([`LowerOptions`]), and nothing else. The configuration does not say it: a program that is not proven to end counts
+/// under any.
+pub(super) trait Checked {
+    /// Counts against the run's budget.
+    const BUDGET: bool;
+    /// Ends an interrupted run.
+    const INTERRUPT: bool;
+}
+
+/// [`Checked`] by two bits, the budget's in the lower.
+pub(super) enum By<const BITS: u8> {}
+
+impl<const BITS: u8> Checked for By<BITS> {
+    const BUDGET: bool = BITS & 1 != 0;
+    const INTERRUPT: bool = BITS & 2 != 0;
+}
+
+/// The function that emitted code compiled like this calls for the helper that calls back so; other helpers are the
+/// same to all code.
+pub(crate) fn calling_back(kind: CallbackKind, compiled: &LowerOptions) -> Shim {
+    let of = |shims: [Shim; 4]| shims[usize::from(compiled.budget) | usize::from(compiled.interrupt) << 1];
+    match kind {
+        CallbackKind::Loop => of([bpf_loop::<By<0>>, bpf_loop::<By<1>>, bpf_loop::<By<2>>, bpf_loop::<By<3>>]),
+        CallbackKind::ForEach => of([
+            for_each_map_elem::<By<0>>,
+            for_each_map_elem::<By<1>>,
+            for_each_map_elem::<By<2>>,
+            for_each_map_elem::<By<3>>,
+        ]),
+        CallbackKind::Drain => of([
+            user_ringbuf_drain::<By<0>>,
+            user_ringbuf_drain::<By<1>>,
+            user_ringbuf_drain::<By<2>>,
+            user_ringbuf_drain::<By<3>>,
+        ]),
+    }
+}
+
+/// A call made by a helper counts like one made by the program, and can be interrupted like one.
+fn count_call<K: Checked>(run: &mut Run) -> Result<(), HelperError> {
+    use core::sync::atomic::{AtomicU32, Ordering};
+    let spent = K::BUDGET && {
+        run.ctx.budget -= 1;
+        run.ctx.budget < 0
+    };
+    // SAFETY: the field is aligned and lives; other threads store to it atomically.
+    let interrupt = unsafe { AtomicU32::from_ptr(&raw mut run.ctx.interrupt) };
+    let stop = if spent {
+        StopCode::Budget
+    // Relaxed: a flag that orders nothing else.
+    } else if K::INTERRUPT && interrupt.load(Ordering::Relaxed) != 0 {
+        StopCode::Interrupted
+    } else {
+        return Ok(());
+    };
+    run.ctx.stop_code = stop as u32;
+    run.ctx.stop_insn = u32::MAX;
+    run.ctx.stop_pc = 0;
+    Err(HelperError::Stopped)
+}
+
+/// Calls emitted code from a helper of the same run. The call counts against the budget like one that the program
+/// makes.
+///
+/// # Safety
+/// `callback` must be the entry of a subprogram of the running program.
+unsafe fn call_native<K: Checked>(run: &mut Run, callback: u64, args: [u64; 5]) -> Result<u64, HelperError> {
+    count_call::<K>(run)?;
+    let (exit_sp, exit_pc, exit_saved) = (run.ctx.exit_sp, run.ctx.exit_pc, run.ctx.exit_saved);
+    // Not a pointer to the field: helpers called from there go back from it to the whole run.
+    let ctx = core::ptr::from_mut(run).cast::<RunCtx>();
+    // SAFETY: by contract; the run is this thread's.
+    let r0 = unsafe { entry::enter(callback as *const u8, callback as *const u8, args, ctx) };
+    (run.ctx.exit_sp, run.ctx.exit_pc, run.ctx.exit_saved) = (exit_sp, exit_pc, exit_saved);
+    if run.ctx.stop_code == 0 { Ok(r0) } else { Err(HelperError::Stopped) }
+}
+
+/// `bpf_loop`.
+///
+/// # Safety
+/// `callback` must be the entry of a subprogram of the running program; `ctx` the first field of a [`Run`].
+pub(super) unsafe extern "C" fn bpf_loop<K: Checked>(
+    nr: u64,
+    callback: u64,
+    arg: u64,
+    flags: u64,
+    _: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    let result = {
+        // SAFETY: by contract.
+        let run = unsafe { &mut *ctx.cast::<Run>() };
+        guarded(run, |run| {
+            // SAFETY: by contract.
+            run_loop(run, nr, arg, flags, &mut |run, args| unsafe { call_native::<K>(run, callback, args) })
+        })
+    };
+    match result {
+        Some(r0) => r0,
+        // SAFETY: this frame holds nothing that needs dropping.
+        None => unsafe { leave(ctx) },
+    }
+}
+
+/// `bpf_for_each_map_elem`.
+///
+/// # Safety
+/// As [`bpf_loop`]; `map` must be a live map.
+pub(super) unsafe extern "C" fn for_each_map_elem<K: Checked>(
+    map: u64,
+    callback: u64,
+    arg: u64,
+    flags: u64,
+    _: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    let result = {
+        // SAFETY: by contract.
+        let run = unsafe { &mut *ctx.cast::<Run>() };
+        guarded(run, |run| {
+            // SAFETY: by contract.
+            let mut call = |run: &mut Run, args| unsafe { call_native::<K>(run, callback, args) };
+            // SAFETY: by contract.
+            unsafe { run_for_each(run, map, arg, flags, &mut call) }
+        })
+    };
+    match result {
+        Some(r0) => r0,
+        // SAFETY: this frame holds nothing that needs dropping.
+        None => unsafe { leave(ctx) },
+    }
+}
+
+/// `bpf_user_ringbuf_drain`.
+///
+/// # Safety
+/// As [`bpf_loop`]; `map` must be a live map.
+pub(super) unsafe extern "C" fn user_ringbuf_drain<K: Checked>(
+    map: u64,
+    callback: u64,
+    arg: u64,
+    flags: u64,
+    _: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    let result = {
+        // SAFETY: by contract.
+        let run = unsafe { &mut *ctx.cast::<Run>() };
+        guarded(run, |run| {
+            // SAFETY: by contract.
+            let mut call = |run: &mut Run, args| unsafe { call_native::<K>(run, callback, args) };
+            // SAFETY: by contract.
+            unsafe { run_drain(run, map, arg, flags, &mut call) }
+        })
+    };
+    match result {
+        Some(r0) => r0,
+        // SAFETY: this frame holds nothing that needs dropping.
+        None => unsafe { leave(ctx) },
+    }
+}

@@ -1,0 +1,103 @@
+//! Helpers over maps of data, and the spin locks in their values.
+
+use crate::abi::run::Run;
+use crate::call::leave;
+use crate::error::HelperError;
+use crate::num::low;
+use bpf_jit_code::RunCtx;
+use bpf_maps::{MapHeader, program as map_ops};
+
+/// The slot of the run behind the hidden argument.
+///
+/// # Safety
+/// `ctx` must be the first field of a [`Run`].
+unsafe fn slot(ctx: *mut RunCtx) -> u32 {
+    // SAFETY: by contract.
+    unsafe { (*ctx).slot }
+}
+
+/// Defines helpers over a map: `name(map, second register, third, fourth, slot) = call`.
+macro_rules! map_helpers {
+    ($($(#[$doc:meta])* $name:ident($map:ident, $a:ident, $b:ident, $c:ident, $slot:ident) = $call:expr;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// Called by a program that was proven (or promised) to pass a live map and memory of the map's sizes; `ctx` is
+        /// the first field of a [`Run`].
+        pub(super) unsafe extern "C" fn $name(map: u64, $a: u64, $b: u64, $c: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+            let $map = map as *const MapHeader;
+            // SAFETY: by contract.
+            let $slot = unsafe { slot(ctx) };
+            let _ = ($b, $c);
+            // SAFETY: the map and the memory are valid by contract, and the slot is the run's.
+            (unsafe { $call }) as u64
+        }
+    )*};
+}
+
+map_helpers! {
+    /// `bpf_map_lookup_elem`.
+    map_lookup_elem(map, key, b, c, slot) = map_ops::lookup(map, key as *const u8, slot);
+    /// `bpf_map_update_elem`.
+    map_update_elem(map, key, value, flags, slot) =
+        map_ops::update(map, key as *const u8, value as *const u8, flags, slot);
+    /// `bpf_map_delete_elem`.
+    map_delete_elem(map, key, b, c, slot) = map_ops::delete(map, key as *const u8, slot);
+    /// `bpf_map_push_elem`.
+    map_push_elem(map, value, flags, c, slot) = map_ops::push(map, value as *const u8, flags, slot);
+    /// `bpf_map_pop_elem`.
+    map_pop_elem(map, out, b, c, slot) = map_ops::pop(map, out as *mut u8, slot);
+    /// `bpf_map_peek_elem`.
+    map_peek_elem(map, out, b, c, slot) = map_ops::peek(map, out as *mut u8, slot);
+}
+
+/// `bpf_map_lookup_percpu_elem`: `cpu` is an execution slot.
+///
+/// # Safety
+/// As the helpers over maps.
+pub(super) unsafe extern "C" fn map_lookup_percpu_elem(
+    map: u64,
+    key: u64,
+    cpu: u64,
+    _: u64,
+    _: u64,
+    _: *mut RunCtx,
+) -> u64 {
+    // SAFETY: the map and the key are valid by contract.
+    (unsafe { map_ops::lookup_percpu(map as *const MapHeader, key as *const u8, low(cpu)) }) as u64
+}
+
+/// `bpf_spin_lock`. A lock that this slot holds already ends the run: waiting for it would never end.
+///
+/// # Safety
+/// `lock` must be the lock in a live map value; `ctx` the first field of a [`Run`].
+pub(super) unsafe extern "C" fn spin_lock(lock: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    let taken = {
+        // SAFETY: by contract.
+        let run = unsafe { &mut *ctx.cast::<Run>() };
+        // SAFETY: by contract.
+        let taken = unsafe { map_ops::spin_lock(lock as *mut u32, run.ctx.slot) } == 0;
+        match taken {
+            true => run.held.add_lock(lock),
+            false => run.fail(HelperError::new("bpf_spin_lock: a run further up this thread's stack holds the lock")),
+        }
+        taken
+    };
+    if taken {
+        return 0;
+    }
+    // SAFETY: this frame holds nothing that needs dropping.
+    unsafe { leave(ctx) }
+}
+
+/// `bpf_spin_unlock`.
+///
+/// # Safety
+/// As [`spin_lock`].
+pub(super) unsafe extern "C" fn spin_unlock(lock: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: by contract.
+    let run = unsafe { &mut *ctx.cast::<Run>() };
+    run.held.remove_lock(lock);
+    // SAFETY: by contract.
+    (unsafe { map_ops::spin_unlock(lock as *mut u32, run.ctx.slot) }) as u64
+}

@@ -1,0 +1,85 @@
+//! Helpers that ask the system: clocks, the thread and its process, a random number.
+
+use bpf_jit_code::RunCtx;
+use core::cell::Cell;
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable. The clocks used here exist on every Linux; a failure would leave 0.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// `bpf_ktime_get_ns`: the monotonic clock.
+pub(super) extern "C" fn ktime_get_ns(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// `bpf_ktime_get_boot_ns`: the monotonic clock that counts suspension.
+pub(super) extern "C" fn ktime_get_boot_ns(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    clock_ns(libc::CLOCK_BOOTTIME)
+}
+
+/// `bpf_jiffies64`: a coarse clock, here of 1000 ticks a second (the kernel's `HZ` is its own affair), from boot.
+pub(super) extern "C" fn jiffies64(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
+}
+
+/// `bpf_get_current_comm(buf, size)`: the thread's name, cut to the buffer and ended by a zero byte.
+///
+/// # Safety
+/// `buf` must be writable for `size` bytes.
+pub(super) unsafe extern "C" fn get_current_comm(buf: u64, size: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // 16: TASK_COMM_LEN.
+    let mut name = [0u8; 16];
+    // SAFETY: writes at most 16 bytes, which `name` has.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    let len = name.iter().position(|b| *b == 0).unwrap_or(name.len()).min(crate::num::index(size).saturating_sub(1));
+    // SAFETY: by contract; the rest is zeroed, as the kernel does.
+    unsafe { core::ptr::write_bytes(buf as *mut u8, 0, crate::num::index(size)) };
+    // SAFETY: `len` is below `size` (or both are 0) and at most 16.
+    unsafe { core::ptr::copy_nonoverlapping(name.as_ptr(), buf as *mut u8, len) };
+    0
+}
+
+/// `bpf_get_prandom_u32`: a xorshift generator a thread, seeded from the process's hash keys.
+pub(super) extern "C" fn get_prandom_u32(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    thread_local!(static STATE: Cell<u64> = const { Cell::new(0) });
+    STATE.with(|state| {
+        let mut x = state.get();
+        if x == 0 {
+            x = RandomState::new().hash_one(0u8) | 1;
+        }
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        state.set(x);
+        x >> 32
+    })
+}
+
+/// `bpf_get_smp_processor_id`: the execution slot, which is what per-CPU maps are indexed by.
+///
+/// # Safety
+/// `ctx` must be the first field of a [`Run`](crate::abi::run::Run).
+pub(super) unsafe extern "C" fn get_smp_processor_id(_: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: by contract.
+    unsafe { (*ctx).slot }.into()
+}
+
+/// `bpf_get_current_pid_tgid`: process id in the upper half, thread id in the lower.
+pub(super) extern "C" fn get_current_pid_tgid(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: no arguments, cannot fail.
+    let tid = unsafe { libc::gettid() };
+    u64::from(std::process::id()) << 32 | u64::from(tid as u32)
+}
+
+/// `bpf_get_current_uid_gid`: group id in the upper half, user id in the lower.
+pub(super) extern "C" fn get_current_uid_gid(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: no arguments, cannot fail.
+    let gid = unsafe { libc::getgid() };
+    // SAFETY: no arguments, cannot fail.
+    let uid = unsafe { libc::getuid() };
+    u64::from(gid) << 32 | u64::from(uid)
+}

@@ -1,0 +1,127 @@
+//! What there is to choose about an engine.
+
+use crate::abi::run::PrintSink;
+use bpf_debug::Options as DebugOptions;
+use bpf_jit::{AllocOptions, OptLevel};
+use bpf_jit_code::{Arch, CpuFeatures, Hardening};
+use bpf_quiesce::WhenFull;
+use bpf_verifier::Limits;
+use std::fmt;
+
+/// How programs are executed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Mode {
+    /// As machine code.
+    #[default]
+    Jit,
+    /// By the interpreter, which checks every memory access.
+    Interpreter,
+}
+
+/// How an [`Engine`](crate::Engine) behaves. `Config::default()` is meant for production.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// How programs are executed.
+    pub mode: Mode,
+    /// How much work to put into machine code; [`crate::Loader::opt_level`] decides for one load.
+    pub opt_level: OptLevel,
+    /// Stop a run after so many taken back-edges and calls together; `None` emits no check.
+    pub budget: Option<u64>,
+    /// The budget of programs that are not proven to end ([`crate::Loader::hybrid`]), where `budget` is `None`.
+    pub hybrid_budget: u64,
+    /// Whether [`Engine::interrupt`](crate::Engine::interrupt) ends runs; `false` emits no check.
+    pub interruptible: bool,
+    /// Hardening of emitted code.
+    pub hardening: Hardening,
+    /// Patch tail calls with constant table and index into direct jumps, where the process has cross-core barriers.
+    pub direct_tail_calls: bool,
+    /// Instructions emitted code may use; the host's by default. [`Engine::new`](crate::Engine::new) refuses those that
+    /// it does not have.
+    pub features: CpuFeatures,
+    /// How many threads may run programs at the same time, at most [`bpf_quiesce::MAX_SLOTS`]. Each takes 384 bytes,
+    /// and as much again for each depth to which its runs were ever nested.
+    pub max_slots: u32,
+    /// What a thread does that finds all slots taken.
+    pub when_full: WhenFull,
+    /// How deep runs may be nested in one thread (a host function that runs a program), the outermost included.
+    /// Programs that cannot be stopped (neither loop nor call under a budget or interruption, no host function, no
+    /// check) do not count: they run nothing themselves.
+    pub max_nested_runs: u32,
+    /// Bytes of BPF stack a frame may use (512 as in the kernel): a multiple of 8, below 64 KiB.
+    pub frame_bytes: u32,
+    /// Worst machine stack that one program may take, in bytes. A run that tail-calls on machine code needs twice as
+    /// much on its thread: other programs may be put where it jumps to at any time.
+    pub max_machine_stack: u64,
+    /// Bytes that all maps and prog arrays of the engine may take together, also those made by hand: at their largest,
+    /// whether it is used yet or not.
+    pub memory_limit: u64,
+    /// Bytes that one map or prog array of an object may take.
+    pub object_memory_limit: u64,
+    /// Bytes of the thread's stack that must be left for helpers and host functions beyond what a program takes, or
+    /// its run is refused ([`crate::RunError::Stack`]). Host functions that need more see to it themselves.
+    pub stack_reserve: u64,
+    /// Executable memory.
+    pub packs: bpf_prog_pack::Options,
+    /// How much work verifying one program may take.
+    pub limits: Limits,
+    /// Which unwinders, profilers and debuggers are told of loaded programs; none by default. See docs/debugging.md.
+    pub debug: DebugOptions,
+    /// Where `bpf_trace_printk` writes; nowhere by default.
+    pub print: Option<PrintSink>,
+    /// Save every callee-saved register in every function: what saving by need is measured against. For benches.
+    pub save_all: bool,
+    /// How registers are allocated. For tests: any allocation gives the same results.
+    #[doc(hidden)]
+    pub alloc: AllocOptions,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            mode: if Arch::HOST.is_some() { Mode::Jit } else { Mode::Interpreter },
+            opt_level: OptLevel::default(),
+            budget: None,
+            hybrid_budget: 1 << 20,
+            interruptible: false,
+            hardening: Hardening::default(),
+            direct_tail_calls: true,
+            features: CpuFeatures::host(),
+            max_slots: 64,
+            when_full: WhenFull::Wait,
+            max_nested_runs: 16,
+            frame_bytes: 512,
+            max_machine_stack: 256 * 1024,
+            memory_limit: 64 << 30,
+            object_memory_limit: 4 << 30,
+            stack_reserve: 16 * 1024,
+            packs: bpf_prog_pack::Options::default(),
+            limits: Limits::default(),
+            debug: DebugOptions::default(),
+            print: None,
+            save_all: false,
+            alloc: AllocOptions::default(),
+        }
+    }
+}
+
+impl Config {
+    /// What the runs of programs that count may count to.
+    pub(crate) fn run_budget(&self) -> u64 {
+        self.budget.unwrap_or(self.hybrid_budget)
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("mode", &self.mode)
+            .field("opt_level", &self.opt_level)
+            .field("budget", &self.budget)
+            .field("interruptible", &self.interruptible)
+            .field("hardening", &self.hardening)
+            .field("features", &self.features)
+            .field("max_slots", &self.max_slots)
+            .finish_non_exhaustive()
+    }
+}

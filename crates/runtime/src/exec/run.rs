@@ -1,0 +1,61 @@
+//! Running a loaded program: its machine code, or its instructions by the interpreter.
+
+use crate::abi::begin;
+use crate::abi::run::Run;
+use crate::context::Parts;
+use crate::error::RunError;
+use crate::exec::interp;
+use crate::program::loaded::{Form, Loaded};
+use bpf_quiesce::Guard;
+use std::borrow::Borrow;
+
+impl Loaded {
+    /// Runs it once.
+    ///
+    /// # Safety
+    /// `parts` must be valid for the run and agree with the program's layout; `host` must be a `&mut H` for the `H` of
+    /// the linker that loaded the program.
+    #[inline(always)]
+    pub(crate) unsafe fn run(&self, host: *mut (), parts: Parts) -> Result<u64, RunError> {
+        let guard = self.engine.0.domain.enter()?;
+        // SAFETY: the caller's contract.
+        unsafe { self.run_under(guard, host, parts) }
+    }
+
+    /// Runs it once under a guard of its engine's domain, or a borrow of one.
+    ///
+    /// # Safety
+    /// As for [`Loaded::run`].
+    #[inline(always)]
+    pub(crate) unsafe fn run_under<'e>(
+        &'e self,
+        guard: impl Borrow<Guard<'e>>,
+        host: *mut (),
+        parts: Parts,
+    ) -> Result<u64, RunError> {
+        let runs = &self.engine.0.runs;
+        match &self.form {
+            // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the
+            // rest.
+            Form::Native(native) => unsafe { begin::run_code(runs, guard, native.entry, host, parts, self) },
+            Form::Interpreted(what) => begin::begin(runs, guard, host, parts, self, |run, parts| {
+                // SAFETY: the caller vouches for the parts; the run is one of this thread.
+                unsafe { interp::run(self, what, run, parts) }
+            }),
+        }
+    }
+
+    /// Runs it as a part of `run`.
+    ///
+    /// # Safety
+    /// As for [`Loaded::run`], with the host that `run` was begun with. The program must be kept for the call.
+    pub(crate) unsafe fn run_in(&self, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
+        match &self.form {
+            // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the
+            // rest.
+            Form::Native(native) => unsafe { begin::call(native.entry, run, parts, self) },
+            // SAFETY: the caller vouches for the parts; `run` is the run of this thread.
+            Form::Interpreted(what) => unsafe { interp::run(self, what, run, parts) },
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What the instructions of a program refer to: maps, helpers, host functions, addresses.
+
+use crate::call::helpers::callback_shims::calling_back;
+use crate::error::LoadError;
+use crate::program::bound::{Bound, missing_host_function};
+use crate::program::map_ref::MapRef;
+use bpf_analysis::CallArity;
+use bpf_isa::{Imm64, Insn, InsnIdx, Program};
+use bpf_jit::{Extern, Hidden, LowerOptions, MapShape, Signatures};
+use bpf_jit_code::Symbol;
+use bpf_maps::{Map, MapType};
+use bpf_uapi::MapTypes;
+
+/// What the instructions of a program refer to.
+#[derive(Debug, Default)]
+pub(crate) struct Bindings {
+    /// By map index; `None` where the program does not refer to it.
+    pub(crate) maps: Vec<Option<MapRef>>,
+    /// The helpers it calls, ascending by id.
+    pub(crate) helpers: Vec<(u32, Bound)>,
+    /// Calls of helpers that there are not, ascending: fine where no run reaches them.
+    pub(crate) missing: Vec<(InsnIdx, u32)>,
+    /// The host functions it calls, by index; `None`: weak and missing.
+    pub(crate) host: Vec<Option<Bound>>,
+    /// Addresses loaded by two-slot instructions other than plain maps, ascending.
+    pub(crate) addresses: Vec<(InsnIdx, u64)>,
+}
+
+/// Those of a program that refers to nothing.
+pub(crate) static NO_BINDINGS: Bindings =
+    Bindings { maps: Vec::new(), helpers: Vec::new(), missing: Vec::new(), host: Vec::new(), addresses: Vec::new() };
+
+impl Bindings {
+    /// Whether there is nothing that the code could use.
+    pub(crate) fn is_empty(&self) -> bool {
+        let Bindings { maps, helpers, missing, host, addresses } = self;
+        maps.is_empty() && helpers.is_empty() && missing.is_empty() && host.is_empty() && addresses.is_empty()
+    }
+
+    pub(crate) fn helper(&self, id: u32) -> Option<&Bound> {
+        self.helpers.binary_search_by_key(&id, |h| h.0).ok().map(|i| &self.helpers[i].1)
+    }
+
+    pub(crate) fn host(&self, index: i32) -> Option<&Bound> {
+        self.host.get(usize::try_from(index).ok()?)?.as_ref()
+    }
+
+    pub(crate) fn map(&self, index: i32) -> Option<&MapRef> {
+        self.maps.get(usize::try_from(index).ok()?)?.as_ref()
+    }
+
+    fn data_map(&self, index: u32) -> Option<&Map> {
+        match self.map(index as i32)? {
+            MapRef::Data(map) => Some(map),
+            MapRef::Progs(_) => None,
+        }
+    }
+
+    pub(crate) fn address(&self, at: InsnIdx) -> Option<u64> {
+        self.addresses.binary_search_by_key(&at, |a| a.0).ok().map(|i| self.addresses[i].1)
+    }
+
+    /// The address of a symbol of code that was compiled like this.
+    pub(super) fn resolve(&self, symbol: Symbol, compiled: &LowerOptions) -> Option<usize> {
+        let missing = missing_host_function as *const () as usize;
+        Some(match Extern::from_symbol(symbol)? {
+            Extern::Helper(id) => {
+                let Bound { proto, func } = self.helper(id)?;
+                proto.callback().map_or(func.shim, |kind| calling_back(kind, compiled)) as usize
+            }
+            Extern::Host(index) => self.host(index as i32).map_or(missing, |b| b.func.shim as usize),
+            Extern::Map(index) => crate::num::index(self.map(index as i32)?.address()),
+            Extern::Imm64(at) => crate::num::index(self.address(at)?),
+            Extern::HelperEnv(id) => crate::num::index(self.helper(id)?.func.env_address()),
+            Extern::HostEnv(index) => crate::num::index(self.host(index as i32)?.func.env_address()),
+            Extern::ArrayBase(index) => match self.data_map(index)? {
+                map if map.map_type() == MapType::ArrayOfMaps => map.inner_base() as usize,
+                map => map.header().base as usize,
+            },
+            Extern::MapLookup(index) => self.data_map(index)?.lookup_fn() as usize,
+        })
+    }
+
+    /// Computes [`Bindings::addresses`]: everything a two-slot instruction loads that is not a constant, a map or a
+    /// function.
+    pub(crate) fn bind_addresses(&mut self, name: &str, program: &Program) -> Result<(), LoadError> {
+        if !program.contents().wide_loads {
+            return Ok(());
+        }
+        for (slot, insn) in (0u32..).zip(program.insns()) {
+            let Insn::LoadImm64 { imm, .. } = insn else { continue };
+            let insn = InsnIdx(slot);
+            let fail = |what: String| LoadError::Unresolved { program: name.to_owned(), insn, what };
+            match *imm {
+                Imm64::Const(_) | Imm64::Func(_) => {}
+                Imm64::Map(map) | Imm64::MapIdx(map) => {
+                    self.map(map).ok_or_else(|| fail(format!("there is no map with index {map}")))?;
+                }
+                Imm64::MapValue { map, off } | Imm64::MapIdxValue { map, off } => {
+                    let address = match self.map(map) {
+                        Some(MapRef::Data(map)) if !map.header().base.is_null() && off < map.header().value_size => {
+                            map.header().base as u64 + u64::from(off)
+                        }
+                        Some(map) => {
+                            let name = map.name();
+                            return Err(fail(format!("offset {off} is not in the first value of array `{name}`")));
+                        }
+                        None => return Err(fail(format!("there is no map with index {map}"))),
+                    };
+                    self.addresses.push((insn, address));
+                }
+                Imm64::Var(id) => return Err(fail(format!("kernel variable {id} does not exist in user space"))),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl CallArity for Bindings {
+    fn helper(&self, id: u32) -> u8 {
+        Bindings::helper(self, id).map_or(5, |b| b.proto.arity())
+    }
+    fn host(&self, index: i32) -> u8 {
+        Bindings::host(self, index).map_or(5, |b| b.proto.arity())
+    }
+}
+
+impl Signatures for Bindings {
+    fn map(&self, index: u32) -> MapShape {
+        match self.data_map(index) {
+            Some(map) => {
+                let header = map.header();
+                let (max_entries, stride) = (header.max_entries, header.stride);
+                match map.map_type() {
+                    MapType::Array => MapShape::Array { max_entries, stride },
+                    MapType::PerCpuArray => {
+                        MapShape::PerCpuArray { max_entries, stride, slot_stride: header.slot_stride }
+                    }
+                    MapType::ArrayOfMaps => MapShape::ArrayOfMaps { max_entries },
+                    keyed if MapTypes::KEYED.contains(keyed) => MapShape::Keyed,
+                    // The verifier lets no look-up near these; unverified code calls the helper, which refuses.
+                    _other => MapShape::Opaque,
+                }
+            }
+            None => MapShape::Opaque,
+        }
+    }
+    fn helper_hidden(&self, id: u32) -> Hidden {
+        Bindings::helper(self, id).map_or(Hidden::Ctx, Bound::hidden)
+    }
+    fn host_hidden(&self, index: i32) -> Hidden {
+        Bindings::host(self, index).map_or(Hidden::Ctx, Bound::hidden)
+    }
+}
