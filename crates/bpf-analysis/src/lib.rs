@@ -10,6 +10,7 @@ mod constants;
 mod facts;
 mod liveness;
 mod loops;
+mod regs;
 mod stack;
 mod values;
 
@@ -19,7 +20,8 @@ pub use facts::{
     AccessCheck, BoundsPlace, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, MemKind,
     RegionBounds,
 };
-pub use liveness::{CallArity, Liveness, RegSet, defs, results, uses};
+pub use liveness::{CallArity, Liveness};
 pub use loops::{Loop, Loops};
+pub use regs::{RegSet, defs, results, uses};
 pub use stack::touched_below_r10;
 pub use values::{AccessFact, AccessRegion, Known, LoopFact, ValueFacts};

@@ -7,28 +7,47 @@
 use core::borrow::Borrow;
 
 use bpf_isa::{
-    AtomicOp, Callee, Imm64, Insn, InsnIdx, MAX_CALL_DEPTH, MAY_GOTO_BUDGET, Program, Reg, Size, Src, Width,
+    AtomicOp, Callee, Imm64, Insn, InsnIdx, MAX_CALL_DEPTH, MAY_GOTO_BUDGET, Program, Reg, Size, Src, SubprogId, Width,
 };
 
 use crate::alu;
-use crate::machine::{Caller, MAX_TAIL_CALLS, Machine, callback_address};
+use crate::machine::{Caller, Frame, MAX_TAIL_CALLS, Machine, callback_address, callback_slot};
 use crate::{Env, Step, Stop, StopKind};
 use bpf_uapi::helper_id::TAIL_CALL;
 
-/// Where a frame is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Frame {
-    /// The instruction being executed.
-    pub(crate) pc: InsnIdx,
-    /// Which program it is in, by the tail calls before it.
-    pub(crate) program: u32,
-    /// How many frames of this program there are, this one included.
-    pub(crate) depth: u32,
+impl Machine<'_> {
+    /// Runs a program with `r1` and `r2`, and returns its r0. All other registers but r10 begin as zero.
+    ///
+    /// The budget is not renewed: it is one for all runs of a machine. The count of tail calls is.
+    ///
+    /// # Errors
+    /// [`Stop`]: the run ended without a result.
+    pub fn run<E: Env + ?Sized>(&mut self, env: &mut E, code: &E::Code, [r1, r2]: [u64; 2]) -> Result<u64, Stop> {
+        self.r2 = r2;
+        self.tail_calls = 0;
+        let outer = self.memory.frames();
+        let result = run(self, env, code, Frame { pc: InsnIdx(0), program: 0, depth: 1 }, [r1, r2, 0, 0, 0]);
+        self.memory.pop_frames_to(outer);
+        result
+    }
 }
 
-impl Frame {
-    pub(crate) fn stop(&self, kind: StopKind) -> Stop {
-        Stop { at: self.pc, program: self.program, kind }
+impl<C> Caller<'_, '_, C> {
+    /// Calls back a subprogram of the calling program, and returns its r0. `callback` is its address as the program
+    /// knows it, from `r2 = subprog[...]`.
+    ///
+    /// # Errors
+    /// [`StopKind::BadCallback`], [`StopKind::CallDepth`], and whatever stops the subprogram.
+    pub fn call<E: Env<Code = C> + ?Sized>(&mut self, env: &mut E, callback: u64, args: [u64; 5]) -> Result<u64, Stop>
+    where
+        C: Borrow<Program>,
+    {
+        let program = self.code.borrow();
+        let slot = callback_slot(callback)
+            .filter(|&slot| matches!(program.subprog_starting_at(slot), Some(id) if id != SubprogId(0)))
+            .ok_or_else(|| self.stop(StopKind::BadCallback(callback)))?;
+        self.machine.tick().map_err(|kind| self.stop(kind))?;
+        call(self.machine, env, self.code, self.frame, slot, args)
     }
 }
 

@@ -36,8 +36,8 @@ use core::marker::PhantomData;
 
 use bpf_isa::{Imm64, InsnIdx, Program};
 
-pub use machine::{Caller, DEFAULT_STACK_BYTES, MAX_TAIL_CALLS, Machine, Options};
-pub use memory::{HostMemory, Memory};
+pub use machine::{Caller, MAX_TAIL_CALLS, Machine, Options};
+pub use memory::{DEFAULT_STACK_BYTES, HostMemory, Memory};
 pub use stop::{Stop, StopKind};
 
 /// What a host provides to the programs it runs.

@@ -4,14 +4,10 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::error::Error;
 
-use bpf_isa::{InsnIdx, Size, SubprogId};
+use bpf_isa::{InsnIdx, Size};
 
-use crate::exec::{self, Frame};
 use crate::memory::{Extent, Place};
-use crate::{Env, Memory, Stop, StopKind};
-
-/// The stack of a frame, in bytes, unless [`Options::stack_bytes`] says otherwise.
-pub const DEFAULT_STACK_BYTES: usize = 512;
+use crate::{DEFAULT_STACK_BYTES, Env, Memory, Stop, StopKind};
 
 /// At most this many tail calls are taken in a run (Linux: MAX_TAIL_CALL_CNT).
 pub const MAX_TAIL_CALLS: u32 = 33;
@@ -26,7 +22,7 @@ pub(crate) fn callback_address(slot: InsnIdx) -> u64 {
 }
 
 /// The inverse of [`callback_address`].
-fn callback_slot(address: u64) -> Option<InsnIdx> {
+pub(crate) fn callback_slot(address: u64) -> Option<InsnIdx> {
     u32::try_from(address ^ CALLBACK_TAG).ok().map(InsnIdx)
 }
 
@@ -68,21 +64,6 @@ impl<'a> Machine<'a> {
         memory.set_frame_bytes(options.stack_bytes);
         memory.set_fill(options.stack_fill);
         Machine { memory, r2: 0, tail_calls: 0, budget: options.budget, interrupt: options.interrupt }
-    }
-
-    /// Runs a program with `r1` and `r2`, and returns its r0. All other registers but r10 begin as zero.
-    ///
-    /// The budget is not renewed: it is one for all runs of a machine. The count of tail calls is.
-    ///
-    /// # Errors
-    /// [`Stop`]: the run ended without a result.
-    pub fn run<E: Env + ?Sized>(&mut self, env: &mut E, code: &E::Code, [r1, r2]: [u64; 2]) -> Result<u64, Stop> {
-        self.r2 = r2;
-        self.tail_calls = 0;
-        let outer = self.memory.frames();
-        let result = exec::run(self, env, code, Frame { pc: InsnIdx(0), program: 0, depth: 1 }, [r1, r2, 0, 0, 0]);
-        self.memory.pop_frames_to(outer);
-        result
     }
 
     /// How many tail calls the run has taken.
@@ -154,6 +135,23 @@ impl<'a> Machine<'a> {
     ) -> Result<Place<'m, Size>, StopKind> {
         let place = self.place(env, addr, size, write)?;
         if place.is_aligned() { Ok(place) } else { Err(StopKind::UnalignedAtomic { addr, size: size.bytes() }) }
+    }
+}
+
+/// Where a frame is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    /// The instruction being executed.
+    pub(crate) pc: InsnIdx,
+    /// Which program it is in, by the tail calls before it.
+    pub(crate) program: u32,
+    /// How many frames of this program there are, this one included.
+    pub(crate) depth: u32,
+}
+
+impl Frame {
+    pub(crate) fn stop(&self, kind: StopKind) -> Stop {
+        Stop { at: self.pc, program: self.program, kind }
     }
 }
 
@@ -251,22 +249,5 @@ impl<'a, C> Caller<'_, 'a, C> {
             self.machine.place(env, addr, bytes.len(), true).map_err(|kind| self.stop(kind))?.copy_in(bytes);
         }
         Ok(())
-    }
-
-    /// Calls back a subprogram of the calling program, and returns its r0. `callback` is its address as the program
-    /// knows it, from `r2 = subprog[...]`.
-    ///
-    /// # Errors
-    /// [`StopKind::BadCallback`], [`StopKind::CallDepth`], and whatever stops the subprogram.
-    pub fn call<E: Env<Code = C> + ?Sized>(&mut self, env: &mut E, callback: u64, args: [u64; 5]) -> Result<u64, Stop>
-    where
-        C: core::borrow::Borrow<bpf_isa::Program>,
-    {
-        let program = self.code.borrow();
-        let slot = callback_slot(callback)
-            .filter(|&slot| matches!(program.subprog_starting_at(slot), Some(id) if id != SubprogId(0)))
-            .ok_or_else(|| self.stop(StopKind::BadCallback(callback)))?;
-        self.machine.tick().map_err(|kind| self.stop(kind))?;
-        exec::call(self.machine, env, self.code, self.frame, slot, args)
     }
 }

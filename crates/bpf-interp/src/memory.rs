@@ -18,6 +18,9 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use bpf_isa::{AtomicOp, Size};
 
+/// The stack of a frame, in bytes, unless [`Options::stack_bytes`](crate::Options::stack_bytes) says otherwise.
+pub const DEFAULT_STACK_BYTES: usize = 512;
+
 /// A region of memory a run was given.
 #[derive(Clone, Copy, Debug)]
 struct Region {
@@ -57,7 +60,7 @@ impl<'a> Memory<'a> {
             regions: Vec::new(),
             frames: Vec::new(),
             live: 0,
-            frame_bytes: crate::DEFAULT_STACK_BYTES,
+            frame_bytes: DEFAULT_STACK_BYTES,
             fill: 0,
             packet: (0, 0),
             given: PhantomData,

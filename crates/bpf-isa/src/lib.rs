@@ -13,12 +13,12 @@ mod insn;
 mod opcode;
 mod program;
 mod scan;
+mod structure;
 mod text;
 
 pub use codec::{DecodeError, DecodeErrorKind, EncodeError, Field, Malformed, RawInsn, decode, encode};
 pub use insn::*;
-pub use program::{
-    CallSite, Flow, MAX_CALL_DEPTH, MAX_INSNS, Program, Subprog, SubprogId, ValidateError, ValidateErrorKind,
-};
+pub use program::Program;
 pub use scan::{Contents, StackUse};
+pub use structure::{CallSite, Flow, MAX_CALL_DEPTH, MAX_INSNS, Subprog, SubprogId, ValidateError, ValidateErrorKind};
 pub use text::{AsmError, AsmErrorKind, Listing, assemble, disassemble};

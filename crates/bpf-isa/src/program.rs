@@ -13,57 +13,12 @@
 //!
 //! A subprogram is not declared: it starts where a call or a callback reference points, and ends at the next start.
 
-use core::fmt;
-
-use crate::codec::{DecodeError, Malformed, decode_with, encode_valid, malformed_at};
+use crate::codec::{decode_with, encode_valid, malformed_at};
 use crate::scan::{Contents, Scan};
+use crate::structure::{
+    CallSite, Flow, MAX_CALL_DEPTH, MAX_INSNS, Subprog, SubprogId, ValidateError, ValidateErrorKind,
+};
 use crate::{Callee, Imm64, Insn, InsnIdx};
-
-/// At most this many slots (Linux: BPF_COMPLEXITY_LIMIT_INSNS).
-pub const MAX_INSNS: usize = 1_000_000;
-
-/// At most this many frames, the main program's included (Linux: MAX_CALL_FRAMES).
-pub const MAX_CALL_DEPTH: u32 = 8;
-
-/// Index of a subprogram. 0 is the main program.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct SubprogId(pub u32);
-
-impl SubprogId {
-    /// The index as a `usize`, to index slices.
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-/// A function of the program: the slots `start .. end`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Subprog {
-    /// First slot.
-    pub start: u32,
-    /// One past the last slot.
-    pub end: u32,
-}
-
-/// An edge of the call graph.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CallSite {
-    /// The call, or the LD_IMM64 that takes a callback's address.
-    pub at: InsnIdx,
-    /// The subprogram called or referred to.
-    pub callee: SubprogId,
-    /// Whether this is a callback reference ([`Imm64::Func`]) rather than a call.
-    pub callback: bool,
-}
-
-/// An instruction after which control may go elsewhere than to the next one: a jump, a branch or an exit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Flow {
-    /// The instruction.
-    pub at: InsnIdx,
-    /// Where it jumps; `None` for an exit.
-    pub target: Option<InsnIdx>,
-}
 
 /// A structurally valid program.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,124 +32,6 @@ pub struct Program {
     /// Sorted by `at`.
     calls: Vec<CallSite>,
     max_call_depth: u32,
-}
-
-/// Why instructions are not a program, and where.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ValidateError {
-    /// The slot the error is in.
-    pub slot: InsnIdx,
-    /// What is wrong.
-    pub kind: ValidateErrorKind,
-}
-
-/// What is wrong with a program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum ValidateErrorKind {
-    /// The bytes are not instructions (only from [`Program::from_bytes`]).
-    Decode(DecodeError),
-    /// There is no instruction.
-    Empty,
-    /// More than [`MAX_INSNS`] slots.
-    TooLong {
-        /// Slots in the program.
-        slots: usize,
-    },
-    /// The instruction has no encoding, or is half of a two-slot instruction.
-    Malformed(Malformed),
-    /// The instruction writes the frame pointer.
-    WritesFramePointer,
-    /// A jump, call or callback reference that leads outside the program.
-    TargetOutOfRange {
-        /// The slot it leads to; it may be negative.
-        target: i64,
-    },
-    /// A jump, call or callback reference that leads into the middle of a two-slot instruction.
-    TargetIsSecondSlot {
-        /// The slot it leads to.
-        target: InsnIdx,
-    },
-    /// A jump into another subprogram.
-    JumpLeavesSubprog {
-        /// The slot it leads to.
-        target: InsnIdx,
-        /// The subprogram it leaves.
-        subprog: Subprog,
-    },
-    /// Control falls off the end of a subprogram: its last instruction is reachable and neither `exit` nor `goto`.
-    FallsThrough {
-        /// The subprogram.
-        subprog: Subprog,
-    },
-    /// A call that closes a cycle in the call graph.
-    Recursion {
-        /// The subprogram that would be entered again.
-        callee: SubprogId,
-    },
-    /// A call by which a chain of calls has more than [`MAX_CALL_DEPTH`] frames.
-    CallsTooDeep {
-        /// The subprogram called.
-        callee: SubprogId,
-    },
-}
-
-impl fmt::Display for ValidateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A decode error names its slot itself, and the two below concern the program as a whole.
-        match self.kind {
-            ValidateErrorKind::Decode(error) => return error.fmt(f),
-            ValidateErrorKind::Empty => return f.write_str("the program has no instruction"),
-            ValidateErrorKind::TooLong { slots } => {
-                return write!(f, "the program has {slots} instructions, the limit is {MAX_INSNS}");
-            }
-            ValidateErrorKind::Malformed(_)
-            | ValidateErrorKind::WritesFramePointer
-            | ValidateErrorKind::TargetOutOfRange { .. }
-            | ValidateErrorKind::TargetIsSecondSlot { .. }
-            | ValidateErrorKind::JumpLeavesSubprog { .. }
-            | ValidateErrorKind::FallsThrough { .. }
-            | ValidateErrorKind::Recursion { .. }
-            | ValidateErrorKind::CallsTooDeep { .. } => write!(f, "instruction {}: ", self.slot)?,
-        }
-        match self.kind {
-            ValidateErrorKind::Decode(_) | ValidateErrorKind::Empty | ValidateErrorKind::TooLong { .. } => Ok(()),
-            ValidateErrorKind::Malformed(malformed) => malformed.fmt(f),
-            ValidateErrorKind::WritesFramePointer => f.write_str("writes r10, the frame pointer"),
-            ValidateErrorKind::TargetOutOfRange { target } => {
-                write!(f, "leads to instruction {target}, outside the program")
-            }
-            ValidateErrorKind::TargetIsSecondSlot { target } => {
-                write!(f, "leads to instruction {target}, the second slot of a two-slot instruction")
-            }
-            ValidateErrorKind::JumpLeavesSubprog { target, subprog } => {
-                let Subprog { start, end } = subprog;
-                write!(f, "jumps to instruction {target}, out of its subprogram {start}..{end}")
-            }
-            ValidateErrorKind::FallsThrough { subprog: Subprog { start, end } } => {
-                write!(f, "control falls off the end of the subprogram {start}..{end}")
-            }
-            ValidateErrorKind::Recursion { callee } => write!(f, "calls subprogram {} recursively", callee.0),
-            ValidateErrorKind::CallsTooDeep { callee } => {
-                write!(f, "calls subprogram {} more than {MAX_CALL_DEPTH} frames deep", callee.0)
-            }
-        }
-    }
-}
-
-impl From<DecodeError> for ValidateError {
-    fn from(error: DecodeError) -> ValidateError {
-        ValidateError { slot: error.slot, kind: ValidateErrorKind::Decode(error) }
-    }
-}
-
-impl core::error::Error for ValidateError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match &self.kind {
-            ValidateErrorKind::Decode(error) => Some(error),
-            _ => None,
-        }
-    }
 }
 
 impl Program {

@@ -7,7 +7,7 @@
 //! Invariant: every method is inlined where the kind of the instruction is known, and then most of it folds away.
 
 use crate::codec::Visit;
-use crate::program::{CallSite, Flow, SubprogId, ValidateError, ValidateErrorKind};
+use crate::structure::{CallSite, Flow, SubprogId, ValidateError, ValidateErrorKind};
 use crate::{AluOp, AtomicOp, Callee, Imm64, Insn, InsnIdx, Reg, Src};
 
 /// Which kinds of instructions a program has at all, so that nobody looks for those that it does not have.

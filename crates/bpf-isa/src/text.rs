@@ -10,8 +10,10 @@
 //! References that a constant cannot hold follow bpftool: `map[fd:5]`, `map[fd:5][0]+16`, `map[idx:2]`, `subprog[+7]`.
 
 mod assemble;
+mod error;
 mod lex;
 mod print;
 
-pub use assemble::{AsmError, AsmErrorKind, assemble};
+pub use assemble::assemble;
+pub use error::{AsmError, AsmErrorKind};
 pub use print::{Listing, disassemble};

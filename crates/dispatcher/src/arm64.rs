@@ -4,7 +4,9 @@
 //! `address - base` in x17; x14 takes constants. A conditional branch reaches 1 MiB only, so a program is reached by
 //! `b`, which placement can lead through a veneer, with a conditional branch around it.
 
-use crate::image::{Chain, Options, Verdicts, laid_out};
+use crate::chain::{Chain, Verdicts};
+use crate::finish::laid_out;
+use crate::options::Options;
 use crate::plan::Plan;
 use crate::tree::Tree;
 use bpf_jit_code::layout::{Branch, Label, Layout};

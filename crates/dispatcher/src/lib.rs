@@ -17,11 +17,16 @@
 #![forbid(unsafe_code)]
 
 mod arm64;
+mod chain;
+mod finish;
 mod image;
 mod live;
+mod options;
 mod plan;
 mod tree;
 mod x64;
 
-pub use image::{DEFAULT_LIMIT, Entry, Image, Link, MAX_LIMIT, Options, Policy, Verdicts};
+pub use chain::{Link, Policy, Verdicts};
+pub use image::Image;
 pub use live::{Current, DetachError, Dispatcher, LiveImage, Observer, Stats};
+pub use options::{DEFAULT_LIMIT, Entry, MAX_LIMIT, Options};

@@ -8,7 +8,8 @@
 //! Invariant: the pointer is null or the entry of `text`. Whoever loads it inside a guard of the packs' domain may run
 //! the code until the guard ends.
 
-use crate::image::{Entry, Image, Options};
+use crate::image::Image;
+use crate::options::{Entry, Options};
 use bpf_jit_code::{Arch, Code};
 use bpf_prog_pack::{Error, Packs, Text};
 use std::any::Any;

@@ -7,7 +7,7 @@
 //! root. Entries further than 2 GiB from it are left to the indirect jump: programs of one arena are never so far
 //! apart.
 
-use crate::image::Entry;
+use crate::options::Entry;
 use crate::tree::Tree;
 
 /// A tree over `addresses`, which ascend as signed distances from `base`.

@@ -3,7 +3,9 @@
 //! A tree finds the program's address in rax and keeps `address - base` in r10; flags, r10 and (in a veneer) r11 are
 //! overwritten. [`Layout`] decides which inner branches are short.
 
-use crate::image::{Chain, Options, Verdicts, laid_out};
+use crate::chain::{Chain, Verdicts};
+use crate::finish::laid_out;
+use crate::options::Options;
 use crate::plan::Plan;
 use crate::tree::Tree;
 use bpf_jit_code::layout::{Branch, Label, Layout};

@@ -194,10 +194,6 @@ impl Map {
         self.ops().as_any().downcast_ref::<ArrayMap>()?.file()
     }
 
-    pub(crate) fn is_array(&self) -> bool {
-        matches!(self.map_type(), MapType::Array | MapType::PerCpuArray)
-    }
-
     /// Sets the value of `key` whether it is there or not.
     ///
     /// # Errors

@@ -19,6 +19,8 @@ mod array;
 #[cfg(not(loom))]
 mod bloom;
 #[cfg(not(loom))]
+mod create;
+#[cfg(not(loom))]
 mod def;
 #[cfg(not(loom))]
 mod dump;
@@ -29,6 +31,8 @@ mod error;
 mod failures;
 #[cfg(not(loom))]
 mod freeze;
+#[cfg(not(loom))]
+mod gate;
 #[cfg(not(loom))]
 mod hash;
 /// The part that loom explores.
@@ -74,16 +78,16 @@ mod value;
 
 #[cfg(not(loom))]
 pub use {
+    create::CreateOptions,
     def::{Kind, MapDef, MapType, flags, implemented_type, implemented_types, update},
     dump::Dump,
     errno::Errno,
     error::MapError,
     header::{DeleteFn, LookupFn, MapHeader, UpdateFn},
     host::{Batch, Iter},
-    map::{CreateOptions, Map},
+    map::Map,
     ops::Cursor,
-    ring::consumer::{Record, RingBuf},
-    ring::perf::open as open_perf_entry,
+    ring::consumer::{Record, RingBuf, open as open_perf_entry},
     ring::user::{Sample, UserRingBuf},
     ring::{query, wakeup},
 };

@@ -8,39 +8,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bpf_quiesce::{Domain, EnterError, Owned, Reservation};
 
-use crate::array::ArrayMap;
-use crate::bloom::BloomMap;
-use crate::def::{Family, MapDef, MapType, flags, update};
+use crate::def::{MapDef, MapType, flags, update};
 use crate::errno::{Errno, OpResult};
 use crate::error::MapError;
-use crate::freeze::WriteGate;
-use crate::hash::HashMap;
+use crate::gate::{WriteGate, Writing};
 use crate::header::{LookupFn, MapHeader};
 use crate::mem::zeroes;
-use crate::nested::{ArrayOfMaps, HashOfMaps};
 use crate::ops::MapOps;
-use crate::queue::QueueMap;
-use crate::ring::RingMap;
-use crate::ring::perf::PerfMap;
-use crate::trie::TrieMap;
-
-/// How maps are created, apart from their definition.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct CreateOptions {
-    /// A map that needs more bytes is refused before any memory is touched. All maps of a domain together are limited
-    /// by its [`memory_limit`](bpf_quiesce::Options::memory_limit).
-    pub memory_limit: u64,
-    /// Hash with this seed instead of a random one: for tests that must repeat.
-    pub hash_seed: Option<u64>,
-}
-
-impl Default for CreateOptions {
-    /// 4 GiB and a random seed.
-    fn default() -> Self {
-        Self { memory_limit: 4 << 30, hash_seed: None }
-    }
-}
 
 /// How often a host operation yields for a grace period to end before it reports that there is no memory.
 const PATIENCE: u32 = 10_000;
@@ -101,89 +75,33 @@ impl Owned for Map {
     }
 }
 
-/// Bytes that a map of this definition can come to hold.
-fn memory_needed(family: Family, def: &MapDef, slots: u32) -> u64 {
-    match family {
-        Family::Array => ArrayMap::memory_needed(def, slots),
-        Family::Hash => HashMap::memory_needed(def, slots),
-        Family::Queue => QueueMap::memory_needed(def),
-        Family::Trie => TrieMap::memory_needed(def, slots),
-        Family::Bloom => BloomMap::memory_needed(def),
-        Family::Ring => RingMap::memory_needed(def),
-        Family::Perf => PerfMap::memory_needed(def),
-        Family::ArrayOfMaps => ArrayOfMaps::memory_needed(def),
-        Family::HashOfMaps => HashOfMaps::memory_needed(def, slots),
-    }
-}
-
 /// Takes memory from what the domain's objects may have together.
 pub(crate) fn reserve(map: &str, domain: &Domain, bytes: u64) -> Result<Reservation, MapError> {
     domain.memory().reserve(bytes).map_err(|full| MapError::MemoryFull { map: map.to_owned(), full })
 }
 
 impl Map {
-    /// Creates a map in `domain` with the default options.
-    ///
-    /// # Errors
-    /// [`MapError`], with the kernel's error number for the same mistake.
-    pub fn create(def: MapDef, domain: &Arc<Domain>) -> Result<Self, MapError> {
-        Self::create_with(def, domain, &CreateOptions::default())
-    }
-
-    /// Creates a map in `domain`.
-    ///
-    /// # Errors
-    /// [`MapError`], with the kernel's error number for the same mistake.
-    pub fn create_with(def: MapDef, domain: &Arc<Domain>, options: &CreateOptions) -> Result<Self, MapError> {
-        def.validate()?;
-        let slots = domain.max_slots();
-        let system = |errno| MapError::System { map: def.name.clone(), what: "allocating the map", errno };
-        let family = Family::of(def.map_type)?;
-        let needed = memory_needed(family, &def, slots);
-        if needed > options.memory_limit {
-            return Err(MapError::MemoryLimit { map: def.name.clone(), needed, limit: options.memory_limit });
-        }
-        let memory = reserve(&def.name, domain, needed)?;
-        let ops: Box<dyn MapOps> = match family {
-            Family::Array => Box::new(ArrayMap::new(&def, slots).map_err(system)?),
-            Family::Hash => Box::new(HashMap::new(&def, domain, options.hash_seed).map_err(system)?),
-            Family::Queue => Box::new(QueueMap::new(&def).map_err(system)?),
-            Family::Trie => Box::new(TrieMap::new(&def, domain).map_err(system)?),
-            Family::Bloom => Box::new(BloomMap::new(&def, options.hash_seed).map_err(system)?),
-            Family::Ring => Box::new(RingMap::new(&def).map_err(system)?),
-            Family::Perf => Box::new(PerfMap::new(&def, domain).map_err(system)?),
-            Family::ArrayOfMaps => Box::new(ArrayOfMaps::new(&def, domain).map_err(system)?),
-            Family::HashOfMaps => Box::new(HashOfMaps::new(&def, domain, options.hash_seed).map_err(system)?),
-        };
+    /// A map of these parts; `header` must be of this definition and these operations.
+    pub(crate) fn of_parts(
+        header: MapHeader,
+        def: MapDef,
+        domain: &Arc<Domain>,
+        ops: Box<dyn MapOps>,
+        memory: Reservation,
+    ) -> Self {
         /// The number of the next map; 0 is none, as in the kernel.
         static NEXT_ID: AtomicU32 = AtomicU32::new(1);
-        // Relaxed: only uniqueness matters.
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let direct = ops.direct();
-        let header = MapHeader {
-            map_type: def.map_type as u32,
-            key_size: def.key_size,
-            value_size: def.value_size,
-            max_entries: def.max_entries,
-            flags: def.flags,
-            stride: u32::try_from(direct.stride).map_err(|_| MapError::Internal("array stride"))?,
-            base: direct.base,
-            slot_stride: direct.slot_stride as u64,
-            lookup: ops.lookup_fn(),
-            update: ops.update_fn(),
-            delete: ops.delete_fn(),
-            imp: ops.address(),
-        };
-        Ok(Self(Arc::new(Inner {
+        Self(Arc::new(Inner {
             header,
-            id,
+            // Relaxed: only uniqueness matters.
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             host_value_size: ops.host_value_size(),
             def,
             domain: Arc::clone(domain),
             gate: WriteGate::default(),
             ops,
             _memory: memory,
-        })))
+        }))
     }
 
     /// The map pointer for programs: valid as long as any clone of this handle.
@@ -202,13 +120,6 @@ impl Map {
     #[must_use]
     pub fn lookup_fn(&self) -> LookupFn {
         self.0.header.lookup
-    }
-
-    /// The first of an array of maps' entries, each a map pointer or null that is loaded with acquire; null for other
-    /// types.
-    #[must_use]
-    pub fn inner_base(&self) -> *const u8 {
-        self.0.ops.as_any().downcast_ref::<ArrayOfMaps>().map_or(std::ptr::null(), ArrayOfMaps::base)
     }
 
     /// The definition the map was created with.
@@ -340,39 +251,6 @@ impl Map {
         self.run("next_key", |ops, _| ops.next_key(key, out))
     }
 
-    /// Sets an entry of a map of maps.
-    ///
-    /// # Errors
-    /// [`MapError::Incompatible`] if `inner` is not of the template's shape, [`MapError::OtherDomain`]; `E2BIG`,
-    /// `EEXIST` and so on as for other values.
-    pub fn set_inner(&self, key: &[u8], inner: &Map, flags: u64) -> Result<(), MapError> {
-        const OP: &str = "set_inner";
-        let Some(template) = &self.0.def.inner else {
-            let (map, got) = (self.name().to_owned(), self.map_type());
-            return Err(MapError::WrongType { map, expected: "array_of_maps or hash_of_maps", got });
-        };
-        self.check_key(key)?;
-        self.writable(OP)?;
-        self.0.ops.check_entry(key, flags).map_err(|errno| self.error(OP, errno))?;
-        inner.def().fits_template(template)?;
-        self.domain().owns(inner)?;
-        self.write(OP, |ops, slot| ops.set_inner(key, inner, flags, slot))
-    }
-
-    /// The map in an entry of a map of maps, if it is set.
-    ///
-    /// # Errors
-    /// `EINVAL` if this is not a map of maps, `EPERM` if it is write-only.
-    pub fn get_inner(&self, key: &[u8]) -> Result<Option<Map>, MapError> {
-        self.check_key(key)?;
-        self.readable("get_inner")?;
-        match self.run("get_inner", |ops, _| ops.inner(key)) {
-            Ok(map) => Ok(Some(map)),
-            Err(MapError::Op { errno: Errno::ENOENT, .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
     /// The reference as a pointer, which is also the program's map pointer; [`Map::from_raw`] gets it back.
     pub(crate) fn into_raw(self) -> *const Inner {
         Arc::into_raw(self.0)
@@ -455,6 +333,24 @@ impl Map {
     ) -> Result<T, MapError> {
         let _writing = self.begin_write(op)?;
         self.run(op, |ops, slot| if self.0.gate.is_open() { f(ops, slot) } else { Err(Errno::EPERM) })
+    }
+
+    pub(crate) fn is_array(&self) -> bool {
+        matches!(self.map_type(), MapType::Array | MapType::PerCpuArray)
+    }
+
+    /// Whether host writes are counted, or look for the mark in their run guard.
+    pub(crate) fn counts_writes(&self) -> bool {
+        self.is_array() || matches!(self.map_type(), MapType::RingBuf | MapType::UserRingBuf)
+    }
+
+    /// Counts a host write for as long as the result lives, if they are counted.
+    #[inline]
+    pub(crate) fn begin_write(&self, op: &'static str) -> Result<Writing<'_>, MapError> {
+        if !self.counts_writes() {
+            return Ok(Writing::UNCOUNTED);
+        }
+        self.gate().begin().map_err(|errno| self.error(op, errno))
     }
 
     pub(crate) fn ops(&self) -> &dyn MapOps {

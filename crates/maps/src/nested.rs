@@ -13,6 +13,7 @@ use bpf_quiesce::Domain;
 
 use crate::def::{MapDef, MapType};
 use crate::errno::{Errno, OpResult};
+use crate::error::MapError;
 use crate::hash::HashMap;
 use crate::hash::key::{Key, with_key};
 use crate::header::{LookupFn, MapHeader};
@@ -22,6 +23,71 @@ use crate::ops::{Cursor, MapOps};
 
 /// Bytes of a value on the host's side: the inner map's number.
 const ID_SIZE: usize = size_of::<u32>();
+
+/// What only maps of maps can do.
+trait MapOfMaps {
+    /// What is checked of an entry before the map to set it to.
+    fn check_entry(&self, key: &[u8], flags: u64) -> OpResult {
+        let _ = (key, flags);
+        Ok(())
+    }
+
+    /// Sets an entry; the caller has checked the inner map's shape.
+    fn set_inner(&self, key: &[u8], inner: &Map, flags: u64, slot: u32) -> OpResult;
+
+    /// The map in an entry.
+    fn inner(&self, key: &[u8]) -> OpResult<Map>;
+}
+
+/// `EINVAL` for other types.
+fn of_maps(ops: &dyn MapOps) -> OpResult<&dyn MapOfMaps> {
+    let any = ops.as_any();
+    let array = any.downcast_ref::<ArrayOfMaps>().map(|array| array as &dyn MapOfMaps);
+    array.or_else(|| any.downcast_ref::<HashOfMaps>().map(|hash| hash as _)).ok_or(Errno::EINVAL)
+}
+
+impl Map {
+    /// Sets an entry of a map of maps.
+    ///
+    /// # Errors
+    /// [`MapError::Incompatible`] if `inner` is not of the template's shape, [`MapError::OtherDomain`]; `E2BIG`,
+    /// `EEXIST` and so on as for other values.
+    pub fn set_inner(&self, key: &[u8], inner: &Map, flags: u64) -> Result<(), MapError> {
+        const OP: &str = "set_inner";
+        let Some(template) = &self.def().inner else {
+            let (map, got) = (self.name().to_owned(), self.map_type());
+            return Err(MapError::WrongType { map, expected: "array_of_maps or hash_of_maps", got });
+        };
+        self.check_key(key)?;
+        self.writable(OP)?;
+        let fail = |errno| self.error(OP, errno);
+        of_maps(self.ops()).and_then(|outer| outer.check_entry(key, flags)).map_err(fail)?;
+        inner.def().fits_template(template)?;
+        self.domain().owns(inner)?;
+        self.write(OP, |ops, slot| of_maps(ops)?.set_inner(key, inner, flags, slot))
+    }
+
+    /// The map in an entry of a map of maps, if it is set.
+    ///
+    /// # Errors
+    /// `EINVAL` if this is not a map of maps, `EPERM` if it is write-only.
+    pub fn get_inner(&self, key: &[u8]) -> Result<Option<Map>, MapError> {
+        self.check_key(key)?;
+        self.readable("get_inner")?;
+        match self.run("get_inner", |ops, _| of_maps(ops)?.inner(key)) {
+            Ok(map) => Ok(Some(map)),
+            Err(MapError::Op { errno: Errno::ENOENT, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The first of an array of maps' entries, each a map pointer or null that is loaded with acquire; null for other
+    /// types.
+    #[must_use]
+    pub fn inner_base(&self) -> *const u8 {
+        self.ops().as_any().downcast_ref::<ArrayOfMaps>().map_or(std::ptr::null(), ArrayOfMaps::base)
+    }
+}
 
 /// A reference taken out of an entry, to be dropped after a grace period.
 fn retire(domain: &Domain, old: *const Inner) {
@@ -95,28 +161,6 @@ impl MapOps for ArrayOfMaps {
         ID_SIZE
     }
 
-    fn check_entry(&self, key: &[u8], flags: u64) -> OpResult {
-        if flags != 0 {
-            return Err(Errno::EINVAL);
-        }
-        self.entry(key)?.map(|_| ()).ok_or(Errno::E2BIG)
-    }
-
-    fn set_inner(&self, key: &[u8], inner: &Map, _flags: u64, _slot: u32) -> OpResult {
-        let entry = self.entry(key)?.ok_or(Errno::E2BIG)?;
-        // AcqRel: releases the inner map to lookups, and acquires the old one, which is going to be dropped.
-        retire(&self.domain, entry.swap(inner.clone().into_raw().cast_mut(), Ordering::AcqRel));
-        Ok(())
-    }
-
-    fn inner(&self, key: &[u8]) -> OpResult<Map> {
-        let entry = self.entry(key)?.ok_or(Errno::ENOENT)?;
-        // Acquire pairs with the release in `set_inner`.
-        let inner = entry.load(Ordering::Acquire);
-        // SAFETY: null, or a map kept alive by the entry for at least as long as the guard the caller is inside.
-        unsafe { Map::borrow_raw(inner) }.ok_or(Errno::ENOENT)
-    }
-
     /// Copies the inner map's number.
     fn lookup(&self, key: &[u8], out: &mut [u8], _flags: u64, _slot: u32) -> OpResult {
         let entry = self.entry(key)?.ok_or(Errno::ENOENT)?;
@@ -175,6 +219,30 @@ impl MapOps for ArrayOfMaps {
 
     fn memory_usage(&self) -> u64 {
         size_of_val(&*self.entries) as u64
+    }
+}
+
+impl MapOfMaps for ArrayOfMaps {
+    fn check_entry(&self, key: &[u8], flags: u64) -> OpResult {
+        if flags != 0 {
+            return Err(Errno::EINVAL);
+        }
+        self.entry(key)?.map(|_| ()).ok_or(Errno::E2BIG)
+    }
+
+    fn set_inner(&self, key: &[u8], inner: &Map, _flags: u64, _slot: u32) -> OpResult {
+        let entry = self.entry(key)?.ok_or(Errno::E2BIG)?;
+        // AcqRel: releases the inner map to lookups, and acquires the old one, which is going to be dropped.
+        retire(&self.domain, entry.swap(inner.clone().into_raw().cast_mut(), Ordering::AcqRel));
+        Ok(())
+    }
+
+    fn inner(&self, key: &[u8]) -> OpResult<Map> {
+        let entry = self.entry(key)?.ok_or(Errno::ENOENT)?;
+        // Acquire pairs with the release in `set_inner`.
+        let inner = entry.load(Ordering::Acquire);
+        // SAFETY: null, or a map kept alive by the entry for at least as long as the guard the caller is inside.
+        unsafe { Map::borrow_raw(inner) }.ok_or(Errno::ENOENT)
     }
 }
 
@@ -263,22 +331,6 @@ impl MapOps for HashOfMaps {
         ID_SIZE
     }
 
-    fn set_inner(&self, key: &[u8], inner: &Map, flags: u64, slot: u32) -> OpResult {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.get_host(key);
-        let new = inner.clone().into_raw();
-        let word = new.expose_provenance() as u64;
-        let done = self.hash.update(key, &word.to_ne_bytes(), flags, slot);
-        // The entry's old reference, or the new one that did not get in (which no lookup has seen).
-        retire(&self.domain, if done.is_ok() { old } else { new });
-        done
-    }
-
-    fn inner(&self, key: &[u8]) -> OpResult<Map> {
-        // SAFETY: null, or a map kept alive by the entry for at least as long as the guard the caller is inside.
-        unsafe { Map::borrow_raw(self.get_host(key)) }.ok_or(Errno::ENOENT)
-    }
-
     /// Copies the inner map's number.
     fn lookup(&self, key: &[u8], out: &mut [u8], _flags: u64, _slot: u32) -> OpResult {
         out.copy_from_slice(&self.inner(key)?.id().to_ne_bytes());
@@ -322,6 +374,24 @@ impl MapOps for HashOfMaps {
 
     fn memory_usage(&self) -> u64 {
         self.hash.memory_usage()
+    }
+}
+
+impl MapOfMaps for HashOfMaps {
+    fn set_inner(&self, key: &[u8], inner: &Map, flags: u64, slot: u32) -> OpResult {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.get_host(key);
+        let new = inner.clone().into_raw();
+        let word = new.expose_provenance() as u64;
+        let done = self.hash.update(key, &word.to_ne_bytes(), flags, slot);
+        // The entry's old reference, or the new one that did not get in (which no lookup has seen).
+        retire(&self.domain, if done.is_ok() { old } else { new });
+        done
+    }
+
+    fn inner(&self, key: &[u8]) -> OpResult<Map> {
+        // SAFETY: null, or a map kept alive by the entry for at least as long as the guard the caller is inside.
+        unsafe { Map::borrow_raw(self.get_host(key)) }.ok_or(Errno::ENOENT)
     }
 }
 

@@ -8,8 +8,6 @@ use std::any::Any;
 
 use crate::errno::{Errno, OpResult};
 use crate::header::{DeleteFn, LookupFn, UpdateFn};
-use crate::map::Map;
-use crate::program;
 use crate::value::Source;
 
 /// The callback of [`MapOps::for_each`]: key and value of an element; true to go on.
@@ -45,14 +43,16 @@ pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
     /// The program's lookup function, specialised for this map. It is called with a header whose `imp` is `self`.
     fn lookup_fn(&self) -> LookupFn;
 
-    /// The program's update function. It is called with a header whose `imp` is `self`.
-    fn update_fn(&self) -> UpdateFn {
-        program::update_any
+    /// The program's update function, if it is not one that calls [`MapOps::program_update`]. It is called with a
+    /// header whose `imp` is `self`.
+    fn update_fn(&self) -> Option<UpdateFn> {
+        None
     }
 
-    /// The program's delete function. It is called with a header whose `imp` is `self`.
-    fn delete_fn(&self) -> DeleteFn {
-        program::delete_any
+    /// The program's delete function, if it is not one that calls [`MapOps::program_delete`]. It is called with a
+    /// header whose `imp` is `self`.
+    fn delete_fn(&self) -> Option<DeleteFn> {
+        None
     }
 
     /// What the JITs may inline.
@@ -159,24 +159,6 @@ pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
     /// Whether the batch operations exist for this type.
     fn has_batch(&self) -> bool {
         false
-    }
-
-    /// What is checked of an entry of a map of maps before the map to set it to.
-    fn check_entry(&self, key: &[u8], flags: u64) -> OpResult {
-        let _ = (key, flags);
-        Ok(())
-    }
-
-    /// Sets an entry of a map of maps; the caller has checked the inner map's shape.
-    fn set_inner(&self, key: &[u8], inner: &Map, flags: u64, slot: u32) -> OpResult {
-        let _ = (key, inner, flags, slot);
-        Err(Errno::EINVAL)
-    }
-
-    /// An entry of a map of maps.
-    fn inner(&self, key: &[u8]) -> OpResult<Map> {
-        let _ = key;
-        Err(Errno::EINVAL)
     }
 
     /// Elements present.

@@ -1,20 +1,16 @@
 //! One program's instructions, complete: the program and every subprogram it reaches.
 //!
-//! [`Code`] is for looking at; [`LinkedCode`] exists only when nothing the program needs is missing, so a loader that
+//! [`Code`] is for looking at; [`crate::LinkedCode`] exists only when nothing the program needs is missing, so a loader that
 //! takes it need not ask again. How the functions are laid out and patched is in `layout.rs`.
 //!
-//! Invariants: every index is in range for the [`Object`] it came from; at most [`bpf_isa::MAX_INSNS`] slots.
+//! Invariants: every index is in range for the [`crate::Object`] it came from; at most [`bpf_isa::MAX_INSNS`] slots.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use bpf_isa::{Imm64, Insn, InsnIdx};
+use bpf_isa::{Insn, InsnIdx};
 
 use crate::btf::{Btf, LineRecord, TypeId};
-use crate::error::{LinkProblem, ObjectError};
-use crate::layout::build;
-use crate::object::{Object, Program};
-use crate::relocate::{CoreType, Unresolved, apply};
 use bpf_uapi::ProgramType;
 
 /// A function inside a program's instructions.
@@ -39,20 +35,20 @@ pub struct CodeFunction {
 /// What an instruction refers to outside of its program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReferenceKind {
-    /// A map, by index into [`Object::maps`].
+    /// A map, by index into [`crate::Object::maps`].
     Map(usize),
     /// A byte of a map's value.
     MapValue {
-        /// Index into [`Object::maps`].
+        /// Index into [`crate::Object::maps`].
         map: usize,
         /// Byte offset.
         off: u32,
     },
-    /// A call of a host function, by index into [`Object::host_functions`].
+    /// A call of a host function, by index into [`crate::Object::host_functions`].
     HostCall(usize),
     /// The address of a host function, which only tells whether it exists.
     HostAddress(usize),
-    /// An external variable, by index into [`Object::extern_variables`].
+    /// An external variable, by index into [`crate::Object::extern_variables`].
     Extern(usize),
 }
 
@@ -214,130 +210,5 @@ impl Code {
     /// The object's types.
     pub fn btf(&self) -> Option<&Btf> {
         self.btf.as_deref()
-    }
-}
-
-/// A program all of whose references are resolved: what a linker turns into a loaded program by putting its own map
-/// and host function indices in place of the object's.
-#[derive(Clone, Debug)]
-pub struct LinkedCode {
-    code: Code,
-    unresolved: Vec<Unresolved>,
-}
-
-impl LinkedCode {
-    /// The code.
-    pub fn code(&self) -> &Code {
-        &self.code
-    }
-    /// Gives up the code.
-    pub fn into_code(self) -> Code {
-        self.code
-    }
-    /// The instructions whose CO-RE relocations lead nowhere on this host, in order. Each is a call of
-    /// [`crate::UNRESOLVED_CALL`] now, which nobody may reach.
-    pub fn unresolved(&self) -> &[Unresolved] {
-        &self.unresolved
-    }
-    /// The object's maps this program refers to: sorted indices into [`Object::maps`].
-    pub fn maps(&self) -> Vec<usize> {
-        let mut maps: Vec<usize> = self
-            .code
-            .references
-            .iter()
-            .filter_map(|r| match r.kind {
-                ReferenceKind::Map(map) | ReferenceKind::MapValue { map, .. } => Some(map),
-                ReferenceKind::HostCall(_) | ReferenceKind::HostAddress(_) | ReferenceKind::Extern(_) => None,
-            })
-            .collect();
-        maps.sort_unstable();
-        maps.dedup();
-        maps
-    }
-}
-
-impl Object {
-    /// A program with its subprograms, for looking at: nothing outside of the object needs to exist.
-    ///
-    /// # Errors
-    /// A program of another object, an instruction that does not decode, a call that leads nowhere, or more than
-    /// [`bpf_isa::MAX_INSNS`] instructions.
-    pub fn code(&self, program: &Program) -> Result<Code, ObjectError> {
-        self.check_own(program)?;
-        build(self, program)
-    }
-
-    /// A program with its subprograms, for loading. `has_host_function` says which host functions exist.
-    ///
-    /// A weak host function that does not exist has the address 0; a call of it remains in the code (as a
-    /// [`bpf_isa::Callee::Host`]), for the linker to bind to something that ends the run.
-    ///
-    /// # Errors
-    /// Those of [`Object::code`]; a host function that is missing and not weak; a reference to an external variable
-    /// that is not weak; a CO-RE relocation that needs a type; use of global data that contains addresses.
-    pub fn link(
-        &self,
-        program: &Program,
-        has_host_function: impl FnMut(&str) -> bool,
-    ) -> Result<LinkedCode, ObjectError> {
-        let linked = self.link_for(program, &[], has_host_function)?;
-        match linked.unresolved.first() {
-            None => Ok(linked),
-            Some(Unresolved { insn, problem }) => {
-                let (program, problem) = (program.name().to_owned(), problem.clone());
-                Err(ObjectError::Link { program, insn: *insn, problem })
-            }
-        }
-    }
-
-    /// The same on a host with these types, to which CO-RE relocations are resolved. One that leads nowhere is no error
-    /// here: see [`LinkedCode::unresolved`].
-    ///
-    /// # Errors
-    /// Those of [`Object::link`] but for CO-RE relocations.
-    pub fn link_for(
-        &self,
-        program: &Program,
-        types: &[CoreType],
-        mut has_host_function: impl FnMut(&str) -> bool,
-    ) -> Result<LinkedCode, ObjectError> {
-        let mut code = self.code(program)?;
-        let fail = |insn, problem| Err(ObjectError::Link { program: program.name().to_owned(), insn, problem });
-        let unresolved = apply(&mut code, types);
-        let exists: Vec<bool> = self.host_functions().iter().map(|f| has_host_function(&f.name)).collect();
-        for &Reference { insn, kind } in &code.references {
-            match kind {
-                ReferenceKind::Map(_) => {}
-                ReferenceKind::MapValue { map, .. } => {
-                    let map = &self.maps()[map];
-                    if let Some((offset, symbol)) = map.data.as_ref().and_then(|d| d.pointer.clone()) {
-                        let section = map.section.clone();
-                        return fail(insn, LinkProblem::PointerInData { section, offset, symbol });
-                    }
-                }
-                ReferenceKind::HostCall(host) | ReferenceKind::HostAddress(host) => {
-                    let function = &self.host_functions()[host];
-                    if !exists[host] && !function.weak {
-                        return fail(insn, LinkProblem::NoHostFunction(function.name.clone()));
-                    }
-                    if kind == ReferenceKind::HostAddress(host)
-                        && let Some(Insn::LoadImm64 { imm, .. }) = code.insns.get_mut(insn.index())
-                    {
-                        *imm = Imm64::Const(exists[host].into());
-                    }
-                }
-                ReferenceKind::Extern(index) => {
-                    let variable = &self.extern_variables()[index];
-                    if !variable.weak {
-                        let section = match variable.section.as_str() {
-                            "" => "undefined symbol".to_owned(),
-                            section => section.to_owned(),
-                        };
-                        return fail(insn, LinkProblem::Extern { name: variable.name.clone(), section });
-                    }
-                }
-            }
-        }
-        Ok(LinkedCode { code, unresolved })
     }
 }

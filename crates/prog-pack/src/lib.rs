@@ -46,9 +46,10 @@ mod arena;
 mod chunks;
 #[cfg(test)]
 mod failures;
-mod life;
+mod holds;
 mod pack;
 mod packs;
+mod place;
 mod poke;
 mod retire;
 #[cfg(test)]
@@ -123,4 +124,11 @@ pub enum Error {
 pub(crate) fn small(number: usize) -> u32 {
     debug_assert!(number <= u32::MAX as usize);
     number as u32
+}
+
+/// A place between critical sections, where anything may happen in other threads; tests make it happen.
+#[inline(always)]
+pub(crate) fn point() {
+    #[cfg(test)]
+    crate::schedules::point();
 }

@@ -26,15 +26,15 @@ use bpf_quiesce::{Domain, SHARDS, Users, thread_number};
 use crossbeam_utils::CachePadded;
 
 use crate::arena::{Arena, GRANULE, HUGE};
-use crate::chunks::{Chunks, Run};
-use crate::life::Owner;
+use crate::chunks::Chunks;
+#[cfg(test)]
+use crate::chunks::Run;
+use crate::holds::{Held, Owner};
 use crate::pack::{Backing, Pack, PackError};
+use crate::place::{CHUNK, Place};
 use crate::retire::{Advance, BatchLimits};
 use crate::shard::Shard;
-use crate::{Error, arch};
-
-/// Programs start and end at multiples of this.
-pub(crate) const CHUNK: usize = 64;
+use crate::{Error, arch, point};
 
 /// So often room may be scarce before a pack is added.
 const SCARCE: u32 = 16;
@@ -109,14 +109,14 @@ pub struct Stats {
 /// Executable memory for the programs of one engine. Cheap to clone; see the crate's documentation.
 #[derive(Debug, Clone)]
 pub struct Packs {
-    pub(crate) shared: Arc<Owner>,
+    pub(crate) shared: Arc<Owner<Shared>>,
 }
 
 /// What a [`Packs`] and all its programs share. Freed when both its owner and the last program are gone.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// The programs.
-    pub(crate) users: Users,
+    users: Users,
     pub(crate) domain: Arc<Domain>,
     pub(crate) arena: &'static Arena,
     pub(crate) host: Arch,
@@ -146,21 +146,6 @@ struct Slot {
 struct Center {
     chunks: Chunks,
     packs: Vec<Option<Arc<Pack>>>,
-}
-
-/// Chunks of one program, and where they are.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
-    pub(crate) run: Run,
-    pub(crate) rx: usize,
-    pub(crate) rw: usize,
-}
-
-impl Place {
-    /// Bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.run.len as usize * CHUNK
-    }
 }
 
 impl Packs {
@@ -559,11 +544,14 @@ pub(crate) struct Owners {
     pub(crate) queued: Vec<Run>,
 }
 
-/// A place between critical sections, where anything may happen in other threads; tests make it happen.
-#[inline(always)]
-pub(crate) fn point() {
-    #[cfg(test)]
-    crate::schedules::point();
+impl Held for Shared {
+    fn users(&self) -> &Users {
+        &self.users
+    }
+
+    fn is_forked(&self) -> bool {
+        self.domain.is_forked()
+    }
 }
 
 impl Drop for Shared {

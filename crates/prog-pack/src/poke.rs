@@ -70,6 +70,24 @@ pub enum PokeError {
     },
 }
 
+impl Text {
+    /// The patch slot as a place in this program.
+    ///
+    /// # Errors
+    /// [`PokeError::Outside`] if the slot was made for longer code.
+    pub fn patch_site(&self, slot: PatchSlot) -> Result<PatchSite<'_>, PokeError> {
+        PatchSite::new(self, slot)
+    }
+
+    /// Replaces one instruction while the code may be running: see [`PatchSite::poke`].
+    ///
+    /// # Errors
+    /// See [`PokeError`].
+    pub fn poke(&self, slot: PatchSlot, old: Patch, new: Patch) -> Result<(), PokeError> {
+        self.patch_site(slot)?.poke(old, new)
+    }
+}
+
 /// A patch slot in a loaded program, which it keeps from being freed.
 #[derive(Debug, Clone, Copy)]
 pub struct PatchSite<'text> {

@@ -27,7 +27,8 @@ use crate::arch;
 #[cfg(test)]
 use crate::chunks::Run;
 use crate::pack::fill_traps;
-use crate::packs::{Place, point};
+use crate::place::Place;
+use crate::point;
 
 /// How many share a grace period and a barrier.
 #[derive(Debug, Clone, Copy)]

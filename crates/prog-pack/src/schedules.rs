@@ -23,7 +23,8 @@ use bpf_quiesce::{Barriers, Domain};
 
 use crate::arena::{Arena, GRANULE};
 use crate::chunks::Run;
-use crate::packs::{CHUNK, Owners};
+use crate::packs::Owners;
+use crate::place::CHUNK;
 use crate::retire::BatchLimits;
 use crate::sys::{Call, inject};
 use crate::{Error, Options, Packs, Staged, Text, arch};

@@ -13,7 +13,7 @@
 //! free: traps, which no CPU has fetched anything else from. Whatever looks for memory, or at all of it, empties the
 //! shards first ([`crate::Packs::reclaim`]) or locks them all.
 
-use crate::packs::Place;
+use crate::place::Place;
 use crate::retire::Queue;
 
 /// Longest run kept at hand, in chunks: 1 KiB.

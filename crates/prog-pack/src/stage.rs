@@ -14,22 +14,22 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use bpf_jit_code::{Arch, Code, PatchSlot, Reloc, RelocKind, Symbol};
+use bpf_jit_code::{Arch, Code, Reloc, RelocKind, Symbol};
 
+use crate::Error;
 use crate::arch::{self, VENEER};
 use crate::arena;
 use crate::chunks::Run;
-use crate::life::Hold;
+use crate::holds::Hold;
 use crate::pack::fill_traps;
-use crate::packs::{CHUNK, Packs, Place, Shared};
-use crate::poke::{PatchSite, PokeError};
-use crate::{Error, Patch};
+use crate::packs::{Packs, Shared};
+use crate::place::{CHUNK, Place};
 
 /// A program that is loaded: its code stays as it is (but for patches) until this is dropped, and after that until no
 /// run is left that was begun before.
 #[derive(Debug)]
 pub struct Text {
-    shared: Hold,
+    shared: Hold<Shared>,
     run: Run,
     /// Where the code starts, through both views.
     rx: usize,
@@ -243,22 +243,6 @@ impl Text {
             byte.load(Ordering::Relaxed)
         };
         (0..self.len).map(byte).collect()
-    }
-
-    /// The patch slot as a place in this program.
-    ///
-    /// # Errors
-    /// [`PokeError::Outside`] if the slot was made for longer code.
-    pub fn patch_site(&self, slot: PatchSlot) -> Result<PatchSite<'_>, PokeError> {
-        PatchSite::new(self, slot)
-    }
-
-    /// Replaces one instruction while the code may be running: see [`PatchSite::poke`].
-    ///
-    /// # Errors
-    /// See [`PokeError`].
-    pub fn poke(&self, slot: PatchSlot, old: Patch, new: Patch) -> Result<(), PokeError> {
-        self.patch_site(slot)?.poke(old, new)
     }
 
     #[cfg(test)]

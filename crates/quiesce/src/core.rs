@@ -36,7 +36,8 @@ use std::collections::VecDeque;
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, fence, light_barrier};
+use crate::record::{NO_SLOT, Record};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, fence, light_barrier};
 use crate::sys::{self, Errno, Sys};
 use crate::{EnterError, WaitError, WhenFull};
 #[cfg(not(loom))]
@@ -45,74 +46,6 @@ use crate::{fork, section::Section};
 /// One epoch step in [`Record::state`]; the bits below count nested guards.
 const EPOCH: u64 = 1 << 16;
 const DEPTH: u64 = EPOCH - 1;
-/// [`Record::slot`] of a record without one.
-const NO_SLOT: u32 = u32::MAX;
-
-/// What one registered thread shows to the others.
-#[derive(Debug)]
-pub(crate) struct Record {
-    /// 0: outside. Else the epoch seen on entry and, in the low bits, how many guards are held.
-    state: AtomicU64,
-    /// The slot leased to this record, or [`NO_SLOT`]. Another thread may revoke it for a moment even while the record
-    /// is inside, and then puts it back.
-    slot: AtomicU32,
-    /// The slot of the current run. Its own thread's business only.
-    running_slot: AtomicU32,
-    /// Someone sleeps until this record's next exit.
-    attention: AtomicBool,
-    /// The thread is gone; another may take the record (and the slot still in it).
-    vacant: AtomicBool,
-    /// The code epoch after which this thread last discarded its fetched instructions (careful domains only).
-    code_seen: AtomicU64,
-}
-
-impl Record {
-    fn new() -> Self {
-        Self {
-            state: AtomicU64::new(0),
-            slot: AtomicU32::new(NO_SLOT),
-            running_slot: AtomicU32::new(NO_SLOT),
-            attention: AtomicBool::new(false),
-            vacant: AtomicBool::new(false),
-            code_seen: AtomicU64::new(u64::MAX),
-        }
-    }
-
-    /// Whether the record's own thread, which must be the caller, is inside a guard.
-    #[inline]
-    pub(crate) fn inside(&self) -> bool {
-        self.state.load(Ordering::Relaxed) != 0
-    }
-
-    /// The slot of the calling thread's own record.
-    #[inline]
-    pub(crate) fn own_slot(&self) -> Option<u32> {
-        self.inside().then(|| self.running_slot())
-    }
-
-    /// The slot of the run that the calling thread's own record is inside.
-    #[inline]
-    pub(crate) fn running_slot(&self) -> u32 {
-        self.running_slot.load(Ordering::Relaxed)
-    }
-
-    /// Called by the owning thread when it ends. A record whose guard outlives the thread's registration stays taken
-    /// until [`Desk::abandon`].
-    pub(crate) fn vacate(&self) {
-        if !self.inside() {
-            // Release, pairs with the Acquire in `Core::register` and `Core::take_slot`: what this thread did under its
-            // slot happens before what the slot's next owner does.
-            self.vacant.store(true, Ordering::Release);
-        }
-    }
-
-    fn idle(&self) -> bool {
-        // Acquire, pairs with the Release store of 0 in `Core::leave`: what the reader did happens before what
-        // follows the grace period or the slot's next owner.
-        self.state.load(Ordering::Acquire) == 0
-    }
-}
-
 /// Everything that changes rarely, under one lock.
 #[derive(Debug, Default)]
 struct Registry {

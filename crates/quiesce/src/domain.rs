@@ -16,17 +16,17 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_utils::CachePadded;
-
-use crate::core::{Core, Desk, Record};
+use crate::core::Core;
 use crate::defer::Queue;
 use crate::exit;
 use crate::fork::Generation;
 use crate::memory::Memory;
+use crate::record::Record;
+use crate::registration::Registration;
 use crate::section::{self, Section};
 use crate::sys::{self, Sys};
 use crate::{Barriers, CoreBarrierError, EnterError, Options, WaitError};
@@ -64,26 +64,6 @@ pub struct GracePeriod {
 /// was called.
 #[derive(Debug)]
 pub struct CoreBarrier(());
-
-/// A thread's record in a domain.
-pub(crate) struct Registration {
-    pub(crate) domain: u64,
-    pub(crate) record: Arc<CachePadded<Record>>,
-    /// Weak: it goes with the domain.
-    desk: Weak<Desk>,
-    generation: Generation,
-}
-
-impl Registration {
-    /// The thread is gone.
-    pub(crate) fn end(&self) {
-        // In a forked child the lock may be held by a thread that does not exist; and nobody there waits.
-        match self.desk.upgrade() {
-            Some(desk) if self.record.inside() && self.generation.is_current() => desk.abandon(&self.record),
-            Some(_) | None => self.record.vacate(),
-        }
-    }
-}
 
 /// The registrations of one thread.
 #[derive(Default)]

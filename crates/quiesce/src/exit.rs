@@ -18,8 +18,8 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 
-use crate::core::Record;
-use crate::domain::Registration;
+use crate::record::Record;
+use crate::registration::Registration;
 
 /// Rounds of destructors to wait for; POSIX promises four (`PTHREAD_DESTRUCTOR_ITERATIONS`).
 const ROUNDS: u32 = 3;

@@ -48,11 +48,14 @@ mod loom_tests;
 mod memory;
 #[cfg(not(loom))]
 mod owner;
+mod record;
+#[cfg(not(loom))]
+mod registration;
 #[cfg(not(loom))]
 mod section;
-mod spread;
 mod sync;
 mod sys;
+mod users;
 
 #[cfg(not(loom))]
 pub use defer::drop_payload;
@@ -63,7 +66,7 @@ pub use memory::{Memory, MemoryFull, Reservation};
 #[cfg(not(loom))]
 pub use owner::{OtherDomain, Owned};
 #[cfg(not(loom))]
-pub use spread::{SHARDS, Users, thread_number};
+pub use users::{SHARDS, Users, thread_number};
 
 /// Execution slots a domain may have: what has a part for each slot stays allocatable.
 pub const MAX_SLOTS: u32 = 1 << 16;

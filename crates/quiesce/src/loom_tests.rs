@@ -7,9 +7,10 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 
-use crate::core::{Core, Record};
-use crate::spread::Users;
+use crate::core::Core;
+use crate::record::Record;
 use crate::sys::Sys;
+use crate::users::Users;
 use crate::{EnterError, WhenFull};
 
 /// Explores `f` for both kinds of domain.

@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use crate::core::Record;
+use crate::record::Record;
 
 struct Cache {
     domain: Cell<u64>,

@@ -2,65 +2,12 @@
 //!
 //! Approach: recursive descent over each line, one function a grammar rule; jumps to labels are patched at the end.
 
-use core::fmt;
 use std::collections::HashMap;
 
+use super::error::{AsmError, AsmErrorKind};
 use super::lex::{Column, Cursor, Failure};
 use super::print::{ALU_TOKENS, COND_TOKENS, ORDER_NAMES};
 use crate::{AtomicOp, Callee, EndWidth, Imm64, Insn, Reg, Size, Src, SxWidth, Width};
-
-/// Why a text is not a program, and where.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct AsmError {
-    /// The line, from 1.
-    pub line: usize,
-    /// The column in bytes, from 1.
-    pub column: usize,
-    /// What is wrong there.
-    pub kind: AsmErrorKind,
-}
-
-/// What is wrong with a line.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum AsmErrorKind {
-    /// Something else should stand here.
-    Expected {
-        /// What.
-        what: &'static str,
-        /// What stands here; empty at the end of the line.
-        found: String,
-    },
-    /// A number that does not fit its field.
-    OutOfRange {
-        /// The number.
-        value: i128,
-        /// The field.
-        field: &'static str,
-    },
-    /// A register that differs from the one the instruction must repeat, in number or in width.
-    RegisterMismatch,
-    /// A label that is defined nowhere.
-    UnknownLabel(String),
-    /// A label that is defined before.
-    DuplicateLabel(String),
-}
-
-impl fmt::Display for AsmError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}, column {}: ", self.line, self.column)?;
-        match &self.kind {
-            AsmErrorKind::Expected { what, found } if found.is_empty() => write!(f, "expected {what}, found the end"),
-            AsmErrorKind::Expected { what, found } => write!(f, "expected {what}, found '{found}'"),
-            AsmErrorKind::OutOfRange { value, field } => write!(f, "{value} does not fit {field}"),
-            AsmErrorKind::RegisterMismatch => f.write_str("the registers of this instruction must agree"),
-            AsmErrorKind::UnknownLabel(name) => write!(f, "no label '{name}'"),
-            AsmErrorKind::DuplicateLabel(name) => write!(f, "label '{name}' is defined twice"),
-        }
-    }
-}
-
-impl core::error::Error for AsmError {}
 
 /// A reference to a label, patched when all labels are known.
 struct Fixup<'a> {

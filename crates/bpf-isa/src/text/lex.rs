@@ -3,7 +3,7 @@
 //! The syntax mixes operators and words without separators (`s>>=`, `skb[r1 + 4]`), so there is no token list: the
 //! parser asks the cursor for what the grammar allows at this place. A question that fails moves nothing.
 
-use super::assemble::AsmErrorKind;
+use super::error::AsmErrorKind;
 
 /// A place in a line: bytes from its start.
 pub(super) type Column = usize;

@@ -24,8 +24,8 @@ pub(crate) mod free_list;
 pub(crate) mod key;
 mod lru;
 mod ops;
+mod plain;
 mod slot;
-mod straight;
 pub(crate) mod table;
 #[cfg(not(loom))]
 mod tags;
@@ -88,7 +88,7 @@ pub(crate) struct HashMap {
     slots: Box<[CachePadded<SlotState>]>,
     per_cpu: Option<PerCpu>,
     clock: Option<Clock>,
-    /// Pre-allocated, without per-CPU values, eviction or locks in values: see [`straight`].
+    /// Pre-allocated, without per-CPU values, eviction or locks in values: see [`plain`].
     is_plain: bool,
 }
 
@@ -390,7 +390,7 @@ impl HashMap {
         Ok(self.table.unchanged(found))
     }
 
-    /// An update with every flag, of every flavour; [`straight`] has the usual one.
+    /// An update with every flag, of every flavour; [`plain`] has the usual one.
     ///
     /// # Safety
     /// A program's source must be readable for the value size.

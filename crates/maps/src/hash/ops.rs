@@ -6,8 +6,8 @@ use crossbeam_utils::CachePadded;
 
 use super::key::{Key, with_key};
 use super::lru::Clock;
+use super::plain::result;
 use super::slot::SlotState;
-use super::straight::result;
 use super::table::Glance;
 use super::{HashMap, Pool};
 use crate::def::update;
@@ -17,7 +17,7 @@ use crate::mem::{self, ANY_ALIGNMENT, WORD};
 use crate::ops::{Cursor, MapOps, Visit};
 use crate::value::Source;
 
-/// The specialised lookup. (Why what is not usual comes last: see [`super::straight`].)
+/// The specialised lookup. (Why what is not usual comes last: see [`super::plain`].)
 ///
 /// # Safety
 /// See [`LookupFn`]; the map must be a hash whose key size is `K`'s and which is per-CPU and LRU as the constants say.
@@ -96,7 +96,7 @@ unsafe extern "C" fn update_plain<K: Key, const WHOLE: bool>(
         // SAFETY: readable for the key size (contract).
         let key = unsafe { K::read(key, map.key_size) };
         // SAFETY: readable for the value size (contract), and as `WHOLE` says.
-        return unsafe { map.update_straight::<K, WHOLE>(key, value, slot) };
+        return unsafe { map.update_plain::<K, WHOLE>(key, value, slot) };
     }
     // SAFETY: passed on.
     unsafe { update_any::<K>(map, key, value, flags, slot) }
@@ -131,7 +131,7 @@ unsafe extern "C" fn delete_plain<K: Key>(map: *const MapHeader, key: *const u8,
         // SAFETY: a live hash (contract).
         let map = unsafe { of_header(map) };
         // SAFETY: readable for the key size (contract).
-        return map.remove_straight(unsafe { K::read(key, map.key_size) }, slot);
+        return map.remove_plain(unsafe { K::read(key, map.key_size) }, slot);
     }
     // SAFETY: passed on.
     unsafe { delete_any::<K>(map, key, slot) }
@@ -183,17 +183,20 @@ impl MapOps for HashMap {
         })
     }
 
-    fn update_fn(&self) -> UpdateFn {
+    fn update_fn(&self) -> Option<UpdateFn> {
         let whole = self.shape.size.is_multiple_of(WORD);
-        with_key!(self.key_size, K => match (self.is_plain, whole) {
+        let update: UpdateFn = with_key!(self.key_size, K => match (self.is_plain, whole) {
             (true, true) => update_plain::<K, true>,
             (true, false) => update_plain::<K, false>,
             (false, _) => update_any::<K>,
-        })
+        });
+        Some(update)
     }
 
-    fn delete_fn(&self) -> DeleteFn {
-        with_key!(self.key_size, K => if self.is_plain { delete_plain::<K> } else { delete_any::<K> })
+    fn delete_fn(&self) -> Option<DeleteFn> {
+        let delete: DeleteFn =
+            with_key!(self.key_size, K => if self.is_plain { delete_plain::<K> } else { delete_any::<K> });
+        Some(delete)
     }
 
     fn host_value_size(&self) -> usize {
@@ -241,9 +244,9 @@ impl MapOps for HashMap {
             let key = K::from_host(key);
             match (self.is_plain && flags == update::ANY, self.is_whole(value.as_ptr())) {
                 // SAFETY: the handle has checked that the value has the map's size; whole as asked.
-                (true, true) => result(unsafe { self.update_straight::<K, true>(key, value.as_ptr(), slot) }),
+                (true, true) => result(unsafe { self.update_plain::<K, true>(key, value.as_ptr(), slot) }),
                 // SAFETY: as above, for the size.
-                (true, false) => result(unsafe { self.update_straight::<K, false>(key, value.as_ptr(), slot) }),
+                (true, false) => result(unsafe { self.update_plain::<K, false>(key, value.as_ptr(), slot) }),
                 // SAFETY: a host source.
                 (false, _) => unsafe { self.update_general(&key, Source::Host(value), flags, slot) },
             }
@@ -252,7 +255,7 @@ impl MapOps for HashMap {
 
     fn delete(&self, key: &[u8], slot: u32) -> OpResult {
         with_key!(self.key_size, K => match (K::from_host(key), self.is_plain) {
-            (key, true) => result(self.remove_straight(key, slot)),
+            (key, true) => result(self.remove_plain(key, slot)),
             (key, false) => self.remove_key(&key, slot, |_| Ok(true)),
         })
     }

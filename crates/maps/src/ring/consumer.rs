@@ -1,15 +1,17 @@
-//! The host's end of a ring buffer.
+//! The host's end of a ring buffer, or of an entry of a perf event array.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
+use super::memory::RingMemory;
+use super::perf::{PerfMap, detach};
 use super::{BUSY, DISCARD, Deadline, Header, Ring, RingMap, stride};
-use crate::def::MapType;
+use crate::def::{MapDef, MapType};
 use crate::errno::Errno;
 use crate::error::MapError;
-use crate::map::Map;
+use crate::map::{Map, reserve};
 
 /// The consumer of a ring buffer (or of one slot of a perf event array). There is one at a time.
 ///
@@ -22,7 +24,7 @@ pub struct RingBuf {
     /// Keeps the map, and with it programs' way to the ring, alive.
     map: Map,
     /// The index in a perf event array.
-    pub(super) perf_index: Option<u32>,
+    perf_index: Option<u32>,
 }
 
 impl RingBuf {
@@ -45,7 +47,7 @@ impl RingBuf {
         }
     }
 
-    pub(super) fn attach(map: &Map, ring: &Arc<Ring>, perf_index: Option<u32>) -> Result<Self, MapError> {
+    fn attach(map: &Map, ring: &Arc<Ring>, perf_index: Option<u32>) -> Result<Self, MapError> {
         // Acquire pairs with the release in `drop`: the consumer before has finished.
         if ring.attached.swap(true, Ordering::Acquire) {
             return Err(map.error("becoming the consumer", Errno::EBUSY));
@@ -134,6 +136,37 @@ impl RingBuf {
     }
 }
 
+/// Opens the entry of slot `index` with a ring of `bytes` bytes and returns its consumer.
+///
+/// # Errors
+/// [`MapError::WrongType`], [`MapError::MemoryFull`]; `E2BIG` beyond `max_entries`, `EEXIST` if the entry is open,
+/// `EPERM` if the map is frozen, `EINVAL` unless `bytes` is a power of two and a multiple of the page.
+pub fn open(map: &Map, index: u32, bytes: u32) -> Result<RingBuf, MapError> {
+    const OP: &str = "opening an entry";
+    let Some(perf) = map.ops().as_any().downcast_ref::<PerfMap>() else {
+        let (name, got) = (map.name().to_owned(), map.map_type());
+        return Err(MapError::WrongType { map: name, expected: "perf_event_array", got });
+    };
+    MapDef::new(map.name(), MapType::RingBuf, 0, 0, bytes).validate()?;
+    let fail = |errno| map.error(OP, errno);
+    let entry = perf.entries.get(index as usize).ok_or(Errno::E2BIG).map_err(fail)?;
+    map.writable(OP)?;
+    let reservation = reserve(map.name(), map.domain(), RingMemory::needed(bytes))?;
+    let ring = Ring::new(bytes, Some(reservation)).map_err(fail)?;
+    let consumer = RingBuf::attach(map, &ring, Some(index))?;
+    let raw = Arc::into_raw(ring).cast_mut();
+    let opened = map.write(OP, |_, _| {
+        // Release pairs with the acquire in `output`: the ring is complete.
+        let set = entry.compare_exchange(std::ptr::null_mut(), raw, Ordering::Release, Ordering::Relaxed);
+        set.map(|_| ()).map_err(|_| Errno::EEXIST)
+    });
+    opened.inspect_err(|_| {
+        // SAFETY: the reference made above, which went nowhere.
+        drop(unsafe { Arc::from_raw(raw.cast_const()) });
+    })?;
+    Ok(consumer)
+}
+
 impl AsFd for RingBuf {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ring.event()
@@ -146,7 +179,7 @@ impl Drop for RingBuf {
             return;
         }
         if let Some(index) = self.perf_index {
-            super::perf::detach(&self.map, index, &self.ring);
+            detach(&self.map, index, &self.ring);
         }
         // Release pairs with the acquire in `attach`.
         self.ring.attached.store(false, Ordering::Release);

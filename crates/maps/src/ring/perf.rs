@@ -11,13 +11,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use bpf_quiesce::Domain;
 
 use super::Ring;
-use super::consumer::RingBuf;
-use super::memory::RingMemory;
-use crate::def::{MapDef, MapType};
+use crate::def::MapDef;
 use crate::errno::{Errno, OpResult};
-use crate::error::MapError;
 use crate::header::LookupFn;
-use crate::map::{Map, reserve};
+use crate::map::Map;
 use crate::mem::Table;
 use crate::ops::MapOps;
 use crate::queue::no_lookup;
@@ -31,7 +28,8 @@ const CONTEXT_LEN_MASK: u64 = 0xf_ffff << 32;
 
 #[derive(Debug)]
 pub(crate) struct PerfMap {
-    entries: Table<AtomicPtr<Ring>>,
+    /// Set by [`super::consumer::open`].
+    pub(super) entries: Table<AtomicPtr<Ring>>,
     domain: Arc<Domain>,
 }
 
@@ -98,37 +96,6 @@ impl PerfMap {
     }
 }
 
-/// Opens the entry of slot `index` with a ring of `bytes` bytes and returns its consumer.
-///
-/// # Errors
-/// [`MapError::WrongType`], [`MapError::MemoryFull`]; `E2BIG` beyond `max_entries`, `EEXIST` if the entry is open,
-/// `EPERM` if the map is frozen, `EINVAL` unless `bytes` is a power of two and a multiple of the page.
-pub fn open(map: &Map, index: u32, bytes: u32) -> Result<RingBuf, MapError> {
-    const OP: &str = "opening an entry";
-    let Some(perf) = map.ops().as_any().downcast_ref::<PerfMap>() else {
-        let (name, got) = (map.name().to_owned(), map.map_type());
-        return Err(MapError::WrongType { map: name, expected: "perf_event_array", got });
-    };
-    MapDef::new(map.name(), MapType::RingBuf, 0, 0, bytes).validate()?;
-    let fail = |errno| map.error(OP, errno);
-    let entry = perf.entries.get(index as usize).ok_or(Errno::E2BIG).map_err(fail)?;
-    map.writable(OP)?;
-    let reservation = reserve(map.name(), map.domain(), RingMemory::needed(bytes))?;
-    let ring = Ring::new(bytes, Some(reservation)).map_err(fail)?;
-    let consumer = RingBuf::attach(map, &ring, Some(index))?;
-    let raw = Arc::into_raw(ring).cast_mut();
-    let opened = map.write(OP, |_, _| {
-        // Release pairs with the acquire in `output`: the ring is complete.
-        let set = entry.compare_exchange(std::ptr::null_mut(), raw, Ordering::Release, Ordering::Relaxed);
-        set.map(|_| ()).map_err(|_| Errno::EEXIST)
-    });
-    opened.inspect_err(|_| {
-        // SAFETY: the reference made above, which went nowhere.
-        drop(unsafe { Arc::from_raw(raw.cast_const()) });
-    })?;
-    Ok(consumer)
-}
-
 /// Clears the entry of a consumer that goes away.
 pub(super) fn detach(map: &Map, index: u32, ring: &Arc<Ring>) {
     if let Some(perf) = map.ops().as_any().downcast_ref::<PerfMap>() {
@@ -154,7 +121,7 @@ impl MapOps for PerfMap {
         Err(Errno::ENOTSUPP)
     }
 
-    /// In the kernel the value is the descriptor of a perf event; here entries are opened with [`open`].
+    /// In the kernel the value is the descriptor of a perf event; here entries are opened with [`super::consumer::open`].
     fn update(&self, _key: &[u8], _value: &[u8], _flags: u64, _slot: u32) -> OpResult {
         Err(Errno::EINVAL)
     }

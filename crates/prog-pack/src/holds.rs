@@ -4,80 +4,89 @@
 //! threads. Approach: holds are counted apart from the owner, spread over threads ([`bpf_quiesce::Users`]). The owner's
 //! drop closes the count; whoever is last then, owner or program, frees.
 //!
-//! Invariant: `Shared` is leaked by [`Owner::new`] and freed by exactly one drop, the one that the count says is the
+//! Invariant: what is held is leaked by [`Owner::new`] and freed by exactly one drop, the one that the count says is the
 //! last. In a forked child by none: a thread that the child does not have may have been changing it.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-use crate::packs::Shared;
+use bpf_quiesce::Users;
+
+/// What can be held.
+pub(crate) trait Held: Send + Sync {
+    /// Its holds.
+    fn users(&self) -> &Users;
+
+    /// Whether it is the parent's, from which this process was forked.
+    fn is_forked(&self) -> bool;
+}
 
 /// The one that all [`crate::Packs`] hold.
 #[derive(Debug)]
-pub(crate) struct Owner(NonNull<Shared>);
+pub(crate) struct Owner<T: Held>(NonNull<T>);
 
 /// A program's hold.
 #[derive(Debug)]
-pub(crate) struct Hold(NonNull<Shared>);
+pub(crate) struct Hold<T: Held>(NonNull<T>);
 
 // SAFETY: a shared reference, and the right to free what may be sent and shared.
-unsafe impl Send for Owner {}
+unsafe impl<T: Held> Send for Owner<T> {}
 // SAFETY: a shared one is a shared reference to what may be shared.
-unsafe impl Sync for Owner {}
+unsafe impl<T: Held> Sync for Owner<T> {}
 // SAFETY: it is a counted reference to what may be shared, and its last one frees what may be sent.
-unsafe impl Send for Hold {}
+unsafe impl<T: Held> Send for Hold<T> {}
 // SAFETY: a shared one is a shared reference to what may be shared.
-unsafe impl Sync for Hold {}
+unsafe impl<T: Held> Sync for Hold<T> {}
 
-impl Owner {
-    pub(crate) fn new(shared: Shared) -> Owner {
-        Owner(NonNull::from(Box::leak(Box::new(shared))))
+impl<T: Held> Owner<T> {
+    pub(crate) fn new(held: T) -> Owner<T> {
+        Owner(NonNull::from(Box::leak(Box::new(held))))
     }
 }
 
-impl Hold {
-    pub(crate) fn new(owner: &Owner) -> Hold {
+impl<T: Held> Hold<T> {
+    pub(crate) fn new(owner: &Owner<T>) -> Hold<T> {
         // The owner is there, so the count is not closed.
-        owner.users.enter();
+        owner.users().enter();
         Hold(owner.0)
     }
 
     /// Whether it is a hold on what that one owns.
-    pub(crate) fn is_of(&self, owner: &Owner) -> bool {
+    pub(crate) fn is_of(&self, owner: &Owner<T>) -> bool {
         self.0 == owner.0
     }
 }
 
-impl Deref for Owner {
-    type Target = Shared;
+impl<T: Held> Deref for Owner<T> {
+    type Target = T;
 
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &T {
         // SAFETY: freed when the owner has closed the count, in its drop, and no user is left.
         unsafe { self.0.as_ref() }
     }
 }
 
-impl Deref for Hold {
-    type Target = Shared;
+impl<T: Held> Deref for Hold<T> {
+    type Target = T;
 
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &T {
         // SAFETY: freed when no user is left, and this is one until its drop.
         unsafe { self.0.as_ref() }
     }
 }
 
-impl Drop for Owner {
+impl<T: Held> Drop for Owner<T> {
     fn drop(&mut self) {
-        if self.users.close() {
+        if self.users().close() {
             // SAFETY: leaked in `new`; there is neither owner nor user any more.
             unsafe { free(self.0) };
         }
     }
 }
 
-impl Drop for Hold {
+impl<T: Held> Drop for Hold<T> {
     fn drop(&mut self) {
-        if self.users.leave() {
+        if self.users().leave() {
             // SAFETY: as above.
             unsafe { free(self.0) };
         }
@@ -88,16 +97,10 @@ impl Drop for Hold {
 ///
 /// # Safety
 /// It was leaked by [`Owner::new`], nobody else refers to it, and nobody will.
-unsafe fn free(shared: NonNull<Shared>) {
+unsafe fn free<T: Held>(held: NonNull<T>) {
     // SAFETY: by contract.
-    if !unsafe { shared.as_ref() }.domain.is_forked() {
+    if !unsafe { held.as_ref() }.is_forked() {
         // SAFETY: by contract.
-        drop(unsafe { Box::from_raw(shared.as_ptr()) });
+        drop(unsafe { Box::from_raw(held.as_ptr()) });
     }
 }
-
-// What the impls above stand on.
-const _: () = {
-    const fn may_be_shared<T: Send + Sync>() {}
-    may_be_shared::<Shared>();
-};

@@ -58,7 +58,7 @@ impl HashMap {
     /// # Safety
     /// `value` must be readable for the value size, and as [`HashMap::is_whole`] if `WHOLE` says so.
     #[inline(always)]
-    pub(super) unsafe fn update_straight<K: Key, const WHOLE: bool>(&self, key: K, value: *const u8, slot: u32) -> i64 {
+    pub(super) unsafe fn update_plain<K: Key, const WHOLE: bool>(&self, key: K, value: *const u8, slot: u32) -> i64 {
         let Some(op) = self.begin(slot) else { return Errno::EBUSY.as_ret() };
         let hash = self.seed.hash(key.words());
         let place = self.table.place_to_write(hash);
@@ -76,7 +76,7 @@ impl HashMap {
             Glance::Absent => {
                 op.pass_on();
                 // SAFETY: passed on; the operation has begun.
-                return unsafe { self.insert_straight::<K, WHOLE>(key, hash, value, Search::new(slot, inserts)) };
+                return unsafe { self.insert_plain::<K, WHOLE>(key, hash, value, Search::new(slot, inserts)) };
             }
             Glance::Unclear => {}
         }
@@ -100,9 +100,9 @@ impl HashMap {
     /// into its home chunk, of which nobody else does one, with the element that this slot gave back last.
     ///
     /// # Safety
-    /// As [`HashMap::update_straight`]; and the caller must have begun an operation in the slot and passed it on.
+    /// As [`HashMap::update_plain`]; and the caller must have begun an operation in the slot and passed it on.
     #[inline(never)]
-    unsafe extern "C" fn insert_straight<K: Key, const WHOLE: bool>(
+    unsafe extern "C" fn insert_plain<K: Key, const WHOLE: bool>(
         &self,
         key: K,
         hash: u64,
@@ -174,7 +174,7 @@ impl HashMap {
 
     /// Removes a key of a plain map. Returns what the helper does.
     #[inline(always)]
-    pub(super) fn remove_straight<K: Key>(&self, key: K, slot: u32) -> i64 {
+    pub(super) fn remove_plain<K: Key>(&self, key: K, slot: u32) -> i64 {
         let Some(op) = self.begin(slot) else { return Errno::EBUSY.as_ret() };
         let state = op.0;
         let place = self.table.place_to_write(self.seed.hash(key.words()));

@@ -1,0 +1,130 @@
+//! A chain of programs: what their verdicts do.
+
+/// What the verdicts of a chain's programs do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Policy {
+    /// The first verdict on which the chain does not continue is its result; `pass` if there is none. It continues on
+    /// `pass`, and a program may say otherwise ([`Link::continue_on`]). With `pass` = 2 this is libxdp's dispatcher
+    /// (`XDP_PASS`), with 0xffffffff (-1 in 32 bits) tc's (`TC_ACT_UNSPEC`, `TCX_NEXT`). Verdicts are compared with
+    /// all their 64 bits.
+    FirstVerdict {
+        /// The verdict that leaves the decision to the next program.
+        pass: u64,
+    },
+    /// All programs run, the last one's verdict is the result.
+    LastWins {
+        /// The result of an empty chain.
+        empty: u64,
+    },
+    /// All programs run, their verdicts are ignored: observers.
+    RunAll {
+        /// The result.
+        result: u64,
+    },
+}
+
+impl Policy {
+    /// The result of a chain without programs.
+    pub fn of_empty(self) -> u64 {
+        match self {
+            Policy::FirstVerdict { pass: value }
+            | Policy::LastWins { empty: value }
+            | Policy::RunAll { result: value } => value,
+        }
+    }
+}
+
+/// Verdicts on which a chain continues.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Verdicts {
+    /// This one.
+    One(u64),
+    /// Those below 64 whose bit is set: libxdp's `chain_call_actions`.
+    Set(u64),
+}
+
+impl Verdicts {
+    /// Whether this is one of them.
+    #[inline]
+    pub fn contains(self, verdict: u64) -> bool {
+        match self {
+            Verdicts::One(one) => verdict == one,
+            Verdicts::Set(set) => verdict < 64 && set >> verdict & 1 == 1,
+        }
+    }
+
+    /// The same with a set of one told as that one, for which the test is shorter.
+    fn simple(self) -> Verdicts {
+        match self {
+            Verdicts::Set(set) if set.is_power_of_two() => Verdicts::One(set.trailing_zeros().into()),
+            other => other,
+        }
+    }
+}
+
+/// A program of a chain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Link {
+    /// Where its code starts.
+    pub address: usize,
+    /// On which of its verdicts a chain with [`Policy::FirstVerdict`] continues, if not on that policy's `pass`.
+    pub continue_on: Option<Verdicts>,
+    /// Whether it may read the hidden argument ([`bpf_jit_code::Code::reads_hidden`]). If no program of a chain does, the chain does
+    /// not.
+    pub reads_hidden: bool,
+}
+
+impl Link {
+    /// A program that follows the policy.
+    pub fn new(address: usize) -> Link {
+        Link { address, continue_on: None, reads_hidden: true }
+    }
+}
+
+/// What becomes of each verdict of a chain, in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Tests {
+    /// Nothing.
+    None,
+    /// It ends the chain unless it is one of these.
+    ContinueOn(Vec<Verdicts>),
+}
+
+/// A chain as the backends see it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Chain {
+    pub(crate) programs: usize,
+    pub(crate) tests: Tests,
+    /// The result when the end is reached; `None`: the last program's verdict, so that it is jumped to.
+    pub(crate) end: Option<u64>,
+    /// Whether any program may read the hidden argument.
+    pub(crate) reads_hidden: bool,
+}
+
+impl Chain {
+    pub(crate) fn new(links: &[Link], policy: Policy) -> Chain {
+        let programs = links.len();
+        let value = policy.of_empty();
+        let (tests, end) = match policy {
+            Policy::LastWins { .. } => (Tests::None, (programs == 0).then_some(value)),
+            Policy::RunAll { .. } => (Tests::None, Some(value)),
+            Policy::FirstVerdict { pass } => {
+                let tests: Vec<Verdicts> =
+                    links.iter().map(|link| link.continue_on.unwrap_or(Verdicts::One(pass)).simple()).collect();
+                // The last verdict is the result whether the chain continues on it or not, if it continues on `pass`
+                // only.
+                let end = tests.last().is_none_or(|last| *last != Verdicts::One(pass)).then_some(pass);
+                (Tests::ContinueOn(tests), end)
+            }
+        };
+        Chain { programs, tests, end, reads_hidden: links.iter().any(|link| link.reads_hidden) }
+    }
+
+    /// After which verdicts of a program the next one runs; `None`: after all.
+    pub(crate) fn test(&self, program: usize) -> Option<Verdicts> {
+        match &self.tests {
+            Tests::None => None,
+            Tests::ContinueOn(tests) => tests.get(program).copied(),
+        }
+    }
+}

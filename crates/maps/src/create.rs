@@ -1,0 +1,106 @@
+//! Making maps: the one place that knows every type.
+
+use std::sync::Arc;
+
+use bpf_quiesce::Domain;
+
+use crate::array::ArrayMap;
+use crate::bloom::BloomMap;
+use crate::def::{Family, MapDef};
+use crate::error::MapError;
+use crate::hash::HashMap;
+use crate::header::MapHeader;
+use crate::map::{Map, reserve};
+use crate::nested::{ArrayOfMaps, HashOfMaps};
+use crate::ops::MapOps;
+use crate::program;
+use crate::queue::QueueMap;
+use crate::ring::RingMap;
+use crate::ring::perf::PerfMap;
+use crate::trie::TrieMap;
+
+/// How maps are created, apart from their definition.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CreateOptions {
+    /// A map that needs more bytes is refused before any memory is touched. All maps of a domain together are limited
+    /// by its [`memory_limit`](bpf_quiesce::Options::memory_limit).
+    pub memory_limit: u64,
+    /// Hash with this seed instead of a random one: for tests that must repeat.
+    pub hash_seed: Option<u64>,
+}
+
+impl Default for CreateOptions {
+    /// 4 GiB and a random seed.
+    fn default() -> Self {
+        Self { memory_limit: 4 << 30, hash_seed: None }
+    }
+}
+
+/// Bytes that a map of this definition can come to hold.
+fn memory_needed(family: Family, def: &MapDef, slots: u32) -> u64 {
+    match family {
+        Family::Array => ArrayMap::memory_needed(def, slots),
+        Family::Hash => HashMap::memory_needed(def, slots),
+        Family::Queue => QueueMap::memory_needed(def),
+        Family::Trie => TrieMap::memory_needed(def, slots),
+        Family::Bloom => BloomMap::memory_needed(def),
+        Family::Ring => RingMap::memory_needed(def),
+        Family::Perf => PerfMap::memory_needed(def),
+        Family::ArrayOfMaps => ArrayOfMaps::memory_needed(def),
+        Family::HashOfMaps => HashOfMaps::memory_needed(def, slots),
+    }
+}
+
+impl Map {
+    /// Creates a map in `domain` with the default options.
+    ///
+    /// # Errors
+    /// [`MapError`], with the kernel's error number for the same mistake.
+    pub fn create(def: MapDef, domain: &Arc<Domain>) -> Result<Self, MapError> {
+        Self::create_with(def, domain, &CreateOptions::default())
+    }
+
+    /// Creates a map in `domain`.
+    ///
+    /// # Errors
+    /// [`MapError`], with the kernel's error number for the same mistake.
+    pub fn create_with(def: MapDef, domain: &Arc<Domain>, options: &CreateOptions) -> Result<Self, MapError> {
+        def.validate()?;
+        let slots = domain.max_slots();
+        let system = |errno| MapError::System { map: def.name.clone(), what: "allocating the map", errno };
+        let family = Family::of(def.map_type)?;
+        let needed = memory_needed(family, &def, slots);
+        if needed > options.memory_limit {
+            return Err(MapError::MemoryLimit { map: def.name.clone(), needed, limit: options.memory_limit });
+        }
+        let memory = reserve(&def.name, domain, needed)?;
+        let ops: Box<dyn MapOps> = match family {
+            Family::Array => Box::new(ArrayMap::new(&def, slots).map_err(system)?),
+            Family::Hash => Box::new(HashMap::new(&def, domain, options.hash_seed).map_err(system)?),
+            Family::Queue => Box::new(QueueMap::new(&def).map_err(system)?),
+            Family::Trie => Box::new(TrieMap::new(&def, domain).map_err(system)?),
+            Family::Bloom => Box::new(BloomMap::new(&def, options.hash_seed).map_err(system)?),
+            Family::Ring => Box::new(RingMap::new(&def).map_err(system)?),
+            Family::Perf => Box::new(PerfMap::new(&def, domain).map_err(system)?),
+            Family::ArrayOfMaps => Box::new(ArrayOfMaps::new(&def, domain).map_err(system)?),
+            Family::HashOfMaps => Box::new(HashOfMaps::new(&def, domain, options.hash_seed).map_err(system)?),
+        };
+        let direct = ops.direct();
+        let header = MapHeader {
+            map_type: def.map_type as u32,
+            key_size: def.key_size,
+            value_size: def.value_size,
+            max_entries: def.max_entries,
+            flags: def.flags,
+            stride: u32::try_from(direct.stride).map_err(|_| MapError::Internal("array stride"))?,
+            base: direct.base,
+            slot_stride: direct.slot_stride as u64,
+            lookup: ops.lookup_fn(),
+            update: ops.update_fn().unwrap_or(program::update_any),
+            delete: ops.delete_fn().unwrap_or(program::delete_any),
+            imp: ops.address(),
+        };
+        Ok(Self::of_parts(header, def, domain, ops, memory))
+    }
+}

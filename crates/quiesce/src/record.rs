@@ -1,0 +1,74 @@
+//! What one thread shows to the others: whether it is inside a guard, since which epoch, under which slot.
+//!
+//! Approach: a few atomic words that their thread stores and others load; the protocol is in [`crate::core`].
+
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// [`Record::slot`] of a record without one.
+pub(crate) const NO_SLOT: u32 = u32::MAX;
+
+/// What one registered thread shows to the others.
+#[derive(Debug)]
+pub(crate) struct Record {
+    /// 0: outside. Else the epoch seen on entry and, in the low bits, how many guards are held.
+    pub(crate) state: AtomicU64,
+    /// The slot leased to this record, or [`NO_SLOT`]. Another thread may revoke it for a moment even while the record
+    /// is inside, and then puts it back.
+    pub(crate) slot: AtomicU32,
+    /// The slot of the current run. Its own thread's business only.
+    pub(crate) running_slot: AtomicU32,
+    /// Someone sleeps until this record's next exit.
+    pub(crate) attention: AtomicBool,
+    /// The thread is gone; another may take the record (and the slot still in it).
+    pub(crate) vacant: AtomicBool,
+    /// The code epoch after which this thread last discarded its fetched instructions (careful domains only).
+    pub(crate) code_seen: AtomicU64,
+}
+
+impl Record {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: AtomicU64::new(0),
+            slot: AtomicU32::new(NO_SLOT),
+            running_slot: AtomicU32::new(NO_SLOT),
+            attention: AtomicBool::new(false),
+            vacant: AtomicBool::new(false),
+            code_seen: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Whether the record's own thread, which must be the caller, is inside a guard.
+    #[inline]
+    pub(crate) fn inside(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != 0
+    }
+
+    /// The slot of the calling thread's own record.
+    #[inline]
+    pub(crate) fn own_slot(&self) -> Option<u32> {
+        self.inside().then(|| self.running_slot())
+    }
+
+    /// The slot of the run that the calling thread's own record is inside.
+    #[inline]
+    pub(crate) fn running_slot(&self) -> u32 {
+        self.running_slot.load(Ordering::Relaxed)
+    }
+
+    /// Called by the owning thread when it ends. A record whose guard outlives the thread's registration stays taken
+    /// until [`crate::core::Desk::abandon`].
+    pub(crate) fn vacate(&self) {
+        if !self.inside() {
+            // Release, pairs with the Acquire in `Core::register` and `Core::take_slot`: what this thread did under its
+            // slot happens before what the slot's next owner does.
+            self.vacant.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether its thread is in no guard.
+    pub(crate) fn idle(&self) -> bool {
+        // Acquire, pairs with the Release store of 0 in `Core::leave`: what the reader did happens before what
+        // follows the grace period or the slot's next owner.
+        self.state.load(Ordering::Acquire) == 0
+    }
+}
