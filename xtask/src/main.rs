@@ -9,6 +9,7 @@ mod arm64;
 mod capture;
 mod check;
 mod kernel_arm64;
+mod layers;
 mod objects;
 mod rules;
 mod sanitize;
@@ -40,6 +41,8 @@ enum Command {
     Bless,
     /// Formatting, lints, documentation and the architecture rules.
     Check,
+    /// The architecture rules alone: a second.
+    Rules,
     /// Our arm64 code beside the kernel's, in an emulated machine: docs/arm64-yardstick.md.
     KernelArm64 {
         /// Install what this needs and the machine lacks (Debian; needs root).
@@ -82,6 +85,7 @@ fn main() -> anyhow::Result<()> {
         Command::Test { install, package } => test::run(install, &package),
         Command::Bless => test::bless(),
         Command::Check => check::run(),
+        Command::Rules => rules::check(),
         Command::KernelArm64 { install } => kernel_arm64::run(install),
         Command::Objects { check } => objects::run(check),
         Command::Soak { programs, seed, arm64, faults } => soak::run(programs, seed, arm64, faults),

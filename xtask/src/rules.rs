@@ -8,13 +8,14 @@
 //! * A match over `Insn`, `Op`, `MapType` or `Helper` in shipped code has no `_ =>` arm, so that a new instruction is a
 //!   compile error everywhere. With one or two other arms it is an `if let … else` in other words, and may have one; so
 //!   may a match whose last arm names what is left and hands it on.
+//! * The files of a crate are in no circles, and the layers of the runtime in their order (`layers`).
 //! * No `#[ignore]`; every file opens with a `//!` comment; no comment goes beyond 120 columns.
 //! * A `PhantomData` over a user's type parameter, and an `unsafe impl` of `Send` or `Sync`, has a comment that says
 //!   why it is so: what is inferred from the one is variance and thread safety, which nobody sees in the code.
 //!
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
-use crate::shell;
+use crate::{layers, shell};
 use anyhow::{Context, bail};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -123,6 +124,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
         broken.push(format!("{}: only one backend has this file", path.display()));
     }
     broken.extend(same_jobs()?);
+    broken.extend(layers::check()?);
     for folder in ["crates", "benches", "xtask", "fuzz"] {
         for path in files(&root.join(folder))? {
             let path = root.join(folder).join(path);
