@@ -72,7 +72,8 @@ fn of_src(src: Src) -> RegSet {
     }
 }
 
-/// The registers an instruction reads. A call is taken to read r1 to r5; [`Liveness`](crate::Liveness) knows better where it can.
+/// The registers an instruction reads. A call is taken to read r1 to r5; [`Liveness`](crate::Liveness) knows better
+/// where it can.
 pub fn uses(insn: &Insn) -> RegSet {
     effects(insn).0
 }
@@ -87,8 +88,8 @@ pub fn defs(insn: &Insn) -> RegSet {
 
 /// The registers an instruction gives a value: of those that a call or packet load clobbers, only its result.
 ///
-/// For [`Liveness`](crate::Liveness), what is clobbered keeps its value. No verified program reads it; one that does, unverified, reads
-/// something that exists.
+/// For [`Liveness`](crate::Liveness), what is clobbered keeps its value. No verified program reads it; one that does,
+/// unverified, reads something that exists.
 pub fn results(insn: &Insn) -> RegSet {
     effects(insn).1
 }

@@ -19,6 +19,7 @@ mod alloc;
 mod backend;
 mod blocks;
 mod check;
+mod compiler;
 mod externs;
 mod fixed;
 mod lower;
@@ -27,7 +28,7 @@ mod moves;
 mod skeleton;
 
 pub use alloc::{Alloc, AllocOptions, Allocator, Loc};
-pub use backend::{Backend, CompileError, CompileOptions, Compiler, EmitError, EmitOptions, Emitter, OptLevel, Shape};
+pub use backend::{Backend, EmitError, EmitOptions, Emitter, Shape};
 #[cfg(feature = "eval")]
 pub use bpf_lir::eval;
 pub use bpf_lir::{
@@ -36,6 +37,7 @@ pub use bpf_lir::{
 };
 pub use bpf_opt::{Pass, PassOptions, PassScratch, optimise};
 pub use check::check;
+pub use compiler::{CompileError, CompileOptions, Compiler, OptLevel};
 pub use externs::{Hidden, MapShape, Signatures};
 pub use lower::{LowerOptions, Lowerer};
 pub use machine::{FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};

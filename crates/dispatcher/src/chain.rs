@@ -69,8 +69,8 @@ pub struct Link {
     pub address: usize,
     /// On which of its verdicts a chain with [`Policy::FirstVerdict`] continues, if not on that policy's `pass`.
     pub continue_on: Option<Verdicts>,
-    /// Whether it may read the hidden argument ([`bpf_jit_code::Code::reads_hidden`]). If no program of a chain does, the chain does
-    /// not.
+    /// Whether it may read the hidden argument ([`bpf_jit_code::Code::reads_hidden`]). If no program of a chain does,
+    /// the chain does not.
     pub reads_hidden: bool,
 }
 

@@ -1,7 +1,7 @@
 //! One program's instructions, complete: the program and every subprogram it reaches.
 //!
-//! [`Code`] is for looking at; [`crate::LinkedCode`] exists only when nothing the program needs is missing, so a loader that
-//! takes it need not ask again. How the functions are laid out and patched is in `layout.rs`.
+//! [`Code`] is for looking at; [`crate::LinkedCode`] exists only when nothing the program needs is missing, so a loader
+//! that takes it need not ask again. How the functions are laid out and patched is in `layout.rs`.
 //!
 //! Invariants: every index is in range for the [`crate::Object`] it came from; at most [`bpf_isa::MAX_INSNS`] slots.
 

@@ -4,8 +4,8 @@
 //! threads. Approach: holds are counted apart from the owner, spread over threads ([`bpf_quiesce::Users`]). The owner's
 //! drop closes the count; whoever is last then, owner or program, frees.
 //!
-//! Invariant: what is held is leaked by [`Owner::new`] and freed by exactly one drop, the one that the count says is the
-//! last. In a forked child by none: a thread that the child does not have may have been changing it.
+//! Invariant: what is held is leaked by [`Owner::new`] and freed by exactly one drop, the one that the count says is
+//! the last. In a forked child by none: a thread that the child does not have may have been changing it.
 
 use std::ops::Deref;
 use std::ptr::NonNull;

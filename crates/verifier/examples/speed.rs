@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p bpf-verifier --example speed`. Programs: 64 instructions of mixed arithmetic, stack and map
 //! access with two branches; 4000 straight-line instructions; a chain of undecided branches; a bounded loop of 1000
-//! rounds; a packet parser. With the argument `values`, what an optimiser wants is recorded too. The figures include the copy of the program that the verifier consumes.
+//! rounds; a packet parser. With the argument `values`, what an optimiser wants is recorded too. The figures include
+//! the copy of the program that the verifier consumes.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};

@@ -12,29 +12,8 @@ use std::time::Duration;
 use bpf_analysis::{BoundsPlace, RegionBounds};
 use bpf_uapi::MapType;
 
+use crate::access::Access;
 use crate::helpers::Helpers;
-
-/// Direction in which memory may be, or is, used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Access {
-    /// Reads only.
-    Read,
-    /// Writes only.
-    Write,
-    /// Both.
-    ReadWrite,
-}
-
-impl Access {
-    /// Whether reads are included.
-    pub fn reads(self) -> bool {
-        self != Access::Write
-    }
-    /// Whether writes are included.
-    pub fn writes(self) -> bool {
-        self != Access::Read
-    }
-}
 
 /// What a load of a context field yields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

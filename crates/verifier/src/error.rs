@@ -295,3 +295,11 @@ impl fmt::Display for VerifyError {
 }
 
 impl std::error::Error for VerifyError {}
+
+/// What a step of the walk comes to.
+pub(crate) type Res<T> = Result<T, Box<Reason>>;
+
+/// `Err` of a reason.
+pub(crate) fn refuse<T>(reason: Reason) -> Res<T> {
+    Err(Box::new(reason))
+}

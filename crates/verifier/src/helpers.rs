@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use bpf_uapi::{Helper, MapType, MapTypes};
 
-use crate::env::Access;
+use crate::access::Access;
 
 /// Kinds of memory a pointer argument may point into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

@@ -11,12 +11,14 @@
 //! Nothing here panics on any program.
 #![forbid(unsafe_code)]
 
+mod access;
 mod env;
 mod error;
 #[cfg_attr(feature = "faults", doc(hidden))]
 pub mod faults;
 mod helpers;
 mod interval;
+mod kept;
 mod need;
 mod notes;
 mod scalar;
@@ -27,6 +29,7 @@ mod value;
 mod verify;
 mod walk;
 
+pub use access::Access;
 pub use bpf_uapi::{Helper, MapType, MapTypes};
 pub use env::*;
 pub use error::{Decision, Reason, VerifyError};

@@ -17,7 +17,7 @@ use bpf_isa::{AtomicOp, Callee, Insn, InsnIdx, Program, Reg, Src};
 use crate::env::{Env, GlobalArg, GlobalFunc};
 use crate::faults::planted;
 use crate::helpers::{ArgKind, Effect, HelperProto};
-use crate::walk::shrink;
+use crate::kept::shrink;
 
 const fn bit(r: Reg) -> u16 {
     1 << r as u16

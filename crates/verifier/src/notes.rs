@@ -11,9 +11,9 @@ use bpf_analysis::{
 use bpf_isa::{Insn, InsnIdx, Program};
 
 use crate::env::Env;
-use crate::error::Reason;
+use crate::error::{Reason, Res, refuse};
+use crate::kept::shrink;
 use crate::state::State;
-use crate::walk::{Res, refuse, shrink};
 
 /// Kind of memory an instruction accesses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

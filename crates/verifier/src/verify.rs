@@ -5,6 +5,7 @@ use bpf_isa::{InsnIdx, Program};
 
 use crate::env::Env;
 use crate::error::VerifyError;
+use crate::kept;
 use crate::states::States;
 use crate::walk::{Mode, Scratch, Stats, Walk};
 
@@ -26,7 +27,7 @@ pub struct Verified {
 
 impl Verifier {
     /// Bytes of working memory that a verifier keeps at most from one program to the next.
-    pub const MAX_KEPT: usize = 4 << 20;
+    pub const MAX_KEPT: usize = kept::MAX_KEPT;
 
     /// A verifier with no memory yet.
     pub fn new() -> Verifier {

@@ -17,6 +17,7 @@ mod lines;
 mod loops;
 mod mem;
 mod objects;
+mod pointers;
 mod prune;
 mod trail;
 
@@ -27,9 +28,10 @@ use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, Width};
 use bpf_uapi::{Helper, MapType};
 
 use crate::env::{Env, GlobalArg, MapDef};
-use crate::error::{Decision, Reason, VerifyError};
+use crate::error::{Decision, Reason, Res, VerifyError, refuse};
 use crate::faults::planted;
 use crate::helpers::HelperProto;
+use crate::kept::{MAX_KEPT, shrink};
 use crate::need::Needs;
 use crate::notes::Notes;
 use crate::scalar::Scalar;
@@ -37,13 +39,6 @@ use crate::state::{Entry, Frame, Room, State};
 use crate::states::States;
 use crate::value::{FIRST_FREE_ID, Origin, Ty, Value, len_id};
 use trail::{Ending, Mark, Trail};
-
-pub(crate) type Res<T> = Result<T, Box<Reason>>;
-
-/// `Err` of a reason.
-pub(crate) fn refuse<T>(reason: Reason) -> Res<T> {
-    Err(Box::new(reason))
-}
 
 /// Where control goes after a step.
 enum Flow {
@@ -105,7 +100,7 @@ impl Scratch {
 
     /// Gives back what is more than a verifier keeps: a share for each kind of memory.
     pub(crate) fn trim(&mut self) {
-        const SHARE: usize = crate::Verifier::MAX_KEPT / 16;
+        const SHARE: usize = MAX_KEPT / 16;
         self.clear();
         // Not after each small program: to look at all states would take longer than it.
         if self.grown > 2 * SHARE {
@@ -126,15 +121,6 @@ impl Scratch {
         self.trail.trim(SHARE);
         self.needs.trim(SHARE);
         self.notes.trim(SHARE);
-    }
-}
-
-/// Gives back what a vector has room for beyond so many bytes.
-pub(crate) fn shrink<T>(v: &mut Vec<T>, bytes: usize) {
-    let most = bytes / size_of::<T>();
-    v.truncate(most);
-    if v.capacity() > most {
-        v.shrink_to(most);
     }
 }
 

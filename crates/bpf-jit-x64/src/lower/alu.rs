@@ -7,7 +7,6 @@ use crate::Emitter;
 use crate::asm::{Memory, asm, byte, reg, sized};
 use crate::frame::Addr;
 use crate::jump::Jump;
-use crate::lower::muldiv::Wanted;
 use crate::regs::Gpr::{self, *};
 use crate::regs::{SCRATCH, SCRATCH2};
 use bpf_isa::{Size, SubprogId, Width};
@@ -40,6 +39,13 @@ pub(crate) enum Shift {
     Shl = 4,
     Shr = 5,
     Sar = 7,
+}
+
+/// Which result of a division.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wanted {
+    Quotient,
+    Remainder,
 }
 
 /// A constant as an op of this width sees it: its low half, sign-extended, for a 32-bit op.

@@ -14,18 +14,11 @@
 use crate::Emitter;
 use crate::asm::{reg, sized};
 use crate::jump::Cc;
-use crate::lower::alu::{Alu, Shift, at_width};
+use crate::lower::alu::{Alu, Shift, Wanted, at_width};
 use crate::regs::Gpr::{self, *};
 use crate::regs::{SCRATCH, SCRATCH2};
 use bpf_isa::Width;
 use bpf_jit::{VReg, Val};
-
-/// Which result of a division.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wanted {
-    Quotient,
-    Remainder,
-}
 
 impl Emitter<'_> {
     pub(crate) fn mul_high(&mut self, width: Width, signed: bool, dst: VReg, a: VReg, b: Val) {

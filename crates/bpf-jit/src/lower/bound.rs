@@ -9,8 +9,8 @@
 //! Invariant: nothing but [`Op::Bound`] decides; `t` and the limit come from the run's own context, which no program
 //! can write.
 
-use super::direct::Sink;
 use super::func::FuncLowerer;
+use super::func::Sink;
 use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion};
 use bpf_isa::{InsnIdx, Reg, Size, Src, Width};
 use bpf_jit_code::RunCtx;

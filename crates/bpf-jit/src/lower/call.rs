@@ -1,7 +1,7 @@
 //! Calls: of helpers, host functions and subprograms, look-ups in known maps, tail calls; and the checks before them.
 
-use super::direct::Sink;
 use super::func::FuncLowerer;
+use super::func::Sink;
 use super::subprog_at;
 use crate::externs::{Hidden, MapShape};
 use bpf_analysis::{BlockId as BpfBlock, ConstMapCall};

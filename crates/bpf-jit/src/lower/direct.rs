@@ -9,7 +9,7 @@
 //! Invariants: no op depends on liveness, webs, or the op before it. So it does not matter where blocks begin: each
 //! instruction is the emitter's block of its own number, and nobody has to find out which of them jumps lead to.
 
-use super::func::FuncLowerer;
+use super::func::{FuncLowerer, Sink};
 use super::webs::{NO_WEB, REGS};
 use super::{Arity, LowerOptions, Lowerer};
 use crate::alloc::AllocOptions;
@@ -21,31 +21,6 @@ use bpf_isa::{Callee, Contents, InsnIdx, MAY_GOTO_BUDGET, Program, Reg, StackUse
 use bpf_jit_code::Code;
 use bpf_lir::{BlockId, Func, Op, Region, Span, VReg, Val};
 use core::ops::Range;
-
-/// Where the ops of a [`FuncLowerer`] go, and what can be known of the function there.
-pub(super) trait Sink: Sized {
-    /// The next op.
-    fn op(f: &mut FuncLowerer<'_, Self>, op: Op);
-    /// A new value.
-    fn fresh(f: &mut FuncLowerer<'_, Self>) -> VReg;
-    /// A new value for a register.
-    fn write(f: &mut FuncLowerer<'_, Self>, reg: Reg) -> VReg;
-    /// A block besides those of the program, still without a place.
-    fn new_block(f: &mut FuncLowerer<'_, Self>) -> BlockId;
-    /// What comes next is this extra block.
-    fn begin_block(f: &mut FuncLowerer<'_, Self>, block: BlockId);
-    /// The block being filled ends here.
-    fn end_block(f: &mut FuncLowerer<'_, Self>);
-    /// Where the jump over `off` instructions that ends BPF block `b` leads if it is ever taken, and whether control
-    /// ever goes on to the next instruction.
-    fn ways(f: &FuncLowerer<'_, Self>, b: BpfBlock, off: i32) -> (Option<BlockId>, bool);
-    /// The argument registers that the call at `slot` reads.
-    fn call_uses(f: &FuncLowerer<'_, Self>, slot: u32, callee: Callee) -> RegSet;
-    /// The region that the present instruction accesses, if that is known.
-    fn region(f: &FuncLowerer<'_, Self>) -> Region;
-    /// Whether the value that the present instruction, in block `b`, leaves in `reg` may be read later.
-    fn reads_next(f: &FuncLowerer<'_, Self>, b: BpfBlock, reg: Reg) -> bool;
-}
 
 /// Into an emitter.
 struct Direct<E>(E);

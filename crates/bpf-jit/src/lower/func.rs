@@ -1,13 +1,37 @@
 //! One function being lowered: what instructions are lowered with, wherever their ops go.
 
-use super::direct::Sink;
 use super::webs::REGS;
 use super::{Arity, Edge, Lowerer};
 use crate::externs::Signatures;
 use crate::lower::LowerOptions;
-use bpf_analysis::Facts;
-use bpf_isa::{Program, Reg, Size, Src, SubprogId, Width};
+use bpf_analysis::{BlockId as BpfBlock, Facts, RegSet};
+use bpf_isa::{Callee, Program, Reg, Size, Src, SubprogId, Width};
 use bpf_lir::{Base, BlockId, Func, Mem, Op, Region, Span, VReg, Val};
+
+/// Where the ops of a [`FuncLowerer`] go, and what can be known of the function there.
+pub(super) trait Sink: Sized {
+    /// The next op.
+    fn op(f: &mut FuncLowerer<'_, Self>, op: Op);
+    /// A new value.
+    fn fresh(f: &mut FuncLowerer<'_, Self>) -> VReg;
+    /// A new value for a register.
+    fn write(f: &mut FuncLowerer<'_, Self>, reg: Reg) -> VReg;
+    /// A block besides those of the program, still without a place.
+    fn new_block(f: &mut FuncLowerer<'_, Self>) -> BlockId;
+    /// What comes next is this extra block.
+    fn begin_block(f: &mut FuncLowerer<'_, Self>, block: BlockId);
+    /// The block being filled ends here.
+    fn end_block(f: &mut FuncLowerer<'_, Self>);
+    /// Where the jump over `off` instructions that ends BPF block `b` leads if it is ever taken, and whether control
+    /// ever goes on to the next instruction.
+    fn ways(f: &FuncLowerer<'_, Self>, b: BpfBlock, off: i32) -> (Option<BlockId>, bool);
+    /// The argument registers that the call at `slot` reads.
+    fn call_uses(f: &FuncLowerer<'_, Self>, slot: u32, callee: Callee) -> RegSet;
+    /// The region that the present instruction accesses, if that is known.
+    fn region(f: &FuncLowerer<'_, Self>) -> Region;
+    /// Whether the value that the present instruction, in block `b`, leaves in `reg` may be read later.
+    fn reads_next(f: &FuncLowerer<'_, Self>, b: BpfBlock, reg: Reg) -> bool;
+}
 
 /// One function being lowered.
 pub(super) struct FuncLowerer<'a, S> {

@@ -1,7 +1,7 @@
 //! The instructions, but for calls.
 
-use super::direct::Sink;
 use super::func::FuncLowerer;
+use super::func::Sink;
 use super::{Edge, subprog_at};
 use bpf_analysis::BlockId as BpfBlock;
 use bpf_isa::{

@@ -1,8 +1,8 @@
 //! Ops into a function's list, to be changed, allocated for and emitted later: blocks, webs and liveness around the
 //! instructions.
 
-use super::direct::Sink;
 use super::func::FuncLowerer;
+use super::func::Sink;
 use super::webs::{EntryWebs, NONE};
 use bpf_analysis::{BlockId as BpfBlock, MemKind, RegSet, results};
 use bpf_isa::{Callee, Insn, InsnIdx, MAY_GOTO_BUDGET, Reg, Width};

@@ -121,7 +121,8 @@ impl MapOps for PerfMap {
         Err(Errno::ENOTSUPP)
     }
 
-    /// In the kernel the value is the descriptor of a perf event; here entries are opened with [`super::consumer::open`].
+    /// In the kernel the value is the descriptor of a perf event; here entries are opened with
+    /// [`super::consumer::open`].
     fn update(&self, _key: &[u8], _value: &[u8], _flags: u64, _slot: u32) -> OpResult {
         Err(Errno::EINVAL)
     }

@@ -490,8 +490,8 @@ impl<'p> Env for Host<'p> {
         match Self::map(caller, array)? {
             MapRef::Progs(table) => Ok(table.word(index).and_then(|program| {
                 // SAFETY: an array holds programs of one mode, so this one is interpreted, and the word is the address
-                // of a `Loaded`. A program taken out of a slot is dropped after a grace period, and the guard of this run
-                // was there before: it lives as long as the outermost program's borrow, `'p`, as far as this run is
+                // of a `Loaded`. A program taken out of a slot is dropped after a grace period, and the guard of this
+                // run was there before: it lives as long as the outermost program's borrow, `'p`, as far as this run is
                 // concerned.
                 let program = unsafe { &*(program as *const Loaded) };
                 let what = program.interpreted()?;

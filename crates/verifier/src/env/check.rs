@@ -10,8 +10,7 @@ use std::ops::Range;
 use bpf_uapi::MapType;
 
 use super::{ContextLayout, Env, Field, FieldKind, MapDef, Region};
-use crate::error::Reason;
-use crate::walk::{Res, refuse};
+use crate::error::{Reason, Res, refuse};
 
 /// A context's fields end before this offset, in the program's view and in the host's. An instruction's offset has 16
 /// bits, and so have the offsets that the walk notes.

@@ -54,9 +54,9 @@ impl ValueNotes {
 
     /// Gives back what is more than so many bytes of each kind.
     pub(super) fn trim(&mut self, bytes: usize) {
-        crate::walk::shrink(&mut self.notes, bytes);
-        crate::walk::shrink(&mut self.seen, bytes);
-        crate::walk::shrink(&mut self.loops, bytes);
+        crate::kept::shrink(&mut self.notes, bytes);
+        crate::kept::shrink(&mut self.seen, bytes);
+        crate::kept::shrink(&mut self.loops, bytes);
     }
 
     pub(super) fn is_on(&self) -> bool {

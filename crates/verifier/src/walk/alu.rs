@@ -3,19 +3,15 @@
 //! Pointers allow 64-bit addition and subtraction of bounded numbers, and nothing else: any other operation would turn
 //! an address into a number the program could store or compare.
 
-use bpf_analysis::{BoundsPlace, CheckRegion};
 use bpf_isa::{AluOp, ByteOrder, EndWidth, Reg, Src, SxWidth, Width};
 
+use super::pointers::{MAX_OFFSET, bounded, checkable, low_half, size_of};
 use super::{Res, Walk, bits_of, refuse};
-use crate::env::Env;
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::state::Room;
 use crate::value::{FIRST_FREE_ID, Ty, Value, len_id};
-
-/// Offsets stay this small, so that adding a few of them, and an access size, never wraps a 64-bit address.
-const MAX_OFFSET: i64 = i32::MAX as i64;
 
 impl Walk<'_> {
     pub(super) fn alu(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Res<()> {
@@ -177,7 +173,7 @@ impl Walk<'_> {
 
     /// While a loop's guess is made: what is added to a pointer does not lead far out of what it points into.
     fn assume_near(&mut self, r: Reg, p: &Value) -> Value {
-        let size = super::loops::size_of(p, self.env);
+        let size = size_of(p, self.env);
         let v = &mut self.state.top_mut().regs[r.index()];
         if let Some(n) = v.n.meet(&Scalar::unsigned(0, size.into())) {
             v.n = n;
@@ -306,7 +302,7 @@ impl Walk<'_> {
         };
         let v = self.peek(r)?;
         if width == Width::W32 && !v.is_scalar() {
-            let Some(half) = super::objects::low_half(v) else {
+            let Some(half) = low_half(v) else {
                 return refuse(Reason::PointerOp(r, v.describe(self.env)));
             };
             self.state.set(dst, half);
@@ -355,28 +351,6 @@ impl Walk<'_> {
         }
         Ok(v.n)
     }
-}
-
-/// The region whose bounds are known at run time that the pointer is into, if there is one.
-pub(super) fn checkable(env: &Env<'_>, p: &Value) -> Option<CheckRegion> {
-    match p.ty {
-        Ty::Packet { region } => {
-            (env.context.bounds(region).place != BoundsPlace::Nowhere).then_some(CheckRegion::Packet(region))
-        }
-        // Only a pointer to global data: the elements of other maps are found at run time. And not next to a lock,
-        // which a check against the whole value would not keep.
-        Ty::MapValue { map, inner: false } if p.id == 0 => {
-            let def = &env.maps[map as usize];
-            def.spin_lock.is_none().then_some(CheckRegion::MapValue { map, size: def.value_size })
-        }
-        _ => None,
-    }
-}
-
-/// Whether the offset is small enough for arithmetic and comparisons of the address to be exact. All are but those that
-/// a hybrid walk leaves to checks.
-pub(super) fn bounded(n: &Scalar) -> bool {
-    n.smin() >= -MAX_OFFSET && n.smax() <= MAX_OFFSET
 }
 
 /// What the kernel refuses outright: immediates that never mean what they say.

@@ -2,7 +2,7 @@
 
 use bpf_isa::{AluOp, Cond, Reg, Src, Width};
 
-use super::alu::{bounded, checkable};
+use super::pointers::{LOWEST_ADDRESS, bounded, checkable};
 use super::{Flow, Res, Walk, refuse};
 use crate::env::Region;
 use crate::error::{Decision, Reason};
@@ -10,9 +10,6 @@ use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::state::State;
 use crate::value::{FIRST_FREE_ID, Ty, Value, len_id};
-
-/// No memory lies below this address (Linux: `vm.mmap_min_addr`, 64 KiB by default).
-pub(super) const LOWEST_ADDRESS: i64 = 1 << 16;
 
 /// What one outcome of a comparison teaches.
 pub(super) enum Lesson {

@@ -12,7 +12,8 @@ use bpf_isa::{Callee, Insn, Reg, SubprogId};
 
 use super::mem::Place;
 use super::{Flow, Res, Walk, refuse};
-use crate::env::{Access, GlobalArg, GlobalFunc};
+use crate::access::Access;
+use crate::env::{GlobalArg, GlobalFunc};
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::helpers::Effect;

@@ -32,7 +32,6 @@ use crate::notes::Notes;
 use crate::scalar::Scalar;
 use crate::state::{Mark, Round, State};
 use crate::value::{Ty, Value};
-pub(super) use guess::size_of;
 use guess::{Guess, Shape};
 
 /// Guesses that are tried after each other before a loop is walked.

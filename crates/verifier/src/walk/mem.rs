@@ -6,9 +6,10 @@
 use bpf_analysis::CheckRegion;
 use bpf_isa::{AtomicOp, AtomicWidth, Reg, Size, Src};
 
-use super::alu::checkable;
+use super::pointers::checkable;
 use super::{Res, Walk, refuse};
-use crate::env::{Access, FieldKind};
+use crate::access::Access;
+use crate::env::FieldKind;
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::notes::Kind;

@@ -10,29 +10,10 @@
 use bpf_isa::{AluOp, Cond, Width};
 
 use super::Walk;
-use super::alu::{bounded, checkable};
-use super::branch::{LOWEST_ADDRESS, Lesson};
+use super::branch::Lesson;
+use super::pointers::{LOWEST_ADDRESS, bounded, checkable};
 use crate::scalar::Scalar;
 use crate::value::{Ty, Value, len_id};
-
-/// The low half of a pointer, as far as that can be used: of a context region, whose length is often a 32-bit
-/// difference.
-pub(super) fn low_half(v: &Value) -> Option<Value> {
-    match v.ty {
-        Ty::Packet { region } => Some(Value { ty: Ty::Half { region, end: false }, ..*v }),
-        Ty::PacketEnd { region } => Some(Value { ty: Ty::Half { region, end: true }, ..*v }),
-        Ty::Half { .. } => Some(*v),
-        Ty::Uninit(_)
-        | Ty::Scalar
-        | Ty::Ctx
-        | Ty::Stack { .. }
-        | Ty::Map { .. }
-        | Ty::MapValue { .. }
-        | Ty::Mem { .. }
-        | Ty::Host { .. }
-        | Ty::Func { .. } => None,
-    }
-}
 
 /// A pointer of a region: which, whether it is the end, and whether it is whole.
 fn of_region(v: &Value) -> Option<(u8, bool, bool)> {

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use bpf_isa::{Insn, InsnIdx, Program, Reg};
 
-use super::alu::checkable;
+use super::pointers::checkable;
 use super::trail::{Demand, Ending, forget_slots, loosen_slots};
 use super::{Res, Walk, refuse, shrink};
 use crate::env::Env;
@@ -617,6 +617,19 @@ enum Cover {
     Needed,
     /// Every concrete state of the new one is one of the old one, up to the names of ids.
     Whole,
+}
+
+impl Pruner {
+    /// All paths from the kept state are finished, and this is what it was needed for: forgets the slots that none of
+    /// them read.
+    pub(super) fn close(&mut self, i: u32, demand: &Demand) {
+        let kept = &mut self.kept[i as usize];
+        kept.open = false;
+        kept.demand = *demand;
+        if forget_slots(&mut kept.state, &demand.live) {
+            forget_ids(&mut kept.state, &mut self.id_scratch);
+        }
+    }
 }
 
 /// Whether every concrete state of `new` is one of `old`, up to the names of ids.

@@ -33,7 +33,6 @@
 use bpf_isa::{AtomicOp, Callee, Insn, MAX_CALL_DEPTH, Reg, Src};
 
 use super::Walk;
-use super::prune::Pruner;
 use crate::env::Env;
 use crate::faults::planted;
 use crate::need::helper_needs;
@@ -590,19 +589,6 @@ impl Reader<'_> {
         d.kill(f, CLOBBERED);
         d.live.regs[f] |= need.live;
         d.exact.regs[f] |= need.exact;
-    }
-}
-
-impl Pruner {
-    /// All paths from the kept state are finished, and this is what it was needed for: forgets the slots that none of
-    /// them read.
-    fn close(&mut self, i: u32, demand: &Demand) {
-        let kept = &mut self.kept[i as usize];
-        kept.open = false;
-        kept.demand = *demand;
-        if forget_slots(&mut kept.state, &demand.live) {
-            super::prune::forget_ids(&mut kept.state, &mut self.id_scratch);
-        }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::scalar::Scalar;
 use crate::state::{Byte, Frame, Line, Mark, Room, Round, State};
 use crate::tnum::ones;
 use crate::value::{Ty, Value, Why, len_id};
+use crate::walk::pointers::size_of;
 
 /// More rounds than these are not counted: so that nothing that is multiplied with them overflows.
 const MAX_ROUNDS: u64 = 1 << 62;
@@ -244,21 +245,6 @@ fn loosened(v: &Value, env: &Env<'_>) -> Scalar {
             let least = v.n.smin().min(if matches!(v.ty, Ty::Stack { .. }) { -size } else { 0 });
             Scalar::signed(least, v.n.smax().max(size))
         }
-    }
-}
-
-/// Bytes of what it points into.
-pub(crate) fn size_of(v: &Value, env: &Env<'_>) -> u32 {
-    match v.ty {
-        Ty::Packet { region } => env.region(region).max_len,
-        Ty::Stack { .. } => env.frame_bytes,
-        Ty::MapValue { map, inner } => {
-            let def = &env.maps[map as usize];
-            let def = if inner { def.inner.as_deref().unwrap_or(def) } else { def };
-            def.value_size
-        }
-        Ty::Mem { size, .. } => size,
-        _ => 0,
     }
 }
 

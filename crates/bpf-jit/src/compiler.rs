@@ -1,0 +1,101 @@
+//! From program to code: the pipeline.
+
+use crate::alloc::{Alloc, AllocOptions, Allocator};
+use crate::backend::{Backend, EmitError, EmitOptions};
+use crate::externs::Signatures;
+use crate::lower::{DirectOptions, LowerOptions, Lowerer, Scratch};
+use bpf_analysis::Facts;
+use bpf_isa::Program;
+use bpf_jit_code::Code;
+use bpf_lir::Lir;
+use bpf_opt::{PassOptions, PassScratch, optimise};
+
+/// Why a program could not be compiled.
+pub type CompileError = EmitError;
+
+/// How much work to put into code.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub enum OptLevel {
+    /// One pass, each BPF register in one place throughout: several times faster to compile, for programs that run once
+    /// or a few times. A program that was not verified and reads r1 to r5 after a call finds anything there.
+    None,
+    /// Registers by liveness: fewer moves and saves.
+    #[default]
+    Speed,
+}
+
+/// Options of all steps.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct CompileOptions {
+    /// How much work to put into it.
+    pub opt_level: OptLevel,
+    /// Lowering.
+    pub lower: LowerOptions,
+    /// Register allocation.
+    pub alloc: AllocOptions,
+    /// Emission.
+    pub emit: EmitOptions,
+}
+
+/// The pipeline of one architecture, with the scratch memory of every step.
+#[derive(Debug, Default)]
+pub struct Compiler<B> {
+    backend: B,
+    lowerer: Lowerer,
+    allocator: Allocator,
+    lir: Lir,
+    allocs: Vec<Alloc>,
+    passes: PassScratch,
+    direct: Scratch,
+}
+
+impl<B: Backend> Compiler<B> {
+    /// A compiler that emits through `backend`.
+    pub fn new(backend: B) -> Self {
+        Compiler {
+            backend,
+            lowerer: Lowerer::default(),
+            allocator: Allocator::default(),
+            lir: Lir::default(),
+            allocs: Vec::new(),
+            passes: PassScratch::default(),
+            direct: Scratch::default(),
+        }
+    }
+
+    /// Compiles `program` into `code`, which is emptied first.
+    pub fn compile(
+        &mut self,
+        program: &Program,
+        facts: &Facts,
+        signatures: &dyn Signatures,
+        options: &CompileOptions,
+        code: &mut Code,
+    ) -> Result<(), CompileError> {
+        code.clear();
+        let CompileOptions { opt_level, lower, alloc, emit } = options;
+        if *opt_level == OptLevel::None {
+            let options = DirectOptions { lower, alloc, emit, scratch: &mut self.direct };
+            return self.lowerer.emit(program, facts, signatures, options, &mut self.backend, code);
+        }
+        self.lowerer.lower(program, facts, signatures, lower, &mut self.lir);
+        debug_assert_eq!(self.lir.verify(), Ok(()), "after lowering:\n{}", self.lir);
+        let direct_tail_calls = lower.direct_tail_calls && !facts.tail_calls.is_empty();
+        optimise(&mut self.lir, PassOptions { direct_tail_calls }, &mut self.passes);
+        let machine = self.backend.machine(emit);
+        self.allocs.resize_with(self.lir.funcs.len(), Alloc::default);
+        for (func, out) in self.lir.funcs.iter().zip(&mut self.allocs) {
+            self.allocator.allocate(func, machine, alloc, out);
+        }
+        self.backend.emit(&self.lir, &self.allocs, emit, code)?;
+        // Only an op of the main program that reads it, a call of a subprogram that does among them, gives it a virtual
+        // register.
+        code.reads_hidden = self.lir.funcs.first().is_none_or(|main| main.ctx.is_some());
+        Ok(())
+    }
+
+    /// The intermediate form of the last program compiled with optimisation.
+    pub fn lir(&self) -> &Lir {
+        &self.lir
+    }
+}

@@ -1,0 +1,69 @@
+//! What can be said of a pointer by itself.
+
+use bpf_analysis::{BoundsPlace, CheckRegion};
+
+use crate::env::Env;
+use crate::scalar::Scalar;
+use crate::value::{Ty, Value};
+
+/// Offsets stay this small, so that adding a few of them, and an access size, never wraps a 64-bit address.
+pub(super) const MAX_OFFSET: i64 = i32::MAX as i64;
+
+/// No memory lies below this address (Linux: `vm.mmap_min_addr`, 64 KiB by default).
+pub(super) const LOWEST_ADDRESS: i64 = 1 << 16;
+
+/// The region whose bounds are known at run time that the pointer is into, if there is one.
+pub(super) fn checkable(env: &Env<'_>, p: &Value) -> Option<CheckRegion> {
+    match p.ty {
+        Ty::Packet { region } => {
+            (env.context.bounds(region).place != BoundsPlace::Nowhere).then_some(CheckRegion::Packet(region))
+        }
+        // Only a pointer to global data: the elements of other maps are found at run time. And not next to a lock,
+        // which a check against the whole value would not keep.
+        Ty::MapValue { map, inner: false } if p.id == 0 => {
+            let def = &env.maps[map as usize];
+            def.spin_lock.is_none().then_some(CheckRegion::MapValue { map, size: def.value_size })
+        }
+        _ => None,
+    }
+}
+
+/// Whether the offset is small enough for arithmetic and comparisons of the address to be exact. All are but those that
+/// a hybrid walk leaves to checks.
+pub(super) fn bounded(n: &Scalar) -> bool {
+    n.smin() >= -MAX_OFFSET && n.smax() <= MAX_OFFSET
+}
+
+/// The low half of a pointer, as far as that can be used: of a context region, whose length is often a 32-bit
+/// difference.
+pub(super) fn low_half(v: &Value) -> Option<Value> {
+    match v.ty {
+        Ty::Packet { region } => Some(Value { ty: Ty::Half { region, end: false }, ..*v }),
+        Ty::PacketEnd { region } => Some(Value { ty: Ty::Half { region, end: true }, ..*v }),
+        Ty::Half { .. } => Some(*v),
+        Ty::Uninit(_)
+        | Ty::Scalar
+        | Ty::Ctx
+        | Ty::Stack { .. }
+        | Ty::Map { .. }
+        | Ty::MapValue { .. }
+        | Ty::Mem { .. }
+        | Ty::Host { .. }
+        | Ty::Func { .. } => None,
+    }
+}
+
+/// Bytes of what it points into.
+pub(super) fn size_of(v: &Value, env: &Env<'_>) -> u32 {
+    match v.ty {
+        Ty::Packet { region } => env.region(region).max_len,
+        Ty::Stack { .. } => env.frame_bytes,
+        Ty::MapValue { map, inner } => {
+            let def = &env.maps[map as usize];
+            let def = if inner { def.inner.as_deref().unwrap_or(def) } else { def };
+            def.value_size
+        }
+        Ty::Mem { size, .. } => size,
+        _ => 0,
+    }
+}
