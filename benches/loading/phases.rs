@@ -76,7 +76,7 @@ impl Steps {
 
 fn lower(lowerer: &mut Lowerer, program: &Program, lir: &mut Lir) {
     lowerer.lower(program, &Facts::default(), &NoCalls, &LowerOptions::default(), lir);
-    optimise(lir, PassOptions { direct_tail_calls: false }, &mut PassScratch::default());
+    optimise(lir, PassOptions::default(), &mut PassScratch::default());
 }
 
 fn allocate(allocator: &mut Allocator, lir: &Lir, allocs: &mut Vec<Alloc>) {

@@ -33,6 +33,8 @@ impl Signatures for OneArgument {
 fn options() -> CompileOptions {
     let mut options = CompileOptions::default();
     options.emit.features = CpuFeatures::BASELINE;
+    // Each instruction's own code is what is looked at.
+    options.plain = true;
     options
 }
 

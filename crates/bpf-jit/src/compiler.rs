@@ -19,7 +19,7 @@ pub enum OptLevel {
     /// One pass, each BPF register in one place throughout: several times faster to compile, for programs that run once
     /// or a few times. A program that was not verified and reads r1 to r5 after a call finds anything there.
     None,
-    /// Registers by liveness: fewer moves and saves.
+    /// Optimised: values computed once and for less, registers by liveness.
     #[default]
     Speed,
 }
@@ -29,6 +29,8 @@ pub enum OptLevel {
 pub struct CompileOptions {
     /// How much work to put into it.
     pub opt_level: OptLevel,
+    /// With [`OptLevel::Speed`]: only fuse neighbours, so that each instruction's own code can be seen.
+    pub plain: bool,
     /// Lowering.
     pub lower: LowerOptions,
     /// Register allocation.
@@ -73,16 +75,15 @@ impl<B: Backend> Compiler<B> {
         code: &mut Code,
     ) -> Result<(), CompileError> {
         code.clear();
-        let CompileOptions { opt_level, lower, alloc, emit } = options;
+        let CompileOptions { opt_level, plain, lower, alloc, emit } = options;
         if *opt_level == OptLevel::None {
             let options = DirectOptions { lower, alloc, emit, scratch: &mut self.direct };
             return self.lowerer.emit(program, facts, signatures, options, &mut self.backend, code);
         }
         self.lowerer.lower(program, facts, signatures, lower, &mut self.lir);
         debug_assert_eq!(self.lir.verify(), Ok(()), "after lowering:\n{}", self.lir);
-        let direct_tail_calls = lower.direct_tail_calls && !facts.tail_calls.is_empty();
-        optimise(&mut self.lir, PassOptions { direct_tail_calls }, &mut self.passes);
         let machine = self.backend.machine(emit);
+        optimise(&mut self.lir, PassOptions { addresses: machine.addresses, plain: *plain }, &mut self.passes);
         self.allocs.resize_with(self.lir.funcs.len(), Alloc::default);
         for (func, out) in self.lir.funcs.iter().zip(&mut self.allocs) {
             self.allocator.allocate(func, machine, alloc, out);

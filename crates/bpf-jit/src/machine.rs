@@ -5,6 +5,7 @@
 //! demands, and the machine answers for each class, so the allocator has no case for any architecture.
 
 use bpf_lir::{AtomicOp, BinOp, Op, Val};
+use bpf_opt::Addresses;
 
 /// Number of a host register, as the architecture encodes it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -202,6 +203,8 @@ pub struct MachineDesc {
     pub ret: HostReg,
     /// Taken out of the pool in a function that has a BPF stack.
     pub frame: Option<HostReg>,
+    /// Which addresses loads and stores take.
+    pub addresses: Addresses,
     /// Demands by class, indexed by [`OpClass`]. Those of `Call` follow from the fields above and need no entry.
     pub fixed: [FixedOperands; OpClass::COUNT],
 }

@@ -72,6 +72,15 @@ struct State {
     allocs: Option<(Arch, Vec<Alloc>)>,
 }
 
+/// For the machine that is named, x86-64 if none is.
+fn passes(words: &str) -> PassOptions {
+    let machine = match word(words, "arm64") {
+        true => Arm64::default().machine(&emit_options(words)),
+        false => X64::default().machine(&emit_options(words)),
+    };
+    PassOptions { addresses: machine.addresses, plain: word(words, "plain") }
+}
+
 type Result<T> = std::result::Result<T, String>;
 
 fn word(words: &str, name: &str) -> bool {
@@ -99,14 +108,18 @@ impl State {
         let (name, options) = step.split_once(' ').unwrap_or((step, ""));
         if let Some(pass) = Pass::ALL.into_iter().find(|pass| pass.name() == name) {
             self.allocs = None;
-            let done: u32 = self.lir.funcs.iter_mut().map(|func| pass.run(func, &mut PassScratch::default())).sum();
+            let done: u32 = self
+                .lir
+                .funcs
+                .iter_mut()
+                .map(|func| pass.run(func, passes(options), &mut PassScratch::default()))
+                .sum();
             return Ok(format!("; {done} times\n{}", self.lir));
         }
         match name {
             "lower" => self.lower(options),
             "optimise" => {
-                let direct_tail_calls = word(options, "direct");
-                optimise(&mut self.lir, PassOptions { direct_tail_calls }, &mut PassScratch::default());
+                optimise(&mut self.lir, passes(options), &mut PassScratch::default());
                 Ok(self.lir.to_string())
             }
             "verify" => Ok(self.lir.verify().map_or_else(|e| format!("{e}\n"), |()| "well formed\n".into())),

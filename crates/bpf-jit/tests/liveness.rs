@@ -4,7 +4,8 @@
 use bpf_analysis::Facts;
 use bpf_isa::Width;
 use bpf_jit::{
-    BlockId, Cfg, Func, Lir, LirError, Liveness, LowerOptions, Lowerer, Op, Pass, PassScratch, Span, VReg, Val,
+    BlockId, Cfg, Func, Lir, LirError, Liveness, LowerOptions, Lowerer, Op, Pass, PassOptions, PassScratch, Span, VReg,
+    Val,
 };
 use bpf_testkit::generate::{self, Shape};
 use std::collections::BTreeSet;
@@ -24,7 +25,7 @@ fn each(mut f: impl FnMut(u64, &Lir)) {
         f(seed, &lir);
         for pass in Pass::ALL {
             for func in &mut lir.funcs {
-                pass.run(func, &mut PassScratch::default());
+                pass.run(func, PassOptions::default(), &mut PassScratch::default());
             }
             f(seed, &lir);
         }

@@ -39,7 +39,7 @@ pub(crate) fn run(func: &mut Func, reads: &mut Vec<u32>) -> u32 {
 }
 
 /// Whether an op does nothing but write its result.
-fn is_pure(op: &Op) -> bool {
+pub(crate) fn is_pure(op: &Op) -> bool {
     match op {
         Op::Mov { .. }
         | Op::Ext { .. }

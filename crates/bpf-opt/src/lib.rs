@@ -1,8 +1,33 @@
-//! The optimiser.
+//! The optimiser: [`Lir`](bpf_lir::Lir) in, faster [`Lir`](bpf_lir::Lir) out.
+//!
+//! Problem: BPF has ten registers, no rotation, no index in an address, loads bytes where it wants words, and copies
+//! before it computes; translated one to one it runs at half the speed of native code. Approach: passes, each a
+//! function over one function that keeps what it computes. Most work in SSA form, between one construction and one
+//! destruction:
+//!
+//! | file | what |
+//! |---|---|
+//! | `passes` | the passes by name, and what a compilation runs of them |
+//! | `peephole` | two adjacent ops that are one |
+//! | `ssa`, `destruct` | into SSA form, and out of it without copies that need not be |
+//! | `values` | constants, rules, what was computed before; bytes that are one load; division by constants |
+//! | `rules` | the algebraic rules, as data |
+//! | `sweep`, `dead` | what nobody reads, in SSA form and outside |
+//!
+//! Invariants: this crate knows neither BPF nor machine code, only what [`bpf_lir::eval`] says that ops mean; nothing
+//! is assumed of a program but what its ops say. So a load whose region is unknown may be of memory that is not there,
+//! and stays unless another load that stays finds the same bytes; what it may meet is decided by regions alone. Passes
+//! are linear in the ops, or give up above a limit that is named.
 #![forbid(unsafe_code)]
 
 mod dead;
+mod destruct;
 mod passes;
 mod peephole;
+mod rules;
+mod ssa;
+mod sweep;
+mod values;
 
 pub use passes::{Pass, PassOptions, PassScratch, optimise};
+pub use values::Addresses;

@@ -1,8 +1,13 @@
 //! The passes there are, by name, and what a compilation runs of them.
 //!
 //! A pass is a function over one [`Func`] that keeps what it computes and keeps it well formed; it says how often it
-//! found something to do. In debug builds the function is verified after each.
+//! found something to do. In debug builds the function is verified after each. Passes over SSA form run between one
+//! construction and one destruction in a compilation; by themselves, in tests, each has both around it.
 
+use crate::destruct::Destruct;
+use crate::ssa::Ssa;
+use crate::sweep::Sweep;
+use crate::values::{Addresses, Values};
 use crate::{dead, peephole};
 use bpf_lir::{Func, Lir};
 
@@ -13,36 +18,46 @@ pub enum Pass {
     Peephole,
     /// Definitions that nobody reads.
     Dead,
+    /// Into SSA form and out of it: copies that need not be.
+    Ssa,
+    /// Values: constants, rules, what was computed before.
+    Values,
 }
 
 impl Pass {
     /// All of them.
-    pub const ALL: [Pass; 2] = [Pass::Peephole, Pass::Dead];
+    pub const ALL: [Pass; 4] = [Pass::Peephole, Pass::Dead, Pass::Ssa, Pass::Values];
 
     /// The name, for tests and listings.
     pub fn name(self) -> &'static str {
         match self {
             Pass::Peephole => "peephole",
             Pass::Dead => "dead",
+            Pass::Ssa => "ssa",
+            Pass::Values => "values",
         }
     }
 
     /// Runs it; says how often it found something to do.
-    pub fn run(self, func: &mut Func, scratch: &mut PassScratch) -> u32 {
+    pub fn run(self, func: &mut Func, options: PassOptions, scratch: &mut PassScratch) -> u32 {
         let done = match self {
             Pass::Peephole => peephole::run(func),
             Pass::Dead => dead::run(func, &mut scratch.reads),
+            Pass::Ssa => scratch.in_ssa(func, |_, _| 0),
+            Pass::Values => scratch.in_ssa(func, |func, s| s.values(func, options)),
         };
         debug_assert_eq!(func.verify(usize::MAX), Ok(()), "after {}:\n{func}", self.name());
         done
     }
 }
 
-/// What is run on the way to code.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What is run on the way to code, and for which machine.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PassOptions {
-    /// Some tail call may be a direct site, so that what loaded its table and index may have no reader.
-    pub direct_tail_calls: bool,
+    /// Which addresses the machine has.
+    pub addresses: Addresses,
+    /// Only what fuses neighbours.
+    pub plain: bool,
 }
 
 /// Memory that passes use, kept from program to program.
@@ -50,14 +65,39 @@ pub struct PassOptions {
 pub struct PassScratch {
     /// By value: how often it is read.
     reads: Vec<u32>,
+    ssa: Ssa,
+    values: Values,
+    sweep: Sweep,
+    destruct: Destruct,
+}
+
+impl PassScratch {
+    /// Runs `passes` over `func` in SSA form. A function that is too large for it is left alone.
+    fn in_ssa(&mut self, func: &mut Func, passes: impl FnOnce(&mut Func, &mut Self) -> u32) -> u32 {
+        if !self.ssa.construct(func) {
+            return 0;
+        }
+        let done = passes(func, self);
+        self.destruct.run(func, &self.ssa);
+        dead::run(func, &mut self.reads);
+        done
+    }
+
+    fn values(&mut self, func: &mut Func, options: PassOptions) -> u32 {
+        let done = self.values.run(func, &mut self.ssa, options.addresses);
+        self.sweep.run(func, &mut self.ssa);
+        done
+    }
 }
 
 /// Runs the passes over all functions.
 pub fn optimise(lir: &mut Lir, options: PassOptions, scratch: &mut PassScratch) {
     for func in &mut lir.funcs {
-        Pass::Peephole.run(func, scratch);
-        if options.direct_tail_calls {
-            Pass::Dead.run(func, scratch);
+        Pass::Peephole.run(func, options, scratch);
+        if options.plain {
+            Pass::Dead.run(func, options, scratch);
+        } else {
+            Pass::Values.run(func, options, scratch);
         }
     }
 }

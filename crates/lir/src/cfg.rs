@@ -123,6 +123,11 @@ impl Cfg {
         self.place[block.index()] != NONE
     }
 
+    /// Whether an edge leads back in this order, to the same block or to one before.
+    pub fn leads_back(&self, from: BlockId, to: BlockId) -> bool {
+        self.place[to.index()] <= self.place[from.index()]
+    }
+
     /// Who dominates whom.
     pub fn dominators(&self) -> Dominators {
         let mut idom = vec![NONE; self.rpo.len()];
@@ -133,7 +138,8 @@ impl Cfg {
         while changed {
             changed = false;
             for (at, block) in self.rpo.iter().enumerate().skip(1) {
-                let preds = self.preds(*block).iter().map(|p| self.place[p.index()]);
+                // From the last on: where a chain of blocks jumps to one, the walks up are then short.
+                let preds = self.preds(*block).iter().rev().map(|p| self.place[p.index()]);
                 let known = preds.filter(|p| *p != NONE && idom[*p as usize] != NONE);
                 let new = known.reduce(|mut a, mut b| {
                     while a != b {

@@ -1,13 +1,14 @@
 //! A naive evaluator of [`Lir`]: what a backend's code must compute.
 //!
-//! One match over [`Op`], each arm the op's definition in plain arithmetic, no sharing with any backend. Memory is a
-//! list of byte regions at given addresses, so that a test can give it the same addresses as native code sees; the
-//! hidden argument is a [`RunCtx`] in one of them. What lies outside (functions, symbols, linked tail calls) is asked
-//! of an [`Env`].
+//! One match over [`Op`], each arm the op's definition in plain arithmetic (that of [`crate::BinOp`] is beside it), no
+//! sharing with any backend. Memory is a list of byte regions at given addresses, so that a test can give it the same
+//! addresses as native code sees; the hidden argument is a [`RunCtx`] in one of them. What lies outside (functions,
+//! symbols, linked tail calls) is asked of an [`Env`].
 //!
 //! Slow by intent: correctness must be visible.
 
-use crate::{AtomicOp, Base, BinOp, CallTarget, Check, Func, Lir, Mem, Op, TailKey, VReg, Val};
+use crate::op::{bswap, extend, narrow};
+use crate::{AtomicOp, Base, CallTarget, Check, Func, Lir, Mem, Op, TailKey, VReg, Val};
 use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit_code::{RunCtx, StopCode, Symbol, TAIL_CALL_LIMIT};
 
@@ -196,7 +197,7 @@ impl Eval {
                 Op::Ext { width, signed, from, dst, src } => {
                     regs[dst.index()] = narrow(width, extend(signed, from, get(src)));
                 }
-                Op::Bin { op, width, dst, a, b } => regs[dst.index()] = bin(op, width, get(a), val(b)),
+                Op::Bin { op, width, dst, a, b } => regs[dst.index()] = op.apply(width, get(a), val(b)),
                 Op::Neg { width, dst, src } => regs[dst.index()] = narrow(width, get(src).wrapping_neg()),
                 Op::Bswap { size, dst, src } => regs[dst.index()] = bswap(size, get(src)),
                 Op::AddShift { width, dst, a, b, shift } => {
@@ -337,53 +338,4 @@ fn access(width: Width) -> Size {
         Width::W32 => Size::W,
         Width::W64 => Size::DW,
     }
-}
-
-fn narrow(width: Width, value: u64) -> u64 {
-    match width {
-        Width::W32 => u64::from(value as u32),
-        Width::W64 => value,
-    }
-}
-
-fn extend(signed: bool, from: Size, value: u64) -> u64 {
-    let unused = 64 - from.bits();
-    if signed { ((value << unused) as i64 >> unused) as u64 } else { value << unused >> unused }
-}
-
-fn bswap(size: Size, value: u64) -> u64 {
-    value.swap_bytes() >> (64 - size.bits())
-}
-
-fn bin(op: BinOp, width: Width, a: u64, b: u64) -> u64 {
-    let bits = match width {
-        Width::W32 => 32,
-        Width::W64 => 64,
-    };
-    // Each operand at the width, zero- and sign-extended.
-    let (a, b) = (narrow(width, a), narrow(width, b));
-    let signed = |v| (v << (64 - bits)) as i64 >> (64 - bits);
-    let (sa, sb) = (signed(a), signed(b));
-    let count = b % bits;
-    let result = match op {
-        BinOp::Add => a.wrapping_add(b),
-        BinOp::Sub => a.wrapping_sub(b),
-        BinOp::Mul => a.wrapping_mul(b),
-        BinOp::MulHighU => ((u128::from(a) * u128::from(b)) >> bits) as u64,
-        BinOp::MulHighS => ((i128::from(sa) * i128::from(sb)) >> bits) as u64,
-        BinOp::Div => a.checked_div(b).unwrap_or(0),
-        BinOp::SDiv if sb == 0 => 0,
-        BinOp::SDiv => sa.wrapping_div(sb) as u64,
-        BinOp::Mod => a.checked_rem(b).unwrap_or(a),
-        BinOp::SMod if sb == 0 => a,
-        BinOp::SMod => sa.wrapping_rem(sb) as u64,
-        BinOp::And => a & b,
-        BinOp::Or => a | b,
-        BinOp::Xor => a ^ b,
-        BinOp::Shl => a << count,
-        BinOp::Shr => a >> count,
-        BinOp::Sar => (sa >> count) as u64,
-        BinOp::Rotl => a << count | (a as u128 >> (bits - count)) as u64,
-    };
-    narrow(width, result)
 }

@@ -37,6 +37,8 @@ pub use cfg::{Cfg, Dominators};
 pub use externs::Extern;
 pub use func::{Block, Ends, Func, Lir, Span};
 pub use liveness::Liveness;
-pub use op::{AtomicOp, Base, BinOp, BlockId, CallTarget, Check, Cond, Mem, Op, Region, TailKey, VReg, Val};
+pub use op::{
+    AtomicOp, Base, BinOp, BlockId, CallTarget, Check, Cond, Mem, Op, Region, TailKey, VReg, Val, bswap, extend, narrow,
+};
 pub use parse::ParseError;
 pub use verify::LirError;

@@ -31,7 +31,7 @@ impl BlockId {
 }
 
 /// A register or a constant.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Val {
     /// A virtual register.
     Reg(VReg),
@@ -76,8 +76,63 @@ pub enum BinOp {
     Rotl,
 }
 
+impl BinOp {
+    /// `a op b` at a width: what the op means.
+    pub fn apply(self, width: Width, a: u64, b: u64) -> u64 {
+        let bits = match width {
+            Width::W32 => 32,
+            Width::W64 => 64,
+        };
+        // Each operand at the width, zero- and sign-extended.
+        let (a, b) = (narrow(width, a), narrow(width, b));
+        let signed = |v| (v << (64 - bits)) as i64 >> (64 - bits);
+        let (sa, sb) = (signed(a), signed(b));
+        let count = b % bits;
+        let result = match self {
+            BinOp::Add => a.wrapping_add(b),
+            BinOp::Sub => a.wrapping_sub(b),
+            BinOp::Mul => a.wrapping_mul(b),
+            BinOp::MulHighU => ((u128::from(a) * u128::from(b)) >> bits) as u64,
+            BinOp::MulHighS => ((i128::from(sa) * i128::from(sb)) >> bits) as u64,
+            BinOp::Div => a.checked_div(b).unwrap_or(0),
+            BinOp::SDiv if sb == 0 => 0,
+            BinOp::SDiv => sa.wrapping_div(sb) as u64,
+            BinOp::Mod => a.checked_rem(b).unwrap_or(a),
+            BinOp::SMod if sb == 0 => a,
+            BinOp::SMod => sa.wrapping_rem(sb) as u64,
+            BinOp::And => a & b,
+            BinOp::Or => a | b,
+            BinOp::Xor => a ^ b,
+            BinOp::Shl => a << count,
+            BinOp::Shr => a >> count,
+            BinOp::Sar => (sa >> count) as u64,
+            BinOp::Rotl => a << count | (a as u128 >> (bits - count)) as u64,
+        };
+        narrow(width, result)
+    }
+}
+
+/// The value at a width, zero-extended.
+pub fn narrow(width: Width, value: u64) -> u64 {
+    match width {
+        Width::W32 => u64::from(value as u32),
+        Width::W64 => value,
+    }
+}
+
+/// The low `from` of the value, extended to 64 bits.
+pub fn extend(signed: bool, from: Size, value: u64) -> u64 {
+    let unused = 64 - from.bits();
+    if signed { ((value << unused) as i64 >> unused) as u64 } else { value << unused >> unused }
+}
+
+/// The low `size` of the value, its bytes reversed.
+pub fn bswap(size: Size, value: u64) -> u64 {
+    value.swap_bytes() >> (64 - size.bits())
+}
+
 /// Where a memory address starts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Base {
     /// The value of a register.
     Reg(VReg),
@@ -118,7 +173,7 @@ impl Region {
 }
 
 /// A memory address: base + offset.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Mem {
     /// Where it starts.
     pub base: Base,
@@ -155,7 +210,7 @@ pub enum AtomicOp {
 }
 
 /// Whom a call calls.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CallTarget {
     /// A function outside the code, with the C calling convention.
     Extern(Symbol),
@@ -164,7 +219,7 @@ pub enum CallTarget {
 }
 
 /// The table and index of a tail call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TailKey {
     /// Both constant: a direct, patched site.
     Const {
@@ -194,7 +249,7 @@ pub enum Check {
 /// An operation.
 ///
 /// `width` fields: operands are read at that width; a 32-bit result is zero-extended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
     /// `dst = src`. A 32-bit move zero-extends.
     Mov {
@@ -547,8 +602,46 @@ impl Op {
         }
     }
 
+    /// The register the op writes, to be changed.
+    pub fn def_mut(&mut self) -> Option<&mut VReg> {
+        match self {
+            Op::Mov { dst, .. }
+            | Op::Ext { dst, .. }
+            | Op::Bin { dst, .. }
+            | Op::Neg { dst, .. }
+            | Op::Bswap { dst, .. }
+            | Op::AddShift { dst, .. }
+            | Op::Select { dst, .. }
+            | Op::FrameAddr { dst, .. }
+            | Op::SymAddr { dst, .. }
+            | Op::SubprogAddr { dst, .. }
+            | Op::Load { dst, .. }
+            | Op::LoadAcquire { dst, .. }
+            | Op::CmpXchg { dst, .. } => Some(dst),
+            Op::Atomic { fetch, .. } => fetch.as_mut(),
+            Op::Call { ret, .. } => ret.as_mut(),
+            Op::Store { .. }
+            | Op::StoreRelease { .. }
+            | Op::TailCall { .. }
+            | Op::Check { .. }
+            | Op::Bound { .. }
+            | Op::Stop { .. }
+            | Op::Jump { .. }
+            | Op::Branch { .. }
+            | Op::Exit { .. } => None,
+        }
+    }
+
     /// Calls `f` with each register the op names, read or written.
     pub fn for_each_reg(&mut self, mut f: impl FnMut(&mut VReg)) {
+        self.for_each_use_mut(&mut f);
+        if let Some(dst) = self.def_mut() {
+            f(dst);
+        }
+    }
+
+    /// Calls `f` with each register the op reads, in operand order, to be changed.
+    pub fn for_each_use_mut(&mut self, mut f: impl FnMut(&mut VReg)) {
         fn val(v: &mut Val, f: &mut impl FnMut(&mut VReg)) {
             if let Val::Reg(r) = v {
                 f(r)
@@ -560,36 +653,24 @@ impl Op {
             }
         }
         match self {
-            Op::Mov { dst, src, .. } => {
-                f(dst);
-                val(src, &mut f)
-            }
-            Op::Ext { dst, src, .. } | Op::Neg { dst, src, .. } | Op::Bswap { dst, src, .. } => {
-                f(dst);
-                f(src)
-            }
-            Op::Bin { dst, a, b, .. } => {
-                f(dst);
+            Op::Mov { src, .. } => val(src, &mut f),
+            Op::Ext { src, .. } | Op::Neg { src, .. } | Op::Bswap { src, .. } => f(src),
+            Op::Bin { a, b, .. } => {
                 f(a);
                 val(b, &mut f)
             }
-            Op::AddShift { dst, a, b, .. } => {
-                f(dst);
+            Op::AddShift { a, b, .. } => {
                 f(a);
                 f(b)
             }
-            Op::Select { a, b, dst, yes, no, .. } => {
+            Op::Select { a, b, yes, no, .. } => {
                 f(a);
                 val(b, &mut f);
-                f(dst);
                 f(yes);
                 f(no)
             }
-            Op::FrameAddr { dst, .. } | Op::SymAddr { dst, .. } | Op::SubprogAddr { dst, .. } => f(dst),
-            Op::Load { dst, mem, .. } | Op::LoadAcquire { dst, mem, .. } => {
-                f(dst);
-                base(mem, &mut f)
-            }
+            Op::FrameAddr { .. } | Op::SymAddr { .. } | Op::SubprogAddr { .. } => {}
+            Op::Load { mem, .. } | Op::LoadAcquire { mem, .. } => base(mem, &mut f),
             Op::Store { mem, src, .. } => {
                 base(mem, &mut f);
                 val(src, &mut f)
@@ -598,18 +679,16 @@ impl Op {
                 base(mem, &mut f);
                 f(src)
             }
-            Op::Atomic { mem, src, fetch, .. } => {
+            Op::Atomic { mem, src, .. } => {
                 base(mem, &mut f);
-                f(src);
-                fetch.iter_mut().for_each(f)
+                f(src)
             }
-            Op::CmpXchg { mem, expected, new, dst, .. } => {
+            Op::CmpXchg { mem, expected, new, .. } => {
                 base(mem, &mut f);
                 f(expected);
-                f(new);
-                f(dst)
+                f(new)
             }
-            Op::Call { args, ctx, ret, .. } => args.iter_mut().flatten().chain(ctx).chain(ret).for_each(f),
+            Op::Call { args, ctx, .. } => args.iter_mut().flatten().chain(ctx).for_each(f),
             Op::TailCall { key, arg, ctx, .. } => {
                 if let TailKey::Dynamic { table, index } = key {
                     f(table);

@@ -17,7 +17,7 @@ use bpf_disasm::lines;
 use bpf_isa::{Program, assemble, decode, disassemble, encode};
 use bpf_jit::{
     AllocOptions, Backend, CompileOptions, Compiler, EmitOptions, Hidden, Lir, LowerOptions, Lowerer, OptLevel, Pass,
-    PassScratch, Signatures,
+    PassOptions, PassScratch, Signatures,
 };
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening};
@@ -64,7 +64,7 @@ pub fn lir(data: &[u8]) {
         }
         for pass in Pass::ALL {
             lir.funcs.iter_mut().for_each(|func| {
-                pass.run(func, &mut PassScratch::default());
+                pass.run(func, PassOptions::default(), &mut PassScratch::default());
             });
             assert_eq!(lir.verify(), Ok(()), "after {}\n{text}", pass.name());
         }
@@ -200,6 +200,7 @@ impl Options {
         let Options { opt_level, alloc, features, hardening, save_all, checks } = *self;
         CompileOptions {
             opt_level,
+            plain: false,
             lower: LowerOptions { budget: checks, interrupt: checks, ..LowerOptions::default() },
             alloc,
             emit: EmitOptions { features, hardening, save_all, ..EmitOptions::default() },

@@ -208,6 +208,7 @@ impl Engine {
         let config = &self.0.config;
         CompileOptions {
             opt_level,
+            plain: false,
             lower: LowerOptions {
                 budget: config.budget.is_some() || count,
                 interrupt: config.interruptible,

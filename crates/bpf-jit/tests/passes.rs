@@ -1,0 +1,122 @@
+//! Every pass keeps what a program computes: generated programs evaluated before and after random passes in random
+//! order, results, memory, and what the functions outside were called with.
+
+use bpf_analysis::{Facts, InsnFact, MemKind};
+use bpf_isa::{Insn, SubprogId};
+use bpf_jit::eval::{Env, Eval, EvalError, Outcome, Region};
+use bpf_jit::{Addresses, Extern, Lir, LowerOptions, Lowerer, Pass, PassOptions, PassScratch, optimise};
+use bpf_jit_code::{RunCtx, Symbol};
+use bpf_testkit::generate::{self, Shape};
+
+const MEMORY: u64 = 0x10_0000;
+const CTX: u64 = 0x20_0000;
+const STACK: u64 = 0x40_0000;
+
+/// Remembers who was called with what.
+#[derive(Default, PartialEq, Eq, Debug)]
+struct Calls(Vec<(Symbol, [Option<u64>; 5])>);
+
+impl Env for Calls {
+    fn symbol(&mut self, symbol: Symbol) -> u64 {
+        0x1000_0000 + u64::from(symbol.index)
+    }
+    fn subprog(&mut self, subprog: SubprogId) -> u64 {
+        0x2000_0000 + u64::from(subprog.0)
+    }
+    fn call(&mut self, symbol: Symbol, args: [Option<u64>; 5], _: Option<u64>) -> u64 {
+        self.0.push((symbol, args));
+        match Extern::from_symbol(symbol) {
+            Some(Extern::Helper(_)) => generate::helper(args.map(|arg| arg.unwrap_or(0))),
+            _ => 7,
+        }
+    }
+    fn linked(&mut self, _: Symbol, _: u32) -> Option<u64> {
+        None
+    }
+}
+
+type Seen = (Result<Outcome, EvalError>, Vec<Region>, Calls);
+
+/// What a run of the program does that anybody can see.
+fn run(lir: &Lir, memory: &[u8]) -> Seen {
+    let mut ctx = vec![0; size_of::<RunCtx>()];
+    ctx[RunCtx::BUDGET_OFFSET as usize..][..8].copy_from_slice(&10_000u64.to_le_bytes());
+    ctx[RunCtx::PACKET_OFFSET as usize..][..8].copy_from_slice(&MEMORY.to_le_bytes());
+    ctx[RunCtx::PACKET_LEN_OFFSET as usize..][..8].copy_from_slice(&(memory.len() as u64).to_le_bytes());
+    let regions = vec![Region { base: MEMORY, bytes: memory.to_vec() }, Region { base: CTX, bytes: ctx }];
+    let mut eval = Eval::new(regions, STACK);
+    eval.fuel = 1 << 22;
+    let mut calls = Calls::default();
+    let outcome = eval.run(lir, [MEMORY, memory.len() as u64, 0, 0, 0], CTX, &mut calls);
+    (outcome, eval.memory, calls)
+}
+
+/// As a verifier might have found it: which loads and stores are in the stack.
+fn stack_facts(program: &bpf_isa::Program) -> Facts {
+    let mut facts = Facts { insns: vec![InsnFact::default(); program.insns().len()], ..Facts::default() };
+    for (insn, fact) in program.insns().iter().zip(&mut facts.insns) {
+        let (Insn::Load { base, .. } | Insn::Store { base, .. }) = insn else { continue };
+        if *base == bpf_isa::Reg::R10 {
+            fact.memory = Some(MemKind::Stack);
+        }
+    }
+    facts
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n
+    }
+}
+
+#[test]
+fn programs_compute_the_same_after_any_passes_in_any_order() {
+    let mut lowerer = Lowerer::default();
+    let mut scratch = PassScratch::default();
+    let (mut finished, mut changed) = (0, [0u32; Pass::ALL.len()]);
+    let seeds = if cfg!(target_arch = "aarch64") { 60 } else { 400 };
+    for seed in 0..seeds {
+        let mut random = Random(seed);
+        let shape = Shape { packet_loads: seed % 3 == 0, ..Shape::default() };
+        let generated = generate::from_seed(seed, &shape);
+        let checks = seed % 2 == 0;
+        let options = LowerOptions { budget: checks, interrupt: checks, ..LowerOptions::default() };
+        let facts = if seed % 4 < 2 { Facts::default() } else { stack_facts(&generated.program) };
+        let mut lir = Lir::default();
+        lowerer.lower(&generated.program, &facts, &(), &options, &mut lir);
+        let before = run(&lir, &generated.memory);
+        finished += u32::from(matches!(before.0, Ok(Outcome::Exit(_))));
+        let passes = PassOptions {
+            addresses: match seed % 3 {
+                0 => Addresses::default(),
+                1 => Addresses { max_offset: 4095, any_index: false },
+                _ => Addresses { max_offset: 0, any_index: true },
+            },
+            plain: false,
+        };
+        for round in 0..4 {
+            let mut lir = lir.clone();
+            let mut ran = Vec::new();
+            if round == 0 {
+                optimise(&mut lir, passes, &mut scratch);
+                assert_eq!(run(&lir, &generated.memory), before, "seed {seed}, all passes\n{lir}");
+            }
+            for _ in 0..1 + random.below(5) {
+                let which = random.below(Pass::ALL.len() as u64) as usize;
+                let pass = Pass::ALL[which];
+                let done: u32 = lir.funcs.iter_mut().map(|func| pass.run(func, passes, &mut scratch)).sum();
+                changed[which] += done;
+                ran.push(pass.name());
+                assert_eq!(lir.verify(), Ok(()), "seed {seed}, {ran:?}\n{lir}");
+                assert_eq!(run(&lir, &generated.memory), before, "seed {seed}, {ran:?}\n{lir}");
+            }
+        }
+    }
+    assert!(finished > seeds as u32 / 2, "{finished} of {seeds} programs end by themselves");
+    for (pass, done) in Pass::ALL.iter().zip(changed) {
+        assert!(done > 0 || *pass == Pass::Ssa, "{}: never found anything", pass.name());
+    }
+}

@@ -1,0 +1,342 @@
+//! The algebraic rules, as data.
+//!
+//! A rule says that one expression over values and constants is another one, at one width or at both, under conditions
+//! on the constants and on how many low bits of a value may be set. `values` applies them; tests evaluate both sides of
+//! every rule, and a solver can be given both sides, because nothing in a rule is code.
+//!
+//! Constants are at the right of a commutative operation, shift counts below the width, wherever a rule is tried.
+
+use bpf_isa::{Size, Width};
+use bpf_lir::BinOp::{self, *};
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pat {
+    /// Any value; the same one wherever the number is the same.
+    V(u8),
+    /// Any constant, by number.
+    K(u8),
+    /// This constant.
+    Is(i64),
+    /// An operation at the rule's width.
+    Op(BinOp, &'static Pat, &'static Pat),
+}
+
+/// A constant made of constants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Con {
+    /// The one that the pattern's `K` of this number found.
+    K(u8),
+    /// This one.
+    Is(i64),
+    /// The width in bits.
+    Bits,
+    /// How many low bits are zero.
+    Trailing(&'static Con),
+    /// An operation at the rule's width.
+    Op(BinOp, &'static Con, &'static Con),
+}
+
+/// When a rule holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum When {
+    /// The two are equal.
+    Equal(Con, Con),
+    /// The first is below the second, unsigned.
+    Below(Con, Con),
+    /// One bit is set.
+    PowerOfTwo(Con),
+    /// All bits that may be set in the value are set in the constant.
+    Within(u8, Con),
+    /// No bit of the value at or above this place is set.
+    Under(u8, Con),
+}
+
+/// What it is instead.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Out {
+    /// The value of this number, at the rule's width.
+    V(u8),
+    /// A constant.
+    Con(Con),
+    /// An operation at the rule's width.
+    Op(BinOp, &'static Out, &'static Out),
+    /// The value's low bytes, sign-extended to the rule's width.
+    Signed(Size, u8),
+    /// The negative.
+    Neg(u8),
+}
+
+/// A rule.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rule {
+    /// For tests.
+    #[cfg_attr(not(test), expect(dead_code, reason = "what the table says of a rule, for its reader"))]
+    pub(crate) name: &'static str,
+    /// The width at which it holds; both if none is said.
+    pub(crate) width: Option<Width>,
+    /// The operation and its operands.
+    pub(crate) op: BinOp,
+    pub(crate) a: Pat,
+    pub(crate) b: Pat,
+    /// All of these.
+    pub(crate) when: &'static [When],
+    /// The result.
+    pub(crate) out: Out,
+}
+
+const X: Pat = Pat::V(0);
+const Y: Pat = Pat::V(1);
+const C: Pat = Pat::K(0);
+const D: Pat = Pat::K(1);
+const KC: Con = Con::K(0);
+const KD: Con = Con::K(1);
+const ZERO: Out = Out::Con(Con::Is(0));
+const OX: Out = Out::V(0);
+
+macro_rules! rules {
+    ($($name:literal $($width:ident)?: $op:ident $a:expr, $b:expr $(, if $($when:expr),+)? => $out:expr;)*) => {
+        /// All of them, by operation.
+        pub(crate) const RULES: &[Rule] = &[$(Rule {
+            name: $name,
+            width: rules!(@width $($width)?),
+            op: $op,
+            a: $a,
+            b: $b,
+            when: &[$($($when),+)?],
+            out: $out,
+        }),*];
+    };
+    (@width) => { None };
+    (@width $width:ident) => { Some(Width::$width) };
+}
+
+rules! {
+    "x + 0": Add X, Pat::Is(0) => OX;
+    "(x + c) + d": Add Pat::Op(Add, &X, &C), D => Out::Op(Add, &OX, &Out::Con(Con::Op(Add, &KC, &KD)));
+    "(x - y) + y": Add Pat::Op(Sub, &X, &Y), Y => OX;
+    "x << c + x >> d": Add Pat::Op(Shl, &X, &C), Pat::Op(Shr, &X, &D), if ROTATES, NOT_ZERO => ROTATED;
+    "x - c": Sub X, C => Out::Op(Add, &OX, &Out::Con(Con::Op(Sub, &Con::Is(0), &KC)));
+    "x - x": Sub X, X => ZERO;
+    "(x + y) - x": Sub Pat::Op(Add, &X, &Y), X => Out::V(1);
+    "x * 0": Mul X, Pat::Is(0) => ZERO;
+    "x * 1": Mul X, Pat::Is(1) => OX;
+    "x * -1": Mul X, Pat::Is(-1) => Out::Neg(0);
+    "x * 2^n": Mul X, C, if When::PowerOfTwo(KC) => Out::Op(Shl, &OX, &Out::Con(Con::Trailing(&KC)));
+    "(x * c) * d": Mul Pat::Op(Mul, &X, &C), D => Out::Op(Mul, &OX, &Out::Con(Con::Op(Mul, &KC, &KD)));
+    "x / 0": Div X, Pat::Is(0) => ZERO;
+    "x / 2^n": Div X, C, if When::PowerOfTwo(KC) => Out::Op(Shr, &OX, &Out::Con(Con::Trailing(&KC)));
+    "x % 0": Mod X, Pat::Is(0) => OX;
+    "x % 2^n": Mod X, C, if When::PowerOfTwo(KC) => Out::Op(And, &OX, &Out::Con(Con::Op(Sub, &KC, &Con::Is(1))));
+    "x & 0": And X, Pat::Is(0) => ZERO;
+    "x & x": And X, X => OX;
+    "x & mask of all it has": And X, C, if When::Within(0, KC) => OX;
+    "(x & c) & d": And Pat::Op(And, &X, &C), D => Out::Op(And, &OX, &Out::Con(Con::Op(And, &KC, &KD)));
+    "x | 0": Or X, Pat::Is(0) => OX;
+    "x | -1": Or X, Pat::Is(-1) => Out::Con(Con::Is(-1));
+    "x | x": Or X, X => OX;
+    "(x | c) | d": Or Pat::Op(Or, &X, &C), D => Out::Op(Or, &OX, &Out::Con(Con::Op(Or, &KC, &KD)));
+    "x << c | x >> d": Or Pat::Op(Shl, &X, &C), Pat::Op(Shr, &X, &D), if ROTATES, NOT_ZERO => ROTATED;
+    "x ^ 0": Xor X, Pat::Is(0) => OX;
+    "x ^ x": Xor X, X => ZERO;
+    "(x ^ c) ^ d": Xor Pat::Op(Xor, &X, &C), D => Out::Op(Xor, &OX, &Out::Con(Con::Op(Xor, &KC, &KD)));
+    "x << c ^ x >> d": Xor Pat::Op(Shl, &X, &C), Pat::Op(Shr, &X, &D), if ROTATES, NOT_ZERO => ROTATED;
+    "x << 0": Shl X, Pat::Is(0) => OX;
+    "x << c << d": Shl Pat::Op(Shl, &X, &C), D, if SUM_BELOW => Out::Op(Shl, &OX, &SUM);
+    "x << c << d, nothing left": Shl Pat::Op(Shl, &X, &C), D, if SUM_NOT_BELOW => ZERO;
+    "x >> c << c": Shl Pat::Op(Shr, &X, &C), C, if When::Below(KC, Con::Is(32)) =>
+        Out::Op(And, &OX, &Out::Con(Con::Op(Shl, &Con::Is(-1), &KC)));
+    "x >> 0": Shr X, Pat::Is(0) => OX;
+    "x >> more than it has": Shr X, C, if When::Under(0, KC) => ZERO;
+    "x >> c >> d": Shr Pat::Op(Shr, &X, &C), D, if SUM_BELOW => Out::Op(Shr, &OX, &SUM);
+    "x >> c >> d, nothing left": Shr Pat::Op(Shr, &X, &C), D, if SUM_NOT_BELOW => ZERO;
+    "x << c >> c": Shr Pat::Op(Shl, &X, &C), C, if When::Below(Con::Is(31), Con::Op(Add, &KC, &NARROW)) =>
+        Out::Op(And, &OX, &Out::Con(Con::Op(Shr, &Con::Is(-1), &KC)));
+    "x >>> 0": Sar X, Pat::Is(0) => OX;
+    "x << 32 >>> 32" W64: Sar Pat::Op(Shl, &X, &Pat::Is(32)), Pat::Is(32) => Out::Signed(Size::W, 0);
+    "x << 48 >>> 48" W64: Sar Pat::Op(Shl, &X, &Pat::Is(48)), Pat::Is(48) => Out::Signed(Size::H, 0);
+    "x << 56 >>> 56" W64: Sar Pat::Op(Shl, &X, &Pat::Is(56)), Pat::Is(56) => Out::Signed(Size::B, 0);
+    "x << 16 >>> 16" W32: Sar Pat::Op(Shl, &X, &Pat::Is(16)), Pat::Is(16) => Out::Signed(Size::H, 0);
+    "x << 24 >>> 24" W32: Sar Pat::Op(Shl, &X, &Pat::Is(24)), Pat::Is(24) => Out::Signed(Size::B, 0);
+    "x rotated by 0": Rotl X, Pat::Is(0) => OX;
+}
+
+/// A rotation by two shifts.
+const ROTATES: When = When::Equal(Con::Op(Add, &KC, &KD), Con::Bits);
+/// At least by one, so that the other shift is no shift by the width.
+const NOT_ZERO: When = When::Below(Con::Is(0), KC);
+const ROTATED: Out = Out::Op(Rotl, &OX, &Out::Con(KC));
+const SUM: Out = Out::Con(Con::Op(Add, &KC, &KD));
+const SUM_BELOW: When = When::Below(Con::Op(Add, &KC, &KD), Con::Bits);
+const SUM_NOT_BELOW: When = When::Below(Con::Op(Sub, &Con::Bits, &Con::Is(1)), Con::Op(Add, &KC, &KD));
+/// 32 at 32 bits, where every mask is cheap; 0 at 64, where only one of at most 32 bits is.
+const NARROW: Con = Con::Op(Sub, &Con::Is(64), &Con::Bits);
+
+/// The rules whose operation this is. They stand together.
+pub(crate) fn of(op: BinOp) -> &'static [Rule] {
+    const FIRST: [(u8, u8); 16] = ranges();
+    let (start, end) = FIRST[op as usize];
+    &RULES[start as usize..end as usize]
+}
+
+const fn ranges() -> [(u8, u8); 16] {
+    let mut ranges = [(0, 0); 16];
+    let mut i = 0;
+    while i < RULES.len() {
+        let op = RULES[i].op as usize;
+        if ranges[op].1 == 0 {
+            ranges[op].0 = i as u8;
+        }
+        ranges[op].1 = i as u8 + 1;
+        i += 1;
+    }
+    ranges
+}
+
+impl Con {
+    /// Its value at a width, the constants given.
+    pub(crate) fn value(&self, width: Width, constants: &[i64; 2]) -> u64 {
+        let narrow = |value| bpf_lir::narrow(width, value);
+        match *self {
+            Con::K(k) => narrow(constants[usize::from(k)] as u64),
+            Con::Is(imm) => narrow(imm as u64),
+            Con::Bits => bits(width),
+            Con::Trailing(of) => u64::from(of.value(width, constants).trailing_zeros()),
+            Con::Op(op, a, b) => op.apply(width, a.value(width, constants), b.value(width, constants)),
+        }
+    }
+}
+
+impl When {
+    /// Whether it holds for these constants, and values of which no bit from these on is set.
+    pub(crate) fn holds(&self, width: Width, constants: &[i64; 2], known: &[u8; 2]) -> bool {
+        let value = |con: &Con| con.value(width, constants);
+        match self {
+            When::Equal(a, b) => value(a) == value(b),
+            When::Below(a, b) => value(a) < value(b),
+            When::PowerOfTwo(a) => value(a).is_power_of_two(),
+            When::Within(v, mask) => {
+                let may = ones(u64::from(known[usize::from(*v)]).min(bits(width)));
+                may & !value(mask) == 0
+            }
+            When::Under(v, at) => u64::from(known[usize::from(*v)]).min(bits(width)) <= value(at),
+        }
+    }
+}
+
+pub(crate) fn bits(width: Width) -> u64 {
+    match width {
+        Width::W32 => 32,
+        Width::W64 => 64,
+    }
+}
+
+/// A number with so many low bits set.
+pub(crate) fn ones(n: u64) -> u64 {
+    if n >= 64 { u64::MAX } else { (1 << n) - 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpf_lir::{extend, narrow};
+
+    fn pattern(pat: &Pat, width: Width, values: &[u64; 2], constants: &[i64; 2]) -> u64 {
+        match *pat {
+            Pat::V(v) => narrow(width, values[usize::from(v)]),
+            Pat::K(k) => narrow(width, constants[usize::from(k)] as u64),
+            Pat::Is(imm) => narrow(width, imm as u64),
+            Pat::Op(op, a, b) => {
+                op.apply(width, pattern(a, width, values, constants), pattern(b, width, values, constants))
+            }
+        }
+    }
+
+    fn outcome(out: &Out, width: Width, values: &[u64; 2], constants: &[i64; 2]) -> u64 {
+        match *out {
+            Out::V(v) => narrow(width, values[usize::from(v)]),
+            Out::Con(con) => con.value(width, constants),
+            Out::Op(op, a, b) => {
+                op.apply(width, outcome(a, width, values, constants), outcome(b, width, values, constants))
+            }
+            Out::Signed(size, v) => narrow(width, extend(true, size, values[usize::from(v)])),
+            Out::Neg(v) => narrow(width, values[usize::from(v)].wrapping_neg()),
+        }
+    }
+
+    /// Values at the edges, and between.
+    fn samples() -> Vec<u64> {
+        let mut all: Vec<u64> = (0..64).flat_map(|n| [1u64 << n, (1u64 << n) - 1, !(1u64 << n)]).collect();
+        let mut random = 7u64;
+        for _ in 0..64 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            all.push(random ^ random >> 29);
+        }
+        all
+    }
+
+    /// How often both sides were compared.
+    fn compare(rule: &Rule) -> Result<u32, String> {
+        let samples = samples();
+        let mut compared = 0;
+        let shift = |p: &Pat| matches!(p, Pat::Op(Shl | Shr | Sar | Rotl, _, Pat::K(_)));
+        let counts = shift(&rule.a) || shift(&rule.b) || matches!(rule.op, Shl | Shr | Sar | Rotl);
+        for width in [Width::W32, Width::W64].into_iter().filter(|w| rule.width.is_none_or(|only| only == *w)) {
+            let constants: Vec<i64> = match counts {
+                true => (0..bits(width) as i64).collect(),
+                false => samples.iter().step_by(5).map(|c| *c as i64).chain([0, 1, -1]).collect(),
+            };
+            for (i, c) in constants.iter().enumerate() {
+                for d in constants.iter().skip(if counts { 0 } else { i % 7 }).step_by(if counts { 1 } else { 7 }) {
+                    for (x, y) in samples.iter().zip(samples.iter().rev()) {
+                        // Exactly what the conditions on values promise.
+                        let known = [64 - x.leading_zeros() as u8, 64 - y.leading_zeros() as u8];
+                        if !rule.when.iter().all(|when| when.holds(width, &[*c, *d], &known)) {
+                            continue;
+                        }
+                        compared += 1;
+                        let (values, constants) = ([*x, *y], [*c, *d]);
+                        let a = pattern(&rule.a, width, &values, &constants);
+                        let b = pattern(&rule.b, width, &values, &constants);
+                        let (was, is) = (rule.op.apply(width, a, b), outcome(&rule.out, width, &values, &constants));
+                        if was != is {
+                            return Err(format!(
+                                "{} at {width:?}, x {x:#x}, y {y:#x}, c {c:#x}, d {d:#x}: {was:#x} is not {is:#x}",
+                                rule.name
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(compared)
+    }
+
+    #[test]
+    fn both_sides_of_every_rule_are_equal() {
+        for rule in RULES {
+            assert_ne!(compare(rule), Ok(0), "{}: never holds", rule.name);
+            if let Err(why) = compare(rule) {
+                panic!("{why}");
+            }
+        }
+    }
+
+    /// The comparison is worth something only if it notices.
+    #[test]
+    fn a_wrong_rule_is_noticed() {
+        let rotate = RULES.iter().find(|rule| rule.name == "x << c | x >> d").unwrap();
+        assert!(compare(&Rule { when: &[NOT_ZERO], ..*rotate }).is_err());
+        assert!(compare(&Rule { out: Out::Op(Rotl, &OX, &Out::Con(KD)), ..*rotate }).is_err());
+        let mask = RULES.iter().find(|rule| rule.name == "x & mask of all it has").unwrap();
+        assert!(compare(&Rule { when: &[], ..*mask }).is_err());
+    }
+
+    #[test]
+    fn the_rules_of_an_operation_stand_together() {
+        for rule in RULES {
+            assert!(of(rule.op).iter().any(|found| found.name == rule.name), "{}", rule.name);
+            assert!(of(rule.op).iter().all(|found| found.op == rule.op));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Values that nobody reads, in SSA form.
+//!
+//! What has an effect is needed, and what something needed reads is. All else goes, phis that only read each other
+//! among it.
+//!
+//! A load goes only where it cannot be of memory that is not there: its region is known, or another load that stays
+//! finds the same bytes ([`Spare`]).
+
+use crate::dead::is_pure;
+use crate::ssa::{NO_VALUE, NONE, Ssa};
+use bpf_lir::{Func, Op, Region, VReg};
+
+/// The values of loads that may go if nobody reads them.
+#[derive(Debug, Default)]
+pub(crate) struct Spare(Vec<VReg>);
+
+impl Spare {
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(crate) fn insert(&mut self, v: VReg) {
+        self.0.push(v);
+    }
+}
+
+/// The memory that it works in.
+#[derive(Debug, Default)]
+pub(crate) struct Sweep {
+    needed: Vec<bool>,
+    spare: Vec<bool>,
+    /// By value: the op that defines it, or of a phi, its place among them, with its block.
+    defs: Vec<u32>,
+    phis: Vec<u32>,
+    work: Vec<VReg>,
+}
+
+impl Sweep {
+    /// Runs over `func`; says how many ops and phis went.
+    pub(crate) fn run(&mut self, func: &mut Func, ssa: &mut Ssa) -> u32 {
+        let values = func.vregs as usize;
+        for of in [&mut self.needed, &mut self.spare] {
+            of.clear();
+            of.resize(values, false);
+        }
+        for of in [&mut self.defs, &mut self.phis] {
+            of.clear();
+            of.resize(values, NONE);
+        }
+        for v in &ssa.spare.0 {
+            self.spare[v.index()] = true;
+        }
+        let phis: Vec<_> = ssa.all_phis().collect();
+        for ((_, phi), i) in phis.iter().zip(0..) {
+            self.phis[phi.dst.index()] = i;
+        }
+        for block in &func.order {
+            for i in func.range(*block) {
+                let op = &func.ops[i];
+                match op.def() {
+                    Some(v) if self.may_go(op, v) => self.defs[v.index()] = i as u32,
+                    Some(_) | None => op.for_each_use(|v| self.work.push(v)),
+                }
+            }
+        }
+        while let Some(v) = self.work.pop() {
+            if core::mem::replace(&mut self.needed[v.index()], true) {
+                continue;
+            }
+            if let Some(op) = func.ops.get(self.defs[v.index()] as usize) {
+                op.for_each_use(|v| self.work.push(v));
+            } else if let Some((block, phi)) = phis.get(self.phis[v.index()] as usize) {
+                self.work.extend(ssa.args(*block, *phi));
+            }
+        }
+        let mut gone = ssa.retain_phis(|v| v != NO_VALUE && self.needed[v.index()]);
+        for i in 0..func.order.len() {
+            let block = func.order[i];
+            let range = func.range(block);
+            let mut kept = range.start;
+            for at in range.clone() {
+                let op = func.ops[at];
+                if op.def().is_some_and(|v| self.defs[v.index()] == at as u32 && !self.needed[v.index()]) {
+                    gone += 1;
+                } else {
+                    func.ops[kept] = op;
+                    func.spans[kept] = func.spans[at];
+                    kept += 1;
+                }
+            }
+            func.blocks[block.index()].ops = range.start as u32..kept as u32;
+        }
+        gone
+    }
+
+    fn may_go(&self, op: &Op, v: VReg) -> bool {
+        match op {
+            Op::Load { mem, .. } => mem.region != Region::Unknown || self.spare[v.index()],
+            op => is_pure(op),
+        }
+    }
+}

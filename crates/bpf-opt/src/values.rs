@@ -1,0 +1,830 @@
+//! Values: what is computed twice, what is known, and what can be had for less.
+//!
+//! One walk in reverse postorder over a function in SSA form, which is written anew on the way. Each op is looked at
+//! with its operands as they are by now: constants are folded, the rules of `rules` applied, bytes that are loaded side
+//! by side and put together become one load (`wide`), division by a constant a multiplication (`divide`), what a load
+//! would find is taken from the store or load before it (`memory`); and what the same op on the same operands has
+//! computed before, on every way here, is not computed again.
+//!
+//! Nothing moves but loads that become one: it stands where they are put together, and no write is between.
+//!
+//! Invariants: control flow stays as it is; an op is rewritten to what computes the same for all inputs, or for those
+//! that `bits` leaves. How often each value is read is counted exactly, so that an op whose only reader is at hand can
+//! be changed where it stands.
+
+mod divide;
+mod memory;
+mod wide;
+
+use crate::rules::{self, Con, Out, Pat, Rule, ones};
+use crate::ssa::{NONE, Ssa};
+use bpf_isa::{Cond, Size, Width};
+use bpf_lir::{Base, BinOp, BlockId, Func, Mem, Op, Span, VReg, Val, bswap, extend, narrow};
+use core::hash::{Hash, Hasher};
+use memory::Known;
+
+/// How deep a rewritten op's parts are rewritten again.
+const MAX_DEPTH: u32 = 6;
+
+/// What the machine can do, as far as it matters here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Addresses {
+    /// Offsets in addresses below this cost nothing.
+    pub max_offset: i32,
+    /// What an index is shifted by: any of 0 to 3, with an offset beside it; else by the access's own size or not at
+    /// all, and without an offset.
+    pub any_index: bool,
+}
+
+impl Default for Addresses {
+    /// Anything.
+    fn default() -> Self {
+        Addresses { max_offset: i32::MAX, any_index: true }
+    }
+}
+
+/// The memory that it works in.
+#[derive(Debug, Default)]
+pub(crate) struct Values {
+    ops: Vec<Op>,
+    spans: Vec<Span>,
+    /// By value: the op that defines it, in `ops`; [`NONE`] of phis and parameters.
+    defs: Vec<u32>,
+    /// By value: the block it is defined in.
+    blocks: Vec<BlockId>,
+    /// By value: how often it is read.
+    uses: Vec<u32>,
+    /// By value: no bit from this one on is set.
+    bits: Vec<u8>,
+    /// Values by what computes them: open addressing.
+    table: Vec<VReg>,
+    memory: Known,
+    leaves: Vec<wide::Leaf>,
+}
+
+/// One function being rewritten.
+struct Pass<'a> {
+    s: &'a mut Values,
+    ssa: &'a mut Ssa,
+    addresses: Addresses,
+    block: BlockId,
+    /// Where the block begins in the ops.
+    start: u32,
+    span: Span,
+    done: u32,
+}
+
+impl Values {
+    /// Runs over `func`, which is in SSA form; says how often it found something to do.
+    pub(crate) fn run(&mut self, func: &mut Func, ssa: &mut Ssa, addresses: Addresses) -> u32 {
+        self.prepare(func, ssa);
+        self.find_bits(func, ssa);
+        let entry = func.order[0];
+        let mut pass = Pass { s: self, ssa, addresses, block: entry, start: 0, span: Span::default(), done: 0 };
+        for at in 0..pass.ssa.cfg.rpo().len() {
+            let block = pass.ssa.cfg.rpo()[at];
+            pass.block = block;
+            pass.start = pass.s.ops.len() as u32;
+            pass.s.memory.clear();
+            for i in func.range(block) {
+                pass.span = func.spans[i];
+                pass.op(func.ops[i]);
+            }
+            func.blocks[block.index()].ops = pass.start..pass.s.ops.len() as u32;
+        }
+        let done = pass.done;
+        func.vregs = self.defs.len() as u32;
+        core::mem::swap(&mut func.ops, &mut self.ops);
+        core::mem::swap(&mut func.spans, &mut self.spans);
+        ssa.resolve_args();
+        done
+    }
+
+    fn prepare(&mut self, func: &Func, ssa: &mut Ssa) {
+        let values = func.vregs as usize;
+        self.ops.clear();
+        self.spans.clear();
+        self.defs.clear();
+        self.defs.resize(values, NONE);
+        self.blocks.clear();
+        self.blocks.resize(values, func.order[0]);
+        self.uses.clear();
+        self.uses.resize(values, 0);
+        for op in func.all_ops() {
+            op.for_each_use(|v| self.uses[v.index()] += 1);
+        }
+        for (block, phi) in ssa.all_phis() {
+            self.blocks[phi.dst.index()] = block;
+            for arg in ssa.args(block, phi) {
+                self.uses[arg.index()] += 1;
+            }
+        }
+        ssa.same.reset(func.vregs);
+        self.table.clear();
+        self.table.resize((2 * func.ops.len()).next_power_of_two(), VReg(NONE));
+    }
+
+    /// Finds how many low bits of each value may be set: from none on, upward until nothing changes.
+    fn find_bits(&mut self, func: &Func, ssa: &Ssa) {
+        const ROUNDS: u32 = 4;
+        let values = func.vregs as usize;
+        self.bits.clear();
+        self.bits.resize(values, 0);
+        for v in func.entry_values() {
+            self.bits[v.index()] = 64;
+        }
+        let mut round = 0;
+        loop {
+            let (mut changed, mut back) = (false, false);
+            for block in ssa.cfg.rpo() {
+                for phi in ssa.phis(*block) {
+                    let most = ssa.args(*block, phi).iter().map(|arg| self.bits[arg.index()]).max().unwrap_or(64);
+                    let known = &mut self.bits[phi.dst.index()];
+                    if most > *known {
+                        // What keeps growing has no bound that is worth waiting for.
+                        *known = if round < ROUNDS { most } else { 64 };
+                        changed = true;
+                    }
+                }
+                back |= ssa.cfg.succs(*block).any(|succ| ssa.cfg.leads_back(*block, succ));
+                for op in func.block_ops(*block) {
+                    if let Some(v) = op.def() {
+                        self.bits[v.index()] = bits_of(op, &self.bits);
+                    }
+                }
+            }
+            round += 1;
+            // Without a phi that changed after its last look nothing else does.
+            if !changed || !back {
+                return;
+            }
+            if round == 4 * ROUNDS {
+                self.bits.fill(64);
+                return;
+            }
+        }
+    }
+}
+
+/// How many low bits of an op's result may be set, by those of its operands.
+fn bits_of(op: &Op, known: &[u8]) -> u8 {
+    let of = |v: VReg| known[v.index()];
+    let at = |width: Width, n: u8| n.min(rules::bits(width) as u8);
+    let size = |size: Size| size.bits() as u8;
+    let imm = |width: Width, imm: i64| 64 - narrow(width, imm as u64).leading_zeros() as u8;
+    let val = |width: Width, v: Val| match v {
+        Val::Reg(v) => at(width, of(v)),
+        Val::Imm(i) => imm(width, i),
+    };
+    match *op {
+        Op::Mov { width, src, .. } => val(width, src),
+        Op::Ext { width, signed, from, src, .. } => match signed {
+            false => at(width, of(src).min(size(from))),
+            true if of(src) < size(from) => of(src),
+            true => at(width, 64),
+        },
+        Op::Bin { op, width, a, b, .. } => {
+            let (x, y) = (at(width, of(a)), val(width, b));
+            let count = |b: Val| match b {
+                Val::Imm(i) => Some((i as u64 % rules::bits(width)) as u8),
+                Val::Reg(_) => None,
+            };
+            match op {
+                BinOp::Add => at(width, x.max(y) + 1),
+                BinOp::Mul => at(width, x.saturating_add(y)),
+                BinOp::MulHighU => at(width, x.saturating_add(y).saturating_sub(at(width, 64))),
+                BinOp::Div => x,
+                BinOp::Mod => x,
+                BinOp::And => x.min(y),
+                BinOp::Or | BinOp::Xor => x.max(y),
+                BinOp::Shl => count(b).map_or(at(width, 64), |n| at(width, x + n)),
+                BinOp::Shr => count(b).map_or(x, |n| x.saturating_sub(n)),
+                BinOp::Sar if x < at(width, 64) => count(b).map_or(x, |n| x.saturating_sub(n)),
+                BinOp::Sub | BinOp::MulHighS | BinOp::SDiv | BinOp::SMod | BinOp::Sar | BinOp::Rotl => at(width, 64),
+            }
+        }
+        Op::Bswap { size: s, .. } => size(s),
+        Op::AddShift { width, a, b, shift, .. } => {
+            at(width, at(width, of(a)).max(at(width, of(b)).saturating_add(shift)).saturating_add(1))
+        }
+        Op::Select { yes, no, .. } => of(yes).max(of(no)),
+        Op::Load { size: s, signed: false, .. } | Op::LoadAcquire { size: s, .. } => size(s),
+        Op::Atomic { width, .. } | Op::CmpXchg { width, .. } | Op::Neg { width, .. } => at(width, 64),
+        Op::Load { .. } | Op::FrameAddr { .. } | Op::SymAddr { .. } | Op::SubprogAddr { .. } | Op::Call { .. } => 64,
+        Op::Store { .. }
+        | Op::StoreRelease { .. }
+        | Op::TailCall { .. }
+        | Op::Check { .. }
+        | Op::Bound { .. }
+        | Op::Stop { .. }
+        | Op::Jump { .. }
+        | Op::Branch { .. }
+        | Op::Exit { .. } => 64,
+    }
+}
+
+/// A place for the result of an op whose result has none yet.
+const NEW: VReg = VReg(NONE);
+
+impl Pass<'_> {
+    /// The op that defines a value, if it was emitted.
+    fn def(&self, v: VReg) -> Option<&Op> {
+        self.s.ops.get(self.s.defs[v.index()] as usize)
+    }
+
+    fn constant(&self, v: VReg) -> Option<i64> {
+        match self.def(v) {
+            Some(Op::Mov { width: Width::W64, src: Val::Imm(imm), .. }) => Some(*imm),
+            Some(_) | None => None,
+        }
+    }
+
+    /// A value as an operand.
+    fn operand(&self, v: VReg) -> Val {
+        self.constant(v).map_or(Val::Reg(v), Val::Imm)
+    }
+
+    /// The value whose low half is the same, as far as possible: an op of 32 bits may as well read that.
+    fn low(&self, width: Width, v: VReg) -> VReg {
+        match self.def(v) {
+            Some(Op::Mov { width: Width::W32, src: Val::Reg(src), .. }) if width == Width::W32 => *src,
+            Some(_) | None => v,
+        }
+    }
+
+    /// One op of the function.
+    fn op(&mut self, mut op: Op) {
+        op.for_each_use(|v| {
+            let v = self.ssa.same.find(v);
+            self.s.uses[v.index()] -= 1;
+        });
+        op.for_each_use_mut(|v| *v = self.ssa.same.find(*v));
+        let Some(dst) = op.def() else {
+            let op = self.effect(op);
+            self.s.memory.after(&op, self.s.ops.len() as u32);
+            return self.emit(op);
+        };
+        if !is_value(&op) {
+            let op = self.effect(op);
+            self.s.memory.after(&op, self.s.ops.len() as u32);
+            self.define(dst, &op);
+            return self.emit(op);
+        }
+        let before = op;
+        let value = self.value(op, dst, 0);
+        if value != dst {
+            self.done += 1;
+            self.s.uses[value.index()] += core::mem::take(&mut self.s.uses[dst.index()]);
+            self.ssa.same.set(dst, value);
+        } else if self.def(value) != Some(&before) {
+            self.done += 1;
+        }
+    }
+
+    fn emit(&mut self, op: Op) {
+        op.for_each_use(|v| self.s.uses[v.index()] += 1);
+        self.s.ops.push(op);
+        self.s.spans.push(self.span);
+    }
+
+    /// `dst` is defined by the op that is emitted next.
+    fn define(&mut self, dst: VReg, op: &Op) {
+        self.s.defs[dst.index()] = self.s.ops.len() as u32;
+        self.s.blocks[dst.index()] = self.block;
+        self.s.bits[dst.index()] = bits_of(op, &self.s.bits);
+    }
+
+    /// An op with effects: its operands in their best form.
+    fn effect(&mut self, op: Op) -> Op {
+        match op {
+            Op::Store { size, mem, src } => {
+                let mem = self.mem(mem);
+                let src = match src {
+                    Val::Reg(v) => self.operand(self.low_bytes(size, v)),
+                    Val::Imm(_) => src,
+                };
+                Op::Store { size, mem, src }
+            }
+            Op::StoreRelease { size, mem, src } => Op::StoreRelease { size, mem: self.mem(mem), src },
+            Op::LoadAcquire { size, dst, mem } => Op::LoadAcquire { size, dst, mem: self.mem(mem) },
+            Op::Atomic { op, width, mem, src, fetch } => Op::Atomic { op, width, mem: self.mem(mem), src, fetch },
+            Op::CmpXchg { width, mem, expected, new, dst } => {
+                Op::CmpXchg { width, mem: self.mem(mem), expected, new, dst }
+            }
+            Op::Branch { width, cond, a, b, target } => {
+                let (width, cond, a, b) = self.comparison(width, cond, a, b);
+                Op::Branch { width, cond, a, b, target }
+            }
+            Op::Bound { a, limit, ctx } => {
+                let limit = match limit {
+                    Val::Reg(v) => self.operand(v),
+                    Val::Imm(_) => limit,
+                };
+                Op::Bound { a, limit, ctx }
+            }
+            op @ (Op::Mov { .. }
+            | Op::Ext { .. }
+            | Op::Bin { .. }
+            | Op::Neg { .. }
+            | Op::Bswap { .. }
+            | Op::AddShift { .. }
+            | Op::Select { .. }
+            | Op::FrameAddr { .. }
+            | Op::SymAddr { .. }
+            | Op::SubprogAddr { .. }
+            | Op::Load { .. }
+            | Op::Call { .. }
+            | Op::TailCall { .. }
+            | Op::Check { .. }
+            | Op::Stop { .. }
+            | Op::Jump { .. }
+            | Op::Exit { .. }) => op,
+        }
+    }
+
+    /// The value whose low bytes are the same, as far as possible.
+    fn low_bytes(&self, size: Size, v: VReg) -> VReg {
+        match self.def(v) {
+            Some(Op::Mov { width: Width::W32, src: Val::Reg(src), .. }) if size != Size::DW => *src,
+            Some(Op::Ext { from, src, .. }) if size.bits() <= from.bits() => *src,
+            Some(Op::Bin { op: BinOp::And, a, b: Val::Imm(mask), width, .. })
+                if size.bits() <= rules::bits(*width) as u32 && !(*mask as u64) & ones(size.bits().into()) == 0 =>
+            {
+                *a
+            }
+            Some(_) | None => v,
+        }
+    }
+
+    /// An address: constants added to its base become part of it.
+    fn mem(&mut self, mem: Mem) -> Mem {
+        let Base::Reg(v) = mem.base else { return mem };
+        let (base, added) = match self.def(v) {
+            Some(Op::Bin { op: BinOp::Add, width: Width::W64, a, b: Val::Imm(imm), .. }) => (Base::Reg(*a), *imm),
+            Some(Op::FrameAddr { off, .. }) => (Base::Frame, i64::from(*off)),
+            Some(_) | None => return mem,
+        };
+        let off = added.checked_add(i64::from(mem.off)).and_then(|off| i32::try_from(off).ok());
+        match off {
+            Some(off) if off.unsigned_abs() <= self.addresses.max_offset as u32 || base == Base::Frame => {
+                self.done += 1;
+                let region = if base == Base::Frame { Mem::new(base, 0).region } else { mem.region };
+                Mem { base, off, region }
+            }
+            Some(_) | None => mem,
+        }
+    }
+
+    /// A comparison with its constant on the right.
+    fn comparison(&mut self, width: Width, cond: Cond, a: VReg, b: Val) -> (Width, Cond, VReg, Val) {
+        let a = self.low(width, a);
+        let b = match b {
+            Val::Reg(v) => self.operand(self.low(width, v)),
+            Val::Imm(_) => b,
+        };
+        if let (Some(imm), Val::Reg(b)) = (self.constant(a), b) {
+            return (width, turned(cond), b, Val::Imm(imm));
+        }
+        // `x & m` is not zero.
+        if let (Cond::Ne, Val::Imm(0)) = (cond, b)
+            && let Some(Op::Bin { op: BinOp::And, width: inner, a: x, b: mask, .. }) = self.def(a).copied()
+            && inner == width
+            && self.s.uses[a.index()] == 0
+        {
+            return (width, Cond::Set, x, mask);
+        }
+        (width, cond, a, b)
+    }
+
+    /// The value that an op without effects computes: an old one, or the op's own, in `dst` or a new place.
+    fn value(&mut self, op: Op, dst: VReg, depth: u32) -> VReg {
+        let op = match op {
+            Op::Mov { width, src, .. } => return self.mov(width, src, dst),
+            Op::Ext { width, signed, from, src, .. } => match self.ext(width, signed, from, src, dst) {
+                Ok(value) => return value,
+                Err(op) => op,
+            },
+            Op::Bin { op, width, a, b, .. } => match self.bin(op, width, a, b, dst, depth) {
+                Ok(value) => return value,
+                Err(op) => op,
+            },
+            Op::Neg { width, src, .. } => match self.constant(src) {
+                Some(imm) => return self.mov(width, Val::Imm(imm.wrapping_neg()), dst),
+                None => Op::Neg { width, dst: NEW, src: self.low(width, src) },
+            },
+            Op::Bswap { size, src, .. } => match self.swap(size, src) {
+                Some(value) => return value,
+                None => match self.constant(src) {
+                    Some(imm) => return self.mov(Width::W64, Val::Imm(bswap(size, imm as u64) as i64), dst),
+                    None => Op::Bswap { size, dst: NEW, src },
+                },
+            },
+            Op::Select { width, cond, a, b, yes, no, .. } => {
+                let (width, cond, a, b) = self.comparison(width, cond, a, b);
+                if yes == no {
+                    return yes;
+                }
+                if let (Some(a), Val::Imm(b)) = (self.constant(a), b) {
+                    return if cond.holds(width, a as u64, b as u64) { yes } else { no };
+                }
+                Op::Select { width, cond, a, b, dst: NEW, yes, no }
+            }
+            Op::Load { size, signed, swap, mem, .. } => {
+                let mem = self.mem(mem);
+                match self.load(size, signed, swap, mem, dst, depth) {
+                    Ok(value) => return value,
+                    Err(op) => return self.push(op, dst),
+                }
+            }
+            op @ (Op::AddShift { .. } | Op::FrameAddr { .. } | Op::SymAddr { .. } | Op::SubprogAddr { .. }) => op,
+            op @ (Op::Store { .. }
+            | Op::LoadAcquire { .. }
+            | Op::StoreRelease { .. }
+            | Op::Atomic { .. }
+            | Op::CmpXchg { .. }
+            | Op::Call { .. }
+            | Op::TailCall { .. }
+            | Op::Check { .. }
+            | Op::Bound { .. }
+            | Op::Stop { .. }
+            | Op::Jump { .. }
+            | Op::Branch { .. }
+            | Op::Exit { .. }) => op,
+        };
+        self.number(op, dst)
+    }
+
+    fn mov(&mut self, width: Width, src: Val, dst: VReg) -> VReg {
+        match src {
+            // Constants stay where they are wanted: one that lived from here to there would cost a register.
+            Val::Imm(imm) => {
+                let imm = narrow(width, imm as u64) as i64;
+                self.push(Op::Mov { width: Width::W64, dst: NEW, src: Val::Imm(imm) }, dst)
+            }
+            Val::Reg(v) => match self.constant(v) {
+                Some(imm) => self.mov(width, Val::Imm(imm), dst),
+                None if width == Width::W64 || self.s.bits[v.index()] <= 32 => v,
+                None => {
+                    let src = Val::Reg(self.low(width, v));
+                    self.number(Op::Mov { width, dst: NEW, src }, dst)
+                }
+            },
+        }
+    }
+
+    fn ext(&mut self, width: Width, signed: bool, from: Size, src: VReg, dst: VReg) -> Result<VReg, Op> {
+        let bits = u32::from(self.s.bits[src.index()]);
+        if let Some(imm) = self.constant(src) {
+            let imm = extend(signed, from, imm as u64) as i64;
+            return Ok(self.mov(width, Val::Imm(imm), dst));
+        }
+        if bits < from.bits() || (!signed && bits <= from.bits()) {
+            return Ok(self.mov(width, Val::Reg(src), dst));
+        }
+        if !signed && from == Size::W {
+            return Ok(self.mov(Width::W32, Val::Reg(src), dst));
+        }
+        if signed && from == Size::W && width == Width::W32 {
+            return Ok(self.mov(Width::W32, Val::Reg(src), dst));
+        }
+        if signed
+            && width == Width::W64
+            && let Some(value) = self.sign_load(from, src)
+        {
+            return Ok(value);
+        }
+        let src = match from {
+            Size::DW => src,
+            Size::B | Size::H | Size::W => self.low(Width::W32, src),
+        };
+        Err(Op::Ext { width, signed, from, dst: NEW, src })
+    }
+
+    /// Arithmetic: an old value, or the op as it is best.
+    fn bin(&mut self, op: BinOp, width: Width, a: VReg, b: Val, dst: VReg, depth: u32) -> Result<VReg, Op> {
+        let (mut a, mut b) = (a, b);
+        if width == Width::W32 {
+            a = self.low(width, a);
+        }
+        if let Val::Reg(v) = b {
+            b = self.operand(self.low(width, v));
+        }
+        if let Val::Reg(v) = b
+            && is_commutative(op)
+            && let Some(imm) = self.constant(a)
+        {
+            (a, b) = (v, Val::Imm(imm));
+        }
+        if let Val::Imm(imm) = b {
+            b = Val::Imm(canonical(op, width, imm));
+            if let Some(x) = self.constant(a) {
+                let value = op.apply(width, x as u64, imm as u64);
+                return Ok(self.mov(Width::W64, Val::Imm(value as i64), dst));
+            }
+            if let (BinOp::Add, Width::W64, Some(Op::FrameAddr { off, .. })) = (op, width, self.def(a))
+                && let Some(off) = i64::from(*off).checked_add(imm).and_then(|off| i32::try_from(off).ok())
+            {
+                return Ok(self.number(Op::FrameAddr { dst: NEW, off }, dst));
+            }
+        }
+        if depth < MAX_DEPTH {
+            for rule in rules::of(op) {
+                if let Some(value) = self.try_rule(rule, width, a, b, dst, depth) {
+                    self.done += 1;
+                    return Ok(value);
+                }
+            }
+            if let Some(value) = self.divide(op, width, a, b, dst, depth) {
+                return Ok(value);
+            }
+            if let (BinOp::Or | BinOp::Add | BinOp::Xor, Val::Reg(b)) = (op, b)
+                && let Some(value) = self.wide(width, a, b, dst)
+            {
+                return Ok(value);
+            }
+        }
+        // A mask that leaves the low half needs no more than 32 bits.
+        if let (BinOp::And, Width::W64, Val::Imm(0xffff_ffff)) = (op, width, b) {
+            return Ok(self.mov(Width::W32, Val::Reg(a), dst));
+        }
+        Err(Op::Bin { op, width, dst: NEW, a, b })
+    }
+
+    fn try_rule(&mut self, rule: &Rule, width: Width, a: VReg, b: Val, dst: VReg, depth: u32) -> Option<VReg> {
+        if rule.width.is_some_and(|only| only != width) {
+            return None;
+        }
+        let mut found = Found { values: [NEW; 2], constants: [None; 2] };
+        let mut matched =
+            self.matches(&rule.a, Val::Reg(a), width, &mut found) && self.matches(&rule.b, b, width, &mut found);
+        if !matched
+            && is_commutative(rule.op)
+            && let Val::Reg(b) = b
+        {
+            found = Found { values: [NEW; 2], constants: [None; 2] };
+            matched = self.matches(&rule.a, Val::Reg(b), width, &mut found)
+                && self.matches(&rule.b, Val::Reg(a), width, &mut found);
+        }
+        if !matched {
+            return None;
+        }
+        let constants = found.constants.map(|c| c.unwrap_or(0));
+        let known = found.values.map(|v| self.s.bits.get(v.index()).copied().unwrap_or(64));
+        if !rule.when.iter().all(|when| when.holds(width, &constants, &known)) {
+            return None;
+        }
+        Some(match rule.out {
+            Out::V(v) => self.mov(width, Val::Reg(found.values[usize::from(v)]), dst),
+            Out::Con(con) => self.mov(width, Val::Imm(con.value(width, &constants) as i64), dst),
+            Out::Neg(v) => self.value(Op::Neg { width, dst: NEW, src: found.values[usize::from(v)] }, dst, depth + 1),
+            Out::Signed(from, v) => {
+                let src = found.values[usize::from(v)];
+                self.value(Op::Ext { width, signed: true, from, dst: NEW, src }, dst, depth + 1)
+            }
+            Out::Op(op, a, b) => {
+                let a = self.build(a, width, &found, depth)?;
+                let b = match b {
+                    Out::Con(con) => Val::Imm(sign(width, con.value(width, &constants))),
+                    Out::V(_) | Out::Op(..) | Out::Signed(..) | Out::Neg(_) => {
+                        Val::Reg(self.build(b, width, &found, depth)?)
+                    }
+                };
+                self.value(Op::Bin { op, width, dst: NEW, a, b }, dst, depth + 1)
+            }
+        })
+    }
+
+    /// A part of a rule's result that an operation at the rule's width reads.
+    fn build(&mut self, out: &Out, width: Width, found: &Found, depth: u32) -> Option<VReg> {
+        match *out {
+            Out::V(v) => Some(found.values[usize::from(v)]),
+            Out::Op(op, a, &Out::Con(con)) => {
+                let a = self.build(a, width, found, depth)?;
+                let b = Val::Imm(sign(width, self.con(con, width, found)));
+                Some(self.value(Op::Bin { op, width, dst: NEW, a, b }, NEW, depth + 1))
+            }
+            Out::Con(_) | Out::Op(..) | Out::Signed(..) | Out::Neg(_) => None,
+        }
+    }
+
+    fn con(&self, con: Con, width: Width, found: &Found) -> u64 {
+        con.value(width, &found.constants.map(|c| c.unwrap_or(0)))
+    }
+
+    fn matches(&self, pat: &Pat, v: Val, width: Width, found: &mut Found) -> bool {
+        match (pat, v) {
+            (Pat::V(n), Val::Reg(v)) => {
+                let known = &mut found.values[usize::from(*n)];
+                if *known == NEW {
+                    *known = v;
+                }
+                *known == v
+            }
+            (Pat::K(n), Val::Imm(imm)) => *found.constants[usize::from(*n)].get_or_insert(imm) == imm,
+            (Pat::Is(is), Val::Imm(imm)) => narrow(width, imm as u64) == narrow(width, *is as u64),
+            (Pat::Op(op, a, b), Val::Reg(v)) => match self.def(v) {
+                Some(Op::Bin { op: found_op, width: found_width, a: x, b: y, .. })
+                    if found_op == op && *found_width == width =>
+                {
+                    let saved = *found;
+                    if self.matches(a, Val::Reg(*x), width, found) && self.matches(b, *y, width, found) {
+                        return true;
+                    }
+                    *found = saved;
+                    match y {
+                        Val::Reg(y) if is_commutative(*op) => {
+                            self.matches(a, Val::Reg(*y), width, found) && self.matches(b, Val::Reg(*x), width, found)
+                        }
+                        Val::Reg(_) | Val::Imm(_) => false,
+                    }
+                }
+                Some(_) | None => false,
+            },
+            (Pat::V(_) | Pat::Op(..), Val::Imm(_)) | (Pat::K(_) | Pat::Is(_), Val::Reg(_)) => false,
+        }
+    }
+
+    /// Emits an op whose result is in `dst`, or in a new place.
+    fn push(&mut self, mut op: Op, dst: VReg) -> VReg {
+        let dst = if dst == NEW { self.fresh() } else { dst };
+        if let Some(place) = op.def_mut() {
+            *place = dst;
+        }
+        self.define(dst, &op);
+        self.emit(op);
+        dst
+    }
+
+    fn fresh(&mut self) -> VReg {
+        self.ssa.same.push();
+        self.s.defs.push(NONE);
+        self.s.blocks.push(self.block);
+        self.s.uses.push(0);
+        self.s.bits.push(64);
+        VReg(self.s.defs.len() as u32 - 1)
+    }
+
+    /// The value that this op has computed before on every way here, or else this op's own.
+    fn number(&mut self, op: Op, dst: VReg) -> VReg {
+        let sought = key(&op);
+        let mut hasher = Fold(0);
+        sought.hash(&mut hasher);
+        let mask = self.s.table.len() - 1;
+        let mut at = hasher.finish() as usize & mask;
+        // A few places, and then it is forgotten: what is in the table is only ever a saving.
+        for _ in 0..8 {
+            let known = self.s.table[at];
+            if known == NEW {
+                break;
+            }
+            if self.def(known).is_some_and(|def| key(def) == sought) {
+                if self.ssa.tree.dominates(self.s.blocks[known.index()], self.block) {
+                    return known;
+                }
+                break;
+            }
+            at = (at + 1) & mask;
+        }
+        let value = self.push(op, dst);
+        self.s.table[at] = value;
+        value
+    }
+}
+
+/// What an op computes, whatever its result is called and in whichever order its operands are.
+fn key(op: &Op) -> Op {
+    let mut key = *op;
+    if let Some(place) = key.def_mut() {
+        *place = NEW;
+    }
+    if let Op::Bin { op, a, b: Val::Reg(b), .. } = &mut key
+        && is_commutative(*op)
+        && *b < *a
+    {
+        core::mem::swap(a, b);
+    }
+    key
+}
+
+/// What a pattern found.
+#[derive(Clone, Copy)]
+struct Found {
+    values: [VReg; 2],
+    constants: [Option<i64>; 2],
+}
+
+/// Whether an op does nothing but compute, or load.
+fn is_value(op: &Op) -> bool {
+    match op {
+        Op::Mov { .. }
+        | Op::Ext { .. }
+        | Op::Bin { .. }
+        | Op::Neg { .. }
+        | Op::Bswap { .. }
+        | Op::AddShift { .. }
+        | Op::Select { .. }
+        | Op::FrameAddr { .. }
+        | Op::SymAddr { .. }
+        | Op::SubprogAddr { .. }
+        | Op::Load { .. } => true,
+        Op::Store { .. }
+        | Op::LoadAcquire { .. }
+        | Op::StoreRelease { .. }
+        | Op::Atomic { .. }
+        | Op::CmpXchg { .. }
+        | Op::Call { .. }
+        | Op::TailCall { .. }
+        | Op::Check { .. }
+        | Op::Bound { .. }
+        | Op::Stop { .. }
+        | Op::Jump { .. }
+        | Op::Branch { .. }
+        | Op::Exit { .. } => false,
+    }
+}
+
+fn is_commutative(op: BinOp) -> bool {
+    match op {
+        BinOp::Add | BinOp::Mul | BinOp::MulHighU | BinOp::MulHighS | BinOp::And | BinOp::Or | BinOp::Xor => true,
+        BinOp::Sub
+        | BinOp::Div
+        | BinOp::SDiv
+        | BinOp::Mod
+        | BinOp::SMod
+        | BinOp::Shl
+        | BinOp::Shr
+        | BinOp::Sar
+        | BinOp::Rotl => false,
+    }
+}
+
+/// A constant operand in its one form: sign-extended at 32 bits, a shift count below the width.
+fn canonical(op: BinOp, width: Width, imm: i64) -> i64 {
+    match op {
+        BinOp::Shl | BinOp::Shr | BinOp::Sar | BinOp::Rotl => (imm as u64 % rules::bits(width)) as i64,
+        BinOp::Add
+        | BinOp::Sub
+        | BinOp::Mul
+        | BinOp::MulHighU
+        | BinOp::MulHighS
+        | BinOp::Div
+        | BinOp::SDiv
+        | BinOp::Mod
+        | BinOp::SMod
+        | BinOp::And
+        | BinOp::Or
+        | BinOp::Xor => sign(width, imm as u64),
+    }
+}
+
+fn sign(width: Width, value: u64) -> i64 {
+    match width {
+        Width::W32 => i64::from(value as u32 as i32),
+        Width::W64 => value as i64,
+    }
+}
+
+/// The condition that holds of `b, a` if this one holds of `a, b`.
+fn turned(cond: Cond) -> Cond {
+    match cond {
+        Cond::Eq | Cond::Ne | Cond::Set => cond,
+        Cond::Gt => Cond::Lt,
+        Cond::Ge => Cond::Le,
+        Cond::Lt => Cond::Gt,
+        Cond::Le => Cond::Ge,
+        Cond::SGt => Cond::SLt,
+        Cond::SGe => Cond::SLe,
+        Cond::SLt => Cond::SGt,
+        Cond::SLe => Cond::SGe,
+    }
+}
+
+/// A hash that is good enough for a table that forgets (Fowler, Noll and Vo's, by words).
+struct Fold(u64);
+
+impl Hasher for Fold {
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 29
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+    fn write_u8(&mut self, n: u8) {
+        self.write_u64(n.into());
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(n.into());
+    }
+    fn write_i32(&mut self, n: i32) {
+        self.write_u64(n as u64);
+    }
+    fn write_i64(&mut self, n: i64) {
+        self.write_u64(n as u64);
+    }
+    fn write_isize(&mut self, n: isize) {
+        self.write_u64(n as u64);
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+    }
+}

@@ -1,0 +1,99 @@
+//! Bytes loaded one by one and put together: one load, its bytes reversed if they were put together that way.
+//!
+//! `b0 | b1 << 8 | ..`: a tree of `or`, `add` or `xor` whose leaves are loads, shifted. If the leaves are side by side
+//! in memory and fill the result without a gap, in either order, the result is what one load finds there.
+
+use super::{NEW, Pass};
+use bpf_isa::{Size, Width};
+use bpf_lir::{BinOp, Mem, Op, VReg, Val};
+
+/// The most bytes there are.
+const MAX_LEAVES: usize = 8;
+
+/// A load that is put into a result.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaf {
+    mem: Mem,
+    size: Size,
+    /// The bit of the result where it begins.
+    shift: u32,
+    value: VReg,
+}
+
+impl Pass<'_> {
+    /// `a | b`, if it is a load.
+    pub(super) fn wide(&mut self, width: Width, a: VReg, b: VReg, dst: VReg) -> Option<VReg> {
+        let bits = super::rules::bits(width) as u32;
+        let mut leaves = core::mem::take(&mut self.s.leaves);
+        leaves.clear();
+        let found = self.collect(a, 0, bits, &mut leaves) && self.collect(b, 0, bits, &mut leaves);
+        let load = if found { self.tile(&mut leaves) } else { None };
+        let value = load.map(|op| {
+            for leaf in &leaves {
+                self.ssa.spare.insert(leaf.value);
+            }
+            self.done += 1;
+            let Op::Load { size, signed, swap, mem, .. } = op else { return self.push(op, dst) };
+            match self.load(size, signed, swap, mem, dst, 0) {
+                Ok(value) => value,
+                Err(op) => self.push(op, dst),
+            }
+        });
+        self.s.leaves = leaves;
+        value
+    }
+
+    /// The loads whose bits below `end` make up `v << shift`.
+    fn collect(&self, v: VReg, shift: u32, end: u32, leaves: &mut Vec<Leaf>) -> bool {
+        if leaves.len() == MAX_LEAVES || self.s.defs[v.index()] < self.start {
+            return false;
+        }
+        let within = |width: Width| end.min(shift + super::rules::bits(width) as u32);
+        match self.def(v) {
+            Some(&Op::Load { size, signed: false, swap: false, mem, .. }) => {
+                leaves.push(Leaf { mem, size, shift, value: v });
+                shift + size.bits() <= end
+            }
+            Some(&Op::Bin { op: BinOp::Shl, width, a, b: Val::Imm(count), .. }) => {
+                self.collect(a, shift + count as u32, within(width), leaves)
+            }
+            Some(&Op::Bin { op: BinOp::Or | BinOp::Add | BinOp::Xor, width, a, b: Val::Reg(b), .. }) => {
+                self.collect(a, shift, within(width), leaves) && self.collect(b, shift, within(width), leaves)
+            }
+            Some(&Op::Mov { width: Width::W32, src: Val::Reg(src), .. }) => {
+                self.collect(src, shift, within(Width::W32), leaves)
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// The one load that finds all of them, in the one order or the other.
+    fn tile(&self, leaves: &mut [Leaf]) -> Option<Op> {
+        leaves.sort_unstable_by_key(|leaf| leaf.mem.off);
+        let first = *leaves.first()?;
+        let mut bytes = 0;
+        for leaf in leaves.iter() {
+            let Leaf { mem, size, .. } = leaf;
+            let next = i64::from(first.mem.off) + i64::from(bytes);
+            if (mem.base, mem.region, i64::from(mem.off)) != (first.mem.base, first.mem.region, next) {
+                return None;
+            }
+            bytes += size.bytes();
+        }
+        let size = match bytes {
+            2 => Size::H,
+            4 => Size::W,
+            8 => Size::DW,
+            _ => return None,
+        };
+        let offset = |leaf: &Leaf| 8 * (leaf.mem.off - first.mem.off) as u32;
+        let forward = leaves.iter().all(|leaf| leaf.shift == offset(leaf));
+        let reversed = leaves.iter().all(|leaf| leaf.size == Size::B && leaf.shift + 8 + offset(leaf) == 8 * bytes);
+        let may = leaves.iter().all(|leaf| {
+            let at = self.s.defs[leaf.value.index()];
+            self.s.memory.may_sink(leaf.mem, leaf.size, at)
+        });
+        let load = Op::Load { size, signed: false, swap: reversed, dst: NEW, mem: first.mem };
+        (leaves.len() > 1 && may && (forward || reversed)).then_some(load)
+    }
+}
