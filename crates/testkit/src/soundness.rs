@@ -18,6 +18,7 @@ mod emit;
 mod flow;
 #[cfg(feature = "oracle")]
 mod oracle;
+mod rounds;
 mod statements;
 #[cfg(feature = "oracle")]
 mod world;
@@ -156,7 +157,10 @@ pub fn generate(choices: &mut Choices<'_>) -> Generated {
             0 => Role::Static,
             1..=3 => Role::Loop,
             4 | 5 => Role::ForEach(choices.pick(&[MapId::Array, MapId::Hash, MapId::Array, MapId::PerCpu])),
-            _ => Role::Global { bytes: choices.pick(&[8, 16, 24, 48]), context: choices.one_in(2) },
+            _ => Role::Global {
+                bytes: choices.pick(&[8, 16, 24, 48]),
+                context: choices.one_in(2) || context == Context::Xdp,
+            },
         };
         let function = Function::generate(choices, context, role, &callees, &mut lures);
         callees.push(function);

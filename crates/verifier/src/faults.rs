@@ -60,6 +60,10 @@ mod with {
         EveryLoopEnds,
         /// A refused guess ends the path instead of walking it round by round.
         RefusedGuessDropped,
+        /// A round that comes back outside of its guess does not weaken it.
+        GuessNotWeakened,
+        /// What rests on a round that is still open is taken to end.
+        RestsForgotten,
         /// The early return of a legacy load is not walked.
         LegacyReturnForgotten,
         /// A legacy load's result is taken to be a byte.
@@ -74,8 +78,8 @@ mod with {
         CallbackOneRound,
         /// A callback is taken to be called at least once.
         CallbackAtLeastOnce,
-        /// The numbers in stack slots never decide anything.
-        SlotsNeverExact,
+        /// What covers a state but for places not needed exactly ends its path, instead of forgetting them.
+        LooseIsWhole,
         /// A store somewhere within some slots ends the life of all of them.
         SomeWriteEndsAll,
         /// A load through a pointer to another frame does not count as reading the slot.
@@ -126,8 +130,8 @@ mod with {
         NullAlike,
         /// Any number covers any other.
         NumbersAlike,
-        /// Constants of stores are not needed exactly.
-        StoreNotExact,
+        /// A number that is compared bounds those tied to it as if they were equal.
+        TiedIsEqual,
         /// Atomics need no alignment.
         AtomicUnaligned,
         /// An atomic fetch leaves its register as it was.

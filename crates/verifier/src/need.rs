@@ -15,7 +15,6 @@
 use bpf_isa::{AtomicOp, Callee, Insn, InsnIdx, Program, Reg, Src};
 
 use crate::env::{Env, GlobalArg, GlobalFunc};
-use crate::faults::planted;
 use crate::helpers::{ArgKind, Effect, HelperProto};
 use crate::kept::shrink;
 
@@ -210,7 +209,7 @@ impl Needs {
             // What is stored may be a spill that a later load uses as an address.
             Insn::Store { base, src, .. } => {
                 n.exact(bit(base));
-                n.flow_src(src, !planted!(StoreNotExact));
+                n.flow_src(src, true);
             }
             Insn::StoreRelease { base, src, .. } => n.exact(bit(base) | bit(src)),
             Insn::Atomic { op, base, src, .. } => {

@@ -54,7 +54,7 @@ impl Builder<'_, '_> {
     /// Uses the memory at r0, if it is there.
     fn or_null(&mut self, place: Place) {
         let wrong = self.lure(3);
-        match (self.c.below(3), self.free_pointer()) {
+        match (self.c.below(4), self.free_pointer()) {
             (0, Some(i)) => {
                 // Spilled unchecked; what a copy of it teaches holds for the spill, if nothing came between.
                 let off = POINTERS[i];
@@ -77,6 +77,14 @@ impl Builder<'_, '_> {
                     b.access(place);
                 });
                 self.store(Size::DW, Reg::R10, off, Src::Imm(0));
+            }
+            (3, _) if wrong => {
+                // Checked on one of two ways only.
+                self.mov(Reg::R1, Reg::R0);
+                self.imm(Reg::R0, 1);
+                let (cond, number, src) = (self.c.pick(&Cond::ALL), self.number(), self.src());
+                self.push(Insn::JumpIf { width: Width::W64, cond, dst: number, src, off: 1 });
+                self.skip_if(Cond::Eq, Reg::R1, Src::Imm(0), |b| b.access(place));
             }
             (1, _) if wrong => {
                 self.mov(Reg::R1, Reg::R0);

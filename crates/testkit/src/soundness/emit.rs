@@ -124,12 +124,17 @@ impl Function {
             cost: 0,
         };
         b.entry();
+        let moves = matches!(role, Role::Static | Role::Global { context: true, .. });
+        if context == Context::Xdp && moves && b.c.one_in(2) {
+            b.move_packet();
+        }
         let statements = if role == Role::Main { 1 + b.c.below(7) } else { b.c.below(5) };
         for _ in 0..statements {
             // Calls are what a random statement is too seldom.
             match b.c.below(8) {
                 7 => b.callback(),
                 6 => b.call(),
+                5 if callees.iter().any(|f| f.moves) => b.stale_packet(),
                 _ => b.statement(),
             }
         }

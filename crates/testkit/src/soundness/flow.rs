@@ -1,8 +1,8 @@
 //! Statements about loops and about the packet.
 
-use super::emit::{Builder, LEN_SLOT, POINTERS, SIZES, SLOTS, WIDTHS, slot};
+use super::emit::{Builder, LEN_SLOT, POINTERS, SLOTS, slot};
 use super::statements::Place;
-use super::{CTX, Context, GLOBAL_VALUE, MapId, Role};
+use super::{CTX, Context, MapId, Role};
 use bpf_isa::{AluOp, Cond, Insn, Reg, Size, Src};
 
 impl Builder<'_, '_> {
@@ -77,67 +77,6 @@ impl Builder<'_, '_> {
         let end = if unknown { Src::Reg(Reg::R9) } else { Src::Imm(most) };
         let cond = self.c.pick(&[Cond::Lt, Cond::Lt, Cond::SLt]);
         self.back(head, cond, r, end);
-        (self.busy, self.rounds) = outside;
-    }
-
-    /// A loop of any shape: up or down, by any step, compared in any way at its end, left early at times. Its number is
-    /// an offset that reaches just as far as the memory does.
-    pub(super) fn shaped_loop(&mut self) {
-        if self.busy.numbers[0] || self.rounds >= 8 || self.depth >= 3 {
-            return self.arithmetic();
-        }
-        let start = self.c.below(70) as i32 - 4;
-        let end = self.c.below(70) as i32 - 4;
-        let step = self.c.pick(&[1, 1, 2, 3, 8, -1, -1, -2]);
-        let (width, cond) = (self.c.pick(&WIDTHS), self.c.pick(&Cond::ALL));
-        let size = self.c.pick(&SIZES);
-        // What it will do.
-        let (mut n, mut least, mut most, mut rounds) = (i64::from(start), i64::MAX, i64::MIN, 0);
-        loop {
-            (least, most, rounds) = (least.min(n), most.max(n), rounds + 1);
-            if rounds > 70 {
-                return self.arithmetic();
-            }
-            n += i64::from(step);
-            if !cond.holds(width, n as u64, i64::from(end) as u64) {
-                break;
-            }
-        }
-        let free = i64::from(GLOBAL_VALUE - size.bytes()) - (most - least);
-        if free < 0 {
-            return self.arithmetic();
-        }
-        let off = match self.lure(3) {
-            true => self.c.pick(&[free + 1, -1]),
-            false => i64::from(self.c.below(free as u32 + 1)),
-        };
-        let outside = (self.busy, self.rounds);
-        self.rounds *= rounds;
-        self.cost += 8 * self.rounds;
-        self.busy.numbers[0] = true;
-        self.imm(Reg::R8, start);
-        let head = self.code.len();
-        if rounds < 8 && self.c.one_in(2) {
-            self.depth += 1;
-            self.statement();
-            self.depth -= 1;
-        }
-        self.map_value(Reg::R1, MapId::Global, 0);
-        self.add(Reg::R1, Reg::R8);
-        let leave = self.c.one_in(4).then(|| self.number());
-        self.touch(size, Reg::R1, (off - least) as i16, true);
-        let rest = |b: &mut Self| {
-            b.alu(AluOp::Add, Reg::R8, Src::Imm(step));
-            let off = (head as i64 - b.code.len() as i64 - 1) as i16;
-            b.push(Insn::JumpIf { width, cond, dst: Reg::R8, src: Src::Imm(end), off });
-        };
-        match leave {
-            Some(number) => {
-                let cond = self.c.pick(&Cond::ALL);
-                self.skip_if(cond, number, Src::Imm(7), rest);
-            }
-            None => rest(self),
-        }
         (self.busy, self.rounds) = outside;
     }
 
@@ -283,6 +222,43 @@ impl Builder<'_, '_> {
             }
         });
         // The slot holds a pointer on one way and a number on the other, unless it was given back.
+    }
+
+    /// A packet of a length that was compared, moved by a helper or a function: what was known of it is gone.
+    pub(super) fn stale_packet(&mut self) {
+        let Some(i) = self.free_pointer() else { return self.arithmetic() };
+        let busy = self.busy;
+        if self.context != Context::Xdp || !self.has_ctx() || busy.packet || busy.locked || busy.owes {
+            return self.arithmetic();
+        }
+        // A packet may not get shorter than 14 bytes.
+        let room = 15 + self.c.below(40);
+        let meant = self.lure(2).then(|| self.c.below(3));
+        self.lens.push(room + self.c.below(3));
+        self.packet_ends();
+        self.address(Reg::R4, Reg::R1, room as i32);
+        self.skip_if(Cond::Gt, Reg::R4, Src::Reg(Reg::R2), |b| {
+            b.store(Size::DW, Reg::R10, POINTERS[i], Src::Reg(Reg::R1));
+            b.busy.pointers |= 1 << i;
+            b.call_mover();
+            b.busy = busy;
+            b.packet_ends();
+            let access = |b: &mut Self| b.access(Place { size: room, writable: true, atomic: false });
+            match meant {
+                // As long as it was.
+                Some(0) => access(b),
+                // Where it was.
+                Some(_) => {
+                    b.load(Size::DW, Reg::R1, Reg::R10, POINTERS[i]);
+                    access(b);
+                }
+                None => {
+                    b.address(Reg::R4, Reg::R1, room as i32);
+                    b.skip_if(Cond::Gt, Reg::R4, Src::Reg(Reg::R2), access);
+                }
+            }
+            b.store(Size::DW, Reg::R10, POINTERS[i], Src::Imm(0));
+        });
     }
 
     /// xdp_adjust_head, _meta or _tail.

@@ -24,7 +24,7 @@ const MARGIN: usize = 64;
 /// Branches back and calls after which a run is taken to be endless: programs are made to take a tenth of it.
 const BUDGET: u64 = 100_000;
 
-/// Steps that programs may take to verify: 98 of 100 take less than the first, and together a third of the time that
+/// Steps that programs may take to verify: 95 of 100 take less than the first, and together a third of the time that
 /// all take. One of [`LONG_ONE_IN`] may take the second.
 const SHORT: u64 = 3_000;
 const LONG: u64 = 30_000;

@@ -30,7 +30,7 @@ impl Builder<'_, '_> {
         if self.role != Role::Main && self.c.one_in(6) {
             return self.given();
         }
-        match self.c.below(28) {
+        match self.c.below(30) {
             0..=2 => self.arithmetic(),
             3 | 4 => self.slots(),
             5 | 6 => self.branch(),
@@ -39,7 +39,7 @@ impl Builder<'_, '_> {
             12 => self.pointer(),
             13 => self.half_written(),
             14 => self.counted_loop(),
-            15 => self.shaped_loop(),
+            15 => self.guessed_loop(),
             _ if call_free => self.arithmetic(),
             16 => self.legacy_load(),
             17 | 18 => self.packet(),
@@ -51,6 +51,9 @@ impl Builder<'_, '_> {
             24 => self.move_packet(),
             25 => self.may_goto_loop(),
             26 => self.given(),
+            27 => self.tied(),
+            28 if self.context == Context::Xdp => self.stale_packet(),
+            28 => self.guessed_loop(),
             _ => self.rare(),
         }
     }
@@ -433,8 +436,37 @@ impl Builder<'_, '_> {
         self.depth += 2;
         self.gap();
         self.depth -= 2;
+        if self.c.one_in(3) {
+            // Somewhere among the three: what it misses is as before.
+            let number = self.number();
+            self.mov(Reg::R2, number);
+            self.alu(AluOp::And, Reg::R2, Src::Imm(15));
+            self.address(Reg::R1, Reg::R10, i32::from(VALUES) - 24);
+            self.add(Reg::R1, Reg::R2);
+            let at = self.c.below(9) as i16;
+            self.store(Size::B, Reg::R1, at, Src::Imm(9));
+        }
         let (dst, size) = (self.target(), self.c.pick(&SIZES));
         self.load(size, dst, Reg::R10, off);
+    }
+
+    /// Two numbers a distance apart, of which one is compared and the other used.
+    fn tied(&mut self) {
+        let (wrong, size) = (self.lure(2), self.c.pick(&SIZES));
+        let (most, apart) = ((GLOBAL_VALUE - size.bytes()) as i32, 1 + self.c.below(9) as i32);
+        let number = self.number();
+        self.mov(Reg::R2, number);
+        self.alu(AluOp::And, Reg::R2, Src::Imm(255));
+        self.address(Reg::R3, Reg::R2, apart);
+        let (compared, used, limit) = match self.c.one_in(2) {
+            true => (Reg::R2, Reg::R3, most - apart),
+            false => (Reg::R3, Reg::R2, most + apart),
+        };
+        self.skip_if(Cond::Gt, compared, Src::Imm(limit + i32::from(wrong)), |b| {
+            b.map_value(Reg::R1, MapId::Global, 0);
+            b.add(Reg::R1, used);
+            b.touch(size, Reg::R1, 0, true);
+        });
     }
 
     /// A number in a slot of the caller that each call changes, used as an offset: what the first call finds says

@@ -477,7 +477,7 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
         state.bound_by(&old);
     }
     for v in state.values_mut().filter(|v| v.is_scalar() && v.id == old.id) {
-        if (v.scale, v.delta) == (old.scale, old.delta) {
+        if (v.scale, v.delta) == (old.scale, old.delta) || planted!(TiedIsEqual) {
             v.n = v.n.meet(&n).unwrap_or(n);
         } else if (v.scale, old.scale) == (1, 1) {
             // Both are V plus their distance, without wrapping, so they differ by the distances' difference.

@@ -401,7 +401,7 @@ impl Walk<'_> {
         let Some(g) = &mut a.guess else { return refuse(Reason::Internal("a check of no guess")) };
         g.next_round(&mut back, &mut self.next_id);
         let ids = self.scratch.prune.ids();
-        if super::prune::covers(&g.state, &back, ids) && g.ends() {
+        if (super::prune::covers(&g.state, &back, ids) || planted!(GuessNotWeakened)) && g.ends() {
             self.scratch.pool.push(back);
             // It goes on as the rounds of the guess do, and may need whatever they need.
             self.ending = trail::Ending::Open;

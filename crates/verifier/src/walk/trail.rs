@@ -287,7 +287,7 @@ impl Walk<'_> {
 
     /// And what they are decides something.
     pub(super) fn stack_decides(&mut self, frame: usize, depth: usize, size: usize) {
-        self.reads(frame, depth, size, !planted!(SlotsNeverExact));
+        self.reads(frame, depth, size, true);
     }
 
     fn reads(&mut self, frame: usize, depth: usize, size: usize, exact: bool) {
