@@ -12,6 +12,7 @@
 //! * No `#[ignore]`; every file opens with a `//!` comment; no comment goes beyond 120 columns.
 //! * A `PhantomData` over a user's type parameter, and an `unsafe impl` of `Send` or `Sync`, has a comment that says
 //!   why it is so: what is inferred from the one is variance and thread safety, which nobody sees in the code.
+//! * No SAFETY comment of shipped code says only "by contract" or "as above": what makes it true is said at its place.
 //!
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
@@ -98,6 +99,9 @@ const BACKENDS: [&str; 2] = ["crates/bpf-jit-x64/src", "crates/bpf-jit-arm64/src
 
 /// Where a line of comment ends, as a line of code (rustfmt.toml).
 const MAX_COLUMNS: usize = 120;
+
+/// How a SAFETY comment says nothing of its place.
+const ELSEWHERE: [&str; 4] = ["as above", "see above", "by contract", "by the contract"];
 
 /// Enums over which every match is exhaustive: instructions, ops, and what the kernel defines.
 const EXHAUSTIVE: [&str; 4] = ["Insn", "Op", "MapType", "Helper"];
@@ -266,6 +270,10 @@ fn source(text: &str, kind: Kind) -> Vec<String> {
         let row = comment.is_some_and(|comment| comment.trim_start_matches(['/', '!', ' ']).starts_with('|'));
         if comment.is_some() && !row && line.chars().count() > MAX_COLUMNS {
             broken.push(format!("line {number}: a comment beyond {MAX_COLUMNS} columns"));
+        }
+        let safety = comment.and_then(|comment| comment.trim().strip_prefix("SAFETY:")).unwrap_or_default();
+        if matches!(kind, Kind::Shipped | Kind::Backend) && ELSEWHERE.iter().any(|words| safety.contains(words)) {
+            broken.push(format!("line {number}: a SAFETY comment that points elsewhere"));
         }
     }
     match syn::parse_file(text) {
@@ -491,9 +499,17 @@ mod tests {
 
         let imp = "unsafe impl<T> Send for S<T> {}";
         assert_eq!(broken(imp), 1);
-        assert_eq!(broken(&format!("// SAFETY: as above.\n{imp}")), 1);
+        assert_eq!(broken(&format!("// SAFETY: as before.\n{imp}")), 1);
         assert_eq!(broken(&format!("// SAFETY: whoever has it\n// owns what it points to.\n{imp}")), 0);
         assert_eq!(broken("impl Send for S {}"), 0);
+    }
+
+    #[test]
+    fn a_safety_comment_says_what_holds_here() {
+        assert_eq!(of_function("\n// SAFETY: as above.\nunsafe { g() }").len(), 1);
+        assert_eq!(of_function("\n// SAFETY: readable by contract; the length fits.\nunsafe { g() }").len(), 1);
+        assert!(of_function("\n// SAFETY: the caller has `len` readable bytes.\nunsafe { g() }").is_empty());
+        assert!(of_function("\n// As above.\ng()").is_empty());
     }
 
     #[test]

@@ -131,7 +131,7 @@ fn odd_units_do_no_harm() {
     let empty = Unit { functions: Vec::new(), len: 8, ..odd.clone() };
     // SAFETY: without `unwind` nobody acts on the notes.
     let first = unsafe { registry.add(odd, &[]) };
-    // SAFETY: as above.
+    // SAFETY: without `unwind` nobody acts on the notes.
     let second = unsafe { registry.add(empty, &[]) };
     for ip in 0x7000_0ff0..0x7000_1100 {
         registry.symbolize(ip);
@@ -150,7 +150,7 @@ fn a_unit_in_the_place_of_another_is_the_one_that_is_known() {
     // SAFETY: without `unwind` nobody acts on the notes.
     let old = unsafe { registry.add(unit(), &[]) };
     let new = Unit { name: "new".into(), base: 0x7000_1010, ..unit() };
-    // SAFETY: as above.
+    // SAFETY: without `unwind` nobody acts on the notes.
     let new = unsafe { registry.add(new, &[]) };
     assert_eq!(name(0x7000_1000), None);
     assert_eq!(name(0x7000_1010).as_deref(), Some("new"));

@@ -155,7 +155,7 @@ impl Mapping {
         // SAFETY: the range lies in our own mapping (checked above), to which no reference exists and in which nothing
         // runs: code runs only within `Machine::run`, which borrows it.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-        // SAFETY: as above, and just written.
+        // SAFETY: the same range of our own mapping, just written.
         (host.synchronise)(unsafe { core::slice::from_raw_parts(to, bytes.len()) });
     }
 }

@@ -39,11 +39,11 @@ pub(crate) unsafe trait ZeroInit: Sized {}
 
 // SAFETY: an integer atomic is valid for every bit pattern and has no drop glue.
 unsafe impl ZeroInit for AtomicU8 {}
-// SAFETY: as above.
+// SAFETY: an integer atomic is valid for every bit pattern and has no drop glue.
 unsafe impl ZeroInit for AtomicU16 {}
-// SAFETY: as above.
+// SAFETY: an integer atomic is valid for every bit pattern and has no drop glue.
 unsafe impl ZeroInit for AtomicU32 {}
-// SAFETY: as above.
+// SAFETY: an integer atomic is valid for every bit pattern and has no drop glue.
 unsafe impl ZeroInit for AtomicU64 {}
 // SAFETY: zero is the null pointer, and the pointer is not followed when it is dropped.
 unsafe impl<T> ZeroInit for AtomicPtr<T> {}
@@ -134,7 +134,7 @@ pub(crate) fn prefetch_write<T>(place: *const T) {
         std::arch::asm!("prefetchw [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
     }
     #[cfg(all(target_arch = "aarch64", not(miri)))]
-    // SAFETY: as above.
+    // SAFETY: a prefetch reads and writes nothing, and does not fault wherever it points.
     unsafe {
         std::arch::asm!("prfm pstl1keep, [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
     }
@@ -302,7 +302,7 @@ pub(crate) unsafe fn store_words_from_program(words: &[AtomicU64], src: *const u
 #[inline(never)]
 unsafe fn store_odd_from_program(words: &[AtomicU64], src: *const u8, len: usize) {
     for (i, word) in words.iter().enumerate().take(words_for(len)) {
-        // SAFETY: `i * 8 < len`; readable by contract.
+        // SAFETY: `i * 8 < len`, and the caller has `len` readable bytes at `src`.
         word.store(unsafe { load_program_word(src, i, len) }, Ordering::Relaxed);
     }
 }
@@ -313,7 +313,7 @@ unsafe fn store_odd_from_program(words: &[AtomicU64], src: *const u8, len: usize
 /// `dst` must be writable for `len` bytes.
 pub(crate) unsafe fn load_to_program(words: &[AtomicU64], dst: *mut u8, len: usize) {
     for (i, word) in words.iter().enumerate().take(words_for(len)) {
-        // SAFETY: `i * 8 < len` by the `take`; writable by contract.
+        // SAFETY: `i * 8 < len` by the `take`, and the caller has `len` writable bytes at `dst`.
         unsafe { store_program_word(dst, i, len, word.load(Ordering::Relaxed)) };
     }
 }
@@ -324,7 +324,7 @@ pub(crate) unsafe fn load_to_program(words: &[AtomicU64], dst: *mut u8, len: usi
 /// `dst` must be writable for `len` bytes.
 pub(crate) unsafe fn zero_program(dst: *mut u8, len: usize) {
     for i in 0..words_for(len) {
-        // SAFETY: `i * 8 < len`; writable by contract.
+        // SAFETY: `i * 8 < len`, and the caller has `len` writable bytes at `dst`.
         unsafe { store_program_word(dst, i, len, 0) };
     }
 }
@@ -346,9 +346,9 @@ pub(crate) unsafe fn copy_program(dst: *mut u8, src: *const u8, len: usize) {
         return;
     }
     for i in 0..words_for(len) {
-        // SAFETY: `i * 8 < len`; readable by contract.
+        // SAFETY: `i * 8 < len`, and the caller has `len` readable bytes at `src`.
         let word = unsafe { load_program_word(src, i, len) };
-        // SAFETY: the same; writable by contract.
+        // SAFETY: `i * 8 < len`, and the caller has `len` writable bytes at `dst`.
         unsafe { store_program_word(dst, i, len, word) };
     }
 }
@@ -368,7 +368,7 @@ unsafe fn store_program_word(dst: *mut u8, index: usize, len: usize, word: u64) 
         return;
     }
     for (i, byte) in word.to_ne_bytes().into_iter().enumerate().take(len - offset) {
-        // SAFETY: `offset + i < len`, writable by contract.
+        // SAFETY: `offset + i < len`, of the `len` writable bytes that the caller has at `dst`.
         let at = unsafe { at.add(i) };
         // SAFETY: one writable byte; a byte is always aligned.
         let shared = unsafe { AtomicU8::from_ptr(at) };

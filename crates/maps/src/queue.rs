@@ -139,7 +139,7 @@ impl MapOps for QueueMap {
             }
             None => {
                 // The kernel clears the program's buffer when there is nothing to copy.
-                // SAFETY: as above.
+                // SAFETY: the caller's buffer is writable for a value.
                 unsafe { mem::zero_program(out, self.shape.size) };
                 Err(Errno::ENOENT)
             }

@@ -20,7 +20,8 @@ fn in_child(raw: bool, body: impl FnOnce()) -> i32 {
     let child = match raw {
         // SAFETY: no other thread of this process is doing anything; the child leaves through `_exit`.
         false => unsafe { libc::fork() },
-        // SAFETY: as above; no handler of `pthread_atfork` runs.
+        // SAFETY: no other thread of this process is doing anything; the child leaves through `_exit`, and runs no
+        // handler of `pthread_atfork`.
         true => unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t },
     };
     assert!(child >= 0);

@@ -24,17 +24,17 @@ impl Program {
     }
 
     fn update(&self, key: &[u8], value: u64, flags: u64) -> i64 {
-        // SAFETY: as above.
+        // SAFETY: the tests call this under a guard of a live map, with keys of its size; the value has 8 bytes.
         unsafe { program::update(self.map, key.as_ptr(), (&raw const value).cast(), flags, self.slot) }
     }
 
     fn delete(&self, key: &[u8]) -> i64 {
-        // SAFETY: as above.
+        // SAFETY: the tests call this under a guard of a live map, with keys of its size.
         unsafe { program::delete(self.map, key.as_ptr(), self.slot) }
     }
 
     fn push(&self, value: u64, flags: u64) -> i64 {
-        // SAFETY: as above.
+        // SAFETY: the tests call this under a guard of a live map whose values have 8 bytes.
         unsafe { program::push(self.map, (&raw const value).cast(), flags, self.slot) }
     }
 
@@ -42,7 +42,7 @@ impl Program {
         let mut value = u64::MAX;
         let out = (&raw mut value).cast();
         let next = if remove { program::pop } else { program::peek };
-        // SAFETY: as above; `out` is a value.
+        // SAFETY: the tests call this under a guard of a live map whose values have 8 bytes, as `out` has.
         let result = unsafe { next(self.map, out, self.slot) };
         if result == 0 {
             return Ok(value);
@@ -279,7 +279,7 @@ proptest! {
                 // SAFETY: a live map under a guard; a value of its size.
                 let found = unsafe { program::peek(p.map, (&raw mut value).cast(), p.slot) };
                 assert_eq!(found, 0);
-                // SAFETY: as above.
+                // SAFETY: a live map under a guard; a value of its size.
                 let popped = unsafe { program::pop(p.map, (&raw mut value).cast(), p.slot) };
                 assert_eq!(popped, err(libc::EOPNOTSUPP));
             }

@@ -25,14 +25,14 @@ fn update_u64(map: *const MapHeader, key: &[u8], value: u64, flags: u64, slot: u
 }
 
 fn lookup_u64(map: *const MapHeader, key: &[u8], slot: u32) -> Option<u64> {
-    // SAFETY: as above.
+    // SAFETY: a live map under a guard (callers use `run`); the key has the map's size.
     let value = unsafe { program::lookup(map, key.as_ptr(), slot) };
     // SAFETY: null or an aligned value of 8 bytes.
     unsafe { value.cast::<u64>().as_ref() }.copied()
 }
 
 fn delete(map: *const MapHeader, key: &[u8], slot: u32) -> i64 {
-    // SAFETY: as above.
+    // SAFETY: a live map under a guard (callers use `run`); the key has the map's size.
     unsafe { program::delete(map, key.as_ptr(), slot) }
 }
 
@@ -162,10 +162,10 @@ fn for_each_visits_all_and_stops_on_request() {
         assert_eq!(visited, 4);
         seen.sort_unstable();
         assert_eq!(seen, [(0, 0), (1, 10), (2, 20), (3, 30)]);
-        // SAFETY: as above.
+        // SAFETY: a live map under a guard.
         let stopped = run(&map, |ptr, slot| unsafe { program::for_each(ptr, 0, slot, &mut |_, _| false) });
         assert_eq!(stopped, 1);
-        // SAFETY: as above.
+        // SAFETY: a live map under a guard.
         let bad = run(&map, |ptr, slot| unsafe { program::for_each(ptr, 1, slot, &mut |_, _| false) });
         assert_eq!(bad, i64::from(-libc::EINVAL));
     }
@@ -185,7 +185,7 @@ fn a_spin_lock_taken_twice_is_an_error() {
         unsafe {
             assert_eq!(program::spin_lock(lock, slot), 0);
         }
-        // SAFETY: as above.
+        // SAFETY: the value's lock, under the guard of its map.
         let again = unsafe { program::spin_lock(lock, slot) };
         assert_eq!(again, i64::from(-libc::EDEADLK));
         let mut out = [0xffu8; 16];
@@ -194,10 +194,10 @@ fn a_spin_lock_taken_twice_is_an_error() {
         let busy = map.lookup(&key.to_ne_bytes(), &mut out, update::F_LOCK).unwrap_err();
         assert_eq!(busy.errno(), libc::EBUSY);
         map.update(&key.to_ne_bytes(), &[1; 16], update::ANY).unwrap();
-        // SAFETY: as above.
+        // SAFETY: the value's lock, under the guard of its map.
         let unlocked = unsafe { program::spin_unlock(lock, slot) };
         assert_eq!(unlocked, 0, "an update left the lock alone");
-        // SAFETY: as above.
+        // SAFETY: the value's lock, under the guard of its map.
         let twice = unsafe { program::spin_unlock(lock, slot) };
         assert_eq!(twice, i64::from(-libc::EPERM));
         map.lookup(&key.to_ne_bytes(), &mut out, update::F_LOCK).unwrap();

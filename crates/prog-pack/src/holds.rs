@@ -87,7 +87,7 @@ impl<T: Held> Drop for Owner<T> {
 impl<T: Held> Drop for Hold<T> {
     fn drop(&mut self) {
         if self.users().leave() {
-            // SAFETY: as above.
+            // SAFETY: leaked in `new`; the last to leave after the owner has closed is the only one with the pointer.
             unsafe { free(self.0) };
         }
     }
@@ -98,9 +98,10 @@ impl<T: Held> Drop for Hold<T> {
 /// # Safety
 /// It was leaked by [`Owner::new`], nobody else refers to it, and nobody will.
 unsafe fn free<T: Held>(held: NonNull<T>) {
-    // SAFETY: by contract.
+    // SAFETY: leaked by `Owner::new`, and freed nowhere but below.
     if !unsafe { held.as_ref() }.is_forked() {
-        // SAFETY: by contract.
+        // SAFETY: made by `Box::leak` in `Owner::new`; nobody refers to it any more, and the one caller that finds
+        // itself the last comes here once.
         drop(unsafe { Box::from_raw(held.as_ptr()) });
     }
 }

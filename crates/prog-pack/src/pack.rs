@@ -226,6 +226,7 @@ fn map_aligned(len: usize, map: impl FnOnce(usize) -> Result<(), SysError>) -> R
 /// `rw..rw + len` is mapped read-write, the caller's alone, and both are multiples of 8.
 pub(crate) unsafe fn fill_traps(host: Arch, rw: usize, len: usize) {
     let words = std::ptr::with_exposed_provenance_mut::<u64>(rw);
-    // SAFETY: by contract.
+    // SAFETY: `len / 8` aligned words from `rw`, mapped and writable, to which nobody else has access: the caller's
+    // promise.
     unsafe { std::slice::from_raw_parts_mut(words, len / 8) }.fill(arch::trap_word(host));
 }

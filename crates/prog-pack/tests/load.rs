@@ -204,7 +204,7 @@ fn a_run_keeps_what_is_dropped_under_it() {
     let range = entry as usize..entry as usize + footprint;
     assert!(more.iter().all(|t| !range.contains(&(t.base() as usize))));
     drop(more);
-    // SAFETY: as above.
+    // SAFETY: made by `constant`; dropped under this guard, which keeps it.
     assert_eq!(unsafe { run(entry) }, 77);
     drop(guard);
     packs.drain().unwrap();

@@ -136,7 +136,7 @@ fn a_thread_that_waits_for_a_slot_is_woken() {
         let run = |core: Arc<Core>, data: Arc<UnsafeCell<u32>>| {
             let record = core.register().unwrap();
             core.enter(&record).unwrap();
-            // SAFETY: as above.
+            // SAFETY: the domain has one slot, which this thread has now: the other waits.
             data.with_mut(|data| unsafe { *data += 1 });
             core.leave(&record);
         };

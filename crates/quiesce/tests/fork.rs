@@ -35,7 +35,8 @@ fn the_child_may_neither_enter_nor_wait() {
             // SAFETY: the child calls only what this test is about, and leaves through `_exit`.
             false => unsafe { libc::fork() },
             // No handler of `pthread_atfork` runs.
-            // SAFETY: as above.
+            // SAFETY: no other thread of this process is doing anything; the child leaves through `_exit`, and runs no
+            // handler of `pthread_atfork`.
             true => unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t },
         };
         if child == 0 {

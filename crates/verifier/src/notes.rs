@@ -222,7 +222,7 @@ impl Notes {
         }
     }
 
-    pub(crate) fn to_facts(&mut self, program: &Program, env: &Env<'_>, loops: &Loops) -> Facts {
+    pub(crate) fn collect_facts(&mut self, program: &Program, env: &Env<'_>, loops: &Loops) -> Facts {
         let mut facts = Facts {
             stack_bytes: self.stack.clone(),
             needs_budget: self.needs_budget,

@@ -226,7 +226,7 @@ impl<'a> Walk<'a> {
 
     /// The facts that the notes of a finished walk amount to. Gives their memory back.
     pub(crate) fn facts(&mut self) -> Facts {
-        let facts = self.notes.to_facts(self.program, self.env, self.loops.forest());
+        let facts = self.notes.collect_facts(self.program, self.env, self.loops.forest());
         self.scratch.notes = std::mem::take(&mut self.notes);
         self.scratch.loops = std::mem::take(&mut self.loops);
         facts

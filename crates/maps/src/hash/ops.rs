@@ -245,7 +245,7 @@ impl MapOps for HashMap {
             match (self.is_plain && flags == update::ANY, self.is_whole(value.as_ptr())) {
                 // SAFETY: the handle has checked that the value has the map's size; whole as asked.
                 (true, true) => result(unsafe { self.update_plain::<K, true>(key, value.as_ptr(), slot) }),
-                // SAFETY: as above, for the size.
+                // SAFETY: the handle has checked that the value has the map's size; it need not be whole words.
                 (true, false) => result(unsafe { self.update_plain::<K, false>(key, value.as_ptr(), slot) }),
                 // SAFETY: a host source.
                 (false, _) => unsafe { self.update_general(&key, Source::Host(value), flags, slot) },

@@ -179,7 +179,8 @@ impl Table {
         let words = unsafe { self.slab.as_ptr().byte_add(element as usize * self.stride) };
         // SAFETY: the callers pass parts of an element.
         let first = unsafe { words.add(from) };
-        // SAFETY: as above. The slab lives as long as `self`, and only shared references are made to its words.
+        // SAFETY: `to - from` words of one element, within the slab, which lives as long as `self`; only shared
+        // references are made to its words.
         unsafe { std::slice::from_raw_parts(first, to - from) }
     }
 

@@ -209,7 +209,8 @@ impl Ring {
         let header = self.reserve(size as u64, slot).ok_or(Errno::EAGAIN)?;
         let mut at = header.data();
         for &(part, len) in parts {
-            // SAFETY: readable by contract; the record has room for all parts.
+            // SAFETY: the caller promises that each part is readable for its length, and the record has room for all of
+            // them.
             unsafe { mem::copy_program(at, part, len) };
             at = at.wrapping_add(len);
         }

@@ -215,7 +215,8 @@ impl std::ops::Deref for Sample<'_> {
 impl std::ops::DerefMut for Sample<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
         let data = self.ring.memory.header(self.position).data();
-        // SAFETY: as above, and the sample is borrowed mutably.
+        // SAFETY: the record is BUSY: `len` bytes inside the mapping that only this sample accesses, and it is borrowed
+        // mutably.
         unsafe { std::slice::from_raw_parts_mut(data, self.len) }
     }
 }

@@ -155,7 +155,7 @@ pub(crate) fn site() -> Site {
 /// # Safety
 /// `entry` is an entry of one of the programs above, which stays loaded during the call.
 pub(crate) unsafe fn run(entry: *const u8) -> u32 {
-    // SAFETY: a C function without arguments, by contract.
+    // SAFETY: the entry of one of the programs above, each of which is a C function without arguments.
     let function: extern "C" fn() -> u32 = unsafe { std::mem::transmute(entry) };
     function()
 }
@@ -165,7 +165,7 @@ pub(crate) unsafe fn run(entry: *const u8) -> u32 {
 /// # Safety
 /// See [`run`].
 pub(crate) unsafe fn run64(entry: *const u8) -> u64 {
-    // SAFETY: a C function without arguments, by contract.
+    // SAFETY: the entry of one of the programs above, each of which is a C function without arguments.
     let function: extern "C" fn() -> u64 = unsafe { std::mem::transmute(entry) };
     function()
 }

@@ -75,7 +75,7 @@ pub(crate) unsafe fn run_code<'e>(
     }
     // Signal handlers may take the run once it is nobody's.
     compiler_fence(Ordering::SeqCst);
-    // SAFETY: as above.
+    // SAFETY: the run is that of this thread's slot, and emitted code has left it.
     unsafe { (*run).host = core::ptr::null_mut() };
     Ok(r0)
 }
@@ -144,7 +144,7 @@ pub(crate) unsafe fn call(entry: Entry, run: *mut Run, parts: Parts, roots: &dyn
 #[inline(never)]
 unsafe fn end_stopped<'e>(_guard: impl Borrow<Guard<'e>>, run: *mut Run, roots: &dyn Roots) -> Box<RunError> {
     let active = Active(run);
-    // SAFETY: this thread's, by contract.
+    // SAFETY: the run is that of the slot of the guard that is passed, so this thread's, and emitted code has left it.
     Box::new(unsafe { &mut *active.0 }.stop_reason_in(roots))
 }
 

@@ -87,7 +87,7 @@ impl Run {
     /// `run` must be this thread's alone, but for the interrupt flag, and no run now.
     #[inline]
     pub(super) unsafe fn set_outermost(run: *mut Run, config: &RunConfig, host: *mut (), parts: Parts) {
-        // SAFETY: by contract.
+        // SAFETY: `run` is valid for the rest of this function, and others touch the flag by atomic operations only.
         let flag = unsafe { interrupt_flag(run) };
         // Relaxed: a flag that orders nothing else.
         flag.store(0, Ordering::Relaxed);
@@ -101,11 +101,12 @@ impl Run {
     /// As for [`Run::set_outermost`].
     #[inline]
     pub(super) unsafe fn set(run: *mut Run, config: &RunConfig, host: *mut (), parts: Parts) {
-        // SAFETY: by contract.
+        // SAFETY: `run` is this thread's alone and no run now, so nobody reads the field.
         unsafe { (*run).host = host };
         // From here on, signal handlers of this thread take another run.
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: by contract; the reference covers the flag as well, which nobody reads or writes through it.
+        // SAFETY: `run` is this thread's alone; the reference covers the flag as well, which nobody reads or writes
+        // through it.
         let run = unsafe { &mut *run };
         run.ctx.tail_calls = 0;
         run.ctx.stop_code = 0;
@@ -141,7 +142,7 @@ impl Run {
 /// `run` must stay valid for the result's use, and the field must be accessed atomically meanwhile; emitted code does
 /// so with plain aligned loads.
 pub(super) unsafe fn interrupt_flag<'a>(run: *mut Run) -> &'a AtomicU32 {
-    // SAFETY: by contract, a place in a valid `Run`.
+    // SAFETY: a place in a `Run` that the caller keeps valid; nothing is read.
     let flag = unsafe { &raw mut (*run).ctx.interrupt };
     // SAFETY: aligned, as the field of an aligned structure; the rest is the contract.
     unsafe { AtomicU32::from_ptr(flag) }

@@ -93,7 +93,8 @@ impl<C: Context, H: 'static> Runner<'_, C, H> {
             // call, and that agree with `C`'s layout, for which the program was loaded; `H` is its
             // linker's.
             Target::Program(program) => unsafe { program.run_under(&self.guard, host, parts) },
-            // SAFETY: as above; the guard is of the hook's engine.
+            // SAFETY: `parts` are valid while `data` is borrowed, to the end of this call, and agree with `C`, the
+            // hook's context; the guard is of the hook's engine, and `H` its programs' host.
             Target::Hook(hook) => unsafe { hook.run_under(&self.guard, host, parts) },
         }
     }

@@ -205,7 +205,7 @@ mod tests {
                 unsafe { copy_out(base, &mut all) };
                 assert_eq!(all, expected, "{len} bytes at {start}");
                 let mut back = vec![0; len];
-                // SAFETY: as above.
+                // SAFETY: `start + len` is 24 at most, of 32 bytes that nobody else uses.
                 unsafe { copy_out(base.wrapping_add(start), &mut back) };
                 assert_eq!(back, from, "{len} bytes at {start}");
             }

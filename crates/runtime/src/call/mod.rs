@@ -218,7 +218,8 @@ unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(
     ctx: *mut RunCtx,
 ) -> u64 {
     let result = {
-        // SAFETY: by contract `ctx` is the first field of a `Run`, which emitted code does not touch during the call.
+        // SAFETY: the linker binds this shim as a function with a run, so `ctx` is the first field of this thread's
+        // `Run`, by a pointer to all of it; emitted code waits for the call.
         let run = unsafe { &mut *ctx.cast::<Run>() };
         let env = if size_of::<F>() == 0 {
             core::ptr::NonNull::<F>::dangling().as_ptr().cast_const()
@@ -230,7 +231,8 @@ unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(
         let f = unsafe { &*env };
         guarded(run, |run| {
             let mut caller = Caller { run, host: PhantomData };
-            // SAFETY: by contract the call was proven, or checked, against the prototype that `F`'s `ARGS` made.
+            // SAFETY: the verifier, or the interpreter, has held this call to the prototype that `F`'s `ARGS` made; the
+            // run's host is an `H`.
             unsafe { f.call(&mut caller, [r1, r2, r3, r4, r5]) }
         })
     };

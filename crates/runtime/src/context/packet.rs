@@ -380,7 +380,8 @@ unsafe impl Context for Skb {
         let buff = core::ptr::from_mut::<SkBuff<'_>>(data);
         // SAFETY: a field of what `data` borrows.
         let flow_keys = unsafe { &raw mut (*buff).flow_keys };
-        // SAFETY: as above; the pointer is made from the one that the run gets.
+        // SAFETY: a field of what `data` borrows; written through the pointer that the run gets, so that the run may
+        // use it.
         unsafe { (*buff).flow_keys_at = flow_keys };
         let context = buff.cast();
         let context_len = size_of::<SkBuff<'_>>();

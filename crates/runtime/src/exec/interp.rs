@@ -43,7 +43,7 @@ pub(crate) unsafe fn run(program: &Loaded, what: &Interpreted, run: *mut Run, pa
     // The shims of host functions see by this that there is no emitted code to leave.
     // SAFETY: the caller's run is there.
     unsafe { (*run).ctx.exit_sp = 0 };
-    // SAFETY: as above.
+    // SAFETY: the caller's run is there, and only an address is taken: nothing is read.
     let interrupt = unsafe { &raw mut (*run).ctx.interrupt };
     // SAFETY: the flag lives in the run; its low byte is the first one on our little-endian hosts, and it holds 0 or 1.
     let interrupt = unsafe { AtomicBool::from_ptr(interrupt.cast()) };
@@ -143,7 +143,7 @@ unsafe fn shared<'a>(at: *const u8, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: by contract.
+    // SAFETY: `len` bytes at `at`, more than none here, are valid for `'a` and not written: the caller's promise.
     unsafe { core::slice::from_raw_parts(at, len) }
 }
 
@@ -155,7 +155,8 @@ unsafe fn slice<'a>(at: *mut u8, len: usize) -> &'a mut [u8] {
     if at.is_null() || len == 0 {
         return &mut [];
     }
-    // SAFETY: by contract.
+    // SAFETY: `len` bytes at `at`, more than none here, are valid for `'a` and used by nobody else: the caller's
+    // promise.
     unsafe { core::slice::from_raw_parts_mut(at, len) }
 }
 
@@ -419,9 +420,11 @@ impl<'p> Host<'p> {
             // that the run was given agrees with it.
             let field = unsafe { (run.ctx.context as *const u8).add(off as usize) };
             match size {
-                // SAFETY: as above; the helpers that write to it are not running.
+                // SAFETY: the field has the eight bytes that the layout says; the helpers that write to it are not
+                // running.
                 8 => unsafe { field.cast::<u64>().read_unaligned() },
-                // SAFETY: as above.
+                // SAFETY: the field has four bytes where it has not eight; the helpers that write to it are not
+                // running.
                 _ => unsafe { field.cast::<u32>().read_unaligned() }.into(),
             }
         };

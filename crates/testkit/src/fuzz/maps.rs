@@ -429,9 +429,9 @@ fn values(map: &Map, choices: &mut Choices<'_>, steps: u32) {
             let remove = choices.one_in(2);
             let expected = if is_stack { model.back() } else { model.front() }.cloned();
             let result = match (from_program, remove) {
-                // SAFETY: as above.
+                // SAFETY: a live map under a guard with this slot; room for a value of its size.
                 (true, true) => returned(unsafe { program::pop(pointer, value.as_mut_ptr(), slot) }),
-                // SAFETY: as above.
+                // SAFETY: a live map under a guard with this slot; room for a value of its size.
                 (true, false) => returned(unsafe { program::peek(pointer, value.as_mut_ptr(), slot) }),
                 (false, true) => numbered(map.pop(&mut value)).and_then(|got| got.then_some(()).ok_or(libc::ENOENT)),
                 (false, false) => numbered(map.peek(&mut value)).and_then(|got| got.then_some(()).ok_or(libc::ENOENT)),

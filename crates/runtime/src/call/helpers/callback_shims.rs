@@ -82,7 +82,8 @@ unsafe fn call_native<K: Checked>(run: &mut Run, callback: u64, args: [u64; 5]) 
     let (exit_sp, exit_pc, exit_saved) = (run.ctx.exit_sp, run.ctx.exit_pc, run.ctx.exit_saved);
     // Not a pointer to the field: helpers called from there go back from it to the whole run.
     let ctx = core::ptr::from_mut(run).cast::<RunCtx>();
-    // SAFETY: by contract; the run is this thread's.
+    // SAFETY: `callback` is the entry of a subprogram of the code that is running now, so it is mapped and follows its
+    // convention; `ctx` points to all of the run, which is this thread's.
     let r0 = unsafe { entry::enter(callback as *const u8, callback as *const u8, args, ctx) };
     (run.ctx.exit_sp, run.ctx.exit_pc, run.ctx.exit_saved) = (exit_sp, exit_pc, exit_saved);
     if run.ctx.stop_code == 0 { Ok(r0) } else { Err(HelperError::Stopped) }
@@ -101,10 +102,12 @@ pub(super) unsafe extern "C" fn bpf_loop<K: Checked>(
     ctx: *mut RunCtx,
 ) -> u64 {
     let result = {
-        // SAFETY: by contract.
+        // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted
+        // code, which has the only other one, waits for this call.
         let run = unsafe { &mut *ctx.cast::<Run>() };
         guarded(run, |run| {
-            // SAFETY: by contract.
+            // SAFETY: the verifier admits as callback only the address of one of the program's own subprograms, which
+            // the running code's guard keeps.
             run_loop(run, nr, arg, flags, &mut |run, args| unsafe { call_native::<K>(run, callback, args) })
         })
     };
@@ -128,12 +131,14 @@ pub(super) unsafe extern "C" fn for_each_map_elem<K: Checked>(
     ctx: *mut RunCtx,
 ) -> u64 {
     let result = {
-        // SAFETY: by contract.
+        // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted
+        // code, which has the only other one, waits for this call.
         let run = unsafe { &mut *ctx.cast::<Run>() };
         guarded(run, |run| {
-            // SAFETY: by contract.
+            // SAFETY: the verifier admits as callback only the address of one of the program's own subprograms, which
+            // the running code's guard keeps.
             let mut call = |run: &mut Run, args| unsafe { call_native::<K>(run, callback, args) };
-            // SAFETY: by contract.
+            // SAFETY: the first argument was proven to be a live map of the kind that this helper takes.
             unsafe { run_for_each(run, map, arg, flags, &mut call) }
         })
     };
@@ -157,12 +162,14 @@ pub(super) unsafe extern "C" fn user_ringbuf_drain<K: Checked>(
     ctx: *mut RunCtx,
 ) -> u64 {
     let result = {
-        // SAFETY: by contract.
+        // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted
+        // code, which has the only other one, waits for this call.
         let run = unsafe { &mut *ctx.cast::<Run>() };
         guarded(run, |run| {
-            // SAFETY: by contract.
+            // SAFETY: the verifier admits as callback only the address of one of the program's own subprograms, which
+            // the running code's guard keeps.
             let mut call = |run: &mut Run, args| unsafe { call_native::<K>(run, callback, args) };
-            // SAFETY: by contract.
+            // SAFETY: the first argument was proven to be a live map of the kind that this helper takes.
             unsafe { run_drain(run, map, arg, flags, &mut call) }
         })
     };

@@ -50,7 +50,8 @@ pub(crate) unsafe fn run_for_each(
             false
         }
     };
-    // SAFETY: by contract; the slot is the run's.
+    // SAFETY: both callers pass the map that their program was proven to pass, which the run's guard keeps; the slot is
+    // that guard's.
     let visited = unsafe { map_ops::for_each(map as *const MapHeader, flags, slot, &mut visit) };
     match failed {
         Some(error) => Err(error),

@@ -12,7 +12,8 @@ use bpf_maps::{MapHeader, program as map_ops};
 /// # Safety
 /// `ctx` must be the first field of a [`Run`].
 unsafe fn slot(ctx: *mut RunCtx) -> u32 {
-    // SAFETY: by contract.
+    // SAFETY: the caller passes the first field of a live `Run`; the slot is written before the run and read by its
+    // thread only.
     unsafe { (*ctx).slot }
 }
 
@@ -26,10 +27,12 @@ macro_rules! map_helpers {
         /// the first field of a [`Run`].
         pub(super) unsafe extern "C" fn $name(map: u64, $a: u64, $b: u64, $c: u64, _: u64, ctx: *mut RunCtx) -> u64 {
             let $map = map as *const MapHeader;
-            // SAFETY: by contract.
+            // SAFETY: the hidden argument that emitted code (or the interpreter) passes is the first field of this
+            // thread's live `Run`.
             let $slot = unsafe { slot(ctx) };
             let _ = ($b, $c);
-            // SAFETY: the map and the memory are valid by contract, and the slot is the run's.
+            // SAFETY: the program was proven to pass a live map in the first register, and a key, value or buffer of
+            // that map's sizes where the operation takes one; the slot is that of the guard that the run is under.
             (unsafe { $call }) as u64
         }
     )*};
@@ -63,7 +66,7 @@ pub(super) unsafe extern "C" fn map_lookup_percpu_elem(
     _: u64,
     _: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: the map and the key are valid by contract.
+    // SAFETY: the program was proven to pass a live map and a key of its size; any processor number will do.
     (unsafe { map_ops::lookup_percpu(map as *const MapHeader, key as *const u8, low(cpu)) }) as u64
 }
 
@@ -73,9 +76,11 @@ pub(super) unsafe extern "C" fn map_lookup_percpu_elem(
 /// `lock` must be the lock in a live map value; `ctx` the first field of a [`Run`].
 pub(super) unsafe extern "C" fn spin_lock(lock: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
     let taken = {
-        // SAFETY: by contract.
+        // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted
+        // code, which has the only other one, waits for this call.
         let run = unsafe { &mut *ctx.cast::<Run>() };
-        // SAFETY: by contract.
+        // SAFETY: the verifier (or the interpreter's check) admits only the lock's field of a value that the run may
+        // reach, aligned to 4; the slot is the run's own.
         let taken = unsafe { map_ops::spin_lock(lock as *mut u32, run.ctx.slot) } == 0;
         match taken {
             true => run.held.add_lock(lock),
@@ -95,9 +100,11 @@ pub(super) unsafe extern "C" fn spin_lock(lock: u64, _: u64, _: u64, _: u64, _: 
 /// # Safety
 /// As [`spin_lock`].
 pub(super) unsafe extern "C" fn spin_unlock(lock: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
-    // SAFETY: by contract.
+    // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted code,
+    // which has the only other one, waits for this call.
     let run = unsafe { &mut *ctx.cast::<Run>() };
     run.held.remove_lock(lock);
-    // SAFETY: by contract.
+    // SAFETY: only a lock of a value that the run may reach is admitted here; that the slot does not hold it is
+    // answered by an error number.
     (unsafe { map_ops::spin_unlock(lock as *mut u32, run.ctx.slot) }) as u64
 }

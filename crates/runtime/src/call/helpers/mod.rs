@@ -3,6 +3,9 @@
 //! Each is a C function that emitted code calls directly; the interpreter calls the same ones after checking their
 //! arguments against the prototype. Helpers that call back into the program (`bpf_loop`, `bpf_for_each_map_elem`) are
 //! written once over "how to call back" and have two callers, emitted code and the interpreter.
+//!
+//! What the SAFETY comments of these modules call proven of an argument, the verifier has proven, or the interpreter
+//! checks before the call, or whoever loaded the program unverified has promised.
 
 pub(crate) mod callback_shims;
 pub(crate) mod callbacks;

@@ -61,7 +61,8 @@ const EACCES: u64 = -(libc::EACCES as i64) as u64;
 /// # Safety
 /// `ctx` must be the context of a running XDP program; nobody else uses it meanwhile.
 unsafe fn xdp<'a>(ctx: u64) -> &'a mut Window {
-    // SAFETY: by contract.
+    // SAFETY: the linker binds these helpers to programs on `Xdp` only, and the verifier admits only their context as
+    // the first argument; emitted code waits for the call.
     &mut unsafe { &mut *(ctx as *mut XdpBuff<'_>) }.window
 }
 
@@ -70,7 +71,8 @@ unsafe fn xdp<'a>(ctx: u64) -> &'a mut Window {
 /// # Safety
 /// As [`xdp`], for a program on [`Skb`].
 unsafe fn skb<'a>(ctx: u64) -> &'a mut [u8] {
-    // SAFETY: by contract.
+    // SAFETY: the linker binds these helpers to programs on `Skb` only, and the verifier admits only their context as
+    // the first argument; nobody writes its window.
     let window = &unsafe { &*(ctx as *const SkBuff<'_>) }.window;
     // SAFETY: the window lies in a buffer that is borrowed for the run, and emitted code does not touch it during the
     // call.
@@ -143,7 +145,8 @@ unsafe extern "C" fn xdp_adjust_meta(ctx: u64, delta: u64, _: u64, _: u64, _: u6
 unsafe extern "C" fn xdp_event_output(ctx: u64, map: u64, flags: u64, data: u64, size: u64, run: *mut RunCtx) -> u64 {
     // SAFETY: by the module's contract.
     let window = unsafe { xdp(ctx) };
-    // SAFETY: by contract; the window lies in the run's buffer.
+    // SAFETY: the program was proven to pass a live perf event array and `size` readable bytes; the window lies in the
+    // buffer that is borrowed for the run.
     unsafe { perf_output(map, flags, (data, size), (window.data(), window.len()), run) }
 }
 
@@ -152,9 +155,11 @@ unsafe extern "C" fn xdp_event_output(ctx: u64, map: u64, flags: u64, data: u64,
 /// # Safety
 /// As [`xdp_event_output`].
 unsafe extern "C" fn skb_event_output(ctx: u64, map: u64, flags: u64, data: u64, size: u64, run: *mut RunCtx) -> u64 {
-    // SAFETY: by contract.
+    // SAFETY: bound to programs on `Skb` only, whose first argument was proven to be their context; nobody writes its
+    // window.
     let window = unsafe { &(*(ctx as *const SkBuff<'_>)).window };
-    // SAFETY: by contract; the window lies in the run's buffer.
+    // SAFETY: the program was proven to pass a live perf event array and `size` readable bytes; the window lies in the
+    // buffer that is borrowed for the run.
     unsafe { perf_output(map, flags, (data, size), (window.data(), window.len()), run) }
 }
 
@@ -165,12 +170,12 @@ unsafe extern "C" fn skb_event_output(ctx: u64, map: u64, flags: u64, data: u64,
 unsafe extern "C" fn xdp_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
     const XDP_ABORTED: u64 = 0;
     const XDP_REDIRECT: u64 = 4;
-    // SAFETY: by contract.
+    // SAFETY: the hidden argument is the first field of this thread's live `Run`.
     let context = unsafe { (*ctx).context } as *mut u8;
     if flags != 0 {
         return XDP_ABORTED;
     }
-    // SAFETY: by contract, the context is an `XdpBuff`.
+    // SAFETY: bound to programs on `Xdp` only: what the run was given is an `XdpBuff`, borrowed for it.
     unsafe { (*context.cast::<XdpBuff<'_>>()).redirect = Some(Redirect { ifindex: low(ifindex), flags }) };
     XDP_REDIRECT
 }
@@ -184,12 +189,12 @@ unsafe extern "C" fn skb_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u
     const TC_ACT_SHOT: u64 = 2;
     const TC_ACT_REDIRECT: u64 = 7;
     const BPF_F_INGRESS: u64 = 1;
-    // SAFETY: by contract.
+    // SAFETY: the hidden argument is the first field of this thread's live `Run`.
     let context = unsafe { (*ctx).context } as *mut u8;
     if flags & !BPF_F_INGRESS != 0 {
         return TC_ACT_SHOT;
     }
-    // SAFETY: by contract, the context is an `SkBuff`.
+    // SAFETY: bound to programs on `Skb` only: what the run was given is an `SkBuff`, borrowed for it.
     unsafe { (*context.cast::<SkBuff<'_>>()).redirect = Some(Redirect { ifindex: low(ifindex), flags }) };
     TC_ACT_REDIRECT
 }
@@ -200,16 +205,17 @@ unsafe extern "C" fn skb_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u
 /// See the module; `to` must be writable for `len` bytes and not in the packet.
 unsafe extern "C" fn skb_load_bytes(ctx: u64, offset: u64, to: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
     let (offset, len) = (low(offset) as usize, low(len) as usize);
-    // SAFETY: by contract.
+    // SAFETY: the first argument was proven to be the context, and the slice is used within this call only.
     let packet = unsafe { skb(ctx) };
     match packet.get(offset..offset.saturating_add(len)) {
         Some(from) => {
-            // SAFETY: by contract. `copy`, because a program may have put the target into the packet after all.
+            // SAFETY: `from` has `len` bytes, and so has `to`, as the program was proven to pass. `copy`, because a
+            // program may have put the target into the packet after all.
             unsafe { core::ptr::copy(from.as_ptr(), to as *mut u8, len) };
             0
         }
         None => {
-            // SAFETY: by contract.
+            // SAFETY: the program was proven to pass `len` writable bytes at `to`.
             unsafe { core::ptr::write_bytes(to as *mut u8, 0, len) };
             EFAULT
         }
@@ -228,10 +234,11 @@ unsafe extern "C" fn skb_store_bytes(ctx: u64, offset: u64, from: u64, len: u64,
         return EINVAL;
     }
     let (offset, len) = (low(offset) as usize, low(len) as usize);
-    // SAFETY: by contract.
+    // SAFETY: the first argument was proven to be the context, and the slice is used within this call only.
     let packet = unsafe { skb(ctx) };
     let Some(to) = packet.get_mut(offset..offset.saturating_add(len)) else { return EFAULT };
-    // SAFETY: by contract; `copy`, because the source may be in the packet.
+    // SAFETY: `to` has `len` bytes, and so has `from`, as the program was proven to pass; `copy`, because the source
+    // may be in the packet.
     unsafe { core::ptr::copy(from as *const u8, to.as_mut_ptr(), len) };
     0
 }
@@ -266,9 +273,9 @@ unsafe extern "C" fn csum_diff(from: u64, from_len: u64, to: u64, to_len: u64, s
     if !(from_len | to_len).is_multiple_of(4) {
         return EINVAL;
     }
-    // SAFETY: by contract.
+    // SAFETY: the program was proven to pass `from_len` readable bytes at `from`.
     let removed = fold(unsafe { partial(from, from_len) });
-    // SAFETY: by contract.
+    // SAFETY: the program was proven to pass `to_len` readable bytes at `to`.
     let added = unsafe { partial(to, to_len) };
     let removed = if from_len == 0 { 0 } else { u64::from(!removed) };
     fold(u64::from(low(seed)) + added + removed).into()
@@ -310,7 +317,7 @@ unsafe extern "C" fn l3_csum_replace(ctx: u64, offset: u64, from: u64, to: u64, 
     if flags & !HDR_FIELD_MASK != 0 {
         return EINVAL;
     }
-    // SAFETY: by contract.
+    // SAFETY: the first argument was proven to be the context, and the slice is used within this call only.
     let Some(at) = sum_at(unsafe { skb(ctx) }, offset) else { return EFAULT };
     let Some(sum) = new_sum(u16::from_ne_bytes(*at), from, to, flags) else { return EINVAL };
     *at = sum.to_ne_bytes();
@@ -328,7 +335,7 @@ unsafe extern "C" fn l4_csum_replace(ctx: u64, offset: u64, from: u64, to: u64, 
     if flags & !(HDR_FIELD_MASK | PSEUDO_HDR | MARK_MANGLED_0 | MARK_ENFORCE) != 0 {
         return EINVAL;
     }
-    // SAFETY: by contract.
+    // SAFETY: the first argument was proven to be the context, and the slice is used within this call only.
     let Some(at) = sum_at(unsafe { skb(ctx) }, offset) else { return EFAULT };
     let old = u16::from_ne_bytes(*at);
     // UDP: a sum of 0 says that there is none, and a sum that comes out as 0 is written as 0xffff.

@@ -11,10 +11,12 @@ use bpf_maps::Errno;
 /// # Safety
 /// `fmt` must be valid for `size` bytes; `ctx` the first field of a [`Run`].
 pub(super) unsafe extern "C" fn trace_printk(fmt: u64, size: u64, a: u64, b: u64, c: u64, ctx: *mut RunCtx) -> u64 {
-    // SAFETY: by contract. Copied at once, because the memory may be shared.
+    // SAFETY: the program was proven to pass `size` readable bytes at `fmt`. Copied at once, because the memory may be
+    // shared.
     let fmt = unsafe { core::slice::from_raw_parts(fmt as *const u8, crate::num::index(size)) }.to_vec();
     let result = {
-        // SAFETY: by contract; emitted code does not touch it during the call.
+        // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted
+        // code, which has the only other one, waits for this call.
         let run = unsafe { &mut *ctx.cast::<Run>() };
         guarded(run, |run| {
             let Some(text) = format_printk(&fmt, &[a, b, c]) else {

@@ -17,7 +17,8 @@ use bpf_maps::{Errno, MapHeader, program as map_ops};
 /// # Safety
 /// `ctx` must be the first field of a [`Run`].
 unsafe fn slot(ctx: *mut RunCtx) -> u32 {
-    // SAFETY: by contract.
+    // SAFETY: the caller passes the first field of a live `Run`; the slot is written before the run and read by its
+    // thread only.
     unsafe { (*ctx).slot }
 }
 
@@ -33,9 +34,11 @@ pub(crate) unsafe extern "C" fn ringbuf_output(
     _: u64,
     ctx: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: by contract.
+    // SAFETY: the hidden argument that emitted code (or the interpreter) passes is the first field of this thread's
+    // live `Run`.
     let slot = unsafe { slot(ctx) };
-    // SAFETY: by contract.
+    // SAFETY: the program was proven to pass a live ring buffer and `size` readable bytes at `data`; the slot is the
+    // run's.
     (unsafe { map_ops::ringbuf_output(map as *const MapHeader, data as *const u8, size, flags, slot) }) as u64
 }
 
@@ -52,12 +55,13 @@ pub(crate) unsafe extern "C" fn ringbuf_reserve(
     _: u64,
     ctx: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: by contract.
+    // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted code,
+    // which has the only other one, waits for this call.
     let run = unsafe { &mut *ctx.cast::<Run>() };
     if !run.held.has_room() {
         return 0;
     }
-    // SAFETY: by contract.
+    // SAFETY: the program was proven to pass a live ring buffer; the slot is the run's, which notes the record.
     let sample = unsafe { map_ops::ringbuf_reserve(map as *const MapHeader, size, flags, run.ctx.slot) };
     if sample.is_null() {
         return 0;
@@ -79,7 +83,8 @@ pub(crate) unsafe extern "C" fn ringbuf_submit(
     _: u64,
     ctx: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: by contract.
+    // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted code,
+    // which has the only other one, waits for this call.
     let run = unsafe { &mut *ctx.cast::<Run>() };
     if run.held.remove_record(sample) {
         // SAFETY: a live record, which is off the list and so given back once.
@@ -100,7 +105,8 @@ pub(crate) unsafe extern "C" fn ringbuf_discard(
     _: u64,
     ctx: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: by contract.
+    // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted code,
+    // which has the only other one, waits for this call.
     let run = unsafe { &mut *ctx.cast::<Run>() };
     if run.held.remove_record(sample) {
         // SAFETY: a live record, which is off the list and so given back once.
@@ -114,7 +120,7 @@ pub(crate) unsafe extern "C" fn ringbuf_discard(
 /// # Safety
 /// `map` must be a live map.
 pub(crate) unsafe extern "C" fn ringbuf_query(map: u64, what: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    // SAFETY: by contract.
+    // SAFETY: the program was proven to pass a live ring buffer.
     unsafe { map_ops::ringbuf_query(map as *const MapHeader, what) }
 }
 
@@ -126,10 +132,12 @@ type Packet = (*const u8, usize);
 /// # Safety
 /// `map` must be a live map, `data` and the packet readable; `ctx` the first field of a [`Run`].
 pub(crate) unsafe fn perf_output(map: u64, flags: u64, data: (u64, u64), packet: Packet, ctx: *mut RunCtx) -> u64 {
-    // SAFETY: by contract.
+    // SAFETY: the hidden argument that emitted code (or the interpreter) passes is the first field of this thread's
+    // live `Run`.
     let slot = unsafe { slot(ctx) };
     let (map, (packet, packet_len)) = (map as *const MapHeader, packet);
-    // SAFETY: by contract.
+    // SAFETY: each caller passes what its program was proven to pass: a live perf event array and readable data; and a
+    // packet that lies in the run's buffer, or none.
     let result =
         unsafe { map_ops::perf_event_output(map, flags, data.0 as *const u8, data.1, packet, packet_len as u64, slot) };
     result as u64
@@ -148,10 +156,12 @@ pub(crate) unsafe extern "C" fn perf_event_output(
     size: u64,
     ctx: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: by contract.
+    // SAFETY: the hidden argument that emitted code (or the interpreter) passes is the first field of this thread's
+    // live `Run`.
     let run = unsafe { &*ctx };
     let packet = (run.packet as *const u8, crate::num::index(run.packet_len));
-    // SAFETY: by contract; the packet of a run is readable, and empty where there is none.
+    // SAFETY: map and data are as the program was proven to pass them; the packet is the one that the run was given,
+    // readable until it ends, and empty where there is none.
     unsafe { perf_output(map, flags, (data, size), packet, ctx) }
 }
 
@@ -176,7 +186,7 @@ pub(crate) unsafe extern "C" fn dynptr_read(
     flags: u64,
     _: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: by contract.
+    // SAFETY: only a drain's callback has the address of a `Dynptr`, which lives in the frame that calls it.
     let record = unsafe { &*(dynptr as *const Dynptr) };
     let (len, offset) = (u64::from(low(len)), u64::from(low(offset)));
     let error = if flags != 0 {
@@ -190,7 +200,7 @@ pub(crate) unsafe extern "C" fn dynptr_read(
         unsafe { core::ptr::copy(from, dst as *mut u8, crate::num::index(len)) };
         return 0;
     };
-    // SAFETY: by contract.
+    // SAFETY: the program was proven to pass `len` writable bytes at `dst`.
     unsafe { core::ptr::write_bytes(dst as *mut u8, 0, crate::num::index(len)) };
     error.as_ret() as u64
 }
@@ -218,7 +228,8 @@ pub(crate) unsafe fn run_drain(
             }
         }
     };
-    // SAFETY: by contract.
+    // SAFETY: both callers pass the map that their program was proven to pass, a user ring buffer that the run's guard
+    // keeps.
     let visited = unsafe { map_ops::user_ringbuf_drain(map as *const MapHeader, flags, &mut visit) };
     match failed {
         Some(error) => Err(error),

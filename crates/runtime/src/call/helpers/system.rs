@@ -35,7 +35,8 @@ pub(super) unsafe extern "C" fn get_current_comm(buf: u64, size: u64, _: u64, _:
     // SAFETY: writes at most 16 bytes, which `name` has.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     let len = name.iter().position(|b| *b == 0).unwrap_or(name.len()).min(crate::num::index(size).saturating_sub(1));
-    // SAFETY: by contract; the rest is zeroed, as the kernel does.
+    // SAFETY: the program was proven to pass `size` writable bytes at `buf`. All are zeroed first, as the kernel does
+    // with the rest.
     unsafe { core::ptr::write_bytes(buf as *mut u8, 0, crate::num::index(size)) };
     // SAFETY: `len` is below `size` (or both are 0) and at most 16.
     unsafe { core::ptr::copy_nonoverlapping(name.as_ptr(), buf as *mut u8, len) };
@@ -64,7 +65,7 @@ pub(super) extern "C" fn get_prandom_u32(_: u64, _: u64, _: u64, _: u64, _: u64,
 /// # Safety
 /// `ctx` must be the first field of a [`Run`](crate::abi::run::Run).
 pub(super) unsafe extern "C" fn get_smp_processor_id(_: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
-    // SAFETY: by contract.
+    // SAFETY: the hidden argument is the first field of this thread's live `Run`.
     unsafe { (*ctx).slot }.into()
 }
 
