@@ -33,9 +33,11 @@ struct Shared {
 
 /// Adds one to an array's counter, and to a hash's element, which it makes and at times takes away.
 const COUNT: &str = "r6 = r1\nr7 = r2\n*(u32 *)(r10 - 4) = 0\n*(u64 *)(r10 - 16) = r7\nr1 = map[fd:0]\nr2 = r10\nr2 += -4\n\
-    call 1\nif r0 == 0 goto +2\nr1 = 1\nlock *(u64 *)(r0 + 0) += r1\nr1 = map[fd:1]\nr2 = r10\nr2 += -16\ncall 1\nif r0 == 0 goto +4\n\
-    r1 = *(u64 *)(r0 + 0)\nr1 += 1\n*(u64 *)(r0 + 0) = r1\ngoto +7\nr1 = map[fd:1]\nr2 = r10\nr2 += -16\nr3 = r10\nr3 += -16\n\
-    r4 = 0\ncall 2\nif r7 s< 5 goto +4\nr1 = map[fd:1]\nr2 = r10\nr2 += -16\ncall 3\nr0 = 0\nexit";
+    call 1\nif r0 == 0 goto hash\nr1 = 1\nlock *(u64 *)(r0 + 0) += r1\n\
+    hash:\nr1 = map[fd:1]\nr2 = r10\nr2 += -16\ncall 1\nif r0 == 0 goto absent\n\
+    r1 = *(u64 *)(r0 + 0)\nr1 += 1\n*(u64 *)(r0 + 0) = r1\ngoto taken\n\
+    absent:\nr1 = map[fd:1]\nr2 = r10\nr2 += -16\nr3 = r10\nr3 += -16\nr4 = 0\ncall 2\n\
+    taken:\nif r7 s< 5 goto out\nr1 = map[fd:1]\nr2 = r10\nr2 += -16\ncall 3\nout:\nr0 = 0\nexit";
 
 /// Puts a record into the ring buffer.
 const RECORD: &str = "r1 = map[fd:2]\nr2 = 16\nr3 = 0\ncall 131\nif r0 == 0 goto +6\n*(u64 *)(r0 + 0) = 7\n*(u64 *)(r0 + 8) = 8\n\
