@@ -192,6 +192,11 @@ impl<'a, C> Caller<'_, 'a, C> {
         self.machine.budget.get_or_insert(budget);
     }
 
+    /// Says where LD_ABS and LD_IND find the packet from here on ([`Memory::set_packet`]): a helper has moved it.
+    pub fn set_packet(&mut self, addr: u64, len: u64) {
+        self.machine.memory.set_packet(addr, len);
+    }
+
     /// A [`Stop`] at the call.
     pub fn stop(&self, kind: StopKind) -> Stop {
         self.frame.stop(kind)

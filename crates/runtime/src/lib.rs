@@ -51,7 +51,9 @@ pub use call::{Caller, HostArg, HostRet, IntoHostFn, Pinned, PinnedMap, PinnedVa
 #[doc(hidden)]
 pub use context::derive;
 pub use context::derive::{BpfContext, ContextBytes, ContextBytesMut, ContextField};
-pub use context::packet::{FlowKeys, Redirect, SkBuff, SkFields, Skb, Xdp, XdpBuff};
+pub use context::network;
+pub use context::packet::{Redirect, Xdp, XdpBuff};
+pub use context::skb::{FlowKeys, SkBuff, SkFields, Skb};
 pub use context::{Context, ContextLayout, Parts, Raw};
 pub use engine::Engine;
 pub use engine::config::{Config, Mode};

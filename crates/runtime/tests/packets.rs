@@ -360,6 +360,36 @@ fn udp_without_a_checksum_is_left_alone() {
     }
 }
 
+/// The whole packet, its ends, and what is not in it: at offset and length from one byte to beyond what is allowed. A
+/// failed load is of a target that the program has zeroed: the kernel leaves it as it was.
+#[test]
+fn xdp_programs_copy_bytes_as_in_the_kernel() {
+    let copy = |helper: u32, offset: u32, len: u32| {
+        let value = if helper == 190 { 0x0807_0605_0403_0201u64 } else { 0 };
+        format!(
+            "r6 = r1; r1 = {value} ll; *(u64 *)(r10 - 16) = r1; *(u64 *)(r10 - 8) = r1; r1 = r6; r2 = {offset} ll; r3 = r10; \
+             r3 += -16; r4 = {len}; call {helper}; r7 = r0; r1 = *(u32 *)(r10 - 16); r7 *= 31; r7 += r1; \
+             r1 = *(u32 *)(r10 - 4); r7 *= 31; r7 += r1; r1 = r6; call 188; r0 += r7; exit"
+        )
+    };
+    for (r0, packet) in xdp(&copy(190, 20, 4), &FRAME) {
+        let mut expected = FRAME;
+        expected[20..24].copy_from_slice(&[1, 2, 3, 4]);
+        assert_eq!((r0, packet), ((0x0403_0201u32.wrapping_mul(31)).wrapping_add(0x0807_0605 + 60), expected.to_vec()));
+    }
+    let Some(mut kernel) = Oracle::new(ProgramType::Xdp) else { return };
+    for helper in [189, 190] {
+        for offset in [0, 1, 13, 44, 45, 59, 60, 61, 0xffff, 0x1_0000, u32::MAX, u32::MAX - 7] {
+            for len in [1, 4, 16] {
+                for cut in [14, 45, 60] {
+                    kernel.agrees(&copy(helper, offset, len), &FRAME[..cut]);
+                }
+            }
+        }
+    }
+    assert_eq!(kernel.asked, 2 * 12 * 3 * 3);
+}
+
 /// `cb` is accessed in words, parts of words, and two words at once.
 #[test]
 fn two_words_of_cb_at_once() {

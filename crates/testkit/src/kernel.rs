@@ -325,8 +325,8 @@ impl Program {
 
     /// Runs it once on a packet; the result and what the kernel gives back: the packet, or a dissector's flow keys.
     pub fn test_run_output(&self, packet: &[u8]) -> io::Result<(u32, Vec<u8>)> {
-        // Longer than any packet that a program can make of one page.
-        let mut output = vec![0u8; packet.len().max(8192)];
+        // Longer than any packet that a program can make.
+        let mut output = vec![0u8; packet.len().max(1 << 17)];
         let mut attr = TestRunAttr {
             prog_fd: self.fd() as u32,
             data_size_in: packet.len() as u32,

@@ -91,6 +91,8 @@ pub enum ArgKind {
     Scalar,
     /// The context, as the program received it.
     Ctx,
+    /// The context, or 0.
+    CtxOrNull,
     /// A map of one of these kinds.
     Map(MapTypes),
     /// A readable key of the map.
@@ -286,6 +288,10 @@ impl Helpers {
         const READ: ArgKind = Mem(MemArg::READ);
         const READ_OR_NULL: ArgKind = Mem(MemArg::READ.or_null());
         const WRITE: ArgKind = Mem(MemArg::WRITE);
+        // It reads the structure, and writes it.
+        const CHANGED: ArgKind = Mem(MemArg { access: Access::ReadWrite, ..MemArg::READ });
+        const MTU: ArgKind = Fixed { bytes: 4, mem: MemArg { access: Access::ReadWrite, align: 4, ..MemArg::READ } };
+        const NUMBER: ArgKind = Fixed { bytes: 8, mem: MemArg { align: 8, ..MemArg::WRITE } };
         const SIZE: ArgKind = Size { zero: false };
         const SIZE_OR_ZERO: ArgKind = Size { zero: true };
         const RINGBUF: ArgKind = Map(MapTypes::of(&[MapType::RingBuf]));
@@ -321,6 +327,38 @@ impl Helpers {
             h(Helper::RedirectMap, &[Map(REDIRECT), Scalar, Scalar], Ret::Scalar),
             with(Effect::MovesPacket, h(Helper::XdpAdjustMeta, &[Ctx, Scalar], Ret::Scalar)),
             with(Effect::MovesPacket, h(Helper::XdpAdjustTail, &[Ctx, Scalar], Ret::Scalar)),
+            h(Helper::XdpGetBuffLen, &[Ctx], Ret::Scalar),
+            h(Helper::XdpLoadBytes, &[Ctx, Scalar, WRITE, SIZE], Ret::Scalar),
+            h(Helper::XdpStoreBytes, &[Ctx, Scalar, READ, SIZE], Ret::Scalar),
+            with(Effect::MovesPacket, h(Helper::SkbVlanPush, &[Ctx, Scalar, Scalar], Ret::Scalar)),
+            with(Effect::MovesPacket, h(Helper::SkbVlanPop, &[Ctx], Ret::Scalar)),
+            with(Effect::MovesPacket, h(Helper::SkbChangeProto, &[Ctx, Scalar, Scalar], Ret::Scalar)),
+            h(Helper::SkbChangeType, &[Ctx, Scalar], Ret::Scalar),
+            with(Effect::MovesPacket, h(Helper::SkbChangeTail, &[Ctx, Scalar, Scalar], Ret::Scalar)),
+            with(Effect::MovesPacket, h(Helper::SkbChangeHead, &[Ctx, Scalar, Scalar], Ret::Scalar)),
+            with(Effect::MovesPacket, h(Helper::SkbPullData, &[Ctx, Scalar], Ret::Scalar)),
+            with(Effect::MovesPacket, h(Helper::SkbAdjustRoom, &[Ctx, Scalar, Scalar, Scalar], Ret::Scalar)),
+            h(Helper::SkbLoadBytesRelative, &[Ctx, Scalar, WRITE, SIZE, Scalar], Ret::Scalar),
+            h(Helper::SkbEcnSetCe, &[Ctx], Ret::Scalar),
+            h(Helper::GetHashRecalc, &[Ctx], Ret::Scalar),
+            h(Helper::SetHashInvalid, &[Ctx], Ret::Scalar),
+            h(Helper::SetHash, &[Ctx, Scalar], Ret::Scalar),
+            h(Helper::CsumUpdate, &[Ctx, Scalar], Ret::Scalar),
+            h(Helper::CsumLevel, &[Ctx, Scalar], Ret::Scalar),
+            h(Helper::SkbGetTunnelKey, &[Ctx, WRITE, SIZE, Scalar], Ret::Scalar),
+            h(Helper::SkbSetTunnelKey, &[Ctx, READ, SIZE, Scalar], Ret::Scalar),
+            h(Helper::SkbGetTunnelOpt, &[Ctx, WRITE, SIZE], Ret::Scalar),
+            h(Helper::SkbSetTunnelOpt, &[Ctx, READ, SIZE], Ret::Scalar),
+            h(Helper::FibLookup, &[Ctx, CHANGED, SIZE, Scalar], Ret::Scalar),
+            h(Helper::CheckMtu, &[Ctx, Scalar, MTU, Scalar, Scalar], Ret::Scalar),
+            with(Effect::MovesPacket, h(Helper::CloneRedirect, &[Ctx, Scalar, Scalar], Ret::Scalar)),
+            h(Helper::RedirectNeigh, &[Scalar, READ_OR_NULL, SIZE_OR_ZERO, Scalar], Ret::Scalar),
+            h(Helper::RedirectPeer, &[Scalar, Scalar], Ret::Scalar),
+            h(Helper::GetNetnsCookie, &[CtxOrNull], Ret::Scalar),
+            h(Helper::Strtol, &[READ, SIZE, Scalar, NUMBER], Ret::Scalar),
+            h(Helper::Strtoul, &[READ, SIZE, Scalar, NUMBER], Ret::Scalar),
+            h(Helper::KtimeGetCoarseNs, &[], Ret::Scalar),
+            h(Helper::KtimeGetTaiNs, &[], Ret::Scalar),
             h(Helper::MapPushElem, &[Map(PUSHED), Value, Scalar], Ret::Scalar),
             h(Helper::MapPopElem, &[Map(QUEUES), ValueOut], Ret::Scalar),
             h(Helper::MapPeekElem, &[Map(PUSHED), ValueOut], Ret::Scalar),

@@ -301,6 +301,7 @@ pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
             ArgKind::None => {}
             ArgKind::Scalar => n.flow(r, exact),
             ArgKind::Ctx
+            | ArgKind::CtxOrNull
             | ArgKind::Map(_)
             | ArgKind::Key
             | ArgKind::Value

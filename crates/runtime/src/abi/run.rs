@@ -7,6 +7,7 @@
 use crate::abi::held::Held;
 use crate::abi::machine_stack::StackNeed;
 use crate::context::Parts;
+use crate::context::network::Network;
 use crate::error::HelperError;
 use bpf_jit_code::{RunCtx, StopCode};
 use bpf_quiesce::Domain;
@@ -27,6 +28,8 @@ pub(crate) struct RunConfig {
     pub(crate) stack: StackNeed,
     /// Where `bpf_trace_printk` writes.
     pub(crate) print: Option<PrintSink>,
+    /// Whom helpers ask about interfaces and routes.
+    pub(crate) network: Option<Arc<dyn Network>>,
     /// In whose guard runs are.
     pub(crate) domain: Arc<Domain>,
 }

@@ -6,7 +6,9 @@
 //! [`BpfContext`](crate::BpfContext).
 
 pub mod derive;
+pub mod network;
 pub(crate) mod packet;
+pub(crate) mod skb;
 
 use std::sync::LazyLock;
 

@@ -1,12 +1,14 @@
 //! What there is to choose about an engine.
 
 use crate::abi::run::PrintSink;
+use crate::context::network::Network;
 use bpf_debug::Options as DebugOptions;
 use bpf_jit::{AllocOptions, OptLevel};
 use bpf_jit_code::{Arch, CpuFeatures, Hardening};
 use bpf_quiesce::WhenFull;
 use bpf_verifier::Limits;
 use std::fmt;
+use std::sync::Arc;
 
 /// How programs are executed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -69,6 +71,9 @@ pub struct Config {
     pub debug: DebugOptions,
     /// Where `bpf_trace_printk` writes; nowhere by default.
     pub print: Option<PrintSink>,
+    /// Interfaces and routes that programs ask about (`bpf_fib_lookup`, `bpf_check_mtu`); by default there is a loopback
+    /// device alone ([`crate::network::Unconfigured`]).
+    pub network: Option<Arc<dyn Network>>,
     /// Save every callee-saved register in every function: what saving by need is measured against. For benches.
     pub save_all: bool,
     /// How registers are allocated. For tests: any allocation gives the same results.
@@ -99,6 +104,7 @@ impl Default for Config {
             limits: Limits::default(),
             debug: DebugOptions::default(),
             print: None,
+            network: None,
             save_all: false,
             alloc: AllocOptions::default(),
         }

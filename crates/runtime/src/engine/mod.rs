@@ -112,6 +112,7 @@ impl Engine {
             max_nested: config.max_nested_runs,
             stack: StackNeed::new(config.max_machine_stack, config.stack_reserve),
             print: config.print.clone(),
+            network: config.network.clone(),
             domain: Arc::clone(&domain),
         };
         let runs = Runs::new(domain.max_slots(), run_config).ok_or_else(no_slots)?;

@@ -255,7 +255,7 @@ impl<'p> Host<'p> {
             };
             match *kind {
                 ArgKind::None | ArgKind::Scalar | ArgKind::Size { .. } | ArgKind::CallbackCtx => {}
-                ArgKind::Ctx | ArgKind::Callback(_) => {}
+                ArgKind::Ctx | ArgKind::CtxOrNull | ArgKind::Callback(_) => {}
                 ArgKind::Map(kinds) => map = Some(self.map_arg(&bound.proto, kinds, arg, caller)?),
                 ArgKind::Key => caller.check(self, arg, size(|m| m.key_size)?, false)?,
                 ArgKind::Value => caller.check(self, arg, size(|m| m.value_size)?, false)?,
@@ -343,7 +343,12 @@ impl<'p> Host<'p> {
             // The prototypes have the lock in r1.
             Effect::Lock => self.lock = Some(r1),
             Effect::Unlock => self.lock = None,
-            Effect::None | Effect::MovesPacket | Effect::TailCall => {}
+            Effect::MovesPacket => {
+                // SAFETY: the run is this thread's; the helper has said there where the packet is now.
+                let run = unsafe { &(*self.run).ctx };
+                caller.set_packet(run.packet, run.packet_len);
+            }
+            Effect::None | Effect::TailCall => {}
         }
         match (bound.proto.ret, map) {
             (_, _) if r0 == 0 => {}

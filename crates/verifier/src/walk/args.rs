@@ -75,6 +75,8 @@ impl<'a> Walk<'a> {
             ArgKind::Scalar => return wrong(self, "a number (an address would leak)"),
             ArgKind::Ctx if !v.null && self.is_ctx(v) => {}
             ArgKind::Ctx => return wrong(self, "the context"),
+            ArgKind::CtxOrNull if (!v.null && self.is_ctx(v)) || v.as_const() == Some(0) => {}
+            ArgKind::CtxOrNull => return wrong(self, "the context or 0"),
             ArgKind::Map(set) => match v.ty {
                 Ty::Map { map, inner } if !v.null => {
                     let def = self.map(map, inner)?;

@@ -10,8 +10,11 @@
 pub(crate) mod callback_shims;
 pub(crate) mod callbacks;
 mod maps;
+mod network;
 pub(crate) mod packet;
 mod print;
 pub(crate) mod ring;
+mod skb;
 mod system;
 pub(crate) mod table;
+mod text;

@@ -7,7 +7,9 @@
 
 use crate::call::HostFn;
 use crate::call::helpers::ring::perf_output;
-use crate::context::packet::{Redirect, SkBuff, Skb, Window, Xdp, XdpBuff};
+use crate::call::helpers::{network, skb};
+use crate::context::packet::{Redirect, Window, Xdp, XdpBuff};
+use crate::context::skb::{SkBuff, Skb};
 use crate::context::{Context, ContextLayout};
 use crate::num::low;
 use bpf_jit_code::RunCtx;
@@ -40,6 +42,11 @@ const XDP: &[(Helper, HostFn)] = &[
     (Helper::XdpAdjustHead, HostFn::plain(xdp_adjust_head)),
     (Helper::XdpAdjustMeta, HostFn::plain(xdp_adjust_meta)),
     (Helper::XdpAdjustTail, HostFn::plain(xdp_adjust_tail)),
+    (Helper::FibLookup, HostFn::with_run(network::xdp_fib_lookup)),
+    (Helper::CheckMtu, HostFn::with_run(network::xdp_check_mtu)),
+    (Helper::XdpGetBuffLen, HostFn::plain(xdp_get_buff_len)),
+    (Helper::XdpLoadBytes, HostFn::plain(xdp_load_bytes)),
+    (Helper::XdpStoreBytes, HostFn::plain(xdp_store_bytes)),
 ];
 
 const SKB: &[(Helper, HostFn)] = &[
@@ -50,6 +57,30 @@ const SKB: &[(Helper, HostFn)] = &[
     (Helper::PerfEventOutput, HostFn::with_run(skb_event_output)),
     (Helper::SkbLoadBytes, HostFn::plain(skb_load_bytes)),
     (Helper::CsumDiff, HostFn::plain(csum_diff)),
+    (Helper::CloneRedirect, HostFn::with_run(network::clone_redirect)),
+    (Helper::SkbVlanPush, HostFn::with_run(skb::vlan_push)),
+    (Helper::SkbVlanPop, HostFn::with_run(skb::vlan_pop)),
+    (Helper::SkbGetTunnelKey, HostFn::plain(network::get_tunnel_key)),
+    (Helper::SkbSetTunnelKey, HostFn::plain(network::set_tunnel_key)),
+    (Helper::SkbGetTunnelOpt, HostFn::plain(network::get_tunnel_opt)),
+    (Helper::SkbSetTunnelOpt, HostFn::plain(network::set_tunnel_opt)),
+    (Helper::SkbChangeProto, HostFn::with_run(skb::change_proto)),
+    (Helper::SkbChangeType, HostFn::with_run(skb::change_type)),
+    (Helper::GetHashRecalc, HostFn::with_run(skb::get_hash_recalc)),
+    (Helper::SkbChangeTail, HostFn::with_run(skb::change_tail)),
+    (Helper::SkbPullData, HostFn::with_run(skb::pull_data)),
+    (Helper::CsumUpdate, HostFn::with_run(skb::csum_update)),
+    (Helper::SetHashInvalid, HostFn::with_run(skb::set_hash_invalid)),
+    (Helper::SkbChangeHead, HostFn::with_run(skb::change_head)),
+    (Helper::SetHash, HostFn::with_run(skb::set_hash)),
+    (Helper::SkbAdjustRoom, HostFn::with_run(skb::adjust_room)),
+    (Helper::SkbLoadBytesRelative, HostFn::plain(skb::load_bytes_relative)),
+    (Helper::FibLookup, HostFn::with_run(network::skb_fib_lookup)),
+    (Helper::SkbEcnSetCe, HostFn::with_run(skb::ecn_set_ce)),
+    (Helper::CsumLevel, HostFn::with_run(skb::csum_level)),
+    (Helper::RedirectNeigh, HostFn::with_run(network::redirect_neigh)),
+    (Helper::RedirectPeer, HostFn::with_run(network::redirect_peer)),
+    (Helper::CheckMtu, HostFn::with_run(network::skb_check_mtu)),
 ];
 
 const EINVAL: u64 = -(libc::EINVAL as i64) as u64;
@@ -70,7 +101,7 @@ unsafe fn xdp<'a>(ctx: u64) -> &'a mut Window {
 ///
 /// # Safety
 /// As [`xdp`], for a program on [`Skb`].
-unsafe fn skb<'a>(ctx: u64) -> &'a mut [u8] {
+unsafe fn packet<'a>(ctx: u64) -> &'a mut [u8] {
     // SAFETY: the linker binds these helpers to programs on `Skb` only, and the verifier admits only their context as
     // the first argument; nobody writes its window.
     let window = &unsafe { &*(ctx as *const SkBuff<'_>) }.window;
@@ -136,6 +167,73 @@ unsafe extern "C" fn xdp_adjust_meta(ctx: u64, delta: u64, _: u64, _: u64, _: u6
         return EACCES;
     }
     0
+}
+
+/// `bpf_xdp_get_buff_len(ctx)`.
+///
+/// # Safety
+/// See the module.
+unsafe extern "C" fn xdp_get_buff_len(ctx: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: by the module's contract.
+    unsafe { xdp(ctx) }.len() as u64
+}
+
+/// `len` bytes at `offset` of an XDP program's packet.
+///
+/// # Safety
+/// See the module.
+unsafe fn xdp_bytes(ctx: u64, offset: u64, len: u64) -> Result<*mut u8, u64> {
+    const MOST: u32 = 0xffff;
+    let (offset, len) = (low(offset), low(len));
+    if offset > MOST || len > MOST {
+        return Err(EFAULT);
+    }
+    // SAFETY: by the module's contract.
+    let window = unsafe { xdp(ctx) };
+    if (offset + len) as usize > window.len() {
+        return Err(EINVAL);
+    }
+    Ok(window.data().wrapping_add(offset as usize))
+}
+
+/// `bpf_xdp_load_bytes(ctx, offset, to, len)`. On an error the target is zeroed, which the kernel leaves as it was: a
+/// program may read it.
+///
+/// # Safety
+/// See the module; `to` must be writable for `len` bytes.
+unsafe extern "C" fn xdp_load_bytes(ctx: u64, offset: u64, to: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
+    let (to, size) = (to as *mut u8, low(len) as usize);
+    // SAFETY: the first argument is the context of a running XDP program.
+    match unsafe { xdp_bytes(ctx, offset, len) } {
+        Ok(from) => {
+            // SAFETY: both have that many bytes: the verifier has proven the program's; in the packet. `copy`,
+            // because a program may have put the target there too.
+            unsafe { core::ptr::copy(from, to, size) };
+            0
+        }
+        Err(error) => {
+            // SAFETY: the verifier has proven that many bytes writable.
+            unsafe { core::ptr::write_bytes(to, 0, size) };
+            error
+        }
+    }
+}
+
+/// `bpf_xdp_store_bytes(ctx, offset, from, len)`.
+///
+/// # Safety
+/// See the module; `from` must be readable for `len` bytes.
+unsafe extern "C" fn xdp_store_bytes(ctx: u64, offset: u64, from: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the first argument is the context of a running XDP program.
+    match unsafe { xdp_bytes(ctx, offset, len) } {
+        Ok(to) => {
+            // SAFETY: both have that many bytes: the verifier has proven the program's; in the packet; `copy`,
+            // because the source may be there too.
+            unsafe { core::ptr::copy(from as *const u8, to, low(len) as usize) };
+            0
+        }
+        Err(error) => error,
+    }
 }
 
 /// `bpf_perf_event_output` of XDP programs: the flags may ask for bytes of the packet as it is now.
@@ -206,7 +304,7 @@ unsafe extern "C" fn skb_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u
 unsafe extern "C" fn skb_load_bytes(ctx: u64, offset: u64, to: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
     let (offset, len) = (low(offset) as usize, low(len) as usize);
     // SAFETY: the first argument was proven to be the context, and the slice is used within this call only.
-    let packet = unsafe { skb(ctx) };
+    let packet = unsafe { packet(ctx) };
     match packet.get(offset..offset.saturating_add(len)) {
         Some(from) => {
             // SAFETY: `from` has `len` bytes, and so has `to`, as the program was proven to pass. `copy`, because a
@@ -222,8 +320,7 @@ unsafe extern "C" fn skb_load_bytes(ctx: u64, offset: u64, to: u64, len: u64, _:
     }
 }
 
-/// `bpf_skb_store_bytes(ctx, offset, from, len, flags)`. The flags ask for checksum and hash bookkeeping that this
-/// context has not.
+/// `bpf_skb_store_bytes(ctx, offset, from, len, flags)`. There is no checksum of the whole packet to keep up.
 ///
 /// # Safety
 /// See the module; `from` must be readable for `len` bytes.
@@ -235,11 +332,15 @@ unsafe extern "C" fn skb_store_bytes(ctx: u64, offset: u64, from: u64, len: u64,
     }
     let (offset, len) = (low(offset) as usize, low(len) as usize);
     // SAFETY: the first argument was proven to be the context, and the slice is used within this call only.
-    let packet = unsafe { skb(ctx) };
+    let packet = unsafe { packet(ctx) };
     let Some(to) = packet.get_mut(offset..offset.saturating_add(len)) else { return EFAULT };
     // SAFETY: `to` has `len` bytes, and so has `from`, as the program was proven to pass; `copy`, because the source
     // may be in the packet.
     unsafe { core::ptr::copy(from as *const u8, to.as_mut_ptr(), len) };
+    if flags & INVALIDATE_HASH != 0 {
+        // SAFETY: the context of a running program on `Skb`; the packet is not in use any more.
+        unsafe { &mut *(ctx as *mut SkBuff<'_>) }.clear_hash();
+    }
     0
 }
 
@@ -318,7 +419,7 @@ unsafe extern "C" fn l3_csum_replace(ctx: u64, offset: u64, from: u64, to: u64, 
         return EINVAL;
     }
     // SAFETY: the first argument was proven to be the context, and the slice is used within this call only.
-    let Some(at) = sum_at(unsafe { skb(ctx) }, offset) else { return EFAULT };
+    let Some(at) = sum_at(unsafe { packet(ctx) }, offset) else { return EFAULT };
     let Some(sum) = new_sum(u16::from_ne_bytes(*at), from, to, flags) else { return EINVAL };
     *at = sum.to_ne_bytes();
     0
@@ -336,7 +437,7 @@ unsafe extern "C" fn l4_csum_replace(ctx: u64, offset: u64, from: u64, to: u64, 
         return EINVAL;
     }
     // SAFETY: the first argument was proven to be the context, and the slice is used within this call only.
-    let Some(at) = sum_at(unsafe { skb(ctx) }, offset) else { return EFAULT };
+    let Some(at) = sum_at(unsafe { packet(ctx) }, offset) else { return EFAULT };
     let old = u16::from_ne_bytes(*at);
     // UDP: a sum of 0 says that there is none, and a sum that comes out as 0 is written as 0xffff.
     let is_udp = flags & MARK_MANGLED_0 != 0;

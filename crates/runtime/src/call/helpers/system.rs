@@ -20,6 +20,16 @@ pub(super) extern "C" fn ktime_get_boot_ns(_: u64, _: u64, _: u64, _: u64, _: u6
     clock_ns(libc::CLOCK_BOOTTIME)
 }
 
+/// `bpf_ktime_get_coarse_ns`: the monotonic clock as of the last tick.
+pub(super) extern "C" fn ktime_get_coarse_ns(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC_COARSE)
+}
+
+/// `bpf_ktime_get_tai_ns`: atomic time.
+pub(super) extern "C" fn ktime_get_tai_ns(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    clock_ns(libc::CLOCK_TAI)
+}
+
 /// `bpf_jiffies64`: a coarse clock, here of 1000 ticks a second (the kernel's `HZ` is its own affair), from boot.
 pub(super) extern "C" fn jiffies64(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000

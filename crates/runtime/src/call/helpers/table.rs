@@ -3,7 +3,7 @@
 use crate::call::HostFn;
 use crate::call::helpers::callback_shims::{By, bpf_loop, for_each_map_elem, user_ringbuf_drain};
 use crate::call::helpers::print::trace_printk;
-use crate::call::helpers::{maps, ring, system};
+use crate::call::helpers::{maps, network, ring, system, text};
 use bpf_uapi::Helper;
 
 /// The helpers, ascending by id.
@@ -24,18 +24,23 @@ const SHIPPED: &[(Helper, HostFn)] = &[
     (Helper::MapPeekElem, HostFn::with_run(maps::map_peek_elem)),
     (Helper::SpinLock, HostFn::with_run(maps::spin_lock)),
     (Helper::SpinUnlock, HostFn::with_run(maps::spin_unlock)),
+    (Helper::Strtol, HostFn::plain(text::strtol)),
+    (Helper::Strtoul, HostFn::plain(text::strtoul)),
     (Helper::Jiffies64, HostFn::plain(system::jiffies64)),
+    (Helper::GetNetnsCookie, HostFn::with_run(network::get_netns_cookie)),
     (Helper::KtimeGetBootNs, HostFn::plain(system::ktime_get_boot_ns)),
     (Helper::RingbufOutput, HostFn::with_run(ring::ringbuf_output)),
     (Helper::RingbufReserve, HostFn::with_run(ring::ringbuf_reserve)),
     (Helper::RingbufSubmit, HostFn::with_run(ring::ringbuf_submit)),
     (Helper::RingbufDiscard, HostFn::with_run(ring::ringbuf_discard)),
     (Helper::RingbufQuery, HostFn::plain(ring::ringbuf_query)),
+    (Helper::KtimeGetCoarseNs, HostFn::plain(system::ktime_get_coarse_ns)),
     // Emitted code calls those that check what it does itself ([`super::callback_shims`]), the interpreter none.
     (Helper::ForEachMapElem, HostFn::with_run(for_each_map_elem::<By<3>>)),
     (Helper::Loop, HostFn::with_run(bpf_loop::<By<3>>)),
     (Helper::MapLookupPercpuElem, HostFn::plain(maps::map_lookup_percpu_elem)),
     (Helper::DynptrRead, HostFn::plain(ring::dynptr_read)),
+    (Helper::KtimeGetTaiNs, HostFn::plain(system::ktime_get_tai_ns)),
     (Helper::UserRingbufDrain, HostFn::with_run(user_ringbuf_drain::<By<3>>)),
 ];
 
