@@ -1,10 +1,8 @@
 //! What a program's "map pointer" points to.
 //!
-//! A program holds the address of a [`MapHeader`], which stays put as long as the map lives. Its layout is fixed so
-//! that the JITs can inline array lookups (bounds compare and address) and call the specialised lookup function
-//! directly.
-
-use std::mem::offset_of;
+//! A program holds the address of a [`MapHeader`], which stays put as long as the map lives. Emitted code does not look
+//! into it: what it inlines of an array (bounds, stride, base) and which function it calls directly are known when it is
+//! compiled. The functions that programs call through it read it.
 
 /// A program's lookup: `map` is the map pointer, `key` points to `key_size` readable bytes, `slot` is the run's
 /// execution slot. The result is null or the value, which stays mapped as long as the map.
@@ -51,16 +49,3 @@ pub struct MapHeader {
 unsafe impl Send for MapHeader {}
 // SAFETY: nobody writes a header that is shared, and what its pointers point to is accessed by atomics.
 unsafe impl Sync for MapHeader {}
-
-impl MapHeader {
-    /// Byte offset of [`MapHeader::max_entries`].
-    pub const MAX_ENTRIES_OFFSET: usize = offset_of!(Self, max_entries);
-    /// Byte offset of [`MapHeader::stride`].
-    pub const STRIDE_OFFSET: usize = offset_of!(Self, stride);
-    /// Byte offset of [`MapHeader::base`].
-    pub const BASE_OFFSET: usize = offset_of!(Self, base);
-    /// Byte offset of [`MapHeader::slot_stride`].
-    pub const SLOT_STRIDE_OFFSET: usize = offset_of!(Self, slot_stride);
-    /// Byte offset of [`MapHeader::lookup`].
-    pub const LOOKUP_OFFSET: usize = offset_of!(Self, lookup);
-}

@@ -37,7 +37,7 @@ fn delete(map: *const MapHeader, key: &[u8], slot: u32) -> i64 {
 }
 
 #[test]
-fn the_header_lets_a_jit_inline_array_lookups() {
+fn the_header_says_where_an_array_lies() {
     let map = create(MapDef::new("a", MapType::Array, 4, 12, 10));
     let header = map.header();
     assert_eq!((header.max_entries, header.stride), (10, 16));
@@ -53,8 +53,6 @@ fn the_header_lets_a_jit_inline_array_lookups() {
             assert_eq!(called, inlined);
         }
     });
-    assert_eq!(MapHeader::MAX_ENTRIES_OFFSET, 12);
-    assert_eq!(MapHeader::BASE_OFFSET, 24);
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use bpf_prog_pack::{Batch, Options, Packs, Patch};
+use bpf_prog_pack::{Options, Packs, Patch};
 use bpf_quiesce::Domain;
 use common::{flip, run, site};
 
@@ -93,16 +93,14 @@ fn two_slots(packs: &Packs, flips: u64, barriers: bool) -> u64 {
     let (bypass, target) = (text.patch_site(site.bypass).expect("fits"), text.patch_site(site.target).expect("fits"));
     let open_for_a_while = || (0..100).for_each(|_| std::hint::spin_loop());
     let kept = |_: &Seen| {
-        let batch = Batch::new(packs);
-        batch.poke(&target, Patch::Nop, program).expect("holds a nop");
-        let batch = batch.barrier().expect("granted before");
-        batch.poke_dependent(&bypass, out, Patch::Nop).expect("closed");
+        target.poke(Patch::Nop, program).expect("holds a nop");
+        packs.domain().core_barrier().expect("granted before");
+        bypass.poke(out, Patch::Nop).expect("closed");
         open_for_a_while();
-        let batch = Batch::new(packs);
-        batch.poke(&bypass, Patch::Nop, out).expect("open");
-        let batch = batch.barrier().expect("granted before");
+        bypass.poke(Patch::Nop, out).expect("open");
+        packs.domain().core_barrier().expect("granted before");
         packs.domain().synchronize().expect("outside guards");
-        batch.poke_dependent(&target, program, Patch::Nop).expect("linked");
+        target.poke(program, Patch::Nop).expect("linked");
     };
     // The runs in flight are awaited here as well, by their own counts: nothing interrupts the runner.
     let broken = |seen: &Seen| {

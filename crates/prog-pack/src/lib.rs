@@ -9,7 +9,7 @@
 //! for its final address, [`Staged::finalize`] publishes it, and only the resulting [`Text`] has entry points. Dropping
 //! a `Text` frees it: after a grace period (no run that could be inside is left) its bytes become traps and, after one
 //! core barrier for many programs, its chunks are free (`retire`). Patch slots change by one atomic store
-//! ([`PatchSite`], [`Batch`]).
+//! ([`PatchSite`]).
 //!
 //! Invariants: this crate is the only writer of code. Every byte of a pack belongs to one program or is a trap. No page
 //! is writable and executable through one mapping. Nothing here knows BPF. A forked child does not have the memory:
@@ -61,7 +61,7 @@ mod sys;
 pub use arch::Patch;
 pub use pack::Backing;
 pub use packs::{Options, Packs, Stats};
-pub use poke::{Batch, Independent, Ordered, PatchSite, PokeError};
+pub use poke::{PatchSite, PokeError};
 pub use stage::{Staged, Text};
 pub use sys::{Call, SysError};
 

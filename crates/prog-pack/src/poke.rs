@@ -5,9 +5,12 @@
 //!
 //! Approach: a [`PatchSite`] is made from a `PatchSlot`, which cannot cross an aligned eight-byte word, so one atomic
 //! store replaces the instruction (AMD APM 2 7.6.1; on arm64 only NOP and B are exchanged, Arm ARM B2.2.5). The store
-//! is a compare-and-exchange that also compares the old bytes: a slot that holds something else is left alone. A
-//! [`Batch`] has two types: pokes that nothing depends on go into a `Batch<Independent>`; [`Batch::barrier`] executes
-//! the core barrier and gives a `Batch<Ordered>`, which alone has the poke that may depend on the former ones.
+//! is a compare-and-exchange that also compares the old bytes: a slot that holds something else is left alone.
+//!
+//! A poke depends on another if it would be wrong for a thread to execute its new instruction together with the other's
+//! *old* one: opening a bypass before the jump behind it is written, or removing that jump before the bypass is closed.
+//! Between the two lies a core barrier (`Domain::core_barrier`), for which who knows the sites is responsible: for tail
+//! calls `bpf-tailcall`, whose types have the order.
 //!
 //! What this rests on, by vendor of the CPU:
 //!
@@ -29,14 +32,11 @@
 //!
 //! Invariant: bytes outside the slot are never changed, not even by two pokes in one word at a time.
 
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use bpf_jit_code::{Arch, PATCH_WORD, PatchSlot};
-use bpf_quiesce::{CoreBarrier, CoreBarrierError};
 
 use crate::arch::{self, Patch};
-use crate::packs::Packs;
 use crate::stage::Text;
 
 /// Why an instruction was not replaced. The code is as it was.
@@ -170,73 +170,5 @@ fn replace_word(at: usize, old: [u8; 8], new: [u8; 8]) -> Result<(), [u8; 8]> {
     match word.compare_exchange(low(old), low(new), Ordering::AcqRel, Ordering::Relaxed) {
         Ok(_) => Ok(()),
         Err(found) => Err(u64::from(found).to_le_bytes()),
-    }
-}
-
-/// The stage of a [`Batch`] before its barrier.
-#[derive(Debug)]
-pub enum Independent {}
-
-/// The stage of a [`Batch`] after its barrier.
-#[derive(Debug)]
-pub enum Ordered {}
-
-/// A sequence of pokes of which some depend on others.
-///
-/// A poke depends on another if it would be wrong for a thread to execute its new instruction together with the other's
-/// *old* one: opening a bypass before the jump behind it is written, or removing that jump before the bypass is closed.
-///
-/// ```no_run
-/// # use bpf_prog_pack::{Batch, Packs, Patch, PatchSite};
-/// # fn link(packs: &Packs, target: PatchSite<'_>, bypass: PatchSite<'_>, program: usize, out: usize)
-/// # -> Result<(), Box<dyn std::error::Error>> {
-/// let batch = Batch::new(packs);
-/// batch.poke(&target, Patch::Nop, Patch::Jump(program))?;
-/// let batch = batch.barrier()?;
-/// batch.poke_dependent(&bypass, Patch::Jump(out), Patch::Nop)?;
-/// # Ok(()) }
-/// ```
-#[derive(Debug)]
-pub struct Batch<'packs, Stage = Independent> {
-    packs: &'packs Packs,
-    /// The proof that everything poked before is seen by every CPU.
-    _barrier: Option<CoreBarrier>,
-    /// A word of the type only: which methods there are. There is no value of it.
-    _stage: PhantomData<Stage>,
-}
-
-impl<'packs> Batch<'packs, Independent> {
-    /// An empty batch.
-    pub fn new(packs: &'packs Packs) -> Self {
-        Self { packs, _barrier: None, _stage: PhantomData }
-    }
-
-    /// A poke that depends on no other poke in this batch.
-    ///
-    /// # Errors
-    /// See [`PokeError`].
-    pub fn poke(&self, site: &PatchSite<'_>, old: Patch, new: Patch) -> Result<(), PokeError> {
-        site.poke(old, new)
-    }
-}
-
-impl<'packs, Stage> Batch<'packs, Stage> {
-    /// Waits until every CPU sees what was poked so far: one core barrier for all of it.
-    ///
-    /// # Errors
-    /// Where there is no core barrier, dependent pokes are not possible.
-    pub fn barrier(self) -> Result<Batch<'packs, Ordered>, CoreBarrierError> {
-        let barrier = self.packs.domain().core_barrier()?;
-        Ok(Batch { packs: self.packs, _barrier: Some(barrier), _stage: PhantomData })
-    }
-}
-
-impl Batch<'_, Ordered> {
-    /// A poke that may depend on the pokes before the last barrier; not on those after it.
-    ///
-    /// # Errors
-    /// See [`PokeError`].
-    pub fn poke_dependent(&self, site: &PatchSite<'_>, old: Patch, new: Patch) -> Result<(), PokeError> {
-        site.poke(old, new)
     }
 }

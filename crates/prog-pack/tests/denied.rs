@@ -7,7 +7,7 @@ mod common;
 
 use std::sync::Arc;
 
-use bpf_prog_pack::{Batch, Error, Options, Packs};
+use bpf_prog_pack::{Error, Options, Packs};
 use bpf_quiesce::{CoreBarrierError, Domain, EnterError, WaitError, WhenFull};
 use common::{constant, run};
 
@@ -54,7 +54,7 @@ fn denied_from_the_start_everything_but_dependent_pokes_works() {
         let domain = Domain::new(bpf_quiesce::Options::default());
         assert!(!domain.has_core_barrier() && !domain.has_asymmetric_barrier());
         let packs = Packs::new(Arc::clone(&domain), Options::default()).unwrap();
-        assert_eq!(Batch::new(&packs).barrier().unwrap_err(), CoreBarrierError::Denied);
+        assert_eq!(domain.core_barrier().unwrap_err(), CoreBarrierError::Denied);
         for round in 0..2000 {
             let text = load(&packs, round).unwrap();
             let _guard = domain.enter().unwrap();
@@ -87,7 +87,6 @@ fn a_barrier_that_fails_later_delays_and_is_reported() {
         assert!(!domain.start_grace_period().is_complete());
         assert_eq!(domain.core_barrier().unwrap_err(), CoreBarrierError::Failed(libc::EPERM));
         assert_eq!(domain.enter().unwrap_err(), EnterError::Barrier(libc::EPERM));
-        assert!(Batch::new(&packs).barrier().is_err());
         drop(text);
         assert_eq!(packs.reclaim(), 0);
         assert_eq!(packs.drain(), Err(Error::Wait(WaitError::Barrier(libc::EPERM))));

@@ -8,7 +8,7 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use bpf_prog_pack::{Batch, Options, Packs, Patch, PokeError};
+use bpf_prog_pack::{Options, Packs, Patch, PokeError};
 use bpf_quiesce::Domain;
 use common::{FELL_THROUGH, HOST, constant, flip, run, site};
 
@@ -89,7 +89,7 @@ fn dependent_slots_with_barriers_never_fall_through() {
     let packs = packs();
     if !packs.domain().has_core_barrier() {
         println!("SKIPPED: no core barrier on this host, so dependent pokes are refused");
-        assert!(Batch::new(&packs).barrier().is_err());
+        assert!(packs.domain().core_barrier().is_err());
         return;
     }
     let site = site();
@@ -98,16 +98,14 @@ fn dependent_slots_with_barriers_never_fall_through() {
     let (out, program) = (Patch::Jump(base + site.out), Patch::Jump(base + site.program));
     let (bypass, target) = (text.patch_site(site.bypass).unwrap(), text.patch_site(site.target).unwrap());
     let wrong = patched_under_a_runner(&packs, base, flips() / 20, || {
-        let batch = Batch::new(&packs);
-        batch.poke(&target, Patch::Nop, program).unwrap();
-        let batch = batch.barrier().unwrap();
-        batch.poke_dependent(&bypass, out, Patch::Nop).unwrap();
+        target.poke(Patch::Nop, program).unwrap();
+        packs.domain().core_barrier().unwrap();
+        bypass.poke(out, Patch::Nop).unwrap();
 
-        let batch = Batch::new(&packs);
-        batch.poke(&bypass, Patch::Nop, out).unwrap();
-        let batch = batch.barrier().unwrap();
+        bypass.poke(Patch::Nop, out).unwrap();
+        packs.domain().core_barrier().unwrap();
         packs.domain().synchronize().unwrap();
-        batch.poke_dependent(&target, program, Patch::Nop).unwrap();
+        target.poke(program, Patch::Nop).unwrap();
     });
     assert_eq!(wrong, 0, "{FELL_THROUGH} is what falling through returns");
 }
