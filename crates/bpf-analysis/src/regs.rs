@@ -110,14 +110,8 @@ pub(crate) fn effects(insn: &Insn) -> (RegSet, RegSet) {
         Insn::StoreRelease { base, src, .. } => (RegSet::of(base).union(RegSet::of(src)), none),
         Insn::Atomic { op, base, src, .. } => {
             let regs = RegSet::of(base).union(RegSet::of(src));
-            match op {
-                AtomicOp::CmpXchg => (regs.union(RegSet::of(Reg::R0)), RegSet::of(Reg::R0)),
-                AtomicOp::Xchg => (regs, RegSet::of(src)),
-                AtomicOp::Add { fetch }
-                | AtomicOp::Or { fetch }
-                | AtomicOp::And { fetch }
-                | AtomicOp::Xor { fetch } => (regs, if fetch { RegSet::of(src) } else { none }),
-            }
+            let compared = if op == AtomicOp::CmpXchg { RegSet::of(Reg::R0) } else { none };
+            (regs.union(compared), op.result(src).map_or(none, RegSet::of))
         }
         // The packet is the run's, not what r6 points to, but the instruction demands a context there.
         Insn::LoadAbs { .. } => (none, RegSet::of(Reg::R0)),

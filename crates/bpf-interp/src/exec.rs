@@ -6,9 +6,7 @@
 
 use core::borrow::Borrow;
 
-use bpf_isa::{
-    AtomicOp, Callee, Imm64, Insn, InsnIdx, MAX_CALL_DEPTH, MAY_GOTO_BUDGET, Program, Reg, Size, Src, SubprogId, Width,
-};
+use bpf_isa::{Callee, Imm64, Insn, InsnIdx, MAX_CALL_DEPTH, MAY_GOTO_BUDGET, Program, Reg, Size, Src, SubprogId};
 
 use crate::alu;
 use crate::machine::{Caller, Frame, MAX_TAIL_CALLS, Machine, callback_address, callback_slot};
@@ -222,22 +220,12 @@ fn run_program<E: Env + ?Sized>(
                 machine.place(env, regs.address(base, off), size, true)?.store(regs.operand(src));
             }
             Insn::Atomic { width, op, base, off, src } => {
-                let size = if width == Width::W32 { Size::W } else { Size::DW };
-                let place = machine.atomic_place(env, regs.address(base, off), size, true)?;
+                let place = machine.atomic_place(env, regs.address(base, off), width.into(), true)?;
                 let old = place
                     .modify(op, regs.get(src), regs.get(Reg::R0))
                     .ok_or(StopKind::Internal("an aligned place is not aligned"))?;
-                match op {
-                    AtomicOp::CmpXchg => regs.set(Reg::R0, old),
-                    AtomicOp::Xchg => regs.set(src, old),
-                    AtomicOp::Add { fetch }
-                    | AtomicOp::Or { fetch }
-                    | AtomicOp::And { fetch }
-                    | AtomicOp::Xor { fetch } => {
-                        if fetch {
-                            regs.set(src, old);
-                        }
-                    }
+                if let Some(result) = op.result(src) {
+                    regs.set(result, old);
                 }
             }
             Insn::LoadAcquire { size, dst, base, off } => {

@@ -622,7 +622,7 @@ fn raw_one_slot(insn: Insn) -> RawInsn {
             }
         }
         Insn::Atomic { width, op, base, off, src } => {
-            let size = if width == Width::W32 { Size::W } else { Size::DW };
+            let size = Size::from(width);
             RawInsn { imm: atomic_imm(op), ..raw_atomic(size, base, src, off) }
         }
         Insn::LoadAcquire { size, dst, base, off } => RawInsn { imm: op::LOAD_ACQ, ..raw_atomic(size, dst, base, off) },

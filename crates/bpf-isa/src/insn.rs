@@ -354,8 +354,35 @@ pub enum AtomicOp {
     CmpXchg,
 }
 
+impl AtomicOp {
+    /// The register that receives the old value, if one does. `src` is the operand's.
+    #[inline]
+    pub const fn result(self, src: Reg) -> Option<Reg> {
+        match self {
+            AtomicOp::Add { fetch } | AtomicOp::Or { fetch } | AtomicOp::And { fetch } | AtomicOp::Xor { fetch } => {
+                if fetch {
+                    Some(src)
+                } else {
+                    None
+                }
+            }
+            AtomicOp::Xchg => Some(src),
+            AtomicOp::CmpXchg => Some(Reg::R0),
+        }
+    }
+}
+
 /// Operand width of an atomic read-modify-write.
 pub type AtomicWidth = Width;
+
+impl From<AtomicWidth> for Size {
+    fn from(width: AtomicWidth) -> Size {
+        match width {
+            Width::W32 => Size::W,
+            Width::W64 => Size::DW,
+        }
+    }
+}
 
 /// What a two-slot LD_IMM64 loads (its `src` field).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -563,6 +590,44 @@ pub enum Insn {
     Exit,
 }
 
+/// What an instruction accesses in memory: `size` bytes at `base + off`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct MemoryAccess {
+    /// Address base.
+    pub base: Reg,
+    /// Byte offset.
+    pub off: i16,
+    /// Size of the access.
+    pub size: Size,
+    /// What is done there.
+    pub kind: AccessKind,
+}
+
+/// What a [`MemoryAccess`] does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum AccessKind {
+    /// Reads.
+    Load,
+    /// Writes this.
+    Store(Src),
+    /// Reads, and writes what results with this operand; atomic. (A compare and exchange also reads r0.)
+    Update(Reg),
+    /// Reads with acquire ordering; atomic.
+    LoadAcquire,
+    /// Writes this with release ordering; atomic.
+    StoreRelease(Reg),
+}
+
+impl AccessKind {
+    /// The register whose value is written or combined with what is there.
+    pub const fn operand(self) -> Option<Reg> {
+        match self {
+            AccessKind::Store(Src::Reg(src)) | AccessKind::Update(src) | AccessKind::StoreRelease(src) => Some(src),
+            AccessKind::Store(Src::Imm(_)) | AccessKind::Load | AccessKind::LoadAcquire => None,
+        }
+    }
+}
+
 /// How many passes one may_goto budget allows (Linux: BPF_MAX_LOOPS).
 pub const MAY_GOTO_BUDGET: u64 = 8 * 1024 * 1024;
 
@@ -591,6 +656,34 @@ impl Insn {
             | Insn::StoreRelease { .. }
             | Insn::LoadAbs { .. }
             | Insn::LoadInd { .. }
+            | Insn::Call(_)
+            | Insn::Exit => None,
+        }
+    }
+
+    /// The memory that the instruction accesses at an address in a register. `None` for what accesses none, and for the
+    /// legacy packet loads and calls, whose memory no register names.
+    #[inline]
+    pub fn memory_access(&self) -> Option<MemoryAccess> {
+        let access = |base, off, size, kind| Some(MemoryAccess { base, off, size, kind });
+        match *self {
+            Insn::Load { size, base, off, .. } => access(base, off, size, AccessKind::Load),
+            Insn::Store { size, base, off, src } => access(base, off, size, AccessKind::Store(src)),
+            Insn::Atomic { width, base, off, src, .. } => access(base, off, width.into(), AccessKind::Update(src)),
+            Insn::LoadAcquire { size, base, off, .. } => access(base, off, size, AccessKind::LoadAcquire),
+            Insn::StoreRelease { size, base, off, src } => access(base, off, size, AccessKind::StoreRelease(src)),
+            Insn::Alu { .. }
+            | Insn::Mov { .. }
+            | Insn::MovSx { .. }
+            | Insn::Neg { .. }
+            | Insn::End { .. }
+            | Insn::LoadImm64 { .. }
+            | Insn::SecondSlot
+            | Insn::LoadAbs { .. }
+            | Insn::LoadInd { .. }
+            | Insn::Jump { .. }
+            | Insn::JumpIf { .. }
+            | Insn::MayGoto { .. }
             | Insn::Call(_)
             | Insn::Exit => None,
         }

@@ -188,20 +188,12 @@ impl Scan {
                 self.contents.atomics = true;
                 self.access(base, off);
                 self.operand(Src::Reg(src));
-                match op {
-                    AtomicOp::Add { fetch: true }
-                    | AtomicOp::Or { fetch: true }
-                    | AtomicOp::And { fetch: true }
-                    | AtomicOp::Xor { fetch: true }
-                    | AtomicOp::Xchg => src,
-                    AtomicOp::Add { fetch: false }
-                    | AtomicOp::Or { fetch: false }
-                    | AtomicOp::And { fetch: false }
-                    | AtomicOp::Xor { fetch: false } => return Ok(()),
-                    AtomicOp::CmpXchg => {
-                        self.read(Reg::R0);
-                        Reg::R0
-                    }
+                if op == AtomicOp::CmpXchg {
+                    self.read(Reg::R0);
+                }
+                match op.result(src) {
+                    Some(result) => result,
+                    None => return Ok(()),
                 }
             }
             Insn::Store { base, off, src, .. } => {

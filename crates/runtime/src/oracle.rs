@@ -9,7 +9,7 @@
 
 use crate::context::ContextLayout;
 use bpf_analysis::Facts;
-use bpf_isa::{Insn, InsnIdx, Program, Reg, Size};
+use bpf_isa::{Insn, InsnIdx, MemoryAccess, Program};
 use bpf_verifier::{Env, FieldKind, GlobalFunc, MapDef, States, Stats, Verified};
 use std::cell::RefCell;
 
@@ -141,7 +141,7 @@ pub(crate) fn step(at: InsnIdx, regs: &[u64; 11], insn: &Insn, packet: impl FnOn
             w.outside = Some(Outside { what: "registers outside every abstract state", at, regs: *regs });
         }
         // The buffer is the run's, but not all of it the program's.
-        let Some((base, off, size)) = access(insn) else { return };
+        let Some(MemoryAccess { base, off, size, .. }) = insn.memory_access() else { return };
         let from = regs[base.index()].wrapping_add(off as u64);
         if from >= w.buffer.0
             && from < w.buffer.1
@@ -164,28 +164,4 @@ pub(crate) fn window(layout: &ContextLayout, context: *const u8) -> Option<(u64,
     };
     let (data, end) = (field(FieldKind::Data(0))?, field(FieldKind::DataEnd(0))?);
     Some((field(FieldKind::Data(1)).map_or(data, |meta| meta.min(data)), end))
-}
-
-fn access(insn: &Insn) -> Option<(Reg, i16, Size)> {
-    match *insn {
-        Insn::Load { size, base, off, .. }
-        | Insn::Store { size, base, off, .. }
-        | Insn::LoadAcquire { size, base, off, .. }
-        | Insn::StoreRelease { size, base, off, .. } => Some((base, off, size)),
-        Insn::Atomic { base, off, .. } => Some((base, off, Size::W)),
-        Insn::Alu { .. }
-        | Insn::Mov { .. }
-        | Insn::MovSx { .. }
-        | Insn::Neg { .. }
-        | Insn::End { .. }
-        | Insn::LoadImm64 { .. }
-        | Insn::SecondSlot
-        | Insn::LoadAbs { .. }
-        | Insn::LoadInd { .. }
-        | Insn::Jump { .. }
-        | Insn::JumpIf { .. }
-        | Insn::MayGoto { .. }
-        | Insn::Call(_)
-        | Insn::Exit => None,
-    }
 }

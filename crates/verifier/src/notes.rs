@@ -261,7 +261,8 @@ impl Notes {
             if note.kind == Kind::Context {
                 let (field, offset) = note.field;
                 let field = &env.context.fields[usize::from(field)];
-                let Some((bytes, off)) = access(insn) else { continue };
+                let Some(access) = insn.memory_access() else { continue };
+                let (bytes, off) = (access.size.bytes(), access.off);
                 // The base register holds the context's address plus what of the field's place the instruction's offset
                 // leaves.
                 let base = i64::from(field.offset) + i64::from(offset) - i64::from(off);
@@ -273,30 +274,5 @@ impl Notes {
             }
         }
         facts
-    }
-}
-
-/// Bytes that a load or store accesses, and its offset; `None` for other instructions.
-fn access(insn: &Insn) -> Option<(u32, i16)> {
-    match *insn {
-        Insn::Load { size, off, .. }
-        | Insn::Store { size, off, .. }
-        | Insn::LoadAcquire { size, off, .. }
-        | Insn::StoreRelease { size, off, .. } => Some((size.bytes(), off)),
-        Insn::Atomic { .. }
-        | Insn::Alu { .. }
-        | Insn::Mov { .. }
-        | Insn::MovSx { .. }
-        | Insn::Neg { .. }
-        | Insn::End { .. }
-        | Insn::LoadImm64 { .. }
-        | Insn::SecondSlot
-        | Insn::LoadAbs { .. }
-        | Insn::LoadInd { .. }
-        | Insn::Jump { .. }
-        | Insn::JumpIf { .. }
-        | Insn::MayGoto { .. }
-        | Insn::Call(_)
-        | Insn::Exit => None,
     }
 }

@@ -543,28 +543,17 @@ impl<'p> Env for Host<'p> {
             at <= len && u64::from(size.bytes()) <= len - at
         };
         let near = |r: Reg| reg(r).wrapping_sub(start).wrapping_add(AccessCheck::NEAR) < 2 * AccessCheck::NEAR;
-        match step.code.1.program.insns()[step.at.index()] {
-            Insn::Load { size, base, off, .. } | Insn::Store { size, base, off, .. } => inside(size, base, off),
-            Insn::JumpIf { dst, src: Src::Reg(src), .. } => near(dst) && near(src),
-            Insn::JumpIf { dst, src: Src::Imm(_), .. } => near(dst),
-            // The verifier leaves nothing else to be checked.
-            Insn::Alu { .. }
-            | Insn::Mov { .. }
-            | Insn::MovSx { .. }
-            | Insn::Neg { .. }
-            | Insn::End { .. }
-            | Insn::LoadImm64 { .. }
-            | Insn::SecondSlot
-            | Insn::Atomic { .. }
-            | Insn::LoadAcquire { .. }
-            | Insn::StoreRelease { .. }
-            | Insn::LoadAbs { .. }
-            | Insn::LoadInd { .. }
-            | Insn::Jump { .. }
-            | Insn::MayGoto { .. }
-            | Insn::Call(_)
-            | Insn::Exit => false,
+        let insn = &step.code.1.program.insns()[step.at.index()];
+        if let Some(access) = insn.memory_access() {
+            return inside(access.size, access.base, access.off);
         }
+        // The verifier leaves nothing else to be checked.
+        let Insn::JumpIf { dst, src, .. } = *insn else { return false };
+        let compared_with_near = match src {
+            Src::Reg(src) => near(src),
+            Src::Imm(_) => true,
+        };
+        near(dst) && compared_with_near
     }
 
     fn resolve(&mut self, code: &Running<'p>, imm: Imm64) -> Option<u64> {

@@ -6,7 +6,7 @@
 //! them say less, never more.
 
 use bpf_analysis::{AccessFact, AccessRegion, Known, LoopFact, Loops, ValueFacts};
-use bpf_isa::{AtomicOp, Insn, InsnIdx, Reg, Src};
+use bpf_isa::{Insn, InsnIdx, MemoryAccess, Reg, Src};
 
 use crate::env::Env;
 use crate::state::State;
@@ -66,14 +66,14 @@ impl ValueNotes {
     /// The instruction is about to run in this state.
     pub(super) fn before(&mut self, at: InsnIdx, insn: &Insn, state: &State, env: &Env<'_>) {
         let (note, seen) = (&mut self.notes[at.index()], &mut self.seen[at.index()]);
-        let (dst, src, access) = operands(insn);
+        let (dst, src) = operands(insn);
         if let Some(r) = dst {
             learn(&mut note.dst, seen, seen::DST, state.reg(r));
         }
         if let Some(r) = src {
             learn(&mut note.src, seen, seen::SRC, state.reg(r));
         }
-        if let Some((base, off)) = access {
+        if let Some(MemoryAccess { base, off, .. }) = insn.memory_access() {
             let fact = access_fact(state.reg(base), off, state.frames.len() - 1, env);
             let first = *seen & seen::ACCESS == 0;
             note.access = if first { fact } else { join_access(note.access, fact) };
@@ -142,31 +142,29 @@ fn known(v: &Value) -> Known {
     }
 }
 
-/// The registers that hold numbers the instruction works on: its destination, if it reads that, and its source; and
-/// the base and offset of what it accesses.
-fn operands(insn: &Insn) -> (Option<Reg>, Option<Reg>, Option<(Reg, i16)>) {
+/// The registers that hold numbers the instruction works on: its destination, if it reads that, and its source.
+fn operands(insn: &Insn) -> (Option<Reg>, Option<Reg>) {
     let of = |src: Src| match src {
         Src::Reg(r) => Some(r),
         Src::Imm(_) => None,
     };
     match *insn {
-        Insn::Alu { dst, src, .. } | Insn::JumpIf { dst, src, .. } => (Some(dst), of(src), None),
-        Insn::Mov { src, .. } => (None, of(src), None),
-        Insn::MovSx { src, .. } => (None, Some(src), None),
-        Insn::Neg { dst, .. } | Insn::End { dst, .. } => (Some(dst), None, None),
-        Insn::Load { base, off, .. } | Insn::LoadAcquire { base, off, .. } => (None, None, Some((base, off))),
-        Insn::Store { base, off, src, .. } => (None, of(src), Some((base, off))),
-        Insn::Atomic { base, off, src, .. } | Insn::StoreRelease { base, off, src, .. } => {
-            (None, Some(src), Some((base, off)))
-        }
-        Insn::LoadInd { src, .. } => (None, Some(src), None),
+        Insn::Alu { dst, src, .. } | Insn::JumpIf { dst, src, .. } => (Some(dst), of(src)),
+        Insn::Mov { src, .. } => (None, of(src)),
+        Insn::MovSx { src, .. } | Insn::LoadInd { src, .. } => (None, Some(src)),
+        Insn::Neg { dst, .. } | Insn::End { dst, .. } => (Some(dst), None),
+        Insn::Load { .. }
+        | Insn::LoadAcquire { .. }
+        | Insn::Store { .. }
+        | Insn::Atomic { .. }
+        | Insn::StoreRelease { .. } => (None, insn.memory_access().and_then(|access| access.kind.operand())),
         Insn::LoadImm64 { .. }
         | Insn::SecondSlot
         | Insn::LoadAbs { .. }
         | Insn::Jump { .. }
         | Insn::MayGoto { .. }
         | Insn::Call(_)
-        | Insn::Exit => (None, None, None),
+        | Insn::Exit => (None, None),
     }
 }
 
@@ -181,13 +179,7 @@ fn result(insn: &Insn) -> Option<Reg> {
         | Insn::LoadImm64 { dst, .. }
         | Insn::Load { dst, .. }
         | Insn::LoadAcquire { dst, .. } => Some(dst),
-        Insn::Atomic { op, src, .. } => match op {
-            AtomicOp::Add { fetch } | AtomicOp::Or { fetch } | AtomicOp::And { fetch } | AtomicOp::Xor { fetch } => {
-                fetch.then_some(src)
-            }
-            AtomicOp::Xchg => Some(src),
-            AtomicOp::CmpXchg => Some(Reg::R0),
-        },
+        Insn::Atomic { op, src, .. } => op.result(src),
         Insn::LoadAbs { .. } | Insn::LoadInd { .. } => Some(Reg::R0),
         Insn::Store { .. }
         | Insn::StoreRelease { .. }
