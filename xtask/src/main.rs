@@ -8,6 +8,7 @@
 mod arm64;
 mod capture;
 mod check;
+mod dependencies;
 mod kernel_arm64;
 mod layers;
 mod objects;
@@ -39,7 +40,7 @@ enum Command {
     },
     /// Rewrite the snapshots of emitted code.
     Bless,
-    /// Formatting, lints, documentation and the architecture rules.
+    /// Formatting, lints, documentation, the architecture rules, and what we depend on (with cargo-deny).
     Check,
     /// The architecture rules alone: a second.
     Rules,
