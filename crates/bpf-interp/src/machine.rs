@@ -36,8 +36,8 @@ pub struct Options<'a> {
     pub budget: Option<u64>,
     /// Ends the run, where the budget is counted, once it is true.
     pub interrupt: Option<&'a AtomicBool>,
-    /// What every byte of a stack is when its frame is entered: 0, unless a test is to see who reads what was never
-    /// written.
+    /// The value of every byte of a stack when its frame is entered: 0, except in tests that look for reads of bytes
+    /// never written.
     pub stack_fill: u8,
 }
 
@@ -155,7 +155,8 @@ impl Frame {
     }
 }
 
-/// A call of a helper or host function, as the host sees it: who calls, and what it may do with the run.
+/// A call of a helper or host function, as the host sees it: the calling program, and what the function may do with the
+/// run.
 ///
 /// The methods that reach memory or call back take the host again (`self` of the [`Env`] method), because it may own
 /// some of the memory.

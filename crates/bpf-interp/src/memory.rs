@@ -193,7 +193,7 @@ impl Drop for Frame {
 
 /// Memory the host vouches for, for one access: the answer of [`crate::Env::region`].
 ///
-/// It has no content: whoever makes one says that the access asked about is valid, for the lifetime.
+/// It has no content: making one asserts that the access asked about is valid, for the lifetime.
 #[derive(Debug)]
 pub struct HostMemory<'m>(PhantomData<&'m [AtomicU8]>);
 

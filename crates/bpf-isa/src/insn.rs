@@ -414,7 +414,7 @@ pub enum Imm64 {
     },
 }
 
-/// Whom a CALL calls (its `src` field).
+/// The callee of a CALL (its `src` field).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Callee {
     /// src 0: the helper with this id.

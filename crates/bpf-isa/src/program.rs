@@ -8,7 +8,7 @@
 //! to r10. What needs values or types (stack use, helpers, loops) is checked elsewhere.
 //!
 //! Unreachable code is allowed, and only what is reachable cannot fall off: a subprogram may *end* in unreachable
-//! instructions that are neither `exit` nor `goto`. Whoever follows edges without asking for reachability must bound
+//! instructions that are neither `exit` nor `goto`. Code that follows edges without asking for reachability must bound
 //! them by [`Subprog::end`].
 //!
 //! A subprogram is not declared: it starts where a call or a callback reference points, and ends at the next start.

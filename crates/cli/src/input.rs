@@ -1,6 +1,6 @@
 //! What the subcommands read: files whole, packets by format, bytes by hex.
 //!
-//! Files are read and not mapped: what somebody truncates while it is mapped ends this process by SIGBUS. Memory grows
+//! Files are read and not mapped: a file that is truncated while it is mapped ends this process by SIGBUS. Memory grows
 //! as bytes come in, up to [`MAX_INPUT`] (a device never ends).
 
 use anyhow::{Context, Result, bail};
@@ -13,7 +13,7 @@ use std::path::Path;
 /// Bytes of one input at most.
 const MAX_INPUT: u64 = 1 << 30;
 
-/// All that a reader has.
+/// The contents of a reader, up to the limit.
 pub(crate) fn read_all(from: impl Read) -> Result<Vec<u8>> {
     read_up_to(MAX_INPUT, from)
 }

@@ -91,7 +91,7 @@ pub(crate) fn place(path: &Path, program: &ObjectProgram, asked: Option<ContextA
 /// The host state of the command's programs: nothing.
 pub(crate) type NoHost = ();
 
-/// Who is told of the programs' machine code.
+/// The tools that are told of the programs' machine code.
 #[derive(clap::Args)]
 pub(crate) struct DebugArgs {
     /// Write /tmp/perf-PID.map, so that `perf report` names the programs.
@@ -161,7 +161,7 @@ pub(crate) enum Trust {
     Verified,
     /// The verifier, with checks at run time where it has no proof.
     Checked,
-    /// Whoever runs the command; the interpreter checks all the same.
+    /// Nobody but the user who runs the command; the interpreter checks all the same.
     Unverified,
 }
 
@@ -171,7 +171,7 @@ fn loader<C: bpf_runtime::Context>(linker: &Linker<NoHost>, mode: Mode, trust: T
         (Trust::Verified, _) => linker.loader(),
         (Trust::Checked, _) => linker.loader().hybrid(),
         (Trust::Unverified, Mode::Interpreter) => linker.loader().interpreted(),
-        // SAFETY: whoever runs the command vouches for the program, as with any other native code given to a tool.
+        // SAFETY: the user who runs the command vouches for the program, as with any other native code given to a tool.
         (Trust::Unverified, Mode::Jit) => unsafe { linker.loader().unverified() },
     }
 }

@@ -55,7 +55,7 @@ impl Command {
         }
     }
 
-    /// Whether whoever reads the output expects JSON.
+    /// Whether the command's output is JSON.
     fn json(&self) -> bool {
         match self {
             Command::Run(args) => args.json,
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     let Err(error) = result else { return result.unwrap_or(ExitCode::SUCCESS) };
     let written = match error.downcast_ref::<out::WriteError>() {
         Some(write) if write.is_closed() => return ExitCode::FAILURE,
-        // What did not take the report will not take this either.
+        // An output that did not take the report will not take this either.
         Some(_) => false,
         None => json && out::json(&Failure { error: explain(&error) }).is_ok() && out::finish().is_ok(),
     };

@@ -17,17 +17,17 @@ pub(crate) struct Dump {
     entries: Vec<Entry>,
     /// Whether there are more entries than shown.
     truncated: bool,
-    /// Of ring buffers and perf event arrays.
+    /// The records of ring buffers and perf event arrays.
     #[serde(skip_serializing_if = "Option::is_none")]
     records: Option<Records>,
 }
 
-/// What came out of a ring.
+/// The records that came out of a ring.
 #[derive(Clone, Default, Serialize)]
 struct Records {
     /// How many.
     total: u64,
-    /// How many found no room.
+    /// How many records found no room.
     lost: u64,
     /// The first ones, in hex.
     first: Vec<String>,
@@ -47,7 +47,7 @@ struct Ring {
 }
 
 impl Rings {
-    /// Becomes the consumer of each.
+    /// Becomes the consumer of each such map.
     pub(crate) fn open<'m>(engine: &Engine, maps: impl Iterator<Item = &'m Map>) -> Result<Rings> {
         let mut rings = Vec::new();
         for map in maps {
@@ -64,7 +64,7 @@ impl Rings {
         Ok(Rings(rings))
     }
 
-    /// Takes out what is there.
+    /// Takes out the records that are there.
     pub(crate) fn drain(&mut self) {
         for Ring { consumers, records, .. } in &mut self.0 {
             for consumer in consumers {
@@ -79,7 +79,7 @@ impl Rings {
         }
     }
 
-    /// What came out of this map, if it is one of these.
+    /// The records of this map, if it has a consumer here.
     fn records(&self, map: &Map) -> Option<Records> {
         let ring = self.0.iter().find(|ring| ring.map == map.name())?;
         let lost = ring.consumers.iter().map(RingBuf::lost).sum();

@@ -70,13 +70,13 @@ pub(crate) fn json(report: &impl Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// To be called last: what was buffered has to get out too.
+/// Flushes standard output. To be called last.
 pub(crate) fn finish() -> Result<(), WriteError> {
     io::stdout().flush().map_err(WriteError)
 }
 
 /// A message, on standard error.
 pub(crate) fn message(text: fmt::Arguments<'_>) {
-    // Nobody is left to be told.
+    // Standard error is where this would be reported.
     let _ = write!(io::stderr(), "{}", ShownLines(text));
 }

@@ -99,8 +99,7 @@ pub(crate) fn debug_frame(unit: &Unit) -> Option<Vec<u8>> {
     Some(section.0.into_vec())
 }
 
-/// One function's frame as `.eh_frame`, for whoever puts that section `distance` bytes behind the function's first
-/// byte.
+/// One function's frame as `.eh_frame`, for a section that is placed `distance` bytes behind the function's first byte.
 pub(crate) fn relative_eh_frame(unit: &Unit, function: usize, distance: usize) -> Option<Vec<u8>> {
     let mut table = FrameTable::default();
     let pointers = DwEhPe(gimli::DW_EH_PE_pcrel.0 | gimli::DW_EH_PE_sdata4.0);

@@ -34,7 +34,7 @@ static NEXT_INDEX: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug)]
 pub(crate) struct JitDump {
     file: File,
-    /// What perf notices. Nobody reads or runs it.
+    /// The executable mapping that perf notices. Nothing reads or runs it.
     _mapping: Mmap,
 }
 

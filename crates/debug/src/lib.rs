@@ -3,7 +3,7 @@
 //! Problem: to everything that looks at a process from outside, and to the process's own backtraces, emitted code is
 //! anonymous memory: no names, no lines, and no way from one of its frames to the caller's. Approach: a [`Registry`] is
 //! told of every piece of code when it has been placed (a [`Unit`]: names, offsets, source lines and frame changes, all
-//! plain data) and passes it on to whoever was asked for: the process's unwinder (`.eh_frame` through
+//! plain data) and passes it on to the tools that were asked for: the process's unwinder (`.eh_frame` through
 //! `__register_frame`), perf (a perf map, or a jitdump with lines and frames), GDB (an ELF image through its JIT
 //! interface), and [`Registry::symbolize`].
 //!
@@ -34,18 +34,18 @@ pub enum Error {
     /// A file could not be created.
     #[error("cannot create {}: {source}", .path.display())]
     File {
-        /// Which.
+        /// The file's path.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// perf finds a jitdump by an executable mapping of it, which was refused (a file system mounted `noexec`, for
     /// one).
     #[error("cannot map {} executable, by which perf would find it: {source}", .path.display())]
     Map {
-        /// Which file.
+        /// The file's path.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// This architecture has no emitted code.

@@ -1,4 +1,4 @@
-//! What is loaded now, and everybody who is to know.
+//! The units that are loaded now, and the tools that are told of them.
 
 use crate::Error;
 use crate::frames::RegisteredFrames;
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 
-/// Who is told of loaded code. By default nobody, and then nothing is recorded or kept.
+/// Which tools are told of loaded code. By default none, and then nothing is recorded or kept.
 ///
 /// All of it costs memory and time at each load and unload; runs cost the same.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -35,7 +35,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether anybody is told.
+    /// Whether any tool is told.
     pub fn any(&self) -> bool {
         self.symbols || self.unwind || self.gdb || self.perf_map.is_some() || self.jitdump.is_some()
     }
@@ -77,7 +77,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// The loaded units of one embedder, and who is told of them. Clones are the same registry.
+/// The loaded units of one embedder, and the tools that are told of them. Clones are the same registry.
 #[derive(Clone, Debug)]
 pub struct Registry(Arc<Inner>);
 
@@ -116,7 +116,7 @@ impl Registry {
         })))
     }
 
-    /// Tells everybody of a unit whose bytes are `text`. It is taken back when the result is dropped.
+    /// Tells all tools of a unit whose bytes are `text`. It is taken back when the result is dropped.
     ///
     /// # Safety
     /// The unit must describe code that is at its address, and stays there until the result is dropped: unwinders act
@@ -141,7 +141,7 @@ impl Registry {
         // Relaxed: only uniqueness matters.
         let id = inner.next.fetch_add(1, Ordering::Relaxed);
         let mut units = inner.write();
-        // What was here before is gone, even if the last to know is late to say so.
+        // A unit that was here before is gone, even if its `Registered` is dropped later.
         while let Some((&old, _)) = units.range(..end).next_back().filter(|(_, known)| known.unit.end() > base) {
             units.remove(&old);
         }
@@ -188,7 +188,7 @@ impl Inner {
         let units = match self.units.try_read() {
             Ok(units) => units,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Whoever held it when this process was forked off is not there to let go.
+            // A thread that held the lock when this process was forked does not exist here to release it.
             Err(TryLockError::WouldBlock) if self.forked() => return None,
             Err(TryLockError::WouldBlock) => self.units.read().unwrap_or_else(PoisonError::into_inner),
         };
@@ -211,7 +211,7 @@ impl Drop for Inner {
     }
 }
 
-/// A unit and who knows of it; dropping it takes that back.
+/// A unit and the tools that know of it; dropping it takes that back.
 #[derive(Debug)]
 struct Known {
     unit: Arc<Unit>,

@@ -133,7 +133,7 @@ impl<'a> Emitter<'a> {
         self.layout.branch(&mut self.buf, jump, target);
     }
 
-    /// What unwinders are to know from here on.
+    /// Notes a change of the frame, for unwinders.
     fn note(&mut self, op: UnwindOp) {
         self.code.unwind.push(Unwind { at: self.buf.len() as u32, op });
     }

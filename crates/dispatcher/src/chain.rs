@@ -37,14 +37,14 @@ impl Policy {
 /// Verdicts on which a chain continues.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdicts {
-    /// This one.
+    /// This verdict.
     One(u64),
-    /// Those below 64 whose bit is set: libxdp's `chain_call_actions`.
+    /// The verdicts below 64 whose bit is set: libxdp's `chain_call_actions`.
     Set(u64),
 }
 
 impl Verdicts {
-    /// Whether this is one of them.
+    /// Whether the set has this verdict.
     #[inline]
     pub fn contains(self, verdict: u64) -> bool {
         match self {
@@ -53,7 +53,7 @@ impl Verdicts {
         }
     }
 
-    /// The same with a set of one told as that one, for which the test is shorter.
+    /// The same verdicts: a set of one becomes that one, for which the test is shorter.
     fn simple(self) -> Verdicts {
         match self {
             Verdicts::Set(set) if set.is_power_of_two() => Verdicts::One(set.trailing_zeros().into()),
@@ -81,12 +81,12 @@ impl Link {
     }
 }
 
-/// What becomes of each verdict of a chain, in order.
+/// How a chain tests the verdicts of its programs, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Tests {
-    /// Nothing.
+    /// No verdict is tested: all programs run.
     None,
-    /// It ends the chain unless it is one of these.
+    /// A verdict ends the chain unless it is one of these.
     ContinueOn(Vec<Verdicts>),
 }
 
@@ -95,7 +95,7 @@ pub(crate) enum Tests {
 pub(crate) struct Chain {
     pub(crate) programs: usize,
     pub(crate) tests: Tests,
-    /// The result when the end is reached; `None`: the last program's verdict, so that it is jumped to.
+    /// The result when the end is reached; `None`: the last program's verdict, so that the chain ends in a jump to it.
     pub(crate) end: Option<u64>,
     /// Whether any program may read the hidden argument.
     pub(crate) reads_hidden: bool,

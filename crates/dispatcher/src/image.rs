@@ -22,7 +22,7 @@ impl Image {
             Arch::X64 => x64::tree(&plan, options),
             Arch::Arm64 => arm64::tree(&plan, options),
         };
-        // What it jumps to may; whoever names that knows.
+        // A tree reads nothing itself. The programs it jumps to may: its callers, who name them, know.
         code.reads_hidden = false;
         Image { code, programs: plan.addresses }
     }

@@ -5,8 +5,8 @@
 //! which frees it after a grace period, and so is what an observer knows of it: runs that are in it are still to be
 //! unwound. Callers never wait, and see the old image or the new one.
 //!
-//! Invariant: the pointer is null or the entry of `text`. Whoever loads it inside a guard of the packs' domain may run
-//! the code until the guard ends.
+//! Invariant: the pointer is null or the entry of `text`. A thread that loads it inside a guard of the packs' domain
+//! may run the code until the guard ends.
 
 use crate::image::Image;
 use crate::options::{Entry, Options};
@@ -17,16 +17,16 @@ use std::fmt;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Told of each image that was placed, before anybody runs it: for unwinders and profilers. What it returns is dropped
-/// when nobody runs the image any more, or before its memory is used for other code; so it must not rely on a lock that
-/// is held while images change.
+/// An observer that is told of each image that was placed, before any thread runs it: for unwinders and profilers. What
+/// it returns is dropped when nobody runs the image any more, or before its memory is used for other code; so it must
+/// not rely on a lock that is held while images change.
 pub type Observer = Arc<dyn Fn(&Code, &Text) -> Box<dyn Any + Send + Sync> + Send + Sync>;
 
 /// An image that can be replaced while it runs.
 pub struct LiveImage {
     packs: Packs,
     observer: Option<Observer>,
-    /// The entry, with [`Current::HIDDEN`] added where that is so.
+    /// The entry, with [`Current::HIDDEN`] added if the image reads the hidden argument.
     word: AtomicPtr<u8>,
     placed: Mutex<Option<Placed>>,
 }
@@ -124,7 +124,7 @@ impl LiveImage {
         self.let_go(old);
     }
 
-    /// Lets go of an image that is not the current one any more.
+    /// Frees a replaced image after a grace period.
     fn let_go(&self, old: Option<Placed>) {
         let Some(Placed { observed, text, .. }) = old else { return };
         // The grace periods begin after the store that unpublished it, so they wait for everybody who may have seen the

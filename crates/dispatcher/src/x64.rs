@@ -140,7 +140,7 @@ impl<'a> Emitter<'a> {
         laid_out(self.code, &self.buf, self.layout, INT3)
     }
 
-    /// What unwinders are to know from here on.
+    /// Notes a change of the frame, for unwinders.
     fn note(&mut self, op: UnwindOp) {
         self.code.unwind.push(Unwind { at: self.buf.len() as u32, op });
     }

@@ -24,7 +24,7 @@ impl Arch {
 }
 
 /// Something with an address that the emitter does not know: a helper, a map, a runtime routine. Its meaning is private
-/// to whoever compiled the code and resolves it at placement.
+/// to the compiler of the code and to the linker that resolves it at placement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Symbol {
     /// What kind of thing it is.

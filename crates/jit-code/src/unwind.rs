@@ -4,7 +4,7 @@
 //! debugger that stops in or below them finds neither their return address nor their caller's registers. Approach: the
 //! emitter notes each change of the frame as it emits it, as plain data in the terms of DWARF's call frame information
 //! (DWARF 5, 6.4): where the *canonical frame address* is (CFA: the stack pointer before the call) and which registers
-//! are saved how far below it. Whoever places the code encodes that for the host's unwinder.
+//! are saved how far below it. The code's loader encodes that for the host's unwinder.
 //!
 //! Invariant: notes ascend by offset, and describe the code exactly between any two instructions, but inside the one or
 //! two additional instructions that arm64 takes for a frame of 4096 bytes and more.

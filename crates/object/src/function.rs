@@ -1,4 +1,4 @@
-//! The functions of an object: who they are, where, and their instructions before linking.
+//! The functions of an object: names, places, and instructions before linking.
 //!
 //! Code sections are cut at function symbols. Two functions may not share an instruction, except that a symbol may
 //! be another name of the same function: then the body exists once. Instructions of a function that does not decode

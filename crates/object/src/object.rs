@@ -1,8 +1,8 @@
 //! An object: its programs, maps, externals and messages, read from the bytes of a file.
 //!
-//! [`Object::parse`] has no side effects and needs nothing but the bytes. The order inside is dictated by who needs
-//! whom: sections and symbols; BTF (with its own relocations); functions; maps; then the relocations, which connect
-//! them; then programs and initial values.
+//! [`Object::parse`] has no side effects and needs nothing but the bytes. The order inside follows what needs what:
+//! sections and symbols; BTF (with its own relocations); functions; maps; then the relocations, which connect them;
+//! then programs and initial values.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

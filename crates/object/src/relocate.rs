@@ -5,7 +5,7 @@
 //! description of the types that programs meet here ([`CoreType`]), and the instruction is patched with what was found.
 //! As in libbpf, what does not exist is no error by itself, because programs ask first (`bpf_core_field_exists`) and
 //! the verifier never walks the refused branch: the instruction becomes a call of a function that does not exist
-//! ([`UNRESOLVED_CALL`]), and the reason is kept for whoever meets it.
+//! ([`UNRESOLVED_CALL`]), and the reason is kept for the error of a program that reaches that call.
 //!
 //! Invariants: the number of slots does not change; every relocation is applied or listed in
 //! [`LinkedCode::unresolved`].
@@ -75,7 +75,7 @@ const NO_FIELD: Why = "the type has no such field here";
 const NO_VALUE: Why = "the enumeration has no such value here";
 const MALFORMED: Why = "the access string does not fit the type";
 
-/// What a relocation comes to.
+/// The result of a relocation.
 struct Found {
     value: u64,
     /// The size that an access of the field must have, where it differs from the one in the object.
@@ -88,7 +88,7 @@ impl Found {
     }
 }
 
-/// Applies all relocations of a program; what could not be.
+/// Applies all relocations of a program, and returns those that could not be resolved.
 pub(crate) fn apply(code: &mut Code, types: &[CoreType]) -> Vec<Unresolved> {
     let Some(btf) = code.btf.clone() else { return Vec::new() };
     let mut unresolved = Vec::new();
@@ -121,7 +121,7 @@ fn essential(name: &str) -> &str {
     }
 }
 
-/// The field or enumerator that is meant, for people, and what the relocation comes to.
+/// The field or enumerator that is meant, for people, and the relocation's result.
 fn resolve(btf: &Btf, relocation: &CoreRelocation, types: &[CoreType]) -> (String, Result<Found, Why>) {
     let root = btf.resolve(relocation.ty);
     let is_enum = matches!(btf.get(root), Type::Enum { .. });

@@ -1,9 +1,9 @@
 //! Strings of a file on their way to people: no control characters.
 //!
 //! Problem: names, sections, licences and source lines end up in messages, listings, profilers' maps and terminals, of
-//! this family and of its hosts. ESC lets the author of an object drive the terminal of whoever looks at it, a newline
-//! forges lines of a log, and marks of text direction make a name read as another one. No message can be relied on to
-//! escape all that it is made of.
+//! this family and of its hosts. ESC lets the author of an object drive its reader's terminal, a newline forges lines
+//! of a log, and marks of text direction make a name read as another one. No message can be relied on to escape all
+//! that it is made of.
 //!
 //! Approach: an object's strings are cleaned where they are read, once (`clean`), each character that is not shown as
 //! itself becoming as many question marks as it has bytes, so that every offset into the tables stays what it is. What
@@ -35,7 +35,7 @@ pub(crate) fn is_clean(bytes: &[u8]) -> bool {
     (0..bytes.len()).all(|at| control_at(&bytes[at..]) == 0)
 }
 
-/// Puts question marks where a table of strings has control characters.
+/// Replaces the control characters of a table of strings by question marks.
 pub(crate) fn clean(bytes: &mut [u8]) {
     for at in 0..bytes.len() {
         let len = control_at(&bytes[at..]);

@@ -60,7 +60,7 @@ fn a_failing_call_while_a_pack_is_made_leaves_nothing_behind() {
                 break;
             }
             places += 1;
-            // What a new pack is trimmed with may fail without harm, and there is another way than `mremap`.
+            // The calls that trim a new pack may fail without harm, and `mremap` has an alternative.
             let survivor = if matches!(call, Call::Munmap | Call::Mremap) {
                 Some(result.unwrap())
             } else {
@@ -87,7 +87,7 @@ fn a_failing_call_while_a_pack_is_made_leaves_nothing_behind() {
     }
 }
 
-/// What fails may go on failing, also for those who clean up. Then address space is lost, and nothing else.
+/// A failing call may go on failing while its caller cleans up. Then address space is lost, and nothing else.
 #[test]
 fn a_call_that_goes_on_failing_loses_address_space_at_most() {
     use Call::{Ftruncate, Madvise, Memfd, Mmap, Mprotect, Mremap, Munmap, Seal};
@@ -112,7 +112,7 @@ fn a_call_that_goes_on_failing_loses_address_space_at_most() {
                 assert_eq!((stats.programs, stats.bytes_used, stats.bytes_retired), (0, 0, 0), "{call:?} {nth}");
                 let lost = arena.taken() - stats.bytes;
                 assert!(lost == 0 || reached && lost <= crate::arena::GRANULE, "{call:?} {nth}: {lost} bytes lost");
-                // What is lost is never given out again: these are all places of their own, and work.
+                // Lost address space is never given out again: the new programs lie elsewhere, and run.
                 let texts: Vec<_> = (1..40).map(|i| load(&packs, i * 1000).unwrap()).collect();
                 assert!(texts.iter().all(|text| text.to_vec() == code(text.len()).bytes));
                 drop(texts);
@@ -172,7 +172,7 @@ fn a_reservation_that_fails_is_smaller_or_elsewhere_or_a_typed_error() {
     let reach = crate::arch::reach(Arch::HOST.unwrap());
     let (again, reached) = inject::failing(Call::Mmap, 0, || Arena::reserve(16 << 20, reach));
     assert!(reached && again.is_ok());
-    // No place is near enough for a reach of nothing: anywhere, then.
+    // No place is within a reach of 0 bytes, so the reservation lies anywhere.
     let (elsewhere, _) = inject::failing(Call::Mmap, 99, || Arena::reserve(64 << 20, 0));
     assert!(elsewhere.is_ok());
     let (nowhere, reached) = inject::failing(Call::Mmap, 0, || Arena::reserve(64 << 20, 0));

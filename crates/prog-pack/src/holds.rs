@@ -2,26 +2,26 @@
 //!
 //! Problem: every program holds on to what it lies in, and counting holds is two writes a load to one place, for all
 //! threads. Approach: holds are counted apart from the owner, spread over threads ([`bpf_quiesce::Users`]). The owner's
-//! drop closes the count; whoever is last then, owner or program, frees.
+//! drop closes the count; the last holder, owner or program, frees.
 //!
-//! Invariant: what is held is leaked by [`Owner::new`] and freed by exactly one drop, the one that the count says is
-//! the last. In a forked child by none: a thread that the child does not have may have been changing it.
+//! Invariant: the object is leaked by [`Owner::new`] and freed by exactly one drop, that of the last holder by the
+//! count. A forked child does not free it: a thread that the child does not have may have been changing it.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
 
 use bpf_quiesce::Users;
 
-/// What can be held.
+/// An object that can be held.
 pub(crate) trait Held: Send + Sync {
     /// Its holds.
     fn users(&self) -> &Users;
 
-    /// Whether it is the parent's, from which this process was forked.
+    /// Whether the object belongs to the process that this one was forked from.
     fn is_forked(&self) -> bool;
 }
 
-/// The one that all [`crate::Packs`] hold.
+/// The owner's hold, which all [`crate::Packs`] share.
 #[derive(Debug)]
 pub(crate) struct Owner<T: Held>(NonNull<T>);
 
@@ -51,7 +51,7 @@ impl<T: Held> Hold<T> {
         Hold(owner.0)
     }
 
-    /// Whether it is a hold on what that one owns.
+    /// Whether this is a hold on that owner's object.
     pub(crate) fn is_of(&self, owner: &Owner<T>) -> bool {
         self.0 == owner.0
     }

@@ -5,7 +5,7 @@
 //!
 //! Approach: a memfd mapped shared, read-write at an address of the kernel's choice and read-execute in the arena, both
 //! 2 MiB aligned, then sealed and closed. Everything is filled with traps before the executable mapping exists. Once
-//! enough of it is in use, `MADV_COLLAPSE` turns both views into a huge page; what came of it is read back from smaps.
+//! enough of it is in use, `MADV_COLLAPSE` turns both views into a huge page; the result is read back from smaps.
 //!
 //! Invariants: bytes of free chunks are traps, always. Neither view exists in a forked child (`MADV_DONTFORK`): nothing
 //! there can write to the parent's code even by mistake, nor execute what the parent makes of it later. Guards refuse

@@ -1,4 +1,4 @@
-//! [`Packs`]: the packs of one engine, and who gets which chunks.
+//! [`Packs`]: the packs of one engine, and which program gets which chunks.
 //!
 //! Problem: several threads load and drop programs at once, a million times a second; packs are added and given back
 //! meanwhile; every system call may fail.
@@ -56,7 +56,7 @@ pub struct Options {
     pub anonymous: bool,
     /// Start each program at a random multiple of 16 bytes inside its first chunk.
     pub random_offset: bool,
-    /// Keep empty packs of up to this many bytes in all; give back what is more.
+    /// Keep empty packs of up to this many bytes in all; give back the others.
     pub keep_empty: usize,
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct Shared {
     growing: Mutex<Scarcity>,
 }
 
-/// How often room was found only by freeing what many drops had left.
+/// How often only freeing the dropped programs of all shards made room.
 #[derive(Debug, Default)]
 struct Scarcity(u32);
 
@@ -420,7 +420,7 @@ impl Shared {
         result
     }
 
-    /// Gives the places of a freed batch to a shard; what that does not keep, to the center.
+    /// Gives the places of a freed batch to a shard, and those that the shard does not keep to the center.
     fn free(&self, at: usize, batch: Option<u64>, mut places: Vec<Place>, why: Why) {
         let mut shard = self.lock(at);
         if let Some(batch) = batch {
@@ -496,7 +496,7 @@ impl Shared {
         self.center.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock of those who find no room, which is held while others are taken.
+    /// The lock of threads that find no room. It is held while other locks are taken.
     fn lock_growing(&self) -> MutexGuard<'_, Scarcity> {
         #[cfg(test)]
         while crate::schedules::is_scheduled() && self.growing.try_lock().is_err() {
@@ -534,7 +534,7 @@ fn own_shard() -> usize {
     thread_number() % SHARDS
 }
 
-/// Who owns what.
+/// The owners of all chunks.
 #[cfg(test)]
 pub(crate) struct Owners {
     /// Number, writable address and chunks of each pack.

@@ -9,8 +9,8 @@
 //!
 //! A poke depends on another if it would be wrong for a thread to execute its new instruction together with the other's
 //! *old* one: opening a bypass before the jump behind it is written, or removing that jump before the bypass is closed.
-//! Between the two lies a core barrier (`Domain::core_barrier`), for which who knows the sites is responsible: for tail
-//! calls `bpf-tailcall`, whose types have the order.
+//! Between the two lies a core barrier (`Domain::core_barrier`), which is left to the caller, because it knows the
+//! sites: for tail calls to `bpf-tailcall`, whose types have the order.
 //!
 //! What this rests on, by vendor of the CPU:
 //!
@@ -25,8 +25,9 @@
 //!   in the middle of it. JIT compilers patch calls and jumps of running code like this on these CPUs. The kernel does
 //!   not rely on it: its sites lie anywhere, across words and cache lines and over several old instructions, so it
 //!   writes a one-byte `int3` first, synchronises all cores, writes the other bytes, synchronises, and replaces the
-//!   `int3`, with a handler that does what the instruction would. A process cannot have that handler for itself. Who
-//!   needs the vendor's word switches direct tail calls off (`Config::direct_tail_calls`): nothing else is ever poked.
+//!   `int3`, with a handler that does what the instruction would. A process cannot have that handler for itself.
+//!   Embedders who need the vendor's word switch direct tail calls off (`Config::direct_tail_calls`): nothing else is
+//!   ever poked.
 //!
 //! `cargo run --release -p bpf-prog-pack --example flip` puts the CPU at hand to the test.
 //!

@@ -30,7 +30,7 @@ use crate::pack::fill_traps;
 use crate::place::Place;
 use crate::point;
 
-/// How many share a grace period and a barrier.
+/// How many dropped programs share a grace period and a barrier.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchLimits {
     /// Programs, where one thread loads and drops.
@@ -52,14 +52,14 @@ impl Default for BatchLimits {
 /// Programs that were dropped before `period` began.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    /// Which one of its queue's.
+    /// The batch's number in its queue.
     number: u64,
     programs: Vec<Place>,
     period: GracePeriod,
     trapped: bool,
 }
 
-/// What is dropped and not free yet.
+/// Programs that are dropped and not free yet.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     filling: Vec<Place>,
@@ -67,9 +67,9 @@ pub(crate) struct Queue {
     sealed: VecDeque<Batch>,
     /// How many batches were sealed; the next one's number.
     numbers: u64,
-    /// The numbers of those that threads advance.
+    /// The numbers of the batches that threads are advancing.
     in_hands: Vec<u64>,
-    /// Chunks in all of it, batches being advanced included.
+    /// Chunks of all batches, those being advanced included.
     chunks: u64,
 }
 
@@ -143,7 +143,7 @@ impl Queue {
         self.sealed.iter().find(|batch| batch.number < first).map(|batch| batch.period.clone())
     }
 
-    /// What is in the queue, in batches that a thread advances not included.
+    /// The programs in the queue, without those of batches that a thread is advancing.
     #[cfg(test)]
     pub(crate) fn runs(&self) -> Vec<Run> {
         let sealed = self.sealed.iter().flat_map(|batch| &batch.programs);

@@ -1,16 +1,16 @@
-//! Loading, dropping and freeing under schedules chosen at random: every byte has one owner, and nobody loses what it
-//! is inside.
+//! Loading, dropping and freeing under schedules chosen at random: every byte has one owner, and no run loses the
+//! program that it is inside of.
 //!
 //! Problem: which thread gets to its next critical section first is what the bookkeeping must not care about; a stress
-//! test sees few of the orders, and never the same one again. Approach: threads pass a baton. Whoever has it runs to
-//! its next [`point`] (before each critical section, and between what is done outside of them), and there a generator,
-//! seeded per schedule, says who goes on. The threads are real, not a model checker's coroutines, because guards are
-//! the threads' own: so it is the real allocator, queue and domain that are run. Points are never inside a
-//! critical section, so nobody waits for a thread that has not the baton.
+//! test sees few of the orders, and never the same one again. Approach: threads pass a baton. The thread that has it
+//! runs to its next [`point`] (before each critical section, and between what is done outside of them), and there a
+//! generator, seeded per schedule, says who goes on. The threads are real, not a model checker's coroutines, because
+//! guards are the threads' own: so it is the real allocator, queue and domain that are run. Points are never inside a
+//! critical section, so no thread waits for one without the baton.
 //!
 //! What is checked whenever a thread has done something: free runs, queued runs and live programs are disjoint, and
 //! what is missing to the whole is in the hands of threads; free chunks are traps; what a thread saw under a guard
-//! stays as it was until the guard ends; statistics add up. Lock-free orderings are not what this explores: see
+//! stays as it was until the guard ends; statistics add up. Memory orderings are not explored here: see
 //! [`crate::packs`].
 
 use std::cell::RefCell;
@@ -29,7 +29,7 @@ use crate::retire::BatchLimits;
 use crate::sys::{Call, inject};
 use crate::{Error, Options, Packs, Staged, Text, arch};
 
-/// Who may run.
+/// The thread that may run.
 struct Baton {
     turn: Mutex<Turn>,
     passed: Condvar,
@@ -37,7 +37,7 @@ struct Baton {
 
 struct Turn {
     holder: usize,
-    /// Who is not done.
+    /// The threads that are not done.
     left: Vec<usize>,
     random: Random,
     /// A thread has panicked: the others run on as they please, and the test has failed.

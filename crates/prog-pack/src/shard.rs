@@ -1,4 +1,4 @@
-//! What a thread loads from and drops to without meeting the others.
+//! The memory that a thread loads from and drops to without meeting other threads.
 //!
 //! Problem: the chunks of all packs are under one lock ([`crate::packs`]); two cores that pass it to and fro, and the
 //! allocator's lists with it, are slower together than one alone.
@@ -51,8 +51,8 @@ impl Spare {
         list.places.pop()
     }
 
-    /// Keeps as many of the freed runs as were wanted since the last time; what is too much, of what it has as well, is
-    /// in `freed` afterwards.
+    /// Keeps as many of the freed runs as were asked for since the last time. Afterwards `freed` has the surplus, that
+    /// of the runs already at hand included.
     pub(crate) fn keep(&mut self, freed: &mut Vec<Place>) {
         freed.retain(|place| {
             let Some(list) = self.lists.get_mut(place.run.len as usize - 1) else { return true };

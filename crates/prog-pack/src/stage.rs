@@ -176,7 +176,7 @@ impl Staged {
 }
 
 impl Shared {
-    /// What has to happen before anybody may be given an entry point of these.
+    /// Makes these programs visible to all CPUs, before their entry points are given out.
     fn publish(&self, staged: &[Staged]) -> Result<(), Error> {
         if self.domain.is_forked() {
             return Err(Error::Forked);

@@ -1,4 +1,4 @@
-//! The protocol itself, on explicit records: who is running, in which slot, since which epoch.
+//! The protocol itself, on explicit records: which thread is running, in which slot, since which epoch.
 //!
 //! Problem: a reader must announce itself in about a nanosecond (no fence, no read-modify-write), yet a writer must be
 //! able to tell that no reader is left from before, and a slot must never belong to two running threads although idle
@@ -16,9 +16,9 @@
 //! - **Slots** are sticky: [`Record::slot`] stays set between runs. When all are taken, the thread that needs one
 //!   revokes the slots of all records that look idle, executes one heavy barrier, and gives back those whose owner
 //!   turned out to run. An owner that finds its slot gone takes the lock, under which the answer is final.
-//! - **Sleeping**: whoever waits sets [`Record::attention`] on the records it waits for, barrier, looks again, sleeps.
-//!   An exit stores its state, then loads `attention`: again one of the two sees the other. Only awaited records pay
-//!   for a wake.
+//! - **Sleeping**: a waiting thread sets [`Record::attention`] on the records it waits for, executes the barrier, looks
+//!   again, sleeps. An exit stores its state, then loads `attention`: again one of the two sees the other. Only awaited
+//!   records pay for a wake.
 //!
 //! Invariants: `state` and `running_slot` are written by their own thread only (its signal handlers included). `slot`
 //! is written under the registry lock only. A slot is in exactly one place: `free`, one record, or not handed out yet.
@@ -73,8 +73,8 @@ impl Desk {
         self.registry.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Ends the run of a thread that is gone, and gives its record to whoever comes next. Only what runs after the
-    /// thread's last thread-local destructor may call this: up to then the guard may be alive in one.
+    /// Ends the run of a thread that is gone, and gives its record to the next thread that registers. Only what runs
+    /// after the thread's last thread-local destructor may call this: up to then the guard may be alive in one.
     pub(crate) fn abandon(&self, record: &Record) {
         let registry = self.lock();
         // Release, pairs with `Record::idle` as in `Core::leave`.
@@ -103,10 +103,10 @@ type Line = fork::Line<Wiped>;
 #[cfg(loom)]
 type Line = Box<Wiped>;
 
-/// What a forked child does not have.
+/// Words that are zero in a forked child.
 #[derive(Debug)]
 struct Wiped {
-    /// The current epoch, with depth 1 already in it: an outermost guard stores it as it is. Never 0, but in a child.
+    /// The current epoch, with depth 1 already in it: an outermost guard stores it as it is. 0 in a forked child only.
     epoch: AtomicU64,
     /// Not 0, but in a child and where the line is not wiped there.
     live: AtomicU64,
@@ -122,14 +122,14 @@ struct Hot {
     wiped: Line,
     /// Advanced when code changed and no core barrier could be had.
     code_epoch: AtomicU64,
-    /// Guards must fence, look at `code_epoch`, or ask which process this is: whatever membarrier and wiped pages do
-    /// not do for them.
+    /// Guards must fence, look at `code_epoch`, or ask which process this is, because membarrier or wiped pages are
+    /// missing.
     careful: bool,
     /// The domain's number: every entry compares it, so it lies here.
     id: u64,
 }
 
-/// A fence that most domains do without, out of their way.
+/// The fence of domains without `membarrier`, out of the others' way.
 #[cold]
 #[inline(never)]
 fn full_fence() {
@@ -234,7 +234,7 @@ impl Core {
             // Acquire: see `Record::vacate`.
             if record.vacant.load(Ordering::Acquire) {
                 record.vacant.store(false, Ordering::Relaxed);
-                // What the former thread's CPU discarded says nothing about ours.
+                // Which instructions the previous thread's CPU discarded says nothing about ours.
                 record.code_seen.store(u64::MAX, Ordering::Relaxed);
                 return Ok(Arc::clone(record));
             }
@@ -294,7 +294,7 @@ impl Core {
             light_barrier();
         }
         // The state was stored before, here or in what was interrupted, so this slot stays the record's, as in `enter`.
-        // That one will find the same, or none and step outside after we have left.
+        // The interrupted entry will find the same slot, or none, and then step outside after we have left.
         let mut slot = record.slot.load(Ordering::Relaxed);
         if slot == NO_SLOT {
             // Revoked for a moment, or there is none yet. The lock says which; this thread does not hold it, or it
@@ -565,8 +565,8 @@ impl Core {
             if self.scan(&registry, target) {
                 return Ok(());
             }
-            // Sleep only if somebody who was asked before the barrier is seen inside after it: that one will wake us.
-            // Others may have left meanwhile, or entered with an epoch loaded earlier: look again.
+            // Sleep only if a record whose `attention` was set before the barrier shows itself inside after it: its
+            // exit will wake us. Others may have left meanwhile, or entered with an epoch loaded earlier: look again.
             // (`attention` changes under the lock.)
             let asked = |record: &Record| record.attention.load(Ordering::Relaxed);
             if registry.records.iter().any(|record| asked(record) && blocks(record)) {
@@ -592,7 +592,7 @@ impl Core {
         self.desk.lock()
     }
 
-    /// For whoever ends runs that their threads did not end.
+    /// For the code that ends the runs of threads that ended without doing so.
     pub(crate) fn desk(&self) -> &Arc<Desk> {
         &self.desk
     }

@@ -1,10 +1,11 @@
 //! Callbacks that run after a grace period.
 //!
-//! Problem: whoever removes an object rarely wants to wait for the readers of it, and a grace period costs
+//! Problem: a thread that removes an object rarely wants to wait for its readers, and a grace period costs
 //! microseconds, so it must be shared.
 //!
 //! Approach: callbacks fill a batch; a full batch (or an explicit [`Queue::seal`]) starts one grace period for all of
-//! it and joins a queue. Whoever comes by outside a guard polls the oldest batch and runs it if its period is over.
+//! it and joins a queue. A thread that defers or reclaims outside a guard polls the oldest batch and runs it if its
+//! period is over.
 //!
 //! Invariants: a batch's period starts after its last callback was queued. Callbacks run outside the lock, each exactly
 //! once, in the order of their batches unless several threads run batches at a time. A panicking callback does not keep
@@ -32,7 +33,7 @@ pub(crate) struct Queue {
     waiting: AtomicUsize,
 }
 
-/// How many domains' callbacks a thread runs inside one another and knows it.
+/// For how many domains a thread can note that it is running their callbacks, one inside another.
 const NESTED: usize = 16;
 
 thread_local! {
@@ -49,7 +50,7 @@ struct Running {
 }
 
 impl Running {
-    /// `None` if it is running those of this domain already: that call comes to what is queued now.
+    /// `None` if the thread is running callbacks of this domain already: that outer call will run what is queued now.
     fn begin(domain: u64) -> Option<Running> {
         RUNNING.with(|running| {
             if running.iter().any(|known| known.get() == domain) {
@@ -137,7 +138,7 @@ impl Queue {
     /// How many callbacks have not been taken up yet.
     pub(crate) fn len(&self) -> usize {
         // Relaxed: a thread sees what it has queued itself. One that was inside a guard when another queued something
-        // sees that once it is outside: whoever found it inside did so after a heavy barrier.
+        // sees that once it is outside: the thread that found it inside had executed a heavy barrier.
         self.waiting.load(Ordering::Relaxed)
     }
 
@@ -157,7 +158,7 @@ impl Queue {
     }
 }
 
-/// Drops what a panic carried, which may panic again; what that carries is leaked, or there would be no end.
+/// Drops a panic's payload. If that panics again, the second payload is leaked, so that there is an end.
 pub fn drop_payload(payload: Box<dyn Any + Send>) {
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(again);

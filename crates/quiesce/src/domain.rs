@@ -177,8 +177,8 @@ impl Domain {
     /// Runs `callback` once every guard held now is gone: in a later call of [`Domain::defer`] or [`Domain::reclaim`]
     /// by a thread outside guards, by a [`Reclaimer`], or when the domain is dropped.
     ///
-    /// A callback that owns the domain's `Arc` keeps it alive until one of the former has happened. In a
-    /// forked child nothing queued is ever run or dropped.
+    /// A callback that owns the domain's `Arc` keeps the domain alive until it has run. In a forked child nothing
+    /// queued is ever run or dropped.
     pub fn defer(&self, callback: impl FnOnce() + Send + 'static) {
         if self.push(callback) && !self.in_guard() {
             self.deferred.run_ready(&self.core);

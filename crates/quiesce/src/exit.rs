@@ -9,7 +9,7 @@
 //! where those are destructors of keys themselves, ours lets them go first by standing back for as many rounds as there
 //! are. Then no Rust code of the thread is left that could use a guard, and the records are given back.
 //!
-//! Invariant: [`find`] sees the registrations until then, so a guard in a destructor nests, and knows that it is one.
+//! Invariant: [`find`] sees the registrations until then, so a guard in a destructor nests, and is known to be nested.
 //!
 //! Where no key is to be had the records stay taken.
 
@@ -30,7 +30,7 @@ struct Late {
 }
 
 thread_local! {
-    /// What this thread has handed over. No destructor: it is read by those of others.
+    /// The registrations that this thread has handed over. No destructor: it is read by those of others.
     static LATE: Cell<*const Late> = const { Cell::new(ptr::null()) };
 }
 

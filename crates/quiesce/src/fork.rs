@@ -7,10 +7,10 @@
 //! Approach: one page per process marked `MADV_WIPEONFORK` holds the process's *generation*; the kernel zeroes it in a
 //! child, and the first object made there takes a new number. An object remembers the generation it was made in.
 //!
-//! What a run reads anyway can lie on such a page too (`Line`): the check whether this is a child then costs nothing
-//! at all, and a raw `clone` is no way around it. A child that shares its parent's memory (`vfork`, `CLONE_VM`) is not
-//! told apart, and need not be: until it executes another program it stands in for the thread that made it, in the same
-//! memory.
+//! Words that a run reads anyway can lie on such a page too (`Line`): the check whether this is a child then costs
+//! nothing at all, and a raw `clone` is no way around it. A child that shares its parent's memory (`vfork`, `CLONE_VM`)
+//! is not told apart, and need not be: until it executes another program it stands in for the thread that made it, in
+//! the same memory.
 //!
 //! Invariant: the number drawn in a child was never current in any of its ancestors before the fork, because the
 //! counter it is drawn from is inherited and only grows. Where the page cannot be had, the process id serves instead (a
@@ -72,15 +72,14 @@ fn page() -> Option<&'static AtomicU64> {
 
 /// A type of which all zero bytes are a value, and which may become all zero at any time.
 ///
-/// # Safety
-/// So it must be: atomics only, and nothing to drop.
+/// # Safety The type consists of atomics only, and has nothing to drop.
 pub(crate) unsafe trait Wipeable {}
 
 /// A value on cache lines of its own that is all zero in a forked child, where the host can do so ([`Line::is_wiped`]).
 #[derive(Debug)]
 pub(crate) struct Line<T: Wipeable> {
     place: NonNull<CachePadded<T>>,
-    /// The page's; `None` if the value is on the heap.
+    /// The line's address on its page; `None` if the value is on the heap.
     made_in: Option<Generation>,
 }
 
@@ -142,7 +141,8 @@ impl<T: Wipeable> Drop for Line<T> {
 
 /// A line on a wiped page that nobody uses.
 fn take_line() -> Option<usize> {
-    // Whoever finds the lock taken (by a thread that is not there, in a forked child) gets a page of its own.
+    // A caller that finds the lock taken (in a forked child, by a thread that does not exist there) gets a page of its
+    // own.
     let free = FREE.try_lock().ok();
     let Some(mut free) = free else { return imp::wiped_on_fork().map(|page| page.as_ptr().addr()) };
     if free.is_empty() {

@@ -1,8 +1,8 @@
 //! The memory that one engine's objects may hold together.
 //!
 //! Problem: each map has a limit, and a program's author says how many maps there are. Approach: a domain carries a
-//! limit and a sum; whoever makes something whose size others choose takes a [`Reservation`] first and keeps it as long
-//! as the memory. A reservation that does not fit is refused before anything is allocated, with what is left.
+//! limit and a sum; code that allocates a size that others choose takes a [`Reservation`] first and keeps it as long as
+//! the memory. A reservation that does not fit is refused before anything is allocated, with what is left.
 //!
 //! Invariant: `used` is the sum of the reservations that are alive, and never above `limit`.
 

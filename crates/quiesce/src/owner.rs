@@ -1,9 +1,9 @@
-//! Whose things are.
+//! Which domain an object belongs to.
 //!
 //! Problem: a program, a map or an image is freed after a grace period of its own domain, and its per-slot parts are as
 //! many as that domain has slots. Used in a run of another domain it is freed under the run, and indexed past its end.
-//! Approach: everything of the kind says whose it is ([`Owned`]), and wherever two of them meet [`Domain::owns`]
-//! compares, with one error.
+//! Approach: each such object says which domain it belongs to ([`Owned`]), and wherever two of them meet
+//! [`Domain::owns`] compares, with one error.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Domain {
     /// # Errors
     /// [`OtherDomain`].
     pub fn owns(&self, thing: &(impl Owned + ?Sized)) -> Result<(), OtherDomain> {
-        // Not by number: a domain's address is its identity as long as somebody has it, and both have theirs.
+        // Not by number: a domain's address is its identity as long as it lives, and both objects keep theirs alive.
         if std::ptr::eq(self, &**thing.domain()) {
             return Ok(());
         }

@@ -6,8 +6,8 @@
 //! names no domain, so that an entry takes the slow way, and that refuses ([`crate::EnterError::Signal`]). Outside of
 //! sections a handler's guard nests ([`crate::core::Core::enter`]), whatever instruction it struck at.
 //!
-//! Invariant: in a section nobody but the section's own code changes the cache or the registrations. It is the one
-//! place where handlers are refused, but for one that strikes an entry which has no slot yet.
+//! Invariant: in a section nobody but the section's own code changes the cache or the registrations. Handlers are
+//! refused in sections, in an entry that has no slot yet, and nowhere else.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -43,7 +43,7 @@ pub(crate) fn forget() {
     CACHE.with(|cache| cache.domain.set(NO_DOMAIN));
 }
 
-/// Whether the calling thread is in a section. It is not the one that began it, then: a signal handler asks.
+/// Whether the calling thread is in a section. Only in a signal handler is it: a section's own code does not ask.
 pub(crate) fn interrupted() -> bool {
     CACHE.with(|cache| cache.sections.get() != 0)
 }

@@ -4,12 +4,12 @@
 //! Problem: an object that every program holds on to (an engine, its memory) is counted twice a load; two threads that
 //! load at once pass the count's cache line to and fro, which costs each as much as all its other bookkeeping.
 //!
-//! Approach: users count themselves in and out on the shard of whatever thread they are on, so a shard's count means
-//! nothing by itself, and may be negative. While the object has an owner ([`Users::close`] has not been called) nobody
-//! needs to know the sum. Closing marks each shard and moves what it has counted to one common count; whoever leaves a
-//! marked shard takes itself off that one, and the last one knows that it is.
+//! Approach: users are added and removed on the shard of the thread that does so, and a shard's count means nothing by
+//! itself, and may be negative. While the object has an owner ([`Users::close`] has not been called) nobody needs to
+//! know the sum. Closing marks each shard and moves what it has counted to one common count; a user that leaves a
+//! marked shard is subtracted from the common count, and the one that brings it to zero is the last.
 //!
-//! Invariant: a user that leaves touches the object no more after the one operation that counts it out: on its shard if
+//! Invariant: a user that leaves touches the object no more after the one operation that removes it: on its shard if
 //! that is not marked, on the common count if it is. Until the closing thread has moved all that it found there, which
 //! is one addition, the common count is zero or less, so nobody takes itself for the last.
 
@@ -68,16 +68,16 @@ impl Default for Users {
 }
 
 impl Users {
-    /// Counts a user in. The caller must know that the object is not closed before this has returned: being one of its
-    /// users does not do, because those who come to a marked shard are counted nowhere.
+    /// Adds a user. The caller guarantees that [`Users::close`] is not called before this returns. Being a user does
+    /// not guarantee that: one who is added to a marked shard is counted nowhere.
     #[cfg(not(loom))]
     #[inline]
     pub fn enter(&self) {
         self.enter_on(thread_number() % SHARDS);
     }
 
-    /// Counts a user out: the caller, on whatever thread. True for the last one after [`Users::close`]: the object is
-    /// the caller's then, and nobody else's. After `false` the caller must not touch it any more.
+    /// Removes a user, on any thread. True for the last one after [`Users::close`]: the object is the caller's alone
+    /// then. After `false` the caller must not touch it any more.
     #[cfg(not(loom))]
     #[inline]
     #[must_use = "the last user has to free the object"]
@@ -85,7 +85,7 @@ impl Users {
         self.leave_on(thread_number() % SHARDS)
     }
 
-    /// The owner goes. True if there is no user left, as for [`Users::leave`]. To be called once.
+    /// Ends the ownership, once. True if there is no user left, as for [`Users::leave`].
     #[must_use = "without users the owner has to free the object"]
     pub fn close(&self) -> bool {
         let mut moved = 0;

@@ -87,8 +87,8 @@ impl<F: Fences> Clock<F> {
 
     /// A new point in time.
     pub(crate) fn tick(&self) -> Stamp {
-        // AcqRel: the ticks are one total order (a read-modify-write chain), and whoever reads a later one has seen
-        // what was done before the earlier ones, on whichever thread.
+        // AcqRel: the ticks are one total order (a read-modify-write chain), and a thread that reads a later one has
+        // seen what any thread did before the earlier ones.
         Stamp { clock: self.id, at: self.now.fetch_add(1, Ordering::AcqRel) }
     }
 

@@ -4,8 +4,8 @@
 //! failed one gives the view back ([`Failed`]). The poke compares the old instruction, so text and state cannot drift
 //! apart unnoticed.
 //!
-//! What is displaced (a target that other CPUs may still jump to) comes back as [`Displaced`] and is only let go for an
-//! [`Elapsed`] that covers it.
+//! What is displaced (a target that other CPUs may still jump to) comes back as [`Displaced`] and is released only with
+//! an [`Elapsed`] that covers it.
 
 use crate::order::{Barrier, Clock, Elapsed, Fences, Stamp};
 

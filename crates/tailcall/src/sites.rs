@@ -2,8 +2,8 @@
 //!
 //! Problem: a slot of a table may be the target of thousands of sites, and a barrier costs microseconds. Approach: an
 //! update changes any number of slots in two phases with one barrier between: write all jumps and close all bypasses;
-//! barrier; open what was armed. What remains (removing the jumps of closed sites, letting displaced targets go) waits
-//! for one grace period begun after that barrier, and is done by [`Sites::settle`] whenever somebody comes by.
+//! barrier; open what was armed. What remains (removing the jumps of closed sites, releasing displaced targets) waits
+//! for one grace period begun after that barrier, and is done by the next call of [`Sites::settle`] after it.
 //!
 //! Invariant: an update that fails puts the sites back where they jumped. Should that fail too, a site may stay closed,
 //! which is a tail call that falls through, or jump to the new target, which it keeps alive; text and state still

@@ -1,6 +1,6 @@
 //! The fields of the contexts that the kernel gives to programs: names, offsets, sizes.
 //!
-//! What a program may do to a field, and where the host keeps it, is the business of whoever provides the context.
+//! What a program may do to a field, and where the host keeps it, is up to the context's provider.
 //!
 //! Source: `struct xdp_md` and `struct __sk_buff` in `include/uapi/linux/bpf.h`.
 

@@ -68,8 +68,8 @@ pub mod helper_id {
     pub const TAIL_CALL: u32 = Helper::TailCall.id();
 
     /// All helpers that an engine, the verifier or the linker treats apart, ascending: those above, and those that call
-    /// back into the program. A host's own function under such an id would be called by one engine and not by
-    /// another, so nobody may register one. Whoever treats a further helper apart adds it here.
+    /// back into the program. A host's own function under such an id would be called by one engine and not by another,
+    /// so nobody may register one. A further helper that is treated apart belongs here.
     pub const SPECIAL: [u32; 5] =
         [MAP_LOOKUP_ELEM, TAIL_CALL, Helper::ForEachMapElem.id(), Helper::Loop.id(), Helper::UserRingbufDrain.id()];
 }

@@ -65,7 +65,7 @@ struct LabelState {
 #[derive(Debug)]
 pub(super) struct Function {
     code: Vec<Insn>,
-    /// Slots of calls and whom they call.
+    /// Slots of calls, and their callees.
     calls: Vec<(usize, usize)>,
     /// Instructions one call may take.
     cost: u64,

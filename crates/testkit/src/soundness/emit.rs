@@ -47,7 +47,7 @@ pub(super) fn slot(i: u32) -> i16 {
 pub(crate) struct Function {
     pub(crate) role: Role,
     pub(crate) code: Vec<Insn>,
-    /// Slots of calls and references, and whom they mean.
+    /// Slots of calls and references, and the subprograms they refer to.
     pub(crate) calls: Vec<(usize, usize)>,
     pub(crate) maps: u16,
     pub(crate) ordered: bool,
