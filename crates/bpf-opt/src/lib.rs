@@ -9,9 +9,12 @@
 //! |---|---|
 //! | `passes` | the passes by name, and what a compilation runs of them |
 //! | `peephole` | two adjacent ops that are one |
+//! | `slots` | pieces of the stack that become values |
+//! | `convert` | branches that become selections |
 //! | `ssa`, `destruct` | into SSA form, and out of it without copies that need not be |
 //! | `values` | constants, rules, what was computed before; bytes that are one load; division by constants |
 //! | `rules` | the algebraic rules, as data |
+//! | `layout` | jumps that need not be |
 //! | `sweep`, `dead` | what nobody reads, in SSA form and outside |
 //!
 //! Invariants: this crate knows neither BPF nor machine code, only what [`bpf_lir::eval`] says that ops mean; nothing
@@ -20,11 +23,14 @@
 //! are linear in the ops, or give up above a limit that is named.
 #![forbid(unsafe_code)]
 
+mod convert;
 mod dead;
 mod destruct;
+mod layout;
 mod passes;
 mod peephole;
 mod rules;
+mod slots;
 mod ssa;
 mod sweep;
 mod values;

@@ -5,11 +5,12 @@
 //! construction and one destruction in a compilation; by themselves, in tests, each has both around it.
 
 use crate::destruct::Destruct;
+use crate::slots::Slots;
 use crate::ssa::Ssa;
 use crate::sweep::Sweep;
 use crate::values::{Addresses, Values};
-use crate::{dead, peephole};
-use bpf_lir::{Func, Lir};
+use crate::{convert, dead, layout, peephole};
+use bpf_lir::{Func, Lir, Liveness};
 
 /// A pass.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -18,23 +19,33 @@ pub enum Pass {
     Peephole,
     /// Definitions that nobody reads.
     Dead,
+    /// Pieces of the stack that become values.
+    Slots,
+    /// Branches that become selections.
+    Convert,
     /// Into SSA form and out of it: copies that need not be.
     Ssa,
     /// Values: constants, rules, what was computed before.
     Values,
+    /// Jumps that need not be.
+    Layout,
 }
 
 impl Pass {
     /// All of them.
-    pub const ALL: [Pass; 4] = [Pass::Peephole, Pass::Dead, Pass::Ssa, Pass::Values];
+    pub const ALL: [Pass; 7] =
+        [Pass::Peephole, Pass::Slots, Pass::Convert, Pass::Dead, Pass::Ssa, Pass::Values, Pass::Layout];
 
     /// The name, for tests and listings.
     pub fn name(self) -> &'static str {
         match self {
             Pass::Peephole => "peephole",
             Pass::Dead => "dead",
+            Pass::Slots => "slots",
+            Pass::Convert => "convert",
             Pass::Ssa => "ssa",
             Pass::Values => "values",
+            Pass::Layout => "layout",
         }
     }
 
@@ -43,6 +54,9 @@ impl Pass {
         let done = match self {
             Pass::Peephole => peephole::run(func),
             Pass::Dead => dead::run(func, &mut scratch.reads),
+            Pass::Slots => scratch.slots.run(func),
+            Pass::Convert => convert::run(func, &mut scratch.reached, &mut scratch.liveness),
+            Pass::Layout => layout::run(func, &mut scratch.reached),
             Pass::Ssa => scratch.in_ssa(func, |_, _| 0),
             Pass::Values => scratch.in_ssa(func, |func, s| s.values(func, options)),
         };
@@ -65,6 +79,10 @@ pub struct PassOptions {
 pub struct PassScratch {
     /// By value: how often it is read.
     reads: Vec<u32>,
+    /// By block: whether a jump leads to it.
+    reached: Vec<bool>,
+    liveness: Liveness,
+    slots: Slots,
     ssa: Ssa,
     values: Values,
     sweep: Sweep,
@@ -97,7 +115,9 @@ pub fn optimise(lir: &mut Lir, options: PassOptions, scratch: &mut PassScratch) 
         if options.plain {
             Pass::Dead.run(func, options, scratch);
         } else {
-            Pass::Values.run(func, options, scratch);
+            for pass in [Pass::Slots, Pass::Convert, Pass::Values, Pass::Layout] {
+                pass.run(func, options, scratch);
+            }
         }
     }
 }

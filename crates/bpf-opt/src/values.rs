@@ -543,6 +543,19 @@ impl Pass<'_> {
                 return Ok(value);
             }
         }
+        // A sum with something shifted a little is one op.
+        if let (BinOp::Add, Val::Reg(v)) = (op, b) {
+            for (a, b) in [(a, v), (v, a)] {
+                if let Some(Op::Bin { op: BinOp::Shl, width: inner, a: x, b: Val::Imm(shift @ 1..=3), .. }) =
+                    self.def(b)
+                    && *inner == width
+                    && self.s.uses[b.index()] == 0
+                {
+                    let (b, shift) = (*x, *shift as u8);
+                    return Err(Op::AddShift { width, dst: NEW, a, b, shift });
+                }
+            }
+        }
         // A mask that leaves the low half needs no more than 32 bits.
         if let (BinOp::And, Width::W64, Val::Imm(0xffff_ffff)) = (op, width, b) {
             return Ok(self.mov(Width::W32, Val::Reg(a), dst));

@@ -40,7 +40,7 @@ enum EngineArg {
 pub(crate) enum OptArg {
     /// One pass: several times faster to compile.
     None,
-    /// Registers by liveness: smaller code, fewer registers saved.
+    /// Optimised: faster and smaller code.
     Speed,
 }
 

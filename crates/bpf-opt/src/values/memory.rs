@@ -146,13 +146,8 @@ impl Pass<'_> {
         if self.s.uses[v.index()] != 0 || at < self.start {
             return None;
         }
-        match self.s.ops.get_mut(at as usize) {
-            Some(op @ Op::Load { signed: false, swap: false, .. }) => match op {
-                Op::Load { size: found, .. } if *found == size => Some(op),
-                _ => None,
-            },
-            Some(_) | None => None,
-        }
+        let op = self.s.ops.get_mut(at as usize)?;
+        matches!(op, Op::Load { signed: false, swap: false, size: found, .. } if *found == size).then_some(op)
     }
 
     /// The bytes of a load that only this reads are reversed: the load does it.

@@ -1,0 +1,167 @@
+//! The stack into values.
+//!
+//! Problem: compilers for BPF spill what ten registers do not hold; the machine has more of them. Approach: a piece of
+//! the stack that is only ever loaded from and stored to as a whole, or loaded from in part, becomes a value; a load is
+//! then a copy and a store is one, and SSA form makes of that what it makes of any copy.
+//!
+//! Only where no address in the stack is taken: what is computed from r10, or handed to a call, may be anything's
+//! address afterwards. That the address of a stack is not known to who was not given it is assumed of unverified
+//! programs too; a program that guesses it finds what machine code keeps there.
+//!
+//! Invariants: runs before SSA form; a value that no store came before is zero, as good as anything that may lie in a
+//! stack. The stack that is left is as large as before, or none.
+
+use bpf_isa::{Size, Width};
+use bpf_lir::{Base, Func, Mem, Op, Span, VReg, Val};
+
+/// A piece of the stack.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// Where it begins, from r10.
+    off: i32,
+    /// How many bytes its stores, or its longest load, take.
+    size: Size,
+    /// Nothing overlaps it.
+    apart: bool,
+    value: VReg,
+}
+
+/// The memory that it works in.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    /// By place.
+    pieces: Vec<Piece>,
+    /// Accesses: place, size, whether it is a store.
+    accesses: Vec<(i32, Size, bool)>,
+}
+
+impl Slots {
+    /// Runs over `func`; says how many loads and stores became copies.
+    pub(crate) fn run(&mut self, func: &mut Func) -> u32 {
+        if func.stack_bytes == 0 || !self.find(func) {
+            return 0;
+        }
+        self.divide(func.stack_bytes);
+        let mut new = Vec::new();
+        for piece in self.pieces.iter_mut().filter(|piece| piece.apart) {
+            piece.value = func.new_vreg();
+            new.push(Op::Mov { width: Width::W64, dst: piece.value, src: Val::Imm(0) });
+        }
+        if new.is_empty() {
+            return 0;
+        }
+        let mut done = 0;
+        let mut left = false;
+        for i in 0..func.order.len() {
+            for at in func.range(func.order[i]) {
+                if let Some(op) = self.replaced(&func.ops[at]) {
+                    func.ops[at] = op;
+                    done += 1;
+                }
+                left |= mem_of(&func.ops[at]).is_some_and(|mem| mem.base == Base::Frame);
+            }
+        }
+        if !left {
+            func.stack_bytes = 0;
+        }
+        let entry = func.new_block(new.into_iter().map(|op| (op, Span::default())));
+        func.order.insert(0, entry);
+        done
+    }
+
+    /// Finds the accesses to the stack; false if its address is taken.
+    fn find(&mut self, func: &Func) -> bool {
+        self.accesses.clear();
+        for op in func.all_ops() {
+            let mem = mem_of(op).filter(|mem| mem.base == Base::Frame);
+            if let Op::FrameAddr { .. } = op {
+                return false;
+            } else if let (Some(mem), Op::Load { size, .. } | Op::Store { size, .. }) = (mem, op) {
+                self.accesses.push((mem.off, *size, matches!(op, Op::Store { .. })));
+            } else if mem.is_some() {
+                // An atomic operation on the stack: rare, and it stays.
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Makes pieces of what begins at one place, and sees which are apart.
+    fn divide(&mut self, stack_bytes: u32) {
+        self.pieces.clear();
+        self.accesses.sort_unstable_by_key(|(off, size, store)| (*off, core::cmp::Reverse(size.bytes()), *store));
+        for (off, size, store) in &self.accesses {
+            match self.pieces.last_mut() {
+                // Loads may take less than the piece, stores not.
+                Some(piece) if piece.off == *off => piece.apart &= !store || piece.size == *size,
+                _ => self.pieces.push(Piece { off: *off, size: *size, apart: true, value: VReg(0) }),
+            }
+        }
+        // What overlaps anything before it, which reaches furthest, is not apart, nor is that.
+        let (mut reach, mut furthest) = (i64::MIN, 0);
+        for i in 0..self.pieces.len() {
+            let Piece { off, size, .. } = self.pieces[i];
+            // An access outside of the stack is none of ours.
+            self.pieces[i].apart &=
+                i64::from(off) >= -i64::from(stack_bytes) && i64::from(off) + i64::from(size.bytes()) <= 0;
+            if i64::from(off) < reach {
+                self.pieces[i].apart = false;
+                self.pieces[furthest].apart = false;
+            }
+            let end = i64::from(off) + i64::from(size.bytes());
+            if end > reach {
+                (reach, furthest) = (end, i);
+            }
+        }
+    }
+
+    fn piece(&self, mem: Mem) -> Option<&Piece> {
+        let at = self.pieces.binary_search_by_key(&mem.off, |piece| piece.off).ok()?;
+        Some(&self.pieces[at]).filter(|piece| mem.base == Base::Frame && piece.apart)
+    }
+
+    /// What a load or store of a piece is instead.
+    fn replaced(&self, op: &Op) -> Option<Op> {
+        if let Op::Load { size, signed, swap, dst, mem } = *op {
+            let src = self.piece(mem)?.value;
+            Some(match (size, swap) {
+                (_, true) => Op::Bswap { size, dst, src },
+                (Size::DW, false) => Op::Mov { width: Width::W64, dst, src: Val::Reg(src) },
+                (Size::B | Size::H | Size::W, false) => Op::Ext { width: Width::W64, signed, from: size, dst, src },
+            })
+        } else if let Op::Store { mem, src, .. } = *op {
+            Some(Op::Mov { width: Width::W64, dst: self.piece(mem)?.value, src })
+        } else {
+            None
+        }
+    }
+}
+
+fn mem_of(op: &Op) -> Option<Mem> {
+    match *op {
+        Op::Load { mem, .. }
+        | Op::Store { mem, .. }
+        | Op::LoadAcquire { mem, .. }
+        | Op::StoreRelease { mem, .. }
+        | Op::Atomic { mem, .. }
+        | Op::CmpXchg { mem, .. } => Some(mem),
+        Op::Mov { .. }
+        | Op::Ext { .. }
+        | Op::Bin { .. }
+        | Op::Neg { .. }
+        | Op::Bswap { .. }
+        | Op::AddShift { .. }
+        | Op::Select { .. }
+        | Op::FrameAddr { .. }
+        | Op::SymAddr { .. }
+        | Op::SubprogAddr { .. }
+        | Op::Call { .. }
+        | Op::TailCall { .. }
+        | Op::Check { .. }
+        | Op::Bound { .. }
+        | Op::Stop { .. }
+        | Op::Jump { .. }
+        | Op::Branch { .. }
+        | Op::Exit { .. } => None,
+    }
+}
