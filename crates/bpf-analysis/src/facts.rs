@@ -194,9 +194,4 @@ impl Facts {
         let unknown = RegionBounds { min_len: 0, place: BoundsPlace::Nowhere };
         self.regions.get(usize::from(region)).copied().unwrap_or(unknown)
     }
-
-    /// The resolved context access at `insn`, if it is one.
-    pub fn context_access(&self, insn: InsnIdx) -> Option<&ContextAccess> {
-        self.context_accesses.binary_search_by_key(&insn, |t| t.insn).ok().map(|i| &self.context_accesses[i])
-    }
 }

@@ -102,7 +102,8 @@ mod violations {
         assert!(error.contains("misaligned"), "{error}");
     }
 
-    /// A call overwrites every register it may: stp x29, x30, [sp, #-16]!; bl; ldp x29, x30, [sp], #16; mov x0, xN; ret.
+    /// A call overwrites every register it may: stp x29, x30, [sp, #-16]!; bl; ldp x29, x30, [sp], #16; mov x0, xN;
+    /// ret.
     #[test]
     fn calls_poison_what_they_may_overwrite() {
         for reg in 1..18u32 {

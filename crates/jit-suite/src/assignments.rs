@@ -1,6 +1,6 @@
 //! Operations that may insist on registers, under *every* assignment of registers to destination, first and second
-//! operand, shared ones included (of a pool of more than thirteen, some of each sort). Random allocations meet each conflict
-//! now and then; this meets each of them.
+//! operand, shared ones included (of a pool of more than thirteen, some of each sort). Random allocations meet each
+//! conflict now and then; this meets each of them.
 //!
 //! Regressions, on x86-64: division with an operand or destination in rax or rdx, a shift whose count or destination is
 //! rcx, and/or/xor-fetch and cmpxchg with rax as source or destination, byte stores from sil, dil and bpl.

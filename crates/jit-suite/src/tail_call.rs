@@ -98,8 +98,8 @@ fn expected(bench: &Bench<'_>, lir: &Lir, target: &Lir, start: &Start) -> Run {
 
 const SITES: [(u32, bool); 5] = [(0, false), (16, false), (24, true), (0, true), (200, false)];
 
-/// Every index and count around the limits. Regression (the kernel's arm64 JIT): an index has 32 bits, and what is above
-/// them does not count.
+/// Every index and count around the limits. Regression (the kernel's arm64 JIT): an index has 32 bits, and what is
+/// above them does not count.
 pub fn indirect_tail_calls(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let mut taken = [0; 2];
@@ -159,8 +159,8 @@ pub fn the_limit_counts_jumps_taken(target: &mut dyn Target) {
     }
 }
 
-/// A subprogram that tail-calls returns the target's result to its own caller, whose registers and stack are intact. The
-/// limit is one for the whole run.
+/// A subprogram that tail-calls returns the target's result to its own caller, whose registers and stack are intact.
+/// The limit is one for the whole run.
 pub fn tail_calls_from_subprograms(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
     let mut b = Build::new();

@@ -1,8 +1,8 @@
 //! What a program's "map pointer" points to.
 //!
 //! A program holds the address of a [`MapHeader`], which stays put as long as the map lives. Emitted code does not look
-//! into it: what it inlines of an array (bounds, stride, base) and which function it calls directly are known when it is
-//! compiled. The functions that programs call through it read it.
+//! into it: what it inlines of an array (bounds, stride, base) and which function it calls directly are known when it
+//! is compiled. The functions that programs call through it read it.
 
 /// A program's lookup: `map` is the map pointer, `key` points to `key_size` readable bytes, `slot` is the run's
 /// execution slot. The result is null or the value, which stays mapped as long as the map.

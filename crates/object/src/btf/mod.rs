@@ -26,11 +26,6 @@ const MAX_STRING: usize = 4096;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct TypeId(pub u32);
 
-impl TypeId {
-    /// `void`.
-    pub const VOID: TypeId = TypeId(0);
-}
-
 /// Offset of a string in the string section. 0 is the empty string.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct StrOffset(pub u32);
@@ -504,14 +499,6 @@ impl Btf {
             return elements.checked_mul(size);
         }
         None
-    }
-
-    /// The variables of the section called `section`.
-    pub fn section_vars(&self, section: &str) -> Option<&[SectionVar]> {
-        self.types.iter().find_map(|ty| match ty {
-            Type::DataSec { name, vars } if self.name(*name) == section => Some(&vars[..]),
-            _ => None,
-        })
     }
 
     /// Return type and argument kinds of a [`Type::Func`] or [`Type::FuncProto`].

@@ -71,8 +71,8 @@ pub struct Config {
     pub debug: DebugOptions,
     /// Where `bpf_trace_printk` writes; nowhere by default.
     pub print: Option<PrintSink>,
-    /// Interfaces and routes that programs ask about (`bpf_fib_lookup`, `bpf_check_mtu`); by default there is a loopback
-    /// device alone ([`crate::network::Unconfigured`]).
+    /// Interfaces and routes that programs ask about (`bpf_fib_lookup`, `bpf_check_mtu`); by default there is a
+    /// loopback device alone ([`crate::network::Unconfigured`]).
     pub network: Option<Arc<dyn Network>>,
     /// Save every callee-saved register in every function: what saving by need is measured against. For benches.
     pub save_all: bool,
