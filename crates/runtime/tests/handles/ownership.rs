@@ -1,13 +1,11 @@
 //! Whose things are: what belongs to one engine or one object is refused by another, wherever the two meet.
 
-mod common;
-
+use crate::common::{Fixture, Words, fixture, fixtures};
 use bpf_runtime::{
     Caller, Config, Dispatcher, DispatcherError, Engine, Hook, HookError, Linker, LoadError, Map, MapDef, MapError,
     MapSet, MapType, Mode, Object, OtherDomain, Pinned, PinnedMap, Policy, ProgArray, ProgArrayError, Program, Raw,
     RunError, Xdp, assemble,
 };
-use common::{Fixture, Words, fixture, fixtures};
 use std::error::Error;
 
 fn program(f: &Fixture, name: &str) -> Program<Words, u64> {
@@ -85,7 +83,7 @@ fn modes() -> impl Iterator<Item = Mode> {
 
 #[test]
 fn maps_and_map_sets_of_another_engine_are_refused() {
-    let objects: [&[u8]; 2] = [include_bytes!("objects/maps.o"), include_bytes!("objects/helpers.o")];
+    let objects: [&[u8]; 2] = [include_bytes!("../objects/maps.o"), include_bytes!("../objects/helpers.o")];
     for mode in modes() {
         // With more slots than the other has elements in its per-CPU maps.
         let (mine, theirs) = (engine(mode, 64), engine(mode, 1));
@@ -117,7 +115,7 @@ fn maps_and_map_sets_of_another_engine_are_refused() {
 
 #[test]
 fn prog_arrays_in_a_map_set_of_another_engine_are_refused() {
-    let object = Object::parse(include_bytes!("objects/stopped.o")).unwrap();
+    let object = Object::parse(include_bytes!("../objects/stopped.o")).unwrap();
     for mode in modes() {
         let (mine, theirs) = (engine(mode, 64), engine(mode, 64));
         let maps = MapSet::for_object(&theirs, &object).unwrap();
@@ -148,8 +146,11 @@ fn memory_of_another_engine_is_not_returned_to_programs() {
 
 #[test]
 fn a_map_set_of_another_object_is_refused() {
-    let all: [&[u8]; 3] =
-        [include_bytes!("objects/maps.o"), include_bytes!("objects/helpers.o"), include_bytes!("objects/lookups.o")];
+    let all: [&[u8]; 3] = [
+        include_bytes!("../objects/maps.o"),
+        include_bytes!("../objects/helpers.o"),
+        include_bytes!("../objects/lookups.o"),
+    ];
     let objects = all.map(|bytes| Object::parse(bytes).unwrap());
     let engine = Engine::new(Config::default()).unwrap();
     let linker = Linker::<()>::new(&engine);
@@ -170,7 +171,7 @@ fn a_map_set_of_another_object_is_refused() {
 /// Where a map's definition or what it starts with is all that differs.
 #[test]
 fn a_map_set_of_another_version_of_the_object_is_refused() {
-    let bytes = include_bytes!("objects/config.o");
+    let bytes = include_bytes!("../objects/config.o");
     let object = Object::parse(bytes).unwrap();
     let engine = Engine::new(Config::default()).unwrap();
     let linker = Linker::<()>::new(&engine);

@@ -1,12 +1,10 @@
 //! What a callback of `bpf_loop`, `bpf_for_each_map_elem` and `bpf_user_ringbuf_drain` counts and what ends it: on
 //! every engine what counts and ends the rest of its program, and nothing else.
 
-mod common;
-
+use crate::common::engines::{config, modes};
 use bpf_runtime::{
     Caller, Engine, Linker, Loader, Map, MapDef, MapType, Program, Raw, RunError, UserRingBuf, assemble,
 };
-use common::engines::{config, modes};
 
 /// Counts its calls; the first one interrupts the engine's runs.
 fn linker(engine: &Engine, interrupt: bool) -> Linker<u64> {

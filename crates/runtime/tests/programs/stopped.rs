@@ -15,7 +15,7 @@ fn engines() -> impl Iterator<Item = Engine> {
 }
 
 fn instance(engine: &Engine) -> Instance<()> {
-    let object = Object::parse(include_bytes!("objects/stopped.o")).unwrap();
+    let object = Object::parse(include_bytes!("../objects/stopped.o")).unwrap();
     let maps = MapSet::for_object(engine, &object).unwrap();
     Linker::<()>::new(engine).loader::<Xdp>().hybrid().object(&object, maps).unwrap()
 }

@@ -1,9 +1,7 @@
 //! Runs under one guard, and runs within each other: each as if it were alone.
 
-mod common;
-
+use crate::common::engines::engines;
 use bpf_runtime::{Caller, HelperError, Hook, Linker, Policy, Program, Raw, RunError, assemble};
-use common::engines::engines;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn load<H: 'static>(linker: &Linker<H>, text: &str) -> Program<Raw, H> {

@@ -2,14 +2,12 @@
 //! permitted.
 //!
 //! A program depends on its seed alone. `cargo test` takes a few thousand seeds; a soak is
-//! `BPF_SOAK=100 cargo test --release -p bpf-runtime --test differential`.
+//! `BPF_SOAK=100 cargo test --release -p bpf-runtime --test programs differential`.
 
-mod support;
-
+use crate::support::{Failure, Outcome, Variant, allocations, interpreter, jit, options, soak};
 use bpf_runtime::{Arch, Mode, RunError};
 use bpf_testkit::generate::{self, Generated, Shape};
 use bpf_testkit::skipped;
-use support::{Failure, Outcome, Variant, allocations, interpreter, jit, options, soak};
 
 /// Runs it on both; the text of the program is part of the message.
 fn agree(expected: &Outcome, variant: &Variant, generated: &Generated, seed: u64) {

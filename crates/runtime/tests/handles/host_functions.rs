@@ -1,12 +1,10 @@
 //! Host functions over memory: what their types demand of programs, on the verifier and on each engine.
 
-mod common;
-
+use crate::common::engines::engines;
 use bpf_runtime::{
     Caller, Config, Engine, HelperError, Linker, LoadError, Map, MapDef, MapType, Pinned, PinnedMap, Program, Raw,
     RunError, SharedBytes, SharedBytesMut,
 };
-use common::engines::engines;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use zerocopy::byteorder::network_endian::U32;

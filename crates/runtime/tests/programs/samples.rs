@@ -13,7 +13,7 @@ use bpf_runtime::{
 use bpf_testkit::{cases::shared, skipped};
 use std::path::{Path, PathBuf};
 
-const TABLE: &str = include_str!("../../verifier/tests/samples.tsv");
+const TABLE: &str = include_str!("../../../verifier/tests/samples.tsv");
 
 /// The context that some of the samples were written for.
 #[derive(BpfContext)]
@@ -25,7 +25,7 @@ struct TestMd<'p> {
 
 /// The packets of a capture: little-endian, microseconds (draft-ietf-opsawg-pcap).
 fn capture() -> Vec<Vec<u8>> {
-    let bytes = include_bytes!("../../../examples/packets.pcap");
+    let bytes = include_bytes!("../../../../examples/packets.pcap");
     assert_eq!(bytes[..4], [0xd4, 0xc3, 0xb2, 0xa1]);
     let mut rest = &bytes[24..];
     let mut packets = Vec::new();

@@ -3,13 +3,11 @@
 //!
 //! Seeds are fixed; `BPF_SOAK=N` takes N times as many random allocations.
 
-mod support;
-
+use crate::support::{Failure, Variant, allocations, interpreter, jit, options, program, soak};
 use bpf_isa::{AluOp, Insn, Reg, Src, Width};
 use bpf_runtime::decode;
 use bpf_testkit::cases::{self, Case, Expected, Outcome};
 use bpf_testkit::skipped;
-use support::{Failure, Variant, allocations, interpreter, jit, options, program, soak};
 
 /// The interpreter first: a case that leaves its memory is found before it runs as machine code.
 fn all() -> Vec<Variant> {

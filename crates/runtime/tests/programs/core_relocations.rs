@@ -1,15 +1,13 @@
 //! CO-RE relocations of contexts. The structs of `objects/core.c` are unlike the host's, so a relocation that is not
 //! applied shows.
 
-mod common;
-
+use crate::common::engines::engines;
 use bpf_runtime::{
     BpfContext, ContextBytesMut, Engine, Linker, MapSet, Object, Program, Raw, SkBuff, Skb, Xdp, XdpBuff,
 };
-use common::engines::engines;
 
 fn object() -> Object {
-    Object::parse(include_bytes!("objects/core.o")).unwrap()
+    Object::parse(include_bytes!("../objects/core.o")).unwrap()
 }
 
 fn load<C: bpf_runtime::Context>(engine: &Engine, name: &str) -> Result<Program<C, ()>, String> {

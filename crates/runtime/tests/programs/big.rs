@@ -1,12 +1,10 @@
 //! Size and distance: code beyond 32 KiB and 1 MiB with jumps across it, a million instructions, and every distance at
 //! which a jump changes its form.
 
-mod support;
-
+use crate::support::{Variant, allocations, interpreter, jit, program, run};
 use bpf_isa::{AluOp, Insn, Reg, Src, Width};
 use bpf_runtime::LoadError;
 use bpf_testkit::skipped;
-use support::{Variant, allocations, interpreter, jit, program, run};
 
 /// Instructions that make code and change r0: `r0 = r0 * 1 + 0x1234567`, in a form that no backend shortens.
 fn filler(count: usize) -> impl Iterator<Item = Insn> {

@@ -1,9 +1,7 @@
 //! Hooks on every engine: order, policies, changes under running threads, statistics, errors.
 
-mod common;
-
+use crate::common::{Fixture, Prog, Words, fixture, fixtures};
 use bpf_runtime::{Attachment, Hook, HookError, Policy, RunError, Verdicts};
-use common::{Fixture, Prog, Words, fixture, fixtures};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const PASS: u64 = 2;

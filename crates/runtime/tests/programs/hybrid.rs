@@ -1,15 +1,13 @@
 //! Programs that are accepted with checks at run time: in bounds they compute what they should, out of bounds and
 //! without an end they stop with an error that names the instruction, and no byte outside their region changes.
 
-mod common;
-
-#[path = "../../verifier/tests/border/mod.rs"]
+#[path = "../../../verifier/tests/border/mod.rs"]
 mod border;
 
+use crate::common::engines::{engine, modes};
 use bpf_runtime::{Arch, BpfContext, Config, Engine, Linker, MapSet, Object, ProgArray, Program, Raw};
 use bpf_runtime::{Insn, LoadError, RunError, SkBuff, Skb, Xdp, XdpBuff, assemble};
 use bpf_testkit::generate::Choices;
-use common::engines::{engine, modes};
 
 const CANARY: u8 = 0xc5;
 
@@ -150,7 +148,7 @@ fn packets_end_where_the_context_says() {
 
 #[test]
 fn an_object_with_unbounded_offsets_and_loops() {
-    let object = Object::parse(include_bytes!("objects/checked.o")).unwrap();
+    let object = Object::parse(include_bytes!("../objects/checked.o")).unwrap();
     for mode in modes() {
         let engine = engine(mode, |_| {});
         let linker = linker(&engine);

@@ -1,13 +1,11 @@
 //! Contexts of the host's own: what programs may do with them, on the verifier and on each engine, and what C authors
 //! see.
 
-mod common;
-
+use crate::common::engines::engines;
 use bpf_runtime::{
     BpfContext, Config, Context, ContextBytes, ContextBytesMut, Engine, Linker, LoadError, MapSet, Object, Program,
     RunError, assemble,
 };
-use common::engines::engines;
 
 #[derive(BpfContext, Debug)]
 #[repr(C)]
@@ -57,7 +55,7 @@ fn refused<C: BpfContext>(text: &str, message: &str) {
 /// `tests/objects/request.h`, which the object was compiled with, is what the macro says.
 #[test]
 fn the_c_struct_is_the_layout() {
-    assert_eq!(Request::c_struct(), include_str!("objects/request.h"));
+    assert_eq!(Request::c_struct(), include_str!("../objects/request.h"));
     assert_eq!(<Request as BpfContext>::NAME, "request");
     assert_eq!(Flat::NAME, "counters");
     assert_eq!(Flat::c_struct(), "struct counters {\n\t__u64 hits;\n\tconst __u64 limit;\n\t__u32 pair[2];\n};\n");
@@ -65,7 +63,7 @@ fn the_c_struct_is_the_layout() {
 
 #[test]
 fn a_c_program_reads_and_writes_the_struct() {
-    let object = Object::parse(include_bytes!("objects/request.o")).unwrap();
+    let object = Object::parse(include_bytes!("../objects/request.o")).unwrap();
     for engine in engines(|_| {}) {
         let maps = MapSet::for_object(&engine, &object).unwrap();
         let instance = Linker::<()>::new(&engine).load::<Request>(&object, maps).unwrap();
@@ -177,7 +175,7 @@ fn contexts_are_told_apart() {
     }
     let engine = Engine::new(Config::default()).unwrap();
     let linker = Linker::<()>::new(&engine);
-    let object = Object::parse(include_bytes!("objects/request.o")).unwrap();
+    let object = Object::parse(include_bytes!("../objects/request.o")).unwrap();
     let instance = linker.load::<Request>(&object, MapSet::for_object(&engine, &object).unwrap()).unwrap();
     let error = instance.program::<Other>("filter").unwrap_err();
     assert!(matches!(error, LoadError::ContextMismatch { .. }), "{error}");

@@ -1,16 +1,14 @@
 //! Ring buffers, user ring buffers and perf event arrays end to end: C source, verified load, run, and the host's typed
 //! consumer, on both engines. The source is `objects/rings.c`.
 
-mod support;
-
+use crate::support::ways::{self, WAYS, Way, run};
 use bpf_runtime::maps::{RingBuf, UserRingBuf, open_perf_entry};
 use bpf_runtime::{Engine, Instance, Linker, LoadError, MapSet, Object, Raw, RunError, Xdp, XdpBuff, assemble};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use support::ways::{self, WAYS, Way, run};
 
 fn object() -> Object {
-    Object::parse(include_bytes!("objects/rings.o")).unwrap()
+    Object::parse(include_bytes!("../objects/rings.o")).unwrap()
 }
 
 fn load(way: Way) -> (Engine, Instance<()>) {
@@ -228,7 +226,7 @@ fn a_run_holds_fifteen_records() {
         let mut ring = RingBuf::new(&map).unwrap();
         let loader = linker.loader::<Raw>().maps(&[&map]);
         let loader = if way == Way::Interpreted { loader.interpreted() } else { loader };
-        let program = loader.insns("test", support::program(&text)).unwrap();
+        let program = loader.insns("test", crate::support::program(&text)).unwrap();
         for _ in 0..2 {
             assert_eq!(program.run(&mut (), &mut []).unwrap(), 15, "{way:?}");
             assert_eq!(drain(&mut ring).len(), 15, "{way:?}");
@@ -268,7 +266,7 @@ fn interpret(text: &str) -> (Result<u64, RunError>, Vec<Vec<u8>>) {
     let map = bpf_runtime::Map::create(def, engine.domain()).unwrap();
     let mut ring = RingBuf::new(&map).unwrap();
     let loader = linker.loader::<Raw>().interpreted().maps(&[&map]);
-    let program = loader.insns("test", support::program(text)).unwrap();
+    let program = loader.insns("test", crate::support::program(text)).unwrap();
     let result = program.run(&mut (), &mut [0; 16]);
     (result, drain(&mut ring))
 }
@@ -304,7 +302,7 @@ fn unsupported_helpers_are_refused_by_name() {
         [(169, "bpf_timer_init"), (203, "bpf_dynptr_data"), (107, "bpf_sk_storage_get"), (51, "bpf_redirect_map")]
     {
         for loader in [linker.loader::<Raw>(), linker.loader::<Raw>().interpreted()] {
-            let error = loader.insns("p", support::program(&format!("r0 = 0; call {id}; exit"))).unwrap_err();
+            let error = loader.insns("p", crate::support::program(&format!("r0 = 0; call {id}; exit"))).unwrap_err();
             assert!(matches!(error, LoadError::UnknownHelper { id: i, .. } if i == id), "{error}");
             assert!(error.to_string().contains(name), "{error}");
         }

@@ -5,13 +5,11 @@
 //! in one is lost. From outside: emitted code is entered with every register that carries nothing filled, and the
 //! callee-saved ones compared after it.
 
-mod support;
-
+use crate::support::{Variant, allocations, interpreter, jit, options, program, soak};
 use bpf_jit_code::RunCtx;
 use bpf_runtime::{Arch, Caller, Linker, Raw};
 use bpf_testkit::generate::{self, HELPER_ID, Shape};
 use bpf_testkit::skipped;
-use support::{Variant, allocations, interpreter, jit, options, program, soak};
 use zerocopy::IntoBytes;
 
 /// The assembly of each architecture.

@@ -1,14 +1,12 @@
 //! The helpers over queues, stacks, Bloom filters, spin locks, per-CPU maps and maps of maps, on both engines, verified
 //! and not. The source is `objects/maps.c`.
 
-mod support;
-
+use crate::support::ways::{self, E2BIG, EINVAL, ENOENT, WAYS, Way, notes, run};
 use bpf_runtime::{Engine, Instance, Linker, LoadError, Map, MapDef, MapError, MapSet, MapType, Object, Raw, RunError};
 use std::sync::atomic::{AtomicBool, Ordering};
-use support::ways::{self, E2BIG, EINVAL, ENOENT, WAYS, Way, notes, run};
 
 fn object() -> Object {
-    Object::parse(include_bytes!("objects/maps.o")).unwrap()
+    Object::parse(include_bytes!("../objects/maps.o")).unwrap()
 }
 
 fn load(way: Way) -> (Engine, Instance<()>) {
@@ -185,7 +183,7 @@ fn interpret(maps: &[MapDef], text: &str) -> Result<u64, RunError> {
         maps[0].set_inner(&[0; 4], &maps[1], 0).unwrap();
     }
     let loader = linker.loader::<Raw>().interpreted().maps(&maps.iter().collect::<Vec<_>>());
-    let program = loader.insns("test", support::program(text)).unwrap();
+    let program = loader.insns("test", crate::support::program(text)).unwrap();
     program.run(&mut (), &mut [0; 16])
 }
 
@@ -302,7 +300,7 @@ fn interpreted_programs_do_not_wait_for_each_other() {
                 1 - mine
             );
             let loader = linker.loader::<Raw>().interpreted().maps(&[&map]);
-            let program = loader.insns("test", support::program(&text)).unwrap();
+            let program = loader.insns("test", crate::support::program(&text)).unwrap();
             let (finished, barrier) = (&finished, &barrier);
             scope.spawn(move || {
                 for _ in 0..20 {
@@ -333,7 +331,7 @@ fn a_stopped_run_releases_its_lock() {
             // SAFETY: the program uses a map value, its lock, and its stack.
             _ => unsafe { linker.loader::<Raw>().unverified() },
         };
-        let program = loader.maps(&[&map]).insns("test", support::program(text)).unwrap();
+        let program = loader.maps(&[&map]).insns("test", crate::support::program(text)).unwrap();
         for _ in 0..3 {
             let result = program.run(&mut (), &mut vec![0; 100_000]);
             assert!(matches!(result, Err(RunError::Budget { .. })), "{way:?}: {result:?}");

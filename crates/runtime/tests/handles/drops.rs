@@ -1,10 +1,8 @@
 //! What a host's closures do when they are dropped: change the very hook, dispatcher, array or map that let go of them.
 //! None of these may drop anything, or run what others deferred, while it holds its lock.
 
-mod common;
-
+use crate::common::{Fixture, Prog, Words, fixture, fixtures};
 use bpf_runtime::{Caller, Dispatcher, Hook, Linker, Map, MapDef, MapType, Policy, ProgArray};
-use common::{Fixture, Prog, Words, fixture, fixtures};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 

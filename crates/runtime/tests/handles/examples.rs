@@ -1,6 +1,6 @@
 //! The examples run.
 
-#[path = "../examples/live_hook.rs"]
+#[path = "../../examples/live_hook.rs"]
 mod live_hook;
 
 #[test]
@@ -8,7 +8,7 @@ fn live_hook() {
     live_hook::main().unwrap();
 }
 
-#[path = "../examples/request.rs"]
+#[path = "../../examples/request.rs"]
 mod request;
 
 #[test]

@@ -4,10 +4,8 @@
 //! subprograms and helpers, what falls through, large stacks, and callers that must find their registers again. Dynamic
 //! indices make indirect sites, constant ones direct sites where the engine has them.
 
-mod common;
-
+use crate::common::{Array, Fixture, fixtures};
 use bpf_runtime::ProgArrayError;
-use common::{Array, Fixture, fixtures};
 
 /// Counts itself in the first word of the context, then tail-calls slot `slot` of the array.
 fn counting(slot: u32) -> String {
@@ -254,12 +252,13 @@ fn only_programs_of_a_kind_meet_in_an_array() {
     for f in all {
         let array = f.array(1);
         let _jumper = f.load("jumper", &counting(0), &[&array]);
-        let foreign = common::fixture(f.name);
+        let foreign = crate::common::fixture(f.name);
         let refused = array.set(0, &foreign.load("other", "r0 = 0\nexit", &[]));
         assert!(matches!(refused, Err(ProgArrayError::OtherDomain(_))), "{}", f.name);
         if f.is_jit() {
             let insns = bpf_runtime::assemble("r0 = 0\nexit").unwrap();
-            let interpreted = f.linker.loader::<common::Words>().interpreted().insns("interpreted", insns).unwrap();
+            let interpreted =
+                f.linker.loader::<crate::common::Words>().interpreted().insns("interpreted", insns).unwrap();
             assert_eq!(array.set(0, &interpreted), Err(ProgArrayError::Mode), "{}", f.name);
         }
     }

@@ -1,10 +1,8 @@
 //! Programs that go while they run: dropped by themselves, dropped and replaced by other threads, interrupted.
 
-mod common;
-
+use crate::common::engines::{engine, modes};
+use crate::common::fixtures;
 use bpf_runtime::{Caller, Engine, Linker, Mode, ProgArray, Program, Raw, RunError, assemble};
-use common::engines::{engine, modes};
-use common::fixtures;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 

@@ -1,13 +1,11 @@
 //! Constants that the host sets before the load: `.rodata` is frozen, the verifier takes its contents for numbers, and
 //! what cannot be reached then is neither checked nor compiled. The source is `objects/config.c`.
 
-mod support;
-
+use crate::support::ways::{self, WAYS, Way};
 use bpf_runtime::{LoadError, MapSet, Object, Raw};
-use support::ways::{self, WAYS, Way};
 
 fn object(verbose: u8, mode: u32) -> Object {
-    let mut object = Object::parse(include_bytes!("objects/config.o")).unwrap();
+    let mut object = Object::parse(include_bytes!("../objects/config.o")).unwrap();
     object.set_global("verbose", &[verbose]).unwrap();
     object.set_global("mode", &mode.to_ne_bytes()).unwrap();
     object

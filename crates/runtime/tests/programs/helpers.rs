@@ -2,19 +2,16 @@
 //!
 //! `objects/helpers.c` uses the shipped helpers; the typed host functions are called from text.
 
-mod common;
-mod support;
-
+use crate::common::engines::{Execution, config, modes};
+use crate::support::program;
+use crate::support::ways::{self, E2BIG, EEXIST, EINVAL, ENOENT, WAYS, Way, notes};
 use bpf_runtime::{
     Caller, Config, Engine, HelperError, Instance, Linker, LoadError, Object, ProgArray, Program, Raw, RunError,
 };
-use common::engines::{Execution, config, modes};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use support::program;
-use support::ways::{self, E2BIG, EEXIST, EINVAL, ENOENT, WAYS, Way, notes};
 
 fn load<H: 'static>(linker: &Linker<H>, text: &str) -> Program<Raw, H> {
     // SAFETY: the tests' programs use no memory but their stack and end, or are stopped.
@@ -289,7 +286,7 @@ fn a_program_may_be_let_go_while_it_runs() {
 
 // ---- The shipped helpers -------------------------------------------------------------------------------------------
 
-const OBJECT: &[u8] = include_bytes!("objects/helpers.o");
+const OBJECT: &[u8] = include_bytes!("../objects/helpers.o");
 
 fn instance(engine: &Engine, way: Way, prepare: impl FnOnce(&mut Object)) -> Instance<()> {
     let mut object = Object::parse(OBJECT).unwrap();

@@ -3,8 +3,6 @@
 //!
 //! Needs bpf(2), that is, root; otherwise the test says SKIPPED. `BPF_SOAK=N` runs N times as many programs.
 
-mod support;
-
 use bpf_runtime::{Arch, Config, Engine, Linker, Map, MapDef, MapType, Mode, Raw};
 use bpf_testkit::{kernel, skipped};
 use std::fmt::Write;
@@ -95,10 +93,10 @@ fn helpers_do_as_the_kernels() {
     ];
     for (theirs, ours, key, value, entries) in kinds {
         let mut outcomes = std::collections::BTreeSet::new();
-        for seed in 0..support::soak(20) {
+        for seed in 0..crate::support::soak(20) {
             let text = program(theirs, &mut Random(seed));
             let map = kernel::Map::create(theirs, key, value, entries).unwrap();
-            let insns = support::program(&text.replace("MAP", &map.fd().to_string()));
+            let insns = crate::support::program(&text.replace("MAP", &map.fd().to_string()));
             let bytes = bpf_isa::encode(&insns).unwrap();
             let loaded =
                 kernel::RawProgram::load(&bytes, CALLS * 8).unwrap_or_else(|e| panic!("{ours:?}: {e}\n{text}"));
@@ -115,7 +113,7 @@ fn helpers_do_as_the_kernels() {
                 let engine = Engine::new(config).unwrap();
                 let map = Map::create(MapDef::new("map", ours, key, value, entries), engine.domain()).unwrap();
                 let linker = Linker::<()>::new(&engine);
-                let insns = support::program(&text.replace("MAP", "0"));
+                let insns = crate::support::program(&text.replace("MAP", "0"));
                 let program = linker.loader::<Raw>().maps(&[&map]).insns("test", insns);
                 let program = program.unwrap_or_else(|e| panic!("{ours:?}: {e}\n{text}"));
                 let mut results = vec![0; CALLS as usize * 8];

@@ -1,10 +1,8 @@
 //! Look-ups in known maps, which the JIT compiles to a comparison and an address or to a direct call, give what a model
 //! gives on both engines: every kind of map, keys in range, at the border, and far out.
 
-mod common;
-
+use crate::common::engines::engines;
 use bpf_runtime::{Config, Engine, Linker, MapSet, Object, Raw};
-use common::engines::engines;
 use std::collections::HashMap;
 
 /// Elements of the maps, in the order of the program's first argument; `u64::MAX`: grows by itself.
@@ -12,7 +10,7 @@ const ENTRIES: [u64; 4] = [5, 7, 4, u64::MAX];
 
 #[test]
 fn look_ups_agree_with_a_model() {
-    let object = Object::parse(include_bytes!("objects/lookups.o")).unwrap();
+    let object = Object::parse(include_bytes!("../objects/lookups.o")).unwrap();
     for engine in engines(|_| {}) {
         let way = format!("{:?}, {:?}", engine.config().mode, engine.config().opt_level);
         let linker = Linker::<()>::new(&engine);
@@ -53,7 +51,7 @@ fn look_ups_agree_with_a_model() {
 fn typed_handles_know_what_the_object_declares() {
     use bpf_runtime::maps::MapError;
     use bpf_runtime::maps::typed::{Array, HashMap};
-    let object = Object::parse(include_bytes!("objects/lookups.o")).unwrap();
+    let object = Object::parse(include_bytes!("../objects/lookups.o")).unwrap();
     let engine = Engine::new(Config::default()).unwrap();
     let instance =
         Linker::<()>::new(&engine).load::<Raw>(&object, MapSet::for_object(&engine, &object).unwrap()).unwrap();

@@ -64,12 +64,12 @@ fn insns(text: &str) -> Vec<bpf_runtime::Insn> {
 /// `tests/objects/event.h`, which the object was compiled with, is what the macro says.
 #[test]
 fn the_c_structs_are_the_layout() {
-    assert_eq!(Event::c_struct(), include_str!("objects/event.h"));
+    assert_eq!(Event::c_struct(), include_str!("../objects/event.h"));
 }
 
 #[test]
 fn c_programs_use_structs_in_the_struct() {
-    let object = Object::parse(include_bytes!("objects/event.o")).unwrap();
+    let object = Object::parse(include_bytes!("../objects/event.o")).unwrap();
     for engine in engines() {
         let maps = MapSet::for_object(&engine, &object).unwrap();
         let instance = Linker::<()>::new(&engine).load::<Event>(&object, maps).unwrap();

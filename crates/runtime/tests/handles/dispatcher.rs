@@ -1,10 +1,8 @@
 //! Dispatchers on every engine: each program is reached, attached or not, and under changes; limits, hits, statistics,
 //! errors.
 
-mod common;
-
+use crate::common::{Fixture, Prog, Words, fixture, fixtures};
 use bpf_runtime::{Dispatcher, DispatcherError, DispatcherOptions, RunError};
-use common::{Fixture, Prog, Words, fixture, fixtures};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 type TestDispatcher = Dispatcher<Words, u64>;

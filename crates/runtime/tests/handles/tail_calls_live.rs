@@ -1,11 +1,9 @@
 //! Direct tail-call sites while they are patched under running threads.
 //!
-//! Small here; `BPF_SOAK=1 cargo test --release -p bpf-runtime --test tail_calls_live` makes it 10^7 flips and 10^6
-//! updates. The same with the rules broken is the example `flip` of the prog-pack crate.
+//! Small here; `BPF_SOAK=1 cargo test --release -p bpf-runtime --test handles tail_calls_live` makes it 10^7 flips and
+//! 10^6 updates. The same with the rules broken is the example `flip` of the prog-pack crate.
 
-mod common;
-
-use common::{Fixture, Prog, fixture};
+use crate::common::{Fixture, Prog, fixture};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Direct sites, and what the same programs do without them. `None` where this host has no direct sites.

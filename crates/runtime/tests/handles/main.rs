@@ -1,0 +1,21 @@
+//! What the host does with programs: load, run, attach, replace and drop them.
+//!
+//! One process: nothing here forks, raises signals, changes limits or counts what the process allocates.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod dispatcher;
+mod drops;
+mod examples;
+mod hook;
+mod host_functions;
+mod lifetime;
+mod limits;
+mod ownership;
+mod payloads;
+mod reclaim;
+mod reserved;
+mod runner;
+mod tail_calls;
+mod tail_calls_live;

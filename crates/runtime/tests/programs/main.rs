@@ -1,0 +1,28 @@
+//! What programs compute, see and are refused, on every engine.
+//!
+//! One process: nothing here forks, raises signals, changes limits or counts what the process allocates.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod abi;
+mod big;
+mod callbacks;
+mod cases;
+mod constants;
+mod contexts;
+mod core_relocations;
+mod differential;
+mod helpers;
+mod hybrid;
+mod kernel_maps;
+mod lookups;
+mod maps;
+mod nested_contexts;
+mod packets;
+mod rings;
+mod samples;
+mod stopped;
+mod unstoppable;
