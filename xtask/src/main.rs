@@ -9,6 +9,7 @@ mod arm64;
 mod capture;
 mod check;
 mod dependencies;
+mod docs;
 mod kernel_arm64;
 mod layers;
 mod objects;

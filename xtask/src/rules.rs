@@ -9,6 +9,7 @@
 //!   compile error everywhere. With one or two other arms it is an `if let … else` in other words, and may have one; so
 //!   may a match whose last arm names what is left and hands it on.
 //! * The files of a crate are in no circles, and the layers of the runtime in their order (`layers`).
+//! * What documents name by path is there (`docs`).
 //! * No `#[ignore]`; every file opens with a `//!` comment; no comment goes beyond 120 columns.
 //! * A `PhantomData` over a user's type parameter, and an `unsafe impl` of `Send` or `Sync`, has a comment that says
 //!   why it is so: what is inferred from the one is variance and thread safety, which nobody sees in the code.
@@ -16,7 +17,7 @@
 //!
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
-use crate::{layers, shell};
+use crate::{docs, layers, shell};
 use anyhow::{Context, bail};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -129,6 +130,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
     }
     broken.extend(same_jobs()?);
     broken.extend(layers::check()?);
+    broken.extend(docs::check()?);
     for folder in ["crates", "benches", "xtask", "fuzz"] {
         for path in files(&root.join(folder))? {
             let path = root.join(folder).join(path);
