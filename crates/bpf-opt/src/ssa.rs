@@ -13,7 +13,6 @@
 //! cannot come to is not in the order. Linear in ops and in the values live into blocks, times their predecessors;
 //! above a limit of those a function is left as it is.
 
-use crate::sweep::Spare;
 use bpf_lir::{BlockId, Cfg, Func, Liveness, Op, VReg};
 
 /// No value, no block, no place.
@@ -34,6 +33,20 @@ pub(crate) struct Phi {
     pub(crate) dst: VReg,
     /// Where its arguments begin.
     args: u32,
+}
+
+/// The values of loads that may go if nobody reads them.
+#[derive(Debug, Default)]
+pub(crate) struct Spare(pub(crate) Vec<VReg>);
+
+impl Spare {
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(crate) fn insert(&mut self, v: VReg) {
+        self.0.push(v);
+    }
 }
 
 /// What SSA form adds to a function.

@@ -4,25 +4,11 @@
 //! among it.
 //!
 //! A load goes only where it cannot be of memory that is not there: its region is known, or another load that stays
-//! finds the same bytes ([`Spare`]).
+//! finds the same bytes ([`crate::ssa::Spare`]).
 
 use crate::dead::is_pure;
 use crate::ssa::{NO_VALUE, NONE, Ssa};
 use bpf_lir::{Func, Op, Region, VReg};
-
-/// The values of loads that may go if nobody reads them.
-#[derive(Debug, Default)]
-pub(crate) struct Spare(Vec<VReg>);
-
-impl Spare {
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    pub(crate) fn insert(&mut self, v: VReg) {
-        self.0.push(v);
-    }
-}
 
 /// The memory that it works in.
 #[derive(Debug, Default)]
