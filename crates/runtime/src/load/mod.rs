@@ -4,5 +4,7 @@
 mod dead_code_tests;
 pub(crate) mod linker;
 pub(crate) mod listing;
+pub(crate) mod loader;
 pub(crate) mod map_set;
+mod steps;
 mod verify;

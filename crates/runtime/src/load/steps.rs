@@ -1,0 +1,152 @@
+//! The steps by which one program is loaded.
+//!
+//! Addresses are bound, the program is proven or taken on trust, made to run, and tied to the prog arrays it jumps
+//! through: each step takes what the one before it left. The last is the only one that others see, so a refused load
+//! leaves everything as it was.
+
+use crate::context::ContextLayout;
+use crate::engine::config::Mode;
+use crate::error::LoadError;
+use crate::load::linker::Linker;
+use crate::load::verify::{self, Checked, Subject, verify};
+use crate::program::bindings::{Bindings, NO_BINDINGS};
+use crate::program::loaded::{Draft, Loaded};
+use crate::program::table::{Kind, bind_all};
+use bpf_analysis::Facts;
+use bpf_isa::{InsnIdx, Program};
+use bpf_jit::OptLevel;
+use bpf_verifier::SourceLine;
+use std::sync::Arc;
+
+/// How to load.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    pub(super) trust: Trust,
+    pub(super) opt_level: OptLevel,
+}
+
+/// Who says that a program is harmless.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Trust {
+    /// The verifier.
+    Verifier,
+    /// The verifier, with checks at run time where it has no proof.
+    Hybrid,
+    /// The interpreter checks every access.
+    Interpreter,
+    /// The caller.
+    Caller,
+}
+
+/// A program that is being loaded.
+pub(super) struct Loading<'a, H> {
+    pub(super) linker: &'a Linker<H>,
+    pub(super) name: &'a str,
+    pub(super) layout: &'static ContextLayout,
+    /// Where it comes from in its object, for messages.
+    pub(super) code: Option<&'a bpf_object::Code>,
+}
+
+/// A program that may run, and what is known of it.
+struct Admitted {
+    program: Program,
+    facts: Facts,
+    lines: Vec<SourceLine>,
+}
+
+impl<H: 'static> Loading<'_, H> {
+    /// All steps.
+    pub(super) fn load(
+        &self,
+        how: How,
+        program: Program,
+        references: Option<Box<Bindings>>,
+    ) -> Result<Arc<Loaded>, LoadError> {
+        let references = self.bind_addresses(&program, references)?;
+        let admitted = self.admit(how.trust, program, references.as_deref().unwrap_or(&NO_BINDINGS))?;
+        let mode = match how.trust {
+            Trust::Interpreter => Mode::Interpreter,
+            Trust::Verifier | Trust::Hybrid | Trust::Caller => self.linker.engine.config().mode,
+        };
+        let loaded = self.make(mode, how.opt_level, admitted, references)?;
+        // Before anybody can run it.
+        bind_all(loaded.tables(), Kind { layout: self.layout, mode })?;
+        Ok(loaded)
+    }
+
+    /// Settles all that instructions refer to; `None` if that is nothing.
+    fn bind_addresses(
+        &self,
+        program: &Program,
+        mut references: Option<Box<Bindings>>,
+    ) -> Result<Option<Box<Bindings>>, LoadError> {
+        if let Some(bindings) = &mut references {
+            bindings.bind_addresses(self.name, program)?;
+        }
+        Ok(references.filter(|bindings| !bindings.is_empty()))
+    }
+
+    /// Asks whoever is to say that the program is harmless.
+    fn admit(&self, trust: Trust, program: Program, bindings: &Bindings) -> Result<Admitted, LoadError> {
+        let layout = self.layout;
+        match trust {
+            Trust::Verifier | Trust::Hybrid => {
+                let options = verify::Options { log: false, hybrid: trust == Trust::Hybrid };
+                let Checked { program, facts, lines, .. } = self.verify(program, bindings, options)?;
+                Ok(Admitted { program, facts, lines })
+            }
+            Trust::Interpreter | Trust::Caller if !bindings.missing.is_empty() => {
+                Err(self.unknown_helper(&bindings.missing[0]))
+            }
+            Trust::Interpreter | Trust::Caller if !layout.regions.is_empty() && !layout.raw => {
+                Err(LoadError::NeedsVerifier { program: self.name.to_owned(), context: layout.name.to_string() })
+            }
+            Trust::Interpreter | Trust::Caller => Ok(Admitted { program, facts: Facts::default(), lines: Vec::new() }),
+        }
+    }
+
+    /// Verifies the program. A helper that does not exist may only be called where no run comes to.
+    pub(super) fn verify(
+        &self,
+        program: Program,
+        bindings: &Bindings,
+        options: verify::Options,
+    ) -> Result<Checked, LoadError> {
+        let Loading { linker, name, layout, code } = *self;
+        let subject = Subject { name, bindings, layout, helpers: &linker.protos, code };
+        let missing = &bindings.missing;
+        let checked = verify(&linker.engine, &subject, program, options).map_err(|error| match &error {
+            LoadError::Verifier { source, .. } => {
+                missing.iter().find(|call| call.0 == source.insn).map_or(error, |call| self.unknown_helper(call))
+            }
+            _ => error,
+        })?;
+        match missing.iter().find(|call| !checked.facts.insn(call.0).dead) {
+            Some(call) => Err(self.unknown_helper(call)),
+            None => Ok(checked),
+        }
+    }
+
+    /// Makes it run in this mode.
+    fn make(
+        &self,
+        mode: Mode,
+        opt_level: OptLevel,
+        Admitted { program, facts, lines }: Admitted,
+        references: Option<Box<Bindings>>,
+    ) -> Result<Arc<Loaded>, LoadError> {
+        let Loading { linker, name, layout, code } = *self;
+        let draft = Draft { engine: &linker.engine, name, layout, facts: &facts, lines };
+        match mode {
+            Mode::Interpreter => Ok(Loaded::interpret(draft, program, references)),
+            Mode::Jit => Loaded::compile(draft, &program, references, opt_level, code),
+        }
+    }
+
+    /// A call of a helper that does not exist.
+    fn unknown_helper(&self, &(insn, id): &(InsnIdx, u32)) -> LoadError {
+        let line = self.code.and_then(|code| code.line(insn));
+        let line = line.map(|line| format!("{}:{}: `{}`", line.file, line.line, line.text.trim()));
+        LoadError::UnknownHelper { program: self.name.to_owned(), insn, id, line }
+    }
+}
