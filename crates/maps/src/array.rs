@@ -11,7 +11,7 @@ use crate::def::{MapDef, flags, update};
 use crate::errno::{Errno, OpResult};
 use crate::header::{LookupFn, MapHeader};
 use crate::mem::{Table, WORD, round_up8};
-use crate::ops::{Cursor, Direct, MapOps, Visit};
+use crate::ops::{Addressable, Cursor, MapOps, Visit};
 use crate::sys::{self, Pages};
 use crate::value::{Shape, Source};
 
@@ -152,8 +152,8 @@ impl MapOps for ArrayMap {
         lookup
     }
 
-    fn direct(&self) -> Direct {
-        Direct { base: self.words.base().cast(), stride: self.stride * WORD, slot_stride: self.slot_stride * WORD }
+    fn addressable(&self) -> Addressable {
+        Addressable { base: self.words.base().cast(), stride: self.stride * WORD, slot_stride: self.slot_stride * WORD }
     }
 
     fn host_value_size(&self) -> usize {

@@ -86,16 +86,16 @@ impl Map {
             Family::ArrayOfMaps => Box::new(ArrayOfMaps::new(&def, domain).map_err(system)?),
             Family::HashOfMaps => Box::new(HashOfMaps::new(&def, domain, options.hash_seed).map_err(system)?),
         };
-        let direct = ops.direct();
+        let addressable = ops.addressable();
         let header = MapHeader {
             map_type: def.map_type as u32,
             key_size: def.key_size,
             value_size: def.value_size,
             max_entries: def.max_entries,
             flags: def.flags,
-            stride: u32::try_from(direct.stride).map_err(|_| MapError::Internal("array stride"))?,
-            base: direct.base,
-            slot_stride: direct.slot_stride as u64,
+            stride: u32::try_from(addressable.stride).map_err(|_| MapError::Internal("array stride"))?,
+            base: addressable.base,
+            slot_stride: addressable.slot_stride as u64,
             lookup: ops.lookup_fn(),
             update: ops.update_fn().unwrap_or(program::update_any),
             delete: ops.delete_fn().unwrap_or(program::delete_any),

@@ -25,13 +25,13 @@ pub struct Cursor {
 
 /// The memory that programs may address directly: base, element stride, slot stride.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Direct {
+pub(crate) struct Addressable {
     pub(crate) base: *mut u8,
     pub(crate) stride: usize,
     pub(crate) slot_stride: usize,
 }
 
-impl Direct {
+impl Addressable {
     /// For types whose elements are not addressed by index.
     pub(crate) const NONE: Self = Self { base: std::ptr::null_mut(), stride: 0, slot_stride: 0 };
 }
@@ -56,8 +56,8 @@ pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
     }
 
     /// What the JITs may inline.
-    fn direct(&self) -> Direct {
-        Direct::NONE
+    fn addressable(&self) -> Addressable {
+        Addressable::NONE
     }
 
     /// The address that entry points get `self` back from.

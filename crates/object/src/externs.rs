@@ -12,7 +12,7 @@ use crate::btf::{Btf, SectionVar, Type, TypeId};
 use crate::elf::{Binding, Symbol};
 use crate::function::Target;
 use crate::global::data_map;
-use crate::map::{DataKind, GlobalData, MapDef, Variable};
+use crate::map::{DataKind, GlobalData, MapDecl, Variable};
 
 /// What `LINUX_KERNEL_VERSION` reads: the version whose semantics this project follows, 6.18.0, as
 /// KERNEL_VERSION(6, 18, 0). Set the variable to pretend another.
@@ -157,7 +157,7 @@ impl<'a> Externs<'a> {
     }
 
     /// The host functions, the variables, and the `.kconfig` map if it is used.
-    pub(crate) fn finish(self) -> (Vec<HostFunction>, Vec<ExternVariable>, Option<MapDef>) {
+    pub(crate) fn finish(self) -> (Vec<HostFunction>, Vec<ExternVariable>, Option<MapDecl>) {
         const { assert!(MAX_KCONFIG <= u32::MAX as usize) };
         #[expect(clippy::cast_possible_truncation, reason = "kconfig_variable() adds none beyond MAX_KCONFIG")]
         let size = self.kconfig.bytes.len() as u32;

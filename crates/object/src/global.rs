@@ -10,7 +10,7 @@ use crate::elf::{Elf, SymbolType};
 use crate::error::{ElfError, ObjectError};
 use bpf_uapi::{MapType, flags};
 
-use crate::map::{DataKind, GlobalData, MapDef, Place, Variable};
+use crate::map::{DataKind, GlobalData, MapDecl, Place, Variable};
 
 /// Most bytes of global data in one object. Our own limit: a `.bss` costs its file nothing, but us its memory.
 pub const MAX_GLOBAL_DATA: u64 = 64 << 20;
@@ -27,8 +27,8 @@ pub(crate) fn data_kind(name: &str, nobits: bool) -> Option<DataKind> {
 }
 
 /// An array map of one value with these contents.
-pub(crate) fn data_map(section: &str, data: GlobalData, value_size: u32) -> MapDef {
-    let mut map = MapDef::new(section.to_owned(), section);
+pub(crate) fn data_map(section: &str, data: GlobalData, value_size: u32) -> MapDecl {
+    let mut map = MapDecl::new(section.to_owned(), section);
     map.map_type = MapType::Array.into();
     map.key_size = 4;
     map.value_size = value_size;
@@ -46,7 +46,7 @@ pub(crate) fn parse(
     elf: &Elf<'_>,
     btf: Option<&Btf>,
     datasecs: &HashMap<&str, &[SectionVar]>,
-) -> Result<Vec<MapDef>, ObjectError> {
+) -> Result<Vec<MapDecl>, ObjectError> {
     let mut sum: u64 = 0;
     let mut maps = Vec::new();
     for (index, section) in elf.sections.iter().enumerate() {

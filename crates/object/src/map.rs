@@ -1,6 +1,6 @@
 //! What an object says about its maps.
 //!
-//! A [`MapDef`] is plain data: creating the map is the linker's business. Fields hold what the object declares, not
+//! A [`MapDecl`] is plain data: creating the map is the linker's business. Fields hold what the object declares, not
 //! what a map implementation makes of it (a ring buffer's size is not rounded here, a per-CPU map has one value
 //! size), so that a definition can be compared with the source it came from.
 
@@ -107,7 +107,7 @@ pub struct GlobalData {
 
 /// A map an object defines.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MapDef {
+pub struct MapDecl {
     /// Name: the variable's, or the section's for global data. `outer.inner` for an inner map without a name.
     pub name: String,
     /// The ELF section that defines it.
@@ -133,7 +133,7 @@ pub struct MapDef {
     /// Type of the value, when BTF has it.
     pub value_type: Option<TypeId>,
     /// Shape of the inner maps, for a map of maps.
-    pub inner: Option<Box<MapDef>>,
+    pub inner: Option<Box<MapDecl>>,
     /// Initial values: `(slot or key, value)`, in file order.
     pub initial: Vec<(u32, InitialValue)>,
     /// Contents, for a map that holds global data.
@@ -152,9 +152,9 @@ pub(crate) struct Place {
     pub(crate) values: Option<u64>,
 }
 
-impl MapDef {
-    pub(crate) fn new(name: String, section: &str) -> MapDef {
-        MapDef {
+impl MapDecl {
+    pub(crate) fn new(name: String, section: &str) -> MapDecl {
+        MapDecl {
             name,
             section: section.to_owned(),
             map_type: MapType::Unspec.into(),

@@ -9,14 +9,19 @@ use std::collections::{HashMap, HashSet};
 use crate::btf::{Btf, Linkage, Member, SectionVar, Type, TypeId};
 use crate::elf::Elf;
 use crate::error::{MapProblem, ObjectError};
-use crate::map::{MapDef, MapTypeNumber, Pinning, Place};
+use crate::map::{MapDecl, MapTypeNumber, Pinning, Place};
 use bpf_uapi::MapType;
 
 /// More fields than there are names for. Without a limit, many variables of one huge type would be quadratic work.
 const MAX_FIELDS: usize = 32;
 
 /// The maps of `.maps`, in the order of BTF.
-pub(crate) fn parse(elf: &Elf<'_>, section: usize, btf: &Btf, vars: &[SectionVar]) -> Result<Vec<MapDef>, ObjectError> {
+pub(crate) fn parse(
+    elf: &Elf<'_>,
+    section: usize,
+    btf: &Btf,
+    vars: &[SectionVar],
+) -> Result<Vec<MapDecl>, ObjectError> {
     let sizes: HashMap<&str, (u64, u64)> =
         elf.symbols_of(section).filter(|s| !s.name.is_empty()).map(|s| (s.name, (s.value, s.size))).collect();
     let mut names = HashSet::new();
@@ -31,7 +36,7 @@ pub(crate) fn parse(elf: &Elf<'_>, section: usize, btf: &Btf, vars: &[SectionVar
         if !names.insert(name) {
             return Err(fail(MapProblem::Duplicate));
         }
-        let mut map = MapDef::new(name.to_owned(), elf.sections[section].name);
+        let mut map = MapDecl::new(name.to_owned(), elf.sections[section].name);
         // The symbol knows best; BTF's offsets are relocations too and its sizes stop at flexible arrays.
         let (start, size) = sizes.get(name).copied().unwrap_or((var.offset.into(), var.size.into()));
         let end = start.saturating_add(size);
@@ -43,7 +48,7 @@ pub(crate) fn parse(elf: &Elf<'_>, section: usize, btf: &Btf, vars: &[SectionVar
 }
 
 /// Fills in the definition from the structure type `ty`. Returns the byte offset of `values`, if it is there.
-fn define(btf: &Btf, ty: TypeId, map: &mut MapDef, inner: bool) -> Result<Option<u64>, MapProblem> {
+fn define(btf: &Btf, ty: TypeId, map: &mut MapDecl, inner: bool) -> Result<Option<u64>, MapProblem> {
     let Type::Composite { members, union: false, .. } = btf.get(btf.resolve(ty)) else {
         return Err(MapProblem::NotAStruct);
     };
@@ -97,7 +102,7 @@ fn define(btf: &Btf, ty: TypeId, map: &mut MapDef, inner: bool) -> Result<Option
 }
 
 /// `values`: an array of pointers to the inner map's structure, or to functions.
-fn inner_definition(btf: &Btf, member: &Member, map: &mut MapDef) -> Result<(), MapProblem> {
+fn inner_definition(btf: &Btf, member: &Member, map: &mut MapDecl) -> Result<(), MapProblem> {
     let Type::Array { elem, .. } = *btf.get(btf.resolve(member.ty)) else {
         return Err(MapProblem::BadField("values"));
     };
@@ -113,7 +118,7 @@ fn inner_definition(btf: &Btf, member: &Member, map: &mut MapDef) -> Result<(), 
     if !map.map_type.is_map_of_maps() {
         return Err(MapProblem::Values);
     }
-    let mut inner = MapDef::new(format!("{}.inner", map.name), &map.section);
+    let mut inner = MapDecl::new(format!("{}.inner", map.name), &map.section);
     define(btf, to, &mut inner, true)?;
     map.inner = Some(Box::new(inner));
     Ok(())

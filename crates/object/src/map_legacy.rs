@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use crate::elf::{Elf, SymbolType};
 use crate::error::{MapProblem, ObjectError, SectionProblem};
-use crate::map::{MapDef, MapTypeNumber, Pinning, Place};
+use crate::map::{MapDecl, MapTypeNumber, Pinning, Place};
 
 /// Whether a section of this name holds legacy definitions.
 pub(crate) fn is_legacy(section: &str) -> bool {
@@ -34,13 +34,13 @@ enum Inner {
 }
 
 struct Legacy {
-    map: MapDef,
+    map: MapDecl,
     id: u32,
     inner: Inner,
 }
 
 /// The maps of the legacy sections, in section order and then by address.
-pub(crate) fn parse(elf: &Elf<'_>, sections: &[usize]) -> Result<Vec<MapDef>, ObjectError> {
+pub(crate) fn parse(elf: &Elf<'_>, sections: &[usize]) -> Result<Vec<MapDecl>, ObjectError> {
     let mut found = Vec::new();
     for &section in sections {
         parse_section(elf, section, &mut found)?;
@@ -48,7 +48,7 @@ pub(crate) fn parse(elf: &Elf<'_>, sections: &[usize]) -> Result<Vec<MapDef>, Ob
     // Id 0 means none; of several with one id the first counts.
     let by_id: HashMap<u32, usize> =
         found.iter().enumerate().rev().filter(|(_, l)| l.id != 0).map(|(i, l)| (l.id, i)).collect();
-    let mut maps: Vec<MapDef> = found.iter().map(|legacy| legacy.map.clone()).collect();
+    let mut maps: Vec<MapDecl> = found.iter().map(|legacy| legacy.map.clone()).collect();
     for (map, legacy) in maps.iter_mut().zip(&found) {
         if !map.map_type.is_map_of_maps() {
             continue;
@@ -88,7 +88,7 @@ fn parse_section(elf: &Elf<'_>, section: usize, found: &mut Vec<Legacy>) -> Resu
         if fields[known / 4..].as_flattened().iter().any(|&b| b != 0) {
             return Err(fail(MapProblem::LegacySize(size)));
         }
-        let mut map = MapDef::new(symbol.name.to_owned(), name);
+        let mut map = MapDecl::new(symbol.name.to_owned(), name);
         map.map_type = MapTypeNumber(field(0));
         map.key_size = field(1);
         map.value_size = field(2);

@@ -13,7 +13,7 @@ use crate::elf::{self, Elf};
 use crate::error::{BtfProblem, GlobalProblem, MapProblem, ObjectError, SectionProblem, SymbolProblem};
 use crate::externs::{ExternVariable, Externs, HostFunction};
 use crate::function::{FunctionId, Functions, SLOT};
-use crate::map::MapDef;
+use crate::map::MapDecl;
 use crate::reloc::{Resolver, relocated_btf};
 use crate::{global, map_btf, map_legacy};
 use bpf_uapi::ProgramType;
@@ -63,7 +63,7 @@ impl Program {
 #[derive(Clone, Debug)]
 pub struct Object {
     programs: Vec<Program>,
-    maps: Vec<MapDef>,
+    maps: Vec<MapDecl>,
     host_functions: Vec<HostFunction>,
     extern_variables: Vec<ExternVariable>,
     license: Option<String>,
@@ -148,12 +148,12 @@ impl Object {
     }
 
     /// The maps: those of `.maps`, legacy ones, global data, `.kconfig`.
-    pub fn maps(&self) -> &[MapDef] {
+    pub fn maps(&self) -> &[MapDecl] {
         &self.maps
     }
 
     /// The map of this name.
-    pub fn map(&self, name: &str) -> Result<&MapDef, ObjectError> {
+    pub fn map(&self, name: &str) -> Result<&MapDecl, ObjectError> {
         self.maps.iter().find(|m| m.name == name).ok_or_else(|| self.no_such_map(name))
     }
 
@@ -295,7 +295,7 @@ fn programs(sections: &[(Arc<str>, i64)], functions: &Functions) -> Result<Vec<P
     Ok(programs)
 }
 
-fn check_map_names(maps: &[MapDef]) -> Result<(), ObjectError> {
+fn check_map_names(maps: &[MapDecl]) -> Result<(), ObjectError> {
     let mut names = HashSet::new();
     match maps.iter().find(|m| !names.insert(m.name.as_str())) {
         Some(map) => Err(ObjectError::Map { map: map.name.clone(), problem: MapProblem::Duplicate }),

@@ -18,7 +18,7 @@ use crate::elf::{Elf, Place, Rel, Symbol};
 use crate::error::{ObjectError, RelocationProblem};
 use crate::externs::Externs;
 use crate::function::{FunctionId, Functions, SLOT, Target};
-use crate::map::{InitialValue, MapDef};
+use crate::map::{InitialValue, MapDecl};
 use bpf_uapi::MapType;
 
 /// R_BPF_64_64: the immediate of a two-slot load.
@@ -40,7 +40,7 @@ pub(crate) struct Resolver<'a, 'e> {
 }
 
 impl<'a, 'e> Resolver<'a, 'e> {
-    pub(crate) fn new(elf: &'a Elf<'e>, maps: &[MapDef]) -> Resolver<'a, 'e> {
+    pub(crate) fn new(elf: &'a Elf<'e>, maps: &[MapDecl]) -> Resolver<'a, 'e> {
         let places = maps.iter().enumerate().filter(|(_, m)| m.place.section != 0);
         let mut places: Vec<_> = places.map(|(i, m)| (m.place.section, m.place.start, m.place.end, i)).collect();
         places.sort_unstable();
@@ -59,7 +59,7 @@ impl<'a, 'e> Resolver<'a, 'e> {
     pub(crate) fn code(
         &self,
         functions: &mut Functions,
-        maps: &[MapDef],
+        maps: &[MapDecl],
         externs: &mut Externs<'_>,
     ) -> Result<(), ObjectError> {
         let mut found: Vec<Vec<(u32, Target)>> = vec![Vec::new(); functions.list.len()];
@@ -100,7 +100,7 @@ impl<'a, 'e> Resolver<'a, 'e> {
     fn target(
         &self,
         functions: &Functions,
-        maps: &[MapDef],
+        maps: &[MapDecl],
         externs: &mut Externs<'_>,
         symbol: &Symbol<'e>,
         ty: u32,
@@ -140,7 +140,7 @@ impl<'a, 'e> Resolver<'a, 'e> {
     fn address(
         &self,
         functions: &Functions,
-        maps: &[MapDef],
+        maps: &[MapDecl],
         section: usize,
         byte: i64,
     ) -> Result<Target, RelocationProblem> {
@@ -170,7 +170,7 @@ impl<'a, 'e> Resolver<'a, 'e> {
     pub(crate) fn initial_values(
         &self,
         section: usize,
-        maps: &mut [MapDef],
+        maps: &mut [MapDecl],
         functions: &Functions,
         programs: &HashMap<FunctionId, String>,
     ) -> Result<(), ObjectError> {

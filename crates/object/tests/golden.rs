@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use bpf_object::{DataKind, InitialValue, MapDef, Object};
+use bpf_object::{DataKind, InitialValue, MapDecl, Object};
 
 /// Everything a golden table says about one object.
 #[derive(Default)]
@@ -50,7 +50,7 @@ fn same_map(ours: &str, theirs: &str) -> bool {
     ours == theirs || (ours.starts_with('.') && theirs.strip_suffix(ours).is_some_and(|o| (1..=8).contains(&o.len())))
 }
 
-fn find_map<'a>(object: &'a Object, theirs: &str) -> &'a MapDef {
+fn find_map<'a>(object: &'a Object, theirs: &str) -> &'a MapDecl {
     object.maps().iter().find(|m| same_map(&m.name, theirs)).unwrap_or_else(|| panic!("no map {theirs}"))
 }
 

@@ -4,42 +4,42 @@
 //! Problem: thousands of programs of a few hundred bytes come and go in random order; free memory is full of traps, so
 //! it cannot hold list links, and executable memory is too dear to search.
 //!
-//! Approach: TLSF (Masmano et al. 2004). Every maximal free run of chunks has a node in a side table; nodes of similar
-//! length share a list, two bitmaps say which lists are not empty. One tag per chunk, meaningful at the two ends of
-//! a run only, finds the neighbours to merge with.
+//! Approach: TLSF (Masmano et al. 2004). Every maximal free extent of chunks has a node in a side table; nodes of
+//! similar length share a list, two bitmaps say which lists are not empty. One tag per chunk, meaningful at the two
+//! ends of an extent only, finds the neighbours to merge with.
 //!
-//! Cost: allocating and freeing take constant time, however many runs, packs and programs there are (allocation looks
-//! at no more than [`CLOSE_FITS`] nodes of the one list in which a run may or may not fit). Memory: 4 bytes a chunk and
-//! 20 bytes a free run.
+//! Cost: allocating and freeing take constant time, however many extents, packs and programs there are (allocation
+//! looks at no more than [`CLOSE_FITS`] nodes of the one list in which an extent may or may not fit). Memory: 4 bytes a
+//! chunk and 20 bytes a free extent.
 //!
 //! Why it packs well: a request takes the smallest class that fits, so small holes fill up first and an empty pack,
-//! which is the largest run there is, is touched last.
+//! which is the largest extent there is, is touched last.
 //!
-//! Invariants: two free runs are never adjacent; `tags` is 0 at both ends of every run in use, and node + 1 at both
-//! ends of every free one.
+//! Invariants: two free extents are never adjacent; `tags` is 0 at both ends of every extent in use, and node + 1 at
+//! both ends of every free one.
 
 /// Second-level lists for each power of two.
 const SUBCLASSES: u32 = 8;
 const SUBCLASS_BITS: u32 = SUBCLASSES.ilog2();
 /// First-level lists: enough for 2^32 chunks.
 const CLASSES: usize = 32 - SUBCLASS_BITS as usize + 1;
-/// Nodes looked at in the list whose runs are as long as the request, more or less.
+/// Nodes looked at in the list whose extents are as long as the request, more or less.
 const CLOSE_FITS: usize = 8;
 /// No node.
 const NONE: u32 = u32::MAX;
 
-/// A run of chunks in use.
+/// An extent of chunks in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct Extent {
     pub(crate) pack: u32,
     pub(crate) start: u32,
     pub(crate) len: u32,
 }
 
-/// A maximal free run.
+/// A maximal free extent.
 #[derive(Debug, Clone, Copy)]
 struct Node {
-    run: Run,
+    extent: Extent,
     prev: u32,
     next: u32,
 }
@@ -63,7 +63,8 @@ pub(crate) struct Chunks {
     subclasses: [u8; CLASSES],
 }
 
-/// The list that runs of `len` chunks are in: exact below 2 * [`SUBCLASSES`], then eight lists for each power of two.
+/// The list that extents of `len` chunks are in: exact below 2 * [`SUBCLASSES`], then eight lists for each power of
+/// two.
 fn class_of(len: u32) -> (usize, usize) {
     if len < SUBCLASSES {
         return (0, len as usize);
@@ -74,7 +75,7 @@ fn class_of(len: u32) -> (usize, usize) {
     (class as usize, subclass as usize)
 }
 
-/// The first list in which every run has at least `len` chunks, if lists go that far.
+/// The first list in which every extent has at least `len` chunks, if lists go that far.
 fn class_that_fits(len: u32) -> Option<(usize, usize)> {
     let log = len.max(1).ilog2();
     let round = if log < SUBCLASS_BITS { 0 } else { (1 << (log - SUBCLASS_BITS)) - 1 };
@@ -101,7 +102,7 @@ impl Chunks {
         }
         debug_assert!(self.packs[at].is_none());
         self.packs[at] = Some(Pack { tags: vec![0; chunks as usize], used: 0 });
-        self.insert(Run { pack, start: 0, len: chunks });
+        self.insert(Extent { pack, start: 0, len: chunks });
     }
 
     /// Removes an empty pack.
@@ -117,37 +118,37 @@ impl Chunks {
         self.packs.get(pack as usize).and_then(Option::as_ref).map_or(0, |p| p.used)
     }
 
-    /// `len` adjacent chunks (at least one), or `None` where no free run is known to be that long.
-    pub(crate) fn allocate(&mut self, len: u32) -> Option<Run> {
+    /// `len` adjacent chunks (at least one), or `None` where no free extent is known to be that long.
+    pub(crate) fn allocate(&mut self, len: u32) -> Option<Extent> {
         let node = self.find(len)?;
-        let free = self.nodes[node as usize].run;
+        let free = self.nodes[node as usize].extent;
         self.unlink(node);
-        let run = Run { len, ..free };
+        let extent = Extent { len, ..free };
         if free.len > len {
-            self.insert(Run { start: free.start + len, len: free.len - len, ..free });
+            self.insert(Extent { start: free.start + len, len: free.len - len, ..free });
         }
-        let pack = self.pack_mut(run.pack);
+        let pack = self.pack_mut(extent.pack);
         pack.used += len;
-        pack.tags[run.start as usize] = 0;
-        pack.tags[(run.start + len - 1) as usize] = 0;
-        Some(run)
+        pack.tags[extent.start as usize] = 0;
+        pack.tags[(extent.start + len - 1) as usize] = 0;
+        Some(extent)
     }
 
-    /// Gives back a run and says whether its pack is empty now.
-    pub(crate) fn free(&mut self, run: Run) -> bool {
-        let pack = self.pack_mut(run.pack);
-        pack.used -= run.len;
+    /// Gives back an extent and says whether its pack is empty now.
+    pub(crate) fn free(&mut self, extent: Extent) -> bool {
+        let pack = self.pack_mut(extent.pack);
+        pack.used -= extent.len;
         let empty = pack.used == 0;
-        let mut merged = run;
-        let before = run.start.checked_sub(1).map_or(0, |at| pack.tags[at as usize]);
-        let after = pack.tags.get((run.start + run.len) as usize).copied().unwrap_or(0);
+        let mut merged = extent;
+        let before = extent.start.checked_sub(1).map_or(0, |at| pack.tags[at as usize]);
+        let after = pack.tags.get((extent.start + extent.len) as usize).copied().unwrap_or(0);
         if before != 0 {
-            let left = self.nodes[before as usize - 1].run;
+            let left = self.nodes[before as usize - 1].extent;
             self.unlink(before - 1);
-            merged = Run { start: left.start, len: left.len + merged.len, ..run };
+            merged = Extent { start: left.start, len: left.len + merged.len, ..extent };
         }
         if after != 0 {
-            let right = self.nodes[after as usize - 1].run;
+            let right = self.nodes[after as usize - 1].extent;
             self.unlink(after - 1);
             merged.len += right.len;
         }
@@ -155,39 +156,39 @@ impl Chunks {
         empty
     }
 
-    /// The longest free run, in chunks. Looks at one list.
+    /// The longest free extent, in chunks. Looks at one list.
     pub(crate) fn largest_hole(&self) -> u32 {
         let Some(class) = self.classes.checked_ilog2() else { return 0 };
         let Some(subclass) = self.subclasses[class as usize].checked_ilog2() else { return 0 };
         let mut longest = 0;
         let mut node = self.heads[class as usize][subclass as usize];
         while node != NONE {
-            longest = longest.max(self.nodes[node as usize].run.len);
+            longest = longest.max(self.nodes[node as usize].extent.len);
             node = self.nodes[node as usize].next;
         }
         longest
     }
 
-    /// How many free runs there are.
+    /// How many free extents there are.
     pub(crate) fn holes(&self) -> usize {
         self.nodes.len() - self.spare_nodes.len()
     }
 
-    /// All free runs.
+    /// All free extents.
     #[cfg(test)]
-    pub(crate) fn free_runs(&self) -> Vec<Run> {
-        let mut runs = Vec::new();
+    pub(crate) fn free_extents(&self) -> Vec<Extent> {
+        let mut extents = Vec::new();
         for mut node in self.heads.into_iter().flatten() {
             while node != NONE {
-                runs.push(self.nodes[node as usize].run);
+                extents.push(self.nodes[node as usize].extent);
                 node = self.nodes[node as usize].next;
             }
         }
-        runs
+        extents
     }
 
     fn pack_mut(&mut self, pack: u32) -> &mut Pack {
-        self.packs[pack as usize].as_mut().expect("a run's pack is not removed before the run")
+        self.packs[pack as usize].as_mut().expect("an extent's pack is not removed before the extent")
     }
 
     fn find(&self, len: u32) -> Option<u32> {
@@ -210,7 +211,7 @@ impl Chunks {
             if node == NONE {
                 return None;
             }
-            if self.nodes[node as usize].run.len >= len {
+            if self.nodes[node as usize].extent.len >= len {
                 return Some(node);
             }
             node = self.nodes[node as usize].next;
@@ -218,11 +219,11 @@ impl Chunks {
         None
     }
 
-    /// Puts a free run into its list.
-    fn insert(&mut self, run: Run) {
-        let (class, subclass) = class_of(run.len);
+    /// Puts a free extent into its list.
+    fn insert(&mut self, extent: Extent) {
+        let (class, subclass) = class_of(extent.len);
         let next = self.heads[class][subclass];
-        let node = Node { run, prev: NONE, next };
+        let node = Node { extent, prev: NONE, next };
         let id = match self.spare_nodes.pop() {
             Some(id) => {
                 self.nodes[id as usize] = node;
@@ -230,7 +231,7 @@ impl Chunks {
             }
             None => {
                 self.nodes.push(node);
-                // Fits: a chunk is in one run at most.
+                // Fits: a chunk is in one extent at most.
                 crate::small(self.nodes.len()) - 1
             }
         };
@@ -240,21 +241,21 @@ impl Chunks {
         self.heads[class][subclass] = id;
         self.classes |= 1 << class;
         self.subclasses[class] |= 1 << subclass;
-        let pack = self.pack_mut(run.pack);
-        pack.tags[run.start as usize] = id + 1;
-        pack.tags[(run.start + run.len - 1) as usize] = id + 1;
+        let pack = self.pack_mut(extent.pack);
+        pack.tags[extent.start as usize] = id + 1;
+        pack.tags[(extent.start + extent.len - 1) as usize] = id + 1;
     }
 
-    /// Takes a free run out of its list. Its tags are the caller's business.
+    /// Takes a free extent out of its list. Its tags are the caller's business.
     fn unlink(&mut self, id: u32) {
-        let Node { run, prev, next } = self.nodes[id as usize];
+        let Node { extent, prev, next } = self.nodes[id as usize];
         if next != NONE {
             self.nodes[next as usize].prev = prev;
         }
         if prev != NONE {
             self.nodes[prev as usize].next = next;
         } else {
-            let (class, subclass) = class_of(run.len);
+            let (class, subclass) = class_of(extent.len);
             self.heads[class][subclass] = next;
             if next == NONE {
                 self.subclasses[class] &= !(1 << subclass);
@@ -275,15 +276,15 @@ mod tests {
     struct Naive(Vec<Option<Vec<bool>>>);
 
     impl Naive {
-        fn set(&mut self, run: Run, used: bool) {
-            let pack = self.0[run.pack as usize].as_mut().unwrap();
-            for chunk in &mut pack[run.start as usize..(run.start + run.len) as usize] {
+        fn set(&mut self, extent: Extent, used: bool) {
+            let pack = self.0[extent.pack as usize].as_mut().unwrap();
+            for chunk in &mut pack[extent.start as usize..(extent.start + extent.len) as usize] {
                 assert_ne!(*chunk, used, "every chunk belongs to exactly one owner");
                 *chunk = used;
             }
         }
 
-        /// Maximal free runs, in order.
+        /// Maximal free extents, in order.
         fn holes(&self) -> Vec<u32> {
             let packs = self.0.iter().flatten();
             packs.flat_map(|p| p.split(|used| *used).map(|hole| hole.len() as u32).filter(|len| *len > 0)).collect()
@@ -338,10 +339,10 @@ mod tests {
                     1..=4 => {
                         let len = 1 + random(longest);
                         match chunks.allocate(len) {
-                            Some(run) => {
-                                assert_eq!(run.len, len);
-                                naive.set(run, true);
-                                live.push(run);
+                            Some(extent) => {
+                                assert_eq!(extent.len, len);
+                                naive.set(extent, true);
+                                live.push(extent);
                             }
                             None => {
                                 // Only what the request's own list hides behind its first nodes may be missed.
@@ -353,10 +354,10 @@ mod tests {
                     }
                     _ => {
                         if !live.is_empty() {
-                            let run = live.swap_remove(random(live.len() as u32) as usize);
-                            naive.set(run, false);
-                            let pack = naive.0[run.pack as usize].as_ref().unwrap();
-                            assert_eq!(chunks.free(run), pack.iter().all(|used| !used));
+                            let extent = live.swap_remove(random(live.len() as u32) as usize);
+                            naive.set(extent, false);
+                            let pack = naive.0[extent.pack as usize].as_ref().unwrap();
+                            assert_eq!(chunks.free(extent), pack.iter().all(|used| !used));
                         }
                     }
                 }
@@ -370,7 +371,7 @@ mod tests {
         for len in (1..5000).chain([u32::MAX / 2, u32::MAX - 1, u32::MAX]) {
             if let Some(class) = class_that_fits(len) {
                 assert!(class >= class_of(len), "{len}");
-                // The shortest run of that list: the first length that is in it.
+                // The shortest extent of that list: the first length that is in it.
                 let shortest = (len.saturating_sub(len / 4)..=len).find(|l| class_of(*l) == class);
                 assert!(shortest.is_none_or(|shortest| shortest == len), "{len}: {shortest:?}");
             }
@@ -382,10 +383,10 @@ mod tests {
     fn an_empty_pack_is_touched_last() {
         let mut chunks = Chunks::new();
         chunks.add_pack(0, 64);
-        let runs: Vec<_> = (0..16).map(|_| chunks.allocate(4).unwrap()).collect();
+        let extents: Vec<_> = (0..16).map(|_| chunks.allocate(4).unwrap()).collect();
         chunks.add_pack(1, 64);
-        for run in runs.iter().step_by(2) {
-            chunks.free(*run);
+        for extent in extents.iter().step_by(2) {
+            chunks.free(*extent);
         }
         for _ in 0..8 {
             assert_eq!(chunks.allocate(4).unwrap().pack, 0);

@@ -28,7 +28,7 @@ use crossbeam_utils::CachePadded;
 use crate::arena::{Arena, GRANULE, HUGE};
 use crate::chunks::Chunks;
 #[cfg(test)]
-use crate::chunks::Run;
+use crate::chunks::Extent;
 use crate::holds::{Held, Owner};
 use crate::pack::{Backing, Pack, PackError};
 use crate::place::{CHUNK, Place};
@@ -237,11 +237,11 @@ impl Packs {
 
 impl Center {
     fn allocate(&mut self, chunks: u32, options: &Options) -> Option<(Place, Option<Arc<Pack>>)> {
-        let run = self.chunks.allocate(chunks)?;
-        let pack = self.packs[run.pack as usize].as_ref()?;
-        let offset = run.start as usize * CHUNK;
-        let place = Place { run, rx: pack.rx() + offset, rw: pack.rw() + offset };
-        let full = self.chunks.used(run.pack) as usize * CHUNK * 100 / pack.len();
+        let extent = self.chunks.allocate(chunks)?;
+        let pack = self.packs[extent.pack as usize].as_ref()?;
+        let offset = extent.start as usize * CHUNK;
+        let place = Place { extent, rx: pack.rx() + offset, rw: pack.rw() + offset };
+        let full = self.chunks.used(extent.pack) as usize * CHUNK * 100 / pack.len();
         let collapses = full >= options.collapse_percent.into() && pack.may_collapse();
         Some((place, collapses.then(|| Arc::clone(pack))))
     }
@@ -251,8 +251,8 @@ impl Center {
     fn free(&mut self, places: &[Place], options: &Options) -> Vec<Arc<Pack>> {
         let mut given_back = Vec::new();
         for place in places {
-            if self.chunks.free(place.run) {
-                given_back.extend(self.surplus(place.run.pack, options));
+            if self.chunks.free(place.extent) {
+                given_back.extend(self.surplus(place.extent.pack, options));
             }
         }
         given_back
@@ -448,8 +448,8 @@ impl Shared {
         let shards = self.lock_all();
         let center = self.center();
         let retired: u64 = shards.iter().map(|shard| shard.retired.chunks()).sum();
-        let spare = || shards.iter().flat_map(|shard| shard.spare.places()).map(|place| place.run);
-        let longest_spare = spare().map(|run| run.len).max().unwrap_or(0);
+        let spare = || shards.iter().flat_map(|shard| shard.spare.places()).map(|place| place.extent);
+        let longest_spare = spare().map(|extent| extent.len).max().unwrap_or(0);
         let mut stats = Stats {
             programs: self.users.count(),
             bytes_retired: usize::try_from(retired).unwrap_or(usize::MAX).saturating_mul(CHUNK),
@@ -460,7 +460,7 @@ impl Shared {
             ..Stats::default()
         };
         let mut at_hand = vec![0; center.packs.len()];
-        spare().for_each(|run| at_hand[run.pack as usize] += run.len);
+        spare().for_each(|extent| at_hand[extent.pack as usize] += extent.len);
         let mut taken = 0;
         for (id, pack) in center.packs.iter().enumerate() {
             let Some(pack) = pack else { continue };
@@ -512,9 +512,9 @@ impl Shared {
             let pack = pack.as_ref()?;
             Some((id, pack.rw(), (pack.len() / CHUNK) as u32))
         });
-        let mut free = center.chunks.free_runs();
-        free.extend(shards.iter().flat_map(|shard| shard.spare.places()).map(|place| place.run));
-        let queued = shards.iter().flat_map(|shard| shard.retired.runs()).collect();
+        let mut free = center.chunks.free_extents();
+        free.extend(shards.iter().flat_map(|shard| shard.spare.places()).map(|place| place.extent));
+        let queued = shards.iter().flat_map(|shard| shard.retired.extents()).collect();
         Owners { packs: packs.collect(), free, queued }
     }
 }
@@ -539,9 +539,9 @@ fn own_shard() -> usize {
 pub(crate) struct Owners {
     /// Number, writable address and chunks of each pack.
     pub(crate) packs: Vec<(u32, usize, u32)>,
-    pub(crate) free: Vec<Run>,
+    pub(crate) free: Vec<Extent>,
     /// Dropped, and not in the hands of a thread that frees it.
-    pub(crate) queued: Vec<Run>,
+    pub(crate) queued: Vec<Extent>,
 }
 
 impl Held for Shared {

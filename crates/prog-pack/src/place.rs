@@ -1,6 +1,6 @@
 //! Where a program lies.
 
-use crate::chunks::Run;
+use crate::chunks::Extent;
 
 /// Programs start and end at multiples of this.
 pub(crate) const CHUNK: usize = 64;
@@ -8,7 +8,7 @@ pub(crate) const CHUNK: usize = 64;
 /// Chunks of one program, and where they are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
-    pub(crate) run: Run,
+    pub(crate) extent: Extent,
     /// Executable.
     pub(crate) rx: usize,
     /// The same memory, writable.
@@ -18,6 +18,6 @@ pub(crate) struct Place {
 impl Place {
     /// Bytes.
     pub(crate) fn len(&self) -> usize {
-        self.run.len as usize * CHUNK
+        self.extent.len as usize * CHUNK
     }
 }

@@ -25,7 +25,7 @@ use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod};
 
 use crate::arch;
 #[cfg(test)]
-use crate::chunks::Run;
+use crate::chunks::Extent;
 use crate::pack::fill_traps;
 use crate::place::Place;
 use crate::point;
@@ -77,8 +77,8 @@ impl Queue {
     /// Adds a program. The result says how full the batch is, in programs of a full one, when that is worth a look.
     #[inline]
     pub(crate) fn push(&mut self, place: Place, limits: &BatchLimits) -> Option<usize> {
-        self.filling_chunks += place.run.len;
-        self.chunks += u64::from(place.run.len);
+        self.filling_chunks += place.extent.len;
+        self.chunks += u64::from(place.extent.len);
         if self.filling.is_empty() {
             self.filling.reserve_exact(limits.alone);
         }
@@ -120,7 +120,7 @@ impl Queue {
     /// Notes that the programs of the batch with this number went back to the allocator.
     pub(crate) fn freed(&mut self, batch: u64, programs: &[Place]) {
         self.in_hands.retain(|number| *number != batch);
-        self.chunks -= programs.iter().map(|p| u64::from(p.run.len)).sum::<u64>();
+        self.chunks -= programs.iter().map(|p| u64::from(p.extent.len)).sum::<u64>();
     }
 
     /// Chunks waiting.
@@ -145,9 +145,9 @@ impl Queue {
 
     /// The programs in the queue, without those of batches that a thread is advancing.
     #[cfg(test)]
-    pub(crate) fn runs(&self) -> Vec<Run> {
+    pub(crate) fn extents(&self) -> Vec<Extent> {
         let sealed = self.sealed.iter().flat_map(|batch| &batch.programs);
-        self.filling.iter().chain(sealed).map(|place| place.run).collect()
+        self.filling.iter().chain(sealed).map(|place| place.extent).collect()
     }
 
     /// Whether nothing waits, in the queue or in the hands of a thread that advances it.

@@ -22,7 +22,7 @@ use bpf_jit_code::{Arch, Code};
 use bpf_quiesce::{Barriers, Domain};
 
 use crate::arena::{Arena, GRANULE};
-use crate::chunks::Run;
+use crate::chunks::Extent;
 use crate::packs::Owners;
 use crate::place::CHUNK;
 use crate::retire::BatchLimits;
@@ -149,8 +149,8 @@ struct World {
     seen: AtomicU64,
 }
 
-fn key(run: Run) -> (u32, u32) {
-    (run.pack, run.start)
+fn key(extent: Extent) -> (u32, u32) {
+    (extent.pack, extent.start)
 }
 
 fn bytes(number: u32, len: usize) -> Vec<u8> {
@@ -166,15 +166,15 @@ impl World {
         code.bytes = bytes(number, len);
         code.entries = vec![0];
         let staged = self.packs.stage(&code, |_| None)?;
-        let run = staged.run();
-        assert_eq!(self.live.lock().unwrap().insert(key(run), run.len), None, "two programs in one place");
+        let extent = staged.extent();
+        assert_eq!(self.live.lock().unwrap().insert(key(extent), extent.len), None, "two programs in one place");
         Ok((number, staged))
     }
 
     /// Drops a program or a staged one.
-    fn drop<T>(&self, run: Run, what: T) {
+    fn drop<T>(&self, extent: Extent, what: T) {
         // From here on it may be in the hands of any thread, in the queue, or free, and then another program's.
-        assert!(self.live.lock().unwrap().remove(&key(run)).is_some());
+        assert!(self.live.lock().unwrap().remove(&key(extent)).is_some());
         // Relaxed, here and below: the baton orders everything.
         self.dropping.fetch_add(1, Ordering::Relaxed);
         drop(what);
@@ -186,9 +186,9 @@ impl World {
         let longest = if random.below(2) == 0 { 40_000 } else { 3000 };
         let len = 1 + random.below(longest) as usize;
         let (number, staged) = self.stage(len)?;
-        let run = staged.run();
+        let extent = staged.extent();
         if random.below(3) == 0 {
-            self.drop(run, staged);
+            self.drop(extent, staged);
             return Ok(());
         }
         let text = staged.finalize()?;
@@ -201,7 +201,7 @@ impl World {
 
     fn unload(&self, old: Option<(Loaded, Text)>) {
         if let Some((_, text)) = old {
-            self.drop(text.run(), text);
+            self.drop(text.extent(), text);
         }
     }
 
@@ -235,21 +235,21 @@ impl World {
                 *chunk = true;
             }
         };
-        for run in &free {
-            own(run.pack, run.start, run.len, "free");
+        for extent in &free {
+            own(extent.pack, extent.start, extent.len, "free");
         }
-        for run in &queued {
-            own(run.pack, run.start, run.len, "queued");
+        for extent in &queued {
+            own(extent.pack, extent.start, extent.len, "queued");
         }
         for ((pack, start), len) in &*self.live.lock().unwrap() {
             own(*pack, *start, *len, "a program");
         }
         let trap = arch::trap_word(Arch::HOST.unwrap());
-        for run in free {
-            let (_, rw, _) = packs.iter().find(|(id, ..)| *id == run.pack).unwrap();
-            let words = std::ptr::with_exposed_provenance::<u64>(rw + run.start as usize * CHUNK);
+        for extent in free {
+            let (_, rw, _) = packs.iter().find(|(id, ..)| *id == extent.pack).unwrap();
+            let words = std::ptr::with_exposed_provenance::<u64>(rw + extent.start as usize * CHUNK);
             // SAFETY: free chunks of a pack that is mapped: this thread has the baton, so nobody unmaps it.
-            let words = unsafe { std::slice::from_raw_parts(words, run.len as usize * CHUNK / 8) };
+            let words = unsafe { std::slice::from_raw_parts(words, extent.len as usize * CHUNK / 8) };
             assert!(words.iter().all(|word| *word == trap), "free chunks are not all traps");
         }
         let stats = self.packs.shared.stats();
@@ -323,7 +323,7 @@ fn schedule(seed: u64, arena: &'static Arena, barriers: Barriers) -> u64 {
     world.check();
     let stats = world.packs.stats();
     assert_eq!((stats.programs, stats.bytes_used, stats.bytes_retired), (0, 0, 0), "{stats:?}");
-    assert_eq!(stats.holes, stats.packs, "every pack is one free run again");
+    assert_eq!(stats.holes, stats.packs, "every pack is one free extent again");
     world.seen.into_inner()
 }
 

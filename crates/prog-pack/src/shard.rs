@@ -55,7 +55,7 @@ impl Spare {
     /// of the runs already at hand included.
     pub(crate) fn keep(&mut self, freed: &mut Vec<Place>) {
         freed.retain(|place| {
-            let Some(list) = self.lists.get_mut(place.run.len as usize - 1) else { return true };
+            let Some(list) = self.lists.get_mut(place.extent.len as usize - 1) else { return true };
             let full = list.places.len() >= list.wanted;
             if !full {
                 list.places.push(*place);
@@ -85,11 +85,14 @@ impl Spare {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chunks::Run;
+    use crate::chunks::Extent;
 
     fn places(lens: &[u32]) -> Vec<Place> {
-        let place =
-            |(start, len): (u32, &u32)| Place { run: Run { pack: 0, start: 100 * start, len: *len }, rx: 0, rw: 0 };
+        let place = |(start, len): (u32, &u32)| Place {
+            extent: Extent { pack: 0, start: 100 * start, len: *len },
+            rx: 0,
+            rw: 0,
+        };
         (0..).zip(lens).map(place).collect()
     }
 
@@ -101,13 +104,13 @@ mod tests {
         );
         let mut freed = places(&[3, 3, 3, 4, 5, 99]);
         spare.keep(&mut freed);
-        assert_eq!(freed.iter().map(|place| place.run.len).collect::<Vec<_>>(), [3, 4, 99]);
+        assert_eq!(freed.iter().map(|place| place.extent.len).collect::<Vec<_>>(), [3, 4, 99]);
         assert_eq!(spare.places().count(), 3);
         // One of three is wanted again.
-        assert_eq!(spare.take(3).unwrap().run.len, 3);
+        assert_eq!(spare.take(3).unwrap().extent.len, 3);
         let mut freed = places(&[3, 3]);
         spare.keep(&mut freed);
-        assert_eq!(freed.iter().map(|place| place.run.len).collect::<Vec<_>>(), [3, 3, 5]);
+        assert_eq!(freed.iter().map(|place| place.extent.len).collect::<Vec<_>>(), [3, 3, 5]);
         // Nothing is.
         let mut freed = Vec::new();
         spare.keep(&mut freed);

@@ -19,7 +19,7 @@ use bpf_jit_code::{Arch, Code, Reloc, RelocKind, Symbol};
 use crate::Error;
 use crate::arch::{self, VENEER};
 use crate::arena;
-use crate::chunks::Run;
+use crate::chunks::Extent;
 use crate::holds::Hold;
 use crate::pack::fill_traps;
 use crate::packs::{Packs, Shared};
@@ -30,7 +30,7 @@ use crate::place::{CHUNK, Place};
 #[derive(Debug)]
 pub struct Text {
     shared: Hold<Shared>,
-    run: Run,
+    extent: Extent,
     /// Where the code starts, through both views.
     rx: usize,
     rw: usize,
@@ -104,7 +104,7 @@ impl Packs {
         // With a random start, every program can start in four places at least.
         let random = self.shared.options.random_offset;
         let slack = if random { CHUNK - Code::ALIGN } else { 0 };
-        let Place { run, rx, rw } = self.shared.allocate(len.saturating_add(slack))?;
+        let Place { extent, rx, rw } = self.shared.allocate(len.saturating_add(slack))?;
         let offset = if random {
             // Within the first chunk, so that the chunk's start can be told from the code's.
             arena::random_below(CHUNK / Code::ALIGN) * Code::ALIGN
@@ -113,7 +113,7 @@ impl Packs {
         };
         let shared = Hold::new(&self.shared);
         let (rx, rw) = (rx + offset, rw + offset);
-        Ok(Staged { text: Text { shared, run, rx, rw, len, entries: Box::default(), published: false } })
+        Ok(Staged { text: Text { shared, extent, rx, rw, len, entries: Box::default(), published: false } })
     }
 
     /// Publishes many programs for the price of one barrier (on arm64; on x86-64 publishing is free).
@@ -140,8 +140,8 @@ impl Staged {
     }
 
     #[cfg(test)]
-    pub(crate) fn run(&self) -> Run {
-        self.text.run
+    pub(crate) fn extent(&self) -> Extent {
+        self.text.extent
     }
 
     /// Length of the code, veneers included.
@@ -226,7 +226,7 @@ impl Text {
 
     /// Bytes of executable memory it takes: whole chunks.
     pub fn footprint(&self) -> usize {
-        self.run.len as usize * CHUNK
+        self.extent.len as usize * CHUNK
     }
 
     /// A copy of the code as it is now, for dumps. Empty in a forked child, which does not have the code.
@@ -246,8 +246,8 @@ impl Text {
     }
 
     #[cfg(test)]
-    pub(crate) fn run(&self) -> Run {
-        self.run
+    pub(crate) fn extent(&self) -> Extent {
+        self.extent
     }
 
     pub(crate) fn shared(&self) -> &Shared {
@@ -267,7 +267,7 @@ impl Drop for Text {
         }
         // Whole chunks again: undo the random offset.
         let offset = self.rw % CHUNK;
-        let place = Place { run: self.run, rx: self.rx - offset, rw: self.rw - offset };
+        let place = Place { extent: self.extent, rx: self.rx - offset, rw: self.rw - offset };
         if self.published {
             self.shared.retire(place);
         } else {

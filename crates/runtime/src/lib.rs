@@ -61,8 +61,9 @@ pub use error::{EngineError, HelperError, LinkError, LoadError, Origin, ProgArra
 pub use handle::instance::Instance;
 pub use handle::prog_array::ProgArray;
 pub use handle::program::{Program, TestRun};
-pub use load::linker::{Linker, Loader, VerifyReport};
+pub use load::linker::Linker;
 pub use load::listing::{ListingOptions, compile_listing, helper_name};
+pub use load::loader::{Loader, VerifyReport};
 pub use load::map_set::MapSet;
 
 pub use bpf_debug::{Location, Options as DebugOptions};
@@ -74,7 +75,7 @@ pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Symbol};
 pub use bpf_maps as maps;
 pub use bpf_maps::{Map, MapDef, MapError, MapType, RingBuf, UserRingBuf};
 pub use bpf_object::{
-    Code as ObjectCode, CoreField, CoreType, MapDef as ObjectMap, Object, ObjectError, Program as ObjectProgram,
+    Code as ObjectCode, CoreField, CoreType, MapDecl as ObjectMap, Object, ObjectError, Program as ObjectProgram,
     ProgramType, ReferenceKind, text,
 };
 pub use bpf_prog_pack::{Options as PackOptions, Stats as CodeStats};

@@ -59,7 +59,7 @@ enum DefKind {
 
 impl DefKind {
     /// What the object says of this map of its.
-    fn of(object: &Object, map: &bpf_object::MapDef) -> Result<DefKind, LoadError> {
+    fn of(object: &Object, map: &bpf_object::MapDecl) -> Result<DefKind, LoadError> {
         if map.map_type == MapType::ProgArray {
             return Ok(DefKind::Progs { entries: map.max_entries });
         }
@@ -223,7 +223,7 @@ fn kind_of(btf: &Btf, ty: TypeId) -> Option<Kind> {
 }
 
 /// The definition of a data map as the maps crate wants it.
-fn definition(object: &Object, map: &bpf_object::MapDef) -> Result<bpf_maps::MapDef, MapError> {
+fn definition(object: &Object, map: &bpf_object::MapDecl) -> Result<bpf_maps::MapDef, MapError> {
     let map_type = implemented_type(map.map_type.0)?;
     let mut def =
         bpf_maps::MapDef::new(&map.name, map_type, map.key_size, map.value_size, map.max_entries).with_flags(map.flags);
@@ -246,6 +246,6 @@ fn definition(object: &Object, map: &bpf_object::MapDef) -> Result<bpf_maps::Map
 }
 
 /// Whether the map holds constants: `.rodata` and `.kconfig`.
-fn is_constant(map: &bpf_object::MapDef) -> bool {
+fn is_constant(map: &bpf_object::MapDecl) -> bool {
     map.data.as_ref().is_some_and(|data| matches!(data.kind, DataKind::Rodata | DataKind::Kconfig))
 }
