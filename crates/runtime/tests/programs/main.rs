@@ -24,5 +24,6 @@ mod nested_contexts;
 mod packets;
 mod rings;
 mod samples;
+mod skb;
 mod stopped;
 mod unstoppable;

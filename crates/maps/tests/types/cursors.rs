@@ -1,10 +1,8 @@
 //! Cursors that have been moved in one map and are given to another, of the same type or not: refused, whatever the
 //! sizes of the keys are.
 
-mod common;
-
+use crate::common::domain;
 use bpf_maps::{Cursor, Errno, Map, MapDef, MapError, MapType, flags};
-use common::domain;
 
 /// Maps with three elements each, of all types that have cursors and with small and large keys.
 fn maps() -> Vec<Map> {

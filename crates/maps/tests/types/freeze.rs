@@ -1,13 +1,11 @@
 //! Frozen maps: who may still write, and what a freeze that succeeded is worth. (`kernel.rs` compares the error
 //! numbers.)
 
-mod common;
-
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::common::domain;
 use bpf_maps::{Map, MapDef, MapType, RingBuf, UserRingBuf, flags, open_perf_entry, program};
-use common::domain;
 
 fn array(flags: u32) -> Map {
     Map::create(MapDef::new("a", MapType::Array, 4, 8, 2).with_flags(flags), &domain(4)).unwrap()

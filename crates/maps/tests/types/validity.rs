@@ -6,13 +6,11 @@
 //! somebody too early. Where they are used again at once, as in the kernel, every pointer must stay an element of the
 //! map for the map's life; unmapped memory would end the test.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::common::domain;
 use bpf_maps::{Map, MapDef, MapType, flags, program, update};
-use common::domain;
 
 const WORDS: usize = 4;
 const KEYS: u64 = 40;

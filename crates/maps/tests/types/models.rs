@@ -1,12 +1,10 @@
 //! Every type against a naive model, by random sequences of operations from the program's side (the host's side is
 //! compared with the kernel in `kernel.rs`).
 
-mod common;
-
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::common::domain;
 use bpf_maps::{Map, MapDef, MapHeader, MapType, flags, program, update};
-use common::domain;
 use proptest::prelude::*;
 
 /// The program's side of a map with 4-byte keys and 8-byte values.

@@ -1,16 +1,14 @@
 //! The host's side: typed handles, iteration and batches, maps of maps, mapped arrays, dumps, and what bad input is
 //! told.
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::domain;
 use bpf_maps::typed::{Array, BloomFilter, HashMap, PerCpuArray, PerCpuHashMap, Queue};
 use bpf_maps::{
     CreateOptions, Cursor, Dump, Errno, Kind, Map, MapDef, MapError, MapHeader, MapType, flags, implemented_type,
     implemented_types, program, update,
 };
-use common::domain;
 
 fn create(def: MapDef) -> Map {
     Map::create(def, &domain(4)).unwrap()
@@ -223,7 +221,7 @@ fn maps_of_maps_hold_maps_of_their_templates_shape() {
         let larger = Map::create(MapDef::new("x", MapType::Array, 4, 8, 5), &domain).unwrap();
         let error = outer.set_inner(&key, &larger, 0).unwrap_err();
         assert_eq!(error.to_string(), r#"map "x": schema differs in max_entries: expected 4, got 5"#);
-        let foreign = Map::create(template.clone(), &common::domain(4)).unwrap();
+        let foreign = Map::create(template.clone(), &crate::common::domain(4)).unwrap();
         assert!(matches!(outer.set_inner(&key, &foreign, 0), Err(MapError::OtherDomain { .. })));
         assert_eq!(outer.set(&key, &[0; 4]).unwrap_err().errno(), libc::EINVAL);
         if outer_type == MapType::ArrayOfMaps {

@@ -1,13 +1,11 @@
 //! Ring buffers, user ring buffers and perf event arrays: from both ends, against a queue, and with threads.
 
-mod common;
-
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::common::domain;
 use bpf_maps::{Errno, Map, MapDef, MapHeader, MapType, RingBuf, UserRingBuf, open_perf_entry, program, query, wakeup};
-use common::domain;
 use proptest::prelude::*;
 
 const PAGE: u32 = 4096;

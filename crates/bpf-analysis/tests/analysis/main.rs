@@ -1,0 +1,5 @@
+//! The analyses, each against its definition.
+
+mod cfg;
+mod constants;
+mod liveness;

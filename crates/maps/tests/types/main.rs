@@ -1,0 +1,14 @@
+//! What every map type does: against a model, from the host and from programs.
+//!
+//! One process: nothing here forks, raises signals, or counts what the process allocates.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cursors;
+mod freeze;
+mod host;
+mod models;
+mod program_side;
+mod rings;
+mod validity;
