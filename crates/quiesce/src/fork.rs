@@ -72,7 +72,8 @@ fn page() -> Option<&'static AtomicU64> {
 
 /// A type of which all zero bytes are a value, and which may become all zero at any time.
 ///
-/// # Safety The type consists of atomics only, and has nothing to drop.
+/// # Safety
+/// The type consists of atomics only, and has nothing to drop.
 pub(crate) unsafe trait Wipeable {}
 
 /// A value on cache lines of its own that is all zero in a forked child, where the host can do so ([`Line::is_wiped`]).
