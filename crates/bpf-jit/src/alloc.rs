@@ -9,14 +9,17 @@
 //! greedy colouring, values with preferences first. An interference is written down once, with the value that comes
 //! into being while the other lives: a copy of the live list, and no list is ever sorted, turned round or searched. BPF
 //! has ten registers and a lowered program at most a few values more, fewer than either machine has registers, so
-//! greedy colouring practically never needs a slot; where it does, a slot is always correct. Linear in ops times live
-//! values.
+//! greedy colouring practically never needs a slot; where it does, a slot is always correct, and the values are coloured
+//! once more by how much they are read and written, so that those of inner loops are not the ones that go without.
+//! Linear in ops times live values.
 //!
 //! Invariant: any outcome that respects (1) and (2) is correct. `AllocOptions` makes random ones, for tests.
 
 use crate::machine::{FixedOperands, HostReg, HostRegSet, MachineDesc};
+use crate::weights::Weights;
 use bpf_isa::Width;
 use bpf_lir::{Base, Func, Liveness, Mem, Op, TailKey, VReg, Val};
+use core::ops::Range;
 
 /// Where a virtual register lives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -70,6 +73,7 @@ pub struct Allocator {
     partners: Vec<Partner>,
     live: Vec<VReg>,
     order: Vec<VReg>,
+    weights: Weights,
 }
 
 /// What is known of one virtual register.
@@ -492,11 +496,6 @@ impl Allocator {
         if let Some(only) = options.only {
             pool = pool.intersection(only);
         }
-        let callee_saved = machine.saved_set;
-        let mut random = options.seed.map(Random);
-        let mut saved = HostRegSet::EMPTY;
-        out.slots = 0;
-
         // Those with preferences first. Which is which cannot be foreseen, so they are sorted without a branch.
         let vregs = func.vregs as usize;
         self.order.clear();
@@ -508,7 +507,34 @@ impl Allocator {
             plain[v - wishes] = VReg(v as u32);
             wishes += usize::from(!value.wanted.is_empty());
         }
-        for i in (0..wishes).chain(vregs..2 * vregs - wishes) {
+        self.colour_in_order((0..wishes, vregs..2 * vregs - wishes), pool, machine, options, out);
+        if out.slots > 0 && options.seed.is_none() {
+            // Then who goes without is to be who is read least.
+            let weights = self.weights.of(func);
+            self.order.clear();
+            self.order.extend((0..vregs as u32).map(VReg));
+            self.order.sort_by_key(|v| core::cmp::Reverse(weights[v.index()]));
+            for value in &mut self.values {
+                (value.loc, value.own, value.taken) = (None, HostRegSet::EMPTY, HostRegSet::EMPTY);
+            }
+            self.colour_in_order((0..vregs, 0..0), pool, machine, options, out);
+        }
+    }
+
+    /// Gives each value its place, in this order.
+    fn colour_in_order(
+        &mut self,
+        (first, second): (Range<usize>, Range<usize>),
+        pool: HostRegSet,
+        machine: &MachineDesc,
+        options: &AllocOptions,
+        out: &mut Alloc,
+    ) {
+        let callee_saved = machine.saved_set;
+        let mut random = options.seed.map(Random);
+        let mut saved = HostRegSet::EMPTY;
+        out.slots = 0;
+        for i in first.chain(second) {
             let v = self.order[i];
             let value = &self.values[v.index()];
             // Conflicts are recorded on one side: what was defined while this was live has left its register here, ...

@@ -26,6 +26,7 @@ mod lower;
 mod machine;
 mod moves;
 mod skeleton;
+mod weights;
 
 pub use alloc::{Alloc, AllocOptions, Allocator, Loc};
 pub use backend::{Backend, EmitError, EmitOptions, Emitter, Shape};

@@ -166,3 +166,29 @@ fn the_checker_notices_two_values_in_one_register() {
     let noticed = std::panic::catch_unwind(|| check(&lir.funcs[0], &alloc, machine)).is_err();
     assert!(noticed);
 }
+
+/// More values than registers: those that a loop reads are not the ones that go without, however they are numbered.
+#[test]
+fn values_of_loops_have_registers() {
+    let mut text = String::from("func 0 (v0, v1, -, -, -) {\nb0:\n");
+    let cold = 2..40;
+    for v in cold.clone() {
+        text += &format!(" v{v} = load.dw [v0 + {}]\n", 8 * v);
+    }
+    text += " v40 = mov.64 0\n v41 = mov.64 1\nb1:\n v41 = mul.64 v41, v40\n v40 = add.64 v40, 1\n";
+    text += " branch.64 v40 lt v1, b1\nb2:\n";
+    for v in cold {
+        text += &format!(" v41 = add.64 v41, v{v}\n");
+    }
+    text += " exit v41\n}\n";
+    let lir: Lir = text.parse().unwrap();
+    let (mut allocator, mut alloc) = (Allocator::default(), Alloc::default());
+    for machine in machines() {
+        allocator.allocate(&lir.funcs[0], machine, &AllocOptions::default(), &mut alloc);
+        check(&lir.funcs[0], &alloc, machine);
+        assert!(alloc.slots > 10, "{} slots", alloc.slots);
+        for v in [1, 40, 41] {
+            assert!(matches!(alloc.loc(VReg(v)), Loc::Reg(_)), "v{v}: {:?}", alloc.loc(VReg(v)));
+        }
+    }
+}
