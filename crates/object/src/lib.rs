@@ -29,6 +29,7 @@ mod object;
 mod reloc;
 mod relocate;
 pub mod text;
+mod wire;
 
 pub use bpf_uapi::{MapType, ProgramType};
 pub use code::{Code, CodeFunction, CoreKind, CoreRelocation, Reference, ReferenceKind, SourceLine};

@@ -7,6 +7,8 @@
 //! the verifier never walks the refused branch: the instruction becomes a call of a function that does not exist
 //! ([`UNRESOLVED_CALL`]), and the reason is kept for the error of a program that reaches that call.
 //!
+//! Types that are the same everywhere (headers of packets) are their own targets ([`wire`]).
+//!
 //! Invariants: the number of slots does not change; every relocation is applied or listed in
 //! [`LinkedCode::unresolved`].
 //!
@@ -16,6 +18,7 @@
 use crate::btf::{Btf, Type, TypeId};
 use crate::code::{Code, CoreKind, CoreRelocation};
 use crate::error::LinkProblem;
+use crate::wire;
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Size, Src};
 use std::borrow::Cow;
 
@@ -93,6 +96,9 @@ pub(crate) fn apply(code: &mut Code, types: &[CoreType]) -> Vec<Unresolved> {
     let Some(btf) = code.btf.clone() else { return Vec::new() };
     let mut unresolved = Vec::new();
     for relocation in &code.core {
+        if is_own_target(&btf, relocation, types) {
+            continue;
+        }
         let (path, found) = resolve(&btf, relocation, types);
         let at = relocation.insn.index();
         if let Err(why) = found.and_then(|found| patch(&mut code.insns, at, &found)) {
@@ -111,6 +117,15 @@ pub(crate) fn apply(code: &mut Code, types: &[CoreType]) -> Vec<Unresolved> {
         }
     }
     unresolved
+}
+
+/// Whether the object's own type is what is meant: then the compiler's numbers stand.
+fn is_own_target(btf: &Btf, relocation: &CoreRelocation, types: &[CoreType]) -> bool {
+    let root = btf.resolve(relocation.ty);
+    let Type::Composite { .. } = btf.get(root) else { return false };
+    let name = essential(btf.type_name(root));
+    let here = |ty: &CoreType| matches!(ty, CoreType::Struct { name: n, .. } if n == name);
+    relocation.kind != CoreKind::TypeIdTarget && wire::is_fixed(name) && !types.iter().any(here)
 }
 
 /// The name without its flavour: `xdp_md` of `xdp_md___old`.

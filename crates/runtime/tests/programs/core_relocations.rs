@@ -6,6 +6,24 @@ use bpf_runtime::{
     BpfContext, ContextBytesMut, Engine, Linker, MapSet, Object, Program, Raw, SkBuff, Skb, Xdp, XdpBuff,
 };
 
+/// Headers are the same everywhere: what a program is compiled with stands, and only the kernel's own types are not
+/// here.
+#[test]
+fn headers_of_packets_are_their_own_targets() {
+    let object = Object::parse(include_bytes!("../objects/core_wire.o")).unwrap();
+    for engine in engines(|_| {}) {
+        let maps = MapSet::for_object(&engine, &object).unwrap();
+        let instance = Linker::<()>::new(&engine).load::<Xdp>(&object, maps).unwrap();
+        let mut frame = [0; 34];
+        (frame[12], frame[14], frame[22], frame[33]) = (8, 0x45, 64, 7);
+        let run = |name: &str, frame: &mut [u8]| {
+            instance.program::<Xdp>(name).unwrap().run(&mut (), &mut XdpBuff::new(frame)).unwrap()
+        };
+        assert_eq!(run("headers", &mut frame), 4_000_000 + 500_000 + 64_000 + 7);
+        assert_eq!(run("asks", &mut frame), 0b1011);
+    }
+}
+
 fn object() -> Object {
     Object::parse(include_bytes!("../objects/core.o")).unwrap()
 }

@@ -12,6 +12,7 @@ use bpf_runtime::{
 };
 use bpf_testkit::{cases::shared, skipped};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const TABLE: &str = include_str!("../../../verifier/tests/samples.tsv");
 
@@ -206,4 +207,55 @@ fn other_objects_load_where_their_context_is_shipped() {
         println!("{name}: {ran} ran");
         assert!(ran >= least, "{name}: {ran} ran");
     }
+}
+
+/// Whether each program is accepted, of all objects of a folder, on the context that its object is for; and the first
+/// reason of each that is not.
+fn survey(name: &str) -> Option<Vec<(String, Result<(), String>)>> {
+    let mut config = Config::default();
+    // The number of steps is what decides: the machine may be busy.
+    config.limits.time = Duration::from_secs(600);
+    let engine = Engine::new(config).unwrap();
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(folder(name)?).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let mut verdicts = Vec::new();
+    for path in files {
+        let file = path.file_name().unwrap().to_string_lossy().into_owned();
+        let Ok(object) = parse(&path) else { continue };
+        for program in object.programs() {
+            let verify = |result: Result<_, LoadError>| match result {
+                Ok(_) => Ok(()),
+                Err(LoadError::Verifier { source, .. }) => Err(source.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            let only = [program.name()];
+            let verdict = MapSet::for_object(&engine, &object).map_err(|e| e.to_string()).and_then(|maps| {
+                let linker = Linker::<()>::new(&engine);
+                let xdp = program.kind() == ProgramType::Xdp || file.contains("xdp");
+                verify(match xdp {
+                    true => linker.loader::<Xdp>().only(&only).verify(&object, maps, false).map(drop),
+                    false => linker.loader::<Skb>().only(&only).verify(&object, maps, false).map(drop),
+                })
+            });
+            verdicts.push((format!("{file} {}", program.name()), verdict));
+        }
+    }
+    Some(verdicts)
+}
+
+/// A datapath of the kernel's: what is refused is refused for what is named here, and nothing else is.
+#[test]
+fn a_datapath_is_accepted() {
+    let Some(verdicts) = survey("samples/cilium") else { return };
+    let refused: Vec<_> = verdicts.iter().filter_map(|(name, verdict)| Some((name, verdict.as_ref().err()?))).collect();
+    for (name, reason) in &refused {
+        println!("{name}: {reason}");
+    }
+    println!("{} of {} accepted", verdicts.len() - refused.len(), verdicts.len());
+    // The kernel walks 92 thousand instructions of it; we, more than a million.
+    let known = |name: &str| name.ends_with("tail_nodeport_nat_ipv6");
+    let unknown: Vec<_> = refused.iter().filter(|(name, _)| !known(name)).collect();
+    assert!(unknown.is_empty(), "{unknown:#?}");
+    assert!(verdicts.len() >= 43, "{} programs", verdicts.len());
 }
