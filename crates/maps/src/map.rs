@@ -288,7 +288,10 @@ impl Map {
     }
 
     /// Refuses in a forked child what does not enter the domain and is its parent's all the same.
-    pub(crate) fn check_process(&self) -> Result<(), MapError> {
+    ///
+    /// # Errors
+    /// [`MapError::NoSlot`] in a child.
+    pub fn check_process(&self) -> Result<(), MapError> {
         if self.domain().is_forked() { Err(self.no_slot(EnterError::Forked)) } else { Ok(()) }
     }
 

@@ -1,13 +1,17 @@
 //! A forked child runs nothing of its parent's, however a run begins: the parent frees, loads and patches the code
-//! meanwhile. Alone in its process.
+//! meanwhile. Alone in its process; its tests take turns, so that no other thread does anything at a fork.
 #![cfg(target_os = "linux")]
 
 use bpf_runtime::{
-    Arch, Caller, Config, Dispatcher, Engine, EnterError, Hook, Linker, Map, MapDef, MapType, Mode, Policy, ProgArray,
-    Program, Raw, RunError, Runner, assemble,
+    Arch, Caller, Config, Dispatcher, Engine, EnterError, HelperError, Hook, Linker, Map, MapDef, MapError, MapType,
+    Mode, PinnedMap, PinnedValue, Policy, ProgArray, Program, Raw, RunError, Runner, assemble,
 };
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
+
+/// Whose turn it is.
+static TURN: Mutex<()> = Mutex::new(());
 
 type Prog = Program<Raw, u64>;
 
@@ -81,6 +85,7 @@ impl Held<'_> {
 
 #[test]
 fn a_child_runs_nothing_while_the_parent_changes_everything() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let modes = [Mode::Interpreter, Mode::Jit];
     for mode in modes.into_iter().filter(|mode| *mode == Mode::Interpreter || Arch::HOST.is_some()) {
         for raw in [false, true] {
@@ -181,4 +186,34 @@ fn a_child_does_not_return_into_its_parents_run() {
     assert_eq!(result.unwrap(), 4);
     let status = wait(host);
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{status:#x}");
+}
+
+/// A value found in a run may be kept beyond it; its memory is shared with the child.
+#[test]
+fn a_child_reaches_no_value_that_was_found_before() {
+    type Found = Option<PinnedValue<u64>>;
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let engine = Engine::new(Config::default()).unwrap();
+    let map = Map::create(MapDef::new("values", MapType::Array, 4, 8, 1), engine.domain()).unwrap();
+    let pinned: PinnedMap<u32, u64> = PinnedMap::new(&map).unwrap();
+    let mut linker = Linker::<Found>::new(&engine);
+    linker
+        .func(1001, "find", move |c: &mut Caller<'_, Found>| -> Result<(), HelperError> {
+            *c.host() = pinned.lookup(c, &0)?;
+            Ok(())
+        })
+        .unwrap();
+    let program = linker.loader::<Raw>().insns("finds", assemble("call 1001\nr0 = 0\nexit").unwrap()).unwrap();
+    let mut found = None;
+    program.run(&mut found, &mut []).unwrap();
+    let value = found.unwrap();
+    value.set(&7).unwrap();
+    for raw in [false, true] {
+        let child = child(raw, || {
+            assert!(matches!(value.get(), Err(MapError::NoSlot { .. })));
+            assert!(matches!(value.set(&9), Err(MapError::NoSlot { .. })));
+        });
+        assert_eq!(wait(child), 0);
+    }
+    assert_eq!(value.get().unwrap(), 7);
 }

@@ -309,18 +309,27 @@ impl<V> fmt::Debug for PinnedValue<V> {
 
 impl<V: FromBytes + IntoBytes + Immutable> PinnedValue<V> {
     /// A copy of what is there now; while another thread writes, perhaps partly old and partly new.
-    pub fn get(&self) -> V {
+    ///
+    /// # Errors
+    /// [`MapError::NoSlot`] in a forked child: the value is its parent's.
+    pub fn get(&self) -> Result<V, MapError> {
+        self.map.0.check_process()?;
         let mut value = V::new_zeroed();
         // SAFETY: a value of the map, which lives as long as `self`; its size is `V`'s (`PinnedMap::new`), and all
         // access is atomic or by machine code.
         unsafe { copy_out(self.at, value.as_mut_bytes()) };
-        value
+        Ok(value)
     }
 
     /// Copies `value` in.
-    pub fn set(&self, value: &V) {
+    ///
+    /// # Errors
+    /// As [`PinnedValue::get`].
+    pub fn set(&self, value: &V) -> Result<(), MapError> {
+        self.map.0.check_process()?;
         // SAFETY: as in `get`; programs may write the map's values, and so may the host.
         unsafe { copy_in(self.at, value.as_bytes()) };
+        Ok(())
     }
 }
 
