@@ -1,6 +1,17 @@
 //! Arithmetic, one pure function an instruction kind. RFC 9669 section 4, and what semantics it leaves to the text.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "an operation on 32 bits, or fewer, is one on the low bits of its registers: the instruction set says so"
+)]
+
 use bpf_isa::{AluOp, ByteOrder, EndWidth, SxWidth, Width};
+
+/// The low half of a register.
+#[inline]
+pub(crate) fn low(register: u64) -> u32 {
+    register as u32
+}
 
 /// `a op b` at a width; a 32-bit result is zero-extended.
 #[inline]

@@ -8,7 +8,7 @@ use core::borrow::Borrow;
 
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, MAX_CALL_DEPTH, MAY_GOTO_BUDGET, Program, Reg, Size, Src, SubprogId};
 
-use crate::alu;
+use crate::alu::{self, low};
 use crate::machine::{Caller, Frame, MAX_TAIL_CALLS, Machine, callback_address, callback_slot};
 use crate::{Env, Step, Stop, StopKind};
 use bpf_uapi::helper_id::TAIL_CALL;
@@ -244,7 +244,7 @@ fn run_program<E: Env + ?Sized>(
                 }
             },
             Insn::LoadInd { size, src, imm } => {
-                let offset = (regs.get(src) as u32).wrapping_add(imm as u32);
+                let offset = low(regs.get(src)).wrapping_add(imm as u32);
                 match load_packet(machine, env, offset, size)? {
                     Some(value) => regs.set(Reg::R0, value),
                     None => {
@@ -275,7 +275,7 @@ fn run_program<E: Env + ?Sized>(
                     Callee::Helper(TAIL_CALL) => {
                         if caller.machine.tail_calls < MAX_TAIL_CALLS {
                             // The index is 32 bits, whatever the upper half of r3 says.
-                            if let Some(next) = env.tail_call(args[1], args[2] as u32, &mut caller)? {
+                            if let Some(next) = env.tail_call(args[1], low(args[2]), &mut caller)? {
                                 machine.tail_calls += 1;
                                 return Ok(Exit::TailCall(next));
                             }
@@ -294,6 +294,7 @@ fn run_program<E: Env + ?Sized>(
     }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "the bits above are what is to be replaced")]
 fn sign_extended(size: Size, value: u64) -> u64 {
     match size {
         Size::B => value as i8 as u64,

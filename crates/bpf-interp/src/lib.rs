@@ -22,6 +22,7 @@
 //! assert_eq!(r0, 0x0403 + 4);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![deny(unsafe_code)]
 
 mod alu;

@@ -13,6 +13,7 @@
 //!   unaligned access is one atomic access a byte, so it can tear, as it can on hardware.
 //! - Pointers come back from the program as integers, so the provenance of every region is exposed when it is given.
 
+use crate::alu::low;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -139,7 +140,7 @@ impl<'a> Memory<'a> {
     /// The address and length of the stack of frame `index`; `None` if that frame is not in use.
     pub(crate) fn stack(&self, index: usize) -> Option<(u64, usize)> {
         let region = self.frames[..self.live].get(index)?.region();
-        Some((region.start, region.len as usize))
+        Some((region.start, native(region.len)))
     }
 
     /// The place of an access, if its memory was given to the run: a stack frame in use, innermost first, or a region.
@@ -252,6 +253,14 @@ pub(crate) struct Place<'m, L> {
     memory: PhantomData<&'m [AtomicU8]>,
 }
 
+/// An address or a length of memory that is there.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "asserted: no host has narrower addresses than BPF")]
+fn native(number: u64) -> usize {
+    const { assert!(usize::BITS == u64::BITS) };
+    number as usize
+}
+
 impl<'m, L: Extent> Place<'m, L> {
     /// The place of an access that the host vouched for.
     pub(crate) fn of_host(addr: u64, len: L, HostMemory(memory): HostMemory<'m>) -> Place<'m, L> {
@@ -259,7 +268,7 @@ impl<'m, L: Extent> Place<'m, L> {
     }
 
     fn ptr(&self) -> *mut u8 {
-        core::ptr::with_exposed_provenance_mut(self.addr as usize)
+        core::ptr::with_exposed_provenance_mut(native(self.addr))
     }
 
     /// The bytes of a frozen place.
@@ -267,14 +276,14 @@ impl<'m, L: Extent> Place<'m, L> {
         debug_assert!(self.frozen);
         // SAFETY: the bytes of a place lie inside memory the run was given; these were given as `&[u8]`, so nobody
         // writes them.
-        unsafe { core::slice::from_raw_parts(self.ptr(), self.len.count() as usize) }
+        unsafe { core::slice::from_raw_parts(self.ptr(), native(self.len.count())) }
     }
 
     /// The bytes of a place that is not frozen.
     fn atomic_bytes(&self) -> &'m [AtomicU8] {
         // SAFETY: the bytes of a place lie inside memory the run was given; not being frozen, it may be written and is
         // accessed atomically by all. An AtomicU8 has the layout of a u8.
-        unsafe { core::slice::from_raw_parts(self.ptr().cast(), self.len.count() as usize) }
+        unsafe { core::slice::from_raw_parts(self.ptr().cast(), native(self.len.count())) }
     }
 
     /// Reads bytes, each on its own; as many as the place or the buffer has.
@@ -371,6 +380,7 @@ impl<'m> Place<'m, Size> {
     }
 
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "a store of so many bytes is one of the low ones")]
     fn store_ordered(&self, value: u64, order: Ordering) -> Option<()> {
         match self.len {
             Size::B => self.atomic8()?.store(value as u8, order),
@@ -397,7 +407,7 @@ impl<'m> Place<'m, Size> {
                 },
             });
         }
-        let (place, src, expected) = (self.atomic32()?, src as u32, expected as u32);
+        let (place, src, expected) = (self.atomic32()?, low(src), low(expected));
         let old = match op {
             AtomicOp::Add { .. } => place.fetch_add(src, order),
             AtomicOp::Or { .. } => place.fetch_or(src, order),

@@ -84,9 +84,15 @@ fn check(engine: &Engine, linker: &Linker<load::NoHost>, case: &Case) -> Result<
         (_, Err(Failure::Refused(error) | Failure::Run(error))) => Err(error),
         (Expected::Result(want), Ok(r0)) if r0 == want => Ok(()),
         (Expected::Result(want), Ok(r0)) => bail!("returned {r0:#x}, expected {want:#x}"),
-        (Expected::Low(want), Ok(r0)) if r0 as u32 == want => Ok(()),
-        (Expected::Low(want), Ok(r0)) => bail!("returned {:#x} in the low half, expected {want:#x}", r0 as u32),
+        (Expected::Low(want), Ok(r0)) if low(r0) == want => Ok(()),
+        (Expected::Low(want), Ok(r0)) => bail!("returned {:#x} in the low half, expected {want:#x}", low(r0)),
     }
+}
+
+/// The low half of a result.
+#[expect(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
+pub(crate) fn low(r0: u64) -> u32 {
+    r0 as u32
 }
 
 enum Failure {
@@ -114,8 +120,8 @@ fn expected(case: &Case) -> Result<Expected> {
     match (&case.expected, &case.expected_u32) {
         (Some(text), _) if text == "reject" => Ok(Expected::Reject),
         (Some(text), _) => Ok(Expected::Result(number(text)?)),
-        (None, Some(Number::Value(value))) => Ok(Expected::Low(*value as u32)),
-        (None, Some(Number::Text(text))) => Ok(Expected::Low(number(text)? as u32)),
+        (None, Some(Number::Value(value))) => Ok(Expected::Low(low(*value))),
+        (None, Some(Number::Text(text))) => Ok(Expected::Low(low(number(text)?))),
         (None, None) => bail!("the case has no expected result"),
     }
 }

@@ -4,6 +4,7 @@
 //! through the runtime). Results go to standard output, everything else to standard error (`out`); the exit status is
 //! 0, or 1 with a message. Under `--json` that message is a result too: `{"error": "…"}`.
 
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod cases;

@@ -158,7 +158,7 @@ fn print(report: &Report) -> Result<()> {
     line!("returned:")?;
     let most = report.returned.values().copied().max().unwrap_or(1);
     for (value, count) in &report.returned {
-        let bar = "#".repeat((count * 40).div_ceil(most) as usize);
+        let bar = "#".repeat(usize::try_from((count * 40).div_ceil(most)).unwrap_or(40));
         line!("  {value:>10} {count:>10}  {bar}")?;
     }
     report.maps.iter().try_for_each(maps::print)

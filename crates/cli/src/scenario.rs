@@ -89,7 +89,7 @@ impl Scenario<'_> {
             },
             ["run", program, expected] => {
                 let program = self.instance()?.program::<Skb>(program)?;
-                let r0 = program.run(&mut (), &mut SkBuff::new(&mut self.packet))? as u32;
+                let r0 = crate::cases::low(program.run(&mut (), &mut SkBuff::new(&mut self.packet))?);
                 compare(r0, number(expected)?)?;
                 return Ok(Counted::Result);
             }
@@ -161,7 +161,7 @@ fn packet(name: &str) -> Result<Vec<u8>> {
             let mut bytes = vec![0; ETHERNET + IPV4 + TCP];
             bytes[12..14].copy_from_slice(&0x0800u16.to_be_bytes()); // EtherType IPv4
             bytes[14] = 0x45; // version 4, five words of header
-            bytes[16..18].copy_from_slice(&((IPV4 + TCP) as u16).to_be_bytes());
+            bytes[17] = (IPV4 + TCP).to_le_bytes()[0]; // total length, below 256
             bytes[22] = 64; // time to live
             bytes[23] = 6; // TCP
             bytes[ETHERNET + IPV4 + 12] = 5 << 4; // five words of TCP header
@@ -171,7 +171,7 @@ fn packet(name: &str) -> Result<Vec<u8>> {
             let mut bytes = vec![0; ETHERNET + IPV6 + TCP];
             bytes[12..14].copy_from_slice(&0x86ddu16.to_be_bytes()); // EtherType IPv6
             bytes[14] = 0x60; // version 6
-            bytes[18..20].copy_from_slice(&(TCP as u16).to_be_bytes());
+            bytes[19] = TCP.to_le_bytes()[0]; // payload length, below 256
             bytes[20] = 6; // TCP
             bytes[21] = 64; // hop limit
             bytes[ETHERNET + IPV6 + 12] = 5 << 4;

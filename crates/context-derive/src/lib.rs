@@ -9,6 +9,7 @@
 //! with a message at its place; the rest is refused by the types and assertions in what is generated.
 //!
 //! Use it through `bpf_runtime`, which documents it.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
 use proc_macro2::TokenStream;

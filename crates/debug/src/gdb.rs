@@ -9,7 +9,7 @@
 
 use crate::dwarf;
 use crate::frames::debug_frame;
-use crate::unit::Unit;
+use crate::unit::{Unit, small};
 use bpf_jit_code::Arch;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -214,7 +214,7 @@ fn symbols(unit: &Unit) -> (Vec<u8>, Vec<u8>) {
     let mut names = vec![0];
     for function in 0..unit.functions.len() {
         let (start, end) = unit.range(function);
-        symbols.extend_from_slice(&(names.len() as u32).to_le_bytes());
+        symbols.extend_from_slice(&small(names.len()).to_le_bytes());
         symbols.extend_from_slice(&[STB_GLOBAL << 4 | STT_FUNC, 0]);
         symbols.extend_from_slice(&TEXT.to_le_bytes());
         symbols.extend_from_slice(&(unit.base as u64 + u64::from(start)).to_le_bytes());
@@ -226,17 +226,18 @@ fn symbols(unit: &Unit) -> (Vec<u8>, Vec<u8>) {
 }
 
 fn write(arch: Arch, sections: &[Section]) -> Vec<u8> {
-    const HEADER: usize = 64;
+    const HEADER: u16 = 64;
     const SECTION_HEADER: u16 = 64;
     // EM_X86_64, EM_AARCH64.
     let machine: u16 = match arch {
         Arch::X64 => 62,
         Arch::Arm64 => 183,
     };
-    let mut out = vec![0; HEADER];
+    let mut out = vec![0; HEADER.into()];
     let mut headers = Vec::new();
-    let mut name = 0u32;
+    let (mut name, mut count) = (0u32, 0u16);
     for s in sections {
+        count += 1;
         out.resize(out.len().next_multiple_of(8), 0);
         for word in [name, s.kind] {
             headers.extend_from_slice(&word.to_le_bytes());
@@ -253,12 +254,11 @@ fn write(arch: Arch, sections: &[Section]) -> Vec<u8> {
             headers.extend_from_slice(&word.to_le_bytes());
         }
         out.extend_from_slice(&s.data);
-        name += s.name.len() as u32 + 1;
+        name += small(s.name.len()) + 1;
     }
     out.resize(out.len().next_multiple_of(8), 0);
 
-    let count = sections.len() as u16;
-    let mut header = Vec::with_capacity(HEADER);
+    let mut header = Vec::with_capacity(HEADER.into());
     header.extend_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0"); // 64 bits, little-endian, version 1
     for half in [ET_EXEC, machine] {
         header.extend_from_slice(&half.to_le_bytes());
@@ -268,10 +268,10 @@ fn write(arch: Arch, sections: &[Section]) -> Vec<u8> {
         header.extend_from_slice(&word.to_le_bytes()); // entry, program headers, section headers
     }
     header.extend_from_slice(&0u32.to_le_bytes());
-    for half in [HEADER as u16, 0, 0, SECTION_HEADER, count, count - 1] {
+    for half in [HEADER, 0, 0, SECTION_HEADER, count, count - 1] {
         header.extend_from_slice(&half.to_le_bytes());
     }
-    out[..HEADER].copy_from_slice(&header);
+    out[..usize::from(HEADER)].copy_from_slice(&header);
     out.extend_from_slice(&headers);
     out
 }

@@ -11,7 +11,7 @@
 use crate::Error;
 use crate::frames::relative_eh_frame;
 use crate::perf_map::open;
-use crate::unit::Unit;
+use crate::unit::{Unit, small};
 use bpf_jit_code::Arch;
 use memmap2::{Mmap, MmapOptions};
 use std::fs::File;
@@ -86,7 +86,7 @@ fn now() -> u64 {
 }
 
 fn record(id: u32, body: &[u8], out: &mut Vec<u8>) {
-    let len = (RECORD_HEADER_LEN + body.len()) as u32;
+    let len = small(RECORD_HEADER_LEN + body.len());
     out.extend_from_slice(&id.to_le_bytes());
     out.extend_from_slice(&len.to_le_bytes());
     out.extend_from_slice(&now().to_le_bytes());
@@ -141,14 +141,14 @@ fn frame(unit: &Unit, function: usize, code_len: usize, out: &mut Vec<u8>) {
     // The CIE comes first, its length before it.
     let Some(cie_len) = data.first_chunk().map(|len| u32::from_le_bytes(*len)) else { return };
     let fde = 4 + cie_len as i32;
-    let header = eh_frame_len as i32;
+    let (Ok(header), Ok(distance)) = (i32::try_from(eh_frame_len), i32::try_from(distance)) else { return };
     // LSB 5.0 Core, 10.6.2.
     data.push(1);
     data.push(gimli::DW_EH_PE_pcrel.0 | gimli::DW_EH_PE_sdata4.0);
     data.push(gimli::DW_EH_PE_udata4.0);
     data.push(gimli::DW_EH_PE_datarel.0 | gimli::DW_EH_PE_sdata4.0);
     let eh_frame_pointer = -(header + 4);
-    let function_address = -(distance as i32) - header;
+    let function_address = -distance - header;
     for word in [eh_frame_pointer, 1, function_address, fde - header] {
         data.extend_from_slice(&word.to_le_bytes());
     }

@@ -11,6 +11,7 @@
 //! except to files, which are append-only. Files are opened when the registry is made, so that later nothing can fail;
 //! a write that does fail is kept for [`Registry::failure`] and ends the writing. In a forked child nothing is written
 //! or taken back: files and descriptors are the parent's.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 
 mod dwarf;
 mod frames;

@@ -153,9 +153,9 @@ impl Registry {
     /// the last instruction of its function or line.
     pub fn symbolize(&self, ip: usize) -> Option<Location> {
         let unit = self.0.unit_at(ip)?;
-        let offset = ip - unit.base;
-        let function = &unit.functions[unit.function_at(offset as u32)?];
-        let insn = unit.insn_at(offset as u32);
+        let offset = u32::try_from(ip - unit.base).ok()?;
+        let function = &unit.functions[unit.function_at(offset)?];
+        let insn = unit.insn_at(offset);
         let line = insn.and_then(|insn| unit.line_of(function, insn));
         Some(Location {
             program: unit.name.clone(),
@@ -163,7 +163,7 @@ impl Registry {
             insn,
             file: line.map(|line| unit.file(line).to_owned()),
             line: line.map(|line| line.line).filter(|line| *line != 0),
-            offset,
+            offset: ip - unit.base,
         })
     }
 

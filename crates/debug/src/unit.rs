@@ -56,6 +56,13 @@ pub(crate) struct Row {
     pub(crate) line: Line,
 }
 
+/// A length in what is made of a unit, whose code is below 2 GiB and whose names are as long as the program's.
+#[expect(clippy::cast_possible_truncation, reason = "see there; and debug builds check it")]
+pub(crate) fn small(len: usize) -> u32 {
+    debug_assert!(len <= u32::MAX as usize);
+    len as u32
+}
+
 impl Unit {
     /// Address behind the last byte.
     pub(crate) fn end(&self) -> usize {
@@ -69,8 +76,8 @@ impl Unit {
 
     /// First byte and end of a function.
     pub(crate) fn range(&self, function: usize) -> (u32, u32) {
-        let start = self.functions.get(function).map_or(self.len as u32, |f| f.start);
-        let end = self.functions.get(function + 1).map_or(self.len as u32, |f| f.start);
+        let start = self.functions.get(function).map_or(small(self.len), |f| f.start);
+        let end = self.functions.get(function + 1).map_or(small(self.len), |f| f.start);
         (start, end.max(start))
     }
 

@@ -6,6 +6,7 @@
 //!
 //! Labels are named after what the code was made from: `sub1` is the entry of subprogram 1, `L5` the code of BPF
 //! instruction 5, `L5.1` a place inside that code. So text stays the same when an unrelated instruction changes size.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 
 use bpf_jit_code::{Arch, Code, Reloc, RelocKind, Symbol};
 use iced_x86::{
@@ -103,6 +104,13 @@ fn label_names(code: &Code, targets: &BTreeSet<u32>) -> BTreeMap<u32, String> {
         .collect()
 }
 
+/// An offset in code, whose positions are 32 bits wide everywhere.
+#[expect(clippy::cast_possible_truncation, reason = "no code of 4 GiB can be made; and debug builds check it")]
+fn small(at: u64) -> u32 {
+    debug_assert!(at <= u32::MAX.into());
+    at as u32
+}
+
 /// The relocation whose field lies in `offset .. offset + len`.
 fn relocated(relocs: &[(Reloc, String)], offset: u32, len: u32) -> Option<&(Reloc, String)> {
     relocs.get(relocs.partition_point(|(reloc, _)| reloc.at < offset)).filter(|(reloc, _)| reloc.at < offset + len)
@@ -127,7 +135,7 @@ impl SymbolResolver for Names {
         let kind = instruction.op_kind(instruction_operand?);
         let branch = matches!(kind, OpKind::NearBranch64);
         // A relocated instruction has one field that can hold the address: its branch target or its 64-bit immediate.
-        if let Some((_, name)) = relocated(&self.relocs, instruction.ip() as u32, instruction.len() as u32) {
+        if let Some((_, name)) = relocated(&self.relocs, small(instruction.ip()), small(instruction.len() as u64)) {
             return (branch || kind == OpKind::Immediate64).then(|| SymbolResult::with_str(address, name));
         }
         let to_code = branch || (kind == OpKind::Memory && instruction.is_ip_rel_memory_operand());
@@ -150,11 +158,11 @@ fn x64(bytes: &[u8], relocs: &[(Reloc, String)], labels: &BTreeMap<u32, String>)
     let mut instruction = Instruction::default();
     while decoder.can_decode() {
         decoder.decode_out(&mut instruction);
-        let offset = instruction.ip() as u32;
+        let offset = small(instruction.ip());
         if instruction.is_invalid() {
             return Err(DisasmError::Undecodable { offset, message: format!("{:?}", decoder.last_error()) });
         }
-        let len = instruction.len() as u32;
+        let len = small(instruction.len() as u64);
         let mut text = String::new();
         formatter.format(&instruction, &mut text);
         let direct = match instruction.flow_control() {
@@ -177,8 +185,8 @@ fn x64(bytes: &[u8], relocs: &[(Reloc, String)], labels: &BTreeMap<u32, String>)
 fn arm64(bytes: &[u8], relocs: &[(Reloc, String)], labels: &BTreeMap<u32, String>) -> Result<Vec<Line>, DisasmError> {
     let decoder = InstDecoder::default();
     let mut lines = Vec::new();
-    for (i, word) in bytes.chunks(4).enumerate() {
-        let offset = i as u32 * 4;
+    for (i, word) in (0u32..).zip(bytes.chunks(4)) {
+        let offset = i * 4;
         let instruction = decoder
             .decode(&mut U8Reader::new(word))
             .map_err(|e| DisasmError::Undecodable { offset, message: format!("{word:02x?}: {e}") })?;

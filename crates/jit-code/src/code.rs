@@ -117,7 +117,7 @@ impl PatchSlot {
             Arch::Arm64 => at.is_multiple_of(4),
         };
         if aligned && at / PATCH_WORD == (at + len - 1) / PATCH_WORD {
-            Ok(PatchSlot { at, len: len as u8 })
+            Ok(PatchSlot { at, len: len.to_le_bytes()[0] })
         } else {
             Err(PatchSlotError { at })
         }

@@ -109,6 +109,13 @@ impl<B: Branch> Default for Layout<B> {
     }
 }
 
+/// A position in code, or a number of labels or branches of it: there are fewer than bytes.
+#[expect(clippy::cast_possible_truncation, reason = "whoever emits code bounds its length; and debug builds check it")]
+fn small(len: usize) -> u32 {
+    debug_assert!(len <= u32::MAX as usize);
+    len as u32
+}
+
 impl<B: Branch> Layout<B> {
     /// Forgets everything and keeps the memory.
     pub fn clear(&mut self) {
@@ -119,12 +126,12 @@ impl<B: Branch> Layout<B> {
     /// A new label, not yet bound.
     pub fn label(&mut self) -> Label {
         self.labels.push(UNBOUND);
-        Label(self.labels.len() as u32 - 1)
+        Label(small(self.labels.len()) - 1)
     }
 
     /// `n` new labels with consecutive numbers; the first is returned.
     pub fn labels(&mut self, n: u32) -> Label {
-        let first = Label(self.labels.len() as u32);
+        let first = Label(small(self.labels.len()));
         self.labels.resize(self.labels.len() + n as usize, UNBOUND);
         first
     }
@@ -132,13 +139,13 @@ impl<B: Branch> Layout<B> {
     /// Binds `label` to the end of `buf`.
     pub fn bind(&mut self, buf: &[u8], label: Label) {
         debug_assert_eq!(self.labels[label.0 as usize].at, u32::MAX, "a label is bound once");
-        self.labels[label.0 as usize] = Bound { at: buf.len() as u32, sites: self.sites.len() as u32 };
+        self.labels[label.0 as usize] = Bound { at: small(buf.len()), sites: small(self.sites.len()) };
     }
 
     /// Reserves a branch to `target` at the end of `buf`.
     pub fn branch(&mut self, buf: &mut Vec<u8>, branch: B, target: Label) {
         let (short, long) = branch.lengths();
-        self.sites.push(Site::Branch { at: buf.len() as u32, branch, target, len: short });
+        self.sites.push(Site::Branch { at: small(buf.len()), branch, target, len: short });
         buf.resize(buf.len() + usize::from(long), 0);
     }
 
@@ -149,7 +156,7 @@ impl<B: Branch> Layout<B> {
             Arch::X64 => 4u8,
             Arch::Arm64 => return,
         };
-        self.sites.push(Site::Pad { at: buf.len() as u32, max });
+        self.sites.push(Site::Pad { at: small(buf.len()), max });
         buf.resize(buf.len() + usize::from(max), 0);
     }
 
@@ -158,7 +165,7 @@ impl<B: Branch> Layout<B> {
     /// known before the code is written.
     pub fn align(&mut self, buf: &mut Vec<u8>, to: u8, fill: [u8; 4]) {
         debug_assert!(to.is_power_of_two() && !self.sites.iter().any(|site| matches!(site, Site::Pad { .. })));
-        self.sites.push(Site::Align { at: buf.len() as u32, to, fill, len: 0 });
+        self.sites.push(Site::Align { at: small(buf.len()), to, fill, len: 0 });
         buf.resize(buf.len() + usize::from(to) - 1, 0);
     }
 
@@ -212,7 +219,7 @@ impl<B: Branch> Layout<B> {
         for site in &mut self.sites {
             self.saved_before.push(saved);
             if let Site::Align { at, to, len, .. } = site {
-                *len = (*at - saved).wrapping_neg() as u8 & (*to - 1);
+                *len = (*at - saved).wrapping_neg().to_le_bytes()[0] & (*to - 1);
             }
             saved += site.saved();
         }
@@ -246,7 +253,7 @@ impl<B: Branch> Layout<B> {
     /// Moves the code together. Paddings get their real size, so `saved_before` becomes exact on the way; the branches
     /// are written in a second sweep, once every offset is final.
     fn write(&mut self, buf: &[u8], out: &mut Vec<u8>) {
-        let base = out.len() as u32;
+        let base = small(out.len());
         let slot = PatchSlot::len_on(B::ARCH);
         let mut saved = 0u32;
         for (i, site) in self.sites.iter().enumerate() {
@@ -391,7 +398,7 @@ mod tests {
             let mut marks = Vec::new();
             for (g, len) in gaps.iter().enumerate() {
                 layout.bind(&buf, Label(first.0 + g as u32));
-                marks.push(buf.len() as u32);
+                marks.push(small(buf.len()));
                 for j in jumps.iter().filter(|j| j.0 == g) {
                     layout.branch(&mut buf, Jmp, Label(first.0 + j.1 as u32));
                 }
@@ -477,7 +484,7 @@ mod tests {
             let mut layout: Layout<Jmp> = Layout::default();
             let mut buf = vec![0x11; lead];
             layout.align_patch_slot(&mut buf);
-            let mut mark = buf.len() as u32;
+            let mut mark = small(buf.len());
             buf.extend_from_slice(&[0xcc; 5]);
             let mut out = Vec::new();
             layout.finish(&buf, &mut out).unwrap();

@@ -7,6 +7,7 @@
 //!
 //! Invariants: nothing in this crate knows BPF opcodes or host addresses; a [`Code`] is valid at any base address
 //! aligned to [`Code::ALIGN`].
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
 mod code;

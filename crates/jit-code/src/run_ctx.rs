@@ -43,35 +43,42 @@ pub struct RunCtx {
     pub stop_pc: u64,
 }
 
+/// An offset as instructions have it.
+#[expect(clippy::cast_possible_truncation, reason = "asserted, when it is compiled")]
+const fn displacement(offset: usize) -> i32 {
+    assert!(offset <= i32::MAX as usize);
+    offset as i32
+}
+
 impl RunCtx {
     /// Offset of [`RunCtx::tail_calls`].
-    pub const TAIL_CALLS_OFFSET: i32 = core::mem::offset_of!(RunCtx, tail_calls) as i32;
+    pub const TAIL_CALLS_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, tail_calls));
     /// Offset of [`RunCtx::stop_code`].
-    pub const STOP_CODE_OFFSET: i32 = core::mem::offset_of!(RunCtx, stop_code) as i32;
+    pub const STOP_CODE_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, stop_code));
     /// Offset of [`RunCtx::stop_insn`].
-    pub const STOP_INSN_OFFSET: i32 = core::mem::offset_of!(RunCtx, stop_insn) as i32;
+    pub const STOP_INSN_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, stop_insn));
     /// Offset of [`RunCtx::interrupt`].
-    pub const INTERRUPT_OFFSET: i32 = core::mem::offset_of!(RunCtx, interrupt) as i32;
+    pub const INTERRUPT_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, interrupt));
     /// Offset of [`RunCtx::budget`].
-    pub const BUDGET_OFFSET: i32 = core::mem::offset_of!(RunCtx, budget) as i32;
+    pub const BUDGET_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, budget));
     /// Offset of [`RunCtx::exit_sp`].
-    pub const EXIT_SP_OFFSET: i32 = core::mem::offset_of!(RunCtx, exit_sp) as i32;
+    pub const EXIT_SP_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, exit_sp));
     /// Offset of [`RunCtx::exit_pc`].
-    pub const EXIT_PC_OFFSET: i32 = core::mem::offset_of!(RunCtx, exit_pc) as i32;
+    pub const EXIT_PC_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, exit_pc));
     /// Offset of [`RunCtx::exit_saved`].
-    pub const EXIT_SAVED_OFFSET: i32 = core::mem::offset_of!(RunCtx, exit_saved) as i32;
+    pub const EXIT_SAVED_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, exit_saved));
     /// Offset of [`RunCtx::packet`].
-    pub const PACKET_OFFSET: i32 = core::mem::offset_of!(RunCtx, packet) as i32;
+    pub const PACKET_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, packet));
     /// Offset of [`RunCtx::packet_len`].
-    pub const PACKET_LEN_OFFSET: i32 = core::mem::offset_of!(RunCtx, packet_len) as i32;
+    pub const PACKET_LEN_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, packet_len));
     /// Offset of [`RunCtx::host_env`].
-    pub const HOST_ENV_OFFSET: i32 = core::mem::offset_of!(RunCtx, host_env) as i32;
+    pub const HOST_ENV_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, host_env));
     /// Offset of [`RunCtx::slot`].
-    pub const SLOT_OFFSET: i32 = core::mem::offset_of!(RunCtx, slot) as i32;
+    pub const SLOT_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, slot));
     /// Offset of [`RunCtx::context`].
-    pub const CONTEXT_OFFSET: i32 = core::mem::offset_of!(RunCtx, context) as i32;
+    pub const CONTEXT_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, context));
     /// Offset of [`RunCtx::stop_pc`].
-    pub const STOP_PC_OFFSET: i32 = core::mem::offset_of!(RunCtx, stop_pc) as i32;
+    pub const STOP_PC_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, stop_pc));
 }
 
 /// Makes [`StopCode`] and all that lists its codes from one table. Numbers ascend from 1 without a gap.

@@ -31,6 +31,7 @@
 //!
 //! Invariants: (nop, nop) cannot be written down. A transition that fails has changed neither text nor state. A target
 //! is kept alive by the site until no CPU can jump to it any more.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
 pub mod order;

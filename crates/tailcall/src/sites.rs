@@ -110,8 +110,8 @@ impl<S: Slots, T: Target, P> Sites<S, T, P> {
         current: impl Fn(u32) -> Option<T>,
     ) -> Result<(), UpdateError<S::Error, F::Error>> {
         let mut slots = Vec::new();
-        for (number, (index, site)) in sites.into_iter().enumerate() {
-            self.sites.insert((index, owner, number as u32), Site::new(site));
+        for (number, (index, site)) in (0u32..).zip(sites) {
+            self.sites.insert((index, owner, number), Site::new(site));
             slots.push(index);
         }
         slots.sort_unstable();
