@@ -120,10 +120,11 @@ fn program(object: &Object, program: &ObjectProgram) -> ProgramReport {
         report.relocations.push(Relocation { instruction: reference.insn.0, kind, symbol, offset });
     }
     for core in code.core_relocations() {
+        let (type_name, access) = code.core_names(core);
         report.relocations.push(Relocation {
             instruction: core.insn.0,
             kind: "CO-RE",
-            symbol: format!("{} {} ({})", core.type_name, core.access, core.kind.name()),
+            symbol: format!("{type_name} {access} ({})", core.kind.name()),
             offset: None,
         });
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bpf_isa::{Insn, InsnIdx};
 
-use crate::btf::{Btf, LineRecord, TypeId};
+use crate::btf::{Btf, LineRecord, StrOffset, TypeId};
 use bpf_uapi::ProgramType;
 
 /// A function inside a program's instructions.
@@ -130,10 +130,8 @@ pub struct CoreRelocation {
     pub kind: CoreKind,
     /// The root type in the object's BTF.
     pub ty: TypeId,
-    /// Its name; empty if anonymous.
-    pub type_name: String,
-    /// Member, array or enumerator indices from the root, `0:1:2`.
-    pub access: String,
+    /// Member, array or enumerator indices from the root. Not copied, as many relocations may share a long string.
+    pub(crate) access: StrOffset,
 }
 
 /// The source line of an instruction.
@@ -187,6 +185,11 @@ impl Code {
     /// CO-RE relocations, in instruction order. Linking applies them.
     pub fn core_relocations(&self) -> &[CoreRelocation] {
         &self.core
+    }
+    /// The name of a relocation's root type, empty if anonymous, and the member, array or enumerator indices from it,
+    /// `0:1:2`.
+    pub fn core_names(&self, relocation: &CoreRelocation) -> (&str, &str) {
+        self.btf.as_deref().map_or(("", ""), |btf| (btf.type_name(relocation.ty), btf.name(relocation.access)))
     }
     /// The function an instruction belongs to.
     pub fn function_at(&self, insn: InsnIdx) -> Option<&CodeFunction> {

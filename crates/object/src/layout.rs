@@ -220,15 +220,14 @@ fn describe(object: &Object, function: &Function, start: u32, code: &mut Code) -
     });
     code.lines.extend(function.lines.iter().map(|line| LineRecord { slot: line.slot + start, ..*line }));
     for record in &function.core {
-        let (Some(kind), Some(btf)) = (CoreKind::new(record.kind), &code.btf) else {
+        let Some(kind) = CoreKind::new(record.kind) else {
             return Err(ObjectError::Internal("an unchecked CO-RE relocation"));
         };
         code.core.push(CoreRelocation {
             insn: InsnIdx(start + record.slot),
             kind,
             ty: record.ty,
-            type_name: btf.type_name(record.ty).to_owned(),
-            access: btf.name(record.access).to_owned(),
+            access: record.access,
         });
     }
     Ok(())

@@ -21,6 +21,7 @@ use crate::error::LinkProblem;
 use crate::wire;
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Size, Src};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// The helper that an instruction calls whose CO-RE relocation is unresolved. No linker may offer it.
 pub const UNRESOLVED_CALL: u32 = (1 << 29) - 1;
@@ -78,6 +79,19 @@ const NO_FIELD: Why = "the type has no such field here";
 const NO_VALUE: Why = "the enumeration has no such value here";
 const MALFORMED: Why = "the access string does not fit the type";
 
+/// Steps from a type to what is inside it (Linux: BPF_CORE_SPEC_MAX_LEN).
+const MAX_STEPS: usize = 64;
+/// Bytes of a name or a path in a message: a relocation takes 16 bytes of its object, and its names may take thousands.
+const SHOWN: usize = 160;
+
+/// A name or a path, as long as a message needs it.
+fn short(name: &str) -> String {
+    match name.char_indices().map(|(at, _)| at).find(|at| *at >= SHOWN) {
+        Some(end) => format!("{}…", &name[..end]),
+        None => name.to_owned(),
+    }
+}
+
 /// The result of a relocation.
 struct Found {
     value: u64,
@@ -94,18 +108,18 @@ impl Found {
 /// Applies all relocations of a program, and returns those that could not be resolved.
 pub(crate) fn apply(code: &mut Code, types: &[CoreType]) -> Vec<Unresolved> {
     let Some(btf) = code.btf.clone() else { return Vec::new() };
-    let mut unresolved = Vec::new();
+    let (mut unresolved, mut matching) = (Vec::new(), BTreeMap::new());
     for relocation in &code.core {
         if is_own_target(&btf, relocation, types) {
             continue;
         }
-        let (path, found) = resolve(&btf, relocation, types);
+        let (path, found) = resolve(&btf, relocation, types, &mut matching);
         let at = relocation.insn.index();
         if let Err(why) = found.and_then(|found| patch(&mut code.insns, at, &found)) {
             let problem = LinkProblem::Core {
                 kind: relocation.kind.name(),
-                type_name: relocation.type_name.clone(),
-                field: path,
+                type_name: short(btf.type_name(relocation.ty)),
+                field: short(&path),
                 why,
             };
             unresolved.push(Unresolved { insn: relocation.insn, problem });
@@ -137,7 +151,13 @@ fn essential(name: &str) -> &str {
 }
 
 /// The field or enumerator that is meant, for people, and the relocation's result.
-fn resolve(btf: &Btf, relocation: &CoreRelocation, types: &[CoreType]) -> (String, Result<Found, Why>) {
+/// `matching`: what was found before of whole types, which many relocations may ask of one.
+fn resolve(
+    btf: &Btf,
+    relocation: &CoreRelocation,
+    types: &[CoreType],
+    matching: &mut BTreeMap<TypeId, bool>,
+) -> (String, Result<Found, Why>) {
     let root = btf.resolve(relocation.ty);
     let is_enum = matches!(btf.get(root), Type::Enum { .. });
     let name = essential(btf.type_name(root));
@@ -156,7 +176,8 @@ fn resolve(btf: &Btf, relocation: &CoreRelocation, types: &[CoreType]) -> (Strin
         CoreKind::TypeIdTarget => (String::new(), Err("types have no numbers here")),
         CoreKind::TypeExists => (String::new(), Ok(Found::value(target.is_some().into()))),
         CoreKind::TypeMatches => {
-            let matches = target.is_some_and(|target| matches(btf, root, target));
+            let matches =
+                *matching.entry(root).or_insert_with(|| target.is_some_and(|target| matches(btf, root, target)));
             (String::new(), Ok(Found::value(matches.into())))
         }
         CoreKind::TypeSize => {
@@ -179,7 +200,7 @@ fn enumerator(
     target: Option<&CoreType>,
 ) -> (String, Result<Found, Why>) {
     let Type::Enum { values, .. } = btf.get(root) else { return (String::new(), Err(MALFORMED)) };
-    let Some((name, _)) = relocation.access.parse().ok().and_then(|i: usize| values.get(i)) else {
+    let Some((name, _)) = btf.name(relocation.access).parse().ok().and_then(|i: usize| values.get(i)) else {
         return (String::new(), Err(MALFORMED));
     };
     let name = essential(btf.name(*name));
@@ -218,8 +239,8 @@ fn local(btf: &Btf, root: TypeId, access: &str) -> Option<Local> {
         n => vec![Step::Index(n)],
     };
     let mut ty = root;
-    for index in indices {
-        let index = index?;
+    for (depth, index) in indices.enumerate() {
+        let index = index.filter(|_| depth < MAX_STEPS)?;
         ty = match btf.get(btf.resolve(ty)) {
             Type::Composite { members, .. } => {
                 let member = members.get(index as usize)?;
@@ -272,8 +293,9 @@ fn field(
     relocation: &CoreRelocation,
     target: Option<&CoreType>,
 ) -> (String, Result<Found, Why>) {
-    let Some(local) = local(btf, root, &relocation.access) else {
-        return (relocation.access.clone(), Err(MALFORMED));
+    let access = btf.name(relocation.access);
+    let Some(local) = local(btf, root, access) else {
+        return (access.to_owned(), Err(MALFORMED));
     };
     let there = match target {
         Some(CoreType::Struct { fields, .. }) => at(fields, &local.steps),

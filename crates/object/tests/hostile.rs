@@ -287,3 +287,67 @@ fn a_large_bss() {
     assert!(exercise(&elf.build()));
     check_peak();
 }
+
+/// A `.BTF.ext` of CO-RE relocations of one section: slot, type, access string, kind.
+fn core_relocations(section: u32, records: &[[u32; 4]]) -> Vec<u8> {
+    let mut bytes = vec![0x9f, 0xeb, 1, 0];
+    let len = 12 + 16 * records.len() as u32;
+    let header = [32, 0, 0, 0, 0, 0, len];
+    for word in header.into_iter().chain([16, section, records.len() as u32]).chain(records.iter().flatten().copied()) {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes
+}
+
+/// Many relocations of one instruction, whose type has a long name and whose access string is long: none of them is
+/// copied for each, and none of a type's many members is looked at for each.
+#[test]
+fn many_relocations_share_long_names() {
+    const EXISTS: u32 = 2;
+    const TYPE_MATCHES: u32 = 12;
+    for (kind, access) in [(EXISTS, "0:".repeat(2000)), (EXISTS, "0:1".repeat(1)), (TYPE_MATCHES, "0".to_owned())] {
+        let mut btf = Btf::new();
+        let int = btf.int();
+        let number = btf.number(int, 1);
+        let structure = btf.structure(&vec![("data", number); 20_000]);
+        let long = btf.ty(&"x".repeat(4000), 8, 0, structure, &[]);
+        let (section, access) = (btf.string("xdp"), btf.string(&access));
+        let records = vec![[0, long, access, kind]; 200_000];
+        let mut elf = Elf::new();
+        let code = elf.code("xdp", &RETURN_0);
+        elf.symbol("main", code, FUNC, 0, 16);
+        elf.section(".BTF", PROGBITS, 0, &btf.build());
+        elf.section(".BTF.ext", PROGBITS, 0, &core_relocations(section, &records));
+        quickly("relocations", true, &elf.build());
+    }
+}
+
+/// Counts, sizes and offsets of `.BTF.ext` at their limits.
+#[test]
+fn btf_ext_that_says_too_much() {
+    let mut btf = Btf::new();
+    let int = btf.int();
+    let (section, access) = (btf.string("xdp"), btf.string("0"));
+    let btf = btf.build();
+    let object = |ext: &[u8]| {
+        let mut elf = Elf::new();
+        let code = elf.code("xdp", &RETURN_0);
+        elf.symbol("main", code, FUNC, 0, 16);
+        elf.section(".BTF", PROGBITS, 0, &btf);
+        elf.section(".BTF.ext", PROGBITS, 0, ext);
+        elf.build()
+    };
+    let good = core_relocations(section, &[[0, int, access, 2]]);
+    assert!(exercise(&object(&good)));
+    for at in (4..good.len()).step_by(4) {
+        for value in [1, 3, 7, 0x7fff_ffff, 0x8000_0000, u32::MAX - 7, u32::MAX] {
+            let mut ext = good.clone();
+            ext[at..at + 4].copy_from_slice(&u32::to_le_bytes(value));
+            exercise(&object(&ext));
+        }
+    }
+    for len in 0..good.len() {
+        exercise(&object(&good[..len]));
+    }
+    check_peak();
+}

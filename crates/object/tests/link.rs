@@ -197,7 +197,11 @@ fn core_relocations() {
     let core = |program: &str| -> Vec<(u32, CoreKind, String, String)> {
         let code = object.code(object.program(program).unwrap()).unwrap();
         let list = code.core_relocations().iter();
-        list.map(|c| (c.insn.0, c.kind, c.type_name.clone(), c.access.clone())).collect()
+        let named = |c| {
+            let (type_name, access) = code.core_names(c);
+            (c.insn.0, c.kind, type_name.to_owned(), access.to_owned())
+        };
+        list.map(named).collect()
     };
     let expect = |list: &[(u32, CoreKind, &str, &str)]| {
         list.iter().map(|&(i, k, t, a)| (i, k, t.to_owned(), a.to_owned())).collect::<Vec<_>>()
