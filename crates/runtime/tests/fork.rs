@@ -156,6 +156,7 @@ fn a_child_runs_nothing_while_the_parent_changes_everything() {
 /// A child that is forked from inside a run does not return into it; and what it makes itself runs.
 #[test]
 fn a_child_does_not_return_into_its_parents_run() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     if Arch::HOST.is_none() || cfg!(target_arch = "aarch64") {
         return bpf_testkit::skipped("a fork inside a run", &"no JIT, or qemu-user, which ignores MADV_DONTFORK");
     }
