@@ -122,6 +122,17 @@ pub(crate) fn engine(args: &EngineArgs) -> Result<Engine> {
 
 /// The same, with somebody watching.
 pub(crate) fn engine_for(args: &EngineArgs, debug: Option<&DebugArgs>) -> Result<Engine> {
+    Engine::new(config(args, debug)).context("cannot set up the engine")
+}
+
+/// An engine whose verifier keeps so many lines of its log.
+pub(crate) fn verifying_engine(args: &EngineArgs, log_lines: usize) -> Result<Engine> {
+    let mut config = config(args, None);
+    config.limits.log_lines = log_lines;
+    Engine::new(config).context("cannot set up the engine")
+}
+
+fn config(args: &EngineArgs, debug: Option<&DebugArgs>) -> Config {
     let mut config = Config::default();
     config.opt_level = args.opt_level.into();
     config.mode = match args.engine {
@@ -130,7 +141,7 @@ pub(crate) fn engine_for(args: &EngineArgs, debug: Option<&DebugArgs>) -> Result
     };
     config.debug = debug.map(DebugArgs::options).unwrap_or_default();
     config.print = Some(Arc::new(|text: &str| out::message(format_args!("{text}"))));
-    Engine::new(config).context("cannot set up the engine")
+    config
 }
 
 /// Parses an object file.

@@ -25,6 +25,9 @@ pub(crate) struct Args {
     /// Show the walk.
     #[arg(long)]
     log: bool,
+    /// Lines of the walk that are kept: half of them from its beginning, half from its end.
+    #[arg(long, default_value_t = 20_000)]
+    log_lines: usize,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -52,7 +55,7 @@ struct Verdict {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let engine = load::engine(&EngineArgs::INTERPRETER)?;
+    let engine = load::verifying_engine(&EngineArgs::INTERPRETER, args.log_lines)?;
     let object = load::object(&args.object)?;
     let linker = Linker::<load::NoHost>::new(&engine);
     let mut verdicts = Vec::new();

@@ -230,11 +230,13 @@ pub struct Limits {
     pub memory: usize,
     /// Wall-clock time.
     pub time: Duration,
+    /// Lines of the log that are kept: half of them from the beginning, half from the end.
+    pub log_lines: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { steps: 1_000_000, states: 100_000, memory: 256 << 20, time: Duration::from_secs(5) }
+        Limits { steps: 1_000_000, states: 100_000, memory: 256 << 20, time: Duration::from_secs(5), log_lines: 20_000 }
     }
 }
 

@@ -3,9 +3,13 @@
 //! Approach: the walk returns a small [`Reason`]; only the failing program pays for the rest (disassembly, source line,
 //! registers, path). Each reason has a sentence and, where there is a usual remedy, a hint. One error: the first.
 
+mod loops;
+
 use std::fmt;
 
 use bpf_isa::{InsnIdx, Reg};
+
+pub use loops::{LoopFailure, UnprovenLoop};
 
 /// A program that was not proven safe.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +30,8 @@ pub struct VerifyError {
     pub path: Vec<Decision>,
     /// Decisions left out before those in `path`.
     pub path_omitted: usize,
+    /// The loops around it that were not proven by what stays true in them, innermost first; of a limit, all of them.
+    pub loops: Vec<UnprovenLoop>,
     /// The walk so far, if logging was on.
     pub log: Vec<String>,
 }
@@ -131,13 +137,13 @@ pub enum Reason {
     Return { got: String, expected: String },
     #[error("loop never ends: the same state comes round again")]
     InfiniteLoop,
-    #[error("walk takes more than {0} steps")]
+    #[error("walk takes more than {0} steps (Limits::steps)")]
     Steps(u64),
-    #[error("walk needs more than {0} states")]
+    #[error("walk needs more than {0} states (Limits::states)")]
     States(usize),
-    #[error("walk needs more than {0} bytes of memory")]
+    #[error("walk needs more than {0} bytes of memory (Limits::memory)")]
     Memory(usize),
-    #[error("walk takes longer than {0:?}")]
+    #[error("walk takes longer than {0:?} (Limits::time)")]
     Time(std::time::Duration),
     #[error("environment is inconsistent: {0}")]
     Environment(String),
@@ -173,6 +179,11 @@ impl Reason {
                 | Reason::Environment(_)
                 | Reason::Internal(_)
         )
+    }
+
+    /// Whether it is a limit on the work.
+    pub(crate) fn is_work(&self) -> bool {
+        matches!(self, Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Time(_))
     }
 
     /// Whether it is a limit on the work, or what a walk from a guess may leave behind.
@@ -286,6 +297,9 @@ impl fmt::Display for VerifyError {
                 }
             }
             writeln!(f)?;
+        }
+        for l in &self.loops {
+            write!(f, "{l}")?;
         }
         if let Some(hint) = self.reason.hint() {
             writeln!(f, "  hint: {hint}")?;

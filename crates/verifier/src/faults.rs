@@ -42,6 +42,7 @@ mod with {
                     Fault::WrapForgotten,
                     Fault::EveryLoopEnds,
                     Fault::RefusedGuessDropped,
+                    Fault::SumsNeverWrap,
                 ];
             }
         };
@@ -64,6 +65,8 @@ mod with {
         GuessNotWeakened,
         /// What rests on a round that is still open is taken to end.
         RestsForgotten,
+        /// A sum of two unknown numbers is taken not to wrap.
+        SumsNeverWrap,
         /// The early return of a legacy load is not walked.
         LegacyReturnForgotten,
         /// A legacy load's result is taken to be a byte.

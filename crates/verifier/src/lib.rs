@@ -32,7 +32,7 @@ mod walk;
 pub use access::Access;
 pub use bpf_uapi::{Helper, MapType, MapTypes};
 pub use env::*;
-pub use error::{Decision, Reason, VerifyError};
+pub use error::{Decision, LoopFailure, Reason, UnprovenLoop, VerifyError};
 pub use helpers::*;
 pub use interval::Interval;
 pub use scalar::{Num, Scalar, eval};

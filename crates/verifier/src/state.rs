@@ -328,6 +328,21 @@ pub(crate) struct Room {
     pub hi: u32,
 }
 
+/// An equation: `V(s) = V(a) + scale * V(b) + delta`, of numbers that are not negative (see `walk::sums`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sum {
+    pub s: u32,
+    pub a: u32,
+    pub b: u32,
+    /// Above 0.
+    pub scale: i64,
+    pub delta: i64,
+    /// V(s) is at most this.
+    pub max: i64,
+    /// The scale is a power of two, and V(a) less than it.
+    pub split: bool,
+}
+
 /// A record that must be consumed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owed {
@@ -347,6 +362,7 @@ pub(crate) struct State {
     /// Proven least length of each region.
     pub min_len: [u32; Region::MAX_REGIONS],
     pub room: Vec<Room>,
+    pub sums: Vec<Sum>,
 }
 
 impl Clone for State {
@@ -361,6 +377,7 @@ impl Clone for State {
         self.lock = other.lock;
         self.min_len = other.min_len;
         self.room.clone_from(&other.room);
+        self.sums.clone_from(&other.sums);
     }
 }
 
@@ -403,6 +420,12 @@ impl State {
 
     /// The greatest `bytes` for which `scale * V(id) + bytes <= V(hi)` is known.
     pub(crate) fn below(&self, id: u32, scale: i16, hi: u32) -> Option<i64> {
+        let by_facts = self.below_by_facts(id, scale, hi);
+        if scale == 1 { by_facts.max(self.below_by_sums(id, hi)) } else { by_facts }
+    }
+
+    /// The same, from facts alone.
+    pub(crate) fn below_by_facts(&self, id: u32, scale: i16, hi: u32) -> Option<i64> {
         self.below_within(id, scale, hi, MAX_FACTS_CHAINED)
     }
 
@@ -482,6 +505,7 @@ impl State {
             return;
         }
         self.room.clear();
+        self.sums.clear();
         self.min_len = min_lens;
     }
 
@@ -497,6 +521,7 @@ impl State {
         let frame = |f: &Frame| f.bytes.capacity() + f.spills.capacity() * size_of::<Spill>();
         let frames = self.frames.capacity() * size_of::<Frame>() + self.frames.iter().map(frame).sum::<usize>();
         let rest = self.owed.capacity() * size_of::<Owed>() + self.room.capacity() * size_of::<Room>();
+        let rest = rest + self.sums.capacity() * size_of::<Sum>();
         frames + rest + size_of::<State>()
     }
 }

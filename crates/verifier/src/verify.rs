@@ -49,10 +49,14 @@ impl Verifier {
         let mut result = walk.run();
         // Guesses may cost more than they save: what can be walked round by round is.
         if walk.guessed() && result.as_ref().is_err_and(|e| e.reason.is_limit()) {
-            let log = result.err().map(|e| e.log).unwrap_or_default();
+            let (log, loops) = result.err().map(|e| (e.log, e.loops)).unwrap_or_default();
             walk = Walk::new(env, &program, &mut self.scratch, Mode::Plain);
-            walk.log = log;
+            log.into_iter().for_each(|line| walk.log.push(env.limits.log_lines, line));
             result = walk.run();
+            // What the loops were guessed to do says more than where a walk of their rounds ended.
+            if let Err(e) = &mut result {
+                e.loops = loops;
+            }
         }
         // Forgetting may have been too much: the last word has a walk that does not.
         if walk.generalised && result.as_ref().is_err_and(|e| e.reason.is_about_values()) {
@@ -69,7 +73,7 @@ impl Verifier {
             }
             result => result?,
         }
-        let (stats, log) = (walk.stats, std::mem::take(&mut walk.log));
+        let (stats, log) = (walk.stats, walk.log.take());
         let recorded = std::mem::take(&mut walk.recorded).sorted(program.insns().len());
         let facts = walk.facts();
         Ok(Verified { program, facts, stats, log, recorded })

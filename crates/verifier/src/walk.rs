@@ -14,11 +14,13 @@ mod branch;
 mod call;
 mod global;
 mod lines;
+mod log;
 mod loops;
 mod mem;
 mod objects;
 mod pointers;
 mod prune;
+mod sums;
 mod trail;
 
 use std::time::Instant;
@@ -185,7 +187,7 @@ pub(crate) struct Walk<'a> {
     started: Option<Instant>,
     pub(crate) notes: Notes,
     pub(crate) stats: Stats,
-    pub(crate) log: Vec<String>,
+    pub(crate) log: log::Log,
     pub(crate) recorded: States,
 }
 
@@ -219,7 +221,7 @@ impl<'a> Walk<'a> {
             started: None,
             notes,
             stats: Stats::default(),
-            log: Vec::new(),
+            log: log::Log::default(),
             recorded: States::default(),
         }
     }
@@ -273,6 +275,7 @@ impl<'a> Walk<'a> {
         }
         state.owed.clear();
         state.room.clear();
+        state.sums.clear();
         state.lock = None;
         state.min_len = self.env.min_lens();
         if planted!(PacketNeverEmpty) {
@@ -655,7 +658,11 @@ impl<'a> Walk<'a> {
         if self.state.frames.len() > 1 {
             line.push_str(&format!(" (frame {})", self.state.frames.len() - 1));
         }
-        self.log.push(line);
+        self.write_log(line);
+    }
+
+    fn write_log(&mut self, line: String) {
+        self.log.push(self.env.limits.log_lines, line);
     }
 
     /// The instruction as text; functions by their names too.
@@ -703,6 +710,7 @@ impl<'a> Walk<'a> {
             node = n.parent;
         }
         path.reverse();
+        let loops = self.unproven_loops(reason.is_work());
         let line = self.env.lines.partition_point(|l| l.insn <= self.pc.0).checked_sub(1).map(|i| &self.env.lines[i]);
         Box::new(VerifyError {
             insn: self.pc,
@@ -713,7 +721,8 @@ impl<'a> Walk<'a> {
             calls,
             path,
             path_omitted: omitted,
-            log: std::mem::take(&mut self.log),
+            loops,
+            log: self.log.take(),
         })
     }
 

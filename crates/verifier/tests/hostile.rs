@@ -31,7 +31,8 @@ fn bits(n: usize) -> String {
 #[test]
 fn an_explosion_of_paths_stops_at_each_limit() {
     let text = bits(30);
-    let tight = Limits { steps: u64::MAX, states: usize::MAX, memory: usize::MAX, time: Duration::from_secs(20) };
+    let tight =
+        Limits { steps: u64::MAX, states: usize::MAX, memory: usize::MAX, time: Duration::from_secs(20), log_lines: 0 };
     let reason = |limits| verify_limited(&text, limits).expect_err("2^30 paths").reason;
     assert_eq!(reason(Limits { steps: 50_000, ..tight }), Reason::Steps(50_000));
     assert_eq!(reason(Limits { states: 20, ..tight }), Reason::States(20));

@@ -71,6 +71,23 @@ fn each_fault_is_found() {
              out:"
         }
         Fault::WrapForgotten => "w3 = -3\na: w3 += 1\nif w3 != 5 goto a",
+        // What is added is 7 less the other, modulo 2^32.
+        Fault::SumsNeverWrap => {
+            "r3 = *(u32 *)(r1 + 0)
+             r4 = r3
+             r5 = r3
+             w5 ^= -1
+             w5 += 8
+             r6 = r5
+             w3 += w5
+             if r3 > 30 goto out
+             r5 = r1
+             r5 += r4
+             r0 = *(u8 *)(r5 + 0)
+             out: r3 = 0
+             a: r3 += 1
+             if r3 < 3 goto a"
+        }
         Fault::EveryLoopEnds => {
             "r3 = 0
              a: r4 = *(u8 *)(r1 + 0)

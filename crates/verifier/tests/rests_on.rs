@@ -177,6 +177,7 @@ r3 += 5
 head:
 if r3 == 0 goto out
 r3 -= 1
+if r3 > 2 goto head
 r4 = r3
 r4 *= 2
 if r4 > r7 goto out

@@ -61,12 +61,37 @@ impl Walk<'_> {
         if self.zero_extended(width, op, dst, src) {
             return true;
         }
+        self.name_parts(op, dst, src);
         let before = self.ordered_operands(op, dst, src);
         let done = self.numbers_in_place(width, op, dst, src);
         if let (Some((d, s)), true) = (before, done) {
             self.order_result(width, op, dst, &d, &s);
         }
         done
+    }
+
+    /// In a loop, what is added or taken apart gets a name, so that the whole is tied to its parts: of what is short
+    /// enough to be an index or a length.
+    fn name_parts(&mut self, op: AluOp, dst: Reg, src: Src) {
+        let small = |v: &Value| v.is_scalar() && v.n.umax() <= MAX_OFFSET as u64;
+        let unnamed = |v: &Value| v.id == 0 && v.n.as_const().is_none();
+        let d = self.state.reg(dst);
+        match (op, src) {
+            (AluOp::Add | AluOp::Sub, Src::Reg(r)) if r != dst => {
+                let s = self.state.reg(r);
+                let parts = small(d) && small(s) && (unnamed(d) || unnamed(s));
+                // A constant and a number: the number at a distance.
+                let distance = d.n.as_const().is_some() && op == AluOp::Add;
+                if parts && (distance || self.relates()) {
+                    self.give_name(dst);
+                    self.give_name(r);
+                }
+            }
+            (AluOp::And | AluOp::Rsh, Src::Imm(_)) if unnamed(d) && small(d) && self.relates() => {
+                self.give_name(dst);
+            }
+            _ => {}
+        }
     }
 
     /// A shift to the left by 32 and back again leaves a short number as it is, and its name: what a cast is without
@@ -103,8 +128,8 @@ impl Walk<'_> {
         if d.id == 0 && s.is_none_or(|s| s.id == 0) {
             return None;
         }
-        let wanted = self.state.in_guessed_loop()
-            || (matches!(op, AluOp::Rsh | AluOp::Div | AluOp::And) && d.id != 0 && d.id < FIRST_FREE_ID);
+        let wanted =
+            self.relates() || (matches!(op, AluOp::Rsh | AluOp::Div | AluOp::And) && d.id != 0 && d.id < FIRST_FREE_ID);
         wanted.then(|| {
             let s = match src {
                 Src::Reg(r) => *self.state.reg(r),
@@ -126,15 +151,74 @@ impl Walk<'_> {
             (r.id, r.scale, r.delta) = (d.id, scale, delta);
             return;
         }
-        let id = self.next_id + 1;
+        let (exact, max) = self.exact(width, op, d, s);
+        let named = match exact && self.relates() {
+            _ if width == Width::W32 && !(d.n.high_half_is_zero() && s.n.high_half_is_zero()) => None,
+            true => super::sums::result_name(&mut self.state, (op, width), d, s, max, &mut self.next_id),
+            false => None,
+        };
+        let (id, scale, delta) = named.unwrap_or((self.next_id + 1, 1, 0));
         let mut facts = std::mem::take(&mut self.facts);
-        super::lines::result_order(op, width, d, s, id, &mut facts);
-        if !facts.is_empty() {
-            self.next_id = id;
-            self.state.top_mut().regs[dst.index()].id = id;
-            facts.drain(..).for_each(|f| self.state.learn_below(f));
+        super::lines::result_order((op, width), d, s, exact, id, &mut facts);
+        let short = width == Width::W64 || (d.n.high_half_is_zero() && s.n.high_half_is_zero());
+        if short && matches!((op, s.n.as_const()), (AluOp::Rsh, Some(1)) | (AluOp::Div, Some(2))) {
+            self.state.middle(d, id, &mut facts);
+        }
+        if named.is_some() || !facts.is_empty() {
+            self.next_id = self.next_id.max(id);
+            let r = &mut self.state.top_mut().regs[dst.index()];
+            (r.id, r.scale, r.delta) = (id, scale, delta);
+            for mut f in facts.drain(..).filter(|_| scale == 1) {
+                // They are of the result; its name is at a distance.
+                let apart = i64::from(delta);
+                f.bytes = if f.hi == id { f.bytes.saturating_sub(apart) } else { f.bytes.saturating_add(apart) };
+                self.state.learn_below(f);
+            }
         }
         self.facts = facts;
+        if exact && named.is_some_and(|(_, scale, _)| scale == 1) {
+            // A sum that was bounded before, or one less than such a one; a difference that is not negative.
+            let most = i128::from(self.state.most_by_sums(id)) + i128::from(delta);
+            let most = u64::try_from(most.clamp(0, u64::MAX.into())).unwrap_or(max).min(max);
+            let r = &mut self.state.top_mut().regs[dst.index()];
+            if let Some(n) = r.n.meet(&Scalar::unsigned(0, most)) {
+                r.n = n;
+            }
+        }
+    }
+
+    /// Whether sums and the order of numbers are worth knowing: in loops, and before them.
+    pub(super) fn relates(&self) -> bool {
+        self.loops.relates() || self.state.in_guessed_loop()
+    }
+
+    /// Whether the operation on named numbers does not wrap, and what it is at most if so. While guessing, sums are
+    /// taken not to.
+    fn exact(&self, width: Width, op: AluOp, d: &Value, s: &Value) -> (bool, u64) {
+        let top = match width {
+            Width::W32 => u64::from(u32::MAX),
+            Width::W64 => u64::MAX,
+        };
+        match op {
+            AluOp::Add => match d.n.umax().checked_add(s.n.umax()).filter(|max| *max <= top) {
+                Some(max) => (true, max),
+                None => (self.loops.guessing() || planted!(SumsNeverWrap), top),
+            },
+            AluOp::Sub => {
+                let exact = d.n.umin() >= s.n.umax() || self.state.ordered(s, d);
+                (exact, d.n.umax().saturating_sub(s.n.umin()))
+            }
+            AluOp::And | AluOp::Rsh => (true, top),
+            AluOp::Mul
+            | AluOp::Div
+            | AluOp::SDiv
+            | AluOp::Mod
+            | AluOp::SMod
+            | AluOp::Or
+            | AluOp::Xor
+            | AluOp::Lsh
+            | AluOp::Arsh => (false, top),
+        }
     }
 
     fn numbers_in_place(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
@@ -165,7 +249,16 @@ impl Walk<'_> {
                 if !d.is_scalar() || !s.is_scalar() {
                     return false;
                 }
+                let ahead = match d.n.as_const() {
+                    Some(c) if op == AluOp::Add && s.id != 0 => step(width, op, s, &Scalar::constant(c)),
+                    _ => None,
+                };
                 scalar_op(width, op, d, &s.n, assume);
+                if let Some((id, delta)) = ahead
+                    && d.n.as_const().is_none()
+                {
+                    (d.id, d.scale, d.delta) = (id, s.scale, delta);
+                }
             }
         }
         true
@@ -224,6 +317,12 @@ impl Walk<'_> {
         }
         let Ty::Packet { region } = p.ty else {
             let (tie, scale, delta) = self.moved(p, s, subtract);
+            let n = if tie == 0 { n } else { self.within_sum(n, tie, scale, delta) };
+            // The name is of what is not negative.
+            let n = match tie != 0 && subtract && scale == 1 && s.n.as_const().is_none() {
+                true => n.meet(&Scalar::signed(delta.into(), i64::MAX)).unwrap_or(n),
+                false => n,
+            };
             return Ok(Value { n, tie, scale, delta, ..*p });
         };
         if let Some(c) = s.n.as_const() {
@@ -239,7 +338,10 @@ impl Walk<'_> {
         let (id, delta) = match delta {
             // A number that may be negative is another one than the offset is.
             Some(delta) if p.id == 0 && s.id != 0 && !subtract && s.n.smin() >= 0 => (s.id, delta),
-            _ => (self.new_id(), 0),
+            _ => match self.pointer_sum(p, s, subtract) {
+                Some(named) => named,
+                None => (self.new_id(), 0),
+            },
         };
         let scale = if id == s.id { s.scale } else { 1 };
         if id == len_id(region) && (scale, delta) == (1, 0) {
@@ -248,12 +350,33 @@ impl Walk<'_> {
         if id != s.id && !subtract {
             self.order_sum(region, p, s, id);
         }
+        let n = self.within_sum(n, id, scale, delta);
         Ok(Value { n, id, scale, delta, ..*p })
+    }
+
+    /// The name and distance of `p + s`, where both are named, in a loop.
+    fn pointer_sum(&mut self, p: &Value, s: &Value, subtract: bool) -> Option<(u32, i32)> {
+        let exact = !subtract && p.scale == 1 && p.n.smin() >= 0 && s.n.smin() >= 0;
+        if !exact || !self.relates() {
+            return None;
+        }
+        let delta = i64::from(p.delta) + i64::from(s.delta);
+        let most = p.n.smax().checked_add(s.n.smax())?;
+        self.state.name_sum((p.line_id(), s.id, s.scale), delta, most, &mut self.next_id)
+    }
+
+    /// An offset that moves with a sum which was bounded before.
+    fn within_sum(&self, n: Scalar, id: u32, scale: i16, delta: i32) -> Scalar {
+        if scale != 1 || self.state.sums.is_empty() {
+            return n;
+        }
+        let most = self.state.most_by_sums(id).saturating_add(delta.into());
+        n.meet(&Scalar::signed(i64::MIN, most)).unwrap_or(n)
     }
 
     /// A pointer `start + V(id)` that is `p + s`: what follows it in its region, and that it lies beyond `p`.
     fn order_sum(&mut self, region: u8, p: &Value, s: &Value, id: u32) {
-        if p.id == 0 || p.scale != 1 || !self.state.in_guessed_loop() {
+        if p.id == 0 || p.scale != 1 || !self.relates() {
             return;
         }
         let (least, delta) = (s.n.smin(), i64::from(p.delta));
@@ -271,17 +394,37 @@ impl Walk<'_> {
         }
     }
 
+    /// The name and distance of `p - s`, if what `p` moves with is no less than `s`.
+    fn behind(&mut self, p: &Value, s: &Value) -> Option<(u32, i16, i32)> {
+        let below = self.state.below(s.id, s.scale, p.tie)?;
+        if s.scale <= 0 || below < i64::from(s.delta) {
+            return None;
+        }
+        let (id, apart) = self.state.name_difference((p.tie, 0), s, &mut self.next_id)?;
+        Some((id, 1, p.delta.checked_add(apart)?))
+    }
+
     /// What a pointer into other memory moves with after an offset was added.
-    fn moved(&self, p: &Value, s: &Value, subtract: bool) -> (u32, i16, i32) {
+    fn moved(&mut self, p: &Value, s: &Value, subtract: bool) -> (u32, i16, i32) {
         let moved = match (s.n.as_const(), p.n.as_const()) {
             (Some(c), _) if p.tie != 0 => {
                 let c = if subtract { (c as i64).checked_neg() } else { Some(c as i64) };
                 let delta = c.and_then(|c| i32::try_from(c).ok()).and_then(|c| p.delta.checked_add(c));
                 delta.map(|delta| (p.tie, p.scale, delta))
             }
-            (None, Some(at)) if s.id != 0 && !subtract && s.n.smin() >= 0 && self.state.in_guessed_loop() => {
+            (None, Some(at)) if s.id != 0 && !subtract && s.n.smin() >= 0 && self.relates() => {
                 let delta = i32::try_from(at as i64).ok().and_then(|at| s.delta.checked_add(at));
                 delta.map(|delta| (s.id, s.scale, delta))
+            }
+            (None, _) if p.tie != 0 && s.id != 0 && subtract && p.scale == 1 => self.behind(p, s),
+            (None, None) if p.tie != 0 && s.id != 0 && !subtract && self.relates() => {
+                // V(tie) is not negative, nor is what is added; their sum is.
+                let exact = p.scale == 1 && s.n.smin() >= 0;
+                let delta = i64::from(p.delta) + i64::from(s.delta);
+                let most = p.n.smax().checked_sub(p.delta.into()).and_then(|m| m.checked_add(s.n.smax()));
+                let most = most.and_then(|m| m.checked_sub(s.delta.into())).filter(|_| exact);
+                most.and_then(|most| self.state.name_sum((p.tie, s.id, s.scale), 0, most, &mut self.next_id))
+                    .and_then(|(id, apart)| Some((id, 1, i32::try_from(delta.checked_add(apart.into())?).ok()?)))
             }
             _ => None,
         };
@@ -436,6 +579,8 @@ fn step(width: Width, op: AluOp, d: &Value, s: &Scalar) -> Option<(u32, i32)> {
     let step = match op {
         AluOp::Add => c,
         AluOp::Sub => c.checked_neg()?,
+        // Of bits that are 0: nothing is carried.
+        AluOp::Or if c > 0 && d.n.bits().max() & c as u64 == 0 => c,
         AluOp::Mul
         | AluOp::Div
         | AluOp::SDiv

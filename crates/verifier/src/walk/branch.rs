@@ -64,7 +64,7 @@ impl Walk<'_> {
             ),
         };
         // What the loops around this learn of the order of the two.
-        let operands = self.state.in_guessed_loop().then_some((*d, *s));
+        let operands = self.relates().then_some((*d, *s));
         if can_no && can_yes {
             self.compares(dst, src_reg);
             let here = self.pc;
@@ -72,7 +72,7 @@ impl Walk<'_> {
             let mut taken = self.copy_state();
             learn_numbers(&mut taken, dst, src_reg, &yes);
             if let Some((d, s)) = &operands {
-                taken.compared(width, cond, true, d, s, self.loops.guessing());
+                taken.compared((width, cond, true), d, s, self.loops.guessing(), &mut self.next_id);
             }
             self.push(target, taken, Some(Decision { insn: here, taken: true }), self.epoch)?;
             self.path = self.extend_path(Decision { insn: here, taken: false });
@@ -82,7 +82,7 @@ impl Walk<'_> {
                 learn_numbers(&mut self.state, dst, src_reg, &yes);
             }
             if let Some((d, s)) = &operands {
-                self.state.compared(width, cond, true, d, s, self.loops.guessing());
+                self.state.compared((width, cond, true), d, s, self.loops.guessing(), &mut self.next_id);
             }
             return Ok(Some(Flow::To(target)));
         } else {
@@ -95,7 +95,7 @@ impl Walk<'_> {
             learn_numbers(&mut self.state, dst, src_reg, &no);
         }
         if let Some((d, s)) = &operands {
-            self.state.compared(width, cond, false, d, s, self.loops.guessing());
+            self.state.compared((width, cond, false), d, s, self.loops.guessing(), &mut self.next_id);
         }
         Ok(Some(Flow::Next))
     }
@@ -287,7 +287,7 @@ impl Walk<'_> {
     }
 
     /// Bytes proven to follow a pointer that does not lie before its region; `None` if it may lie behind the end.
-    fn bytes_after(&self, region: u8, p: &Value) -> Option<i64> {
+    pub(super) fn bytes_after(&self, region: u8, p: &Value) -> Option<i64> {
         let learnt = self.state.room(region, p.id, p.scale, 0).map(|bytes| i64::from(bytes) - i64::from(p.delta));
         let always = i64::from(self.state.min_len[usize::from(region)]) - p.n.smax();
         learnt.into_iter().chain([always]).max().filter(|bytes| *bytes >= 0)
@@ -295,7 +295,7 @@ impl Walk<'_> {
 
     /// If one operand is a region's length, what the outcome says of pointers at the other one.
     fn compared_with_len(&mut self, width: Width, cond: Cond, taken: bool, d: &Value, s: &Value) {
-        if self.state.in_guessed_loop() {
+        if self.relates() {
             self.compared_in_loop(width, cond, taken, d, s);
         }
         if !d.is_scalar() || !s.is_scalar() {
@@ -330,7 +330,7 @@ impl Walk<'_> {
     /// The same for what loops want to know: the order of numbers and of pointers into one region.
     fn compared_in_loop(&mut self, width: Width, cond: Cond, taken: bool, d: &Value, s: &Value) {
         if d.is_scalar() && s.is_scalar() {
-            self.state.compared(width, cond, taken, d, s, self.loops.guessing());
+            self.state.compared((width, cond, taken), d, s, self.loops.guessing(), &mut self.next_id);
             return;
         }
         let (region, number) = match (d.ty, s.ty) {
@@ -360,7 +360,7 @@ impl Walk<'_> {
             return;
         }
         let (dn, sn) = (bound(number(d)), bound(number(s)));
-        self.state.compared(width, cond, taken, &dn, &sn, self.loops.guessing());
+        self.state.compared((width, cond, taken), &dn, &sn, self.loops.guessing(), &mut self.next_id);
         for v in [d, s].into_iter().filter(|v| matches!(v.ty, Ty::Packet { .. }) && v.scale > 0) {
             if let Some(bytes) = self.state.room(region, v.id, v.scale, 0) {
                 self.bound_by_region(region, v.id, v.scale, bytes);
@@ -473,7 +473,7 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
         return;
     }
     let (old, n) = (*reg, *n);
-    if old.scale != 1 || state.in_guessed_loop() {
+    if old.scale != 1 || !state.sums.is_empty() || state.in_guessed_loop() {
         state.bound_by(&old);
     }
     for v in state.values_mut().filter(|v| v.is_scalar() && v.id == old.id) {
@@ -498,19 +498,24 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
         return;
     }
     // So has one that this bounds from below.
+    let mut lengths = Vec::new();
     for f in state.room.iter().filter(|f| f.id == old.id && f.hi < FIRST_FREE_ID && old.scale == 1) {
         let least = i128::from(aligned_least(&n)) - i128::from(old.delta);
         let least = i128::from(f.scale) * least.max(0) + i128::from(f.bytes);
         let region = (f.hi - 1) as usize;
         let least = u32::try_from(least.clamp(0, Region::MAX_LEN.into())).unwrap_or(0);
-        if let Some(len) = state.min_len.get_mut(region) {
-            *len = (*len).max(least);
+        if let Some(len) = state.min_len.get_mut(region).filter(|len| **len < least) {
+            *len = least;
+            lengths.push((f.hi, least));
         }
+    }
+    for (id, least) in lengths {
+        state.bound(id, least.into(), Region::MAX_LEN.into(), 1);
     }
 }
 
 /// The least value that has the low bits that are known.
-fn aligned_least(n: &Scalar) -> u64 {
+pub(super) fn aligned_least(n: &Scalar) -> u64 {
     let known = n.bits().mask().trailing_zeros();
     let low = crate::tnum::ones(known.min(63));
     let up = n.umin() & !low | n.bits().value() & low;

@@ -12,9 +12,10 @@
 use bpf_isa::{AluOp, Cond, Width};
 
 use super::Walk;
+use crate::env::Region;
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Room, State};
+use crate::state::{Frame, Room, State};
 use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Value};
 
@@ -22,7 +23,7 @@ use crate::value::{FIRST_FREE_ID, Value};
 const ANYWHERE: i128 = 1 << 40;
 
 /// Equations followed from one bound to the next.
-const MAX_HOPS: u32 = 3;
+pub(super) const MAX_HOPS: u32 = 3;
 
 fn floor_div(a: i128, b: i128) -> i128 {
     a.div_euclid(b)
@@ -57,6 +58,14 @@ impl Value {
         let (min, max) = self.bounds();
         let (min, _) = of_multiple(min, max, self.scale, self.delta);
         i64::try_from(min).unwrap_or(0)
+    }
+
+    /// The range of the value that its name names, which is not negative.
+    pub(super) fn range_of_line(&self) -> (u64, u64) {
+        let (min, max) = self.bounds();
+        let (min, max) = of_multiple(min, max, self.scale, self.delta);
+        let clamp = |x: i128| u64::try_from(x.max(0)).unwrap_or(u64::MAX);
+        (clamp(min), clamp(max))
     }
 
     /// Cuts it to a range of integers.
@@ -116,6 +125,18 @@ impl State {
             }
         }
         let mut next: Vec<(u32, i128, i128)> = Vec::new();
+        if min > 0 {
+            // A region is as long as what is in it needs.
+            for f in self.room.iter().filter(|f| f.id == id && f.hi < FIRST_FREE_ID) {
+                let least = (i128::from(f.scale) * min + i128::from(f.bytes)).clamp(0, Region::MAX_LEN.into());
+                if let (Some(len), Ok(least)) = (self.min_len.get_mut(f.hi as usize - 1), u32::try_from(least))
+                    && *len < least
+                {
+                    *len = least;
+                    next.push((f.hi, least.into(), Region::MAX_LEN.into()));
+                }
+            }
+        }
         let mut facts: Vec<Room> = Vec::new();
         for mark in self.frames.iter().flat_map(|f| &f.loops) {
             for line in &mark.lines {
@@ -134,6 +155,9 @@ impl State {
                     next.push((line.x, from + a.min(b), to + a.max(b)));
                 }
             }
+        }
+        if !self.sums.is_empty() {
+            self.bound_sums(id, (min, max), &mut facts, &mut next);
         }
         for fact in facts {
             self.learn_below(fact);
@@ -159,8 +183,23 @@ impl State {
         Some(i64::from(line.step) * i64::from(v.scale))
     }
 
+    /// The least value of V(id) that the state knows.
+    pub(super) fn least_of(&self, id: u32) -> Option<i64> {
+        let region = (id as usize).checked_sub(1).and_then(|i| self.min_len.get(i)).map(|len| i64::from(*len));
+        let of = |v: &Value| match v.is_scalar() && v.id == id && v.scale == 1 {
+            true => i64::try_from(i128::from(super::branch::aligned_least(&v.n)) - i128::from(v.delta)).ok(),
+            false => None,
+        };
+        self.frames.iter().flat_map(Frame::values).filter_map(of).chain(region).max()
+    }
+
     /// `lo + gap <= hi`.
-    fn order(&mut self, lo: &Value, hi: &Value, gap: i64) {
+    fn order(&mut self, lo: &Value, hi: &Value, gap: i64, next_id: &mut u32) {
+        // lo <= c - V: so the sum of the two is at most c.
+        if (lo.scale, hi.scale) == (1, -1) && lo.id != 0 && hi.id != 0 && lo.is_scalar() && hi.is_scalar() {
+            self.bound_sum(lo.id, hi.id, i64::from(hi.delta) - i64::from(lo.delta) - gap, next_id);
+            return;
+        }
         if lo.id != 0 && hi.id != 0 && hi.scale == 1 && lo.is_scalar() && hi.is_scalar() {
             let bytes = i64::from(lo.delta) - i64::from(hi.delta) + gap;
             self.learn_below(Room { id: lo.id, scale: lo.scale, bytes, hi: hi.id });
@@ -168,7 +207,7 @@ impl State {
     }
 
     /// Whether `lo <= hi` is known from their order.
-    fn ordered(&self, lo: &Value, hi: &Value) -> bool {
+    pub(super) fn ordered(&self, lo: &Value, hi: &Value) -> bool {
         let named = lo.id != 0 && hi.id != 0 && hi.scale == 1 && lo.scale > 0;
         let least = i64::from(lo.delta) - i64::from(hi.delta);
         named && self.below(lo.id, lo.scale, hi.id).is_some_and(|b| b >= least)
@@ -176,7 +215,14 @@ impl State {
 
     /// The comparison `d cond s` of numbers went this way: learns what it says of their order. While guessing, `!=` is
     /// taken to be left where the two meet.
-    pub(super) fn compared(&mut self, width: Width, cond: Cond, taken: bool, d: &Value, s: &Value, guessing: bool) {
+    pub(super) fn compared(
+        &mut self,
+        (width, cond, taken): (Width, Cond, bool),
+        d: &Value,
+        s: &Value,
+        guessing: bool,
+        next_id: &mut u32,
+    ) {
         let Some(cond) = (if taken { Some(cond) } else { cond.negate() }) else { return };
         // Of a constant, only the low half is compared.
         let low = |v: &Value| match (width, v.n.as_const()) {
@@ -197,25 +243,25 @@ impl State {
                 return;
             }
         }
+        // Two values that agree in their low bits are apart by a multiple of what these leave.
+        let apart = |lo: &Value, hi: &Value| {
+            let t = hi.n.bits().sub(lo.n.bits());
+            1i64 << t.max().trailing_zeros().min(16)
+        };
         match cond {
-            Cond::Lt | Cond::SLt => self.order(d, s, 1),
-            Cond::Le | Cond::SLe => self.order(d, s, i64::from(planted!(AtMostIsLess))),
-            Cond::Gt | Cond::SGt => self.order(s, d, 1),
-            Cond::Ge | Cond::SGe => self.order(s, d, 0),
+            Cond::Lt | Cond::SLt => self.order(d, s, apart(d, s), next_id),
+            Cond::Le | Cond::SLe => self.order(d, s, i64::from(planted!(AtMostIsLess)), next_id),
+            Cond::Gt | Cond::SGt => self.order(s, d, apart(s, d), next_id),
+            Cond::Ge | Cond::SGe => self.order(s, d, 0, next_id),
             Cond::Eq => {
-                self.order(d, s, 0);
-                self.order(s, d, 0);
+                self.order(d, s, 0, next_id);
+                self.order(s, d, 0, next_id);
             }
             Cond::Ne => {
-                // Two values that agree in their low bits are apart by a multiple of what these leave.
-                let apart = |lo: &Value, hi: &Value| {
-                    let t = hi.n.bits().sub(lo.n.bits());
-                    1i64 << t.max().trailing_zeros().min(16)
-                };
                 for (lo, hi) in [(d, s), (s, d)] {
                     if self.ordered(lo, hi) {
                         let gap = apart(lo, hi);
-                        self.order(lo, hi, gap);
+                        self.order(lo, hi, gap, next_id);
                         self.less(lo, hi, gap);
                         return;
                     }
@@ -224,11 +270,11 @@ impl State {
                     for (v, other) in [(d, s), (s, d)] {
                         match self.moves_by(v) {
                             Some(step) if step > 0 => {
-                                self.order(v, other, step);
+                                self.order(v, other, step, next_id);
                                 self.less(v, other, step);
                             }
                             Some(step) if step < 0 => {
-                                self.order(other, v, -step);
+                                self.order(other, v, -step, next_id);
                                 self.less(other, v, -step);
                             }
                             _ => continue,
@@ -259,20 +305,24 @@ impl State {
             let Some(bytes) = k.checked_mul(i64::from(line.step).abs()) else { continue };
             let (id, hi) = if line.step > 0 { (line.n, line.x) } else { (line.x, line.n) };
             self.learn_below(Room { id, scale: 1, bytes, hi });
+            self.keep_line(mark.k.id, &line);
         }
     }
 }
 
 /// What an operation on a named number says of the order of the result, whose name is to be `id`: facts about it. `d`
 /// and `s` are the operands before it.
-pub(super) fn result_order(op: AluOp, width: Width, d: &Value, s: &Value, id: u32, facts: &mut Vec<Room>) {
+pub(super) fn result_order(
+    (op, width): (AluOp, Width),
+    d: &Value,
+    s: &Value,
+    exact: bool,
+    id: u32,
+    facts: &mut Vec<Room>,
+) {
     if width == Width::W32 && !(d.n.high_half_is_zero() && s.n.high_half_is_zero()) {
         return;
     }
-    let most = match width {
-        Width::W32 => ones(32),
-        Width::W64 => u64::MAX,
-    };
     // The result is below `v` by `by` or more.
     let mut below = |v: &Value, scale: i16, by: u64| {
         if let (true, Ok(by)) = (v.id != 0 && v.scale == 1, i64::try_from(by)) {
@@ -298,7 +348,9 @@ pub(super) fn result_order(op: AluOp, width: Width, d: &Value, s: &Value, id: u3
             below(d, 1, u64::from(s.n.umin() > 1 && d.n.umin() > 0));
         }
         AluOp::And => {
-            below(d, 1, 0);
+            // What the mask takes away is at least what is above it in the least value.
+            let low = s.n.as_const().filter(|c| c.wrapping_add(1).is_power_of_two());
+            below(d, 1, low.map_or(0, |mask| d.n.umin() & !mask));
             below(s, 1, 0);
         }
         AluOp::Mod => {
@@ -308,8 +360,8 @@ pub(super) fn result_order(op: AluOp, width: Width, d: &Value, s: &Value, id: u3
                 below(s, 1, 1);
             }
         }
-        AluOp::Sub if d.n.umin() >= s.n.umax() => below(d, 1, s.n.umin()),
-        AluOp::Add if d.n.umax().checked_add(s.n.umax()).is_some_and(|max| max <= most) => {
+        AluOp::Sub if exact => below(d, 1, s.n.umin()),
+        AluOp::Add if exact => {
             for (v, by) in [(d, s.n.umin()), (s, d.n.umin())] {
                 if let (true, Ok(by)) = (v.id != 0 && v.scale > 0, i64::try_from(by)) {
                     facts.push(Room { id: v.id, scale: v.scale, bytes: by + i64::from(v.delta), hi: id });
@@ -332,7 +384,7 @@ pub(super) fn result_order(op: AluOp, width: Width, d: &Value, s: &Value, id: u3
 impl Walk<'_> {
     /// So many bytes follow a multiple of a value in a region, which is not longer than promised.
     pub(super) fn bound_by_region(&mut self, region: u8, id: u32, scale: i16, bytes: u32) {
-        if id >= FIRST_FREE_ID && scale > 0 && self.state.in_guessed_loop() {
+        if id >= FIRST_FREE_ID && scale > 0 && self.relates() {
             let max = i128::from(self.env.region(region).max_len) - i128::from(bytes);
             // Where it begins says nobody: it may lie before its region.
             self.state.bound(id, -ANYWHERE, floor_div(max, scale.into()), MAX_HOPS);

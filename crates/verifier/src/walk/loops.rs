@@ -20,13 +20,14 @@
 //! off, before anything leads back in.
 
 mod guess;
+mod report;
 
 use bpf_analysis::Loops;
 use bpf_isa::{Insn, InsnIdx};
 
 use super::trail;
 use super::{Res, Walk, refuse};
-use crate::error::Reason;
+use crate::error::{LoopFailure, Reason};
 use crate::faults::planted;
 use crate::notes::Notes;
 use crate::scalar::Scalar;
@@ -41,6 +42,8 @@ const MAX_FAILURES: u8 = 3;
 /// Steps of a loose walk, beside some for each instruction of the loop.
 const LOOSE_STEPS: u64 = 4000;
 const LOOSE_STEPS_PER_SLOT: u64 = 64;
+/// Programs up to this length have sums and orders of their numbers kept outside of loops, too.
+const RELATED_SLOTS: usize = 1000;
 /// Notes of programs up to this length are copied before a check. Those of longer ones may know less after a failed one
 /// than they could.
 const COPIED_NOTES: usize = 8192;
@@ -78,10 +81,15 @@ struct Attempt {
     shape: Shape,
     guess: Option<Guess>,
     tries: u32,
+    /// The guess has been weakened before.
+    weakened: bool,
     /// Of a loose walk: where it ends at the latest.
     steps: u64,
     notes: Option<Notes>,
 }
+
+/// What was guessed: places and what they hold.
+type Parts = Vec<(String, String)>;
 
 /// Something that strictly moves one way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,12 +104,15 @@ struct Head {
     failures: u8,
     /// What changed in a round, the last time that was proven.
     shape: Option<Shape>,
+    /// Why it was not proven the last time, and what was guessed.
+    failure: Option<Box<(LoopFailure, Parts)>>,
 }
 
 /// The loops of the program, and the attempts that are open, outermost first.
 #[derive(Debug, Default)]
 pub(super) struct Engine {
     on: bool,
+    relates: bool,
     forest: Loops,
     heads: Vec<Head>,
     open: Vec<Attempt>,
@@ -124,6 +135,8 @@ impl Engine {
         self.heads.clear();
         if self.on {
             self.forest.build(program);
+            let short = program.insns().len() <= RELATED_SLOTS;
+            self.relates = short && self.forest.loops().iter().any(|l| l.natural);
             self.heads.resize(self.forest.loops().len(), Head::default());
         }
     }
@@ -131,6 +144,12 @@ impl Engine {
     /// The loops of the program, if it has any and they are looked at.
     pub(super) fn forest(&self) -> &Loops {
         &self.forest
+    }
+
+    /// Whether the program has a loop that is proven by what stays true in it, and is not so long that knowing more of
+    /// each number would cost more than it gains.
+    pub(super) fn relates(&self) -> bool {
+        self.on && self.relates
     }
 
     /// The names of the rounds of the attempts that are open.
@@ -175,7 +194,7 @@ impl Walk<'_> {
         };
         if self.loops.open[i].epoch != self.epoch {
             // A bounded construct begins or ends in the loop.
-            return self.give_up(i).map(|()| Some(false));
+            return self.give_up(i, LoopFailure::Bounded).map(|()| Some(false));
         }
         match (round, self.loops.open[i].phase) {
             (Round::Watched, Phase::Watch) => self.watched(i).map(|()| Some(false)),
@@ -227,6 +246,7 @@ impl Walk<'_> {
             shape: Shape::default(),
             guess: None,
             tries: 0,
+            weakened: false,
             steps: 0,
             notes: None,
         });
@@ -258,7 +278,7 @@ impl Walk<'_> {
         self.state.top_mut().loops.pop();
         let a = &mut self.loops.open[i];
         let seen = guess::compare(&a.entry, &self.state, &mut a.shape);
-        if seen && self.start_loose(i) { Ok(()) } else { self.give_up(i) }
+        if seen && self.start_loose(i) { Ok(()) } else { self.give_up(i, LoopFailure::Unlike) }
     }
 
     /// Throws away what was walked since the attempt began, the attempts inside it too.
@@ -365,18 +385,24 @@ impl Walk<'_> {
     fn loose_done(&mut self, i: usize) -> Res<()> {
         self.set_phase(i, Phase::Check);
         let a = &mut self.loops.open[i];
-        let Some(g) = a.guess.take() else { return self.give_up(i) };
+        let Some(g) = a.guess.take() else { return self.give_up(i, LoopFailure::Unlike) };
         let again = g.revise(&mut a.shape);
         if again {
             let go_on = a.tries < MAX_TRIES && self.start_loose(i);
-            return if go_on { Ok(()) } else { self.give_up(i) };
+            if go_on {
+                return Ok(());
+            }
+            let why = g.unstable(self.env);
+            return self.give_up(i, why);
         }
         self.rewind(i);
         let a = &mut self.loops.open[i];
         let checked = Guess::new(&a.entry, &a.shape, a.k, a.id, self.env, &mut self.next_id, false);
-        let Some(mut checked) = checked else { return self.give_up(i) };
+        let Some(mut checked) = checked else { return self.give_up(i, LoopFailure::Unlike) };
         if !checked.settle(&g, self.env, &mut self.next_id) {
-            return self.give_up(i);
+            let why = if g.ends() { LoopFailure::Unlike } else { LoopFailure::Endless };
+            a.guess = Some(g);
+            return self.give_up(i, why);
         }
         a.guess = Some(checked);
         self.start_check(i);
@@ -411,10 +437,15 @@ impl Walk<'_> {
         let a = &mut self.loops.open[i];
         let Some(g) = &mut a.guess else { return refuse(Reason::Internal("a check of no guess")) };
         a.tries += 1;
-        let weaker = a.tries < MAX_TRIES && g.ends() && g.weaken(&back, self.env, &mut self.next_id);
+        let why = match g.ends() {
+            true => g.change(&back, self.env),
+            false => LoopFailure::Endless,
+        };
+        let weaker = a.tries < MAX_TRIES && g.ends() && g.weaken(&back, self.env, a.weakened, &mut self.next_id);
+        a.weakened = true;
         self.scratch.pool.push(back);
         if !weaker {
-            self.give_up(i)?;
+            self.give_up(i, why)?;
             return Ok(false);
         }
         self.rewind(i);
@@ -423,8 +454,9 @@ impl Walk<'_> {
     }
 
     /// Walks the loop round by round from the state that entered it.
-    fn give_up(&mut self, i: usize) -> Res<()> {
+    fn give_up(&mut self, i: usize, why: LoopFailure) -> Res<()> {
         self.log_guess(i, "gives up");
+        self.note_failure(i, why);
         self.rewind(i);
         let a = &mut self.loops.open[i];
         self.state.clone_from(&a.entry);
@@ -451,7 +483,8 @@ impl Walk<'_> {
             return Ok(Some(false));
         }
         let Some(i) = self.loops.open.iter().rposition(|a| a.phase == Phase::Check) else { return Ok(None) };
-        self.give_up(i)?;
+        let why = self.refused_in_guess(reason);
+        self.give_up(i, why)?;
         self.loops.resumed = true;
         Ok(Some(!planted!(RefusedGuessDropped)))
     }
@@ -470,7 +503,7 @@ impl Walk<'_> {
             }
         }
         if let Some(i) = late {
-            self.give_up(i)?;
+            self.give_up(i, LoopFailure::TooLong)?;
         }
         Ok(false)
     }
@@ -550,6 +583,6 @@ impl Walk<'_> {
         if let Some(g) = &a.guess {
             line.push_str(&g.describe(self.env));
         }
-        self.log.push(line);
+        self.write_log(line);
     }
 }

@@ -58,7 +58,7 @@ fn one_object(d: &Value, s: &Value) -> bool {
 
 impl Walk<'_> {
     /// `d - s`, at 32 bits of the low halves; `None` if the pointers may be of different objects.
-    pub(super) fn distance(&self, width: Width, d: &Value, s: &Value) -> Option<Value> {
+    pub(super) fn distance(&mut self, width: Width, d: &Value, s: &Value) -> Option<Value> {
         let distance = match (of_region(d), of_region(s)) {
             (Some((a, d_end, d_whole)), Some((b, s_end, s_whole))) => {
                 if a != b || (width == Width::W64 && !(d_whole && s_whole)) {
@@ -77,7 +77,7 @@ impl Walk<'_> {
     }
 
     /// The difference of two pointers into one region; whether each is its end.
-    fn region_distance(&self, region: u8, (d, d_end): (&Value, bool), (s, s_end): (&Value, bool)) -> Value {
+    fn region_distance(&mut self, region: u8, (d, d_end): (&Value, bool), (s, s_end): (&Value, bool)) -> Value {
         let max = self.env.region(region).max_len;
         let length = Scalar::unsigned(self.state.min_len[usize::from(region)].into(), max.into());
         // end - start is the length itself.
@@ -88,7 +88,19 @@ impl Walk<'_> {
             return Value::constant((i64::from(d.delta) - i64::from(s.delta)) as u64);
         }
         let place = |v: &Value, end: bool| if end { length } else { v.n };
-        Value::scalar(place(d, d_end).alu(AluOp::Sub, Width::W64, &place(s, s_end)))
+        let n = place(d, d_end).alu(AluOp::Sub, Width::W64, &place(s, s_end));
+        // What is left of the region from a pointer in it: the length, less where that is.
+        let left = if d_end && !s_end && s.n.smin() >= 0 { self.bytes_after(region, s) } else { None };
+        let Some(left) = left.and_then(|left| u64::try_from(left).ok()) else { return Value::scalar(n) };
+        let most = u64::from(max).saturating_sub(u64::try_from(s.n.smin()).unwrap_or(0));
+        let n = n.meet(&Scalar::unsigned(left, most.max(left))).unwrap_or(n);
+        let len = len_id(region);
+        let named = match (s.id, s.delta.checked_neg()) {
+            (0, Some(delta)) => Some((len, delta)),
+            _ => self.state.name_difference((len, 0), s, &mut self.next_id),
+        };
+        let (id, delta) = named.unwrap_or((0, 0));
+        Value { n, id, delta, ..Value::scalar(n) }
     }
 
     /// What a comparison of two pointers teaches, not taken and taken; `None` if they may be of different objects.

@@ -27,7 +27,7 @@ use crate::error::Reason;
 use crate::faults::planted;
 use crate::need::Need;
 use crate::scalar::Scalar;
-use crate::state::{Byte, Entry, Frame, Mark, Room, Round, Spill, State};
+use crate::state::{Byte, Entry, Frame, Mark, Room, Round, Spill, State, Sum};
 use crate::value::{FIRST_FREE_ID, Ty, Value, Why};
 
 const NONE: u32 = u32::MAX;
@@ -540,6 +540,7 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>) {
     }
     if ids.is_empty() {
         state.room.clear();
+        state.sums.clear();
         return;
     }
     ids.sort_unstable();
@@ -557,12 +558,17 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>) {
         let mut kept = kept.into_iter();
         state.room.retain(|_| kept.next().unwrap_or(true));
     }
+    if !state.sums.is_empty() {
+        state.forget_sums(held);
+    }
     let room = &state.room;
+    let sums = &state.sums;
     for v in state.frames.iter_mut().flat_map(Frame::values_mut) {
         if v.is_scalar()
             && v.id >= FIRST_FREE_ID
             && count(v.id) == 1
             && room.iter().all(|r| r.id != v.id && r.hi != v.id)
+            && sums.iter().all(|t| ![t.s, t.a, t.b].contains(&v.id))
         {
             *v = v.unlinked();
         }
@@ -679,6 +685,7 @@ fn compare_needed(old: &State, new: &State, ids: &mut IdMap, demand: Option<&Dem
             _ => true,
         }
         && old.min_len.iter().zip(&new.min_len).all(|(o, n)| n >= o)
+        && old.sums.iter().all(|o| new.sums.iter().any(|n| sum_covers(o, n, ids)))
         && old.room.iter().all(|o| match (ids.new_name(o.id), ids.new_name(o.hi)) {
             (Some(id), Some(hi)) => new.below(id, o.scale, hi) >= Some(o.bytes),
             // An id that nothing covered has needs nothing; unless it is known by one that something has.
@@ -738,6 +745,14 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
     }
 }
 
+/// Whether an equation of the new state is this one of the old: it may name what nothing else has named yet.
+fn sum_covers(o: &Sum, n: &Sum, ids: &mut IdMap) -> bool {
+    (o.scale, o.delta) == (n.scale, n.delta)
+        && n.max <= o.max
+        && (n.split || !o.split)
+        && [(o.s, n.s), (o.a, n.a), (o.b, n.b)].into_iter().all(|(o, n)| ids.same(o, n))
+}
+
 /// Whether an exact number differs only in being tied to another, which is not exact: so that what it is tied to was of
 /// no use.
 fn tie_is_loose(old: &State, o: &Value, n: &Value, demand: &Demand) -> bool {
@@ -751,6 +766,7 @@ fn tie_is_loose(old: &State, o: &Value, n: &Value, demand: &Demand) -> bool {
         && n.n.subset(&o.n)
         && old.frames.iter().enumerate().map(exact).sum::<usize>() <= 1
         && old.room.iter().all(|r| r.id != o.id && r.hi != o.id)
+        && old.sums.iter().all(|t| ![t.s, t.a, t.b].contains(&o.id))
         && old.frames.iter().flat_map(|f| &f.loops).all(|m| !m.ids.contains(&o.id))
 }
 

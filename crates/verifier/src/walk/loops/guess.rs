@@ -10,13 +10,16 @@
 //! 1 of the next round, and each other name of the round what has it next, so that a state means the same before and
 //! after.
 
+use std::fmt;
+
 use bpf_isa::{AluOp, Reg, Width};
 
 use super::Measure;
 use crate::env::Env;
+use crate::error::LoopFailure;
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Byte, Frame, Line, Mark, Room, Round, State};
+use crate::state::{Byte, Frame, Line, Mark, Room, Round, State, Sum};
 use crate::tnum::ones;
 use crate::value::{Ty, Value, Why, len_id};
 use crate::walk::pointers::size_of;
@@ -35,6 +38,19 @@ pub(super) struct Place {
 enum What {
     Reg(u8),
     Slot { depth: u16, size: u8 },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.what {
+            What::Reg(r) => write!(f, "r{r}")?,
+            What::Slot { depth, .. } => write!(f, "[r10 - {depth}]")?,
+        }
+        match self.above {
+            0 => Ok(()),
+            n => write!(f, " of the frame {n} above"),
+        }
+    }
 }
 
 /// What a round does to it.
@@ -255,6 +271,35 @@ struct Own {
     id: u32,
 }
 
+/// What moves in the rounds that came back.
+///
+/// They end if some things never move back, and in every round one of these moves: the sum of numbers that are bounded
+/// does not grow for ever.
+#[derive(Debug, Default)]
+struct Measures {
+    /// What never moved the other way; `None` before the first round.
+    weak: Option<Vec<Measure<Place>>>,
+    /// By round: what moved.
+    strict: Vec<Vec<Measure<Place>>>,
+}
+
+impl Measures {
+    fn see(&mut self, strict: Vec<Measure<Place>>, weak: Vec<Measure<Place>>) {
+        match &mut self.weak {
+            None => self.weak = Some(weak),
+            Some(all) => all.retain(|m| weak.contains(m)),
+        }
+        if !self.strict.contains(&strict) {
+            self.strict.push(strict);
+        }
+    }
+
+    fn end(&self) -> bool {
+        let Some(weak) = &self.weak else { return true };
+        self.strict.iter().all(|moved| moved.iter().any(|m| weak.contains(m)))
+    }
+}
+
 /// What may be true in every round.
 #[derive(Debug)]
 pub(super) struct Guess {
@@ -267,12 +312,17 @@ pub(super) struct Guess {
     entry: State,
     /// Rounds that a loose guess allows.
     most: u64,
+    /// Names that other places have in a loose guess, by which it is seen that a path leaves them as they are.
+    named: Vec<Own>,
     /// What came back to a loose one, joined.
     back: Option<State>,
+    /// Places that every path which came back left as they were: what is joined says nothing of them.
+    still: Vec<Own>,
+    /// Those that the newest left.
+    unchanged: Vec<Own>,
     /// What did not change as guessed.
     broken: Vec<(Place, Change)>,
-    /// What strictly moves one way in every round that came back; `None` before the first.
-    measures: Option<Vec<Measure<Place>>>,
+    measures: Measures,
 }
 
 impl Guess {
@@ -318,9 +368,12 @@ impl Guess {
             uncounted: shape.uncounted || counted.is_empty(),
             entry: entry.clone(),
             most,
+            named: Vec::new(),
             back: None,
+            still: Vec::new(),
+            unchanged: Vec::new(),
             broken: Vec::new(),
-            measures: None,
+            measures: Measures::default(),
         };
         let mut fresh = || {
             *next_id += 1;
@@ -363,6 +416,12 @@ impl Guess {
                     }
                     g.own.push(Own { place, id: own });
                     Value { n, ..v.renamed(own, 1, v.delta.checked_sub(first)?) }
+                }
+                Ty::Scalar if loose => {
+                    let id = fresh();
+                    g.named.push(Own { place, id });
+                    mark.ids.push(id);
+                    Value { n, ..v.renamed(id, 1, 0) }
                 }
                 Ty::Scalar => Value { n, ..v.unlinked() },
                 Ty::Uninit(_) => v,
@@ -407,6 +466,12 @@ impl Guess {
     /// Renames what came back, so that it compares with the guess: its round is the next.
     pub(super) fn next_round(&mut self, back: &mut State, next_id: &mut u32) {
         let Some(mark) = back.top().loops.last() else { return };
+        let still = |o: &&Own| {
+            let tie = |v: &Value| (v.line_id(), v.scale, v.delta);
+            let (g, b) = (value(&self.state, o.place), value(back, o.place));
+            g.as_ref().is_some_and(|g| g.line_id() == o.id) && g.as_ref().map(tie) == b.as_ref().map(tie)
+        };
+        self.unchanged = self.own.iter().chain(&self.named).filter(still).copied().collect();
         // V of the next round is V of this one, and this.
         let mut moved: Vec<(u32, i64)> = vec![(self.k, 1)];
         moved.extend(
@@ -431,6 +496,15 @@ impl Guess {
         for f in &mut back.room {
             f.bytes = f.bytes.saturating_sub(by(f.id).saturating_mul(f.scale.into())).saturating_add(by(f.hi));
         }
+        back.sums.retain_mut(|t| {
+            let parts = by(t.b).checked_mul(t.scale).and_then(|b| b.checked_add(by(t.a)));
+            let delta = parts.and_then(|p| t.delta.checked_sub(p)?.checked_add(by(t.s)));
+            let max = if t.max == i64::MAX { Some(i64::MAX) } else { t.max.checked_add(by(t.s)) };
+            // What was less than the scale need not be, later.
+            (t.split, t.delta, t.max) =
+                (t.split && delta == Some(t.delta), delta.unwrap_or(0), max.unwrap_or(i64::MAX));
+            delta.is_some()
+        });
         self.next_own(back, next_id);
         for &place in &self.steps {
             let tie = |v: &Value| (v.line_id(), v.scale, v.delta);
@@ -449,10 +523,11 @@ impl Guess {
 
     /// The names that single places have in a round pass to what is there now. Sees what has grown and what has shrunk.
     fn next_own(&mut self, back: &mut State, next_id: &mut u32) {
-        let mut seen: Vec<Measure<Place>> = Vec::new();
+        let (mut seen, mut weak): (Vec<Measure<Place>>, Vec<Measure<Place>>) = Default::default();
         let mut facts: Vec<Room> = Vec::new();
         // The name, what V of it is now: this of another V, and so much.
         let mut passed: Vec<(u32, u32, i64)> = Vec::new();
+        let mut simply: Vec<bool> = Vec::new();
         let mut renamed: Vec<(Place, Value)> = Vec::new();
         for &Own { place, id } in &self.own {
             let (Some(g), Some(b)) = (value(&self.state, place), value(back, place)) else { continue };
@@ -465,18 +540,36 @@ impl Guess {
             if simple && b.id != 0 {
                 let grown = back.below(id, 1, b.id).is_some_and(|x| x.saturating_add(by) > 0);
                 let shrunk = back.below(b.id, 1, id).is_some_and(|x| x.saturating_sub(by) > 0);
-                if grown {
-                    seen.push(Measure { what: place, grows: true });
+                for (grows, strictly, at_all) in [
+                    (true, grown, back.below(id, 1, b.id).is_some_and(|x| x.saturating_add(by) >= 0)),
+                    (false, shrunk, back.below(b.id, 1, id).is_some_and(|x| x.saturating_sub(by) >= 0)),
+                ] {
+                    let what = Measure { what: place, grows };
+                    if strictly {
+                        seen.push(what);
+                    }
+                    if at_all {
+                        weak.push(what);
+                    }
                 }
-                if shrunk {
-                    seen.push(Measure { what: place, grows: false });
+            } else if b.id == id && b.scale > 1 {
+                // V becomes scale * V + delta.
+                let least = back.least_of(id).unwrap_or(0).max(0).saturating_mul(i64::from(b.scale) - 1);
+                let what = Measure { what: place, grows: true };
+                if least.saturating_add(by) > 0 {
+                    seen.push(what);
+                }
+                if least.saturating_add(by) >= 0 {
+                    weak.push(what);
                 }
             }
             match passed.iter().find(|(i, ..)| *i == id) {
                 None => {
                     if simple {
                         let regions = (0..back.min_len.len() as u8).map(len_id);
-                        let his = regions.chain(back.room.iter().map(|f| f.hi)).filter(|h| *h != id);
+                        // Another name of the round is of something else in the next.
+                        let own = |h: u32| self.own.iter().any(|o| o.id == h);
+                        let his = regions.chain(back.room.iter().map(|f| f.hi)).filter(|h| !own(*h));
                         for hi in his.collect::<Vec<_>>() {
                             let bytes = match b.id {
                                 0 => {
@@ -490,6 +583,7 @@ impl Guess {
                         }
                     }
                     passed.push((id, b.id, by));
+                    simply.push(simple && b.id != 0);
                 }
                 // Two pointers that have moved apart: the second keeps what it is now.
                 Some((_, of, first)) if (*of, *first) != (b.id, by) || !simple => {
@@ -500,8 +594,20 @@ impl Guess {
             }
             renamed.push((place, b.renamed(id, 1, g.delta)));
         }
+        // Of two of them, as they are now.
+        let now: Vec<(u32, u32, i64)> =
+            passed.iter().zip(&simply).filter(|(_, simple)| **simple).map(|(p, _)| *p).collect();
+        for (id, of, by) in &now {
+            for (other, hi, above) in now.iter().filter(|(other, ..)| other != id) {
+                let bytes = back.below(*of, 1, *hi).and_then(|x| x.checked_sub(*by)?.checked_add(*above));
+                if let Some(bytes) = bytes {
+                    facts.push(Room { id: *id, scale: 1, bytes, hi: *other });
+                }
+            }
+        }
         let old: Vec<u32> = passed.iter().map(|(id, ..)| *id).collect();
         back.room.retain(|f| !old.contains(&f.id) && !old.contains(&f.hi));
+        back.sums.retain(|t| ![t.s, t.a, t.b].iter().any(|id| old.contains(id)));
         // What still has a name of the old round is something else now.
         for v in back.frames.iter_mut().flat_map(|f| f.regs.iter_mut().chain(f.spills.iter_mut().map(|s| &mut s.value)))
         {
@@ -518,16 +624,13 @@ impl Guess {
             put(back, place, v);
         }
         facts.into_iter().for_each(|f| back.learn_below(f));
-        match &mut self.measures {
-            None => self.measures = Some(seen),
-            Some(m) => m.retain(|m| seen.contains(m)),
-        }
+        self.measures.see(seen, weak);
     }
 
     /// Whether the rounds seen so far are proven to end, if they are inside the guess: they are counted, and the count
     /// is part of it; or something moves one way in all of them.
     pub(super) fn ends(&self) -> bool {
-        planted!(EveryLoopEnds) || !self.uncounted || self.measures.as_ref().is_none_or(|m| !m.is_empty())
+        planted!(EveryLoopEnds) || !self.uncounted || self.measures.end()
     }
 
     /// The most rounds that it holds, if they are counted.
@@ -537,14 +640,27 @@ impl Guess {
     }
 
     /// What came back to a loose guess.
-    pub(super) fn note_back(&mut self, back: State, next_id: &mut u32) {
+    ///
+    /// A path that leaves a place as it was adds nothing to what that can be: whatever the loose guess took it for is
+    /// not joined.
+    pub(super) fn note_back(&mut self, mut back: State, next_id: &mut u32) {
+        let unchanged = std::mem::take(&mut self.unchanged);
         match &mut self.back {
-            None => self.back = Some(back),
+            None => {
+                self.back = Some(back);
+                self.still = unchanged;
+            }
             Some(all) => {
-                if !merge(all, &back, false, next_id) {
+                for o in &unchanged {
+                    take_over(&mut back, all, o);
+                }
+                for o in self.still.extract_if(.., |o| !unchanged.iter().any(|u| u.id == o.id)) {
+                    take_over(all, &back, &o);
+                }
+                if !merge(all, &back, Widen::Not, next_id) {
                     self.broken.clear();
                     self.uncounted = true;
-                    self.measures = Some(Vec::new());
+                    self.measures.see(Vec::new(), Vec::new());
                 }
             }
         }
@@ -559,12 +675,27 @@ impl Guess {
         }
         if let Some(back) = &self.back {
             let changed: Vec<Place> = shape.changes.iter().map(|(p, _)| *p).collect();
-            for place in changed {
+            for place in changed.into_iter().filter(|p| !self.still.iter().any(|o| o.place == *p)) {
                 if let (Some(e), Some(b)) = (value(&self.entry, place), value(back, place))
                     && e.is_scalar()
                     && !self.steps.contains(&place)
                 {
                     again |= shape.see_range(place, &e, &b);
+                }
+            }
+        }
+        // What the first round left as it was may change in later ones.
+        if let Some(back) = &self.back {
+            for place in places(&[&self.state]) {
+                let known = shape.changes.iter().any(|(p, _)| *p == place);
+                if let (false, Some(g), Some(b)) = (known, value(&self.state, place), value(back, place))
+                    && g.is_scalar()
+                    && b.is_scalar()
+                    && !b.n.subset(&g.n)
+                {
+                    shape.set(place, Change::Move);
+                    shape.see_range(place, &g, &b);
+                    again = true;
                 }
             }
         }
@@ -585,6 +716,11 @@ impl Guess {
         }
         // Names of places' own and of lines differ between the two: they were made in the same order.
         let mut back = back.clone();
+        for o in &loose.still {
+            if let Some(v) = value(&self.state, o.place) {
+                put(&mut back, o.place, v);
+            }
+        }
         let (Some(mine), Some(theirs)) = (self.state.top().loops.last(), loose.state.top().loops.last()) else {
             return false;
         };
@@ -613,6 +749,7 @@ impl Guess {
         for f in &mut back.room {
             (f.id, f.hi) = (new(f.id), new(f.hi));
         }
+        back.sums.retain(|t| [t.s, t.a, t.b].iter().all(|id| new(*id) == *id));
         if let Some(m) = back.top_mut().loops.last_mut() {
             for l in &mut m.lines {
                 (l.x, l.n) = (new(l.x), new(l.n));
@@ -626,8 +763,8 @@ impl Guess {
             .filter_map(|f| Some(Room { bytes: f.bytes.min(self.at_entry(f)?), ..*f }))
             .collect();
         facts.into_iter().for_each(|f| self.state.learn_below(f));
-        merge(&mut self.state, &back, false, next_id) && {
-            self.measures = None;
+        merge(&mut self.state, &back, Widen::Not, next_id) && {
+            self.measures = Measures::default();
             let _ = env;
             true
         }
@@ -649,12 +786,12 @@ impl Guess {
             (v.n.umax(), named.and_then(|b| b.checked_sub(i64::from(v.delta) * i64::from(f.scale))))
         };
         let apart =
-            least(s, f.hi).and_then(|hi| i64::try_from(i128::from(hi) - i128::from(most) * i128::from(f.scale)).ok());
+            s.least_of(f.hi).and_then(|hi| i64::try_from(i128::from(hi) - i128::from(most) * i128::from(f.scale)).ok());
         named.max(apart)
     }
 
     /// Makes the guess hold what came back, too. `false` if it cannot.
-    pub(super) fn weaken(&mut self, back: &State, env: &Env<'_>, next_id: &mut u32) -> bool {
+    pub(super) fn weaken(&mut self, back: &State, env: &Env<'_>, again: bool, next_id: &mut u32) -> bool {
         for (place, _) in std::mem::take(&mut self.broken) {
             let Some(v) = value(&self.state, place) else { continue };
             let v = match v.ty {
@@ -665,41 +802,75 @@ impl Guess {
             self.steps.retain(|p| *p != place);
             self.own.retain(|o| o.place != place);
         }
-        self.measures = None;
+        self.measures = Measures::default();
         if self.steps.is_empty() && !self.uncounted {
             return false;
         }
-        merge(&mut self.state, back, true, next_id)
+        let widen = if again { Widen::Far } else { Widen::Near };
+        merge(&mut self.state, back, widen, next_id)
     }
 
-    /// What is guessed, for the log.
-    pub(super) fn describe(&self, env: &Env<'_>) -> String {
-        let mut out = String::new();
+    /// What is guessed: registers of the running frame, and slots that a round changes.
+    pub(super) fn parts(&self, env: &Env<'_>) -> Vec<(String, String)> {
         let top = self.state.top();
-        if let Some(mark) = top.loops.last() {
-            match self.uncounted {
-                true => out.push_str(" any number of rounds"),
-                false => out.push_str(&format!(" rounds {}", mark.k.n)),
-            }
-        }
-        for r in Reg::ALL {
-            let v = &top.regs[r.index()];
-            if !v.is_uninit() && r != Reg::R10 {
-                out.push_str(&format!(", {r} = {}", v.describe(env)));
+        let rounds = match top.loops.last() {
+            Some(mark) if !self.uncounted => mark.k.n.to_string(),
+            _ => "any number".into(),
+        };
+        let mut out = vec![("rounds".into(), rounds)];
+        for place in places(&[&self.state]) {
+            let of_frame = matches!(place.what, What::Reg(_)) || self.moves(place);
+            if let (Some(v), true) = (value(&self.state, place), of_frame) {
+                out.push((place.to_string(), v.describe(env)));
             }
         }
         out
     }
+
+    fn moves(&self, place: Place) -> bool {
+        self.steps.contains(&place) || self.own.iter().any(|o| o.place == place)
+    }
+
+    /// The first place that came back to the loose guess and did not move as guessed.
+    pub(super) fn unstable(&self, env: &Env<'_>) -> LoopFailure {
+        match &self.back {
+            Some(back) => self.change(back, env),
+            None => LoopFailure::Unlike,
+        }
+    }
+
+    /// The first place of what came back that the guess does not hold.
+    pub(super) fn change(&self, back: &State, env: &Env<'_>) -> LoopFailure {
+        let unlike = |place: &Place| match (value(&self.state, *place), value(back, *place)) {
+            (Some(g), Some(b)) => g.ty != b.ty || !b.n.subset(&g.n),
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        let broken = self.broken.iter().map(|(p, _)| *p).find(|p| value(&self.state, *p).is_some());
+        let Some(place) = places(&[&self.state]).into_iter().find(unlike).or(broken) else {
+            return LoopFailure::Unlike;
+        };
+        let text = |state: &State| value(state, place).map_or("not known".into(), |v| v.describe(env));
+        LoopFailure::Changes { what: place.to_string(), guessed: text(&self.state), came_back: text(back) }
+    }
+
+    /// What is guessed, for the log.
+    pub(super) fn describe(&self, env: &Env<'_>) -> String {
+        let parts = self.parts(env);
+        parts
+            .iter()
+            .enumerate()
+            .map(|(i, (what, v))| format!("{} {what} = {v}", if i == 0 { "" } else { "," }))
+            .collect()
+    }
 }
 
-/// The least value of V(id) that the state knows.
-fn least(state: &State, id: u32) -> Option<i64> {
-    let region = (id as usize).checked_sub(1).and_then(|i| state.min_len.get(i)).map(|len| i64::from(*len));
-    let of = |v: &Value| match v.is_scalar() && v.id == id && v.scale == 1 {
-        true => i64::try_from(i128::from(v.n.umin()) - i128::from(v.delta)).ok(),
-        false => None,
-    };
-    state.frames.iter().flat_map(Frame::values).filter_map(of).chain(region).max()
+/// Replaces what `state` says of a place and its name by what `by` says.
+fn take_over(state: &mut State, by: &State, o: &Own) {
+    let Some(v) = value(by, o.place) else { return };
+    put(state, o.place, v);
+    state.room.retain(|f| f.id != o.id && f.hi != o.id);
+    by.room.iter().filter(|f| f.id == o.id || f.hi == o.id).for_each(|f| state.learn_below(*f));
 }
 
 /// What the value's name says of its order is said of a new name, at this distance from the old one.
@@ -751,28 +922,55 @@ fn tie(v: &Value, d: i32, mark: &mut Mark, fresh: &mut impl FnMut() -> u32) -> O
     if let Some(delta) = known {
         return Some((v.renamed(k, scale, delta), v.n));
     }
-    if v.null || (!v.is_scalar() && v.n.smin() < i64::from(v.delta).max(0)) {
+    if v.null {
         return None;
     }
-    // V(x) must not be negative, as no V is: what falls to 0 from above its name's distance would lead it there.
-    let named = v.line_id() != 0 && v.scale == 1 && (d > 0 || v.delta <= 0);
-    let (n, delta) = if named { (v.line_id(), v.delta) } else { (0, 0) };
+    // V(x) must not be negative, as no V is: what falls to 0 from above its name's distance would lead it there, and
+    // so would what falls to before its object.
+    let from_start = v.is_scalar() || v.n.smin() >= i64::from(v.delta).max(0);
+    let rises = v.line_id() != 0 && v.scale > 0 && d > 0;
+    let falls = v.line_id() != 0 && v.scale > 0 && d < 0 && v.delta <= 0 && from_start;
+    let named = (rises || falls) && d % i32::from(v.scale) == 0;
     if !named && matches!(v.ty, Ty::Packet { .. }) {
         return None;
     }
-    let line = mark.lines.iter().find(|l| n != 0 && l.n == n && l.step == d).map(|l| l.x);
+    // What has no name is so far from the least that it can be.
+    let least = i32::try_from(v.n.smin().min(0)).ok().filter(|_| !v.is_scalar()).unwrap_or(0);
+    if !named && ((!v.is_scalar() && v.n.smin() < least.into()) || (d < 0 && !from_start)) {
+        return None;
+    }
+    let (n, scale, delta) = if named { (v.line_id(), v.scale, v.delta) } else { (0, 1, least) };
+    let step = d / i32::from(scale);
+    let line = mark.lines.iter().find(|l| n != 0 && l.n == n && l.step == step).map(|l| l.x);
     let x = line.unwrap_or_else(|| {
         let n = if n == 0 { fresh() } else { n };
-        let start = v.n.alu(AluOp::Sub, Width::W64, &Scalar::constant(i64::from(delta) as u64));
+        let start = match scale {
+            1 => v.n.alu(AluOp::Sub, Width::W64, &Scalar::constant(i64::from(delta) as u64)),
+            _ => {
+                let (min, max) = v.range_of_line();
+                Scalar::unsigned(min, max)
+            }
+        };
         let x = fresh();
-        mark.lines.push(Line { x, n, step: d, start });
+        mark.lines.push(Line { x, n, step, start });
         x
     });
-    Some((v.renamed(x, 1, delta), v.n))
+    Some((v.renamed(x, scale, delta), v.n))
+}
+
+/// How far a number grows that two states do not agree about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Widen {
+    /// To what holds both.
+    Not,
+    /// To so many bits as a smaller type has.
+    Near,
+    /// To half a register, or all of it.
+    Far,
 }
 
 /// Makes `into` hold what `other` holds, too. `false` if it cannot.
-fn merge(into: &mut State, other: &State, widen: bool, next_id: &mut u32) -> bool {
+fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut u32) -> bool {
     if into.frames.len() != other.frames.len() || into.owed != other.owed || into.lock != other.lock {
         return false;
     }
@@ -818,6 +1016,13 @@ fn merge(into: &mut State, other: &State, widen: bool, next_id: &mut u32) -> boo
     for (a, b) in into.min_len.iter_mut().zip(&other.min_len) {
         *a = (*a).min(*b);
     }
+    into.sums.retain_mut(|t| match other.sums.iter().find(|o| Sum { max: t.max, split: t.split, ..**o } == *t) {
+        Some(o) => {
+            (t.max, t.split) = (t.max.max(o.max), t.split && o.split);
+            true
+        }
+        None => false,
+    });
     into.room.retain_mut(|f| match other.below(f.id, f.scale, f.hi) {
         Some(bytes) => {
             f.bytes = f.bytes.min(bytes);
@@ -828,14 +1033,15 @@ fn merge(into: &mut State, other: &State, widen: bool, next_id: &mut u32) -> boo
     true
 }
 
-fn join(a: &Value, b: &Value, widen: bool, next_id: &mut u32) -> Value {
+fn join(a: &Value, b: &Value, widen: Widen, next_id: &mut u32) -> Value {
     if a.is_uninit() || b.is_uninit() || a.ty != b.ty || a.null != b.null || a.owner != b.owner {
         return Value::uninit(Why::Dead);
     }
     let mut n = a.n.join(&b.n);
-    if widen && n != a.n && a.is_scalar() {
+    if widen != Widen::Not && n != a.n && a.is_scalar() {
+        let least = if widen == Widen::Far { 32 } else { 8 };
         n = Scalar::low_bits(if n.high_half_is_zero() {
-            (64 - n.umax().leading_zeros()).next_power_of_two().max(8)
+            (64 - n.umax().leading_zeros()).next_power_of_two().max(least)
         } else {
             64
         });

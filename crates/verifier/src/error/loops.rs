@@ -1,0 +1,84 @@
+//! What an error says of loops: which one was not proven by what stays true in it, what was guessed, and why not.
+
+use std::fmt;
+
+use bpf_isa::InsnIdx;
+
+use super::Reason;
+
+/// A loop that could not be proven by what stays true in every round, and so was walked round by round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnprovenLoop {
+    /// The first instruction of its head.
+    pub head: InsnIdx,
+    /// Its source: file, first and last line.
+    pub source: Option<(String, u32, u32)>,
+    /// What was taken to be true in every round: registers and what they hold.
+    pub guess: Vec<(String, String)>,
+    /// Why it was not proven.
+    pub why: LoopFailure,
+}
+
+/// Why a loop was not proven.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's message says what it and its fields are")]
+pub enum LoopFailure {
+    #[error("control enters it elsewhere than at its head")]
+    Irreducible,
+    #[error(
+        "nothing is known to end it: no test bounds what every round moves by the same step, and nothing strictly grows or shrinks"
+    )]
+    Endless,
+    #[error("{what} was {guessed} in every round before, and is {came_back} after the next")]
+    Changes { what: String, guessed: String, came_back: String },
+    #[error("what is true in every round is not enough at {at}: {reason}")]
+    Refused { at: InsnIdx, reason: Box<Reason> },
+    #[error("its rounds are too long to guess about")]
+    TooLong,
+    #[error("a callback or a may_goto begins or ends in it")]
+    Bounded,
+    #[error("its rounds differ in more than numbers and offsets")]
+    Unlike,
+}
+
+impl LoopFailure {
+    /// The usual remedy, if there is one.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            LoopFailure::Irreducible => Some("jump into the loop only at its start"),
+            LoopFailure::Endless => Some(
+                "count the rounds up to a bound (`for (i = 0; i < n; i++)`), use may_goto or bpf_loop, or verify with hybrid",
+            ),
+            LoopFailure::Changes { .. } => {
+                Some("keep it within a mask or a clamp in every round (`x &= 63`, `if (x > max) break`)")
+            }
+            LoopFailure::Refused { reason, .. } => reason.hint(),
+            LoopFailure::TooLong => Some("split the loop's body, or move parts of it into global functions"),
+            LoopFailure::Bounded | LoopFailure::Unlike => None,
+        }
+    }
+}
+
+impl fmt::Display for UnprovenLoop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "  loop at {}", self.head)?;
+        match &self.source {
+            Some((file, from, to)) if from == to => write!(f, " ({file}:{from})")?,
+            Some((file, from, to)) => write!(f, " ({file}:{from}-{to})")?,
+            None => {}
+        }
+        writeln!(f, " was walked round by round: {}", self.why)?;
+        if !self.guess.is_empty() {
+            f.write_str("    guessed for every round:")?;
+            for (i, (what, value)) in self.guess.iter().enumerate() {
+                write!(f, "{} {what} = {value}", if i == 0 { "" } else { "," })?;
+            }
+            writeln!(f)?;
+        }
+        match self.why.hint() {
+            Some(hint) => writeln!(f, "    hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Sums of two unknown numbers: `V(s) = V(a) + scale * V(b) + delta`.
+//!
+//! Problem: a decoder checks one sum and uses another (`if (i + n > len) return; for (j = 0; j < n; j++) p[i + j]`), or
+//! checks a sum and learns more of a part of it afterwards (`n >= 1`, so `i + 1 <= len`). Approach: in loops, a sum or
+//! difference of named numbers is kept as an equation, and the same sum gets the same name again. Two sums that share
+//! a part are ordered as their other parts are; a bound of one number bounds the others. What a mask and a shift take
+//! apart is a sum too (`x = low + 2^16 * high`), so folding a number is seen to shrink it.
+//!
+//! Invariants: each is an equation of integers that are not negative, as all that is named (see [`super::lines`]); what
+//! may wrap is not named.
+
+use bpf_isa::{AluOp, Width};
+
+use crate::state::{Line, Room, State, Sum};
+use crate::value::Value;
+
+/// Sums that a state holds; the oldest is forgotten for a new one.
+const MAX_SUMS: usize = 24;
+/// Greatest number that is split into its parts: more than an index, a length or a sum of words is a hash.
+const MAX_SPLIT: u64 = 1 << 48;
+
+impl Sum {
+    /// Its two parts: what it has in common with another one, and the rest with its scale.
+    fn parts(&self) -> impl Iterator<Item = ((u32, i64), (u32, i64))> {
+        let (a, b) = ((self.a, 1), (self.b, self.scale));
+        [(a, b), (b, a)].into_iter()
+    }
+}
+
+impl State {
+    /// All equations: sums, and the lines of loops.
+    fn all_sums(&self) -> impl Iterator<Item = Sum> {
+        let lines = self.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.lines.iter().map(|l| (m.k.id, l)));
+        let lines = lines.filter(|(_, l)| l.n != 0).map(|(k, l)| {
+            let (s, a) = if l.step > 0 { (l.x, l.n) } else { (l.n, l.x) };
+            Sum { s, a, b: k, scale: i64::from(l.step).abs(), delta: 0, max: i64::MAX, split: false }
+        });
+        self.sums.iter().copied().chain(lines)
+    }
+
+    /// The line of a loop that is left, as an equation.
+    pub(super) fn keep_line(&mut self, k: u32, line: &Line) {
+        if line.n == 0 {
+            return;
+        }
+        let (s, a) = if line.step > 0 { (line.x, line.n) } else { (line.n, line.x) };
+        let sum = Sum { s, a, b: k, scale: i64::from(line.step).abs(), delta: 0, max: i64::MAX, split: false };
+        if !self.sums.contains(&sum) {
+            self.push_sum(sum);
+        }
+    }
+
+    /// The sum of these parts, if it has been made before.
+    fn sum_of(&self, a: u32, b: u32, scale: i64) -> Option<&Sum> {
+        self.sums
+            .iter()
+            .find(|s| (s.a, s.b, s.scale) == (a, b, scale) || (s.scale == 1 && scale == 1 && (s.b, s.a) == (a, b)))
+    }
+
+    fn push_sum(&mut self, sum: Sum) {
+        if self.sums.len() >= MAX_SUMS {
+            self.sums.remove(0);
+        }
+        self.sums.push(sum);
+        // What is known now of the order to its like may be forgotten when its parts are.
+        let like: Vec<Sum> = self.all_sums().filter(|t| t.s != sum.s).collect();
+        for t in like {
+            for (x, y) in [(&sum, &t), (&t, &sum)] {
+                if let Some(bytes) = self.apart(x, y) {
+                    self.learn_below(Room { id: x.s, scale: 1, bytes, hi: y.s });
+                }
+            }
+        }
+    }
+
+    /// The greatest gap known with `V(x.s) + gap <= V(t.s)`, if the two share a part.
+    fn apart(&self, x: &Sum, t: &Sum) -> Option<i64> {
+        let mut best: Option<i64> = None;
+        for (shared, (b, scale)) in x.parts() {
+            for (_, (c, times)) in t.parts().filter(|(other, _)| *other == shared) {
+                let gap = if b == c {
+                    // V(b) is not negative.
+                    (times >= scale).then(|| self.least_of(b).unwrap_or(0).max(0).checked_mul(times - scale)).flatten()
+                } else {
+                    i16::try_from(scale).ok().and_then(|scale| self.below_by_facts(b, scale, c))
+                };
+                let gap = gap.and_then(|g| g.checked_add(t.delta)?.checked_sub(x.delta));
+                best = best.max(gap);
+            }
+        }
+        best
+    }
+
+    /// The greatest `bytes` for which `V(id) + bytes <= V(hi)` follows from two sums with a common part.
+    pub(crate) fn below_by_sums(&self, id: u32, hi: u32) -> Option<i64> {
+        if self.sums.is_empty() {
+            return None;
+        }
+        let mut best: Option<i64> = None;
+        for x in self.all_sums().filter(|x| x.s == id) {
+            for t in self.all_sums().filter(|t| t.s != id) {
+                let Some(gap) = self.apart(&x, &t) else { continue };
+                let beyond = if t.s == hi { Some(0) } else { self.below_by_facts(t.s, 1, hi) };
+                best = best.max(beyond.and_then(|b| b.checked_add(gap)));
+            }
+        }
+        best
+    }
+
+    /// The sum `scale * V(b) + V(a) + delta`, as a name and a distance from it. It must be exact, and not negative; `max`
+    /// is what it is at most.
+    pub(super) fn name_sum(
+        &mut self,
+        (a, b, scale): (u32, u32, i16),
+        delta: i64,
+        max: i64,
+        next_id: &mut u32,
+    ) -> Option<(u32, i32)> {
+        if a == 0 || b == 0 || scale <= 0 {
+            return None;
+        }
+        let scale = i64::from(scale);
+        if let Some(sum) = self.sum_of(a, b, scale).copied() {
+            return Some((sum.s, i32::try_from(delta.checked_sub(sum.delta)?).ok()?));
+        }
+        *next_id += 1;
+        let s = *next_id;
+        self.push_sum(Sum { s, a, b, scale, delta, max, split: false });
+        Some((s, 0))
+    }
+
+    /// The difference of `V(whole) + ahead` and `s`, which is not negative: a name and a distance from it.
+    pub(super) fn name_difference(
+        &mut self,
+        (whole, ahead): (u32, i32),
+        s: &Value,
+        next_id: &mut u32,
+    ) -> Option<(u32, i32)> {
+        let (part, scale) = (s.line_id(), i64::from(s.scale));
+        if whole == 0 || part == 0 || scale <= 0 {
+            return None;
+        }
+        // V(whole) = difference + scale * V(part) + delta
+        let delta = i64::from(s.delta) - i64::from(ahead);
+        let known = self.sums.iter().find_map(|t| {
+            let rest = match t.s == whole {
+                true if (t.b, t.scale) == (part, scale) => t.a,
+                true if (t.a, t.scale, scale) == (part, 1, 1) => t.b,
+                _ => return None,
+            };
+            Some((rest, i32::try_from(t.delta - delta).ok()?))
+        });
+        if known.is_some() {
+            return known;
+        }
+        *next_id += 1;
+        let a = *next_id;
+        self.push_sum(Sum { s: whole, a, b: part, scale, delta, max: i64::MAX, split: false });
+        Some((a, 0))
+    }
+
+    /// What `x & (2^bits - 1)` and `x >> bits` make of a number: the names of the two.
+    fn split(&mut self, x: u32, bits: u32, next_id: &mut u32) -> (u32, u32) {
+        let scale = 1i64 << bits;
+        if let Some(sum) = self.sums.iter().find(|t| t.split && t.s == x && t.scale == scale) {
+            return (sum.a, sum.b);
+        }
+        *next_id += 2;
+        let (a, b) = (*next_id - 1, *next_id);
+        self.push_sum(Sum { s: x, a, b, scale, delta: 0, max: i64::MAX, split: true });
+        (a, b)
+    }
+
+    /// What is left of a number without this part of it.
+    fn rest(&mut self, whole: u32, part: u32, next_id: &mut u32) -> Option<u32> {
+        let alone = Value { id: part, ..Value::unknown() };
+        let named = self.name_difference((whole, 0), &alone, next_id);
+        named.filter(|(_, apart)| *apart == 0).map(|(id, _)| id)
+    }
+
+    /// The middle of two numbers, `(V(a) + V(b)) / 2`, lies between them: facts about its name.
+    pub(super) fn middle(&self, x: &Value, id: u32, facts: &mut Vec<Room>) {
+        let Some(sum) = self.sums.iter().find(|t| t.s == x.id && t.scale == 1 && x.scale == 1).copied() else { return };
+        // The sum as it is halved: V(a) + V(b) + delta.
+        let delta = sum.delta.saturating_add(x.delta.into());
+        for (lo, hi) in [(sum.a, sum.b), (sum.b, sum.a)] {
+            let Some(gap) = self.below(lo, 1, hi) else { continue };
+            // 2 V(lo) + gap + delta <= 2 middle + 1 and 2 middle <= 2 V(hi) - gap + delta
+            facts.push(Room { id: lo, scale: 1, bytes: gap.saturating_add(delta).div_euclid(2), hi: id });
+            facts.push(Room { id, scale: 1, bytes: -(delta.saturating_sub(gap).div_euclid(2)), hi });
+        }
+    }
+
+    /// The most that V(id) is known to be from sums it is below of.
+    pub(super) fn most_by_sums(&self, id: u32) -> i64 {
+        let own = self.sums.iter().filter(|t| t.s == id).map(|t| t.max);
+        let above = self.sums.iter().filter(|t| t.s != id && t.max < i64::MAX);
+        let above = above.filter_map(|t| t.max.checked_sub(self.below(id, 1, t.s)?));
+        own.chain(above).min().unwrap_or(i64::MAX)
+    }
+
+    /// V(id) lies in `min..=max`: what follows for the sums it is in. Facts, and bounds of other numbers.
+    pub(super) fn bound_sums(
+        &mut self,
+        id: u32,
+        (min, max): (i128, i128),
+        facts: &mut Vec<Room>,
+        next: &mut Vec<(u32, i128, i128)>,
+    ) {
+        for i in 0..self.sums.len() {
+            let t = self.sums[i];
+            let (scale, delta) = (i128::from(t.scale), i128::from(t.delta));
+            if t.s == id {
+                if let Ok(max) = i64::try_from(max) {
+                    self.sums[i].max = t.max.min(max);
+                }
+                let [a, b] = [t.a, t.b].map(|p| i128::from(self.least_of(p).unwrap_or(0).max(0)));
+                next.push((t.a, 0, max - delta - scale * b));
+                next.push((t.b, 0, (max - delta - a).div_euclid(scale)));
+            } else if min > 0 {
+                let fact = match id {
+                    id if id == t.a => i16::try_from(t.scale).ok().map(|scale| (t.b, scale, min + delta)),
+                    id if id == t.b => Some((t.a, 1, scale * min + delta)),
+                    _ => None,
+                };
+                if [t.a, t.b].contains(&id) {
+                    let [a, b] = [t.a, t.b].map(|p| i128::from(self.least_of(p).unwrap_or(0).max(0)));
+                    let a = if t.a == id { a.max(min) } else { a };
+                    let b = if t.b == id { b.max(min) } else { b };
+                    next.push((t.s, a + scale * b + delta, i128::from(u64::MAX)));
+                }
+                if let Some((id, scale, bytes)) = fact
+                    && let Ok(bytes) = i64::try_from(bytes)
+                {
+                    facts.push(Room { id, scale, bytes, hi: t.s });
+                }
+            }
+        }
+    }
+
+    /// Two numbers whose sum is at most `most`.
+    pub(super) fn bound_sum(&mut self, a: u32, b: u32, most: i64, next_id: &mut u32) {
+        if let Some((s, apart)) = self.name_sum((a, b, 1), 0, most, next_id) {
+            self.bound(s, 0, i128::from(most) - i128::from(apart), super::lines::MAX_HOPS);
+        }
+    }
+
+    /// Forgets sums that say nothing of what is held, or of what a fact ties to that.
+    pub(super) fn forget_sums(&mut self, held: impl Fn(u32) -> bool) {
+        let room = &self.room;
+        self.sums.retain(|t| {
+            let parts = held(t.a) && held(t.b);
+            let ordered = || t.max < i64::MAX || room.iter().any(|r| r.id == t.s || r.hi == t.s);
+            (parts && (held(t.s) || ordered())) || (held(t.s) && (held(t.a) || held(t.b) || t.split))
+        });
+    }
+}
+
+/// The greatest number of this width.
+fn top(width: Width) -> u64 {
+    match width {
+        Width::W32 => u64::from(u32::MAX),
+        Width::W64 => u64::MAX,
+    }
+}
+
+/// What an operation makes of two named numbers, if that is a sum, a difference or a part of one: its name, scale and
+/// distance. The operation does not wrap, and leaves `max` at most.
+pub(super) fn result_name(
+    state: &mut State,
+    (op, width): (AluOp, Width),
+    d: &Value,
+    s: &Value,
+    max: u64,
+    next_id: &mut u32,
+) -> Option<(u32, i16, i32)> {
+    let most = i64::try_from(max).unwrap_or(i64::MAX);
+    match op {
+        AluOp::Add => {
+            let (a, b) = if d.scale == 1 { (d, s) } else { (s, d) };
+            if a.scale != 1 {
+                return None;
+            }
+            let delta = i64::from(a.delta) + i64::from(b.delta);
+            let (id, delta) = state.name_sum((a.id, b.id, b.scale), delta, most, next_id)?;
+            Some((id, 1, delta))
+        }
+        AluOp::Sub => match d.n.as_const() {
+            Some(c) => {
+                let delta = i32::try_from(c).ok()?.checked_sub(s.delta)?;
+                (s.id != 0 && s.scale == 1).then_some((s.id, -1, delta))
+            }
+            None if d.scale != 1 => None,
+            None => state.name_difference((d.id, d.delta), s, next_id).map(|(id, delta)| (id, 1, delta)),
+        },
+        AluOp::And | AluOp::Rsh if d.id != 0 && (d.scale, d.delta) == (1, 0) && d.n.umax() <= MAX_SPLIT => {
+            let c = s.n.as_const()?;
+            // What is left without the low bits: the whole less them.
+            let cleared = c.trailing_zeros();
+            if op == AluOp::And && (1..15).contains(&cleared) && c & top(width) | ((1 << cleared) - 1) == top(width) {
+                let (low, _) = state.split(d.id, cleared, next_id);
+                return state.rest(d.id, low, next_id).map(|id| (id, 1, 0));
+            }
+            let bits = match op {
+                AluOp::And => u64::BITS - c.leading_zeros(),
+                _ => u32::try_from(c).ok()?,
+            };
+            let whole = if width == Width::W32 { 32 } else { 64 };
+            if bits == 0 || bits >= whole.min(63) || (op == AluOp::And && c.count_ones() != bits) {
+                return None;
+            }
+            let (low, high) = state.split(d.id, bits, next_id);
+            Some((if op == AluOp::And { low } else { high }, 1, 0))
+        }
+        AluOp::And
+        | AluOp::Rsh
+        | AluOp::Mul
+        | AluOp::Div
+        | AluOp::SDiv
+        | AluOp::Mod
+        | AluOp::SMod
+        | AluOp::Or
+        | AluOp::Xor
+        | AluOp::Lsh
+        | AluOp::Arsh => None,
+    }
+}
