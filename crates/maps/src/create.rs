@@ -15,6 +15,7 @@ use crate::nested::{ArrayOfMaps, HashOfMaps};
 use crate::ops::MapOps;
 use crate::program;
 use crate::queue::QueueMap;
+use crate::redirect::{DeviceHash, IndexMap};
 use crate::ring::RingMap;
 use crate::ring::perf::PerfMap;
 use crate::trie::TrieMap;
@@ -49,6 +50,8 @@ fn memory_needed(family: Family, def: &MapDef, slots: u32) -> u64 {
         Family::Perf => PerfMap::memory_needed(def),
         Family::ArrayOfMaps => ArrayOfMaps::memory_needed(def),
         Family::HashOfMaps => HashOfMaps::memory_needed(def, slots),
+        Family::Redirect => IndexMap::memory_needed(def),
+        Family::RedirectHash => DeviceHash::memory_needed(def, slots),
     }
 }
 
@@ -85,6 +88,8 @@ impl Map {
             Family::Perf => Box::new(PerfMap::new(&def, domain).map_err(system)?),
             Family::ArrayOfMaps => Box::new(ArrayOfMaps::new(&def, domain).map_err(system)?),
             Family::HashOfMaps => Box::new(HashOfMaps::new(&def, domain, options.hash_seed).map_err(system)?),
+            Family::Redirect => Box::new(IndexMap::new(&def).map_err(system)?),
+            Family::RedirectHash => Box::new(DeviceHash::new(&def, domain, options.hash_seed).map_err(system)?),
         };
         let addressable = ops.addressable();
         let header = MapHeader {

@@ -7,6 +7,8 @@
 use crate::error::MapError;
 use crate::mem::round_up8;
 
+use bpf_uapi::MapTypes;
+
 pub use bpf_uapi::MapType;
 pub use bpf_uapi::flags::{create as flags, update};
 
@@ -31,6 +33,10 @@ pub(crate) enum Family {
     ArrayOfMaps,
     /// Hash of maps.
     HashOfMaps,
+    /// Devices, CPUs and AF_XDP sockets by index.
+    Redirect,
+    /// Devices by key.
+    RedirectHash,
 }
 
 impl Family {
@@ -49,20 +55,18 @@ impl Family {
             MapType::PerfEventArray => Ok(Self::Perf),
             MapType::ArrayOfMaps => Ok(Self::ArrayOfMaps),
             MapType::HashOfMaps => Ok(Self::HashOfMaps),
+            MapType::DevMap | MapType::CpuMap | MapType::XskMap => Ok(Self::Redirect),
+            MapType::DevMapHash => Ok(Self::RedirectHash),
             MapType::Unspec
             | MapType::ProgArray
             | MapType::StackTrace
             | MapType::CgroupArray
-            | MapType::DevMap
             | MapType::SockMap
-            | MapType::CpuMap
-            | MapType::XskMap
             | MapType::SockHash
             | MapType::CgroupStorage
             | MapType::ReuseportSockArray
             | MapType::PerCpuCgroupStorage
             | MapType::SkStorage
-            | MapType::DevMapHash
             | MapType::StructOps
             | MapType::InodeStorage
             | MapType::TaskStorage
@@ -179,6 +183,14 @@ impl MapDef {
         self
     }
 
+    /// Whether programs may read values, and whether they may write them: the flags, but for redirect maps, whose
+    /// values programs never write.
+    #[must_use]
+    pub fn program_rights(&self) -> (bool, bool) {
+        let redirect = MapTypes::REDIRECT.contains(self.map_type);
+        (self.flags & flags::WRONLY_PROG == 0, self.flags & flags::RDONLY_PROG == 0 && !redirect)
+    }
+
     /// Checks the definition as the kernel does.
     ///
     /// # Errors
@@ -236,6 +248,7 @@ impl MapDef {
             Family::Queue => self.validate_queue(bad),
             Family::Bloom => self.validate_bloom(bad),
             Family::Ring => self.validate_ring(bad),
+            Family::Redirect | Family::RedirectHash => self.validate_redirect(bad),
         }
     }
 
@@ -254,6 +267,8 @@ impl MapDef {
             Family::Queue => flags::NUMA_NODE | ACCESS,
             Family::Bloom => flags::NUMA_NODE | flags::ZERO_SEED | ACCESS,
             Family::Ring => flags::NUMA_NODE,
+            Family::Redirect if self.map_type == MapType::CpuMap => flags::NUMA_NODE,
+            Family::Redirect | Family::RedirectHash => flags::NUMA_NODE | flags::RDONLY | flags::WRONLY,
         }
     }
 
@@ -347,6 +362,22 @@ impl MapDef {
         Ok(())
     }
 
+    /// A value is a number of four bytes, and for devices and CPUs perhaps one of a program after it.
+    fn validate_redirect(&self, bad: impl Fn(i32, String) -> Result<(), MapError>) -> Result<(), MapError> {
+        let sized = self.value_size == 4 || self.value_size == 8 && self.map_type != MapType::XskMap;
+        if self.max_entries == 0 || self.key_size != 4 || !sized {
+            let expected = "key_size 4, value_size 4 (or 8 but for xskmap), max_entries above 0";
+            return bad(libc::EINVAL, self.shape(expected));
+        }
+        if self.map_type == MapType::CpuMap && self.max_entries > MAX_CPUS {
+            return bad(libc::E2BIG, self.shape(&format!("max_entries at most {MAX_CPUS}")));
+        }
+        if self.map_type == MapType::DevMapHash && self.max_entries > MAX_HASH_ENTRIES {
+            return bad(libc::EINVAL, self.shape(&format!("max_entries at most {MAX_HASH_ENTRIES}")));
+        }
+        Ok(())
+    }
+
     fn shape(&self, expected: &str) -> String {
         format!(
             "{expected}; got key_size {}, value_size {}, max_entries {}",
@@ -382,7 +413,9 @@ impl MapDef {
             | Family::Ring
             | Family::Perf
             | Family::ArrayOfMaps
-            | Family::HashOfMaps => false,
+            | Family::HashOfMaps
+            | Family::Redirect
+            | Family::RedirectHash => false,
         };
         if sized {
             self.same("max_entries", template.max_entries.into(), self.max_entries.into())?;
@@ -416,6 +449,9 @@ const MAX_ELEMENT: u64 = KMALLOC_MAX - 48;
 
 /// The kernel's `PCPU_MIN_UNIT_SIZE`: the largest per-CPU value.
 const MAX_PER_CPU_VALUE: usize = 32 << 10;
+
+/// The kernel's `NR_CPUS`, as distributions set it: the most entries of a CPU map.
+const MAX_CPUS: u32 = 8192;
 
 /// The kernel rounds the bucket count up to a power of two in 32 bits.
 const MAX_HASH_ENTRIES: u32 = 1 << 31;

@@ -33,6 +33,7 @@ mod tests {
             (Errno::EINVAL, libc::EINVAL),
             (Errno::ENOSPC, libc::ENOSPC),
             (Errno::EDEADLK, libc::EDEADLK),
+            (Errno::EOVERFLOW, libc::EOVERFLOW),
             (Errno::EOPNOTSUPP, libc::EOPNOTSUPP),
         ];
         for (ours, system) in pairs {

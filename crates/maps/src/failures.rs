@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bpf_quiesce::{Domain, Options};
 
-use crate::def::{flags, implemented_types};
+use crate::def::{Family, flags, implemented_types};
 use crate::sys::Call;
 use crate::sys::inject::{failing, mapped_bytes};
 use crate::{CreateOptions, Map, MapDef, MapError, MapType, RingBuf, open_perf_entry};
@@ -37,7 +37,8 @@ fn definition(map_type: MapType) -> MapDef {
         MapType::LpmTrie => (8, 8, 100_000),
         MapType::Queue | MapType::Stack | MapType::BloomFilter => (0, 8, 1 << 20),
         MapType::RingBuf | MapType::UserRingBuf => (0, 0, 1 << 20),
-        MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps => (4, 4, 1 << 20),
+        MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps | MapType::XskMap => (4, 4, 1 << 20),
+        MapType::CpuMap => (4, 8, 8192),
         _other => (4, 8, 1 << 20),
     };
     let def = MapDef::new(map_type.name(), map_type, key, value, entries);
@@ -92,9 +93,11 @@ fn a_failing_call_leaves_no_half_of_a_map() {
         let map = Map::create(def.clone(), &domain).unwrap();
         assert!(mapped_bytes() > 0, "{def:?}: its memory is counted");
         if def.value_size > 0 && !matches!(def.map_type, MapType::PerfEventArray) && !def.map_type.is_map_of_maps() {
-            let (key, value) = (vec![1; def.key_size as usize], vec![1; map.host_value_size()]);
+            let (key, mut value) = (vec![1; def.key_size as usize], vec![0; map.host_value_size()]);
+            value[0] = 1;
             let key = if def.map_type == MapType::LpmTrie { [32u32.to_ne_bytes(), [1; 4]].concat() } else { key };
-            let key = if def.map_type.name().contains("array") { 1u32.to_ne_bytes().to_vec() } else { key };
+            let by_index = matches!(Family::of(def.map_type), Ok(Family::Array | Family::Redirect));
+            let key = if by_index { 1u32.to_ne_bytes().to_vec() } else { key };
             map.set(&key, &value).unwrap();
         }
         drop(map);

@@ -64,6 +64,8 @@ pub mod program;
 #[cfg(not(loom))]
 mod queue;
 #[cfg(not(loom))]
+mod redirect;
+#[cfg(not(loom))]
 mod retire;
 #[cfg(not(loom))]
 mod ring;
@@ -87,7 +89,9 @@ pub use {
     host::{Batch, Iter},
     map::Map,
     ops::Cursor,
+    redirect::RedirectEntry,
     ring::consumer::{Record, RingBuf, open as open_perf_entry},
     ring::user::{Sample, UserRingBuf},
     ring::{query, wakeup},
+    sys::page_size,
 };

@@ -17,9 +17,11 @@ use crate::header::MapHeader;
 use crate::lock::ValueLock;
 use crate::map::Inner;
 use crate::num::index;
+use crate::redirect::{DeviceHash, IndexMap, RedirectEntry};
 use crate::ring::perf::PerfMap;
 use crate::ring::{Ring, RingMap};
 use crate::value::Source;
+use bpf_uapi::MapTypes;
 
 /// The definition of the map behind a program's map pointer: of inner maps, the program's linker knows none.
 ///
@@ -264,6 +266,27 @@ pub unsafe extern "C" fn perf_event_output(
     let (data, context) = ((data, index(size)), (context, index(context_size)));
     // SAFETY: passed on; inside a guard (contract).
     ret(unsafe { map.output(flags, data, context, slot) })
+}
+
+/// The type and number ([`Map::id`](crate::Map::id)) of a redirect map; `None` for maps of other types.
+///
+/// # Safety
+/// See the module.
+pub unsafe fn redirect_map(map: *const MapHeader) -> Option<(MapType, u32)> {
+    // SAFETY: a live map (contract).
+    let map = unsafe { Inner::from_header(map) };
+    MapTypes::REDIRECT.contains(map.def.map_type).then_some((map.def.map_type, map.id))
+}
+
+/// What `bpf_redirect_map` finds in a redirect map at `key`; `None` if nothing is there, or for maps of other types.
+///
+/// # Safety
+/// See the module.
+pub unsafe fn redirect_entry(map: *const MapHeader, key: u32) -> Option<RedirectEntry> {
+    // SAFETY: a live map (contract).
+    let ops = unsafe { Inner::from_header(map) }.ops.as_any();
+    let by_index = ops.downcast_ref::<IndexMap>().and_then(|map| map.entry(key));
+    by_index.or_else(|| ops.downcast_ref::<DeviceHash>()?.entry(key))
 }
 
 /// `bpf_spin_lock`: 0, or `-EDEADLK` if this slot holds the lock already (a signal handler's program met its own

@@ -185,7 +185,7 @@ pub(crate) fn event() -> Result<std::os::fd::OwnedFd, Errno> {
 
 /// Bytes in a page: asked for once, because every commit of a ring's record needs it.
 #[inline]
-pub(crate) fn page_size() -> usize {
+pub fn page_size() -> usize {
     static SIZE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     *SIZE.get_or_init(|| {
         // SAFETY: sysconf with a constant name only reads.

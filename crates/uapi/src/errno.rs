@@ -31,6 +31,8 @@ impl Errno {
     pub const ENOSPC: Self = Self(28);
     /// Taking this lock would wait for oneself.
     pub const EDEADLK: Self = Self(35);
+    /// A number larger than it may be.
+    pub const EOVERFLOW: Self = Self(75);
     /// The map type has no such operation (programs and the newer system-call paths).
     pub const EOPNOTSUPP: Self = Self(95);
     /// The map type has no such operation. Not part of the user-space headers: the kernel leaks its internal
@@ -57,6 +59,7 @@ impl core::fmt::Debug for Errno {
             Self::EINVAL => f.write_str("EINVAL"),
             Self::ENOSPC => f.write_str("ENOSPC"),
             Self::EDEADLK => f.write_str("EDEADLK"),
+            Self::EOVERFLOW => f.write_str("EOVERFLOW"),
             Self::EOPNOTSUPP => f.write_str("EOPNOTSUPP"),
             Self::ENOTSUPP => f.write_str("ENOTSUPP"),
             Self(n) => write!(f, "errno {n}"),

@@ -29,6 +29,14 @@ pub mod create {
     pub const INNER_MAP: u32 = 1 << 12;
 }
 
+/// Flags of `bpf_redirect_map`.
+pub mod redirect {
+    /// A copy to each device in the map.
+    pub const BROADCAST: u64 = 1 << 3;
+    /// But to the one that the packet came from.
+    pub const EXCLUDE_INGRESS: u64 = 1 << 4;
+}
+
 /// Update flags (`BPF_ANY` and so on).
 pub mod update {
     /// Create or replace.

@@ -171,6 +171,10 @@ impl MapTypes {
     /// Arrays of values.
     pub const ARRAYS: MapTypes = MapTypes::of(&[MapType::Array, MapType::PerCpuArray]);
 
+    /// Types whose entries `bpf_redirect_map` sends packets to.
+    pub const REDIRECT: MapTypes =
+        MapTypes::of(&[MapType::DevMap, MapType::DevMapHash, MapType::CpuMap, MapType::XskMap]);
+
     /// Types whose values programs find by a key of any kind.
     pub const KEYED: MapTypes = MapTypes::of(&[
         MapType::Hash,
@@ -182,6 +186,9 @@ impl MapTypes {
         MapType::LpmTrie,
         MapType::ArrayOfMaps,
         MapType::HashOfMaps,
+        MapType::DevMap,
+        MapType::DevMapHash,
+        MapType::XskMap,
     ]);
 
     /// The set of these types.

@@ -13,7 +13,7 @@ use super::Caller;
 use super::bytes::{copy_in, copy_out};
 use crate::engine::Engine;
 use crate::error::HelperError;
-use bpf_maps::{Map, MapError, MapType, flags, program as map_ops};
+use bpf_maps::{Map, MapError, MapType, program as map_ops};
 use bpf_quiesce::{Domain, Owned};
 use bpf_verifier::Ret;
 use core::marker::PhantomData;
@@ -264,7 +264,7 @@ impl<K: IntoBytes + Immutable, V: FromBytes + IntoBytes + Immutable> PinnedMap<K
                 return Err(MapError::Size { map: name(), what, expected: expected as usize, got });
             }
         }
-        if def.spin_lock.is_some() || def.flags & (flags::RDONLY_PROG | flags::WRONLY_PROG) != 0 {
+        if def.spin_lock.is_some() || def.program_rights() != (true, true) {
             let expected = "values that programs may read and write as they are".to_owned();
             let (map, map_type) = (name(), def.map_type);
             return Err(MapError::InvalidDef { map, map_type, errno: libc::EINVAL, expected });

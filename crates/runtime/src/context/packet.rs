@@ -19,22 +19,68 @@ use core::mem::offset_of;
 use core::ops::RangeInclusive;
 use std::sync::LazyLock;
 
-/// Where `bpf_redirect` sends a packet.
+/// Where a program sends a packet. Nothing is sent by a run: what becomes of the packet is the host's to do.
+///
+/// Maps are named by [`Map::id`](bpf_maps::Map::id); a `program` is the number that the host wrote into the entry for the
+/// program that the kernel would run there, 0 for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Redirect {
-    /// The interface.
-    pub ifindex: u32,
-    /// The flags the program gave (`BPF_F_INGRESS` and so on), or what it called instead: [`Redirect::NEIGHBOUR`],
-    /// [`Redirect::PEER`].
-    pub flags: u64,
-}
-
-impl Redirect {
-    /// `bpf_redirect_neigh`: out of the interface, with the link addresses of the next hop. No program can give it as a
-    /// flag.
-    pub const NEIGHBOUR: u64 = 1 << 16;
-    /// `bpf_redirect_peer`: in by the interface's peer in another network namespace.
-    pub const PEER: u64 = 1 << 17;
+#[non_exhaustive]
+pub enum Redirect {
+    /// To a network device that the program names: `bpf_redirect`.
+    Device {
+        /// The interface.
+        ifindex: u32,
+        /// The flags the program gave (`BPF_F_INGRESS` and so on).
+        flags: u64,
+    },
+    /// Out of a network device, with the link addresses of the next hop: `bpf_redirect_neigh`.
+    Neighbour {
+        /// The interface.
+        ifindex: u32,
+    },
+    /// In by a network device's peer in another network namespace: `bpf_redirect_peer`.
+    Peer {
+        /// The interface.
+        ifindex: u32,
+    },
+    /// To the device in an entry of a device map.
+    MapDevice {
+        /// The map.
+        map: u32,
+        /// The entry's key.
+        key: u32,
+        /// The interface.
+        ifindex: u32,
+        /// The program to run on the packet as it leaves.
+        program: u32,
+    },
+    /// A copy to each device in a device map (`BPF_F_BROADCAST`).
+    AllDevices {
+        /// The map.
+        map: u32,
+        /// Not to the device that the packet came from (`BPF_F_EXCLUDE_INGRESS`).
+        exclude_ingress: bool,
+    },
+    /// To another CPU.
+    Cpu {
+        /// The map.
+        map: u32,
+        /// The CPU: the entry's key.
+        cpu: u32,
+        /// The length of its queue.
+        queue_size: u32,
+        /// The program to run there.
+        program: u32,
+    },
+    /// To an AF_XDP socket.
+    Socket {
+        /// The map.
+        map: u32,
+        /// The entry's key.
+        key: u32,
+        /// The number that the host gave the socket.
+        socket: u32,
+    },
 }
 
 /// Where in its buffer a packet is.

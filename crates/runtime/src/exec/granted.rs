@@ -10,7 +10,7 @@
 //! is removed or the run ends. Two extents of `apart` have no byte in common. `others` grows by what a program names
 //! (its arrays), not by what it does, unless a host function returns memory that overlaps other.
 
-use bpf_maps::{MapDef, flags};
+use bpf_maps::MapDef;
 use std::collections::BTreeMap;
 
 /// Memory that a program may use.
@@ -180,7 +180,7 @@ impl<'p> Granted<'p> {
 
 /// `len` bytes of values of a map, one every `stride` bytes.
 fn values(start: u64, len: u64, stride: u64, def: &MapDef) -> Extent {
-    let (read, write) = (def.flags & flags::WRONLY_PROG == 0, def.flags & flags::RDONLY_PROG == 0);
+    let (read, write) = def.program_rights();
     let locks = def.spin_lock.map(|at| Locks { first: at.into(), stride: stride.max(1) });
     Extent { start, len, read, write, locks, record: false }
 }
@@ -188,7 +188,7 @@ fn values(start: u64, len: u64, stride: u64, def: &MapDef) -> Extent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bpf_maps::MapType;
+    use bpf_maps::{MapType, flags};
 
     #[test]
     fn rights_and_ends_are_kept() {

@@ -17,7 +17,7 @@ use crate::program::map_ref::MapRef;
 use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion};
 use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Imm64, Insn, Program, Reg, Size, Src};
-use bpf_maps::{MapDef, MapHeader, flags};
+use bpf_maps::{MapDef, MapHeader};
 use bpf_verifier::{
     Access, ArgKind, CallbackKind, ContextLayout, DYNPTR, Effect, Field, FieldKind, HelperProto, MapTypes, MemArg,
     MemSet, Ret,
@@ -229,8 +229,9 @@ impl<'p> Host<'p> {
             return Err(caller.fail(format!("{} does not work on map `{}`", proto.name, def.name)));
         }
         let (reads, writes) = proto.map_access(def.map_type);
-        for (used, flag, what) in [(reads, flags::WRONLY_PROG, "read"), (writes, flags::RDONLY_PROG, "write")] {
-            if used && def.flags & flag != 0 {
+        let (may_read, may_write) = def.program_rights();
+        for (used, may, what) in [(reads, may_read, "read"), (writes, may_write, "write")] {
+            if used && !may {
                 return Err(caller.fail(format!("programs may not {what} map `{}`", def.name)));
             }
         }
@@ -254,7 +255,7 @@ impl<'p> Host<'p> {
                 None => Err(caller.fail("a key or value without a map before it")),
             };
             match *kind {
-                ArgKind::None | ArgKind::Scalar | ArgKind::Size { .. } | ArgKind::CallbackCtx => {}
+                ArgKind::None | ArgKind::Scalar | ArgKind::Formatted | ArgKind::Size { .. } | ArgKind::CallbackCtx => {}
                 ArgKind::Ctx | ArgKind::CtxOrNull | ArgKind::Callback(_) => {}
                 ArgKind::Map(kinds) => map = Some(self.map_arg(&bound.proto, kinds, arg, caller)?),
                 ArgKind::Key => caller.check(self, arg, size(|m| m.key_size)?, false)?,

@@ -123,10 +123,10 @@ fn constants(map: &Map) -> Option<Vec<u8>> {
 }
 
 fn data_map_def(def: &bpf_maps::MapDef) -> MapDef {
-    let access = match def.flags & (flags::RDONLY_PROG | flags::WRONLY_PROG) {
-        flags::RDONLY_PROG => Access::Read,
-        flags::WRONLY_PROG => Access::Write,
-        _ => Access::ReadWrite,
+    let access = match def.program_rights() {
+        (_, false) => Access::Read,
+        (false, true) => Access::Write,
+        (true, true) => Access::ReadWrite,
     };
     MapDef {
         access,

@@ -211,13 +211,13 @@ fn redirects_are_data() {
         let mut frame = FRAME;
         let mut buff = XdpBuff::new(&mut frame);
         assert_eq!(program.run(&mut (), &mut buff).unwrap(), 4, "XDP_REDIRECT");
-        assert_eq!(buff.redirect, Some(Redirect { ifindex: 7, flags: 0 }));
+        assert_eq!(buff.redirect, Some(Redirect::Device { ifindex: 7, flags: 0 }));
     }
     for program in load::<Skb>("r1 = 9; r2 = 1; call 23; exit") {
         let mut frame = FRAME;
         let mut buff = SkBuff::new(&mut frame);
         assert_eq!(program.run(&mut (), &mut buff).unwrap(), 7, "TC_ACT_REDIRECT");
-        assert_eq!(buff.redirect, Some(Redirect { ifindex: 9, flags: 1 }));
+        assert_eq!(buff.redirect, Some(Redirect::Device { ifindex: 9, flags: 1 }));
     }
     for program in load::<Skb>("r1 = 9; r2 = 2; call 23; exit") {
         let mut frame = FRAME;
@@ -266,13 +266,13 @@ fn the_last_redirect_that_succeeds_counts() {
             let mut frame = FRAME;
             let mut buff = XdpBuff::new(&mut frame);
             program.run(&mut (), &mut buff).unwrap();
-            assert_eq!(buff.redirect, target.map(|ifindex| Redirect { ifindex, flags: 0 }), "{text}");
+            assert_eq!(buff.redirect, target.map(|ifindex| Redirect::Device { ifindex, flags: 0 }), "{text}");
         }
         for program in load::<Skb>(&text) {
             let mut frame = FRAME;
             let mut buff = SkBuff::new(&mut frame);
             program.run(&mut (), &mut buff).unwrap();
-            assert_eq!(buff.redirect, target.map(|ifindex| Redirect { ifindex, flags: 0 }), "{text}");
+            assert_eq!(buff.redirect, target.map(|ifindex| Redirect::Device { ifindex, flags: 0 }), "{text}");
         }
     }
 }

@@ -485,7 +485,7 @@ fn the_hosts_network_answers() {
     }
     for program in load_in::<Skb>(network(), "r2 = 2; r3 = 1; call 13; exit") {
         assert_eq!(program.run(&mut (), &mut SkBuff::new(&mut frame())).unwrap(), 0);
-        assert_eq!(router.sent.lock().unwrap().pop(), Some((frame(), Redirect { ifindex: 2, flags: 1 })));
+        assert_eq!(router.sent.lock().unwrap().pop(), Some((frame(), Redirect::Device { ifindex: 2, flags: 1 })));
     }
     // A panic ends the run, and nothing else.
     for program in load_in::<Skb>(network(), &mtu(99, 0, 0, 0)) {
@@ -509,7 +509,7 @@ fn next_hops_and_tunnels_are_data() {
             let mut packet = frame();
             let mut buff = SkBuff::new(&mut packet);
             assert_eq!(program.run(&mut (), &mut buff).unwrap(), 7);
-            assert_eq!(buff.redirect, Some(Redirect { ifindex: 7, flags: Redirect::NEIGHBOUR }));
+            assert_eq!(buff.redirect, Some(Redirect::Neighbour { ifindex: 7 }));
             let address = buff.nexthop.as_ref().and_then(Nexthop::address).map(|address| address.to_string());
             assert_eq!(address.as_deref(), nexthop);
         }

@@ -221,7 +221,7 @@ pub(super) unsafe extern "C" fn clone_redirect(
     // SAFETY: the linker binds this to programs on that context only, and the verifier admits nothing else as the
     // first argument.
     let skb = unsafe { &*(ctx as *const SkBuff<'_>) };
-    let to = Redirect { ifindex: low(ifindex), flags };
+    let to = Redirect::Device { ifindex: low(ifindex), flags };
     // SAFETY: `run` is the running program's hidden argument, and this frame holds nothing to drop.
     unsafe { ask(run, |network| network.send(skb.packet(), to).map(|sent| sent as u64)) }
 }
@@ -250,8 +250,7 @@ pub(super) unsafe extern "C" fn redirect_neigh(
     let context = unsafe { (*run).context } as *mut SkBuff<'_>;
     // SAFETY: programs that call this run on `Skb`, as the linker sees to.
     let skb = unsafe { &mut *context };
-    let flags = Redirect::NEIGHBOUR;
-    (skb.redirect, skb.nexthop) = (Some(Redirect { ifindex: low(ifindex), flags }), nexthop);
+    (skb.redirect, skb.nexthop) = (Some(Redirect::Neighbour { ifindex: low(ifindex) }), nexthop);
     TC_ACT_REDIRECT
 }
 
@@ -274,8 +273,7 @@ pub(super) unsafe extern "C" fn redirect_peer(
     let context = unsafe { (*run).context } as *mut SkBuff<'_>;
     // SAFETY: programs that call this run on `Skb`, as the linker sees to.
     let skb = unsafe { &mut *context };
-    let flags = Redirect::PEER;
-    (skb.redirect, skb.nexthop) = (Some(Redirect { ifindex: low(ifindex), flags }), None);
+    (skb.redirect, skb.nexthop) = (Some(Redirect::Peer { ifindex: low(ifindex) }), None);
     TC_ACT_REDIRECT
 }
 

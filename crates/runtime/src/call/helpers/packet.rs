@@ -13,7 +13,9 @@ use crate::context::skb::{SkBuff, Skb};
 use crate::context::{Context, ContextLayout};
 use crate::num::low;
 use bpf_jit_code::RunCtx;
+use bpf_maps::{MapHeader, MapType, RedirectEntry, program as map_ops};
 use bpf_uapi::Helper;
+use bpf_uapi::flags::redirect;
 
 /// A packet keeps at least an Ethernet header.
 const ETH_HLEN: usize = 14;
@@ -37,6 +39,7 @@ pub(crate) fn packet_helper(helper: Helper, layout: &'static ContextLayout) -> O
 
 const XDP: &[(Helper, HostFn)] = &[
     (Helper::Redirect, HostFn::with_run(xdp_redirect)),
+    (Helper::RedirectMap, HostFn::with_run(xdp_redirect_map)),
     (Helper::PerfEventOutput, HostFn::with_run(xdp_event_output)),
     (Helper::CsumDiff, HostFn::plain(csum_diff)),
     (Helper::XdpAdjustHead, HostFn::plain(xdp_adjust_head)),
@@ -82,6 +85,11 @@ const SKB: &[(Helper, HostFn)] = &[
     (Helper::RedirectPeer, HostFn::with_run(network::redirect_peer)),
     (Helper::CheckMtu, HostFn::with_run(network::skb_check_mtu)),
 ];
+
+const XDP_ABORTED: u64 = 0;
+const XDP_REDIRECT: u64 = 4;
+/// The flags of `bpf_redirect_map` that are the verdict where the map has no entry: `XDP_ABORTED` to `XDP_TX`.
+const XDP_ON_MISS: u64 = 3;
 
 const EINVAL: u64 = -(libc::EINVAL as i64) as u64;
 const EFAULT: u64 = -(libc::EFAULT as i64) as u64;
@@ -266,16 +274,48 @@ unsafe extern "C" fn skb_event_output(ctx: u64, map: u64, flags: u64, data: u64,
 /// # Safety
 /// `ctx` must be the hidden argument of a program on [`Xdp`].
 unsafe extern "C" fn xdp_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
-    const XDP_ABORTED: u64 = 0;
-    const XDP_REDIRECT: u64 = 4;
     // SAFETY: the hidden argument is the first field of this thread's live `Run`.
     let context = unsafe { (*ctx).context } as *mut u8;
     if flags != 0 {
         return XDP_ABORTED;
     }
     // SAFETY: bound to programs on `Xdp` only: what the run was given is an `XdpBuff`, borrowed for it.
-    unsafe { (*context.cast::<XdpBuff<'_>>()).redirect = Some(Redirect { ifindex: low(ifindex), flags }) };
+    unsafe { (*context.cast::<XdpBuff<'_>>()).redirect = Some(Redirect::Device { ifindex: low(ifindex), flags }) };
     XDP_REDIRECT
+}
+
+/// `bpf_redirect_map(map, key, flags)`: `XDP_REDIRECT`, or the verdict in the low two bits of the flags where the map has
+/// no entry (which takes back what was asked for before), or `XDP_ABORTED` for flags that the map's type does not know.
+///
+/// # Safety
+/// `map` must be a live map, `ctx` the hidden argument of a program on [`Xdp`].
+unsafe extern "C" fn xdp_redirect_map(map: u64, key: u64, flags: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: the hidden argument of emitted code points to the run's context, alive for the call (contract).
+    let context = unsafe { (*ctx).context } as *mut u8;
+    // SAFETY: the context of a program on `Xdp` is an `XdpBuff` that nobody else uses during the run (contract).
+    let buff = unsafe { &mut *context.cast::<XdpBuff<'_>>() };
+    let map = map as *const MapHeader;
+    // SAFETY: a live map (contract).
+    let Some((map_type, id)) = (unsafe { map_ops::redirect_map(map) }) else { return XDP_ABORTED };
+    let devices = matches!(map_type, MapType::DevMap | MapType::DevMapHash);
+    let known = XDP_ON_MISS | if devices { redirect::BROADCAST | redirect::EXCLUDE_INGRESS } else { 0 };
+    if flags & !known != 0 {
+        return XDP_ABORTED;
+    }
+    if flags & redirect::BROADCAST != 0 {
+        let exclude_ingress = flags & redirect::EXCLUDE_INGRESS != 0;
+        buff.redirect = Some(Redirect::AllDevices { map: id, exclude_ingress });
+        return XDP_REDIRECT;
+    }
+    let key = low(key);
+    // SAFETY: as above.
+    let entry = unsafe { map_ops::redirect_entry(map, key) };
+    buff.redirect = entry.map(|RedirectEntry { number, program }| match map_type {
+        MapType::CpuMap => Redirect::Cpu { map: id, cpu: key, queue_size: number, program },
+        MapType::XskMap => Redirect::Socket { map: id, key, socket: number },
+        _devices => Redirect::MapDevice { map: id, key, ifindex: number, program },
+    });
+    if entry.is_some() { XDP_REDIRECT } else { flags & XDP_ON_MISS }
 }
 
 /// `bpf_redirect(ifindex, flags)` of classifiers: `TC_ACT_REDIRECT`, or `TC_ACT_SHOT` for flags other than
@@ -293,7 +333,7 @@ unsafe extern "C" fn skb_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u
         return TC_ACT_SHOT;
     }
     // SAFETY: bound to programs on `Skb` only: what the run was given is an `SkBuff`, borrowed for it.
-    unsafe { (*context.cast::<SkBuff<'_>>()).redirect = Some(Redirect { ifindex: low(ifindex), flags }) };
+    unsafe { (*context.cast::<SkBuff<'_>>()).redirect = Some(Redirect::Device { ifindex: low(ifindex), flags }) };
     TC_ACT_REDIRECT
 }
 

@@ -1,0 +1,307 @@
+//! Redirect maps: network devices, CPUs and AF_XDP sockets that `bpf_redirect_map` sends packets to.
+//!
+//! Problem: in the kernel an entry is a device, a thread or a socket, made from the number that the host writes. Here
+//! there is nothing to send by. Approach: an entry is that number, and what stands behind it is the host's; a run
+//! reports which entry the program chose. A value is at most eight bytes, the entry's number and that of the program
+//! that the kernel would run there, so it is one word and never read half old and half new.
+//!
+//! Device, CPU and socket maps are arrays in which an entry may be missing ([`IndexMap`]); a device hash is a hash of
+//! such values ([`DeviceHash`]). Only the host changes them: programs look entries up (devices and sockets) or name them
+//! in a redirection.
+//!
+//! Invariant: a word never moves, so a program may read an entry that was removed or replaced meanwhile.
+//! Source: `kernel/bpf/devmap.c`, `kernel/bpf/cpumap.c`, `net/xdp/xskmap.c` (Linux 6.18).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bpf_quiesce::Domain;
+
+use crate::def::{MapDef, MapType, update};
+use crate::errno::{Errno, OpResult};
+use crate::hash::HashMap;
+use crate::hash::key::{Fixed, Key};
+use crate::header::{LookupFn, MapHeader};
+use crate::mem::Table;
+use crate::ops::{Cursor, MapOps};
+
+/// Bytes of a value with a program's number.
+const WITH_PROGRAM: usize = 8;
+
+/// The most packets that a CPU's queue may hold.
+const MAX_QUEUE: u32 = 16384;
+
+/// An entry: what the host wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RedirectEntry {
+    /// The device's interface index, the length of the CPU's queue, or the socket's number.
+    pub number: u32,
+    /// The number that stands for the program to run there; 0 for none.
+    pub program: u32,
+}
+
+impl RedirectEntry {
+    fn of(word: u64) -> Self {
+        let [n0, n1, n2, n3, p0, p1, p2, p3] = word.to_ne_bytes();
+        Self { number: u32::from_ne_bytes([n0, n1, n2, n3]), program: u32::from_ne_bytes([p0, p1, p2, p3]) }
+    }
+
+    /// Whether a kernel would take the program for a descriptor; it is -1 or 0 where there is none.
+    fn has_program(self) -> bool {
+        self.program.cast_signed() > 0
+    }
+}
+
+/// The word of a value of four or eight bytes.
+fn word(value: &[u8]) -> OpResult<u64> {
+    let mut bytes = [0; WITH_PROGRAM];
+    bytes.get_mut(..value.len()).ok_or(Errno::EINVAL)?.copy_from_slice(value);
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+fn index(key: &[u8]) -> OpResult<u32> {
+    key.try_into().map(u32::from_ne_bytes).map_err(|_| Errno::EINVAL)
+}
+
+/// An entry's place in an [`IndexMap`]: whether it is there, and its word.
+const PLACE: usize = 2;
+
+/// Devices, CPUs or sockets by index.
+#[derive(Debug)]
+pub(crate) struct IndexMap {
+    map_type: MapType,
+    max_entries: u32,
+    value_size: usize,
+    places: Table<AtomicU64>,
+    /// Entries that are there.
+    present: AtomicU64,
+}
+
+impl IndexMap {
+    /// Bytes a map of this definition maps.
+    pub(crate) fn memory_needed(def: &MapDef) -> u64 {
+        u64::from(def.max_entries) * (PLACE * size_of::<u64>()) as u64
+    }
+
+    pub(crate) fn new(def: &MapDef) -> OpResult<Self> {
+        let words = (def.max_entries as usize).checked_mul(PLACE).ok_or(Errno::ENOMEM)?;
+        Ok(Self {
+            map_type: def.map_type,
+            max_entries: def.max_entries,
+            value_size: def.value_size as usize,
+            places: Table::zeroed(words)?,
+            present: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether the entry is there, and its word.
+    fn place(&self, index: u32) -> Option<(&AtomicU64, &AtomicU64)> {
+        let start = index as usize * PLACE;
+        match self.places.get(start..start + PLACE)? {
+            [there, word] => Some((there, word)),
+            _ => None,
+        }
+    }
+
+    /// The word of an entry that is there.
+    fn word(&self, index: u32) -> Option<&AtomicU64> {
+        let (there, word) = self.place(index)?;
+        // Acquire pairs with the release in `update`: the word is then the entry's.
+        (there.load(Ordering::Acquire) != 0).then_some(word)
+    }
+
+    /// The entry with this index, if there is one.
+    pub(crate) fn entry(&self, index: u32) -> Option<RedirectEntry> {
+        Some(RedirectEntry::of(self.word(index)?.load(Ordering::Relaxed)))
+    }
+
+    fn remove(&self, there: &AtomicU64) {
+        if there.swap(0, Ordering::AcqRel) != 0 {
+            self.present.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What the kernel checks of a new entry of this type; whether it is one at all, or asks for the removal of the old.
+    fn is_entry(&self, entry: RedirectEntry) -> OpResult<bool> {
+        match self.map_type {
+            MapType::DevMap if entry.number == 0 && entry.has_program() => Err(Errno::EINVAL),
+            MapType::CpuMap if entry.number > MAX_QUEUE => Err(Errno::EOVERFLOW),
+            MapType::DevMap | MapType::CpuMap => Ok(entry.number != 0),
+            _sockets => Ok(true),
+        }
+    }
+
+    fn copy_out(&self, word: &AtomicU64, out: &mut [u8]) {
+        out.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes()[..self.value_size]);
+    }
+}
+
+/// A program's lookup: the address of an entry's value, or null.
+///
+/// # Safety
+/// See [`LookupFn`]; the map must be an [`IndexMap`].
+unsafe extern "C" fn lookup_index(map: *const MapHeader, key: *const u8, _slot: u32) -> *mut u8 {
+    // SAFETY: a live header (contract).
+    let imp = unsafe { (*map).imp };
+    // SAFETY: the header of an index map, whose implementation lives as long (contract).
+    let map = unsafe { &*imp.cast::<IndexMap>() };
+    // SAFETY: the key has 4 readable bytes: `MapDef::validate` admits no others (contract).
+    let index = unsafe { key.cast::<u32>().read_unaligned() };
+    map.word(index).map_or(std::ptr::null_mut(), |word| word.as_ptr().cast())
+}
+
+impl MapOps for IndexMap {
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn lookup_fn(&self) -> LookupFn {
+        lookup_index
+    }
+
+    fn host_value_size(&self) -> usize {
+        self.value_size
+    }
+
+    fn lookup(&self, key: &[u8], out: &mut [u8], _flags: u64, _slot: u32) -> OpResult {
+        self.copy_out(self.word(index(key)?).ok_or(Errno::ENOENT)?, out);
+        Ok(())
+    }
+
+    fn update(&self, key: &[u8], value: &[u8], flags: u64, _slot: u32) -> OpResult {
+        let (index, new) = (index(key)?, word(value)?);
+        if flags > update::EXIST {
+            return Err(Errno::EINVAL);
+        }
+        let (there, word) = self.place(index).ok_or(Errno::E2BIG)?;
+        let sockets = self.map_type == MapType::XskMap;
+        // Entries of devices and CPUs always exist, as elements of an array do; a socket's does once it is set.
+        if flags == update::NOEXIST && (!sockets || there.load(Ordering::Relaxed) != 0) {
+            return Err(Errno::EEXIST);
+        }
+        if flags == update::EXIST && sockets && there.load(Ordering::Relaxed) == 0 {
+            return Err(Errno::ENOENT);
+        }
+        if !self.is_entry(RedirectEntry::of(new))? {
+            self.remove(there);
+            return Ok(());
+        }
+        word.store(new, Ordering::Relaxed);
+        // Release pairs with the acquire in `IndexMap::word`.
+        if there.swap(1, Ordering::AcqRel) == 0 {
+            self.present.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn delete(&self, key: &[u8], _slot: u32) -> OpResult {
+        let (there, _) = self.place(index(key)?).ok_or(Errno::EINVAL)?;
+        self.remove(there);
+        Ok(())
+    }
+
+    /// Every index, whether its entry is there or not, as in the kernel.
+    fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> OpResult {
+        let current = key.map(index).transpose()?.filter(|&current| current < self.max_entries);
+        let next = current.map_or(0, |current| current + 1);
+        if next >= self.max_entries {
+            return Err(Errno::ENOENT);
+        }
+        out.copy_from_slice(&next.to_ne_bytes());
+        Ok(())
+    }
+
+    fn next_at(&self, cursor: &mut Cursor, key: &mut [u8], value: &mut [u8], _slot: u32) -> OpResult {
+        let from = u32::try_from(cursor.position).map_err(|_| Errno::ENOENT)?;
+        let (index, word) =
+            (from..self.max_entries).find_map(|index| Some((index, self.word(index)?))).ok_or(Errno::ENOENT)?;
+        key.copy_from_slice(&index.to_ne_bytes());
+        self.copy_out(word, value);
+        cursor.position = u64::from(index) + 1;
+        Ok(())
+    }
+
+    fn len(&self) -> u64 {
+        self.present.load(Ordering::Relaxed)
+    }
+
+    fn memory_usage(&self) -> u64 {
+        size_of_val(&*self.places) as u64
+    }
+}
+
+/// Devices by a number of the host's: a hash of words.
+#[derive(Debug)]
+pub(crate) struct DeviceHash(HashMap);
+
+/// The hash inside.
+fn hash_def(def: &MapDef) -> MapDef {
+    MapDef::new(&def.name, MapType::Hash, def.key_size, def.value_size, def.max_entries)
+}
+
+impl DeviceHash {
+    pub(crate) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
+        HashMap::memory_needed(&hash_def(def), slots)
+    }
+
+    pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>, seed: Option<u64>) -> OpResult<Self> {
+        HashMap::new(&hash_def(def), domain, seed).map(Self)
+    }
+
+    /// The entry with this key, if there is one.
+    pub(crate) fn entry(&self, key: u32) -> Option<RedirectEntry> {
+        // A device's number is its key's four bytes in host order, as any hash's.
+        self.0.first_word(&Fixed::<4, 1>::from_host(&key.to_ne_bytes())).map(RedirectEntry::of)
+    }
+}
+
+impl MapOps for DeviceHash {
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn lookup_fn(&self) -> LookupFn {
+        self.0.lookup_fn()
+    }
+
+    /// What its lookup function expects.
+    fn address(&self) -> *const () {
+        self.0.address()
+    }
+
+    fn host_value_size(&self) -> usize {
+        self.0.host_value_size()
+    }
+
+    fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64, slot: u32) -> OpResult {
+        self.0.lookup(key, out, flags, slot)
+    }
+
+    /// There is no device 0, and `EXIST` does not ask for an entry that is there: as in the kernel.
+    fn update(&self, key: &[u8], value: &[u8], flags: u64, slot: u32) -> OpResult {
+        if flags > update::EXIST || RedirectEntry::of(word(value)?).number == 0 {
+            return Err(Errno::EINVAL);
+        }
+        self.0.update(key, value, flags & update::NOEXIST, slot)
+    }
+
+    fn delete(&self, key: &[u8], slot: u32) -> OpResult {
+        self.0.delete(key, slot)
+    }
+
+    fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> OpResult {
+        self.0.next_key(key, out)
+    }
+
+    fn next_at(&self, cursor: &mut Cursor, key: &mut [u8], value: &mut [u8], slot: u32) -> OpResult {
+        self.0.next_at(cursor, key, value, slot)
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn memory_usage(&self) -> u64 {
+        self.0.memory_usage()
+    }
+}
