@@ -331,9 +331,6 @@ pub enum MapProblem {
     /// A type without a size.
     #[error("the type of `{0}` has no size")]
     Unsized(&'static str),
-    /// A pinning mode nobody knows.
-    #[error("pinning mode {0}, want 0 (none) or 1 (by name)")]
-    Pinning(u32),
     /// A legacy inner map index that leads nowhere.
     #[error("inner map {0} does not exist or is a map of maps itself")]
     Inner(u32),

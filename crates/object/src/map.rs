@@ -55,6 +55,8 @@ pub enum Pinning {
     None,
     /// Shared under its name (LIBBPF_PIN_BY_NAME).
     ByName,
+    /// A loader's own way, by its number (iproute2 and Cilium have some): private to the object here.
+    Other(u32),
 }
 
 /// An initial value of a map of maps or a prog array.

@@ -80,7 +80,7 @@ fn define(btf: &Btf, ty: TypeId, map: &mut MapDecl, inner: bool) -> Result<Optio
                 map.pinning = match number(btf, member, "pinning")? {
                     0 => Pinning::None,
                     1 => Pinning::ByName,
-                    other => return Err(MapProblem::Pinning(other)),
+                    other => Pinning::Other(other),
                 }
             }
             "values" if !inner && index + 1 == members.len() => {

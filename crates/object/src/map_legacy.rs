@@ -103,7 +103,7 @@ fn parse_section(elf: &Elf<'_>, section: usize, found: &mut Vec<Legacy>) -> Resu
             map.pinning = match field(6) {
                 0 => Pinning::None,
                 1 | 2 => Pinning::ByName,
-                other => return Err(fail(MapProblem::Pinning(other))),
+                other => Pinning::Other(other),
             };
             (field(5), Inner::Id(field(7)))
         } else {

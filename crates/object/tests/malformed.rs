@@ -342,7 +342,7 @@ fn legacy_maps() {
     assert_eq!(accepted(&[2, 4, 8, 4, 0, 7, 2, 0, 0]).pinning, Pinning::ByName);
     assert_eq!(map(&[0, 4, 4, 1, 0]), MapProblem::NoType);
     assert_eq!(map(&[2, 4, 8, 4, 0, 0, 0, 1]), MapProblem::LegacySize(32));
-    assert_eq!(map(&[2, 4, 8, 4, 0, 7, 3, 0, 0]), MapProblem::Pinning(3));
+    assert_eq!(accepted(&[2, 4, 8, 4, 0, 7, 3, 0, 0]).pinning, Pinning::Other(3));
     assert_eq!(map(&[12, 4, 4, 4, 0, 1, 0]), MapProblem::Inner(1));
     assert_eq!(map(&[12, 4, 4, 4, 0, 0, 0]), MapProblem::Inner(0), "a map of maps of itself");
     let iproute2 = [[12, 4, 4, 4, 0, 1, 0, 9, 0], [2, 4, 6, 4, 0, 9, 0, 0, 0]].concat();
@@ -403,11 +403,6 @@ fn btf_maps() {
         b.structure(&[("key", key), ("key_size", size)])
     });
     assert_eq!(conflict, MapProblem::Conflict { field: "key_size", first: 4, second: 8 });
-    let pinning = map_problem(|b, int| {
-        let n = b.number(int, 2);
-        b.structure(&[("pinning", n)])
-    });
-    assert_eq!(pinning, MapProblem::Pinning(2));
     let unsized_ = map_problem(|b, _| {
         let void = b.ptr(0);
         b.structure(&[("value", void)])

@@ -55,15 +55,21 @@ enum DefKind {
     Progs {
         entries: u32,
     },
+    /// Of a type that is not here: an error once a program that is loaded refers to it.
+    Unsupported(MapError),
 }
 
 impl DefKind {
     /// What the object says of this map of its.
-    fn of(object: &Object, map: &bpf_object::MapDecl) -> Result<DefKind, LoadError> {
+    fn of(object: &Object, map: &bpf_object::MapDecl, slots: u32) -> Result<DefKind, LoadError> {
         if map.map_type == MapType::ProgArray {
             return Ok(DefKind::Progs { entries: map.max_entries });
         }
-        let def = definition(object, map).map_err(|source| LoadError::Map { map: map.name.clone(), source })?;
+        let def = match definition(object, map, slots) {
+            Ok(def) => def,
+            Err(source @ MapError::Unsupported { .. }) => return Ok(DefKind::Unsupported(source)),
+            Err(source) => return Err(LoadError::Map { map: map.name.clone(), source }),
+        };
         let contents = map.data.as_ref().map(|data| data.bytes.clone());
         Ok(DefKind::Data { def, contents, constant: is_constant(map) })
     }
@@ -73,12 +79,14 @@ impl MapSet {
     /// New maps for all that the object defines. Nothing is created yet.
     ///
     /// # Errors
-    /// [`LoadError::Map`] for a type or definition that is not supported.
+    /// [`LoadError::Map`] for a definition that its type does not allow. A map of a type that is not supported is an
+    /// error only when a program that refers to it is loaded.
     pub fn for_object(engine: &Engine, object: &Object) -> Result<MapSet, LoadError> {
+        let slots = engine.domain().max_slots();
         let defs = object
             .maps()
             .iter()
-            .map(|map| Ok(Def { name: map.name.clone(), kind: DefKind::of(object, map)?, taken: None }))
+            .map(|map| Ok(Def { name: map.name.clone(), kind: DefKind::of(object, map, slots)?, taken: None }))
             .collect::<Result<_, LoadError>>()?;
         Ok(MapSet { engine: engine.clone(), defs })
     }
@@ -96,6 +104,7 @@ impl MapSet {
         self.engine.domain().owns(map)?;
         match &self.defs[i].kind {
             DefKind::Data { def, .. } => def.compatible_with(map.def()).map_err(fail)?,
+            DefKind::Unsupported(source) => return Err(fail(source.clone())),
             DefKind::Progs { .. } => {
                 return Err(LoadError::NotFound { what: "data map", name: name.to_owned(), have: have() });
             }
@@ -106,7 +115,7 @@ impl MapSet {
 
     /// Refuses a set that was made for another object: programs name maps by their place in the object.
     pub(crate) fn check(&self, object: &Object) -> Result<(), LoadError> {
-        let maps = object.maps();
+        let (maps, slots) = (object.maps(), self.engine.domain().max_slots());
         let problem = |problem| Err(LoadError::MapSet { problem });
         if self.defs.len() != maps.len() {
             return problem(format!("it has {} maps, the object {}", self.defs.len(), maps.len()));
@@ -115,7 +124,7 @@ impl MapSet {
             if def.name != map.name {
                 return problem(format!("it has map `{}` where the object has `{}`", def.name, map.name));
             }
-            if def.kind != DefKind::of(object, map)? {
+            if def.kind != DefKind::of(object, map, slots)? {
                 return problem(format!("map `{}` has another definition or other initial contents", def.name));
             }
         }
@@ -148,6 +157,7 @@ impl MapSet {
             maps.push(match (wanted, def.kind, def.taken) {
                 (false, _, _) => None,
                 (true, _, Some(map)) => Some(MapRef::Data(map)),
+                (true, DefKind::Unsupported(source), None) => return Err(fail(source)),
                 (true, DefKind::Progs { entries }, None) => {
                     let table = ProgTable::new(def.name.clone(), entries, &self.engine)
                         .map_err(|source| LoadError::ProgArray { array: def.name.clone(), source })?;
@@ -223,14 +233,14 @@ fn kind_of(btf: &Btf, ty: TypeId) -> Option<Kind> {
 }
 
 /// The definition of a data map as the maps crate wants it.
-fn definition(object: &Object, map: &bpf_object::MapDecl) -> Result<bpf_maps::MapDef, MapError> {
+fn definition(object: &Object, map: &bpf_object::MapDecl, slots: u32) -> Result<bpf_maps::MapDef, MapError> {
     let map_type = implemented_type(map.map_type.0)?;
-    let mut def =
-        bpf_maps::MapDef::new(&map.name, map_type, map.key_size, map.value_size, map.max_entries).with_flags(map.flags);
+    let (key_size, value_size, max_entries) = normalised(map_type, map, slots);
+    let mut def = bpf_maps::MapDef::new(&map.name, map_type, key_size, value_size, max_entries).with_flags(map.flags);
     def.map_extra = map.map_extra;
     def.numa_node = map.numa_node;
     if let Some(inner) = &map.inner {
-        def = def.with_inner(definition(object, inner)?);
+        def = def.with_inner(definition(object, inner, slots)?);
     }
     if let (Some(btf), Some(value)) = (object.btf(), map.value_type) {
         def.spin_lock = spin_lock_offset(btf, value);
@@ -243,6 +253,26 @@ fn definition(object: &Object, map: &bpf_object::MapDecl) -> Result<bpf_maps::Ma
         def.flags |= flags::RDONLY_PROG;
     }
     Ok(def)
+}
+
+/// Key size, value size and entries as the loaders in use make them of what sources leave out or say loosely: libbpf
+/// rounds ring buffers up to what the kernel takes and gives perf event arrays a slot for each CPU; Cilium's loader
+/// drops the types that a ring's definition names, and fills in the sizes of a perf event array.
+fn normalised(map_type: MapType, map: &bpf_object::MapDecl, slots: u32) -> (u32, u32, u32) {
+    let (key, value, entries) = (map.key_size, map.value_size, map.max_entries);
+    let or = |given: u32, default: u32| if given == 0 { default } else { given };
+    match map_type {
+        MapType::RingBuf | MapType::UserRingBuf => (0, 0, ring_size(entries)),
+        MapType::PerfEventArray => (or(key, 4), or(value, 4), or(entries, slots)),
+        _other => (key, value, entries),
+    }
+}
+
+/// The smallest size of a ring buffer that holds so many bytes: a power of two, and of pages. What is too large stays,
+/// to be refused; so does 0.
+fn ring_size(bytes: u32) -> u32 {
+    let page = crate::num::small(bpf_maps::page_size());
+    if bytes == 0 { 0 } else { bytes.max(page).checked_next_power_of_two().unwrap_or(bytes) }
 }
 
 /// Whether the map holds constants: `.rodata` and `.kconfig`.
