@@ -89,6 +89,9 @@ pub enum ArgKind {
     None,
     /// Any number. Pointers are refused: they would leak.
     Scalar,
+    /// A number that the format in the first argument may ask for. If the format is known and asks for fewer, the
+    /// register is not looked at.
+    Formatted,
     /// The context, as the program received it.
     Ctx,
     /// The context, or 0.
@@ -272,7 +275,6 @@ const ITERABLE: MapTypes = MapTypes::of(&[
     MapType::LruHash,
     MapType::LruPerCpuHash,
 ]);
-const REDIRECT: MapTypes = MapTypes::of(&[MapType::DevMap, MapType::DevMapHash, MapType::CpuMap, MapType::XskMap]);
 const QUEUES: MapTypes = MapTypes::of(&[MapType::Queue, MapType::Stack]);
 const PUSHED: MapTypes = MapTypes::of(&[MapType::Queue, MapType::Stack, MapType::BloomFilter]);
 
@@ -302,7 +304,7 @@ impl Helpers {
             h(Helper::MapUpdateElem, &[Map(UPDATED), Key, Value, Scalar], Ret::Scalar),
             h(Helper::MapDeleteElem, &[Map(UPDATED), Key], Ret::Scalar),
             h(Helper::KtimeGetNs, &[], Ret::Scalar),
-            h(Helper::TracePrintk, &[READ, SIZE, Scalar, Scalar, Scalar], Ret::Scalar),
+            h(Helper::TracePrintk, &[READ, SIZE, Formatted, Formatted, Formatted], Ret::Scalar),
             h(Helper::GetPrandomU32, &[], Ret::Scalar),
             h(Helper::GetSmpProcessorId, &[], Ret::Scalar),
             with(Effect::MovesPacket, h(Helper::SkbStoreBytes, &[Ctx, Scalar, READ, SIZE, Scalar], Ret::Scalar)),
@@ -324,7 +326,7 @@ impl Helpers {
             h(Helper::SkbLoadBytes, &[Ctx, Scalar, WRITE, SIZE], Ret::Scalar),
             h(Helper::CsumDiff, &[READ_OR_NULL, SIZE_OR_ZERO, READ_OR_NULL, SIZE_OR_ZERO, Scalar], Ret::Scalar),
             with(Effect::MovesPacket, h(Helper::XdpAdjustHead, &[Ctx, Scalar], Ret::Scalar)),
-            h(Helper::RedirectMap, &[Map(REDIRECT), Scalar, Scalar], Ret::Scalar),
+            h(Helper::RedirectMap, &[Map(MapTypes::REDIRECT), Scalar, Scalar], Ret::Scalar),
             with(Effect::MovesPacket, h(Helper::XdpAdjustMeta, &[Ctx, Scalar], Ret::Scalar)),
             with(Effect::MovesPacket, h(Helper::XdpAdjustTail, &[Ctx, Scalar], Ret::Scalar)),
             h(Helper::XdpGetBuffLen, &[Ctx], Ret::Scalar),

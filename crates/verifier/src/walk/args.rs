@@ -39,7 +39,7 @@ impl<'a> Walk<'a> {
         check_shape(proto)?;
         let mut call = Call::default();
         for (i, (&kind, reg)) in proto.args.iter().zip(Reg::ARGS).enumerate() {
-            if kind == ArgKind::None {
+            if kind == ArgKind::None || kind == ArgKind::Formatted && self.is_beyond_format(proto, i)? {
                 break;
             }
             let v = self.read(reg)?;
@@ -71,8 +71,8 @@ impl<'a> Walk<'a> {
         };
         match kind {
             ArgKind::None => {}
-            ArgKind::Scalar if v.is_scalar() => {}
-            ArgKind::Scalar => return wrong(self, "a number (an address would leak)"),
+            ArgKind::Scalar | ArgKind::Formatted if v.is_scalar() => {}
+            ArgKind::Scalar | ArgKind::Formatted => return wrong(self, "a number (an address would leak)"),
             ArgKind::Ctx if !v.null && self.is_ctx(v) => {}
             ArgKind::Ctx => return wrong(self, "the context"),
             ArgKind::CtxOrNull if (!v.null && self.is_ctx(v)) || v.as_const() == Some(0) => {}
@@ -317,6 +317,41 @@ impl<'a> Walk<'a> {
         self.state.frames[usize::from(frame)].known_number(depth, size as usize)
     }
 
+    /// Whether the format in the first two arguments, which are proven to be memory and its length, asks for fewer
+    /// values than argument `i` is one of. Not if its bytes are not known.
+    fn is_beyond_format(&mut self, proto: &HelperProto, i: usize) -> Res<bool> {
+        let Some(first) = proto.args.iter().position(|kind| *kind == ArgKind::Formatted) else { return Ok(false) };
+        let (at, len) = (self.read(Reg::R1)?, self.read(Reg::R2)?);
+        let Some(len) = len.as_const().and_then(|len| usize::try_from(len).ok()) else { return Ok(false) };
+        let Some(format) = self.known_text(&at, len) else { return Ok(false) };
+        Ok(i - first >= values_asked_for(&format))
+    }
+
+    /// The bytes of a string of at most `len` bytes up to its zero byte, if they are known: constants of a frozen map,
+    /// or bytes that the program stored.
+    fn known_text(&mut self, at: &Value, len: usize) -> Option<Vec<u8>> {
+        let start = at.n.as_const()? as i64;
+        match at.ty {
+            Ty::MapValue { map, inner: false } if !at.null => {
+                let def = &self.env.maps[map as usize];
+                let contents = def.frozen.as_ref().filter(|_| !def.access.writes())?;
+                let start = usize::try_from(start).ok()?;
+                let text = contents.get(start..start.checked_add(len)?)?;
+                Some(text.split(|byte| *byte == 0).next()?.to_vec())
+            }
+            Ty::Stack { frame } => {
+                let depth = usize::try_from(start.checked_neg()?).ok()?.checked_sub(len)? + len;
+                // They decide what is looked at.
+                self.stack_decides(frame.into(), depth, len);
+                let f = &self.state.frames[usize::from(frame)];
+                let text: Vec<u8> =
+                    (0..len).map(|i| Some(f.known_number(depth - i, 1)? as u8)).collect::<Option<_>>()?;
+                Some(text.split(|byte| *byte == 0).next()?.to_vec())
+            }
+            _ => None,
+        }
+    }
+
     /// Rust's rule for `&mut`: what is written overlaps nothing else.
     fn check_disjoint(&self, proto: &HelperProto, call: &Call<'a>) -> Res<()> {
         let mem: Vec<_> = call.memory.iter().flatten().collect();
@@ -434,4 +469,16 @@ fn other_memory(a: Ty, b: Ty) -> bool {
             _,
         ) => false,
     }
+}
+
+/// How many values a format asks for at most: one for each `%` that is not doubled.
+fn values_asked_for(format: &[u8]) -> usize {
+    let mut bytes = format.iter().peekable();
+    let mut values = 0;
+    while let Some(byte) = bytes.next() {
+        if *byte == b'%' && bytes.next_if_eq(&&b'%').is_none() {
+            values += 1;
+        }
+    }
+    values
 }
