@@ -9,7 +9,6 @@
 //!
 //! Source: `include/uapi/linux/bpf.h`, `net/core/filter.c` (Linux 6.18).
 
-use crate::context::packet::Redirect;
 use bpf_uapi::Errno;
 use core::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -42,14 +41,14 @@ pub trait Network: Send + Sync {
         }
     }
 
-    /// `bpf_clone_redirect`: sends a copy of the packet at once.
+    /// `bpf_clone_redirect`: sends a copy of the packet at once, out of a device or (`BPF_F_INGRESS`) in by it.
     ///
     /// # Errors
     /// What the program is given: `EINVAL` without such a device.
-    fn send(&self, frame: &[u8], to: Redirect) -> Result<Sent, Errno> {
-        let _ = frame;
+    fn send(&self, frame: &[u8], ifindex: u32, ingress: bool) -> Result<Sent, Errno> {
+        let _ = (frame, ingress);
         // A device that is down has a queue that takes nothing.
-        self.device(to.ifindex).map(|_| Sent::Congested).ok_or(Errno::EINVAL)
+        self.device(ifindex).map(|_| Sent::Congested).ok_or(Errno::EINVAL)
     }
 
     /// `bpf_get_netns_cookie`: the name of the network namespace for as long as the machine runs.

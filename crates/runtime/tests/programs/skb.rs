@@ -434,7 +434,7 @@ fn a_network_that_is_not_configured_answers_as_the_kernels() {
 /// A router with one route, which keeps what is sent.
 #[derive(Default)]
 struct Router {
-    sent: Mutex<Vec<(Vec<u8>, Redirect)>>,
+    sent: Mutex<Vec<(Vec<u8>, u32, bool)>>,
 }
 
 impl Network for Router {
@@ -451,8 +451,8 @@ impl Network for Router {
         Ok(FibVerdict::SUCCESS)
     }
 
-    fn send(&self, frame: &[u8], to: Redirect) -> Result<Sent, Errno> {
-        self.sent.lock().unwrap().push((frame.to_vec(), to));
+    fn send(&self, frame: &[u8], ifindex: u32, ingress: bool) -> Result<Sent, Errno> {
+        self.sent.lock().unwrap().push((frame.to_vec(), ifindex, ingress));
         Ok(Sent::Queued)
     }
 }
@@ -485,7 +485,7 @@ fn the_hosts_network_answers() {
     }
     for program in load_in::<Skb>(network(), "r2 = 2; r3 = 1; call 13; exit") {
         assert_eq!(program.run(&mut (), &mut SkBuff::new(&mut frame())).unwrap(), 0);
-        assert_eq!(router.sent.lock().unwrap().pop(), Some((frame(), Redirect::Device { ifindex: 2, flags: 1 })));
+        assert_eq!(router.sent.lock().unwrap().pop(), Some((frame(), 2, true)));
     }
     // A panic ends the run, and nothing else.
     for program in load_in::<Skb>(network(), &mtu(99, 0, 0, 0)) {

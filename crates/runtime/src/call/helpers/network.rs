@@ -221,9 +221,8 @@ pub(super) unsafe extern "C" fn clone_redirect(
     // SAFETY: the linker binds this to programs on that context only, and the verifier admits nothing else as the
     // first argument.
     let skb = unsafe { &*(ctx as *const SkBuff<'_>) };
-    let to = Redirect::Device { ifindex: low(ifindex), flags };
     // SAFETY: `run` is the running program's hidden argument, and this frame holds nothing to drop.
-    unsafe { ask(run, |network| network.send(skb.packet(), to).map(|sent| sent as u64)) }
+    unsafe { ask(run, |network| network.send(skb.packet(), low(ifindex), flags != 0).map(|sent| sent as u64)) }
 }
 
 /// `bpf_redirect_neigh(ifindex, params, plen, flags)`: `TC_ACT_REDIRECT`, or `TC_ACT_SHOT` for flags, of which there

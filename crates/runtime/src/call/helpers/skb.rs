@@ -53,7 +53,7 @@ impl SkBuff<'_> {
     }
 
     /// Bytes from the packet's start to a noted place; negative before it.
-    fn from_start(&self, place: i64) -> i64 {
+    fn place_from_start(&self, place: i64) -> i64 {
         place - self.window.at() as i64
     }
 
@@ -74,7 +74,7 @@ impl SkBuff<'_> {
 
     /// `len` bytes of the packet from a noted place on.
     fn at(&mut self, place: i64, len: usize) -> Option<&mut [u8]> {
-        let start = usize::try_from(self.from_start(place)).ok()?;
+        let start = usize::try_from(self.place_from_start(place)).ok()?;
         self.window.packet_mut().get_mut(start..start.checked_add(len)?)
     }
 
@@ -138,9 +138,9 @@ impl SkBuff<'_> {
 
     fn change_tail(&mut self, len: u32, flags: u64) -> Done {
         let (len, notes) = (len as usize, self.notes);
-        let behind_start = |place: &i64| self.from_start(*place) > 0;
+        let behind_start = |place: &i64| self.place_from_start(*place) > 0;
         let last = notes.transport.filter(behind_start).unwrap_or(notes.network);
-        let headers = self.from_start(last);
+        let headers = self.place_from_start(last);
         if flags != 0 || len > MAX_LEN || (len as i64) < headers {
             return Err(EINVAL);
         }
@@ -204,7 +204,7 @@ impl SkBuff<'_> {
             DECAP_L3_IPV6 => IPV6_HLEN,
             _ => return Err(EINVAL),
         };
-        let network = self.from_start(self.notes.network);
+        let network = self.place_from_start(self.notes.network);
         // The kernel's arithmetic is unsigned: a network header behind the end makes a packet that is long enough.
         let len = i64::try_from(self.window.len()).map_err(|_| EINVAL)? - network;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
@@ -325,7 +325,7 @@ impl SkBuff<'_> {
             return Err(ENOMEM);
         }
         self.notes.mac += VLAN_HLEN as i64;
-        if self.from_start(self.notes.network) < ETH_HLEN as i64 {
+        if self.place_from_start(self.notes.network) < ETH_HLEN as i64 {
             self.notes.network = (self.window.at() + ETH_HLEN) as i64;
         }
         Ok(tci.into())
@@ -365,7 +365,7 @@ impl SkBuff<'_> {
     }
 
     fn network_packet(&self) -> &[u8] {
-        let at = usize::try_from(self.from_start(self.notes.network));
+        let at = usize::try_from(self.place_from_start(self.notes.network));
         at.ok().and_then(|at| self.window.packet().get(at..)).unwrap_or_default()
     }
 
