@@ -22,6 +22,7 @@ mod lookups;
 mod maps;
 mod nested_contexts;
 mod packets;
+mod redirect;
 mod rings;
 mod samples;
 mod skb;

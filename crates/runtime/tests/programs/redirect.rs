@@ -1,14 +1,15 @@
 //! `bpf_redirect_map`: verdicts as the kernel's, and what a host is told of the target. And what else objects written for
 //! the kernel's loaders rely on.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 
+use crate::support::{
+    self,
+    ways::{self, Way},
+};
 use bpf_runtime::maps::{MapDef, MapType, page_size};
 use bpf_runtime::{Engine, Linker, LoadError, Map, MapSet, Object, Program, Redirect, Xdp, XdpBuff};
 use bpf_testkit::{kernel, skipped};
-use support::ways::{self, Way};
 
 const FRAME: [u8; 64] = [0; 64];
 const TYPES: [MapType; 4] = [MapType::DevMap, MapType::DevMapHash, MapType::CpuMap, MapType::XskMap];
@@ -152,7 +153,7 @@ fn verdicts_are_the_kernels() {
 /// What sources say loosely, and what no loaded program refers to.
 #[test]
 fn definitions_are_normalised_as_loaders_do() {
-    let object = Object::parse(include_bytes!("objects/loose.o")).unwrap();
+    let object = Object::parse(include_bytes!("../objects/loose.o")).unwrap();
     let lines = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&lines);
     let engine = ways::engine(Way::Verified, |config| {
