@@ -1,8 +1,8 @@
 //! A branch over one cheap op becomes a selection.
 //!
 //! `if c goto L; x = x | 16; L:` is computed on both ways, and the result selected: one op more on the way that jumped,
-//! and no branch to mispredict. Only where what is skipped is a single op without effects that takes a cycle, as
-//! compilers of native code have it.
+//! and no branch to mispredict. A compilation does not run it yet: no program measured gains by it. Only where what is
+//! skipped is a single op without effects that takes a cycle, as compilers of native code have it.
 //!
 //! Runs before SSA form, where the value that meets another needs no phi to be changed. Invariant: the skipped value
 //! was written on every way to the branch, since it is read behind it on the way that jumps.
