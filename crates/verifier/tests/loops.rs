@@ -107,3 +107,107 @@ fn endless_loops_are_refused() {
         println!("{text}\n{error}");
     }
 }
+
+/// An error says which loop was not proven, what was guessed of it and why that was not enough.
+#[test]
+fn errors_name_the_loops_that_were_not_proven() {
+    use bpf_verifier::{LoopFailure, SourceLine};
+    let program = |text: &str| Program::new(bpf_isa::assemble(text).expect("instructions")).expect("valid");
+    let line = |insn, line| SourceLine { insn, file: "a.c".into(), line, text: String::new() };
+    let lines = [line(0, 1), line(3, 7), line(4, 9), line(6, 12)];
+    let (context, helpers) = (ContextLayout::raw(true), Helpers::none());
+    let mut env = Env::new(&context, &helpers);
+    env.lines = &lines;
+    // 0 stays 0.
+    let text = "r0 = 0\nif r2 < 8 goto out\nr3 = *(u64 *)(r1 + 0)\na: r3 >>= 1\nr4 = r3\nif r3 < 8 goto a\nout: exit";
+    let error = Verifier::new().verify(program(text), &env).expect_err(text);
+    let [l] = &error.loops[..] else { panic!("{error}") };
+    assert_eq!((l.head.0, &l.why), (3, &LoopFailure::Endless), "{error}");
+    assert_eq!(l.source, Some(("a.c".into(), 7, 9)));
+    assert!(l.guess.iter().any(|(what, _)| what == "r3"), "{error}");
+    let message = error.to_string();
+    assert!(message.contains("loop at 3 (a.c:7-9)") && message.contains("may_goto"), "{message}");
+
+    // What is read is not proven to be there: no bound.
+    let text = "r3 = 0\na: r4 = r1\nr4 += r3\nr0 = *(u8 *)(r4 + 0)\nr3 += 1\nif r0 != 0 goto a\nr0 = 0\nexit";
+    env.lines = &[];
+    let error = Verifier::new().verify(program(text), &env).expect_err(text);
+    assert!(!error.to_string().contains(".c:"), "{error}");
+}
+
+/// The log is cut to the limit, and says so.
+#[test]
+fn the_log_has_a_limit() {
+    let text = "r0 = 0\nr0 += 1\nr0 += 1\nr0 += 1\nr0 += 1\nr0 += 1\nr0 += 1\nexit";
+    let program = Program::new(bpf_isa::assemble(text).expect("instructions")).expect("valid");
+    let (context, helpers) = (ContextLayout::raw(true), Helpers::none());
+    let mut env = Env::new(&context, &helpers);
+    env.log = true;
+    env.limits.log_lines = 4;
+    let verified = Verifier::new().verify(program, &env).expect("it is safe");
+    let log = verified.log();
+    assert_eq!(log.len(), 5, "{log:#?}");
+    assert!(log[0].starts_with("0:") && log[2].contains("log_lines") && log[4].starts_with("7:"), "{log:#?}");
+}
+
+/// What two variables of a round were to each other says nothing of the next, in which the greater one is less.
+#[test]
+fn an_order_ends_with_the_round_that_changes_the_greater() {
+    // r3 < r4 holds when the loop begins and when r4 is taken anew; their difference is an offset.
+    let text = ";raw
+        r0 = 0
+        if r2 < 64 goto out
+        r3 = 0
+        r4 = 60
+        a: r6 = r4
+        r6 -= r3
+        if r6 > 60 goto out
+        r5 = r1
+        r5 += r4
+        r5 -= r3
+        r0 = *(u8 *)(r5 + 0)
+        r7 = *(u8 *)(r1 + 1)
+        r7 &= 7
+        r7 += 1
+        r3 += r7
+        if r3 >= r4 goto out
+        r4 = *(u8 *)(r1 + 2)
+        if r4 > 60 goto out
+        goto a
+        out: r0 = 0
+        exit";
+    // Safe or refused: what is known of r4 - r3 must not be that it is not negative. Here a comparison says it.
+    let with_test = common::verify(text);
+    let without = common::verify(&text.replace("if r6 > 60 goto out", "r6 = 0"));
+    assert!(without.is_err(), "accepted without the comparison; with it: {}", with_test.is_ok());
+}
+
+/// A nest of 64 loops, and one entered in its middle: an answer within the limits.
+#[test]
+fn nests_and_irreducible_loops_end_within_the_limits() {
+    use std::fmt::Write;
+    let mut text = String::from("r0 = 0\n");
+    for i in 0..60 {
+        writeln!(text, "*(u64 *)(r10 - {}) = 0\nl{i}:", 8 * i + 8).expect("a string");
+    }
+    for i in (0..60).rev() {
+        let at = 8 * i + 8;
+        writeln!(text, "r3 = *(u64 *)(r10 - {at})\nr3 += 1\n*(u64 *)(r10 - {at}) = r3\nif r3 < 3 goto l{i}")
+            .expect("a string");
+    }
+    text.push_str("exit");
+    let (context, helpers) = (ContextLayout::raw(true), Helpers::none());
+    let mut env = Env::new(&context, &helpers);
+    env.limits.steps = 50_000;
+    let program = Program::new(bpf_isa::assemble(&text).expect("instructions")).expect("valid");
+    if let Err(e) = Verifier::new().verify(program, &env) {
+        assert_eq!(e.reason, bpf_verifier::Reason::Steps(50_000), "{e}");
+        assert!(e.to_string().contains("Limits::steps"), "{e}");
+    }
+    // Entered in its middle: walked round by round, and the error says so.
+    let text = "r0 = 0\nr3 = 0\nif r2 == 0 goto b\na: r3 += 1\nb: r3 += 1\nif r3 != 1000001 goto a\nexit";
+    let program = Program::new(bpf_isa::assemble(text).expect("instructions")).expect("valid");
+    let error = Verifier::new().verify(program, &env).expect_err("it is too long");
+    assert_eq!(error.reason, bpf_verifier::Reason::Steps(50_000));
+    assert!(error.loops.iter().any(|l| l.why == bpf_verifier::LoopFailure::Irreducible), "{error}");
+}

@@ -504,6 +504,8 @@ impl Walk<'_> {
         }
         if let Some(i) = late {
             self.give_up(i, LoopFailure::TooLong)?;
+            // The state that entered is kept at the head: it is not one that has come round.
+            self.loops.resumed = true;
         }
         Ok(false)
     }
