@@ -16,7 +16,7 @@ use bpf_verifier::{
 const RDONLY_PROG: u32 = 1 << 7;
 const WRONLY_PROG: u32 = 1 << 8;
 
-fn map(def: &bpf_object::MapDef) -> Result<MapDef, String> {
+fn map(def: &bpf_object::MapDecl) -> Result<MapDef, String> {
     let kind = MapType::from_number(def.map_type.0).ok_or(format!("map type {}", def.map_type.0))?;
     let read_only = def.data.as_ref().is_some_and(|d| d.kind == DataKind::Rodata);
     let access = match (read_only || def.flags & RDONLY_PROG != 0, def.flags & WRONLY_PROG != 0) {
