@@ -5,13 +5,13 @@
 //! is not where that op writes, (3) callee-saved registers, which cost a save, go only to values that live across
 //! calls, and (4) values already are where calls, exits and fixed operands want them.
 //!
-//! Approach: one backward walk over the blocks gives exact interference, clobbers and preferences; then
-//! greedy colouring, values with preferences first. An interference is written down once, with the value that comes
-//! into being while the other lives: a copy of the live list, and no list is ever sorted, turned round or searched. BPF
-//! has ten registers and a lowered program at most a few values more, fewer than either machine has registers, so
-//! greedy colouring practically never needs a slot; where it does, a slot is always correct, and the values are coloured
-//! once more by how much they are read and written, so that those of inner loops are not the ones that go without.
-//! Linear in ops times live values.
+//! Approach: one backward walk over the blocks gives exact interference, clobbers and preferences; then greedy
+//! colouring, values with preferences first. An interference is written down once, with the value that comes into being
+//! while the other lives: a copy of the live list, and no list is ever sorted, turned round or searched. BPF has ten
+//! registers and a lowered program at most a few values more, fewer than either machine has registers, so greedy
+//! colouring practically never needs a slot; where it does, a slot is always correct, and the values are coloured once
+//! more by how much they are read and written, so that those of inner loops are not the ones that go without. Linear in
+//! ops times live values.
 //!
 //! Invariant: any outcome that respects (1) and (2) is correct. `AllocOptions` makes random ones, for tests.
 

@@ -72,8 +72,5 @@ fn thread(func: &mut Func) -> u32 {
 
 /// Where a block goes that does nothing else.
 fn only_jump(func: &Func, block: BlockId) -> Option<BlockId> {
-    match func.block_ops(block) {
-        [Op::Jump { target }] => Some(*target),
-        _ => None,
-    }
+    if let [Op::Jump { target }] = func.block_ops(block) { Some(*target) } else { None }
 }
