@@ -29,7 +29,7 @@ fn kernel(object: &Object, program: &bpf_object::Program, skb: bool) -> Result<(
         _ if skb => ProgramType::TcClassifier,
         _ => ProgramType::Xdp,
     };
-    let create = |def: &bpf_object::MapDef| {
+    let create = |def: &bpf_object::MapDecl| {
         // What libbpf does: a perf event array without a size has an element a processor.
         let entries = if def.max_entries == 0 { 8 } else { def.max_entries };
         let sizes = [def.key_size, def.value_size, entries];
