@@ -6,8 +6,8 @@
 //! that the kernel would run there, so it is one word and never read half old and half new.
 //!
 //! Device, CPU and socket maps are arrays in which an entry may be missing ([`IndexMap`]); a device hash is a hash of
-//! such values ([`DeviceHash`]). Only the host changes them: programs look entries up (devices and sockets) or name them
-//! in a redirection.
+//! such values ([`DeviceHash`]). Only the host changes them: programs look entries up (devices and sockets) or name
+//! them in a redirection.
 //!
 //! Invariant: a word never moves, so a program may read an entry that was removed or replaced meanwhile.
 //! Source: `kernel/bpf/devmap.c`, `kernel/bpf/cpumap.c`, `net/xdp/xskmap.c` (Linux 6.18).
@@ -121,7 +121,8 @@ impl IndexMap {
         }
     }
 
-    /// What the kernel checks of a new entry of this type; whether it is one at all, or asks for the removal of the old.
+    /// What the kernel checks of a new entry of this type; whether it is one at all, or asks for the removal of the
+    /// old.
     fn is_entry(&self, entry: RedirectEntry) -> OpResult<bool> {
         match self.map_type {
             MapType::DevMap if entry.number == 0 && entry.has_program() => Err(Errno::EINVAL),

@@ -21,8 +21,8 @@ use std::sync::LazyLock;
 
 /// Where a program sends a packet. Nothing is sent by a run: what becomes of the packet is the host's to do.
 ///
-/// Maps are named by [`Map::id`](bpf_maps::Map::id); a `program` is the number that the host wrote into the entry for the
-/// program that the kernel would run there, 0 for none.
+/// Maps are named by [`Map::id`](bpf_maps::Map::id); a `program` is the number that the host wrote into the entry for
+/// the program that the kernel would run there, 0 for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Redirect {

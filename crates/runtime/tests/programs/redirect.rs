@@ -1,5 +1,5 @@
-//! `bpf_redirect_map`: verdicts as the kernel's, and what a host is told of the target. And what else objects written for
-//! the kernel's loaders rely on.
+//! `bpf_redirect_map`: verdicts as the kernel's, and what a host is told of the target. And what else objects written
+//! for the kernel's loaders rely on.
 
 use std::sync::{Arc, Mutex};
 

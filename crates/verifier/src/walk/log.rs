@@ -1,4 +1,5 @@
-//! The log of a walk: its first lines and its last ones, since a walk may have a million steps and no reader reads them.
+//! The log of a walk: its first lines and its last ones, since a walk may have a million steps and no reader reads
+//! them.
 
 /// Lines of text, up to a limit: half of them from the beginning, half from the end.
 #[derive(Debug, Default)]

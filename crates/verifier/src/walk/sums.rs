@@ -107,8 +107,8 @@ impl State {
         best
     }
 
-    /// The sum `scale * V(b) + V(a) + delta`, as a name and a distance from it. It must be exact, and not negative; `max`
-    /// is what it is at most.
+    /// The sum `scale * V(b) + V(a) + delta`, as a name and a distance from it. It must be exact, and not negative;
+    /// `max` is what it is at most.
     pub(super) fn name_sum(
         &mut self,
         (a, b, scale): (u32, u32, i16),

@@ -284,8 +284,9 @@ unsafe extern "C" fn xdp_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u
     XDP_REDIRECT
 }
 
-/// `bpf_redirect_map(map, key, flags)`: `XDP_REDIRECT`, or the verdict in the low two bits of the flags where the map has
-/// no entry (which takes back what was asked for before), or `XDP_ABORTED` for flags that the map's type does not know.
+/// `bpf_redirect_map(map, key, flags)`: `XDP_REDIRECT`, or the verdict in the low two bits of the flags where the map
+/// has no entry (which takes back what was asked for before), or `XDP_ABORTED` for flags that the map's type does not
+/// know.
 ///
 /// # Safety
 /// `map` must be a live map, `ctx` the hidden argument of a program on [`Xdp`].
@@ -308,7 +309,7 @@ unsafe extern "C" fn xdp_redirect_map(map: u64, key: u64, flags: u64, _: u64, _:
         return XDP_REDIRECT;
     }
     let key = low(key);
-    // SAFETY: as above.
+    // SAFETY: the map lives, by contract, and the run is inside a guard of its domain.
     let entry = unsafe { map_ops::redirect_entry(map, key) };
     buff.redirect = entry.map(|RedirectEntry { number, program }| match map_type {
         MapType::CpuMap => Redirect::Cpu { map: id, cpu: key, queue_size: number, program },
