@@ -107,7 +107,7 @@ fn main() {
         paths.extend(compiled(&folder));
     }
     println!(
-        "| program | insns | steps | kernel | states | generalised | peak KiB | µs | kernel µs |\n|---|---|---|---|---|---|---|---|---|"
+        "| program | insns | steps | kernel | states | peak KiB | µs | kernel µs |\n|---|---|---|---|---|---|---|---|"
     );
     let (mut both, mut more) = (0, 0);
     let (mut ours, mut theirs) = (0, 0);
@@ -155,11 +155,10 @@ fn main() {
             let us = |d: Duration| format!("{:.0}", d.as_nanos() as f64 / 1000.0);
             let (walked, load) = kernel.map_or((String::new(), String::new()), |(n, d)| (n.to_string(), us(d)));
             println!(
-                "| {name} | {} | {} | {walked} | {} | {} | {:.0} | {} | {load} |",
+                "| {name} | {} | {} | {walked} | {} | {:.0} | {} | {load} |",
                 verified.program().insns().len(),
                 stats.steps,
                 stats.states,
-                stats.generalised,
                 stats.peak_bytes as f64 / 1024.0,
                 us(best),
             );

@@ -264,12 +264,16 @@ pub struct Env<'a> {
     /// Limits on the work.
     pub limits: Limits,
     /// Record what is known of numbers, addresses and loops, for an optimiser ([`bpf_analysis::Facts::values`],
-    /// [`bpf_analysis::Facts::loops`]).
+    /// [`bpf_analysis::Facts::loops`]). Of programs that take many steps nothing is: paths that differ in numbers could
+    /// not be dropped.
     pub values: bool,
     /// Record a line of text per step.
     pub log: bool,
     /// Record the abstract state before each step, for [`crate::Verified::admits`].
     pub record_states: bool,
+    /// Walk every path to its end, and loops round by round: what dropping paths and guessing about loops are tested
+    /// against.
+    pub exhaustive: bool,
 }
 
 impl<'a> Env<'a> {
@@ -288,6 +292,7 @@ impl<'a> Env<'a> {
             values: false,
             log: false,
             record_states: false,
+            exhaustive: false,
         }
     }
 

@@ -168,19 +168,6 @@ impl Reason {
         )
     }
 
-    /// Whether knowing more about values could have avoided it.
-    pub(crate) fn is_about_values(&self) -> bool {
-        !matches!(
-            self,
-            Reason::Steps(_)
-                | Reason::States(_)
-                | Reason::Memory(_)
-                | Reason::Time(_)
-                | Reason::Environment(_)
-                | Reason::Internal(_)
-        )
-    }
-
     /// Whether it is a limit on the work.
     pub(crate) fn is_work(&self) -> bool {
         matches!(self, Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Time(_))

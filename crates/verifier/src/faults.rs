@@ -44,6 +44,23 @@ mod with {
                     Fault::RefusedGuessDropped,
                     Fault::SumsNeverWrap,
                 ];
+                /// Those in what a path is found to need: each is found by walking paths that were dropped
+                /// (`tests/needed.rs`).
+                pub const OF_NEEDS: &[Fault] = &[
+                    Fault::DecisionsUnmarked,
+                    Fault::BoundsUnmarked,
+                    Fault::TiesUnmarked,
+                    Fault::TiedSlotsUnmarked,
+                    Fault::LoadsUnmarked,
+                    Fault::StoresUnmarked,
+                    Fault::ResultsUnmarked,
+                    Fault::ArgumentsUnmarked,
+                    Fault::NeighbourOverwritten,
+                    Fault::KeysUnmarked,
+                    Fault::NamesForgotten,
+                    Fault::OtherSideForgotten,
+                    Fault::CoveringUnneeded,
+                ];
             }
         };
     }
@@ -67,6 +84,32 @@ mod with {
         RestsForgotten,
         /// A sum of two unknown numbers is taken not to wrap.
         SumsNeverWrap,
+        /// What decides is not needed exactly.
+        DecisionsUnmarked,
+        /// What was compared with an exact number is not needed exactly itself.
+        BoundsUnmarked,
+        /// What is tied to an operand is not bounded by a comparison.
+        TiesUnmarked,
+        /// The same of stack slots.
+        TiedSlotsUnmarked,
+        /// What is loaded from a slot does not make the slot exact.
+        LoadsUnmarked,
+        /// What is stored to an exact slot is not exact.
+        StoresUnmarked,
+        /// What a function returns is not needed exactly.
+        ResultsUnmarked,
+        /// Nor is what it is given.
+        ArgumentsUnmarked,
+        /// A write ends the life of the byte before it.
+        NeighbourOverwritten,
+        /// The key of an element that is known to exist is not needed exactly.
+        KeysUnmarked,
+        /// A finished state does not say which of its values are the same.
+        NamesForgotten,
+        /// The second side of a branch needs all that the branch needs.
+        OtherSideForgotten,
+        /// A path that is covered needs nothing.
+        CoveringUnneeded,
         /// The early return of a legacy load is not walked.
         LegacyReturnForgotten,
         /// A legacy load's result is taken to be a byte.
@@ -81,8 +124,6 @@ mod with {
         CallbackOneRound,
         /// A callback is taken to be called at least once.
         CallbackAtLeastOnce,
-        /// What covers a state but for places not needed exactly ends its path, instead of forgetting them.
-        LooseIsWhole,
         /// A store somewhere within some slots ends the life of all of them.
         SomeWriteEndsAll,
         /// A load through a pointer to another frame does not count as reading the slot.

@@ -58,6 +58,16 @@ impl States {
         self.states.push(State { at, numbers, not_null, halves });
     }
 
+    /// Of this state nothing is known but what is `exact`, and that a `live` pointer is one.
+    pub(crate) fn loosen(&mut self, i: usize, live: u16, exact: u16) {
+        let end = self.states.get(i + 1).map_or(self.numbers.len(), |next| next.numbers);
+        let state = &mut self.states[i];
+        state.not_null &= live;
+        state.halves &= live;
+        let loose = |(r, _): &&mut (u8, Scalar)| exact >> *r & 1 == 0;
+        self.numbers[state.numbers..end].iter_mut().filter(loose).for_each(|(_, n)| *n = Scalar::UNKNOWN);
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.states.len()
     }
@@ -132,12 +142,17 @@ mod tests {
         states.push(InsnIdx(1), &regs);
         states.push(InsnIdx(0), &regs);
         states.truncate(3);
+        states.push(InsnIdx(0), &[Value::constant(9); 11]);
+        states.loosen(3, 0b11, 0b01);
         let states = states.sorted(2);
         let admit = |at, r1, r2| {
             let mut regs = [0; 11];
             (regs[1], regs[2]) = (r1, r2);
             states.admit(InsnIdx(at), &regs)
         };
+        let mut nines = [8; 11];
+        nines[0] = 9;
+        assert!(states.admit(InsnIdx(0), &nines) && !states.admit(InsnIdx(0), &[8; 11]));
         assert!(admit(0, 10, 0) && admit(0, 20, 0) && !admit(0, 21, 0) && !admit(0, 7, 0) && !admit(0, 10, 1));
         assert!(admit(1, 7, 0) && !admit(1, 8, 0) && admit(1, 8, 4096) && !admit(2, 7, 0));
     }

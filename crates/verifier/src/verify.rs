@@ -45,12 +45,20 @@ impl Verifier {
     }
 
     fn walk(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
-        let mut walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated);
+        let mut values = env.values;
+        let mut walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated, values);
         let mut result = walk.run();
+        let limited = |result: &Result<(), Box<VerifyError>>| result.as_ref().is_err_and(|e| e.reason.is_limit());
+        // What is known of numbers is worth some steps, not all.
+        if values && limited(&result) {
+            values = false;
+            walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated, values);
+            result = walk.run();
+        }
         // Guesses may cost more than they save: what can be walked round by round is.
-        if walk.guessed() && result.as_ref().is_err_and(|e| e.reason.is_limit()) {
+        if walk.guessed() && limited(&result) {
             let (log, loops) = result.err().map(|e| (e.log, e.loops)).unwrap_or_default();
-            walk = Walk::new(env, &program, &mut self.scratch, Mode::Plain);
+            walk = Walk::new(env, &program, &mut self.scratch, Mode::Plain, values);
             log.into_iter().for_each(|line| walk.log.push(env.limits.log_lines, line));
             result = walk.run();
             // What the loops were guessed to do says more than where a walk of their rounds ended.
@@ -58,17 +66,10 @@ impl Verifier {
                 e.loops = loops;
             }
         }
-        // Forgetting may have been too much: the last word has a walk that does not.
-        if walk.generalised && result.as_ref().is_err_and(|e| e.reason.is_about_values()) {
-            let mode = walk.mode();
-            walk = Walk::new(env, &program, &mut self.scratch, mode);
-            walk.generalises = false;
-            result = walk.run();
-        }
         match result {
             // A proof is better than a check: only what has none is walked again with checks allowed.
             Err(e) if env.hybrid && e.reason.may_be_checked() => {
-                walk = Walk::new(env, &program, &mut self.scratch, Mode::Hybrid);
+                walk = Walk::new(env, &program, &mut self.scratch, Mode::Hybrid, values);
                 walk.run()?;
             }
             result => result?,

@@ -135,8 +135,6 @@ pub struct Stats {
     pub states: usize,
     /// Paths that ended in a state already covered.
     pub pruned: usize,
-    /// States that were made to forget what one like them was not needed for.
-    pub generalised: usize,
     /// Most bytes of states held at once.
     pub peak_bytes: usize,
 }
@@ -152,11 +150,20 @@ pub(crate) enum Mode {
     Hybrid,
 }
 
+/// Steps of a walk that notes what is known of numbers, beside some for each instruction: such a walk drops fewer paths.
+/// One that needs more is walked without.
+const VALUE_STEPS: u64 = 20_000;
+const VALUE_STEPS_PER_SLOT: u64 = 16;
+
 pub(crate) struct Walk<'a> {
     env: &'a Env<'a>,
     /// Leave checks for run time where there is no proof.
     hybrid: bool,
     mode: Mode,
+    /// What is known of numbers is noted, if that does not take too long.
+    values: bool,
+    /// The limit on steps.
+    steps: u64,
     program: &'a Program,
     insns: &'a [Insn],
     scratch: &'a mut Scratch,
@@ -172,16 +179,13 @@ pub(crate) struct Walk<'a> {
     shifted: Option<(u64, Reg, Value)>,
     /// Facts on their way into the state.
     facts: Vec<Room>,
-    /// Instructions and decisions since the last state was kept.
-    since_kept: (u32, u32),
+    /// Instructions since the last state was kept.
+    since_kept: u32,
     live_bytes: usize,
     /// Whether the registers' needs are this program's: they are found out when first asked for.
     needs_built: bool,
     /// How the path ends.
     ending: Ending,
-    /// Whether states may be generalised, and whether one was.
-    pub(crate) generalises: bool,
-    pub(crate) generalised: bool,
     /// By subprogram, if there are global functions: what their calls depend on.
     summaries: Vec<global::Summary>,
     started: Option<Instant>,
@@ -192,13 +196,22 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(crate) fn new(env: &'a Env<'a>, program: &'a Program, scratch: &'a mut Scratch, mode: Mode) -> Walk<'a> {
+    pub(crate) fn new(
+        env: &'a Env<'a>,
+        program: &'a Program,
+        scratch: &'a mut Scratch,
+        mode: Mode,
+        values: bool,
+    ) -> Walk<'a> {
         let notes = std::mem::take(&mut scratch.notes);
         let loops = std::mem::take(&mut scratch.loops);
+        let steps = if values { VALUE_STEPS + VALUE_STEPS_PER_SLOT * program.insns().len() as u64 } else { u64::MAX };
         Walk {
+            steps: steps.min(env.limits.steps),
             env,
             hybrid: mode == Mode::Hybrid,
             mode,
+            values,
             program,
             insns: program.insns(),
             scratch,
@@ -211,12 +224,10 @@ impl<'a> Walk<'a> {
             loops,
             shifted: None,
             facts: Vec::new(),
-            since_kept: (0, 0),
+            since_kept: 0,
             live_bytes: 0,
             needs_built: false,
             ending: Ending::default(),
-            generalises: true,
-            generalised: false,
             summaries: Vec::new(),
             started: None,
             notes,
@@ -239,10 +250,6 @@ impl<'a> Walk<'a> {
         self.loops.attempts > 0
     }
 
-    pub(crate) fn mode(&self) -> Mode {
-        self.mode
-    }
-
     /// Walks the main program and every global function.
     pub(crate) fn run(&mut self) -> Result<(), Box<VerifyError>> {
         let result = self.run_all();
@@ -253,9 +260,10 @@ impl<'a> Walk<'a> {
     fn run_all(&mut self) -> Res<()> {
         self.env.check()?;
         self.scratch.clear();
-        self.notes.start(self.program, self.env.values);
-        self.scratch.prune.start(self.program);
-        self.loops.start(self.program, self.mode == Mode::Accelerated);
+        self.notes.start(self.program, self.values);
+        let accelerated = self.mode == Mode::Accelerated;
+        self.scratch.prune.start(self.program, self.env.exhaustive, self.values, accelerated);
+        self.loops.start(self.program, self.mode == Mode::Accelerated && !self.env.exhaustive);
         self.needs_built = false;
         if !self.env.global_functions.is_empty() {
             self.walk_global_functions()?;
@@ -312,7 +320,7 @@ impl<'a> Walk<'a> {
         self.pc = InsnIdx(self.program.subprogs()[subprog as usize].start);
         self.path = NO_PATH;
         self.epoch = 0;
-        self.since_kept = (0, 0);
+        self.since_kept = 0;
         let walked = self.walk_path();
         self.with_guesses(walked)?;
         while let Some(returns) = self.pop() {
@@ -389,7 +397,7 @@ impl<'a> Walk<'a> {
                 self.drop_path();
                 return Ok(());
             }
-            if self.scratch.prune.is_join(self.pc) && self.at_join()? {
+            if self.scratch.prune.is_point(self.pc) && self.at_join()? {
                 self.end_path();
                 return Ok(());
             }
@@ -398,6 +406,7 @@ impl<'a> Walk<'a> {
             }
             if self.env.record_states && !self.loops.guessing() {
                 self.recorded.push(self.pc, &self.state.top().regs);
+                self.trail_record();
             }
             let insn = self.insns[self.pc.index()];
             self.notes.visit(self.pc);
@@ -428,10 +437,10 @@ impl<'a> Walk<'a> {
 
     fn count_step(&mut self) -> Res<()> {
         self.stats.steps += 1;
-        self.since_kept.0 += 1;
+        self.since_kept += 1;
         let limits = &self.env.limits;
-        if self.stats.steps > limits.steps {
-            return refuse(Reason::Steps(limits.steps));
+        if self.stats.steps > self.steps {
+            return refuse(Reason::Steps(self.steps));
         }
         // A clock costs more than a step: look at it now and then.
         if self.stats.steps.is_multiple_of(4096) {

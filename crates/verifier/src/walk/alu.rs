@@ -165,6 +165,8 @@ impl Walk<'_> {
             self.state.middle(d, id, &mut facts);
         }
         if named.is_some() || !facts.is_empty() {
+            // Others may rest on them.
+            self.decides();
             self.next_id = self.next_id.max(id);
             let r = &mut self.state.top_mut().regs[dst.index()];
             (r.id, r.scale, r.delta) = (id, scale, delta);

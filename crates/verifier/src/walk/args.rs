@@ -97,9 +97,9 @@ impl<'a> Walk<'a> {
             ArgKind::Key => {
                 let (_, _, def) = self.map_of(call)?;
                 self.memory(proto, i, reg, v, def.key_size.into(), MemArg::READ, call)?;
-                call.key = self.known_key(v, def.key_size);
                 // Only of an array does it matter which element it is.
-                if let (Some(_), true, Ty::Stack { frame }) = (call.key, def.kind.is_array(), v.ty) {
+                call.key = self.known_key(v, def.key_size).filter(|_| def.kind.is_array());
+                if let (Some(_), Ty::Stack { frame }) = (call.key, v.ty) {
                     let depth = v.n.smin().unsigned_abs() as usize;
                     self.stack_decides(frame.into(), depth, def.key_size as usize);
                 }

@@ -68,7 +68,6 @@ impl Walk<'_> {
         if can_no && can_yes {
             self.compares(dst, src_reg);
             let here = self.pc;
-            self.since_kept.1 += 1;
             let mut taken = self.copy_state();
             learn_numbers(&mut taken, dst, src_reg, &yes);
             if let Some((d, s)) = &operands {
@@ -143,7 +142,6 @@ impl Walk<'_> {
             _ => {}
         }
         let here = self.pc;
-        self.since_kept.1 += 1;
         let copy = self.copy_state();
         // The copy takes the jump; `learn` works on the current state, so swap it in for a moment.
         let current = std::mem::replace(&mut self.state, copy);

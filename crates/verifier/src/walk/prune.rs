@@ -1,5 +1,8 @@
 //! Joins: forgetting what no longer matters, dropping paths that are covered, and rounds of bounded constructs.
 //!
+//! States are compared where paths meet, and at conditional jumps: what told two states apart at the join may be
+//! overwritten by then.
+//!
 //! A path that reaches a join in a state *covered* by one seen there before need not be walked again, if that one's own
 //! walk is finished. While it is not, it is an ancestor on the current path (the walk is depth first): being covered
 //! by it says the path is safe if the ancestor is, but not that it ends. So an open ancestor never prunes, and one that
@@ -20,7 +23,7 @@ use std::collections::BTreeMap;
 use bpf_isa::{Insn, InsnIdx, Program, Reg};
 
 use super::pointers::checkable;
-use super::trail::{Demand, Ending, forget_slots, loosen_slots};
+use super::trail::{Ending, Needed, forget_unneeded};
 use super::{Res, Walk, refuse, shrink};
 use crate::env::Env;
 use crate::error::Reason;
@@ -40,10 +43,13 @@ const MAX_ANCESTORS: usize = 16;
 /// dearer than the last.
 const MAX_SEEN: usize = 64;
 
-/// Misses of a kept state, beside as many for each hit, after which it is evicted. Chosen by the steps of all sample
-/// programs: 4.1 million in all with 3 (the kernel's number for states outside of loops), 2.8 with 16, 2.7 and more
-/// time with 64. (And 2.5 with 16 when states are kept after each undecided branch instead of after two.)
+/// Misses of a kept state, beside as many for each hit, after which it is evicted. Of the sample programs' steps, 8 and
+/// 64 make no difference any more; the search gets longer with it.
 const MISSES: u32 = 16;
+
+/// Instructions after which a state is kept at a conditional jump that is no join. Chosen by the steps of all sample
+/// programs, too: 0.99 million with 8, 1.00 with 24 and a quarter less states, 1.01 with 40.
+const STRETCH: u32 = 24;
 
 /// In a hybrid walk: rounds of a loop that are walked as they are before the numbers that change are given up.
 const HYBRID_ROUNDS: usize = 8;
@@ -55,9 +61,9 @@ pub(super) struct Kept {
     next: u32,
     /// Not all paths from here are finished.
     pub(super) open: bool,
-    /// Where on the trail it was kept, and, once it is no longer open, what it was needed for.
+    /// Where on the trail it was kept, and, once it is finished, where [`Pruner::needed`] says what it was needed for.
     pub(super) trail: usize,
-    pub(super) demand: Demand,
+    pub(super) needed: Option<usize>,
     /// Of a finished one: the round of a bounded construct, by its number, that covered some path from here while it
     /// was open. NONE: none.
     pub(super) rests: u32,
@@ -79,12 +85,18 @@ pub(super) struct Kept {
 pub(super) struct Pruner {
     /// One bit an instruction: whether control can arrive by a jump and in another way.
     joins: Vec<u64>,
+    /// The same: these, and conditional jumps.
+    points: Vec<u64>,
     any: bool,
+    /// All live numbers count as exact.
+    numbers: bool,
     /// One function without loops: once no branch is left for later, control never comes back to where it is.
     forward: bool,
     /// By instruction: the newest kept state.
     heads: Vec<u32>,
     pub(super) kept: Vec<Kept>,
+    /// What the finished ones were needed for, one after the other, by frame.
+    pub(super) needed: Vec<Needed>,
     free: Vec<u32>,
     /// States ever kept.
     count: u32,
@@ -108,13 +120,18 @@ fn set(bits: &mut [u64], i: usize) {
 }
 
 impl Pruner {
-    /// Prepares for a program.
-    pub(super) fn start(&mut self, program: &Program) {
+    /// Prepares for a program. `exhaustive`: no path is dropped where others meet it. `numbers`: none is on account of
+    /// numbers that are not needed exactly; `loops`: nor in a program with any, as they are guessed about.
+    pub(super) fn start(&mut self, program: &Program, exhaustive: bool, numbers: bool, loops: bool) {
+        self.numbers = numbers;
         let insns = program.insns();
         self.joins.clear();
         self.count = 0;
         self.joins.resize(insns.len().div_ceil(64), 0);
+        self.points.clear();
+        self.points.resize(self.joins.len(), 0);
         self.kept.clear();
+        self.needed.clear();
         self.free.clear();
         self.open.clear();
         self.moved.clear();
@@ -132,15 +149,21 @@ impl Pruner {
         for flow in program.flow() {
             let Some(target) = flow.target else { continue };
             self.any = true;
+            // What is known of sums and orders in loops, and before them, is not marked.
+            self.numbers |= loops && target <= flow.at;
             self.forward &= target > flow.at;
             let to = target.index();
             let falls = to > 0 && !insns[to - 1].ends_flow();
             // may_goto keeps states of its own.
-            if (get(&reached, to) || falls) && !matches!(insns[to], Insn::MayGoto { .. }) {
+            if (get(&reached, to) || falls) && !exhaustive && !matches!(insns[to], Insn::MayGoto { .. }) {
                 set(&mut self.joins, to);
             }
             set(&mut reached, to);
+            if matches!(insns[flow.at.index()], Insn::JumpIf { .. }) && !exhaustive {
+                set(&mut self.points, flow.at.index());
+            }
         }
+        self.points.iter_mut().zip(&self.joins).for_each(|(point, join)| *point |= join);
         self.reached = reached;
         if self.any {
             self.heads.clear();
@@ -156,8 +179,9 @@ impl Pruner {
         }
     }
 
-    pub(super) fn is_join(&self, at: InsnIdx) -> bool {
-        get(&self.joins, at.index())
+    /// Whether states are compared here.
+    pub(super) fn is_point(&self, at: InsnIdx) -> bool {
+        get(&self.points, at.index())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -174,8 +198,10 @@ impl Pruner {
     /// Gives back what is more than so many bytes of each kind.
     pub(super) fn trim(&mut self, bytes: usize) {
         shrink(&mut self.joins, bytes);
+        shrink(&mut self.points, bytes);
         shrink(&mut self.heads, bytes);
         shrink(&mut self.kept, bytes);
+        shrink(&mut self.needed, bytes);
         shrink(&mut self.free, bytes);
         shrink(&mut self.open, bytes);
         shrink(&mut self.reached, bytes);
@@ -290,7 +316,13 @@ impl Walk<'_> {
     /// At a join. `true` if the current path is covered and ends here.
     pub(super) fn at_join(&mut self) -> Res<bool> {
         let pruner = &self.scratch.prune;
-        if pruner.forward && self.scratch.pending.is_empty() && pruner.heads[self.pc.index()] == NONE {
+        let join = get(&pruner.joins, self.pc.index());
+        let first = pruner.heads[self.pc.index()] == NONE;
+        let keeps = join || self.since_kept >= STRETCH;
+        if !join && (self.hybrid || (first && !keeps)) {
+            return Ok(false);
+        }
+        if pruner.forward && self.scratch.pending.is_empty() && first {
             // Nothing was here before, and nothing will come.
             return Ok(false);
         }
@@ -303,13 +335,8 @@ impl Walk<'_> {
         let mut ancestors = 0;
         let mut prev = NONE;
         let mut i = pruner.heads[self.pc.index()];
-        let first = i == NONE;
         let mut seen = 0;
         let mut newest = NONE;
-        let mut like = NONE;
-        // Keeping a state costs a copy; short stretches without a decision are cheaper to walk twice.
-        let (insns, decisions) = self.since_kept;
-        let keeps = first || self.hybrid || (insns >= 8 && decisions >= 1);
         while i != NONE && seen < MAX_SEEN {
             seen += 1;
             let proves = pruner.proves(i, self.epoch);
@@ -339,20 +366,11 @@ impl Walk<'_> {
                     newest = i;
                 }
             } else {
-                let demand = if like == NONE && self.generalises { Some(&kept.demand) } else { None };
-                match compare(&kept.state, &self.state, &mut pruner.ids, demand) {
-                    Cover::Whole => {
-                        kept.hits += 1;
-                        self.stats.pruned += 1;
-                        self.ending = Ending::As(i);
-                        return Ok(true);
-                    }
-                    Cover::Needed => {
-                        like = i;
-                        (prev, i) = (i, next);
-                        continue;
-                    }
-                    Cover::No => {}
+                if covers(&kept.state, &self.state, &mut pruner.ids) {
+                    kept.hits += 1;
+                    self.stats.pruned += 1;
+                    self.ending = Ending::As(i);
+                    return Ok(true);
                 }
                 // A state that never covers anything only slows the search. It has missed where another was kept:
                 // arrivals that are let pass say little.
@@ -372,15 +390,6 @@ impl Walk<'_> {
             }
             (prev, i) = (i, next);
         }
-        if like != NONE {
-            let kept = &mut pruner.kept[like as usize];
-            kept.hits += 1;
-            let demand = kept.demand;
-            self.generalise(&demand);
-            self.keep(false, self.epoch)?;
-            self.enter_loop()?;
-            return Ok(false);
-        }
         if self.hybrid && ancestors >= HYBRID_ROUNDS && newest != NONE {
             let last = &pruner.kept[newest as usize].state;
             widen(last, &mut self.state);
@@ -393,40 +402,18 @@ impl Walk<'_> {
         Ok(false)
     }
 
-    /// Makes the state forget what a finished one did not need that covers it otherwise; see [`super::trail`].
-    fn generalise(&mut self, demand: &Demand) {
-        self.generalised = true;
-        self.stats.generalised += 1;
-        for (k, frame) in self.state.frames.iter_mut().enumerate() {
-            for r in 0..Reg::R10.index() {
-                let v = &mut frame.regs[r];
-                if v.is_uninit() {
-                    continue;
-                }
-                if !demand.is_live(k, r) {
-                    *v = Value::uninit(Why::Dead);
-                } else if v.is_scalar() && !demand.is_exact(k, r) {
-                    *v = Value::unknown();
-                }
-            }
-            loosen_slots(frame, k, demand);
-        }
-        forget_slots(&mut self.state, &demand.live);
-        forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch);
-    }
-
     fn keep(&mut self, round: bool, base: u32) -> Res<()> {
         self.trail_enter();
         let state = self.copy_state();
-        let bytes = state.bytes();
+        let bytes = state.bytes() + state.frames.len() * size_of::<Needed>();
         let (hits, misses, epoch) = (0, 0, self.epoch);
-        let (trail, demand) = (self.scratch.trail.len(), Demand::ALL);
+        let (trail, needed) = (self.scratch.trail.len(), None);
         let kept = Kept {
             state,
             next: NONE,
             open: true,
             trail,
-            demand,
+            needed,
             rests: NONE,
             round,
             epoch,
@@ -438,7 +425,7 @@ impl Walk<'_> {
             number: 0,
         };
         self.scratch.prune.keep(self.pc, kept, self.scratch.pending.len());
-        self.since_kept = (0, 0);
+        self.since_kept = 0;
         self.stats.states += 1;
         self.check_memory(bytes)
     }
@@ -615,24 +602,22 @@ impl IdMap {
     }
 }
 
-/// How an old state covers a new one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Cover {
-    No,
-    /// In what the old one was needed for.
-    Needed,
-    /// Every concrete state of the new one is one of the old one, up to the names of ids.
-    Whole,
-}
-
 impl Pruner {
-    /// All paths from the kept state are finished, and this is what it was needed for: forgets the slots that none of
-    /// them read.
-    pub(super) fn close(&mut self, i: u32, demand: &Demand) {
+    /// What the state was needed for, by frame, if all paths from it are finished.
+    pub(super) fn needed(&self, i: u32) -> Option<&[Needed]> {
+        let kept = &self.kept[i as usize];
+        self.needed.get(kept.needed?..)?.get(..kept.state.frames.len())
+    }
+
+    /// All paths from the kept state are finished, and this is what it was needed for: forgets the rest.
+    pub(super) fn close(&mut self, i: u32, needed: &[Needed]) {
         let kept = &mut self.kept[i as usize];
         kept.open = false;
-        kept.demand = *demand;
-        if forget_slots(&mut kept.state, &demand.live) {
+        let (first, frames) = (self.needed.len(), kept.state.frames.len());
+        kept.needed = Some(first);
+        let of = |k: usize| needed.get(k).copied().unwrap_or_default();
+        self.needed.extend((0..frames).map(of).map(|n| if self.numbers { n.with_numbers() } else { n }));
+        if forget_unneeded(&mut kept.state, &self.needed[first..]) {
             forget_ids(&mut kept.state, &mut self.id_scratch);
         }
     }
@@ -640,45 +625,14 @@ impl Pruner {
 
 /// Whether every concrete state of `new` is one of `old`, up to the names of ids.
 pub(super) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool {
-    compare(old, new, ids, None) == Cover::Whole
-}
-
-/// How `old` covers `new`. `demand`: what `old` was needed for, if less than all will do.
-fn compare(old: &State, new: &State, ids: &mut IdMap, demand: Option<&Demand>) -> Cover {
-    let mut whole = true;
-    if compare_needed(old, new, ids, demand, &mut whole) {
-        if whole || planted!(LooseIsWhole) { Cover::Whole } else { Cover::Needed }
-    } else {
-        Cover::No
-    }
-}
-
-/// The same; clears `whole` where only `demand` makes it so.
-fn compare_needed(old: &State, new: &State, ids: &mut IdMap, demand: Option<&Demand>, whole: &mut bool) -> bool {
     if !same_shape(old, new) || old.owed.len() != new.owed.len() || old.lock.is_some() != new.lock.is_some() {
         return false;
     }
     ids.0.clear();
-    if !old.frames.iter().zip(&new.frames).all(|(o, n)| marks_cover(&o.loops, &n.loops, ids)) {
-        return false;
-    }
-    let needed = |k: usize, r: usize, o: &Value, n: &Value| {
-        demand.is_some_and(|d| {
-            !d.is_live(k, r) || o.is_scalar() && n.is_scalar() && (!d.is_exact(k, r) || tie_is_loose(old, o, n, d))
-        })
-    };
-    for (k, (o, n)) in old.frames.iter().zip(&new.frames).enumerate() {
-        for (r, (o, n)) in o.regs.iter().zip(&n.regs).enumerate() {
-            if !value_covers(o, n, ids) {
-                if !needed(k, r, o, n) {
-                    return false;
-                }
-                *whole = false;
-            }
-        }
-    }
-    let mut frames = old.frames.iter().zip(&new.frames).enumerate();
-    (planted!(StacksAlike) || frames.all(|(k, (o, n))| stack_covers(o, n, ids, demand.map(|d| (d, k)), whole)))
+    let mut frames = old.frames.iter().zip(&new.frames);
+    frames.clone().all(|(o, n)| marks_cover(&o.loops, &n.loops, ids))
+        && frames.clone().all(|(o, n)| o.regs.iter().zip(&n.regs).all(|(o, n)| value_covers(o, n, ids)))
+        && (planted!(StacksAlike) || frames.all(|(o, n)| stack_covers(o, n, ids)))
         && old.owed.iter().zip(&new.owed).all(|(o, n)| o.frame == n.frame && ids.same(o.id, n.id))
         && match (old.lock, new.lock) {
             (Some(o), Some(n)) => (o.map, o.inner) == (n.map, n.inner) && ids.same(o.id, n.id),
@@ -726,7 +680,11 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
     }
     match old.ty {
         // A number without an id is any number in its range, tied or not.
-        Ty::Scalar => old.id == 0 || ((old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.id, new.id)),
+        Ty::Scalar => {
+            old.id == 0
+                || planted!(NamesForgotten)
+                || ((old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.id, new.id))
+        }
         Ty::Packet { .. } | Ty::Half { .. } => {
             (old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.id, new.id)
         }
@@ -753,40 +711,9 @@ fn sum_covers(o: &Sum, n: &Sum, ids: &mut IdMap) -> bool {
         && [(o.s, n.s), (o.a, n.a), (o.b, n.b)].into_iter().all(|(o, n)| ids.same(o, n))
 }
 
-/// Whether an exact number differs only in being tied to another, which is not exact: so that what it is tied to was of
-/// no use.
-fn tie_is_loose(old: &State, o: &Value, n: &Value, demand: &Demand) -> bool {
-    let tied = |v: &Value| (v.id == o.id || v.tie == o.id) && (v.is_pointer() || v.is_scalar());
-    let exact = |(k, f): (usize, &Frame)| {
-        let regs = f.regs.iter().enumerate().filter(|(r, v)| tied(v) && demand.is_exact(k, *r)).count();
-        let slots = f.spills.iter().filter(|s| tied(&s.value) && demand.exact_bytes(k, s.depth.into(), s.size.into()));
-        regs + slots.count()
-    };
-    o.id >= FIRST_FREE_ID
-        && n.n.subset(&o.n)
-        && old.frames.iter().enumerate().map(exact).sum::<usize>() <= 1
-        && old.room.iter().all(|r| r.id != o.id && r.hi != o.id)
-        && old.sums.iter().all(|t| ![t.s, t.a, t.b].contains(&o.id))
-        && old.frames.iter().flat_map(|f| &f.loops).all(|m| !m.ids.contains(&o.id))
-}
-
-/// `demand`: what the old state was needed for, and which frame this is.
-fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap, demand: Option<(&Demand, usize)>, whole: &mut bool) -> bool {
-    // A number that is not needed exactly: any will do.
-    let loose = |depth: usize, size: usize| {
-        demand.is_some_and(|(d, k)| !d.exact_bytes(k, depth, size))
-            && new.bytes.len() >= depth
-            && new.check_readable(depth, size).is_ok()
-    };
-    for o in &old.spills {
-        let (depth, size) = (usize::from(o.depth), usize::from(o.size));
-        let covered = spill_covered(o, new, ids);
-        if !covered {
-            if !o.value.is_scalar() || !loose(depth, size) {
-                return false;
-            }
-            *whole = false;
-        }
+fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap) -> bool {
+    if !old.spills.iter().all(|o| spill_covered(o, new, ids)) {
+        return false;
     }
     if old.bytes == new.bytes && !old.bytes.contains(&Byte::Spill) {
         return true;
@@ -794,14 +721,7 @@ fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap, demand: Option<(&Dema
     old.bytes.iter().enumerate().all(|(i, o)| match o {
         Byte::Uninit | Byte::Spill => true,
         Byte::Misc => new.bytes.len() > i && new.check_readable(i + 1, 1).is_ok(),
-        Byte::Zero => {
-            let zero = new.bytes.len() > i && new.known_number(i + 1, 1) == Some(0);
-            if !zero && loose(i + 1, 1) {
-                *whole = false;
-                return true;
-            }
-            zero
-        }
+        Byte::Zero => new.bytes.len() > i && new.known_number(i + 1, 1) == Some(0),
     })
 }
 

@@ -1,0 +1,221 @@
+//! What a point of a path is needed for: places that are read, and those that are needed exactly.
+//!
+//! Places are the registers and the stack's bytes of each frame. Bytes, as fields of two and four are written one by
+//! one where the whole is read: in larger units none of these writes would end anything's life.
+//!
+//! Invariants: what is exact is live. Bytes beyond the first 512 of a frame have no bit: they are always both.
+
+use bpf_isa::{MAX_CALL_DEPTH, Reg};
+
+use crate::state::{Byte, Frame, State};
+use crate::value::{Value, Why};
+
+/// Bytes of a frame with a bit.
+pub(super) const TRACKED: usize = 512;
+pub(super) const FRAMES: usize = MAX_CALL_DEPTH as usize;
+const WORD: usize = u64::BITS as usize;
+
+/// A set of a frame's bytes; bit i is the byte at r10 - 1 - i.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Bytes([u64; TRACKED / WORD]);
+
+impl Bytes {
+    const ALL: Bytes = Bytes([u64::MAX; TRACKED / WORD]);
+
+    /// The words that hold the bits `from .. to`, with masks of these; bits past the last are nobody's.
+    fn words(from: usize, to: usize) -> impl Iterator<Item = (usize, u64)> {
+        let to = to.min(TRACKED);
+        (from / WORD..to.div_ceil(WORD)).map(move |word| {
+            let low = from.saturating_sub(word * WORD);
+            let high = (to - word * WORD).min(WORD);
+            (word, (u64::MAX >> (WORD - high)) & (u64::MAX << low))
+        })
+    }
+
+    /// Whether one of `from .. to` is in it.
+    pub(super) fn any(&self, from: usize, to: usize) -> bool {
+        Bytes::words(from, to).any(|(word, mask)| self.0[word] & mask != 0)
+    }
+
+    pub(super) fn add(&mut self, from: usize, to: usize) {
+        Bytes::words(from, to).for_each(|(word, mask)| self.0[word] |= mask);
+    }
+
+    pub(super) fn remove(&mut self, from: usize, to: usize) {
+        Bytes::words(from, to).for_each(|(word, mask)| self.0[word] &= !mask);
+    }
+
+    fn has(&self, byte: usize) -> bool {
+        self.0[byte / WORD] >> (byte % WORD) & 1 != 0
+    }
+
+    fn join(&mut self, other: &Bytes) {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a |= b);
+    }
+}
+
+/// What is needed of one frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::walk) struct Needed {
+    /// A bit a register.
+    pub(super) live: u16,
+    pub(super) exact: u16,
+    pub(super) live_bytes: Bytes,
+    pub(super) exact_bytes: Bytes,
+}
+
+impl Needed {
+    const ALL: Needed = Needed { live: u16::MAX, exact: u16::MAX, live_bytes: Bytes::ALL, exact_bytes: Bytes::ALL };
+
+    fn join(&mut self, other: &Needed) {
+        self.live |= other.live;
+        self.exact |= other.exact;
+        self.live_bytes.join(&other.live_bytes);
+        self.exact_bytes.join(&other.exact_bytes);
+    }
+
+    pub(super) fn read(&mut self, regs: u16, exact: bool) {
+        self.live |= regs;
+        if exact {
+            self.exact |= regs;
+        }
+    }
+
+    pub(super) fn kill(&mut self, regs: u16) {
+        self.live &= !regs;
+        self.exact &= !regs;
+    }
+
+    /// The same with every live number exact.
+    pub(in crate::walk) fn with_numbers(self) -> Needed {
+        Needed { exact: self.live, exact_bytes: self.live_bytes, ..self }
+    }
+
+    pub(super) fn is_exact(&self, regs: u16) -> bool {
+        self.exact & regs != 0
+    }
+
+    /// Gives up registers that are not live, and numbers that are not exact. Whether there was anything to give up.
+    fn loosen_regs(&self, regs: &mut [Value; 11]) -> bool {
+        let mut any = false;
+        for (r, v) in regs.iter_mut().enumerate().take(Reg::R10.index()) {
+            if v.is_uninit() {
+                continue;
+            }
+            if self.live >> r & 1 == 0 {
+                *v = Value::uninit(Why::Dead);
+                any = true;
+            } else if v.is_scalar() && self.exact >> r & 1 == 0 {
+                *v = Value::unknown();
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// The same of the stack. Whether any value was given up.
+    fn loosen_stack(&self, frame: &mut Frame) -> bool {
+        let (bytes, before) = (&mut frame.bytes, frame.spills.len());
+        frame.spills.retain(|s| {
+            let (end, top) = (usize::from(s.depth) - usize::from(s.size), usize::from(s.depth));
+            if top > TRACKED || self.exact_bytes.any(end, top) {
+                return true;
+            }
+            let loose = s.value.is_scalar();
+            if loose {
+                bytes[end..top].fill(Byte::Misc);
+            }
+            !loose && self.live_bytes.any(end, top)
+        });
+        for (i, byte) in bytes.iter_mut().enumerate().take(TRACKED) {
+            if !self.live_bytes.has(i) {
+                *byte = Byte::Uninit;
+            } else if *byte == Byte::Zero && !self.exact_bytes.has(i) {
+                *byte = Byte::Misc;
+            }
+        }
+        // A spill is needed whole if one of its bytes is.
+        for s in &frame.spills {
+            bytes[usize::from(s.depth) - usize::from(s.size)..usize::from(s.depth)].fill(Byte::Spill);
+        }
+        frame.spills.len() != before
+    }
+}
+
+/// What a point of a path is needed for.
+#[derive(Debug, Default)]
+pub(super) struct Demand {
+    frames: [Needed; FRAMES],
+    /// From here on, nothing is needed of frames.
+    used: usize,
+}
+
+impl Demand {
+    pub(super) fn frame(&mut self, f: usize) -> &mut Needed {
+        self.used = self.used.max(f + 1);
+        &mut self.frames[f]
+    }
+
+    pub(super) fn frames(&self) -> &[Needed] {
+        &self.frames[..self.used]
+    }
+
+    /// Frames from here on do not exist yet, or any more: what was in their places is nothing to them.
+    pub(super) fn truncate(&mut self, count: usize) {
+        if count < self.used {
+            self.frames[count..self.used].fill(Needed::default());
+            self.used = count;
+        }
+    }
+
+    pub(super) fn set(&mut self, frames: &[Needed]) {
+        self.truncate(0);
+        self.join(frames);
+    }
+
+    /// Everything in so many frames.
+    pub(super) fn set_all(&mut self, frames: usize) {
+        self.truncate(0);
+        self.used = frames.min(FRAMES);
+        self.frames[..self.used].fill(Needed::ALL);
+    }
+
+    pub(super) fn join(&mut self, frames: &[Needed]) {
+        for (i, other) in frames.iter().enumerate() {
+            self.frame(i).join(other);
+        }
+    }
+}
+
+/// Forgets what a state is not needed for: so it covers all that differ from it only there. Whether any value was among
+/// that. `needed`: by frame; nothing of those that are missing.
+pub(in crate::walk) fn forget_unneeded(state: &mut State, needed: &[Needed]) -> bool {
+    let mut any = false;
+    for (k, frame) in state.frames.iter_mut().enumerate() {
+        let needed = needed.get(k).copied().unwrap_or_default();
+        any |= needed.loosen_regs(&mut frame.regs);
+        any |= needed.loosen_stack(frame);
+    }
+    any
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_bytes() {
+        for (from, to) in [(0, 0), (0, 1), (3, 64), (63, 65), (64, 128), (1, 512), (500, 600), (512, 600), (0, 700)] {
+            let mut set = Bytes::default();
+            set.add(from, to);
+            let mut rest = Bytes::ALL;
+            rest.remove(from, to);
+            for byte in 0..TRACKED {
+                let inside = (from..to).contains(&byte);
+                assert_eq!((set.has(byte), rest.has(byte)), (inside, !inside), "{from} {to} {byte}");
+                assert_eq!(set.any(byte, byte + 1), inside, "{from} {to} {byte}");
+            }
+            assert_eq!(set.any(0, TRACKED), from < to.min(TRACKED), "{from} {to}");
+        }
+    }
+}

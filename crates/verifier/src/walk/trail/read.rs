@@ -1,0 +1,241 @@
+//! A trail read backwards: what each step needs of what was there before it, given what is needed after it.
+
+use bpf_isa::{AtomicOp, Callee, Insn, Reg, Src};
+
+use super::demand::{Demand, FRAMES};
+use crate::env::Env;
+use crate::faults::planted;
+use crate::need::helper_needs;
+
+/// r1 to r5, and with r0: what a call takes, and what it leaves nothing in.
+const ARGS: u16 = 0b11_1110;
+const CLOBBERED: u16 = 0b11_1111;
+
+/// What a trail's entry says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Kind {
+    /// The instruction at `at`. `exact`: its operands decided something.
+    #[default]
+    Insn,
+    /// A subprogram's exit. `exact`: an early one, with a result that is none of its registers.
+    Return,
+    /// A callback's exit; the same.
+    Round,
+    /// A read of the bytes `from .. to`, by the instruction of the next entry. `exact`: its value decided something.
+    Read,
+    /// A write of all of them.
+    Write,
+    /// A write of some of them.
+    Within,
+    /// The instruction of the next entry, a comparison, bounded what is tied to an operand too: register `from`.
+    TiedReg,
+    /// The same of the bytes `from .. to`.
+    TiedBytes,
+}
+
+/// An entry of the trail. What an instruction reads and writes stands before it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Step {
+    pub(super) at: u32,
+    pub(super) frame: u8,
+    pub(super) kind: Kind,
+    pub(super) exact: bool,
+    pub(super) from: u16,
+    pub(super) to: u16,
+}
+
+/// Reads a trail backwards.
+pub(super) struct Reader<'a> {
+    pub(super) env: &'a Env<'a>,
+    pub(super) insns: &'a [Insn],
+    /// Of the instruction last read, whose reads and writes follow: its frame;
+    pub(super) frame: usize,
+    /// whether what it loads is needed exactly;
+    pub(super) carries: bool,
+    /// and the registers that flow into what it writes, or are compared.
+    pub(super) operands: u16,
+}
+
+const fn bit(r: Reg) -> u16 {
+    1 << r as u16
+}
+
+fn src_bit(src: Src) -> u16 {
+    match src {
+        Src::Reg(r) => bit(r),
+        Src::Imm(_) => 0,
+    }
+}
+
+impl Reader<'_> {
+    /// `d` after the step becomes what it is before it.
+    pub(super) fn back(&mut self, d: &mut Demand, step: Step) {
+        let f = usize::from(step.frame);
+        let (from, to) = (usize::from(step.from), usize::from(step.to));
+        match step.kind {
+            Kind::Insn => self.insn(d, step, f),
+            Kind::Return | Kind::Round => {
+                let caller = f.saturating_sub(1);
+                d.truncate(f);
+                let c = d.frame(caller);
+                let (live, exact) = (c.live & 1, if planted!(ResultsUnmarked) { 0 } else { c.exact & 1 });
+                if step.kind == Kind::Round {
+                    // It decides whether there is another round, which gets its arguments from the caller's.
+                    c.kill(1);
+                    c.read(ARGS, true);
+                    d.frame(f).read(1, true);
+                } else {
+                    c.kill(CLOBBERED);
+                    d.frame(f).live = live;
+                    d.frame(f).exact = exact;
+                }
+                if step.exact {
+                    d.frame(f).kill(1);
+                }
+            }
+            Kind::Read => {
+                let n = d.frame(f);
+                // What an atomic operation writes flows from its operands, too.
+                let flows = n.exact_bytes.any(from, to);
+                n.live_bytes.add(from, to);
+                if step.exact || (self.carries && !planted!(LoadsUnmarked)) {
+                    n.exact_bytes.add(from, to);
+                }
+                self.flow(d, flows);
+            }
+            Kind::Write => {
+                let n = d.frame(f);
+                let flows = n.exact_bytes.any(from, to);
+                let from = if planted!(NeighbourOverwritten) { from.saturating_sub(1) } else { from };
+                n.live_bytes.remove(from, to);
+                n.exact_bytes.remove(from, to);
+                self.flow(d, flows && !planted!(StoresUnmarked));
+            }
+            Kind::Within => {
+                let flows = d.frame(f).exact_bytes.any(from, to);
+                self.flow(d, flows);
+            }
+            Kind::TiedReg => {
+                let flows = d.frame(f).is_exact(1 << from);
+                self.flow(d, flows);
+            }
+            Kind::TiedBytes => {
+                let flows = d.frame(f).exact_bytes.any(from, to);
+                self.flow(d, flows);
+            }
+        }
+    }
+
+    /// The instruction's operands flow into what is needed exactly, if `exact`.
+    fn flow(&self, d: &mut Demand, exact: bool) {
+        if exact {
+            d.frame(self.frame).read(self.operands, true);
+        }
+    }
+
+    fn insn(&mut self, d: &mut Demand, step: Step, f: usize) {
+        (self.frame, self.carries, self.operands) = (f, false, 0);
+        let insn = &self.insns[step.at as usize];
+        let n = d.frame(f);
+        match *insn {
+            Insn::Alu { dst, src, .. } => {
+                let exact = step.exact || n.is_exact(bit(dst));
+                n.read(bit(dst) | src_bit(src), exact);
+            }
+            Insn::Mov { dst, src, .. } => self.moved(d, dst, src_bit(src)),
+            Insn::MovSx { dst, src, .. } => self.moved(d, dst, bit(src)),
+            Insn::Neg { dst, .. } | Insn::End { dst, .. } => n.live |= bit(dst),
+            Insn::LoadImm64 { dst, .. } => n.kill(bit(dst)),
+            Insn::SecondSlot | Insn::Jump { .. } | Insn::MayGoto { .. } => {}
+            Insn::Load { dst, base, .. } | Insn::LoadAcquire { dst, base, .. } => {
+                self.carries = n.is_exact(bit(dst));
+                n.kill(bit(dst));
+                n.read(bit(base), true);
+            }
+            Insn::Store { base, src, .. } => {
+                self.operands = src_bit(src);
+                n.read(bit(base), true);
+                n.read(self.operands, step.exact);
+            }
+            Insn::StoreRelease { base, src, .. } => {
+                self.operands = bit(src);
+                n.read(bit(base), true);
+                n.read(self.operands, step.exact);
+            }
+            Insn::Atomic { op, base, src, .. } => {
+                self.operands = bit(src);
+                let result = match op {
+                    AtomicOp::CmpXchg => {
+                        self.operands |= bit(Reg::R0);
+                        bit(Reg::R0)
+                    }
+                    AtomicOp::Xchg => bit(src),
+                    AtomicOp::Add { fetch }
+                    | AtomicOp::Or { fetch }
+                    | AtomicOp::And { fetch }
+                    | AtomicOp::Xor { fetch } => {
+                        if fetch {
+                            bit(src)
+                        } else {
+                            0
+                        }
+                    }
+                };
+                self.carries = n.is_exact(result);
+                n.kill(result);
+                n.read(bit(base), true);
+                n.read(self.operands, step.exact);
+            }
+            Insn::LoadAbs { .. } => {
+                n.kill(CLOBBERED);
+                n.read(bit(Reg::R6), true);
+            }
+            Insn::LoadInd { src, .. } => {
+                n.kill(CLOBBERED);
+                n.read(bit(Reg::R6), true);
+                n.live |= bit(src);
+            }
+            Insn::JumpIf { dst, src, .. } => {
+                self.operands = bit(dst) | src_bit(src);
+                let exact = step.exact || (n.is_exact(self.operands) && !planted!(BoundsUnmarked));
+                n.read(self.operands, exact);
+            }
+            Insn::Call(callee) => self.call(d, callee, step, f),
+            Insn::Exit => n.read(1, self.env.context.returns.is_some()),
+        }
+    }
+
+    fn moved(&self, d: &mut Demand, dst: Reg, src: u16) {
+        let n = d.frame(self.frame);
+        let exact = n.is_exact(bit(dst));
+        n.kill(bit(dst));
+        n.read(src, exact);
+    }
+
+    fn call(&self, d: &mut Demand, callee: Callee, step: Step, f: usize) {
+        let proto = match callee {
+            Callee::Helper(id) => self.env.helpers.get(id),
+            Callee::Host(i) => usize::try_from(i).ok().and_then(|i| self.env.host_functions.get(i)),
+            // A global function, verified on its own.
+            Callee::Subprog(_) if step.exact => None,
+            Callee::Subprog(_) => {
+                let callee = (f + 1).min(FRAMES - 1);
+                let of = d.frame(callee);
+                let (live, exact) = (of.live & ARGS, of.exact & ARGS);
+                d.truncate(f + 1);
+                let n = d.frame(f);
+                n.kill(CLOBBERED);
+                n.live |= live;
+                n.exact |= if planted!(ArgumentsUnmarked) { 0 } else { exact };
+                return;
+            }
+        };
+        let need = helper_needs(proto);
+        // Where a callback runs.
+        d.truncate(f + 1);
+        let n = d.frame(f);
+        n.kill(CLOBBERED);
+        n.live |= need.live;
+        n.exact |= need.exact;
+    }
+}

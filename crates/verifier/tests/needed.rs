@@ -1,0 +1,366 @@
+//! What a dropped path is taken not to need, against walking it: programs are accepted if and only if they are when no
+//! path is dropped at all ([`bpf_verifier::Env::exhaustive`]).
+//!
+//! The programs are about numbers: they copy them between registers and stack slots of several widths, move them apart
+//! by constants, pass them to functions and callbacks, compare them (with constants, each other, the packet's length),
+//! and use them where only some may be used: as offsets into the stack, the packet and map values, as sizes, and as
+//! keys of an array. So what a use needs exactly is often known only by what a comparison said of another place, on
+//! another path.
+
+mod common;
+
+use bpf_isa::{Program, assemble};
+use bpf_testkit::generate::Choices;
+use bpf_verifier::{Env, Reason, Stats, Verifier, VerifyError};
+use std::fmt::Write;
+
+/// Branches of a program at most: 2^this paths are walked.
+const BRANCHES: usize = 7;
+
+const SUBPROGS: &str = "
+bounded:
+    r0 = r1
+    if r0 > 40 goto big
+    r0 = 8
+    exit
+big:
+    r0 = 0
+    exit
+same:
+    r0 = r1
+    exit
+refine:
+    r3 = *(u64 *)(r1 + 0)
+    if r3 > 30 goto out
+    r0 = 1
+    exit
+out:
+    r0 = 0
+    exit
+early:
+    r6 = r2
+    r7 = r1
+    *(u64 *)(r10 - 8) = r3
+    r0 = *(u8 *)skb[0]
+    r1 = *(u64 *)(r10 - 8)
+    r1 &= 7
+    r7 += r1
+    *(u8 *)(r7 + 0) = r1
+    r0 = r1
+    exit
+round:
+    r9 = r2
+    r1 = *(u64 *)(r9 + 0)
+    if r1 > 24 goto stop
+    r2 = r9
+    r2 += r1
+    *(u8 *)(r2 + 8) = 1
+    r0 = 0
+    exit
+stop:
+    *(u64 *)(r9 + 0) = 2
+    r0 = 0
+    exit
+";
+
+struct Text<'c, 'b> {
+    c: &'c mut Choices<'b>,
+    text: String,
+    branches: usize,
+    labels: usize,
+}
+
+impl Text<'_, '_> {
+    fn line(&mut self, line: impl std::fmt::Display) {
+        writeln!(self.text, "{line}").expect("a string");
+    }
+
+    fn number(&mut self) -> &'static str {
+        self.c.pick(&["r6", "r7", "r8"])
+    }
+
+    fn slot(&mut self) -> i32 {
+        -8 * (1 + self.c.below(3) as i32)
+    }
+
+    fn size(&mut self) -> (&'static str, i32) {
+        self.c.pick(&[("u64", 8), ("u64", 8), ("u32", 4), ("u16", 2), ("u8", 1)])
+    }
+
+    fn statement(&mut self, depth: u32) {
+        let (a, b, slot) = (self.number(), self.number(), self.slot());
+        let constant = self.c.pick(&["0", "1", "3", "8", "9", "24", "31", "33", "40", "63", "64", "200", "-1"]);
+        match self.c.below(36) {
+            0 | 1 => self.line(format_args!("call 7\n{a} = r0")),
+            2 => self.line(format_args!("{a} = {constant}")),
+            3..=5 => self.line(format_args!("{a} = {b}")),
+            6 => self.line(format_args!("w{} = w{}", &a[1..], &b[1..])),
+            7 => {
+                let op = self.c.pick(&["+=", "-=", "&=", "|=", "^="]);
+                self.line(format_args!("{a} {op} {constant}"));
+            }
+            8 => {
+                let op = self.c.pick(&["+=", "-=", "&=", "|="]);
+                self.line(format_args!("{a} {op} {b}"));
+            }
+            9 => {
+                let op = self.c.pick(&["<<= 1", ">>= 1", "*= 2", ">>= 32", "<<= 32", "%= 60", "s>>= 3"]);
+                self.line(format_args!("{a} {op}"));
+            }
+            10..=13 => {
+                let (size, bytes) = self.size();
+                let off = slot + self.c.below(8 / bytes as u32) as i32 * bytes;
+                self.line(format_args!("*({size} *)(r10 {off:+}) = {a}"));
+            }
+            14 => self.line(format_args!("*(u64 *)(r10 {slot:+}) = {constant}")),
+            15..=17 => {
+                let (size, bytes) = self.size();
+                let off = slot + self.c.below(8 / bytes as u32) as i32 * bytes;
+                self.line(format_args!("{a} = *({size} *)(r10 {off:+})"));
+            }
+            // As an offset into the stack; what is written there is no slot of the above, or is one.
+            18 | 19 => {
+                let base = self.c.pick(&[-96, -96, -64, -24]);
+                self.line(format_args!("r3 = r10\nr3 += {base}\nr3 += {a}\n*(u8 *)(r3 + 0) = 1"));
+            }
+            20 => self.line(format_args!("r3 = r10\nr3 -= {a}\n*(u8 *)(r3 - 8) = 1")),
+            // Into the packet.
+            21 | 22 => {
+                self.labels += 1;
+                let label = self.labels;
+                self.line("r2 = *(u32 *)(r9 + 4)\nr3 = *(u32 *)(r9 + 0)");
+                self.line(format_args!("r3 += {a}\nr4 = r3\nr4 += 8\nif r4 > r2 goto p{label}"));
+                let off = self.c.pick(&[0, 7, 7, 8]);
+                self.line(format_args!("r0 = *(u8 *)(r3 + {off})\np{label}:"));
+            }
+            23 => {
+                self.labels += 1;
+                let label = self.labels;
+                self.line("r2 = *(u32 *)(r9 + 4)\nr3 = *(u32 *)(r9 + 0)\nr2 -= r3");
+                self.line(format_args!("if {a} > 60 goto p{label}\nif {a} > r2 goto p{label}"));
+                let used = self.c.pick(&[a, a, b]);
+                self.line(format_args!("r3 += {used}\nr0 = *(u8 *)(r3 - 1)\np{label}:"));
+            }
+            // An element of an array, which exists if the key is one.
+            24 => {
+                let load = self.c.pick(&["", "", "if r0 == 0 goto +1\n"]);
+                self.line(format_args!("*(u32 *)(r10 - 28) = {a}\nr2 = r10\nr2 += -28\nr1 = map[fd:0]\ncall 1"));
+                self.line(format_args!("{load}r0 = *(u8 *)(r0 + 0)"));
+            }
+            // An offset into an element.
+            25 => {
+                self.labels += 1;
+                let label = self.labels;
+                self.line("r2 = r10\nr2 += -32\n*(u64 *)(r10 - 32) = 1\nr1 = map[fd:1]\ncall 1");
+                self.line(format_args!("if r0 == 0 goto p{label}\nr0 += {a}\nr0 = *(u8 *)(r0 + 7)\np{label}:"));
+            }
+            // A helper that writes so many bytes.
+            26 => self.line(format_args!("r1 = r10\nr1 += {slot}\nr2 = {a}\ncall 16")),
+            27 => {
+                let callee = self.c.pick(&["bounded", "same"]);
+                self.line(format_args!("r1 = {a}\ncall {callee}\n{b} = r0"));
+            }
+            28 => self.line(format_args!("r1 = r10\nr1 += {slot}\ncall refine")),
+            29 => self.line(format_args!("r1 = r10\nr1 += -96\nr2 = r9\nr3 = {a}\ncall early\n{b} = r0")),
+            30 => {
+                self.line(format_args!("*(u64 *)(r10 - 160) = {a}"));
+                self.line("r1 = 3\nr2 = subprog[round]\nr3 = r10\nr3 += -160\nr4 = 0\ncall 181");
+                self.line(format_args!("{b} = *(u64 *)(r10 - 160)"));
+            }
+            _ if depth < 3 && self.branches < BRANCHES => {
+                self.branches += 1;
+                self.labels += 1;
+                let label = self.labels;
+                let op = self.c.pick(&[">", ">", ">=", "<", "<=", "==", "!=", "s>", "s<", "&"]);
+                let wide = if self.c.one_in(4) { "w" } else { "r" };
+                if self.c.one_in(3) {
+                    self.line(format_args!("if {wide}{} {op} {wide}{} goto l{label}", &a[1..], &b[1..]));
+                } else if self.c.one_in(4) {
+                    self.line(format_args!("call 7\nif r0 > 5 goto l{label}"));
+                } else {
+                    self.line(format_args!("if {wide}{} {op} {constant} goto l{label}", &a[1..]));
+                }
+                for _ in 0..self.c.below(3) {
+                    self.statement(depth + 1);
+                }
+                if self.c.one_in(2) {
+                    self.line(format_args!("goto e{label}\nl{label}:"));
+                    for _ in 0..1 + self.c.below(2) {
+                        self.statement(depth + 1);
+                    }
+                    self.line(format_args!("e{label}:\nr0 = 0"));
+                } else {
+                    self.line(format_args!("l{label}:\nr0 = 0"));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn generate(c: &mut Choices<'_>) -> String {
+    let mut text = Text { c, text: String::new(), branches: 0, labels: 0 };
+    text.line("r9 = r1");
+    for r in 6..=8 {
+        match text.c.below(4) {
+            0 => text.line(format_args!("r{r} = 8")),
+            1 => text.line(format_args!("r{r} = *(u32 *)(r9 + 12)")),
+            2 => text.line(format_args!("call 7\nr{r} = r0\nr{r} &= 63")),
+            _ => text.line(format_args!("call 7\nr{r} = r0")),
+        }
+    }
+    for slot in 1..=3 {
+        let r = text.number();
+        text.line(format_args!("*(u64 *)(r10 - {}) = {r}", 8 * slot));
+    }
+    text.line("*(u64 *)(r10 - 32) = 0");
+    for _ in 0..10 {
+        text.statement(0);
+    }
+    text.line("r0 = 0\nexit");
+    text.text.push_str(SUBPROGS);
+    text.text
+}
+
+fn verify(verifier: &mut Verifier, program: &Program, exhaustive: bool) -> Result<Stats, Box<VerifyError>> {
+    common::with_env(";skb", |env| {
+        let env = Env { exhaustive, ..*env };
+        verifier.verify(program.clone(), &env).map(|verified| verified.stats())
+    })
+}
+
+type Verdict = Result<Stats, String>;
+
+/// The verdicts, with paths dropped and without. `None`: a rule about an instruction, not about a path, refused it.
+fn verdicts(verifier: &mut Verifier, seed: u64) -> Option<(String, Verdict, Verdict)> {
+    let text = generate(&mut Choices::from_seed(seed));
+    let program = Program::new(assemble(&text).expect("it assembles")).expect("it is valid");
+    let all = verify(verifier, &program, true);
+    let some = verify(verifier, &program, false);
+    let about_paths = |e: &VerifyError| matches!(e.reason, Reason::MixedContext { .. });
+    if [&all, &some].into_iter().any(|r| r.as_ref().is_err_and(|e| about_paths(e))) {
+        return None;
+    }
+    Some((text, some.map_err(|e| e.to_string()), all.map_err(|e| e.to_string())))
+}
+
+#[test]
+fn programs_are_accepted_if_and_only_if_no_path_need_be_dropped() {
+    let mut verifier = Verifier::new();
+    let programs = std::env::var("BPF_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
+    let (mut accepted, mut refused, mut pruned, mut fewer) = (0u64, 0u64, 0, 0);
+    let first = std::env::var("BPF_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0u64);
+    for seed in first..first + programs {
+        match verdicts(&mut verifier, seed) {
+            None => {}
+            Some((_, Ok(some), Ok(all))) => {
+                accepted += 1;
+                pruned += some.pruned;
+                fewer += all.steps - some.steps.min(all.steps);
+            }
+            Some((_, Err(_), Err(_))) => refused += 1,
+            Some((text, Ok(_), Err(e))) => panic!("seed {seed} accepted, but a path of it is not: {e}\n{text}"),
+            Some((text, Err(e), Ok(_))) => panic!("seed {seed} refused, but no path of it is: {e}\n{text}"),
+        }
+    }
+    println!("{accepted} accepted, {refused} refused, {pruned} pruned, {fewer} steps saved");
+    assert!(accepted > programs / 10 && refused > programs / 10 && pruned as u64 > programs / 10);
+}
+
+/// A slot is bounded by a comparison of the register that was stored there: on one of the paths that meet.
+const TIED_SLOT: &str = "
+call 7
+r6 = r0
+call 7
+if r0 > 5 goto other
+*(u64 *)(r10 - 8) = r6
+goto join
+other:
+call 7
+*(u64 *)(r10 - 8) = r0
+join:
+if r6 > 40 goto out
+r2 = *(u64 *)(r10 - 8)
+r3 = r10
+r3 += -64
+r3 += r2
+*(u8 *)(r3 + 0) = 1
+out:
+r0 = 0
+exit";
+
+/// Of two bytes beside each other one is written after the paths meet.
+const NEIGHBOUR: &str = "
+call 7
+*(u8 *)(r10 - 1) = 8
+if r0 > 5 goto other
+goto join
+other:
+*(u8 *)(r10 - 1) = 200
+join:
+*(u8 *)(r10 - 2) = 1
+r2 = *(u8 *)(r10 - 1)
+r3 = r10
+r3 += -64
+r3 += r2
+*(u8 *)(r3 + 0) = 1
+r0 = 0
+exit";
+
+/// One key is that of an element, and the other is not.
+const KEY: &str = "
+call 7
+*(u32 *)(r10 - 28) = 1
+if r0 > 5 goto other
+goto join
+other:
+*(u32 *)(r10 - 28) = 200
+join:
+r2 = r10
+r2 += -28
+r1 = map[fd:0]
+call 1
+r0 = *(u8 *)(r0 + 0)
+r0 = 0
+exit";
+
+#[test]
+fn what_is_tied_and_what_lies_beside_is_needed() {
+    let mut verifier = Verifier::new();
+    for text in [TIED_SLOT, NEIGHBOUR, KEY] {
+        let error = verify(&mut verifier, &common::program(text), false).expect_err(text);
+        let about_address =
+            |r: &Reason| matches!(r, Reason::OffsetUnbounded(..) | Reason::StackBounds { .. } | Reason::MaybeNull(_));
+        assert!(about_address(&error.reason), "{error}");
+    }
+    // The same number, or one as small, on both paths.
+    let safe =
+        [TIED_SLOT.replace("goto other\n", "goto +0\n"), NEIGHBOUR.replace("200", "63"), KEY.replace("200", "3")];
+    for text in &safe {
+        verify(&mut verifier, &common::program(text), false).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    }
+}
+
+/// Each deliberate bug in what is found to be needed makes a difference.
+#[cfg(feature = "faults")]
+#[test]
+fn faults_in_needs_are_found() {
+    use bpf_verifier::faults::{Fault, plant};
+    let mut missed = Vec::new();
+    for &fault in Fault::OF_NEEDS {
+        plant(Some(fault));
+        let mut verifier = Verifier::new();
+        let accepts = |verifier: &mut Verifier, text| verify(verifier, &common::program(text), false).is_ok();
+        let found = match fault {
+            Fault::TiedSlotsUnmarked => accepts(&mut verifier, TIED_SLOT),
+            Fault::NeighbourOverwritten => accepts(&mut verifier, NEIGHBOUR),
+            Fault::KeysUnmarked => accepts(&mut verifier, KEY),
+            _ => (0..40_000).any(|seed| matches!(verdicts(&mut verifier, seed), Some((_, Ok(_), Err(_))))),
+        };
+        plant(None);
+        if !found {
+            missed.push(fault);
+        }
+    }
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}
