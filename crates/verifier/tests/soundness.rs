@@ -17,8 +17,8 @@ fn watch(hybrid: bool) -> (u32, u32, u64) {
             Outcome::Violation(what) => panic!("seed {seed}: {what}"),
         }
     }
-    // Most instructions work on numbers of which something is known.
-    assert!(oracle.compared > steps, "{} facts compared in {steps} steps", oracle.compared);
+    // Most instructions work on numbers of which something is known, if it is asked for: in half of the programs.
+    assert!(2 * oracle.compared > steps, "{} facts compared in {steps} steps", oracle.compared);
     (accepted, refused, steps)
 }
 

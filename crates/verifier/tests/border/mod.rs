@@ -579,7 +579,8 @@ impl Oracle {
     pub(crate) fn check(&mut self, program: &Program, runs: u32, c: &mut Choices<'_>) -> Outcome {
         let mut env = Env::new(&self.context, &self.helpers);
         env.record_states = true;
-        env.values = true;
+        // Without, paths are dropped that differ in numbers.
+        env.values = c.one_in(2);
         env.hybrid = self.hybrid;
         env.limits.steps = 20_000;
         let verified = match self.verifier.verify(program.clone(), &env) {
