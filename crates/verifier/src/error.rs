@@ -175,7 +175,14 @@ impl Reason {
 
     /// Whether it is a limit on the work, or what a walk from a guess may leave behind.
     pub(crate) fn is_limit(&self) -> bool {
-        matches!(self, Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::MixedContext { .. })
+        matches!(
+            self,
+            Reason::Steps(_)
+                | Reason::States(_)
+                | Reason::Memory(_)
+                | Reason::MixedContext { .. }
+                | Reason::InfiniteLoop
+        )
     }
 
     /// The usual remedy, if there is one.
