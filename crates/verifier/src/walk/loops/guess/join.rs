@@ -1,0 +1,115 @@
+//! Joining two states: what a loop's guess has to hold besides.
+//!
+//! Invariant: the result holds all that either holds; what they do not agree about is given up, never made up.
+
+use crate::scalar::Scalar;
+use crate::state::{Byte, State, Sum};
+use crate::value::{Ty, Value, Why};
+
+/// How far a number grows that two states do not agree about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Widen {
+    /// To what holds both.
+    Not,
+    /// To so many bits as a smaller type has.
+    Near,
+    /// To half a register, or all of it.
+    Far,
+}
+
+/// Makes `into` hold what `other` holds, too. `false` if it cannot.
+pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut u32) -> bool {
+    if into.frames.len() != other.frames.len() || into.owed != other.owed || into.lock != other.lock {
+        return false;
+    }
+    for (i, o) in into.frames.iter_mut().zip(&other.frames) {
+        if i.loops.len() != o.loops.len() {
+            return false;
+        }
+        for (iv, ov) in i.regs.iter_mut().zip(&o.regs) {
+            *iv = join(iv, ov, widen, next_id);
+        }
+        for (im, om) in i.loops.iter_mut().zip(&o.loops) {
+            im.k.n = im.k.n.join(&om.k.n);
+            for (il, ol) in im.lines.iter_mut().zip(&om.lines) {
+                if il.n != ol.n {
+                    il.n = 0;
+                }
+                il.start = il.start.join(&ol.start);
+            }
+        }
+        for s in &mut i.spills {
+            let (depth, size) = (s.depth.into(), s.size.into());
+            let other = match o.spilled(depth, size) {
+                Some(s) => Some(s.value),
+                None => o.load(depth, size).ok(),
+            };
+            s.value = match other {
+                Some(v) => join(&s.value, &v, widen, next_id),
+                None => Value::uninit(Why::Dead),
+            };
+        }
+        i.drop_uninit_spills();
+        for (at, b) in i.bytes.iter_mut().enumerate() {
+            let readable = || o.bytes.len() > at && o.check_readable(at + 1, 1).is_ok();
+            *b = match *b {
+                Byte::Uninit => Byte::Uninit,
+                Byte::Spill => Byte::Spill,
+                Byte::Zero if o.bytes.len() > at && o.known_number(at + 1, 1) == Some(0) => Byte::Zero,
+                Byte::Zero | Byte::Misc if readable() => Byte::Misc,
+                Byte::Zero | Byte::Misc => Byte::Uninit,
+            };
+        }
+    }
+    for (a, b) in into.min_len.iter_mut().zip(&other.min_len) {
+        *a = (*a).min(*b);
+    }
+    into.sums.retain_mut(|t| match other.sums.iter().find(|o| Sum { max: t.max, split: t.split, ..**o } == *t) {
+        Some(o) => {
+            (t.max, t.split) = (t.max.max(o.max), t.split && o.split);
+            true
+        }
+        None => false,
+    });
+    into.room.retain_mut(|f| match other.below(f.id, f.scale, f.hi) {
+        Some(bytes) => {
+            f.bytes = f.bytes.min(bytes);
+            true
+        }
+        None => false,
+    });
+    true
+}
+
+fn join(a: &Value, b: &Value, widen: Widen, next_id: &mut u32) -> Value {
+    if a.is_uninit() || b.is_uninit() || a.ty != b.ty || a.null != b.null || a.owner != b.owner {
+        return Value::uninit(Why::Dead);
+    }
+    let mut n = a.n.join(&b.n);
+    if widen != Widen::Not && n != a.n && a.is_scalar() {
+        let least = if widen == Widen::Far { 32 } else { 8 };
+        n = Scalar::low_bits(if n.high_half_is_zero() {
+            (64 - n.umax().leading_zeros()).next_power_of_two().max(least)
+        } else {
+            64
+        });
+    }
+    let tie = |v: &Value| (v.line_id(), v.scale, v.delta);
+    let mut v = Value { n, ..*a };
+    if tie(a) != tie(b) {
+        let mut id = 0;
+        if matches!(a.ty, Ty::Packet { .. }) {
+            *next_id += 1;
+            id = *next_id;
+        }
+        v = v.renamed(id, 1, 0);
+    }
+    if a.id != b.id && !matches!(a.ty, Ty::Scalar | Ty::Packet { .. }) {
+        if a.null {
+            return Value::uninit(Why::Dead);
+        }
+        *next_id += 1;
+        v.id = *next_id;
+    }
+    v
+}
