@@ -46,14 +46,24 @@ impl Verifier {
 
     fn walk(&mut self, program: Program, env: &Env<'_>) -> Result<Verified, Box<VerifyError>> {
         let mut values = env.values;
-        let mut walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated, values);
-        let mut result = walk.run();
         let limited = |result: &Result<(), Box<VerifyError>>| result.as_ref().is_err_and(|e| e.reason.is_limit());
-        // What is known of numbers is worth some steps, not all.
-        if values && limited(&result) {
+        let loops = program.flow().iter().any(|f| f.target.is_some_and(|target| target <= f.at));
+        let mut walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated, values);
+        if values || loops {
+            walk.shorten();
+        }
+        let mut result = walk.run();
+        // What is known of numbers, and guesses about loops, are worth some steps, not all: with them, paths that differ
+        // in numbers are not dropped.
+        if walk.is_short() && limited(&result) {
             values = false;
-            walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated, values);
+            let mode = if loops { Mode::Plain } else { Mode::Accelerated };
+            walk = Walk::new(env, &program, &mut self.scratch, mode, values);
             result = walk.run();
+            if loops && result.is_err() {
+                walk = Walk::new(env, &program, &mut self.scratch, Mode::Accelerated, values);
+                result = walk.run();
+            }
         }
         // Guesses may cost more than they save: what can be walked round by round is.
         if walk.guessed() && limited(&result) {

@@ -150,10 +150,10 @@ pub(crate) enum Mode {
     Hybrid,
 }
 
-/// Steps of a walk that notes what is known of numbers, beside some for each instruction: such a walk drops fewer paths.
-/// One that needs more is walked without.
-const VALUE_STEPS: u64 = 20_000;
-const VALUE_STEPS_PER_SLOT: u64 = 16;
+/// Steps of a walk that notes what is known of numbers, or guesses about loops, beside some for each instruction: such a
+/// walk drops fewer paths. One that needs more is walked without.
+const SHORT_STEPS: u64 = 20_000;
+const SHORT_STEPS_PER_SLOT: u64 = 16;
 
 pub(crate) struct Walk<'a> {
     env: &'a Env<'a>,
@@ -205,9 +205,8 @@ impl<'a> Walk<'a> {
     ) -> Walk<'a> {
         let notes = std::mem::take(&mut scratch.notes);
         let loops = std::mem::take(&mut scratch.loops);
-        let steps = if values { VALUE_STEPS + VALUE_STEPS_PER_SLOT * program.insns().len() as u64 } else { u64::MAX };
         Walk {
-            steps: steps.min(env.limits.steps),
+            steps: env.limits.steps,
             env,
             hybrid: mode == Mode::Hybrid,
             mode,
@@ -243,6 +242,17 @@ impl<'a> Walk<'a> {
         self.scratch.notes = std::mem::take(&mut self.notes);
         self.scratch.loops = std::mem::take(&mut self.loops);
         facts
+    }
+
+    /// Gives it few steps.
+    pub(crate) fn shorten(&mut self) {
+        let steps = SHORT_STEPS + SHORT_STEPS_PER_SLOT * self.insns.len() as u64;
+        self.steps = steps.min(self.env.limits.steps);
+    }
+
+    /// Whether it has fewer steps than the limits allow.
+    pub(crate) fn is_short(&self) -> bool {
+        self.steps < self.env.limits.steps
     }
 
     /// Whether some loop was walked from a guess.
