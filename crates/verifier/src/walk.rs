@@ -150,8 +150,8 @@ pub(crate) enum Mode {
     Hybrid,
 }
 
-/// Steps of a walk that notes what is known of numbers, or guesses about loops, beside some for each instruction: such a
-/// walk drops fewer paths. One that needs more is walked without.
+/// Steps of a walk that notes what is known of numbers, or guesses about loops, beside some for each instruction: such
+/// a walk drops fewer paths. One that needs more is walked without.
 const SHORT_STEPS: u64 = 20_000;
 const SHORT_STEPS_PER_SLOT: u64 = 16;
 

@@ -39,8 +39,8 @@
 //! ([`crate::Env::values`]), every number that is live is exact.
 //!
 //! Invariants: the open kept states are the ancestors of the path, oldest first, and the trail reaches back to the
-//! oldest. Bytes beyond the first 512 of a frame are always live and exact, and so is what is written there. A path that
-//! ends because an open state covers it goes on as that one does, in ways not known yet: it demands everything.
+//! oldest. Bytes beyond the first 512 of a frame are always live and exact, and so is what is written there. A path
+//! that ends because an open state covers it goes on as that one does, in ways not known yet: it demands everything.
 
 mod demand;
 mod read;

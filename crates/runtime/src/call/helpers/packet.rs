@@ -309,7 +309,7 @@ unsafe extern "C" fn xdp_redirect_map(map: u64, key: u64, flags: u64, _: u64, _:
         return XDP_REDIRECT;
     }
     let key = low(key);
-    // SAFETY: the map lives, by contract, and the run is inside a guard of its domain.
+    // SAFETY: the run holds a guard of the map's domain, inside of which every map of its programs lives.
     let entry = unsafe { map_ops::redirect_entry(map, key) };
     buff.redirect = entry.map(|RedirectEntry { number, program }| match map_type {
         MapType::CpuMap => Redirect::Cpu { map: id, cpu: key, queue_size: number, program },
