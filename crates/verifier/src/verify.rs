@@ -53,8 +53,8 @@ impl Verifier {
             walk.shorten();
         }
         let mut result = walk.run();
-        // What is known of numbers, and guesses about loops, are worth some steps, not all: with them, paths that differ
-        // in numbers are not dropped.
+        // What is known of numbers, and guesses about loops, are worth some steps, not all: with them, paths that
+        // differ in numbers are not dropped.
         if walk.is_short() && limited(&result) {
             values = false;
             let mode = if loops { Mode::Plain } else { Mode::Accelerated };
