@@ -73,6 +73,10 @@ impl Lir {
     }
 }
 
+/// Words of what is known at the starts of blocks, at most (256 MiB): definitions of a larger function, of fifty
+/// thousand blocks or so, are not checked.
+const MAX_WORDS: usize = 1 << 25;
+
 impl Func {
     /// Checks the function, one of so many.
     ///
@@ -135,6 +139,9 @@ impl Func {
         // By block: the values written on every way to its start, once a way there is known.
         let words = self.vregs.div_ceil(64) as usize;
         let row = |block: BlockId| block.index() * words..(block.index() + 1) * words;
+        if self.blocks.len().saturating_mul(words) > MAX_WORDS {
+            return Ok(());
+        }
         written.clear();
         written.resize(self.blocks.len() * words, 0);
         reached.clear();
