@@ -305,7 +305,7 @@ fn core_relocations(section: u32, records: &[[u32; 4]]) -> Vec<u8> {
 fn many_relocations_share_long_names() {
     const EXISTS: u32 = 2;
     const TYPE_MATCHES: u32 = 12;
-    for (kind, access) in [(EXISTS, "0:".repeat(2000)), (EXISTS, "0:1".repeat(1)), (TYPE_MATCHES, "0".to_owned())] {
+    for (kind, access) in [(EXISTS, "0:".repeat(2000)), (EXISTS, "0:1".to_owned()), (TYPE_MATCHES, "0".to_owned())] {
         let mut btf = Btf::new();
         let int = btf.int();
         let number = btf.number(int, 1);
