@@ -324,6 +324,135 @@ r0 = *(u8 *)(r0 + 0)
 r0 = 0
 exit";
 
+/// What is left of the packet behind a pointer, and a number that is not.
+const LEFT: &str = "
+r9 = r1
+r7 = *(u32 *)(r9 + 4)
+r6 = *(u32 *)(r9 + 0)
+call 7
+r8 = r0
+r8 &= 63
+r6 += r8
+if r6 > r7 goto out
+r8 = r7
+r8 -= r6
+call 7
+if r0 > 5 goto other
+goto join
+other:
+call 7
+r8 = r0
+join:
+if r8 < 10 goto out
+r0 = *(u64 *)(r6 + 0)
+out:
+r0 = 0
+exit";
+
+/// A pointer moved by the number that is compared, and by another, while some sum is known.
+const MOVED: &str = "
+r9 = r1
+call 7
+r8 = r0
+r8 &= 63
+r7 = *(u32 *)(r9 + 4)
+r6 = *(u32 *)(r9 + 0)
+r4 = r6
+r4 += 60
+if r4 > r7 goto out
+r4 = r6
+r4 += r8
+if r4 > r7 goto out
+r3 = r7
+r3 -= r4
+*(u64 *)(r10 - 8) = r4
+*(u64 *)(r10 - 16) = r3
+call 7
+r8 = r0
+r8 &= 1023
+r6 += r8
+call 7
+if r0 > 5 goto other
+goto join
+other:
+call 7
+r8 = r0
+r8 &= 1023
+join:
+if r8 > 40 goto out
+r0 = *(u8 *)(r6 + 0)
+r3 = *(u64 *)(r10 - 16)
+r4 = *(u64 *)(r10 - 8)
+if r3 < 3 goto out
+r0 = *(u8 *)(r4 + 1)
+out:
+r0 = 0
+exit";
+
+/// The paths meet between the two shifts of a cast: on one of them, what is cast is what two registers hold.
+const SHIFTED: &str = "
+call 7
+w6 = w0
+r7 = r6
+r8 = r6
+call 7
+if r0 > 5 goto other
+goto cast
+other:
+call 7
+w6 = w0
+r6 <<= 32
+goto join
+cast:
+r6 <<= 32
+join:
+r6 >>= 32
+if r6 > 40 goto out
+r3 = r10
+r3 += -64
+r3 += r7
+*(u8 *)(r3 + 0) = 1
+r3 = r10
+r3 += -64
+r3 += r8
+*(u8 *)(r3 + 0) = 1
+out:
+r0 = 0
+exit";
+
+#[test]
+fn what_is_bounded_by_sums_and_what_no_state_holds_is_needed() {
+    let mut verifier = Verifier::new();
+    for text in [LEFT, MOVED, SHIFTED] {
+        for exhaustive in [true, false] {
+            let error = verify(&mut verifier, &common::program(text), exhaustive).expect_err(text);
+            assert!(matches!(error.reason, Reason::PacketBounds { .. } | Reason::OffsetUnbounded(..)), "{error}");
+        }
+    }
+    // The numbers that bound are on both paths.
+    for text in [LEFT, MOVED] {
+        let safe = text.replace("goto other\n", "goto +0\n");
+        verify(&mut verifier, &common::program(&safe), false).unwrap_or_else(|e| panic!("{e}\n{safe}"));
+    }
+}
+
+/// As [`TIED_SLOT`], of slots beyond those that are tracked, and of one that is partly.
+#[test]
+fn deep_slots_are_needed() {
+    for depth in [520, 516, 600] {
+        let text = TIED_SLOT.replace("r10 - 8", &format!("r10 - {depth}"));
+        let verify = |text: &str| {
+            common::with_env(text, |env| {
+                Verifier::new().verify(common::program(text), &Env { frame_bytes: 1024, ..*env }).map(|_| ())
+            })
+        };
+        let error = verify(&text).expect_err(&text);
+        assert!(matches!(error.reason, Reason::OffsetUnbounded(..)), "{error}");
+        let safe = text.replace("goto other\n", "goto +0\n");
+        verify(&safe).unwrap_or_else(|e| panic!("{e}\n{safe}"));
+    }
+}
+
 #[test]
 fn what_is_tied_and_what_lies_beside_is_needed() {
     let mut verifier = Verifier::new();

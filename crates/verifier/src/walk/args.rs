@@ -99,7 +99,7 @@ impl<'a> Walk<'a> {
                 self.memory(proto, i, reg, v, def.key_size.into(), MemArg::READ, call)?;
                 // Only of an array does it matter which element it is.
                 call.key = self.known_key(v, def.key_size).filter(|_| def.kind.is_array());
-                if let (Some(_), Ty::Stack { frame }) = (call.key, v.ty) {
+                if let (Some(_), Ty::Stack { frame }, false) = (call.key, v.ty, planted!(KeysUnmarked)) {
                     let depth = v.n.smin().unsigned_abs() as usize;
                     self.stack_decides(frame.into(), depth, def.key_size as usize);
                 }

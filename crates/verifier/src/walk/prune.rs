@@ -404,6 +404,8 @@ impl Walk<'_> {
 
     fn keep(&mut self, round: bool, base: u32) -> Res<()> {
         self.trail_enter();
+        // It is no part of the state: what the next step makes of it, others that this one covers may not.
+        self.shifted = None;
         let state = self.copy_state();
         let bytes = state.bytes() + state.frames.len() * size_of::<Needed>();
         let (hits, misses, epoch) = (0, 0, self.epoch);

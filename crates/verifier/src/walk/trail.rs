@@ -39,7 +39,8 @@
 //! ([`crate::Env::values`]), every number that is live is exact.
 //!
 //! Invariants: the open kept states are the ancestors of the path, oldest first, and the trail reaches back to the
-//! oldest. Bytes beyond the first 512 of a frame are always live and exact, and so is what is written there. A path
+//! oldest. Bytes beyond the first 512 of a frame are always live and exact, and so is what is written there, and what
+//! is compared while it is tied to them. Nothing that a kept state does not hold says what a step makes of it. A path
 //! that ends because an open state covers it goes on as that one does, in ways not known yet: it demands everything.
 
 mod demand;
@@ -49,7 +50,7 @@ use bpf_isa::Reg;
 
 use super::Walk;
 use crate::faults::planted;
-use crate::state::Spill;
+use crate::state::{Spill, State};
 use crate::value::{FIRST_FREE_ID, Value};
 use demand::{Demand, FRAMES, TRACKED};
 pub(super) use demand::{Needed, forget_unneeded};
@@ -247,9 +248,16 @@ impl Walk<'_> {
             if id == 0 {
                 continue;
             }
-            let room = &self.state.room;
-            if id < FIRST_FREE_ID || scale != 1 || room.iter().any(|f| f.id == id) || self.state.in_guessed_loop() {
-                // The length of a region may be bounded, or what a loop counts.
+            let State { room, sums, .. } = &self.state;
+            let related = !sums.is_empty() || room.iter().any(|f| f.id == id);
+            if id < FIRST_FREE_ID || scale != 1 || related || self.state.in_guessed_loop() {
+                // The length of a region may be bounded, or what a loop counts, or what is a sum with it, or a pointer.
+                self.decides();
+                return;
+            }
+            // No bit says whether that is needed exactly: it always is.
+            let mut spills = self.state.frames.iter().flat_map(|f| &f.spills);
+            if spills.any(|s| s.value.id == id && usize::from(s.depth) > TRACKED) {
                 self.decides();
                 return;
             }
