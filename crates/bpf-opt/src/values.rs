@@ -149,12 +149,15 @@ impl Values {
                 back |= ssa.cfg.succs(*block).any(|succ| ssa.cfg.leads_back(*block, succ));
                 for op in func.block_ops(*block) {
                     if let Some(v) = op.def() {
-                        self.bits[v.index()] = bits_of(op, &self.bits);
+                        let most = bits_of(op, &self.bits);
+                        // A loop's head has been looked at before what comes round to it.
+                        changed |= most > self.bits[v.index()];
+                        self.bits[v.index()] = most;
                     }
                 }
             }
             round += 1;
-            // Without a phi that changed after its last look nothing else does.
+            // Without a loop, one look has seen all operands before their users.
             if !changed || !back {
                 return;
             }
