@@ -48,11 +48,12 @@ fn count<R>(work: impl FnOnce() -> R) -> (R, [isize; 3]) {
 fn a_small_program_is_one_block_and_a_load_makes_few() {
     let text: String = (1..31).map(|i| format!("r{} {}= {i}\n", i % 5, if i < 5 { "" } else { "+" })).collect();
     let code = bpf_isa::encode(&assemble(&format!("r0 = 1\n{text}exit")).unwrap()).unwrap();
-    for (mode, level, blocks, bytes) in [
-        (Mode::Jit, OptLevel::Speed, 1, 256),
-        (Mode::Jit, OptLevel::None, 1, 256),
+    for (mode, level, scratch, blocks, bytes) in [
+        // Beside the others' what the optimiser works in.
+        (Mode::Jit, OptLevel::Speed, 11, 1, 256),
+        (Mode::Jit, OptLevel::None, 4, 1, 256),
         // The program, its form, and the instructions with what is known of them.
-        (Mode::Interpreter, OptLevel::Speed, 5, 2048),
+        (Mode::Interpreter, OptLevel::Speed, 4, 5, 2048),
     ] {
         let mut config = Config::default();
         (config.mode, config.opt_level) = (mode, level);
@@ -61,8 +62,8 @@ fn a_small_program_is_one_block_and_a_load_makes_few() {
         // SAFETY: it only computes; and it is never run.
         let trusted = || unsafe { linker.loader::<Raw>().unverified() }.bytes("a short name", &code).unwrap();
         let verified = || linker.loader::<Raw>().bytes("a short name", &code).unwrap();
-        check(&format!("{mode:?} {level:?}, trusted"), trusted, [4, blocks, bytes]);
-        check(&format!("{mode:?} {level:?}, verified"), verified, [6, blocks, bytes]);
+        check(&format!("{mode:?} {level:?}, trusted"), trusted, [scratch, blocks, bytes]);
+        check(&format!("{mode:?} {level:?}, verified"), verified, [scratch + 2, blocks, bytes]);
     }
 }
 

@@ -312,7 +312,9 @@ fn run(
         Loaded::Skb(program) => {
             let mut buff = SkBuff::new(buffer);
             let of_packet = buff.fields;
-            buff.fields = SkFields { len: of_packet.len, protocol: of_packet.protocol, ..input.fields };
+            // A run gives a packet whose length on the wire is not said its own.
+            let (len, protocol, wire_len) = (of_packet.len, of_packet.protocol, of_packet.len);
+            buff.fields = SkFields { len, protocol, wire_len, ..input.fields };
             let before = buff.fields;
             poison_stack();
             let result = program.run(&mut (), &mut buff);
