@@ -420,6 +420,45 @@ out:
 r0 = 0
 exit";
 
+/// What a slot that is never read says of a part of the packet's length bounds the other part.
+const PART: &str = "
+r9 = r1
+call 7
+r3 = r0
+r3 &= 127
+r7 = *(u32 *)(r9 + 4)
+r6 = *(u32 *)(r9 + 0)
+r4 = r6
+r4 += 200
+if r4 > r7 goto out
+r9 = r7
+r9 -= r6
+r6 += r3
+*(u64 *)(r10 - 8) = r3
+if r6 > r7 goto out
+if r3 < 50 goto other
+r0 = 0
+other:
+r8 = r7
+r8 -= r6
+if r9 > 300 goto out
+r3 = r10
+r3 += -256
+r3 += r8
+*(u8 *)(r3 + 0) = 1
+out:
+r0 = 0
+exit";
+
+#[test]
+fn parts_of_sums_are_needed() {
+    let mut verifier = Verifier::new();
+    let error = verify(&mut verifier, &common::program(PART), false).expect_err(PART);
+    assert!(matches!(error.reason, Reason::StackBounds { .. }), "{error}");
+    let safe = PART.replace("goto other\n", "goto out\n");
+    verify(&mut verifier, &common::program(&safe), false).unwrap_or_else(|e| panic!("{e}\n{safe}"));
+}
+
 #[test]
 fn what_is_bounded_by_sums_and_what_no_state_holds_is_needed() {
     let mut verifier = Verifier::new();

@@ -90,6 +90,8 @@ pub(super) struct Pruner {
     any: bool,
     /// All live numbers count as exact.
     numbers: bool,
+    /// Some path has known a sum (see [`super::sums`]).
+    pub(super) sums: bool,
     /// One function without loops: once no branch is left for later, control never comes back to where it is.
     forward: bool,
     /// By instruction: the newest kept state.
@@ -124,6 +126,7 @@ impl Pruner {
     /// numbers that are not needed exactly; `loops`: nor in a program with any, as they are guessed about.
     pub(super) fn start(&mut self, program: &Program, exhaustive: bool, numbers: bool, loops: bool) {
         self.numbers = numbers;
+        self.sums = false;
         let insns = program.insns();
         self.joins.clear();
         self.count = 0;
@@ -619,7 +622,7 @@ impl Pruner {
         kept.needed = Some(first);
         let of = |k: usize| needed.get(k).copied().unwrap_or_default();
         self.needed.extend((0..frames).map(of).map(|n| if self.numbers { n.with_numbers() } else { n }));
-        if forget_unneeded(&mut kept.state, &self.needed[first..]) {
+        if forget_unneeded(&mut kept.state, &self.needed[first..], self.sums) {
             forget_ids(&mut kept.state, &mut self.id_scratch);
         }
     }

@@ -170,6 +170,7 @@ impl Walk<'_> {
     /// Enters the step, if it is not yet.
     #[inline]
     pub(super) fn trail_enter(&mut self) {
+        self.scratch.prune.sums |= !self.state.sums.is_empty();
         let trail = &mut self.scratch.trail;
         if trail.unentered {
             trail.unentered = false;

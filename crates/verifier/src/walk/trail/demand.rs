@@ -8,7 +8,7 @@
 use bpf_isa::{MAX_CALL_DEPTH, Reg};
 
 use crate::state::{Byte, Frame, State};
-use crate::value::{Value, Why};
+use crate::value::{FIRST_FREE_ID, Value, Why};
 
 /// Bytes of a frame with a bit.
 pub(super) const TRACKED: usize = 512;
@@ -96,10 +96,10 @@ impl Needed {
     }
 
     /// Gives up registers that are not live, and numbers that are not exact. Whether there was anything to give up.
-    fn loosen_regs(&self, regs: &mut [Value; 11]) -> bool {
+    fn loosen_regs(&self, regs: &mut [Value; 11], related: &[u32]) -> bool {
         let mut any = false;
         for (r, v) in regs.iter_mut().enumerate().take(Reg::R10.index()) {
-            if v.is_uninit() {
+            if v.is_uninit() || is_related(v, related) {
                 continue;
             }
             if self.live >> r & 1 == 0 {
@@ -114,11 +114,11 @@ impl Needed {
     }
 
     /// The same of the stack. Whether any value was given up.
-    fn loosen_stack(&self, frame: &mut Frame) -> bool {
+    fn loosen_stack(&self, frame: &mut Frame, related: &[u32]) -> bool {
         let (bytes, before) = (&mut frame.bytes, frame.spills.len());
         frame.spills.retain(|s| {
             let (end, top) = (usize::from(s.depth) - usize::from(s.size), usize::from(s.depth));
-            if top > TRACKED || self.exact_bytes.any(end, top) {
+            if top > TRACKED || self.exact_bytes.any(end, top) || is_related(&s.value, related) {
                 return true;
             }
             let loose = s.value.is_scalar();
@@ -187,14 +187,34 @@ impl Demand {
     }
 }
 
+/// Names that a path from here may find in a sum without reading what else has them: of lengths, of what pointers move
+/// with, and of what is related already.
+fn related_names(state: &State) -> Vec<u32> {
+    let pointers = state.frames.iter().flat_map(Frame::values).filter(|v| v.is_pointer()).map(Value::line_id);
+    let sums = state.sums.iter().flat_map(|t| [t.s, t.a, t.b]);
+    let room = state.room.iter().flat_map(|f| [f.id, f.hi]);
+    let marks = state.frames.iter().flat_map(|f| &f.loops);
+    let marks = marks.flat_map(|m| m.lines.iter().flat_map(|l| [l.x, l.n]).chain([m.k.id]));
+    let mut names: Vec<u32> = (1..FIRST_FREE_ID).chain(pointers).chain(sums).chain(room).chain(marks).collect();
+    names.sort_unstable();
+    names
+}
+
+fn is_related(v: &Value, names: &[u32]) -> bool {
+    v.id != 0 && v.is_scalar() && names.binary_search(&v.id).is_ok()
+}
+
 /// Forgets what a state is not needed for: so it covers all that differ from it only there. Whether any value was among
-/// that. `needed`: by frame; nothing of those that are missing.
-pub(in crate::walk) fn forget_unneeded(state: &mut State, needed: &[Needed]) -> bool {
+/// that. `needed`: by frame; nothing of those that are missing. `sums`: some path knew a sum. What bounds a part of one
+/// is looked for in all values, read or not: numbers with the name of what may be one stay.
+pub(in crate::walk) fn forget_unneeded(state: &mut State, needed: &[Needed], sums: bool) -> bool {
+    let related = if sums { related_names(state) } else { Vec::new() };
+    let related = related.as_slice();
     let mut any = false;
     for (k, frame) in state.frames.iter_mut().enumerate() {
         let needed = needed.get(k).copied().unwrap_or_default();
-        any |= needed.loosen_regs(&mut frame.regs);
-        any |= needed.loosen_stack(frame);
+        any |= needed.loosen_regs(&mut frame.regs, related);
+        any |= needed.loosen_stack(frame, related);
     }
     any
 }
