@@ -43,7 +43,7 @@ pub struct ContextAccess {
 pub enum MemKind {
     /// The program's stack.
     Stack,
-    /// The context: see [`Facts::context_access`].
+    /// The context: see [`Facts::context_accesses`].
     Context,
     /// A context region, such as the packet.
     Packet,

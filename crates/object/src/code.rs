@@ -169,8 +169,8 @@ impl Code {
     pub fn kind(&self) -> ProgramType {
         self.kind
     }
-    /// One instruction a slot: [`Imm64::MapIdx`], [`Imm64::MapIdxValue`] and [`bpf_isa::Callee::Host`] hold indices
-    /// into the object's maps and host functions.
+    /// One instruction a slot: [`bpf_isa::Imm64::MapIdx`], [`bpf_isa::Imm64::MapIdxValue`] and
+    /// [`bpf_isa::Callee::Host`] hold indices into the object's maps and host functions.
     pub fn insns(&self) -> &[Insn] {
         &self.insns
     }
