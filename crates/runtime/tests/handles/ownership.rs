@@ -204,8 +204,8 @@ fn a_refused_update_leaves_a_prog_array_unbound() {
 
 #[test]
 fn a_refused_load_leaves_its_prog_arrays_unbound() {
-    // With a frame: without one, the program needs no machine stack on arm64.
-    let jumper = "*(u64 *)(r10 - 8) = 1\nr2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 0\nexit";
+    // With a frame that a helper writes to: without one, the program needs no machine stack on arm64.
+    let jumper = "r6 = r1\nr1 = r10\nr1 += -8\nr2 = 8\ncall 16\nr1 = r6\nr2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 0\nexit";
     for max_machine_stack in [1, 1 << 16] {
         if !modes().any(|mode| mode == Mode::Jit) {
             return;
