@@ -16,6 +16,7 @@ mod divide;
 mod memory;
 mod wide;
 
+use crate::dead::is_pure;
 use crate::rules::{self, Con, Out, Pat, Rule, ones};
 use crate::ssa::{NONE, Ssa};
 use bpf_isa::{Cond, Size, Width};
@@ -731,32 +732,7 @@ struct Found {
 
 /// Whether an op does nothing but compute, or load.
 fn is_value(op: &Op) -> bool {
-    match op {
-        Op::Mov { .. }
-        | Op::Ext { .. }
-        | Op::Bin { .. }
-        | Op::Neg { .. }
-        | Op::Bswap { .. }
-        | Op::AddShift { .. }
-        | Op::Select { .. }
-        | Op::FrameAddr { .. }
-        | Op::SymAddr { .. }
-        | Op::SubprogAddr { .. }
-        | Op::Load { .. } => true,
-        Op::Store { .. }
-        | Op::LoadAcquire { .. }
-        | Op::StoreRelease { .. }
-        | Op::Atomic { .. }
-        | Op::CmpXchg { .. }
-        | Op::Call { .. }
-        | Op::TailCall { .. }
-        | Op::Check { .. }
-        | Op::Bound { .. }
-        | Op::Stop { .. }
-        | Op::Jump { .. }
-        | Op::Branch { .. }
-        | Op::Exit { .. } => false,
-    }
+    is_pure(op) || matches!(op, Op::Load { .. })
 }
 
 fn is_commutative(op: BinOp) -> bool {
