@@ -30,6 +30,7 @@ fn mem(m: Mem) -> usize {
     match m.base {
         Base::Reg(_) => SLOT + CONST,
         Base::Frame => CONST,
+        Base::Indexed { .. } => 2 * SLOT + INSN + CONST,
     }
 }
 

@@ -25,7 +25,7 @@ use crate::asm::asm;
 use crate::jump::Jump;
 use crate::lower::alu::{add_imm, mov_imm};
 use crate::lower::mem::{Address, load, store};
-use crate::regs::{ARGS, CALLEE_SAVED, CTX, Gpr, RET, TMP0, TMP1};
+use crate::regs::{ARGS, CALLEE_SAVED, CTX, Gpr, RET, TMP0, TMP1, TMP2};
 use bpf_isa::{Size, Width};
 use bpf_jit::{Alloc, Base, EmitError, EmitOptions, Loc, Mem, Move, MoveSrc, Shape, VReg, parallel_moves};
 use bpf_jit_code::UnwindOp;
@@ -312,6 +312,22 @@ impl Emitter<'_> {
         match mem.base {
             Base::Reg(v) => Address { base: self.get(v, TMP1), off: mem.off.into() },
             Base::Frame => Address { base: Gpr::SP, off: self.frame_offset(mem.off) },
+            Base::Indexed { base, index, shift } => {
+                let (base, index) = (self.get(base, TMP1), self.get(index, TMP2));
+                asm!(&mut self.s.buf; add X(TMP1), X(base), X(index), lsl u32::from(shift & 3));
+                Address { base: TMP1, off: mem.off.into() }
+            }
+        }
+    }
+
+    /// Base and index of an operand whose address this machine's loads and stores of so many bytes take as it is: an
+    /// index times one or the access's own size, and no offset beside it. Says whether the index is scaled.
+    pub(crate) fn indexed(&mut self, size: Size, mem: Mem) -> Option<(Gpr, Gpr, bool)> {
+        match mem.base {
+            Base::Indexed { base, index, shift } if mem.off == 0 && (shift == 0 || 1 << shift == size.bytes()) => {
+                Some((self.get(base, TMP1), self.get(index, TMP2), shift > 0))
+            }
+            Base::Indexed { .. } | Base::Reg(_) | Base::Frame => None,
         }
     }
 }

@@ -46,8 +46,9 @@ pub fn size_bound(op: &Op) -> usize {
         Op::AddShift { .. } => 3 * SLOT + 5,
         Op::Select { .. } => 5 * SLOT + IMM + 2 * REG + 4,
         Op::FrameAddr { .. } | Op::SubprogAddr { .. } => SLOT + SLOT,
-        Op::Load { .. } | Op::LoadAcquire { .. } => 2 * SLOT + MEM + 5,
-        Op::Store { .. } => 2 * SLOT + IMM + MEM,
+        // An index in a slot is loaded, shifted and added to.
+        Op::Load { .. } | Op::LoadAcquire { .. } => 3 * SLOT + 4 + MEM + 5,
+        Op::Store { .. } => 3 * SLOT + 4 + IMM + MEM,
         Op::StoreRelease { .. } => 2 * SLOT + MEM,
         Op::Atomic { .. } => 3 * SLOT + 2 * MEM + 4 * REG + 2,
         Op::CmpXchg { .. } => 4 * SLOT + MEM + 2 * REG,

@@ -20,8 +20,9 @@
 //! register, or a probe.
 
 use crate::Emitter;
-use crate::asm::{mem, reg};
+use crate::asm::{Memory, mem, reg};
 use crate::jump::Jump;
+use crate::lower::alu::Alu;
 use crate::regs::Gpr::{self, *};
 use crate::regs::{CALLEE_SAVED, SCRATCH, SCRATCH2};
 use bpf_isa::Width;
@@ -332,13 +333,51 @@ impl Emitter<'_> {
         }
     }
 
-    /// The address `mem`, its base in a register.
+    /// The address `mem`, its base in a register; an index is added to it in `scratch`, which changes flags.
     #[inline(always)]
     pub(crate) fn address(&mut self, mem: Mem, scratch: Gpr) -> Addr {
         let base = match mem.base {
             Base::Reg(v) => self.get(v, scratch),
             Base::Frame => self.frame.base,
+            Base::Indexed { base, index, shift } => self.sum(base, index, shift, scratch),
         };
         Addr { base, disp: mem.off }
+    }
+
+    /// The memory operand of a plain load or store; `scratch` is used for what is in slots. Changes flags.
+    #[inline(always)]
+    pub(crate) fn operand(&mut self, mem: Mem, scratch: Gpr) -> Memory {
+        if let Base::Indexed { base, index, shift } = mem.base {
+            self.indexed(base, index, shift & 3, mem.off, scratch)
+        } else {
+            self.address(mem, scratch).into()
+        }
+    }
+
+    /// `[base + (index << shift) + disp]`.
+    fn indexed(&mut self, base: VReg, index: VReg, shift: u8, disp: i32, scratch: Gpr) -> Memory {
+        match (self.alloc.loc(base), self.alloc.loc(index)) {
+            (Loc::Slot(_), Loc::Slot(_)) => Addr { base: self.sum(base, index, shift, scratch), disp }.into(),
+            (Loc::Reg(_), _) | (_, Loc::Reg(_)) => {
+                let (base, index) = (self.get(base, scratch), self.get(index, scratch));
+                // rbp and r13 as base take a displacement; unscaled, the two change places.
+                let turn = shift == 0 && disp == 0 && matches!(base, Rbp | R13);
+                let (base, index) = if turn { (index, base) } else { (base, index) };
+                Memory::indexed(base, index, shift, disp)
+            }
+        }
+    }
+
+    /// `base + (index << shift)` in `scratch`.
+    fn sum(&mut self, base: VReg, index: VReg, shift: u8, scratch: Gpr) -> Gpr {
+        self.load_into(Width::W64, scratch, index);
+        if shift > 0 {
+            reg!(self.s.buf; shl Rq(scratch), BYTE shift as i8);
+        }
+        match self.alloc.loc(base) {
+            Loc::Reg(base) => self.alu(Alu::Add, Width::W64, scratch, base.into()),
+            Loc::Slot(slot) => mem!(self.s.buf, Self::slot(slot); add Rq(scratch), [rax]),
+        }
+        scratch
     }
 }

@@ -345,8 +345,13 @@ impl Allocator {
 
     #[inline(always)]
     fn read_mem(&mut self, mem: Mem) {
-        if let Base::Reg(base) = mem.base {
-            self.read(base);
+        match mem.base {
+            Base::Reg(base) => self.read(base),
+            Base::Frame => {}
+            Base::Indexed { base, index, .. } => {
+                self.read(base);
+                self.read(index);
+            }
         }
     }
 

@@ -172,6 +172,8 @@ fn what_is_not_well_formed_is_noticed() {
     assert!(matches!(end.parse::<Lir>().unwrap().verify(), Err(LirError::End(_))));
     let subprog = good.replace("v1 = mov.64 1", "v1 = addr func:3");
     assert!(matches!(subprog.parse::<Lir>().unwrap().verify(), Err(LirError::Unknown(_))));
+    let acquired = good.replace("v1 = mov.64 1", "v1 = acquire.dw [v0 + v0 << 3]");
+    assert!(matches!(acquired.parse::<Lir>().unwrap().verify(), Err(LirError::Address(_))));
     let twice = good.replace("(v0, -,", "(v0, v0,");
     assert!(matches!(twice.parse::<Lir>().unwrap().verify(), Err(LirError::Parameter(_))));
 }

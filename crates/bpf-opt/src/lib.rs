@@ -14,6 +14,7 @@
 //! | `ssa`, `destruct` | into SSA form, and out of it without copies that need not be |
 //! | `values` | constants, rules, what was computed before; bytes that are one load; division by constants |
 //! | `rules` | the algebraic rules, as data |
+//! | `index` | sums that are addresses, into the accesses that use them |
 //! | `layout` | jumps that need not be |
 //! | `sweep`, `dead` | what nobody reads, in SSA form and outside |
 //!
@@ -26,6 +27,7 @@
 mod convert;
 mod dead;
 mod destruct;
+mod index;
 mod layout;
 mod passes;
 mod peephole;

@@ -5,6 +5,7 @@
 //! construction and one destruction in a compilation; by themselves, in tests, each has both around it.
 
 use crate::destruct::Destruct;
+use crate::index::Index;
 use crate::slots::Slots;
 use crate::ssa::Ssa;
 use crate::sweep::Sweep;
@@ -27,14 +28,16 @@ pub enum Pass {
     Ssa,
     /// Values: constants, rules, what was computed before.
     Values,
+    /// Sums that are addresses, into the accesses that use them.
+    Index,
     /// Jumps that need not be.
     Layout,
 }
 
 impl Pass {
     /// All of them.
-    pub const ALL: [Pass; 7] =
-        [Pass::Peephole, Pass::Slots, Pass::Convert, Pass::Dead, Pass::Ssa, Pass::Values, Pass::Layout];
+    pub const ALL: [Pass; 8] =
+        [Pass::Peephole, Pass::Slots, Pass::Convert, Pass::Dead, Pass::Ssa, Pass::Values, Pass::Index, Pass::Layout];
 
     /// The name, for tests and listings.
     pub fn name(self) -> &'static str {
@@ -45,6 +48,7 @@ impl Pass {
             Pass::Convert => "convert",
             Pass::Ssa => "ssa",
             Pass::Values => "values",
+            Pass::Index => "index",
             Pass::Layout => "layout",
         }
     }
@@ -59,6 +63,7 @@ impl Pass {
             Pass::Layout => layout::run(func, &mut scratch.reached),
             Pass::Ssa => scratch.in_ssa(func, |_, _| 0),
             Pass::Values => scratch.in_ssa(func, |func, s| s.values(func, options)),
+            Pass::Index => scratch.in_ssa(func, |func, s| s.index(func, options)),
         };
         debug_assert_eq!(func.verify(usize::MAX), Ok(()), "after {}:\n{func}", self.name());
         done
@@ -85,6 +90,7 @@ pub struct PassScratch {
     slots: Slots,
     ssa: Ssa,
     values: Values,
+    index: Index,
     sweep: Sweep,
     destruct: Destruct,
 }
@@ -106,6 +112,14 @@ impl PassScratch {
         self.sweep.run(func, &mut self.ssa);
         done
     }
+
+    fn index(&mut self, func: &mut Func, options: PassOptions) -> u32 {
+        let done = self.index.run(func, &self.ssa, options.addresses);
+        if done > 0 {
+            self.sweep.run(func, &mut self.ssa);
+        }
+        done
+    }
 }
 
 /// Runs the passes over all functions.
@@ -117,9 +131,9 @@ pub fn optimise(lir: &mut Lir, options: PassOptions, scratch: &mut PassScratch) 
         } else {
             // Not `Convert`: where branches are foreseen, and in the one speed program that it changes (log2) they are,
             // it executes a third more instructions and gains nothing.
-            for pass in [Pass::Slots, Pass::Values, Pass::Layout] {
-                pass.run(func, options, scratch);
-            }
+            Pass::Slots.run(func, options, scratch);
+            scratch.in_ssa(func, |func, s| s.values(func, options) + s.index(func, options));
+            Pass::Layout.run(func, options, scratch);
         }
     }
 }

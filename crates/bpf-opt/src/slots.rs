@@ -58,7 +58,7 @@ impl Slots {
                     func.ops[at] = op;
                     done += 1;
                 }
-                left |= mem_of(&func.ops[at]).is_some_and(|mem| mem.base == Base::Frame);
+                left |= func.ops[at].mem().is_some_and(|mem| mem.base == Base::Frame);
             }
         }
         if !left {
@@ -73,7 +73,7 @@ impl Slots {
     fn find(&mut self, func: &Func) -> bool {
         self.accesses.clear();
         for op in func.all_ops() {
-            let mem = mem_of(op).filter(|mem| mem.base == Base::Frame);
+            let mem = op.mem().filter(|mem| mem.base == Base::Frame);
             if let Op::FrameAddr { .. } = op {
                 return false;
             } else if let (Some(mem), Op::Load { size, .. } | Op::Store { size, .. }) = (mem, op) {
@@ -134,34 +134,5 @@ impl Slots {
         } else {
             None
         }
-    }
-}
-
-fn mem_of(op: &Op) -> Option<Mem> {
-    match *op {
-        Op::Load { mem, .. }
-        | Op::Store { mem, .. }
-        | Op::LoadAcquire { mem, .. }
-        | Op::StoreRelease { mem, .. }
-        | Op::Atomic { mem, .. }
-        | Op::CmpXchg { mem, .. } => Some(mem),
-        Op::Mov { .. }
-        | Op::Ext { .. }
-        | Op::Bin { .. }
-        | Op::Neg { .. }
-        | Op::Bswap { .. }
-        | Op::AddShift { .. }
-        | Op::Select { .. }
-        | Op::FrameAddr { .. }
-        | Op::SymAddr { .. }
-        | Op::SubprogAddr { .. }
-        | Op::Call { .. }
-        | Op::TailCall { .. }
-        | Op::Check { .. }
-        | Op::Bound { .. }
-        | Op::Stop { .. }
-        | Op::Jump { .. }
-        | Op::Branch { .. }
-        | Op::Exit { .. } => None,
     }
 }

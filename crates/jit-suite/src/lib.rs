@@ -112,7 +112,7 @@ tests! { $
         arithmetic_by_register division_by_register shifts_by_register every_pair_by_register arithmetic_by_constant
         division_by_constant shifts_by_constant moves_extensions_and_byte_order constants_reach_registers_and_slots
     }
-    memory { loads stores addresses ordered_accesses atomics compare_and_exchange addresses_of_symbols }
+    memory { loads stores addresses indexed ordered_accesses atomics compare_and_exchange addresses_of_symbols }
     control {
         selections selections_in_place jumps branches conditions_on_every_pair conditions_by_constant far_branches long_loops
     }

@@ -7,7 +7,7 @@ use crate::build::{Build, at, in_frame};
 use crate::host::{DATA, MEMORY_SYMBOL};
 use crate::kinds::{ATOMICS, EDGES, SIZES, WIDTHS};
 use bpf_isa::{Size, Width};
-use bpf_jit::{BinOp, Op, Val};
+use bpf_jit::{Base, BinOp, Mem, Op, Val};
 use bpf_jit_code::Symbol;
 
 /// Offsets at the borders of machines' immediate forms, for each size, aligned and not.
@@ -126,6 +126,65 @@ pub fn addresses(target: &mut dyn Target) {
             b.op(Op::Mov { width: Width::W64, dst: r.dst, src: Val::Reg(moved) });
         });
     }
+}
+
+/// An index of every shift beside every kind of offset, base and index anywhere, also in one place, and under the
+/// result or the stored value.
+pub fn indexed(target: &mut dyn Target) {
+    let bench = &mut Bench::new(target);
+    for size in SIZES {
+        for shift in 0..4u8 {
+            for off in [0, 8, -8, 300, -5000] {
+                let address = |b: &mut Build, r: crate::alu::Regs| {
+                    // Three elements further than the base says.
+                    let (base, index) = (b.reg(), b.imm(3));
+                    let imm = Val::Imm(i64::from(OP_MEMORY - off) - (3 << shift));
+                    b.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: base, a: r.memory, b: imm });
+                    Mem::new(Base::Indexed { base, index, shift }, off)
+                };
+                let what = format!("{size:?} at index << {shift} + {off}");
+                for (signed, swap) in [(false, false), (true, false), (false, true)] {
+                    check(bench, &format!("load {what}, {signed} {swap}"), &[3], &singles()[..2], &|b, r| {
+                        let mem = address(b, r);
+                        b.op(Op::Load { size, signed, swap, dst: r.dst, mem });
+                    });
+                }
+                check(bench, &format!("store {what}"), &[0, 3], &singles()[..4], &|b, r| {
+                    let mem = address(b, r);
+                    b.op(Op::Store { size, mem, src: Val::Reg(r.x) });
+                    b.op(Op::Store { size, mem: Mem { off: mem.off + 8, ..mem }, src: Val::Imm(-0x1234_5678_9abc) });
+                });
+            }
+        }
+    }
+    // One value is base and index; it, or the index, is overwritten.
+    let mut b = Build::new();
+    let (x, memory) = (b.param(0), b.param(3));
+    let mut values = Vec::new();
+    for shift in 0..4u8 {
+        let zero = b.imm(0);
+        let twice = b.reg();
+        let index = b.reg();
+        // memory - (memory << shift) + (memory << shift).
+        b.op(Op::AddShift { width: Width::W64, dst: twice, a: zero, b: memory, shift });
+        b.op(Op::Bin { op: BinOp::Sub, width: Width::W64, dst: twice, a: memory, b: Val::Reg(twice) });
+        b.load_to(twice, Mem::new(Base::Indexed { base: twice, index: memory, shift }, 8));
+        b.set(index, 1);
+        b.load_to(index, Mem::new(Base::Indexed { base: memory, index, shift }, 3));
+        b.op(Op::Store {
+            size: Size::B,
+            mem: Mem::new(Base::Indexed { base: memory, index: zero, shift }, 5),
+            src: Val::Reg(zero),
+        });
+        values.extend([twice, index]);
+    }
+    let half = b.reg();
+    b.op(Op::Bin { op: BinOp::Shr, width: Width::W64, dst: half, a: memory, b: Val::Imm(1) });
+    values.push(b.load(Mem::new(Base::Indexed { base: half, index: half, shift: 0 }, 16)));
+    b.keep(memory, 64, &values);
+    b.exit(x);
+    let ways = bench.all_ways(6, 9);
+    bench.compare("overlapping base and index", &b.alone(), &ways, &[wide(1, 2)]);
 }
 
 /// Acquire and release, in memory and in the stack. (That they order anything cannot be seen by running them once; the

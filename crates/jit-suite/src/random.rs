@@ -7,7 +7,7 @@ use crate::build::{Build, at, in_frame};
 use crate::host::{DATA, WITH_CTX};
 use crate::kinds::{ATOMICS, BIN, EDGES, Rng, SIZES, WIDTHS};
 use bpf_isa::{Cond, Size, SubprogId};
-use bpf_jit::{BlockId, CallTarget, Check, Func, Lir, Mem, Op, VReg, Val};
+use bpf_jit::{Base, BinOp, BlockId, CallTarget, Check, Func, Lir, Mem, Op, VReg, Val};
 use bpf_jit_code::{StopCode, Symbol};
 
 /// Words of memory.
@@ -87,6 +87,16 @@ fn random_op(rng: &mut Rng, b: &mut Build, names: &Names) {
         15 => Op::Bound { a, limit: Val::Imm(-1 << 20), ctx },
         16 => Op::Check { check: if rng.chance(2) { Check::Budget } else { Check::Interrupt }, ctx },
         // The address is as long as it lives, and differs between code and evaluator.
+        17 if rng.chance(2) => {
+            let index = b.reg();
+            b.op(Op::Bin { op: BinOp::And, width, dst: index, a, b: Val::Imm(3) });
+            let (base, shift) = (names.base, rng.below(4) as u8);
+            let mem = Mem::new(Base::Indexed { base, index, shift }, 8 * rng.below(4) as i32);
+            match rng.chance(2) {
+                true => Op::Load { size, signed: false, swap: rng.chance(3), dst, mem },
+                false => Op::Store { size, mem, src: second },
+            }
+        }
         17 => {
             let address = b.reg();
             b.op(Op::FrameAddr { dst: address, off: -64 });

@@ -184,6 +184,9 @@ impl Eval {
                 let base = match m.base {
                     Base::Reg(v) => regs[v.index()],
                     Base::Frame => frame,
+                    Base::Indexed { base, index, shift } => {
+                        regs[base.index()].wrapping_add(regs[index.index()] << shift)
+                    }
                 };
                 base.wrapping_add_signed(m.off.into())
             };

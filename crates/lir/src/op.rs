@@ -138,6 +138,15 @@ pub enum Base {
     Reg(VReg),
     /// One past the highest byte of the function's BPF stack (r10).
     Frame,
+    /// `base + (index << shift)`: of plain loads and stores only.
+    Indexed {
+        /// Where it starts.
+        base: VReg,
+        /// How many elements further.
+        index: VReg,
+        /// The size of an element, as a power of two: 0 to 3.
+        shift: u8,
+    },
 }
 
 /// The memory that an access is in, as far as that is known: accesses in two different known regions never meet.
@@ -172,7 +181,7 @@ impl Region {
     }
 }
 
-/// A memory address: base + offset.
+/// A memory address: where it starts, and an offset.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Mem {
     /// Where it starts.
@@ -187,7 +196,7 @@ impl Mem {
     /// An address of which nothing more is known.
     pub fn new(base: Base, off: i32) -> Mem {
         let region = match base {
-            Base::Reg(_) => Region::Unknown,
+            Base::Reg(_) | Base::Indexed { .. } => Region::Unknown,
             Base::Frame => Region::Stack,
         };
         Mem { base, off, region }
@@ -540,8 +549,13 @@ impl Op {
         }
         #[inline(always)]
         fn mem(m: Mem, f: &mut impl FnMut(VReg)) {
-            if let Base::Reg(r) = m.base {
-                f(r)
+            match m.base {
+                Base::Reg(r) => f(r),
+                Base::Frame => {}
+                Base::Indexed { base, index, .. } => {
+                    f(base);
+                    f(index)
+                }
             }
         }
         match *self {
@@ -602,6 +616,36 @@ impl Op {
         }
     }
 
+    /// The memory that the op accesses, if it names some.
+    pub fn mem(&self) -> Option<Mem> {
+        match *self {
+            Op::Load { mem, .. }
+            | Op::Store { mem, .. }
+            | Op::LoadAcquire { mem, .. }
+            | Op::StoreRelease { mem, .. }
+            | Op::Atomic { mem, .. }
+            | Op::CmpXchg { mem, .. } => Some(mem),
+            Op::Mov { .. }
+            | Op::Ext { .. }
+            | Op::Bin { .. }
+            | Op::Neg { .. }
+            | Op::Bswap { .. }
+            | Op::AddShift { .. }
+            | Op::Select { .. }
+            | Op::FrameAddr { .. }
+            | Op::SymAddr { .. }
+            | Op::SubprogAddr { .. }
+            | Op::Call { .. }
+            | Op::TailCall { .. }
+            | Op::Check { .. }
+            | Op::Bound { .. }
+            | Op::Stop { .. }
+            | Op::Jump { .. }
+            | Op::Branch { .. }
+            | Op::Exit { .. } => None,
+        }
+    }
+
     /// The register the op writes, to be changed.
     pub fn def_mut(&mut self) -> Option<&mut VReg> {
         match self {
@@ -648,8 +692,13 @@ impl Op {
             }
         }
         fn base(m: &mut Mem, f: &mut impl FnMut(&mut VReg)) {
-            if let Base::Reg(r) = &mut m.base {
-                f(r)
+            match &mut m.base {
+                Base::Reg(r) => f(r),
+                Base::Frame => {}
+                Base::Indexed { base, index, .. } => {
+                    f(base);
+                    f(index)
+                }
             }
         }
         match self {

@@ -157,13 +157,24 @@ impl<'a> Words<'a> {
 
     fn mem(&mut self) -> Result<Mem> {
         self.expect("[")?;
-        let base = if self.take("frame") { Base::Frame } else { Base::Reg(self.vreg()?) };
-        let off = match self.peek() {
-            "]" | ":" => 0,
-            "+" => {
-                self.next();
-                self.number()?
+        let mut base = if self.take("frame") { Base::Frame } else { Base::Reg(self.vreg()?) };
+        let mut plus = self.take("+");
+        if let Base::Reg(start) = base
+            && plus
+            && self.peek().starts_with('v')
+        {
+            let index = self.vreg()?;
+            self.expect("<")?;
+            self.expect("<")?;
+            let shift = self.small()?;
+            if shift > 3 {
+                return Err(format!("expected a shift of 0 to 3, found `{shift}`"));
             }
+            base = Base::Indexed { base: start, index, shift };
+            plus = self.take("+");
+        }
+        let off = match self.peek() {
+            "]" | ":" if !plus => 0,
             _ => self.number()?,
         };
         let off = i32::try_from(off).map_err(|_| format!("expected an offset, found `{off}`"))?;

@@ -157,6 +157,7 @@ impl Display for Mem {
         match self.base {
             Base::Reg(v) => write!(f, "[{v}")?,
             Base::Frame => f.write_str("[frame")?,
+            Base::Indexed { base, index, shift } => write!(f, "[{base} + {index} << {shift}")?,
         }
         match self.off {
             0 => {}

@@ -9,7 +9,7 @@ use core::cell::RefCell;
 
 use crate::cfg::Cfg;
 use crate::func::{Func, Lir};
-use crate::op::{BlockId, CallTarget, Op, VReg};
+use crate::op::{Base, BlockId, CallTarget, Mem, Op, VReg};
 
 /// What is wrong with an intermediate form.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,6 +30,8 @@ pub enum LirError {
     End(BlockId),
     /// A value, parameter or subprogram that does not exist.
     Unknown(Op),
+    /// An index in the address of another op than a plain load or store, or one that is shifted by more than 3.
+    Address(Op),
     /// A parameter that does not exist, or two that are one.
     Parameter(VReg),
     /// A value is read and was not written on some way there.
@@ -53,6 +55,7 @@ impl core::fmt::Display for LirError {
             LirError::Jump { block, op } => write!(f, "{block}: `{op}` is not the block's last op, or leads nowhere"),
             LirError::End(block) => write!(f, "{block} is the last one and falls off its end"),
             LirError::Unknown(op) => write!(f, "`{op}` names a value or function that does not exist"),
+            LirError::Address(op) => write!(f, "`{op}` cannot have this index in its address"),
             LirError::Parameter(v) => write!(f, "parameter {v} does not exist, or is another one too"),
             LirError::Undefined { value, block, op } => {
                 write!(f, "{block}: `{op}` reads {value}, which is not written on every way there")
@@ -127,6 +130,11 @@ impl Func {
                 }
                 if !known {
                     return Err(LirError::Unknown(*op));
+                }
+                if let Some(Mem { base: Base::Indexed { shift, .. }, .. }) = op.mem()
+                    && !(shift <= 3 && matches!(op, Op::Load { .. } | Op::Store { .. }))
+                {
+                    return Err(LirError::Address(*op));
                 }
             }
         }

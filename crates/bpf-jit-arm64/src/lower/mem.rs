@@ -1,7 +1,8 @@
 //! Loads and stores, of programs and of slots.
 //!
 //! An offset is encoded where it fits: scaled by the access size and unsigned (twelve bits), or in bytes and signed
-//! (nine bits). What fits neither goes through `AUX` as an index register.
+//! (nine bits). What fits neither goes through `AUX` as an index register. An index of the program's own is taken as it
+//! is, or scaled by the access size; any other is added to the base first.
 
 use crate::Emitter;
 use crate::asm::asm;
@@ -47,6 +48,16 @@ macro_rules! access {
     };
 }
 
+/// One access with an index register.
+macro_rules! indexed {
+    ($code:expr, $name:ident $family:ident($reg:expr), $shift:literal, $base:expr, $index:expr, $scaled:expr) => {
+        match $scaled {
+            false => asm!($code; $name $family($reg), [XSP($base), X($index)]),
+            true => asm!($code; $name $family($reg), [XSP($base), X($index), lsl $shift]),
+        }
+    };
+}
+
 /// The encodable form of `off`; an index is put into `AUX`.
 fn offset(code: &mut Vec<u8>, size: Size, off: i64) -> Offset {
     let form = Offset::of(size, off);
@@ -67,6 +78,29 @@ pub(crate) fn load(code: &mut Vec<u8>, size: Size, signed: bool, d: Gpr, at: Add
         (Size::B, true) => access!(code, ldrsb/ldursb X(d), at.base, off),
         (Size::H, true) => access!(code, ldrsh/ldursh X(d), at.base, off),
         (Size::W, true) => access!(code, ldrsw/ldursw X(d), at.base, off),
+    }
+}
+
+/// Appends `d = base[index]`, extended to 64 bits; elements are bytes, or scaled by the size.
+fn load_indexed(code: &mut Vec<u8>, size: Size, signed: bool, d: Gpr, (base, index, scaled): (Gpr, Gpr, bool)) {
+    match (size, signed) {
+        (Size::B, false) => asm!(code; ldrb W(d), [XSP(base), X(index)]),
+        (Size::H, false) => indexed!(code, ldrh W(d), 1, base, index, scaled),
+        (Size::W, false) => indexed!(code, ldr W(d), 2, base, index, scaled),
+        (Size::DW, _) => indexed!(code, ldr X(d), 3, base, index, scaled),
+        (Size::B, true) => asm!(code; ldrsb X(d), [XSP(base), X(index)]),
+        (Size::H, true) => indexed!(code, ldrsh X(d), 1, base, index, scaled),
+        (Size::W, true) => indexed!(code, ldrsw X(d), 2, base, index, scaled),
+    }
+}
+
+/// Appends `base[index] = s`; elements are bytes, or scaled by the size.
+fn store_indexed(code: &mut Vec<u8>, size: Size, s: Gpr, (base, index, scaled): (Gpr, Gpr, bool)) {
+    match size {
+        Size::B => asm!(code; strb W(s), [XSP(base), X(index)]),
+        Size::H => indexed!(code, strh W(s), 1, base, index, scaled),
+        Size::W => indexed!(code, str W(s), 2, base, index, scaled),
+        Size::DW => indexed!(code, str X(s), 3, base, index, scaled),
     }
 }
 
@@ -107,8 +141,13 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn load(&mut self, size: Size, signed: bool, swap: bool, dst: VReg, mem: Mem) {
-        let (at, d) = (self.address(mem), self.target(dst));
-        load(&mut self.s.buf, size, signed, d, at);
+        let d = self.target(dst);
+        if let Some(at) = self.indexed(size, mem) {
+            load_indexed(&mut self.s.buf, size, signed, d, at);
+        } else {
+            let at = self.address(mem);
+            load(&mut self.s.buf, size, signed, d, at);
+        }
         if swap && size != Size::B {
             self.swap_bytes(size, d, d);
         }
@@ -123,7 +162,12 @@ impl Emitter<'_> {
             (Val::Imm(imm), Size::W) => Val::Imm(imm & 0xffff_ffff),
             (Val::Imm(_), Size::DW) | (Val::Reg(_), _) => src,
         };
-        let (at, s) = (self.address(mem), self.val(Width::W64, src, TMP0));
-        store(&mut self.s.buf, size, s, at);
+        if let Some(at) = self.indexed(size, mem) {
+            let s = self.val(Width::W64, src, TMP0);
+            store_indexed(&mut self.s.buf, size, s, at);
+        } else {
+            let (at, s) = (self.address(mem), self.val(Width::W64, src, TMP0));
+            store(&mut self.s.buf, size, s, at);
+        }
     }
 }

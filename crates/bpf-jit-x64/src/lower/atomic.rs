@@ -92,7 +92,7 @@ impl Emitter<'_> {
                 free
             }
         };
-        self.load_reg(size_of(width), Rax, m);
+        self.load_reg(size_of(width), Rax, m.into());
         let again = self.s.buf.len();
         self.mov_reg(width, SCRATCH, Rax);
         match (op, width) {

@@ -3,8 +3,7 @@
 //! A load of at most four bytes zero-extends by itself. Swapped loads use `movbe` where the CPU has it.
 
 use crate::Emitter;
-use crate::asm::{asm, mem, reg};
-use crate::frame::Addr;
+use crate::asm::{Memory, asm, mem, reg};
 use crate::regs::{Gpr, SCRATCH, SCRATCH2};
 use bpf_isa::{Size, Width};
 use bpf_jit::{Mem, VReg, Val};
@@ -13,7 +12,7 @@ impl Emitter<'_> {
     #[inline(always)]
     pub(crate) fn load(&mut self, size: Size, signed: bool, swap: bool, dst: VReg, mem: Mem) {
         let d = self.target(dst);
-        let m = self.address(mem, SCRATCH2);
+        let m = self.operand(mem, SCRATCH2);
         match (signed, swap) {
             (true, _) => self.load_signed(size, d, m),
             (false, true) => self.load_swapped(size, d, m),
@@ -22,7 +21,7 @@ impl Emitter<'_> {
         self.put(dst, d);
     }
 
-    pub(crate) fn load_reg(&mut self, size: Size, d: Gpr, m: Addr) {
+    pub(crate) fn load_reg(&mut self, size: Size, d: Gpr, m: Memory) {
         match size {
             Size::B => mem!(self.s.buf, m; movzx Rd(d), BYTE [rax]),
             Size::H => mem!(self.s.buf, m; movzx Rd(d), WORD [rax]),
@@ -31,7 +30,7 @@ impl Emitter<'_> {
         }
     }
 
-    fn load_signed(&mut self, size: Size, d: Gpr, m: Addr) {
+    fn load_signed(&mut self, size: Size, d: Gpr, m: Memory) {
         match size {
             Size::B => mem!(self.s.buf, m; movsx Rq(d), BYTE [rax]),
             Size::H => mem!(self.s.buf, m; movsx Rq(d), WORD [rax]),
@@ -40,7 +39,7 @@ impl Emitter<'_> {
         }
     }
 
-    fn load_swapped(&mut self, size: Size, d: Gpr, m: Addr) {
+    fn load_swapped(&mut self, size: Size, d: Gpr, m: Memory) {
         let movbe = self.options.features.movbe;
         match size {
             Size::B => self.load_reg(size, d, m),
@@ -67,7 +66,7 @@ impl Emitter<'_> {
         match src {
             Val::Reg(src) => self.store_reg(size, mem, src),
             Val::Imm(imm) => {
-                let m = self.address(mem, SCRATCH2);
+                let m = self.operand(mem, SCRATCH2);
                 match (size, i32::try_from(imm)) {
                     (Size::B, _) => mem!(self.s.buf, m, 1; mov BYTE [rax], BYTE imm as i8),
                     (Size::H, _) => mem!(self.s.buf, m, 2; mov WORD [rax], WORD imm as i16),
@@ -83,11 +82,11 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn store_reg(&mut self, size: Size, mem: Mem, src: VReg) {
-        let m = self.address(mem, SCRATCH2);
+        let m = self.operand(mem, SCRATCH2);
         let s = self.get(src, SCRATCH);
         match size {
             Size::B => {
-                asm!(self.s.buf, [memory(m.into(), 0), drop_rex_unless(s)]; mov [rax], Rb(s))
+                asm!(self.s.buf, [memory(m, 0), drop_rex_unless(s)]; mov [rax], Rb(s))
             }
             Size::H => mem!(self.s.buf, m; mov [rax], Rw(s)),
             Size::W => mem!(self.s.buf, m; mov [rax], Rd(s)),

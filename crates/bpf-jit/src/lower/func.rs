@@ -126,11 +126,10 @@ impl<S: Sink> FuncLowerer<'_, S> {
     }
 
     pub(super) fn mem(&self, base: Reg, off: i16) -> Mem {
-        let base = if base == Reg::R10 { Base::Frame } else { Base::Reg(self.cur[base.index()]) };
-        match base {
-            Base::Frame => Mem::new(base, off.into()),
-            Base::Reg(_) => Mem { region: S::region(self), ..Mem::new(base, off.into()) },
+        if base == Reg::R10 {
+            return Mem::new(Base::Frame, off.into());
         }
+        Mem { region: S::region(self), ..Mem::new(Base::Reg(self.cur[base.index()]), off.into()) }
     }
 
     /// The hidden argument, in an op that `insn_needs_ctx` has announced.
