@@ -49,7 +49,7 @@ pub enum MemKind {
     Packet,
     /// A map value.
     MapValue,
-    /// Memory that a helper returned.
+    /// Memory that a helper gave to this run alone: a record, a key. What may be memory of another kind has none.
     Mem,
 }
 

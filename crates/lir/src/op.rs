@@ -162,7 +162,7 @@ pub enum Region {
     Packet,
     /// The values of maps.
     MapValue,
-    /// Memory that a helper returned.
+    /// Memory that a helper gave to this run alone.
     Mem,
     /// The hidden argument's own fields, which no program can name.
     Run,

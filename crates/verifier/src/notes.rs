@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     Packet,
     MapValue,
     Mem,
-    /// Different kinds on different paths.
+    /// Different kinds on different paths, or memory of which nobody says what kind it is.
     Mixed,
 }
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use bpf_analysis::{AccessFact, AccessRegion, Facts, Known};
+use bpf_analysis::{AccessFact, AccessRegion, Facts, Known, MemKind};
 use bpf_isa::{InsnIdx, Program, assemble};
 use bpf_verifier::{ContextLayout, Env, Helpers, Verifier};
 
@@ -77,4 +77,43 @@ fn rounds_of_loops() {
     let moved = facts.values(InsnIdx(1));
     assert_eq!((moved.dst.umin, moved.dst.umax, moved.result.umin, moved.result.umax), (0, 62, 2, 64));
     assert_eq!((moved.result.mask & 1, moved.result.value & 1), (0, 0));
+}
+
+/// An optimiser takes kinds to be apart, so what may be memory of another kind has none.
+#[test]
+fn memory_that_may_be_anybodys_is_of_no_kind() {
+    let text = ";global mem
+        *(u64 *)(r10 - 8) = 0
+        r1 = r10
+        r1 += -8
+        call f
+        call 1008
+        if r0 == 0 goto no
+        *(u64 *)(r0 + 0) = 0
+        no: r1 = map[fd:3]
+        r2 = 8
+        r3 = 0
+        call 131
+        if r0 == 0 goto none
+        *(u64 *)(r0 + 0) = 0
+        r1 = r0
+        r2 = 0
+        call 132
+        none: r0 = 0
+        exit
+        f: r0 = 0
+        if r1 == 0 goto out
+        *(u64 *)(r1 + 0) = 1
+        out: exit";
+    let verified = common::verify(text).unwrap_or_else(|e| panic!("{e}"));
+    let insns = &verified.facts().insns;
+    let kinds: Vec<_> = common::program(text)
+        .insns()
+        .iter()
+        .zip(insns)
+        .filter(|(insn, _)| insn.memory_access().is_some())
+        .map(|(_, fact)| fact.memory)
+        .collect();
+    // The stack; a function's result, which may be a map's value; a record; a caller's memory.
+    assert_eq!(kinds, [Some(MemKind::Stack), None, Some(MemKind::Mem), None]);
 }

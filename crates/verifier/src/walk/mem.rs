@@ -74,12 +74,16 @@ impl Walk<'_> {
                 }
                 Ok(Place::Untracked(Kind::MapValue))
             }
-            Ty::Mem { size: limit, writable, .. } => {
+            Ty::Mem { size: limit, writable, from } => {
                 if access.writes() && !writable {
                     return refuse(Reason::ReadOnly { what: "this memory".into() });
                 }
                 self.within(min, max, size, limit, || format!("memory of {limit} bytes"))?;
-                Ok(Place::Untracked(Kind::Mem))
+                Ok(Place::Untracked(match from {
+                    Origin::Record | Origin::Lent { .. } => Kind::Mem,
+                    // A map's value, the packet or a caller's stack, which the program may have by another way too.
+                    Origin::Returned | Origin::Argument { .. } => Kind::Mixed,
+                }))
             }
             Ty::Packet { region } => {
                 let r = self.env.region(region);
