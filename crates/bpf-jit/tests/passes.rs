@@ -1,12 +1,16 @@
 //! Every pass keeps what a program computes: generated programs evaluated before and after random passes in random
-//! order, results, memory, and what the functions outside were called with.
+//! order, results, memory, and what the functions outside were called with. And no pass makes of a long program what
+//! takes time or memory beyond all bounds.
 
 use bpf_analysis::{Facts, InsnFact, MemKind};
 use bpf_isa::{Insn, SubprogId};
 use bpf_jit::eval::{Env, Eval, EvalError, Outcome, Region};
-use bpf_jit::{Addresses, Extern, Lir, LowerOptions, Lowerer, Pass, PassOptions, PassScratch, optimise};
+use bpf_jit::{
+    Addresses, Extern, Func, Lir, Liveness, LowerOptions, Lowerer, Pass, PassOptions, PassScratch, VReg, optimise,
+};
 use bpf_jit_code::{RunCtx, Symbol};
 use bpf_testkit::generate::{self, Shape};
+use std::collections::BTreeSet;
 
 const MEMORY: u64 = 0x10_0000;
 const CTX: u64 = 0x20_0000;
@@ -119,4 +123,81 @@ fn programs_compute_the_same_after_any_passes_in_any_order() {
     for (pass, done) in Pass::ALL.iter().zip(changed) {
         assert!(done > 0 || *pass == Pass::Ssa, "{}: never found anything", pass.name());
     }
+}
+
+/// A program, lowered and optimised.
+fn optimised(text: &str) -> Lir {
+    let program = bpf_isa::Program::new(bpf_isa::assemble(text).unwrap()).unwrap();
+    let mut lir = Lir::default();
+    Lowerer::default().lower(&program, &Facts::default(), &(), &LowerOptions::default(), &mut lir);
+    optimise(&mut lir, PassOptions::default(), &mut PassScratch::default());
+    lir
+}
+
+/// How many values live across each op, all together: what the allocator writes down.
+fn lives(func: &Func) -> usize {
+    let liveness = Liveness::of(func);
+    let mut sum = 0;
+    for (block, ops) in func.in_order() {
+        let mut live: BTreeSet<VReg> = liveness.live_out(block).iter().copied().collect();
+        for op in ops.iter().rev() {
+            sum += live.len();
+            op.def().iter().for_each(|v| _ = live.remove(v));
+            op.for_each_use(|v| _ = live.insert(v));
+        }
+    }
+    sum
+}
+
+/// A chain of ors is not followed from each of its members to its end; it was, by recursion.
+#[test]
+fn long_chains_are_not_searched_for_bytes() {
+    let mut text = String::from("r2 = *(u64 *)(r1 + 0)\nr0 = 0\n");
+    for i in 0..100_000 {
+        text.push_str(if i % 2 == 0 { "r0 += r1\n" } else { "r0 |= r2\n" });
+    }
+    let lir = optimised(&(text + "exit"));
+    assert!(lir.funcs[0].all_ops().count() > 90_000, "{lir}");
+}
+
+/// What is computed again far away is computed again: kept, all sums would live at once.
+#[test]
+fn what_is_computed_twice_does_not_live_without_a_limit() {
+    let sums = |op: &str, branch: &str| -> String {
+        (0..12_000).map(|i| format!("r3 = r2\nr3 *= {}\nr0 {op}= r3\n{branch}", 2 * i + 5)).collect()
+    };
+    for branch in ["", "if r0 != 7 goto +1\nexit\n"] {
+        let text = format!("r2 = *(u64 *)(r1 + 0)\nr0 = 0\n{}{}exit", sums("+", branch), sums("^", branch));
+        let lir = optimised(&text);
+        let (lives, ops) = (lives(&lir.funcs[0]), lir.funcs[0].all_ops().count());
+        assert!(lives < (1 << 22) + 32 * ops, "{lives} in {ops} ops");
+        // The stock was used.
+        assert!(ops < 4 * 24_000 && lives > 1 << 21, "{lives} in {ops} ops");
+    }
+    // Near the head of a loop, and the loop is long.
+    let text = format!(
+        "r2 = *(u64 *)(r1 + 0)\nr0 = 0\n{}head:\n{}{}if r0 == 0 goto +1\ngotol head\nexit",
+        sums("+", ""),
+        sums("^", ""),
+        "r0 += r2\nr0 ^= 5\n".repeat(12_000)
+    );
+    let lir = optimised(&text);
+    let (lives, ops) = (lives(&lir.funcs[0]), lir.funcs[0].all_ops().count());
+    assert!(lives < (1 << 22) + 32 * ops, "{lives} in {ops} ops");
+}
+
+/// The stack of a long function stays in memory where as many values would live all through it.
+#[test]
+fn a_stack_becomes_values_as_far_as_they_are_not_too_many() {
+    let each = |line: &dyn Fn(i32) -> String| -> String { (1..=512).map(|off| line(-off)).collect() };
+    let text = format!(
+        "r2 = *(u64 *)(r1 + 0)\nr0 = 0\n{}{}{}exit",
+        each(&|off| format!("*(u8 *)(r10 {off}) = r2\nr2 += 3\n")),
+        "r3 = r2\nr0 += r3\nr2 *= 5\n".repeat(60_000),
+        each(&|off| format!("r3 = *(u8 *)(r10 {off})\nr0 += r3\n")),
+    );
+    let lir = optimised(&text);
+    let lives = lives(&lir.funcs[0]);
+    assert!(lives < 1 << 25, "{lives}");
+    assert!(lives > 1 << 22, "{lives}: none became a value");
 }

@@ -14,6 +14,10 @@
 use bpf_isa::{Size, Width};
 use bpf_lir::{Base, Func, Mem, Op, Span, VReg, Val};
 
+/// How many values times ops there may be: a value of this kind may live all through the function, and whoever allocates
+/// registers writes down for each op what lives across it.
+const MAX_REACH: usize = 1 << 24;
+
 /// A piece of the stack.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
@@ -23,6 +27,8 @@ struct Piece {
     size: Size,
     /// Nothing overlaps it.
     apart: bool,
+    /// How many loads and stores there are.
+    accesses: u32,
     value: VReg,
 }
 
@@ -33,6 +39,8 @@ pub(crate) struct Slots {
     pieces: Vec<Piece>,
     /// Accesses: place, size, whether it is a store.
     accesses: Vec<(i32, Size, bool)>,
+    /// The pieces by how often they are accessed.
+    order: Vec<u32>,
 }
 
 impl Slots {
@@ -42,6 +50,7 @@ impl Slots {
             return 0;
         }
         self.divide(func.stack_bytes);
+        self.leave(MAX_REACH / func.ops.len().max(1));
         let mut new = Vec::new();
         for piece in self.pieces.iter_mut().filter(|piece| piece.apart) {
             piece.value = func.new_vreg();
@@ -93,8 +102,11 @@ impl Slots {
         for (off, size, store) in &self.accesses {
             match self.pieces.last_mut() {
                 // Loads may take less than the piece, stores not.
-                Some(piece) if piece.off == *off => piece.apart &= !store || piece.size == *size,
-                _ => self.pieces.push(Piece { off: *off, size: *size, apart: true, value: VReg(0) }),
+                Some(piece) if piece.off == *off => {
+                    piece.apart &= !store || piece.size == *size;
+                    piece.accesses += 1;
+                }
+                _ => self.pieces.push(Piece { off: *off, size: *size, apart: true, accesses: 1, value: VReg(0) }),
             }
         }
         // What overlaps anything before it, which reaches furthest, is not apart, nor is that.
@@ -112,6 +124,19 @@ impl Slots {
             if end > reach {
                 (reach, furthest) = (end, i);
             }
+        }
+    }
+
+    /// Leaves all but the `most` pieces where they are that are accessed most.
+    fn leave(&mut self, most: usize) {
+        if self.pieces.len() <= most {
+            return;
+        }
+        self.order.clear();
+        self.order.extend((0..self.pieces.len() as u32).filter(|i| self.pieces[*i as usize].apart));
+        self.order.sort_by_key(|i| core::cmp::Reverse(self.pieces[*i as usize].accesses));
+        for i in self.order.iter().skip(most) {
+            self.pieces[*i as usize].apart = false;
         }
     }
 

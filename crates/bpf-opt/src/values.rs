@@ -14,6 +14,7 @@
 
 mod divide;
 mod memory;
+mod reach;
 mod wide;
 
 use crate::dead::is_pure;
@@ -23,6 +24,7 @@ use bpf_isa::{Cond, Size, Width};
 use bpf_lir::{Base, BinOp, BlockId, Func, Mem, Op, Span, VReg, Val, bswap, extend, narrow};
 use core::hash::{Hash, Hasher};
 use memory::Known;
+use reach::Reach;
 
 /// How deep a rewritten op's parts are rewritten again.
 const MAX_DEPTH: u32 = 6;
@@ -59,6 +61,7 @@ pub(crate) struct Values {
     bits: Vec<u8>,
     /// Values by what computes them: open addressing.
     table: Vec<VReg>,
+    reach: Reach,
     memory: Known,
     leaves: Vec<wide::Leaf>,
 }
@@ -120,6 +123,7 @@ impl Values {
                 self.uses[arg.index()] += 1;
             }
         }
+        self.reach.prepare(func, ssa);
         ssa.same.reset(func.vregs);
         self.table.clear();
         self.table.resize((2 * func.ops.len()).next_power_of_two(), VReg(NONE));
@@ -294,6 +298,7 @@ impl Pass<'_> {
     /// `dst` is defined by the op that is emitted next.
     fn define(&mut self, dst: VReg, op: &Op) {
         self.s.defs[dst.index()] = self.s.ops.len() as u32;
+        self.s.reach.define(dst, self.s.ops.len() as u32);
         self.s.blocks[dst.index()] = self.block;
         self.s.bits[dst.index()] = bits_of(op, &self.s.bits);
     }
@@ -675,6 +680,7 @@ impl Pass<'_> {
     fn fresh(&mut self) -> VReg {
         self.ssa.same.push();
         self.s.defs.push(NONE);
+        self.s.reach.push();
         self.s.blocks.push(self.block);
         self.s.uses.push(0);
         self.s.bits.push(64);
@@ -695,7 +701,8 @@ impl Pass<'_> {
                 break;
             }
             if self.def(known).is_some_and(|def| key(def) == sought) {
-                if self.ssa.tree.dominates(self.s.blocks[known.index()], self.block) {
+                let dominates = self.ssa.tree.dominates(self.s.blocks[known.index()], self.block);
+                if dominates && self.may_live(known) {
                     return known;
                 }
                 break;

@@ -10,6 +10,10 @@ use bpf_lir::{BinOp, Mem, Op, VReg, Val};
 /// The most bytes there are.
 const MAX_LEAVES: usize = 8;
 
+/// The most ops that are looked at: of eight bytes, each may be shifted and narrowed before it is added. A long chain
+/// of ors is neither followed to its end nor looked at from each of its members.
+const MAX_OPS: u32 = 48;
+
 /// A load that is put into a result.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaf {
@@ -26,7 +30,8 @@ impl Pass<'_> {
         let bits = super::rules::bits(width) as u32;
         let mut leaves = core::mem::take(&mut self.s.leaves);
         leaves.clear();
-        let found = self.collect(a, 0, bits, &mut leaves) && self.collect(b, 0, bits, &mut leaves);
+        let mut left = MAX_OPS;
+        let found = [a, b].into_iter().all(|v| self.collect(v, 0, bits, &mut leaves, &mut left));
         let load = if found { self.tile(&mut leaves) } else { None };
         let value = load.map(|op| {
             for leaf in &leaves {
@@ -44,10 +49,11 @@ impl Pass<'_> {
     }
 
     /// The loads whose bits below `end` make up `v << shift`.
-    fn collect(&self, v: VReg, shift: u32, end: u32, leaves: &mut Vec<Leaf>) -> bool {
-        if leaves.len() == MAX_LEAVES || self.s.defs[v.index()] < self.start {
+    fn collect(&self, v: VReg, shift: u32, end: u32, leaves: &mut Vec<Leaf>, left: &mut u32) -> bool {
+        if leaves.len() == MAX_LEAVES || self.s.defs[v.index()] < self.start || *left == 0 {
             return false;
         }
+        *left -= 1;
         let within = |width: Width| end.min(shift + super::rules::bits(width) as u32);
         match self.def(v) {
             Some(&Op::Load { size, signed: false, swap: false, mem, .. }) => {
@@ -55,13 +61,14 @@ impl Pass<'_> {
                 shift + size.bits() <= end
             }
             Some(&Op::Bin { op: BinOp::Shl, width, a, b: Val::Imm(count), .. }) => {
-                self.collect(a, shift + count as u32, within(width), leaves)
+                self.collect(a, shift + count as u32, within(width), leaves, left)
             }
             Some(&Op::Bin { op: BinOp::Or | BinOp::Add | BinOp::Xor, width, a, b: Val::Reg(b), .. }) => {
-                self.collect(a, shift, within(width), leaves) && self.collect(b, shift, within(width), leaves)
+                self.collect(a, shift, within(width), leaves, left)
+                    && self.collect(b, shift, within(width), leaves, left)
             }
             Some(&Op::Mov { width: Width::W32, src: Val::Reg(src), .. }) => {
-                self.collect(src, shift, within(Width::W32), leaves)
+                self.collect(src, shift, within(Width::W32), leaves, left)
             }
             Some(_) | None => false,
         }
