@@ -15,6 +15,8 @@ mod program;
 mod scan;
 mod structure;
 mod text;
+#[doc(hidden)]
+pub mod word;
 
 pub use codec::{DecodeError, DecodeErrorKind, EncodeError, Field, Malformed, RawInsn, decode, encode};
 pub use insn::*;

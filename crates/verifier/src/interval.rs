@@ -1,9 +1,9 @@
 //! Unsigned and signed bounds of a `W`-bit value.
 //!
 //! Problem: the same bits are compared as unsigned and as signed numbers, and each view loses what the other keeps.
-//! Approach: keep both ranges; every operator computes each from exact arithmetic in 128 bits and gives a range up
-//! only when the exact result straddles a multiple of 2^W (then it wraps to two pieces). [`Interval::sync`] carries
-//! what one view knows to the other.
+//! Approach: keep both ranges; every operator computes each exactly and gives a range up only when the exact result
+//! straddles a multiple of 2^W (then it wraps to two pieces). [`Interval::sync`] carries what one view knows to the
+//! other.
 //!
 //! The operators are inlined into the one place that uses each: an interval passed through memory costs more than its
 //! arithmetic.
@@ -11,51 +11,54 @@
 //! Invariants: all four bounds are `W`-bit numbers (the signed ones sign-extended); a value is in the interval when
 //! it is in both ranges. An empty interval exists only between a refinement and its `sync`.
 
-use crate::tnum::{Tnum, ones, sext};
+use bpf_isa::word::{Numbers, Signed, Wide, Word};
+
+use crate::tnum::Tnum;
 
 /// Both ranges, inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Interval<const W: u32> {
+pub struct Interval<const W: u32, T: Word = u64> {
     /// Least unsigned value.
-    pub umin: u64,
+    pub umin: T,
     /// Greatest unsigned value.
-    pub umax: u64,
+    pub umax: T,
     /// Least signed value.
-    pub smin: i64,
+    pub smin: T::Signed,
     /// Greatest signed value.
-    pub smax: i64,
+    pub smax: T::Signed,
 }
 
-/// Every bit up to the highest one of `x` set.
-fn fill(x: u64) -> u64 {
-    ones(64 - x.leading_zeros())
+/// 0, of the bounds as signed numbers.
+const fn zero<S: Signed>() -> S {
+    S::ZERO
 }
 
-impl<const W: u32> Interval<W> {
-    const SMIN: i64 = sext(1 << (W - 1), W);
-    const SMAX: i64 = !Self::SMIN;
+impl<const W: u32, T: Word> Interval<W, T> {
+    const UMAX: T = T::ONES[W as usize];
+    const SMIN: T::Signed = T::Signed::LEAST[W as usize];
+    const SMAX: T::Signed = T::Signed::MOST[W as usize];
     /// Every `W`-bit value.
-    pub const FULL: Self = Interval { umin: 0, umax: ones(W), smin: Self::SMIN, smax: Self::SMAX };
+    pub const FULL: Self = Interval { umin: T::ZERO, umax: Self::UMAX, smin: Self::SMIN, smax: Self::SMAX };
 
     /// Exactly `v`, taken modulo 2^W.
-    pub fn constant(v: u64) -> Self {
-        let (u, s) = (v & ones(W), sext(v & ones(W), W));
+    pub fn constant(v: T) -> Self {
+        let (u, s) = (v & Self::UMAX, v.sext(W));
         Interval { umin: u, umax: u, smin: s, smax: s }
     }
 
     /// The unsigned range, nothing known as signed.
-    pub fn unsigned(umin: u64, umax: u64) -> Self {
+    pub fn unsigned(umin: T, umax: T) -> Self {
         Interval { umin, umax, ..Self::FULL }
     }
 
     /// The signed range, nothing known as unsigned.
-    pub fn signed(smin: i64, smax: i64) -> Self {
+    pub fn signed(smin: T::Signed, smax: T::Signed) -> Self {
         Interval { smin, smax, ..Self::FULL }
     }
 
     /// Whether the `W`-bit pattern `x` is in both ranges.
-    pub fn contains(self, x: u64) -> bool {
-        let s = sext(x, W);
+    pub fn contains(self, x: T) -> bool {
+        let s = x.sext(W);
         self.umin <= x && x <= self.umax && self.smin <= s && s <= self.smax
     }
 
@@ -101,8 +104,17 @@ impl<const W: u32> Interval<W> {
     /// non-negative piece `umin ..= smax` and the negative piece `smin ..= umax`; if one is empty the other remains.
     #[inline(always)]
     pub fn sync(&mut self) {
-        let as_u = |s: i64| s as u64 & ones(W);
-        let as_s = |u: u64| sext(u, W);
+        T::step(self, |i| {
+            i.exchange();
+            true
+        });
+    }
+
+    /// [`Interval::sync`] itself.
+    #[inline(always)]
+    pub(crate) fn exchange(&mut self) {
+        let as_u = |s: T::Signed| s.unsigned() & Self::UMAX;
+        let as_s = |u: T| u.sext(W);
         if as_s(self.umin) <= as_s(self.umax) {
             self.smin = self.smin.max(as_s(self.umin));
             self.smax = self.smax.min(as_s(self.umax));
@@ -121,32 +133,12 @@ impl<const W: u32> Interval<W> {
 
     /// Cuts both ranges to what the known bits allow.
     #[inline(always)]
-    pub fn meet_tnum(&mut self, t: Tnum<W>) {
-        let sign = 1u64 << (W - 1);
+    pub fn meet_tnum(&mut self, t: Tnum<W, T>) {
+        let sign = T::ONE << (W - 1);
         self.umin = self.umin.max(t.value());
         self.umax = self.umax.min(t.max());
-        self.smin = self.smin.max(sext(t.value() | t.mask() & sign, W));
-        self.smax = self.smax.min(sext(t.value() | t.mask() & !sign, W));
-    }
-
-    /// The unsigned range of exact results `lo ..= hi`, if they wrap alike.
-    fn wrap_u(lo: i128, hi: i128) -> (u64, u64) {
-        if lo >> W == hi >> W { (lo as u64 & ones(W), hi as u64 & ones(W)) } else { (0, ones(W)) }
-    }
-
-    /// The signed range of exact results `lo ..= hi`, if they wrap alike.
-    fn wrap_s(lo: i128, hi: i128) -> (i64, i64) {
-        let half = 1i128 << (W - 1);
-        if (lo + half) >> W == (hi + half) >> W {
-            (sext(lo as u64 & ones(W), W), sext(hi as u64 & ones(W), W))
-        } else {
-            (Self::SMIN, Self::SMAX)
-        }
-    }
-
-    fn wrapped(u: (i128, i128), s: (i128, i128)) -> Self {
-        let ((umin, umax), (smin, smax)) = (Self::wrap_u(u.0, u.1), Self::wrap_s(s.0, s.1));
-        Interval { umin, umax, smin, smax }
+        self.smin = self.smin.max((t.value() | t.mask() & sign).sext(W));
+        self.smax = self.smax.min((t.value() | t.mask() & !sign).sext(W));
     }
 
     /// Sum: given up when its ends wrap differently.
@@ -154,17 +146,18 @@ impl<const W: u32> Interval<W> {
     #[inline(always)]
     pub fn add(self, other: Self) -> Self {
         let mut r = Self::FULL;
-        let (umin, umax) = (self.umin.wrapping_add(other.umin) & ones(W), self.umax.wrapping_add(other.umax) & ones(W));
+        let (umin, umax) =
+            (self.umin.wrapping_add(other.umin) & Self::UMAX, self.umax.wrapping_add(other.umax) & Self::UMAX);
         // A sum that wrapped is below each of its summands.
         if (umin < self.umin) == (umax < self.umax) {
             (r.umin, r.umax) = (umin, umax);
         }
         let ends = [(self.smin, other.smin), (self.smax, other.smax)];
         let [(smin, below), (smax, above)] = ends.map(|(a, b)| {
-            let sum = sext(a.wrapping_add(b) as u64 & ones(W), W);
+            let sum = a.wrapping_add(b).unsigned().sext(W);
             // It wrapped if its sign is that of neither summand: up or down, as theirs says.
-            let wrapped = (a ^ sum) & (b ^ sum) < 0;
-            (sum, if wrapped { a.signum() | 1 } else { 0 })
+            let wrapped = (a ^ sum) & (b ^ sum) < zero();
+            (sum, if wrapped { a.signum() | Signed::ONE } else { zero() })
         });
         if below == above {
             (r.smin, r.smax) = (smin, smax);
@@ -177,16 +170,17 @@ impl<const W: u32> Interval<W> {
     #[inline(always)]
     pub fn sub(self, other: Self) -> Self {
         let mut r = Self::FULL;
-        let (umin, umax) = (self.umin.wrapping_sub(other.umax) & ones(W), self.umax.wrapping_sub(other.umin) & ones(W));
+        let (umin, umax) =
+            (self.umin.wrapping_sub(other.umax) & Self::UMAX, self.umax.wrapping_sub(other.umin) & Self::UMAX);
         if (self.umin < other.umax) == (self.umax < other.umin) {
             (r.umin, r.umax) = (umin, umax);
         }
         let ends = [(self.smin, other.smax), (self.smax, other.smin)];
         let [(smin, below), (smax, above)] = ends.map(|(a, b)| {
-            let difference = sext(a.wrapping_sub(b) as u64 & ones(W), W);
+            let difference = a.wrapping_sub(b).unsigned().sext(W);
             // It wrapped if the operands' signs differ and the first's is lost.
-            let wrapped = (a ^ b) & (a ^ difference) < 0;
-            (difference, if wrapped { a.signum() | 1 } else { 0 })
+            let wrapped = (a ^ b) & (a ^ difference) < zero();
+            (difference, if wrapped { a.signum() | Signed::ONE } else { zero() })
         });
         if below == above {
             (r.smin, r.smax) = (smin, smax);
@@ -197,29 +191,35 @@ impl<const W: u32> Interval<W> {
     /// Product.
     #[expect(clippy::should_implement_trait, reason = "wraps at W, unlike the operator's usual contract")]
     pub fn mul(self, other: Self) -> Self {
-        let (c, d, r, s) = (self.smin as i128, self.smax as i128, other.smin as i128, other.smax as i128);
-        let corners = [c * r, c * s, d * r, d * s];
-        let smin = corners.into_iter().fold(i128::MAX, i128::min);
-        let smax = corners.into_iter().fold(i128::MIN, i128::max);
-        let ulo = u128::from(self.umin) * u128::from(other.umin);
-        let uhi = u128::from(self.umax) * u128::from(other.umax);
-        let (umin, umax) =
-            if ulo >> W == uhi >> W { (ulo as u64 & ones(W), uhi as u64 & ones(W)) } else { (0, ones(W)) };
-        let (smin, smax) = Self::wrap_s(smin, smax);
-        Interval { umin, umax, smin, smax }
+        let mut r = Self::FULL;
+        let product = |a: T, b: T| a.wide().wrapping_mul(b.wide());
+        let (least, most) = (product(self.umin, other.umin), product(self.umax, other.umax));
+        // Above 2^127 they are negative: the bits above W are the same.
+        if least >> W == most >> W {
+            (r.umin, r.umax) = (least.low() & Self::UMAX, most.low() & Self::UMAX);
+        }
+        let product = |a: T::Signed, b: T::Signed| a.wide().wrapping_mul(b.wide());
+        let (a, b) = (product(self.smin, other.smin), product(self.smin, other.smax));
+        let (c, d) = (product(self.smax, other.smin), product(self.smax, other.smax));
+        let (least, most) = (a.min(b).min(c.min(d)), a.max(b).max(c.max(d)));
+        let half = T::ONE.wide() << (W - 1);
+        if (least + half) >> W == (most + half) >> W {
+            (r.smin, r.smax) = (least.low().sext(W), most.low().sext(W));
+        }
+        r
     }
 
     /// Bitwise and.
     #[inline(always)]
     pub fn and(self, other: Self) -> Self {
-        let mut r = Self::unsigned(0, self.umax.min(other.umax));
-        match (self.smin >= 0, other.smin >= 0) {
-            (true, true) => (r.smin, r.smax) = (0, self.smax.min(other.smax)),
-            (true, false) => (r.smin, r.smax) = (0, self.smax),
-            (false, true) => (r.smin, r.smax) = (0, other.smax),
+        let mut r = Self::unsigned(T::ZERO, self.umax.min(other.umax));
+        match (self.smin >= zero(), other.smin >= zero()) {
+            (true, true) => (r.smin, r.smax) = (zero(), self.smax.min(other.smax)),
+            (true, false) => (r.smin, r.smax) = (zero(), self.smax),
+            (false, true) => (r.smin, r.smax) = (zero(), other.smax),
             (false, false) => {
                 // Two numbers >= -2^k share the ones from bit k up when negative, so their and is >= -2^k.
-                r.smin = !(fill(!self.smin.min(other.smin) as u64) as i64);
+                r.smin = !(!self.smin.min(other.smin)).unsigned().fill().signed();
                 r.smax = self.smax.max(other.smax);
             }
         }
@@ -229,92 +229,104 @@ impl<const W: u32> Interval<W> {
     /// Bitwise or.
     #[inline(always)]
     pub fn or(self, other: Self) -> Self {
-        let mut r = Self::unsigned(self.umin.max(other.umin), fill(self.umax | other.umax));
-        r.smin = match (self.smax < 0, other.smax < 0) {
+        let mut r = Self::unsigned(self.umin.max(other.umin), (self.umax | other.umax).fill());
+        r.smin = match (self.smax < zero(), other.smax < zero()) {
             (true, true) => self.smin.max(other.smin),
             (true, false) => self.smin,
             (false, true) => other.smin,
             (false, false) => self.smin.min(other.smin),
         };
-        r.smax = if self.smax < 0 || other.smax < 0 { -1 } else { fill((self.smax | other.smax) as u64) as i64 };
+        r.smax = match self.smax < zero() || other.smax < zero() {
+            true => -T::Signed::ONE,
+            false => (self.smax | other.smax).unsigned().fill().signed(),
+        };
         r
     }
 
     /// Bitwise exclusive or.
     #[inline(always)]
     pub fn xor(self, other: Self) -> Self {
-        let mut r = Self::unsigned(0, fill(self.umax | other.umax));
-        let magnitude = |i: Self| if i.smin < 0 { !i.smin as u64 | i.smax.max(0) as u64 } else { i.smax as u64 };
-        let most = fill(magnitude(self) | magnitude(other)) as i64;
-        let same = (self.smin >= 0 && other.smin >= 0) || (self.smax < 0 && other.smax < 0);
-        let differ = (self.smin >= 0 && other.smax < 0) || (self.smax < 0 && other.smin >= 0);
-        r.smin = if same { 0 } else { !most };
-        r.smax = if differ { -1 } else { most };
+        let mut r = Self::unsigned(T::ZERO, (self.umax | other.umax).fill());
+        let magnitude = |i: Self| if i.smin < zero() { !i.smin | i.smax.max(zero()) } else { i.smax };
+        let most = (magnitude(self) | magnitude(other)).unsigned().fill().signed();
+        let positive = |i: Self| i.smin >= zero();
+        let negative = |i: Self| i.smax < zero();
+        let same = (positive(self) && positive(other)) || (negative(self) && negative(other));
+        let differ = (positive(self) && negative(other)) || (negative(self) && positive(other));
+        r.smin = if same { zero() } else { !most };
+        r.smax = if differ { -T::Signed::ONE } else { most };
         r
     }
 
     /// Left shift by `kmin ..= kmax`, both below W.
     #[inline(always)]
-    pub fn lsh(self, kmin: u32, kmax: u32) -> Self {
-        let u = (i128::from(self.umin) << kmin, (u128::from(self.umax) << kmax) as i128);
-        // At W = 64 a shift by 63 of a 64-bit number still fits in 127 bits and a sign.
-        let shift = |x: i64, when_neg: u32, when_pos: u32| i128::from(x) << if x < 0 { when_neg } else { when_pos };
-        let s = (shift(self.smin, kmax, kmin), shift(self.smax, kmin, kmax));
+    pub fn lsh(self, kmin: T, kmax: T) -> Self {
+        let mut r = Self::FULL;
+        let (s, top) = (self.smin, T::of(u64::from(W - 1)));
         if kmin == kmax {
-            return Self::wrapped(u, s);
+            // They wrap alike if the same bits are shifted out, and as signed numbers, the same bits and a sign.
+            let k = kmin;
+            if self.umin >> (top - k) >> 1 == self.umax >> (top - k) >> 1 {
+                (r.umin, r.umax) = (self.umin << k & Self::UMAX, self.umax << k & Self::UMAX);
+            }
+            let out = |s: T::Signed| (s >> (top - k)).wrapping_add(Signed::ONE) >> 1;
+            if out(self.smin) == out(self.smax) {
+                (r.smin, r.smax) = ((self.smin << k).unsigned().sext(W), (self.smax << k).unsigned().sext(W));
+            }
+            return r;
         }
         // Different counts wrap differently: keep only what does not wrap at all.
-        let mut r = Self::FULL;
-        if u.1 <= i128::from(ones(W)) {
-            (r.umin, r.umax) = (u.0 as u64, u.1 as u64);
+        if self.umax <= Self::UMAX >> kmax {
+            (r.umin, r.umax) = (self.umin << kmin, self.umax << kmax);
         }
-        if s.0 >= i128::from(Self::SMIN) && s.1 <= i128::from(Self::SMAX) {
-            (r.smin, r.smax) = (s.0 as i64, s.1 as i64);
+        let (low, high) = (if s < zero() { kmax } else { kmin }, if self.smax < zero() { kmin } else { kmax });
+        if self.smin >= Self::SMIN >> low && self.smax <= Self::SMAX >> high {
+            (r.smin, r.smax) = (self.smin << low, self.smax << high);
         }
         r
     }
 
     /// Logical right shift by `kmin ..= kmax`, both below W.
     #[inline(always)]
-    pub fn rsh(self, kmin: u32, kmax: u32) -> Self {
+    pub fn rsh(self, kmin: T, kmax: T) -> Self {
         Self::unsigned(self.umin >> kmax, self.umax >> kmin)
     }
 
     /// Arithmetic right shift by `kmin ..= kmax`, both below W.
     #[inline(always)]
-    pub fn arsh(self, kmin: u32, kmax: u32) -> Self {
-        let smin = self.smin >> if self.smin < 0 { kmin } else { kmax };
-        let smax = self.smax >> if self.smax < 0 { kmax } else { kmin };
+    pub fn arsh(self, kmin: T, kmax: T) -> Self {
+        let smin = self.smin >> if self.smin < zero() { kmin } else { kmax };
+        let smax = self.smax >> if self.smax < zero() { kmax } else { kmin };
         Self::signed(smin, smax)
     }
 
     /// Unsigned quotient; x / 0 = 0.
     pub fn udiv(self, other: Self) -> Self {
-        if other.umax == 0 {
-            return Self::constant(0);
-        }
-        let least = if other.umin == 0 { 0 } else { self.umin / other.umax };
-        Self::unsigned(least, self.umax / other.umin.max(1))
+        let Some(least) = self.umin.checked_div(other.umax) else { return Self::constant(T::ZERO) };
+        let least = if other.umin == T::ZERO { T::ZERO } else { least };
+        Self::unsigned(least, self.umax.checked_div(other.umin.max(T::ONE)).unwrap_or(self.umax))
     }
 
     /// Unsigned remainder; x % 0 = x.
     pub fn umod(self, other: Self) -> Self {
-        if self.umax < other.umin || other.umax == 0 {
+        if self.umax < other.umin || other.umax == T::ZERO {
             return self;
         }
-        let by_zero = if other.umin == 0 { self.umax } else { 0 };
-        Self::unsigned(0, self.umax.min(other.umax - 1).max(by_zero))
+        let by_zero = if other.umin == T::ZERO { self.umax } else { T::ZERO };
+        Self::unsigned(T::ZERO, self.umax.min(other.umax - T::ONE).max(by_zero))
     }
 
     /// Signed, truncating quotient; x / 0 = 0, MIN / -1 = MIN.
     pub fn sdiv(self, other: Self) -> Self {
-        if self.smin == Self::SMIN && other.smin <= -1 && other.smax >= -1 {
+        let (one, minus) = (T::Signed::ONE, -T::Signed::ONE);
+        if self.smin == Self::SMIN && other.smin <= minus && other.smax >= minus {
             return Self::FULL;
         }
-        let has_zero = other.smin <= 0 && other.smax >= 0;
-        let (mut smin, mut smax) = if has_zero { (0, 0) } else { (i64::MAX, i64::MIN) };
+        let has_zero = other.smin <= zero() && other.smax >= zero();
+        let nothing = (T::Signed::MOST[64], T::Signed::LEAST[64]);
+        let (mut smin, mut smax) = if has_zero { (zero(), zero()) } else { nothing };
         // The quotient is monotone in each operand on each side of a zero divisor, so its extremes are at corners.
-        for (lo, hi) in [(other.smin, other.smax.min(-1)), (other.smin.max(1), other.smax)] {
+        for (lo, hi) in [(other.smin, other.smax.min(minus)), (other.smin.max(one), other.smax)] {
             if lo <= hi {
                 for (x, y) in [(self.smin, lo), (self.smin, hi), (self.smax, lo), (self.smax, hi)] {
                     smin = smin.min(x / y);
@@ -328,14 +340,29 @@ impl<const W: u32> Interval<W> {
     /// Signed remainder with the dividend's sign; x % 0 = x, MIN % -1 = 0.
     pub fn smod(self, other: Self) -> Self {
         // The remainder is smaller than the divisor in magnitude, unless by zero: then it is the dividend.
-        let by_zero = other.smin <= 0 && other.smax >= 0;
+        let by_zero = other.smin <= zero() && other.smax >= zero();
         let greatest = other.smin.unsigned_abs().max(other.smax.unsigned_abs());
         let (mut smin, mut smax) = (self.smin, self.smax);
         if !by_zero {
-            smin = smin.max(-((greatest - 1) as i64));
-            smax = smax.min((greatest - 1) as i64);
+            let most = (greatest - T::ONE).signed();
+            smin = smin.max(-most);
+            smax = smax.min(most);
         }
-        let (smin, smax) = (smin.min(0), smax.max(0));
-        Self::signed(smin, smax)
+        Self::signed(smin.min(zero()), smax.max(zero()))
+    }
+}
+
+impl<const W: u32, T: Word> Numbers<T> for Interval<W, T> {
+    const BITS: u32 = W;
+
+    fn of_words(next: &mut impl FnMut() -> T) -> Self {
+        Interval { umin: next(), umax: next(), smin: next().signed(), smax: next().signed() }
+    }
+    fn well_formed(&self) -> bool {
+        let signed = |s: T::Signed| Self::SMIN <= s && s <= Self::SMAX;
+        self.umin <= Self::UMAX && self.umax <= Self::UMAX && signed(self.smin) && signed(self.smax)
+    }
+    fn holds(&self, x: T) -> bool {
+        self.contains(x)
     }
 }

@@ -7,7 +7,8 @@
 //!
 //! Invariants: γ(Num) = the `W`-bit values in *all* components; `sync` never removes a value of γ; a `Num` handed out
 //! is synced and not empty. The width is a parameter: [`Scalar`] is `Num<64, 32>`, and the tests run the same code
-//! exhaustively at 4/2 and 6/3 bits. `H` is always `W / 2`.
+//! exhaustively at 4/2 and 6/3 bits. `H` is always `W / 2`. So is the kind of number: the code runs on `u64`, and is
+//! proven on terms (`bpf_isa::word`, `cargo xtask prove`).
 
 mod alu;
 mod branch;
@@ -16,49 +17,50 @@ mod tests;
 
 pub use self::alu::eval;
 use crate::interval::Interval;
-use crate::tnum::{Tnum, ones, sext};
+use crate::tnum::{Tnum, ones};
+use bpf_isa::word::{Numbers, Signed, Word};
 use std::fmt;
 
 /// What is known about a `W`-bit number and its low `H` bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Num<const W: u32, const H: u32> {
-    bits: Tnum<W>,
-    full: Interval<W>,
-    low: Interval<H>,
+pub struct Num<const W: u32, const H: u32, T: Word = u64> {
+    bits: Tnum<W, T>,
+    full: Interval<W, T>,
+    low: Interval<H, T>,
 }
 
 /// What is known about a 64-bit register.
 pub type Scalar = Num<64, 32>;
 
-impl<const W: u32, const H: u32> Num<W, H> {
+impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
     /// Nothing known.
     pub const UNKNOWN: Self = Num { bits: Tnum::UNKNOWN, full: Interval::FULL, low: Interval::FULL };
 
     /// Exactly `v`, taken modulo 2^W.
-    pub fn constant(v: u64) -> Self {
+    pub fn constant(v: T) -> Self {
         Num { bits: Tnum::constant(v), full: Interval::constant(v), low: Interval::constant(v) }
     }
 
     /// At least `min` and at most `max`, unsigned. A `min` above `max` is taken as `max`.
-    pub fn unsigned(min: u64, max: u64) -> Self {
+    pub fn unsigned(min: T, max: T) -> Self {
         Self::of(Tnum::UNKNOWN, Interval::unsigned(min.min(max), max), Interval::FULL)
     }
 
     /// At least `min` and at most `max`, signed. A `min` above `max` is taken as `max`.
-    pub fn signed(min: i64, max: i64) -> Self {
+    pub fn signed(min: T::Signed, max: T::Signed) -> Self {
         Self::of(Tnum::UNKNOWN, Interval::signed(min.min(max), max), Interval::FULL)
     }
 
     /// Any value of the low `bits` bits, zero above.
     pub fn low_bits(bits: u32) -> Self {
-        if bits >= W { Self::UNKNOWN } else { Self::unsigned(0, ones(bits)) }
+        if bits >= W { Self::UNKNOWN } else { Self::unsigned(T::ZERO, ones(bits)) }
     }
 
     /// The values that are in all three components.
     ///
     /// The components must have a value in common, as those computed from non-empty operands have. Were they not to,
     /// the result would be empty and every later check on it vacuous, so this gives up all knowledge instead.
-    fn of(bits: Tnum<W>, full: Interval<W>, low: Interval<H>) -> Self {
+    fn of(bits: Tnum<W, T>, full: Interval<W, T>, low: Interval<H, T>) -> Self {
         let mut n = Num { bits, full, low };
         n.settle();
         n
@@ -72,32 +74,43 @@ impl<const W: u32, const H: u32> Num<W, H> {
     }
 
     /// Least unsigned value.
-    pub fn umin(&self) -> u64 {
+    pub fn umin(&self) -> T {
         self.full.umin
     }
     /// Greatest unsigned value.
-    pub fn umax(&self) -> u64 {
+    pub fn umax(&self) -> T {
         self.full.umax
     }
+    /// The least number, not below the least value, that has the low bits that are known.
+    pub(crate) fn aligned_least(&self) -> T {
+        let known = self.bits.mask();
+        // All below the lowest unknown bit.
+        let low = !known & known.wrapping_sub(T::ONE);
+        let up = self.full.umin & !low | self.bits.value() & low;
+        match up >= self.full.umin {
+            true => up,
+            false => up.checked_add(low.wrapping_add(T::ONE)).unwrap_or(self.full.umin),
+        }
+    }
     /// Least signed value.
-    pub fn smin(&self) -> i64 {
+    pub fn smin(&self) -> T::Signed {
         self.full.smin
     }
     /// Greatest signed value.
-    pub fn smax(&self) -> i64 {
+    pub fn smax(&self) -> T::Signed {
         self.full.smax
     }
     /// The known bits.
-    pub fn bits(&self) -> Tnum<W> {
+    pub fn bits(&self) -> Tnum<W, T> {
         self.bits
     }
     /// Ranges of the low half.
-    pub fn low_range(&self) -> Interval<H> {
+    pub fn low_range(&self) -> Interval<H, T> {
         self.low
     }
 
     /// The value, if there is only one.
-    pub fn as_const(&self) -> Option<u64> {
+    pub fn as_const(&self) -> Option<T> {
         (self.full.umin == self.full.umax).then_some(self.full.umin)
     }
 
@@ -107,7 +120,7 @@ impl<const W: u32, const H: u32> Num<W, H> {
     }
 
     /// Whether `x` is one of the values.
-    pub fn contains(&self, x: u64) -> bool {
+    pub fn contains(&self, x: T) -> bool {
         self.bits.contains(x) && self.full.contains(x) && self.low.contains(x & ones(H))
     }
 
@@ -129,9 +142,14 @@ impl<const W: u32, const H: u32> Num<W, H> {
     }
 
     /// Lets every component learn what the others know. `false` if they have no value in common.
+    fn sync(&mut self) -> bool {
+        T::step(self, Self::exchange)
+    }
+
+    /// [`Num::sync`] itself.
     ///
     /// Most numbers of most programs are bytes, lengths and offsets, on which the views agree: these take a short way.
-    fn sync(&mut self) -> bool {
+    fn exchange(&mut self) -> bool {
         if self.bits.is_const() {
             return self.sync_const(self.bits.value());
         }
@@ -146,19 +164,19 @@ impl<const W: u32, const H: u32> Num<W, H> {
 
     /// Whether this is [`Num::UNKNOWN`]. Asked often, and mostly answered by the first comparison.
     fn knows_nothing(&self) -> bool {
-        self.bits.mask() == ones(W) && self.full == Interval::FULL && self.low == Interval::FULL
+        T::ask(|| self.bits.mask() == ones(W) && self.full == Interval::FULL && self.low == Interval::FULL)
     }
 
     /// `sync` of numbers whose high half is zero. As unsigned numbers of either width, and as signed ones of the whole,
     /// they are the same; below the low half's sign bit, as signed ones of the low half too.
     fn sync_small(&mut self) -> bool {
-        let half = ones(H) >> 1;
+        let half = ones::<T>(H) >> 1;
         let (full, low) = (&self.full, &self.low);
         // A signed bound of the whole below zero says nothing of a number that is not negative.
-        let mut lo = full.umin.max(low.umin).max(full.smin.max(0) as u64);
-        let mut hi = match u64::try_from(full.smax) {
-            Ok(smax) => full.umax.min(low.umax).min(smax),
-            Err(_) => return false,
+        let mut lo = full.umin.max(low.umin).max(full.smin.max(T::Signed::ZERO).unsigned());
+        let mut hi = match full.smax.not_negative() {
+            Some(smax) => full.umax.min(low.umax).min(smax),
+            None => return false,
         };
         let (mut smin, mut smax) = (low.smin, low.smax);
         // Twice, as in `sync_wide`: what the ranges teach the bits can teach the ranges again.
@@ -169,14 +187,14 @@ impl<const W: u32, const H: u32> Num<W, H> {
                 return false;
             }
             if hi <= half {
-                lo = lo.max(smin.max(0) as u64);
-                match u64::try_from(smax) {
-                    Ok(smax) => hi = hi.min(smax),
-                    Err(_) => return false,
+                lo = lo.max(smin.max(T::Signed::ZERO).unsigned());
+                match smax.not_negative() {
+                    Some(smax) => hi = hi.min(smax),
+                    None => return false,
                 }
-                (smin, smax) = (lo as i64, hi as i64);
+                (smin, smax) = (lo.signed(), hi.signed());
             } else {
-                let mut view = Interval::<H> { umin: lo, umax: hi, smin, smax };
+                let mut view = Interval::<H, T> { umin: lo, umax: hi, smin, smax };
                 view.meet_tnum(self.bits.low());
                 view.sync();
                 (lo, hi, smin, smax) = (view.umin, view.umax, view.smin, view.smax);
@@ -192,14 +210,14 @@ impl<const W: u32, const H: u32> Num<W, H> {
                 self.low = Interval { umin: lo, umax: hi, smin, smax };
                 return self.sync_const(bits.value());
             }
-            if bits == before {
+            if T::ask(|| bits == before) {
                 break;
             }
         }
         self.low = Interval { umin: lo, umax: hi, smin, smax };
         self.low.meet_tnum(self.bits.low());
         (lo, hi) = (self.low.umin, self.low.umax);
-        self.full = Interval { umin: lo, umax: hi, smin: lo as i64, smax: hi as i64 };
+        self.full = Interval { umin: lo, umax: hi, smin: lo.signed(), smax: hi.signed() };
         !self.low.is_empty()
     }
 
@@ -212,7 +230,7 @@ impl<const W: u32, const H: u32> Num<W, H> {
             self.full.meet_tnum(self.bits);
             self.full.sync();
             // Nothing known of the low half: only a range that does not leave it can change that.
-            let nothing_low = self.low == Interval::FULL && self.bits.low::<H>().mask() == ones(H);
+            let nothing_low = T::ask(|| self.low == Interval::FULL && self.bits.low::<H>().mask() == ones(H));
             if !nothing_low {
                 self.low.meet_tnum(self.bits.low());
                 self.low.sync();
@@ -221,7 +239,7 @@ impl<const W: u32, const H: u32> Num<W, H> {
                 return false;
             }
             self.full_to_low();
-            if !nothing_low || self.low != Interval::FULL {
+            if !nothing_low || T::ask(|| self.low != Interval::FULL) {
                 self.low.sync();
                 if self.low.is_empty() {
                     return false;
@@ -234,10 +252,10 @@ impl<const W: u32, const H: u32> Num<W, H> {
             }
             let before = self.bits;
             let Some(bits) = self.bits.intersect(Tnum::range(self.full.umin, self.full.umax)) else { return false };
-            let low = Tnum::<H>::range(self.low.umin, self.low.umax);
+            let low = Tnum::<H, T>::range(self.low.umin, self.low.umax);
             let Some(low) = bits.low::<H>().intersect(low) else { return false };
             self.bits = bits.with_low(low);
-            if self.bits == before {
+            if T::ask(|| self.bits == before) {
                 return true;
             }
             if self.bits.is_const() {
@@ -251,61 +269,91 @@ impl<const W: u32, const H: u32> Num<W, H> {
     }
 
     /// All components reduced to one value, if they all hold it.
-    fn sync_const(&mut self, v: u64) -> bool {
-        let held = self.full.contains(v) && self.low.contains(v & ones(H));
+    fn sync_const(&mut self, v: T) -> bool {
+        let held = T::ask(|| self.full.contains(v) && self.low.contains(v & ones(H)));
         *self = Self::constant(v);
         held
     }
 
-    /// Where all values share their high half, the low half moves within the same ends.
     fn full_to_low(&mut self) {
+        T::step(self, |n| {
+            n.teach_low();
+            true
+        });
+    }
+
+    fn low_to_full(&mut self) {
+        T::step(self, |n| {
+            n.teach_full();
+            true
+        });
+    }
+
+    /// Where all values share their high half, the low half moves within the same ends.
+    #[inline(always)]
+    fn teach_low(&mut self) {
         let f = &self.full;
         if f.umin >> H == f.umax >> H {
             self.low.umin = self.low.umin.max(f.umin & ones(H));
             self.low.umax = self.low.umax.min(f.umax & ones(H));
         }
         if f.smin >> H == f.smax >> H {
-            self.low.umin = self.low.umin.max(f.smin as u64 & ones(H));
-            self.low.umax = self.low.umax.min(f.smax as u64 & ones(H));
+            self.low.umin = self.low.umin.max(f.smin.unsigned() & ones(H));
+            self.low.umax = self.low.umax.min(f.smax.unsigned() & ones(H));
         }
         // All values fit the low half as signed numbers: then the halves have the same signed value.
-        if f.smin >= Interval::<H>::FULL.smin && f.smax <= Interval::<H>::FULL.smax {
+        if f.smin >= Interval::<H, T>::FULL.smin && f.smax <= Interval::<H, T>::FULL.smax {
             self.low.smin = self.low.smin.max(f.smin);
             self.low.smax = self.low.smax.min(f.smax);
         }
     }
 
     /// The ends of the whole move inwards to the nearest value whose low half is allowed.
-    fn low_to_full(&mut self) {
+    #[inline(always)]
+    fn teach_full(&mut self) {
         let (lmin, lmax) = (self.low.umin, self.low.umax);
-        if lmin > 0 || lmax < ones(H) {
+        if lmin > T::ZERO || lmax < ones(H) {
             // Out of the width's range means that no value is left; the old end stays and the caller sees the emptiness
             // or keeps a wider, still sound, range.
-            let high = !ones(H);
+            let (high, next) = (!ones::<T>(H), T::ONE << H);
             let f = &mut self.full;
             f.umin = match f.umin & ones(H) {
-                low if low > lmax => (f.umin & high).checked_add(1 << H).map_or(f.umin, |up| up | lmin),
+                low if low > lmax => (f.umin & high).checked_add(next).map_or(f.umin, |up| up | lmin),
                 low => f.umin & high | low.max(lmin),
             };
             f.umax = match f.umax & ones(H) {
-                low if low < lmin => (f.umax & high).checked_sub(1 << H).map_or(f.umax, |down| down | lmax),
+                low if low < lmin => (f.umax & high).checked_sub(next).map_or(f.umax, |down| down | lmax),
                 low => f.umax & high | low.min(lmax),
             };
-            let (lmin, lmax, high) = (lmin as i64, lmax as i64, high as i64);
+            let (lmin, lmax, high, next) = (lmin.signed(), lmax.signed(), high.signed(), next.signed());
             f.smin = match f.smin & !high {
-                low if low > lmax => (f.smin & high).checked_add(1 << H).map_or(f.smin, |up| up | lmin),
+                low if low > lmax => (f.smin & high).checked_add(next).map_or(f.smin, |up| up | lmin),
                 low => f.smin & high | low.max(lmin),
             };
             f.smax = match f.smax & !high {
-                low if low < lmin => (f.smax & high).checked_sub(1 << H).map_or(f.smax, |down| down | lmax),
+                low if low < lmin => (f.smax & high).checked_sub(next).map_or(f.smax, |down| down | lmax),
                 low => f.smax & high | low.min(lmax),
             };
         }
         let f = &mut self.full;
-        if f.smin >= Interval::<H>::FULL.smin && f.smax <= Interval::<H>::FULL.smax {
+        if f.smin >= Interval::<H, T>::FULL.smin && f.smax <= Interval::<H, T>::FULL.smax {
             f.smin = f.smin.max(self.low.smin);
             f.smax = f.smax.min(self.low.smax);
         }
+    }
+}
+
+impl<const W: u32, const H: u32, T: Word> Numbers<T> for Num<W, H, T> {
+    const BITS: u32 = W;
+
+    fn of_words(next: &mut impl FnMut() -> T) -> Self {
+        Num { bits: Tnum::of_words(next), full: Interval::of_words(next), low: Interval::of_words(next) }
+    }
+    fn well_formed(&self) -> bool {
+        self.bits.well_formed() && self.full.well_formed() && self.low.well_formed()
+    }
+    fn holds(&self, x: T) -> bool {
+        self.contains(x)
     }
 }
 
@@ -319,7 +367,7 @@ impl<const W: u32, const H: u32> fmt::Debug for Num<W, H> {
 impl<const W: u32, const H: u32> fmt::Display for Num<W, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(v) = self.as_const() {
-            let s = sext(v, W);
+            let s = v.sext(W);
             return if s < 0 { write!(f, "{s}") } else { write!(f, "{v}") };
         }
         let mut sep = "";

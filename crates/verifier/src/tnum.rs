@@ -6,82 +6,80 @@
 //! Numbers" (CGO 2022); the operators here are derived from the definition and tested against it.
 //!
 //! Invariants: `value & mask == 0`; no bit above `W` is set in either. The width is a parameter so that the very
-//! code that runs at 64 bits is tested exhaustively at 4.
+//! code that runs at 64 bits is tested exhaustively at 4, and so is the kind of number: `u64`, or what the code is proven
+//! on (`bpf_isa::word`).
 
 use std::fmt;
 
-/// All ones in the low `w` bits.
-pub(crate) const fn ones(w: u32) -> u64 {
-    if w >= 64 { u64::MAX } else { (1u64 << w) - 1 }
-}
+use bpf_isa::word::{Numbers, Signed, Word};
 
-/// `x`, a `w`-bit pattern, sign-extended.
-pub(crate) const fn sext(x: u64, w: u32) -> i64 {
-    ((x << (64 - w)) as i64) >> (64 - w)
+/// All ones in the low `w` bits.
+#[inline(always)]
+pub(crate) fn ones<T: Word>(w: u32) -> T {
+    T::of(if w >= 64 { u64::MAX } else { (1u64 << w) - 1 })
 }
 
 /// A `W`-bit value of which some bits are known.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Tnum<const W: u32> {
-    value: u64,
-    mask: u64,
+pub struct Tnum<const W: u32, T = u64> {
+    value: T,
+    mask: T,
 }
 
-impl<const W: u32> Tnum<W> {
-    const ONES: u64 = ones(W);
+impl<const W: u32, T: Word> Tnum<W, T> {
+    const ONES: T = T::ONES[W as usize];
     /// Nothing known.
-    pub const UNKNOWN: Self = Tnum { value: 0, mask: Self::ONES };
+    pub const UNKNOWN: Self = Tnum { value: T::ZERO, mask: Self::ONES };
 
     /// Exactly `v`, taken modulo 2^W.
-    pub fn constant(v: u64) -> Self {
-        Tnum { value: v & Self::ONES, mask: 0 }
+    pub fn constant(v: T) -> Self {
+        Tnum { value: v & Self::ONES, mask: T::ZERO }
     }
 
     /// The given unknown bits, and the given value in the others.
-    pub fn new(value: u64, mask: u64) -> Self {
+    pub fn new(value: T, mask: T) -> Self {
         let mask = mask & Self::ONES;
         Tnum { value: value & !mask & Self::ONES, mask }
     }
 
     /// The bits shared by all numbers in `min ..= max`: their common leading bits.
-    pub fn range(min: u64, max: u64) -> Self {
-        let differ = 64 - (min ^ max).leading_zeros();
-        Tnum::new(min, ones(differ))
+    pub fn range(min: T, max: T) -> Self {
+        Tnum::new(min, (min ^ max).fill())
     }
 
     /// The known bits; unknown ones are 0, so this is also the least unsigned value.
-    pub fn value(self) -> u64 {
+    pub fn value(self) -> T {
         self.value
     }
 
     /// The unknown bits.
-    pub fn mask(self) -> u64 {
+    pub fn mask(self) -> T {
         self.mask
     }
 
     /// The greatest unsigned value: every unknown bit set.
-    pub fn max(self) -> u64 {
+    pub fn max(self) -> T {
         self.value | self.mask
     }
 
     /// Whether a single value is left.
     pub fn is_const(self) -> bool {
-        self.mask == 0
+        self.mask == T::ZERO
     }
 
     /// Whether `x` is one of the values.
-    pub fn contains(self, x: u64) -> bool {
+    pub fn contains(self, x: T) -> bool {
         x & !self.mask == self.value
     }
 
     /// Whether every value of `self` is one of `other`.
     pub fn subset(self, other: Self) -> bool {
-        self.mask & !other.mask == 0 && self.value & !other.mask == other.value
+        self.mask & !other.mask == T::ZERO && self.value & !other.mask == other.value
     }
 
     /// The values in both; `None` if a bit is known to be 0 in one and 1 in the other.
     pub fn intersect(self, other: Self) -> Option<Self> {
-        if (self.value ^ other.value) & !self.mask & !other.mask != 0 {
+        if (self.value ^ other.value) & !self.mask & !other.mask != T::ZERO {
             return None;
         }
         Some(Tnum::new(self.value | other.value, self.mask & other.mask))
@@ -93,18 +91,18 @@ impl<const W: u32> Tnum<W> {
     }
 
     /// The low `V` bits.
-    pub fn low<const V: u32>(self) -> Tnum<V> {
+    pub fn low<const V: u32>(self) -> Tnum<V, T> {
         Tnum::new(self.value, self.mask)
     }
 
     /// Zero-extended to `V` bits.
-    pub fn zext<const V: u32>(self) -> Tnum<V> {
+    pub fn zext<const V: u32>(self) -> Tnum<V, T> {
         Tnum { value: self.value, mask: self.mask }
     }
 
     /// `self` with its low bits replaced by `low`.
-    pub fn with_low<const V: u32>(self, low: Tnum<V>) -> Self {
-        let keep = !ones(V);
+    pub fn with_low<const V: u32>(self, low: Tnum<V, T>) -> Self {
+        let keep = !ones::<T>(V);
         Tnum { value: self.value & keep | low.value, mask: self.mask & keep | low.mask }
     }
 
@@ -115,9 +113,7 @@ impl<const W: u32> Tnum<W> {
 
     /// The low `bits` bits, sign-extended.
     pub fn sign_extend(self, bits: u32) -> Self {
-        let value = sext(self.value & ones(bits), bits) as u64;
-        let mask = sext(self.mask & ones(bits), bits) as u64;
-        Tnum::new(value, mask)
+        Tnum::new(self.value.sext(bits).unsigned(), self.mask.sext(bits).unsigned())
     }
 
     /// Sum. The carries that *may* differ between the least and the greatest sum are unknown, as are the unknown
@@ -160,44 +156,59 @@ impl<const W: u32> Tnum<W> {
     #[expect(clippy::should_implement_trait, reason = "wraps at W, unlike the operator's usual contract")]
     pub fn mul(self, other: Self) -> Self {
         // Long multiplication over a mostly unknown factor ends at this bound anyway, only slowly.
-        if (self.mask.count_ones() > 16 && !other.is_const()) || other.mask == Self::ONES || self.mask == Self::ONES {
+        let mostly_unknown = |t: Self| t.mask.count_ones() > T::of(16);
+        if (mostly_unknown(self) && !other.is_const()) || other.mask == Self::ONES || self.mask == Self::ONES {
             let zeros = self.max().trailing_zeros() + other.max().trailing_zeros();
-            return Tnum::new(0, !ones(zeros.min(64)));
+            return Tnum::new(T::ZERO, if zeros < T::of(64) { T::of(u64::MAX) << zeros } else { T::ZERO });
         }
-        let (mut a, mut b, mut acc) = (self, other, Self::constant(0));
-        while a.max() != 0 {
-            if a.value & 1 != 0 {
+        let (mut a, mut b, mut acc) = (self, other, Self::constant(T::ZERO));
+        while a.max() != T::ZERO {
+            if a.value & T::ONE != T::ZERO {
                 acc = acc.add(b);
-            } else if a.mask & 1 != 0 {
+            } else if a.mask & T::ONE != T::ZERO {
                 acc = acc.join(acc.add(b));
             }
-            a = a.rsh(1);
-            b = b.lsh(1);
+            a = a.rsh(T::ONE);
+            b = b.lsh(T::ONE);
         }
         acc
     }
 
     /// Left shift by `k < W`.
-    pub fn lsh(self, k: u32) -> Self {
+    pub fn lsh(self, k: T) -> Self {
         Tnum::new(self.value << k, self.mask << k)
     }
 
     /// Logical right shift by `k < W`.
-    pub fn rsh(self, k: u32) -> Self {
+    pub fn rsh(self, k: T) -> Self {
         Tnum { value: self.value >> k, mask: self.mask >> k }
     }
 
     /// Arithmetic right shift by `k < W`: an unknown sign spreads as unknown.
-    pub fn arsh(self, k: u32) -> Self {
-        Tnum::new((sext(self.value, W) >> k) as u64, (sext(self.mask, W) >> k) as u64)
+    pub fn arsh(self, k: T) -> Self {
+        Tnum::new((self.value.sext(W) >> k).unsigned(), (self.mask.sext(W) >> k).unsigned())
     }
 }
 
-impl Tnum<64> {
+impl<T: Word> Tnum<64, T> {
     /// The low `bits` bits with their bytes reversed, zero above.
     pub fn byte_swap(self, bits: u32) -> Self {
-        let swap = |x: u64| x.swap_bytes() >> (64 - bits);
+        let swap = |x: T| x.swap_bytes() >> (64 - bits);
         Tnum { value: swap(self.value), mask: swap(self.mask) }
+    }
+}
+
+impl<const W: u32, T: Word> Numbers<T> for Tnum<W, T> {
+    const BITS: u32 = W;
+
+    fn of_words(next: &mut impl FnMut() -> T) -> Self {
+        Tnum { value: next(), mask: next() }
+    }
+    fn well_formed(&self) -> bool {
+        self.value & self.mask == T::ZERO && self.max() <= Self::ONES
+    }
+    fn holds(&self, x: T) -> bool {
+        self.contains(x)
     }
 }
 
@@ -213,6 +224,10 @@ mod tests {
 
     const W: u32 = 4;
     type T = Tnum<W>;
+
+    fn sext(x: u64, w: u32) -> i64 {
+        x.sext(w)
+    }
 
     fn all() -> Vec<T> {
         (0..16u64).flat_map(|mask| (0..16u64).filter(move |v| v & mask == 0).map(move |v| T::new(v, mask))).collect()
@@ -253,14 +268,14 @@ mod tests {
     #[test]
     fn unary_operators_are_best() {
         for a in all() {
-            for k in 0..W {
+            for k in 0..u64::from(W) {
                 assert_eq!(a.lsh(k), best(values(a).map(|x| x << k)));
                 assert_eq!(a.rsh(k), best(values(a).map(|x| x >> k)));
                 assert_eq!(a.arsh(k), best(values(a).map(|x| (sext(x, W) >> k) as u64)));
             }
             for bits in 1..=W {
-                assert_eq!(a.truncate(bits), best(values(a).map(|x| x & ones(bits))));
-                assert_eq!(a.sign_extend(bits), best(values(a).map(|x| sext(x & ones(bits), bits) as u64)));
+                assert_eq!(a.truncate(bits), best(values(a).map(|x| x & ones::<u64>(bits))));
+                assert_eq!(a.sign_extend(bits), best(values(a).map(|x| sext(x & ones::<u64>(bits), bits) as u64)));
             }
         }
     }

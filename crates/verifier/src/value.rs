@@ -201,7 +201,7 @@ impl Value {
         // The bits alone decide mostly.
         self.is_scalar()
             && self.id == 0
-            && self.n.bits().mask() == crate::tnum::ones(bits)
+            && self.n.bits().mask() == crate::tnum::ones::<u64>(bits)
             && self.n == Scalar::low_bits(bits)
     }
 

@@ -6,54 +6,46 @@
 //!
 //! Invariant: for every x in γ(a), y in γ(b): `eval(op, x, y)` is in γ(result).
 
+use bpf_isa::word::{Signed, Word};
 use bpf_isa::{AluOp, ByteOrder, Width};
 
-use super::{Num, Scalar};
+use super::Num;
 use crate::interval::Interval;
-use crate::tnum::{Tnum, ones, sext};
+use crate::tnum::{Tnum, ones};
 
 /// The value of `a op b` in the low `w` bits of the operands, zero-extended: the definition (RFC 9669, section 4).
-pub fn eval(op: AluOp, w: u32, a: u64, b: u64) -> u64 {
+pub fn eval<T: Word>(op: AluOp, w: u32, a: T, b: T) -> T {
     let (a, b) = (a & ones(w), b & ones(w));
-    let (sa, sb) = (sext(a, w), sext(b, w));
-    let count = (b & u64::from(w - 1)) as u32;
+    let (sa, sb) = (a.sext(w), b.sext(w));
+    let count = b & T::of(u64::from(w - 1));
     let r = match op {
         AluOp::Add => a.wrapping_add(b),
         AluOp::Sub => a.wrapping_sub(b),
         AluOp::Mul => a.wrapping_mul(b),
-        AluOp::Div => a.checked_div(b).unwrap_or(0),
-        AluOp::SDiv => {
-            if sb == 0 {
-                0
-            } else {
-                sa.wrapping_div(sb) as u64
-            }
-        }
+        AluOp::Div => a.checked_div(b).unwrap_or(T::ZERO),
+        AluOp::SDiv if b == T::ZERO => T::ZERO,
+        AluOp::SDiv => sa.wrapping_div(sb).unsigned(),
         AluOp::Mod => a.checked_rem(b).unwrap_or(a),
-        AluOp::SMod => {
-            if sb == 0 {
-                a
-            } else {
-                sa.wrapping_rem(sb) as u64
-            }
-        }
+        AluOp::SMod if b == T::ZERO => a,
+        AluOp::SMod => sa.wrapping_rem(sb).unsigned(),
         AluOp::Or => a | b,
         AluOp::And => a & b,
         AluOp::Xor => a ^ b,
         AluOp::Lsh => a << count,
         AluOp::Rsh => a >> count,
-        AluOp::Arsh => (sa >> count) as u64,
+        AluOp::Arsh => (sa >> count).unsigned(),
     };
     r & ones(w)
 }
 
 /// The shift counts `b` allows at width `w`: masked, so anything not surely below `w` may be any count.
-fn counts<const V: u32>(b: Interval<V>, w: u32) -> (u32, u32) {
-    if b.umax < u64::from(w) { (b.umin as u32, b.umax as u32) } else { (0, w - 1) }
+fn counts<const V: u32, T: Word>(b: Interval<V, T>, w: u32) -> (T, T) {
+    let top = T::of(u64::from(w - 1));
+    if b.umax <= top { (b.umin, b.umax) } else { (T::ZERO, top) }
 }
 
 #[inline(always)]
-fn bits_op<const V: u32>(op: AluOp, a: Tnum<V>, b: Tnum<V>, kmin: u32, kmax: u32) -> Tnum<V> {
+fn bits_op<const V: u32, T: Word>(op: AluOp, a: Tnum<V, T>, b: Tnum<V, T>, kmin: T, kmax: T) -> Tnum<V, T> {
     match op {
         AluOp::Add => a.add(b),
         AluOp::Sub => a.sub(b),
@@ -65,13 +57,19 @@ fn bits_op<const V: u32>(op: AluOp, a: Tnum<V>, b: Tnum<V>, kmin: u32, kmax: u32
         AluOp::Rsh if kmin == kmax => a.rsh(kmin),
         AluOp::Arsh if kmin == kmax => a.arsh(kmin),
         // A left shift by at least kmin leaves that many zeros below.
-        AluOp::Lsh => Tnum::new(0, !ones(kmin)),
+        AluOp::Lsh => Tnum::new(T::ZERO, ones::<T>(64) << kmin),
         AluOp::Rsh | AluOp::Arsh | AluOp::Div | AluOp::SDiv | AluOp::Mod | AluOp::SMod => Tnum::UNKNOWN,
     }
 }
 
 #[inline(always)]
-fn range_op<const V: u32>(op: AluOp, a: Interval<V>, b: Interval<V>, kmin: u32, kmax: u32) -> Interval<V> {
+fn range_op<const V: u32, T: Word>(
+    op: AluOp,
+    a: Interval<V, T>,
+    b: Interval<V, T>,
+    kmin: T,
+    kmax: T,
+) -> Interval<V, T> {
     match op {
         AluOp::Add => a.add(b),
         AluOp::Sub => a.sub(b),
@@ -81,7 +79,7 @@ fn range_op<const V: u32>(op: AluOp, a: Interval<V>, b: Interval<V>, kmin: u32, 
         AluOp::Mod => {
             let mut r = a.umod(b);
             if crate::faults::planted!(RemainderTooSmall) && r.umax > r.umin {
-                r.umax -= 1;
+                r.umax = r.umax - T::ONE;
             }
             r
         }
@@ -104,7 +102,7 @@ fn low_half_is_local(op: AluOp) -> bool {
     }
 }
 
-impl<const W: u32, const H: u32> Num<W, H> {
+impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
     /// `self op other` at the given width: the whole, or the low half zero-extended.
     pub fn alu(&self, op: AluOp, width: Width, other: &Self) -> Self {
         let mut n = *self;
@@ -156,14 +154,15 @@ impl<const W: u32, const H: u32> Num<W, H> {
         let (kmin, kmax) = counts(other.full, W);
         self.bits = bits_op(op, self.bits, other.bits, kmin, kmax);
         self.full = range_op(op, self.full, other.full, kmin, kmax);
-        self.low = if low_half_is_local(op) { range_op(op, self.low, other.low, 0, 0) } else { Interval::FULL };
+        self.low =
+            if low_half_is_local(op) { range_op(op, self.low, other.low, T::ZERO, T::ZERO) } else { Interval::FULL };
     }
 
-    fn alu_low(&mut self, op: AluOp, a: Tnum<H>, b: Tnum<H>, other: &Self) {
+    fn alu_low(&mut self, op: AluOp, a: Tnum<H, T>, b: Tnum<H, T>, other: &Self) {
         let (kmin, kmax) = counts(other.low, H);
         self.bits = bits_op(op, a, b, kmin, kmax).zext();
         self.low = range_op(op, self.low, other.low, kmin, kmax);
-        self.full = Interval::unsigned(0, ones(H));
+        self.full = Interval::unsigned(T::ZERO, ones(H));
         self.settle();
     }
 
@@ -172,7 +171,7 @@ impl<const W: u32, const H: u32> Num<W, H> {
         if self.high_half_is_zero() {
             return *self;
         }
-        Self::of(self.bits.low::<H>().zext(), Interval::unsigned(0, ones(H)), self.low)
+        Self::of(self.bits.low::<H>().zext(), Interval::unsigned(T::ZERO, ones(H)), self.low)
     }
 
     /// The low `bits` bits, zero-extended.
@@ -181,12 +180,12 @@ impl<const W: u32, const H: u32> Num<W, H> {
             return *self;
         }
         let low = if bits >= H { self.low } else { Interval::FULL };
-        Self::of(self.bits.truncate(bits), Interval::unsigned(0, ones(bits)), low)
+        Self::of(self.bits.truncate(bits), Interval::unsigned(T::ZERO, ones(bits)), low)
     }
 
     /// The low `bits` bits, sign-extended to the whole.
     pub fn sign_extend(&self, bits: u32) -> Self {
-        let (min, max) = (sext(1 << (bits - 1), bits), (ones(bits) >> 1) as i64);
+        let (min, max) = (T::Signed::LEAST[bits as usize], T::Signed::MOST[bits as usize]);
         if min <= self.full.smin && self.full.smax <= max {
             return *self;
         }
@@ -197,17 +196,17 @@ impl<const W: u32, const H: u32> Num<W, H> {
 
     /// `-self` at the given width.
     pub fn neg(&self, width: Width) -> Self {
-        Self::constant(0).alu(AluOp::Sub, width, self)
+        Self::constant(T::ZERO).alu(AluOp::Sub, width, self)
     }
 }
 
-impl Scalar {
+impl<T: Word> Num<64, 32, T> {
     /// Byte order conversion of the low `bits` bits (16, 32 or 64) on a little-endian host, zero above.
     pub fn end(&self, order: ByteOrder, bits: u32) -> Self {
         match order {
             ByteOrder::ToLe => self.truncate(bits),
             ByteOrder::ToBe | ByteOrder::Swap => {
-                Self::of(self.bits.byte_swap(bits), Interval::unsigned(0, ones(bits)), Interval::FULL)
+                Self::of(self.bits.byte_swap(bits), Interval::unsigned(T::ZERO, ones(bits)), Interval::FULL)
             }
         }
     }

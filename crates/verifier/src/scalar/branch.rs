@@ -5,6 +5,7 @@
 //!
 //! Invariant: no pair of values for which the comparison goes that way is lost; `None` only if there is no such pair.
 
+use bpf_isa::word::{Signed, Word};
 use bpf_isa::{Cond, Width};
 
 use super::Num;
@@ -13,13 +14,13 @@ use crate::tnum::{Tnum, ones};
 
 /// The components that take part in a comparison at one width.
 #[derive(Clone, Copy)]
-struct Part<const V: u32> {
-    bits: Tnum<V>,
-    range: Interval<V>,
+struct Part<const V: u32, T: Word> {
+    bits: Tnum<V, T>,
+    range: Interval<V, T>,
 }
 
 /// What is left of `a` and `b` when `a cond b` holds.
-fn holds<const V: u32>(cond: Cond, a: &mut Part<V>, b: &mut Part<V>) -> Option<()> {
+fn holds<const V: u32, T: Word>(cond: Cond, a: &mut Part<V, T>, b: &mut Part<V, T>) -> Option<()> {
     match cond {
         Cond::Eq => {
             let bits = a.bits.intersect(b.bits)?;
@@ -42,7 +43,7 @@ fn holds<const V: u32>(cond: Cond, a: &mut Part<V>, b: &mut Part<V>) -> Option<(
         Cond::SLe => signed_at_most(&mut a.range, &mut b.range),
         Cond::Set => {
             let common = a.bits.max() & b.bits.max();
-            if common == 0 {
+            if common == T::ZERO {
                 return None;
             }
             if common.is_power_of_two() {
@@ -56,69 +57,69 @@ fn holds<const V: u32>(cond: Cond, a: &mut Part<V>, b: &mut Part<V>) -> Option<(
 }
 
 /// What is left of `a` and `b` when `a & b == 0`.
-fn disjoint<const V: u32>(a: &mut Part<V>, b: &mut Part<V>) -> Option<()> {
+fn disjoint<const V: u32, T: Word>(a: &mut Part<V, T>, b: &mut Part<V, T>) -> Option<()> {
     let (ones_a, ones_b) = (a.bits.value(), b.bits.value());
-    a.bits = a.bits.intersect(Tnum::new(0, !ones_b))?;
-    b.bits = b.bits.intersect(Tnum::new(0, !ones_a))?;
+    a.bits = a.bits.intersect(Tnum::new(T::ZERO, !ones_b))?;
+    b.bits = b.bits.intersect(Tnum::new(T::ZERO, !ones_a))?;
     Some(())
 }
 
 /// `a` without the value of `b`, if that is a single one at an end of a range of `a`.
-fn exclude<const V: u32>(a: &mut Part<V>, b: Tnum<V>) -> Option<()> {
+fn exclude<const V: u32, T: Word>(a: &mut Part<V, T>, b: Tnum<V, T>) -> Option<()> {
     if !b.is_const() {
         return Some(());
     }
     let u = b.value();
-    let s = crate::tnum::sext(u, V);
+    let s = u.sext(V);
     let r = &mut a.range;
     if r.umin == r.umax {
         return (r.umin != u).then_some(());
     }
     if r.umin == u {
-        r.umin += 1;
+        r.umin = r.umin + T::ONE;
     } else if r.umax == u {
-        r.umax -= 1;
+        r.umax = r.umax - T::ONE;
     }
     if r.smin == r.smax {
         return (r.smin != s).then_some(());
     }
     if r.smin == s {
-        r.smin += 1;
+        r.smin = r.smin + T::Signed::ONE;
     } else if r.smax == s {
-        r.smax -= 1;
+        r.smax = r.smax - T::Signed::ONE;
     }
     Some(())
 }
 
-fn unsigned_at_most<const V: u32>(a: &mut Interval<V>, b: &mut Interval<V>) {
+fn unsigned_at_most<const V: u32, T: Word>(a: &mut Interval<V, T>, b: &mut Interval<V, T>) {
     a.umax = a.umax.min(b.umax);
     b.umin = b.umin.max(a.umin);
 }
 
-fn unsigned_less<const V: u32>(a: &mut Interval<V>, b: &mut Interval<V>) -> Option<()> {
-    if b.umax == 0 || a.umin == ones(V) {
+fn unsigned_less<const V: u32, T: Word>(a: &mut Interval<V, T>, b: &mut Interval<V, T>) -> Option<()> {
+    if b.umax == T::ZERO || a.umin == ones(V) {
         return None;
     }
-    a.umax = a.umax.min(b.umax - 1);
-    b.umin = b.umin.max(a.umin + 1);
+    a.umax = a.umax.min(b.umax - T::ONE);
+    b.umin = b.umin.max(a.umin + T::ONE);
     Some(())
 }
 
-fn signed_at_most<const V: u32>(a: &mut Interval<V>, b: &mut Interval<V>) {
+fn signed_at_most<const V: u32, T: Word>(a: &mut Interval<V, T>, b: &mut Interval<V, T>) {
     a.smax = a.smax.min(b.smax);
     b.smin = b.smin.max(a.smin);
 }
 
-fn signed_less<const V: u32>(a: &mut Interval<V>, b: &mut Interval<V>) -> Option<()> {
-    if b.smax == Interval::<V>::FULL.smin || a.smin == Interval::<V>::FULL.smax {
+fn signed_less<const V: u32, T: Word>(a: &mut Interval<V, T>, b: &mut Interval<V, T>) -> Option<()> {
+    if b.smax == Interval::<V, T>::FULL.smin || a.smin == Interval::<V, T>::FULL.smax {
         return None;
     }
-    a.smax = a.smax.min(b.smax - 1);
-    b.smin = b.smin.max(a.smin + 1);
+    a.smax = a.smax.min(b.smax - T::Signed::ONE);
+    b.smin = b.smin.max(a.smin + T::Signed::ONE);
     Some(())
 }
 
-fn refine_part<const V: u32>(cond: Cond, taken: bool, a: &mut Part<V>, b: &mut Part<V>) -> Option<()> {
+fn refine_part<const V: u32, T: Word>(cond: Cond, taken: bool, a: &mut Part<V, T>, b: &mut Part<V, T>) -> Option<()> {
     match (taken, cond.negate()) {
         (true, _) => holds(cond, a, b),
         (false, Some(negated)) => holds(negated, a, b),
@@ -126,7 +127,7 @@ fn refine_part<const V: u32>(cond: Cond, taken: bool, a: &mut Part<V>, b: &mut P
     }
 }
 
-impl<const W: u32, const H: u32> Num<W, H> {
+impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
     /// The values of `a` and `b` for which `a cond b`, compared at `width`, is `taken`; `None` if there are none.
     pub fn refine(cond: Cond, width: Width, taken: bool, a: &Self, b: &Self) -> Option<(Self, Self)> {
         let mut both = (*a, *b);

@@ -7,7 +7,8 @@ use bpf_isa::{AluOp, ByteOrder, Cond, Width};
 
 use super::{Num, Scalar, eval};
 use crate::interval::Interval;
-use crate::tnum::{Tnum, ones, sext};
+use crate::tnum::{Tnum, ones};
+use bpf_isa::word::Word;
 
 /// γ as a bit set.
 type Set = u64;
@@ -153,8 +154,8 @@ fn unary_operators_contain_every_concrete_result() {
         for bits in 1..=6 {
             let (t, s) = (a.truncate(bits), a.sign_extend(bits));
             for x in elements(xs) {
-                assert!(t.contains(x & ones(bits)), "truncate {a:?} to {bits}: {t:?} lacks {x}");
-                let want = sext(x & ones(bits), bits) as u64 & ones(6);
+                assert!(t.contains(x & ones::<u64>(bits)), "truncate {a:?} to {bits}: {t:?} lacks {x}");
+                let want = x.sext(bits) as u64 & ones::<u64>(6);
                 assert!(s.contains(want), "sign-extend {a:?} from {bits}: {s:?} lacks {x}");
             }
         }
@@ -201,7 +202,7 @@ fn check_refine<const W: u32, const H: u32>(left: &[(Num<W, H>, Set)], right: &[
         for (width, w) in [(Width::W64, W), (Width::W32, H)] {
             let holds = |x: u64, y: u64| {
                 // The definition at 64 bits, with the operands sign-extended: that keeps both orders.
-                cond.holds64(sext(x & ones(w), w) as u64, sext(y & ones(w), w) as u64)
+                cond.holds64(x.sext(w) as u64, y.sext(w) as u64)
             };
             for (a, xs) in left {
                 for (b, ys) in right {
@@ -251,7 +252,7 @@ fn byte_order_conversions_at_full_width() {
             let swapped = member.swap_bytes() >> (64 - bits);
             assert!(a.end(ByteOrder::ToBe, bits).contains(swapped));
             assert!(a.end(ByteOrder::Swap, bits).contains(swapped));
-            assert!(a.end(ByteOrder::ToLe, bits).contains(member & ones(bits)));
+            assert!(a.end(ByteOrder::ToLe, bits).contains(member & ones::<u64>(bits)));
         }
     }
 }

@@ -498,7 +498,7 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
     // So has one that this bounds from below.
     let mut lengths = Vec::new();
     for f in state.room.iter().filter(|f| f.id == old.id && f.hi < FIRST_FREE_ID && old.scale == 1) {
-        let least = i128::from(aligned_least(&n)) - i128::from(old.delta);
+        let least = i128::from(n.aligned_least()) - i128::from(old.delta);
         let least = i128::from(f.scale) * least.max(0) + i128::from(f.bytes);
         let region = (f.hi - 1) as usize;
         let least = u32::try_from(least.clamp(0, Region::MAX_LEN.into())).unwrap_or(0);
@@ -510,14 +510,6 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
     for (id, least) in lengths {
         state.bound(id, least.into(), Region::MAX_LEN.into(), 1);
     }
-}
-
-/// The least value that has the low bits that are known.
-pub(super) fn aligned_least(n: &Scalar) -> u64 {
-    let known = n.bits().mask().trailing_zeros();
-    let low = crate::tnum::ones(known.min(63));
-    let up = n.umin() & !low | n.bits().value() & low;
-    if up >= n.umin() { up } else { up.checked_add(low + 1).unwrap_or(n.umin()) }
 }
 
 /// The pointers with this id turn out to be null, or not to be.

@@ -187,7 +187,7 @@ impl State {
     pub(super) fn least_of(&self, id: u32) -> Option<i64> {
         let region = (id as usize).checked_sub(1).and_then(|i| self.min_len.get(i)).map(|len| i64::from(*len));
         let of = |v: &Value| match v.is_scalar() && v.id == id && v.scale == 1 {
-            true => i64::try_from(i128::from(super::branch::aligned_least(&v.n)) - i128::from(v.delta)).ok(),
+            true => i64::try_from(i128::from(v.n.aligned_least()) - i128::from(v.delta)).ok(),
             false => None,
         };
         self.frames.iter().flat_map(Frame::values).filter_map(of).chain(region).max()
@@ -226,7 +226,7 @@ impl State {
         let Some(cond) = (if taken { Some(cond) } else { cond.negate() }) else { return };
         // Of a constant, only the low half is compared.
         let low = |v: &Value| match (width, v.n.as_const()) {
-            (Width::W32, Some(c)) => Value { n: Scalar::constant(c & ones(32)), ..*v },
+            (Width::W32, Some(c)) => Value { n: Scalar::constant(c & ones::<u64>(32)), ..*v },
             _ => *v,
         };
         let (d, s) = (&low(d), &low(s));
