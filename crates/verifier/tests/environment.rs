@@ -187,6 +187,48 @@ fn prototypes_are_checked() {
     assert_eq!((error.first.as_str(), error.second.as_str()), ("bpf_map_lookup_elem", "mine"));
 }
 
+/// A function may read all that it is given before it writes: what one argument lets it write is not there for another
+/// to read, whichever of them comes first.
+#[test]
+fn what_an_argument_writes_no_other_argument_reads() {
+    let fixed = |mem| ArgKind::Fixed { bytes: 8, mem };
+    let (read, write) = (MemArg::READ, MemArg::WRITE);
+    let context = common::xdp();
+    for args in [
+        vec![fixed(write), fixed(read)],
+        vec![fixed(read), fixed(write)],
+        vec![ArgKind::Mem(write), ArgKind::Size { zero: false }, ArgKind::Mem(read), ArgKind::Size { zero: false }],
+    ] {
+        let mut helpers = Helpers::none();
+        helpers.add(HelperProto::new(7, "both", &args, Ret::Scalar)).expect("free");
+        let second = if args.len() == 2 { "r2" } else { "r3" };
+        for (before, off, fine) in [
+            ("", 0, false),
+            ("*(u64 *)(r10 - 8) = 1", 0, true),
+            // Half of what is read lies in what is written.
+            ("*(u64 *)(r10 - 16) = 1", -4, false),
+            ("*(u64 *)(r10 - 16) = 1\n*(u32 *)(r10 - 8) = 1", -4, true),
+        ] {
+            let writes = args[0] == ArgKind::Mem(write) || args[0] == fixed(write);
+            let (first_off, second_off) = if writes { (-8, off - 8) } else { (off - 8, -8) };
+            let text = format!(
+                "{before}\nr2 = 8\nr4 = 8\nr1 = r10\nr1 += {first_off}\n{second} = r10\n{second} += {second_off}
+                 call 7\nr0 = *(u64 *)(r10 - 8)\nexit"
+            );
+            let result = Verifier::new().verify(common::program(&text), &Env::new(&context, &helpers));
+            match result {
+                Ok(_) => assert!(fine, "{args:?}: {text}"),
+                Err(error) => {
+                    assert!(!fine, "{args:?}: {text}: {error}");
+                    assert!(
+                        matches!(&error.reason, Reason::ArgMem { why, .. } if matches!(**why, Reason::StackUninit { .. }))
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn maps_of_maps_say_what_they_hold() {
     let outer = MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2);

@@ -1,7 +1,8 @@
 //! Arguments of helper calls: each against its [`ArgKind`].
 //!
 //! Invariant: memory a helper reads is initialised and holds no pointer; memory it writes is forgotten, whatever was
-//! there; a length is never more than what was proven.
+//! there; a length is never more than what was proven. A helper may read all its arguments before it writes one, so
+//! all are checked against the state before the call: what is written is noted, and takes effect at the end.
 
 use bpf_isa::Reg;
 
@@ -32,6 +33,8 @@ pub(super) struct Call<'a> {
     pub lock: Option<(u32, bool, u32)>,
     /// Memory arguments: argument number, pointer, bytes, written.
     memory: [Option<(usize, Value, u64, bool)>; 5],
+    /// Stack that an argument lets the helper write: where, and how many bytes at least.
+    written: [Option<(Place, u64)>; 5],
 }
 
 impl<'a> Walk<'a> {
@@ -48,7 +51,29 @@ impl<'a> Walk<'a> {
         if proto.disjoint {
             self.check_disjoint(proto, &call)?;
         }
+        for &(place, least) in call.written.iter().flatten() {
+            self.write_argument(place, least);
+        }
         Ok(call)
+    }
+
+    /// The helper writes at least so many bytes there; of the rest only what was readable stays so.
+    fn write_argument(&mut self, place: Place, least: u64) {
+        match place {
+            Place::Stack { frame, depth, size } => {
+                self.writes_stack(frame.into(), depth, least as usize);
+                let f = &mut self.state.frames[usize::from(frame)];
+                f.store_somewhere(depth, size);
+                let least = if planted!(HelperWritesMost) { size } else { least as usize };
+                if least > 0 {
+                    f.store_misc(depth, least);
+                }
+            }
+            Place::StackWithin { frame, depth, span } => {
+                self.state.frames[usize::from(frame)].store_somewhere(depth, span);
+            }
+            Place::Field { .. } | Place::Untracked(_) => {}
+        }
     }
 
     fn check_arg(
@@ -207,7 +232,7 @@ impl<'a> Walk<'a> {
         self.sized_memory(proto, i, reg, v, (bytes, bytes), mem, call)
     }
 
-    /// Proves that the helper may use `sizes.0 ..= sizes.1` bytes at `v`, and forgets what it may overwrite.
+    /// Proves that the helper may use `sizes.0 ..= sizes.1` bytes at `v`, and notes what it may overwrite.
     #[expect(clippy::too_many_arguments, reason = "an argument is its prototype, position, register and value")]
     fn sized_memory(
         &mut self,
@@ -238,15 +263,17 @@ impl<'a> Walk<'a> {
             let why = Box::new(Reason::MaybeNull(reg));
             return refuse(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why });
         }
-        self.prove_memory(reg, v, sizes, mem).map_err(|why| match *why {
+        let place = self.prove_memory(reg, v, sizes.1, mem).map_err(|why| match *why {
             Reason::Environment(_) | Reason::Internal(_) => why,
             _ => Box::new(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why }),
         })?;
+        call.written[i] = place.filter(|_| mem.access.writes()).map(|place| (place, sizes.0));
         call.memory[i] = Some((i, *v, sizes.1, mem.access.writes()));
         Ok(())
     }
 
-    fn prove_memory(&mut self, reg: Reg, v: &Value, (min, max): (u64, u64), mem: MemArg) -> Res<()> {
+    /// Where the memory lies, if it has any bytes.
+    fn prove_memory(&mut self, reg: Reg, v: &Value, max: u64, mem: MemArg) -> Res<Option<Place>> {
         let nullable;
         let v = if v.null && mem.null && v.is_pointer() {
             nullable = Value { null: false, ..*v };
@@ -274,36 +301,19 @@ impl<'a> Walk<'a> {
         }
         self.prove_alignment(v, mem.align)?;
         if max == 0 {
-            return Ok(());
+            return Ok(None);
         }
-        match self.place(reg, v, 0, max, mem.access)? {
-            Place::Stack { frame, depth, size } => {
+        let place = self.place(reg, v, 0, max, mem.access)?;
+        match place {
+            Place::Stack { frame, depth, size } | Place::StackWithin { frame, depth, span: size } => {
                 if mem.access.reads() {
                     self.readable_stack(frame, depth, size)?;
-                }
-                if mem.access.writes() {
-                    self.writes_stack(frame.into(), depth, min as usize);
-                    let f = &mut self.state.frames[usize::from(frame)];
-                    // The helper writes at least `min` bytes; of the rest only what was readable stays so.
-                    f.store_somewhere(depth, size);
-                    let min = if planted!(HelperWritesMost) { max } else { min };
-                    if min > 0 {
-                        f.store_misc(depth, min as usize);
-                    }
-                }
-            }
-            Place::StackWithin { frame, depth, span } => {
-                if mem.access.reads() {
-                    self.readable_stack(frame, depth, span)?;
-                }
-                if mem.access.writes() {
-                    self.state.frames[usize::from(frame)].store_somewhere(depth, span);
                 }
             }
             Place::Field { .. } => return refuse(Reason::NotMemory(reg, v.describe(self.env))),
             Place::Untracked(_) => {}
         }
-        Ok(())
+        Ok(Some(place))
     }
 
     /// The key, if it is on the stack (or frozen) with every byte known.
