@@ -24,7 +24,7 @@ mod statements;
 mod world;
 
 #[cfg(feature = "oracle")]
-pub use oracle::{Oracle, Outcome, Tally};
+pub use oracle::{ENDLESS, Oracle, Outcome, Tally};
 
 use crate::generate::Choices;
 use bpf_isa::{Callee, Imm64, Insn, Program, Reg};

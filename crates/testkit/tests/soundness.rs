@@ -1,8 +1,9 @@
 //! Programs at the border of every rule of the verifier run as it promised: a short run; `examples/soundness.rs` is the
 //! long one.
 
+use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;
-use bpf_testkit::soundness::{self, Context, Oracle, Tally};
+use bpf_testkit::soundness::{self, Context, ENDLESS, Generated, Oracle, Outcome, Tally};
 
 #[test]
 fn accepted_programs_run_as_promised_on_all_engines() {
@@ -46,4 +47,31 @@ fn accepted_programs_run_as_promised_on_all_engines() {
     ] {
         assert!(tally.refused.contains_key(reason), "{reason} is never the reason: {tally}");
     }
+}
+
+/// A run that takes long is no run without an end: may_goto allows 8 million rounds, a loop that a guess proves any
+/// number.
+#[test]
+fn long_runs_are_not_endless_ones() {
+    let generated = |text| Generated {
+        program: Program::new(assemble(text).expect("it assembles")).expect("it is valid"),
+        context: Context::Raw,
+        globals: vec![None],
+        maps: 0,
+        lens: vec![],
+        ordered: true,
+        lured: false,
+    };
+    let counted = generated("r0 = 0\nagain: r0 += 1\nif r0 < 3000000 goto again\nexit");
+    let may_goto = generated("r0 = 0\nagain: may_goto out\nr0 += 1\nr0 &= 1\ngoto again\nout: exit");
+    let long = |oracle: &mut Oracle, program| oracle.check(program, 1, &mut Choices::from_seed(1));
+    let mut oracle = Oracle::new();
+    for program in [&counted, &may_goto] {
+        let outcome = long(&mut oracle, program);
+        // The interpreter gave up after its budget.
+        assert!(matches!(outcome, Outcome::Ran { watched: 100_000..=900_000, long: 1 }), "{outcome:?}");
+    }
+    // And one without an end, as far as an impatient oracle can tell.
+    let outcome = long(&mut Oracle::patient(1 << 20), &counted);
+    assert!(matches!(&outcome, Outcome::Violation(what) if what.starts_with(ENDLESS)), "{outcome:?}");
 }

@@ -8,21 +8,32 @@
 //! what is read but was never written; different addresses make one of an address that gets out.
 //!
 //! Only what the interpreter has found harmless runs as machine code.
+//!
+//! What ends may still take long: a may_goto allows 8 million rounds, and a loop that is proven from a guess costs the
+//! verifier nothing for running 2^31 rounds. A run that spends the interpreter's budget is therefore neither right nor
+//! wrong yet: it goes on as machine code that counts, and never ends only if it spends [`PATIENCE`] too. What the
+//! interpreter saw of it before is judged as ever.
 
 use super::world::World;
 use super::{Arg, Context, Generated};
 use crate::generate::Choices;
 use bpf_runtime::oracle;
 use bpf_runtime::{LoadError, MapError, Mode, OptLevel, Program, Raw, RunError, SkBuff, SkFields, Skb, Xdp, XdpBuff};
-use bpf_verifier::{GlobalArg, GlobalFunc};
+use bpf_verifier::{GlobalArg, GlobalFunc, Reason};
 use std::collections::BTreeMap;
 
 /// What the machine stack is full of before a run.
 const POISON: u64 = 0xa5a5_5a5a_dead_c0de;
 /// Bytes around the packet's buffer that no run may touch.
 const MARGIN: usize = 64;
-/// Branches back and calls after which a run is taken to be endless: programs are made to take a tenth of it.
+/// Branches back and calls that the interpreter takes: programs are made to take a tenth of it, and some take longer by
+/// accident.
 const BUDGET: u64 = 100_000;
+/// Branches back and calls of machine code after which a run is taken to be endless: eight loops of 2^31 rounds, one
+/// after the other, or two thousand may_goto loops. Half a minute.
+const PATIENCE: u64 = 1 << 34;
+/// What a violation of a run without an end begins with.
+pub const ENDLESS: &str = "it does not end";
 
 /// Steps that programs may take to verify: 95 of 100 take less than the first, and together a third of the time that
 /// all take. One of [`LONG_ONE_IN`] may take the second.
@@ -48,8 +59,13 @@ enum Verified {
 pub enum Outcome {
     /// Refused; the kind of reason.
     Refused(String),
-    /// Accepted, and run as promised: the instructions watched.
-    Ran(u64),
+    /// Accepted, and run as promised.
+    Ran {
+        /// Instructions that were watched.
+        watched: u64,
+        /// Runs of which only the beginning was.
+        long: u64,
+    },
     /// Accepted, but wrong.
     Violation(String),
 }
@@ -63,6 +79,8 @@ pub struct Tally {
     pub accepted: u64,
     /// Instructions watched on the interpreter.
     pub steps: u64,
+    /// Runs that ended on machine code only, beyond what the interpreter takes.
+    pub long: u64,
     /// Refused, by reason.
     pub refused: BTreeMap<String, u64>,
     /// Refused though nothing in them was made wrong.
@@ -81,7 +99,9 @@ impl Tally {
                 *self.refused.entry(reason).or_default() += 1;
                 self.refused_without_lure += u64::from(!generated.lured);
             }
-            Outcome::Ran(steps) => (self.accepted, self.steps) = (self.accepted + 1, self.steps + steps),
+            Outcome::Ran { watched, long } => {
+                (self.accepted, self.steps, self.long) = (self.accepted + 1, self.steps + watched, self.long + long);
+            }
             Outcome::Violation(what) => return Err(what),
         }
         Ok(())
@@ -90,8 +110,11 @@ impl Tally {
 
 impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Tally { programs, accepted, steps, refused, refused_without_lure } = self;
-        write!(f, "{programs} programs: {accepted} accepted and run, {steps} instructions watched; ")?;
+        let Tally { programs, accepted, steps, long, refused, refused_without_lure } = self;
+        write!(
+            f,
+            "{programs} programs: {accepted} accepted and run, {steps} instructions watched, {long} long runs; "
+        )?;
         write!(f, "refused {} ({refused_without_lure} without a lure): {refused:?}", refused.values().sum::<u64>())
     }
 }
@@ -127,6 +150,8 @@ pub struct Oracle {
     /// For most programs, and for those that may take longer to verify.
     interpreters: [World; 2],
     machine: Option<World>,
+    /// Machine code that counts, for runs that take long.
+    patient: Option<World>,
     accepted: u64,
     /// Whether each engine verifies each program, and all may take long.
     pub thorough: bool,
@@ -141,14 +166,20 @@ impl Default for Oracle {
 impl Oracle {
     /// An oracle with the interpreter and, where the host has one, the JIT.
     pub fn new() -> Oracle {
-        let machine = bpf_runtime::Arch::HOST.map(|_| World::new(Mode::Jit, None, LONG));
-        Oracle { machine, ..Oracle::interpreter_only() }
+        Oracle::patient(PATIENCE)
     }
 
-    /// One with the interpreter alone: for verifiers that are wrong on purpose.
+    /// The same, for which a run is endless after so many branches back and calls of machine code.
+    pub fn patient(patience: u64) -> Oracle {
+        let jit = |budget| bpf_runtime::Arch::HOST.map(|_| World::new(Mode::Jit, budget, LONG));
+        Oracle { machine: jit(None), patient: jit(Some(patience)), ..Oracle::interpreter_only() }
+    }
+
+    /// One with the interpreter alone, for verifiers that are wrong on purpose: a run beyond its budget is a violation,
+    /// so what is found must be compared with what is found without the fault.
     pub fn interpreter_only() -> Oracle {
         let interpreters = [SHORT, LONG].map(|steps| World::new(Mode::Interpreter, Some(BUDGET), steps));
-        Oracle { interpreters, machine: None, accepted: 0, thorough: false }
+        Oracle { interpreters, machine: None, patient: None, accepted: 0, thorough: false }
     }
 
     /// Verifies the program and, if it is accepted, runs it on so many inputs.
@@ -182,13 +213,18 @@ impl Oracle {
         let verified = if again { Verified::Again } else { Verified::Before };
         if let Some(world) = &self.machine {
             for level in [OptLevel::Speed, OptLevel::None] {
-                match load(world, generated, level, verified) {
+                let loaded = match load(world, generated, level, verified) {
+                    // With other limits it may be walked in another way, which may take longer.
+                    Err(error) if is_limit(&error) => load(world, generated, level, Verified::Before),
+                    loaded => loaded,
+                };
+                match loaded {
                     Ok(program) => compiled.push((level, program)),
                     Err(error) => return violation(format!("{level:?} does not load: {error}")),
                 }
             }
         }
-        let mut total = 0;
+        let (mut total, mut long_runs) = (0, 0);
         for _ in 0..runs {
             let input = Input::choose(generated, c);
             oracle::fill_stacks(0);
@@ -200,7 +236,16 @@ impl Oracle {
             }
             let expected = match expected {
                 Ok(Ok(output)) => output,
-                Ok(Err(error)) => return violation(format!("the interpreter stops: {error}")),
+                Ok(Err(error)) => {
+                    if let (RunError::Budget { .. }, Some(world)) = (&error, &mut self.patient) {
+                        long_runs += 1;
+                        match run_long(world, generated, &input)? {
+                            None => continue,
+                            Some(what) => return violation(what),
+                        }
+                    }
+                    return violation(format!("the interpreter stops: {error}"));
+                }
                 Err(what) => return violation(what),
             };
             if self.machine.is_none() {
@@ -224,7 +269,7 @@ impl Oracle {
                 }
             }
         }
-        Ok(Outcome::Ran(total))
+        Ok(Outcome::Ran { watched: total, long: long_runs })
     }
 }
 
@@ -245,6 +290,12 @@ impl Input {
         fields.cb = std::array::from_fn(|_| c.below(70));
         Input { packet, headroom, tailroom, fields, maps_seed: c.value() }
     }
+}
+
+/// Whether a limit of the verifier was reached, which says nothing of the program.
+fn is_limit(error: &LoadError) -> bool {
+    let LoadError::Verifier { source, .. } = error else { return false };
+    matches!(source.reason, Reason::Steps(_) | Reason::Time(_) | Reason::States(_) | Reason::Memory(_))
 }
 
 fn load(world: &World, generated: &Generated, level: OptLevel, verified: Verified) -> Result<Loaded, LoadError> {
@@ -276,6 +327,27 @@ fn load(world: &World, generated: &Generated, level: OptLevel, verified: Verifie
 fn poison_stack() {
     let mut words = [POISON; 1024];
     std::hint::black_box(&mut words);
+}
+
+/// A run beyond the interpreter's budget, at both levels as machine code that counts. What is wrong with it.
+fn run_long(world: &mut World, generated: &Generated, input: &Input) -> Result<Option<String>, MapError> {
+    let mut outputs = Vec::new();
+    for (level, fill) in [(OptLevel::Speed, 0x77), (OptLevel::None, 0x78)] {
+        let program = match load(world, generated, level, Verified::Before) {
+            Ok(program) => program,
+            Err(error) => return Ok(Some(format!("{level:?}, counting, does not load: {error}"))),
+        };
+        match run(world, &program, generated, input, fill)? {
+            Ok(Ok(output)) => outputs.push(output),
+            Ok(Err(RunError::Budget { .. })) => {
+                return Ok(Some(format!("{ENDLESS}: {level:?} takes more branches back and calls than it may")));
+            }
+            Ok(Err(error)) => return Ok(Some(format!("{level:?}, counting, stops: {error}"))),
+            Err(what) => return Ok(Some(format!("{level:?}, counting: {what}"))),
+        }
+    }
+    let differ = generated.ordered && outputs[0] != outputs[1];
+    Ok(differ.then(|| format!("a long run differs: {:x?}\ninstead of {:x?}", outputs[0], outputs[1])))
 }
 
 /// One run. `Err`: something around the packet was written.

@@ -7,6 +7,7 @@ use super::{ARRAY_VALUE, CONSTANTS, GLOBAL_VALUE, HASH_VALUE, INNER_VALUE, MapId
 use crate::generate::Choices;
 use bpf_runtime::maps::flags;
 use bpf_runtime::{Config, Engine, Linker, Map, MapDef, MapError, MapType, Mode, RingBuf};
+use std::time::Duration;
 
 pub(super) struct World {
     pub(super) linker: Linker<()>,
@@ -43,7 +44,11 @@ impl World {
     pub(super) fn new(mode: Mode, budget: Option<u64>, steps: u64) -> World {
         let mut config = Config::default();
         (config.mode, config.budget, config.max_slots) = (mode, budget, 2);
+        // More than the kernel's: what lies deeper than 512 bytes is kept in another way.
+        config.frame_bytes = 1024;
         config.limits.steps = steps;
+        // Steps decide, however slow the machine is.
+        config.limits.time = Duration::from_secs(3600);
         let engine = Engine::new(config).expect("an engine");
         let create = |def| Map::create(def, engine.domain()).expect("a map");
         let maps: Vec<Map> = MapId::ALL.into_iter().map(|map| create(definition(map))).collect();
