@@ -66,7 +66,7 @@ pub use stage::{Staged, Text};
 pub use sys::{Call, SysError};
 
 use bpf_jit_code::{Arch, Symbol};
-use bpf_quiesce::{CoreBarrierError, WaitError};
+use bpf_quiesce::{CoreBarrierError, MemoryFull, WaitError};
 
 /// Why code could not be loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -106,6 +106,14 @@ pub enum Error {
     NoRoom {
         /// Bytes asked for.
         len: usize,
+    },
+    /// Another pack would take more memory than the domain's objects may hold together.
+    #[error("room for {len} bytes of code: {full}")]
+    MemoryFull {
+        /// Bytes of code.
+        len: usize,
+        /// What the smallest pack for it needs, and what is left.
+        full: MemoryFull,
     },
     /// The operating system refused memory.
     #[error(transparent)]

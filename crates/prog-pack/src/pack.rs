@@ -11,9 +11,11 @@
 //! there can write to the parent's code even by mistake, nor execute what the parent makes of it later. Guards refuse
 //! runs there before it comes to that; a child that was forked from inside a run and returns into it faults.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use bpf_jit_code::Arch;
+use bpf_quiesce::{Memory, MemoryFull, Reservation};
 
 use crate::arch;
 use crate::arena::{Arena, HUGE};
@@ -34,6 +36,7 @@ pub enum Backing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PackError {
     ArenaFull,
+    Memory(MemoryFull),
     Sys(SysError),
 }
 
@@ -50,6 +53,8 @@ pub(crate) struct Pack {
     rw: usize,
     len: usize,
     state: AtomicU8,
+    /// Its bytes of what the domain's objects may take together.
+    _reservation: Reservation,
 }
 
 // Values of `Pack::state`.
@@ -59,14 +64,16 @@ const COLLAPSED: u8 = 2;
 const HUGETLB: u8 = 3;
 
 impl Pack {
-    /// A pack of `len` bytes (a multiple of the arena's granule), all traps.
+    /// A pack of `len` bytes (a multiple of the arena's granule), all traps. It takes them from `memory`.
     pub(crate) fn new(
         arena: &'static Arena,
         host: Arch,
         len: usize,
         hugetlb: bool,
         anonymous: bool,
+        memory: &Arc<Memory>,
     ) -> Result<Self, PackError> {
+        let reservation = memory.reserve(len as u64).map_err(PackError::Memory)?;
         let rx = arena.take(len).ok_or(PackError::ArenaFull)?;
         // From the hugetlb pool if asked for and to be had; any failure there means "not to be had".
         let huge = hugetlb && len.is_multiple_of(HUGE);
@@ -82,7 +89,7 @@ impl Pack {
             None => Self::map(rx, len, host, false).map(|rw| (rw, SMALL_PAGES)),
         };
         match made {
-            Ok((rw, state)) => Ok(Self { arena, rx, rw, len, state: AtomicU8::new(state) }),
+            Ok((rw, state)) => Ok(Self { arena, rx, rw, len, state: AtomicU8::new(state), _reservation: reservation }),
             Err(error) => {
                 arena.give_back(rx, len);
                 Err(error.into())

@@ -329,15 +329,14 @@ impl Shared {
         let size = if len <= size { size } else { len.max(self.options.pack_size) };
         // Large programs have a pack of their own; in whole huge pages, so that it can become some.
         let size = size.next_multiple_of(if size > HUGE { HUGE } else { GRANULE });
-        let pack = match Pack::new(self.arena, self.host, size, self.options.hugetlb, self.options.anonymous) {
-            Ok(pack) => pack,
+        let Options { hugetlb, anonymous, .. } = self.options;
+        let new = |size, hugetlb| Pack::new(self.arena, self.host, size, hugetlb, anonymous, self.domain.memory());
+        let pack = match new(size, hugetlb) {
             // Perhaps a smaller one.
-            Err(PackError::ArenaFull) => {
-                Pack::new(self.arena, self.host, len.next_multiple_of(GRANULE), false, self.options.anonymous)
-                    .map_err(|error| pack_error(error, len))?
-            }
-            Err(error) => return Err(pack_error(error, len)),
+            Err(PackError::ArenaFull | PackError::Memory(_)) => new(len.next_multiple_of(GRANULE), false),
+            made => made,
         };
+        let pack = pack.map_err(|error| pack_error(error, len))?;
         point();
         let mut center = self.center();
         let free_id = center.packs.iter().position(Option::is_none);
@@ -571,6 +570,7 @@ impl Drop for Shared {
 fn pack_error(error: PackError, len: usize) -> Error {
     match error {
         PackError::ArenaFull => Error::NoRoom { len },
+        PackError::Memory(full) => Error::MemoryFull { len, full },
         PackError::Sys(error) => Error::Sys(error),
     }
 }

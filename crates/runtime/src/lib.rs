@@ -44,7 +44,7 @@ mod program;
 pub use abi::run::PrintSink;
 pub use attach::dispatcher::{Dispatcher, DispatcherError, DispatcherOptions, DispatcherStats};
 pub use attach::hook::{Attachment, Hook, HookError};
-pub use attach::published::ProgramStats;
+pub use attach::published::{ListError, ProgramStats};
 pub use attach::runner::Runner;
 pub use bpf_context_derive::BpfContext;
 pub use call::{Caller, HostArg, HostRet, IntoHostFn, Pinned, PinnedMap, PinnedValue, SharedBytes, SharedBytesMut};
@@ -78,9 +78,9 @@ pub use bpf_object::{
     Code as ObjectCode, CoreField, CoreType, MapDecl as ObjectMap, Object, ObjectError, Program as ObjectProgram,
     ProgramType, ReferenceKind, text,
 };
-pub use bpf_prog_pack::{Options as PackOptions, Stats as CodeStats};
+pub use bpf_prog_pack::{Error as PackError, Options as PackOptions, Stats as CodeStats};
 /// Why a run could not begin: [`RunError::Enter`].
 pub use bpf_quiesce::EnterError;
-pub use bpf_quiesce::{OtherDomain, WhenFull};
+pub use bpf_quiesce::{MemoryFull, OtherDomain, WhenFull};
 pub use bpf_uapi::helper_id::SPECIAL as SPECIAL_HELPERS;
 pub use bpf_verifier::{Limits, VerifyError};

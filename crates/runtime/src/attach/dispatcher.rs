@@ -12,7 +12,7 @@
 
 use crate::abi::begin;
 use crate::abi::run::Run;
-use crate::attach::published::{Counters, Listed, ProgramStats, Published, ReclaimOnDrop};
+use crate::attach::published::{Counters, List, ListError, Listed, ProgramStats, Published, ReclaimOnDrop};
 use crate::context::{Context, Parts};
 use crate::engine::Engine;
 use crate::engine::debug;
@@ -38,6 +38,9 @@ pub enum DispatcherError {
     /// The image could not be placed.
     #[error("executable memory: {0}")]
     Image(#[from] bpf_prog_pack::Error),
+    /// There is no memory for the list of programs.
+    #[error(transparent)]
+    List(#[from] ListError),
     /// A run of [`Dispatcher::test_run`] ended without a result.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -116,7 +119,7 @@ pub struct Dispatcher<C, H> {
     engine: Engine,
     /// Its entry is null while statistics are on.
     tree: bpf_dispatcher::Dispatcher,
-    list: Published<Vec<Listed>>,
+    list: Published<List>,
     unlisted: Counters,
     state: Mutex<State<C, H>>,
     _reclaim: ReclaimOnDrop,
@@ -160,7 +163,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         Ok(Dispatcher {
             engine: engine.clone(),
             tree: bpf_dispatcher::Dispatcher::observed(&engine.0.packs, options, observer)?,
-            list: Published::new(Vec::new()),
+            list: Published::new(List::new(engine, 0, std::iter::empty())?),
             unlisted: Counters::default(),
             state: Mutex::new(State { attached: Vec::new(), statistics: false }),
             _reclaim: ReclaimOnDrop(engine.clone()),
@@ -220,7 +223,8 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     /// Adds a program; or, if it is attached already, a reference to it.
     ///
     /// # Errors
-    /// [`DispatcherError::OtherDomain`], [`DispatcherError::Image`]; nothing has changed. So for all changes.
+    /// [`DispatcherError::OtherDomain`], [`DispatcherError::Image`], [`DispatcherError::List`]; nothing has changed. So
+    /// for all changes.
     pub fn attach(&self, program: &Program<C, H>) -> Result<(), DispatcherError> {
         self.engine.domain().owns(&**program.loaded())?;
         let mut state = self.lock();
@@ -228,12 +232,23 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
             state.attached[at].references += 1;
             return Ok(());
         }
-        if let Some(entry) = program.loaded().entry() {
-            self.tree.attach(entry.code as usize)?;
-        }
         state.attached.push(Attached { program: program.clone(), references: 1, counters: Arc::default() });
-        self.relist(state, None);
-        Ok(())
+        let in_tree = |program: &Program<C, H>| match program.loaded().entry() {
+            Some(entry) => self.tree.attach(entry.code as usize),
+            None => Ok(()),
+        };
+        let listed = self.list_of(&state.attached).map_err(DispatcherError::from);
+        match listed.and_then(|list| in_tree(program).map(|()| list).map_err(DispatcherError::from)) {
+            Ok(list) => {
+                self.relist(state, list, None);
+                Ok(())
+            }
+            Err(error) => {
+                // The caller has a handle of it: this is not the last.
+                state.attached.pop();
+                Err(error)
+            }
+        }
     }
 
     /// Takes a reference away, and with the last one the program. It may still be running when this returns.
@@ -247,12 +262,22 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
             state.attached[at].references -= 1;
             return Ok(());
         }
-        if let Some(entry) = program.loaded().entry() {
-            self.tree.detach(entry.code as usize)?;
-        }
         let gone = state.attached.remove(at);
-        self.relist(state, Some(gone));
-        Ok(())
+        let in_tree = |program: &Program<C, H>| match program.loaded().entry() {
+            Some(entry) => self.tree.detach(entry.code as usize),
+            None => Ok(()),
+        };
+        let listed = self.list_of(&state.attached).map_err(DispatcherError::from);
+        match listed.and_then(|list| in_tree(program).map(|()| list).map_err(DispatcherError::from)) {
+            Ok(list) => {
+                self.relist(state, list, Some(gone));
+                Ok(())
+            }
+            Err(error) => {
+                state.attached.insert(at, gone);
+                Err(error)
+            }
+        }
     }
 
     /// Rebuilds the tree for these counts of calls, so that those with the most are found after the fewest compares.
@@ -336,14 +361,19 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         Ok(TestRun { result: result?, mean })
     }
 
-    /// Publishes the list of what is attached, and gives up the lock before what is `gone` goes.
-    fn relist(&self, state: MutexGuard<'_, State<C, H>>, gone: Option<Attached<C, H>>) {
-        let list = state.attached.iter().map(|a| Listed {
+    /// The list of what is attached.
+    fn list_of(&self, attached: &[Attached<C, H>]) -> Result<List, ListError> {
+        let listed = attached.iter().map(|a| Listed {
             program: Arc::clone(a.program.loaded()),
             continue_on: None,
             counters: Arc::clone(&a.counters),
         });
-        let old = self.list.replace(list.collect());
+        List::new(&self.engine, size_of::<Attached<C, H>>(), listed)
+    }
+
+    /// Publishes the list of what is attached, and gives up the lock before what is `gone` goes.
+    fn relist(&self, state: MutexGuard<'_, State<C, H>>, list: List, gone: Option<Attached<C, H>>) {
+        let old = self.list.replace(list);
         drop(state);
         drop(gone);
         old.retire(self.engine.domain());

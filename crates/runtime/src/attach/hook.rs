@@ -14,7 +14,7 @@ use crate::abi::begin;
 use crate::abi::machine_stack::INTERPRETER;
 use crate::abi::roots::{Roots, StoppedAt};
 use crate::abi::run::Run;
-use crate::attach::published::{Counters, Listed, ProgramStats, Published, ReclaimOnDrop, Replaced};
+use crate::attach::published::{Counters, List, ListError, Listed, ProgramStats, Published, ReclaimOnDrop, Replaced};
 use crate::context::{Context, Parts};
 use crate::engine::Engine;
 use crate::engine::config::Mode;
@@ -63,6 +63,9 @@ pub enum HookError {
     /// The image could not be placed.
     #[error("executable memory: {0}")]
     Image(#[from] bpf_prog_pack::Error),
+    /// There is no memory for the list of programs.
+    #[error(transparent)]
+    List(#[from] ListError),
 }
 
 /// How a program is attached: what libxdp keeps beside each program of its dispatcher.
@@ -117,7 +120,7 @@ pub struct Hook<C, H> {
     policy: Policy,
     /// None: the list is walked.
     image: LiveImage,
-    list: Published<Vec<Listed>>,
+    list: Published<List>,
     /// The most that the machine code of a program takes that is or was attached: a run may still be on its way to one
     /// that is gone.
     code_stack: AtomicU64,
@@ -187,7 +190,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
             engine: engine.clone(),
             policy,
             image: LiveImage::observed(&engine.0.packs, debug::observer(engine, "<hook>")),
-            list: Published::new(Vec::new()),
+            list: Published::new(List::new(engine, 0, std::iter::empty())?),
             code_stack: AtomicU64::new(0),
             state: Mutex::new(State { attached: Vec::new(), statistics: false }),
             _reclaim: ReclaimOnDrop(engine.clone()),
@@ -246,7 +249,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         // Once more: the list may be a newer one than that for which the run began.
         self.engine.0.runs.config.stack.check(self, INTERPRETER).map_err(|error| *error)?;
         let mut result = self.policy.of_empty();
-        for Listed { program, continue_on, counters } in list {
+        for Listed { program, continue_on, counters } in &**list {
             // SAFETY: the run is this thread's; nobody else uses its count of tail calls.
             unsafe { (*run).ctx.tail_calls = 0 };
             // SAFETY: a program on `C` for host state `H`, kept by the list; the parts are those of `Hook::run`.
@@ -402,11 +405,17 @@ impl<C: Context, H: 'static> Hook<C, H> {
         result.map(|old| old.retire(self.engine.domain()))
     }
 
-    fn publish(&self, state: &State<C, H>) -> Result<Replaced<Vec<Listed>>, HookError> {
+    fn publish(&self, state: &State<C, H>) -> Result<Replaced<List>, HookError> {
         for attached in &state.attached {
             // Relaxed: the publications below are releases.
             self.code_stack.fetch_max(attached.program.loaded().code_stack(), Ordering::Relaxed);
         }
+        let list = state.attached.iter().map(|a| Listed {
+            program: Arc::clone(a.program.loaded()),
+            continue_on: a.attachment.continue_on,
+            counters: Arc::clone(&a.counters),
+        });
+        let list = List::new(&self.engine, size_of::<Attached<C, H>>(), list)?;
         let links: Option<Vec<Link>> = state.attached.iter().map(Attached::link).collect();
         let links = links.filter(|_| !state.statistics && self.engine.config().mode == Mode::Jit);
         match (Arch::HOST, links) {
@@ -417,12 +426,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
             // A run that begins before the list below is replaced walks the old one.
             _ => self.image.withdraw(),
         }
-        let list = state.attached.iter().map(|a| Listed {
-            program: Arc::clone(a.program.loaded()),
-            continue_on: a.attachment.continue_on,
-            counters: Arc::clone(&a.counters),
-        });
-        Ok(self.list.replace(list.collect()))
+        Ok(self.list.replace(list))
     }
 
     /// Nothing that panics leaves the state half changed, so poison means nothing.

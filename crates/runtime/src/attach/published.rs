@@ -13,8 +13,9 @@ use crate::engine::Engine;
 use crate::program::loaded::Loaded;
 use crate::{RunError, context::Parts};
 use bpf_dispatcher::Verdicts;
-use bpf_quiesce::Domain;
+use bpf_quiesce::{Domain, MemoryFull, Reservation};
 use core::marker::PhantomData;
+use core::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -69,6 +70,62 @@ pub(crate) struct Listed {
     pub(crate) program: Arc<Loaded>,
     pub(crate) continue_on: Option<Verdicts>,
     pub(crate) counters: Arc<Counters>,
+}
+
+/// Why a list of programs was not made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListError {
+    /// It needs more memory than is left to the engine's objects.
+    #[error("a list of {programs} programs: {full}")]
+    MemoryFull {
+        /// How many programs.
+        programs: usize,
+        /// What was needed and what is left.
+        full: MemoryFull,
+    },
+    /// The operating system gave no memory.
+    #[error("a list of {programs} programs: the system has no {needed} bytes")]
+    NoMemory {
+        /// How many programs.
+        programs: usize,
+        /// Bytes needed.
+        needed: u64,
+    },
+}
+
+/// The programs of a hook or dispatcher, for runs to read: what it takes is counted for as long as somebody may read
+/// it.
+#[derive(Debug)]
+pub(crate) struct List {
+    listed: Vec<Listed>,
+    _reservation: Reservation,
+}
+
+impl List {
+    /// `beside`: bytes that the list's owner keeps for each program beside it.
+    pub(crate) fn new(
+        engine: &Engine,
+        beside: usize,
+        programs: impl ExactSizeIterator<Item = Listed>,
+    ) -> Result<List, ListError> {
+        let len = programs.len();
+        let needed = len.saturating_mul(size_of::<Listed>().saturating_add(beside)) as u64;
+        let memory = engine.domain().memory();
+        let reservation = memory.reserve(needed).map_err(|full| ListError::MemoryFull { programs: len, full })?;
+        let mut listed = Vec::new();
+        listed.try_reserve_exact(len).map_err(|_| ListError::NoMemory { programs: len, needed })?;
+        listed.extend(programs);
+        Ok(List { listed, _reservation: reservation })
+    }
+}
+
+impl Deref for List {
+    type Target = [Listed];
+
+    fn deref(&self) -> &[Listed] {
+        &self.listed
+    }
 }
 
 /// A value that runs read and a change replaces.

@@ -55,8 +55,9 @@ pub struct Config {
     /// Worst machine stack that one program may take, in bytes. A run that tail-calls on machine code needs twice as
     /// much on its thread: other programs may be put where it jumps to at any time.
     pub max_machine_stack: u64,
-    /// Bytes that all maps and prog arrays of the engine may take together, also those made by hand: at their largest,
-    /// whether it is used yet or not.
+    /// Bytes that all maps, prog arrays, lists of hooks and dispatchers, and memory for code of the engine may take
+    /// together, also maps made by hand: at their largest, whether it is used yet or not. Code lies in packs of 64 KiB
+    /// and more, of which some stay when they are empty ([`bpf_prog_pack::Options`]).
     pub memory_limit: u64,
     /// Bytes that one map or prog array of an object may take.
     pub object_memory_limit: u64,

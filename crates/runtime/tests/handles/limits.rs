@@ -2,8 +2,8 @@
 
 use bpf_runtime::maps::{CreateOptions, flags, open_perf_entry};
 use bpf_runtime::{
-    Config, Engine, EngineError, Linker, LoadError, Map, MapDef, MapError, MapSet, MapType, Object, ProgArray,
-    ProgArrayError, Raw,
+    Config, Dispatcher, DispatcherError, Engine, EngineError, Hook, HookError, Linker, ListError, LoadError, Map,
+    MapDef, MapError, MapSet, MapType, Mode, Object, OptLevel, PackError, Policy, ProgArray, ProgArrayError, Raw,
 };
 
 fn engine(memory: u64, object: u64) -> Engine {
@@ -18,6 +18,11 @@ fn array(engine: &Engine, name: &str, bytes: u32) -> Result<Map, MapError> {
 
 fn prog_array(engine: &Engine, entries: u32) -> Result<ProgArray<Raw, ()>, LoadError> {
     ProgArray::create(engine, "stages", entries)
+}
+
+/// Bytes of executable memory.
+fn code_memory(engine: &Engine) -> u64 {
+    engine.code_stats().bytes as u64
 }
 
 const MIB: u64 = 1 << 20;
@@ -110,12 +115,13 @@ fn an_object_is_limited_as_a_whole_and_map_by_map() {
     let roomy = engine(64 * MIB, MIB);
     let instance = load(&roomy).unwrap();
     let needed = roomy.domain().memory().used();
-    assert!(needed > 0);
+    let of_maps = needed - code_memory(&roomy);
+    assert!(of_maps > 0);
     drop(instance);
     roomy.reclaim();
-    assert_eq!(roomy.domain().memory().used(), 0);
+    assert_eq!(roomy.domain().memory().used(), code_memory(&roomy), "empty packs stay");
 
-    let tight = engine(needed - 1, MIB);
+    let tight = engine(of_maps - 1, MIB);
     let error = load(&tight).map(drop).unwrap_err();
     assert!(matches!(&error, LoadError::Map { source: MapError::MemoryFull { .. }, .. }), "{error:?}");
     tight.reclaim();
@@ -132,4 +138,71 @@ fn an_object_is_limited_as_a_whole_and_map_by_map() {
     options.memory_limit = 100;
     let def = MapDef::new("by hand", MapType::Array, 4, 8, 100);
     assert!(Map::create_with(def, small.domain(), &options).is_err());
+}
+
+#[test]
+fn code_takes_memory_like_maps() {
+    let program = |engine: &Engine, name: &str| {
+        let code = bpf_runtime::assemble("r0 = r2\nexit").unwrap();
+        Linker::<()>::new(engine).loader::<Raw>().opt_level(OptLevel::None).insns(name, code)
+    };
+    let none = engine(1000, MIB);
+    if none.config().mode == Mode::Interpreter {
+        return; // Nothing is executable memory on this host.
+    }
+    let error = program(&none, "p").map(drop).unwrap_err();
+    let LoadError::Place { source, .. } = &error else { panic!("{error:?}") };
+    let PackError::MemoryFull { full, .. } = source else { panic!("{error:?}") };
+    assert_eq!((full.limit, full.left), (1000, 1000));
+    for said in [full.needed, full.left, full.limit].map(|bytes| bytes.to_string()) {
+        assert!(source.to_string().contains(&said) && error.to_string().contains(&said), "{error}");
+    }
+    assert_eq!(none.domain().memory().used(), 0);
+
+    // A first pack is small, and so is a later one if there is no room for a large one. When all is taken, a program
+    // fits in again as soon as another one has gone.
+    let limit = 3 * (64 << 10);
+    let tight = engine(limit, MIB);
+    let mut programs = Vec::new();
+    let error = loop {
+        match program(&tight, "p") {
+            Ok(program) => programs.push(program),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, LoadError::Place { source: PackError::MemoryFull { .. }, .. }), "{error:?}");
+    assert_eq!((code_memory(&tight), tight.domain().memory().used()), (limit, limit));
+    assert!(array(&tight, "none left", 4096).is_err());
+    programs.truncate(programs.len() - 64);
+    tight.reclaim();
+    program(&tight, "p").unwrap();
+
+    // So are lists of programs.
+    let roomy = engine(MIB, MIB);
+    let attached = program(&roomy, "attached").unwrap();
+    let (hook, dispatcher) = (
+        Hook::<Raw, ()>::new(&roomy, Policy::RunAll { result: 0 }).unwrap(),
+        Dispatcher::<Raw, ()>::new(&roomy).unwrap(),
+    );
+    let filler = array(&roomy, "filler", 4096 * ((MIB - roomy.domain().memory().used()) / 4096) as u32).unwrap();
+    let rest = MIB - roomy.domain().memory().used();
+    let taken = roomy.domain().memory().reserve(rest).unwrap();
+    let hook_error = hook.attach(&attached).unwrap_err();
+    assert!(matches!(hook_error, HookError::List(ListError::MemoryFull { programs: 1, .. })), "{hook_error:?}");
+    let error = dispatcher.attach(&attached).unwrap_err();
+    assert!(matches!(error, DispatcherError::List(ListError::MemoryFull { programs: 1, .. })), "{error:?}");
+    assert!(error.to_string().contains("a list of 1 programs"), "{error}");
+    assert!(hook.programs().is_empty() && dispatcher.stats().entries == 0, "nothing has changed");
+    drop((taken, filler));
+    roomy.reclaim();
+    let before = roomy.domain().memory().used();
+    hook.attach(&attached).unwrap();
+    dispatcher.attach(&attached).unwrap();
+    roomy.reclaim();
+    assert!(roomy.domain().memory().used() > before);
+    assert_eq!(hook.run(&mut (), &mut [0; 3]).unwrap(), 0);
+    assert_eq!(dispatcher.call(&attached, &mut (), &mut [0; 3]).unwrap(), 3);
+    drop((hook, dispatcher));
+    roomy.reclaim();
+    assert_eq!(roomy.domain().memory().used(), code_memory(&roomy));
 }
