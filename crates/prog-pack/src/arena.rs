@@ -77,6 +77,15 @@ impl Arena {
         Ok(Self::at(base.next_multiple_of(HUGE), limit - limit % HUGE))
     }
 
+    /// Kept as long as the process, and known to it: what is only leaked, a sanitizer finds.
+    #[cfg(test)]
+    pub(crate) fn for_ever(self) -> &'static Self {
+        static ALL: Mutex<Vec<&'static Arena>> = Mutex::new(Vec::new());
+        let arena: &'static Self = Box::leak(Box::new(self));
+        ALL.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(arena);
+        arena
+    }
+
     fn at(base: usize, len: usize) -> Self {
         Self { base, len, taken: Mutex::new(vec![false; len / GRANULE]), generation: Generation::current() }
     }
@@ -208,7 +217,7 @@ mod tests {
 
     #[test]
     fn ranges_are_disjoint_aligned_and_come_back() {
-        let arena: &Arena = Box::leak(Box::new(Arena::reserve(16 << 20, 1 << 30).unwrap()));
+        let arena = Arena::reserve(16 << 20, 1 << 30).unwrap().for_ever();
         let small = arena.take(GRANULE).unwrap();
         let large: Vec<_> = std::iter::from_fn(|| arena.take(HUGE)).collect();
         assert_eq!(large.len(), 7);

@@ -23,7 +23,7 @@ fn load(packs: &Packs, len: usize) -> Result<Text, Error> {
 
 /// An arena of its own, far from the text so as not to use up what room there is near it.
 fn arena() -> &'static Arena {
-    Box::leak(Box::new(Arena::reserve(16 << 20, 0).unwrap()))
+    Arena::reserve(16 << 20, 0).unwrap().for_ever()
 }
 
 fn packs_in(arena: &'static Arena, options: Options) -> Packs {

@@ -332,7 +332,7 @@ fn schedule(seed: u64, arena: &'static Arena, barriers: Barriers) -> u64 {
 fn every_byte_has_one_owner_in_every_order() {
     let times = std::env::var("BPF_SOAK").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
     let schedules: u64 = times * if cfg!(target_arch = "aarch64") { 10 } else { 100 };
-    let arena: &'static Arena = Box::leak(Box::new(Arena::reserve(16 << 20, 0).unwrap()));
+    let arena = Arena::reserve(16 << 20, 0).unwrap().for_ever();
     let mut seen = 0;
     // Publishing on arm64 without core barriers waits for a grace period: for a thread in a guard, which would need the
     // baton to leave it.

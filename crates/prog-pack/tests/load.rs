@@ -91,13 +91,18 @@ fn two_symbols_with_one_far_address_share_a_veneer() {
 /// Code that returns `value` outside the reach of direct branches from the arena.
 fn far_constant(value: u32) -> usize {
     let code = constant(value, 0);
-    // Far from executables and shared libraries alike, wherever the kernel puts them.
-    static NEXT: AtomicUsize = AtomicUsize::new(1 << 36);
-    let at = std::ptr::without_provenance_mut(NEXT.fetch_add(1 << 32, Ordering::Relaxed));
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let next = NEXT.fetch_add(1 << 32, Ordering::Relaxed);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: nothing is replaced.
-    let page = unsafe { libc::mmap(at, 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-    assert_eq!(page, at);
+    // Far from executables and shared libraries alike, wherever the kernel puts them, and in one of two places:
+    // a sanitizer's shadow is in the other.
+    let made = [1usize << 36, 1 << 45].into_iter().find_map(|base| {
+        let at = std::ptr::without_provenance_mut(base + next);
+        // SAFETY: nothing is replaced.
+        let page = unsafe { libc::mmap(at, 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        (page == at).then_some(page)
+    });
+    let page = made.expect("a page far away");
     // SAFETY: a page of our own, longer than the code.
     unsafe { std::ptr::copy_nonoverlapping(code.bytes.as_ptr(), page.cast(), code.bytes.len()) };
     // SAFETY: a page of our own.

@@ -3,7 +3,7 @@
 
 use bpf_quiesce::{Barriers, Domain, EnterError, Guard, Options, WhenFull};
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 fn domains() -> impl Iterator<Item = Arc<Domain>> {
     // One slot: a second thread that runs has taken it over.
@@ -50,6 +50,9 @@ fn a_thread_that_waits_is_woken() {
     }
 }
 
+/// What is leaked on purpose, where a sanitizer sees that it is still known.
+static KEPT_DOMAINS: Mutex<Vec<&'static Arc<Domain>>> = Mutex::new(Vec::new());
+
 thread_local! {
     static DOMAIN: Cell<Option<&'static Domain>> = const { Cell::new(None) };
     static KEPT: Kept = const { Kept(RefCell::new(None)) };
@@ -78,6 +81,7 @@ fn a_guard_in_a_thread_local_lasts_until_it_is_dropped() {
     for domain in domains() {
         // Guards of a thread-local borrow for good.
         let domain: &'static Arc<Domain> = Box::leak(Box::new(domain));
+        KEPT_DOMAINS.lock().unwrap().push(domain);
         let before = SEEN.load(std::sync::atomic::Ordering::Relaxed);
         for _ in 0..2 {
             let thread = std::thread::spawn(move || {
