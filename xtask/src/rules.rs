@@ -105,6 +105,9 @@ const UNCUT: &[&str] = &[
     "disasm",
     "debug",
     "cli",
+    "bpf-isa",
+    "bpf-analysis",
+    "dispatcher",
 ];
 
 /// What turns the lint on.

@@ -69,7 +69,7 @@ impl Cfg {
         let mut first = 0;
         for sub in program.subprogs() {
             self.cut(sub.start, sub.end);
-            let end = self.blocks.len() as u32;
+            let end = crate::small(self.blocks.len());
             self.subprogs.push(first..end);
             first = end;
         }
@@ -81,7 +81,7 @@ impl Cfg {
     fn cut(&mut self, mut start: u32, end: u32) {
         while start < end {
             let next = self.next_leader(start + 1).min(end);
-            self.block_at[start as usize] = self.blocks.len() as u32;
+            self.block_at[start as usize] = crate::small(self.blocks.len());
             self.blocks.push(Block { start, end: next, taken: None, next: None, reachable: false });
             start = next;
         }
@@ -97,7 +97,7 @@ impl Cfg {
             let Some(more) = self.leaders.get(word) else { return u32::MAX };
             bits = *more;
         }
-        word as u32 * 64 + bits.trailing_zeros()
+        crate::small(word) * 64 + bits.trailing_zeros()
     }
 
     /// Where each block goes. Jumps, branches and exits end their blocks, so one walk over both in order pairs them.

@@ -59,7 +59,7 @@ impl Constants {
         }
         self.at_start.clear();
         self.at_start.resize(cfg.blocks().len(), None);
-        for sub in (0..program.subprogs().len() as u32).map(SubprogId) {
+        for sub in (0..crate::small(program.subprogs().len())).map(SubprogId) {
             self.solve(program, cfg, BlockId(cfg.subprog_blocks(sub).start));
         }
         for (block, regs) in cfg.blocks().iter().zip(&self.at_start) {
@@ -70,8 +70,7 @@ impl Constants {
                     && let Value::Map(map) = regs[Reg::R2.index()]
                     && let Value::Number(index) = regs[Reg::R3.index()]
                 {
-                    // The index is 32 bits wide.
-                    let index = index as u32;
+                    let index = low(index);
                     if entries(map).is_some_and(|entries| index < entries) {
                         found.push(ConstTailCall { insn: InsnIdx(slot), map, index });
                     }
@@ -124,6 +123,12 @@ fn step(insn: &Insn, regs: &mut Regs) {
     }
 }
 
+/// What an operation of 32 bits, or an index that is 32 bits wide, sees of a register.
+#[expect(clippy::cast_possible_truncation, reason = "what is meant")]
+fn low(number: u64) -> u32 {
+    number as u32
+}
+
 /// What a move or constant load puts where; `None` for all other instructions.
 fn copied(insn: &Insn, regs: &Regs) -> Option<(Reg, Value)> {
     match *insn {
@@ -133,7 +138,7 @@ fn copied(insn: &Insn, regs: &Regs) -> Option<(Reg, Value)> {
             let value = match src {
                 Src::Imm(imm) => Value::Number(u64::from(imm as u32)),
                 Src::Reg(src) => match regs[src.index()] {
-                    Value::Number(number) => Value::Number(u64::from(number as u32)),
+                    Value::Number(number) => Value::Number(u64::from(low(number))),
                     Value::Varying | Value::Map(_) => Value::Varying,
                 },
             };

@@ -3,6 +3,7 @@
 //!
 //! Everything here is plain data over a structurally valid [`bpf_isa::Program`]. Invariant: an analysis that knows
 //! nothing says so by its default, and every consumer is correct with the default.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
 mod cfg;
@@ -25,3 +26,11 @@ pub use loops::{Loop, Loops};
 pub use regs::{RegSet, defs, results, uses};
 pub use stack::touched_below_r10;
 pub use values::{AccessFact, AccessRegion, Known, LoopFact, ValueFacts};
+
+/// A number of slots, blocks, loops or subprograms: a program has a million slots at most.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "what is counted is limited; and debug builds check it")]
+pub(crate) const fn small(number: usize) -> u32 {
+    debug_assert!(number <= u32::MAX as usize);
+    number as u32
+}

@@ -156,6 +156,6 @@ fn callees_first(program: &Program, order: &mut Vec<SubprogId>) {
     }
     let mut seen = vec![false; n];
     for i in 0..n {
-        visit(program, SubprogId(i as u32), &mut seen, order);
+        visit(program, SubprogId(crate::small(i)), &mut seen, order);
     }
 }

@@ -89,12 +89,12 @@ impl Loops {
         self.block_of.clear();
         self.block_of.resize(program.insns().len(), NONE);
         for (i, b) in self.cfg.blocks().iter().enumerate() {
-            self.block_of[b.start as usize..b.end as usize].fill(i as u32);
+            self.block_of[b.start as usize..b.end as usize].fill(crate::small(i));
         }
         self.work.number.clear();
         self.work.number.resize(blocks, NONE);
         for sub in 0..program.subprogs().len() {
-            let range = self.cfg.subprog_blocks(SubprogId(sub as u32));
+            let range = self.cfg.subprog_blocks(SubprogId(crate::small(sub)));
             self.subprog(range.start);
         }
     }
@@ -144,7 +144,7 @@ impl Loops {
         let irreducible = self.collapse();
         // Outer heads have smaller numbers than the heads in their loops.
         let w = &self.work;
-        let first = self.loops.len() as u32;
+        let first = crate::small(self.loops.len());
         let mut of = vec![NONE; w.block.len()];
         for n in 0..w.block.len() {
             let parent = match w.head[n] {
@@ -153,7 +153,7 @@ impl Loops {
             };
             let block = &self.cfg.blocks()[w.block[n] as usize];
             if w.is_head[n] {
-                of[n] = self.loops.len() as u32;
+                of[n] = crate::small(self.loops.len());
                 let depth = if parent == NONE { 0 } else { self.loops[parent as usize].depth + 1 };
                 let parent = (parent != NONE).then_some(parent);
                 self.loops.push(Loop { head: InsnIdx(block.start), parent, depth, slots: 0, natural: !irreducible });
@@ -167,7 +167,7 @@ impl Loops {
                 self.loops[l as usize].slots += block.end - block.start;
             }
         }
-        for l in (first..self.loops.len() as u32).rev() {
+        for l in (first..crate::small(self.loops.len())).rev() {
             let Loop { parent, slots, .. } = self.loops[l as usize];
             if let Some(p) = parent {
                 self.loops[p as usize].slots += slots;
@@ -192,7 +192,7 @@ impl Loops {
                 1 => block.taken,
                 _ => {
                     let n = w.number[*b as usize] as usize;
-                    w.last[n] = w.block.len() as u32 - 1;
+                    w.last[n] = crate::small(w.block.len()) - 1;
                     w.stack.pop();
                     continue;
                 }
@@ -201,7 +201,7 @@ impl Loops {
             if let Some(s) = succ
                 && w.number[s.index()] == NONE
             {
-                w.number[s.index()] = w.block.len() as u32;
+                w.number[s.index()] = crate::small(w.block.len());
                 w.block.push(s.0);
                 w.last.push(0);
                 w.stack.push((s.0, 0));
@@ -218,7 +218,7 @@ impl Loops {
         w.is_head.clear();
         w.is_head.resize(count, false);
         w.set.clear();
-        w.set.extend(0..count as u32);
+        w.set.extend(0..crate::small(count));
         w.preds.iter_mut().for_each(Vec::clear);
         if w.preds.len() < count {
             w.preds.resize(count, Vec::new());
@@ -226,13 +226,13 @@ impl Loops {
         for n in 0..count {
             for s in self.cfg.block(BlockId(w.block[n])).succs() {
                 let to = w.number[s.index()];
-                w.preds[to as usize].push(n as u32);
+                w.preds[to as usize].push(crate::small(n));
             }
         }
         let mut irreducible = false;
         let mut body: Vec<u32> = Vec::new();
         let mut in_body = vec![NONE; count];
-        for head in (0..count as u32).rev() {
+        for head in (0..crate::small(count)).rev() {
             body.clear();
             let preds = std::mem::take(&mut w.preds[head as usize]);
             for &p in &preds {

@@ -52,7 +52,7 @@ impl RegSet {
     pub fn iter(self) -> impl Iterator<Item = Reg> {
         let mut bits = self.0;
         core::iter::from_fn(move || {
-            let reg = Reg::new(bits.trailing_zeros() as u8)?;
+            let reg = u8::try_from(bits.trailing_zeros()).ok().and_then(Reg::new)?;
             bits &= bits - 1;
             Some(reg)
         })

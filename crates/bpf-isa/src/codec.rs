@@ -33,6 +33,7 @@ impl RawInsn {
     pub fn from_bytes(bytes: [u8; 8]) -> RawInsn {
         // One load: taken apart byte by byte it would be eight.
         let slot = u64::from_le_bytes(bytes);
+        #[expect(clippy::cast_possible_truncation, reason = "each takes the bits of its field")]
         RawInsn {
             code: slot as u8,
             dst: (slot >> 8) as u8 & 0x0f,
@@ -237,7 +238,8 @@ pub(crate) fn decode_with<V: Visit>(bytes: &[u8], visitor: &mut V) -> Result<Vec
         macro_rules! put {
             ($insn:expr) => {{
                 let insn = $insn;
-                visitor.visit(InsnIdx(at as u32), &insn)?;
+                // More slots than an index can name are refused by all that look at indices.
+                visitor.visit(InsnIdx(u32::try_from(at).unwrap_or(u32::MAX)), &insn)?;
                 insns.push(insn);
             }};
         }
@@ -564,7 +566,7 @@ pub(crate) fn encode_valid(insns: &[Insn]) -> Vec<u8> {
 /// The first slot and the second slot's `imm`.
 fn raw_load_imm64(dst: Reg, imm: Imm64) -> (RawInsn, i32) {
     let (src, low, high) = match imm {
-        Imm64::Const(value) => (0, value as i32, (value >> 32) as i32),
+        Imm64::Const(value) => (0, crate::low(value).cast_signed(), crate::low(value >> 32).cast_signed()),
         Imm64::Map(map) => (1, map, 0),
         Imm64::MapValue { map, off } => (2, map, off as i32),
         Imm64::Var(id) => (3, id, 0),
@@ -595,7 +597,11 @@ fn raw_one_slot(insn: Insn) -> RawInsn {
             code: alu_class(width) | op::MOV | op::X,
             dst: dst as u8,
             src: src as u8,
-            off: from.bits() as i16,
+            off: match from {
+                SxWidth::S8 => 8,
+                SxWidth::S16 => 16,
+                SxWidth::S32 => 32,
+            },
             ..zero
         },
         Insn::Neg { width, dst } => RawInsn { code: alu_class(width) | op::NEG, dst: dst as u8, ..zero },
@@ -634,6 +640,7 @@ fn raw_one_slot(insn: Insn) -> RawInsn {
             RawInsn { code: op::LD | op::IND | op::size_bits(size), src: src as u8, imm, ..zero }
         }
         Insn::Jump { off, wide: true } => RawInsn { code: op::JMP32 | op::JA, imm: off, ..zero },
+        #[expect(clippy::cast_possible_truncation, reason = "`malformed_at` refuses what does not fit")]
         Insn::Jump { off, wide: false } => RawInsn { code: op::JMP | op::JA, off: off as i16, ..zero },
         Insn::JumpIf { width, cond, dst, src, off } => {
             let class = if width == Width::W32 { op::JMP32 } else { op::JMP };

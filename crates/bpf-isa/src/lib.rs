@@ -6,6 +6,7 @@
 //!
 //! Invariants: no opcode byte is known outside this crate; `encode(decode(x)) == x` for every accepted `x`; an index
 //! into a program ([`InsnIdx`]) counts eight-byte *slots*, as the kernel's logs and llvm-objdump do.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
 mod codec;
@@ -24,3 +25,19 @@ pub use program::Program;
 pub use scan::{Contents, StackUse};
 pub use structure::{CallSite, Flow, MAX_CALL_DEPTH, MAX_INSNS, Subprog, SubprogId, ValidateError, ValidateErrorKind};
 pub use text::{AsmError, AsmErrorKind, Listing, assemble, disassemble};
+
+/// A number of slots, subprograms or frames of a program ([`MAX_INSNS`] at most, which is checked before there is a
+/// [`Program`]), or of bits.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "what is counted is limited; and debug builds check it")]
+pub(crate) const fn small(number: usize) -> u32 {
+    debug_assert!(number <= u32::MAX as usize);
+    number as u32
+}
+
+/// The low 32 bits of a register or a constant: what operations on w registers see.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "what is meant")]
+pub(crate) const fn low(number: u64) -> u32 {
+    number as u32
+}

@@ -110,12 +110,14 @@ pub(crate) enum Shape {
 /// The shape of each opcode byte; `None`: not an instruction.
 pub(crate) static SHAPES: [Option<Shape>; 256] = {
     let mut table = [None; 256];
-    let mut code = 0;
-    while code < 256 {
-        table[code] = shape(code as u8);
+    let mut code = 0u8;
+    loop {
+        table[code as usize] = shape(code);
+        if code == u8::MAX {
+            break table;
+        }
         code += 1;
     }
-    table
 };
 
 const fn shape(code: u8) -> Option<Shape> {

@@ -49,7 +49,7 @@ impl Program {
         check_length(insns.len())?;
         let mut scan = Scan::new(insns.len());
         for (i, insn) in insns.iter().enumerate() {
-            let slot = InsnIdx(i as u32);
+            let slot = InsnIdx(crate::small(i));
             scan.insn(slot, insn, || match malformed_at(&insns, i) {
                 None => Ok(()),
                 Some(malformed) => Err(ValidateError { slot, kind: ValidateErrorKind::Malformed(malformed) }),
@@ -122,12 +122,12 @@ impl Program {
 
     /// The subprogram that starts at this slot.
     pub fn subprog_starting_at(&self, at: InsnIdx) -> Option<SubprogId> {
-        self.subprogs.binary_search_by_key(&at.0, |s| s.start).ok().map(|i| SubprogId(i as u32))
+        self.subprogs.binary_search_by_key(&at.0, |s| s.start).ok().map(|i| SubprogId(crate::small(i)))
     }
 
     /// The subprogram that contains this slot; the last one for slots beyond the program.
     pub fn subprog_of(&self, at: InsnIdx) -> SubprogId {
-        SubprogId(self.subprogs.partition_point(|s| s.start <= at.0).saturating_sub(1) as u32)
+        SubprogId(crate::small(self.subprogs.partition_point(|s| s.start <= at.0).saturating_sub(1)))
     }
 
     /// All calls and callback references between subprograms, in slot order.
@@ -152,7 +152,7 @@ fn check_length(slots: usize) -> Result<(), ValidateError> {
     match slots {
         0 => Err(ValidateError { slot: InsnIdx(0), kind: ValidateErrorKind::Empty }),
         1..=MAX_INSNS => Ok(()),
-        _ => Err(ValidateError { slot: InsnIdx(MAX_INSNS as u32), kind: ValidateErrorKind::TooLong { slots } }),
+        _ => Err(ValidateError { slot: InsnIdx(crate::small(MAX_INSNS)), kind: ValidateErrorKind::TooLong { slots } }),
     }
 }
 
@@ -171,16 +171,16 @@ fn check_target(insns: &[Insn], at: InsnIdx, off: i32) -> Result<InsnIdx, Valida
 /// Cuts the program at the slots called, and turns those slots into subprogram numbers.
 fn find_subprogs(slots: usize, calls: &mut [CallSite]) -> Vec<Subprog> {
     if calls.is_empty() {
-        return vec![Subprog { start: 0, end: slots as u32 }];
+        return vec![Subprog { start: 0, end: crate::small(slots) }];
     }
     let mut starts: Vec<u32> = core::iter::once(0).chain(calls.iter().map(|call| call.callee.0)).collect();
     starts.sort_unstable();
     starts.dedup();
     for call in calls {
         // Every callee is in the list, so the partition point past it is its position plus one.
-        call.callee = SubprogId(starts.partition_point(|&start| start <= call.callee.0) as u32 - 1);
+        call.callee = SubprogId(crate::small(starts.partition_point(|&start| start <= call.callee.0)) - 1);
     }
-    let ends = starts.iter().skip(1).copied().chain([slots as u32]);
+    let ends = starts.iter().skip(1).copied().chain([crate::small(slots)]);
     starts.iter().zip(ends).map(|(&start, end)| Subprog { start, end }).collect()
 }
 
@@ -268,7 +268,7 @@ fn check_call_graph(subprogs: &[Subprog], calls: &[CallSite]) -> Result<u32, Val
             continue;
         }
         marks[root] = Mark::Open;
-        path.push(open(SubprogId(root as u32)));
+        path.push(open(SubprogId(crate::small(root))));
         while let Some(top) = path.last_mut() {
             let Some(&CallSite { at, callee, .. }) = top.rest.next() else {
                 let (id, height) = (top.id, top.height);
@@ -289,7 +289,7 @@ fn check_call_graph(subprogs: &[Subprog], calls: &[CallSite]) -> Result<u32, Val
                 }
                 Mark::New => 1,
             };
-            if path.len() as u32 + below > MAX_CALL_DEPTH {
+            if crate::small(path.len()) + below > MAX_CALL_DEPTH {
                 return Err(ValidateError { slot: at, kind: ValidateErrorKind::CallsTooDeep { callee } });
             }
             if let Mark::New = marks[callee.index()] {

@@ -229,7 +229,7 @@ impl Word for u64 {
         let mut table = [0; 65];
         let mut w = 0;
         while w <= 64 {
-            table[w] = ones(w as u32);
+            table[w] = ones(crate::small(w));
             w += 1;
         }
         table
@@ -327,6 +327,7 @@ impl Wide<u64> for i128 {
         wrapping_mul(other) -> Self;
     }
     #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "what is meant")]
     fn low(self) -> u64 {
         self as u64
     }

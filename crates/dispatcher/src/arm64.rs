@@ -63,6 +63,7 @@ impl Branch for Jump {
     fn long_reaches(self, distance: i64) -> bool {
         (-(1 << 27)..1 << 27).contains(&(distance - 4))
     }
+    #[expect(clippy::cast_possible_truncation, reason = "what reaches has its high bits in the low ones' sign")]
     fn write(self, long: bool, distance: i64, out: &mut Vec<u8>) {
         let condition = match self {
             Jump::Equal => 0,
@@ -135,7 +136,7 @@ impl<'a> Emitter<'a> {
 
     /// Notes a change of the frame, for unwinders.
     fn note(&mut self, op: UnwindOp) {
-        self.code.unwind.push(Unwind { at: self.buf.len() as u32, op });
+        self.code.unwind.push(Unwind { at: crate::small(self.buf.len()), op });
     }
 
     fn finish(mut self) -> Code {
@@ -146,8 +147,8 @@ impl<'a> Emitter<'a> {
 
     /// The next instruction is a `b` or `bl` to the program.
     fn name_program(&mut self, program: usize) {
-        let at = self.buf.len() as u32;
-        self.code.relocs.push(Reloc { at, kind: RelocKind::Arm64Branch26, symbol: Symbol::new(program as u32) });
+        let at = crate::small(self.buf.len());
+        self.code.relocs.push(Reloc { at, kind: RelocKind::Arm64Branch26, symbol: Symbol::new(crate::small(program)) });
     }
 
     fn node(&mut self, plan: &Plan, tree: &Tree) {
@@ -209,6 +210,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Register = value, in as few instructions as `movz`/`movn` and `movk` allow.
+    #[expect(clippy::cast_possible_truncation, reason = "four parts of 16 bits, and shifts by 48 at most")]
     fn load(&mut self, register: Reg, value: u64) {
         let part = |i: u32| (value >> (16 * i)) as u16;
         let parts_other_than = |skip: u16| (0..4).filter(move |i| part(*i) != skip);

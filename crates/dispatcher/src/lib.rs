@@ -14,6 +14,7 @@
 //! Images follow docs/abi.md: all argument registers and the hidden argument arrive at the program as they were. A tree
 //! expects the address of the program in rax (x86-64) or x16 (arm64), which carry no argument, and overwrites r10 (x14,
 //! x17).
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
 mod arm64;
@@ -30,3 +31,11 @@ pub use chain::{Link, Policy, Verdicts};
 pub use image::Image;
 pub use live::{Current, DetachError, Dispatcher, LiveImage, Observer, Stats};
 pub use options::{DEFAULT_LIMIT, Entry, MAX_LIMIT, Options};
+
+/// An offset in an image, or a number of its programs: [`MAX_LIMIT`] programs, and some bytes for each.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "what is counted is limited; and debug builds check it")]
+pub(crate) const fn small(number: usize) -> u32 {
+    debug_assert!(number <= u32::MAX as usize);
+    number as u32
+}

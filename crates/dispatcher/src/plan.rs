@@ -48,6 +48,7 @@ impl Plan {
     }
 
     /// What `address - base` is compared with.
+    #[expect(clippy::cast_possible_truncation, reason = "only entries whose distance fits are planned for")]
     pub(crate) fn immediate(&self, entry: usize) -> i32 {
         distance(self.addresses[entry], self.base) as i32
     }

@@ -62,6 +62,7 @@ impl Branch for Jump {
     fn long_reaches(self, distance: i64) -> bool {
         i32::try_from(distance - i64::from(self.lengths().1)).is_ok()
     }
+    #[expect(clippy::cast_possible_truncation, reason = "the one that is written has been asked whether it reaches")]
     fn write(self, long: bool, distance: i64, out: &mut Vec<u8>) {
         let (short, near) = ((distance - 2) as i8, (distance - i64::from(self.lengths().1)) as i32);
         match (self, long) {
@@ -142,13 +143,13 @@ impl<'a> Emitter<'a> {
 
     /// Notes a change of the frame, for unwinders.
     fn note(&mut self, op: UnwindOp) {
-        self.code.unwind.push(Unwind { at: self.buf.len() as u32, op });
+        self.code.unwind.push(Unwind { at: crate::small(self.buf.len()), op });
     }
 
     /// The operand that was just written is the distance to the program.
     fn name_program(&mut self, program: usize) {
-        let at = self.buf.len() as u32 - 4;
-        self.code.relocs.push(Reloc { at, kind: RelocKind::X64Rel32, symbol: Symbol::new(program as u32) });
+        let at = crate::small(self.buf.len()) - 4;
+        self.code.relocs.push(Reloc { at, kind: RelocKind::X64Rel32, symbol: Symbol::new(crate::small(program)) });
     }
 
     fn node(&mut self, plan: &Plan, tree: &Tree) {
