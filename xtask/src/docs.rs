@@ -2,10 +2,15 @@
 //!
 //! A promise is worth the test that holds it, and documents name tests and sources by path; a file that moves must not
 //! leave a document behind. So each path in backquotes that begins at a folder of the repository, or at the folder of a
-//! crate, leads somewhere.
+//! crate, leads somewhere; and each promise of SECURITY.md names the test that holds it, by its path or by its name,
+//! and every test that is named there exists.
 
 use crate::shell;
-use std::{fs, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// Folders of the repository that a path may begin with.
 const ROOTS: [&str; 5] = ["crates/", "benches/", "docs/", "fuzz/", "xtask/"];
@@ -35,7 +40,79 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
             broken.extend(lost.map(|path| format!("{name}:{number}: there is no `{path}`")));
         }
     }
+    broken.extend(promises(&fs::read_to_string(root.join("SECURITY.md"))?, &Tests::of(&root.join("crates"))?));
     Ok(broken)
+}
+
+/// The tests of all crates.
+#[derive(Default)]
+struct Tests {
+    functions: BTreeSet<String>,
+    /// Files in folders of tests, by name.
+    files: BTreeSet<String>,
+}
+
+impl Tests {
+    fn of(folder: &Path) -> anyhow::Result<Tests> {
+        let mut tests = Tests::default();
+        for path in shell::files(folder)? {
+            tests.functions.extend(test_functions(&fs::read_to_string(folder.join(&path))?));
+            if path.components().any(|component| component.as_os_str() == "tests") {
+                tests.files.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
+            }
+        }
+        Ok(tests)
+    }
+}
+
+/// The functions with `#[test]` in a source.
+fn test_functions(source: &str) -> Vec<String> {
+    let (mut found, mut test) = (Vec::new(), false);
+    for line in source.lines().map(str::trim) {
+        if let Some(rest) = line.strip_prefix("fn ") {
+            found.extend(rest.split(['(', '<']).next().filter(|_| test).map(str::to_owned));
+            test = false;
+        } else if line == "#[test]" {
+            test = true;
+        } else if !line.starts_with("#[") && !line.starts_with("//") {
+            test = false;
+        }
+    }
+    found
+}
+
+/// What is missing behind the promises of SECURITY.md.
+fn promises(text: &str, tests: &Tests) -> Vec<String> {
+    let section = text.split("\n## ").find(|section| section.starts_with("What is promised")).unwrap_or_default();
+    let mut broken = Vec::new();
+    for promise in section.split("\n* ").skip(1) {
+        let title = promise.split("**").nth(1).unwrap_or(promise);
+        let mut held = false;
+        for quoted in promise.split('`').skip(1).step_by(2) {
+            for named in expanded(quoted) {
+                let name = named.rsplit('/').next().unwrap_or_default();
+                if name.ends_with(".rs") || named.ends_with("/tests") {
+                    // Where a path leads is looked at with all other paths.
+                    let known = tests.files.contains(name) || named.contains('/');
+                    held |= tests.files.contains(name) || named.ends_with("/tests");
+                    broken.extend((!known).then(|| format!("SECURITY.md: {title} there is no test file `{named}`")));
+                } else if is_test_name(&named) {
+                    held = true;
+                    let known = tests.functions.contains(&named);
+                    broken.extend((!known).then(|| format!("SECURITY.md: {title} there is no test `{named}`")));
+                }
+            }
+        }
+        if !held {
+            broken.push(format!("SECURITY.md: {title} names no test that holds it"));
+        }
+    }
+    broken
+}
+
+/// Whether a word can only be the name of a test: a sentence.
+fn is_test_name(word: &str) -> bool {
+    word.matches('_').count() >= 2 && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
 }
 
 /// The paths that a line of a document names, from the root of the repository. `{a,b}` stands for two; with `*` it is
@@ -64,6 +141,22 @@ fn expanded(path: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn promises_without_their_tests_are_found() {
+        let functions = test_functions("#[test]\n#[cfg(x)]\nfn a_b_c() {}\nfn d_e_f() {}\n#[test]\nfn g_h_i() {\n");
+        assert_eq!(functions, ["a_b_c", "g_h_i"]);
+        let tests = Tests { functions: functions.into_iter().collect(), files: ["t.rs".to_owned()].into() };
+        let of = |promise: &str| {
+            promises(&format!("# S\n\n## What is promised\n\n* {promise}\n\n## What is not\n\n* **X.**\n"), &tests)
+        };
+        assert!(of("**Held.** By `a_b_c`.").is_empty());
+        assert!(of("**Held.** By `crates/a/tests/{t,t}.rs`, and `Config::memory_limit`.").is_empty());
+        assert!(of("**Held.** By all of `crates/a/tests`.").is_empty());
+        assert_eq!(of("**Not held.** See `Config::memory_limit` and `crates/a/src/x.rs`.").len(), 1);
+        assert_eq!(of("**Gone.** `a_b_c`, `d_e_f`.").len(), 1);
+        assert_eq!(of("**Gone.** `a_b_c`, `u.rs`.").len(), 1);
+    }
 
     #[test]
     fn paths_in_backquotes_are_found() {

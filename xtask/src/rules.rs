@@ -9,7 +9,7 @@
 //!   compile error everywhere. With one or two other arms it is an `if let … else` in other words, and may have one; so
 //!   may a match whose last arm names what is left and hands it on.
 //! * The files of a crate are in no circles, and the layers of the runtime in their order (`layers`).
-//! * What documents name by path is there (`docs`).
+//! * What documents name by path is there, and each promise of SECURITY.md has its tests (`docs`).
 //! * No `#[ignore]`; every file opens with a `//!` comment; no comment goes beyond 120 columns.
 //! * A `PhantomData` over a user's type parameter, and an `unsafe impl` of `Send` or `Sync`, has a comment that says
 //!   why it is so: what is inferred from the one is variance and thread safety, which nobody sees in the code.
@@ -17,7 +17,10 @@
 //!
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
-use crate::{docs, layers, shell};
+use crate::{
+    docs, layers,
+    shell::{self, files},
+};
 use anyhow::{Context, bail};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -195,26 +198,6 @@ fn methods(source: &str) -> BTreeSet<String> {
 
 fn shown(path: &Path) -> String {
     path.strip_prefix(shell::root()).unwrap_or(path).display().to_string()
-}
-
-/// Every Rust file under the folder, relative to it; none if the folder does not exist.
-fn files(folder: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
-    let mut found = BTreeSet::new();
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(next) = folders.pop() {
-        if !next.is_dir() || next.ends_with("target") {
-            continue;
-        }
-        for entry in fs::read_dir(&next)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                found.insert(path.strip_prefix(folder)?.to_path_buf());
-            }
-        }
-    }
-    Ok(found)
 }
 
 fn arrows() -> anyhow::Result<Vec<String>> {

@@ -18,6 +18,15 @@ pub(crate) enum Sanitizer {
 
 /// The crates with state that threads share.
 const PACKAGES: [&str; 5] = ["bpf-quiesce", "bpf-prog-pack", "bpf-maps", "bpf-dispatcher", "bpf-runtime"];
+/// Tests that are left out (part of their names), under which sanitizer (`None`: either), and why.
+const LEFT_OUT: &[(Option<Sanitizer>, &str, &str)] = &[
+    (None, "misuse", "programs that must not compile are compiled by another cargo, without the sanitizer's flags"),
+    (
+        Some(Sanitizer::Thread),
+        "the_child_may_neither_enter_nor_wait",
+        "a child by a raw clone(2), of which ThreadSanitizer does not know, ends in a CHECK of its own",
+    ),
+];
 /// Seconds that the stress program runs.
 const STRESS: &str = "30";
 
@@ -26,10 +35,15 @@ pub(crate) fn run(only: Option<Sanitizer>) -> anyhow::Result<()> {
     for sanitizer in all.into_iter().filter(|s| only.is_none_or(|only| only == *s)) {
         let stress = ["run", "-p", "bpf-runtime", "--example", "stress", "--", STRESS];
         shell::run(cargo(sanitizer).args(sanitized(stress[0])).args(&stress[1..]))?;
+        let left_out: Vec<_> =
+            LEFT_OUT.iter().filter(|(under, ..)| under.is_none_or(|under| under == sanitizer)).collect();
+        for (_, test, why) in &left_out {
+            println!("LEFT OUT under {sanitizer:?}Sanitizer: tests named {test}: {why}");
+        }
         let packages = PACKAGES.iter().flat_map(|package| ["-p", package]);
-        // Not the tests that misuse must not compile: they compile with another compiler's flags.
         let tests = sanitized("test").into_iter().chain(["--lib", "--tests", "--no-fail-fast"]).chain(packages);
-        shell::run(cargo(sanitizer).args(tests).args(["--", "--skip", "misuse", "--skip", "examples"]))?;
+        let skip = left_out.iter().flat_map(|(_, test, _)| ["--skip", test]);
+        shell::run(cargo(sanitizer).args(tests).arg("--").args(skip))?;
     }
     Ok(())
 }

@@ -1,7 +1,9 @@
-//! Running other programs: the repository root, command lines that are echoed, and which tools exist.
+//! Running other programs: the repository root and its sources, command lines that are echoed, and which tools exist.
 
 use anyhow::{Context, bail};
 use std::{
+    collections::BTreeSet,
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -56,4 +58,24 @@ pub(crate) fn cargo() -> Command {
     let mut command = Command::new(cargo);
     command.current_dir(root());
     command
+}
+
+/// Every Rust file under the folder, relative to it; none if the folder does not exist.
+pub(crate) fn files(folder: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(next) = folders.pop() {
+        if !next.is_dir() || next.ends_with("target") {
+            continue;
+        }
+        for entry in fs::read_dir(&next)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.insert(path.strip_prefix(folder)?.to_path_buf());
+            }
+        }
+    }
+    Ok(found)
 }
