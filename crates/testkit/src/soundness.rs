@@ -16,6 +16,7 @@
 mod calls;
 mod emit;
 mod flow;
+mod needs;
 #[cfg(feature = "oracle")]
 mod oracle;
 mod rounds;
@@ -274,7 +275,8 @@ mod tests {
             "call 28",
             "atomic",
             "load_acquire",
-            "r10",
+            "(r10 - 552)",
+            "s>>= 32",
         ];
         for feature in features {
             assert!(text.contains(feature), "no {feature}");

@@ -10,6 +10,7 @@
 //! -104           the length of a raw context
 //! -128 .. -104   keys
 //! -176 .. -128   values
+//! -840 .. -520   slots that nobody relies on over a gap but their own statement, and those at -200
 //! ```
 //!
 //! The area is what lies from r10 - 104 up. A statement that relies on something over a gap *reserves* it: the numbers,
@@ -287,8 +288,14 @@ impl Builder<'_, '_> {
         (!free.is_empty()).then(|| self.c.pick(&free))
     }
 
-    /// Up to two statements between what establishes something and what relies on it.
+    /// Up to two statements between what establishes something and what relies on it. A lure writes over it.
     pub(super) fn gap(&mut self) {
+        let reserved: Vec<u32> = (0..SLOTS).filter(|i| self.busy.slots >> i & 1 != 0).collect();
+        if !reserved.is_empty() && self.lure(24) {
+            let (i, size, number) = (self.c.pick(&reserved), self.c.pick(&SIZES), self.number());
+            let off = slot(i) + (self.c.below(8 / size.bytes()) * size.bytes()) as i16;
+            self.store(size, Reg::R10, off, Src::Reg(number));
+        }
         if self.depth >= 4 || self.code.len() > 220 {
             return;
         }

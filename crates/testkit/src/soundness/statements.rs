@@ -30,7 +30,7 @@ impl Builder<'_, '_> {
         if self.role != Role::Main && self.c.one_in(6) {
             return self.given();
         }
-        match self.c.below(30) {
+        match self.c.below(33) {
             0..=2 => self.arithmetic(),
             3 | 4 => self.slots(),
             5 | 6 => self.branch(),
@@ -52,6 +52,7 @@ impl Builder<'_, '_> {
             25 => self.may_goto_loop(),
             26 => self.given(),
             27 => self.tied(),
+            30 | 31 => self.needing(),
             28 if self.context == Context::Xdp => self.stale_packet(),
             28 => self.guessed_loop(),
             _ => self.rare(),
@@ -422,7 +423,8 @@ impl Builder<'_, '_> {
     /// A slot beyond all others, written on both ways, or only on one.
     fn half_written(&mut self) {
         let wrong = self.lure(2);
-        let off = VALUES - 8 * (1 + self.c.below(3) as i16);
+        let deep = self.c.one_in(3);
+        let off = if deep { self.deep_slot() } else { VALUES - 8 * (1 + self.c.below(3) as i16) };
         let number = self.number();
         if wrong {
             let (cond, dst, src) = (self.c.pick(&Cond::ALL), self.number(), self.src());
@@ -441,7 +443,7 @@ impl Builder<'_, '_> {
             let number = self.number();
             self.mov(Reg::R2, number);
             self.alu(AluOp::And, Reg::R2, Src::Imm(15));
-            self.address(Reg::R1, Reg::R10, i32::from(VALUES) - 24);
+            self.address(Reg::R1, Reg::R10, if deep { off.into() } else { i32::from(VALUES) - 24 });
             self.add(Reg::R1, Reg::R2);
             let at = self.c.below(9) as i16;
             self.store(Size::B, Reg::R1, at, Src::Imm(9));
