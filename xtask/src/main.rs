@@ -13,6 +13,7 @@ mod docs;
 mod kernel_arm64;
 mod layers;
 mod objects;
+mod publish;
 mod rules;
 mod sanitize;
 mod shell;
@@ -78,6 +79,8 @@ enum Command {
         #[arg(value_enum)]
         sanitizer: Option<sanitize::Sanitizer>,
     },
+    /// Rehearse publishing: pack every shipped crate, and build each from what was packed. Nothing is uploaded.
+    Publish,
     /// Rewrite examples/packets.pcap, the capture the README's command filters.
     Capture,
 }
@@ -92,6 +95,7 @@ fn main() -> anyhow::Result<()> {
         Command::Objects { check } => objects::run(check),
         Command::Soak { programs, seed, arm64, faults } => soak::run(programs, seed, arm64, faults),
         Command::Sanitize { sanitizer } => sanitize::run(sanitizer),
+        Command::Publish => publish::rehearse(),
         Command::Capture => capture::run(),
     }
 }

@@ -10,6 +10,7 @@
 //!   may a match whose last arm names what is left and hands it on.
 //! * The files of a crate are in no circles, and the layers of the runtime in their order (`layers`).
 //! * What documents name by path is there, and each promise of SECURITY.md has its tests (`docs`).
+//! * What is shipped has what crates.io and its readers ask for (`publish`).
 //! * No `#[ignore]`; every file opens with a `//!` comment; no comment goes beyond 120 columns.
 //! * A `PhantomData` over a user's type parameter, and an `unsafe impl` of `Send` or `Sync`, has a comment that says
 //!   why it is so: what is inferred from the one is variance and thread safety, which nobody sees in the code.
@@ -18,7 +19,7 @@
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
 use crate::{
-    docs, layers,
+    docs, layers, publish,
     shell::{self, files},
 };
 use anyhow::{Context, bail};
@@ -129,7 +130,9 @@ const EXHAUSTIVE: [&str; 4] = ["Insn", "Op", "MapType", "Helper"];
 
 pub(crate) fn check() -> anyhow::Result<()> {
     let root = shell::root();
-    let mut broken = arrows()?;
+    let metadata = publish::metadata()?;
+    let mut broken = arrows(&metadata)?;
+    broken.extend(publish::check(&metadata)?);
     for folder in SAFE {
         let path = root.join("crates").join(folder).join("src/lib.rs");
         if !fs::read_to_string(&path)?.contains("#![forbid(unsafe_code)]") {
@@ -200,12 +203,7 @@ fn shown(path: &Path) -> String {
     path.strip_prefix(shell::root()).unwrap_or(path).display().to_string()
 }
 
-fn arrows() -> anyhow::Result<Vec<String>> {
-    let output = shell::cargo().args(["metadata", "--format-version", "1", "--no-deps", "--offline"]).output()?;
-    if !output.status.success() {
-        bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+fn arrows(metadata: &serde_json::Value) -> anyhow::Result<Vec<String>> {
     let allowed: BTreeMap<_, _> = ARROWS.iter().copied().collect();
     let mut broken = Vec::new();
     for package in metadata["packages"].as_array().context("no packages")? {

@@ -84,3 +84,8 @@ pub use bpf_quiesce::EnterError;
 pub use bpf_quiesce::{MemoryFull, OtherDomain, WhenFull};
 pub use bpf_uapi::helper_id::SPECIAL as SPECIAL_HELPERS;
 pub use bpf_verifier::{Limits, VerifyError};
+
+/// The example that crates.io shows.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 /// What was counted for one program while statistics were on.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ProgramStats {
     /// The program's name.
     pub program: String,

@@ -40,6 +40,7 @@ impl<C, H> fmt::Debug for Program<C, H> {
 
 /// What [`Program::test_run`] reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct TestRun {
     /// The result of the last run.
     pub result: u64,
