@@ -180,8 +180,8 @@ impl Walk<'_> {
         self.facts = facts;
         if exact && named.is_some_and(|(_, scale, _)| scale == 1) {
             // A sum that was bounded before, or one less than such a one; a difference that is not negative.
-            let most = i128::from(self.state.most_by_sums(id)) + i128::from(delta);
-            let most = u64::try_from(most.clamp(0, u64::MAX.into())).unwrap_or(max).min(max);
+            let most = self.state.most_by_sums(id).map(|most| i128::from(most) + i128::from(delta));
+            let most = most.and_then(|most| u64::try_from(most.max(0)).ok()).map_or(max, |most| most.min(max));
             let r = &mut self.state.top_mut().regs[dst.index()];
             if let Some(n) = r.n.meet(&Scalar::unsigned(0, most)) {
                 r.n = n;
@@ -372,7 +372,8 @@ impl Walk<'_> {
         if scale != 1 || self.state.sums.is_empty() {
             return n;
         }
-        let most = self.state.most_by_sums(id).saturating_add(delta.into());
+        let Some(most) = self.state.most_by_sums(id) else { return n };
+        let most = most.saturating_add(delta.into());
         n.meet(&Scalar::signed(i64::MIN, most)).unwrap_or(n)
     }
 

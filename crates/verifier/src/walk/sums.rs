@@ -191,12 +191,14 @@ impl State {
         }
     }
 
-    /// The most that V(id) is known to be from sums it is below of.
-    pub(super) fn most_by_sums(&self, id: u32) -> i64 {
-        let own = self.sums.iter().filter(|t| t.s == id).map(|t| t.max);
-        let above = self.sums.iter().filter(|t| t.s != id && t.max < i64::MAX);
+    /// The most that V(id) is known to be from sums it is below of; `None` if that is not known, or is half a register's
+    /// numbers, which says nothing either.
+    pub(super) fn most_by_sums(&self, id: u32) -> Option<i64> {
+        let bounded = || self.sums.iter().filter(|t| t.max < i64::MAX);
+        let own = bounded().filter(|t| t.s == id).map(|t| t.max);
+        let above = bounded().filter(|t| t.s != id);
         let above = above.filter_map(|t| t.max.checked_sub(self.below(id, 1, t.s)?));
-        own.chain(above).min().unwrap_or(i64::MAX)
+        own.chain(above).min()
     }
 
     /// V(id) lies in `min..=max`: what follows for the sums it is in. Facts, and bounds of other numbers.
