@@ -7,7 +7,10 @@
 //! flags, spin lock offset or all ones, 0), `map_extra` and the number of elements as `u64`, the name as `u32` length
 //! and bytes, the elements (key, value), the FNV-1a hash of everything before as `u64`.
 
+use std::fs::File;
 use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::def::{Family, MapDef, MapType, implemented_type, update};
 use crate::errno::Errno;
@@ -34,6 +37,25 @@ impl Checksum {
     fn add(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+}
+
+/// A new file beside `path`, of a name that no other thread has at the time: neither does one write into the file of
+/// another, nor into what somebody else has put there.
+fn temporary_beside(path: &Path) -> Result<(PathBuf, File), MapError> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    loop {
+        // Relaxed: each thread gets another number.
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{}.{number}.tmp", std::process::id()));
+        let name = PathBuf::from(name);
+        match File::options().write(true).create_new(true).open(&name) {
+            Ok(file) => return Ok((name, file)),
+            // Left by a process that had this number before, and died.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(io(error)),
         }
     }
 }
@@ -255,11 +277,9 @@ impl Map {
     ///
     /// # Errors
     /// As [`Map::dump`]; [`MapError::Io`].
-    pub fn save(&self, path: &std::path::Path) -> Result<(), MapError> {
+    pub fn save(&self, path: &Path) -> Result<(), MapError> {
         let dump = self.dump()?;
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(format!(".{}.tmp", std::process::id()));
-        let file = std::fs::File::create(&temporary).map_err(io)?;
+        let (temporary, file) = temporary_beside(path)?;
         let written = dump.write(std::io::BufWriter::new(&file)).and_then(|()| {
             file.sync_all().map_err(io)?;
             std::fs::rename(&temporary, path).map_err(io)
@@ -275,8 +295,8 @@ impl Map {
     ///
     /// # Errors
     /// As [`Dump::read`] and [`Map::restore`].
-    pub fn load(&self, path: &std::path::Path) -> Result<(), MapError> {
-        let file = std::fs::File::open(path).map_err(io)?;
+    pub fn load(&self, path: &Path) -> Result<(), MapError> {
+        let file = File::open(path).map_err(io)?;
         self.restore(&Dump::read(std::io::BufReader::new(file))?)
     }
 }

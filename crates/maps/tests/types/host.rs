@@ -346,6 +346,42 @@ fn a_dump_restores_every_type_that_can_be_read_back() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
+/// Two threads that save to one path do not write into each other's file, nor follow what lies where theirs would.
+#[test]
+fn maps_saved_to_one_path_at_once_stay_whole() {
+    let directory = std::env::temp_dir().join(format!("bpf-maps-at-once-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let (path, other) = (directory.join("map"), directory.join("somebody else's"));
+    std::fs::write(&other, "as it was").unwrap();
+    for number in 0..400 {
+        let name = directory.join(format!("map.{}.{number}.tmp", std::process::id()));
+        std::os::unix::fs::symlink(&other, name).unwrap();
+    }
+    let def = || MapDef::new("m", MapType::Array, 4, 4096, 16);
+    let full = |byte: u8| {
+        let map = create(def());
+        (0..16u32).for_each(|i| map.update(&i.to_ne_bytes(), &[byte; 4096], 0).unwrap());
+        map
+    };
+    full(1).save(&path).unwrap();
+    std::thread::scope(|scope| {
+        for byte in [1, 2] {
+            let (map, path) = (full(byte), &path);
+            scope.spawn(move || (0..50).for_each(|_| map.save(path).unwrap()));
+        }
+        let restored = create(def());
+        for _ in 0..50 {
+            restored.load(&path).unwrap();
+            let values = contents(&restored);
+            assert!([1, 2].iter().any(|byte| values.iter().all(|(_, value)| value.iter().all(|b| b == byte))));
+        }
+    });
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), "as it was");
+    let left = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_type().unwrap());
+    assert_eq!(left.filter(|kind| kind.is_file()).count(), 2, "no temporary file stays");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
 /// A name that is longer than a dump has room for is cut, but not within a character: that would be a damaged dump.
 #[test]
 fn a_dump_with_a_long_name_can_be_read() {
