@@ -171,9 +171,12 @@ impl Walk<'_> {
             let r = &mut self.state.top_mut().regs[dst.index()];
             (r.id, r.scale, r.delta) = (id, scale, delta);
             for mut f in facts.drain(..).filter(|_| scale == 1) {
-                // They are of the result; its name is at a distance.
+                // They are of the result, or a multiple of it; its name is at a distance.
                 let apart = i64::from(delta);
-                f.bytes = if f.hi == id { f.bytes.saturating_sub(apart) } else { f.bytes.saturating_add(apart) };
+                f.bytes = match f.hi == id {
+                    true => f.bytes.saturating_sub(apart),
+                    false => f.bytes.saturating_add(apart.saturating_mul(f.scale.into())),
+                };
                 self.state.learn_below(f);
             }
         }
@@ -350,7 +353,7 @@ impl Walk<'_> {
             return Ok(Value::pointer(Ty::PacketEnd { region }));
         }
         if id != s.id && !subtract {
-            self.order_sum(region, p, s, id);
+            self.order_sum(region, p, s, (id, delta));
         }
         let n = self.within_sum(n, id, scale, delta);
         Ok(Value { n, id, scale, delta, ..*p })
@@ -377,14 +380,16 @@ impl Walk<'_> {
         n.meet(&Scalar::signed(i64::MIN, most)).unwrap_or(n)
     }
 
-    /// A pointer `start + V(id)` that is `p + s`: what follows it in its region, and that it lies beyond `p`.
-    fn order_sum(&mut self, region: u8, p: &Value, s: &Value, id: u32) {
+    /// A pointer `start + V(id) + apart` that is `p + s`: what follows it in its region, and that it lies beyond `p`.
+    /// (`apart` where the name is that of a sum of the same parts at another distance.)
+    fn order_sum(&mut self, region: u8, p: &Value, s: &Value, (id, apart): (u32, i32)) {
         if p.id == 0 || p.scale != 1 || !self.relates() {
             return;
         }
-        let (least, delta) = (s.n.smin(), i64::from(p.delta));
+        let (least, delta, apart) = (s.n.smin(), i64::from(p.delta), i64::from(apart));
         if least >= 0 {
-            self.state.learn_below(Room { id: p.id, scale: 1, bytes: least.saturating_add(delta), hi: id });
+            let bytes = least.saturating_add(delta).saturating_sub(apart);
+            self.state.learn_below(Room { id: p.id, scale: 1, bytes, hi: id });
         }
         // s <= V(p) - c, and 2 V(p) + d <= the length: so p + s + c + d <= the length.
         if s.id != 0 && s.scale > 0 {
@@ -392,6 +397,7 @@ impl Walk<'_> {
             let twice = self.state.below(p.id, 2, len_id(region));
             if let (Some(c), Some(d)) = (below, twice) {
                 let bytes = c.saturating_add(d).saturating_sub(delta).saturating_sub(s.delta.into());
+                let bytes = bytes.saturating_add(apart);
                 self.state.learn_below(Room { id, scale: 1, bytes, hi: len_id(region) });
             }
         }
