@@ -1,0 +1,6 @@
+struct request {
+	const __u32 client;
+	__u32 cost;
+	const __u8 *const path;
+	const __u8 *const path_end;
+};
