@@ -90,7 +90,7 @@ mod with {
         BoundsUnmarked,
         /// What is tied to an operand is not bounded by a comparison.
         TiesUnmarked,
-        /// The same of stack slots.
+        /// A stack slot that is tied to an operand is not bounded by a comparison.
         TiedSlotsUnmarked,
         /// What is loaded from a slot does not make the slot exact.
         LoadsUnmarked,
@@ -98,7 +98,7 @@ mod with {
         StoresUnmarked,
         /// What a function returns is not needed exactly.
         ResultsUnmarked,
-        /// Nor is what it is given.
+        /// What a function is given is not needed exactly.
         ArgumentsUnmarked,
         /// A write ends the life of the byte before it.
         NeighbourOverwritten,
