@@ -5,6 +5,7 @@
 
 mod loops;
 
+use std::borrow::Cow;
 use std::fmt;
 
 use bpf_isa::{InsnIdx, Reg};
@@ -186,8 +187,16 @@ impl Reason {
     }
 
     /// The usual remedy, if there is one.
-    pub fn hint(&self) -> Option<&'static str> {
-        Some(match self {
+    pub fn hint(&self) -> Option<Cow<'static, str>> {
+        // Fields of a context of the host's own: a region has its end beside it by this name.
+        if let Reason::PacketBounds { region, .. } | Reason::PacketBefore { region, .. } = self
+            && !["packet", "memory"].contains(&region.as_str())
+        {
+            let hint =
+                format!("compare the pointer plus the access size with `{region}_end` on every path to the access");
+            return Some(hint.into());
+        }
+        Some(Cow::Borrowed(match self {
             Reason::Uninit(_, why) if why.contains("may move the packet") => {
                 "load data and data_end from the context again, and check the bounds again"
             }
@@ -231,7 +240,7 @@ impl Reason {
             Reason::Owed { .. } => "call bpf_ringbuf_submit or bpf_ringbuf_discard on every path",
             Reason::InfiniteLoop => "make each round change what the loop's condition tests",
             Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Time(_) => {
-                "bound loops by small constants, use bpf_loop for long ones, split the program, or raise the limit"
+                "bound loops by small constants, use bpf_loop for long ones, split the program, or raise the limit (`Config::limits`)"
             }
             Reason::Overlap { .. } => "pass buffers that do not overlap",
             Reason::ArgMem { why, .. } => return why.hint(),
@@ -252,7 +261,7 @@ impl Reason {
             | Reason::Return { .. }
             | Reason::Environment(_)
             | Reason::Internal(_) => return None,
-        })
+        }))
     }
 }
 

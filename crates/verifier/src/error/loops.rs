@@ -1,5 +1,6 @@
 //! What an error says of loops: which one was not proven by what stays true in it, what was guessed, and why not.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use bpf_isa::InsnIdx;
@@ -44,19 +45,19 @@ pub enum LoopFailure {
 
 impl LoopFailure {
     /// The usual remedy, if there is one.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            LoopFailure::Irreducible => Some("jump into the loop only at its start"),
-            LoopFailure::Endless => Some(
-                "count the rounds up to a bound (`for (i = 0; i < n; i++)`), use may_goto or bpf_loop, or verify with hybrid",
-            ),
-            LoopFailure::Changes { .. } => {
-                Some("keep it within a mask or a clamp in every round (`x &= 63`, `if (x > max) break`)")
+    pub fn hint(&self) -> Option<Cow<'static, str>> {
+        Some(Cow::Borrowed(match self {
+            LoopFailure::Irreducible => "jump into the loop only at its start",
+            LoopFailure::Endless => {
+                "count the rounds up to a bound (`for (i = 0; i < n; i++)`), use may_goto or bpf_loop, or verify with hybrid"
             }
-            LoopFailure::Refused { reason, .. } => reason.hint(),
-            LoopFailure::TooLong => Some("split the loop's body, or move parts of it into global functions"),
-            LoopFailure::Bounded | LoopFailure::Unlike => None,
-        }
+            LoopFailure::Changes { .. } => {
+                "keep it within a mask or a clamp in every round (`x &= 63`, `if (x > max) break`)"
+            }
+            LoopFailure::Refused { reason, .. } => return reason.hint(),
+            LoopFailure::TooLong => "split the loop's body, or move parts of it into global functions",
+            LoopFailure::Bounded | LoopFailure::Unlike => return None,
+        }))
     }
 }
 
