@@ -6,6 +6,7 @@
 
 use crate::destruct::Destruct;
 use crate::index::Index;
+use crate::operand::Operands;
 use crate::slots::Slots;
 use crate::ssa::Ssa;
 use crate::sweep::Sweep;
@@ -30,14 +31,25 @@ pub enum Pass {
     Values,
     /// Sums that are addresses, into the accesses that use them.
     Index,
+    /// Values brought to the op that can take them from memory.
+    Operand,
     /// Jumps that need not be.
     Layout,
 }
 
 impl Pass {
     /// All of them.
-    pub const ALL: [Pass; 8] =
-        [Pass::Peephole, Pass::Slots, Pass::Convert, Pass::Dead, Pass::Ssa, Pass::Values, Pass::Index, Pass::Layout];
+    pub const ALL: [Pass; 9] = [
+        Pass::Peephole,
+        Pass::Slots,
+        Pass::Convert,
+        Pass::Dead,
+        Pass::Ssa,
+        Pass::Values,
+        Pass::Index,
+        Pass::Operand,
+        Pass::Layout,
+    ];
 
     /// The name, for tests and listings.
     pub fn name(self) -> &'static str {
@@ -49,6 +61,7 @@ impl Pass {
             Pass::Ssa => "ssa",
             Pass::Values => "values",
             Pass::Index => "index",
+            Pass::Operand => "operand",
             Pass::Layout => "layout",
         }
     }
@@ -64,6 +77,7 @@ impl Pass {
             Pass::Ssa => scratch.in_ssa(func, |_, _| 0),
             Pass::Values => scratch.in_ssa(func, |func, s| s.values(func, options)),
             Pass::Index => scratch.in_ssa(func, |func, s| s.index(func, options)),
+            Pass::Operand => scratch.in_ssa(func, |func, s| s.operands(func, options)),
         };
         debug_assert_eq!(func.verify(usize::MAX), Ok(()), "after {}:\n{func}", self.name());
         done
@@ -91,6 +105,7 @@ pub struct PassScratch {
     ssa: Ssa,
     values: Values,
     index: Index,
+    operands: Operands,
     sweep: Sweep,
     destruct: Destruct,
 }
@@ -113,6 +128,10 @@ impl PassScratch {
         done
     }
 
+    fn operands(&mut self, func: &mut Func, options: PassOptions) -> u32 {
+        if options.addresses.operands { self.operands.run(func, &self.ssa) } else { 0 }
+    }
+
     fn index(&mut self, func: &mut Func, options: PassOptions) -> u32 {
         let done = self.index.run(func, &self.ssa, options.addresses);
         if done > 0 {
@@ -132,7 +151,8 @@ pub fn optimise(lir: &mut Lir, options: PassOptions, scratch: &mut PassScratch) 
             // Not `Convert`: where branches are foreseen, and in the one speed program that it changes (log2) they are,
             // it executes a third more instructions and gains nothing.
             Pass::Slots.run(func, options, scratch);
-            scratch.in_ssa(func, |func, s| s.values(func, options) + s.index(func, options));
+            scratch
+                .in_ssa(func, |func, s| s.values(func, options) + s.index(func, options) + s.operands(func, options));
             Pass::Layout.run(func, options, scratch);
         }
     }

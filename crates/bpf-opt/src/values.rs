@@ -37,12 +37,15 @@ pub struct Addresses {
     /// What an index is shifted by: any of 0 to 3, with an offset beside it; else by the access's own size or not at
     /// all, and without an offset.
     pub any_index: bool,
+    /// Arithmetic and comparisons take an operand from memory, and `and` of two operands is compared with zero at no
+    /// cost.
+    pub operands: bool,
 }
 
 impl Default for Addresses {
     /// Anything.
     fn default() -> Self {
-        Addresses { max_offset: i32::MAX, any_index: true }
+        Addresses { max_offset: i32::MAX, any_index: true, operands: true }
     }
 }
 
