@@ -21,6 +21,7 @@ mod tail_call;
 
 use crate::frame::Frame;
 use crate::jump::Jump;
+use crate::lower::branch::Comparison;
 use crate::regs::Gpr;
 use bpf_isa::Width;
 use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Op, Shape, Skeleton};
@@ -62,8 +63,19 @@ impl Backend for X64 {
         code.frame_bytes.push(frame.bytes);
         self.s.begin_function(shape, options, code);
         let X64 { s, thunk } = self;
-        let mut emitter =
-            Emitter { s, thunk, code, machine, options, alloc, frame, epilogue: None, held: None, flags: None };
+        let mut emitter = Emitter {
+            s,
+            thunk,
+            code,
+            machine,
+            options,
+            alloc,
+            frame,
+            epilogue: None,
+            held: None,
+            flags: None,
+            selected: None,
+        };
         emitter.enter(shape);
         Ok(emitter)
     }
@@ -92,6 +104,8 @@ pub struct Emitter<'a> {
     held: Option<Op>,
     /// What the flags say at the end of the code, if an op's arithmetic has set them.
     flags: Option<Flags>,
+    /// The comparison that the flags still hold, of the selection that ends the code here.
+    selected: Option<(Comparison, usize)>,
 }
 
 /// The zero flag says whether a register is zero.
@@ -127,7 +141,7 @@ impl bpf_jit::Emitter for Emitter<'_> {
 
     #[inline]
     fn begin_block(&mut self, block: BlockId) {
-        self.flags = None;
+        (self.flags, self.selected) = (None, None);
         self.s.bind(self.s.block(block));
     }
 

@@ -18,7 +18,7 @@
 use crate::machine::{FixedOperands, HostReg, HostRegSet, MachineDesc};
 use crate::weights::Weights;
 use bpf_isa::Width;
-use bpf_lir::{Base, Func, Liveness, Mem, Op, TailKey, VReg, Val};
+use bpf_lir::{Base, BinOp, Func, Liveness, Mem, Op, TailKey, VReg, Val};
 use bpf_opt::held;
 use core::ops::Range;
 
@@ -365,6 +365,21 @@ impl Allocator {
         self.read(from);
     }
 
+    /// The operands with the one first in whose register the result is best: one that ends here, if the order does not
+    /// matter.
+    #[inline(always)]
+    fn in_place(&self, op: &Op, dst: VReg, a: VReg, b: Val) -> (VReg, Val) {
+        let lives = |v: VReg| self.values[v.index()].live_at != NONE;
+        match (op, b) {
+            (Op::Bin { op: BinOp::Add | BinOp::Mul | BinOp::And | BinOp::Or | BinOp::Xor, .. }, Val::Reg(second))
+                if dst != a && (dst == second || (lives(a) && !lives(second))) =>
+            {
+                (second, Val::Reg(a))
+            }
+            (_, Val::Reg(_) | Val::Imm(_)) => (a, b),
+        }
+    }
+
     /// A move connects two values.
     #[inline(always)]
     fn connect(&mut self, a: VReg, b: VReg) {
@@ -433,6 +448,7 @@ impl Allocator {
             Op::Bin { dst, a, b, .. } => {
                 let fixed = machine.fixed(op);
                 if fixed.is_plain() {
+                    let (a, b) = self.in_place(op, dst, a, b);
                     self.change(dst, a);
                     self.read_val(b);
                 } else {

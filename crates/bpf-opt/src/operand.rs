@@ -25,6 +25,8 @@ pub enum Compared {
     Memory,
     /// A register with memory of the comparison's width.
     WithMemory,
+    /// Whether the low byte of a register has bits in common with a byte in memory.
+    Bits,
     /// Memory at its own size with a constant of at most 32 bits: unsigned conditions where it is zero-extended.
     Constant {
         /// The condition.
@@ -79,6 +81,8 @@ fn comparison(op: &Op, v: VReg) -> Option<Comparison> {
 pub fn compared(size: Size, v: VReg, width: Width, cond: Cond, a: VReg, b: Val) -> Option<Compared> {
     let whole = access(width) == size;
     match b {
+        // Bits above those in memory are shared with nothing.
+        Val::Reg(b) if (a == v) != (b == v) && cond == Cond::Set && size == Size::B => Some(Compared::Bits),
         Val::Reg(b) if b == v && a != v => whole.then_some(Compared::WithMemory),
         Val::Reg(b) if b != v && a == v => whole.then_some(Compared::Memory),
         Val::Reg(_) => None,

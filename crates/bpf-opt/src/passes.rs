@@ -72,7 +72,7 @@ impl Pass {
             Pass::Peephole => peephole::run(func),
             Pass::Dead => dead::run(func, &mut scratch.reads),
             Pass::Slots => scratch.slots.run(func),
-            Pass::Convert => convert::run(func, &mut scratch.reached, &mut scratch.liveness),
+            Pass::Convert => convert::run(func, &mut scratch.jumps, &mut scratch.liveness),
             Pass::Layout => layout::run(func, &mut scratch.reached),
             Pass::Ssa => scratch.in_ssa(func, |_, _| 0),
             Pass::Values => scratch.in_ssa(func, |func, s| s.values(func, options)),
@@ -100,6 +100,8 @@ pub struct PassScratch {
     reads: Vec<u32>,
     /// By block: whether a jump leads to it.
     reached: Vec<bool>,
+    /// By block: how many jumps lead to it.
+    jumps: Vec<u32>,
     liveness: Liveness,
     slots: Slots,
     ssa: Ssa,
@@ -148,9 +150,8 @@ pub fn optimise(lir: &mut Lir, options: PassOptions, scratch: &mut PassScratch) 
         if options.plain {
             Pass::Dead.run(func, options, scratch);
         } else {
-            // Not `Convert`: where branches are foreseen, and in the one speed program that it changes (log2) they are,
-            // it executes a third more instructions and gains nothing.
             Pass::Slots.run(func, options, scratch);
+            Pass::Convert.run(func, options, scratch);
             scratch
                 .in_ssa(func, |func, s| s.values(func, options) + s.index(func, options) + s.operands(func, options));
             Pass::Layout.run(func, options, scratch);

@@ -11,7 +11,7 @@ use bpf_jit::{BlockId, Compared, Op, VReg, Val, compared};
 use bpf_jit_code::layout::Label;
 
 /// `a cond b` at a width.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Comparison {
     pub(crate) width: Width,
     pub(crate) cond: Cond,
@@ -69,6 +69,12 @@ impl Emitter<'_> {
         if let Some(maker) = self.held.take() {
             return self.compare_held(comparison, maker);
         }
+        if let Some((last, at)) = self.selected
+            && at == self.s.buf.len()
+            && last == comparison
+        {
+            return comparison.cond.into();
+        }
         let Comparison { width, cond, a, b } = comparison;
         let a = self.get(a, SCRATCH);
         let test = cond == Cond::Set;
@@ -125,6 +131,10 @@ impl Emitter<'_> {
                     false => self.alu_mem(Alu::Cmp, width, a, m),
                 }
             }
+            (Some(Compared::Bits), Val::Reg(b)) => {
+                let s = self.get(if b == v { a } else { b }, SCRATCH);
+                asm!(self.s.buf, [memory(m, 0), drop_rex_unless(s)]; test [rax], Rb(s))
+            }
             (Some(Compared::Memory), Val::Reg(b)) => {
                 let b = self.get(b, SCRATCH);
                 match test {
@@ -139,7 +149,9 @@ impl Emitter<'_> {
                 self.compare_memory(size, m, test, imm);
                 return cond.into();
             }
-            (Some(Compared::Memory) | None, _) => debug_assert!(false, "{maker:?} is held for another comparison"),
+            (Some(Compared::Memory | Compared::Bits) | None, _) => {
+                debug_assert!(false, "{maker:?} is held for another comparison")
+            }
         }
         cond.into()
     }
@@ -184,6 +196,7 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn select(&mut self, comparison: Comparison, dst: VReg, yes: VReg, no: VReg) {
+        let plain = self.held.is_none();
         let cc = self.compare(comparison);
         // From here to the cmov only moves: they leave the flags alone.
         let d = self.target(dst);
@@ -196,5 +209,8 @@ impl Emitter<'_> {
             cmov(&mut self.s.buf, cc, d, yes);
         }
         self.put(dst, d);
+        // The next selection may ask the same, of operands that are what they were.
+        let changed = comparison.a == dst || comparison.b == Val::Reg(dst);
+        self.selected = (plain && !changed).then_some((comparison, self.s.buf.len()));
     }
 }
