@@ -41,99 +41,119 @@ impl Branch {
     }
 }
 
-/// The ops that replace the branch at the end of a block.
-type Straight = Vec<(Op, Span)>;
-
-/// Runs over `func`; says how many branches went.
-pub(crate) fn run(func: &mut Func, reached: &mut Vec<u32>, liveness: &mut Liveness) -> u32 {
-    if !func.all_ops().any(|op| matches!(op, Op::Branch { .. })) {
-        return 0;
-    }
-    // By block: how many jumps lead to it.
-    reached.clear();
-    reached.resize(func.blocks.len(), 0);
-    for i in 0..func.order.len() {
-        if let Some(taken) = func.ends(func.order[i]).taken {
-            reached[taken.index()] += 1;
-        }
-    }
-    let mut done = 0;
-    let mut built = false;
-    for i in 0..func.order.len().saturating_sub(2) {
-        let (from, over, to) = (func.order[i], func.order[i + 1], func.order[i + 2]);
-        let Some(at) = func.range(from).last() else { continue };
-        let Op::Branch { width, cond, a, b, target } = func.ops[at] else { continue };
-        if target != to || reached[over.index()] != 0 || func.block_ops(over).len() > MAX_OPS.max(2) {
-            continue;
-        }
-        if !core::mem::replace(&mut built, true) {
-            liveness.build(func);
-        }
-        let branch = Branch { width, cond, a, b, span: func.spans[at] };
-        let after = func.order.get(i + 3).copied().filter(|_| reached[to.index()] == 1);
-        let (straight, jumps) = match func.ends(over).taken {
-            None => (skipped(func, liveness, branch, from, over), None),
-            Some(join) if Some(join) == after => (either(func, liveness, branch, over, to), Some(join)),
-            Some(_) => (None, None),
-        };
-        let Some(straight) = straight else { continue };
-        let kept: Straight = func.range(from).filter(|op| *op != at).map(|i| (func.ops[i], func.spans[i])).collect();
-        func.set_ops(from, kept.into_iter().chain(straight));
-        func.set_ops(over, []);
-        reached[to.index()] -= 1;
-        if let Some(join) = jumps {
-            func.set_ops(to, []);
-            reached[join.index()] -= 1;
-        }
-        done += 1;
-    }
-    done
+/// The memory that it works in.
+#[derive(Debug, Default)]
+pub(crate) struct Convert {
+    /// By block: how many jumps lead to it.
+    reached: Vec<u32>,
+    liveness: Liveness,
+    /// Each value that is changed, and what it would be.
+    changed: Vec<(VReg, VReg)>,
+    /// The ops of a block without its branch.
+    straight: Vec<(Op, Span)>,
 }
 
-/// What is computed instead of a branch from `from` over `over`.
-fn skipped(func: &mut Func, liveness: &Liveness, branch: Branch, from: BlockId, over: BlockId) -> Option<Straight> {
-    if !func.block_ops(over).iter().all(is_cheap) {
-        return None;
+impl Convert {
+    /// Runs over `func`; says how many branches went.
+    pub(crate) fn run(&mut self, func: &mut Func) -> u32 {
+        if !func.all_ops().any(|op| matches!(op, Op::Branch { .. })) {
+            return 0;
+        }
+        self.reached.clear();
+        self.reached.resize(func.blocks.len(), 0);
+        for i in 0..func.order.len() {
+            if let Some(taken) = func.ends(func.order[i]).taken {
+                self.reached[taken.index()] += 1;
+            }
+        }
+        let mut done = 0;
+        let mut built = false;
+        for i in 0..func.order.len().saturating_sub(2) {
+            let (from, over, to) = (func.order[i], func.order[i + 1], func.order[i + 2]);
+            let Some(at) = func.range(from).last() else { continue };
+            let Op::Branch { width, cond, a, b, target } = func.ops[at] else { continue };
+            if target != to || self.reached[over.index()] != 0 || func.block_ops(over).len() > MAX_OPS {
+                continue;
+            }
+            if !core::mem::replace(&mut built, true) {
+                self.liveness.build(func);
+            }
+            let branch = Branch { width, cond, a, b, span: func.spans[at] };
+            let after = func.order.get(i + 3).copied().filter(|_| self.reached[to.index()] == 1);
+            self.straight.clear();
+            let (found, join) = match func.ends(over).taken {
+                None => (self.skipped(func, branch, from, over), None),
+                Some(join) if Some(join) == after => (self.either(func, branch, over, to), Some(join)),
+                Some(_) => (None, None),
+            };
+            if found.is_none() {
+                continue;
+            }
+            let start = func.ops.len() as u32;
+            for i in func.range(from).filter(|i| *i != at) {
+                let (op, span) = (func.ops[i], func.spans[i]);
+                func.ops.push(op);
+                func.spans.push(span);
+            }
+            func.set_ops(over, self.straight.drain(..));
+            // Behind each other, and so one block.
+            func.blocks[from.index()].ops = start..func.ops.len() as u32;
+            func.set_ops(over, []);
+            self.reached[to.index()] -= 1;
+            if let Some(join) = join {
+                func.set_ops(to, []);
+                self.reached[join.index()] -= 1;
+            }
+            done += 1;
+        }
+        done
     }
-    // Each value that is changed, and what it would be now.
-    let mut changed: Vec<(VReg, VReg)> = Vec::new();
-    let mut straight = Straight::new();
-    for i in func.range(over) {
-        let mut op = func.ops[i];
-        op.for_each_use_mut(|v| *v = changed.iter().find(|(old, _)| old == v).map_or(*v, |(_, new)| *new));
-        let (new, dst) = (func.new_vreg(), op.def_mut()?);
-        let old = core::mem::replace(dst, new);
-        changed.retain(|(v, _)| *v != old);
-        changed.push((old, new));
-        straight.push((op, func.spans[i]));
-    }
-    // Others end with the block.
-    changed.retain(|(v, _)| liveness.live_out(over).contains(v));
-    // Where one is written anew without being read, the old value may not be there.
-    let written = changed.iter().all(|(v, _)| liveness.live_out(from).contains(v));
-    // The comparison is made again for each.
-    changed.sort_by_key(|(v, _)| branch.reads(*v));
-    let compared = changed.iter().filter(|(v, _)| branch.reads(*v)).count();
-    if !written || changed.is_empty() || changed.len() > MAX_VALUES || compared > 1 {
-        return None;
-    }
-    straight.extend(changed.into_iter().map(|(v, new)| branch.select(v, v, new)));
-    Some(straight)
-}
 
-/// What is computed instead of a branch to `yes`, past `no`, each of which makes the same value.
-fn either(func: &mut Func, liveness: &Liveness, branch: Branch, no: BlockId, yes: BlockId) -> Option<Straight> {
-    let &[mut other, Op::Jump { .. }] = func.block_ops(no) else { return None };
-    let &[mut op] = func.block_ops(yes) else { return None };
-    let spans = [func.spans[func.range(yes).start], func.spans[func.range(no).start]];
-    let v = op.def()?;
-    if other.def() != Some(v) || !is_cheap(&op) || !is_cheap(&other) || !liveness.live_out(yes).contains(&v) {
-        return None;
+    /// Finds what is computed instead of a branch from `from` over `over`.
+    fn skipped(&mut self, func: &mut Func, branch: Branch, from: BlockId, over: BlockId) -> Option<()> {
+        if !func.block_ops(over).iter().all(is_cheap) {
+            return None;
+        }
+        self.changed.clear();
+        for i in func.range(over) {
+            let mut op = func.ops[i];
+            op.for_each_use_mut(|v| *v = self.changed.iter().find(|(old, _)| old == v).map_or(*v, |(_, new)| *new));
+            let (new, dst) = (func.new_vreg(), op.def_mut()?);
+            let old = core::mem::replace(dst, new);
+            self.changed.retain(|(v, _)| *v != old);
+            self.changed.push((old, new));
+            self.straight.push((op, func.spans[i]));
+        }
+        let Convert { liveness, changed, .. } = self;
+        // Others end with the block.
+        changed.retain(|(v, _)| liveness.live_out(over).contains(v));
+        // Where one is written anew without being read, the old value may not be there.
+        let written = changed.iter().all(|(v, _)| liveness.live_out(from).contains(v));
+        // The comparison is made again for each.
+        changed.sort_unstable_by_key(|(v, _)| branch.reads(*v));
+        let compared = changed.iter().filter(|(v, _)| branch.reads(*v)).count();
+        if !written || changed.is_empty() || changed.len() > MAX_VALUES || compared > 1 {
+            return None;
+        }
+        self.straight.extend(changed.iter().map(|(v, new)| branch.select(*v, *v, *new)));
+        Some(())
     }
-    let (new, old) = (func.new_vreg(), func.new_vreg());
-    *op.def_mut()? = new;
-    *other.def_mut()? = old;
-    Some(vec![(op, spans[0]), (other, spans[1]), branch.select(v, new, old)])
+
+    /// Finds what is computed instead of a branch to `yes`, past `no`, each of which makes the same value.
+    fn either(&mut self, func: &mut Func, branch: Branch, no: BlockId, yes: BlockId) -> Option<()> {
+        let &[mut other, Op::Jump { .. }] = func.block_ops(no) else { return None };
+        let &[mut op] = func.block_ops(yes) else { return None };
+        let spans = [func.spans[func.range(yes).start], func.spans[func.range(no).start]];
+        let v = op.def()?;
+        if other.def() != Some(v) || !is_cheap(&op) || !is_cheap(&other) || !self.liveness.live_out(yes).contains(&v) {
+            return None;
+        }
+        let (new, old) = (func.new_vreg(), func.new_vreg());
+        *op.def_mut()? = new;
+        *other.def_mut()? = old;
+        self.straight.extend([(op, spans[0]), (other, spans[1]), branch.select(v, new, old)]);
+        Some(())
+    }
 }
 
 /// Whether an op has no effect and takes a cycle.

@@ -4,6 +4,7 @@
 //! found something to do. In debug builds the function is verified after each. Passes over SSA form run between one
 //! construction and one destruction in a compilation; by themselves, in tests, each has both around it.
 
+use crate::convert::Convert;
 use crate::destruct::Destruct;
 use crate::index::Index;
 use crate::operand::Operands;
@@ -11,8 +12,8 @@ use crate::slots::Slots;
 use crate::ssa::Ssa;
 use crate::sweep::Sweep;
 use crate::values::{Addresses, Values};
-use crate::{convert, dead, layout, peephole};
-use bpf_lir::{Func, Lir, Liveness};
+use crate::{dead, layout, peephole};
+use bpf_lir::{Func, Lir};
 
 /// A pass.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -72,7 +73,7 @@ impl Pass {
             Pass::Peephole => peephole::run(func),
             Pass::Dead => dead::run(func, &mut scratch.reads),
             Pass::Slots => scratch.slots.run(func),
-            Pass::Convert => convert::run(func, &mut scratch.jumps, &mut scratch.liveness),
+            Pass::Convert => scratch.convert.run(func),
             Pass::Layout => layout::run(func, &mut scratch.reached),
             Pass::Ssa => scratch.in_ssa(func, |_, _| 0),
             Pass::Values => scratch.in_ssa(func, |func, s| s.values(func, options)),
@@ -100,9 +101,7 @@ pub struct PassScratch {
     reads: Vec<u32>,
     /// By block: whether a jump leads to it.
     reached: Vec<bool>,
-    /// By block: how many jumps lead to it.
-    jumps: Vec<u32>,
-    liveness: Liveness,
+    convert: Convert,
     slots: Slots,
     ssa: Ssa,
     values: Values,

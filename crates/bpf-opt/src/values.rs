@@ -263,7 +263,8 @@ impl Pass<'_> {
         // Such a mask is one of 32 bits.
         let mask = op == Some(BinOp::And) && u32::try_from(imm).is_ok();
         let here = self.s.blocks[v.index()] == self.block || self.constant(v) != Some(imm);
-        let plain = matches!(op, None | Some(BinOp::Add | BinOp::Sub | BinOp::And | BinOp::Or | BinOp::Xor | BinOp::Mul));
+        let plain =
+            matches!(op, None | Some(BinOp::Add | BinOp::Sub | BinOp::And | BinOp::Or | BinOp::Xor | BinOp::Mul));
         if short || mask || here || !plain { b } else { Val::Reg(v) }
     }
 
