@@ -362,7 +362,7 @@ impl Walk<'_> {
     /// The name and distance of `p + s`, where both are named, in a loop.
     fn pointer_sum(&mut self, p: &Value, s: &Value, subtract: bool) -> Option<(u32, i32)> {
         let exact = !subtract && p.scale == 1 && p.n.smin() >= 0 && s.n.smin() >= 0;
-        if !exact || !self.relates() {
+        if !exact || !p.is_of_no_negative() || !self.relates() {
             return None;
         }
         let delta = i64::from(p.delta) + i64::from(s.delta);
