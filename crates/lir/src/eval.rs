@@ -117,7 +117,7 @@ impl Eval {
         for (i, region) in self.memory.iter().enumerate() {
             let at = addr.wrapping_sub(region.base);
             if at < region.bytes.len() as u64 && region.bytes.len() as u64 - at >= u64::from(size) {
-                return Ok((i, at as usize));
+                return Ok((i, usize::try_from(at).unwrap_or(usize::MAX)));
             }
         }
         Err(EvalError::Memory { addr, size })

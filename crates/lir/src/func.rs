@@ -115,19 +115,19 @@ impl Func {
     /// A new block with these ops, which is not in the order yet.
     pub fn new_block(&mut self, ops: impl IntoIterator<Item = (Op, Span)>) -> BlockId {
         self.blocks.push(Block { ops: 0..0 });
-        let block = BlockId(self.blocks.len() as u32 - 1);
+        let block = BlockId(crate::small(self.blocks.len()) - 1);
         self.set_ops(block, ops);
         block
     }
 
     /// Gives a block other ops.
     pub fn set_ops(&mut self, block: BlockId, ops: impl IntoIterator<Item = (Op, Span)>) {
-        let start = self.ops.len() as u32;
+        let start = crate::small(self.ops.len());
         for (op, span) in ops {
             self.ops.push(op);
             self.spans.push(span);
         }
-        self.blocks[block.index()].ops = start..self.ops.len() as u32;
+        self.blocks[block.index()].ops = start..crate::small(self.ops.len());
     }
 
     /// Puts `block` into the order behind `after`. What falls out of `after` now comes to `block`; nothing happens if
@@ -150,7 +150,7 @@ impl Func {
         let cut = (start + at).min(end);
         self.blocks[block.index()].ops = start..cut;
         self.blocks.push(Block { ops: cut..end });
-        let rest = BlockId(self.blocks.len() as u32 - 1);
+        let rest = BlockId(crate::small(self.blocks.len()) - 1);
         self.insert_after(block, rest);
         rest
     }
@@ -179,17 +179,17 @@ impl Func {
         }
         let (mut ops, mut spans, mut blocks) = (Vec::new(), Vec::new(), Vec::new());
         for block in &self.order {
-            let start = ops.len() as u32;
+            let start = crate::small(ops.len());
             ops.extend_from_slice(self.block_ops(*block));
             spans.extend_from_slice(&self.spans[self.range(*block)]);
-            blocks.push(Block { ops: start..ops.len() as u32 });
+            blocks.push(Block { ops: start..crate::small(ops.len()) });
         }
         for op in &mut ops {
             if let Op::Jump { target } | Op::Branch { target, .. } = op {
                 *target = BlockId(number[target.index()]);
             }
         }
-        self.order = (0..blocks.len() as u32).map(BlockId).collect();
+        self.order = (0..crate::small(blocks.len())).map(BlockId).collect();
         (self.ops, self.spans, self.blocks) = (ops, spans, blocks);
     }
 }

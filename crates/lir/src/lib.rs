@@ -19,7 +19,7 @@
 //! control-flow ops are the last of their block; the first block of a function's order is its entry, and a block
 //! without a jump at its end falls through to the next one of the order; each op carries the BPF instructions it came
 //! from. Nothing in a function depends on an analysis, so that no change of it can leave one stale.
-
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
 mod cfg;
@@ -42,3 +42,11 @@ pub use op::{
 };
 pub use parse::ParseError;
 pub use verify::LirError;
+
+/// A number of ops, blocks or registers: a program of a million slots makes far less than 2^32.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "what is counted is limited; and debug builds check it")]
+pub(crate) const fn small(number: usize) -> u32 {
+    debug_assert!(number <= u32::MAX as usize);
+    number as u32
+}

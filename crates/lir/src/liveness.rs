@@ -100,7 +100,7 @@ impl Liveness {
                                 if last.is_none() {
                                     self.global.push(v);
                                 }
-                                let next = core::mem::replace(head, self.exposed.len() as u32);
+                                let next = core::mem::replace(head, crate::small(self.exposed.len()));
                                 self.exposed.push(Link { block, next });
                             }
                         }
@@ -109,7 +109,7 @@ impl Liveness {
                 if let Some(v) = op.def()
                     && core::mem::replace(&mut self.written[v.index()], block.0) != block.0
                 {
-                    let next = core::mem::replace(&mut self.writers[v.index()], self.writes.len() as u32);
+                    let next = core::mem::replace(&mut self.writers[v.index()], crate::small(self.writes.len()));
                     self.writes.push(Link { block, next });
                 }
             }

@@ -88,6 +88,7 @@ impl BinOp {
         let signed = |v| (v << (64 - bits)) as i64 >> (64 - bits);
         let (sa, sb) = (signed(a), signed(b));
         let count = b % bits;
+        #[expect(clippy::cast_possible_truncation, reason = "the half that is meant, or bits shifted into 64")]
         let result = match self {
             BinOp::Add => a.wrapping_add(b),
             BinOp::Sub => a.wrapping_sub(b),
@@ -113,6 +114,7 @@ impl BinOp {
 }
 
 /// The value at a width, zero-extended.
+#[expect(clippy::cast_possible_truncation, reason = "what is meant")]
 pub fn narrow(width: Width, value: u64) -> u64 {
     match width {
         Width::W32 => u64::from(value as u32),

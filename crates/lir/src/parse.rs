@@ -243,7 +243,7 @@ impl<'a> Words<'a> {
         if self.rest.starts_with('b') && self.rest.ends_with(':') {
             let block = self.block()?;
             self.expect(":")?;
-            let end = func.ops.len() as u32;
+            let end = crate::small(func.ops.len());
             if func.order.contains(&block) {
                 return Err(format!("expected another block than `{block}`, which there is already"));
             }
@@ -257,7 +257,7 @@ impl<'a> Words<'a> {
         let mut vregs = func.vregs;
         op.for_each_use(|v| vregs = vregs.max(v.0 + 1));
         func.vregs = vregs.max(op.def().map_or(0, |v| v.0 + 1));
-        let first = func.ops.len() as u32;
+        let first = crate::small(func.ops.len());
         let mut span = Span { first, len: 1 };
         if self.take("@") {
             span.first = self.small()?;
@@ -271,7 +271,7 @@ impl<'a> Words<'a> {
         let last = *func.order.last().ok_or("expected a block's label before the first op")?;
         func.ops.push(op);
         func.spans.push(span);
-        func.blocks[last.index()].ops.end = func.ops.len() as u32;
+        func.blocks[last.index()].ops.end = crate::small(func.ops.len());
         Ok(())
     }
 
