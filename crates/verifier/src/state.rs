@@ -343,6 +343,16 @@ pub(crate) struct Sum {
     pub split: bool,
 }
 
+/// A difference that may have wrapped round: `V(w) = V(v) - by`, modulo two to the power of `bits`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Wrap {
+    pub w: u32,
+    pub v: u32,
+    /// Above 0.
+    pub by: i64,
+    pub bits: u32,
+}
+
 /// A record that must be consumed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owed {
@@ -363,6 +373,8 @@ pub(crate) struct State {
     pub min_len: [u32; Region::MAX_REGIONS],
     pub room: Vec<Room>,
     pub sums: Vec<Sum>,
+    /// From one join to the next.
+    pub wraps: Vec<Wrap>,
 }
 
 impl Clone for State {
@@ -378,6 +390,7 @@ impl Clone for State {
         self.min_len = other.min_len;
         self.room.clone_from(&other.room);
         self.sums.clone_from(&other.sums);
+        self.wraps.clone_from(&other.wraps);
     }
 }
 
@@ -506,6 +519,7 @@ impl State {
         }
         self.room.clear();
         self.sums.clear();
+        self.wraps.clear();
         self.min_len = min_lens;
     }
 

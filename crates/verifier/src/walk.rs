@@ -12,7 +12,9 @@ mod alu;
 mod args;
 mod branch;
 mod call;
+mod differences;
 mod global;
+mod linear;
 mod lines;
 mod log;
 mod loops;
@@ -177,6 +179,8 @@ pub(crate) struct Walk<'a> {
     loops: loops::Engine,
     /// At this step, a short number in this register was shifted to the left by 32.
     shifted: Option<(u64, Reg, Value)>,
+    /// At this step, the number in this register was negated, less so much: what it was.
+    negated: Option<(u64, Reg, Value, i32)>,
     /// Facts on their way into the state.
     facts: Vec<Room>,
     /// Instructions since the last state was kept.
@@ -222,6 +226,7 @@ impl<'a> Walk<'a> {
             next_id: FIRST_FREE_ID,
             loops,
             shifted: None,
+            negated: None,
             facts: Vec::new(),
             since_kept: 0,
             live_bytes: 0,
@@ -294,6 +299,7 @@ impl<'a> Walk<'a> {
         state.owed.clear();
         state.room.clear();
         state.sums.clear();
+        state.wraps.clear();
         state.lock = None;
         state.min_len = self.env.min_lens();
         if planted!(PacketNeverEmpty) {

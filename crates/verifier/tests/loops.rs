@@ -4,44 +4,11 @@
 
 mod common;
 
-use std::path::Path;
+#[path = "loops/programs.rs"]
+mod programs;
 
 use bpf_isa::Program;
-use bpf_object::{Object, ProgramType};
-use bpf_verifier::{ContextLayout, Env, Helpers, MapDef, MapType, Verified, Verifier, VerifyError};
-
-/// Every program of the objects: its name, its code, whether it has a raw context, and its maps.
-pub fn programs() -> Vec<(String, Program, bool, Vec<MapDef>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/loops");
-    let mut out = Vec::new();
-    for file in ["raw.o", "raw.v4.o", "more.o", "more.v2.o", "more.v4.o", "xdp.o", "xdp.v4.o"] {
-        let object = Object::parse(&std::fs::read(folder.join(file)).expect("a file")).expect("an object");
-        for p in object.programs() {
-            let code = object.link(p, |_| false).expect("it links").into_code();
-            let maps = object
-                .maps()
-                .iter()
-                .map(|d| MapDef {
-                    access: bpf_verifier::Access::Read,
-                    frozen: d.data.as_ref().map(|d| d.bytes.clone()),
-                    ..MapDef::new(&d.name, MapType::Array, 4, d.value_size, 1)
-                })
-                .collect();
-            let name = format!("{file} {}", p.name());
-            out.push((name, Program::new(code.insns().to_vec()).expect("valid"), p.kind() != ProgramType::Xdp, maps));
-        }
-    }
-    out
-}
-
-fn verify(program: &Program, raw: bool, maps: &[MapDef], log: bool) -> Result<Verified, Box<VerifyError>> {
-    let context = if raw { ContextLayout::raw(true) } else { common::xdp() };
-    let helpers = Helpers::none();
-    let mut env = Env::new(&context, &helpers);
-    env.maps = maps;
-    env.log = log;
-    Verifier::new().verify(program.clone(), &env)
-}
+use bpf_verifier::{ContextLayout, Env, Helpers, Verifier};
 
 /// The steps of a walk that does not depend on how often a loop turns: the most that any of them takes is of a sort,
 /// whose inner loop is walked round by round.
@@ -51,11 +18,13 @@ const MOST_STEPS: u64 = 100_000;
 fn ordinary_loops_verify() {
     let only = std::env::var("LOOP").ok();
     let mut wrong = Vec::new();
-    for (name, program, raw, maps) in programs() {
+    for (file, p) in programs::objects().iter().flat_map(|o| programs::load(o).into_iter().map(move |p| (o, p))) {
+        let name = format!("{} {}", file.file_name().unwrap_or_default().display(), p.name);
         if only.as_ref().is_some_and(|o| !name.contains(o.as_str())) {
             continue;
         }
-        let result = verify(&program, raw, &maps, only.is_some());
+        let (context, helpers, program) = (p.context(), Helpers::none(), &p.program);
+        let result = Verifier::new().verify(program.clone(), &p.env(&context, &helpers, only.is_some()));
         if let (Some(_), Ok(v)) = (&only, &result) {
             println!("{}", v.log().join("\n"));
         }

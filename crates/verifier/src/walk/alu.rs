@@ -5,6 +5,7 @@
 
 use bpf_isa::{AluOp, ByteOrder, EndWidth, Reg, Src, SxWidth, Width};
 
+use super::linear::Form;
 use super::pointers::{MAX_OFFSET, bounded, checkable, low_half, size_of};
 use super::{Res, Walk, bits_of, refuse};
 use crate::error::Reason;
@@ -58,14 +59,18 @@ impl Walk<'_> {
 
     /// The operation in place, if both operands are numbers.
     fn numbers(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
-        if self.zero_extended(width, op, dst, src) {
+        if self.zero_extended(width, op, dst, src) || self.less_complement(width, op, dst, src) {
             return true;
         }
         self.name_parts(op, dst, src);
+        let wrap = self.may_wrap(width, op, dst, src);
         let before = self.ordered_operands(op, dst, src);
         let done = self.numbers_in_place(width, op, dst, src);
         if let (Some((d, s)), true) = (before, done) {
             self.order_result(width, op, dst, &d, &s);
+        }
+        if let (Some(wrap), true) = (wrap, done) {
+            self.note_wrap(wrap, dst);
         }
         done
     }
@@ -77,11 +82,12 @@ impl Walk<'_> {
         let unnamed = |v: &Value| v.id == 0 && v.n.as_const().is_none();
         let d = self.state.reg(dst);
         match (op, src) {
-            (AluOp::Add | AluOp::Sub, Src::Reg(r)) if r != dst => {
+            (AluOp::Add | AluOp::Sub | AluOp::Or, Src::Reg(r)) if r != dst => {
                 let s = self.state.reg(r);
                 let parts = small(d) && small(s) && (unnamed(d) || unnamed(s));
                 // A constant and a number: the number at a distance.
                 let distance = d.n.as_const().is_some() && op == AluOp::Add;
+                let parts = parts && (op != AluOp::Or || d.n.bits().max() & s.n.bits().max() == 0);
                 if parts && (distance || self.relates()) {
                     self.give_name(dst);
                     self.give_name(r);
@@ -146,6 +152,16 @@ impl Walk<'_> {
         if r.id != 0 || r.n.as_const().is_some() {
             return;
         }
+        // The same number at two distances.
+        if op == AluOp::Sub && d.id != 0 && (d.id, d.scale) == (s.id, s.scale) {
+            let apart = Scalar::constant((i64::from(d.delta) - i64::from(s.delta)) as u64);
+            let apart = if width == Width::W32 { apart.zext_low() } else { apart };
+            if let Some(n) = self.state.reg(dst).n.meet(&apart) {
+                self.decides();
+                self.state.set(dst, Value::scalar(n));
+                return;
+            }
+        }
         if let Some((scale, delta)) = multiplied(width, op, d, s) {
             let r = &mut self.state.top_mut().regs[dst.index()];
             (r.id, r.scale, r.delta) = (d.id, scale, delta);
@@ -207,19 +223,30 @@ impl Walk<'_> {
         match op {
             AluOp::Add => match d.n.umax().checked_add(s.n.umax()).filter(|max| *max <= top) {
                 Some(max) => (true, max),
-                None => (self.loops.guessing() || planted!(SumsNeverWrap), top),
+                None => {
+                    let fits = || {
+                        let sum = Form::of(d)?.plus(&Form::of(s)?, 1)?.plus(&Form::constant(top.into()), -1)?;
+                        Some(self.state.proves(&sum))
+                    };
+                    let exact = self.loops.guessing() || planted!(SumsNeverWrap);
+                    (exact || (self.loops.may_ask() && fits() == Some(true)), top)
+                }
             },
             AluOp::Sub => {
-                let exact = d.n.umin() >= s.n.umax() || self.state.ordered(s, d);
+                let less = || Some(self.state.proves(&Form::of(s)?.plus(&Form::of(d)?, -1)?));
+                let exact = d.n.umin() >= s.n.umax()
+                    || self.state.ordered(s, d)
+                    || (self.loops.may_ask() && less() == Some(true));
                 (exact, d.n.umax().saturating_sub(s.n.umin()))
             }
             AluOp::And | AluOp::Rsh => (true, top),
+            // Of bits that one of the two has: their sum.
+            AluOp::Or => (d.n.bits().max() & s.n.bits().max() == 0, d.n.umax().saturating_add(s.n.umax()).min(top)),
             AluOp::Mul
             | AluOp::Div
             | AluOp::SDiv
             | AluOp::Mod
             | AluOp::SMod
-            | AluOp::Or
             | AluOp::Xor
             | AluOp::Lsh
             | AluOp::Arsh => (false, top),
@@ -340,15 +367,19 @@ impl Walk<'_> {
         }
         // start + (V + a) + b is start + V + (a + b) if that is the first unknown part.
         let delta = p.delta.checked_add(s.delta);
-        let (id, delta) = match delta {
+        let mut differs = false;
+        let (id, scale, delta) = match delta {
             // A number that may be negative is another one than the offset is.
-            Some(delta) if p.id == 0 && s.id != 0 && !subtract && s.n.smin() >= 0 => (s.id, delta),
+            Some(delta) if p.id == 0 && s.id != 0 && !subtract && s.n.smin() >= 0 => (s.id, s.scale, delta),
             _ => match self.pointer_sum(p, s, subtract) {
-                Some(named) => named,
-                None => (self.new_id(), 0),
+                Some(named) => {
+                    // The name of a difference is of what is not negative.
+                    differs = subtract;
+                    named
+                }
+                None => (self.new_id(), 1, 0),
             },
         };
-        let scale = if id == s.id { s.scale } else { 1 };
         if id == len_id(region) && (scale, delta) == (1, 0) {
             return Ok(Value::pointer(Ty::PacketEnd { region }));
         }
@@ -356,18 +387,22 @@ impl Walk<'_> {
             self.order_sum(region, p, s, (id, delta));
         }
         let n = self.within_sum(n, id, scale, delta);
+        let n = if differs { n.meet(&Scalar::signed(delta.into(), i64::MAX)).unwrap_or(n) } else { n };
         Ok(Value { n, id, scale, delta, ..*p })
     }
 
     /// The name and distance of `p + s`, where both are named, in a loop.
-    fn pointer_sum(&mut self, p: &Value, s: &Value, subtract: bool) -> Option<(u32, i32)> {
-        let exact = !subtract && p.scale == 1 && p.n.smin() >= 0 && s.n.smin() >= 0;
-        if !exact || !p.is_of_no_negative() || !self.relates() {
+    fn pointer_sum(&mut self, p: &Value, s: &Value, subtract: bool) -> Option<(u32, i16, i32)> {
+        let exact = !subtract && p.n.smin() >= i64::from(p.delta).max(0) && s.n.smin() >= 0;
+        if subtract && s.id != 0 && s.n.smin() >= 0 && self.relates() {
+            return self.behind(p, s);
+        }
+        if !exact || !self.relates() {
             return None;
         }
         let delta = i64::from(p.delta) + i64::from(s.delta);
         let most = p.n.smax().checked_add(s.n.smax())?;
-        self.state.name_sum((p.line_id(), s.id, s.scale), delta, most, &mut self.next_id)
+        self.state.name_multiples((p.line_id(), p.scale), (s.id, s.scale), delta, most, &mut self.next_id)
     }
 
     /// An offset that moves with a sum which was bounded before.
@@ -405,11 +440,17 @@ impl Walk<'_> {
 
     /// The name and distance of `p - s`, if what `p` moves with is no less than `s`.
     fn behind(&mut self, p: &Value, s: &Value) -> Option<(u32, i16, i32)> {
-        let below = self.state.below(s.id, s.scale, p.tie)?;
-        if s.scale <= 0 || below < i64::from(s.delta) {
+        let of = p.line_id();
+        if s.scale <= 0 || p.scale != 1 || of == 0 {
             return None;
         }
-        let (id, apart) = self.state.name_difference((p.tie, 0), s, &mut self.next_id)?;
+        let less = || Form::of(s)?.plus(&Form::name(of), -1);
+        let below = self.state.below(s.id, s.scale, of).is_some_and(|b| b >= i64::from(s.delta))
+            || (self.loops.rich() && less().is_some_and(|f| self.state.proves(&f)));
+        if !below {
+            return None;
+        }
+        let (id, apart) = self.state.name_difference((of, 0), s, &mut self.next_id)?;
         Some((id, 1, p.delta.checked_add(apart)?))
     }
 
@@ -428,12 +469,14 @@ impl Walk<'_> {
             (None, _) if p.tie != 0 && s.id != 0 && subtract && p.scale == 1 => self.behind(p, s),
             (None, None) if p.tie != 0 && s.id != 0 && !subtract && self.relates() => {
                 // V(tie) is not negative, nor is what is added; their sum is.
-                let exact = p.scale == 1 && s.n.smin() >= 0;
+                let exact = s.n.smin() >= 0;
                 let delta = i64::from(p.delta) + i64::from(s.delta);
                 let most = p.n.smax().checked_sub(p.delta.into()).and_then(|m| m.checked_add(s.n.smax()));
                 let most = most.and_then(|m| m.checked_sub(s.delta.into())).filter(|_| exact);
-                most.and_then(|most| self.state.name_sum((p.tie, s.id, s.scale), 0, most, &mut self.next_id))
-                    .and_then(|(id, apart)| Some((id, 1, i32::try_from(delta.checked_add(apart.into())?).ok()?)))
+                let (p, s) = ((p.tie, p.scale), (s.id, s.scale));
+                most.and_then(|most| self.state.name_multiples(p, s, 0, most, &mut self.next_id)).and_then(
+                    |(id, scale, apart)| Some((id, scale, i32::try_from(delta.checked_add(apart.into())?).ok()?)),
+                )
             }
             _ => None,
         };

@@ -2,6 +2,7 @@
 
 use bpf_isa::{AluOp, Cond, Reg, Src, Width};
 
+use super::linear::Form;
 use super::pointers::{LOWEST_ADDRESS, bounded, checkable};
 use super::{Flow, Res, Walk, refuse};
 use crate::env::Region;
@@ -9,6 +10,7 @@ use crate::error::{Decision, Reason};
 use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::state::State;
+use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value, len_id};
 
 /// What one outcome of a comparison teaches.
@@ -37,6 +39,7 @@ impl Walk<'_> {
 
     /// What most comparisons are: of two numbers that are no lengths of regions. `None` for others.
     fn jump_if_numbers(&mut self, width: Width, cond: Cond, dst: Reg, src: Src, off: i16) -> Res<Option<Flow>> {
+        self.name_compared(dst, src);
         let d = self.peek(dst)?;
         let constant;
         let (s, src_reg) = match src {
@@ -65,6 +68,10 @@ impl Walk<'_> {
         };
         // What the loops around this learn of the order of the two.
         let operands = self.relates().then_some((*d, *s));
+        let (can_no, can_yes) = match operands {
+            Some((d, s)) if can_no && can_yes => self.possible((width, cond), &d, &s),
+            _ => (can_no, can_yes),
+        };
         if can_no && can_yes {
             self.compares(dst, src_reg);
             let here = self.pc;
@@ -99,6 +106,66 @@ impl Walk<'_> {
         Ok(Some(Flow::Next))
     }
 
+    /// What is compared with a named number gets a name, too, where the order of the two is worth knowing.
+    fn name_compared(&mut self, dst: Reg, src: Src) {
+        let Src::Reg(r) = src else { return };
+        let named = |r: Reg| self.state.reg(r).is_scalar() && self.state.reg(r).id != 0;
+        match (named(dst), named(r)) {
+            (true, false) if self.relates() => self.give_name(r),
+            (false, true) if self.relates() => self.give_name(dst),
+            _ => {}
+        }
+        if !self.state.wraps.is_empty() {
+            // What these numbers are made of may be bounded.
+            self.decides();
+            self.scratch.prune.sums = true;
+        }
+    }
+
+    /// Which outcomes of a comparison of numbers are possible, by how the two are tied to each other: not taken, and
+    /// taken.
+    fn possible(&mut self, (width, cond): (Width, Cond), d: &Value, s: &Value) -> (bool, bool) {
+        let alike = d.id != 0 && (d.id, d.scale) == (s.id, s.scale);
+        let named = d.id != 0 && s.id != 0;
+        if !(alike || (named && self.loops.may_ask())) {
+            return (true, true);
+        }
+        // Of integers that are what is compared: unsigned, and within the width.
+        let top = match (width, cond) {
+            (Width::W32, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) => i32::MAX as u64,
+            (Width::W64, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) => i64::MAX as u64,
+            (Width::W32, _) => ones(32),
+            (Width::W64, _) => u64::MAX,
+        };
+        let (Some(x), Some(y)) = (Form::of(d), Form::of(s)) else { return (true, true) };
+        if d.n.umax() > top || s.n.umax() > top {
+            return (true, true);
+        }
+        // a + by <= b, always.
+        let below = |a: &Form, by: i128, b: &Form| {
+            let form = Form::constant(by).plus(a, 1).and_then(|f| f.plus(b, -1));
+            form.is_some_and(|f| self.state.proves(&f))
+        };
+        let (never, always) = match cond {
+            Cond::Lt | Cond::SLt => (below(&y, 0, &x), below(&x, 1, &y)),
+            Cond::Le | Cond::SLe => (below(&y, 1, &x), below(&x, 0, &y)),
+            Cond::Gt | Cond::SGt => (below(&x, 0, &y), below(&y, 1, &x)),
+            Cond::Ge | Cond::SGe => (below(&x, 1, &y), below(&y, 0, &x)),
+            Cond::Eq | Cond::Ne => {
+                let apart = below(&x, 1, &y) || below(&y, 1, &x);
+                let equal = !apart && below(&x, 0, &y) && below(&y, 0, &x);
+                if cond == Cond::Eq { (apart, equal) } else { (equal, apart) }
+            }
+            Cond::Set => (false, false),
+        };
+        if never || always {
+            // Others may rest on what this follows from.
+            self.scratch.prune.sums = true;
+        }
+        // What cannot be at all cannot be taken to be anything.
+        if never && always { (true, true) } else { (!always, !never) }
+    }
+
     fn jump_if_any(&mut self, width: Width, cond: Cond, dst: Reg, src: Src, off: i16) -> Res<Flow> {
         let mut d = self.read(dst)?;
         let mut s = self.read_src(src)?;
@@ -115,7 +182,15 @@ impl Walk<'_> {
             self.decides();
         }
         self.note_comparison(&d, &s)?;
-        let lessons = self.lessons(width, cond, dst, &d, src, &s)?;
+        let mut lessons = self.lessons(width, cond, dst, &d, src, &s)?;
+        if d.is_scalar() && s.is_scalar() && self.relates() && src != Src::Reg(dst) {
+            let (no, yes) = self.possible((width, cond), &d, &s);
+            for (lesson, possible) in lessons.iter_mut().zip([no, yes]) {
+                if !possible {
+                    *lesson = Lesson::Never;
+                }
+            }
+        }
         let target = self.target(off.into())?;
         let [no, yes] = lessons;
         let src_reg = match src {
@@ -278,7 +353,9 @@ impl Walk<'_> {
         if never {
             return Lesson::Never;
         }
-        match room_beyond(cond, taken).and_then(|extra| room_bytes(p.delta, extra)) {
+        // At the end at most, and not there: before it.
+        let before = (outcome == Some(Cond::Ne) && follow >= Some(0)).then_some(1);
+        match room_beyond(cond, taken).or(before).and_then(|extra| room_bytes(p.delta, extra)) {
             Some(bytes) => Lesson::Room(region, p.id, p.scale, bytes),
             None => Lesson::Nothing,
         }
@@ -340,10 +417,6 @@ impl Walk<'_> {
             _ => return,
         };
         if [d, s].into_iter().any(|v| !bounded(&v.n) || v.n.smin() < 0) || d.null || s.null {
-            return;
-        }
-        // The sum of what rises and what falls is one of numbers that are not negative.
-        if d.scale.signum() != s.scale.signum() && !(d.is_of_no_negative() && s.is_of_no_negative()) {
             return;
         }
         // Offsets order as the addresses do. An end of another region's, or a start that ends one, is none of this
@@ -475,7 +548,7 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
         return;
     }
     let (old, n) = (*reg, *n);
-    if old.scale != 1 || !state.sums.is_empty() || state.in_guessed_loop() {
+    if old.scale != 1 || !state.sums.is_empty() || !state.wraps.is_empty() || state.in_guessed_loop() {
         state.bound_by(&old);
     }
     for v in state.values_mut().filter(|v| v.is_scalar() && v.id == old.id) {

@@ -6,8 +6,7 @@
 //! ([`crate::state::Room`]).
 //!
 //! Invariants: all these are equations and inequalities of integers, exact: of numbers, which are not negative, and
-//! of offsets of pointers, which are small. In sums and on lines, no offset is negative either
-//! ([`Value::is_of_no_negative`]). Whatever wraps loses its name where it is computed. Contradictions are
+//! of offsets of pointers, which are small. Whatever wraps loses its name where it is computed. Contradictions are
 //! ignored: the path cannot be taken, and walking it is no error.
 
 use bpf_isa::{AluOp, Cond, Width};
@@ -16,9 +15,9 @@ use super::Walk;
 use crate::env::Region;
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Frame, Room, State};
+use crate::state::{Frame, Room, State, Wrap};
 use crate::tnum::ones;
-use crate::value::{FIRST_FREE_ID, Ty, Value};
+use crate::value::{FIRST_FREE_ID, Value};
 
 /// No offset is that small.
 const ANYWHERE: i128 = 1 << 40;
@@ -35,7 +34,7 @@ fn ceil_div(a: i128, b: i128) -> i128 {
 }
 
 /// The range of V, if `scale * V + delta` lies in `min..=max`.
-fn of_multiple(min: i128, max: i128, scale: i16, delta: i32) -> (i128, i128) {
+pub(super) fn of_multiple(min: i128, max: i128, scale: i16, delta: i32) -> (i128, i128) {
     let (scale, delta) = (i128::from(scale), i128::from(delta));
     if scale > 0 {
         (ceil_div(min - delta, scale), floor_div(max - delta, scale))
@@ -59,13 +58,6 @@ impl Value {
         let (min, max) = self.bounds();
         let (min, _) = of_multiple(min, max, self.scale, self.delta);
         i64::try_from(min).unwrap_or(0)
-    }
-
-    /// Whether the value that its name names is surely not negative. Those of numbers are not, and so what has another
-    /// scale than 1; but a pointer from which was subtracted may have begun before its region, and be at a distance
-    /// from there that brings it back.
-    pub(super) fn is_of_no_negative(&self) -> bool {
-        !matches!(self.ty, Ty::Packet { .. } | Ty::Half { .. }) || self.scale != 1 || self.least_of_line() >= 0
     }
 
     /// The range of the value that its name names, which is not negative.
@@ -114,6 +106,11 @@ impl State {
         if min > max {
             return;
         }
+        if let (Some(len), Ok(least)) =
+            (self.min_len.get_mut((id as usize).wrapping_sub(1)), u32::try_from(min.clamp(0, Region::MAX_LEN.into())))
+        {
+            *len = (*len).max(least);
+        }
         for v in self.values_mut().filter(|v| v.line_id() == id) {
             let scale = if planted!(StrideLost) { v.scale.signum() } else { v.scale };
             let (scale, delta) = (i128::from(scale), i128::from(v.delta));
@@ -122,6 +119,9 @@ impl State {
         }
         if hops == 0 {
             return;
+        }
+        if !self.wraps.is_empty() {
+            self.settle_wraps(id, min, max, hops);
         }
         // Below a multiple of what is not 0, or 0 itself: strictly below.
         if let (true, Ok(least)) = (min > 0, i64::try_from(min)) {
@@ -177,6 +177,44 @@ impl State {
         }
     }
 
+    /// V(id) lies in `min..=max`: settles whether differences with it have wrapped round.
+    fn settle_wraps(&mut self, id: u32, min: i128, max: i128, hops: u32) {
+        for i in (0..self.wraps.len()).rev() {
+            let Wrap { w, v, by, bits } = self.wraps[i];
+            let (by, all) = (i128::from(by), 1i128 << bits);
+            // Above this, it has; it has not if V(v) is `by` or more.
+            let (whole, wrapped) = match id {
+                id if id == v => (min >= by, max < by),
+                id if id == w => (max < all - by, min >= all - by),
+                _ => continue,
+            };
+            let whole = whole || (planted!(WrapForgotten) && !wrapped);
+            if whole == wrapped {
+                continue;
+            }
+            self.wraps.swap_remove(i);
+            if whole && let Ok(by) = i64::try_from(by) {
+                self.learn_below(Room { id: w, scale: 1, bytes: by, hi: v });
+                self.learn_below(Room { id: v, scale: 1, bytes: -by, hi: w });
+            }
+            if whole {
+                // So what is named by the difference is named by what it is one of.
+                let by = i32::try_from(by).unwrap_or(0);
+                for value in self.values_mut().filter(|value| value.line_id() == w && by > 0) {
+                    if let Some(delta) = by.checked_mul(value.scale.into()).and_then(|by| value.delta.checked_sub(by)) {
+                        *value = value.renamed(v, value.scale, delta);
+                    }
+                }
+            }
+            let apart = if whole { by } else { by - all };
+            if id == w {
+                self.bound(v, min.max(0) + apart, (max + apart).max(0), hops - 1);
+            } else {
+                self.bound(w, min.max(0) - apart, max - apart, hops - 1);
+            }
+        }
+    }
+
     /// How the value moves from round to round of the innermost loops, if it is on a line.
     fn moves_by(&self, v: &Value) -> Option<i64> {
         let id = v.line_id();
@@ -206,6 +244,14 @@ impl State {
         // lo <= c - V: so the sum of the two is at most c.
         if (lo.scale, hi.scale) == (1, -1) && lo.id != 0 && hi.id != 0 && lo.is_scalar() && hi.is_scalar() {
             self.bound_sum(lo.id, hi.id, i64::from(hi.delta) - i64::from(lo.delta) - gap, next_id);
+            return;
+        }
+        // A multiple has a name as the sum of its parts.
+        if lo.id != 0 && hi.id != 0 && hi.scale > 1 && lo.scale > 0 && lo.is_scalar() && hi.is_scalar() {
+            if let Some((whole, apart)) = self.name_sum((hi.id, hi.id, hi.scale - 1), 0, i64::MAX, next_id) {
+                let bytes = i64::from(lo.delta) - i64::from(hi.delta) + gap - i64::from(apart);
+                self.learn_below(Room { id: lo.id, scale: lo.scale, bytes, hi: whole });
+            }
             return;
         }
         if lo.id != 0 && hi.id != 0 && hi.scale == 1 && lo.is_scalar() && hi.is_scalar() {

@@ -37,6 +37,10 @@ use guess::{Guess, Shape};
 
 /// Guesses that are tried after each other before a loop is walked.
 const MAX_TRIES: u32 = 5;
+/// More of them, where places are related to each other.
+const MORE_TRIES: u32 = 5;
+/// Questions about single steps that a walk answers by all that a state knows.
+const MAX_ASKED: u32 = 400;
 /// Times that guesses about one loop may fail in a row before none is made any more.
 const MAX_FAILURES: u8 = 3;
 /// Steps of a loose walk, beside some for each instruction of the loop.
@@ -83,9 +87,18 @@ struct Attempt {
     tries: u32,
     /// The guess has been weakened before.
     weakened: bool,
+    /// Simpler guesses have failed: places are related to each other.
+    related: bool,
     /// Of a loose walk: where it ends at the latest.
     steps: u64,
     notes: Option<Notes>,
+}
+
+impl Attempt {
+    /// Relations that do not hold are dropped one after the other.
+    fn extra_tries(&self) -> u32 {
+        if self.related { MORE_TRIES } else { 0 }
+    }
 }
 
 /// What was guessed: places and what they hold.
@@ -122,6 +135,8 @@ pub(super) struct Engine {
     resumed: bool,
     /// Attempts made.
     pub(super) attempts: u64,
+    /// Questions asked about single steps of this walk.
+    asked: std::cell::Cell<u32>,
 }
 
 impl Engine {
@@ -132,6 +147,7 @@ impl Engine {
         self.open.clear();
         self.loose = 0;
         (self.resumed, self.attempts) = (false, 0);
+        self.asked.set(0);
         self.heads.clear();
         if self.on {
             self.forest.build(program);
@@ -150,6 +166,21 @@ impl Engine {
     /// each number would cost more than it gains.
     pub(super) fn relates(&self) -> bool {
         self.on && self.relates
+    }
+
+    /// Whether one more question about single steps may be asked: an answer is worth some work, not any.
+    pub(super) fn may_ask(&self) -> bool {
+        let asked = self.asked.get();
+        if !self.rich() || asked >= MAX_ASKED {
+            return false;
+        }
+        self.asked.set(asked + 1);
+        true
+    }
+
+    /// Whether an open guess relates places to each other: then all that a state knows is asked.
+    pub(super) fn rich(&self) -> bool {
+        self.open.iter().any(|a| a.related)
     }
 
     /// The names of the rounds of the attempts that are open.
@@ -247,6 +278,7 @@ impl Walk<'_> {
             guess: None,
             tries: 0,
             weakened: false,
+            related: false,
             steps: 0,
             notes: None,
         });
@@ -385,24 +417,24 @@ impl Walk<'_> {
     fn loose_done(&mut self, i: usize) -> Res<()> {
         self.set_phase(i, Phase::Check);
         let a = &mut self.loops.open[i];
-        let Some(g) = a.guess.take() else { return self.give_up(i, LoopFailure::Unlike) };
+        let Some(g) = a.guess.take() else { return self.fail(i, LoopFailure::Unlike) };
         let again = g.revise(&mut a.shape);
         if again {
-            let go_on = a.tries < MAX_TRIES && self.start_loose(i);
+            let go_on = a.tries < MAX_TRIES + a.extra_tries() && self.start_loose(i);
             if go_on {
                 return Ok(());
             }
             let why = g.unstable(self.env);
-            return self.give_up(i, why);
+            return self.fail(i, why);
         }
         self.rewind(i);
         let a = &mut self.loops.open[i];
         let checked = Guess::new(&a.entry, &a.shape, a.k, a.id, self.env, &mut self.next_id, false);
-        let Some(mut checked) = checked else { return self.give_up(i, LoopFailure::Unlike) };
+        let Some(mut checked) = checked else { return self.fail(i, LoopFailure::Unlike) };
         if !checked.settle(&g, self.env, &mut self.next_id) {
             let why = if g.ends() { LoopFailure::Unlike } else { LoopFailure::Endless };
             a.guess = Some(g);
-            return self.give_up(i, why);
+            return self.fail(i, why);
         }
         a.guess = Some(checked);
         self.start_check(i);
@@ -435,22 +467,35 @@ impl Walk<'_> {
             return Ok(true);
         }
         let a = &mut self.loops.open[i];
+        let most = MAX_TRIES + a.extra_tries();
         let Some(g) = &mut a.guess else { return refuse(Reason::Internal("a check of no guess")) };
         a.tries += 1;
         let why = match g.ends() {
             true => g.change(&back, self.env),
             false => LoopFailure::Endless,
         };
-        let weaker = a.tries < MAX_TRIES && g.ends() && g.weaken(&back, self.env, a.weakened, &mut self.next_id);
+        let weaker = a.tries < most && g.ends() && g.weaken(&back, self.env, a.weakened, &mut self.next_id);
         a.weakened = true;
         self.scratch.pool.push(back);
         if !weaker {
-            self.give_up(i, why)?;
+            self.fail(i, why)?;
             return Ok(false);
         }
         self.rewind(i);
         self.start_check(i);
         Ok(false)
+    }
+
+    /// A guess has failed: tries one that relates places to each other, or none.
+    fn fail(&mut self, i: usize, why: LoopFailure) -> Res<()> {
+        let a = &mut self.loops.open[i];
+        if a.related || !a.shape.may_relate() {
+            return self.give_up(i, why);
+        }
+        a.related = true;
+        a.shape.relate(self.insns);
+        (a.tries, a.weakened) = (0, false);
+        if self.start_loose(i) { Ok(()) } else { self.give_up(i, why) }
     }
 
     /// Walks the loop round by round from the state that entered it.
@@ -484,7 +529,7 @@ impl Walk<'_> {
         }
         let Some(i) = self.loops.open.iter().rposition(|a| a.phase == Phase::Check) else { return Ok(None) };
         let why = self.refused_in_guess(reason);
-        self.give_up(i, why)?;
+        self.fail(i, why)?;
         self.loops.resumed = true;
         Ok(Some(!planted!(RefusedGuessDropped)))
     }
@@ -503,7 +548,7 @@ impl Walk<'_> {
             }
         }
         if let Some(i) = late {
-            self.give_up(i, LoopFailure::TooLong)?;
+            self.fail(i, LoopFailure::TooLong)?;
             // The state that entered is kept at the head: it is not one that has come round.
             self.loops.resumed = true;
         }

@@ -6,6 +6,7 @@
 use bpf_analysis::CheckRegion;
 use bpf_isa::{AtomicOp, AtomicWidth, Reg, Size, Src};
 
+use super::linear::Form;
 use super::pointers::checkable;
 use super::{Res, Walk, refuse};
 use crate::access::Access;
@@ -15,7 +16,7 @@ use crate::faults::planted;
 use crate::notes::Kind;
 use crate::scalar::Scalar;
 use crate::tnum::Tnum;
-use crate::value::{Origin, Ty, Value, map_name};
+use crate::value::{Origin, Ty, Value, len_id, map_name};
 
 /// Where an access lands.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +34,62 @@ pub(super) enum Place {
 impl Walk<'_> {
     /// Proves that `size` bytes at `v + off` may be accessed. `reg` is where the pointer came from, for messages.
     pub(super) fn place(&mut self, reg: Reg, v: &Value, off: i64, size: u64, access: Access) -> Res<Place> {
+        let result = self.place_of(reg, v, off, size, access);
+        if !matches!(
+            result.as_ref().map_err(|r| &**r),
+            Err(Reason::StackBounds { .. }
+                | Reason::Bounds { .. }
+                | Reason::PacketBounds { .. }
+                | Reason::PacketBefore { .. })
+        ) {
+            return result;
+        }
+        match self.narrowed(v, off, size) {
+            Some(v) => self.place_of(reg, &v, off, size, access),
+            None => result,
+        }
+    }
+
+    /// The pointer, if all that is known of what it moves with shows that the access is inside.
+    fn narrowed(&mut self, v: &Value, off: i64, size: u64) -> Option<Value> {
+        if v.line_id() == 0 || v.null || !self.relates() || (self.loops.guessing() && !self.loops.rich()) {
+            return None;
+        }
+        let size = i64::try_from(size).ok()?;
+        // The offset is at least this, and at most that less the length, if the region has one of its own.
+        let (min, max, len) = match v.ty {
+            Ty::Stack { .. } => (-i64::from(self.env.frame_bytes), 0, None),
+            Ty::MapValue { .. } | Ty::Mem { .. } => (0, super::pointers::size_of(v, self.env).into(), None),
+            Ty::Packet { region } => (0, 0, Some(region)),
+            _ => return None,
+        };
+        let (min, max) = (min - off, max - off - size);
+        let at = Form::of(v)?;
+        let above = v.n.smin() >= min || self.state.proves(&Form::constant(min.into()).plus(&at, -1)?);
+        let end = at.plus(&Form::constant(max.into()), -1)?;
+        let end = match len {
+            None => end,
+            Some(region) => end.plus(&Form::name(len_id(region)), -1)?,
+        };
+        if !above || !self.state.proves(&end) {
+            return None;
+        }
+        // Others may rest on what this follows from.
+        self.decides();
+        self.scratch.prune.sums = true;
+        let most = match len {
+            None => max,
+            Some(region) => {
+                let bytes = u32::try_from(i64::from(v.delta) - max).ok()?;
+                self.state.learn_room(region, v.id, v.scale, bytes);
+                i64::from(self.env.region(region).max_len) + max
+            }
+        };
+        let n = v.n.meet(&Scalar::signed(min, most))?;
+        Some(Value { n, ..*v })
+    }
+
+    fn place_of(&mut self, reg: Reg, v: &Value, off: i64, size: u64, access: Access) -> Res<Place> {
         if v.null && !(planted!(ValueNeverNull) && matches!(v.ty, Ty::MapValue { .. })) {
             return refuse(Reason::MaybeNull(reg));
         }

@@ -329,6 +329,8 @@ impl Walk<'_> {
             // Nothing was here before, and nothing will come.
             return Ok(false);
         }
+        // The state may be another one from here on.
+        (self.shifted, self.negated) = (None, None);
         self.forget();
         if let Some(done) = self.came_round()? {
             return Ok(done);
@@ -408,7 +410,7 @@ impl Walk<'_> {
     fn keep(&mut self, round: bool, base: u32) -> Res<()> {
         self.trail_enter();
         // It is no part of the state: what the next step makes of it, others that this one covers may not.
-        self.shifted = None;
+        (self.shifted, self.negated) = (None, None);
         let state = self.copy_state();
         let bytes = state.bytes() + state.frames.len() * size_of::<Needed>();
         let (hits, misses, epoch) = (0, 0, self.epoch);
@@ -492,6 +494,8 @@ impl Walk<'_> {
             self.scratch.needs.build(self.program, self.env);
         }
         self.leave_loops();
+        // No state that is kept has them: what one compares with it may not.
+        self.state.wraps.clear();
         let needs = &self.scratch.needs;
         let frames = self.state.frames.len();
         for k in 0..frames {

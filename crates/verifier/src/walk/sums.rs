@@ -11,7 +11,7 @@
 
 use bpf_isa::{AluOp, Width};
 
-use crate::state::{Line, Room, State, Sum};
+use crate::state::{Frame, Line, Room, State, Sum};
 use crate::value::Value;
 
 /// Sums that a state holds; the oldest is forgotten for a new one.
@@ -29,7 +29,7 @@ impl Sum {
 
 impl State {
     /// All equations: sums, and the lines of loops.
-    fn all_sums(&self) -> impl Iterator<Item = Sum> {
+    pub(super) fn all_sums(&self) -> impl Iterator<Item = Sum> {
         let lines = self.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.lines.iter().map(|l| (m.k.id, l)));
         let lines = lines.filter(|(_, l)| l.n != 0).map(|(k, l)| {
             let (s, a) = if l.step > 0 { (l.x, l.n) } else { (l.n, l.x) };
@@ -57,7 +57,7 @@ impl State {
             .find(|s| (s.a, s.b, s.scale) == (a, b, scale) || (s.scale == 1 && scale == 1 && (s.b, s.a) == (a, b)))
     }
 
-    fn push_sum(&mut self, sum: Sum) {
+    pub(in crate::walk) fn push_sum(&mut self, sum: Sum) {
         if self.sums.len() >= MAX_SUMS {
             self.sums.remove(0);
         }
@@ -127,6 +127,33 @@ impl State {
         let s = *next_id;
         self.push_sum(Sum { s, a, b, scale, delta, max, split: false });
         Some((s, 0))
+    }
+
+    /// `times_a * V(a) + times_b * V(b) + delta`, exact and `most` at most, of which neither V is negative: as a multiple
+    /// of one name, and a distance.
+    pub(super) fn name_multiples(
+        &mut self,
+        (a, times_a): (u32, i16),
+        (b, times_b): (u32, i16),
+        delta: i64,
+        most: i64,
+        next_id: &mut u32,
+    ) -> Option<(u32, i16, i32)> {
+        if times_a <= 0 || times_b <= 0 {
+            return None;
+        }
+        let ((a, times_a), (b, times_b)) =
+            if times_a <= times_b { ((a, times_a), (b, times_b)) } else { ((b, times_b), (a, times_a)) };
+        if times_b % times_a != 0 {
+            return None;
+        }
+        if times_a == 1 {
+            return self.name_sum((a, b, times_b), delta, most, next_id).map(|(id, delta)| (id, 1, delta));
+        }
+        let most = most.checked_sub(delta)?.div_euclid(times_a.into());
+        let (id, apart) = self.name_sum((a, b, times_b / times_a), 0, most, next_id)?;
+        let delta = i64::from(apart).checked_mul(times_a.into())?.checked_add(delta)?;
+        Some((id, times_a, i32::try_from(delta).ok()?))
     }
 
     /// The difference of `V(whole) + ahead` and `s`, which is not negative: a name and a distance from it.
@@ -217,8 +244,14 @@ impl State {
                     self.sums[i].max = t.max.min(max);
                 }
                 let [a, b] = [t.a, t.b].map(|p| i128::from(self.least_of(p).unwrap_or(0).max(0)));
-                next.push((t.a, 0, max - delta - scale * b));
-                next.push((t.b, 0, (max - delta - a).div_euclid(scale)));
+                // And at least what the most of the other leaves.
+                let least = |most: i128| if t.split { most.min(scale - 1) } else { most };
+                let [most_a, most_b] = [t.a, t.b].map(|p| self.most_of(p));
+                let b_min =
+                    most_a.map(least).or(t.split.then_some(scale - 1)).map(|a| -((a + delta - min).div_euclid(scale)));
+                let a_min = most_b.and_then(|b| min.checked_sub(delta)?.checked_sub(b.checked_mul(scale)?));
+                next.push((t.a, a_min.unwrap_or(0).max(0), max - delta - scale * b));
+                next.push((t.b, b_min.unwrap_or(0).max(0), (max - delta - a).div_euclid(scale)));
             } else if min > 0 {
                 let fact = match id {
                     id if id == t.a => i16::try_from(t.scale).ok().map(|scale| (t.b, scale, min + delta)),
@@ -238,6 +271,13 @@ impl State {
                 }
             }
         }
+    }
+
+    /// The most that V(id) is, by what numbers are made of it.
+    fn most_of(&self, id: u32) -> Option<i128> {
+        let named = |v: &&Value| v.is_scalar() && v.id == id && v.scale > 0;
+        let values = self.frames.iter().flat_map(Frame::values).filter(named);
+        values.map(|v| v.range_of_line().1).min().filter(|most| *most < u64::MAX).map(i128::from)
     }
 
     /// Two numbers whose sum is at most `most`.
@@ -278,14 +318,9 @@ pub(super) fn result_name(
 ) -> Option<(u32, i16, i32)> {
     let most = i64::try_from(max).unwrap_or(i64::MAX);
     match op {
-        AluOp::Add => {
-            let (a, b) = if d.scale == 1 { (d, s) } else { (s, d) };
-            if a.scale != 1 {
-                return None;
-            }
-            let delta = i64::from(a.delta) + i64::from(b.delta);
-            let (id, delta) = state.name_sum((a.id, b.id, b.scale), delta, most, next_id)?;
-            Some((id, 1, delta))
+        AluOp::Add | AluOp::Or => {
+            let delta = i64::from(d.delta) + i64::from(s.delta);
+            state.name_multiples((d.id, d.scale), (s.id, s.scale), delta, most, next_id)
         }
         AluOp::Sub => match d.n.as_const() {
             Some(c) => {
@@ -321,7 +356,6 @@ pub(super) fn result_name(
         | AluOp::SDiv
         | AluOp::Mod
         | AluOp::SMod
-        | AluOp::Or
         | AluOp::Xor
         | AluOp::Lsh
         | AluOp::Arsh => None,

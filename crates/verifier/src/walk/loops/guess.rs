@@ -11,230 +11,31 @@
 //! after.
 
 mod join;
+mod place;
+mod relations;
+mod report;
+mod round;
+mod shape;
 
-use std::fmt;
-
-use bpf_isa::{AluOp, Reg, Width};
+use bpf_isa::{AluOp, Width};
 
 use super::Measure;
 use crate::env::Env;
-use crate::error::LoopFailure;
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Frame, Line, Mark, Room, Round, State};
+use crate::state::{Line, Mark, Room, Round, State};
 use crate::tnum::ones;
 use crate::value::{Ty, Value, Why, len_id};
 use crate::walk::pointers::size_of;
 use join::{Widen, merge};
+use place::{Place, places, put, value};
+use relations::Relation;
+use round::Measures;
+use shape::Change;
+pub(super) use shape::{Shape, compare, name_all};
 
 /// More rounds than these are not counted: so that nothing that is multiplied with them overflows.
 const MAX_ROUNDS: u64 = 1 << 62;
-
-/// A register or slot, in the frame that is so many above the running one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
-    above: u8,
-    what: What,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum What {
-    Reg(u8),
-    Slot { depth: u16, size: u8 },
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.what {
-            What::Reg(r) => write!(f, "r{r}")?,
-            What::Slot { depth, .. } => write!(f, "[r10 - {depth}]")?,
-        }
-        match self.above {
-            0 => Ok(()),
-            n => write!(f, " of the frame {n} above"),
-        }
-    }
-}
-
-/// What a round does to it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Change {
-    /// Adds this.
-    Step(i32),
-    /// Moves it, differently each time.
-    Move,
-    /// Anything.
-    Any,
-}
-
-/// What a round of a loop changes.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Shape {
-    changes: Vec<(Place, Change)>,
-    /// What has been seen to become less, and to become more, than when the loop began.
-    less: Vec<Place>,
-    more: Vec<Place>,
-    /// What is the same in every round, if it has no name of its own.
-    same: Vec<Place>,
-    /// While a round is watched: the names given to what had none.
-    pub(super) names: Vec<(Place, u32)>,
-    /// No exit bounds the number of rounds: nothing is counted by them.
-    uncounted: bool,
-}
-
-impl Shape {
-    /// What can be expected of another use of the loop.
-    pub(super) fn reusable(&self) -> Shape {
-        Shape { names: Vec::new(), ..self.clone() }
-    }
-
-    fn set(&mut self, place: Place, change: Change) {
-        match self.changes.iter_mut().find(|(p, _)| *p == place) {
-            Some((_, c)) => *c = change,
-            None => self.changes.push((place, change)),
-        }
-        self.same.retain(|p| *p != place);
-    }
-
-    /// Sees whether the range of what came back leaves that of what entered. Whether that is new.
-    fn see_range(&mut self, place: Place, e: &Value, b: &Value) -> bool {
-        let ((e_min, e_max), (b_min, b_max)) = (e.bounds(), b.bounds());
-        let mut new = false;
-        for (left, list) in [(b_min < e_min, &mut self.less), (b_max > e_max, &mut self.more)] {
-            if left && !list.contains(&place) {
-                list.push(place);
-                new = true;
-            }
-        }
-        new
-    }
-}
-
-fn frame(state: &State, place: Place) -> Option<&Frame> {
-    state.frames.len().checked_sub(1 + usize::from(place.above)).and_then(|i| state.frames.get(i))
-}
-
-/// The value there; `None` if it cannot be read.
-fn value(state: &State, place: Place) -> Option<Value> {
-    let f = frame(state, place)?;
-    let v = match place.what {
-        What::Reg(r) => *f.regs.get(usize::from(r))?,
-        What::Slot { depth, size } => match f.spilled(depth.into(), size.into()) {
-            Some(s) => s.value,
-            None => f.load(depth.into(), size.into()).ok()?,
-        },
-    };
-    (!v.is_uninit()).then_some(v)
-}
-
-fn put(state: &mut State, place: Place, v: Value) {
-    let Some(i) = state.frames.len().checked_sub(1 + usize::from(place.above)) else { return };
-    let f = &mut state.frames[i];
-    match place.what {
-        What::Reg(r) => f.regs[usize::from(r)] = v,
-        What::Slot { depth, size } => f.store_spill(depth.into(), size.into(), &v),
-    }
-}
-
-/// Every register of the running frame, and every slot of any.
-fn places<'s>(states: &'s [&'s State]) -> Vec<Place> {
-    let mut out: Vec<Place> = (0..Reg::R10.index() as u8).map(|r| Place { above: 0, what: What::Reg(r) }).collect();
-    for state in states {
-        let count = state.frames.len();
-        for (i, f) in state.frames.iter().enumerate() {
-            for s in &f.spills {
-                let place = Place { above: (count - 1 - i) as u8, what: What::Slot { depth: s.depth, size: s.size } };
-                if !out.contains(&place) {
-                    out.push(place);
-                }
-            }
-        }
-    }
-    out
-}
-
-/// Names every number and every pointer at an unknown offset that has no name.
-pub(super) fn name_all(state: &mut State, shape: &mut Shape, next_id: &mut u32) {
-    shape.names.clear();
-    for place in places(&[state]) {
-        let Some(v) = value(state, place) else { continue };
-        let pointer = match v.ty {
-            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } => {
-                v.tie == 0 && v.n.smin() >= 0 && v.n.as_const().is_none()
-            }
-            _ => false,
-        };
-        if pointer || (v.is_scalar() && v.id == 0) {
-            *next_id += 1;
-            shape.names.push((place, *next_id));
-            put(state, place, v.renamed(*next_id, 1, 0));
-        }
-    }
-}
-
-/// Finds out what a round changed, from what entered it and what came back. `false` if it cannot be guessed about.
-pub(super) fn compare(entry: &State, back: &State, shape: &mut Shape) -> bool {
-    if entry.frames.len() != back.frames.len() || entry.owed != back.owed || entry.lock != back.lock {
-        return false;
-    }
-    shape.changes.clear();
-    shape.same.clear();
-    shape.less.clear();
-    shape.more.clear();
-    for place in places(&[entry, back]) {
-        let (Some(mut e), Some(b)) = (value(entry, place), value(back, place)) else { continue };
-        let name = shape.names.iter().find(|(p, _)| *p == place).map(|(_, id)| *id);
-        if let Some(id) = name {
-            e = e.renamed(id, 1, 0);
-        }
-        match change(&e, &b) {
-            None if e.line_id() != 0 && name.is_some() && e.n.as_const().is_none() && b.line_id() == e.line_id() => {
-                shape.same.push(place);
-            }
-            None => {}
-            Some(c) => {
-                shape.changes.push((place, c));
-                shape.see_range(place, &e, &b);
-            }
-        }
-    }
-    true
-}
-
-/// What makes `b` of `e`.
-fn change(e: &Value, b: &Value) -> Option<Change> {
-    if e.ty != b.ty || e.null != b.null || e.owner != b.owner {
-        return Some(Change::Any);
-    }
-    let step = |d: i64| match i16::try_from(d) {
-        Ok(0) => None,
-        Ok(d) => Some(Change::Step(d.into())),
-        Err(_) => Some(Change::Any),
-    };
-    let tied = e.line_id() != 0 && (e.line_id(), e.scale) == (b.line_id(), b.scale);
-    let apart = i64::from(b.delta) - i64::from(e.delta);
-    match e.ty {
-        Ty::Scalar => match (e.n.as_const(), b.n.as_const()) {
-            _ if tied => step(apart),
-            (Some(x), Some(y)) => step((y as i64).wrapping_sub(x as i64)),
-            _ if b.id == 0 && b.n.subset(&e.n) => None,
-            _ if b.id != 0 => Some(Change::Move),
-            _ => Some(Change::Any),
-        },
-        Ty::Packet { .. } if (e.id, e.scale) == (b.id, b.scale) => step(apart),
-        Ty::Packet { .. } => Some(Change::Move),
-        Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } if e.id == b.id => {
-            match (e.n.as_const(), b.n.as_const()) {
-                (Some(x), Some(y)) => step((y as i64).wrapping_sub(x as i64)),
-                _ if tied => step(apart),
-                _ if e.n == b.n => None,
-                _ => Some(Change::Any),
-            }
-        }
-        _ if e.id == b.id && e.n == b.n => None,
-        _ => Some(Change::Any),
-    }
-}
 
 /// `start + step * k`.
 fn on_line(start: &Scalar, step: i32, k: &Scalar) -> Scalar {
@@ -250,8 +51,7 @@ fn loosened_to(v: &Value, place: Place, shape: &Shape, env: &Env<'_>) -> Scalar 
     if !v.is_scalar() {
         return all;
     }
-    let min = if shape.less.contains(&place) { all.umin() } else { v.n.umin() };
-    let max = if shape.more.contains(&place) { all.umax() } else { v.n.umax() };
+    let (min, max) = shape.range(place, (v.n.umin(), v.n.umax()), (all.umin(), all.umax()));
     Scalar::unsigned(min, max)
 }
 
@@ -272,35 +72,6 @@ fn loosened(v: &Value, env: &Env<'_>) -> Scalar {
 struct Own {
     place: Place,
     id: u32,
-}
-
-/// What moves in the rounds that came back.
-///
-/// They end if some things never move back, and in every round one of these moves: the sum of numbers that are bounded
-/// does not grow for ever.
-#[derive(Debug, Default)]
-struct Measures {
-    /// What never moved the other way; `None` before the first round.
-    weak: Option<Vec<Measure<Place>>>,
-    /// By round: what moved.
-    strict: Vec<Vec<Measure<Place>>>,
-}
-
-impl Measures {
-    fn see(&mut self, strict: Vec<Measure<Place>>, weak: Vec<Measure<Place>>) {
-        match &mut self.weak {
-            None => self.weak = Some(weak),
-            Some(all) => all.retain(|m| weak.contains(m)),
-        }
-        if !self.strict.contains(&strict) {
-            self.strict.push(strict);
-        }
-    }
-
-    fn end(&self) -> bool {
-        let Some(weak) = &self.weak else { return true };
-        self.strict.iter().all(|moved| moved.iter().any(|m| weak.contains(m)))
-    }
 }
 
 /// What may be true in every round.
@@ -326,6 +97,12 @@ pub(super) struct Guess {
     /// What did not change as guessed.
     broken: Vec<(Place, Change)>,
     measures: Measures,
+    /// Places are related to each other: those of them that are entered, and those that did not come back.
+    related: bool,
+    relations: Vec<Relation>,
+    refuted: Vec<Relation>,
+    /// The first name that was made for it.
+    first_name: u32,
 }
 
 impl Guess {
@@ -377,7 +154,13 @@ impl Guess {
             unchanged: Vec::new(),
             broken: Vec::new(),
             measures: Measures::default(),
+            related: shape.relates(),
+            relations: Vec::new(),
+            refuted: Vec::new(),
+            first_name: *next_id + 1,
         };
+        // What a line begins with, if that has a name of its own there: the name, and what it is.
+        let mut begins: Vec<(u32, Value)> = Vec::new();
         let mut fresh = || {
             *next_id += 1;
             *next_id
@@ -392,13 +175,16 @@ impl Guess {
             {
                 let n = if loose { on_line(&start, d, &rounds) } else { v.n };
                 put(&mut state, place, Value { n, ..tied });
+                if let Some(line) = mark.lines.iter().find(|l| l.x == tied.line_id() && l.n >= g.first_name) {
+                    begins.push((line.n, v));
+                }
                 g.steps.push(place);
                 continue;
             }
             let n = if loose { loosened_to(&v, place, shape, env) } else { v.n };
             let moves = !matches!(change, Change::Any);
             let v = match v.ty {
-                Ty::Scalar if moves && g.uncounted => {
+                Ty::Scalar if (moves && g.uncounted) || g.related => {
                     let own = fresh();
                     g.own.push(Own { place, id: own });
                     mark.ids.push(own);
@@ -448,6 +234,14 @@ impl Guess {
                 put(&mut state, place, v.renamed(id, 1, 0));
             }
         }
+        for (n, v) in begins {
+            // V(n) is the value, when the loop begins.
+            if v.is_scalar() && v.id != 0 && v.scale == 1 {
+                let at = i64::from(v.delta);
+                state.learn_below(Room { id: v.id, scale: 1, bytes: at, hi: n });
+                state.learn_below(Room { id: n, scale: 1, bytes: -at, hi: v.id });
+            }
+        }
         for line in &mark.lines {
             let (id, hi) = if line.step > 0 { (line.n, line.x) } else { (line.x, line.n) };
             state.learn_below(Room { id, scale: 1, bytes: 0, hi });
@@ -463,171 +257,10 @@ impl Guess {
             state.bound(k, 0, most.into(), 1);
         }
         g.state = state;
+        if g.related {
+            g.relate(shape);
+        }
         Some(g)
-    }
-
-    /// Renames what came back, so that it compares with the guess: its round is the next.
-    pub(super) fn next_round(&mut self, back: &mut State, next_id: &mut u32) {
-        let Some(mark) = back.top().loops.last() else { return };
-        let still = |o: &&Own| {
-            let tie = |v: &Value| (v.line_id(), v.scale, v.delta);
-            let (g, b) = (value(&self.state, o.place), value(back, o.place));
-            g.as_ref().is_some_and(|g| g.line_id() == o.id) && g.as_ref().map(tie) == b.as_ref().map(tie)
-        };
-        self.unchanged = self.own.iter().chain(&self.named).filter(still).copied().collect();
-        // V of the next round is V of this one, and this.
-        let mut moved: Vec<(u32, i64)> = vec![(self.k, 1)];
-        moved.extend(
-            mark.lines.iter().map(|l| (l.x, i64::from(if planted!(StrideLost) { l.step.signum() } else { l.step }))),
-        );
-        let one = Scalar::constant(1);
-        if let Some(mark) = back.top_mut().loops.last_mut() {
-            mark.k.n.alu_assign(AluOp::Add, Width::W64, &one);
-        }
-        for v in back.frames.iter_mut().flat_map(|f| f.regs.iter_mut().chain(f.spills.iter_mut().map(|s| &mut s.value)))
-        {
-            let id = v.line_id();
-            let Some((_, by)) = moved.iter().find(|(m, _)| *m == id && id != 0) else { continue };
-            let delta = i64::from(v.delta) - by * i64::from(v.scale);
-            match i32::try_from(delta) {
-                Ok(delta) => v.delta = delta,
-                Err(_) if matches!(v.ty, Ty::Packet { .. }) => *v = Value::uninit(Why::Dead),
-                Err(_) => *v = v.renamed(0, 1, 0),
-            }
-        }
-        let by = |id: u32| moved.iter().find(|(m, _)| *m == id).map_or(0, |(_, by)| *by);
-        for f in &mut back.room {
-            f.bytes = f.bytes.saturating_sub(by(f.id).saturating_mul(f.scale.into())).saturating_add(by(f.hi));
-        }
-        back.sums.retain_mut(|t| {
-            let parts = by(t.b).checked_mul(t.scale).and_then(|b| b.checked_add(by(t.a)));
-            let delta = parts.and_then(|p| t.delta.checked_sub(p)?.checked_add(by(t.s)));
-            let max = if t.max == i64::MAX { Some(i64::MAX) } else { t.max.checked_add(by(t.s)) };
-            // What was less than the scale need not be, later.
-            (t.split, t.delta, t.max) =
-                (t.split && delta == Some(t.delta), delta.unwrap_or(0), max.unwrap_or(i64::MAX));
-            delta.is_some()
-        });
-        self.next_own(back, next_id);
-        for &place in &self.steps {
-            let tie = |v: &Value| (v.line_id(), v.scale, v.delta);
-            let (want, got) = (value(&self.state, place), value(back, place));
-            if let (true, Some(want), Some(got)) = (planted!(StepOnOnePath), &want, &got) {
-                let (id, scale, delta) = tie(want);
-                let start = Scalar::constant(i64::from(delta) as u64);
-                let k = back.top().loops.last().map_or(Scalar::UNKNOWN, |m| m.k.n);
-                put(back, place, Value { n: on_line(&start, scale.into(), &k), ..got.renamed(id, scale, delta) });
-            } else if want.as_ref().map(tie) != got.as_ref().map(tie) && got.is_some() {
-                let change = if got.is_some_and(|v| v.line_id() != 0) { Change::Move } else { Change::Any };
-                self.broken.push((place, change));
-            }
-        }
-    }
-
-    /// The names that single places have in a round pass to what is there now. Sees what has grown and what has shrunk.
-    fn next_own(&mut self, back: &mut State, next_id: &mut u32) {
-        let (mut seen, mut weak): (Vec<Measure<Place>>, Vec<Measure<Place>>) = Default::default();
-        let mut facts: Vec<Room> = Vec::new();
-        // The name, what V of it is now: this of another V, and so much.
-        let mut passed: Vec<(u32, u32, i64)> = Vec::new();
-        let mut simply: Vec<bool> = Vec::new();
-        let mut renamed: Vec<(Place, Value)> = Vec::new();
-        for &Own { place, id } in &self.own {
-            let (Some(g), Some(b)) = (value(&self.state, place), value(back, place)) else { continue };
-            let packet = matches!(g.ty, Ty::Packet { .. });
-            if g.ty != b.ty || g.line_id() != id {
-                continue;
-            }
-            let by = i64::from(b.delta) - i64::from(g.delta);
-            let simple = b.scale == 1 && (b.id != 0 || packet);
-            if simple && b.id != 0 {
-                let grown = back.below(id, 1, b.id).is_some_and(|x| x.saturating_add(by) > 0);
-                let shrunk = back.below(b.id, 1, id).is_some_and(|x| x.saturating_sub(by) > 0);
-                for (grows, strictly, at_all) in [
-                    (true, grown, back.below(id, 1, b.id).is_some_and(|x| x.saturating_add(by) >= 0)),
-                    (false, shrunk, back.below(b.id, 1, id).is_some_and(|x| x.saturating_sub(by) >= 0)),
-                ] {
-                    let what = Measure { what: place, grows };
-                    if strictly {
-                        seen.push(what);
-                    }
-                    if at_all {
-                        weak.push(what);
-                    }
-                }
-            } else if b.id == id && b.scale > 1 {
-                // V becomes scale * V + delta.
-                let least = back.least_of(id).unwrap_or(0).max(0).saturating_mul(i64::from(b.scale) - 1);
-                let what = Measure { what: place, grows: true };
-                if least.saturating_add(by) > 0 {
-                    seen.push(what);
-                }
-                if least.saturating_add(by) >= 0 {
-                    weak.push(what);
-                }
-            }
-            match passed.iter().find(|(i, ..)| *i == id) {
-                None => {
-                    if simple {
-                        let regions = (0..back.min_len.len() as u8).map(len_id);
-                        // Another name of the round is of something else in the next.
-                        let own = |h: u32| self.own.iter().any(|o| o.id == h);
-                        let his = regions.chain(back.room.iter().map(|f| f.hi)).filter(|h| !own(*h));
-                        for hi in his.collect::<Vec<_>>() {
-                            let bytes = match b.id {
-                                0 => {
-                                    (hi < crate::value::FIRST_FREE_ID).then(|| i64::from(back.min_len[hi as usize - 1]))
-                                }
-                                of => back.below(of, 1, hi),
-                            };
-                            if let Some(bytes) = bytes.and_then(|x| x.checked_sub(by)) {
-                                facts.push(Room { id, scale: 1, bytes, hi });
-                            }
-                        }
-                    }
-                    passed.push((id, b.id, by));
-                    simply.push(simple && b.id != 0);
-                }
-                // Two pointers that have moved apart: the second keeps what it is now.
-                Some((_, of, first)) if (*of, *first) != (b.id, by) || !simple => {
-                    self.broken.push((place, Change::Any));
-                    continue;
-                }
-                Some(_) => {}
-            }
-            renamed.push((place, b.renamed(id, 1, g.delta)));
-        }
-        // Of two of them, as they are now.
-        let now: Vec<(u32, u32, i64)> =
-            passed.iter().zip(&simply).filter(|(_, simple)| **simple).map(|(p, _)| *p).collect();
-        for (id, of, by) in &now {
-            for (other, hi, above) in now.iter().filter(|(other, ..)| other != id) {
-                let bytes = back.below(*of, 1, *hi).and_then(|x| x.checked_sub(*by)?.checked_add(*above));
-                if let Some(bytes) = bytes {
-                    facts.push(Room { id: *id, scale: 1, bytes, hi: *other });
-                }
-            }
-        }
-        let old: Vec<u32> = passed.iter().map(|(id, ..)| *id).collect();
-        back.room.retain(|f| !old.contains(&f.id) && !old.contains(&f.hi));
-        back.sums.retain(|t| ![t.s, t.a, t.b].iter().any(|id| old.contains(id)));
-        // What still has a name of the old round is something else now.
-        for v in back.frames.iter_mut().flat_map(|f| f.regs.iter_mut().chain(f.spills.iter_mut().map(|s| &mut s.value)))
-        {
-            if v.line_id() != 0 && old.contains(&v.line_id()) {
-                if matches!(v.ty, Ty::Packet { .. }) {
-                    *next_id += 1;
-                    v.id = *next_id;
-                } else {
-                    *v = v.renamed(0, 1, 0);
-                }
-            }
-        }
-        for (place, v) in renamed {
-            put(back, place, v);
-        }
-        facts.into_iter().for_each(|f| back.learn_below(f));
-        self.measures.see(seen, weak);
     }
 
     /// Whether the rounds seen so far are proven to end, if they are inside the guess: they are counted, and the count
@@ -683,6 +316,8 @@ impl Guess {
                     && e.is_scalar()
                     && !self.steps.contains(&place)
                 {
+                    // What was guessed is what it must be compared with, if that was not all.
+                    let e = if self.related { value(&self.state, place).unwrap_or(e) } else { e };
                     again |= shape.see_range(place, &e, &b);
                 }
             }
@@ -702,6 +337,7 @@ impl Guess {
                 }
             }
         }
+        again |= shape.revise_relations(self);
         let counted = self.back.as_ref().and_then(|b| b.top().loops.last()).map(|m| m.k.n.umax());
         if !self.uncounted && !again && counted.is_some_and(|k| k > self.most) {
             shape.uncounted = true;
@@ -752,7 +388,9 @@ impl Guess {
         for f in &mut back.room {
             (f.id, f.hi) = (new(f.id), new(f.hi));
         }
-        back.sums.retain(|t| [t.s, t.a, t.b].iter().all(|id| new(*id) == *id));
+        for t in &mut back.sums {
+            (t.s, t.a, t.b) = (new(t.s), new(t.a), new(t.b));
+        }
         if let Some(m) = back.top_mut().loops.last_mut() {
             for l in &mut m.lines {
                 (l.x, l.n) = (new(l.x), new(l.n));
@@ -811,60 +449,6 @@ impl Guess {
         }
         let widen = if again { Widen::Far } else { Widen::Near };
         merge(&mut self.state, back, widen, next_id)
-    }
-
-    /// What is guessed: registers of the running frame, and slots that a round changes.
-    pub(super) fn parts(&self, env: &Env<'_>) -> Vec<(String, String)> {
-        let top = self.state.top();
-        let rounds = match top.loops.last() {
-            Some(mark) if !self.uncounted => mark.k.n.to_string(),
-            _ => "any number".into(),
-        };
-        let mut out = vec![("rounds".into(), rounds)];
-        for place in places(&[&self.state]) {
-            let of_frame = matches!(place.what, What::Reg(_)) || self.moves(place);
-            if let (Some(v), true) = (value(&self.state, place), of_frame) {
-                out.push((place.to_string(), v.describe(env)));
-            }
-        }
-        out
-    }
-
-    fn moves(&self, place: Place) -> bool {
-        self.steps.contains(&place) || self.own.iter().any(|o| o.place == place)
-    }
-
-    /// The first place that came back to the loose guess and did not move as guessed.
-    pub(super) fn unstable(&self, env: &Env<'_>) -> LoopFailure {
-        match &self.back {
-            Some(back) => self.change(back, env),
-            None => LoopFailure::Unlike,
-        }
-    }
-
-    /// The first place of what came back that the guess does not hold.
-    pub(super) fn change(&self, back: &State, env: &Env<'_>) -> LoopFailure {
-        let unlike = |place: &Place| match (value(&self.state, *place), value(back, *place)) {
-            (Some(g), Some(b)) => g.ty != b.ty || !b.n.subset(&g.n),
-            (Some(_), None) => true,
-            (None, _) => false,
-        };
-        let broken = self.broken.iter().map(|(p, _)| *p).find(|p| value(&self.state, *p).is_some());
-        let Some(place) = places(&[&self.state]).into_iter().find(unlike).or(broken) else {
-            return LoopFailure::Unlike;
-        };
-        let text = |state: &State| value(state, place).map_or("not known".into(), |v| v.describe(env));
-        LoopFailure::Changes { what: place.to_string(), guessed: text(&self.state), came_back: text(back) }
-    }
-
-    /// What is guessed, for the log.
-    pub(super) fn describe(&self, env: &Env<'_>) -> String {
-        let parts = self.parts(env);
-        parts
-            .iter()
-            .enumerate()
-            .map(|(i, (what, v))| format!("{} {what} = {v}", if i == 0 { "" } else { "," }))
-            .collect()
     }
 }
 
@@ -929,9 +513,9 @@ fn tie(v: &Value, d: i32, mark: &mut Mark, fresh: &mut impl FnMut() -> u32) -> O
         return None;
     }
     // V(x) must not be negative, as no V is: what falls to 0 from above its name's distance would lead it there, and
-    // so would what falls to before its object; and so may the name of what lay before its region once.
+    // so would what falls to before its object.
     let from_start = v.is_scalar() || v.n.smin() >= i64::from(v.delta).max(0);
-    let rises = v.line_id() != 0 && v.scale > 0 && d > 0 && v.is_of_no_negative();
+    let rises = v.line_id() != 0 && v.scale > 0 && d > 0;
     let falls = v.line_id() != 0 && v.scale > 0 && d < 0 && v.delta <= 0 && from_start;
     let named = (rises || falls) && d % i32::from(v.scale) == 0;
     if !named && matches!(v.ty, Ty::Packet { .. }) {

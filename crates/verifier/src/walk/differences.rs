@@ -1,0 +1,105 @@
+//! Differences that compilers make of comparisons and of other differences.
+//!
+//! Problem: `x != 0 && x <= n` is compiled as `x - 1 < n`, a range as `x - 65 < 26`, `n - 1 - x` as `~x + n`. What is
+//! subtracted may wrap round, so by itself the result is any number. Approach: the difference is remembered as one modulo
+//! two to the power of its width ([`Wrap`]), until a comparison shows which it is ([`super::lines`]); a complement is
+//! remembered for the next instruction.
+//!
+//! Invariants: a [`Wrap`] says no more than the subtraction did. No kept state has any, nor does one that a loop's guess
+//! begins with.
+
+use bpf_isa::{AluOp, Reg, Src, Width};
+
+use super::linear::Form;
+use super::{Walk, bits_of};
+use crate::scalar::Scalar;
+use crate::state::Wrap;
+use crate::value::Value;
+
+/// Differences that a state holds.
+const MAX_WRAPS: usize = 4;
+
+impl Walk<'_> {
+    /// A constant is taken off a number that may be less: what it was is known as soon as a comparison of one or the
+    /// other shows whether that has wrapped round (`x - 1 < y` is how `x != 0 && x <= y` is compiled, and `x - 65 < 26` a
+    /// range).
+    pub(super) fn may_wrap(&self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<Wrap> {
+        let (AluOp::Add, Src::Imm(i)) = (op, src) else { return None };
+        let d = self.state.reg(dst);
+        if i >= 0 || !d.is_scalar() || d.id == 0 || d.scale != 1 || !(width == Width::W64 || d.is_short()) {
+            return None;
+        }
+        let by = i64::from(i.unsigned_abs()) - i64::from(d.delta);
+        let wraps = d.n.umin() < u64::from(i.unsigned_abs()) && by > 0 && self.relates();
+        wraps.then_some(Wrap { w: 0, v: d.id, by, bits: bits_of(width) })
+    }
+
+    pub(super) fn note_wrap(&mut self, wrap: Wrap, dst: Reg) {
+        if self.state.reg(dst).id != 0 || self.state.wraps.len() >= MAX_WRAPS {
+            return;
+        }
+        self.give_name(dst);
+        let w = self.state.reg(dst).id;
+        if w != 0 {
+            self.state.wraps.push(Wrap { w, ..wrap });
+        }
+    }
+
+    /// `~v + w` and `-v + w` are `w - v`, less 1: how `len - 1 - n` is compiled.
+    pub(super) fn less_complement(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
+        if width != Width::W64 {
+            return false;
+        }
+        let d = *self.state.reg(dst);
+        match (op, src) {
+            (AluOp::Xor, Src::Imm(-1)) if d.is_scalar() && d.id != 0 && self.relates() => {
+                self.negated = Some((self.stats.steps, dst, d, -1));
+            }
+            (AluOp::Add, Src::Reg(r)) if r != dst => {
+                let Some((step, of, v, apart)) = self.negated.take() else { return false };
+                let whole = if of == dst { r } else { dst };
+                if step + 1 != self.stats.steps || (of != dst && of != r) || !self.state.reg(whole).is_scalar() {
+                    return false;
+                }
+                self.give_name(whole);
+                let w = *self.state.reg(whole);
+                // So many that the result is not negative.
+                let (Some(less), Some(more)) = (Form::of(&v), Form::of(&w)) else { return false };
+                let Some(gap) = less.plus(&more, -1).and_then(|f| f.plus(&Form::constant(-i128::from(apart)), 1))
+                else {
+                    return false;
+                };
+                if w.scale != 1 || !self.state.proves(&gap) {
+                    return false;
+                }
+                let named = self.state.name_difference((w.id, w.delta), &v, &mut self.next_id);
+                let Some((id, delta)) = named.and_then(|(id, delta)| Some((id, delta.checked_add(apart)?))) else {
+                    return false;
+                };
+                self.decides();
+                let n =
+                    w.n.alu(AluOp::Sub, width, &v.n).alu(AluOp::Add, width, &Scalar::constant(i64::from(apart) as u64));
+                let n = n.meet(&Scalar::unsigned(0, w.n.umax())).unwrap_or(n);
+                let mut facts = std::mem::take(&mut self.facts);
+                let by = v.n.umin().saturating_add_signed(-i64::from(apart));
+                super::lines::result_order(
+                    (AluOp::Sub, width),
+                    &w,
+                    &Value::scalar(Scalar::unsigned(by, by)),
+                    true,
+                    id,
+                    &mut facts,
+                );
+                self.state.set(dst, Value { id, scale: 1, delta, ..Value::scalar(n) });
+                for mut f in facts.drain(..) {
+                    f.bytes = f.bytes.saturating_add(delta.into());
+                    self.state.learn_below(f);
+                }
+                self.facts = facts;
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
+}

@@ -1,0 +1,412 @@
+//! What follows from all equations and inequalities of a state together.
+//!
+//! Problem: orders ([`Room`]), sums and the lines of loops are each looked up by themselves, one or two steps far. A
+//! program that keeps `p + left` the same, or tests one sum and uses another with three parts, needs more of them at
+//! once. Approach: the question is a linear form that must not be above 0. Its negation is added to what the state says
+//! of the numbers in it, and unknowns are eliminated one after the other (Fourier and Motzkin's way, equations first).
+//! If that leaves a constant above 0 that should not be, the negation is impossible.
+//!
+//! Invariants: each row says `sum of coefficient * V + constant <= 0`, of integers, exactly (see [`super::lines`]).
+//! Whatever row is made of others is their sum, each times a number that is not negative, or an equation times any; so
+//! no choice made here can prove what is wrong, and giving up (too many rows, an overflow) proves nothing.
+
+use crate::env::Region;
+use crate::faults::planted;
+use crate::state::{Frame, State};
+use crate::value::{FIRST_FREE_ID, Value};
+
+/// How many equations and inequalities away what is asked about may be, and how many unknowns that leads to at most: what
+/// is looked at first, and then.
+const NEAR: [(u32, usize); 3] = [(1, 6), (2, 10), (4, 16)];
+/// Rows at any time.
+const MAX_ROWS: usize = 44;
+
+/// `sum of coefficient * V(id) + constant`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(in crate::walk) struct Form {
+    /// Sorted by name; none is 0.
+    terms: Vec<(u32, i128)>,
+    constant: i128,
+}
+
+impl Form {
+    pub(in crate::walk) fn constant(c: i128) -> Form {
+        Form { terms: Vec::new(), constant: c }
+    }
+
+    /// V(id).
+    pub(in crate::walk) fn name(id: u32) -> Form {
+        Form { terms: vec![(id, 1)], constant: 0 }
+    }
+
+    /// The value, if it is known or has a name.
+    pub(in crate::walk) fn of(v: &Value) -> Option<Form> {
+        match v.line_id() {
+            0 if v.is_scalar() => v.n.as_const().map(|c| Form::constant(c.into())),
+            0 => v.n.as_const().map(|c| Form::constant((c as i64).into())),
+            id => Some(Form { terms: vec![(id, v.scale.into())], constant: v.delta.into() }),
+        }
+    }
+
+    /// Adds so many times another one. `None` if that is too much.
+    pub(in crate::walk) fn plus(mut self, other: &Form, times: i128) -> Option<Form> {
+        for &(id, c) in &other.terms {
+            let c = c.checked_mul(times)?;
+            match self.terms.binary_search_by_key(&id, |(i, _)| *i) {
+                Ok(at) => {
+                    self.terms[at].1 = self.terms[at].1.checked_add(c)?;
+                    if self.terms[at].1 == 0 {
+                        self.terms.remove(at);
+                    }
+                }
+                Err(at) if c != 0 => self.terms.insert(at, (id, c)),
+                Err(_) => {}
+            }
+        }
+        self.constant = self.constant.checked_add(other.constant.checked_mul(times)?)?;
+        Some(self)
+    }
+
+    fn times(&self, id: u32) -> i128 {
+        self.terms.binary_search_by_key(&id, |(i, _)| *i).map_or(0, |at| self.terms[at].1)
+    }
+
+    pub(in crate::walk) fn names(&self) -> impl Iterator<Item = u32> {
+        self.terms.iter().map(|(id, _)| *id)
+    }
+
+    /// Its only name, how often it has that, and the rest.
+    pub(in crate::walk) fn single(&self) -> Option<(u32, i128, i128)> {
+        match self.terms[..] {
+            [(id, times)] => Some((id, times, self.constant)),
+            _ => None,
+        }
+    }
+
+    pub(in crate::walk) fn as_const(&self) -> Option<i128> {
+        self.terms.is_empty().then_some(self.constant)
+    }
+
+    /// Of a row: divides by what all coefficients have in common. Of integers, the constant may be rounded up.
+    fn reduce(&mut self) {
+        let gcd = |mut a: u128, mut b: u128| {
+            while b != 0 {
+                (a, b) = (b, a % b);
+            }
+            a
+        };
+        let common = self.terms.iter().fold(0, |g, (_, c)| gcd(g, c.unsigned_abs()));
+        if let (true, Ok(common)) = (common > 1, i128::try_from(common)) {
+            self.terms.iter_mut().for_each(|(_, c)| *c /= common);
+            self.constant = -(-self.constant).div_euclid(common);
+        }
+    }
+}
+
+/// Rows, of which some are equations.
+#[derive(Debug, Default)]
+struct Rows {
+    equal: Vec<Form>,
+    less: Vec<Form>,
+}
+
+impl Rows {
+    /// A row that should be true. `true` if it cannot be.
+    fn add(&mut self, mut row: Form) -> bool {
+        row.reduce();
+        if row.terms.is_empty() {
+            return row.constant > 0;
+        }
+        match self.less.iter_mut().find(|r| r.terms == row.terms) {
+            Some(r) => r.constant = r.constant.max(row.constant),
+            None => self.less.push(row),
+        }
+        false
+    }
+
+    /// Takes one unknown after the other out of them. Whether they contradict each other; `None` if that was not found
+    /// out.
+    fn contradict(mut self) -> Option<bool> {
+        // An equation with an unknown that it has once says what that is.
+        while let Some(e) = self.equal.pop() {
+            if e.terms.is_empty() {
+                if e.constant != 0 {
+                    return Some(true);
+                }
+                continue;
+            }
+            let Some(&(id, c)) = e.terms.iter().find(|(_, c)| c.abs() == 1) else {
+                let negative = Form::default().plus(&e, -1)?;
+                if self.add(e) || self.add(negative) {
+                    return Some(true);
+                }
+                continue;
+            };
+            for other in &mut self.equal {
+                let times = other.times(id);
+                if times != 0 {
+                    *other = std::mem::take(other).plus(&e, -times * c)?;
+                }
+            }
+            for other in std::mem::take(&mut self.less) {
+                let times = other.times(id);
+                let row = if times == 0 { other } else { other.plus(&e, -times * c)? };
+                if self.add(row) {
+                    return Some(true);
+                }
+            }
+        }
+        loop {
+            let count = |id: u32| {
+                let of = |sign: i128| self.less.iter().filter(|r| r.times(id) * sign > 0).count();
+                (of(1), of(-1))
+            };
+            let unknowns: Vec<u32> = {
+                let mut all: Vec<u32> = self.less.iter().flat_map(Form::names).collect();
+                all.sort_unstable();
+                all.dedup();
+                all
+            };
+            let best = unknowns.into_iter().min_by_key(|id| {
+                let (above, below) = count(*id);
+                (above * below) as i64 - (above + below) as i64
+            });
+            let Some(id) = best else { return Some(false) };
+            let (with, without): (Vec<Form>, Vec<Form>) =
+                std::mem::take(&mut self.less).into_iter().partition(|r| r.times(id) != 0);
+            self.less = without;
+            for a in with.iter().filter(|r| r.times(id) > 0) {
+                for b in with.iter().filter(|r| r.times(id) < 0) {
+                    let row = Form::default().plus(a, -b.times(id))?.plus(b, a.times(id))?;
+                    if self.add(row) {
+                        return Some(true);
+                    }
+                }
+            }
+            if self.less.len() > MAX_ROWS {
+                return None;
+            }
+        }
+    }
+}
+
+impl State {
+    /// Whether the form is 0 or less, whatever the state stands for. By what is said of names and of numbers: a pointer
+    /// that nobody reads any more is nothing to go by (see [`super::trail`]).
+    pub(in crate::walk) fn proves(&self, form: &Form) -> bool {
+        self.proves_from(form, false)
+    }
+
+    /// The same, by all values: where all that the state holds is needed.
+    pub(in crate::walk) fn proves_by_all(&self, form: &Form) -> bool {
+        self.proves_from(form, true)
+    }
+
+    fn proves_from(&self, form: &Form, pointers: bool) -> bool {
+        if let Some(c) = form.as_const() {
+            return c <= 0;
+        }
+        // Its negation: 1 - form <= 0.
+        let Some(mut negation) = Form::constant(1).plus(form, -1) else { return false };
+        if planted!(AtMostIsLess) {
+            negation.constant += 1;
+        }
+        // By ranges alone, the operands themselves have been looked at.
+        let about = |id: u32| form.times(id) != 0;
+        let lines = || self.frames.iter().flat_map(|f| &f.loops);
+        let tied = self.room.iter().any(|f| about(f.id) || about(f.hi))
+            || self.sums.iter().any(|t| about(t.s) || about(t.a) || about(t.b))
+            || lines().any(|m| about(m.k.id) || m.lines.iter().any(|l| about(l.x) || about(l.n)));
+        if !tied && !pointers {
+            return false;
+        }
+        // What is near the question answers it mostly.
+        let mut last = 0;
+        for (hops, most) in NEAR {
+            let mut rows = Rows::default();
+            rows.add(negation.clone());
+            let (seen, found) = self.rows_about(form, pointers, (hops, most), &mut rows).unwrap_or((last, false));
+            if found || rows.contradict().unwrap_or(false) {
+                return true;
+            }
+            if seen == last {
+                return false;
+            }
+            last = seen;
+        }
+        false
+    }
+
+    /// Whether two forms are always equal.
+    pub(in crate::walk) fn proves_equal(&self, a: &Form, b: &Form) -> bool {
+        let less = |a: &Form, b: &Form| a.clone().plus(b, -1).is_some_and(|f| self.proves_by_all(&f));
+        less(a, b) && less(b, a)
+    }
+
+    /// What is known of the unknowns of the form, and of what these are tied to over so many hops: so many unknowns, and
+    /// whether that is a contradiction by itself.
+    fn rows_about(
+        &self,
+        form: &Form,
+        pointers: bool,
+        (hops, most): (u32, usize),
+        rows: &mut Rows,
+    ) -> Option<(usize, bool)> {
+        let mut about: Vec<u32> = form.names().collect();
+        let (mut next, mut left, mut end) = (0, hops, about.len());
+        let (mut rooms, mut sums) = (vec![false; self.room.len()], Vec::new());
+        let equations: Vec<_> = self.all_sums().collect();
+        sums.resize(equations.len(), false);
+        while let Some(&id) = about.get(next) {
+            if next == end {
+                (left, end) = (left - 1, about.len());
+            }
+            if left == 0 {
+                break;
+            }
+            next += 1;
+            let mut see = |id: u32| {
+                if !about.contains(&id) && about.len() < most {
+                    about.push(id);
+                }
+            };
+            for (f, seen) in self.room.iter().zip(&mut rooms).filter(|(f, seen)| !**seen && (f.id == id || f.hi == id))
+            {
+                *seen = true;
+                see(f.id);
+                see(f.hi);
+            }
+            for (t, seen) in equations.iter().zip(&mut sums) {
+                if !*seen && [t.s, t.a, t.b].contains(&id) {
+                    *seen = true;
+                    [t.s, t.a, t.b].into_iter().for_each(&mut see);
+                }
+            }
+        }
+        for (t, _) in equations.iter().zip(&sums).filter(|(_, seen)| **seen) {
+            let parts = Form::name(t.a).plus(&Form::name(t.b), t.scale.into())?;
+            rows.equal.push(parts.plus(&Form::name(t.s), -1)?.plus(&Form::constant(t.delta.into()), 1)?);
+            let mut bounds =
+                vec![Form::default().plus(&Form::name(t.a), -1)?, Form::default().plus(&Form::name(t.b), -1)?];
+            if t.max < i64::MAX {
+                bounds.push(Form::name(t.s).plus(&Form::constant(t.max.into()), -1)?);
+            }
+            if t.split {
+                bounds.push(Form::name(t.a).plus(&Form::constant(i128::from(t.scale) - 1), -1)?);
+            }
+            for row in bounds {
+                if rows.add(row) {
+                    return Some((about.len(), true));
+                }
+            }
+        }
+        for (f, _) in self.room.iter().zip(&rooms).filter(|(_, seen)| **seen) {
+            let mut row = Form::constant(f.bytes.into()).plus(&Form::name(f.id), f.scale.into())?;
+            row = row.plus(&Form::name(f.hi), -1)?;
+            if rows.add(row) {
+                return Some((about.len(), true));
+            }
+        }
+        for &id in &about {
+            let (min, max) = self.range_of_name(id, pointers);
+            let mut bounds = Vec::new();
+            if let Some(min) = min {
+                bounds.push(Form::constant(min).plus(&Form::name(id), -1)?);
+            }
+            if let Some(max) = max {
+                bounds.push(Form::name(id).plus(&Form::constant(max), -1)?);
+            }
+            for row in bounds {
+                if rows.add(row) {
+                    return Some((about.len(), true));
+                }
+            }
+        }
+        Some((about.len(), false))
+    }
+
+    /// The bounds of V(id) that what is tied to it has.
+    fn range_of_name(&self, id: u32, pointers: bool) -> (Option<i128>, Option<i128>) {
+        if id < FIRST_FREE_ID {
+            let least = self.min_len.get(id as usize - 1).map(|len| i128::from(*len));
+            return (least, Some(Region::MAX_LEN.into()));
+        }
+        let (mut min, mut max): (Option<i128>, Option<i128>) = (None, None);
+        for v in self
+            .frames
+            .iter()
+            .flat_map(Frame::values)
+            .filter(|v| v.line_id() == id && (v.is_scalar() || (pointers && !v.null)))
+        {
+            let (lo, hi) = v.bounds();
+            // Of an offset beyond 63 bits nothing is known.
+            let (lo, hi) = super::lines::of_multiple(lo, hi, v.scale, v.delta);
+            (min, max) = (Some(min.map_or(lo, |m| m.max(lo))), Some(max.map_or(hi, |m| m.min(hi))));
+        }
+        (min, max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn form(terms: &[(u32, i128)], constant: i128) -> Form {
+        let add = |f: Form, (id, c): &(u32, i128)| f.plus(&Form::name(*id), *c).expect("small");
+        terms.iter().fold(Form::constant(constant), add)
+    }
+
+    #[test]
+    fn contradictions_are_those_that_no_numbers_solve() {
+        // By a small generator: rows over three unknowns in -4..=4, against trying all.
+        let mut seed = 1u64;
+        let mut below = |n: u64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 33) % n
+        };
+        let (mut contradictions, mut solved) = (0, 0);
+        for _ in 0..3000 {
+            let mut rows = Rows::default();
+            let mut all: Vec<(Form, bool)> = Vec::new();
+            for id in 1..4 {
+                all.push((form(&[(id, 1)], -4), false));
+                all.push((form(&[(id, -1)], -4), false));
+            }
+            for _ in 0..3 + below(3) {
+                let mut term = |id| (id, i128::from(below(5)) - 2);
+                let terms = [term(1), term(2), term(3)];
+                all.push((form(&terms, i128::from(below(9)) - 3), below(4) == 0));
+            }
+            let mut at_once = false;
+            for (f, equal) in &all {
+                if *equal {
+                    rows.equal.push(f.clone());
+                } else {
+                    at_once |= rows.add(f.clone());
+                }
+            }
+            let said = at_once || rows.contradict() == Some(true);
+            let holds = |v: [i128; 3]| {
+                all.iter().all(|(f, equal)| {
+                    let at = f.constant + (1..4).map(|id| f.times(id) * v[id as usize - 1]).sum::<i128>();
+                    if *equal { at == 0 } else { at <= 0 }
+                })
+            };
+            let range = || -4i128..=4;
+            let solution = range().any(|x| range().any(|y| range().any(|z| holds([x, y, z]))));
+            assert!(!(said && solution), "{all:?}");
+            contradictions += u32::from(said);
+            solved += u32::from(solution);
+        }
+        assert!(contradictions > 300 && solved > 300, "{contradictions} {solved}");
+    }
+
+    #[test]
+    fn an_overflow_proves_nothing() {
+        let mut rows = Rows::default();
+        rows.add(form(&[(1, i128::MAX / 2), (2, 3)], 5));
+        rows.add(form(&[(1, -(i128::MAX / 3)), (2, -7)], 5));
+        rows.add(form(&[(2, -5), (1, 11)], 7));
+        assert_ne!(rows.contradict(), Some(true));
+    }
+}

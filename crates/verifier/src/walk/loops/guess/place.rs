@@ -1,0 +1,77 @@
+//! Registers and stack slots: what a loop's guess is made of.
+
+use std::fmt;
+
+use bpf_isa::Reg;
+
+use crate::state::{Frame, State};
+use crate::value::Value;
+
+/// A register or slot, in the frame that is so many above the running one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::walk::loops) struct Place {
+    pub(super) above: u8,
+    pub(super) what: What,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum What {
+    Reg(u8),
+    Slot { depth: u16, size: u8 },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.what {
+            What::Reg(r) => write!(f, "r{r}")?,
+            What::Slot { depth, .. } => write!(f, "[r10 - {depth}]")?,
+        }
+        match self.above {
+            0 => Ok(()),
+            n => write!(f, " of the frame {n} above"),
+        }
+    }
+}
+
+fn frame(state: &State, place: Place) -> Option<&Frame> {
+    state.frames.len().checked_sub(1 + usize::from(place.above)).and_then(|i| state.frames.get(i))
+}
+
+/// The value there; `None` if it cannot be read.
+pub(super) fn value(state: &State, place: Place) -> Option<Value> {
+    let f = frame(state, place)?;
+    let v = match place.what {
+        What::Reg(r) => *f.regs.get(usize::from(r))?,
+        What::Slot { depth, size } => match f.spilled(depth.into(), size.into()) {
+            Some(s) => s.value,
+            None => f.load(depth.into(), size.into()).ok()?,
+        },
+    };
+    (!v.is_uninit()).then_some(v)
+}
+
+pub(super) fn put(state: &mut State, place: Place, v: Value) {
+    let Some(i) = state.frames.len().checked_sub(1 + usize::from(place.above)) else { return };
+    let f = &mut state.frames[i];
+    match place.what {
+        What::Reg(r) => f.regs[usize::from(r)] = v,
+        What::Slot { depth, size } => f.store_spill(depth.into(), size.into(), &v),
+    }
+}
+
+/// Every register of the running frame, and every slot of any.
+pub(super) fn places<'s>(states: &'s [&'s State]) -> Vec<Place> {
+    let mut out: Vec<Place> = (0..Reg::R10.index() as u8).map(|r| Place { above: 0, what: What::Reg(r) }).collect();
+    for state in states {
+        let count = state.frames.len();
+        for (i, f) in state.frames.iter().enumerate() {
+            for s in &f.spills {
+                let place = Place { above: (count - 1 - i) as u8, what: What::Slot { depth: s.depth, size: s.size } };
+                if !out.contains(&place) {
+                    out.push(place);
+                }
+            }
+        }
+    }
+    out
+}

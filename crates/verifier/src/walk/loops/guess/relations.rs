@@ -1,0 +1,366 @@
+//! What places that a round moves are to each other, in every round.
+//!
+//! Problem: `lo < hi`, `p + left = end`, `j <= i` hold in every round of a loop, and nothing that is known of one
+//! variable says so. Approach: only where a simpler guess has failed. Whatever relation of these kinds holds when the
+//! loop begins is assumed in the loose guess, beside what the program compared in a round and held at the beginning
+//! too. What does not come back in it is dropped, and the rest tried again; so what remains holds in the next round if
+//! it does in this one. Values are compared by all that the state knows of them ([`crate::walk::linear`]).
+//!
+//! Invariants: a relation is entered in a guess only if it holds of what entered the loop ([`Guess::relate`] proves
+//! it), and in what came back only if it is proven there, of the values that the places have then. Numbers that a sum is made of
+//! are not negative.
+
+use bpf_isa::Insn;
+
+use super::place::{Place, put, value};
+use super::{Change, Guess, Shape};
+use crate::state::{Room, State, Sum};
+use crate::value::{FIRST_FREE_ID, Ty, Value};
+use crate::walk::linear::Form;
+
+/// Relations that are tried at a time.
+const MAX_RELATIONS: usize = 20;
+/// Multiples that are tried.
+const MAX_SCALE: u128 = 1 << 12;
+/// Places that are related to each other.
+const MAX_PLACES: usize = 7;
+
+/// What a relation is about: the value at a place, or one whose name stays the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Of {
+    Place(Place),
+    Name(u32),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Relation {
+    /// `scale * lo + bytes <= hi`.
+    Below { lo: Of, scale: i16, bytes: i64, hi: Of },
+    /// `s = a + scale * b + delta`.
+    Sum { s: Of, a: Of, b: Of, scale: i64, delta: i64 },
+}
+
+impl Of {
+    fn form(self, state: &State) -> Option<Form> {
+        match self {
+            Of::Place(p) => Form::of(&value(state, p)?),
+            Of::Name(id) => Some(Form::name(id)),
+        }
+    }
+
+    /// As a name, its scale and a distance.
+    fn named(self, state: &State) -> Option<(u32, i16, i64)> {
+        match self {
+            Of::Name(id) => Some((id, 1, 0)),
+            Of::Place(p) => {
+                let v = value(state, p)?;
+                (v.line_id() != 0).then_some((v.line_id(), v.scale, v.delta.into()))
+            }
+        }
+    }
+
+    /// Whether it is a number, or an offset, that is not negative.
+    fn is_sum_part(self, state: &State) -> bool {
+        match self {
+            Of::Name(id) => id >= FIRST_FREE_ID || state.min_len.get(id as usize - 1).is_some(),
+            Of::Place(p) => value(state, p).is_some_and(|v| {
+                matches!(v.ty, Ty::Scalar | Ty::Packet { .. })
+                    && (v.is_scalar() || v.n.smin() >= i64::from(v.delta).max(0))
+            }),
+        }
+    }
+}
+
+impl Relation {
+    /// Whether it holds of what the state has in the places.
+    fn holds(self, state: &State) -> bool {
+        match self {
+            Relation::Below { lo, scale, bytes, hi } => {
+                let form = || {
+                    let form = Form::constant(bytes.into()).plus(&lo.form(state)?, scale.into())?;
+                    form.plus(&hi.form(state)?, -1)
+                };
+                form().is_some_and(|f| state.proves_by_all(&f))
+            }
+            Relation::Sum { s, a, b, scale, delta } => {
+                let parts =
+                    || a.form(state)?.plus(&b.form(state)?, scale.into())?.plus(&Form::constant(delta.into()), 1);
+                [a, b].into_iter().all(|p| p.is_sum_part(state))
+                    && parts().zip(s.form(state)).is_some_and(|(p, s)| state.proves_equal(&p, &s))
+            }
+        }
+    }
+
+    /// Enters it in the state, where the places have these names.
+    fn enter(self, names: &State, state: &mut State) {
+        match self {
+            Relation::Below { lo, scale, bytes, hi } => {
+                let fact = || {
+                    let ((id, times, at), (hi, one, above)) = (lo.named(names)?, hi.named(names)?);
+                    let bytes = at.checked_mul(scale.into())?.checked_add(bytes)?.checked_sub(above)?;
+                    (one == 1 && times > 0).then_some(Room { id, scale: scale.checked_mul(times)?, bytes, hi })
+                };
+                if let Some(fact) = fact() {
+                    state.learn_below(fact);
+                }
+            }
+            Relation::Sum { s, a, b, scale, delta } => {
+                let sum = || {
+                    let [(s, 1, above), (a, 1, x), (b, 1, y)] = [s.named(names)?, a.named(names)?, b.named(names)?]
+                    else {
+                        return None;
+                    };
+                    let delta = delta.checked_add(x)?.checked_add(y.checked_mul(scale)?)?.checked_sub(above)?;
+                    Some(Sum { s, a, b, scale, delta, max: i64::MAX, split: false })
+                };
+                if let Some(sum) = sum()
+                    && !state.sums.contains(&sum)
+                {
+                    state.push_sum(sum);
+                }
+            }
+        }
+    }
+
+    /// Whether the guess has names for what it is about.
+    fn is_named(self, state: &State) -> bool {
+        let mut about = match self {
+            Relation::Below { lo, hi, .. } => [Some(lo), Some(hi), None],
+            Relation::Sum { s, a, b, .. } => [Some(s), Some(a), Some(b)],
+        }
+        .into_iter()
+        .flatten();
+        about.all(|of| of.named(state).is_some())
+    }
+}
+
+impl Shape {
+    /// Whether relations are worth trying: something moves, differently each time.
+    pub(in crate::walk::loops) fn may_relate(&self) -> bool {
+        self.related.is_none() && self.changes.iter().any(|(_, c)| !matches!(c, Change::Step(_)))
+    }
+
+    /// From now on, places that move are related to each other.
+    pub(in crate::walk::loops) fn relate(&mut self, insns: &[Insn]) {
+        self.compared_with = numbers_compared(insns);
+        self.related = Some(Vec::new());
+        self.begun = false;
+    }
+
+    /// So they are.
+    pub(in crate::walk::loops) fn relates(&self) -> bool {
+        self.related.is_some()
+    }
+
+    /// After a loose walk. After the first, which assumed nothing: begins with what the program compared in it and what
+    /// holds when the loop begins. After others: drops what did not come back. Whether anything changed.
+    pub(super) fn revise_relations(&mut self, g: &Guess) -> bool {
+        if self.related.is_none() {
+            return false;
+        }
+        let first = !std::mem::replace(&mut self.begun, true);
+        let mut begun = if first { g.first_relations(self) } else { Vec::new() };
+        let Some(related) = &mut self.related else { return false };
+        let before = related.len();
+        related.retain(|r| !g.refuted.contains(r));
+        let mut changed = related.len() != before;
+        if first && let Some(back) = &g.back {
+            let of = |id: u32| match g.own.iter().find(|o| o.id == id) {
+                Some(o) => value(&g.state, o.place).map(|v| (Of::Place(o.place), i64::from(v.delta))),
+                None if id < g.first_name && id != g.k => Some((Of::Name(id), 0)),
+                None => None,
+            };
+            for f in &back.room {
+                let (Some((lo, x)), Some((hi, y))) = (of(f.id), of(f.hi)) else { continue };
+                if matches!((lo, hi), (Of::Name(_), Of::Name(_))) || related.len() >= MAX_RELATIONS {
+                    continue;
+                }
+                // Of the values, which lie at distances from their names.
+                let bytes = f.bytes.saturating_sub(x.saturating_mul(f.scale.into())).saturating_add(y);
+                let new = Relation::Below { lo, scale: f.scale, bytes, hi };
+                let known = g.state.below(f.id, f.scale, f.hi) >= Some(f.bytes);
+                if !known && !related.contains(&new) && new.holds(&g.entry) {
+                    related.push(new);
+                }
+            }
+        }
+        begun.retain(|r| !related.contains(r));
+        related.extend(begun);
+        changed |= first && !related.is_empty();
+        changed
+    }
+}
+
+impl Guess {
+    /// Enters the relations, all of which hold of what entered the loop.
+    pub(super) fn relate(&mut self, shape: &Shape) {
+        for &r in shape.related.iter().flatten() {
+            if r.is_named(&self.state) && r.holds(&self.entry) {
+                let names = self.state.clone();
+                r.enter(&names, &mut self.state);
+                self.relations.push(r);
+            }
+        }
+        let related = self.relations.clone();
+        clip(&related, &self.state.clone(), &mut self.state);
+    }
+
+    fn first_relations(&self, shape: &Shape) -> Vec<Relation> {
+        let entry = &self.entry;
+        let numbers = |p: &Place| {
+            value(entry, *p).filter(|v| matches!(v.ty, Ty::Scalar | Ty::Packet { .. })).and_then(|v| Form::of(&v))
+        };
+        let moving = shape.changes.iter().map(|(p, _)| *p).filter(|p| value(&self.state, *p).is_some());
+        let places: Vec<(Place, Form, bool)> = moving
+            .filter_map(|p| Some((p, numbers(&p)?, self.own.iter().any(|o| o.place == p))))
+            .take(MAX_PLACES)
+            .collect();
+        let mut out: Vec<Relation> = Vec::new();
+        let mut add = |r: Relation| {
+            if out.len() < MAX_RELATIONS && !out.contains(&r) {
+                out.push(r);
+            }
+        };
+        let equal = |a: Of, b: Of, apart: i64| {
+            // a = b + apart
+            [
+                Relation::Below { lo: a, scale: 1, bytes: -apart, hi: b },
+                Relation::Below { lo: b, scale: 1, bytes: apart, hi: a },
+            ]
+        };
+        for (i, (p, x, own)) in places.iter().enumerate() {
+            for (q, y, other) in &places[i + 1..] {
+                if !own && !other {
+                    continue;
+                }
+                let (Some(less), Some(sum)) = (x.clone().plus(y, -1), x.clone().plus(y, 1)) else { continue };
+                let (p, q) = (Of::Place(*p), Of::Place(*q));
+                let small = |c: i128| i64::try_from(c).ok();
+                if let Some(apart) = less.as_const().and_then(small) {
+                    equal(p, q, apart).into_iter().for_each(&mut add);
+                }
+                for (form, s, a, b) in [(&less, p, q, None), (&less, q, p, None), (&sum, p, q, Some(()))] {
+                    // One name, and a distance.
+                    let Some((id, times, at)) = form.single() else { continue };
+                    let (Some(at), true) = (small(at), times.unsigned_abs() <= MAX_SCALE) else { continue };
+                    let scale = i64::try_from(times).unwrap_or(0);
+                    if b.is_some() {
+                        if times == 1 {
+                            add(Relation::Sum { s: Of::Name(id), a: s, b: a, scale, delta: -at });
+                        }
+                    } else if s == p && times > 0 {
+                        // p - q = times * V + at; or q - p = -times * V - at.
+                        add(Relation::Sum { s, a, b: Of::Name(id), scale, delta: at });
+                    } else if s == q && times < 0 {
+                        add(Relation::Sum { s, a, b: Of::Name(id), scale: -scale, delta: -at });
+                    }
+                }
+            }
+            let (Some((id, times, at)), true) = (x.single(), *own) else { continue };
+            let (Ok(at), Ok(times)) = (i64::try_from(at), i16::try_from(times)) else { continue };
+            for f in entry.room.iter().filter(|f| f.id == id) {
+                if f.scale % times == 0 && times > 0 {
+                    let scale = f.scale / times;
+                    let bytes = f.bytes.saturating_sub(at.saturating_mul(scale.into()));
+                    add(Relation::Below { lo: Of::Place(*p), scale, bytes, hi: Of::Name(f.hi) });
+                }
+                if let Some(bytes) = entry.below(id, times, f.hi).filter(|_| times > 0) {
+                    let bytes = bytes.saturating_sub(at);
+                    add(Relation::Below { lo: Of::Place(*p), scale: 1, bytes, hi: Of::Name(f.hi) });
+                }
+            }
+            if times != 1 {
+                continue;
+            }
+            equal(Of::Place(*p), Of::Name(id), at).into_iter().for_each(&mut add);
+        }
+        out
+    }
+
+    /// Which relations hold of what came back, before anything in it gets the names of the next round.
+    pub(super) fn see_relations(&mut self, back: &mut State, next_id: &mut u32) -> Vec<Relation> {
+        if self.relations.is_empty() {
+            return Vec::new();
+        }
+        let places: Vec<Place> = self.own.iter().map(|o| o.place).collect();
+        for place in places {
+            if let Some(v) = value(back, place)
+                && v.is_scalar()
+                && v.id == 0
+                && v.n.as_const().is_none()
+            {
+                *next_id += 1;
+                put(back, place, v.renamed(*next_id, 1, 0));
+            }
+        }
+        let (held, lost): (Vec<Relation>, Vec<Relation>) = self.relations.iter().partition(|r| r.holds(back));
+        self.refuted.extend(lost);
+        held
+    }
+
+    /// Enters in what came back, which has the names of the next round now, what holds of it.
+    pub(super) fn enter_relations(&self, held: &[Relation], back: &mut State) {
+        for r in held {
+            r.enter(&self.state, back);
+        }
+        clip(held, &self.state, back);
+    }
+}
+
+/// What is below a number is no more than that, and that is no less. `names`: the state that says what the places are
+/// called.
+fn clip(related: &[Relation], names: &State, state: &mut State) {
+    for r in related {
+        let (lo, scale, bytes, hi) = match *r {
+            Relation::Below { lo, scale, bytes, hi } => (lo, scale, bytes, hi),
+            Relation::Sum { s, .. } => {
+                // The parts are bounded by the whole.
+                if let Some((id, ..)) = s.named(names)
+                    && let Some(most) = most_of(state, id)
+                {
+                    state.bound(id, i128::from(i64::MIN), most, 2);
+                }
+                continue;
+            }
+        };
+        let (Some(l), Some((hi, 1, above))) = (lo.named(names), hi.named(names)) else { continue };
+        let (scale, bytes) =
+            (i128::from(scale) * i128::from(l.1), i128::from(bytes) + i128::from(scale) * i128::from(l.2));
+        let bytes = bytes - i128::from(above);
+        if scale <= 0 {
+            continue;
+        }
+        if let Some(most) = most_of(state, hi) {
+            state.bound(l.0, i128::from(i64::MIN), (most - bytes).div_euclid(scale), 1);
+        }
+        let least = state.least_of(l.0).filter(|least| *least > 0);
+        if let (Some(least), true) = (least, hi >= FIRST_FREE_ID) {
+            state.bound(hi, i128::from(least) * scale + bytes, i128::from(u64::MAX), 1);
+        }
+    }
+}
+
+/// The most that V(id) is.
+fn most_of(state: &State, id: u32) -> Option<i128> {
+    if id < FIRST_FREE_ID {
+        return Some(crate::env::Region::MAX_LEN.into());
+    }
+    let named = |v: &&Value| v.is_scalar() && v.id == id && v.scale > 0;
+    let values = state.frames.iter().flat_map(crate::state::Frame::values).filter(named);
+    values.map(|v| i128::from(v.range_of_line().1)).min()
+}
+
+/// Numbers that a program compares with, those beside them, and 0: where what changes in a loop may be found to stay.
+fn numbers_compared(insns: &[Insn]) -> Vec<u64> {
+    let mut all = vec![0];
+    for insn in insns {
+        if let Insn::JumpIf { src: bpf_isa::Src::Imm(imm), .. } = *insn
+            && let Ok(imm) = u64::try_from(imm)
+        {
+            all.extend([imm.saturating_sub(1), imm, imm + 1]);
+        }
+    }
+    all.sort_unstable();
+    all.dedup();
+    all
+}

@@ -1,0 +1,237 @@
+//! What came back to a guess's head: the same state, in the names of the next round.
+
+use bpf_isa::{AluOp, Width};
+
+use super::place::{Place, put, value};
+use super::{Change, Guess, Measure, Own, on_line};
+use crate::faults::planted;
+use crate::scalar::Scalar;
+use crate::state::{Room, State};
+use crate::value::{Ty, Value, Why, len_id};
+use crate::walk::linear::Form;
+
+/// What moves in the rounds that came back.
+///
+/// They end if some things never move back, and in every round one of these moves: the sum of numbers that are bounded
+/// does not grow for ever.
+#[derive(Debug, Default)]
+pub(super) struct Measures {
+    /// What never moved the other way; `None` before the first round.
+    weak: Option<Vec<Measure<Place>>>,
+    /// By round: what moved.
+    strict: Vec<Vec<Measure<Place>>>,
+}
+
+impl Measures {
+    pub(super) fn see(&mut self, strict: Vec<Measure<Place>>, weak: Vec<Measure<Place>>) {
+        match &mut self.weak {
+            None => self.weak = Some(weak),
+            Some(all) => all.retain(|m| weak.contains(m)),
+        }
+        if !self.strict.contains(&strict) {
+            self.strict.push(strict);
+        }
+    }
+
+    pub(super) fn end(&self) -> bool {
+        let Some(weak) = &self.weak else { return true };
+        self.strict.iter().all(|moved| moved.iter().any(|m| weak.contains(m)))
+    }
+}
+
+impl Guess {
+    /// Renames what came back, so that it compares with the guess: its round is the next.
+    pub(in crate::walk::loops) fn next_round(&mut self, back: &mut State, next_id: &mut u32) {
+        let Some(mark) = back.top().loops.last() else { return };
+        let still = |o: &&Own| {
+            let tie = |v: &Value| (v.line_id(), v.scale, v.delta);
+            let (g, b) = (value(&self.state, o.place), value(back, o.place));
+            g.as_ref().is_some_and(|g| g.line_id() == o.id) && g.as_ref().map(tie) == b.as_ref().map(tie)
+        };
+        self.unchanged = self.own.iter().chain(&self.named).filter(still).copied().collect();
+        // V of the next round is V of this one, and this.
+        let mut moved: Vec<(u32, i64)> = vec![(self.k, 1)];
+        moved.extend(
+            mark.lines.iter().map(|l| (l.x, i64::from(if planted!(StrideLost) { l.step.signum() } else { l.step }))),
+        );
+        let one = Scalar::constant(1);
+        if let Some(mark) = back.top_mut().loops.last_mut() {
+            mark.k.n.alu_assign(AluOp::Add, Width::W64, &one);
+        }
+        for v in back.frames.iter_mut().flat_map(|f| f.regs.iter_mut().chain(f.spills.iter_mut().map(|s| &mut s.value)))
+        {
+            let id = v.line_id();
+            let Some((_, by)) = moved.iter().find(|(m, _)| *m == id && id != 0) else { continue };
+            let delta = i64::from(v.delta) - by * i64::from(v.scale);
+            match i32::try_from(delta) {
+                Ok(delta) => v.delta = delta,
+                Err(_) if matches!(v.ty, Ty::Packet { .. }) => *v = Value::uninit(Why::Dead),
+                Err(_) => *v = v.renamed(0, 1, 0),
+            }
+        }
+        let by = |id: u32| moved.iter().find(|(m, _)| *m == id).map_or(0, |(_, by)| *by);
+        for f in &mut back.room {
+            f.bytes = f.bytes.saturating_sub(by(f.id).saturating_mul(f.scale.into())).saturating_add(by(f.hi));
+        }
+        back.sums.retain_mut(|t| {
+            let parts = by(t.b).checked_mul(t.scale).and_then(|b| b.checked_add(by(t.a)));
+            let delta = parts.and_then(|p| t.delta.checked_sub(p)?.checked_add(by(t.s)));
+            let max = if t.max == i64::MAX { Some(i64::MAX) } else { t.max.checked_add(by(t.s)) };
+            // What was less than the scale need not be, later.
+            (t.split, t.delta, t.max) =
+                (t.split && delta == Some(t.delta), delta.unwrap_or(0), max.unwrap_or(i64::MAX));
+            delta.is_some()
+        });
+        let held = self.see_relations(back, next_id);
+        self.next_own(back, next_id);
+        self.enter_relations(&held, back);
+        for &place in &self.steps {
+            let tie = |v: &Value| (v.line_id(), v.scale, v.delta);
+            let (want, got) = (value(&self.state, place), value(back, place));
+            if let (true, Some(want), Some(got)) = (planted!(StepOnOnePath), &want, &got) {
+                let (id, scale, delta) = tie(want);
+                let start = Scalar::constant(i64::from(delta) as u64);
+                let k = back.top().loops.last().map_or(Scalar::UNKNOWN, |m| m.k.n);
+                put(back, place, Value { n: on_line(&start, scale.into(), &k), ..got.renamed(id, scale, delta) });
+            } else if want.as_ref().map(tie) != got.as_ref().map(tie) && got.is_some() {
+                let change = if got.is_some_and(|v| v.line_id() != 0) { Change::Move } else { Change::Any };
+                self.broken.push((place, change));
+            }
+        }
+    }
+
+    /// The names that single places have in a round pass to what is there now. Sees what has grown and what has shrunk.
+    fn next_own(&mut self, back: &mut State, next_id: &mut u32) {
+        let (mut seen, mut weak): (Vec<Measure<Place>>, Vec<Measure<Place>>) = Default::default();
+        let mut facts: Vec<Room> = Vec::new();
+        // The name, what V of it is now: this of another V, and so much.
+        let mut passed: Vec<(u32, u32, i64)> = Vec::new();
+        let mut simply: Vec<bool> = Vec::new();
+        let mut renamed: Vec<(Place, Value)> = Vec::new();
+        for &Own { place, id } in &self.own {
+            let (Some(g), Some(b)) = (value(&self.state, place), value(back, place)) else { continue };
+            let packet = matches!(g.ty, Ty::Packet { .. });
+            if g.ty != b.ty || g.line_id() != id {
+                continue;
+            }
+            let by = i64::from(b.delta) - i64::from(g.delta);
+            let simple = b.scale == 1 && (b.id != 0 || packet);
+            if simple && b.id != 0 {
+                let grown = back.below(id, 1, b.id).is_some_and(|x| x.saturating_add(by) > 0);
+                let shrunk = back.below(b.id, 1, id).is_some_and(|x| x.saturating_sub(by) > 0);
+                for (grows, strictly, at_all) in [
+                    (true, grown, back.below(id, 1, b.id).is_some_and(|x| x.saturating_add(by) >= 0)),
+                    (false, shrunk, back.below(b.id, 1, id).is_some_and(|x| x.saturating_sub(by) >= 0)),
+                ] {
+                    let what = Measure { what: place, grows };
+                    if strictly {
+                        seen.push(what);
+                    }
+                    if at_all {
+                        weak.push(what);
+                    }
+                }
+            } else if b.id == id && b.scale > 1 {
+                // V becomes scale * V + delta.
+                let least = back.least_of(id).unwrap_or(0).max(0).saturating_mul(i64::from(b.scale) - 1);
+                let what = Measure { what: place, grows: true };
+                if least.saturating_add(by) > 0 {
+                    seen.push(what);
+                }
+                if least.saturating_add(by) >= 0 {
+                    weak.push(what);
+                }
+            }
+            if self.related {
+                self.see_moved(back, (place, id), &g, &b, &mut seen, &mut weak);
+            }
+            match passed.iter().find(|(i, ..)| *i == id) {
+                None => {
+                    if simple {
+                        let regions = (0..back.min_len.len() as u8).map(len_id);
+                        // Another name of the round is of something else in the next.
+                        let own = |h: u32| self.own.iter().any(|o| o.id == h);
+                        let his = regions.chain(back.room.iter().map(|f| f.hi)).filter(|h| !own(*h));
+                        for hi in his.collect::<Vec<_>>() {
+                            let bytes = match b.id {
+                                0 => {
+                                    (hi < crate::value::FIRST_FREE_ID).then(|| i64::from(back.min_len[hi as usize - 1]))
+                                }
+                                of => back.below(of, 1, hi),
+                            };
+                            if let Some(bytes) = bytes.and_then(|x| x.checked_sub(by)) {
+                                facts.push(Room { id, scale: 1, bytes, hi });
+                            }
+                        }
+                    }
+                    passed.push((id, b.id, by));
+                    simply.push(simple && b.id != 0);
+                }
+                // Two pointers that have moved apart: the second keeps what it is now.
+                Some((_, of, first)) if (*of, *first) != (b.id, by) || !simple => {
+                    self.broken.push((place, Change::Any));
+                    continue;
+                }
+                Some(_) => {}
+            }
+            renamed.push((place, b.renamed(id, 1, g.delta)));
+        }
+        // Of two of them, as they are now.
+        let now: Vec<(u32, u32, i64)> =
+            passed.iter().zip(&simply).filter(|(_, simple)| **simple).map(|(p, _)| *p).collect();
+        for (id, of, by) in &now {
+            for (other, hi, above) in now.iter().filter(|(other, ..)| other != id) {
+                let bytes = back.below(*of, 1, *hi).and_then(|x| x.checked_sub(*by)?.checked_add(*above));
+                if let Some(bytes) = bytes {
+                    facts.push(Room { id: *id, scale: 1, bytes, hi: *other });
+                }
+            }
+        }
+        let old: Vec<u32> = passed.iter().map(|(id, ..)| *id).collect();
+        back.room.retain(|f| !old.contains(&f.id) && !old.contains(&f.hi));
+        back.sums.retain(|t| ![t.s, t.a, t.b].iter().any(|id| old.contains(id)));
+        // What still has a name of the old round is something else now.
+        for v in back.frames.iter_mut().flat_map(|f| f.regs.iter_mut().chain(f.spills.iter_mut().map(|s| &mut s.value)))
+        {
+            if v.line_id() != 0 && old.contains(&v.line_id()) {
+                if matches!(v.ty, Ty::Packet { .. }) {
+                    *next_id += 1;
+                    v.id = *next_id;
+                } else {
+                    *v = v.renamed(0, 1, 0);
+                }
+            }
+        }
+        for (place, v) in renamed {
+            put(back, place, v);
+        }
+        facts.into_iter().for_each(|f| back.learn_below(f));
+        self.measures.see(seen, weak);
+    }
+
+    /// Whether a place has grown or shrunk, by all that is known.
+    fn see_moved(
+        &self,
+        back: &State,
+        (what, id): (Place, u32),
+        g: &Value,
+        b: &Value,
+        seen: &mut Vec<Measure<Place>>,
+        weak: &mut Vec<Measure<Place>>,
+    ) {
+        let Some(now) = Form::of(b).and_then(|f| f.plus(&Form::constant(g.delta.into()), -1)) else { return };
+        for (grows, sign) in [(true, 1), (false, -1)] {
+            let measure = Measure { what, grows };
+            let moved = |by: i128| {
+                let form = Form::constant(by).plus(&Form::name(id), sign).and_then(|f| f.plus(&now, -sign));
+                form.is_some_and(|f| back.proves_by_all(&f))
+            };
+            if !weak.contains(&measure) && moved(0) {
+                weak.push(measure);
+            }
+            if !seen.contains(&measure) && weak.contains(&measure) && moved(1) {
+                seen.push(measure);
+            }
+        }
+    }
+}

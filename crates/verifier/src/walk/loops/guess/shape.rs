@@ -1,0 +1,185 @@
+//! What a round of a loop changes: seen by comparing what entered it with what came back.
+
+use super::place::{Place, places, put, value};
+use super::relations::Relation;
+use crate::state::State;
+use crate::value::{Ty, Value};
+
+/// What a round does to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Change {
+    /// Adds this.
+    Step(i32),
+    /// Moves it, differently each time.
+    Move,
+    /// Anything.
+    Any,
+}
+
+/// Times that an end of a range goes to the next number that the program compares with, before it goes all the way.
+const MAX_STEPS: u8 = 3;
+
+/// What a round of a loop changes.
+#[derive(Clone, Debug, Default)]
+pub(in crate::walk::loops) struct Shape {
+    pub(super) changes: Vec<(Place, Change)>,
+    /// What has been seen to become less, and to become more, than was guessed: how far, and how often that was new.
+    pub(super) less: Vec<(Place, i128, u8)>,
+    pub(super) more: Vec<(Place, i128, u8)>,
+    /// What the program compares with, and numbers beside that.
+    pub(in crate::walk::loops) compared_with: Vec<u64>,
+    /// What is the same in every round, if it has no name of its own.
+    pub(super) same: Vec<Place>,
+    /// While a round is watched: the names given to what had none.
+    pub(in crate::walk::loops) names: Vec<(Place, u32)>,
+    /// No exit bounds the number of rounds: nothing is counted by them.
+    pub(super) uncounted: bool,
+    /// What places are to each other, if a guess without that has failed; and whether these have been begun with.
+    pub(super) related: Option<Vec<Relation>>,
+    pub(super) begun: bool,
+}
+
+impl Shape {
+    /// What can be expected of another use of the loop.
+    pub(in crate::walk::loops) fn reusable(&self) -> Shape {
+        Shape { names: Vec::new(), related: None, begun: false, ..self.clone() }
+    }
+
+    pub(super) fn set(&mut self, place: Place, change: Change) {
+        match self.changes.iter_mut().find(|(p, _)| *p == place) {
+            Some((_, c)) => *c = change,
+            None => self.changes.push((place, change)),
+        }
+        self.same.retain(|p| *p != place);
+    }
+
+    /// Sees whether the range of what came back leaves that of what entered. Whether that is new.
+    pub(super) fn see_range(&mut self, place: Place, e: &Value, b: &Value) -> bool {
+        let ((e_min, e_max), (b_min, b_max)) = (e.bounds(), b.bounds());
+        let mut new = false;
+        for (left, at, list) in [(b_min < e_min, b_min, &mut self.less), (b_max > e_max, b_max, &mut self.more)] {
+            match list.iter_mut().find(|(p, ..)| *p == place) {
+                _ if !left => {}
+                None => {
+                    list.push((place, at, 0));
+                    new = true;
+                }
+                // A step further, where steps are made.
+                Some((_, ever, times)) if self.related.is_some() && *times < MAX_STEPS => {
+                    (*ever, *times) = (at, *times + 1);
+                    new = true;
+                }
+                Some(_) => {}
+            }
+        }
+        new
+    }
+
+    /// The range to guess of a place that had this one and changed, of all that its type can hold: its ends stay where
+    /// they were not left. Where guesses may be tried for longer, an end that was left goes to the next number that the
+    /// program compares with, a few times.
+    pub(super) fn range(&self, place: Place, old: (u64, u64), all: (u64, u64)) -> (u64, u64) {
+        let left = |list: &[(Place, i128, u8)]| list.iter().find(|(p, ..)| *p == place).copied();
+        let near = |times: u8| self.related.is_some() && times < MAX_STEPS;
+        let min = match left(&self.less) {
+            None => old.0,
+            Some((_, at, times)) if near(times) => {
+                let lower = self.compared_with.iter().filter(|c| i128::from(**c) <= at && **c >= all.0);
+                lower.max().copied().unwrap_or(all.0)
+            }
+            Some(_) => all.0,
+        };
+        let max = match left(&self.more) {
+            None => old.1,
+            Some((_, at, times)) if near(times) => {
+                let upper = self.compared_with.iter().filter(|c| i128::from(**c) >= at && **c <= all.1);
+                upper.min().copied().unwrap_or(all.1)
+            }
+            Some(_) => all.1,
+        };
+        (min.min(max), max)
+    }
+}
+
+/// Names every number and every pointer at an unknown offset that has no name.
+pub(in crate::walk::loops) fn name_all(state: &mut State, shape: &mut Shape, next_id: &mut u32) {
+    shape.names.clear();
+    for place in places(&[state]) {
+        let Some(v) = value(state, place) else { continue };
+        let pointer = match v.ty {
+            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } => {
+                v.tie == 0 && v.n.smin() >= 0 && v.n.as_const().is_none()
+            }
+            _ => false,
+        };
+        if pointer || (v.is_scalar() && v.id == 0) {
+            *next_id += 1;
+            shape.names.push((place, *next_id));
+            put(state, place, v.renamed(*next_id, 1, 0));
+        }
+    }
+}
+
+/// Finds out what a round changed, from what entered it and what came back. `false` if it cannot be guessed about.
+pub(in crate::walk::loops) fn compare(entry: &State, back: &State, shape: &mut Shape) -> bool {
+    if entry.frames.len() != back.frames.len() || entry.owed != back.owed || entry.lock != back.lock {
+        return false;
+    }
+    shape.changes.clear();
+    shape.same.clear();
+    shape.less.clear();
+    shape.more.clear();
+    for place in places(&[entry, back]) {
+        let (Some(mut e), Some(b)) = (value(entry, place), value(back, place)) else { continue };
+        let name = shape.names.iter().find(|(p, _)| *p == place).map(|(_, id)| *id);
+        if let Some(id) = name {
+            e = e.renamed(id, 1, 0);
+        }
+        match change(&e, &b) {
+            None if e.line_id() != 0 && name.is_some() && e.n.as_const().is_none() && b.line_id() == e.line_id() => {
+                shape.same.push(place);
+            }
+            None => {}
+            Some(c) => {
+                shape.changes.push((place, c));
+                shape.see_range(place, &e, &b);
+            }
+        }
+    }
+    true
+}
+
+/// What makes `b` of `e`.
+fn change(e: &Value, b: &Value) -> Option<Change> {
+    if e.ty != b.ty || e.null != b.null || e.owner != b.owner {
+        return Some(Change::Any);
+    }
+    let step = |d: i64| match i16::try_from(d) {
+        Ok(0) => None,
+        Ok(d) => Some(Change::Step(d.into())),
+        Err(_) => Some(Change::Any),
+    };
+    let tied = e.line_id() != 0 && (e.line_id(), e.scale) == (b.line_id(), b.scale);
+    let apart = i64::from(b.delta) - i64::from(e.delta);
+    match e.ty {
+        Ty::Scalar => match (e.n.as_const(), b.n.as_const()) {
+            _ if tied => step(apart),
+            (Some(x), Some(y)) => step((y as i64).wrapping_sub(x as i64)),
+            _ if b.id == 0 && b.n.subset(&e.n) => None,
+            _ if b.id != 0 => Some(Change::Move),
+            _ => Some(Change::Any),
+        },
+        Ty::Packet { .. } if (e.id, e.scale) == (b.id, b.scale) => step(apart),
+        Ty::Packet { .. } => Some(Change::Move),
+        Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } if e.id == b.id => {
+            match (e.n.as_const(), b.n.as_const()) {
+                (Some(x), Some(y)) => step((y as i64).wrapping_sub(x as i64)),
+                _ if tied => step(apart),
+                _ if e.n == b.n => None,
+                _ => Some(Change::Any),
+            }
+        }
+        _ if e.id == b.id && e.n == b.n => None,
+        _ => Some(Change::Any),
+    }
+}

@@ -1,0 +1,256 @@
+//! What is concluded from several numbers at once: each rule beside programs for which it does not hold.
+
+mod common;
+
+/// Refuses a program that reads out of the buffer on some path.
+fn refused(text: &str) {
+    if common::verify(text).is_ok() {
+        panic!("accepted:\n{text}");
+    }
+}
+
+fn accepted(text: &str) {
+    if let Err(e) = common::verify(text) {
+        panic!("{e}\n{text}");
+    }
+}
+
+/// A search in a sorted buffer: `low <= middle < high`.
+const SEARCH: &str = ";raw
+    r0 = 0
+    if r2 < 4 goto out
+    r3 = 0
+    r2 >>= 2
+    goto a
+    b: r3 = r0
+    if r0 >= r2 goto out
+    a: r4 = r3
+    r4 += r2
+    r4 >>= 1
+    r5 = r4
+    r5 <<= 2
+    r0 = r1
+    r0 += r5
+    r5 = *(u32 *)(r0 + 0)
+    r0 = r4
+    r0 += 1
+    if w5 < 1000 goto b
+    r0 = r3
+    r2 = r4
+    goto b
+    out: r0 = 0
+    exit";
+
+#[test]
+fn the_middle_of_two_numbers_lies_between_them() {
+    accepted(SEARCH);
+    // One word further.
+    refused(&SEARCH.replace("(r0 + 0)", "(r0 + 4)"));
+    // The buffer is as long as that in words, not in halves of them.
+    refused(&SEARCH.replace("r2 >>= 2", "r2 >>= 1"));
+    // It stays where it is.
+    refused(&SEARCH.replace("r0 += 1", "r0 += 0"));
+    // The upper end may be reached.
+    refused(&SEARCH.replace("if r0 >= r2", "if r0 > r2"));
+    // It moves beyond the upper end on one path.
+    refused(&SEARCH.replace("r2 = r4", "r2 = r4\nr2 += 2"));
+}
+
+/// A pointer and what is left after it.
+const LEFT: &str = ";raw
+    r0 = 0
+    if r2 < 2 goto out
+    a: r2 += -2
+    r3 = *(u8 *)(r1 + 1)
+    r1 += 2
+    if r2 < r3 goto out
+    r1 += r3
+    r2 -= r3
+    if r2 > 1 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_pointer_and_what_is_left_have_one_sum() {
+    accepted(LEFT);
+    // What is taken off one is not what the other moves by.
+    refused(&LEFT.replace("r1 += r3", "r1 += r3\nr1 += 1"));
+    refused(&LEFT.replace("r2 -= r3", ""));
+    // It is more than is left.
+    refused(&LEFT.replace("if r2 < r3 goto out", ""));
+    refused(&LEFT.replace("if r2 < r3 goto out", "if r2 > r3 goto out"));
+    // One byte is left.
+    refused(&LEFT.replace("if r2 > 1 goto a", "if r2 > 0 goto a"));
+    // Nothing moves.
+    refused(&LEFT.replace("r2 += -2", "").replace("r1 += 2", "r1 += 0"));
+}
+
+/// What is written is never ahead of what is read.
+const BEHIND: &str = ";raw
+    r0 = 0
+    if r2 == 0 goto out
+    r3 = 0
+    a: r4 = r1
+    r4 += r3
+    r4 = *(u8 *)(r4 + 0)
+    if w4 == 32 goto b
+    r5 = r1
+    r5 += r0
+    *(u8 *)(r5 + 0) = r4
+    r0 += 1
+    b: r3 += 1
+    if r3 < r2 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_moves_on_some_paths_stays_behind_what_moves_on_all() {
+    accepted(BEHIND);
+    refused(&BEHIND.replace("r0 += 1", "r0 += 2"));
+    refused(&BEHIND.replace("*(u8 *)(r5 + 0) = r4", "*(u8 *)(r5 + 1) = r4"));
+    refused(&BEHIND.replace("b: r3 += 1", "b: r0 += 1\nr3 += 1"));
+}
+
+#[test]
+fn a_difference_that_a_comparison_shows_not_to_wrap_is_one() {
+    // x != 0 && x <= 8 as x - 1 < 8, in a program with a loop.
+    let text = |size: u32, check: &str| {
+        format!(
+            ";raw
+            r0 = 0
+            if r2 < {size} goto out
+            r3 = 0
+            a: r4 = *(u8 *)(r1 + 0)
+            r5 = r4
+            r5 += -1
+            {check}
+            r6 = r1
+            r6 += r4
+            r0 = *(u8 *)(r6 - 1)
+            r3 += 1
+            if r3 < 9 goto a
+            out: r0 = 0
+            exit"
+        )
+    };
+    accepted(&text(8, "if r5 >= 8 goto out"));
+    refused(&text(7, "if r5 >= 8 goto out"));
+    refused(&text(8, "if r5 > 8 goto out"));
+    // 0 less 1 is more than any.
+    refused(&text(8, "if r5 s>= 8 goto out"));
+    refused(&text(8, "if w5 s>= 8 goto out"));
+    // Wrapped, for sure: x - 129 >= -128 says 1 <= x <= 128.
+    let range = ";raw
+        r0 = 0
+        r3 = r2
+        r3 += -129
+        if r3 < -128 goto out
+        r3 = 0
+        a: r4 = r1
+        r4 += r3
+        r0 = *(u8 *)(r4 + 0)
+        r3 += 1
+        if r3 < r2 goto a
+        out: r0 = 0
+        exit";
+    accepted(range);
+    // One more allows 0.
+    refused(&range.replace("if r3 < -128", "if r3 < -129"));
+}
+
+#[test]
+fn a_complement_and_a_number_are_their_difference() {
+    // The last byte but r3, from the end.
+    let text = ";raw
+        r0 = 0
+        if r2 == 0 goto out
+        r3 = *(u8 *)(r1 + 0)
+        if r3 >= r2 goto out
+        r6 = 0
+        a: r4 = r3
+        r4 ^= -1
+        r4 += r2
+        r5 = r1
+        r5 += r4
+        r0 = *(u8 *)(r5 + 0)
+        r6 += 1
+        if r6 < 5 goto a
+        out: r0 = 0
+        exit";
+    accepted(text);
+    refused(&text.replace("(r5 + 0)", "(r5 + 1)").replace("r3 = *(u8 *)(r1 + 0)", "r3 = 0"));
+    // It may be more than there are: then it wraps.
+    refused(&text.replace("if r3 >= r2 goto out", ""));
+    refused(&text.replace("if r3 >= r2", "if r3 > r2"));
+    refused(&text.replace("r4 ^= -1", "w4 ^= -1"));
+}
+
+#[test]
+fn bits_of_one_number_only_add_up() {
+    // Two halves of an offset; the buffer is as long as they are.
+    let text = ";raw
+        r0 = 0
+        if r2 < 8 goto out
+        r6 = 0
+        a: r3 = *(u8 *)(r1 + 0)
+        r4 = *(u8 *)(r1 + 1)
+        r4 &= 3
+        r4 <<= 8
+        r4 |= r3
+        if r4 >= r2 goto out
+        r5 = r1
+        r5 += r4
+        r0 = *(u8 *)(r5 + 0)
+        r6 += 1
+        if r6 < 5 goto a
+        out: r0 = 0
+        exit";
+    accepted(text);
+    refused(&text.replace("if r4 >= r2", "if r4 > r2"));
+    // They overlap: less than the sum, and the sum says nothing.
+    let less = text.replace("r4 <<= 8", "r4 <<= 7").replace("r5 += r4", "r5 += r4\nr5 += r3");
+    refused(&less);
+}
+
+#[test]
+fn a_number_is_compared_with_itself_at_a_distance() {
+    // What may wrap is not greater.
+    let text = ";raw
+        r0 = 0
+        if r2 < 8 goto out
+        r6 = 0
+        a: r3 = *(u64 *)(r1 + 0)
+        r4 = r3
+        r4 += 1
+        if r4 > r3 goto b
+        r0 = *(u8 *)(r1 + 8)
+        b: r6 += 1
+        if r6 < 5 goto a
+        out: r0 = 0
+        exit";
+    refused(text);
+    // What does not wrap is.
+    accepted(&text.replace("(u64 *)(r1 + 0)", "(u32 *)(r1 + 0)"));
+    refused(&text.replace("(u64 *)(r1 + 0)", "(u32 *)(r1 + 0)").replace("r4 += 1", "w4 += 1"));
+    refused(&text.replace("(u64 *)(r1 + 0)", "(u32 *)(r1 + 0)").replace("if r4 > r3", "if w4 s> w3"));
+}
+
+/// A loop whose end is a pointer's, and that is entered when it has been reached already.
+#[test]
+fn not_at_the_end_is_before_it() {
+    let text = ";raw
+        r0 = 0
+        r3 = r1
+        r3 += r2
+        r4 = r1
+        a: if r4 == r3 goto out
+        r0 = *(u8 *)(r4 + 0)
+        r4 += 1
+        goto a
+        out: r0 = 0
+        exit";
+    accepted(text);
+    refused(&text.replace("r4 += 1", "r4 += 2"));
+    refused(&text.replace("r4 = r1\n", "r4 = r1\nr4 += 1\n"));
+    refused(&text.replace("(r4 + 0)", "(r4 + 1)"));
+}
