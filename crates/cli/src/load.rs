@@ -4,8 +4,7 @@ use crate::input::read_file;
 use crate::out;
 use anyhow::{Context, Result, bail};
 use bpf_runtime::{
-    Config, DebugOptions, Engine, Insn, Instance, Linker, Loader, MapSet, Mode, Object, ObjectProgram, OptLevel,
-    Program, ProgramType, Raw,
+    Config, DebugOptions, Engine, Insn, Instance, Linker, Loader, MapSet, Mode, Object, OptLevel, Program, Raw,
 };
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
@@ -51,41 +50,6 @@ impl From<OptArg> for OptLevel {
             OptArg::Speed => OptLevel::Speed,
         }
     }
-}
-
-/// What programs run on.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ContextArg {
-    /// r1 = the input's address, r2 = its length.
-    Raw,
-    /// `struct xdp_md`: the input is a packet.
-    Xdp,
-    /// `struct __sk_buff`: the input is a packet.
-    Skb,
-}
-
-impl ContextArg {
-    /// What a program of this kind runs on by convention.
-    pub(crate) fn of(kind: ProgramType) -> ContextArg {
-        match kind {
-            ProgramType::Xdp => ContextArg::Xdp,
-            ProgramType::SocketFilter
-            | ProgramType::TcClassifier
-            | ProgramType::TcAction
-            | ProgramType::CgroupSkb
-            | ProgramType::FlowDissector => ContextArg::Skb,
-            _ => ContextArg::Raw,
-        }
-    }
-}
-
-/// Where a program is, for messages; and that nothing said what it runs on, if that is so.
-pub(crate) fn place(path: &Path, program: &ObjectProgram, asked: Option<ContextArg>) -> String {
-    let (path, section) = (path.display(), program.section());
-    let guessed =
-        asked.is_none() && program.kind() != ProgramType::Raw && ContextArg::of(program.kind()) == ContextArg::Raw;
-    let note = if guessed { ", for which no context is shipped: taken to run on raw bytes, --ctx chooses" } else { "" };
-    format!("{path}, section `{section}`{note}")
 }
 
 /// The host state of the command's programs: nothing.

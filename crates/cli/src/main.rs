@@ -8,6 +8,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod cases;
+mod context;
 mod disasm;
 mod input;
 mod inspect;

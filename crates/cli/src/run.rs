@@ -1,6 +1,7 @@
 //! `bpf run`: the main job. One program over one or many inputs.
 
-use crate::load::{ContextArg, EngineArgs, NoHost, Trust};
+use crate::context::{Chosen, ContextArg};
+use crate::load::{EngineArgs, NoHost, Trust};
 use crate::out::{self, line};
 use crate::{input, load, maps};
 use anyhow::{Context, Result};
@@ -70,7 +71,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut packets = input::packets(args.data.as_deref())?;
     let chosen = object.program(name)?;
     let load = Load { engine: &engine, linker: &linker, object: &object, name, trust, repeat: args.repeat };
-    let outcome = match args.ctx.unwrap_or(ContextArg::of(chosen.kind())) {
+    let context = Chosen::of(&engine, &linker, &object, chosen, args.ctx);
+    let place = || context.place(&args.object, chosen);
+    let outcome = match context.to_run().with_context(place)? {
         ContextArg::Raw => load.go::<Raw>(&mut packets, |program, packet| program.run(&mut (), packet)),
         ContextArg::Xdp => {
             load.go::<Xdp>(&mut packets, |program, packet| program.run(&mut (), &mut XdpBuff::new(packet)))
@@ -79,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             load.go::<Skb>(&mut packets, |program, packet| program.run(&mut (), &mut SkBuff::new(packet)))
         }
     }
-    .with_context(|| load::place(&args.object, chosen, args.ctx))?;
+    .with_context(place)?;
 
     let runs = u64::from(args.repeat) * packets.len() as u64;
     let report = Report {

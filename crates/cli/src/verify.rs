@@ -1,6 +1,7 @@
 //! `bpf verify`: is each program of an object harmless, and if not, why?
 
-use crate::load::{self, ContextArg, EngineArgs};
+use crate::context::{Chosen, ContextArg};
+use crate::load::{self, EngineArgs};
 use crate::out::{self, line, text};
 use anyhow::{Result, bail};
 use bpf_runtime::{Context, Linker, LoadError, MapSet, Object, Raw, Skb, VerifyReport, Xdp};
@@ -37,6 +38,9 @@ pub(crate) struct Args {
 struct Verdict {
     program: String,
     accepted: bool,
+    /// What it runs on, where its section does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<&'static str>,
     /// Instructions walked, over all paths.
     steps: Option<u64>,
     /// States kept at joins.
@@ -62,13 +66,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for program in object.programs().iter().filter(|p| args.program.as_deref().is_none_or(|name| name == p.name())) {
         let maps = MapSet::for_object(&engine, &object)?;
         let name = program.name();
-        let result = match args.ctx.unwrap_or(ContextArg::of(program.kind())) {
+        let chosen = Chosen::of(&engine, &linker, &object, program, args.ctx);
+        let result = match chosen.context {
             ContextArg::Raw => verify::<Raw>(&linker, &object, maps, name, args),
             ContextArg::Xdp => verify::<Xdp>(&linker, &object, maps, name, args),
             ContextArg::Skb => verify::<Skb>(&linker, &object, maps, name, args),
         };
-        let place = load::place(&args.object, program, args.ctx);
-        verdicts.push(verdict(name, &place, result));
+        let place = chosen.place(&args.object, program);
+        verdicts.push(Verdict { context: chosen.deduced(), ..verdict(name, &place, result) });
     }
     if verdicts.is_empty() {
         bail!("the object has no such program");
@@ -99,6 +104,7 @@ fn verdict(name: &str, place: &str, result: Result<Vec<VerifyReport>, LoadError>
     let none = Verdict {
         program,
         accepted: false,
+        context: None,
         steps: None,
         states: None,
         peak_bytes: None,
@@ -140,7 +146,8 @@ fn print(verdict: &Verdict) -> Result<()> {
         };
         let budget = if verdict.needs_budget { ", runs with a budget" } else { "" };
         let program = &verdict.program;
-        line!("{program}: accepted, {steps} instructions walked, {states} states kept{checks}{budget}")?;
+        let on = verdict.context.map_or_else(String::new, |context| format!(" on {context}"));
+        line!("{program}: accepted{on}, {steps} instructions walked, {states} states kept{checks}{budget}")?;
         return Ok(());
     };
     line!("{}: refused", verdict.program)?;

@@ -340,3 +340,23 @@ fn numbers_in_files_allocate_nothing() {
     }
     std::fs::remove_file(path).unwrap();
 }
+
+/// A datapath whose sections are numbers: each program says by itself what it runs on.
+#[test]
+fn programs_without_a_context_are_taken_by_what_they_do() {
+    let folder = match cases::shared("objects/samples/cilium") {
+        Ok(folder) => folder,
+        Err(why) => return skipped("contexts of the sample datapath", &why),
+    };
+    for (object, context) in [("bpf_lb.o", "skb"), ("bpf_netdev.o", "skb"), ("bpf_lxc.o", "skb")] {
+        let output = succeeds(&["verify", folder.join(object).to_str().unwrap()]);
+        assert!(output.lines().all(|line| line.contains(&format!(": accepted on {context}, "))), "{output}");
+    }
+    let object = folder.join("bpf_xdp_dsr_linux.o");
+    let object = object.to_str().unwrap();
+    let output = succeeds(&["verify", object, "--program", "bpf_xdp_entry"]);
+    assert!(output.starts_with("bpf_xdp_entry: accepted on xdp, "), "{output}");
+    // It only looks at what both contexts have at the same offsets.
+    let error = fails(&["run", object, "--program", "__send_drop_notify", "--data", "hex:00"], b"");
+    assert!(error.contains("it verifies on xdp and skb, --ctx chooses"), "{error}");
+}

@@ -1,0 +1,124 @@
+//! What a program runs on: as asked, as its section says, or as what it does with r1 decides.
+//!
+//! Objects of older loaders name their sections by number (`2/7`), or as they like (`from-netdev`), and the kernel is
+//! told by the loader what they are. Here the verifier says it: a program that is proven harmless on one of the shipped
+//! contexts alone is made for that one. What is proven on raw bytes looks at nothing, and may run on them.
+
+use crate::load::NoHost;
+use anyhow::{Result, ensure};
+use bpf_runtime::{Engine, Linker, LoadError, MapSet, Object, ObjectProgram, ProgramType, Raw, Skb, Xdp};
+use clap::ValueEnum;
+use std::path::Path;
+
+/// What programs run on.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ContextArg {
+    /// r1 = the input's address, r2 = its length.
+    Raw,
+    /// `struct xdp_md`: the input is a packet.
+    Xdp,
+    /// `struct __sk_buff`: the input is a packet.
+    Skb,
+}
+
+impl ContextArg {
+    /// What a program of this kind runs on by convention.
+    pub(crate) fn of(kind: ProgramType) -> ContextArg {
+        match kind {
+            ProgramType::Xdp => ContextArg::Xdp,
+            ProgramType::SocketFilter
+            | ProgramType::TcClassifier
+            | ProgramType::TcAction
+            | ProgramType::CgroupSkb
+            | ProgramType::FlowDissector => ContextArg::Skb,
+            _ => ContextArg::Raw,
+        }
+    }
+}
+
+/// A context, and why it was chosen.
+#[derive(Clone, Copy)]
+pub(crate) struct Chosen {
+    pub(crate) context: ContextArg,
+    why: Why,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// The user or the section says so.
+    Said,
+    /// It verifies on no other.
+    Only,
+    /// It verifies on others too.
+    OneOfSeveral,
+    /// Nothing decides.
+    Guess,
+}
+
+impl Chosen {
+    /// The context of a program of the object.
+    pub(crate) fn of(
+        engine: &Engine,
+        linker: &Linker<NoHost>,
+        object: &Object,
+        program: &ObjectProgram,
+        asked: Option<ContextArg>,
+    ) -> Chosen {
+        let context = asked.unwrap_or(ContextArg::of(program.kind()));
+        if asked.is_some() || program.kind() == ProgramType::Raw || context != ContextArg::Raw {
+            return Chosen { context, why: Why::Said };
+        }
+        // A kind that is known by its section and has no context here has none of these either.
+        if program.kind() != ProgramType::Unknown || verifies::<Raw>(engine, linker, object, program) {
+            return Chosen { context, why: Why::Guess };
+        }
+        match (verifies::<Skb>(engine, linker, object, program), verifies::<Xdp>(engine, linker, object, program)) {
+            (true, false) => Chosen { context: ContextArg::Skb, why: Why::Only },
+            (false, true) => Chosen { context: ContextArg::Xdp, why: Why::Only },
+            (true, true) => Chosen { context: ContextArg::Skb, why: Why::OneOfSeveral },
+            (false, false) => Chosen { context, why: Why::Guess },
+        }
+    }
+
+    /// The context, if it is known well enough to run the program on it.
+    pub(crate) fn to_run(self) -> Result<ContextArg> {
+        ensure!(self.why != Why::OneOfSeveral, "choose what it runs on with --ctx");
+        Ok(self.context)
+    }
+
+    /// The context's name, where only the program itself told it.
+    pub(crate) fn deduced(self) -> Option<&'static str> {
+        match (self.why, self.context) {
+            (Why::Said | Why::Guess, _) => None,
+            (Why::OneOfSeveral, _) => Some("xdp or skb"),
+            (Why::Only, ContextArg::Raw) => Some("raw"),
+            (Why::Only, ContextArg::Xdp) => Some("xdp"),
+            (Why::Only, ContextArg::Skb) => Some("skb"),
+        }
+    }
+
+    /// Where a program is, for messages; and what it is taken to run on, if nobody said so.
+    pub(crate) fn place(self, path: &Path, program: &ObjectProgram) -> String {
+        let (path, section) = (path.display(), program.section());
+        let note = match self.why {
+            Why::Said => "",
+            Why::Only => ", which names no context: taken to run on the only one on which it verifies",
+            Why::OneOfSeveral => ", which names no context: it verifies on xdp and skb, --ctx chooses",
+            Why::Guess => ", for which no context is shipped: taken to run on raw bytes, --ctx chooses",
+        };
+        format!("{path}, section `{section}`{note}")
+    }
+}
+
+fn verifies<C: bpf_runtime::Context>(
+    engine: &Engine,
+    linker: &Linker<NoHost>,
+    object: &Object,
+    program: &ObjectProgram,
+) -> bool {
+    let verified = || -> core::result::Result<(), LoadError> {
+        let maps = MapSet::for_object(engine, object)?;
+        linker.loader::<C>().only(&[program.name()]).verify(object, maps, false).map(drop)
+    };
+    verified().is_ok()
+}
