@@ -6,8 +6,8 @@
 //! Numbers" (CGO 2022); the operators here are derived from the definition and tested against it.
 //!
 //! Invariants: `value & mask == 0`; no bit above `W` is set in either. The width is a parameter so that the very
-//! code that runs at 64 bits is tested exhaustively at 4, and so is the kind of number: `u64`, or what the code is proven
-//! on (`bpf_isa::word`).
+//! code that runs at 64 bits is tested exhaustively at 4, and so is the kind of number: `u64`, or what the code is
+//! proven on (`bpf_isa::word`).
 
 use std::fmt;
 

@@ -218,7 +218,7 @@ impl State {
         }
     }
 
-    /// The most that V(id) is known to be from sums it is below of; `None` if that is not known, or is half a register's
+    /// The most that V(id) is known to be from sums it is below of; `None` if that is not known, or is half of all
     /// numbers, which says nothing either.
     pub(super) fn most_by_sums(&self, id: u32) -> Option<i64> {
         let bounded = || self.sums.iter().filter(|t| t.max < i64::MAX);
