@@ -98,6 +98,18 @@ programs! {
     calls bench_calls noise;
     matmul bench_matmul noise;
     divmod bench_divmod noise;
+    crc bench_crc noise;
+    sha256 bench_sha256 noise;
+    automaton bench_automaton noise;
+    rules bench_rules noise;
+    base64 bench_base64 noise;
+    toeplitz bench_toeplitz noise;
+    lz bench_lz noise;
+    sort bench_sort noise;
+    bignum bench_bignum noise;
+    hashmap bench_hashmap noise;
+    checksum bench_checksum noise;
+    varint bench_varint noise;
 }
 
 /// Pseudo-random words (splitmix64), the same on every run.
