@@ -114,7 +114,7 @@ pub(crate) static MACHINE: MachineDesc = {
         ret: HostReg(RET as u8),
         frame: None,
         // Twelve bits of bytes; more if aligned, and what is not costs what adding it would.
-        addresses: Addresses { max_offset: 4095, any_index: false },
+        addresses: Addresses { max_offset: 4095, any_index: false, operands: false },
         fixed,
     }
 };

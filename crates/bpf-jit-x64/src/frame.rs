@@ -22,7 +22,7 @@
 use crate::Emitter;
 use crate::asm::{Memory, mem, reg};
 use crate::jump::Jump;
-use crate::lower::alu::Alu;
+use crate::lower::alu::{Alu, Shift};
 use crate::regs::Gpr::{self, *};
 use crate::regs::{CALLEE_SAVED, SCRATCH, SCRATCH2};
 use bpf_isa::Width;
@@ -372,7 +372,7 @@ impl Emitter<'_> {
     fn sum(&mut self, base: VReg, index: VReg, shift: u8, scratch: Gpr) -> Gpr {
         self.load_into(Width::W64, scratch, index);
         if shift > 0 {
-            reg!(self.s.buf; shl Rq(scratch), BYTE shift as i8);
+            self.shift_imm(Shift::Shl, Width::W64, scratch, scratch, shift.into());
         }
         match self.alloc.loc(base) {
             Loc::Reg(base) => self.alu(Alu::Add, Width::W64, scratch, base.into()),

@@ -6,7 +6,8 @@
 //! scratch registers r10 and r11.
 //!
 //! Invariants: no memory, address or host is touched, so this crate works on any host; an op is correct wherever the
-//! allocation put its operands, and whichever of them share a register; flags never live from one op to the next.
+//! allocation put its operands, and whichever of them share a register; what flags say outlives an op only as [`Flags`]
+//! notes, and no block's end.
 //! docs/abi.md describes the machine ABI.
 #![forbid(unsafe_code)]
 
@@ -20,6 +21,9 @@ mod tail_call;
 
 use crate::frame::Frame;
 use crate::jump::Jump;
+use crate::lower::branch::Comparison;
+use crate::regs::Gpr;
+use bpf_isa::Width;
 use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Op, Shape, Skeleton};
 use bpf_jit_code::layout::Label;
 use bpf_jit_code::{Code, UnwindOp};
@@ -59,7 +63,19 @@ impl Backend for X64 {
         code.frame_bytes.push(frame.bytes);
         self.s.begin_function(shape, options, code);
         let X64 { s, thunk } = self;
-        let mut emitter = Emitter { s, thunk, code, machine, options, alloc, frame, epilogue: None };
+        let mut emitter = Emitter {
+            s,
+            thunk,
+            code,
+            machine,
+            options,
+            alloc,
+            frame,
+            epilogue: None,
+            held: None,
+            flags: None,
+            selected: None,
+        };
         emitter.enter(shape);
         Ok(emitter)
     }
@@ -84,15 +100,39 @@ pub struct Emitter<'a> {
     frame: Frame,
     /// The epilogue that exits share, if it is too long to be repeated.
     epilogue: Option<Label>,
+    /// The op before, if its value is in no register ([`bpf_jit::held`]): this op takes its operands instead.
+    held: Option<Op>,
+    /// What the flags say at the end of the code, if an op's arithmetic has set them.
+    flags: Option<Flags>,
+    /// The comparison that the flags still hold, of the selection that ends the code here.
+    selected: Option<(Comparison, usize)>,
+}
+
+/// The zero flag says whether a register is zero.
+#[derive(Clone, Copy, Debug)]
+struct Flags {
+    /// Which.
+    of: Gpr,
+    /// As far as this width; at 32 bits the upper half is zero.
+    width: Width,
+    /// After the instruction that ends here.
+    at: usize,
 }
 
 impl bpf_jit::Emitter for Emitter<'_> {
     #[inline(always)]
     fn op(&mut self, op: &Op, insn: u32, next: BlockId) {
-        self.mark(insn);
+        let bound = self.held.map_or(0, |maker| size_bound(&maker));
+        if bound == 0 {
+            // An access that traps is that of the instruction that loads.
+            self.mark(insn);
+        }
         let start = self.s.buf.len();
         self.lower(op, next);
-        debug_assert!(self.s.buf.len() - start <= size_bound(op), "{op:?}");
+        if !matches!(op, Op::Bin { .. }) {
+            self.flags = None;
+        }
+        debug_assert!(self.s.buf.len() - start <= bound + size_bound(op), "{op:?}");
     }
 
     fn new_block(&mut self) -> BlockId {
@@ -101,6 +141,7 @@ impl bpf_jit::Emitter for Emitter<'_> {
 
     #[inline]
     fn begin_block(&mut self, block: BlockId) {
+        (self.flags, self.selected) = (None, None);
         self.s.bind(self.s.block(block));
     }
 

@@ -125,7 +125,7 @@ const fn describe(bmi2: bool) -> MachineDesc {
         ctx: CTX.host(),
         ret: Rax.host(),
         frame: Some(Rbp.host()),
-        addresses: Addresses { max_offset: i32::MAX, any_index: true },
+        addresses: Addresses { max_offset: i32::MAX, any_index: true, operands: true },
         fixed,
     }
 }

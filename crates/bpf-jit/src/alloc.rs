@@ -18,7 +18,8 @@
 use crate::machine::{FixedOperands, HostReg, HostRegSet, MachineDesc};
 use crate::weights::Weights;
 use bpf_isa::Width;
-use bpf_lir::{Base, Func, Liveness, Mem, Op, TailKey, VReg, Val};
+use bpf_lir::{Base, BinOp, Func, Liveness, Mem, Op, TailKey, VReg, Val};
+use bpf_opt::held;
 use core::ops::Range;
 
 /// Where a virtual register lives.
@@ -39,12 +40,21 @@ pub struct Alloc {
     pub saves: Vec<HostReg>,
     /// Number of stack slots.
     pub slots: u32,
+    /// By virtual register: nobody has it in a register. It is read once, by the op after the one that makes it, which
+    /// takes it from memory or need not know it ([`bpf_opt::held`]); its location means nothing.
+    pub held: Vec<bool>,
 }
 
 impl Alloc {
     /// Where `reg` lives.
     pub fn loc(&self, reg: VReg) -> Loc {
         self.locs[reg.index()]
+    }
+
+    /// Whether `reg` is in no register.
+    #[inline(always)]
+    pub fn is_held(&self, reg: VReg) -> bool {
+        self.held.get(reg.index()) == Some(&true)
     }
 }
 
@@ -74,6 +84,9 @@ pub struct Allocator {
     live: Vec<VReg>,
     order: Vec<VReg>,
     weights: Weights,
+    /// By value, where the machine has such operands: how often it is read and written, up to 3, and once it was found
+    /// to be in no register, [`HELD`].
+    named: Vec<u8>,
 }
 
 /// What is known of one virtual register.
@@ -117,6 +130,9 @@ enum Target {
 }
 
 const NONE: u32 = u32::MAX;
+
+/// Of a value that is in no register.
+const HELD: u8 = 4;
 
 const FRESH: Value = Value {
     forbidden: HostRegSet::EMPTY,
@@ -167,6 +183,7 @@ impl Allocator {
                 self.value(src).copied = true;
             }
         }
+        self.count(func, machine);
         let call_clobbers = machine.call_clobbers();
         if self.find_targets(func) {
             self.walk_loops(func, machine, call_clobbers);
@@ -179,6 +196,59 @@ impl Allocator {
                 self.define(v, None);
                 self.read(v);
                 self.want(v, Some(reg));
+            }
+        }
+    }
+
+    /// Counts how often each value is named, if that matters.
+    fn count(&mut self, func: &Func, machine: &MachineDesc) {
+        self.named.clear();
+        if !machine.addresses.operands {
+            return;
+        }
+        self.named.resize(func.vregs as usize, 0);
+        let named = &mut self.named;
+        let mut name = |v: VReg| named[v.index()] = (named[v.index()] + 1).min(3);
+        func.entry_values().for_each(&mut name);
+        for op in func.all_ops() {
+            op.for_each_use(&mut name);
+            op.def().into_iter().for_each(&mut name);
+        }
+    }
+
+    /// Walks the ops of a block backward.
+    fn visit_block(&mut self, ops: &[Op], machine: &MachineDesc, call_clobbers: HostRegSet) {
+        let mut left = ops;
+        while let Some((op, before)) = left.split_last() {
+            left = before;
+            if let Some(maker) = before.last()
+                && !self.named.is_empty()
+                && let Some(v) = held(maker, op)
+                // Written once and read once.
+                && self.named[v.index()] == 2
+            {
+                self.named[v.index()] = HELD;
+                // What it is made of lives until this op has made its own result.
+                maker.for_each_use(|v| self.read(v));
+                self.visit(&turned(op, v), machine, call_clobbers);
+                self.forget(v);
+                maker.for_each_use(|v| self.read(v));
+                if let Some((_, before)) = left.split_last() {
+                    left = before;
+                }
+            } else {
+                self.visit(op, machine, call_clobbers);
+            }
+        }
+    }
+
+    /// A value no longer lives, and conflicts with none.
+    fn forget(&mut self, v: VReg) {
+        let at = core::mem::replace(&mut self.value(v).live_at, NONE);
+        if at != NONE {
+            self.live.swap_remove(at as usize);
+            if let Some(moved) = self.live.get(at as usize) {
+                self.values[moved.index()].live_at = at;
             }
         }
     }
@@ -218,9 +288,7 @@ impl Allocator {
                     self.read(self.live_in[i as usize]);
                 }
             }
-            for op in ops.iter().rev() {
-                self.visit(op, machine, call_clobbers);
-            }
+            self.visit_block(ops, machine, call_clobbers);
             if let Target::Known { .. } = self.targets[block.index()] {
                 let start = self.live_in.len() as u32;
                 self.live_in.extend_from_slice(&self.live);
@@ -239,9 +307,7 @@ impl Allocator {
             for v in liveness.live_out(block) {
                 self.read(*v);
             }
-            for op in ops.iter().rev() {
-                self.visit(op, machine, call_clobbers);
-            }
+            self.visit_block(ops, machine, call_clobbers);
         }
         self.liveness = liveness;
     }
@@ -271,13 +337,7 @@ impl Allocator {
     /// A value comes into being: it conflicts with all that live on, but for the one it is a copy of.
     #[inline(always)]
     fn define(&mut self, v: VReg, copy_of: Option<VReg>) {
-        let at = core::mem::replace(&mut self.value(v).live_at, NONE);
-        if at != NONE {
-            self.live.swap_remove(at as usize);
-            if let Some(moved) = self.live.get(at as usize) {
-                self.values[moved.index()].live_at = at;
-            }
-        }
+        self.forget(v);
         let start = self.conflicts.len() as u32;
         match copy_of {
             None => self.conflicts.extend_from_slice(&self.live),
@@ -303,6 +363,21 @@ impl Allocator {
             self.define(dst, None);
         }
         self.read(from);
+    }
+
+    /// The operands with the one first in whose register the result is best: one that ends here, if the order does not
+    /// matter.
+    #[inline(always)]
+    fn in_place(&self, op: &Op, dst: VReg, a: VReg, b: Val) -> (VReg, Val) {
+        let lives = |v: VReg| self.values[v.index()].live_at != NONE;
+        match (op, b) {
+            (Op::Bin { op: BinOp::Add | BinOp::Mul | BinOp::And | BinOp::Or | BinOp::Xor, .. }, Val::Reg(second))
+                if dst != a && (dst == second || (lives(a) && !lives(second))) =>
+            {
+                (second, Val::Reg(a))
+            }
+            (_, Val::Reg(_) | Val::Imm(_)) => (a, b),
+        }
     }
 
     /// A move connects two values.
@@ -373,6 +448,7 @@ impl Allocator {
             Op::Bin { dst, a, b, .. } => {
                 let fixed = machine.fixed(op);
                 if fixed.is_plain() {
+                    let (a, b) = self.in_place(op, dst, a, b);
                     self.change(dst, a);
                     self.read_val(b);
                 } else {
@@ -541,6 +617,13 @@ impl Allocator {
         out.slots = 0;
         for i in first.chain(second) {
             let v = self.order[i];
+            if self.named.get(v.index()) == Some(&HELD) {
+                // Any that is not saved: nobody looks.
+                let nowhere =
+                    machine.pool.iter().find(|reg| !callee_saved.contains(**reg)).copied().unwrap_or_default();
+                self.values[v.index()].loc = Some(Loc::Reg(nowhere));
+                continue;
+            }
             let value = &self.values[v.index()];
             // Conflicts are recorded on one side: what was defined while this was live has left its register here, ...
             let mut allowed = pool.without(value.forbidden).without(value.taken);
@@ -573,6 +656,8 @@ impl Allocator {
         out.locs.clear();
         // Every value got a location above.
         out.locs.extend(self.values.iter().map(|value| value.loc.unwrap_or(Loc::Slot(0))));
+        out.held.clear();
+        out.held.extend(self.named.iter().map(|named| *named == HELD));
         out.saves.clear();
         out.saves.extend(machine.callee_saved.iter().filter(|r| saved.contains(**r)));
     }
@@ -613,6 +698,14 @@ impl Allocator {
         first(machine.pool, free.without(callee_saved))
             .or_else(|| first(machine.callee_saved, free))
             .or_else(|| first(machine.callee_saved, allowed))
+    }
+}
+
+/// The op with `v`, which is in memory, on its right.
+fn turned(op: &Op, v: VReg) -> Op {
+    match *op {
+        Op::Bin { op, width, dst, a, b: Val::Reg(b) } if a == v => Op::Bin { op, width, dst, a: b, b: Val::Reg(a) },
+        other => other,
     }
 }
 

@@ -36,7 +36,7 @@ pub use bpf_lir::{
     AtomicOp, Base, BinOp, Block, BlockId, CallTarget, Cfg, Check, Cond, Dominators, Extern, Func, Lir, LirError,
     Liveness, Mem, Op, ParseError, Region, Span, TailKey, VReg, Val,
 };
-pub use bpf_opt::{Addresses, Pass, PassOptions, PassScratch, optimise};
+pub use bpf_opt::{Addresses, Compared, Pass, PassOptions, PassScratch, compared, held, optimise};
 pub use check::check;
 pub use compiler::{CompileError, CompileOptions, Compiler, OptLevel};
 pub use externs::{Hidden, MapShape, Signatures};

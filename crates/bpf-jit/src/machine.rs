@@ -8,7 +8,7 @@ use bpf_lir::{AtomicOp, BinOp, Op, Val};
 use bpf_opt::Addresses;
 
 /// Number of a host register, as the architecture encodes it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct HostReg(pub u8);
 
 /// A set of host registers (at most 32).

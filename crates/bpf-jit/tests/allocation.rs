@@ -27,10 +27,32 @@ fn define(held: &mut Held, alloc: &Alloc, dst: VReg, mut value: BTreeSet<VReg>) 
     held.insert(alloc.loc(dst), value);
 }
 
-fn step(held: &mut Held, op: &Op, alloc: &Alloc, machine: &MachineDesc) {
-    op.for_each_use(|v| {
+/// `before` and `after`: the ops beside it in its block.
+fn step(held: &mut Held, [before, op, after]: [Option<&Op>; 3], alloc: &Alloc, machine: &MachineDesc) {
+    let op = op.unwrap();
+    let left = op.def().filter(|v| alloc.is_held(*v));
+    if let Some(v) = left {
+        // Its operands are read by the next op, which asks for nothing else of it.
+        assert_eq!(after.and_then(|user| bpf_jit::held(op, user)), Some(v), "{op:?} is left to {after:?}");
+        return;
+    }
+    let holds = |v: VReg| {
         let holds = held.get(&alloc.loc(v)).is_some_and(|set| set.contains(&v));
         assert!(holds, "{op:?} reads {v:?}, which is not in {:?}", alloc.loc(v));
+    };
+    op.for_each_use(|v| {
+        if !alloc.is_held(v) {
+            return holds(v);
+        }
+        let maker = before.filter(|maker| maker.def() == Some(v)).unwrap();
+        maker.for_each_use(holds);
+        // The other operand is moved to the result's place before memory is read.
+        if let Op::Bin { dst, a, b, .. } = *op {
+            let moved = if a == v { b } else { Val::Reg(a) };
+            maker.for_each_use(|part| {
+                assert!(moved == Val::Reg(dst) || alloc.loc(part) != alloc.loc(dst), "{op:?} overwrites {part:?}");
+            });
+        }
     });
     let copied = match *op {
         Op::Mov { width: Width::W64, src: Val::Reg(src), .. } => held.get(&alloc.loc(src)).cloned().unwrap_or_default(),
@@ -71,8 +93,10 @@ fn check(func: &Func, alloc: &Alloc, machine: &MachineDesc) {
     let mut work = vec![first];
     while let Some(b) = work.pop() {
         let mut held = entry[b.index()].clone().unwrap_or_default();
-        for op in func.block_ops(b) {
-            step(&mut held, op, alloc, machine);
+        let ops = func.block_ops(b);
+        for at in 0..ops.len() {
+            let before = at.checked_sub(1).map(|before| &ops[before]);
+            step(&mut held, [before, ops.get(at), ops.get(at + 1)], alloc, machine);
         }
         for succ in cfg.succs(b) {
             if meet(&mut entry[succ.index()], &held) {
@@ -150,6 +174,24 @@ fn any_restriction_is_right() {
             }
         }
     });
+}
+
+/// A value that stays in memory: not where the result would overwrite its address first, nor if it is read again.
+#[test]
+fn the_checker_notices_an_address_that_is_overwritten() {
+    let text =
+        "func 0 (v0, v1, -, -, -) {\nb0:\n v2 = load.dw [v0]\n v3 = sub.64 v1, v2\n v4 = add.64 v3, v1\n exit v4\n}\n";
+    let lir: Lir = text.parse().unwrap();
+    let mut alloc = Alloc::default();
+    Allocator::default().allocate(&lir.funcs[0], machines()[0], &AllocOptions::default(), &mut alloc);
+    assert!(alloc.is_held(VReg(2)));
+    check(&lir.funcs[0], &alloc, machines()[0]);
+    alloc.locs[3] = alloc.locs[0];
+    alloc.locs[4] = alloc.locs[3];
+    assert!(std::panic::catch_unwind(|| check(&lir.funcs[0], &alloc, machines()[0])).is_err());
+    let again: Lir = text.replace("add.64 v3, v1", "add.64 v3, v2").parse().unwrap();
+    Allocator::default().allocate(&again.funcs[0], machines()[0], &AllocOptions::default(), &mut alloc);
+    assert!(!alloc.is_held(VReg(2)));
 }
 
 /// The checker is worth something only if it notices.

@@ -25,7 +25,7 @@ use bpf_isa::{InsnIdx, Program, SubprogId};
 use bpf_jit::eval::{Env, Eval, Region};
 use bpf_jit::{
     Alloc, AllocOptions, Allocator, Backend, Cfg, EmitOptions, Extern, Hidden, HostReg, HostRegSet, Lir, Liveness, Loc,
-    LowerOptions, Lowerer, MapShape, Pass, PassOptions, PassScratch, Signatures, check, optimise,
+    LowerOptions, Lowerer, MapShape, Pass, PassOptions, PassScratch, Signatures, VReg, check, optimise,
 };
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code, CpuFeatures, RunCtx, Symbol};
@@ -197,6 +197,7 @@ impl State {
             allocator.allocate(func, machine, &options, &mut alloc);
             for (v, loc) in alloc.locs.iter().enumerate() {
                 let place = match loc {
+                    _ if alloc.is_held(VReg(v as u32)) => "nowhere".to_owned(),
                     Loc::Reg(reg) => format!("r{}", reg.0),
                     Loc::Slot(slot) => format!("slot {slot}"),
                 };

@@ -96,8 +96,8 @@ fn programs_compute_the_same_after_any_passes_in_any_order() {
         let passes = PassOptions {
             addresses: match seed % 3 {
                 0 => Addresses::default(),
-                1 => Addresses { max_offset: 4095, any_index: false },
-                _ => Addresses { max_offset: 0, any_index: true },
+                1 => Addresses { max_offset: 4095, any_index: false, operands: false },
+                _ => Addresses { max_offset: 0, any_index: true, operands: true },
             },
             plain: false,
         };

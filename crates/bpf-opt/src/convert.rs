@@ -1,55 +1,159 @@
-//! A branch over one cheap op becomes a selection.
+//! Branches over a little arithmetic become selections.
 //!
-//! `if c goto L; x = x | 16; L:` is computed on both ways, and the result selected: one op more on the way that jumped,
-//! and no branch to mispredict. A compilation does not run it yet: no program measured gains by it. Only where what is
-//! skipped is a single op without effects that takes a cycle, as compilers of native code have it.
+//! A compiler for BPF, which has no selection, branches wherever one for a real machine selects: `if c goto L; x ^= p;
+//! n += 1; L:`. What the data decides is foreseen half of the time, and a branch that was not foreseen costs as much as
+//! twenty instructions; a selection costs one or two. So ops that take a cycle and have no effect, at most
+//! [`MAX_OPS`] of them that change at most [`MAX_VALUES`] values, are computed on both ways, and each value is selected;
+//! so is the one value that both ways of `if c x = a else x = b` make with one op each. That is about where compilers
+//! of native code draw the line.
 //!
-//! Runs before SSA form, where the value that meets another needs no phi to be changed. Invariant: the skipped value
-//! was written on every way to the branch, since it is read behind it on the way that jumps.
+//! Runs before SSA form, where a value that meets another needs no phi to be changed. Invariants: nothing that could
+//! trap, write or be seen is computed on a way on which it was not; a selected value was written on every way to the
+//! branch, since it is read behind it on the way that jumps; the comparison's operands are changed by the last selection
+//! alone.
 
-use bpf_isa::Width;
-use bpf_lir::{BinOp, Func, Liveness, Op, Val};
+use bpf_isa::{Cond, Width};
+use bpf_lir::{BinOp, BlockId, Func, Liveness, Op, Span, VReg, Val};
 
-/// Runs over `func`; says how many branches went.
-pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>, liveness: &mut Liveness) -> u32 {
-    if !func.all_ops().any(|op| matches!(op, Op::Branch { .. })) {
-        return 0;
+/// The most ops that a branch skips.
+const MAX_OPS: usize = 2;
+/// The most values that they change.
+const MAX_VALUES: usize = 2;
+
+/// The comparison of a branch.
+#[derive(Clone, Copy)]
+struct Branch {
+    width: Width,
+    cond: Cond,
+    a: VReg,
+    b: Val,
+    span: Span,
+}
+
+impl Branch {
+    fn select(&self, dst: VReg, yes: VReg, no: VReg) -> (Op, Span) {
+        let Branch { width, cond, a, b, span } = *self;
+        (Op::Select { width, cond, a, b, dst, yes, no }, span)
     }
-    reached.clear();
-    reached.resize(func.blocks.len(), false);
-    for i in 0..func.order.len() {
-        if let Some(taken) = func.ends(func.order[i]).taken {
-            reached[taken.index()] = true;
-        }
+
+    fn reads(&self, v: VReg) -> bool {
+        self.a == v || self.b == Val::Reg(v)
     }
-    let mut done = 0;
-    let mut built = false;
-    for i in 2..func.order.len() {
-        let (from, over, to) = (func.order[i - 2], func.order[i - 1], func.order[i]);
-        let Some(branch) = func.range(from).last() else { continue };
-        let Op::Branch { width, cond, a, b, target } = func.ops[branch] else { continue };
-        let &[op] = func.block_ops(over) else { continue };
-        let Some(v) = op.def().filter(|_| target == to && !reached[over.index()] && is_cheap(&op)) else { continue };
-        if !core::mem::replace(&mut built, true) {
-            liveness.build(func);
+}
+
+/// The memory that it works in.
+#[derive(Debug, Default)]
+pub(crate) struct Convert {
+    /// By block: how many jumps lead to it.
+    reached: Vec<u32>,
+    liveness: Liveness,
+    /// Each value that is changed, and what it would be.
+    changed: Vec<(VReg, VReg)>,
+    /// The ops of a block without its branch.
+    straight: Vec<(Op, Span)>,
+}
+
+impl Convert {
+    /// Runs over `func`; says how many branches went.
+    pub(crate) fn run(&mut self, func: &mut Func) -> u32 {
+        if !func.all_ops().any(|op| matches!(op, Op::Branch { .. })) {
+            return 0;
         }
-        if !liveness.live_out(from).contains(&v) || !liveness.live_out(over).contains(&v) {
-            continue;
+        self.reached.clear();
+        self.reached.resize(func.blocks.len(), 0);
+        for i in 0..func.order.len() {
+            if let Some(taken) = func.ends(func.order[i]).taken {
+                self.reached[taken.index()] += 1;
+            }
         }
-        // Where it is written anew without being read, the old value may not be there.
-        let new = func.new_vreg();
-        let mut computed = op;
-        if let Some(dst) = computed.def_mut() {
-            *dst = new;
+        let mut done = 0;
+        let mut built = false;
+        for i in 0..func.order.len().saturating_sub(2) {
+            let (from, over, to) = (func.order[i], func.order[i + 1], func.order[i + 2]);
+            let Some(at) = func.range(from).last() else { continue };
+            let Op::Branch { width, cond, a, b, target } = func.ops[at] else { continue };
+            if target != to || self.reached[over.index()] != 0 || func.block_ops(over).len() > MAX_OPS {
+                continue;
+            }
+            if !core::mem::replace(&mut built, true) {
+                self.liveness.build(func);
+            }
+            let branch = Branch { width, cond, a, b, span: func.spans[at] };
+            let after = func.order.get(i + 3).copied().filter(|_| self.reached[to.index()] == 1);
+            self.straight.clear();
+            let (found, join) = match func.ends(over).taken {
+                None => (self.skipped(func, branch, from, over), None),
+                Some(join) if Some(join) == after => (self.either(func, branch, over, to), Some(join)),
+                Some(_) => (None, None),
+            };
+            if found.is_none() {
+                continue;
+            }
+            let start = func.ops.len() as u32;
+            for i in func.range(from).filter(|i| *i != at) {
+                let (op, span) = (func.ops[i], func.spans[i]);
+                func.ops.push(op);
+                func.spans.push(span);
+            }
+            func.set_ops(over, self.straight.drain(..));
+            // Behind each other, and so one block.
+            func.blocks[from.index()].ops = start..func.ops.len() as u32;
+            func.set_ops(over, []);
+            self.reached[to.index()] -= 1;
+            if let Some(join) = join {
+                func.set_ops(to, []);
+                self.reached[join.index()] -= 1;
+            }
+            done += 1;
         }
-        let at = func.range(over).start;
-        let spans = (func.spans[branch], func.spans[at]);
-        let select = Op::Select { width, cond, a, b, dst: v, yes: v, no: new };
-        func.blocks[from.index()].ops.end -= 1;
-        func.set_ops(over, [(computed, spans.1), (select, spans.0)]);
-        done += 1;
+        done
     }
-    done
+
+    /// Finds what is computed instead of a branch from `from` over `over`.
+    fn skipped(&mut self, func: &mut Func, branch: Branch, from: BlockId, over: BlockId) -> Option<()> {
+        if !func.block_ops(over).iter().all(is_cheap) {
+            return None;
+        }
+        self.changed.clear();
+        for i in func.range(over) {
+            let mut op = func.ops[i];
+            op.for_each_use_mut(|v| *v = self.changed.iter().find(|(old, _)| old == v).map_or(*v, |(_, new)| *new));
+            let (new, dst) = (func.new_vreg(), op.def_mut()?);
+            let old = core::mem::replace(dst, new);
+            self.changed.retain(|(v, _)| *v != old);
+            self.changed.push((old, new));
+            self.straight.push((op, func.spans[i]));
+        }
+        let Convert { liveness, changed, .. } = self;
+        // Others end with the block.
+        changed.retain(|(v, _)| liveness.live_out(over).contains(v));
+        // Where one is written anew without being read, the old value may not be there.
+        let written = changed.iter().all(|(v, _)| liveness.live_out(from).contains(v));
+        // The comparison is made again for each.
+        changed.sort_unstable_by_key(|(v, _)| branch.reads(*v));
+        let compared = changed.iter().filter(|(v, _)| branch.reads(*v)).count();
+        if !written || changed.is_empty() || changed.len() > MAX_VALUES || compared > 1 {
+            return None;
+        }
+        self.straight.extend(changed.iter().map(|(v, new)| branch.select(*v, *v, *new)));
+        Some(())
+    }
+
+    /// Finds what is computed instead of a branch to `yes`, past `no`, each of which makes the same value.
+    fn either(&mut self, func: &mut Func, branch: Branch, no: BlockId, yes: BlockId) -> Option<()> {
+        let &[mut other, Op::Jump { .. }] = func.block_ops(no) else { return None };
+        let &[mut op] = func.block_ops(yes) else { return None };
+        let spans = [func.spans[func.range(yes).start], func.spans[func.range(no).start]];
+        let v = op.def()?;
+        if other.def() != Some(v) || !is_cheap(&op) || !is_cheap(&other) || !self.liveness.live_out(yes).contains(&v) {
+            return None;
+        }
+        let (new, old) = (func.new_vreg(), func.new_vreg());
+        *op.def_mut()? = new;
+        *other.def_mut()? = old;
+        self.straight.extend([(op, spans[0]), (other, spans[1]), branch.select(v, new, old)]);
+        Some(())
+    }
 }
 
 /// Whether an op has no effect and takes a cycle.
@@ -66,5 +170,5 @@ fn is_cheap(op: &Op) -> bool {
     if let Op::Mov { src: Val::Imm(imm), width, .. } = op {
         return *width == Width::W32 || i32::try_from(*imm).is_ok();
     }
-    matches!(op, Op::Mov { .. } | Op::Ext { .. } | Op::Neg { .. })
+    matches!(op, Op::Mov { .. } | Op::Ext { .. } | Op::Neg { .. } | Op::AddShift { .. })
 }

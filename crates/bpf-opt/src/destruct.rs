@@ -37,6 +37,14 @@ pub(crate) struct Destruct {
     /// By value: the constant it is, if that is all that is known of it.
     constant: Vec<Option<i64>>,
     work: Vec<(BlockId, VReg)>,
+    /// By block: the value that was last seen to live into it, and out of it.
+    into: Vec<u32>,
+    out: Vec<u32>,
+    stack: Vec<BlockId>,
+    /// The copies on the two ways out of a block.
+    taken_copies: Vec<(VReg, Val)>,
+    next_copies: Vec<(VReg, Val)>,
+    blocks: Vec<(BlockId, core::ops::Range<u32>)>,
     ops: Vec<Op>,
     spans: Vec<Span>,
     number: Vec<u32>,
@@ -115,9 +123,12 @@ impl Destruct {
         self.work.extend(self.uses.iter().map(|(block, v, _)| (*block, *v)));
         self.work.sort_unstable_by_key(|(block, v)| (*v, *block));
         let work = core::mem::take(&mut self.work);
-        let mut into = vec![NONE; func.blocks.len()];
-        let mut out = vec![NONE; func.blocks.len()];
-        let mut stack = Vec::new();
+        let (mut into, mut out) = (core::mem::take(&mut self.into), core::mem::take(&mut self.out));
+        let mut stack = core::mem::take(&mut self.stack);
+        for seen in [&mut into, &mut out] {
+            seen.clear();
+            seen.resize(func.blocks.len(), NONE);
+        }
         for (block, v) in &work {
             stack.push(*block);
             while let Some(block) = stack.pop() {
@@ -133,6 +144,7 @@ impl Destruct {
             }
         }
         self.work = work;
+        (self.into, self.out, self.stack) = (into, out, stack);
         self.live_out.sort_unstable();
         self.live_out.dedup();
     }
@@ -252,15 +264,18 @@ impl Destruct {
     fn rewrite(&mut self, func: &mut Func, ssa: &Ssa) {
         let mut out =
             Out { ops: core::mem::take(&mut self.ops), spans: core::mem::take(&mut self.spans), ..Out::default() };
+        out.blocks = core::mem::take(&mut self.blocks);
         out.ops.clear();
         out.spans.clear();
+        out.blocks.clear();
         let mut outside = Vec::new();
         let mut branches = func.blocks.len() as u32;
         let mut new_block = || {
             branches += 1;
             BlockId(branches - 1)
         };
-        let (mut taken_copies, mut next_copies) = (Vec::new(), Vec::new());
+        let mut taken_copies = core::mem::take(&mut self.taken_copies);
+        let mut next_copies = core::mem::take(&mut self.next_copies);
         for at in 0..func.order.len() {
             let block = func.order[at];
             let ends = func.ends(block);
@@ -328,10 +343,11 @@ impl Destruct {
         }
         func.blocks.resize(branches as usize, Block { ops: 0..0 });
         func.order.clear();
-        for (block, ops) in out.blocks {
-            func.blocks[block.index()].ops = ops;
-            func.order.push(block);
+        for (block, ops) in &out.blocks {
+            func.blocks[block.index()].ops = ops.clone();
+            func.order.push(*block);
         }
+        (self.blocks, self.taken_copies, self.next_copies) = (out.blocks, taken_copies, next_copies);
         self.ops = core::mem::replace(&mut func.ops, out.ops);
         self.spans = core::mem::replace(&mut func.spans, out.spans);
     }

@@ -15,6 +15,7 @@
 //! | `values` | constants, rules, what was computed before; bytes that are one load; division by constants |
 //! | `rules` | the algebraic rules, as data |
 //! | `index` | sums that are addresses, into the accesses that use them |
+//! | `operand` | values brought to the op that can take them from memory |
 //! | `layout` | jumps that need not be |
 //! | `sweep`, `dead` | what nobody reads, in SSA form and outside |
 //!
@@ -29,6 +30,7 @@ mod dead;
 mod destruct;
 mod index;
 mod layout;
+mod operand;
 mod passes;
 mod peephole;
 mod rules;
@@ -37,5 +39,6 @@ mod ssa;
 mod sweep;
 mod values;
 
+pub use operand::{Compared, compared, held};
 pub use passes::{Pass, PassOptions, PassScratch, optimise};
 pub use values::Addresses;

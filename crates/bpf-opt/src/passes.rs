@@ -4,14 +4,16 @@
 //! found something to do. In debug builds the function is verified after each. Passes over SSA form run between one
 //! construction and one destruction in a compilation; by themselves, in tests, each has both around it.
 
+use crate::convert::Convert;
 use crate::destruct::Destruct;
 use crate::index::Index;
+use crate::operand::Operands;
 use crate::slots::Slots;
 use crate::ssa::Ssa;
 use crate::sweep::Sweep;
 use crate::values::{Addresses, Values};
-use crate::{convert, dead, layout, peephole};
-use bpf_lir::{Func, Lir, Liveness};
+use crate::{dead, layout, peephole};
+use bpf_lir::{Func, Lir};
 
 /// A pass.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,14 +32,25 @@ pub enum Pass {
     Values,
     /// Sums that are addresses, into the accesses that use them.
     Index,
+    /// Values brought to the op that can take them from memory.
+    Operand,
     /// Jumps that need not be.
     Layout,
 }
 
 impl Pass {
     /// All of them.
-    pub const ALL: [Pass; 8] =
-        [Pass::Peephole, Pass::Slots, Pass::Convert, Pass::Dead, Pass::Ssa, Pass::Values, Pass::Index, Pass::Layout];
+    pub const ALL: [Pass; 9] = [
+        Pass::Peephole,
+        Pass::Slots,
+        Pass::Convert,
+        Pass::Dead,
+        Pass::Ssa,
+        Pass::Values,
+        Pass::Index,
+        Pass::Operand,
+        Pass::Layout,
+    ];
 
     /// The name, for tests and listings.
     pub fn name(self) -> &'static str {
@@ -49,6 +62,7 @@ impl Pass {
             Pass::Ssa => "ssa",
             Pass::Values => "values",
             Pass::Index => "index",
+            Pass::Operand => "operand",
             Pass::Layout => "layout",
         }
     }
@@ -59,11 +73,12 @@ impl Pass {
             Pass::Peephole => peephole::run(func),
             Pass::Dead => dead::run(func, &mut scratch.reads),
             Pass::Slots => scratch.slots.run(func),
-            Pass::Convert => convert::run(func, &mut scratch.reached, &mut scratch.liveness),
+            Pass::Convert => scratch.convert.run(func),
             Pass::Layout => layout::run(func, &mut scratch.reached),
             Pass::Ssa => scratch.in_ssa(func, |_, _| 0),
             Pass::Values => scratch.in_ssa(func, |func, s| s.values(func, options)),
             Pass::Index => scratch.in_ssa(func, |func, s| s.index(func, options)),
+            Pass::Operand => scratch.in_ssa(func, |func, s| s.operands(func, options)),
         };
         debug_assert_eq!(func.verify(usize::MAX), Ok(()), "after {}:\n{func}", self.name());
         done
@@ -86,11 +101,12 @@ pub struct PassScratch {
     reads: Vec<u32>,
     /// By block: whether a jump leads to it.
     reached: Vec<bool>,
-    liveness: Liveness,
+    convert: Convert,
     slots: Slots,
     ssa: Ssa,
     values: Values,
     index: Index,
+    operands: Operands,
     sweep: Sweep,
     destruct: Destruct,
 }
@@ -113,6 +129,10 @@ impl PassScratch {
         done
     }
 
+    fn operands(&mut self, func: &mut Func, options: PassOptions) -> u32 {
+        if options.addresses.operands { self.operands.run(func, &self.ssa) } else { 0 }
+    }
+
     fn index(&mut self, func: &mut Func, options: PassOptions) -> u32 {
         let done = self.index.run(func, &self.ssa, options.addresses);
         if done > 0 {
@@ -129,10 +149,10 @@ pub fn optimise(lir: &mut Lir, options: PassOptions, scratch: &mut PassScratch) 
         if options.plain {
             Pass::Dead.run(func, options, scratch);
         } else {
-            // Not `Convert`: where branches are foreseen, and in the one speed program that it changes (log2) they are,
-            // it executes a third more instructions and gains nothing.
             Pass::Slots.run(func, options, scratch);
-            scratch.in_ssa(func, |func, s| s.values(func, options) + s.index(func, options));
+            Pass::Convert.run(func, options, scratch);
+            scratch
+                .in_ssa(func, |func, s| s.values(func, options) + s.index(func, options) + s.operands(func, options));
             Pass::Layout.run(func, options, scratch);
         }
     }

@@ -41,6 +41,8 @@ pub(crate) struct Slots {
     accesses: Vec<(i32, Size, bool)>,
     /// The pieces by how often they are accessed.
     order: Vec<u32>,
+    /// What gives the values their first content.
+    new: Vec<Op>,
 }
 
 impl Slots {
@@ -51,12 +53,14 @@ impl Slots {
         }
         self.divide(func.stack_bytes);
         self.leave(MAX_REACH / func.ops.len().max(1));
-        let mut new = Vec::new();
+        let mut new = core::mem::take(&mut self.new);
+        new.clear();
         for piece in self.pieces.iter_mut().filter(|piece| piece.apart) {
             piece.value = func.new_vreg();
             new.push(Op::Mov { width: Width::W64, dst: piece.value, src: Val::Imm(0) });
         }
         if new.is_empty() {
+            self.new = new;
             return 0;
         }
         let mut done = 0;
@@ -73,7 +77,8 @@ impl Slots {
         if !left {
             func.stack_bytes = 0;
         }
-        let entry = func.new_block(new.into_iter().map(|op| (op, Span::default())));
+        let entry = func.new_block(new.drain(..).map(|op| (op, Span::default())));
+        self.new = new;
         func.order.insert(0, entry);
         done
     }

@@ -373,23 +373,28 @@ pub(crate) struct Tree {
     times: Vec<[u32; 2]>,
     /// By block: its first child and its next sibling.
     links: Vec<[u32; 2]>,
+    idom: Vec<u32>,
+    stack: Vec<u32>,
 }
 
 impl Tree {
     fn build(&mut self, func: &Func, cfg: &Cfg) {
-        let dominators = cfg.dominators();
+        cfg.dominate(&mut self.idom);
         self.times.clear();
         self.times.resize(func.blocks.len(), [NONE; 2]);
         self.links.clear();
         self.links.resize(func.blocks.len(), [NONE; 2]);
-        for block in cfg.rpo() {
-            if let Some(parent) = dominators.idom(*block) {
+        // The entry dominates itself.
+        for (block, idom) in cfg.rpo().iter().zip(&self.idom).skip(1) {
+            if let Some(parent) = cfg.rpo().get(*idom as usize) {
                 let first = core::mem::replace(&mut self.links[parent.index()][0], block.0);
                 self.links[block.index()][1] = first;
             }
         }
-        let (mut clock, mut stack) = (0, vec![func.order[0].0]);
-        while let Some(&block) = stack.last() {
+        let mut clock = 0;
+        self.stack.clear();
+        self.stack.push(func.order[0].0);
+        while let Some(&block) = self.stack.last() {
             let [child, _] = self.links[block as usize];
             if self.times[block as usize][0] == NONE {
                 self.times[block as usize][0] = clock;
@@ -397,10 +402,10 @@ impl Tree {
             }
             if child == NONE {
                 self.times[block as usize][1] = clock;
-                stack.pop();
+                self.stack.pop();
             } else {
                 self.links[block as usize][0] = self.links[child as usize][1];
-                stack.push(child);
+                self.stack.push(child);
             }
         }
     }

@@ -7,8 +7,8 @@
 //! finds the same bytes ([`crate::ssa::Spare`]).
 
 use crate::dead::is_pure;
-use crate::ssa::{NO_VALUE, NONE, Ssa};
-use bpf_lir::{Func, Op, Region, VReg};
+use crate::ssa::{NO_VALUE, NONE, Phi, Ssa};
+use bpf_lir::{BlockId, Func, Op, Region, VReg};
 
 /// The memory that it works in.
 #[derive(Debug, Default)]
@@ -19,6 +19,8 @@ pub(crate) struct Sweep {
     defs: Vec<u32>,
     phis: Vec<u32>,
     work: Vec<VReg>,
+    /// All phis, with their blocks.
+    all: Vec<(BlockId, Phi)>,
 }
 
 impl Sweep {
@@ -36,7 +38,9 @@ impl Sweep {
         for v in &ssa.spare.0 {
             self.spare[v.index()] = true;
         }
-        let phis: Vec<_> = ssa.all_phis().collect();
+        let mut phis = core::mem::take(&mut self.all);
+        phis.clear();
+        phis.extend(ssa.all_phis());
         for ((_, phi), i) in phis.iter().zip(0..) {
             self.phis[phi.dst.index()] = i;
         }
@@ -59,6 +63,7 @@ impl Sweep {
                 self.work.extend(ssa.args(*block, *phi));
             }
         }
+        self.all = phis;
         let mut gone = ssa.retain_phis(|v| v != NO_VALUE && self.needed[v.index()]);
         for i in 0..func.order.len() {
             let block = func.order[i];

@@ -37,12 +37,15 @@ pub struct Addresses {
     /// What an index is shifted by: any of 0 to 3, with an offset beside it; else by the access's own size or not at
     /// all, and without an offset.
     pub any_index: bool,
+    /// Arithmetic and comparisons take an operand from memory, and `and` of two operands is compared with zero at no
+    /// cost.
+    pub operands: bool,
 }
 
 impl Default for Addresses {
     /// Anything.
     fn default() -> Self {
-        Addresses { max_offset: i32::MAX, any_index: true }
+        Addresses { max_offset: i32::MAX, any_index: true, operands: true }
     }
 }
 
@@ -252,6 +255,19 @@ impl Pass<'_> {
         self.constant(v).map_or(Val::Reg(v), Val::Imm)
     }
 
+    /// A constant operand that is `v`, in the register it has already, where it would cost an instruction each time: one
+    /// of more than 32 bits that was made in another block, before a loop as a rule.
+    fn kept(&self, op: Option<BinOp>, width: Width, b: Val, v: Option<VReg>) -> Val {
+        let (Val::Imm(imm), Some(v)) = (b, v) else { return b };
+        let short = i32::try_from(imm).is_ok() || width == Width::W32;
+        // Such a mask is one of 32 bits.
+        let mask = op == Some(BinOp::And) && u32::try_from(imm).is_ok();
+        let here = self.s.blocks[v.index()] == self.block || self.constant(v) != Some(imm);
+        let plain =
+            matches!(op, None | Some(BinOp::Add | BinOp::Sub | BinOp::And | BinOp::Or | BinOp::Xor | BinOp::Mul));
+        if short || mask || here || !plain { b } else { Val::Reg(v) }
+    }
+
     /// The value whose low half is the same, as far as possible: an op of 32 bits may as well read that.
     fn low(&self, width: Width, v: VReg) -> VReg {
         match self.def(v) {
@@ -388,11 +404,13 @@ impl Pass<'_> {
     fn comparison(&mut self, width: Width, cond: Cond, a: VReg, b: Val) -> (Width, Cond, VReg, Val) {
         let a = self.low(width, a);
         let b = match b {
-            Val::Reg(v) => self.operand(self.low(width, v)),
+            Val::Reg(v) => self.kept(None, width, self.operand(self.low(width, v)), Some(v)),
             Val::Imm(_) => b,
         };
-        if let (Some(imm), Val::Reg(b)) = (self.constant(a), b) {
-            return (width, turned(cond), b, Val::Imm(imm));
+        if let (Some(imm), Val::Reg(b)) = (self.constant(a), b)
+            && self.constant(b).is_none()
+        {
+            return (width, turned(cond), b, self.kept(None, width, Val::Imm(imm), Some(a)));
         }
         // `x & m` is not zero.
         if let (Cond::Ne, Val::Imm(0)) = (cond, b)
@@ -515,13 +533,16 @@ impl Pass<'_> {
         if width == Width::W32 {
             a = self.low(width, a);
         }
+        let mut made = None;
         if let Val::Reg(v) = b {
             b = self.operand(self.low(width, v));
+            made = Some(v);
         }
         if let Val::Reg(v) = b
             && is_commutative(op)
             && let Some(imm) = self.constant(a)
         {
+            made = Some(a);
             (a, b) = (v, Val::Imm(imm));
         }
         if let Val::Imm(imm) = b {
@@ -569,7 +590,7 @@ impl Pass<'_> {
         if let (BinOp::And, Width::W64, Val::Imm(0xffff_ffff)) = (op, width, b) {
             return Ok(self.mov(Width::W32, Val::Reg(a), dst));
         }
-        Err(Op::Bin { op, width, dst: NEW, a, b })
+        Err(Op::Bin { op, width, dst: NEW, a, b: self.kept(Some(op), width, b, made) })
     }
 
     fn try_rule(&mut self, rule: &Rule, width: Width, a: VReg, b: Val, dst: VReg, depth: u32) -> Option<VReg> {

@@ -82,7 +82,7 @@ fn every_assignment(
                     locs.extend([Loc::Reg(*memory_reg), Loc::Reg(*dst_reg)]);
                     let used = |r: &&HostReg| taken.contains(r) || *r == memory_reg;
                     let saves = machine.callee_saved.iter().filter(used).copied().collect();
-                    bench.emit_with(lir, &[Alloc { locs, saves, slots: 0 }], options)
+                    bench.emit_with(lir, &[Alloc { locs, saves, slots: 0, held: Vec::new() }], options)
                 })
                 .collect();
             let Some(text) = bench.place(&codes, options.hardening.landing_pads) else { continue };

@@ -30,6 +30,7 @@ mod frame;
 mod host;
 mod kinds;
 mod memory;
+mod pairs;
 mod random;
 mod refused;
 mod tail_call;
@@ -116,6 +117,7 @@ tests! { $
     control {
         selections selections_in_place jumps branches conditions_on_every_pair conditions_by_constant far_branches long_loops
     }
+    pairs { loaded_operands loaded_comparisons results_compared_with_zero selections_in_a_row }
     check { checks bounds stops loops_end_with_the_budget }
     call { calls arguments_in_any_order subprograms nested_subprograms call_backs far_subprogram_addresses }
     frame { frames frames_are_as_large_as_stated_and_aligned }

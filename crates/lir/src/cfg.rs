@@ -130,7 +130,15 @@ impl Cfg {
 
     /// Who dominates whom.
     pub fn dominators(&self) -> Dominators {
-        let mut idom = vec![NONE; self.rpo.len()];
+        let mut idom = Vec::new();
+        self.dominate(&mut idom);
+        Dominators { place: self.place.clone(), rpo: self.rpo.clone(), idom }
+    }
+
+    /// Fills `idom`: by place in the reverse postorder, the immediate dominator's place; the entry's own.
+    pub fn dominate(&self, idom: &mut Vec<u32>) {
+        idom.clear();
+        idom.resize(self.rpo.len(), NONE);
         if let Some(entry) = idom.first_mut() {
             *entry = 0;
         }
@@ -156,7 +164,6 @@ impl Cfg {
                 }
             }
         }
-        Dominators { place: self.place.clone(), rpo: self.rpo.clone(), idom }
     }
 }
 

@@ -49,8 +49,7 @@ fn a_small_program_is_one_block_and_a_load_makes_few() {
     let text: String = (1..31).map(|i| format!("r{} {}= {i}\n", i % 5, if i < 5 { "" } else { "+" })).collect();
     let code = bpf_isa::encode(&assemble(&format!("r0 = 1\n{text}exit")).unwrap()).unwrap();
     for (mode, level, scratch, blocks, bytes) in [
-        // Beside the others' what the optimiser works in.
-        (Mode::Jit, OptLevel::Speed, 11, 1, 256),
+        (Mode::Jit, OptLevel::Speed, 4, 1, 256),
         (Mode::Jit, OptLevel::None, 4, 1, 256),
         // The program, its form, and the instructions with what is known of them.
         (Mode::Interpreter, OptLevel::Speed, 4, 5, 2048),

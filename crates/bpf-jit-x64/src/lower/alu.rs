@@ -3,14 +3,14 @@
 //! x86-64 arithmetic overwrites its first operand. Where the destination is another register than both operands, `lea`
 //! and three-operand `imul` do without a move; where it is the *second* operand's, the operation is turned round.
 
-use crate::Emitter;
 use crate::asm::{Memory, asm, byte, reg, sized};
 use crate::frame::Addr;
 use crate::jump::Jump;
 use crate::regs::Gpr::{self, *};
 use crate::regs::{SCRATCH, SCRATCH2};
+use crate::{Emitter, Flags};
 use bpf_isa::{Size, SubprogId, Width};
-use bpf_jit::{BinOp, VReg, Val};
+use bpf_jit::{BinOp, Op, VReg, Val};
 use bpf_jit_code::{Reloc, RelocKind, Symbol};
 
 /// Two-operand instructions that share their encodings, by their number in them (Intel SDM vol. 2, table A-6, group 1).
@@ -142,7 +142,11 @@ impl Emitter<'_> {
 
     #[inline(always)]
     pub(crate) fn bin(&mut self, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val) {
+        if let Some(maker) = self.held.take() {
+            return self.bin_with_memory(op, width, dst, a, b, maker);
+        }
         match op {
+            BinOp::And if self.alloc.is_held(dst) => self.held = Some(Op::Bin { op, width, dst, a, b }),
             BinOp::Add => self.two(width, dst, a, b, Self::add),
             BinOp::Sub => self.two(width, dst, a, b, Self::sub),
             BinOp::Mul => self.two(width, dst, a, b, Self::mul),
@@ -183,13 +187,70 @@ impl Emitter<'_> {
         self.put(dst, d);
     }
 
+    /// An op one of whose operands was to be loaded.
+    fn bin_with_memory(&mut self, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val, load: Op) {
+        let (Op::Load { dst: v, mem, .. }, Val::Reg(b)) = (load, b) else {
+            return debug_assert!(false, "{load:?} is held for an op that does not load it");
+        };
+        let d = self.target(dst);
+        let m = self.operand(mem, SCRATCH2);
+        let other = self.get(if b == v { a } else { b }, SCRATCH);
+        self.copy(width, d, other);
+        let alu = match op {
+            BinOp::Add => Alu::Add,
+            BinOp::Sub => Alu::Sub,
+            BinOp::And => Alu::And,
+            BinOp::Or => Alu::Or,
+            BinOp::Xor => Alu::Xor,
+            BinOp::Mul => {
+                asm!(self.s.buf, [memory(m, 0), at_width(width)]; imul Rq(d), [rax]);
+                return self.put(dst, d);
+            }
+            BinOp::MulHighU
+            | BinOp::MulHighS
+            | BinOp::Div
+            | BinOp::SDiv
+            | BinOp::Mod
+            | BinOp::SMod
+            | BinOp::Shl
+            | BinOp::Shr
+            | BinOp::Sar
+            | BinOp::Rotl => return debug_assert!(false, "{op:?} takes no operand from memory"),
+        };
+        self.alu_mem(alu, width, d, m);
+        self.note_flags(width, d);
+        self.put(dst, d);
+    }
+
+    /// The last instruction has set the flags by its result in `of`.
+    #[inline(always)]
+    fn note_flags(&mut self, width: Width, of: Gpr) {
+        self.flags = Some(Flags { of, width, at: self.s.buf.len() });
+    }
+
     /// `op d, s`.
+    #[inline(always)]
     pub(crate) fn alu(&mut self, op: Alu, width: Width, d: Gpr, s: Gpr) {
         asm!(self.s.buf, [opcode_number(op as u8), at_width(width)]; add Rq(d), Rq(s));
+        if op != Alu::Cmp {
+            self.note_flags(width, d);
+        }
+    }
+
+    /// `op d, [m]`.
+    pub(crate) fn alu_mem(&mut self, op: Alu, width: Width, d: Gpr, m: Memory) {
+        asm!(self.s.buf, [memory(m, 0), opcode_number(op as u8), at_width(width)]; add Rq(d), [rax]);
     }
 
     /// `op d, imm`.
     fn alu_imm32(&mut self, op: Alu, width: Width, d: Gpr, imm: i32) {
+        self.alu_imm32_only(op, width, d, imm);
+        if op != Alu::Cmp {
+            self.note_flags(width, d);
+        }
+    }
+
+    fn alu_imm32_only(&mut self, op: Alu, width: Width, d: Gpr, imm: i32) {
         // rax has a form without ModRM, but only for long constants.
         if d == Rax && i8::try_from(imm).is_err() {
             asm!(self.s.buf, [opcode_number(op as u8), at_width(width)]; add rax, DWORD imm);
@@ -252,8 +313,14 @@ impl Emitter<'_> {
         match (imm, i32::try_from(imm)) {
             (0, _) => self.narrow(width, d, a),
             (_, Ok(disp)) if d != a => self.lea_disp(width, d, a, disp),
-            (1, _) => sized!(self.s.buf, width; inc Rq(d)),
-            (-1, _) => sized!(self.s.buf, width; dec Rq(d)),
+            (1, _) => {
+                sized!(self.s.buf, width; inc Rq(d));
+                self.note_flags(width, d);
+            }
+            (-1, _) => {
+                sized!(self.s.buf, width; dec Rq(d));
+                self.note_flags(width, d);
+            }
             // Subtracting reaches one further: -128 fits a byte, and -2^31 four.
             (128 | 0x8000_0000, _) => {
                 self.copy(width, d, a);
@@ -352,7 +419,7 @@ impl Emitter<'_> {
     }
 
     /// `d = a op imm` for a count below the width.
-    pub(super) fn shift_imm(&mut self, op: Shift, width: Width, d: Gpr, a: Gpr, count: u32) {
+    pub(crate) fn shift_imm(&mut self, op: Shift, width: Width, d: Gpr, a: Gpr, count: u32) {
         if count == 0 {
             return self.narrow(width, d, a);
         }
@@ -372,6 +439,9 @@ impl Emitter<'_> {
         }
         self.copy(width, d, a);
         asm!(self.s.buf, [modrm_number(op as u8), shift_count(count), at_width(width)]; rol Rq(d), count as i8);
+        if op != Shift::Rol {
+            self.note_flags(width, d);
+        }
     }
 
     /// `op d, cl`.

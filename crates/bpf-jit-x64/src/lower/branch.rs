@@ -1,17 +1,17 @@
 //! Comparisons and jumps.
 
-use crate::Emitter;
-use crate::asm::{byte, reg};
+use crate::asm::{Memory, asm, byte, mem, reg};
 use crate::jump::{Cc, Jump, cmov, jcc_short};
 use crate::lower::alu::{Alu, at_width};
 use crate::regs::Gpr::{self, *};
 use crate::regs::{SCRATCH, SCRATCH2};
-use bpf_isa::{Cond, Width};
-use bpf_jit::{BlockId, VReg, Val};
+use crate::{Emitter, Flags};
+use bpf_isa::{Cond, Size, Width};
+use bpf_jit::{BlockId, Compared, Op, VReg, Val, compared};
 use bpf_jit_code::layout::Label;
 
 /// `a cond b` at a width.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Comparison {
     pub(crate) width: Width,
     pub(crate) cond: Cond,
@@ -39,6 +39,7 @@ impl Emitter<'_> {
     /// Ends a short jump that began at `from`: it leads here. No [`Jump`] may lie between.
     pub(crate) fn land(&mut self, from: usize) {
         let here = self.s.buf.len();
+        self.flags = None;
         if let Some(rel) = self.s.buf.get_mut(from - 1) {
             *rel = (here - from) as u8;
         }
@@ -52,16 +53,29 @@ impl Emitter<'_> {
 
     #[inline(always)]
     pub(crate) fn branch(&mut self, comparison: Comparison, target: BlockId, next: BlockId) {
-        if target != next {
-            self.compare(comparison);
-            let target = self.s.block(target);
-            self.jump_if(comparison.cond.into(), target);
+        // A load that was left to the comparison may trap, wherever that leads.
+        if target != next || self.held.is_some() {
+            let cc = self.compare(comparison);
+            let target_label = self.s.block(target);
+            if target != next {
+                self.jump_if(cc, target_label);
+            }
         }
     }
 
-    /// Sets the flags so that the [`Cc`] of the condition tells whether it holds.
+    /// Sets the flags; says which [`Cc`] tells whether the condition holds.
     #[inline(always)]
-    pub(super) fn compare(&mut self, Comparison { width, cond, a, b }: Comparison) {
+    pub(super) fn compare(&mut self, comparison: Comparison) -> Cc {
+        if let Some(maker) = self.held.take() {
+            return self.compare_held(comparison, maker);
+        }
+        if let Some((last, at)) = self.selected
+            && at == self.s.buf.len()
+            && last == comparison
+        {
+            return comparison.cond.into();
+        }
+        let Comparison { width, cond, a, b } = comparison;
         let a = self.get(a, SCRATCH);
         let test = cond == Cond::Set;
         match b {
@@ -73,13 +87,90 @@ impl Emitter<'_> {
                 let imm = at_width(width, imm);
                 if test {
                     self.test_imm(width, a, imm);
-                } else if imm == 0 {
+                } else if imm != 0 {
+                    self.alu_imm(Alu::Cmp, width, a, imm);
+                } else if !(matches!(cond, Cond::Eq | Cond::Ne) && self.flags_say(width, a)) {
                     // Carry and overflow come out clear, as after a comparison with 0.
                     self.test(width, a, a);
-                } else {
-                    self.alu_imm(Alu::Cmp, width, a, imm);
                 }
             }
+        }
+        cond.into()
+    }
+
+    /// Whether the zero flag tells already whether this much of a register is zero.
+    fn flags_say(&self, width: Width, of: Gpr) -> bool {
+        let wide = |flags: &Flags| flags.width == width || flags.width == Width::W32;
+        self.flags.as_ref().is_some_and(|flags| flags.of == of && flags.at == self.s.buf.len() && wide(flags))
+    }
+
+    /// A comparison one side of which the op before left where it was.
+    fn compare_held(&mut self, Comparison { width, cond, a, b }: Comparison, maker: Op) -> Cc {
+        if let Op::Bin { width, a, b, .. } = maker {
+            let a = self.get(a, SCRATCH);
+            match b {
+                Val::Reg(b) => {
+                    let b = self.get(b, SCRATCH2);
+                    self.test(width, a, b);
+                }
+                Val::Imm(imm) => self.test_imm(width, a, at_width(width, imm)),
+            }
+            return cond.into();
+        }
+        let Op::Load { size, dst: v, mem, .. } = maker else {
+            debug_assert!(false, "{maker:?} is held");
+            return cond.into();
+        };
+        let m = self.operand(mem, SCRATCH2);
+        let test = cond == Cond::Set;
+        match (compared(size, v, width, cond, a, b), b) {
+            (Some(Compared::WithMemory), _) => {
+                let a = self.get(a, SCRATCH);
+                match test {
+                    true => asm!(self.s.buf, [memory(m, 0), at_width(width)]; test [rax], Rq(a)),
+                    false => self.alu_mem(Alu::Cmp, width, a, m),
+                }
+            }
+            (Some(Compared::Bits), Val::Reg(b)) => {
+                let s = self.get(if b == v { a } else { b }, SCRATCH);
+                asm!(self.s.buf, [memory(m, 0), drop_rex_unless(s)]; test [rax], Rb(s))
+            }
+            (Some(Compared::Memory), Val::Reg(b)) => {
+                let b = self.get(b, SCRATCH);
+                match test {
+                    true => asm!(self.s.buf, [memory(m, 0), at_width(width)]; test [rax], Rq(b)),
+                    false => {
+                        let cmp = Alu::Cmp as u8;
+                        asm!(self.s.buf, [memory(m, 0), opcode_number(cmp), at_width(width)]; add [rax], Rq(b))
+                    }
+                }
+            }
+            (Some(Compared::Constant { cond, imm }), _) => {
+                self.compare_memory(size, m, test, imm);
+                return cond.into();
+            }
+            (Some(Compared::Memory | Compared::Bits) | None, _) => {
+                debug_assert!(false, "{maker:?} is held for another comparison")
+            }
+        }
+        cond.into()
+    }
+
+    /// `cmp [m], imm`, or `test`, in the size of what lies there.
+    fn compare_memory(&mut self, size: Size, m: Memory, test: bool, imm: i32) {
+        let cmp = Alu::Cmp as u8;
+        match (size, test) {
+            (Size::B, false) => mem!(self.s.buf, m, 1; cmp BYTE [rax], BYTE imm as i8),
+            (Size::B | Size::H, true) => mem!(self.s.buf, m, 1; test BYTE [rax], BYTE imm as i8),
+            (Size::H, false) => mem!(self.s.buf, m, 2; cmp WORD [rax], WORD imm as i16),
+            (Size::W, false) => asm!(
+                self.s.buf, [memory(m, 4), modrm_number(cmp), shorten_imm, at_width(Width::W32)]; add QWORD [rax], DWORD imm
+            ),
+            (Size::DW, false) => asm!(
+                self.s.buf, [memory(m, 4), modrm_number(cmp), shorten_imm, at_width(Width::W64)]; add QWORD [rax], DWORD imm
+            ),
+            (Size::W, true) => asm!(self.s.buf, [memory(m, 4), at_width(Width::W32)]; test QWORD [rax], DWORD imm),
+            (Size::DW, true) => asm!(self.s.buf, [memory(m, 4), at_width(Width::W64)]; test QWORD [rax], DWORD imm),
         }
     }
 
@@ -105,11 +196,11 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn select(&mut self, comparison: Comparison, dst: VReg, yes: VReg, no: VReg) {
-        self.compare(comparison);
+        let plain = self.held.is_none();
+        let cc = self.compare(comparison);
         // From here to the cmov only moves: they leave the flags alone.
         let d = self.target(dst);
         let yes = self.get(yes, SCRATCH2);
-        let cc = Cc::from(comparison.cond);
         if d == yes {
             let no = self.get(no, SCRATCH);
             cmov(&mut self.s.buf, cc.not(), d, no);
@@ -118,5 +209,8 @@ impl Emitter<'_> {
             cmov(&mut self.s.buf, cc, d, yes);
         }
         self.put(dst, d);
+        // The next selection may ask the same, of operands that are what they were.
+        let changed = comparison.a == dst || comparison.b == Val::Reg(dst);
+        self.selected = (plain && !changed).then_some((comparison, self.s.buf.len()));
     }
 }

@@ -6,11 +6,15 @@ use crate::Emitter;
 use crate::asm::{Memory, asm, mem, reg};
 use crate::regs::{Gpr, SCRATCH, SCRATCH2};
 use bpf_isa::{Size, Width};
-use bpf_jit::{Mem, VReg, Val};
+use bpf_jit::{Mem, Op, VReg, Val};
 
 impl Emitter<'_> {
     #[inline(always)]
     pub(crate) fn load(&mut self, size: Size, signed: bool, swap: bool, dst: VReg, mem: Mem) {
+        if self.alloc.is_held(dst) {
+            self.held = Some(Op::Load { size, signed, swap, dst, mem });
+            return;
+        }
         let d = self.target(dst);
         let m = self.operand(mem, SCRATCH2);
         match (signed, swap) {

@@ -393,7 +393,7 @@ impl Walk<'_> {
 
     /// The name and distance of `p + s`, where both are named, in a loop.
     fn pointer_sum(&mut self, p: &Value, s: &Value, subtract: bool) -> Option<(u32, i16, i32)> {
-        let exact = !subtract && p.n.smin() >= i64::from(p.delta).max(0) && s.n.smin() >= 0;
+        let exact = !subtract && p.n.smin() >= 0 && s.n.smin() >= 0 && p.is_of_no_negative();
         if subtract && s.id != 0 && s.n.smin() >= 0 && self.relates() {
             return self.behind(p, s);
         }

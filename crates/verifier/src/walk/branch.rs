@@ -419,6 +419,10 @@ impl Walk<'_> {
         if [d, s].into_iter().any(|v| !bounded(&v.n) || v.n.smin() < 0) || d.null || s.null {
             return;
         }
+        // The sum of what rises and what falls is one of numbers that are not negative.
+        if d.scale.signum() != s.scale.signum() && !(d.is_of_no_negative() && s.is_of_no_negative()) {
+            return;
+        }
         // Offsets order as the addresses do. An end of another region's, or a start that ends one, is none of this
         // one's.
         if self.end_of(s, d).is_none() && self.end_of(d, s).is_none() && d.ty != s.ty {

@@ -6,7 +6,8 @@
 //! ([`crate::state::Room`]).
 //!
 //! Invariants: all these are equations and inequalities of integers, exact: of numbers, which are not negative, and
-//! of offsets of pointers, which are small. Whatever wraps loses its name where it is computed. Contradictions are
+//! of offsets of pointers, which are small. In sums and on lines, no offset is negative either
+//! ([`Value::is_of_no_negative`]). Whatever wraps loses its name where it is computed. Contradictions are
 //! ignored: the path cannot be taken, and walking it is no error.
 
 use bpf_isa::{AluOp, Cond, Width};
@@ -17,7 +18,7 @@ use crate::faults::planted;
 use crate::scalar::Scalar;
 use crate::state::{Frame, Room, State, Wrap};
 use crate::tnum::ones;
-use crate::value::{FIRST_FREE_ID, Value};
+use crate::value::{FIRST_FREE_ID, Ty, Value};
 
 /// No offset is that small.
 const ANYWHERE: i128 = 1 << 40;
@@ -58,6 +59,13 @@ impl Value {
         let (min, max) = self.bounds();
         let (min, _) = of_multiple(min, max, self.scale, self.delta);
         i64::try_from(min).unwrap_or(0)
+    }
+
+    /// Whether the value that its name names is surely not negative. Those of numbers are not, and so what has another
+    /// scale than 1; but a pointer from which was subtracted may have begun before its region, and be at a distance
+    /// from there that brings it back.
+    pub(super) fn is_of_no_negative(&self) -> bool {
+        !matches!(self.ty, Ty::Packet { .. } | Ty::Half { .. }) || self.scale != 1 || self.least_of_line() >= 0
     }
 
     /// The range of the value that its name names, which is not negative.

@@ -97,6 +97,7 @@ impl Walk<'_> {
         let len = len_id(region);
         let named = match (s.id, s.delta.checked_neg()) {
             (0, Some(delta)) => Some((len, delta)),
+            _ if !s.is_of_no_negative() => None,
             _ => self.state.name_difference((len, 0), s, &mut self.next_id),
         };
         let (id, delta) = named.unwrap_or((0, 0));

@@ -513,9 +513,9 @@ fn tie(v: &Value, d: i32, mark: &mut Mark, fresh: &mut impl FnMut() -> u32) -> O
         return None;
     }
     // V(x) must not be negative, as no V is: what falls to 0 from above its name's distance would lead it there, and
-    // so would what falls to before its object.
+    // so would what falls to before its object; and so may the name of what lay before its region once.
     let from_start = v.is_scalar() || v.n.smin() >= i64::from(v.delta).max(0);
-    let rises = v.line_id() != 0 && v.scale > 0 && d > 0;
+    let rises = v.line_id() != 0 && v.scale > 0 && d > 0 && v.is_of_no_negative();
     let falls = v.line_id() != 0 && v.scale > 0 && d < 0 && v.delta <= 0 && from_start;
     let named = (rises || falls) && d % i32::from(v.scale) == 0;
     if !named && matches!(v.ty, Ty::Packet { .. }) {
