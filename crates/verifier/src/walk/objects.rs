@@ -129,7 +129,12 @@ impl Walk<'_> {
                 return nothing;
             }
         };
-        let near = |v: &Value| bounded(&v.n) && v.n.smin() >= -LOWEST_ADDRESS;
+        // Before its start, an address may wrap round; and an empty region may start anywhere, at 1 say.
+        let lowest = match regions {
+            Some(((region, ..), _)) if self.state.min_len[usize::from(region)] == 0 => 0,
+            _ => -LOWEST_ADDRESS,
+        };
+        let near = |v: &Value| bounded(&v.n) && v.n.smin() >= lowest;
         let inside = matches!((d.ty, s.ty), (Ty::Packet { .. }, Ty::Packet { .. })) || regions.is_none();
         if !inside || !near(d) || !near(s) {
             return nothing;
