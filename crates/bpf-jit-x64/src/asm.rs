@@ -49,7 +49,6 @@ macro_rules! byte {
 
 pub(crate) use {asm, byte, mem, reg, sized};
 
-use crate::frame::Addr;
 use crate::jump::Cc;
 use crate::regs::Gpr;
 use bpf_isa::Width;
@@ -92,6 +91,13 @@ impl Insn {
     }
 }
 
+/// A memory operand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Addr {
+    pub(crate) base: Gpr,
+    pub(crate) disp: i32,
+}
+
 /// A memory operand in its shortest form: what it adds to an instruction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
@@ -120,7 +126,7 @@ impl From<Addr> for Memory {
 impl Memory {
     /// `[base + (index << shift) + disp]`; rsp is no index.
     #[inline(always)]
-    pub(crate) fn indexed(base: Gpr, index: Gpr, shift: u8, disp: i32) -> Memory {
+    pub(crate) fn at_index(base: Gpr, index: Gpr, shift: u8, disp: i32) -> Memory {
         let number = u8::from(index);
         Memory::new(base, true, shift << 6 | (number & 7) << 3, number >> 3 << 1, disp)
     }

@@ -20,9 +20,8 @@
 //! register, or a probe.
 
 use crate::Emitter;
-use crate::asm::{Memory, mem, reg};
+use crate::asm::{Addr, Memory, asm, mem, reg};
 use crate::jump::Jump;
-use crate::lower::alu::{Alu, Shift};
 use crate::regs::Gpr::{self, *};
 use crate::regs::{CALLEE_SAVED, SCRATCH, SCRATCH2};
 use bpf_isa::Width;
@@ -41,13 +40,6 @@ pub(crate) const PROBE_STEP: u32 = 4096;
 
 /// How long an epilogue is repeated at every exit rather than jumped to: the length of a long jump.
 const MAX_INLINE_EPILOGUE: usize = 5;
-
-/// A memory operand.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Addr {
-    pub(crate) base: Gpr,
-    pub(crate) disp: i32,
-}
 
 /// The frame of one function.
 #[derive(Clone, Copy, Debug)]
@@ -363,7 +355,7 @@ impl Emitter<'_> {
                 // rbp and r13 as base take a displacement; unscaled, the two change places.
                 let turn = shift == 0 && disp == 0 && matches!(base, Rbp | R13);
                 let (base, index) = if turn { (index, base) } else { (base, index) };
-                Memory::indexed(base, index, shift, disp)
+                Memory::at_index(base, index, shift, disp)
             }
         }
     }
@@ -372,10 +364,10 @@ impl Emitter<'_> {
     fn sum(&mut self, base: VReg, index: VReg, shift: u8, scratch: Gpr) -> Gpr {
         self.load_into(Width::W64, scratch, index);
         if shift > 0 {
-            self.shift_imm(Shift::Shl, Width::W64, scratch, scratch, shift.into());
+            asm!(self.s.buf, [shift_count(shift.into())]; shl Rq(scratch), shift as i8);
         }
         match self.alloc.loc(base) {
-            Loc::Reg(base) => self.alu(Alu::Add, Width::W64, scratch, base.into()),
+            Loc::Reg(base) => reg!(self.s.buf; add Rq(scratch), Rq(Gpr::from(base))),
             Loc::Slot(slot) => mem!(self.s.buf, Self::slot(slot); add Rq(scratch), [rax]),
         }
         scratch

@@ -63,7 +63,7 @@ impl Emitter<'_> {
         self.jump_if(Cc::Be, out);
         // The index is 32 bits wide; what is above them is not part of it.
         self.zero_extend(SCRATCH2, index);
-        mem!(self.s.buf, Memory::indexed(table, SCRATCH2, 3, 8); mov Rq(SCRATCH2), [rax]);
+        mem!(self.s.buf, Memory::at_index(table, SCRATCH2, 3, 8); mov Rq(SCRATCH2), [rax]);
         reg!(self.s.buf; test Rq(SCRATCH2), Rq(SCRATCH2));
         self.jump_if(Cc::E, out);
     }

@@ -3,14 +3,14 @@
 //! A compiler for BPF, which has no selection, branches wherever one for a real machine selects: `if c goto L; x ^= p;
 //! n += 1; L:`. What the data decides is foreseen half of the time, and a branch that was not foreseen costs as much as
 //! twenty instructions; a selection costs one or two. So ops that take a cycle and have no effect, at most
-//! [`MAX_OPS`] of them that change at most [`MAX_VALUES`] values, are computed on both ways, and each value is selected;
-//! so is the one value that both ways of `if c x = a else x = b` make with one op each. That is about where compilers
-//! of native code draw the line.
+//! [`MAX_OPS`] of them that change at most [`MAX_VALUES`] values, are computed on both ways, and each value is
+//! selected; so is the one value that both ways of `if c x = a else x = b` make with one op each. That is about where
+//! compilers of native code draw the line.
 //!
 //! Runs before SSA form, where a value that meets another needs no phi to be changed. Invariants: nothing that could
 //! trap, write or be seen is computed on a way on which it was not; a selected value was written on every way to the
-//! branch, since it is read behind it on the way that jumps; the comparison's operands are changed by the last selection
-//! alone.
+//! branch, since it is read behind it on the way that jumps; the comparison's operands are changed by the last
+//! selection alone.
 
 use bpf_isa::{Cond, Width};
 use bpf_lir::{BinOp, BlockId, Func, Liveness, Op, Span, VReg, Val};

@@ -14,8 +14,8 @@
 use bpf_isa::{Size, Width};
 use bpf_lir::{Base, Func, Mem, Op, Span, VReg, Val};
 
-/// How many values times ops there may be: a value of this kind may live all through the function, and whoever allocates
-/// registers writes down for each op what lives across it.
+/// How many values times ops there may be: a value of this kind may live all through the function, and whoever
+/// allocates registers writes down for each op what lives across it.
 const MAX_REACH: usize = 1 << 24;
 
 /// A piece of the stack.

@@ -255,8 +255,8 @@ impl Pass<'_> {
         self.constant(v).map_or(Val::Reg(v), Val::Imm)
     }
 
-    /// A constant operand that is `v`, in the register it has already, where it would cost an instruction each time: one
-    /// of more than 32 bits that was made in another block, before a loop as a rule.
+    /// A constant operand that is `v`, in the register it has already, where it would cost an instruction each time:
+    /// one of more than 32 bits that was made in another block, before a loop as a rule.
     fn kept(&self, op: Option<BinOp>, width: Width, b: Val, v: Option<VReg>) -> Val {
         let (Val::Imm(imm), Some(v)) = (b, v) else { return b };
         let short = i32::try_from(imm).is_ok() || width == Width::W32;

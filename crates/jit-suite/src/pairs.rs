@@ -1,5 +1,5 @@
-//! Neighbours that a backend may make one of: a load and the op that reads it, arithmetic and a comparison of its result
-//! with zero, selections that compare the same. A backend that does not has nothing to lose here.
+//! Neighbours that a backend may make one of: a load and the op that reads it, arithmetic and a comparison of its
+//! result with zero, selections that compare the same. A backend that does not has nothing to lose here.
 
 use crate::Target;
 use crate::alu::{OP_MEMORY, check, corners, singles};

@@ -2,7 +2,7 @@
 
 pub(crate) mod alu;
 mod atomic;
-mod branch;
+pub(crate) mod branch;
 mod call;
 mod endian;
 pub(crate) mod mem;

@@ -3,8 +3,8 @@
 //! x86-64 arithmetic overwrites its first operand. Where the destination is another register than both operands, `lea`
 //! and three-operand `imul` do without a move; where it is the *second* operand's, the operation is turned round.
 
+use crate::asm::Addr;
 use crate::asm::{Memory, asm, byte, reg, sized};
-use crate::frame::Addr;
 use crate::jump::Jump;
 use crate::regs::Gpr::{self, *};
 use crate::regs::{SCRATCH, SCRATCH2};
@@ -283,7 +283,7 @@ impl Emitter<'_> {
     fn lea(&mut self, width: Width, d: Gpr, a: Gpr, b: Gpr, shift: u8) {
         // rbp and r13 as base take a displacement; unscaled, the two change places.
         let (a, b) = if shift == 0 && matches!(a, Rbp | R13) { (b, a) } else { (a, b) };
-        asm!(self.s.buf, [memory(Memory::indexed(a, b, shift, 0), 0), at_width(width)]; lea Rq(d), [rax])
+        asm!(self.s.buf, [memory(Memory::at_index(a, b, shift, 0), 0), at_width(width)]; lea Rq(d), [rax])
     }
 
     /// `d = base + disp`.
@@ -419,7 +419,7 @@ impl Emitter<'_> {
     }
 
     /// `d = a op imm` for a count below the width.
-    pub(crate) fn shift_imm(&mut self, op: Shift, width: Width, d: Gpr, a: Gpr, count: u32) {
+    pub(super) fn shift_imm(&mut self, op: Shift, width: Width, d: Gpr, a: Gpr, count: u32) {
         if count == 0 {
             return self.narrow(width, d, a);
         }

@@ -5,8 +5,8 @@
 //! of its own.
 
 use crate::Emitter;
+use crate::asm::Addr;
 use crate::asm::{mem, reg};
-use crate::frame::Addr;
 use crate::jump::{Cc, jcc_short};
 use crate::regs::Gpr::{self, *};
 use crate::regs::{SCRATCH, SCRATCH2};
