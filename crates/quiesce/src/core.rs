@@ -36,9 +36,9 @@ use std::collections::VecDeque;
 
 use crossbeam_utils::CachePadded;
 
+use crate::granted::{self, Errno, Granted};
 use crate::record::{NO_SLOT, Record};
 use crate::sync::{Arc, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, fence, light_barrier};
-use crate::sys::{self, Errno, Sys};
 use crate::{EnterError, WaitError, WhenFull};
 #[cfg(not(loom))]
 use crate::{fork, section::Section};
@@ -142,7 +142,7 @@ pub(crate) struct Core {
     hot: CachePadded<Hot>,
     /// Guards ask whether they are in a forked child, because the epoch does not say.
     asks: bool,
-    sys: Sys,
+    granted: Granted,
     max_slots: u32,
     when_full: WhenFull,
     /// How many records there are.
@@ -157,7 +157,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(id: u64, max_slots: u32, when_full: WhenFull, sys: Sys) -> Self {
+    pub(crate) fn new(id: u64, max_slots: u32, when_full: WhenFull, granted: Granted) -> Self {
         let wiped = Line::new(Wiped { epoch: AtomicU64::new(EPOCH + 1), live: AtomicU64::new(0) });
         #[cfg(not(loom))]
         let asks = !wiped.is_wiped();
@@ -165,11 +165,11 @@ impl Core {
         let asks = false;
         // Relaxed: before anybody else has it.
         wiped.live.store(u64::from(!asks), Ordering::Relaxed);
-        let careful = !sys.expedited() || !sys.sync_core() || asks;
+        let careful = !granted.expedited() || !granted.sync_core() || asks;
         Self {
             hot: CachePadded::new(Hot { wiped, code_epoch: AtomicU64::new(0), careful, id }),
             asks,
-            sys,
+            granted,
             max_slots: max_slots.clamp(1, crate::MAX_SLOTS),
             when_full,
             threads: AtomicU32::new(0),
@@ -206,8 +206,8 @@ impl Core {
     }
 
     #[inline]
-    pub(crate) fn sys(&self) -> &Sys {
-        &self.sys
+    pub(crate) fn granted(&self) -> &Granted {
+        &self.granted
     }
 
     pub(crate) fn max_slots(&self) -> u32 {
@@ -318,13 +318,13 @@ impl Core {
         if self.asks {
             self.check_process_slowly()?;
         }
-        // Pairs with the fence in `Sys::heavy_barrier`.
+        // Pairs with the fence in `Granted::heavy_barrier`.
         fence(Ordering::SeqCst);
         // Acquire, pairs with the fetch_add in `advance_code_epoch`: whoever sees the new code epoch sees the code's
         // bytes.
         let code_epoch = self.hot.code_epoch.load(Ordering::Acquire);
         if code_epoch != record.code_seen.load(Ordering::Relaxed) {
-            sys::instruction_barrier();
+            granted::instruction_barrier();
             record.code_seen.store(code_epoch, Ordering::Relaxed);
         }
         Ok(())
@@ -425,7 +425,7 @@ impl Core {
                 }
             }
             // `attention` before the look at `state` in `take_slot`: pairs with the light barrier in `leave`.
-            if let Err(errno) = self.sys.heavy_barrier() {
+            if let Err(errno) = self.granted.heavy_barrier() {
                 break Err(EnterError::Barrier(errno));
             }
             if registry.queue.front() == Some(&ticket) {
@@ -466,7 +466,7 @@ impl Core {
             return Ok(NO_SLOT);
         }
         // `slot` before the second look at `state`: pairs with the light barrier in `enter`.
-        let barrier = self.sys.heavy_barrier();
+        let barrier = self.granted.heavy_barrier();
         for (record, slot) in revoked {
             if barrier.is_ok() && record.idle() {
                 free.push(slot);
@@ -505,7 +505,7 @@ impl Core {
         if self.ordered.load(Ordering::Acquire) < target {
             // Acquire, pairs with `start`: the unlinks of all those periods happen before our barrier.
             let newest = self.epoch().load(Ordering::Acquire) & !DEPTH;
-            self.sys.heavy_barrier()?;
+            self.granted.heavy_barrier()?;
             self.ordered.fetch_max(newest, Ordering::AcqRel);
         }
         Ok(())
@@ -516,7 +516,7 @@ impl Core {
     pub(crate) fn core_barrier(&self) -> Result<(), Errno> {
         // Acquire: as in `order`.
         let newest = self.epoch().load(Ordering::Acquire) & !DEPTH;
-        self.sys.core_barrier()?;
+        self.granted.core_barrier()?;
         // Release, pairs with the Acquire in `order`.
         self.ordered.fetch_max(newest, Ordering::AcqRel);
         Ok(())
@@ -561,7 +561,7 @@ impl Core {
                 record.attention.store(true, Ordering::Relaxed);
             }
             // `attention` before the look at `state`: pairs with the light barrier in `leave`.
-            self.sys.heavy_barrier().map_err(WaitError::Barrier)?;
+            self.granted.heavy_barrier().map_err(WaitError::Barrier)?;
             if self.scan(&registry, target) {
                 return Ok(());
             }

@@ -24,11 +24,11 @@ use crate::core::Core;
 use crate::defer::Queue;
 use crate::exit;
 use crate::fork::Generation;
+use crate::granted::Granted;
 use crate::memory::Memory;
 use crate::record::Record;
 use crate::registration::Registration;
 use crate::section::{self, Section};
-use crate::sys::{self, Sys};
 use crate::{Barriers, CoreBarrierError, EnterError, Options, WaitError};
 
 /// Threads that run, the slots they run in, and the grace periods between them. See the crate's documentation.
@@ -87,18 +87,14 @@ thread_local! {
 impl Domain {
     /// A domain of its own: its guards and grace periods know nothing of other domains.
     pub fn new(options: Options) -> Arc<Self> {
-        let sys = match options.barriers {
-            Barriers::Auto => Sys::probe(sys::membarrier),
-            Barriers::Fenced => Sys::fenced(),
+        let granted = match options.barriers {
+            Barriers::Auto => Granted::ask(),
+            Barriers::Fenced => Granted::nothing(),
         };
-        Self::with_sys(options, sys)
-    }
-
-    pub(crate) fn with_sys(options: Options, sys: Sys) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
             // Relaxed: only uniqueness matters.
-            core: Core::new(NEXT.fetch_add(1, Ordering::Relaxed), options.max_slots, options.when_full, sys),
+            core: Core::new(NEXT.fetch_add(1, Ordering::Relaxed), options.max_slots, options.when_full, granted),
             deferred: Queue::default(),
             memory: Memory::new(options.memory_limit),
         })
@@ -158,7 +154,7 @@ impl Domain {
 
     /// Whether guards go without fences (`membarrier` was granted).
     pub fn has_asymmetric_barrier(&self) -> bool {
-        self.core.sys().expedited()
+        self.core.granted().expedited()
     }
 
     /// Begins a grace period, for one atomic addition.
@@ -248,7 +244,7 @@ impl Domain {
     /// Whether [`Domain::core_barrier`] can work here.
     #[inline]
     pub fn has_core_barrier(&self) -> bool {
-        self.core.sys().sync_core()
+        self.core.granted().sync_core()
     }
 
     /// Makes every CPU discard the instructions it has fetched for this process: `membarrier` with

@@ -4,10 +4,9 @@
 //! whose destructor runs after theirs. While it may still be used its record must stay; but a record that stays for
 //! good holds up every grace period, and takes a slot, for a thread that is gone.
 //!
-//! Approach: such registrations are handed to a key of `pthread_key_create(3)`. Its destructors run after the thread's
-//! thread-local destructors (glibc's `start_thread`: `__call_tls_dtors`, then `__nptl_deallocate_tsd`), and on hosts
-//! where those are destructors of keys themselves, ours lets them go first by standing back for as many rounds as there
-//! are. Then no Rust code of the thread is left that could use a guard, and the records are given back.
+//! Approach: such registrations are handed to a key whose function is called when the thread ends ([`ExitKey`]): with
+//! glibc after its thread-local destructors, and on hosts where those are functions of keys themselves, ours lets them
+//! go first by standing back for as many rounds as there are. Then no Rust code of the thread is left that could use a guard, and the records are given back.
 //!
 //! Invariant: [`find`] sees the registrations until then, so a guard in a destructor nests, and is known to be nested.
 //!
@@ -18,11 +17,10 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 
+use bpf_sys::thread::ExitKey;
+
 use crate::record::Record;
 use crate::registration::Registration;
-
-/// Rounds of destructors to wait for; POSIX promises four (`PTHREAD_DESTRUCTOR_ITERATIONS`).
-const ROUNDS: u32 = 3;
 
 struct Late {
     registrations: Vec<Registration>,
@@ -43,15 +41,11 @@ pub(crate) fn find(domain: u64) -> Option<NonNull<Record>> {
 
 /// Takes the registrations of a thread that ends inside their guards.
 pub(crate) fn hand_over(registrations: Vec<Registration>) {
-    static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
-    let key = *KEY.get_or_init(|| {
-        let mut key = 0;
-        // SAFETY: `key` is writable; the destructor takes what `hand_over` stores.
-        (unsafe { libc::pthread_key_create(&mut key, Some(end)) } == 0).then_some(key)
-    });
+    static KEY: OnceLock<Option<ExitKey>> = OnceLock::new();
+    let key = *KEY.get_or_init(|| ExitKey::new(end).ok());
     let late = Box::into_raw(Box::new(Late { registrations, round: 0 }));
-    // SAFETY: the key was created; the value is the destructor's from now on.
-    if key.is_some_and(|key| unsafe { libc::pthread_setspecific(key, late.cast()) } == 0) {
+    // SAFETY: what `end` takes, and its own from now on.
+    if key.is_some_and(|key| unsafe { key.set(late.cast()) }) {
         KEY_OF.set(key);
     }
     // Without a key nobody gives them back, and they are still this thread's.
@@ -60,10 +54,10 @@ pub(crate) fn hand_over(registrations: Vec<Registration>) {
 
 thread_local! {
     /// The key, for [`end`], which must not take a lock that a thread holds that is gone after a fork.
-    static KEY_OF: Cell<Option<libc::pthread_key_t>> = const { Cell::new(None) };
+    static KEY_OF: Cell<Option<ExitKey>> = const { Cell::new(None) };
 }
 
-/// The key's destructor.
+/// The key's function.
 ///
 /// # Safety
 /// `late` must be what [`hand_over`] stored.
@@ -72,10 +66,10 @@ unsafe extern "C" fn end(late: *mut c_void) {
     // SAFETY: a box of `hand_over`, only looked at by this thread.
     let round = unsafe { &mut (*late).round };
     *round += 1;
-    if *round < ROUNDS
+    if *round < ExitKey::ROUNDS - 1
         && let Some(key) = KEY_OF.get()
-        // SAFETY: the key exists; its destructor is called again for the value.
-        && unsafe { libc::pthread_setspecific(key, late.cast()) } == 0
+        // SAFETY: still a box of `hand_over`; this function is called with it once more.
+        && unsafe { key.set(late.cast()) }
     {
         return;
     }

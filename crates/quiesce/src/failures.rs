@@ -1,33 +1,26 @@
 //! `membarrier` failing at each of its calls: typed errors, nothing lost, and going on where it works again.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use crate::sys::{self, Command, Sys};
+use bpf_sys::{Call, Membarrier, inject};
+
+use crate::granted::Granted;
 use crate::{CoreBarrierError, Domain, EnterError, Options, WaitError, WhenFull};
 
-thread_local!(static FAILING: Cell<Option<Command>> = const { Cell::new(None) });
-
-/// The real call, unless the calling thread made it fail.
-fn membarrier(command: Command) -> Result<(), i32> {
-    if FAILING.get() == Some(command) { Err(libc::EPERM) } else { sys::membarrier(command) }
-}
-
-fn failing<R>(command: Command, f: impl FnOnce() -> R) -> R {
-    FAILING.set(Some(command));
-    let result = f();
-    FAILING.set(None);
+fn failing<R>(command: Membarrier, f: impl FnOnce() -> R) -> R {
+    let (result, reached) = inject::failing_from(Call::Membarrier(command), 0, f);
+    assert!(reached, "{command:?} is part of it");
     result
 }
 
 fn domain(when_full: WhenFull) -> Arc<Domain> {
-    Domain::with_sys(Options { max_slots: 1, when_full, ..Options::default() }, Sys::probe(membarrier))
+    Domain::new(Options { max_slots: 1, when_full, ..Options::default() })
 }
 
 /// False, loudly, where the kernel grants none of it (Miri, gVisor).
 fn granted() -> bool {
-    let granted = Sys::probe(sys::membarrier).expedited() && Sys::probe(sys::membarrier).sync_core();
+    let granted = Granted::ask().expedited() && Granted::ask().sync_core();
     if !granted {
         println!("SKIPPED: membarrier is denied here");
     }
@@ -40,7 +33,7 @@ fn a_denied_registration_means_fences_or_code_epochs() {
         return;
     }
     for (denied, asymmetric, core) in
-        [(Command::RegisterExpedited, false, true), (Command::RegisterSyncCore, true, false)]
+        [(Membarrier::RegisterExpedited, false, true), (Membarrier::RegisterSyncCore, true, false)]
     {
         let domain = failing(denied, || domain(WhenFull::Error));
         assert_eq!((domain.has_asymmetric_barrier(), domain.has_core_barrier()), (asymmetric, core));
@@ -61,15 +54,15 @@ fn a_failing_barrier_is_reported_and_callbacks_stay_queued() {
     let domain = domain(WhenFull::Error);
     let period = domain.start_grace_period();
     domain.defer(|| {});
-    failing(Command::Expedited, || {
-        assert_eq!(domain.synchronize(), Err(WaitError::Barrier(libc::EPERM)));
-        assert_eq!(period.wait(), Err(WaitError::Barrier(libc::EPERM)));
+    failing(Membarrier::Expedited, || {
+        assert_eq!(domain.synchronize(), Err(WaitError::Barrier(inject::ERRNO)));
+        assert_eq!(period.wait(), Err(WaitError::Barrier(inject::ERRNO)));
         assert!(!period.is_complete());
-        assert_eq!(domain.drain(), Err(WaitError::Barrier(libc::EPERM)));
+        assert_eq!(domain.drain(), Err(WaitError::Barrier(inject::ERRNO)));
         assert_eq!((domain.reclaim(), domain.deferred()), (0, 1));
     });
-    failing(Command::SyncCore, || {
-        assert_eq!(domain.core_barrier().unwrap_err(), CoreBarrierError::Failed(libc::EPERM));
+    failing(Membarrier::SyncCore, || {
+        assert_eq!(domain.core_barrier().unwrap_err(), CoreBarrierError::Failed(inject::ERRNO));
     });
     assert!(domain.core_barrier().is_ok() && period.is_complete());
     assert_eq!(domain.drain(), Ok(1));
@@ -97,7 +90,7 @@ fn a_slot_cannot_be_taken_without_a_barrier_and_is_given_back() {
         });
         assert_eq!(answered.recv().unwrap(), Ok(0));
         // The owner is idle now, or will be; with `Wait` it is waited for first if it still runs.
-        let refused = failing(Command::Expedited, || {
+        let refused = failing(Membarrier::Expedited, || {
             loop {
                 match domain.enter() {
                     Err(EnterError::Full { .. }) => std::thread::yield_now(),
@@ -105,7 +98,7 @@ fn a_slot_cannot_be_taken_without_a_barrier_and_is_given_back() {
                 }
             }
         });
-        assert_eq!(refused, Err(EnterError::Barrier(libc::EPERM)));
+        assert_eq!(refused, Err(EnterError::Barrier(inject::ERRNO)));
         ask.send(()).unwrap();
         assert_eq!(answered.recv().unwrap(), Ok(0), "the owner still has it");
         let slot = loop {

@@ -67,7 +67,14 @@ impl Generation {
 #[inline]
 fn page() -> Option<&'static AtomicU64> {
     static PAGE: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
-    *PAGE.get_or_init(imp::wiped_on_fork)
+    *PAGE.get_or_init(wiped_page)
+}
+
+/// A page that the system zeroes in every forked child, as its first word; never given back. `None` where it cannot.
+fn wiped_page() -> Option<&'static AtomicU64> {
+    let page = bpf_sys::memory::zeroed_in_children(PAGE).ok()?;
+    // SAFETY: page-aligned, zeroed, mapped read-write for the rest of the process, and only ever used as atomics.
+    Some(unsafe { AtomicU64::from_ptr(page.as_ptr().cast()) })
 }
 
 /// A type of which all zero bytes are a value, and which may become all zero at any time.
@@ -145,55 +152,15 @@ fn take_line() -> Option<usize> {
     // A caller that finds the lock taken (in a forked child, by a thread that does not exist there) gets a page of its
     // own.
     let free = FREE.try_lock().ok();
-    let Some(mut free) = free else { return imp::wiped_on_fork().map(|page| page.as_ptr().addr()) };
+    let Some(mut free) = free else { return wiped_page().map(|page| page.as_ptr().addr()) };
     if free.is_empty() {
-        let page = imp::wiped_on_fork()?.as_ptr().addr();
+        let page = wiped_page()?.as_ptr().addr();
         free.extend((page..page + PAGE).step_by(LINE));
     }
     free.pop()
 }
 
 const PAGE: usize = 4096;
-
-#[cfg(all(target_os = "linux", not(miri)))]
-mod imp {
-    use super::AtomicU64;
-
-    /// Maps a zeroed page that the kernel zeroes again in every forked child; it is never unmapped.
-    pub(super) fn wiped_on_fork() -> Option<&'static AtomicU64> {
-        page_with(libc::MADV_WIPEONFORK)
-    }
-
-    /// A page with this advice, or nothing.
-    pub(super) fn page_with(advice: libc::c_int) -> Option<&'static AtomicU64> {
-        const LEN: usize = super::PAGE;
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice aliases nothing.
-        let page = unsafe { libc::mmap(std::ptr::null_mut(), LEN, prot, flags, -1, 0) };
-        if page == libc::MAP_FAILED {
-            return None;
-        }
-        // SAFETY: the page was mapped above with this length.
-        if unsafe { libc::madvise(page, LEN, advice) } != 0 {
-            // SAFETY: the page was mapped above and nothing refers to it.
-            unsafe { libc::munmap(page, LEN) };
-            return None;
-        }
-        page.expose_provenance();
-        // SAFETY: page-aligned, zeroed, mapped read-write for the rest of the process, and only ever used as atomics.
-        Some(unsafe { AtomicU64::from_ptr(page.cast()) })
-    }
-}
-
-#[cfg(any(not(target_os = "linux"), miri))]
-mod imp {
-    use super::AtomicU64;
-
-    /// Not offered by this host.
-    pub(super) fn wiped_on_fork() -> Option<&'static AtomicU64> {
-        None
-    }
-}
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -219,18 +186,20 @@ mod tests {
         assert!(!Generation(u64::from(std::process::id()) + 1).is_current_in(None));
     }
 
-    #[cfg(all(target_os = "linux", not(miri)))]
+    #[cfg(not(miri))]
     #[test]
-    fn a_page_whose_advice_is_refused_is_none() {
-        // User-mode QEMU refuses nothing.
-        // SAFETY: nothing is advised about.
-        if unsafe { libc::madvise(std::ptr::null_mut(), 0, -1) } == 0 {
-            use std::io::Write;
-            // Past the test harness, which swallows what passing tests print.
-            let skipped = b"SKIPPED a_page_whose_advice_is_refused_is_none: this kernel takes any advice\n";
-            return std::io::stderr().write_all(skipped).unwrap();
-        }
-        assert!(imp::page_with(-1).is_none());
-        assert!(imp::page_with(libc::MADV_WIPEONFORK).is_some_and(|word| word.load(Ordering::Relaxed) == 0));
+    fn without_a_wiped_page_words_lie_on_the_heap() {
+        struct Word(AtomicU64);
+        // SAFETY: an atomic.
+        unsafe impl Wipeable for Word {}
+        let ((page, line), reached) = bpf_sys::inject::failing_from(bpf_sys::Call::WipeOnFork, 0, || {
+            // As in a child whose parent's other thread held the lock: each line needs a page of its own.
+            let _lines = FREE.lock();
+            (wiped_page(), Line::new(Word(AtomicU64::new(7))))
+        });
+        assert!(reached && page.is_none() && !line.is_wiped());
+        assert_eq!(line.0.load(Ordering::Relaxed), 7);
+        assert!(wiped_page().is_some_and(|word| word.load(Ordering::Relaxed) == 0));
+        assert!(Line::new(Word(AtomicU64::new(8))).is_wiped());
     }
 }

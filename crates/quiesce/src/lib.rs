@@ -42,6 +42,7 @@ mod exit;
 mod failures;
 #[cfg(not(loom))]
 pub mod fork;
+mod granted;
 #[cfg(all(test, loom))]
 mod loom_tests;
 #[cfg(not(loom))]
@@ -54,7 +55,6 @@ mod registration;
 #[cfg(not(loom))]
 mod section;
 mod sync;
-mod sys;
 mod users;
 
 #[cfg(not(loom))]

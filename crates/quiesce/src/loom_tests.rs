@@ -8,17 +8,17 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 
 use crate::core::Core;
+use crate::granted::Granted;
 use crate::record::Record;
-use crate::sys::Sys;
 use crate::users::Users;
 use crate::{EnterError, WhenFull};
 
 /// Explores `f` for both kinds of domain.
 fn explore(slots: u32, when_full: WhenFull, f: impl Fn(Arc<Core>) + Sync + Send + Copy + 'static) {
-    for sys in [Sys::fenced(), Sys::probe(|_| Ok(()))] {
+    for granted in [Granted::nothing(), Granted::ask()] {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
-        model.check(move || f(Arc::new(Core::new(1, slots, when_full, sys))));
+        model.check(move || f(Arc::new(Core::new(1, slots, when_full, granted))));
     }
 }
 

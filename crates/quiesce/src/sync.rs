@@ -4,7 +4,7 @@
 //! to do so; it knows neither `membarrier` nor futexes.
 //!
 //! Approach: everything in [`crate::core`] takes its primitives from here. Under `--cfg loom` they are loom's, and both
-//! halves of the asymmetric barrier (`light_barrier` here, `Sys::heavy_barrier` in [`crate::sys`]) become sequentially
+//! halves of the asymmetric barrier (`light_barrier` here, `Granted::heavy_barrier` in [`crate::granted`]) become sequentially
 //! consistent fences: a strictly stronger reader than the real one. The real, weaker reader is explored in
 //! `tests/asymmetric_model.rs`.
 
@@ -22,7 +22,7 @@ pub(crate) use loom::sync::{
 
 /// The reader's half of the asymmetric barrier: forbids the *compiler* to move accesses across it. The CPU's reordering
 /// is undone by the writer's half, which makes every running thread execute a full barrier
-/// ([`crate::sys::Sys::heavy_barrier`]).
+/// ([`crate::granted::Granted::heavy_barrier`]).
 #[inline(always)]
 pub(crate) fn light_barrier() {
     #[cfg(not(loom))]

@@ -1,0 +1,85 @@
+//! Which call failed, and how.
+
+use bpf_uapi::Errno;
+
+/// A system call, in errors and in plans of failures. Calls are told apart by what they are for where callers cope
+/// differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Call {
+    /// `mmap(2)`.
+    Mmap,
+    /// `munmap(2)`.
+    Munmap,
+    /// `memfd_create(2)`.
+    Memfd,
+    /// `ftruncate(2)`.
+    Ftruncate,
+    /// `fcntl(2)` with `F_ADD_SEALS`.
+    Seal,
+    /// `madvise(2)`.
+    Madvise,
+    /// `mremap(2)`.
+    Mremap,
+    /// `mprotect(2)`.
+    Mprotect,
+    /// `eventfd(2)`.
+    Eventfd,
+    /// `poll(2)`.
+    Poll,
+    /// `madvise(2)` with `MADV_WIPEONFORK`, of a page of its own.
+    WipeOnFork,
+    /// `membarrier(2)`.
+    Membarrier(Membarrier),
+    /// `pthread_key_create(3)`.
+    ThreadKey,
+    /// `pthread_getattr_np(3)`.
+    ThreadStack,
+}
+
+/// The commands of `membarrier(2)` in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Membarrier {
+    /// Announce that this process will use [`Membarrier::Expedited`].
+    RegisterExpedited,
+    /// Every running thread of this process executes a full memory barrier.
+    Expedited,
+    /// Announce that this process will use [`Membarrier::SyncCore`].
+    RegisterSyncCore,
+    /// Every running thread of this process executes a core-serialising instruction before it returns to user code.
+    SyncCore,
+}
+
+/// A failed system call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{call:?} failed with errno {errno}")]
+pub struct SysError {
+    /// The call.
+    pub call: Call,
+    /// The system's error number.
+    pub errno: i32,
+}
+
+impl SysError {
+    /// What a call answers that this system, or this process, does not have.
+    #[must_use]
+    pub const fn not_here(call: Call) -> Self {
+        Self { call, errno: ENOSYS }
+    }
+}
+
+/// "Function not implemented", Linux's number.
+const ENOSYS: i32 = 38;
+
+/// As programs and the callers of map operations see it: Linux's numbers, which on Linux are the system's.
+impl From<SysError> for Errno {
+    fn from(error: SysError) -> Self {
+        Self(error.errno)
+    }
+}
+
+impl From<SysError> for std::io::Error {
+    fn from(error: SysError) -> Self {
+        Self::from_raw_os_error(error.errno)
+    }
+}

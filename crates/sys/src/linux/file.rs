@@ -1,0 +1,107 @@
+//! Files: those in memory, which are mapped more than once or lent to others, and those that this process writes for
+//! tools.
+
+use std::ffi::CStr;
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use super::failed;
+use crate::{Call, SysError, inject};
+
+/// What is to lie in a memory file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// Data.
+    Data,
+    /// Code, which will be mapped executable.
+    Code,
+    /// Code, on huge pages of the administrator's pool (2 MiB each).
+    HugeCode,
+}
+
+/// A file in memory of `len` zeroes. Its name is what `/proc/self/maps` says. Seals can be added to it.
+///
+/// # Errors
+/// No descriptor, no memory, or no huge pages are to be had.
+pub fn memory_file(name: &CStr, len: usize, content: Content) -> Result<OwnedFd, SysError> {
+    inject::check(Call::Memfd)?;
+    let base = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // MFD_EXEC (Linux 6.3) says that we mean to execute it.
+    let flags = match content {
+        Content::Data => base,
+        Content::Code => base | libc::MFD_EXEC,
+        Content::HugeCode => base | libc::MFD_EXEC | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB,
+    };
+    let create = |flags| {
+        // SAFETY: the name is NUL-terminated.
+        unsafe { libc::memfd_create(name.as_ptr(), flags) }
+    };
+    let mut fd = create(flags);
+    // Older kernels do not know the flag.
+    if fd < 0 && flags & libc::MFD_EXEC != 0 && failed(Call::Memfd).errno == libc::EINVAL {
+        fd = create(flags & !libc::MFD_EXEC);
+    }
+    if fd < 0 {
+        return Err(failed(Call::Memfd));
+    }
+    // SAFETY: the descriptor was just made and is owned by nobody else.
+    let file = unsafe { OwnedFd::from_raw_fd(fd) };
+    inject::check(Call::Ftruncate)?;
+    let too_long = SysError { call: Call::Ftruncate, errno: libc::EFBIG };
+    let len = libc::off_t::try_from(len).map_err(|_| too_long)?;
+    // SAFETY: takes integers only.
+    if unsafe { libc::ftruncate(file.as_raw_fd(), len) } != 0 {
+        return Err(failed(Call::Ftruncate));
+    }
+    Ok(file)
+}
+
+/// What is forbidden from now on to whoever has the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seals {
+    /// To change its length: whoever clones the descriptor could otherwise cut off pages that are in use (`SIGBUS`), or
+    /// cut constants off and let zeroes grow in their place.
+    Length,
+    /// The same, and to add seals.
+    LengthFinally,
+    /// To write to it and to map it for writing, and to add seals; mappings that exist stay as they are (Linux 5.1).
+    /// May be asked for again.
+    FutureWrites,
+}
+
+/// Seals a file of [`memory_file`].
+///
+/// # Errors
+/// The kernel does not know the seal, or the seals are final.
+pub fn seal(file: &OwnedFd, seals: Seals) -> Result<(), SysError> {
+    let seals = match seals {
+        Seals::Length => libc::F_SEAL_SHRINK | libc::F_SEAL_GROW,
+        Seals::LengthFinally => libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL,
+        Seals::FutureWrites => {
+            // SAFETY: takes integers only, and changes nothing.
+            let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+            // A second call would be refused by the seal of the seals.
+            if seals >= 0 && seals & libc::F_SEAL_FUTURE_WRITE != 0 {
+                return Ok(());
+            }
+            libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL
+        }
+    };
+    inject::check(Call::Seal)?;
+    // SAFETY: takes integers only.
+    let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+    if done == 0 { Ok(()) } else { Err(failed(Call::Seal)) }
+}
+
+/// Opens a file in a folder that is everybody's (`/tmp`), for reading and appending: only its owner may read it, a
+/// symbolic link in its place is refused, and programs that this process executes do not get it.
+///
+/// # Errors
+/// As [`OpenOptions::open`].
+pub fn append_in_public_folder(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    options.open(path)
+}

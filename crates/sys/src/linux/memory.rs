@@ -1,0 +1,272 @@
+//! Address space and pages: reserved, mapped, protected, advised about.
+//!
+//! Addresses that a mapping was made at are exposed, so that a caller may keep them as numbers
+//! ([`std::ptr::with_exposed_provenance_mut`]).
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use super::failed;
+use crate::{Call, SysError, inject};
+
+/// What may be done with mapped memory. There is no writable and executable variant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protection {
+    /// Nothing.
+    None,
+    /// Reading and writing.
+    ReadWrite,
+    /// Reading and executing.
+    ReadExecute,
+}
+
+impl Protection {
+    fn bits(self) -> libc::c_int {
+        match self {
+            Self::None => libc::PROT_NONE,
+            Self::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+            Self::ReadExecute => libc::PROT_READ | libc::PROT_EXEC,
+        }
+    }
+}
+
+/// Where new pages come from.
+#[derive(Debug, Clone, Copy)]
+pub enum Pages<'f> {
+    /// Zeroed ones of this process.
+    Anonymous,
+    /// Those of a memory file, shared with whoever maps it as well.
+    File(BorrowedFd<'f>),
+}
+
+const PRIVATE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+/// `mmap(2)`.
+///
+/// # Safety
+/// With `MAP_FIXED` in `flags`, `at..at + len` is the caller's, and nothing refers to it.
+unsafe fn mmap(
+    at: *mut u8,
+    len: usize,
+    protection: Protection,
+    flags: libc::c_int,
+    file: Option<BorrowedFd<'_>>,
+    offset: u64,
+) -> Result<*mut u8, SysError> {
+    inject::check(Call::Mmap)?;
+    let too_far = SysError { call: Call::Mmap, errno: libc::EOVERFLOW };
+    let offset = libc::off_t::try_from(offset).map_err(|_| too_far)?;
+    let fd = file.map_or(-1, |file| file.as_raw_fd());
+    // SAFETY: a new mapping replaces none but the caller's own (contract).
+    let mapped = unsafe { libc::mmap(at.cast(), len, protection.bits(), flags, fd, offset) };
+    if mapped == libc::MAP_FAILED {
+        return Err(failed(Call::Mmap));
+    }
+    mapped.expose_provenance();
+    Ok(mapped.cast())
+}
+
+/// Maps `len` bytes, readable and writable, at an address of the system's choice. They cost memory when they are first
+/// written to.
+///
+/// # Errors
+/// The system has no such memory.
+pub fn map(len: usize, pages: Pages<'_>) -> Result<*mut u8, SysError> {
+    let (flags, file) = match pages {
+        Pages::Anonymous => (PRIVATE, None),
+        Pages::File(file) => (libc::MAP_SHARED, Some(file)),
+    };
+    // SAFETY: not MAP_FIXED.
+    let at = unsafe { mmap(std::ptr::null_mut(), len, Protection::ReadWrite, flags, file, 0) }?;
+    inject::mapped(at, len);
+    Ok(at)
+}
+
+/// Reserves `len` bytes of address space at exactly `at`, or anywhere. Nobody may access it yet.
+///
+/// # Errors
+/// There is no such room.
+pub fn reserve(at: Option<usize>, len: usize) -> Result<*mut u8, SysError> {
+    let place = at.map_or(0, |_| libc::MAP_FIXED_NOREPLACE);
+    let hint = std::ptr::without_provenance_mut(at.unwrap_or(0));
+    // SAFETY: not MAP_FIXED.
+    let mapped = unsafe { mmap(hint, len, Protection::None, PRIVATE | place, None, 0) }?;
+    inject::mapped(mapped, len);
+    match at {
+        // Kernels before 4.17 take the address as a hint.
+        Some(at) if mapped.addr() != at => {
+            // SAFETY: mapped above, and nobody knows it.
+            unsafe { unmap(mapped, len) }?;
+            Err(SysError { call: Call::Mmap, errno: libc::EEXIST })
+        }
+        _ => Ok(mapped),
+    }
+}
+
+/// Maps `len` bytes of a file, from `offset` on, over reserved address space, shared with whoever maps it as well.
+///
+/// # Safety
+/// `at..at + len` is reserved by the caller and nothing refers to it.
+///
+/// # Errors
+/// The system has no such memory, or the file is shorter.
+pub unsafe fn map_file_over(
+    at: *mut u8,
+    len: usize,
+    protection: Protection,
+    file: BorrowedFd<'_>,
+    offset: u64,
+) -> Result<(), SysError> {
+    // SAFETY: the caller's range (contract).
+    unsafe { mmap(at, len, protection, libc::MAP_SHARED | libc::MAP_FIXED, Some(file), offset) }.map(drop)
+}
+
+/// Maps new shared memory that no descriptor names over reserved address space, readable and writable. The kernel calls
+/// it `/dev/zero`.
+///
+/// # Safety
+/// `at..at + len` is reserved by the caller and nothing refers to it.
+///
+/// # Errors
+/// The system has no such memory.
+pub unsafe fn map_shared_over(at: *mut u8, len: usize) -> Result<(), SysError> {
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: the caller's range (contract).
+    unsafe { mmap(at, len, Protection::ReadWrite, flags, None, 0) }.map(drop)
+}
+
+/// Maps shared memory a second time, read-execute over reserved address space; on failure that is reserved again.
+/// `from` must not be [`Advice::DontFork`] yet: the new mapping would be as well.
+///
+/// # Safety
+/// `from..from + len` is a mapping of [`map_shared_over`]; `at..at + len` is reserved by the caller and nothing refers
+/// to it.
+///
+/// # Errors
+/// The system cannot do so (user-mode QEMU), or has no memory.
+pub unsafe fn map_again(from: *mut u8, at: *mut u8, len: usize) -> Result<(), SysError> {
+    inject::check(Call::Mremap)?;
+    let to = at.cast::<libc::c_void>();
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: an old length of 0 leaves the old mapping of shared memory as it is (mremap(2)); the caller owns the new
+    // range.
+    if unsafe { libc::mremap(from.cast(), 0, len, flags, to) } == libc::MAP_FAILED {
+        return Err(failed(Call::Mremap));
+    }
+    // SAFETY: mapped above, and nobody else knows it.
+    unsafe { protect(at, len, Protection::ReadExecute) }.inspect_err(|_| {
+        // SAFETY: the caller's range, which nobody has seen mapped.
+        let _ = unsafe { unmap_to_reserved(at, len) };
+    })
+}
+
+/// Turns mapped memory back into reserved address space.
+///
+/// # Safety
+/// `at..at + len` is the caller's and nothing refers to it any more.
+///
+/// # Errors
+/// The system is out of mappings.
+pub unsafe fn unmap_to_reserved(at: *mut u8, len: usize) -> Result<(), SysError> {
+    // SAFETY: the caller's range (contract).
+    unsafe { mmap(at, len, Protection::None, PRIVATE | libc::MAP_FIXED, None, 0) }.map(drop)
+}
+
+/// Gives a mapping back, or a part of one. Failures, which a whole mapping does not have, lose address space.
+///
+/// # Safety
+/// `at..at + len` was mapped here, is the caller's, and nothing refers to it any more.
+///
+/// # Errors
+/// The system is out of mappings.
+pub unsafe fn unmap(at: *mut u8, len: usize) -> Result<(), SysError> {
+    inject::check(Call::Munmap)?;
+    inject::unmapped(at);
+    // SAFETY: the caller's range (contract).
+    if unsafe { libc::munmap(at.cast(), len) } == 0 { Ok(()) } else { Err(failed(Call::Munmap)) }
+}
+
+/// Changes what may be done with mapped memory.
+///
+/// # Safety
+/// `at..at + len` is the caller's, and nothing accesses it in a way that is forbidden now.
+///
+/// # Errors
+/// The system is out of mappings.
+pub unsafe fn protect(at: *mut u8, len: usize, protection: Protection) -> Result<(), SysError> {
+    inject::check(Call::Mprotect)?;
+    // SAFETY: the caller's range (contract).
+    let done = unsafe { libc::mprotect(at.cast(), len, protection.bits()) };
+    if done == 0 { Ok(()) } else { Err(failed(Call::Mprotect)) }
+}
+
+/// Advices in use. None changes what the memory holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// A forked child does not get the mapping.
+    DontFork,
+    /// Huge pages from now on, where the system has them.
+    Huge,
+    /// Make huge pages now (Linux 6.1).
+    Collapse,
+}
+
+/// linux/mman.h; not in libc for all targets.
+const MADV_COLLAPSE: libc::c_int = 25;
+
+/// `madvise(2)`.
+///
+/// # Safety
+/// `at..at + len` is a mapping of the caller's, who accesses it in no forked child if these are not to get it.
+///
+/// # Errors
+/// The kernel does not know the advice, or cannot follow it.
+pub unsafe fn advise(at: *mut u8, len: usize, advice: Advice) -> Result<(), SysError> {
+    inject::check(Call::Madvise)?;
+    let advice = match advice {
+        Advice::DontFork => libc::MADV_DONTFORK,
+        Advice::Huge => libc::MADV_HUGEPAGE,
+        Advice::Collapse => MADV_COLLAPSE,
+    };
+    // SAFETY: the caller's mapping (contract); no advice above changes what it holds.
+    if unsafe { libc::madvise(at.cast(), len, advice) } == 0 { Ok(()) } else { Err(failed(Call::Madvise)) }
+}
+
+/// Maps zeroed pages that the system zeroes again in every forked child. They are never given back.
+///
+/// # Errors
+/// The kernel does not know such pages (before 4.14, Miri), or has no memory.
+pub fn zeroed_in_children(len: usize) -> Result<NonNull<u8>, SysError> {
+    if cfg!(miri) {
+        return Err(SysError::not_here(Call::WipeOnFork));
+    }
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice aliases nothing.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return Err(failed(Call::WipeOnFork));
+    }
+    let advised = inject::check(Call::WipeOnFork).and_then(|()| {
+        // SAFETY: mapped above with this length.
+        let done = unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) };
+        if done == 0 { Ok(()) } else { Err(failed(Call::WipeOnFork)) }
+    });
+    if let Err(error) = advised {
+        // SAFETY: mapped above, and nothing refers to it.
+        unsafe { libc::munmap(page, len) };
+        return Err(error);
+    }
+    page.expose_provenance();
+    NonNull::new(page.cast()).ok_or(SysError { call: Call::WipeOnFork, errno: libc::ENOMEM })
+}
+
+/// Bytes in a page: asked for once, because every commit of a ring's record needs it.
+#[inline]
+pub fn page_size() -> usize {
+    static SIZE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *SIZE.get_or_init(|| {
+        // SAFETY: sysconf with a constant name only reads.
+        let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        usize::try_from(size).unwrap_or(4096)
+    })
+}
