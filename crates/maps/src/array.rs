@@ -4,15 +4,16 @@
 //! stride`, which the JITs compute inline. A plain array is the case of one slot. Each slot's elements begin on their
 //! own page, so that slots do not share cache lines and memory is only used for slots that run.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
+
+use bpf_sys::memory::{self, Pages};
 
 use crate::def::{MapDef, flags, update};
 use crate::errno::{Errno, OpResult};
 use crate::header::{LookupFn, MapHeader};
-use crate::mem::{Table, WORD, round_up8};
+use crate::mem::{Table, WORD, memory_file, round_up8};
 use crate::ops::{Addressable, Cursor, MapOps, Visit};
-use crate::sys::{self, Pages};
 use crate::value::{Shape, Source};
 
 #[derive(Debug)]
@@ -33,7 +34,7 @@ pub(crate) struct ArrayMap {
 /// Bytes of all values of one slot.
 fn slot_bytes(def: &MapDef) -> u64 {
     let bytes = round_up8(def.value_size as usize) as u64 * u64::from(def.max_entries);
-    bytes.next_multiple_of(sys::page_size() as u64)
+    bytes.next_multiple_of(memory::page_size() as u64)
 }
 
 impl ArrayMap {
@@ -45,8 +46,8 @@ impl ArrayMap {
     pub(crate) fn new(def: &MapDef, slots: u32) -> OpResult<Self> {
         let per_cpu = def.map_type.is_per_cpu();
         let bytes = usize::try_from(Self::memory_needed(def, slots)).map_err(|_| Errno::ENOMEM)?;
-        let file = if def.flags & flags::MMAPABLE != 0 { Some(sys::memory_file(bytes)?) } else { None };
-        let pages = file.as_ref().map_or(Pages::Anonymous, |fd| Pages::File(fd.as_raw_fd(), 0));
+        let file = if def.flags & flags::MMAPABLE != 0 { Some(memory_file(bytes)?) } else { None };
+        let pages = file.as_ref().map_or(Pages::Anonymous, |fd| Pages::File(fd.as_fd()));
         Ok(Self {
             shape: Shape::of(def),
             max_entries: def.max_entries,

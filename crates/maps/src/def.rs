@@ -4,6 +4,7 @@
 //! same bad definition yields the same error number, with a message that says what was expected. It also computes
 //! the memory the map needs, which is refused beyond a limit before any of it is touched.
 
+use crate::errno::Errno;
 use crate::error::MapError;
 use crate::mem::round_up8;
 
@@ -196,48 +197,48 @@ impl MapDef {
     /// # Errors
     /// [`MapError::InvalidDef`] with the kernel's error number and what was expected.
     pub fn validate(&self) -> Result<(), MapError> {
-        let bad = |errno, expected: String| {
-            Err(MapError::InvalidDef { map: self.name.clone(), map_type: self.map_type, errno, expected })
+        let bad = |errno: Errno, expected: String| {
+            Err(MapError::InvalidDef { map: self.name.clone(), map_type: self.map_type, errno: errno.0, expected })
         };
         let family = Family::of(self.map_type)?;
         let has = |flag: u32| self.flags & flag != 0;
         if has(flags::RDONLY) && has(flags::WRONLY) {
-            return bad(libc::EINVAL, "at most one of RDONLY and WRONLY".into());
+            return bad(Errno::EINVAL, "at most one of RDONLY and WRONLY".into());
         }
         if has(flags::RDONLY_PROG) && has(flags::WRONLY_PROG) {
-            return bad(libc::EINVAL, "at most one of RDONLY_PROG and WRONLY_PROG".into());
+            return bad(Errno::EINVAL, "at most one of RDONLY_PROG and WRONLY_PROG".into());
         }
         if self.numa_node.is_some() && !has(flags::NUMA_NODE) {
-            return bad(libc::EINVAL, "the NUMA_NODE flag with a numa_node".into());
+            return bad(Errno::EINVAL, "the NUMA_NODE flag with a numa_node".into());
         }
         if self.map_extra != 0 && self.map_type != MapType::BloomFilter {
-            return bad(libc::EINVAL, "map_extra 0 (only a bloom filter has one)".into());
+            return bad(Errno::EINVAL, "map_extra 0 (only a bloom filter has one)".into());
         }
         if self.inner.is_some() != self.map_type.is_map_of_maps() {
-            return bad(libc::EINVAL, "an inner map exactly for array_of_maps and hash_of_maps".into());
+            return bad(Errno::EINVAL, "an inner map exactly for array_of_maps and hash_of_maps".into());
         }
         if let Some(inner) = &self.inner {
             inner.validate()?;
             if inner.inner.is_some() {
-                return bad(libc::EINVAL, "inner maps that are not maps of maps themselves".into());
+                return bad(Errno::EINVAL, "inner maps that are not maps of maps themselves".into());
             }
         }
         if let Some(offset) = self.spin_lock {
             let fits = offset.is_multiple_of(4) && u64::from(offset) + 4 <= u64::from(self.value_size);
             if !fits {
-                return bad(libc::EINVAL, format!("a 4-byte aligned spin lock inside the value, not offset {offset}"));
+                return bad(Errno::EINVAL, format!("a 4-byte aligned spin lock inside the value, not offset {offset}"));
             }
             if !matches!(self.map_type, MapType::Hash | MapType::Array | MapType::LruHash) {
-                return bad(libc::EOPNOTSUPP, "a spin lock only in values of hash, lru_hash and array".into());
+                return bad(Errno::EOPNOTSUPP, "a spin lock only in values of hash, lru_hash and array".into());
             }
         }
         if self.map_type == MapType::BloomFilter && u64::from(self.value_size) > KMALLOC_MAX {
-            return bad(libc::E2BIG, self.shape("a value_size of at most 4 MiB"));
+            return bad(Errno::E2BIG, self.shape("a value_size of at most 4 MiB"));
         }
         let unknown = self.flags & !self.allowed_flags(family);
         if unknown != 0 {
             return bad(
-                libc::EINVAL,
+                Errno::EINVAL,
                 format!("no flags but {:#x}; {unknown:#x} is not for this type", self.allowed_flags(family)),
             );
         }
@@ -277,103 +278,106 @@ impl MapDef {
         !(self.flags & flags::NUMA_NODE != 0 && (self.map_type.is_per_cpu() || self.flags & flags::NO_COMMON_LRU != 0))
     }
 
-    fn validate_array(&self, bad: impl Fn(i32, String) -> Result<(), MapError>) -> Result<(), MapError> {
+    fn validate_array(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
         if self.max_entries == 0 || self.key_size != 4 || self.value_size == 0 {
-            return bad(libc::EINVAL, self.shape("key_size 4, value_size and max_entries above 0"));
+            return bad(Errno::EINVAL, self.shape("key_size 4, value_size and max_entries above 0"));
         }
         if matches!(self.map_type, MapType::ArrayOfMaps | MapType::PerfEventArray) && self.value_size != 4 {
-            return bad(libc::EINVAL, self.shape("value_size 4"));
+            return bad(Errno::EINVAL, self.shape("value_size 4"));
         }
         if !self.numa_fits() {
-            return bad(libc::EINVAL, "no NUMA_NODE on a per-CPU map".into());
+            return bad(Errno::EINVAL, "no NUMA_NODE on a per-CPU map".into());
         }
         if self.value_size > i32::MAX as u32 {
-            return bad(libc::E2BIG, self.shape("value_size at most 2147483647"));
+            return bad(Errno::E2BIG, self.shape("value_size at most 2147483647"));
         }
         self.validate_per_cpu_value(bad)
     }
 
-    fn validate_hash(&self, bad: impl Fn(i32, String) -> Result<(), MapError>) -> Result<(), MapError> {
+    fn validate_hash(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
         if self.map_type.is_lru() && self.flags & flags::NO_PREALLOC != 0 {
-            return bad(524, "no NO_PREALLOC on an LRU map".into());
+            return bad(Errno::ENOTSUPP, "no NO_PREALLOC on an LRU map".into());
         }
         if !self.numa_fits() {
-            return bad(libc::EINVAL, "no NUMA_NODE on a per-CPU map or with NO_COMMON_LRU".into());
+            return bad(Errno::EINVAL, "no NUMA_NODE on a per-CPU map or with NO_COMMON_LRU".into());
         }
         if self.max_entries == 0 || self.key_size == 0 || self.value_size == 0 {
-            return bad(libc::EINVAL, self.shape("key_size, value_size and max_entries above 0"));
+            return bad(Errno::EINVAL, self.shape("key_size, value_size and max_entries above 0"));
         }
         if self.map_type == MapType::HashOfMaps && self.value_size != 4 {
-            return bad(libc::EINVAL, self.shape("value_size 4"));
+            return bad(Errno::EINVAL, self.shape("value_size 4"));
         }
         if u64::from(self.key_size) + u64::from(self.value_size) >= MAX_ELEMENT {
-            return bad(libc::E2BIG, self.shape(&format!("key_size + value_size below {MAX_ELEMENT}")));
+            return bad(Errno::E2BIG, self.shape(&format!("key_size + value_size below {MAX_ELEMENT}")));
         }
         if self.max_entries > MAX_HASH_ENTRIES {
-            return bad(libc::E2BIG, self.shape(&format!("max_entries at most {MAX_HASH_ENTRIES}")));
+            return bad(Errno::E2BIG, self.shape(&format!("max_entries at most {MAX_HASH_ENTRIES}")));
         }
         self.validate_per_cpu_value(bad)
     }
 
-    fn validate_per_cpu_value(&self, bad: impl Fn(i32, String) -> Result<(), MapError>) -> Result<(), MapError> {
+    fn validate_per_cpu_value(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
         if self.map_type.is_per_cpu() && round_up8(self.value_size as usize) > MAX_PER_CPU_VALUE {
-            return bad(libc::E2BIG, self.shape(&format!("a per-CPU value_size of at most {MAX_PER_CPU_VALUE}")));
+            return bad(Errno::E2BIG, self.shape(&format!("a per-CPU value_size of at most {MAX_PER_CPU_VALUE}")));
         }
         Ok(())
     }
 
-    fn validate_trie(&self, bad: impl Fn(i32, String) -> Result<(), MapError>) -> Result<(), MapError> {
+    fn validate_trie(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
         // Prefix length and 1 to 256 bytes of data.
         let key_fits = (5..=260).contains(&self.key_size);
         if self.max_entries == 0 || self.flags & flags::NO_PREALLOC == 0 || !key_fits || self.value_size == 0 {
-            return bad(libc::EINVAL, self.shape("NO_PREALLOC, key_size 5 to 260, value_size and max_entries above 0"));
+            return bad(
+                Errno::EINVAL,
+                self.shape("NO_PREALLOC, key_size 5 to 260, value_size and max_entries above 0"),
+            );
         }
         if u64::from(self.value_size) > MAX_ELEMENT - 256 - 64 {
-            return bad(libc::EINVAL, self.shape("a value_size below 4 MiB"));
+            return bad(Errno::EINVAL, self.shape("a value_size below 4 MiB"));
         }
         Ok(())
     }
 
-    fn validate_queue(&self, bad: impl Fn(i32, String) -> Result<(), MapError>) -> Result<(), MapError> {
+    fn validate_queue(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
         if self.max_entries == 0 || self.key_size != 0 || self.value_size == 0 {
-            return bad(libc::EINVAL, self.shape("key_size 0, value_size and max_entries above 0"));
+            return bad(Errno::EINVAL, self.shape("key_size 0, value_size and max_entries above 0"));
         }
         if u64::from(self.value_size) > KMALLOC_MAX {
-            return bad(libc::E2BIG, self.shape("a value_size of at most 4 MiB"));
+            return bad(Errno::E2BIG, self.shape("a value_size of at most 4 MiB"));
         }
         Ok(())
     }
 
-    fn validate_bloom(&self, bad: impl Fn(i32, String) -> Result<(), MapError>) -> Result<(), MapError> {
+    fn validate_bloom(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
         if self.key_size != 0 || self.value_size == 0 || self.max_entries == 0 || self.map_extra & !0xf != 0 {
             let expected = "key_size 0, value_size and max_entries above 0, map_extra at most 15";
-            return bad(libc::EINVAL, self.shape(expected));
+            return bad(Errno::EINVAL, self.shape(expected));
         }
         Ok(())
     }
 
-    fn validate_ring(&self, bad: impl Fn(i32, String) -> Result<(), MapError>) -> Result<(), MapError> {
+    fn validate_ring(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
         let size = self.max_entries as usize;
-        let size_fits = size.is_power_of_two() && size.is_multiple_of(crate::sys::page_size());
+        let size_fits = size.is_power_of_two() && size.is_multiple_of(bpf_sys::memory::page_size());
         if self.key_size != 0 || self.value_size != 0 || !size_fits {
             let expected = "key_size 0, value_size 0, max_entries a power of two and a multiple of the page";
-            return bad(libc::EINVAL, self.shape(expected));
+            return bad(Errno::EINVAL, self.shape(expected));
         }
         Ok(())
     }
 
     /// A value is a number of four bytes, and for devices and CPUs perhaps one of a program after it.
-    fn validate_redirect(&self, bad: impl Fn(i32, String) -> Result<(), MapError>) -> Result<(), MapError> {
+    fn validate_redirect(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
         let sized = self.value_size == 4 || self.value_size == 8 && self.map_type != MapType::XskMap;
         if self.max_entries == 0 || self.key_size != 4 || !sized {
             let expected = "key_size 4, value_size 4 (or 8 but for xskmap), max_entries above 0";
-            return bad(libc::EINVAL, self.shape(expected));
+            return bad(Errno::EINVAL, self.shape(expected));
         }
         if self.map_type == MapType::CpuMap && self.max_entries > MAX_CPUS {
-            return bad(libc::E2BIG, self.shape(&format!("max_entries at most {MAX_CPUS}")));
+            return bad(Errno::E2BIG, self.shape(&format!("max_entries at most {MAX_CPUS}")));
         }
         if self.map_type == MapType::DevMapHash && self.max_entries > MAX_HASH_ENTRIES {
-            return bad(libc::EINVAL, self.shape(&format!("max_entries at most {MAX_HASH_ENTRIES}")));
+            return bad(Errno::EINVAL, self.shape(&format!("max_entries at most {MAX_HASH_ENTRIES}")));
         }
         Ok(())
     }

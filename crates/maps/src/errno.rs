@@ -14,30 +14,3 @@ pub(crate) fn ret(result: OpResult) -> i64 {
         Err(errno) => errno.as_ret(),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Errno;
-
-    /// The vocabulary has its own numbers; the operating system's are these.
-    #[test]
-    fn error_numbers_are_the_systems() {
-        let pairs = [
-            (Errno::EPERM, libc::EPERM),
-            (Errno::ENOENT, libc::ENOENT),
-            (Errno::E2BIG, libc::E2BIG),
-            (Errno::EAGAIN, libc::EAGAIN),
-            (Errno::ENOMEM, libc::ENOMEM),
-            (Errno::EBUSY, libc::EBUSY),
-            (Errno::EEXIST, libc::EEXIST),
-            (Errno::EINVAL, libc::EINVAL),
-            (Errno::ENOSPC, libc::ENOSPC),
-            (Errno::EDEADLK, libc::EDEADLK),
-            (Errno::EOVERFLOW, libc::EOVERFLOW),
-            (Errno::EOPNOTSUPP, libc::EOPNOTSUPP),
-        ];
-        for (ours, system) in pairs {
-            assert_eq!(ours.0, system, "{ours}");
-        }
-    }
-}

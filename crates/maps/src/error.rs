@@ -145,13 +145,13 @@ impl MapError {
             | Self::WrongType { .. }
             | Self::Incompatible { .. }
             | Self::OtherDomain(_)
-            | Self::BadDump(_) => libc::EINVAL,
+            | Self::BadDump(_) => Errno::EINVAL.0,
             Self::InvalidDef { errno, .. } => *errno,
-            Self::MemoryLimit { .. } | Self::MemoryFull { .. } => libc::ENOMEM,
+            Self::MemoryLimit { .. } | Self::MemoryFull { .. } => Errno::ENOMEM.0,
             Self::System { errno, .. } | Self::Op { errno, .. } => errno.0,
-            Self::NoSlot { .. } => libc::EBUSY,
-            Self::Io(_) => libc::EIO,
-            Self::Internal(_) => libc::EFAULT,
+            Self::NoSlot { .. } => Errno::EBUSY.0,
+            Self::Io(_) => Errno::EIO.0,
+            Self::Internal(_) => Errno::EFAULT.0,
         }
     }
 }

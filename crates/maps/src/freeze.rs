@@ -14,11 +14,12 @@
 //! For the other types, whose host writes come from many threads, a count would be a cache line they all fight for.
 //! Each looks for the mark inside its run guard instead; freezing sets the mark and waits for a grace period.
 
+use bpf_sys::file::{Seals, seal};
+
 use crate::def::flags;
 use crate::errno::Errno;
 use crate::error::MapError;
 use crate::map::Map;
-use crate::sys;
 
 impl Map {
     /// Freezes the map: every later write by the host (update, delete, batch, restore, a mapping for writing) fails
@@ -57,7 +58,7 @@ impl Map {
         frozen.map_err(|errno| self.error(OP, errno))?;
         if let Some(file) = self.memory_file() {
             // Not to be had before Linux 5.1: then `mmap_fd` fails on the same call, and nobody gets the file.
-            let _ = sys::seal_future_writes(file);
+            let _ = seal(file, Seals::FutureWrites);
         }
         Ok(())
     }

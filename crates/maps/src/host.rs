@@ -2,13 +2,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use bpf_sys::file::{Seals, seal};
+
 use crate::array::ArrayMap;
 use crate::def::{MapType, update};
 use crate::errno::Errno;
 use crate::error::MapError;
 use crate::map::Map;
 use crate::ops::Cursor;
-use crate::sys;
 
 /// How far a batch operation got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +185,7 @@ impl Map {
     pub fn mmap_fd(&self) -> Result<BorrowedFd<'_>, MapError> {
         let file = self.memory_file().ok_or_else(|| self.error("mmap", Errno::EPERM))?;
         if !self.gate().lend() {
-            sys::seal_future_writes(file).map_err(|errno| self.error("mmap", errno))?;
+            seal(file, Seals::FutureWrites).map_err(|error| self.error("mmap", error.into()))?;
         }
         Ok(file.as_fd())
     }

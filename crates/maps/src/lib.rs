@@ -70,7 +70,6 @@ mod retire;
 #[cfg(not(loom))]
 mod ring;
 mod sync;
-mod sys;
 #[cfg(not(loom))]
 mod trie;
 #[cfg(not(loom))]
@@ -78,6 +77,8 @@ pub mod typed;
 #[cfg(not(loom))]
 mod value;
 
+#[cfg(not(loom))]
+pub use bpf_sys::memory::page_size;
 #[cfg(not(loom))]
 pub use {
     create::CreateOptions,
@@ -93,5 +94,4 @@ pub use {
     ring::consumer::{Record, RingBuf, open as open_perf_entry},
     ring::user::{Sample, UserRingBuf},
     ring::{query, wakeup},
-    sys::page_size,
 };

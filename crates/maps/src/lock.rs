@@ -126,7 +126,7 @@ impl<'a> ValueLock<'a> {
             || self.0.compare_exchange(seen, seen | WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         #[cfg(not(loom))]
         if marked {
-            crate::sys::futex_wait(self.0, seen | WAITERS);
+            bpf_sys::wait::sleep_while(self.0, seen | WAITERS);
         }
         #[cfg(loom)]
         let _ = marked;
@@ -142,7 +142,7 @@ impl<'a> ValueLock<'a> {
         let _waiters = self.0.swap(0, Ordering::Release) & WAITERS != 0;
         #[cfg(not(loom))]
         if _waiters {
-            crate::sys::futex_wake_all(self.0.as_ptr());
+            bpf_sys::wait::wake_all(self.0.as_ptr().addr());
         }
         true
     }

@@ -15,8 +15,11 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+#[cfg(not(loom))]
+use bpf_sys::file::{self, Content, Seals};
+use bpf_sys::memory::{self, Advice, Pages};
+
 use crate::errno::Errno;
-use crate::sys::{self, Pages};
 
 /// Bytes in a word.
 pub(crate) const WORD: usize = 8;
@@ -73,11 +76,13 @@ impl<T: ZeroInit> Table<T> {
     }
 
     /// `len` elements on the given pages (those of a new file read as zeroes).
-    pub(crate) fn on(len: usize, pages: Pages) -> Result<Self, Errno> {
+    pub(crate) fn on(len: usize, pages: Pages<'_>) -> Result<Self, Errno> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or(Errno::ENOMEM)?.max(1);
-        let address = sys::map(bytes, pages)?;
+        let address = memory::map(bytes, pages)?;
         if bytes >= HUGE_FROM && matches!(pages, Pages::Anonymous) {
-            sys::advise_huge(address, bytes);
+            // It may be refused: then the pages stay small, which is correct too.
+            // SAFETY: mapped above; huge pages change nothing for a child.
+            let _ = unsafe { memory::advise(address, bytes, Advice::Huge) };
         }
         let base = NonNull::new(address.cast::<T>()).ok_or(Errno::ENOMEM)?;
         Ok(Self { base, len, mapped: bytes, _owns: PhantomData })
@@ -104,8 +109,16 @@ impl<T> std::ops::Deref for Table<T> {
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `on` with this length and nothing refers to it any more.
-        unsafe { sys::unmap(self.base.as_ptr().cast(), self.mapped) };
+        let _ = unsafe { memory::unmap(self.base.as_ptr().cast(), self.mapped) };
     }
+}
+
+/// A file in memory of `bytes` zeroes, which keeps that length.
+#[cfg(not(loom))]
+pub(crate) fn memory_file(bytes: usize) -> Result<std::os::fd::OwnedFd, Errno> {
+    let file = file::memory_file(c"bpf-map", bytes, Content::Data)?;
+    file::seal(&file, Seals::Length)?;
+    Ok(file)
 }
 
 /// A part for each of `len` (slots, hands, shards), of memory that may not be there.

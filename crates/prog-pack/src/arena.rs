@@ -17,9 +17,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bpf_jit_code::Arch;
 use bpf_quiesce::fork::Generation;
+use bpf_sys::process::{self, Mapping};
+use bpf_sys::{SysError, memory};
 
 use crate::arch;
-use crate::sys::{self, Mapping, SysError};
 
 /// Ranges are multiples of this: at least a page on every host.
 pub(crate) const GRANULE: usize = 64 << 10;
@@ -60,20 +61,20 @@ impl Arena {
 
     /// Reserves at most `limit` bytes, all of it within `reach` of this library's text if possible.
     pub(crate) fn reserve(limit: usize, reach: usize) -> Result<Self, SysError> {
-        let mappings = sys::mappings();
+        let mappings = process::mappings();
         let here = Self::reserve as *const () as usize;
         let mut len = limit;
         while len >= LEAST {
             for at in places(&mappings, here, len, reach) {
-                if let Ok(base) = sys::reserve(Some(at), len) {
-                    return Ok(Self::at(base, len));
+                if let Ok(base) = memory::reserve(Some(at), len) {
+                    return Ok(Self::at(base.addr(), len));
                 }
             }
             len /= 2;
             len -= len % HUGE;
         }
         // Nothing near: anywhere, aligned by hand.
-        let base = sys::reserve(None, limit + HUGE)?;
+        let base = memory::reserve(None, limit + HUGE)?.addr();
         Ok(Self::at(base.next_multiple_of(HUGE), limit - limit % HUGE))
     }
 

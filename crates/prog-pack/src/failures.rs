@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bpf_jit_code::{Arch, Code};
 use bpf_quiesce::Domain;
+use bpf_sys::{Call, SysError, inject, process};
 
 use crate::arena::{Arena, HUGE};
-use crate::sys::{Call, SysError, inject};
 use crate::{Error, Options, Packs, Stats, Text};
 
 fn code(len: usize) -> Code {
@@ -32,7 +32,7 @@ fn packs_in(arena: &'static Arena, options: Options) -> Packs {
 
 /// Whether a pack is mapped at this address.
 fn is_mapped(at: usize) -> bool {
-    crate::sys::mappings()
+    process::mappings()
         .iter()
         .any(|m| (m.name.contains("prog-pack") || m.name.contains("/dev/zero")) && (m.start..m.end).contains(&at))
 }
@@ -41,7 +41,7 @@ fn is_mapped(at: usize) -> bool {
 fn has_anonymous() -> bool {
     let packs = packs_in(arena(), Options { anonymous: true, ..Options::default() });
     let base = load(&packs, 1000).unwrap().base() as usize;
-    crate::sys::mappings().iter().any(|m| m.name.contains("/dev/zero") && (m.start..m.end).contains(&base))
+    process::mappings().iter().any(|m| m.name.contains("/dev/zero") && (m.start..m.end).contains(&base))
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_failing_call_while_a_pack_is_made_leaves_nothing_behind() {
             let survivor = if matches!(call, Call::Munmap | Call::Mremap) {
                 Some(result.unwrap())
             } else {
-                let error = SysError { call, errno: libc::EPERM };
+                let error = SysError { call, errno: inject::ERRNO };
                 assert_eq!(result.unwrap_err(), Error::Sys(error), "{call:?} {nth}");
                 assert_eq!((packs.stats(), arena.taken()), (Stats::default(), 0), "{call:?} {nth}");
                 None
@@ -104,7 +104,7 @@ fn a_call_that_goes_on_failing_loses_address_space_at_most() {
                     packs.drain()
                 });
                 match result {
-                    Ok(()) | Err(Error::Sys(SysError { errno: libc::EPERM, .. })) => {}
+                    Ok(()) | Err(Error::Sys(SysError { errno: inject::ERRNO, .. })) => {}
                     Err(other) => panic!("{call:?} {nth}: {other:?}"),
                 }
                 assert!(reached || result.is_ok(), "{call:?} {nth}");
@@ -177,7 +177,7 @@ fn a_reservation_that_fails_is_smaller_or_elsewhere_or_a_typed_error() {
     assert!(elsewhere.is_ok());
     let (nowhere, reached) = inject::failing(Call::Mmap, 0, || Arena::reserve(64 << 20, 0));
     assert!(reached);
-    assert_eq!(nowhere.unwrap_err(), SysError { call: Call::Mmap, errno: libc::EPERM });
+    assert_eq!(nowhere.unwrap_err(), SysError { call: Call::Mmap, errno: inject::ERRNO });
 }
 
 #[test]

@@ -56,14 +56,13 @@ mod retire;
 mod schedules;
 mod shard;
 mod stage;
-mod sys;
 
 pub use arch::Patch;
+pub use bpf_sys::{Call, SysError};
 pub use pack::Backing;
 pub use packs::{Options, Packs, Stats};
 pub use poke::{PatchSite, PokeError};
 pub use stage::{Staged, Text};
-pub use sys::{Call, SysError};
 
 use bpf_jit_code::{Arch, Symbol};
 use bpf_quiesce::{CoreBarrierError, MemoryFull, WaitError};

@@ -11,15 +11,18 @@
 //! there can write to the parent's code even by mistake, nor execute what the parent makes of it later. Guards refuse
 //! runs there before it comes to that; a child that was forked from inside a run and returns into it faults.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use bpf_jit_code::Arch;
 use bpf_quiesce::{Memory, MemoryFull, Reservation};
+use bpf_sys::file::{self, Content, Seals};
+use bpf_sys::memory::{self, Advice, Protection};
+use bpf_sys::{Call, SysError, process};
 
 use crate::arch;
 use crate::arena::{Arena, HUGE};
-use crate::sys::{self, Advice, Call, Protection, SysError};
 
 /// What pages a pack's code lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,32 +102,36 @@ impl Pack {
 
     /// Makes both views and returns the writable one; on failure neither exists.
     fn map(rx: usize, len: usize, host: Arch, huge: bool) -> Result<usize, SysError> {
-        let file = sys::memory_file(len, huge)?;
+        let content = if huge { Content::HugeCode } else { Content::Code };
+        let file = file::memory_file(c"prog-pack", len, content)?;
         let rw = map_aligned(len, |at| {
             // SAFETY: reserved by `map_aligned` for this.
-            unsafe { sys::map_file(at, len, Protection::ReadWrite, &file) }
+            unsafe { memory::map_file_over(at, len, Protection::ReadWrite, file.as_fd(), 0) }
         })?;
         let finish = || {
-            sys::advise(rw, len, Advice::DontFork)?;
+            // SAFETY: mapped above; a child never accesses a pack (`Pack::drop`, `Arena::is_current`).
+            unsafe { memory::advise(ptr(rw), len, Advice::DontFork) }?;
             // SAFETY: `rw..rw + len` was mapped read-write above and nobody else knows it.
             unsafe { fill_traps(host, rw, len) };
-            sys::seal(&file)?;
+            file::seal(&file, Seals::LengthFinally)?;
             // SAFETY: the caller took this range of the arena.
-            unsafe { sys::map_file(rx, len, Protection::ReadExecute, &file) }?;
+            unsafe { memory::map_file_over(ptr(rx), len, Protection::ReadExecute, file.as_fd(), 0) }?;
             Self::keep_from_children(rx, len)
         };
         finish().inspect_err(|_| {
             // If even this fails, address space is lost and nothing else.
-            let _ = sys::unmap(rw, len);
+            // SAFETY: mapped above, and nobody has seen it.
+            let _ = unsafe { memory::unmap(ptr(rw), len) };
         })?;
         Ok(rw)
     }
 
     /// On failure the executable view is reserved address space again.
     fn keep_from_children(rx: usize, len: usize) -> Result<(), SysError> {
-        sys::advise(rx, len, Advice::DontFork).inspect_err(|_| {
+        // SAFETY: mapped by the caller; a child never accesses a pack.
+        unsafe { memory::advise(ptr(rx), len, Advice::DontFork) }.inspect_err(|_| {
             // SAFETY: mapped by the caller, and nobody has seen it.
-            let _ = unsafe { sys::unmap_to_reserved(rx, len) };
+            let _ = unsafe { memory::unmap_to_reserved(ptr(rx), len) };
         })
     }
 
@@ -132,22 +139,24 @@ impl Pack {
     fn map_anonymous(rx: usize, len: usize, host: Arch) -> Result<usize, SysError> {
         let rw = map_aligned(len, |at| {
             // SAFETY: reserved by `map_aligned` for this.
-            unsafe { sys::map_shared(at, len) }
+            unsafe { memory::map_shared_over(at, len) }
         })?;
         // SAFETY: `rw..rw + len` was mapped read-write above and nobody else knows it.
         unsafe { fill_traps(host, rw, len) };
         // SAFETY: the caller took `rx..rx + len` of the arena.
-        let finish = unsafe { sys::map_again(rw, rx, len) };
+        let finish = unsafe { memory::map_again(ptr(rw), ptr(rx), len) };
         let finish = finish.and_then(|()| {
             Self::keep_from_children(rx, len)?;
-            sys::advise(rw, len, Advice::DontFork).inspect_err(|_| {
+            // SAFETY: mapped above; a child never accesses a pack.
+            unsafe { memory::advise(ptr(rw), len, Advice::DontFork) }.inspect_err(|_| {
                 // SAFETY: mapped above, and nobody has seen it.
-                let _ = unsafe { sys::unmap_to_reserved(rx, len) };
+                let _ = unsafe { memory::unmap_to_reserved(ptr(rx), len) };
             })
         });
         finish.inspect_err(|_| {
             // If even this fails, address space is lost and nothing else.
-            let _ = sys::unmap(rw, len);
+            // SAFETY: mapped above, and nobody has seen it.
+            let _ = unsafe { memory::unmap(ptr(rw), len) };
         })?;
         Ok(rw)
     }
@@ -185,10 +194,13 @@ impl Pack {
         if self.state.compare_exchange(SMALL_PAGES, COLLAPSE_FAILED, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return;
         }
-        let done = sys::advise(self.rw, self.len, Advice::Collapse)
-            .and_then(|()| sys::advise(self.rx, self.len, Advice::Collapse));
+        let collapse = |view| {
+            // SAFETY: a view of this pack.
+            unsafe { memory::advise(ptr(view), self.len, Advice::Collapse) }
+        };
+        let done = collapse(self.rw).and_then(|()| collapse(self.rx));
         let expected = self.len - self.len % HUGE;
-        if done.is_ok() && sys::huge_bytes(self.rx, self.len) >= expected {
+        if done.is_ok() && process::huge_bytes(self.rx, self.len) >= expected {
             self.state.store(COLLAPSED, Ordering::Relaxed);
         }
     }
@@ -200,29 +212,38 @@ impl Drop for Pack {
             return; // A forked child has neither view, and what is at their addresses now may be anybody's.
         }
         // Failures lose address space (and the arena's range stays taken), nothing else.
-        let _ = sys::unmap(self.rw, self.len);
+        // SAFETY: the view is this pack's, and whoever drops a pack writes to no code in it any more.
+        let _ = unsafe { memory::unmap(ptr(self.rw), self.len) };
         // SAFETY: the range is this pack's, and whoever drops a pack knows that no code in it runs.
-        if unsafe { sys::unmap_to_reserved(self.rx, self.len) }.is_ok() {
+        if unsafe { memory::unmap_to_reserved(ptr(self.rx), self.len) }.is_ok() {
             self.arena.give_back(self.rx, self.len);
         }
     }
 }
 
+/// An address of a view, which its mapping exposed.
+fn ptr(at: usize) -> *mut u8 {
+    std::ptr::with_exposed_provenance_mut(at)
+}
+
 /// Maps memory by `map`, which gets reserved address space, 2 MiB aligned if it is that large.
-fn map_aligned(len: usize, map: impl FnOnce(usize) -> Result<(), SysError>) -> Result<usize, SysError> {
+fn map_aligned(len: usize, map: impl FnOnce(*mut u8) -> Result<(), SysError>) -> Result<usize, SysError> {
     let slack = if len >= HUGE { HUGE } else { 0 };
-    let reserved = sys::reserve(None, len + slack)?;
+    let reserved = memory::reserve(None, len + slack)?.addr();
     let rw = if slack == 0 { reserved } else { reserved.next_multiple_of(slack) };
-    if let Err(error) = map(rw) {
-        let _ = sys::unmap(reserved, len + slack);
+    if let Err(error) = map(ptr(rw)) {
+        // SAFETY: reserved above, and nobody has seen it.
+        let _ = unsafe { memory::unmap(ptr(reserved), len + slack) };
         return Err(error);
     }
     // What lies before and after; keeping it would only cost address space.
     if rw > reserved {
-        let _ = sys::unmap(reserved, rw - reserved);
+        // SAFETY: reserved above, and outside of what the caller gets.
+        let _ = unsafe { memory::unmap(ptr(reserved), rw - reserved) };
     }
     if reserved + slack > rw {
-        let _ = sys::unmap(rw + len, reserved + slack - rw);
+        // SAFETY: reserved above, and outside of what the caller gets.
+        let _ = unsafe { memory::unmap(ptr(rw + len), reserved + slack - rw) };
     }
     Ok(rw)
 }

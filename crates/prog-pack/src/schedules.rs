@@ -20,13 +20,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use bpf_jit_code::{Arch, Code};
 use bpf_quiesce::{Barriers, Domain};
+use bpf_sys::{Call, inject};
 
 use crate::arena::{Arena, GRANULE};
 use crate::chunks::Extent;
 use crate::packs::Owners;
 use crate::place::CHUNK;
 use crate::retire::BatchLimits;
-use crate::sys::{Call, inject};
 use crate::{Error, Options, Packs, Staged, Text, arch};
 
 /// The thread that may run.

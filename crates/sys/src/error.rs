@@ -83,3 +83,26 @@ impl From<SysError> for std::io::Error {
         Self::from_raw_os_error(error.errno)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The vocabulary has its own numbers; the operating system's are these.
+    #[test]
+    fn error_numbers_are_the_systems() {
+        macro_rules! pairs {
+            ($($name:ident)*) => { [$((Errno::$name, libc::$name)),*] };
+        }
+        let pairs = pairs!(
+            EPERM ENOENT EIO E2BIG EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST ENODEV EINVAL ENOSPC ERANGE EDEADLK EPROTO
+            EOVERFLOW EOPNOTSUPP EAFNOSUPPORT EALREADY
+        );
+        for (ours, system) in pairs {
+            assert_eq!(ours.0, system, "{ours}");
+        }
+        let compared = |errno: &Errno| *errno == Errno::ENOTSUPP || pairs.iter().any(|(ours, _)| ours == errno);
+        assert!(Errno::ALL.iter().all(compared), "each number is compared, but the one that systems do not know");
+        assert_eq!(ENOSYS, libc::ENOSYS);
+    }
+}

@@ -10,59 +10,86 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
-impl Errno {
+macro_rules! errnos {
+    ($($(#[$doc:meta])* $name:ident = $number:literal),* $(,)?) => {
+        impl Errno {
+            $($(#[$doc])* pub const $name: Self = Self($number);)*
+
+            /// Those that have a name here.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// The name, if it has one here.
+            #[must_use]
+            pub const fn name(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$name => Some(stringify!($name)),)*
+                    Self(_) => None,
+                }
+            }
+        }
+    };
+}
+
+errnos! {
     /// Operation not permitted: a read-only or write-only map.
-    pub const EPERM: Self = Self(1);
+    EPERM = 1,
     /// No such key, or nothing left.
-    pub const ENOENT: Self = Self(2);
+    ENOENT = 2,
+    /// Reading or writing failed.
+    EIO = 5,
     /// More than fits: a full map, an index out of range.
-    pub const E2BIG: Self = Self(7);
+    E2BIG = 7,
     /// No data to drain.
-    pub const EAGAIN: Self = Self(11);
+    EAGAIN = 11,
     /// No memory.
-    pub const ENOMEM: Self = Self(12);
+    ENOMEM = 12,
+    /// Not what this context may be asked for.
+    EACCES = 13,
+    /// Outside of the packet or the buffer.
+    EFAULT = 14,
     /// The map is in use by this very thread further up its stack, or by the only other party allowed.
-    pub const EBUSY: Self = Self(16);
+    EBUSY = 16,
     /// The key exists.
-    pub const EEXIST: Self = Self(17);
+    EEXIST = 17,
+    /// No such network interface.
+    ENODEV = 19,
     /// An argument the operation does not take.
-    pub const EINVAL: Self = Self(22);
+    EINVAL = 22,
     /// No room left.
-    pub const ENOSPC: Self = Self(28);
+    ENOSPC = 28,
+    /// A number that the type has no room for.
+    ERANGE = 34,
     /// Taking this lock would wait for oneself.
-    pub const EDEADLK: Self = Self(35);
+    EDEADLK = 35,
+    /// A protocol that the operation does not know.
+    EPROTO = 71,
     /// A number larger than it may be.
-    pub const EOVERFLOW: Self = Self(75);
+    EOVERFLOW = 75,
     /// The map type has no such operation (programs and the newer system-call paths).
-    pub const EOPNOTSUPP: Self = Self(95);
+    EOPNOTSUPP = 95,
+    /// Addresses of a family that the operation does not know.
+    EAFNOSUPPORT = 97,
+    /// It is so already.
+    EALREADY = 114,
     /// The map type has no such operation. Not part of the user-space headers: the kernel leaks its internal
     /// `ENOTSUPP` from the map system calls.
-    pub const ENOTSUPP: Self = Self(524);
+    ENOTSUPP = 524,
+}
 
+impl Errno {
     /// The value a helper returns in r0 for this error.
     #[must_use]
-    pub fn as_ret(self) -> i64 {
-        -i64::from(self.0)
+    pub const fn as_ret(self) -> i64 {
+        // Not `i64::from`, which is not const; a wider number holds it.
+        -(self.0 as i64)
     }
 }
 
 impl core::fmt::Debug for Errno {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match *self {
-            Self::EPERM => f.write_str("EPERM"),
-            Self::ENOENT => f.write_str("ENOENT"),
-            Self::E2BIG => f.write_str("E2BIG"),
-            Self::EAGAIN => f.write_str("EAGAIN"),
-            Self::ENOMEM => f.write_str("ENOMEM"),
-            Self::EBUSY => f.write_str("EBUSY"),
-            Self::EEXIST => f.write_str("EEXIST"),
-            Self::EINVAL => f.write_str("EINVAL"),
-            Self::ENOSPC => f.write_str("ENOSPC"),
-            Self::EDEADLK => f.write_str("EDEADLK"),
-            Self::EOVERFLOW => f.write_str("EOVERFLOW"),
-            Self::EOPNOTSUPP => f.write_str("EOPNOTSUPP"),
-            Self::ENOTSUPP => f.write_str("ENOTSUPP"),
-            Self(n) => write!(f, "errno {n}"),
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "errno {}", self.0),
         }
     }
 }

@@ -9,14 +9,15 @@
 //! then take the middle of a record for a header. It does not have the pages (`MADV_DONTFORK`), and whatever the host
 //! can do with an end of a ring asks first ([`RingMemory::is_ours`]).
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 use bpf_quiesce::fork::Generation;
+use bpf_sys::memory::{self, Advice, Protection};
 
 use crate::errno::{Errno, OpResult};
-use crate::sys::{self, Pages};
+use crate::mem::memory_file;
 
 /// Pages before the data: private, consumer, producer.
 const BEFORE: usize = 3;
@@ -41,7 +42,7 @@ unsafe impl Sync for RingMemory {}
 impl RingMemory {
     /// Bytes of memory for `data` bytes of ring.
     pub(crate) fn needed(data: u32) -> u64 {
-        u64::from(data) + (BEFORE * sys::page_size()) as u64
+        u64::from(data) + (BEFORE * memory::page_size()) as u64
     }
 
     fn reserved(&self) -> usize {
@@ -50,21 +51,22 @@ impl RingMemory {
 
     /// Maps a ring of `data` bytes, a power of two and a multiple of the page.
     pub(crate) fn new(data: u32) -> OpResult<Self> {
-        let page = sys::page_size();
+        let page = memory::page_size();
         let data = data as usize;
-        let file = sys::memory_file(2 * page + data)?;
+        let file = memory_file(2 * page + data)?;
         let reserved = (BEFORE * page).checked_add(2 * data).ok_or(Errno::ENOMEM)?;
-        let base = sys::map(reserved, Pages::Reserved)?;
+        let base = memory::reserve(None, reserved)?;
         let base = NonNull::new(base).ok_or(Errno::ENOMEM)?;
         // From here on `drop` unmaps it.
-        let memory = Self { base, page, data, file, made_in: Generation::current() };
+        let this = Self { base, page, data, file, made_in: Generation::current() };
         // SAFETY: the first page of our own reservation.
-        unsafe { sys::allow_access(memory.base.as_ptr(), page) }?;
-        memory.map_file(page, 2 * page + data, 0)?;
-        memory.map_file(BEFORE * page + data, data, 2 * page)?;
+        unsafe { memory::protect(this.base.as_ptr(), page, Protection::ReadWrite) }?;
+        this.map_file(page, 2 * page + data, 0)?;
+        this.map_file(BEFORE * page + data, data, 2 * page)?;
+        // Where that is refused a child shares the pages, and must leave them alone anyway.
         // SAFETY: our own reservation; what a child has of it is behind `is_ours`.
-        unsafe { sys::keep_from_children(memory.base.as_ptr(), reserved) };
-        Ok(memory)
+        let _ = unsafe { memory::advise(this.base.as_ptr(), reserved, Advice::DontFork) };
+        Ok(this)
     }
 
     /// Whether this is the process that made the ring. A forked child has neither its pages nor a part in its protocol.
@@ -77,7 +79,9 @@ impl RingMemory {
     fn map_file(&self, at: usize, len: usize, offset: usize) -> OpResult {
         let address = self.base.as_ptr().wrapping_add(at);
         // SAFETY: part of our own reservation (`new` computes `at` and `len` inside it), which nobody uses yet.
-        unsafe { sys::map_over(address, len, &self.file, offset as libc::off_t) }
+        let mapped =
+            unsafe { memory::map_file_over(address, len, Protection::ReadWrite, self.file.as_fd(), offset as u64) };
+        Ok(mapped?)
     }
 
     /// Bytes of data.
@@ -128,7 +132,7 @@ impl RingMemory {
     pub(crate) unsafe fn owner_of<T>(sample: *mut u8) -> (*mut T, Header<'static>) {
         // SAFETY: the header lies right before the data (contract).
         let header = unsafe { Header::before(sample) };
-        let page = sys::page_size();
+        let page = memory::page_size();
         // SAFETY: the header is live.
         let offset = unsafe { header.page_offset() }.load(std::sync::atomic::Ordering::Relaxed) as usize;
         let at = header.at.as_ptr();
@@ -144,7 +148,7 @@ impl Drop for RingMemory {
         // In a forked child something else may lie there by now.
         if self.is_ours() {
             // SAFETY: our own reservation, and nothing refers to it any more.
-            unsafe { sys::unmap(self.base.as_ptr(), self.reserved()) };
+            let _ = unsafe { memory::unmap(self.base.as_ptr(), self.reserved()) };
         }
     }
 }

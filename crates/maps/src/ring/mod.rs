@@ -14,12 +14,13 @@ mod memory;
 pub(crate) mod perf;
 pub(crate) mod user;
 
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bpf_quiesce::{EnterError, Reservation};
+use bpf_sys::event::Event;
 
 use crate::def::MapDef;
 use crate::errno::{Errno, OpResult};
@@ -29,7 +30,6 @@ use crate::mem;
 use crate::num::low;
 use crate::ops::MapOps;
 use crate::queue::no_lookup;
-use crate::sys;
 pub(crate) use memory::{Header, RingMemory};
 
 /// The record is reserved and not committed.
@@ -88,7 +88,7 @@ pub(crate) struct Ring {
     reserving: SlotLock,
     /// The oldest record that was BUSY when last looked at: a reservation must not lap it. Under the lock.
     pending: AtomicU64,
-    event: OwnedFd,
+    event: Event,
     lost: AtomicU64,
     /// There is a consumer (of a user ring: a host producer).
     attached: AtomicBool,
@@ -104,7 +104,7 @@ impl Ring {
             memory: RingMemory::new(size)?,
             reserving: SlotLock::default(),
             pending: AtomicU64::new(0),
-            event: sys::event()?,
+            event: Event::new()?,
             lost: AtomicU64::new(0),
             attached: AtomicBool::new(false),
             draining: AtomicBool::new(false),
@@ -234,37 +234,27 @@ impl Ring {
 
     /// Wakes whoever waits on the event.
     fn notify(&self) {
-        let one = 1u64;
-        // SAFETY: writes eight bytes of a local. A full counter (EAGAIN) is as good: the event is set.
-        unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
+        self.event.set();
     }
 
     /// Resets the event.
     fn clear_event(&self) {
-        let mut count = 0u64;
-        // SAFETY: reads eight bytes into a local. EAGAIN: it was not set.
-        unsafe { libc::read(self.event.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+        self.event.clear();
     }
 
     fn event(&self) -> BorrowedFd<'_> {
-        std::os::fd::AsFd::as_fd(&self.event)
+        self.event.as_fd()
     }
 
     /// Waits for the event; false if the time is up.
     fn wait(&self, deadline: Deadline) -> std::io::Result<bool> {
         loop {
-            let left = deadline.left();
-            // Rounded up, so that a short rest is not a busy loop.
-            let millis = left.map_or(-1, |left| i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
-            let mut poll = libc::pollfd { fd: self.event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one pollfd, a local.
-            match unsafe { libc::poll(&raw mut poll, 1, millis) } {
-                // A wait longer than the call can express goes on.
-                0 if deadline.left().is_some_and(|left| !left.is_zero()) => {}
-                0 => return Ok(false),
-                1.. => return Ok(true),
-                _ if sys::last_errno().0 == libc::EINTR => {}
-                _ => return Err(std::io::Error::last_os_error()),
+            if self.event.wait(deadline.left())? {
+                return Ok(true);
+            }
+            // A signal ends a wait as well, and a long one goes on.
+            if deadline.left().is_some_and(|left| left.is_zero()) {
+                return Ok(false);
             }
         }
     }

@@ -56,7 +56,7 @@ impl PerfMap {
     ) -> OpResult {
         let with_context = ((flags & CONTEXT_LEN_MASK) >> 32) as usize;
         if flags & !(INDEX_MASK | CONTEXT_LEN_MASK) != 0 || with_context > context_size {
-            return Err(if with_context > context_size { Errno(libc::EFAULT) } else { Errno::EINVAL });
+            return Err(if with_context > context_size { Errno::EFAULT } else { Errno::EINVAL });
         }
         let index = match flags & INDEX_MASK {
             CURRENT_CPU => slot as usize,
