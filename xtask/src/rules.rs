@@ -1,6 +1,8 @@
 //! The architecture rules that a script can enforce (ARCHITECTURE.md says why each exists).
 //!
 //! * The arrows: which crate of the family may depend on which, and that nobody ships with the testkit.
+//! * The operating system is asked in `bpf-sys` only: no other shipped crate depends on `libc` or its like, or declares
+//!   functions that some library has, but for the unwinder's, the debugger's and a sanitizer's.
 //! * `forbid(unsafe_code)` where the design promises it.
 //! * The lint against casts that cut numbers off, in every crate that was gone through for it.
 //! * Both backends have the same files, the same match over `Op`, and what both have by one name lies in the same file.
@@ -38,7 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bpf-verifier", &["bpf-uapi", "bpf-isa", "bpf-analysis"]),
     ("bpf-interp", &["bpf-uapi", "bpf-isa"]),
     ("bpf-jit-code", &[]),
-    ("bpf-debug", &["bpf-jit-code"]),
+    ("bpf-debug", &["bpf-jit-code", "bpf-sys"]),
     ("bpf-disasm", &["bpf-jit-code"]),
     ("bpf-lir", &["bpf-isa", "bpf-jit-code"]),
     ("bpf-opt", &["bpf-isa", "bpf-lir"]),
@@ -54,7 +56,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bpf-object", &["bpf-uapi", "bpf-isa"]),
     ("bpf-context-derive", &[]),
     ("bpf-runtime", RUNTIME),
-    ("bpf-cli", &["bpf-runtime", "bpf-disasm"]),
+    ("bpf-cli", &["bpf-runtime", "bpf-disasm", "bpf-sys"]),
 ];
 
 /// What is not shipped may depend on anything, and nothing that is shipped on it.
@@ -62,6 +64,7 @@ const UNSHIPPED: [&str; 4] = ["bpf-testkit", "bpf-jit-suite", "bpf-benches", "xt
 
 const RUNTIME: &[&str] = &[
     "bpf-uapi",
+    "bpf-sys",
     "bpf-isa",
     "bpf-analysis",
     "bpf-verifier",
@@ -78,6 +81,30 @@ const RUNTIME: &[&str] = &[
     "bpf-maps",
     "bpf-object",
     "bpf-context-derive",
+];
+
+/// Packages through which a crate would ask the operating system, and those of ours that may. Tests may.
+const SYSTEM: &[(&str, &[&str])] = &[
+    ("libc", &["bpf-sys"]),
+    // The mark in a jitdump is a mapping of a file, and nothing else.
+    ("memmap2", &["bpf-debug"]),
+    ("rustix", &[]),
+    ("nix", &[]),
+    ("windows-sys", &[]),
+];
+
+/// What shipped code may declare instead of depending on it: no crate offers it.
+const FOREIGN: &[&str] = &[
+    // Where the unwinder finds frames of emitted code, and its walk over a thread's stack (debug).
+    "__register_frame",
+    "__deregister_frame",
+    "_Unwind_Backtrace",
+    "_Unwind_GetIPInfo",
+    // Where GDB looks for emitted code: in the same file's assembly.
+    "__jit_debug_register_code",
+    "__jit_debug_descriptor",
+    // What the address sanitizer is told where emitted code is left by a jump.
+    "__asan_handle_no_return",
 ];
 
 /// Source folders whose crates forbid unsafe code.
@@ -114,6 +141,7 @@ const UNCUT: &[&str] = &[
     "bpf-analysis",
     "dispatcher",
     "lir",
+    "sys",
 ];
 
 /// What turns the lint on.
@@ -224,6 +252,9 @@ fn arrows(metadata: &serde_json::Value) -> anyhow::Result<Vec<String>> {
             let ours = allowed.contains_key(on) || UNSHIPPED.contains(&on);
             if shipped && ours && !may.contains(&on) {
                 broken.push(format!("{name}: may not depend on {on}"));
+            }
+            if shipped && SYSTEM.iter().any(|(system, users)| *system == on && !users.contains(&name)) {
+                broken.push(format!("{name}: asks the operating system through {on}, and only bpf-sys may"));
             }
             if shipped && matches!(name, "bpf-isa" | "bpf-uapi") {
                 broken.push(format!("{name}: has no dependencies, {on} is one"));
@@ -389,6 +420,20 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
         syn::visit::visit_item_impl(self, node);
     }
 
+    fn visit_item_foreign_mod(&mut self, node: &'ast syn::ItemForeignMod) {
+        let declared = node.items.iter().filter_map(|item| match item {
+            syn::ForeignItem::Fn(item) => Some(&item.sig.ident),
+            syn::ForeignItem::Static(item) => Some(&item.ident),
+            _ => None,
+        });
+        let shipped = matches!(self.kind, Kind::Shipped | Kind::Backend);
+        for name in declared.filter(|name| shipped && !FOREIGN.iter().any(|foreign| *name == foreign)) {
+            let line = proc_macro2::Span::start(&name.span()).line;
+            self.broken.push(format!("line {line}: declares `{name}`, which bpf-sys should offer"));
+        }
+        syn::visit::visit_item_foreign_mod(self, node);
+    }
+
     fn visit_expr_match(&mut self, node: &'ast syn::ExprMatch) {
         let shipped = matches!(self.kind, Kind::Shipped | Kind::Backend) && node.arms.len() > 3;
         let over =
@@ -476,6 +521,15 @@ mod tests {
         assert!(of_function("match x { Insn::A => 1, Insn::B => 2, _ => 3 }").is_empty());
         assert!(of_function("match x { 1 => Insn::A, 2 => Insn::B, 3 => Insn::C, _ => Insn::D }").is_empty());
         assert!(source(&format!("//! A file.\nfn f() {{ {four} }}"), Kind::Other).is_empty());
+    }
+
+    #[test]
+    fn declared_functions_are_found() {
+        let broken = |item: &str, kind| source(&format!("//! A file.\nunsafe extern \"C\" {{ {item} }}\n"), kind).len();
+        assert_eq!(broken("fn getpid() -> i32; fn getppid() -> i32;", Kind::Shipped), 2);
+        assert_eq!(broken("static environ: *const *const u8;", Kind::Backend), 1);
+        assert_eq!(broken("fn __register_frame(frame: *const u8);", Kind::Shipped), 0);
+        assert_eq!(broken("fn getpid() -> i32;", Kind::Other), 0);
     }
 
     #[test]

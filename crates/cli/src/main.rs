@@ -70,8 +70,8 @@ impl Command {
 
 fn main() -> ExitCode {
     // A reader that has seen enough (`bpf disasm … | head`) ends this process as it ends any other, instead of failing
-    // a print. SAFETY: nothing else has run yet, and the default action is a valid one.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    // a print.
+    bpf_sys::process::end_with_the_pipe();
     let (result, json) = match Args::try_parse() {
         Ok(Args { command }) => (command.run(), command.json()),
         // Help and version are results, and are to be read.

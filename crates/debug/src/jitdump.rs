@@ -13,6 +13,8 @@ use crate::frames::relative_eh_frame;
 use crate::perf_map::open;
 use crate::unit::{Unit, small};
 use bpf_jit_code::Arch;
+use bpf_sys::thread;
+use bpf_sys::time::{Clock, now_ns};
 use memmap2::{Mmap, MmapOptions};
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -52,7 +54,7 @@ impl JitDump {
             for word in [MAGIC, VERSION, HEADER_LEN, machine, 0, std::process::id()] {
                 header.extend_from_slice(&word.to_le_bytes());
             }
-            header.extend_from_slice(&now().to_le_bytes());
+            header.extend_from_slice(&now_ns(Clock::Monotonic).to_le_bytes());
             header.extend_from_slice(&0u64.to_le_bytes()); // flags
             (&file).write_all(&header).map_err(|source| Error::File { path: path.clone(), source })?;
         }
@@ -77,29 +79,19 @@ impl JitDump {
     }
 }
 
-/// Nanoseconds of the monotonic clock.
-fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a timespec to be filled in.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 fn record(id: u32, body: &[u8], out: &mut Vec<u8>) {
     let len = small(RECORD_HEADER_LEN + body.len());
     out.extend_from_slice(&id.to_le_bytes());
     out.extend_from_slice(&len.to_le_bytes());
-    out.extend_from_slice(&now().to_le_bytes());
+    out.extend_from_slice(&now_ns(Clock::Monotonic).to_le_bytes());
     out.extend_from_slice(body);
 }
 
 fn load(unit: &Unit, function: usize, bytes: &[u8], out: &mut Vec<u8>) {
     let address = (unit.base as u64 + u64::from(unit.range(function).0)).to_le_bytes();
-    // SAFETY: takes nothing and cannot fail.
-    let thread = unsafe { libc::gettid() };
     let mut body = Vec::new();
     body.extend_from_slice(&std::process::id().to_le_bytes());
-    body.extend_from_slice(&thread.to_le_bytes());
+    body.extend_from_slice(&thread::id().to_le_bytes());
     body.extend_from_slice(&address); // virtual address
     body.extend_from_slice(&address); // where the code is
     body.extend_from_slice(&(bytes.len() as u64).to_le_bytes());

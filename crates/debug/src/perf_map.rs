@@ -7,9 +7,8 @@
 use crate::Error;
 use crate::unit::Unit;
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -23,9 +22,7 @@ pub(crate) fn open(path: &Path) -> Result<(File, bool), Error> {
     let first = !begun.iter().any(|p| p == path);
     let fail = |source| Error::File { path: path.to_owned(), source };
     // Read as well: perf wants a mapping of the jitdump.
-    let mut options = OpenOptions::new();
-    options.read(true).append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
-    let file = options.open(path).map_err(fail)?;
+    let file = bpf_sys::file::append_in_public_folder(path).map_err(fail)?;
     if first {
         file.set_len(0).map_err(fail)?;
         begun.push(path.to_owned());

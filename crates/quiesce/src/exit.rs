@@ -6,7 +6,8 @@
 //!
 //! Approach: such registrations are handed to a key whose function is called when the thread ends ([`ExitKey`]): with
 //! glibc after its thread-local destructors, and on hosts where those are functions of keys themselves, ours lets them
-//! go first by standing back for as many rounds as there are. Then no Rust code of the thread is left that could use a guard, and the records are given back.
+//! go first by standing back for as many rounds as there are. Then no Rust code of the thread is left that could use a
+//! guard, and the records are given back.
 //!
 //! Invariant: [`find`] sees the registrations until then, so a guard in a destructor nests, and is known to be nested.
 //!

@@ -4,8 +4,8 @@
 //! to do so; it knows neither `membarrier` nor futexes.
 //!
 //! Approach: everything in [`crate::core`] takes its primitives from here. Under `--cfg loom` they are loom's, and both
-//! halves of the asymmetric barrier (`light_barrier` here, `Granted::heavy_barrier` in [`crate::granted`]) become sequentially
-//! consistent fences: a strictly stronger reader than the real one. The real, weaker reader is explored in
+//! halves of the asymmetric barrier (`light_barrier` here, `Granted::heavy_barrier` in [`crate::granted`]) become
+//! sequentially consistent fences: a strictly stronger reader than the real one. The real, weaker reader is explored in
 //! `tests/asymmetric_model.rs`.
 
 #[cfg(not(loom))]

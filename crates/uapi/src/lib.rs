@@ -15,6 +15,7 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![cfg_attr(not(test), no_std)]
 
+pub mod address_family;
 pub mod context;
 mod errno;
 pub mod flags;

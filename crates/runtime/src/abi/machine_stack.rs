@@ -24,6 +24,7 @@
 
 use crate::abi::roots::Roots;
 use crate::error::RunError;
+use bpf_sys::thread;
 use std::cell::Cell;
 
 /// What the interpreter takes, callbacks in callbacks included, generously.
@@ -81,11 +82,11 @@ impl StackNeed {
         if BOUNDS.get() == UNASKED {
             // A signal handler that strikes meanwhile does not ask as well: the C library may hold a lock.
             BOUNDS.set(NOWHERE);
-            BOUNDS.set(imp::thread_stack().unwrap_or(EVERYWHERE));
+            BOUNDS.set(thread::stack().unwrap_or(EVERYWHERE));
         }
         let at = stack_pointer();
         let inside = |&(low, len): &(u64, u64)| at.wrapping_sub(low) <= len;
-        let Some((low, _)) = Some(BOUNDS.get()).filter(inside).or_else(|| imp::signal_stack().filter(inside)) else {
+        let Some((low, _)) = Some(BOUNDS.get()).filter(inside).or_else(|| thread::signal_stack().filter(inside)) else {
             return Ok(());
         };
         let left = at - low;
@@ -117,73 +118,4 @@ fn stack_pointer() -> u64 {
         here = &raw const local as u64;
     }
     here
-}
-
-#[cfg(all(target_os = "linux", not(miri)))]
-mod imp {
-    /// The lowest address of the calling thread's stack above its guard, and the length from there.
-    pub(super) fn thread_stack() -> Option<(u64, u64)> {
-        let mut attr = core::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
-        // SAFETY: no arguments, cannot fail.
-        let thread = unsafe { libc::pthread_self() };
-        // SAFETY: fills in the attributes of the calling thread, which exists.
-        if unsafe { libc::pthread_getattr_np(thread, attr.as_mut_ptr()) } != 0 {
-            return None;
-        }
-        let (mut start, mut len, mut guard) = (core::ptr::null_mut(), 0, 0);
-        // SAFETY: `attr` was initialised above.
-        let stack = unsafe { libc::pthread_attr_getstack(attr.as_ptr(), &raw mut start, &raw mut len) };
-        // SAFETY: as in the call before.
-        let guarded = unsafe { libc::pthread_attr_getguardsize(attr.as_ptr(), &raw mut guard) };
-        // SAFETY: initialised above, and not used any more.
-        unsafe { libc::pthread_attr_destroy(attr.as_mut_ptr()) };
-        if stack != 0 || guarded != 0 {
-            return None;
-        }
-        let start = start.addr();
-        // SAFETY: no arguments, cannot fail.
-        let process = unsafe { libc::getpid() };
-        // SAFETY: no arguments, cannot fail.
-        let thread = unsafe { libc::gettid() };
-        if cfg!(target_env = "musl") && process == thread {
-            // musl gives what the main thread's stack has grown to.
-            return grown_stack(start.checked_add(len)?);
-        }
-        // Old C libraries count the guard as a part of the stack, new ones do not: at worst, one guard too few is left.
-        let guard = guard.min(len);
-        Some((start as u64 + guard as u64, (len - guard) as u64))
-    }
-
-    /// The same for the main thread's stack, of which `top` is a high address.
-    fn grown_stack(top: usize) -> Option<(u64, u64)> {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: writes to `limit`.
-        let asked = unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) };
-        // Arguments and environment, above `top`, count too: at most a quarter.
-        let len = limit.rlim_cur / 4 * 3;
-        let low = (top as u64).checked_sub(len)?;
-        (asked == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some((low, len))
-    }
-
-    /// The signal stack, if the caller runs on it.
-    pub(super) fn signal_stack() -> Option<(u64, u64)> {
-        let mut stack = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
-        // SAFETY: changes nothing, and writes to `stack`.
-        let asked = unsafe { libc::sigaltstack(core::ptr::null(), &raw mut stack) };
-        let on_it = asked == 0 && stack.ss_flags & libc::SS_ONSTACK != 0;
-        on_it.then_some((stack.ss_sp.addr() as u64, stack.ss_size as u64))
-    }
-}
-
-#[cfg(any(not(target_os = "linux"), miri))]
-mod imp {
-    /// Not known.
-    pub(super) fn thread_stack() -> Option<(u64, u64)> {
-        None
-    }
-
-    /// Not known.
-    pub(super) fn signal_stack() -> Option<(u64, u64)> {
-        None
-    }
 }

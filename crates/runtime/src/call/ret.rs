@@ -15,6 +15,7 @@ use crate::engine::Engine;
 use crate::error::HelperError;
 use bpf_maps::{Map, MapError, MapType, program as map_ops};
 use bpf_quiesce::{Domain, Owned};
+use bpf_uapi::Errno;
 use bpf_verifier::Ret;
 use core::marker::PhantomData;
 use core::sync::atomic::AtomicU64;
@@ -267,7 +268,7 @@ impl<K: IntoBytes + Immutable, V: FromBytes + IntoBytes + Immutable> PinnedMap<K
         if def.spin_lock.is_some() || def.program_rights() != (true, true) {
             let expected = "values that programs may read and write as they are".to_owned();
             let (map, map_type) = (name(), def.map_type);
-            return Err(MapError::InvalidDef { map, map_type, errno: libc::EINVAL, expected });
+            return Err(MapError::InvalidDef { map, map_type, errno: Errno::EINVAL.0, expected });
         }
         Ok(PinnedMap { map: Arc::new(Held(map.clone())), types: PhantomData })
     }

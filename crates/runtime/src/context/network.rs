@@ -9,7 +9,7 @@
 //!
 //! Source: `include/uapi/linux/bpf.h`, `net/core/filter.c` (Linux 6.18).
 
-use bpf_uapi::Errno;
+use bpf_uapi::{Errno, address_family};
 use core::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -32,12 +32,13 @@ pub trait Network: Send + Sync {
             let address = Ipv6Addr::from(*address);
             address.is_multicast() || address.is_unicast_link_local() || address.is_loopback()
         };
-        if i32::from(lookup.family) == libc::AF_INET6 && (strict(&lookup.destination) || strict(&lookup.source)) {
+        if u32::from(lookup.family) == address_family::INET6 && (strict(&lookup.destination) || strict(&lookup.source))
+        {
             return Ok(FibVerdict::NOT_FORWARDED);
         }
         match self.device(lookup.ifindex) {
             Some(_) => Ok(FibVerdict::FORWARDING_DISABLED),
-            None => Err(Errno(libc::ENODEV)),
+            None => Err(Errno::ENODEV),
         }
     }
 
@@ -161,9 +162,9 @@ impl Nexthop {
     /// The address, if its family is one of IP's.
     pub fn address(&self) -> Option<IpAddr> {
         let [a, b, c, d, ..] = self.address;
-        match self.family.cast_signed() {
-            libc::AF_INET => Some(Ipv4Addr::new(a, b, c, d).into()),
-            libc::AF_INET6 => Some(Ipv6Addr::from(self.address).into()),
+        match self.family {
+            address_family::INET => Some(Ipv4Addr::new(a, b, c, d).into()),
+            address_family::INET6 => Some(Ipv6Addr::from(self.address).into()),
             _ => None,
         }
     }

@@ -1,4 +1,5 @@
-//! Barriers that other threads execute: `membarrier(2)`, which may be missing (old kernels) or denied (seccomp, gVisor).
+//! Barriers that other threads execute: `membarrier(2)`, which may be missing (old kernels) or denied (seccomp,
+//! gVisor).
 
 use crate::{Call, Membarrier, SysError, inject};
 

@@ -5,9 +5,9 @@ use std::ffi::c_void;
 use crate::{Call, SysError, inject};
 
 /// Its number, which no other thread of the system has.
-pub fn id() -> i32 {
+pub fn id() -> u32 {
     // SAFETY: no arguments, cannot fail.
-    unsafe { libc::gettid() }
+    unsafe { libc::gettid() }.cast_unsigned()
 }
 
 /// Its name: bytes up to the first zero. 16: TASK_COMM_LEN.
@@ -42,9 +42,7 @@ pub fn stack() -> Option<(u64, u64)> {
         return None;
     }
     let start = start.addr();
-    // SAFETY: no arguments, cannot fail.
-    let process = unsafe { libc::getpid() };
-    if cfg!(target_env = "musl") && process == id() {
+    if cfg!(target_env = "musl") && std::process::id() == id() {
         // musl gives what the main thread's stack has grown to.
         return grown_stack(start.checked_add(len)?);
     }

@@ -14,7 +14,7 @@ use crate::context::packet::{Redirect, XdpBuff};
 use crate::context::skb::SkBuff;
 use crate::num::low;
 use bpf_jit_code::RunCtx;
-use bpf_uapi::Errno;
+use bpf_uapi::{Errno, address_family};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Verdicts of classifiers.
@@ -66,8 +66,8 @@ unsafe fn fib_lookup(params: u64, plen: u64, flags: u64, length: Option<usize>, 
     }
     // SAFETY: the verifier has proven it readable at this length.
     let mut lookup: FibLookup = unsafe { read(params) };
-    if !matches!(i32::from(lookup.family), libc::AF_INET | libc::AF_INET6) {
-        return ret(Err(Errno(libc::EAFNOSUPPORT)));
+    if !matches!(u32::from(lookup.family), address_family::INET | address_family::INET6) {
+        return ret(Err(Errno::EAFNOSUPPORT));
     }
     let question = |network: &dyn Network| {
         let unmeasured = length.filter(|_| lookup.len_or_mtu == 0);
@@ -140,7 +140,7 @@ unsafe fn check_mtu(
     let given: u32 = unsafe { read(mtu_len) };
     let ifindex = if low(ifindex) == 0 { own_device } else { low(ifindex) };
     let question = |network: &dyn Network| {
-        let Some(Device { mtu, link_header }) = network.device(ifindex) else { return Err(Errno(libc::ENODEV)) };
+        let Some(Device { mtu, link_header }) = network.device(ifindex) else { return Err(Errno::ENODEV) };
         // 32-bit arithmetic, as in the kernel.
         let length = if given == 0 { crate::num::small(length) } else { given.wrapping_add(link_header) };
         let length = length.wrapping_add(low(diff)).cast_signed();
@@ -329,7 +329,7 @@ fn tunnel_key(tunnel: Option<&Tunnel>, size: usize, flags: u64) -> Result<Tunnel
     const TUNINFO_FLAGS: u64 = 1 << 4;
     let tunnel = tunnel.filter(|_| flags & !(TUNINFO_IPV6 | TUNINFO_FLAGS) == 0).ok_or(EINVAL)?;
     if tunnel.source.is_ipv6() != (flags & TUNINFO_IPV6 != 0) {
-        return Err(Errno(libc::EPROTO));
+        return Err(Errno::EPROTO);
     }
     let old = OLD_KEYS.contains(&size) && !(size == 8 && tunnel.source.is_ipv6());
     if size != KEY_LEN && !old {

@@ -14,8 +14,8 @@ use crate::context::{Context, ContextLayout};
 use crate::num::low;
 use bpf_jit_code::RunCtx;
 use bpf_maps::{MapHeader, MapType, RedirectEntry, program as map_ops};
-use bpf_uapi::Helper;
 use bpf_uapi::flags::redirect;
+use bpf_uapi::{Errno, Helper};
 
 /// A packet keeps at least an Ethernet header.
 const ETH_HLEN: usize = 14;
@@ -91,9 +91,9 @@ const XDP_REDIRECT: u64 = 4;
 /// The flags of `bpf_redirect_map` that are the verdict where the map has no entry: `XDP_ABORTED` to `XDP_TX`.
 const XDP_ON_MISS: u64 = 3;
 
-const EINVAL: u64 = -(libc::EINVAL as i64) as u64;
-const EFAULT: u64 = -(libc::EFAULT as i64) as u64;
-const EACCES: u64 = -(libc::EACCES as i64) as u64;
+const EINVAL: u64 = Errno::EINVAL.as_ret() as u64;
+const EFAULT: u64 = Errno::EFAULT.as_ret() as u64;
+const EACCES: u64 = Errno::EACCES.as_ret() as u64;
 
 /// The window of an XDP context.
 ///

@@ -189,7 +189,7 @@ impl SkBuff<'_> {
             return Err(EINVAL);
         }
         if by > 0xfff {
-            return Err(Errno(libc::EFAULT));
+            return Err(Errno::EFAULT);
         }
         let Some(base) = self.base_header() else { return Err(ENOTSUPP) };
         let at = match mode {
@@ -241,7 +241,7 @@ impl SkBuff<'_> {
                 return Err(EINVAL);
             }
             if self.notes.encapsulated {
-                return Err(Errno(libc::EALREADY));
+                return Err(Errno::EALREADY);
             }
             if inner_link > by {
                 return Err(EINVAL);
@@ -392,7 +392,7 @@ impl SkBuff<'_> {
         const MOST: u8 = 3;
         let level = &mut self.notes.csum_level;
         match what {
-            0 => return level.map(u64::from).ok_or(Errno(libc::EACCES)),
+            0 => return level.map(u64::from).ok_or(Errno::EACCES),
             1 => *level = Some(level.map_or(0, |level| (level + 1).min(MOST))),
             2 => *level = level.and_then(|level| level.checked_sub(1)),
             3 => *level = None,
@@ -573,7 +573,7 @@ pub(crate) unsafe extern "C" fn load_bytes_relative(
         None => {
             // SAFETY: the verifier has proven that many bytes writable.
             unsafe { core::ptr::write_bytes(to, 0, size) };
-            ret(Err(Errno(libc::EFAULT)))
+            ret(Err(Errno::EFAULT))
         }
     }
 }

@@ -1,38 +1,33 @@
 //! Helpers that ask the system: clocks, the thread and its process, a random number.
 
 use bpf_jit_code::RunCtx;
+use bpf_sys::time::{Clock, now_ns};
+use bpf_sys::{process, thread};
 use core::cell::Cell;
-
-fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable. The clocks used here exist on every Linux; a failure would leave 0.
-    unsafe { libc::clock_gettime(clock, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
 
 /// `bpf_ktime_get_ns`: the monotonic clock.
 pub(super) extern "C" fn ktime_get_ns(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC)
+    now_ns(Clock::Monotonic)
 }
 
 /// `bpf_ktime_get_boot_ns`: the monotonic clock that counts suspension.
 pub(super) extern "C" fn ktime_get_boot_ns(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    clock_ns(libc::CLOCK_BOOTTIME)
+    now_ns(Clock::Boot)
 }
 
 /// `bpf_ktime_get_coarse_ns`: the monotonic clock as of the last tick.
 pub(super) extern "C" fn ktime_get_coarse_ns(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC_COARSE)
+    now_ns(Clock::MonotonicCoarse)
 }
 
 /// `bpf_ktime_get_tai_ns`: atomic time.
 pub(super) extern "C" fn ktime_get_tai_ns(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    clock_ns(libc::CLOCK_TAI)
+    now_ns(Clock::Atomic)
 }
 
 /// `bpf_jiffies64`: a coarse clock, here of 1000 ticks a second (the kernel's `HZ` is its own affair), from boot.
 pub(super) extern "C" fn jiffies64(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
+    now_ns(Clock::MonotonicCoarse) / 1_000_000
 }
 
 /// `bpf_get_current_comm(buf, size)`: the thread's name, cut to the buffer and ended by a zero byte.
@@ -40,10 +35,7 @@ pub(super) extern "C" fn jiffies64(_: u64, _: u64, _: u64, _: u64, _: u64, _: *m
 /// # Safety
 /// `buf` must be writable for `size` bytes.
 pub(super) unsafe extern "C" fn get_current_comm(buf: u64, size: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    // 16: TASK_COMM_LEN.
-    let mut name = [0u8; 16];
-    // SAFETY: writes at most 16 bytes, which `name` has.
-    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    let name = thread::name();
     let len = name.iter().position(|b| *b == 0).unwrap_or(name.len()).min(crate::num::index(size).saturating_sub(1));
     // SAFETY: the program was proven to pass `size` writable bytes at `buf`. All are zeroed first, as the kernel does
     // with the rest.
@@ -81,16 +73,10 @@ pub(super) unsafe extern "C" fn get_smp_processor_id(_: u64, _: u64, _: u64, _: 
 
 /// `bpf_get_current_pid_tgid`: process id in the upper half, thread id in the lower.
 pub(super) extern "C" fn get_current_pid_tgid(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    // SAFETY: no arguments, cannot fail.
-    let tid = unsafe { libc::gettid() };
-    u64::from(std::process::id()) << 32 | u64::from(tid as u32)
+    u64::from(std::process::id()) << 32 | u64::from(thread::id())
 }
 
 /// `bpf_get_current_uid_gid`: group id in the upper half, user id in the lower.
 pub(super) extern "C" fn get_current_uid_gid(_: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    // SAFETY: no arguments, cannot fail.
-    let gid = unsafe { libc::getgid() };
-    // SAFETY: no arguments, cannot fail.
-    let uid = unsafe { libc::getuid() };
-    u64::from(gid) << 32 | u64::from(uid)
+    u64::from(process::group()) << 32 | u64::from(process::user())
 }

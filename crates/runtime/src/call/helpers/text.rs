@@ -16,7 +16,7 @@ struct Number {
 
 /// As the kernel's `__bpf_strtoull`, which looks at 63 digits at most.
 fn parse(text: &[u8], flags: u64) -> Result<Number, Errno> {
-    const ERANGE: Errno = Errno(libc::ERANGE);
+    const ERANGE: Errno = Errno::ERANGE;
     const MOST: usize = 63;
     // The kernel's table of characters is Latin-1's: its spaces are these.
     let is_space = |byte: &u8| matches!(*byte, 9..=13 | b' ' | 0xa0);
@@ -84,7 +84,7 @@ pub(super) unsafe extern "C" fn strtol(buf: u64, len: u64, flags: u64, res: u64,
     // SAFETY: the verifier has proven it readable for that length.
     let number = unsafe { parse_at(buf, len, flags) }.and_then(|number| {
         let value = i128::from(number.magnitude) * if number.negative { -1 } else { 1 };
-        let value = i64::try_from(value).map_err(|_| Errno(libc::ERANGE))?;
+        let value = i64::try_from(value).map_err(|_| Errno::ERANGE)?;
         Ok((value, number.len))
     });
     // SAFETY: the verifier has proven 8 aligned bytes writable.
