@@ -2,7 +2,7 @@
 
 use crate::abi::entry;
 use crate::abi::run::Run;
-use crate::call::helpers::callbacks::{run_for_each, run_loop};
+use crate::call::helpers::callbacks::{CallBack, run_for_each, run_loop};
 use crate::call::helpers::ring::run_drain;
 use crate::call::{Shim, guarded, leave};
 use crate::error::HelperError;
@@ -31,22 +31,17 @@ impl<const BITS: u8> Checked for By<BITS> {
 /// The function that emitted code compiled like this calls for the helper that calls back so; other helpers are the
 /// same to all code.
 pub(crate) fn calling_back(kind: CallbackKind, compiled: &LowerOptions) -> Shim {
-    let of = |shims: [Shim; 4]| shims[usize::from(compiled.budget) | usize::from(compiled.interrupt) << 1];
+    let by = usize::from(compiled.budget) | usize::from(compiled.interrupt) << 1;
     match kind {
-        CallbackKind::Loop => of([bpf_loop::<By<0>>, bpf_loop::<By<1>>, bpf_loop::<By<2>>, bpf_loop::<By<3>>]),
-        CallbackKind::ForEach => of([
-            for_each_map_elem::<By<0>>,
-            for_each_map_elem::<By<1>>,
-            for_each_map_elem::<By<2>>,
-            for_each_map_elem::<By<3>>,
-        ]),
-        CallbackKind::Drain => of([
-            user_ringbuf_drain::<By<0>>,
-            user_ringbuf_drain::<By<1>>,
-            user_ringbuf_drain::<By<2>>,
-            user_ringbuf_drain::<By<3>>,
-        ]),
+        CallbackKind::Loop => shims::<Loop>()[by],
+        CallbackKind::ForEach => shims::<ForEach>()[by],
+        CallbackKind::Drain => shims::<Drain>()[by],
     }
+}
+
+/// The helper's functions, by the bits of [`By`].
+fn shims<H: CallsBack>() -> [Shim; 4] {
+    [shim::<H, By<0>>, shim::<H, By<1>>, shim::<H, By<2>>, shim::<H, By<3>>]
 }
 
 /// A call made by a helper counts like one made by the program, and can be interrupted like one.
@@ -89,41 +84,51 @@ unsafe fn call_native<K: Checked>(run: &mut Run, callback: u64, args: [u64; 5]) 
     if run.ctx.stop_code == 0 { Ok(r0) } else { Err(HelperError::Stopped) }
 }
 
-/// `bpf_loop`.
-///
-/// # Safety
-/// `callback` must be the entry of a subprogram of the running program; `ctx` the first field of a [`Run`].
-pub(super) unsafe extern "C" fn bpf_loop<K: Checked>(
-    nr: u64,
-    callback: u64,
-    arg: u64,
-    flags: u64,
-    _: u64,
-    ctx: *mut RunCtx,
-) -> u64 {
-    let result = {
-        // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted
-        // code, which has the only other one, waits for this call.
-        let run = unsafe { &mut *ctx.cast::<Run>() };
-        guarded(run, |run| {
-            // SAFETY: the verifier admits as callback only the address of one of the program's own subprograms, which
-            // the running code's guard keeps.
-            run_loop(run, nr, arg, flags, &mut |run, args| unsafe { call_native::<K>(run, callback, args) })
-        })
-    };
-    match result {
-        Some(r0) => r0,
-        // SAFETY: this frame holds nothing that needs dropping.
-        None => unsafe { leave(ctx) },
+/// A helper that calls back.
+pub(super) trait CallsBack {
+    /// What it does with its arguments but the callback: the first, the third and the fourth.
+    ///
+    /// # Safety
+    /// `first` is what the helper's prototype says: a live map, if it says so.
+    unsafe fn run(run: &mut Run, first: u64, arg: u64, flags: u64, call: CallBack<'_>) -> Result<u64, HelperError>;
+}
+
+/// `bpf_loop`, whose first argument is a number.
+pub(super) enum Loop {}
+
+impl CallsBack for Loop {
+    unsafe fn run(run: &mut Run, first: u64, arg: u64, flags: u64, call: CallBack<'_>) -> Result<u64, HelperError> {
+        run_loop(run, first, arg, flags, call)
     }
 }
 
-/// `bpf_for_each_map_elem`.
+/// `bpf_for_each_map_elem`, whose first argument is a map.
+pub(super) enum ForEach {}
+
+impl CallsBack for ForEach {
+    unsafe fn run(run: &mut Run, first: u64, arg: u64, flags: u64, call: CallBack<'_>) -> Result<u64, HelperError> {
+        // SAFETY: `first` is a live map (contract).
+        unsafe { run_for_each(run, first, arg, flags, call) }
+    }
+}
+
+/// `bpf_user_ringbuf_drain`, whose first argument is a map.
+pub(super) enum Drain {}
+
+impl CallsBack for Drain {
+    unsafe fn run(run: &mut Run, first: u64, arg: u64, flags: u64, call: CallBack<'_>) -> Result<u64, HelperError> {
+        // SAFETY: `first` is a live map (contract).
+        unsafe { run_drain(run, first, arg, flags, call) }
+    }
+}
+
+/// What emitted code calls: the helper's second argument is the callback.
 ///
 /// # Safety
-/// As [`bpf_loop`]; `map` must be a live map.
-pub(super) unsafe extern "C" fn for_each_map_elem<K: Checked>(
-    map: u64,
+/// `first` as [`CallsBack::run`] says; `callback` must be the entry of a subprogram of the running program; `ctx` the
+/// first field of a [`Run`].
+pub(super) unsafe extern "C" fn shim<H: CallsBack, K: Checked>(
+    first: u64,
     callback: u64,
     arg: u64,
     flags: u64,
@@ -138,39 +143,8 @@ pub(super) unsafe extern "C" fn for_each_map_elem<K: Checked>(
             // SAFETY: the verifier admits as callback only the address of one of the program's own subprograms, which
             // the running code's guard keeps.
             let mut call = |run: &mut Run, args| unsafe { call_native::<K>(run, callback, args) };
-            // SAFETY: the first argument was proven to be a live map of the kind that this helper takes.
-            unsafe { run_for_each(run, map, arg, flags, &mut call) }
-        })
-    };
-    match result {
-        Some(r0) => r0,
-        // SAFETY: this frame holds nothing that needs dropping.
-        None => unsafe { leave(ctx) },
-    }
-}
-
-/// `bpf_user_ringbuf_drain`.
-///
-/// # Safety
-/// As [`bpf_loop`]; `map` must be a live map.
-pub(super) unsafe extern "C" fn user_ringbuf_drain<K: Checked>(
-    map: u64,
-    callback: u64,
-    arg: u64,
-    flags: u64,
-    _: u64,
-    ctx: *mut RunCtx,
-) -> u64 {
-    let result = {
-        // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted
-        // code, which has the only other one, waits for this call.
-        let run = unsafe { &mut *ctx.cast::<Run>() };
-        guarded(run, |run| {
-            // SAFETY: the verifier admits as callback only the address of one of the program's own subprograms, which
-            // the running code's guard keeps.
-            let mut call = |run: &mut Run, args| unsafe { call_native::<K>(run, callback, args) };
-            // SAFETY: the first argument was proven to be a live map of the kind that this helper takes.
-            unsafe { run_drain(run, map, arg, flags, &mut call) }
+            // SAFETY: the first argument was proven to be what the helper's prototype says.
+            unsafe { H::run(run, first, arg, flags, &mut call) }
         })
     };
     match result {

@@ -1,7 +1,7 @@
 //! Which helpers are shipped: their functions by id.
 
 use crate::call::HostFn;
-use crate::call::helpers::callback_shims::{By, bpf_loop, for_each_map_elem, user_ringbuf_drain};
+use crate::call::helpers::callback_shims::{By, Drain, ForEach, Loop, shim};
 use crate::call::helpers::print::trace_printk;
 use crate::call::helpers::{maps, network, ring, system, text};
 use bpf_uapi::Helper;
@@ -36,12 +36,12 @@ const SHIPPED: &[(Helper, HostFn)] = &[
     (Helper::RingbufQuery, HostFn::plain(ring::ringbuf_query)),
     (Helper::KtimeGetCoarseNs, HostFn::plain(system::ktime_get_coarse_ns)),
     // Emitted code calls those that check what it does itself ([`super::callback_shims`]), the interpreter none.
-    (Helper::ForEachMapElem, HostFn::with_run(for_each_map_elem::<By<3>>)),
-    (Helper::Loop, HostFn::with_run(bpf_loop::<By<3>>)),
+    (Helper::ForEachMapElem, HostFn::with_run(shim::<ForEach, By<3>>)),
+    (Helper::Loop, HostFn::with_run(shim::<Loop, By<3>>)),
     (Helper::MapLookupPercpuElem, HostFn::plain(maps::map_lookup_percpu_elem)),
     (Helper::DynptrRead, HostFn::plain(ring::dynptr_read)),
     (Helper::KtimeGetTaiNs, HostFn::plain(system::ktime_get_tai_ns)),
-    (Helper::UserRingbufDrain, HostFn::with_run(user_ringbuf_drain::<By<3>>)),
+    (Helper::UserRingbufDrain, HostFn::with_run(shim::<Drain, By<3>>)),
 ];
 
 /// The function of a helper that works on any context, if there is one.
@@ -55,11 +55,12 @@ mod tests {
     use crate::call::helpers::packet::is_packet_helper;
     use bpf_uapi::Helper;
     use bpf_verifier::Helpers;
+    use std::collections::{BTreeMap, BTreeSet};
 
-    /// A helper is its function, its prototype and its line in docs/helpers.md: all three or none.
+    /// A helper is its function, its prototype and its row in docs/helpers.md: all three or none.
     #[test]
     fn helpers_have_function_prototype_and_documentation() {
-        let text = include_str!("../../../../../docs/helpers.md");
+        let (documented, refused) = documented(include_str!("../../../../../docs/helpers.md"));
         let prototypes = Helpers::shipped();
         for helper in Helper::ALL.iter().copied() {
             // Emitted code and the interpreter jump; there is no function to call.
@@ -67,8 +68,34 @@ mod tests {
                 || is_packet_helper(helper)
                 || SHIPPED.iter().any(|shipped| shipped.0 == helper);
             let name = helper.name();
-            assert_eq!(text.contains(&format!("`{name}`")), function, "{name} in docs/helpers.md, and its function");
-            assert!(!function || prototypes.get(helper.id()).is_some(), "{name} has no prototype");
+            assert_eq!(documented.get(&helper.id()).copied() == Some(name), function, "{name} in docs/helpers.md");
+            assert_eq!(prototypes.get(helper.id()).is_some(), function, "{name}: its prototype");
+            assert_eq!(refused.contains(&helper.id()), !function, "{name} among those that docs/helpers.md refuses");
         }
+        let unknown = documented.iter().find(|(id, _)| !Helper::ALL.iter().any(|helper| helper.id() == **id));
+        assert_eq!(unknown, None, "docs/helpers.md");
+    }
+
+    /// Ids and names of the rows `| 1, 3 to 4 | `a`, `b`, `c` | …`; and the ids of those that do not quote names.
+    fn documented(text: &str) -> (BTreeMap<u32, &str>, BTreeSet<u32>) {
+        let (mut found, mut refused) = (BTreeMap::new(), BTreeSet::new());
+        for row in text.lines().filter_map(|line| line.strip_prefix("| ")) {
+            let mut cells = row.split('|').map(str::trim);
+            let (Some(ids), Some(names)) = (cells.next(), cells.next()) else { continue };
+            let ids = ids.split(", ").filter_map(|id| {
+                let (first, last) = id.split_once(" to ").unwrap_or((id, id));
+                Some(first.parse().ok()?..=last.parse().ok()?)
+            });
+            let ids: Vec<u32> = ids.flatten().collect();
+            let names: Vec<&str> = names.split('`').skip(1).step_by(2).collect();
+            if names.is_empty() {
+                refused.extend(ids);
+                continue;
+            }
+            assert!(ids.is_empty() || ids.len() == names.len(), "as many names as ids: {row}");
+            found.extend(ids.into_iter().zip(names));
+        }
+        assert!(found.len() > 30, "rows are found");
+        (found, refused)
     }
 }
