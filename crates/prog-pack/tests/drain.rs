@@ -1,4 +1,4 @@
-//! Waiting for what was dropped while others go on dropping.
+//! Waiting for what was dropped while others go on dropping. Alone in its process: it counts on the numbers of threads.
 
 mod common;
 

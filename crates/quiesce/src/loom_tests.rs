@@ -1,7 +1,7 @@
 //! The protocol under loom: every interleaving and every allowed memory order of two or three threads.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p bpf-quiesce --lib`. Both halves of the asymmetric barrier are fences
-//! here; `tests/asymmetric_model.rs` has the weaker reader.
+//! here; `tests/domains/asymmetric_model.rs` has the weaker reader.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

@@ -6,7 +6,7 @@
 //! Approach: everything in [`crate::core`] takes its primitives from here. Under `--cfg loom` they are loom's, and both
 //! halves of the asymmetric barrier (`light_barrier` here, `Granted::heavy_barrier` in [`crate::granted`]) become
 //! sequentially consistent fences: a strictly stronger reader than the real one. The real, weaker reader is explored in
-//! `tests/asymmetric_model.rs`.
+//! `tests/domains/asymmetric_model.rs`.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{

@@ -7,7 +7,9 @@ mod common;
 
 mod cursors;
 mod freeze;
+mod hash_concurrent;
 mod host;
+mod kernel;
 mod models;
 mod program_side;
 mod rings;

@@ -26,7 +26,7 @@ pub fn maps(data: &[u8]) {
     options.hash_seed = Some(choices.byte().into());
     let Ok(map) = Map::create_with(def, &domain, &options) else { return };
     if map.def().flags & (flags::RDONLY | flags::WRONLY) != 0 {
-        return; // `crates/maps/tests/kernel.rs` has these.
+        return; // `crates/maps/tests/types/kernel.rs` has these.
     }
     let steps = 4 + choices.below(60);
     match map.map_type() {
@@ -34,7 +34,7 @@ pub fn maps(data: &[u8]) {
         MapType::BloomFilter => bloom(&map, &mut choices, steps),
         MapType::RingBuf => ring(&map, &mut choices, steps),
         MapType::UserRingBuf | MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps => {}
-        // What an entry may be depends on its value: `crates/maps/tests/kernel.rs` has these.
+        // What an entry may be depends on its value: `crates/maps/tests/types/kernel.rs` has these.
         MapType::DevMap | MapType::DevMapHash | MapType::CpuMap | MapType::XskMap => {}
         _ => elements(&map, &mut choices, steps),
     }

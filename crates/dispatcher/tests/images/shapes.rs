@@ -1,7 +1,7 @@
 //! What images look like: trees over 0, 1, 2, 16 and 48 entries and chains, on both architectures, as text in
 //! tests/snapshots.
 //!
-//! `BLESS=1 cargo test -p bpf-dispatcher --test shapes` rewrites them.
+//! `BLESS=1 cargo test -p bpf-dispatcher --test images shapes` rewrites them.
 
 use bpf_dispatcher::{Entry, Image, Link, MAX_LIMIT, Options, Policy, Verdicts};
 use bpf_jit_code::{Arch, Hardening, Symbol};

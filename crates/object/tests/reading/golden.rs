@@ -161,7 +161,7 @@ fn check(root: &Path, table: &str) -> (usize, usize) {
 #[test]
 fn own_objects() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/objects");
-    assert_eq!(check(&root, include_str!("golden/objects.tsv")), (9, 12));
+    assert_eq!(check(&root, include_str!("../golden/objects.tsv")), (9, 12));
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn sample_objects() {
         println!("SKIPPED sample_objects: {} does not exist; set BPF_SHARED", root.display());
         return;
     }
-    let table = include_str!("golden/samples.tsv");
+    let table = include_str!("../golden/samples.tsv");
     let listed: BTreeSet<PathBuf> = golden(table).keys().map(|file| root.join(file)).collect();
     for folder in ["samples/build", "samples/cilium-examples", "samples/new_linux", "tailcalls/v3", "tailcalls/v4"] {
         for entry in std::fs::read_dir(root.join(folder)).unwrap() {
@@ -186,7 +186,7 @@ fn sample_objects() {
 /// What no other tool prints: the variables of our own object, by the offsets llvm-readelf -s gives.
 #[test]
 fn variables() {
-    let object = Object::parse(include_bytes!("objects/globals.o")).unwrap();
+    let object = Object::parse(include_bytes!("../objects/globals.o")).unwrap();
     let variables = |map: &str| -> Vec<(String, u32, u32)> {
         let data = object.map(map).unwrap().data.clone().unwrap();
         assert!(data.variables.iter().all(|v| v.ty.is_some()), "every variable of {map} has a type");

@@ -1,6 +1,6 @@
 //! Threads that come and go, run, take and free, with every outcome counted.
 //!
-//! About a second; `BPF_SOAK=1 cargo test --release --test stress` runs a hundred times as long.
+//! About a second; `BPF_SOAK=1 cargo test --release --test domains stress` runs a hundred times as long.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};

@@ -1,14 +1,12 @@
 //! Loading, running, relocating and freeing, one thread at a time.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::common::{HOST, address_of, calls, constant, run, run64, several};
 use bpf_jit_code::{Arch, RelocKind, Symbol};
 use bpf_prog_pack::{Backing, Error, Options, Packs};
 use bpf_quiesce::{Barriers, Domain};
-use common::{HOST, address_of, calls, constant, run, run64, several};
 
 fn packs(options: Options) -> Packs {
     Packs::new(Domain::new(bpf_quiesce::Options::default()), options).unwrap()
@@ -160,7 +158,7 @@ fn packs_text() -> usize {
 
 /// The bytes of free memory in `[at, at + len)`.
 fn all_traps(at: *const u8, len: usize) -> bool {
-    let trap = common::trap();
+    let trap = crate::common::trap();
     // SAFETY: in a pack that the test keeps mapped; nobody writes there at the time.
     (0..len).all(|i| unsafe { at.wrapping_add(i).read_volatile() } == trap[(at as usize + i) % 4])
 }
@@ -281,7 +279,7 @@ fn the_first_pack_is_small_and_a_full_pack_becomes_a_huge_page_where_the_host_ca
         // SAFETY: made by `constant`, and loaded.
         assert_eq!(unsafe { run(text.entry(0).unwrap()) }, i as u32);
     }
-    common::assert_no_writable_code();
+    crate::common::assert_no_writable_code();
 }
 
 #[test]

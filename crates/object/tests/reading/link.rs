@@ -9,7 +9,7 @@ use bpf_object::{
 
 macro_rules! object {
     ($name:literal) => {
-        Object::parse(include_bytes!(concat!("objects/", $name, ".o"))).unwrap()
+        Object::parse(include_bytes!(concat!("../objects/", $name, ".o"))).unwrap()
     };
 }
 
@@ -113,7 +113,7 @@ fn source_lines() {
     assert_eq!(text(start("leaf") + 2), "return x * 3 + 1;");
     let line = code.line(InsnIdx(start("leaf") + 1)).unwrap();
     assert!(line.file.ends_with("calls.c"), "{}", line.file);
-    let source = include_str!("objects/calls.c").lines().nth(line.line as usize - 1).unwrap();
+    let source = include_str!("../objects/calls.c").lines().nth(line.line as usize - 1).unwrap();
     assert_eq!(line.text, source);
     assert_eq!(source[line.column as usize - 1..], *"* 3 + 1;");
     assert!(code.line(InsnIdx(code.insns().len() as u32)).is_none());

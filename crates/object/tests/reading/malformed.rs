@@ -1,10 +1,8 @@
 //! One wrong thing an object, one typed error that names the place.
 
-mod common;
-
+use crate::common::*;
 use bpf_isa::{InsnIdx, MAX_INSNS};
 use bpf_object::*;
-use common::*;
 
 fn refused(bytes: &[u8]) -> ObjectError {
     match Object::parse(bytes) {

@@ -1,9 +1,7 @@
 //! Tokens that were made too early, or by somebody else's clock, are refused; and a failed poke changes no state.
 
-mod model;
-
+use crate::model::{Fault, Handle, ModelFences, ModelSlots, Shared, World};
 use bpf_tailcall::{Clock, Failure, Insn, Site, Target, View};
-use model::{Fault, Handle, ModelFences, ModelSlots, Shared, World};
 use std::cell::RefCell;
 use std::rc::Rc;
 

@@ -3,14 +3,12 @@
 //! Everything observed is counted, so that a test that observed nothing fails. A few seconds in all; the long form is
 //! `cargo run --release -p bpf-maps --example soak`.
 
-mod common;
-
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::common::domain;
 use bpf_maps::{Cursor, Errno, Map, MapDef, MapHeader, MapType, flags, program, update};
-use common::domain;
 
 const WORDS: usize = 6;
 

@@ -2,14 +2,12 @@
 //! give the same bytes and the same error numbers.
 //!
 //! Orders that the kernel leaves open (keys of a hash) are compared as sets. Needs bpf(2), that is, root; otherwise
-//! every test says SKIPPED. More cases: `PROPTEST_CASES=10000 cargo test -p bpf-maps --release --test kernel`.
-
-mod common;
+//! every test says SKIPPED. More cases: `PROPTEST_CASES=10000 cargo test -p bpf-maps --release --test types kernel`.
 
 use std::collections::BTreeMap;
 
+use crate::common::{KernelMap, Outcome, domain, possible_cpus};
 use bpf_maps::{Cursor, Map, MapDef, MapError, MapType, flags, implemented_types};
-use common::{KernelMap, Outcome, domain, possible_cpus};
 use proptest::prelude::*;
 
 /// An operation, with keys and values by small numbers.

@@ -1,16 +1,14 @@
 //! One thread runs, one patches: both behaviours are seen, and nothing else.
 //!
-//! 10^5 flips here (10^4 on arm64, which usually means emulation); `BPF_SOAK=1 cargo test --release --test flip` makes
-//! it 10^7. The example `flip` runs the same with the rules broken.
-
-mod common;
+//! 10^5 flips here (10^4 on arm64, which usually means emulation); with `BPF_SOAK=1 cargo test --release --test packs
+//! flip` it is 10^7. The example `flip` runs the same with the rules broken.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::common::{FELL_THROUGH, HOST, constant, flip, run, site};
 use bpf_prog_pack::{Options, Packs, Patch, PokeError};
 use bpf_quiesce::Domain;
-use common::{FELL_THROUGH, HOST, constant, flip, run, site};
 
 fn flips() -> u64 {
     match (std::env::var_os("BPF_SOAK"), cfg!(target_arch = "aarch64")) {
@@ -133,7 +131,7 @@ fn slots_that_share_a_word_do_not_disturb_each_other() {
     // neighbour is ordinary code there, and must stay as it is.
     let packs = packs();
     let mut code = constant(7, 64);
-    let nop = common::nop();
+    let nop = crate::common::nop();
     let first = bpf_jit_code::PatchSlot::new(HOST, 32).unwrap();
     let second_at = if nop.len() == 4 { 36 } else { 40 };
     code.bytes[second_at..second_at + nop.len()].copy_from_slice(&nop);
