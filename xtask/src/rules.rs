@@ -16,6 +16,7 @@
 //! * No `#[ignore]`; every file opens with a `//!` comment; no comment goes beyond 120 columns.
 //! * A `PhantomData` over a user's type parameter, and an `unsafe impl` of `Send` or `Sync`, has a comment that says
 //!   why it is so: what is inferred from the one is variance and thread safety, which nobody sees in the code.
+//! * An argument that is called `ctx` is the hidden one, not the address of a context.
 //! * No SAFETY comment of shipped code says only "by contract" or "as above": what makes it true is said at its place.
 //!
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
@@ -420,6 +421,17 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
         syn::visit::visit_item_impl(self, node);
     }
 
+    fn visit_fn_arg(&mut self, node: &'ast syn::FnArg) {
+        if let syn::FnArg::Typed(arg) = node
+            && let (Pat::Ident(name), syn::Type::Path(of)) = (&*arg.pat, &*arg.ty)
+            && (name.ident == "ctx" && of.path.is_ident("u64"))
+        {
+            let line = proc_macro2::Span::start(&name.ident.span()).line;
+            self.broken.push(format!("line {line}: `ctx` is the hidden argument; what r1 points to is a `context`"));
+        }
+        syn::visit::visit_fn_arg(self, node);
+    }
+
     fn visit_item_foreign_mod(&mut self, node: &'ast syn::ItemForeignMod) {
         let declared = node.items.iter().filter_map(|item| match item {
             syn::ForeignItem::Fn(item) => Some(&item.sig.ident),
@@ -521,6 +533,13 @@ mod tests {
         assert!(of_function("match x { Insn::A => 1, Insn::B => 2, _ => 3 }").is_empty());
         assert!(of_function("match x { 1 => Insn::A, 2 => Insn::B, 3 => Insn::C, _ => Insn::D }").is_empty());
         assert!(source(&format!("//! A file.\nfn f() {{ {four} }}"), Kind::Other).is_empty());
+    }
+
+    #[test]
+    fn a_context_is_not_called_ctx() {
+        let broken = |arg: &str| source(&format!("//! A file.\nfn f({arg}) {{}}\n"), Kind::Shipped).len();
+        assert_eq!(broken("ctx: u64"), 1);
+        assert_eq!(broken("context: u64, ctx: *mut RunCtx"), 0);
     }
 
     #[test]

@@ -212,11 +212,11 @@ impl Walk<'_> {
     fn field(&mut self, v: &Value, off: i64, size: u64, access: Access) -> Res<Place> {
         let Some(base) = v.n.as_const() else { return refuse(Reason::CtxOffset) };
         let off = (base as i64).saturating_add(off);
-        let ctx = self.env.context;
-        let index = u32::try_from(off).ok().and_then(|o| ctx.field_at(o));
-        let no_field = || refuse(Reason::NoField { context: ctx.name.to_string(), off, size });
+        let layout = self.env.context;
+        let index = u32::try_from(off).ok().and_then(|o| layout.field_at(o));
+        let no_field = || refuse(Reason::NoField { context: layout.name.to_string(), off, size });
         let Some(index) = index else { return no_field() };
-        let f = &ctx.fields[index];
+        let f = &layout.fields[index];
         let offset = off as u32 - f.offset;
         if u64::from(offset) + size > f.size.into() {
             return no_field();
@@ -524,14 +524,14 @@ impl Walk<'_> {
         if !self.env.context.legacy_loads {
             return refuse(Reason::Unsupported("this context has no legacy packet loads"));
         }
-        let ctx = self.read(Reg::R6)?;
-        if !self.is_ctx(&ctx) {
+        let context = self.read(Reg::R6)?;
+        if !self.is_ctx(&context) {
             return refuse(Reason::Arg {
                 func: "a legacy packet load".into(),
                 arg: 1,
                 reg: Reg::R6,
                 expected: "the context".into(),
-                got: ctx.describe(self.env),
+                got: context.describe(self.env),
             });
         }
         if let Some(r) = index {

@@ -111,7 +111,7 @@ pub(super) unsafe extern "C" fn xdp_fib_lookup(
 /// # Safety
 /// As [`xdp_fib_lookup`].
 pub(super) unsafe extern "C" fn skb_fib_lookup(
-    ctx: u64,
+    context: u64,
     params: u64,
     plen: u64,
     flags: u64,
@@ -120,7 +120,7 @@ pub(super) unsafe extern "C" fn skb_fib_lookup(
 ) -> u64 {
     // SAFETY: the linker binds this to programs on that context only, and the verifier admits nothing else as the
     // first argument.
-    let skb = unsafe { &*(ctx as *const SkBuff<'_>) };
+    let skb = unsafe { &*(context as *const SkBuff<'_>) };
     let length = if skb.fields.gso_size != 0 { 0 } else { skb.window.len() };
     // SAFETY: the arguments are passed on as the program gave them.
     unsafe { fib_lookup(params, plen, flags, Some(length), run) }
@@ -159,7 +159,7 @@ unsafe fn check_mtu(
 /// The first argument must be the context of the running program, the last its hidden one; `mtu_len` as in
 /// [`check_mtu`].
 pub(super) unsafe extern "C" fn xdp_check_mtu(
-    ctx: u64,
+    context: u64,
     ifindex: u64,
     mtu_len: u64,
     diff: u64,
@@ -181,7 +181,7 @@ pub(super) unsafe extern "C" fn xdp_check_mtu(
 /// # Safety
 /// As [`xdp_check_mtu`].
 pub(super) unsafe extern "C" fn skb_check_mtu(
-    ctx: u64,
+    context: u64,
     ifindex: u64,
     mtu_len: u64,
     diff: u64,
@@ -207,7 +207,7 @@ pub(super) unsafe extern "C" fn skb_check_mtu(
 /// # Safety
 /// The first argument must be the context of the running program, the last its hidden one.
 pub(super) unsafe extern "C" fn clone_redirect(
-    ctx: u64,
+    context: u64,
     ifindex: u64,
     flags: u64,
     _: u64,
@@ -351,7 +351,7 @@ fn tunnel_key(tunnel: Option<&Tunnel>, size: usize, flags: u64) -> Result<Tunnel
 /// # Safety
 /// The first argument must be the context of the running program; `to` must be writable for `size` bytes.
 pub(super) unsafe extern "C" fn get_tunnel_key(
-    ctx: u64,
+    context: u64,
     to: u64,
     size: u64,
     flags: u64,
@@ -360,7 +360,7 @@ pub(super) unsafe extern "C" fn get_tunnel_key(
 ) -> u64 {
     // SAFETY: the linker binds this to programs on that context only, and the verifier admits nothing else as the
     // first argument.
-    let skb = unsafe { &*(ctx as *const SkBuff<'_>) };
+    let skb = unsafe { &*(context as *const SkBuff<'_>) };
     let (to, size) = (to as *mut u8, low(size) as usize);
     let key = tunnel_key(skb.tunnel.as_ref(), size, flags);
     // SAFETY: the verifier has proven that many bytes writable.
@@ -405,7 +405,7 @@ fn outgoing_tunnel(key: &TunnelKey, flags: u64) -> Result<Tunnel, Errno> {
 /// # Safety
 /// The first argument must be the context of the running program; `from` must be readable for `size` bytes.
 pub(super) unsafe extern "C" fn set_tunnel_key(
-    ctx: u64,
+    context: u64,
     from: u64,
     size: u64,
     flags: u64,
@@ -414,7 +414,7 @@ pub(super) unsafe extern "C" fn set_tunnel_key(
 ) -> u64 {
     // SAFETY: the linker binds this to programs on that context only, and the verifier admits nothing else as the
     // first argument.
-    let skb = unsafe { &mut *(ctx as *mut SkBuff<'_>) };
+    let skb = unsafe { &mut *(context as *mut SkBuff<'_>) };
     let size = low(size) as usize;
     if flags & !0x1f != 0 || (size != KEY_LEN && !OLD_KEYS.contains(&size)) {
         return ret(Err(EINVAL));
@@ -435,10 +435,17 @@ const OPTIONS_PRESENT: u16 = 1 << 11 | 1 << 12 | 1 << 14 | 1 << 15;
 ///
 /// # Safety
 /// As [`get_tunnel_key`].
-pub(super) unsafe extern "C" fn get_tunnel_opt(ctx: u64, to: u64, size: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+pub(super) unsafe extern "C" fn get_tunnel_opt(
+    context: u64,
+    to: u64,
+    size: u64,
+    _: u64,
+    _: u64,
+    _: *mut RunCtx,
+) -> u64 {
     // SAFETY: the linker binds this to programs on that context only, and the verifier admits nothing else as the
     // first argument.
-    let skb = unsafe { &*(ctx as *const SkBuff<'_>) };
+    let skb = unsafe { &*(context as *const SkBuff<'_>) };
     let (to, size) = (to as *mut u8, low(size) as usize);
     // SAFETY: the verifier has proven that many bytes writable.
     unsafe { core::ptr::write_bytes(to, 0, size) };
@@ -459,10 +466,17 @@ pub(super) unsafe extern "C" fn get_tunnel_opt(ctx: u64, to: u64, size: u64, _: 
 ///
 /// # Safety
 /// As [`set_tunnel_key`].
-pub(super) unsafe extern "C" fn set_tunnel_opt(ctx: u64, from: u64, size: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+pub(super) unsafe extern "C" fn set_tunnel_opt(
+    context: u64,
+    from: u64,
+    size: u64,
+    _: u64,
+    _: u64,
+    _: *mut RunCtx,
+) -> u64 {
     // SAFETY: the linker binds this to programs on that context only, and the verifier admits nothing else as the
     // first argument.
-    let skb = unsafe { &mut *(ctx as *mut SkBuff<'_>) };
+    let skb = unsafe { &mut *(context as *mut SkBuff<'_>) };
     let size = low(size) as usize;
     let Some(tunnel) = skb.tunnel.as_mut().filter(|tunnel| tunnel.outgoing && size.is_multiple_of(4)) else {
         return ret(Err(EINVAL));

@@ -98,21 +98,21 @@ const EACCES: u64 = Errno::EACCES.as_ret() as u64;
 /// The window of an XDP context.
 ///
 /// # Safety
-/// `ctx` must be the context of a running XDP program; nobody else uses it meanwhile.
-unsafe fn xdp<'a>(ctx: u64) -> &'a mut Window {
+/// `context` must be that of a running XDP program; nobody else uses it meanwhile.
+unsafe fn xdp<'a>(context: u64) -> &'a mut Window {
     // SAFETY: the linker binds these helpers to programs on `Xdp` only, and the verifier admits only their context as
     // the first argument; emitted code waits for the call.
-    &mut unsafe { &mut *(ctx as *mut XdpBuff<'_>) }.window
+    &mut unsafe { &mut *(context as *mut XdpBuff<'_>) }.window
 }
 
 /// The packet of an `__sk_buff` context.
 ///
 /// # Safety
 /// As [`xdp`], for a program on [`Skb`].
-unsafe fn packet<'a>(ctx: u64) -> &'a mut [u8] {
+unsafe fn packet<'a>(context: u64) -> &'a mut [u8] {
     // SAFETY: the linker binds these helpers to programs on `Skb` only, and the verifier admits only their context as
     // the first argument; nobody writes its window.
-    let window = &unsafe { &*(ctx as *const SkBuff<'_>) }.window;
+    let window = &unsafe { &*(context as *const SkBuff<'_>) }.window;
     // SAFETY: the window lies in a buffer that is borrowed for the run, and emitted code does not touch it during the
     // call.
     unsafe { core::slice::from_raw_parts_mut(window.data(), window.len()) }
@@ -127,9 +127,9 @@ fn moved(pointer: *mut u8, delta: u64) -> *mut u8 {
 ///
 /// # Safety
 /// See the module.
-unsafe extern "C" fn xdp_adjust_head(ctx: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+unsafe extern "C" fn xdp_adjust_head(context: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     // SAFETY: by the module's contract.
-    let w = unsafe { xdp(ctx) };
+    let w = unsafe { xdp(context) };
     let (old, data) = (w.data_meta(), moved(w.data(), delta));
     let meta = w.data().addr() - old.addr();
     let data_meta = data.wrapping_sub(meta);
@@ -145,9 +145,9 @@ unsafe extern "C" fn xdp_adjust_head(ctx: u64, delta: u64, _: u64, _: u64, _: u6
 ///
 /// # Safety
 /// See the module.
-unsafe extern "C" fn xdp_adjust_tail(ctx: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+unsafe extern "C" fn xdp_adjust_tail(context: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     // SAFETY: by the module's contract.
-    let w = unsafe { xdp(ctx) };
+    let w = unsafe { xdp(context) };
     let (old, end) = (w.data_end(), moved(w.data_end(), delta));
     // An end before the start is a distance far beyond any packet, which `place` refuses.
     if end.addr().wrapping_sub(w.data().addr()) < ETH_HLEN || !w.place(w.data_meta(), w.data(), end) {
@@ -164,9 +164,9 @@ unsafe extern "C" fn xdp_adjust_tail(ctx: u64, delta: u64, _: u64, _: u64, _: u6
 ///
 /// # Safety
 /// See the module.
-unsafe extern "C" fn xdp_adjust_meta(ctx: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+unsafe extern "C" fn xdp_adjust_meta(context: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     // SAFETY: by the module's contract.
-    let w = unsafe { xdp(ctx) };
+    let w = unsafe { xdp(context) };
     let data_meta = moved(w.data_meta(), delta);
     if !w.buffer().contains(&data_meta) || data_meta > w.data() {
         return EINVAL;
@@ -181,16 +181,16 @@ unsafe extern "C" fn xdp_adjust_meta(ctx: u64, delta: u64, _: u64, _: u64, _: u6
 ///
 /// # Safety
 /// See the module.
-unsafe extern "C" fn xdp_get_buff_len(ctx: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+unsafe extern "C" fn xdp_get_buff_len(context: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
     // SAFETY: by the module's contract.
-    unsafe { xdp(ctx) }.len() as u64
+    unsafe { xdp(context) }.len() as u64
 }
 
 /// `len` bytes at `offset` of an XDP program's packet.
 ///
 /// # Safety
 /// See the module.
-unsafe fn xdp_bytes(ctx: u64, offset: u64, len: u64) -> Result<*mut u8, u64> {
+unsafe fn xdp_bytes(context: u64, offset: u64, len: u64) -> Result<*mut u8, u64> {
     const MOST: u32 = 0xffff;
     let (offset, len) = (low(offset), low(len));
     if offset > MOST || len > MOST {
@@ -209,10 +209,10 @@ unsafe fn xdp_bytes(ctx: u64, offset: u64, len: u64) -> Result<*mut u8, u64> {
 ///
 /// # Safety
 /// See the module; `to` must be writable for `len` bytes.
-unsafe extern "C" fn xdp_load_bytes(ctx: u64, offset: u64, to: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
+unsafe extern "C" fn xdp_load_bytes(context: u64, offset: u64, to: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
     let (to, size) = (to as *mut u8, low(len) as usize);
     // SAFETY: the first argument is the context of a running XDP program.
-    match unsafe { xdp_bytes(ctx, offset, len) } {
+    match unsafe { xdp_bytes(context, offset, len) } {
         Ok(from) => {
             // SAFETY: both have that many bytes: the verifier has proven the program's; in the packet. `copy`,
             // because a program may have put the target there too.
@@ -231,9 +231,9 @@ unsafe extern "C" fn xdp_load_bytes(ctx: u64, offset: u64, to: u64, len: u64, _:
 ///
 /// # Safety
 /// See the module; `from` must be readable for `len` bytes.
-unsafe extern "C" fn xdp_store_bytes(ctx: u64, offset: u64, from: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
+unsafe extern "C" fn xdp_store_bytes(context: u64, offset: u64, from: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
     // SAFETY: the first argument is the context of a running XDP program.
-    match unsafe { xdp_bytes(ctx, offset, len) } {
+    match unsafe { xdp_bytes(context, offset, len) } {
         Ok(to) => {
             // SAFETY: both have that many bytes: the verifier has proven the program's; in the packet; `copy`,
             // because the source may be there too.
@@ -248,9 +248,16 @@ unsafe extern "C" fn xdp_store_bytes(ctx: u64, offset: u64, from: u64, len: u64,
 ///
 /// # Safety
 /// See the module; `map` must be a live map and `data` readable for `size` bytes.
-unsafe extern "C" fn xdp_event_output(ctx: u64, map: u64, flags: u64, data: u64, size: u64, run: *mut RunCtx) -> u64 {
+unsafe extern "C" fn xdp_event_output(
+    context: u64,
+    map: u64,
+    flags: u64,
+    data: u64,
+    size: u64,
+    run: *mut RunCtx,
+) -> u64 {
     // SAFETY: by the module's contract.
-    let window = unsafe { xdp(ctx) };
+    let window = unsafe { xdp(context) };
     // SAFETY: the program was proven to pass a live perf event array and `size` readable bytes; the window lies in the
     // buffer that is borrowed for the run.
     unsafe { perf_output(map, flags, (data, size), (window.data(), window.len()), run) }
@@ -260,10 +267,17 @@ unsafe extern "C" fn xdp_event_output(ctx: u64, map: u64, flags: u64, data: u64,
 ///
 /// # Safety
 /// As [`xdp_event_output`].
-unsafe extern "C" fn skb_event_output(ctx: u64, map: u64, flags: u64, data: u64, size: u64, run: *mut RunCtx) -> u64 {
+unsafe extern "C" fn skb_event_output(
+    context: u64,
+    map: u64,
+    flags: u64,
+    data: u64,
+    size: u64,
+    run: *mut RunCtx,
+) -> u64 {
     // SAFETY: bound to programs on `Skb` only, whose first argument was proven to be their context; nobody writes its
     // window.
-    let window = unsafe { &(*(ctx as *const SkBuff<'_>)).window };
+    let window = unsafe { &(*(context as *const SkBuff<'_>)).window };
     // SAFETY: the program was proven to pass a live perf event array and `size` readable bytes; the window lies in the
     // buffer that is borrowed for the run.
     unsafe { perf_output(map, flags, (data, size), (window.data(), window.len()), run) }
@@ -342,10 +356,10 @@ unsafe extern "C" fn skb_redirect(ifindex: u64, flags: u64, _: u64, _: u64, _: u
 ///
 /// # Safety
 /// See the module; `to` must be writable for `len` bytes and not in the packet.
-unsafe extern "C" fn skb_load_bytes(ctx: u64, offset: u64, to: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
+unsafe extern "C" fn skb_load_bytes(context: u64, offset: u64, to: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
     let (offset, len) = (low(offset) as usize, low(len) as usize);
     // SAFETY: the first argument was proven to be the context, and the slice is used within this call only.
-    let packet = unsafe { packet(ctx) };
+    let packet = unsafe { packet(context) };
     match packet.get(offset..offset.saturating_add(len)) {
         Some(from) => {
             // SAFETY: `from` has `len` bytes, and so has `to`, as the program was proven to pass. `copy`, because a
@@ -365,7 +379,14 @@ unsafe extern "C" fn skb_load_bytes(ctx: u64, offset: u64, to: u64, len: u64, _:
 ///
 /// # Safety
 /// See the module; `from` must be readable for `len` bytes.
-unsafe extern "C" fn skb_store_bytes(ctx: u64, offset: u64, from: u64, len: u64, flags: u64, _: *mut RunCtx) -> u64 {
+unsafe extern "C" fn skb_store_bytes(
+    context: u64,
+    offset: u64,
+    from: u64,
+    len: u64,
+    flags: u64,
+    _: *mut RunCtx,
+) -> u64 {
     const RECOMPUTE_CSUM: u64 = 1;
     const INVALIDATE_HASH: u64 = 2;
     if flags & !(RECOMPUTE_CSUM | INVALIDATE_HASH) != 0 {
@@ -455,7 +476,7 @@ fn new_sum(sum: u16, from: u64, to: u64, flags: u64) -> Option<u16> {
 ///
 /// # Safety
 /// See the module.
-unsafe extern "C" fn l3_csum_replace(ctx: u64, offset: u64, from: u64, to: u64, flags: u64, _: *mut RunCtx) -> u64 {
+unsafe extern "C" fn l3_csum_replace(context: u64, offset: u64, from: u64, to: u64, flags: u64, _: *mut RunCtx) -> u64 {
     if flags & !HDR_FIELD_MASK != 0 {
         return EINVAL;
     }
@@ -470,7 +491,7 @@ unsafe extern "C" fn l3_csum_replace(ctx: u64, offset: u64, from: u64, to: u64, 
 ///
 /// # Safety
 /// See the module.
-unsafe extern "C" fn l4_csum_replace(ctx: u64, offset: u64, from: u64, to: u64, flags: u64, _: *mut RunCtx) -> u64 {
+unsafe extern "C" fn l4_csum_replace(context: u64, offset: u64, from: u64, to: u64, flags: u64, _: *mut RunCtx) -> u64 {
     const PSEUDO_HDR: u64 = 0x10;
     const MARK_MANGLED_0: u64 = 0x20;
     const MARK_ENFORCE: u64 = 0x40;

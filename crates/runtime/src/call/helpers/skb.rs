@@ -490,10 +490,10 @@ macro_rules! helpers {
         ///
         /// # Safety
         /// The first argument must be the context of a running program on [`Skb`](crate::Skb), the last its hidden one.
-        pub(crate) unsafe extern "C" fn $name(ctx: u64, b: u64, c: u64, d: u64, e: u64, run: *mut RunCtx) -> u64 {
+        pub(crate) unsafe extern "C" fn $name(context: u64, b: u64, c: u64, d: u64, e: u64, run: *mut RunCtx) -> u64 {
             // SAFETY: the linker binds this to programs on that context only, and the verifier admits nothing else as
             // the first argument.
-            let $skb = unsafe { &mut *(ctx as *mut SkBuff<'_>) };
+            let $skb = unsafe { &mut *(context as *mut SkBuff<'_>) };
             let $registers = [b, c, d, e];
             let done: Done = $call;
             // SAFETY: the context and the hidden argument are of one run.
@@ -543,7 +543,7 @@ helpers! {
 /// # Safety
 /// As the helpers above; `to` must be writable for `len` bytes.
 pub(crate) unsafe extern "C" fn load_bytes_relative(
-    ctx: u64,
+    context: u64,
     offset: u64,
     to: u64,
     len: u64,
@@ -555,7 +555,7 @@ pub(crate) unsafe extern "C" fn load_bytes_relative(
     let (to, size) = (to as *mut u8, low(len) as usize);
     // SAFETY: the linker binds this to programs on that context only, and the verifier admits nothing else as the
     // first argument.
-    let skb = unsafe { &mut *(ctx as *mut SkBuff<'_>) };
+    let skb = unsafe { &mut *(context as *mut SkBuff<'_>) };
     let place = match u64::from(low(header)) {
         MAC => Some(skb.notes.mac),
         NETWORK => Some(skb.notes.network),
