@@ -176,7 +176,7 @@ fn summarise(group: &str, rows: &[Row]) {
     println!("{group}: {} changed by the kernel's verifier: {}", changed.len(), Total(&changed));
 }
 
-/// What is not as it should be.
+/// One line for each way in which the group fails the comparison: our code is larger, or results differ.
 fn failures_of(group: &str, rows: &[Row]) -> Vec<String> {
     let larger = rows.iter().filter(|row| row.comparable() && row.ours > row.kernel);
     let mut failures: Vec<String> =

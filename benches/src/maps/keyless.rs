@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub enum Round {
     /// Pushes a value and pops one.
     PushPop,
-    /// Asks a bloom filter for a value: one of those below this that are in, or one that is not.
+    /// Asks a bloom filter for a value. `true`: one that was added, that is, below this number; `false`: one that was not.
     Peek(u32, bool),
     /// Writes a record of 64 bytes.
     Output,
@@ -116,7 +116,7 @@ impl Ring {
                 unsafe { libc::mmap(std::ptr::null_mut(), length, prot, libc::MAP_SHARED, map.as_raw_fd(), offset) };
             (at != libc::MAP_FAILED).then_some(at.cast::<u8>())
         };
-        // A half that stays behind if the other fails is the end of a benchmark.
+        // If the second mapping fails the first is not given back: the benchmark ends then.
         let consumer = mapped(page, libc::PROT_READ | libc::PROT_WRITE, 0)?;
         let producer = mapped(page + 2 * size, libc::PROT_READ, page)?;
         Some(Self { consumer, producer, page, size })

@@ -4,8 +4,9 @@
 //! taken from the last to the first, so that inner loops are found before the outer ones and each is collapsed
 //! (union-find) into its head. Time is nearly linear in the blocks and edges, whatever their shape.
 //!
-//! Invariants: a *natural* loop is entered only at its head. A subprogram with a loop that is entered elsewhere has
-//! none that is natural: where control comes from says nothing there.
+//! Invariant: a loop is called *natural* only if it and all others of its subprogram are entered at their heads alone.
+//! One loop that is entered elsewhere makes every loop of its subprogram not natural, since depth-first numbers do not
+//! then say from where a head is reached.
 
 use crate::cfg::{BlockId, Cfg};
 use bpf_isa::{InsnIdx, Program, SubprogId};
@@ -17,13 +18,13 @@ const NONE: u32 = u32::MAX;
 pub struct Loop {
     /// The first instruction of its head.
     pub head: InsnIdx,
-    /// The loop around it.
+    /// The number of the innermost loop around it.
     pub parent: Option<u32>,
-    /// Loops around it.
+    /// How many loops are around it.
     pub depth: u32,
-    /// Instruction slots in it, inner loops included.
+    /// How many instruction slots are in it, inner loops included.
     pub slots: u32,
-    /// Every loop of its subprogram is entered only at its head.
+    /// Whether every loop of its subprogram is entered at its head only.
     pub natural: bool,
 }
 

@@ -96,19 +96,19 @@ pub(crate) fn run<E: Env + ?Sized>(
     }
 }
 
-/// How a program of a frame ends.
+/// How a frame leaves the program that it executes.
 enum Exit<C> {
-    /// With the result in r0.
+    /// It returns r0 to the caller.
     Return,
-    /// In this program, with r1 as it is.
+    /// It goes on in this program, with r1 unchanged.
     TailCall(C),
 }
 
-/// Why a program of a frame cannot go on.
+/// Why a frame cannot go on.
 enum Halt {
-    /// Because of the instruction it is at.
+    /// The instruction at `pc` failed.
     Here(StopKind),
-    /// Because of an instruction in a frame it called.
+    /// An instruction of a frame that this one called failed.
     Inside(Stop),
 }
 
@@ -280,7 +280,8 @@ fn run_program<E: Env + ?Sized>(
                                 return Ok(Exit::TailCall(next));
                             }
                         }
-                        // Not taken: on to the next instruction. The helper has no result; all engines leave this.
+                        // A tail call that is not taken goes on with the next instruction. Its result means nothing, but must
+                        // be the same on all engines.
                         u64::MAX
                     }
                     Callee::Helper(id) => env.helper(id, args, &mut caller)?,

@@ -37,7 +37,7 @@ pub(crate) fn build(object: &Object, program: &Program) -> Result<Code, ObjectEr
     Ok(code)
 }
 
-/// A function in its place.
+/// A function that has its place in the program's code.
 struct Placed {
     id: FunctionId,
     start: u32,
@@ -50,7 +50,7 @@ struct Layout<'a> {
     program: &'a Program,
     placed: Vec<Placed>,
     starts: HashMap<FunctionId, u32>,
-    /// Slots so far.
+    /// Instruction slots laid out so far.
     len: usize,
 }
 

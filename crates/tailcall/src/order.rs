@@ -80,7 +80,7 @@ impl<F: Fences> Clock<F> {
         Clock { fences, id: NEXT.fetch_add(1, Ordering::Relaxed), now: AtomicU64::new(0) }
     }
 
-    /// What it was made with.
+    /// The barriers and grace periods that its tokens are about.
     pub fn fences(&self) -> &F {
         &self.fences
     }

@@ -1,7 +1,7 @@
 //! The real code against every interleaving of an abstract CPU, and the same with its steps dropped or swapped.
 //!
 //! All sequences of up to five commands (set a slot, clear it, settle), with no failure and with every step failing
-//! once, or failing and everything after it too. What the code does is recorded as events; [`crate::model::explore`] walks all
+//! once, or failing and everything after it too. What the code does is recorded as events; the model walks all
 //! interleavings of them with a CPU that may hold stale fetches.
 
 use crate::model::{Event, Fault, Handle, ModelFences, ModelSlots, Shared, Violation, World, explore};

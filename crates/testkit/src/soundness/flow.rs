@@ -161,7 +161,7 @@ impl Builder<'_, '_> {
 
     /// Bytes of the packet, behind a comparison with its end.
     pub(super) fn packet(&mut self) {
-        // The length of a raw buffer is a number tied to it only where it came in.
+        // A raw buffer's length is the second argument of the program: global functions do not have it.
         if !self.has_ctx() || (self.context == Context::Raw && matches!(self.role, Role::Global { .. })) {
             return self.arithmetic();
         }
@@ -191,7 +191,7 @@ impl Builder<'_, '_> {
             _ => (Cond::Ge, Reg::R4, Reg::R2),
         };
         if self.lure(12) {
-            // Nothing is compared.
+            // An access without the comparison: to be refused.
             let size = 1 + self.c.below(2);
             return self.access(Place { size, writable: true, atomic: false });
         }
@@ -207,12 +207,12 @@ impl Builder<'_, '_> {
                     busy.packet = !stale;
                 });
                 if stale && !g.busy.packet {
-                    // By a function that does, if there is one.
+                    // The packet is moved by a subprogram that calls a helper for it, if the program has such a one.
                     g.call_mover();
                 }
                 g.load(Size::DW, Reg::R1, Reg::R10, POINTERS[i]);
                 if stale && !meta && variable.is_none() && g.c.one_in(2) {
-                    // The packet as it is now, of another length.
+                    // Compared anew with the end that the packet has after the move.
                     g.packet_ends();
                 }
             }
@@ -245,9 +245,9 @@ impl Builder<'_, '_> {
             b.packet_ends();
             let access = |b: &mut Self| b.access(Place { size: room, writable: true, atomic: false });
             match meant {
-                // As long as it was.
+                // The length from before the move, on the new start: to be refused.
                 Some(0) => access(b),
-                // Where it was.
+                // The pointer from before the move: to be refused.
                 Some(_) => {
                     b.load(Size::DW, Reg::R1, Reg::R10, POINTERS[i]);
                     access(b);
