@@ -200,8 +200,8 @@ pub(crate) fn check() -> anyhow::Result<()> {
 fn same_jobs() -> anyhow::Result<Vec<String>> {
     let mut broken = Vec::new();
     let [x64, arm64] = BACKENDS.map(|folder| shell::root().join(folder));
-    if fs::read_to_string(x64.join("lower/mod.rs"))? != fs::read_to_string(arm64.join("lower/mod.rs"))? {
-        broken.push("lower/mod.rs differs between the backends".to_owned());
+    if fs::read_to_string(x64.join("emit/mod.rs"))? != fs::read_to_string(arm64.join("emit/mod.rs"))? {
+        broken.push("emit/mod.rs differs between the backends".to_owned());
     }
     let functions = |root: &Path| -> anyhow::Result<BTreeMap<String, BTreeSet<PathBuf>>> {
         let mut found: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();

@@ -22,9 +22,9 @@
 
 use crate::Emitter;
 use crate::asm::asm;
+use crate::emit::alu::{add_imm, mov_imm};
+use crate::emit::mem::{Address, load, store};
 use crate::jump::Jump;
-use crate::lower::alu::{add_imm, mov_imm};
-use crate::lower::mem::{Address, load, store};
 use crate::regs::{ARGS, CALLEE_SAVED, CTX, Gpr, RET, TMP0, TMP1, TMP2};
 use bpf_isa::{Size, Width};
 use bpf_jit::{Alloc, Base, EmitError, EmitOptions, Loc, Mem, Move, MoveSrc, Shape, VReg, parallel_moves};

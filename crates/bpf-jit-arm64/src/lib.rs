@@ -11,9 +11,9 @@
 
 mod asm;
 mod bound;
+mod emit;
 mod frame;
 mod jump;
-mod lower;
 mod regs;
 mod tail_call;
 
@@ -82,7 +82,7 @@ impl bpf_jit::Emitter for Emitter<'_> {
     fn op(&mut self, op: &Op, insn: u32, next: BlockId) {
         self.mark(insn);
         let start = self.s.buf.len();
-        self.lower(op, next);
+        self.emit(op, next);
         debug_assert!(self.s.buf.len() - start <= size_bound(op), "{op:?}");
     }
 

@@ -15,13 +15,13 @@ mod asm;
 mod bound;
 mod frame;
 mod jump;
-mod lower;
+mod emit;
 mod regs;
 mod tail_call;
 
 use crate::frame::Frame;
 use crate::jump::Jump;
-use crate::lower::branch::Comparison;
+use crate::emit::branch::Comparison;
 use crate::regs::Gpr;
 use bpf_isa::Width;
 use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Op, Shape, Skeleton};
@@ -128,7 +128,7 @@ impl bpf_jit::Emitter for Emitter<'_> {
             self.mark(insn);
         }
         let start = self.s.buf.len();
-        self.lower(op, next);
+        self.emit(op, next);
         if !matches!(op, Op::Bin { .. }) {
             self.flags = None;
         }

@@ -25,7 +25,9 @@ pub struct Reservation {
 
 /// A reservation did not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{needed} bytes are needed; of the {limit} that all maps, tables and code of one engine may take, {left} are left")]
+#[error(
+    "{needed} bytes are needed; of the {limit} that all maps, tables and code of one engine may take, {left} are left"
+)]
 pub struct MemoryFull {
     /// Bytes asked for.
     pub needed: u64,

@@ -10,7 +10,7 @@
 use crate::context::ContextLayout;
 use bpf_analysis::Facts;
 use bpf_isa::{Insn, InsnIdx, MemoryAccess, Program};
-use bpf_verifier::{Env, FieldKind, GlobalFunc, MapDef, States, Stats, Verified};
+use bpf_verifier::{Env, FieldKind, GlobalFunc, KnownMap, States, Stats, Verified};
 use std::cell::RefCell;
 
 /// What the thread watches.
@@ -33,7 +33,7 @@ struct Watch {
 struct Kept {
     insns: Vec<Insn>,
     layout: &'static ContextLayout,
-    maps: Vec<MapDef>,
+    maps: Vec<KnownMap>,
     globals: Vec<Option<GlobalFunc>>,
     frame_bytes: u32,
     hybrid: bool,

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use bpf_isa::{Program, assemble};
-use bpf_verifier::{ContextLayout, Env, Helpers, MapDef, MapType, Verifier};
+use bpf_verifier::{ContextLayout, Env, Helpers, KnownMap, MapType, Verifier};
 
 fn mixed(insns: usize) -> String {
     let mut t = String::from("r6 = r1\nr7 = r2\n*(u32 *)(r10 - 4) = 1\nr1 = map[fd:0]\nr2 = r10\nr2 += -4\ncall 1\n");
@@ -85,7 +85,7 @@ out:
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let context = ContextLayout::raw(true);
     let helpers = Helpers::shipped();
-    let maps = [MapDef::new("m", MapType::Array, 4, 16, 4)];
+    let maps = [KnownMap::new("m", MapType::Array, 4, 16, 4)];
     let mut env = Env::new(&context, &helpers);
     env.maps = &maps;
     env.values = std::env::args().any(|a| a == "values");

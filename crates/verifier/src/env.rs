@@ -147,7 +147,7 @@ impl ContextLayout {
 
 /// A map the program may refer to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MapDef {
+pub struct KnownMap {
     /// Its name, for messages.
     pub name: Cow<'static, str>,
     /// Its type.
@@ -164,15 +164,15 @@ pub struct MapDef {
     /// Byte offset of a `struct bpf_spin_lock` in the value.
     pub spin_lock: Option<u32>,
     /// For maps of maps: the shape every inner map has.
-    pub inner: Option<Box<MapDef>>,
+    pub inner: Option<Box<KnownMap>>,
     /// The value of a single-element array that can no longer change: loads from it yield constants.
     pub frozen: Option<Vec<u8>>,
 }
 
-impl MapDef {
+impl KnownMap {
     /// A map that programs may read and write, without extras.
-    pub fn new(name: &str, kind: MapType, key_size: u32, value_size: u32, max_entries: u32) -> MapDef {
-        MapDef {
+    pub fn new(name: &str, kind: MapType, key_size: u32, value_size: u32, max_entries: u32) -> KnownMap {
+        KnownMap {
             name: name.to_owned().into(),
             kind,
             key_size,
@@ -246,7 +246,7 @@ pub struct Env<'a> {
     /// What the program starts with.
     pub context: &'a ContextLayout,
     /// The maps that LD_IMM64 refers to by index.
-    pub maps: &'a [MapDef],
+    pub maps: &'a [KnownMap],
     /// Functions called by id.
     pub helpers: &'a Helpers,
     /// Functions called by index (CALL src 2).

@@ -31,7 +31,7 @@ use bpf_analysis::Facts;
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, Width};
 use bpf_uapi::{Helper, MapType};
 
-use crate::env::{Env, GlobalArg, MapDef};
+use crate::env::{Env, GlobalArg, KnownMap};
 use crate::error::{Decision, Reason, Res, VerifyError, refuse};
 use crate::faults::planted;
 use crate::helpers::HelperProto;
@@ -541,7 +541,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The definition of a map, or of what a map of maps holds. A map of maps without that shape is inconsistent.
-    pub(crate) fn map(&self, map: u32, inner: bool) -> Res<&'a MapDef> {
+    pub(crate) fn map(&self, map: u32, inner: bool) -> Res<&'a KnownMap> {
         let def = &self.env.maps[map as usize];
         if !inner {
             return Ok(def);

@@ -4,10 +4,10 @@ mod common;
 
 use bpf_verifier::{
     Access, ArgKind, CallbackKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers,
-    MapDef, MapType, MapTypes, MemArg, Reason, Region, Ret, Verifier,
+    KnownMap, MapType, MapTypes, MemArg, Reason, Region, Ret, Verifier,
 };
 
-fn refused(context: &ContextLayout, helpers: &Helpers, maps: &[MapDef], text: &str) -> String {
+fn refused(context: &ContextLayout, helpers: &Helpers, maps: &[KnownMap], text: &str) -> String {
     let mut env = Env::new(context, helpers);
     env.maps = maps;
     let error = Verifier::new().verify(common::program(text), &env).expect_err(text);
@@ -101,23 +101,23 @@ fn contexts_are_checked() {
 
 #[test]
 fn maps_are_checked() {
-    let array = MapDef::new("m", MapType::Array, 4, 8, 1);
+    let array = KnownMap::new("m", MapType::Array, 4, 8, 1);
     let frozen = |n| Some(vec![0; n]);
-    let outer = |inner| MapDef { inner: Some(Box::new(inner)), ..MapDef::new("m", MapType::ArrayOfMaps, 4, 4, 1) };
+    let outer = |inner| KnownMap { inner: Some(Box::new(inner)), ..KnownMap::new("m", MapType::ArrayOfMaps, 4, 4, 1) };
     let cases = [
-        (MapDef { spin_lock: Some(8), ..array.clone() }, "not inside a value"),
-        (MapDef { spin_lock: Some(2), ..array.clone() }, "not inside a value"),
-        (MapDef { spin_lock: Some(u32::MAX - 3), ..array.clone() }, "not inside a value"),
-        (MapDef { key_size: 8, ..array.clone() }, "keys of 4 bytes"),
-        (MapDef { max_entries: 0, ..array.clone() }, "keys of 4 bytes"),
-        (MapDef { frozen: frozen(9), ..array.clone() }, "no array of one such value"),
-        (MapDef { frozen: frozen(8), max_entries: 2, ..array.clone() }, "no array of one such value"),
-        (MapDef { frozen: frozen(8), kind: MapType::Hash, ..array.clone() }, "no array of one such value"),
-        (MapDef { inner: Some(Box::new(array.clone())), ..array.clone() }, "no map of maps"),
+        (KnownMap { spin_lock: Some(8), ..array.clone() }, "not inside a value"),
+        (KnownMap { spin_lock: Some(2), ..array.clone() }, "not inside a value"),
+        (KnownMap { spin_lock: Some(u32::MAX - 3), ..array.clone() }, "not inside a value"),
+        (KnownMap { key_size: 8, ..array.clone() }, "keys of 4 bytes"),
+        (KnownMap { max_entries: 0, ..array.clone() }, "keys of 4 bytes"),
+        (KnownMap { frozen: frozen(9), ..array.clone() }, "no array of one such value"),
+        (KnownMap { frozen: frozen(8), max_entries: 2, ..array.clone() }, "no array of one such value"),
+        (KnownMap { frozen: frozen(8), kind: MapType::Hash, ..array.clone() }, "no array of one such value"),
+        (KnownMap { inner: Some(Box::new(array.clone())), ..array.clone() }, "no map of maps"),
         (outer(outer(array.clone())), "nest only once"),
-        (outer(MapDef { kind: MapType::ProgArray, ..array.clone() }), "of the program's own"),
-        (outer(MapDef { frozen: frozen(8), ..array.clone() }), "of the program's own"),
-        (outer(MapDef { spin_lock: Some(8), ..array.clone() }), "not inside a value"),
+        (outer(KnownMap { kind: MapType::ProgArray, ..array.clone() }), "of the program's own"),
+        (outer(KnownMap { frozen: frozen(8), ..array.clone() }), "of the program's own"),
+        (outer(KnownMap { spin_lock: Some(8), ..array.clone() }), "not inside a value"),
     ];
     for (map, part) in cases {
         let what = refused(&common::xdp(), &Helpers::none(), std::slice::from_ref(&map), "r0 = 0\nexit");
@@ -155,7 +155,7 @@ fn prototypes_of_callbacks_have_one_shape() {
     ] {
         let mut helpers = Helpers::none();
         helpers.add(HelperProto::new(7, "odd", &args, Ret::Scalar)).expect("free");
-        let what = refused(&common::xdp(), &helpers, &[MapDef::new("m", MapType::Array, 4, 8, 1)], call);
+        let what = refused(&common::xdp(), &helpers, &[KnownMap::new("m", MapType::Array, 4, 8, 1)], call);
         assert!(what.contains("callback"), "{what}");
     }
 }
@@ -231,7 +231,7 @@ fn what_an_argument_writes_no_other_argument_reads() {
 
 #[test]
 fn maps_of_maps_say_what_they_hold() {
-    let outer = MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2);
+    let outer = KnownMap::new("outer", MapType::ArrayOfMaps, 4, 4, 2);
     let text = "*(u32 *)(r10 - 4) = 0\nr1 = map[fd:0]\nr2 = r10\nr2 += -4\ncall 1\nr0 = 0\nexit";
     let what = refused(&common::xdp(), &Helpers::shipped(), std::slice::from_ref(&outer), text);
     assert!(what.contains("inner maps"), "{what}");

@@ -8,20 +8,20 @@ use std::path::Path;
 
 use bpf_isa::Program;
 use bpf_object::{DataKind, Object};
-use bpf_verifier::{Access, Env, MapDef, MapType, Verifier};
+use bpf_verifier::{Access, Env, KnownMap, MapType, Verifier};
 
 /// Each program of an object: its name, and whether it verifies.
 fn verdicts(file: &str) -> Vec<(String, Result<(), String>)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/precision").join(file);
     let object = Object::parse(&std::fs::read(path).expect("the object is committed")).expect("an object");
     let (context, helpers) = (common::xdp(), common::helpers());
-    let maps: Vec<MapDef> = object
+    let maps: Vec<KnownMap> = object
         .maps()
         .iter()
         .map(|def| {
             let constant = def.data.as_ref().is_some_and(|d| d.kind == DataKind::Rodata);
             let access = if constant { Access::Read } else { Access::ReadWrite };
-            MapDef { access, ..MapDef::new(&def.name, MapType::Array, 4, def.value_size, 1) }
+            KnownMap { access, ..KnownMap::new(&def.name, MapType::Array, 4, def.value_size, 1) }
         })
         .collect();
     let verify = |p: &bpf_object::Program| {

@@ -33,7 +33,7 @@ fn programs_run_and_each_keeps_its_own_bytes() {
     drop(guard);
     let stats = packs.stats();
     assert_eq!((stats.programs, stats.published), (2000, 2000));
-    assert_eq!(stats.bytes_used, texts.iter().map(|t| t.footprint()).sum());
+    assert_eq!(stats.bytes_used, texts.iter().map(|t| t.footprint()).sum::<usize>());
     assert_eq!(stats.bytes_used + stats.bytes_free + stats.bytes_retired, stats.bytes);
 }
 

@@ -14,7 +14,7 @@ use bpf_analysis::Facts;
 use bpf_isa::{Insn, Program, Size, Src};
 use bpf_maps::{Map, MapType, flags};
 use bpf_object::btf::{ArgKind, Btf, Type, TypeId};
-use bpf_verifier::{Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, MapDef, SourceLine, Verifier};
+use bpf_verifier::{Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownMap, SourceLine, Verifier};
 
 /// What verifying needs besides the program itself.
 pub(crate) struct Subject<'a> {
@@ -54,7 +54,8 @@ pub(crate) fn verify(
     Options { log, hybrid }: Options,
 ) -> Result<Checked, LoadError> {
     let config = engine.config();
-    let maps: Vec<MapDef> = subject.bindings.maps.iter().map(|map| map.as_ref().map_or_else(no_map, map_def)).collect();
+    let maps: Vec<KnownMap> =
+        subject.bindings.maps.iter().map(|map| map.as_ref().map_or_else(no_map, known_map)).collect();
     let host: Vec<HelperProto> = subject
         .bindings
         .host
@@ -103,14 +104,14 @@ pub(crate) fn verify(
 }
 
 /// The shape of a map that the program does not refer to, to keep the indices.
-fn no_map() -> MapDef {
-    MapDef::new("(not used)", MapType::Array, 4, 1, 1)
+fn no_map() -> KnownMap {
+    KnownMap::new("(not used)", MapType::Array, 4, 1, 1)
 }
 
-fn map_def(map: &MapRef) -> MapDef {
+fn known_map(map: &MapRef) -> KnownMap {
     match map {
-        MapRef::Progs(table) => MapDef::new(table.name(), MapType::ProgArray, 4, 4, table.entries()),
-        MapRef::Data(map) => MapDef { frozen: constants(map), ..data_map_def(map.def()) },
+        MapRef::Progs(table) => KnownMap::new(table.name(), MapType::ProgArray, 4, 4, table.entries()),
+        MapRef::Data(map) => KnownMap { frozen: constants(map), ..known_data_map(map.def()) },
     }
 }
 
@@ -122,25 +123,25 @@ fn constants(map: &Map) -> Option<Vec<u8>> {
     map.get(&0u32.to_ne_bytes()).ok().flatten()
 }
 
-fn data_map_def(def: &bpf_maps::MapDef) -> MapDef {
+fn known_data_map(def: &bpf_maps::MapDef) -> KnownMap {
     let access = match def.program_rights() {
         (_, false) => Access::Read,
         (false, true) => Access::Write,
         (true, true) => Access::ReadWrite,
     };
-    MapDef {
+    KnownMap {
         access,
         spin_lock: def.spin_lock,
-        inner: def.inner.as_deref().map(|inner| Box::new(inner_map_def(inner))),
-        ..MapDef::new(&def.name, def.map_type, def.key_size, def.value_size, def.max_entries)
+        inner: def.inner.as_deref().map(|inner| Box::new(known_inner_map(inner))),
+        ..KnownMap::new(&def.name, def.map_type, def.key_size, def.value_size, def.max_entries)
     }
 }
 
 /// The shape of what a map of maps holds: of arrays of any length, only the first element is promised.
-fn inner_map_def(def: &bpf_maps::MapDef) -> MapDef {
+fn known_inner_map(def: &bpf_maps::MapDef) -> KnownMap {
     let any_length = def.flags & flags::INNER_MAP != 0;
-    let shape = data_map_def(def);
-    MapDef { max_entries: if any_length { 1 } else { shape.max_entries }, ..shape }
+    let shape = known_data_map(def);
+    KnownMap { max_entries: if any_length { 1 } else { shape.max_entries }, ..shape }
 }
 
 /// The source lines, each at its first instruction.
@@ -231,7 +232,7 @@ mod tests {
         for (flags, promised) in [(0, 8), (flags::INNER_MAP, 1)] {
             let inner = bpf_maps::MapDef::new("inner", MapType::Array, 4, 8, 8).with_flags(flags);
             let outer = bpf_maps::MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2).with_inner(inner);
-            assert_eq!(data_map_def(&outer).inner.unwrap().max_entries, promised);
+            assert_eq!(known_data_map(&outer).inner.unwrap().max_entries, promised);
         }
     }
 }

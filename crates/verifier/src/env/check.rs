@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use bpf_uapi::MapType;
 
-use super::{ContextLayout, Env, Field, FieldKind, MapDef, Region};
+use super::{ContextLayout, Env, Field, FieldKind, KnownMap, Region};
 use crate::error::{Reason, Res, refuse};
 
 /// A context's fields end before this offset, in the program's view and in the host's. An instruction's offset has 16
@@ -143,7 +143,7 @@ impl Field {
     }
 }
 
-impl MapDef {
+impl KnownMap {
     fn check(&self) -> Res<()> {
         let name = &self.name;
         if let Some(at) = self.spin_lock

@@ -10,7 +10,7 @@ use super::mem::Place;
 use super::{Res, Walk, refuse};
 use bpf_uapi::MapType;
 
-use crate::env::MapDef;
+use crate::env::KnownMap;
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::helpers::{ArgKind, CallbackKind, HelperProto, MemArg, MemSet, Ret};
@@ -20,7 +20,7 @@ use crate::value::{Origin, Ty, Value, map_name};
 #[derive(Debug, Default)]
 pub(super) struct Call<'a> {
     /// The map argument.
-    pub map: Option<(u32, bool, &'a MapDef)>,
+    pub map: Option<(u32, bool, &'a KnownMap)>,
     /// The key argument's value, if its bytes are known.
     pub key: Option<u64>,
     /// The record size argument.
@@ -202,12 +202,12 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn map_of(&self, call: &Call<'a>) -> Res<(u32, bool, &'a MapDef)> {
+    fn map_of(&self, call: &Call<'a>) -> Res<(u32, bool, &'a KnownMap)> {
         call.map.map_or_else(|| refuse(Reason::Environment("a key or value argument precedes its map".into())), Ok)
     }
 
     /// Helpers obey the program's rights to a map.
-    fn check_map_access(&self, proto: &HelperProto, map: u32, inner: bool, def: &MapDef) -> Res<()> {
+    fn check_map_access(&self, proto: &HelperProto, map: u32, inner: bool, def: &KnownMap) -> Res<()> {
         let (reads, writes) = proto.map_access(def.kind);
         if reads && !def.access.reads() {
             return refuse(Reason::WriteOnly { what: map_name(self.env, map, inner) });

@@ -3,7 +3,7 @@
 
 use bpf_isa::{Program, assemble};
 use bpf_verifier::{
-    Access, ArgKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers, MapDef,
+    Access, ArgKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownMap,
     MapType, MemArg, MemSet, Region, Ret, Verified, Verifier, VerifyError,
 };
 
@@ -23,26 +23,26 @@ pub(crate) mod map {
 }
 
 /// One map of each interesting kind.
-pub(crate) fn maps() -> Vec<MapDef> {
+pub(crate) fn maps() -> Vec<KnownMap> {
     vec![
-        MapDef::new("array", MapType::Array, 4, 16, 4),
-        MapDef::new("hash", MapType::Hash, 8, 48, 100),
-        MapDef { spin_lock: Some(4), ..MapDef::new("locked", MapType::Hash, 4, 16, 10) },
-        MapDef::new("ringbuf", MapType::RingBuf, 0, 0, 4096),
-        MapDef::new("progs", MapType::ProgArray, 4, 4, 8),
-        MapDef { access: Access::Read, ..MapDef::new("read_only", MapType::Array, 4, 16, 1) },
-        MapDef { access: Access::Write, ..MapDef::new("write_only", MapType::Hash, 4, 16, 1) },
-        MapDef {
-            inner: Some(Box::new(MapDef::new("inner", MapType::Array, 4, 8, 2))),
-            ..MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2)
+        KnownMap::new("array", MapType::Array, 4, 16, 4),
+        KnownMap::new("hash", MapType::Hash, 8, 48, 100),
+        KnownMap { spin_lock: Some(4), ..KnownMap::new("locked", MapType::Hash, 4, 16, 10) },
+        KnownMap::new("ringbuf", MapType::RingBuf, 0, 0, 4096),
+        KnownMap::new("progs", MapType::ProgArray, 4, 4, 8),
+        KnownMap { access: Access::Read, ..KnownMap::new("read_only", MapType::Array, 4, 16, 1) },
+        KnownMap { access: Access::Write, ..KnownMap::new("write_only", MapType::Hash, 4, 16, 1) },
+        KnownMap {
+            inner: Some(Box::new(KnownMap::new("inner", MapType::Array, 4, 8, 2))),
+            ..KnownMap::new("outer", MapType::ArrayOfMaps, 4, 4, 2)
         },
-        MapDef::new("queue", MapType::Queue, 0, 8, 16),
-        MapDef {
+        KnownMap::new("queue", MapType::Queue, 0, 8, 16),
+        KnownMap {
             access: Access::Read,
             frozen: Some(vec![3, 0, 0, 0, 5, 0, 0, 0]),
-            ..MapDef::new("frozen", MapType::Array, 4, 8, 1)
+            ..KnownMap::new("frozen", MapType::Array, 4, 8, 1)
         },
-        MapDef::new("user_ringbuf", MapType::UserRingBuf, 0, 0, 4096),
+        KnownMap::new("user_ringbuf", MapType::UserRingBuf, 0, 0, 4096),
     ]
 }
 

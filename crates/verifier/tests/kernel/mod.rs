@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use bpf_isa::{Imm64, Insn, Program, Reg, Src, Width};
 use bpf_testkit::generate::Choices;
 use bpf_testkit::kernel::{Map, MapType, Program as KernelProgram, ProgramType};
-use bpf_verifier::{ContextLayout, Env, Helpers, MapDef, Verifier};
+use bpf_verifier::{ContextLayout, Env, Helpers, KnownMap, Verifier};
 
 use crate::border::{MIN_LEN, generate_with};
 
@@ -66,7 +66,7 @@ fn kernel_reason(log: &str) -> String {
 /// Lets both judge the programs of these seeds.
 pub(crate) fn compare(seeds: std::ops::Range<u64>) -> std::io::Result<Tally> {
     let kernel_map = Map::create(MapType::Array, 4, MIN_LEN, 1)?;
-    let maps = [MapDef::new("buffer", MapType::Array, 4, MIN_LEN, 1)];
+    let maps = [KnownMap::new("buffer", MapType::Array, 4, MIN_LEN, 1)];
     let context = ContextLayout { returns: None, ..ContextLayout::raw(true) };
     let helpers = Helpers::none();
     let mut env = Env::new(&context, &helpers);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use bpf_isa::Program;
 use bpf_object::{Object, ProgramType};
-use bpf_verifier::{Access, ContextLayout, Env, Helpers, MapDef, MapType};
+use bpf_verifier::{Access, ContextLayout, Env, Helpers, KnownMap, MapType};
 
 /// A program of an object.
 pub(crate) struct Named {
@@ -12,7 +12,7 @@ pub(crate) struct Named {
     pub(crate) program: Program,
     /// Its arguments are a buffer and a length; if not, it is an xdp program.
     pub(crate) raw: bool,
-    pub(crate) maps: Vec<MapDef>,
+    pub(crate) maps: Vec<KnownMap>,
 }
 
 /// The objects of this folder.
@@ -31,10 +31,10 @@ pub(crate) fn load(path: &Path) -> Vec<Named> {
     let mut out = Vec::new();
     for p in object.programs() {
         let code = object.link(p, |_| false).expect("it links").into_code();
-        let map = |d: &bpf_object::MapDecl| MapDef {
+        let map = |d: &bpf_object::MapDecl| KnownMap {
             access: Access::Read,
             frozen: d.data.as_ref().map(|d| d.bytes.clone()),
-            ..MapDef::new(&d.name, MapType::Array, 4, d.value_size, 1)
+            ..KnownMap::new(&d.name, MapType::Array, 4, d.value_size, 1)
         };
         out.push(Named {
             name: p.name().to_owned(),

@@ -8,7 +8,7 @@ use bpf_isa::Program;
 use bpf_object::{DataKind, Object, ProgramType};
 use bpf_testkit::{cases::shared, skipped};
 use bpf_verifier::{
-    Access, ArgKind, ContextLayout, Effect, Env, Field, FieldKind, HelperProto, Helpers, MapDef, MapType, MemArg,
+    Access, ArgKind, ContextLayout, Effect, Env, Field, FieldKind, HelperProto, Helpers, KnownMap, MapType, MemArg,
     Region, Ret, SourceLine, Verified, Verifier, VerifyError,
 };
 
@@ -16,7 +16,7 @@ use bpf_verifier::{
 const RDONLY_PROG: u32 = 1 << 7;
 const WRONLY_PROG: u32 = 1 << 8;
 
-fn map(def: &bpf_object::MapDecl) -> Result<MapDef, String> {
+fn map(def: &bpf_object::MapDecl) -> Result<KnownMap, String> {
     let kind = MapType::from_number(def.map_type.0).ok_or(format!("map type {}", def.map_type.0))?;
     let read_only = def.data.as_ref().is_some_and(|d| d.kind == DataKind::Rodata);
     let access = match (read_only || def.flags & RDONLY_PROG != 0, def.flags & WRONLY_PROG != 0) {
@@ -24,11 +24,11 @@ fn map(def: &bpf_object::MapDecl) -> Result<MapDef, String> {
         (_, true) => Access::Write,
         _ => Access::ReadWrite,
     };
-    Ok(MapDef {
+    Ok(KnownMap {
         access,
         inner: def.inner.as_deref().map(map).transpose()?.map(Box::new),
         frozen: def.data.as_ref().filter(|_| read_only).map(|d| d.bytes.clone()),
-        ..MapDef::new(&def.name, kind, def.key_size, def.value_size, def.max_entries)
+        ..KnownMap::new(&def.name, kind, def.key_size, def.value_size, def.max_entries)
     })
 }
 
@@ -164,7 +164,7 @@ pub(crate) fn verdict(object: &Object, program: &bpf_object::Program) -> Verdict
         Ok(code) => code,
         Err(e) => return unlinked(&e),
     };
-    let maps: Vec<MapDef> = match object.maps().iter().map(map).collect() {
+    let maps: Vec<KnownMap> = match object.maps().iter().map(map).collect() {
         Ok(maps) => maps,
         Err(e) => return unlinked(&e),
     };

@@ -171,7 +171,7 @@ pub(super) unsafe extern "C" fn xdp_check_mtu(
     }
     // SAFETY: the linker binds this to programs on that context only, and the verifier admits nothing else as the
     // first argument.
-    let buff = unsafe { &*(ctx as *const XdpBuff<'_>) };
+    let buff = unsafe { &*(context as *const XdpBuff<'_>) };
     // SAFETY: the arguments are passed on as the program gave them.
     unsafe { check_mtu((buff.ingress_ifindex, buff.window.len(), false), [ifindex, mtu_len, diff], run) }
 }
@@ -196,7 +196,7 @@ pub(super) unsafe extern "C" fn skb_check_mtu(
     }
     // SAFETY: the linker binds this to programs on that context only, and the verifier admits nothing else as the
     // first argument.
-    let skb = unsafe { &*(ctx as *const SkBuff<'_>) };
+    let skb = unsafe { &*(context as *const SkBuff<'_>) };
     let device = if skb.fields.ifindex == 0 { skb.fields.ingress_ifindex } else { skb.fields.ifindex };
     // SAFETY: the arguments are passed on as the program gave them.
     unsafe { check_mtu((device, skb.window.len(), skb.fields.gso_size != 0), [ifindex, mtu_len, diff], run) }
@@ -220,7 +220,7 @@ pub(super) unsafe extern "C" fn clone_redirect(
     }
     // SAFETY: the linker binds this to programs on that context only, and the verifier admits nothing else as the
     // first argument.
-    let skb = unsafe { &*(ctx as *const SkBuff<'_>) };
+    let skb = unsafe { &*(context as *const SkBuff<'_>) };
     // SAFETY: `run` is the running program's hidden argument, and this frame holds nothing to drop.
     unsafe { ask(run, |network| network.send(skb.packet(), low(ifindex), flags != 0).map(|sent| sent as u64)) }
 }

@@ -197,7 +197,7 @@ unsafe fn xdp_bytes(context: u64, offset: u64, len: u64) -> Result<*mut u8, u64>
         return Err(EFAULT);
     }
     // SAFETY: by the module's contract.
-    let window = unsafe { xdp(ctx) };
+    let window = unsafe { xdp(context) };
     if (offset + len) as usize > window.len() {
         return Err(EINVAL);
     }
@@ -394,14 +394,14 @@ unsafe extern "C" fn skb_store_bytes(
     }
     let (offset, len) = (low(offset) as usize, low(len) as usize);
     // SAFETY: the first argument was proven to be the context, and the slice is used within this call only.
-    let packet = unsafe { packet(ctx) };
+    let packet = unsafe { packet(context) };
     let Some(to) = packet.get_mut(offset..offset.saturating_add(len)) else { return EFAULT };
     // SAFETY: `to` has `len` bytes, and so has `from`, as the program was proven to pass; `copy`, because the source
     // may be in the packet.
     unsafe { core::ptr::copy(from as *const u8, to.as_mut_ptr(), len) };
     if flags & INVALIDATE_HASH != 0 {
         // SAFETY: the context of a running program on `Skb`; the packet is not in use any more.
-        unsafe { &mut *(ctx as *mut SkBuff<'_>) }.clear_hash();
+        unsafe { &mut *(context as *mut SkBuff<'_>) }.clear_hash();
     }
     0
 }
@@ -481,7 +481,7 @@ unsafe extern "C" fn l3_csum_replace(context: u64, offset: u64, from: u64, to: u
         return EINVAL;
     }
     // SAFETY: the first argument was proven to be the context, and the slice is used within this call only.
-    let Some(at) = sum_at(unsafe { packet(ctx) }, offset) else { return EFAULT };
+    let Some(at) = sum_at(unsafe { packet(context) }, offset) else { return EFAULT };
     let Some(sum) = new_sum(u16::from_ne_bytes(*at), from, to, flags) else { return EINVAL };
     *at = sum.to_ne_bytes();
     0
@@ -499,7 +499,7 @@ unsafe extern "C" fn l4_csum_replace(context: u64, offset: u64, from: u64, to: u
         return EINVAL;
     }
     // SAFETY: the first argument was proven to be the context, and the slice is used within this call only.
-    let Some(at) = sum_at(unsafe { packet(ctx) }, offset) else { return EFAULT };
+    let Some(at) = sum_at(unsafe { packet(context) }, offset) else { return EFAULT };
     let old = u16::from_ne_bytes(*at);
     // UDP: a sum of 0 says that there is none, and a sum that comes out as 0 is written as 0xffff.
     let is_udp = flags & MARK_MANGLED_0 != 0;

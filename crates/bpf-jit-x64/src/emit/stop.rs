@@ -5,8 +5,8 @@
 //! exit frame.
 
 use crate::asm::{asm, mem, reg};
+use crate::emit::branch::Comparison;
 use crate::jump::{Cc, Jump};
-use crate::lower::branch::Comparison;
 use crate::regs::Gpr::*;
 use crate::regs::SCRATCH2;
 use crate::tail_call::jump_indirect;

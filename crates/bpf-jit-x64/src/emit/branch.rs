@@ -2,7 +2,7 @@
 
 use crate::asm::{Memory, asm, byte, mem, reg};
 use crate::jump::{Cc, Jump, cmov, jcc_short};
-use crate::lower::alu::{Alu, at_width};
+use crate::emit::alu::{Alu, at_width};
 use crate::regs::Gpr::{self, *};
 use crate::regs::{SCRATCH, SCRATCH2};
 use crate::{Emitter, Flags};

@@ -7,8 +7,8 @@
 
 use crate::Emitter;
 use crate::asm::{asm, asm_w};
+use crate::emit::alu::{AddImm, add_imm, is_logical, low_bits, mov_cost, mov_imm};
 use crate::jump::{Cc, Jump};
-use crate::lower::alu::{AddImm, add_imm, is_logical, low_bits, mov_cost, mov_imm};
 use crate::regs::{AUX, Gpr, TMP0, TMP1};
 use bpf_isa::Width;
 use bpf_jit::{BlockId, Cond, VReg, Val};

@@ -10,13 +10,13 @@ mod muldiv;
 mod stop;
 
 use crate::Emitter;
-use crate::lower::branch::Comparison;
+use crate::emit::branch::Comparison;
 use bpf_jit::{BlockId, Op};
 
 impl Emitter<'_> {
     /// Emits `op`; `next` is the block that follows the op's own.
     #[inline(always)]
-    pub(crate) fn lower(&mut self, op: &Op, next: BlockId) {
+    pub(crate) fn emit(&mut self, op: &Op, next: BlockId) {
         match *op {
             Op::Mov { width, dst, src } => self.mov(width, dst, src),
             Op::Ext { width, signed, from, dst, src } => self.ext(width, signed, from, dst, src),

@@ -6,7 +6,7 @@
 
 use crate::Emitter;
 use crate::asm::asm;
-use crate::lower::alu::{add_imm, low_bits, mov_imm};
+use crate::emit::alu::{add_imm, low_bits, mov_imm};
 use crate::regs::{AUX, Gpr, TMP0, TMP1};
 use bpf_isa::{Size, Width};
 use bpf_jit::{Mem, VReg, Val};

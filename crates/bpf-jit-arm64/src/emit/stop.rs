@@ -5,9 +5,9 @@
 //! of its reason, of which a program has at most one each.
 
 use crate::asm::asm;
+use crate::emit::alu::mov_imm;
+use crate::emit::branch::{Comparison, constant_outcome};
 use crate::jump::{Cc, Jump};
-use crate::lower::alu::mov_imm;
-use crate::lower::branch::{Comparison, constant_outcome};
 use crate::regs::{AUX, CTX, TMP0, TMP1, TMP2};
 use crate::{Arm64, Emitter};
 use bpf_isa::Width;

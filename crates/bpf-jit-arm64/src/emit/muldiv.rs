@@ -6,7 +6,7 @@
 
 use crate::Emitter;
 use crate::asm::{asm, asm_w};
-use crate::lower::alu::low_bits;
+use crate::emit::alu::low_bits;
 use crate::regs::{TMP0, TMP1, TMP2};
 use bpf_isa::Width;
 use bpf_jit::{VReg, Val};

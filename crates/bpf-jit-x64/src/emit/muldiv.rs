@@ -13,8 +13,8 @@
 
 use crate::Emitter;
 use crate::asm::{reg, sized};
+use crate::emit::alu::{Alu, Shift, Wanted, at_width};
 use crate::jump::Cc;
-use crate::lower::alu::{Alu, Shift, Wanted, at_width};
 use crate::regs::Gpr::{self, *};
 use crate::regs::{SCRATCH, SCRATCH2};
 use bpf_isa::Width;
