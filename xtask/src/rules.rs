@@ -422,7 +422,8 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     }
 
     fn visit_fn_arg(&mut self, node: &'ast syn::FnArg) {
-        if let syn::FnArg::Typed(arg) = node
+        if matches!(self.kind, Kind::Shipped | Kind::Backend)
+            && let syn::FnArg::Typed(arg) = node
             && let (Pat::Ident(name), syn::Type::Path(of)) = (&*arg.pat, &*arg.ty)
             && (name.ident == "ctx" && of.path.is_ident("u64"))
         {

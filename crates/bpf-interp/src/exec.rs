@@ -280,8 +280,8 @@ fn run_program<E: Env + ?Sized>(
                                 return Ok(Exit::TailCall(next));
                             }
                         }
-                        // A tail call that is not taken goes on with the next instruction. Its result means nothing, but must
-                        // be the same on all engines.
+                        // A tail call that is not taken goes on with the next instruction. Its result means nothing,
+                        // but must be the same on all engines.
                         u64::MAX
                     }
                     Callee::Helper(id) => env.helper(id, args, &mut caller)?,
