@@ -1,8 +1,8 @@
 //! Errors of the host API: the kernel's number, and a message that says what was expected.
 
-use crate::def::MapType;
 use crate::errno::Errno;
 use bpf_quiesce::OtherDomain;
+use bpf_uapi::MapType;
 
 /// Why a map could not be created or an operation on one failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
