@@ -16,7 +16,7 @@
 //! * No `#[ignore]`; every file opens with a `//!` comment; no comment goes beyond 120 columns.
 //! * A `PhantomData` over a user's type parameter, and an `unsafe impl` of `Send` or `Sync`, has a comment that says
 //!   why it is so: what is inferred from the one is variance and thread safety, which nobody sees in the code.
-//! * An argument that is called `ctx` is the hidden one, not the address of a context.
+//! * Where emitted code calls, an argument `ctx` is the hidden one, not the address of a context.
 //! * No SAFETY comment of shipped code says only "by contract" or "as above": what makes it true is said at its place.
 //!
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
@@ -421,16 +421,20 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
         syn::visit::visit_item_impl(self, node);
     }
 
-    fn visit_fn_arg(&mut self, node: &'ast syn::FnArg) {
-        if matches!(self.kind, Kind::Shipped | Kind::Backend)
-            && let syn::FnArg::Typed(arg) = node
-            && let (Pat::Ident(name), syn::Type::Path(of)) = (&*arg.pat, &*arg.ty)
-            && (name.ident == "ctx" && of.path.is_ident("u64"))
-        {
-            let line = proc_macro2::Span::start(&name.ident.span()).line;
-            self.broken.push(format!("line {line}: `ctx` is the hidden argument; what r1 points to is a `context`"));
+    fn visit_signature(&mut self, node: &'ast syn::Signature) {
+        // What emitted code calls.
+        let called = node.abi.is_some() && matches!(self.kind, Kind::Shipped | Kind::Backend);
+        for arg in node.inputs.iter().filter(|_| called) {
+            if let syn::FnArg::Typed(arg) = arg
+                && let (Pat::Ident(name), syn::Type::Path(of)) = (&*arg.pat, &*arg.ty)
+                && (name.ident == "ctx" && of.path.is_ident("u64"))
+            {
+                let line = proc_macro2::Span::start(&name.ident.span()).line;
+                self.broken
+                    .push(format!("line {line}: `ctx` is the hidden argument; what r1 points to is a `context`"));
+            }
         }
-        syn::visit::visit_fn_arg(self, node);
+        syn::visit::visit_signature(self, node);
     }
 
     fn visit_item_foreign_mod(&mut self, node: &'ast syn::ItemForeignMod) {
@@ -538,7 +542,7 @@ mod tests {
 
     #[test]
     fn a_context_is_not_called_ctx() {
-        let broken = |arg: &str| source(&format!("//! A file.\nfn f({arg}) {{}}\n"), Kind::Shipped).len();
+        let broken = |arg: &str| source(&format!("//! A file.\nextern \"C\" fn f({arg}) {{}}\n"), Kind::Shipped).len();
         assert_eq!(broken("ctx: u64"), 1);
         assert_eq!(broken("context: u64, ctx: *mut RunCtx"), 0);
     }

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub enum Round {
     /// Pushes a value and pops one.
     PushPop,
-    /// Asks a bloom filter for a value. `true`: one that was added, that is, below this number; `false`: one that was not.
+    /// Asks a bloom filter for a value. `true`: one that was added, that is, below this number; `false`: one that was
+    /// not.
     Peek(u32, bool),
     /// Writes a record of 64 bytes.
     Output,

@@ -122,8 +122,8 @@ impl Walk<'_> {
                 GlobalArg::Mem(bytes) => {
                     let null = v.as_const() == Some(0);
                     if !null && v.is_pointer() {
-                        // The callee's walk takes the argument for memory that stays, so bytes of the packet must not be
-                        // given to a callee that may move the packet.
+                        // The callee's walk takes the argument for memory that stays, so bytes of the packet must not
+                        // be given to a callee that may move the packet.
                         if summary.moves_packet && matches!(v.ty, Ty::Packet { .. }) {
                             let expected = "memory other than the packet's, which this function may move".into();
                             let got = v.describe(self.env);
@@ -150,8 +150,8 @@ impl Walk<'_> {
         Ok(Flow::Next)
     }
 
-    /// Checks a memory argument of a global function, which may read and write all of it, and forgets what the memory held:
-    /// the callee's walk has not looked at this caller's values.
+    /// Checks a memory argument of a global function, which may read and write all of it, and forgets what the memory
+    /// held: the callee's walk has not looked at this caller's values.
     fn global_memory(&mut self, reg: Reg, v: &Value, bytes: u32, align: u32) -> Res<()> {
         let bytes = if planted!(GlobalMemoryShort) { 1 } else { bytes };
         let place = self.place(reg, v, 0, bytes.into(), Access::ReadWrite)?;
