@@ -149,15 +149,15 @@ impl<const W: u32, T: Word> Interval<W, T> {
         let (umin, umax) =
             (self.umin.wrapping_add(other.umin) & Self::UMAX, self.umax.wrapping_add(other.umax) & Self::UMAX);
         // A sum that wrapped is below each of its summands.
-        if (umin < self.umin) == (umax < self.umax) {
+        if T::ask(|| (umin < self.umin) == (umax < self.umax)) {
             (r.umin, r.umax) = (umin, umax);
         }
         let ends = [(self.smin, other.smin), (self.smax, other.smax)];
         let [(smin, below), (smax, above)] = ends.map(|(a, b)| {
             let sum = a.wrapping_add(b).unsigned().sext(W);
             // It wrapped if its sign is that of neither summand: up or down, as theirs says.
-            let wrapped = (a ^ sum) & (b ^ sum) < zero();
-            (sum, if wrapped { a.signum() | Signed::ONE } else { zero() })
+            let wrapped = ((a ^ sum) & (b ^ sum)) >> 63;
+            (sum, wrapped & (a.signum() | Signed::ONE))
         });
         if below == above {
             (r.smin, r.smax) = (smin, smax);
@@ -172,15 +172,15 @@ impl<const W: u32, T: Word> Interval<W, T> {
         let mut r = Self::FULL;
         let (umin, umax) =
             (self.umin.wrapping_sub(other.umax) & Self::UMAX, self.umax.wrapping_sub(other.umin) & Self::UMAX);
-        if (self.umin < other.umax) == (self.umax < other.umin) {
+        if T::ask(|| (self.umin < other.umax) == (self.umax < other.umin)) {
             (r.umin, r.umax) = (umin, umax);
         }
         let ends = [(self.smin, other.smax), (self.smax, other.smin)];
         let [(smin, below), (smax, above)] = ends.map(|(a, b)| {
             let difference = a.wrapping_sub(b).unsigned().sext(W);
             // It wrapped if the operands' signs differ and the first's is lost.
-            let wrapped = (a ^ b) & (a ^ difference) < zero();
-            (difference, if wrapped { a.signum() | Signed::ONE } else { zero() })
+            let wrapped = ((a ^ b) & (a ^ difference)) >> 63;
+            (difference, wrapped & (a.signum() | Signed::ONE))
         });
         if below == above {
             (r.smin, r.smax) = (smin, smax);
@@ -269,7 +269,9 @@ impl<const W: u32, T: Word> Interval<W, T> {
             if self.umin >> (top - k) >> 1 == self.umax >> (top - k) >> 1 {
                 (r.umin, r.umax) = (self.umin << k & Self::UMAX, self.umax << k & Self::UMAX);
             }
-            let out = |s: T::Signed| (s >> (top - k)).wrapping_add(Signed::ONE) >> 1;
+            // Half of it, rounded up: to add one and shift would overflow where the greatest number is shifted by W - 1.
+            let half_up = |s: T::Signed| (s >> 1) + (s & Signed::ONE);
+            let out = |s: T::Signed| half_up(s >> (top - k));
             if out(self.smin) == out(self.smax) {
                 (r.smin, r.smax) = ((self.smin << k).unsigned().sext(W), (self.smax << k).unsigned().sext(W));
             }
@@ -364,5 +366,30 @@ impl<const W: u32, T: Word> Numbers<T> for Interval<W, T> {
     }
     fn holds(&self, x: T) -> bool {
         self.contains(x)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What few bits cannot show: at 64 there is no bit to spare.
+    #[test]
+    fn left_shifts_keep_the_ends_at_full_width() {
+        let ends = [i64::MIN, i64::MIN + 1, -2, -1, 0, 1, 2, i64::MAX - 1, i64::MAX];
+        for k in 0..64 {
+            for (i, &smin) in ends.iter().enumerate() {
+                for &smax in &ends[i..] {
+                    let shifted = Interval::<64>::signed(smin, smax).lsh(k, k);
+                    for x in ends.into_iter().filter(|x| (smin..=smax).contains(x)) {
+                        let result = (x as u64) << k;
+                        assert!(
+                            shifted.contains(result),
+                            "{x} << {k} is {result:#x}: {smin}..={smax} give {shifted:?}"
+                        );
+                    }
+                }
+            }
+        }
     }
 }
