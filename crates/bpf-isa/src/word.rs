@@ -6,9 +6,10 @@
 //! an `if`: a comparison is a `bool`, and the prover runs the code once for each way that its comparisons can go.
 //!
 //! Invariants: on `u64` and `i64` every method is the one of that name (or the one line that it says here), inlined;
-//! [`Word::step`] and [`Word::ask`] do nothing there but call. A step is proven by itself, and stands in the proof of
-//! what it is part of for anything that keeps its promise.
+//! [`Word::step`], [`Word::operation`] and [`Word::ask`] do nothing there but call. A step and an operation are proven by
+//! themselves, and in the proof of what they are part of, anything that keeps their promise stands for them.
 
+use crate::insn::AluOp;
 use core::fmt::Debug;
 use core::hash::Hash;
 use core::ops::{Add, BitAnd, BitOr, BitXor, Div, Neg, Not, Shl, Shr, Sub};
@@ -86,10 +87,23 @@ pub trait Word:
         (self << (64 - w)).signed() >> (64 - w)
     }
 
+    /// 1 if it is so, else 0.
+    #[inline(always)]
+    fn one_if(condition: impl Fn() -> bool) -> Self {
+        Self::of(u64::from(condition()))
+    }
+
     /// A step that loses no number: if one is in `set` before, the step returns `true` and the number is in `set`.
     #[inline(always)]
     fn step<S: Numbers<Self>>(set: &mut S, step: impl FnOnce(&mut S) -> bool) -> bool {
         step(set)
+    }
+
+    /// An operation on what is known of its operands, of which a shift count, if it has one, lies between the two in
+    /// `counts`: the result holds what the instruction computes of numbers that the operands hold.
+    #[inline(always)]
+    fn operation<S: Numbers<Self>>(_: AluOp, _: (S, S), _counts: (Self, Self), operation: impl FnOnce() -> S) -> S {
+        operation()
     }
 
     /// A question, of which only the answer matters and not how it is found.

@@ -33,6 +33,8 @@ mod layout;
 mod operand;
 mod passes;
 mod peephole;
+#[doc(hidden)]
+pub mod proof;
 mod rules;
 mod slots;
 mod ssa;

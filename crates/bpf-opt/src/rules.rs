@@ -2,10 +2,12 @@
 //!
 //! A rule says that one expression over values and constants is another one, at one width or at both, under conditions
 //! on the constants and on how many low bits of a value may be set. `values` applies them; tests evaluate both sides of
-//! every rule, and a solver can be given both sides, because nothing in a rule is code.
+//! every rule, and `cargo xtask prove` has a solver compare them for all values and constants: what a rule means
+//! ([`Con::value`], [`When::holds`], [`Rule::sides`]) is code that runs on a solver's terms too (`bpf_isa::word`).
 //!
 //! Constants are at the right of a commutative operation, shift counts below the width, wherever a rule is tried.
 
+use bpf_isa::word::{Signed, Word};
 use bpf_isa::{Size, Width};
 use bpf_lir::BinOp::{self, *};
 
@@ -70,8 +72,7 @@ pub(crate) enum Out {
 /// A rule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
-    /// For tests.
-    #[cfg_attr(not(test), expect(dead_code, reason = "what the table says of a rule, for its reader"))]
+    /// For tests and proofs.
     pub(crate) name: &'static str,
     /// The width at which it holds; both if none is said.
     pub(crate) width: Option<Width>,
@@ -195,32 +196,70 @@ const fn ranges() -> [(u8, u8); 16] {
 
 impl Con {
     /// Its value at a width, the constants given.
-    pub(crate) fn value(&self, width: Width, constants: &[i64; 2]) -> u64 {
-        let narrow = |value| bpf_lir::narrow(width, value);
+    pub(crate) fn value<T: Word>(&self, width: Width, constants: &[T; 2]) -> T {
+        let narrow = |value: T| value & T::ONES[bits(width) as usize];
         match *self {
-            Con::K(k) => narrow(constants[usize::from(k)] as u64),
-            Con::Is(imm) => narrow(imm as u64),
-            Con::Bits => bits(width),
-            Con::Trailing(of) => u64::from(of.value(width, constants).trailing_zeros()),
-            Con::Op(op, a, b) => op.apply(width, a.value(width, constants), b.value(width, constants)),
+            Con::K(k) => narrow(constants[usize::from(k)]),
+            Con::Is(imm) => narrow(T::of(imm as u64)),
+            Con::Bits => T::of(bits(width)),
+            Con::Trailing(of) => of.value(width, constants).trailing_zeros(),
+            Con::Op(op, a, b) => op.apply_to(width, a.value(width, constants), b.value(width, constants)),
         }
     }
 }
 
 impl When {
     /// Whether it holds for these constants, and values of which no bit from these on is set.
-    pub(crate) fn holds(&self, width: Width, constants: &[i64; 2], known: &[u8; 2]) -> bool {
+    pub(crate) fn holds<T: Word>(&self, width: Width, constants: &[T; 2], known: &[u8; 2]) -> bool {
         let value = |con: &Con| con.value(width, constants);
         match self {
             When::Equal(a, b) => value(a) == value(b),
             When::Below(a, b) => value(a) < value(b),
             When::PowerOfTwo(a) => value(a).is_power_of_two(),
             When::Within(v, mask) => {
-                let may = ones(u64::from(known[usize::from(*v)]).min(bits(width)));
-                may & !value(mask) == 0
+                let may = T::of(ones(Ord::min(known[usize::from(*v)].into(), bits(width))));
+                may & !value(mask) == T::ZERO
             }
-            When::Under(v, at) => u64::from(known[usize::from(*v)]).min(bits(width)) <= value(at),
+            When::Under(v, at) => T::of(Ord::min(known[usize::from(*v)].into(), bits(width))) <= value(at),
         }
+    }
+}
+
+/// What a rule means.
+impl Pat {
+    fn value<T: Word>(&self, width: Width, values: &[T; 2], constants: &[T; 2]) -> T {
+        let narrow = |value: T| value & T::ONES[bits(width) as usize];
+        match *self {
+            Pat::V(v) => narrow(values[usize::from(v)]),
+            Pat::K(k) => narrow(constants[usize::from(k)]),
+            Pat::Is(imm) => narrow(T::of(imm as u64)),
+            Pat::Op(op, a, b) => {
+                op.apply_to(width, a.value(width, values, constants), b.value(width, values, constants))
+            }
+        }
+    }
+}
+
+impl Out {
+    fn value<T: Word>(&self, width: Width, values: &[T; 2], constants: &[T; 2]) -> T {
+        let narrow = |value: T| value & T::ONES[bits(width) as usize];
+        match *self {
+            Out::V(v) => narrow(values[usize::from(v)]),
+            Out::Con(con) => con.value(width, constants),
+            Out::Op(op, a, b) => {
+                op.apply_to(width, a.value(width, values, constants), b.value(width, values, constants))
+            }
+            Out::Signed(size, v) => narrow(values[usize::from(v)].sext(size.bits()).unsigned()),
+            Out::Neg(v) => narrow(T::ZERO.wrapping_sub(values[usize::from(v)])),
+        }
+    }
+}
+
+impl Rule {
+    /// What it is looked for, and what it becomes, of these values and constants.
+    pub(crate) fn sides<T: Word>(&self, width: Width, values: &[T; 2], constants: &[T; 2]) -> (T, T) {
+        let (a, b) = (self.a.value(width, values, constants), self.b.value(width, values, constants));
+        (self.op.apply_to(width, a, b), self.out.value(width, values, constants))
     }
 }
 
@@ -239,30 +278,6 @@ pub(crate) fn ones(n: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bpf_lir::{extend, narrow};
-
-    fn pattern(pat: &Pat, width: Width, values: &[u64; 2], constants: &[i64; 2]) -> u64 {
-        match *pat {
-            Pat::V(v) => narrow(width, values[usize::from(v)]),
-            Pat::K(k) => narrow(width, constants[usize::from(k)] as u64),
-            Pat::Is(imm) => narrow(width, imm as u64),
-            Pat::Op(op, a, b) => {
-                op.apply(width, pattern(a, width, values, constants), pattern(b, width, values, constants))
-            }
-        }
-    }
-
-    fn outcome(out: &Out, width: Width, values: &[u64; 2], constants: &[i64; 2]) -> u64 {
-        match *out {
-            Out::V(v) => narrow(width, values[usize::from(v)]),
-            Out::Con(con) => con.value(width, constants),
-            Out::Op(op, a, b) => {
-                op.apply(width, outcome(a, width, values, constants), outcome(b, width, values, constants))
-            }
-            Out::Signed(size, v) => narrow(width, extend(true, size, values[usize::from(v)])),
-            Out::Neg(v) => narrow(width, values[usize::from(v)].wrapping_neg()),
-        }
-    }
 
     /// Values at the edges, and between.
     fn samples() -> Vec<u64> {
@@ -282,9 +297,9 @@ mod tests {
         let shift = |p: &Pat| matches!(p, Pat::Op(Shl | Shr | Sar | Rotl, _, Pat::K(_)));
         let counts = shift(&rule.a) || shift(&rule.b) || matches!(rule.op, Shl | Shr | Sar | Rotl);
         for width in [Width::W32, Width::W64].into_iter().filter(|w| rule.width.is_none_or(|only| only == *w)) {
-            let constants: Vec<i64> = match counts {
-                true => (0..bits(width) as i64).collect(),
-                false => samples.iter().step_by(5).map(|c| *c as i64).chain([0, 1, -1]).collect(),
+            let constants: Vec<u64> = match counts {
+                true => (0..bits(width)).collect(),
+                false => samples.iter().step_by(5).copied().chain([0, 1, u64::MAX]).collect(),
             };
             for (i, c) in constants.iter().enumerate() {
                 for d in constants.iter().skip(if counts { 0 } else { i % 7 }).step_by(if counts { 1 } else { 7 }) {
@@ -295,10 +310,7 @@ mod tests {
                             continue;
                         }
                         compared += 1;
-                        let (values, constants) = ([*x, *y], [*c, *d]);
-                        let a = pattern(&rule.a, width, &values, &constants);
-                        let b = pattern(&rule.b, width, &values, &constants);
-                        let (was, is) = (rule.op.apply(width, a, b), outcome(&rule.out, width, &values, &constants));
+                        let (was, is) = rule.sides(width, &[*x, *y], &[*c, *d]);
                         if was != is {
                             return Err(format!(
                                 "{} at {width:?}, x {x:#x}, y {y:#x}, c {c:#x}, d {d:#x}: {was:#x} is not {is:#x}",

@@ -611,7 +611,7 @@ impl Pass<'_> {
         if !matched {
             return None;
         }
-        let constants = found.constants.map(|c| c.unwrap_or(0));
+        let constants = found.constants.map(|c| c.unwrap_or(0) as u64);
         let known = found.values.map(|v| self.s.bits.get(v.index()).copied().unwrap_or(64));
         if !rule.when.iter().all(|when| when.holds(width, &constants, &known)) {
             return None;
@@ -651,7 +651,7 @@ impl Pass<'_> {
     }
 
     fn con(&self, con: Con, width: Width, found: &Found) -> u64 {
-        con.value(width, &found.constants.map(|c| c.unwrap_or(0)))
+        con.value(width, &found.constants.map(|c| c.unwrap_or(0) as u64))
     }
 
     fn matches(&self, pat: &Pat, v: Val, width: Width, found: &mut Found) -> bool {

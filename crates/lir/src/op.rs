@@ -3,6 +3,7 @@
 //! `width` fields: operands are read at that width, a 32-bit result is zero-extended. What an op computes is defined by
 //! `eval`.
 
+use bpf_isa::word::{Signed, Wide, Word};
 use bpf_isa::{Size, SubprogId, Width};
 use bpf_jit_code::{StopCode, Symbol};
 
@@ -79,37 +80,44 @@ pub enum BinOp {
 impl BinOp {
     /// `a op b` at a width: what the op means.
     pub fn apply(self, width: Width, a: u64, b: u64) -> u64 {
+        self.apply_to(width, a, b)
+    }
+
+    /// [`BinOp::apply`], also of what is proven.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn apply_to<T: Word>(self, width: Width, a: T, b: T) -> T {
         let bits = match width {
             Width::W32 => 32,
             Width::W64 => 64,
         };
         // Each operand at the width, zero- and sign-extended.
-        let (a, b) = (narrow(width, a), narrow(width, b));
-        let signed = |v| (v << (64 - bits)) as i64 >> (64 - bits);
-        let (sa, sb) = (signed(a), signed(b));
-        let count = b % bits;
-        #[expect(clippy::cast_possible_truncation, reason = "the half that is meant, or bits shifted into 64")]
+        let (a, b) = (a & T::ONES[bits as usize], b & T::ONES[bits as usize]);
+        let (sa, sb) = (a.sext(bits), b.sext(bits));
+        let top = T::of(u64::from(bits) - 1);
+        let count = b & top;
         let result = match self {
             BinOp::Add => a.wrapping_add(b),
             BinOp::Sub => a.wrapping_sub(b),
             BinOp::Mul => a.wrapping_mul(b),
-            BinOp::MulHighU => ((u128::from(a) * u128::from(b)) >> bits) as u64,
-            BinOp::MulHighS => ((i128::from(sa) * i128::from(sb)) >> bits) as u64,
-            BinOp::Div => a.checked_div(b).unwrap_or(0),
-            BinOp::SDiv if sb == 0 => 0,
-            BinOp::SDiv => sa.wrapping_div(sb) as u64,
+            BinOp::MulHighU => (a.wide().wrapping_mul(b.wide()) >> bits).low(),
+            BinOp::MulHighS => (sa.wide().wrapping_mul(sb.wide()) >> bits).low(),
+            BinOp::Div => a.checked_div(b).unwrap_or(T::ZERO),
+            BinOp::SDiv if b == T::ZERO => T::ZERO,
+            BinOp::SDiv => sa.wrapping_div(sb).unsigned(),
             BinOp::Mod => a.checked_rem(b).unwrap_or(a),
-            BinOp::SMod if sb == 0 => a,
-            BinOp::SMod => sa.wrapping_rem(sb) as u64,
+            BinOp::SMod if b == T::ZERO => a,
+            BinOp::SMod => sa.wrapping_rem(sb).unsigned(),
             BinOp::And => a & b,
             BinOp::Or => a | b,
             BinOp::Xor => a ^ b,
             BinOp::Shl => a << count,
             BinOp::Shr => a >> count,
-            BinOp::Sar => (sa >> count) as u64,
-            BinOp::Rotl => a << count | (a as u128 >> (bits - count)) as u64,
+            BinOp::Sar => (sa >> count).unsigned(),
+            // By one and the rest: a shift by the width is none.
+            BinOp::Rotl => a << count | a >> 1 >> (top - count),
         };
-        narrow(width, result)
+        result & T::ONES[bits as usize]
     }
 }
 

@@ -21,6 +21,8 @@ mod interval;
 mod kept;
 mod need;
 mod notes;
+#[doc(hidden)]
+pub mod proof;
 mod scalar;
 mod state;
 mod states;

@@ -16,6 +16,7 @@ mod branch;
 mod tests;
 
 pub use self::alu::eval;
+pub(crate) use self::alu::{bits, range};
 use crate::interval::Interval;
 use crate::tnum::{Tnum, ones};
 use bpf_isa::word::{Numbers, Signed, Word};
@@ -60,7 +61,7 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
     ///
     /// The components must have a value in common, as those computed from non-empty operands have. Were they not to,
     /// the result would be empty and every later check on it vacuous, so this gives up all knowledge instead.
-    fn of(bits: Tnum<W, T>, full: Interval<W, T>, low: Interval<H, T>) -> Self {
+    pub(crate) fn of(bits: Tnum<W, T>, full: Interval<W, T>, low: Interval<H, T>) -> Self {
         let mut n = Num { bits, full, low };
         n.settle();
         n
@@ -149,17 +150,17 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
     /// [`Num::sync`] itself.
     ///
     /// Most numbers of most programs are bytes, lengths and offsets, on which the views agree: these take a short way.
-    fn exchange(&mut self) -> bool {
+    pub(crate) fn exchange(&mut self) -> bool {
         if self.bits.is_const() {
             return self.sync_const(self.bits.value());
         }
         if self.bits.max() <= ones(H) {
-            return self.sync_small();
+            return T::step(self, Self::sync_small);
         }
         if self.knows_nothing() {
             return true;
         }
-        self.sync_wide()
+        T::step(self, Self::sync_wide)
     }
 
     /// Whether this is [`Num::UNKNOWN`]. Asked often, and mostly answered by the first comparison.
@@ -169,7 +170,7 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
 
     /// `sync` of numbers whose high half is zero. As unsigned numbers of either width, and as signed ones of the whole,
     /// they are the same; below the low half's sign bit, as signed ones of the low half too.
-    fn sync_small(&mut self) -> bool {
+    pub(crate) fn sync_small(&mut self) -> bool {
         let half = ones::<T>(H) >> 1;
         let (full, low) = (&self.full, &self.low);
         // A signed bound of the whole below zero says nothing of a number that is not negative.
@@ -225,36 +226,12 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
     ///
     /// Two rounds: what the ranges teach the bits can teach the ranges again. More rounds would gain little and are
     /// never needed for soundness, because each step only cuts away values another component excludes.
-    fn sync_wide(&mut self) -> bool {
+    pub(crate) fn sync_wide(&mut self) -> bool {
         for _ in 0..2 {
-            self.full.meet_tnum(self.bits);
-            self.full.sync();
-            // Nothing known of the low half: only a range that does not leave it can change that.
-            let nothing_low = T::ask(|| self.low == Interval::FULL && self.bits.low::<H>().mask() == ones(H));
-            if !nothing_low {
-                self.low.meet_tnum(self.bits.low());
-                self.low.sync();
-            }
-            if self.full.is_empty() || self.low.is_empty() {
-                return false;
-            }
-            self.full_to_low();
-            if !nothing_low || T::ask(|| self.low != Interval::FULL) {
-                self.low.sync();
-                if self.low.is_empty() {
-                    return false;
-                }
-                self.low_to_full();
-            }
-            self.full.sync();
-            if self.full.is_empty() {
-                return false;
-            }
             let before = self.bits;
-            let Some(bits) = self.bits.intersect(Tnum::range(self.full.umin, self.full.umax)) else { return false };
-            let low = Tnum::<H, T>::range(self.low.umin, self.low.umax);
-            let Some(low) = bits.low::<H>().intersect(low) else { return false };
-            self.bits = bits.with_low(low);
+            if !T::step(self, Self::round) {
+                return false;
+            }
             if T::ask(|| self.bits == before) {
                 return true;
             }
@@ -266,6 +243,39 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
         self.full.meet_tnum(self.bits);
         self.low.meet_tnum(self.bits.low());
         !self.full.is_empty() && !self.low.is_empty()
+    }
+
+    /// The ranges learn from the bits, from each other, and teach the bits.
+    #[inline(always)]
+    pub(crate) fn round(&mut self) -> bool {
+        self.full.meet_tnum(self.bits);
+        self.full.sync();
+        // Nothing known of the low half: only a range that does not leave it can change that.
+        let nothing_low = T::ask(|| self.low == Interval::FULL && self.bits.low::<H>().mask() == ones(H));
+        if !nothing_low {
+            self.low.meet_tnum(self.bits.low());
+            self.low.sync();
+        }
+        if self.full.is_empty() || self.low.is_empty() {
+            return false;
+        }
+        self.full_to_low();
+        if !nothing_low || T::ask(|| self.low != Interval::FULL) {
+            self.low.sync();
+            if self.low.is_empty() {
+                return false;
+            }
+            self.low_to_full();
+        }
+        self.full.sync();
+        if self.full.is_empty() {
+            return false;
+        }
+        let Some(bits) = self.bits.intersect(Tnum::range(self.full.umin, self.full.umax)) else { return false };
+        let low = Tnum::<H, T>::range(self.low.umin, self.low.umax);
+        let Some(low) = bits.low::<H>().intersect(low) else { return false };
+        self.bits = bits.with_low(low);
+        true
     }
 
     /// All components reduced to one value, if they all hold it.
@@ -282,16 +292,9 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
         });
     }
 
-    fn low_to_full(&mut self) {
-        T::step(self, |n| {
-            n.teach_full();
-            true
-        });
-    }
-
     /// Where all values share their high half, the low half moves within the same ends.
     #[inline(always)]
-    fn teach_low(&mut self) {
+    pub(crate) fn teach_low(&mut self) {
         let f = &self.full;
         if f.umin >> H == f.umax >> H {
             self.low.umin = self.low.umin.max(f.umin & ones(H));
@@ -309,37 +312,58 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
     }
 
     /// The ends of the whole move inwards to the nearest value whose low half is allowed.
+    ///
+    /// Out of the width's range means that no value is left; the old end stays and the caller sees the emptiness or keeps
+    /// a wider, still sound, range.
     #[inline(always)]
-    fn teach_full(&mut self) {
-        let (lmin, lmax) = (self.low.umin, self.low.umax);
-        if lmin > T::ZERO || lmax < ones(H) {
-            // Out of the width's range means that no value is left; the old end stays and the caller sees the emptiness
-            // or keeps a wider, still sound, range.
-            let (high, next) = (!ones::<T>(H), T::ONE << H);
-            let f = &mut self.full;
-            f.umin = match f.umin & ones(H) {
-                low if low > lmax => (f.umin & high).checked_add(next).map_or(f.umin, |up| up | lmin),
-                low => f.umin & high | low.max(lmin),
-            };
-            f.umax = match f.umax & ones(H) {
-                low if low < lmin => (f.umax & high).checked_sub(next).map_or(f.umax, |down| down | lmax),
-                low => f.umax & high | low.min(lmax),
-            };
-            let (lmin, lmax, high, next) = (lmin.signed(), lmax.signed(), high.signed(), next.signed());
-            f.smin = match f.smin & !high {
-                low if low > lmax => (f.smin & high).checked_add(next).map_or(f.smin, |up| up | lmin),
-                low => f.smin & high | low.max(lmin),
-            };
-            f.smax = match f.smax & !high {
-                low if low < lmin => (f.smax & high).checked_sub(next).map_or(f.smax, |down| down | lmax),
-                low => f.smax & high | low.min(lmax),
-            };
+    fn low_to_full(&mut self) {
+        if self.low.umin > T::ZERO || self.low.umax < ones(H) {
+            T::step(self, |n| {
+                n.teach_full();
+                true
+            });
+            T::step(self, |n| {
+                n.teach_full_signed();
+                true
+            });
         }
         let f = &mut self.full;
         if f.smin >= Interval::<H, T>::FULL.smin && f.smax <= Interval::<H, T>::FULL.smax {
             f.smin = f.smin.max(self.low.smin);
             f.smax = f.smax.min(self.low.smax);
         }
+    }
+
+    /// The unsigned ends of the whole.
+    #[inline(always)]
+    pub(crate) fn teach_full(&mut self) {
+        let (lmin, lmax) = (self.low.umin, self.low.umax);
+        let (high, next) = (!ones::<T>(H), T::ONE << H);
+        let f = &mut self.full;
+        f.umin = match f.umin & ones(H) {
+            low if low > lmax => (f.umin & high).checked_add(next).map_or(f.umin, |up| up | lmin),
+            low => f.umin & high | low.max(lmin),
+        };
+        f.umax = match f.umax & ones(H) {
+            low if low < lmin => (f.umax & high).checked_sub(next).map_or(f.umax, |down| down | lmax),
+            low => f.umax & high | low.min(lmax),
+        };
+    }
+
+    /// The signed ends of the whole.
+    #[inline(always)]
+    pub(crate) fn teach_full_signed(&mut self) {
+        let (lmin, lmax) = (self.low.umin.signed(), self.low.umax.signed());
+        let (high, next) = (!ones::<T>(H).signed(), (T::ONE << H).signed());
+        let f = &mut self.full;
+        f.smin = match f.smin & !high {
+            low if low > lmax => (f.smin & high).checked_add(next).map_or(f.smin, |up| up | lmin),
+            low => f.smin & high | low.max(lmin),
+        };
+        f.smax = match f.smax & !high {
+            low if low < lmin => (f.smax & high).checked_sub(next).map_or(f.smax, |down| down | lmax),
+            low => f.smax & high | low.min(lmax),
+        };
     }
 }
 

@@ -44,8 +44,26 @@ fn counts<const V: u32, T: Word>(b: Interval<V, T>, w: u32) -> (T, T) {
     if b.umax <= top { (b.umin, b.umax) } else { (T::ZERO, top) }
 }
 
+/// One component, by the operation on its peers.
 #[inline(always)]
 fn bits_op<const V: u32, T: Word>(op: AluOp, a: Tnum<V, T>, b: Tnum<V, T>, kmin: T, kmax: T) -> Tnum<V, T> {
+    T::operation(op, (a, b), (kmin, kmax), || bits(op, a, b, kmin, kmax))
+}
+
+/// The same.
+#[inline(always)]
+fn range_op<const V: u32, T: Word>(
+    op: AluOp,
+    a: Interval<V, T>,
+    b: Interval<V, T>,
+    kmin: T,
+    kmax: T,
+) -> Interval<V, T> {
+    T::operation(op, (a, b), (kmin, kmax), || range(op, a, b, kmin, kmax))
+}
+
+#[inline(always)]
+pub(crate) fn bits<const V: u32, T: Word>(op: AluOp, a: Tnum<V, T>, b: Tnum<V, T>, kmin: T, kmax: T) -> Tnum<V, T> {
     match op {
         AluOp::Add => a.add(b),
         AluOp::Sub => a.sub(b),
@@ -63,7 +81,7 @@ fn bits_op<const V: u32, T: Word>(op: AluOp, a: Tnum<V, T>, b: Tnum<V, T>, kmin:
 }
 
 #[inline(always)]
-fn range_op<const V: u32, T: Word>(
+pub(crate) fn range<const V: u32, T: Word>(
     op: AluOp,
     a: Interval<V, T>,
     b: Interval<V, T>,

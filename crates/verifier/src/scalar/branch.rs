@@ -72,22 +72,14 @@ fn exclude<const V: u32, T: Word>(a: &mut Part<V, T>, b: Tnum<V, T>) -> Option<(
     let u = b.value();
     let s = u.sext(V);
     let r = &mut a.range;
-    if r.umin == r.umax {
-        return (r.umin != u).then_some(());
+    if T::ask(|| r.umin == r.umax || r.smin == r.smax) {
+        return T::ask(|| (r.umin != r.umax || r.umin != u) && (r.smin != r.smax || r.smin != s)).then_some(());
     }
-    if r.umin == u {
-        r.umin = r.umin + T::ONE;
-    } else if r.umax == u {
-        r.umax = r.umax - T::ONE;
-    }
-    if r.smin == r.smax {
-        return (r.smin != s).then_some(());
-    }
-    if r.smin == s {
-        r.smin = r.smin + T::Signed::ONE;
-    } else if r.smax == s {
-        r.smax = r.smax - T::Signed::ONE;
-    }
+    // At one of two ends that differ.
+    r.umin = r.umin + T::one_if(|| r.umin == u);
+    r.umax = r.umax - T::one_if(|| r.umax == u);
+    r.smin = r.smin + T::one_if(|| r.smin == s).signed();
+    r.smax = r.smax - T::one_if(|| r.smax == s).signed();
     Some(())
 }
 

@@ -1,0 +1,67 @@
+//! The table of rules for `cargo xtask prove`: nothing for users.
+
+use bpf_isa::Width;
+use bpf_isa::word::Word;
+use bpf_lir::BinOp;
+
+use crate::rules::{self, Con, Pat, Rule, When};
+
+/// A rule of the table at a width.
+#[derive(Clone, Copy, Debug)]
+pub struct RuleAt {
+    rule: &'static Rule,
+    /// At this one.
+    pub width: Width,
+}
+
+/// All rules, at each width at which they are applied.
+pub fn rules() -> impl Iterator<Item = RuleAt> {
+    rules::RULES.iter().flat_map(|rule| {
+        let widths = [Width::W32, Width::W64].into_iter();
+        widths.filter(|w| rule.width.is_none_or(|only| only == *w)).map(|width| RuleAt { rule, width })
+    })
+}
+
+impl RuleAt {
+    /// What the table calls it.
+    pub fn name(&self) -> &'static str {
+        self.rule.name
+    }
+
+    /// Whether its conditions hold for these constants, and values of which no bit from these on is set.
+    pub fn holds<T: Word>(&self, constants: &[T; 2], known: &[u8; 2]) -> bool {
+        self.rule.when.iter().all(|when| when.holds(self.width, constants, known))
+    }
+
+    /// What it is looked for, and what it becomes.
+    pub fn sides<T: Word>(&self, values: &[T; 2], constants: &[T; 2]) -> (T, T) {
+        self.rule.sides(self.width, values, constants)
+    }
+
+    /// Which of the constants are shift counts, which are below the width wherever rules are tried.
+    pub fn counts(&self) -> [bool; 2] {
+        let mut counts = [false; 2];
+        let mut at = |op: BinOp, right: &Pat| {
+            if let (BinOp::Shl | BinOp::Shr | BinOp::Sar | BinOp::Rotl, Pat::K(k)) = (op, right) {
+                counts[usize::from(*k)] = true;
+            }
+        };
+        at(self.rule.op, &self.rule.b);
+        for side in [&self.rule.a, &self.rule.b] {
+            if let Pat::Op(op, _, right) = side {
+                at(*op, right);
+            }
+        }
+        counts
+    }
+
+    /// Whether it asks how many bits of the first value may be set.
+    pub fn asks_bits(&self) -> bool {
+        self.rule.when.iter().any(|when| matches!(when, When::Within(..) | When::Under(..)))
+    }
+
+    /// Whether it asks for the first constant to be a power of two.
+    pub fn asks_power(&self) -> bool {
+        self.rule.when.iter().any(|when| matches!(when, When::PowerOfTwo(Con::K(0))))
+    }
+}
