@@ -145,7 +145,7 @@ pub(crate) fn add_architecture() -> anyhow::Result<()> {
     update()
 }
 
-fn update() -> anyhow::Result<()> {
+pub(crate) fn update() -> anyhow::Result<()> {
     shell::run(shell::command("apt-get").args(["update", "-q"]))
 }
 
@@ -159,7 +159,7 @@ pub(crate) fn install_emulator(package: &str) -> anyhow::Result<()> {
     }
 }
 
-fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
     shell::run(
         shell::command("apt-get")
             .args(["install", "-q", "-y", "--no-install-recommends"])

@@ -13,6 +13,7 @@ mod docs;
 mod kernel_arm64;
 mod layers;
 mod objects;
+mod prove;
 mod publish;
 mod rules;
 mod sanitize;
@@ -73,6 +74,24 @@ enum Command {
         #[arg(long)]
         faults: bool,
     },
+    /// Prove the verifier's and the optimiser's rules about numbers with z3: docs/verifier.md.
+    Prove {
+        /// Only obligations with this in their names.
+        #[arg(long)]
+        only: Option<String>,
+        /// Also those that take minutes.
+        #[arg(long)]
+        all: bool,
+        /// Seconds for one obligation.
+        #[arg(long, default_value_t = 120)]
+        limit: u64,
+        /// Instead, plant deliberate bugs in the verifier: each must be refuted.
+        #[arg(long)]
+        faults: bool,
+        /// Install z3 if it is missing (Debian; needs root).
+        #[arg(long)]
+        install: bool,
+    },
     /// Run the tests of the runtime, the maps and the packs under sanitizers: docs/testing.md.
     Sanitize {
         /// Only this one.
@@ -94,6 +113,12 @@ fn main() -> anyhow::Result<()> {
         Command::KernelArm64 { install } => kernel_arm64::run(install),
         Command::Objects { check } => objects::run(check),
         Command::Soak { programs, seed, arm64, faults } => soak::run(programs, seed, arm64, faults),
+        Command::Prove { only, all, limit, faults, install } => {
+            let only = only.into_iter().flat_map(|only| ["--only".to_owned(), only]);
+            let arguments: Vec<String> =
+                only.chain(all.then(|| "--all".to_owned())).chain([format!("--limit={limit}")]).collect();
+            prove::run(install, faults, &arguments)
+        }
         Command::Sanitize { sanitizer } => sanitize::run(sanitizer),
         Command::Publish => publish::rehearse(),
         Command::Capture => capture::run(),

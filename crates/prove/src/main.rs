@@ -1,0 +1,116 @@
+//! Proofs of the rules about numbers: the verifier's domain and the optimiser's table, for all numbers, by a solver.
+//!
+//! Problem: one wrong bound in the verifier is a way out of the sandbox, one wrong rule of the optimiser a miscompilation,
+//! and tests see a few numbers of 2^64. Approach: the code that runs is generic over the kind of number
+//! (`bpf_isa::word`); here it runs on terms (`word`), once for each way through it (`paths`), and what must be true at the
+//! end of each way is put to z3 (`solver`). Nothing is translated, so nothing can be translated wrongly but the operations
+//! of one word, which a test compares with `u64`'s. What z3 cannot decide (products and quotients of two unknowns) is
+//! tried: all sets of few bits, and random numbers of 64 (`tries`).
+//!
+//! `cargo xtask prove` runs this; docs/verifier.md has the table of what is proven and what is tried.
+//!
+//! Invariant: an obligation that is not shown to hold fails the run, whatever the reason.
+#![forbid(unsafe_code)]
+
+mod domain;
+mod obligation;
+mod paths;
+mod rules;
+mod solver;
+mod term;
+mod tries;
+mod word;
+mod wrong;
+
+#[cfg(feature = "faults")]
+use anyhow::Context;
+use clap::Parser;
+use obligation::{Failure, Obligation};
+use solver::Solver;
+use std::time::{Duration, Instant};
+
+#[derive(Parser)]
+#[command(about = "Proofs of the verifier's and the optimiser's rules by z3")]
+struct Cli {
+    /// Only obligations with this in their names.
+    #[arg(long)]
+    only: Option<String>,
+    /// Also those that take minutes.
+    #[arg(long)]
+    all: bool,
+    /// Plant bugs in the verifier instead (feature `faults`).
+    #[arg(long)]
+    faults: bool,
+    /// Seconds for one obligation.
+    #[arg(long, default_value_t = 120)]
+    limit: u64,
+}
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    let mut solver = Some(Solver::start(Duration::from_secs(cli.limit))?);
+    let start = Instant::now();
+    let (held, failed) = if cli.faults { planted(&mut solver)? } else { all(&cli, &mut solver) };
+    println!("{held} as they should, {failed} not, in {:.0} s", start.elapsed().as_secs_f64());
+    if failed != 0 {
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+/// What is so must be shown, and what is not must be refuted.
+fn all(cli: &Cli, solver: &mut Option<Solver>) -> (u32, u32) {
+    let wanted = |o: &&Obligation| {
+        cli.only.as_deref().is_none_or(|only| o.name.contains(only)) && (cli.all || cli.only.is_some() || !o.slow)
+    };
+    let (mut held, mut failed) = (0, 0);
+    let mut count = |right: bool| *if right { &mut held } else { &mut failed } += 1;
+    let so = domain::obligations().into_iter().chain(rules::obligations()).chain(tries::obligations());
+    for obligation in so.collect::<Vec<_>>().iter().filter(wanted) {
+        let (result, took) = obligation.check(solver);
+        count(result.is_ok());
+        let what = result.unwrap_or_else(|why| why.to_string());
+        println!("{:>8.2} s  {}: {what}", took.as_secs_f64(), obligation.name);
+    }
+    for obligation in wrong::obligations().iter().filter(wanted) {
+        let (refuted, took) = refuted(obligation, solver);
+        count(refuted);
+        let what = if refuted { "wrong, and refuted" } else { "FAILED: wrong, and not refuted" };
+        println!("{:>8.2} s  {}: {what}", took.as_secs_f64(), obligation.name);
+    }
+    (held, failed)
+}
+
+/// Whether numbers are found for which it does not hold: more than not to be shown.
+fn refuted(obligation: &Obligation, solver: &mut Option<Solver>) -> (bool, Duration) {
+    let (result, took) = obligation.check(solver);
+    (matches!(result, Err(Failure::Refuted(_))), took)
+}
+
+/// Each bug that concerns numbers, planted in the verifier, refutes an obligation that holds without it.
+#[cfg(feature = "faults")]
+fn planted(solver: &mut Option<Solver>) -> anyhow::Result<(u32, u32)> {
+    use bpf_verifier::faults::{Fault, plant};
+    let faults = [
+        (Fault::SignedIsUnsigned, "sle holds at 64 bits"),
+        (Fault::HalfIsWhole, "lt holds at 32 bits"),
+        (Fault::RemainderTooSmall, "range mod at 4 bits"),
+    ];
+    let (mut held, mut failed) = (0, 0);
+    for (fault, name) in faults {
+        let all: Vec<Obligation> = domain::obligations().into_iter().chain(tries::obligations()).collect();
+        let obligation = all.iter().find(|o| o.name == name).context("no such obligation")?;
+        plant(Some(fault));
+        let (refuted, took) = refuted(obligation, solver);
+        plant(None);
+        *if refuted { &mut held } else { &mut failed } += 1;
+        let what = if refuted { "refuted" } else { "FAILED: not refuted" };
+        println!("{:>8.2} s  {fault:?}: {name} is {what}", took.as_secs_f64());
+    }
+    Ok((held, failed))
+}
+
+#[cfg(not(feature = "faults"))]
+fn planted(_: &mut Option<Solver>) -> anyhow::Result<(u32, u32)> {
+    anyhow::bail!("built without the feature `faults`")
+}

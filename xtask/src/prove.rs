@@ -1,0 +1,29 @@
+//! `cargo xtask prove`: the rules about numbers, the verifier's and the optimiser's, for all numbers, by a solver.
+//!
+//! The proofs are a program of their own (`crates/prove`), so that the other commands need not be built with the verifier
+//! and the optimiser. The solver is Debian's `z3`; where it is missing, that is said in a line that starts with `SKIPPED`.
+
+use crate::{arm64, shell};
+
+pub(crate) fn run(install: bool, faults: bool, arguments: &[String]) -> anyhow::Result<()> {
+    let missing = || shell::first_available(&["z3"]).is_none();
+    if install && missing() {
+        arm64::update()?;
+        arm64::apt_install(&["z3"])?;
+    }
+    if missing() {
+        println!("SKIPPED all proofs: no z3\nTo run them: apt-get install z3");
+        return Ok(());
+    }
+    let mut cargo = shell::cargo();
+    cargo.args(["run", "-q", "-p", "bpf-prove"]);
+    if faults {
+        // With debug assertions: a release build refuses the feature.
+        cargo.args(["--features", "faults"]);
+    }
+    cargo.arg("--").args(arguments);
+    if faults {
+        cargo.arg("--faults");
+    }
+    shell::run(&mut cargo)
+}
