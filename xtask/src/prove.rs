@@ -1,7 +1,8 @@
 //! `cargo xtask prove`: the rules about numbers, the verifier's and the optimiser's, for all numbers, by a solver.
 //!
-//! The proofs are a program of their own (`crates/prove`), so that the other commands need not be built with the verifier
-//! and the optimiser. The solver is Debian's `z3`; where it is missing, that is said in a line that starts with `SKIPPED`.
+//! The proofs are a program of their own (`crates/prove`), so that the other commands need not be built with the
+//! verifier and the optimiser. The solver is Debian's `z3`; where it is missing, a line that starts with `SKIPPED` says
+//! so.
 
 use crate::{arm64, shell};
 

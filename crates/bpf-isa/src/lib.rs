@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod codec;
+mod compare;
 mod insn;
 mod opcode;
 mod program;

@@ -6,8 +6,8 @@
 //! an `if`: a comparison is a `bool`, and the prover runs the code once for each way that its comparisons can go.
 //!
 //! Invariants: on `u64` and `i64` every method is the one of that name (or the one line that it says here), inlined;
-//! [`Word::step`], [`Word::operation`] and [`Word::ask`] do nothing there but call. A step and an operation are proven by
-//! themselves, and in the proof of what they are part of, anything that keeps their promise stands for them.
+//! [`Word::step`], [`Word::operation`] and [`Word::ask`] do nothing there but call. A step and an operation are
+//! proven by themselves, and in the proof of what they are part of, anything that keeps their promise stands for them.
 
 use crate::insn::AluOp;
 use core::fmt::Debug;

@@ -1,12 +1,12 @@
 //! The verifier's numbers: no rule loses a value that there can be.
 //!
-//! Each obligation is about concrete numbers x and y, and any sets that they are in: what the operation makes of the sets
-//! holds what the instruction makes of x and y. Sets need not be as exact as the verifier keeps them, only well-formed; a
-//! theorem about more sets says no less of those.
+//! Each obligation is about concrete numbers x and y, and any sets that they are in: what the operation makes of the
+//! sets holds what the instruction makes of x and y. Sets need not be as exact as the verifier keeps them, only
+//! well-formed; a theorem about more sets says no less of those.
 
 use crate::obligation::{Obligation, proof};
+use crate::paths::word::{S, U};
 use crate::paths::{any, any_set, any_with, assume, claim, operands, witness};
-use crate::word::{S, U};
 use bpf_isa::word::{Numbers, Signed, Word};
 use bpf_isa::{AluOp, ByteOrder, Cond, Width};
 use bpf_verifier::{Interval, Num, Tnum, eval, proof as steps};

@@ -1,5 +1,6 @@
 //! What is to be shown, and how.
 
+use crate::failure::Failure;
 use crate::paths;
 use crate::solver::Solver;
 use std::time::{Duration, Instant};
@@ -10,23 +11,6 @@ pub(crate) enum How {
     Proof(Box<dyn Fn()>),
     /// By trying: all numbers of few bits, or random ones of all bits. Says how many were tried.
     Tried(&'static str, Box<dyn Fn() -> Result<u64, String>>),
-}
-
-/// Why an obligation is not shown.
-pub(crate) enum Failure {
-    /// It does not hold, of these numbers.
-    Refuted(String),
-    /// Nobody knows.
-    Open(String),
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Failure::Refuted(why) => write!(f, "REFUTED: {why}"),
-            Failure::Open(why) => write!(f, "NOT SHOWN: {why}"),
-        }
-    }
 }
 
 /// Something that must be so.

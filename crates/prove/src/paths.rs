@@ -2,24 +2,26 @@
 //!
 //! Problem: an `if` on terms has no answer. The way of most provers, to turn every branch into a choice between two
 //! terms, would have the code under proof written for the prover. Approach: a comparison gives `true` first, and is
-//! remembered; when the code has returned, it is run again with the last answer that has another side turned round, until
-//! all sides have been seen. The answers on the way are the path's condition. The solver is asked at each new comparison
-//! which sides are possible at all, which cuts what nobody can reach, and at the end of each path whether what is claimed
-//! there can be false.
+//! remembered; when the code has returned, it is run again with the last answer that has another side turned round,
+//! until all sides have been seen. The answers on the way are the path's condition. The solver is asked at each new
+//! comparison which sides are possible at all, which cuts what nobody can reach, and at the end of each path whether
+//! what is claimed there can be false.
 //!
 //! * A question ([`Word::ask`]) is run through by itself, all its ways, and becomes one condition: only its answer
 //!   matters.
-//! * A step ([`Word::step`]) is proven by itself; where it is part of something, any set stands for its result that keeps
-//!   what the step promises for the numbers that the proof is about ([`witness`]). Without that the ways of the steps
-//!   would multiply.
+//! * A step ([`Word::step`]) is proven by itself; where it is part of something, any set stands for its result that
+//! keeps   what the step promises for the numbers that the proof is about ([`witness`]). Without that the ways of the
+//! steps   would multiply.
 //!
 //! Invariants: code under proof does the same when it is given the same answers. Nothing is claimed of a path that was
 //! not walked to its end.
 
-use crate::obligation::Failure;
+pub(crate) mod word;
+
+use self::word::U;
+use crate::failure::Failure;
 use crate::solver::{Answer, Solver};
 use crate::term::{self, Term};
-use crate::word::U;
 use bpf_isa::AluOp;
 use bpf_isa::word::{Numbers, Word};
 use bpf_verifier::eval;

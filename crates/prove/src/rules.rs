@@ -4,8 +4,8 @@
 //! condition leaves few constants (powers of two) or is about how many bits are known, each is a way of its own.
 
 use crate::obligation::{Obligation, proof};
+use crate::paths::word::U;
 use crate::paths::{any, assume, claim, one_of};
-use crate::word::U;
 use bpf_isa::Width;
 use bpf_isa::word::Word;
 use bpf_opt::proof::{RuleAt, rules};

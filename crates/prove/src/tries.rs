@@ -1,7 +1,7 @@
 //! What the solver cannot decide: products and quotients, tried.
 //!
-//! Every range and every tnum of few bits, with every number in them; and random ones of 64 bits, mostly near the ends of
-//! the number line. It is the verifier's code at another width, not a model of it.
+//! Every range and every tnum of few bits, with every number in them; and random ones of 64 bits, mostly near the
+//! ends of the number line. It is the verifier's code at another width, not a model of it.
 
 use crate::domain::is_hard;
 use crate::obligation::{Obligation, tried};

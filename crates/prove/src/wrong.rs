@@ -1,11 +1,11 @@
 //! Rules that are wrong: a prover that refutes none of them proves nothing.
 //!
-//! Each is a rule that somebody could write, wrong for a few numbers of 2^64. They are looked at in every run. The bugs of
-//! the verifier's `faults` that concern numbers are planted in its own code, with `--faults`.
+//! Each is a rule that somebody could write, wrong for a few numbers of 2^64. They are looked at in every run. The
+//! bugs of the verifier's `faults` that concern numbers are planted in its own code, with `--faults`.
 
 use crate::obligation::{Obligation, proof};
+use crate::paths::word::U;
 use crate::paths::{any, any_set, any_with, assume, claim};
-use crate::word::U;
 use bpf_isa::word::{Numbers, Signed, Word};
 use bpf_verifier::{Interval, Tnum};
 

@@ -269,7 +269,8 @@ impl<const W: u32, T: Word> Interval<W, T> {
             if self.umin >> (top - k) >> 1 == self.umax >> (top - k) >> 1 {
                 (r.umin, r.umax) = (self.umin << k & Self::UMAX, self.umax << k & Self::UMAX);
             }
-            // Half of it, rounded up: to add one and shift would overflow where the greatest number is shifted by W - 1.
+            // Half of it, rounded up: to add one and shift would overflow where the greatest number is shifted by W -
+            // 1.
             let half_up = |s: T::Signed| (s >> 1) + (s & Signed::ONE);
             let out = |s: T::Signed| half_up(s >> (top - k));
             if out(self.smin) == out(self.smax) {

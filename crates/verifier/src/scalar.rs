@@ -168,8 +168,8 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
         T::ask(|| self.bits.mask() == ones(W) && self.full == Interval::FULL && self.low == Interval::FULL)
     }
 
-    /// `sync` of numbers whose high half is zero. As unsigned numbers of either width, and as signed ones of the whole,
-    /// they are the same; below the low half's sign bit, as signed ones of the low half too.
+    /// `sync` of numbers whose high half is zero. As unsigned numbers of either width, and as signed ones of the
+    /// whole, they are the same; below the low half's sign bit, as signed ones of the low half too.
     pub(crate) fn sync_small(&mut self) -> bool {
         let half = ones::<T>(H) >> 1;
         let (full, low) = (&self.full, &self.low);
@@ -313,8 +313,8 @@ impl<const W: u32, const H: u32, T: Word> Num<W, H, T> {
 
     /// The ends of the whole move inwards to the nearest value whose low half is allowed.
     ///
-    /// Out of the width's range means that no value is left; the old end stays and the caller sees the emptiness or keeps
-    /// a wider, still sound, range.
+    /// Out of the width's range means that no value is left; the old end stays and the caller sees the emptiness or
+    /// keeps a wider, still sound, range.
     #[inline(always)]
     fn low_to_full(&mut self) {
         if self.low.umin > T::ZERO || self.low.umax < ones(H) {
