@@ -1,12 +1,12 @@
 //! Differences that compilers make of comparisons and of other differences.
 //!
 //! Problem: `x != 0 && x <= n` is compiled as `x - 1 < n`, a range as `x - 65 < 26`, `n - 1 - x` as `~x + n`. What is
-//! subtracted may wrap round, so by itself the result is any number. Approach: the difference is remembered as one modulo
-//! two to the power of its width ([`Wrap`]), until a comparison shows which it is ([`super::lines`]); a complement is
-//! remembered for the next instruction.
+//! subtracted may wrap round, so by itself the result is any number. Approach: the difference is remembered as one
+//! modulo two to the power of its width ([`Wrap`]), until a comparison shows which it is ([`super::lines`]); a
+//! complement is remembered for the next instruction.
 //!
-//! Invariants: a [`Wrap`] says no more than the subtraction did. No kept state has any, nor does one that a loop's guess
-//! begins with.
+//! Invariants: a [`Wrap`] says no more than the subtraction did. No kept state has any, nor does one that a loop's
+//! guess begins with.
 
 use bpf_isa::{AluOp, Reg, Src, Width};
 
@@ -21,8 +21,8 @@ const MAX_WRAPS: usize = 4;
 
 impl Walk<'_> {
     /// A constant is taken off a number that may be less: what it was is known as soon as a comparison of one or the
-    /// other shows whether that has wrapped round (`x - 1 < y` is how `x != 0 && x <= y` is compiled, and `x - 65 < 26` a
-    /// range).
+    /// other shows whether that has wrapped round (`x - 1 < y` is how `x != 0 && x <= y` is compiled, and `x - 65 < 26`
+    /// a range).
     pub(super) fn may_wrap(&self, width: Width, op: AluOp, dst: Reg, src: Src) -> Option<Wrap> {
         let (AluOp::Add, Src::Imm(i)) = (op, src) else { return None };
         let d = self.state.reg(dst);

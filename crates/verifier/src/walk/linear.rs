@@ -15,8 +15,8 @@ use crate::faults::planted;
 use crate::state::{Frame, State};
 use crate::value::{FIRST_FREE_ID, Value};
 
-/// How many equations and inequalities away what is asked about may be, and how many unknowns that leads to at most: what
-/// is looked at first, and then.
+/// How many equations and inequalities away what is asked about may be, and how many unknowns that leads to at most:
+/// what is looked at first, and then.
 const NEAR: [(u32, usize); 3] = [(1, 6), (2, 10), (4, 16)];
 /// Rows at any time.
 const MAX_ROWS: usize = 44;
@@ -243,8 +243,8 @@ impl State {
         less(a, b) && less(b, a)
     }
 
-    /// What is known of the unknowns of the form, and of what these are tied to over so many hops: so many unknowns, and
-    /// whether that is a contradiction by itself.
+    /// What is known of the unknowns of the form, and of what these are tied to over so many hops: so many unknowns,
+    /// and whether that is a contradiction by itself.
     fn rows_about(
         &self,
         form: &Form,

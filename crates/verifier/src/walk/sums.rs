@@ -129,8 +129,8 @@ impl State {
         Some((s, 0))
     }
 
-    /// `times_a * V(a) + times_b * V(b) + delta`, exact and `most` at most, of which neither V is negative: as a multiple
-    /// of one name, and a distance.
+    /// `times_a * V(a) + times_b * V(b) + delta`, exact and `most` at most, of which neither V is negative: as a
+    /// multiple of one name, and a distance.
     pub(super) fn name_multiples(
         &mut self,
         (a, times_a): (u32, i16),

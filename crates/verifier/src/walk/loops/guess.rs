@@ -12,6 +12,7 @@
 
 mod join;
 mod place;
+mod relation;
 mod relations;
 mod report;
 mod round;
@@ -29,7 +30,7 @@ use crate::value::{Ty, Value, Why, len_id};
 use crate::walk::pointers::size_of;
 use join::{Widen, merge};
 use place::{Place, places, put, value};
-use relations::Relation;
+use relation::Relation;
 use round::Measures;
 use shape::Change;
 pub(super) use shape::{Shape, compare, name_all};

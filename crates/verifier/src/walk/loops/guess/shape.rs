@@ -1,7 +1,7 @@
 //! What a round of a loop changes: seen by comparing what entered it with what came back.
 
 use super::place::{Place, places, put, value};
-use super::relations::Relation;
+use super::relation::Relation;
 use crate::state::State;
 use crate::value::{Ty, Value};
 

@@ -1,0 +1,117 @@
+//! One relation between places or names: whether it holds in a state, and how it is entered in one.
+//!
+//! Invariants: what is entered says no more than the relation; a sum of parts that may be negative does not hold.
+
+use super::place::{Place, value};
+use crate::state::{Room, State, Sum};
+use crate::value::{FIRST_FREE_ID, Ty};
+use crate::walk::linear::Form;
+
+/// What a relation is about: the value at a place, or one whose name stays the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Of {
+    Place(Place),
+    Name(u32),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Relation {
+    /// `scale * lo + bytes <= hi`.
+    Below { lo: Of, scale: i16, bytes: i64, hi: Of },
+    /// `s = a + scale * b + delta`.
+    Sum { s: Of, a: Of, b: Of, scale: i64, delta: i64 },
+}
+
+impl Of {
+    pub(super) fn form(self, state: &State) -> Option<Form> {
+        match self {
+            Of::Place(p) => Form::of(&value(state, p)?),
+            Of::Name(id) => Some(Form::name(id)),
+        }
+    }
+
+    /// As a name, its scale and a distance.
+    pub(super) fn named(self, state: &State) -> Option<(u32, i16, i64)> {
+        match self {
+            Of::Name(id) => Some((id, 1, 0)),
+            Of::Place(p) => {
+                let v = value(state, p)?;
+                (v.line_id() != 0).then_some((v.line_id(), v.scale, v.delta.into()))
+            }
+        }
+    }
+
+    /// Whether it is a number, or an offset, that is not negative.
+    pub(super) fn is_sum_part(self, state: &State) -> bool {
+        match self {
+            Of::Name(id) => id >= FIRST_FREE_ID || state.min_len.get(id as usize - 1).is_some(),
+            Of::Place(p) => value(state, p).is_some_and(|v| {
+                matches!(v.ty, Ty::Scalar | Ty::Packet { .. })
+                    && (v.is_scalar() || v.n.smin() >= i64::from(v.delta).max(0))
+            }),
+        }
+    }
+}
+
+impl Relation {
+    /// Whether it holds of what the state has in the places.
+    pub(super) fn holds(self, state: &State) -> bool {
+        match self {
+            Relation::Below { lo, scale, bytes, hi } => {
+                let form = || {
+                    let form = Form::constant(bytes.into()).plus(&lo.form(state)?, scale.into())?;
+                    form.plus(&hi.form(state)?, -1)
+                };
+                form().is_some_and(|f| state.proves_by_all(&f))
+            }
+            Relation::Sum { s, a, b, scale, delta } => {
+                let parts =
+                    || a.form(state)?.plus(&b.form(state)?, scale.into())?.plus(&Form::constant(delta.into()), 1);
+                [a, b].into_iter().all(|p| p.is_sum_part(state))
+                    && parts().zip(s.form(state)).is_some_and(|(p, s)| state.proves_equal(&p, &s))
+            }
+        }
+    }
+
+    /// Enters it in the state, where the places have these names.
+    pub(super) fn enter(self, names: &State, state: &mut State) {
+        match self {
+            Relation::Below { lo, scale, bytes, hi } => {
+                let fact = || {
+                    let ((id, times, at), (hi, one, above)) = (lo.named(names)?, hi.named(names)?);
+                    let bytes = at.checked_mul(scale.into())?.checked_add(bytes)?.checked_sub(above)?;
+                    (one == 1 && times > 0).then_some(Room { id, scale: scale.checked_mul(times)?, bytes, hi })
+                };
+                if let Some(fact) = fact() {
+                    state.learn_below(fact);
+                }
+            }
+            Relation::Sum { s, a, b, scale, delta } => {
+                let sum = || {
+                    let [(s, 1, above), (a, 1, x), (b, 1, y)] = [s.named(names)?, a.named(names)?, b.named(names)?]
+                    else {
+                        return None;
+                    };
+                    let delta = delta.checked_add(x)?.checked_add(y.checked_mul(scale)?)?.checked_sub(above)?;
+                    Some(Sum { s, a, b, scale, delta, max: i64::MAX, split: false })
+                };
+                if let Some(sum) = sum()
+                    && !state.sums.contains(&sum)
+                {
+                    state.push_sum(sum);
+                }
+            }
+        }
+    }
+
+    /// Whether the guess has names for what it is about.
+    pub(super) fn is_named(self, state: &State) -> bool {
+        let mut about = match self {
+            Relation::Below { lo, hi, .. } => [Some(lo), Some(hi), None],
+            Relation::Sum { s, a, b, .. } => [Some(s), Some(a), Some(b)],
+        }
+        .into_iter()
+        .flatten();
+        about.all(|of| of.named(state).is_some())
+    }
+}
