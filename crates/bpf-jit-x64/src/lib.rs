@@ -13,15 +13,15 @@
 
 mod asm;
 mod bound;
+mod emit;
 mod frame;
 mod jump;
-mod emit;
 mod regs;
 mod tail_call;
 
+use crate::emit::branch::Comparison;
 use crate::frame::Frame;
 use crate::jump::Jump;
-use crate::emit::branch::Comparison;
 use crate::regs::Gpr;
 use bpf_isa::Width;
 use bpf_jit::{Alloc, Backend, BlockId, EmitError, EmitOptions, MachineDesc, Op, Shape, Skeleton};

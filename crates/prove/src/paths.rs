@@ -10,8 +10,8 @@
 //! * A question ([`Word::ask`]) is run through by itself, all its ways, and becomes one condition: only its answer
 //!   matters.
 //! * A step ([`Word::step`]) is proven by itself; where it is part of something, any set stands for its result that
-//! keeps   what the step promises for the numbers that the proof is about ([`witness`]). Without that the ways of the
-//! steps   would multiply.
+//!   keeps what the step promises for the numbers that the proof is about ([`witness`]). Without that the ways of the
+//!   steps would multiply.
 //!
 //! Invariants: code under proof does the same when it is given the same answers. Nothing is claimed of a path that was
 //! not walked to its end.

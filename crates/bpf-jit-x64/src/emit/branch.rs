@@ -1,8 +1,8 @@
 //! Comparisons and jumps.
 
 use crate::asm::{Memory, asm, byte, mem, reg};
-use crate::jump::{Cc, Jump, cmov, jcc_short};
 use crate::emit::alu::{Alu, at_width};
+use crate::jump::{Cc, Jump, cmov, jcc_short};
 use crate::regs::Gpr::{self, *};
 use crate::regs::{SCRATCH, SCRATCH2};
 use crate::{Emitter, Flags};
