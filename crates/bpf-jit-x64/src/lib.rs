@@ -6,7 +6,7 @@
 //! scratch registers r10 and r11.
 //!
 //! Invariants: no memory, address or host is touched, so this crate works on any host; an op is correct wherever the
-//! allocation put its operands, and whichever of them share a register; what flags say outlives an op only as [`Flags`]
+//! allocation put its operands, and whichever of them share a register; what flags say outlives an op only as `Flags`
 //! notes, and no block's end.
 //! docs/abi.md describes the machine ABI.
 #![forbid(unsafe_code)]
