@@ -500,6 +500,10 @@ impl State {
                     Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } => *v = Value::uninit(Why::Moved(at)),
                     // Still a number, but no longer *the* length.
                     Ty::Scalar if v.id < FIRST_FREE_ID => *v = v.unlinked(),
+                    // Nor does what it was added to move with it.
+                    Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } if v.tie < FIRST_FREE_ID => {
+                        *v = v.renamed(0, 1, 0);
+                    }
                     _ => {}
                 }
             }

@@ -254,3 +254,138 @@ fn not_at_the_end_is_before_it() {
     refused(&text.replace("r4 = r1\n", "r4 = r1\nr4 += 1\n"));
     refused(&text.replace("(r4 + 0)", "(r4 + 1)"));
 }
+
+#[test]
+fn a_difference_of_more_than_its_width_holds_may_be_as_great_as_one_that_wrapped() {
+    // r7 is r6 - 4, short, though r6 is not; r6 - 9 is more than -9 of 32 bits for an r6 of 2^32 + 2, too.
+    let text = ";raw
+        r0 = 0
+        if r2 < 200 goto out
+        r9 = 0
+        r6 = *(u64 *)(r1 + 0)
+        r3 = 4294967295 ll
+        if r6 > r3 goto out
+        if r6 < 4 goto out
+        r7 = r6
+        r7 += -4
+        w7 += -5
+        if w7 < -8 goto out
+        r5 = r10
+        r5 += -16
+        *(u64 *)(r10 - 16) = 0
+        *(u64 *)(r10 - 8) = 0
+        r5 += r6
+        r0 = *(u8 *)(r5 + 0)
+        l: r9 += 1
+        if r9 < 5 goto l
+        out: r0 = 0
+        exit";
+    accepted(text);
+    refused(&text.replace("4294967295 ll", "4294967299 ll"));
+}
+
+#[test]
+fn the_low_half_of_a_constant_is_not_what_its_name_is_of() {
+    let text = ";raw
+        r0 = 0
+        if r2 < 200 goto out
+        r9 = 0
+        r6 = *(u64 *)(r1 + 0)
+        r4 = r6
+        r8 = *(u8 *)(r1 + 16)
+        r8 &= 7
+        r4 = r8
+        r3 = 5 ll
+        if r6 != r3 goto out
+        if w6 > w8 goto out
+        r7 = *(u32 *)(r1 + 8)
+        r4 = r7
+        if r7 > r6 goto out
+        r8 -= r7
+        r5 = r10
+        r5 += -8
+        *(u64 *)(r10 - 8) = 0
+        r5 += r8
+        r0 = *(u8 *)(r5 + 0)
+        l: r9 += 1
+        if r9 < 5 goto l
+        out: r0 = 0
+        exit";
+    accepted(text);
+    refused(&text.replace("r3 = 5 ll", "r3 = 4294967301 ll"));
+}
+
+#[test]
+fn what_was_moved_by_a_length_does_not_move_with_the_next_one() {
+    // A sum is known, so that a comparison of the length bounds what moves with it.
+    let text = "
+        r6 = r1
+        r9 = 0
+        *(u32 *)(r10 - 4) = 0
+        r2 = r10
+        r2 += -4
+        r1 = map[fd:0]
+        call 1
+        if r0 == 0 goto out
+        r8 = r0
+        r2 = *(u32 *)(r6 + 0)
+        r3 = *(u32 *)(r6 + 4)
+        r7 = r3
+        r7 -= r2
+        r8 += r7
+        r1 = r6
+        r2 = -1
+        call 5
+        r2 = *(u32 *)(r6 + 0)
+        r3 = *(u32 *)(r6 + 4)
+        r5 = r2
+        r5 += 2
+        if r5 > r3 goto out
+        r4 = *(u8 *)(r2 + 0)
+        r5 = *(u8 *)(r2 + 1)
+        r4 += r5
+        r7 = r3
+        r7 -= r2
+        if r7 > 7 goto out
+        *(u64 *)(r10 - 16) = r4
+        *(u64 *)(r10 - 24) = r5
+        r0 = *(u8 *)(r8 + 0)
+        l: r9 += 1
+        if r9 < 5 goto l
+        out: r0 = 0
+        exit";
+    accepted(text);
+    // bpf_xdp_adjust_tail.
+    refused(&text.replace("call 5\n", "call 65\n"));
+}
+
+#[test]
+fn what_lay_before_its_region_is_no_part_of_a_sum() {
+    // r5 - r4 stays the same: 300 and what r5 was moved by.
+    let text = ";raw
+        r0 = 0
+        if r2 < 400 goto out
+        r8 = r1
+        r8 += r2
+        r3 = *(u8 *)(r1 + 0)
+        r5 = r1
+        r5 += r3
+        r5 += 300
+        r4 = 0
+        l: r6 = r5
+        r6 += 1
+        if r6 > r8 goto out
+        r7 = r1
+        r7 += r4
+        r0 = *(u8 *)(r7 + 300)
+        r3 = *(u8 *)(r5 + 0)
+        r3 &= 3
+        r3 += 1
+        r5 += r3
+        r4 += r3
+        goto l
+        out: r0 = 0
+        exit";
+    accepted(text);
+    refused(&text.replace("r5 += r3\n        r5 += 300", "r5 -= r3\n        r5 += 300"));
+}

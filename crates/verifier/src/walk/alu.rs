@@ -168,6 +168,8 @@ impl Walk<'_> {
             return;
         }
         let (exact, max) = self.exact(width, op, d, s);
+        // Others may rest on what that follows from.
+        self.scratch.prune.sums |= exact && self.loops.rich();
         let named = match exact && self.relates() {
             _ if width == Width::W32 && !(d.n.high_half_is_zero() && s.n.high_half_is_zero()) => None,
             true => super::sums::result_name(&mut self.state, (op, width), d, s, max, &mut self.next_id),

@@ -30,7 +30,9 @@ impl Walk<'_> {
             return None;
         }
         let by = i64::from(i.unsigned_abs()) - i64::from(d.delta);
-        let wraps = d.n.umin() < u64::from(i.unsigned_abs()) && by > 0 && self.relates();
+        // What it names fits the width, so that a result tells by its size alone whether it has wrapped.
+        let fits = i128::from(d.n.umax()) - i128::from(d.delta) < 1 << bits_of(width);
+        let wraps = d.n.umin() < u64::from(i.unsigned_abs()) && by > 0 && fits && self.relates();
         wraps.then_some(Wrap { w: 0, v: d.id, by, bits: bits_of(width) })
     }
 

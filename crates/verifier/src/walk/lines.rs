@@ -286,9 +286,9 @@ impl State {
         next_id: &mut u32,
     ) {
         let Some(cond) = (if taken { Some(cond) } else { cond.negate() }) else { return };
-        // Of a constant, only the low half is compared.
+        // Of a constant, only the low half is compared: which is not what its name names, if it has an upper one.
         let low = |v: &Value| match (width, v.n.as_const()) {
-            (Width::W32, Some(c)) => Value { n: Scalar::constant(c & ones::<u64>(32)), ..*v },
+            (Width::W32, Some(c)) if c > ones(32) => Value::constant(c & ones::<u64>(32)),
             _ => *v,
         };
         let (d, s) = (&low(d), &low(s));

@@ -436,6 +436,11 @@ impl Guess {
     pub(super) fn weaken(&mut self, back: &State, env: &Env<'_>, again: bool, next_id: &mut u32) -> bool {
         for (place, _) in std::mem::take(&mut self.broken) {
             let Some(v) = value(&self.state, place) else { continue };
+            // What falls on a line is not negative because it is in a place: nothing would say so any more.
+            let falls = |m: &Mark| m.lines.iter().any(|l| l.x == v.line_id() && l.step < 0);
+            if self.state.top().loops.last().is_some_and(falls) {
+                return false;
+            }
             let v = match v.ty {
                 Ty::Packet { .. } => return false,
                 _ => v.renamed(0, 1, 0),

@@ -3,8 +3,8 @@
 //! Invariants: what is entered says no more than the relation; a sum of parts that may be negative does not hold.
 
 use super::place::{Place, value};
-use crate::state::{Room, State, Sum};
-use crate::value::{FIRST_FREE_ID, Ty};
+use crate::state::{Frame, Room, State, Sum};
+use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::linear::Form;
 
 /// What a relation is about: the value at a place, or one whose name stays the same.
@@ -41,21 +41,27 @@ impl Of {
         }
     }
 
-    /// Whether it is a number, or an offset, that is not negative.
-    pub(super) fn is_sum_part(self, state: &State) -> bool {
+    /// Whether what it has a name of is not negative: a number, or an offset that is no less than the distance it has
+    /// from its name. `names`: the state that says what the places are called.
+    fn is_sum_part(self, state: &State, names: &State) -> bool {
         match self {
-            Of::Name(id) => id >= FIRST_FREE_ID || state.min_len.get(id as usize - 1).is_some(),
-            Of::Place(p) => value(state, p).is_some_and(|v| {
+            Of::Name(id) if id < FIRST_FREE_ID => state.min_len.get(id as usize - 1).is_some(),
+            // That of a pointer into a region may be of what lay before it. It stays what it was when it was entered.
+            Of::Name(id) => {
+                let mut named = state.frames.iter().flat_map(Frame::values).filter(|v| v.line_id() == id);
+                named.any(Value::is_of_no_negative) || names.sums.iter().any(|t| t.a == id || t.b == id)
+            }
+            Of::Place(p) => value(state, p).zip(value(names, p)).is_some_and(|(v, named)| {
                 matches!(v.ty, Ty::Scalar | Ty::Packet { .. })
-                    && (v.is_scalar() || v.n.smin() >= i64::from(v.delta).max(0))
+                    && (v.is_scalar() || v.n.smin() >= i64::from(named.delta.max(v.delta)).max(0))
             }),
         }
     }
 }
 
 impl Relation {
-    /// Whether it holds of what the state has in the places.
-    pub(super) fn holds(self, state: &State) -> bool {
+    /// Whether it holds of what the state has in the places, and can be entered by their names.
+    pub(super) fn holds(self, state: &State, names: &State) -> bool {
         match self {
             Relation::Below { lo, scale, bytes, hi } => {
                 let form = || {
@@ -67,7 +73,7 @@ impl Relation {
             Relation::Sum { s, a, b, scale, delta } => {
                 let parts =
                     || a.form(state)?.plus(&b.form(state)?, scale.into())?.plus(&Form::constant(delta.into()), 1);
-                [a, b].into_iter().all(|p| p.is_sum_part(state))
+                [a, b].into_iter().all(|p| p.is_sum_part(state, names))
                     && parts().zip(s.form(state)).is_some_and(|(p, s)| state.proves_equal(&p, &s))
             }
         }

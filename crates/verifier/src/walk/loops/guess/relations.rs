@@ -15,7 +15,7 @@ use bpf_isa::Insn;
 use super::place::{Place, put, value};
 use super::relation::{Of, Relation};
 use super::{Change, Guess, Shape};
-use crate::state::State;
+use crate::state::{Frame, State};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::linear::Form;
 
@@ -71,7 +71,7 @@ impl Shape {
                 let bytes = f.bytes.saturating_sub(x.saturating_mul(f.scale.into())).saturating_add(y);
                 let new = Relation::Below { lo, scale: f.scale, bytes, hi };
                 let known = g.state.below(f.id, f.scale, f.hi) >= Some(f.bytes);
-                if !known && !related.contains(&new) && new.holds(&g.entry) {
+                if !known && !related.contains(&new) && new.holds(&g.entry, &g.state) {
                     related.push(new);
                 }
             }
@@ -87,7 +87,7 @@ impl Guess {
     /// Enters the relations, all of which hold of what entered the loop.
     pub(super) fn relate(&mut self, shape: &Shape) {
         for &r in shape.related.iter().flatten() {
-            if r.is_named(&self.state) && r.holds(&self.entry) {
+            if r.is_named(&self.state) && r.holds(&self.entry, &self.state) {
                 let names = self.state.clone();
                 r.enter(&names, &mut self.state);
                 self.relations.push(r);
@@ -185,7 +185,8 @@ impl Guess {
                 put(back, place, v.renamed(*next_id, 1, 0));
             }
         }
-        let (held, lost): (Vec<Relation>, Vec<Relation>) = self.relations.iter().partition(|r| r.holds(back));
+        let (held, lost): (Vec<Relation>, Vec<Relation>) =
+            self.relations.iter().partition(|r| r.holds(back, &self.state));
         self.refuted.extend(lost);
         held
     }
@@ -238,7 +239,7 @@ fn most_of(state: &State, id: u32) -> Option<i128> {
         return Some(crate::env::Region::MAX_LEN.into());
     }
     let named = |v: &&Value| v.is_scalar() && v.id == id && v.scale > 0;
-    let values = state.frames.iter().flat_map(crate::state::Frame::values).filter(named);
+    let values = state.frames.iter().flat_map(Frame::values).filter(named);
     values.map(|v| i128::from(v.range_of_line().1)).min()
 }
 
