@@ -20,6 +20,12 @@ use crate::value::{FIRST_FREE_ID, Value};
 const NEAR: [(u32, usize); 3] = [(1, 6), (2, 10), (4, 16)];
 /// Rows at any time.
 const MAX_ROWS: usize = 44;
+/// Beyond this, a coefficient or constant is too much: so the negative of each is one too.
+const MAX_NUMBER: u128 = 1 << 120;
+
+fn not_too_much(number: i128) -> Option<i128> {
+    (number.unsigned_abs() <= MAX_NUMBER).then_some(number)
+}
 
 /// `sum of coefficient * V(id) + constant`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -51,10 +57,10 @@ impl Form {
     /// Adds so many times another one. `None` if that is too much.
     pub(in crate::walk) fn plus(mut self, other: &Form, times: i128) -> Option<Form> {
         for &(id, c) in &other.terms {
-            let c = c.checked_mul(times)?;
+            let c = not_too_much(c.checked_mul(times)?)?;
             match self.terms.binary_search_by_key(&id, |(i, _)| *i) {
                 Ok(at) => {
-                    self.terms[at].1 = self.terms[at].1.checked_add(c)?;
+                    self.terms[at].1 = not_too_much(self.terms[at].1.checked_add(c)?)?;
                     if self.terms[at].1 == 0 {
                         self.terms.remove(at);
                     }
@@ -63,7 +69,7 @@ impl Form {
                 Err(_) => {}
             }
         }
-        self.constant = self.constant.checked_add(other.constant.checked_mul(times)?)?;
+        self.constant = not_too_much(self.constant.checked_add(other.constant.checked_mul(times)?)?)?;
         Some(self)
     }
 
@@ -404,9 +410,12 @@ mod tests {
     #[test]
     fn an_overflow_proves_nothing() {
         let mut rows = Rows::default();
-        rows.add(form(&[(1, i128::MAX / 2), (2, 3)], 5));
-        rows.add(form(&[(1, -(i128::MAX / 3)), (2, -7)], 5));
+        rows.add(form(&[(1, (1 << 120) - 1), (2, 3)], 5));
+        rows.add(form(&[(1, -(1 << 119)), (2, -7)], 5));
         rows.add(form(&[(2, -5), (1, 11)], 7));
         assert_ne!(rows.contradict(), Some(true));
+        // A product that is the number without a negative.
+        let least = form(&[(1, 1 << 64)], 1 << 64);
+        assert_eq!(Form::default().plus(&least, -(1 << 63)), None);
     }
 }
