@@ -389,3 +389,33 @@ fn what_lay_before_its_region_is_no_part_of_a_sum() {
     accepted(text);
     refused(&text.replace("r5 += r3\n        r5 += 300", "r5 -= r3\n        r5 += 300"));
 }
+
+#[test]
+fn what_may_lie_before_its_region_is_no_sum() {
+    // r5 is r4 and r9 and a distance, from the first round on; it is read from the third on.
+    let text = ";raw
+        r0 = 0
+        if r2 < 400 goto out
+        r3 = *(u8 *)(r1 + 0)
+        r3 &= 63
+        r9 = r3
+        r5 = r1
+        r5 += r3
+        r5 += 50
+        r4 = 0
+        l: r7 = 200
+        r7 -= r9
+        if r4 > r7 goto out
+        if r4 < 2 goto skip
+        r0 = *(u8 *)(r5 + 0)
+        skip: r3 = *(u8 *)(r1 + 2)
+        r3 &= 3
+        r3 += 1
+        r5 += r3
+        r4 += r3
+        goto l
+        out: r0 = 0
+        exit";
+    accepted(text);
+    refused(&text.replace("r5 += 50", "r5 += -50"));
+}

@@ -21,7 +21,7 @@ use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 
 /// No offset is that small.
-const ANYWHERE: i128 = 1 << 40;
+pub(super) const ANYWHERE: i128 = 1 << 40;
 
 /// Equations followed from one bound to the next.
 pub(super) const MAX_HOPS: u32 = 3;

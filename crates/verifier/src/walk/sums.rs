@@ -283,7 +283,8 @@ impl State {
     /// Two numbers whose sum is at most `most`.
     pub(super) fn bound_sum(&mut self, a: u32, b: u32, most: i64, next_id: &mut u32) {
         if let Some((s, apart)) = self.name_sum((a, b, 1), 0, most, next_id) {
-            self.bound(s, 0, i128::from(most) - i128::from(apart), super::lines::MAX_HOPS);
+            // The whole may be an offset that is negative: one that a distance takes off its parts.
+            self.bound(s, -super::lines::ANYWHERE, i128::from(most) - i128::from(apart), super::lines::MAX_HOPS);
         }
     }
 

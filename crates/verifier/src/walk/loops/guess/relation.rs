@@ -1,6 +1,7 @@
 //! One relation between places or names: whether it holds in a state, and how it is entered in one.
 //!
-//! Invariants: what is entered says no more than the relation; a sum of parts that may be negative does not hold.
+//! Invariants: what is entered says no more than the relation; a sum that may be negative, or has parts
+//! that may be, does not hold.
 
 use super::place::{Place, value};
 use crate::state::{Frame, Room, State, Sum};
@@ -43,7 +44,7 @@ impl Of {
 
     /// Whether what it has a name of is not negative: a number, or an offset that is no less than the distance it has
     /// from its name. `names`: the state that says what the places are called.
-    fn is_sum_part(self, state: &State, names: &State) -> bool {
+    fn is_in_sums(self, state: &State, names: &State) -> bool {
         match self {
             Of::Name(id) if id < FIRST_FREE_ID => state.min_len.get(id as usize - 1).is_some(),
             // That of a pointer into a region may be of what lay before it. It stays what it was when it was entered.
@@ -73,7 +74,7 @@ impl Relation {
             Relation::Sum { s, a, b, scale, delta } => {
                 let parts =
                     || a.form(state)?.plus(&b.form(state)?, scale.into())?.plus(&Form::constant(delta.into()), 1);
-                [a, b].into_iter().all(|p| p.is_sum_part(state, names))
+                [s, a, b].into_iter().all(|p| p.is_in_sums(state, names))
                     && parts().zip(s.form(state)).is_some_and(|(p, s)| state.proves_equal(&p, &s))
             }
         }
