@@ -12,7 +12,7 @@
 use bpf_isa::{AluOp, Width};
 
 use crate::state::{Frame, Line, Room, State, Sum};
-use crate::value::Value;
+use crate::value::{FIRST_FREE_ID, Value};
 
 /// Sums that a state holds; the oldest is forgotten for a new one.
 const MAX_SUMS: usize = 24;
@@ -57,7 +57,11 @@ impl State {
             .find(|s| (s.a, s.b, s.scale) == (a, b, scale) || (s.scale == 1 && scale == 1 && (s.b, s.a) == (a, b)))
     }
 
+    /// Remembers a sum. One with a part that may be negative is none, whoever makes it.
     pub(in crate::walk) fn push_sum(&mut self, sum: Sum) {
+        if self.may_be_negative(sum.a) || self.may_be_negative(sum.b) {
+            return;
+        }
         if self.sums.len() >= MAX_SUMS {
             self.sums.remove(0);
         }
@@ -71,6 +75,12 @@ impl State {
                 }
             }
         }
+    }
+
+    /// Whether the name is of what may be negative: of nothing but pointers that may have begun before their region.
+    fn may_be_negative(&self, id: u32) -> bool {
+        let mut named = self.frames.iter().flat_map(Frame::values).filter(|v| v.line_id() == id).peekable();
+        id >= FIRST_FREE_ID && named.peek().is_some() && !named.any(Value::is_of_no_negative)
     }
 
     /// The greatest gap known with `V(x.s) + gap <= V(t.s)`, if the two share a part.
