@@ -473,9 +473,13 @@ impl State {
         }
     }
 
-    /// Learns a fact. Says nothing if the scale is not positive, or if it is one of a value about itself.
+    /// Learns a fact. Says nothing if the scale is not positive, or if it is one of a value about itself. Nor is a
+    /// multiple of what may be negative one, whoever learns it: smaller multiples would not be less.
     pub(crate) fn learn_below(&mut self, fact: Room) {
         if fact.scale <= 0 || fact.id == 0 || fact.hi == 0 || fact.id == fact.hi {
+            return;
+        }
+        if fact.scale > 1 && self.may_be_negative(fact.id) {
             return;
         }
         let same = |r: &&mut Room| (r.id, r.scale, r.hi) == (fact.id, fact.scale, fact.hi);

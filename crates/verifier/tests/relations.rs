@@ -419,3 +419,90 @@ fn what_may_lie_before_its_region_is_no_sum() {
     accepted(text);
     refused(&text.replace("r5 += 50", "r5 += -50"));
 }
+
+#[test]
+fn numbers_of_63_bits_are_not_too_much_for_an_order() {
+    // No panic on the way, whatever is said of them.
+    let text = |op: &str, by: &str, least: &str, delta: &str| {
+        format!(
+            ";raw
+            r0 = 0
+            if r2 < 64 goto out
+            r9 = 0
+            r6 = *(u64 *)(r1 + 0)
+            r7 = {least} ll
+            if r6 < r7 goto out
+            {by}
+            l: r3 = r6
+            r3 += {delta}
+            r3 {op} r4
+            r9 += 1
+            if r9 < 5 goto l
+            out: r0 = 0
+            exit"
+        )
+    };
+    accepted(&text("-=", "r4 = 9223372036854775807 ll", "9223372036854775900", "-5"));
+    accepted(
+        &text("+=", "r4 = 9223372036854775807 ll", "0", "5").replace("if r6 < r7 goto out", "if r6 > 1000 goto out"),
+    );
+    // Both begin as constants 2^63 apart, and move.
+    let text = ";raw
+        r0 = 0
+        if r2 < 64 goto out
+        r3 = 0
+        r4 = -9223372036854775808 ll
+        r9 = r2
+        l: r5 = *(u8 *)(r1 + 0)
+        r3 += r5
+        r5 = *(u8 *)(r1 + 1)
+        r4 += r5
+        r5 = r1
+        r5 += r3
+        r9 -= 1
+        if r3 > 60 goto out
+        if r9 > 70 goto l
+        out: r0 = 0
+        exit";
+    let _ = common::verify(text);
+    let _ = common::verify(
+        &text.replace("r3 = 0", "r3 = -9223372036854775808 ll").replace("r4 = -9223372036854775808 ll", "r4 = 0"),
+    );
+}
+
+#[test]
+fn a_multiple_of_what_lay_before_its_region_is_more_than_that() {
+    let text = ";raw
+        r0 = 0
+        if r2 < 8 goto out
+        r3 = *(u8 *)(r1 + 0)
+        r3 &= 31
+        r4 = r3
+        r4 <<= 2
+        if r4 > r2 goto out
+        r5 = r1
+        r6 = r3
+        r6 <<= 1
+        r5 += r6
+        r5 += -50
+        r8 = 0
+        l: r7 = r5
+        r7 += 60
+        if r8 == 0 goto first
+        r0 = *(u8 *)(r7 + 0)
+        first: r7 = *(u8 *)(r1 + 2)
+        if r7 > 9 goto out
+        r7 = *(u8 *)(r1 + 3)
+        if r7 > 9 goto skip
+        r5 = r1
+        r5 += -50
+        skip: r8 += 1
+        if r8 < 9 goto l
+        out: r0 = 0
+        exit";
+    // Where r3 is 0, r7 is 10 bytes after the beginning.
+    refused(text);
+    accepted(&text.replace("r7 += 60", "r7 += 50").replace("if r2 < 8 ", "if r2 < 63 "));
+    // It does not begin before its region.
+    accepted(&text.replace("r5 += -50", "r5 += 0").replace("r7 += 60", "").replace("if r2 < 8 ", "if r2 < 63 "));
+}

@@ -388,7 +388,7 @@ pub(super) fn result_order(
     // The result is below `v` by `by` or more.
     let mut below = |v: &Value, scale: i16, by: u64| {
         if let (true, Ok(by)) = (v.id != 0 && v.scale == 1, i64::try_from(by)) {
-            facts.push(Room { id, scale, bytes: by - i64::from(v.delta), hi: v.id });
+            facts.push(Room { id, scale, bytes: by.saturating_sub(v.delta.into()), hi: v.id });
         }
     };
     match op {
@@ -426,7 +426,7 @@ pub(super) fn result_order(
         AluOp::Add if exact => {
             for (v, by) in [(d, s.n.umin()), (s, d.n.umin())] {
                 if let (true, Ok(by)) = (v.id != 0 && v.scale > 0, i64::try_from(by)) {
-                    facts.push(Room { id: v.id, scale: v.scale, bytes: by + i64::from(v.delta), hi: id });
+                    facts.push(Room { id: v.id, scale: v.scale, bytes: by.saturating_add(v.delta.into()), hi: id });
                 }
             }
         }

@@ -78,7 +78,7 @@ impl State {
     }
 
     /// Whether the name is of what may be negative: of nothing but pointers that may have begun before their region.
-    fn may_be_negative(&self, id: u32) -> bool {
+    pub(crate) fn may_be_negative(&self, id: u32) -> bool {
         let mut named = self.frames.iter().flat_map(Frame::values).filter(|v| v.line_id() == id).peekable();
         id >= FIRST_FREE_ID && named.peek().is_some() && !named.any(Value::is_of_no_negative)
     }
@@ -185,7 +185,7 @@ impl State {
                 true if (t.a, t.scale, scale) == (part, 1, 1) => t.b,
                 _ => return None,
             };
-            Some((rest, i32::try_from(t.delta - delta).ok()?))
+            Some((rest, i32::try_from(t.delta.checked_sub(delta)?).ok()?))
         });
         if known.is_some() {
             return known;

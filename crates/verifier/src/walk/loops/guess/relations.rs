@@ -127,7 +127,8 @@ impl Guess {
                 }
                 let (Some(less), Some(sum)) = (x.clone().plus(y, -1), x.clone().plus(y, 1)) else { continue };
                 let (p, q) = (Of::Place(*p), Of::Place(*q));
-                let small = |c: i128| i64::try_from(c).ok();
+                // With a negative.
+                let small = |c: i128| i64::try_from(c).ok().filter(|c| *c != i64::MIN);
                 if let Some(apart) = less.as_const().and_then(small) {
                     equal(p, q, apart).into_iter().for_each(&mut add);
                 }
