@@ -1,7 +1,7 @@
 //! The architecture rules that a script can enforce (ARCHITECTURE.md says why each exists).
 //!
 //! * The arrows: which crate of the family may depend on which, and that nobody ships with the testkit.
-//! * The operating system is asked in `bpf-sys` only: no other shipped crate depends on `libc` or its like, or declares
+//! * The operating system is asked in `bpf-os` only: no other shipped crate depends on `libc` or its like, or declares
 //!   functions that some library has, but for the unwinder's, the debugger's and a sanitizer's.
 //! * `forbid(unsafe_code)` where the design promises it.
 //! * The lint against casts that cut numbers off, in every crate that was gone through for it.
@@ -41,23 +41,23 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bpf-verifier", &["bpf-uapi", "bpf-isa", "bpf-analysis"]),
     ("bpf-interp", &["bpf-uapi", "bpf-isa"]),
     ("bpf-jit-code", &[]),
-    ("bpf-debug", &["bpf-jit-code", "bpf-sys"]),
+    ("bpf-debug", &["bpf-jit-code", "bpf-os"]),
     ("bpf-disasm", &["bpf-jit-code"]),
     ("bpf-lir", &["bpf-isa", "bpf-jit-code"]),
     ("bpf-opt", &["bpf-isa", "bpf-lir"]),
     ("bpf-jit", &["bpf-uapi", "bpf-isa", "bpf-analysis", "bpf-jit-code", "bpf-lir", "bpf-opt"]),
     ("bpf-jit-x64", &["bpf-isa", "bpf-jit", "bpf-jit-code"]),
     ("bpf-jit-arm64", &["bpf-isa", "bpf-jit", "bpf-jit-code"]),
-    ("bpf-sys", &["bpf-uapi"]),
-    ("bpf-quiesce", &["bpf-sys"]),
-    ("bpf-prog-pack", &["bpf-jit-code", "bpf-quiesce", "bpf-sys"]),
+    ("bpf-os", &["bpf-uapi"]),
+    ("bpf-quiesce", &["bpf-os"]),
+    ("bpf-prog-pack", &["bpf-jit-code", "bpf-quiesce", "bpf-os"]),
     ("bpf-tailcall", &["bpf-jit-code", "bpf-prog-pack", "bpf-quiesce"]),
     ("bpf-dispatcher", &["bpf-jit-code", "bpf-prog-pack", "bpf-quiesce"]),
-    ("bpf-maps", &["bpf-uapi", "bpf-sys", "bpf-quiesce"]),
+    ("bpf-maps", &["bpf-uapi", "bpf-os", "bpf-quiesce"]),
     ("bpf-object", &["bpf-uapi", "bpf-isa"]),
     ("bpf-context-derive", &[]),
     ("bpf-runtime", RUNTIME),
-    ("bpf-cli", &["bpf-runtime", "bpf-disasm", "bpf-sys"]),
+    ("bpf-cli", &["bpf-runtime", "bpf-disasm", "bpf-os"]),
 ];
 
 /// What is not shipped may depend on anything, and nothing that is shipped on it.
@@ -65,7 +65,7 @@ const UNSHIPPED: [&str; 5] = ["bpf-testkit", "bpf-jit-suite", "bpf-prove", "bpf-
 
 const RUNTIME: &[&str] = &[
     "bpf-uapi",
-    "bpf-sys",
+    "bpf-os",
     "bpf-isa",
     "bpf-analysis",
     "bpf-verifier",
@@ -86,7 +86,7 @@ const RUNTIME: &[&str] = &[
 
 /// Packages through which a crate would ask the operating system, and those of ours that may. Tests may.
 const SYSTEM: &[(&str, &[&str])] = &[
-    ("libc", &["bpf-sys"]),
+    ("libc", &["bpf-os"]),
     // The mark in a jitdump is a mapping of a file, and nothing else.
     ("memmap2", &["bpf-debug"]),
     ("rustix", &[]),
@@ -142,7 +142,7 @@ const UNCUT: &[&str] = &[
     "bpf-analysis",
     "dispatcher",
     "lir",
-    "sys",
+    "os",
 ];
 
 /// What turns the lint on.
@@ -255,7 +255,7 @@ fn arrows(metadata: &serde_json::Value) -> anyhow::Result<Vec<String>> {
                 broken.push(format!("{name}: may not depend on {on}"));
             }
             if shipped && SYSTEM.iter().any(|(system, users)| *system == on && !users.contains(&name)) {
-                broken.push(format!("{name}: asks the operating system through {on}, and only bpf-sys may"));
+                broken.push(format!("{name}: asks the operating system through {on}, and only bpf-os may"));
             }
             if shipped && matches!(name, "bpf-isa" | "bpf-uapi") {
                 broken.push(format!("{name}: has no dependencies, {on} is one"));
@@ -446,7 +446,7 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
         let shipped = matches!(self.kind, Kind::Shipped | Kind::Backend);
         for name in declared.filter(|name| shipped && !FOREIGN.iter().any(|foreign| *name == foreign)) {
             let line = proc_macro2::Span::start(&name.span()).line;
-            self.broken.push(format!("line {line}: declares `{name}`, which bpf-sys should offer"));
+            self.broken.push(format!("line {line}: declares `{name}`, which bpf-os should offer"));
         }
         syn::visit::visit_item_foreign_mod(self, node);
     }

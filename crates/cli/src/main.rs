@@ -71,7 +71,7 @@ impl Command {
 fn main() -> ExitCode {
     // A reader that has seen enough (`bpf disasm … | head`) ends this process as it ends any other, instead of failing
     // a print.
-    bpf_sys::process::end_with_the_pipe();
+    bpf_os::process::end_with_the_pipe();
     let (result, json) = match Args::try_parse() {
         Ok(Args { command }) => (command.run(), command.json()),
         // Help and version are results, and are to be read.

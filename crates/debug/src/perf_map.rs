@@ -22,7 +22,7 @@ pub(crate) fn open(path: &Path) -> Result<(File, bool), Error> {
     let first = !begun.iter().any(|p| p == path);
     let fail = |source| Error::File { path: path.to_owned(), source };
     // Read as well: perf wants a mapping of the jitdump.
-    let file = bpf_sys::file::append_in_public_folder(path).map_err(fail)?;
+    let file = bpf_os::file::append_in_public_folder(path).map_err(fail)?;
     if first {
         file.set_len(0).map_err(fail)?;
         begun.push(path.to_owned());

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 
-use bpf_sys::memory::{self, Pages};
+use bpf_os::memory::{self, Pages};
 
 use crate::def::{MapDef, flags, update};
 use crate::errno::{Errno, OpResult};

@@ -358,7 +358,7 @@ impl MapDef {
 
     fn validate_ring(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
         let size = self.max_entries as usize;
-        let size_fits = size.is_power_of_two() && size.is_multiple_of(bpf_sys::memory::page_size());
+        let size_fits = size.is_power_of_two() && size.is_multiple_of(bpf_os::memory::page_size());
         if self.key_size != 0 || self.value_size != 0 || !size_fits {
             let expected = "key_size 0, value_size 0, max_entries a power of two and a multiple of the page";
             return bad(Errno::EINVAL, self.shape(expected));

@@ -3,9 +3,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bpf_os::Call;
+use bpf_os::inject::{self, failing, mapped_bytes};
 use bpf_quiesce::{Domain, Options};
-use bpf_sys::Call;
-use bpf_sys::inject::{self, failing, mapped_bytes};
 
 use crate::def::{Family, flags, implemented_types};
 use crate::{CreateOptions, Map, MapDef, MapError, MapType, RingBuf, open_perf_entry};

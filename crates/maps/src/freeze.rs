@@ -14,7 +14,7 @@
 //! For the other types, whose host writes come from many threads, a count would be a cache line they all fight for.
 //! Each looks for the mark inside its run guard instead; freezing sets the mark and waits for a grace period.
 
-use bpf_sys::file::{Seals, seal};
+use bpf_os::file::{Seals, seal};
 
 use crate::def::flags;
 use crate::errno::Errno;

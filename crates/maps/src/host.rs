@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use bpf_sys::file::{Seals, seal};
+use bpf_os::file::{Seals, seal};
 
 use crate::array::ArrayMap;
 use crate::def::{MapType, update};

@@ -78,7 +78,7 @@ pub mod typed;
 mod value;
 
 #[cfg(not(loom))]
-pub use bpf_sys::memory::page_size;
+pub use bpf_os::memory::page_size;
 #[cfg(not(loom))]
 pub use {
     create::CreateOptions,

@@ -126,7 +126,7 @@ impl<'a> ValueLock<'a> {
             || self.0.compare_exchange(seen, seen | WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         #[cfg(not(loom))]
         if marked {
-            bpf_sys::wait::sleep_while(self.0, seen | WAITERS);
+            bpf_os::wait::sleep_while(self.0, seen | WAITERS);
         }
         #[cfg(loom)]
         let _ = marked;
@@ -142,7 +142,7 @@ impl<'a> ValueLock<'a> {
         let _waiters = self.0.swap(0, Ordering::Release) & WAITERS != 0;
         #[cfg(not(loom))]
         if _waiters {
-            bpf_sys::wait::wake_all(self.0.as_ptr().addr());
+            bpf_os::wait::wake_all(self.0.as_ptr().addr());
         }
         true
     }

@@ -16,8 +16,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 #[cfg(not(loom))]
-use bpf_sys::file::{self, Content, Seals};
-use bpf_sys::memory::{self, Advice, Pages};
+use bpf_os::file::{self, Content, Seals};
+use bpf_os::memory::{self, Advice, Pages};
 
 use crate::errno::Errno;
 

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bpf_jit_code::Arch;
+use bpf_os::process::{self, Mapping};
+use bpf_os::{SysError, memory};
 use bpf_quiesce::fork::Generation;
-use bpf_sys::process::{self, Mapping};
-use bpf_sys::{SysError, memory};
 
 use crate::arch;
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use bpf_jit_code::{Arch, Code};
+use bpf_os::{Call, SysError, inject, process};
 use bpf_quiesce::Domain;
-use bpf_sys::{Call, SysError, inject, process};
 
 use crate::arena::{Arena, HUGE};
 use crate::{Error, Options, Packs, Stats, Text};

@@ -58,7 +58,7 @@ mod shard;
 mod stage;
 
 pub use arch::Patch;
-pub use bpf_sys::{Call, SysError};
+pub use bpf_os::{Call, SysError};
 pub use pack::Backing;
 pub use packs::{Options, Packs, Stats};
 pub use poke::{PatchSite, PokeError};

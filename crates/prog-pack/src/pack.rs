@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use bpf_jit_code::Arch;
+use bpf_os::file::{self, Content, Seals};
+use bpf_os::memory::{self, Advice, Protection};
+use bpf_os::{Call, SysError, process};
 use bpf_quiesce::{Memory, MemoryFull, Reservation};
-use bpf_sys::file::{self, Content, Seals};
-use bpf_sys::memory::{self, Advice, Protection};
-use bpf_sys::{Call, SysError, process};
 
 use crate::arch;
 use crate::arena::{Arena, HUGE};

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use bpf_jit_code::{Arch, Code};
+use bpf_os::{Call, inject};
 use bpf_quiesce::{Barriers, Domain};
-use bpf_sys::{Call, inject};
 
 use crate::arena::{Arena, GRANULE};
 use crate::chunks::Extent;

@@ -18,7 +18,7 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 
-use bpf_sys::thread::ExitKey;
+use bpf_os::thread::ExitKey;
 
 use crate::record::Record;
 use crate::registration::Registration;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use bpf_sys::{Call, Membarrier, inject};
+use bpf_os::{Call, Membarrier, inject};
 
 use crate::granted::Granted;
 use crate::{CoreBarrierError, Domain, EnterError, Options, WaitError, WhenFull};

@@ -72,7 +72,7 @@ fn page() -> Option<&'static AtomicU64> {
 
 /// A page that the system zeroes in every forked child, as its first word; never given back. `None` where it cannot.
 fn wiped_page() -> Option<&'static AtomicU64> {
-    let page = bpf_sys::memory::zeroed_in_children(PAGE).ok()?;
+    let page = bpf_os::memory::zeroed_in_children(PAGE).ok()?;
     // SAFETY: page-aligned, zeroed, mapped read-write for the rest of the process, and only ever used as atomics.
     Some(unsafe { AtomicU64::from_ptr(page.as_ptr().cast()) })
 }
@@ -192,7 +192,7 @@ mod tests {
         struct Word(AtomicU64);
         // SAFETY: an atomic.
         unsafe impl Wipeable for Word {}
-        let ((page, line), reached) = bpf_sys::inject::failing_from(bpf_sys::Call::WipeOnFork, 0, || {
+        let ((page, line), reached) = bpf_os::inject::failing_from(bpf_os::Call::WipeOnFork, 0, || {
             // As in a child whose parent's other thread held the lock: each line needs a page of its own.
             let _lines = FREE.lock();
             (wiped_page(), Line::new(Word(AtomicU64::new(7))))

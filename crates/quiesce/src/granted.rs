@@ -9,8 +9,8 @@
 //! readers and writers of one domain always agree on the protocol.
 
 #[cfg(not(loom))]
-use bpf_sys::barrier::membarrier;
-use bpf_sys::{Call, Membarrier, SysError};
+use bpf_os::barrier::membarrier;
+use bpf_os::{Call, Membarrier, SysError};
 
 use crate::sync::{Ordering, fence};
 

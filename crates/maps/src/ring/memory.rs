@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
+use bpf_os::memory::{self, Advice, Protection};
 use bpf_quiesce::fork::Generation;
-use bpf_sys::memory::{self, Advice, Protection};
 
 use crate::errno::{Errno, OpResult};
 use crate::mem::memory_file;

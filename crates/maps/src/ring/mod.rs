@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bpf_os::event::Event;
 use bpf_quiesce::{EnterError, Reservation};
-use bpf_sys::event::Event;
 
 use crate::def::MapDef;
 use crate::errno::{Errno, OpResult};

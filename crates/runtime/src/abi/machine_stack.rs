@@ -24,7 +24,7 @@
 
 use crate::abi::roots::Roots;
 use crate::error::RunError;
-use bpf_sys::thread;
+use bpf_os::thread;
 use std::cell::Cell;
 
 /// What the interpreter takes, callbacks in callbacks included, generously.

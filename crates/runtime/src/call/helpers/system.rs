@@ -1,8 +1,8 @@
 //! Helpers that ask the system: clocks, the thread and its process, a random number.
 
 use bpf_jit_code::RunCtx;
-use bpf_sys::time::{Clock, now_ns};
-use bpf_sys::{process, thread};
+use bpf_os::time::{Clock, now_ns};
+use bpf_os::{process, thread};
 use core::cell::Cell;
 
 /// `bpf_ktime_get_ns`: the monotonic clock.

@@ -63,7 +63,7 @@ mod linux;
 use linux as system;
 
 #[cfg(not(target_os = "linux"))]
-compile_error!("bpf-sys knows Linux only; crates/sys/src/lib.rs says what a port provides");
+compile_error!("bpf-os knows Linux only; crates/os/src/lib.rs says what a port provides");
 
 pub use error::{Call, Membarrier, SysError};
 #[cfg(target_os = "linux")]
