@@ -11,6 +11,11 @@ use std::path::Path;
 
 /// Packs all shipped crates and builds what was packed.
 pub(crate) fn rehearse() -> anyhow::Result<()> {
+    // What was packed before has the same version, and cargo would take it for what is packed now.
+    let packed = shell::root().join("target/package");
+    if packed.exists() {
+        std::fs::remove_dir_all(packed)?;
+    }
     shell::run(shell::cargo().args(["publish", "--dry-run", "--workspace"]))
 }
 
