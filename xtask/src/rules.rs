@@ -143,6 +143,10 @@ const UNCUT: &[&str] = &[
     "dispatcher",
     "lir",
     "os",
+    "bpf-opt",
+    "bpf-jit",
+    "bpf-jit-x64",
+    "bpf-jit-arm64",
 ];
 
 /// What turns the lint on.

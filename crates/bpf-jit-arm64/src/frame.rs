@@ -27,6 +27,7 @@ use crate::emit::mem::{Address, load, store};
 use crate::jump::Jump;
 use crate::regs::{ARGS, CALLEE_SAVED, CTX, Gpr, RET, TMP0, TMP1, TMP2};
 use bpf_isa::{Size, Width};
+use bpf_jit::num::{few, small};
 use bpf_jit::{Alloc, Base, EmitError, EmitOptions, Loc, Mem, Move, MoveSrc, Shape, VReg, parallel_moves};
 use bpf_jit_code::UnwindOp;
 
@@ -78,7 +79,7 @@ impl Frame {
         }
         // The zero register's half of an odd pair may overlap slot 0: it is stored before anything else, and loaded to
         // nowhere.
-        let slots = 8 * count as u32;
+        let slots = 8 * small(count);
         let total = (u64::from(slots) + 8 * u64::from(alloc.slots) + u64::from(shape.stack_bytes)).next_multiple_of(16);
         let total = i32::try_from(total).map_err(|_| EmitError::Internal("a frame of more than 2 GiB"))? as u32;
         let signs = options.hardening.return_signing && lr.is_some();
@@ -135,7 +136,7 @@ impl Frame {
 
     /// Bytes from the CFA down to the first register of a pair; the second is eight bytes nearer.
     fn depth(&self, i: usize) -> u32 {
-        self.total - 16 * i as u32
+        self.total - 16 * small(i)
     }
 }
 
@@ -164,7 +165,7 @@ impl Emitter<'_> {
         for i in 0..frame.pairs {
             let (a, b) = frame.pair(i);
             if i > 0 || !indexed {
-                asm!(&mut self.s.buf; stp X(a), X(b), [sp, 16 * i as i32]);
+                asm!(&mut self.s.buf; stp X(a), X(b), [sp, 16 * i32::from(few(i))]);
             }
             self.unwind_note(UnwindOp::Saved { reg: a.into(), offset: frame.depth(i) });
             if b != Gpr::ZR {
@@ -184,7 +185,7 @@ impl Emitter<'_> {
             if i == 0 && indexed {
                 asm!(&mut self.s.buf; ldp X(a), X(b), [sp], frame.total as i32);
             } else {
-                asm!(&mut self.s.buf; ldp X(a), X(b), [sp, 16 * i as i32]);
+                asm!(&mut self.s.buf; ldp X(a), X(b), [sp, 16 * i32::from(few(i))]);
             }
             self.unwind_note(UnwindOp::Restored { reg: a.into() });
             if b != Gpr::ZR {

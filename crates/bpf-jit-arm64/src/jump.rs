@@ -137,7 +137,8 @@ impl Branch for Jump {
     }
 
     fn write(self, long: bool, distance: i64, out: &mut Vec<u8>) {
-        let distance = distance as i32; // short_reaches or long_reaches held
+        #[expect(clippy::cast_possible_truncation, reason = "short_reaches or long_reaches held")]
+        let distance = distance as i32;
         match self {
             Jump::If(_) | Jump::Zero { .. } | Jump::Bit { .. } if long => {
                 self.inverted().write_short(8, out);

@@ -52,6 +52,7 @@ pub(crate) use {asm, byte, mem, reg, sized};
 use crate::jump::Cc;
 use crate::regs::Gpr;
 use bpf_isa::Width;
+use bpf_jit::num::{low_byte, low_word};
 
 /// An instruction: at most 15 bytes, 16 in dynasm's general shape; the first is the lowest.
 #[derive(Clone, Copy, Default, Debug)]
@@ -137,7 +138,7 @@ impl Memory {
         let base = u8::from(base);
         let low = base & 7;
         // No jumps: which form it is, is as unpredictable as all else.
-        let (mode, bytes) = match (disp == 0 && low != NEEDS_DISP, disp == i32::from(disp as i8)) {
+        let (mode, bytes) = match (disp == 0 && low != NEEDS_DISP, disp == i32::from(low_byte(disp.into()))) {
             (true, _) => (0b00, 0),
             (false, true) => (0b01, 1),
             (false, false) => (0b10, 4),
@@ -152,11 +153,18 @@ impl Memory {
     }
 }
 
+/// The first eight bytes.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "what is meant")]
+fn low_eight(bytes: u128) -> u64 {
+    bytes as u64
+}
+
 impl Insn {
     /// One of the first eight bytes, among which prefixes, opcode, ModRM and SIB are.
     #[inline(always)]
     fn byte(&self, at: u32) -> u8 {
-        (self.bytes as u64 >> (8 * at)) as u8
+        low_byte((low_eight(self.bytes) >> (8 * at)) as i64) as u8
     }
 
     /// Cuts `n` bytes out.
@@ -235,7 +243,7 @@ impl Insn {
     /// Gives a 32-bit immediate (`81`, `69`) its sign-extended 8-bit form (`83`, `6B`) if it fits.
     #[inline(always)]
     pub(crate) fn shorten_imm(&mut self) {
-        let imm = (self.bytes >> (8 * (self.len - 4))) as i32;
+        let imm = low_word(low_eight(self.bytes >> (8 * (self.len - 4))) as i64);
         let fits = u32::from(i8::try_from(imm).is_ok());
         let (at, _) = self.opcode();
         self.bytes |= u128::from(fits << 1) << (8 * at);

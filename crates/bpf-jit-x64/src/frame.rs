@@ -25,6 +25,7 @@ use crate::jump::Jump;
 use crate::regs::Gpr::{self, *};
 use crate::regs::{CALLEE_SAVED, SCRATCH, SCRATCH2};
 use bpf_isa::Width;
+use bpf_jit::num::few;
 use bpf_jit::{Alloc, Base, HostReg, HostRegSet, Loc, Mem, Move, MoveSrc, Shape, VReg, parallel_moves};
 use bpf_jit_code::UnwindOp;
 
@@ -222,7 +223,7 @@ impl Emitter<'_> {
             reg!(self.s.buf; jnz BYTE 0);
             let len = self.s.buf.len() - start;
             if let Some(rel) = self.s.buf.last_mut() {
-                *rel = (len as u8).wrapping_neg();
+                *rel = few(len).wrapping_neg();
             }
         }
         if !bytes.is_multiple_of(PROBE_STEP) {

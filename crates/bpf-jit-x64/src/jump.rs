@@ -4,6 +4,7 @@
 use crate::asm::{asm, reg};
 use crate::regs::Gpr;
 use bpf_isa::Cond;
+use bpf_jit::num::{low_byte, low_word};
 use bpf_jit_code::Arch;
 use bpf_jit_code::layout::Branch;
 
@@ -113,9 +114,9 @@ impl Branch for Jump {
 
     fn write(self, long: bool, distance: i64, out: &mut Vec<u8>) {
         let (short_len, long_len) = self.lengths();
-        // Layout has checked that the form it chose reaches.
-        let rel8 = (distance - i64::from(short_len)) as i8;
-        let rel32 = (distance - i64::from(long_len)) as i32;
+        // Layout has checked that the form it chose reaches: only that one's distance is used.
+        let rel8 = low_byte(distance - i64::from(short_len));
+        let rel32 = low_word(distance - i64::from(long_len));
         match (self, long) {
             (Jump::Always, false) => reg!(*out; jmp BYTE rel8),
             (Jump::Always, true) | (Jump::Patchable, _) => reg!(*out; jmp DWORD rel32),

@@ -9,6 +9,7 @@
 //! allocation put its operands, and whichever of them share a register; what flags say outlives an op only as `Flags`
 //! notes, and no block's end.
 //! docs/abi.md describes the machine ABI.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
 mod asm;

@@ -25,6 +25,7 @@ use crate::jump::{Cc, Jump, nop5};
 use crate::regs::{ARGS, Gpr, SCRATCH, SCRATCH2};
 use crate::{Emitter, X64};
 use bpf_isa::Width;
+use bpf_jit::num::few;
 use bpf_jit::{DirectSite, EmitOptions, Skeleton, TailKey, VReg};
 use bpf_jit_code::layout::Label;
 use bpf_jit_code::{RunCtx, TAIL_CALL_LIMIT, UnwindOp};
@@ -119,7 +120,7 @@ impl X64 {
         reg!(self.s.buf; jmp BYTE -7);
         let set = self.s.buf.len();
         if let Some(rel) = self.s.buf.get_mut(start - 4) {
-            *rel = (set - start) as u8;
+            *rel = few(set - start);
         }
         mem!(self.s.buf, Gpr::Rsp.at(0); mov [rax], Rq(SCRATCH2));
         reg!(self.s.buf; ret);

@@ -290,9 +290,9 @@ impl Allocator {
             }
             self.visit_block(ops, machine, call_clobbers);
             if let Target::Known { .. } = self.targets[block.index()] {
-                let start = self.live_in.len() as u32;
+                let start = crate::num::small(self.live_in.len());
                 self.live_in.extend_from_slice(&self.live);
-                self.targets[block.index()] = Target::Known { start, end: self.live_in.len() as u32 };
+                self.targets[block.index()] = Target::Known { start, end: crate::num::small(self.live_in.len()) };
             }
         }
     }
@@ -326,7 +326,7 @@ impl Allocator {
     /// A value is read, so it lives before.
     #[inline(always)]
     fn read(&mut self, v: VReg) {
-        let live_at = self.live.len() as u32;
+        let live_at = crate::num::small(self.live.len());
         let value = self.value(v);
         if value.live_at == NONE {
             value.live_at = live_at;
@@ -338,14 +338,15 @@ impl Allocator {
     #[inline(always)]
     fn define(&mut self, v: VReg, copy_of: Option<VReg>) {
         self.forget(v);
-        let start = self.conflicts.len() as u32;
+        let start = crate::num::small(self.conflicts.len());
         match copy_of {
             None => self.conflicts.extend_from_slice(&self.live),
             Some(copied) => self.conflicts.extend(self.live.iter().filter(|o| **o != copied)),
         }
-        let end = self.conflicts.len() as u32;
+        let end = crate::num::small(self.conflicts.len());
         if start < end {
-            let next = core::mem::replace(&mut self.values[v.index()].definitions, self.definitions.len() as u32);
+            let next =
+                core::mem::replace(&mut self.values[v.index()].definitions, crate::num::small(self.definitions.len()));
             self.definitions.push(Definition { start, end, next });
         }
     }
@@ -385,7 +386,8 @@ impl Allocator {
     fn connect(&mut self, a: VReg, b: VReg) {
         if a != b {
             for (v, value) in [(a, b), (b, a)] {
-                let next = core::mem::replace(&mut self.values[v.index()].partners, self.partners.len() as u32);
+                let next =
+                    core::mem::replace(&mut self.values[v.index()].partners, crate::num::small(self.partners.len()));
                 self.partners.push(Partner { value, next });
             }
         }
@@ -584,8 +586,8 @@ impl Allocator {
         let (wishing, plain) = self.order.split_at_mut(vregs);
         let mut wishes = 0;
         for (v, value) in self.values.iter().enumerate() {
-            wishing[wishes] = VReg(v as u32);
-            plain[v - wishes] = VReg(v as u32);
+            wishing[wishes] = VReg(crate::num::small(v));
+            plain[v - wishes] = VReg(crate::num::small(v));
             wishes += usize::from(!value.wanted.is_empty());
         }
         self.colour_in_order((0..wishes, vregs..2 * vregs - wishes), pool, machine, options, out);
@@ -593,7 +595,7 @@ impl Allocator {
             // Then who goes without is to be who is read least.
             let weights = self.weights.of(func);
             self.order.clear();
-            self.order.extend((0..vregs as u32).map(VReg));
+            self.order.extend((0..crate::num::small(vregs)).map(VReg));
             self.order.sort_by_key(|v| core::cmp::Reverse(weights[v.index()]));
             for value in &mut self.values {
                 (value.loc, value.own, value.taken) = (None, HostRegSet::EMPTY, HostRegSet::EMPTY);
@@ -731,7 +733,8 @@ impl Random {
         if allowed.is_empty() || self.next().is_multiple_of(8) {
             return None;
         }
-        let i = self.next() % u64::from(allowed.len());
-        allowed.iter().nth(i as usize)
+        #[expect(clippy::cast_possible_truncation, reason = "a machine has 64 registers at most")]
+        let i = (self.next() % u64::from(allowed.len())) as usize;
+        allowed.iter().nth(i)
     }
 }

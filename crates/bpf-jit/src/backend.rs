@@ -131,7 +131,7 @@ impl Shape {
             stack_bytes: func.stack_bytes,
             stack_accesses,
             first_block: 0,
-            blocks: func.blocks.len() as u32,
+            blocks: crate::num::small(func.blocks.len()),
             calls,
             address_taken,
         }
@@ -199,7 +199,7 @@ pub trait Backend {
         }
         self.begin(lir.funcs.len());
         for (i, func) in lir.funcs.iter().enumerate() {
-            let id = SubprogId(i as u32);
+            let id = SubprogId(crate::num::small(i));
             let alloc = allocs.get(i).ok_or(EmitError::Internal("a function without an allocation"))?;
             let shape = Shape::of(id, func, address_taken.get(i) == Some(&true));
             let mut emitter = self.function(&shape, alloc, options, code)?;

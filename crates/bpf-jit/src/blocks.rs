@@ -35,7 +35,7 @@ impl BlockLabels {
     /// A block more.
     pub(crate) fn add<B: Branch>(&mut self, layout: &mut Layout<B>) -> BlockId {
         self.extra.push(layout.label());
-        BlockId(self.end + self.extra.len() as u32 - 1)
+        BlockId(self.end + crate::num::small(self.extra.len()) - 1)
     }
 
     /// The label of a block.

@@ -13,6 +13,7 @@
 //! Invariants: a backend sees no BPF, no memory, no address and no host; everything in this crate is
 //! architecture-neutral, and what differs between architectures is data in a [`MachineDesc`]; any allocation that
 //! respects the machine's fixed operands is correct, down to no register at all.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
 mod alloc;
@@ -25,6 +26,8 @@ mod fixed;
 mod lower;
 mod machine;
 mod moves;
+#[doc(hidden)]
+pub mod num;
 mod skeleton;
 mod weights;
 

@@ -65,6 +65,7 @@ impl HostRegSet {
         let mut bits = self.0;
         core::iter::from_fn(move || {
             (bits != 0).then(|| {
+                #[expect(clippy::cast_possible_truncation, reason = "64 at most")]
                 let reg = HostReg(bits.trailing_zeros() as u8);
                 bits &= bits - 1;
                 reg

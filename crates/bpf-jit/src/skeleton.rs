@@ -99,7 +99,7 @@ impl<B: Branch> Skeleton<B> {
         self.stubs.clear();
         self.tail_calls.clear();
         self.stops = [None; StopCode::ALL.len()];
-        self.functions = functions as u32;
+        self.functions = crate::num::small(functions);
         self.layout.labels(self.functions);
     }
 
@@ -193,14 +193,14 @@ impl<B: Branch> Skeleton<B> {
     }
 
     fn note_always(&mut self, op: UnwindOp, code: &mut Code) {
-        code.unwind.push(Unwind { at: self.buf.len() as u32, op });
+        code.unwind.push(Unwind { at: crate::num::small(self.buf.len()), op });
     }
 
     /// Notes that the code from here on was made from this instruction.
     #[inline]
     pub fn mark(&mut self, insn: u32, options: &EmitOptions, code: &mut Code) {
         if options.pc_map && self.insn != insn {
-            code.pc_map.push(PcEntry { code: self.buf.len() as u32, insn });
+            code.pc_map.push(PcEntry { code: crate::num::small(self.buf.len()), insn });
         }
         self.insn = insn;
     }

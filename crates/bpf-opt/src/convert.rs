@@ -89,7 +89,7 @@ impl Convert {
             if found.is_none() {
                 continue;
             }
-            let start = func.ops.len() as u32;
+            let start = crate::small(func.ops.len());
             for i in func.range(from).filter(|i| *i != at) {
                 let (op, span) = (func.ops[i], func.spans[i]);
                 func.ops.push(op);
@@ -97,7 +97,7 @@ impl Convert {
             }
             func.set_ops(over, self.straight.drain(..));
             // Behind each other, and so one block.
-            func.blocks[from.index()].ops = start..func.ops.len() as u32;
+            func.blocks[from.index()].ops = start..crate::small(func.ops.len());
             func.set_ops(over, []);
             self.reached[to.index()] -= 1;
             if let Some(join) = join {

@@ -33,7 +33,7 @@ pub(crate) fn run(func: &mut Func, reads: &mut Vec<u32>) -> u32 {
                 func.spans[kept] = func.spans[at];
             }
         }
-        block.ops.start = kept as u32;
+        block.ops.start = crate::small(kept);
     }
     gone
 }

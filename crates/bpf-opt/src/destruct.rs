@@ -269,7 +269,7 @@ impl Destruct {
         out.spans.clear();
         out.blocks.clear();
         let mut outside = Vec::new();
-        let mut branches = func.blocks.len() as u32;
+        let mut branches = crate::small(func.blocks.len());
         let mut new_block = || {
             branches += 1;
             BlockId(branches - 1)
@@ -408,7 +408,7 @@ impl Out {
 
     /// What was pushed since the last one is this block.
     fn end(&mut self, block: BlockId) {
-        let end = self.ops.len() as u32;
+        let end = crate::small(self.ops.len());
         self.blocks.push((block, core::mem::replace(&mut self.start, end)..end));
     }
 

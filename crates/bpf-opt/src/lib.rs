@@ -23,6 +23,7 @@
 //! is assumed of a program but what its ops say. So a load whose region is unknown may be of memory that is not there,
 //! and stays unless another load that stays finds the same bytes; what it may meet is decided by regions alone. Passes
 //! are linear in the ops, or give up above a limit that is named.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
 mod convert;
@@ -44,3 +45,26 @@ mod values;
 pub use operand::{Compared, compared, held};
 pub use passes::{Pass, PassOptions, PassScratch, optimise};
 pub use values::Addresses;
+
+/// A number of ops, blocks, registers or what is kept of them: a program of a million slots makes far less than 2^32.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "what is counted is limited; and debug builds check it")]
+pub(crate) const fn small(number: usize) -> u32 {
+    debug_assert!(number <= u32::MAX as usize);
+    number as u32
+}
+
+/// A number of bits of a value.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "64 at most; and debug builds check it")]
+pub(crate) const fn count(bits: u32) -> u8 {
+    debug_assert!(bits <= 64);
+    bits as u8
+}
+
+/// The low half of a constant: what ops of 32 bits see, as the signed number that it is.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "what is meant")]
+pub(crate) const fn low(number: i64) -> i32 {
+    number as i32
+}

@@ -88,7 +88,7 @@ pub fn compared(size: Size, v: VReg, width: Width, cond: Cond, a: VReg, b: Val) 
         Val::Reg(_) => None,
         Val::Imm(imm) if a == v => {
             if whole {
-                let imm = if width == Width::W32 { i64::from(imm as i32) } else { imm };
+                let imm = if width == Width::W32 { i64::from(crate::low(imm)) } else { imm };
                 return Some(Compared::Constant { cond, imm: i32::try_from(imm).ok()? });
             }
             // What was loaded is zero above; so must the constant be, and then all comparisons are unsigned.
@@ -100,7 +100,8 @@ pub fn compared(size: Size, v: VReg, width: Width, cond: Cond, a: VReg, b: Val) 
                 Size::H | Size::DW => return None,
             };
             let imm = narrow(width, imm as u64);
-            (imm <= most).then_some(Compared::Constant { cond: unsigned(cond), imm: imm as i32 })
+            let imm = i32::try_from(imm).ok().filter(|_| imm <= most)?;
+            Some(Compared::Constant { cond: unsigned(cond), imm })
         }
         Val::Imm(_) => None,
     }
@@ -178,7 +179,7 @@ impl Operands {
             let range = func.range(func.order[i]);
             for at in range.clone() {
                 if let Some(v) = func.ops[at].def() {
-                    self.defs[v.index()] = at as u32;
+                    self.defs[v.index()] = crate::small(at);
                 }
                 let mut found = None;
                 func.ops[at].for_each_use(|v| {
@@ -198,7 +199,7 @@ impl Operands {
                 func.spans[def..at].rotate_left(1);
                 for moved in def..at {
                     if let Some(v) = func.ops[moved].def() {
-                        self.defs[v.index()] = moved as u32;
+                        self.defs[v.index()] = crate::small(moved);
                     }
                 }
                 done += 1;

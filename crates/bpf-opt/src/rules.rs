@@ -186,22 +186,29 @@ const fn ranges() -> [(u8, u8); 16] {
     while i < RULES.len() {
         let op = RULES[i].op as usize;
         if ranges[op].1 == 0 {
-            ranges[op].0 = i as u8;
+            ranges[op].0 = index(i);
         }
-        ranges[op].1 = i as u8 + 1;
+        ranges[op].1 = index(i + 1);
         i += 1;
     }
     ranges
 }
 
+/// A number of rules.
+#[expect(clippy::cast_possible_truncation, reason = "asserted, when it is compiled")]
+const fn index(rule: usize) -> u8 {
+    assert!(rule <= u8::MAX as usize);
+    rule as u8
+}
+
 impl Con {
     /// Its value at a width, the constants given.
     pub(crate) fn value<T: Word>(&self, width: Width, constants: &[T; 2]) -> T {
-        let narrow = |value: T| value & T::ONES[bits(width) as usize];
+        let narrow = |value: T| value & T::ONES[usize::from(bits(width))];
         match *self {
             Con::K(k) => narrow(constants[usize::from(k)]),
             Con::Is(imm) => narrow(T::of(imm as u64)),
-            Con::Bits => T::of(bits(width)),
+            Con::Bits => T::of(bits(width).into()),
             Con::Trailing(of) => of.value(width, constants).trailing_zeros(),
             Con::Op(op, a, b) => op.apply_to(width, a.value(width, constants), b.value(width, constants)),
         }
@@ -217,10 +224,10 @@ impl When {
             When::Below(a, b) => value(a) < value(b),
             When::PowerOfTwo(a) => value(a).is_power_of_two(),
             When::Within(v, mask) => {
-                let may = T::of(ones(Ord::min(known[usize::from(*v)].into(), bits(width))));
+                let may = T::of(ones(Ord::min(known[usize::from(*v)], bits(width)).into()));
                 may & !value(mask) == T::ZERO
             }
-            When::Under(v, at) => T::of(Ord::min(known[usize::from(*v)].into(), bits(width))) <= value(at),
+            When::Under(v, at) => T::of(Ord::min(known[usize::from(*v)], bits(width)).into()) <= value(at),
         }
     }
 }
@@ -228,7 +235,7 @@ impl When {
 /// What a rule means.
 impl Pat {
     fn value<T: Word>(&self, width: Width, values: &[T; 2], constants: &[T; 2]) -> T {
-        let narrow = |value: T| value & T::ONES[bits(width) as usize];
+        let narrow = |value: T| value & T::ONES[usize::from(bits(width))];
         match *self {
             Pat::V(v) => narrow(values[usize::from(v)]),
             Pat::K(k) => narrow(constants[usize::from(k)]),
@@ -242,7 +249,7 @@ impl Pat {
 
 impl Out {
     fn value<T: Word>(&self, width: Width, values: &[T; 2], constants: &[T; 2]) -> T {
-        let narrow = |value: T| value & T::ONES[bits(width) as usize];
+        let narrow = |value: T| value & T::ONES[usize::from(bits(width))];
         match *self {
             Out::V(v) => narrow(values[usize::from(v)]),
             Out::Con(con) => con.value(width, constants),
@@ -263,7 +270,7 @@ impl Rule {
     }
 }
 
-pub(crate) fn bits(width: Width) -> u64 {
+pub(crate) fn bits(width: Width) -> u8 {
     match width {
         Width::W32 => 32,
         Width::W64 => 64,
@@ -298,7 +305,7 @@ mod tests {
         let counts = shift(&rule.a) || shift(&rule.b) || matches!(rule.op, Shl | Shr | Sar | Rotl);
         for width in [Width::W32, Width::W64].into_iter().filter(|w| rule.width.is_none_or(|only| only == *w)) {
             let constants: Vec<u64> = match counts {
-                true => (0..bits(width)).collect(),
+                true => (0..bits(width).into()).collect(),
                 false => samples.iter().step_by(5).copied().chain([0, 1, u64::MAX]).collect(),
             };
             for (i, c) in constants.iter().enumerate() {

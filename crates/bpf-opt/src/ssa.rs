@@ -159,9 +159,9 @@ impl Ssa {
         self.live.clear();
         let mut args = 0;
         // By number, so that each block's list ends where the next one's begins.
-        for block in (0..func.blocks.len() as u32).map(BlockId) {
+        for block in (0..crate::small(func.blocks.len())).map(BlockId) {
             let start = self.live.len();
-            self.live_starts[block.index()] = start as u32;
+            self.live_starts[block.index()] = crate::small(start);
             if self.cfg.is_reachable(block) {
                 // A value is in the list if `seen` says so; one that is written before it is read leaves a gap.
                 for v in self.liveness.live_out(block) {
@@ -199,7 +199,7 @@ impl Ssa {
                 return false;
             }
         }
-        self.live_starts[func.blocks.len()] = self.live.len() as u32;
+        self.live_starts[func.blocks.len()] = crate::small(self.live.len());
         true
     }
 
@@ -215,8 +215,8 @@ impl Ssa {
         self.values.resize(self.live.len(), NO_VALUE);
         self.edges.clear();
         self.edges.resize(func.blocks.len(), [NONE; 2]);
-        for block in (0..func.blocks.len() as u32).map(BlockId) {
-            self.phi_starts.push(self.phis.len() as u32);
+        for block in (0..crate::small(func.blocks.len())).map(BlockId) {
+            self.phi_starts.push(crate::small(self.phis.len()));
             let preds = self.cfg.preds(block).len();
             for (pred, i) in self.cfg.preds(block).iter().zip(0..) {
                 let slot = usize::from(self.cfg.succs(*pred).next() != Some(block));
@@ -226,18 +226,18 @@ impl Ssa {
                 for i in self.live(block) {
                     let dst = func.new_vreg();
                     self.values[i] = dst;
-                    self.phis.push(Phi { dst, args: self.args.len() as u32 });
+                    self.phis.push(Phi { dst, args: crate::small(self.args.len()) });
                     self.args.resize(self.args.len() + preds, NO_VALUE);
                 }
             }
         }
-        self.phi_starts.push(self.phis.len() as u32);
+        self.phi_starts.push(crate::small(self.phis.len()));
     }
 
     fn rename(&mut self, func: &mut Func) {
         let entry = func.order[0];
         self.now.clear();
-        self.now.extend((0..self.several.len() as u32).map(VReg));
+        self.now.extend((0..crate::small(self.several.len())).map(VReg));
         for i in self.live(entry) {
             self.values[i] = self.live[i];
         }
@@ -327,7 +327,7 @@ impl Same {
 
     /// A new value, itself.
     pub(crate) fn push(&mut self) {
-        self.0.push(VReg(self.0.len() as u32));
+        self.0.push(VReg(crate::small(self.0.len())));
     }
 
     pub(crate) fn set(&mut self, v: VReg, is: VReg) {

@@ -91,16 +91,16 @@ impl Values {
         for at in 0..pass.ssa.cfg.rpo().len() {
             let block = pass.ssa.cfg.rpo()[at];
             pass.block = block;
-            pass.start = pass.s.ops.len() as u32;
+            pass.start = crate::small(pass.s.ops.len());
             pass.s.memory.clear();
             for i in func.range(block) {
                 pass.span = func.spans[i];
                 pass.op(func.ops[i]);
             }
-            func.blocks[block.index()].ops = pass.start..pass.s.ops.len() as u32;
+            func.blocks[block.index()].ops = pass.start..crate::small(pass.s.ops.len());
         }
         let done = pass.done;
-        func.vregs = self.defs.len() as u32;
+        func.vregs = crate::small(self.defs.len());
         core::mem::swap(&mut func.ops, &mut self.ops);
         core::mem::swap(&mut func.spans, &mut self.spans);
         ssa.resolve_args();
@@ -180,9 +180,9 @@ impl Values {
 /// How many low bits of an op's result may be set, by those of its operands.
 fn bits_of(op: &Op, known: &[u8]) -> u8 {
     let of = |v: VReg| known[v.index()];
-    let at = |width: Width, n: u8| n.min(rules::bits(width) as u8);
-    let size = |size: Size| size.bits() as u8;
-    let imm = |width: Width, imm: i64| 64 - narrow(width, imm as u64).leading_zeros() as u8;
+    let at = |width: Width, n: u8| n.min(rules::bits(width));
+    let size = |size: Size| crate::count(size.bits());
+    let imm = |width: Width, imm: i64| 64 - crate::count(narrow(width, imm as u64).leading_zeros());
     let val = |width: Width, v: Val| match v {
         Val::Reg(v) => at(width, of(v)),
         Val::Imm(i) => imm(width, i),
@@ -197,7 +197,7 @@ fn bits_of(op: &Op, known: &[u8]) -> u8 {
         Op::Bin { op, width, a, b, .. } => {
             let (x, y) = (at(width, of(a)), val(width, b));
             let count = |b: Val| match b {
-                Val::Imm(i) => Some((i as u64 % rules::bits(width)) as u8),
+                Val::Imm(i) => Some(crate::count(crate::low(i) as u32 % u32::from(rules::bits(width)))),
                 Val::Reg(_) => None,
             };
             match op {
@@ -285,12 +285,12 @@ impl Pass<'_> {
         op.for_each_use_mut(|v| *v = self.ssa.same.find(*v));
         let Some(dst) = op.def() else {
             let op = self.effect(op);
-            self.s.memory.after(&op, self.s.ops.len() as u32);
+            self.s.memory.after(&op, crate::small(self.s.ops.len()));
             return self.emit(op);
         };
         if !is_value(&op) {
             let op = self.effect(op);
-            self.s.memory.after(&op, self.s.ops.len() as u32);
+            self.s.memory.after(&op, crate::small(self.s.ops.len()));
             self.define(dst, &op);
             return self.emit(op);
         }
@@ -313,8 +313,8 @@ impl Pass<'_> {
 
     /// `dst` is defined by the op that is emitted next.
     fn define(&mut self, dst: VReg, op: &Op) {
-        self.s.defs[dst.index()] = self.s.ops.len() as u32;
-        self.s.reach.define(dst, self.s.ops.len() as u32);
+        self.s.defs[dst.index()] = crate::small(self.s.ops.len());
+        self.s.reach.define(dst, crate::small(self.s.ops.len()));
         self.s.blocks[dst.index()] = self.block;
         self.s.bits[dst.index()] = bits_of(op, &self.s.bits);
     }
@@ -373,7 +373,7 @@ impl Pass<'_> {
             Some(Op::Mov { width: Width::W32, src: Val::Reg(src), .. }) if size != Size::DW => *src,
             Some(Op::Ext { from, src, .. }) if size.bits() <= from.bits() => *src,
             Some(Op::Bin { op: BinOp::And, a, b: Val::Imm(mask), width, .. })
-                if size.bits() <= rules::bits(*width) as u32 && !(*mask as u64) & ones(size.bits().into()) == 0 =>
+                if size.bits() <= rules::bits(*width).into() && !(*mask as u64) & ones(size.bits().into()) == 0 =>
             {
                 *a
             }
@@ -581,7 +581,7 @@ impl Pass<'_> {
                     && *inner == width
                     && self.s.uses[b.index()] == 0
                 {
-                    let (b, shift) = (*x, *shift as u8);
+                    let (b, shift) = (*x, crate::count(crate::low(*shift) as u32));
                     return Err(Op::AddShift { width, dst: NEW, a, b, shift });
                 }
             }
@@ -705,7 +705,7 @@ impl Pass<'_> {
         self.s.blocks.push(self.block);
         self.s.uses.push(0);
         self.s.bits.push(64);
-        VReg(self.s.defs.len() as u32 - 1)
+        VReg(crate::small(self.s.defs.len()) - 1)
     }
 
     /// The value that this op has computed before on every way here, or else this op's own.
@@ -714,6 +714,7 @@ impl Pass<'_> {
         let mut hasher = Fold(0);
         sought.hash(&mut hasher);
         let mask = self.s.table.len() - 1;
+        #[expect(clippy::cast_possible_truncation, reason = "any bits of a hash serve")]
         let mut at = hasher.finish() as usize & mask;
         // A few places, and then it is forgotten: what is in the table is only ever a saving.
         for _ in 0..8 {
@@ -781,7 +782,7 @@ fn is_commutative(op: BinOp) -> bool {
 /// A constant operand in its one form: sign-extended at 32 bits, a shift count below the width.
 fn canonical(op: BinOp, width: Width, imm: i64) -> i64 {
     match op {
-        BinOp::Shl | BinOp::Shr | BinOp::Sar | BinOp::Rotl => (imm as u64 % rules::bits(width)) as i64,
+        BinOp::Shl | BinOp::Shr | BinOp::Sar | BinOp::Rotl => (imm as u64 % u64::from(rules::bits(width))) as i64,
         BinOp::Add
         | BinOp::Sub
         | BinOp::Mul
@@ -799,7 +800,7 @@ fn canonical(op: BinOp, width: Width, imm: i64) -> i64 {
 
 fn sign(width: Width, value: u64) -> i64 {
     match width {
-        Width::W32 => i64::from(value as u32 as i32),
+        Width::W32 => i64::from(crate::low(value as i64)),
         Width::W64 => value as i64,
     }
 }

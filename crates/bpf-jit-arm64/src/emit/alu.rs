@@ -10,6 +10,7 @@ use crate::asm::{asm, asm_w};
 use crate::jump::Jump;
 use crate::regs::{AUX, Gpr, TMP0, TMP1, TMP2};
 use bpf_isa::{Size, SubprogId, Width};
+use bpf_jit::num::{low_word, small};
 use bpf_jit::{BinOp, VReg, Val};
 use bpf_jit_code::{Reloc, RelocKind, Symbol};
 use dynasmrt::aarch64::{encode_logical_immediate_32bit, encode_logical_immediate_64bit};
@@ -31,7 +32,7 @@ enum Constant {
 
 /// The half-words of a constant, lowest first, each with its shift.
 fn halves(value: u64) -> impl Iterator<Item = (u32, u32)> {
-    (0..4).map(move |i| ((value >> (16 * i)) as u32 & 0xffff, 16 * i))
+    (0..4).map(move |i| (low_word((value >> (16 * i)) as i64) as u32 & 0xffff, 16 * i))
 }
 
 impl Constant {
@@ -48,7 +49,7 @@ impl Constant {
             (Constant::Ones32, 1)
         } else if encode_logical_immediate_64bit(value).is_some() {
             (Constant::Logical, 1)
-        } else if is_32 && encode_logical_immediate_32bit(value as u32).is_some() {
+        } else if is_32 && encode_logical_immediate_32bit(low_word(value as i64) as u32).is_some() {
             (Constant::Logical32, 1)
         } else if not_ones < not_zero {
             (Constant::Ones, not_ones)
@@ -64,6 +65,7 @@ pub(crate) fn mov_cost(value: u64) -> usize {
 }
 
 /// Appends `d = value`.
+#[expect(clippy::cast_possible_truncation, reason = "dynasm's, of what it has compared")]
 pub(crate) fn mov_imm(code: &mut Vec<u8>, d: Gpr, value: u64) {
     match Constant::of(value).0 {
         Constant::Zeros => {
@@ -83,7 +85,7 @@ pub(crate) fn mov_imm(code: &mut Vec<u8>, d: Gpr, value: u64) {
             asm!(code; movn W(d), half ^ 0xffff, lsl shift);
         }
         Constant::Logical => asm!(code; orr XSP(d), xzr, value),
-        Constant::Logical32 => asm!(code; orr WSP(d), wzr, value as u32),
+        Constant::Logical32 => asm!(code; orr WSP(d), wzr, low_word(value as i64) as u32),
     }
 }
 
@@ -99,10 +101,10 @@ pub(crate) enum AddImm {
 impl AddImm {
     /// `magnitude`, if one instruction takes it.
     pub(crate) fn of(magnitude: u64) -> Option<AddImm> {
-        match magnitude {
-            0..0x1000 => Some(AddImm::Low(magnitude as u32)),
-            0x1000..0x100_0000 if magnitude & 0xfff == 0 => Some(AddImm::High((magnitude >> 12) as u32)),
-            _ => None,
+        match u32::try_from(magnitude) {
+            Ok(magnitude @ 0..0x1000) => Some(AddImm::Low(magnitude)),
+            Ok(magnitude @ 0x1000..0x100_0000) if magnitude & 0xfff == 0 => Some(AddImm::High(magnitude >> 12)),
+            Ok(_) | Err(_) => None,
         }
     }
 }
@@ -120,7 +122,7 @@ fn add_sub(code: &mut Vec<u8>, width: Width, sub: bool, d: Gpr, n: Gpr, imm: Add
 /// nothing to itself is nothing.
 pub(crate) fn add_imm(code: &mut Vec<u8>, width: Width, d: Gpr, n: Gpr, imm: i64) {
     let imm = match width {
-        Width::W32 => i64::from(imm as i32),
+        Width::W32 => i64::from(low_word(imm)),
         Width::W64 => imm,
     };
     let (sub, magnitude) = (imm < 0, imm.unsigned_abs());
@@ -131,12 +133,14 @@ pub(crate) fn add_imm(code: &mut Vec<u8>, width: Width, d: Gpr, n: Gpr, imm: i64
         return add_sub(code, width, sub, d, n, imm);
     }
     let constant = match width {
-        Width::W32 => u64::from(imm as u32),
+        Width::W32 => u64::from(low_word(imm) as u32),
         Width::W64 => imm as u64,
     };
-    if magnitude < 1 << 24 && mov_cost(constant) > 1 {
-        add_sub(code, width, sub, d, n, AddImm::High((magnitude >> 12) as u32));
-        return add_sub(code, width, sub, d, d, AddImm::Low((magnitude & 0xfff) as u32));
+    if let Ok(magnitude @ 0..0x100_0000) = u32::try_from(magnitude)
+        && mov_cost(constant) > 1
+    {
+        add_sub(code, width, sub, d, n, AddImm::High(magnitude >> 12));
+        return add_sub(code, width, sub, d, d, AddImm::Low(magnitude & 0xfff));
     }
     mov_imm(code, AUX, constant);
     match width {
@@ -149,7 +153,7 @@ pub(crate) fn add_imm(code: &mut Vec<u8>, width: Width, d: Gpr, n: Gpr, imm: i64
 /// Whether `and`, `orr`, `eor` and `tst` take the constant.
 pub(crate) fn is_logical(width: Width, value: u64) -> bool {
     match width {
-        Width::W32 => encode_logical_immediate_32bit(value as u32).is_some(),
+        Width::W32 => encode_logical_immediate_32bit(low_word(value as i64) as u32).is_some(),
         Width::W64 => encode_logical_immediate_64bit(value).is_some(),
     }
 }
@@ -157,7 +161,7 @@ pub(crate) fn is_logical(width: Width, value: u64) -> bool {
 /// The bits of a constant that an operation of `width` looks at.
 pub(crate) fn low_bits(width: Width, value: i64) -> u64 {
     match width {
-        Width::W32 => u64::from(value as u32),
+        Width::W32 => u64::from(low_word(value) as u32),
         Width::W64 => value as u64,
     }
 }
@@ -288,11 +292,11 @@ impl Emitter<'_> {
                 let value = low_bits(width, imm);
                 if is_logical(width, value) {
                     match (op, width) {
-                        (Logic::And, Width::W32) => asm!(&mut self.s.buf; and WSP(d), W(a), value as u32),
+                        (Logic::And, Width::W32) => asm!(&mut self.s.buf; and WSP(d), W(a), low_word(imm) as u32),
                         (Logic::And, Width::W64) => asm!(&mut self.s.buf; and XSP(d), X(a), value),
-                        (Logic::Or, Width::W32) => asm!(&mut self.s.buf; orr WSP(d), W(a), value as u32),
+                        (Logic::Or, Width::W32) => asm!(&mut self.s.buf; orr WSP(d), W(a), low_word(imm) as u32),
                         (Logic::Or, Width::W64) => asm!(&mut self.s.buf; orr XSP(d), X(a), value),
-                        (Logic::Xor, Width::W32) => asm!(&mut self.s.buf; eor WSP(d), W(a), value as u32),
+                        (Logic::Xor, Width::W32) => asm!(&mut self.s.buf; eor WSP(d), W(a), low_word(imm) as u32),
                         (Logic::Xor, Width::W64) => asm!(&mut self.s.buf; eor XSP(d), X(a), value),
                     }
                     return self.put(dst, d);
@@ -357,7 +361,7 @@ impl Emitter<'_> {
 
     pub(crate) fn sym_addr(&mut self, dst: VReg, symbol: Symbol) {
         let d = self.target(dst);
-        self.code.relocs.push(Reloc { at: self.s.buf.len() as u32, kind: RelocKind::Arm64Mov48, symbol });
+        self.code.relocs.push(Reloc { at: small(self.s.buf.len()), kind: RelocKind::Arm64Mov48, symbol });
         asm!(&mut self.s.buf; movz X(d), 0; movk X(d), 0, lsl 16; movk X(d), 0, lsl 32);
         self.put(dst, d);
     }
@@ -379,8 +383,8 @@ impl Emitter<'_> {
 /// A shift count as the instructions take it.
 fn count(width: Width, imm: i64) -> u32 {
     match width {
-        Width::W32 => imm as u32 & 31,
-        Width::W64 => imm as u32 & 63,
+        Width::W32 => low_word(imm) as u32 & 31,
+        Width::W64 => low_word(imm) as u32 & 63,
     }
 }
 

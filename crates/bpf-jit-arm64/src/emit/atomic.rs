@@ -13,6 +13,7 @@ use crate::Emitter;
 use crate::asm::{asm, asm_w};
 use crate::regs::{AUX, Gpr, TMP0, TMP2};
 use bpf_isa::{Size, Width};
+use bpf_jit::num::few;
 use bpf_jit::{AtomicOp, Loc, Mem, VReg};
 
 impl Emitter<'_> {
@@ -109,8 +110,8 @@ impl Emitter<'_> {
 
     /// Goes back to `head` unless the store-exclusive stored. The loop is a few instructions of fixed size.
     fn retry(&mut self, status: Gpr, head: usize) {
-        let distance = head as i64 - self.s.buf.len() as i64;
-        asm!(&mut self.s.buf; cbnz W(status), distance as i32);
+        let distance = -i32::from(few(self.s.buf.len() - head));
+        asm!(&mut self.s.buf; cbnz W(status), distance);
     }
 
     pub(crate) fn cmp_xchg(&mut self, width: Width, mem: Mem, expected: VReg, new: VReg, dst: VReg) {

@@ -11,6 +11,7 @@ use crate::emit::alu::{AddImm, add_imm, is_logical, low_bits, mov_cost, mov_imm}
 use crate::jump::{Cc, Jump};
 use crate::regs::{AUX, Gpr, TMP0, TMP1};
 use bpf_isa::Width;
+use bpf_jit::num::{few, low_word};
 use bpf_jit::{BlockId, Cond, VReg, Val};
 
 /// `a cond b` at a width.
@@ -25,7 +26,7 @@ pub(crate) struct Comparison {
 /// A constant as a signed number of the width.
 fn signed(width: Width, imm: i64) -> i64 {
     match width {
-        Width::W32 => i64::from(imm as i32),
+        Width::W32 => i64::from(low_word(imm)),
         Width::W64 => imm,
     }
 }
@@ -73,7 +74,7 @@ fn fused(width: Width, cond: Cond, reg: Gpr, imm: i64) -> Option<Jump> {
     } else if matches!(case, (SGe, 0) | (SGt, -1)) {
         Some(Jump::Bit { set: false, bit: sign, reg })
     } else if cond == Set && bits.is_power_of_two() {
-        Some(Jump::Bit { set: true, bit: bits.trailing_zeros() as u8, reg })
+        Some(Jump::Bit { set: true, bit: few(bits.trailing_zeros() as usize), reg })
     } else {
         None
     }
@@ -136,7 +137,7 @@ impl Emitter<'_> {
         let bits = low_bits(width, imm);
         if cond == Cond::Set && is_logical(width, bits) {
             match width {
-                Width::W32 => asm!(&mut self.s.buf; tst W(a), bits as u32),
+                Width::W32 => asm!(&mut self.s.buf; tst W(a), low_word(imm) as u32),
                 Width::W64 => asm!(&mut self.s.buf; tst X(a), bits),
             }
             return cc(cond);
@@ -154,7 +155,7 @@ impl Emitter<'_> {
             // Equality survives taking the constant off in two parts.
             let high = magnitude as i64 & !0xfff;
             add_imm(&mut self.s.buf, width, AUX, a, if imm < 0 { high } else { -high });
-            self.compare_imm(width, AUX, imm < 0, AddImm::Low(magnitude as u32 & 0xfff));
+            self.compare_imm(width, AUX, imm < 0, AddImm::Low(low_word(magnitude as i64) as u32 & 0xfff));
             return cc(cond);
         }
         mov_imm(&mut self.s.buf, AUX, bits);

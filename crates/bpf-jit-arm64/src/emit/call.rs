@@ -4,6 +4,7 @@ use crate::Emitter;
 use crate::asm::asm;
 use crate::jump::Jump;
 use crate::regs::{ARGS, CTX, RET};
+use bpf_jit::num::small;
 use bpf_jit::{CallTarget, VReg};
 use bpf_jit_code::{Reloc, RelocKind};
 
@@ -17,7 +18,7 @@ impl Emitter<'_> {
         self.queued_moves();
         match target {
             CallTarget::Extern(symbol) => {
-                let at = self.s.buf.len() as u32;
+                let at = small(self.s.buf.len());
                 self.code.relocs.push(Reloc { at, kind: RelocKind::Arm64Branch26, symbol });
                 asm!(&mut self.s.buf; bl 0);
             }

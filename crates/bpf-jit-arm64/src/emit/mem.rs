@@ -28,11 +28,11 @@ enum Offset {
 
 impl Offset {
     fn of(size: Size, off: i64) -> Offset {
-        let bytes = i64::from(size.bytes());
-        match off {
-            0.. if off % bytes == 0 && off / bytes < 0x1000 => Offset::Scaled(off as u32),
-            -256..256 => Offset::Unscaled(off as i32),
-            _ => Offset::Index,
+        let bytes = size.bytes() as i32;
+        match i32::try_from(off) {
+            Ok(off @ 0..) if off % bytes == 0 && off / bytes < 0x1000 => Offset::Scaled(off as u32),
+            Ok(off @ -256..256) => Offset::Unscaled(off),
+            Ok(_) | Err(_) => Offset::Index,
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::regs::Gpr::{self, *};
 use crate::regs::{SCRATCH, SCRATCH2};
 use crate::{Emitter, Flags};
 use bpf_isa::{Size, SubprogId, Width};
+use bpf_jit::num::{few, low_byte, low_word, small};
 use bpf_jit::{BinOp, Op, VReg, Val};
 use bpf_jit_code::{Reloc, RelocKind, Symbol};
 
@@ -51,7 +52,7 @@ pub(crate) enum Wanted {
 /// A constant as an op of this width sees it: its low half, sign-extended, for a 32-bit op.
 pub(crate) fn at_width(width: Width, imm: i64) -> i64 {
     match width {
-        Width::W32 => i64::from(imm as i32),
+        Width::W32 => i64::from(low_word(imm)),
         Width::W64 => imm,
     }
 }
@@ -98,7 +99,7 @@ impl Emitter<'_> {
         match src {
             Val::Imm(imm) => {
                 let value = match width {
-                    Width::W32 => u64::from(imm as u32),
+                    Width::W32 => u64::from(low_word(imm) as u32),
                     Width::W64 => imm as u64,
                 };
                 self.load_imm(d, value);
@@ -367,7 +368,9 @@ impl Emitter<'_> {
                 self.copy(width, d, a);
                 self.neg_reg(width, d);
             }
-            (3 | 5 | 9, _) if !matches!(a, Rbp | R13) => self.lea(width, d, a, a, (imm - 1).trailing_zeros() as u8),
+            (3 | 5 | 9, _) if !matches!(a, Rbp | R13) => {
+                self.lea(width, d, a, a, few((imm - 1).trailing_zeros() as usize))
+            }
             _ if (imm as u64).is_power_of_two() => self.shift_imm(Shift::Shl, width, d, a, imm.trailing_zeros()),
             (_, Ok(imm)) => asm!(self.s.buf, [shorten_imm, at_width(width)]; imul Rq(d), Rq(a), DWORD imm),
             (_, Err(_)) => {
@@ -407,7 +410,7 @@ impl Emitter<'_> {
             Operand::Imm(0xffff_ffff) => self.mov_reg(Width::W32, d, a),
             // The upper half comes out zero: a 32-bit operation does that for less.
             Operand::Imm(imm @ 1..=0xffff_ffff) => {
-                self.logic(Alu::And, Width::W32, d, a, Operand::Imm(i64::from(imm as i32)))
+                self.logic(Alu::And, Width::W32, d, a, Operand::Imm(i64::from(low_word(imm))))
             }
             Operand::Imm(_) | Operand::Reg(_) => self.logic(Alu::And, width, d, a, b),
         }
@@ -433,12 +436,12 @@ impl Emitter<'_> {
             }) - count;
             // A VEX prefix, not a REX.
             return match width {
-                Width::W32 => reg!(self.s.buf; rorx Rd(d), Rd(a), right as i8),
-                Width::W64 => reg!(self.s.buf; rorx Rq(d), Rq(a), right as i8),
+                Width::W32 => reg!(self.s.buf; rorx Rd(d), Rd(a), low_byte(right.into())),
+                Width::W64 => reg!(self.s.buf; rorx Rq(d), Rq(a), low_byte(right.into())),
             };
         }
         self.copy(width, d, a);
-        asm!(self.s.buf, [modrm_number(op as u8), shift_count(count), at_width(width)]; rol Rq(d), count as i8);
+        asm!(self.s.buf, [modrm_number(op as u8), shift_count(count), at_width(width)]; rol Rq(d), low_byte(count.into()));
         if op != Shift::Rol {
             self.note_flags(width, d);
         }
@@ -457,7 +460,7 @@ impl Emitter<'_> {
                     Width::W32 => 31,
                     Width::W64 => 63,
                 };
-                return self.shift_imm(op, width, d, a, imm as u32 & mask);
+                return self.shift_imm(op, width, d, a, low_word(imm) as u32 & mask);
             }
         };
         let bmi2 = self.options.features.bmi2;
@@ -513,7 +516,7 @@ impl Emitter<'_> {
 
     /// Notes that the last `len` bytes of code depend on the address of `symbol`.
     pub(crate) fn reloc(&mut self, len: u32, kind: RelocKind, symbol: Symbol) {
-        let at = self.s.buf.len() as u32 - len;
+        let at = small(self.s.buf.len()) - len;
         self.code.relocs.push(Reloc { at, kind, symbol });
     }
 

@@ -11,6 +11,7 @@ use crate::jump::{Cc, jcc_short};
 use crate::regs::Gpr::{self, *};
 use crate::regs::{SCRATCH, SCRATCH2};
 use bpf_isa::{Size, Width};
+use bpf_jit::num::few;
 use bpf_jit::{AtomicOp, Loc, Mem, VReg};
 
 /// The logical operations of the cmpxchg loop.
@@ -104,9 +105,9 @@ impl Emitter<'_> {
             (Logic::Xor, Width::W64) => reg!(self.s.buf; xor Rq(SCRATCH), Rq(s)),
         }
         self.cmpxchg_insn(width, m, SCRATCH);
-        let back = again as isize - (self.s.buf.len() as isize + 2);
         // At most 3 + 3 + 10 + 2 bytes back.
-        jcc_short(&mut self.s.buf, Cc::Ne, back as i8);
+        let back = few(self.s.buf.len() + 2 - again);
+        jcc_short(&mut self.s.buf, Cc::Ne, -(back as i8));
         self.set(dst, Rax);
     }
 

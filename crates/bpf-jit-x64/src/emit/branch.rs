@@ -7,6 +7,7 @@ use crate::regs::Gpr::{self, *};
 use crate::regs::{SCRATCH, SCRATCH2};
 use crate::{Emitter, Flags};
 use bpf_isa::{Cond, Size, Width};
+use bpf_jit::num::{few, low_byte, low_half, low_word};
 use bpf_jit::{BlockId, Compared, Op, VReg, Val, compared};
 use bpf_jit_code::layout::Label;
 
@@ -41,7 +42,7 @@ impl Emitter<'_> {
         let here = self.s.buf.len();
         self.flags = None;
         if let Some(rel) = self.s.buf.get_mut(from - 1) {
-            *rel = (here - from) as u8;
+            *rel = few(here - from);
         }
     }
 
@@ -160,9 +161,9 @@ impl Emitter<'_> {
     fn compare_memory(&mut self, size: Size, m: Memory, test: bool, imm: i32) {
         let cmp = Alu::Cmp as u8;
         match (size, test) {
-            (Size::B, false) => mem!(self.s.buf, m, 1; cmp BYTE [rax], BYTE imm as i8),
-            (Size::B | Size::H, true) => mem!(self.s.buf, m, 1; test BYTE [rax], BYTE imm as i8),
-            (Size::H, false) => mem!(self.s.buf, m, 2; cmp WORD [rax], WORD imm as i16),
+            (Size::B, false) => mem!(self.s.buf, m, 1; cmp BYTE [rax], BYTE low_byte(imm.into())),
+            (Size::B | Size::H, true) => mem!(self.s.buf, m, 1; test BYTE [rax], BYTE low_byte(imm.into())),
+            (Size::H, false) => mem!(self.s.buf, m, 2; cmp WORD [rax], WORD low_half(imm.into())),
             (Size::W, false) => asm!(
                 self.s.buf, [memory(m, 4), modrm_number(cmp), shorten_imm, at_width(Width::W32)]; add QWORD [rax], DWORD imm
             ),
@@ -178,7 +179,7 @@ impl Emitter<'_> {
     /// needs.
     fn test_imm(&mut self, width: Width, a: Gpr, imm: i64) {
         let bits = match width {
-            Width::W32 => u64::from(imm as u32),
+            Width::W32 => u64::from(low_word(imm) as u32),
             Width::W64 => imm as u64,
         };
         match (u8::try_from(bits), u32::try_from(bits), i32::try_from(imm)) {

@@ -6,6 +6,7 @@ use crate::Emitter;
 use crate::asm::{Memory, asm, mem, reg};
 use crate::regs::{Gpr, SCRATCH, SCRATCH2};
 use bpf_isa::{Size, Width};
+use bpf_jit::num::{low_byte, low_half, low_word};
 use bpf_jit::{Mem, Op, VReg, Val};
 
 impl Emitter<'_> {
@@ -72,9 +73,9 @@ impl Emitter<'_> {
             Val::Imm(imm) => {
                 let m = self.operand(mem, SCRATCH2);
                 match (size, i32::try_from(imm)) {
-                    (Size::B, _) => mem!(self.s.buf, m, 1; mov BYTE [rax], BYTE imm as i8),
-                    (Size::H, _) => mem!(self.s.buf, m, 2; mov WORD [rax], WORD imm as i16),
-                    (Size::W, _) => mem!(self.s.buf, m, 4; mov DWORD [rax], DWORD imm as i32),
+                    (Size::B, _) => mem!(self.s.buf, m, 1; mov BYTE [rax], BYTE low_byte(imm)),
+                    (Size::H, _) => mem!(self.s.buf, m, 2; mov WORD [rax], WORD low_half(imm)),
+                    (Size::W, _) => mem!(self.s.buf, m, 4; mov DWORD [rax], DWORD low_word(imm)),
                     (Size::DW, Ok(imm)) => mem!(self.s.buf, m, 4; mov QWORD [rax], DWORD imm),
                     (Size::DW, Err(_)) => {
                         self.load_imm(SCRATCH, imm as u64);

@@ -18,6 +18,7 @@ use crate::jump::Cc;
 use crate::regs::Gpr::{self, *};
 use crate::regs::{SCRATCH, SCRATCH2};
 use bpf_isa::Width;
+use bpf_jit::num::low_word;
 use bpf_jit::{VReg, Val};
 
 impl Emitter<'_> {
@@ -86,7 +87,7 @@ impl Emitter<'_> {
     /// Divisors that need no division; false for all others.
     fn div_easy(&mut self, width: Width, signed: bool, wanted: Wanted, dst: VReg, a: VReg, imm: i64) -> bool {
         let unsigned = match width {
-            Width::W32 => u64::from(imm as u32),
+            Width::W32 => u64::from(low_word(imm) as u32),
             Width::W64 => imm as u64,
         };
         let d = self.target(dst);

@@ -127,7 +127,7 @@ impl Lowerer {
                 .for_each(|call| address_taken[call.callee.index()] = true);
         }
         for (i, subprog) in program.subprogs().iter().enumerate() {
-            let sub = SubprogId(i as u32);
+            let sub = SubprogId(crate::num::small(i));
             let known = facts.stack_bytes.get(i).copied();
             let stack_bytes = known.unwrap_or(contents.stack.bytes(options.lower.max_stack)).next_multiple_of(8);
             let needs = Needs {

@@ -35,17 +35,17 @@ impl Sink for Listed {
 
     fn new_block(f: &mut FuncLowerer<'_, Self>) -> BlockId {
         f.l.extra.push(NONE);
-        BlockId(EXTRA | (f.l.extra.len() as u32 - 1))
+        BlockId(EXTRA | (crate::num::small(f.l.extra.len()) - 1))
     }
 
     fn begin_block(f: &mut FuncLowerer<'_, Self>, block: BlockId) {
-        f.l.extra[(block.0 & !EXTRA) as usize] = f.func.blocks.len() as u32;
+        f.l.extra[(block.0 & !EXTRA) as usize] = crate::num::small(f.func.blocks.len());
     }
 
     #[inline(always)]
     fn end_block(f: &mut FuncLowerer<'_, Self>) {
-        let end = f.func.ops.len() as u32;
-        f.func.order.push(BlockId(f.func.blocks.len() as u32));
+        let end = crate::num::small(f.func.ops.len());
+        f.func.order.push(BlockId(crate::num::small(f.func.blocks.len())));
         f.func.blocks.push(Block { ops: f.open..end });
         f.open = end;
     }
@@ -171,7 +171,7 @@ impl FuncLowerer<'_, Listed> {
         let is_loop = self.l.cfg.blocks()[blocks.start as usize..blocks.end as usize]
             .iter()
             .any(|block| block.reachable && block.taken == Some(entry));
-        if is_loop && self.open < self.func.ops.len() as u32 {
+        if is_loop && self.open < crate::num::small(self.func.ops.len()) {
             self.end_block();
         }
     }
@@ -191,7 +191,7 @@ impl FuncLowerer<'_, Listed> {
         }
         webs.known = live;
         self.cur = webs.of;
-        self.l.block_of[b.index()] = self.func.blocks.len() as u32;
+        self.l.block_of[b.index()] = crate::num::small(self.func.blocks.len());
 
         let mut slot = block.start;
         while slot < block.end {
@@ -229,7 +229,7 @@ impl FuncLowerer<'_, Listed> {
 
     /// Numbers the webs that are left after uniting, in order.
     fn rename(&mut self) {
-        self.func.vregs = self.l.webs.parent.len() as u32;
+        self.func.vregs = crate::num::small(self.l.webs.parent.len());
         if !self.l.webs.united {
             return;
         }

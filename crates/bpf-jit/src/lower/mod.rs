@@ -112,7 +112,7 @@ impl Lowerer {
                 options,
                 func,
                 sink: Listed,
-                sub: SubprogId(i as u32),
+                sub: SubprogId(crate::num::small(i)),
                 cur: [NO_WEB; REGS],
                 temporaries: 0,
                 max_temporaries: 0,

@@ -54,8 +54,8 @@ impl Webs {
         self.united = false;
     }
     pub(super) fn fresh(&mut self) -> VReg {
-        self.parent.push(self.parent.len() as u32);
-        VReg(self.parent.len() as u32 - 1)
+        self.parent.push(crate::num::small(self.parent.len()));
+        VReg(crate::num::small(self.parent.len()) - 1)
     }
     pub(super) fn find(&mut self, mut w: u32) -> u32 {
         while self.parent[w as usize] != w {

@@ -18,6 +18,7 @@ struct Magic {
 }
 
 /// For all x of 64 bits; d is no power of two and not 0.
+#[expect(clippy::cast_possible_truncation, reason = "d is above 2^(log - 1), so both quotients are below 2^64")]
 fn magic(d: u64) -> Magic {
     // ceil(log2 d); 2^(64 + log) / d, rounded up, has 65 bits.
     let log = 64 - (d - 1).leading_zeros();

@@ -27,7 +27,7 @@ pub(super) struct Leaf {
 impl Pass<'_> {
     /// `a | b`, if it is a load.
     pub(super) fn wide(&mut self, width: Width, a: VReg, b: VReg, dst: VReg) -> Option<VReg> {
-        let bits = super::rules::bits(width) as u32;
+        let bits = u32::from(super::rules::bits(width));
         let mut leaves = core::mem::take(&mut self.s.leaves);
         leaves.clear();
         let mut left = MAX_OPS;
@@ -54,14 +54,14 @@ impl Pass<'_> {
             return false;
         }
         *left -= 1;
-        let within = |width: Width| end.min(shift + super::rules::bits(width) as u32);
+        let within = |width: Width| end.min(shift + u32::from(super::rules::bits(width)));
         match self.def(v) {
             Some(&Op::Load { size, signed: false, swap: false, mem, .. }) => {
                 leaves.push(Leaf { mem, size, shift, value: v });
                 shift + size.bits() <= end
             }
             Some(&Op::Bin { op: BinOp::Shl, width, a, b: Val::Imm(count), .. }) => {
-                self.collect(a, shift + count as u32, within(width), leaves, left)
+                self.collect(a, shift + crate::low(count) as u32, within(width), leaves, left)
             }
             Some(&Op::Bin { op: BinOp::Or | BinOp::Add | BinOp::Xor, width, a, b: Val::Reg(b), .. }) => {
                 self.collect(a, shift, within(width), leaves, left)
