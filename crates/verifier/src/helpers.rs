@@ -233,7 +233,7 @@ impl HelperProto {
 
     /// The number of arguments.
     pub fn arity(&self) -> u8 {
-        self.args.iter().take_while(|a| **a != ArgKind::None).count() as u8
+        crate::num::few(self.args.iter().take_while(|a| **a != ArgKind::None).count())
     }
 }
 

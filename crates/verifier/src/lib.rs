@@ -9,6 +9,7 @@
 //! Invariants: an accepted program, run in an environment that keeps the promises of its [`Env`], touches only memory
 //! it was given, reads nothing uninitialised, shows no address to anyone, gives back what it reserves, and ends.
 //! Nothing here panics on any program.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
 mod access;
@@ -21,6 +22,7 @@ mod interval;
 mod kept;
 mod need;
 mod notes;
+mod num;
 #[doc(hidden)]
 pub mod proof;
 mod scalar;

@@ -116,11 +116,11 @@ impl Needs {
         work.list.clear();
         let mut next = Need::default();
         for (i, insn) in insns.iter().enumerate().rev() {
-            let here = InsnIdx(i as u32);
+            let here = InsnIdx(crate::num::small(i));
             next = self.before(here, insn, next, env, program);
             self.at[i] = next;
             if refers_to(here, insn).is_some_and(|target| target <= here) {
-                work.list.push(i as u32);
+                work.list.push(crate::num::small(i));
             }
         }
         if !work.list.is_empty() {
@@ -134,7 +134,9 @@ impl Needs {
         let insns = program.insns();
         let Work { list, listed, starts, sources } = work;
         let references = || {
-            let of = |(i, insn): (usize, &Insn)| Some((refers_to(InsnIdx(i as u32), insn)?, i as u32));
+            let of = |(i, insn): (usize, &Insn)| {
+                Some((refers_to(InsnIdx(crate::num::small(i)), insn)?, crate::num::small(i)))
+            };
             insns.iter().enumerate().filter_map(of)
         };
         starts.clear();

@@ -144,7 +144,7 @@ impl Notes {
             return Ok(());
         }
         let note = &mut self.notes[at.index()];
-        let field = field.map_or((0, 0), |(i, o)| (i as u16, o as u16));
+        let field = field.map_or((0, 0), |(i, o)| (crate::num::half(i), crate::num::half(o as usize)));
         if note.kind == Kind::None {
             note.kind = kind;
             note.field = field;
@@ -233,13 +233,15 @@ impl Notes {
         for c in &self.calls {
             let Some(map) = c.map.get() else { continue };
             match (c.tail_call, c.key.get()) {
-                (true, Some(key)) => facts.tail_calls.push(ConstTailCall { insn: c.at, map, index: key as u32 }),
+                (true, Some(key)) => {
+                    facts.tail_calls.push(ConstTailCall { insn: c.at, map, index: crate::num::low(key) })
+                }
                 (true, None) => {}
                 (false, key) => facts.map_calls.push(ConstMapCall { insn: c.at, map, key }),
             }
         }
         if self.notes.iter().any(|n| n.checked) {
-            facts.regions = (0..env.context.regions.len()).map(|r| env.context.bounds(r as u8)).collect();
+            facts.regions = (0..env.context.regions.len()).map(|r| env.context.bounds(crate::num::few(r))).collect();
         }
         facts.insns.reserve_exact(self.notes.len());
         for (i, (note, insn)) in self.notes.iter().zip(program.insns()).enumerate() {
@@ -256,7 +258,7 @@ impl Notes {
                 },
             });
             if let (true, Some(Some(region))) = (note.checked, note.region.get()) {
-                facts.checks.push(AccessCheck { insn: InsnIdx(i as u32), region });
+                facts.checks.push(AccessCheck { insn: InsnIdx(crate::num::small(i)), region });
             }
             if note.kind == Kind::Context {
                 let (field, offset) = note.field;
@@ -266,8 +268,9 @@ impl Notes {
                 // The base register holds the context's address plus what of the field's place the instruction's offset
                 // leaves.
                 let base = i64::from(field.offset) + i64::from(offset) - i64::from(off);
+                #[expect(clippy::cast_possible_truncation, reason = "no context is longer than MAX_CONTEXT")]
                 facts.context_accesses.push(ContextAccess {
-                    insn: InsnIdx(i as u32),
+                    insn: InsnIdx(crate::num::small(i)),
                     off: (i64::from(field.host_offset) + i64::from(offset) - base) as i32,
                     size: if bytes == field.size { field.host_size } else { bytes },
                 });

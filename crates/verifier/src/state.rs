@@ -150,7 +150,7 @@ impl Frame {
             Byte::Spill => {
                 let spill = self.spill_at(depth)?;
                 let v = spill.value.as_const()?;
-                Some((v >> (8 * (usize::from(spill.depth) - depth))) as u8)
+                Some(v.to_le_bytes()[usize::from(spill.depth) - depth])
             }
         }
     }
@@ -174,14 +174,14 @@ impl Frame {
                 return Ok(s.value);
             }
             if size < usize::from(s.size) && s.value.is_scalar() {
-                return Ok(Value::scalar(s.value.n.truncate(8 * size as u32)));
+                return Ok(Value::scalar(s.value.n.truncate(8 * crate::num::small(size))));
             }
         }
         self.check_readable(depth, size)?;
         if let Some(v) = self.known_number(depth, size) {
             return Ok(Value::constant(v));
         }
-        Ok(Value::scalar(Scalar::low_bits(8 * size as u32)))
+        Ok(Value::scalar(Scalar::low_bits(8 * crate::num::small(size))))
     }
 
     /// Whether the `size` bytes from r10 - depth are initialised and hold no part of a pointer.
@@ -224,7 +224,7 @@ impl Frame {
     pub(crate) fn store(&mut self, depth: usize, size: usize, value: &Value) {
         let kind = match value.as_const() {
             Some(0) => Byte::Zero,
-            None if value.is_any(8 * size as u32) => Byte::Misc,
+            None if value.is_any(8 * crate::num::small(size)) => Byte::Misc,
             _ => Byte::Spill,
         };
         if kind == Byte::Spill
@@ -240,7 +240,8 @@ impl Frame {
         if kind == Byte::Spill {
             let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
             // A frame has at most u16::MAX bytes, checked when the walk starts.
-            self.spills.insert(at, Spill { depth: depth as u16, size: size as u8, value: *value });
+            self.spills
+                .insert(at, Spill { depth: crate::num::half(depth), size: crate::num::few(size), value: *value });
         }
     }
 
@@ -250,7 +251,7 @@ impl Frame {
         self.clear_spills(depth, size);
         self.bytes[depth - size..depth].fill(Byte::Spill);
         let at = self.spills.partition_point(|s| usize::from(s.depth) < depth);
-        self.spills.insert(at, Spill { depth: depth as u16, size: size as u8, value: *value });
+        self.spills.insert(at, Spill { depth: crate::num::half(depth), size: crate::num::few(size), value: *value });
     }
 
     /// Makes `size` bytes at r10 - depth some number each.

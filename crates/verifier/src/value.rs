@@ -135,7 +135,7 @@ impl PartialEq for Ty {
 }
 
 /// The ids below stand for the lengths of the context's regions.
-pub(crate) const FIRST_FREE_ID: u32 = 1 + crate::env::Region::MAX_REGIONS as u32;
+pub(crate) const FIRST_FREE_ID: u32 = 1 + crate::num::small(crate::env::Region::MAX_REGIONS);
 
 /// The id of a number that is the length of a region.
 pub(crate) fn len_id(region: u8) -> u32 {

@@ -644,7 +644,7 @@ impl<'a> Walk<'a> {
 
     fn extend_path(&mut self, d: Decision) -> u32 {
         self.scratch.paths.push(PathNode { parent: self.path, insn: d.insn, taken: d.taken });
-        self.scratch.paths.len() as u32 - 1
+        crate::num::small(self.scratch.paths.len()) - 1
     }
 
     /// Continues with the newest branch left for later, if there is one, and says whether it begins with a return.

@@ -209,7 +209,7 @@ fn access_fact(base: &Value, off: i16, top: usize, env: &Env<'_>) -> Option<Acce
         }
     };
     let at = base.n.bits().add(Tnum::constant(i64::from(off) as u64));
-    let align = start.min(1 << at.max().trailing_zeros().min(3)) as u8;
+    let align = crate::num::few(start.min(1 << at.max().trailing_zeros().min(3)) as usize);
     // An offset that is known by nothing may wrap around.
     let ends = base.n.smin().checked_add(off.into()).zip(base.n.smax().checked_add(off.into()));
     let (min, max) = ends.unwrap_or((i64::MIN, i64::MAX));

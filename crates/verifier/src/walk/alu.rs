@@ -362,10 +362,10 @@ impl Walk<'_> {
         if let Some(c) = s.n.as_const() {
             let c = if subtract { -(c as i64) } else { c as i64 };
             let delta = i64::from(p.delta) + c;
-            if delta.abs() > MAX_OFFSET {
-                return refuse(Reason::OffsetUnbounded(reg, s.describe(self.env)));
-            }
-            return Ok(Value { n, delta: delta as i32, ..*p });
+            return match i32::try_from(delta) {
+                Ok(delta) if i64::from(delta).abs() <= MAX_OFFSET => Ok(Value { n, delta, ..*p }),
+                Ok(_) | Err(_) => refuse(Reason::OffsetUnbounded(reg, s.describe(self.env))),
+            };
         }
         // start + (V + a) + b is start + V + (a + b) if that is the first unknown part.
         let delta = p.delta.checked_add(s.delta);
@@ -603,7 +603,8 @@ fn assume_no_wrap(width: Width, op: AluOp, d: &mut Value, s: &Scalar) {
         Width::W64 => i128::from(u64::MAX),
     };
     let (min, max) = ((-add).max(0), top.min(top - add));
-    if let Some(n) = d.n.meet(&Scalar::unsigned(min as u64, max as u64)) {
+    let (Ok(min), Ok(max)) = (u64::try_from(min), u64::try_from(max)) else { return };
+    if let Some(n) = d.n.meet(&Scalar::unsigned(min, max)) {
         d.n = n;
     }
 }

@@ -61,10 +61,10 @@ impl<'a> Walk<'a> {
     fn write_argument(&mut self, place: Place, least: u64) {
         match place {
             Place::Stack { frame, depth, size } => {
-                self.writes_stack(frame.into(), depth, least as usize);
+                self.writes_stack(frame.into(), depth, crate::num::size(least));
                 let f = &mut self.state.frames[usize::from(frame)];
                 f.store_somewhere(depth, size);
-                let least = if planted!(HelperWritesMost) { size } else { least as usize };
+                let least = if planted!(HelperWritesMost) { size } else { crate::num::size(least) };
                 if least > 0 {
                     f.store_misc(depth, least);
                 }
@@ -125,7 +125,7 @@ impl<'a> Walk<'a> {
                 // Only of an array does it matter which element it is.
                 call.key = self.known_key(v, def.key_size).filter(|_| def.kind.is_array());
                 if let (Some(_), Ty::Stack { frame }, false) = (call.key, v.ty, planted!(KeysUnmarked)) {
-                    let depth = v.n.smin().unsigned_abs() as usize;
+                    let depth = crate::num::size(v.n.smin().unsigned_abs());
                     self.stack_decides(frame.into(), depth, def.key_size as usize);
                 }
             }
@@ -175,8 +175,8 @@ impl<'a> Walk<'a> {
                 _ => return wrong(self, "the spin lock in a map value"),
             },
             ArgKind::RecordSize => match v.as_const() {
-                Some(n) if n > 0 && n < 1 << 30 => call.record_size = n as u32,
-                _ => return wrong(self, "a constant size of at least 1"),
+                Some(n @ 1..0x4000_0000) => call.record_size = crate::num::low(n),
+                Some(_) | None => return wrong(self, "a constant size of at least 1"),
             },
             ArgKind::Record => {
                 if v.owner == 0 || v.null || v.n.as_const() != Some(0) {
@@ -355,7 +355,7 @@ impl<'a> Walk<'a> {
                 self.stack_decides(frame.into(), depth, len);
                 let f = &self.state.frames[usize::from(frame)];
                 let text: Vec<u8> =
-                    (0..len).map(|i| Some(f.known_number(depth - i, 1)? as u8)).collect::<Option<_>>()?;
+                    (0..len).map(|i| u8::try_from(f.known_number(depth - i, 1)?).ok()).collect::<Option<_>>()?;
                 Some(text.split(|byte| *byte == 0).next()?.to_vec())
             }
             _ => None,

@@ -384,7 +384,7 @@ impl Walk<'_> {
             if !is_len(len) || other.id == 0 || other.scale < 0 {
                 continue;
             }
-            let region = (len.id - 1) as u8;
+            let region = crate::num::few(len.id as usize - 1);
             // A signed comparison orders as an unsigned one does while neither is negative.
             if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) {
                 let negative = |v: &Value| match width {
@@ -571,7 +571,7 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
         let least = i128::from(n.umin()) - i128::from(old.delta);
         let least = u32::try_from(least.clamp(0, Region::MAX_LEN.into())).unwrap_or(0);
         if region < state.min_len.len() {
-            debug_assert_eq!(len_id(region as u8), old.id);
+            debug_assert_eq!(len_id(crate::num::few(region)), old.id);
             state.min_len[region] = state.min_len[region].max(least);
         }
         return;

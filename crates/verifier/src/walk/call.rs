@@ -65,8 +65,8 @@ impl<'a> Walk<'a> {
         if index >= bpf_isa::MAX_CALL_DEPTH as usize {
             return refuse(Reason::Internal("call chain deeper than validated"));
         }
-        self.state.frames.push(Frame::new(index as u8, subprog, entry));
-        Ok(index as u8)
+        self.state.frames.push(Frame::new(crate::num::few(index), subprog, entry));
+        Ok(crate::num::few(index))
     }
 
     fn call_helper(&mut self, proto: &'a HelperProto) -> Res<Flow> {
@@ -107,7 +107,7 @@ impl<'a> Walk<'a> {
         let key = if tail_call {
             // The index is 32 bits wide.
             let i = proto.args.iter().position(|a| *a == ArgKind::Scalar);
-            i.and_then(|i| self.state.reg(Reg::ARGS[i]).as_const()).map(|k| u64::from(k as u32))
+            i.and_then(|i| self.state.reg(Reg::ARGS[i]).as_const()).map(|k| u64::from(crate::num::low(k)))
         } else {
             call.key
         };
@@ -149,7 +149,7 @@ impl<'a> Walk<'a> {
             }
             Ret::RecordOrNull => {
                 let id = self.new_id();
-                let frame = self.state.frames.len() as u8 - 1;
+                let frame = crate::num::few(self.state.frames.len()) - 1;
                 self.state.owed.push(Owed { id, at: self.pc, frame });
                 let ty = Ty::Mem { size: call.record_size, writable: true, from: Origin::Record };
                 Value { null: true, id, owner: id, ..Value::pointer(ty) }
@@ -228,7 +228,7 @@ impl<'a> Walk<'a> {
             return refuse(Reason::LockHeld { func: "returning".into(), at: lock.at });
         }
         let r0 = *self.state.reg(Reg::R0);
-        let gone = self.state.frames.len() as u8 - 1;
+        let gone = crate::num::few(self.state.frames.len()) - 1;
         if matches!(r0.ty, Ty::Stack { frame } if frame == gone) {
             return refuse(Reason::DanglingStack);
         }
@@ -285,7 +285,7 @@ impl<'a> Walk<'a> {
                 };
                 let def = self.map(map, inner)?;
                 // The key is the helper's: it is gone when the callback, the next frame, returns.
-                let frame = self.state.frames.len() as u8;
+                let frame = crate::num::few(self.state.frames.len());
                 let key = Value::pointer(Ty::Mem {
                     size: def.key_size,
                     writable: planted!(KeyWritable),
@@ -321,7 +321,7 @@ impl<'a> Walk<'a> {
             let got = r0.describe(self.env);
             return refuse(Reason::Return { got, expected: "0 (go on) or 1 (stop), from a callback".into() });
         }
-        let frame = self.state.frames.len() as u8 - 1;
+        let frame = crate::num::few(self.state.frames.len()) - 1;
         if let Some(o) = self.state.owed.iter().find(|o| o.frame >= frame) {
             return refuse(Reason::Owed { at: o.at });
         }

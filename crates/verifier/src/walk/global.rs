@@ -45,7 +45,7 @@ impl Walk<'_> {
 
     /// All subprograms but the main program, each after those that it calls.
     fn callees_first(&self) -> Vec<u32> {
-        let count = self.program.subprogs().len() as u32;
+        let count = crate::num::small(self.program.subprogs().len());
         let mut done = vec![false; count as usize];
         let mut order = Vec::new();
         let mut open: Vec<(u32, usize)> = Vec::new();

@@ -80,10 +80,11 @@ impl Value {
     fn cut(&mut self, min: i128, max: i128) {
         let range = if self.is_scalar() {
             let min = min.max(0);
-            if min > max || min > u64::MAX.into() {
+            if min > max {
                 return;
             }
-            Scalar::unsigned(min as u64, max.min(u64::MAX.into()) as u64)
+            let Ok(min) = u64::try_from(min) else { return };
+            Scalar::unsigned(min, u64::try_from(max).unwrap_or(u64::MAX))
         } else {
             // An offset is what it is made of modulo 2^64: a range beyond 63 bits may be one on the other side.
             let (Ok(min), Ok(max)) = (i64::try_from(min), i64::try_from(max)) else { return };
@@ -395,7 +396,7 @@ pub(super) fn result_order(
         AluOp::Rsh => {
             let bits = if width == Width::W32 { 32 } else { 64 };
             if s.n.umax() < bits {
-                let least = s.n.umin() as u32;
+                let least = crate::num::low(s.n.umin());
                 match i16::try_from(1u64 << least.min(62)) {
                     Ok(scale) if least > 0 => below(d, scale, 0),
                     _ => {}

@@ -106,12 +106,12 @@ impl Walk<'_> {
                 if min < -i64::from(frame_bytes) || end > 0 {
                     return refuse(Reason::StackBounds { min, max: end, frame_bytes });
                 }
-                let depth = -min as usize;
-                self.notes.stack(self.state.frames[usize::from(frame)].subprog, depth as u32);
+                let depth = crate::num::size(min.unsigned_abs());
+                self.notes.stack(self.state.frames[usize::from(frame)].subprog, crate::num::small(depth));
                 if min == max {
-                    return Ok(Place::Stack { frame, depth, size: size as usize });
+                    return Ok(Place::Stack { frame, depth, size: crate::num::size(size) });
                 }
-                Ok(Place::StackWithin { frame, depth, span: (end - min) as usize })
+                Ok(Place::StackWithin { frame, depth, span: crate::num::size(end.abs_diff(min)) })
             }
             Ty::MapValue { map, inner } => {
                 let def = self.map(map, inner)?;
@@ -213,11 +213,11 @@ impl Walk<'_> {
         let Some(base) = v.n.as_const() else { return refuse(Reason::CtxOffset) };
         let off = (base as i64).saturating_add(off);
         let layout = self.env.context;
-        let index = u32::try_from(off).ok().and_then(|o| layout.field_at(o));
+        let found = u32::try_from(off).ok().and_then(|o| Some((o, layout.field_at(o)?)));
         let no_field = || refuse(Reason::NoField { context: layout.name.to_string(), off, size });
-        let Some(index) = index else { return no_field() };
+        let Some((at, index)) = found else { return no_field() };
         let f = &layout.fields[index];
-        let offset = off as u32 - f.offset;
+        let offset = at - f.offset;
         if u64::from(offset) + size > f.size.into() {
             return no_field();
         }
@@ -265,15 +265,15 @@ impl Walk<'_> {
         let b = self.state.reg(base);
         let Ty::Stack { mut frame } = b.ty else { return None };
         if planted!(WrongFrame) {
-            frame = self.state.frames.len() as u8 - 1;
+            frame = crate::num::few(self.state.frames.len()) - 1;
         }
         let at = (b.n.as_const()? as i64).checked_add(off.into())?;
         if self.hybrid || at < -i64::from(self.env.frame_bytes) || at + i64::from(size.bytes()) > 0 {
             return None;
         }
-        let (frame, depth) = (usize::from(frame), -at as usize);
+        let (frame, depth) = (usize::from(frame), crate::num::size(at.unsigned_abs()));
         self.notes.access(self.pc, Kind::Stack, None).ok()?;
-        self.notes.stack(self.state.frames[frame].subprog, depth as u32);
+        self.notes.stack(self.state.frames[frame].subprog, crate::num::small(depth));
         Some((frame, depth))
     }
 

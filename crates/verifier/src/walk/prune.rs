@@ -275,7 +275,7 @@ impl Pruner {
             return 0;
         }
         let mut bytes = 0;
-        for i in 0..self.kept.len() as u32 {
+        for i in 0..crate::num::small(self.kept.len()) {
             let kept = &self.kept[i as usize];
             // The newest come first in each list; one that is free is in none.
             let at = kept.at as usize;
@@ -307,7 +307,7 @@ impl Pruner {
             }
             None => {
                 self.kept.push(kept);
-                self.kept.len() as u32 - 1
+                crate::num::small(self.kept.len()) - 1
             }
         };
         self.heads[at.index()] = i;
@@ -745,7 +745,7 @@ fn spill_covered(o: &Spill, new: &Frame, ids: &mut IdMap) -> bool {
     }
     match new.known_number(depth, size) {
         Some(v) => o.value.n.contains(v),
-        None => Scalar::low_bits(8 * size as u32).subset(&o.value.n),
+        None => Scalar::low_bits(8 * crate::num::small(size)).subset(&o.value.n),
     }
 }
 

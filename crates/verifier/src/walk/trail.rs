@@ -110,7 +110,7 @@ pub(super) struct Mark {
 
 /// The bounds of bytes as an entry has them: those past the last are nobody's.
 fn bounds(depth: usize, size: usize) -> (u16, u16) {
-    ((depth - size).min(TRACKED) as u16, depth.min(TRACKED) as u16)
+    (crate::num::half((depth - size).min(TRACKED)), crate::num::half(depth.min(TRACKED)))
 }
 
 impl Trail {
@@ -153,7 +153,7 @@ impl Walk<'_> {
         if self.scratch.prune.open.is_empty() {
             return;
         }
-        let frame = self.state.frames.len() as u8 - 1;
+        let frame = crate::num::few(self.state.frames.len()) - 1;
         let trail = &mut self.scratch.trail;
         trail.now = Step { at: self.pc.0, frame, ..Step::default() };
         trail.unentered = true;
@@ -163,7 +163,11 @@ impl Walk<'_> {
     pub(super) fn trail_record(&mut self) {
         if !self.scratch.prune.open.is_empty() {
             let trail = &mut self.scratch.trail;
-            trail.recorded.push((trail.steps.len(), self.recorded.len() - 1, self.state.frames.len() as u8 - 1));
+            trail.recorded.push((
+                trail.steps.len(),
+                self.recorded.len() - 1,
+                crate::num::few(self.state.frames.len()) - 1,
+            ));
         }
     }
 
@@ -217,7 +221,7 @@ impl Walk<'_> {
             return;
         }
         let (from, to) = bounds(depth, size);
-        self.effect(Step { at: 0, frame: frame as u8, kind: Kind::Read, exact, from, to });
+        self.effect(Step { at: 0, frame: crate::num::few(frame), kind: Kind::Read, exact, from, to });
     }
 
     /// The path writes them all: what was there is gone.
@@ -235,7 +239,7 @@ impl Walk<'_> {
             self.decides();
         }
         let (from, to) = bounds(depth, size);
-        self.effect(Step { at: 0, frame: frame as u8, kind, exact: false, from, to });
+        self.effect(Step { at: 0, frame: crate::num::few(frame), kind, exact: false, from, to });
     }
 
     /// A comparison of numbers that goes both ways: what is tied to its operands is bounded by it too.
@@ -265,10 +269,10 @@ impl Walk<'_> {
             let steps = &mut self.scratch.trail.steps;
             let before = steps.len();
             for (k, frame) in self.state.frames.iter().enumerate() {
-                let tied = Step { frame: k as u8, kind: Kind::TiedReg, ..Step::default() };
+                let tied = Step { frame: crate::num::few(k), kind: Kind::TiedReg, ..Step::default() };
                 for (i, v) in frame.regs.iter().enumerate() {
                     if v.id == id && v.is_scalar() && (k, i) != (top, r.index()) {
-                        steps.push(Step { from: i as u16, ..tied });
+                        steps.push(Step { from: crate::num::half(i), ..tied });
                     }
                 }
                 let tied_slot = |s: &&Spill| s.value.id == id && s.value.is_scalar() && !planted!(TiedSlotsUnmarked);

@@ -468,7 +468,7 @@ fn take_over(state: &mut State, by: &State, o: &Own) {
 
 /// What the value's name says of its order is said of a new name, at this distance from the old one.
 fn order_own(entry: &State, state: &mut State, v: &Value, own: u32, delta: i32) {
-    for region in 0..entry.min_len.len() as u8 {
+    for region in 0..crate::num::few(entry.min_len.len()) {
         let bytes = match v.id {
             0 if v.is_pointer() => Some(i64::from(entry.min_len[usize::from(region)])),
             0 => None,

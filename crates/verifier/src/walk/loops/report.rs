@@ -29,14 +29,19 @@ impl Walk<'_> {
         }
         let forest = &self.loops.forest;
         for (id, (l, head)) in forest.loops().iter().zip(&self.loops.heads).enumerate().rev() {
-            let around = forest.contains(id as u32, self.pc);
+            let around = forest.contains(crate::num::small(id), self.pc);
             let (why, guess) = match &head.failure {
                 Some(failure) if around || limit => (**failure).clone(),
                 None if around && !l.natural => (LoopFailure::Irreducible, Vec::new()),
                 _ => continue,
             };
             if out.len() < MAX_REPORTED {
-                out.push(UnprovenLoop { head: l.head, source: self.lines_of(id as u32, l.head), guess, why });
+                out.push(UnprovenLoop {
+                    head: l.head,
+                    source: self.lines_of(crate::num::small(id), l.head),
+                    guess,
+                    why,
+                });
             }
         }
         out
@@ -47,7 +52,7 @@ impl Walk<'_> {
         let lines = self.env.lines;
         let of = |at: u32| lines.partition_point(|l| l.insn <= at).checked_sub(1).map(|i| &lines[i]);
         let first = of(head.0)?;
-        let inside = (0..self.insns.len() as u32).filter(|at| self.loops.forest.contains(id, InsnIdx(*at)));
+        let inside = (0..crate::num::small(self.insns.len())).filter(|at| self.loops.forest.contains(id, InsnIdx(*at)));
         let numbers = || inside.clone().filter_map(of).filter(|l| l.file == first.file).map(|l| l.line);
         Some((first.file.clone(), numbers().min()?, numbers().max()?))
     }

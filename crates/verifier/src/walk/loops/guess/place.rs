@@ -61,12 +61,14 @@ pub(super) fn put(state: &mut State, place: Place, v: Value) {
 
 /// Every register of the running frame, and every slot of any.
 pub(super) fn places<'s>(states: &'s [&'s State]) -> Vec<Place> {
-    let mut out: Vec<Place> = (0..Reg::R10.index() as u8).map(|r| Place { above: 0, what: What::Reg(r) }).collect();
+    let mut out: Vec<Place> =
+        (0..crate::num::few(Reg::R10.index())).map(|r| Place { above: 0, what: What::Reg(r) }).collect();
     for state in states {
         let count = state.frames.len();
         for (i, f) in state.frames.iter().enumerate() {
             for s in &f.spills {
-                let place = Place { above: (count - 1 - i) as u8, what: What::Slot { depth: s.depth, size: s.size } };
+                let place =
+                    Place { above: crate::num::few(count - 1 - i), what: What::Slot { depth: s.depth, size: s.size } };
                 if !out.contains(&place) {
                     out.push(place);
                 }

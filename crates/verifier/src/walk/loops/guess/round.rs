@@ -148,7 +148,7 @@ impl Guess {
             match passed.iter().find(|(i, ..)| *i == id) {
                 None => {
                     if simple {
-                        let regions = (0..back.min_len.len() as u8).map(len_id);
+                        let regions = (0..crate::num::few(back.min_len.len())).map(len_id);
                         // Another name of the round is of something else in the next.
                         let own = |h: u32| self.own.iter().any(|o| o.id == h);
                         let his = regions.chain(back.room.iter().map(|f| f.hi)).filter(|h| !own(*h));
