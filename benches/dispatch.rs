@@ -160,20 +160,20 @@ fn times(stubs: &Stubs, entries: usize, order: &[usize], hits: Option<&[u64]>) -
         // SAFETY: a stub that `stubs` keeps.
         let direct = unsafe { call::indirect(*address) };
         for tree in [plain, hard] {
-            // SAFETY: as above, and a tree that `trees` keeps.
+            // SAFETY: a stub that `stubs` keeps, and a tree that `trees` keeps.
             assert_eq!(unsafe { call::through(tree, *address) }, direct);
         }
         assert!(object.call() <= ENTRIES as u64);
     }
     interleaved(&mut [
         over(&addresses, |address| address as u64),
-        // SAFETY: as above; so for the rest.
+        // SAFETY: the addresses are those of stubs that `stubs` keeps.
         over(&addresses, |address| unsafe { call::indirect(address) }),
-        // SAFETY: see above.
+        // SAFETY: the addresses are those of stubs that `stubs` keeps.
         over(&addresses, |address| unsafe { call::retpolined(address) }),
-        // SAFETY: see above.
+        // SAFETY: stubs that `stubs` keeps, by a tree that `trees` keeps.
         over(&addresses, move |address| unsafe { call::through(plain, address) }),
-        // SAFETY: see above.
+        // SAFETY: stubs that `stubs` keeps, by a tree that `trees` keeps.
         over(&addresses, move |address| unsafe { call::through(hard, address) }),
         over(&objects, |object| object.call()),
         matched,

@@ -119,7 +119,7 @@ fn without_keys() -> Table {
         for n in 0..u64::from(repeat) {
             // SAFETY: a live map under a guard with this slot; values of its size.
             unsafe { program::push(map.as_ptr(), (&raw const n).cast(), 0, slot) };
-            // SAFETY: the same.
+            // SAFETY: a live map under a guard with this slot; `out` has a value's size.
             unsafe { program::pop(map.as_ptr(), (&raw mut out).cast(), slot) };
         }
         black_box(out);
@@ -130,7 +130,7 @@ fn without_keys() -> Table {
         let mut found = 0;
         for n in 0..u64::from(repeat) {
             let mut value = if present { n % 10_000 } else { n + 10_000 };
-            // SAFETY: as above.
+            // SAFETY: a live map under a guard with this slot; `value` has a value's size.
             found += unsafe { program::peek(bloom.as_ptr(), (&raw mut value).cast(), slot) };
         }
         black_box(found);

@@ -149,7 +149,7 @@ impl List {
     /// # Safety
     /// `element` must be valid until it is taken out.
     unsafe fn push(&mut self, element: *mut Element) {
-        // SAFETY: valid (contract).
+        // SAFETY: the caller keeps `element` valid until it is taken out; only this list has it now.
         let linked = unsafe { &*element };
         linked.next.store(*self.0.get_mut(), Ordering::Relaxed);
         *self.0.get_mut() = element;
@@ -250,7 +250,7 @@ impl Allocator for Malloc {
     }
 
     unsafe fn give(&self, _: usize, element: *mut Element) {
-        // SAFETY: from `Box::into_raw`, and no longer used (contract).
+        // SAFETY: `take` made it by `Box::into_raw`, and the caller gives it back once and uses it no longer.
         drop(unsafe { Box::from_raw(element) });
     }
 }
@@ -473,12 +473,12 @@ impl Contender for Ours {
             // SAFETY: a live map under a guard with this slot; key and value have the map's sizes.
             assert_eq!(unsafe { (header.update)(map, key, (&raw const n).cast(), 0, slot) }, 0);
             if with_lookup {
-                // SAFETY: as above.
+                // SAFETY: a live map under a guard with this slot; a key of eight bytes.
                 let value = unsafe { (header.lookup)(map, key, slot) };
                 // SAFETY: present, and an aligned word.
                 assert_eq!(black_box(unsafe { value.cast::<u64>().read_volatile() }), n);
             }
-            // SAFETY: as above.
+            // SAFETY: a live map under a guard with this slot; a key of eight bytes.
             assert_eq!(unsafe { (header.delete)(map, key, slot) }, 0);
         }
     }

@@ -8,7 +8,7 @@
 /// `callee` is the entry of a [`crate::layout::stub`] that stays.
 #[inline(always)]
 pub unsafe fn indirect(callee: usize) -> u64 {
-    // SAFETY: the caller's contract.
+    // SAFETY: `callee` is a stub's entry (contract), all that the call needs.
     unsafe { imp::indirect(callee) }
 }
 
@@ -22,7 +22,7 @@ pub const HAS_RETPOLINES: bool = cfg!(target_arch = "x86_64");
 /// As for [`indirect`].
 #[inline(always)]
 pub unsafe fn retpolined(callee: usize) -> u64 {
-    // SAFETY: the caller's contract.
+    // SAFETY: `callee` is a stub's entry (contract), all that the call needs.
     unsafe { imp::retpolined(callee) }
 }
 
@@ -32,7 +32,7 @@ pub unsafe fn retpolined(callee: usize) -> u64 {
 /// As for [`indirect`]; and `tree` is the entry of a tree that stays.
 #[inline(always)]
 pub unsafe fn through(tree: *const u8, callee: usize) -> u64 {
-    // SAFETY: the caller's contract.
+    // SAFETY: `callee` is a stub's entry and `tree` a tree's (contract), all that the call needs.
     unsafe { imp::through(tree, callee) }
 }
 
@@ -72,7 +72,8 @@ mod imp {
     #[inline(always)]
     pub(super) unsafe fn retpolined(callee: usize) -> u64 {
         let result;
-        // SAFETY: as above, by way of the thunk, which changes nothing but the stack below it.
+        // SAFETY: a function without arguments, reached by the thunk, which changes nothing but the stack below it;
+        // the compiler aligns the stack for asm.
         unsafe {
             asm!("call {}", sym bpf_benches_retpoline_rax, inout("rax") callee => result, clobber_abi("sysv64"));
         }
@@ -82,7 +83,8 @@ mod imp {
     #[inline(always)]
     pub(super) unsafe fn through(tree: *const u8, callee: usize) -> u64 {
         let result;
-        // SAFETY: as above; a tree overwrites nothing that the C convention keeps.
+        // SAFETY: the tree jumps to a function without arguments and overwrites nothing that the C convention keeps;
+        // the compiler aligns the stack for asm.
         unsafe { asm!("call r8", in("r8") tree, inout("rax") callee => result, clobber_abi("sysv64")) };
         result
     }
@@ -105,7 +107,7 @@ mod imp {
     #[inline(always)]
     pub(super) unsafe fn through(tree: *const u8, callee: usize) -> u64 {
         let result;
-        // SAFETY: as above; a tree overwrites nothing that the C convention keeps.
+        // SAFETY: the tree jumps to a function without arguments and overwrites nothing that the C convention keeps.
         unsafe { asm!("blr x6", in("x6") tree, in("x16") callee, lateout("x0") result, clobber_abi("C")) };
         result
     }

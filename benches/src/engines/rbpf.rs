@@ -44,7 +44,7 @@ impl Loaded for Vm {
             // SAFETY: the speed programs stay within the memory they are given (the kernel's verifier accepts them with
             // it), and it outlives the call, which is all that the 'static in the signature is about here.
             let memory: &'static mut [u8] = unsafe { &mut *std::ptr::from_mut(memory) };
-            // SAFETY: as above: the compiled program accesses `memory` and its own stack only.
+            // SAFETY: the program, which the kernel's verifier accepts, accesses `memory` and its own stack only.
             result = unsafe { self.0.execute_program_jit(memory) }.map_err(|e| e.to_string())?;
         }
         Ok(result as u32)

@@ -155,7 +155,7 @@ impl Drop for Ring {
     fn drop(&mut self) {
         // SAFETY: mapped by `new` with these lengths, and not used any more.
         unsafe { libc::munmap(self.consumer.cast(), self.page) };
-        // SAFETY: the same.
+        // SAFETY: mapped by `new` with this length, and not used any more.
         unsafe { libc::munmap(self.producer.cast(), self.page + 2 * self.size) };
     }
 }

@@ -27,7 +27,7 @@ fn pad<const TENS: usize>() {
         unsafe {
             std::arch::asm!(".rept 10", "add {x}, 1", ".endr", x = inout(reg) 0u64 => _, options(nostack, nomem));
         }
-        // SAFETY: as above.
+        // SAFETY: adds to a register that the compiler gives it for that.
         #[cfg(target_arch = "aarch64")]
         unsafe {
             std::arch::asm!(".rept 10", "add {x}, {x}, #1", ".endr", x = inout(reg) 0u64 => _, options(nostack, nomem));

@@ -358,7 +358,8 @@ impl MapOps for HashOfMaps {
         let mut word = [0; size_of::<u64>()];
         self.hash.next_at(cursor, key, &mut word, slot)?;
         let inner: *const Inner = std::ptr::with_exposed_provenance(crate::num::index(u64::from_ne_bytes(word)));
-        // SAFETY: as in `inner`.
+        // SAFETY: a word of this map is 0 or the `Inner` that its entry keeps, and a grace period longer; the caller is
+        // inside a guard.
         let id = unsafe { inner.as_ref() }.map_or(0, |inner| inner.id);
         value.copy_from_slice(&id.to_ne_bytes());
         Ok(())

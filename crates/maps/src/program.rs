@@ -306,7 +306,7 @@ pub unsafe extern "C" fn spin_lock(lock: *mut u32, slot: u32) -> i64 {
 /// # Safety
 /// As [`spin_lock`].
 pub unsafe extern "C" fn spin_unlock(lock: *mut u32, slot: u32) -> i64 {
-    // SAFETY: as in `spin_lock`.
+    // SAFETY: aligned and mapped (contract), and only accessed atomically by this crate.
     let word = unsafe { AtomicU32::from_ptr(lock) };
     if ValueLock::new(word).unlock(slot) { 0 } else { Errno::EPERM.as_ret() }
 }

@@ -354,7 +354,7 @@ extern "C" fn handler(_signal: libc::c_int) {
     let (key, value) = (3u64, 5u64);
     // SAFETY: the test sets the target before it sends signals; the interrupted thread is inside its guard.
     let result = unsafe { program::update(map, (&raw const key).cast(), (&raw const value).cast(), 0, slot) };
-    // SAFETY: the same.
+    // SAFETY: the map that the test set, in the guard of the thread that was interrupted; the key is eight bytes.
     let found = unsafe { program::lookup(map, (&raw const key).cast(), slot) };
     assert!(result != 0 || !found.is_null());
     HANDLED.fetch_add(1, Ordering::Relaxed);
@@ -397,7 +397,7 @@ fn a_signal_handler_that_re_enters_gets_ebusy_and_no_deadlock() {
             };
             assert_eq!(result, 0, "the interrupted operation is not disturbed");
             if n.is_multiple_of(3) {
-                // SAFETY: the same.
+                // SAFETY: a live map under a guard with this slot; the key is eight bytes.
                 unsafe { program::delete(map.as_ptr(), (&raw const key).cast(), guard.slot()) };
             }
         }

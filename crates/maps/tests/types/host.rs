@@ -289,7 +289,7 @@ fn a_mappable_array_shows_what_programs_write() {
     map.set(&2u32.to_ne_bytes(), &77u64.to_ne_bytes()).unwrap();
     // SAFETY: element 2 of the mapping.
     assert_eq!(unsafe { third.read_volatile() }, 77);
-    // SAFETY: the same.
+    // SAFETY: element 2 of the mapping, which is writable.
     unsafe { third.write_volatile(88) };
     assert_eq!(map.get(&2u32.to_ne_bytes()).unwrap(), Some(88u64.to_ne_bytes().to_vec()));
     // SAFETY: the mapping made above.

@@ -234,50 +234,50 @@ fn the_wrong_type_is_an_error() {
             // Large enough and aligned for every key and value here; a trie reads a prefix of one bit.
             let (key, mut value) = ([1u64], [0u64; 4]);
             let (key, out) = (key.as_ptr().cast::<u8>(), value.as_mut_ptr().cast::<u8>());
-            // SAFETY: a live map under a guard with this slot; key and value are valid for its sizes. The same below.
+            // SAFETY: a live map under a guard with this slot; `value` is as large as any value here.
             let popped = unsafe { program::pop(ptr, out, slot) };
             assert_eq!(popped, if lists { absent } else { unsupported }, "{map_type:?}");
-            // SAFETY: the same.
+            // SAFETY: a live map under a guard with this slot; `value` is as large as any value here.
             let peeked = unsafe { program::peek(ptr, out, slot) };
             assert_eq!(peeked, if lists || bloom { absent } else { unsupported }, "{map_type:?}");
-            // SAFETY: the same.
+            // SAFETY: a live map under a guard with this slot; `value` is as large as any value here.
             let pushed = unsafe { program::push(ptr, out, 0, slot) };
             assert_eq!(pushed, if lists || bloom { 0 } else { unsupported }, "{map_type:?}");
-            // SAFETY: the same.
+            // SAFETY: a live map under a guard with this slot; key and value are as large as any here.
             let updated = unsafe { program::update(ptr, key, out, 0, slot) };
             assert_eq!(updated == 0, arrays || hashes || is(&[MapType::LpmTrie]), "{map_type:?}: {updated}");
-            // SAFETY: the same.
+            // SAFETY: a live map under a guard with this slot; `key` is as large as any key here.
             let other = unsafe { program::lookup_percpu(ptr, key, slot) };
             let per_cpu = map_type.is_per_cpu();
             assert_eq!(!other.is_null(), per_cpu, "{map_type:?}");
-            // SAFETY: the same.
+            // SAFETY: a live map under a guard with this slot; `key` is as large as any key here.
             let found = unsafe { program::lookup(ptr, key, slot) };
             assert_eq!(!found.is_null(), updated == 0, "{map_type:?}");
-            // SAFETY: the same.
+            // SAFETY: a live map under a guard with this slot.
             let visited = unsafe { program::for_each(ptr, 0, slot, &mut |_, _| true) };
             let present = if arrays { 8 } else { 1 };
             assert_eq!(visited, if arrays || hashes { present } else { invalid }, "{map_type:?}");
-            // SAFETY: the same.
+            // SAFETY: a live map under a guard with this slot; `key` is as large as any key here.
             let deleted = unsafe { program::delete(ptr, key, slot) };
             assert_eq!(deleted == 0, hashes || is(&[MapType::LpmTrie]), "{map_type:?}: {deleted}");
-            // SAFETY: the same; 32 bytes.
+            // SAFETY: a live map under a guard with this slot; `value` has 32 bytes.
             let sent = unsafe { program::ringbuf_output(ptr, out, 32, 0, slot) };
             let is_ring = is(&[MapType::RingBuf]);
             assert_eq!(sent, if is_ring { 0 } else { invalid }, "{map_type:?}");
-            // SAFETY: the same.
+            // SAFETY: a live map under a guard with this slot.
             let sample = unsafe { program::ringbuf_reserve(ptr, 8, 0, slot) };
             assert_eq!(!sample.is_null(), is_ring, "{map_type:?}");
             if is_ring {
                 // SAFETY: reserved just now.
                 unsafe { program::ringbuf_discard(sample, 0) };
             }
-            // SAFETY: the same.
+            // SAFETY: a live map under a guard.
             let size = unsafe { program::ringbuf_query(ptr, bpf_maps::query::RING_SIZE) };
             assert_eq!(size, if is_ring { 1 << 16 } else { 0 }, "{map_type:?}");
-            // SAFETY: the same.
+            // SAFETY: a live map under a guard.
             let drained = unsafe { program::user_ringbuf_drain(ptr, 0, &mut |_, _| true) };
             assert_eq!(drained, if is(&[MapType::UserRingBuf]) { 0 } else { invalid }, "{map_type:?}");
-            // SAFETY: the same.
+            // SAFETY: a live map under a guard with this slot; `value` has 32 bytes.
             let sent = unsafe { program::perf_event_output(ptr, 0, out, 32, out, 0, slot) };
             assert_eq!(sent, if is(&[MapType::PerfEventArray]) { absent } else { invalid }, "{map_type:?}");
         });

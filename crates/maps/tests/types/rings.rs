@@ -28,12 +28,12 @@ fn output(map: &Map, data: &[u8], flags: u64) -> i64 {
 }
 
 fn reserve(map: &Map, size: u64) -> *mut u8 {
-    // SAFETY: the same.
+    // SAFETY: a live map under a guard with this slot.
     run(map, |ptr, slot| unsafe { program::ringbuf_reserve(ptr, size, 0, slot) })
 }
 
 fn ask(map: &Map, what: u64) -> u64 {
-    // SAFETY: the same.
+    // SAFETY: a live map under a guard.
     run(map, |ptr, _| unsafe { program::ringbuf_query(ptr, what) })
 }
 
@@ -43,7 +43,7 @@ fn submit(sample: *mut u8) {
 }
 
 fn discard(sample: *mut u8) {
-    // SAFETY: the same.
+    // SAFETY: reserved by the caller, which gives each sample back once.
     unsafe { program::ringbuf_discard(sample, 0) };
 }
 
@@ -84,7 +84,7 @@ fn the_memory_is_laid_out_as_the_kernels() {
     // SAFETY: a record is preceded by its header.
     assert_eq!(unsafe { header.read() }, 21 | 1 << 31, "busy");
     discard(sample);
-    // SAFETY: the same.
+    // SAFETY: discarded, but still in the ring's memory, as its header is.
     assert_eq!(unsafe { header.read() }, 21 | 1 << 30, "discarded");
     assert_eq!(ask(&map, query::PROD_POS), 32, "8 of header and 21 of data, rounded up to 8");
     assert_eq!(ask(&map, query::CONS_POS), 0);
@@ -314,7 +314,7 @@ fn programs_drain_what_the_host_submits() {
         inner = run(&map, |ptr, _| unsafe { program::user_ringbuf_drain(ptr, 0, &mut |_, _| true) });
         true
     };
-    // SAFETY: the same.
+    // SAFETY: a live map under a guard.
     let outer = run(&map, |ptr, _| unsafe { program::user_ringbuf_drain(ptr, 0, &mut visit) });
     assert_eq!((outer, inner), (1, Errno::EBUSY.as_ret()));
     assert!(host.reserve(1).is_some());

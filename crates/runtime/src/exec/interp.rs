@@ -91,7 +91,7 @@ unsafe fn give<'m>(memory: &mut Memory<'m>, layout: &ContextLayout, parts: Parts
     // SAFETY: the caller vouches for the parts, which were borrowed mutably for the run.
     let context: &'m mut [u8] = unsafe { slice(parts.context, parts.context_len) };
     if !parts.memory.is_null() {
-        // SAFETY: as for the context, of which it is no part.
+        // SAFETY: the caller vouches for the parts, borrowed mutably for the run; this one is no part of the context.
         memory.add_writable(unsafe { slice(parts.memory, parts.memory_len) });
     } else if !layout.raw {
         for (index, region) in (0..=u8::MAX).zip(&layout.regions) {
@@ -108,7 +108,7 @@ unsafe fn give<'m>(memory: &mut Memory<'m>, layout: &ContextLayout, parts: Parts
                 // SAFETY: the context's pointers are the ends of memory that is borrowed mutably with it.
                 memory.add_writable(unsafe { slice(start, len) });
             } else {
-                // SAFETY: the same, borrowed as shared.
+                // SAFETY: the context's pointers are the ends of memory that is borrowed as shared with it.
                 memory.add_read_only(unsafe { shared(start, len) });
             }
         }

@@ -128,7 +128,7 @@ fn moved(pointer: *mut u8, delta: u64) -> *mut u8 {
 /// # Safety
 /// See the module.
 unsafe extern "C" fn xdp_adjust_head(context: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    // SAFETY: by the module's contract.
+    // SAFETY: the context of a running XDP program, which nobody else uses meanwhile (contract).
     let w = unsafe { xdp(context) };
     let (old, data) = (w.data_meta(), moved(w.data(), delta));
     let meta = w.data().addr() - old.addr();
@@ -146,7 +146,7 @@ unsafe extern "C" fn xdp_adjust_head(context: u64, delta: u64, _: u64, _: u64, _
 /// # Safety
 /// See the module.
 unsafe extern "C" fn xdp_adjust_tail(context: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    // SAFETY: by the module's contract.
+    // SAFETY: the context of a running XDP program, which nobody else uses meanwhile (contract).
     let w = unsafe { xdp(context) };
     let (old, end) = (w.data_end(), moved(w.data_end(), delta));
     // An end before the start is a distance far beyond any packet, which `place` refuses.
@@ -165,7 +165,7 @@ unsafe extern "C" fn xdp_adjust_tail(context: u64, delta: u64, _: u64, _: u64, _
 /// # Safety
 /// See the module.
 unsafe extern "C" fn xdp_adjust_meta(context: u64, delta: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    // SAFETY: by the module's contract.
+    // SAFETY: the context of a running XDP program, which nobody else uses meanwhile (contract).
     let w = unsafe { xdp(context) };
     let data_meta = moved(w.data_meta(), delta);
     if !w.buffer().contains(&data_meta) || data_meta > w.data() {
@@ -182,7 +182,7 @@ unsafe extern "C" fn xdp_adjust_meta(context: u64, delta: u64, _: u64, _: u64, _
 /// # Safety
 /// See the module.
 unsafe extern "C" fn xdp_get_buff_len(context: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
-    // SAFETY: by the module's contract.
+    // SAFETY: the context of a running XDP program, which nobody else uses meanwhile (contract).
     unsafe { xdp(context) }.len() as u64
 }
 
@@ -196,7 +196,7 @@ unsafe fn xdp_bytes(context: u64, offset: u64, len: u64) -> Result<*mut u8, u64>
     if offset > MOST || len > MOST {
         return Err(EFAULT);
     }
-    // SAFETY: by the module's contract.
+    // SAFETY: the context of a running XDP program, which nobody else uses meanwhile (contract).
     let window = unsafe { xdp(context) };
     if (offset + len) as usize > window.len() {
         return Err(EINVAL);
@@ -256,7 +256,7 @@ unsafe extern "C" fn xdp_event_output(
     size: u64,
     run: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: by the module's contract.
+    // SAFETY: the context of a running XDP program, which nobody else uses meanwhile (contract).
     let window = unsafe { xdp(context) };
     // SAFETY: the program was proven to pass a live perf event array and `size` readable bytes; the window lies in the
     // buffer that is borrowed for the run.
