@@ -126,15 +126,23 @@ impl Cfg {
     }
 
     /// Takes out the edges that no run follows: of a conditional jump with a successor that begins with a `dead`
-    /// instruction, the edge to it. What cannot be reached then is marked so, subprograms that begin with a dead
-    /// instruction included.
+    /// instruction, the edge to it; of a block that calls what does not return, the edge behind it. What cannot be
+    /// reached then is marked so, subprograms that begin with a dead instruction included.
     ///
     /// A jump keeps its edges if both successors are dead, which no verifier says of a jump that it has reached.
     pub fn prune(&mut self, program: &Program, dead: impl Fn(InsnIdx) -> bool) {
         let starts_dead = |blocks: &[Block], id: BlockId| dead(InsnIdx(blocks[id.index()].start));
         for i in 0..self.blocks.len() {
             let block = self.blocks[i];
-            let (Some(taken), Some(next)) = (block.taken, block.next) else { continue };
+            let Some(next) = block.next else { continue };
+            let Some(taken) = block.taken else {
+                let within = || (block.start..block.end).any(|slot| dead(InsnIdx(slot)));
+                if !starts_dead(&self.blocks, BlockId(crate::small(i))) && (starts_dead(&self.blocks, next) || within())
+                {
+                    self.blocks[i].next = None;
+                }
+                continue;
+            };
             // What goes two ways ends in a jump, of one slot.
             if !matches!(program.insns()[block.end as usize - 1], Insn::JumpIf { .. }) {
                 continue;

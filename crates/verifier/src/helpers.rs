@@ -157,6 +157,8 @@ pub enum Ret {
     },
     /// A host object of this class, or null, valid to the end of the run.
     HostOrNull(u32),
+    /// Nothing: the call ends the run. Promised: it never returns, and what the run owes (records, locks) is given up.
+    Never,
 }
 
 /// What else a call does.

@@ -193,13 +193,21 @@ impl FuncLowerer<'_, Listed> {
         self.cur = webs.of;
         self.l.block_of[b.index()] = crate::num::small(self.func.blocks.len());
 
-        let mut slot = block.start;
+        let (mut slot, mut ends) = (block.start, false);
         while slot < block.end {
+            if slot > block.start && self.l.some_dead && self.facts.insn(InsnIdx(slot)).dead {
+                break;
+            }
             let insn = self.program.insns()[slot as usize];
             self.temporaries = 0;
             self.span = Span { first: slot, len: insn.slots() };
             self.insn(&insn, b);
             slot += insn.slots();
+            ends = insn.ends_flow();
+        }
+        if !ends && block.succs().next().is_none() {
+            // Behind a call that does not return. A block ends somewhere all the same.
+            self.return_zero();
         }
 
         for s in block.succs() {

@@ -56,6 +56,8 @@ impl Default for LowerOptions {
 #[derive(Debug, Default)]
 pub struct Lowerer {
     cfg: Cfg,
+    /// Whether control never comes to some instructions of the program.
+    some_dead: bool,
     liveness: Liveness,
     /// Whether each subprogram needs the hidden argument.
     needs_ctx: Vec<bool>,
@@ -131,7 +133,8 @@ impl Lowerer {
 
     fn find_blocks(&mut self, program: &Program, facts: &Facts) {
         self.cfg.build(program);
-        if facts.insns.iter().any(|fact| fact.dead) {
+        self.some_dead = facts.insns.iter().any(|fact| fact.dead);
+        if self.some_dead {
             self.cfg.prune(program, |at| facts.insn(at).dead);
         }
     }

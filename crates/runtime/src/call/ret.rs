@@ -8,6 +8,8 @@
 //!
 //! Such memory is shared with every thread that runs the program, so the host copies in and out atomically, as with
 //! [`SharedBytes`](super::SharedBytes).
+//!
+//! A function that returns `Result<Infallible, HelperError>` always ends the run; nothing behind a call of it is verified.
 
 use super::Caller;
 use super::bytes::{copy_in, copy_out};
@@ -17,6 +19,7 @@ use bpf_maps::{Map, MapError, MapType, program as map_ops};
 use bpf_quiesce::{Domain, Owned};
 use bpf_uapi::Errno;
 use bpf_verifier::Ret;
+use core::convert::Infallible;
 use core::marker::PhantomData;
 use core::sync::atomic::AtomicU64;
 use std::fmt;
@@ -73,6 +76,15 @@ unsafe impl HostRet for () {
     #[inline]
     fn into_r0<H>(self, _: &mut Caller<'_, H>) -> Result<u64, HelperError> {
         Ok(0)
+    }
+}
+
+// SAFETY: there is no value of it, so `into_r0` does not return.
+unsafe impl HostRet for Infallible {
+    const RET: Ret = Ret::Never;
+    #[inline]
+    fn into_r0<H>(self, _: &mut Caller<'_, H>) -> Result<u64, HelperError> {
+        match self {}
     }
 }
 

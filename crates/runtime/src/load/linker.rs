@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::error::{LinkError, LoadError};
 use crate::handle::over::Over;
 use crate::program::bindings::Bindings;
-use crate::program::bound::{Bound, unresolved};
+use crate::program::bound::{Bound, TRAP, trap, unresolved};
 use bpf_isa::{Callee, Insn, InsnIdx};
 use bpf_jit::Extern;
 use bpf_object::UNRESOLVED_CALL;
@@ -68,7 +68,7 @@ impl<H: 'static> Linker<H> {
     }
 
     /// Registers a host function under a helper id and a name; programs call it by either (`.ksyms`). Its types are the
-    /// prototype that calls are verified against.
+    /// prototype that calls are verified against. One that returns `Result<Infallible, HelperError>` always ends the run.
     ///
     /// # Errors
     /// [`LinkError`] if the id or the name is taken or reserved; nothing is registered then.
@@ -99,9 +99,9 @@ impl<H: 'static> Linker<H> {
         Ok(self)
     }
 
-    /// The registered function of this name.
+    /// The registered function of this name, or what every linker has.
     pub(super) fn named(&self, name: &str) -> Option<Bound> {
-        let id = *self.names.get(name)?;
+        let Some(&id) = self.names.get(name) else { return (name == TRAP).then(trap) };
         Some(Bound { proto: self.protos.get(id)?.clone(), func: self.funcs.get(&id)?.clone() })
     }
 

@@ -270,7 +270,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let mut wanted = vec![self.only.is_none(); object.maps().len()];
         // `chosen` grows by what the programs in it can jump to.
         while let Some(program) = chosen.get(codes.len()) {
-            let code = object.link_for(program, &types, |name| linker.names.contains_key(name))?;
+            let code = object.link_for(program, &types, |name| linker.named(name).is_some())?;
             for map in code.maps() {
                 wanted[map] = true;
                 for (_, value) in object.maps()[map].initial.iter().filter(|_| reach == Reach::TailCalls) {

@@ -63,8 +63,8 @@ pub(crate) fn verify(
         .enumerate()
         .map(|(i, bound)| match bound {
             Some(bound) => bound.proto.clone(),
-            // Calling it ends the run, so whatever is said of its result is true.
-            None => HelperProto::new(crate::num::small(i), "missing weak function", &[], bpf_verifier::Ret::Scalar),
+            // Calling it ends the run.
+            None => HelperProto::new(crate::num::small(i), "missing weak function", &[], bpf_verifier::Ret::Never),
         })
         .collect();
     let lines = subject.code.map(lines).unwrap_or_default();

@@ -57,6 +57,20 @@ pub(crate) fn unresolved() -> Bound {
     Bound { proto, func: HostFn::with_run(unresolved_relocation) }
 }
 
+/// What compilers call where no run is meant to come: a panic of Rust's, code that C says is unreachable.
+pub(crate) const TRAP: &str = "__bpf_trap";
+
+/// What calls of [`TRAP`] are bound to, unless the host has a function of this name: the run ends.
+pub(crate) fn trap() -> Bound {
+    /// # Safety
+    /// As for [`missing_host_function`].
+    unsafe extern "C" fn trapped(_: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+        // SAFETY: the caller's contract.
+        unsafe { never(ctx, "the program has ended itself: a panic, or code that its compiler took to be unreachable") }
+    }
+    Bound { proto: HelperProto::new(0, TRAP, &[], Ret::Never), func: HostFn::with_run(trapped) }
+}
+
 /// Ends the run with this message.
 ///
 /// # Safety

@@ -1,9 +1,11 @@
 //! Where a run was stopped: every engine names instruction, program and source line, after tail calls and in hooks too.
 
+use crate::common::engines::{engine, modes};
 use bpf_runtime::{
-    Arch, Config, Engine, Hook, Instance, Linker, MapSet, Mode, Object, Origin, Policy, ProgArray, RunError, Xdp,
-    XdpBuff,
+    Arch, Caller, Config, Engine, HelperError, Hook, Instance, Linker, MapSet, Mode, Object, Origin, Policy, ProgArray,
+    RunError, Xdp, XdpBuff, assemble,
 };
+use core::convert::Infallible;
 
 fn engines() -> impl Iterator<Item = Engine> {
     [Mode::Interpreter].into_iter().chain(Arch::HOST.map(|_| Mode::Jit)).map(|mode| {
@@ -89,5 +91,48 @@ fn the_program_of_a_hook_that_stopped_is_named() {
             assert_eq!(place(&error), (program.into(), place_in.into()), "{packet:?}: {error}");
         }
         assert_eq!(hook.run(&mut (), &mut XdpBuff::new(&mut [7, 0, 0])).unwrap(), 2);
+    }
+}
+
+/// A function that returns `Infallible` ends the run on each engine and level, wherever it is called: the code behind
+/// the call, which is not verified, is not run.
+#[test]
+fn a_function_that_does_not_return_ends_the_run() {
+    let cases = [
+        // Behind the call, an access of the context that no verifier would allow.
+        (
+            "in a block",
+            "r6 = *(u32 *)(r1 + 12)\nif w6 == 0 goto +3\ncall 1001\nr0 = *(u64 *)(r1 + 64)\nr0 = *(u64 *)(r0 + 0)\n\
+             r0 = 0\nexit",
+        ),
+        ("last", "r0 = *(u32 *)(r1 + 12)\nif w0 != 0 goto +1\nexit\ncall 1001\nr0 = r1\ncall 1002\nexit"),
+        ("in a function", "r1 = *(u32 *)(r1 + 12)\ncall +1\nexit\nr0 = 7\nif w1 == 0 goto +1\ncall 1001\nexit"),
+        (
+            "in a loop",
+            "r6 = *(u32 *)(r1 + 12)\nr0 = 0\nr0 += 1\nif r0 != r6 goto +1\ncall 1001\nif r0 < 9 goto -4\nexit",
+        ),
+    ];
+    for way in modes() {
+        let engine = engine(way, |_| {});
+        let mut linker = Linker::<u32>::new(&engine);
+        linker
+            .func(1001, "end", |c: &mut Caller<'_, u32>| -> Result<Infallible, HelperError> {
+                *c.host() += 1;
+                Err(HelperError::new("ended"))
+            })
+            .unwrap()
+            .func(1002, "take", |c: &mut Caller<'_, u32>, _: u64| *c.host() += 100)
+            .unwrap();
+        for (name, text) in cases {
+            let program = linker.loader::<Xdp>().insns(name, assemble(text).unwrap()).unwrap();
+            for (ifindex, times) in [(0, 0), (3, 1)] {
+                let (mut ended, mut packet) = (0, [0; 64]);
+                let mut xdp = XdpBuff::new(&mut packet);
+                xdp.ingress_ifindex = ifindex;
+                let result = program.run(&mut ended, &mut xdp);
+                assert_eq!(ended, times, "{name} on {way:?}: {result:?}");
+                assert_eq!(result.is_err(), times == 1, "{name} on {way:?}: {result:?}");
+            }
+        }
     }
 }

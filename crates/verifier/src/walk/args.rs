@@ -13,7 +13,7 @@ use bpf_uapi::MapType;
 use crate::env::KnownMap;
 use crate::error::Reason;
 use crate::faults::planted;
-use crate::helpers::{ArgKind, CallbackKind, HelperProto, MemArg, MemSet, Ret};
+use crate::helpers::{ArgKind, CallbackKind, Effect, HelperProto, MemArg, MemSet, Ret};
 use crate::value::{Origin, Ty, Value, map_name};
 
 /// What the arguments of one call turned out to be.
@@ -399,7 +399,15 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
     match proto.ret {
         Ret::Between(min, max) if min > max => return wrong("it returns no number at all"),
         Ret::RecordOrNull if !proto.args.contains(&ArgKind::RecordSize) => return wrong("a record of no size"),
+        // Whatever else a call does is only right if what comes after it is walked.
+        Ret::Never
+            if proto.effect != Effect::None
+                || proto.args.iter().any(|arg| matches!(arg, ArgKind::Record | ArgKind::Callback(_))) =>
+        {
+            return wrong("it does not return, but does something to what comes after it");
+        }
         Ret::Scalar
+        | Ret::Never
         | Ret::Between(..)
         | Ret::MapValueOrNull
         | Ret::RecordOrNull

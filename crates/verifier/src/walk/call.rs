@@ -92,6 +92,10 @@ impl<'a> Walk<'a> {
         if call.record != 0 {
             self.consume_record(call.record);
         }
+        if proto.ret == Ret::Never {
+            // The run ends here, in whatever function it is; nothing that it holds is read any more.
+            return Ok(Flow::End);
+        }
         if let Some((kind, subprog)) = call.callback.take() {
             return self.enter_callback(kind, subprog);
         }
@@ -158,6 +162,7 @@ impl<'a> Walk<'a> {
                 or_null(self, Ty::Mem { size: bytes, writable, from: Origin::Returned })
             }
             Ret::HostOrNull(class) => or_null(self, Ty::Host { class }),
+            Ret::Never => return refuse(Reason::Internal("a result of what does not return")),
         })
     }
 

@@ -116,6 +116,7 @@ pub(crate) fn helpers() -> Helpers {
             Ret::Scalar,
         ),
         HelperProto::new(1008, "host_buffer", &[], Ret::MemOrNull { bytes: 32, writable: true }),
+        HelperProto::new(1009, "host_end", &[], Ret::Never),
     ];
     for p in host.drain(..) {
         h.add(p).expect("host ids are free");
