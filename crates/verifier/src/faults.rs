@@ -43,6 +43,8 @@ mod with {
                     Fault::EveryLoopEnds,
                     Fault::RefusedGuessDropped,
                     Fault::SumsNeverWrap,
+                    Fault::LinesBelowZero,
+                    Fault::BasesMoveApart,
                 ];
                 /// Those in what a path is found to need: each is found by walking paths that were dropped
                 /// (`tests/needed.rs`).
@@ -84,6 +86,10 @@ mod with {
         RestsForgotten,
         /// A sum of two unknown numbers is taken not to wrap.
         SumsNeverWrap,
+        /// What falls in a loop is taken to stay behind the start of its memory.
+        LinesBelowZero,
+        /// Two pointers that a loop moves by different multiples of a number are taken to stay at their distance.
+        BasesMoveApart,
         /// What decides is not needed exactly.
         DecisionsUnmarked,
         /// What was compared with an exact number is not needed exactly itself.

@@ -88,6 +88,48 @@ fn each_fault_is_found() {
              a: r3 += 1
              if r3 < 3 goto a"
         }
+        // What falls before the buffer does not bound the rounds.
+        Fault::LinesBelowZero => {
+            "r3 = *(u8 *)(r1 + 0)
+             r3 &= 7
+             r4 = r1
+             r4 += r3
+             r5 = 0
+             a: r6 = r10
+             r6 += -8
+             r6 += r5
+             *(u8 *)(r6 + 0) = 1
+             r4 += -1
+             r5 += 1
+             if r5 < 20 goto a
+             r6 = r10
+             r6 += -8
+             r6 += r3
+             *(u8 *)(r6 + 0) = 1"
+        }
+        // One moves by a number, the other by twice that.
+        Fault::BasesMoveApart => {
+            "r6 = r1
+             r7 = r1
+             r7 += r2
+             r2 = r6
+             r3 = r6
+             r8 = 0
+             a: r4 = r3
+             r4 += 1
+             if r4 > r7 goto out
+             r0 = *(u8 *)(r2 + 0)
+             r5 = *(u8 *)(r6 + 1)
+             r9 = r5
+             r9 <<= 1
+             r2 = r6
+             r2 += r9
+             r3 = r6
+             r3 += r5
+             r8 += 1
+             if r8 < 10 goto a
+             out:"
+        }
         Fault::EveryLoopEnds => {
             "r3 = 0
              a: r4 = *(u8 *)(r1 + 0)

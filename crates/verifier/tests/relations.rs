@@ -506,3 +506,68 @@ fn a_multiple_of_what_lay_before_its_region_is_more_than_that() {
     // It does not begin before its region.
     accepted(&text.replace("r5 += -50", "r5 += 0").replace("r7 += 60", "").replace("if r2 < 8 ", "if r2 < 63 "));
 }
+
+/// Two pointers that a loop moves, each from the same start.
+const TWO_POINTERS: &str = ";raw
+    if r2 < 32 goto out
+    r6 = r1
+    r7 = r1
+    r7 += r2
+    r2 = r6
+    r3 = r6
+    r8 = 0
+    a: r4 = r3
+    r4 += 1
+    if r4 > r7 goto out
+    r0 = *(u8 *)(r2 + 0)
+    r5 = *(u8 *)(r6 + 1)
+    r9 = r5
+    r2 = r6
+    r2 += r9
+    r3 = r6
+    r3 += r5
+    r8 += 1
+    if r8 < 10 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_moves_by_multiples_of_one_number_does_not_stay_together() {
+    accepted(TWO_POINTERS);
+    refused(&TWO_POINTERS.replace("r9 = r5", "r9 = r5\nr9 <<= 1"));
+    refused(&TWO_POINTERS.replace("r9 = r5", "r9 = r5\nr9 *= 3"));
+}
+
+/// A pointer that falls beside a number that rises: how often, bounds the number while the pointer may not leave its
+/// memory.
+const FALLING: &str = ";raw
+    if r2 < 32 goto out
+    r3 = *(u8 *)(r1 + 0)
+    r3 &= 7
+    r4 = r1
+    r4 += r3
+    r5 = 0
+    a: if r4 <= r1 goto out
+    r6 = r10
+    r6 += -8
+    r6 += r5
+    *(u8 *)(r6 + 0) = 1
+    r4 += -1
+    r5 += 1
+    if r5 < 20 goto a
+    r6 = r10
+    r6 += -8
+    r6 += r3
+    *(u8 *)(r6 + 0) = 1
+    out: r0 = 0
+    exit";
+
+#[test]
+fn what_falls_before_its_memory_bounds_no_rounds() {
+    accepted(FALLING);
+    refused(&FALLING.replace("if r4 <= r1 goto out\n", "\n"));
+    // Of a multiple, too.
+    let twice = FALLING.replace("r4 += r3", "r0 = r3\nr0 <<= 1\nr4 += r0").replace("r4 += -1", "r4 += -2");
+    accepted(&twice);
+    refused(&twice.replace("if r4 <= r1 goto out\n", "\n"));
+}

@@ -6,7 +6,7 @@ use super::place::{Place, put, value};
 use super::{Change, Guess, Measure, Own, on_line};
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Room, State};
+use crate::state::{Frame, Room, State};
 use crate::value::{Ty, Value, Why, len_id};
 use crate::walk::linear::Form;
 
@@ -37,6 +37,16 @@ impl Measures {
         let Some(weak) = &self.weak else { return true };
         self.strict.iter().all(|moved| moved.iter().any(|m| weak.contains(m)))
     }
+}
+
+/// What a name of the round is in the next: `V(id)` becomes `scale * V(of) + by`. Places that share the name must agree
+/// about all of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Passed {
+    id: u32,
+    of: u32,
+    scale: i16,
+    by: i64,
 }
 
 impl Guess {
@@ -70,9 +80,12 @@ impl Guess {
             }
         }
         let by = |id: u32| moved.iter().find(|(m, _)| *m == id).map_or(0, |(_, by)| *by);
-        for f in &mut back.room {
-            f.bytes = f.bytes.saturating_sub(by(f.id).saturating_mul(f.scale.into())).saturating_add(by(f.hi));
-        }
+        back.room.retain_mut(|f| {
+            let bytes =
+                by(f.id).checked_mul(f.scale.into()).and_then(|b| f.bytes.checked_sub(b)?.checked_add(by(f.hi)));
+            f.bytes = bytes.unwrap_or(0);
+            bytes.is_some()
+        });
         back.sums.retain_mut(|t| {
             let parts = by(t.b).checked_mul(t.scale).and_then(|b| b.checked_add(by(t.a)));
             let delta = parts.and_then(|p| t.delta.checked_sub(p)?.checked_add(by(t.s)));
@@ -82,6 +95,7 @@ impl Guess {
                 (t.split && delta == Some(t.delta), delta.unwrap_or(0), max.unwrap_or(i64::MAX));
             delta.is_some()
         });
+        lose_negative_lines(back, next_id);
         let held = self.see_relations(back, next_id);
         self.next_own(back, next_id);
         self.enter_relations(&held, back);
@@ -104,9 +118,7 @@ impl Guess {
     fn next_own(&mut self, back: &mut State, next_id: &mut u32) {
         let (mut seen, mut weak): (Vec<Measure<Place>>, Vec<Measure<Place>>) = Default::default();
         let mut facts: Vec<Room> = Vec::new();
-        // The name, what V of it is now: this of another V, and so much.
-        let mut passed: Vec<(u32, u32, i64)> = Vec::new();
-        let mut simply: Vec<bool> = Vec::new();
+        let mut passed: Vec<Passed> = Vec::new();
         let mut renamed: Vec<(Place, Value)> = Vec::new();
         for &Own { place, id } in &self.own {
             let (Some(g), Some(b)) = (value(&self.state, place), value(back, place)) else { continue };
@@ -145,7 +157,8 @@ impl Guess {
             if self.related {
                 self.see_moved(back, (place, id), &g, &b, &mut seen, &mut weak);
             }
-            match passed.iter().find(|(i, ..)| *i == id) {
+            let now = Passed { id, of: b.id, scale: b.scale, by };
+            match passed.iter().find(|p| p.id == id) {
                 None => {
                     if simple {
                         let regions = (0..crate::num::few(back.min_len.len())).map(len_id);
@@ -164,11 +177,12 @@ impl Guess {
                             }
                         }
                     }
-                    passed.push((id, b.id, by));
-                    simply.push(simple && b.id != 0);
+                    passed.push(now);
                 }
                 // Two pointers that have moved apart: the second keeps what it is now.
-                Some((_, of, first)) if (*of, *first) != (b.id, by) || !simple => {
+                Some(first)
+                    if *first != now && !(planted!(BasesMoveApart) && (first.of, first.by) == (now.of, now.by)) =>
+                {
                     self.broken.push((place, Change::Any));
                     continue;
                 }
@@ -177,17 +191,16 @@ impl Guess {
             renamed.push((place, b.renamed(id, 1, g.delta)));
         }
         // Of two of them, as they are now.
-        let now: Vec<(u32, u32, i64)> =
-            passed.iter().zip(&simply).filter(|(_, simple)| **simple).map(|(p, _)| *p).collect();
-        for (id, of, by) in &now {
-            for (other, hi, above) in now.iter().filter(|(other, ..)| other != id) {
-                let bytes = back.below(*of, 1, *hi).and_then(|x| x.checked_sub(*by)?.checked_add(*above));
+        let simple = || passed.iter().filter(|p| p.scale == 1 && p.of != 0);
+        for lo in simple() {
+            for hi in simple().filter(|hi| hi.id != lo.id) {
+                let bytes = back.below(lo.of, 1, hi.of).and_then(|x| x.checked_sub(lo.by)?.checked_add(hi.by));
                 if let Some(bytes) = bytes {
-                    facts.push(Room { id: *id, scale: 1, bytes, hi: *other });
+                    facts.push(Room { id: lo.id, scale: 1, bytes, hi: hi.id });
                 }
             }
         }
-        let old: Vec<u32> = passed.iter().map(|(id, ..)| *id).collect();
+        let old: Vec<u32> = passed.iter().map(|p| p.id).collect();
         back.room.retain(|f| !old.contains(&f.id) && !old.contains(&f.hi));
         back.sums.retain(|t| ![t.s, t.a, t.b].iter().any(|id| old.contains(id)));
         // What still has a name of the old round is something else now.
@@ -233,5 +246,25 @@ impl Guess {
                 seen.push(measure);
             }
         }
+    }
+}
+
+/// What falls on a line falls to 0 at most, as no V is negative: equations rest on that. A number would wrap and lose its
+/// name instead; but a pointer keeps it before its memory. There it leaves its line, and the guess does not hold.
+fn lose_negative_lines(back: &mut State, next_id: &mut u32) {
+    let lines = back.top().loops.last().map(|m| m.lines.as_slice()).unwrap_or_default();
+    let falling: Vec<u32> = lines.iter().filter(|l| l.step < 0).map(|l| l.x).collect();
+    for x in falling {
+        let named = |v: &&Value| v.line_id() == x;
+        let least = back.frames.iter().flat_map(Frame::values).filter(named).map(Value::least_of_line).max();
+        if least.is_some_and(|least| least >= 0) || planted!(LinesBelowZero) {
+            continue;
+        }
+        for v in back.values_mut().filter(|v| v.line_id() == x) {
+            *next_id += 1;
+            *v = v.renamed(*next_id, 1, 0);
+        }
+        let lines = back.top_mut().loops.last_mut().into_iter().flat_map(|m| &mut m.lines);
+        lines.filter(|l| l.x == x).for_each(|l| l.n = 0);
     }
 }
