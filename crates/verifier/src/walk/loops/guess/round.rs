@@ -249,8 +249,8 @@ impl Guess {
     }
 }
 
-/// What falls on a line falls to 0 at most, as no V is negative: equations rest on that. A number would wrap and lose its
-/// name instead; but a pointer keeps it before its memory. There it leaves its line, and the guess does not hold.
+/// What falls on a line falls to 0 at most, as no V is negative: equations rest on that. A number would wrap and lose
+/// its name instead; but a pointer keeps it before its memory. There it leaves its line, and the guess does not hold.
 fn lose_negative_lines(back: &mut State, next_id: &mut u32) {
     let lines = back.top().loops.last().map(|m| m.lines.as_slice()).unwrap_or_default();
     let falling: Vec<u32> = lines.iter().filter(|l| l.step < 0).map(|l| l.x).collect();
