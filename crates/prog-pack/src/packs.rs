@@ -16,7 +16,9 @@
 //! stresses the whole with eight threads.
 //!
 //! Invariants: chunks leave the allocator as traps and return as traps. A pack is in `Center::packs` exactly as long as
-//! the allocator knows it; it is unmapped when the last `Arc` goes, which nobody in it can outlive.
+//! the allocator knows it; it is unmapped when the last `Arc` goes, which nobody in it can outlive. Empty packs hold no
+//! more than `Options::keep_empty`, but for one that was added while room was scarce; the next pack that becomes empty
+//! takes that one along.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -143,7 +145,7 @@ struct Slot {
 
 /// What all shards share.
 #[derive(Debug)]
-struct Center {
+pub(crate) struct Center {
     chunks: Chunks,
     packs: Vec<Option<Arc<Pack>>>,
 }
@@ -252,22 +254,53 @@ impl Center {
         let mut given_back = Vec::new();
         for place in places {
             if self.chunks.free(place.extent) {
-                given_back.extend(self.surplus(place.extent.pack, options));
+                self.surplus(place.extent.pack, options, &mut given_back);
             }
         }
         given_back
     }
 
-    /// Removes a pack that just became empty, if more empty packs are kept than wanted.
-    fn surplus(&mut self, id: u32, options: &Options) -> Option<Arc<Pack>> {
-        let Center { chunks, packs } = self;
-        let empty = packs.iter().enumerate().filter(|(id, _)| chunks.used(crate::small(*id)) == 0);
-        let kept: usize = empty.filter_map(|(_, pack)| pack.as_ref()).map(|pack| pack.len()).sum();
-        if kept <= options.keep_empty {
-            return None;
+    /// Bytes of packs that hold nothing.
+    pub(crate) fn empty(&self) -> usize {
+        let empty = self.packs.iter().enumerate().filter(|(id, _)| self.chunks.used(crate::small(*id)) == 0);
+        empty.filter_map(|(_, pack)| pack.as_ref()).map(|pack| pack.len()).sum()
+    }
+
+    /// A pack became empty. Removes packs that hold nothing, this one first, until no more is kept than wanted.
+    fn surplus(&mut self, emptied: u32, options: &Options, given_back: &mut Vec<Arc<Pack>>) {
+        let mut kept = self.empty();
+        for id in std::iter::once(emptied).chain(0..crate::small(self.packs.len())) {
+            if kept <= options.keep_empty {
+                return;
+            }
+            if self.chunks.used(id) == 0
+                && let Some(pack) = self.packs[id as usize].take()
+            {
+                kept -= pack.len();
+                self.chunks.remove_pack(id);
+                given_back.push(pack);
+            }
         }
-        chunks.remove_pack(id);
-        packs[id as usize].take()
+    }
+
+    fn add(&mut self, pack: Pack) {
+        let free_id = self.packs.iter().position(Option::is_none);
+        let id = free_id.unwrap_or_else(|| {
+            self.packs.push(None);
+            self.packs.len() - 1
+        });
+        // Both fit: all packs lie in one arena.
+        self.chunks.add_pack(crate::small(id), crate::small(pack.len() / CHUNK));
+        self.packs[id] = Some(Arc::new(pack));
+    }
+
+    /// Adds a pack for those who come next; gives it back if an empty one has turned up.
+    pub(crate) fn reserve(&mut self, pack: Pack) -> Option<Pack> {
+        if self.empty() > 0 {
+            return Some(pack);
+        }
+        self.add(pack);
+        None
     }
 }
 
@@ -290,39 +323,55 @@ impl Shared {
             }
             scarce.0 = 0;
             // It has room; only the next ones would not.
-            let _ = self.add_pack(chunks);
+            if let Ok(pack) = self.make_pack(chunks) {
+                let given_back = self.center().reserve(pack);
+                drop(given_back); // Unmaps; not under the lock.
+            }
             return Ok(place);
         }
-        self.grow(chunks)
+        // A new pack has room, so this ends.
+        let pack = self.make_pack(chunks)?;
+        self.allocate_or_add(chunks, Some(pack)).ok_or(Error::NoRoom { len })
     }
 
     fn try_allocate(&self, chunks: u32) -> Option<Place> {
+        self.allocate_or_add(chunks, None)
+    }
+
+    /// Chunks of what there is; where there are none, of a new pack. Looking, adding and taking are one critical
+    /// section: whoever frees in between sees no pack that is empty and wanted.
+    pub(crate) fn allocate_or_add(&self, chunks: u32, mut new: Option<Pack>) -> Option<Place> {
         let mut shard = self.lock(own_shard());
         let (place, collapses) = match shard.spare.take(chunks) {
             Some(place) => (place, None),
-            None => self.center().allocate(chunks, &self.options)?,
+            None => {
+                let mut center = self.center();
+                match center.allocate(chunks, &self.options) {
+                    Some(found) => found,
+                    None => {
+                        center.add(new.take()?);
+                        center.allocate(chunks, &self.options)?
+                    }
+                }
+            }
         };
+        // Others were faster: it is for the next ones.
+        let given_back = new.and_then(|pack| self.center().reserve(pack));
         if !shard.in_use {
             shard.in_use = true;
             // Relaxed: what is decided by it is right with any value.
             self.in_use.fetch_add(1, Ordering::Relaxed);
         }
         drop(shard);
+        drop(given_back); // Unmaps; not under the locks.
         if let Some(pack) = collapses {
             pack.collapse();
         }
         Some(place)
     }
 
-    /// Adds a pack and allocates from it.
-    fn grow(&self, chunks: u32) -> Result<Place, Error> {
-        self.add_pack(chunks)?;
-        // Other threads may have been faster; the pack is at least as large as the program, so this ends.
-        self.try_allocate(chunks).map_or_else(|| self.grow(chunks), Ok)
-    }
-
-    /// Adds a pack that has room for so many chunks at least.
-    fn add_pack(&self, chunks: u32) -> Result<(), Error> {
+    /// A pack that has room for so many chunks at least.
+    pub(crate) fn make_pack(&self, chunks: u32) -> Result<Pack, Error> {
         let len = chunks as usize * CHUNK;
         let first = self.center().packs.iter().all(Option::is_none);
         let size = if first { self.options.first_pack_size } else { self.options.pack_size };
@@ -338,16 +387,7 @@ impl Shared {
         };
         let pack = pack.map_err(|error| pack_error(error, len))?;
         point();
-        let mut center = self.center();
-        let free_id = center.packs.iter().position(Option::is_none);
-        let id = free_id.unwrap_or_else(|| {
-            center.packs.push(None);
-            center.packs.len() - 1
-        });
-        // Both fit: all packs lie in one arena.
-        center.chunks.add_pack(crate::small(id), crate::small(pack.len() / CHUNK));
-        center.packs[id] = Some(Arc::new(pack));
-        Ok(())
+        Ok(pack)
     }
 
     /// Gives back the chunks of a program that was never published; they are traps again.
@@ -491,7 +531,7 @@ impl Shared {
     }
 
     /// The center, also while holding shards; nothing panics while holding it either.
-    fn center(&self) -> MutexGuard<'_, Center> {
+    pub(crate) fn center(&self) -> MutexGuard<'_, Center> {
         self.center.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -514,7 +554,7 @@ impl Shared {
         let mut free = center.chunks.free_extents();
         free.extend(shards.iter().flat_map(|shard| shard.spare.places()).map(|place| place.extent));
         let queued = shards.iter().flat_map(|shard| shard.retired.extents()).collect();
-        Owners { packs: packs.collect(), free, queued }
+        Owners { packs: packs.collect(), free, queued, empty: center.empty() }
     }
 }
 
@@ -541,6 +581,8 @@ pub(crate) struct Owners {
     pub(crate) free: Vec<Extent>,
     /// Dropped, and not in the hands of a thread that frees it.
     pub(crate) queued: Vec<Extent>,
+    /// Bytes of packs that hold nothing.
+    pub(crate) empty: usize,
 }
 
 impl Held for Shared {

@@ -10,7 +10,7 @@
 //!
 //! What is checked whenever a thread has done something: free runs, queued runs and live programs are disjoint, and
 //! what is missing to the whole is in the hands of threads; free chunks are traps; what a thread saw under a guard
-//! stays as it was until the guard ends; statistics add up. Memory orderings are not explored here: see
+//! stays as it was until the guard ends; statistics add up. At the end no more is kept than was asked for. Memory orderings are not explored here: see
 //! [`crate::packs`].
 
 use std::cell::RefCell;
@@ -158,14 +158,18 @@ fn bytes(number: u32, len: usize) -> Vec<u8> {
     number.to_le_bytes().map(|byte| byte & 0x7f).into_iter().cycle().take(len).collect()
 }
 
+fn code(number: u32, len: usize) -> Code {
+    let mut code = Code::new(Arch::HOST.unwrap());
+    code.bytes = bytes(number, len);
+    code.entries = vec![0];
+    code
+}
+
 impl World {
     fn stage(&self, len: usize) -> Result<(u32, Staged), Error> {
         // Relaxed: only the numbers matter.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) as u32;
-        let mut code = Code::new(Arch::HOST.unwrap());
-        code.bytes = bytes(number, len);
-        code.entries = vec![0];
-        let staged = self.packs.stage(&code, |_| None)?;
+        let staged = self.packs.stage(&code(number, len), |_| None)?;
         let extent = staged.extent();
         assert_eq!(self.live.lock().unwrap().insert(key(extent), extent.len), None, "two programs in one place");
         Ok((number, staged))
@@ -225,7 +229,10 @@ impl World {
 
     /// Whether every chunk has one owner.
     fn check(&self) {
-        let Owners { packs, free, queued } = self.packs.shared.owners();
+        let Owners { packs, free, queued, empty } = self.packs.shared.owners();
+        // A pack that was added because room is scarce is the only one.
+        let most = self.packs.shared.options.keep_empty.max(GRANULE);
+        assert!(empty <= most, "{empty} bytes are kept for nothing");
         let mut owners: BTreeMap<u32, Vec<bool>> =
             packs.iter().map(|(id, _, chunks)| (*id, vec![false; *chunks as usize])).collect();
         let mut own = |pack: u32, start: u32, len: u32, what: &str| {
@@ -264,13 +271,9 @@ impl World {
 fn schedule(seed: u64, arena: &'static Arena, barriers: Barriers) -> u64 {
     const PLAYERS: usize = 3;
     let domain = Domain::new(bpf_quiesce::Options { barriers, ..bpf_quiesce::Options::default() });
-    let options = Options {
-        pack_size: GRANULE,
-        keep_empty: (seed % 3) as usize * GRANULE,
-        random_offset: false,
-        collapse_percent: 101,
-        ..Options::default()
-    };
+    let keep_empty = (seed % 3) as usize * GRANULE;
+    let options =
+        Options { pack_size: GRANULE, keep_empty, random_offset: false, collapse_percent: 101, ..Options::default() };
     // So short that batches are freed into shards all the time, also beside each other, and are not.
     let limits = BatchLimits { alone: 1, beside_others: 1 + (seed % 4) as usize, chunks: 1000 };
     let packs = Packs::with_limits(domain, options, Arch::HOST.unwrap(), arena, limits);
@@ -324,6 +327,7 @@ fn schedule(seed: u64, arena: &'static Arena, barriers: Barriers) -> u64 {
     let stats = world.packs.stats();
     assert_eq!((stats.programs, stats.bytes_used, stats.bytes_retired), (0, 0, 0), "{stats:?}");
     assert_eq!(stats.holes, stats.packs, "every pack is one free extent again");
+    assert!(stats.bytes <= keep_empty, "{stats:?}: more than {keep_empty} bytes are kept for nothing");
     world.seen.into_inner()
 }
 
@@ -346,4 +350,31 @@ fn every_byte_has_one_owner_in_every_order() {
     assert_eq!(arena.taken(), 0);
     assert!(seen > schedules, "programs were looked into {seen} times");
     println!("{schedules} schedules, {seen} looks into programs under guards");
+}
+
+/// One order on purpose: a thread finds no room, and while it makes a pack another gives all of it back.
+#[test]
+fn no_more_is_kept_for_nothing_than_was_asked_for() {
+    for keep_empty in [0, GRANULE, 2 * GRANULE] {
+        let options = Options { pack_size: GRANULE, keep_empty, ..Options::default() };
+        let packs = Packs::new(Domain::new(bpf_quiesce::Options::default()), options).unwrap();
+        let full: Vec<_> =
+            (0..3).map(|_| packs.stage(&code(1, GRANULE), |_| None).unwrap().finalize().unwrap()).collect();
+        let some = packs.stage(&code(1, GRANULE / 2), |_| None).unwrap().finalize().unwrap();
+        let (needed, scarce) = (packs.shared.make_pack(8).unwrap(), packs.shared.make_pack(8).unwrap());
+        drop(full);
+        packs.drain().unwrap();
+        assert_eq!(packs.stats().empty_packs, keep_empty / GRANULE);
+
+        let place = packs.shared.allocate_or_add(8, Some(needed)).unwrap();
+        assert!(packs.shared.center().empty() <= keep_empty.max(GRANULE), "{:?}", packs.stats());
+        let given_back = packs.shared.center().reserve(scarce);
+        assert!(given_back.is_some(), "an empty pack is there");
+        drop(given_back);
+        packs.shared.abandon(place);
+        drop(some);
+        packs.drain().unwrap();
+        let stats = packs.stats();
+        assert!(stats.programs == 0 && stats.bytes <= keep_empty, "{stats:?}");
+    }
 }
