@@ -87,7 +87,7 @@ const RUNTIME: &[&str] = &[
 /// Packages through which a crate would ask the operating system, and those of ours that may. Tests may.
 const SYSTEM: &[(&str, &[&str])] = &[
     ("libc", &["bpf-os"]),
-    // The mark in a jitdump is a mapping of a file, and nothing else.
+    // The mark in a jitdump is a mapping of a file, and nothing else: what others may truncate is read, never mapped.
     ("memmap2", &["bpf-debug"]),
     ("rustix", &[]),
     ("nix", &[]),

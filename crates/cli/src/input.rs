@@ -109,6 +109,26 @@ mod tests {
         [pcap, pcapng]
     }
 
+    /// A file that another process truncates meanwhile is what was read of it, and no signal.
+    #[test]
+    fn a_file_may_be_truncated_while_it_is_read() {
+        struct Truncated(File, u64);
+        impl Read for Truncated {
+            fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+                let read = self.0.read(to)?;
+                self.1 += read as u64;
+                self.0.set_len(self.1 / 2)?;
+                Ok(read)
+            }
+        }
+        let path = std::env::temp_dir().join(format!("bpf-truncated-{}", std::process::id()));
+        std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let bytes = read_all(Truncated(file, 0)).unwrap();
+        assert!(!bytes.is_empty() && bytes.len() < 1 << 20 && bytes.iter().all(|byte| *byte == 1));
+        std::fs::remove_file(path).unwrap();
+    }
+
     /// Any byte changed or cut, and any length that a capture tells set to extremes: an error or packets no longer than
     /// the capture.
     #[test]

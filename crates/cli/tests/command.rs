@@ -341,6 +341,33 @@ fn numbers_in_files_allocate_nothing() {
     std::fs::remove_file(path).unwrap();
 }
 
+/// Inputs are read and never mapped: an object, a capture and a case file that end in the middle (a pipe, which cannot
+/// be mapped, is closed there) are errors that say so, and no signal. What is truncated between two reads is in the
+/// command's `input`.
+#[test]
+fn inputs_that_end_in_the_middle_are_errors() {
+    let pipe = std::env::temp_dir().join(format!("bpf-pipe-{}", std::process::id()));
+    let path = pipe.to_str().unwrap();
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    let read = |file: &str| std::fs::read(root().join(file)).unwrap();
+    let (object, capture) = (read("examples/filter.o"), read("examples/packets.pcap"));
+    let inputs: [(&[u8], &[&str], &str); 4] = [
+        (&object, &["run", path], "not a loadable BPF object"),
+        (&object, &["verify", path], "not a loadable BPF object"),
+        (&capture, &["run", "examples/filter.o", "--data", path], "is not a valid capture"),
+        (b"{\"name\": \"half\", \"program_hex\": \"9500000000000000\"}", &["cases", path], ""),
+    ];
+    for (bytes, args, message) in inputs {
+        std::thread::scope(|scope| {
+            // It opens the pipe when the command does.
+            scope.spawn(|| std::fs::write(&pipe, &bytes[..bytes.len() / 2 + 3]).unwrap());
+            let error = fails(args, b"");
+            assert!(error.contains(path) && error.contains(message), "{error}");
+        });
+    }
+    std::fs::remove_file(pipe).unwrap();
+}
+
 /// A datapath whose sections are numbers: each program says by itself what it runs on.
 #[test]
 fn programs_without_a_context_are_taken_by_what_they_do() {

@@ -247,6 +247,8 @@ mod tests {
                 granted.add_key(8, 4);
                 granted.add_value(0x1000 + 24 * i, 16, &def);
                 assert!(granted.covers(0x1000 + 24 * i + 8, 8, true) && !granted.covers(0x1000 + 24 * i + 9, 8, true));
+                // One of those apart, the array and the key, whatever was given before.
+                assert_eq!(granted.around(0x1000 + 24 * i + 8).count(), 3);
                 granted.take_key(8);
             }
         }
