@@ -10,8 +10,8 @@
 //!
 //! What is checked whenever a thread has done something: free runs, queued runs and live programs are disjoint, and
 //! what is missing to the whole is in the hands of threads; free chunks are traps; what a thread saw under a guard
-//! stays as it was until the guard ends; statistics add up. At the end no more is kept than was asked for. Memory orderings are not explored here: see
-//! [`crate::packs`].
+//! stays as it was until the guard ends; statistics add up; no more empty packs are kept than was asked for. Memory
+//! orderings are not explored here: see [`crate::packs`].
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
