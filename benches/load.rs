@@ -4,8 +4,8 @@
 //! programs of 32 instructions in turn, in thousands a second of CPU time; the third the same by one and two threads at
 //! once; the fourth what a loaded program costs in memory. Commands beside it: `-- phases` (where the time of a load
 //! goes), `-- verified` (what verifying costs, beside the kernel's), `-- tag` (40,945 loads of every
-//! length, as the kernel's self-test does), `-- spin INSTRUCTIONS SECONDS [none]` (for a profiler; `none`: without
-//! optimisation). rbpf has no verifier of types, and solana-sbpf's checks structure only; the kernel's time includes
+//! length, as the kernel's self-test does), `-- spin INSTRUCTIONS SECONDS [none]` and `-- count INSTRUCTIONS LOADS
+//! [none]` (for profilers that sample, and that count; `none`: without optimisation). rbpf has no verifier of types, and solana-sbpf's checks structure only; the kernel's time includes
 //! its verifier and a system call, and leaves out what it does after a grace period.
 
 mod loading;
@@ -31,8 +31,13 @@ fn main() {
             let level = if level.is_empty() { OptLevel::Speed } else { OptLevel::None };
             loading::phases::spin(length, seconds as u64, level);
         }
+        ["count", length, loads, ref level @ ..] => {
+            let [length, loads] = [length, loads].map(|n| n.parse().expect("a number"));
+            let level = if level.is_empty() { OptLevel::Speed } else { OptLevel::None };
+            loading::phases::count(length, loads, level);
+        }
         _ => {
-            eprintln!("load [tag | phases | verified | spin INSTRUCTIONS SECONDS [none]]");
+            eprintln!("load [tag | phases | verified | spin INSTRUCTIONS SECONDS [none] | count INSTRUCTIONS LOADS [none]]");
             std::process::exit(2);
         }
     }

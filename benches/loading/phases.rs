@@ -160,3 +160,11 @@ pub(crate) fn spin(length: usize, seconds: u64, level: OptLevel) {
     }
     println!("{loads} loads of {length} instructions in {seconds} s");
 }
+
+/// Loads and unloads so many programs of this length, for a profiler that counts.
+pub(crate) fn count(length: usize, loads: usize, level: OptLevel) {
+    let programs: Vec<_> = (0..64).map(|seed| straight::program(seed, length)).collect();
+    let engine = Engine::new(Config::default()).expect("a backend");
+    let linker = Linker::<()>::new(&engine);
+    programs.iter().cycle().take(loads).for_each(|program| load(&linker, program, level));
+}

@@ -9,16 +9,20 @@
 //!
 //! Runs before SSA form, where a value that meets another needs no phi to be changed. Invariants: nothing that could
 //! trap, write or be seen is computed on a way on which it was not; a selected value was written on every way to the
-//! branch, since it is read behind it on the way that jumps; the comparison's operands are changed by the last
-//! selection alone.
+//! branch, since it is read behind it on the way that jumps: by the ops that are skipped, or by what is found from
+//! there on within [`MAX_LOOK`] ops; the comparison's operands are changed by the last selection alone.
 
+use crate::ssa::NONE;
 use bpf_isa::{Cond, Width};
-use bpf_lir::{BinOp, BlockId, Func, Liveness, Op, Span, VReg, Val};
+use bpf_lir::{BinOp, BlockId, Func, Op, Span, VReg, Val};
 
 /// The most ops that a branch skips.
 const MAX_OPS: usize = 2;
 /// The most values that they change.
 const MAX_VALUES: usize = 2;
+/// How many ops and blocks are looked at to find out whether a value is read again. Few values are not decided by then,
+/// and what is live everywhere takes longer to find than all else here.
+const MAX_LOOK: u32 = 256;
 
 /// The comparison of a branch.
 #[derive(Clone, Copy)]
@@ -46,7 +50,10 @@ impl Branch {
 pub(crate) struct Convert {
     /// By block: how many jumps lead to it.
     reached: Vec<u32>,
-    liveness: Liveness,
+    /// By block: its place in the order, and the search that was last here.
+    places: Vec<[u32; 2]>,
+    searches: u32,
+    work: Vec<BlockId>,
     /// Each value that is changed, and what it would be.
     changed: Vec<(VReg, VReg)>,
     /// The ops of a block without its branch.
@@ -66,8 +73,13 @@ impl Convert {
                 self.reached[taken.index()] += 1;
             }
         }
+        self.searches = 0;
+        self.places.clear();
+        self.places.resize(func.blocks.len(), [NONE; 2]);
+        for (block, place) in func.order.iter().zip(0..) {
+            self.places[block.index()][0] = place;
+        }
         let mut done = 0;
-        let mut built = false;
         for i in 0..func.order.len().saturating_sub(2) {
             let (from, over, to) = (func.order[i], func.order[i + 1], func.order[i + 2]);
             let Some(at) = func.range(from).last() else { continue };
@@ -75,15 +87,12 @@ impl Convert {
             if target != to || self.reached[over.index()] != 0 || func.block_ops(over).len() > MAX_OPS {
                 continue;
             }
-            if !core::mem::replace(&mut built, true) {
-                self.liveness.build(func);
-            }
             let branch = Branch { width, cond, a, b, span: func.spans[at] };
             let after = func.order.get(i + 3).copied().filter(|_| self.reached[to.index()] == 1);
             self.straight.clear();
             let (found, join) = match func.ends(over).taken {
-                None => (self.skipped(func, branch, from, over), None),
-                Some(join) if Some(join) == after => (self.either(func, branch, over, to), Some(join)),
+                None => (self.skipped(func, branch, over, to), None),
+                Some(join) if Some(join) == after => (self.either(func, branch, [over, to], join), Some(join)),
                 Some(_) => (None, None),
             };
             if found.is_none() {
@@ -109,8 +118,8 @@ impl Convert {
         done
     }
 
-    /// Finds what is computed instead of a branch from `from` over `over`.
-    fn skipped(&mut self, func: &mut Func, branch: Branch, from: BlockId, over: BlockId) -> Option<()> {
+    /// Finds what is computed instead of a branch over `over` to `to`.
+    fn skipped(&mut self, func: &mut Func, branch: Branch, over: BlockId, to: BlockId) -> Option<()> {
         if !func.block_ops(over).iter().all(is_cheap) {
             return None;
         }
@@ -124,28 +133,60 @@ impl Convert {
             self.changed.push((old, new));
             self.straight.push((op, func.spans[i]));
         }
-        let Convert { liveness, changed, .. } = self;
         // Others end with the block.
-        changed.retain(|(v, _)| liveness.live_out(over).contains(v));
-        // Where one is written anew without being read, the old value may not be there.
-        let written = changed.iter().all(|(v, _)| liveness.live_out(from).contains(v));
+        let mut changed = core::mem::take(&mut self.changed);
+        let mut known = true;
+        changed.retain(|(v, _)| {
+            let live = self.lives_into(func, to, *v);
+            known &= live.is_some();
+            live == Some(true)
+        });
         // The comparison is made again for each.
         changed.sort_unstable_by_key(|(v, _)| branch.reads(*v));
         let compared = changed.iter().filter(|(v, _)| branch.reads(*v)).count();
-        if !written || changed.is_empty() || changed.len() > MAX_VALUES || compared > 1 {
-            return None;
-        }
+        let few = !changed.is_empty() && changed.len() <= MAX_VALUES && compared <= 1;
         self.straight.extend(changed.iter().map(|(v, new)| branch.select(*v, *v, *new)));
-        Some(())
+        self.changed = changed;
+        (known && few).then_some(())
+    }
+
+    /// Whether some way from the beginning of a block reads a value before it writes it; `None` if that is far to seek.
+    fn lives_into(&mut self, func: &Func, block: BlockId, v: VReg) -> Option<bool> {
+        let mut left = MAX_LOOK;
+        self.searches += 1;
+        self.work.clear();
+        self.work.push(block);
+        'blocks: while let Some(block) = self.work.pop() {
+            let [place, search] = &mut self.places[block.index()];
+            if core::mem::replace(search, self.searches) == self.searches {
+                continue;
+            }
+            for op in func.block_ops(block) {
+                left = left.checked_sub(1)?;
+                let mut read = false;
+                op.for_each_use(|used| read |= used == v);
+                if read {
+                    return Some(true);
+                }
+                if op.def() == Some(v) {
+                    continue 'blocks;
+                }
+            }
+            left = left.checked_sub(1)?;
+            let ends = func.ends(block);
+            let next = func.order.get(*place as usize + 1).filter(|_| ends.falls);
+            self.work.extend(ends.taken.iter().chain(next));
+        }
+        Some(false)
     }
 
     /// Finds what is computed instead of a branch to `yes`, past `no`, each of which makes the same value.
-    fn either(&mut self, func: &mut Func, branch: Branch, no: BlockId, yes: BlockId) -> Option<()> {
+    fn either(&mut self, func: &mut Func, branch: Branch, [no, yes]: [BlockId; 2], join: BlockId) -> Option<()> {
         let &[mut other, Op::Jump { .. }] = func.block_ops(no) else { return None };
         let &[mut op] = func.block_ops(yes) else { return None };
         let spans = [func.spans[func.range(yes).start], func.spans[func.range(no).start]];
         let v = op.def()?;
-        if other.def() != Some(v) || !is_cheap(&op) || !is_cheap(&other) || !self.liveness.live_out(yes).contains(&v) {
+        if other.def() != Some(v) || !is_cheap(&op) || !is_cheap(&other) || self.lives_into(func, join, v) != Some(true) {
             return None;
         }
         let (new, old) = (func.new_vreg(), func.new_vreg());

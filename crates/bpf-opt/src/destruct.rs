@@ -13,12 +13,26 @@
 use crate::ssa::{NO_VALUE, NONE, Ssa};
 use bpf_isa::Width;
 use bpf_lir::{Block, BlockId, Func, Op, Span, VReg, Val};
+use core::ops::Range;
 
 /// How many pairs of values are compared before two classes are left apart.
 const MAX_PAIRS: u32 = 256;
 
 /// Where a value is defined: its block, and its place there, 0 before the first op.
 type Place = (BlockId, u32);
+
+/// Behind all reads in a block.
+const OUT: u32 = NONE;
+
+/// A read of a value.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    block: BlockId,
+    /// Its place there.
+    at: u32,
+    /// The value's next one.
+    next: u32,
+}
 
 /// The memory that it works in.
 #[derive(Debug, Default)]
@@ -27,26 +41,28 @@ pub(crate) struct Destruct {
     places: Vec<Place>,
     /// By value: whether a phi names it.
     named: Vec<bool>,
-    /// Of the values that phis name: the blocks they live out of, and their last uses in blocks, both sorted.
-    live_out: Vec<(BlockId, VReg)>,
-    uses: Vec<(BlockId, VReg, u32)>,
+    /// Of the values that phis name, by value: its part of `lives`.
+    ranges: Vec<Range<u32>>,
+    /// The blocks in which a value is read or which it lives through, sorted, each with the place of the last read
+    /// there, or [`OUT`] if it lives on behind the block.
+    lives: Vec<(BlockId, u32)>,
+    /// By value: the head of the list of its reads, in `reads`: of each block the last.
+    heads: Vec<u32>,
+    reads: Vec<Read>,
     /// By value: the class's first value, the next one of the class, and of the first, how many there are.
     first: Vec<VReg>,
     next: Vec<VReg>,
     count: Vec<u32>,
     /// By value: the constant it is, if that is all that is known of it.
     constant: Vec<Option<i64>>,
-    work: Vec<(BlockId, VReg)>,
-    /// By block: the value that was last seen to live into it, and out of it.
-    into: Vec<u32>,
-    out: Vec<u32>,
+    /// By block: the value that was last seen there, the place in `lives` where that is said, and the value that was
+    /// last seen to live into it.
+    seen: Vec<[u32; 3]>,
     stack: Vec<BlockId>,
     /// The copies on the two ways out of a block.
     taken_copies: Vec<(VReg, Val)>,
     next_copies: Vec<(VReg, Val)>,
-    blocks: Vec<(BlockId, core::ops::Range<u32>)>,
-    ops: Vec<Op>,
-    spans: Vec<Span>,
+    out: Out,
     number: Vec<u32>,
 }
 
@@ -90,84 +106,99 @@ impl Destruct {
 
     /// Follows the values that phis name from where they are used to where they are defined.
     fn find_lives(&mut self, func: &Func, ssa: &Ssa) {
-        self.live_out.clear();
-        self.uses.clear();
-        self.work.clear();
+        self.heads.clear();
+        self.heads.resize(func.vregs as usize, NONE);
+        self.reads.clear();
         for (block, ops) in func.in_order() {
             for (op, at) in ops.iter().zip(1..) {
                 op.for_each_use(|v| {
                     if self.named[v.index()] {
-                        self.uses.push((block, v, at));
+                        let head = &mut self.heads[v.index()];
+                        match self.reads.get_mut(*head as usize) {
+                            Some(read) if read.block == block => read.at = at,
+                            Some(_) | None => {
+                                let next = core::mem::replace(head, self.reads.len() as u32);
+                                self.reads.push(Read { block, at, next });
+                            }
+                        }
                     }
                 });
             }
         }
-        self.uses.sort_unstable();
-        // Of each block and value the last one.
-        let mut kept = 0;
-        for i in 0..self.uses.len() {
-            let (block, v, _) = self.uses[i];
-            if self.uses.get(i + 1).is_none_or(|next| (next.0, next.1) != (block, v)) {
-                self.uses[kept] = self.uses[i];
-                kept += 1;
-            }
-        }
-        self.uses.truncate(kept);
         for (block, phi) in ssa.all_phis() {
             for (arg, pred) in ssa.args(block, phi).iter().zip(ssa.cfg.preds(block)) {
-                self.live_out.push((*pred, *arg));
+                let next = core::mem::replace(&mut self.heads[arg.index()], self.reads.len() as u32);
+                self.reads.push(Read { block: *pred, at: OUT, next });
             }
         }
-        // One value at a time, so that a mark by block says whether it was there.
-        self.work.extend(self.live_out.iter().copied());
-        self.work.extend(self.uses.iter().map(|(block, v, _)| (*block, *v)));
-        self.work.sort_unstable_by_key(|(block, v)| (*v, *block));
-        let work = core::mem::take(&mut self.work);
-        let (mut into, mut out) = (core::mem::take(&mut self.into), core::mem::take(&mut self.out));
-        let mut stack = core::mem::take(&mut self.stack);
-        for seen in [&mut into, &mut out] {
-            seen.clear();
-            seen.resize(func.blocks.len(), NONE);
-        }
-        for (block, v) in &work {
-            stack.push(*block);
-            while let Some(block) = stack.pop() {
-                if self.places[v.index()].0 == block || core::mem::replace(&mut into[block.index()], v.0) == v.0 {
-                    continue;
-                }
-                for pred in ssa.cfg.preds(block) {
-                    if core::mem::replace(&mut out[pred.index()], v.0) != v.0 {
-                        self.live_out.push((*pred, *v));
-                        stack.push(*pred);
-                    }
-                }
+        self.seen.clear();
+        self.seen.resize(func.blocks.len(), [NONE; 3]);
+        self.lives.clear();
+        self.ranges.clear();
+        self.ranges.resize(func.vregs as usize, 0..0);
+        for v in (0..func.vregs).map(VReg) {
+            if self.named[v.index()] {
+                self.follow(v, ssa);
             }
         }
-        self.work = work;
-        (self.into, self.out, self.stack) = (into, out, stack);
-        self.live_out.sort_unstable();
-        self.live_out.dedup();
     }
 
-    fn lives_out(&self, block: BlockId, v: VReg) -> bool {
-        self.live_out.binary_search(&(block, v)).is_ok()
+    /// Finds where one value lives.
+    fn follow(&mut self, v: VReg, ssa: &Ssa) {
+        let (start, defined) = (self.lives.len(), self.places[v.index()].0);
+        let mut read = self.heads[v.index()];
+        while let Some(&Read { block, at, next }) = self.reads.get(read as usize) {
+            self.live(block, v, at);
+            self.live_into(block, v, defined);
+            read = next;
+        }
+        while let Some(block) = self.stack.pop() {
+            for pred in ssa.cfg.preds(block) {
+                self.live(*pred, v, OUT);
+                self.live_into(*pred, v, defined);
+            }
+        }
+        self.lives[start..].sort_unstable();
+        self.ranges[v.index()] = start as u32..self.lives.len() as u32;
     }
 
-    /// Whether `v` is read in `block` behind the place `after`.
-    fn read_after(&self, block: BlockId, v: VReg, after: u32) -> bool {
-        let at = self.uses.partition_point(|(b, u, _)| (*b, *u) < (block, v));
-        self.uses.get(at).is_some_and(|(b, u, last)| (*b, *u) == (block, v) && *last > after)
+    /// A value lives in a block as far as this place.
+    fn live(&mut self, block: BlockId, v: VReg, at: u32) {
+        let [last, place, _] = &mut self.seen[block.index()];
+        if *last == v.0
+            && let Some((_, end)) = self.lives.get_mut(*place as usize)
+        {
+            *end = at.max(*end);
+        } else {
+            (*last, *place) = (v.0, self.lives.len() as u32);
+            self.lives.push((block, at));
+        }
+    }
+
+    /// A value that lives in a block lives into it, unless it is defined there.
+    fn live_into(&mut self, block: BlockId, v: VReg, defined: BlockId) {
+        if block != defined && core::mem::replace(&mut self.seen[block.index()][2], v.0) != v.0 {
+            self.stack.push(block);
+        }
+    }
+
+    /// How far a value lives in a block that it is read in or lives through.
+    fn lives_to(&self, block: BlockId, v: VReg) -> Option<u32> {
+        let Range { start, end } = self.ranges[v.index()].clone();
+        let lives = &self.lives[start as usize..end as usize];
+        let at = lives.partition_point(|(b, _)| *b < block);
+        lives.get(at).filter(|(b, _)| *b == block).map(|(_, end)| *end)
     }
 
     /// Whether `v` lives where `block` begins, its phis aside.
     fn lives_into(&self, block: BlockId, v: VReg) -> bool {
-        self.places[v.index()].0 != block && (self.lives_out(block, v) || self.read_after(block, v, 0))
+        self.places[v.index()].0 != block && self.lives_to(block, v).is_some()
     }
 
     /// Whether `a` lives on where `b` is defined.
     fn lives_at(&self, a: VReg, b: VReg) -> bool {
         let (block, at) = self.places[b.index()];
-        self.lives_out(block, a) || self.read_after(block, a, at)
+        self.lives_to(block, a).is_some_and(|last| last > at)
     }
 
     fn interfere(&self, a: VReg, b: VReg, ssa: &Ssa) -> bool {
@@ -262,12 +293,11 @@ impl Destruct {
     }
 
     fn rewrite(&mut self, func: &mut Func, ssa: &Ssa) {
-        let mut out =
-            Out { ops: core::mem::take(&mut self.ops), spans: core::mem::take(&mut self.spans), ..Out::default() };
-        out.blocks = core::mem::take(&mut self.blocks);
+        let mut out = core::mem::take(&mut self.out);
         out.ops.clear();
         out.spans.clear();
         out.blocks.clear();
+        out.start = 0;
         let mut outside = Vec::new();
         let mut branches = crate::small(func.blocks.len());
         let mut new_block = || {
@@ -347,9 +377,9 @@ impl Destruct {
             func.blocks[block.index()].ops = ops.clone();
             func.order.push(*block);
         }
-        (self.blocks, self.taken_copies, self.next_copies) = (out.blocks, taken_copies, next_copies);
-        self.ops = core::mem::replace(&mut func.ops, out.ops);
-        self.spans = core::mem::replace(&mut func.spans, out.spans);
+        core::mem::swap(&mut func.ops, &mut out.ops);
+        core::mem::swap(&mut func.spans, &mut out.spans);
+        (self.out, self.taken_copies, self.next_copies) = (out, taken_copies, next_copies);
     }
 
     fn renamed(&self, mut op: Op) -> Op {
@@ -392,12 +422,25 @@ impl Destruct {
 }
 
 /// The function as it is written anew.
-#[derive(Default)]
+#[derive(Default, Debug)]
 struct Out {
     ops: Vec<Op>,
     spans: Vec<Span>,
-    blocks: Vec<(BlockId, core::ops::Range<u32>)>,
+    blocks: Vec<(BlockId, Range<u32>)>,
     start: u32,
+    /// By value, while copies are made.
+    pending: Vec<Pending>,
+    /// The copies that may be made.
+    ready: Vec<u32>,
+}
+
+/// What copies there still are of a value.
+#[derive(Clone, Copy, Default, Debug)]
+struct Pending {
+    /// How many read it.
+    reads: u32,
+    /// Which writes it.
+    copy: Option<u32>,
 }
 
 impl Out {
@@ -412,26 +455,96 @@ impl Out {
         self.blocks.push((block, core::mem::replace(&mut self.start, end)..end));
     }
 
-    /// Copies all at once: one whose destination nobody still reads comes first, and where there is none, a value is
-    /// put aside.
+    /// Copies all at once: one whose destination nobody still reads comes first, and where there is none, what is left
+    /// goes round in circles, of each of which a value is put aside.
     fn copy(&mut self, copies: &mut Vec<(VReg, Val)>, span: Span, vregs: &mut u32) {
-        while !copies.is_empty() {
-            let reads = |of: &(VReg, Val), v: VReg| of.1 == Val::Reg(v);
-            let safe = (0..copies.len()).find(|&i| !copies.iter().any(|other| reads(other, copies[i].0)));
-            match safe {
-                Some(i) => {
-                    let (dst, src) = copies.remove(i);
-                    self.push(Op::Mov { width: Width::W64, dst, src }, span);
-                }
-                None => {
-                    let (aside, v) = (VReg(*vregs), copies[0].0);
-                    *vregs += 1;
-                    self.push(Op::Mov { width: Width::W64, dst: aside, src: Val::Reg(v) }, span);
-                    for copy in copies.iter_mut().filter(|copy| reads(copy, v)) {
-                        copy.1 = Val::Reg(aside);
-                    }
+        if copies.len() < 2 {
+            copies.drain(..).for_each(|copy| self.push_copy(copy, span));
+            return;
+        }
+        self.pending.resize((*vregs as usize).max(self.pending.len()), Pending::default());
+        for ((dst, src), at) in copies.iter().zip(0..) {
+            self.pending[dst.index()].copy = Some(at);
+            if let Val::Reg(src) = src {
+                self.pending[src.index()].reads += 1;
+            }
+        }
+        self.ready.clear();
+        self.ready.extend((0..copies.len() as u32).filter(|at| self.pending[copies[*at as usize].0.index()].reads == 0));
+        let mut next = 0;
+        while let Some(at) = self.ready.get(next) {
+            let (dst, src) = copies[*at as usize];
+            self.pending[dst.index()].copy = None;
+            self.push_copy((dst, src), span);
+            if let Val::Reg(src) = src {
+                let pending = &mut self.pending[src.index()];
+                pending.reads -= 1;
+                if let (0, Some(at)) = (pending.reads, pending.copy) {
+                    self.ready.push(at);
                 }
             }
+            next += 1;
+        }
+        // Each destination that is left is read by just one copy that is left.
+        for (first, _) in copies.iter() {
+            let Some(mut at) = self.pending[first.index()].copy.take() else { continue };
+            let aside = VReg(*vregs);
+            *vregs += 1;
+            self.push_copy((aside, Val::Reg(*first)), span);
+            loop {
+                let (dst, src) = copies[at as usize];
+                let Val::Reg(v) = src else { break };
+                self.pending[v.index()].reads = 0;
+                match self.pending[v.index()].copy.take() {
+                    Some(next) => {
+                        self.push_copy((dst, src), span);
+                        at = next;
+                    }
+                    // Round.
+                    None => break self.push_copy((dst, Val::Reg(aside)), span),
+                }
+            }
+        }
+        copies.clear();
+    }
+
+    fn push_copy(&mut self, (dst, src): (VReg, Val), span: Span) {
+        self.push(Op::Mov { width: Width::W64, dst, src }, span);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All maps from five values to five values, themselves among them, and a constant: 6^5 sets of copies.
+    #[test]
+    fn every_small_set_of_copies_happens_at_once() {
+        let mut out = Out::default();
+        for n in 0..6u32.pow(5) {
+            let source = |dst: u32| match n / 6u32.pow(dst) % 6 {
+                5 => Val::Imm(77),
+                v => Val::Reg(VReg(v)),
+            };
+            let all = (0..5).map(|dst| (VReg(dst), source(dst)));
+            let mut copies: Vec<_> = all.filter(|(dst, src)| *src != Val::Reg(*dst)).collect();
+            let mut values: Vec<i64> = (0..20).map(|v| 10 + v).collect();
+            let read = |values: &[i64], src: Val| match src {
+                Val::Reg(v) => values[v.index()],
+                Val::Imm(imm) => imm,
+            };
+            let want: Vec<i64> = (0..5).map(|dst| read(&values, source(dst))).collect();
+            let (count, mut vregs) = (copies.len(), 5);
+            out.ops.clear();
+            out.copy(&mut copies, Span::default(), &mut vregs);
+            // Of each circle one more, and a circle has at least two.
+            assert!(out.ops.len() <= count + count / 2, "set {n}: {:?}", out.ops);
+            for op in &out.ops {
+                let Op::Mov { dst, src, .. } = *op else { panic!("{op:?}") };
+                values[dst.index()] = read(&values, src);
+            }
+            assert_eq!(values[..5], want, "set {n}: {:?}", out.ops);
+            assert!(out.pending.iter().all(|left| left.reads == 0 && left.copy.is_none()), "set {n}");
         }
     }
 }

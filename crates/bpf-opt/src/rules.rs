@@ -262,7 +262,31 @@ impl Out {
     }
 }
 
+/// What is known of the operands of an operation at a glance.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operands {
+    /// The arithmetic that makes the first one.
+    pub(crate) first: Option<BinOp>,
+    /// The arithmetic that makes the second one.
+    pub(crate) second: Option<BinOp>,
+    /// The second one is a constant.
+    pub(crate) constant: bool,
+}
+
 impl Rule {
+    /// Whether it is worth a look: most rules want arithmetic that is not there, or a constant.
+    #[inline(always)]
+    pub(crate) fn may_match(&self, operands: &Operands) -> bool {
+        let made = |pat: &Pat, by: Option<BinOp>| match pat {
+            Pat::Op(op, ..) => by == Some(*op),
+            Pat::V(_) | Pat::K(_) | Pat::Is(_) => true,
+        };
+        let constant = matches!(self.b, Pat::K(_) | Pat::Is(_));
+        constant == operands.constant
+            && (made(&self.a, operands.first) && made(&self.b, operands.second)
+                || !constant && made(&self.a, operands.second) && made(&self.b, operands.first))
+    }
+
     /// What it is looked for, and what it becomes, of these values and constants.
     pub(crate) fn sides<T: Word>(&self, width: Width, values: &[T; 2], constants: &[T; 2]) -> (T, T) {
         let (a, b) = (self.a.value(width, values, constants), self.b.value(width, values, constants));

@@ -3,28 +3,28 @@
 //! Problem: lowering writes BPF registers again and again, so that nothing can be said of a register, only of a
 //! register at a place. In SSA form each value has one definition, which comes before all uses on every way, and where
 //! ways meet with different values a phi chooses by the way that was taken. Approach: values with one definition stay
-//! as they are. Every other value that is live into a block with several predecessors gets a phi there; one walk in
-//! reverse postorder renames; phis all of whose arguments are the same are then taken out again.
+//! as they are, and so do, but for their names, those that are only read behind a definition in the same block. Every
+//! other value gets a phi where ways from different definitions of it first meet, in the iterated dominance frontiers of
+//! its definitions (Cytron and others, "Efficiently Computing Static Single Assignment Form and the Control Dependence
+//! Graph"); one walk of the dominator tree renames; phis that no op reads in the end are taken out again. Nobody asks
+//! what is live.
 //!
 //! Phis lie beside the function, which is otherwise an ordinary one: [`Ssa::phis`] by block, with one argument a
 //! predecessor, in the order of [`Cfg::preds`]. Control flow does not change while a function is in this form.
 //!
 //! Invariants: a branch never leads to the block it would fall into; the entry has no predecessor; a block that control
-//! cannot come to is not in the order. Linear in ops and in the values live into blocks, times their predecessors;
-//! above a limit of those a function is left as it is.
+//! cannot come to is not in the order. Linear in ops, in dominance frontiers and in the arguments of phis; above a limit
+//! of those a function is left as it is.
 
-use bpf_lir::{BlockId, Cfg, Func, Liveness, Op, VReg};
+use bpf_lir::{BlockId, Cfg, Func, Op, VReg};
 
 /// No value, no block, no place.
 pub(crate) const NONE: u32 = u32::MAX;
 pub(crate) const NO_VALUE: VReg = VReg(NONE);
 
-/// The most arguments of phis that a function may need before they are simplified. A function of 100,000 instructions
-/// with jumps everywhere stays far below it.
+/// The most arguments of phis, and blocks in dominance frontiers, that a function may have. A function of 100,000
+/// instructions with jumps everywhere stays far below it.
 const MAX_ARGS: usize = 4 << 20;
-
-/// How often phis are looked at again after others went. What would need more stays, and is right.
-const MAX_ROUNDS: usize = 8;
 
 /// The choice of a value where ways meet.
 #[derive(Clone, Copy, Debug)]
@@ -54,44 +54,128 @@ impl Spare {
 pub(crate) struct Ssa {
     pub(crate) cfg: Cfg,
     pub(crate) tree: Tree,
-    pub(crate) liveness: Liveness,
     /// `phis[phi_starts[b] .. phi_starts[b + 1]]` are those of block b.
     phi_starts: Vec<u32>,
     phis: Vec<Phi>,
     args: Vec<VReg>,
-    /// By value, while renaming: what it is now.
-    now: Vec<VReg>,
-    /// By value: whether it has several definitions.
-    several: Vec<bool>,
-    /// The values with several definitions that are live into block b: `live[live_starts[b] .. live_starts[b + 1]]`.
-    live_starts: Vec<u32>,
-    live: Vec<VReg>,
-    /// What each of them is there.
-    values: Vec<VReg>,
     /// By block and successor: which of the successor's predecessors it is.
     edges: Vec<[u32; 2]>,
-    /// By value: the block that last saw it live.
-    seen: Vec<u32>,
     /// By value: what it is replaced by, or itself.
     pub(crate) same: Same,
     /// Loads whose bytes another load finds.
     pub(crate) spare: Spare,
+    variables: Variables,
+    /// By place in the reverse postorder: the head of the list of its dominance frontier, in `frontier`, and the place
+    /// that was put there last.
+    frontiers: Vec<[u32; 2]>,
+    frontier: Vec<Link>,
+    /// By block: the value that it last got a phi for, and the one whose definitions it was last found among.
+    marks: Vec<[u32; 2]>,
+    work: Vec<BlockId>,
+    /// Where phis are to be, and of which values.
+    found: Vec<(BlockId, VReg)>,
+    /// By phi: the value that it was before renaming, and whether an op or such a phi reads it.
+    phi_of: Vec<VReg>,
+    needed: Vec<bool>,
+    reads: Vec<u32>,
+    /// By value, while renaming: what it is now, ...
+    now: Vec<VReg>,
+    /// ... what it was before, of each definition since the entry, ...
+    before: Vec<(VReg, VReg)>,
+    /// ... and the blocks that dominate the one at hand, each with how many of these there were.
+    open: Vec<(BlockId, usize)>,
+}
+
+/// An element of a list.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    /// A block, or its place.
+    to: u32,
+    next: u32,
+}
+
+/// The values that need other names.
+#[derive(Debug, Default)]
+struct Variables {
+    /// By value: how many definitions there are, at most two.
+    defs: Vec<u8>,
+    /// By value with several definitions: the block that was last seen to write it, and the head of the list of all
+    /// that do, in `writes`.
+    written: Vec<[u32; 2]>,
+    writes: Vec<Link>,
+    /// Those with several definitions that some block reads which did not write them before.
+    global: Vec<VReg>,
+    is_global: Vec<bool>,
+}
+
+impl Variables {
+    fn find(&mut self, func: &Func) {
+        let values = func.vregs as usize;
+        self.defs.clear();
+        self.defs.resize(values, 0);
+        for v in func.entry_values().chain(func.all_ops().filter_map(Op::def)) {
+            let defs = &mut self.defs[v.index()];
+            *defs = (*defs + 1).min(2);
+        }
+        self.written.clear();
+        self.written.resize(values, [NONE; 2]);
+        self.is_global.clear();
+        self.is_global.resize(values, false);
+        self.writes.clear();
+        self.global.clear();
+        func.entry_values().for_each(|v| self.write(v, func.order[0]));
+        for (block, ops) in func.in_order() {
+            for op in ops {
+                op.for_each_use(|v| {
+                    if self.several(v)
+                        && self.written[v.index()][0] != block.0
+                        && !core::mem::replace(&mut self.is_global[v.index()], true)
+                    {
+                        self.global.push(v);
+                    }
+                });
+                op.def().into_iter().for_each(|v| self.write(v, block));
+            }
+        }
+    }
+
+    fn several(&self, v: VReg) -> bool {
+        self.defs[v.index()] > 1
+    }
+
+    fn write(&mut self, v: VReg, block: BlockId) {
+        let [last, head] = &mut self.written[v.index()];
+        if self.defs[v.index()] > 1 && core::mem::replace(last, block.0) != block.0 {
+            let next = core::mem::replace(head, self.writes.len() as u32);
+            self.writes.push(Link { to: block.0, next });
+        }
+    }
+
+    /// The blocks that write a value.
+    fn writers(&self, v: VReg) -> impl Iterator<Item = BlockId> + '_ {
+        list(&self.writes, self.written[v.index()][1]).map(BlockId)
+    }
+}
+
+/// What the elements of a list lead to, from this one on.
+fn list(all: &[Link], head: u32) -> impl Iterator<Item = u32> + '_ {
+    core::iter::successors(all.get(head as usize), |link| all.get(link.next as usize)).map(|link| link.to)
 }
 
 impl Ssa {
     /// Brings `func` into SSA form; false if it is too large, and then it is as good as before.
     pub(crate) fn construct(&mut self, func: &mut Func) -> bool {
         tidy(func, &mut self.cfg);
-        self.liveness.build(func);
         self.spare.clear();
-        self.find_several(func);
-        if !self.find_live(func) {
+        self.variables.find(func);
+        self.tree.build(func, &self.cfg);
+        self.number_edges(func);
+        if !self.find_frontiers() || !self.find_phis(func) {
             return false;
         }
-        self.tree.build(func, &self.cfg);
         self.place_phis(func);
         self.rename(func);
-        self.simplify(func);
+        self.prune();
         true
     }
 
@@ -138,180 +222,201 @@ impl Ssa {
         gone
     }
 
-    fn find_several(&mut self, func: &Func) {
-        self.several.clear();
-        self.several.resize(func.vregs as usize, false);
-        // Borrowed as a set of those that are defined at all.
-        self.seen.clear();
-        self.seen.resize(func.vregs as usize, NONE);
-        for v in func.entry_values().chain(func.all_ops().filter_map(Op::def)) {
-            if core::mem::replace(&mut self.seen[v.index()], 0) == 0 {
-                self.several[v.index()] = true;
+    fn number_edges(&mut self, func: &Func) {
+        self.edges.clear();
+        self.edges.resize(func.blocks.len(), [NONE; 2]);
+        for block in self.cfg.rpo() {
+            for (pred, i) in self.cfg.preds(*block).iter().zip(0..) {
+                let slot = usize::from(self.cfg.succs(*pred).next() != Some(*block));
+                self.edges[pred.index()][slot] = i;
             }
         }
     }
 
-    /// Finds the values with several definitions that are live into each block.
-    fn find_live(&mut self, func: &Func) -> bool {
-        self.seen.fill(NONE);
-        self.live_starts.clear();
-        self.live_starts.resize(func.blocks.len() + 1, 0);
-        self.live.clear();
-        let mut args = 0;
-        // By number, so that each block's list ends where the next one's begins.
-        for block in (0..crate::small(func.blocks.len())).map(BlockId) {
-            let start = self.live.len();
-            self.live_starts[block.index()] = crate::small(start);
-            if self.cfg.is_reachable(block) {
-                // A value is in the list if `seen` says so; one that is written before it is read leaves a gap.
-                for v in self.liveness.live_out(block) {
-                    if self.several[v.index()] {
-                        self.seen[v.index()] = block.0;
-                        self.live.push(*v);
-                    }
-                }
-                for op in func.block_ops(block).iter().rev() {
-                    if let Some(v) = op.def()
-                        && self.several[v.index()]
-                    {
-                        self.seen[v.index()] = NONE;
-                    }
-                    op.for_each_use(|v| {
-                        if self.several[v.index()] && self.seen[v.index()] != block.0 {
-                            self.seen[v.index()] = block.0;
-                            self.live.push(v);
-                        }
-                    });
-                }
-                let mut kept = start;
-                for i in start..self.live.len() {
-                    let v = self.live[i];
-                    // Each once.
-                    if core::mem::replace(&mut self.seen[v.index()], NONE) == block.0 {
-                        self.live[kept] = v;
-                        kept += 1;
-                    }
-                }
-                self.live.truncate(kept);
-                args += (kept - start) * self.cfg.preds(block).len();
+    /// Finds the blocks where each block's dominance ends; false if those are too many.
+    fn find_frontiers(&mut self) -> bool {
+        self.frontiers.clear();
+        self.frontiers.resize(self.cfg.rpo().len(), [NONE; 2]);
+        self.frontier.clear();
+        for (block, at) in self.cfg.rpo().iter().zip(0..) {
+            let preds = self.cfg.preds(*block);
+            if preds.len() < 2 {
+                continue;
             }
-            if args > MAX_ARGS || self.live.len() > MAX_ARGS {
+            for pred in preds {
+                let mut up = self.cfg.place(*pred);
+                // Where this block was put before, it was put into all above, too.
+                while up != self.tree.idom[at as usize] && self.frontiers[up as usize][1] != at {
+                    let next = self.frontiers[up as usize][0];
+                    self.frontiers[up as usize] = [self.frontier.len() as u32, at];
+                    self.frontier.push(Link { to: at, next });
+                    up = self.tree.idom[up as usize];
+                }
+            }
+            if self.frontier.len() > MAX_ARGS {
                 return false;
             }
         }
-        self.live_starts[func.blocks.len()] = crate::small(self.live.len());
         true
     }
 
-    fn live(&self, block: BlockId) -> core::ops::Range<usize> {
-        self.live_starts[block.index()] as usize..self.live_starts[block.index() + 1] as usize
-    }
-
-    fn place_phis(&mut self, func: &mut Func) {
-        self.phis.clear();
-        self.args.clear();
-        self.phi_starts.clear();
-        self.values.clear();
-        self.values.resize(self.live.len(), NO_VALUE);
-        self.edges.clear();
-        self.edges.resize(func.blocks.len(), [NONE; 2]);
-        for block in (0..crate::small(func.blocks.len())).map(BlockId) {
-            self.phi_starts.push(crate::small(self.phis.len()));
-            let preds = self.cfg.preds(block).len();
-            for (pred, i) in self.cfg.preds(block).iter().zip(0..) {
-                let slot = usize::from(self.cfg.succs(*pred).next() != Some(block));
-                self.edges[pred.index()][slot] = i;
+    /// Finds where phis are to be; false if they have too many arguments.
+    fn find_phis(&mut self, func: &Func) -> bool {
+        self.marks.clear();
+        self.marks.resize(func.blocks.len(), [NONE; 2]);
+        self.found.clear();
+        let mut args = 0;
+        for v in &self.variables.global {
+            self.work.clear();
+            for block in self.variables.writers(*v) {
+                self.marks[block.index()][1] = v.0;
+                self.work.push(block);
             }
-            if preds > 1 {
-                for i in self.live(block) {
-                    let dst = func.new_vreg();
-                    self.values[i] = dst;
-                    self.phis.push(Phi { dst, args: crate::small(self.args.len()) });
-                    self.args.resize(self.args.len() + preds, NO_VALUE);
+            while let Some(block) = self.work.pop() {
+                let [head, _] = self.frontiers[self.cfg.place(block) as usize];
+                for place in list(&self.frontier, head) {
+                    let meet = self.cfg.rpo()[place as usize];
+                    let [phi, written] = &mut self.marks[meet.index()];
+                    if core::mem::replace(phi, v.0) == v.0 {
+                        continue;
+                    }
+                    self.found.push((meet, *v));
+                    args += self.cfg.preds(meet).len();
+                    // A phi is a definition.
+                    if core::mem::replace(written, v.0) != v.0 {
+                        self.work.push(meet);
+                    }
                 }
             }
+            if args > MAX_ARGS {
+                return false;
+            }
         }
-        self.phi_starts.push(crate::small(self.phis.len()));
+        true
+    }
+
+    /// Makes the phis that were found, by block.
+    fn place_phis(&mut self, func: &mut Func) {
+        let first = func.vregs;
+        let count = self.found.len();
+        func.vregs += count as u32;
+        self.phi_starts.clear();
+        self.phi_starts.resize(func.blocks.len() + 1, 0);
+        for (block, _) in &self.found {
+            self.phi_starts[block.index()] += 1;
+        }
+        let mut sum = 0;
+        for start in &mut self.phi_starts {
+            sum += *start;
+            *start = sum;
+        }
+        self.phi_of.clear();
+        self.phi_of.resize(count, NO_VALUE);
+        self.phis.clear();
+        self.phis.resize(count, Phi { dst: NO_VALUE, args: 0 });
+        for (block, v) in self.found.iter().rev() {
+            let start = &mut self.phi_starts[block.index()];
+            *start -= 1;
+            self.phi_of[*start as usize] = *v;
+        }
+        let mut args = 0;
+        for block in (0..func.blocks.len() as u32).map(BlockId) {
+            for i in self.phis_at(block) {
+                self.phis[i] = Phi { dst: VReg(first + i as u32), args };
+                args += self.cfg.preds(block).len() as u32;
+            }
+        }
+        self.args.clear();
+        self.args.resize(args as usize, NO_VALUE);
+        self.needed.clear();
+        self.needed.resize(count, false);
+        self.reads.clear();
+    }
+
+    fn phis_at(&self, block: BlockId) -> core::ops::Range<usize> {
+        self.phi_starts[block.index()] as usize..self.phi_starts[block.index() + 1] as usize
     }
 
     fn rename(&mut self, func: &mut Func) {
-        let entry = func.order[0];
+        let values = self.variables.defs.len() as u32;
         self.now.clear();
-        self.now.extend((0..crate::small(self.several.len())).map(VReg));
-        for i in self.live(entry) {
-            self.values[i] = self.live[i];
-        }
-        for at in 0..self.cfg.rpo().len() {
-            let block = self.cfg.rpo()[at];
-            for i in self.live(block) {
-                self.now[self.live[i].index()] = self.values[i];
+        self.now.extend((0..values).map(VReg));
+        self.before.clear();
+        self.open.clear();
+        for at in 0..self.tree.order.len() {
+            let block = self.tree.order[at];
+            // What other blocks have defined that do not dominate this one is not seen here.
+            while let Some(&(above, defined)) = self.open.last() {
+                if self.tree.dominates(above, block) {
+                    break;
+                }
+                while self.before.len() > defined {
+                    let Some((v, was)) = self.before.pop() else { break };
+                    self.now[v.index()] = was;
+                }
+                self.open.pop();
+            }
+            self.open.push((block, self.before.len()));
+            for i in self.phis_at(block) {
+                self.rename_to(self.phi_of[i], self.phis[i].dst);
             }
             for at in func.range(block) {
+                let Variables { defs, .. } = &self.variables;
                 func.ops[at].for_each_use_mut(|v| {
-                    if self.several[v.index()] {
+                    if defs[v.index()] > 1 {
                         *v = self.now[v.index()];
+                        let phi = v.0.wrapping_sub(values);
+                        if let Some(needed) = self.needed.get_mut(phi as usize)
+                            && !core::mem::replace(needed, true)
+                        {
+                            self.reads.push(phi);
+                        }
                     }
                 });
                 if let Some(v) = func.ops[at].def()
-                    && self.several[v.index()]
+                    && self.variables.several(v)
                 {
                     let new = func.new_vreg();
-                    self.now[v.index()] = new;
+                    self.rename_to(v, new);
                     if let Some(dst) = func.ops[at].def_mut() {
                         *dst = new;
                     }
                 }
             }
             for (slot, succ) in self.cfg.succs(block).enumerate() {
-                let preds = self.cfg.preds(succ).len();
-                for (i, k) in self.live(succ).zip(0..) {
-                    let value = self.now[self.live[i].index()];
-                    if preds == 1 {
-                        self.values[i] = value;
-                    } else {
-                        let phi = self.phis[self.phi_starts[succ.index()] as usize + k];
-                        self.args[phi.args as usize + self.edges[block.index()][slot] as usize] = value;
-                    }
+                for i in self.phis_at(succ) {
+                    let arg = self.phis[i].args + self.edges[block.index()][slot];
+                    self.args[arg as usize] = self.now[self.phi_of[i].index()];
                 }
             }
         }
     }
 
-    /// Takes out phis that choose between one value and themselves.
-    fn simplify(&mut self, func: &mut Func) {
-        self.same.reset(func.vregs);
-        let (mut changed, mut round) = (true, 0);
-        while changed && round < MAX_ROUNDS {
-            (changed, round) = (false, round + 1);
-            for at in 0..self.cfg.rpo().len() {
-                let block = self.cfg.rpo()[at];
-                let preds = self.cfg.preds(block).len();
-                for i in self.phi_starts[block.index()]..self.phi_starts[block.index() + 1] {
-                    let Phi { dst, args } = self.phis[i as usize];
-                    if dst == NO_VALUE {
-                        continue;
-                    }
-                    let mut only = dst;
-                    let mut one = true;
-                    for arg in &self.args[args as usize..args as usize + preds] {
-                        let arg = self.same.find(*arg);
-                        one &= arg == dst || only == dst || arg == only;
-                        if arg != dst {
-                            only = arg;
-                        }
-                    }
-                    if one && only != dst {
-                        self.same.set(dst, only);
-                        self.phis[i as usize].dst = NO_VALUE;
-                        changed = true;
-                    }
+    fn rename_to(&mut self, v: VReg, new: VReg) {
+        let was = core::mem::replace(&mut self.now[v.index()], new);
+        self.before.push((v, was));
+    }
+
+    /// Takes out the phis that nothing reads but such phis.
+    fn prune(&mut self) {
+        let first = self.variables.defs.len() as u32;
+        while let Some(phi) = self.reads.pop() {
+            let args = self.phis[phi as usize].args as usize;
+            let end = self.phis.get(phi as usize + 1);
+            for arg in &self.args[args..end.map_or(self.args.len(), |next| next.args as usize)] {
+                let phi = arg.0.wrapping_sub(first);
+                if let Some(needed) = self.needed.get_mut(phi as usize)
+                    && !core::mem::replace(needed, true)
+                {
+                    self.reads.push(phi);
                 }
             }
         }
-        for op in &mut func.ops {
-            op.for_each_use_mut(|v| *v = self.same.find(*v));
+        for (phi, needed) in self.phis.iter_mut().zip(&self.needed) {
+            if !needed {
+                phi.dst = NO_VALUE;
+            }
         }
-        self.resolve_args();
     }
 }
 
@@ -327,7 +432,7 @@ impl Same {
 
     /// A new value, itself.
     pub(crate) fn push(&mut self) {
-        self.0.push(VReg(crate::small(self.0.len())));
+        self.0.push(VReg(self.0.len() as u32));
     }
 
     pub(crate) fn set(&mut self, v: VReg, is: VReg) {
@@ -348,7 +453,8 @@ impl Same {
 /// its own if something leads back to it.
 pub(crate) fn tidy(func: &mut Func, cfg: &mut Cfg) {
     cfg.build(func);
-    if cfg.rpo().len() < func.order.len() {
+    let mut changed = cfg.rpo().len() < func.order.len();
+    if changed {
         func.order.retain(|block| cfg.is_reachable(*block));
     }
     for i in 1..func.order.len() {
@@ -357,13 +463,17 @@ pub(crate) fn tidy(func: &mut Func, cfg: &mut Cfg) {
             && *target == next
         {
             func.blocks[block.index()].ops.end -= 1;
+            changed = true;
         }
     }
     if !cfg.preds(func.order[0]).is_empty() {
         let entry = func.new_block([]);
         func.order.insert(0, entry);
+        changed = true;
     }
-    cfg.build(func);
+    if changed {
+        cfg.build(func);
+    }
 }
 
 /// The dominator tree, to be asked at once.
@@ -373,7 +483,10 @@ pub(crate) struct Tree {
     times: Vec<[u32; 2]>,
     /// By block: its first child and its next sibling.
     links: Vec<[u32; 2]>,
+    /// By place in the reverse postorder: the immediate dominator's place.
     idom: Vec<u32>,
+    /// The blocks, each before those that it dominates, which follow it.
+    order: Vec<BlockId>,
     stack: Vec<u32>,
 }
 
@@ -392,12 +505,14 @@ impl Tree {
             }
         }
         let mut clock = 0;
+        self.order.clear();
         self.stack.clear();
         self.stack.push(func.order[0].0);
         while let Some(&block) = self.stack.last() {
             let [child, _] = self.links[block as usize];
             if self.times[block as usize][0] == NONE {
                 self.times[block as usize][0] = clock;
+                self.order.push(BlockId(block));
                 clock += 1;
             }
             if child == NONE {

@@ -18,7 +18,7 @@ mod reach;
 mod wide;
 
 use crate::dead::is_pure;
-use crate::rules::{self, Con, Out, Pat, Rule, ones};
+use crate::rules::{self, Con, Operands, Out, Pat, Rule, ones};
 use crate::ssa::{NONE, Ssa};
 use bpf_isa::{Cond, Size, Width};
 use bpf_lir::{Base, BinOp, BlockId, Func, Mem, Op, Span, VReg, Val, bswap, extend, narrow};
@@ -558,7 +558,13 @@ impl Pass<'_> {
             }
         }
         if depth < MAX_DEPTH {
-            for rule in rules::of(op) {
+            let made_by = |v: VReg| match self.def(v) {
+                Some(Op::Bin { op, .. }) => Some(*op),
+                Some(_) | None => None,
+            };
+            let second = if let Val::Reg(b) = b { made_by(b) } else { None };
+            let operands = Operands { first: made_by(a), second, constant: matches!(b, Val::Imm(_)) };
+            for rule in rules::of(op).iter().filter(|rule| rule.may_match(&operands)) {
                 if let Some(value) = self.try_rule(rule, width, a, b, dst, depth) {
                     self.done += 1;
                     return Ok(value);

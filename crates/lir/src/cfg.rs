@@ -118,6 +118,11 @@ impl Cfg {
         &self.rpo
     }
 
+    /// A block's place in the reverse postorder; `u32::MAX` of blocks that control cannot come to.
+    pub fn place(&self, block: BlockId) -> u32 {
+        self.place[block.index()]
+    }
+
     /// Whether control can come to a block.
     pub fn is_reachable(&self, block: BlockId) -> bool {
         self.place[block.index()] != NONE

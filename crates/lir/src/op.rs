@@ -695,6 +695,7 @@ impl Op {
     }
 
     /// Calls `f` with each register the op reads, in operand order, to be changed.
+    #[inline]
     pub fn for_each_use_mut(&mut self, mut f: impl FnMut(&mut VReg)) {
         fn val(v: &mut Val, f: &mut impl FnMut(&mut VReg)) {
             if let Val::Reg(r) = v {
