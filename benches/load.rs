@@ -37,7 +37,9 @@ fn main() {
             loading::phases::count(length, loads, level);
         }
         _ => {
-            eprintln!("load [tag | phases | verified | spin INSTRUCTIONS SECONDS [none] | count INSTRUCTIONS LOADS [none]]");
+            eprintln!(
+                "load [tag | phases | verified | spin INSTRUCTIONS SECONDS [none] | count INSTRUCTIONS LOADS [none]]"
+            );
             std::process::exit(2);
         }
     }

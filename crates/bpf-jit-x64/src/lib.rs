@@ -129,11 +129,24 @@ impl bpf_jit::Emitter for Emitter<'_> {
             self.mark(insn);
         }
         let start = self.s.buf.len();
-        self.emit(op, next);
+        self.emit::<true>(op, next);
         if !matches!(op, Op::Bin { .. }) {
             self.flags = None;
         }
         debug_assert!(self.s.buf.len() - start <= bound + size_bound(op), "{op:?}");
+    }
+
+    #[inline(always)]
+    fn op_alone(&mut self, op: &Op, insn: u32, next: BlockId) {
+        self.mark(insn);
+        let start = self.s.buf.len();
+        self.emit::<false>(op, next);
+        debug_assert!(self.s.buf.len() - start <= size_bound(op), "{op:?}");
+    }
+
+    #[inline(always)]
+    fn begin_alone(&mut self, block: BlockId) {
+        self.s.bind(self.s.block(block));
     }
 
     fn new_block(&mut self) -> BlockId {

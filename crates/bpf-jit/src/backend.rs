@@ -146,6 +146,18 @@ pub trait Emitter {
     /// Emits an op that was made from the instruction `insn`; `next` is the block that follows the op's own.
     fn op(&mut self, op: &Op, insn: u32, next: BlockId);
 
+    /// The same where each op stands alone: no value is held, and blocks have been begun by [`Emitter::begin_alone`].
+    #[inline(always)]
+    fn op_alone(&mut self, op: &Op, insn: u32, next: BlockId) {
+        self.op(op, insn, next);
+    }
+
+    /// What follows is this block, where each op stands alone.
+    #[inline(always)]
+    fn begin_alone(&mut self, block: BlockId) {
+        self.begin_block(block);
+    }
+
     /// A block besides those of the function's shape. It must begin before the function ends.
     fn new_block(&mut self) -> BlockId;
 

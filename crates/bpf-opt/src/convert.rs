@@ -12,9 +12,10 @@
 //! branch, since it is read behind it on the way that jumps: by the ops that are skipped, or by what is found from
 //! there on within [`MAX_LOOK`] ops; the comparison's operands are changed by the last selection alone.
 
-use crate::ssa::NONE;
+use crate::ssa::{NO_VALUE, NONE};
 use bpf_isa::{Cond, Width};
 use bpf_lir::{BinOp, BlockId, Func, Op, Span, VReg, Val};
+use core::ops::Range;
 
 /// The most ops that a branch skips.
 const MAX_OPS: usize = 2;
@@ -80,20 +81,35 @@ impl Convert {
             self.places[block.index()][0] = place;
         }
         let mut done = 0;
-        for i in 0..func.order.len().saturating_sub(2) {
-            let (from, over, to) = (func.order[i], func.order[i + 1], func.order[i + 2]);
+        for i in 0..func.order.len().saturating_sub(1) {
+            let (from, over, to) = (func.order[i], func.order[i + 1], func.order.get(i + 2).copied());
             let Some(at) = func.range(from).last() else { continue };
             let Op::Branch { width, cond, a, b, target } = func.ops[at] else { continue };
-            if target != to || self.reached[over.index()] != 0 || func.block_ops(over).len() > MAX_OPS {
+            if self.reached[over.index()] != 0 || func.block_ops(over).len() > MAX_OPS + 1 {
                 continue;
             }
             let branch = Branch { width, cond, a, b, span: func.spans[at] };
-            let after = func.order.get(i + 3).copied().filter(|_| self.reached[to.index()] == 1);
             self.straight.clear();
+            // What is left of the block that was skipped.
+            let mut left = None;
             let (found, join) = match func.ends(over).taken {
-                None => (self.skipped(func, branch, over, to), None),
-                Some(join) if Some(join) == after => (self.either(func, branch, [over, to], join), Some(join)),
-                Some(_) => (None, None),
+                None if Some(target) == to && func.ends(over).falls => {
+                    (self.skipped(func, branch, func.range(over), target), None)
+                }
+                // Both ways lead to one place, wherever that is.
+                Some(both) if both == target && !func.ends(over).falls => {
+                    let mut range = func.range(over);
+                    left = range.next_back().map(|jump| (func.ops[jump], func.spans[jump]));
+                    (self.skipped(func, branch, range, target), None)
+                }
+                Some(join)
+                    if Some(target) == to
+                        && self.reached[target.index()] == 1
+                        && func.order.get(i + 3) == Some(&join) =>
+                {
+                    (self.either(func, branch, [over, target], join), Some(join))
+                }
+                Some(_) | None => (None, None),
             };
             if found.is_none() {
                 continue;
@@ -107,10 +123,10 @@ impl Convert {
             func.set_ops(over, self.straight.drain(..));
             // Behind each other, and so one block.
             func.blocks[from.index()].ops = start..crate::small(func.ops.len());
-            func.set_ops(over, []);
-            self.reached[to.index()] -= 1;
+            func.set_ops(over, left);
+            self.reached[target.index()] -= 1;
             if let Some(join) = join {
-                func.set_ops(to, []);
+                func.set_ops(target, []);
                 self.reached[join.index()] -= 1;
             }
             done += 1;
@@ -118,26 +134,34 @@ impl Convert {
         done
     }
 
-    /// Finds what is computed instead of a branch over `over` to `to`.
-    fn skipped(&mut self, func: &mut Func, branch: Branch, over: BlockId, to: BlockId) -> Option<()> {
-        if !func.block_ops(over).iter().all(is_cheap) {
+    /// Finds what is computed instead of a branch over these ops to `to`.
+    fn skipped(&mut self, func: &mut Func, branch: Branch, over: Range<usize>, to: BlockId) -> Option<()> {
+        if over.len() > MAX_OPS || !func.ops[over.clone()].iter().all(is_cheap) {
             return None;
         }
         self.changed.clear();
-        for i in func.range(over) {
+        let mut read = [NO_VALUE; MAX_OPS];
+        for (i, read) in over.zip(&mut read) {
             let mut op = func.ops[i];
-            op.for_each_use_mut(|v| *v = self.changed.iter().find(|(old, _)| old == v).map_or(*v, |(_, new)| *new));
+            let def = op.def();
+            op.for_each_use_mut(|v| {
+                let new = self.changed.iter().find(|(old, _)| old == v).map(|(_, new)| *new);
+                if new.is_none() && def == Some(*v) {
+                    *read = *v;
+                }
+                *v = new.unwrap_or(*v);
+            });
             let (new, dst) = (func.new_vreg(), op.def_mut()?);
             let old = core::mem::replace(dst, new);
             self.changed.retain(|(v, _)| *v != old);
             self.changed.push((old, new));
             self.straight.push((op, func.spans[i]));
         }
-        // Others end with the block.
+        // Others end with the block. What is changed in place was there, and is nearly always read again.
         let mut changed = core::mem::take(&mut self.changed);
         let mut known = true;
         changed.retain(|(v, _)| {
-            let live = self.lives_into(func, to, *v);
+            let live = if read.contains(v) { Some(true) } else { self.lives_into(func, to, *v) };
             known &= live.is_some();
             live == Some(true)
         });
@@ -186,7 +210,8 @@ impl Convert {
         let &[mut op] = func.block_ops(yes) else { return None };
         let spans = [func.spans[func.range(yes).start], func.spans[func.range(no).start]];
         let v = op.def()?;
-        if other.def() != Some(v) || !is_cheap(&op) || !is_cheap(&other) || self.lives_into(func, join, v) != Some(true) {
+        if other.def() != Some(v) || !is_cheap(&op) || !is_cheap(&other) || self.lives_into(func, join, v) != Some(true)
+        {
             return None;
         }
         let (new, old) = (func.new_vreg(), func.new_vreg());

@@ -470,7 +470,8 @@ impl Out {
             }
         }
         self.ready.clear();
-        self.ready.extend((0..copies.len() as u32).filter(|at| self.pending[copies[*at as usize].0.index()].reads == 0));
+        self.ready
+            .extend((0..copies.len() as u32).filter(|at| self.pending[copies[*at as usize].0.index()].reads == 0));
         let mut next = 0;
         while let Some(at) = self.ready.get(next) {
             let (dst, src) = copies[*at as usize];

@@ -2,7 +2,8 @@
 //!
 //! A compiler for BPF writes `if c goto +1; goto back` where its target is too far for a conditional jump, or where
 //! that is how its blocks came to lie: two jumps a round where one does. Here a branch over a block that only jumps
-//! becomes the opposite branch to where that jumps, and a jump to a block that only jumps goes where that goes.
+//! becomes the opposite branch to where that jumps, and a jump to a block that only jumps goes where that goes. Where a
+//! branch leaves a loop and the jump behind it leads round, the two change places: one jump a round.
 //!
 //! Invariants: ops other than jumps are neither added nor moved; a jump with a check before it is no block that only
 //! jumps, so every check is still passed.
@@ -13,8 +14,13 @@ use bpf_lir::{BlockId, Func, Op};
 const MAX_HOPS: u32 = 4;
 
 /// Runs over `func`; says how many jumps went.
-pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>) -> u32 {
+pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>, places: &mut Vec<u32>) -> u32 {
     let mut done = thread(func);
+    places.clear();
+    places.resize(func.blocks.len(), 0);
+    for (block, place) in func.order.iter().zip(0..) {
+        places[block.index()] = place;
+    }
     reached.clear();
     reached.resize(func.blocks.len(), false);
     for i in 0..func.order.len() {
@@ -34,12 +40,23 @@ pub(crate) fn run(func: &mut Func, reached: &mut Vec<bool>) -> u32 {
             && !reached[block.index()]
             && let Some(at) = func.range(func.order[kept - 1]).last()
             && let Op::Branch { width, cond, a, b, target: over } = func.ops[at]
-            && func.order.get(i + 1) == Some(&over)
             && let Some(cond) = cond.negate()
         {
-            func.ops[at] = Op::Branch { width, cond, a, b, target };
-            done += 1;
-            continue;
+            if func.order.get(i + 1) == Some(&over) {
+                func.ops[at] = Op::Branch { width, cond, a, b, target };
+                done += 1;
+                continue;
+            }
+            // Where control falls into nothing but the jump, nobody else comes to it.
+            let (from, round, out) = (places[block.index()], places[target.index()], places[over.index()]);
+            if round < from
+                && (out > from || out < round)
+                && let Some(Op::Jump { target: jump }) = func.range(block).last().map(|last| &mut func.ops[last])
+            {
+                *jump = over;
+                func.ops[at] = Op::Branch { width, cond, a, b, target };
+                done += 1;
+            }
         }
         func.order[kept] = block;
         kept += 1;

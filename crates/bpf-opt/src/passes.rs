@@ -74,7 +74,7 @@ impl Pass {
             Pass::Dead => dead::run(func, &mut scratch.reads),
             Pass::Slots => scratch.slots.run(func),
             Pass::Convert => scratch.convert.run(func),
-            Pass::Layout => layout::run(func, &mut scratch.reached),
+            Pass::Layout => layout::run(func, &mut scratch.reached, &mut scratch.places),
             Pass::Ssa => scratch.in_ssa(func, |_, _| 0),
             Pass::Values => scratch.in_ssa(func, |func, s| s.values(func, options)),
             Pass::Index => scratch.in_ssa(func, |func, s| s.index(func, options)),
@@ -101,6 +101,8 @@ pub struct PassScratch {
     reads: Vec<u32>,
     /// By block: whether a jump leads to it.
     reached: Vec<bool>,
+    /// By block: its place in the order.
+    places: Vec<u32>,
     convert: Convert,
     slots: Slots,
     ssa: Ssa,

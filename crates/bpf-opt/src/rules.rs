@@ -114,6 +114,7 @@ macro_rules! rules {
 
 rules! {
     "x + 0": Add X, Pat::Is(0) => OX;
+    "x + x": Add X, X => Out::Op(Shl, &OX, &Out::Con(Con::Is(1)));
     "(x + c) + d": Add Pat::Op(Add, &X, &C), D => Out::Op(Add, &OX, &Out::Con(Con::Op(Add, &KC, &KD)));
     "(x - y) + y": Add Pat::Op(Sub, &X, &Y), Y => OX;
     "x << c + x >> d": Add Pat::Op(Shl, &X, &C), Pat::Op(Shr, &X, &D), if ROTATES, NOT_ZERO => ROTATED;

@@ -579,13 +579,14 @@ impl Pass<'_> {
                 return Ok(value);
             }
         }
-        // A sum with something shifted a little is one op.
-        if let (BinOp::Add, Val::Reg(v)) = (op, b) {
+        // A sum with something shifted a little is one op, and so is what is put into the bits that the shift freed.
+        if let (BinOp::Add | BinOp::Or | BinOp::Xor, Val::Reg(v)) = (op, b) {
             for (a, b) in [(a, v), (v, a)] {
                 if let Some(Op::Bin { op: BinOp::Shl, width: inner, a: x, b: Val::Imm(shift @ 1..=3), .. }) =
                     self.def(b)
                     && *inner == width
                     && self.s.uses[b.index()] == 0
+                    && (op == BinOp::Add || i64::from(self.s.bits[a.index()]) <= *shift)
                 {
                     let (b, shift) = (*x, crate::count(crate::low(*shift) as u32));
                     return Err(Op::AddShift { width, dst: NEW, a, b, shift });

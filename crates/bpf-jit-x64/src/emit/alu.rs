@@ -142,12 +142,12 @@ impl Emitter<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn bin(&mut self, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val) {
-        if let Some(maker) = self.held.take() {
+    pub(crate) fn bin<const FUSES: bool>(&mut self, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val) {
+        if FUSES && let Some(maker) = self.held.take() {
             return self.bin_with_memory(op, width, dst, a, b, maker);
         }
         match op {
-            BinOp::And if self.alloc.is_held(dst) => self.held = Some(Op::Bin { op, width, dst, a, b }),
+            BinOp::And if FUSES && self.alloc.is_held(dst) => self.held = Some(Op::Bin { op, width, dst, a, b }),
             BinOp::Add => self.two(width, dst, a, b, Self::add),
             BinOp::Sub => self.two(width, dst, a, b, Self::sub),
             BinOp::Mul => self.two(width, dst, a, b, Self::mul),
@@ -203,11 +203,8 @@ impl Emitter<'_> {
             BinOp::And => Alu::And,
             BinOp::Or => Alu::Or,
             BinOp::Xor => Alu::Xor,
-            BinOp::Mul => {
-                asm!(self.s.buf, [memory(m, 0), at_width(width)]; imul Rq(d), [rax]);
-                return self.put(dst, d);
-            }
-            BinOp::MulHighU
+            BinOp::Mul
+            | BinOp::MulHighU
             | BinOp::MulHighS
             | BinOp::Div
             | BinOp::SDiv

@@ -26,7 +26,7 @@ impl Emitter<'_> {
     /// Every x86-64 load acquires (Intel SDM vol. 3A, 9.2.2).
     #[inline(always)]
     pub(crate) fn load_acquire(&mut self, size: Size, dst: VReg, mem: Mem) {
-        self.load(size, false, false, dst, mem);
+        self.load::<false>(size, false, false, dst, mem);
     }
 
     /// And every store releases.

@@ -53,10 +53,10 @@ impl Emitter<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn branch(&mut self, comparison: Comparison, target: BlockId, next: BlockId) {
+    pub(crate) fn branch<const FUSES: bool>(&mut self, comparison: Comparison, target: BlockId, next: BlockId) {
         // A load that was left to the comparison may trap, wherever that leads.
-        if target != next || self.held.is_some() {
-            let cc = self.compare(comparison);
+        if target != next || FUSES && self.held.is_some() {
+            let cc = self.compare::<FUSES>(comparison);
             let target_label = self.s.block(target);
             if target != next {
                 self.jump_if(cc, target_label);
@@ -66,11 +66,12 @@ impl Emitter<'_> {
 
     /// Sets the flags; says which [`Cc`] tells whether the condition holds.
     #[inline(always)]
-    pub(super) fn compare(&mut self, comparison: Comparison) -> Cc {
-        if let Some(maker) = self.held.take() {
+    pub(super) fn compare<const FUSES: bool>(&mut self, comparison: Comparison) -> Cc {
+        if FUSES && let Some(maker) = self.held.take() {
             return self.compare_held(comparison, maker);
         }
-        if let Some((last, at)) = self.selected
+        if FUSES
+            && let Some((last, at)) = self.selected
             && at == self.s.buf.len()
             && last == comparison
         {
@@ -90,7 +91,7 @@ impl Emitter<'_> {
                     self.test_imm(width, a, imm);
                 } else if imm != 0 {
                     self.alu_imm(Alu::Cmp, width, a, imm);
-                } else if !(matches!(cond, Cond::Eq | Cond::Ne) && self.flags_say(width, a)) {
+                } else if !(FUSES && matches!(cond, Cond::Eq | Cond::Ne) && self.flags_say(width, a)) {
                     // Carry and overflow come out clear, as after a comparison with 0.
                     self.test(width, a, a);
                 }
@@ -198,7 +199,7 @@ impl Emitter<'_> {
 
     pub(crate) fn select(&mut self, comparison: Comparison, dst: VReg, yes: VReg, no: VReg) {
         let plain = self.held.is_none();
-        let cc = self.compare(comparison);
+        let cc = self.compare::<true>(comparison);
         // From here to the cmov only moves: they leave the flags alone.
         let d = self.target(dst);
         let yes = self.get(yes, SCRATCH2);

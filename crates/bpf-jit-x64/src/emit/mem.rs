@@ -11,8 +11,8 @@ use bpf_jit::{Mem, Op, VReg, Val};
 
 impl Emitter<'_> {
     #[inline(always)]
-    pub(crate) fn load(&mut self, size: Size, signed: bool, swap: bool, dst: VReg, mem: Mem) {
-        if self.alloc.is_held(dst) {
+    pub(crate) fn load<const FUSES: bool>(&mut self, size: Size, signed: bool, swap: bool, dst: VReg, mem: Mem) {
+        if FUSES && self.alloc.is_held(dst) {
             self.held = Some(Op::Load { size, signed, swap, dst, mem });
             return;
         }

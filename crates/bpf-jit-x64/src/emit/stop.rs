@@ -34,7 +34,7 @@ impl Emitter<'_> {
     }
 
     pub(crate) fn bound(&mut self, a: VReg, limit: Val, ctx: VReg) {
-        self.compare(Comparison { width: Width::W64, cond: Cond::Ge, a, b: limit });
+        self.compare::<false>(Comparison { width: Width::W64, cond: Cond::Ge, a, b: limit });
         let stub = self.s.stub(StopCode::Access, ctx);
         self.jump_if(Cc::from(Cond::Ge), stub);
     }

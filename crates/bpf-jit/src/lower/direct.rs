@@ -28,7 +28,7 @@ struct Direct<E>(E);
 impl<E: Emitter> Sink for &mut Direct<E> {
     #[inline(always)]
     fn op(f: &mut FuncLowerer<'_, Self>, op: Op) {
-        f.sink.0.op(&op, f.span.first, f.next);
+        f.sink.0.op_alone(&op, f.span.first, f.next);
     }
 
     #[inline(always)]
@@ -51,7 +51,7 @@ impl<E: Emitter> Sink for &mut Direct<E> {
     }
 
     fn begin_block(f: &mut FuncLowerer<'_, Self>, block: BlockId) {
-        f.sink.0.begin_block(block);
+        f.sink.0.begin_alone(block);
     }
 
     /// Where blocks end does not matter to an emitter.
@@ -226,7 +226,7 @@ impl<E: Emitter> FuncLowerer<'_, &mut Direct<E>> {
     fn insns(&mut self, slots: Range<u32>) {
         let insns = &self.program.insns()[slots.start as usize..slots.end as usize];
         for (slot, insn) in slots.zip(insns) {
-            self.sink.0.begin_block(BlockId(slot));
+            self.sink.0.begin_alone(BlockId(slot));
             if self.dead(InsnIdx(slot)) {
                 continue;
             }
