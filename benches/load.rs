@@ -5,8 +5,9 @@
 //! once; the fourth what a loaded program costs in memory. Commands beside it: `-- phases` (where the time of a load
 //! goes), `-- verified` (what verifying costs, beside the kernel's), `-- tag` (40,945 loads of every
 //! length, as the kernel's self-test does), `-- spin INSTRUCTIONS SECONDS [none]` and `-- count INSTRUCTIONS LOADS
-//! [none]` (for profilers that sample, and that count; `none`: without optimisation). rbpf has no verifier of types, and solana-sbpf's checks structure only; the kernel's time includes
-//! its verifier and a system call, and leaves out what it does after a grace period.
+//! [none]` (for profilers that sample, and that count; `none`: without optimisation). rbpf has no verifier of types,
+//! and solana-sbpf's checks structure only; the kernel's time includes its verifier and a system call, and leaves out
+//! what it does after a grace period.
 
 mod loading;
 

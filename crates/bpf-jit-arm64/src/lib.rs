@@ -83,7 +83,7 @@ impl bpf_jit::Emitter for Emitter<'_> {
     fn op(&mut self, op: &Op, insn: u32, next: BlockId) {
         self.mark(insn);
         let start = self.s.buf.len();
-        self.emit(op, next);
+        self.emit::<false>(op, next);
         debug_assert!(self.s.buf.len() - start <= size_bound(op), "{op:?}");
     }
 

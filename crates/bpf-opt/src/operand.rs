@@ -122,8 +122,8 @@ fn unsigned(cond: Cond) -> Cond {
 fn takes_memory(op: BinOp) -> bool {
     match op {
         BinOp::Add | BinOp::Sub | BinOp::And | BinOp::Or | BinOp::Xor => true,
-        // It would wait for its load in the queue of the one unit that multiplies, before others that could go on: eight
-        // products a round took 1.32 times as long (AMD EPYC).
+        // It would wait for its load in the queue of the one unit that multiplies, before others that could go on:
+        // eight products a round took 1.32 times as long (AMD EPYC).
         BinOp::Mul
         | BinOp::MulHighU
         | BinOp::MulHighS

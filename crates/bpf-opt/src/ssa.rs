@@ -4,17 +4,17 @@
 //! register at a place. In SSA form each value has one definition, which comes before all uses on every way, and where
 //! ways meet with different values a phi chooses by the way that was taken. Approach: values with one definition stay
 //! as they are, and so do, but for their names, those that are only read behind a definition in the same block. Every
-//! other value gets a phi where ways from different definitions of it first meet, in the iterated dominance frontiers of
-//! its definitions (Cytron and others, "Efficiently Computing Static Single Assignment Form and the Control Dependence
-//! Graph"); one walk of the dominator tree renames; phis that no op reads in the end are taken out again. Nobody asks
-//! what is live.
+//! other value gets a phi where ways from different definitions of it first meet, in the iterated dominance frontiers
+//! of its definitions (Cytron and others, "Efficiently Computing Static Single Assignment Form and the Control
+//! Dependence Graph"); one walk of the dominator tree renames; phis that no op reads in the end are taken out again.
+//! Nobody asks what is live.
 //!
 //! Phis lie beside the function, which is otherwise an ordinary one: [`Ssa::phis`] by block, with one argument a
 //! predecessor, in the order of [`Cfg::preds`]. Control flow does not change while a function is in this form.
 //!
 //! Invariants: a branch never leads to the block it would fall into; the entry has no predecessor; a block that control
-//! cannot come to is not in the order. Linear in ops, in dominance frontiers and in the arguments of phis; above a limit
-//! of those a function is left as it is.
+//! cannot come to is not in the order. Linear in ops, in dominance frontiers and in the arguments of phis; above a
+//! limit of those a function is left as it is.
 
 use bpf_lir::{BlockId, Cfg, Func, Op, VReg};
 

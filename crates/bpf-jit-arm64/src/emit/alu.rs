@@ -238,7 +238,7 @@ impl Emitter<'_> {
         self.put(dst, d);
     }
 
-    pub(crate) fn bin(&mut self, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val) {
+    pub(crate) fn bin<const FUSES: bool>(&mut self, op: BinOp, width: Width, dst: VReg, a: VReg, b: Val) {
         match op {
             BinOp::Add => self.add(width, dst, a, b),
             BinOp::Sub => self.sub(width, dst, a, b),

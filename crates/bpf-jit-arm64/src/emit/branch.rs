@@ -172,7 +172,7 @@ impl Emitter<'_> {
         }
     }
 
-    pub(crate) fn branch(&mut self, comparison: Comparison, target: BlockId, next: BlockId) {
+    pub(crate) fn branch<const FUSES: bool>(&mut self, comparison: Comparison, target: BlockId, next: BlockId) {
         if target == next {
             return;
         }

@@ -140,7 +140,8 @@ impl Emitter<'_> {
         TMP1
     }
 
-    pub(crate) fn load(&mut self, size: Size, signed: bool, swap: bool, dst: VReg, mem: Mem) {
+    /// No op is held for another here, so whether it `FUSES` makes no difference.
+    pub(crate) fn load<const FUSES: bool>(&mut self, size: Size, signed: bool, swap: bool, dst: VReg, mem: Mem) {
         let d = self.target(dst);
         if let Some(at) = self.indexed(size, mem) {
             load_indexed(&mut self.s.buf, size, signed, d, at);

@@ -14,13 +14,14 @@ use crate::emit::branch::Comparison;
 use bpf_jit::{BlockId, Op};
 
 impl Emitter<'_> {
-    /// Emits `op`; `next` is the block that follows the op's own.
+    /// Emits `op`; `next` is the block that follows the op's own. Unless it `FUSES`, no op is held for the next one,
+    /// and none asks what the last one left in the flags.
     #[inline(always)]
-    pub(crate) fn emit(&mut self, op: &Op, next: BlockId) {
+    pub(crate) fn emit<const FUSES: bool>(&mut self, op: &Op, next: BlockId) {
         match *op {
             Op::Mov { width, dst, src } => self.mov(width, dst, src),
             Op::Ext { width, signed, from, dst, src } => self.ext(width, signed, from, dst, src),
-            Op::Bin { op, width, dst, a, b } => self.bin(op, width, dst, a, b),
+            Op::Bin { op, width, dst, a, b } => self.bin::<FUSES>(op, width, dst, a, b),
             Op::Neg { width, dst, src } => self.neg(width, dst, src),
             Op::Bswap { size, dst, src } => self.bswap(size, dst, src),
             Op::AddShift { width, dst, a, b, shift } => self.add_shift(width, dst, a, b, shift),
@@ -30,7 +31,7 @@ impl Emitter<'_> {
             Op::FrameAddr { dst, off } => self.frame_addr(dst, off),
             Op::SymAddr { dst, symbol } => self.sym_addr(dst, symbol),
             Op::SubprogAddr { dst, subprog } => self.subprog_addr(dst, subprog),
-            Op::Load { size, signed, swap, dst, mem } => self.load(size, signed, swap, dst, mem),
+            Op::Load { size, signed, swap, dst, mem } => self.load::<FUSES>(size, signed, swap, dst, mem),
             Op::Store { size, mem, src } => self.store(size, mem, src),
             Op::LoadAcquire { size, dst, mem } => self.load_acquire(size, dst, mem),
             Op::StoreRelease { size, mem, src } => self.store_release(size, mem, src),
@@ -42,7 +43,9 @@ impl Emitter<'_> {
             Op::Bound { a, limit, ctx } => self.bound(a, limit, ctx),
             Op::Stop { code, ctx } => self.stop(code, ctx),
             Op::Jump { target } => self.jump(target, next),
-            Op::Branch { width, cond, a, b, target } => self.branch(Comparison { width, cond, a, b }, target, next),
+            Op::Branch { width, cond, a, b, target } => {
+                self.branch::<FUSES>(Comparison { width, cond, a, b }, target, next)
+            }
             Op::Exit { value } => self.exit(value),
         }
     }

@@ -14,8 +14,8 @@ use crate::emit::branch::Comparison;
 use bpf_jit::{BlockId, Op};
 
 impl Emitter<'_> {
-    /// Emits `op`; `next` is the block that follows the op's own. Unless it `FUSES`, no op is held for the next one, and
-    /// none asks what the last one left in the flags.
+    /// Emits `op`; `next` is the block that follows the op's own. Unless it `FUSES`, no op is held for the next one,
+    /// and none asks what the last one left in the flags.
     #[inline(always)]
     pub(crate) fn emit<const FUSES: bool>(&mut self, op: &Op, next: BlockId) {
         match *op {
