@@ -117,7 +117,7 @@ impl Destruct {
                         match self.reads.get_mut(*head as usize) {
                             Some(read) if read.block == block => read.at = at,
                             Some(_) | None => {
-                                let next = core::mem::replace(head, self.reads.len() as u32);
+                                let next = core::mem::replace(head, crate::small(self.reads.len()));
                                 self.reads.push(Read { block, at, next });
                             }
                         }
@@ -127,7 +127,7 @@ impl Destruct {
         }
         for (block, phi) in ssa.all_phis() {
             for (arg, pred) in ssa.args(block, phi).iter().zip(ssa.cfg.preds(block)) {
-                let next = core::mem::replace(&mut self.heads[arg.index()], self.reads.len() as u32);
+                let next = core::mem::replace(&mut self.heads[arg.index()], crate::small(self.reads.len()));
                 self.reads.push(Read { block: *pred, at: OUT, next });
             }
         }
@@ -159,7 +159,7 @@ impl Destruct {
             }
         }
         self.lives[start..].sort_unstable();
-        self.ranges[v.index()] = start as u32..self.lives.len() as u32;
+        self.ranges[v.index()] = crate::small(start)..crate::small(self.lives.len());
     }
 
     /// A value lives in a block as far as this place.
@@ -170,7 +170,7 @@ impl Destruct {
         {
             *end = at.max(*end);
         } else {
-            (*last, *place) = (v.0, self.lives.len() as u32);
+            (*last, *place) = (v.0, crate::small(self.lives.len()));
             self.lives.push((block, at));
         }
     }
@@ -470,8 +470,9 @@ impl Out {
             }
         }
         self.ready.clear();
-        self.ready
-            .extend((0..copies.len() as u32).filter(|at| self.pending[copies[*at as usize].0.index()].reads == 0));
+        self.ready.extend(
+            (0..crate::small(copies.len())).filter(|at| self.pending[copies[*at as usize].0.index()].reads == 0),
+        );
         let mut next = 0;
         while let Some(at) = self.ready.get(next) {
             let (dst, src) = copies[*at as usize];

@@ -146,7 +146,7 @@ impl Variables {
     fn write(&mut self, v: VReg, block: BlockId) {
         let [last, head] = &mut self.written[v.index()];
         if self.defs[v.index()] > 1 && core::mem::replace(last, block.0) != block.0 {
-            let next = core::mem::replace(head, self.writes.len() as u32);
+            let next = core::mem::replace(head, crate::small(self.writes.len()));
             self.writes.push(Link { to: block.0, next });
         }
     }
@@ -248,7 +248,7 @@ impl Ssa {
                 // Where this block was put before, it was put into all above, too.
                 while up != self.tree.idom[at as usize] && self.frontiers[up as usize][1] != at {
                     let next = self.frontiers[up as usize][0];
-                    self.frontiers[up as usize] = [self.frontier.len() as u32, at];
+                    self.frontiers[up as usize] = [crate::small(self.frontier.len()), at];
                     self.frontier.push(Link { to: at, next });
                     up = self.tree.idom[up as usize];
                 }
@@ -299,7 +299,7 @@ impl Ssa {
     fn place_phis(&mut self, func: &mut Func) {
         let first = func.vregs;
         let count = self.found.len();
-        func.vregs += count as u32;
+        func.vregs += crate::small(count);
         self.phi_starts.clear();
         self.phi_starts.resize(func.blocks.len() + 1, 0);
         for (block, _) in &self.found {
@@ -320,10 +320,10 @@ impl Ssa {
             self.phi_of[*start as usize] = *v;
         }
         let mut args = 0;
-        for block in (0..func.blocks.len() as u32).map(BlockId) {
+        for block in (0..crate::small(func.blocks.len())).map(BlockId) {
             for i in self.phis_at(block) {
-                self.phis[i] = Phi { dst: VReg(first + i as u32), args };
-                args += self.cfg.preds(block).len() as u32;
+                self.phis[i] = Phi { dst: VReg(first + crate::small(i)), args };
+                args += crate::small(self.cfg.preds(block).len());
             }
         }
         self.args.clear();
@@ -338,7 +338,7 @@ impl Ssa {
     }
 
     fn rename(&mut self, func: &mut Func) {
-        let values = self.variables.defs.len() as u32;
+        let values = crate::small(self.variables.defs.len());
         self.now.clear();
         self.now.extend((0..values).map(VReg));
         self.before.clear();
@@ -399,7 +399,7 @@ impl Ssa {
 
     /// Takes out the phis that nothing reads but such phis.
     fn prune(&mut self) {
-        let first = self.variables.defs.len() as u32;
+        let first = crate::small(self.variables.defs.len());
         while let Some(phi) = self.reads.pop() {
             let args = self.phis[phi as usize].args as usize;
             let end = self.phis.get(phi as usize + 1);
@@ -432,7 +432,7 @@ impl Same {
 
     /// A new value, itself.
     pub(crate) fn push(&mut self) {
-        self.0.push(VReg(self.0.len() as u32));
+        self.0.push(VReg(crate::small(self.0.len())));
     }
 
     pub(crate) fn set(&mut self, v: VReg, is: VReg) {
