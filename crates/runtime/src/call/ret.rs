@@ -9,7 +9,8 @@
 //! Such memory is shared with every thread that runs the program, so the host copies in and out atomically, as with
 //! [`SharedBytes`](super::SharedBytes).
 //!
-//! A function that returns `Result<Infallible, HelperError>` always ends the run; nothing behind a call of it is verified.
+//! A function that returns `Result<Infallible, HelperError>` always ends the run; nothing behind a call of it is
+//! verified.
 
 use super::Caller;
 use super::bytes::{copy_in, copy_out};

@@ -68,7 +68,8 @@ impl<H: 'static> Linker<H> {
     }
 
     /// Registers a host function under a helper id and a name; programs call it by either (`.ksyms`). Its types are the
-    /// prototype that calls are verified against. One that returns `Result<Infallible, HelperError>` always ends the run.
+    /// prototype that calls are verified against. One that returns `Result<Infallible, HelperError>` always ends the
+    /// run.
     ///
     /// # Errors
     /// [`LinkError`] if the id or the name is taken or reserved; nothing is registered then.
