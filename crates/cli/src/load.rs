@@ -104,7 +104,8 @@ fn config(args: &EngineArgs, debug: Option<&DebugArgs>) -> Config {
         EngineArg::Interp => Mode::Interpreter,
     };
     config.debug = debug.map(DebugArgs::options).unwrap_or_default();
-    config.print = Some(Arc::new(|text: &str| out::message(format_args!("{text}"))));
+    // A call is a line, as in the kernel's trace.
+    config.print = Some(Arc::new(|text: &str| out::message(format_args!("{}\n", text.trim_end_matches('\n')))));
     config
 }
 

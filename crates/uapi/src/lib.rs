@@ -20,11 +20,13 @@ pub mod context;
 mod errno;
 pub mod flags;
 mod helper;
+mod kfunc;
 mod map_type;
 mod program_type;
 
 pub use context::ContextField;
 pub use errno::Errno;
 pub use helper::{Helper, helper_id};
+pub use kfunc::Kfunc;
 pub use map_type::{MapType, MapTypes};
 pub use program_type::ProgramType;

@@ -26,6 +26,9 @@ pub enum FieldKind {
     DataEnd(u8),
     /// The length in bytes of the region with this index.
     Len(u8),
+    /// A pointer to a socket, or null. Promised: it has [`crate::SOCKET_BYTES`] bytes, is 8-byte aligned, and is there
+    /// to the end of the run.
+    Socket,
 }
 
 /// A field of the context as the program sees it.
@@ -112,6 +115,11 @@ impl ContextLayout {
             legacy_loads: true,
             returns: None,
         }
+    }
+
+    /// Whether it leads to other memory than its own, which only a verified program can be trusted with.
+    pub fn points_elsewhere(&self) -> bool {
+        !self.raw && (!self.regions.is_empty() || self.fields.iter().any(|field| field.kind != FieldKind::Scalar))
     }
 
     /// Where a run finds the bounds of a region, for checks made then: from the fields that point to it.

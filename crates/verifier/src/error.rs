@@ -10,6 +10,9 @@ use std::fmt;
 
 use bpf_isa::{InsnIdx, Reg};
 
+use crate::helpers::Local;
+use crate::value::Debt;
+
 pub use loops::{LoopFailure, UnprovenLoop};
 
 /// A program that was not proven safe.
@@ -126,8 +129,8 @@ pub enum Reason {
     NoLock,
     #[error("spin lock of a different element is held since {at}")]
     OtherLock { at: InsnIdx },
-    #[error("record reserved at {at} is neither submitted nor discarded")]
-    Owed { at: InsnIdx },
+    #[error("{}", unpaid(*debt, *at))]
+    Owed { at: InsnIdx, debt: Debt },
     #[error("tail call inside a callback")]
     TailCallInCallback,
     #[error("function {function} is called back by a function that does not take its address itself")]
@@ -150,6 +153,15 @@ pub enum Reason {
     Environment(String),
     #[error("internal error of the verifier: {0}")]
     Internal(&'static str),
+}
+
+/// What is still owed at the end.
+fn unpaid(debt: Debt, at: InsnIdx) -> String {
+    match debt {
+        Debt::Record => format!("record reserved at {at} is neither submitted nor discarded"),
+        Debt::Socket => format!("socket looked up at {at} is not released"),
+        Debt::Local(kind) => format!("{} made at {at} is not ended", kind.name()),
+    }
 }
 
 impl Reason {
@@ -237,7 +249,9 @@ impl Reason {
             Reason::NoSuch { what: "helper", .. } => "this host does not offer the helper to this kind of program",
             Reason::LockHeld { .. } => "release the lock with bpf_spin_unlock first",
             Reason::NoLock | Reason::OtherLock { .. } => "pair bpf_spin_lock and bpf_spin_unlock on the same element",
-            Reason::Owed { .. } => "call bpf_ringbuf_submit or bpf_ringbuf_discard on every path",
+            Reason::Owed { debt: Debt::Record, .. } => "call bpf_ringbuf_submit or bpf_ringbuf_discard on every path",
+            Reason::Owed { debt: Debt::Socket, .. } => "call bpf_sk_release on every path where the socket is not null",
+            Reason::Owed { debt: Debt::Local(Local::Numbers), .. } => "call bpf_iter_num_destroy on every path",
             Reason::InfiniteLoop => "make each round change what the loop's condition tests",
             Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Time(_) => {
                 "bound loops by small constants, use bpf_loop for long ones, split the program, or raise the limit (`Config::limits`)"

@@ -82,6 +82,41 @@ pub enum CallbackKind {
 /// The class of the host object that a user ring buffer's callback receives.
 pub const DYNPTR: u32 = u32::MAX;
 
+/// An object that a program keeps on its stack for functions to work on. It is opaque: the program may neither read nor
+/// write it, and what a store destroys is none any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Local {
+    /// `struct bpf_iter_num`: the numbers of a range, one after the other.
+    Numbers,
+}
+
+impl Local {
+    /// Bytes of stack, at a multiple of 8.
+    pub const fn size(self) -> u32 {
+        match self {
+            Local::Numbers => 8,
+        }
+    }
+
+    /// What it is, for messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Local::Numbers => "iterator over numbers",
+        }
+    }
+}
+
+/// What a function does with a [`Local`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum LocalUse {
+    /// It makes one there, whatever was there before. The program must have it ended before it exits.
+    Made,
+    /// It uses it.
+    Used,
+    /// It ends it: there is none afterwards, and all pointers that came of it are gone.
+    Ended,
+}
+
 /// What an argument must be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ArgKind {
@@ -124,6 +159,17 @@ pub enum ArgKind {
     RecordSize,
     /// A record returned earlier. The call consumes it.
     Record,
+    /// An object on the program's stack.
+    Local(Local, LocalUse),
+    /// A string: constant data of the program, up to a zero byte in it.
+    ConstStr,
+    /// A socket, as it was given: by a function, or by the context.
+    Socket {
+        /// Whether it may be null, or 0.
+        null: bool,
+        /// Whether the call gives it back: it must be one that was looked up, and is gone then.
+        release: bool,
+    },
     /// A function of the program.
     Callback(CallbackKind),
     /// What the callback receives as its context: a pointer to the stack, or 0.
@@ -135,6 +181,24 @@ pub enum ArgKind {
         /// Whether it may be null.
         null: bool,
     },
+}
+
+impl ArgKind {
+    /// Whether the call changes something for what comes after it: gives back, makes, or calls back.
+    pub(crate) fn outlasts_the_call(self) -> bool {
+        matches!(
+            self,
+            ArgKind::Record | ArgKind::Callback(_) | ArgKind::Local(..) | ArgKind::Socket { release: true, .. }
+        )
+    }
+
+    /// Whether it is an iterator that elements of this size come of.
+    pub(crate) fn is_iterator(self, bytes: u32) -> bool {
+        match self {
+            ArgKind::Local(Local::Numbers, LocalUse::Used) => bytes == 4,
+            _ => false,
+        }
+    }
 }
 
 /// What comes back in r0.
@@ -159,7 +223,30 @@ pub enum Ret {
     HostOrNull(u32),
     /// Nothing: the call ends the run. Promised: it never returns, and what the run owes (records, locks) is given up.
     Never,
+    /// The next element of the iterator argument, or null when there is no other: so many bytes, which only the
+    /// iterator changes. Promised: after finitely many calls it is null.
+    ElementOrNull(u32),
+    /// A socket that was looked up, or null. It must be given back by an [`ArgKind::Socket`] argument that releases.
+    SocketOrNull,
+    /// What belongs to the socket argument, or null: so long as that is there.
+    OfSocketOrNull(SocketPart),
 }
+
+/// What belongs to a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum SocketPart {
+    /// The same socket, by another pointer to it: giving back one gives back the other.
+    Itself,
+    /// Another socket that it keeps, which need not be given back.
+    Other,
+    /// So many bytes, only to be read.
+    Fields(u32),
+}
+
+/// Bytes of a `struct bpf_sock`, which programs read where a socket is.
+pub const SOCKET_BYTES: u32 = 80;
+/// Bytes of a `struct bpf_tcp_sock`.
+pub const TCP_SOCKET_BYTES: u32 = 112;
 
 /// What else a call does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -292,6 +379,11 @@ impl Helpers {
         const READ: ArgKind = Mem(MemArg::READ);
         const READ_OR_NULL: ArgKind = Mem(MemArg::READ.or_null());
         const WRITE: ArgKind = Mem(MemArg::WRITE);
+        const WRITE_OR_NULL: ArgKind = Mem(MemArg::WRITE.or_null());
+        const SOCKET: ArgKind = Socket { null: false, release: false };
+        const fn header(bytes: u32) -> ArgKind {
+            Fixed { bytes, mem: MemArg::READ }
+        }
         // It reads the structure, and writes it.
         const CHANGED: ArgKind = Mem(MemArg { access: Access::ReadWrite, ..MemArg::READ });
         const MTU: ArgKind = Fixed { bytes: 4, mem: MemArg { access: Access::ReadWrite, align: 4, ..MemArg::READ } };
@@ -307,7 +399,31 @@ impl Helpers {
             h(Helper::MapDeleteElem, &[Map(UPDATED), Key], Ret::Scalar),
             h(Helper::KtimeGetNs, &[], Ret::Scalar),
             h(Helper::TracePrintk, &[READ, SIZE, Formatted, Formatted, Formatted], Ret::Scalar),
+            h(Helper::TraceVprintk, &[READ, SIZE, READ_OR_NULL, SIZE_OR_ZERO], Ret::Scalar),
+            h(Helper::Snprintf, &[WRITE_OR_NULL, SIZE_OR_ZERO, ConstStr, READ_OR_NULL, SIZE_OR_ZERO], Ret::Scalar),
+            h(Helper::Strncmp, &[READ, SIZE, ConstStr], Ret::Between(-1, 1)),
             h(Helper::GetPrandomU32, &[], Ret::Scalar),
+            h(Helper::GetNumaNodeId, &[], Ret::Scalar),
+            h(Helper::GetCgroupClassid, &[Ctx], Ret::Scalar),
+            h(Helper::GetRouteRealm, &[Ctx], Ret::Scalar),
+            h(Helper::SkbCgroupId, &[Ctx], Ret::Scalar),
+            h(Helper::SkbAncestorCgroupId, &[Ctx, Scalar], Ret::Scalar),
+            h(Helper::SkbCgroupClassid, &[Ctx], Ret::Scalar),
+            h(Helper::GetSocketCookie, &[Ctx], Ret::Scalar),
+            h(Helper::GetSocketUid, &[Ctx], Ret::Scalar),
+            h(Helper::SkLookupTcp, &[Ctx, READ, SIZE, Scalar, Scalar], Ret::SocketOrNull),
+            h(Helper::SkLookupUdp, &[Ctx, READ, SIZE, Scalar, Scalar], Ret::SocketOrNull),
+            h(Helper::SkcLookupTcp, &[Ctx, READ, SIZE, Scalar, Scalar], Ret::SocketOrNull),
+            h(Helper::SkRelease, &[Socket { null: false, release: true }], Ret::Scalar),
+            h(Helper::SkFullsock, &[SOCKET], Ret::OfSocketOrNull(SocketPart::Itself)),
+            h(Helper::TcpSock, &[SOCKET], Ret::OfSocketOrNull(SocketPart::Fields(TCP_SOCKET_BYTES))),
+            h(Helper::GetListenerSock, &[SOCKET], Ret::OfSocketOrNull(SocketPart::Other)),
+            h(Helper::SkAssign, &[Ctx, Socket { null: true, release: false }, Scalar], Ret::Scalar),
+            h(Helper::SkbSetTstamp, &[Ctx, Scalar, Scalar], Ret::Scalar),
+            h(Helper::TcpRawGenSyncookieIpv4, &[header(20), READ, SIZE], Ret::Scalar),
+            h(Helper::TcpRawGenSyncookieIpv6, &[header(40), READ, SIZE], Ret::Scalar),
+            h(Helper::TcpRawCheckSyncookieIpv4, &[header(20), header(20)], Ret::Scalar),
+            h(Helper::TcpRawCheckSyncookieIpv6, &[header(40), header(20)], Ret::Scalar),
             h(Helper::GetSmpProcessorId, &[], Ret::Scalar),
             with(Effect::MovesPacket, h(Helper::SkbStoreBytes, &[Ctx, Scalar, READ, SIZE, Scalar], Ret::Scalar)),
             with(Effect::MovesPacket, h(Helper::L3CsumReplace, &[Ctx, Scalar, Scalar, Scalar, Scalar], Ret::Scalar)),

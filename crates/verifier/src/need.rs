@@ -314,6 +314,9 @@ pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
             | ArgKind::SpinLock
             | ArgKind::RecordSize
             | ArgKind::Record
+            | ArgKind::Local(..)
+            | ArgKind::ConstStr
+            | ArgKind::Socket { .. }
             | ArgKind::Callback(_)
             | ArgKind::CallbackCtx
             | ArgKind::Host { .. } => n.exact(bit(r)),

@@ -14,7 +14,7 @@ use crate::env::Region;
 use crate::faults::planted;
 use crate::helpers::CallbackKind;
 use crate::scalar::Scalar;
-use crate::value::{FIRST_FREE_ID, Ty, Value, Why, len_id};
+use crate::value::{Debt, FIRST_FREE_ID, Ty, Value, Why, len_id};
 
 /// What a stack byte holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -170,6 +170,9 @@ impl Frame {
         if let Some(s) = self.spill_at(depth)
             && usize::from(s.depth) == depth
         {
+            if s.value.is_local() {
+                return Err(depth);
+            }
             if usize::from(s.size) == size {
                 return Ok(s.value);
             }
@@ -354,13 +357,14 @@ pub(crate) struct Wrap {
     pub bits: u32,
 }
 
-/// A record that must be consumed.
+/// What must be given back: a record, a socket, an object on the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owed {
     pub id: u32,
-    /// Where it was reserved.
+    pub debt: Debt,
+    /// Where it was got.
     pub at: InsnIdx,
-    /// The frame that reserved it.
+    /// The frame that got it.
     pub frame: u8,
 }
 

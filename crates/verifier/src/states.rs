@@ -52,7 +52,8 @@ impl States {
                 | Ty::MapValue { .. }
                 | Ty::Mem { .. }
                 | Ty::Host { .. }
-                | Ty::Func { .. } => not_null |= u16::from(!v.null) << r,
+                | Ty::Func { .. }
+                | Ty::Local(_) => not_null |= u16::from(!v.null) << r,
             }
         }
         self.states.push(State { at, numbers, not_null, halves });

@@ -15,6 +15,7 @@ use std::fmt;
 use bpf_isa::InsnIdx;
 
 use crate::env::Env;
+use crate::helpers::Local;
 use crate::scalar::Scalar;
 
 /// Why a register or byte cannot be read.
@@ -26,12 +27,34 @@ pub(crate) enum Why {
     Call(InsnIdx),
     /// A call at this instruction may have moved the memory it pointed to.
     Moved(InsnIdx),
-    /// A call at this instruction consumed the record it pointed to.
-    Consumed(InsnIdx),
+    /// A call at this instruction gave back what it pointed to, or into.
+    Consumed(InsnIdx, Debt),
     /// What it pointed to was a callback's, and the callback has returned.
     Returned,
     /// No later instruction reads it, so it was forgotten.
     Dead,
+}
+
+/// What a program owes: it must give it back on every path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Debt {
+    /// A record of a ring buffer, to be submitted or discarded.
+    Record,
+    /// A socket that was looked up, to be released.
+    Socket,
+    /// An object on the stack, to be ended.
+    Local(Local),
+}
+
+impl Debt {
+    /// What the call that gives it back has done.
+    fn paid(self) -> &'static str {
+        match self {
+            Debt::Record => "consumed the record",
+            Debt::Socket => "released the socket",
+            Debt::Local(Local::Numbers) => "ended the iterator",
+        }
+    }
 }
 
 /// Where memory of a fixed size comes from: so where it may lie, how it is aligned, and how long it lasts.
@@ -41,6 +64,11 @@ pub(crate) enum Origin {
     Returned,
     /// A record, which is this run's alone until it is consumed: 8-byte aligned. The value's `owner` says which.
     Record,
+    /// A socket: 8-byte aligned. The value's `owner` is the look-up that it must be given back for, or 0 if it lasts to
+    /// the end of the run. `borrowed`: it belongs to the one that was looked up, and is not given back itself.
+    Socket { borrowed: bool },
+    /// An element in the iterator that `owner` names, on some frame's stack: 4-byte aligned.
+    Element,
     /// Lent to the callback that is this frame, until it returns: a key, aligned to 4.
     Lent { frame: u8 },
     /// This argument of the global function that is walked: any memory of its callers' (the packet, a map's value,
@@ -97,6 +125,8 @@ pub(crate) enum Ty {
     Func {
         subprog: u32,
     },
+    /// An object on the stack, which is in these bytes; never in a register. The value's `owner` is what must be ended.
+    Local(Local),
 }
 
 impl PartialEq for Ty {
@@ -115,6 +145,7 @@ impl PartialEq for Ty {
             (Ty::Half { region: a, end: i }, Ty::Half { region: b, end: j }) => (a, i) == (b, j),
             (Ty::Host { class: a }, Ty::Host { class: b }) => a == b,
             (Ty::Func { subprog: a }, Ty::Func { subprog: b }) => a == b,
+            (Ty::Local(a), Ty::Local(b)) => a == b,
             (
                 Ty::Uninit(_)
                 | Ty::Scalar
@@ -127,7 +158,8 @@ impl PartialEq for Ty {
                 | Ty::PacketEnd { .. }
                 | Ty::Half { .. }
                 | Ty::Host { .. }
-                | Ty::Func { .. },
+                | Ty::Func { .. }
+                | Ty::Local(_),
                 _,
             ) => false,
         }
@@ -188,6 +220,11 @@ impl Value {
         matches!(self.ty, Ty::Scalar)
     }
 
+    /// Whether it is an object on the stack, which no load yields.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.ty, Ty::Local(_))
+    }
+
     pub(crate) fn is_uninit(&self) -> bool {
         matches!(self.ty, Ty::Uninit(_))
     }
@@ -233,7 +270,8 @@ impl Value {
             | Ty::Map { .. }
             | Ty::PacketEnd { .. }
             | Ty::Host { .. }
-            | Ty::Func { .. } => 0,
+            | Ty::Func { .. }
+            | Ty::Local(_) => 0,
         }
     }
 
@@ -274,7 +312,9 @@ impl fmt::Display for Describe<'_> {
                     Why::Never => f.write_str("uninitialised"),
                     Why::Call(at) => write!(f, "uninitialised since the call at {at}"),
                     Why::Moved(at) => write!(f, "invalid since the call at {at}, which may move the packet"),
-                    Why::Consumed(at) => write!(f, "invalid since the call at {at}, which consumed the record"),
+                    Why::Consumed(at, debt) => {
+                        write!(f, "invalid since the call at {at}, which {}", debt.paid())
+                    }
                     Why::Returned => f.write_str("invalid since the callback it was given to returned"),
                     Why::Dead => f.write_str("not read any more"),
                 };
@@ -290,6 +330,7 @@ impl fmt::Display for Describe<'_> {
             Ty::Stack { frame } => write!(f, "stack pointer of frame {frame}")?,
             Ty::Map { map, inner } => f.write_str(&map_name(self.env, map, inner))?,
             Ty::MapValue { map, inner } => write!(f, "value of {}", map_name(self.env, map, inner))?,
+            Ty::Mem { from: Origin::Socket { .. }, .. } => f.write_str("socket")?,
             Ty::Mem { size, .. } => write!(f, "pointer to {size} bytes of memory")?,
             Ty::Packet { region: r } => write!(f, "{} pointer", region(r))?,
             Ty::PacketEnd { region: r } => write!(f, "{} end pointer", region(r))?,
@@ -298,6 +339,7 @@ impl fmt::Display for Describe<'_> {
             Ty::Host { class } if class == crate::helpers::DYNPTR => f.write_str("dynptr")?,
             Ty::Host { class } => write!(f, "host object of class {class}")?,
             Ty::Func { subprog } => write!(f, "function {subprog}")?,
+            Ty::Local(kind) => f.write_str(kind.name())?,
         }
         match v.n.as_const() {
             Some(0) => {}

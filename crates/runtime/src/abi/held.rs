@@ -1,25 +1,32 @@
-//! What a run owes: ring-buffer records that it has reserved, and the spin lock that it has taken.
+//! What a run owes: ring-buffer records that it has reserved, sockets that it has looked up, and the spin lock that it
+//! has taken.
 //!
 //! Problem: a program that is stopped has not given back what others wait for: a record at which the consumer stops, a
-//! lock that other runs spin on. Approach: helpers note both in a short list of the run, and its end gives them up.
+//! lock that other runs spin on, a host's socket. Approach: helpers note them in a short list of the run, and its end
+//! gives them up.
 
+use crate::context::socket::Socket;
 use bpf_maps::program;
 use core::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
-/// What a program has reserved or locked: ring-buffer records, at which the consumer stops, and a spin lock. A program
+/// What a program has reserved, looked up or locked: records, at which the consumer stops, sockets, a lock. A program
 /// that ends has given all of it back, as the verifier proves; one that is stopped has not.
 #[derive(Debug)]
 pub(crate) struct Held {
     count: u32,
-    /// Addresses of samples, and of locks with [`Held::LOCK`] added.
+    /// Addresses of samples, and of locks and sockets with [`Held::LOCK`] or [`Held::SOCKET`] added.
     items: [MaybeUninit<u64>; Held::MAX],
 }
 
 impl Held {
-    /// Samples and locks a run can hold.
+    /// Samples, sockets and locks a run can hold.
     const MAX: usize = 16;
     /// Marks a lock: the addresses are multiples of 4.
     const LOCK: u64 = 1;
+    /// Marks a socket: the addresses are multiples of 8.
+    const SOCKET: u64 = 2;
     pub(crate) const NOTHING: Held = Held { count: 0, items: [MaybeUninit::uninit(); Held::MAX] };
 
     /// Nothing is held: what is on the list is another run's.
@@ -50,6 +57,15 @@ impl Held {
         self.remove(lock | Self::LOCK)
     }
 
+    pub(crate) fn add_socket(&mut self, socket: u64) {
+        self.add(socket | Self::SOCKET);
+    }
+
+    /// `false` if the socket is not held.
+    pub(crate) fn remove_socket(&mut self, socket: u64) -> bool {
+        self.remove(socket | Self::SOCKET)
+    }
+
     fn add(&mut self, item: u64) {
         if let Some(place) = self.items.get_mut(self.count as usize) {
             place.write(item);
@@ -71,10 +87,10 @@ impl Held {
         true
     }
 
-    /// Discards the records and releases the lock.
+    /// Discards the records, releases the lock, and gives back the sockets.
     ///
     /// # Safety
-    /// The items must be live samples, and locks that `slot` holds.
+    /// The items must be live samples, locks that `slot` holds, and references to sockets.
     pub(super) unsafe fn release(&mut self, slot: u32) -> bool {
         let any = self.count != 0;
         while self.count != 0 {
@@ -85,6 +101,14 @@ impl Held {
                 let lock = core::ptr::with_exposed_provenance_mut(crate::num::index(item & !Self::LOCK));
                 // SAFETY: a lock that `slot` holds (contract).
                 unsafe { program::spin_unlock(lock, slot) };
+            } else if item & Self::SOCKET != 0 {
+                let socket = core::ptr::with_exposed_provenance::<Socket>(crate::num::index(item & !Self::SOCKET));
+                // SAFETY: a counted reference (contract), taken back once: it is off the list.
+                let socket = unsafe { Arc::from_raw(socket) };
+                // The host's destructor; the run has its own end.
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(socket))) {
+                    bpf_quiesce::drop_payload(panic);
+                }
             } else {
                 let sample = core::ptr::with_exposed_provenance_mut(crate::num::index(item));
                 // SAFETY: a live sample (contract), given back once: it is off the list.

@@ -9,6 +9,7 @@ pub mod derive;
 pub mod network;
 pub(crate) mod packet;
 pub(crate) mod skb;
+pub(crate) mod socket;
 
 use std::sync::LazyLock;
 

@@ -12,6 +12,9 @@
 use bpf_uapi::{Errno, address_family};
 use core::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+pub use crate::context::socket::{SockFields, Socket, SocketLookup, TcpFields};
 
 /// Interfaces and routes, as programs may ask about them. A method runs in the middle of a program's run, on its
 /// thread; one that panics ends the run with an error.
@@ -50,6 +53,12 @@ pub trait Network: Send + Sync {
         let _ = (frame, ingress);
         // A device that is down has a queue that takes nothing.
         self.device(ifindex).map(|_| Sent::Congested).ok_or(Errno::EINVAL)
+    }
+
+    /// `bpf_sk_lookup_tcp` and its kin: the socket that a packet is for. A program may hold up to 15 at a time.
+    fn socket(&self, lookup: &SocketLookup) -> Option<Arc<Socket>> {
+        let _ = lookup;
+        None
     }
 
     /// `bpf_get_netns_cookie`: the name of the network namespace for as long as the machine runs.

@@ -11,6 +11,7 @@
 
 use crate::context::network::{Nexthop, Tunnel};
 use crate::context::packet::{MAX_FRAME, MAX_META, Redirect, Window, field, region};
+use crate::context::socket::Socket;
 use crate::context::{Context, ContextLayout, Parts, core_field};
 use bpf_object::{CoreField, CoreType};
 use bpf_uapi::ContextField;
@@ -18,7 +19,7 @@ use bpf_uapi::context::sk_buff;
 use bpf_verifier::{Access, FieldKind, Region};
 use core::marker::PhantomData;
 use core::mem::offset_of;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 /// Bytes of an Ethernet header.
 pub(crate) const ETH_HLEN: usize = 14;
@@ -118,6 +119,12 @@ pub struct SkBuff<'p> {
     pub flow_keys: FlowKeys,
     /// Its address, set by each run.
     flow_keys_at: *mut FlowKeys,
+    /// What `sk` points to: the socket that the packet is from or for, if it is known.
+    pub socket: Option<Arc<Socket>>,
+    /// Its address, set by each run.
+    socket_at: *const Socket,
+    /// Which socket the last `bpf_sk_assign` of a run has said the packet is for.
+    pub assigned: Option<Arc<Socket>>,
     pub(crate) window: Window,
     pub(crate) notes: Notes,
     /// Where the last `bpf_redirect` of a run sends the packet, should it return `TC_ACT_REDIRECT`.
@@ -161,6 +168,9 @@ impl<'p> SkBuff<'p> {
             fields,
             flow_keys: FlowKeys::new(protocol),
             flow_keys_at: core::ptr::null_mut(),
+            socket: None,
+            socket_at: core::ptr::null(),
+            assigned: None,
             window,
             notes,
             redirect: None,
@@ -181,7 +191,8 @@ impl<'p> SkBuff<'p> {
 #[derive(Debug)]
 pub enum Skb {}
 
-// SAFETY: as for `Xdp`, with `SkBuff`; `parts` points `flow_keys_at` at the whole keys inside it.
+// SAFETY: as for `Xdp`, with `SkBuff`; `parts` points `flow_keys_at` at the whole keys inside it, and `socket_at` at a
+// socket that it keeps.
 unsafe impl Context for Skb {
     type Data<'r, 'p>
         = &'r mut SkBuff<'p>
@@ -218,6 +229,7 @@ unsafe impl Context for Skb {
                 field(sk_buff::DATA_END, Read, FieldKind::DataEnd(0), data_end),
                 field(sk_buff::DATA_META, Read, FieldKind::Data(1), data_meta),
                 field(sk_buff::FLOW_KEYS, Read, FieldKind::Data(2), (offset_of!(Of, flow_keys_at), 8)),
+                field(sk_buff::SK, Read, FieldKind::Socket, (offset_of!(Of, socket_at), 8)),
             ]);
             fields.sort_by_key(|field| field.offset);
             let size = crate::num::small(size_of::<FlowKeys>());
@@ -254,6 +266,11 @@ unsafe impl Context for Skb {
         if data.fields.wire_len == 0 {
             data.fields.wire_len = data.fields.len;
         }
+        // Nobody replaces it while the context is borrowed for the run.
+        data.socket_at = data.socket.as_deref().map_or(core::ptr::null(), |socket| {
+            let _ = core::ptr::from_ref(socket).expose_provenance();
+            core::ptr::from_ref(socket)
+        });
         let buff = core::ptr::from_mut::<SkBuff<'_>>(data);
         // SAFETY: a field of what `data` borrows.
         let flow_keys = unsafe { &raw mut (*buff).flow_keys };

@@ -11,6 +11,7 @@
 //! (its arrays), not by what it does, unless a host function returns memory that overlaps other.
 
 use bpf_maps::MapDef;
+use bpf_verifier::SOCKET_BYTES;
 use std::collections::BTreeMap;
 
 /// Memory that a program may use.
@@ -72,6 +73,8 @@ pub(crate) struct Granted<'p> {
     keys: Vec<Extent>,
     /// Inner maps found, by address.
     inner: BTreeMap<u64, &'p MapDef>,
+    /// Sockets, and whether each was looked up and is still to be given back.
+    sockets: Vec<(u64, bool)>,
     /// Records of user ring buffers whose callbacks are running, innermost last.
     dynptrs: Vec<u64>,
 }
@@ -141,6 +144,23 @@ impl<'p> Granted<'p> {
         if let Some(i) = self.keys.iter().rposition(|key| key.start == start) {
             self.keys.remove(i);
         }
+    }
+
+    /// A socket, by the context or a function; `owed`: by a look-up.
+    pub(crate) fn add_socket(&mut self, address: u64, owed: bool) {
+        self.add_returned(address, SOCKET_BYTES.into(), false);
+        if owed || !self.sockets.contains(&(address, false)) {
+            self.sockets.push((address, owed));
+        }
+    }
+
+    /// Whether it is one that was given; with `release`, one that was looked up, which is given back.
+    pub(crate) fn has_socket(&mut self, address: u64, release: bool) -> bool {
+        let found = self.sockets.iter().position(|(at, owed)| *at == address && (*owed || !release));
+        if let (Some(i), true) = (found, release) {
+            self.sockets.swap_remove(i);
+        }
+        found.is_some()
     }
 
     /// A map that a look-up in a map of maps has found.

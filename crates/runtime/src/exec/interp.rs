@@ -19,8 +19,8 @@ use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, 
 use bpf_isa::{Imm64, Insn, Program, Reg, Size, Src};
 use bpf_maps::{MapDef, MapHeader};
 use bpf_verifier::{
-    Access, ArgKind, CallbackKind, ContextLayout, DYNPTR, Effect, Field, FieldKind, HelperProto, MapTypes, MemArg,
-    MemSet, Ret,
+    Access, ArgKind, CallbackKind, ContextLayout, DYNPTR, Effect, Field, FieldKind, HelperProto, Local, MapTypes,
+    MemArg, MemSet, Ret, SocketPart,
 };
 use core::borrow::Borrow;
 use core::sync::atomic::AtomicBool;
@@ -56,7 +56,10 @@ pub(crate) unsafe fn run(program: &Loaded, what: &Interpreted, run: *mut Run, pa
         #[cfg(not(feature = "oracle"))]
         stack_fill: 0,
     };
-    let mut host = Host { run, entered: Vec::new(), granted: Granted::default(), lock: None };
+    let mut granted = Granted::default();
+    // SAFETY: the caller's contract: the parts agree with the layout.
+    unsafe { sockets(program.layout, parts) }.for_each(|socket| granted.add_socket(socket, false));
+    let mut host = Host { run, entered: Vec::new(), granted, lock: None };
     let result = Machine::new(memory, options).run(&mut host, &Running(program, what), [r1, parts.context_len as u64]);
     // SAFETY: the machine is done with the run.
     let run = unsafe { &mut *run };
@@ -135,6 +138,20 @@ unsafe fn give<'m>(memory: &mut Memory<'m>, layout: &ContextLayout, parts: Parts
     r1
 }
 
+/// The sockets that a context points to.
+///
+/// # Safety
+/// The context must be as the layout says, and stay so until the result has been used.
+unsafe fn sockets(layout: &ContextLayout, parts: Parts) -> impl Iterator<Item = u64> {
+    let fields = layout.fields.iter().filter(|field| field.kind == FieldKind::Socket);
+    fields.filter_map(move |field| {
+        let at = parts.context.wrapping_add(field.host_offset as usize).cast::<u64>();
+        // SAFETY: the layout says that eight bytes are there.
+        let socket = unsafe { at.read_unaligned() };
+        (socket != 0).then_some(socket)
+    })
+}
+
 /// [`slice`] of memory that others may read meanwhile.
 ///
 /// # Safety
@@ -192,6 +209,9 @@ struct Host<'p> {
     /// Otherwise programs could wait for each other, which neither a budget nor an interruption ends.
     lock: Option<u64>,
 }
+
+/// What an iterator over numbers is on the stack.
+const NUMBERS: MemArg = MemArg { access: Access::ReadWrite, align: 8, from: MemSet::STACK, ..MemArg::READ };
 
 /// A data map that a program has given as an argument.
 #[derive(Clone, Copy)]
@@ -283,6 +303,17 @@ impl<'p> Host<'p> {
                     }
                 }
                 ArgKind::Host { class: DYNPTR, null: false } if self.granted.is_dynptr(arg) => {}
+                // What is there is two numbers, which lead nowhere.
+                ArgKind::Local(Local::Numbers, _) => {
+                    memory[i] = self.check_memory(arg, Local::Numbers.size().into(), NUMBERS, caller)?;
+                }
+                ArgKind::ConstStr => self.check_text(arg, caller)?,
+                ArgKind::Socket { null: true, .. } if arg == 0 => {}
+                ArgKind::Socket { release, .. } => {
+                    if !self.granted.has_socket(arg, release) {
+                        return Err(caller.fail(format!("{arg:#x} is no socket that this run has")));
+                    }
+                }
                 // Only the verifier can tell a live host object from any other number.
                 ArgKind::Host { .. } => {
                     let name = &bound.proto.name;
@@ -317,6 +348,18 @@ impl<'p> Host<'p> {
             return Err(caller.fail(format!("memory at {at:#x} is not aligned to {} bytes", mem.align)));
         }
         Ok((at, len, writes))
+    }
+
+    /// Checks that bytes up to a zero byte are readable.
+    fn check_text(&mut self, at: u64, caller: &Caller<'_, '_, Running<'p>>) -> Result<(), Stop> {
+        for at in at.. {
+            caller.check(self, at, 1, false)?;
+            // SAFETY: the byte was checked to be memory of the run's; volatile, because others may write it.
+            if unsafe { (at as *const u8).read_volatile() } == 0 {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn call(&mut self, bound: &Bound, args: [u64; 5], caller: &mut Caller<'_, '_, Running<'p>>) -> Result<u64, Stop> {
@@ -361,6 +404,10 @@ impl<'p> Host<'p> {
             }
             (Ret::MapValueOrNull, Some(map)) => self.granted.add_value(r0, map.def.value_size.into(), map.def),
             (Ret::RecordOrNull, _) => self.granted.add_record(r0, r2),
+            (Ret::SocketOrNull, _) => self.granted.add_socket(r0, true),
+            (Ret::OfSocketOrNull(SocketPart::Itself), _) => {}
+            (Ret::OfSocketOrNull(SocketPart::Other), _) => self.granted.add_socket(r0, false),
+            (Ret::OfSocketOrNull(SocketPart::Fields(bytes)), _) => self.granted.add_returned(r0, bytes.into(), false),
             (Ret::MemOrNull { bytes, writable }, _) => self.granted.add_returned(r0, bytes.into(), writable),
             (_, _) => {}
         }

@@ -1,5 +1,6 @@
 //! Linking: what programs refer to meets what the host offers.
 
+use crate::call::helpers::kfuncs::kfunc;
 use crate::call::helpers::packet::{is_packet_helper, packet_helper};
 use crate::call::helpers::table::shipped;
 use crate::call::{HostFn, IntoHostFn, host_fn, prototype};
@@ -12,7 +13,7 @@ use crate::program::bound::{Bound, TRAP, trap, unresolved};
 use bpf_isa::{Callee, Insn, InsnIdx};
 use bpf_jit::Extern;
 use bpf_object::UNRESOLVED_CALL;
-use bpf_uapi::{Helper, helper_id};
+use bpf_uapi::{Helper, Kfunc, helper_id};
 use bpf_verifier::{ArgKind, Helpers};
 use core::marker::PhantomData;
 use std::collections::HashMap;
@@ -100,10 +101,17 @@ impl<H: 'static> Linker<H> {
         Ok(self)
     }
 
-    /// The registered function of this name, or what every linker has.
-    pub(super) fn named(&self, name: &str) -> Option<Bound> {
-        let Some(&id) = self.names.get(name) else { return (name == TRAP).then(trap) };
-        Some(Bound { proto: self.protos.get(id)?.clone(), func: self.funcs.get(&id)?.clone() })
+    /// The function of this name: a registered one, what every linker has, or the kernel's for programs on this
+    /// context.
+    pub(super) fn named(&self, name: &str, layout: &'static ContextLayout) -> Option<Bound> {
+        if let Some(id) = self.names.get(name) {
+            return Some(Bound { proto: self.protos.get(*id)?.clone(), func: self.funcs.get(id)?.clone() });
+        }
+        if name == TRAP {
+            return Some(trap());
+        }
+        let known = Kfunc::from_name(name)?;
+        Some(Bound { proto: bpf_verifier::kfunc(known), func: kfunc(known, layout)? })
     }
 
     /// The function behind a helper id: registered ones first, so that nothing shipped can be in the way; then what is

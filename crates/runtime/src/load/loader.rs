@@ -270,7 +270,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let mut wanted = vec![self.only.is_none(); object.maps().len()];
         // `chosen` grows by what the programs in it can jump to.
         while let Some(program) = chosen.get(codes.len()) {
-            let code = object.link_for(program, &types, |name| linker.named(name).is_some())?;
+            let code = object.link_for(program, &types, |name| linker.named(name, C::layout()).is_some())?;
             for map in code.maps() {
                 wanted[map] = true;
                 for (_, value) in object.maps()[map].initial.iter().filter(|_| reach == Reach::TailCalls) {
@@ -295,7 +295,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                     bindings.maps[map].clone_from(&maps[map]);
                 }
             }
-            bindings.host = object.host_functions().iter().map(|f| linker.named(&f.name)).collect();
+            bindings.host = object.host_functions().iter().map(|f| linker.named(&f.name, C::layout())).collect();
             linker.bind_helpers(program.name(), &insns, C::layout(), &mut bindings)?;
             programs.push(LinkedProgram { name: program.name().to_owned(), insns, bindings, code });
         }

@@ -98,7 +98,7 @@ impl<H: 'static> Loading<'_, H> {
             Trust::Interpreter | Trust::Caller if !bindings.missing.is_empty() => {
                 Err(self.unknown_helper(&bindings.missing[0]))
             }
-            Trust::Interpreter | Trust::Caller if !layout.regions.is_empty() && !layout.raw => {
+            Trust::Interpreter | Trust::Caller if layout.points_elsewhere() => {
                 Err(LoadError::NeedsVerifier { program: self.name.to_owned(), context: layout.name.to_string() })
             }
             Trust::Interpreter | Trust::Caller => Ok(Admitted { program, facts: Facts::default(), lines: Vec::new() }),

@@ -123,6 +123,10 @@ impl Field {
                 return bad(format!("field {name} is a number of another size in the host"));
             }
             FieldKind::Scalar => return Ok(()),
+            FieldKind::Socket if self.access.writes() || (self.size, self.host_size) != (8, 8) => {
+                return bad(format!("field {name} is a pointer, so 8 bytes that programs only read"));
+            }
+            FieldKind::Socket => return Ok(()),
             FieldKind::Data(r) | FieldKind::DataEnd(r) | FieldKind::Len(r) => r,
         };
         if usize::from(region) >= regions {
@@ -134,7 +138,7 @@ impl Field {
         // Whole, it is read at the host's size.
         let sizes: &[u32] = match self.kind {
             FieldKind::Len(_) => &[4, 8],
-            FieldKind::Data(_) | FieldKind::DataEnd(_) | FieldKind::Scalar => &[8],
+            FieldKind::Data(_) | FieldKind::DataEnd(_) | FieldKind::Scalar | FieldKind::Socket => &[8],
         };
         if !matches!(self.size, 4 | 8) || !sizes.contains(&self.host_size) {
             return bad(format!("field {name} has a size that no load of it has"));

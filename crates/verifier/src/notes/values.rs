@@ -202,11 +202,17 @@ fn access_fact(base: &Value, off: i16, top: usize, env: &Env<'_>) -> Option<Acce
         Ty::MapValue { map, inner } => (AccessRegion::MapValue { map, inner }, 8),
         Ty::Mem { from: Origin::Returned | Origin::Record, .. } => (AccessRegion::Memory, 8),
         Ty::Mem { from: Origin::Lent { .. }, .. } => (AccessRegion::Memory, 4),
-        // Any memory of the callers'; or an offset from the other end.
-        Ty::Mem { from: Origin::Argument { .. }, .. } | Ty::PacketEnd { .. } => return None,
-        Ty::Uninit(_) | Ty::Scalar | Ty::Map { .. } | Ty::Half { .. } | Ty::Host { .. } | Ty::Func { .. } => {
-            return None;
-        }
+        // Any memory of the callers', or of a frame; what two look-ups may both have found; an offset from the other
+        // end.
+        Ty::Mem { from: Origin::Argument { .. } | Origin::Element | Origin::Socket { .. }, .. }
+        | Ty::PacketEnd { .. } => return None,
+        Ty::Uninit(_)
+        | Ty::Scalar
+        | Ty::Map { .. }
+        | Ty::Half { .. }
+        | Ty::Host { .. }
+        | Ty::Func { .. }
+        | Ty::Local(_) => return None,
     };
     let at = base.n.bits().add(Tnum::constant(i64::from(off) as u64));
     let align = crate::num::few(start.min(1 << at.max().trailing_zeros().min(3)) as usize);

@@ -334,9 +334,12 @@ impl Walk<'_> {
             Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Packet { .. } => {}
             Ty::Ctx if s.n.as_const().is_some() => {}
             Ty::Ctx => return refuse(Reason::CtxOffset),
-            Ty::Map { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } | Ty::Host { .. } | Ty::Func { .. } => {
-                return refuse(Reason::PointerOp(reg, p.describe(self.env)));
-            }
+            Ty::Map { .. }
+            | Ty::PacketEnd { .. }
+            | Ty::Half { .. }
+            | Ty::Host { .. }
+            | Ty::Func { .. }
+            | Ty::Local(_) => return refuse(Reason::PointerOp(reg, p.describe(self.env))),
             Ty::Uninit(_) | Ty::Scalar => return refuse(Reason::Internal("offset of a number")),
         }
         // Bound the number before adding, so that the sum cannot wrap back into range.

@@ -10,11 +10,13 @@ use super::mem::Place;
 use super::{Res, Walk, refuse};
 use bpf_uapi::MapType;
 
+use crate::access::Access;
 use crate::env::KnownMap;
 use crate::error::Reason;
 use crate::faults::planted;
-use crate::helpers::{ArgKind, CallbackKind, Effect, HelperProto, MemArg, MemSet, Ret};
-use crate::value::{Origin, Ty, Value, map_name};
+use crate::helpers::{ArgKind, CallbackKind, Effect, HelperProto, Local, LocalUse, MemArg, MemSet, Ret, SOCKET_BYTES};
+use crate::state::Owed;
+use crate::value::{Debt, Origin, Ty, Value, Why, map_name};
 
 /// What the arguments of one call turned out to be.
 #[derive(Debug, Default)]
@@ -25,8 +27,14 @@ pub(super) struct Call<'a> {
     pub key: Option<u64>,
     /// The record size argument.
     pub record_size: u32,
-    /// The owner id of the record consumed.
-    pub record: u32,
+    /// The owner id of what is given back.
+    pub given_back: u32,
+    /// Where an object on the stack is made.
+    pub made: Option<(Local, u8, usize)>,
+    /// The object on the stack that is used.
+    pub local: Option<Value>,
+    /// The socket argument.
+    pub socket: Option<Value>,
     /// The callback's function.
     pub callback: Option<(CallbackKind, u32)>,
     /// The spin lock's place.
@@ -179,11 +187,52 @@ impl<'a> Walk<'a> {
                 Some(_) | None => return wrong(self, "a constant size of at least 1"),
             },
             ArgKind::Record => {
-                if v.owner == 0 || v.null || v.n.as_const() != Some(0) {
+                let record = matches!(v.ty, Ty::Mem { from: Origin::Record, .. });
+                if !record || v.owner == 0 || v.null || v.n.as_const() != Some(0) {
                     return wrong(self, "a record as it was reserved");
                 }
-                call.record = v.owner;
+                call.given_back = v.owner;
             }
+            ArgKind::Local(kind, LocalUse::Made) => {
+                let Some((frame, depth)) = self.local_place(kind, reg, v)? else {
+                    return wrong(self, "stack at a multiple of 8");
+                };
+                call.made = Some((kind, frame, depth));
+            }
+            ArgKind::Local(kind, how @ (LocalUse::Used | LocalUse::Ended)) => {
+                let expected = match kind {
+                    Local::Numbers => "an iterator over numbers on the stack",
+                };
+                let Some((frame, depth)) = self.local_place(kind, reg, v)? else { return wrong(self, expected) };
+                let size = kind.size() as usize;
+                self.stack_decides(frame.into(), depth, size);
+                match self.state.frames[usize::from(frame)].spilled(depth, size).map(|spill| spill.value) {
+                    Some(local) if local.ty == Ty::Local(kind) => {
+                        call.local = Some(local);
+                        if how == LocalUse::Ended {
+                            call.given_back = local.owner;
+                        }
+                    }
+                    Some(_) | None => return wrong(self, expected),
+                }
+            }
+            ArgKind::ConstStr if self.is_const_str(v) => {}
+            ArgKind::ConstStr => return wrong(self, "a string in constant data, with its zero byte"),
+            ArgKind::Socket { null, release } => match v.ty {
+                Ty::Scalar if null && v.as_const() == Some(0) => {}
+                Ty::Mem { size: SOCKET_BYTES, from: Origin::Socket { borrowed }, .. }
+                    if (null || !v.null) && v.n.as_const() == Some(0) =>
+                {
+                    if release && (v.owner == 0 || borrowed || v.null) {
+                        return wrong(self, "a socket that was looked up and is still to be released");
+                    }
+                    call.socket = Some(*v);
+                    if release {
+                        call.given_back = v.owner;
+                    }
+                }
+                _ => return wrong(self, "a socket"),
+            },
             ArgKind::Callback(kind) => match v.ty {
                 Ty::Func { subprog } => call.callback = Some((kind, subprog)),
                 _ => return wrong(self, "a function of this program"),
@@ -289,9 +338,13 @@ impl<'a> Walk<'a> {
             Ty::MapValue { .. } => MemSet::MAP,
             Ty::Mem { .. } => MemSet::MEM,
             Ty::Uninit(_) | Ty::Scalar => return refuse(Reason::NotAPointer(reg, v.describe(self.env))),
-            Ty::Ctx | Ty::Map { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } | Ty::Host { .. } | Ty::Func { .. } => {
-                return refuse(Reason::NotMemory(reg, v.describe(self.env)));
-            }
+            Ty::Ctx
+            | Ty::Map { .. }
+            | Ty::PacketEnd { .. }
+            | Ty::Half { .. }
+            | Ty::Host { .. }
+            | Ty::Func { .. }
+            | Ty::Local(_) => return refuse(Reason::NotMemory(reg, v.describe(self.env))),
         };
         if !mem.from.contains(from) {
             return refuse(Reason::NotMemory(reg, v.describe(self.env)));
@@ -362,6 +415,45 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Frame and depth of the stack that an object of this kind takes, if the pointer is to a constant place of it and
+    /// aligned.
+    fn local_place(&mut self, kind: Local, reg: Reg, v: &Value) -> Res<Option<(u8, usize)>> {
+        if !matches!(v.ty, Ty::Stack { .. }) || v.n.as_const().is_none_or(|off| !off.is_multiple_of(8)) {
+            return Ok(None);
+        }
+        Ok(match self.place(reg, v, 0, kind.size().into(), Access::ReadWrite)? {
+            Place::Stack { frame, depth, .. } => Some((frame, depth)),
+            Place::StackWithin { .. } | Place::Field { .. } | Place::Untracked(_) => None,
+        })
+    }
+
+    /// Whether a zero byte follows in constant data.
+    fn is_const_str(&self, v: &Value) -> bool {
+        let Ty::MapValue { map, inner: false } = v.ty else { return false };
+        let def = &self.env.maps[map as usize];
+        let contents = def.frozen.as_ref().filter(|_| !v.null && !def.access.writes());
+        let start = v.n.as_const().and_then(|start| usize::try_from(start).ok());
+        let text = contents.zip(start).and_then(|(contents, start)| contents.get(start..));
+        text.is_some_and(|text| text.contains(&0))
+    }
+
+    /// The function has made an object there, which must be ended.
+    pub(super) fn make_local(&mut self, (kind, frame, depth): (Local, u8, usize)) {
+        let owner = self.owe(Debt::Local(kind));
+        let size = kind.size() as usize;
+        self.writes_stack(frame.into(), depth, size);
+        let value = Value { owner, ..Value::pointer(Ty::Local(kind)) };
+        self.state.frames[usize::from(frame)].store_spill(depth, size, &value);
+    }
+
+    /// Something must be given back from now on: its id.
+    pub(super) fn owe(&mut self, debt: Debt) -> u32 {
+        let id = self.new_id();
+        let frame = crate::num::few(self.state.frames.len()) - 1;
+        self.state.owed.push(Owed { id, debt, at: self.pc, frame });
+        id
+    }
+
     /// Rust's rule for `&mut`: what is written overlaps nothing else.
     fn check_disjoint(&self, proto: &HelperProto, call: &Call<'a>) -> Res<()> {
         let mem: Vec<_> = call.memory.iter().flatten().collect();
@@ -375,14 +467,15 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The record is gone: so is every pointer into it.
-    pub(super) fn consume_record(&mut self, owner: u32) {
+    /// It is gone: so is every pointer to it or into it, and the object on the stack that it was.
+    pub(super) fn give_back(&mut self, owner: u32) {
         let at = self.pc;
-        self.state.owed.retain(|o| o.id != owner);
+        let Some(i) = self.state.owed.iter().position(|o| o.id == owner) else { return };
+        let debt = self.state.owed.remove(i).debt;
         for frame in &mut self.state.frames {
             let registers = if planted!(RecordSurvives) { 11 } else { usize::MAX };
             for v in frame.values_mut().take(registers).filter(|v| v.owner == owner) {
-                *v = Value::uninit(crate::value::Why::Consumed(at));
+                *v = Value::uninit(Why::Consumed(at, debt));
             }
             frame.drop_uninit_spills();
         }
@@ -400,11 +493,16 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
         Ret::Between(min, max) if min > max => return wrong("it returns no number at all"),
         Ret::RecordOrNull if !proto.args.contains(&ArgKind::RecordSize) => return wrong("a record of no size"),
         // Whatever else a call does is only right if what comes after it is walked.
-        Ret::Never
-            if proto.effect != Effect::None
-                || proto.args.iter().any(|arg| matches!(arg, ArgKind::Record | ArgKind::Callback(_))) =>
-        {
+        Ret::Never if proto.effect != Effect::None || proto.args.iter().any(|arg| arg.outlasts_the_call()) => {
             return wrong("it does not return, but does something to what comes after it");
+        }
+        Ret::ElementOrNull(bytes) if !proto.args.iter().any(|arg| arg.is_iterator(bytes)) => {
+            return wrong("an element of no iterator");
+        }
+        Ret::OfSocketOrNull(_)
+            if !proto.args.iter().any(|a| matches!(a, ArgKind::Socket { null: false, release: false })) =>
+        {
+            return wrong("a part of no socket");
         }
         Ret::Scalar
         | Ret::Never
@@ -412,7 +510,10 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
         | Ret::MapValueOrNull
         | Ret::RecordOrNull
         | Ret::MemOrNull { .. }
-        | Ret::HostOrNull(_) => {}
+        | Ret::HostOrNull(_)
+        | Ret::ElementOrNull(_)
+        | Ret::SocketOrNull
+        | Ret::OfSocketOrNull(_) => {}
     }
     // The callback's arguments are made of these registers.
     for (i, arg) in proto.args.iter().enumerate() {
@@ -455,8 +556,10 @@ fn disjoint(a: &(usize, Value, u64, bool), b: &(usize, Value, u64, bool)) -> boo
         (Ty::MapValue { map: m, inner: i }, Ty::MapValue { map: n, inner: j }) => {
             (m, i) == (n, j) && (a.id != 0 || !i) && a.id == b.id && offsets_apart()
         }
-        // Two records are told apart by their owner.
-        (Ty::Mem { .. }, Ty::Mem { .. }) => a.owner != 0 && b.owner != 0 && (a.owner != b.owner || offsets_apart()),
+        // Two records are told apart by their owner. Two sockets may be one.
+        (Ty::Mem { from: Origin::Record, .. }, Ty::Mem { from: Origin::Record, .. }) => {
+            a.owner != b.owner || offsets_apart()
+        }
         (x, y) => other_memory(x, y) || other_memory(y, x),
     }
 }
@@ -465,6 +568,7 @@ fn disjoint(a: &(usize, Value, u64, bool), b: &(usize, Value, u64, bool)) -> boo
 fn other_memory(a: Ty, b: Ty) -> bool {
     match (a, b) {
         // The frames that a walk knows are younger than all that it was given.
+        (Ty::Stack { .. }, Ty::Mem { from: Origin::Element, .. }) => false,
         (Ty::Stack { .. }, Ty::Packet { .. } | Ty::MapValue { .. } | Ty::Mem { .. }) => true,
         // `Region` promises that.
         (Ty::Packet { .. }, Ty::MapValue { .. }) => true,
@@ -483,7 +587,8 @@ fn other_memory(a: Ty, b: Ty) -> bool {
             | Ty::PacketEnd { .. }
             | Ty::Half { .. }
             | Ty::Host { .. }
-            | Ty::Func { .. },
+            | Ty::Func { .. }
+            | Ty::Local(_),
             _,
         ) => false,
     }

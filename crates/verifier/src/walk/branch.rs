@@ -599,7 +599,10 @@ fn settle_null(state: &mut State, id: u32, null: bool) {
     for v in state.values_mut() {
         if v.null && (v.id == id || planted!(NullOfAll)) {
             if null {
-                owner = owner.max(v.owner);
+                // What was got is named by what is owed for it; what only belongs to it is not.
+                if v.owner == v.id || planted!(NullOfAll) {
+                    owner = owner.max(v.owner);
+                }
                 *v = Value::constant(0);
             } else {
                 v.null = false;

@@ -3,13 +3,14 @@
 use bpf_isa::{Callee, InsnIdx, Reg, SubprogId};
 
 use super::args::Call;
+use super::mem::socket;
 use super::{Flow, Res, Walk, refuse};
 use crate::error::Reason;
 use crate::faults::planted;
-use crate::helpers::{ArgKind, CallbackKind, DYNPTR, Effect, HelperProto, Ret};
+use crate::helpers::{ArgKind, CallbackKind, DYNPTR, Effect, HelperProto, Ret, SocketPart};
 use crate::scalar::Scalar;
-use crate::state::{Entry, Frame, Lock, Owed};
-use crate::value::{Origin, Ty, Value, Why};
+use crate::state::{Entry, Frame, Lock};
+use crate::value::{Debt, Origin, Ty, Value, Why};
 
 impl<'a> Walk<'a> {
     pub(super) fn call(&mut self, callee: Callee) -> Res<Flow> {
@@ -89,8 +90,11 @@ impl<'a> Walk<'a> {
             }
             Effect::Unlock => self.unlock(&call)?,
         }
-        if call.record != 0 {
-            self.consume_record(call.record);
+        if call.given_back != 0 {
+            self.give_back(call.given_back);
+        }
+        if let Some(made) = call.made {
+            self.make_local(made);
         }
         if proto.ret == Ret::Never {
             // The run ends here, in whatever function it is; nothing that it holds is read any more.
@@ -102,6 +106,23 @@ impl<'a> Walk<'a> {
         let r0 = self.result(proto, &call)?;
         self.clobber_args();
         self.state.set(Reg::R0, r0);
+        match proto.ret {
+            Ret::ElementOrNull(_) => self.next_element(),
+            _ => Ok(Flow::Next),
+        }
+    }
+
+    /// An iterator has given an element, which begins a round, or none. That it runs out bounds the rounds, so the walk
+    /// need not; see [`super::prune`]. What a round is compared with is the state after the call: which iterator it
+    /// was, and that the call was allowed, has been settled before.
+    fn next_element(&mut self) -> Res<Flow> {
+        let next = self.next();
+        let Some(base) = self.bounded_round_before(next, true)? else { return Ok(Flow::End) };
+        let mut none = self.copy_state();
+        none.set(Reg::R0, Value::constant(0));
+        self.push(next, none, None, base)?;
+        self.next_epoch += 1;
+        self.epoch = self.next_epoch;
         Ok(Flow::Next)
     }
 
@@ -152,9 +173,7 @@ impl<'a> Walk<'a> {
                 Value { null: !exists, ..v }
             }
             Ret::RecordOrNull => {
-                let id = self.new_id();
-                let frame = crate::num::few(self.state.frames.len()) - 1;
-                self.state.owed.push(Owed { id, at: self.pc, frame });
+                let id = self.owe(Debt::Record);
                 let ty = Ty::Mem { size: call.record_size, writable: true, from: Origin::Record };
                 Value { null: true, id, owner: id, ..Value::pointer(ty) }
             }
@@ -163,6 +182,28 @@ impl<'a> Walk<'a> {
             }
             Ret::HostOrNull(class) => or_null(self, Ty::Host { class }),
             Ret::Never => return refuse(Reason::Internal("a result of what does not return")),
+            Ret::ElementOrNull(size) => {
+                let owner = call.local.map_or(0, |local| local.owner);
+                Value { owner, ..Value::pointer(Ty::Mem { size, writable: false, from: Origin::Element }) }
+            }
+            Ret::SocketOrNull => {
+                let id = self.owe(Debt::Socket);
+                Value { null: true, id, owner: id, ..socket(false) }
+            }
+            Ret::OfSocketOrNull(part) => {
+                let Some(of) = call.socket else {
+                    return refuse(Reason::Environment(format!("{} returns a part of no socket", proto.name)));
+                };
+                let v = match part {
+                    SocketPart::Itself => of,
+                    SocketPart::Other => socket(true),
+                    SocketPart::Fields(size) => {
+                        let from = Origin::Socket { borrowed: true };
+                        Value::pointer(Ty::Mem { size, writable: false, from })
+                    }
+                };
+                Value { null: true, id: self.new_id(), owner: of.owner, ..v }
+            }
         })
     }
 
@@ -173,7 +214,7 @@ impl<'a> Walk<'a> {
             return refuse(Reason::TailCallInCallback);
         }
         if let Some(o) = self.state.owed.first() {
-            return refuse(Reason::Owed { at: o.at });
+            return refuse(Reason::Owed { at: o.at, debt: o.debt });
         }
         if self.state.frames.len() == 1 {
             return Ok(());
@@ -210,7 +251,7 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         if let Some(o) = self.state.owed.first() {
-            return refuse(Reason::Owed { at: o.at });
+            return refuse(Reason::Owed { at: o.at, debt: o.debt });
         }
         if let Some(lock) = self.state.lock {
             return refuse(Reason::LockHeld { func: "exit".into(), at: lock.at });
@@ -328,7 +369,7 @@ impl<'a> Walk<'a> {
         }
         let frame = crate::num::few(self.state.frames.len()) - 1;
         if let Some(o) = self.state.owed.iter().find(|o| o.frame >= frame) {
-            return refuse(Reason::Owed { at: o.at });
+            return refuse(Reason::Owed { at: o.at, debt: o.debt });
         }
         if let Some(lock) = self.state.lock {
             return refuse(Reason::LockHeld { func: "returning from a callback".into(), at: lock.at });

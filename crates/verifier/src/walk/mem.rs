@@ -13,10 +13,17 @@ use crate::access::Access;
 use crate::env::FieldKind;
 use crate::error::Reason;
 use crate::faults::planted;
+use crate::helpers::SOCKET_BYTES;
 use crate::notes::Kind;
 use crate::scalar::Scalar;
 use crate::tnum::Tnum;
 use crate::value::{Origin, Ty, Value, len_id, map_name};
+
+/// A pointer to a socket.
+pub(super) fn socket(borrowed: bool) -> Value {
+    let from = Origin::Socket { borrowed };
+    Value::pointer(Ty::Mem { size: SOCKET_BYTES, writable: false, from })
+}
 
 /// Where an access lands.
 #[derive(Clone, Copy, Debug)]
@@ -140,6 +147,8 @@ impl Walk<'_> {
                     Origin::Record | Origin::Lent { .. } => Kind::Mem,
                     // A map's value, the packet or a caller's stack, which the program may have by another way too.
                     Origin::Returned | Origin::Argument { .. } => Kind::Mixed,
+                    // Two look-ups may find one socket; an element lies in a frame.
+                    Origin::Socket { .. } | Origin::Element => Kind::Mixed,
                 }))
             }
             Ty::Packet { region } => {
@@ -172,9 +181,12 @@ impl Walk<'_> {
                 }
                 Ok(Place::Untracked(Kind::Packet))
             }
-            Ty::Map { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } | Ty::Host { .. } | Ty::Func { .. } => {
-                refuse(Reason::NotMemory(reg, v.describe(self.env)))
-            }
+            Ty::Map { .. }
+            | Ty::PacketEnd { .. }
+            | Ty::Half { .. }
+            | Ty::Host { .. }
+            | Ty::Func { .. }
+            | Ty::Local(_) => refuse(Reason::NotMemory(reg, v.describe(self.env))),
         }
     }
 
@@ -234,8 +246,10 @@ impl Walk<'_> {
             // Part of a number, at its own alignment, as the kernel allows.
             FieldKind::Scalar if size.is_power_of_two() && u64::from(offset).is_multiple_of(size) => {}
             FieldKind::Scalar => return use_error("accessed whole, or in aligned parts"),
-            FieldKind::Data(_) | FieldKind::DataEnd(_) | FieldKind::Len(_) if whole => {}
-            FieldKind::Data(_) | FieldKind::DataEnd(_) | FieldKind::Len(_) => return use_error("read whole"),
+            FieldKind::Data(_) | FieldKind::DataEnd(_) | FieldKind::Len(_) | FieldKind::Socket if whole => {}
+            FieldKind::Data(_) | FieldKind::DataEnd(_) | FieldKind::Len(_) | FieldKind::Socket => {
+                return use_error("read whole");
+            }
         }
         Ok(Place::Field { index, offset })
     }
@@ -281,6 +295,7 @@ impl Walk<'_> {
         if !sign
             && let Some((frame, depth)) = self.stack_slot(base, off, size)
             && let Some(spill) = self.state.frames[frame].spilled(depth, size.bytes() as usize)
+            && !spill.value.is_local()
         {
             let v = spill.value;
             self.reads_stack(frame, depth, size.bytes() as usize);
@@ -322,6 +337,7 @@ impl Walk<'_> {
                     FieldKind::Scalar => any,
                     FieldKind::Data(region) => Value::pointer(Ty::Packet { region }),
                     FieldKind::DataEnd(region) => Value::pointer(Ty::PacketEnd { region }),
+                    FieldKind::Socket => Value { null: true, id: self.new_id(), ..socket(false) },
                     FieldKind::Len(region) => {
                         let len = self.region_len(region);
                         let known = self.state.min_len[usize::from(region)];
@@ -430,7 +446,8 @@ impl Walk<'_> {
             | Ty::MapValue { .. }
             | Ty::Mem { .. }
             | Ty::Host { .. }
-            | Ty::Func { .. } => None,
+            | Ty::Func { .. }
+            | Ty::Local(_) => None,
         };
         if let Some(what) = forbidden {
             return refuse(Reason::AtomicMemory(what));
@@ -449,12 +466,12 @@ impl Walk<'_> {
     pub(super) fn aligned(&mut self, v: &Value, off: i64, align: u32) -> bool {
         let start = match v.ty {
             Ty::Packet { region } => self.env.region(region).align,
-            Ty::Mem { from: Origin::Lent { .. }, .. } => 4,
+            Ty::Mem { from: Origin::Lent { .. } | Origin::Element, .. } => 4,
             Ty::Mem { from: Origin::Argument { arg }, .. } => {
                 self.argument_aligned(arg, align.min(8));
                 8
             }
-            // Frames, map values, records and what functions return.
+            // Frames, map values, records, sockets and what functions return.
             _ => 8,
         };
         let at = v.n.bits().add(Tnum::constant(off as u64));

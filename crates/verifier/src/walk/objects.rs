@@ -29,7 +29,8 @@ fn of_region(v: &Value) -> Option<(u8, bool, bool)> {
         | Ty::MapValue { .. }
         | Ty::Mem { .. }
         | Ty::Host { .. }
-        | Ty::Func { .. } => None,
+        | Ty::Func { .. }
+        | Ty::Local(_) => None,
     }
 }
 
@@ -52,7 +53,8 @@ fn one_object(d: &Value, s: &Value) -> bool {
         | Ty::PacketEnd { .. }
         | Ty::Half { .. }
         | Ty::Host { .. }
-        | Ty::Func { .. } => false,
+        | Ty::Func { .. }
+        | Ty::Local(_) => false,
     }
 }
 

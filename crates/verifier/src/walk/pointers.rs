@@ -49,7 +49,8 @@ pub(super) fn low_half(v: &Value) -> Option<Value> {
         | Ty::MapValue { .. }
         | Ty::Mem { .. }
         | Ty::Host { .. }
-        | Ty::Func { .. } => None,
+        | Ty::Func { .. }
+        | Ty::Local(_) => None,
     }
 }
 

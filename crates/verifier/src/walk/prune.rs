@@ -4,15 +4,15 @@
 //! overwritten by then.
 //!
 //! A path that reaches a join in a state *covered* by one seen there before need not be walked again, if that one's own
-//! walk is finished. While it is not, it is an ancestor on the current path (the walk is depth first): being covered
-//! by it says the path is safe if the ancestor is, but not that it ends. So an open ancestor never prunes, and one that
-//! is *equal* proves that the loop makes no progress: refused.
+//! walk is finished. While it is not, it is an ancestor on the current path (the walk is depth first): being covered by
+//! it says the path is safe if the ancestor is, but not that it ends. So an open ancestor never prunes, and one that is
+//! *equal* proves that the loop makes no progress: refused.
 //!
-//! Callbacks and may_goto are bounded by their helper or budget, not by the walk. There, an open ancestor of the same
-//! construct does prune; and a round that is not covered is *widened* against the last, so that a few rounds cover all.
-//! The *epoch* numbers the rounds: each pass of a bounded edge makes a new one, and leaving the construct restores the
-//! one outside. Equal states in one epoch have no bounded edge between them; so a loop around a bounded construct is
-//! still found to make no progress, and a round inside it is not mistaken for one.
+//! Callbacks, may_goto and iterators' next elements are bounded by their helper or budget, not by the walk. There, an
+//! open ancestor of the same construct does prune; and a round that is not covered is *widened* against the last, so
+//! that a few rounds cover all. The *epoch* numbers the rounds: each pass of a bounded edge makes a new one, and
+//! leaving the construct restores the one outside. Equal states in one epoch have no bounded edge between them; so a
+//! loop around a bounded construct is still found to make no progress, and a round inside it is not mistaken for one.
 //!
 //! So a finished state may *rest* on a round that is still open ([`Kept::rests`]), or on a guess about a loop that is
 //! still checked. It proves that what it covers ends only as long as the walk has not left that construct, or that
@@ -440,7 +440,13 @@ impl Walk<'_> {
     /// A round of a bounded construct starts at the current instruction: a callback's entry, or (`may_goto`) the
     /// instruction itself. `None` if an earlier round covers it; else the epoch outside the construct.
     pub(super) fn bounded_round(&mut self, may_goto: bool) -> Res<Option<u32>> {
-        self.forget();
+        self.bounded_round_before(self.pc, may_goto)
+    }
+
+    /// The same, of a call that begins a round with its result: the state is that before `next`, and the rounds are the
+    /// call's, so that what other construct begins at `next` is not taken for it.
+    pub(super) fn bounded_round_before(&mut self, next: InsnIdx, may_goto: bool) -> Res<Option<u32>> {
+        self.forget_before(next);
         let pruner = &mut self.scratch.prune;
         pruner.ids.begin(self.loops.guesses());
         let mut last = NONE;
@@ -490,6 +496,11 @@ impl Walk<'_> {
 
     /// Forgets registers that are dead, values that are only carried, and ties that tie nothing.
     fn forget(&mut self) {
+        self.forget_before(self.pc);
+    }
+
+    /// The same, of a state before this instruction.
+    fn forget_before(&mut self, at: InsnIdx) {
         if !std::mem::replace(&mut self.needs_built, true) {
             self.scratch.needs.build(self.program, self.env);
         }
@@ -500,7 +511,7 @@ impl Walk<'_> {
         let frames = self.state.frames.len();
         for k in 0..frames {
             let need = match self.state.frames.get(k + 1).map(|f| f.entry) {
-                None | Some(Entry::Root) => needs.at(self.pc),
+                None | Some(Entry::Root) => needs.at(at),
                 Some(Entry::Call { back }) => needs.at(back),
                 Some(Entry::Callback { back, .. }) => {
                     let n = needs.at(back);
@@ -642,7 +653,7 @@ pub(super) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool {
     frames.clone().all(|(o, n)| marks_cover(&o.loops, &n.loops, ids))
         && frames.clone().all(|(o, n)| o.regs.iter().zip(&n.regs).all(|(o, n)| value_covers(o, n, ids)))
         && (planted!(StacksAlike) || frames.all(|(o, n)| stack_covers(o, n, ids)))
-        && old.owed.iter().zip(&new.owed).all(|(o, n)| o.frame == n.frame && ids.same(o.id, n.id))
+        && old.owed.iter().zip(&new.owed).all(|(o, n)| (o.frame, o.debt) == (n.frame, n.debt) && ids.same(o.id, n.id))
         && match (old.lock, new.lock) {
             (Some(o), Some(n)) => (o.map, o.inner) == (n.map, n.inner) && ids.same(o.id, n.id),
             _ => true,
@@ -705,7 +716,8 @@ fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
         | Ty::Mem { .. }
         | Ty::PacketEnd { .. }
         | Ty::Host { .. }
-        | Ty::Func { .. } => {
+        | Ty::Func { .. }
+        | Ty::Local(_) => {
             let tied = old.tie == 0 || ((old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.tie, new.tie));
             tied && ids.same(old.id, new.id) && ids.same(old.owner, new.owner)
         }

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use bpf_isa::{Program, assemble};
+use bpf_uapi::Kfunc;
 use bpf_verifier::{
     Access, ArgKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownMap,
     MapType, MemArg, MemSet, Region, Ret, Verified, Verifier, VerifyError,
@@ -118,6 +119,8 @@ pub(crate) fn helpers() -> Helpers {
         HelperProto::new(1008, "host_buffer", &[], Ret::MemOrNull { bytes: 32, writable: true }),
         HelperProto::new(1009, "host_end", &[], Ret::Never),
     ];
+    // The kernel's functions that are called by name, by numbers.
+    host.extend((1010..).zip(Kfunc::ALL).map(|(id, known)| HelperProto { id, ..bpf_verifier::kfunc(*known) }));
     for p in host.drain(..) {
         h.add(p).expect("host ids are free");
     }

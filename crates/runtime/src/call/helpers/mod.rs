@@ -9,12 +9,15 @@
 
 pub(crate) mod callback_shims;
 pub(crate) mod callbacks;
+pub(crate) mod kfuncs;
 mod maps;
 mod network;
 pub(crate) mod packet;
 mod print;
 pub(crate) mod ring;
 mod skb;
+mod socket;
+mod syncookie;
 mod system;
 pub(crate) mod table;
 mod text;

@@ -25,7 +25,7 @@ const TC_ACT_REDIRECT: u64 = 7;
 ///
 /// # Safety
 /// `run` must be the hidden argument of the running program, and the caller's frame hold nothing that needs dropping.
-unsafe fn ask(run: *mut RunCtx, question: impl FnOnce(&dyn Network) -> Result<u64, Errno>) -> u64 {
+pub(super) unsafe fn ask(run: *mut RunCtx, question: impl FnOnce(&dyn Network) -> Result<u64, Errno>) -> u64 {
     let answer = {
         // SAFETY: the hidden argument is the first field of a `Run`; emitted code does not touch it during the call.
         let run = unsafe { &mut *run.cast::<Run>() };

@@ -7,7 +7,7 @@
 
 use crate::call::HostFn;
 use crate::call::helpers::ring::perf_output;
-use crate::call::helpers::{network, skb};
+use crate::call::helpers::{network, skb, socket, system};
 use crate::context::packet::{Redirect, Window, Xdp, XdpBuff};
 use crate::context::skb::{SkBuff, Skb};
 use crate::context::{Context, ContextLayout};
@@ -53,6 +53,15 @@ const XDP: &[(Helper, HostFn)] = &[
 ];
 
 const SKB: &[(Helper, HostFn)] = &[
+    (Helper::GetCgroupClassid, HostFn::plain(system::zero)),
+    (Helper::GetRouteRealm, HostFn::plain(system::zero)),
+    (Helper::SkbCgroupId, HostFn::plain(system::zero)),
+    (Helper::SkbAncestorCgroupId, HostFn::plain(system::zero)),
+    (Helper::SkbCgroupClassid, HostFn::plain(system::zero)),
+    (Helper::GetSocketCookie, HostFn::plain(socket::skb_get_socket_cookie)),
+    (Helper::GetSocketUid, HostFn::plain(socket::get_socket_uid)),
+    (Helper::SkAssign, HostFn::with_run(socket::skb_sk_assign)),
+    (Helper::SkbSetTstamp, HostFn::with_run(skb::set_tstamp)),
     (Helper::SkbStoreBytes, HostFn::plain(skb_store_bytes)),
     (Helper::L3CsumReplace, HostFn::plain(l3_csum_replace)),
     (Helper::L4CsumReplace, HostFn::plain(l4_csum_replace)),

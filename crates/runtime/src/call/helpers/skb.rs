@@ -331,6 +331,22 @@ impl SkBuff<'_> {
         Ok(tci.into())
     }
 
+    /// Of IP only, as the others' timestamps are not cleared on the way; a clock other than the real one has no time 0.
+    fn set_tstamp(&mut self, tstamp: u64, kind: u32) -> Done {
+        const REALTIME: u32 = 0;
+        const TAI: u32 = 2;
+        if !matches!(self.fields.protocol, IPV4 | IPV6) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        match u8::try_from(kind) {
+            Ok(known) if kind <= TAI && (tstamp != 0 || kind == REALTIME) => {
+                (self.fields.tstamp, self.fields.tstamp_type) = (tstamp, known);
+                Ok(0)
+            }
+            Ok(_) | Err(_) => Err(EINVAL),
+        }
+    }
+
     fn vlan_pop(&mut self) -> Done {
         let tagged = |skb: &Self| matches!(skb.fields.protocol, VLAN | QINQ);
         if self.fields.vlan_present != 0 {
@@ -533,6 +549,8 @@ helpers! {
     csum_update = |skb, _| skb.csum_update();
     /// `bpf_csum_level(ctx, level)`.
     csum_level = |skb, [level, ..]| skb.csum_level_of(level);
+    /// `bpf_skb_set_tstamp(ctx, tstamp, tstamp_type)`.
+    set_tstamp = |skb, [tstamp, kind, ..]| skb.set_tstamp(tstamp, low(kind));
     /// `bpf_skb_ecn_set_ce(ctx)`.
     ecn_set_ce = |skb, _| skb.set_congestion();
 }

@@ -2,8 +2,8 @@
 
 use crate::call::HostFn;
 use crate::call::helpers::callback_shims::{By, Drain, ForEach, Loop, shim};
-use crate::call::helpers::print::trace_printk;
-use crate::call::helpers::{maps, network, ring, system, text};
+use crate::call::helpers::print::{snprintf, trace_printk, trace_vprintk};
+use crate::call::helpers::{maps, network, ring, socket, syncookie, system, text};
 use bpf_uapi::Helper;
 
 /// The helpers, ascending by id.
@@ -19,11 +19,19 @@ const SHIPPED: &[(Helper, HostFn)] = &[
     (Helper::GetCurrentUidGid, HostFn::plain(system::get_current_uid_gid)),
     (Helper::GetCurrentComm, HostFn::plain(system::get_current_comm)),
     (Helper::PerfEventOutput, HostFn::with_run(ring::perf_event_output)),
+    (Helper::GetNumaNodeId, HostFn::plain(system::zero)),
+    (Helper::SkLookupTcp, HostFn::with_run(socket::sk_lookup_tcp)),
+    (Helper::SkLookupUdp, HostFn::with_run(socket::sk_lookup_udp)),
+    (Helper::SkRelease, HostFn::with_run(socket::sk_release)),
     (Helper::MapPushElem, HostFn::with_run(maps::map_push_elem)),
     (Helper::MapPopElem, HostFn::with_run(maps::map_pop_elem)),
     (Helper::MapPeekElem, HostFn::with_run(maps::map_peek_elem)),
     (Helper::SpinLock, HostFn::with_run(maps::spin_lock)),
     (Helper::SpinUnlock, HostFn::with_run(maps::spin_unlock)),
+    (Helper::SkFullsock, HostFn::plain(socket::sk_fullsock)),
+    (Helper::TcpSock, HostFn::plain(socket::tcp_sock)),
+    (Helper::GetListenerSock, HostFn::plain(socket::get_listener_sock)),
+    (Helper::SkcLookupTcp, HostFn::with_run(socket::skc_lookup_tcp)),
     (Helper::Strtol, HostFn::plain(text::strtol)),
     (Helper::Strtoul, HostFn::plain(text::strtoul)),
     (Helper::Jiffies64, HostFn::plain(system::jiffies64)),
@@ -37,9 +45,16 @@ const SHIPPED: &[(Helper, HostFn)] = &[
     (Helper::KtimeGetCoarseNs, HostFn::plain(system::ktime_get_coarse_ns)),
     // Emitted code calls those that check what it does itself ([`super::callback_shims`]), the interpreter none.
     (Helper::ForEachMapElem, HostFn::with_run(shim::<ForEach, By<3>>)),
+    (Helper::Snprintf, HostFn::with_run(snprintf)),
+    (Helper::TraceVprintk, HostFn::with_run(trace_vprintk)),
     (Helper::Loop, HostFn::with_run(shim::<Loop, By<3>>)),
+    (Helper::Strncmp, HostFn::plain(text::strncmp)),
     (Helper::MapLookupPercpuElem, HostFn::plain(maps::map_lookup_percpu_elem)),
     (Helper::DynptrRead, HostFn::plain(ring::dynptr_read)),
+    (Helper::TcpRawGenSyncookieIpv4, HostFn::plain(syncookie::gen_ipv4)),
+    (Helper::TcpRawGenSyncookieIpv6, HostFn::plain(syncookie::gen_ipv6)),
+    (Helper::TcpRawCheckSyncookieIpv4, HostFn::plain(syncookie::check_ipv4)),
+    (Helper::TcpRawCheckSyncookieIpv6, HostFn::plain(syncookie::check_ipv6)),
     (Helper::KtimeGetTaiNs, HostFn::plain(system::ktime_get_tai_ns)),
     (Helper::UserRingbufDrain, HostFn::with_run(shim::<Drain, By<3>>)),
 ];
@@ -61,6 +76,7 @@ mod tests {
     #[test]
     fn helpers_have_function_prototype_and_documentation() {
         let (documented, refused) = documented(include_str!("../../../../../docs/helpers.md"));
+        assert!(SHIPPED.is_sorted_by_key(|row| row.0), "rows ascend by id: they are searched");
         let prototypes = Helpers::shipped();
         for helper in Helper::ALL.iter().copied() {
             // Emitted code and the interpreter jump; there is no function to call.

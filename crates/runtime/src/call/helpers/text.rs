@@ -92,6 +92,28 @@ pub(super) unsafe extern "C" fn strtol(buf: u64, len: u64, flags: u64, res: u64,
     ret(number.map(|number| number.1 as u64))
 }
 
+/// `bpf_strncmp(s1, s1_sz, s2)`: -1, 0 or 1, of `s1_sz` bytes at most.
+///
+/// # Safety
+/// `s1` must be readable for `size` bytes, and `s2` up to a zero byte.
+pub(super) unsafe extern "C" fn strncmp(s1: u64, size: u64, s2: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    for i in 0..index(size) {
+        let byte = |at: u64| {
+            // SAFETY: below `size` of the one, and not behind the zero byte of the other, where the loop ends;
+            // volatile, because a map value may change meanwhile.
+            unsafe { core::ptr::read_volatile((at as *const u8).wrapping_add(i)) }
+        };
+        let (a, b) = (byte(s1), byte(s2));
+        if a != b {
+            return if a < b { -1i64 } else { 1 }.cast_unsigned();
+        }
+        if a == 0 {
+            break;
+        }
+    }
+    0
+}
+
 /// `bpf_strtoul(buf, len, flags, res)`: the same without a sign.
 ///
 /// # Safety

@@ -1,0 +1,254 @@
+//! The helpers on sockets: the kernel's, by the kernel's ids.
+//!
+//! A look-up asks the host ([`Network::socket`](crate::network::Network::socket)) and hands the program a counted
+//! reference, which the run notes until the program gives it back. A program's pointer to a socket is the address of a
+//! [`Socket`], whose first field is what it reads.
+//!
+//! Source: `net/core/filter.c` (Linux 6.18).
+
+use crate::abi::run::Run;
+use crate::call::helpers::network::ask;
+use crate::call::helpers::skb::{EINVAL, ret};
+use crate::context::network::Network;
+use crate::context::skb::SkBuff;
+use crate::context::socket::{Socket, SocketLookup};
+use crate::num::{index, low};
+use bpf_jit_code::RunCtx;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// The socket behind a program's pointer.
+///
+/// # Safety
+/// `at` must be one that the program was given and has not given back.
+unsafe fn socket<'a>(at: u64) -> &'a Socket {
+    // SAFETY: the verifier admits as a socket only what a look-up or the context has given, which the run's reference,
+    // or the context's, keeps.
+    unsafe { &*(at as *const Socket) }
+}
+
+fn pointer(socket: &Socket) -> u64 {
+    core::ptr::from_ref(socket).expose_provenance() as u64
+}
+
+/// `struct bpf_sock_tuple`: both addresses and both ports; `None` for a length of neither family.
+///
+/// # Safety
+/// `at` must be readable for `len` bytes.
+unsafe fn tuple(at: u64, len: u64) -> Option<(SocketAddr, SocketAddr)> {
+    const V4: usize = 12;
+    const V6: usize = 36;
+    let len = index(len);
+    if len != V4 && len != V6 {
+        return None;
+    }
+    let mut bytes = [0u8; V6];
+    // SAFETY: the caller says that so many bytes are readable; copied at once, because the memory may be shared.
+    unsafe { core::ptr::copy_nonoverlapping(at as *const u8, bytes.as_mut_ptr(), len) };
+    let port = |i: usize| u16::from_be_bytes([bytes[i], bytes[i + 1]]);
+    let v4 = |i: usize| Ipv4Addr::new(bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]);
+    let v6 = |i: usize| {
+        let mut address = [0; 16];
+        address.copy_from_slice(&bytes[i..i + 16]);
+        Ipv6Addr::from(address)
+    };
+    Some(match len {
+        V4 => ((v4(0), port(8)).into(), (v4(4), port(10)).into()),
+        _ => ((v6(0), port(32)).into(), (v6(16), port(34)).into()),
+    })
+}
+
+/// Looks a socket up; 0 for none. A run holds as many as it holds records: of one more it is told that there is none.
+///
+/// # Safety
+/// As [`ask`]; `at` must be readable for `len` bytes.
+unsafe fn lookup(protocol: u8, only_full: bool, [at, len, namespace, flags]: [u64; 4], run: *mut RunCtx) -> u64 {
+    // `BPF_F_CURRENT_NETNS` is -1, as 32 or as 64 bits.
+    let namespace = match namespace {
+        u64::MAX => None,
+        n if n == u64::from(u32::MAX) => None,
+        n if n <= i32::MAX as u64 => Some(low(n)),
+        _ => return 0,
+    };
+    // SAFETY: the caller's promise.
+    let Some((source, destination)) = (unsafe { tuple(at, len) }).filter(|_| flags == 0) else { return 0 };
+    // SAFETY: the hidden argument is the first field of a `Run`; nobody else uses it during the call.
+    if !unsafe { &*run.cast::<Run>() }.held.has_room() {
+        return 0;
+    }
+    let mut found = 0;
+    let question = SocketLookup { protocol, source, destination, namespace };
+    // SAFETY: `run` is the running program's hidden argument, and this frame holds nothing to drop.
+    unsafe {
+        ask(run, |network| {
+            let socket = network.socket(&question).filter(|socket| !only_full || socket.is_full());
+            found = socket.map_or(0, |socket| Arc::into_raw(socket).expose_provenance() as u64);
+            Ok(0)
+        })
+    };
+    if found != 0 {
+        // SAFETY: the hidden argument is the first field of a `Run`; the question is over.
+        unsafe { &mut *run.cast::<Run>() }.held.add_socket(found);
+    }
+    found
+}
+
+/// `bpf_sk_lookup_tcp(ctx, tuple, tuple_size, netns, flags)`.
+///
+/// # Safety
+/// `at` must be readable for `len` bytes, the last argument the running program's hidden one.
+pub(super) unsafe extern "C" fn sk_lookup_tcp(_: u64, at: u64, len: u64, ns: u64, flags: u64, run: *mut RunCtx) -> u64 {
+    // SAFETY: the arguments are passed on as the program gave them.
+    unsafe { lookup(TCP, true, [at, len, ns, flags], run) }
+}
+
+/// `bpf_sk_lookup_udp(ctx, tuple, tuple_size, netns, flags)`.
+///
+/// # Safety
+/// As [`sk_lookup_tcp`].
+pub(super) unsafe extern "C" fn sk_lookup_udp(_: u64, at: u64, len: u64, ns: u64, flags: u64, run: *mut RunCtx) -> u64 {
+    // SAFETY: the arguments are passed on as the program gave them.
+    unsafe { lookup(UDP, true, [at, len, ns, flags], run) }
+}
+
+/// `bpf_skc_lookup_tcp(ctx, tuple, tuple_size, netns, flags)`: also what is no full socket.
+///
+/// # Safety
+/// As [`sk_lookup_tcp`].
+pub(super) unsafe extern "C" fn skc_lookup_tcp(
+    _: u64,
+    at: u64,
+    len: u64,
+    ns: u64,
+    flags: u64,
+    run: *mut RunCtx,
+) -> u64 {
+    // SAFETY: the arguments are passed on as the program gave them.
+    unsafe { lookup(TCP, false, [at, len, ns, flags], run) }
+}
+
+/// `bpf_sk_release(sk)`.
+///
+/// # Safety
+/// `at` must be a socket that the run has looked up and still holds, the last argument its hidden one.
+pub(super) unsafe extern "C" fn sk_release(at: u64, _: u64, _: u64, _: u64, _: u64, run: *mut RunCtx) -> u64 {
+    // SAFETY: the hidden argument is the first field of a `Run`; nobody else uses it during the call.
+    let held = unsafe { &mut *run.cast::<Run>() };
+    if !held.held.remove_socket(at) {
+        return ret(Err(EINVAL));
+    }
+    let socket = core::ptr::with_exposed_provenance::<Socket>(index(at));
+    // SAFETY: a reference that `lookup` has leaked, and that is off the list: taken back once.
+    let socket = unsafe { Arc::from_raw(socket) };
+    let release = |_: &dyn Network| {
+        // The host's destructor may run here, and panic.
+        drop(socket);
+        Ok(0)
+    };
+    // SAFETY: `run` is the hidden argument, and this frame holds nothing else to drop.
+    unsafe { ask(run, release) }
+}
+
+/// `bpf_sk_fullsock(sk)`: the same, if it is a full socket.
+///
+/// # Safety
+/// See [`socket`].
+pub(super) unsafe extern "C" fn sk_fullsock(at: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: as the verifier has proven.
+    if unsafe { socket(at) }.is_full() { at } else { 0 }
+}
+
+/// `bpf_tcp_sock(sk)`.
+///
+/// # Safety
+/// See [`socket`].
+pub(super) unsafe extern "C" fn tcp_sock(at: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: as the verifier has proven.
+    let socket = unsafe { socket(at) };
+    let fields = socket.tcp.as_ref().filter(|_| socket.is_full());
+    fields.map_or(0, |fields| core::ptr::from_ref(fields).expose_provenance() as u64)
+}
+
+/// `bpf_get_listener_sock(sk)`.
+///
+/// # Safety
+/// See [`socket`].
+pub(super) unsafe extern "C" fn get_listener_sock(at: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: as the verifier has proven.
+    let socket = unsafe { socket(at) };
+    if socket.is_listening() {
+        return at;
+    }
+    socket.listener.as_deref().filter(|listener| listener.is_listening()).map_or(0, pointer)
+}
+
+/// The context of a program on `__sk_buff`.
+///
+/// # Safety
+/// `context` must be that of a running program on [`Skb`](crate::Skb).
+unsafe fn skb<'a>(context: u64) -> &'a mut SkBuff<'a> {
+    // SAFETY: the linker binds these helpers to programs on `Skb` only, and the verifier admits only their context as
+    // the first argument; emitted code waits for the call.
+    unsafe { &mut *(context as *mut SkBuff<'a>) }
+}
+
+/// `bpf_get_socket_cookie(skb)`: 0 for a packet of no socket.
+///
+/// # Safety
+/// See [`skb`].
+pub(super) unsafe extern "C" fn skb_get_socket_cookie(
+    context: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: *mut RunCtx,
+) -> u64 {
+    // SAFETY: as the verifier has proven.
+    unsafe { skb(context) }.socket.as_deref().map_or(0, |socket| socket.cookie)
+}
+
+/// `bpf_get_socket_uid(skb)`: `overflowuid` for a packet of no full socket.
+///
+/// # Safety
+/// See [`skb`].
+pub(super) unsafe extern "C" fn get_socket_uid(context: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    const OVERFLOW_UID: u64 = 65534;
+    // SAFETY: as the verifier has proven.
+    let socket = unsafe { skb(context) }.socket.as_deref().filter(|socket| socket.is_full());
+    socket.map_or(OVERFLOW_UID, |socket| socket.uid.into())
+}
+
+/// `bpf_sk_assign(skb, sk, flags)`: the packet is for that socket, which is left to the host.
+///
+/// # Safety
+/// See [`skb`] and [`socket`].
+pub(super) unsafe extern "C" fn skb_sk_assign(
+    context: u64,
+    at: u64,
+    flags: u64,
+    _: u64,
+    _: u64,
+    run: *mut RunCtx,
+) -> u64 {
+    if at == 0 || flags != 0 {
+        return ret(Err(EINVAL));
+    }
+    let socket = core::ptr::with_exposed_provenance::<Socket>(index(at));
+    // SAFETY: the pointer came of an `Arc`, as the verifier has proven, which is still held.
+    unsafe { Arc::increment_strong_count(socket) };
+    // SAFETY: the reference that was just counted.
+    let socket = unsafe { Arc::from_raw(socket) };
+    // SAFETY: as the verifier has proven.
+    let skb = unsafe { skb(context) };
+    let assign = |_: &dyn Network| {
+        // What was assigned before is the host's to drop, and may panic.
+        skb.assigned = Some(socket);
+        Ok(0)
+    };
+    // SAFETY: `run` is the hidden argument, and this frame holds nothing else to drop.
+    unsafe { ask(run, assign) }
+}

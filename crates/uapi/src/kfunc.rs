@@ -1,0 +1,64 @@
+//! The kernel's functions that programs call by name (kfuncs), as far as this family implements them.
+//!
+//! Problem: a kfunc has no number; an object calls an undefined symbol, which BTF declares in `.ksyms`. Approach: one
+//! table of names, from which the enum and the look-up are made. Each has a prototype in the verifier and a function in
+//! the runtime, found by exhaustive matches. Functions that compilers call themselves (`memcpy`) are none of these: the
+//! kernel has no such.
+//!
+//! Source: `kernel/bpf/helpers.c`, `kernel/bpf/bpf_iter.c`, `net/core/filter.c` (Linux 6.18).
+
+macro_rules! kfuncs {
+    ($($variant:ident $name:literal;)*) => {
+        /// A function of the kernel that programs call by name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u32)]
+        #[expect(missing_docs, reason = "the kernel's names")]
+        pub enum Kfunc {
+            $($variant,)*
+        }
+
+        impl Kfunc {
+            /// Every one that is implemented.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The kernel's name.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+impl Kfunc {
+    /// The one of this name.
+    ///
+    /// ```
+    /// use bpf_uapi::Kfunc;
+    /// assert_eq!(Kfunc::from_name("bpf_iter_num_next"), Some(Kfunc::IterNumNext));
+    /// assert_eq!(Kfunc::from_name("bpf_obj_new_impl"), None);
+    /// ```
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kfunc| kfunc.name() == name)
+    }
+
+    /// The number that prototypes carry: above every helper's, and no program calls by it.
+    #[must_use]
+    pub const fn id(self) -> u32 {
+        const FIRST: u32 = 1 << 28;
+        FIRST + self as u32
+    }
+}
+
+kfuncs! {
+    IterNumNew "bpf_iter_num_new";
+    IterNumNext "bpf_iter_num_next";
+    IterNumDestroy "bpf_iter_num_destroy";
+    RcuReadLock "bpf_rcu_read_lock";
+    RcuReadUnlock "bpf_rcu_read_unlock";
+    PreemptDisable "bpf_preempt_disable";
+    PreemptEnable "bpf_preempt_enable";
+}
