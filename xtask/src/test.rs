@@ -1,4 +1,5 @@
-//! `cargo xtask test`: every test of the workspace, natively and on arm64, and the concurrent protocols under loom.
+//! `cargo xtask test`: every test of the workspace, natively and on arm64, the concurrent protocols under loom, and
+//! the tests with deliberate bugs.
 //!
 //! The output of cargo is passed through and read on its way: the `test result:` lines and the `SKIPPED` lines (one
 //! from each test that misses something it needs) are summed over all test binaries of both architectures, and the sum
@@ -65,6 +66,13 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
         )?;
         println!("\n== loom: {explored}");
         total += explored;
+    }
+    if packages.is_empty() || packages.iter().any(|package| package == "bpf-verifier") {
+        // What the deliberate bugs are found by without generated programs; those are `cargo xtask soak --faults`.
+        let faults = ["test", "--no-fail-fast", "-p", "bpf-verifier", "--features", "faults", "--test", "verify"];
+        let found = cargo_test(shell::cargo().args(faults).arg("fault"))?;
+        println!("\n== faults: {found}");
+        total += found;
     }
     if cfg!(not(target_arch = "aarch64")) {
         let emulated = match arm64::Cross::find(install)? {

@@ -2,9 +2,9 @@
 //!
 //! `cargo run --release -p bpf-verifier --example kernel_diff -- [programs] [first seed]`, 5000 by default.
 
-#[path = "../tests/border/mod.rs"]
+#[path = "../tests/verify/border/mod.rs"]
 mod border;
-#[path = "../tests/kernel/mod.rs"]
+#[path = "../tests/verify/kernel_compare.rs"]
 mod kernel;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

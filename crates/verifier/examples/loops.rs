@@ -4,9 +4,9 @@
 //! `tests/loops`. Sections `raw/...` have a buffer and its length as their arguments, others are run as xdp. Times are
 //! the least of five, of the verifier alone. `STEPS` in the environment is the limit on steps.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/verify/common/mod.rs"]
 mod common;
-#[path = "../tests/loops/programs.rs"]
+#[path = "../tests/verify/loop_programs.rs"]
 mod programs;
 
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 //! `cargo run --release -p bpf-verifier --example samples`. The objects are looked for as in `tests/samples.rs`. Times
 //! are medians of 15, of the verifier alone, which begins without memory each time.
 
-#[path = "../tests/objects/mod.rs"]
+#[path = "../tests/verify/objects.rs"]
 mod objects;
 
 use std::time::Duration;

@@ -7,7 +7,7 @@
 //! instructions are `verified_insns` of the loaded program. Where the kernel has no figure it refuses the program, or
 //! needs what a plain load does not give.
 
-#[path = "../tests/objects/mod.rs"]
+#[path = "../tests/verify/objects.rs"]
 mod objects;
 
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@
 //! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [loops]`, a million by
 //! default; `loops` takes the generator of loops.
 
-#[path = "../tests/border/mod.rs"]
+#[path = "../tests/verify/border/mod.rs"]
 mod border;
 
 use std::collections::BTreeMap;

@@ -3,6 +3,7 @@
 //! An engine keeps its verifiers, so what one of them gathers is gathered for good. Alone in its process, since what
 //! other threads allocate would count as well.
 
+#[path = "verify/common/mod.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,7 +1,7 @@
 //! Programs that are accepted with checks at run time: in bounds they compute what they should, out of bounds and
 //! without an end they stop with an error that names the instruction, and no byte outside their region changes.
 
-#[path = "../../../verifier/tests/border/mod.rs"]
+#[path = "../../../verifier/tests/verify/border/mod.rs"]
 mod border;
 
 use crate::common::engines::{engine, modes};

@@ -1,8 +1,6 @@
 //! Our verdicts beside the kernel's, where bpf(2) is permitted: a short run; `examples/kernel_diff.rs` is the long one.
 
-mod border;
-#[path = "kernel/mod.rs"]
-mod compare;
+use crate::kernel_compare as compare;
 
 /// Why the kernel refuses programs that are safe and accepted here (docs/verifier.md explains each). Anything else
 /// would be news.

@@ -1,6 +1,6 @@
 //! Hybrid verification: only offsets and termination may be left to run time, and only where they are not proven.
 
-mod common;
+use crate::common;
 
 use bpf_analysis::{AccessCheck, CheckRegion, Facts};
 use bpf_isa::InsnIdx;

@@ -1,8 +1,8 @@
 //! What an author reads: the whole message for every unsafe program of `pairs.txt`, in golden files.
 //!
-//! `BLESS=1 cargo test -p bpf-verifier --test messages` rewrites them; read the difference before you commit it.
+//! `BLESS=1 cargo test -p bpf-verifier --test verify messages` rewrites them; read the difference before you commit it.
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

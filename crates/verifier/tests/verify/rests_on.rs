@@ -1,7 +1,7 @@
 //! What rests on a proof that is not finished proves nothing: attacks on pruning inside loops walked from guesses, and
 //! inside callbacks.
 
-mod common;
+use crate::common;
 
 /// Programs that never end.
 const ENDLESS: &[(&str, &str)] = &[

@@ -2,10 +2,9 @@
 //!
 //! The programs are `loops/*.c`, built for two versions of the instruction set (`cargo xtask objects`).
 
-mod common;
+use crate::common;
 
-#[path = "loops/programs.rs"]
-mod programs;
+use crate::loop_programs as programs;
 
 use bpf_isa::Program;
 use bpf_verifier::{ContextLayout, Env, Helpers, Verifier};

@@ -1,6 +1,6 @@
 //! What is concluded from several numbers at once: each rule beside programs for which it does not hold.
 
-mod common;
+use crate::common;
 
 /// Refuses a program that reads out of the buffer on some path.
 fn refused(text: &str) {

@@ -1,8 +1,6 @@
 //! Accepted programs run as the verifier said they would: a short run; `examples/watch.rs` is the long one.
 
-mod border;
-
-use border::{Oracle, Outcome, generate};
+use crate::border::{Oracle, Outcome, generate};
 use bpf_testkit::generate::Choices;
 
 fn watch(hybrid: bool) -> (u32, u32, u64) {

@@ -1,6 +1,6 @@
 //! An environment that contradicts itself is an error of its own, never a proof.
 
-mod common;
+use crate::common;
 
 use bpf_verifier::{
     Access, ArgKind, CallbackKind, ContextLayout, Env, Field, FieldKind, GlobalArg, GlobalFunc, HelperProto, Helpers,

@@ -6,7 +6,7 @@
 //! numbers, so every combination of outcomes is a path. A path alone is the same program with each branch made a jump
 //! one way.
 
-mod common;
+use crate::common;
 
 use bpf_isa::{Insn, Program, assemble};
 use bpf_testkit::generate::Choices;

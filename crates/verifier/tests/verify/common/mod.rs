@@ -188,7 +188,7 @@ pub(crate) struct Pair<'a> {
 
 /// The pairs of `pairs.txt`.
 pub(crate) fn pairs() -> Vec<Pair<'static>> {
-    include_str!("../pairs.txt")
+    include_str!("../../pairs.txt")
         .split("\n== ")
         .skip(1)
         .map(|chunk| {

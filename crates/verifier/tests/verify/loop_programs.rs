@@ -1,4 +1,4 @@
-//! The programs of this folder's objects, and the environments they are verified in.
+//! The programs of the objects in `tests/loops`, and the environments they are verified in.
 
 use std::path::{Path, PathBuf};
 

@@ -4,9 +4,7 @@
 //! Format: `== name`, the unsafe program, `-- part of the reason`, the safe program. A class without a safe twin (or
 //! the other way round) is written as `== name` with an empty side.
 
-mod common;
-
-use common::has_code;
+use crate::common::{self, has_code};
 
 #[test]
 fn unsafe_programs_are_refused_and_their_safe_twins_accepted() {

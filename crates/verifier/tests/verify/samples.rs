@@ -3,16 +3,14 @@
 //! The objects are not in the repository: they are looked for in `$BPF_SHARED/objects` or `../shared/objects` beside
 //! it.
 
-mod objects;
-
-use objects::{Verdict, objects, parse, verdict};
+use crate::objects::{Verdict, objects, parse, verdict};
 
 #[test]
 fn sample_objects_get_the_verdict_of_the_table() {
     let Some(folder) = objects("build") else { return };
     let mut failures = Vec::new();
     let mut seen = 0;
-    for row in include_str!("samples.tsv").lines().filter(|l| !l.starts_with('#')) {
+    for row in include_str!("../samples.tsv").lines().filter(|l| !l.starts_with('#')) {
         let mut cells = row.split('\t');
         let mut cell = || cells.next().unwrap_or_default();
         let (file, name, want, reason, why) = (cell(), cell(), cell(), cell(), cell());

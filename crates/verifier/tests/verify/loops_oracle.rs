@@ -1,9 +1,7 @@
 //! Generated loops run as the verifier said they would: a short run; `examples/watch.rs` with `loops` is the long
 //! one.
 
-mod border;
-
-use border::{Oracle, Outcome, loops};
+use crate::border::{Oracle, Outcome, loops};
 use bpf_testkit::generate::Choices;
 
 /// Accepted, refused, and the first violation among so many programs.

@@ -1,7 +1,7 @@
 //! What the verifier tells an optimiser of numbers, addresses and loops. That it is true is watched in
-//! `tests/soundness.rs` and `tests/loops_oracle.rs`; here, that it says what there is to say.
+//! `soundness` and `loops_oracle`; here, that it says what there is to say.
 
-mod common;
+use crate::common;
 
 use bpf_analysis::{AccessFact, AccessRegion, Facts, Known, MemKind};
 use bpf_isa::{InsnIdx, Program, assemble};

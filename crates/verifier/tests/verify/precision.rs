@@ -2,7 +2,7 @@
 //!
 //! The programs are `precision/*.c`, built for two versions of the instruction set (`cargo xtask objects`).
 
-mod common;
+use crate::common;
 
 use std::path::Path;
 

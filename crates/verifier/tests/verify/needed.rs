@@ -7,7 +7,7 @@
 //! keys of an array. So what a use needs exactly is often known only by what a comparison said of another place, on
 //! another path.
 
-mod common;
+use crate::common;
 
 use bpf_isa::{Program, assemble};
 use bpf_testkit::generate::Choices;

@@ -1,7 +1,7 @@
 //! Programs built to make the verifier work without end stop at a limit, soon and in little memory; and bytes that are
 //! hardly a program never make it panic.
 
-mod common;
+use crate::common;
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -1,0 +1,33 @@
+//! The verifier's tests, in one binary: none needs a process of its own but `memory.rs` beside this folder, which
+//! replaces the allocator.
+//!
+//! | files | what |
+//! |---|---|
+//! | `pairs`, `messages` | unsafe programs and their safe twins; what authors read about each |
+//! | `soundness`, `loops_oracle`, `kernel` | generated programs (`border`), run, or before the kernel's verifier |
+//! | `needed`, `paths`, `rests_on`, `relations` | pruning and conclusions against naive twins, and attacks on them |
+//! | `loops`, `precision`, `samples` | compiled programs: the folders beside this one, and samples from elsewhere |
+//! | `facts`, `hybrid` | what is handed on |
+//! | `environment`, `hostile` | bad environments, programs that want endless work |
+
+mod border;
+mod common;
+mod environment;
+mod facts;
+mod hostile;
+mod hybrid;
+mod kernel;
+mod kernel_compare;
+mod loop_programs;
+mod loops;
+mod loops_oracle;
+mod messages;
+mod needed;
+mod objects;
+mod pairs;
+mod paths;
+mod precision;
+mod relations;
+mod rests_on;
+mod samples;
+mod soundness;
