@@ -46,6 +46,10 @@ mod with {
                     Fault::LinesBelowZero,
                     Fault::BasesMoveApart,
                 ];
+                /// Those in what loops are known to have written: each lets a program through that reads what was not,
+                /// or a pointer (`tests/loops_oracle.rs`).
+                pub const OF_FILLS: &[Fault] =
+                    &[Fault::FillLeavesHoles, Fault::FillHoldsPointers, Fault::FillForgotten];
                 /// Those in what a path is found to need: each is found by walking paths that were dropped
                 /// (`tests/needed.rs`).
                 pub const OF_NEEDS: &[Fault] = &[
@@ -82,6 +86,12 @@ mod with {
         RefusedGuessDropped,
         /// A round that comes back outside of its guess does not weaken it.
         GuessNotWeakened,
+        /// A loop fills what lies between its stores, too.
+        FillLeavesHoles,
+        /// A pointer stored in what a loop fills is a number.
+        FillHoldsPointers,
+        /// A state where less is filled is covered, too.
+        FillForgotten,
         /// What rests on a round that is still open is taken to end.
         RestsForgotten,
         /// A sum of two unknown numbers is taken not to wrap.

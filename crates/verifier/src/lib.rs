@@ -17,6 +17,7 @@ mod env;
 mod error;
 #[cfg_attr(feature = "faults", doc(hidden))]
 pub mod faults;
+mod fill;
 mod helpers;
 mod interval;
 mod kept;

@@ -12,6 +12,7 @@ use bpf_isa::{InsnIdx, Reg};
 
 use crate::env::Region;
 use crate::faults::planted;
+use crate::fill::Fill;
 use crate::helpers::CallbackKind;
 use crate::scalar::Scalar;
 use crate::value::{Debt, FIRST_FREE_ID, Ty, Value, Why, len_id};
@@ -57,6 +58,8 @@ pub(crate) struct Frame {
     pub regs: [Value; 11],
     pub bytes: Vec<Byte>,
     pub spills: Vec<Spill>,
+    /// Arrays that a loop is filling.
+    pub fills: Vec<Fill>,
     pub entry: Entry,
     pub subprog: u32,
     /// The epoch outside (see `walk::prune`). No part of the state proper.
@@ -107,6 +110,7 @@ impl Clone for Frame {
             regs: self.regs,
             bytes: self.bytes.clone(),
             spills: self.spills.clone(),
+            fills: self.fills.clone(),
             entry: self.entry,
             subprog: self.subprog,
             outer_epoch: self.outer_epoch,
@@ -118,6 +122,7 @@ impl Clone for Frame {
         self.regs = other.regs;
         self.bytes.clone_from(&other.bytes);
         self.spills.clone_from(&other.spills);
+        self.fills.clone_from(&other.fills);
         self.entry = other.entry;
         self.subprog = other.subprog;
         self.outer_epoch = other.outer_epoch;
@@ -129,7 +134,8 @@ impl Frame {
     pub(crate) fn new(index: u8, subprog: u32, entry: Entry) -> Frame {
         let mut regs = [Value::uninit(Why::Never); 11];
         regs[Reg::R10.index()] = Value::pointer(Ty::Stack { frame: index });
-        Frame { regs, bytes: Vec::new(), spills: Vec::new(), entry, subprog, outer_epoch: 0, loops: Vec::new() }
+        let (bytes, spills, fills, loops) = Default::default();
+        Frame { regs, bytes, spills, fills, entry, subprog, outer_epoch: 0, loops }
     }
 
     /// The kind of the byte at r10 - depth.
@@ -225,6 +231,9 @@ impl Frame {
 
     /// Stores `value` at r10 - depth. A number must already be truncated to `size` bytes; pointers take 8.
     pub(crate) fn store(&mut self, depth: usize, size: usize, value: &Value) {
+        if !value.is_scalar() {
+            self.end_fills(depth, size);
+        }
         let kind = match value.as_const() {
             Some(0) => Byte::Zero,
             None if value.is_any(8 * crate::num::small(size)) => Byte::Misc,
@@ -250,6 +259,9 @@ impl Frame {
 
     /// Makes the bytes from r10 - depth hold a spill, whatever the value.
     pub(crate) fn store_spill(&mut self, depth: usize, size: usize, value: &Value) {
+        if !value.is_scalar() {
+            self.end_fills(depth, size);
+        }
         self.grow(depth);
         self.clear_spills(depth, size);
         self.bytes[depth - size..depth].fill(Byte::Spill);

@@ -443,6 +443,8 @@ impl<'a> Walk<'a> {
                 self.notes.after(at, &insn, &self.state, ways);
             }
             self.trail_enter();
+            let both = self.scratch.pending.len() > left;
+            let flow = if both && matches!(insn, Insn::JumpIf { .. }) { self.stay_in_loop(flow) } else { flow };
             if !self.goes_on(flow, insn.slots()) {
                 self.end_path();
                 return Ok(());

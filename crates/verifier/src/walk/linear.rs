@@ -292,8 +292,10 @@ impl State {
         for (t, _) in equations.iter().zip(&sums).filter(|(_, seen)| **seen) {
             let parts = Form::name(t.a).plus(&Form::name(t.b), t.scale.into())?;
             rows.equal.push(parts.plus(&Form::name(t.s), -1)?.plus(&Form::constant(t.delta.into()), 1)?);
-            let mut bounds =
-                vec![Form::default().plus(&Form::name(t.a), -1)?, Form::default().plus(&Form::name(t.b), -1)?];
+            // What falls on a line is not negative where a guess begins with that; not in what comes back to it, yet.
+            let parts = [t.a, t.b].into_iter().filter(|id| !self.may_be_negative(*id) || planted!(LinesBelowZero));
+            let parts = parts.map(|id| Form::default().plus(&Form::name(id), -1));
+            let mut bounds = parts.collect::<Option<Vec<Form>>>()?;
             if t.max < i64::MAX {
                 bounds.push(Form::name(t.s).plus(&Form::constant(t.max.into()), -1)?);
             }

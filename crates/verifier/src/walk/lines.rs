@@ -58,7 +58,7 @@ impl Value {
     pub(super) fn least_of_line(&self) -> i64 {
         let (min, max) = self.bounds();
         let (min, _) = of_multiple(min, max, self.scale, self.delta);
-        i64::try_from(min).unwrap_or(0)
+        i64::try_from(min).unwrap_or(if min < 0 { i64::MIN } else { 0 })
     }
 
     /// Whether the value that its name names is surely not negative. Those of numbers are not, and so what has another
@@ -362,6 +362,9 @@ impl State {
 
     /// A loop that is left: what its round said of its lines stays true.
     pub(super) fn leave_loop(&mut self, frame: usize) {
+        if let Some(mark) = self.frames[frame].loops.last() {
+            self.leave_fills(mark.k.id);
+        }
         let Some(mark) = self.frames[frame].loops.pop() else { return };
         let k = i64::try_from(mark.k.n.umin()).unwrap_or(0);
         for line in mark.lines {

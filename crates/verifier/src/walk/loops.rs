@@ -23,10 +23,10 @@ mod guess;
 mod report;
 
 use bpf_analysis::Loops;
-use bpf_isa::{Insn, InsnIdx};
+use bpf_isa::{Insn, InsnIdx, Reg, Size};
 
 use super::trail;
-use super::{Res, Walk, refuse};
+use super::{Flow, Res, Walk, refuse};
 use crate::error::{LoopFailure, Reason};
 use crate::faults::planted;
 use crate::notes::Notes;
@@ -43,6 +43,8 @@ const MORE_TRIES: u32 = 5;
 const MAX_ASKED: u32 = 400;
 /// Times that guesses about one loop may fail in a row before none is made any more.
 const MAX_FAILURES: u8 = 3;
+/// Stores of a loose walk that are remembered as some that may fill an array.
+const MAX_FILLED: usize = 8;
 /// Steps of a loose walk, beside some for each instruction of the loop.
 const LOOSE_STEPS: u64 = 4000;
 const LOOSE_STEPS_PER_SLOT: u64 = 64;
@@ -91,6 +93,8 @@ struct Attempt {
     related: bool,
     /// Of a loose walk: where it ends at the latest.
     steps: u64,
+    /// Stores in it that each round moves by what they write: the frame, how far they move, and where the first is.
+    fills: Vec<(u8, i16, i64)>,
     notes: Option<Notes>,
 }
 
@@ -280,6 +284,7 @@ impl Walk<'_> {
             weakened: false,
             related: false,
             steps: 0,
+            fills: Vec::new(),
             notes: None,
         });
         let i = self.loops.open.len() - 1;
@@ -436,9 +441,32 @@ impl Walk<'_> {
             a.guess = Some(g);
             return self.fail(i, why);
         }
+        for (frame, scale, at) in a.fills.iter().copied() {
+            if let Some(f) = checked.state.frames.get_mut(usize::from(frame)) {
+                f.begin_fill(a.k, scale, at);
+            }
+        }
         a.guess = Some(checked);
         self.start_check(i);
         Ok(())
+    }
+
+    /// In a loose walk, a store on the stack: if each round moves it by as much as it writes, or more, the loop may fill
+    /// an array.
+    pub(super) fn note_fill(&mut self, base: Reg, off: i16, size: Size) {
+        let b = self.state.reg(base);
+        let Ty::Stack { frame } = b.ty else { return };
+        let (tie, at) = (b.tie, (frame, b.scale, i64::from(b.delta) + i64::from(off)));
+        if tie == 0 || i64::from(b.scale) < i64::from(size.bytes()) {
+            return;
+        }
+        let loose = |a: &&mut Attempt| a.k == tie && a.phase == Phase::Loose;
+        if let Some(a) = self.loops.open.iter_mut().find(loose)
+            && a.fills.len() < MAX_FILLED
+            && !a.fills.contains(&at)
+        {
+            a.fills.push(at);
+        }
     }
 
     /// Walks from the guess.
@@ -532,6 +560,26 @@ impl Walk<'_> {
         self.fail(i, why)?;
         self.loops.resumed = true;
         Ok(Some(!planted!(RefusedGuessDropped)))
+    }
+
+    /// Both ways of a conditional jump are to be walked, the taken one later: if a round is watched, the other one leaves
+    /// the loop and the taken one does not, they change places. When the path comes round, all else is thrown away,
+    /// what was walked behind the loop too.
+    pub(super) fn stay_in_loop(&mut self, flow: Flow) -> Flow {
+        let Some(a) = self.loops.open.last().filter(|a| a.phase == Phase::Watch) else { return flow };
+        if !matches!(flow, Flow::Next) {
+            return flow;
+        }
+        let (id, frame, next) = (a.id, a.frame, InsnIdx(self.pc.0 + 1));
+        let Some(taken) = self.scratch.pending.last_mut() else { return flow };
+        let stays = |at: InsnIdx| self.loops.forest.contains(id, at);
+        if self.state.frames.len() != frame + 1 || stays(next) || !stays(taken.at) {
+            return flow;
+        }
+        let target = std::mem::replace(&mut taken.at, next);
+        std::mem::swap(&mut taken.state, &mut self.state);
+        std::mem::swap(&mut taken.path, &mut self.path);
+        Flow::To(target)
     }
 
     /// In a loose walk: whether the path ends before this step, because it leaves the loop, or has gone on for too

@@ -324,11 +324,16 @@ impl Walk<'_> {
                 self.reads_stack(frame.into(), depth, size);
                 match self.state.frames[usize::from(frame)].load(depth, size) {
                     Ok(v) => v,
+                    Err(_) if self.state.is_filled(frame.into(), (depth, size), (0, 1, 0), bytes as i64) => any,
                     Err(d) => return refuse(Reason::StackUninit { off: -(d as i64) }),
                 }
             }
             Place::StackWithin { frame, depth, span } => {
-                self.readable_stack(frame, depth, span)?;
+                let read = self.readable_stack(frame, depth, span);
+                let from = (b.tie, b.scale, i64::from(b.delta) + i64::from(off));
+                if read.is_err() && !self.state.is_filled(frame.into(), (depth, span), from, bytes as i64) {
+                    read?;
+                }
                 any
             }
             Place::Field { index, .. } => {
@@ -381,8 +386,12 @@ impl Walk<'_> {
             if v.is_scalar() && v.n.umax() <= crate::tnum::ones(size.bits()) {
                 self.writes_stack(frame, depth, size.bytes() as usize);
                 self.state.frames[frame].store(depth, size.bytes() as usize, &v);
+                self.fills(base, off, size);
                 return Ok(());
             }
+        }
+        if self.loops.guessing() {
+            self.note_fill(base, off, size);
         }
         let v = self.read_src(src)?;
         let reg = match src {
@@ -390,6 +399,17 @@ impl Walk<'_> {
             Src::Imm(_) => base,
         };
         self.store_value(size, base, off, reg, v)
+    }
+
+    /// A number was stored on the stack, in an array that a loop may be filling.
+    fn fills(&mut self, base: Reg, off: i16, size: Size) {
+        let b = *self.state.reg(base);
+        if let Ty::Stack { frame } = b.ty
+            && b.tie != 0
+        {
+            let at = i64::from(b.delta) + i64::from(off);
+            self.state.frames[usize::from(frame)].extend_fills(b.tie, b.scale, at, size.bytes().into());
+        }
     }
 
     fn store_value(&mut self, size: Size, base: Reg, off: i16, reg: Reg, v: Value) -> Res<()> {
@@ -422,10 +442,12 @@ impl Walk<'_> {
                 let v = if fits { v } else { Value::scalar(v.n.truncate(size.bits())) };
                 self.writes_stack(frame.into(), depth, bytes);
                 self.state.frames[usize::from(frame)].store(depth, bytes, &v);
+                self.fills(base, off, size);
             }
             Place::StackWithin { frame, depth, span } => {
                 self.writes_within(frame.into(), depth, span);
                 self.state.frames[usize::from(frame)].store_somewhere(depth, span);
+                self.fills(base, off, size);
             }
             Place::Field { .. } | Place::Untracked(_) => {}
         }

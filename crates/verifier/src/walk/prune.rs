@@ -28,6 +28,7 @@ use super::{Res, Walk, refuse, shrink};
 use crate::env::Env;
 use crate::error::Reason;
 use crate::faults::planted;
+use crate::fill::Fill;
 use crate::need::Need;
 use crate::scalar::Scalar;
 use crate::state::{Byte, Entry, Frame, Mark, Room, Round, Spill, State, Sum};
@@ -322,7 +323,8 @@ impl Walk<'_> {
         let join = get(&pruner.joins, self.pc.index());
         let first = pruner.heads[self.pc.index()] == NONE;
         let keeps = join || self.since_kept >= STRETCH;
-        if !join && (self.hybrid || (first && !keeps)) {
+        // A comparison may settle what has wrapped round, which no kept state knows: it comes first.
+        if !join && (self.hybrid || (first && !keeps) || !self.state.wraps.is_empty()) {
             return Ok(false);
         }
         if pruner.forward && self.scratch.pending.is_empty() && first {
@@ -733,7 +735,7 @@ fn sum_covers(o: &Sum, n: &Sum, ids: &mut IdMap) -> bool {
 }
 
 fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap) -> bool {
-    if !old.spills.iter().all(|o| spill_covered(o, new, ids)) {
+    if !old.spills.iter().all(|o| spill_covered(o, new, ids)) || !old.fills.iter().all(|o| fill_covered(o, new, ids)) {
         return false;
     }
     if old.bytes == new.bytes && !old.bytes.contains(&Byte::Spill) {
@@ -744,6 +746,12 @@ fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap) -> bool {
         Byte::Misc => new.bytes.len() > i && new.check_readable(i + 1, 1).is_ok(),
         Byte::Zero => new.bytes.len() > i && new.known_number(i + 1, 1) == Some(0),
     })
+}
+
+/// Whether what is filled in the old state is so in the new one. (The bytes below both bottoms are compared as they are.)
+fn fill_covered(o: &Fill, new: &Frame, ids: &mut IdMap) -> bool {
+    let like = |n: &&Fill| n.scale == o.scale && n.bottom <= o.bottom && n.delta >= o.delta;
+    new.fills.iter().filter(like).any(|n| ids.same(o.id, n.id)) || planted!(FillForgotten)
 }
 
 fn spill_covered(o: &Spill, new: &Frame, ids: &mut IdMap) -> bool {

@@ -9,9 +9,8 @@ use crate::loop_programs as programs;
 use bpf_isa::Program;
 use bpf_verifier::{ContextLayout, Env, Helpers, Verifier};
 
-/// The steps of a walk that does not depend on how often a loop turns: the most that any of them takes is of a sort,
-/// whose inner loop is walked round by round.
-const MOST_STEPS: u64 = 100_000;
+/// The steps of a walk that does not depend on how often a loop turns.
+const MOST_STEPS: u64 = 10_000;
 
 #[test]
 fn ordinary_loops_verify() {
@@ -179,4 +178,23 @@ fn nests_and_irreducible_loops_end_within_the_limits() {
     let error = Verifier::new().verify(program, &env).expect_err("it is too long");
     assert_eq!(error.reason, bpf_verifier::Reason::Steps(50_000));
     assert!(error.loops.iter().any(|l| l.why == bpf_verifier::LoopFailure::Irreducible), "{error}");
+}
+
+/// A pointer that falls by a number of rounds that nothing ties to where it began leaves its memory, whatever its name
+/// is of.
+#[test]
+fn what_falls_leaves_its_memory() {
+    for (begins, step) in [("r4 += r3", 8), ("r4 += r3\nr4 += r3", 1), ("r6 = r3\nr6 <<= 4\nr4 += r6", 8)] {
+        let text = |tested: &str| {
+            format!(
+                ";raw\nr0 = 0\nif r2 < 5000 goto out\nr3 = *(u8 *)(r1 + 0)\nr4 = r1\n{begins}\nr5 = 0\na: {tested}\n\
+                 r0 = *(u8 *)(r4 + 0)\nr4 += -{step}\nr5 += 1\nif r5 != 100 goto a\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\n\
+                 out: exit"
+            )
+        };
+        let error = common::verify(&text("")).expect_err(begins);
+        assert!(matches!(error.reason, bpf_verifier::Reason::PacketBefore { .. }), "{begins}: {error}");
+        // Tested against where the buffer begins, it stays in it.
+        common::verify(&text("if r4 <= r1 goto out")).unwrap_or_else(|e| panic!("{begins}: {e}"));
+    }
 }

@@ -170,3 +170,66 @@ fn each_fault_is_found() {
     }
     assert!(missed.is_empty(), "not found: {}", missed.join("\n"));
 }
+
+/// Each deliberate bug in what loops are known to have written lets a program through that reads something else.
+#[cfg(feature = "faults")]
+#[test]
+fn each_fault_of_fills_reads_what_was_not_written() {
+    use bpf_verifier::faults::{Fault, plant};
+
+    let wrong = |fault: Fault| match fault {
+        // Two bytes of eight are never written.
+        Fault::FillLeavesHoles => {
+            "r3 = 0
+             a: r5 = r10
+             r5 += -64
+             r5 += r3
+             *(u32 *)(r5 + 0) = 1
+             *(u16 *)(r5 + 6) = 1
+             r3 += 8
+             if r3 != 64 goto a
+             r0 = *(u64 *)(r10 - 8)"
+        }
+        // The first element is a pointer, but for the first round.
+        Fault::FillHoldsPointers => {
+            "r3 = 0
+             a: r5 = r10
+             r5 += -64
+             *(u64 *)(r5 + 0) = r1
+             r5 += r3
+             *(u64 *)(r5 + 0) = 1
+             r3 += 8
+             if r3 != 64 goto a
+             r6 = *(u8 *)(r1 + 0)
+             r6 &= 56
+             r5 = r10
+             r5 += -64
+             r5 += r6
+             r0 = *(u64 *)(r5 + 0)"
+        }
+        // One path writes nothing.
+        Fault::FillForgotten => {
+            "r3 = 0
+             a: r4 = *(u8 *)(r1 + 0)
+             r5 = r10
+             r5 += -64
+             r5 += r3
+             if r4 > 99 goto b
+             *(u64 *)(r5 + 0) = 1
+             b: r3 += 8
+             if r3 != 64 goto a
+             r0 = *(u64 *)(r10 - 8)"
+        }
+        _ => panic!("no program for {fault:?}"),
+    };
+    for &fault in Fault::OF_FILLS {
+        let program = bpf_isa::assemble(&format!("{}\nr0 = 0\nexit", wrong(fault))).expect("instructions");
+        let program = bpf_isa::Program::new(program).expect("valid");
+        let check = || Oracle::new(false).check(&program, 1, &mut Choices::from_seed(1));
+        assert!(matches!(check(), Outcome::Refused(_)), "{fault:?} without it");
+        plant(Some(fault));
+        let planted = check();
+        plant(None);
+        assert!(!matches!(planted, Outcome::Refused(_)), "{fault:?} is refused all the same");
+    }
+}

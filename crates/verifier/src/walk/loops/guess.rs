@@ -162,17 +162,18 @@ impl Guess {
         };
         // What a line begins with, if that has a name of its own there: the name, and what it is.
         let mut begins: Vec<(u32, Value)> = Vec::new();
-        let mut fresh = || {
-            *next_id += 1;
-            *next_id
-        };
+        let mut fresh = Fresh(next_id);
         // Region pointers of one base that move together share the new one: old id and scale, the new id, the first's
         // distance.
         let mut bases: Vec<(u32, i16, u32, i32)> = Vec::new();
-        for &(place, change) in &shape.changes {
+        // Numbers first: pointers may fall as one of them does.
+        let is_number = |p: &Place| value(entry, *p).is_some_and(|v| v.is_scalar());
+        let (numbers, others): (Vec<_>, Vec<_>) = shape.changes.iter().partition(|(p, _)| is_number(p));
+        for (place, change) in numbers.into_iter().chain(others) {
             let Some(v) = value(&state, place) else { continue };
             if let (Change::Step(d), false) = (change, g.uncounted)
-                && let Some((tied, start)) = tie(&v, d, &mut mark, &mut fresh)
+                && let v = divided(&mut state, &v, d, fresh.0)
+                && let Some((tied, start)) = tie(&v, d, &mut mark, &begins, &mut fresh)
             {
                 let n = if loose { on_line(&start, d, &rounds) } else { v.n };
                 put(&mut state, place, Value { n, ..tied });
@@ -186,7 +187,7 @@ impl Guess {
             let moves = !matches!(change, Change::Any);
             let v = match v.ty {
                 Ty::Scalar if (moves && g.uncounted) || g.related => {
-                    let own = fresh();
+                    let own = fresh.name();
                     g.own.push(Own { place, id: own });
                     mark.ids.push(own);
                     if !loose {
@@ -196,7 +197,7 @@ impl Guess {
                 }
                 Ty::Packet { .. } => {
                     let base = bases.iter().find(|(i, s, ..)| moves && (*i, *s) == (v.id, v.scale)).copied();
-                    let (_, _, own, first) = base.unwrap_or_else(|| (v.id, v.scale, fresh(), v.delta));
+                    let (_, _, own, first) = base.unwrap_or_else(|| (v.id, v.scale, fresh.name(), v.delta));
                     if base.is_none() {
                         bases.push((v.id, v.scale, own, first));
                         mark.ids.push(own);
@@ -208,7 +209,7 @@ impl Guess {
                     Value { n, ..v.renamed(own, 1, v.delta.checked_sub(first)?) }
                 }
                 Ty::Scalar if loose => {
-                    let id = fresh();
+                    let id = fresh.name();
                     g.named.push(Own { place, id });
                     mark.ids.push(id);
                     Value { n, ..v.renamed(id, 1, 0) }
@@ -216,7 +217,7 @@ impl Guess {
                 Ty::Scalar => Value { n, ..v.unlinked() },
                 Ty::Uninit(_) => v,
                 _ => {
-                    let id = if v.id == 0 { 0 } else { fresh() };
+                    let id = if v.id == 0 { 0 } else { fresh.name() };
                     Value { n, id, ..v.renamed(0, 1, 0) }
                 }
             };
@@ -230,7 +231,7 @@ impl Guess {
                 && v.id == 0
                 && v.n.as_const().is_none()
             {
-                let id = fresh();
+                let id = fresh.name();
                 mark.ids.push(id);
                 put(&mut state, place, v.renamed(id, 1, 0));
             }
@@ -405,10 +406,29 @@ impl Guess {
             .filter_map(|f| Some(Room { bytes: f.bytes.min(self.at_entry(f)?), ..*f }))
             .collect();
         facts.into_iter().for_each(|f| self.state.learn_below(f));
+        let _ = env;
         merge(&mut self.state, &back, Widen::Not, next_id) && {
+            self.order_entry(&loose.measures);
             self.measures = Measures::default();
-            let _ = env;
             true
+        }
+    }
+
+    /// What never fell, or never rose, in the loose walk is no less, or no more, than it was when the loop began: so it
+    /// is then, when it has not moved, and the check shows that it stays so.
+    fn order_entry(&mut self, seen: &Measures) {
+        for m in seen.weak() {
+            let Some(own) = self.own.iter().find(|o| o.place == m.what) else { continue };
+            let (Some(e), Some(g)) = (value(&self.entry, m.what), value(&self.state, m.what)) else { continue };
+            if e.line_id() == 0 || e.scale != 1 || g.line_id() != own.id || g.scale != 1 {
+                continue;
+            }
+            // V(own) began as V(n) + apart.
+            let apart = i64::from(e.delta) - i64::from(g.delta);
+            self.state.learn_below(match m.grows {
+                true => Room { id: e.line_id(), scale: 1, bytes: apart, hi: own.id },
+                false => Room { id: own.id, scale: 1, bytes: -apart, hi: e.line_id() },
+            });
         }
     }
 
@@ -498,9 +518,32 @@ fn rounds_of(v: &Value, d: i32, env: &Env<'_>) -> Option<u64> {
     Some(top.saturating_sub(v.n.umax()) / size)
 }
 
+/// Names that nothing has.
+struct Fresh<'a>(&'a mut u32);
+
+impl Fresh<'_> {
+    fn name(&mut self) -> u32 {
+        *self.0 += 1;
+        *self.0
+    }
+}
+
+/// A multiple of what its name names, which moves by less than that: in terms of a name of the multiple.
+fn divided(state: &mut State, v: &Value, d: i32, next_id: &mut u32) -> Value {
+    let id = v.line_id();
+    if id == 0 || v.scale <= 1 || d % i32::from(v.scale) == 0 || state.may_be_negative(id) {
+        return *v;
+    }
+    let named = state.name_sum((id, id, v.scale - 1), 0, i64::MAX, next_id);
+    match named.and_then(|(s, apart)| Some((s, v.delta.checked_add(apart)?))) {
+        Some((s, delta)) => v.renamed(s, 1, delta),
+        None => *v,
+    }
+}
+
 /// The value on a line with the round, and what it is when k is 0: by its scale if it is known, else on a line of its
-/// own.
-fn tie(v: &Value, d: i32, mark: &mut Mark, fresh: &mut impl FnMut() -> u32) -> Option<(Value, Scalar)> {
+/// own. `begins`: what the lines of numbers begin with that have a name of their own there.
+fn tie(v: &Value, d: i32, mark: &mut Mark, begins: &[(u32, Value)], fresh: &mut Fresh<'_>) -> Option<(Value, Scalar)> {
     let scale = i16::try_from(d).ok()?;
     let k = mark.k.id;
     let known = match v.ty {
@@ -524,6 +567,18 @@ fn tie(v: &Value, d: i32, mark: &mut Mark, fresh: &mut impl FnMut() -> u32) -> O
     let rises = v.line_id() != 0 && v.scale > 0 && d > 0 && v.is_of_no_negative();
     let falls = v.line_id() != 0 && v.scale > 0 && d < 0 && v.delta <= 0 && from_start;
     let named = (rises || falls) && d % i32::from(v.scale) == 0;
+    // As a number falls that is in a place, and so not negative.
+    let like = begins.iter().find_map(|(n, b)| {
+        let line = mark.lines.iter().find(|l| l.n == *n)?;
+        let alike = b.is_scalar() && (b.line_id(), b.scale) == (v.line_id(), 1) && v.line_id() != 0;
+        let moves = v.scale > 0 && line.step.checked_mul(v.scale.into()) == Some(d) && d < 0;
+        // V(id) is V(n) less b's distance.
+        let delta = v.delta.checked_sub(b.delta.checked_mul(v.scale.into())?)?;
+        (alike && moves && !named).then_some(v.renamed(line.x, v.scale, delta))
+    });
+    if let Some(v) = like {
+        return Some((v, v.n));
+    }
     if !named && matches!(v.ty, Ty::Packet { .. }) {
         return None;
     }
@@ -536,7 +591,7 @@ fn tie(v: &Value, d: i32, mark: &mut Mark, fresh: &mut impl FnMut() -> u32) -> O
     let step = d / i32::from(scale);
     let line = mark.lines.iter().find(|l| n != 0 && l.n == n && l.step == step).map(|l| l.x);
     let x = line.unwrap_or_else(|| {
-        let n = if n == 0 { fresh() } else { n };
+        let n = if n == 0 { fresh.name() } else { n };
         let start = match scale {
             1 => v.n.alu(AluOp::Sub, Width::W64, &Scalar::constant(i64::from(delta) as u64)),
             _ => {
@@ -544,7 +599,7 @@ fn tie(v: &Value, d: i32, mark: &mut Mark, fresh: &mut impl FnMut() -> u32) -> O
                 Scalar::unsigned(min, max)
             }
         };
-        let x = fresh();
+        let x = fresh.name();
         mark.lines.push(Line { x, n, step, start });
         x
     });

@@ -50,6 +50,11 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
             };
         }
         i.drop_uninit_spills();
+        i.fills.retain_mut(|f| {
+            let like = o.fills.iter().find(|o| (o.id, o.scale, o.bottom) == (f.id, f.scale, f.bottom));
+            f.delta = like.map_or(f.delta, |o| f.delta.min(o.delta));
+            like.is_some()
+        });
         for (at, b) in i.bytes.iter_mut().enumerate() {
             let readable = || o.bytes.len() > at && o.check_readable(at + 1, 1).is_ok();
             *b = match *b {

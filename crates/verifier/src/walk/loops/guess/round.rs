@@ -33,6 +33,11 @@ impl Measures {
         }
     }
 
+    /// What never moved the other way.
+    pub(super) fn weak(&self) -> impl Iterator<Item = Measure<Place>> {
+        self.weak.iter().flatten().copied()
+    }
+
     pub(super) fn end(&self) -> bool {
         let Some(weak) = &self.weak else { return true };
         self.strict.iter().all(|moved| moved.iter().any(|m| weak.contains(m)))
@@ -68,6 +73,7 @@ impl Guess {
         if let Some(mark) = back.top_mut().loops.last_mut() {
             mark.k.n.alu_assign(AluOp::Add, Width::W64, &one);
         }
+        back.next_fills(self.k);
         for v in back.frames.iter_mut().flat_map(|f| f.regs.iter_mut().chain(f.spills.iter_mut().map(|s| &mut s.value)))
         {
             let id = v.line_id();
@@ -95,6 +101,7 @@ impl Guess {
                 (t.split && delta == Some(t.delta), delta.unwrap_or(0), max.unwrap_or(i64::MAX));
             delta.is_some()
         });
+        self.see_falling(back);
         lose_negative_lines(back, next_id);
         let held = self.see_relations(back, next_id);
         self.next_own(back, next_id);
@@ -110,6 +117,25 @@ impl Guess {
             } else if want.as_ref().map(tie) != got.as_ref().map(tie) && got.is_some() {
                 let change = if got.is_some_and(|v| v.line_id() != 0) { Change::Move } else { Change::Any };
                 self.broken.push((place, change));
+            }
+        }
+    }
+
+    /// Pointers on lines that fall: if all that is known shows that the line has not fallen below 0, neither has what
+    /// they are from their names.
+    fn see_falling(&self, back: &mut State) {
+        for &place in &self.steps {
+            let Some(v) = value(back, place).filter(|v| v.is_pointer() && v.scale > 0 && v.least_of_line() < 0) else {
+                continue;
+            };
+            let lines = back.top().loops.last().into_iter().flat_map(|m| &m.lines);
+            let falls = lines.into_iter().any(|l| l.x == v.line_id() && l.step < 0);
+            let above = || Form::default().plus(&Form::name(v.line_id()), -1);
+            if falls
+                && above().is_some_and(|f| back.proves_by_all(&f))
+                && let Some(n) = v.n.meet(&Scalar::signed(v.delta.into(), i64::MAX))
+            {
+                put(back, place, Value { n, ..v });
             }
         }
     }
@@ -175,6 +201,11 @@ impl Guess {
                             if let Some(bytes) = bytes.and_then(|x| x.checked_sub(by)) {
                                 facts.push(Room { id, scale: 1, bytes, hi });
                             }
+                        }
+                        // And above what the guess says.
+                        for f in self.state.room.iter().filter(|f| f.hi == id && b.id != 0 && !own(f.id)) {
+                            let bytes = back.below(f.id, f.scale, b.id).and_then(|x| x.checked_add(by));
+                            facts.extend(bytes.map(|bytes| Room { bytes, ..*f }));
                         }
                     }
                     passed.push(now);

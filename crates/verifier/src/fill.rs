@@ -1,0 +1,123 @@
+//! What a loop has written of an array on the stack so far.
+//!
+//! Problem: `for (i = 0; i < 64; i++) a[i] = ...` writes all of `a`, but each of its stores lands somewhere in it, so by
+//! itself none of them says that any byte is initialised. Approach: while a loop is walked from a guess, a frame says of
+//! such an array that it is written from its start up to where the round's store is about to begin ([`Fill`]): nothing
+//! when the loop begins, one element more after the store. When the loop is left, the number of the round says how far
+//! that is.
+//!
+//! Invariant: each byte from `bottom` up to the end is part of a number. A number that is stored there leaves it so; a
+//! pointer that is stored at or above `bottom` ends the fill, wherever its end is.
+
+use crate::faults::planted;
+use crate::state::{Byte, Frame, State};
+
+/// Fills that a frame has at a time.
+const MAX_FILLS: usize = 4;
+
+/// The bytes of a frame from r10 + `bottom` to r10 + `scale * V(id) + delta` are numbers, where `id` names the round of
+/// a loop that the walk is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fill {
+    pub bottom: i64,
+    pub id: u32,
+    /// Above 0.
+    pub scale: i16,
+    pub delta: i64,
+}
+
+impl Frame {
+    /// Begins one that is empty: in round 0, it ends where it begins. Says nothing of what is written already.
+    pub(crate) fn begin_fill(&mut self, id: u32, scale: i16, at: i64) {
+        let fill = Fill { bottom: at, id, scale, delta: at };
+        let known = || at >= 0 || usize::try_from(-at).is_ok_and(|depth| self.check_readable(depth, 1).is_ok());
+        if self.fills.len() < MAX_FILLS && scale > 0 && !known() && !self.fills.contains(&fill) {
+            self.fills.push(fill);
+        }
+    }
+
+    /// A number was stored in `size` bytes from `scale * V(id) + at`, exactly.
+    pub(crate) fn extend_fills(&mut self, id: u32, scale: i16, at: i64, size: i64) {
+        for f in self.fills.iter_mut().filter(|f| (f.id, f.scale) == (id, scale)) {
+            if f.delta == at || (planted!(FillLeavesHoles) && f.delta <= at) {
+                f.delta = at + size;
+            }
+        }
+    }
+
+    /// A pointer was stored there.
+    pub(crate) fn end_fills(&mut self, depth: usize, size: usize) {
+        let end = size as i64 - depth as i64;
+        self.fills.retain(|f| end <= f.bottom || planted!(FillHoldsPointers));
+    }
+
+    /// The bytes from `from` to `to` become readable where they are not.
+    fn fill(&mut self, from: i64, to: i64) {
+        let bytes = &mut self.bytes;
+        for at in from.max(-i64::from(u16::MAX))..to.min(0) {
+            let i = (-at - 1) as usize;
+            if bytes.len() <= i {
+                bytes.resize((i + 1).next_multiple_of(8), Byte::Uninit);
+            }
+            if bytes[i] == Byte::Uninit {
+                bytes[i] = Byte::Misc;
+            }
+        }
+    }
+}
+
+impl State {
+    /// What is known to be filled, in each frame, by this round, is readable.
+    pub(crate) fn settle_fills(&mut self, id: u32) {
+        let round = self.frames.iter().flat_map(|f| &f.loops).find(|m| m.k.id == id).map(|m| m.k.n);
+        let Some(least) = round.and_then(|k| i64::try_from(k.umin()).ok()) else { return };
+        for frame in self.frames.iter_mut().filter(|f| !f.fills.is_empty()) {
+            for i in 0..frame.fills.len() {
+                let f = frame.fills[i];
+                let end = least.checked_mul(f.scale.into()).and_then(|far| far.checked_add(f.delta));
+                if let (true, Some(end)) = (f.id == id, end) {
+                    frame.fill(f.bottom, end);
+                }
+            }
+        }
+    }
+
+    /// The loop is left: its round has no number any more.
+    pub(crate) fn leave_fills(&mut self, id: u32) {
+        if self.frames.iter().all(|f| f.fills.is_empty()) {
+            return;
+        }
+        self.settle_fills(id);
+        self.frames.iter_mut().for_each(|f| f.fills.retain(|f| f.id != id));
+    }
+
+    /// The round is the next one: `V(id)` was one less.
+    pub(crate) fn next_fills(&mut self, id: u32) {
+        for f in self.frames.iter_mut().flat_map(|f| &mut f.fills).filter(|f| f.id == id) {
+            f.delta -= i64::from(f.scale);
+        }
+    }
+
+    /// Whether all of the bytes of a frame that a load may read are initialised numbers: `size` bytes from
+    /// `scale * V(id) + at`, which lie in `span` bytes from r10 - depth.
+    pub(crate) fn is_filled(
+        &mut self,
+        frame: usize,
+        (depth, span): (usize, usize),
+        (id, scale, at): (u32, i16, i64),
+        size: i64,
+    ) -> bool {
+        let Some(f) = self.frames.get(frame).filter(|f| !f.fills.is_empty()) else { return false };
+        let rounds: Vec<u32> = f.fills.iter().map(|f| f.id).collect();
+        rounds.into_iter().for_each(|id| self.settle_fills(id));
+        let f = &self.frames[frame];
+        let from = -(depth as i64);
+        // Up to where one begins, and not beyond its end.
+        let below = |bottom: i64| {
+            let below = bottom.saturating_sub(from).clamp(0, span as i64) as usize;
+            below == 0 || f.check_readable(depth, below).is_ok()
+        };
+        f.check_readable(depth, span).is_ok()
+            || f.fills.iter().any(|f| (f.id, f.scale) == (id, scale) && at + size <= f.delta && below(f.bottom))
+    }
+}
