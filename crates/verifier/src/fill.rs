@@ -55,7 +55,7 @@ impl Frame {
     fn fill(&mut self, from: i64, to: i64) {
         let bytes = &mut self.bytes;
         for at in from.max(-i64::from(u16::MAX))..to.min(0) {
-            let i = (-at - 1) as usize;
+            let Ok(i) = usize::try_from(-at - 1) else { continue };
             if bytes.len() <= i {
                 bytes.resize((i + 1).next_multiple_of(8), Byte::Uninit);
             }
@@ -114,7 +114,7 @@ impl State {
         let from = -(depth as i64);
         // Up to where one begins, and not beyond its end.
         let below = |bottom: i64| {
-            let below = bottom.saturating_sub(from).clamp(0, span as i64) as usize;
+            let below = usize::try_from(bottom.saturating_sub(from)).map_or(0, |below| below.min(span));
             below == 0 || f.check_readable(depth, below).is_ok()
         };
         f.check_readable(depth, span).is_ok()
