@@ -293,7 +293,7 @@ impl State {
             let parts = Form::name(t.a).plus(&Form::name(t.b), t.scale.into())?;
             rows.equal.push(parts.plus(&Form::name(t.s), -1)?.plus(&Form::constant(t.delta.into()), 1)?);
             // What falls on a line is not negative where a guess begins with that; not in what comes back to it, yet.
-            let parts = [t.a, t.b].into_iter().filter(|id| !self.may_be_negative(*id) || planted!(LinesBelowZero));
+            let parts = [t.a, t.b].into_iter().filter(|id| !self.may_have_fallen(*id) || planted!(LinesBelowZero));
             let parts = parts.map(|id| Form::default().plus(&Form::name(id), -1));
             let mut bounds = parts.collect::<Option<Vec<Form>>>()?;
             if t.max < i64::MAX {
@@ -331,6 +331,16 @@ impl State {
             }
         }
         Some((about.len(), false))
+    }
+
+    /// Whether it is what falls on a line, and nothing that has the name shows that it is not negative.
+    fn may_have_fallen(&self, id: u32) -> bool {
+        let mut lines = self.frames.iter().flat_map(|f| &f.loops).flat_map(|m| &m.lines);
+        if !lines.any(|l| l.x == id && l.step < 0) {
+            return false;
+        }
+        let mut named = self.frames.iter().flat_map(Frame::values).filter(|v| v.line_id() == id).peekable();
+        named.peek().is_some() && !named.any(|v| v.least_of_line() >= 0)
     }
 
     /// The bounds of V(id) that what is tied to it has.
