@@ -1,7 +1,7 @@
 //! What a loop has written of an array on the stack so far.
 //!
-//! Problem: `for (i = 0; i < 64; i++) a[i] = ...` writes all of `a`, but each of its stores lands somewhere in it, so by
-//! itself none of them says that any byte is initialised. Approach: while a loop is walked from a guess, a frame says of
+//! Problem: `for (i = 0; i < 64; i++) a[i] = ...` writes all of `a`, but each of its stores lands somewhere in it, so
+//! none by itself says that any byte is initialised. Approach: while a loop is walked from a guess, a frame says of
 //! such an array that it is written from its start up to where the round's store is about to begin ([`Fill`]): nothing
 //! when the loop begins, one element more after the store. When the loop is left, the number of the round says how far
 //! that is.
@@ -10,21 +10,10 @@
 //! pointer that is stored at or above `bottom` ends the fill, wherever its end is.
 
 use crate::faults::planted;
-use crate::state::{Byte, Frame, State};
+use crate::state::{Byte, Fill, Frame, State};
 
 /// Fills that a frame has at a time.
 const MAX_FILLS: usize = 4;
-
-/// The bytes of a frame from r10 + `bottom` to r10 + `scale * V(id) + delta` are numbers, where `id` names the round of
-/// a loop that the walk is in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Fill {
-    pub bottom: i64,
-    pub id: u32,
-    /// Above 0.
-    pub scale: i16,
-    pub delta: i64,
-}
 
 impl Frame {
     /// Begins one that is empty: in round 0, it ends where it begins. Says nothing of what is written already.

@@ -12,7 +12,6 @@ use bpf_isa::{InsnIdx, Reg};
 
 use crate::env::Region;
 use crate::faults::planted;
-use crate::fill::Fill;
 use crate::helpers::CallbackKind;
 use crate::scalar::Scalar;
 use crate::value::{Debt, FIRST_FREE_ID, Ty, Value, Why, len_id};
@@ -39,6 +38,17 @@ pub(crate) struct Spill {
     /// Bytes it takes.
     pub size: u8,
     pub value: Value,
+}
+
+/// The bytes of a frame from r10 + `bottom` to r10 + `scale * V(id) + delta` are numbers, where `id` names the round of
+/// a loop that the walk is in (see `crate::fill`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fill {
+    pub bottom: i64,
+    pub id: u32,
+    /// Above 0.
+    pub scale: i16,
+    pub delta: i64,
 }
 
 /// How a frame was entered, and so how it is left.

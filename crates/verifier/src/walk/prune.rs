@@ -28,10 +28,9 @@ use super::{Res, Walk, refuse, shrink};
 use crate::env::Env;
 use crate::error::Reason;
 use crate::faults::planted;
-use crate::fill::Fill;
 use crate::need::Need;
 use crate::scalar::Scalar;
-use crate::state::{Byte, Entry, Frame, Mark, Room, Round, Spill, State, Sum};
+use crate::state::{Byte, Entry, Fill, Frame, Mark, Room, Round, Spill, State, Sum};
 use crate::value::{FIRST_FREE_ID, Ty, Value, Why};
 
 const NONE: u32 = u32::MAX;
