@@ -56,6 +56,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bpf-maps", &["bpf-uapi", "bpf-os", "bpf-quiesce"]),
     ("bpf-object", &["bpf-uapi", "bpf-isa"]),
     ("bpf-context-derive", &[]),
+    ("bpf-guest", &["bpf-guest-macros"]),
+    ("bpf-guest-macros", &[]),
     ("bpf-runtime", RUNTIME),
     ("bpf-cli", &["bpf-runtime", "bpf-disasm", "bpf-os"]),
 ];

@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod build;
 mod cases;
 mod context;
 mod disasm;
@@ -35,6 +36,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    Build(build::Args),
     Run(run::Args),
     Inspect(inspect::Args),
     Disasm(disasm::Args),
@@ -47,6 +49,7 @@ enum Command {
 impl Command {
     fn run(&self) -> Result<ExitCode> {
         match self {
+            Command::Build(args) => build::run(args),
             Command::Run(args) => run::run(args),
             Command::Inspect(args) => inspect::run(args),
             Command::Disasm(args) => disasm::run(args),
@@ -63,7 +66,9 @@ impl Command {
             Command::Run(args) => args.json,
             Command::Inspect(args) => args.json,
             Command::Verify(args) => args.json,
-            Command::Disasm(_) | Command::Cases(_) | Command::Plugin(_) | Command::Scenario(_) => false,
+            Command::Build(_) | Command::Disasm(_) | Command::Cases(_) | Command::Plugin(_) | Command::Scenario(_) => {
+                false
+            }
         }
     }
 }

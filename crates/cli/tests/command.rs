@@ -387,3 +387,28 @@ fn programs_without_a_context_are_taken_by_what_they_do() {
     let error = fails(&["run", object, "--program", "__send_drop_notify", "--data", "hex:00"], b"");
     assert!(error.contains("it verifies on xdp and skb, --ctx chooses"), "{error}");
 }
+
+/// `bpf build` needs what no fresh machine has; where it is missing, the message says how to get it.
+#[test]
+fn plug_ins_in_rust_are_compiled() {
+    assert!(fails(&["build", "examples"], b"").contains("name the folder of a crate"));
+    let message = fails(&["build", "examples/limit-rust", "--toolchain", "no-such-toolchain"], b"");
+    assert!(message.contains("rustc cannot be run") || message.contains("rustup toolchain install"), "{message}");
+    if cfg!(target_arch = "aarch64") {
+        return skipped("bpf build", &"the native tests compile the same");
+    }
+    let object = std::env::temp_dir().join(format!("bpf-build-{}.o", std::process::id()));
+    let path = object.to_str().unwrap();
+    let output = bpf(&["build", "examples/limit-rust", "-o", path], b"");
+    let message = String::from_utf8(output.stderr).unwrap();
+    if !output.status.success() && message.contains("rustup toolchain install") {
+        return skipped("bpf build", &message.trim());
+    }
+    assert!(output.status.success(), "{message}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), path);
+    let inspected = succeeds(&["inspect", path]);
+    std::fs::remove_file(&object).unwrap();
+    for line in ["program limit (section request/limit", "host function say", "map SEEN (lru_hash): key 4 bytes"] {
+        assert!(inspected.contains(line), "{line}: {inspected}");
+    }
+}

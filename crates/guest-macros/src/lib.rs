@@ -1,0 +1,115 @@
+//! The attributes of `bpf-guest`: what makes a function a program, a static a map, a struct a context.
+//!
+//! Problem: loaders find programs and maps by section and symbol, and a program has the C calling convention and a
+//! number as its result. Approach: the attributes add that around what the author wrote, and nothing else; whether
+//! types fit is left to the traits of `bpf-guest`, so that the compiler's messages name the author's types. On other
+//! targets than BPF sections are left out: the crate is checked and documented there, not run.
+//!
+//! Use them through `bpf_guest`, which documents them.
+#![forbid(unsafe_code)]
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::{DeriveInput, Error, FnArg, ItemFn, ItemStatic, LitStr, Result, Signature};
+
+/// A program in this section; see `bpf_guest::program`.
+#[proc_macro_attribute]
+pub fn program(section: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    finish(syn::parse(section).and_then(|section| expand_program(&section, &syn::parse(item)?)))
+}
+
+/// A map; see `bpf_guest::map`.
+#[proc_macro_attribute]
+pub fn map(arguments: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let arguments = TokenStream::from(arguments);
+    finish(syn::parse(item).and_then(|item: ItemStatic| {
+        if arguments.is_empty() {
+            expand_map(&item)
+        } else {
+            Err(Error::new_spanned(arguments, "a map is described by its type alone"))
+        }
+    }))
+}
+
+/// A context; see `bpf_guest::BpfContext`.
+#[proc_macro_derive(BpfContext, attributes(bpf))]
+pub fn derive_bpf_context(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    finish(syn::parse(item).and_then(|item| expand_context(&item)))
+}
+
+fn finish(tokens: Result<TokenStream>) -> proc_macro::TokenStream {
+    tokens.unwrap_or_else(|error| error.to_compile_error()).into()
+}
+
+fn expand_program(section: &LitStr, function: &ItemFn) -> Result<TokenStream> {
+    let ItemFn { attrs, vis, sig, block, .. } = function;
+    check_signature(sig)?;
+    let Some(FnArg::Typed(context)) = sig.inputs.first() else {
+        return Err(Error::new_spanned(&sig.inputs, "a program is given its context: one argument, `&mut` of it"));
+    };
+    let (name, generics, result) = (&sig.ident, &sig.generics, &sig.output);
+    let (pattern, ty) = (&context.pat, &context.ty);
+    let body = format_ident!("__{name}_body");
+    Ok(quote! {
+        #(#attrs)*
+        #[cfg_attr(target_arch = "bpf", unsafe(no_mangle), unsafe(link_section = #section))]
+        #vis extern "C" fn #name #generics(context: #ty) -> u64 {
+            #[inline(always)]
+            fn #body #generics(#pattern: #ty) #result #block
+            fn is_context<C: ::bpf_guest::Context + ?Sized>(context: &mut C) -> &mut C {
+                context
+            }
+            ::bpf_guest::ProgramResult::into_r0(#body(is_context(context)))
+        }
+    })
+}
+
+/// What a program may not be.
+fn check_signature(sig: &Signature) -> Result<()> {
+    let odd = [
+        sig.asyncness.as_ref().map(|t| Error::new_spanned(t, "a program runs to its end: it cannot be async")),
+        sig.abi.as_ref().map(|t| Error::new_spanned(t, "the attribute adds the calling convention")),
+        sig.variadic.as_ref().map(|t| Error::new_spanned(t, "a program is given its context only")),
+        sig.generics
+            .type_params()
+            .next()
+            .map(|t| Error::new_spanned(t, "a program is one function: no type parameters")),
+        (sig.inputs.len() != 1)
+            .then(|| Error::new_spanned(&sig.ident, "a program is given its context: one argument, `&mut` of it")),
+    ];
+    odd.into_iter().flatten().next().map_or(Ok(()), Err)
+}
+
+fn expand_map(item: &ItemStatic) -> Result<TokenStream> {
+    if let syn::StaticMutability::Mut(token) = &item.mutability {
+        return Err(Error::new_spanned(token, "a map is changed through its methods: no `mut`"));
+    }
+    let ty = &item.ty;
+    Ok(quote! {
+        #[cfg_attr(target_arch = "bpf", unsafe(no_mangle), unsafe(link_section = ".maps"))]
+        #item
+        const _: fn() = || {
+            fn is_map<M: ::bpf_guest::maps::Map>() {}
+            is_map::<#ty>();
+        };
+    })
+}
+
+fn expand_context(item: &DeriveInput) -> Result<TokenStream> {
+    let mut is_c = false;
+    for attr in item.attrs.iter().filter(|attr| attr.path().is_ident("repr")) {
+        attr.parse_nested_meta(|meta| {
+            is_c |= meta.path.is_ident("C");
+            Ok(())
+        })?;
+    }
+    if !is_c {
+        return Err(Error::new_spanned(&item.ident, "add `#[repr(C)]`: programs know fields by their offset"));
+    }
+    let name = &item.ident;
+    let (generics, arguments, clause) = item.generics.split_for_impl();
+    Ok(quote! {
+        // SAFETY: `repr(C)`, as the host's definition, which is this one.
+        unsafe impl #generics ::bpf_guest::Context for #name #arguments #clause {}
+    })
+}

@@ -1,0 +1,115 @@
+//! Plug-ins in Rust: what a service's plug-in is written against, to be compiled to BPF and loaded by `bpf-runtime`.
+//!
+//! Problem: BPF has no linker of Rust's, maps are found by their BTF, helpers are called by number, and a program may
+//! only read what it has compared with an end; written directly, all of it is `unsafe`. Approach: thin types around
+//! that, which disappear when they are compiled: [`map`]s as typed statics in libbpf's layout, [`program`]s as
+//! functions of a context that is the host's own struct ([`BpfContext`], the same definition on both sides),
+//! [`ContextBytes`] whose methods compare before they read, [`host_functions!`]. Whatever the compiler makes of it is
+//! verified when it is loaded: nothing here is trusted by the host.
+//!
+//! A panic ends the run with an error on the host's side. `bpf build` compiles a crate that depends on this one; it
+//! needs the nightly toolchain with its components `rust-src` and `llvm-tools`, and no other linker or LLVM.
+//!
+//! ```
+//! // #![no_std]
+//! use bpf_guest::maps::LruHashMap;
+//! use bpf_guest::{BpfContext, ContextBytes, map, program};
+//!
+//! // In a crate of its own, with `bpf_runtime::{BpfContext, ContextBytes}` on the host.
+//! #[derive(BpfContext)]
+//! #[repr(C)]
+//! pub struct Request<'r> {
+//!     pub client: u32,
+//!     #[bpf(writable)]
+//!     pub cost: u32,
+//!     pub path: ContextBytes<'r>,
+//! }
+//!
+//! #[map]
+//! static SEEN: LruHashMap<u32, u64, 4096> = LruHashMap::new();
+//!
+//! #[program("request/limit")]
+//! fn limit(request: &mut Request<'_>) -> u32 {
+//!     if request.path.starts_with(b"/health") {
+//!         return 0;
+//!     }
+//!     request.cost = 1;
+//!     match SEEN.get_or_insert(&request.client, &0) {
+//!         Some(count) => (count.fetch_add(1) >= 3).into(),
+//!         None => 1,
+//!     }
+//! }
+//! ```
+#![no_std]
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
+
+mod call;
+mod context;
+pub mod helpers;
+mod host;
+pub mod maps;
+mod plain;
+mod ring;
+pub mod xdp;
+
+/// A struct of the host's as the context of programs: `#[repr(C)]`, with integers, arrays of integers and
+/// [`ContextBytes`]. The same definition derives `bpf_runtime::BpfContext` on the host; what it says there about
+/// fields (`#[bpf(writable)]`) is held by the verifier.
+///
+/// ```compile_fail
+/// #[derive(bpf_guest::BpfContext)]
+/// struct Request { // add `#[repr(C)]`
+///     client: u32,
+/// }
+/// ```
+pub use bpf_guest_macros::BpfContext;
+
+/// A map: a static of one of the types in [`maps`]. Its name is the static's.
+///
+/// ```
+/// use bpf_guest::{map, maps::Array};
+///
+/// #[map]
+/// static LIMITS: Array<u32, 8> = Array::new();
+/// ```
+///
+/// ```compile_fail
+/// #[bpf_guest::map]
+/// static LIMITS: u32 = 8; // not a map
+/// ```
+pub use bpf_guest_macros::map;
+
+/// A program, in the section of this name: a function of one argument, `&mut` of a context, with a result that is a
+/// [`ProgramResult`]. Its name is the function's.
+///
+/// ```
+/// use bpf_guest::{program, xdp::{Xdp, XdpAction}};
+///
+/// #[program("xdp")]
+/// fn only_ipv4(xdp: &mut Xdp) -> XdpAction {
+///     match xdp.packet().array(12) {
+///         Some([0x08, 0x00]) => XdpAction::Pass,
+///         _ => XdpAction::Drop,
+///     }
+/// }
+/// ```
+///
+/// ```compile_fail
+/// #[bpf_guest::program("xdp")]
+/// fn no_context(xdp: &mut u32) -> u32 { // `u32` is no context
+///     0
+/// }
+/// ```
+pub use bpf_guest_macros::program;
+
+pub use context::{Context, ContextBytes, ContextBytesMut, ProgramResult};
+pub use ring::Reserved;
+#[doc(hidden)]
+pub use zerocopy;
+
+/// Panics abort where they are (`-Cpanic=immediate-abort`), so nothing calls this.
+#[cfg(target_arch = "bpf")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
