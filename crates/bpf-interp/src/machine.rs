@@ -1,7 +1,7 @@
 //! What a run carries along, and the view of it that the host's functions get.
 
 use core::fmt;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::error::Error;
 
 use bpf_isa::{InsnIdx, Size};
@@ -34,8 +34,8 @@ pub struct Options<'a> {
     /// How many taken back-edges and calls a run may make; `None`: any number. A back-edge is a jump to itself or to a
     /// lower slot; calls are those of helpers, host functions, subprograms and callbacks, tail calls included.
     pub budget: Option<u64>,
-    /// Ends the run, where the budget is counted, once it is true.
-    pub interrupt: Option<&'a AtomicBool>,
+    /// Ends the run, where the budget is counted, once its topmost bit is set.
+    pub interrupt: Option<&'a AtomicU64>,
     /// The value of every byte of a stack when its frame is entered: 0, except in tests that look for reads of bytes
     /// never written.
     pub stack_fill: u8,
@@ -55,7 +55,7 @@ pub struct Machine<'a> {
     pub(crate) r2: u64,
     pub(crate) tail_calls: u32,
     budget: Option<u64>,
-    interrupt: Option<&'a AtomicBool>,
+    interrupt: Option<&'a AtomicU64>,
 }
 
 impl<'a> Machine<'a> {
@@ -94,7 +94,7 @@ impl<'a> Machine<'a> {
     #[inline]
     pub(crate) fn tick(&mut self) -> Result<(), StopKind> {
         // Relaxed: the flag says nothing about other memory, and a stop a little late is as good.
-        if self.interrupt.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+        if self.interrupt.is_some_and(|word| word.load(Ordering::Relaxed) >> 63 != 0) {
             return Err(StopKind::Interrupted);
         }
         match &mut self.budget {

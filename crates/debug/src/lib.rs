@@ -22,9 +22,11 @@ mod registry;
 #[cfg(test)]
 mod tests;
 mod unit;
+mod walk;
 
 pub use registry::{Location, Options, Registered, Registry};
 pub use unit::{Function, Line, Unit};
+pub use walk::walk;
 
 use std::path::PathBuf;
 

@@ -5,9 +5,9 @@ use crate::frames::RegisteredFrames;
 use crate::gdb::Announced;
 use crate::jitdump::JitDump;
 use crate::perf_map::PerfMap;
+use crate::walk::walk;
 use crate::unit::Unit;
 use bpf_jit_code::Arch;
-use core::ffi::{c_int, c_void};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -170,7 +170,12 @@ impl Registry {
     /// The emitted frames of the calling thread, innermost first; Rust's between them are left out. Without
     /// [`Options::unwind`] the walk ends at the first of them.
     pub fn backtrace(&self) -> Vec<Location> {
-        call_sites().into_iter().filter_map(|ip| self.symbolize(ip)).collect()
+        let mut found = Vec::new();
+        walk(&mut |ip, _| {
+            found.extend(self.symbolize(ip));
+            true
+        });
+        found
     }
 
     /// The first write to a file that failed. Nothing was written after it.
@@ -238,33 +243,4 @@ impl Drop for Registered {
             units.remove(&self.base);
         }
     }
-}
-
-// The unwinder's walk (Itanium C++ ABI: Exception Handling, 1.2, and its extension for backtraces), in libgcc_s and
-// LLVM's libunwind alike.
-unsafe extern "C" {
-    fn _Unwind_Backtrace(step: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int, arg: *mut c_void) -> c_int;
-    fn _Unwind_GetIPInfo(context: *mut c_void, before: *mut c_int) -> usize;
-}
-
-/// Longest walk: more than any stack of nested runs has frames.
-const MAX_FRAMES: usize = 4096;
-
-/// For each frame of this thread, innermost first, an address inside the instruction it is at.
-fn call_sites() -> Vec<usize> {
-    unsafe extern "C" fn step(context: *mut c_void, arg: *mut c_void) -> c_int {
-        // SAFETY: `arg` is the vector below, which nobody else uses during the walk.
-        let sites = unsafe { &mut *arg.cast::<Vec<usize>>() };
-        let mut before = 0;
-        // SAFETY: the context is the walk's, `before` an integer to be filled in.
-        let ip = unsafe { _Unwind_GetIPInfo(context, &mut before) };
-        // A return address may be beyond its function's end; the address at which a signal struck is not.
-        sites.push(if before == 0 { ip.wrapping_sub(1) } else { ip });
-        // 0 goes on, anything else ends the walk.
-        (sites.len() >= MAX_FRAMES).into()
-    }
-    let mut sites: Vec<usize> = Vec::with_capacity(64);
-    // SAFETY: `step` gets the vector back as its argument, and does not unwind.
-    unsafe { _Unwind_Backtrace(step, (&raw mut sites).cast()) };
-    sites
 }

@@ -240,6 +240,7 @@ impl<'a> Emitter<'a> {
             (1, None) => {
                 self.code.frame_bytes.push(0);
                 self.landing_pad();
+                self.budget(chain, 0);
                 self.name_program(0);
                 asm!(self; b 0);
                 return;
@@ -278,6 +279,7 @@ impl<'a> Emitter<'a> {
                     asm!(self; mov x5, x21 ; str wzr, [x5, RunCtx::TAIL_CALLS_OFFSET as u32]);
                 }
             }
+            self.budget(chain, program);
             if program + 1 == chain.programs && chain.end.is_none() {
                 self.restore(chain);
                 self.name_program(program);
@@ -308,6 +310,17 @@ impl<'a> Emitter<'a> {
         if self.options.hardening.landing_pads {
             asm!(self; hint 34); // bti c
         }
+    }
+
+    /// What the program may spend, or the run's allowance if that is less.
+    fn budget(&mut self, chain: &Chain, program: usize) {
+        let Some(budget) = chain.budgets[program] else { return };
+        self.constant(budget as u64);
+        asm!(self;
+            ldr x17, [x5, RunCtx::ALLOWANCE_OFFSET as u32];
+            cmp x17, x14;
+            csel x17, x17, x14, lt;
+            str x17, [x5, RunCtx::BUDGET_OFFSET as u32]);
     }
 
     /// Goes to `out` with a verdict in x0 that is none of these.

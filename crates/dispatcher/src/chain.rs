@@ -72,12 +72,14 @@ pub struct Link {
     /// Whether it may read the hidden argument ([`bpf_jit_code::Code::reads_hidden`]). If no program of a chain does,
     /// the chain does not.
     pub reads_hidden: bool,
+    /// What it may spend, if it counts: each program of a chain has its budget to itself.
+    pub budget: Option<i64>,
 }
 
 impl Link {
     /// A program that follows the policy.
     pub fn new(address: usize) -> Link {
-        Link { address, continue_on: None, reads_hidden: true }
+        Link { address, continue_on: None, reads_hidden: true, budget: None }
     }
 }
 
@@ -99,6 +101,8 @@ pub(crate) struct Chain {
     pub(crate) end: Option<u64>,
     /// Whether any program may read the hidden argument.
     pub(crate) reads_hidden: bool,
+    /// What each may spend, if it counts.
+    pub(crate) budgets: Vec<Option<i64>>,
 }
 
 impl Chain {
@@ -117,7 +121,9 @@ impl Chain {
                 (Tests::ContinueOn(tests), end)
             }
         };
-        Chain { programs, tests, end, reads_hidden: links.iter().any(|link| link.reads_hidden) }
+        // What does not read the hidden argument has no place to count at.
+        let budgets = links.iter().map(|link| link.budget.filter(|_| link.reads_hidden)).collect();
+        Chain { programs, tests, end, reads_hidden: links.iter().any(|link| link.reads_hidden), budgets }
     }
 
     /// After which verdicts of a program the next one runs; `None`: after all.

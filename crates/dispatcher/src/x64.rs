@@ -236,6 +236,7 @@ impl<'a> Emitter<'a> {
             }
             (1, None) => {
                 self.code.frame_bytes.push(0);
+                self.budget(chain, 0);
                 asm!(self; jmp DWORD 0);
                 self.name_program(0);
                 return;
@@ -264,6 +265,7 @@ impl<'a> Emitter<'a> {
                     asm!(self; mov r9, r14 ; mov DWORD [r9 + RunCtx::TAIL_CALLS_OFFSET], 0);
                 }
             }
+            self.budget(chain, program);
             if program + 1 == chain.programs && chain.end.is_none() {
                 self.restore(chain);
                 asm!(self; jmp DWORD 0);
@@ -288,6 +290,17 @@ impl<'a> Emitter<'a> {
             self.restore(chain);
             asm!(self; ret);
         }
+    }
+
+    /// What the program may spend, or the run's allowance if that is less.
+    fn budget(&mut self, chain: &Chain, program: usize) {
+        let Some(budget) = chain.budgets[program] else { return };
+        asm!(self; mov rax, [r9 + RunCtx::ALLOWANCE_OFFSET]);
+        match i32::try_from(budget) {
+            Ok(budget) => asm!(self; mov r10, DWORD budget),
+            Err(_) => asm!(self; mov r10, QWORD budget),
+        }
+        asm!(self; cmp rax, r10 ; cmovg rax, r10 ; mov [r9 + RunCtx::BUDGET_OFFSET], rax);
     }
 
     /// Goes to `out` with a verdict in rax that is none of these.

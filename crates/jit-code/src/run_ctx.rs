@@ -15,10 +15,9 @@ pub struct RunCtx {
     pub tail_calls: u32,
     /// 0, or the [`StopCode`] that ended the run.
     pub stop_code: u32,
-    /// The instruction at which the run was stopped by emitted code.
-    pub stop_insn: u32,
-    /// Non-zero asks the run to stop at its next loop edge or call; other threads store it.
-    pub interrupt: u32,
+    /// By its sign, asks the run to stop at its next loop edge or call. Other threads set that bit; the others are the
+    /// embedding runtime's, so that whoever sets it by a compare-and-exchange knows which run it is.
+    pub interrupt: u64,
     /// Budget left: loop edges taken and calls made. Below zero the run stops.
     pub budget: i64,
     /// Stack pointer to return to when the run stops: that of the nearest entry sequence. 0 if no emitted code is
@@ -37,10 +36,14 @@ pub struct RunCtx {
     pub host_env: u64,
     /// The run's execution slot.
     pub slot: u32,
+    /// The instruction at which the run was stopped by emitted code.
+    pub stop_insn: u32,
     /// Address of the context that the run was given, for checks against the regions that its fields describe.
     pub context: u64,
     /// An address in the code of the program that stopped the run; 0 if a host function did.
     pub stop_pc: u64,
+    /// What each program of a chain may spend of the budget at most.
+    pub allowance: i64,
 }
 
 /// An offset as instructions have it.
@@ -50,15 +53,20 @@ const fn displacement(offset: usize) -> i32 {
     offset as i32
 }
 
+// The sign of a word is in its upper half, and that at the higher address.
+const _: () = assert!(cfg!(target_endian = "little"));
+
 impl RunCtx {
+    /// The bit of [`RunCtx::interrupt`] that asks a run to stop.
+    pub const INTERRUPTED: u64 = 1 << 63;
     /// Offset of [`RunCtx::tail_calls`].
     pub const TAIL_CALLS_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, tail_calls));
     /// Offset of [`RunCtx::stop_code`].
     pub const STOP_CODE_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, stop_code));
     /// Offset of [`RunCtx::stop_insn`].
     pub const STOP_INSN_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, stop_insn));
-    /// Offset of [`RunCtx::interrupt`].
-    pub const INTERRUPT_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, interrupt));
+    /// Offset of the upper half of [`RunCtx::interrupt`], which has its sign.
+    pub const INTERRUPT_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, interrupt) + 4);
     /// Offset of [`RunCtx::budget`].
     pub const BUDGET_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, budget));
     /// Offset of [`RunCtx::exit_sp`].
@@ -79,6 +87,8 @@ impl RunCtx {
     pub const CONTEXT_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, context));
     /// Offset of [`RunCtx::stop_pc`].
     pub const STOP_PC_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, stop_pc));
+    /// Offset of [`RunCtx::allowance`].
+    pub const ALLOWANCE_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, allowance));
 }
 
 /// Makes [`StopCode`] and all that lists its codes from one table. Numbers ascend from 1 without a gap.

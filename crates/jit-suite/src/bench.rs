@@ -21,8 +21,8 @@ pub struct Start {
     pub memory: Vec<u64>,
     /// Tail calls taken before.
     pub tail_calls: u32,
-    /// Whether another thread asked the run to stop.
-    pub interrupt: u32,
+    /// Whether another thread asked the run to stop, by its sign.
+    pub interrupt: u64,
     /// The budget.
     pub budget: i64,
     /// The length of the raw context.
@@ -58,6 +58,7 @@ impl Start {
             slot: 0x5107,
             context: 0xc0,
             stop_pc: 0,
+            allowance: 0x411e,
         }
     }
 }
@@ -69,7 +70,7 @@ fn ctx_bytes(ctx: &RunCtx) -> Vec<u8> {
     put(RunCtx::TAIL_CALLS_OFFSET, &ctx.tail_calls.to_le_bytes());
     put(RunCtx::STOP_CODE_OFFSET, &ctx.stop_code.to_le_bytes());
     put(RunCtx::STOP_INSN_OFFSET, &ctx.stop_insn.to_le_bytes());
-    put(RunCtx::INTERRUPT_OFFSET, &ctx.interrupt.to_le_bytes());
+    put(RunCtx::INTERRUPT_OFFSET - 4, &ctx.interrupt.to_le_bytes());
     put(RunCtx::BUDGET_OFFSET, &ctx.budget.to_le_bytes());
     put(RunCtx::PACKET_OFFSET, &ctx.packet.to_le_bytes());
     put(RunCtx::PACKET_LEN_OFFSET, &ctx.packet_len.to_le_bytes());

@@ -21,8 +21,10 @@ pub fn checks(target: &mut dyn Target) {
         (Check::Budget, 0, 0),
         (Check::Budget, i64::MIN, 0),
         (Check::Interrupt, 5, 0),
-        (Check::Interrupt, 5, 1),
-        (Check::Interrupt, 5, 1 << 31),
+        // What is below the sign says which run it is.
+        (Check::Interrupt, 5, u64::MAX >> 1),
+        (Check::Interrupt, 5, 1 << 63),
+        (Check::Interrupt, 5, u64::MAX),
     ] {
         for stack in [64, 600] {
             let mut callee = Build::new();

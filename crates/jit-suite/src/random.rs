@@ -183,7 +183,7 @@ pub fn random_programs(target: &mut dyn Target) {
                 args[0] = rng.pick(&EDGES);
                 args[3] = Start::MEMORY;
                 let budget = if rng.chance(4) { rng.below(8) as i64 } else { 1000 };
-                let interrupt = u32::from(rng.chance(8));
+                let interrupt = rng.value() >> 1 | u64::from(rng.chance(8)) << 63;
                 Start { budget, interrupt, ..Start::new(args, WORDS) }
             })
             .collect();

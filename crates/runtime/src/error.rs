@@ -27,12 +27,40 @@ pub enum EngineError {
         /// The most there can be.
         max: u32,
     },
+    /// [`crate::Config::tick`] is none that a thread can wake up at.
+    #[error("deadlines by ticks of {tick:?}: they must be between {min:?} and {max:?} (`Config::tick`)")]
+    Tick {
+        /// [`crate::Config::tick`].
+        tick: std::time::Duration,
+        /// The shortest.
+        min: std::time::Duration,
+        /// The longest.
+        max: std::time::Duration,
+    },
     /// No executable memory could be had.
     #[error("executable memory: {0}")]
     Memory(#[from] bpf_prog_pack::Error),
     /// What [`crate::Config::debug`] asks for could not be set up.
     #[error("debugging: {0}")]
     Debug(#[from] bpf_debug::Error),
+}
+
+/// Why a deadline was not made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeadlineError {
+    /// It has passed.
+    #[error("the deadline passed {by:?} ago")]
+    Past {
+        /// How long ago.
+        by: std::time::Duration,
+    },
+    /// The thread that looks at the clock could not be started.
+    #[error("no thread for deadlines: {0}")]
+    Thread(std::io::Error),
+    /// The calling process is a forked child, where nothing runs.
+    #[error("an engine runs nothing in a forked child")]
+    Forked,
 }
 
 /// Why an object or program was not loaded. Nothing of it stays behind.
@@ -112,6 +140,9 @@ pub enum LoadError {
         /// Why.
         source: bpf_maps::MapError,
     },
+    /// [`crate::Loader::budget`] was 0: no run could take a loop or make a call.
+    #[error("a budget must be at least 1")]
+    NoBudget,
     /// A map, prog array or [`crate::MapSet`] of another engine.
     #[error(transparent)]
     OtherDomain(#[from] OtherDomain),
@@ -286,7 +317,8 @@ pub enum ProgArrayError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The budget of [`crate::Config::budget`] is spent.
+    /// The budget is spent: that of the program ([`crate::Loader::budget`], [`crate::Config::budget`]) or the run's
+    /// ([`crate::RunLimits::budget`]).
     #[error("the run's budget is spent{}", place(.insn, .origin))]
     Budget {
         /// Where.
@@ -294,7 +326,7 @@ pub enum RunError {
         /// In which program, if known.
         origin: Option<Box<Origin>>,
     },
-    /// Another thread called `interrupt()`.
+    /// Somebody called `interrupt()`.
     #[error("the run was interrupted{}", place(.insn, .origin))]
     Interrupted {
         /// Where.
@@ -302,6 +334,28 @@ pub enum RunError {
         /// In which program, if known.
         origin: Option<Box<Origin>>,
     },
+    /// The deadline has passed ([`crate::RunLimits::deadline`]). Without an instruction: before the run began.
+    #[error("the run's deadline has passed{}", place(.insn, .origin))]
+    Deadline {
+        /// Where.
+        insn: Option<InsnIdx>,
+        /// In which program, if known.
+        origin: Option<Box<Origin>>,
+    },
+    /// [`crate::RunLimits`] were given to a program without the check that they need. It did not begin.
+    #[error("program `{program}` cannot be limited so: it does not {lacks}")]
+    Unlimited {
+        /// Which program.
+        program: String,
+        /// What it does not do, and how to have it.
+        lacks: &'static str,
+    },
+    /// A budget of 0: no run could take a loop or make a call.
+    #[error("a budget must be at least 1")]
+    NoBudget,
+    /// A deadline or an interrupter of another engine.
+    #[error("the deadline or interrupter is of another engine: ask the one that the program was loaded into")]
+    OtherEngine,
     /// A checked memory access failed.
     #[error("{what}{}", place(.insn, .origin))]
     Access {
@@ -368,9 +422,13 @@ impl RunError {
         match self {
             RunError::Budget { insn, origin }
             | RunError::Interrupted { insn, origin }
+            | RunError::Deadline { insn, origin }
             | RunError::Access { insn, origin, .. }
             | RunError::Host { insn, origin, .. } => Some((*insn, origin)),
-            RunError::Enter(_)
+            RunError::Unlimited { .. }
+            | RunError::NoBudget
+            | RunError::OtherEngine
+            | RunError::Enter(_)
             | RunError::TooLong { .. }
             | RunError::Stack { .. }
             | RunError::TooDeep { .. }

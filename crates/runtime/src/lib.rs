@@ -41,6 +41,7 @@ mod num;
 pub mod oracle;
 mod program;
 
+pub use abi::limits::{Deadline, Interrupter, RunLimits};
 pub use abi::run::PrintSink;
 pub use attach::dispatcher::{Dispatcher, DispatcherError, DispatcherOptions, DispatcherStats};
 pub use attach::hook::{Attachment, Hook, HookError};
@@ -57,7 +58,7 @@ pub use context::skb::{FlowKeys, SkBuff, SkFields, Skb};
 pub use context::{Context, ContextLayout, Parts, Raw};
 pub use engine::Engine;
 pub use engine::config::{Config, Mode};
-pub use error::{EngineError, HelperError, LinkError, LoadError, Origin, ProgArrayError, RunError};
+pub use error::{DeadlineError, EngineError, HelperError, LinkError, LoadError, Origin, ProgArrayError, RunError};
 pub use handle::instance::Instance;
 pub use handle::prog_array::ProgArray;
 pub use handle::program::{Program, TestRun};

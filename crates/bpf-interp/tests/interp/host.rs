@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use bpf_interp::{Caller, Env, HostMemory, MAX_TAIL_CALLS, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Imm64, Insn, Program, assemble};
@@ -223,7 +223,7 @@ fn budget_counts_back_edges_and_calls() {
 
 #[test]
 fn interruption() {
-    let stop = AtomicBool::new(false);
+    let stop = AtomicU64::new(u64::MAX >> 1);
     let text = "a: goto a";
     let result = std::thread::scope(|scope| {
         let run = scope.spawn(|| {
@@ -244,7 +244,7 @@ fn interruption() {
             Machine::new(Memory::new(), options).run(&mut Quiet, &program(text), [0, 0])
         });
         std::thread::sleep(std::time::Duration::from_millis(20));
-        stop.store(true, Ordering::Relaxed);
+        stop.store(1 << 63, Ordering::Relaxed);
         run.join().unwrap()
     });
     assert_eq!(result.unwrap_err().to_string(), "instruction 0: interrupted");

@@ -14,8 +14,7 @@ use bpf_isa::Width;
 use bpf_jit::{Check, Cond, Stub, VReg, Val};
 use bpf_jit_code::{RunCtx, StopCode};
 
-// The stop sequence stores and loads these fields in pairs.
-const _: () = assert!(RunCtx::STOP_INSN_OFFSET == RunCtx::STOP_CODE_OFFSET + 4);
+// The stop sequence loads these fields as a pair.
 const _: () = assert!(RunCtx::EXIT_PC_OFFSET == RunCtx::EXIT_SP_OFFSET + 8);
 
 impl Emitter<'_> {
@@ -32,8 +31,11 @@ impl Emitter<'_> {
                 (Jump::If(Cc::Mi), StopCode::Budget)
             }
             Check::Interrupt => {
-                asm!(&mut self.s.buf; ldr W(TMP2), [XSP(at), RunCtx::INTERRUPT_OFFSET as u32]);
-                (Jump::Zero { nonzero: true, width: Width::W32, reg: TMP2 }, StopCode::Interrupted)
+                // Not by `tbnz`, which reaches 32 KiB only.
+                asm!(&mut self.s.buf;
+                    ldr W(TMP2), [XSP(at), RunCtx::INTERRUPT_OFFSET as u32];
+                    cmp WSP(TMP2), 0);
+                (Jump::If(Cc::Mi), StopCode::Interrupted)
             }
         };
         let stub = self.s.stub(code, ctx);
@@ -81,7 +83,8 @@ impl Arm64 {
             self.s.bind(label);
             mov_imm(&mut self.s.buf, TMP2, code as u64);
             asm!(&mut self.s.buf;
-                stp W(TMP2), W(AUX), [XSP(CTX), RunCtx::STOP_CODE_OFFSET];
+                str W(TMP2), [XSP(CTX), RunCtx::STOP_CODE_OFFSET as u32];
+                str W(AUX), [XSP(CTX), RunCtx::STOP_INSN_OFFSET as u32];
                 // Which program this is: after tail calls, nobody else knows.
                 adr X(TMP2), 0;
                 str X(TMP2), [XSP(CTX), RunCtx::STOP_PC_OFFSET as u32];

@@ -26,7 +26,7 @@ impl Emitter<'_> {
             Check::Interrupt => {
                 let flag = r.at(RunCtx::INTERRUPT_OFFSET).into();
                 asm!(self.s.buf, [shorten_imm, memory(flag, 1), drop_rex]; cmp DWORD [rax], DWORD 0);
-                (Cc::Ne, StopCode::Interrupted)
+                (Cc::S, StopCode::Interrupted)
             }
         };
         let stub = self.s.stub(code, ctx);

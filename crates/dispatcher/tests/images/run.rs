@@ -190,7 +190,7 @@ fn chains_follow_their_policy() {
         let run_once = |reads_hidden, ctx| {
             let link = |(at, i): (usize, &usize)| {
                 let address = entry(&stubs[*i]) as usize;
-                Link { address, continue_on: sets.get(at).copied(), reads_hidden }
+                Link { address, continue_on: sets.get(at).copied(), reads_hidden, budget: None }
             };
             let links: Vec<Link> = programs.iter().enumerate().map(link).collect();
             live.publish(&Image::chain(Arch::HOST.unwrap(), &links, policy, &Options::default())).unwrap();

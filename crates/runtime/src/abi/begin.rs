@@ -4,14 +4,18 @@
 //! few fields of its slot's [`Run`] that the last one may have changed; only runs inside another of their thread are
 //! counted. Code that does not read the hidden argument cannot tell whether there is a run, so none is begun for it.
 //!
-//! A signal handler may run a program at any instruction of this: the first thing that is stored of a run is its
-//! `host`, the last is that there is none, and a handler that finds it null has the run to itself until it returns.
+//! A signal handler may run a program at any instruction of this: the first thing that is stored of a run is its word,
+//! the last is a 0 there, and a handler that finds a 0 has the run to itself until it returns.
+//!
+//! Limits of one run alone ([`crate::RunLimits`]) take a way of their own, so runs without do not pay for them.
 
 use crate::abi::entry;
+use crate::abi::limits::{Limits, Terms};
 use crate::abi::machine_stack::INTERPRETER;
 use crate::abi::roots::Roots;
-use crate::abi::run::{Run, interrupt_flag};
-use crate::abi::slots::Runs;
+use crate::abi::run::Run;
+use crate::abi::slots::{Level, Runs};
+use crate::abi::watch::{INTERRUPTED, LATE, NEVER, Watched};
 use crate::context::Parts;
 use crate::error::RunError;
 use bpf_quiesce::Guard;
@@ -47,6 +51,7 @@ pub(crate) unsafe fn run_code<'e>(
     entry: Entry,
     host: *mut (),
     parts: Parts,
+    terms: Terms,
     roots: &dyn Roots,
 ) -> Result<u64, RunError> {
     // Address arithmetic that the verifier allowed must not wrap.
@@ -58,25 +63,32 @@ pub(crate) unsafe fn run_code<'e>(
         // SAFETY: the caller's contract; code that does not read the hidden argument has no way to stop the run.
         return Ok(unsafe { entry::enter_unstoppable(entry.code, entry.callee, arguments(parts)) });
     }
-    let Some(run) = runs.idle_run(guard.borrow()) else {
+    let Some(level) = runs.idle(guard.borrow()) else {
         let (context, packet) = (slice(parts.context, parts.context_len), slice(parts.packet, parts.packet_len));
         // SAFETY: the caller's contract.
-        return unsafe { run_code_nested(runs, guard, (entry.code, entry.callee), host, context, packet, roots) }
-            .map_err(|error| *error);
+        return unsafe {
+            run_code_nested(runs, guard, (entry.code, entry.callee), host, context, packet, terms, roots)
+        }
+        .map_err(|error| *error);
     };
-    // SAFETY: the guard's slot is this thread's, and its run is idle.
-    unsafe { Run::set_outermost(run, &runs.config, host, parts) };
+    let run = level.run();
+    // Relaxed: whoever changes the word needs nothing else of the run.
+    level.word().store(terms.of, Ordering::Relaxed);
+    // From here on, signal handlers of this thread take another run.
+    compiler_fence(Ordering::SeqCst);
+    // SAFETY: the guard's slot is this thread's, and its run is idle but for the word.
+    unsafe { Run::set(run, &runs.config, host, parts, terms.budget) };
     // SAFETY: the caller's contract; the pointer covers all of the run, whose first field is the hidden argument.
     let r0 = unsafe { entry::enter(entry.code, entry.callee, arguments(parts), run.cast()) };
     // SAFETY: still this thread's.
     if unsafe { (*run).ctx.stop_code } != 0 {
         // SAFETY: the guard is held.
-        return Err(*unsafe { end_stopped(guard, run, roots) });
+        return Err(*unsafe { end_stopped(guard, level, roots) });
     }
     // Signal handlers may take the run once it is nobody's.
     compiler_fence(Ordering::SeqCst);
-    // SAFETY: the run is that of this thread's slot, and emitted code has left it.
-    unsafe { (*run).host = core::ptr::null_mut() };
+    // Relaxed: the slot's next user comes after this one anyway.
+    level.word().store(0, Ordering::Relaxed);
     Ok(r0)
 }
 
@@ -86,6 +98,7 @@ pub(crate) unsafe fn run_code<'e>(
 /// As for [`run_code`].
 #[cold]
 #[inline(never)]
+#[expect(clippy::too_many_arguments, reason = "words of its caller's, which are not to be put into memory")]
 unsafe fn run_code_nested<'e>(
     runs: &'e Runs,
     guard: impl Borrow<Guard<'e>>,
@@ -93,12 +106,14 @@ unsafe fn run_code_nested<'e>(
     host: *mut (),
     context: *mut [u8],
     packet: *mut [u8],
+    terms: Terms,
     roots: &dyn Roots,
 ) -> Result<u64, Box<RunError>> {
     let entry = Entry { code, callee, reads_hidden: true };
     let parts = parts(context, packet, slice(core::ptr::null_mut(), 0));
     // SAFETY: the caller's contract.
-    nested(runs, guard, host, parts, |run| unsafe { call(entry, run, parts, roots) }).map_err(Box::new)
+    nested(runs, guard, host, parts, (terms, Limits::none(terms)), |run| unsafe { call(entry, run, parts, roots) })
+        .map_err(Box::new)
 }
 
 fn parts(context: *mut [u8], packet: *mut [u8], memory: *mut [u8]) -> Parts {
@@ -139,13 +154,13 @@ pub(crate) unsafe fn call(entry: Entry, run: *mut Run, parts: Parts, roots: &dyn
 /// Why a run of a slot was stopped; it is over.
 ///
 /// # Safety
-/// `run` must be the active run of the guard's slot.
+/// `level` must be the guard's slot's, and its run active.
 #[cold]
 #[inline(never)]
-unsafe fn end_stopped<'e>(_guard: impl Borrow<Guard<'e>>, run: *mut Run, roots: &dyn Roots) -> Box<RunError> {
-    let active = Active(run);
+unsafe fn end_stopped<'e>(_guard: impl Borrow<Guard<'e>>, level: &Level, roots: &dyn Roots) -> Box<RunError> {
+    let active = Active(level);
     // SAFETY: the run is that of the slot of the guard that is passed, so this thread's, and emitted code has left it.
-    Box::new(unsafe { &mut *active.0 }.stop_reason_in(roots))
+    Box::new(unsafe { &mut *active.0.run() }.stop_reason_in(roots))
 }
 
 #[cold]
@@ -153,15 +168,16 @@ fn too_long(len: usize) -> Box<RunError> {
     Box::new(RunError::TooLong { len, max: Region::MAX_LEN as usize })
 }
 
-/// Ends the use of a [`Run`], whatever happens in it.
-struct Active(*mut Run);
+/// Ends the use of a level's [`Run`], whatever happens in it.
+struct Active<'e>(&'e Level);
 
-impl Drop for Active {
+impl Drop for Active<'_> {
     fn drop(&mut self) {
+        // SAFETY: the run is this thread's. What one with limits has set, others rely on not to be.
+        unsafe { (*self.0.run()).ctx.allowance = i64::MAX };
         // As in `run_code`.
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: made of a run of a slot, which outlives it and is this thread's.
-        unsafe { (*self.0).host = core::ptr::null_mut() };
+        self.0.word().store(0, Ordering::Relaxed);
     }
 }
 
@@ -172,15 +188,18 @@ pub(crate) fn begin<'e>(
     guard: impl Borrow<Guard<'e>>,
     host: *mut (),
     parts: Parts,
+    terms: Terms,
     roots: &dyn Roots,
     code: impl FnOnce(*mut Run, Parts) -> Result<u64, RunError>,
 ) -> Result<u64, RunError> {
     let (context, packet) = (slice(parts.context, parts.context_len), slice(parts.packet, parts.packet_len));
     runs.config.stack.check(roots, INTERPRETER).map_err(|error| *error)?;
-    begin_with(runs, guard, host, context, packet, slice(parts.memory, parts.memory_len), code).map_err(|error| *error)
+    begin_with(runs, guard, host, context, packet, slice(parts.memory, parts.memory_len), terms, code)
+        .map_err(|error| *error)
 }
 
 #[inline(never)]
+#[expect(clippy::too_many_arguments, reason = "words of its caller's, which are not to be put into memory")]
 fn begin_with<'e>(
     runs: &'e Runs,
     guard: impl Borrow<Guard<'e>>,
@@ -188,19 +207,69 @@ fn begin_with<'e>(
     context: *mut [u8],
     packet: *mut [u8],
     memory: *mut [u8],
+    terms: Terms,
     code: impl FnOnce(*mut Run, Parts) -> Result<u64, RunError>,
 ) -> Result<u64, Box<RunError>> {
     let parts = parts(context, packet, memory);
     if parts.packet_len > Region::MAX_LEN as usize {
         return Err(too_long(parts.packet_len));
     }
-    let Some(run) = runs.idle_run(guard.borrow()) else {
-        return nested(runs, guard, host, parts, |run| code(run, parts)).map_err(Box::new);
+    let Some(level) = runs.idle(guard.borrow()) else {
+        let limits = Limits::none(terms);
+        return nested(runs, guard, host, parts, (terms, limits), |run| code(run, parts)).map_err(Box::new);
     };
-    // SAFETY: the guard's slot is this thread's, and its run is idle.
-    unsafe { Run::set_outermost(run, &runs.config, host, parts) };
-    let active = Active(run);
-    code(active.0, parts).map_err(Box::new)
+    // As in `run_code`.
+    level.word().store(terms.of, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    let active = Active(level);
+    // SAFETY: the guard's slot is this thread's, and its run is idle but for the word.
+    unsafe { Run::set(level.run(), &runs.config, host, parts, terms.budget) };
+    code(active.0.run(), parts).map_err(Box::new)
+}
+
+/// The same under limits, for machine code too.
+#[inline(never)]
+pub(crate) fn begin_limited<'e>(
+    runs: &'e Runs,
+    guard: impl Borrow<Guard<'e>>,
+    host: *mut (),
+    parts: Parts,
+    (terms, limits): (Terms, Limits),
+    roots: &dyn Roots,
+    code: impl FnOnce(*mut Run, Parts) -> Result<u64, RunError>,
+) -> Result<u64, RunError> {
+    runs.config.stack.check(roots, INTERPRETER).map_err(|error| *error)?;
+    if parts.packet_len > Region::MAX_LEN as usize {
+        return Err(*too_long(parts.packet_len));
+    }
+    let Some(level) = runs.idle(guard.borrow()) else {
+        return nested(runs, guard, host, parts, (terms, limits), |run| code(run, parts));
+    };
+    level.watch().begin(level.word(), limits.watched);
+    let active = Active(level);
+    set_limited(&active, runs, host, parts, (terms, limits))?;
+    code(active.0.run(), parts)
+}
+
+/// Sets a run under limits, whose word is there already; not if its time is over.
+fn set_limited(
+    active: &Active<'_>,
+    runs: &Runs,
+    host: *mut (),
+    parts: Parts,
+    (terms, limits): (Terms, Limits),
+) -> Result<(), RunError> {
+    // After the word was stored: see `abi::clock`.
+    let deadline = limits.watched.deadline;
+    if deadline != NEVER && runs.clock().now() >= deadline {
+        return Err(RunError::Deadline { insn: None, origin: None });
+    }
+    let run = active.0.run();
+    // SAFETY: the level is this thread's, and its run idle but for the word.
+    unsafe { Run::set(run, &runs.config, host, parts, terms.budget.min(limits.allowance)) };
+    // SAFETY: as above.
+    unsafe { (*run).ctx.allowance = limits.allowance };
+    Ok(())
 }
 
 /// The same for a run inside another one of its thread.
@@ -211,26 +280,29 @@ fn nested<'e>(
     guard: impl Borrow<Guard<'e>>,
     host: *mut (),
     parts: Parts,
+    (terms, mut limits): (Terms, Limits),
     code: impl FnOnce(*mut Run) -> Result<u64, RunError>,
 ) -> Result<u64, RunError> {
     let _nesting = Nesting::enter(runs.config.max_nested)?;
-    let Some((run, outer)) = runs.idle_inner_run(guard.borrow()) else {
+    let Some((level, outer)) = runs.idle_inner(guard.borrow()) else {
         return Err(RunError::Internal("a guard's slot that the engine does not have".into()));
     };
-    // SAFETY: the guard's slot is this thread's, and its inner run is idle.
-    unsafe { Run::set(run, &runs.config, host, parts) };
-    let active = Active(run);
-    // SAFETY: the run lives as long as the engine; all who access the flag do so atomically.
-    let flag = unsafe { interrupt_flag(active.0) };
-    // An interruption whose store this one overwrites is seen, with Acquire (pairs with the release in `interrupt`), in
-    // the outer flag, which was stored before. Any other comes later and finds the flag clear. So what was asked of
-    // the outer run holds for this one.
-    flag.swap(0, Ordering::Acquire);
-    // Relaxed: see above; a flag that orders nothing else.
-    if outer.load(Ordering::Relaxed) != 0 {
-        flag.store(1, Ordering::Relaxed);
+    // Relaxed: this thread has stored all that is looked at here.
+    let outside = outer.watch().deadline(outer.word().load(Ordering::Relaxed));
+    limits.watched = Watched { deadline: limits.watched.deadline.min(outside), ..limits.watched };
+    level.watch().begin(level.word(), limits.watched);
+    let active = Active(level);
+    // What was asked of the outer run holds for this one. SeqCst, with the loads in `slots::interrupt`: of this one's
+    // word and the outer one's, in the order opposite to these. Whoever has interrupted the outer run sees this one's
+    // word, or this sees what it did.
+    level.word().fetch_or(0, Ordering::SeqCst);
+    let asked = outer.word().load(Ordering::SeqCst) & (INTERRUPTED | LATE);
+    if asked & INTERRUPTED != 0 {
+        // Relaxed: for this thread itself.
+        level.word().fetch_or(asked, Ordering::Relaxed);
     }
-    code(active.0)
+    set_limited(&active, runs, host, parts, (terms, limits))?;
+    code(active.0.run())
 }
 
 thread_local! {

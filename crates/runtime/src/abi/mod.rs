@@ -1,10 +1,13 @@
 //! A run as emitted code sees it: how it is entered, what state it has, why it stops. Knows no programs.
 
 pub(crate) mod begin;
+pub(crate) mod clock;
 pub(crate) mod entry;
 pub(crate) mod held;
+pub(crate) mod limits;
 pub(crate) mod machine_stack;
 pub(crate) mod roots;
 pub(crate) mod run;
 pub(crate) mod slots;
 pub(crate) mod stop;
+pub(crate) mod watch;

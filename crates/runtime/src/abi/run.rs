@@ -1,8 +1,8 @@
 //! The state of one run.
 //!
 //! Invariants: the [`RunCtx`] that emitted code sees is the first field of a [`Run`], so that a host function gets from
-//! the hidden argument back to the run. `host` is null exactly while no run is using it; whatever else a run leaves
-//! behind, the next one sets ([`Run::set`]).
+//! the hidden argument back to the run. Its word ([`crate::abi::watch`]) is 0 exactly while no run is using it; whatever
+//! else a run leaves behind, the next one sets ([`Run::set`]).
 
 use crate::abi::held::Held;
 use crate::abi::machine_stack::StackNeed;
@@ -13,15 +13,13 @@ use bpf_jit_code::{RunCtx, StopCode};
 use bpf_quiesce::Domain;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+use std::sync::atomic::AtomicU64;
 
 /// Where `bpf_trace_printk` writes.
 pub type PrintSink = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// What runs read of their engine.
 pub(crate) struct RunConfig {
-    /// What a run may spend.
-    pub(crate) budget: i64,
     /// How deep runs may be nested, the outermost included.
     pub(crate) max_nested: u32,
     /// What runs may take of a thread's stack.
@@ -36,7 +34,7 @@ pub(crate) struct RunConfig {
 
 impl fmt::Debug for RunConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunConfig").field("budget", &self.budget).finish_non_exhaustive()
+        f.debug_struct("RunConfig").field("max_nested", &self.max_nested).finish_non_exhaustive()
     }
 }
 
@@ -45,7 +43,7 @@ impl fmt::Debug for RunConfig {
 #[repr(C)]
 pub(crate) struct Run {
     pub(crate) ctx: RunCtx,
-    /// The `&mut H` that the run was given; null if this is no run now.
+    /// The `&mut H` that the run was given.
     pub(crate) host: *mut (),
     /// The engine's, which outlives the run.
     pub(crate) config: *const RunConfig,
@@ -73,6 +71,7 @@ impl Run {
             slot,
             context: 0,
             stop_pc: 0,
+            allowance: i64::MAX,
         };
         Run { ctx, host: core::ptr::null_mut(), config: core::ptr::null(), error: None, held: Held::NOTHING }
     }
@@ -84,36 +83,19 @@ impl Run {
         view
     }
 
-    /// Makes it a thread's outermost run: what the run before may have left is set anew.
+    /// Makes it a new run: what the run before may have left is set anew.
     ///
     /// # Safety
-    /// `run` must be this thread's alone, but for the interrupt flag, and no run now.
+    /// `run` must be this thread's alone, but for its word, which must be that of the new run already.
     #[inline]
-    pub(super) unsafe fn set_outermost(run: *mut Run, config: &RunConfig, host: *mut (), parts: Parts) {
-        // SAFETY: `run` is valid for the rest of this function, and others touch the flag by atomic operations only.
-        let flag = unsafe { interrupt_flag(run) };
-        // Relaxed: a flag that orders nothing else.
-        flag.store(0, Ordering::Relaxed);
-        // SAFETY: the caller's contract.
-        unsafe { Run::set(run, config, host, parts) };
-    }
-
-    /// The same but for the interrupt flag.
-    ///
-    /// # Safety
-    /// As for [`Run::set_outermost`].
-    #[inline]
-    pub(super) unsafe fn set(run: *mut Run, config: &RunConfig, host: *mut (), parts: Parts) {
-        // SAFETY: `run` is this thread's alone and no run now, so nobody reads the field.
-        unsafe { (*run).host = host };
-        // From here on, signal handlers of this thread take another run.
-        compiler_fence(Ordering::SeqCst);
-        // SAFETY: `run` is this thread's alone; the reference covers the flag as well, which nobody reads or writes
+    pub(super) unsafe fn set(run: *mut Run, config: &RunConfig, host: *mut (), parts: Parts, budget: i64) {
+        // SAFETY: `run` is this thread's alone; the reference covers the word as well, which nobody reads or writes
         // through it.
         let run = unsafe { &mut *run };
+        run.host = host;
         run.ctx.tail_calls = 0;
         run.ctx.stop_code = 0;
-        run.ctx.budget = config.budget;
+        run.ctx.budget = budget;
         run.ctx.packet = parts.packet as u64;
         run.ctx.packet_len = parts.packet_len as u64;
         run.ctx.context = parts.context as u64;
@@ -139,14 +121,15 @@ impl Run {
     }
 }
 
-/// The flag that interrupts `run`.
+/// What others know of `run`, and interrupt it by ([`crate::abi::watch`]).
 ///
 /// # Safety
 /// `run` must stay valid for the result's use, and the field must be accessed atomically meanwhile; emitted code does
 /// so with plain aligned loads.
-pub(super) unsafe fn interrupt_flag<'a>(run: *mut Run) -> &'a AtomicU32 {
+#[inline]
+pub(crate) unsafe fn word<'a>(run: *mut Run) -> &'a AtomicU64 {
     // SAFETY: a place in a `Run` that the caller keeps valid; nothing is read.
-    let flag = unsafe { &raw mut (*run).ctx.interrupt };
+    let word = unsafe { &raw mut (*run).ctx.interrupt };
     // SAFETY: aligned, as the field of an aligned structure; the rest is the contract.
-    unsafe { AtomicU32::from_ptr(flag) }
+    unsafe { AtomicU64::from_ptr(word) }
 }

@@ -6,43 +6,50 @@
 //! one of its thread (a host function that runs a program) finds the slot's taken and gets the next one in, which the
 //! slot keeps from then on.
 
-use crate::abi::run::{Run, RunConfig, interrupt_flag};
+use crate::abi::clock::Clock;
+use crate::abi::run::{Run, RunConfig, word};
+use crate::abi::watch::{INTERRUPTED, LATE, Watch};
+use crate::error::DeadlineError;
 use bpf_quiesce::Guard;
 use crossbeam_utils::CachePadded;
 use std::cell::UnsafeCell;
 use std::fmt;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// A run for each execution slot.
 pub(crate) struct Runs {
     pub(crate) config: RunConfig,
-    levels: Box<[CachePadded<Level>]>,
+    levels: Arc<[CachePadded<Level>]>,
+    clock: Arc<Clock>,
 }
 
 /// The run of one slot at one depth of nesting, and behind it those inside it: made when runs first nest so deep, and
 /// kept, because other threads may be setting their flags.
-struct Level {
+pub(super) struct Level {
     run: UnsafeCell<Run>,
+    watch: Watch,
     inner: AtomicPtr<CachePadded<Level>>,
 }
 
 // SAFETY: a `Run` is used by the thread that holds its slot, and the next one to hold it comes after it
-// (`bpf_quiesce::Guard`). The one field that others access, the interrupt flag, is accessed atomically. What the
+// (`bpf_quiesce::Guard`). The one field that others access, its word, is accessed atomically. What the
 // pointers in it point to is used only by the thread that put them there, until its run ends.
 unsafe impl Send for Level {}
-// SAFETY: through a shared one only the interrupt flag is accessed by others than the thread that holds the slot,
+// SAFETY: through a shared one only the run's word and the watch are accessed by others than the thread that holds the slot,
 // atomically.
 unsafe impl Sync for Level {}
 
 impl Level {
     fn new(slot: u32) -> CachePadded<Level> {
-        CachePadded::new(Level { run: UnsafeCell::new(Run::new(slot)), inner: AtomicPtr::default() })
+        CachePadded::new(Level { run: UnsafeCell::new(Run::new(slot)), watch: Watch::NEW, inner: AtomicPtr::default() })
     }
 
     /// The level inside this one; null if runs never nested so deep.
     fn inner(&self) -> Option<&CachePadded<Level>> {
-        // Acquire pairs with the release in `inner_or_new`: the level is initialised.
-        let inner = self.inner.load(Ordering::Acquire);
+        // It is initialised (the store in `inner_or_new` is a release too). SeqCst for `Runs::interrupt`.
+        let inner = self.inner.load(Ordering::SeqCst);
         // SAFETY: null or made by `Box::into_raw`, and freed with `self` only.
         unsafe { inner.as_ref() }
     }
@@ -51,8 +58,8 @@ impl Level {
     fn inner_or_new(&self, slot: u32) -> &CachePadded<Level> {
         self.inner().unwrap_or_else(|| {
             let new = Box::into_raw(Box::new(Level::new(slot)));
-            // Release: see `inner`; acquire likewise. Nobody stores here but this thread, and its signal handlers.
-            let stored = self.inner.compare_exchange(core::ptr::null_mut(), new, Ordering::Release, Ordering::Acquire);
+            // SeqCst: see `inner`. Nobody stores here but this thread, and its signal handlers.
+            let stored = self.inner.compare_exchange(core::ptr::null_mut(), new, Ordering::SeqCst, Ordering::SeqCst);
             let inner = stored.map_or_else(
                 |other| {
                     // SAFETY: made above, and seen by nobody.
@@ -66,20 +73,28 @@ impl Level {
         })
     }
 
-    fn interrupt_flag(&self) -> &AtomicU32 {
-        // SAFETY: the run lives as long as `self`; all who access its flag do so atomically.
-        unsafe { interrupt_flag(self.run.get()) }
+    /// Its run. To be used by the thread that holds the slot.
+    #[inline]
+    pub(super) fn run(&self) -> *mut Run {
+        self.run.get()
     }
 
-    /// Whether no run uses it.
-    ///
-    /// # Safety
-    /// The slot must be this thread's.
+    /// The word of its run.
     #[inline]
-    unsafe fn is_idle(&self) -> bool {
-        let run = self.run.get();
-        // SAFETY: the slot is this thread's, so nobody else uses its run, but for the flag.
-        unsafe { (*run).host }.is_null()
+    pub(super) fn word(&self) -> &AtomicU64 {
+        // SAFETY: the run lives as long as `self`; all who access its word do so atomically.
+        unsafe { word(self.run.get()) }
+    }
+
+    pub(super) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// Whether no run uses it. Only for the thread that holds the slot: another's answer is old.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        // Relaxed: this thread has stored the word, or whoever held the slot before.
+        self.word().load(Ordering::Relaxed) == 0
     }
 }
 
@@ -103,44 +118,110 @@ impl fmt::Debug for Runs {
 
 impl Runs {
     /// `None` if there is no memory for them.
-    pub(crate) fn new(slots: u32, config: RunConfig) -> Option<Runs> {
+    pub(crate) fn new(slots: u32, config: RunConfig, tick: Duration) -> Option<Runs> {
         let mut levels = Vec::new();
         levels.try_reserve_exact(slots as usize).ok()?;
         levels.extend((0..slots).map(Level::new));
-        Some(Runs { config, levels: levels.into_boxed_slice() })
+        Some(Runs { config, levels: levels.into(), clock: Arc::new(Clock::new(tick)) })
     }
 
-    /// Asks all runs to stop, nested ones too. A flag without a run is set in vain.
-    pub(crate) fn interrupt(&self) {
-        for slot in &self.levels {
-            let mut level = Some(slot);
-            while let Some(at) = level {
-                // Release pairs with the acquire in `nested`, outermost first: an inner run that clears this has seen
-                // the outer flag.
-                at.interrupt_flag().store(1, Ordering::Release);
-                level = at.inner();
-            }
-        }
-    }
-
-    /// The run of a slot, if no run of its thread is using it.
+    /// What deadlines are by.
     #[inline]
-    pub(super) fn idle_run(&self, guard: &Guard<'_>) -> Option<*mut Run> {
-        let level = self.levels.get(guard.slot() as usize)?;
-        // SAFETY: the slot is this thread's while the guard is held.
-        unsafe { level.is_idle() }.then(|| level.run.get())
+    pub(crate) fn clock(&self) -> &Arc<Clock> {
+        &self.clock
     }
 
-    /// The outermost run of a slot that no run of its thread is using, inside one that is in use, with that one's flag.
-    pub(super) fn idle_inner_run(&self, guard: &Guard<'_>) -> Option<(*mut Run, &AtomicU32)> {
+    /// The tick at which runs are to end that may go on until `at`; it is `now`.
+    pub(crate) fn deadline(&self, now: Instant, at: Instant) -> Result<u64, DeadlineError> {
+        if self.config.domain.is_forked() {
+            return Err(DeadlineError::Forked);
+        }
+        // Not `self`: the thread does not keep the engine, and ends when it is gone.
+        let levels = Arc::clone(&self.levels);
+        self.clock.deadline((now, at), move |now| end_late(&levels, now))
+    }
+
+    /// Asks all runs to stop, nested ones too.
+    pub(crate) fn interrupt(&self) {
+        interrupt(&self.levels, |_, _| true);
+    }
+
+    /// The same for the runs of this, and those inside them.
+    pub(crate) fn interrupt_of(&self, of: u64) {
+        interrupt(&self.levels, |level, word| level.watch.of(word) == of);
+    }
+
+    /// The same for the runs that this [`crate::Interrupter`] was given to.
+    pub(crate) fn interrupt_under(&self, interrupter: u64) {
+        interrupt(&self.levels, |level, word| level.watch.interrupter(word) == interrupter);
+    }
+
+    /// The level of a slot, if no run of its thread is using it.
+    #[inline]
+    pub(super) fn idle(&self, guard: &Guard<'_>) -> Option<&Level> {
+        let level = self.levels.get(guard.slot() as usize)?;
+        level.is_idle().then_some(&**level)
+    }
+
+    /// The outermost level of a slot that no run of its thread is using, inside one that is in use, with that one.
+    pub(super) fn idle_inner(&self, guard: &Guard<'_>) -> Option<(&Level, &Level)> {
         let mut outer = self.levels.get(guard.slot() as usize)?;
         loop {
             let inner = outer.inner_or_new(guard.slot());
-            // SAFETY: the slot is this thread's while the guard is held.
-            if unsafe { inner.is_idle() } {
-                return Some((inner.run.get(), outer.interrupt_flag()));
+            if inner.is_idle() {
+                return Some((inner, outer));
             }
             outer = inner;
+        }
+    }
+}
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        self.clock.close();
+    }
+}
+
+/// Asks the runs to stop that `is` says so of, by level and word, and the runs inside them.
+fn interrupt(levels: &[CachePadded<Level>], is: impl Fn(&Level, u64) -> bool) {
+    for slot in levels {
+        // The level outside, and its word as it was interrupted.
+        let mut outer: Option<(&Level, u64)> = None;
+        let mut at = Some(slot);
+        while let Some(level) = at {
+            // SeqCst, with the swap and the load in `begin::nested`: a run that begins inside an interrupted one has
+            // stored its word before this load, or sees that it is interrupted.
+            let word = level.word().load(Ordering::SeqCst);
+            // Still the same run outside, so this one is inside it (or over).
+            let inside = outer.is_some_and(|(outer, interrupted)| outer.word().load(Ordering::SeqCst) == interrupted);
+            let mut interrupted = None;
+            if word != 0 && (inside || is(level, word)) {
+                let by = word | INTERRUPTED;
+                // If it fails, the run is over, or interrupted already.
+                let done = level.word().compare_exchange(word, by, Ordering::SeqCst, Ordering::SeqCst);
+                if done.is_ok() || done == Err(by) {
+                    interrupted = Some((&**level, by));
+                }
+            }
+            outer = interrupted;
+            at = level.inner();
+        }
+    }
+}
+
+/// Ends the runs whose deadline is at this tick or before it. Those inside them have it too.
+fn end_late(levels: &[CachePadded<Level>], now: u64) {
+    for slot in levels {
+        let mut at = Some(slot);
+        while let Some(level) = at {
+            // Acquire: see `Watch::deadline`.
+            let word = level.word().load(Ordering::Acquire);
+            if level.watch.deadline(word) <= now && word & INTERRUPTED == 0 {
+                // Relaxed: a flag that orders nothing else. If it fails the run is over, or interrupted.
+                let late = word | INTERRUPTED | LATE;
+                let _ = level.word().compare_exchange(word, late, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            at = level.inner();
         }
     }
 }

@@ -6,7 +6,8 @@
 //! Invariant: only the end of a stopped run comes here, inside its guard.
 
 use crate::abi::roots::{Roots, StoppedAt};
-use crate::abi::run::Run;
+use crate::abi::run::{Run, word};
+use crate::abi::watch::LATE;
 use crate::error::RunError;
 use bpf_isa::InsnIdx;
 use bpf_jit_code::StopCode;
@@ -19,6 +20,14 @@ impl Run {
     #[inline]
     pub(crate) fn stopped(&mut self) -> Option<RunError> {
         if self.ctx.stop_code == 0 { None } else { Some(self.stop_reason()) }
+    }
+
+    /// Whether it was interrupted because its deadline had passed.
+    pub(crate) fn is_late(&mut self) -> bool {
+        // SAFETY: of a run that is there; others change it atomically.
+        let word = unsafe { word(self) };
+        // Relaxed: set together with what stopped the run.
+        word.load(std::sync::atomic::Ordering::Relaxed) & LATE != 0
     }
 
     /// Why emitted code was stopped that was entered through `roots`.
@@ -34,6 +43,7 @@ impl Run {
         let insn = (self.ctx.stop_insn != u32::MAX).then_some(InsnIdx(self.ctx.stop_insn));
         match StopCode::new(self.ctx.stop_code) {
             Some(StopCode::Budget) => RunError::Budget { insn, origin: None },
+            Some(StopCode::Interrupted) if self.is_late() => RunError::Deadline { insn, origin: None },
             Some(StopCode::Interrupted) => RunError::Interrupted { insn, origin: None },
             Some(StopCode::Access) => RunError::Access { what: OUT_OF_BOUNDS.into(), insn, origin: None },
             Some(StopCode::Host) => match self.error.take() {

@@ -11,6 +11,7 @@
 //! (see [`crate::attach::published`]).
 
 use crate::abi::begin;
+use crate::abi::limits::RunLimits;
 use crate::abi::run::Run;
 use crate::attach::published::{Counters, List, ListError, Listed, ProgramStats, Published, ReclaimOnDrop};
 use crate::context::{Context, Parts};
@@ -182,6 +183,20 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         unsafe { self.call_parts(program.loaded(), core::ptr::from_mut(host).cast(), parts) }
     }
 
+    /// The same under limits of this run alone, by an indirect call.
+    ///
+    /// # Errors
+    /// Those of [`Program::run_with`].
+    pub fn call_with(
+        &self,
+        program: &Program<C, H>,
+        host: &mut H,
+        data: C::Data<'_, '_>,
+        limits: &RunLimits,
+    ) -> Result<u64, RunError> {
+        program.run_with(host, data, limits)
+    }
+
     /// # Safety
     /// As for [`Loaded::run`].
     #[inline]
@@ -198,9 +213,17 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
             // SAFETY: the entry is that of code for this host, kept by `program`; the tree was loaded inside the guard,
             // which keeps it; the caller vouches for host and parts.
             Some(entry) if !tree.is_null() => unsafe {
-                begin::run_code(&engine.runs, guard, begin::Entry { code: tree, ..entry }, host, parts, program)
+                begin::run_code(
+                    &engine.runs,
+                    guard,
+                    begin::Entry { code: tree, ..entry },
+                    host,
+                    parts,
+                    program.terms(),
+                    program,
+                )
             },
-            _ => begin::begin(&engine.runs, guard, host, parts, program, |run, parts| {
+            _ => begin::begin(&engine.runs, guard, host, parts, program.terms(), program, |run, parts| {
                 // SAFETY: the caller's contract; `run` was begun with this host.
                 unsafe { self.count(program, run, parts) }
             }),

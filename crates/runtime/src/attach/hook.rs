@@ -11,9 +11,11 @@
 //! over: code by itself, lists by a deferred drop.
 
 use crate::abi::begin;
+use crate::abi::limits::{Limits, RunLimits, Terms};
 use crate::abi::machine_stack::INTERPRETER;
 use crate::abi::roots::{Roots, StoppedAt};
 use crate::abi::run::Run;
+use crate::abi::watch::word_of;
 use crate::attach::published::{Counters, List, ListError, Listed, ProgramStats, Published, ReclaimOnDrop, Replaced};
 use crate::context::{Context, Parts};
 use crate::engine::Engine;
@@ -87,8 +89,8 @@ impl Default for Attachment {
 
 /// A list of programs on context `C` with host state `H`, run as one.
 ///
-/// To the programs it is one run: they share the budget, and an error in one ends it; each may take its own 33 tail
-/// calls. As machine code the programs are called directly. The way from Rust into the image is itself an indirect
+/// To the programs it is one run: an error in one ends it. Each has its budget to itself ([`crate::Loader::budget`]),
+/// and may take its own 33 tail calls. As machine code the programs are called directly. The way from Rust into the image is itself an indirect
 /// call, one and well predicted: the hook saves those *between* programs.
 ///
 /// ```
@@ -157,7 +159,9 @@ impl<C: Context, H: 'static> Attached<C, H> {
     /// As a link of a chain; `None` if it is interpreted.
     fn link(&self) -> Option<Link> {
         let begin::Entry { code, reads_hidden, .. } = self.program.loaded().entry()?;
-        Some(Link { address: code as usize, continue_on: self.attachment.continue_on, reads_hidden })
+        let loaded = self.program.loaded();
+        let budget = loaded.checks.budget.then_some(loaded.budget);
+        Some(Link { address: code as usize, continue_on: self.attachment.continue_on, reads_hidden, budget })
     }
 }
 
@@ -232,14 +236,65 @@ impl<C: Context, H: 'static> Hook<C, H> {
         let image = self.image.current();
         let code = image.entry();
         if code.is_null() {
-            return begin::begin(runs, guard, host, parts, self, |run, parts| self.walk(run, parts));
+            return begin::begin(runs, guard, host, parts, self.terms(), self, |run, parts| self.walk(run, parts));
         }
         // SAFETY: an image of programs on `C` for host state `H`, loaded inside the guard, which keeps it and them; the
         // rest is the caller's contract.
         unsafe {
             let entry = begin::Entry { code, callee: code, reads_hidden: image.reads_hidden() };
-            begin::run_code(runs, guard, entry, host, parts, self)
+            begin::run_code(runs, guard, entry, host, parts, self.terms(), self)
         }
+    }
+
+    /// The same under limits.
+    ///
+    /// # Safety
+    /// As for [`Hook::run_under`].
+    pub(crate) unsafe fn run_limited<'e>(
+        &'e self,
+        guard: impl Borrow<Guard<'e>>,
+        host: *mut (),
+        parts: Parts,
+        limits: &RunLimits,
+    ) -> Result<u64, RunError> {
+        let (runs, terms) = (&self.engine.0.runs, self.terms());
+        // SAFETY: inside the guard.
+        let list = unsafe { self.list.get() };
+        let limits = Limits::new(limits, terms, runs, list.iter().map(|listed| listed.program.limited()))?;
+        let image = self.image.current();
+        begin::begin_limited(runs, guard, host, parts, (terms, limits), self, |run, parts| {
+            let code = image.entry();
+            if code.is_null() {
+                return self.walk(run, parts);
+            }
+            let entry = begin::Entry { code, callee: code, reads_hidden: image.reads_hidden() };
+            // SAFETY: as in `run_under`; `run` was begun with this host.
+            unsafe { begin::call(entry, run, parts, self) }
+        })
+    }
+
+    /// What a run begins with: its programs' budgets are theirs.
+    #[inline]
+    fn terms(&self) -> Terms {
+        Terms { of: word_of(self), budget: i64::MAX }
+    }
+
+    /// The same as [`Hook::run`] under limits of this run alone. The budget is that of each program.
+    ///
+    /// # Errors
+    /// Those of [`Hook::run`] and of [`Program::run_with`].
+    pub fn run_with(&self, host: &mut H, mut data: C::Data<'_, '_>, limits: &RunLimits) -> Result<u64, RunError> {
+        let parts = C::parts(&mut data);
+        let guard = self.engine.0.domain.enter()?;
+        // SAFETY: as in `run`.
+        unsafe { self.run_limited(guard, core::ptr::from_mut(host).cast(), parts, limits) }
+    }
+
+    /// Ends the runs of it that are going on: each stops at its next taken back-edge or call, with
+    /// [`RunError::Interrupted`], and so do the runs inside them. Runs that begin later are not concerned. For programs
+    /// that were loaded so: [`crate::Loader::interruptible`].
+    pub fn interrupt(&self) {
+        self.engine.0.runs.interrupt_of(self.terms().of);
     }
 
     /// The same without an image. `run` is the run of this thread, begun with these parts and a `&mut H`.
@@ -252,6 +307,8 @@ impl<C: Context, H: 'static> Hook<C, H> {
         for Listed { program, continue_on, counters } in &**list {
             // SAFETY: the run is this thread's; nobody else uses its count of tail calls.
             unsafe { (*run).ctx.tail_calls = 0 };
+            // SAFETY: as above, of what it may spend.
+            unsafe { (*run).ctx.budget = program.budget.min((*run).ctx.allowance) };
             // SAFETY: a program on `C` for host state `H`, kept by the list; the parts are those of `Hook::run`.
             let verdict = unsafe { counters.run(program, run, parts) }?;
             match self.policy {

@@ -4,8 +4,9 @@
 //! run of a small program costs. Approach: a [`Runner`] holds the guard for as long as it lives. Everything else of a
 //! run is done for each run, so a run through it and one without differ in nothing that the program could see.
 
+use crate::abi::limits::RunLimits;
 use crate::attach::hook::Hook;
-use crate::context::Context;
+use crate::context::{Context, Parts};
 use crate::error::RunError;
 use crate::handle::program::Program;
 use crate::program::loaded::Loaded;
@@ -23,6 +24,7 @@ pub struct Runner<'r, C, H> {
     target: Target<'r, C, H>,
     guard: Guard<'r>,
     host: &'r mut H,
+    limits: Option<RunLimits>,
 }
 
 enum Target<'r, C, H> {
@@ -62,7 +64,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     pub fn runner<'r>(&'r self, host: &'r mut H) -> Result<Runner<'r, C, H>, RunError> {
         let program = &**self.loaded();
         let guard = program.engine.0.domain.enter()?;
-        Ok(Runner { target: Target::Program(program), guard, host })
+        Ok(Runner { target: Target::Program(program), guard, host, limits: None })
     }
 }
 
@@ -73,7 +75,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// [`RunError`] if no execution slot is to be had.
     pub fn runner<'r>(&'r self, host: &'r mut H) -> Result<Runner<'r, C, H>, RunError> {
         let guard = self.engine().0.domain.enter()?;
-        Ok(Runner { target: Target::Hook(self), guard, host })
+        Ok(Runner { target: Target::Hook(self), guard, host, limits: None })
     }
 }
 
@@ -88,6 +90,10 @@ impl<C: Context, H: 'static> Runner<'_, C, H> {
         self.guard.check()?;
         let parts = C::parts(&mut data);
         let host = core::ptr::from_mut(&mut *self.host).cast();
+        if let Some(limits) = &self.limits {
+            // SAFETY: as below.
+            return unsafe { self.run_limited(host, parts, limits) };
+        }
         match self.target {
             // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this
             // call, and that agree with `C`'s layout, for which the program was loaded; `H` is its
@@ -97,6 +103,23 @@ impl<C: Context, H: 'static> Runner<'_, C, H> {
             // hook's context; the guard is of the hook's engine, and `H` its programs' host.
             Target::Hook(hook) => unsafe { hook.run_under(&self.guard, host, parts) },
         }
+    }
+
+    /// # Safety
+    /// `host` must be the runner's, and `parts` valid for the run and for `C`.
+    #[cold]
+    unsafe fn run_limited(&self, host: *mut (), parts: Parts, limits: &RunLimits) -> Result<u64, RunError> {
+        match self.target {
+            // SAFETY: the caller's contract; the guard is of the program's engine.
+            Target::Program(program) => unsafe { program.run_limited(&self.guard, host, parts, limits) },
+            // SAFETY: the caller's contract; the guard is of the hook's engine.
+            Target::Hook(hook) => unsafe { hook.run_limited(&self.guard, host, parts, limits) },
+        }
+    }
+
+    /// Limits of each run from the next one on: the budget is each run's own.
+    pub fn set_limits(&mut self, limits: &RunLimits) {
+        self.limits = Some(limits.clone());
     }
 
     /// The host state that the runs are given.

@@ -9,6 +9,7 @@ use bpf_quiesce::WhenFull;
 use bpf_verifier::Limits;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How programs are executed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -28,12 +29,16 @@ pub struct Config {
     pub mode: Mode,
     /// How much work to put into machine code; [`crate::Loader::opt_level`] decides for one load.
     pub opt_level: OptLevel,
-    /// Stop a run after so many taken back-edges and calls together; `None` emits no check.
+    /// Stop a run after so many taken back-edges and calls together; `None` emits no check. [`crate::Loader::budget`]
+    /// decides for one load, [`crate::RunLimits::budget`] for one run; `Some(u64::MAX)` limits nothing by itself.
     pub budget: Option<u64>,
     /// The budget of programs that are not proven to end ([`crate::Loader::hybrid`]), where `budget` is `None`.
     pub hybrid_budget: u64,
-    /// Whether [`Engine::interrupt`](crate::Engine::interrupt) ends runs; `false` emits no check.
+    /// Whether runs can be ended: by [`Engine::interrupt`](crate::Engine::interrupt) and those of programs and hooks, by
+    /// deadlines and interrupters. `false` emits no check. [`crate::Loader::interruptible`] decides for one load.
     pub interruptible: bool,
+    /// How often deadlines are looked at, between 50 µs and 1 s ([`crate::Engine::deadline`]).
+    pub tick: Duration,
     /// Hardening of emitted code.
     pub hardening: Hardening,
     /// Patch tail calls with constant table and index into direct jumps, where the process has cross-core barriers.
@@ -90,6 +95,7 @@ impl Default for Config {
             budget: None,
             hybrid_budget: 1 << 20,
             interruptible: false,
+            tick: Duration::from_millis(1),
             hardening: Hardening::default(),
             direct_tail_calls: true,
             features: CpuFeatures::host(),
@@ -113,6 +119,9 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The shortest and the longest tick.
+    pub(crate) const TICKS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_secs(1));
+
     /// What the runs of programs that count may count to.
     pub(crate) fn run_budget(&self) -> u64 {
         self.budget.unwrap_or(self.hybrid_budget)

@@ -5,13 +5,14 @@ pub(crate) mod config;
 pub(crate) mod debug;
 pub(crate) mod pool;
 
+use crate::abi::limits::{Checks, Deadline, Interrupter, Interruptible};
 use crate::abi::machine_stack::StackNeed;
 use crate::abi::run::RunConfig;
 use crate::abi::slots::Runs;
 use crate::engine::compiler::HostCompiler;
 use crate::engine::config::{Config, Mode};
 use crate::engine::pool::Pool;
-use crate::error::EngineError;
+use crate::error::{DeadlineError, EngineError};
 use bpf_debug::{Location, Registry};
 use bpf_jit::{CompileOptions, EmitOptions, LowerOptions, OptLevel};
 use bpf_jit_code::Arch;
@@ -19,6 +20,7 @@ use bpf_quiesce::Domain;
 use bpf_verifier::Verifier;
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Loads programs and owns what they share. Cheap to clone; clones are the same engine.
 ///
@@ -43,6 +45,12 @@ pub(crate) struct EngineInner {
     pub(crate) verifiers: Pool<Verifier>,
     /// By execution slot.
     pub(crate) runs: Runs,
+}
+
+impl Interruptible for EngineInner {
+    fn runs(&self) -> &Runs {
+        &self.runs
+    }
 }
 
 impl EngineInner {
@@ -96,6 +104,10 @@ impl Engine {
         if config.max_slots > bpf_quiesce::MAX_SLOTS {
             return Err(no_slots());
         }
+        let (min, max) = Config::TICKS;
+        if config.tick < min || config.tick > max {
+            return Err(EngineError::Tick { tick: config.tick, min, max });
+        }
         let domain = Domain::new(bpf_quiesce::Options {
             max_slots: config.max_slots,
             when_full: config.when_full,
@@ -108,14 +120,13 @@ impl Engine {
         let packs = bpf_prog_pack::Packs::new(Arc::clone(&domain), packs)?;
         let debug = config.debug.any().then(|| Registry::new(&config.debug)).transpose()?;
         let run_config = RunConfig {
-            budget: i64::try_from(config.run_budget()).unwrap_or(i64::MAX),
             max_nested: config.max_nested_runs,
             stack: StackNeed::new(config.max_machine_stack, config.stack_reserve),
             print: config.print.clone(),
             network: config.network.clone(),
             domain: Arc::clone(&domain),
         };
-        let runs = Runs::new(domain.max_slots(), run_config).ok_or_else(no_slots)?;
+        let runs = Runs::new(domain.max_slots(), run_config, config.tick).ok_or_else(no_slots)?;
         Ok(Engine(Arc::new(EngineInner {
             config,
             domain,
@@ -153,9 +164,35 @@ impl Engine {
 
     /// Ends all runs that are going on: each stops at its next taken back-edge or call, with
     /// [`crate::RunError::Interrupted`]. So do the runs inside them, and those that their host functions begin from
-    /// now on. Does nothing unless [`Config::interruptible`].
+    /// now on. Concerns programs that were loaded so: [`Config::interruptible`], [`crate::Loader::interruptible`].
     pub fn interrupt(&self) {
         self.0.runs.interrupt();
+    }
+
+    /// A point in time at which runs end that are given it ([`crate::RunLimits::deadline`]). It is rounded up to the next
+    /// of the engine's ticks ([`Config::tick`]), and a run ends a tick later at most, if the system has a core for the
+    /// thread that looks at the clock. That thread is started with the first deadline, and sleeps while none is ahead.
+    ///
+    /// # Errors
+    /// [`DeadlineError::Past`] if `at` is over; [`DeadlineError::Thread`]; [`DeadlineError::Forked`].
+    pub fn deadline(&self, at: Instant) -> Result<Deadline, DeadlineError> {
+        Ok(Deadline::new(self.0.runs.deadline(Instant::now(), at)?, &self.0.runs))
+    }
+
+    /// The same, so long from now.
+    ///
+    /// # Errors
+    /// [`DeadlineError::Thread`]; [`DeadlineError::Forked`].
+    pub fn deadline_in(&self, time: Duration) -> Result<Deadline, DeadlineError> {
+        // What is too far ahead to be said is further than any run goes.
+        let now = Instant::now();
+        let at = now.checked_add(time).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
+        Ok(Deadline::new(self.0.runs.deadline(now, at)?, &self.0.runs))
+    }
+
+    /// Something that ends the runs that are given it ([`crate::RunLimits::interrupter`]), and no others.
+    pub fn interrupter(&self) -> Interrupter {
+        Interrupter::new(Arc::clone(&self.0) as Arc<dyn Interruptible>)
     }
 
     /// Frees what dropped programs and maps left behind, as far as no run can still use it. Loads and drops do so too;
@@ -204,15 +241,15 @@ impl Engine {
         self.0.debug.as_ref()?.failure()
     }
 
-    /// How programs are compiled; `count`: against the budget, whatever the configuration says.
-    pub(crate) fn compile_options(&self, opt_level: OptLevel, raw_context: bool, count: bool) -> CompileOptions {
+    /// How programs are compiled.
+    pub(crate) fn compile_options(&self, opt_level: OptLevel, raw_context: bool, checks: Checks) -> CompileOptions {
         let config = &self.0.config;
         CompileOptions {
             opt_level,
             plain: false,
             lower: LowerOptions {
-                budget: config.budget.is_some() || count,
-                interrupt: config.interruptible,
+                budget: checks.budget,
+                interrupt: checks.interrupt,
                 max_stack: config.frame_bytes,
                 raw_context,
                 direct_tail_calls: config.direct_tail_calls && self.0.domain.has_core_barrier(),

@@ -4,7 +4,7 @@
 //! so each is checked against the helper's prototype before the call: maps must be the program's, memory must be the
 //! run's.
 
-use crate::abi::run::Run;
+use crate::abi::run::{Run, word};
 use crate::abi::stop::OUT_OF_BOUNDS;
 use crate::call::helpers::callbacks::{run_for_each, run_loop};
 use crate::call::helpers::ring::run_drain;
@@ -12,7 +12,7 @@ use crate::context::Parts;
 use crate::error::{HelperError, RunError};
 use crate::exec::granted::Granted;
 use crate::program::bound::Bound;
-use crate::program::loaded::{Checks, Interpreted, Loaded};
+use crate::program::loaded::{Interpreted, Left, Loaded};
 use crate::program::map_ref::MapRef;
 use bpf_analysis::{AccessCheck, BoundsPlace, CheckRegion};
 use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, StopKind};
@@ -23,7 +23,6 @@ use bpf_verifier::{
     MemArg, MemSet, Ret, SocketPart,
 };
 use core::borrow::Borrow;
-use core::sync::atomic::AtomicBool;
 
 /// Runs `program`, which is `what`, once.
 ///
@@ -43,14 +42,14 @@ pub(crate) unsafe fn run(program: &Loaded, what: &Interpreted, run: *mut Run, pa
     // The shims of host functions see by this that there is no emitted code to leave.
     // SAFETY: the caller's run is there.
     unsafe { (*run).ctx.exit_sp = 0 };
-    // SAFETY: the caller's run is there, and only an address is taken: nothing is read.
-    let interrupt = unsafe { &raw mut (*run).ctx.interrupt };
-    // SAFETY: the flag lives in the run; its low byte is the first one on our little-endian hosts, and it holds 0 or 1.
-    let interrupt = unsafe { AtomicBool::from_ptr(interrupt.cast()) };
+    // SAFETY: the caller's run is there for as long as the machine, and others change its word atomically.
+    let interrupt = unsafe { word(run) };
+    // SAFETY: this thread's run, which nobody else uses.
+    let budget = unsafe { (*run).ctx.budget };
     let options = Options {
         stack_bytes: config.frame_bytes as usize,
-        budget: if what.checks.needs_budget { Some(config.run_budget()) } else { config.budget },
-        interrupt: config.interruptible.then_some(interrupt),
+        budget: program.checks.budget.then(|| budget.max(0).unsigned_abs()),
+        interrupt: program.checks.interrupt.then_some(interrupt),
         #[cfg(feature = "oracle")]
         stack_fill: crate::oracle::stack_fill(),
         #[cfg(not(feature = "oracle"))]
@@ -76,7 +75,8 @@ pub(crate) unsafe fn run(program: &Loaded, what: &Interpreted, run: *mut Run, pa
                 Some(hop) => host.entered.get(hop as usize).copied(),
                 None => Some(program),
             };
-            let error = run.stopped().unwrap_or_else(|| reason(stop));
+            let late = run.is_late();
+            let error = run.stopped().unwrap_or_else(|| reason(stop, late));
             Err(match within {
                 Some(within) => within.locate(error),
                 None => error,
@@ -177,10 +177,11 @@ unsafe fn slice<'a>(at: *mut u8, len: usize) -> &'a mut [u8] {
     unsafe { core::slice::from_raw_parts_mut(at, len) }
 }
 
-fn reason(stop: Stop) -> RunError {
+fn reason(stop: Stop, late: bool) -> RunError {
     let insn = Some(stop.at);
     match stop.kind {
         StopKind::Budget => RunError::Budget { insn, origin: None },
+        StopKind::Interrupted if late => RunError::Deadline { insn, origin: None },
         StopKind::Interrupted => RunError::Interrupted { insn, origin: None },
         StopKind::Helper(error) => RunError::Host { source: HelperError::Failed(error), insn, origin: None },
         StopKind::NotAdmitted => RunError::Access { what: OUT_OF_BOUNDS.into(), insn, origin: None },
@@ -551,8 +552,10 @@ impl<'p> Env for Host<'p> {
                 // concerned.
                 let program = unsafe { &*(program as *const Loaded) };
                 let what = program.interpreted()?;
-                if what.checks.needs_budget {
-                    caller.limit(program.engine.config().run_budget());
+                if program.checks.budget {
+                    // What the run began with, as emitted code finds it.
+                    // SAFETY: the run is this thread's, and the machine does not touch it.
+                    caller.limit(unsafe { (*self.run).ctx.budget }.max(0).unsigned_abs());
                 }
                 self.entered.push(program);
                 Some(Running(program, what))
@@ -572,7 +575,7 @@ impl<'p> Env for Host<'p> {
 
     /// The checks that the verifier left to run time.
     fn admits(&mut self, step: &Step<'_, Running<'p>>) -> bool {
-        let Checks { accesses, regions, .. } = &step.code.1.checks;
+        let Left { accesses, regions } = &step.code.1.left;
         if accesses.is_empty() {
             return true;
         }

@@ -1,6 +1,7 @@
 //! Running a loaded program: its machine code, or its instructions by the interpreter.
 
 use crate::abi::begin;
+use crate::abi::limits::{Limits, RunLimits};
 use crate::abi::run::Run;
 use crate::context::Parts;
 use crate::error::RunError;
@@ -37,12 +38,33 @@ impl Loaded {
         match &self.form {
             // SAFETY: the entry is that of code compiled for this host, kept by `self`; the caller vouches for the
             // rest.
-            Form::Native(native) => unsafe { begin::run_code(runs, guard, native.entry, host, parts, self) },
-            Form::Interpreted(what) => begin::begin(runs, guard, host, parts, self, |run, parts| {
+            Form::Native(native) => unsafe {
+                begin::run_code(runs, guard, native.entry, host, parts, self.terms(), self)
+            },
+            Form::Interpreted(what) => begin::begin(runs, guard, host, parts, self.terms(), self, |run, parts| {
                 // SAFETY: the caller vouches for the parts; the run is one of this thread.
                 unsafe { interp::run(self, what, run, parts) }
             }),
         }
+    }
+
+    /// Runs it once under a guard of its engine's domain, or a borrow of one, and limits.
+    ///
+    /// # Safety
+    /// As for [`Loaded::run`].
+    pub(crate) unsafe fn run_limited<'e>(
+        &'e self,
+        guard: impl Borrow<Guard<'e>>,
+        host: *mut (),
+        parts: Parts,
+        limits: &RunLimits,
+    ) -> Result<u64, RunError> {
+        let (runs, terms) = (&self.engine.0.runs, self.terms());
+        let limits = Limits::new(limits, terms, runs, std::iter::once(self.limited()))?;
+        begin::begin_limited(runs, guard, host, parts, (terms, limits), self, |run, parts| {
+            // SAFETY: the caller's contract; `run` was begun with this host.
+            unsafe { self.run_in(run, parts) }
+        })
     }
 
     /// Runs it as a part of `run`.

@@ -1,5 +1,6 @@
 //! A program as its user holds it.
 
+use crate::abi::limits::RunLimits;
 use crate::context::Context;
 use crate::error::RunError;
 use crate::handle::kept::Kept;
@@ -79,6 +80,40 @@ impl<C: Context, H: 'static> Program<C, H> {
         // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call,
         // and that agree with `C`'s layout, for which the program was loaded; `H` is the linker's.
         unsafe { self.loaded.run(core::ptr::from_mut(host).cast(), parts) }
+    }
+
+    /// The same under limits of this run alone.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, RunLimits, assemble};
+    /// use std::time::Duration;
+    ///
+    /// let mut config = Config::default();
+    /// config.interruptible = true;
+    /// let engine = Engine::new(config)?;
+    /// let length = Linker::<()>::new(&engine).loader::<Raw>().insns("length", assemble("r0 = r2\nexit")?)?;
+    /// let limits = RunLimits::new().deadline(engine.deadline_in(Duration::from_secs(1))?);
+    /// assert_eq!(length.run_with(&mut (), &mut [0; 7], &limits)?, 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RunError`]: the run ended without a result, or did not begin: [`RunError::Unlimited`] for a program that was
+    /// loaded without the checks that the limits need, [`RunError::Deadline`] without an instruction if the deadline has
+    /// passed, [`RunError::NoBudget`], [`RunError::OtherEngine`].
+    pub fn run_with(&self, host: &mut H, mut data: C::Data<'_, '_>, limits: &RunLimits) -> Result<u64, RunError> {
+        let parts = C::parts(&mut data);
+        let guard = self.loaded.engine.0.domain.enter()?;
+        // SAFETY: as in `run`.
+        unsafe { self.loaded.run_limited(guard, core::ptr::from_mut(host).cast(), parts, limits) }
+    }
+
+    /// Ends the runs of it that are going on: each stops at its next taken back-edge or call, with
+    /// [`RunError::Interrupted`], and so do the runs inside them. Runs that begin later are not concerned; nor are those
+    /// of a [`crate::Hook`] that the program is attached to ([`crate::Hook::interrupt`]), and those that have come to it
+    /// by a tail call. For programs that were loaded so: [`crate::Loader::interruptible`].
+    pub fn interrupt(&self) {
+        self.loaded.engine.0.runs.interrupt_of(self.loaded.terms().of);
     }
 
     /// Runs it `repeat` times (at least once) on the same data, and measures. What the runs wrote stays in the data.

@@ -4,6 +4,7 @@
 //! Every branch of a generated program that goes one way in a run is a branch with a dead side as far as that run is
 //! concerned, so what is pruned here is far more than the verifier finds, whole functions included.
 
+use crate::abi::limits::Checks;
 use crate::context::{Context, Raw};
 use crate::engine::Engine;
 use crate::engine::config::Config;
@@ -69,7 +70,9 @@ fn code_without_what_a_run_does_not_reach_does_the_same() {
         let insns = insns.map(|(reached, insn)| InsnFact { dead: dead(reached, insn), ..InsnFact::default() });
         let facts = Facts { insns: insns.collect(), ..Facts::default() };
         let load = |facts: &Facts| {
-            let draft = Draft { engine: &engine, name: "test", layout: Raw::layout(), facts, lines: Vec::new() };
+            let checks = Checks { budget: false, interrupt: false };
+            let (name, layout, lines) = ("test", Raw::layout(), Vec::new());
+            let draft = Draft { engine: &engine, name, layout, facts, lines, budget: 0, checks };
             Loaded::compile(draft, &program, None, OptLevel::Speed, None)
         };
         let (whole, loaded) = (load(&Facts::default()).unwrap(), load(&facts).unwrap());

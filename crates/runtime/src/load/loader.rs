@@ -36,7 +36,9 @@ impl<H: 'static> Linker<H> {
 
     /// What there is to choose about loading.
     pub fn loader<C: Context>(&self) -> Loader<'_, C, H> {
-        let how = How { trust: Trust::Verifier, opt_level: self.engine.config().opt_level };
+        let config = self.engine.config();
+        let (opt_level, interruptible) = (config.opt_level, config.interruptible);
+        let how = How { trust: Trust::Verifier, opt_level, budget: None, interruptible };
         Loader { linker: self, how, only: None, maps: Vec::new(), context: PhantomData }
     }
 }
@@ -121,6 +123,34 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
     /// ```
     pub fn opt_level(mut self, level: OptLevel) -> Self {
         self.how.opt_level = level;
+        self
+    }
+
+    /// Stop a run that begins with one of these programs after so many taken back-edges and calls together, at least 1:
+    /// [`crate::RunError::Budget`]. In a [`crate::Hook`], each program has its budget to itself. A tail call goes on
+    /// with what is left. [`crate::Config::budget`] by default; a budget of `u64::MAX` only has code count, so that
+    /// [`crate::RunLimits::budget`] can say for each run.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, RunError, assemble};
+    ///
+    /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// // Goes round as often as the context is long.
+    /// let insns = assemble("r0 = 0\nr0 += 1\nif r0 < r2 goto -2\nexit")?;
+    /// let rounds = linker.loader::<Raw>().hybrid().budget(100).insns("rounds", insns)?;
+    /// assert_eq!(rounds.run(&mut (), &mut [0; 100])?, 100);
+    /// assert!(matches!(rounds.run(&mut (), &mut [0; 1000]), Err(RunError::Budget { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn budget(mut self, budget: u64) -> Self {
+        self.how.budget = Some(budget);
+        self
+    }
+
+    /// Whether runs of these programs can be ended by others, and by deadlines. [`crate::Config::interruptible`] by
+    /// default.
+    pub fn interruptible(mut self, interruptible: bool) -> Self {
+        self.how.interruptible = interruptible;
         self
     }
 

@@ -4,6 +4,7 @@
 //! through: each step takes what the one before it left. The last is the only one that others see, so a refused load
 //! leaves everything as it was.
 
+use crate::abi::limits::Checks;
 use crate::context::ContextLayout;
 use crate::engine::config::Mode;
 use crate::error::LoadError;
@@ -23,6 +24,9 @@ use std::sync::Arc;
 pub(super) struct How {
     pub(super) trust: Trust,
     pub(super) opt_level: OptLevel,
+    /// What a run may spend, if not what the engine's configuration says.
+    pub(super) budget: Option<u64>,
+    pub(super) interruptible: bool,
 }
 
 /// Who says that a program is harmless.
@@ -62,13 +66,16 @@ impl<H: 'static> Loading<'_, H> {
         program: Program,
         references: Option<Box<Bindings>>,
     ) -> Result<Arc<Loaded>, LoadError> {
+        if how.budget == Some(0) {
+            return Err(LoadError::NoBudget);
+        }
         let references = self.bind_addresses(&program, references)?;
         let admitted = self.admit(how.trust, program, references.as_deref().unwrap_or(&NO_BINDINGS))?;
         let mode = match how.trust {
             Trust::Interpreter => Mode::Interpreter,
             Trust::Verifier | Trust::Hybrid | Trust::Caller => self.linker.engine.config().mode,
         };
-        let loaded = self.make(mode, how.opt_level, admitted, references)?;
+        let loaded = self.make(mode, how, admitted, references)?;
         // Before anybody can run it.
         bind_all(loaded.tables(), Kind { layout: self.layout, mode })?;
         Ok(loaded)
@@ -131,15 +138,28 @@ impl<H: 'static> Loading<'_, H> {
     fn make(
         &self,
         mode: Mode,
-        opt_level: OptLevel,
+        how: How,
         Admitted { program, facts, lines }: Admitted,
         references: Option<Box<Bindings>>,
     ) -> Result<Arc<Loaded>, LoadError> {
         let Loading { linker, name, layout, code } = *self;
-        let draft = Draft { engine: &linker.engine, name, layout, facts: &facts, lines };
+        let config = linker.engine.config();
+        let budget = how.budget.unwrap_or_else(|| config.run_budget());
+        let draft = Draft {
+            engine: &linker.engine,
+            name,
+            layout,
+            facts: &facts,
+            lines,
+            budget: i64::try_from(budget).unwrap_or(i64::MAX),
+            checks: Checks {
+                budget: how.budget.is_some() || config.budget.is_some() || facts.needs_budget,
+                interrupt: how.interruptible,
+            },
+        };
         match mode {
             Mode::Interpreter => Ok(Loaded::interpret(draft, program, references)),
-            Mode::Jit => Loaded::compile(draft, &program, references, opt_level, code),
+            Mode::Jit => Loaded::compile(draft, &program, references, how.opt_level, code),
         }
     }
 

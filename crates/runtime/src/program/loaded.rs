@@ -1,6 +1,8 @@
 //! A loaded program: its code or instructions, and everything they refer to.
 
 use crate::abi::begin::Entry;
+use crate::abi::limits::{Checks, Terms};
+use crate::abi::watch::word_of;
 use crate::engine::config::Mode;
 use crate::engine::{Engine, debug};
 use crate::error::{LoadError, Origin, RunError};
@@ -59,7 +61,7 @@ impl Deref for Placed {
 pub(crate) struct Interpreted {
     pub(crate) program: Program,
     /// What the verifier left to run time.
-    pub(crate) checks: Checks,
+    pub(crate) left: Left,
 }
 
 /// How a program is executed. Machine code does not keep the instructions that it was made from.
@@ -84,6 +86,10 @@ pub(crate) struct Loaded {
     bindings: Option<Box<Bindings>>,
     /// Where its instructions came from, for messages.
     lines: Vec<SourceLine>,
+    /// What a run that begins with it may spend.
+    pub(crate) budget: i64,
+    /// What it is checked for as it runs.
+    pub(crate) checks: Checks,
     pub(crate) form: Form,
 }
 
@@ -95,6 +101,8 @@ pub(crate) struct Draft<'a> {
     pub(crate) facts: &'a Facts,
     /// Where its instructions came from, for messages.
     pub(crate) lines: Vec<SourceLine>,
+    pub(crate) budget: i64,
+    pub(crate) checks: Checks,
 }
 
 impl Draft<'_> {
@@ -103,6 +111,8 @@ impl Draft<'_> {
         Arc::new(Loaded {
             form,
             lines: self.lines,
+            budget: self.budget,
+            checks: self.checks,
             name: Name::new(self.name),
             engine: self.engine.clone(),
             layout: self.layout,
@@ -113,13 +123,11 @@ impl Draft<'_> {
 
 /// What a hybrid verification left to run time.
 #[derive(Debug, Default)]
-pub(crate) struct Checks {
+pub(crate) struct Left {
     /// Ascending by instruction.
     pub(crate) accesses: Vec<AccessCheck>,
     /// The bounds of the context's regions.
     pub(crate) regions: Vec<RegionBounds>,
-    /// The program is not proven to end.
-    pub(crate) needs_budget: bool,
 }
 
 impl fmt::Debug for Loaded {
@@ -175,8 +183,8 @@ impl Loaded {
     pub(crate) fn interpret(draft: Draft<'_>, program: Program, bindings: Option<Box<Bindings>>) -> Arc<Loaded> {
         let Draft { facts, .. } = draft;
         let (accesses, regions) = (facts.checks.clone(), facts.regions.clone());
-        let checks = Checks { accesses, regions, needs_budget: facts.needs_budget };
-        draft.finish(Form::Interpreted(Box::new(Interpreted { program, checks })), bindings)
+        let left = Left { accesses, regions };
+        draft.finish(Form::Interpreted(Box::new(Interpreted { program, left })), bindings)
     }
 
     /// Loads a program whose references are bound, as machine code.
@@ -187,11 +195,11 @@ impl Loaded {
         opt_level: OptLevel,
         source: Option<&bpf_object::Code>,
     ) -> Result<Arc<Loaded>, LoadError> {
-        let Draft { engine, name, layout, facts, .. } = draft;
+        let Draft { engine, name, layout, facts, checks, .. } = draft;
         // The program is put together in here, and not carried about in parts.
         engine.0.compilers.lend(|host| {
             let bindings = references.as_deref().unwrap_or(&NO_BINDINGS);
-            let options = engine.compile_options(opt_level, layout.raw, facts.needs_budget);
+            let options = engine.compile_options(opt_level, layout.raw, checks);
             let facts = constant_tail_calls(program, bindings, facts);
             host.compiler
                 .compile(program, &facts, bindings, &options, &mut host.code)
@@ -247,6 +255,17 @@ impl Loaded {
     pub(crate) fn of_member(member: Arc<dyn Member>) -> Option<Arc<Loaded>> {
         let any: Arc<dyn Any + Send + Sync> = member;
         any.downcast().ok()
+    }
+
+    /// What a run of it alone begins with.
+    #[inline]
+    pub(crate) fn terms(&self) -> Terms {
+        Terms { of: word_of(self), budget: self.budget }
+    }
+
+    /// Its name and what it is checked for.
+    pub(crate) fn limited(&self) -> (&str, Checks) {
+        (&self.name, self.checks)
     }
 
     /// Where its machine code is entered; `None` when interpreted.

@@ -16,6 +16,7 @@ mod ownership;
 mod payloads;
 mod reclaim;
 mod reserved;
+mod run_limits;
 mod runner;
 mod tail_calls;
 mod tail_calls_live;

@@ -1,7 +1,8 @@
 //! Helpers that call back, as emitted code calls them.
 
 use crate::abi::entry;
-use crate::abi::run::Run;
+use crate::abi::run::{Run, word};
+use crate::abi::watch::INTERRUPTED;
 use crate::call::helpers::callbacks::{CallBack, run_for_each, run_loop};
 use crate::call::helpers::ring::run_drain;
 use crate::call::{Shim, guarded, leave};
@@ -46,17 +47,17 @@ fn shims<H: CallsBack>() -> [Shim; 4] {
 
 /// A call made by a helper counts like one made by the program, and can be interrupted like one.
 fn count_call<K: Checked>(run: &mut Run) -> Result<(), HelperError> {
-    use core::sync::atomic::{AtomicU32, Ordering};
+    use core::sync::atomic::Ordering;
     let spent = K::BUDGET && {
         run.ctx.budget -= 1;
         run.ctx.budget < 0
     };
-    // SAFETY: the field is aligned and lives; other threads store to it atomically.
-    let interrupt = unsafe { AtomicU32::from_ptr(&raw mut run.ctx.interrupt) };
+    // SAFETY: the run lives; other threads store to the word atomically.
+    let word = unsafe { word(run) };
     let stop = if spent {
         StopCode::Budget
     // Relaxed: a flag that orders nothing else.
-    } else if K::INTERRUPT && interrupt.load(Ordering::Relaxed) != 0 {
+    } else if K::INTERRUPT && word.load(Ordering::Relaxed) & INTERRUPTED != 0 {
         StopCode::Interrupted
     } else {
         return Ok(());

@@ -1,0 +1,101 @@
+//! How others end a run that is going on.
+//!
+//! Problem: a thread that wants to end the runs of one program, or those whose time is over, must not end the run that
+//! comes after in the same slot; and a run of a few nanoseconds cannot afford to be announced. Approach: the word whose
+//! sign emitted code looks at anyway ([`bpf_jit_code::RunCtx::interrupt`]) says in its other bits which run it is, and
+//! whoever ends one sets the sign by a compare-and-exchange of the whole word. A plain run stores the address of what
+//! it is a run of, instead of a zero: nothing more. Two runs of the same thing that follow each other have the same
+//! word, and whoever meant the one may end the other: it is going on, too. A run with limits of its own, and one
+//! inside another, has a word that no other run of its level ever has, and the rest is in a [`Watch`] beside it.
+//!
+//! Invariants: a word is 0 exactly while no run uses its level; only the thread that has the slot stores one that is
+//! not, and others change none but by setting [`INTERRUPTED`] in one that they have looked at. The fields of a [`Watch`]
+//! are those of the run whose word it is, or of a later one: then a compare-and-exchange of the earlier word fails, or
+//! changes a word that is about to be overwritten.
+
+use bpf_jit_code::RunCtx;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+/// Asks the run to stop.
+pub(crate) const INTERRUPTED: u64 = RunCtx::INTERRUPTED;
+/// The run has a [`Watch`]; the bits below are its number.
+pub(crate) const WATCHED: u64 = 1 << 62;
+/// Beside [`INTERRUPTED`]: because its deadline has passed.
+pub(crate) const LATE: u64 = 1 << 61;
+
+/// No deadline.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// The word of the plain runs of what is at this address: that is a multiple of 8, so nothing is lost, and the bits
+/// above stay clear.
+#[inline]
+pub(crate) fn word_of<T>(what: *const T) -> u64 {
+    const { assert!(align_of::<T>() >= 8) };
+    what.addr() as u64 >> 3
+}
+
+/// What there is to know of a run that has limits, or is inside another.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// [`word_of`] what it is a run of.
+    of: AtomicU64,
+    /// The tick at which it is to end.
+    deadline: AtomicU64,
+    /// Who may end it ([`crate::Interrupter`]); 0 is nobody.
+    interrupter: AtomicU64,
+    /// Runs so far.
+    number: AtomicU64,
+}
+
+/// What a watched run begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watched {
+    pub(crate) of: u64,
+    pub(crate) deadline: u64,
+    pub(crate) interrupter: u64,
+}
+
+impl Watch {
+    pub(super) const NEW: Watch = Watch {
+        of: AtomicU64::new(0),
+        deadline: AtomicU64::new(NEVER),
+        interrupter: AtomicU64::new(0),
+        number: AtomicU64::new(0),
+    };
+
+    /// Makes `word`, which must be 0 and of this thread's slot, that of a run of its own.
+    pub(super) fn begin(&self, word: &AtomicU64, run: Watched) {
+        // Relaxed, until the last store: see there. A signal handler that strikes from here on takes another level.
+        word.store(WATCHED, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        let number = self.number.load(Ordering::Relaxed) + 1;
+        self.number.store(number, Ordering::Relaxed);
+        self.of.store(run.of, Ordering::Relaxed);
+        self.deadline.store(run.deadline, Ordering::Relaxed);
+        self.interrupter.store(run.interrupter, Ordering::Relaxed);
+        // Release pairs with the acquire of whoever reads the word: the fields are this run's, or a later one's. 61 bits
+        // do not run out.
+        word.store(WATCHED | number, Ordering::Release);
+    }
+
+    /// The deadline of the run that has this word.
+    pub(super) fn deadline(&self, word: u64) -> u64 {
+        // Relaxed: the word was read with Acquire.
+        if is_watched(word) { self.deadline.load(Ordering::Relaxed) } else { NEVER }
+    }
+
+    /// What the run that has this word is a run of.
+    pub(super) fn of(&self, word: u64) -> u64 {
+        if is_watched(word) { self.of.load(Ordering::Relaxed) } else { word & !(INTERRUPTED | LATE) }
+    }
+
+    /// Who may end the run that has this word.
+    pub(super) fn interrupter(&self, word: u64) -> u64 {
+        if is_watched(word) { self.interrupter.load(Ordering::Relaxed) } else { 0 }
+    }
+}
+
+/// Whether the fields of the watch are about this word: not yet while it has no number.
+fn is_watched(word: u64) -> bool {
+    word & WATCHED != 0 && word & !(WATCHED | INTERRUPTED | LATE) != 0
+}
