@@ -43,14 +43,16 @@ fn main() {
         ("run_with a deadline", Some(RunLimits::new().deadline(deadline))),
         ("run_with all", Some(RunLimits::new().budget(1 << 30).deadline(deadline).interrupter(&interrupter))),
     ];
-    let checks = [("none", false, false), ("interruptible", false, true), ("budget", true, false), ("both", true, true)];
+    let checks =
+        [("none", false, false), ("interruptible", false, true), ("budget", true, false), ("both", true, true)];
     for (what, text, rounds) in [("ns a run", COULD_ASK, 1.0), ("ns a round of a loop", LOOP, 1000.0)] {
         let programs = checks.map(|(_, budget, interruptible)| load(&engine, text, budget, interruptible));
         let mut names = Vec::new();
         let mut contenders: Vec<Contender<'_>> = Vec::new();
         for ((checks, budget, interruptible), program) in checks.iter().zip(&programs) {
             for (way, limits) in &limits {
-                let needs = (way.contains("budget") || way.contains("all"), way.contains("deadline") || way.contains("all"));
+                let needs =
+                    (way.contains("budget") || way.contains("all"), way.contains("deadline") || way.contains("all"));
                 if needs.0 && !budget || needs.1 && !interruptible {
                     continue;
                 }

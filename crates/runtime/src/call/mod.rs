@@ -243,6 +243,22 @@ unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(
     }
 }
 
+/// An address in the instruction of emitted code that called the function which has a variable at `own`; 0 if the
+/// process's unwinder does not find it. So what a call costs that succeeds is not a store more.
+#[cold]
+#[inline(never)]
+fn call_site(own: usize) -> u64 {
+    let mut found = 0;
+    bpf_debug::walk(&mut |ip, sp| {
+        // The first frame above the variable's is that of the caller.
+        if sp > own {
+            found = ip as u64;
+        }
+        found == 0
+    });
+    found
+}
+
 /// Runs the body of a host function. An error or panic is left in the run, and `None` returned.
 pub(crate) fn guarded(run: &mut Run, body: impl FnOnce(&mut Run) -> Result<u64, HelperError>) -> Option<u64> {
     match catch_unwind(AssertUnwindSafe(|| body(run))) {
@@ -275,12 +291,21 @@ fn fail_quietly(run: &mut Run, error: HelperError) {
 /// Ends the call of a host function after [`guarded`] returned `None`: emitted code is left behind; the interpreter
 /// looks at the stop code by itself.
 ///
+/// Inlined, so that a variable of its is one of the function that emitted code has called.
+///
 /// # Safety
 /// As for [`entry::stop`].
+#[inline(always)]
 pub(crate) unsafe fn leave(ctx: *mut RunCtx) -> u64 {
     // SAFETY: `ctx` is valid.
     if unsafe { (*ctx).exit_sp } == 0 {
         return 0;
+    }
+    // SAFETY: `ctx` is valid.
+    if unsafe { (*ctx).stop_pc } == 0 {
+        let own = core::mem::MaybeUninit::<u8>::uninit();
+        // SAFETY: `ctx` is valid.
+        unsafe { (*ctx).stop_pc = call_site((&raw const own).addr()) };
     }
     // SAFETY: the caller's contract.
     unsafe { entry::stop(ctx) }

@@ -75,6 +75,7 @@ pub(crate) fn trap() -> Bound {
 ///
 /// # Safety
 /// As for [`missing_host_function`]; the caller's frame must have nothing left to drop.
+#[inline(always)]
 unsafe fn never(ctx: *mut RunCtx, message: &'static str) -> u64 {
     {
         // SAFETY: the hidden argument is the first field of a `Run`.

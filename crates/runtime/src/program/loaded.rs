@@ -10,15 +10,17 @@ use crate::program::bindings::{Bindings, NO_BINDINGS};
 use crate::program::map_ref::MapRef;
 use crate::program::name::Name;
 use crate::program::sites::{Tracked, constant_tail_calls};
+use crate::program::source::Source;
 use crate::program::stack::worst_stack;
 use crate::program::table::{Kind, Member, ProgTable};
 use bpf_analysis::{AccessCheck, Facts, RegionBounds};
 use bpf_debug::Registered;
-use bpf_isa::Program;
+use bpf_isa::{Insn, InsnIdx, Program};
 use bpf_jit::OptLevel;
+use bpf_jit_code::PcEntry;
 use bpf_prog_pack::Text;
 use bpf_quiesce::{Domain, Owned};
-use bpf_verifier::{ContextLayout, SourceLine};
+use bpf_verifier::ContextLayout;
 use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
@@ -31,6 +33,8 @@ pub(crate) struct Native {
     /// What unwinders and debuggers know of it.
     registered: Option<Box<Registered>>,
     machine_stack: u64,
+    /// Where the code of each call begins.
+    calls: Box<[PcEntry]>,
 }
 
 /// Code in executable memory.
@@ -85,7 +89,7 @@ pub(crate) struct Loaded {
     pub(crate) layout: &'static ContextLayout,
     bindings: Option<Box<Bindings>>,
     /// Where its instructions came from, for messages.
-    lines: Vec<SourceLine>,
+    source: Source,
     /// What a run that begins with it may spend.
     pub(crate) budget: i64,
     /// What it is checked for as it runs.
@@ -100,7 +104,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) layout: &'static ContextLayout,
     pub(crate) facts: &'a Facts,
     /// Where its instructions came from, for messages.
-    pub(crate) lines: Vec<SourceLine>,
+    pub(crate) source: Source,
     pub(crate) budget: i64,
     pub(crate) checks: Checks,
 }
@@ -110,7 +114,7 @@ impl Draft<'_> {
     fn finish(self, form: Form, bindings: Option<Box<Bindings>>) -> Arc<Loaded> {
         Arc::new(Loaded {
             form,
-            lines: self.lines,
+            source: self.source,
             budget: self.budget,
             checks: self.checks,
             name: Name::new(self.name),
@@ -225,7 +229,9 @@ impl Loaded {
                 // SAFETY: `Loaded::drop` takes it back when no run can be in the code any more.
                 unsafe { debug::register(registry, name, program, source, &host.code, &text) }
             });
-            Ok(draft.finish(Form::Native(Native { text, entry, registered, machine_stack }), references))
+            let is_call = |entry: &&PcEntry| matches!(program.insns().get(entry.insn as usize), Some(Insn::Call(_)));
+            let calls = host.code.pc_map.iter().filter(is_call).copied().collect();
+            Ok(draft.finish(Form::Native(Native { text, entry, registered, machine_stack, calls }), references))
         })
     }
 
@@ -289,18 +295,25 @@ impl Loaded {
         })
     }
 
-    /// Says of an error in which program, and at which source line, the run ended.
+    /// Says of an error in which program, and at which source line, the run ended: if that is not known by its number,
+    /// at the instruction that has this address in its code.
     #[cold]
-    pub(crate) fn locate(&self, mut error: RunError) -> RunError {
+    pub(crate) fn locate(&self, mut error: RunError, pc: u64) -> RunError {
         if let Some((insn, origin)) = error.origin_mut() {
-            let line = insn.and_then(|insn| {
-                let i = self.lines.partition_point(|l| l.insn <= insn.0).checked_sub(1)?;
-                let SourceLine { file, line, text, .. } = &self.lines[i];
-                Some(format!("{file}:{line}: {}", text.trim()))
-            });
-            *origin = Some(Box::new(Origin { program: self.name.to_string(), line }));
+            *insn = insn.or_else(|| self.call_at(pc));
+            let (function, line) =
+                insn.map_or((None, None), |insn| (self.source.function(insn), self.source.line(insn)));
+            *origin = Some(Box::new(Origin { program: self.name.to_string(), function, line }));
         }
         error
+    }
+
+    /// The call whose code has this address.
+    fn call_at(&self, pc: u64) -> Option<InsnIdx> {
+        let native = self.native()?;
+        let at = u32::try_from(pc.checked_sub(native.text.base() as u64)?).ok()?;
+        let before = native.calls.partition_point(|call| call.code <= at).checked_sub(1)?;
+        Some(InsnIdx(native.calls[before].insn))
     }
 
     /// Its machine code as placed, and the address of its first byte; `None` when interpreted, and in a forked child.

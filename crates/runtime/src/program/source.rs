@@ -1,0 +1,35 @@
+//! Where the instructions of a program came from, for messages about its runs.
+
+use bpf_isa::InsnIdx;
+use bpf_verifier::SourceLine;
+
+/// Functions and source lines of a program; nothing where its object does not say.
+#[derive(Debug, Default)]
+pub(crate) struct Source {
+    /// Ascending by first instruction.
+    lines: Vec<SourceLine>,
+    /// Names by first instruction, ascending, where there is more than one.
+    functions: Vec<(u32, String)>,
+}
+
+impl Source {
+    /// What the object says of this code.
+    pub(crate) fn new(code: &bpf_object::Code, lines: Vec<SourceLine>) -> Source {
+        let functions = code.functions();
+        let named = functions.iter().filter(|_| functions.len() > 1).map(|f| (f.start.0, f.name.clone()));
+        Source { lines, functions: named.collect() }
+    }
+
+    /// The function that an instruction belongs to.
+    pub(crate) fn function(&self, insn: InsnIdx) -> Option<String> {
+        let at = self.functions.partition_point(|(start, _)| *start <= insn.0).checked_sub(1)?;
+        Some(self.functions[at].1.clone())
+    }
+
+    /// File, line and text that an instruction came from.
+    pub(crate) fn line(&self, insn: InsnIdx) -> Option<String> {
+        let at = self.lines.partition_point(|line| line.insn <= insn.0).checked_sub(1)?;
+        let SourceLine { file, line, text, .. } = &self.lines[at];
+        Some(format!("{file}:{line}: {}", text.trim()))
+    }
+}
