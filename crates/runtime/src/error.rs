@@ -409,22 +409,25 @@ pub enum RunError {
 
 /// The program that a run ended in, and the line of its source.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Origin {
     /// The program's name.
     pub program: String,
+    /// The function, where the object names several.
+    pub function: Option<String>,
     /// File, line and text, where the object says it.
     pub line: Option<String>,
 }
 
 impl RunError {
     /// The instruction at which the run ended and the program it is in, for errors that come from one.
-    pub(crate) fn origin_mut(&mut self) -> Option<(Option<InsnIdx>, &mut Option<Box<Origin>>)> {
+    pub(crate) fn origin_mut(&mut self) -> Option<(&mut Option<InsnIdx>, &mut Option<Box<Origin>>)> {
         match self {
             RunError::Budget { insn, origin }
             | RunError::Interrupted { insn, origin }
             | RunError::Deadline { insn, origin }
             | RunError::Access { insn, origin, .. }
-            | RunError::Host { insn, origin, .. } => Some((*insn, origin)),
+            | RunError::Host { insn, origin, .. } => Some((insn, origin)),
             RunError::Unlimited { .. }
             | RunError::NoBudget
             | RunError::OtherEngine
@@ -440,9 +443,12 @@ impl RunError {
 fn place(insn: &Option<InsnIdx>, origin: &Option<Box<Origin>>) -> String {
     use std::fmt::Write;
     let mut text = insn.map_or_else(String::new, |insn| format!(" at instruction {insn}"));
-    if let Some(Origin { program, line }) = origin.as_deref() {
+    if let Some(Origin { program, function, line }) = origin.as_deref() {
         // Writing to a string cannot fail.
         let _ = write!(text, " of `{program}`");
+        if let Some(function) = function.as_ref().filter(|function| *function != program) {
+            let _ = write!(text, ", in `{function}`");
+        }
         if let Some(line) = line {
             let _ = write!(text, " ({line})");
         }

@@ -259,7 +259,8 @@ impl Engine {
                 features: config.features,
                 hardening: config.hardening,
                 save_all: config.save_all,
-                pc_map: self.0.debug.is_some(),
+                // Where a host function was called, if it fails.
+                pc_map: true,
                 unwind: self.0.debug.is_some(),
                 unwind_room: config.debug.jitdump.is_some(),
             },

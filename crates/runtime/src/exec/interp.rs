@@ -67,7 +67,7 @@ pub(crate) unsafe fn run(program: &Loaded, what: &Interpreted, run: *mut Run, pa
         Ok(_) if kept => {
             let what =
                 "the program ended with a ring-buffer record that it had reserved, or with a spin lock".to_owned();
-            Err(program.locate(RunError::Access { what, insn: None, origin: None }))
+            Err(program.locate(RunError::Access { what, insn: None, origin: None }, 0))
         }
         Ok(r0) => Ok(r0),
         Err(stop) => {
@@ -78,7 +78,7 @@ pub(crate) unsafe fn run(program: &Loaded, what: &Interpreted, run: *mut Run, pa
             let late = run.is_late();
             let error = run.stopped().unwrap_or_else(|| reason(stop, late));
             Err(match within {
-                Some(within) => within.locate(error),
+                Some(within) => within.locate(error, 0),
                 None => error,
             })
         }

@@ -9,6 +9,7 @@ use crate::context::{Context, Raw};
 use crate::engine::Engine;
 use crate::engine::config::Config;
 use crate::program::loaded::{Draft, Loaded};
+use crate::program::source::Source;
 use bpf_analysis::{Facts, InsnFact};
 use bpf_interp::{Caller, Env, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Insn, Program};
@@ -71,8 +72,8 @@ fn code_without_what_a_run_does_not_reach_does_the_same() {
         let facts = Facts { insns: insns.collect(), ..Facts::default() };
         let load = |facts: &Facts| {
             let checks = Checks { budget: false, interrupt: false };
-            let (name, layout, lines) = ("test", Raw::layout(), Vec::new());
-            let draft = Draft { engine: &engine, name, layout, facts, lines, budget: 0, checks };
+            let (name, layout, source) = ("test", Raw::layout(), Source::default());
+            let draft = Draft { engine: &engine, name, layout, facts, source, budget: 0, checks };
             Loaded::compile(draft, &program, None, OptLevel::Speed, None)
         };
         let (whole, loaded) = (load(&Facts::default()).unwrap(), load(&facts).unwrap());

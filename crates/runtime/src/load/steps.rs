@@ -12,6 +12,7 @@ use crate::load::linker::Linker;
 use crate::load::verify::{self, Checked, Subject, verify};
 use crate::program::bindings::{Bindings, NO_BINDINGS};
 use crate::program::loaded::{Draft, Loaded};
+use crate::program::source::Source;
 use crate::program::table::{Kind, bind_all};
 use bpf_analysis::Facts;
 use bpf_isa::{InsnIdx, Program};
@@ -108,7 +109,10 @@ impl<H: 'static> Loading<'_, H> {
             Trust::Interpreter | Trust::Caller if layout.points_elsewhere() => {
                 Err(LoadError::NeedsVerifier { program: self.name.to_owned(), context: layout.name.to_string() })
             }
-            Trust::Interpreter | Trust::Caller => Ok(Admitted { program, facts: Facts::default(), lines: Vec::new() }),
+            Trust::Interpreter | Trust::Caller => {
+                let lines = self.code.map(verify::lines).unwrap_or_default();
+                Ok(Admitted { program, facts: Facts::default(), lines })
+            }
         }
     }
 
@@ -145,12 +149,13 @@ impl<H: 'static> Loading<'_, H> {
         let Loading { linker, name, layout, code } = *self;
         let config = linker.engine.config();
         let budget = how.budget.unwrap_or_else(|| config.run_budget());
+        let source = code.map(|code| Source::new(code, lines)).unwrap_or_default();
         let draft = Draft {
             engine: &linker.engine,
             name,
             layout,
             facts: &facts,
-            lines,
+            source,
             budget: i64::try_from(budget).unwrap_or(i64::MAX),
             checks: Checks {
                 budget: how.budget.is_some() || config.budget.is_some() || facts.needs_budget,

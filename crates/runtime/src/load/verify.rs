@@ -145,7 +145,7 @@ fn known_inner_map(def: &bpf_maps::MapDef) -> KnownMap {
 }
 
 /// The source lines, each at its first instruction.
-fn lines(code: &bpf_object::Code) -> Vec<SourceLine> {
+pub(crate) fn lines(code: &bpf_object::Code) -> Vec<SourceLine> {
     let mut lines: Vec<SourceLine> = Vec::new();
     for insn in 0..crate::num::small(code.insns().len()) {
         let Some(line) = code.line(bpf_isa::InsnIdx(insn)) else { continue };

@@ -2,7 +2,8 @@
 //!
 //! Problem: emitted code knows its instructions by number, and after a tail call, or in a hook's image, the runtime
 //! does not know of which program. Approach: code that stops a run leaves an address in itself
-//! ([`bpf_jit_code::RunCtx::stop_pc`]); the program whose code that is in is looked for from those that the run began
+//! ([`bpf_jit_code::RunCtx::stop_pc`]), and of a host function that stops one the process's unwinder says where it was
+//! called; the program whose code that is in is looked for from those that the run began
 //! with, through the prog arrays they jump through. So nothing is registered when programs are loaded, and nothing is
 //! noted when they are called.
 //!
@@ -20,7 +21,7 @@ impl Roots for Loaded {
     fn explain(&self, error: RunError, at: StoppedAt) -> RunError {
         match at {
             // A host function stopped it: that was called by the program, unless that has jumped to another.
-            StoppedAt { pc: 0, jumped: false } => self.locate(error),
+            StoppedAt { pc: 0, jumped: false } => self.locate(error, 0),
             _ => locate(std::iter::once(self), error, at),
         }
     }
@@ -31,7 +32,7 @@ impl Roots for Loaded {
 }
 
 /// Says of an error in which program it is, of these and those that they may have jumped to: the one with this address
-/// in its code. Of what a host function stopped nothing is known.
+/// in its code. Where the unwinder has not found the call of a host function, nothing is known.
 pub(crate) fn locate<'p>(
     mut programs: impl Iterator<Item = &'p Loaded>,
     error: RunError,
@@ -44,7 +45,7 @@ pub(crate) fn locate<'p>(
     let mut tables: Vec<Arc<ProgTable>> = Vec::new();
     let mut visit = |program: &Loaded, tables: &mut Vec<Arc<ProgTable>>| {
         if program.has_code_at(pc) {
-            error = error.take().map(|error| program.locate(error));
+            error = error.take().map(|error| program.locate(error, pc));
             return true;
         }
         let new = |table: &&Arc<ProgTable>| tables.iter().all(|known| !Arc::ptr_eq(known, table));

@@ -8,5 +8,6 @@ pub(crate) mod locate;
 pub(crate) mod map_ref;
 mod name;
 mod sites;
+pub(crate) mod source;
 mod stack;
 pub(crate) mod table;

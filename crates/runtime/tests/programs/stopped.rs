@@ -2,8 +2,8 @@
 
 use crate::common::engines::{engine, modes};
 use bpf_runtime::{
-    Arch, Caller, Config, Engine, HelperError, Hook, Instance, Linker, MapSet, Mode, Object, Origin, Policy, ProgArray,
-    RunError, Xdp, XdpBuff, assemble,
+    Arch, Caller, Config, Engine, HelperError, Hook, Instance, Linker, MapSet, Mode, Object, OptLevel, Origin, Policy,
+    ProgArray, RunError, Xdp, XdpBuff, assemble,
 };
 use core::convert::Infallible;
 
@@ -26,7 +26,7 @@ fn instance(engine: &Engine) -> Instance<()> {
 fn place(error: &RunError) -> (String, String) {
     let (RunError::Access { insn, origin, .. } | RunError::Budget { insn, origin }) = error else { panic!("{error}") };
     assert!(insn.is_some(), "{error}");
-    let Origin { program, line } = &**origin.as_ref().unwrap_or_else(|| panic!("{error}"));
+    let Origin { program, line, .. } = &**origin.as_ref().unwrap_or_else(|| panic!("{error}"));
     let comment = line.as_deref().and_then(|line| line.split("// ").nth(1)).unwrap_or_default();
     (program.clone(), comment.to_owned())
 }
@@ -133,6 +133,71 @@ fn a_function_that_does_not_return_ends_the_run() {
                 assert_eq!(ended, times, "{name} on {way:?}: {result:?}");
                 assert_eq!(result.is_err(), times == 1, "{name} on {way:?}: {result:?}");
             }
+        }
+    }
+}
+
+/// Where a host function was called that ended the run: the function, and the comment of the line.
+fn call_site(error: &RunError) -> (String, Option<String>, String) {
+    let RunError::Host { insn, origin, .. } = error else { panic!("{error}") };
+    assert!(insn.is_some(), "{error}");
+    let origin = origin.as_ref().unwrap_or_else(|| panic!("{error}"));
+    let line = origin.line.as_deref().unwrap_or_else(|| panic!("{error}"));
+    assert!(error.to_string().contains(line), "{error}");
+    let comment = line.split("// ").nth(1).unwrap_or_default().to_owned();
+    (origin.program.clone(), origin.function.clone(), comment)
+}
+
+#[test]
+fn a_host_function_that_fails_or_panics_names_its_caller() {
+    let object = Object::parse(include_bytes!("../objects/failed.o")).unwrap();
+    let ways: [fn(&mut Config); 3] = [
+        |_| (),
+        |config| (config.debug.unwind, config.debug.symbols) = (true, true),
+        |config| config.opt_level = OptLevel::None,
+    ];
+    for (mode, adjust) in [Mode::Interpreter, Mode::Jit].into_iter().flat_map(|mode| ways.map(|way| (mode, way))) {
+        if mode == Mode::Jit && Arch::HOST.is_none() {
+            continue;
+        }
+        let mut config = Config::default();
+        config.mode = mode;
+        adjust(&mut config);
+        let engine = Engine::new(config).unwrap();
+        for (panics, wanted) in [(false, 1), (true, 1), (false, 8)] {
+            let mut linker = Linker::<u64>::new(&engine);
+            linker
+                .func(1001, "check", move |c: &mut Caller<'_, u64>, which: u64| -> Result<u64, HelperError> {
+                    match which == *c.host() {
+                        true if panics => panic!("{which}"),
+                        true => Err(HelperError::new(RunError::NoBudget)),
+                        false => Ok(which),
+                    }
+                })
+                .unwrap();
+            let maps = MapSet::for_object(&engine, &object).unwrap();
+            let instance = linker.loader::<Xdp>().object(&object, maps).unwrap();
+            let hook = Hook::<Xdp, u64>::new(&engine, Policy::RunAll { result: 2 }).unwrap();
+            hook.attach(&instance.program::<Xdp>("direct").unwrap()).unwrap();
+            for (entry, program, function, place) in [
+                ("direct", "direct", None, "direct: calls"),
+                ("by_subprograms", "by_subprograms", Some("deep"), "deep: calls"),
+                ("by_tail_call", "direct", None, "direct: calls"),
+                ("by_callback", "by_callback", Some("each"), "each: calls"),
+            ] {
+                if wanted == 8 && entry != "by_subprograms" {
+                    continue;
+                }
+                let entry = instance.program::<Xdp>(entry).unwrap();
+                let error = entry.run(&mut wanted.clone(), &mut XdpBuff::new(&mut [])).unwrap_err();
+                let function = function.map(str::to_owned);
+                assert_eq!(call_site(&error), (program.into(), function, place.into()), "{mode:?}: {error}");
+            }
+            if wanted == 1 {
+                let error = hook.run(&mut wanted.clone(), &mut XdpBuff::new(&mut [])).unwrap_err();
+                assert_eq!(call_site(&error).0, "direct", "{mode:?}: {error}");
+            }
+            assert!(instance.program::<Xdp>("by_callback").unwrap().run(&mut 100, &mut XdpBuff::new(&mut [])).is_ok());
         }
     }
 }
