@@ -102,6 +102,7 @@ const FOREIGN: &[&str] = &[
     "__register_frame",
     "__deregister_frame",
     "_Unwind_Backtrace",
+    "_Unwind_GetCFA",
     "_Unwind_GetIPInfo",
     // Where GDB looks for emitted code: in the same file's assembly.
     "__jit_debug_register_code",

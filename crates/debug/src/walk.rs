@@ -18,9 +18,9 @@ struct Walk<'s> {
     frames: usize,
 }
 
-/// Tells `step` of each frame of this thread, innermost first: an address inside the instruction it is at, and where its
-/// stack pointer will be when what it has called has returned. Until `step` says `false`, and to the first frame that
-/// the unwinder knows nothing of, that one included: emitted code that nobody has registered.
+/// Tells `step` of each frame of this thread, innermost first: an address inside the instruction it is at, and where
+/// its stack pointer will be when what it has called has returned. Until `step` says `false`, and to the first frame
+/// that the unwinder knows nothing of, that one included: emitted code that nobody has registered.
 ///
 /// `step` must not unwind: that ends the process.
 pub fn walk(step: &mut dyn FnMut(usize, usize) -> bool) {

@@ -302,7 +302,7 @@ impl Eval {
                         }
                         Check::Interrupt => {
                             let asked = self.load(Self::field(ctx, RunCtx::INTERRUPT_OFFSET), Size::W)?;
-                            (asked as u32 as i32 <= -1, StopCode::Interrupted)
+                            (asked >> 31 & 1 != 0, StopCode::Interrupted)
                         }
                     };
                     if fails {

@@ -267,7 +267,7 @@ fn set_limited(
     let run = active.0.run();
     // SAFETY: the level is this thread's, and its run idle but for the word.
     unsafe { Run::set(run, &runs.config, host, parts, terms.budget.min(limits.allowance)) };
-    // SAFETY: as above.
+    // SAFETY: the run is this thread's, and nobody else uses its allowance.
     unsafe { (*run).ctx.allowance = limits.allowance };
     Ok(())
 }

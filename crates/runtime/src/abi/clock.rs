@@ -50,8 +50,8 @@ impl Clock {
         self.now.load(Ordering::Relaxed)
     }
 
-    /// The first tick that is not before `at`, which must not be before `now`; the thread will be awake for it. `each` is
-    /// what it does at each.
+    /// The first tick that is not before `at`, which must not be before `now`; the thread will be awake for it. `each`
+    /// is what it does at each.
     pub(crate) fn deadline(
         self: &Arc<Self>,
         (now, at): (Instant, Instant),

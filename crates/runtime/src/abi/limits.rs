@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A point in time at which runs end. Made by [`crate::Engine::deadline`]; one serves any number of runs, of programs of
-/// its engine.
+/// A point in time at which runs end. Made by [`crate::Engine::deadline`]; one serves any number of runs, of programs
+/// of its engine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
     tick: u64,
@@ -28,8 +28,8 @@ impl Deadline {
     }
 }
 
-/// Ends the runs that were given it ([`RunLimits::interrupter`]): those of one thread, one request, one tenant. Cheap to
-/// clone; clones end the same runs. Made by [`crate::Engine::interrupter`].
+/// Ends the runs that were given it ([`RunLimits::interrupter`]): those of one thread, one request, one tenant. Cheap
+/// to clone; clones end the same runs. Made by [`crate::Engine::interrupter`].
 #[derive(Clone)]
 pub struct Interrupter {
     runs: Arc<dyn Interruptible>,

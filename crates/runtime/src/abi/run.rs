@@ -1,8 +1,8 @@
 //! The state of one run.
 //!
 //! Invariants: the [`RunCtx`] that emitted code sees is the first field of a [`Run`], so that a host function gets from
-//! the hidden argument back to the run. Its word ([`crate::abi::watch`]) is 0 exactly while no run is using it; whatever
-//! else a run leaves behind, the next one sets ([`Run::set`]).
+//! the hidden argument back to the run. Its word ([`crate::abi::watch`]) is 0 exactly while no run is using it;
+//! whatever else a run leaves behind, the next one sets ([`Run::set`]).
 
 use crate::abi::held::Held;
 use crate::abi::machine_stack::StackNeed;

@@ -37,13 +37,17 @@ pub(super) struct Level {
 // (`bpf_quiesce::Guard`). The one field that others access, its word, is accessed atomically. What the
 // pointers in it point to is used only by the thread that put them there, until its run ends.
 unsafe impl Send for Level {}
-// SAFETY: through a shared one only the run's word and the watch are accessed by others than the thread that holds the slot,
-// atomically.
+// SAFETY: through a shared one only the run's word and the watch are accessed by others than the thread that holds the
+// slot, atomically.
 unsafe impl Sync for Level {}
 
 impl Level {
     fn new(slot: u32) -> CachePadded<Level> {
-        CachePadded::new(Level { run: UnsafeCell::new(Run::new(slot)), watch: Watch::NEW, inner: AtomicPtr::default() })
+        CachePadded::new(Level {
+            run: UnsafeCell::new(Run::new(slot)),
+            watch: Watch::new(),
+            inner: AtomicPtr::default(),
+        })
     }
 
     /// The level inside this one; null if runs never nested so deep.

@@ -9,9 +9,9 @@
 //! inside another, has a word that no other run of its level ever has, and the rest is in a [`Watch`] beside it.
 //!
 //! Invariants: a word is 0 exactly while no run uses its level; only the thread that has the slot stores one that is
-//! not, and others change none but by setting [`INTERRUPTED`] in one that they have looked at. The fields of a [`Watch`]
-//! are those of the run whose word it is, or of a later one: then a compare-and-exchange of the earlier word fails, or
-//! changes a word that is about to be overwritten.
+//! not, and others change none but by setting [`INTERRUPTED`] in one that they have looked at. The fields of a
+//! [`Watch`] are those of the run whose word it is, or of a later one: then a compare-and-exchange of the earlier word
+//! fails, or changes a word that is about to be overwritten.
 
 use bpf_jit_code::RunCtx;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
@@ -56,12 +56,15 @@ pub(crate) struct Watched {
 }
 
 impl Watch {
-    pub(super) const NEW: Watch = Watch {
-        of: AtomicU64::new(0),
-        deadline: AtomicU64::new(NEVER),
-        interrupter: AtomicU64::new(0),
-        number: AtomicU64::new(0),
-    };
+    /// Of no run yet.
+    pub(super) fn new() -> Watch {
+        Watch {
+            of: AtomicU64::new(0),
+            deadline: AtomicU64::new(NEVER),
+            interrupter: AtomicU64::new(0),
+            number: AtomicU64::new(0),
+        }
+    }
 
     /// Makes `word`, which must be 0 and of this thread's slot, that of a run of its own.
     pub(super) fn begin(&self, word: &AtomicU64, run: Watched) {
@@ -73,8 +76,8 @@ impl Watch {
         self.of.store(run.of, Ordering::Relaxed);
         self.deadline.store(run.deadline, Ordering::Relaxed);
         self.interrupter.store(run.interrupter, Ordering::Relaxed);
-        // Release pairs with the acquire of whoever reads the word: the fields are this run's, or a later one's. 61 bits
-        // do not run out.
+        // Release pairs with the acquire of whoever reads the word: the fields are this run's, or a later one's. 61
+        // bits do not run out.
         word.store(WATCHED | number, Ordering::Release);
     }
 

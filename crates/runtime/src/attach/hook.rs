@@ -90,8 +90,8 @@ impl Default for Attachment {
 /// A list of programs on context `C` with host state `H`, run as one.
 ///
 /// To the programs it is one run: an error in one ends it. Each has its budget to itself ([`crate::Loader::budget`]),
-/// and may take its own 33 tail calls. As machine code the programs are called directly. The way from Rust into the image is itself an indirect
-/// call, one and well predicted: the hook saves those *between* programs.
+/// and may take its own 33 tail calls. As machine code the programs are called directly. The way from Rust into the
+/// image is itself an indirect call, one and well predicted: the hook saves those *between* programs.
 ///
 /// ```
 /// use bpf_runtime::{Config, Engine, Hook, Linker, Policy, Raw, assemble};
@@ -307,8 +307,10 @@ impl<C: Context, H: 'static> Hook<C, H> {
         for Listed { program, continue_on, counters } in &**list {
             // SAFETY: the run is this thread's; nobody else uses its count of tail calls.
             unsafe { (*run).ctx.tail_calls = 0 };
-            // SAFETY: as above, of what it may spend.
-            unsafe { (*run).ctx.budget = program.budget.min((*run).ctx.allowance) };
+            // SAFETY: the run is this thread's.
+            let allowance = unsafe { (*run).ctx.allowance };
+            // SAFETY: the run is this thread's; nobody else uses what it may spend.
+            unsafe { (*run).ctx.budget = program.budget.min(allowance) };
             // SAFETY: a program on `C` for host state `H`, kept by the list; the parts are those of `Hook::run`.
             let verdict = unsafe { counters.run(program, run, parts) }?;
             match self.policy {

@@ -34,8 +34,8 @@ pub struct Config {
     pub budget: Option<u64>,
     /// The budget of programs that are not proven to end ([`crate::Loader::hybrid`]), where `budget` is `None`.
     pub hybrid_budget: u64,
-    /// Whether runs can be ended: by [`Engine::interrupt`](crate::Engine::interrupt) and those of programs and hooks, by
-    /// deadlines and interrupters. `false` emits no check. [`crate::Loader::interruptible`] decides for one load.
+    /// Whether runs can be ended: by [`Engine::interrupt`](crate::Engine::interrupt) and those of programs and hooks,
+    /// by deadlines and interrupters. `false` emits no check. [`crate::Loader::interruptible`] decides for one load.
     pub interruptible: bool,
     /// How often deadlines are looked at, between 50 µs and 1 s ([`crate::Engine::deadline`]).
     pub tick: Duration,

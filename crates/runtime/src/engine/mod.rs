@@ -169,9 +169,10 @@ impl Engine {
         self.0.runs.interrupt();
     }
 
-    /// A point in time at which runs end that are given it ([`crate::RunLimits::deadline`]). It is rounded up to the next
-    /// of the engine's ticks ([`Config::tick`]), and a run ends a tick later at most, if the system has a core for the
-    /// thread that looks at the clock. That thread is started with the first deadline, and sleeps while none is ahead.
+    /// A point in time at which runs end that are given it ([`crate::RunLimits::deadline`]). It is rounded up to the
+    /// next of the engine's ticks ([`Config::tick`]), and a run ends a tick later at most, if the system has a core for
+    /// the thread that looks at the clock. That thread is started with the first deadline, and sleeps while none is
+    /// ahead.
     ///
     /// # Errors
     /// [`DeadlineError::Past`] if `at` is over; [`DeadlineError::Thread`]; [`DeadlineError::Forked`].

@@ -99,8 +99,8 @@ impl<C: Context, H: 'static> Program<C, H> {
     ///
     /// # Errors
     /// [`RunError`]: the run ended without a result, or did not begin: [`RunError::Unlimited`] for a program that was
-    /// loaded without the checks that the limits need, [`RunError::Deadline`] without an instruction if the deadline has
-    /// passed, [`RunError::NoBudget`], [`RunError::OtherEngine`].
+    /// loaded without the checks that the limits need, [`RunError::Deadline`] without an instruction if the deadline
+    /// has passed, [`RunError::NoBudget`], [`RunError::OtherEngine`].
     pub fn run_with(&self, host: &mut H, mut data: C::Data<'_, '_>, limits: &RunLimits) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
         let guard = self.loaded.engine.0.domain.enter()?;
@@ -109,9 +109,9 @@ impl<C: Context, H: 'static> Program<C, H> {
     }
 
     /// Ends the runs of it that are going on: each stops at its next taken back-edge or call, with
-    /// [`RunError::Interrupted`], and so do the runs inside them. Runs that begin later are not concerned; nor are those
-    /// of a [`crate::Hook`] that the program is attached to ([`crate::Hook::interrupt`]), and those that have come to it
-    /// by a tail call. For programs that were loaded so: [`crate::Loader::interruptible`].
+    /// [`RunError::Interrupted`], and so do the runs inside them. Runs that begin later are not concerned; nor are
+    /// those of a [`crate::Hook`] that the program is attached to ([`crate::Hook::interrupt`]), and those that have
+    /// come to it by a tail call. For programs that were loaded so: [`crate::Loader::interruptible`].
     pub fn interrupt(&self) {
         self.loaded.engine.0.runs.interrupt_of(self.loaded.terms().of);
     }

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 const ROUNDS: &str = "r0 = 0\nagain: if r0 == r2 goto out\nr0 += 1\ngoto again\nout: r0 = 7\nexit";
 const FOREVER: &str = "r0 = 1\nagain: if r0 != 0 goto again\nexit";
 
+/// Whether an error is the one that is expected.
+type IsExpected = fn(&RunError) -> bool;
+
 fn load(linker: &Linker<()>, text: &str, budget: Option<u64>) -> Program<Raw, ()> {
     let loader = linker.loader().hybrid();
     let loader = budget.into_iter().fold(loader, |loader, budget| loader.budget(budget));
@@ -126,7 +129,7 @@ fn limits_that_cannot_be_are_refused() {
         let hook = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
         hook.attach(&plain).unwrap();
         let soon = Duration::from_secs(1000);
-        let refused: [(RunLimits, fn(&RunError) -> bool); 6] = [
+        let refused: [(RunLimits, IsExpected); 6] = [
             (RunLimits::new().budget(0), |e| matches!(e, RunError::NoBudget)),
             (RunLimits::new().budget(10), |e| matches!(e, RunError::Unlimited { .. })),
             (RunLimits::new().deadline(engine.deadline_in(soon).unwrap()), |e| matches!(e, RunError::Unlimited { .. })),
