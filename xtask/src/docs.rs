@@ -3,7 +3,7 @@
 //! A promise is worth the test that holds it, and documents name tests and sources by path; a file that moves must not
 //! leave a document behind. So each path in backquotes that begins at a folder of the repository, or at the folder of a
 //! crate, leads somewhere; and each promise of SECURITY.md names the test that holds it, by its path or by its name,
-//! and every test that is named there exists.
+//! and every test that is named there exists. So does every test, file and item that ARCHITECTURE.md names in "To add".
 
 use crate::shell;
 use std::{
@@ -40,14 +40,20 @@ pub(crate) fn check() -> anyhow::Result<Vec<String>> {
             broken.extend(lost.map(|path| format!("{name}:{number}: there is no `{path}`")));
         }
     }
-    broken.extend(promises(&fs::read_to_string(root.join("SECURITY.md"))?, &Tests::of(&root.join("crates"))?));
+    let tests = Tests::of(&root.join("crates"))?;
+    broken.extend(promises(&fs::read_to_string(root.join("SECURITY.md"))?, &tests));
+    broken.extend(additions(&fs::read_to_string(root.join("ARCHITECTURE.md"))?, &tests));
     Ok(broken)
 }
 
-/// The tests of all crates.
+/// The tests of all crates, and what else documents name.
 #[derive(Default)]
 struct Tests {
     functions: BTreeSet<String>,
+    /// All that is declared, by name.
+    items: BTreeSet<String>,
+    /// All files, by name.
+    sources: BTreeSet<String>,
     /// Files in folders of tests, by name.
     files: BTreeSet<String>,
 }
@@ -56,7 +62,10 @@ impl Tests {
     fn of(folder: &Path) -> anyhow::Result<Tests> {
         let mut tests = Tests::default();
         for path in shell::files(folder)? {
-            tests.functions.extend(test_functions(&fs::read_to_string(folder.join(&path))?));
+            let text = fs::read_to_string(folder.join(&path))?;
+            tests.functions.extend(test_functions(&text));
+            tests.items.extend(items(&text));
+            tests.sources.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
             if path.components().any(|component| component.as_os_str() == "tests") {
                 tests.files.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
             }
@@ -79,6 +88,47 @@ fn test_functions(source: &str) -> Vec<String> {
         }
     }
     found
+}
+
+/// What a source declares.
+fn items(source: &str) -> Vec<String> {
+    const KEYWORDS: [&str; 8] = ["enum", "struct", "trait", "type", "fn", "mod", "const", "macro_rules!"];
+    let name =
+        |word: &str| word.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default().to_owned();
+    let mut found = Vec::new();
+    for line in source.lines().map(str::trim_start).filter(|line| !line.starts_with("//")) {
+        let words: Vec<&str> = line.split_whitespace().take(6).collect();
+        let declared = words.windows(2).find(|pair| KEYWORDS.contains(&pair[0]) && !KEYWORDS.contains(&pair[1]));
+        found.extend(declared.map(|pair| name(pair[1])).filter(|name| !name.is_empty()));
+    }
+    found
+}
+
+/// What "To add ..." of ARCHITECTURE.md names and there is not: tests, files without their folder, types, macros.
+fn additions(text: &str, tests: &Tests) -> Vec<String> {
+    let section = text.split("\n## ").find(|section| section.starts_with("To add")).unwrap_or_default();
+    let mut broken = Vec::new();
+    if section.lines().filter(|line| line.starts_with('|')).count() < 3 {
+        broken.push("ARCHITECTURE.md: nothing is said of what there is to touch \"To add ...\"".to_owned());
+    }
+    for quoted in section.split('`').skip(1).step_by(2) {
+        // Where a path leads is looked at with all other paths.
+        if quoted.contains([' ', '/', '(', '#']) {
+            continue;
+        }
+        let item = quoted.rsplit("::").next().unwrap_or_default().trim_end_matches('!');
+        let known = if quoted.ends_with(".rs") {
+            tests.sources.contains(quoted)
+        } else if is_test_name(quoted) {
+            tests.functions.contains(quoted) || tests.items.contains(quoted)
+        } else if quoted.ends_with('!') || quoted.starts_with(char::is_uppercase) {
+            tests.items.contains(item)
+        } else {
+            true
+        };
+        broken.extend((!known).then(|| format!("ARCHITECTURE.md: to add something: there is no `{quoted}`")));
+    }
+    broken
 }
 
 /// What is missing behind the promises of SECURITY.md.
@@ -146,7 +196,8 @@ mod tests {
     fn promises_without_their_tests_are_found() {
         let functions = test_functions("#[test]\n#[cfg(x)]\nfn a_b_c() {}\nfn d_e_f() {}\n#[test]\nfn g_h_i() {\n");
         assert_eq!(functions, ["a_b_c", "g_h_i"]);
-        let tests = Tests { functions: functions.into_iter().collect(), files: ["t.rs".to_owned()].into() };
+        let tests =
+            Tests { functions: functions.into_iter().collect(), files: ["t.rs".to_owned()].into(), ..Tests::default() };
         let of = |promise: &str| {
             promises(&format!("# S\n\n## What is promised\n\n* {promise}\n\n## What is not\n\n* **X.**\n"), &tests)
         };
@@ -156,6 +207,25 @@ mod tests {
         assert_eq!(of("**Not held.** See `Config::memory_limit` and `crates/a/src/x.rs`.").len(), 1);
         assert_eq!(of("**Gone.** `a_b_c`, `d_e_f`.").len(), 1);
         assert_eq!(of("**Gone.** `a_b_c`, `u.rs`.").len(), 1);
+    }
+
+    #[test]
+    fn what_there_is_to_touch_exists() {
+        let source = "//! mod gone;\npub(crate) enum Kind<T> {\nmacro_rules! rows {\n    pub const fn all() -> T {\n";
+        assert_eq!(items(source), ["Kind", "rows", "all"]);
+        let tests = Tests {
+            functions: ["a_b_c".to_owned()].into(),
+            items: items(source).into_iter().collect(),
+            sources: ["kind.rs".to_owned()].into(),
+            ..Tests::default()
+        };
+        let of =
+            |row: &str| additions(&format!("# A\n\n## To add ...\n\n| a |\n|---|\n| {row} |\n\n## B\n`X`"), &tests);
+        assert!(
+            of("`Kind`, a row of `rows!` in `kind.rs`, `Kind::all`, `x/y.rs`, `cargo x y`; `a_b_c` fails").is_empty()
+        );
+        assert_eq!(of("`Sort`, `columns!`, `sort.rs`, `Kind::none`, `d_e_f`").len(), 5);
+        assert_eq!(additions("# A", &tests).len(), 1);
     }
 
     #[test]

@@ -104,8 +104,8 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
 
 /// `cargo xtask bless`: the tests that compare with files, told to rewrite them.
 pub(crate) fn bless() -> anyhow::Result<()> {
-    for (package, test) in [("bpf-jit", "filetests"), ("bpf-testkit", "snapshots")] {
-        shell::run(shell::cargo().args(["test", "-p", package, "--test", test]).env("BLESS", "1"))?;
+    for (package, tests, name) in [("bpf-jit", "steps", "filetests::"), ("bpf-testkit", "whole", "snapshots::")] {
+        shell::run(shell::cargo().args(["test", "-p", package, "--test", tests, name]).env("BLESS", "1"))?;
     }
     Ok(())
 }

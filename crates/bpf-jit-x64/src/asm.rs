@@ -11,7 +11,7 @@
 //!
 //! Invariant: an instruction means the same before and after cutting. What may be cut: a REX of 0x40, unless it selects
 //! one of spl, bpl, sil, dil; immediate bytes that sign-extension brings back.
-//! tests/encoding.rs compares every instruction emitted with all encodings that iced-x86 knows of it.
+//! tests/backend/encoding.rs compares every instruction emitted with all encodings that iced-x86 knows of it.
 
 /// Assembles one instruction into `$buf`, applying the named cuts.
 macro_rules! asm {

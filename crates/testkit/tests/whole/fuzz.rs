@@ -3,7 +3,7 @@
 
 use bpf_testkit::{fuzz, generate::Choices};
 
-const FILTER: &[u8] = include_bytes!("../../../examples/filter.o");
+const FILTER: &[u8] = include_bytes!("../../../../examples/filter.o");
 
 /// Calls the body on byte strings of all lengths up to 1000.
 fn on_noise(body: fn(&[u8]), count: u64) {

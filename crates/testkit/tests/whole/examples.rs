@@ -5,8 +5,8 @@ use bpf_runtime::{Arch, Config, Engine, Linker, MapSet, Mode, Object, Raw};
 use pcap_file::pcap::PcapReader;
 use std::collections::BTreeMap;
 
-const FILTER: &[u8] = include_bytes!("../../../examples/filter.o");
-const CAPTURE: &[u8] = include_bytes!("../../../examples/packets.pcap");
+const FILTER: &[u8] = include_bytes!("../../../../examples/filter.o");
+const CAPTURE: &[u8] = include_bytes!("../../../../examples/packets.pcap");
 
 const DROP: u64 = 1;
 const PASS: u64 = 2;

@@ -4,14 +4,12 @@
 //! program, whose accesses still lie where they may.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
-mod support;
-
+use crate::support::Native;
 use bpf_isa::{Size, Width};
 use bpf_jit::{Alloc, AtomicOp, Check, EmitError, EmitOptions, Lir, MachineDesc, Op, VReg, Val};
 use bpf_jit_code::{Arch, Code, Reloc, StopCode, Symbol};
 use bpf_jit_suite::{Host, Kind, Target, tests};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use support::Native;
 
 fn other_width(width: Width) -> Width {
     match width {

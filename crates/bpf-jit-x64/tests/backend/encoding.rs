@@ -1,15 +1,13 @@
 //! The bytes themselves: everything decodes, every branch leads to an instruction, no instruction has a shorter
 //! encoding, and code stays within its stated bound. Runs on any host.
 
-mod support;
-
+use crate::support::Native;
 use bpf_isa::Width;
 use bpf_jit::{AllocOptions, BinOp, EmitOptions, Op, Val};
 use bpf_jit_code::{Code, CpuFeatures, Hardening};
 use bpf_jit_suite::{Bench, Build, Rng, random_program};
 use iced_x86::{Code as Form, Decoder, DecoderOptions, Encoder, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::{HashMap, HashSet};
-use support::Native;
 
 fn decode(bytes: &[u8]) -> Vec<Instruction> {
     Decoder::with_ip(64, bytes, 0, DecoderOptions::NONE).into_iter().collect()

@@ -1,6 +1,6 @@
 //! The tests of every backend, for this one.
 
-mod support;
+use crate::support;
 
 bpf_jit_suite::suite!(support::Native::default());
 

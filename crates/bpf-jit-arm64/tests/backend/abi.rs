@@ -1,12 +1,10 @@
 //! What only this machine's ABI has: landing pads that are checked, branches that become two, and violations that the
 //! suite's entry sequence notices.
 
-mod support;
-
+use crate::support::Native;
 use bpf_isa::Width;
 use bpf_jit::{AllocOptions, BinOp, BlockId, Cond, Lir, Op, Val};
 use bpf_jit_suite::{Bench, Build, Target};
-use support::Native;
 
 /// One function in which every kind of branch leads `filler` instructions forward, over nothing but additions.
 fn far(filler: u32) -> Lir {

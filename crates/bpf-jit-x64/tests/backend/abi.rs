@@ -3,16 +3,14 @@
 //! notice violations, and leaves are shown to have no frame.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
-mod support;
-
+use crate::support::Native;
+use crate::support::native::POISON;
 use bpf_isa::{Size, Width};
 use bpf_jit::eval::Outcome;
 use bpf_jit::{AllocOptions, Base, BinOp, EmitOptions, Mem, Op, Val};
 use bpf_jit_code::{Arch, Code, Reloc, RelocKind, Symbol};
 use bpf_jit_suite::{Bench, Build, Start};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use support::Native;
-use support::native::POISON;
 
 fn raw(bytes: &[u8], call_at: Option<u32>) -> Code {
     let mut code = Code::new(Arch::X64);

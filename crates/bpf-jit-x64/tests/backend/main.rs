@@ -1,0 +1,7 @@
+//! The tests of this backend, in one binary: the suite that every backend must pass, and what only this machine has.
+
+mod abi;
+mod encoding;
+mod notices;
+mod suite;
+mod support;

@@ -1,0 +1,7 @@
+//! The steps from BPF to registers, in one binary: lowering and passes by files, and generated programs evaluated
+//! before and after each.
+
+mod allocation;
+mod filetests;
+mod liveness;
+mod passes;

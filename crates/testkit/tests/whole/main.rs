@@ -1,0 +1,10 @@
+//! What concerns the whole family, in one binary: examples, engines and generated programs compared, emitted code as
+//! text.
+
+mod engines;
+mod examples;
+mod flow_dissector;
+mod fuzz;
+mod hardening;
+mod snapshots;
+mod soundness;
