@@ -131,6 +131,17 @@ enum Target {
 
 const NONE: u32 = u32::MAX;
 
+/// Whether this fault of [`bpf_opt::faults`] is planted.
+macro_rules! planted {
+    ($fault:ident) => {{
+        #[cfg(feature = "faults")]
+        let planted = bpf_opt::faults::is_planted(bpf_opt::faults::Fault::$fault);
+        #[cfg(not(feature = "faults"))]
+        let planted = false;
+        planted
+    }};
+}
+
 /// Of a value that is in no register.
 const HELD: u8 = 4;
 
@@ -407,6 +418,9 @@ impl Allocator {
 
     /// What lives here lives across an op that overwrites these registers.
     fn clobber(&mut self, regs: HostRegSet) {
+        if planted!(ClobbersIgnored) {
+            return;
+        }
         for v in &self.live {
             let forbidden = &mut self.values[v.index()].forbidden;
             *forbidden = forbidden.union(regs);
@@ -631,7 +645,9 @@ impl Allocator {
             let mut allowed = pool.without(value.forbidden).without(value.taken);
             // ... what was live when this was defined must be asked.
             for o in chain(value.definitions, &self.definitions, |d| d.next).flat_map(|d| self.live_after(d)) {
-                allowed = allowed.without(self.values[o.index()].own);
+                if !planted!(ConflictsIgnored) {
+                    allowed = allowed.without(self.values[o.index()].own);
+                }
             }
             let reg = match &mut random {
                 Some(random) => random.pick(allowed),

@@ -8,7 +8,7 @@ use bpf_analysis::Facts;
 use bpf_isa::Program;
 use bpf_jit_code::Code;
 use bpf_lir::Lir;
-use bpf_opt::{PassOptions, PassScratch, optimise};
+use bpf_opt::{Change, PassOptions, PassScratch, PassSet, optimise};
 
 /// Why a program could not be compiled.
 pub type CompileError = EmitError;
@@ -31,6 +31,8 @@ pub struct CompileOptions {
     pub opt_level: OptLevel,
     /// With [`OptLevel::Speed`]: only fuse neighbours, so that each instruction's own code can be seen.
     pub plain: bool,
+    /// With [`OptLevel::Speed`]: passes that are not run. For tests: any of them gives the same results.
+    pub skip: PassSet,
     /// Lowering.
     pub lower: LowerOptions,
     /// Register allocation.
@@ -75,7 +77,7 @@ impl<B: Backend> Compiler<B> {
         code: &mut Code,
     ) -> Result<(), CompileError> {
         code.clear();
-        let CompileOptions { opt_level, plain, lower, alloc, emit } = options;
+        let CompileOptions { opt_level, plain, skip, lower, alloc, emit } = options;
         if *opt_level == OptLevel::None {
             let options = DirectOptions { lower, alloc, emit, scratch: &mut self.direct };
             return self.lowerer.emit(program, facts, signatures, options, &mut self.backend, code);
@@ -83,7 +85,8 @@ impl<B: Backend> Compiler<B> {
         self.lowerer.lower(program, facts, signatures, lower, &mut self.lir);
         debug_assert_eq!(self.lir.verify(), Ok(()), "after lowering:\n{}", self.lir);
         let machine = self.backend.machine(emit);
-        optimise(&mut self.lir, PassOptions { addresses: machine.addresses, plain: *plain }, &mut self.passes);
+        let passes = PassOptions { addresses: machine.addresses, plain: *plain, skip: *skip };
+        optimise(&mut self.lir, passes, &mut self.passes);
         self.allocs.resize_with(self.lir.funcs.len(), Alloc::default);
         for (func, out) in self.lir.funcs.iter().zip(&mut self.allocs) {
             self.allocator.allocate(func, machine, alloc, out);
@@ -93,6 +96,20 @@ impl<B: Backend> Compiler<B> {
         // register.
         code.reads_hidden = self.lir.funcs.first().is_none_or(|main| main.ctx.is_some());
         Ok(())
+    }
+
+    /// What each pass would make of `program`, instruction by instruction, in the order of the passes.
+    pub fn report(
+        &mut self,
+        program: &Program,
+        facts: &Facts,
+        signatures: &dyn Signatures,
+        options: &CompileOptions,
+    ) -> Vec<Change> {
+        self.lowerer.lower(program, facts, signatures, &options.lower, &mut self.lir);
+        let addresses = self.backend.machine(&options.emit).addresses;
+        let passes = PassOptions { addresses, plain: options.plain, skip: options.skip };
+        bpf_opt::report(&mut self.lir, passes, &mut self.passes)
     }
 
     /// The intermediate form of the last program compiled with optimisation.

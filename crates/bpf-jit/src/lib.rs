@@ -39,7 +39,10 @@ pub use bpf_lir::{
     AtomicOp, Base, BinOp, Block, BlockId, CallTarget, Cfg, Check, Cond, Dominators, Extern, Func, Lir, LirError,
     Liveness, Mem, Op, ParseError, Region, Span, TailKey, VReg, Val,
 };
-pub use bpf_opt::{Addresses, Compared, Pass, PassOptions, PassScratch, compared, held, optimise};
+#[cfg(feature = "faults")]
+#[doc(hidden)]
+pub use bpf_opt::faults;
+pub use bpf_opt::{Addresses, Change, Compared, Pass, PassOptions, PassScratch, PassSet, compared, held, optimise};
 pub use check::check;
 pub use compiler::{CompileError, CompileOptions, Compiler, OptLevel};
 pub use externs::{Hidden, MapShape, Signatures};

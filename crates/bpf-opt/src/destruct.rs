@@ -10,6 +10,7 @@
 //! Invariants: values of one class never live at the same time; the copies of an edge happen as if at once. Classes
 //! that have grown large take no more members, so the cost is linear.
 
+use crate::faults::planted;
 use crate::ssa::{NO_VALUE, NONE, Ssa};
 use bpf_isa::Width;
 use bpf_lir::{Block, BlockId, Func, Op, Span, VReg, Val};
@@ -202,6 +203,9 @@ impl Destruct {
     }
 
     fn interfere(&self, a: VReg, b: VReg, ssa: &Ssa) -> bool {
+        if planted!(LivesIgnored) {
+            return false;
+        }
         let ((in_a, at_a), (in_b, at_b)) = (self.places[a.index()], self.places[b.index()]);
         if in_a == in_b {
             return match at_a.cmp(&at_b) {
@@ -458,7 +462,7 @@ impl Out {
     /// Copies all at once: one whose destination nobody still reads comes first, and where there is none, what is left
     /// goes round in circles, of each of which a value is put aside.
     fn copy(&mut self, copies: &mut Vec<(VReg, Val)>, span: Span, vregs: &mut u32) {
-        if copies.len() < 2 {
+        if copies.len() < 2 || planted!(CopiesInOrder) {
             copies.drain(..).for_each(|copy| self.push_copy(copy, span));
             return;
         }

@@ -18,6 +18,8 @@
 //! | `operand` | values brought to the op that can take them from memory |
 //! | `layout` | jumps that need not be |
 //! | `sweep`, `dead` | what nobody reads, in SSA form and outside |
+//! | `report` | what passes did, for people |
+//! | `faults` | bugs on purpose, for tests |
 //!
 //! Invariants: this crate knows neither BPF nor machine code, only what [`bpf_lir::eval`] says that ops mean; nothing
 //! is assumed of a program but what its ops say. So a load whose region is unknown may be of memory that is not there,
@@ -29,6 +31,8 @@
 mod convert;
 mod dead;
 mod destruct;
+#[doc(hidden)]
+pub mod faults;
 mod index;
 mod layout;
 mod operand;
@@ -36,6 +40,7 @@ mod passes;
 mod peephole;
 #[doc(hidden)]
 pub mod proof;
+mod report;
 mod rules;
 mod slots;
 mod ssa;
@@ -43,7 +48,8 @@ mod sweep;
 mod values;
 
 pub use operand::{Compared, compared, held};
-pub use passes::{Pass, PassOptions, PassScratch, optimise};
+pub use passes::{Pass, PassOptions, PassScratch, PassSet, optimise};
+pub use report::{Change, report};
 pub use values::Addresses;
 
 /// A number of ops, blocks, registers or what is kept of them: a program of a million slots makes far less than 2^32.

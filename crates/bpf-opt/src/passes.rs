@@ -92,6 +92,24 @@ pub struct PassOptions {
     pub addresses: Addresses,
     /// Only what fuses neighbours.
     pub plain: bool,
+    /// What is not run. For tests: any of them gives the same results.
+    pub skip: PassSet,
+}
+
+/// A set of passes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct PassSet(u16);
+
+impl PassSet {
+    /// The passes whose bits are set, in the order of [`Pass::ALL`]; bits beyond mean nothing.
+    pub fn from_bits(bits: u16) -> PassSet {
+        PassSet(bits)
+    }
+
+    /// Whether it is in the set.
+    pub fn contains(self, pass: Pass) -> bool {
+        Pass::ALL.iter().position(|other| *other == pass).is_some_and(|i| self.0 >> i & 1 != 0)
+    }
 }
 
 /// Memory that passes use, kept from program to program.
@@ -146,16 +164,44 @@ impl PassScratch {
 
 /// Runs the passes over all functions.
 pub fn optimise(lir: &mut Lir, options: PassOptions, scratch: &mut PassScratch) {
-    for func in &mut lir.funcs {
-        Pass::Peephole.run(func, options, scratch);
-        if options.plain {
-            Pass::Dead.run(func, options, scratch);
-        } else {
-            Pass::Slots.run(func, options, scratch);
-            Pass::Convert.run(func, options, scratch);
-            scratch
-                .in_ssa(func, |func, s| s.values(func, options) + s.index(func, options) + s.operands(func, options));
+    each_pass(lir, options, scratch, &mut |_, _, _| ());
+}
+
+/// Runs the passes over all functions; tells after each what it left of which function.
+pub(crate) fn each_pass(
+    lir: &mut Lir,
+    options: PassOptions,
+    scratch: &mut PassScratch,
+    note: &mut impl FnMut(Pass, usize, &Func),
+) {
+    for (i, func) in lir.funcs.iter_mut().enumerate() {
+        let before: &[Pass] = match (options.plain, options.skip.contains(Pass::Ssa)) {
+            (true, _) => &[Pass::Peephole, Pass::Dead],
+            (false, true) => &[Pass::Peephole, Pass::Slots, Pass::Convert, Pass::Dead, Pass::Layout],
+            (false, false) => &[Pass::Peephole, Pass::Slots, Pass::Convert],
+        };
+        for pass in before.iter().filter(|pass| !options.skip.contains(**pass)) {
+            pass.run(func, options, scratch);
+            note(*pass, i, func);
+        }
+        if options.plain || options.skip.contains(Pass::Ssa) {
+            continue;
+        }
+        scratch.in_ssa(func, |func, s| {
+            let mut run = |pass: Pass, run: fn(&mut PassScratch, &mut Func, PassOptions) -> u32| {
+                let done = if options.skip.contains(pass) { 0 } else { run(s, func, options) };
+                note(pass, i, func);
+                done
+            };
+            run(Pass::Values, PassScratch::values)
+                + run(Pass::Index, PassScratch::index)
+                + run(Pass::Operand, PassScratch::operands)
+        });
+        debug_assert_eq!(func.verify(usize::MAX), Ok(()), "after SSA form:\n{func}");
+        note(Pass::Ssa, i, func);
+        if !options.skip.contains(Pass::Layout) {
             Pass::Layout.run(func, options, scratch);
+            note(Pass::Layout, i, func);
         }
     }
 }

@@ -18,6 +18,7 @@ mod reach;
 mod wide;
 
 use crate::dead::is_pure;
+use crate::faults::planted;
 use crate::rules::{self, Con, Operands, Out, Pat, Rule, ones};
 use crate::ssa::{NONE, Ssa};
 use bpf_isa::{Cond, Size, Width};
@@ -166,7 +167,7 @@ impl Values {
             }
             round += 1;
             // Without a loop, one look has seen all operands before their users.
-            if !changed || !back {
+            if !changed || !back || planted!(LoopsNeverWiden) {
                 return;
             }
             if round == 4 * ROUNDS {
@@ -557,6 +558,11 @@ impl Pass<'_> {
                 return Ok(self.number(Op::FrameAddr { dst: NEW, off }, dst));
             }
         }
+        if planted!(WrongRule)
+            && let (BinOp::Sub, Val::Imm(_)) = (op, b)
+        {
+            return Err(Op::Bin { op: BinOp::Add, width, dst: NEW, a, b });
+        }
         if depth < MAX_DEPTH {
             let made_by = |v: VReg| match self.def(v) {
                 Some(Op::Bin { op, .. }) => Some(*op),
@@ -620,7 +626,7 @@ impl Pass<'_> {
         }
         let constants = found.constants.map(|c| c.unwrap_or(0) as u64);
         let known = found.values.map(|v| self.s.bits.get(v.index()).copied().unwrap_or(64));
-        if !rule.when.iter().all(|when| when.holds(width, &constants, &known)) {
+        if !planted!(RuleUnconditional) && !rule.when.iter().all(|when| when.holds(width, &constants, &known)) {
             return None;
         }
         Some(match rule.out {
@@ -730,7 +736,8 @@ impl Pass<'_> {
                 break;
             }
             if self.def(known).is_some_and(|def| key(def) == sought) {
-                let dominates = self.ssa.tree.dominates(self.s.blocks[known.index()], self.block);
+                let dominates =
+                    planted!(DominanceIgnored) || self.ssa.tree.dominates(self.s.blocks[known.index()], self.block);
                 if dominates && self.may_live(known) {
                     return known;
                 }

@@ -4,7 +4,8 @@ use crate::load::{self, OptArg};
 use crate::out::{line, text};
 use anyhow::{Context, Result};
 use bpf_runtime::{
-    Arch, BpfProgram, Extern, InsnIdx, ListingOptions, ObjectCode, Symbol, compile_listing, helper_name, text::Shown,
+    Arch, BpfProgram, Change, Extern, InsnIdx, ListingOptions, ObjectCode, Symbol, compile_listing, helper_name,
+    optimiser_report, text::Shown,
 };
 use clap::ValueEnum;
 use std::path::PathBuf;
@@ -24,6 +25,9 @@ pub(crate) struct Args {
     /// How much work to put into the machine code.
     #[arg(long, value_enum, default_value = "speed")]
     opt_level: OptArg,
+    /// Instead of machine code: what each pass of the optimiser made of which instruction.
+    #[arg(long)]
+    opt_report: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -45,6 +49,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let linked = object.code(program)?;
     let mut options = ListingOptions::default();
     options.compile.opt_level = args.opt_level.into();
+    if args.opt_report {
+        print_report(optimiser_report(arch, program.name(), linked.insns().to_vec(), &options)?, &linked)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let (program, code) = compile_listing(arch, program.name(), linked.insns().to_vec(), &options)?;
     let name = |symbol: Symbol| match Extern::from_symbol(symbol) {
         None => format!("symbol_{}", symbol.index),
@@ -82,6 +90,30 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     text!("\n{} BPF instructions, {} bytes of machine code", program.insns().len(), code.bytes.len())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What passes changed, by source line and instruction: the instruction, then each pass with the ops before and after.
+fn print_report(mut changes: Vec<Change>, linked: &ObjectCode) -> Result<()> {
+    let program = BpfProgram::new(linked.insns().to_vec()).context("the program is not valid")?;
+    // Stable: the passes of an instruction stay in their order.
+    changes.sort_by_key(|change| change.insn);
+    let (mut source, mut shown) = (None, None);
+    let mut totals = Vec::<(&str, usize)>::new();
+    for change in &changes {
+        if shown != Some(change.insn) {
+            shown = Some(change.insn);
+            print_insn(&program, change.insn, linked, &mut source)?;
+        }
+        let ops = |ops: &[String]| if ops.is_empty() { "nothing".to_owned() } else { ops.join("; ") };
+        line!("        {:8}  {}  ->  {}", change.pass.name(), ops(&change.before), ops(&change.after))?;
+        match totals.iter_mut().find(|(name, _)| *name == change.pass.name()) {
+            Some((_, count)) => *count += 1,
+            None => totals.push((change.pass.name(), 1)),
+        }
+    }
+    let totals: Vec<_> = totals.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    line!("\ninstructions changed: {}", totals.join(", "))?;
+    Ok(())
 }
 
 /// The BPF instruction at `insn`, after its source line if that is a new one.

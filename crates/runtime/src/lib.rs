@@ -63,14 +63,14 @@ pub use handle::instance::Instance;
 pub use handle::prog_array::ProgArray;
 pub use handle::program::{Program, TestRun};
 pub use load::linker::Linker;
-pub use load::listing::{ListingOptions, compile_listing, helper_name};
+pub use load::listing::{ListingOptions, compile_listing, helper_name, optimiser_report};
 pub use load::loader::{Loader, VerifyReport};
 pub use load::map_set::MapSet;
 
 pub use bpf_debug::{Location, Options as DebugOptions};
 pub use bpf_dispatcher::{Policy, Verdicts};
 pub use bpf_isa::{Callee, DecodeError, Insn, InsnIdx, Program as BpfProgram, assemble, decode, disassemble};
-pub use bpf_jit::{Extern, OptLevel};
+pub use bpf_jit::{Change, Extern, OptLevel, Pass};
 pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Symbol};
 /// Everything about maps: typed handles, consumers of rings, dumps.
 pub use bpf_maps as maps;

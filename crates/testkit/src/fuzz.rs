@@ -14,10 +14,10 @@ pub use maps::maps;
 use crate::generate::{self, Choices, Generated, HELPER_ID, Shape};
 use bpf_analysis::{CallArity, Facts};
 use bpf_disasm::lines;
-use bpf_isa::{Program, assemble, decode, disassemble, encode};
+use bpf_isa::{Callee, Insn, Program, assemble, decode, disassemble, encode};
 use bpf_jit::{
     AllocOptions, Backend, CompileOptions, Compiler, EmitOptions, Hidden, Lir, LowerOptions, Lowerer, OptLevel, Pass,
-    PassOptions, PassScratch, Signatures,
+    PassOptions, PassScratch, PassSet, Signatures,
 };
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening};
@@ -109,30 +109,73 @@ pub fn engines(data: &[u8]) {
     }
 }
 
+/// A generated or a damaged program with any of the optimiser's passes left out, against the interpreter: the result,
+/// the memory, and where and why it stops. Damaged programs are checked as they run.
+pub fn optimise(data: &[u8]) {
+    let mut choices = Choices::from_bytes(data);
+    let mut options = Options::choose(&mut choices);
+    options.opt_level = OptLevel::Speed;
+    options.skip = if choices.one_in(2) { PassSet::from_bits(choices.imm() as u16) } else { PassSet::default() };
+    let kind = choices.below(3);
+    let damaged = kind == 2;
+    let budget = if choices.one_in(2) { u64::from(choices.below(200)) } else { 20_000 };
+    let (insns, memory) = if damaged {
+        let Ok(program) = Program::from_bytes(&generate::wild(&mut choices)) else { return };
+        // Others return what only they know.
+        let known = |insn: &Insn| !matches!(insn, Insn::Call(Callee::Helper(id)) if *id != HELPER_ID);
+        if !program.insns().iter().all(known) {
+            return;
+        }
+        (program.insns().to_vec(), vec![7; 64])
+    } else if kind == 1 {
+        let insns = generate::aliases(&mut choices);
+        (insns, (0..64).map(|_| choices.byte()).collect())
+    } else {
+        let generated = generate::generate(&mut choices, &Shape { packet_loads: true, ..Shape::default() });
+        (generated.program.insns().to_vec(), generated.memory)
+    };
+    let outcome = |mode| {
+        let mut config = options.config(mode);
+        (config.budget, config.interruptible) = (Some(budget), options.checks);
+        let linker = mixing_linker(config);
+        let loader = linker.loader::<Raw>();
+        // SAFETY: generated programs stay inside their memory and end.
+        let loader = if damaged { loader.hybrid() } else { unsafe { loader.unverified() } };
+        let program = loader.insns("generated", insns.clone()).ok()?;
+        let mut words = words(&memory);
+        let result = program.run(&mut (), zerocopy::IntoBytes::as_mut_bytes(words.as_mut_slice()));
+        Some((result.map_err(|error| error.to_string()), words))
+    };
+    let expected = outcome(Mode::Interpreter);
+    if Arch::HOST.is_some() {
+        assert_eq!(outcome(Mode::Jit), expected, "{options:?}, budget {budget}\n{}", disassemble(&insns));
+    }
+}
+
 fn run(mode: Mode, options: &Options, generated: &Generated) -> (u64, Vec<u64>) {
-    let mut config = Config::default();
-    config.mode = mode;
-    config.opt_level = options.opt_level;
-    config.alloc = options.alloc;
-    config.features = options.features;
-    config.hardening = options.hardening;
-    config.save_all = options.save_all;
+    let mut config = options.config(mode);
     config.budget = options.checks.then_some(u64::MAX / 4);
     config.interruptible = options.checks;
-    let mut linker = Linker::new(&Engine::new(config).expect("an engine"));
-    let mix = |_: &mut Caller<'_, ()>, a: u64, b: u64, c: u64, d: u64, e: u64| generate::helper([a, b, c, d, e]);
-    linker.func(HELPER_ID, "mix", mix).expect("a free id");
+    let linker = mixing_linker(config);
     // SAFETY: generated programs stay inside their memory and end.
     let loader = unsafe { linker.loader::<Raw>().unverified() };
     let program = loader.insns("generated", generated.program.insns().to_vec()).expect("a valid program loads");
-    // The memory is a multiple of 8 bytes long, and u64 gives it the alignment that atomics need.
-    let mut words: Vec<u64> = generated
-        .memory
-        .chunks(8)
-        .map(|bytes| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
-        .collect();
+    let mut words = words(&generated.memory);
     let r0 = program.run(&mut (), zerocopy::IntoBytes::as_mut_bytes(words.as_mut_slice())).expect("it ends");
     (r0, words)
+}
+
+/// A linker that knows the helper of generated programs.
+fn mixing_linker(config: Config) -> Linker<()> {
+    let mut linker = Linker::new(&Engine::new(config).expect("an engine"));
+    let mix = |_: &mut Caller<'_, ()>, a: u64, b: u64, c: u64, d: u64, e: u64| generate::helper([a, b, c, d, e]);
+    linker.func(HELPER_ID, "mix", mix).expect("a free id");
+    linker
+}
+
+/// Memory for a run: a multiple of 8 bytes long, and u64 gives it the alignment that atomics need.
+fn words(memory: &[u8]) -> Vec<u64> {
+    memory.chunks(8).map(|bytes| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))).collect()
 }
 
 /// A generated or a damaged program emitted for both architectures, on any host: all of it decodes, every branch goes
@@ -172,6 +215,7 @@ fn emit<B: Backend + Default>(program: &Program, options: &Options, arch: Arch, 
 #[derive(Clone, Copy, Debug)]
 struct Options {
     opt_level: OptLevel,
+    skip: PassSet,
     alloc: AllocOptions,
     features: CpuFeatures,
     hardening: Hardening,
@@ -184,6 +228,7 @@ impl Options {
         let seed = choices.one_in(2).then(|| choices.value());
         Options {
             opt_level: if choices.one_in(3) { OptLevel::None } else { OptLevel::Speed },
+            skip: PassSet::default(),
             alloc: AllocOptions { seed, ..AllocOptions::default() },
             features: if choices.one_in(2) { CpuFeatures::BASELINE } else { CpuFeatures::host() },
             hardening: Hardening {
@@ -196,11 +241,24 @@ impl Options {
         }
     }
 
+    fn config(&self, mode: Mode) -> Config {
+        let mut config = Config::default();
+        config.mode = mode;
+        config.opt_level = self.opt_level;
+        config.skip_passes = self.skip;
+        config.alloc = self.alloc;
+        config.features = self.features;
+        config.hardening = self.hardening;
+        config.save_all = self.save_all;
+        config
+    }
+
     fn compile(&self) -> CompileOptions {
-        let Options { opt_level, alloc, features, hardening, save_all, checks } = *self;
+        let Options { opt_level, skip, alloc, features, hardening, save_all, checks } = *self;
         CompileOptions {
             opt_level,
             plain: false,
+            skip,
             lower: LowerOptions { budget: checks, interrupt: checks, ..LowerOptions::default() },
             alloc,
             emit: EmitOptions { features, hardening, save_all, ..EmitOptions::default() },

@@ -15,12 +15,14 @@
 //! The same choices give the same program: a seed, or the bytes of a fuzzer. Fewer bytes give a smaller
 //! program, so that proptest and libFuzzer shrink. [`wild`] makes the opposite: bytes that are hardly a program.
 
+mod aliases;
 mod choices;
 mod function;
 mod minimise;
 mod statements;
 mod wild;
 
+pub use aliases::aliases;
 pub use choices::Choices;
 pub use minimise::minimise;
 pub use wild::wild;

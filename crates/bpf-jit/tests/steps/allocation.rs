@@ -234,3 +234,27 @@ fn values_of_loops_have_registers() {
         }
     }
 }
+
+/// Each deliberate bug in the allocator.
+#[cfg(feature = "faults")]
+#[test]
+fn faults_of_allocation_are_found() {
+    use bpf_jit::faults::{Fault, plant};
+    for &fault in Fault::OF_ALLOCATION {
+        let mut found = 0;
+        each_lowered(|_, lir| {
+            for func in &lir.funcs {
+                let wrong = |planted| {
+                    plant(planted);
+                    let mut alloc = Alloc::default();
+                    Allocator::default().allocate(func, machines()[0], &AllocOptions::default(), &mut alloc);
+                    plant(None);
+                    std::panic::catch_unwind(|| check(func, &alloc, machines()[0])).is_err()
+                };
+                assert!(!wrong(None));
+                found += u32::from(wrong(Some(fault)));
+            }
+        });
+        assert!(found > 0, "{fault:?}: not found");
+    }
+}

@@ -25,7 +25,7 @@ use bpf_isa::{InsnIdx, Program, SubprogId};
 use bpf_jit::eval::{Env, Eval, Region};
 use bpf_jit::{
     Alloc, AllocOptions, Allocator, Backend, Cfg, EmitOptions, Extern, Hidden, HostReg, HostRegSet, Lir, Liveness, Loc,
-    LowerOptions, Lowerer, MapShape, Pass, PassOptions, PassScratch, Signatures, VReg, check, optimise,
+    LowerOptions, Lowerer, MapShape, Pass, PassOptions, PassScratch, PassSet, Signatures, VReg, check, optimise,
 };
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code, CpuFeatures, RunCtx, Symbol};
@@ -78,7 +78,7 @@ fn passes(words: &str) -> PassOptions {
         true => Arm64::default().machine(&emit_options(words)),
         false => X64::default().machine(&emit_options(words)),
     };
-    PassOptions { addresses: machine.addresses, plain: word(words, "plain") }
+    PassOptions { addresses: machine.addresses, plain: word(words, "plain"), skip: PassSet::default() }
 }
 
 type Result<T> = std::result::Result<T, String>;

@@ -6,7 +6,8 @@ use bpf_analysis::{Facts, InsnFact, MemKind};
 use bpf_isa::{Insn, SubprogId};
 use bpf_jit::eval::{Env, Eval, EvalError, Outcome, Region};
 use bpf_jit::{
-    Addresses, Extern, Func, Lir, Liveness, LowerOptions, Lowerer, Pass, PassOptions, PassScratch, VReg, optimise,
+    Addresses, Extern, Func, Lir, Liveness, LowerOptions, Lowerer, Pass, PassOptions, PassScratch, PassSet, VReg,
+    optimise,
 };
 use bpf_jit_code::{RunCtx, Symbol};
 use bpf_testkit::generate::{self, Shape};
@@ -100,6 +101,7 @@ fn programs_compute_the_same_after_any_passes_in_any_order() {
                 _ => Addresses { max_offset: 0, any_index: true, operands: true },
             },
             plain: false,
+            skip: PassSet::from_bits(if seed % 5 == 0 { random.below(1 << 16) as u16 } else { 0 }),
         };
         for round in 0..4 {
             let mut lir = lir.clone();

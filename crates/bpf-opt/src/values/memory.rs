@@ -4,6 +4,7 @@
 //! one of the things that can happen. Calls, atomics and whatever orders memory forget everything.
 
 use super::{NEW, Pass};
+use crate::faults::planted;
 use bpf_isa::{Size, Width};
 use bpf_lir::{Mem, Op, VReg, Val};
 
@@ -38,7 +39,7 @@ fn may_meet(a: Mem, a_size: Size, b: Mem, b_size: Size) -> bool {
         let (a_off, b_off) = (i64::from(a.off), i64::from(b.off));
         return a_off < b_off + i64::from(b_size.bytes()) && b_off < a_off + i64::from(a_size.bytes());
     }
-    a.region.may_meet(b.region)
+    !planted!(BasesApart) && a.region.may_meet(b.region)
 }
 
 impl Known {
@@ -72,8 +73,10 @@ impl Known {
             | Op::CmpXchg { .. }
             | Op::Call { .. }
             | Op::TailCall { .. } => {
-                self.clear();
-                self.barrier = at;
+                if !planted!(CallsForgetNothing) {
+                    self.clear();
+                    self.barrier = at;
+                }
             }
             // Writes only fields of the run that no program reads.
             Op::Check { .. } | Op::Bound { .. } => {}
@@ -97,8 +100,9 @@ impl Known {
 
     /// Whether a load that was op `from` may as well be made now.
     pub(super) fn may_sink(&self, mem: Mem, size: Size, from: u32) -> bool {
-        from >= self.barrier
-            && !self.writes.iter().any(|(write, bytes, at)| *at >= from && may_meet(*write, *bytes, mem, size))
+        planted!(LoadsSinkAnywhere)
+            || from >= self.barrier
+                && !self.writes.iter().any(|(write, bytes, at)| *at >= from && may_meet(*write, *bytes, mem, size))
     }
 }
 

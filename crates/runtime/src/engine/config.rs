@@ -3,7 +3,7 @@
 use crate::abi::run::PrintSink;
 use crate::context::network::Network;
 use bpf_debug::Options as DebugOptions;
-use bpf_jit::{AllocOptions, OptLevel};
+use bpf_jit::{AllocOptions, OptLevel, PassSet};
 use bpf_jit_code::{Arch, CpuFeatures, Hardening};
 use bpf_quiesce::WhenFull;
 use bpf_verifier::Limits;
@@ -85,6 +85,9 @@ pub struct Config {
     /// How registers are allocated. For tests: any allocation gives the same results.
     #[doc(hidden)]
     pub alloc: AllocOptions,
+    /// Which of the optimiser's passes are left out. For tests: any of them gives the same results.
+    #[doc(hidden)]
+    pub skip_passes: PassSet,
 }
 
 impl Default for Config {
@@ -114,6 +117,7 @@ impl Default for Config {
             network: None,
             save_all: false,
             alloc: AllocOptions::default(),
+            skip_passes: PassSet::default(),
         }
     }
 }

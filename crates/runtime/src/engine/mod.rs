@@ -248,6 +248,7 @@ impl Engine {
         CompileOptions {
             opt_level,
             plain: false,
+            skip: config.skip_passes,
             lower: LowerOptions {
                 budget: checks.budget,
                 interrupt: checks.interrupt,

@@ -4,7 +4,7 @@ use crate::call::helpers::table::shipped;
 use crate::error::LoadError;
 use bpf_analysis::{CallArity, Cfg, Constants, Facts};
 use bpf_isa::{Insn, Program};
-use bpf_jit::{CompileOptions, Compiler, Hidden, Signatures};
+use bpf_jit::{Change, CompileOptions, Compiler, Hidden, Signatures};
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code};
 use bpf_jit_x64::X64;
@@ -42,6 +42,24 @@ pub fn compile_listing(
     }
     .map_err(fail)?;
     Ok((program, code))
+}
+
+/// What each pass of the optimiser makes of a program, instruction by instruction, in the order of the passes.
+///
+/// # Errors
+/// [`LoadError::Structure`].
+pub fn optimiser_report(
+    arch: Arch,
+    name: &str,
+    insns: Vec<Insn>,
+    options: &ListingOptions,
+) -> Result<Vec<Change>, LoadError> {
+    let program = Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })?;
+    let (facts, shipped, options) = (Facts::default(), Shipped(Helpers::shipped()), &options.compile);
+    Ok(match arch {
+        Arch::X64 => Compiler::<X64>::default().report(&program, &facts, &shipped, options),
+        Arch::Arm64 => Compiler::<Arm64>::default().report(&program, &facts, &shipped, options),
+    })
 }
 
 /// The kernel's name of a helper, whether it is shipped here or not.

@@ -32,6 +32,36 @@ fn engines() {
 }
 
 #[test]
+fn optimise() {
+    on_noise(fuzz::optimise, 400);
+}
+
+/// The comparison is worth something only if it notices: each deliberate bug in the optimiser. Those in how registers
+/// are allocated would be found by what else a process does; `bpf-jit`'s tests have a checker that finds them.
+#[cfg(feature = "faults")]
+#[test]
+fn faults_of_the_optimiser_are_found() {
+    use bpf_jit::faults::{Fault, plant};
+    // A finding is a panic, and there are many.
+    std::panic::set_hook(Box::new(|_| ()));
+    let mut missed = Vec::new();
+    for &fault in Fault::ALL.iter().filter(|fault| !Fault::OF_ALLOCATION.contains(fault)) {
+        let found = (0..20_000).find(|seed| {
+            let mut choices = Choices::from_seed(*seed);
+            let data: Vec<u8> = (0..1000).map(|_| choices.byte()).collect();
+            plant(Some(fault));
+            let with = std::panic::catch_unwind(|| fuzz::optimise(&data));
+            plant(None);
+            with.is_err() && std::panic::catch_unwind(|| fuzz::optimise(&data)).is_ok()
+        });
+        println!("{fault:?}: {found:?}");
+        missed.extend(found.is_none().then_some(fault));
+    }
+    drop(std::panic::take_hook());
+    assert_eq!(missed, [], "not found");
+}
+
+#[test]
 fn soundness() {
     on_noise(fuzz::soundness, 500);
 }
