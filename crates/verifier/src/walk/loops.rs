@@ -451,8 +451,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// In a loose walk, a store on the stack: if each round moves it by as much as it writes, or more, the loop may fill
-    /// an array.
+    /// In a loose walk, a store on the stack: if each round moves it by as much as it writes, or more, the loop may
+    /// fill an array.
     pub(super) fn note_fill(&mut self, base: Reg, off: i16, size: Size) {
         let b = self.state.reg(base);
         let Ty::Stack { frame } = b.ty else { return };
@@ -562,9 +562,9 @@ impl Walk<'_> {
         Ok(Some(!planted!(RefusedGuessDropped)))
     }
 
-    /// Both ways of a conditional jump are to be walked, the taken one later: if a round is watched, the other one leaves
-    /// the loop and the taken one does not, they change places. When the path comes round, all else is thrown away,
-    /// what was walked behind the loop too.
+    /// Both ways of a conditional jump are to be walked, the taken one later: if a round is watched, the other one
+    /// leaves the loop and the taken one does not, they change places. When the path comes round, all else is thrown
+    /// away, what was walked behind the loop too.
     pub(super) fn stay_in_loop(&mut self, flow: Flow) -> Flow {
         let Some(a) = self.loops.open.last().filter(|a| a.phase == Phase::Watch) else { return flow };
         if !matches!(flow, Flow::Next) {

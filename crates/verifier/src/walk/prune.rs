@@ -747,7 +747,7 @@ fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap) -> bool {
     })
 }
 
-/// Whether what is filled in the old state is so in the new one. (The bytes below both bottoms are compared as they are.)
+/// Whether what is filled in the old state is so in the new one.
 fn fill_covered(o: &Fill, new: &Frame, ids: &mut IdMap) -> bool {
     let like = |n: &&Fill| n.scale == o.scale && n.bottom <= o.bottom && n.delta >= o.delta;
     new.fills.iter().filter(like).any(|n| ids.same(o.id, n.id)) || planted!(FillForgotten)
