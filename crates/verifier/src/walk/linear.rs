@@ -10,16 +10,17 @@
 //! Whatever row is made of others is their sum, each times a number that is not negative, or an equation times any; so
 //! no choice made here can prove what is wrong, and giving up (too many rows, an overflow) proves nothing.
 
+mod rows;
+
 use crate::env::Region;
 use crate::faults::planted;
 use crate::state::{Frame, State};
 use crate::value::{FIRST_FREE_ID, Value};
+use rows::Rows;
 
 /// How many equations and inequalities away what is asked about may be, and how many unknowns that leads to at most:
 /// what is looked at first, and then.
 const NEAR: [(u32, usize); 3] = [(1, 6), (2, 10), (4, 16)];
-/// Rows at any time.
-const MAX_ROWS: usize = 44;
 /// Beyond this, a coefficient or constant is too much: so the negative of each is one too.
 const MAX_NUMBER: u128 = 1 << 120;
 
@@ -92,108 +93,6 @@ impl Form {
     pub(in crate::walk) fn as_const(&self) -> Option<i128> {
         self.terms.is_empty().then_some(self.constant)
     }
-
-    /// Of a row: divides by what all coefficients have in common. Of integers, the constant may be rounded up.
-    fn reduce(&mut self) {
-        let gcd = |mut a: u128, mut b: u128| {
-            while b != 0 {
-                (a, b) = (b, a % b);
-            }
-            a
-        };
-        let common = self.terms.iter().fold(0, |g, (_, c)| gcd(g, c.unsigned_abs()));
-        if let (true, Ok(common)) = (common > 1, i128::try_from(common)) {
-            self.terms.iter_mut().for_each(|(_, c)| *c /= common);
-            self.constant = -(-self.constant).div_euclid(common);
-        }
-    }
-}
-
-/// Rows, of which some are equations.
-#[derive(Debug, Default)]
-struct Rows {
-    equal: Vec<Form>,
-    less: Vec<Form>,
-}
-
-impl Rows {
-    /// A row that should be true. `true` if it cannot be.
-    fn add(&mut self, mut row: Form) -> bool {
-        row.reduce();
-        if row.terms.is_empty() {
-            return row.constant > 0;
-        }
-        match self.less.iter_mut().find(|r| r.terms == row.terms) {
-            Some(r) => r.constant = r.constant.max(row.constant),
-            None => self.less.push(row),
-        }
-        false
-    }
-
-    /// Takes one unknown after the other out of them. Whether they contradict each other; `None` if that was not found
-    /// out.
-    fn contradict(mut self) -> Option<bool> {
-        // An equation with an unknown that it has once says what that is.
-        while let Some(e) = self.equal.pop() {
-            if e.terms.is_empty() {
-                if e.constant != 0 {
-                    return Some(true);
-                }
-                continue;
-            }
-            let Some(&(id, c)) = e.terms.iter().find(|(_, c)| c.abs() == 1) else {
-                let negative = Form::default().plus(&e, -1)?;
-                if self.add(e) || self.add(negative) {
-                    return Some(true);
-                }
-                continue;
-            };
-            for other in &mut self.equal {
-                let times = other.times(id);
-                if times != 0 {
-                    *other = std::mem::take(other).plus(&e, -times * c)?;
-                }
-            }
-            for other in std::mem::take(&mut self.less) {
-                let times = other.times(id);
-                let row = if times == 0 { other } else { other.plus(&e, -times * c)? };
-                if self.add(row) {
-                    return Some(true);
-                }
-            }
-        }
-        loop {
-            let count = |id: u32| {
-                let of = |sign: i128| self.less.iter().filter(|r| r.times(id) * sign > 0).count();
-                (of(1), of(-1))
-            };
-            let unknowns: Vec<u32> = {
-                let mut all: Vec<u32> = self.less.iter().flat_map(Form::names).collect();
-                all.sort_unstable();
-                all.dedup();
-                all
-            };
-            let best = unknowns.into_iter().min_by_key(|id| {
-                let (above, below) = count(*id);
-                (above * below) as i64 - (above + below) as i64
-            });
-            let Some(id) = best else { return Some(false) };
-            let (with, without): (Vec<Form>, Vec<Form>) =
-                std::mem::take(&mut self.less).into_iter().partition(|r| r.times(id) != 0);
-            self.less = without;
-            for a in with.iter().filter(|r| r.times(id) > 0) {
-                for b in with.iter().filter(|r| r.times(id) < 0) {
-                    let row = Form::default().plus(a, -b.times(id))?.plus(b, a.times(id))?;
-                    if self.add(row) {
-                        return Some(true);
-                    }
-                }
-            }
-            if self.less.len() > MAX_ROWS {
-                return None;
-            }
-        }
-    }
 }
 
 impl State {
@@ -229,9 +128,9 @@ impl State {
         // What is near the question answers it mostly.
         let mut last = 0;
         for (hops, most) in NEAR {
-            let mut rows = Rows::default();
-            rows.add(negation.clone());
-            let (seen, found) = self.rows_about(form, pointers, (hops, most), &mut rows).unwrap_or((last, false));
+            let mut rows = Rows::new();
+            rows.add(&negation.terms, negation.constant);
+            let (seen, found) = self.rows_about(form, pointers, (hops, most), &mut rows);
             if found || rows.contradict().unwrap_or(false) {
                 return true;
             }
@@ -251,13 +150,7 @@ impl State {
 
     /// What is known of the unknowns of the form, and of what these are tied to over so many hops: so many unknowns,
     /// and whether that is a contradiction by itself.
-    fn rows_about(
-        &self,
-        form: &Form,
-        pointers: bool,
-        (hops, most): (u32, usize),
-        rows: &mut Rows,
-    ) -> Option<(usize, bool)> {
+    fn rows_about(&self, form: &Form, pointers: bool, (hops, most): (u32, usize), rows: &mut Rows) -> (usize, bool) {
         let mut about: Vec<u32> = form.names().collect();
         let (mut next, mut left, mut end) = (0, hops, about.len());
         let (mut rooms, mut sums) = (vec![false; self.room.len()], Vec::new());
@@ -289,48 +182,31 @@ impl State {
                 }
             }
         }
+        let mut found = false;
         for (t, _) in equations.iter().zip(&sums).filter(|(_, seen)| **seen) {
-            let parts = Form::name(t.a).plus(&Form::name(t.b), t.scale.into())?;
-            rows.equal.push(parts.plus(&Form::name(t.s), -1)?.plus(&Form::constant(t.delta.into()), 1)?);
+            rows.add_equation(&[(t.a, 1), (t.b, t.scale.into()), (t.s, -1)], t.delta.into());
             // What falls on a line is not negative where a guess begins with that; not in what comes back to it, yet.
-            let parts = [t.a, t.b].into_iter().filter(|id| !self.may_have_fallen(*id) || planted!(LinesBelowZero));
-            let parts = parts.map(|id| Form::default().plus(&Form::name(id), -1));
-            let mut bounds = parts.collect::<Option<Vec<Form>>>()?;
+            for part in [t.a, t.b] {
+                if !self.may_have_fallen(part) || planted!(LinesBelowZero) {
+                    found |= rows.add(&[(part, -1)], 0);
+                }
+            }
             if t.max < i64::MAX {
-                bounds.push(Form::name(t.s).plus(&Form::constant(t.max.into()), -1)?);
+                found |= rows.add(&[(t.s, 1)], -i128::from(t.max));
             }
             if t.split {
-                bounds.push(Form::name(t.a).plus(&Form::constant(i128::from(t.scale) - 1), -1)?);
-            }
-            for row in bounds {
-                if rows.add(row) {
-                    return Some((about.len(), true));
-                }
+                found |= rows.add(&[(t.a, 1)], 1 - i128::from(t.scale));
             }
         }
         for (f, _) in self.room.iter().zip(&rooms).filter(|(_, seen)| **seen) {
-            let mut row = Form::constant(f.bytes.into()).plus(&Form::name(f.id), f.scale.into())?;
-            row = row.plus(&Form::name(f.hi), -1)?;
-            if rows.add(row) {
-                return Some((about.len(), true));
-            }
+            found |= rows.add(&[(f.id, f.scale.into()), (f.hi, -1)], f.bytes.into());
         }
         for &id in &about {
             let (min, max) = self.range_of_name(id, pointers);
-            let mut bounds = Vec::new();
-            if let Some(min) = min {
-                bounds.push(Form::constant(min).plus(&Form::name(id), -1)?);
-            }
-            if let Some(max) = max {
-                bounds.push(Form::name(id).plus(&Form::constant(max), -1)?);
-            }
-            for row in bounds {
-                if rows.add(row) {
-                    return Some((about.len(), true));
-                }
-            }
+            found |= min.is_some_and(|min| rows.add(&[(id, -1)], min));
+            found |= max.is_some_and(|max| rows.add(&[(id, 1)], -max));
         }
-        Some((about.len(), false))
+        (about.len(), found)
     }
 
     /// Whether it is what falls on a line, and nothing that has the name shows that it is not negative.
@@ -398,9 +274,9 @@ mod tests {
             let mut at_once = false;
             for (f, equal) in &all {
                 if *equal {
-                    rows.equal.push(f.clone());
+                    rows.add_equation(&f.terms, f.constant);
                 } else {
-                    at_once |= rows.add(f.clone());
+                    at_once |= rows.add(&f.terms, f.constant);
                 }
             }
             let said = at_once || rows.contradict() == Some(true);
@@ -422,9 +298,9 @@ mod tests {
     #[test]
     fn an_overflow_proves_nothing() {
         let mut rows = Rows::default();
-        rows.add(form(&[(1, (1 << 120) - 1), (2, 3)], 5));
-        rows.add(form(&[(1, -(1 << 119)), (2, -7)], 5));
-        rows.add(form(&[(2, -5), (1, 11)], 7));
+        rows.add(&[(1, (1 << 62) - 1), (2, 3)], 5);
+        rows.add(&[(1, -(1 << 61)), (2, -7)], 5);
+        rows.add(&[(2, -5), (1, 11)], 7);
         assert_ne!(rows.contradict(), Some(true));
         // A product that is the number without a negative.
         let least = form(&[(1, 1 << 64)], 1 << 64);

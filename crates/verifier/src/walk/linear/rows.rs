@@ -1,0 +1,185 @@
+//! Rows of coefficients, from which unknowns are eliminated one after the other.
+//!
+//! Problem: questions are many and small, so memory that each row allocates costs more than what is asked. Approach: a
+//! row has a coefficient for each of a few columns, in place; the columns are the unknowns in the order in which they
+//! came. What does not fit (an unknown too many, a number too large) is left out, and what is left out proves nothing.
+//!
+//! Invariants: each row says `sum of coefficient * V + constant <= 0`, or `= 0` of an equation, and follows from those
+//! that were added. Coefficients are at most [`MAX_COEFFICIENT`] and constants [`MAX_NUMBER`], either way.
+
+use super::MAX_NUMBER;
+
+/// Unknowns of the rows.
+const COLUMNS: usize = 20;
+/// Rows at any time.
+const MAX_ROWS: usize = 44;
+/// So the sum of two products of two of them fits 128 bits.
+const MAX_COEFFICIENT: i128 = 1 << 62;
+
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    by: [i64; COLUMNS],
+    constant: i128,
+    /// Of the coefficients, to compare them by.
+    key: u64,
+}
+
+/// Rows, of which some are equations.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    columns: Vec<u32>,
+    equal: Vec<Row>,
+    less: Vec<Row>,
+}
+
+impl Row {
+    /// `a` times itself and `b` times the other, in so many columns. `None` if that is too much.
+    fn combined(&self, a: i64, other: &Row, b: i64, columns: usize) -> Option<Row> {
+        let mut out = Row { by: [0; COLUMNS], constant: 0, key: 0 };
+        let pairs = self.by.iter().zip(&other.by);
+        for (out, (x, y)) in out.by.iter_mut().zip(pairs).take(columns) {
+            let sum = i128::from(*x) * i128::from(a) + i128::from(*y) * i128::from(b);
+            *out = i64::try_from(sum).ok().filter(|_| sum.abs() <= MAX_COEFFICIENT)?;
+        }
+        let (x, y) = (self.constant.checked_mul(a.into())?, other.constant.checked_mul(b.into())?);
+        out.constant = x.checked_add(y).filter(|c| c.unsigned_abs() <= MAX_NUMBER)?;
+        Some(out)
+    }
+
+    /// Divides by what all coefficients have in common. Of integers, the constant may be rounded up.
+    fn reduce(&mut self, columns: usize) {
+        let gcd = |mut a: u64, mut b: u64| {
+            while b != 0 {
+                (a, b) = (b, a % b);
+            }
+            a
+        };
+        let mut common = 0;
+        for c in self.by.iter().take(columns).filter(|c| **c != 0) {
+            common = gcd(common, c.unsigned_abs());
+            if common == 1 {
+                return;
+            }
+        }
+        if let (true, Ok(common)) = (common > 1, i64::try_from(common)) {
+            self.by.iter_mut().take(columns).for_each(|c| *c /= common);
+            self.constant = -(-self.constant).div_euclid(common.into());
+        }
+    }
+}
+
+impl Rows {
+    /// For so many questions as one asks.
+    pub(super) fn new() -> Rows {
+        Rows { columns: Vec::with_capacity(COLUMNS), equal: Vec::new(), less: Vec::with_capacity(MAX_ROWS) }
+    }
+
+    /// The terms as a row. `None` if they do not fit.
+    fn row(&mut self, terms: &[(u32, i128)], constant: i128) -> Option<Row> {
+        let mut row = Row { by: [0; COLUMNS], constant, key: 0 };
+        if constant.unsigned_abs() > MAX_NUMBER {
+            return None;
+        }
+        for &(id, c) in terms {
+            let at = match self.columns.iter().position(|x| *x == id) {
+                Some(at) => at,
+                None if self.columns.len() < COLUMNS => {
+                    self.columns.push(id);
+                    self.columns.len() - 1
+                }
+                None => return None,
+            };
+            let c = c.checked_add(row.by[at].into()).filter(|c| c.abs() <= MAX_COEFFICIENT)?;
+            row.by[at] = i64::try_from(c).ok()?;
+        }
+        Some(row)
+    }
+
+    /// A sum that is at most 0. `true` if it cannot be.
+    pub(super) fn add(&mut self, terms: &[(u32, i128)], constant: i128) -> bool {
+        self.row(terms, constant).is_some_and(|row| self.add_row(row))
+    }
+
+    /// A sum that is 0.
+    pub(super) fn add_equation(&mut self, terms: &[(u32, i128)], constant: i128) {
+        if let Some(row) = self.row(terms, constant) {
+            self.equal.push(row);
+        }
+    }
+
+    fn add_row(&mut self, mut row: Row) -> bool {
+        let columns = self.columns.len();
+        row.reduce(columns);
+        row.key = 0;
+        for c in row.by.iter().take(columns) {
+            // Of different rows it mostly differs.
+            row.key = row.key.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ c.cast_unsigned();
+        }
+        if row.by.iter().take(columns).all(|c| *c == 0) {
+            return row.constant > 0;
+        }
+        match self.less.iter_mut().find(|r| r.key == row.key && r.by == row.by) {
+            Some(r) => r.constant = r.constant.max(row.constant),
+            None => self.less.push(row),
+        }
+        false
+    }
+
+    /// Takes one unknown after the other out of them. Whether they contradict each other; `None` if that was not found
+    /// out.
+    pub(super) fn contradict(mut self) -> Option<bool> {
+        let columns = self.columns.len();
+        // An equation with an unknown that it has once says what that is.
+        while let Some(e) = self.equal.pop() {
+            if e.by.iter().all(|c| *c == 0) {
+                if e.constant != 0 {
+                    return Some(true);
+                }
+                continue;
+            }
+            let single = e.by.iter().enumerate().filter(|(_, c)| c.abs() == 1);
+            let Some((at, c)) = single.min_by_key(|(at, _)| self.columns.get(*at)).map(|(at, c)| (at, *c)) else {
+                let negative = Row { by: e.by.map(|c| -c), constant: -e.constant, key: 0 };
+                if self.add_row(e) || self.add_row(negative) {
+                    return Some(true);
+                }
+                continue;
+            };
+            for other in self.equal.iter_mut().filter(|other| other.by[at] != 0) {
+                *other = other.combined(1, &e, -other.by[at] * c, columns)?;
+            }
+            let with: Vec<Row> = self.less.extract_if(.., |r| r.by[at] != 0).collect();
+            for other in with {
+                let row = other.combined(1, &e, -other.by[at] * c, columns)?;
+                if self.add_row(row) {
+                    return Some(true);
+                }
+            }
+        }
+        loop {
+            let (mut above, mut below) = ([0i64; COLUMNS], [0i64; COLUMNS]);
+            for row in &self.less {
+                for (at, c) in row.by.iter().enumerate().take(columns) {
+                    above[at] += i64::from(*c > 0);
+                    below[at] += i64::from(*c < 0);
+                }
+            }
+            let used = (0..columns).filter(|at| above[*at] + below[*at] > 0);
+            let cost =
+                |at: &usize| (above[*at] * below[*at] - (above[*at] + below[*at]), self.columns.get(*at).copied());
+            let Some(at) = used.min_by_key(cost) else { return Some(false) };
+            let with: Vec<Row> = self.less.extract_if(.., |r| r.by[at] != 0).collect();
+            for a in with.iter().filter(|r| r.by[at] > 0) {
+                for b in with.iter().filter(|r| r.by[at] < 0) {
+                    let row = a.combined(-b.by[at], b, a.by[at], columns)?;
+                    if self.add_row(row) {
+                        return Some(true);
+                    }
+                }
+            }
+            if self.less.len() > MAX_ROWS {
+                return None;
+            }
+        }
+    }
+}
