@@ -71,6 +71,16 @@ fn every_op_has_a_test() {
 }
 
 /// So have random programs, each op often.
+/// Random programs, in which each op is, are printed and read: an op that only one of the two knows is noticed.
+#[test]
+fn random_programs_are_read_as_they_are_printed() {
+    for seed in 0..500 {
+        let text = random_program(&mut Rng(seed)).to_string();
+        let read = text.parse::<bpf_jit::Lir>().unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert_eq!(read.to_string(), text, "seed {seed}");
+    }
+}
+
 #[test]
 fn every_op_is_in_random_programs() {
     let mut counts = vec![0; Kind::ALL.len()];

@@ -94,9 +94,9 @@ pub struct Stats {
     pub bytes_retired: usize,
     /// Bytes free.
     pub bytes_free: usize,
-    /// The longest free run.
+    /// The longest free extent.
     pub largest_hole: usize,
-    /// How many free runs there are.
+    /// How many free extents there are.
     pub holes: usize,
     /// Bytes in pages of the base size.
     pub bytes_base_pages: usize,
@@ -123,7 +123,7 @@ pub(crate) struct Shared {
     pub(crate) arena: &'static Arena,
     pub(crate) host: Arch,
     pub(crate) options: Options,
-    shards: [CachePadded<Slot>; SHARDS],
+    shards: [CachePadded<Sharded>; SHARDS],
     /// How many shards were ever used.
     in_use: AtomicUsize,
     center: CachePadded<Mutex<Center>>,
@@ -137,7 +137,7 @@ pub(crate) struct Shared {
 struct Scarcity(u32);
 
 #[derive(Debug, Default)]
-struct Slot {
+struct Sharded {
     shard: Mutex<Shard>,
     /// Ranges that threads of this shard have published.
     published: AtomicU64,
@@ -495,7 +495,7 @@ impl Shared {
             largest_hole: center.chunks.largest_hole().max(longest_spare) as usize * CHUNK,
             holes: center.chunks.holes() + spare().count(),
             // Relaxed: a statistic.
-            published: self.shards.iter().map(|slot| slot.published.load(Ordering::Relaxed)).sum(),
+            published: self.shards.iter().map(|own| own.published.load(Ordering::Relaxed)).sum(),
             ..Stats::default()
         };
         let mut at_hand = vec![0; center.packs.len()];
@@ -527,7 +527,7 @@ impl Shared {
 
     /// All of them, in order.
     fn lock_all(&self) -> [MutexGuard<'_, Shard>; SHARDS] {
-        self.shards.each_ref().map(|slot| slot.shard.lock().unwrap_or_else(PoisonError::into_inner))
+        self.shards.each_ref().map(|own| own.shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The center, also while holding shards; nothing panics while holding it either.
@@ -599,7 +599,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let shards = self.shards.iter_mut();
         let all_free = shards
-            .map(|slot| slot.shard.get_mut().unwrap_or_else(PoisonError::into_inner))
+            .map(|own| own.shard.get_mut().unwrap_or_else(PoisonError::into_inner))
             .all(|shard| shard.retired.is_empty());
         if !all_free {
             // Runs may still be inside dropped programs: unmap after their guards.

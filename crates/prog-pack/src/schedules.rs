@@ -8,8 +8,8 @@
 //! guards are the threads' own: so it is the real allocator, queue and domain that are run. Points are never inside a
 //! critical section, so no thread waits for one without the baton.
 //!
-//! What is checked whenever a thread has done something: free runs, queued runs and live programs are disjoint, and
-//! what is missing to the whole is in the hands of threads; free chunks are traps; what a thread saw under a guard
+//! What is checked whenever a thread has done something: free extents, queued extents and live programs are disjoint,
+//! and what is missing to the whole is in the hands of threads; free chunks are traps; what a thread saw under a guard
 //! stays as it was until the guard ends; statistics add up; no more empty packs are kept than was asked for. Memory
 //! orderings are not explored here: see [`crate::packs`].
 

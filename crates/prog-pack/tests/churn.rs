@@ -125,7 +125,7 @@ fn churn(domain: Arc<Domain>, steps: u64) {
     packs.drain().unwrap();
     let stats = packs.stats();
     assert_eq!((stats.programs, stats.bytes_used, stats.bytes_retired), (0, 0, 0));
-    assert_eq!(stats.holes, stats.packs, "every pack is one free run again");
+    assert_eq!(stats.holes, stats.packs, "every pack is one free extent again");
     assert!(stats.bytes <= 512 << 10);
     check_bytes(&shadow);
 }
