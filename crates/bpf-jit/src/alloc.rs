@@ -188,12 +188,6 @@ impl Allocator {
         self.definitions.clear();
         self.partners.clear();
         self.live.clear();
-        for op in func.all_ops() {
-            if let Op::Mov { width: Width::W64, dst, src: Val::Reg(src) } = *op {
-                self.value(dst).copied = true;
-                self.value(src).copied = true;
-            }
-        }
         self.count(func, machine);
         let call_clobbers = machine.call_clobbers();
         if self.find_targets(func) {
@@ -211,19 +205,30 @@ impl Allocator {
         }
     }
 
-    /// Counts how often each value is named, if that matters.
+    /// Finds which values are copied, and counts how often each is named, if that matters.
     fn count(&mut self, func: &Func, machine: &MachineDesc) {
         self.named.clear();
-        if !machine.addresses.operands {
-            return;
+        if machine.addresses.operands {
+            self.named.resize(func.vregs as usize, 0);
         }
-        self.named.resize(func.vregs as usize, 0);
         let named = &mut self.named;
-        let mut name = |v: VReg| named[v.index()] = (named[v.index()] + 1).min(3);
+        let mut name = |v: VReg| {
+            if let Some(count) = named.get_mut(v.index()) {
+                *count = (*count + 1).min(3);
+            }
+        };
         func.entry_values().for_each(&mut name);
         for op in func.all_ops() {
-            op.for_each_use(&mut name);
-            op.def().into_iter().for_each(&mut name);
+            if let Op::Mov { width, dst, src: Val::Reg(src) } = *op {
+                let copied = width == Width::W64;
+                self.values[dst.index()].copied |= copied;
+                self.values[src.index()].copied |= copied;
+                name(src);
+                name(dst);
+            } else {
+                op.for_each_use(&mut name);
+                op.def().into_iter().for_each(&mut name);
+            }
         }
     }
 

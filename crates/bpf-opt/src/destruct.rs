@@ -70,30 +70,20 @@ pub(crate) struct Destruct {
 impl Destruct {
     /// Brings `func` out of SSA form; values are numbered anew.
     pub(crate) fn run(&mut self, func: &mut Func, ssa: &Ssa) {
-        self.find_places(func, ssa);
-        self.find_lives(func, ssa);
+        self.find(func, ssa);
         self.unite(func, ssa);
         self.number(func);
         self.rewrite(func, ssa);
     }
 
-    fn find_places(&mut self, func: &Func, ssa: &Ssa) {
+    /// Finds where values are defined, and where those live that phis name.
+    fn find(&mut self, func: &Func, ssa: &Ssa) {
         let values = func.vregs as usize;
         let entry = func.order[0];
         self.places.clear();
         self.places.resize(values, (entry, 0));
         self.constant.clear();
         self.constant.resize(values, None);
-        for (block, ops) in func.in_order() {
-            for (op, at) in ops.iter().zip(1..) {
-                if let Some(v) = op.def() {
-                    self.places[v.index()] = (block, at);
-                }
-                if let Op::Mov { width: Width::W64, dst, src: Val::Imm(imm) } = *op {
-                    self.constant[dst.index()] = Some(imm);
-                }
-            }
-        }
         self.named.clear();
         self.named.resize(values, false);
         for (block, phi) in ssa.all_phis() {
@@ -103,12 +93,8 @@ impl Destruct {
                 self.named[arg.index()] = true;
             }
         }
-    }
-
-    /// Follows the values that phis name from where they are used to where they are defined.
-    fn find_lives(&mut self, func: &Func, ssa: &Ssa) {
         self.heads.clear();
-        self.heads.resize(func.vregs as usize, NONE);
+        self.heads.resize(values, NONE);
         self.reads.clear();
         for (block, ops) in func.in_order() {
             for (op, at) in ops.iter().zip(1..) {
@@ -124,8 +110,19 @@ impl Destruct {
                         }
                     }
                 });
+                if let Some(v) = op.def() {
+                    self.places[v.index()] = (block, at);
+                    if let Op::Mov { width: Width::W64, src: Val::Imm(imm), .. } = *op {
+                        self.constant[v.index()] = Some(imm);
+                    }
+                }
             }
         }
+        self.find_lives(func, ssa);
+    }
+
+    /// Follows the values that phis name from where they are used to where they are defined.
+    fn find_lives(&mut self, func: &Func, ssa: &Ssa) {
         for (block, phi) in ssa.all_phis() {
             for (arg, pred) in ssa.args(block, phi).iter().zip(ssa.cfg.preds(block)) {
                 let next = core::mem::replace(&mut self.heads[arg.index()], crate::small(self.reads.len()));

@@ -39,6 +39,10 @@ pub(crate) struct Index {
 impl Index {
     /// Runs over `func`, which is in SSA form; says how many accesses have an index now.
     pub(crate) fn run(&mut self, func: &mut Func, ssa: &Ssa, addresses: Addresses) -> u32 {
+        let based = |op: &Op| op.mem().is_some_and(|mem| matches!(mem.base, Base::Reg(_)));
+        if !func.all_ops().any(based) {
+            return 0;
+        }
         self.find(func, ssa, addresses);
         let mut done = 0;
         for i in 0..func.order.len() {

@@ -67,11 +67,14 @@ impl Slots {
         let mut left = false;
         for i in 0..func.order.len() {
             for at in func.range(func.order[i]) {
-                if let Some(op) = self.replaced(&func.ops[at]) {
-                    func.ops[at] = op;
-                    done += 1;
+                let Some(Mem { base: Base::Frame, .. }) = func.ops[at].mem() else { continue };
+                match self.replaced(&func.ops[at]) {
+                    Some(op) => {
+                        func.ops[at] = op;
+                        done += 1;
+                    }
+                    None => left = true,
                 }
-                left |= func.ops[at].mem().is_some_and(|mem| mem.base == Base::Frame);
             }
         }
         if !left {

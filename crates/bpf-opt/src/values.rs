@@ -279,11 +279,10 @@ impl Pass<'_> {
 
     /// One op of the function.
     fn op(&mut self, mut op: Op) {
-        op.for_each_use(|v| {
-            let v = self.ssa.same.find(v);
+        op.for_each_use_mut(|v| {
+            *v = self.ssa.same.find(*v);
             self.s.uses[v.index()] -= 1;
         });
-        op.for_each_use_mut(|v| *v = self.ssa.same.find(*v));
         let Some(dst) = op.def() else {
             let op = self.effect(op);
             self.s.memory.after(&op, crate::small(self.s.ops.len()));
