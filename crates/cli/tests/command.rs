@@ -119,6 +119,9 @@ fn shows_what_is_in_an_object() {
         assert!(listing.contains("int filter("), "the source line: {listing}");
         assert!(listing.contains("if r6 s< 14 goto"), "the BPF instruction: {listing}");
         assert!(listing.contains("ret"), "the machine instruction: {listing}");
+        let report = succeeds(&["disasm", "examples/filter.o", "--arch", arch, "--opt-report"]);
+        assert!(report.contains("int filter("), "the source line: {report}");
+        assert!(report.contains("instructions changed: ") && report.contains("  ->  "), "what passes did: {report}");
     }
 }
 
