@@ -19,6 +19,8 @@ pub(crate) enum ContextArg {
     Xdp,
     /// `struct __sk_buff`: the input is a packet.
     Skb,
+    /// `struct bpf_sk_lookup`, of zeros.
+    SkLookup,
 }
 
 impl ContextArg {
@@ -30,7 +32,11 @@ impl ContextArg {
             | ProgramType::TcClassifier
             | ProgramType::TcAction
             | ProgramType::CgroupSkb
+            | ProgramType::LwtIn
+            | ProgramType::LwtOut
+            | ProgramType::LwtXmit
             | ProgramType::FlowDissector => ContextArg::Skb,
+            ProgramType::SkLookup => ContextArg::SkLookup,
             _ => ContextArg::Raw,
         }
     }
@@ -94,6 +100,7 @@ impl Chosen {
             (Why::Only, ContextArg::Raw) => Some("raw"),
             (Why::Only, ContextArg::Xdp) => Some("xdp"),
             (Why::Only, ContextArg::Skb) => Some("skb"),
+            (Why::Only, ContextArg::SkLookup) => Some("sk-lookup"),
         }
     }
 

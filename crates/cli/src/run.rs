@@ -5,7 +5,7 @@ use crate::load::{EngineArgs, NoHost, Trust};
 use crate::out::{self, line};
 use crate::{input, load, maps};
 use anyhow::{Context, Result};
-use bpf_runtime::{Engine, Linker, Object, Program, Raw, RunError, SkBuff, Skb, Xdp, XdpBuff};
+use bpf_runtime::{Engine, Linker, Object, Program, Raw, RunError, SkBuff, SkLookup, SkLookupBuff, Skb, Xdp, XdpBuff};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -80,6 +80,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         ContextArg::Skb => {
             load.go::<Skb>(&mut packets, |program, packet| program.run(&mut (), &mut SkBuff::new(packet)))
+        }
+        ContextArg::SkLookup => {
+            load.go::<SkLookup>(&mut packets, |program, _| program.run(&mut (), &mut SkLookupBuff::default()))
         }
     }
     .with_context(place)?;

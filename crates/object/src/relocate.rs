@@ -81,6 +81,9 @@ const MALFORMED: Why = "the access string does not fit the type";
 
 /// Steps from a type to what is inside it (Linux: BPF_CORE_SPEC_MAX_LEN).
 const MAX_STEPS: usize = 64;
+/// Bytes of the names on the way: no type that a host describes has so long a path, and a relocation that takes 16
+/// bytes of its object could have many names of thousands.
+const MAX_PATH: usize = 1024;
 /// Bytes of a name or a path in a message: a relocation takes 16 bytes of its object, and its names may take thousands.
 const SHOWN: usize = 160;
 
@@ -238,13 +241,17 @@ fn local(btf: &Btf, root: TypeId, access: &str) -> Option<Local> {
         0 => Vec::new(),
         n => vec![Step::Index(n)],
     };
-    let mut ty = root;
+    let (mut ty, mut path) = (root, 0);
     for (depth, index) in indices.enumerate() {
         let index = index.filter(|_| depth < MAX_STEPS)?;
         ty = match btf.get(btf.resolve(ty)) {
             Type::Composite { members, .. } => {
                 let member = members.get(index as usize)?;
                 let name = btf.name(member.name);
+                path += name.len();
+                if path > MAX_PATH {
+                    return None;
+                }
                 if !name.is_empty() {
                     steps.push(Step::Field(name.to_owned()));
                 }

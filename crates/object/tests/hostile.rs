@@ -322,6 +322,25 @@ fn many_relocations_share_long_names() {
     }
 }
 
+/// Many relocations that lead through structures in structures, each with a long name: none is copied for each.
+#[test]
+fn many_relocations_lead_through_long_names() {
+    let mut btf = Btf::new();
+    let int = btf.int();
+    let mut inner = btf.number(int, 1);
+    let names: Vec<_> = (0..60).map(|i| format!("{i}{}", "x".repeat(4000))).collect();
+    for name in &names {
+        inner = btf.structure(&[(name, inner)]);
+    }
+    let (section, access) = (btf.string("xdp"), btf.string(&["0"; 61].join(":")));
+    let mut elf = Elf::new();
+    let code = elf.code("xdp", &RETURN_0);
+    elf.symbol("main", code, FUNC, 0, 16);
+    elf.section(".BTF", PROGBITS, 0, &btf.build());
+    elf.section(".BTF.ext", PROGBITS, 0, &core_relocations(section, &vec![[0, inner, access, 2]; 200_000]));
+    quickly("relocations", true, &elf.build());
+}
+
 /// Counts, sizes and offsets of `.BTF.ext` at their limits.
 #[test]
 fn btf_ext_that_says_too_much() {

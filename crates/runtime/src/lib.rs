@@ -54,6 +54,7 @@ pub use context::derive;
 pub use context::derive::{BpfContext, ContextBytes, ContextBytesMut, ContextField};
 pub use context::network;
 pub use context::packet::{Redirect, Xdp, XdpBuff};
+pub use context::sk_lookup::{SkLookup, SkLookupBuff, SkLookupFields};
 pub use context::skb::{FlowKeys, SkBuff, SkFields, Skb};
 pub use context::{Context, ContextLayout, Parts, Raw};
 pub use engine::Engine;

@@ -2,7 +2,7 @@
 //!
 //! What a program may do to a field, and where the host keeps it, is up to the context's provider.
 //!
-//! Source: `struct xdp_md` and `struct __sk_buff` in `include/uapi/linux/bpf.h`.
+//! Source: `struct xdp_md`, `struct __sk_buff` and `struct bpf_sk_lookup` in `include/uapi/linux/bpf.h`.
 
 /// A field as programs see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,13 +92,30 @@ context! {
     HWTSTAMP = 184, 8, "hwtstamp";
 }
 
+context! {
+    /// What programs get that choose a socket for a packet.
+    sk_lookup "bpf_sk_lookup", 72:
+    SK = 0, 8, "sk";
+    FAMILY = 8, 4, "family";
+    PROTOCOL = 12, 4, "protocol";
+    REMOTE_IP4 = 16, 4, "remote_ip4";
+    REMOTE_IP6 = 20, 16, "remote_ip6";
+    REMOTE_PORT = 36, 4, "remote_port";
+    LOCAL_IP4 = 40, 4, "local_ip4";
+    LOCAL_IP6 = 44, 16, "local_ip6";
+    LOCAL_PORT = 60, 4, "local_port";
+    INGRESS_IFINDEX = 64, 4, "ingress_ifindex";
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn fields_do_not_overlap() {
-        for (fields, size) in [(xdp_md::FIELDS, xdp_md::SIZE), (sk_buff::FIELDS, sk_buff::SIZE)] {
+        for (fields, size) in
+            [(xdp_md::FIELDS, xdp_md::SIZE), (sk_buff::FIELDS, sk_buff::SIZE), (sk_lookup::FIELDS, sk_lookup::SIZE)]
+        {
             for pair in fields.windows(2) {
                 assert!(pair[0].end() <= pair[1].offset, "{} and {}", pair[0].name, pair[1].name);
             }

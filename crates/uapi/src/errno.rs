@@ -65,6 +65,8 @@ errnos! {
     EPROTO = 71,
     /// A number larger than it may be.
     EOVERFLOW = 75,
+    /// Protocol wrong type for socket.
+    EPROTOTYPE = 91,
     /// The map type has no such operation (programs and the newer system-call paths).
     EOPNOTSUPP = 95,
     /// Addresses of a family that the operation does not know.

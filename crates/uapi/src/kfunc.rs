@@ -57,6 +57,15 @@ kfuncs! {
     IterNumNew "bpf_iter_num_new";
     IterNumNext "bpf_iter_num_next";
     IterNumDestroy "bpf_iter_num_destroy";
+    DynptrFromSkb "bpf_dynptr_from_skb";
+    DynptrFromXdp "bpf_dynptr_from_xdp";
+    DynptrSlice "bpf_dynptr_slice";
+    DynptrSliceRdwr "bpf_dynptr_slice_rdwr";
+    DynptrAdjust "bpf_dynptr_adjust";
+    DynptrIsNull "bpf_dynptr_is_null";
+    DynptrIsRdonly "bpf_dynptr_is_rdonly";
+    DynptrSize "bpf_dynptr_size";
+    DynptrClone "bpf_dynptr_clone";
     RcuReadLock "bpf_rcu_read_lock";
     RcuReadUnlock "bpf_rcu_read_unlock";
     PreemptDisable "bpf_preempt_disable";

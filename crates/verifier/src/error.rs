@@ -252,6 +252,9 @@ impl Reason {
             Reason::Owed { debt: Debt::Record, .. } => "call bpf_ringbuf_submit or bpf_ringbuf_discard on every path",
             Reason::Owed { debt: Debt::Socket, .. } => "call bpf_sk_release on every path where the socket is not null",
             Reason::Owed { debt: Debt::Local(Local::Numbers), .. } => "call bpf_iter_num_destroy on every path",
+            Reason::Owed { debt: Debt::Local(Local::Dynptr(_)), .. } => {
+                "call bpf_ringbuf_submit_dynptr or bpf_ringbuf_discard_dynptr on every path"
+            }
             Reason::InfiniteLoop => "make each round change what the loop's condition tests",
             Reason::Steps(_) | Reason::States(_) | Reason::Memory(_) | Reason::Time(_) => {
                 "bound loops by small constants, use bpf_loop for long ones, split the program, or raise the limit (`Config::limits`)"

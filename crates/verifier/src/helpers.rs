@@ -88,6 +88,21 @@ pub const DYNPTR: u32 = u32::MAX;
 pub enum Local {
     /// `struct bpf_iter_num`: the numbers of a range, one after the other.
     Numbers,
+    /// `struct bpf_dynptr`: memory whose place and length are known when the program runs.
+    Dynptr(Dynptr),
+}
+
+/// What a dynptr leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Dynptr {
+    /// Of an argument: any of those below. Of one that is made: as the one that is used.
+    Any,
+    /// Memory that stays to the end of the run.
+    Memory,
+    /// The packet, wherever it is at a time.
+    Packet,
+    /// A record of a ring buffer, to be submitted or discarded.
+    Record,
 }
 
 impl Local {
@@ -95,6 +110,7 @@ impl Local {
     pub const fn size(self) -> u32 {
         match self {
             Local::Numbers => 8,
+            Local::Dynptr(_) => 16,
         }
     }
 
@@ -102,15 +118,33 @@ impl Local {
     pub const fn name(self) -> &'static str {
         match self {
             Local::Numbers => "iterator over numbers",
+            Local::Dynptr(Dynptr::Any | Dynptr::Memory) => "dynptr",
+            Local::Dynptr(Dynptr::Packet) => "dynptr to the packet",
+            Local::Dynptr(Dynptr::Record) => "dynptr to a record",
         }
+    }
+
+    /// Whether one that a function made must be ended.
+    pub(crate) const fn is_owed(self) -> bool {
+        match self {
+            Local::Numbers | Local::Dynptr(Dynptr::Record) => true,
+            Local::Dynptr(Dynptr::Any | Dynptr::Memory | Dynptr::Packet) => false,
+        }
+    }
+
+    /// Whether an object of the other kind is one of these.
+    pub(crate) fn includes(self, other: Local) -> bool {
+        self == other || matches!((self, other), (Local::Dynptr(Dynptr::Any), Local::Dynptr(_)))
     }
 }
 
 /// What a function does with a [`Local`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum LocalUse {
-    /// It makes one there, whatever was there before. The program must have it ended before it exits.
+    /// It makes one there, whatever was there before. Some kinds the program must have ended before it exits.
     Made,
+    /// It only reads it: also one that is no object on the stack, but was lent to a callback.
+    Read,
     /// It uses it.
     Used,
     /// It ends it: there is none afterwards, and all pointers that came of it are gone.
@@ -161,6 +195,8 @@ pub enum ArgKind {
     Record,
     /// An object on the program's stack.
     Local(Local, LocalUse),
+    /// Anything: the function does not look at it.
+    Unused,
     /// A string: constant data of the program, up to a zero byte in it.
     ConstStr,
     /// A socket, as it was given: by a function, or by the context.
@@ -226,6 +262,12 @@ pub enum Ret {
     /// The next element of the iterator argument, or null when there is no other: so many bytes, which only the
     /// iterator changes. Promised: after finitely many calls it is null.
     ElementOrNull(u32),
+    /// Memory that the dynptr argument leads to, as many bytes as [`ArgKind::RecordSize`] says, or null: as long as
+    /// what is behind the dynptr stays where it is.
+    SliceOrNull {
+        /// Whether the program may write to it.
+        writable: bool,
+    },
     /// A socket that was looked up, or null. It must be given back by an [`ArgKind::Socket`] argument that releases.
     SocketOrNull,
     /// What belongs to the socket argument, or null: so long as that is there.
@@ -381,6 +423,9 @@ impl Helpers {
         const WRITE: ArgKind = Mem(MemArg::WRITE);
         const WRITE_OR_NULL: ArgKind = Mem(MemArg::WRITE.or_null());
         const SOCKET: ArgKind = Socket { null: false, release: false };
+        const fn dynptr(how: LocalUse) -> ArgKind {
+            Local(self::Local::Dynptr(Dynptr::Any), how)
+        }
         const fn header(bytes: u32) -> ArgKind {
             Fixed { bytes, mem: MemArg::READ }
         }
@@ -498,9 +543,32 @@ impl Helpers {
             ),
             h(Helper::Loop, &[Scalar, Callback(CallbackKind::Loop), CallbackCtx, Scalar], Ret::Scalar),
             h(Helper::MapLookupPercpuElem, &[Map(PERCPU), Key, Scalar], Ret::MapValueOrNull),
+            h(Helper::DynptrRead, &[WRITE, SIZE_OR_ZERO, dynptr(LocalUse::Read), Scalar, Scalar], Ret::Scalar),
+            h(Helper::DynptrWrite, &[dynptr(LocalUse::Used), Scalar, READ, SIZE_OR_ZERO, Scalar], Ret::Scalar),
+            h(Helper::DynptrData, &[dynptr(LocalUse::Used), Scalar, RecordSize], Ret::SliceOrNull { writable: true }),
             h(
-                Helper::DynptrRead,
-                &[WRITE, SIZE_OR_ZERO, Host { class: DYNPTR, null: false }, Scalar, Scalar],
+                Helper::DynptrFromMem,
+                &[
+                    Mem(MemArg { access: Access::ReadWrite, from: MemSet::MAP, ..MemArg::READ }),
+                    SIZE_OR_ZERO,
+                    Scalar,
+                    Local(self::Local::Dynptr(Dynptr::Memory), LocalUse::Made),
+                ],
+                Ret::Scalar,
+            ),
+            h(
+                Helper::RingbufReserveDynptr,
+                &[RINGBUF, Scalar, Scalar, Local(self::Local::Dynptr(Dynptr::Record), LocalUse::Made)],
+                Ret::Scalar,
+            ),
+            h(
+                Helper::RingbufSubmitDynptr,
+                &[Local(self::Local::Dynptr(Dynptr::Record), LocalUse::Ended), Scalar],
+                Ret::Scalar,
+            ),
+            h(
+                Helper::RingbufDiscardDynptr,
+                &[Local(self::Local::Dynptr(Dynptr::Record), LocalUse::Ended), Scalar],
                 Ret::Scalar,
             ),
             h(

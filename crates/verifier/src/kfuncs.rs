@@ -5,11 +5,15 @@
 
 use bpf_uapi::Kfunc;
 
-use crate::helpers::{ArgKind, HelperProto, Local, LocalUse, Ret};
+use crate::helpers::{ArgKind, Dynptr, HelperProto, Local, LocalUse, Ret};
 
 /// The prototype of a kfunc.
 pub fn kfunc(kfunc: Kfunc) -> HelperProto {
-    use ArgKind::Scalar;
+    use ArgKind::{Ctx, RecordSize, Scalar, Unused};
+    const PACKET: ArgKind = ArgKind::Local(Local::Dynptr(Dynptr::Packet), LocalUse::Made);
+    const fn dynptr(how: LocalUse) -> ArgKind {
+        ArgKind::Local(Local::Dynptr(Dynptr::Any), how)
+    }
     const fn numbers(how: LocalUse) -> ArgKind {
         ArgKind::Local(Local::Numbers, how)
     }
@@ -17,6 +21,18 @@ pub fn kfunc(kfunc: Kfunc) -> HelperProto {
         Kfunc::IterNumNew => (&[numbers(LocalUse::Made), Scalar, Scalar], Ret::Scalar),
         Kfunc::IterNumNext => (&[numbers(LocalUse::Used)], Ret::ElementOrNull(4)),
         Kfunc::IterNumDestroy => (&[numbers(LocalUse::Ended)], Ret::Scalar),
+        Kfunc::DynptrFromSkb | Kfunc::DynptrFromXdp => (&[Ctx, Scalar, PACKET], Ret::Scalar),
+        // What is there is in one piece, so the buffer for what is not goes unused.
+        Kfunc::DynptrSlice => {
+            (&[dynptr(LocalUse::Used), Scalar, Unused, RecordSize], Ret::SliceOrNull { writable: false })
+        }
+        Kfunc::DynptrSliceRdwr => {
+            (&[dynptr(LocalUse::Used), Scalar, Unused, RecordSize], Ret::SliceOrNull { writable: true })
+        }
+        Kfunc::DynptrAdjust => (&[dynptr(LocalUse::Used), Scalar, Scalar], Ret::Scalar),
+        Kfunc::DynptrIsNull | Kfunc::DynptrIsRdonly => (&[dynptr(LocalUse::Read)], Ret::Between(0, 1)),
+        Kfunc::DynptrSize => (&[dynptr(LocalUse::Read)], Ret::Scalar),
+        Kfunc::DynptrClone => (&[dynptr(LocalUse::Used), dynptr(LocalUse::Made)], Ret::Scalar),
         Kfunc::RcuReadLock | Kfunc::RcuReadUnlock | Kfunc::PreemptDisable | Kfunc::PreemptEnable => (&[], Ret::Scalar),
     };
     HelperProto::new(kfunc.id(), kfunc.name(), args, ret)

@@ -301,6 +301,7 @@ pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
     for (arg, r) in proto.args.iter().zip(Reg::ARGS) {
         match arg {
             ArgKind::None => {}
+            ArgKind::Unused => n.flow(r, false),
             ArgKind::Scalar | ArgKind::Formatted => n.flow(r, exact),
             ArgKind::Ctx
             | ArgKind::CtxOrNull

@@ -14,7 +14,7 @@ use crate::env::Region;
 use crate::faults::planted;
 use crate::helpers::CallbackKind;
 use crate::scalar::Scalar;
-use crate::value::{Debt, FIRST_FREE_ID, Ty, Value, Why, len_id};
+use crate::value::{Debt, FIRST_FREE_ID, Origin, Ty, Value, Why, len_id};
 
 /// What a stack byte holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -528,7 +528,10 @@ impl State {
             let registers = if planted!(SpilledPacketSurvives) { 11 } else { usize::MAX };
             for v in frame.values_mut().take(registers) {
                 match v.ty {
-                    Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } => *v = Value::uninit(Why::Moved(at)),
+                    Ty::Packet { .. }
+                    | Ty::PacketEnd { .. }
+                    | Ty::Half { .. }
+                    | Ty::Mem { from: Origin::Slice { packet: true }, .. } => *v = Value::uninit(Why::Moved(at)),
                     // Still a number, but no longer *the* length.
                     Ty::Scalar if v.id < FIRST_FREE_ID => *v = v.unlinked(),
                     // Nor does what it was added to move with it.

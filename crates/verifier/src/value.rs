@@ -53,6 +53,7 @@ impl Debt {
             Debt::Record => "consumed the record",
             Debt::Socket => "released the socket",
             Debt::Local(Local::Numbers) => "ended the iterator",
+            Debt::Local(Local::Dynptr(_)) => "consumed the record",
         }
     }
 }
@@ -67,6 +68,8 @@ pub(crate) enum Origin {
     /// A socket: 8-byte aligned. The value's `owner` is the look-up that it must be given back for, or 0 if it lasts to
     /// the end of the run. `borrowed`: it belongs to the one that was looked up, and is not given back itself.
     Socket { borrowed: bool },
+    /// What a dynptr leads to, aligned to nothing; `packet`: to be moved with it. The value's `owner` is the record's.
+    Slice { packet: bool },
     /// An element in the iterator that `owner` names, on some frame's stack: 4-byte aligned.
     Element,
     /// Lent to the callback that is this frame, until it returns: a key, aligned to 4.

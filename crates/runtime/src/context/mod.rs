@@ -8,6 +8,7 @@
 pub mod derive;
 pub mod network;
 pub(crate) mod packet;
+pub(crate) mod sk_lookup;
 pub(crate) mod skb;
 pub(crate) mod socket;
 

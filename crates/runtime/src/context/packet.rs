@@ -243,6 +243,8 @@ pub struct XdpBuff<'p> {
     pub ingress_ifindex: u32,
     /// `rx_queue_index`.
     pub rx_queue_index: u32,
+    /// `egress_ifindex`: of programs in the entries of device maps, the device that the packet leaves by; 0 elsewhere.
+    pub egress_ifindex: u32,
     /// Where the last `bpf_redirect` of a run sends the packet, should it return `XDP_REDIRECT`.
     pub redirect: Option<Redirect>,
     buffer: PhantomData<&'p mut [u8]>,
@@ -258,7 +260,14 @@ impl<'p> XdpBuff<'p> {
     /// The packet `headroom .. headroom + len` of a buffer; programs may move its ends inside the buffer.
     pub fn with_room(buffer: &'p mut [u8], headroom: usize, len: usize) -> Self {
         let window = Window::new(buffer, headroom, len);
-        XdpBuff { window, ingress_ifindex: 1, rx_queue_index: 0, redirect: None, buffer: PhantomData }
+        XdpBuff {
+            window,
+            ingress_ifindex: 1,
+            rx_queue_index: 0,
+            egress_ifindex: 0,
+            redirect: None,
+            buffer: PhantomData,
+        }
     }
 
     /// The packet as it is now.
@@ -310,6 +319,12 @@ unsafe impl Context for Xdp {
                         FieldKind::Scalar,
                         (offset_of!(XdpBuff<'static>, rx_queue_index), 4),
                     ),
+                    field(
+                        xdp_md::EGRESS_IFINDEX,
+                        Read,
+                        FieldKind::Scalar,
+                        (offset_of!(XdpBuff<'static>, egress_ifindex), 4),
+                    ),
                 ],
                 regions: vec![region("packet", MAX_FRAME, None), region("metadata", MAX_META, Some(0))],
                 legacy_loads: false,
@@ -323,7 +338,6 @@ unsafe impl Context for Xdp {
         let names = ["XDP_ABORTED", "XDP_DROP", "XDP_PASS", "XDP_TX", "XDP_REDIRECT"];
         let values = (0..).zip(names).map(|(value, name)| (name.into(), value)).collect();
         let fields = Self::layout().fields.iter().map(core_field).collect();
-        // With `egress_ifindex`, which only programs of device maps have.
         vec![
             CoreType::Struct { name: xdp_md::NAME.into(), size: xdp_md::SIZE, fields },
             CoreType::Enum { name: "xdp_action".into(), values },

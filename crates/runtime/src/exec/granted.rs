@@ -120,6 +120,11 @@ impl<'p> Granted<'p> {
         self.add(Extent { start, len, read: true, write, locks: None, record: false });
     }
 
+    /// What a dynptr leads to: as long as the run, for all that the interpreter knows; the verifier knows better.
+    pub(crate) fn add_slice(&mut self, start: u64, len: u64, write: bool) {
+        self.add_returned(start, len, write);
+    }
+
     /// A record that was reserved.
     pub(crate) fn add_record(&mut self, start: u64, len: u64) {
         self.add(Extent { start, len, read: true, write: true, locks: None, record: true });

@@ -7,7 +7,7 @@
 use crate::abi::run::{Run, word};
 use crate::abi::stop::OUT_OF_BOUNDS;
 use crate::call::helpers::callbacks::{run_for_each, run_loop};
-use crate::call::helpers::ring::run_drain;
+use crate::call::helpers::dynptr::run_drain;
 use crate::context::Parts;
 use crate::error::{HelperError, RunError};
 use crate::exec::granted::Granted;
@@ -19,8 +19,8 @@ use bpf_interp::{Caller, Env, HostMemory, Machine, Memory, Options, Step, Stop, 
 use bpf_isa::{Imm64, Insn, Program, Reg, Size, Src};
 use bpf_maps::{MapDef, MapHeader};
 use bpf_verifier::{
-    Access, ArgKind, CallbackKind, ContextLayout, DYNPTR, Effect, Field, FieldKind, HelperProto, Local, MapTypes,
-    MemArg, MemSet, Ret, SocketPart,
+    Access, ArgKind, CallbackKind, ContextLayout, DYNPTR, Effect, Field, FieldKind, HelperProto, Local, LocalUse,
+    MapTypes, MemArg, MemSet, Ret, SocketPart,
 };
 use core::borrow::Borrow;
 
@@ -211,8 +211,8 @@ struct Host<'p> {
     lock: Option<u64>,
 }
 
-/// What an iterator over numbers is on the stack.
-const NUMBERS: MemArg = MemArg { access: Access::ReadWrite, align: 8, from: MemSet::STACK, ..MemArg::READ };
+/// What an iterator or a dynptr is on the stack.
+const OBJECT: MemArg = MemArg { access: Access::ReadWrite, align: 8, from: MemSet::STACK, ..MemArg::READ };
 
 /// A data map that a program has given as an argument.
 #[derive(Clone, Copy)]
@@ -306,8 +306,18 @@ impl<'p> Host<'p> {
                 ArgKind::Host { class: DYNPTR, null: false } if self.granted.is_dynptr(arg) => {}
                 // What is there is two numbers, which lead nowhere.
                 ArgKind::Local(Local::Numbers, _) => {
-                    memory[i] = self.check_memory(arg, Local::Numbers.size().into(), NUMBERS, caller)?;
+                    memory[i] = self.check_memory(arg, Local::Numbers.size().into(), OBJECT, caller)?;
                 }
+                ArgKind::Local(Local::Dynptr(_), LocalUse::Read) if self.granted.is_dynptr(arg) => {}
+                // What is there leads anywhere: only the verifier can tell that nobody else has written it.
+                ArgKind::Local(kind @ Local::Dynptr(_), _) if caller.code().1.verified => {
+                    memory[i] = self.check_memory(arg, kind.size().into(), OBJECT, caller)?;
+                }
+                ArgKind::Local(Local::Dynptr(_), _) => {
+                    let name = &bound.proto.name;
+                    return Err(caller.fail(format!("{name} needs a verified program")));
+                }
+                ArgKind::Unused => {}
                 ArgKind::ConstStr => self.check_text(arg, caller)?,
                 ArgKind::Socket { null: true, .. } if arg == 0 => {}
                 ArgKind::Socket { release, .. } => {
@@ -405,6 +415,7 @@ impl<'p> Host<'p> {
             }
             (Ret::MapValueOrNull, Some(map)) => self.granted.add_value(r0, map.def.value_size.into(), map.def),
             (Ret::RecordOrNull, _) => self.granted.add_record(r0, r2),
+            (Ret::SliceOrNull { writable }, _) => self.granted.add_slice(r0, slice_len(bound, args), writable),
             (Ret::SocketOrNull, _) => self.granted.add_socket(r0, true),
             (Ret::OfSocketOrNull(SocketPart::Itself), _) => {}
             (Ret::OfSocketOrNull(SocketPart::Other), _) => self.granted.add_socket(r0, false),
@@ -503,6 +514,12 @@ impl<'p> Host<'p> {
         run.ctx.stop_insn = caller.at().0;
         Err(caller.stop(StopKind::Interrupted))
     }
+}
+
+/// How long the slice of a dynptr is that a call returns.
+fn slice_len(bound: &Bound, args: [u64; 5]) -> u64 {
+    let size = bound.proto.args.iter().position(|arg| *arg == ArgKind::RecordSize);
+    size.map_or(0, |i| args[i])
 }
 
 /// Whether memory that is written overlaps other memory among these ranges, which lie in the run's memory and so do not

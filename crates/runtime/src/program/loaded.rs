@@ -66,6 +66,8 @@ pub(crate) struct Interpreted {
     pub(crate) program: Program,
     /// What the verifier left to run time.
     pub(crate) left: Left,
+    /// Whether it was verified.
+    pub(crate) verified: bool,
 }
 
 /// How a program is executed. Machine code does not keep the instructions that it was made from.
@@ -188,7 +190,9 @@ impl Loaded {
         let Draft { facts, .. } = draft;
         let (accesses, regions) = (facts.checks.clone(), facts.regions.clone());
         let left = Left { accesses, regions };
-        draft.finish(Form::Interpreted(Box::new(Interpreted { program, left })), bindings)
+        // Facts say something of every instruction, or nobody has found out any.
+        let verified = !facts.insns.is_empty();
+        draft.finish(Form::Interpreted(Box::new(Interpreted { program, left, verified })), bindings)
     }
 
     /// Loads a program whose references are bound, as machine code.

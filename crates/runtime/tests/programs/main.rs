@@ -15,6 +15,7 @@ mod constants;
 mod contexts;
 mod core_relocations;
 mod differential;
+mod dynptrs;
 mod guest;
 mod helpers;
 mod hybrid;

@@ -3,7 +3,7 @@
 use crate::support;
 use crate::support::ways::{self, Way};
 use bpf_runtime::network::{Network, SockFields, Socket, SocketLookup, TcpFields};
-use bpf_runtime::{Caller, HelperError, Linker, Program, SkBuff, Skb};
+use bpf_runtime::{Caller, HelperError, Linker, Program, SkBuff, SkLookup, SkLookupBuff, SkLookupFields, Skb};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -207,5 +207,61 @@ fn syn_cookies_are_accepted_by_who_made_them() {
         assert_eq!(program(""), 536, "{way:?}");
         assert_eq!(program("*(u8 *)(r10 - 41) = 9;"), -13, "{way:?}");
         assert_eq!(program("*(u8 *)(r10 - 9) = 9;"), -13, "{way:?}");
+    }
+}
+
+fn choose(way: Way, network: &Arc<Answers>, text: &str) -> Program<SkLookup, ()> {
+    let network: Arc<dyn Network> = Arc::clone(network) as _;
+    let engine = ways::engine(way, |config| config.network = Some(network));
+    let linker = Linker::<()>::new(&engine);
+    linker.loader::<SkLookup>().insns("test", support::program(text)).unwrap_or_else(|e| panic!("{e} in\n{text}"))
+}
+
+/// A program of `bpf_sk_lookup` sees the packet's addresses, chooses, sees its choice and replaces it.
+#[test]
+fn programs_choose_sockets() {
+    for way in VERIFIED {
+        let chosen = socket(10);
+        let network = Arc::new(Answers(Arc::clone(&chosen), Mutex::default()));
+        let text = format!(
+            "r9 = *(u32 *)(r1 + 60); r0 = *(u64 *)(r1 + 0); if r0 != 0 goto bad; {}if r0 == 0 goto bad; r7 = r0; \
+             r1 = r6; r2 = r7; r3 = 0; call 124; if r0 != 0 goto drop; \
+             r8 = *(u64 *)(r6 + 0); if r8 == 0 goto drop; \
+             r1 = r6; r2 = r7; r3 = 0; call 124; if w0 != -17 goto drop; \
+             r1 = r6; r2 = 0; r3 = 1; call 124; if r0 != 0 goto drop; \
+             r1 = *(u64 *)(r6 + 0); if r1 != 0 goto drop; \
+             r1 = r6; r2 = r7; r3 = 2; call 124; if r0 != 0 goto drop; \
+             r1 = r7; call 86; r0 = *(u32 *)(r8 + 44); if r0 != 80 goto bad; if r9 != 443 goto bad; r0 = 1; exit; \
+             drop:; r1 = r7; call 86; bad:; r0 = 0; exit",
+            look_up(84, 80)
+        );
+        let program = choose(way, &network, &text);
+        let fields = SkLookupFields { family: 2, protocol: 6, local_port: 443, ..SkLookupFields::default() };
+        let mut buff = SkLookupBuff::new(fields);
+        for _ in 0..2 {
+            buff.selected = None;
+            assert_eq!(program.run(&mut (), &mut buff).unwrap(), 1, "{way:?}");
+            assert!(buff.selected.as_ref().is_some_and(|s| Arc::ptr_eq(s, &chosen)) && buff.no_reuseport, "{way:?}");
+        }
+        buff.fields.protocol = 17;
+        buff.selected = None;
+        assert_eq!(program.run(&mut (), &mut buff).unwrap(), 0, "a socket of another protocol, {way:?}");
+        drop(buff);
+        assert_eq!(Arc::strong_count(&chosen), 2, "{way:?}");
+    }
+}
+
+/// Verdicts are 0 and 1, and the fields are not written.
+#[test]
+fn programs_that_choose_sockets_keep_to_their_context() {
+    let linker = Linker::<()>::new(&ways::engine(Way::Verified, |_| {}));
+    for (text, reason) in [
+        ("r0 = 2; exit", "0..=1"),
+        ("*(u32 *)(r1 + 8) = 0; r0 = 0; exit", "may not be written"),
+        ("r0 = *(u64 *)(r1 + 68); exit", "no field"),
+        ("r0 = *(u32 *)(r1 + 0); exit", "read whole"),
+    ] {
+        let error = linker.loader::<SkLookup>().insns("test", support::program(text)).unwrap_err().to_string();
+        assert!(error.contains(reason), "{text}: {error}");
     }
 }

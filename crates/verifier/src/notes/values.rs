@@ -204,7 +204,10 @@ fn access_fact(base: &Value, off: i16, top: usize, env: &Env<'_>) -> Option<Acce
         Ty::Mem { from: Origin::Lent { .. }, .. } => (AccessRegion::Memory, 4),
         // Any memory of the callers', or of a frame; what two look-ups may both have found; an offset from the other
         // end.
-        Ty::Mem { from: Origin::Argument { .. } | Origin::Element | Origin::Socket { .. }, .. }
+        Ty::Mem {
+            from: Origin::Argument { .. } | Origin::Element | Origin::Slice { .. } | Origin::Socket { .. },
+            ..
+        }
         | Ty::PacketEnd { .. } => return None,
         Ty::Uninit(_)
         | Ty::Scalar

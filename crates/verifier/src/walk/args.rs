@@ -14,7 +14,9 @@ use crate::access::Access;
 use crate::env::KnownMap;
 use crate::error::Reason;
 use crate::faults::planted;
-use crate::helpers::{ArgKind, CallbackKind, Effect, HelperProto, Local, LocalUse, MemArg, MemSet, Ret, SOCKET_BYTES};
+use crate::helpers::{
+    ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, HelperProto, Local, LocalUse, MemArg, MemSet, Ret, SOCKET_BYTES,
+};
 use crate::state::Owed;
 use crate::value::{Debt, Origin, Ty, Value, Why, map_name};
 
@@ -103,7 +105,7 @@ impl<'a> Walk<'a> {
             })
         };
         match kind {
-            ArgKind::None => {}
+            ArgKind::None | ArgKind::Unused => {}
             ArgKind::Scalar | ArgKind::Formatted if v.is_scalar() => {}
             ArgKind::Scalar | ArgKind::Formatted => return wrong(self, "a number (an address would leak)"),
             ArgKind::Ctx if !v.null && self.is_ctx(v) => {}
@@ -197,17 +199,27 @@ impl<'a> Walk<'a> {
                 let Some((frame, depth)) = self.local_place(kind, reg, v)? else {
                     return wrong(self, "stack at a multiple of 8");
                 };
+                let kind = match (kind, call.local.map(|local| local.ty)) {
+                    (Local::Dynptr(Dynptr::Any), Some(Ty::Local(of))) => of,
+                    (Local::Dynptr(Dynptr::Any), _) => {
+                        return refuse(Reason::Environment(format!("{} makes a dynptr of none", proto.name)));
+                    }
+                    (kind, _) => kind,
+                };
                 call.made = Some((kind, frame, depth));
             }
-            ArgKind::Local(kind, how @ (LocalUse::Used | LocalUse::Ended)) => {
+            ArgKind::Local(Local::Dynptr(_), LocalUse::Read) if v.ty == (Ty::Host { class: DYNPTR }) && !v.null => {}
+            ArgKind::Local(kind, how @ (LocalUse::Read | LocalUse::Used | LocalUse::Ended)) => {
                 let expected = match kind {
                     Local::Numbers => "an iterator over numbers on the stack",
+                    Local::Dynptr(Dynptr::Record) => "a dynptr to a record on the stack",
+                    Local::Dynptr(_) => "a dynptr on the stack",
                 };
                 let Some((frame, depth)) = self.local_place(kind, reg, v)? else { return wrong(self, expected) };
                 let size = kind.size() as usize;
                 self.stack_decides(frame.into(), depth, size);
                 match self.state.frames[usize::from(frame)].spilled(depth, size).map(|spill| spill.value) {
-                    Some(local) if local.ty == Ty::Local(kind) => {
+                    Some(local) if matches!(local.ty, Ty::Local(of) if kind.includes(of)) => {
                         call.local = Some(local);
                         if how == LocalUse::Ended {
                             call.given_back = local.owner;
@@ -437,9 +449,14 @@ impl<'a> Walk<'a> {
         text.is_some_and(|text| text.contains(&0))
     }
 
-    /// The function has made an object there, which must be ended.
-    pub(super) fn make_local(&mut self, (kind, frame, depth): (Local, u8, usize)) {
-        let owner = self.owe(Debt::Local(kind));
+    /// The function has made an object there, which may have to be ended; `of`: as another of that one.
+    pub(super) fn make_local(&mut self, (kind, frame, depth): (Local, u8, usize), of: Option<Value>) {
+        let owner = match of {
+            // What is owed for the one is owed for the other, once.
+            Some(of) => of.owner,
+            None if kind.is_owed() => self.owe(Debt::Local(kind)),
+            None => 0,
+        };
         let size = kind.size() as usize;
         self.writes_stack(frame.into(), depth, size);
         let value = Value { owner, ..Value::pointer(Ty::Local(kind)) };
@@ -499,6 +516,12 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
         Ret::ElementOrNull(bytes) if !proto.args.iter().any(|arg| arg.is_iterator(bytes)) => {
             return wrong("an element of no iterator");
         }
+        Ret::SliceOrNull { .. }
+            if !proto.args.contains(&ArgKind::RecordSize)
+                || !proto.args.iter().any(|arg| matches!(arg, ArgKind::Local(Local::Dynptr(_), LocalUse::Used))) =>
+        {
+            return wrong("a slice of no dynptr, or of no size");
+        }
         Ret::OfSocketOrNull(_)
             if !proto.args.iter().any(|a| matches!(a, ArgKind::Socket { null: false, release: false })) =>
         {
@@ -512,6 +535,7 @@ fn check_shape(proto: &HelperProto) -> Res<()> {
         | Ret::MemOrNull { .. }
         | Ret::HostOrNull(_)
         | Ret::ElementOrNull(_)
+        | Ret::SliceOrNull { .. }
         | Ret::SocketOrNull
         | Ret::OfSocketOrNull(_) => {}
     }

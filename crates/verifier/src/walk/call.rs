@@ -7,7 +7,7 @@ use super::mem::socket;
 use super::{Flow, Res, Walk, refuse};
 use crate::error::Reason;
 use crate::faults::planted;
-use crate::helpers::{ArgKind, CallbackKind, DYNPTR, Effect, HelperProto, Ret, SocketPart};
+use crate::helpers::{ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, HelperProto, Local, Ret, SocketPart};
 use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, Lock};
 use crate::value::{Debt, Origin, Ty, Value, Why};
@@ -94,7 +94,7 @@ impl<'a> Walk<'a> {
             self.give_back(call.given_back);
         }
         if let Some(made) = call.made {
-            self.make_local(made);
+            self.make_local(made, call.local);
         }
         if proto.ret == Ret::Never {
             // The run ends here, in whatever function it is; nothing that it holds is read any more.
@@ -185,6 +185,13 @@ impl<'a> Walk<'a> {
             Ret::ElementOrNull(size) => {
                 let owner = call.local.map_or(0, |local| local.owner);
                 Value { owner, ..Value::pointer(Ty::Mem { size, writable: false, from: Origin::Element }) }
+            }
+            Ret::SliceOrNull { writable } => {
+                let Some(Value { ty: Ty::Local(Local::Dynptr(kind)), owner, .. }) = call.local else {
+                    return refuse(Reason::Environment(format!("{} returns a slice of no dynptr", proto.name)));
+                };
+                let from = Origin::Slice { packet: kind == Dynptr::Packet };
+                Value { owner, ..or_null(self, Ty::Mem { size: call.record_size, writable, from }) }
             }
             Ret::SocketOrNull => {
                 let id = self.owe(Debt::Socket);

@@ -148,7 +148,7 @@ impl Walk<'_> {
                     // A map's value, the packet or a caller's stack, which the program may have by another way too.
                     Origin::Returned | Origin::Argument { .. } => Kind::Mixed,
                     // Two look-ups may find one socket; an element lies in a frame.
-                    Origin::Socket { .. } | Origin::Element => Kind::Mixed,
+                    Origin::Socket { .. } | Origin::Slice { .. } | Origin::Element => Kind::Mixed,
                 }))
             }
             Ty::Packet { region } => {
@@ -493,6 +493,7 @@ impl Walk<'_> {
                 self.argument_aligned(arg, align.min(8));
                 8
             }
+            Ty::Mem { from: Origin::Slice { .. }, .. } => 1,
             // Frames, map values, records, sockets and what functions return.
             _ => 8,
         };

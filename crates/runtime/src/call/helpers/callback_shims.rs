@@ -4,7 +4,7 @@ use crate::abi::entry;
 use crate::abi::run::{Run, word};
 use crate::abi::watch::INTERRUPTED;
 use crate::call::helpers::callbacks::{CallBack, run_for_each, run_loop};
-use crate::call::helpers::ring::run_drain;
+use crate::call::helpers::dynptr::run_drain;
 use crate::call::{Shim, guarded, leave};
 use crate::error::HelperError;
 use bpf_jit::LowerOptions;

@@ -6,18 +6,31 @@
 //! Source: `kernel/bpf/bpf_iter.c`, `kernel/bpf/helpers.c` (Linux 6.18).
 
 use crate::call::HostFn;
+use crate::call::helpers::dynptr;
 use crate::call::helpers::skb::{EINVAL, ret};
-use crate::context::ContextLayout;
+use crate::context::packet::Xdp;
+use crate::context::skb::Skb;
+use crate::context::{Context, ContextLayout};
 use crate::num::low;
 use bpf_jit_code::RunCtx;
 use bpf_uapi::{Errno, Kfunc};
 
 /// The function behind a name, for programs on this context.
-pub(crate) fn kfunc(kfunc: Kfunc, _layout: &'static ContextLayout) -> Option<HostFn> {
+pub(crate) fn kfunc(kfunc: Kfunc, layout: &'static ContextLayout) -> Option<HostFn> {
     Some(match kfunc {
         Kfunc::IterNumNew => HostFn::plain(iter_num_new),
         Kfunc::IterNumNext => HostFn::plain(iter_num_next),
         Kfunc::IterNumDestroy => HostFn::plain(iter_num_destroy),
+        Kfunc::DynptrFromSkb if core::ptr::eq(layout, Skb::layout()) => HostFn::plain(dynptr::from_skb),
+        Kfunc::DynptrFromXdp if core::ptr::eq(layout, Xdp::layout()) => HostFn::plain(dynptr::from_xdp),
+        Kfunc::DynptrFromSkb | Kfunc::DynptrFromXdp => return None,
+        Kfunc::DynptrSlice => HostFn::plain(dynptr::slice),
+        Kfunc::DynptrSliceRdwr => HostFn::plain(dynptr::slice_rdwr),
+        Kfunc::DynptrAdjust => HostFn::plain(dynptr::adjust),
+        Kfunc::DynptrIsNull => HostFn::plain(dynptr::is_null),
+        Kfunc::DynptrIsRdonly => HostFn::plain(dynptr::is_rdonly),
+        Kfunc::DynptrSize => HostFn::plain(dynptr::size),
+        Kfunc::DynptrClone => HostFn::plain(dynptr::clone),
         // A run is inside its guard from beginning to end, and on its thread: there is nothing to hold off.
         Kfunc::RcuReadLock | Kfunc::RcuReadUnlock | Kfunc::PreemptDisable | Kfunc::PreemptEnable => {
             HostFn::plain(nothing)

@@ -9,6 +9,7 @@
 
 pub(crate) mod callback_shims;
 pub(crate) mod callbacks;
+pub(crate) mod dynptr;
 pub(crate) mod kfuncs;
 mod maps;
 mod network;

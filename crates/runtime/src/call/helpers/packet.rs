@@ -9,6 +9,7 @@ use crate::call::HostFn;
 use crate::call::helpers::ring::perf_output;
 use crate::call::helpers::{network, skb, socket, system};
 use crate::context::packet::{Redirect, Window, Xdp, XdpBuff};
+use crate::context::sk_lookup::SkLookup;
 use crate::context::skb::{SkBuff, Skb};
 use crate::context::{Context, ContextLayout};
 use crate::num::low;
@@ -22,7 +23,7 @@ const ETH_HLEN: usize = 14;
 
 /// Whether the helper exists for packet contexts only.
 pub(crate) fn is_packet_helper(helper: Helper) -> bool {
-    XDP.iter().chain(SKB).any(|h| h.0 == helper)
+    XDP.iter().chain(SKB).chain(SK_LOOKUP).any(|h| h.0 == helper)
 }
 
 /// The helper for programs on `layout`.
@@ -31,6 +32,8 @@ pub(crate) fn packet_helper(helper: Helper, layout: &'static ContextLayout) -> O
         XDP
     } else if core::ptr::eq(layout, Skb::layout()) {
         SKB
+    } else if core::ptr::eq(layout, SkLookup::layout()) {
+        SK_LOOKUP
     } else {
         return None;
     };
@@ -51,6 +54,8 @@ const XDP: &[(Helper, HostFn)] = &[
     (Helper::XdpLoadBytes, HostFn::plain(xdp_load_bytes)),
     (Helper::XdpStoreBytes, HostFn::plain(xdp_store_bytes)),
 ];
+
+const SK_LOOKUP: &[(Helper, HostFn)] = &[(Helper::SkAssign, HostFn::with_run(socket::lookup_sk_assign))];
 
 const SKB: &[(Helper, HostFn)] = &[
     (Helper::GetCgroupClassid, HostFn::plain(system::zero)),
@@ -388,7 +393,7 @@ unsafe extern "C" fn skb_load_bytes(context: u64, offset: u64, to: u64, len: u64
 ///
 /// # Safety
 /// See the module; `from` must be readable for `len` bytes.
-unsafe extern "C" fn skb_store_bytes(
+pub(super) unsafe extern "C" fn skb_store_bytes(
     context: u64,
     offset: u64,
     from: u64,

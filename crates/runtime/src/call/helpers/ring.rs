@@ -1,4 +1,4 @@
-//! The helpers over ring buffers, user ring buffers and perf event arrays: the kernel's, by the kernel's ids.
+//! The helpers over ring buffers and perf event arrays: the kernel's, by the kernel's ids.
 //!
 //! A record that is reserved is noted in the run, so that a run that is stopped (budget, interruption, a host
 //! function's error) before it has submitted the record gives it up: the consumer would stop at it for ever.
@@ -6,11 +6,8 @@
 //! Source: `kernel/bpf/ringbuf.c`, `kernel/trace/bpf_trace.c`, `net/core/filter.c` (Linux 6.18).
 
 use crate::abi::run::Run;
-use crate::call::helpers::callbacks::CallBack;
-use crate::error::HelperError;
-use crate::num::low;
 use bpf_jit_code::RunCtx;
-use bpf_maps::{Errno, MapHeader, program as map_ops};
+use bpf_maps::{MapHeader, program as map_ops};
 
 /// The slot of the run behind the hidden argument.
 ///
@@ -163,76 +160,4 @@ pub(crate) unsafe extern "C" fn perf_event_output(
     // SAFETY: map and data are as the program was proven to pass them; the packet is the one that the run was given,
     // readable until it ends, and empty where there is none.
     unsafe { perf_output(map, flags, (data, size), packet, ctx) }
-}
-
-/// A record of a user ring buffer, as its callback sees it: an address to give to [`dynptr_read`].
-#[derive(Debug)]
-#[repr(C)]
-pub(crate) struct Dynptr {
-    data: *const u8,
-    len: u32,
-}
-
-/// `bpf_dynptr_read(dst, len, dynptr, offset, flags)`: `-E2BIG` for a range outside the record, `-EINVAL` for flags, of
-/// which there are none; the target is zeroed then.
-///
-/// # Safety
-/// `dst` must be writable for `len` bytes, and `dynptr` a live [`Dynptr`].
-pub(crate) unsafe extern "C" fn dynptr_read(
-    dst: u64,
-    len: u64,
-    dynptr: u64,
-    offset: u64,
-    flags: u64,
-    _: *mut RunCtx,
-) -> u64 {
-    // SAFETY: only a drain's callback has the address of a `Dynptr`, which lives in the frame that calls it.
-    let record = unsafe { &*(dynptr as *const Dynptr) };
-    let (len, offset) = (u64::from(low(len)), u64::from(low(offset)));
-    let error = if flags != 0 {
-        Errno::EINVAL
-    } else if offset + len > u64::from(record.len) {
-        Errno::E2BIG
-    } else {
-        let from = record.data.wrapping_add(crate::num::index(offset));
-        // SAFETY: inside the record, which stays until the callback returns; `copy`, because the target may be any
-        // memory.
-        unsafe { core::ptr::copy(from, dst as *mut u8, crate::num::index(len)) };
-        return 0;
-    };
-    // SAFETY: the program was proven to pass `len` writable bytes at `dst`.
-    unsafe { core::ptr::write_bytes(dst as *mut u8, 0, crate::num::index(len)) };
-    error.as_ret() as u64
-}
-
-/// `bpf_user_ringbuf_drain(map, callback, ctx, flags)`: calls `callback(dynptr, ctx)` for each record until it returns
-/// non-zero; the number of records, or an error number.
-///
-/// # Safety
-/// `map` must be a live map.
-pub(crate) unsafe fn run_drain(
-    run: &mut Run,
-    map: u64,
-    arg: u64,
-    flags: u64,
-    call: CallBack<'_>,
-) -> Result<u64, HelperError> {
-    let mut failed = None;
-    let mut visit = |data: *mut u8, len: u32| {
-        let record = Dynptr { data, len };
-        match call(run, [(&raw const record).expose_provenance() as u64, arg, 0, 0, 0]) {
-            Ok(r0) => r0 == 0,
-            Err(error) => {
-                failed = Some(error);
-                false
-            }
-        }
-    };
-    // SAFETY: both callers pass the map that their program was proven to pass, a user ring buffer that the run's guard
-    // keeps.
-    let visited = unsafe { map_ops::user_ringbuf_drain(map as *const MapHeader, flags, &mut visit) };
-    match failed {
-        Some(error) => Err(error),
-        None => Ok(visited as u64),
-    }
 }

@@ -10,6 +10,7 @@ use crate::abi::run::Run;
 use crate::call::helpers::network::ask;
 use crate::call::helpers::skb::{EINVAL, ret};
 use crate::context::network::Network;
+use crate::context::sk_lookup::SkLookupBuff;
 use crate::context::skb::SkBuff;
 use crate::context::socket::{Socket, SocketLookup};
 use crate::num::{index, low};
@@ -251,4 +252,30 @@ pub(super) unsafe extern "C" fn skb_sk_assign(
     };
     // SAFETY: `run` is the hidden argument, and this frame holds nothing else to drop.
     unsafe { ask(run, assign) }
+}
+
+/// `bpf_sk_assign(ctx, sk, flags)` of a program that chooses a socket: it is chosen, or none is.
+///
+/// # Safety
+/// The first argument must be the context of the running program on [`SkLookup`](crate::SkLookup), the last its hidden
+/// one; `at` must be 0 or as in [`socket`].
+pub(super) unsafe extern "C" fn lookup_sk_assign(
+    context: u64,
+    at: u64,
+    flags: u64,
+    _: u64,
+    _: u64,
+    run: *mut RunCtx,
+) -> u64 {
+    let socket = (at != 0).then(|| {
+        let socket = core::ptr::with_exposed_provenance::<Socket>(index(at));
+        // SAFETY: the pointer came of an `Arc`, as the verifier has proven, which is still held.
+        unsafe { Arc::increment_strong_count(socket) };
+        // SAFETY: the reference that was just counted.
+        unsafe { Arc::from_raw(socket) }
+    });
+    // SAFETY: the linker binds this to programs on that context only, and the verifier admits only theirs.
+    let lookup = unsafe { &mut *(context as *mut SkLookupBuff) };
+    // SAFETY: `run` is the hidden argument, and this frame holds nothing else to drop.
+    unsafe { ask(run, |_| lookup.assign(socket, flags)) }
 }

@@ -3,7 +3,7 @@
 use crate::call::HostFn;
 use crate::call::helpers::callback_shims::{By, Drain, ForEach, Loop, shim};
 use crate::call::helpers::print::{snprintf, trace_printk, trace_vprintk};
-use crate::call::helpers::{maps, network, ring, socket, syncookie, system, text};
+use crate::call::helpers::{dynptr, maps, network, ring, socket, syncookie, system, text};
 use bpf_uapi::Helper;
 
 /// The helpers, ascending by id.
@@ -50,7 +50,13 @@ const SHIPPED: &[(Helper, HostFn)] = &[
     (Helper::Loop, HostFn::with_run(shim::<Loop, By<3>>)),
     (Helper::Strncmp, HostFn::plain(text::strncmp)),
     (Helper::MapLookupPercpuElem, HostFn::plain(maps::map_lookup_percpu_elem)),
-    (Helper::DynptrRead, HostFn::plain(ring::dynptr_read)),
+    (Helper::DynptrFromMem, HostFn::plain(dynptr::from_mem)),
+    (Helper::RingbufReserveDynptr, HostFn::with_run(dynptr::reserve)),
+    (Helper::RingbufSubmitDynptr, HostFn::with_run(dynptr::submit)),
+    (Helper::RingbufDiscardDynptr, HostFn::with_run(dynptr::discard)),
+    (Helper::DynptrRead, HostFn::plain(dynptr::dynptr_read)),
+    (Helper::DynptrWrite, HostFn::with_run(dynptr::dynptr_write)),
+    (Helper::DynptrData, HostFn::plain(dynptr::dynptr_data)),
     (Helper::TcpRawGenSyncookieIpv4, HostFn::plain(syncookie::gen_ipv4)),
     (Helper::TcpRawGenSyncookieIpv6, HostFn::plain(syncookie::gen_ipv6)),
     (Helper::TcpRawCheckSyncookieIpv4, HostFn::plain(syncookie::check_ipv4)),

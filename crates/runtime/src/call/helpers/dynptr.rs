@@ -1,0 +1,410 @@
+//! Dynptrs: memory whose place and length programs learn when they run.
+//!
+//! A dynptr is sixteen bytes on the program's stack, opaque to it as the verifier proves: so what is found there is
+//! what was written here. It leads to memory that outlasts it (a map's value, a record), or to the context, whose
+//! packet is looked for at each use. Only verified programs may have one.
+//!
+//! Source: `kernel/bpf/helpers.c`, `kernel/bpf/ringbuf.c` (Linux 6.18).
+
+use crate::abi::run::Run;
+use crate::call::helpers::callbacks::CallBack;
+use crate::call::helpers::packet::skb_store_bytes;
+use crate::call::helpers::ring::{ringbuf_discard, ringbuf_reserve, ringbuf_submit};
+use crate::call::helpers::skb::{EINVAL, ret};
+use crate::context::packet::{Window, XdpBuff};
+use crate::context::skb::SkBuff;
+use crate::error::HelperError;
+use crate::num::{index, low};
+use bpf_jit_code::RunCtx;
+use bpf_maps::{MapHeader, program as map_ops};
+use bpf_uapi::Errno;
+
+/// A dynptr. The addresses are exposed.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Dynptr {
+    /// Where the memory or the context is; 0: it leads nowhere.
+    data: u64,
+    size: u32,
+    /// Bytes before what it leads to now; above [`OFFSET`], what is behind `data`.
+    offset: u32,
+}
+
+/// A dynptr is no longer than this (Linux: `DYNPTR_MAX_SIZE`).
+const MAX_SIZE: u64 = (1 << 24) - 1;
+
+/// In `offset`, which is below [`MAX_SIZE`].
+const XDP: u32 = 1 << 28;
+const SKB: u32 = 2 << 28;
+const KIND: u32 = 3 << 28;
+const READ_ONLY: u32 = 1 << 31;
+const OFFSET: u32 = (1 << 24) - 1;
+
+impl Dynptr {
+    const NULL: Dynptr = Dynptr { data: 0, size: 0, offset: 0 };
+
+    /// Of a record that a callback is lent.
+    pub(crate) fn lent(data: *const u8, len: u32) -> Dynptr {
+        Dynptr { data: data.expose_provenance() as u64, size: len, offset: READ_ONLY }
+    }
+
+    fn is_read_only(self) -> bool {
+        self.offset & READ_ONLY != 0
+    }
+
+    /// Whether so many bytes are inside.
+    fn check(self, offset: u64, len: u64) -> Result<(), Errno> {
+        let size = u64::from(self.size);
+        if len > size || offset > size - len { Err(Errno::E2BIG) } else { Ok(()) }
+    }
+
+    /// The packet that it leads to, if it is one.
+    ///
+    /// # Safety
+    /// The run that made it must be running, and nobody else use its context during the result's use.
+    unsafe fn window<'a>(self) -> Option<&'a mut Window> {
+        let context: *mut u8 = core::ptr::with_exposed_provenance_mut(index(self.data));
+        match self.offset & KIND {
+            // SAFETY: made of an XDP program's context, which outlasts the run.
+            XDP => Some(&mut unsafe { &mut *context.cast::<XdpBuff<'_>>() }.window),
+            // SAFETY: made of a classifier's context, which outlasts the run.
+            SKB => Some(&mut unsafe { &mut *context.cast::<SkBuff<'_>>() }.window),
+            _ => None,
+        }
+    }
+
+    /// The address of so many bytes, which the packet has now; from its start, if it leads to one.
+    ///
+    /// # Safety
+    /// As [`Dynptr::window`].
+    unsafe fn bytes(self, offset: u64, len: u64) -> Result<*mut u8, Errno> {
+        if self.data == 0 {
+            return Err(EINVAL);
+        }
+        self.check(offset, len)?;
+        let at = u64::from(self.offset & OFFSET) + offset;
+        // SAFETY: the caller's promise.
+        match unsafe { self.window() } {
+            Some(window) if at + len <= window.len() as u64 => Ok(window.data().wrapping_add(index(at))),
+            Some(_) => Err(Errno::EFAULT),
+            None => Ok(core::ptr::with_exposed_provenance_mut::<u8>(index(self.data)).wrapping_add(index(at))),
+        }
+    }
+}
+
+/// The dynptr at this address.
+///
+/// # Safety
+/// `at` must be one that the running program was given or has made.
+unsafe fn read(at: u64) -> Dynptr {
+    // SAFETY: the verifier has proven it to be one; copied, so that nothing below depends on what is written meanwhile.
+    unsafe { (at as *const Dynptr).read_unaligned() }
+}
+
+/// Makes the dynptr at this address.
+///
+/// # Safety
+/// `at` must be sixteen writable bytes of the program's stack.
+unsafe fn write(at: u64, dynptr: Dynptr) {
+    // SAFETY: the verifier has proven so many bytes of the stack there.
+    unsafe { (at as *mut Dynptr).write_unaligned(dynptr) };
+}
+
+/// `bpf_dynptr_from_mem(data, size, flags, ptr)`.
+///
+/// # Safety
+/// `data` must be `size` bytes of a map's value, and `ptr` as in [`write`].
+pub(super) unsafe extern "C" fn from_mem(data: u64, size: u64, flags: u64, ptr: u64, _: u64, _: *mut RunCtx) -> u64 {
+    let size = u64::from(low(size));
+    let (made, done) = match (size > MAX_SIZE, flags) {
+        (true, _) => (Dynptr::NULL, Err(Errno::E2BIG)),
+        (false, 0) => (Dynptr { data, size: low(size), offset: 0 }, Ok(0)),
+        (false, _) => (Dynptr::NULL, Err(EINVAL)),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { write(ptr, made) };
+    ret(done)
+}
+
+/// A dynptr to the packet of a context, of so many bytes now.
+///
+/// # Safety
+/// `ptr` as in [`write`]; `context` must be the running program's, of that kind.
+unsafe fn from_packet(context: u64, len: usize, kind: u32, flags: u64, ptr: u64) -> u64 {
+    let fits = u32::try_from(len).ok().filter(|_| flags == 0);
+    let made = fits.map_or(Dynptr::NULL, |size| Dynptr { data: context, size, offset: kind });
+    // SAFETY: the caller's promise.
+    unsafe { write(ptr, made) };
+    ret(fits.map(|_| 0).ok_or(EINVAL))
+}
+
+/// `bpf_dynptr_from_xdp(xdp, flags, ptr)`.
+///
+/// # Safety
+/// The first argument must be the context of the running XDP program, `ptr` as in [`write`].
+pub(super) unsafe extern "C" fn from_xdp(context: u64, flags: u64, ptr: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the linker binds this to XDP programs only, and the verifier admits only their context.
+    let len = unsafe { &*(context as *const XdpBuff<'_>) }.window.len();
+    // SAFETY: the arguments are passed on as the program gave them.
+    unsafe { from_packet(context, len, XDP, flags, ptr) }
+}
+
+/// `bpf_dynptr_from_skb(skb, flags, ptr)`.
+///
+/// # Safety
+/// The first argument must be the context of the running program on `__sk_buff`, `ptr` as in [`write`].
+pub(super) unsafe extern "C" fn from_skb(context: u64, flags: u64, ptr: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the linker binds this to programs on that context only, and the verifier admits only their context.
+    let len = unsafe { &*(context as *const SkBuff<'_>) }.window.len();
+    // SAFETY: the arguments are passed on as the program gave them.
+    unsafe { from_packet(context, len, SKB, flags, ptr) }
+}
+
+/// `bpf_dynptr_read(dst, len, dynptr, offset, flags)`. An error zeroes the target.
+///
+/// # Safety
+/// `dst` must be writable for `len` bytes, and `dynptr` be as in [`read`].
+pub(super) unsafe extern "C" fn dynptr_read(
+    dst: u64,
+    len: u64,
+    dynptr: u64,
+    offset: u64,
+    flags: u64,
+    _: *mut RunCtx,
+) -> u64 {
+    let (len, offset) = (u64::from(low(len)), u64::from(low(offset)));
+    // SAFETY: the caller's promise.
+    let from = unsafe { read(dynptr) };
+    // SAFETY: emitted code waits for this call.
+    let bytes = if flags == 0 { unsafe { from.bytes(offset, len) } } else { Err(EINVAL) };
+    match bytes {
+        Ok(bytes) => {
+            // SAFETY: so many bytes are there, and the program was proven to pass as many; `copy`, because the target
+            // may be any memory.
+            unsafe { core::ptr::copy(bytes, dst as *mut u8, index(len)) };
+            0
+        }
+        Err(errno) => {
+            // SAFETY: the program was proven to pass `len` writable bytes at `dst`.
+            unsafe { core::ptr::write_bytes(dst as *mut u8, 0, index(len)) };
+            ret(Err(errno))
+        }
+    }
+}
+
+/// `bpf_dynptr_write(dynptr, offset, src, len, flags)`.
+///
+/// # Safety
+/// `src` must be readable for `len` bytes, and `dynptr` be as in [`read`].
+pub(super) unsafe extern "C" fn dynptr_write(
+    dynptr: u64,
+    offset: u64,
+    src: u64,
+    len: u64,
+    flags: u64,
+    run: *mut RunCtx,
+) -> u64 {
+    let (len, offset) = (u64::from(low(len)), u64::from(low(offset)));
+    // SAFETY: the caller's promise.
+    let to = unsafe { read(dynptr) };
+    // SAFETY: emitted code waits for this call.
+    let bytes = if to.is_read_only() { Err(EINVAL) } else { unsafe { to.bytes(offset, len) } };
+    match bytes {
+        Err(errno) => ret(Err(errno)),
+        Ok(_) if to.offset & KIND == SKB => {
+            let at = u64::from(to.offset & OFFSET) + offset;
+            // SAFETY: `data` is the context of the running program on `__sk_buff`; the rest is passed on as the program
+            // gave it.
+            unsafe { skb_store_bytes(to.data, at, src, len, flags, run) }
+        }
+        Ok(_) if flags != 0 => ret(Err(EINVAL)),
+        Ok(bytes) => {
+            // SAFETY: so many bytes are there, and the program was proven to pass as many; `copy`, because the source
+            // may be any memory.
+            unsafe { core::ptr::copy(src as *const u8, bytes, index(len)) };
+            0
+        }
+    }
+}
+
+/// `bpf_dynptr_data(dynptr, offset, len)`: of memory, not of a packet.
+///
+/// # Safety
+/// `dynptr` must be as in [`read`].
+pub(super) unsafe extern "C" fn dynptr_data(dynptr: u64, offset: u64, len: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's promise.
+    let from = unsafe { read(dynptr) };
+    if from.is_read_only() || from.offset & KIND != 0 {
+        return 0;
+    }
+    // SAFETY: emitted code waits for this call.
+    let bytes = unsafe { from.bytes(u64::from(low(offset)), u64::from(low(len))) };
+    bytes.map_or(0, |bytes| bytes.expose_provenance() as u64)
+}
+
+/// `bpf_dynptr_slice(dynptr, offset, buffer, len)`. Whatever is there is in one piece, and `buffer` not needed.
+///
+/// # Safety
+/// `dynptr` must be as in [`read`].
+pub(super) unsafe extern "C" fn slice(dynptr: u64, offset: u64, _: u64, len: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's promise.
+    let from = unsafe { read(dynptr) };
+    // SAFETY: emitted code waits for this call.
+    let bytes = unsafe { from.bytes(u64::from(low(offset)), u64::from(low(len))) };
+    bytes.map_or(0, |bytes| bytes.expose_provenance() as u64)
+}
+
+/// `bpf_dynptr_slice_rdwr(dynptr, offset, buffer, len)`.
+///
+/// # Safety
+/// `dynptr` must be as in [`read`].
+pub(super) unsafe extern "C" fn slice_rdwr(
+    dynptr: u64,
+    offset: u64,
+    buffer: u64,
+    len: u64,
+    e: u64,
+    run: *mut RunCtx,
+) -> u64 {
+    // SAFETY: the caller's promise.
+    if unsafe { read(dynptr) }.is_read_only() {
+        return 0;
+    }
+    // SAFETY: the arguments are passed on as the program gave them.
+    unsafe { slice(dynptr, offset, buffer, len, e, run) }
+}
+
+/// `bpf_dynptr_adjust(dynptr, start, end)`: leads to the bytes from `start` up to `end` of what it led to.
+///
+/// # Safety
+/// `dynptr` must be as in [`read`], on the stack.
+pub(super) unsafe extern "C" fn adjust(dynptr: u64, start: u64, end: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    let (start, end) = (low(start), low(end));
+    // SAFETY: the caller's promise.
+    let old = unsafe { read(dynptr) };
+    if old.data == 0 || start > end {
+        return ret(Err(EINVAL));
+    }
+    if end > old.size {
+        return ret(Err(Errno::ERANGE));
+    }
+    // At most the size that it was made with: this adds no bit of the kind's.
+    let new = Dynptr { offset: old.offset + start, size: end - start, ..old };
+    // SAFETY: the caller's promise.
+    unsafe { write(dynptr, new) };
+    0
+}
+
+/// `bpf_dynptr_is_null(dynptr)`.
+///
+/// # Safety
+/// `dynptr` must be as in [`read`].
+pub(super) unsafe extern "C" fn is_null(dynptr: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's promise.
+    u64::from(unsafe { read(dynptr) }.data == 0)
+}
+
+/// `bpf_dynptr_is_rdonly(dynptr)`.
+///
+/// # Safety
+/// `dynptr` must be as in [`read`].
+pub(super) unsafe extern "C" fn is_rdonly(dynptr: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's promise.
+    let of = unsafe { read(dynptr) };
+    u64::from(of.data != 0 && of.is_read_only())
+}
+
+/// `bpf_dynptr_size(dynptr)`.
+///
+/// # Safety
+/// `dynptr` must be as in [`read`].
+pub(super) unsafe extern "C" fn size(dynptr: u64, _: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's promise.
+    let of = unsafe { read(dynptr) };
+    ret(if of.data == 0 { Err(EINVAL) } else { Ok(of.size.into()) })
+}
+
+/// `bpf_dynptr_clone(dynptr, clone)`.
+///
+/// # Safety
+/// `dynptr` must be as in [`read`], `clone` as in [`write`].
+pub(super) unsafe extern "C" fn clone(dynptr: u64, clone: u64, _: u64, _: u64, _: u64, _: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's promise.
+    let of = unsafe { read(dynptr) };
+    // SAFETY: the caller's promise.
+    unsafe { write(clone, of) };
+    ret(if of.data == 0 { Err(EINVAL) } else { Ok(0) })
+}
+
+/// `bpf_ringbuf_reserve_dynptr(ringbuf, size, flags, ptr)`: leads nowhere if there is no room; it is submitted or
+/// discarded in any case.
+///
+/// # Safety
+/// As [`ringbuf_reserve`]; `ptr` as in [`write`].
+pub(super) unsafe extern "C" fn reserve(map: u64, size: u64, flags: u64, ptr: u64, e: u64, run: *mut RunCtx) -> u64 {
+    let size = u64::from(low(size));
+    let errno = if flags != 0 || size <= MAX_SIZE { EINVAL } else { Errno::E2BIG };
+    let sample = match (flags, size) {
+        // SAFETY: the arguments are passed on as the program gave them.
+        (0, 1..=MAX_SIZE) => unsafe { ringbuf_reserve(map, size, flags, 0, e, run) },
+        (_, _) => 0,
+    };
+    let made = if sample == 0 { Dynptr::NULL } else { Dynptr { data: sample, size: low(size), offset: 0 } };
+    // SAFETY: the caller's promise.
+    unsafe { write(ptr, made) };
+    ret(if sample == 0 { Err(errno) } else { Ok(0) })
+}
+
+/// `bpf_ringbuf_submit_dynptr(ptr, flags)`.
+///
+/// # Safety
+/// `ptr` must be a record's dynptr that the run has made and still has, the last argument its hidden one.
+pub(super) unsafe extern "C" fn submit(ptr: u64, flags: u64, c: u64, d: u64, e: u64, run: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's promise.
+    let data = unsafe { read(ptr) }.data;
+    // SAFETY: the record that the run holds; one that is 0 is none that it holds.
+    unsafe { ringbuf_submit(data, flags, c, d, e, run) }
+}
+
+/// `bpf_ringbuf_discard_dynptr(ptr, flags)`.
+///
+/// # Safety
+/// As [`submit`].
+pub(super) unsafe extern "C" fn discard(ptr: u64, flags: u64, c: u64, d: u64, e: u64, run: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's promise.
+    let data = unsafe { read(ptr) }.data;
+    // SAFETY: the record that the run holds; one that is 0 is none that it holds.
+    unsafe { ringbuf_discard(data, flags, c, d, e, run) }
+}
+
+/// `bpf_user_ringbuf_drain(map, callback, ctx, flags)`: calls `callback(dynptr, ctx)` for each record until it returns
+/// non-zero; the number of records, or an error number.
+///
+/// # Safety
+/// `map` must be a live map.
+pub(crate) unsafe fn run_drain(
+    run: &mut Run,
+    map: u64,
+    arg: u64,
+    flags: u64,
+    call: CallBack<'_>,
+) -> Result<u64, HelperError> {
+    let mut failed = None;
+    let mut visit = |data: *mut u8, len: u32| {
+        let record = Dynptr::lent(data, len);
+        match call(run, [(&raw const record).expose_provenance() as u64, arg, 0, 0, 0]) {
+            Ok(r0) => r0 == 0,
+            Err(error) => {
+                failed = Some(error);
+                false
+            }
+        }
+    };
+    // SAFETY: both callers pass the map that their program was proven to pass, a user ring buffer that the run's guard
+    // keeps.
+    let visited = unsafe { map_ops::user_ringbuf_drain(map as *const MapHeader, flags, &mut visit) };
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(visited as u64),
+    }
+}
