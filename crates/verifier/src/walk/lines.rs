@@ -189,7 +189,8 @@ impl State {
     /// V(id) lies in `min..=max`: settles whether differences with it have wrapped round.
     fn settle_wraps(&mut self, id: u32, min: i128, max: i128, hops: u32) {
         for i in (0..self.wraps.len()).rev() {
-            let Wrap { w, v, by, bits } = self.wraps[i];
+            // A bound that one of them gave may have settled others.
+            let Some(&Wrap { w, v, by, bits }) = self.wraps.get(i) else { continue };
             let (by, all) = (i128::from(by), 1i128 << bits);
             // Above this, it has; it has not if V(v) is `by` or more.
             let (whole, wrapped) = match id {

@@ -571,3 +571,25 @@ fn what_falls_before_its_memory_bounds_no_rounds() {
     accepted(&twice);
     refused(&twice.replace("if r4 <= r1 goto out\n", "\n"));
 }
+
+#[test]
+fn what_shows_one_difference_not_to_wrap_may_show_others() {
+    // The second is one of the first: its bound settles both.
+    accepted(
+        ";raw
+        if r2 < 32 goto out
+        r3 = *(u8 *)(r1 + 0)
+        r4 = r3
+        r4 += -1
+        r5 = r4
+        r5 += -2
+        if r5 > 28 goto out
+        r1 += r5
+        r0 = *(u8 *)(r1 + 3)
+        r3 = 0
+        a: r3 += 1
+        if r3 < 3 goto a
+        out: r0 = 0
+        exit",
+    );
+}
