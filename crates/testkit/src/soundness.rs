@@ -19,6 +19,7 @@ mod flow;
 mod needs;
 #[cfg(feature = "oracle")]
 mod oracle;
+mod relations;
 mod rounds;
 mod statements;
 #[cfg(feature = "oracle")]
@@ -148,10 +149,13 @@ pub(crate) enum Role {
 /// If the program is not valid: a bug of the generator.
 pub fn generate(choices: &mut Choices<'_>) -> Generated {
     let context = choices.pick(&[Context::Raw, Context::Skb, Context::Xdp, Context::Skb]);
-    let mut lures = u32::from(choices.one_in(2));
+    // What several variables are to each other is found by no mixture of idioms: programs of nothing else.
+    let related = choices.below(6) == 5;
+    let mut lures = if related { 4 } else { u32::from(choices.one_in(2)) };
     let lured = lures > 0;
+    let all = lures;
     // Callees first, so that the call graph has no cycle.
-    let count = choices.below(5);
+    let count = choices.below(if related { 2 } else { 5 });
     let mut callees: Vec<Function> = Vec::new();
     for _ in 0..count {
         let role = match choices.below(8) {
@@ -163,11 +167,11 @@ pub fn generate(choices: &mut Choices<'_>) -> Generated {
                 context: choices.one_in(2) || context == Context::Xdp,
             },
         };
-        let function = Function::generate(choices, context, role, &callees, &mut lures);
+        let function = Function::generate(choices, context, role, &callees, (related, &mut lures));
         callees.push(function);
     }
-    let main = Function::generate(choices, context, Role::Main, &callees, &mut lures);
-    link(context, main, callees, lured && lures == 0)
+    let main = Function::generate(choices, context, Role::Main, &callees, (related, &mut lures));
+    link(context, main, callees, lured && lures < all)
 }
 
 /// Lays out the functions that are called, main first, and resolves the calls.

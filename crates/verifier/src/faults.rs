@@ -100,6 +100,12 @@ mod with {
         LinesBelowZero,
         /// Two pointers that a loop moves by different multiples of a number are taken to stay at their distance.
         BasesMoveApart,
+        /// Relations of a loop's variables are taken to hold in the next round.
+        RelationsUnchecked,
+        /// Relations of a loop's variables are taken to hold when it begins.
+        RelationsUnbegun,
+        /// Sums of what a loop moves are taken to stay as they are.
+        SumsStay,
         /// What decides is not needed exactly.
         DecisionsUnmarked,
         /// What was compared with an exact number is not needed exactly itself.

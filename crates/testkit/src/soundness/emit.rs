@@ -105,7 +105,7 @@ impl Function {
         context: Context,
         role: Role,
         callees: &[Function],
-        lures: &mut u32,
+        (related, lures): (bool, &mut u32),
     ) -> Function {
         let mut b = Builder {
             c,
@@ -129,7 +129,14 @@ impl Function {
         if context == Context::Xdp && moves && b.c.one_in(2) {
             b.move_packet();
         }
-        let statements = if role == Role::Main { 1 + b.c.below(7) } else { b.c.below(5) };
+        if related {
+            b.related_loop();
+        }
+        let statements = match (related, role) {
+            (true, _) => b.c.below(2),
+            (false, Role::Main) => 1 + b.c.below(7),
+            (false, _) => b.c.below(5),
+        };
         for _ in 0..statements {
             // Calls are what a random statement is too seldom.
             match b.c.below(8) {

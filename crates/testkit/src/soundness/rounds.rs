@@ -12,12 +12,13 @@ use bpf_isa::{AluOp, Cond, Insn, Reg, Size, Src, Width};
 impl Builder<'_, '_> {
     /// A loop of one of these kinds.
     pub(super) fn guessed_loop(&mut self) {
-        match self.c.below(5) {
+        match self.c.below(6) {
             0 => self.moving_loop(),
             1 => self.measured_loop(),
             2 => self.packet_walk(),
             3 => self.around(),
-            _ => self.shaped_loop(),
+            4 => self.shaped_loop(),
+            _ => self.related_loop(),
         }
     }
 

@@ -10,7 +10,7 @@ fn accepted_programs_run_as_promised_on_all_engines() {
     let mut oracle = Oracle::new();
     let mut tally = Tally::default();
     let mut by_context = [0u32; 3];
-    for seed in 0..4000 {
+    for seed in 0..6000 {
         let mut choices = Choices::from_seed(seed);
         let generated = soundness::generate(&mut choices);
         let outcome = oracle.check(&generated, 2, &mut choices);
@@ -26,7 +26,7 @@ fn accepted_programs_run_as_promised_on_all_engines() {
     }
     // Both sides of the border are visited, and what is right in itself is accepted, mostly.
     let refused: u64 = tally.refused.values().sum();
-    assert!(tally.accepted > 2800 && refused > 400 && tally.steps > 500_000, "{tally}");
+    assert!(tally.accepted > 4000 && refused > 400 && tally.steps > 500_000, "{tally}");
     assert!(tally.refused_without_lure < 250, "{tally}");
     assert!(by_context.iter().all(|n| *n > 500), "{by_context:?}");
     // Each of the rules that lures are about refuses some.

@@ -15,6 +15,7 @@ use bpf_isa::Insn;
 use super::place::{Place, put, value};
 use super::relation::{Of, Relation};
 use super::{Change, Guess, Shape};
+use crate::faults::planted;
 use crate::state::{Frame, State};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::linear::Form;
@@ -71,7 +72,7 @@ impl Shape {
                 let bytes = f.bytes.saturating_sub(x.saturating_mul(f.scale.into())).saturating_add(y);
                 let new = Relation::Below { lo, scale: f.scale, bytes, hi };
                 let known = g.state.below(f.id, f.scale, f.hi) >= Some(f.bytes);
-                if !known && !related.contains(&new) && new.holds(&g.entry, &g.state) {
+                if !known && !related.contains(&new) && (new.holds(&g.entry, &g.state) || planted!(RelationsUnbegun)) {
                     related.push(new);
                 }
             }
@@ -87,7 +88,7 @@ impl Guess {
     /// Enters the relations, all of which hold of what entered the loop.
     pub(super) fn relate(&mut self, shape: &Shape) {
         for &r in shape.related.iter().flatten() {
-            if r.is_named(&self.state) && r.holds(&self.entry, &self.state) {
+            if r.is_named(&self.state) && (r.holds(&self.entry, &self.state) || planted!(RelationsUnbegun)) {
                 let names = self.state.clone();
                 r.enter(&names, &mut self.state);
                 self.relations.push(r);
@@ -187,7 +188,7 @@ impl Guess {
             }
         }
         let (held, lost): (Vec<Relation>, Vec<Relation>) =
-            self.relations.iter().partition(|r| r.holds(back, &self.state));
+            self.relations.iter().partition(|r| r.holds(back, &self.state) || planted!(RelationsUnchecked));
         self.refuted.extend(lost);
         held
     }

@@ -95,6 +95,7 @@ impl Guess {
         back.sums.retain_mut(|t| {
             let parts = by(t.b).checked_mul(t.scale).and_then(|b| b.checked_add(by(t.a)));
             let delta = parts.and_then(|p| t.delta.checked_sub(p)?.checked_add(by(t.s)));
+            let delta = if planted!(SumsStay) { Some(t.delta) } else { delta };
             let max = if t.max == i64::MAX { Some(i64::MAX) } else { t.max.checked_add(by(t.s)) };
             // What was less than the scale need not be, later.
             (t.split, t.delta, t.max) =
