@@ -664,8 +664,9 @@ pub(super) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool {
         && old.room.iter().all(|o| match (ids.new_name(o.id), ids.new_name(o.hi)) {
             (Some(id), Some(hi)) => new.below(id, o.scale, hi) >= Some(o.bytes),
             // An id that nothing covered has needs nothing; unless it is known by one that something has.
-            (None, _) => old.room.iter().all(|r| r.hi != o.id),
-            (Some(_), None) => false,
+            (None, _) if old.room.iter().all(|r| r.hi != o.id) => true,
+            // There only has to be such a number, and what has the same name may be one.
+            (id, hi) => new.below(id.unwrap_or(o.id), o.scale, hi.unwrap_or(o.hi)) >= Some(o.bytes),
         })
 }
 

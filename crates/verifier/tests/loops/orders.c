@@ -199,3 +199,45 @@ SEC("raw/varints") u64 varints(const u8 *p, u64 len) {
 	}
 	return out[0] ^ out[15] ^ n;
 }
+
+// A set of bits: how many, and which is the first.
+SEC("raw/bits") u64 bits(const u8 *p, u64 len) {
+	u64 set[4] = {};
+	u32 count = 0, first = 256;
+	for (u64 i = 0; i < len; i++)
+		set[p[i] >> 6] |= 1ull << (p[i] & 63);
+	for (u32 i = 0; i < 4; i++)
+		for (u64 w = set[i]; w; w &= w - 1)
+			count++;
+	for (u32 i = 0; i < 256; i++)
+		if (set[i / 64] >> (i % 64) & 1) {
+			first = i;
+			break;
+		}
+	return count << 16 | first;
+}
+
+// The edit distance of the buffer's halves, one row on the stack.
+SEC("raw/edit") u64 edit(const u8 *p, u64 len) {
+	u8 row[33] = {};
+	if (len > 64)
+		len = 64;
+	u64 n = len / 2;
+	for (u64 j = 0; j <= n; j++)
+		row[j] = j;
+	for (u64 i = 1; i <= n; i++) {
+		u8 last = row[0];
+		row[0] = i;
+		for (u64 j = 1; j <= n; j++) {
+			u8 old = row[j];
+			u8 best = last + (p[i - 1] != p[n + j - 1]);
+			if (old + 1 < best)
+				best = old + 1;
+			if (row[j - 1] + 1 < best)
+				best = row[j - 1] + 1;
+			row[j] = best;
+			last = old;
+		}
+	}
+	return row[n];
+}

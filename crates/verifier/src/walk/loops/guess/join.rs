@@ -77,6 +77,8 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
         None => false,
     });
     into.room.retain_mut(|f| match other.below(f.id, f.scale, f.hi) {
+        // One that holds less of each round would be given up bit by bit.
+        Some(bytes) if widen == Widen::Far && bytes < f.bytes => false,
         Some(bytes) => {
             f.bytes = f.bytes.min(bytes);
             true
