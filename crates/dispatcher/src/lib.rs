@@ -29,7 +29,7 @@ mod x64;
 
 pub use chain::{Link, Policy, Verdicts};
 pub use image::Image;
-pub use live::{Current, DetachError, Dispatcher, LiveImage, Observer, Stats};
+pub use live::{Current, DetachError, Dispatcher, LiveImage, Observer, StagedImage, Stats};
 pub use options::{DEFAULT_LIMIT, Entry, MAX_LIMIT, Options};
 
 /// An offset in an image, or a number of its programs: [`MAX_LIMIT`] programs, and some bytes for each.

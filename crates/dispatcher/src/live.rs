@@ -31,6 +31,10 @@ pub struct LiveImage {
     placed: Mutex<Option<Placed>>,
 }
 
+/// An image that was placed, and that nobody can reach yet ([`LiveImage::stage`]).
+#[derive(Debug)]
+pub struct StagedImage(Placed);
+
 struct Placed {
     observed: Option<Box<dyn Any + Send + Sync>>,
     text: Text,
@@ -56,6 +60,12 @@ impl Current {
     #[inline]
     pub fn reads_hidden(self) -> bool {
         self.0.addr() & Self::HIDDEN != 0
+    }
+}
+
+impl fmt::Debug for Placed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Placed").field("reads_hidden", &self.reads_hidden).finish_non_exhaustive()
     }
 }
 
@@ -94,10 +104,23 @@ impl LiveImage {
     /// # Errors
     /// See [`Error`]. The old image stays.
     pub fn publish(&self, image: &Image) -> Result<(), Error> {
+        self.publish_staged(self.stage(image)?);
+        Ok(())
+    }
+
+    /// Does all of [`LiveImage::publish`] that can fail.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn stage(&self, image: &Image) -> Result<StagedImage, Error> {
         let text = self.packs.stage(image.code(), |symbol| image.resolve(symbol))?.finalize()?;
         let observed = self.observer.as_ref().map(|observer| observer(image.code(), &text));
-        self.exchange(Some(Placed { observed, text, reads_hidden: image.code().reads_hidden }));
-        Ok(())
+        Ok(StagedImage(Placed { observed, text, reads_hidden: image.code().reads_hidden }))
+    }
+
+    /// The rest of it.
+    pub fn publish_staged(&self, image: StagedImage) {
+        self.exchange(Some(image.0));
     }
 
     /// There is no current image from now on.

@@ -263,6 +263,14 @@ pub enum ProgArrayError {
         /// The largest size.
         max: u32,
     },
+    /// An array that is to be taken over has another size ([`crate::MapSet::reuse_array`]).
+    #[error("it has {given} slots where the object declares {declared}; copy it (`MapSet::copy_array`)")]
+    Size {
+        /// What the object says.
+        declared: u32,
+        /// What the array has.
+        given: u32,
+    },
     /// The array needs more memory than one object may take; nothing was allocated.
     #[error("{needed} bytes are needed; the limit is {limit}")]
     TooLarge {

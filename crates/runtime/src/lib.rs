@@ -45,6 +45,7 @@ pub use abi::limits::{Deadline, Interrupter, RunLimits};
 pub use abi::run::PrintSink;
 pub use attach::dispatcher::{Dispatcher, DispatcherError, DispatcherOptions, DispatcherStats};
 pub use attach::hook::{Attachment, Hook, HookError};
+pub use attach::plan::{Applied, Plan, PlanError};
 pub use attach::published::{ListError, ProgramStats};
 pub use attach::runner::Runner;
 pub use bpf_context_derive::BpfContext;

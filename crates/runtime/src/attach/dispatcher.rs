@@ -388,6 +388,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     fn list_of(&self, attached: &[Attached<C, H>]) -> Result<List, ListError> {
         let listed = attached.iter().map(|a| Listed {
             program: Arc::clone(a.program.loaded()),
+            _kept: None,
             continue_on: None,
             counters: Arc::clone(&a.counters),
         });

@@ -24,7 +24,7 @@ use crate::engine::debug;
 use crate::error::RunError;
 use crate::handle::program::Program;
 use crate::program::locate::locate;
-use bpf_dispatcher::{Image, Link, LiveImage, MAX_LIMIT, Options, Policy, Verdicts};
+use bpf_dispatcher::{Image, Link, LiveImage, MAX_LIMIT, Options, Policy, StagedImage, Verdicts};
 use bpf_jit_code::Arch;
 use bpf_quiesce::{Guard, OtherDomain};
 use std::borrow::Borrow;
@@ -130,12 +130,69 @@ pub struct Hook<C, H> {
     _reclaim: ReclaimOnDrop,
 }
 
-struct State<C, H> {
+/// What a hook is, for those who change it.
+pub(super) struct State<C, H> {
     attached: Vec<Attached<C, H>>,
     statistics: bool,
+    /// Changes so far.
+    version: u64,
+    /// What the edits have taken out, while it is being made: dropping a handle may run deferred drops.
+    gone: Vec<Attached<C, H>>,
 }
 
-struct Attached<C, H> {
+/// A change of the list.
+pub(super) enum Edit<C, H> {
+    /// As [`Hook::attach_with`].
+    Attach(Program<C, H>, Attachment),
+    /// As [`Hook::attach_at`].
+    AttachAt(usize, Program<C, H>),
+    /// As [`Hook::detach`].
+    Detach(Program<C, H>),
+    /// As [`Hook::replace`].
+    Replace(Program<C, H>, Program<C, H>),
+    /// The whole list as it was once.
+    Restore(Vec<Attached<C, H>>),
+}
+
+/// A change that needs only to be published.
+pub(super) struct Prepared<C, H> {
+    next: State<C, H>,
+    /// `None`: the list is walked.
+    image: Option<StagedImage>,
+    list: List,
+}
+
+impl<C, H> Prepared<C, H> {
+    /// The version that it was made from.
+    pub(super) fn version(&self) -> u64 {
+        self.next.version - 1
+    }
+
+    /// Whether the hook is still as it was made from.
+    pub(super) fn is_for(&self, state: &State<C, H>) -> bool {
+        state.version == self.version()
+    }
+}
+
+/// What a change has replaced. To be dropped without the hook's lock: programs may have a `Drop` that changes it.
+#[must_use = "the list leaks unless it is finished"]
+pub(super) struct Replacing<C, H> {
+    old: State<C, H>,
+    gone: Vec<Attached<C, H>>,
+    list: Replaced<List>,
+    version: u64,
+}
+
+impl<C: Context, H: 'static> Replacing<C, H> {
+    /// Lets go of it, without the lock. The programs that were attached before, and the version since.
+    pub(super) fn finish(self, hook: &Hook<C, H>) -> (Vec<Attached<C, H>>, u64) {
+        drop(self.gone);
+        self.list.retire(hook.engine.domain());
+        (self.old.attached, self.version)
+    }
+}
+
+pub(super) struct Attached<C, H> {
     program: Program<C, H>,
     attachment: Attachment,
     counters: Arc<Counters>,
@@ -196,10 +253,10 @@ impl<C: Context, H: 'static> Hook<C, H> {
             image: LiveImage::observed(&engine.0.packs, debug::observer(engine, "<hook>")),
             list: Published::new(List::new(engine, 0, std::iter::empty())?),
             code_stack: AtomicU64::new(0),
-            state: Mutex::new(State { attached: Vec::new(), statistics: false }),
+            state: Mutex::new(State { attached: Vec::new(), statistics: false, version: 0, gone: Vec::new() }),
             _reclaim: ReclaimOnDrop(engine.clone()),
         };
-        hook.change(|_, _| Ok(()))?;
+        hook.change(|_| Ok(()))?;
         Ok(hook)
     }
 
@@ -304,7 +361,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         // Once more: the list may be a newer one than that for which the run began.
         self.engine.0.runs.config.stack.check(self, INTERPRETER).map_err(|error| *error)?;
         let mut result = self.policy.of_empty();
-        for Listed { program, continue_on, counters } in &**list {
+        for Listed { program, continue_on, counters, .. } in &**list {
             // SAFETY: the run is this thread's; nobody else uses its count of tail calls.
             unsafe { (*run).ctx.tail_calls = 0 };
             // SAFETY: the run is this thread's.
@@ -351,9 +408,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// # Errors
     /// [`HookError`].
     pub fn attach_with(&self, program: &Program<C, H>, attachment: Attachment) -> Result<(), HookError> {
-        self.insert(program, attachment, |attached| {
-            Ok(attached.iter().rposition(|a| a.attachment.priority <= attachment.priority).map_or(0, |last| last + 1))
-        })
+        self.edit(&Edit::Attach(program.clone(), attachment))
     }
 
     /// Adds a program before the one at `position`, whatever its priority; at the end if that is the number of
@@ -362,10 +417,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// # Errors
     /// [`HookError`].
     pub fn attach_at(&self, position: usize, program: &Program<C, H>) -> Result<(), HookError> {
-        self.insert(program, Attachment::default(), |attached| match attached.len() {
-            len if position > len => Err(HookError::Position { position, len }),
-            _ => Ok(position),
-        })
+        self.edit(&Edit::AttachAt(position, program.clone()))
     }
 
     /// Takes a program out. It may still be running when this returns, but no run that begins now reaches it.
@@ -373,10 +425,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// # Errors
     /// [`HookError`].
     pub fn detach(&self, program: &Program<C, H>) -> Result<(), HookError> {
-        self.change(|state, gone| {
-            gone.push(state.attached.remove(position_of(&state.attached, program)?));
-            Ok(())
-        })
+        self.edit(&Edit::Detach(program.clone()))
     }
 
     /// Puts `new` in the place of `old`, with its priority and verdicts, in one step.
@@ -384,14 +433,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// # Errors
     /// [`HookError`].
     pub fn replace(&self, old: &Program<C, H>, new: &Program<C, H>) -> Result<(), HookError> {
-        self.change(|state, gone| {
-            let position = position_of(&state.attached, old)?;
-            self.check(&state.attached, new)?;
-            let place = &mut state.attached[position];
-            let attached = Attached::new(new, place.attachment);
-            gone.push(std::mem::replace(place, attached));
-            Ok(())
-        })
+        self.edit(&Edit::Replace(old.clone(), new.clone()))
     }
 
     /// The programs, in order.
@@ -405,7 +447,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// # Errors
     /// [`HookError::Image`].
     pub fn set_statistics(&self, on: bool) -> Result<(), HookError> {
-        self.change(|state, _| {
+        self.change(|state| {
             state.statistics = on;
             Ok(())
         })
@@ -416,24 +458,59 @@ impl<C: Context, H: 'static> Hook<C, H> {
         self.lock().attached.iter().map(|a| a.counters.stats(a.program.name())).collect()
     }
 
+    fn edit(&self, edit: &Edit<C, H>) -> Result<(), HookError> {
+        self.change(|state| self.apply(state, edit))
+    }
+
+    /// What the edit makes of a list that is not published.
+    fn apply(&self, state: &mut State<C, H>, edit: &Edit<C, H>) -> Result<(), HookError> {
+        let State { attached, gone, .. } = state;
+        match edit {
+            Edit::Attach(program, attachment) => {
+                if attachment.continue_on.is_some() && !matches!(self.policy, Policy::FirstVerdict { .. }) {
+                    return Err(HookError::Verdicts);
+                }
+                let before = attached.iter().rposition(|a| a.attachment.priority <= attachment.priority);
+                self.insert(attached, before.map_or(0, |last| last + 1), program, *attachment)
+            }
+            Edit::AttachAt(position, program) => {
+                self.check(attached, program)?;
+                match attached.len() {
+                    len if *position > len => Err(HookError::Position { position: *position, len }),
+                    _ => self.insert(attached, *position, program, Attachment::default()),
+                }
+            }
+            Edit::Detach(program) => {
+                gone.push(attached.remove(position_of(attached, program)?));
+                Ok(())
+            }
+            Edit::Replace(old, new) => {
+                let position = position_of(attached, old)?;
+                self.check(attached, new)?;
+                let attachment = attached[position].attachment;
+                gone.push(std::mem::replace(&mut attached[position], Attached::new(new, attachment)));
+                Ok(())
+            }
+            Edit::Restore(before) => {
+                gone.append(&mut std::mem::replace(attached, before.clone()));
+                Ok(())
+            }
+        }
+    }
+
     fn insert(
         &self,
+        attached: &mut Vec<Attached<C, H>>,
+        position: usize,
         program: &Program<C, H>,
         attachment: Attachment,
-        position: impl FnOnce(&[Attached<C, H>]) -> Result<usize, HookError>,
     ) -> Result<(), HookError> {
-        if attachment.continue_on.is_some() && !matches!(self.policy, Policy::FirstVerdict { .. }) {
-            return Err(HookError::Verdicts);
+        self.check(attached, program)?;
+        if attached.len() >= MAX_LIMIT {
+            return Err(HookError::Full { max: MAX_LIMIT });
         }
-        self.change(|state, _| {
-            self.check(&state.attached, program)?;
-            if state.attached.len() >= MAX_LIMIT {
-                return Err(HookError::Full { max: MAX_LIMIT });
-            }
-            let position = position(&state.attached)?;
-            state.attached.insert(position, Attached::new(program, attachment));
-            Ok(())
-        })
+        attached.insert(position, Attached::new(program, attachment));
+        Ok(())
     }
 
     /// Whether the program may be attached beside these.
@@ -445,52 +522,93 @@ impl<C: Context, H: 'static> Hook<C, H> {
         Ok(())
     }
 
-    /// Publishes what `edit` makes of the list, then lets go of the old one. What `edit` takes out it puts aside, since
-    /// no handle of a program may be dropped under the lock.
-    fn change(
-        &self,
-        edit: impl FnOnce(&mut State<C, H>, &mut Vec<Attached<C, H>>) -> Result<(), HookError>,
-    ) -> Result<(), HookError> {
+    /// Publishes what `edit` makes of the list, then lets go of the old one.
+    fn change(&self, edit: impl FnOnce(&mut State<C, H>) -> Result<(), HookError>) -> Result<(), HookError> {
         let mut state = self.lock();
-        let mut next = State { attached: state.attached.clone(), statistics: state.statistics };
-        let mut gone = Vec::new();
-        let result = edit(&mut next, &mut gone).and_then(|()| self.publish(&next));
-        if result.is_ok() {
-            std::mem::swap(&mut *state, &mut next);
+        let mut next = state.next();
+        // A list that was not published goes without the lock, with its last handles of programs.
+        let prepared = match edit(&mut next) {
+            Ok(()) => self.ready(next),
+            Err(error) => Err((error, next)),
+        };
+        match prepared {
+            Ok(prepared) => {
+                let replaced = self.publish(&mut state, prepared);
+                drop(state);
+                // From here on without the lock: what is dropped may have a `Drop` that changes this hook.
+                drop(replaced.finish(self));
+                Ok(())
+            }
+            Err((error, next)) => {
+                drop(state);
+                drop(next);
+                Err(error)
+            }
         }
-        drop(state);
-        // From here on without the lock: what is dropped may have a `Drop` that changes this hook.
-        drop((next, gone));
-        result.map(|old| old.retire(self.engine.domain()))
     }
 
-    fn publish(&self, state: &State<C, H>) -> Result<Replaced<List>, HookError> {
+    /// What these edits make of the list as it is now, all or none.
+    pub(super) fn prepare(&self, edits: &[Edit<C, H>]) -> Result<Prepared<C, H>, HookError> {
+        let mut next = self.lock().next();
+        edits.iter().try_for_each(|edit| self.apply(&mut next, edit))?;
+        self.ready(next).map_err(|(error, _)| error)
+    }
+
+    /// List and image of this state.
+    fn ready(&self, next: State<C, H>) -> Result<Prepared<C, H>, (HookError, State<C, H>)> {
+        match self.ready_parts(&next) {
+            Ok((image, list)) => Ok(Prepared { next, image, list }),
+            Err(error) => Err((error, next)),
+        }
+    }
+
+    fn ready_parts(&self, state: &State<C, H>) -> Result<(Option<StagedImage>, List), HookError> {
         for attached in &state.attached {
-            // Relaxed: the publications below are releases.
+            // Relaxed: the publications are releases.
             self.code_stack.fetch_max(attached.program.loaded().code_stack(), Ordering::Relaxed);
         }
         let list = state.attached.iter().map(|a| Listed {
             program: Arc::clone(a.program.loaded()),
+            _kept: a.program.kept().cloned(),
             continue_on: a.attachment.continue_on,
             counters: Arc::clone(&a.counters),
         });
         let list = List::new(&self.engine, size_of::<Attached<C, H>>(), list)?;
         let links: Option<Vec<Link>> = state.attached.iter().map(Attached::link).collect();
         let links = links.filter(|_| !state.statistics && self.engine.config().mode == Mode::Jit);
-        match (Arch::HOST, links) {
+        let image = match (Arch::HOST, links) {
             (Some(arch), Some(links)) => {
                 let options = Options { hardening: self.engine.config().hardening, ..Options::default() };
-                self.image.publish(&Image::chain(arch, &links, self.policy, &options))?;
+                Some(self.image.stage(&Image::chain(arch, &links, self.policy, &options))?)
             }
+            _ => None,
+        };
+        Ok((image, list))
+    }
+
+    /// Publishes what was made from this very state.
+    pub(super) fn publish(&self, state: &mut State<C, H>, prepared: Prepared<C, H>) -> Replacing<C, H> {
+        let Prepared { mut next, image, list } = prepared;
+        match image {
+            Some(image) => self.image.publish_staged(image),
             // A run that begins before the list below is replaced walks the old one.
-            _ => self.image.withdraw(),
+            None => self.image.withdraw(),
         }
-        Ok(self.list.replace(list))
+        let (version, gone) = (next.version, std::mem::take(&mut next.gone));
+        Replacing { old: std::mem::replace(state, next), gone, list: self.list.replace(list), version }
     }
 
     /// Nothing that panics leaves the state half changed, so poison means nothing.
-    fn lock(&self) -> MutexGuard<'_, State<C, H>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State<C, H>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<C: Context, H: 'static> State<C, H> {
+    /// A copy that may become the next one.
+    fn next(&self) -> Self {
+        let State { attached, statistics, version, .. } = self;
+        State { attached: attached.clone(), statistics: *statistics, version: version + 1, gone: Vec::new() }
     }
 }
 

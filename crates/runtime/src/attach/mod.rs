@@ -2,5 +2,6 @@
 
 pub(crate) mod dispatcher;
 pub(crate) mod hook;
+pub(crate) mod plan;
 pub(crate) mod published;
 pub(crate) mod runner;

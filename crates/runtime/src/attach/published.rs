@@ -10,6 +10,7 @@
 
 use crate::abi::run::Run;
 use crate::engine::Engine;
+use crate::handle::kept::Kept;
 use crate::program::loaded::Loaded;
 use crate::{RunError, context::Parts};
 use bpf_dispatcher::Verdicts;
@@ -69,6 +70,8 @@ impl Counters {
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) program: Arc<Loaded>,
+    /// What keeps the prog arrays filled that it jumps through: for as long as a run may be in it.
+    pub(crate) _kept: Option<Kept>,
     pub(crate) continue_on: Option<Verdicts>,
     pub(crate) counters: Arc<Counters>,
 }

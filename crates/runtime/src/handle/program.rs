@@ -58,6 +58,10 @@ impl<C: Context, H: 'static> Program<C, H> {
         &self.loaded
     }
 
+    pub(crate) fn kept(&self) -> Option<&Kept> {
+        self.kept.as_ref()
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.loaded.name

@@ -1,7 +1,9 @@
 //! The maps of an object: which to create, which to take over.
 
+use crate::context::Context;
 use crate::engine::Engine;
-use crate::error::LoadError;
+use crate::error::{LoadError, ProgArrayError};
+use crate::handle::prog_array::ProgArray;
 use crate::load::verify::spin_lock_offset;
 use crate::program::loaded::Loaded;
 use crate::program::map_ref::MapRef;
@@ -10,6 +12,7 @@ use bpf_maps::{CreateOptions, Kind, Map, MapError, MapType, flags, implemented_t
 use bpf_object::btf::{Btf, Type, TypeId};
 use bpf_object::{DataKind, Object};
 use bpf_quiesce::{Domain, Owned};
+use std::fmt;
 use std::sync::Arc;
 
 /// The maps an object will be loaded with: new ones, except where one is taken over.
@@ -41,7 +44,28 @@ impl Owned for MapSet {
 struct Def {
     name: String,
     kind: DefKind,
-    taken: Option<Map>,
+    taken: Option<MapRef>,
+    /// What is put into it when it is made.
+    from: Option<From>,
+}
+
+/// Where a new map's contents come from.
+enum From {
+    /// The programs in this prog array.
+    Slots(Arc<ProgTable>),
+    /// The elements of this map, each as the function makes it.
+    Elements(Map, Box<Migrate>),
+}
+
+type Migrate = dyn FnMut(&[u8], &[u8]) -> Option<(Vec<u8>, Vec<u8>)> + Send;
+
+impl fmt::Debug for From {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            From::Slots(table) => f.debug_tuple("Slots").field(table).finish(),
+            From::Elements(map, _) => f.debug_tuple("Elements").field(map).finish(),
+        }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -86,7 +110,9 @@ impl MapSet {
         let defs = object
             .maps()
             .iter()
-            .map(|map| Ok(Def { name: map.name.clone(), kind: DefKind::of(object, map, slots)?, taken: None }))
+            .map(|map| {
+                Ok(Def { name: map.name.clone(), kind: DefKind::of(object, map, slots)?, taken: None, from: None })
+            })
             .collect::<Result<_, LoadError>>()?;
         Ok(MapSet { engine: engine.clone(), defs })
     }
@@ -109,8 +135,89 @@ impl MapSet {
                 return Err(LoadError::NotFound { what: "data map", name: name.to_owned(), have: have() });
             }
         }
-        self.defs[i].taken = Some(map.clone());
+        self.defs[i].taken = Some(MapRef::Data(map.clone()));
         Ok(self)
+    }
+
+    /// Takes over an existing prog array for the one of this name: old and new programs jump through the same slots,
+    /// which keep what they hold; what the object puts into them is not put there. For a new version that runs are not
+    /// to see before a [`crate::Plan`] is carried out, take a copy.
+    ///
+    /// # Errors
+    /// [`LoadError::NotFound`]; [`LoadError::ProgArray`] if the number of slots differs; [`LoadError::OtherDomain`].
+    pub fn reuse_array<C: Context, H: 'static>(
+        mut self,
+        name: &str,
+        array: &ProgArray<C, H>,
+    ) -> Result<MapSet, LoadError> {
+        let at = self.array(name, array)?;
+        let DefKind::Progs { entries } = self.defs[at].kind else { return Err(self.no_array(name)) };
+        if entries != array.entries() {
+            let source = ProgArrayError::Size { declared: entries, given: array.entries() };
+            return Err(LoadError::ProgArray { array: name.to_owned(), source });
+        }
+        self.defs[at].taken = Some(MapRef::Progs(Arc::clone(array.table())));
+        Ok(self)
+    }
+
+    /// A new prog array for the one of this name, whose slots begin with what those of an existing one hold when the
+    /// object is loaded, as far as it has as many. What the object puts into its slots comes after.
+    ///
+    /// # Errors
+    /// [`LoadError::NotFound`]; [`LoadError::OtherDomain`].
+    pub fn copy_array<C: Context, H: 'static>(
+        mut self,
+        name: &str,
+        array: &ProgArray<C, H>,
+    ) -> Result<MapSet, LoadError> {
+        let at = self.array(name, array)?;
+        self.defs[at].from = Some(From::Slots(Arc::clone(array.table())));
+        Ok(self)
+    }
+
+    /// A new map for the one of this name, with the elements of an existing one, whose key, value or type was another:
+    /// `migrate` makes a new element of each, or drops it. It is called while the object is loaded; the old map may go
+    /// on changing, and what changes there after an element was read is not in the new one.
+    ///
+    /// ```no_run
+    /// # use bpf_runtime::*;
+    /// # fn f(engine: &Engine, object: &Object, old: &Instance<()>) -> Result<(), LoadError> {
+    /// // The value has grown from four bytes to eight.
+    /// let maps = MapSet::for_object(engine, object)?
+    ///     .migrate("counters", &old.map("counters")?, |key, value| Some((key.to_vec(), [value, &[0; 4]].concat())))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`LoadError::NotFound`]; [`LoadError::OtherDomain`]. When it is loaded: [`LoadError::Map`] for an element that
+    /// the new map refuses.
+    pub fn migrate(
+        mut self,
+        name: &str,
+        map: &Map,
+        migrate: impl FnMut(&[u8], &[u8]) -> Option<(Vec<u8>, Vec<u8>)> + Send + 'static,
+    ) -> Result<MapSet, LoadError> {
+        let at = self.defs.iter().position(|d| d.name == name && matches!(d.kind, DefKind::Data { .. }));
+        let Some(at) = at else {
+            let have = self.defs.iter().map(|d| d.name.clone()).collect();
+            return Err(LoadError::NotFound { what: "data map", name: name.to_owned(), have });
+        };
+        self.engine.domain().owns(map)?;
+        self.defs[at].from = Some(From::Elements(map.clone(), Box::new(migrate)));
+        Ok(self)
+    }
+
+    /// The place of the prog array of this name, which is to be one of this engine.
+    fn array<C: Context, H: 'static>(&self, name: &str, array: &ProgArray<C, H>) -> Result<usize, LoadError> {
+        self.engine.domain().owns(&**array.table())?;
+        let at = self.defs.iter().position(|d| d.name == name && matches!(d.kind, DefKind::Progs { .. }));
+        at.ok_or_else(|| self.no_array(name))
+    }
+
+    fn no_array(&self, name: &str) -> LoadError {
+        let arrays = self.defs.iter().filter(|d| matches!(d.kind, DefKind::Progs { .. }));
+        let have = arrays.map(|d| d.name.clone()).collect();
+        LoadError::NotFound { what: "prog array", name: name.to_owned(), have }
     }
 
     /// Refuses a set that was made for another object: programs name maps by their place in the object.
@@ -156,17 +263,30 @@ impl MapSet {
             let fail = |source| LoadError::Map { map: def.name.clone(), source };
             maps.push(match (wanted, def.kind, def.taken) {
                 (false, _, _) => None,
-                (true, _, Some(map)) => Some(MapRef::Data(map)),
+                (true, _, Some(map)) => Some(map),
                 (true, DefKind::Unsupported(source), None) => return Err(fail(source)),
                 (true, DefKind::Progs { entries }, None) => {
                     let table = ProgTable::new(def.name.clone(), entries, &self.engine)
                         .map_err(|source| LoadError::ProgArray { array: def.name.clone(), source })?;
+                    if let Some(From::Slots(old)) = def.from {
+                        table
+                            .update(old.filled(entries))
+                            .map_err(|source| LoadError::ProgArray { array: def.name.clone(), source })?;
+                    }
                     Some(MapRef::Progs(table))
                 }
                 (true, DefKind::Data { def: map, contents, constant }, None) => {
                     let map = Map::create_with(map, self.engine.domain(), &options).map_err(fail)?;
                     if let Some(contents) = contents {
                         map.update(&0u32.to_ne_bytes(), &contents, 0).map_err(fail)?;
+                    }
+                    if let Some(From::Elements(old, mut migrate)) = def.from {
+                        for element in old.iter() {
+                            let (key, value) = element.map_err(fail)?;
+                            if let Some((key, value)) = migrate(&key, &value) {
+                                map.update(&key, &value, 0).map_err(fail)?;
+                            }
+                        }
                     }
                     // As libbpf does: what the host has set before the load holds for good, and the verifier relies on
                     // it.

@@ -202,6 +202,12 @@ impl ProgTable {
         self.lock().programs.get(&index).cloned()
     }
 
+    /// The slots below `entries` that are set, as a change of another table.
+    pub(crate) fn filled(&self, entries: u32) -> Vec<(u32, Option<Arc<dyn Member>>)> {
+        let state = self.lock();
+        state.programs.range(..entries).map(|(index, program)| (*index, Some(Arc::clone(program)))).collect()
+    }
+
     /// The programs in it that are not among those seen, once each.
     pub(crate) fn programs(&self, seen: &mut HashSet<*const ()>) -> Vec<Arc<dyn Member>> {
         let state = self.lock();

@@ -14,6 +14,7 @@ mod lifetime;
 mod limits;
 mod ownership;
 mod payloads;
+mod plans;
 mod reclaim;
 mod reserved;
 mod run_limits;

@@ -1,0 +1,417 @@
+//! Plans: changes of several hooks and prog arrays, all or none.
+//!
+//! Problem: a new version of a plug-in is several programs in several hooks and slots, and any of these steps may be
+//! refused. Approach: what may fail is done first and aside. Each hook's next list and image are made without
+//! publishing them; then the slots of prog arrays are set, which can be undone; then all hooks are locked and, if
+//! nobody has changed one meanwhile, published, which cannot fail: one store each.
+//!
+//! What a run sees: a run is one call of `Hook::run` (or of a `Runner`) with all that it tail-calls. It takes the
+//! hook's image once, so it runs the old list or the new one. Hooks are published in the order in which the plan names
+//! them, by releases: who has seen the new version of one sees the new version of those named before it.
+//!
+//! Invariants: locks of several hooks are taken in the order of their addresses; under them nothing is dropped and
+//! nothing is placed. Prog arrays are changed without any of them: that may run deferred drops.
+
+use crate::attach::hook::{Attachment, Edit, Hook, HookError, Prepared, Replacing, State};
+use crate::context::Context;
+use crate::error::ProgArrayError;
+use crate::handle::prog_array::ProgArray;
+use crate::handle::program::Program;
+use crate::program::table::{Member, ProgTable};
+use bpf_quiesce::{Domain, Owned};
+use std::fmt;
+use std::sync::{Arc, MutexGuard};
+
+/// Why a plan was not carried out. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// A hook cannot be changed so.
+    #[error("hook {hook} of the plan: {source}")]
+    Hook {
+        /// Which of the hooks, in the order in which the plan names them, from 0.
+        hook: usize,
+        /// Why.
+        source: HookError,
+    },
+    /// A slot of a prog array cannot be set or cleared so.
+    #[error("prog array `{array}`: {source}")]
+    ProgArray {
+        /// Which array.
+        array: String,
+        /// Why.
+        source: ProgArrayError,
+    },
+    /// The plan says twice what a slot is to hold.
+    #[error("the plan names slot {index} of prog array `{array}` twice")]
+    Twice {
+        /// Which array.
+        array: String,
+        /// Which slot.
+        index: u32,
+    },
+    /// Its hooks and prog arrays are of several engines.
+    #[error("a plan is for the hooks and prog arrays of one engine, and these are of several")]
+    OtherEngine,
+    /// What is to be put back was changed by others meanwhile; or others kept on changing it while the plan was carried
+    /// out.
+    #[error("somebody else has changed a hook or a prog array of the plan")]
+    Changed,
+}
+
+/// Changes of hooks and prog arrays that are made together, or not at all.
+///
+/// Each run of a hook, with all that it tail-calls, sees the hook before the plan or after it; who has seen it done at
+/// one hook sees it done at those that the plan names before. So name first what runs last. Slots of a prog array
+/// change for runs that are going on, too: a new version whose array is its own ([`crate::MapSet::copy_array`]) is not
+/// seen before its hooks are changed.
+///
+/// ```
+/// use bpf_runtime::{Config, Engine, Hook, Linker, Plan, Policy, Raw, assemble};
+///
+/// let engine = Engine::new(Config::default())?;
+/// let linker = Linker::<()>::new(&engine);
+/// let load = |name, text| linker.loader::<Raw>().insns(name, assemble(text).unwrap());
+/// let (old, new, log) = (load("old", "r0 = 1\nexit")?, load("new", "r0 = 2\nexit")?, load("log", "r0 = 0\nexit")?);
+/// let verdict = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 })?;
+/// let observers = Hook::<Raw, ()>::new(&engine, Policy::RunAll { result: 0 })?;
+/// verdict.attach(&old)?;
+///
+/// let done = Plan::new().replace(&verdict, &old, &new).attach(&observers, &log).commit()?;
+/// assert_eq!(verdict.run(&mut (), &mut [])?, 2);
+/// done.roll_back()?;
+/// assert_eq!(verdict.run(&mut (), &mut [])?, 1);
+/// assert!(observers.programs().is_empty());
+///
+/// // The first step could be done, the second not: nothing is.
+/// let refused = Plan::new().replace(&verdict, &old, &new).detach(&observers, &log).commit();
+/// assert!(refused.is_err());
+/// assert_eq!(verdict.run(&mut (), &mut [])?, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Default)]
+#[must_use = "a plan does nothing until it is committed"]
+pub struct Plan<'p> {
+    hooks: Vec<Box<dyn Change<'p> + 'p>>,
+    slots: Vec<Slot>,
+}
+
+/// A slot, and what it is to hold.
+struct Slot {
+    table: Arc<ProgTable>,
+    index: u32,
+    program: Option<Arc<dyn Member>>,
+}
+
+impl fmt::Debug for Plan<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plan").field("hooks", &self.hooks.len()).field("slots", &self.slots.len()).finish()
+    }
+}
+
+/// A plan that was carried out. It keeps what was taken out, so that it can be put back, until it is dropped.
+#[must_use = "it keeps the old programs until it is dropped"]
+pub struct Applied<'p> {
+    back: Plan<'p>,
+    /// What the plan has put into the slots of `back`.
+    set: Vec<Option<Arc<dyn Member>>>,
+}
+
+impl fmt::Debug for Applied<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Applied").field("back", &self.back).finish_non_exhaustive()
+    }
+}
+
+/// How often a plan is begun again because somebody else has changed one of its hooks meanwhile.
+const ATTEMPTS: u32 = 100;
+
+impl<'p> Plan<'p> {
+    /// No changes.
+    pub fn new() -> Plan<'p> {
+        Plan::default()
+    }
+
+    /// As [`Hook::attach`].
+    pub fn attach<C: Context + 'p, H: 'static>(self, hook: &'p Hook<C, H>, program: &Program<C, H>) -> Plan<'p> {
+        self.attach_with(hook, program, Attachment::default())
+    }
+
+    /// As [`Hook::attach_with`].
+    pub fn attach_with<C: Context + 'p, H: 'static>(
+        self,
+        hook: &'p Hook<C, H>,
+        program: &Program<C, H>,
+        attachment: Attachment,
+    ) -> Plan<'p> {
+        self.edit(hook, Edit::Attach(program.clone(), attachment))
+    }
+
+    /// As [`Hook::detach`].
+    pub fn detach<C: Context + 'p, H: 'static>(self, hook: &'p Hook<C, H>, program: &Program<C, H>) -> Plan<'p> {
+        self.edit(hook, Edit::Detach(program.clone()))
+    }
+
+    /// As [`Hook::replace`].
+    pub fn replace<C: Context + 'p, H: 'static>(
+        self,
+        hook: &'p Hook<C, H>,
+        old: &Program<C, H>,
+        new: &Program<C, H>,
+    ) -> Plan<'p> {
+        self.edit(hook, Edit::Replace(old.clone(), new.clone()))
+    }
+
+    /// As [`ProgArray::set`].
+    pub fn set<C: Context, H: 'static>(
+        mut self,
+        array: &ProgArray<C, H>,
+        index: u32,
+        program: &Program<C, H>,
+    ) -> Plan<'p> {
+        let program: Option<Arc<dyn Member>> = Some(Arc::clone(program.loaded()) as _);
+        self.slots.push(Slot { table: Arc::clone(array.table()), index, program });
+        self
+    }
+
+    /// Empties a slot, if it is not empty.
+    pub fn clear<C: Context, H: 'static>(mut self, array: &ProgArray<C, H>, index: u32) -> Plan<'p> {
+        self.slots.push(Slot { table: Arc::clone(array.table()), index, program: None });
+        self
+    }
+
+    fn edit<C: Context + 'p, H: 'static>(mut self, hook: &'p Hook<C, H>, edit: Edit<C, H>) -> Plan<'p> {
+        let at = core::ptr::from_ref(hook).cast::<()>();
+        match self.hooks.iter_mut().find(|change| change.hook() == at) {
+            Some(change) => {
+                let change: *mut (dyn Change<'p> + 'p) = &raw mut **change;
+                // SAFETY: a change of the hook at this address, which is borrowed for `'p`: so of this hook, and what
+                // is in the box is a `HookChange` of its types. Nobody else uses it now.
+                let change = unsafe { &mut *change.cast::<HookChange<'p, C, H>>() };
+                change.edits.push(edit);
+            }
+            None => self.hooks.push(Box::new(HookChange::new(hook, vec![edit], None))),
+        }
+        self
+    }
+
+    /// Makes all changes, or none.
+    ///
+    /// # Errors
+    /// [`PlanError`]; nothing has changed.
+    pub fn commit(self) -> Result<Applied<'p>, PlanError> {
+        self.carry_out()
+    }
+
+    fn carry_out(mut self) -> Result<Applied<'p>, PlanError> {
+        self.check()?;
+        self.prepare()?;
+        let (old, set) = self.set_slots()?;
+        for _ in 0..ATTEMPTS {
+            if self.publish() {
+                // Without the locks: what was taken out is kept for going back, the rest is dropped here.
+                let hooks = self.hooks.into_iter().map(|change| change.finish()).collect();
+                return Ok(Applied { back: Plan { hooks, slots: old }, set });
+            }
+            // Somebody else was there between. What is to be put back is not what it was any more.
+            if let Err(error) = self.prepare() {
+                undo(&old);
+                return Err(error);
+            }
+        }
+        undo(&old);
+        Err(PlanError::Changed)
+    }
+
+    /// One engine, no slot twice.
+    fn check(&self) -> Result<(), PlanError> {
+        let hooks = self.hooks.iter().map(|change| change.domain());
+        let mut domains = hooks.chain(self.slots.iter().map(|slot| slot.table.domain()));
+        if let Some(first) = domains.next()
+            && domains.any(|domain| !Arc::ptr_eq(first, domain))
+        {
+            return Err(PlanError::OtherEngine);
+        }
+        for (at, slot) in self.slots.iter().enumerate() {
+            let same = |other: &Slot| Arc::ptr_eq(&other.table, &slot.table) && other.index == slot.index;
+            if self.slots[..at].iter().any(same) {
+                return Err(PlanError::Twice { array: slot.table.name().to_owned(), index: slot.index });
+            }
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self) -> Result<(), PlanError> {
+        for (hook, change) in self.hooks.iter_mut().enumerate() {
+            change.prepare().map_err(|error| match error {
+                Refused::Changed => PlanError::Changed,
+                Refused::Hook(source) => PlanError::Hook { hook, source },
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Changes the slots, all or none. What they held, and what they hold now.
+    #[expect(clippy::type_complexity, reason = "two lists of the same slots")]
+    fn set_slots(&mut self) -> Result<(Vec<Slot>, Vec<Option<Arc<dyn Member>>>), PlanError> {
+        let slots = std::mem::take(&mut self.slots);
+        let mut old: Vec<Slot> = Vec::new();
+        let mut tables: Vec<&Arc<ProgTable>> = Vec::new();
+        for Slot { table, .. } in &slots {
+            if !tables.iter().any(|known| Arc::ptr_eq(known, table)) {
+                tables.push(table);
+            }
+        }
+        let mut set = Vec::new();
+        for table in tables {
+            let of_table = || slots.iter().filter(|slot| Arc::ptr_eq(&slot.table, table));
+            let before: Vec<Slot> = of_table()
+                .map(|slot| Slot { table: Arc::clone(table), index: slot.index, program: table.get(slot.index) })
+                .collect();
+            if let Err(source) = table.update(of_table().map(|slot| (slot.index, slot.program.clone())).collect()) {
+                undo(&old);
+                return Err(PlanError::ProgArray { array: table.name().to_owned(), source });
+            }
+            old.extend(before);
+            set.extend(of_table().map(|slot| slot.program.clone()));
+        }
+        Ok((old, set))
+    }
+
+    /// Publishes all hooks; none if somebody has changed one since it was prepared.
+    fn publish(&mut self) -> bool {
+        let mut order: Vec<usize> = (0..self.hooks.len()).collect();
+        order.sort_by_key(|&at| self.hooks[at].hook());
+        let same = order.iter().all(|&at| self.hooks[at].lock());
+        if same {
+            // In the plan's order.
+            self.hooks.iter_mut().for_each(|change| change.publish());
+        }
+        self.hooks.iter_mut().for_each(|change| change.unlock());
+        same
+    }
+}
+
+/// Puts back what slots held. A site that cannot be patched keeps its target until its slot is set again; there is
+/// nobody left who could be told.
+fn undo(old: &[Slot]) {
+    for Slot { table, index, program } in old {
+        let _ = table.update(vec![(*index, program.clone())]);
+    }
+}
+
+impl<'p> Applied<'p> {
+    /// Puts back what was there before the plan, all or nothing.
+    ///
+    /// # Errors
+    /// [`PlanError::Changed`] if somebody else has changed one of the hooks or slots since; other [`PlanError`]s.
+    /// Nothing has changed then.
+    pub fn roll_back(self) -> Result<(), PlanError> {
+        let Applied { back, set } = self;
+        for (slot, set) in back.slots.iter().zip(&set) {
+            let now = slot.table.get(slot.index);
+            let same = match (&now, set) {
+                (Some(now), Some(set)) => Arc::ptr_eq(now, set),
+                (None, None) => true,
+                (Some(_), None) | (None, Some(_)) => false,
+            };
+            if !same {
+                return Err(PlanError::Changed);
+            }
+        }
+        back.carry_out().map(drop)
+    }
+}
+
+/// Why a hook's change was not prepared.
+enum Refused {
+    /// It is to be put back as it was, and is not as it was left.
+    Changed,
+    Hook(HookError),
+}
+
+/// Changes of one hook, whatever its context and host.
+trait Change<'p> {
+    /// Its address.
+    fn hook(&self) -> *const ();
+
+    fn domain(&self) -> &Arc<Domain>;
+
+    /// Makes the next list and image.
+    fn prepare(&mut self) -> Result<(), Refused>;
+
+    /// Takes the lock. Whether the hook is as it was when it was prepared.
+    fn lock(&mut self) -> bool;
+
+    /// Publishes what was prepared, under the lock.
+    fn publish(&mut self);
+
+    fn unlock(&mut self);
+
+    /// Lets go of what was replaced, and gives the change back to it.
+    fn finish(self: Box<Self>) -> Box<dyn Change<'p> + 'p>;
+}
+
+struct HookChange<'p, C, H> {
+    hook: &'p Hook<C, H>,
+    edits: Vec<Edit<C, H>>,
+    /// Only if this is the hook's version.
+    expected: Option<u64>,
+    prepared: Option<Prepared<C, H>>,
+    lock: Option<MutexGuard<'p, State<C, H>>>,
+    replaced: Option<Replacing<C, H>>,
+}
+
+impl<'p, C, H> HookChange<'p, C, H> {
+    fn new(hook: &'p Hook<C, H>, edits: Vec<Edit<C, H>>, expected: Option<u64>) -> Self {
+        HookChange { hook, edits, expected, prepared: None, lock: None, replaced: None }
+    }
+}
+
+impl<'p, C: Context + 'p, H: 'static> Change<'p> for HookChange<'p, C, H> {
+    fn hook(&self) -> *const () {
+        core::ptr::from_ref(self.hook).cast()
+    }
+
+    fn domain(&self) -> &Arc<Domain> {
+        self.hook.engine().domain()
+    }
+
+    fn prepare(&mut self) -> Result<(), Refused> {
+        let prepared = self.hook.prepare(&self.edits).map_err(Refused::Hook)?;
+        if self.expected.is_some_and(|expected| expected != prepared.version()) {
+            return Err(Refused::Changed);
+        }
+        self.prepared = Some(prepared);
+        Ok(())
+    }
+
+    fn lock(&mut self) -> bool {
+        let state = self.hook.lock();
+        let same = self.prepared.as_ref().is_some_and(|prepared| prepared.is_for(&state));
+        self.lock = Some(state);
+        same
+    }
+
+    fn publish(&mut self) {
+        if let (Some(state), Some(prepared)) = (&mut self.lock, self.prepared.take()) {
+            self.replaced = Some(self.hook.publish(state, prepared));
+        }
+    }
+
+    fn unlock(&mut self) {
+        self.lock = None;
+    }
+
+    fn finish(mut self: Box<Self>) -> Box<dyn Change<'p> + 'p> {
+        let hook = self.hook;
+        let (edits, expected) = match self.replaced.take() {
+            Some(replaced) => {
+                let (attached, version) = replaced.finish(hook);
+                (vec![Edit::Restore(attached)], Some(version))
+            }
+            None => (Vec::new(), None),
+        };
+        Box::new(HookChange::new(hook, edits, expected))
+    }
+}

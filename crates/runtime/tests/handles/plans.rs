@@ -1,0 +1,241 @@
+//! Plans: changes of several hooks and prog arrays, all or none, under load too; and what a new version takes over.
+
+use crate::common::engines::engines;
+use bpf_runtime::{
+    BpfContext, Caller, Config, ContextBytes, Engine, HelperError, Hook, HookError, Instance, Linker, LoadError, Map,
+    MapDef, MapSet, MapType, Object, Plan, PlanError, Policy, ProgArray, ProgArrayError, Program, Raw, SharedBytes,
+    Xdp, XdpBuff, assemble,
+};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const LAST: Policy = Policy::LastWins { empty: 0 };
+
+fn load(linker: &Linker<()>, text: &str) -> Program<Raw, ()> {
+    linker.loader().insns("test", assemble(text).unwrap()).unwrap()
+}
+
+fn returns(linker: &Linker<()>, value: u64) -> Program<Raw, ()> {
+    load(linker, &format!("r0 = {value}\nexit"))
+}
+
+fn hook(engine: &Engine) -> Hook<Raw, ()> {
+    Hook::new(engine, LAST).unwrap()
+}
+
+#[test]
+fn all_of_a_plan_is_done_and_can_be_put_back() {
+    for engine in engines(|_| ()) {
+        let linker = Linker::new(&engine);
+        let (one, two, three) = (returns(&linker, 1), returns(&linker, 2), returns(&linker, 3));
+        let (a, b) = (hook(&engine), hook(&engine));
+        let array = ProgArray::<Raw, ()>::create(&engine, "array", 4).unwrap();
+        a.attach(&one).unwrap();
+        array.set(1, &one).unwrap();
+        let results = || (a.run(&mut (), &mut []).unwrap(), b.run(&mut (), &mut []).unwrap());
+        let slots = || array.iter().map(|(index, program)| (index, program.run(&mut (), &mut []).unwrap())).collect();
+        let plan = || Plan::new().replace(&a, &one, &two).attach(&b, &three).attach(&a, &three).detach(&a, &two);
+        let plan = || plan().set(&array, 0, &three).clear(&array, 1).clear(&array, 2);
+        for _ in 0..3 {
+            let before: Vec<(u32, u64)> = slots();
+            assert_eq!((results(), before), ((1, 0), vec![(1, 1)]));
+            let done = plan().commit().unwrap();
+            let after: Vec<(u32, u64)> = slots();
+            assert_eq!((results(), after), ((3, 3), vec![(0, 3)]));
+            done.roll_back().unwrap();
+        }
+        // What others have changed since is not put back.
+        let done = plan().commit().unwrap();
+        a.attach(&one).unwrap();
+        assert!(matches!(done.roll_back(), Err(PlanError::Changed)));
+        assert_eq!(results(), (1, 3));
+        a.detach(&one).unwrap();
+        let done = Plan::new().set(&array, 3, &one).commit().unwrap();
+        array.set(3, &two).unwrap();
+        assert!(matches!(done.roll_back(), Err(PlanError::Changed)));
+        assert!(Plan::new().commit().is_ok());
+    }
+}
+
+#[test]
+fn a_plan_that_is_refused_changes_nothing() {
+    let other = Engine::new(Config::default()).unwrap();
+    let foreign = returns(&Linker::new(&other), 9);
+    for engine in engines(|_| ()) {
+        let linker = Linker::new(&engine);
+        let (one, two) = (returns(&linker, 1), returns(&linker, 2));
+        let (a, b, of_other) = (hook(&engine), hook(&engine), hook(&other));
+        let array = ProgArray::<Raw, ()>::create(&engine, "array", 2).unwrap();
+        a.attach(&one).unwrap();
+        array.set(0, &one).unwrap();
+        let plan = || Plan::new().replace(&a, &one, &two).attach(&b, &two).set(&array, 0, &two).set(&array, 1, &two);
+        let refused = |plan: Plan<'_>, expected: &dyn Fn(&PlanError) -> bool| {
+            let error = plan.commit().expect_err("refused");
+            assert!(expected(&error), "{error}");
+            assert_eq!(a.run(&mut (), &mut []).unwrap(), 1, "{error}");
+            assert_eq!(b.run(&mut (), &mut []).unwrap(), 0, "{error}");
+            assert_eq!(array.get(0).unwrap().run(&mut (), &mut []).unwrap(), 1, "{error}");
+            assert!(array.get(1).is_none(), "{error}");
+        };
+        refused(plan().attach(&b, &two), &|e| matches!(e, PlanError::Hook { hook: 1, source: HookError::Attached }));
+        refused(plan().replace(&a, &one, &two), &|e| {
+            matches!(e, PlanError::Hook { hook: 0, source: HookError::NotAttached })
+        });
+        refused(plan().attach(&b, &foreign), &|e| {
+            matches!(e, PlanError::Hook { hook: 1, source: HookError::OtherDomain(_) })
+        });
+        refused(plan().attach(&of_other, &foreign), &|e| matches!(e, PlanError::OtherEngine));
+        refused(plan().set(&array, 1, &one), &|e| matches!(e, PlanError::Twice { index: 1, .. }));
+        refused(plan().set(&array, 2, &one), &|e| {
+            matches!(e, PlanError::ProgArray { source: ProgArrayError::OutOfRange { .. }, .. })
+        });
+        // The first array's slots could be set, the second's not.
+        let second = ProgArray::<Raw, ()>::create(&engine, "second", 1).unwrap();
+        refused(plan().set(&second, 7, &one), &|e| matches!(e, PlanError::ProgArray { .. }));
+    }
+}
+
+/// The three programs of one version: the first notes it in the packet, the second jumps through an array, to the
+/// third, which looks at the note.
+fn version(linker: &Linker<()>, engine: &Engine, number: u64) -> ([Program<Raw, ()>; 3], ProgArray<Raw, ()>) {
+    let notes = load(linker, &format!("r0 = 0\nif r2 < 1 goto +1\n*(u8 *)(r1 + 0) = {number}\nexit"));
+    let looks = load(
+        linker,
+        &format!(
+            "r0 = 0\nif r2 < 1 goto +4\nr3 = *(u8 *)(r1 + 0)\nif r3 == {number} goto +1\ngoto +1\nr0 = {number}\nexit"
+        ),
+    );
+    let array = ProgArray::create(engine, "next", 1).unwrap();
+    let insns = assemble("r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 0\nexit").unwrap();
+    let jumps = linker.loader().prog_arrays(&[&array]).insns("jumps", insns).unwrap();
+    ([notes, jumps, looks], array)
+}
+
+#[test]
+fn no_run_sees_half_of_a_plan() {
+    for engine in engines(|_| ()) {
+        let linker = Linker::<()>::new(&engine);
+        // `late` is named first, so whoever has seen a version in `early` sees it in `late`.
+        let (early, late) = (hook(&engine), hook(&engine));
+        let (mut old, array) = version(&linker, &engine, 1);
+        array.set(0, &old[2]).unwrap();
+        for hook in [&early, &late] {
+            hook.attach(&old[0]).unwrap();
+            hook.attach(&old[1]).unwrap();
+        }
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut before = 0;
+                    while !over.load(Ordering::Relaxed) {
+                        let seen = early.run(&mut (), &mut [0]).unwrap();
+                        assert!(seen != 0, "half of a version");
+                        assert!(seen >= before, "back from {before} to {seen}");
+                        before = seen;
+                        let last = late.run(&mut (), &mut [0]).unwrap();
+                        assert!(last >= seen, "a version in one hook and not in the one before it: {seen}, {last}");
+                    }
+                });
+            }
+            for number in 2..200 {
+                let (new, array) = version(&linker, &engine, number);
+                let mut plan = Plan::new().set(&array, 0, &new[2]);
+                for hook in [&late, &early] {
+                    plan = plan.replace(hook, &old[0], &new[0]).replace(hook, &old[1], &new[1]);
+                }
+                // Every other one is refused first, at its last step.
+                if number % 2 == 0 {
+                    let half = Plan::new().replace(&late, &old[0], &new[0]).replace(&early, &new[1], &new[0]);
+                    assert!(half.commit().is_err());
+                }
+                drop(plan.commit().unwrap());
+                old = new;
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+fn stopped(engine: &Engine, maps: impl FnOnce(MapSet) -> MapSet) -> Instance<()> {
+    let object = Object::parse(include_bytes!("../objects/stopped.o")).unwrap();
+    let maps = maps(MapSet::for_object(engine, &object).unwrap());
+    Linker::<()>::new(engine).loader::<Xdp>().hybrid().object(&object, maps).unwrap()
+}
+
+#[test]
+fn prog_arrays_outlast_a_reload() {
+    for engine in engines(|config| config.budget = Some(1000)) {
+        let linker = Linker::<()>::new(&engine);
+        let mine = linker.loader::<Xdp>().insns("mine", assemble("r0 = 77\nexit").unwrap()).unwrap();
+        let old = stopped(&engine, |maps| maps);
+        let outer = old.prog_array::<Xdp>("outer").unwrap();
+        outer.set(6, &mine).unwrap();
+        let jump = |instance: &Instance<()>| {
+            instance.program::<Xdp>("first").unwrap().run(&mut (), &mut XdpBuff::new(&mut [6])).unwrap()
+        };
+        assert_eq!(jump(&old), 77);
+        assert_eq!(jump(&stopped(&engine, |maps| maps)), 100, "a new array is empty there");
+        let copied = stopped(&engine, |maps| maps.copy_array("outer", &outer).unwrap());
+        assert_eq!(jump(&copied), 77);
+        let new = copied.prog_array::<Xdp>("outer").unwrap();
+        new.clear(6).unwrap();
+        assert_eq!((jump(&copied), jump(&old)), (100, 77), "a copy is another array");
+        // What the object puts into its own comes after.
+        new.clear(0).unwrap();
+        let shared = stopped(&engine, |maps| maps.reuse_array("outer", &new).unwrap());
+        new.set(6, &mine).unwrap();
+        assert_eq!((jump(&shared), jump(&copied)), (77, 77));
+        assert!(shared.prog_array::<Xdp>("outer").unwrap().get(0).is_none(), "its slots are as they were");
+        // Others than it could be.
+        let object = Object::parse(include_bytes!("../objects/stopped.o")).unwrap();
+        let set = || MapSet::for_object(&engine, &object).unwrap();
+        let inner = old.prog_array::<Xdp>("inner").unwrap();
+        let error = set().reuse_array("outer", &inner).unwrap_err();
+        let source = ProgArrayError::Size { declared: 8, given: 4 };
+        assert!(matches!(&error, LoadError::ProgArray { source: s, .. } if *s == source), "{error}");
+        assert!(matches!(set().copy_array("none", &inner), Err(LoadError::NotFound { .. })));
+        let other = Engine::new(Config::default()).unwrap();
+        let foreign = ProgArray::<Xdp, ()>::create(&other, "outer", 8).unwrap();
+        assert!(matches!(set().reuse_array("outer", &foreign), Err(LoadError::OtherDomain(_))));
+        assert!(matches!(set().copy_array("outer", &foreign), Err(LoadError::OtherDomain(_))));
+    }
+}
+
+/// What `examples/limit.c` runs on.
+#[derive(BpfContext)]
+#[bpf(name = "request")]
+#[repr(C)]
+struct Request<'r> {
+    client: u32,
+    #[bpf(writable)]
+    cost: u32,
+    path: ContextBytes<'r>,
+}
+
+#[test]
+fn a_map_whose_schema_has_changed_is_refused_or_migrated() {
+    let engine = Engine::new(Config::default()).unwrap();
+    let object = Object::parse(include_bytes!("../../../../examples/limit.o")).unwrap();
+    let set = || MapSet::for_object(&engine, &object).unwrap();
+    // Counts were 32 bits wide once.
+    let old = Map::create(MapDef::new("seen", MapType::Hash, 4, 4, 100), engine.domain()).unwrap();
+    for client in 0..10u32 {
+        old.update(&client.to_ne_bytes(), &(client * 3).to_ne_bytes(), 0).unwrap();
+    }
+    let error = set().reuse("seen", &old).unwrap_err();
+    assert!(matches!(error, LoadError::Map { .. }), "{error}");
+    assert!(matches!(set().migrate("none", &old, |_, _| None), Err(LoadError::NotFound { .. })));
+    let grow = |key: &[u8], value: &[u8]| (key != [3, 0, 0, 0]).then(|| (key.to_vec(), [value, &[0; 4]].concat()));
+    let grown = set().migrate("seen", &old, grow);
+    let mut linker = Linker::<()>::new(&engine);
+    let say = |_: &mut Caller<'_, ()>, _: SharedBytes<'_>| -> Result<(), HelperError> { Ok(()) };
+    linker.func(1001, "say", say).unwrap();
+    let instance = linker.load::<Request<'_>>(&object, grown.unwrap()).unwrap();
+    let seen = instance.map("seen").unwrap();
+    let count = |client: u32| Some(u64::from_ne_bytes(seen.get(&client.to_ne_bytes()).unwrap()?.try_into().unwrap()));
+    assert_eq!((count(9), count(3), count(0)), (Some(27), None, Some(0)));
+    // An element that the new map refuses is an error of the load.
+    let wrong = set().migrate("seen", &old, |key, value| Some((key.to_vec(), value.to_vec()))).unwrap();
+    let error = linker.load::<Request<'_>>(&object, wrong).unwrap_err();
+    assert!(matches!(error, LoadError::Map { .. }), "{error}");
+}
