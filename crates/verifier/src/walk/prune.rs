@@ -18,20 +18,24 @@
 //! still checked. It proves that what it covers ends only as long as the walk has not left that construct, or that
 //! loop: the way out is part of what is not walked yet, and may lead back in.
 
+mod cover;
+mod widen;
+
 use std::collections::BTreeMap;
 
 use bpf_isa::{Insn, InsnIdx, Program, Reg};
 
-use super::pointers::checkable;
 use super::trail::{Ending, Needed, forget_unneeded};
 use super::{Res, Walk, refuse, shrink};
-use crate::env::Env;
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::need::Need;
 use crate::scalar::Scalar;
-use crate::state::{Byte, Entry, Fill, Frame, Mark, Room, Round, Spill, State, Sum};
-use crate::value::{FIRST_FREE_ID, Ty, Value, Why};
+use crate::state::{Entry, Frame, Room, State};
+use crate::value::{FIRST_FREE_ID, Value, Why};
+use cover::same_shape;
+pub(super) use cover::{IdMap, covers};
+use widen::{scatter, widen};
 
 const NONE: u32 = u32::MAX;
 /// r1 to r5, which a caller keeps for its callback's next round.
@@ -209,7 +213,7 @@ impl Pruner {
         shrink(&mut self.open, bytes);
         shrink(&mut self.reached, bytes);
         shrink(&mut self.id_scratch, bytes);
-        shrink(&mut self.ids.0, bytes);
+        self.ids.trim(bytes);
     }
 
     /// Whether the open states were kept before the branch was left that is walked next, with `left` others left. For
@@ -583,46 +587,6 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>) {
     }
 }
 
-/// Whether the frames are of the same calls.
-fn same_shape(a: &State, b: &State) -> bool {
-    a.frames.len() == b.frames.len()
-        && a.frames.iter().zip(&b.frames).all(|(f, g)| f.subprog == g.subprog && f.entry == g.entry)
-}
-
-/// Which id of the old state stands for which of the new: one to one. And the ids of rounds that stand for nothing but
-/// themselves.
-#[derive(Debug, Default)]
-pub(super) struct IdMap(Vec<(u32, u32)>, Vec<u32>);
-
-impl IdMap {
-    /// Before states are compared: the names of the rounds of all guesses that are not proven yet.
-    fn begin(&mut self, guesses: impl Iterator<Item = u32>) {
-        self.1.clear();
-        self.1.extend(guesses);
-    }
-
-    /// What the old name stands for. A length's id stands for itself.
-    fn new_name(&self, old: u32) -> Option<u32> {
-        if old < FIRST_FREE_ID {
-            return Some(old);
-        }
-        self.0.iter().find(|(o, _)| *o == old).map(|(_, n)| *n)
-    }
-
-    fn same(&mut self, old: u32, new: u32) -> bool {
-        if old < FIRST_FREE_ID || new < FIRST_FREE_ID {
-            return old == new;
-        }
-        match self.0.iter().find(|(o, n)| *o == old || *n == new) {
-            Some(pair) => *pair == (old, new),
-            None => {
-                self.0.push((old, new));
-                true
-            }
-        }
-    }
-}
-
 impl Pruner {
     /// What the state was needed for, by frame, if all paths from it are finished.
     pub(super) fn needed(&self, i: u32) -> Option<&[Needed]> {
@@ -642,195 +606,4 @@ impl Pruner {
             forget_ids(&mut kept.state, &mut self.id_scratch);
         }
     }
-}
-
-/// Whether every concrete state of `new` is one of `old`, up to the names of ids.
-pub(super) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool {
-    if !same_shape(old, new) || old.owed.len() != new.owed.len() || old.lock.is_some() != new.lock.is_some() {
-        return false;
-    }
-    ids.0.clear();
-    let mut frames = old.frames.iter().zip(&new.frames);
-    frames.clone().all(|(o, n)| marks_cover(&o.loops, &n.loops, ids))
-        && frames.clone().all(|(o, n)| o.regs.iter().zip(&n.regs).all(|(o, n)| value_covers(o, n, ids)))
-        && (planted!(StacksAlike) || frames.all(|(o, n)| stack_covers(o, n, ids)))
-        && old.owed.iter().zip(&new.owed).all(|(o, n)| (o.frame, o.debt) == (n.frame, n.debt) && ids.same(o.id, n.id))
-        && match (old.lock, new.lock) {
-            (Some(o), Some(n)) => (o.map, o.inner) == (n.map, n.inner) && ids.same(o.id, n.id),
-            _ => true,
-        }
-        && old.min_len.iter().zip(&new.min_len).all(|(o, n)| n >= o)
-        && old.sums.iter().all(|o| new.sums.iter().any(|n| sum_covers(o, n, ids)))
-        && old.room.iter().all(|o| match (ids.new_name(o.id), ids.new_name(o.hi)) {
-            (Some(id), Some(hi)) => new.below(id, o.scale, hi) >= Some(o.bytes),
-            // An id that nothing covered has needs nothing; unless it is known by one that something has.
-            (None, _) if old.room.iter().all(|r| r.hi != o.id) => true,
-            // There only has to be such a number, and what has the same name may be one.
-            (id, hi) => new.below(id.unwrap_or(o.id), o.scale, hi.unwrap_or(o.hi)) >= Some(o.bytes),
-        })
-}
-
-/// Whether what the old state says of the rounds of loops holds in the new one. The names of rounds stand for each
-/// other in order; but a guess that is still checked proves nothing of another entry into its loop, which its own exits
-/// may lead to.
-fn marks_cover(old: &[Mark], new: &[Mark], ids: &mut IdMap) -> bool {
-    let guessed = |m: &&Mark| m.round == Round::Guessed;
-    let mut new = new.iter().filter(guessed);
-    old.iter().filter(guessed).all(|o| {
-        let Some(n) = new.find(|n| n.id == o.id) else { return false };
-        o.lines.len() == n.lines.len()
-            && (o.k.id == n.k.id || !ids.1.contains(&o.k.id))
-            && ids.same(o.k.id, n.k.id)
-            && n.k.n.subset(&o.k.n)
-            && o.lines
-                .iter()
-                .zip(&n.lines)
-                .all(|(o, n)| o.step == n.step && ids.same(o.x, n.x) && ids.same(o.n, n.n) && n.start.subset(&o.start))
-            && o.ids.len() == n.ids.len()
-            && o.ids.iter().zip(&n.ids).all(|(o, n)| ids.same(*o, *n))
-    })
-}
-
-fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
-    if old.is_uninit() {
-        return true;
-    }
-    let null = old.null == new.null || planted!(NullAlike);
-    let subset = new.n.subset(&old.n) || (planted!(NumbersAlike) && old.is_scalar());
-    if old.ty != new.ty || !null || !subset {
-        return false;
-    }
-    match old.ty {
-        // A number without an id is any number in its range, tied or not.
-        Ty::Scalar => {
-            old.id == 0
-                || planted!(NamesForgotten)
-                || ((old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.id, new.id))
-        }
-        Ty::Packet { .. } | Ty::Half { .. } => {
-            (old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.id, new.id)
-        }
-        Ty::Uninit(_)
-        | Ty::Ctx
-        | Ty::Stack { .. }
-        | Ty::Map { .. }
-        | Ty::MapValue { .. }
-        | Ty::Mem { .. }
-        | Ty::PacketEnd { .. }
-        | Ty::Host { .. }
-        | Ty::Func { .. }
-        | Ty::Local(_) => {
-            let tied = old.tie == 0 || ((old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.tie, new.tie));
-            tied && ids.same(old.id, new.id) && ids.same(old.owner, new.owner)
-        }
-    }
-}
-
-/// Whether an equation of the new state is this one of the old: it may name what nothing else has named yet.
-fn sum_covers(o: &Sum, n: &Sum, ids: &mut IdMap) -> bool {
-    (o.scale, o.delta) == (n.scale, n.delta)
-        && n.max <= o.max
-        && (n.split || !o.split)
-        && [(o.s, n.s), (o.a, n.a), (o.b, n.b)].into_iter().all(|(o, n)| ids.same(o, n))
-}
-
-fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap) -> bool {
-    if !old.spills.iter().all(|o| spill_covered(o, new, ids)) || !old.fills.iter().all(|o| fill_covered(o, new, ids)) {
-        return false;
-    }
-    if old.bytes == new.bytes && !old.bytes.contains(&Byte::Spill) {
-        return true;
-    }
-    old.bytes.iter().enumerate().all(|(i, o)| match o {
-        Byte::Uninit | Byte::Spill => true,
-        Byte::Misc => new.bytes.len() > i && new.check_readable(i + 1, 1).is_ok(),
-        Byte::Zero => new.bytes.len() > i && new.known_number(i + 1, 1) == Some(0),
-    })
-}
-
-/// Whether what is filled in the old state is so in the new one.
-fn fill_covered(o: &Fill, new: &Frame, ids: &mut IdMap) -> bool {
-    let like = |n: &&Fill| n.scale == o.scale && n.bottom <= o.bottom && n.delta >= o.delta;
-    new.fills.iter().filter(like).any(|n| ids.same(o.id, n.id)) || planted!(FillForgotten)
-}
-
-fn spill_covered(o: &Spill, new: &Frame, ids: &mut IdMap) -> bool {
-    let (depth, size) = (usize::from(o.depth), usize::from(o.size));
-    if let Some(n) = new.spills.iter().find(|n| (n.depth, n.size) == (o.depth, o.size)) {
-        return value_covers(&o.value, &n.value, ids);
-    }
-    // Not the same slot, but perhaps the same bytes.
-    if !o.value.is_scalar() || o.value.id != 0 || new.check_readable(depth, size).is_err() {
-        return false;
-    }
-    match new.known_number(depth, size) {
-        Some(v) => o.value.n.contains(v),
-        None => Scalar::low_bits(8 * crate::num::small(size)).subset(&o.value.n),
-    }
-}
-
-/// Gives up the numbers of `new` that differ from the last round's, so that the next round is likely covered.
-fn widen(old: &State, new: &mut State) {
-    for (o, n) in old.frames.iter().zip(&mut new.frames) {
-        for (ov, nv) in o.regs.iter().zip(&mut n.regs) {
-            if !ov.is_scalar() || !nv.is_scalar() {
-                continue;
-            }
-            if !nv.n.subset(&ov.n) {
-                let narrow = ov.n.high_half_is_zero() && nv.n.high_half_is_zero();
-                *nv = Value::scalar(Scalar::low_bits(if narrow { 32 } else { 64 }));
-            } else if (ov.id, ov.scale, ov.delta) != (nv.id, nv.scale, nv.delta) {
-                *nv = nv.unlinked();
-            }
-        }
-        let mut lost: Vec<(u16, u8)> = Vec::new();
-        for ns in &mut n.spills {
-            if !ns.value.is_scalar() {
-                continue;
-            }
-            match o.spills.iter().find(|os| (os.depth, os.size) == (ns.depth, ns.size)) {
-                Some(Spill { value, .. }) if value.is_scalar() && ns.value.n.subset(&value.n) => {}
-                _ if o.check_readable(ns.depth.into(), ns.size.into()).is_ok() => lost.push((ns.depth, ns.size)),
-                _ => {}
-            }
-        }
-        for (depth, size) in lost {
-            n.store_misc(depth.into(), size.into());
-        }
-        for (ob, nb) in o.bytes.iter().zip(&mut n.bytes) {
-            if *nb == Byte::Zero && matches!(ob, Byte::Misc | Byte::Spill) {
-                *nb = Byte::Misc;
-            }
-        }
-    }
-}
-
-/// In a hybrid walk: gives up where pointers are that moved since the last round, if their accesses can be checked.
-/// Each gets an id of its own; the last one given out is returned.
-fn scatter(env: &Env<'_>, old: &State, new: &mut State, mut next_id: u32) -> u32 {
-    let moved = |o: &Value, n: &Value| o.ty == n.ty && ((o.scale, o.delta) != (n.scale, n.delta) || !n.n.subset(&o.n));
-    let mut give_up = |v: &mut Value| {
-        if matches!(v.ty, Ty::Packet { .. }) {
-            next_id += 1;
-            v.id = next_id;
-        }
-        (v.n, v.scale, v.delta, v.tie) = (Scalar::UNKNOWN, 1, 0, 0);
-    };
-    for (o, n) in old.frames.iter().zip(&mut new.frames) {
-        for (ov, nv) in o.regs.iter().zip(&mut n.regs) {
-            if !nv.null && checkable(env, nv).is_some() && moved(ov, nv) {
-                give_up(nv);
-            }
-        }
-        for ns in &mut n.spills {
-            let last = o.spills.iter().find(|os| (os.depth, os.size) == (ns.depth, ns.size));
-            if !ns.value.null
-                && checkable(env, &ns.value).is_some()
-                && last.is_some_and(|os| moved(&os.value, &ns.value))
-            {
-                give_up(&mut ns.value);
-            }
-        }
-    }
-    next_id
 }

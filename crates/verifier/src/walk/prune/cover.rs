@@ -1,0 +1,180 @@
+//! Whether one state covers another: whether what is true of all that the old one stands for is true of the new one.
+//!
+//! Invariant: of old and new, `true` says that each concrete state of the new one is one of the old one, where names
+//! stand for each other one to one, and those of nothing that is held for any number that fits.
+
+use crate::faults::planted;
+use crate::scalar::Scalar;
+use crate::state::{Byte, Fill, Frame, Mark, Round, Spill, State, Sum};
+use crate::value::{FIRST_FREE_ID, Ty, Value};
+use crate::walk::shrink;
+
+/// Whether the frames are of the same calls.
+pub(super) fn same_shape(a: &State, b: &State) -> bool {
+    a.frames.len() == b.frames.len()
+        && a.frames.iter().zip(&b.frames).all(|(f, g)| f.subprog == g.subprog && f.entry == g.entry)
+}
+
+/// Which id of the old state stands for which of the new: one to one. And the ids of rounds that stand for nothing but
+/// themselves.
+#[derive(Debug, Default)]
+pub(in crate::walk) struct IdMap(Vec<(u32, u32)>, Vec<u32>);
+
+impl IdMap {
+    /// Gives back what is more than so many bytes.
+    pub(super) fn trim(&mut self, bytes: usize) {
+        shrink(&mut self.0, bytes);
+    }
+
+    /// Before states are compared: the names of the rounds of all guesses that are not proven yet.
+    pub(super) fn begin(&mut self, guesses: impl Iterator<Item = u32>) {
+        self.1.clear();
+        self.1.extend(guesses);
+    }
+
+    /// What the old name stands for. A length's id stands for itself.
+    fn new_name(&self, old: u32) -> Option<u32> {
+        if old < FIRST_FREE_ID {
+            return Some(old);
+        }
+        self.0.iter().find(|(o, _)| *o == old).map(|(_, n)| *n)
+    }
+
+    fn same(&mut self, old: u32, new: u32) -> bool {
+        if old < FIRST_FREE_ID || new < FIRST_FREE_ID {
+            return old == new;
+        }
+        match self.0.iter().find(|(o, n)| *o == old || *n == new) {
+            Some(pair) => *pair == (old, new),
+            None => {
+                self.0.push((old, new));
+                true
+            }
+        }
+    }
+}
+
+/// Whether every concrete state of `new` is one of `old`, up to the names of ids.
+pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool {
+    if !same_shape(old, new) || old.owed.len() != new.owed.len() || old.lock.is_some() != new.lock.is_some() {
+        return false;
+    }
+    ids.0.clear();
+    let mut frames = old.frames.iter().zip(&new.frames);
+    frames.clone().all(|(o, n)| marks_cover(&o.loops, &n.loops, ids))
+        && frames.clone().all(|(o, n)| o.regs.iter().zip(&n.regs).all(|(o, n)| value_covers(o, n, ids)))
+        && (planted!(StacksAlike) || frames.all(|(o, n)| stack_covers(o, n, ids)))
+        && old.owed.iter().zip(&new.owed).all(|(o, n)| (o.frame, o.debt) == (n.frame, n.debt) && ids.same(o.id, n.id))
+        && match (old.lock, new.lock) {
+            (Some(o), Some(n)) => (o.map, o.inner) == (n.map, n.inner) && ids.same(o.id, n.id),
+            _ => true,
+        }
+        && old.min_len.iter().zip(&new.min_len).all(|(o, n)| n >= o)
+        && old.sums.iter().all(|o| new.sums.iter().any(|n| sum_covers(o, n, ids)))
+        && old.room.iter().all(|o| match (ids.new_name(o.id), ids.new_name(o.hi)) {
+            (Some(id), Some(hi)) => new.below(id, o.scale, hi) >= Some(o.bytes),
+            // An id that nothing covered has needs nothing; unless it is known by one that something has.
+            (None, _) if old.room.iter().all(|r| r.hi != o.id) => true,
+            // There only has to be such a number, and what has the same name may be one.
+            (id, hi) => new.below(id.unwrap_or(o.id), o.scale, hi.unwrap_or(o.hi)) >= Some(o.bytes),
+        })
+}
+
+/// Whether what the old state says of the rounds of loops holds in the new one. The names of rounds stand for each
+/// other in order; but a guess that is still checked proves nothing of another entry into its loop, which its own exits
+/// may lead to.
+fn marks_cover(old: &[Mark], new: &[Mark], ids: &mut IdMap) -> bool {
+    let guessed = |m: &&Mark| m.round == Round::Guessed;
+    let mut new = new.iter().filter(guessed);
+    old.iter().filter(guessed).all(|o| {
+        let Some(n) = new.find(|n| n.id == o.id) else { return false };
+        o.lines.len() == n.lines.len()
+            && (o.k.id == n.k.id || !ids.1.contains(&o.k.id))
+            && ids.same(o.k.id, n.k.id)
+            && n.k.n.subset(&o.k.n)
+            && o.lines
+                .iter()
+                .zip(&n.lines)
+                .all(|(o, n)| o.step == n.step && ids.same(o.x, n.x) && ids.same(o.n, n.n) && n.start.subset(&o.start))
+            && o.ids.len() == n.ids.len()
+            && o.ids.iter().zip(&n.ids).all(|(o, n)| ids.same(*o, *n))
+    })
+}
+
+fn value_covers(old: &Value, new: &Value, ids: &mut IdMap) -> bool {
+    if old.is_uninit() {
+        return true;
+    }
+    let null = old.null == new.null || planted!(NullAlike);
+    let subset = new.n.subset(&old.n) || (planted!(NumbersAlike) && old.is_scalar());
+    if old.ty != new.ty || !null || !subset {
+        return false;
+    }
+    match old.ty {
+        // A number without an id is any number in its range, tied or not.
+        Ty::Scalar => {
+            old.id == 0
+                || planted!(NamesForgotten)
+                || ((old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.id, new.id))
+        }
+        Ty::Packet { .. } | Ty::Half { .. } => {
+            (old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.id, new.id)
+        }
+        Ty::Uninit(_)
+        | Ty::Ctx
+        | Ty::Stack { .. }
+        | Ty::Map { .. }
+        | Ty::MapValue { .. }
+        | Ty::Mem { .. }
+        | Ty::PacketEnd { .. }
+        | Ty::Host { .. }
+        | Ty::Func { .. }
+        | Ty::Local(_) => {
+            let tied = old.tie == 0 || ((old.scale, old.delta) == (new.scale, new.delta) && ids.same(old.tie, new.tie));
+            tied && ids.same(old.id, new.id) && ids.same(old.owner, new.owner)
+        }
+    }
+}
+
+/// Whether an equation of the new state is this one of the old: it may name what nothing else has named yet.
+fn sum_covers(o: &Sum, n: &Sum, ids: &mut IdMap) -> bool {
+    (o.scale, o.delta) == (n.scale, n.delta)
+        && n.max <= o.max
+        && (n.split || !o.split)
+        && [(o.s, n.s), (o.a, n.a), (o.b, n.b)].into_iter().all(|(o, n)| ids.same(o, n))
+}
+
+fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap) -> bool {
+    if !old.spills.iter().all(|o| spill_covered(o, new, ids)) || !old.fills.iter().all(|o| fill_covered(o, new, ids)) {
+        return false;
+    }
+    if old.bytes == new.bytes && !old.bytes.contains(&Byte::Spill) {
+        return true;
+    }
+    old.bytes.iter().enumerate().all(|(i, o)| match o {
+        Byte::Uninit | Byte::Spill => true,
+        Byte::Misc => new.bytes.len() > i && new.check_readable(i + 1, 1).is_ok(),
+        Byte::Zero => new.bytes.len() > i && new.known_number(i + 1, 1) == Some(0),
+    })
+}
+
+/// Whether what is filled in the old state is so in the new one.
+fn fill_covered(o: &Fill, new: &Frame, ids: &mut IdMap) -> bool {
+    let like = |n: &&Fill| n.scale == o.scale && n.bottom <= o.bottom && n.delta >= o.delta;
+    new.fills.iter().filter(like).any(|n| ids.same(o.id, n.id)) || planted!(FillForgotten)
+}
+
+fn spill_covered(o: &Spill, new: &Frame, ids: &mut IdMap) -> bool {
+    let (depth, size) = (usize::from(o.depth), usize::from(o.size));
+    if let Some(n) = new.spills.iter().find(|n| (n.depth, n.size) == (o.depth, o.size)) {
+        return value_covers(&o.value, &n.value, ids);
+    }
+    // Not the same slot, but perhaps the same bytes.
+    if !o.value.is_scalar() || o.value.id != 0 || new.check_readable(depth, size).is_err() {
+        return false;
+    }
+    match new.known_number(depth, size) {
+        Some(v) => o.value.n.contains(v),
+        None => Scalar::low_bits(8 * crate::num::small(size)).subset(&o.value.n),
+    }
+}

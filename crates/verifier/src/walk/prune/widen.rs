@@ -1,0 +1,73 @@
+//! Rounds of bounded constructs and of hybrid walks: what differs from the last is given up, so that a few cover all.
+
+use crate::env::Env;
+use crate::scalar::Scalar;
+use crate::state::{Byte, Spill, State};
+use crate::value::{Ty, Value};
+use crate::walk::pointers::checkable;
+
+/// Gives up the numbers of `new` that differ from the last round's, so that the next round is likely covered.
+pub(super) fn widen(old: &State, new: &mut State) {
+    for (o, n) in old.frames.iter().zip(&mut new.frames) {
+        for (ov, nv) in o.regs.iter().zip(&mut n.regs) {
+            if !ov.is_scalar() || !nv.is_scalar() {
+                continue;
+            }
+            if !nv.n.subset(&ov.n) {
+                let narrow = ov.n.high_half_is_zero() && nv.n.high_half_is_zero();
+                *nv = Value::scalar(Scalar::low_bits(if narrow { 32 } else { 64 }));
+            } else if (ov.id, ov.scale, ov.delta) != (nv.id, nv.scale, nv.delta) {
+                *nv = nv.unlinked();
+            }
+        }
+        let mut lost: Vec<(u16, u8)> = Vec::new();
+        for ns in &mut n.spills {
+            if !ns.value.is_scalar() {
+                continue;
+            }
+            match o.spills.iter().find(|os| (os.depth, os.size) == (ns.depth, ns.size)) {
+                Some(Spill { value, .. }) if value.is_scalar() && ns.value.n.subset(&value.n) => {}
+                _ if o.check_readable(ns.depth.into(), ns.size.into()).is_ok() => lost.push((ns.depth, ns.size)),
+                _ => {}
+            }
+        }
+        for (depth, size) in lost {
+            n.store_misc(depth.into(), size.into());
+        }
+        for (ob, nb) in o.bytes.iter().zip(&mut n.bytes) {
+            if *nb == Byte::Zero && matches!(ob, Byte::Misc | Byte::Spill) {
+                *nb = Byte::Misc;
+            }
+        }
+    }
+}
+
+/// In a hybrid walk: gives up where pointers are that moved since the last round, if their accesses can be checked.
+/// Each gets an id of its own; the last one given out is returned.
+pub(super) fn scatter(env: &Env<'_>, old: &State, new: &mut State, mut next_id: u32) -> u32 {
+    let moved = |o: &Value, n: &Value| o.ty == n.ty && ((o.scale, o.delta) != (n.scale, n.delta) || !n.n.subset(&o.n));
+    let mut give_up = |v: &mut Value| {
+        if matches!(v.ty, Ty::Packet { .. }) {
+            next_id += 1;
+            v.id = next_id;
+        }
+        (v.n, v.scale, v.delta, v.tie) = (Scalar::UNKNOWN, 1, 0, 0);
+    };
+    for (o, n) in old.frames.iter().zip(&mut new.frames) {
+        for (ov, nv) in o.regs.iter().zip(&mut n.regs) {
+            if !nv.null && checkable(env, nv).is_some() && moved(ov, nv) {
+                give_up(nv);
+            }
+        }
+        for ns in &mut n.spills {
+            let last = o.spills.iter().find(|os| (os.depth, os.size) == (ns.depth, ns.size));
+            if !ns.value.null
+                && checkable(env, &ns.value).is_some()
+                && last.is_some_and(|os| moved(&os.value, &ns.value))
+            {
+                give_up(&mut ns.value);
+            }
+        }
+    }
+    next_id
+}
