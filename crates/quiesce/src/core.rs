@@ -129,6 +129,13 @@ struct Hot {
     id: u64,
 }
 
+/// Raises a word. Release on success: what this thread has seen happens before what those do who find the word raised;
+/// where it is as high already, that was done by whoever raised it. No `fetch_max`, which ThreadSanitizer does not see:
+/// what readers did would not seem to happen before what follows their grace period.
+fn raise(word: &AtomicU64, to: u64) {
+    let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| (now < to).then_some(to));
+}
+
 /// The fence of domains without `membarrier`, out of the others' way.
 #[cold]
 #[inline(never)]
@@ -487,7 +494,7 @@ impl Core {
 
     /// Whether the grace period `target` is over.
     pub(crate) fn poll(&self, target: u64) -> Result<bool, Errno> {
-        // Acquire, pairs with the fetch_max below: what readers did before happens before what our caller does next.
+        // Acquire, pairs with `raise` below: what readers did before happens before what our caller does next.
         if self.completed.load(Ordering::Acquire) >= target {
             return Ok(true);
         }
@@ -501,12 +508,12 @@ impl Core {
 
     /// Makes sure that a heavy barrier has followed `target`'s start; one serves all periods started before it.
     fn order(&self, target: u64) -> Result<(), Errno> {
-        // Acquire, pairs with the fetch_max below: that barrier happened before our scan.
+        // Acquire, pairs with `raise` below: that barrier happened before our scan.
         if self.ordered.load(Ordering::Acquire) < target {
             // Acquire, pairs with `start`: the unlinks of all those periods happen before our barrier.
             let newest = self.epoch().load(Ordering::Acquire) & !DEPTH;
             self.granted.heavy_barrier()?;
-            self.ordered.fetch_max(newest, Ordering::AcqRel);
+            raise(&self.ordered, newest);
         }
         Ok(())
     }
@@ -518,7 +525,7 @@ impl Core {
         let newest = self.epoch().load(Ordering::Acquire) & !DEPTH;
         self.granted.core_barrier()?;
         // Release, pairs with the Acquire in `order`.
-        self.ordered.fetch_max(newest, Ordering::AcqRel);
+        raise(&self.ordered, newest);
         Ok(())
     }
 
@@ -532,7 +539,7 @@ impl Core {
                 over = over.min(state & !DEPTH);
             }
         }
-        self.completed.fetch_max(over, Ordering::AcqRel);
+        raise(&self.completed, over);
         over >= target
     }
 
