@@ -134,11 +134,15 @@ impl Cfg {
         let starts_dead = |blocks: &[Block], id: BlockId| dead(InsnIdx(blocks[id.index()].start));
         for i in 0..self.blocks.len() {
             let block = self.blocks[i];
+            let begins = !starts_dead(&self.blocks, BlockId(crate::small(i)));
+            // Control does not come to its end, whatever is there: a jump as well.
+            if begins && (block.start + 1..block.end).any(|slot| dead(InsnIdx(slot))) {
+                (self.blocks[i].taken, self.blocks[i].next) = (None, None);
+                continue;
+            }
             let Some(next) = block.next else { continue };
             let Some(taken) = block.taken else {
-                let within = || (block.start..block.end).any(|slot| dead(InsnIdx(slot)));
-                if !starts_dead(&self.blocks, BlockId(crate::small(i))) && (starts_dead(&self.blocks, next) || within())
-                {
+                if begins && starts_dead(&self.blocks, next) {
                     self.blocks[i].next = None;
                 }
                 continue;

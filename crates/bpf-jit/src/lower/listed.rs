@@ -193,9 +193,11 @@ impl FuncLowerer<'_, Listed> {
         self.cur = webs.of;
         self.l.block_of[b.index()] = crate::num::small(self.func.blocks.len());
 
+        let begins = !self.facts.insn(InsnIdx(block.start)).dead;
         let (mut slot, mut ends) = (block.start, false);
         while slot < block.end {
-            if slot > block.start && self.l.some_dead && self.facts.insn(InsnIdx(slot)).dead {
+            // A block that is dead from its start, and that an edge is left to, is compiled whole.
+            if begins && slot > block.start && self.l.some_dead && self.facts.insn(InsnIdx(slot)).dead {
                 break;
             }
             let insn = self.program.insns()[slot as usize];
