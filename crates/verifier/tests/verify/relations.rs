@@ -593,3 +593,31 @@ fn what_shows_one_difference_not_to_wrap_may_show_others() {
         exit",
     );
 }
+
+/// A number and a pointer that fall by less than what both are multiples of: 4 to 12 and 12 to 20, or less, by 1.
+const MULTIPLES: &str = ";raw
+    if r2 < 32 goto out
+    r3 = *(u8 *)(r1 + 0)
+    r3 &= 3
+    if r3 == 0 goto out
+    r4 = r3
+    r4 <<= 2
+    r5 = r1
+    r5 += r4
+    r5 += 8
+    r4 += -4
+    a: if r4 == 0 goto out
+    r0 = *(u8 *)(r5 - 13)
+    r4 += -1
+    r5 += -1
+    goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_pointer_falls_from_where_it_is_not_from_where_the_number_is() {
+    accepted(MULTIPLES);
+    // The last one is at 13.
+    refused(&MULTIPLES.replace("r5 - 13", "r5 - 14"));
+    refused(&MULTIPLES.replace("r5 - 13", "r5 - 16"));
+}

@@ -177,7 +177,9 @@ impl Guess {
             {
                 let n = if loose { on_line(&start, d, &rounds) } else { v.n };
                 put(&mut state, place, Value { n, ..tied });
-                if let Some(line) = mark.lines.iter().find(|l| l.x == tied.line_id() && l.n >= g.first_name) {
+                // At a distance from its line, it is not what that begins with.
+                let begun = |l: &&Line| (l.x, 1, 0) == (tied.line_id(), tied.scale, tied.delta) && l.n >= g.first_name;
+                if let Some(line) = mark.lines.iter().find(begun) {
                     begins.push((line.n, v));
                 }
                 g.steps.push(place);
