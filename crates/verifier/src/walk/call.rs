@@ -107,17 +107,17 @@ impl<'a> Walk<'a> {
         self.clobber_args();
         self.state.set(Reg::R0, r0);
         match proto.ret {
-            Ret::ElementOrNull(_) => self.next_element(),
+            Ret::ElementOrNull(_) => self.next_element(r0.owner),
             _ => Ok(Flow::Next),
         }
     }
 
     /// An iterator has given an element, which begins a round, or none. That it runs out bounds the rounds, so the walk
-    /// need not; see [`super::prune`]. What a round is compared with is the state after the call: which iterator it
-    /// was, and that the call was allowed, has been settled before.
-    fn next_element(&mut self) -> Res<Flow> {
+    /// need not; see [`super::prune`]. What a round is compared with is the state after the call: that the call was
+    /// allowed has been settled before.
+    fn next_element(&mut self, iterator: u32) -> Res<Flow> {
         let next = self.next();
-        let Some(base) = self.bounded_round_before(next, true)? else { return Ok(Flow::End) };
+        let Some(base) = self.bounded_round_before(next, true, iterator)? else { return Ok(Flow::End) };
         let mut none = self.copy_state();
         none.set(Reg::R0, Value::constant(0));
         self.push(next, none, None, base)?;

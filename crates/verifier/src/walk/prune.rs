@@ -71,8 +71,10 @@ pub(super) struct Kept {
     /// Of a finished one: the round of a bounded construct, by its number, that covered some path from here while it
     /// was open. NONE: none.
     pub(super) rests: u32,
-    /// Kept at a callback's entry or a may_goto.
+    /// Kept at a callback's entry, a may_goto or an iterator's next element.
     round: bool,
+    /// Of an element: the iterator; else 0.
+    iterator: u32,
     epoch: u32,
     /// For rounds: the epoch outside.
     base: u32,
@@ -92,6 +94,8 @@ pub(super) struct Pruner {
     /// The same: these, and conditional jumps.
     points: Vec<u64>,
     any: bool,
+    /// Some path has begun a round with an iterator's element.
+    iterates: bool,
     /// All live numbers count as exact.
     numbers: bool,
     /// Some path has known a sum (see [`super::sums`]).
@@ -130,7 +134,7 @@ impl Pruner {
     /// numbers that are not needed exactly; `loops`: nor in a program with any, as they are guessed about.
     pub(super) fn start(&mut self, program: &Program, exhaustive: bool, numbers: bool, loops: bool) {
         self.numbers = numbers;
-        self.sums = false;
+        (self.sums, self.iterates) = (false, false);
         let insns = program.insns();
         self.joins.clear();
         self.count = 0;
@@ -268,6 +272,14 @@ impl Pruner {
         self.count
     }
 
+    /// Before states are compared: the names that stand for nothing but themselves. These are the rounds of `guesses`,
+    /// which are not proven yet; and the iterators whose rounds are open: another one has more to give.
+    fn begin_ids(&mut self, guesses: impl Iterator<Item = u32>) {
+        let open = if self.iterates { self.open.as_slice() } else { &[] };
+        let iterators = open.iter().map(|(i, _)| self.kept[*i as usize].iterator).filter(|id| *id != 0);
+        self.ids.begin(guesses.chain(iterators));
+    }
+
     pub(super) fn ids(&mut self) -> &mut IdMap {
         &mut self.ids
     }
@@ -341,7 +353,7 @@ impl Walk<'_> {
             return Ok(done);
         }
         let pruner = &mut self.scratch.prune;
-        pruner.ids.begin(self.loops.guesses());
+        pruner.begin_ids(self.loops.guesses());
         let mut ancestors = 0;
         let mut prev = NONE;
         let mut i = pruner.heads[self.pc.index()];
@@ -406,13 +418,13 @@ impl Walk<'_> {
             self.next_id = scatter(self.env, last, &mut self.state, self.next_id);
         }
         if keeps {
-            self.keep(false, self.epoch)?;
+            self.keep(false, 0, self.epoch)?;
         }
         self.enter_loop()?;
         Ok(false)
     }
 
-    fn keep(&mut self, round: bool, base: u32) -> Res<()> {
+    fn keep(&mut self, round: bool, iterator: u32, base: u32) -> Res<()> {
         self.trail_enter();
         // It is no part of the state: what the next step makes of it, others that this one covers may not.
         (self.shifted, self.negated) = (None, None);
@@ -428,6 +440,7 @@ impl Walk<'_> {
             needed,
             rests: NONE,
             round,
+            iterator,
             epoch,
             base,
             hits,
@@ -445,22 +458,33 @@ impl Walk<'_> {
     /// A round of a bounded construct starts at the current instruction: a callback's entry, or (`may_goto`) the
     /// instruction itself. `None` if an earlier round covers it; else the epoch outside the construct.
     pub(super) fn bounded_round(&mut self, may_goto: bool) -> Res<Option<u32>> {
-        self.bounded_round_before(self.pc, may_goto)
+        self.bounded_round_before(self.pc, may_goto, 0)
     }
 
     /// The same, of a call that begins a round with its result: the state is that before `next`, and the rounds are the
-    /// call's, so that what other construct begins at `next` is not taken for it.
-    pub(super) fn bounded_round_before(&mut self, next: InsnIdx, may_goto: bool) -> Res<Option<u32>> {
+    /// call's, so that what other construct begins at `next` is not taken for it; and those of this iterator: one that
+    /// was made since the last round is another construct, and does not run out because the last one does.
+    pub(super) fn bounded_round_before(&mut self, next: InsnIdx, may_goto: bool, iterator: u32) -> Res<Option<u32>> {
         self.forget_before(next);
         let pruner = &mut self.scratch.prune;
-        pruner.ids.begin(self.loops.guesses());
+        pruner.begin_ids(self.loops.guesses());
         let mut last = NONE;
         let mut seen = 0;
         let mut i = pruner.heads[self.pc.index()];
         while i != NONE && seen < MAX_ANCESTORS {
             let proves = pruner.proves(i, self.epoch);
             let kept = &pruner.kept[i as usize];
-            if kept.round && same_shape(&kept.state, &self.state) {
+            let same = !kept.open || kept.iterator == iterator;
+            // Made anew in each round, none of them ends the loop; an open round since then may.
+            let newest = pruner.open.iter().rev().find(|(o, _)| pruner.kept[*o as usize].round);
+            if kept.round && !same && newest.is_some_and(|(o, _)| *o == i) {
+                pruner.ids.free(kept.iterator);
+                if covers(&kept.state, &self.state, &mut pruner.ids) {
+                    return refuse(Reason::InfiniteLoop);
+                }
+                pruner.ids.fix(kept.iterator);
+            }
+            if kept.round && same && same_shape(&kept.state, &self.state) {
                 seen += 1;
                 let covered =
                     (may_goto && planted!(MayGotoOneRound)) || covers(&kept.state, &self.state, &mut pruner.ids);
@@ -495,7 +519,8 @@ impl Walk<'_> {
             }
             widen(&kept.state, &mut self.state);
         }
-        self.keep(true, base)?;
+        self.scratch.prune.iterates |= iterator != 0;
+        self.keep(true, iterator, base)?;
         Ok(Some(base))
     }
 

@@ -15,7 +15,7 @@ pub(super) fn same_shape(a: &State, b: &State) -> bool {
         && a.frames.iter().zip(&b.frames).all(|(f, g)| f.subprog == g.subprog && f.entry == g.entry)
 }
 
-/// Which id of the old state stands for which of the new: one to one. And the ids of rounds that stand for nothing but
+/// Which id of the old state stands for which of the new: one to one. And the ids that stand for nothing but
 /// themselves.
 #[derive(Debug, Default)]
 pub(in crate::walk) struct IdMap(Vec<(u32, u32)>, Vec<u32>);
@@ -26,10 +26,20 @@ impl IdMap {
         shrink(&mut self.0, bytes);
     }
 
-    /// Before states are compared: the names of the rounds of all guesses that are not proven yet.
-    pub(super) fn begin(&mut self, guesses: impl Iterator<Item = u32>) {
+    /// Before states are compared: the names that stand for nothing but themselves.
+    pub(super) fn begin(&mut self, fixed: impl Iterator<Item = u32>) {
         self.1.clear();
-        self.1.extend(guesses);
+        self.1.extend(fixed);
+    }
+
+    /// This one does, too.
+    pub(super) fn fix(&mut self, id: u32) {
+        self.1.push(id);
+    }
+
+    /// This one stands for any.
+    pub(super) fn free(&mut self, id: u32) {
+        self.1.retain(|fixed| *fixed != id);
     }
 
     /// What the old name stands for. A length's id stands for itself.
@@ -46,6 +56,7 @@ impl IdMap {
         }
         match self.0.iter().find(|(o, n)| *o == old || *n == new) {
             Some(pair) => *pair == (old, new),
+            None if old != new && self.1.contains(&old) => false,
             None => {
                 self.0.push((old, new));
                 true
