@@ -96,7 +96,7 @@ mod tests {
         }
         let pairs = pairs!(
             EPERM ENOENT EIO E2BIG EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST ENODEV EINVAL ENOSPC ERANGE EDEADLK EPROTO
-            EOVERFLOW EOPNOTSUPP EAFNOSUPPORT EALREADY
+            EOVERFLOW EPROTOTYPE EOPNOTSUPP EAFNOSUPPORT EALREADY
         );
         for (ours, system) in pairs {
             assert_eq!(ours.0, system, "{ours}");
