@@ -19,6 +19,8 @@ const LINGER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Clock {
+    /// No other clock of the process has it.
+    number: u64,
     start: Instant,
     tick: Duration,
     /// The tick that the thread has seen last.
@@ -32,7 +34,10 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn new(tick: Duration) -> Clock {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Clock {
+            // Relaxed: only uniqueness matters.
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             start: Instant::now(),
             tick,
             now: AtomicU64::new(0),
@@ -41,6 +46,11 @@ impl Clock {
             closed: AtomicBool::new(false),
             thread: Mutex::new(None),
         }
+    }
+
+    /// Which clock it is, in all the process's life.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// The tick that the thread has seen last.

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
     tick: u64,
-    /// The address of the engine's clock.
-    clock: usize,
+    /// The engine's clock, by a number that no other has: the address of one that is gone may be another's.
+    clock: u64,
 }
 
 impl fmt::Debug for Deadline {
@@ -24,7 +24,7 @@ impl fmt::Debug for Deadline {
 
 impl Deadline {
     pub(crate) fn new(tick: u64, runs: &Runs) -> Deadline {
-        Deadline { tick, clock: Arc::as_ptr(runs.clock()).addr() }
+        Deadline { tick, clock: runs.clock().number() }
     }
 }
 
@@ -161,7 +161,7 @@ impl Limits {
         if *budget == Some(0) {
             return Err(RunError::NoBudget);
         }
-        let foreign = deadline.is_some_and(|d| d.clock != Arc::as_ptr(runs.clock()).addr())
+        let foreign = deadline.is_some_and(|d| d.clock != runs.clock().number())
             || interrupter.as_ref().is_some_and(|i| !core::ptr::eq(i.runs.runs(), runs));
         if foreign {
             return Err(RunError::OtherEngine);

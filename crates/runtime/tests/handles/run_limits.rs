@@ -320,3 +320,26 @@ fn an_interruption_ends_those_whom_it_is_for() {
         });
     }
 }
+
+/// A deadline is its engine's for good: what is made after that engine is gone, perhaps in the same memory, has none
+/// of its ticks.
+#[test]
+fn deadlines_of_engines_that_are_gone() {
+    let mut gone = Vec::new();
+    for _ in 0..24 {
+        let engine = Engine::new(Config::default()).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        let insns = assemble("r0 = 7\nexit").unwrap();
+        let program = linker.loader::<Raw>().interruptible(true).insns("seven", insns).unwrap();
+        for deadline in &gone {
+            let error = program.run_with(&mut (), &mut [], &RunLimits::new().deadline(*deadline));
+            assert!(matches!(error, Err(RunError::OtherEngine)), "{error:?}");
+        }
+        let deadline = engine.deadline_in(Duration::from_secs(60)).unwrap();
+        program.run_with(&mut (), &mut [], &RunLimits::new().deadline(deadline)).unwrap();
+        gone.push(deadline);
+        drop((program, linker, engine));
+        // Its thread gives up the clock.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
