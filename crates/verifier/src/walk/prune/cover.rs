@@ -86,8 +86,14 @@ pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool
             (Some(id), Some(hi)) => new.below(id, o.scale, hi) >= Some(o.bytes),
             // An id that nothing covered has needs nothing; unless it is known by one that something has.
             (None, _) if old.room.iter().all(|r| r.hi != o.id) => true,
-            // There only has to be such a number, and what has the same name may be one.
-            (id, hi) => new.below(id.unwrap_or(o.id), o.scale, hi.unwrap_or(o.hi)) >= Some(o.bytes),
+            // There only has to be such a number, and what has the same name may be one; not if it may be negative,
+            // since of a name that nothing has it is assumed that it is not.
+            (id, hi) => {
+                let witness = |name: Option<u32>, own| name.or((!new.may_be_negative(own)).then_some(own));
+                witness(id, o.id)
+                    .zip(witness(hi, o.hi))
+                    .is_some_and(|(id, hi)| new.below(id, o.scale, hi) >= Some(o.bytes))
+            }
         })
 }
 
