@@ -5,6 +5,8 @@ use bpf_runtime::{
     Caller, Config, Deadline, DeadlineError, Dispatcher, Engine, EngineError, Hook, Interrupter, Linker, LoadError,
     Policy, ProgArray, Program, Raw, RunError, RunLimits, assemble,
 };
+use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -163,12 +165,26 @@ fn a_deadline_ends_what_is_going_on_and_begins_nothing() {
         let hook = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
         hook.attach(&forever).unwrap();
         for _ in 0..3 {
-            let at = Instant::now() + Duration::from_millis(3);
-            let deadline = engine.deadline(at).unwrap();
-            let limits = RunLimits::new().deadline(deadline);
-            let error = forever.run_with(&mut (), &mut [], &limits).unwrap_err();
-            assert!(matches!(error, RunError::Deadline { insn: Some(_), origin: Some(_) }), "{error}");
-            assert!(Instant::now() >= at, "not before its time");
+            // On a busy machine that may be over before the run begins: then a later one is taken.
+            let mut time = Duration::from_millis(3);
+            let limits = loop {
+                let at = Instant::now() + time;
+                let deadline = match engine.deadline(at) {
+                    Err(DeadlineError::Past { .. }) if time < Duration::from_secs(60) => {
+                        time *= 2;
+                        continue;
+                    }
+                    made => made.unwrap(),
+                };
+                let limits = RunLimits::new().deadline(deadline);
+                let error = forever.run_with(&mut (), &mut [], &limits).unwrap_err();
+                assert!(Instant::now() >= at, "not before its time");
+                match error {
+                    RunError::Deadline { insn: Some(_), origin: Some(_) } => break limits,
+                    RunError::Deadline { insn: None, .. } if time < Duration::from_secs(60) => time *= 2,
+                    error => panic!("{error}"),
+                }
+            };
             let error = forever.run_with(&mut (), &mut [], &limits).unwrap_err();
             assert!(matches!(error, RunError::Deadline { insn: None, .. }), "{error}");
             let error = hook.run_with(&mut (), &mut [], &limits).unwrap_err();
@@ -201,12 +217,26 @@ fn deadlines_come_after_a_pause_too() {
     }
 }
 
+thread_local! {
+    static CALLED: Cell<Option<Arc<AtomicBool>>> = const { Cell::new(None) };
+}
+
+/// What this thread's next call of an [`Outer`] sets.
+fn called_host() -> Arc<AtomicBool> {
+    let called = Arc::new(AtomicBool::new(false));
+    CALLED.set(Some(Arc::clone(&called)));
+    called
+}
+
 /// A host with a program to run inside.
 struct Outer(Option<Program<Raw, Outer>>, Option<RunLimits>);
 
 fn nested(engine: &Engine) -> (Program<Raw, Outer>, Program<Raw, Outer>) {
     let mut linker = Linker::<Outer>::new(engine);
     let inside = |c: &mut Caller<'_, Outer>| -> u64 {
+        if let Some(called) = CALLED.take() {
+            called.store(true, Ordering::Relaxed);
+        }
         let host = c.host();
         let inner = host.0.clone().expect("the test set it");
         let result = match host.1.clone() {
@@ -229,22 +259,39 @@ fn nested(engine: &Engine) -> (Program<Raw, Outer>, Program<Raw, Outer>) {
 fn a_run_inside_another_has_its_deadline() {
     for engine in engines(|config| config.interruptible = true) {
         let (outer, inner) = nested(&engine);
-        let soon = || RunLimits::new().deadline(engine.deadline_in(Duration::from_millis(2)).unwrap());
-        let late = RunLimits::new().deadline(engine.deadline_in(Duration::from_secs(1000)).unwrap());
-        assert_eq!(outer.run_with(&mut Outer(Some(inner.clone()), None), &mut [], &soon()).unwrap(), 1);
-        let mut host = Outer(Some(inner.clone()), Some(late.clone()));
-        assert_eq!(outer.run_with(&mut host, &mut [], &soon()).unwrap(), 1);
+        let within = |time| RunLimits::new().deadline(engine.deadline_in(time).unwrap());
+        let soon = || within(Duration::from_millis(2));
+        let late = within(Duration::from_secs(1000));
+        for inside in [None, Some(late.clone())] {
+            // On a busy machine the deadline may come before the outer run's call: then a later one is taken.
+            let mut time = Duration::from_millis(2);
+            let result = loop {
+                let called = called_host();
+                let mut host = Outer(Some(inner.clone()), inside.clone());
+                let result = outer.run_with(&mut host, &mut [], &within(time));
+                if called.load(Ordering::Relaxed) || time > Duration::from_secs(60) {
+                    break result;
+                }
+                time *= 2;
+            };
+            assert_eq!(result.unwrap(), 1);
+        }
         // The other way round, and the outer run goes on.
         assert_eq!(outer.run_with(&mut Outer(Some(inner.clone()), Some(soon())), &mut [], &late).unwrap(), 1);
         assert_eq!(outer.run(&mut Outer(Some(inner), Some(soon())), &mut []).unwrap(), 1);
     }
 }
 
-/// Interrupts until `run` has ended. `ends` may find nothing to end at first.
+/// Interrupts, from the time at which the outer run has called its host, until `run` has ended. `ends` may find nothing
+/// to end at first. Not before: an outer run stops at its call, too.
 fn ended(ends: impl Fn() + Sync, run: impl FnOnce() -> Result<u64, RunError>) -> Result<u64, RunError> {
     let over = AtomicBool::new(false);
+    let called = called_host();
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            while !called.load(Ordering::Relaxed) && !over.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
             while !over.load(Ordering::Relaxed) {
                 ends();
                 std::thread::yield_now();
