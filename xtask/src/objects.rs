@@ -13,8 +13,9 @@ use std::{
 };
 
 /// The folders whose C sources are BPF programs.
-const FOLDERS: [&str; 6] = [
+const FOLDERS: [&str; 7] = [
     "examples",
+    "examples/live",
     "benches/programs",
     "crates/object/tests/objects",
     "crates/runtime/tests/objects",

@@ -50,6 +50,9 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
         [] => vec!["--workspace"],
         packages => packages.iter().flat_map(|package| ["-p", package]).collect(),
     };
+    if install {
+        install_network_tools();
+    }
     let mut total = Tally::default();
     let native = cargo_test(shell::cargo().args(["test", "--no-fail-fast"]).args(&selection))?;
     println!("\n== {}: {native}", std::env::consts::ARCH);
@@ -100,6 +103,19 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
         std::process::exit(1);
     }
     Ok(())
+}
+
+/// What the live example's test joins namespaces with. Without it that test says that it is skipped.
+fn install_network_tools() {
+    let missing = |(tool, package)| shell::first_available(&[tool]).is_none().then_some(package);
+    let tools = [("ip", "iproute2"), ("ping", "iputils-ping"), ("ethtool", "ethtool")];
+    let packages: Vec<&str> = tools.into_iter().filter_map(missing).collect();
+    if packages.is_empty() || shell::first_available(&["apt-get"]).is_none() {
+        return;
+    }
+    if let Err(error) = arm64::update().and_then(|()| arm64::apt_install(&packages)) {
+        eprintln!("cannot install {}: {error:#}", packages.join(", "));
+    }
 }
 
 /// `cargo xtask bless`: the tests that compare with files, told to rewrite them.
