@@ -72,8 +72,11 @@ impl Clock {
         }
         let since = at.saturating_duration_since(self.start).as_nanos();
         let tick = u64::try_from(since.div_ceil(self.tick.as_nanos())).unwrap_or(u64::MAX - 1).max(1);
-        // SeqCst, here and in `run`: either the thread sees the deadline, or this sees that it sleeps.
-        self.last.fetch_max(tick, Ordering::SeqCst);
+        // SeqCst, here and in `run`: either the thread sees the deadline, or this sees that it sleeps. Where the word
+        // is as high already, reading it orders this behind whoever raised it. `fetch_max` would do, but
+        // ThreadSanitizer does not see it.
+        let raised = |last| (last < tick).then_some(tick);
+        let _ = self.last.fetch_update(Ordering::SeqCst, Ordering::SeqCst, raised);
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         match &*thread {
             Some(thread) if self.asleep.load(Ordering::SeqCst) => thread.unpark(),

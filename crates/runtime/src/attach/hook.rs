@@ -564,8 +564,10 @@ impl<C: Context, H: 'static> Hook<C, H> {
 
     fn ready_parts(&self, state: &State<C, H>) -> Result<(Option<StagedImage>, List), HookError> {
         for attached in &state.attached {
-            // Relaxed: the publications are releases.
-            self.code_stack.fetch_max(attached.program.loaded().code_stack(), Ordering::Relaxed);
+            // Relaxed: the publications are releases. `fetch_max` would do, but ThreadSanitizer does not see it.
+            let stack = attached.program.loaded().code_stack();
+            let raised = |now| (now < stack).then_some(stack);
+            let _ = self.code_stack.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raised);
         }
         let list = state.attached.iter().map(|a| Listed {
             program: Arc::clone(a.program.loaded()),
