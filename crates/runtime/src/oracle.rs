@@ -10,6 +10,7 @@
 use crate::context::ContextLayout;
 use bpf_analysis::Facts;
 use bpf_isa::{Insn, InsnIdx, MemoryAccess, Program};
+use bpf_uapi::Kfunc;
 use bpf_verifier::{Env, FieldKind, GlobalFunc, KnownMap, States, Stats, Verified};
 use std::cell::RefCell;
 
@@ -18,6 +19,8 @@ use std::cell::RefCell;
 struct Watch {
     recording: bool,
     globals: Vec<Option<GlobalFunc>>,
+    /// Whether programs without an object have the kernel's functions.
+    kfuncs: bool,
     states: Option<States>,
     kept: Option<Kept>,
     reusing: bool,
@@ -54,9 +57,10 @@ pub struct Outside {
 
 thread_local!(static WATCH: RefCell<Watch> = RefCell::default());
 
-/// From now on, this thread's loads take these for the global functions of a program, are verified and not recorded.
+/// From now on, this thread's loads take these for the global functions of a program, are verified and not recorded. In
+/// one without an object, the host function with index `i` is the one of `bpf_uapi::Kfunc::ALL[i]`.
 pub fn declare(globals: Vec<Option<GlobalFunc>>) {
-    WATCH.with_borrow_mut(|w| (w.globals, w.recording, w.reusing) = (globals, false, false));
+    WATCH.with_borrow_mut(|w| (w.globals, w.kfuncs, w.recording, w.reusing) = (globals, true, false, false));
 }
 
 /// The next loads of this thread are recorded; runs are compared with the last.
@@ -81,6 +85,12 @@ pub fn fill_stacks(fill: u8) {
 
 pub(crate) fn stack_fill() -> u8 {
     WATCH.with_borrow(|w| w.stack_fill)
+}
+
+/// The names of a program's host functions, by index, if it has no object.
+pub(crate) fn host_functions() -> impl Iterator<Item = &'static str> {
+    let declared = WATCH.with_borrow(|w| w.kfuncs);
+    Kfunc::ALL.iter().filter(move |_| declared).map(|kfunc| kfunc.name())
 }
 
 pub(crate) fn globals() -> Option<Vec<Option<GlobalFunc>>> {

@@ -16,6 +16,7 @@
 mod calls;
 mod emit;
 mod flow;
+mod locals;
 mod needs;
 #[cfg(feature = "oracle")]
 mod oracle;
@@ -276,6 +277,12 @@ mod tests {
             "call 1\n",
             "call 2\n",
             "call 87",
+            "call 197\n",
+            "call 198\n",
+            "call 202\n",
+            "call kfunc#1\n",
+            "call kfunc#6\n",
+            "call kfunc#11\n",
             "call 28",
             "atomic",
             "load_acquire",

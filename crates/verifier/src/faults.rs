@@ -138,6 +138,18 @@ mod with {
         LegacyResult,
         /// The second round of a may_goto loop is taken to be like the first.
         MayGotoOneRound,
+        /// The second round of a loop over an iterator is taken to be like the first.
+        IteratorOneRound,
+        /// An iterator is taken to give elements for ever.
+        IteratorNeverEmpty,
+        /// An iterator's element may be written.
+        ElementWritable,
+        /// A dynptr's slice has eight bytes more than were asked for.
+        SliceLonger,
+        /// A dynptr's slice may be used without a null check.
+        SliceNeverNull,
+        /// A dynptr's slice of the packet survives a call that moves the packet.
+        SliceSurvives,
         /// A store into a part of a spilled value leaves the spill as it was.
         SpillSurvives,
         /// A slot of another frame is taken for the same slot of this one.

@@ -528,10 +528,10 @@ impl State {
             let registers = if planted!(SpilledPacketSurvives) { 11 } else { usize::MAX };
             for v in frame.values_mut().take(registers) {
                 match v.ty {
-                    Ty::Packet { .. }
-                    | Ty::PacketEnd { .. }
-                    | Ty::Half { .. }
-                    | Ty::Mem { from: Origin::Slice { packet: true }, .. } => *v = Value::uninit(Why::Moved(at)),
+                    Ty::Packet { .. } | Ty::PacketEnd { .. } | Ty::Half { .. } => *v = Value::uninit(Why::Moved(at)),
+                    Ty::Mem { from: Origin::Slice { packet: true }, .. } if !planted!(SliceSurvives) => {
+                        *v = Value::uninit(Why::Moved(at));
+                    }
                     // Still a number, but no longer *the* length.
                     Ty::Scalar if v.id < FIRST_FREE_ID => *v = v.unlinked(),
                     // Nor does what it was added to move with it.

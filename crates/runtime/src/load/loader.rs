@@ -225,6 +225,11 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let mut bindings = refers.then(Box::<Bindings>::default);
         if let Some(bindings) = &mut bindings {
             bindings.maps = self.maps.iter().cloned().map(Some).collect();
+            #[cfg(feature = "oracle")]
+            if contents.calls {
+                let names = crate::oracle::host_functions();
+                bindings.host = names.map(|name| linker.named(name, C::layout())).collect();
+            }
             if contents.calls {
                 linker.bind_helpers(name, program.insns(), C::layout(), bindings)?;
             }

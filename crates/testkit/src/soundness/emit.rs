@@ -10,6 +10,7 @@
 //! -104           the length of a raw context
 //! -128 .. -104   keys
 //! -176 .. -128   values
+//! -256 .. -200   iterators and dynptrs
 //! -840 .. -520   slots that nobody relies on over a gap but their own statement, and those at -200
 //! ```
 //!
@@ -77,6 +78,9 @@ pub(super) struct Busy {
     pub(super) owes: bool,
     /// Keys and values.
     pub(super) scratch: bool,
+    /// Iterators and dynptrs, a bit each.
+    pub(super) iterators: u8,
+    pub(super) dynptrs: u8,
 }
 
 pub(super) struct Builder<'b, 'c> {

@@ -30,7 +30,7 @@ impl Builder<'_, '_> {
         if self.role != Role::Main && self.c.one_in(6) {
             return self.given();
         }
-        match self.c.below(33) {
+        match self.c.below(36) {
             0..=2 => self.arithmetic(),
             3 | 4 => self.slots(),
             5 | 6 => self.branch(),
@@ -53,6 +53,7 @@ impl Builder<'_, '_> {
             26 => self.given(),
             27 => self.tied(),
             30 | 31 => self.needing(),
+            32..=34 => self.local(),
             28 if self.context == Context::Xdp => self.stale_packet(),
             28 => self.guessed_loop(),
             _ => self.rare(),

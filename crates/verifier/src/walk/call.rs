@@ -120,7 +120,9 @@ impl<'a> Walk<'a> {
         let Some(base) = self.bounded_round_before(next, true, iterator)? else { return Ok(Flow::End) };
         let mut none = self.copy_state();
         none.set(Reg::R0, Value::constant(0));
-        self.push(next, none, None, base)?;
+        if !planted!(IteratorNeverEmpty) {
+            self.push(next, none, None, base)?;
+        }
         self.next_epoch += 1;
         self.epoch = self.next_epoch;
         Ok(Flow::Next)
@@ -183,15 +185,17 @@ impl<'a> Walk<'a> {
             Ret::HostOrNull(class) => or_null(self, Ty::Host { class }),
             Ret::Never => return refuse(Reason::Internal("a result of what does not return")),
             Ret::ElementOrNull(size) => {
-                let owner = call.local.map_or(0, |local| local.owner);
-                Value { owner, ..Value::pointer(Ty::Mem { size, writable: false, from: Origin::Element }) }
+                let (owner, writable) = (call.local.map_or(0, |local| local.owner), planted!(ElementWritable));
+                Value { owner, ..Value::pointer(Ty::Mem { size, writable, from: Origin::Element }) }
             }
             Ret::SliceOrNull { writable } => {
                 let Some(Value { ty: Ty::Local(Local::Dynptr(kind)), owner, .. }) = call.local else {
                     return refuse(Reason::Environment(format!("{} returns a slice of no dynptr", proto.name)));
                 };
                 let from = Origin::Slice { packet: kind == Dynptr::Packet };
-                Value { owner, ..or_null(self, Ty::Mem { size: call.record_size, writable, from }) }
+                let size = call.record_size + if planted!(SliceLonger) { 8 } else { 0 };
+                let v = or_null(self, Ty::Mem { size, writable, from });
+                Value { owner, null: !planted!(SliceNeverNull), ..v }
             }
             Ret::SocketOrNull => {
                 let id = self.owe(Debt::Socket);

@@ -466,6 +466,10 @@ impl Walk<'_> {
     /// was made since the last round is another construct, and does not run out because the last one does.
     pub(super) fn bounded_round_before(&mut self, next: InsnIdx, may_goto: bool, iterator: u32) -> Res<Option<u32>> {
         self.forget_before(next);
+        let one_round = match iterator {
+            0 => may_goto && planted!(MayGotoOneRound),
+            _ => planted!(IteratorOneRound),
+        };
         let pruner = &mut self.scratch.prune;
         pruner.begin_ids(self.loops.guesses());
         let mut last = NONE;
@@ -486,9 +490,8 @@ impl Walk<'_> {
             }
             if kept.round && same && same_shape(&kept.state, &self.state) {
                 seen += 1;
-                let covered =
-                    (may_goto && planted!(MayGotoOneRound)) || covers(&kept.state, &self.state, &mut pruner.ids);
-                if covered && ((!kept.open && proves) || (may_goto && planted!(MayGotoOneRound))) {
+                let covered = one_round || covers(&kept.state, &self.state, &mut pruner.ids);
+                if covered && ((!kept.open && proves) || one_round) {
                     self.stats.pruned += 1;
                     self.ending = Ending::As(i);
                     return Ok(None);
