@@ -11,6 +11,7 @@
 
 mod codec;
 mod compare;
+mod faults;
 mod insn;
 mod opcode;
 mod program;

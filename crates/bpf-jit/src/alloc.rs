@@ -133,13 +133,9 @@ const NONE: u32 = u32::MAX;
 
 /// Whether this fault of [`bpf_opt::faults`] is planted.
 macro_rules! planted {
-    ($fault:ident) => {{
-        #[cfg(feature = "faults")]
-        let planted = bpf_opt::faults::is_planted(bpf_opt::faults::Fault::$fault);
-        #[cfg(not(feature = "faults"))]
-        let planted = false;
-        planted
-    }};
+    ($fault:ident) => {
+        bpf_isa::planted_in!(bpf_opt::faults, $fault)
+    };
 }
 
 /// Of a value that is in no register.

@@ -1,31 +1,20 @@
 //! Deliberate bugs, of the kinds that optimisers have, to test the tests with: a comparison of engines that finds none
 //! of them proves nothing.
 //!
-//! They exist only with the feature `faults`, which a release build refuses, and only on a thread that has planted one.
-//! Elsewhere `planted!` is the constant `false`, and the code beside it is not there.
-
-#[cfg(all(feature = "faults", not(debug_assertions)))]
-compile_error!("the feature `faults` makes the optimiser wrong on purpose: it is for tests, with debug assertions");
+//! They exist only with the feature `faults`, which a release build refuses (`bpf-isa/src/faults.rs`).
 
 /// Whether this fault is planted on this thread. The argument is a variant of `Fault`.
 macro_rules! planted {
-    ($fault:ident) => {{
-        #[cfg(feature = "faults")]
-        let planted = $crate::faults::is_planted($crate::faults::Fault::$fault);
-        #[cfg(not(feature = "faults"))]
-        let planted = false;
-        planted
-    }};
+    ($fault:ident) => {
+        bpf_isa::planted_in!(crate::faults, $fault)
+    };
 }
 pub(crate) use planted;
 
 #[cfg(feature = "faults")]
 mod with {
-    use std::cell::Cell;
-
-    /// A bug that can be planted.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub enum Fault {
+    bpf_isa::faults! {
+        "the optimiser":
         /// A wrong rule: `x - c` is `x + c`.
         WrongRule,
         /// A rule without its condition: all that a mask leaves is what there was.
@@ -51,34 +40,8 @@ mod with {
     }
 
     impl Fault {
-        /// All of them.
-        pub const ALL: &[Fault] = &[
-            Fault::WrongRule,
-            Fault::RuleUnconditional,
-            Fault::BasesApart,
-            Fault::CallsForgetNothing,
-            Fault::LoadsSinkAnywhere,
-            Fault::DominanceIgnored,
-            Fault::LoopsNeverWiden,
-            Fault::LivesIgnored,
-            Fault::CopiesInOrder,
-            Fault::ClobbersIgnored,
-            Fault::ConflictsIgnored,
-        ];
         /// Those in how registers are allocated, which the crate above does: what is computed stays the same.
         pub const OF_ALLOCATION: &[Fault] = &[Fault::ClobbersIgnored, Fault::ConflictsIgnored];
-    }
-
-    thread_local!(static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) });
-
-    /// Plants a fault on this thread, or takes it out.
-    pub fn plant(fault: Option<Fault>) {
-        PLANTED.set(fault);
-    }
-
-    /// Whether this one is planted on this thread.
-    pub fn is_planted(fault: Fault) -> bool {
-        PLANTED.get() == Some(fault)
     }
 }
 

@@ -1,77 +1,20 @@
 //! Deliberate bugs, one in each of many rules, to test the tests with: an oracle that finds none of them proves
 //! nothing.
 //!
-//! They exist only with the feature `faults`, which a release build refuses, and only on a thread that has planted one.
-//! Elsewhere `planted!` is the constant `false`, and the code beside it is not there.
-
-#[cfg(all(feature = "faults", not(debug_assertions)))]
-compile_error!("the feature `faults` makes the verifier wrong on purpose: it is for tests, with debug assertions");
+//! They exist only with the feature `faults`, which a release build refuses (`bpf-isa/src/faults.rs`).
 
 /// Whether this fault is planted on this thread. The argument is a variant of `Fault`.
 macro_rules! planted {
-    ($fault:ident) => {{
-        #[cfg(feature = "faults")]
-        let planted = $crate::faults::is_planted($crate::faults::Fault::$fault);
-        #[cfg(not(feature = "faults"))]
-        let planted = false;
-        planted
-    }};
+    ($fault:ident) => {
+        bpf_isa::planted_in!(crate::faults, $fault)
+    };
 }
 pub(crate) use planted;
 
 #[cfg(feature = "faults")]
 mod with {
-    use std::cell::Cell;
-
-    macro_rules! faults {
-        ($($(#[$doc:meta])* $name:ident,)*) => {
-            /// A bug that can be planted.
-            #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-            pub enum Fault {
-                $($(#[$doc])* $name,)*
-            }
-
-            impl Fault {
-                /// All of them.
-                pub const ALL: &[Fault] = &[$(Fault::$name,)*];
-                /// Those in how loops are proven: each is found by a program written for it (`tests/loops_oracle.rs`).
-                pub const OF_LOOPS: &[Fault] = &[
-                    Fault::StepOnOnePath,
-                    Fault::StrideLost,
-                    Fault::AtMostIsLess,
-                    Fault::WrapForgotten,
-                    Fault::EveryLoopEnds,
-                    Fault::RefusedGuessDropped,
-                    Fault::SumsNeverWrap,
-                    Fault::LinesBelowZero,
-                    Fault::BasesMoveApart,
-                ];
-                /// Those in what loops are known to have written: each lets a program through that reads what was not,
-                /// or a pointer (`tests/loops_oracle.rs`).
-                pub const OF_FILLS: &[Fault] =
-                    &[Fault::FillLeavesHoles, Fault::FillHoldsPointers, Fault::FillForgotten];
-                /// Those in what a path is found to need: each is found by walking paths that were dropped
-                /// (`tests/needed.rs`).
-                pub const OF_NEEDS: &[Fault] = &[
-                    Fault::DecisionsUnmarked,
-                    Fault::BoundsUnmarked,
-                    Fault::TiesUnmarked,
-                    Fault::TiedSlotsUnmarked,
-                    Fault::LoadsUnmarked,
-                    Fault::StoresUnmarked,
-                    Fault::ResultsUnmarked,
-                    Fault::ArgumentsUnmarked,
-                    Fault::NeighbourOverwritten,
-                    Fault::KeysUnmarked,
-                    Fault::NamesForgotten,
-                    Fault::OtherSideForgotten,
-                    Fault::CoveringUnneeded,
-                ];
-            }
-        };
-    }
-
-    faults! {
+    bpf_isa::faults! {
+        "the verifier":
         /// A value that one path moves differently is taken to move as on the others.
         StepOnOnePath,
         /// A line's stride is taken to be 1.
@@ -230,19 +173,41 @@ mod with {
         AddressReturned,
     }
 
-    thread_local!(static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) });
-
-    /// Plants a fault on this thread, or takes it out.
-    pub fn plant(fault: Option<Fault>) {
-        PLANTED.set(fault);
-    }
-
-    pub(crate) fn is_planted(fault: Fault) -> bool {
-        PLANTED.get() == Some(fault)
+    impl Fault {
+        /// Those in how loops are proven: each is found by a program written for it (`tests/loops_oracle.rs`).
+        pub const OF_LOOPS: &[Fault] = &[
+            Fault::StepOnOnePath,
+            Fault::StrideLost,
+            Fault::AtMostIsLess,
+            Fault::WrapForgotten,
+            Fault::EveryLoopEnds,
+            Fault::RefusedGuessDropped,
+            Fault::SumsNeverWrap,
+            Fault::LinesBelowZero,
+            Fault::BasesMoveApart,
+        ];
+        /// Those in what loops are known to have written: each lets a program through that reads what was not,
+        /// or a pointer (`tests/loops_oracle.rs`).
+        pub const OF_FILLS: &[Fault] = &[Fault::FillLeavesHoles, Fault::FillHoldsPointers, Fault::FillForgotten];
+        /// Those in what a path is found to need: each is found by walking paths that were dropped
+        /// (`tests/needed.rs`).
+        pub const OF_NEEDS: &[Fault] = &[
+            Fault::DecisionsUnmarked,
+            Fault::BoundsUnmarked,
+            Fault::TiesUnmarked,
+            Fault::TiedSlotsUnmarked,
+            Fault::LoadsUnmarked,
+            Fault::StoresUnmarked,
+            Fault::ResultsUnmarked,
+            Fault::ArgumentsUnmarked,
+            Fault::NeighbourOverwritten,
+            Fault::KeysUnmarked,
+            Fault::NamesForgotten,
+            Fault::OtherSideForgotten,
+            Fault::CoveringUnneeded,
+        ];
     }
 }
 
 #[cfg(feature = "faults")]
-pub(crate) use with::is_planted;
-#[cfg(feature = "faults")]
-pub use with::{Fault, plant};
+pub use with::{Fault, is_planted, plant};
