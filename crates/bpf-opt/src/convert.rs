@@ -108,7 +108,7 @@ impl Convert {
             if found.is_none() {
                 continue;
             }
-            let start = crate::small(func.ops.len());
+            let start = crate::num::small(func.ops.len());
             for i in func.range(from).filter(|i| *i != at) {
                 let (op, span) = (func.ops[i], func.spans[i]);
                 func.ops.push(op);
@@ -116,7 +116,7 @@ impl Convert {
             }
             func.set_ops(over, self.straight.drain(..));
             // Behind each other, and so one block.
-            func.blocks[from.index()].ops = start..crate::small(func.ops.len());
+            func.blocks[from.index()].ops = start..crate::num::small(func.ops.len());
             func.set_ops(over, []);
             self.reached[target.index()] -= 1;
             if let Some(join) = join {

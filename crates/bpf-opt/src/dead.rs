@@ -33,7 +33,7 @@ pub(crate) fn run(func: &mut Func, reads: &mut Vec<u32>) -> u32 {
                 func.spans[kept] = func.spans[at];
             }
         }
-        block.ops.start = crate::small(kept);
+        block.ops.start = crate::num::small(kept);
     }
     gone
 }

@@ -104,7 +104,7 @@ impl Destruct {
                         match self.reads.get_mut(*head as usize) {
                             Some(read) if read.block == block => read.at = at,
                             Some(_) | None => {
-                                let next = core::mem::replace(head, crate::small(self.reads.len()));
+                                let next = core::mem::replace(head, crate::num::small(self.reads.len()));
                                 self.reads.push(Read { block, at, next });
                             }
                         }
@@ -125,7 +125,7 @@ impl Destruct {
     fn find_lives(&mut self, func: &Func, ssa: &Ssa) {
         for (block, phi) in ssa.all_phis() {
             for (arg, pred) in ssa.args(block, phi).iter().zip(ssa.cfg.preds(block)) {
-                let next = core::mem::replace(&mut self.heads[arg.index()], crate::small(self.reads.len()));
+                let next = core::mem::replace(&mut self.heads[arg.index()], crate::num::small(self.reads.len()));
                 self.reads.push(Read { block: *pred, at: OUT, next });
             }
         }
@@ -157,7 +157,7 @@ impl Destruct {
             }
         }
         self.lives[start..].sort_unstable();
-        self.ranges[v.index()] = crate::small(start)..crate::small(self.lives.len());
+        self.ranges[v.index()] = crate::num::small(start)..crate::num::small(self.lives.len());
     }
 
     /// A value lives in a block as far as this place.
@@ -168,7 +168,7 @@ impl Destruct {
         {
             *end = at.max(*end);
         } else {
-            (*last, *place) = (v.0, crate::small(self.lives.len()));
+            (*last, *place) = (v.0, crate::num::small(self.lives.len()));
             self.lives.push((block, at));
         }
     }
@@ -300,7 +300,7 @@ impl Destruct {
         out.blocks.clear();
         out.start = 0;
         let mut outside = Vec::new();
-        let mut branches = crate::small(func.blocks.len());
+        let mut branches = crate::num::small(func.blocks.len());
         let mut new_block = || {
             branches += 1;
             BlockId(branches - 1)
@@ -452,7 +452,7 @@ impl Out {
 
     /// What was pushed since the last one is this block.
     fn end(&mut self, block: BlockId) {
-        let end = crate::small(self.ops.len());
+        let end = crate::num::small(self.ops.len());
         self.blocks.push((block, core::mem::replace(&mut self.start, end)..end));
     }
 
@@ -472,7 +472,7 @@ impl Out {
         }
         self.ready.clear();
         self.ready.extend(
-            (0..crate::small(copies.len())).filter(|at| self.pending[copies[*at as usize].0.index()].reads == 0),
+            (0..crate::num::small(copies.len())).filter(|at| self.pending[copies[*at as usize].0.index()].reads == 0),
         );
         let mut next = 0;
         while let Some(at) = self.ready.get(next) {

@@ -77,7 +77,7 @@ impl Index {
         for block in &func.order {
             for at in func.range(*block) {
                 if let Some(v) = func.ops[at].def() {
-                    self.defs[v.index()] = crate::small(at);
+                    self.defs[v.index()] = crate::num::small(at);
                     self.blocks[v.index()] = *block;
                 }
             }
@@ -118,7 +118,7 @@ impl Index {
         let def = |v: VReg| func.ops.get(self.defs[v.index()] as usize);
         let shifted = |v: VReg| match def(v) {
             Some(Op::Bin { op: BinOp::Shl, width: Width::W64, a, b: Val::Imm(shift @ 1..=3), .. }) => {
-                Some((*a, crate::count(crate::low(*shift) as u32)))
+                Some((*a, crate::num::count(crate::num::low(*shift) as u32)))
             }
             Some(_) | None => None,
         };

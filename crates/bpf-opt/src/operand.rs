@@ -89,7 +89,7 @@ pub fn compared(size: Size, v: VReg, width: Width, cond: Cond, a: VReg, b: Val) 
         Val::Reg(_) => None,
         Val::Imm(imm) if a == v => {
             if whole {
-                let imm = if width == Width::W32 { i64::from(crate::low(imm)) } else { imm };
+                let imm = if width == Width::W32 { i64::from(crate::num::low(imm)) } else { imm };
                 return Some(Compared::Constant { cond, imm: i32::try_from(imm).ok()? });
             }
             // What was loaded is zero above; so must the constant be, and then all comparisons are unsigned.
@@ -183,7 +183,7 @@ impl Operands {
             let range = func.range(func.order[i]);
             for at in range.clone() {
                 if let Some(v) = func.ops[at].def() {
-                    self.defs[v.index()] = crate::small(at);
+                    self.defs[v.index()] = crate::num::small(at);
                 }
                 let mut found = None;
                 func.ops[at].for_each_use(|v| {
@@ -203,7 +203,7 @@ impl Operands {
                 func.spans[def..at].rotate_left(1);
                 for moved in def..at {
                     if let Some(v) = func.ops[moved].def() {
-                        self.defs[v.index()] = crate::small(moved);
+                        self.defs[v.index()] = crate::num::small(moved);
                     }
                 }
                 done += 1;

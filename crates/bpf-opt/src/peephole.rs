@@ -19,7 +19,7 @@ pub(crate) fn run(func: &mut Func) -> u32 {
         let Range { start, end } = block.ops;
         let (ops, spans) = (&mut func.ops[start as usize..end as usize], &mut func.spans[start as usize..end as usize]);
         let left = sweep(ops, spans);
-        block.ops.end = start + crate::small(left);
+        block.ops.end = start + crate::num::small(left);
         fused += end - block.ops.end;
     }
     fused

@@ -4,7 +4,7 @@
 //! op keeps the instructions that it came from, so the ops of each instruction before a pass and after it say what the
 //! pass made of it. Values are not named, since their numbers change more often than they do.
 //!
-//! Invariant: the function comes out as [`crate::optimise`] leaves it.
+//! Invariant: the function comes out as [`crate::passes::optimise`] leaves it.
 
 use crate::passes::{Pass, PassOptions, PassScratch, each_pass};
 use bpf_lir::{Func, Lir};
@@ -26,7 +26,7 @@ pub struct Change {
     pub after: Vec<String>,
 }
 
-/// Runs the passes as [`crate::optimise`] does; says what each of them changed, in the order in which they ran.
+/// Runs the passes as [`crate::passes::optimise`] does; says what each of them changed, in the order in which they ran.
 pub fn report(lir: &mut Lir, options: PassOptions, scratch: &mut PassScratch) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut last: Vec<_> = lir.funcs.iter().map(ops_by_insn).collect();
@@ -89,7 +89,7 @@ mod tests {
         let mut lir: Lir = text.parse().unwrap();
         let mut same = lir.clone();
         let changes = report(&mut lir, PassOptions::default(), &mut PassScratch::default());
-        crate::optimise(&mut same, PassOptions::default(), &mut PassScratch::default());
+        crate::passes::optimise(&mut same, PassOptions::default(), &mut PassScratch::default());
         assert_eq!(lir, same);
         let of = |insn| changes.iter().find(|change| (change.pass, change.insn) == (Pass::Values, insn));
         assert_eq!(of(6).unwrap().before, ["_ = or.64 _, _"]);

@@ -141,7 +141,7 @@ impl Slots {
             return;
         }
         self.order.clear();
-        self.order.extend((0..crate::small(self.pieces.len())).filter(|i| self.pieces[*i as usize].apart));
+        self.order.extend((0..crate::num::small(self.pieces.len())).filter(|i| self.pieces[*i as usize].apart));
         self.order.sort_by_key(|i| core::cmp::Reverse(self.pieces[*i as usize].accesses));
         for i in self.order.iter().skip(most) {
             self.pieces[*i as usize].apart = false;

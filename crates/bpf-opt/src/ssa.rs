@@ -146,7 +146,7 @@ impl Variables {
     fn write(&mut self, v: VReg, block: BlockId) {
         let [last, head] = &mut self.written[v.index()];
         if self.defs[v.index()] > 1 && core::mem::replace(last, block.0) != block.0 {
-            let next = core::mem::replace(head, crate::small(self.writes.len()));
+            let next = core::mem::replace(head, crate::num::small(self.writes.len()));
             self.writes.push(Link { to: block.0, next });
         }
     }
@@ -248,7 +248,7 @@ impl Ssa {
                 // Where this block was put before, it was put into all above, too.
                 while up != self.tree.idom[at as usize] && self.frontiers[up as usize][1] != at {
                     let next = self.frontiers[up as usize][0];
-                    self.frontiers[up as usize] = [crate::small(self.frontier.len()), at];
+                    self.frontiers[up as usize] = [crate::num::small(self.frontier.len()), at];
                     self.frontier.push(Link { to: at, next });
                     up = self.tree.idom[up as usize];
                 }
@@ -299,7 +299,7 @@ impl Ssa {
     fn place_phis(&mut self, func: &mut Func) {
         let first = func.vregs;
         let count = self.found.len();
-        func.vregs += crate::small(count);
+        func.vregs += crate::num::small(count);
         self.phi_starts.clear();
         self.phi_starts.resize(func.blocks.len() + 1, 0);
         for (block, _) in &self.found {
@@ -320,10 +320,10 @@ impl Ssa {
             self.phi_of[*start as usize] = *v;
         }
         let mut args = 0;
-        for block in (0..crate::small(func.blocks.len())).map(BlockId) {
+        for block in (0..crate::num::small(func.blocks.len())).map(BlockId) {
             for i in self.phis_at(block) {
-                self.phis[i] = Phi { dst: VReg(first + crate::small(i)), args };
-                args += crate::small(self.cfg.preds(block).len());
+                self.phis[i] = Phi { dst: VReg(first + crate::num::small(i)), args };
+                args += crate::num::small(self.cfg.preds(block).len());
             }
         }
         self.args.clear();
@@ -338,7 +338,7 @@ impl Ssa {
     }
 
     fn rename(&mut self, func: &mut Func) {
-        let values = crate::small(self.variables.defs.len());
+        let values = crate::num::small(self.variables.defs.len());
         self.now.clear();
         self.now.extend((0..values).map(VReg));
         self.before.clear();
@@ -399,7 +399,7 @@ impl Ssa {
 
     /// Takes out the phis that nothing reads but such phis.
     fn prune(&mut self) {
-        let first = crate::small(self.variables.defs.len());
+        let first = crate::num::small(self.variables.defs.len());
         while let Some(phi) = self.reads.pop() {
             let args = self.phis[phi as usize].args as usize;
             let end = self.phis.get(phi as usize + 1);
@@ -432,7 +432,7 @@ impl Same {
 
     /// A new value, itself.
     pub(crate) fn push(&mut self) {
-        self.0.push(VReg(crate::small(self.0.len())));
+        self.0.push(VReg(crate::num::small(self.0.len())));
     }
 
     pub(crate) fn set(&mut self, v: VReg, is: VReg) {

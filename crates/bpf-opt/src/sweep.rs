@@ -48,7 +48,7 @@ impl Sweep {
             for i in func.range(*block) {
                 let op = &func.ops[i];
                 match op.def() {
-                    Some(v) if self.may_go(op, v) => self.defs[v.index()] = crate::small(i),
+                    Some(v) if self.may_go(op, v) => self.defs[v.index()] = crate::num::small(i),
                     Some(_) | None => op.for_each_use(|v| self.work.push(v)),
                 }
             }
@@ -71,7 +71,7 @@ impl Sweep {
             let mut kept = range.start;
             for at in range.clone() {
                 let op = func.ops[at];
-                if op.def().is_some_and(|v| self.defs[v.index()] == crate::small(at) && !self.needed[v.index()]) {
+                if op.def().is_some_and(|v| self.defs[v.index()] == crate::num::small(at) && !self.needed[v.index()]) {
                     gone += 1;
                 } else {
                     func.ops[kept] = op;
@@ -79,7 +79,7 @@ impl Sweep {
                     kept += 1;
                 }
             }
-            func.blocks[block.index()].ops = crate::small(range.start)..crate::small(kept);
+            func.blocks[block.index()].ops = crate::num::small(range.start)..crate::num::small(kept);
         }
         gone
     }

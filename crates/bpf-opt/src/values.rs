@@ -92,16 +92,16 @@ impl Values {
         for at in 0..pass.ssa.cfg.rpo().len() {
             let block = pass.ssa.cfg.rpo()[at];
             pass.block = block;
-            pass.start = crate::small(pass.s.ops.len());
+            pass.start = crate::num::small(pass.s.ops.len());
             pass.s.memory.clear();
             for i in func.range(block) {
                 pass.span = func.spans[i];
                 pass.op(func.ops[i]);
             }
-            func.blocks[block.index()].ops = pass.start..crate::small(pass.s.ops.len());
+            func.blocks[block.index()].ops = pass.start..crate::num::small(pass.s.ops.len());
         }
         let done = pass.done;
-        func.vregs = crate::small(self.defs.len());
+        func.vregs = crate::num::small(self.defs.len());
         core::mem::swap(&mut func.ops, &mut self.ops);
         core::mem::swap(&mut func.spans, &mut self.spans);
         ssa.resolve_args();
@@ -182,8 +182,8 @@ impl Values {
 fn bits_of(op: &Op, known: &[u8]) -> u8 {
     let of = |v: VReg| known[v.index()];
     let at = |width: Width, n: u8| n.min(rules::bits(width));
-    let size = |size: Size| crate::count(size.bits());
-    let imm = |width: Width, imm: i64| 64 - crate::count(narrow(width, imm as u64).leading_zeros());
+    let size = |size: Size| crate::num::count(size.bits());
+    let imm = |width: Width, imm: i64| 64 - crate::num::count(narrow(width, imm as u64).leading_zeros());
     let val = |width: Width, v: Val| match v {
         Val::Reg(v) => at(width, of(v)),
         Val::Imm(i) => imm(width, i),
@@ -198,7 +198,7 @@ fn bits_of(op: &Op, known: &[u8]) -> u8 {
         Op::Bin { op, width, a, b, .. } => {
             let (x, y) = (at(width, of(a)), val(width, b));
             let count = |b: Val| match b {
-                Val::Imm(i) => Some(crate::count(crate::low(i) as u32 % u32::from(rules::bits(width)))),
+                Val::Imm(i) => Some(crate::num::count(crate::num::low(i) as u32 % u32::from(rules::bits(width)))),
                 Val::Reg(_) => None,
             };
             match op {
@@ -285,12 +285,12 @@ impl Pass<'_> {
         });
         let Some(dst) = op.def() else {
             let op = self.effect(op);
-            self.s.memory.after(&op, crate::small(self.s.ops.len()));
+            self.s.memory.after(&op, crate::num::small(self.s.ops.len()));
             return self.emit(op);
         };
         if !is_value(&op) {
             let op = self.effect(op);
-            self.s.memory.after(&op, crate::small(self.s.ops.len()));
+            self.s.memory.after(&op, crate::num::small(self.s.ops.len()));
             self.define(dst, &op);
             return self.emit(op);
         }
@@ -313,8 +313,8 @@ impl Pass<'_> {
 
     /// `dst` is defined by the op that is emitted next.
     fn define(&mut self, dst: VReg, op: &Op) {
-        self.s.defs[dst.index()] = crate::small(self.s.ops.len());
-        self.s.reach.define(dst, crate::small(self.s.ops.len()));
+        self.s.defs[dst.index()] = crate::num::small(self.s.ops.len());
+        self.s.reach.define(dst, crate::num::small(self.s.ops.len()));
         self.s.blocks[dst.index()] = self.block;
         self.s.bits[dst.index()] = bits_of(op, &self.s.bits);
     }
@@ -593,7 +593,7 @@ impl Pass<'_> {
                     && self.s.uses[b.index()] == 0
                     && (op == BinOp::Add || i64::from(self.s.bits[a.index()]) <= *shift)
                 {
-                    let (b, shift) = (*x, crate::count(crate::low(*shift) as u32));
+                    let (b, shift) = (*x, crate::num::count(crate::num::low(*shift) as u32));
                     return Err(Op::AddShift { width, dst: NEW, a, b, shift });
                 }
             }
@@ -717,7 +717,7 @@ impl Pass<'_> {
         self.s.blocks.push(self.block);
         self.s.uses.push(0);
         self.s.bits.push(64);
-        VReg(crate::small(self.s.defs.len()) - 1)
+        VReg(crate::num::small(self.s.defs.len()) - 1)
     }
 
     /// The value that this op has computed before on every way here, or else this op's own.
@@ -813,7 +813,7 @@ fn canonical(op: BinOp, width: Width, imm: i64) -> i64 {
 
 fn sign(width: Width, value: u64) -> i64 {
     match width {
-        Width::W32 => i64::from(crate::low(value as i64)),
+        Width::W32 => i64::from(crate::num::low(value as i64)),
         Width::W64 => value as i64,
     }
 }

@@ -64,7 +64,7 @@ impl Pass<'_> {
     /// Where no loop begins after its definition, all ways here lead forward, through ops that were emitted since then.
     /// Else it may live in all of a loop, wherever that ends.
     pub(super) fn may_live(&mut self, v: VReg) -> bool {
-        let now = crate::small(self.s.ops.len());
+        let now = crate::num::small(self.s.ops.len());
         let (from, reach) = (self.s.blocks[v.index()], &mut self.s.reach);
         let end = &mut reach.ends[v.index()];
         let (cost, new) = if *end == NONE {

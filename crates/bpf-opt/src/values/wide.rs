@@ -61,7 +61,7 @@ impl Pass<'_> {
                 shift + size.bits() <= end
             }
             Some(&Op::Bin { op: BinOp::Shl, width, a, b: Val::Imm(count), .. }) => {
-                self.collect(a, shift + crate::low(count) as u32, within(width), leaves, left)
+                self.collect(a, shift + crate::num::low(count) as u32, within(width), leaves, left)
             }
             Some(&Op::Bin { op: BinOp::Or | BinOp::Add | BinOp::Xor, width, a, b: Val::Reg(b), .. }) => {
                 self.collect(a, shift, within(width), leaves, left)
