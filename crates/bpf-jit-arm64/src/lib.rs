@@ -7,6 +7,7 @@
 //! Invariants: no memory, address or host is touched, so this crate works on any host; an op is correct wherever the
 //! allocation put its operands, and whichever of them share a register; flags never live from one op to the next; no
 //! immediate reaches dynasm unchecked. docs/abi.md describes the machine ABI.
+#![cfg(any(target_arch = "aarch64", feature = "any-host"))]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 

@@ -9,6 +9,7 @@
 //! allocation put its operands, and whichever of them share a register; what flags say outlives an op only as `Flags`
 //! notes, and no block's end.
 //! docs/abi.md describes the machine ABI.
+#![cfg(any(target_arch = "x86_64", feature = "any-host"))]
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 

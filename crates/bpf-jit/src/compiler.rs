@@ -6,23 +6,12 @@ use crate::externs::Signatures;
 use crate::lower::{DirectOptions, LowerOptions, Lowerer, Scratch};
 use bpf_analysis::Facts;
 use bpf_isa::Program;
-use bpf_jit_code::Code;
+use bpf_jit_code::{Code, OptLevel};
 use bpf_lir::Lir;
 use bpf_opt::{Change, PassOptions, PassScratch, PassSet, optimise};
 
 /// Why a program could not be compiled.
 pub type CompileError = EmitError;
-
-/// How much work to put into code.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
-pub enum OptLevel {
-    /// One pass, each BPF register in one place throughout: several times faster to compile, for programs that run once
-    /// or a few times. A program that was not verified and reads r1 to r5 after a call finds anything there.
-    None,
-    /// Optimised: values computed once and for less, registers by liveness.
-    #[default]
-    Speed,
-}
 
 /// Options of all steps.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

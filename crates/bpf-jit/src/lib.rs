@@ -33,6 +33,7 @@ mod weights;
 
 pub use alloc::{Alloc, AllocOptions, Allocator, Loc};
 pub use backend::{Backend, EmitError, EmitOptions, Emitter, Shape};
+pub use bpf_jit_code::OptLevel;
 #[cfg(feature = "eval")]
 pub use bpf_lir::eval;
 pub use bpf_lir::{
@@ -44,7 +45,7 @@ pub use bpf_lir::{
 pub use bpf_opt::faults;
 pub use bpf_opt::{Addresses, Change, Compared, Pass, PassOptions, PassScratch, PassSet, compared, held, optimise};
 pub use check::check;
-pub use compiler::{CompileError, CompileOptions, Compiler, OptLevel};
+pub use compiler::{CompileError, CompileOptions, Compiler};
 pub use externs::{Hidden, MapShape, Signatures};
 pub use lower::{LowerOptions, Lowerer};
 pub use machine::{FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};

@@ -12,14 +12,22 @@
 //! a write that does fail is kept for [`Registry::failure`] and ends the writing. In a forked child nothing is written
 //! or taken back: files and descriptors are the parent's.
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
+#![cfg_attr(not(feature = "tools"), allow(dead_code, reason = "tools read it, which this build does not have"))]
 
+#[cfg(not(feature = "tools"))]
+mod absent;
+#[cfg(feature = "tools")]
 mod dwarf;
+#[cfg(feature = "tools")]
 mod frames;
+#[cfg(feature = "tools")]
 mod gdb;
+#[cfg(feature = "tools")]
 mod jitdump;
+#[cfg(feature = "tools")]
 mod perf_map;
 mod registry;
-#[cfg(test)]
+#[cfg(all(test, feature = "tools"))]
 mod tests;
 mod unit;
 mod walk;
@@ -51,6 +59,9 @@ pub enum Error {
         /// The operating system's error.
         source: std::io::Error,
     },
+    /// A tool was asked for that this build has nothing for.
+    #[error("built without the feature `tools` (of bpf-runtime: `debug`), which unwinders, perf and GDB need")]
+    NotBuilt,
     /// This architecture has no emitted code.
     #[error("there is no emitted code on this architecture")]
     UnsupportedHost,

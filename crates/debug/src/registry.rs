@@ -1,12 +1,12 @@
 //! The units that are loaded now, and the tools that are told of them.
 
 use crate::Error;
-use crate::frames::RegisteredFrames;
-use crate::gdb::Announced;
-use crate::jitdump::JitDump;
-use crate::perf_map::PerfMap;
+#[cfg(not(feature = "tools"))]
+use crate::absent::{Announced, JitDump, PerfMap, RegisteredFrames};
 use crate::unit::Unit;
 use crate::walk::walk;
+#[cfg(feature = "tools")]
+use crate::{frames::RegisteredFrames, gdb::Announced, jitdump::JitDump, perf_map::PerfMap};
 use bpf_jit_code::Arch;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -101,8 +101,11 @@ impl Registry {
     /// A registry without units; its files are created.
     ///
     /// # Errors
-    /// [`Error`]: a file cannot be created.
+    /// [`Error`]: a file cannot be created, or a tool is asked for that this build has nothing for.
     pub fn new(options: &Options) -> Result<Registry, Error> {
+        if cfg!(not(feature = "tools")) && (options.unwind || options.gdb) {
+            return Err(Error::NotBuilt);
+        }
         let arch = Arch::HOST.ok_or(Error::UnsupportedHost)?;
         Ok(Registry(Arc::new(Inner {
             unwind: options.unwind,

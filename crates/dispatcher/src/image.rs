@@ -1,8 +1,9 @@
-//! Images: the code of a tree or a chain.
+//! Images: the code of a tree or a chain. Without the feature `emit` they have no code, and packs refuse them.
 
 use crate::chain::{Chain, Link, Policy};
 use crate::options::{Entry, MAX_LIMIT, Options};
 use crate::plan::Plan;
+#[cfg(feature = "emit")]
 use crate::{arm64, x64};
 use bpf_jit_code::{Arch, Code, Symbol};
 
@@ -17,11 +18,16 @@ pub struct Image {
 impl Image {
     /// A compare tree over `entries`. Entries at the same address are one.
     pub fn tree(arch: Arch, entries: &[Entry], options: &Options) -> Image {
+        #[cfg(not(feature = "emit"))]
+        let _ = options;
         let plan = Plan::new(entries, options.limit.min(MAX_LIMIT));
+        #[cfg(feature = "emit")]
         let mut code = match arch {
             Arch::X64 => x64::tree(&plan, options),
             Arch::Arm64 => arm64::tree(&plan, options),
         };
+        #[cfg(not(feature = "emit"))]
+        let mut code = Code::new(arch);
         // A tree reads nothing itself. The programs it jumps to may: its callers, who name them, know.
         code.reads_hidden = false;
         Image { code, programs: plan.addresses }
@@ -30,12 +36,17 @@ impl Image {
     /// A straight line of calls of these programs, in order, of the first [`MAX_LIMIT`] at most. To the programs it is
     /// one run, except that each may take its own 33 tail calls.
     pub fn chain(arch: Arch, links: &[Link], policy: Policy, options: &Options) -> Image {
+        #[cfg(not(feature = "emit"))]
+        let _ = options;
         let links = &links[..links.len().min(MAX_LIMIT)];
         let chain = Chain::new(links, policy);
+        #[cfg(feature = "emit")]
         let mut code = match arch {
             Arch::X64 => x64::chain(&chain, options),
             Arch::Arm64 => arm64::chain(&chain, options),
         };
+        #[cfg(not(feature = "emit"))]
+        let mut code = Code::new(arch);
         code.reads_hidden = chain.reads_hidden;
         Image { code, programs: links.iter().map(|link| link.address).collect() }
     }

@@ -16,21 +16,29 @@
 //! x17).
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "emit"), allow(dead_code, reason = "generators read it, which this build does not have"))]
 
+#[cfg(feature = "emit")]
 mod arm64;
 mod chain;
+#[cfg(feature = "emit")]
 mod finish;
 mod image;
 mod live;
 mod options;
 mod plan;
 mod tree;
+#[cfg(feature = "emit")]
 mod x64;
 
 pub use chain::{Link, Policy, Verdicts};
 pub use image::Image;
 pub use live::{Current, DetachError, Dispatcher, LiveImage, Observer, StagedImage, Stats};
 pub use options::{DEFAULT_LIMIT, Entry, MAX_LIMIT, Options};
+
+/// What the images of this process are made for; `None` where there are none: on other architectures, and in builds
+/// without the feature `emit`.
+pub const HOST: Option<bpf_jit_code::Arch> = if cfg!(feature = "emit") { bpf_jit_code::Arch::HOST } else { None };
 
 /// An offset in an image, or a number of its programs: [`MAX_LIMIT`] programs, and some bytes for each.
 #[inline(always)]

@@ -206,7 +206,8 @@ pub enum DetachError {
 #[derive(Debug)]
 pub struct Dispatcher {
     image: LiveImage,
-    arch: Arch,
+    /// What images are made for; `None`: there are none.
+    arch: Option<Arch>,
     options: Options,
     state: Mutex<State>,
 }
@@ -239,7 +240,7 @@ impl Dispatcher {
     /// # Errors
     /// See [`Error`].
     pub fn observed(packs: &Packs, options: Options, observer: Option<Observer>) -> Result<Dispatcher, Error> {
-        let arch = Arch::HOST.ok_or(Error::UnsupportedHost)?;
+        let arch = crate::HOST.filter(|_| packs.places_code());
         let state = State { entries: Vec::new(), enabled: true, direct: 0, updates: 0 };
         let dispatcher =
             Dispatcher { image: LiveImage::observed(packs, observer), arch, options, state: Mutex::new(state) };
@@ -247,7 +248,7 @@ impl Dispatcher {
         Ok(dispatcher)
     }
 
-    /// The code to call: see [`LiveImage::entry`]. Null only while it is not enabled.
+    /// The code to call: see [`LiveImage::entry`]. Null only while it is not enabled, and where there is no code.
     #[inline]
     pub fn entry(&self) -> *const u8 {
         self.image.entry()
@@ -338,15 +339,20 @@ impl Dispatcher {
 
     /// Publishes the image of this state.
     fn rebuilt(&self, mut state: State) -> Result<State, Error> {
-        if state.enabled {
+        let image = self.arch.filter(|_| state.enabled).map(|arch| {
             let entries: Vec<Entry> = state.entries.iter().map(|counted| counted.entry).collect();
-            let image = Image::tree(self.arch, &entries, &self.options);
-            self.image.publish(&image)?;
-            state.direct = image.programs();
-            state.updates += 1;
-        } else {
-            self.image.withdraw();
-            state.direct = 0;
+            Image::tree(arch, &entries, &self.options)
+        });
+        match image {
+            Some(image) => {
+                self.image.publish(&image)?;
+                state.direct = image.programs();
+                state.updates += 1;
+            }
+            None => {
+                self.image.withdraw();
+                state.direct = 0;
+            }
         }
         Ok(state)
     }

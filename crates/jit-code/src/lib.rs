@@ -13,6 +13,7 @@
 mod code;
 mod hardening;
 pub mod layout;
+mod opt_level;
 mod run_ctx;
 pub mod unwind;
 
@@ -20,5 +21,6 @@ pub use code::{
     Arch, Code, PATCH_WORD, PatchSlot, PatchSlotError, PcEntry, Reloc, RelocKind, Symbol, TailCallSite, TailTarget,
 };
 pub use hardening::{CpuFeatures, Hardening};
+pub use opt_level::OptLevel;
 pub use run_ctx::{RunCtx, StopCode, TAIL_CALL_LIMIT};
 pub use unwind::{Unwind, UnwindOp};

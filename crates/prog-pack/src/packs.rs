@@ -120,7 +120,8 @@ pub(crate) struct Shared {
     /// The programs.
     users: Users,
     pub(crate) domain: Arc<Domain>,
-    pub(crate) arena: &'static Arena,
+    /// `None`: for an engine that places no code ([`Packs::without_code`]).
+    pub(crate) arena: Option<&'static Arena>,
     pub(crate) host: Arch,
     pub(crate) options: Options,
     shards: [CachePadded<Sharded>; SHARDS],
@@ -163,15 +164,33 @@ impl Packs {
         Ok(Self::in_arena(domain, options, host, Arena::of_process(host)?))
     }
 
+    /// Packs for an engine that has no machine code, on any host: no address space is reserved, and everything staged
+    /// is refused with [`Error::UnsupportedHost`].
+    pub fn without_code(domain: Arc<Domain>) -> Self {
+        // Of no consequence: nothing is ever encoded.
+        let host = Arch::HOST.unwrap_or(Arch::X64);
+        Self::sharing(domain, Options::default(), host, None, BatchLimits::default())
+    }
+
     pub(crate) fn in_arena(domain: Arc<Domain>, options: Options, host: Arch, arena: &'static Arena) -> Self {
         Self::with_limits(domain, options, host, arena, BatchLimits::default())
     }
 
     pub(crate) fn with_limits(
         domain: Arc<Domain>,
-        mut options: Options,
+        options: Options,
         host: Arch,
         arena: &'static Arena,
+        limits: BatchLimits,
+    ) -> Self {
+        Self::sharing(domain, options, host, Some(arena), limits)
+    }
+
+    fn sharing(
+        domain: Arc<Domain>,
+        mut options: Options,
+        host: Arch,
+        arena: Option<&'static Arena>,
         limits: BatchLimits,
     ) -> Self {
         options.pack_size = options.pack_size.clamp(GRANULE, arch::arena_limit(host)).next_multiple_of(GRANULE);
@@ -229,6 +248,11 @@ impl Packs {
     pub fn stats(&self) -> Stats {
         point();
         if self.shared.domain.is_forked() { Stats::default() } else { self.shared.stats() }
+    }
+
+    /// Whether code can be placed here; not in [`Packs::without_code`].
+    pub fn places_code(&self) -> bool {
+        self.shared.arena.is_some()
     }
 
     /// The domain whose grace periods free programs.
@@ -379,7 +403,8 @@ impl Shared {
         // Large programs have a pack of their own; in whole huge pages, so that it can become some.
         let size = size.next_multiple_of(if size > HUGE { HUGE } else { GRANULE });
         let Options { hugetlb, anonymous, .. } = self.options;
-        let new = |size, hugetlb| Pack::new(self.arena, self.host, size, hugetlb, anonymous, self.domain.memory());
+        let arena = self.arena.ok_or(Error::UnsupportedHost)?;
+        let new = |size, hugetlb| Pack::new(arena, self.host, size, hugetlb, anonymous, self.domain.memory());
         let pack = match new(size, hugetlb) {
             // Perhaps a smaller one.
             Err(PackError::ArenaFull | PackError::Memory(_)) => new(len.next_multiple_of(GRANULE), false),

@@ -54,7 +54,7 @@ impl Packs {
     /// # Errors
     /// See [`Error`]. Nothing is left behind.
     pub fn stage(&self, code: &Code, mut resolve: impl FnMut(Symbol) -> Option<usize>) -> Result<Staged, Error> {
-        let host = self.shared.host;
+        let (host, arena) = (self.shared.host, self.shared.arena.ok_or(Error::UnsupportedHost)?);
         if code.arch != host {
             return Err(Error::WrongArch(code.arch));
         }
@@ -63,7 +63,7 @@ impl Packs {
         for reloc in &code.relocs {
             let Reloc { at, kind, symbol } = *reloc;
             let target = resolve(symbol).ok_or(Error::Unresolved { at, symbol })?;
-            let out_of_reach = is_branch(kind) && !self.shared.arena.reaches(target, arch::reach(host));
+            let out_of_reach = is_branch(kind) && !arena.reaches(target, arch::reach(host));
             if out_of_reach && !far.contains(&target) {
                 far.push(target);
             }

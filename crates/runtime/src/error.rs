@@ -42,6 +42,7 @@ pub enum EngineError {
     Memory(#[from] bpf_prog_pack::Error),
     /// What [`crate::Config::debug`] asks for could not be set up.
     #[error("debugging: {0}")]
+    #[cfg(native)]
     Debug(#[from] bpf_debug::Error),
 }
 
@@ -173,6 +174,7 @@ pub enum LoadError {
         wanted: String,
     },
     /// The machine code could not be made.
+    #[cfg(any(native, feature = "cross"))]
     #[error("program `{program}`: {source}")]
     Compile {
         /// Which program.

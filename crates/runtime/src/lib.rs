@@ -25,6 +25,10 @@
 //! ```
 
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
+#![cfg_attr(
+    not(native),
+    allow(dead_code, unused_imports, reason = "machine code needs it, which this build has none of")
+)]
 
 mod abi;
 mod attach;
@@ -48,6 +52,7 @@ pub use attach::hook::{Attachment, Hook, HookError};
 pub use attach::plan::{Applied, Plan, PlanError};
 pub use attach::published::{ListError, ProgramStats};
 pub use attach::runner::Runner;
+#[cfg(feature = "derive")]
 pub use bpf_context_derive::BpfContext;
 pub use call::{Caller, HostArg, HostRet, IntoHostFn, Pinned, PinnedMap, PinnedValue, SharedBytes, SharedBytesMut};
 #[doc(hidden)]
@@ -64,16 +69,19 @@ pub use error::{DeadlineError, EngineError, HelperError, LinkError, LoadError, O
 pub use handle::instance::Instance;
 pub use handle::prog_array::ProgArray;
 pub use handle::program::{Program, TestRun};
-pub use load::linker::Linker;
-pub use load::listing::{ListingOptions, compile_listing, helper_name, optimiser_report};
+pub use load::linker::{Linker, helper_name};
+#[cfg(feature = "cross")]
+pub use load::listing::{ListingOptions, compile_listing, optimiser_report};
 pub use load::loader::{Loader, VerifyReport};
 pub use load::map_set::MapSet;
 
+#[cfg(native)]
 pub use bpf_debug::{Location, Options as DebugOptions};
 pub use bpf_dispatcher::{Policy, Verdicts};
 pub use bpf_isa::{Callee, DecodeError, Insn, InsnIdx, Program as BpfProgram, assemble, decode, disassemble};
-pub use bpf_jit::{Change, Extern, OptLevel, Pass};
-pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Symbol};
+#[cfg(feature = "jit")]
+pub use bpf_jit::{Change, Extern, Pass};
+pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, OptLevel, Symbol};
 /// Everything about maps: typed handles, consumers of rings, dumps.
 pub use bpf_maps as maps;
 pub use bpf_maps::{Map, MapDef, MapError, MapType, RingBuf, UserRingBuf};
@@ -89,6 +97,6 @@ pub use bpf_uapi::helper_id::SPECIAL as SPECIAL_HELPERS;
 pub use bpf_verifier::{Limits, VerifyError};
 
 /// The example that crates.io shows.
-#[cfg(doctest)]
+#[cfg(all(doctest, native, feature = "derive"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -18,6 +18,7 @@ use crate::abi::run::Run;
 use crate::abi::watch::word_of;
 use crate::attach::published::{Counters, List, ListError, Listed, ProgramStats, Published, ReclaimOnDrop, Replaced};
 use crate::context::{Context, Parts};
+use crate::engine::BACKEND;
 use crate::engine::Engine;
 use crate::engine::config::Mode;
 use crate::engine::debug;
@@ -25,7 +26,6 @@ use crate::error::RunError;
 use crate::handle::program::Program;
 use crate::program::locate::locate;
 use bpf_dispatcher::{Image, Link, LiveImage, MAX_LIMIT, Options, Policy, StagedImage, Verdicts};
-use bpf_jit_code::Arch;
 use bpf_quiesce::{Guard, OtherDomain};
 use std::borrow::Borrow;
 use std::fmt;
@@ -578,7 +578,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         let list = List::new(&self.engine, size_of::<Attached<C, H>>(), list)?;
         let links: Option<Vec<Link>> = state.attached.iter().map(Attached::link).collect();
         let links = links.filter(|_| !state.statistics && self.engine.config().mode == Mode::Jit);
-        let image = match (Arch::HOST, links) {
+        let image = match (BACKEND, links) {
             (Some(arch), Some(links)) => {
                 let options = Options { hardening: self.engine.config().hardening, ..Options::default() };
                 Some(self.image.stage(&Image::chain(arch, &links, self.policy, &options))?)

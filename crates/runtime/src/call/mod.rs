@@ -248,7 +248,11 @@ unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(
 #[cold]
 #[inline(never)]
 fn call_site(own: usize) -> u64 {
+    #[cfg_attr(not(native), expect(unused_mut, reason = "the interpreter knows where it is"))]
     let mut found = 0;
+    #[cfg(not(native))]
+    let _ = own;
+    #[cfg(native)]
     bpf_debug::walk(&mut |ip, sp| {
         // The first frame above the variable's is that of the caller.
         if sp > own {

@@ -4,14 +4,14 @@ use bpf_jit::Compiler;
 #[cfg(target_arch = "aarch64")]
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code};
-#[cfg(not(target_arch = "aarch64"))]
+#[cfg(target_arch = "x86_64")]
 use bpf_jit_x64::X64;
 
 /// The compiler for this host.
 #[cfg(target_arch = "aarch64")]
 pub(crate) type HostBackend = Arm64;
-/// The compiler for this host; on hosts without a backend it is never run.
-#[cfg(not(target_arch = "aarch64"))]
+/// The compiler for this host.
+#[cfg(target_arch = "x86_64")]
 pub(crate) type HostBackend = X64;
 
 /// A compiler with its scratch memory and the code it makes.

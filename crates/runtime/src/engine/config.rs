@@ -2,14 +2,18 @@
 
 use crate::abi::run::PrintSink;
 use crate::context::network::Network;
-use bpf_debug::Options as DebugOptions;
-use bpf_jit::{AllocOptions, OptLevel, PassSet};
-use bpf_jit_code::{Arch, CpuFeatures, Hardening};
+use crate::engine::BACKEND;
+use bpf_jit_code::{CpuFeatures, Hardening, OptLevel};
 use bpf_quiesce::WhenFull;
 use bpf_verifier::Limits;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+#[cfg(native)]
+use {
+    bpf_debug::Options as DebugOptions,
+    bpf_jit::{AllocOptions, PassSet},
+};
 
 /// How programs are executed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -74,6 +78,7 @@ pub struct Config {
     /// How much work verifying one program may take.
     pub limits: Limits,
     /// Which unwinders, profilers and debuggers are told of loaded programs; none by default. See docs/debugging.md.
+    #[cfg(native)]
     pub debug: DebugOptions,
     /// Where `bpf_trace_printk` writes; nowhere by default.
     pub print: Option<PrintSink>,
@@ -83,9 +88,11 @@ pub struct Config {
     /// Save every callee-saved register in every function: what saving by need is measured against. For benches.
     pub save_all: bool,
     /// How registers are allocated. For tests: any allocation gives the same results.
+    #[cfg(native)]
     #[doc(hidden)]
     pub alloc: AllocOptions,
     /// Which of the optimiser's passes are left out. For tests: any of them gives the same results.
+    #[cfg(native)]
     #[doc(hidden)]
     pub skip_passes: PassSet,
 }
@@ -93,7 +100,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Config {
-            mode: if Arch::HOST.is_some() { Mode::Jit } else { Mode::Interpreter },
+            mode: if BACKEND.is_some() { Mode::Jit } else { Mode::Interpreter },
             opt_level: OptLevel::default(),
             budget: None,
             hybrid_budget: 1 << 20,
@@ -112,11 +119,14 @@ impl Default for Config {
             stack_reserve: 16 * 1024,
             packs: bpf_prog_pack::Options::default(),
             limits: Limits::default(),
+            #[cfg(native)]
             debug: DebugOptions::default(),
             print: None,
             network: None,
             save_all: false,
+            #[cfg(native)]
             alloc: AllocOptions::default(),
+            #[cfg(native)]
             skip_passes: PassSet::default(),
         }
     }

@@ -1,26 +1,48 @@
 //! The engine: executable memory, execution slots, compiler scratch. What programs are loaded into, and knows none.
 
+#[cfg(native)]
 pub(crate) mod compiler;
 pub(crate) mod config;
+#[cfg(native)]
 pub(crate) mod debug;
+#[cfg(not(native))]
+pub(crate) mod debug {
+    //! Nobody is told of code that there is none of.
+
+    pub(crate) fn observer(_: &super::Engine, _: &str) -> Option<bpf_dispatcher::Observer> {
+        None
+    }
+}
 pub(crate) mod pool;
 
-use crate::abi::limits::{Checks, Deadline, Interrupter, Interruptible};
+#[cfg(native)]
+use crate::abi::limits::Checks;
+use crate::abi::limits::{Deadline, Interrupter, Interruptible};
 use crate::abi::machine_stack::StackNeed;
 use crate::abi::run::RunConfig;
 use crate::abi::slots::Runs;
+#[cfg(native)]
 use crate::engine::compiler::HostCompiler;
 use crate::engine::config::{Config, Mode};
 use crate::engine::pool::Pool;
 use crate::error::{DeadlineError, EngineError};
-use bpf_debug::{Location, Registry};
-use bpf_jit::{CompileOptions, EmitOptions, LowerOptions, OptLevel};
 use bpf_jit_code::Arch;
+#[cfg(native)]
+use bpf_jit_code::OptLevel;
 use bpf_quiesce::Domain;
 use bpf_verifier::Verifier;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+#[cfg(native)]
+use {
+    bpf_debug::{Location, Registry},
+    bpf_jit::{CompileOptions, EmitOptions, LowerOptions},
+};
+
+/// What machine code of this process is for; `None` where everything is interpreted: on systems and architectures that
+/// there is no backend for, and in builds without the feature `jit`.
+pub(crate) const BACKEND: Option<Arch> = if cfg!(native) { Arch::HOST } else { None };
 
 /// Loads programs and owns what they share. Cheap to clone; clones are the same engine.
 ///
@@ -38,8 +60,10 @@ pub(crate) struct EngineInner {
     pub(crate) domain: Arc<Domain>,
     pub(crate) packs: bpf_prog_pack::Packs,
     /// Whoever is told of loaded programs.
+    #[cfg(native)]
     pub(crate) debug: Option<Registry>,
     /// Each load takes one and gives it back, so loads run in parallel and reuse memory.
+    #[cfg(native)]
     pub(crate) compilers: Pool<HostCompiler>,
     /// Likewise.
     pub(crate) verifiers: Pool<Verifier>,
@@ -93,7 +117,7 @@ impl Engine {
     /// [`EngineError::Memory`] if executable memory is not to be had; [`EngineError::Debug`] if a file of
     /// [`Config::debug`] cannot be created.
     pub fn new(config: Config) -> Result<Engine, EngineError> {
-        if config.mode == Mode::Jit && Arch::HOST.is_none() {
+        if config.mode == Mode::Jit && BACKEND.is_none() {
             return Err(EngineError::NoBackend);
         }
         let missing = config.features.missing();
@@ -114,10 +138,15 @@ impl Engine {
             memory_limit: config.memory_limit,
             ..bpf_quiesce::Options::default()
         });
-        let mut packs = config.packs.clone();
+        let packs = config.packs.clone();
+        #[cfg(native)]
         // A perf map is for anonymous memory.
-        packs.anonymous |= config.debug.perf_map.is_some();
-        let packs = bpf_prog_pack::Packs::new(Arc::clone(&domain), packs)?;
+        let packs = bpf_prog_pack::Options { anonymous: packs.anonymous || config.debug.perf_map.is_some(), ..packs };
+        let packs = match BACKEND {
+            Some(_) => bpf_prog_pack::Packs::new(Arc::clone(&domain), packs)?,
+            None => bpf_prog_pack::Packs::without_code(Arc::clone(&domain)),
+        };
+        #[cfg(native)]
         let debug = config.debug.any().then(|| Registry::new(&config.debug)).transpose()?;
         let run_config = RunConfig {
             max_nested: config.max_nested_runs,
@@ -131,7 +160,9 @@ impl Engine {
             config,
             domain,
             packs,
+            #[cfg(native)]
             debug,
+            #[cfg(native)]
             compilers: Pool::default(),
             verifiers: Pool::default(),
             runs,
@@ -224,12 +255,14 @@ impl Engine {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[cfg(native)]
     pub fn symbolize(&self, ip: usize) -> Option<Location> {
         self.0.debug.as_ref()?.symbolize(ip)
     }
 
     /// The frames of emitted code on this thread's stack, innermost first: from a host function, which instruction
     /// called it, and which programs are behind that one. Empty unless `unwind` of [`Config::debug`] is on.
+    #[cfg(native)]
     pub fn backtrace(&self) -> Vec<Location> {
         if !self.0.config.debug.unwind {
             return Vec::new();
@@ -238,11 +271,13 @@ impl Engine {
     }
 
     /// The first write to a file of [`Config::debug`] that failed. Loads went on without it.
+    #[cfg(native)]
     pub fn debug_failure(&self) -> Option<&std::io::Error> {
         self.0.debug.as_ref()?.failure()
     }
 
     /// How programs are compiled.
+    #[cfg(native)]
     pub(crate) fn compile_options(&self, opt_level: OptLevel, raw_context: bool, checks: Checks) -> CompileOptions {
         let config = &self.0.config;
         CompileOptions {

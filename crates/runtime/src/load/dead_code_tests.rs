@@ -13,8 +13,8 @@ use crate::program::source::Source;
 use bpf_analysis::{Facts, InsnFact};
 use bpf_interp::{Caller, Env, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{Insn, Program};
-use bpf_jit::OptLevel;
 use bpf_jit_code::Arch;
+use bpf_jit_code::OptLevel;
 use bpf_testkit::generate::{self, Shape};
 use bpf_testkit::skipped;
 

@@ -11,13 +11,17 @@ use crate::handle::over::Over;
 use crate::program::bindings::Bindings;
 use crate::program::bound::{Bound, TRAP, trap, unresolved};
 use bpf_isa::{Callee, Insn, InsnIdx};
-use bpf_jit::Extern;
 use bpf_object::UNRESOLVED_CALL;
 use bpf_uapi::{Helper, Kfunc, helper_id};
 use bpf_verifier::{ArgKind, Helpers};
 use core::marker::PhantomData;
 use std::collections::HashMap;
 use std::fmt;
+
+/// The kernel's name of a helper, whether it is shipped here or not.
+pub fn helper_name(id: u32) -> Option<String> {
+    Helper::name_of(id).map(str::to_owned)
+}
 
 /// Registers host functions and loads objects, for programs with host state `H`.
 ///
@@ -83,8 +87,8 @@ impl<H: 'static> Linker<H> {
         fn types<H, Args, F: IntoHostFn<H, Args>>(_: &F) -> ([ArgKind; 5], bpf_verifier::Ret) {
             (F::ARGS, F::RET)
         }
-        // The largest id a symbol can carry is taken: by what cannot be called.
-        const MAX: u32 = if UNRESOLVED_CALL < Extern::MAX { UNRESOLVED_CALL } else { Extern::MAX } - 1;
+        // The id after it is taken: by what cannot be called.
+        const MAX: u32 = UNRESOLVED_CALL - 1;
         if id > MAX {
             return Err(LinkError::IdTooLarge { id, max: MAX });
         }

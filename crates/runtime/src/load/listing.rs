@@ -62,11 +62,6 @@ pub fn optimiser_report(
     })
 }
 
-/// The kernel's name of a helper, whether it is shipped here or not.
-pub fn helper_name(id: u32) -> Option<String> {
-    Helper::name_of(id).map(str::to_owned)
-}
-
 /// The shipped helpers' signatures.
 struct Shipped(Helpers);
 

@@ -18,7 +18,7 @@ use crate::load::verify;
 use crate::program::bindings::Bindings;
 use crate::program::map_ref::MapRef;
 use bpf_isa::{Insn, InsnIdx};
-use bpf_jit::OptLevel;
+use bpf_jit_code::OptLevel;
 use bpf_maps::Map;
 use bpf_object::{InitialValue, Object, ReferenceKind, Unresolved};
 use core::marker::PhantomData;

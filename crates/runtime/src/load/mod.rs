@@ -1,8 +1,9 @@
 //! Loading: what an object refers to is resolved, programs are verified and made into handles.
 
-#[cfg(test)]
+#[cfg(all(test, native))]
 mod dead_code_tests;
 pub(crate) mod linker;
+#[cfg(feature = "cross")]
 pub(crate) mod listing;
 pub(crate) mod loader;
 pub(crate) mod map_set;

@@ -16,7 +16,7 @@ use crate::program::source::Source;
 use crate::program::table::{Kind, bind_all};
 use bpf_analysis::Facts;
 use bpf_isa::{InsnIdx, Program};
-use bpf_jit::OptLevel;
+use bpf_jit_code::OptLevel;
 use bpf_verifier::SourceLine;
 use std::sync::Arc;
 
@@ -164,6 +164,9 @@ impl<H: 'static> Loading<'_, H> {
         };
         match mode {
             Mode::Interpreter => Ok(Loaded::interpret(draft, program, references)),
+            #[cfg(not(native))]
+            Mode::Jit => Err(LoadError::Internal("an engine compiles that has no backend".into())),
+            #[cfg(native)]
             Mode::Jit => Loaded::compile(draft, &program, references, how.opt_level, code),
         }
     }

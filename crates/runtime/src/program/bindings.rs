@@ -1,15 +1,19 @@
 //! What the instructions of a program refer to: maps, helpers, host functions, addresses.
 
-use crate::call::helpers::callback_shims::calling_back;
 use crate::error::LoadError;
-use crate::program::bound::{Bound, missing_host_function};
+use crate::program::bound::Bound;
 use crate::program::map_ref::MapRef;
 use bpf_analysis::CallArity;
 use bpf_isa::{Imm64, Insn, InsnIdx, Program};
-use bpf_jit::{Extern, Hidden, LowerOptions, MapShape, Signatures};
-use bpf_jit_code::Symbol;
-use bpf_maps::{Map, MapType};
-use bpf_uapi::MapTypes;
+#[cfg(native)]
+use {
+    crate::call::helpers::callback_shims::calling_back,
+    crate::program::bound::missing_host_function,
+    bpf_jit::{Extern, Hidden, LowerOptions, MapShape, Signatures},
+    bpf_jit_code::Symbol,
+    bpf_maps::{Map, MapType},
+    bpf_uapi::MapTypes,
+};
 
 /// What the instructions of a program refer to.
 #[derive(Debug, Default)]
@@ -49,6 +53,7 @@ impl Bindings {
         self.maps.get(usize::try_from(index).ok()?)?.as_ref()
     }
 
+    #[cfg(native)]
     fn data_map(&self, index: u32) -> Option<&Map> {
         match self.map(index as i32)? {
             MapRef::Data(map) => Some(map),
@@ -61,6 +66,7 @@ impl Bindings {
     }
 
     /// The address of a symbol of code that was compiled like this.
+    #[cfg(native)]
     pub(super) fn resolve(&self, symbol: Symbol, compiled: &LowerOptions) -> Option<usize> {
         let missing = missing_host_function as *const () as usize;
         Some(match Extern::from_symbol(symbol)? {
@@ -125,6 +131,7 @@ impl CallArity for Bindings {
     }
 }
 
+#[cfg(native)]
 impl Signatures for Bindings {
     fn map(&self, index: u32) -> MapShape {
         match self.data_map(index) {

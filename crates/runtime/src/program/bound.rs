@@ -3,6 +3,7 @@
 use crate::abi::run::Run;
 use crate::call::{HostFn, leave};
 use crate::error::HelperError;
+#[cfg(native)]
 use bpf_jit::Hidden;
 use bpf_jit_code::RunCtx;
 use bpf_verifier::{HelperProto, Ret};
@@ -23,6 +24,7 @@ impl fmt::Debug for Bound {
 
 impl Bound {
     /// What its call has to fill in.
+    #[cfg(native)]
     pub(super) fn hidden(&self) -> Hidden {
         match (&self.func.env, self.func.needs_ctx) {
             (Some(_), _) => Hidden::Env,

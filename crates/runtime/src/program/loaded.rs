@@ -3,20 +3,16 @@
 use crate::abi::begin::Entry;
 use crate::abi::limits::{Checks, Terms};
 use crate::abi::watch::word_of;
+use crate::engine::Engine;
 use crate::engine::config::Mode;
-use crate::engine::{Engine, debug};
-use crate::error::{LoadError, Origin, RunError};
+use crate::error::{Origin, RunError};
 use crate::program::bindings::{Bindings, NO_BINDINGS};
 use crate::program::map_ref::MapRef;
 use crate::program::name::Name;
-use crate::program::sites::{Tracked, constant_tail_calls};
 use crate::program::source::Source;
-use crate::program::stack::worst_stack;
 use crate::program::table::{Kind, Member, ProgTable};
 use bpf_analysis::{AccessCheck, Facts, RegionBounds};
-use bpf_debug::Registered;
-use bpf_isa::{Insn, InsnIdx, Program};
-use bpf_jit::OptLevel;
+use bpf_isa::{InsnIdx, Program};
 use bpf_jit_code::PcEntry;
 use bpf_prog_pack::Text;
 use bpf_quiesce::{Domain, Owned};
@@ -25,6 +21,20 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
+#[cfg(native)]
+use {
+    crate::engine::debug,
+    crate::error::LoadError,
+    crate::program::sites::{Tracked, constant_tail_calls},
+    crate::program::stack::worst_stack,
+    bpf_debug::Registered,
+    bpf_isa::Insn,
+    bpf_jit_code::OptLevel,
+};
+
+/// Nothing is told of code that there is none of.
+#[cfg(not(native))]
+type Registered = ();
 
 /// Machine code and where it is.
 pub(crate) struct Native {
@@ -42,6 +52,7 @@ enum Placed {
     /// As it was emitted, for good.
     Fixed(Text),
     /// With sites that tables patch, and so share.
+    #[cfg(native)]
     Patched {
         /// Out of its tables before anything else of it goes.
         _sites: Tracked,
@@ -55,6 +66,7 @@ impl Deref for Placed {
     fn deref(&self) -> &Text {
         match self {
             Placed::Fixed(text) => text,
+            #[cfg(native)]
             Placed::Patched { text, .. } => text,
         }
     }
@@ -196,6 +208,7 @@ impl Loaded {
     }
 
     /// Loads a program whose references are bound, as machine code.
+    #[cfg(native)]
     pub(crate) fn compile(
         draft: Draft<'_>,
         program: &Program,

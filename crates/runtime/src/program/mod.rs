@@ -7,7 +7,9 @@ pub(crate) mod loaded;
 pub(crate) mod locate;
 pub(crate) mod map_ref;
 mod name;
+#[cfg(native)]
 mod sites;
 pub(crate) mod source;
+#[cfg(native)]
 mod stack;
 pub(crate) mod table;

@@ -7,12 +7,12 @@ use crate::call::helpers::callbacks::{CallBack, run_for_each, run_loop};
 use crate::call::helpers::dynptr::run_drain;
 use crate::call::{Shim, guarded, leave};
 use crate::error::HelperError;
-use bpf_jit::LowerOptions;
 use bpf_jit_code::{RunCtx, StopCode};
+#[cfg(native)]
 use bpf_verifier::CallbackKind;
 
 /// What the calls that a helper makes are checked for: what the program's own are, as its compiler was told
-/// ([`LowerOptions`]), and nothing else. The configuration does not say it: a program that is not proven to end counts
+/// (`LowerOptions`), and nothing else. The configuration does not say it: a program that is not proven to end counts
 /// under any.
 pub(super) trait Checked {
     /// Counts against the run's budget.
@@ -31,7 +31,8 @@ impl<const BITS: u8> Checked for By<BITS> {
 
 /// The function that emitted code compiled like this calls for the helper that calls back so; other helpers are the
 /// same to all code.
-pub(crate) fn calling_back(kind: CallbackKind, compiled: &LowerOptions) -> Shim {
+#[cfg(native)]
+pub(crate) fn calling_back(kind: CallbackKind, compiled: &bpf_jit::LowerOptions) -> Shim {
     let by = usize::from(compiled.budget) | usize::from(compiled.interrupt) << 1;
     match kind {
         CallbackKind::Loop => shims::<Loop>()[by],
@@ -41,6 +42,7 @@ pub(crate) fn calling_back(kind: CallbackKind, compiled: &LowerOptions) -> Shim 
 }
 
 /// The helper's functions, by the bits of [`By`].
+#[cfg(native)]
 fn shims<H: CallsBack>() -> [Shim; 4] {
     [shim::<H, By<0>>, shim::<H, By<1>>, shim::<H, By<2>>, shim::<H, By<3>>]
 }

@@ -1,0 +1,55 @@
+//! In place of the tools in builds without the feature `tools`: values that there are none of. A registry that is to
+//! tell any of them is refused before one could be made ([`crate::Registry::new`]).
+
+use crate::Error;
+use crate::unit::Unit;
+use bpf_jit_code::Arch;
+use std::io;
+use std::path::Path;
+
+#[derive(Debug)]
+pub(crate) enum PerfMap {}
+
+impl PerfMap {
+    pub(crate) fn create(_: &Path) -> Result<PerfMap, Error> {
+        Err(Error::NotBuilt)
+    }
+
+    pub(crate) fn add(&self, _: &Unit) -> io::Result<()> {
+        match *self {}
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum JitDump {}
+
+impl JitDump {
+    pub(crate) fn create(_: &Path, _: Arch) -> Result<JitDump, Error> {
+        Err(Error::NotBuilt)
+    }
+
+    pub(crate) fn add(&self, _: &Unit, _: &[u8]) -> io::Result<()> {
+        match *self {}
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum RegisteredFrames {}
+
+impl RegisteredFrames {
+    /// # Safety
+    /// None is needed: nothing is registered.
+    pub(crate) unsafe fn new(_: &Unit) -> Option<RegisteredFrames> {
+        None
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Announced {}
+
+impl Announced {
+    pub(crate) fn new(_: &Unit) -> Announced {
+        // `Registry::new` refuses whoever asks for it.
+        Announced {}
+    }
+}
