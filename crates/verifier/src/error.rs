@@ -212,6 +212,9 @@ impl Reason {
             Reason::Uninit(_, why) if why.contains("may move the packet") => {
                 "load data and data_end from the context again, and check the bounds again"
             }
+            Reason::Uninit(_, why) if why.contains("iterator that is gone") => {
+                "keep an iterator as it is, and in a function that has not returned, while its elements are read"
+            }
             Reason::Uninit(_, why) if why.contains("consumed") => "do not use a record after submit or discard",
             Reason::Uninit(_, why) if why.contains("since the call") => {
                 "calls clobber r0 to r5: keep the value in r6 to r9 or on the stack"

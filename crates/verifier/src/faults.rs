@@ -163,6 +163,8 @@ mod with {
         HalfIsWhole,
         /// A remainder may be its divisor.
         RemainderTooSmall,
+        /// A loop ends that comes round with anything bounded in it, also what was made in the round.
+        AnyEdgeEnds,
         /// A loop in an equal state is one that ends.
         EndlessLoops,
         /// A constant map may be written.

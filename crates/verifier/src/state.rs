@@ -74,6 +74,8 @@ pub(crate) struct Frame {
     pub subprog: u32,
     /// The epoch outside (see `walk::prune`). No part of the state proper.
     pub outer_epoch: u32,
+    /// When it was entered, or the helper that calls it back was called: states kept before. No part of it either.
+    pub since: u32,
     /// The loops that the frame is in, as far as they are accelerated (see `walk::loops`), outermost first.
     pub loops: Vec<Mark>,
 }
@@ -124,6 +126,7 @@ impl Clone for Frame {
             entry: self.entry,
             subprog: self.subprog,
             outer_epoch: self.outer_epoch,
+            since: self.since,
             loops: self.loops.clone(),
         }
     }
@@ -136,6 +139,7 @@ impl Clone for Frame {
         self.entry = other.entry;
         self.subprog = other.subprog;
         self.outer_epoch = other.outer_epoch;
+        self.since = other.since;
         self.loops.clone_from(&other.loops);
     }
 }
@@ -145,7 +149,7 @@ impl Frame {
         let mut regs = [Value::uninit(Why::Never); 11];
         regs[Reg::R10.index()] = Value::pointer(Ty::Stack { frame: index });
         let (bytes, spills, fills, loops) = Default::default();
-        Frame { regs, bytes, spills, fills, entry, subprog, outer_epoch: 0, loops }
+        Frame { regs, bytes, spills, fills, entry, subprog, outer_epoch: 0, since: 0, loops }
     }
 
     /// The kind of the byte at r10 - depth.
@@ -388,6 +392,8 @@ pub(crate) struct Owed {
     pub at: InsnIdx,
     /// The frame that got it.
     pub frame: u8,
+    /// And when: states kept before.
+    pub since: u32,
 }
 
 /// The whole abstract machine at one instruction.

@@ -223,6 +223,11 @@ impl Value {
         matches!(self.ty, Ty::Scalar)
     }
 
+    /// Whether it points to bytes of the packet, which are elsewhere once that is moved.
+    pub(crate) fn is_of_packet(&self) -> bool {
+        matches!(self.ty, Ty::Packet { .. } | Ty::Mem { from: Origin::Slice { packet: true }, .. })
+    }
+
     /// Whether it is an object on the stack, which no load yields.
     pub(crate) fn is_local(&self) -> bool {
         matches!(self.ty, Ty::Local(_))

@@ -174,7 +174,7 @@ pub(crate) struct Walk<'a> {
     path: u32,
     /// Round of the innermost bounded construct; see [`prune`].
     epoch: u32,
-    next_epoch: u32,
+    epochs: prune::Epochs,
     next_id: u32,
     loops: loops::Engine,
     /// At this step, a short number in this register was shifted to the left by 32.
@@ -222,7 +222,7 @@ impl<'a> Walk<'a> {
             pc: InsnIdx(0),
             path: NO_PATH,
             epoch: 0,
-            next_epoch: 1,
+            epochs: prune::Epochs::default(),
             next_id: FIRST_FREE_ID,
             loops,
             shifted: None,
@@ -336,6 +336,7 @@ impl<'a> Walk<'a> {
         self.pc = InsnIdx(self.program.subprogs()[subprog as usize].start);
         self.path = NO_PATH;
         self.epoch = 0;
+        self.epochs.clear();
         self.since_kept = 0;
         let walked = self.walk_path();
         self.with_guesses(walked)?;

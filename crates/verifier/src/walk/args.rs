@@ -467,7 +467,8 @@ impl<'a> Walk<'a> {
     pub(super) fn owe(&mut self, debt: Debt) -> u32 {
         let id = self.new_id();
         let frame = crate::num::few(self.state.frames.len()) - 1;
-        self.state.owed.push(Owed { id, debt, at: self.pc, frame });
+        let since = self.scratch.prune.ever_kept();
+        self.state.owed.push(Owed { id, debt, at: self.pc, frame, since });
         id
     }
 

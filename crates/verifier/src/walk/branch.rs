@@ -455,8 +455,7 @@ impl Walk<'_> {
         let copy = self.copy_state();
         self.push(target, copy, Some(Decision { insn: here, taken: true }), base)?;
         self.path = self.extend_path(Decision { insn: here, taken: false });
-        self.next_epoch += 1;
-        self.epoch = self.next_epoch;
+        self.pass_counter();
         Ok(Flow::Next)
     }
 }

@@ -66,7 +66,8 @@ impl<'a> Walk<'a> {
         if index >= bpf_isa::MAX_CALL_DEPTH as usize {
             return refuse(Reason::Internal("call chain deeper than validated"));
         }
-        self.state.frames.push(Frame::new(crate::num::few(index), subprog, entry));
+        let since = self.scratch.prune.ever_kept();
+        self.state.frames.push(Frame { since, ..Frame::new(crate::num::few(index), subprog, entry) });
         Ok(crate::num::few(index))
     }
 
@@ -123,8 +124,7 @@ impl<'a> Walk<'a> {
         if !planted!(IteratorNeverEmpty) {
             self.push(next, none, None, base)?;
         }
-        self.next_epoch += 1;
-        self.epoch = self.next_epoch;
+        self.pass_element(iterator);
         Ok(Flow::Next)
     }
 
@@ -315,7 +315,7 @@ impl<'a> Walk<'a> {
         if !planted!(CallbackAtLeastOnce) {
             self.push(back, never, None, self.epoch)?;
         }
-        self.callback_round(kind, subprog, entry, self.epoch)
+        self.callback_round(kind, subprog, entry, self.epoch, self.scratch.prune.ever_kept())
     }
 
     /// The helper returns: its arguments are gone, its result is a number.
@@ -324,8 +324,9 @@ impl<'a> Walk<'a> {
         self.state.set(Reg::R0, Value::unknown());
     }
 
-    /// Enters the callback's frame with fresh arguments. The caller's r1 to r5 keep the helper's arguments meanwhile.
-    fn callback_round(&mut self, kind: CallbackKind, subprog: u32, entry: Entry, outer: u32) -> Res<Flow> {
+    /// Enters the callback's frame with fresh arguments; the helper was called when so many states had been kept. The
+    /// caller's r1 to r5 keep the helper's arguments meanwhile.
+    fn callback_round(&mut self, kind: CallbackKind, subprog: u32, entry: Entry, outer: u32, since: u32) -> Res<Flow> {
         let [_, r1, _, r3, ..] = self.state.top().regs;
         let Some(sub) = self.program.subprogs().get(subprog as usize) else {
             return refuse(Reason::Internal("callback to no function"));
@@ -355,7 +356,8 @@ impl<'a> Walk<'a> {
             CallbackKind::Drain => [Some(Value::pointer(Ty::Host { class: DYNPTR })), Some(r3), None, None],
         };
         self.push_frame(subprog, entry)?;
-        self.state.top_mut().outer_epoch = outer;
+        let top = self.state.top_mut();
+        (top.outer_epoch, top.since) = (outer, since);
         for (v, r) in args.into_iter().zip(Reg::ARGS) {
             if let Some(v) = v {
                 self.state.set(r, v);
@@ -366,8 +368,7 @@ impl<'a> Walk<'a> {
         if self.bounded_round(false)?.is_none() {
             return Ok(Flow::End);
         }
-        self.next_epoch += 1;
-        self.epoch = self.next_epoch;
+        self.pass_callback(outer);
         Ok(Flow::To(target))
     }
 
@@ -385,7 +386,7 @@ impl<'a> Walk<'a> {
         if let Some(lock) = self.state.lock {
             return refuse(Reason::LockHeld { func: "returning from a callback".into(), at: lock.at });
         }
-        let (subprog, outer) = (self.state.top().subprog, self.state.top().outer_epoch);
+        let Frame { subprog, outer_epoch: outer, since, .. } = *self.state.top();
         self.state.frames.pop();
         self.callback_memory_gone(kind, frame);
         let done = self.copy_state();
@@ -396,7 +397,7 @@ impl<'a> Walk<'a> {
         if r0.as_const() == Some(1) || planted!(CallbackOneRound) {
             return Ok(Flow::End);
         }
-        self.callback_round(kind, subprog, Entry::Callback { kind, back, call }, outer)
+        self.callback_round(kind, subprog, Entry::Callback { kind, back, call }, outer, since)
     }
 
     /// A callback may have left pointers to what only it was given in its callers' frames.

@@ -18,7 +18,7 @@ use crate::error::Reason;
 use crate::faults::planted;
 use crate::helpers::Effect;
 use crate::state::Entry;
-use crate::value::{Ty, Value};
+use crate::value::Value;
 
 /// What calls of a function must know of it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -124,7 +124,7 @@ impl Walk<'_> {
                     if !null && v.is_pointer() {
                         // The callee's walk takes the argument for memory that stays, so bytes of the packet must not
                         // be given to a callee that may move the packet.
-                        if summary.moves_packet && matches!(v.ty, Ty::Packet { .. }) {
+                        if summary.moves_packet && v.is_of_packet() {
                             let expected = "memory other than the packet's, which this function may move".into();
                             let got = v.describe(self.env);
                             return refuse(Reason::Arg { func: func.name.clone(), arg: i + 1, reg, expected, got });

@@ -16,6 +16,7 @@ use crate::faults::planted;
 use crate::helpers::SOCKET_BYTES;
 use crate::notes::Kind;
 use crate::scalar::Scalar;
+use crate::state::{Frame, Spill};
 use crate::tnum::Tnum;
 use crate::value::{Origin, Ty, Value, len_id, map_name};
 
@@ -143,6 +144,9 @@ impl Walk<'_> {
                     return refuse(Reason::ReadOnly { what: "this memory".into() });
                 }
                 self.within(min, max, size, limit, || format!("memory of {limit} bytes"))?;
+                if from == Origin::Element {
+                    self.element_is_there(reg, v)?;
+                }
                 Ok(Place::Untracked(match from {
                     Origin::Record | Origin::Lent { .. } => Kind::Mem,
                     // A map's value, the packet or a caller's stack, which the program may have by another way too.
@@ -190,7 +194,19 @@ impl Walk<'_> {
         }
     }
 
-    /// The same for a load or store, which a hybrid walk may leave to a check at run time.
+    /// An element is the stack's bytes that its iterator takes: it is there as long as that is. What ends the one
+    /// without a call (a store, a return from its frame) does not look for elements.
+    fn element_is_there(&mut self, reg: Reg, v: &Value) -> Res<()> {
+        let of = |s: &&Spill| s.value.is_local() && s.value.owner == v.owner;
+        let place = |(k, f): (usize, &Frame)| f.spills.iter().find(of).map(|s| (k, s.depth.into(), s.size.into()));
+        let Some((frame, depth, size)) = self.state.frames.iter().enumerate().find_map(place) else {
+            return refuse(Reason::Uninit(reg, "an element of an iterator that is gone".into()));
+        };
+        self.stack_decides(frame, depth, size);
+        Ok(())
+    }
+
+    /// Like [`Walk::place`] for a load or store, which a hybrid walk may leave to a check at run time.
     fn place_or_check(&mut self, reg: Reg, v: &Value, off: i64, size: u64, access: Access) -> Res<Place> {
         let result = self.place(reg, v, off, size, access);
         if !self.hybrid {

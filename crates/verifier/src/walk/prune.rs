@@ -11,14 +11,18 @@
 //! Callbacks, may_goto and iterators' next elements are bounded by their helper or budget, not by the walk. There, an
 //! open ancestor of the same construct does prune; and a round that is not covered is *widened* against the last, so
 //! that a few rounds cover all. The *epoch* numbers the rounds: each pass of a bounded edge makes a new one, and
-//! leaving the construct restores the one outside. Equal states in one epoch have no bounded edge between them; so a
-//! loop around a bounded construct is still found to make no progress, and a round inside it is not mistaken for one.
+//! leaving the construct restores the one outside. So a loop around a bounded construct is still found to make no
+//! progress, and a round inside it is not mistaken for one. An edge counts only for states since which that was there
+//! which bounds it ([`epoch`]): an iterator that is made anew in each round, or a function's own counter, ends no loop
+//! around it.
 //!
 //! So a finished state may *rest* on a round that is still open ([`Kept::rests`]), or on a guess about a loop that is
 //! still checked. It proves that what it covers ends only as long as the walk has not left that construct, or that
-//! loop: the way out is part of what is not walked yet, and may lead back in.
+//! loop: the way out is part of what is not walked yet, and may lead back in; and only what has the same frames and
+//! iterators, since others bound nothing.
 
 mod cover;
+mod epoch;
 mod widen;
 
 use std::collections::BTreeMap;
@@ -35,6 +39,8 @@ use crate::state::{Entry, Frame, Room, State};
 use crate::value::{FIRST_FREE_ID, Value, Why};
 use cover::same_shape;
 pub(super) use cover::{IdMap, covers};
+pub(super) use epoch::Epochs;
+use epoch::same_bounds;
 use widen::{scatter, widen};
 
 const NONE: u32 = u32::MAX;
@@ -235,11 +241,16 @@ impl Pruner {
         })
     }
 
+    /// Whether the state of this number is open.
+    fn is_open(&self, number: u32) -> bool {
+        let of = |(i, _): &(u32, usize)| self.kept[*i as usize].number;
+        self.open.binary_search_by_key(&number, of).is_ok()
+    }
+
     /// The open round that what rested on this one rests on now; NONE if all that it rested on is finished.
     pub(super) fn rests_on(&self, mut round: u32) -> u32 {
         while round != NONE {
-            let number = |(i, _): &(u32, usize)| self.kept[*i as usize].number;
-            if self.open.binary_search_by_key(&round, number).is_ok() {
+            if self.is_open(round) {
                 return round;
             }
             round = self.moved.get(&round).copied().unwrap_or(NONE);
@@ -261,10 +272,12 @@ impl Pruner {
     }
 
     /// Whether the finished state says that what it covers ends. One that rests on an open round does so only before
-    /// the walk leaves that construct: on its way out, which is not walked yet, it may come back here.
-    fn proves(&self, i: u32, epoch: u32) -> bool {
+    /// the walk leaves that construct: on its way out, which is not walked yet, it may come back here; and only for
+    /// what has the same bounds, as it may come back to the round by an edge of any of them.
+    fn proves(&self, i: u32, epoch: u32, state: &State) -> bool {
         let kept = &self.kept[i as usize];
-        kept.rests == NONE || kept.epoch == epoch || self.rests_on(kept.rests) == NONE || planted!(RestsForgotten)
+        let inside = || kept.epoch == epoch && self.is_open(kept.rests) && same_bounds(&kept.state, state);
+        kept.rests == NONE || inside() || self.rests_on(kept.rests) == NONE || planted!(RestsForgotten)
     }
 
     /// States kept until now, in all.
@@ -361,7 +374,7 @@ impl Walk<'_> {
         let mut newest = NONE;
         while i != NONE && seen < MAX_SEEN {
             seen += 1;
-            let proves = pruner.proves(i, self.epoch);
+            let proves = pruner.proves(i, self.epoch, &self.state);
             let kept = &mut pruner.kept[i as usize];
             let next = kept.next;
             if kept.round || (!kept.open && !proves) {
@@ -371,7 +384,7 @@ impl Walk<'_> {
             if kept.open {
                 ancestors += 1;
                 if ancestors <= MAX_ANCESTORS
-                    && kept.epoch == self.epoch
+                    && !self.epochs.passed_since(self.epoch, kept.number, &self.state.owed)
                     && covers(&kept.state, &self.state, &mut pruner.ids)
                 {
                     if self.hybrid || planted!(EndlessLoops) {
@@ -472,22 +485,27 @@ impl Walk<'_> {
         };
         let pruner = &mut self.scratch.prune;
         pruner.begin_ids(self.loops.guesses());
-        let mut last = NONE;
+        // The newest open round, and whether the path has passed something since that bounds its rounds.
+        let (mut last, mut goes_on) = (NONE, false);
         let mut seen = 0;
         let mut i = pruner.heads[self.pc.index()];
         while i != NONE && seen < MAX_ANCESTORS {
-            let proves = pruner.proves(i, self.epoch);
+            let proves = pruner.proves(i, self.epoch, &self.state);
             let kept = &pruner.kept[i as usize];
             let same = !kept.open || kept.iterator == iterator;
-            // Made anew in each round, none of them ends the loop; an open round since then may.
-            let newest = pruner.open.iter().rev().find(|(o, _)| pruner.kept[*o as usize].round);
-            if kept.round && !same && newest.is_some_and(|(o, _)| *o == i) {
-                pruner.ids.free(kept.iterator);
-                if covers(&kept.state, &self.state, &mut pruner.ids) {
+            let passed = self.epochs.passed_since(self.epoch, kept.number, &self.state.owed);
+            // Back here from outside, without a bounded edge in between, and nothing has changed but for iterators: of
+            // those made anew in each round, none ends the loop.
+            if kept.round && kept.open && !passed && same_shape(&kept.state, &self.state) {
+                pruner.ids.begin(self.loops.guesses());
+                if covers(&kept.state, &self.state, &mut pruner.ids)
+                    && (!same || covers(&self.state, &kept.state, &mut pruner.ids))
+                {
                     return refuse(Reason::InfiniteLoop);
                 }
-                pruner.ids.fix(kept.iterator);
+                pruner.begin_ids(self.loops.guesses());
             }
+            let kept = &pruner.kept[i as usize];
             if kept.round && same && same_shape(&kept.state, &self.state) {
                 seen += 1;
                 let covered = one_round || covers(&kept.state, &self.state, &mut pruner.ids);
@@ -496,12 +514,8 @@ impl Walk<'_> {
                     self.ending = Ending::As(i);
                     return Ok(None);
                 }
-                // Back here from outside, without a bounded edge in between, and nothing has changed.
-                if covered && kept.epoch == self.epoch && covers(&self.state, &kept.state, &mut pruner.ids) {
-                    return refuse(Reason::InfiniteLoop);
-                }
                 if kept.open && last == NONE {
-                    last = i;
+                    (last, goes_on) = (i, passed);
                 }
             }
             i = kept.next;
@@ -510,10 +524,10 @@ impl Walk<'_> {
         let base = match (may_goto, last_base) {
             (false, _) => self.state.top().outer_epoch,
             // Reached again over the bounded edge, or from outside.
-            (true, Some(base)) if base != self.epoch => base,
+            (true, Some(base)) if goes_on => base,
             (true, _) => self.epoch,
         };
-        if let (true, Some(_)) = (base != self.epoch, last_base) {
+        if base != self.epoch && goes_on {
             let kept = &pruner.kept[last as usize];
             if covers(&kept.state, &self.state, &mut pruner.ids) {
                 self.stats.pruned += 1;

@@ -218,3 +218,22 @@ exit";
     let result = common::verify(text);
     assert!(result.is_err(), "accepted");
 }
+
+/// What is made in a round bounds no loop around it: each of these is endless, and accepted where that is forgotten.
+#[cfg(feature = "faults")]
+#[test]
+fn fault_any_edge_ends() {
+    use bpf_verifier::faults::{Fault, plant};
+    let names = [
+        "an element of what was made in the round ends no loop around it",
+        "an element of what was made in the round ends no loop whose may_goto has run out",
+        "a may_goto in a function ends no loop around its calls",
+    ];
+    for pair in common::pairs().iter().filter(|pair| names.contains(&pair.name)) {
+        assert!(common::verify(pair.refused).is_err(), "{}: accepted without it", pair.name);
+        plant(Some(Fault::AnyEdgeEnds));
+        let planted = common::verify(pair.refused);
+        plant(None);
+        assert!(planted.is_ok(), "{}: refused all the same", pair.name);
+    }
+}

@@ -32,16 +32,6 @@ impl IdMap {
         self.1.extend(fixed);
     }
 
-    /// This one does, too.
-    pub(super) fn fix(&mut self, id: u32) {
-        self.1.push(id);
-    }
-
-    /// This one stands for any.
-    pub(super) fn free(&mut self, id: u32) {
-        self.1.retain(|fixed| *fixed != id);
-    }
-
     /// What the old name stands for. A length's id stands for itself.
     fn new_name(&self, old: u32) -> Option<u32> {
         if old < FIRST_FREE_ID {
