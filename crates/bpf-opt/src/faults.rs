@@ -33,6 +33,8 @@ mod with {
         LivesIgnored,
         /// The copies of an edge happen one after the other.
         CopiesInOrder,
+        /// A loop does several rounds at once where there may be fewer.
+        RoundsUncertain,
         /// A clobber: what an op overwrites is not kept from values that live across it.
         ClobbersIgnored,
         /// Two values that live at one time have one register.

@@ -15,7 +15,7 @@ use bpf_isa::Width;
 use bpf_lir::{Base, BinOp, BlockId, Func, Mem, Op, VReg, Val};
 
 /// The most accesses that one sum goes into.
-const MAX_USES: u32 = 8;
+const MAX_USES: u32 = 4;
 
 /// A sum: `base + (index << shift)`.
 #[derive(Clone, Copy, Debug)]

@@ -11,6 +11,7 @@
 //! | `peephole` | two adjacent ops that are one |
 //! | `slots` | pieces of the stack that become values |
 //! | `convert` | branches that become selections |
+//! | `unroll` | short loops that do several rounds at a time |
 //! | `ssa`, `destruct` | into SSA form, and out of it without copies that need not be |
 //! | `values` | constants, rules, what was computed before; bytes that are one load; division by constants |
 //! | `rules` | the algebraic rules, as data |
@@ -47,6 +48,7 @@ mod rules;
 mod slots;
 mod ssa;
 mod sweep;
+mod unroll;
 mod values;
 
 pub use operand::{Compared, compared, held};

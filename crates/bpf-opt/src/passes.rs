@@ -11,6 +11,7 @@ use crate::operand::Operands;
 use crate::slots::Slots;
 use crate::ssa::Ssa;
 use crate::sweep::Sweep;
+use crate::unroll::Unroll;
 use crate::values::{Addresses, Values};
 use crate::{dead, layout, peephole};
 use bpf_lir::{Func, Lir};
@@ -26,6 +27,8 @@ pub enum Pass {
     Slots,
     /// Branches that become selections.
     Convert,
+    /// Short loops that do several rounds at a time.
+    Unroll,
     /// Into SSA form and out of it: copies that need not be.
     Ssa,
     /// Values: constants, rules, what was computed before.
@@ -40,7 +43,7 @@ pub enum Pass {
 
 impl Pass {
     /// All of them.
-    pub const ALL: [Pass; 9] = [
+    pub const ALL: [Pass; 10] = [
         Pass::Peephole,
         Pass::Slots,
         Pass::Convert,
@@ -50,6 +53,7 @@ impl Pass {
         Pass::Index,
         Pass::Operand,
         Pass::Layout,
+        Pass::Unroll,
     ];
 
     /// The name, for tests and listings.
@@ -59,6 +63,7 @@ impl Pass {
             Pass::Dead => "dead",
             Pass::Slots => "slots",
             Pass::Convert => "convert",
+            Pass::Unroll => "unroll",
             Pass::Ssa => "ssa",
             Pass::Values => "values",
             Pass::Index => "index",
@@ -74,6 +79,7 @@ impl Pass {
             Pass::Dead => dead::run(func, &mut scratch.reads),
             Pass::Slots => scratch.slots.run(func),
             Pass::Convert => scratch.convert.run(func),
+            Pass::Unroll => scratch.unroll.run(func),
             Pass::Layout => layout::run(func, &mut scratch.reached, &mut scratch.places),
             Pass::Ssa => scratch.in_ssa(func, |_, _| 0),
             Pass::Values => scratch.in_ssa(func, |func, s| s.values(func, options)),
@@ -122,6 +128,7 @@ pub struct PassScratch {
     /// By block: its place in the order.
     places: Vec<u32>,
     convert: Convert,
+    unroll: Unroll,
     slots: Slots,
     ssa: Ssa,
     values: Values,
@@ -178,7 +185,7 @@ pub(crate) fn each_pass(
         let before: &[Pass] = match (options.plain, options.skip.contains(Pass::Ssa)) {
             (true, _) => &[Pass::Peephole, Pass::Dead],
             (false, true) => &[Pass::Peephole, Pass::Slots, Pass::Convert, Pass::Dead, Pass::Layout],
-            (false, false) => &[Pass::Peephole, Pass::Slots, Pass::Convert],
+            (false, false) => &[Pass::Peephole, Pass::Slots, Pass::Convert, Pass::Unroll],
         };
         for pass in before.iter().filter(|pass| !options.skip.contains(**pass)) {
             pass.run(func, options, scratch);

@@ -449,8 +449,9 @@ impl Same {
     }
 }
 
-/// Takes out what control cannot come to and branches that lead where they would fall, and gives the entry a block of
-/// its own if something leads back to it.
+/// Takes out what control cannot come to and branches that lead where they would fall, gives the entry a block of its
+/// own if something leads back to it, and makes blocks that only follow each other one: what became of a branch that
+/// was converted is no reason to look at what is around it apart.
 pub(crate) fn tidy(func: &mut Func, cfg: &mut Cfg) {
     cfg.build(func);
     let mut changed = cfg.rpo().len() < func.order.len();
@@ -474,6 +475,43 @@ pub(crate) fn tidy(func: &mut Func, cfg: &mut Cfg) {
     if changed {
         cfg.build(func);
     }
+    if merge(func, cfg) {
+        cfg.build(func);
+    }
+}
+
+/// Makes one of blocks that only follow each other; says whether there were some.
+fn merge(func: &mut Func, cfg: &Cfg) -> bool {
+    let mut kept = 0;
+    for i in 0..func.order.len() {
+        let block = func.order[i];
+        if kept > 0 && cfg.preds(block).len() == 1 {
+            let before = func.order[kept - 1];
+            let ends = func.ends(before);
+            if ends.falls && ends.taken.is_none() {
+                let (to, from) = (func.range(before), func.range(block));
+                // What was brought to the end of all ops grows there: each op is copied twice at most.
+                if to.end != from.start {
+                    let start = if to.end == func.ops.len() { to.start } else { func.ops.len() };
+                    for i in if start == to.start { 0..0 } else { to }.chain(from) {
+                        let (op, span) = (func.ops[i], func.spans[i]);
+                        func.ops.push(op);
+                        func.spans.push(span);
+                    }
+                    func.blocks[before.index()].ops = crate::num::small(start)..crate::num::small(func.ops.len());
+                } else {
+                    func.blocks[before.index()].ops.end = crate::num::small(from.end);
+                }
+                func.set_ops(block, []);
+                continue;
+            }
+        }
+        func.order[kept] = block;
+        kept += 1;
+    }
+    let changed = kept < func.order.len();
+    func.order.truncate(kept);
+    changed
 }
 
 /// The dominator tree, to be asked at once.

@@ -381,9 +381,17 @@ impl Pass<'_> {
         }
     }
 
-    /// An address: constants added to its base become part of it.
+    /// An address: constants added to its base become part of it, also those added to one part of a sum.
     fn mem(&mut self, mem: Mem) -> Mem {
         let Base::Reg(v) = mem.base else { return mem };
+        if let Some((sum, added)) = self.apart(v)
+            && let Some(off) = added.checked_add(i64::from(mem.off)).and_then(|off| i32::try_from(off).ok())
+            && off.unsigned_abs() <= self.addresses.max_offset as u32
+        {
+            self.done += 1;
+            let base = Base::Reg(self.number(sum, NEW));
+            return Mem { base, off, region: mem.region };
+        }
         let (base, added) = match self.def(v) {
             Some(Op::Bin { op: BinOp::Add, width: Width::W64, a, b: Val::Imm(imm), .. }) => (Base::Reg(*a), *imm),
             Some(Op::FrameAddr { off, .. }) => (Base::Frame, i64::from(*off)),
@@ -397,6 +405,33 @@ impl Pass<'_> {
                 Mem { base, off, region }
             }
             Some(_) | None => mem,
+        }
+    }
+
+    /// A sum of two values, one of which is the sum of one and a constant: of the two without it, and the constant.
+    fn apart(&self, v: VReg) -> Option<(Op, i64)> {
+        let part = |v: VReg| match self.def(v) {
+            Some(Op::Bin { op: BinOp::Add, width: Width::W64, a, b: Val::Imm(imm), .. }) => Some((*a, *imm)),
+            Some(_) | None => None,
+        };
+        match self.def(v).copied() {
+            Some(Op::Bin { op: BinOp::Add, width: width @ Width::W64, a, b: Val::Reg(b), .. }) => {
+                let (a, b, added) = match (part(a), part(b)) {
+                    (_, Some((b, added))) => (a, b, added),
+                    (Some((a, added)), None) => (a, b, added),
+                    (None, None) => return None,
+                };
+                Some((Op::Bin { op: BinOp::Add, width, dst: NEW, a, b: Val::Reg(b) }, added))
+            }
+            Some(Op::AddShift { width: width @ Width::W64, a, b, shift, .. }) => {
+                let (a, b, added) = match (part(a), part(b)) {
+                    (_, Some((b, added))) => (a, b, added.checked_mul(1 << shift)?),
+                    (Some((a, added)), None) => (a, b, added),
+                    (None, None) => return None,
+                };
+                Some((Op::AddShift { width, dst: NEW, a, b, shift }, added))
+            }
+            Some(_) | None => None,
         }
     }
 
@@ -819,7 +854,7 @@ fn sign(width: Width, value: u64) -> i64 {
 }
 
 /// The condition that holds of `b, a` if this one holds of `a, b`.
-fn turned(cond: Cond) -> Cond {
+pub(crate) fn turned(cond: Cond) -> Cond {
     match cond {
         Cond::Eq | Cond::Ne | Cond::Set => cond,
         Cond::Gt => Cond::Lt,

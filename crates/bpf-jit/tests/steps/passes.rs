@@ -203,3 +203,11 @@ fn a_stack_becomes_values_as_far_as_they_are_not_too_many() {
     assert!(lives < 1 << 25, "{lives}");
     assert!(lives > 1 << 22, "{lives}: none became a value");
 }
+
+/// Loops are copied up to a limit, not all of a program that is nothing else.
+#[test]
+fn loops_are_copied_as_far_as_there_is_room() {
+    let text = format!("r0 = 0\n{}exit", "r0 += r1\nr1 += 3\nif r1 < r2 goto -3\n".repeat(10_000));
+    let ops = optimised(&text).funcs[0].all_ops().count();
+    assert!((35_000..2 * 30_000 + 1_000).contains(&ops), "{ops} ops of 30,000");
+}
