@@ -470,27 +470,37 @@ impl State {
         if scale == 1 { by_facts.max(self.below_by_sums(id, hi)) } else { by_facts }
     }
 
-    /// The same, from facts alone.
+    /// The same, from facts alone: the best of all chains of so many, found hop by hop. What has been reached before by
+    /// as much is not followed again, so the work is that of looking at all facts a few times for each name.
     pub(crate) fn below_by_facts(&self, id: u32, scale: i16, hi: u32) -> Option<i64> {
-        self.below_within(id, scale, hi, MAX_FACTS_CHAINED)
-    }
-
-    fn below_within(&self, id: u32, scale: i16, hi: u32, more: u32) -> Option<i64> {
         let mut best = (id == hi && scale == 1).then_some(0);
-        let reaches = |f: &&Room| f.id == id && scale > 0 && (f.scale >= scale || scale % f.scale == 0);
-        for f in self.room.iter().filter(reaches) {
-            // V is not negative: a smaller multiple of it is no greater. And what is above V is so often above a
-            // multiple of V.
-            let times = scale / f.scale;
-            let times = times.max(1);
-            let beyond = match f.hi == hi && times == 1 {
-                true => Some(0),
-                false if more > 0 => self.below_within(f.hi, times, hi, more - 1),
-                false => None,
-            };
-            let bytes = f.bytes.checked_mul(times.into());
-            if let Some(bytes) = beyond.and_then(|b| b.checked_add(bytes?)) {
-                best = best.max(Some(bytes));
+        // What is no less than the multiple, by so much: a name, how often, and the distance.
+        let mut reached: Vec<(u32, i16, i64)> = Vec::new();
+        let mut layer = (0, 0);
+        for hop in 0..=MAX_FACTS_CHAINED {
+            let froms = if hop == 0 { 0..1 } else { layer.0..layer.1 };
+            for from in froms {
+                let (id, scale, above) = if hop == 0 { (id, scale, 0) } else { reached[from] };
+                let reaches = |f: &&Room| f.id == id && scale > 0 && (f.scale >= scale || scale % f.scale == 0);
+                for f in self.room.iter().filter(reaches) {
+                    // V is not negative: a smaller multiple of it is no greater. And what is above V is so often above
+                    // a multiple of V.
+                    let times = (scale / f.scale).max(1);
+                    let Some(sum) = f.bytes.checked_mul(times.into()).and_then(|b| b.checked_add(above)) else {
+                        continue;
+                    };
+                    if f.hi == hi && times == 1 {
+                        best = best.max(Some(sum));
+                    } else if hop < MAX_FACTS_CHAINED
+                        && !reached.iter().any(|(id, t, known)| (*id, *t) == (f.hi, times) && *known >= sum)
+                    {
+                        reached.push((f.hi, times, sum));
+                    }
+                }
+            }
+            layer = (layer.1, reached.len());
+            if layer.0 == layer.1 {
+                break;
             }
         }
         best

@@ -457,16 +457,20 @@ impl<'a> Walk<'a> {
     fn count_step(&mut self) -> Res<()> {
         self.stats.steps += 1;
         self.since_kept += 1;
-        let limits = &self.env.limits;
         if self.stats.steps > self.steps {
             return refuse(Reason::Steps(self.steps));
         }
         // A clock costs more than a step: look at it now and then.
         if self.stats.steps.is_multiple_of(4096) {
-            let started = *self.started.get_or_insert_with(Instant::now);
-            if started.elapsed() > limits.time {
-                return refuse(Reason::Time(limits.time));
-            }
+            return self.check_time();
+        }
+        Ok(())
+    }
+
+    fn check_time(&mut self) -> Res<()> {
+        let started = *self.started.get_or_insert_with(Instant::now);
+        if started.elapsed() > self.env.limits.time {
+            return refuse(Reason::Time(self.env.limits.time));
         }
         Ok(())
     }
@@ -770,5 +774,13 @@ fn bits_of(width: Width) -> u32 {
     match width {
         Width::W32 => 32,
         Width::W64 => 64,
+    }
+}
+
+/// The greatest number of this width.
+fn bits_mask(width: Width) -> u64 {
+    match width {
+        Width::W32 => u64::from(u32::MAX),
+        Width::W64 => u64::MAX,
     }
 }
