@@ -131,11 +131,13 @@ pub(super) unsafe extern "C" fn from_mem(data: u64, size: u64, flags: u64, ptr: 
 /// # Safety
 /// `ptr` as in [`write`]; `context` must be the running program's, of that kind.
 unsafe fn from_packet(context: u64, len: usize, kind: u32, flags: u64, ptr: u64) -> u64 {
-    let fits = u32::try_from(len).ok().filter(|_| flags == 0);
+    // What is longer could be adjusted to an offset that is a kind.
+    let fits = u32::try_from(len).ok().filter(|size| u64::from(*size) <= MAX_SIZE).ok_or(Errno::E2BIG);
+    let fits = if flags == 0 { fits } else { Err(EINVAL) };
     let made = fits.map_or(Dynptr::NULL, |size| Dynptr { data: context, size, offset: kind });
     // SAFETY: the caller's promise.
     unsafe { write(ptr, made) };
-    ret(fits.map(|_| 0).ok_or(EINVAL))
+    ret(fits.map(|_| 0))
 }
 
 /// `bpf_dynptr_from_xdp(xdp, flags, ptr)`.
@@ -406,5 +408,30 @@ pub(crate) unsafe fn run_drain(
     match failed {
         Some(error) => Err(error),
         None => Ok(visited as u64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The offset of a dynptr has 24 bits, and its kind those above.
+    #[test]
+    fn a_packet_is_no_longer_than_offsets_are() {
+        let context = 4096;
+        let none = core::ptr::null_mut();
+        for (len, fits) in [(1 << 24, false), (1 << 28, false), (1 << 30, false), ((1 << 24) - 1, true), (0, true)] {
+            let mut made = Dynptr { data: 1, size: 1, offset: 1 };
+            let at = (&raw mut made).expose_provenance() as u64;
+            // SAFETY: `at` is a dynptr; the context is not looked at.
+            let done = unsafe { from_packet(context, len, XDP, 0, at) };
+            assert_eq!(done, if fits { 0 } else { ret(Err(Errno::E2BIG)) }, "{len}");
+            // SAFETY: as before.
+            let adjusted = unsafe { adjust(at, len as u64, len as u64, 0, 0, none) };
+            assert_eq!(adjusted == 0, fits, "{len}");
+            // SAFETY: as before.
+            let kind = unsafe { read(at) }.offset & KIND;
+            assert_eq!(kind, if fits { XDP } else { 0 }, "{len}");
+        }
     }
 }
