@@ -312,6 +312,14 @@ pub enum ProgArrayError {
         /// The array's.
         array: String,
     },
+    /// The program's host is of another type than that of those that jump through this array.
+    #[error("a program for the host type `{program}` cannot be called from programs for `{array}`")]
+    Host {
+        /// The program's.
+        program: String,
+        /// The array's.
+        array: String,
+    },
     /// The program is interpreted and those that jump through this array are machine code, or the other way round.
     #[error("machine code and interpreted programs cannot call each other")]
     Mode,

@@ -8,7 +8,7 @@ use crate::handle::over::Over;
 use crate::handle::program::Program;
 use crate::program::loaded::Loaded;
 use crate::program::map_ref::MapRef;
-use crate::program::table::{ProgTable, UserHold};
+use crate::program::table::{HostType, ProgTable, UserHold};
 use core::marker::PhantomData;
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
 
     pub(crate) fn new(table: &Arc<ProgTable>, kept: Kept) -> Result<Self, LoadError> {
         table
-            .bind_layout(C::layout())
+            .bind(C::layout(), HostType::of::<H>())
             .map_err(|source| LoadError::ProgArray { array: table.name().to_owned(), source })?;
         Ok(ProgArray { hold: UserHold::new(table), kept, types: PhantomData })
     }

@@ -13,7 +13,7 @@ use crate::load::verify::{self, Checked, Subject, verify};
 use crate::program::bindings::{Bindings, NO_BINDINGS};
 use crate::program::loaded::{Draft, Loaded};
 use crate::program::source::Source;
-use crate::program::table::{Kind, bind_all};
+use crate::program::table::{HostType, Kind, bind_all};
 use bpf_analysis::Facts;
 use bpf_isa::{InsnIdx, Program};
 use bpf_jit_code::OptLevel;
@@ -78,7 +78,7 @@ impl<H: 'static> Loading<'_, H> {
         };
         let loaded = self.make(mode, how, admitted, references)?;
         // Before anybody can run it.
-        bind_all(loaded.tables(), Kind { layout: self.layout, mode })?;
+        bind_all(loaded.tables(), Kind { layout: self.layout, host: HostType::of::<H>(), mode })?;
         Ok(loaded)
     }
 
@@ -154,6 +154,7 @@ impl<H: 'static> Loading<'_, H> {
             engine: &linker.engine,
             name,
             layout,
+            host: HostType::of::<H>(),
             facts: &facts,
             source,
             budget: i64::try_from(budget).unwrap_or(i64::MAX),

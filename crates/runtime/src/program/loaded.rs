@@ -10,7 +10,7 @@ use crate::program::bindings::{Bindings, NO_BINDINGS};
 use crate::program::map_ref::MapRef;
 use crate::program::name::Name;
 use crate::program::source::Source;
-use crate::program::table::{Kind, Member, ProgTable};
+use crate::program::table::{HostType, Kind, Member, ProgTable};
 use bpf_analysis::{AccessCheck, Facts, RegionBounds};
 use bpf_isa::{InsnIdx, Program};
 use bpf_jit_code::PcEntry;
@@ -101,6 +101,7 @@ pub(crate) struct Loaded {
     pub(crate) name: Name,
     pub(crate) engine: Engine,
     pub(crate) layout: &'static ContextLayout,
+    host: HostType,
     bindings: Option<Box<Bindings>>,
     /// Where its instructions came from, for messages.
     source: Source,
@@ -116,6 +117,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) name: &'a str,
     pub(crate) layout: &'static ContextLayout,
+    pub(crate) host: HostType,
     pub(crate) facts: &'a Facts,
     /// Where its instructions came from, for messages.
     pub(crate) source: Source,
@@ -134,6 +136,7 @@ impl Draft<'_> {
             name: Name::new(self.name),
             engine: self.engine.clone(),
             layout: self.layout,
+            host: self.host,
             bindings,
         })
     }
@@ -167,7 +170,7 @@ impl Owned for Loaded {
 impl Member for Loaded {
     fn kind(&self) -> Kind {
         let mode = if self.native().is_some() { Mode::Jit } else { Mode::Interpreter };
-        Kind { layout: self.layout, mode }
+        Kind { layout: self.layout, host: self.host, mode }
     }
 
     /// The entry of machine code; the address of an interpreted program itself.

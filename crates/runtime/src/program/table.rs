@@ -19,7 +19,7 @@ use bpf_prog_pack::PokeError;
 use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod, Owned, Reservation};
 use bpf_tailcall::{Change, Clock, Sites, Target, TextSlots, UpdateError};
 use bpf_verifier::ContextLayout;
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -74,6 +74,8 @@ struct State {
 struct Bound {
     /// Their context; set by the first, or by a handle.
     layout: Option<&'static ContextLayout>,
+    /// Their host's type; likewise.
+    host: Option<HostType>,
     /// How they are executed; set by the first.
     mode: Option<Mode>,
 }
@@ -90,11 +92,35 @@ fn zeroed_words(len: usize) -> Option<Box<[AtomicU64]>> {
     Some(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(words, len)) })
 }
 
-/// What programs that jump to each other must have in common: what r1 is, and what a slot's word means.
+/// What programs that jump to each other must have in common: what r1 is, what the run's host is, and what a slot's
+/// word means.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) layout: &'static ContextLayout,
+    pub(crate) host: HostType,
     pub(crate) mode: Mode,
+}
+
+/// Of which type the host of a program's runs is: a run goes on with the host that it began with, whatever program it
+/// jumps to, and that one's host functions take it for theirs. One word, as every program has one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostType(fn() -> (TypeId, &'static str));
+
+impl HostType {
+    pub(crate) fn of<H: 'static>() -> HostType {
+        HostType(|| (TypeId::of::<H>(), std::any::type_name::<H>()))
+    }
+
+    fn name(self) -> String {
+        (self.0)().1.to_owned()
+    }
+}
+
+impl PartialEq for HostType {
+    /// By the type: one type's functions may have several addresses, and those of two types one.
+    fn eq(&self, other: &HostType) -> bool {
+        (self.0)().0 == (other.0)().0
+    }
 }
 
 impl fmt::Debug for ProgTable {
@@ -163,10 +189,10 @@ impl ProgTable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Only programs on this context from now on.
-    pub(crate) fn bind_layout(&self, layout: &'static ContextLayout) -> Result<(), ProgArrayError> {
+    /// Only programs on this context from now on, with such a host.
+    pub(crate) fn bind(&self, layout: &'static ContextLayout, host: HostType) -> Result<(), ProgArrayError> {
         let mut state = self.lock();
-        state.bound = state.bound.on(layout)?;
+        state.bound = state.bound.on(layout, host)?;
         Ok(())
     }
 
@@ -336,13 +362,16 @@ impl Bound {
         if self.mode.is_some_and(|mode| mode != kind.mode) {
             return Err(ProgArrayError::Mode);
         }
-        Ok(Bound { mode: Some(kind.mode), ..self.on(kind.layout)? })
+        Ok(Bound { mode: Some(kind.mode), ..self.on(kind.layout, kind.host)? })
     }
 
-    fn on(self, layout: &'static ContextLayout) -> Result<Bound, ProgArrayError> {
+    fn on(self, layout: &'static ContextLayout, host: HostType) -> Result<Bound, ProgArrayError> {
+        if let Some(bound) = self.host.filter(|bound| *bound != host) {
+            return Err(ProgArrayError::Host { program: host.name(), array: bound.name() });
+        }
         let bound = self.layout.unwrap_or(layout);
         if core::ptr::eq(bound, layout) {
-            return Ok(Bound { layout: Some(layout), ..self });
+            return Ok(Bound { layout: Some(layout), host: Some(host), ..self });
         }
         Err(ProgArrayError::Context { program: layout.name.to_string(), array: bound.name.to_string() })
     }

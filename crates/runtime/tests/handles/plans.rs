@@ -201,6 +201,25 @@ fn prog_arrays_outlast_a_reload() {
     }
 }
 
+/// A run goes on with the host that it began with, whatever program it jumps to.
+#[test]
+fn prog_arrays_are_of_one_host_type() {
+    for engine in engines(|config| config.budget = Some(1000)) {
+        let theirs = Linker::<String>::new(&engine);
+        let array = ProgArray::<Xdp, String>::create(&engine, "outer", 8).unwrap();
+        array.set(6, &theirs.loader::<Xdp>().insns("theirs", assemble("r0 = 77\nexit").unwrap()).unwrap()).unwrap();
+        let object = Object::parse(include_bytes!("../objects/stopped.o")).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        let set = || MapSet::for_object(&engine, &object).unwrap();
+        for maps in [set().reuse_array("outer", &array), set().copy_array("outer", &array)] {
+            let error = linker.loader::<Xdp>().hybrid().object(&object, maps.unwrap()).unwrap_err();
+            let LoadError::ProgArray { source, .. } = &error else { panic!("{error}") };
+            assert!(matches!(source, ProgArrayError::Host { .. }), "{error}");
+        }
+        assert!(array.get(6).is_some());
+    }
+}
+
 /// What `examples/limit.c` runs on.
 #[derive(BpfContext)]
 #[bpf(name = "request")]
