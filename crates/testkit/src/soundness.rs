@@ -15,6 +15,7 @@
 
 mod calls;
 mod emit;
+mod fills;
 mod flow;
 mod locals;
 mod needs;
@@ -254,7 +255,7 @@ mod tests {
     fn every_feature_occurs() {
         let mut text = String::new();
         let (mut nested, mut global, mut lured) = (0, 0, 0);
-        for seed in 0..3000 {
+        for seed in 0..4000 {
             let generated = generate(&mut Choices::from_seed(seed));
             nested += usize::from(generated.program.subprogs().len() > 3);
             global += usize::from(generated.globals.iter().any(Option::is_some));

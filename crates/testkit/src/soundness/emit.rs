@@ -11,6 +11,7 @@
 //! -128 .. -104   keys
 //! -176 .. -128   values
 //! -256 .. -200   iterators and dynptrs
+//! -512 .. -264   arrays that loops fill
 //! -840 .. -520   slots that nobody relies on over a gap but their own statement, and those at -200
 //! ```
 //!

@@ -12,12 +12,13 @@ use bpf_isa::{AluOp, Cond, Insn, Reg, Size, Src, Width};
 impl Builder<'_, '_> {
     /// A loop of one of these kinds.
     pub(super) fn guessed_loop(&mut self) {
-        match self.c.below(6) {
+        match self.c.below(7) {
             0 => self.moving_loop(),
             1 => self.measured_loop(),
             2 => self.packet_walk(),
             3 => self.around(),
             4 => self.shaped_loop(),
+            5 => self.filled(),
             _ => self.related_loop(),
         }
     }
