@@ -116,7 +116,7 @@ unsafe fn run_code_nested<'e>(
         .map_err(Box::new)
 }
 
-fn parts(context: *mut [u8], packet: *mut [u8], memory: *mut [u8]) -> Parts {
+pub(crate) fn parts(context: *mut [u8], packet: *mut [u8], memory: *mut [u8]) -> Parts {
     Parts {
         context: context.cast(),
         context_len: context.len(),
@@ -128,7 +128,7 @@ fn parts(context: *mut [u8], packet: *mut [u8], memory: *mut [u8]) -> Parts {
 }
 
 #[inline]
-fn slice(start: *mut u8, len: usize) -> *mut [u8] {
+pub(crate) fn slice(start: *mut u8, len: usize) -> *mut [u8] {
     core::ptr::slice_from_raw_parts_mut(start, len)
 }
 

@@ -4,9 +4,10 @@
 //! run of a small program costs. Approach: a [`Runner`] holds the guard for as long as it lives. Everything else of a
 //! run is done for each run, so a run through it and one without differ in nothing that the program could see.
 
+use crate::abi::begin;
 use crate::abi::limits::RunLimits;
 use crate::attach::hook::Hook;
-use crate::context::{Context, Parts};
+use crate::context::Context;
 use crate::error::RunError;
 use crate::handle::program::Program;
 use crate::program::loaded::Loaded;
@@ -91,8 +92,12 @@ impl<C: Context, H: 'static> Runner<'_, C, H> {
         let parts = C::parts(&mut data);
         let host = core::ptr::from_mut(&mut *self.host).cast();
         if let Some(limits) = &self.limits {
-            // SAFETY: as below.
-            return unsafe { self.run_limited(host, parts, limits) };
+            // In words, so that the parts need not lie in memory for the runs without limits.
+            let context = begin::slice(parts.context, parts.context_len);
+            let packet = begin::slice(parts.packet, parts.packet_len);
+            let memory = begin::slice(parts.memory, parts.memory_len);
+            // SAFETY: the parts are valid while `data` is borrowed, to the end of this call, and agree with `C`.
+            return unsafe { self.run_limited(host, context, packet, memory, limits) };
         }
         match self.target {
             // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this
@@ -106,9 +111,18 @@ impl<C: Context, H: 'static> Runner<'_, C, H> {
     }
 
     /// # Safety
-    /// `host` must be the runner's, and `parts` valid for the run and for `C`.
+    /// `host` must be the runner's, and context, packet and memory the parts of a `C::Data` that is valid for the run.
     #[cold]
-    unsafe fn run_limited(&self, host: *mut (), parts: Parts, limits: &RunLimits) -> Result<u64, RunError> {
+    #[inline(never)]
+    unsafe fn run_limited(
+        &self,
+        host: *mut (),
+        context: *mut [u8],
+        packet: *mut [u8],
+        memory: *mut [u8],
+        limits: &RunLimits,
+    ) -> Result<u64, RunError> {
+        let parts = begin::parts(context, packet, memory);
         match self.target {
             // SAFETY: the caller's contract; the guard is of the program's engine.
             Target::Program(program) => unsafe { program.run_limited(&self.guard, host, parts, limits) },
