@@ -314,7 +314,12 @@ impl Builder<'_, '_> {
             Carrier::Register(_) => (Reg::R10, 0),
         };
         let (base, off) = at(&carrier);
-        let width = if self.c.one_in(4) { Size::W } else { Size::DW };
+        // In a byte at times, where all of them fit: what is written beside it must leave it as it is.
+        let width = match self.c.below(4) {
+            0 => Size::W,
+            1 if good < 256 && (!wrong || bad < 256) => Size::B,
+            _ => Size::DW,
+        };
         let register = match carrier {
             Carrier::Register(0) => Some(Reg::R8),
             Carrier::Register(_) => Some(Reg::R9),
@@ -341,6 +346,14 @@ impl Builder<'_, '_> {
             Carrier::Own(i) | Carrier::Theirs(i) => busy.slots |= 1 << i,
             Carrier::Register(n) => busy.numbers[n] = true,
         });
+        if let Carrier::Own(i) = carrier
+            && i + 1 < SLOTS
+            && self.busy.slots >> (i + 1) & 1 == 0
+            && self.c.one_in(2)
+        {
+            let src = self.src();
+            self.store(Size::DW, Reg::R10, slot(i + 1), src);
+        }
         match register {
             Some(r) => self.mov(Reg::R2, r),
             None => self.load(width, Reg::R2, base, off),
@@ -441,8 +454,7 @@ impl Builder<'_, '_> {
         self.depth -= 2;
         if self.c.one_in(3) {
             // Somewhere among the three: what it misses is as before.
-            let number = self.number();
-            self.mov(Reg::R2, number);
+            self.unknown(Reg::R2);
             self.alu(AluOp::And, Reg::R2, Src::Imm(15));
             self.address(Reg::R1, Reg::R10, if deep { off.into() } else { i32::from(VALUES) - 24 });
             self.add(Reg::R1, Reg::R2);
@@ -451,6 +463,9 @@ impl Builder<'_, '_> {
         }
         let (dst, size) = (self.target(), self.c.pick(&SIZES));
         self.load(size, dst, Reg::R10, off);
+        // Where it is seen.
+        self.map_value(Reg::R1, MapId::Global, 0);
+        self.store(Size::DW, Reg::R1, 0, Src::Reg(dst));
     }
 
     /// Two numbers a distance apart, of which one is compared and the other used.
