@@ -19,6 +19,7 @@ mod rules;
 mod sanitize;
 mod shell;
 mod soak;
+mod tables;
 mod test;
 
 use clap::{Parser, Subcommand};

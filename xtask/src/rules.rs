@@ -11,6 +11,7 @@
 //!   compile error everywhere. With one or two other arms it is an `if let … else` in other words, and may have one; so
 //!   may a match whose last arm names what is left and hands it on.
 //! * The files of a crate are in no circles, and the layers of the runtime in their order (`layers`).
+//! * Lists that belong together agree (`tables`).
 //! * What documents name by path is there, and each promise of SECURITY.md has its tests (`docs`).
 //! * What is shipped has what crates.io and its readers ask for (`publish`).
 //! * No `#[ignore]`; every file opens with a `//!` comment; no comment goes beyond 120 columns.
@@ -24,6 +25,7 @@
 use crate::{
     docs, layers, publish,
     shell::{self, files},
+    tables,
 };
 use anyhow::{Context, bail};
 use std::{
@@ -202,6 +204,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
     broken.extend(same_jobs()?);
     broken.extend(layers::check()?);
     broken.extend(docs::check()?);
+    broken.extend(tables::check()?);
     for folder in ["crates", "benches", "xtask", "fuzz"] {
         for path in files(&root.join(folder))? {
             let path = root.join(folder).join(path);

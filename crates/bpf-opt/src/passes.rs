@@ -16,62 +16,52 @@ use crate::values::{Addresses, Values};
 use crate::{dead, layout, peephole};
 use bpf_lir::{Func, Lir};
 
-/// A pass.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Pass {
+macro_rules! passes {
+    ($($(#[$doc:meta])* $pass:ident $name:literal;)*) => {
+        /// A pass.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum Pass {
+            $($(#[$doc])* $pass,)*
+        }
+
+        impl Pass {
+            /// All of them.
+            pub const ALL: [Pass; [$($name),*].len()] = [$(Pass::$pass),*];
+
+            /// The name, for tests and listings.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Pass::$pass => $name,)*
+                }
+            }
+        }
+    };
+}
+
+passes! {
     /// Two adjacent ops that are one.
-    Peephole,
-    /// Definitions that nobody reads.
-    Dead,
+    Peephole "peephole";
     /// Pieces of the stack that become values.
-    Slots,
+    Slots "slots";
     /// Branches that become selections.
-    Convert,
-    /// Short loops that do several rounds at a time.
-    Unroll,
+    Convert "convert";
+    /// Definitions that nobody reads.
+    Dead "dead";
     /// Into SSA form and out of it: copies that need not be.
-    Ssa,
+    Ssa "ssa";
     /// Values: constants, rules, what was computed before.
-    Values,
+    Values "values";
     /// Sums that are addresses, into the accesses that use them.
-    Index,
+    Index "index";
     /// Values brought to the op that can take them from memory.
-    Operand,
+    Operand "operand";
     /// Jumps that need not be.
-    Layout,
+    Layout "layout";
+    /// Short loops that do several rounds at a time.
+    Unroll "unroll";
 }
 
 impl Pass {
-    /// All of them.
-    pub const ALL: [Pass; 10] = [
-        Pass::Peephole,
-        Pass::Slots,
-        Pass::Convert,
-        Pass::Dead,
-        Pass::Ssa,
-        Pass::Values,
-        Pass::Index,
-        Pass::Operand,
-        Pass::Layout,
-        Pass::Unroll,
-    ];
-
-    /// The name, for tests and listings.
-    pub fn name(self) -> &'static str {
-        match self {
-            Pass::Peephole => "peephole",
-            Pass::Dead => "dead",
-            Pass::Slots => "slots",
-            Pass::Convert => "convert",
-            Pass::Unroll => "unroll",
-            Pass::Ssa => "ssa",
-            Pass::Values => "values",
-            Pass::Index => "index",
-            Pass::Operand => "operand",
-            Pass::Layout => "layout",
-        }
-    }
-
     /// Runs it; says how often it found something to do.
     pub fn run(self, func: &mut Func, options: PassOptions, scratch: &mut PassScratch) -> u32 {
         let done = match self {
@@ -105,6 +95,8 @@ pub struct PassOptions {
 /// A set of passes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct PassSet(u16);
+
+const _: () = assert!(Pass::ALL.len() <= 16, "a set has a bit for each pass");
 
 impl PassSet {
     /// The passes whose bits are set, in the order of [`Pass::ALL`]; bits beyond mean nothing.
@@ -209,6 +201,26 @@ pub(crate) fn each_pass(
         if !options.skip.contains(Pass::Layout) {
             Pass::Layout.run(func, options, scratch);
             note(Pass::Layout, i, func);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pass that no compilation runs is of no use, and only its own files would notice.
+    #[test]
+    fn every_pass_is_part_of_a_compilation() {
+        let text = "func 0 (v0, v1, -, -, -) {\nb0:\n    v2 = mov.64 1\n    exit v2\n}\n";
+        let ssa = Pass::ALL.iter().position(|pass| *pass == Pass::Ssa).expect("a pass");
+        let mut seen = Vec::new();
+        for options in [PassOptions::default(), PassOptions { skip: PassSet(1 << ssa), ..PassOptions::default() }] {
+            let mut lir = text.parse::<Lir>().expect("a program");
+            each_pass(&mut lir, options, &mut PassScratch::default(), &mut |pass, _, _| seen.push(pass));
+        }
+        for pass in Pass::ALL {
+            assert!(seen.contains(&pass), "{} is in no list of `each_pass`", pass.name());
         }
     }
 }

@@ -159,6 +159,18 @@ fn lent_arrays(domain: &Arc<Domain>) {
 
 /// Whatever a definition asks for beyond the limit is refused before anything is mapped.
 #[test]
+fn a_wait_that_fails_is_an_error_and_the_next_one_is_not() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let domain = Domain::new(Options { max_slots: 3, ..Options::default() });
+    let map = Map::create(definition(MapType::RingBuf), &domain).unwrap();
+    let mut ring = RingBuf::new(&map).unwrap();
+    let (waited, reached) = failing(Call::Poll, 0, || ring.poll(Some(std::time::Duration::ZERO)));
+    assert!(reached);
+    assert_eq!(waited.unwrap_err().raw_os_error(), Some(inject::ERRNO));
+    assert!(!ring.poll(Some(std::time::Duration::ZERO)).unwrap());
+}
+
+#[test]
 fn what_is_beyond_the_limit_is_refused_before_it_is_mapped() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let domain = Domain::new(Options { max_slots: 3, ..Options::default() });

@@ -43,6 +43,39 @@ fn messages_are_the_golden_ones() {
     assert!(wrong.is_empty(), "{} messages changed (BLESS=1 accepts them):\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// Reasons that no pair of programs shows, and why.
+const WITHOUT_PAIR: &[(&str, &str)] = &[
+    ("Environment", "what the embedder describes is wrong, not the program: environment.rs"),
+    ("Internal", "a bug of ours"),
+    ("Time", "the machine decides; hostile.rs"),
+    ("Steps", "a limit, which takes a large program: hostile.rs"),
+    ("States", "a limit: hostile.rs"),
+    ("Memory", "a limit: hostile.rs"),
+];
+
+/// A rule that refuses programs is shown by one that breaks it, and by its nearest neighbour that does not.
+#[test]
+fn every_reason_is_shown_by_a_pair() {
+    let name = |text: &str| text.split(['(', ' ', ',', '{']).next().unwrap_or_default().to_owned();
+    let source = include_str!("../../src/error.rs");
+    let body = source.split_once("pub enum Reason {").map_or("", |(_, rest)| rest.split("\n}").next().unwrap_or(""));
+    let lines = body.lines().filter_map(|line| line.strip_prefix("    "));
+    let all: BTreeSet<String> = lines.filter(|line| line.starts_with(char::is_uppercase)).map(name).collect();
+    assert!(all.len() > 30, "reasons are read: {all:?}");
+    let pairs = common::pairs();
+    let refusals = pairs.iter().filter(|pair| common::has_code(pair.refused));
+    // A reason may be about another one, so all the names in it are shown.
+    let texts = refusals.filter_map(|pair| Some(format!("{:?}", common::verify(pair.refused).err()?.reason)));
+    let shown: BTreeSet<String> = texts
+        .flat_map(|text| text.split(|c: char| !c.is_alphanumeric()).map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    let excused: BTreeSet<String> = WITHOUT_PAIR.iter().map(|(reason, _)| (*reason).to_owned()).collect();
+    let missing: Vec<_> = all.difference(&shown).filter(|reason| !excused.contains(*reason)).collect();
+    assert!(missing.is_empty(), "no pair of programs shows {missing:?}");
+    let needless: Vec<_> = excused.iter().filter(|reason| shown.contains(*reason) || !all.contains(*reason)).collect();
+    assert!(needless.is_empty(), "excused without need: {needless:?}");
+}
+
 /// Source line, calls and path are shown when there are any.
 #[test]
 fn a_message_shows_line_calls_and_path() {

@@ -84,6 +84,7 @@ mod tests {
         let (documented, refused) = documented(include_str!("../../../../../docs/helpers.md"));
         assert!(SHIPPED.is_sorted_by_key(|row| row.0), "rows ascend by id: they are searched");
         let prototypes = Helpers::shipped();
+        assert!(prototypes.iter().is_sorted_by(|a, b| a.id < b.id), "one prototype for each id: they are searched");
         for helper in Helper::ALL.iter().copied() {
             // Emitted code and the interpreter jump; there is no function to call.
             let function = helper == Helper::TailCall
