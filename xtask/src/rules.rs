@@ -65,7 +65,15 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// What is not shipped may depend on anything, and nothing that is shipped on it.
-const UNSHIPPED: [&str; 6] = ["bpf-testkit", "bpf-jit-suite", "bpf-prove", "bpf-benches", "bpf-example-live", "xtask"];
+const UNSHIPPED: [&str; 7] = [
+    "bpf-testkit",
+    "bpf-jit-suite",
+    "bpf-prove",
+    "bpf-benches",
+    "bpf-example-interpreted",
+    "bpf-example-live",
+    "xtask",
+];
 
 const RUNTIME: &[&str] = &[
     "bpf-uapi",

@@ -4,7 +4,7 @@
 //! stride`, which the JITs compute inline. A plain array is the case of one slot. Each slot's elements begin on their
 //! own page, so that slots do not share cache lines and memory is only used for slots that run.
 
-use std::os::fd::{AsFd, OwnedFd};
+use bpf_os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 
 use bpf_os::memory::{self, Pages};

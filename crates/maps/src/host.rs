@@ -1,6 +1,6 @@
 //! The rest of the untyped host side: values without keys, iteration, batches, mapped arrays.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use bpf_os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bpf_os::file::{Seals, seal};
 

@@ -115,7 +115,7 @@ impl<T> Drop for Table<T> {
 
 /// A file in memory of `bytes` zeroes, which keeps that length.
 #[cfg(not(loom))]
-pub(crate) fn memory_file(bytes: usize) -> Result<std::os::fd::OwnedFd, Errno> {
+pub(crate) fn memory_file(bytes: usize) -> Result<bpf_os::fd::OwnedFd, Errno> {
     let file = file::memory_file(c"bpf-map", bytes, Content::Data)?;
     file::seal(&file, Seals::Length)?;
     Ok(file)

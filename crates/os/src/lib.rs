@@ -31,9 +31,10 @@
 //! | [`process`] | `user`, `group` | `mappings`: packs lie anywhere; `huge_bytes`: statistics say 0 |
 //! | [`time`] | the clocks | |
 //!
-//! Descriptors ([`std::os::fd`]) and their numbers are part of the API of maps; a system without them has its own type
-//! in their place. Error numbers that programs see are Linux's everywhere ([`bpf_uapi::Errno`]): [`SysError`] keeps the
-//! system's own, and its conversion translates.
+//! Every system without a folder has `plain.rs`: what the standard library offers, and "not here" for the rest.
+//! Descriptors ([`fd`]) are part of the API of maps; a system without them has types without values in their
+//! place. Error numbers that programs see are Linux's everywhere ([`bpf_uapi::Errno`]): [`SysError`] keeps the system's
+//! own, and its conversion translates.
 
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 
@@ -59,12 +60,22 @@ mod inject {
 }
 #[cfg(target_os = "linux")]
 mod linux;
+#[cfg(not(target_os = "linux"))]
+mod plain;
 #[cfg(target_os = "linux")]
 use linux as system;
-
 #[cfg(not(target_os = "linux"))]
-compile_error!("bpf-os knows Linux only; crates/os/src/lib.rs says what a port provides");
+use plain as system;
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("bpf needs a 64-bit target: programs hold addresses in 64-bit registers, as numbers that do not wrap");
+#[cfg(not(target_endian = "little"))]
+compile_error!("bpf needs a little-endian target: objects and map values are read as clang's `bpfel` has them");
+
+#[cfg(unix)]
+pub use std::os::fd;
+#[cfg(not(unix))]
+pub use system::fd;
 
 pub use error::{Call, Membarrier, SysError};
-#[cfg(target_os = "linux")]
 pub use system::{barrier, event, file, memory, process, thread, time, wait};

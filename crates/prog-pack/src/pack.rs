@@ -11,7 +11,7 @@
 //! there can write to the parent's code even by mistake, nor execute what the parent makes of it later. Guards refuse
 //! runs there before it comes to that; a child that was forked from inside a run and returns into it faults.
 
-use std::os::fd::AsFd;
+use bpf_os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 

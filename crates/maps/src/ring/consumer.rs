@@ -1,6 +1,6 @@
 //! The host's end of a ring buffer, or of an entry of a perf event array.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use bpf_os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;

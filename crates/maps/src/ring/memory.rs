@@ -9,7 +9,7 @@
 //! then take the middle of a record for a header. It does not have the pages (`MADV_DONTFORK`), and whatever the host
 //! can do with an end of a ring asks first ([`RingMemory::is_ours`]).
 
-use std::os::fd::{AsFd, OwnedFd};
+use bpf_os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 

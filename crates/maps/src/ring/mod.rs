@@ -14,7 +14,7 @@ mod memory;
 pub(crate) mod perf;
 pub(crate) mod user;
 
-use std::os::fd::{AsFd, BorrowedFd};
+use bpf_os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
