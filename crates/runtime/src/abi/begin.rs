@@ -7,7 +7,8 @@
 //! A signal handler may run a program at any instruction of this: the first thing that is stored of a run is its word,
 //! the last is a 0 there, and a handler that finds a 0 has the run to itself until it returns.
 //!
-//! Limits of one run alone ([`crate::RunLimits`]) take a way of their own, so runs without do not pay for them.
+//! Limits of one run alone ([`crate::RunLimits`]) are a case of the same code that is known when it is compiled, so
+//! runs without do not pay for them, and runs with them pay for a few stores.
 
 use crate::abi::entry;
 use crate::abi::limits::{Limits, Terms};
@@ -54,30 +55,95 @@ pub(crate) unsafe fn run_code<'e>(
     terms: Terms,
     roots: &dyn Roots,
 ) -> Result<u64, RunError> {
+    // SAFETY: the caller's contract.
+    unsafe { run_under(runs, guard, entry, host, parts, (terms, None, false), roots) }
+}
+
+/// The same under limits; `many` if it is the code of many programs with a budget each.
+///
+/// # Safety
+/// As for [`run_code`].
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "words of its caller's, which are not to be put into memory")]
+pub(crate) unsafe fn run_code_limited<'e>(
+    runs: &'e Runs,
+    guard: impl Borrow<Guard<'e>>,
+    entry: Entry,
+    host: *mut (),
+    parts: Parts,
+    (terms, limits): (Terms, Limits<'_>),
+    many: bool,
+    roots: &dyn Roots,
+) -> Result<u64, RunError> {
+    // SAFETY: the caller's contract.
+    unsafe { run_under(runs, guard, entry, host, parts, (terms, Some(limits), many), roots) }
+}
+
+/// Both: inlined, so that whether there are limits, and for how many programs, is known when it is compiled.
+///
+/// # Safety
+/// As for [`run_code`].
+#[inline(always)]
+unsafe fn run_under<'e>(
+    runs: &'e Runs,
+    guard: impl Borrow<Guard<'e>>,
+    entry: Entry,
+    host: *mut (),
+    parts: Parts,
+    (terms, limits, many): (Terms, Option<Limits<'_>>, bool),
+    roots: &dyn Roots,
+) -> Result<u64, RunError> {
     // Address arithmetic that the verifier allowed must not wrap.
     if parts.packet_len > Region::MAX_LEN as usize {
         return Err(*too_long(parts.packet_len));
     }
     runs.config.stack.check(roots, 0).map_err(|error| *error)?;
     if !entry.reads_hidden {
+        if let Some(limits) = limits
+            && is_over(runs, limits.deadline())
+        {
+            return Err(*over());
+        }
         // SAFETY: the caller's contract; code that does not read the hidden argument has no way to stop the run.
         return Ok(unsafe { entry::enter_unstoppable(entry.code, entry.callee, arguments(parts)) });
     }
     let Some(level) = runs.idle(guard.borrow()) else {
-        let (context, packet) = (slice(parts.context, parts.context_len), slice(parts.packet, parts.packet_len));
+        let (context, packet, _) = parts.slices();
+        let entry = (entry.code, entry.callee);
         // SAFETY: the caller's contract.
-        return unsafe {
-            run_code_nested(runs, guard, (entry.code, entry.callee), host, context, packet, terms, roots)
+        return match limits {
+            None => unsafe { run_code_nested(runs, guard, entry, host, context, packet, terms, roots) },
+            Some(limits) => unsafe {
+                run_limited_nested(runs, guard, entry, host, context, packet, (terms, limits), roots)
+            },
         }
         .map_err(|error| *error);
     };
     let run = level.run();
-    // Relaxed: whoever changes the word needs nothing else of the run.
-    level.word().store(terms.of, Ordering::Relaxed);
+    match limits {
+        Some(limits) if limits.needs_watch() => level.watch().begin(level.word(), limits.watched(terms.of)),
+        // Relaxed: whoever changes the word needs nothing else of the run.
+        _ => level.word().store(terms.of, Ordering::Relaxed),
+    }
     // From here on, signal handlers of this thread take another run.
     compiler_fence(Ordering::SeqCst);
+    let mut budget = terms.budget;
+    if let Some(limits) = limits {
+        // After the word was stored: see `abi::clock`.
+        if is_over(runs, limits.deadline()) {
+            compiler_fence(Ordering::SeqCst);
+            // Relaxed: as below.
+            level.word().store(0, Ordering::Relaxed);
+            return Err(*over());
+        }
+        budget = budget.min(limits.allowance());
+        if many {
+            // SAFETY: the guard's slot is this thread's, and nobody else uses its run's allowance.
+            unsafe { (*run).ctx.allowance = limits.allowance() };
+        }
+    }
     // SAFETY: the guard's slot is this thread's, and its run is idle but for the word.
-    unsafe { Run::set(run, &runs.config, host, parts, terms.budget) };
+    unsafe { Run::set(run, &runs.config, host, parts, budget) };
     // SAFETY: the caller's contract; the pointer covers all of the run, whose first field is the hidden argument.
     let r0 = unsafe { entry::enter(entry.code, entry.callee, arguments(parts), run.cast()) };
     // SAFETY: still this thread's.
@@ -85,11 +151,27 @@ pub(crate) unsafe fn run_code<'e>(
         // SAFETY: the guard is held.
         return Err(*unsafe { end_stopped(guard, level, roots) });
     }
+    if many {
+        // SAFETY: still this thread's. Runs without limits rely on it.
+        unsafe { (*run).ctx.allowance = i64::MAX };
+    }
     // Signal handlers may take the run once it is nobody's.
     compiler_fence(Ordering::SeqCst);
     // Relaxed: the slot's next user comes after this one anyway.
     level.word().store(0, Ordering::Relaxed);
     Ok(r0)
+}
+
+/// Whether the time of a run with this deadline is over.
+#[inline(always)]
+fn is_over(runs: &Runs, deadline: u64) -> bool {
+    deadline != NEVER && runs.clock().now() >= deadline
+}
+
+#[cold]
+#[inline(never)]
+fn over() -> Box<RunError> {
+    Box::new(RunError::Deadline { insn: None, origin: None })
 }
 
 /// The same inside another run of this thread.
@@ -109,27 +191,31 @@ unsafe fn run_code_nested<'e>(
     terms: Terms,
     roots: &dyn Roots,
 ) -> Result<u64, Box<RunError>> {
-    let entry = Entry { code, callee, reads_hidden: true };
-    let parts = parts(context, packet, slice(core::ptr::null_mut(), 0));
     // SAFETY: the caller's contract.
-    nested(runs, guard, host, parts, (terms, Limits::none(terms)), |run| unsafe { call(entry, run, parts, roots) })
-        .map_err(Box::new)
+    unsafe { run_limited_nested(runs, guard, (code, callee), host, context, packet, (terms, Limits::NONE), roots) }
 }
 
-pub(crate) fn parts(context: *mut [u8], packet: *mut [u8], memory: *mut [u8]) -> Parts {
-    Parts {
-        context: context.cast(),
-        context_len: context.len(),
-        packet: packet.cast(),
-        packet_len: packet.len(),
-        memory: memory.cast(),
-        memory_len: memory.len(),
-    }
-}
-
-#[inline]
-pub(crate) fn slice(start: *mut u8, len: usize) -> *mut [u8] {
-    core::ptr::slice_from_raw_parts_mut(start, len)
+/// The same under limits.
+///
+/// # Safety
+/// As for [`run_code`].
+#[cold]
+#[inline(never)]
+#[expect(clippy::too_many_arguments, reason = "words of its caller's, which are not to be put into memory")]
+unsafe fn run_limited_nested<'e>(
+    runs: &'e Runs,
+    guard: impl Borrow<Guard<'e>>,
+    (code, callee): (*const u8, *const u8),
+    host: *mut (),
+    context: *mut [u8],
+    packet: *mut [u8],
+    (terms, limits): (Terms, Limits<'_>),
+    roots: &dyn Roots,
+) -> Result<u64, Box<RunError>> {
+    let entry = Entry { code, callee, reads_hidden: true };
+    let parts = Parts::of_slices(context, packet, core::ptr::slice_from_raw_parts_mut(core::ptr::null_mut(), 0));
+    // SAFETY: the caller's contract.
+    nested(runs, guard, host, parts, (terms, limits), |run| unsafe { call(entry, run, parts, roots) }).map_err(Box::new)
 }
 
 /// r1 to r5 at the entry of a program.
@@ -192,10 +278,9 @@ pub(crate) fn begin<'e>(
     roots: &dyn Roots,
     code: impl FnOnce(*mut Run, Parts) -> Result<u64, RunError>,
 ) -> Result<u64, RunError> {
-    let (context, packet) = (slice(parts.context, parts.context_len), slice(parts.packet, parts.packet_len));
+    let (context, packet, memory) = parts.slices();
     runs.config.stack.check(roots, INTERPRETER).map_err(|error| *error)?;
-    begin_with(runs, guard, host, context, packet, slice(parts.memory, parts.memory_len), terms, code)
-        .map_err(|error| *error)
+    begin_with(runs, guard, host, context, packet, memory, terms, code).map_err(|error| *error)
 }
 
 #[inline(never)]
@@ -210,13 +295,12 @@ fn begin_with<'e>(
     terms: Terms,
     code: impl FnOnce(*mut Run, Parts) -> Result<u64, RunError>,
 ) -> Result<u64, Box<RunError>> {
-    let parts = parts(context, packet, memory);
+    let parts = Parts::of_slices(context, packet, memory);
     if parts.packet_len > Region::MAX_LEN as usize {
         return Err(too_long(parts.packet_len));
     }
     let Some(level) = runs.idle(guard.borrow()) else {
-        let limits = Limits::none(terms);
-        return nested(runs, guard, host, parts, (terms, limits), |run| code(run, parts)).map_err(Box::new);
+        return nested(runs, guard, host, parts, (terms, Limits::NONE), |run| code(run, parts)).map_err(Box::new);
     };
     // As in `run_code`.
     level.word().store(terms.of, Ordering::Relaxed);
@@ -227,14 +311,14 @@ fn begin_with<'e>(
     code(active.0.run(), parts).map_err(Box::new)
 }
 
-/// The same under limits, for machine code too.
+/// The same under limits.
 #[inline(never)]
 pub(crate) fn begin_limited<'e>(
     runs: &'e Runs,
     guard: impl Borrow<Guard<'e>>,
     host: *mut (),
     parts: Parts,
-    (terms, limits): (Terms, Limits),
+    (terms, limits): (Terms, Limits<'_>),
     roots: &dyn Roots,
     code: impl FnOnce(*mut Run, Parts) -> Result<u64, RunError>,
 ) -> Result<u64, RunError> {
@@ -245,9 +329,9 @@ pub(crate) fn begin_limited<'e>(
     let Some(level) = runs.idle(guard.borrow()) else {
         return nested(runs, guard, host, parts, (terms, limits), |run| code(run, parts));
     };
-    level.watch().begin(level.word(), limits.watched);
+    level.watch().begin(level.word(), limits.watched(terms.of));
     let active = Active(level);
-    set_limited(&active, runs, host, parts, (terms, limits))?;
+    set_limited(&active, runs, host, parts, (terms, limits, limits.deadline()))?;
     code(active.0.run(), parts)
 }
 
@@ -257,18 +341,17 @@ fn set_limited(
     runs: &Runs,
     host: *mut (),
     parts: Parts,
-    (terms, limits): (Terms, Limits),
+    (terms, limits, deadline): (Terms, Limits<'_>, u64),
 ) -> Result<(), RunError> {
     // After the word was stored: see `abi::clock`.
-    let deadline = limits.watched.deadline;
-    if deadline != NEVER && runs.clock().now() >= deadline {
-        return Err(RunError::Deadline { insn: None, origin: None });
+    if is_over(runs, deadline) {
+        return Err(*over());
     }
     let run = active.0.run();
     // SAFETY: the level is this thread's, and its run idle but for the word.
-    unsafe { Run::set(run, &runs.config, host, parts, terms.budget.min(limits.allowance)) };
+    unsafe { Run::set(run, &runs.config, host, parts, terms.budget.min(limits.allowance())) };
     // SAFETY: the run is this thread's, and nobody else uses its allowance.
-    unsafe { (*run).ctx.allowance = limits.allowance };
+    unsafe { (*run).ctx.allowance = limits.allowance() };
     Ok(())
 }
 
@@ -280,7 +363,7 @@ fn nested<'e>(
     guard: impl Borrow<Guard<'e>>,
     host: *mut (),
     parts: Parts,
-    (terms, mut limits): (Terms, Limits),
+    (terms, limits): (Terms, Limits<'_>),
     code: impl FnOnce(*mut Run) -> Result<u64, RunError>,
 ) -> Result<u64, RunError> {
     let _nesting = Nesting::enter(runs.config.max_nested)?;
@@ -289,8 +372,8 @@ fn nested<'e>(
     };
     // Relaxed: this thread has stored all that is looked at here.
     let outside = outer.watch().deadline(outer.word().load(Ordering::Relaxed));
-    limits.watched = Watched { deadline: limits.watched.deadline.min(outside), ..limits.watched };
-    level.watch().begin(level.word(), limits.watched);
+    let deadline = limits.deadline().min(outside);
+    level.watch().begin_apart(level.word(), Watched { deadline, ..limits.watched(terms.of) });
     let active = Active(level);
     // What was asked of the outer run holds for this one. SeqCst, with the loads in `slots::interrupt`: of this one's
     // word and the outer one's, in the order opposite to these. Whoever has interrupted the outer run sees this one's
@@ -301,7 +384,7 @@ fn nested<'e>(
         // Relaxed: for this thread itself.
         level.word().fetch_or(asked, Ordering::Relaxed);
     }
-    set_limited(&active, runs, host, parts, (terms, limits))?;
+    set_limited(&active, runs, host, parts, (terms, limits, deadline))?;
     code(active.0.run())
 }
 

@@ -34,6 +34,8 @@ impl Deadline {
 pub struct Interrupter {
     runs: Arc<dyn Interruptible>,
     number: u64,
+    /// The engine's clock, as in [`Deadline`]: asked in each run that is given it.
+    clock: u64,
 }
 
 /// What an [`Interrupter`] knows of its engine.
@@ -52,7 +54,9 @@ impl Interrupter {
     pub(crate) fn new(runs: Arc<dyn Interruptible>) -> Interrupter {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         // Relaxed: only uniqueness matters.
-        Interrupter { runs, number: NEXT.fetch_add(1, Ordering::Relaxed) }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let clock = runs.runs().clock().number();
+        Interrupter { runs, number, clock }
     }
 
     /// Ends the runs that are going on under it: each stops at its next taken back-edge or call, with
@@ -85,14 +89,46 @@ impl Interrupter {
 /// assert!(matches!(endless.run_with(&mut (), &mut [], &limits), Err(RunError::Deadline { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone)]
 pub struct RunLimits {
-    budget: Option<u64>,
-    deadline: Option<Deadline>,
-    interrupter: Option<Interrupter>,
+    /// What each program may spend.
+    allowance: i64,
+    /// The tick at which the run is to end.
+    deadline: u64,
+    /// Who may end it; 0 is nobody.
+    interrupter: u64,
+    /// Whose clock's the deadline and the interrupter are; 0 if there is none.
+    clock: u64,
+    /// What a run is looked up for, in one look: [`Checks::bits`] that its programs must have, and what no run can
+    /// have ([`RunLimits::NOTHING`], [`RunLimits::TWO_ENGINES`]).
+    needed: u8,
+    /// Keeps the engine that it belongs to.
+    _keep: Option<Interrupter>,
+}
+
+impl Default for RunLimits {
+    fn default() -> RunLimits {
+        RunLimits { allowance: i64::MAX, deadline: NEVER, interrupter: 0, clock: 0, needed: 0, _keep: None }
+    }
+}
+
+impl fmt::Debug for RunLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = |is: bool, value: u64| is.then_some(value);
+        f.debug_struct("RunLimits")
+            .field("budget", &set(self.needed & Checks::BUDGET != 0, self.allowance.unsigned_abs()))
+            .field("deadline", &set(self.deadline != NEVER, self.deadline))
+            .field("interrupter", &set(self.interrupter != 0, self.interrupter))
+            .finish_non_exhaustive()
+    }
 }
 
 impl RunLimits {
+    /// In `needed`: the budget is 0.
+    const NOTHING: u8 = 1 << 2;
+    /// In `needed`: deadline and interrupter are of two engines.
+    const TWO_ENGINES: u8 = 1 << 3;
+
     /// None.
     pub fn new() -> RunLimits {
         RunLimits::default()
@@ -101,19 +137,31 @@ impl RunLimits {
     /// Stop the run after so many taken back-edges and calls together, at least 1. For a [`crate::Hook`]: each of its
     /// programs.
     pub fn budget(mut self, budget: u64) -> RunLimits {
-        self.budget = Some(budget);
+        self.allowance = i64::try_from(budget).unwrap_or(i64::MAX);
+        let nothing = if budget == 0 { Self::NOTHING } else { 0 };
+        self.needed = self.needed & !Self::NOTHING | Checks::BUDGET | nothing;
         self
     }
 
     /// Stop the run at this time.
     pub fn deadline(mut self, deadline: Deadline) -> RunLimits {
-        self.deadline = Some(deadline);
-        self
+        self.deadline = deadline.tick;
+        self.stopped_by(deadline.clock)
     }
 
     /// Let this end the run.
     pub fn interrupter(mut self, interrupter: &Interrupter) -> RunLimits {
-        self.interrupter = Some(interrupter.clone());
+        self.interrupter = interrupter.number;
+        self._keep = Some(interrupter.clone());
+        self.stopped_by(interrupter.clock)
+    }
+
+    fn stopped_by(mut self, clock: u64) -> RunLimits {
+        if self.clock != 0 && self.clock != clock {
+            self.needed |= Self::TWO_ENGINES;
+        }
+        self.clock = clock;
+        self.needed |= Checks::INTERRUPT;
         self
     }
 }
@@ -127,6 +175,24 @@ pub(crate) struct Checks {
     pub(crate) interrupt: bool,
 }
 
+impl Checks {
+    /// All: those of no program, of which nothing is asked.
+    pub(crate) const ALL: Checks = Checks { budget: true, interrupt: true };
+    const BUDGET: u8 = 1;
+    const INTERRUPT: u8 = 1 << 1;
+
+    /// [`Checks::BUDGET`] and [`Checks::INTERRUPT`].
+    #[inline]
+    fn bits(self) -> u8 {
+        u8::from(self.budget) | u8::from(self.interrupt) << 1
+    }
+
+    /// Those of both.
+    pub(crate) fn and(self, other: Checks) -> Checks {
+        Checks { budget: self.budget && other.budget, interrupt: self.interrupt && other.interrupt }
+    }
+}
+
 /// What a run begins with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
@@ -136,55 +202,73 @@ pub(crate) struct Terms {
     pub(crate) budget: i64,
 }
 
-/// [`RunLimits`] that were found to be possible.
+/// [`RunLimits`] that were found to be possible: a pointer, so that a caller who is as short as a run need not keep
+/// what they say in registers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct Limits<'l>(&'l RunLimits);
+
+impl<'l> Limits<'l> {
+    /// None.
+    pub(crate) const NONE: Limits<'static> =
+        Limits(&RunLimits { allowance: i64::MAX, deadline: NEVER, interrupter: 0, clock: 0, needed: 0, _keep: None });
+
+    /// These, for a run of programs that all have these checks; `named` says each with its own.
+    #[inline(always)]
+    pub(crate) fn new<'p, I: Iterator<Item = (&'p str, Checks)>>(
+        limits: &'l RunLimits,
+        runs: &Runs,
+        checks: Checks,
+        named: impl FnOnce() -> I,
+    ) -> Result<Limits<'l>, Box<RunError>> {
+        let foreign = limits.clock != 0 && limits.clock != runs.clock_number();
+        if limits.needed & !checks.bits() != 0 || foreign {
+            return Err(impossible(limits.needed, foreign, named()));
+        }
+        Ok(Limits(limits))
+    }
+
     /// What each program of the run may spend.
-    pub(crate) allowance: i64,
-    pub(crate) watched: Watched,
+    #[inline(always)]
+    pub(crate) fn allowance(self) -> i64 {
+        self.0.allowance
+    }
+
+    /// The tick at which the run is to end.
+    #[inline(always)]
+    pub(crate) fn deadline(self) -> u64 {
+        self.0.deadline
+    }
+
+    /// Whether more must be known of the run than what it is a run of.
+    #[inline(always)]
+    pub(crate) fn needs_watch(self) -> bool {
+        self.0.needed & Checks::INTERRUPT != 0
+    }
+
+    /// What others must know of a run of this.
+    #[inline(always)]
+    pub(crate) fn watched(self, of: u64) -> Watched {
+        Watched { of, deadline: self.0.deadline, interrupter: self.0.interrupter }
+    }
 }
 
-impl Limits {
-    /// None.
-    pub(crate) fn none(terms: Terms) -> Limits {
-        Limits { allowance: i64::MAX, watched: Watched { of: terms.of, deadline: NEVER, interrupter: 0 } }
+/// Why a run cannot have the limits.
+#[cold]
+#[inline(never)]
+fn impossible<'p>(needed: u8, foreign: bool, mut programs: impl Iterator<Item = (&'p str, Checks)>) -> Box<RunError> {
+    if needed & RunLimits::NOTHING != 0 {
+        return Box::new(RunError::NoBudget);
     }
-
-    /// These, for a run of programs with these checks, of which `named` says the first that lacks one.
-    pub(crate) fn new<'p>(
-        limits: &RunLimits,
-        terms: Terms,
-        runs: &Runs,
-        programs: impl Iterator<Item = (&'p str, Checks)>,
-    ) -> Result<Limits, RunError> {
-        let RunLimits { budget, deadline, interrupter } = limits;
-        if *budget == Some(0) {
-            return Err(RunError::NoBudget);
-        }
-        let foreign = deadline.is_some_and(|d| d.clock != runs.clock().number())
-            || interrupter.as_ref().is_some_and(|i| !core::ptr::eq(i.runs.runs(), runs));
-        if foreign {
-            return Err(RunError::OtherEngine);
-        }
-        let stopped = deadline.is_some() || interrupter.is_some();
-        for (program, checks) in programs {
-            let lacks = |lacks| Err(RunError::Unlimited { program: program.to_owned(), lacks });
-            if budget.is_some() && !checks.budget {
-                return lacks("count its work: load it with `Loader::budget`, or set `Config::budget`");
-            }
-            if stopped && !checks.interrupt {
-                return lacks(
-                    "look for interruptions: load it with `Loader::interruptible`, or set `Config::interruptible`",
-                );
-            }
-        }
-        Ok(Limits {
-            allowance: budget.and_then(|budget| i64::try_from(budget).ok()).unwrap_or(i64::MAX),
-            watched: Watched {
-                of: terms.of,
-                deadline: deadline.map_or(NEVER, |deadline| deadline.tick),
-                interrupter: interrupter.as_ref().map_or(0, |interrupter| interrupter.number),
-            },
-        })
+    if foreign || needed & RunLimits::TWO_ENGINES != 0 {
+        return Box::new(RunError::OtherEngine);
     }
+    let Some((program, checks)) = programs.find(|(_, checks)| needed & !checks.bits() != 0) else {
+        return Box::new(RunError::Internal("a program lacks a check, and none does".into()));
+    };
+    let lacks = if needed & !checks.bits() & Checks::BUDGET != 0 {
+        "count its work: load it with `Loader::budget`, or set `Config::budget`"
+    } else {
+        "look for interruptions: load it with `Loader::interruptible`, or set `Config::interruptible`"
+    };
+    Box::new(RunError::Unlimited { program: program.to_owned(), lacks })
 }

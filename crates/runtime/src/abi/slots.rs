@@ -23,6 +23,8 @@ pub(crate) struct Runs {
     pub(crate) config: RunConfig,
     levels: Arc<[CachePadded<Level>]>,
     clock: Arc<Clock>,
+    /// The clock's, without a look at it.
+    clock_number: u64,
 }
 
 /// The run of one slot at one depth of nesting, and behind it those inside it: made when runs first nest so deep, and
@@ -126,13 +128,20 @@ impl Runs {
         let mut levels = Vec::new();
         levels.try_reserve_exact(slots as usize).ok()?;
         levels.extend((0..slots).map(Level::new));
-        Some(Runs { config, levels: levels.into(), clock: Arc::new(Clock::new(tick)) })
+        let clock = Arc::new(Clock::new(tick));
+        Some(Runs { config, levels: levels.into(), clock_number: clock.number(), clock })
     }
 
     /// What deadlines are by.
     #[inline]
     pub(crate) fn clock(&self) -> &Arc<Clock> {
         &self.clock
+    }
+
+    /// Which clock that is.
+    #[inline]
+    pub(crate) fn clock_number(&self) -> u64 {
+        self.clock_number
     }
 
     /// The tick at which runs are to end that may go on until `at`; it is `now`.

@@ -4,9 +4,11 @@
 //! comes after in the same slot; and a run of a few nanoseconds cannot afford to be announced. Approach: the word whose
 //! sign emitted code looks at anyway ([`bpf_jit_code::RunCtx::interrupt`]) says in its other bits which run it is, and
 //! whoever ends one sets the sign by a compare-and-exchange of the whole word. A plain run stores the address of what
-//! it is a run of, instead of a zero: nothing more. Two runs of the same thing that follow each other have the same
-//! word, and whoever meant the one may end the other: it is going on, too. A run with limits of its own, and one
-//! inside another, has a word that no other run of its level ever has, and the rest is in a [`Watch`] beside it.
+//! it is a run of, instead of a zero: nothing more. Of a run that others may end in more ways, and of one inside
+//! another, the word is a number, and the rest is in a [`Watch`] beside it. Two runs that follow each other have the
+//! same word if all that is known of them is the same: whoever meant the one may end the other, which is going on, too,
+//! and is meant by the same description. What is known of a run inside another is not all in its description, so its
+//! word is its own.
 //!
 //! Invariants: a word is 0 exactly while no run uses its level; only the thread that has the slot stores one that is
 //! not, and others change none but by setting [`INTERRUPTED`] in one that they have looked at. The fields of a
@@ -43,7 +45,7 @@ pub(crate) struct Watch {
     deadline: AtomicU64,
     /// Who may end it ([`crate::Interrupter`]); 0 is nobody.
     interrupter: AtomicU64,
-    /// Runs so far.
+    /// Descriptions so far.
     number: AtomicU64,
 }
 
@@ -62,23 +64,46 @@ impl Watch {
             of: AtomicU64::new(0),
             deadline: AtomicU64::new(NEVER),
             interrupter: AtomicU64::new(0),
-            number: AtomicU64::new(0),
+            // Never 0 in a word.
+            number: AtomicU64::new(1),
         }
     }
 
-    /// Makes `word`, which must be 0 and of this thread's slot, that of a run of its own.
+    /// Makes `word`, which must be 0 and of this thread's slot, that of a run like this: of its own, unless the run
+    /// before was like it.
+    #[inline(always)]
     pub(super) fn begin(&self, word: &AtomicU64, run: Watched) {
-        // Relaxed, until the last store: see there. A signal handler that strikes from here on takes another level.
+        // Relaxed, until the last store: see there. A signal handler that strikes from here on takes another level, so
+        // the fields stay as they are found.
         word.store(WATCHED, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        let number = self.number.load(Ordering::Relaxed) + 1;
-        self.number.store(number, Ordering::Relaxed);
+        let same = self.of.load(Ordering::Relaxed) == run.of
+            && self.deadline.load(Ordering::Relaxed) == run.deadline
+            && self.interrupter.load(Ordering::Relaxed) == run.interrupter;
+        if !same {
+            self.describe(run);
+        }
+        // Release pairs with the acquire of whoever reads the word: the fields are this run's, or a later one's. 61
+        // bits do not run out.
+        word.store(WATCHED | self.number.load(Ordering::Relaxed), Ordering::Release);
+    }
+
+    /// The same with a word that no other run of the level ever has: for a run inside another, which whoever has
+    /// interrupted that one ends, and not the next inside the next.
+    pub(super) fn begin_apart(&self, word: &AtomicU64, run: Watched) {
+        // Relaxed: as above.
+        word.store(WATCHED, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        self.describe(run);
+        // Release: as above.
+        word.store(WATCHED | self.number.load(Ordering::Relaxed), Ordering::Release);
+    }
+
+    fn describe(&self, run: Watched) {
+        self.number.store(self.number.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.of.store(run.of, Ordering::Relaxed);
         self.deadline.store(run.deadline, Ordering::Relaxed);
         self.interrupter.store(run.interrupter, Ordering::Relaxed);
-        // Release pairs with the acquire of whoever reads the word: the fields are this run's, or a later one's. 61
-        // bits do not run out.
-        word.store(WATCHED | number, Ordering::Release);
     }
 
     /// The deadline of the run that has this word.

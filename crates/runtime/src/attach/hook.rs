@@ -317,17 +317,20 @@ impl<C: Context, H: 'static> Hook<C, H> {
         let (runs, terms) = (&self.engine.0.runs, self.terms());
         // SAFETY: inside the guard.
         let list = unsafe { self.list.get() };
-        let limits = Limits::new(limits, terms, runs, list.iter().map(|listed| listed.program.limited()))?;
+        let named = || list.iter().map(|listed| listed.program.limited());
+        let limits = Limits::new(limits, runs, list.checks(), named).map_err(|error| *error)?;
         let image = self.image.current();
-        begin::begin_limited(runs, guard, host, parts, (terms, limits), self, |run, parts| {
-            let code = image.entry();
-            if code.is_null() {
-                return self.walk(run, parts);
-            }
+        let code = image.entry();
+        if code.is_null() {
+            return begin::begin_limited(runs, guard, host, parts, (terms, limits), self, |run, parts| {
+                self.walk(run, parts)
+            });
+        }
+        // SAFETY: as in `run_under`.
+        unsafe {
             let entry = begin::Entry { code, callee: code, reads_hidden: image.reads_hidden() };
-            // SAFETY: as in `run_under`; `run` was begun with this host.
-            unsafe { begin::call(entry, run, parts, self) }
-        })
+            begin::run_code_limited(runs, guard, entry, host, parts, (terms, limits), true, self)
+        }
     }
 
     /// What a run begins with: its programs' budgets are theirs.

@@ -8,6 +8,7 @@
 //! before the lock is given up. Dropping a program can drop closures of the host, and they may change the very list. So
 //! [`Published::replace`] gives out what it took out, to be retired later.
 
+use crate::abi::limits::Checks;
 use crate::abi::run::Run;
 use crate::engine::Engine;
 use crate::handle::kept::Kept;
@@ -103,6 +104,8 @@ pub enum ListError {
 #[derive(Debug)]
 pub(crate) struct List {
     listed: Vec<Listed>,
+    /// Those that each of them has.
+    checks: Checks,
     _reservation: Reservation,
 }
 
@@ -120,7 +123,14 @@ impl List {
         let mut listed = Vec::new();
         listed.try_reserve_exact(len).map_err(|_| ListError::NoMemory { programs: len, needed })?;
         listed.extend(programs);
-        Ok(List { listed, _reservation: reservation })
+        let checks = listed.iter().fold(Checks::ALL, |all, listed| all.and(listed.program.checks));
+        Ok(List { listed, checks, _reservation: reservation })
+    }
+
+    /// The checks that each of its programs has.
+    #[inline]
+    pub(crate) fn checks(&self) -> Checks {
+        self.checks
     }
 }
 

@@ -4,10 +4,9 @@
 //! run of a small program costs. Approach: a [`Runner`] holds the guard for as long as it lives. Everything else of a
 //! run is done for each run, so a run through it and one without differ in nothing that the program could see.
 
-use crate::abi::begin;
 use crate::abi::limits::RunLimits;
 use crate::attach::hook::Hook;
-use crate::context::Context;
+use crate::context::{Context, Parts};
 use crate::error::RunError;
 use crate::handle::program::Program;
 use crate::program::loaded::Loaded;
@@ -93,9 +92,7 @@ impl<C: Context, H: 'static> Runner<'_, C, H> {
         let host = core::ptr::from_mut(&mut *self.host).cast();
         if let Some(limits) = &self.limits {
             // In words, so that the parts need not lie in memory for the runs without limits.
-            let context = begin::slice(parts.context, parts.context_len);
-            let packet = begin::slice(parts.packet, parts.packet_len);
-            let memory = begin::slice(parts.memory, parts.memory_len);
+            let (context, packet, memory) = parts.slices();
             // SAFETY: the parts are valid while `data` is borrowed, to the end of this call, and agree with `C`.
             return unsafe { self.run_limited(host, context, packet, memory, limits) };
         }
@@ -122,7 +119,7 @@ impl<C: Context, H: 'static> Runner<'_, C, H> {
         memory: *mut [u8],
         limits: &RunLimits,
     ) -> Result<u64, RunError> {
-        let parts = begin::parts(context, packet, memory);
+        let parts = Parts::of_slices(context, packet, memory);
         match self.target {
             // SAFETY: the caller's contract; the guard is of the program's engine.
             Target::Program(program) => unsafe { program.run_limited(&self.guard, host, parts, limits) },

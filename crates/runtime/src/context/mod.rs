@@ -35,6 +35,30 @@ pub struct Parts {
 }
 
 impl Parts {
+    /// Context, packet and memory.
+    #[inline(always)]
+    pub(crate) fn slices(self) -> (*mut [u8], *mut [u8], *mut [u8]) {
+        let slice = core::ptr::slice_from_raw_parts_mut;
+        (
+            slice(self.context, self.context_len),
+            slice(self.packet, self.packet_len),
+            slice(self.memory, self.memory_len),
+        )
+    }
+
+    /// Of what [`Parts::slices`] gave.
+    #[inline]
+    pub(crate) fn of_slices(context: *mut [u8], packet: *mut [u8], memory: *mut [u8]) -> Parts {
+        Parts {
+            context: context.cast(),
+            context_len: context.len(),
+            packet: packet.cast(),
+            packet_len: packet.len(),
+            memory: memory.cast(),
+            memory_len: memory.len(),
+        }
+    }
+
     /// A struct that is passed as it lies in memory.
     #[inline]
     pub fn of_context<T>(context: &mut T) -> Parts {

@@ -6,7 +6,7 @@ use crate::abi::run::Run;
 use crate::context::Parts;
 use crate::error::RunError;
 use crate::exec::interp;
-use crate::program::loaded::{Form, Loaded};
+use crate::program::loaded::{Form, Interpreted, Loaded};
 use bpf_quiesce::Guard;
 use std::borrow::Borrow;
 
@@ -52,6 +52,7 @@ impl Loaded {
     ///
     /// # Safety
     /// As for [`Loaded::run`].
+    #[inline(always)]
     pub(crate) unsafe fn run_limited<'e>(
         &'e self,
         guard: impl Borrow<Guard<'e>>,
@@ -60,11 +61,44 @@ impl Loaded {
         limits: &RunLimits,
     ) -> Result<u64, RunError> {
         let (runs, terms) = (&self.engine.0.runs, self.terms());
-        let limits = Limits::new(limits, terms, runs, std::iter::once(self.limited()))?;
+        let named = || std::iter::once(self.limited());
+        let limits = Limits::new(limits, runs, self.checks, named).map_err(|error| *error)?;
+        match &self.form {
+            // SAFETY: as in `run_under`.
+            Form::Native(native) => unsafe {
+                begin::run_code_limited(runs, guard, native.entry, host, parts, (terms, limits), false, self)
+            },
+            // SAFETY: the caller's contract.
+            Form::Interpreted(what) => unsafe {
+                let (context, packet, memory) = parts.slices();
+                self.interpret_limited(guard, what, host, context, packet, memory, limits)
+            }
+            .map_err(|error| *error),
+        }
+    }
+
+    /// # Safety
+    /// As for [`Loaded::run_limited`].
+    #[cold]
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "words of its caller's, which are not to be put into memory")]
+    unsafe fn interpret_limited<'e>(
+        &'e self,
+        guard: impl Borrow<Guard<'e>>,
+        what: &Interpreted,
+        host: *mut (),
+        context: *mut [u8],
+        packet: *mut [u8],
+        memory: *mut [u8],
+        limits: Limits<'_>,
+    ) -> Result<u64, Box<RunError>> {
+        let (runs, terms) = (&self.engine.0.runs, self.terms());
+        let parts = Parts::of_slices(context, packet, memory);
         begin::begin_limited(runs, guard, host, parts, (terms, limits), self, |run, parts| {
-            // SAFETY: the caller's contract; `run` was begun with this host.
-            unsafe { self.run_in(run, parts) }
+            // SAFETY: the caller vouches for the parts; the run is one of this thread.
+            unsafe { interp::run(self, what, run, parts) }
         })
+        .map_err(Box::new)
     }
 
     /// Runs it as a part of `run`.

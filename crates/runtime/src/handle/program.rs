@@ -105,6 +105,7 @@ impl<C: Context, H: 'static> Program<C, H> {
     /// [`RunError`]: the run ended without a result, or did not begin: [`RunError::Unlimited`] for a program that was
     /// loaded without the checks that the limits need, [`RunError::Deadline`] without an instruction if the deadline
     /// has passed, [`RunError::NoBudget`], [`RunError::OtherEngine`].
+    #[inline(always)]
     pub fn run_with(&self, host: &mut H, mut data: C::Data<'_, '_>, limits: &RunLimits) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
         let guard = self.loaded.engine.0.domain.enter()?;
