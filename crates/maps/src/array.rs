@@ -1,8 +1,8 @@
 //! Arrays and per-CPU arrays.
 //!
 //! All elements exist from the start and never move: element `i` of slot `s` lies at `base + s * slot_stride + i *
-//! stride`, which the JITs compute inline. A plain array is the case of one slot. Each slot's elements begin on their
-//! own page, so that slots do not share cache lines and memory is only used for slots that run.
+//! stride`, which the JITs compute inline. A plain array is the case of one slot. Slots do not share cache lines, and
+//! those with a page of elements or more begin on pages of their own, so that memory is only used for slots that run.
 
 use bpf_os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
@@ -31,16 +31,21 @@ pub(crate) struct ArrayMap {
     file: Option<OwnedFd>,
 }
 
-/// Bytes of all values of one slot.
+/// What cores fetch together: two cache lines.
+const APART: u64 = 128;
+
+/// Bytes from one slot's values to the next slot's.
 fn slot_bytes(def: &MapDef) -> u64 {
     let bytes = round_up8(def.value_size as usize) as u64 * u64::from(def.max_entries);
-    bytes.next_multiple_of(memory::page_size() as u64)
+    let page = memory::page_size() as u64;
+    bytes.next_multiple_of(if bytes < page { APART } else { page })
 }
 
 impl ArrayMap {
     /// Bytes an array of this definition maps.
     pub(crate) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
-        slot_bytes(def).saturating_mul(if def.map_type.is_per_cpu() { slots.into() } else { 1 })
+        let bytes = slot_bytes(def).saturating_mul(if def.map_type.is_per_cpu() { slots.into() } else { 1 });
+        bytes.checked_next_multiple_of(memory::page_size() as u64).unwrap_or(u64::MAX)
     }
 
     pub(crate) fn new(def: &MapDef, slots: u32) -> OpResult<Self> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bpf_quiesce::Domain;
+use bpf_quiesce::{Domain, Memory};
 
 use crate::array::ArrayMap;
 use crate::bloom::BloomMap;
@@ -24,17 +24,19 @@ use crate::trie::TrieMap;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CreateOptions {
-    /// A map that needs more bytes is refused before any memory is touched. All maps of a domain together are limited
+    /// A map that can come to need more bytes is refused before any memory is touched. All maps of a domain together are limited
     /// by its [`memory_limit`](bpf_quiesce::Options::memory_limit).
     pub memory_limit: u64,
     /// Hash with this seed instead of a random one: for tests that must repeat.
     pub hash_seed: Option<u64>,
+    /// What it is counted in: an account of the domain's memory ([`bpf_quiesce::Memory::account`]), or that itself.
+    pub account: Option<Arc<Memory>>,
 }
 
 impl Default for CreateOptions {
     /// 4 GiB and a random seed.
     fn default() -> Self {
-        Self { memory_limit: 4 << 30, hash_seed: None }
+        Self { memory_limit: 4 << 30, hash_seed: None, account: None }
     }
 }
 
@@ -44,7 +46,7 @@ fn memory_needed(family: Family, def: &MapDef, slots: u32) -> u64 {
         Family::Array => ArrayMap::memory_needed(def, slots),
         Family::Hash => HashMap::memory_needed(def, slots),
         Family::Queue => QueueMap::memory_needed(def),
-        Family::Trie => TrieMap::memory_needed(def, slots),
+        Family::Trie => TrieMap::memory_needed(def),
         Family::Bloom => BloomMap::memory_needed(def),
         Family::Ring => RingMap::memory_needed(def),
         Family::Perf => PerfMap::memory_needed(def),
@@ -52,6 +54,23 @@ fn memory_needed(family: Family, def: &MapDef, slots: u32) -> u64 {
         Family::HashOfMaps => HashOfMaps::memory_needed(def, slots),
         Family::Redirect => IndexMap::memory_needed(def),
         Family::RedirectHash => DeviceHash::memory_needed(def, slots),
+    }
+}
+
+/// Bytes that it takes when it is made: what it allocates on demand is counted when it does.
+fn memory_at_first(family: Family, def: &MapDef, slots: u32) -> u64 {
+    match family {
+        Family::Hash => HashMap::memory_at_first(def, slots),
+        Family::Trie => TrieMap::memory_at_first(def),
+        Family::Array
+        | Family::Queue
+        | Family::Bloom
+        | Family::Ring
+        | Family::Perf
+        | Family::ArrayOfMaps
+        | Family::HashOfMaps
+        | Family::Redirect
+        | Family::RedirectHash => memory_needed(family, def, slots),
     }
 }
 
@@ -77,12 +96,16 @@ impl Map {
         if needed > options.memory_limit {
             return Err(MapError::MemoryLimit { map: def.name.clone(), needed, limit: options.memory_limit });
         }
-        let memory = reserve(&def.name, domain, needed)?;
+        let account = options.account.as_ref().unwrap_or(domain.memory());
+        if !account.is_of(domain.memory()) {
+            return Err(MapError::OtherAccount { map: def.name });
+        }
+        let memory = reserve(&def.name, domain, account, memory_at_first(family, &def, slots))?;
         let ops: Box<dyn MapOps> = match family {
             Family::Array => Box::new(ArrayMap::new(&def, slots).map_err(system)?),
-            Family::Hash => Box::new(HashMap::new(&def, domain, options.hash_seed).map_err(system)?),
+            Family::Hash => Box::new(HashMap::new(&def, domain, options.hash_seed, Some(&memory)).map_err(system)?),
             Family::Queue => Box::new(QueueMap::new(&def).map_err(system)?),
-            Family::Trie => Box::new(TrieMap::new(&def, domain).map_err(system)?),
+            Family::Trie => Box::new(TrieMap::new(&def, domain, Some(&memory)).map_err(system)?),
             Family::Bloom => Box::new(BloomMap::new(&def, options.hash_seed).map_err(system)?),
             Family::Ring => Box::new(RingMap::new(&def).map_err(system)?),
             Family::Perf => Box::new(PerfMap::new(&def, domain).map_err(system)?),

@@ -46,6 +46,12 @@ pub enum MapError {
         /// How much was asked for, and how much is left.
         full: bpf_quiesce::MemoryFull,
     },
+    /// It is to be counted in an account of another domain's memory.
+    #[error("map {map:?}: its account is of another domain's memory")]
+    OtherAccount {
+        /// The map's name.
+        map: String,
+    },
     /// The operating system gave no memory or no file.
     #[error("map {map:?}: {what} failed: {errno}")]
     System {
@@ -145,6 +151,7 @@ impl MapError {
             | Self::WrongType { .. }
             | Self::Incompatible { .. }
             | Self::OtherDomain(_)
+            | Self::OtherAccount { .. }
             | Self::BadDump(_) => Errno::EINVAL.0,
             Self::InvalidDef { errno, .. } => *errno,
             Self::MemoryLimit { .. } | Self::MemoryFull { .. } => Errno::ENOMEM.0,

@@ -180,7 +180,7 @@ fn what_is_beyond_the_limit_is_refused_before_it_is_mapped() {
         drop(map);
         let create = |memory_limit| {
             // Any system call would be one too many.
-            let options = CreateOptions { memory_limit, hash_seed: None };
+            let options = CreateOptions { memory_limit, ..CreateOptions::default() };
             failing(Call::Mmap, 0, || Map::create_with(def.clone(), &domain, &options))
         };
         let (result, reached) = create(1 << 16);
@@ -195,7 +195,7 @@ fn what_is_beyond_the_limit_is_refused_before_it_is_mapped() {
         let on_demand = def.flags & flags::NO_PREALLOC != 0;
         assert!(used <= mapped + (1 << 16) && (on_demand || used + (1 << 16) >= needed), "{def:?}: {used} of {needed}");
         assert!(create(needed - 1).0.is_err_and(|error| matches!(error, MapError::MemoryLimit { .. })), "{def:?}");
-        let options = CreateOptions { memory_limit: needed, hash_seed: None };
+        let options = CreateOptions { memory_limit: needed, ..CreateOptions::default() };
         Map::create_with(def.clone(), &domain, &options).unwrap();
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bpf_quiesce::{Domain, EnterError, Owned, Reservation};
+use bpf_quiesce::{Domain, EnterError, Holder, Memory, Owned, Reservation};
 
 use crate::def::{MapDef, MapType, flags, update};
 use crate::errno::{Errno, OpResult};
@@ -34,7 +34,7 @@ pub(crate) struct Inner {
     pub(crate) gate: WriteGate,
     pub(crate) ops: Box<dyn MapOps>,
     /// Given back after `ops` is dropped, whose memory it stands for.
-    _memory: Reservation,
+    memory: Reservation,
 }
 
 impl std::fmt::Debug for Map {
@@ -75,9 +75,11 @@ impl Owned for Map {
     }
 }
 
-/// Takes memory from what the domain's objects may have together.
-pub(crate) fn reserve(map: &str, domain: &Domain, bytes: u64) -> Result<Reservation, MapError> {
-    domain.memory().reserve(bytes).map_err(|full| MapError::MemoryFull { map: map.to_owned(), full })
+/// Takes memory from an account of the domain's, or from what its objects may have together.
+pub(crate) fn reserve(map: &str, domain: &Domain, account: &Arc<Memory>, bytes: u64) -> Result<Reservation, MapError> {
+    // The list may be locked for ever in a child, by a thread that it does not have.
+    let taken = if domain.is_forked() { account.reserve(bytes) } else { account.reserve_for(Holder::Map, map, bytes) };
+    taken.map_err(|full| MapError::MemoryFull { map: map.to_owned(), full })
 }
 
 impl Map {
@@ -100,7 +102,7 @@ impl Map {
             domain: Arc::clone(domain),
             gate: WriteGate::default(),
             ops,
-            _memory: memory,
+            memory,
         }))
     }
 
@@ -182,6 +184,17 @@ impl Map {
     #[must_use]
     pub fn memory_usage(&self) -> u64 {
         self.0.ops.memory_usage()
+    }
+
+    /// Bytes that are counted for it in the memory of its domain or account: at its largest, or, for maps that allocate
+    /// on demand (`NO_PREALLOC`, tries), those handed out so far.
+    pub fn memory_counted(&self) -> u64 {
+        self.0.memory.bytes()
+    }
+
+    /// What it is counted in.
+    pub(crate) fn account(&self) -> &Arc<Memory> {
+        self.0.memory.memory()
     }
 
     /// Copies the value of `key` to `out`.
@@ -319,7 +332,10 @@ impl Map {
             match result {
                 Ok(result) => return Ok(result),
                 Err(Errno::ENOMEM) if patience > 0 && !self.0.domain.in_guard() => {
-                    patience -= 1;
+                    // A map that has reached its account's limit has nothing to wait for. Twice more all the same: what
+                    // was waiting may have come back since.
+                    let most = if self.0.ops.may_recover() { PATIENCE } else { 3 };
+                    patience = patience.min(most) - 1;
                     std::thread::yield_now();
                 }
                 Err(errno) => return Err(self.error(op, errno)),

@@ -286,7 +286,7 @@ impl HashOfMaps {
 
     pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>, seed: Option<u64>) -> OpResult<Self> {
         Ok(Self {
-            hash: HashMap::new(&hash_def(def), domain, seed)?,
+            hash: HashMap::new(&hash_def(def), domain, seed, None)?,
             key_size: def.key_size as usize,
             domain: Arc::clone(domain),
             changing: Mutex::new(()),

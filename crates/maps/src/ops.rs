@@ -164,6 +164,12 @@ pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
     /// Elements present.
     fn len(&self) -> u64;
 
+    /// Whether an operation that found no memory may find some in a while: elements wait for a grace period, or other
+    /// threads have them in hand. A hint.
+    fn may_recover(&self) -> bool {
+        true
+    }
+
     /// Bytes of memory the map takes up.
     fn memory_usage(&self) -> u64;
 }

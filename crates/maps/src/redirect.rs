@@ -246,7 +246,7 @@ impl DeviceHash {
     }
 
     pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>, seed: Option<u64>) -> OpResult<Self> {
-        HashMap::new(&hash_def(def), domain, seed).map(Self)
+        HashMap::new(&hash_def(def), domain, seed, None).map(Self)
     }
 
     /// The entry with this key, if there is one.

@@ -17,12 +17,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use bpf_quiesce::{Domain, GracePeriod};
+use bpf_quiesce::{Domain, GracePeriod, Reservation};
 use crossbeam_utils::CachePadded;
 use std::cell::UnsafeCell;
 
 use crate::errno::Errno;
-use crate::hash::free_list::{FreeList, Stack};
+use crate::hash::free_list::{FreeList, Growth, Stack};
 use crate::mem::boxed;
 
 /// Removals of a slot between two looks at the batches.
@@ -88,6 +88,8 @@ pub(crate) struct GraceList {
     /// Guards `batch`.
     busy: AtomicBool,
     batch: UnsafeCell<Option<(GracePeriod, u32)>>,
+    /// Whether there is one.
+    pending: AtomicBool,
 }
 
 // SAFETY: `batch` is only accessed by the thread that set `busy`; everything else is `Send + Sync`.
@@ -128,6 +130,7 @@ impl GraceList {
             retired: Stack::new(),
             busy: AtomicBool::new(false),
             batch: UnsafeCell::new(None),
+            pending: AtomicBool::new(false),
         })
     }
 
@@ -159,9 +162,12 @@ impl GraceList {
     fn pop_patiently(&self, slot: u32) -> Option<u32> {
         self.flush(slot);
         for _ in 0..PATIENCE {
-            self.turn_over(slot);
+            let waits = self.turn_over(slot);
             if let Some(element) = self.free.pop(slot) {
                 return Some(element);
+            }
+            if !waits {
+                break;
             }
             std::thread::yield_now();
         }
@@ -222,12 +228,12 @@ impl GraceList {
         }
     }
 
-    /// Frees the batch if its grace period is over, and begins the next.
+    /// Frees the batch if its grace period is over, and begins the next. Whether elements may wait for one.
     #[cold]
-    fn turn_over(&self, slot: u32) {
+    fn turn_over(&self, slot: u32) -> bool {
         // Acquire pairs with the release below.
         if self.busy.swap(true, Ordering::Acquire) {
-            return;
+            return true;
         }
         // SAFETY: `busy` was clear, so no other thread, and no caller further up this stack, is in here.
         let batch = unsafe { &mut *self.batch.get() };
@@ -241,8 +247,17 @@ impl GraceList {
         if batch.is_none() {
             *batch = self.retired.take_all().map(|top| (self.domain.start_grace_period(), top));
         }
+        let waits = batch.is_some();
+        // Relaxed: a hint.
+        self.pending.store(waits, Ordering::Relaxed);
         // Release pairs with the acquire above: the next one in sees the batch.
         self.busy.store(false, Ordering::Release);
+        waits
+    }
+
+    /// Whether elements wait for a grace period that are not some slot's own: a hint.
+    pub(crate) fn waits(&self) -> bool {
+        self.pending.load(Ordering::Relaxed) || !self.retired.is_empty()
     }
 
     /// What [`GraceList::note`] left for an element.
@@ -265,9 +280,21 @@ impl GraceList {
         self.free.limit()
     }
 
-    /// Bytes of links and heads.
+    /// The same for elements that are counted only once they are handed out.
+    pub(crate) fn growing(mut self, reservation: Option<&Reservation>, element: u64) -> Self {
+        let growth = reservation.cloned().map(|reservation| Growth { reservation, element });
+        self.free.set_growth(growth);
+        self
+    }
+
+    /// Bytes of heads for so many slots: what is there before any element is.
+    pub(crate) fn fixed_memory(slots: u32) -> u64 {
+        u64::from(slots) * (size_of::<CachePadded<Own>>() + size_of::<CachePadded<u64>>()) as u64
+    }
+
+    /// Bytes of heads, and of the links of elements that have ever been handed out.
     pub(crate) fn memory(&self) -> usize {
-        self.free.memory() + size_of_val(&*self.own)
+        self.free.memory_touched() + size_of_val(&*self.own)
     }
 }
 

@@ -62,7 +62,7 @@ pub use defer::drop_payload;
 #[cfg(not(loom))]
 pub use domain::{CoreBarrier, Domain, GracePeriod, Guard, Reclaimer};
 #[cfg(not(loom))]
-pub use memory::{Memory, MemoryFull, Reservation};
+pub use memory::{Held, Holder, LimitBelowUse, Memory, MemoryFull, Reservation, Whose};
 #[cfg(not(loom))]
 pub use owner::{OtherDomain, Owned};
 #[cfg(not(loom))]

@@ -1,33 +1,110 @@
-//! The memory that one engine's objects may hold together.
+//! The memory that one engine's objects may hold together, and one plug-in's.
 //!
-//! Problem: each map has a limit, and a program's author says how many maps there are. Approach: a domain carries a
-//! limit and a sum; code that allocates a size that others choose takes a [`Reservation`] first and keeps it as long as
-//! the memory. A reservation that does not fit is refused before anything is allocated, with what is left.
+//! Problem: each map has a limit, and a program's author says how many maps there are; and of many plug-ins in an
+//! engine, one must not take what is meant for all. Approach: a domain carries a limit and a sum, and may have accounts
+//! with a limit and a sum of their own, which count for the domain as well. Code that allocates a size that others
+//! choose takes a [`Reservation`] first and keeps it as long as the memory. A reservation that does not fit is refused
+//! before anything is allocated, with what is left. Those with a name are listed, so that one can ask who has taken how
+//! much.
 //!
-//! Invariant: `used` is the sum of the reservations that are alive, and never above `limit`.
+//! Invariants: `used` is the sum of the reservations that are alive, and above `limit` only if that was lowered
+//! meanwhile; what an account uses, its parent uses as well, but for what was noted ([`Memory::note`]) because the
+//! parent counts it otherwise. No reservation is given back under the lock of a list: a child of the process may do so
+//! while the lock was another thread's.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A limit in bytes, and how much of it is taken.
 #[derive(Debug)]
 pub struct Memory {
-    limit: u64,
+    name: Box<str>,
+    limit: AtomicU64,
     used: AtomicU64,
+    /// What it is an account of.
+    parent: Option<Arc<Memory>>,
+    lists: Mutex<Lists>,
 }
 
-/// Bytes taken from a [`Memory`], given back when this is dropped.
+#[derive(Debug, Default)]
+struct Lists {
+    taken: Vec<Weak<Taken>>,
+    accounts: Vec<Weak<Memory>>,
+}
+
+/// What memory was taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Holder {
+    /// A map of data.
+    Map,
+    /// A prog array.
+    ProgArray,
+    /// A program's code.
+    Program,
+    /// Anything else; not listed.
+    Other,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Holder::Map => "map",
+            Holder::ProgArray => "prog array",
+            Holder::Program => "program",
+            Holder::Other => "other",
+        })
+    }
+}
+
+/// One holder of memory, as it was when asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Held {
+    /// What it is.
+    pub holder: Holder,
+    /// Its name.
+    pub name: String,
+    /// Bytes that it has taken.
+    pub bytes: u64,
+}
+
+/// Bytes taken from a [`Memory`], given back when the last clone of this is dropped.
+#[derive(Debug, Clone)]
+pub struct Reservation(Arc<Taken>);
+
 #[derive(Debug)]
-pub struct Reservation {
+struct Taken {
     memory: Arc<Memory>,
-    bytes: u64,
+    holder: Holder,
+    name: Box<str>,
+    bytes: AtomicU64,
+    /// The parent counts it otherwise.
+    noted: bool,
+}
+
+/// Whose limit it was that did not suffice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// That of all objects of the engine.
+    Engine,
+    /// That of one account.
+    Account,
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Whose::Engine => "all maps, tables and code of one engine",
+            Whose::Account => "the maps, tables and code of this account",
+        })
+    }
 }
 
 /// A reservation did not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{needed} bytes are needed; of the {limit} that all maps, tables and code of one engine may take, {left} are left"
-)]
+#[error("{needed} bytes are needed; of the {limit} that {whose} may take, {left} are left")]
 pub struct MemoryFull {
     /// Bytes asked for.
     pub needed: u64,
@@ -35,21 +112,73 @@ pub struct MemoryFull {
     pub left: u64,
     /// The limit.
     pub limit: u64,
+    /// Whose it is.
+    pub whose: Whose,
+}
+
+/// A limit was not lowered so far: more is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{used} bytes are in use; a limit of {limit} is below that")]
+pub struct LimitBelowUse {
+    /// The limit asked for.
+    pub limit: u64,
+    /// Bytes in use.
+    pub used: u64,
 }
 
 impl Memory {
     pub(crate) fn new(limit: u64) -> Arc<Self> {
-        Arc::new(Self { limit, used: AtomicU64::new(0) })
+        Memory::of("", limit, None)
+    }
+
+    fn of(name: &str, limit: u64, parent: Option<Arc<Memory>>) -> Arc<Self> {
+        let (limit, used) = (AtomicU64::new(limit), AtomicU64::new(0));
+        Arc::new(Self { name: name.into(), limit, used, parent, lists: Mutex::default() })
+    }
+
+    /// An account: what is taken from it is taken from this as well.
+    pub fn account(self: &Arc<Self>, name: &str, limit: u64) -> Arc<Memory> {
+        let account = Memory::of(name, limit, Some(Arc::clone(self)));
+        self.change(|lists| add(&mut lists.accounts, Arc::downgrade(&account)));
+        account
+    }
+
+    /// Its name; empty if it is no account.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is an account of.
+    pub fn parent(&self) -> Option<&Arc<Memory>> {
+        self.parent.as_ref()
     }
 
     /// Bytes that may be taken altogether.
     pub fn limit(&self) -> u64 {
-        self.limit
+        // Relaxed, here and below: sums that order nothing; the memory itself is handed over by other means.
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Whether this is `other` or an account of it.
+    pub fn is_of(self: &Arc<Self>, other: &Arc<Memory>) -> bool {
+        Arc::ptr_eq(self, other) || self.parent.as_ref().is_some_and(|parent| parent.is_of(other))
+    }
+
+    /// Changes the limit.
+    ///
+    /// # Errors
+    /// [`LimitBelowUse`]; it is as before then.
+    pub fn set_limit(&self, limit: u64) -> Result<(), LimitBelowUse> {
+        let used = self.used();
+        if used > limit {
+            return Err(LimitBelowUse { limit, used });
+        }
+        self.limit.store(limit, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Bytes that are taken.
     pub fn used(&self) -> u64 {
-        // Relaxed, here and below: a sum that orders nothing; the memory itself is handed over by other means.
         self.used.load(Ordering::Relaxed)
     }
 
@@ -58,17 +187,126 @@ impl Memory {
     /// # Errors
     /// [`MemoryFull`].
     pub fn reserve(self: &Arc<Self>, bytes: u64) -> Result<Reservation, MemoryFull> {
-        let more = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= self.limit);
-        self.used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .map(|_| Reservation { memory: Arc::clone(self), bytes })
-            .map_err(|used| MemoryFull { needed: bytes, left: self.limit - used, limit: self.limit })
+        self.take(bytes)?;
+        Ok(self.taken(Holder::Other, "", bytes, false))
+    }
+
+    /// The same for somebody who is listed.
+    ///
+    /// # Errors
+    /// [`MemoryFull`].
+    pub fn reserve_for(self: &Arc<Self>, holder: Holder, name: &str, bytes: u64) -> Result<Reservation, MemoryFull> {
+        self.take(bytes)?;
+        Ok(self.listed(self.taken(holder, name, bytes, false)))
+    }
+
+    /// The same for bytes that the parent counts otherwise: programs, whose code lies in packs that many share.
+    ///
+    /// # Errors
+    /// [`MemoryFull`].
+    pub fn note(self: &Arc<Self>, holder: Holder, name: &str, bytes: u64) -> Result<Reservation, MemoryFull> {
+        self.take_here(bytes)?;
+        Ok(self.listed(self.taken(holder, name, bytes, true)))
+    }
+
+    fn taken(self: &Arc<Self>, holder: Holder, name: &str, bytes: u64, noted: bool) -> Reservation {
+        let (memory, bytes) = (Arc::clone(self), AtomicU64::new(bytes));
+        Reservation(Arc::new(Taken { memory, holder, name: name.into(), bytes, noted }))
+    }
+
+    fn listed(&self, reservation: Reservation) -> Reservation {
+        self.change(|lists| add(&mut lists.taken, Arc::downgrade(&reservation.0)));
+        reservation
+    }
+
+    /// Those who are listed and still have what they took, in the order in which they took it. Without those of
+    /// accounts.
+    pub fn held(&self) -> Vec<Held> {
+        // Not dropped under the lock: it may be the last clone.
+        let taken: Vec<Arc<Taken>> = self.change(|lists| lists.taken.iter().filter_map(Weak::upgrade).collect());
+        let held = |taken: &Arc<Taken>| Held {
+            holder: taken.holder,
+            name: taken.name.to_string(),
+            bytes: taken.bytes.load(Ordering::Relaxed),
+        };
+        taken.iter().map(held).collect()
+    }
+
+    /// Its accounts.
+    pub fn accounts(&self) -> Vec<Arc<Memory>> {
+        self.change(|lists| lists.accounts.iter().filter_map(Weak::upgrade).collect())
+    }
+
+    /// Nothing under the lock panics, so poison means nothing.
+    fn change<T>(&self, change: impl FnOnce(&mut Lists) -> T) -> T {
+        change(&mut self.lists.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn take(&self, bytes: u64) -> Result<(), MemoryFull> {
+        self.take_here(bytes)?;
+        if let Some(parent) = &self.parent {
+            parent.take(bytes).inspect_err(|_| self.give_here(bytes))?;
+        }
+        Ok(())
+    }
+
+    fn take_here(&self, bytes: u64) -> Result<(), MemoryFull> {
+        let limit = self.limit();
+        let more = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= limit);
+        let whose = if self.parent.is_some() { Whose::Account } else { Whose::Engine };
+        let full = |used: u64| MemoryFull { needed: bytes, left: limit.saturating_sub(used), limit, whose };
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map(|_| ()).map_err(full)
+    }
+
+    fn give_here(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
-impl Drop for Reservation {
+/// Adds to a list; those that are gone go when it would grow.
+fn add<T>(list: &mut Vec<Weak<T>>, new: Weak<T>) {
+    if list.len() == list.capacity() {
+        list.retain(|known| known.strong_count() != 0);
+        // At least as many more again, so that not every addition comes here.
+        list.reserve(list.len() + 8);
+    }
+    list.push(new);
+}
+
+impl Reservation {
+    /// Takes so many bytes more. No lock and no allocation.
+    ///
+    /// # Errors
+    /// [`MemoryFull`].
+    pub fn grow(&self, bytes: u64) -> Result<(), MemoryFull> {
+        let Taken { memory, noted, bytes: taken, .. } = &*self.0;
+        if *noted {
+            memory.take_here(bytes)?
+        } else {
+            memory.take(bytes)?
+        }
+        taken.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What it was taken from.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.0.memory
+    }
+
+    /// Bytes that it has taken.
+    pub fn bytes(&self) -> u64 {
+        self.0.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Taken {
     fn drop(&mut self) {
-        self.memory.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        let bytes = *self.bytes.get_mut();
+        self.memory.give_here(bytes);
+        if let (Some(parent), false) = (&self.memory.parent, self.noted) {
+            parent.give_here(bytes);
+        }
     }
 }
 
@@ -80,7 +318,10 @@ mod tests {
     fn the_sum_of_what_is_alive_stays_below_the_limit() {
         let memory = Memory::new(100);
         let first = memory.reserve(60).unwrap();
-        assert_eq!(memory.reserve(41).unwrap_err(), MemoryFull { needed: 41, left: 40, limit: 100 });
+        assert_eq!(
+            memory.reserve(41).unwrap_err(),
+            MemoryFull { needed: 41, left: 40, limit: 100, whose: Whose::Engine }
+        );
         assert_eq!(memory.reserve(u64::MAX).unwrap_err().left, 40, "no overflow");
         let second = memory.reserve(40).unwrap();
         assert_eq!((memory.used(), memory.reserve(1).unwrap_err().left), (100, 0));
@@ -105,5 +346,45 @@ mod tests {
             }
         });
         assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn an_account_has_a_limit_and_counts_for_all() {
+        let memory = Memory::new(100);
+        let (one, two) = (memory.account("one", 60), memory.account("two", 60));
+        let map = one.reserve_for(Holder::Map, "m", 50).unwrap();
+        let full = |needed, left, limit, whose| MemoryFull { needed, left, limit, whose };
+        assert_eq!(one.reserve(11).unwrap_err(), full(11, 10, 60, Whose::Account));
+        assert_eq!(two.reserve(51).unwrap_err(), full(51, 50, 100, Whose::Engine));
+        assert_eq!((one.used(), two.used(), memory.used()), (50, 0, 50), "nothing of what was refused");
+        map.grow(5).unwrap();
+        assert_eq!(map.grow(6), Err(full(6, 5, 60, Whose::Account)));
+        let code = one.note(Holder::Program, "p", 5).unwrap();
+        assert_eq!((one.used(), memory.used()), (60, 55), "code is counted with its pack");
+        let held = one.held();
+        let bytes: Vec<_> = held.iter().map(|held| (held.holder, held.name.as_str(), held.bytes)).collect();
+        assert_eq!(bytes, [(Holder::Map, "m", 55), (Holder::Program, "p", 5)]);
+        assert_eq!(one.set_limit(59), Err(LimitBelowUse { limit: 59, used: 60 }));
+        one.set_limit(60).unwrap();
+        let clone = map.clone();
+        drop(map);
+        assert_eq!(one.used(), 60);
+        drop((clone, code));
+        assert_eq!((one.used(), memory.used(), one.held()), (0, 0, Vec::new()));
+        assert_eq!(memory.accounts().len(), 2);
+        drop(two);
+        assert_eq!(memory.accounts().len(), 1);
+    }
+
+    #[test]
+    fn lists_forget_those_that_are_gone() {
+        let memory = Memory::new(u64::MAX);
+        let stays = memory.reserve_for(Holder::Map, "stays", 1).unwrap();
+        for _ in 0..10_000 {
+            memory.reserve_for(Holder::Map, "goes", 1).unwrap();
+        }
+        assert!(memory.change(|lists| lists.taken.len()) < 100);
+        assert_eq!(memory.held().len(), 1);
+        drop(stays);
     }
 }

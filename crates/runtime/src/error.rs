@@ -68,6 +68,20 @@ pub enum DeadlineError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
+    /// The program's code needs more than is left to its account ([`crate::Loader::account`]).
+    #[error("program `{program}`: {full}")]
+    MemoryFull {
+        /// The program.
+        program: String,
+        /// What was needed and what is left.
+        full: bpf_quiesce::MemoryFull,
+    },
+    /// The account is another engine's.
+    #[error("account `{account}` is another engine's: make it with `Engine::account` of the linker's engine")]
+    OtherAccount {
+        /// Its name.
+        account: String,
+    },
     /// The object file.
     #[error(transparent)]
     Object(#[from] bpf_object::ObjectError),

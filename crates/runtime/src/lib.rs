@@ -65,6 +65,7 @@ pub use context::skb::{FlowKeys, SkBuff, SkFields, Skb};
 pub use context::{Context, ContextLayout, Parts, Raw};
 pub use engine::Engine;
 pub use engine::config::{Config, Mode};
+pub use engine::usage::{Account, AccountUsage, Usage};
 pub use error::{DeadlineError, EngineError, HelperError, LinkError, LoadError, Origin, ProgArrayError, RunError};
 pub use handle::instance::Instance;
 pub use handle::prog_array::ProgArray;
@@ -92,7 +93,7 @@ pub use bpf_object::{
 pub use bpf_prog_pack::{Error as PackError, Options as PackOptions, Stats as CodeStats};
 /// Why a run could not begin: [`RunError::Enter`].
 pub use bpf_quiesce::EnterError;
-pub use bpf_quiesce::{MemoryFull, OtherDomain, WhenFull};
+pub use bpf_quiesce::{Held, Holder, LimitBelowUse, MemoryFull, OtherDomain, WhenFull, Whose};
 pub use bpf_uapi::helper_id::SPECIAL as SPECIAL_HELPERS;
 pub use bpf_verifier::{Limits, VerifyError};
 

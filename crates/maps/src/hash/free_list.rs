@@ -68,6 +68,12 @@ impl Stack {
         Self(CachePadded::new(AtomicU64::new(0)))
     }
 
+    /// Whether nothing is on it: a hint.
+    #[cfg(not(loom))]
+    pub(crate) fn is_empty(&self) -> bool {
+        low(self.0.load(Ordering::Relaxed)) == 0
+    }
+
     /// Puts an element on top.
     #[inline]
     pub(crate) fn push(&self, links: &Links, element: u32) {
@@ -168,6 +174,17 @@ pub(crate) struct FreeList {
     /// Elements from here on have never been handed out.
     fresh: CachePadded<AtomicU32>,
     limit: u32,
+    /// Where elements are counted only once they are handed out.
+    #[cfg(not(loom))]
+    growth: Option<Growth>,
+}
+
+/// What a map has taken of the memory of all, and how many bytes an element more takes.
+#[cfg(not(loom))]
+#[derive(Debug, Clone)]
+pub(crate) struct Growth {
+    pub(crate) reservation: bpf_quiesce::Reservation,
+    pub(crate) element: u64,
 }
 
 /// Never-used elements that a shard takes at a time: two cache lines of the smallest.
@@ -185,7 +202,25 @@ impl FreeList {
             shards: boxed(shards, |_| Stack::new())?,
             fresh: CachePadded::new(AtomicU32::new(0)),
             limit,
+            #[cfg(not(loom))]
+            growth: None,
         })
+    }
+
+    /// How elements are counted that are counted only once they are handed out.
+    #[cfg(not(loom))]
+    pub(crate) fn set_growth(&mut self, growth: Option<Growth>) {
+        self.growth = growth;
+    }
+
+    /// Counts so many fresh elements more; false if they may not be had.
+    fn may_grow(&self, elements: u32) -> bool {
+        #[cfg(not(loom))]
+        if let Some(Growth { reservation, element }) = &self.growth {
+            return reservation.grow(element.saturating_mul(elements.into())).is_ok();
+        }
+        let _ = elements;
+        true
     }
 
     fn shard(&self, slot: u32) -> usize {
@@ -247,6 +282,11 @@ impl FreeList {
         if self.fresh.load(Ordering::Relaxed) >= self.limit {
             return None;
         }
+        // Counted before they are taken. What a thread counts here in vain, because others were before it at the end of
+        // the elements, is at most a few elements a thread and map, and stays counted.
+        if !self.may_grow(NEIGHBOURS.min(self.limit)) {
+            return None;
+        }
         let first = self.fresh.fetch_add(NEIGHBOURS, Ordering::Relaxed);
         let end = first.saturating_add(NEIGHBOURS).min(self.limit);
         (first + 1..end).rev().for_each(|element| self.shards[own].push(&self.links, element));
@@ -261,6 +301,16 @@ impl FreeList {
 
     /// Bytes of links and heads.
     pub(crate) fn memory(&self) -> usize {
-        self.links.memory() + size_of_val(&*self.shards)
+        self.links.memory() + self.heads()
+    }
+
+    /// Bytes of heads, and of the links of elements that have ever been handed out.
+    #[cfg(not(loom))]
+    pub(crate) fn memory_touched(&self) -> usize {
+        self.touched() as usize * size_of::<AtomicU32>() + self.heads()
+    }
+
+    fn heads(&self) -> usize {
+        size_of_val(&*self.shards)
     }
 }

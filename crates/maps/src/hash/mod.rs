@@ -33,7 +33,7 @@ mod tags;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use bpf_quiesce::Domain;
+use bpf_quiesce::{Domain, Reservation};
 use crossbeam_utils::CachePadded;
 
 use crate::def::{MapDef, flags, update};
@@ -101,6 +101,14 @@ fn element_bytes(def: &MapDef) -> usize {
     round_up8(def.key_size as usize) + round_up8(def.value_size as usize)
 }
 
+/// Bytes of an element with all that belongs to it.
+fn element_memory(def: &MapDef, slots: u32) -> u64 {
+    let value = round_up8(def.value_size as usize) as u64;
+    let values = if def.map_type.is_per_cpu() { value.saturating_mul(slots.into()) } else { value };
+    let bookkeeping = size_of::<AtomicU32>() as u64 + u64::from(def.map_type.is_lru());
+    values.saturating_add(round_up8(def.key_size as usize) as u64 + bookkeeping)
+}
+
 /// Elements that [`Pool`] hands out; each slot has a spare beyond them.
 fn pooled(def: &MapDef, slots: u32) -> u64 {
     if is_prealloc(def) {
@@ -126,21 +134,35 @@ const CACHE_LINE: usize = 64;
 impl HashMap {
     /// Bytes a hash of this definition maps.
     pub(crate) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
-        let elements = pooled(def, slots) + u64::from(slots) * u64::from(spare_stride(def));
-        let per_cpu = def.map_type.is_per_cpu();
-        let value = round_up8(def.value_size as usize) as u64;
-        let bookkeeping = size_of::<AtomicU32>() as u64 + u64::from(def.map_type.is_lru());
-        let element = round_up8(def.key_size as usize) as u64 + if per_cpu { 0 } else { value } + bookkeeping;
-        let index = (Table::chunks_for(def.max_entries) * size_of::<Chunk>()) as u64;
-        let per_slot = if per_cpu { value.saturating_mul(elements) } else { 0 };
-        let states = size_of::<CachePadded<SlotState>>() as u64;
-        element
-            .saturating_mul(elements)
-            .saturating_add(index)
-            .saturating_add(per_slot.saturating_add(states).saturating_mul(slots.into()))
+        Self::memory_for(def, slots, pooled(def, slots))
     }
 
-    pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>, seed: Option<u64>) -> OpResult<Self> {
+    /// Bytes of one that has not handed out an element yet.
+    pub(crate) fn memory_at_first(def: &MapDef, slots: u32) -> u64 {
+        if is_prealloc(def) {
+            return Self::memory_needed(def, slots);
+        }
+        Self::memory_for(def, slots, 0).saturating_add(GraceList::fixed_memory(slots))
+    }
+
+    /// Bytes of one whose pool has so many elements.
+    fn memory_for(def: &MapDef, slots: u32, pooled: u64) -> u64 {
+        let elements = pooled + u64::from(slots) * u64::from(spare_stride(def));
+        let index = (Table::chunks_for(def.max_entries) * size_of::<Chunk>()) as u64;
+        let states = size_of::<CachePadded<SlotState>>() as u64;
+        element_memory(def, slots)
+            .saturating_mul(elements)
+            .saturating_add(index)
+            .saturating_add(states.saturating_mul(slots.into()))
+    }
+
+    /// One whose elements are counted as they are handed out, if they are not all made at first.
+    pub(crate) fn new(
+        def: &MapDef,
+        domain: &Arc<Domain>,
+        seed: Option<u64>,
+        reservation: Option<&Reservation>,
+    ) -> OpResult<Self> {
         let slots = domain.max_slots();
         let pooled = u32::try_from(pooled(def, slots)).map_err(|_| Errno::E2BIG)?;
         let apart = spare_stride(def);
@@ -167,7 +189,8 @@ impl HashMap {
             pool: if is_prealloc(def) {
                 Pool::Now(FreeList::new(pooled, elements, slots)?)
             } else {
-                let list = GraceList::new(pooled, elements, element_bytes(def), slots, domain)?;
+                let list = GraceList::new(pooled, elements, element_bytes(def), slots, domain)?
+                    .growing(reservation, element_memory(def, slots));
                 Pool::Later(list, CachePadded::new(AtomicU32::new(0)))
             },
             slots: boxed(slots, |slot| CachePadded::new(SlotState::new(pooled + slot * apart)))?,

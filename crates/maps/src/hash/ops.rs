@@ -300,6 +300,13 @@ impl MapOps for HashMap {
         added.saturating_sub(removed)
     }
 
+    fn may_recover(&self) -> bool {
+        match &self.pool {
+            Pool::Now(_) => true,
+            Pool::Later(list, _) => list.waits(),
+        }
+    }
+
     fn memory_usage(&self) -> u64 {
         let per_cpu = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.words.len() * WORD);
         let states = self.slots.len() * size_of::<CachePadded<SlotState>>();

@@ -21,7 +21,7 @@ mod top;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use bpf_quiesce::Domain;
+use bpf_quiesce::{Domain, Reservation};
 
 use crate::def::{MapDef, update};
 use crate::errno::{Errno, OpResult};
@@ -57,9 +57,19 @@ fn node_words(def: &MapDef) -> usize {
     HEADER + words_for(def.key_size as usize - LENGTH) + words_for(def.value_size as usize)
 }
 
+/// The lists of free nodes and tables know one slot: only the holder of the lock uses them.
+const SLOTS: u32 = 1;
+/// That slot.
+const WRITER: u32 = 0;
+
 /// A node per key and per branching, and as many again that wait for a grace period.
-fn nodes(def: &MapDef, slots: u32) -> u64 {
-    2 * u64::from(def.max_entries) + GraceList::headroom(def.max_entries, node_words(def) * WORD, slots)
+fn nodes(def: &MapDef) -> u64 {
+    2 * u64::from(def.max_entries) + GraceList::headroom(def.max_entries, node_words(def) * WORD, SLOTS)
+}
+
+/// Bytes of a node with all that belongs to it.
+fn node_memory(def: &MapDef) -> u64 {
+    (node_words(def) * WORD + size_of::<u32>()) as u64
 }
 
 /// Where a key is, or would go.
@@ -75,16 +85,20 @@ struct Place<'a> {
 
 impl TrieMap {
     /// Bytes a trie of this definition maps.
-    pub(crate) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
-        let nodes = nodes(def, slots).saturating_mul((node_words(def) * WORD + size_of::<u32>()) as u64);
-        let top = Top::memory_needed(def, def.key_size as usize - LENGTH);
-        nodes.saturating_add(Tables::memory_needed(def, slots)).saturating_add(top)
+    pub(crate) fn memory_needed(def: &MapDef) -> u64 {
+        let nodes = nodes(def).saturating_mul(node_memory(def));
+        nodes.saturating_add(Tables::memory_needed(def)).saturating_add(Self::memory_at_first(def))
     }
 
-    pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>) -> OpResult<Self> {
+    /// Bytes of one that has neither node nor table yet.
+    pub(crate) fn memory_at_first(def: &MapDef) -> u64 {
+        2 * GraceList::fixed_memory(SLOTS) + Top::memory_needed(def, def.key_size as usize - LENGTH)
+    }
+
+    /// One whose nodes and tables are counted as they are handed out.
+    pub(crate) fn new(def: &MapDef, domain: &Arc<Domain>, reservation: Option<&Reservation>) -> OpResult<Self> {
         // Entries of tables have 31 bits for a node's number plus one.
-        let nodes =
-            u32::try_from(nodes(def, domain.max_slots())).ok().filter(|&nodes| nodes < 1 << 31).ok_or(Errno::ENOMEM)?;
+        let nodes = u32::try_from(nodes(def)).ok().filter(|&nodes| nodes < 1 << 31).ok_or(Errno::ENOMEM)?;
         let words = node_words(def).checked_mul(nodes as usize).ok_or(Errno::ENOMEM)?;
         let data_size = def.key_size as usize - LENGTH;
         Ok(Self {
@@ -95,10 +109,11 @@ impl TrieMap {
             root: AtomicU64::new(0),
             lock: SlotLock::default(),
             count: AtomicU32::new(0),
-            nodes: GraceList::new(nodes, nodes, node_words(def) * WORD, domain.max_slots(), domain)?,
+            nodes: GraceList::new(nodes, nodes, node_words(def) * WORD, SLOTS, domain)?
+                .growing(reservation, node_memory(def)),
             node_words: node_words(def),
             slab: Table::zeroed(words)?,
-            tables: Tables::new(def, domain)?,
+            tables: Tables::new(def, domain, reservation)?,
             top: Top::new(def, data_size)?,
         })
     }
@@ -236,6 +251,7 @@ impl TrieMap {
             mem::prefetch_write(&parent.words[1]);
         }
         let _lock = self.lock.lock(slot)?;
+        let slot = WRITER;
         if let Some(next) = self.nodes.peek(slot) {
             // The node to fill has not been used for long.
             mem::prefetch_write(&self.node(next).words[0]);
@@ -378,6 +394,7 @@ impl TrieMap {
             return Err(Errno::EINVAL);
         }
         let _lock = self.lock.lock(slot)?;
+        let slot = WRITER;
         // Two heads back: the node above the key may go as well, so its own link must be on the way.
         let start = self.start(key, 2);
         let place = self.locate(start, key);

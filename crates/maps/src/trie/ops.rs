@@ -182,6 +182,10 @@ impl MapOps for TrieMap {
         self.count.load(std::sync::atomic::Ordering::Relaxed).into()
     }
 
+    fn may_recover(&self) -> bool {
+        self.nodes.waits()
+    }
+
     fn memory_usage(&self) -> u64 {
         let touched = u64::from(self.nodes.touched());
         touched * (self.node_words * WORD) as u64

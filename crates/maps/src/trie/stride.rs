@@ -19,13 +19,13 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::TrieMap;
 use super::node::{Head, Node, Prefix, STRIDE, window_end};
+use super::{SLOTS, TrieMap};
 use crate::def::MapDef;
 use crate::errno::{Errno, OpResult};
 use crate::mem::{self, Table, WORD};
 use crate::retire::GraceList;
-use bpf_quiesce::Domain;
+use bpf_quiesce::{Domain, Reservation};
 use std::sync::Arc;
 
 /// Entries of a table.
@@ -118,23 +118,26 @@ pub(super) struct Tables {
 
 /// A table needs as many nodes as [`DENSE`] when it is made, and there are at most two nodes a key. What slots have of
 /// their own does not lack elsewhere.
-fn tables(def: &MapDef, slots: u32) -> u64 {
-    u64::from(def.max_entries / 2 + 64) + GraceList::owned(ENTRIES * WORD, slots)
+fn tables(def: &MapDef) -> u64 {
+    u64::from(def.max_entries / 2 + 64) + GraceList::owned(ENTRIES * WORD, SLOTS)
 }
 
+/// Bytes of a table with all that belongs to it.
+const TABLE_MEMORY: u64 = (ENTRIES * WORD + 2 * size_of::<u32>()) as u64;
+
 impl Tables {
-    pub(super) fn memory_needed(def: &MapDef, slots: u32) -> u64 {
-        tables(def, slots) * (ENTRIES * WORD + 2 * size_of::<u32>()) as u64
+    pub(super) fn memory_needed(def: &MapDef) -> u64 {
+        tables(def) * TABLE_MEMORY
     }
 
-    pub(super) fn new(def: &MapDef, domain: &Arc<Domain>) -> OpResult<Self> {
+    pub(super) fn new(def: &MapDef, domain: &Arc<Domain>, reservation: Option<&Reservation>) -> OpResult<Self> {
         // Entries of tables have 31 bits for a table's number.
-        let tables = u32::try_from(tables(def, domain.max_slots())).ok().filter(|&tables| tables < 1 << 31);
+        let tables = u32::try_from(tables(def)).ok().filter(|&tables| tables < 1 << 31);
         let tables = tables.ok_or(Errno::ENOMEM)?;
         Ok(Self {
             entries: Table::zeroed(tables as usize * ENTRIES)?,
             heads: Table::zeroed(tables as usize)?,
-            list: GraceList::new(tables, tables, ENTRIES * WORD, domain.max_slots(), domain)?,
+            list: GraceList::new(tables, tables, ENTRIES * WORD, SLOTS, domain)?.growing(reservation, TABLE_MEMORY),
         })
     }
 

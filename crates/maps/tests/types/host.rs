@@ -9,6 +9,7 @@ use bpf_maps::{
     CreateOptions, Cursor, Dump, Errno, Kind, Map, MapDef, MapError, MapHeader, MapType, flags, implemented_type,
     implemented_types, program, update,
 };
+use bpf_quiesce::{Domain, Options};
 
 fn create(def: MapDef) -> Map {
     Map::create(def, &domain(4)).unwrap()
@@ -500,4 +501,82 @@ fn a_hash_costs_at_most_24_bytes_an_element_beyond_key_and_value() {
         let overhead = map.memory_usage() as f64 / f64::from(entries) - 16.0;
         assert!(overhead <= 24.0, "{overhead} bytes an element of {entries}");
     }
+}
+
+/// A small map is small: what it takes of the domain's memory, and what it says it takes.
+#[test]
+fn small_maps_take_a_few_kilobytes() {
+    let domain = Domain::new(Options { max_slots: 64, ..Options::default() });
+    let of = |def: MapDef| {
+        let before = domain.memory().used();
+        let map = Map::create(def, &domain).unwrap();
+        let counted = domain.memory().used() - before;
+        assert_eq!(map.memory_counted(), counted);
+        (map, counted)
+    };
+    // 64 slots, each on cache lines of its own.
+    let (array, counted) = of(MapDef::new("a", MapType::PerCpuArray, 4, 32, 1));
+    assert_eq!((counted, array.memory_usage()), (64 * 128, 64 * 128));
+    let (large, counted) = of(MapDef::new("a", MapType::PerCpuArray, 4, 32, 128));
+    assert_eq!((counted, large.memory_usage()), (64 * 4096, 64 * 4096), "pages are only used for slots that run");
+
+    let (trie, empty) = of(MapDef::new("t", MapType::LpmTrie, 8, 8, 64).with_flags(flags::NO_PREALLOC));
+    assert!(empty <= 1024 && trie.memory_usage() <= 1024, "{empty} counted, {} used", trie.memory_usage());
+    for n in 0..64u8 {
+        trie.set(&[[32, 0, 0, 0], [10, n, 0, 1]].concat(), &[n; 8]).unwrap();
+    }
+    let (counted, used) = (trie.memory_counted(), trie.memory_usage());
+    assert_eq!(domain.memory().used() - 64 * 128 - 64 * 4096, counted);
+    assert!(used <= 16 << 10 && counted <= 16 << 10, "{counted} counted, {used} used");
+    assert_eq!(trie.set(&[[32, 0, 0, 0], [11, 0, 0, 1]].concat(), &[0; 8]).unwrap_err().errno(), libc::ENOSPC);
+    drop((array, large, trie));
+    domain.drain().unwrap();
+    assert_eq!(domain.memory().used(), 0);
+}
+
+/// What maps allocate on demand is counted when they do, and refused beyond the limit; what is freed comes back to the
+/// map.
+#[test]
+fn maps_that_grow_stop_at_the_limit() {
+    for (def, each) in [
+        (MapDef::new("h", MapType::Hash, 4, 1024, 100_000).with_flags(flags::NO_PREALLOC), 1032),
+        (MapDef::new("p", MapType::PerCpuHash, 4, 128, 100_000).with_flags(flags::NO_PREALLOC), 1036),
+        (MapDef::new("t", MapType::LpmTrie, 8, 1024, 100_000).with_flags(flags::NO_PREALLOC), 1052),
+    ] {
+        let domain = Domain::new(Options { max_slots: 8, ..Options::default() });
+        let account = domain.memory().account("plug-in", 16 << 20);
+        let mut options = CreateOptions::default();
+        options.account = Some(Arc::clone(&account));
+        let map = Map::create_with(def, &domain, &options).unwrap();
+        account.set_limit(account.used() + 256 * each).unwrap();
+        let key = |n: u32| match map.map_type() {
+            MapType::LpmTrie => [32, n.swap_bytes()].map(u32::to_ne_bytes).concat(),
+            _ => n.to_ne_bytes().to_vec(),
+        };
+        let value = vec![7; map.host_value_size()];
+        let (full, error) = (0..).find_map(|n| Some((n, map.set(&key(n), &value).err()?))).unwrap();
+        assert_eq!(error.errno(), libc::ENOMEM, "{:?}", map.map_type());
+        assert!((100..=256).contains(&full), "{:?}: {full} elements", map.map_type());
+        assert!(account.used() <= account.limit() && account.used() == map.memory_counted());
+        assert_eq!(account.used(), domain.memory().used());
+        // Another map of the same domain is not concerned.
+        Map::create(MapDef::new("other", MapType::Array, 4, 8, 1000), &domain).unwrap();
+        map.delete(&key(0)).unwrap();
+        domain.synchronize().unwrap();
+        map.set(&key(0), &value).unwrap();
+        assert_eq!(account.held().iter().map(|held| held.bytes).sum::<u64>(), account.used());
+        drop(map);
+        domain.drain().unwrap();
+        assert_eq!(account.used(), 0);
+    }
+}
+
+#[test]
+fn an_account_of_another_domain_is_refused() {
+    let (domain, other) = (Domain::new(Options::default()), Domain::new(Options::default()));
+    let mut options = CreateOptions::default();
+    options.account = Some(other.memory().account("other", 1 << 20));
+    let made = Map::create_with(MapDef::new("m", MapType::Array, 4, 8, 1), &domain, &options);
+    assert!(matches!(made, Err(MapError::OtherAccount { .. })));
+    assert_eq!((domain.memory().used(), other.memory().used()), (0, 0));
 }

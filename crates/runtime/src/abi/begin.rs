@@ -110,9 +110,10 @@ unsafe fn run_under<'e>(
     let Some(level) = runs.idle(guard.borrow()) else {
         let (context, packet, _) = parts.slices();
         let entry = (entry.code, entry.callee);
-        // SAFETY: the caller's contract.
         return match limits {
+            // SAFETY: the caller's contract.
             None => unsafe { run_code_nested(runs, guard, entry, host, context, packet, terms, roots) },
+            // SAFETY: the same.
             Some(limits) => unsafe {
                 run_limited_nested(runs, guard, entry, host, context, packet, (terms, limits), roots)
             },

@@ -14,6 +14,7 @@ pub(crate) mod debug {
     }
 }
 pub(crate) mod pool;
+pub(crate) mod usage;
 
 #[cfg(native)]
 use crate::abi::limits::Checks;

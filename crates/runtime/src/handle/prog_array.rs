@@ -36,7 +36,7 @@ impl<C: Context, H: 'static> ProgArray<C, H> {
     /// # Errors
     /// [`LoadError::ProgArray`] for an impossible size.
     pub fn create(engine: &Engine, name: &str, entries: u32) -> Result<Self, LoadError> {
-        let table = ProgTable::new(name.to_owned(), entries, engine)
+        let table = ProgTable::new(name.to_owned(), entries, engine, None)
             .map_err(|source| LoadError::ProgArray { array: name.to_owned(), source })?;
         ProgArray::new(&table, Kept::new(engine, Vec::new(), vec![MapRef::Progs(Arc::clone(&table))]))
     }

@@ -74,7 +74,7 @@ fn code_without_what_a_run_does_not_reach_does_the_same() {
             let checks = Checks { budget: false, interrupt: false };
             let (name, layout, source) = ("test", Raw::layout(), Source::default());
             let host = crate::program::table::HostType::of::<()>();
-            let draft = Draft { engine: &engine, name, layout, host, facts, source, budget: 0, checks };
+            let draft = Draft { engine: &engine, name, layout, host, facts, source, budget: 0, checks, account: None };
             Loaded::compile(draft, &program, None, OptLevel::Speed, None)
         };
         let (whole, loaded) = (load(&Facts::default()).unwrap(), load(&facts).unwrap());

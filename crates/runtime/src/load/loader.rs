@@ -5,6 +5,7 @@
 //! so a load that fails leaves nothing behind.
 
 use crate::context::Context;
+use crate::engine::usage::Account;
 use crate::error::LoadError;
 use crate::handle::instance::Instance;
 use crate::handle::kept::Kept;
@@ -19,7 +20,7 @@ use crate::program::bindings::Bindings;
 use crate::program::map_ref::MapRef;
 use bpf_isa::{Insn, InsnIdx};
 use bpf_jit_code::OptLevel;
-use bpf_maps::Map;
+use bpf_maps::{Map, MapType};
 use bpf_object::{InitialValue, Object, ReferenceKind, Unresolved};
 use core::marker::PhantomData;
 use std::fmt;
@@ -39,7 +40,7 @@ impl<H: 'static> Linker<H> {
         let config = self.engine.config();
         let (opt_level, interruptible) = (config.opt_level, config.interruptible);
         let how = How { trust: Trust::Verifier, opt_level, budget: None, interruptible };
-        Loader { linker: self, how, only: None, maps: Vec::new(), context: PhantomData }
+        Loader { linker: self, how, only: None, maps: Vec::new(), account: None, context: PhantomData }
     }
 }
 
@@ -57,6 +58,7 @@ pub struct Loader<'l, C, H> {
     how: How,
     only: Option<Vec<String>>,
     maps: Vec<MapRef>,
+    account: Option<Account>,
     context: Over<C>,
 }
 
@@ -154,6 +156,14 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         self
     }
 
+    /// Count what this load makes in an account of the engine: its maps and prog arrays (not those that are taken
+    /// over, which stay counted where they are) and its code. A load that does not fit is refused. In a map that
+    /// allocates on demand, an update that does not fit fails as one of a full map does.
+    pub fn account(mut self, account: &Account) -> Self {
+        self.account = Some(account.clone());
+        self
+    }
+
     /// Load the named programs and those that their prog arrays start with, and only the maps that these use.
     pub fn only(mut self, programs: &[&str]) -> Self {
         self.only = Some(programs.iter().map(|name| (*name).to_owned()).collect());
@@ -234,7 +244,10 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
                 linker.bind_helpers(name, program.insns(), C::layout(), bindings)?;
             }
         }
-        let loaded = Loading { linker, name, layout: C::layout(), code: None }.load(self.how, program, bindings)?;
+        self.check_account()?;
+        let account = self.account.as_ref();
+        let loaded =
+            Loading { linker, name, layout: C::layout(), code: None, account }.load(self.how, program, bindings)?;
         // What it holds beside the program itself is there for prog arrays only.
         let holds = self.maps.iter().any(|map| matches!(map, MapRef::Progs(_)));
         let kept = holds.then(|| Kept::new(&linker.engine, Vec::new(), self.maps));
@@ -252,7 +265,12 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         for p in linked.programs {
             let (name, code) = (&p.name, Some(p.code.code()));
             let program = structure(name, p.insns).and_then(|program| {
-                Loading { linker, name, layout: C::layout(), code }.load(self.how, program, Some(Box::new(p.bindings)))
+                let account = self.account.as_ref();
+                Loading { linker, name, layout: C::layout(), code, account }.load(
+                    self.how,
+                    program,
+                    Some(Box::new(p.bindings)),
+                )
             });
             programs.push(program.map_err(|error| explain(error, &p.code))?);
         }
@@ -275,7 +293,8 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         for mut p in linked.programs {
             let program = structure(&p.name, p.insns)?;
             p.bindings.bind_addresses(&p.name, &program)?;
-            let loading = Loading { linker, name: &p.name, layout: C::layout(), code: Some(p.code.code()) };
+            let code = Some(p.code.code());
+            let loading = Loading { linker, name: &p.name, layout: C::layout(), code, account: None };
             let options = verify::Options { log, hybrid: self.how.trust == Trust::Hybrid };
             let checked = loading.verify(program, &p.bindings, options).map_err(|error| explain(error, &p.code))?;
             reports.push(VerifyReport {
@@ -291,9 +310,20 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         Ok(reports)
     }
 
+    fn check_account(&self) -> Result<(), LoadError> {
+        let engine = &self.linker.engine;
+        match &self.account {
+            Some(account) if !account.memory().is_of(engine.domain().memory()) => {
+                Err(LoadError::OtherAccount { account: account.name().to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Puts the chosen programs together and resolves what they refer to.
     fn link(&self, object: &Object, maps: MapSet, reach: Reach) -> Result<Linked, LoadError> {
         let linker = self.linker;
+        self.check_account()?;
         linker.engine.domain().owns(&maps)?;
         maps.check(object)?;
         let mut chosen: Vec<&bpf_object::Program> = match &self.only {
@@ -302,7 +332,9 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         };
         let types = C::types();
         let mut codes = Vec::with_capacity(chosen.len());
-        let mut wanted = vec![self.only.is_none(); object.maps().len()];
+        // Tables of `struct_ops` are the host's to fill; no program refers to one.
+        let is_map = |map: &bpf_object::MapDecl| map.map_type != MapType::StructOps;
+        let mut wanted: Vec<bool> = object.maps().iter().map(|map| self.only.is_none() && is_map(map)).collect();
         // `chosen` grows by what the programs in it can jump to.
         while let Some(program) = chosen.get(codes.len()) {
             let code = object.link_for(program, &types, |name| linker.named(name, C::layout()).is_some())?;
@@ -319,7 +351,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
             codes.push(code);
         }
         let taken = maps.taken();
-        let maps = maps.create(object, &wanted)?;
+        let maps = maps.create(object, &wanted, self.account.as_ref())?;
 
         let mut programs = Vec::with_capacity(chosen.len());
         for (program, code) in chosen.iter().zip(codes) {

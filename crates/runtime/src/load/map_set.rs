@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::engine::Engine;
+use crate::engine::usage::Account;
 use crate::error::{LoadError, ProgArrayError};
 use crate::handle::prog_array::ProgArray;
 use crate::load::verify::spin_lock_offset;
@@ -244,7 +245,12 @@ impl MapSet {
     }
 
     /// Creates the maps with these indices, and those that they contain, `None` for the others.
-    pub(crate) fn create(self, object: &Object, wanted: &[bool]) -> Result<Vec<Option<MapRef>>, LoadError> {
+    pub(crate) fn create(
+        self,
+        object: &Object,
+        wanted: &[bool],
+        account: Option<&Account>,
+    ) -> Result<Vec<Option<MapRef>>, LoadError> {
         let mut wanted = wanted.to_vec();
         // A map of maps brings its initial inner maps; they are no maps of maps themselves.
         for (i, map) in object.maps().iter().enumerate() {
@@ -258,6 +264,7 @@ impl MapSet {
         }
         let mut options = CreateOptions::default();
         options.memory_limit = self.engine.config().object_memory_limit;
+        options.account = account.map(|account| Arc::clone(account.memory()));
         let mut maps = Vec::with_capacity(self.defs.len());
         for (def, wanted) in self.defs.into_iter().zip(wanted) {
             let fail = |source| LoadError::Map { map: def.name.clone(), source };
@@ -266,7 +273,7 @@ impl MapSet {
                 (true, _, Some(map)) => Some(map),
                 (true, DefKind::Unsupported(source), None) => return Err(fail(source)),
                 (true, DefKind::Progs { entries }, None) => {
-                    let table = ProgTable::new(def.name.clone(), entries, &self.engine)
+                    let table = ProgTable::new(def.name.clone(), entries, &self.engine, account)
                         .map_err(|source| LoadError::ProgArray { array: def.name.clone(), source })?;
                     if let Some(From::Slots(old)) = def.from {
                         table

@@ -7,6 +7,7 @@
 use crate::abi::limits::Checks;
 use crate::context::ContextLayout;
 use crate::engine::config::Mode;
+use crate::engine::usage::Account;
 use crate::error::LoadError;
 use crate::load::linker::Linker;
 use crate::load::verify::{self, Checked, Subject, verify};
@@ -50,6 +51,8 @@ pub(super) struct Loading<'a, H> {
     pub(super) layout: &'static ContextLayout,
     /// Where it comes from in its object, for messages.
     pub(super) code: Option<&'a bpf_object::Code>,
+    /// What its memory is counted in.
+    pub(super) account: Option<&'a Account>,
 }
 
 /// A program that may run, and what is known of it.
@@ -123,7 +126,7 @@ impl<H: 'static> Loading<'_, H> {
         bindings: &Bindings,
         options: verify::Options,
     ) -> Result<Checked, LoadError> {
-        let Loading { linker, name, layout, code } = *self;
+        let Loading { linker, name, layout, code, .. } = *self;
         let subject = Subject { name, bindings, layout, helpers: &linker.protos, code };
         let missing = &bindings.missing;
         let checked = verify(&linker.engine, &subject, program, options).map_err(|error| match &error {
@@ -146,7 +149,7 @@ impl<H: 'static> Loading<'_, H> {
         Admitted { program, facts, lines }: Admitted,
         references: Option<Box<Bindings>>,
     ) -> Result<Arc<Loaded>, LoadError> {
-        let Loading { linker, name, layout, code } = *self;
+        let Loading { linker, name, layout, code, account } = *self;
         let config = linker.engine.config();
         let budget = how.budget.unwrap_or_else(|| config.run_budget());
         let source = code.map(|code| Source::new(code, lines)).unwrap_or_default();
@@ -162,9 +165,10 @@ impl<H: 'static> Loading<'_, H> {
                 budget: how.budget.is_some() || config.budget.is_some() || facts.needs_budget,
                 interrupt: how.interruptible,
             },
+            account,
         };
         match mode {
-            Mode::Interpreter => Ok(Loaded::interpret(draft, program, references)),
+            Mode::Interpreter => Loaded::interpret(draft, program, references),
             #[cfg(not(native))]
             Mode::Jit => Err(LoadError::Internal("an engine compiles that has no backend".into())),
             #[cfg(native)]

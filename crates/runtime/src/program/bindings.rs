@@ -5,6 +5,7 @@ use crate::program::bound::Bound;
 use crate::program::map_ref::MapRef;
 use bpf_analysis::CallArity;
 use bpf_isa::{Imm64, Insn, InsnIdx, Program};
+use bpf_quiesce::Reservation;
 #[cfg(native)]
 use {
     crate::call::helpers::callback_shims::calling_back,
@@ -28,17 +29,30 @@ pub(crate) struct Bindings {
     pub(crate) host: Vec<Option<Bound>>,
     /// Addresses loaded by two-slot instructions other than plain maps, ascending.
     pub(crate) addresses: Vec<(InsnIdx, u64)>,
+    /// What the program has taken of an account.
+    pub(crate) memory: Option<Reservation>,
 }
 
 /// Those of a program that refers to nothing.
-pub(crate) static NO_BINDINGS: Bindings =
-    Bindings { maps: Vec::new(), helpers: Vec::new(), missing: Vec::new(), host: Vec::new(), addresses: Vec::new() };
+pub(crate) static NO_BINDINGS: Bindings = Bindings {
+    maps: Vec::new(),
+    helpers: Vec::new(),
+    missing: Vec::new(),
+    host: Vec::new(),
+    addresses: Vec::new(),
+    memory: None,
+};
 
 impl Bindings {
     /// Whether there is nothing that the code could use.
     pub(crate) fn is_empty(&self) -> bool {
-        let Bindings { maps, helpers, missing, host, addresses } = self;
-        maps.is_empty() && helpers.is_empty() && missing.is_empty() && host.is_empty() && addresses.is_empty()
+        let Bindings { maps, helpers, missing, host, addresses, memory } = self;
+        memory.is_none()
+            && maps.is_empty()
+            && helpers.is_empty()
+            && missing.is_empty()
+            && host.is_empty()
+            && addresses.is_empty()
     }
 
     pub(crate) fn helper(&self, id: u32) -> Option<&Bound> {

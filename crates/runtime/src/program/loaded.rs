@@ -5,7 +5,8 @@ use crate::abi::limits::{Checks, Terms};
 use crate::abi::watch::word_of;
 use crate::engine::Engine;
 use crate::engine::config::Mode;
-use crate::error::{Origin, RunError};
+use crate::engine::usage::Account;
+use crate::error::{LoadError, Origin, RunError};
 use crate::program::bindings::{Bindings, NO_BINDINGS};
 use crate::program::map_ref::MapRef;
 use crate::program::name::Name;
@@ -15,7 +16,7 @@ use bpf_analysis::{AccessCheck, Facts, RegionBounds};
 use bpf_isa::{InsnIdx, Program};
 use bpf_jit_code::PcEntry;
 use bpf_prog_pack::Text;
-use bpf_quiesce::{Domain, Owned};
+use bpf_quiesce::{Domain, Holder, Owned, Reservation};
 use bpf_verifier::ContextLayout;
 use std::any::Any;
 use std::fmt;
@@ -24,7 +25,6 @@ use std::sync::Arc;
 #[cfg(native)]
 use {
     crate::engine::debug,
-    crate::error::LoadError,
     crate::program::sites::{Tracked, constant_tail_calls},
     crate::program::stack::worst_stack,
     bpf_debug::Registered,
@@ -123,9 +123,23 @@ pub(crate) struct Draft<'a> {
     pub(crate) source: Source,
     pub(crate) budget: i64,
     pub(crate) checks: Checks,
+    /// What its memory is counted in.
+    pub(crate) account: Option<&'a Account>,
 }
 
 impl Draft<'_> {
+    /// Takes so much of its account.
+    fn take(&self, bytes: usize) -> Result<Option<Reservation>, LoadError> {
+        let bytes = bytes as u64;
+        let take = |account: &Account| match self.engine.domain().is_forked() {
+            // The list may be locked for ever in a child, by a thread that it does not have.
+            true => account.memory().reserve(bytes),
+            false => account.memory().note(Holder::Program, self.name, bytes),
+        };
+        let full = |full| LoadError::MemoryFull { program: self.name.to_owned(), full };
+        self.account.map(take).transpose().map_err(full)
+    }
+
     #[inline(always)]
     fn finish(self, form: Form, bindings: Option<Box<Bindings>>) -> Arc<Loaded> {
         Arc::new(Loaded {
@@ -201,13 +215,20 @@ impl Drop for Loaded {
 
 impl Loaded {
     /// Loads a program whose references are bound, for the interpreter.
-    pub(crate) fn interpret(draft: Draft<'_>, program: Program, bindings: Option<Box<Bindings>>) -> Arc<Loaded> {
+    pub(crate) fn interpret(
+        draft: Draft<'_>,
+        program: Program,
+        mut bindings: Option<Box<Bindings>>,
+    ) -> Result<Arc<Loaded>, LoadError> {
+        if let Some(memory) = draft.take(size_of_val(program.insns()))? {
+            bindings.get_or_insert_default().memory = Some(memory);
+        }
         let Draft { facts, .. } = draft;
         let (accesses, regions) = (facts.checks.clone(), facts.regions.clone());
         let left = Left { accesses, regions };
         // Facts say something of every instruction, or nobody has found out any.
         let verified = !facts.insns.is_empty();
-        draft.finish(Form::Interpreted(Box::new(Interpreted { program, left, verified })), bindings)
+        Ok(draft.finish(Form::Interpreted(Box::new(Interpreted { program, left, verified })), bindings))
     }
 
     /// Loads a program whose references are bound, as machine code.
@@ -215,7 +236,7 @@ impl Loaded {
     pub(crate) fn compile(
         draft: Draft<'_>,
         program: &Program,
-        references: Option<Box<Bindings>>,
+        mut references: Option<Box<Bindings>>,
         opt_level: OptLevel,
         source: Option<&bpf_object::Code>,
     ) -> Result<Arc<Loaded>, LoadError> {
@@ -233,6 +254,7 @@ impl Loaded {
             if machine_stack > limit {
                 return Err(LoadError::Stack { program: name.to_owned(), needed: machine_stack, limit });
             }
+            let memory = draft.take(host.code.bytes.len())?;
             let place = |source| LoadError::Place { program: name.to_owned(), source };
             let staged =
                 engine.0.packs.stage(&host.code, |symbol| bindings.resolve(symbol, &options.lower)).map_err(place)?;
@@ -251,6 +273,9 @@ impl Loaded {
             });
             let is_call = |entry: &&PcEntry| matches!(program.insns().get(entry.insn as usize), Some(Insn::Call(_)));
             let calls = host.code.pc_map.iter().filter(is_call).copied().collect();
+            if memory.is_some() {
+                references.get_or_insert_default().memory = memory;
+            }
             Ok(draft.finish(Form::Native(Native { text, entry, registered, machine_stack, calls }), references))
         })
     }

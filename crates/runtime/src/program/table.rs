@@ -14,9 +14,10 @@
 
 use crate::engine::Engine;
 use crate::engine::config::Mode;
+use crate::engine::usage::Account;
 use crate::error::{LoadError, ProgArrayError};
 use bpf_prog_pack::PokeError;
-use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod, Owned, Reservation};
+use bpf_quiesce::{CoreBarrierError, Domain, GracePeriod, Holder, Owned, Reservation};
 use bpf_tailcall::{Change, Clock, Sites, Target, TextSlots, UpdateError};
 use bpf_verifier::ContextLayout;
 use std::any::{Any, TypeId};
@@ -140,7 +141,12 @@ impl Owned for ProgTable {
 }
 
 impl ProgTable {
-    pub(crate) fn new(name: String, entries: u32, engine: &Engine) -> Result<Arc<ProgTable>, ProgArrayError> {
+    pub(crate) fn new(
+        name: String,
+        entries: u32,
+        engine: &Engine,
+        account: Option<&Account>,
+    ) -> Result<Arc<ProgTable>, ProgArrayError> {
         if entries == 0 || entries > MAX_ENTRIES {
             return Err(ProgArrayError::Entries { entries, max: MAX_ENTRIES });
         }
@@ -149,7 +155,13 @@ impl ProgTable {
         if needed > limit {
             return Err(ProgArrayError::TooLarge { needed, limit });
         }
-        let reservation = engine.domain().memory().reserve(needed)?;
+        let memory = account.map_or(engine.domain().memory(), Account::memory);
+        // The list may be locked for ever in a child, by a thread that it does not have.
+        let reservation = if engine.domain().is_forked() {
+            memory.reserve(needed)?
+        } else {
+            memory.reserve_for(Holder::ProgArray, &name, needed)?
+        };
         let words = zeroed_words(entries as usize + 1).ok_or(ProgArrayError::NoMemory { needed })?;
         // Relaxed: before anybody else has the table.
         words[0].store(entries.into(), Ordering::Relaxed);

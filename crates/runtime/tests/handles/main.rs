@@ -21,3 +21,4 @@ mod run_limits;
 mod runner;
 mod tail_calls;
 mod tail_calls_live;
+mod usage;

@@ -1,0 +1,127 @@
+//! Who has taken how much memory, and accounts for plug-ins.
+//!
+//! Problem: [`crate::Config::memory_limit`] holds for all of an engine, and one plug-in that leaks takes it from the
+//! others. Approach: an [`Account`] with a limit of its own, which a load is given ([`crate::Loader::account`]): what
+//! the load makes (maps, prog arrays, code) is counted in it for as long as it lives, and in the engine's sum as well.
+
+use crate::engine::Engine;
+use bpf_quiesce::{Held, LimitBelowUse, Memory};
+use std::sync::Arc;
+
+/// A plug-in's share of an engine's memory: made by [`Engine::account`]. Cheap to clone; clones are the same account.
+/// What is counted in it stays so when the last handle is dropped.
+#[derive(Clone, Debug)]
+pub struct Account(Arc<Memory>);
+
+impl Account {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// Bytes that it may take.
+    pub fn limit(&self) -> u64 {
+        self.0.limit()
+    }
+
+    /// Bytes that it has taken.
+    pub fn used(&self) -> u64 {
+        self.0.used()
+    }
+
+    /// Changes the limit, for what is taken from now on.
+    ///
+    /// # Errors
+    /// [`LimitBelowUse`]; it is as before then.
+    pub fn set_limit(&self, limit: u64) -> Result<(), LimitBelowUse> {
+        self.0.set_limit(limit)
+    }
+
+    /// What it has been taken by.
+    pub fn usage(&self) -> AccountUsage {
+        usage_of(&self.0)
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.0
+    }
+}
+
+/// What an [`Account`] has been taken by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AccountUsage {
+    /// Its name.
+    pub name: String,
+    /// Bytes that it may take.
+    pub limit: u64,
+    /// Bytes that it has taken.
+    pub used: u64,
+    /// The maps, prog arrays and programs that took them.
+    pub held: Vec<Held>,
+}
+
+/// What an engine's memory has been taken by: [`Engine::usage`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// [`crate::Config::memory_limit`].
+    pub limit: u64,
+    /// Bytes taken of it: by maps, prog arrays, lists of hooks and dispatchers, and memory for code.
+    pub used: u64,
+    /// Of these, memory for code: that of all programs, used or not.
+    pub code_mapped: u64,
+    /// Of that, what programs take.
+    pub code_used: u64,
+    /// Machine stack that one run of any of its programs may take of its thread's, and is refused without
+    /// ([`crate::Config::max_machine_stack`], twice where it tail-calls).
+    pub stack_limit: u64,
+    /// Maps and prog arrays that are in no account.
+    pub held: Vec<Held>,
+    /// The accounts that are in use.
+    pub accounts: Vec<AccountUsage>,
+}
+
+fn usage_of(memory: &Memory) -> AccountUsage {
+    AccountUsage { name: memory.name().to_owned(), limit: memory.limit(), used: memory.used(), held: memory.held() }
+}
+
+impl Engine {
+    /// A share of the engine's memory, for a plug-in: what is loaded with it ([`crate::Loader::account`]) takes at most
+    /// so many bytes. The same name may be used twice, for two accounts.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, LoadError, Raw, assemble};
+    ///
+    /// let engine = Engine::new(Config::default())?;
+    /// let linker = Linker::<()>::new(&engine);
+    /// let account = engine.account("filter", 4096);
+    /// let load = || linker.loader::<Raw>().account(&account).insns("seven", assemble("r0 = 7\nexit").unwrap());
+    /// let program = load()?;
+    /// assert!(account.used() > 0);
+    /// account.set_limit(account.used())?;
+    /// assert!(matches!(load(), Err(LoadError::MemoryFull { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn account(&self, name: &str, limit: u64) -> Account {
+        Account(self.domain().memory().account(name, limit))
+    }
+
+    /// Who has taken how much of the engine's memory. Takes a lock that loads take for a moment; no run does. In a
+    /// forked child, sums only.
+    pub fn usage(&self) -> Usage {
+        let (memory, code) = (self.domain().memory(), self.code_stats());
+        // In a child, a thread that it does not have may hold a list's lock for ever.
+        let listed = !self.domain().is_forked();
+        let accounts = if listed { memory.accounts() } else { Vec::new() };
+        Usage {
+            limit: memory.limit(),
+            used: memory.used(),
+            code_mapped: code.bytes as u64,
+            code_used: code.bytes_used as u64,
+            stack_limit: self.config().max_machine_stack,
+            held: if listed { memory.held() } else { Vec::new() },
+            accounts: accounts.iter().map(|account| usage_of(account)).collect(),
+        }
+    }
+}
