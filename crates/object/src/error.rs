@@ -337,6 +337,14 @@ pub enum MapProblem {
     /// A longer legacy definition than the loader knows.
     #[error("a legacy definition of {0} bytes with non-zero bytes nobody knows the meaning of")]
     LegacySize(usize),
+    /// A `struct_ops` variable that is not in its section, or overlaps the one before.
+    #[error("bytes {start} to {end} of its section are not there, or another variable's")]
+    TablePlace {
+        /// Its first byte.
+        start: u64,
+        /// The byte behind its last.
+        end: u64,
+    },
     /// max_entries of a map that holds global data.
     #[error("it holds global data: its size is fixed at one entry")]
     FixedSize,

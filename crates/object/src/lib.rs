@@ -28,6 +28,7 @@ mod map_legacy;
 mod object;
 mod reloc;
 mod relocate;
+mod struct_ops;
 pub mod text;
 mod wire;
 

@@ -136,10 +136,13 @@ pub struct MapDecl {
     pub value_type: Option<TypeId>,
     /// Shape of the inner maps, for a map of maps.
     pub inner: Option<Box<MapDecl>>,
-    /// Initial values: `(slot or key, value)`, in file order.
+    /// Initial values: `(slot or key, value)`, in file order. Of a `struct_ops` table: the programs, by the eight-byte
+    /// word of the structure ([`MapDecl::value_type`]) that they are in.
     pub initial: Vec<(u32, InitialValue)>,
     /// Contents, for a map that holds global data.
     pub data: Option<GlobalData>,
+    /// The structure's bytes, for a `struct_ops` table: zero where programs are.
+    pub table: Option<Vec<u8>>,
     /// Its place: section index and byte range, to find it from relocations.
     pub(crate) place: Place,
 }
@@ -172,6 +175,7 @@ impl MapDecl {
             inner: None,
             initial: Vec::new(),
             data: None,
+            table: None,
             place: Place::default(),
         }
     }

@@ -15,7 +15,7 @@ use crate::externs::{ExternVariable, Externs, HostFunction};
 use crate::function::{FunctionId, Functions, SLOT};
 use crate::map::MapDecl;
 use crate::reloc::{Resolver, relocated_btf};
-use crate::{global, map_btf, map_legacy};
+use crate::{global, map_btf, map_legacy, struct_ops};
 use bpf_uapi::ProgramType;
 
 /// A program an object offers.
@@ -118,11 +118,20 @@ impl Object {
         let sections: Vec<(Arc<str>, i64)> =
             elf.sections.iter().map(|s| (Arc::from(s.name), (s.size / SLOT) as i64)).collect();
         let programs = programs(&sections, &functions)?;
-        if let Some(section) = map_section {
+        let (mut tables, table_sections) = struct_ops::parse(&elf, btf.as_deref(), &datasecs)?;
+        if map_section.is_some() || !table_sections.is_empty() {
             let names = programs.iter().map(|p| (p.function, p.name.clone())).collect();
-            resolver.initial_values(section, &mut maps, &functions, &names)?;
+            if let Some(section) = map_section {
+                resolver.initial_values(section, &mut maps, &functions, &names)?;
+            }
+            let resolver = Resolver::new(&elf, &tables);
+            for section in table_sections {
+                resolver.initial_values(section, &mut tables, &functions, &names)?;
+            }
         }
         maps.extend(kconfig);
+        // Last, as libbpf has them.
+        maps.append(&mut tables);
         check_map_names(&maps)?;
         Ok(Object {
             programs,

@@ -166,7 +166,7 @@ impl<'a, 'e> Resolver<'a, 'e> {
         }
     }
 
-    /// The initial values in `.maps`.
+    /// The initial values in `.maps`, and the programs in sections of `struct_ops`.
     pub(crate) fn initial_values(
         &self,
         section: usize,
@@ -198,7 +198,9 @@ impl<'a, 'e> Resolver<'a, 'e> {
             let byte = symbol.value.wrapping_add(addend) as i64;
             let value = match self.address(functions, maps, target, byte).map_err(fail)? {
                 Target::Map(inner) if maps[map].map_type.is_map_of_maps() => InitialValue::Map(inner),
-                Target::Function(id) if maps[map].map_type == MapType::ProgArray => {
+                Target::Function(id)
+                    if maps[map].map_type == MapType::ProgArray || maps[map].map_type == MapType::StructOps =>
+                {
                     let name = programs.get(&id);
                     let display = || self.elf.display_name(symbol).to_owned();
                     let name = name.ok_or_else(|| fail(RelocationProblem::NotAProgram(display())))?;

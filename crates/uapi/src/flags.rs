@@ -27,6 +27,8 @@ pub mod create {
     pub const PRESERVE_ELEMS: u32 = 1 << 11;
     /// An array that may become an inner map with another `max_entries`.
     pub const INNER_MAP: u32 = 1 << 12;
+    /// A table of programs that is attached by links.
+    pub const LINK: u32 = 1 << 13;
 }
 
 /// Flags of `bpf_redirect_map`.

@@ -8,3 +8,4 @@ mod common;
 mod golden;
 mod link;
 mod malformed;
+mod struct_ops;
