@@ -24,8 +24,8 @@ use crate::trie::TrieMap;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CreateOptions {
-    /// A map that can come to need more bytes is refused before any memory is touched. All maps of a domain together are limited
-    /// by its [`memory_limit`](bpf_quiesce::Options::memory_limit).
+    /// A map that can come to need more bytes is refused before any memory is touched. All maps of a domain together
+    /// are limited by its [`memory_limit`](bpf_quiesce::Options::memory_limit).
     pub memory_limit: u64,
     /// Hash with this seed instead of a random one: for tests that must repeat.
     pub hash_seed: Option<u64>,

@@ -113,7 +113,7 @@ unsafe fn run_under<'e>(
         return match limits {
             // SAFETY: the caller's contract.
             None => unsafe { run_code_nested(runs, guard, entry, host, context, packet, terms, roots) },
-            // SAFETY: the same.
+            // SAFETY: the caller's contract.
             Some(limits) => unsafe {
                 run_limited_nested(runs, guard, entry, host, context, packet, (terms, limits), roots)
             },

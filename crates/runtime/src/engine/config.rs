@@ -66,9 +66,9 @@ pub struct Config {
     pub max_machine_stack: u64,
     /// Bytes that all maps, prog arrays, lists of hooks and dispatchers, and memory for code of the engine may take
     /// together, also maps made by hand: at their largest, whether it is used yet or not, but for maps that allocate on
-    /// demand (`NO_PREALLOC`, tries), which count what they have handed out. [`Engine::account`](crate::Engine::account)
-    /// limits a part. Code lies in packs of 64 KiB
-    /// and more, of which some stay when they are empty ([`bpf_prog_pack::Options`]).
+    /// demand (`NO_PREALLOC`, tries), which count what they have handed out.
+    /// [`Engine::account`](crate::Engine::account) limits a part. Code lies in packs of 64 KiB and more, of which some
+    /// stay when they are empty ([`bpf_prog_pack::Options`]).
     pub memory_limit: u64,
     /// Bytes that one map or prog array of an object may take.
     pub object_memory_limit: u64,
