@@ -579,12 +579,14 @@ impl Walk<'_> {
                 }
             }
         }
-        forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch);
+        forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch, false);
     }
 }
 
-/// Removes the ids of numbers that nothing else has, and facts about ids that nothing has.
-pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>) {
+/// Removes the ids of numbers that nothing else has, and facts about ids that nothing has; not those if `asked`: if some
+/// path has asked what follows from all facts together. Then one that contradicts another may have answered, whatever
+/// they are about, and what has been walked rests on both.
+pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool) {
     ids.clear();
     let named = |v: &Value| [v.id, v.tie];
     ids.extend(state.frames.iter().flat_map(Frame::values).flat_map(named).filter(|id| *id >= FIRST_FREE_ID));
@@ -592,9 +594,8 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>) {
     for id in state.frames.iter().flat_map(|f| &f.loops).flat_map(|m| &m.ids) {
         ids.extend([*id, *id]);
     }
-    if ids.is_empty() {
-        state.room.clear();
-        state.sums.clear();
+    // Facts between lengths count where nothing else has a name, too.
+    if ids.is_empty() && state.room.is_empty() && state.sums.is_empty() {
         return;
     }
     ids.sort_unstable();
@@ -604,7 +605,7 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>) {
     };
     let held = |id: u32| id < FIRST_FREE_ID || count(id) > 0;
     // A fact of a value that nothing has still counts between two others.
-    if state.room.iter().any(|r| !held(r.id) || !held(r.hi)) {
+    if !asked && state.room.iter().any(|r| !held(r.id) || !held(r.hi)) {
         let room = &state.room;
         let from = |r: &Room| held(r.id) || room.iter().any(|o| o.hi == r.id && held(o.id));
         let to = |r: &Room| held(r.hi) || room.iter().any(|o| o.id == r.hi);
@@ -612,7 +613,7 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>) {
         let mut kept = kept.into_iter();
         state.room.retain(|_| kept.next().unwrap_or(true));
     }
-    if !state.sums.is_empty() {
+    if !asked && !state.sums.is_empty() {
         state.forget_sums(held);
     }
     let room = &state.room;
@@ -645,7 +646,7 @@ impl Pruner {
         let of = |k: usize| needed.get(k).copied().unwrap_or_default();
         self.needed.extend((0..frames).map(of).map(|n| if self.numbers { n.with_numbers() } else { n }));
         if forget_unneeded(&mut kept.state, &self.needed[first..], self.sums) {
-            forget_ids(&mut kept.state, &mut self.id_scratch);
+            forget_ids(&mut kept.state, &mut self.id_scratch, self.sums);
         }
     }
 }

@@ -621,3 +621,49 @@ fn a_pointer_falls_from_where_it_is_not_from_where_the_number_is() {
     refused(&MULTIPLES.replace("r5 - 13", "r5 - 14"));
     refused(&MULTIPLES.replace("r5 - 13", "r5 - 16"));
 }
+
+/// A path that contradicts itself is fine whatever it does. A state on it is so for what contradicts itself, be it of a
+/// number that nothing has any more: it covers no state without that.
+#[test]
+fn what_contradicts_itself_covers_nothing_else() {
+    use bpf_isa::{Imm64, Insn, Program};
+    use bpf_verifier::{ContextLayout, Env, Helpers, Verifier};
+    // r4 is behind the end in every round that goes on, so r3 is, and the test at `a` goes one way; r8's name is one
+    // that only slots have which are never read.
+    let text = "r8 = map[fd:0]
+        r8 = *(u16 *)(r8 + 0)
+        *(u64 *)(r10 - 56) = r8
+        *(u64 *)(r10 - 64) = r8
+        r6 = r1
+        r7 = r1
+        r7 += r2
+        r3 = r1
+        r8 = 0
+        a: r0 = r3
+        r0 += 1
+        if r0 > r7 goto b
+        b: r5 = map[fd:0]
+        r5 = *(u64 *)(r5 + 0)
+        r5 &= 127
+        r3 = r6
+        r3 += r5
+        r4 = r6
+        r4 += r5
+        r8 += 1
+        if r8 >= 3 goto c
+        if r4 >= r7 goto a
+        c: r0 = *(u8 *)(r4 + 0)
+        exit";
+    let mut insns = bpf_isa::assemble(text).expect("instructions");
+    for insn in &mut insns {
+        if let Insn::LoadImm64 { imm, .. } = insn {
+            *imm = Imm64::MapValue { map: 0, off: 8 };
+        }
+    }
+    let (context, helpers, maps) = (ContextLayout::raw(true), Helpers::none(), common::maps());
+    let mut env = Env::new(&context, &helpers);
+    env.maps = &maps;
+    let result = Verifier::new().verify(Program::new(insns).expect("valid"), &env);
+    let error = result.expect_err("it reads behind the end");
+    assert!(error.to_string().contains("access of 1 bytes"), "{error}");
+}
