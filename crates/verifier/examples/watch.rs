@@ -1,8 +1,8 @@
 //! The soundness oracle at length: random programs near the border of what can be proven; accepted ones are run and
 //! watched. Stops at the first violation.
 //!
-//! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [loops]`, a million by
-//! default; `loops` takes the generator of loops.
+//! `cargo run --release -p bpf-verifier --example watch -- [programs] [first seed] [hybrid] [loops] [sums]`, a million
+//! by default; `loops` takes the generator of loops, `sums` that of sums that a third number bounds.
 
 #[path = "../tests/verify/border/mod.rs"]
 mod border;
@@ -15,11 +15,14 @@ use border::{Oracle, Outcome, generate};
 use bpf_testkit::generate::Choices;
 
 fn main() -> ExitCode {
-    let [hybrid, loops] = ["hybrid", "loops"].map(|word| std::env::args().any(|a| a == word));
-    let mut args = std::env::args().skip(1).filter(|a| a != "hybrid" && a != "loops").map(|a| a.parse::<u64>());
+    let [hybrid, loops, sums] = ["hybrid", "loops", "sums"].map(|word| std::env::args().any(|a| a == word));
+    let mut args = std::env::args()
+        .skip(1)
+        .filter(|a| !["hybrid", "loops", "sums"].contains(&a.as_str()))
+        .map(|a| a.parse::<u64>());
     let (Some(Ok(count)), Some(Ok(first))) = (args.next().or(Some(Ok(1_000_000))), args.next().or(Some(Ok(1 << 32))))
     else {
-        eprintln!("usage: soundness [programs] [first seed] [hybrid] [loops]");
+        eprintln!("usage: watch [programs] [first seed] [hybrid] [loops] [sums]");
         return ExitCode::FAILURE;
     };
     let start = Instant::now();
@@ -28,7 +31,11 @@ fn main() -> ExitCode {
     let mut refused: BTreeMap<String, u64> = BTreeMap::new();
     for seed in first..first + count {
         let mut c = Choices::from_seed(seed);
-        let program = if loops { border::loops::generate(&mut c) } else { Some(generate(&mut c)) };
+        let program = match (loops, sums) {
+            (true, _) => border::loops::generate(&mut c),
+            (_, true) => border::sums::generate(&mut c),
+            _ => Some(generate(&mut c)),
+        };
         let Some(program) = program else { continue };
         match oracle.check(&program, 4, &mut c) {
             Outcome::Refused(e) => {

@@ -43,6 +43,8 @@ mod with {
         LinesBelowZero,
         /// Two pointers that a loop moves by different multiples of a number are taken to stay at their distance.
         BasesMoveApart,
+        /// A difference that is as much as what it was taken off allows is taken to have wrapped round.
+        DifferencesWrapEarly,
         /// Relations of a loop's variables are taken to hold in the next round.
         RelationsUnchecked,
         /// Relations of a loop's variables are taken to hold when it begins.
@@ -188,6 +190,8 @@ mod with {
             Fault::LinesBelowZero,
             Fault::BasesMoveApart,
         ];
+        /// Those in sums of what a loop moves, and in differences of it (`tests/loops_oracle.rs`).
+        pub const OF_SUMS: &[Fault] = &[Fault::RelationsUnchecked, Fault::DifferencesWrapEarly];
         /// Those in what loops are known to have written: each lets a program through that reads what was not,
         /// or a pointer (`tests/loops_oracle.rs`).
         pub const OF_FILLS: &[Fault] = &[Fault::FillLeavesHoles, Fault::FillHoldsPointers, Fault::FillForgotten];

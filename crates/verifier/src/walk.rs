@@ -776,3 +776,11 @@ fn bits_of(width: Width) -> u32 {
         Width::W64 => 64,
     }
 }
+
+/// The greatest number of this width.
+fn bits_mask(width: Width) -> u64 {
+    match width {
+        Width::W32 => u64::from(u32::MAX),
+        Width::W64 => u64::MAX,
+    }
+}

@@ -63,6 +63,7 @@ impl Walk<'_> {
             return true;
         }
         self.name_parts(op, dst, src);
+        self.name_multiple(op, dst, src);
         let wrap = self.may_wrap(width, op, dst, src);
         let before = self.ordered_operands(op, dst, src);
         let done = self.numbers_in_place(width, op, dst, src);
@@ -199,6 +200,15 @@ impl Walk<'_> {
             }
         }
         self.facts = facts;
+        if let (AluOp::And, true, Some(c)) = (op, short, s.n.as_const()) {
+            // Low bits that are cleared: of the least number, it leaves the least.
+            let cleared = !(c | !super::bits_mask(width));
+            let low = cleared.wrapping_add(1).is_power_of_two();
+            let r = &mut self.state.top_mut().regs[dst.index()];
+            if low && let Some(n) = r.n.meet(&Scalar::unsigned(d.n.umin() & c, u64::MAX)) {
+                r.n = n;
+            }
+        }
         if exact && named.is_some_and(|(_, scale, _)| scale == 1) {
             // A sum that was bounded before, or one less than such a one; a difference that is not negative.
             let most = self.state.most_by_sums(id).map(|most| i128::from(most) + i128::from(delta));
@@ -256,7 +266,7 @@ impl Walk<'_> {
     }
 
     fn numbers_in_place(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
-        let assume = self.loops.guessing() || (planted!(WrapForgotten) && self.state.in_guessed_loop());
+        let assume = self.loops.assumes() || (planted!(WrapForgotten) && self.state.in_guessed_loop());
         let regs = &mut self.state.top_mut().regs;
         match src {
             Src::Imm(i) => {
@@ -344,6 +354,9 @@ impl Walk<'_> {
         }
         // Bound the number before adding, so that the sum cannot wrap back into range.
         let n = p.n.alu(op, Width::W64, &s.n);
+        // While a loop's guess is made: nor does it lead as far as that.
+        let near = Scalar::signed(-MAX_OFFSET, MAX_OFFSET);
+        let n = if self.loops.guessing() { n.meet(&near).unwrap_or(n) } else { n };
         if !bounded(&s.n) || !bounded(&n) {
             if self.hybrid && checkable(self.env, p).is_some() {
                 // Anywhere at all: every access through it will be checked.
@@ -376,10 +389,17 @@ impl Walk<'_> {
         let (id, scale, delta) = match delta {
             // A number that may be negative is another one than the offset is.
             Some(delta) if p.id == 0 && s.id != 0 && !subtract && s.n.smin() >= 0 => (s.id, s.scale, delta),
+            // Before the start by a number: by the number's name, which is of what is not negative.
+            _ if p.id == 0 && s.id != 0 && subtract && s.scale == 1 && s.n.smin() >= 0 && self.relates() => {
+                match p.delta.checked_sub(s.delta) {
+                    Some(delta) => (s.id, -1, delta),
+                    None => (self.new_id(), 1, 0),
+                }
+            }
             _ => match self.pointer_sum(p, s, subtract) {
                 Some(named) => {
                     // The name of a difference is of what is not negative.
-                    differs = subtract;
+                    differs = subtract || p.scale < 0;
                     named
                 }
                 None => (self.new_id(), 1, 0),
@@ -398,6 +418,19 @@ impl Walk<'_> {
 
     /// The name and distance of `p + s`, where both are named, in a loop.
     fn pointer_sum(&mut self, p: &Value, s: &Value, subtract: bool) -> Option<(u32, i16, i32)> {
+        if !subtract && p.scale == -1 && s.id != 0 && s.scale == 1 && s.n.smin() >= 0 && self.relates() {
+            // start - V(n) + V(i), of which the difference is not negative.
+            let less = || Form::name(p.line_id()).plus(&Form::name(s.id), -1);
+            let below = self.state.below(p.line_id(), 1, s.id).is_some_and(|b| b >= 0)
+                || less().is_some_and(|f| self.state.proves(&f));
+            if !below {
+                return None;
+            }
+            let taken = Value { id: p.line_id(), ..Value::unknown() };
+            let (id, apart) = self.state.name_difference((s.id, 0), &taken, &mut self.next_id)?;
+            let delta = p.delta.checked_add(s.delta)?.checked_add(apart)?;
+            return Some((id, 1, delta));
+        }
         let exact = !subtract && p.n.smin() >= 0 && s.n.smin() >= 0 && p.is_of_no_negative();
         if subtract && s.id != 0 && s.n.smin() >= 0 && self.relates() {
             return self.behind(p, s);

@@ -5,10 +5,13 @@
 //! modulo two to the power of its width ([`Wrap`]), until a comparison shows which it is ([`super::lines`]); a
 //! complement is remembered for the next instruction.
 //!
+//! A difference `w = v - by` that has not wrapped is at most `most(v) - by`; one that is compared to be above that has
+//! (`i - 255 > -258` is how `i + 2 <= 256` is compiled), and is `v - by + 2^bits`.
+//!
 //! Invariants: a [`Wrap`] says no more than the subtraction did. No kept state has any, nor does one that a loop's
 //! guess begins with.
 
-use bpf_isa::{AluOp, Reg, Src, Width};
+use bpf_isa::{AluOp, Insn, Reg, Src, Width};
 
 use super::linear::Form;
 use super::{Walk, bits_of};
@@ -34,6 +37,26 @@ impl Walk<'_> {
         let fits = i128::from(d.n.umax()) - i128::from(d.delta) < 1 << bits_of(width);
         let wraps = d.n.umin() < u64::from(i.unsigned_abs()) && by > 0 && fits && self.relates();
         wraps.then_some(Wrap { w: 0, v: d.id, by, bits: bits_of(width) })
+    }
+
+    /// The same of a multiple (`4 * n - 4`): it gets a name of its own first, as only what has one is remembered.
+    pub(super) fn name_multiple(&mut self, op: AluOp, dst: Reg, src: Src) {
+        let (AluOp::Add, Src::Imm(i)) = (op, src) else { return };
+        let d = *self.state.reg(dst);
+        let may_wrap = i < 0 && d.n.umin() < u64::from(i.unsigned_abs());
+        // Where that is compared next with what only a wrapped one is near: elsewhere its own name is worth more.
+        let next = self.insns.get(self.pc.index() + 1);
+        let compared = matches!(next, Some(Insn::JumpIf { dst: r, src: Src::Imm(..0), .. }) if *r == dst);
+        if !compared || !may_wrap || !d.is_scalar() || d.id == 0 || d.scale <= 1 || !self.relates() {
+            return;
+        }
+        let named = self.state.name_sum((d.id, d.id, d.scale - 1), 0, i64::MAX, &mut self.next_id);
+        if let Some((id, apart)) = named
+            && let Some(delta) = d.delta.checked_add(apart)
+        {
+            self.decides();
+            self.state.set(dst, d.renamed(id, 1, delta));
+        }
     }
 
     pub(super) fn note_wrap(&mut self, wrap: Wrap, dst: Reg) {

@@ -195,7 +195,12 @@ impl State {
             // Above this, it has; it has not if V(v) is `by` or more.
             let (whole, wrapped) = match id {
                 id if id == v => (min >= by, max < by),
-                id if id == w => (max < all - by, min >= all - by),
+                // What has not is no more than what it was taken off can be.
+                id if id == w => {
+                    let early = i128::from(planted!(DifferencesWrapEarly));
+                    let beyond = || self.most_of(v).is_some_and(|most| min + early > most - by);
+                    (max < all - by, min >= all - by || beyond())
+                }
                 _ => continue,
             };
             let whole = whole || (planted!(WrapForgotten) && !wrapped);

@@ -93,6 +93,8 @@ struct Attempt {
     related: bool,
     /// Of a loose walk: where it ends at the latest.
     steps: u64,
+    /// In a loose walk, numbers may wrap: nothing came back from one in which they did not.
+    wraps: bool,
     /// Stores in it that each round moves by what they write: the frame, how far they move, and where the first is.
     fills: Vec<(u8, i16, i64)>,
     notes: Option<Notes>,
@@ -196,6 +198,11 @@ impl Engine {
     pub(super) fn guessing(&self) -> bool {
         self.loose > 0
     }
+
+    /// Whether what is walked now takes it that no number wraps round.
+    pub(super) fn assumes(&self) -> bool {
+        self.loose > 0 && !self.open.iter().any(|a| a.phase == Phase::Loose && a.wraps)
+    }
 }
 
 impl Walk<'_> {
@@ -284,6 +291,7 @@ impl Walk<'_> {
             weakened: false,
             related: false,
             steps: 0,
+            wraps: false,
             fills: Vec::new(),
             notes: None,
         });
@@ -420,10 +428,14 @@ impl Walk<'_> {
 
     /// The loose walk is over: the guess that it leads to is checked, or another loose one is walked.
     fn loose_done(&mut self, i: usize) -> Res<()> {
+        // What is asked of a guess takes longer than its steps.
+        self.check_time()?;
         self.set_phase(i, Phase::Check);
         let a = &mut self.loops.open[i];
         let Some(g) = a.guess.take() else { return self.fail(i, LoopFailure::Unlike) };
-        let again = g.revise(&mut a.shape);
+        // A range is compiled as one comparison of a difference that wraps.
+        let wraps = !g.came_back() && !std::mem::replace(&mut a.wraps, true);
+        let again = g.revise(&mut a.shape) || wraps;
         if again {
             let go_on = a.tries < MAX_TRIES + a.extra_tries() && self.start_loose(i);
             if go_on {
@@ -482,6 +494,7 @@ impl Walk<'_> {
 
     /// A path of a check has come back. Whether it ends here; if not, the walk begins anew from a weaker guess.
     fn came_back(&mut self, i: usize) -> Res<bool> {
+        self.check_time()?;
         let mut back = self.copy_state();
         let a = &mut self.loops.open[i];
         let Some(g) = &mut a.guess else { return refuse(Reason::Internal("a check of no guess")) };

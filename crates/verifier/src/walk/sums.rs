@@ -253,6 +253,12 @@ impl State {
                 if let Ok(max) = i64::try_from(max) {
                     self.sums[i].max = t.max.min(max);
                 }
+                if t.a == t.b {
+                    // A multiple.
+                    let times = scale + 1;
+                    next.push((t.a, -(delta - min).div_euclid(times), (max - delta).div_euclid(times)));
+                    continue;
+                }
                 let [a, b] = [t.a, t.b].map(|p| i128::from(self.least_of(p).unwrap_or(0).max(0)));
                 // And at least what the most of the other leaves.
                 let least = |most: i128| if t.split { most.min(scale - 1) } else { most };
@@ -284,7 +290,7 @@ impl State {
     }
 
     /// The most that V(id) is, by what numbers are made of it.
-    fn most_of(&self, id: u32) -> Option<i128> {
+    pub(super) fn most_of(&self, id: u32) -> Option<i128> {
         let named = |v: &&Value| v.is_scalar() && v.id == id && v.scale > 0;
         let values = self.frames.iter().flat_map(Frame::values).filter(named);
         values.map(|v| v.range_of_line().1).min().filter(|most| *most < u64::MAX).map(i128::from)

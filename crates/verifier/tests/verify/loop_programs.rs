@@ -21,7 +21,7 @@ pub(crate) fn objects() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("the folder").map(|e| e.expect("an entry").path());
     let mut out: Vec<PathBuf> = entries.filter(|p| p.extension().is_some_and(|e| e == "o")).collect();
     out.sort();
-    assert!(out.len() >= 7, "{out:?}");
+    assert!(out.len() >= 16, "{out:?}");
     out
 }
 

@@ -1,16 +1,20 @@
 //! Generated loops run as the verifier said they would: a short run; `examples/watch.rs` with `loops` is the long
 //! one.
 
-use crate::border::{Oracle, Outcome, loops};
+use crate::border::{Oracle, Outcome, loops, sums};
+use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
 
 /// Accepted, refused, and the first violation among so many programs.
-fn watch(seeds: std::ops::Range<u64>) -> (u32, u32, Option<String>) {
+fn watch(
+    seeds: std::ops::Range<u64>,
+    generate: impl Fn(&mut Choices<'_>) -> Option<Program>,
+) -> (u32, u32, Option<String>) {
     let mut oracle = Oracle::new(false);
     let (mut accepted, mut refused) = (0, 0);
     for seed in seeds {
         let mut c = Choices::from_seed(seed);
-        let Some(program) = loops::generate(&mut c) else { continue };
+        let Some(program) = generate(&mut c) else { continue };
         match oracle.check(&program, 3, &mut c) {
             Outcome::Refused(_) => refused += 1,
             Outcome::Ran(_) => accepted += 1,
@@ -22,16 +26,23 @@ fn watch(seeds: std::ops::Range<u64>) -> (u32, u32, Option<String>) {
 
 #[test]
 fn accepted_loops_stay_within_the_abstract_states() {
-    let (accepted, refused, violation) = watch(0..400);
+    let (accepted, refused, violation) = watch(0..400, loops::generate);
     assert_eq!(violation, None);
     assert!(accepted > 60 && refused > 60, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn accepted_sums_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(0..300, sums::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 40 && refused > 40, "{accepted} accepted, {refused} refused");
 }
 
 /// Each deliberate bug in the proofs of loops lets a program through that is wrong, and the oracle sees it run.
 #[cfg(feature = "faults")]
 #[test]
 fn each_fault_is_found() {
-    use bpf_isa::{Program, assemble};
+    use bpf_isa::assemble;
     use bpf_verifier::faults::{Fault, plant};
 
     let wrong = |fault: Fault| match fault {
@@ -231,5 +242,68 @@ fn each_fault_of_fills_reads_what_was_not_written() {
         let planted = check();
         plant(None);
         assert!(!matches!(planted, Outcome::Refused(_)), "{fault:?} is refused all the same");
+    }
+}
+
+/// Each deliberate bug in what is known of sums and differences lets a program through that is wrong.
+#[cfg(feature = "faults")]
+#[test]
+fn each_fault_of_sums_is_found() {
+    use bpf_verifier::faults::{Fault, plant};
+
+    let wrong = |fault: Fault| match fault {
+        // The test that one path passes is what the other has failed.
+        Fault::RelationsUnchecked => {
+            "r3 = *(u8 *)(r1 + 0)
+             r3 &= 7
+             r3 += 1
+             r4 = r2
+             r6 = 0
+             if r3 > r4 goto out
+             a: r5 = r1
+             r5 += r6
+             r5 += r3
+             r0 = *(u8 *)(r5 - 1)
+             r7 = *(u8 *)(r1 + 1)
+             r7 &= 3
+             r7 += 1
+             r6 += r7
+             r0 = r6
+             r0 += r3
+             if r0 > r4 goto b
+             goto a
+             b: if r6 < 60 goto a
+             out:"
+        }
+        // 63 less 60 is 3, and has not wrapped.
+        Fault::DifferencesWrapEarly => {
+            "r3 = *(u8 *)(r1 + 0)
+             r3 &= 63
+             r4 = r3
+             r4 += -60
+             if r4 < 3 goto out
+             r5 = r10
+             r5 += -60
+             r5 += r3
+             *(u8 *)(r5 + 0) = 1
+             out: r3 = 0
+             a: r3 += 1
+             if r3 < 3 goto a"
+        }
+        _ => panic!("no program for {fault:?}"),
+    };
+    for &fault in Fault::OF_SUMS {
+        let program = bpf_isa::assemble(&format!("{}\nr0 = 0\nexit", wrong(fault))).expect("instructions");
+        let program = Program::new(program).expect("valid");
+        let check = || Oracle::new(false).check(&program, 400, &mut Choices::from_seed(1));
+        assert!(matches!(check(), Outcome::Refused(_)), "{fault:?} without it");
+        plant(Some(fault));
+        let planted = check();
+        plant(None);
+        match planted {
+            Outcome::Violation(_) => {}
+            Outcome::Refused(e) => panic!("{fault:?} is refused: {e}"),
+            Outcome::Ran(n) => panic!("{fault:?}: ran {n}"),
+        }
     }
 }

@@ -27,6 +27,7 @@ use crate::scalar::Scalar;
 use crate::state::{Line, Mark, Room, Round, State};
 use crate::tnum::ones;
 use crate::value::{Ty, Value, Why, len_id};
+use crate::walk::linear::Form;
 use crate::walk::pointers::size_of;
 use join::{Widen, merge};
 use place::{Place, places, put, value};
@@ -98,10 +99,13 @@ pub(super) struct Guess {
     /// What did not change as guessed.
     broken: Vec<(Place, Change)>,
     measures: Measures,
-    /// Places are related to each other: those of them that are entered, and those that did not come back.
+    /// Places are related to each other: those of them that are entered, with the names of the sums that they are
+    /// about, and those that did not come back.
     related: bool,
-    relations: Vec<Relation>,
+    relations: Vec<(Relation, u32)>,
     refuted: Vec<Relation>,
+    /// Of sums, what came back knew.
+    seen: Vec<Relation>,
     /// The first name that was made for it.
     first_name: u32,
 }
@@ -158,6 +162,7 @@ impl Guess {
             related: shape.relates(),
             relations: Vec::new(),
             refuted: Vec::new(),
+            seen: Vec::new(),
             first_name: *next_id + 1,
         };
         // What a line begins with, if that has a name of its own there: the name, and what it is.
@@ -262,7 +267,7 @@ impl Guess {
         }
         g.state = state;
         if g.related {
-            g.relate(shape);
+            g.relate(shape, next_id);
         }
         Some(g)
     }
@@ -277,6 +282,11 @@ impl Guess {
     pub(super) fn rounds(&self) -> Option<u64> {
         let mark = self.state.top().loops.last()?;
         (!self.uncounted).then(|| mark.k.n.umax())
+    }
+
+    /// Whether any path came back to a loose guess.
+    pub(super) fn came_back(&self) -> bool {
+        self.back.is_some()
     }
 
     /// What came back to a loose guess.
@@ -373,6 +383,8 @@ impl Guess {
         let mut names: Vec<(u32, u32)> =
             mine.lines.iter().zip(&theirs.lines).flat_map(|(m, t)| [(t.x, m.x), (t.n, m.n)]).collect();
         names.extend(self.own.iter().zip(&loose.own).map(|(m, t)| (t.id, m.id)));
+        let named = |r: &Relation| self.relations.iter().find(|(mine, _)| mine == r).map(|(_, name)| *name);
+        names.extend(loose.relations.iter().filter(|(_, t)| *t != 0).filter_map(|(r, t)| Some((*t, named(r)?))));
         for (place, v) in places(&[&self.state]).into_iter().filter_map(|p| Some((p, value(&self.state, p)?))) {
             // Those that are the same in every round, too.
             if let Some(t) = value(&loose.state, place)
@@ -404,7 +416,7 @@ impl Guess {
         let facts: Vec<Room> = back
             .room
             .iter()
-            .filter(|f| self.state.below(f.id, f.scale, f.hi).is_none())
+            .filter(|f| self.state.below(f.id, f.scale, f.hi).is_none_or(|known| known < f.bytes))
             .filter_map(|f| Some(Room { bytes: f.bytes.min(self.at_entry(f)?), ..*f }))
             .collect();
         facts.into_iter().for_each(|f| self.state.learn_below(f));
@@ -437,6 +449,16 @@ impl Guess {
     /// What the fact was when the loop began, when k was 0.
     fn at_entry(&self, f: &Room) -> Option<i64> {
         let s = &self.state;
+        if f.id == 0 || f.hi == 0 {
+            return None;
+        }
+        // The state is still what entered, in the guess's names: k is 0.
+        let form = Form::constant(f.bytes.into())
+            .plus(&Form::name(f.id), f.scale.into())
+            .and_then(|form| form.plus(&Form::name(f.hi), -1));
+        if form.is_some_and(|form| s.proves_by_all(&form)) {
+            return Some(f.bytes);
+        }
         let mark = s.top().loops.last()?;
         let (most, named) = if f.id == self.k {
             (0, None)

@@ -8,6 +8,7 @@
 
 mod facts;
 pub(crate) mod loops;
+pub(crate) mod sums;
 
 use bpf_analysis::Loops;
 use bpf_interp::{Caller, Env as Host, Machine, Memory, Options, Step, Stop, StopKind};

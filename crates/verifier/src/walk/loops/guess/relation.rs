@@ -21,6 +21,10 @@ pub(super) enum Relation {
     Below { lo: Of, scale: i16, bytes: i64, hi: Of },
     /// `s = a + scale * b + delta`.
     Sum { s: Of, a: Of, b: Of, scale: i64, delta: i64 },
+    /// `a + b + bytes <= end`.
+    SumBelow { a: Of, b: Of, bytes: i64, end: Of },
+    /// `low + bytes <= a + b`.
+    BelowSum { low: Of, bytes: i64, a: Of, b: Of },
 }
 
 impl Of {
@@ -71,6 +75,22 @@ impl Relation {
                 };
                 form().is_some_and(|f| state.proves_by_all(&f))
             }
+            Relation::SumBelow { a, b, bytes, end } => {
+                let form = || {
+                    let form = Form::constant(bytes.into()).plus(&a.form(state)?, 1)?.plus(&b.form(state)?, 1)?;
+                    form.plus(&end.form(state)?, -1)
+                };
+                [a, b].into_iter().all(|p| p.is_in_sums(state, names))
+                    && form().is_some_and(|f| state.proves_by_all(&f))
+            }
+            Relation::BelowSum { low, bytes, a, b } => {
+                let form = || {
+                    let form = Form::constant(bytes.into()).plus(&low.form(state)?, 1)?;
+                    form.plus(&a.form(state)?, -1)?.plus(&b.form(state)?, -1)
+                };
+                [a, b].into_iter().all(|p| p.is_in_sums(state, names))
+                    && form().is_some_and(|f| state.proves_by_all(&f))
+            }
             Relation::Sum { s, a, b, scale, delta } => {
                 let parts =
                     || a.form(state)?.plus(&b.form(state)?, scale.into())?.plus(&Form::constant(delta.into()), 1);
@@ -80,9 +100,35 @@ impl Relation {
         }
     }
 
-    /// Enters it in the state, where the places have these names.
-    pub(super) fn enter(self, names: &State, state: &mut State) {
+    /// Whether it is about a sum of two that has no place, and so needs a name.
+    pub(super) fn names_sum(self) -> bool {
+        matches!(self, Relation::SumBelow { .. } | Relation::BelowSum { .. })
+    }
+
+    /// Enters it in the state, where the places have these names. A sum that it needs gets this one.
+    pub(super) fn enter(self, names: &State, state: &mut State, name: u32) {
+        // What the name is at a distance from `a + b`.
+        let named = |a: Of, b: Of, state: &mut State| {
+            let [(a, 1, x), (b, 1, y)] = [a.named(names)?, b.named(names)?] else { return None };
+            state.push_sum(Sum { s: name, a, b, scale: 1, delta: 0, max: i64::MAX, split: false });
+            state.sums.iter().any(|t| t.s == name).then_some(())?;
+            x.checked_add(y)
+        };
         match self {
+            Relation::SumBelow { a, b, bytes, end } => {
+                let Some((hi, 1, above)) = end.named(names) else { return };
+                let Some(at) = named(a, b, state) else { return };
+                if let Some(bytes) = bytes.checked_add(at).and_then(|bytes| bytes.checked_sub(above)) {
+                    state.learn_below(Room { id: name, scale: 1, bytes, hi });
+                }
+            }
+            Relation::BelowSum { low, bytes, a, b } => {
+                let Some((id, 1, at)) = low.named(names) else { return };
+                let Some(above) = named(a, b, state) else { return };
+                if let Some(bytes) = bytes.checked_add(at).and_then(|bytes| bytes.checked_sub(above)) {
+                    state.learn_below(Room { id, scale: 1, bytes, hi: name });
+                }
+            }
             Relation::Below { lo, scale, bytes, hi } => {
                 let fact = || {
                     let ((id, times, at), (hi, one, above)) = (lo.named(names)?, hi.named(names)?);
@@ -111,14 +157,20 @@ impl Relation {
         }
     }
 
-    /// Whether the guess has names for what it is about.
-    pub(super) fn is_named(self, state: &State) -> bool {
-        let mut about = match self {
+    /// What it is about.
+    fn about(self) -> impl Iterator<Item = Of> {
+        match self {
             Relation::Below { lo, hi, .. } => [Some(lo), Some(hi), None],
             Relation::Sum { s, a, b, .. } => [Some(s), Some(a), Some(b)],
+            Relation::SumBelow { a, b, end, .. } => [Some(a), Some(b), Some(end)],
+            Relation::BelowSum { low, a, b, .. } => [Some(low), Some(a), Some(b)],
         }
         .into_iter()
-        .flatten();
-        about.all(|of| of.named(state).is_some())
+        .flatten()
+    }
+
+    /// Whether the guess has names for what it is about.
+    pub(super) fn is_named(self, state: &State) -> bool {
+        self.about().all(|of| of.named(state).is_some())
     }
 }

@@ -6,6 +6,15 @@
 //! too. What does not come back in it is dropped, and the rest tried again; so what remains holds in the next round if
 //! it does in this one. Values are compared by all that the state knows of them ([`crate::walk::linear`]).
 //!
+//! Sums: `at + n <= rest` is a relation of three, of unit coefficients: two places, or a place and what stays, whose
+//! sum is no more than a third, or no less. Tried is what a round that came back knows of a sum ([`Guess::see_sums`]),
+//! so what a branch compared. Claim: with `S` the relation's own name, the guess says `V(S) = V(a) + V(b)` and `V(S) +
+//! bytes <= V(end)`; in the next round S is the sum of what the places have then. Proof: by induction. When the loop
+//! begins, the form `a + b + bytes - end` is proven not to be above 0 of what entered; in each path that comes back it
+//! is proven of the values that the places have there, before any name passes to the next round. Between the two S is
+//! no name of anything: [`Guess::next_round`] drops all that is known of it, and takes it from what has it, as it does
+//! with the names that places have of their own; so nothing of the old sum is left to be said of the new one.
+//!
 //! Invariants: a relation is entered in a guess only if it holds of what entered the loop ([`Guess::relate`] proves
 //! it), and in what came back only if it is proven there, of the values that the places have then. Numbers that a sum
 //! is made of are not negative.
@@ -77,6 +86,11 @@ impl Shape {
                 }
             }
         }
+        for &new in g.seen.iter().filter(|_| first) {
+            if related.len() < MAX_RELATIONS && new.holds(&g.entry, &g.state) {
+                related.push(new);
+            }
+        }
         begun.retain(|r| !related.contains(r));
         related.extend(begun);
         changed |= first && !related.is_empty();
@@ -86,12 +100,22 @@ impl Shape {
 
 impl Guess {
     /// Enters the relations, all of which hold of what entered the loop.
-    pub(super) fn relate(&mut self, shape: &Shape) {
+    pub(super) fn relate(&mut self, shape: &Shape, next_id: &mut u32) {
         for &r in shape.related.iter().flatten() {
             if r.is_named(&self.state) && (r.holds(&self.entry, &self.state) || planted!(RelationsUnbegun)) {
+                let name = if r.names_sum() {
+                    *next_id += 1;
+                    *next_id
+                } else {
+                    0
+                };
                 let names = self.state.clone();
-                r.enter(&names, &mut self.state);
-                self.relations.push(r);
+                r.enter(&names, &mut self.state, name);
+                self.relations.push((r, name));
+                // It is of something else in each round, and keeps its name.
+                if let (Some(mark), true) = (self.state.top_mut().loops.last_mut(), name != 0) {
+                    mark.ids.push(name);
+                }
             }
         }
         let related = self.relations.clone();
@@ -171,8 +195,54 @@ impl Guess {
         out
     }
 
+    /// What a round that came back knows of the sums of two places, or of one and what stays: by it, others are tried.
+    pub(super) fn see_sums(&mut self, back: &State) {
+        let of = |id: u32| {
+            let place = |o: &Place| value(back, *o).filter(|v| v.line_id() == id && v.scale == 1).map(|v| (*o, v));
+            let own = self.own.iter().find_map(|o| place(&o.place));
+            let found = own.or_else(|| self.steps.iter().find_map(place));
+            match found {
+                Some((p, v)) => Some((Of::Place(p), i64::from(v.delta))),
+                None if id != 0 && id < self.first_name => Some((Of::Name(id), 0)),
+                None => None,
+            }
+        };
+        let mut found: Vec<Relation> = Vec::new();
+        for t in back.sums.iter().filter(|t| t.scale == 1) {
+            let (Some((a, x)), Some((b, y))) = (of(t.a), of(t.b)) else { continue };
+            let ((a, x), (b, y)) = if matches!(a, Of::Place(_)) { ((a, x), (b, y)) } else { ((b, y), (a, x)) };
+            // V(s) = a + b + apart
+            let apart = t.delta.saturating_sub(x).saturating_sub(y);
+            for f in back.room.iter().filter(|f| f.scale == 1) {
+                let new = if f.id == t.s {
+                    of(f.hi).map(|(end, z)| {
+                        (end, Relation::SumBelow { a, b, bytes: f.bytes.saturating_add(apart).saturating_add(z), end })
+                    })
+                } else if f.hi == t.s {
+                    of(f.id).map(|(low, z)| {
+                        (low, Relation::BelowSum { low, bytes: f.bytes.saturating_sub(apart).saturating_sub(z), a, b })
+                    })
+                } else {
+                    None
+                };
+                if let Some((c, new)) = new
+                    && [a, b, c].iter().any(|of| matches!(of, Of::Place(_)))
+                    && c != a
+                    && c != b
+                {
+                    found.push(new);
+                }
+            }
+        }
+        for new in found {
+            if self.seen.len() < MAX_RELATIONS && !self.seen.contains(&new) {
+                self.seen.push(new);
+            }
+        }
+    }
+
     /// Which relations hold of what came back, before anything in it gets the names of the next round.
-    pub(super) fn see_relations(&mut self, back: &mut State, next_id: &mut u32) -> Vec<Relation> {
+    pub(super) fn see_relations(&mut self, back: &mut State, next_id: &mut u32) -> Vec<(Relation, u32)> {
         if self.relations.is_empty() {
             return Vec::new();
         }
@@ -187,16 +257,16 @@ impl Guess {
                 put(back, place, v.renamed(*next_id, 1, 0));
             }
         }
-        let (held, lost): (Vec<Relation>, Vec<Relation>) =
-            self.relations.iter().partition(|r| r.holds(back, &self.state) || planted!(RelationsUnchecked));
-        self.refuted.extend(lost);
+        let (held, lost): (Vec<_>, Vec<_>) =
+            self.relations.iter().partition(|(r, _)| r.holds(back, &self.state) || planted!(RelationsUnchecked));
+        self.refuted.extend(lost.into_iter().map(|(r, _)| r));
         held
     }
 
     /// Enters in what came back, which has the names of the next round now, what holds of it.
-    pub(super) fn enter_relations(&self, held: &[Relation], back: &mut State) {
-        for r in held {
-            r.enter(&self.state, back);
+    pub(super) fn enter_relations(&self, held: &[(Relation, u32)], back: &mut State) {
+        for (r, name) in held {
+            r.enter(&self.state, back, *name);
         }
         clip(held, &self.state, back);
     }
@@ -204,10 +274,11 @@ impl Guess {
 
 /// What is below a number is no more than that, and that is no less. `names`: the state that says what the places are
 /// called.
-fn clip(related: &[Relation], names: &State, state: &mut State) {
-    for r in related {
+fn clip(related: &[(Relation, u32)], names: &State, state: &mut State) {
+    for (r, _) in related {
         let (lo, scale, bytes, hi) = match *r {
             Relation::Below { lo, scale, bytes, hi } => (lo, scale, bytes, hi),
+            Relation::SumBelow { .. } | Relation::BelowSum { .. } => continue,
             Relation::Sum { s, .. } => {
                 // The parts are bounded by the whole.
                 if let Some((id, ..)) = s.named(names)

@@ -104,6 +104,9 @@ impl Guess {
         });
         self.see_falling(back);
         lose_negative_lines(back, next_id);
+        if self.related && self.relations.is_empty() {
+            self.see_sums(back);
+        }
         let held = self.see_relations(back, next_id);
         self.next_own(back, next_id);
         self.enter_relations(&held, back);
@@ -190,7 +193,7 @@ impl Guess {
                     if simple {
                         let regions = (0..crate::num::few(back.min_len.len())).map(len_id);
                         // Another name of the round is of something else in the next.
-                        let own = |h: u32| self.own.iter().any(|o| o.id == h);
+                        let own = |h: u32| self.own.iter().any(|o| o.id == h) || self.names_sum(h);
                         let his = regions.chain(back.room.iter().map(|f| f.hi)).filter(|h| !own(*h));
                         for hi in his.collect::<Vec<_>>() {
                             let bytes = match b.id {
@@ -232,7 +235,9 @@ impl Guess {
                 }
             }
         }
-        let old: Vec<u32> = passed.iter().map(|p| p.id).collect();
+        // And what is named by the sums that relations are about.
+        let sums = self.relations.iter().map(|(_, name)| *name).filter(|name| *name != 0);
+        let old: Vec<u32> = passed.iter().map(|p| p.id).chain(sums).collect();
         back.room.retain(|f| !old.contains(&f.id) && !old.contains(&f.hi));
         back.sums.retain(|t| ![t.s, t.a, t.b].iter().any(|id| old.contains(id)));
         // What still has a name of the old round is something else now.
@@ -252,6 +257,11 @@ impl Guess {
         }
         facts.into_iter().for_each(|f| back.learn_below(f));
         self.measures.see(seen, weak);
+    }
+
+    /// Whether it names a sum that a relation is about.
+    fn names_sum(&self, id: u32) -> bool {
+        self.relations.iter().any(|(_, name)| *name == id && id != 0)
     }
 
     /// Whether a place has grown or shrunk, by all that is known.
