@@ -12,6 +12,7 @@ mod alu;
 mod args;
 mod branch;
 mod call;
+mod describe;
 mod differences;
 mod global;
 mod linear;
@@ -20,6 +21,8 @@ mod log;
 mod loops;
 mod mem;
 mod objects;
+mod offsets;
+mod pending;
 mod pointers;
 mod prune;
 mod sums;
@@ -29,10 +32,10 @@ use std::time::Instant;
 
 use bpf_analysis::Facts;
 use bpf_isa::{Callee, Imm64, Insn, InsnIdx, Program, Reg, Src, Width};
-use bpf_uapi::{Helper, MapType};
+use bpf_uapi::MapType;
 
 use crate::env::{Env, GlobalArg, KnownMap};
-use crate::error::{Decision, Reason, Res, VerifyError, refuse};
+use crate::error::{Reason, Res, VerifyError, refuse};
 use crate::faults::planted;
 use crate::helpers::HelperProto;
 use crate::kept::{MAX_KEPT, shrink};
@@ -42,7 +45,8 @@ use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, Room, State};
 use crate::states::States;
 use crate::value::{FIRST_FREE_ID, Origin, Ty, Value, len_id};
-use trail::{Ending, Mark, Trail};
+use pending::Pending;
+use trail::{Ending, Trail};
 
 /// Where control goes after a step.
 enum Flow {
@@ -50,19 +54,6 @@ enum Flow {
     To(InsnIdx),
     /// This path is done.
     End,
-}
-
-/// A branch to walk later.
-#[derive(Debug)]
-struct Pending {
-    at: InsnIdx,
-    /// It returns from the function there, whatever the instruction is: an early return.
-    returns: bool,
-    state: State,
-    path: u32,
-    epoch: u32,
-    /// Where the trail was.
-    mark: Mark,
 }
 
 /// A link of the path that led to a state: shared tails, newest first.
@@ -626,45 +617,6 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Leaves `state` to be walked later from `at`.
-    fn push(&mut self, at: InsnIdx, state: State, decision: Option<Decision>, epoch: u32) -> Res<()> {
-        let path = match decision {
-            Some(d) => self.extend_path(d),
-            None => self.path,
-        };
-        self.leave(at, false, state, path, epoch)
-    }
-
-    /// Leaves an early return from the running function, with `state` as if at its exit, to be walked later: as a path
-    /// of its own, since a return leads to callers and further rounds that are no part of the path that goes on
-    /// here.
-    fn push_return(&mut self, state: State) -> Res<()> {
-        self.leave(self.pc, true, state, self.path, self.epoch)
-    }
-
-    fn leave(&mut self, at: InsnIdx, returns: bool, state: State, path: u32, epoch: u32) -> Res<()> {
-        let bytes = state.bytes();
-        let mark = self.trail_mark();
-        self.scratch.pending.push(Pending { at, returns, state, path, epoch, mark });
-        self.check_memory(bytes)
-    }
-
-    fn extend_path(&mut self, d: Decision) -> u32 {
-        self.scratch.paths.push(PathNode { parent: self.path, insn: d.insn, taken: d.taken });
-        crate::num::small(self.scratch.paths.len()) - 1
-    }
-
-    /// Continues with the newest branch left for later, if there is one, and says whether it begins with a return.
-    fn pop(&mut self) -> Option<bool> {
-        let p = self.scratch.pending.pop()?;
-        debug_assert!(self.scratch.prune.opened_before(self.scratch.pending.len()));
-        self.live_bytes = self.live_bytes.saturating_sub(p.state.bytes());
-        let old = std::mem::replace(&mut self.state, p.state);
-        self.scratch.pool.push(old);
-        (self.pc, self.path, self.epoch) = (p.at, p.path, p.epoch);
-        Some(p.returns)
-    }
-
     fn proto(&self, callee: Callee) -> Res<&'a HelperProto> {
         let (what, index, proto) = match callee {
             Callee::Helper(id) => ("helper", i64::from(id), self.env.helpers.get(id)),
@@ -675,97 +627,6 @@ impl<'a> Walk<'a> {
             Callee::Subprog(_) => return refuse(Reason::Internal("a subprogram has no prototype")),
         };
         proto.map_or_else(|| refuse(Reason::NoSuch { what, index }), Ok)
-    }
-
-    fn log_step(&mut self) {
-        let insn = self.insns[self.pc.index()];
-        let mut line = format!("{}: {}  ;", self.pc, self.disassemble(self.pc));
-        let used = bpf_analysis::uses(&insn).union(bpf_analysis::defs(&insn));
-        for r in Reg::ALL {
-            let v = self.state.reg(r);
-            if used.contains(r) && !v.is_uninit() {
-                line.push_str(&format!(" {r}={}", v.describe(self.env)));
-            }
-        }
-        if self.state.frames.len() > 1 {
-            line.push_str(&format!(" (frame {})", self.state.frames.len() - 1));
-        }
-        self.write_log(line);
-    }
-
-    fn write_log(&mut self, line: String) {
-        self.log.push(self.env.limits.log_lines, line);
-    }
-
-    /// The instruction as text; functions by their names too.
-    fn disassemble(&self, at: InsnIdx) -> String {
-        let Some(insn) = self.insns.get(at.index()) else { return String::new() };
-        let name = if let Insn::Call(Callee::Helper(id)) = *insn {
-            self.env.helpers.get(id).map(|p| &*p.name).or_else(|| Helper::name_of(id))
-        } else if let Insn::Call(callee @ Callee::Host(_)) = *insn {
-            self.proto(callee).ok().map(|p| &*p.name)
-        } else {
-            None
-        };
-        name.map_or_else(|| insn.to_string(), |name| format!("{insn} ({name})"))
-    }
-
-    /// Everything the author needs, for the one error that is reported.
-    fn describe(&mut self, reason: Reason) -> Box<VerifyError> {
-        let insn = self.insns.get(self.pc.index()).copied().unwrap_or(Insn::Exit);
-        let mut registers = Vec::new();
-        let mut calls = Vec::new();
-        if let Some(top) = self.state.frames.last() {
-            let used = self.used_regs(&insn);
-            for r in Reg::ALL {
-                if used.contains(r) && r != Reg::R10 {
-                    registers.push((r, top.regs[r.index()].describe(self.env)));
-                }
-            }
-            for f in &self.state.frames {
-                match f.entry {
-                    Entry::Root => {}
-                    Entry::Call { back } => calls.push(InsnIdx(back.0 - 1)),
-                    Entry::Callback { call, .. } => calls.push(call),
-                }
-            }
-        }
-        let mut path = Vec::new();
-        let mut node = self.path;
-        let mut omitted = 0;
-        while let Some(n) = self.scratch.paths.get(node as usize) {
-            if path.len() < VerifyError::MAX_PATH {
-                path.push(Decision { insn: n.insn, taken: n.taken });
-            } else {
-                omitted += 1;
-            }
-            node = n.parent;
-        }
-        path.reverse();
-        let loops = self.unproven_loops(reason.is_work());
-        let line = self.env.lines.partition_point(|l| l.insn <= self.pc.0).checked_sub(1).map(|i| &self.env.lines[i]);
-        Box::new(VerifyError {
-            insn: self.pc,
-            disassembly: self.disassemble(self.pc),
-            source_line: line.map(|l| (l.file.clone(), l.line, l.text.clone())),
-            reason,
-            registers,
-            calls,
-            path,
-            path_omitted: omitted,
-            loops,
-            log: self.log.take(),
-        })
-    }
-
-    /// The registers an error at this instruction should show.
-    fn used_regs(&self, insn: &Insn) -> bpf_analysis::RegSet {
-        match insn {
-            Insn::Call(callee @ (Callee::Helper(_) | Callee::Host(_))) => {
-                bpf_analysis::RegSet::args(self.proto(*callee).map_or(0, HelperProto::arity))
-            }
-            _ => bpf_analysis::uses(insn),
-        }
     }
 }
 

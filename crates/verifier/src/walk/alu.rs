@@ -6,13 +6,12 @@
 use bpf_isa::{AluOp, ByteOrder, EndWidth, Reg, Src, SxWidth, Width};
 
 use super::linear::Form;
-use super::pointers::{MAX_OFFSET, bounded, checkable, low_half, size_of};
+use super::pointers::{MAX_OFFSET, low_half};
 use super::{Res, Walk, bits_of, refuse};
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::Room;
-use crate::value::{FIRST_FREE_ID, Ty, Value, len_id};
+use crate::value::{FIRST_FREE_ID, Ty, Value};
 
 impl Walk<'_> {
     pub(super) fn alu(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> Res<()> {
@@ -308,18 +307,6 @@ impl Walk<'_> {
         true
     }
 
-    /// While a loop's guess is made: what is added to a pointer does not lead far out of what it points into.
-    fn assume_near(&mut self, r: Reg, p: &Value) -> Value {
-        let size = size_of(p, self.env);
-        let v = &mut self.state.top_mut().regs[r.index()];
-        if let Some(n) = v.n.meet(&Scalar::unsigned(0, size.into())) {
-            v.n = n;
-        }
-        let v = *v;
-        self.state.bound_by(&v);
-        v
-    }
-
     /// Gives the number in `r` an id, if it has none and is not known.
     pub(super) fn name(&mut self, r: Reg) -> Value {
         self.give_name(r);
@@ -332,193 +319,6 @@ impl Walk<'_> {
             self.next_id += 1;
             v.id = self.next_id;
         }
-    }
-
-    /// `p + s`, or `p - s`.
-    fn pointer_add(&mut self, reg: Reg, p: &Value, s: &Value, subtract: bool) -> Res<Value> {
-        let op = if subtract { AluOp::Sub } else { AluOp::Add };
-        if p.null && !planted!(NullMoves) {
-            return refuse(Reason::PointerOp(reg, p.describe(self.env)));
-        }
-        match p.ty {
-            Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Packet { .. } => {}
-            Ty::Ctx if s.n.as_const().is_some() => {}
-            Ty::Ctx => return refuse(Reason::CtxOffset),
-            Ty::Map { .. }
-            | Ty::PacketEnd { .. }
-            | Ty::Half { .. }
-            | Ty::Host { .. }
-            | Ty::Func { .. }
-            | Ty::Local(_) => return refuse(Reason::PointerOp(reg, p.describe(self.env))),
-            Ty::Uninit(_) | Ty::Scalar => return refuse(Reason::Internal("offset of a number")),
-        }
-        // Bound the number before adding, so that the sum cannot wrap back into range.
-        let n = p.n.alu(op, Width::W64, &s.n);
-        // While a loop's guess is made: nor does it lead as far as that.
-        let near = Scalar::signed(-MAX_OFFSET, MAX_OFFSET);
-        let n = if self.loops.guessing() { n.meet(&near).unwrap_or(n) } else { n };
-        if !bounded(&s.n) || !bounded(&n) {
-            if self.hybrid && checkable(self.env, p).is_some() {
-                // Anywhere at all: every access through it will be checked.
-                let id = if matches!(p.ty, Ty::Packet { .. }) { self.new_id() } else { p.id };
-                return Ok(Value { n: Scalar::UNKNOWN, id, delta: 0, ..*p });
-            }
-            return refuse(Reason::OffsetUnbounded(reg, s.describe(self.env)));
-        }
-        let Ty::Packet { region } = p.ty else {
-            let (tie, scale, delta) = self.moved(p, s, subtract);
-            let n = if tie == 0 { n } else { self.within_sum(n, tie, scale, delta) };
-            // The name is of what is not negative.
-            let n = match tie != 0 && subtract && scale == 1 && s.n.as_const().is_none() {
-                true => n.meet(&Scalar::signed(delta.into(), i64::MAX)).unwrap_or(n),
-                false => n,
-            };
-            return Ok(Value { n, tie, scale, delta, ..*p });
-        };
-        if let Some(c) = s.n.as_const() {
-            let c = if subtract { -(c as i64) } else { c as i64 };
-            let delta = i64::from(p.delta) + c;
-            return match i32::try_from(delta) {
-                Ok(delta) if i64::from(delta).abs() <= MAX_OFFSET => Ok(Value { n, delta, ..*p }),
-                Ok(_) | Err(_) => refuse(Reason::OffsetUnbounded(reg, s.describe(self.env))),
-            };
-        }
-        // start + (V + a) + b is start + V + (a + b) if that is the first unknown part.
-        let delta = p.delta.checked_add(s.delta);
-        let mut differs = false;
-        let (id, scale, delta) = match delta {
-            // A number that may be negative is another one than the offset is.
-            Some(delta) if p.id == 0 && s.id != 0 && !subtract && s.n.smin() >= 0 => (s.id, s.scale, delta),
-            // Before the start by a number: by the number's name, which is of what is not negative.
-            _ if p.id == 0 && s.id != 0 && subtract && s.scale == 1 && s.n.smin() >= 0 && self.relates() => {
-                match p.delta.checked_sub(s.delta) {
-                    Some(delta) => (s.id, -1, delta),
-                    None => (self.new_id(), 1, 0),
-                }
-            }
-            _ => match self.pointer_sum(p, s, subtract) {
-                Some(named) => {
-                    // The name of a difference is of what is not negative.
-                    differs = subtract || p.scale < 0;
-                    named
-                }
-                None => (self.new_id(), 1, 0),
-            },
-        };
-        if id == len_id(region) && (scale, delta) == (1, 0) {
-            return Ok(Value::pointer(Ty::PacketEnd { region }));
-        }
-        if id != s.id && !subtract {
-            self.order_sum(region, p, s, (id, delta));
-        }
-        let n = self.within_sum(n, id, scale, delta);
-        let n = if differs { n.meet(&Scalar::signed(delta.into(), i64::MAX)).unwrap_or(n) } else { n };
-        Ok(Value { n, id, scale, delta, ..*p })
-    }
-
-    /// The name and distance of `p + s`, where both are named, in a loop.
-    fn pointer_sum(&mut self, p: &Value, s: &Value, subtract: bool) -> Option<(u32, i16, i32)> {
-        if !subtract && p.scale == -1 && s.id != 0 && s.scale == 1 && s.n.smin() >= 0 && self.relates() {
-            // start - V(n) + V(i), of which the difference is not negative.
-            let less = || Form::name(p.line_id()).plus(&Form::name(s.id), -1);
-            let below = self.state.below(p.line_id(), 1, s.id).is_some_and(|b| b >= 0)
-                || less().is_some_and(|f| self.state.proves(&f));
-            if !below {
-                return None;
-            }
-            let taken = Value { id: p.line_id(), ..Value::unknown() };
-            let (id, apart) = self.state.name_difference((s.id, 0), &taken, &mut self.next_id)?;
-            let delta = p.delta.checked_add(s.delta)?.checked_add(apart)?;
-            return Some((id, 1, delta));
-        }
-        let exact = !subtract && p.n.smin() >= 0 && s.n.smin() >= 0 && p.is_of_no_negative();
-        if subtract && s.id != 0 && s.n.smin() >= 0 && self.relates() {
-            return self.behind(p, s);
-        }
-        if !exact || !self.relates() {
-            return None;
-        }
-        let delta = i64::from(p.delta) + i64::from(s.delta);
-        let most = p.n.smax().checked_add(s.n.smax())?;
-        self.state.name_multiples((p.line_id(), p.scale), (s.id, s.scale), delta, most, &mut self.next_id)
-    }
-
-    /// An offset that moves with a sum which was bounded before.
-    fn within_sum(&self, n: Scalar, id: u32, scale: i16, delta: i32) -> Scalar {
-        if scale != 1 || self.state.sums.is_empty() {
-            return n;
-        }
-        let Some(most) = self.state.most_by_sums(id) else { return n };
-        let most = most.saturating_add(delta.into());
-        n.meet(&Scalar::signed(i64::MIN, most)).unwrap_or(n)
-    }
-
-    /// A pointer `start + V(id) + apart` that is `p + s`: what follows it in its region, and that it lies beyond `p`.
-    /// (`apart` where the name is that of a sum of the same parts at another distance.)
-    fn order_sum(&mut self, region: u8, p: &Value, s: &Value, (id, apart): (u32, i32)) {
-        if p.id == 0 || p.scale != 1 || !self.relates() {
-            return;
-        }
-        let (least, delta, apart) = (s.n.smin(), i64::from(p.delta), i64::from(apart));
-        if least >= 0 {
-            let bytes = least.saturating_add(delta).saturating_sub(apart);
-            self.state.learn_below(Room { id: p.id, scale: 1, bytes, hi: id });
-        }
-        // s <= V(p) - c, and 2 V(p) + d <= the length: so p + s + c + d <= the length.
-        if s.id != 0 && s.scale > 0 {
-            let below = self.state.below(s.id, s.scale, p.id);
-            let twice = self.state.below(p.id, 2, len_id(region));
-            if let (Some(c), Some(d)) = (below, twice) {
-                let bytes = c.saturating_add(d).saturating_sub(delta).saturating_sub(s.delta.into());
-                let bytes = bytes.saturating_add(apart);
-                self.state.learn_below(Room { id, scale: 1, bytes, hi: len_id(region) });
-            }
-        }
-    }
-
-    /// The name and distance of `p - s`, if what `p` moves with is no less than `s`.
-    fn behind(&mut self, p: &Value, s: &Value) -> Option<(u32, i16, i32)> {
-        let of = p.line_id();
-        if s.scale <= 0 || p.scale != 1 || of == 0 {
-            return None;
-        }
-        let less = || Form::of(s)?.plus(&Form::name(of), -1);
-        let below = self.state.below(s.id, s.scale, of).is_some_and(|b| b >= i64::from(s.delta))
-            || (self.loops.rich() && less().is_some_and(|f| self.state.proves(&f)));
-        if !below {
-            return None;
-        }
-        let (id, apart) = self.state.name_difference((of, 0), s, &mut self.next_id)?;
-        Some((id, 1, p.delta.checked_add(apart)?))
-    }
-
-    /// What a pointer into other memory moves with after an offset was added.
-    fn moved(&mut self, p: &Value, s: &Value, subtract: bool) -> (u32, i16, i32) {
-        let moved = match (s.n.as_const(), p.n.as_const()) {
-            (Some(c), _) if p.tie != 0 => {
-                let c = if subtract { (c as i64).checked_neg() } else { Some(c as i64) };
-                let delta = c.and_then(|c| i32::try_from(c).ok()).and_then(|c| p.delta.checked_add(c));
-                delta.map(|delta| (p.tie, p.scale, delta))
-            }
-            (None, Some(at)) if s.id != 0 && !subtract && s.n.smin() >= 0 && self.relates() => {
-                let delta = i32::try_from(at as i64).ok().and_then(|at| s.delta.checked_add(at));
-                delta.map(|delta| (s.id, s.scale, delta))
-            }
-            (None, _) if p.tie != 0 && s.id != 0 && subtract && p.scale == 1 => self.behind(p, s),
-            (None, None) if p.tie != 0 && s.id != 0 && !subtract && self.relates() => {
-                // V(tie) is not negative, nor is what is added; their sum is.
-                let exact = s.n.smin() >= 0;
-                let delta = i64::from(p.delta) + i64::from(s.delta);
-                let most = p.n.smax().checked_sub(p.delta.into()).and_then(|m| m.checked_add(s.n.smax()));
-                let most = most.and_then(|m| m.checked_sub(s.delta.into())).filter(|_| exact);
-                let (p, s) = ((p.tie, p.scale), (s.id, s.scale));
-                most.and_then(|most| self.state.name_multiples(p, s, 0, most, &mut self.next_id)).and_then(
-                    |(id, scale, apart)| Some((id, scale, i32::try_from(delta.checked_add(apart.into())?).ok()?)),
-                )
-            }
-            _ => None,
-        };
-        moved.unwrap_or((0, 1, 0))
     }
 
     pub(super) fn mov(&mut self, width: Width, dst: Reg, src: Src) -> Res<()> {

@@ -20,19 +20,19 @@
 //! off, before anything leads back in.
 
 mod guess;
+mod loose;
 mod report;
 
 use bpf_analysis::Loops;
-use bpf_isa::{Insn, InsnIdx, Reg, Size};
+use bpf_isa::InsnIdx;
 
 use super::trail;
 use super::{Flow, Res, Walk, refuse};
 use crate::error::{LoopFailure, Reason};
 use crate::faults::planted;
 use crate::notes::Notes;
-use crate::scalar::Scalar;
 use crate::state::{Mark, Round, State};
-use crate::value::{Ty, Value};
+use crate::value::Value;
 use guess::{Guess, Shape};
 
 /// Guesses that are tried after each other before a loop is walked.
@@ -367,37 +367,6 @@ impl Walk<'_> {
         self.notes.muted = self.loops.loose > 0;
     }
 
-    /// Walks the loop's body from a loose guess. `false` if there is none.
-    fn start_loose(&mut self, i: usize) -> bool {
-        self.rewind(i);
-        let a = &mut self.loops.open[i];
-        let entry = &a.entry;
-        let Some(g) = Guess::new(entry, &a.shape, a.k, a.id, self.env, &mut self.next_id, true) else { return false };
-        self.state.clone_from(&g.state);
-        let l = &self.loops.forest.loops()[a.id as usize];
-        a.steps = self.stats.steps + LOOSE_STEPS + LOOSE_STEPS_PER_SLOT * u64::from(l.slots);
-        a.guess = Some(g);
-        a.tries += 1;
-        self.set_phase(i, Phase::Loose);
-        self.log_guess(i, "tries");
-        true
-    }
-
-    /// A path of a loose walk has come back.
-    fn came_back_loose(&mut self, i: usize) {
-        let a = &mut self.loops.open[i];
-        let Some(g) = &mut a.guess else { return };
-        let mut back = std::mem::take(&mut self.state);
-        g.next_round(&mut back, &mut self.next_id);
-        g.note_back(back, &mut self.next_id);
-    }
-
-    /// Whether a path that ends now was the last of a loose walk.
-    pub(super) fn loose_walk_over(&self) -> bool {
-        let left = self.scratch.pending.len();
-        self.loops.loose > 0 && self.loops.open.iter().any(|a| a.phase == Phase::Loose && left <= a.pending)
-    }
-
     /// All paths of the newest attempts have ended: goes on with their next phases. `true`: there is something to walk.
     pub(super) fn loops_done(&mut self) -> Res<bool> {
         while let Some(a) = self.loops.open.last() {
@@ -461,24 +430,6 @@ impl Walk<'_> {
         a.guess = Some(checked);
         self.start_check(i);
         Ok(())
-    }
-
-    /// In a loose walk, a store on the stack: if each round moves it by as much as it writes, or more, the loop may
-    /// fill an array.
-    pub(super) fn note_fill(&mut self, base: Reg, off: i16, size: Size) {
-        let b = self.state.reg(base);
-        let Ty::Stack { frame } = b.ty else { return };
-        let (tie, at) = (b.tie, (frame, b.scale, i64::from(b.delta) + i64::from(off)));
-        if tie == 0 || i64::from(b.scale) < i64::from(size.bytes()) {
-            return;
-        }
-        let loose = |a: &&mut Attempt| a.k == tie && a.phase == Phase::Loose;
-        if let Some(a) = self.loops.open.iter_mut().find(loose)
-            && a.fills.len() < MAX_FILLED
-            && !a.fills.contains(&at)
-        {
-            a.fills.push(at);
-        }
     }
 
     /// Walks from the guess.
@@ -593,79 +544,6 @@ impl Walk<'_> {
         std::mem::swap(&mut taken.state, &mut self.state);
         std::mem::swap(&mut taken.path, &mut self.path);
         Flow::To(target)
-    }
-
-    /// In a loose walk: whether the path ends before this step, because it leaves the loop, or has gone on for too
-    /// long.
-    pub(super) fn leaves_loose(&mut self) -> Res<bool> {
-        let (frame, pc, steps) = (self.state.frames.len() - 1, self.pc, self.stats.steps);
-        let mut late = None;
-        for (i, a) in self.loops.open.iter().enumerate().filter(|(_, a)| a.phase == Phase::Loose) {
-            if frame < a.frame || (frame == a.frame && !self.loops.forest.contains(a.id, pc)) {
-                return Ok(true);
-            }
-            if late.is_none() && steps > a.steps {
-                late = Some(i);
-            }
-        }
-        if let Some(i) = late {
-            self.fail(i, LoopFailure::TooLong)?;
-            // The state that entered is kept at the head: it is not one that has come round.
-            self.loops.resumed = true;
-        }
-        Ok(false)
-    }
-
-    /// In a loose walk: a step that was refused. Whether the path goes on as if it had been allowed.
-    pub(super) fn tolerate(&mut self, insn: &Insn, reason: &Reason) -> bool {
-        if !matches!(
-            reason,
-            Reason::Bounds { .. }
-                | Reason::PacketBounds { .. }
-                | Reason::PacketBefore { .. }
-                | Reason::StackBounds { .. }
-                | Reason::OffsetUnbounded(..)
-        ) {
-            return false;
-        }
-        match *insn {
-            Insn::Load { size, sign: false, dst, .. } => {
-                self.state.set(dst, Value::scalar(Scalar::low_bits(size.bits())));
-                true
-            }
-            Insn::Load { dst, .. } => {
-                self.state.set(dst, Value::unknown());
-                true
-            }
-            Insn::Store { .. } => true,
-            Insn::Alu { dst, src, .. } => {
-                let d = *self.state.reg(dst);
-                let p = match src {
-                    bpf_isa::Src::Reg(r) if d.is_scalar() => *self.state.reg(r),
-                    _ => d,
-                };
-                let id = if matches!(p.ty, Ty::Packet { .. }) { self.new_id() } else { p.id };
-                let n = Scalar::signed(0, i32::MAX.into());
-                self.state.set(dst, Value { n, id, scale: 1, delta: 0, tie: 0, ..p });
-                true
-            }
-            Insn::Mov { .. }
-            | Insn::MovSx { .. }
-            | Insn::Neg { .. }
-            | Insn::End { .. }
-            | Insn::LoadImm64 { .. }
-            | Insn::SecondSlot
-            | Insn::Atomic { .. }
-            | Insn::LoadAcquire { .. }
-            | Insn::StoreRelease { .. }
-            | Insn::LoadAbs { .. }
-            | Insn::LoadInd { .. }
-            | Insn::Jump { .. }
-            | Insn::JumpIf { .. }
-            | Insn::MayGoto { .. }
-            | Insn::Call(_)
-            | Insn::Exit => false,
-        }
     }
 
     fn proven(&mut self, i: usize) {

@@ -1,0 +1,62 @@
+//! Branches that are left for later: the newest is walked first, from the state it was left with.
+
+use bpf_isa::InsnIdx;
+
+use super::trail::Mark;
+use super::{PathNode, Res, Walk};
+use crate::error::Decision;
+use crate::state::State;
+
+/// A branch to walk later.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) at: InsnIdx,
+    /// It returns from the function there, whatever the instruction is: an early return.
+    pub(super) returns: bool,
+    pub(super) state: State,
+    pub(super) path: u32,
+    pub(super) epoch: u32,
+    /// Where the trail was.
+    pub(super) mark: Mark,
+}
+
+impl Walk<'_> {
+    /// Leaves `state` to be walked later from `at`.
+    pub(super) fn push(&mut self, at: InsnIdx, state: State, decision: Option<Decision>, epoch: u32) -> Res<()> {
+        let path = match decision {
+            Some(d) => self.extend_path(d),
+            None => self.path,
+        };
+        self.leave(at, false, state, path, epoch)
+    }
+
+    /// Leaves an early return from the running function, with `state` as if at its exit, to be walked later: as a path
+    /// of its own, since a return leads to callers and further rounds that are no part of the path that goes on
+    /// here.
+    pub(super) fn push_return(&mut self, state: State) -> Res<()> {
+        self.leave(self.pc, true, state, self.path, self.epoch)
+    }
+
+    pub(super) fn leave(&mut self, at: InsnIdx, returns: bool, state: State, path: u32, epoch: u32) -> Res<()> {
+        let bytes = state.bytes();
+        let mark = self.trail_mark();
+        self.scratch.pending.push(Pending { at, returns, state, path, epoch, mark });
+        self.check_memory(bytes)
+    }
+
+    pub(super) fn extend_path(&mut self, d: Decision) -> u32 {
+        self.scratch.paths.push(PathNode { parent: self.path, insn: d.insn, taken: d.taken });
+        crate::num::small(self.scratch.paths.len()) - 1
+    }
+
+    /// Continues with the newest branch left for later, if there is one, and says whether it begins with a return.
+    pub(super) fn pop(&mut self) -> Option<bool> {
+        let p = self.scratch.pending.pop()?;
+        debug_assert!(self.scratch.prune.opened_before(self.scratch.pending.len()));
+        self.live_bytes = self.live_bytes.saturating_sub(p.state.bytes());
+        let old = std::mem::replace(&mut self.state, p.state);
+        self.scratch.pool.push(old);
+        (self.pc, self.path, self.epoch) = (p.at, p.path, p.epoch);
+        Some(p.returns)
+    }
+}
