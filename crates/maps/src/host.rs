@@ -72,10 +72,10 @@ impl Map {
         present(self.run("next", |ops, slot| ops.next_at(cursor, key, value, slot)))
     }
 
-    /// All elements, as copies.
+    /// All elements, as copies. An error is the last item.
     #[must_use]
     pub fn iter(&self) -> Iter<'_> {
-        Iter { map: self, cursor: Cursor::default() }
+        Iter { map: self, cursor: Cursor::default(), failed: false }
     }
 
     /// Copies elements from `cursor` on, as many as `keys` has room for; `values` must have room for as many.
@@ -224,27 +224,42 @@ fn until_error(results: impl Iterator<Item = Result<(), MapError>>) -> (usize, R
     (count, Ok(()))
 }
 
+/// What `next` returns until it has no other, or fails: what fails once may fail for good, and a loop that skips errors
+/// must end all the same.
+pub(crate) fn until_failure<T>(
+    mut next: impl FnMut() -> Result<Option<T>, MapError>,
+) -> impl Iterator<Item = Result<T, MapError>> {
+    let mut failed = false;
+    core::iter::from_fn(move || {
+        let item = if failed { None } else { next().transpose() };
+        failed |= matches!(item, Some(Err(_)));
+        item
+    })
+}
+
 /// The elements of a map; see [`Map::next`].
 #[derive(Debug)]
 pub struct Iter<'a> {
     map: &'a Map,
     cursor: Cursor,
+    /// As in [`until_failure`].
+    failed: bool,
 }
 
 impl Iterator for Iter<'_> {
     type Item = Result<(Vec<u8>, Vec<u8>), MapError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let buffers = self.map.buffer(self.map.def().key_size as usize);
-        let buffers = buffers.and_then(|key| Ok((key, self.map.buffer(self.map.host_value_size())?)));
-        let (mut key, mut value) = match buffers {
-            Ok(buffers) => buffers,
-            Err(error) => return Some(Err(error)),
-        };
-        match self.map.next(&mut self.cursor, &mut key, &mut value) {
-            Ok(true) => Some(Ok((key, value))),
-            Ok(false) => None,
-            Err(error) => Some(Err(error)),
+        if self.failed {
+            return None;
         }
+        let mut element = || {
+            let mut key = self.map.buffer(self.map.def().key_size as usize)?;
+            let mut value = self.map.buffer(self.map.host_value_size())?;
+            Ok(self.map.next(&mut self.cursor, &mut key, &mut value)?.then_some((key, value)))
+        };
+        let element = element().transpose();
+        self.failed = matches!(element, Some(Err(_)));
+        element
     }
 }

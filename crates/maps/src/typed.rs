@@ -25,6 +25,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::def::{Kind, MapType, update};
 use crate::errno::Errno;
 use crate::error::MapError;
+use crate::host::until_failure;
 use crate::map::Map;
 use crate::mem::{WORD, round_up8};
 use crate::ops::Cursor;
@@ -229,16 +230,13 @@ impl<K: Plain, V: Plain> HashMap<K, V> {
         optional(found, value)
     }
 
-    /// All elements, as copies; see [`Map::next`].
+    /// All elements, as copies; see [`Map::next`]. An error is the last item.
     pub fn iter(&self) -> impl Iterator<Item = Result<(K, V), MapError>> + '_ {
         let mut cursor = Cursor::default();
-        std::iter::from_fn(move || {
+        until_failure(move || {
             let (mut key, mut value) = (K::new_zeroed(), V::new_zeroed());
-            match self.map.next(&mut cursor, key.as_mut_bytes(), value.as_mut_bytes()) {
-                Ok(true) => Some(Ok((key, value))),
-                Ok(false) => None,
-                Err(error) => Some(Err(error)),
-            }
+            let found = self.map.next(&mut cursor, key.as_mut_bytes(), value.as_mut_bytes())?;
+            Ok(found.then_some((key, value)))
         })
     }
 }
@@ -268,19 +266,18 @@ impl<K: Plain, V: Plain> PerCpuHashMap<K, V> {
         Ok(optional(self.map.delete(key.as_bytes()), ())?.is_some())
     }
 
-    /// All elements, as copies; see [`Map::next`].
+    /// All elements, as copies; see [`Map::next`]. An error is the last item.
     pub fn iter(&self) -> impl Iterator<Item = Result<(K, Vec<V>), MapError>> + '_ {
         let mut cursor = Cursor::default();
         let mut bytes = Vec::new();
-        let mut next = move || {
+        until_failure(move || {
             if bytes.is_empty() {
                 bytes = self.map.buffer(self.map.host_value_size())?;
             }
             let mut key = K::new_zeroed();
             let found = self.map.next(&mut cursor, key.as_mut_bytes(), &mut bytes)?;
             found.then(|| Ok((key, from_slots(&self.map, &bytes)?))).transpose()
-        };
-        std::iter::from_fn(move || next().transpose())
+        })
     }
 }
 

@@ -580,3 +580,14 @@ fn an_account_of_another_domain_is_refused() {
     assert!(matches!(made, Err(MapError::OtherAccount { .. })));
     assert_eq!((domain.memory().used(), other.memory().used()), (0, 0));
 }
+
+/// An iteration that fails ends there: a loop over a ring that skips errors would otherwise not end.
+#[test]
+fn an_iteration_ends_with_its_first_error() {
+    let page = u32::try_from(bpf_maps::page_size()).unwrap();
+    let ring = create(MapDef::new("ring", MapType::RingBuf, 0, 0, page));
+    assert_eq!(ring.iter().take(100).filter_map(Result::err).count(), 1);
+    let unreadable = create(MapDef::new("h", MapType::Hash, 4, 4, 4).with_flags(flags::WRONLY));
+    let typed: HashMap<u32, u32> = unreadable.typed().unwrap();
+    assert_eq!(typed.iter().take(100).filter_map(Result::err).count(), 1);
+}
