@@ -21,6 +21,12 @@ pub(crate) enum ContextArg {
     Skb,
     /// `struct bpf_sk_lookup`, of zeros.
     SkLookup,
+    /// `struct bpf_sock`, of zeros.
+    Sock,
+    /// `struct bpf_sock_addr`, of zeros.
+    SockAddr,
+    /// `struct bpf_sock_ops`, of zeros.
+    SockOps,
 }
 
 impl ContextArg {
@@ -37,6 +43,9 @@ impl ContextArg {
             | ProgramType::LwtXmit
             | ProgramType::FlowDissector => ContextArg::Skb,
             ProgramType::SkLookup => ContextArg::SkLookup,
+            ProgramType::CgroupSock => ContextArg::Sock,
+            ProgramType::CgroupSockAddr => ContextArg::SockAddr,
+            ProgramType::SockOps => ContextArg::SockOps,
             _ => ContextArg::Raw,
         }
     }
@@ -101,6 +110,9 @@ impl Chosen {
             (Why::Only, ContextArg::Xdp) => Some("xdp"),
             (Why::Only, ContextArg::Skb) => Some("skb"),
             (Why::Only, ContextArg::SkLookup) => Some("sk-lookup"),
+            (Why::Only, ContextArg::Sock) => Some("sock"),
+            (Why::Only, ContextArg::SockAddr) => Some("sock-addr"),
+            (Why::Only, ContextArg::SockOps) => Some("sock-ops"),
         }
     }
 

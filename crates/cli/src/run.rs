@@ -6,6 +6,7 @@ use crate::out::{self, line};
 use crate::{input, load, maps};
 use anyhow::{Context, Result};
 use bpf_runtime::{Engine, Linker, Object, Program, Raw, RunError, SkBuff, SkLookup, SkLookupBuff, Skb, Xdp, XdpBuff};
+use bpf_runtime::{Sock, SockAddr, SockAddrBuff, SockBuff, SockOps, SockOpsBuff};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -83,6 +84,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         ContextArg::SkLookup => {
             load.go::<SkLookup>(&mut packets, |program, _| program.run(&mut (), &mut SkLookupBuff::default()))
+        }
+        ContextArg::Sock => load.go::<Sock>(&mut packets, |program, _| program.run(&mut (), &mut SockBuff::default())),
+        ContextArg::SockAddr => {
+            load.go::<SockAddr>(&mut packets, |program, _| program.run(&mut (), &mut SockAddrBuff::default()))
+        }
+        ContextArg::SockOps => {
+            load.go::<SockOps>(&mut packets, |program, _| program.run(&mut (), &mut SockOpsBuff::default()))
         }
     }
     .with_context(place)?;

@@ -4,7 +4,9 @@ use crate::context::{Chosen, ContextArg};
 use crate::load::{self, EngineArgs};
 use crate::out::{self, line, text};
 use anyhow::{Result, bail};
-use bpf_runtime::{Context, Linker, LoadError, MapSet, Object, Raw, SkLookup, Skb, VerifyReport, Xdp};
+use bpf_runtime::{
+    Context, Linker, LoadError, MapSet, Object, Raw, SkLookup, Skb, Sock, SockAddr, SockOps, VerifyReport, Xdp,
+};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -72,6 +74,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             ContextArg::Xdp => verify::<Xdp>(&linker, &object, maps, name, args),
             ContextArg::Skb => verify::<Skb>(&linker, &object, maps, name, args),
             ContextArg::SkLookup => verify::<SkLookup>(&linker, &object, maps, name, args),
+            ContextArg::Sock => verify::<Sock>(&linker, &object, maps, name, args),
+            ContextArg::SockAddr => verify::<SockAddr>(&linker, &object, maps, name, args),
+            ContextArg::SockOps => verify::<SockOps>(&linker, &object, maps, name, args),
         };
         let place = chosen.place(&args.object, program);
         verdicts.push(Verdict { context: chosen.deduced(), ..verdict(name, &place, result) });

@@ -62,6 +62,8 @@ pub use context::network;
 pub use context::packet::{Redirect, Xdp, XdpBuff};
 pub use context::sk_lookup::{SkLookup, SkLookupBuff, SkLookupFields};
 pub use context::skb::{FlowKeys, SkBuff, SkFields, Skb};
+pub use context::sock_addr::{Sock, SockAddr, SockAddrBuff, SockAddrFields, SockBuff};
+pub use context::sock_ops::{SockOps, SockOpsBuff, SockOpsFields};
 pub use context::{Context, ContextLayout, Parts, Raw};
 pub use engine::Engine;
 pub use engine::config::{Config, Mode};

@@ -205,6 +205,11 @@ struct ProgLoadAttr {
     log_level: u32,
     log_size: u32,
     log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+    prog_name: [u8; 16],
+    prog_ifindex: u32,
+    expected_attach_type: u32,
 }
 
 #[repr(C)]
@@ -265,12 +270,17 @@ impl Program {
     /// Loads instructions, eight bytes a slot. The licence given is GPL-compatible, so that no helper is refused for
     /// it.
     pub fn load(kind: ProgramType, insns: &[u8]) -> Result<Program, LoadError> {
-        match Self::load_logged(kind, insns, &mut []) {
+        Self::load_for(kind, 0, insns)
+    }
+
+    /// The same for one of the hooks of a program type, by the kernel's number (`enum bpf_attach_type`).
+    pub fn load_for(kind: ProgramType, hook: u32, insns: &[u8]) -> Result<Program, LoadError> {
+        match Self::load_logged(kind, hook, insns, &mut []) {
             Ok(program) => Ok(program),
             // Again with a log: asking for one up front would slow down every load that succeeds.
             Err(error) => {
                 let mut log = vec![0u8; LOG_SIZE];
-                match Self::load_logged(kind, insns, &mut log) {
+                match Self::load_logged(kind, hook, insns, &mut log) {
                     Ok(program) => Ok(program),
                     Err(_) => {
                         let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
@@ -281,7 +291,7 @@ impl Program {
         }
     }
 
-    fn load_logged(kind: ProgramType, insns: &[u8], log: &mut [u8]) -> io::Result<Program> {
+    fn load_logged(kind: ProgramType, hook: u32, insns: &[u8], log: &mut [u8]) -> io::Result<Program> {
         let mut attr = ProgLoadAttr {
             prog_type: kind.number(),
             insn_cnt: (insns.len() / 8) as u32,
@@ -290,6 +300,11 @@ impl Program {
             log_level: u32::from(!log.is_empty()),
             log_size: log.len() as u32,
             log_buf: if log.is_empty() { 0 } else { log.as_mut_ptr().expose_provenance() as u64 },
+            kern_version: 0,
+            prog_flags: 0,
+            prog_name: [0; 16],
+            prog_ifindex: 0,
+            expected_attach_type: hook,
         };
         // SAFETY: `insns` has `insn_cnt` slots (rounded down), the licence ends in a zero byte, and the log is
         // `log_size` bytes exclusively ours, or absent.

@@ -456,6 +456,7 @@ impl Helpers {
             h(Helper::SkbCgroupClassid, &[Ctx], Ret::Scalar),
             h(Helper::GetSocketCookie, &[Ctx], Ret::Scalar),
             h(Helper::GetSocketUid, &[Ctx], Ret::Scalar),
+            h(Helper::SockOpsCbFlagsSet, &[Ctx, Scalar], Ret::Scalar),
             h(Helper::SkLookupTcp, &[Ctx, READ, SIZE, Scalar, Scalar], Ret::SocketOrNull),
             h(Helper::SkLookupUdp, &[Ctx, READ, SIZE, Scalar, Scalar], Ret::SocketOrNull),
             h(Helper::SkcLookupTcp, &[Ctx, READ, SIZE, Scalar, Scalar], Ret::SocketOrNull),

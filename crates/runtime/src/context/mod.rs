@@ -10,6 +10,8 @@ pub mod network;
 pub(crate) mod packet;
 pub(crate) mod sk_lookup;
 pub(crate) mod skb;
+pub(crate) mod sock_addr;
+pub(crate) mod sock_ops;
 pub(crate) mod socket;
 
 use std::sync::LazyLock;

@@ -384,13 +384,16 @@ fn definition(object: &Object, map: &bpf_object::MapDecl, slots: u32) -> Result<
 
 /// Key size, value size and entries as the loaders in use make them of what sources leave out or say loosely: libbpf
 /// rounds ring buffers up to what the kernel takes and gives perf event arrays a slot for each CPU; Cilium's loader
-/// drops the types that a ring's definition names, and fills in the sizes of a perf event array.
+/// drops the types that the definition of a ring or a perf event array names for the sake of its readers.
 fn normalised(map_type: MapType, map: &bpf_object::MapDecl, slots: u32) -> (u32, u32, u32) {
     let (key, value, entries) = (map.key_size, map.value_size, map.max_entries);
     let or = |given: u32, default: u32| if given == 0 { default } else { given };
     match map_type {
         MapType::RingBuf | MapType::UserRingBuf => (0, 0, ring_size(entries)),
-        MapType::PerfEventArray => (or(key, 4), or(value, 4), or(entries, slots)),
+        MapType::PerfEventArray => {
+            let value = if map.value_type.is_some() { 4 } else { or(value, 4) };
+            (or(key, 4), value, or(entries, slots))
+        }
         _other => (key, value, entries),
     }
 }

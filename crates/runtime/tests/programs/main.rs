@@ -29,6 +29,7 @@ mod redirect;
 mod rings;
 mod samples;
 mod skb;
+mod sock_hooks;
 mod sockets;
 mod stopped;
 mod unstoppable;

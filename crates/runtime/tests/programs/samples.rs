@@ -8,7 +8,7 @@
 
 use bpf_runtime::{
     Arch, BpfContext, Callee, Config, Context, ContextBytesMut, Engine, Insn, Linker, LoadError, MapSet, MapType, Mode,
-    Object, ProgramType, RunError, SkBuff, Skb, Xdp, XdpBuff,
+    Object, ProgramType, RunError, SkBuff, Skb, Sock, SockBuff, SockOps, SockOpsBuff, Xdp, XdpBuff,
 };
 use bpf_testkit::{cases::shared, skipped};
 use std::path::{Path, PathBuf};
@@ -128,8 +128,14 @@ fn outcome(object: &Object, program: &bpf_runtime::ObjectProgram) -> Option<Resu
         | ProgramType::CgroupSkb
         | ProgramType::SkSkb => go(object, name, skb),
         ProgramType::Unknown if program.section() == "test_md" => go(object, name, test),
+        ProgramType::CgroupSock => {
+            go::<Sock>(object, name, |program, _| program.run(&mut (), &mut SockBuff::default()))
+        }
+        ProgramType::SockOps => {
+            go::<SockOps>(object, name, |program, _| program.run(&mut (), &mut SockOpsBuff::default()))
+        }
         // Sections that stand for nothing: the samples' programs there use no context, or a packet.
-        ProgramType::Unknown | ProgramType::SockOps if !program.section().contains('/') => go(object, name, xdp),
+        ProgramType::Unknown if !program.section().contains('/') => go(object, name, xdp),
         _ => return None,
     })
 }
@@ -183,7 +189,7 @@ fn samples_load_and_run_as_the_table_says() {
 #[test]
 fn other_objects_load_where_their_context_is_shipped() {
     for (name, least) in
-        [("samples/cilium-examples", 3), ("samples/new_linux", 5), ("tailcalls/v3", 17), ("tailcalls/v4", 17)]
+        [("samples/cilium-examples", 5), ("samples/new_linux", 9), ("tailcalls/v3", 17), ("tailcalls/v4", 17)]
     {
         let Some(folder) = folder(name) else { continue };
         let mut ran = 0;

@@ -1,4 +1,4 @@
-//! The helpers that take a packet context: the kernel's, by the kernel's ids.
+//! The helpers that take a context, of a packet or a socket: the kernel's, by the kernel's ids.
 //!
 //! They exist only for programs on their context, because their first argument is trusted to be one: the linker binds
 //! them by id *and* layout, and the verifier proves that the argument is the context.
@@ -11,6 +11,8 @@ use crate::call::helpers::{network, skb, socket, system};
 use crate::context::packet::{Redirect, Window, Xdp, XdpBuff};
 use crate::context::sk_lookup::SkLookup;
 use crate::context::skb::{SkBuff, Skb};
+use crate::context::sock_addr::{Sock, SockAddr};
+use crate::context::sock_ops::SockOps;
 use crate::context::{Context, ContextLayout};
 use crate::num::low;
 use bpf_jit_code::RunCtx;
@@ -23,7 +25,7 @@ const ETH_HLEN: usize = 14;
 
 /// Whether the helper exists for packet contexts only.
 pub(crate) fn is_packet_helper(helper: Helper) -> bool {
-    XDP.iter().chain(SKB).chain(SK_LOOKUP).any(|h| h.0 == helper)
+    [XDP, SKB, SK_LOOKUP, SOCK, SOCK_ADDR, SOCK_OPS].into_iter().flatten().any(|h| h.0 == helper)
 }
 
 /// The helper for programs on `layout`.
@@ -34,6 +36,12 @@ pub(crate) fn packet_helper(helper: Helper, layout: &'static ContextLayout) -> O
         SKB
     } else if core::ptr::eq(layout, SkLookup::layout()) {
         SK_LOOKUP
+    } else if core::ptr::eq(layout, Sock::layout()) {
+        SOCK
+    } else if core::ptr::eq(layout, SockAddr::layout()) {
+        SOCK_ADDR
+    } else if core::ptr::eq(layout, SockOps::layout()) {
+        SOCK_OPS
     } else {
         return None;
     };
@@ -56,6 +64,15 @@ const XDP: &[(Helper, HostFn)] = &[
 ];
 
 const SK_LOOKUP: &[(Helper, HostFn)] = &[(Helper::SkAssign, HostFn::with_run(socket::lookup_sk_assign))];
+
+const SOCK: &[(Helper, HostFn)] = &[(Helper::GetSocketCookie, HostFn::plain(socket::sock_get_socket_cookie))];
+
+const SOCK_ADDR: &[(Helper, HostFn)] = &[(Helper::GetSocketCookie, HostFn::plain(socket::addr_get_socket_cookie))];
+
+const SOCK_OPS: &[(Helper, HostFn)] = &[
+    (Helper::GetSocketCookie, HostFn::plain(socket::ops_get_socket_cookie)),
+    (Helper::SockOpsCbFlagsSet, HostFn::plain(socket::sock_ops_cb_flags_set)),
+];
 
 const SKB: &[(Helper, HostFn)] = &[
     (Helper::GetCgroupClassid, HostFn::plain(system::zero)),

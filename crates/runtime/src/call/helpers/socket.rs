@@ -12,6 +12,8 @@ use crate::call::helpers::skb::{EINVAL, ret};
 use crate::context::network::Network;
 use crate::context::sk_lookup::SkLookupBuff;
 use crate::context::skb::SkBuff;
+use crate::context::sock_addr::{SockAddrBuff, SockBuff};
+use crate::context::sock_ops::SockOpsBuff;
 use crate::context::socket::{Socket, SocketLookup};
 use crate::num::{index, low};
 use bpf_jit_code::RunCtx;
@@ -278,4 +280,79 @@ pub(super) unsafe extern "C" fn lookup_sk_assign(
     let lookup = unsafe { &mut *(context as *mut SkLookupBuff) };
     // SAFETY: `run` is the hidden argument, and this frame holds nothing else to drop.
     unsafe { ask(run, |_| lookup.assign(socket, flags)) }
+}
+
+/// `bpf_get_socket_cookie(ctx)` of a program on a socket.
+///
+/// # Safety
+/// `context` must be that of a running program on [`Sock`](crate::Sock).
+pub(super) unsafe extern "C" fn sock_get_socket_cookie(
+    context: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: *mut RunCtx,
+) -> u64 {
+    // SAFETY: the linker binds this to programs on that context only, and the verifier admits only theirs.
+    unsafe { &*(context as *const SockBuff) }.cookie
+}
+
+/// `bpf_get_socket_cookie(ctx)` of a program on an address.
+///
+/// # Safety
+/// `context` must be that of a running program on [`SockAddr`](crate::SockAddr).
+pub(super) unsafe extern "C" fn addr_get_socket_cookie(
+    context: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: *mut RunCtx,
+) -> u64 {
+    // SAFETY: the linker binds this to programs on that context only, and the verifier admits only theirs.
+    unsafe { &*(context as *const SockAddrBuff) }.socket.as_deref().map_or(0, |socket| socket.cookie)
+}
+
+/// The context of a program on `bpf_sock_ops`.
+///
+/// # Safety
+/// `context` must be that of a running program on [`SockOps`](crate::SockOps).
+unsafe fn sock_ops<'a>(context: u64) -> &'a mut SockOpsBuff {
+    // SAFETY: the linker binds these helpers to programs on that context only, and the verifier admits only theirs as
+    // the first argument; emitted code waits for the call.
+    unsafe { &mut *(context as *mut SockOpsBuff) }
+}
+
+/// `bpf_get_socket_cookie(ctx)` of a program that is told of a connection.
+///
+/// # Safety
+/// See [`sock_ops`].
+pub(super) unsafe extern "C" fn ops_get_socket_cookie(
+    context: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: *mut RunCtx,
+) -> u64 {
+    // SAFETY: as the verifier has proven.
+    unsafe { sock_ops(context) }.socket.as_deref().map_or(0, |socket| socket.cookie)
+}
+
+/// `bpf_sock_ops_cb_flags_set(ctx, flags)`: those of the flags that do not exist, as an `int`.
+///
+/// # Safety
+/// See [`sock_ops`].
+pub(super) unsafe extern "C" fn sock_ops_cb_flags_set(
+    context: u64,
+    flags: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: *mut RunCtx,
+) -> u64 {
+    // SAFETY: as the verifier has proven.
+    let unknown = unsafe { sock_ops(context) }.set_cb_flags(low(flags));
+    ret(unknown.map(|unknown| i64::from(unknown.cast_signed()) as u64).ok_or(EINVAL))
 }
