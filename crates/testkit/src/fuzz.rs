@@ -6,9 +6,11 @@
 //! without building it.
 
 mod dispatcher;
+mod loops;
 mod maps;
 
 pub use dispatcher::dispatcher;
+pub use loops::loops;
 pub use maps::maps;
 
 use crate::generate::{self, Choices, Generated, HELPER_ID, Shape};
