@@ -78,7 +78,7 @@ fn comparison(op: &Op, v: VReg) -> Option<Comparison> {
     None
 }
 
-/// How `a cond b` is had with `v`, which was loaded in this size, in memory.
+/// The comparison `a cond b` with its operand `v` left in memory, from where it was loaded in this size.
 pub fn compared(size: Size, v: VReg, width: Width, cond: Cond, a: VReg, b: Val) -> Option<Compared> {
     let whole = access(width) == size;
     match b {

@@ -80,9 +80,9 @@ pub(crate) struct Ssa {
     reads: Vec<u32>,
     /// By value, while renaming: what it is now, ...
     now: Vec<VReg>,
-    /// ... what it was before, of each definition since the entry, ...
+    /// For each definition since the entry: its register and the value that this had before; ...
     before: Vec<(VReg, VReg)>,
-    /// ... and the blocks that dominate the one at hand, each with how many of these there were.
+    /// ... and the blocks that dominate the current one, each with the length of `before` when it was entered.
     open: Vec<(BlockId, usize)>,
 }
 
@@ -103,7 +103,7 @@ struct Variables {
     /// that do, in `writes`.
     written: Vec<[u32; 2]>,
     writes: Vec<Link>,
-    /// Those with several definitions that some block reads which did not write them before.
+    /// Registers with several definitions that some block reads before it writes them: candidates for phis.
     global: Vec<VReg>,
     is_global: Vec<bool>,
 }

@@ -101,7 +101,7 @@ pub(crate) fn recording() -> bool {
     WATCH.with_borrow(|w| w.recording)
 }
 
-/// Keeps what was recorded of a program, and what else was said of it.
+/// Stores a program's recorded states and its other facts.
 pub(crate) fn keep(verified: &mut Verified, layout: &'static ContextLayout, env: &Env<'_>) {
     WATCH.with_borrow_mut(|w| {
         if w.recording {

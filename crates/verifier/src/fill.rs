@@ -16,7 +16,7 @@ use crate::state::{Byte, Fill, Frame, State};
 const MAX_FILLS: usize = 4;
 
 impl Frame {
-    /// Begins one that is empty: in round 0, it ends where it begins. Says nothing of what is written already.
+    /// Begins an empty fill, as before round 0: it ends where it begins. Bytes that were written before are not in it.
     pub(crate) fn begin_fill(&mut self, id: u32, scale: i16, at: i64) {
         let fill = Fill { bottom: at, id, scale, delta: at };
         let known = || at >= 0 || usize::try_from(-at).is_ok_and(|depth| self.check_readable(depth, 1).is_ok());

@@ -87,7 +87,7 @@ pub(crate) enum Round {
     Walked,
     /// As it is, to see what changes in a round.
     Watched,
-    /// From a guess of what is true in every round.
+    /// From a loop's guess: taken to be true in every round, until the check.
     Guessed,
 }
 

@@ -156,7 +156,7 @@ unsafe fn run_under<'e>(
         // SAFETY: still this thread's. Runs without limits rely on it.
         unsafe { (*run).ctx.allowance = i64::MAX };
     }
-    // Signal handlers may take the run once it is nobody's.
+    // From this store on a signal handler may use this level for a run of its own.
     compiler_fence(Ordering::SeqCst);
     // Relaxed: the slot's next user comes after this one anyway.
     level.word().store(0, Ordering::Relaxed);

@@ -95,7 +95,7 @@ pub struct RunLimits {
     allowance: i64,
     /// The tick at which the run is to end.
     deadline: u64,
-    /// Who may end it; 0 is nobody.
+    /// The number of the interrupter that may end the run; 0: none.
     interrupter: u64,
     /// Whose clock's the deadline and the interrupter are; 0 if there is none.
     clock: u64,

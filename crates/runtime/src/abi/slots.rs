@@ -176,7 +176,7 @@ impl Runs {
         level.is_idle().then_some(&**level)
     }
 
-    /// The outermost level of a slot that no run of its thread is using, inside one that is in use, with that one.
+    /// The level for a run inside another: the outermost idle level of the slot, and the busy level just outside it.
     pub(super) fn idle_inner(&self, guard: &Guard<'_>) -> Option<(&Level, &Level)> {
         let mut outer = self.levels.get(guard.slot() as usize)?;
         loop {

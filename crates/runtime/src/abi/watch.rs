@@ -39,11 +39,11 @@ pub(crate) fn word_of<T>(what: *const T) -> u64 {
 /// What there is to know of a run that has limits, or is inside another.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// [`word_of`] what it is a run of.
+    /// The [`word_of`] the program, hook or dispatcher that is run.
     of: AtomicU64,
     /// The tick at which it is to end.
     deadline: AtomicU64,
-    /// Who may end it ([`crate::Interrupter`]); 0 is nobody.
+    /// The number of the [`crate::Interrupter`] that may end the run; 0: none.
     interrupter: AtomicU64,
     /// Descriptions so far.
     number: AtomicU64,

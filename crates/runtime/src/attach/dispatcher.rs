@@ -384,7 +384,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         Ok(TestRun { result: result?, mean })
     }
 
-    /// The list of what is attached.
+    /// The attached programs.
     fn list_of(&self, attached: &[Attached<C, H>]) -> Result<List, ListError> {
         let listed = attached.iter().map(|a| Listed {
             program: Arc::clone(a.program.loaded()),
@@ -395,7 +395,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
         List::new(&self.engine, size_of::<Attached<C, H>>(), listed)
     }
 
-    /// Publishes the list of what is attached, and gives up the lock before what is `gone` goes.
+    /// Publishes the list of attached programs, and releases the lock before the `gone` programs are dropped.
     fn relist(&self, state: MutexGuard<'_, State<C, H>>, list: List, gone: Option<Attached<C, H>>) {
         let old = self.list.replace(list);
         drop(state);

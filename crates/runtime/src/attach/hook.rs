@@ -123,8 +123,8 @@ pub struct Hook<C, H> {
     /// None: the list is walked.
     image: LiveImage,
     list: Published<List>,
-    /// The most that the machine code of a program takes that is or was attached: a run may still be on its way to one
-    /// that is gone.
+    /// The largest machine stack, in bytes, of all programs ever attached. Detached ones count, too: a run may still
+    /// be about to enter one.
     code_stack: AtomicU64,
     state: Mutex<State<C, H>>,
     _reclaim: ReclaimOnDrop,

@@ -348,7 +348,7 @@ trait Change<'p> {
 
     fn unlock(&mut self);
 
-    /// Lets go of what was replaced, and gives the change back to it.
+    /// Ends the replacement, and returns the change that would undo it.
     fn finish(self: Box<Self>) -> Box<dyn Change<'p> + 'p>;
 }
 

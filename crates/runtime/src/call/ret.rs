@@ -175,7 +175,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Pinned<T> {
         self.words.words.as_ptr().cast_mut().cast()
     }
 
-    /// A copy of what is there now; while a program writes, perhaps partly old and partly new.
+    /// A copy of the bytes as they are now; if a program writes meanwhile, it may be partly old and partly new.
     pub fn get(&self) -> T {
         let mut value = T::new_zeroed();
         // SAFETY: there are at least `size_of::<T>()` bytes of atomic words.
@@ -322,7 +322,7 @@ impl<V> fmt::Debug for PinnedValue<V> {
 }
 
 impl<V: FromBytes + IntoBytes + Immutable> PinnedValue<V> {
-    /// A copy of what is there now; while another thread writes, perhaps partly old and partly new.
+    /// A copy of the bytes as they are now; if another thread writes meanwhile, it may be partly old and partly new.
     ///
     /// # Errors
     /// [`MapError::NoSlot`] in a forked child: the value is its parent's.

@@ -179,7 +179,7 @@ impl Window {
         }
         // SAFETY: `at` bytes from either address are in the packet as it is now, which begins `by` bytes earlier.
         unsafe { core::ptr::copy(old, data, at) };
-        // SAFETY: the bytes between what was moved and what was not.
+        // SAFETY: the gap between the moved part and the rest, which is inside the buffer.
         unsafe { core::ptr::write_bytes(data.wrapping_add(at), 0, by) };
         true
     }

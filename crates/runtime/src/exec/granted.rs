@@ -159,7 +159,7 @@ impl<'p> Granted<'p> {
         }
     }
 
-    /// Whether it is one that was given; with `release`, one that was looked up, which is given back.
+    /// Whether the run has this socket. With `release`: whether it has looked it up and still has it; now it has not.
     pub(crate) fn has_socket(&mut self, address: u64, release: bool) -> bool {
         let found = self.sockets.iter().position(|(at, owed)| *at == address && (*owed || !release));
         if let (Some(i), true) = (found, release) {

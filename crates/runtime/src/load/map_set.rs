@@ -398,7 +398,7 @@ fn normalised(map_type: MapType, map: &bpf_object::MapDecl, slots: u32) -> (u32,
     }
 }
 
-/// The smallest size of a ring buffer that holds so many bytes: a power of two, and of pages. What is too large stays,
+/// The smallest size of a ring buffer that holds this many bytes: a power of two, and of pages. What is too large stays,
 /// to be refused; so does 0.
 fn ring_size(bytes: u32) -> u32 {
     let page = crate::num::small(bpf_maps::page_size());

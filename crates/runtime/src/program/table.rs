@@ -81,7 +81,7 @@ struct Bound {
     mode: Option<Mode>,
 }
 
-/// So many words of zeroes, of which only those that are used take memory; `None` if there are none to be had.
+/// `len` zeroed words; pages take memory when they are first written. `None` if the system has no memory for them.
 fn zeroed_words(len: usize) -> Option<Box<[AtomicU64]>> {
     let layout = std::alloc::Layout::array::<AtomicU64>(len).ok().filter(|layout| layout.size() != 0)?;
     // SAFETY: the layout is not empty.
@@ -288,7 +288,7 @@ impl ProgTable {
         self.lock().sites.tracked(index)
     }
 
-    /// Finishes what had to wait for runs that are over now.
+    /// Frees what was deferred until the runs of then were over.
     fn settle(&self) {
         let free = self.lock().sites.settle(&self.clock);
         drop(free);

@@ -40,7 +40,7 @@ pub(crate) struct ValueNotes {
 }
 
 impl ValueNotes {
-    /// Prepares for a program of so many slots.
+    /// Prepares for a program of `slots` instruction slots.
     pub(super) fn start(&mut self, slots: usize, on: bool) {
         self.on = on;
         self.notes.clear();
@@ -52,7 +52,7 @@ impl ValueNotes {
         }
     }
 
-    /// Gives back what is more than so many bytes of each kind.
+    /// Frees memory beyond `bytes` of each kind.
     pub(super) fn trim(&mut self, bytes: usize) {
         crate::kept::shrink(&mut self.notes, bytes);
         crate::kept::shrink(&mut self.seen, bytes);

@@ -29,7 +29,7 @@ pub(super) struct Call<'a> {
     pub key: Option<u64>,
     /// The record size argument.
     pub record_size: u32,
-    /// The owner id of what is given back.
+    /// The owner id of the released object.
     pub given_back: u32,
     /// Where an object on the stack is made.
     pub made: Option<(Local, u8, usize)>,

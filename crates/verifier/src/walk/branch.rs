@@ -419,7 +419,7 @@ impl Walk<'_> {
         if [d, s].into_iter().any(|v| !bounded(&v.n) || v.n.smin() < 0) || d.null || s.null {
             return;
         }
-        // The sum of what rises and what falls is one of numbers that are not negative.
+        // The order of a rising and a falling variable is about their sum: both must not be negative.
         if d.scale.signum() != s.scale.signum() && !(d.is_of_no_negative() && s.is_of_no_negative()) {
             return;
         }
@@ -598,7 +598,7 @@ fn settle_null(state: &mut State, id: u32, null: bool) {
     for v in state.values_mut() {
         if v.null && (v.id == id || planted!(NullOfAll)) {
             if null {
-                // What was got is named by what is owed for it; what only belongs to it is not.
+                // An acquired object is named by its debt; a part that only belongs to it is not.
                 if v.owner == v.id || planted!(NullOfAll) {
                     owner = owner.max(v.owner);
                 }

@@ -55,7 +55,7 @@ impl Form {
         }
     }
 
-    /// Adds so many times another one. `None` if that is too much.
+    /// Adds a multiple of another form. `None` if a coefficient overflows.
     pub(in crate::walk) fn plus(mut self, other: &Form, times: i128) -> Option<Form> {
         for &(id, c) in &other.terms {
             let c = not_too_much(c.checked_mul(times)?)?;

@@ -68,7 +68,7 @@ impl Value {
         !matches!(self.ty, Ty::Packet { .. } | Ty::Half { .. }) || self.scale != 1 || self.least_of_line() >= 0
     }
 
-    /// The range of the value that its name names, which is not negative.
+    /// The range of the line's variable (the value that `id` names), which is never negative.
     pub(super) fn range_of_line(&self) -> (u64, u64) {
         let (min, max) = self.bounds();
         let (min, max) = of_multiple(min, max, self.scale, self.delta);
@@ -192,10 +192,10 @@ impl State {
             // A bound that one of them gave may have settled others.
             let Some(&Wrap { w, v, by, bits }) = self.wraps.get(i) else { continue };
             let (by, all) = (i128::from(by), 1i128 << bits);
-            // Above this, it has; it has not if V(v) is `by` or more.
+            // The difference has wrapped if V(v) is less than `by`, and has not if V(v) is `by` or more.
             let (whole, wrapped) = match id {
                 id if id == v => (min >= by, max < by),
-                // What has not is no more than what it was taken off can be.
+                // A difference that has not wrapped is at most the number that was subtracted from.
                 id if id == w => {
                     let early = i128::from(planted!(DifferencesWrapEarly));
                     let beyond = || self.most_of(v).is_some_and(|most| min + early > most - by);
@@ -213,7 +213,7 @@ impl State {
                 self.learn_below(Room { id: v, scale: 1, bytes: -by, hi: w });
             }
             if whole {
-                // So what is named by the difference is named by what it is one of.
+                // So values on the line of the difference are on that of the number that it was taken off.
                 let by = i32::try_from(by).unwrap_or(0);
                 for value in self.values_mut().filter(|value| value.line_id() == w && by > 0) {
                     if let Some(delta) = by.checked_mul(value.scale.into()).and_then(|by| value.delta.checked_sub(by)) {

@@ -58,7 +58,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The pointer, if all that is known of what it moves with shows that the access is inside.
+    /// The pointer, if the facts about its variable offset prove the access inside its region.
     fn narrowed(&mut self, v: &Value, off: i64, size: u64) -> Option<Value> {
         if v.line_id() == 0 || v.null || !self.relates() || (self.loops.guessing() && !self.loops.rich()) {
             return None;
@@ -540,7 +540,7 @@ impl Walk<'_> {
             Place::Stack { frame, depth, size } => {
                 self.readable_stack(frame, depth, size)?;
                 let frame = &mut self.state.frames[usize::from(frame)];
-                // Nobody else writes the stack: what was there is what is fetched.
+                // No other thread writes the stack: the fetched value is the stored one.
                 old = frame.load(depth, size).unwrap_or(old);
                 frame.store_misc(depth, size);
             }

@@ -66,7 +66,7 @@ impl Walk<'_> {
         let Ty::Packet { region } = p.ty else {
             let (tie, scale, delta) = self.moved(p, s, subtract);
             let n = if tie == 0 { n } else { self.within_sum(n, tie, scale, delta) };
-            // The name is of what is not negative.
+            // The named value is not negative.
             let n = match tie != 0 && subtract && scale == 1 && s.n.as_const().is_none() {
                 true => n.meet(&Scalar::signed(delta.into(), i64::MAX)).unwrap_or(n),
                 false => n,
@@ -87,7 +87,7 @@ impl Walk<'_> {
         let (id, scale, delta) = match delta {
             // A number that may be negative is another one than the offset is.
             Some(delta) if p.id == 0 && s.id != 0 && !subtract && s.n.smin() >= 0 => (s.id, s.scale, delta),
-            // Before the start by a number: by the number's name, which is of what is not negative.
+            // A number before the start: named by that number, which is not negative.
             _ if p.id == 0 && s.id != 0 && subtract && s.scale == 1 && s.n.smin() >= 0 && self.relates() => {
                 match p.delta.checked_sub(s.delta) {
                     Some(delta) => (s.id, -1, delta),
@@ -96,7 +96,7 @@ impl Walk<'_> {
             }
             _ => match self.pointer_sum(p, s, subtract) {
                 Some(named) => {
-                    // The name of a difference is of what is not negative.
+                    // A difference has a name only if it is not negative.
                     differs = subtract || p.scale < 0;
                     named
                 }

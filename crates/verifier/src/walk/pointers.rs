@@ -54,7 +54,7 @@ pub(super) fn low_half(v: &Value) -> Option<Value> {
     }
 }
 
-/// Bytes of what it points into.
+/// The size of its region, in bytes.
 pub(super) fn size_of(v: &Value, env: &Env<'_>) -> u32 {
     match v.ty {
         Ty::Packet { region } => env.region(region).max_len,

@@ -212,7 +212,7 @@ impl Pruner {
         pool.extend(self.kept.drain(..).map(|k| k.state).filter(|s| !s.frames.is_empty()));
     }
 
-    /// Gives back what is more than so many bytes of each kind.
+    /// Frees scratch memory beyond `bytes` of each kind.
     pub(super) fn trim(&mut self, bytes: usize) {
         shrink(&mut self.joins, bytes);
         shrink(&mut self.points, bytes);

@@ -77,7 +77,7 @@ impl State {
         }
     }
 
-    /// Whether the name is of what may be negative: of nothing but pointers that may have begun before their region.
+    /// Whether the named value may be negative. Only pointers that may have begun before their region are.
     pub(crate) fn may_be_negative(&self, id: u32) -> bool {
         let mut named = self.frames.iter().flat_map(Frame::values).filter(|v| v.line_id() == id).peekable();
         id >= FIRST_FREE_ID && named.peek().is_some() && !named.any(Value::is_of_no_negative)

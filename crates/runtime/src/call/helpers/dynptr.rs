@@ -26,7 +26,7 @@ pub(crate) struct Dynptr {
     /// Where the memory or the context is; 0: it leads nowhere.
     data: u64,
     size: u32,
-    /// Bytes before what it leads to now; above [`OFFSET`], what is behind `data`.
+    /// The offset of its first byte from `data`; above [`OFFSET`], the kind of memory that `data` points to.
     offset: u32,
 }
 
@@ -52,7 +52,7 @@ impl Dynptr {
         self.offset & READ_ONLY != 0
     }
 
-    /// Whether so many bytes are inside.
+    /// Whether `len` bytes from `offset` are inside.
     fn check(self, offset: u64, len: u64) -> Result<(), Errno> {
         let size = u64::from(self.size);
         if len > size || offset > size - len { Err(Errno::E2BIG) } else { Ok(()) }
@@ -73,7 +73,7 @@ impl Dynptr {
         }
     }
 
-    /// The address of so many bytes, which the packet has now; from its start, if it leads to one.
+    /// The address of `len` bytes at `offset`: of the packet as it is now, if the dynptr is of a packet.
     ///
     /// # Safety
     /// As [`Dynptr::window`].
@@ -126,7 +126,7 @@ pub(super) unsafe extern "C" fn from_mem(data: u64, size: u64, flags: u64, ptr: 
     ret(done)
 }
 
-/// A dynptr to the packet of a context, of so many bytes now.
+/// A dynptr over the packet of a context, with its present length.
 ///
 /// # Safety
 /// `ptr` as in [`write`]; `context` must be the running program's, of that kind.

@@ -399,7 +399,7 @@ impl SkBuff<'_> {
         0
     }
 
-    /// What the sum of the packet is good for is not known here: as for a packet that a device has not summed up.
+    /// Checksum state is unknown here: the same as for a packet that no device has checked.
     fn csum_update(&mut self) -> Done {
         Err(ENOTSUPP)
     }

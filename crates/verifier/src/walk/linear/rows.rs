@@ -33,7 +33,7 @@ pub(super) struct Rows {
 }
 
 impl Row {
-    /// `a` times itself and `b` times the other, in so many columns. `None` if that is too much.
+    /// `a` times this row plus `b` times the other, in the first columns. `None` if an entry overflows.
     fn combined(&self, a: i64, other: &Row, b: i64, columns: usize) -> Option<Row> {
         let mut out = Row { by: [0; COLUMNS], constant: 0, key: 0 };
         let pairs = self.by.iter().zip(&other.by);
@@ -69,7 +69,7 @@ impl Row {
 }
 
 impl Rows {
-    /// For so many questions as one asks.
+    /// Empty, for one question after the other.
     pub(super) fn new() -> Rows {
         Rows { columns: Vec::with_capacity(COLUMNS), equal: Vec::new(), less: Vec::with_capacity(MAX_ROWS) }
     }

@@ -87,7 +87,7 @@ impl Walk<'_> {
         Ok(false)
     }
 
-    /// In a loose walk: a step that was refused. Whether the path goes on as if it had been allowed.
+    /// Handles a refused step. In a loose walk the path goes on as if it had been allowed: then `true`.
     pub(in crate::walk) fn tolerate(&mut self, insn: &Insn, reason: &Reason) -> bool {
         if !matches!(
             reason,

@@ -21,7 +21,7 @@ pub(super) fn same_shape(a: &State, b: &State) -> bool {
 pub(in crate::walk) struct IdMap(Vec<(u32, u32)>, Vec<u32>);
 
 impl IdMap {
-    /// Gives back what is more than so many bytes.
+    /// Frees scratch memory beyond `bytes`.
     pub(super) fn trim(&mut self, bytes: usize) {
         shrink(&mut self.0, bytes);
     }

@@ -160,7 +160,7 @@ impl Demand {
         &self.frames[..self.used]
     }
 
-    /// Frames from here on do not exist yet, or any more: what was in their places is nothing to them.
+    /// Forgets the demands on frames from `count` on: a later frame at the same depth is another one.
     pub(super) fn truncate(&mut self, count: usize) {
         if count < self.used {
             self.frames[count..self.used].fill(Needed::default());
@@ -173,7 +173,7 @@ impl Demand {
         self.join(frames);
     }
 
-    /// Everything in so many frames.
+    /// Demands everything in the first `frames` frames.
     pub(super) fn set_all(&mut self, frames: usize) {
         self.truncate(0);
         self.used = frames.min(FRAMES);

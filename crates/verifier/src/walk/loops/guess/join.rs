@@ -11,7 +11,7 @@ use crate::value::{Ty, Value, Why};
 pub(super) enum Widen {
     /// To what holds both.
     Not,
-    /// To so many bits as a smaller type has.
+    /// To the width of a narrower integer type.
     Near,
     /// To half a register, or all of it.
     Far,

@@ -7,7 +7,7 @@ use bpf_isa::Reg;
 use crate::state::{Frame, State};
 use crate::value::Value;
 
-/// A register or slot, in the frame that is so many above the running one.
+/// A register or slot, with its frame counted upwards from the running one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::walk::loops) struct Place {
     pub(super) above: u8,

@@ -51,7 +51,7 @@ impl Of {
     fn is_in_sums(self, state: &State, names: &State) -> bool {
         match self {
             Of::Name(id) if id < FIRST_FREE_ID => state.min_len.get(id as usize - 1).is_some(),
-            // That of a pointer into a region may be of what lay before it. It stays what it was when it was entered.
+            // A pointer's name may be of a value before its region. It stays as it was when the relation was added.
             Of::Name(id) => {
                 let mut named = state.frames.iter().flat_map(Frame::values).filter(|v| v.line_id() == id);
                 named.any(Value::is_of_no_negative) || names.sums.iter().any(|t| t.a == id || t.b == id)
@@ -65,7 +65,7 @@ impl Of {
 }
 
 impl Relation {
-    /// Whether it holds of what the state has in the places, and can be entered by their names.
+    /// Whether the relation holds of the state's values in its places, and their names can express it.
     pub(super) fn holds(self, state: &State, names: &State) -> bool {
         match self {
             Relation::Below { lo, scale, bytes, hi } => {

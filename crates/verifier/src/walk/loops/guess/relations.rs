@@ -99,7 +99,7 @@ impl Shape {
 }
 
 impl Guess {
-    /// Enters the relations, all of which hold of what entered the loop.
+    /// Adds the relations to the state at the loop's head. All of them hold in the state that entered the loop.
     pub(super) fn relate(&mut self, shape: &Shape, next_id: &mut u32) {
         for &r in shape.related.iter().flatten() {
             if r.is_named(&self.state) && (r.holds(&self.entry, &self.state) || planted!(RelationsUnbegun)) {
@@ -241,7 +241,7 @@ impl Guess {
         }
     }
 
-    /// Which relations hold of what came back, before anything in it gets the names of the next round.
+    /// Which relations hold in the state at the back-edge, before its values get the names of the next round.
     pub(super) fn see_relations(&mut self, back: &mut State, next_id: &mut u32) -> Vec<(Relation, u32)> {
         if self.relations.is_empty() {
             return Vec::new();

@@ -36,7 +36,7 @@ impl Guess {
         }
     }
 
-    /// The first place of what came back that the guess does not hold.
+    /// The first place of the state at the back-edge that the guess does not cover.
     pub(in crate::walk::loops) fn change(&self, back: &State, env: &Env<'_>) -> LoopFailure {
         let unlike = |place: &Place| match (value(&self.state, *place), value(back, *place)) {
             (Some(g), Some(b)) => g.ty != b.ty || !b.n.subset(&g.n),

@@ -144,7 +144,8 @@ impl Guess {
         }
     }
 
-    /// The names that single places have in a round pass to what is there now. Sees what has grown and what has shrunk.
+    /// Moves the names that single places have for a round on to their present values, and notes which grew and which
+    /// shrank.
     fn next_own(&mut self, back: &mut State, next_id: &mut u32) {
         let (mut seen, mut weak): (Vec<Measure<Place>>, Vec<Measure<Place>>) = Default::default();
         let mut facts: Vec<Room> = Vec::new();

@@ -30,7 +30,7 @@ pub(in crate::walk::loops) struct Shape {
     pub(in crate::walk::loops) compared_with: Vec<u64>,
     /// What is the same in every round, if it has no name of its own.
     pub(super) same: Vec<Place>,
-    /// While a round is watched: the names given to what had none.
+    /// While a round is watched: the names given to values without one.
     pub(in crate::walk::loops) names: Vec<(Place, u32)>,
     /// No exit bounds the number of rounds: nothing is counted by them.
     pub(super) uncounted: bool,
@@ -53,7 +53,7 @@ impl Shape {
         self.same.retain(|p| *p != place);
     }
 
-    /// Sees whether the range of what came back leaves that of what entered. Whether that is new.
+    /// Notes whether the range at the back-edge exceeds the range at entry. Returns whether that is new.
     pub(super) fn see_range(&mut self, place: Place, e: &Value, b: &Value) -> bool {
         let ((e_min, e_max), (b_min, b_max)) = (e.bounds(), b.bounds());
         let mut new = false;
