@@ -398,8 +398,8 @@ fn normalised(map_type: MapType, map: &bpf_object::MapDecl, slots: u32) -> (u32,
     }
 }
 
-/// The smallest size of a ring buffer that holds this many bytes: a power of two, and of pages. What is too large stays,
-/// to be refused; so does 0.
+/// The smallest size of a ring buffer that holds this many bytes: a power of two, and of pages. A size that is too
+/// large stays, to be refused; so does 0.
 fn ring_size(bytes: u32) -> u32 {
     let page = crate::num::small(bpf_maps::page_size());
     if bytes == 0 { 0 } else { bytes.max(page).checked_next_power_of_two().unwrap_or(bytes) }

@@ -4,8 +4,8 @@
 //! yet. Approach: the body is walked from a state in which all that changes may be anything; what would be refused
 //! because an offset is not bounded goes on as if it had been allowed, and the path ends where the loop is left.
 //!
-//! Invariants: nothing is proven by such a walk, and all that it recorded is thrown away with it. It ends: after so many
-//! steps at the latest.
+//! Invariants: nothing is proven by such a walk, and all that it recorded is thrown away with it. It ends, after a
+//! fixed number of steps at the latest.
 
 use bpf_isa::{Insn, Reg, Size};
 
