@@ -139,7 +139,7 @@ fn every_byte_changed_or_cut() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let soak = std::env::var_os("BPF_SOAK").is_some();
     let mut files = objects(&here.join("tests/objects"));
-    assert_eq!(files.len(), 9);
+    assert_eq!(files.len(), 10);
     if soak {
         let shared = std::env::var_os("BPF_SHARED").map_or(here.join("../../../shared"), PathBuf::from);
         for folder in ["samples/build", "samples/cilium-examples", "samples/new_linux", "tailcalls/v4"] {

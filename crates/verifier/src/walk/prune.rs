@@ -584,8 +584,8 @@ impl Walk<'_> {
 }
 
 /// Removes the ids of numbers that nothing else has, and facts about ids that nothing has. The facts stay if `asked`:
-/// some path has asked what follows from all of them together. Then one that contradicts another may have answered, whatever
-/// they are about, and what has been walked rests on both.
+/// some path has asked what follows from all of them together. Then one that contradicts another may have answered,
+/// whatever they are about, and what has been walked rests on both.
 pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool) {
     ids.clear();
     let named = |v: &Value| [v.id, v.tie];
