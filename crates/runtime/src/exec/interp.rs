@@ -93,6 +93,8 @@ unsafe fn give<'m>(memory: &mut Memory<'m>, layout: &ContextLayout, parts: Parts
     let writes = |field: &Field| field.access.writes();
     // SAFETY: the caller vouches for the parts, which were borrowed mutably for the run.
     let context: &'m mut [u8] = unsafe { slice(parts.context, parts.context_len) };
+    // Not where the slice is, which need not be there if it is empty: machine code is given this one.
+    let r1 = parts.context.expose_provenance() as u64;
     if !parts.memory.is_null() {
         // SAFETY: the caller vouches for the parts, borrowed mutably for the run; this one is no part of the context.
         memory.add_writable(unsafe { slice(parts.memory, parts.memory_len) });
@@ -118,13 +120,15 @@ unsafe fn give<'m>(memory: &mut Memory<'m>, layout: &ContextLayout, parts: Parts
     }
     // With regions the program was verified, and helpers may write what it may not.
     if layout.raw || !layout.regions.is_empty() || layout.fields.iter().all(writes) {
-        return memory.add_writable(context);
+        memory.add_writable(context);
+        return r1;
     }
     if !layout.fields.iter().any(writes) {
-        return memory.add_read_only(context);
+        memory.add_read_only(context);
+        return r1;
     }
     // Each field by itself, since nobody else keeps an unverified program from writing one that is read-only.
-    let (r1, mut rest, mut at) = (parts.context.expose_provenance() as u64, context, 0);
+    let (mut rest, mut at) = (context, 0);
     for field in &layout.fields {
         let (_, tail) = core::mem::take(&mut rest).split_at_mut((field.host_offset - at) as usize);
         let (bytes, tail) = tail.split_at_mut(field.host_size as usize);

@@ -184,3 +184,15 @@ fn contexts_are_told_apart() {
     let other = linker.loader::<Other>().insns("test", insns("r0 = *(u64 *)(r1 + 0); exit")).unwrap();
     assert_eq!(other.run(&mut (), &mut Other { value: 77 }).unwrap(), 77);
 }
+
+/// No memory is the null pointer, to every engine: what lies before it has wrapped round, which results may show.
+#[test]
+fn no_memory_begins_at_the_same_address_on_every_engine() {
+    for engine in engines(|_| ()) {
+        let text = "r0 = 1; r3 = r1; r3 -= 1; if r3 > r1 goto +1; r0 = 2; exit";
+        let program: Program<bpf_runtime::Raw, ()> =
+            Linker::new(&engine).loader().hybrid().insns("wraps", insns(text)).unwrap();
+        assert_eq!(program.run(&mut (), &mut []).unwrap(), 1);
+        assert_eq!(program.run(&mut (), &mut [0]).unwrap(), 2);
+    }
+}
