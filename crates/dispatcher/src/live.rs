@@ -63,6 +63,19 @@ impl Current {
     }
 }
 
+impl StagedImage {
+    /// Where it will be entered.
+    pub fn entry(&self) -> *const u8 {
+        self.0.entry()
+    }
+}
+
+impl Placed {
+    fn entry(&self) -> *const u8 {
+        self.text.entry(0).unwrap_or(std::ptr::null())
+    }
+}
+
 impl fmt::Debug for Placed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Placed").field("reads_hidden", &self.reads_hidden).finish_non_exhaustive()
@@ -134,11 +147,10 @@ impl LiveImage {
     }
 
     fn exchange(&self, placed: Option<Placed>) {
-        let word = placed.as_ref().and_then(|placed| {
+        let word = placed.as_ref().map_or(std::ptr::null(), |placed| {
             let hidden = if placed.reads_hidden { Current::HIDDEN } else { 0 };
-            Some(placed.text.entry(0)?.map_addr(|entry| entry | hidden))
+            placed.entry().map_addr(|entry| entry | hidden)
         });
-        let word = word.unwrap_or(std::ptr::null());
         let mut current = self.lock();
         // Release pairs with the acquire in `current`.
         self.word.store(word.cast_mut(), Ordering::Release);

@@ -241,6 +241,22 @@ impl<C, H> Roots for Hook<C, H> {
     }
 }
 
+/// A run of this very list of the hook, whatever it is by the time at which a program of it fails.
+struct RunOf<'l, C, H> {
+    hook: &'l Hook<C, H>,
+    list: &'l List,
+}
+
+impl<C, H> Roots for RunOf<'_, C, H> {
+    fn explain(&self, error: RunError, at: StoppedAt) -> RunError {
+        locate(self.list.iter().map(|listed| &*listed.program), error, at)
+    }
+
+    fn code_stack(&self) -> u64 {
+        Roots::code_stack(self.hook)
+    }
+}
+
 impl<C: Context, H: 'static> Hook<C, H> {
     /// A hook without programs.
     ///
@@ -293,7 +309,10 @@ impl<C: Context, H: 'static> Hook<C, H> {
         let image = self.image.current();
         let code = image.entry();
         if code.is_null() {
-            return begin::begin(runs, guard, host, parts, self.terms(), self, |run, parts| self.walk(run, parts));
+            return begin::begin(runs, guard, host, parts, self.terms(), self, |run, parts| {
+                // SAFETY: inside the run's guard.
+                self.walk(unsafe { self.list.get() }, run, parts)
+            });
         }
         // SAFETY: an image of programs on `C` for host state `H`, loaded inside the guard, which keeps it and them; the
         // rest is the caller's contract.
@@ -319,17 +338,18 @@ impl<C: Context, H: 'static> Hook<C, H> {
         let list = unsafe { self.list.get() };
         let named = || list.iter().map(|listed| listed.program.limited());
         let limits = Limits::new(limits, runs, list.checks(), named).map_err(|error| *error)?;
-        let image = self.image.current();
+        let (image, roots) = (self.image.current(), RunOf { hook: self, list });
         let code = image.entry();
-        if code.is_null() {
-            return begin::begin_limited(runs, guard, host, parts, (terms, limits), self, |run, parts| {
-                self.walk(run, parts)
+        // The limits are for this very list. While it is being replaced, the image may be of another one.
+        if code.is_null() || !list.is_of(code) {
+            return begin::begin_limited(runs, guard, host, parts, (terms, limits), &roots, |run, parts| {
+                self.walk(list, run, parts)
             });
         }
         // SAFETY: as in `run_under`.
         unsafe {
             let entry = begin::Entry { code, callee: code, reads_hidden: image.reads_hidden() };
-            begin::run_code_limited(runs, guard, entry, host, parts, (terms, limits), true, self)
+            begin::run_code_limited(runs, guard, entry, host, parts, (terms, limits), true, &roots)
         }
     }
 
@@ -357,10 +377,8 @@ impl<C: Context, H: 'static> Hook<C, H> {
         self.engine.0.runs.interrupt_of(self.terms().of);
     }
 
-    /// The same without an image. `run` is the run of this thread, begun with these parts and a `&mut H`.
-    fn walk(&self, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
-        // SAFETY: inside the run's guard.
-        let list = unsafe { self.list.get() };
+    /// The same without an image, for this list. `run` is the run of this thread, begun with these parts and a `&mut H`.
+    fn walk(&self, list: &List, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
         // Once more: the list may be a newer one than that for which the run began.
         self.engine.0.runs.config.stack.check(self, INTERPRETER).map_err(|error| *error)?;
         let mut result = self.policy.of_empty();
@@ -588,6 +606,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
             }
             _ => None,
         };
+        let list = list.with_image(image.as_ref().map_or(core::ptr::null(), StagedImage::entry));
         Ok((image, list))
     }
 

@@ -106,6 +106,8 @@ pub(crate) struct List {
     listed: Vec<Listed>,
     /// Those that each of them has.
     checks: Checks,
+    /// Where the image is entered that was made of them; 0 if there is none.
+    image: usize,
     _reservation: Reservation,
 }
 
@@ -124,7 +126,18 @@ impl List {
         listed.try_reserve_exact(len).map_err(|_| ListError::NoMemory { programs: len, needed })?;
         listed.extend(programs);
         let checks = listed.iter().fold(Checks::ALL, |all, listed| all.and(listed.program.checks));
-        Ok(List { listed, checks, _reservation: reservation })
+        Ok(List { listed, checks, image: 0, _reservation: reservation })
+    }
+
+    /// The same, for which this image was made.
+    pub(crate) fn with_image(self, entry: *const u8) -> List {
+        List { image: entry.addr(), ..self }
+    }
+
+    /// Whether the image that is entered here, which is published and kept like the list, is of its programs.
+    #[inline]
+    pub(crate) fn is_of(&self, entry: *const u8) -> bool {
+        self.image == entry.addr()
     }
 
     /// The checks that each of its programs has.

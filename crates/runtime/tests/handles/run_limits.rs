@@ -120,6 +120,35 @@ fn limits_of_one_run_hold_for_that_run() {
     }
 }
 
+/// A hook changes between programs that can keep a limit and programs that cannot: a run under a limit keeps it, or is
+/// refused.
+#[test]
+fn no_run_under_limits_is_without_them_while_a_hook_changes() {
+    for engine in engines(|_| ()) {
+        let linker = Linker::<()>::new(&engine);
+        let plain = linker.loader::<Raw>().insns("plain", assemble("call 5\nr0 = 7\nexit").unwrap()).unwrap();
+        let counted = load(&linker, ROUNDS, Some(100));
+        let hook = Hook::<Raw, ()>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        hook.attach(&counted).unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..1000 {
+                    hook.replace(&counted, &plain).unwrap();
+                    hook.replace(&plain, &counted).unwrap();
+                }
+                over.store(true, Ordering::Relaxed);
+            });
+            let limits = RunLimits::new().budget(10);
+            while !over.load(Ordering::Relaxed) {
+                let result = hook.run_with(&mut (), &mut [0; 20], &limits);
+                assert!(is_budget(&result) || matches!(result, Err(RunError::Unlimited { .. })), "{result:?}");
+            }
+        });
+        assert!(is_budget(&hook.run_with(&mut (), &mut [0; 20], &RunLimits::new().budget(10))));
+    }
+}
+
 #[test]
 fn limits_that_cannot_be_are_refused() {
     let other = Engine::new(Config::default()).unwrap();
