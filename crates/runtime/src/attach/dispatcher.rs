@@ -267,8 +267,11 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
                 Ok(())
             }
             Err(error) => {
-                // The caller has a handle of it: this is not the last.
-                state.attached.pop();
+                let refused = state.attached.pop();
+                drop(state);
+                // Without the lock: a handle's drop runs what was deferred, which may have a `Drop` that changes this
+                // dispatcher.
+                drop(refused);
                 Err(error)
             }
         }

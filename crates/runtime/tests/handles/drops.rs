@@ -100,6 +100,44 @@ fn a_drop_may_change_what_let_go_of_it() {
     }
 }
 
+/// Looks at a dispatcher when it is dropped.
+struct LooksOnDrop(Weak<Dispatcher<Words, u64>>, Arc<AtomicU64>);
+
+impl Drop for LooksOnDrop {
+    fn drop(&mut self) {
+        let entries = self.0.upgrade().map_or(0, |dispatcher| dispatcher.stats().entries);
+        // Relaxed: a count.
+        self.1.fetch_add(1 + entries as u64, Ordering::Relaxed);
+    }
+}
+
+/// A dispatcher that has no memory for one program more, and a program whose drop was put off by a run until then.
+#[test]
+fn a_drop_may_look_at_the_dispatcher_that_refuses_a_program() {
+    for f in &fixtures() {
+        let dispatcher = Arc::new(Dispatcher::<Words, u64>::new(&f.engine).unwrap());
+        let drops = Arc::new(AtomicU64::new(0));
+        let on_drop = LooksOnDrop(Arc::downgrade(&dispatcher), Arc::clone(&drops));
+        let mut linker = Linker::new(&f.engine);
+        let touch = move |_: &mut Caller<'_, u64>| on_drop.0.strong_count() as u64;
+        linker.func(1002, "touch", touch).unwrap();
+        let insns = bpf_runtime::assemble("call 1002\nexit").unwrap();
+        let victim: Prog = linker.loader().insns("victim", insns).unwrap();
+        let other = f.load("other", "r0 = 0\nexit", &[]);
+        let memory = f.engine.domain().memory();
+        let taken = memory.reserve(f.engine.config().memory_limit - memory.used()).unwrap();
+        let mut host = 0;
+        let runner = other.runner(&mut host).unwrap();
+        drop((victim, linker));
+        assert_eq!(drops.load(Ordering::Relaxed), 0, "{}: a runner keeps what is dropped", f.name);
+        drop(runner);
+        assert!(dispatcher.attach(&other).is_err(), "{}", f.name);
+        f.engine.reclaim();
+        assert_eq!(drops.load(Ordering::Relaxed), 1, "{}", f.name);
+        drop(taken);
+    }
+}
+
 /// Programs own their engine, and what is deferred is owned by the engine: nobody may be left who owns only each other.
 #[test]
 fn an_engine_goes_with_its_last_user() {
