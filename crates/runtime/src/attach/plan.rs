@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::error::ProgArrayError;
 use crate::handle::prog_array::ProgArray;
 use crate::handle::program::Program;
-use crate::program::table::{Member, ProgTable};
+use crate::program::table::{Exchange, Member, ProgTable, UserHold};
 use bpf_quiesce::{Domain, Owned};
 use std::fmt;
 use std::sync::{Arc, MutexGuard};
@@ -98,9 +98,27 @@ pub struct Plan<'p> {
 
 /// A slot, and what it is to hold.
 struct Slot {
-    table: Arc<ProgTable>,
-    index: u32,
-    program: Option<Arc<dyn Member>>,
+    /// A user's: who has given a plan to the array has a way left to change it. What was put into an array without any
+    /// would never be taken out, and keep itself if it jumps through the array.
+    hold: UserHold,
+    change: Exchange,
+}
+
+impl Slot {
+    fn new(table: &Arc<ProgTable>, index: u32, program: Option<Arc<dyn Member>>) -> Slot {
+        Slot { hold: UserHold::new(table), change: Exchange { index, new: program, expected: None } }
+    }
+
+    /// What puts back what was there, unless somebody else has changed it since.
+    fn back(&self, held: Option<Arc<dyn Member>>) -> Slot {
+        let Exchange { index, ref new, .. } = self.change;
+        let change = Exchange { index, new: held, expected: Some(new.clone()) };
+        Slot { hold: UserHold::new(self.table()), change }
+    }
+
+    fn table(&self) -> &Arc<ProgTable> {
+        &self.hold.0
+    }
 }
 
 impl fmt::Debug for Plan<'_> {
@@ -113,8 +131,6 @@ impl fmt::Debug for Plan<'_> {
 #[must_use = "it keeps the old programs until it is dropped"]
 pub struct Applied<'p> {
     back: Plan<'p>,
-    /// What the plan has put into the slots of `back`.
-    set: Vec<Option<Arc<dyn Member>>>,
 }
 
 impl fmt::Debug for Applied<'_> {
@@ -170,13 +186,13 @@ impl<'p> Plan<'p> {
         program: &Program<C, H>,
     ) -> Plan<'p> {
         let program: Option<Arc<dyn Member>> = Some(Arc::clone(program.loaded()) as _);
-        self.slots.push(Slot { table: Arc::clone(array.table()), index, program });
+        self.slots.push(Slot::new(array.table(), index, program));
         self
     }
 
     /// Empties a slot, if it is not empty.
     pub fn clear<C: Context, H: 'static>(mut self, array: &ProgArray<C, H>, index: u32) -> Plan<'p> {
-        self.slots.push(Slot { table: Arc::clone(array.table()), index, program: None });
+        self.slots.push(Slot::new(array.table(), index, None));
         self
     }
 
@@ -206,12 +222,12 @@ impl<'p> Plan<'p> {
     fn carry_out(mut self) -> Result<Applied<'p>, PlanError> {
         self.check()?;
         self.prepare()?;
-        let (old, set) = self.set_slots()?;
+        let old = self.set_slots()?;
         for _ in 0..ATTEMPTS {
             if self.publish() {
                 // Without the locks: what was taken out is kept for going back, the rest is dropped here.
                 let hooks = self.hooks.into_iter().map(|change| change.finish()).collect();
-                return Ok(Applied { back: Plan { hooks, slots: old }, set });
+                return Ok(Applied { back: Plan { hooks, slots: old } });
             }
             // Somebody else was there between. What is to be put back is not what it was any more.
             if let Err(error) = self.prepare() {
@@ -226,16 +242,17 @@ impl<'p> Plan<'p> {
     /// One engine, no slot twice.
     fn check(&self) -> Result<(), PlanError> {
         let hooks = self.hooks.iter().map(|change| change.domain());
-        let mut domains = hooks.chain(self.slots.iter().map(|slot| slot.table.domain()));
+        let mut domains = hooks.chain(self.slots.iter().map(|slot| slot.table().domain()));
         if let Some(first) = domains.next()
             && domains.any(|domain| !Arc::ptr_eq(first, domain))
         {
             return Err(PlanError::OtherEngine);
         }
         for (at, slot) in self.slots.iter().enumerate() {
-            let same = |other: &Slot| Arc::ptr_eq(&other.table, &slot.table) && other.index == slot.index;
+            let index = slot.change.index;
+            let same = |other: &Slot| Arc::ptr_eq(other.table(), slot.table()) && other.change.index == index;
             if self.slots[..at].iter().any(same) {
-                return Err(PlanError::Twice { array: slot.table.name().to_owned(), index: slot.index });
+                return Err(PlanError::Twice { array: slot.table().name().to_owned(), index });
             }
         }
         Ok(())
@@ -251,31 +268,31 @@ impl<'p> Plan<'p> {
         Ok(())
     }
 
-    /// Changes the slots, all or none. What they held, and what they hold now.
-    #[expect(clippy::type_complexity, reason = "two lists of the same slots")]
-    fn set_slots(&mut self) -> Result<(Vec<Slot>, Vec<Option<Arc<dyn Member>>>), PlanError> {
+    /// Changes the slots, all or none. What puts back what they held.
+    fn set_slots(&mut self) -> Result<Vec<Slot>, PlanError> {
         let slots = std::mem::take(&mut self.slots);
-        let mut old: Vec<Slot> = Vec::new();
+        let mut back: Vec<Slot> = Vec::new();
         let mut tables: Vec<&Arc<ProgTable>> = Vec::new();
-        for Slot { table, .. } in &slots {
+        for table in slots.iter().map(Slot::table) {
             if !tables.iter().any(|known| Arc::ptr_eq(known, table)) {
                 tables.push(table);
             }
         }
-        let mut set = Vec::new();
         for table in tables {
-            let of_table = || slots.iter().filter(|slot| Arc::ptr_eq(&slot.table, table));
-            let before: Vec<Slot> = of_table()
-                .map(|slot| Slot { table: Arc::clone(table), index: slot.index, program: table.get(slot.index) })
-                .collect();
-            if let Err(source) = table.update(of_table().map(|slot| (slot.index, slot.program.clone())).collect()) {
-                undo(&old);
-                return Err(PlanError::ProgArray { array: table.name().to_owned(), source });
-            }
-            old.extend(before);
-            set.extend(of_table().map(|slot| slot.program.clone()));
+            let of_table: Vec<&Slot> = slots.iter().filter(|slot| Arc::ptr_eq(slot.table(), table)).collect();
+            let changes: Vec<Exchange> = of_table.iter().map(|slot| slot.change.clone()).collect();
+            let refused = match table.exchange(&changes) {
+                Ok(Some(held)) => {
+                    back.extend(of_table.iter().zip(held).map(|(slot, held)| slot.back(held)));
+                    continue;
+                }
+                Ok(None) => PlanError::Changed,
+                Err(source) => PlanError::ProgArray { array: table.name().to_owned(), source },
+            };
+            undo(&back);
+            return Err(refused);
         }
-        Ok((old, set))
+        Ok(back)
     }
 
     /// Publishes all hooks; none if somebody has changed one since it was prepared.
@@ -292,11 +309,11 @@ impl<'p> Plan<'p> {
     }
 }
 
-/// Puts back what slots held. A site that cannot be patched keeps its target until its slot is set again; there is
-/// nobody left who could be told.
-fn undo(old: &[Slot]) {
-    for Slot { table, index, program } in old {
-        let _ = table.update(vec![(*index, program.clone())]);
+/// Puts back what slots held, but for those that somebody else has changed meanwhile. A site that cannot be patched
+/// keeps its target until its slot is set again; there is nobody left who could be told.
+fn undo(back: &[Slot]) {
+    for slot in back {
+        let _ = slot.table().exchange(core::slice::from_ref(&slot.change));
     }
 }
 
@@ -307,19 +324,7 @@ impl<'p> Applied<'p> {
     /// [`PlanError::Changed`] if somebody else has changed one of the hooks or slots since; other [`PlanError`]s.
     /// Nothing has changed then.
     pub fn roll_back(self) -> Result<(), PlanError> {
-        let Applied { back, set } = self;
-        for (slot, set) in back.slots.iter().zip(&set) {
-            let now = slot.table.get(slot.index);
-            let same = match (&now, set) {
-                (Some(now), Some(set)) => Arc::ptr_eq(now, set),
-                (None, None) => true,
-                (Some(_), None) | (None, Some(_)) => false,
-            };
-            if !same {
-                return Err(PlanError::Changed);
-            }
-        }
-        back.carry_out().map(drop)
+        self.back.carry_out().map(drop)
     }
 }
 

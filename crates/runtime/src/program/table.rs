@@ -210,7 +210,28 @@ impl ProgTable {
 
     /// Sets and clears slots, all or none.
     pub(crate) fn update(self: &Arc<Self>, changes: Vec<(u32, Option<Arc<dyn Member>>)>) -> Result<(), ProgArrayError> {
+        self.update_locked(changes, self.lock())
+    }
+
+    /// The same if the slots hold what is expected of them: what they held. `None`, and nothing has changed, if one
+    /// holds something else.
+    pub(crate) fn exchange(self: &Arc<Self>, changes: &[Exchange]) -> Result<Option<Vec<Slot>>, ProgArrayError> {
         let state = self.lock();
+        let held: Vec<Slot> = changes.iter().map(|change| state.programs.get(&change.index).cloned()).collect();
+        let expected =
+            |(change, held): (&Exchange, &Slot)| change.expected.as_ref().is_none_or(|slot| same(slot, held));
+        if !changes.iter().zip(&held).all(expected) {
+            return Ok(None);
+        }
+        self.update_locked(changes.iter().map(|change| (change.index, change.new.clone())).collect(), state)?;
+        Ok(Some(held))
+    }
+
+    fn update_locked(
+        self: &Arc<Self>,
+        changes: Vec<(u32, Slot)>,
+        state: MutexGuard<'_, State>,
+    ) -> Result<(), ProgArrayError> {
         let mut bound = state.bound;
         for (index, program) in &changes {
             self.check_index(*index)?;
@@ -350,6 +371,26 @@ impl ProgTable {
         }
         result
     }
+}
+
+/// What a slot holds.
+pub(crate) type Slot = Option<Arc<dyn Member>>;
+
+fn same(a: &Slot, b: &Slot) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (None, None) => true,
+        (Some(_), None) | (None, Some(_)) => false,
+    }
+}
+
+/// A change of a slot.
+#[derive(Clone)]
+pub(crate) struct Exchange {
+    pub(crate) index: u32,
+    pub(crate) new: Slot,
+    /// What it must hold; anything if there is nothing here.
+    pub(crate) expected: Option<Slot>,
 }
 
 /// What becomes of an update whose sites could not be patched.

@@ -6,6 +6,7 @@ use bpf_runtime::{
     MapDef, MapSet, MapType, Object, Plan, PlanError, Policy, ProgArray, ProgArrayError, Program, Raw, SharedBytes,
     Xdp, XdpBuff, assemble,
 };
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const LAST: Policy = Policy::LastWins { empty: 0 };
@@ -217,6 +218,50 @@ fn prog_arrays_are_of_one_host_type() {
             assert!(matches!(source, ProgArrayError::Host { .. }), "{error}");
         }
         assert!(array.get(6).is_some());
+    }
+}
+
+/// A refused plan takes back what it has set, and only that: what somebody else has put there meanwhile stays.
+#[test]
+fn a_refused_plan_takes_nothing_of_others_back() {
+    for engine in engines(|_| ()) {
+        let linker = Linker::new(&engine);
+        let (of_plan, of_others) = (returns(&linker, 0), [1, 2].map(|value| returns(&linker, value)));
+        let [array, full] = ["array", "full"].map(|name| ProgArray::<Raw, ()>::create(&engine, name, 1).unwrap());
+        std::thread::scope(|scope| {
+            let others = scope.spawn(|| {
+                for round in 1..=2000 {
+                    array.set(0, &of_others[round % 2]).unwrap();
+                    let held = array.get(0).unwrap().run(&mut (), &mut []).unwrap();
+                    assert!([0, 1 + round as u64 % 2].contains(&held), "{held} in round {round}");
+                }
+            });
+            while !others.is_finished() {
+                let plan = Plan::new().set(&array, 0, &of_plan).set(&full, 1, &of_plan);
+                let refused = plan.commit().unwrap_err();
+                assert!(matches!(refused, PlanError::ProgArray { .. }), "{refused}");
+            }
+        });
+        assert_eq!(array.get(0).unwrap().run(&mut (), &mut []).unwrap(), 1);
+    }
+}
+
+/// A program in the array through which it jumps is a cycle of handles, and nobody has a way left to the array.
+#[test]
+fn a_plan_leaves_nothing_in_an_array_that_nobody_has() {
+    for engine in engines(|_| ()) {
+        let alive = Arc::new(());
+        let mut linker = Linker::<()>::new(&engine);
+        let held = Arc::clone(&alive);
+        linker.func(1001, "held", move |_: &mut Caller<'_, ()>| Arc::strong_count(&held) as u64).unwrap();
+        let array = ProgArray::<Raw, ()>::create(&engine, "array", 1).unwrap();
+        let insns = assemble("r2 = map[fd:0]\nr3 = 0\ncall 12\ncall 1001\nexit").unwrap();
+        let program = linker.loader().prog_arrays(&[&array]).insns("jumps", insns).unwrap();
+        let plan = Plan::new().set(&array, 0, &program);
+        drop((array, program, linker));
+        drop(plan.commit().unwrap());
+        engine.reclaim();
+        assert_eq!(Arc::strong_count(&alive), 1);
     }
 }
 
