@@ -18,6 +18,7 @@ use crate::queue::QueueMap;
 use crate::redirect::{DeviceHash, IndexMap};
 use crate::ring::RingMap;
 use crate::ring::perf::PerfMap;
+use crate::socket::SocketHash;
 use crate::trie::TrieMap;
 
 /// How maps are created, apart from their definition.
@@ -54,6 +55,7 @@ fn memory_needed(family: Family, def: &MapDef, slots: u32) -> u64 {
         Family::HashOfMaps => HashOfMaps::memory_needed(def, slots),
         Family::Redirect => IndexMap::memory_needed(def),
         Family::RedirectHash => DeviceHash::memory_needed(def, slots),
+        Family::SocketHash => SocketHash::memory_needed(def, slots),
     }
 }
 
@@ -70,7 +72,8 @@ fn memory_at_first(family: Family, def: &MapDef, slots: u32) -> u64 {
         | Family::ArrayOfMaps
         | Family::HashOfMaps
         | Family::Redirect
-        | Family::RedirectHash => memory_needed(family, def, slots),
+        | Family::RedirectHash
+        | Family::SocketHash => memory_needed(family, def, slots),
     }
 }
 
@@ -113,6 +116,7 @@ impl Map {
             Family::HashOfMaps => Box::new(HashOfMaps::new(&def, domain, options.hash_seed).map_err(system)?),
             Family::Redirect => Box::new(IndexMap::new(&def).map_err(system)?),
             Family::RedirectHash => Box::new(DeviceHash::new(&def, domain, options.hash_seed).map_err(system)?),
+            Family::SocketHash => Box::new(SocketHash::new(&def, domain, options.hash_seed).map_err(system)?),
         };
         let addressable = ops.addressable();
         let header = MapHeader {

@@ -34,10 +34,12 @@ pub(crate) enum Family {
     ArrayOfMaps,
     /// Hash of maps.
     HashOfMaps,
-    /// Devices, CPUs and AF_XDP sockets by index.
+    /// Devices, CPUs and sockets by index.
     Redirect,
     /// Devices by key.
     RedirectHash,
+    /// Sockets by key.
+    SocketHash,
 }
 
 impl Family {
@@ -56,14 +58,13 @@ impl Family {
             MapType::PerfEventArray => Ok(Self::Perf),
             MapType::ArrayOfMaps => Ok(Self::ArrayOfMaps),
             MapType::HashOfMaps => Ok(Self::HashOfMaps),
-            MapType::DevMap | MapType::CpuMap | MapType::XskMap => Ok(Self::Redirect),
+            MapType::DevMap | MapType::CpuMap | MapType::XskMap | MapType::SockMap => Ok(Self::Redirect),
             MapType::DevMapHash => Ok(Self::RedirectHash),
+            MapType::SockHash => Ok(Self::SocketHash),
             MapType::Unspec
             | MapType::ProgArray
             | MapType::StackTrace
             | MapType::CgroupArray
-            | MapType::SockMap
-            | MapType::SockHash
             | MapType::CgroupStorage
             | MapType::ReuseportSockArray
             | MapType::PerCpuCgroupStorage
@@ -249,6 +250,8 @@ impl MapDef {
             Family::Queue => self.validate_queue(bad),
             Family::Bloom => self.validate_bloom(bad),
             Family::Ring => self.validate_ring(bad),
+            Family::Redirect if self.map_type == MapType::SockMap => self.validate_sockets(bad),
+            Family::SocketHash => self.validate_sockets(bad),
             Family::Redirect | Family::RedirectHash => self.validate_redirect(bad),
         }
     }
@@ -269,7 +272,9 @@ impl MapDef {
             Family::Bloom => flags::NUMA_NODE | flags::ZERO_SEED | ACCESS,
             Family::Ring => flags::NUMA_NODE,
             Family::Redirect if self.map_type == MapType::CpuMap => flags::NUMA_NODE,
-            Family::Redirect | Family::RedirectHash => flags::NUMA_NODE | flags::RDONLY | flags::WRONLY,
+            Family::Redirect | Family::RedirectHash | Family::SocketHash => {
+                flags::NUMA_NODE | flags::RDONLY | flags::WRONLY
+            }
         }
     }
 
@@ -382,6 +387,23 @@ impl MapDef {
         Ok(())
     }
 
+    /// A value is the number of a socket, of four or eight bytes.
+    fn validate_sockets(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
+        let by_index = self.map_type == MapType::SockMap;
+        let keyed = if by_index { self.key_size == 4 } else { self.key_size != 0 };
+        if self.max_entries == 0 || !keyed || !matches!(self.value_size, 4 | 8) {
+            let expected = "key_size 4 (sockhash: above 0), value_size 4 or 8, max_entries above 0";
+            return bad(Errno::EINVAL, self.shape(expected));
+        }
+        if !by_index && self.key_size > MAX_SOCKET_KEY {
+            return bad(Errno::E2BIG, self.shape(&format!("key_size at most {MAX_SOCKET_KEY}")));
+        }
+        if !by_index && self.max_entries > MAX_HASH_ENTRIES {
+            return bad(Errno::E2BIG, self.shape(&format!("max_entries at most {MAX_HASH_ENTRIES}")));
+        }
+        Ok(())
+    }
+
     fn shape(&self, expected: &str) -> String {
         format!(
             "{expected}; got key_size {}, value_size {}, max_entries {}",
@@ -419,7 +441,8 @@ impl MapDef {
             | Family::ArrayOfMaps
             | Family::HashOfMaps
             | Family::Redirect
-            | Family::RedirectHash => false,
+            | Family::RedirectHash
+            | Family::SocketHash => false,
         };
         if sized {
             self.same("max_entries", template.max_entries.into(), self.max_entries.into())?;
@@ -456,6 +479,9 @@ const MAX_PER_CPU_VALUE: usize = 32 << 10;
 
 /// The kernel's `NR_CPUS`, as distributions set it: the most entries of a CPU map.
 const MAX_CPUS: u32 = 8192;
+
+/// The longest key of a hash of sockets: a key is on the stack.
+pub(crate) const MAX_SOCKET_KEY: u32 = 512;
 
 /// The kernel rounds the bucket count up to a power of two in 32 bits.
 const MAX_HASH_ENTRIES: u32 = 1 << 31;

@@ -71,9 +71,15 @@ fn too_short() -> MapError {
 /// Whether elements of the type can be read back. All of these have at least one byte.
 fn can_be_dumped(map_type: MapType) -> bool {
     match Family::of(map_type) {
-        Ok(Family::Array | Family::Hash | Family::Trie | Family::Queue | Family::Redirect | Family::RedirectHash) => {
-            true
-        }
+        Ok(
+            Family::Array
+            | Family::Hash
+            | Family::Trie
+            | Family::Queue
+            | Family::Redirect
+            | Family::RedirectHash
+            | Family::SocketHash,
+        ) => true,
         Ok(Family::Perf | Family::ArrayOfMaps | Family::HashOfMaps | Family::Ring | Family::Bloom) | Err(_) => false,
     }
 }

@@ -113,6 +113,18 @@ pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
         Err(Errno::EOPNOTSUPP)
     }
 
+    /// The number of the socket at a key, of a map of sockets that programs look up.
+    fn socket(&self, key: &[u8], slot: u32) -> OpResult<u64> {
+        let _ = (key, slot);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// A program puts the socket of this number there.
+    fn set_socket(&self, key: &[u8], number: u64, flags: u64, slot: u32) -> OpResult {
+        let _ = (key, number, flags, slot);
+        Err(Errno::EOPNOTSUPP)
+    }
+
     /// Visits every element and says how many were visited.
     fn for_each(&self, visit: Visit<'_>, slot: u32) -> OpResult<u64> {
         let _ = (visit, slot);

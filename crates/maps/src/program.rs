@@ -20,6 +20,7 @@ use crate::num::index;
 use crate::redirect::{DeviceHash, IndexMap, RedirectEntry};
 use crate::ring::perf::PerfMap;
 use crate::ring::{Ring, RingMap};
+use crate::socket::with_key;
 use crate::value::Source;
 use bpf_uapi::MapTypes;
 
@@ -287,6 +288,34 @@ pub unsafe fn redirect_entry(map: *const MapHeader, key: u32) -> Option<Redirect
     let ops = unsafe { Inner::from_header(map) }.ops.as_any();
     let by_index = ops.downcast_ref::<IndexMap>().and_then(|map| map.entry(key));
     by_index.or_else(|| ops.downcast_ref::<DeviceHash>()?.entry(key))
+}
+
+/// What a look-up finds in a map of sockets (`SOCKMAP`, `SOCKHASH`): the number of the socket at this key. `None` where
+/// there is none, and for maps of other types.
+///
+/// # Safety
+/// See the module.
+pub unsafe fn socket(map: *const MapHeader, key: *const u8, slot: u32) -> Option<u64> {
+    // SAFETY: a live map (contract).
+    let map = unsafe { Inner::from_header(map) };
+    if !MapTypes::SOCKETS.contains(map.def.map_type) {
+        return None;
+    }
+    // SAFETY: readable for the key size (contract).
+    unsafe { with_key(key, index(map.def.key_size.into()), |key| map.ops.socket(key, slot)) }?.ok()
+}
+
+/// `bpf_sock_map_update`, `bpf_sock_hash_update`: puts the socket of this number there.
+///
+/// # Safety
+/// See the module.
+pub unsafe fn set_socket(map: *const MapHeader, key: *const u8, number: u64, flags: u64, slot: u32) -> i64 {
+    // SAFETY: a live map (contract).
+    let map = unsafe { Inner::from_header(map) };
+    let size = index(map.def.key_size.into());
+    // SAFETY: readable for the key size (contract).
+    let set = unsafe { with_key(key, size, |key| map.ops.set_socket(key, number, flags, slot)) };
+    ret(set.unwrap_or(Err(Errno::EINVAL)))
 }
 
 /// `bpf_spin_lock`: 0, or `-EDEADLK` if this slot holds the lock already (a signal handler's program met its own

@@ -5,6 +5,8 @@
 //! reports which entry the program chose. A value is at most eight bytes, the entry's number and that of the program
 //! that the kernel would run there, so it is one word and never read half old and half new.
 //!
+//! Sockets that programs look up (`SOCKMAP`, [`crate::socket`]) are kept the same way.
+//!
 //! Device, CPU and socket maps are arrays in which an entry may be missing ([`IndexMap`]); a device hash is a hash of
 //! such values ([`DeviceHash`]). Only the host changes them: programs look entries up (devices and sockets) or name
 //! them in a redirection.
@@ -24,6 +26,7 @@ use crate::hash::key::{Fixed, Key};
 use crate::header::{LookupFn, MapHeader};
 use crate::mem::Table;
 use crate::ops::{Cursor, MapOps};
+use crate::socket::lookup_nothing;
 
 /// Bytes of a value with a program's number.
 const WITH_PROGRAM: usize = 8;
@@ -115,10 +118,13 @@ impl IndexMap {
         Some(RedirectEntry::of(self.word(index)?.load(Ordering::Relaxed)))
     }
 
-    fn remove(&self, there: &AtomicU64) {
-        if there.swap(0, Ordering::AcqRel) != 0 {
+    /// Whether it was there.
+    fn remove(&self, there: &AtomicU64) -> bool {
+        let was = there.swap(0, Ordering::AcqRel) != 0;
+        if was {
             self.present.fetch_sub(1, Ordering::Relaxed);
         }
+        was
     }
 
     /// What the kernel checks of a new entry of this type; whether it is one at all, or asks for the removal of the
@@ -130,6 +136,32 @@ impl IndexMap {
             MapType::DevMap | MapType::CpuMap => Ok(entry.number != 0),
             _sockets => Ok(true),
         }
+    }
+
+    /// Sets the word of an entry.
+    fn set(&self, index: u32, new: u64, flags: u64) -> OpResult {
+        if flags > update::EXIST {
+            return Err(Errno::EINVAL);
+        }
+        let (there, word) = self.place(index).ok_or(Errno::E2BIG)?;
+        let sockets = matches!(self.map_type, MapType::XskMap | MapType::SockMap);
+        // Entries of devices and CPUs always exist, as elements of an array do; a socket's does once it is set.
+        if flags == update::NOEXIST && (!sockets || there.load(Ordering::Relaxed) != 0) {
+            return Err(Errno::EEXIST);
+        }
+        if flags == update::EXIST && sockets && there.load(Ordering::Relaxed) == 0 {
+            return Err(Errno::ENOENT);
+        }
+        if !self.is_entry(RedirectEntry::of(new))? {
+            self.remove(there);
+            return Ok(());
+        }
+        word.store(new, Ordering::Relaxed);
+        // Release pairs with the acquire in `IndexMap::word`.
+        if there.swap(1, Ordering::AcqRel) == 0 {
+            self.present.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     fn copy_out(&self, word: &AtomicU64, out: &mut [u8]) {
@@ -157,7 +189,8 @@ impl MapOps for IndexMap {
     }
 
     fn lookup_fn(&self) -> LookupFn {
-        lookup_index
+        // A program's look-up in a map of its sockets yields no memory of the map.
+        if self.map_type == MapType::SockMap { lookup_nothing } else { lookup_index }
     }
 
     fn host_value_size(&self) -> usize {
@@ -171,34 +204,38 @@ impl MapOps for IndexMap {
 
     fn update(&self, key: &[u8], value: &[u8], flags: u64, _slot: u32) -> OpResult {
         let (index, new) = (index(key)?, word(value)?);
-        if flags > update::EXIST {
-            return Err(Errno::EINVAL);
-        }
-        let (there, word) = self.place(index).ok_or(Errno::E2BIG)?;
-        let sockets = self.map_type == MapType::XskMap;
-        // Entries of devices and CPUs always exist, as elements of an array do; a socket's does once it is set.
-        if flags == update::NOEXIST && (!sockets || there.load(Ordering::Relaxed) != 0) {
-            return Err(Errno::EEXIST);
-        }
-        if flags == update::EXIST && sockets && there.load(Ordering::Relaxed) == 0 {
-            return Err(Errno::ENOENT);
-        }
-        if !self.is_entry(RedirectEntry::of(new))? {
-            self.remove(there);
-            return Ok(());
-        }
-        word.store(new, Ordering::Relaxed);
-        // Release pairs with the acquire in `IndexMap::word`.
-        if there.swap(1, Ordering::AcqRel) == 0 {
-            self.present.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(())
+        self.set(index, new, flags)
     }
 
     fn delete(&self, key: &[u8], _slot: u32) -> OpResult {
         let (there, _) = self.place(index(key)?).ok_or(Errno::EINVAL)?;
-        self.remove(there);
-        Ok(())
+        match self.remove(there) {
+            // Only of sockets that programs look up is it an error.
+            false if self.map_type == MapType::SockMap => Err(Errno::EINVAL),
+            _ => Ok(()),
+        }
+    }
+
+    unsafe fn program_delete(&self, key: *const u8, slot: u32) -> OpResult {
+        if self.map_type != MapType::SockMap {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // SAFETY: the key has 4 readable bytes (contract): `MapDef::validate` admits no others.
+        self.delete(&unsafe { key.cast::<[u8; 4]>().read() }, slot)
+    }
+
+    fn socket(&self, key: &[u8], _slot: u32) -> OpResult<u64> {
+        if self.map_type != MapType::SockMap {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.word(index(key)?).map(|word| word.load(Ordering::Relaxed)).ok_or(Errno::ENOENT)
+    }
+
+    fn set_socket(&self, key: &[u8], number: u64, flags: u64, _slot: u32) -> OpResult {
+        if self.map_type != MapType::SockMap {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.set(index(key)?, number, flags)
     }
 
     /// Every index, whether its entry is there or not, as in the kernel.

@@ -175,6 +175,9 @@ impl MapTypes {
     pub const REDIRECT: MapTypes =
         MapTypes::of(&[MapType::DevMap, MapType::DevMapHash, MapType::CpuMap, MapType::XskMap]);
 
+    /// Types whose entries are sockets, which programs look up and give back.
+    pub const SOCKETS: MapTypes = MapTypes::of(&[MapType::SockMap, MapType::SockHash]);
+
     /// Types whose values programs find by a key of any kind.
     pub const KEYED: MapTypes = MapTypes::of(&[
         MapType::Hash,
@@ -190,6 +193,12 @@ impl MapTypes {
         MapType::DevMapHash,
         MapType::XskMap,
     ]);
+
+    /// The types of both sets.
+    #[must_use]
+    pub const fn union(self, other: MapTypes) -> MapTypes {
+        MapTypes(self.0 | other.0)
+    }
 
     /// The set of these types.
     #[must_use]

@@ -244,7 +244,7 @@ pub enum Ret {
     Scalar,
     /// A signed number in this range, inclusive.
     Between(i64, i64),
-    /// A value of the map argument (or the inner map), or null.
+    /// A value of the map argument (or the inner map), or null. Of a map of sockets as [`Ret::SocketOrNull`].
     MapValueOrNull,
     /// A new record of the size argument, or null. It must be consumed by a [`ArgKind::Record`] argument.
     RecordOrNull,
@@ -439,9 +439,9 @@ impl Helpers {
         let h = HelperProto::of;
         let with = |effect, p: HelperProto| HelperProto { effect, ..p };
         let mut protos = vec![
-            h(Helper::MapLookupElem, &[Map(MapTypes::KEYED), Key], Ret::MapValueOrNull),
+            h(Helper::MapLookupElem, &[Map(MapTypes::KEYED.union(MapTypes::SOCKETS)), Key], Ret::MapValueOrNull),
             h(Helper::MapUpdateElem, &[Map(UPDATED), Key, Value, Scalar], Ret::Scalar),
-            h(Helper::MapDeleteElem, &[Map(UPDATED), Key], Ret::Scalar),
+            h(Helper::MapDeleteElem, &[Map(UPDATED.union(MapTypes::SOCKETS)), Key], Ret::Scalar),
             h(Helper::KtimeGetNs, &[], Ret::Scalar),
             h(Helper::TracePrintk, &[READ, SIZE, Formatted, Formatted, Formatted], Ret::Scalar),
             h(Helper::TraceVprintk, &[READ, SIZE, READ_OR_NULL, SIZE_OR_ZERO], Ret::Scalar),
@@ -456,6 +456,8 @@ impl Helpers {
             h(Helper::SkbCgroupClassid, &[Ctx], Ret::Scalar),
             h(Helper::GetSocketCookie, &[Ctx], Ret::Scalar),
             h(Helper::GetSocketUid, &[Ctx], Ret::Scalar),
+            h(Helper::SockMapUpdate, &[Ctx, Map(MapTypes::of(&[MapType::SockMap])), Key, Scalar], Ret::Scalar),
+            h(Helper::SockHashUpdate, &[Ctx, Map(MapTypes::of(&[MapType::SockHash])), Key, Scalar], Ret::Scalar),
             h(Helper::SockOpsCbFlagsSet, &[Ctx, Scalar], Ret::Scalar),
             h(Helper::SkLookupTcp, &[Ctx, READ, SIZE, Scalar, Scalar], Ret::SocketOrNull),
             h(Helper::SkLookupUdp, &[Ctx, READ, SIZE, Scalar, Scalar], Ret::SocketOrNull),

@@ -5,6 +5,7 @@
 //! every test says SKIPPED. More cases: `PROPTEST_CASES=10000 cargo test -p bpf-maps --release --test types kernel`.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsRawFd;
 
 use crate::common::{KernelMap, Outcome, domain, possible_cpus};
 use bpf_maps::{Cursor, Map, MapDef, MapError, MapType, flags, implemented_types};
@@ -195,6 +196,7 @@ fn has_order(def: &MapDef) -> bool {
             | MapType::LruPerCpuHash
             | MapType::HashOfMaps
             | MapType::DevMapHash
+            | MapType::SockHash
     )
 }
 
@@ -333,6 +335,55 @@ fn redirect_maps_follow_the_kernel() {
                 let number = |bytes: Vec<u8>| bytes[..4].to_vec();
                 let got = outcome(got, |()| number(out));
                 assert_eq!(got, kernel.lookup(&key.to_ne_bytes(), 0).map(number), "step {step}: {key} of {def:?}");
+            }
+        }
+    }
+}
+
+/// Maps of sockets: entries are sockets of this process, which ours knows by their descriptors' numbers.
+#[test]
+fn maps_of_sockets_follow_the_kernel() {
+    if !KernelMap::available("maps_of_sockets_follow_the_kernel") {
+        return;
+    }
+    let domain = domain(possible_cpus());
+    let sockets: Vec<_> = (0..3).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let numbers: Vec<u64> = sockets.iter().map(|socket| socket.as_raw_fd() as u64).collect();
+    const ENTRIES: u32 = 4;
+    for (map_type, value_size) in
+        [MapType::SockMap, MapType::SockHash].into_iter().flat_map(|map_type| [(map_type, 4), (map_type, 8)])
+    {
+        let def = MapDef::new("m", map_type, 4, value_size, ENTRIES);
+        let (kernel, ours) = (KernelMap::create(&def).unwrap(), Map::create(def.clone(), &domain).unwrap());
+        let mut random = 0x9e37_79b9u32;
+        for step in 0..400 {
+            random = random.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
+            let pick = |shift: u32, n: usize| (random >> shift) as usize % n;
+            // One more key than there is room for.
+            let key = (pick(8, ENTRIES as usize + 1) as u32).to_ne_bytes();
+            let value = &numbers[pick(16, numbers.len())].to_ne_bytes()[..value_size as usize];
+            let flags = [0, 0, 0, 1, 2, 3, 4][pick(20, 7)];
+            let (expected, got) = match pick(24, 5) {
+                0 | 1 => (kernel.delete(&key), outcome(ours.delete(&key), |()| Vec::new())),
+                2 if map_type == MapType::SockMap => {
+                    let mut next = vec![0; 4];
+                    let got = ours.next_key(Some(&key), &mut next);
+                    (kernel.next_key(Some(&key)), outcome(got, |()| next))
+                }
+                _update => {
+                    (kernel.update(&key, value, flags), outcome(ours.update(&key, value, flags), |()| Vec::new()))
+                }
+            };
+            assert_eq!(got, expected, "step {step}: key {key:?}, flags {flags}, {def:?}");
+            for key in 0..=ENTRIES {
+                // The kernel shows a socket's cookie, in eight bytes; here it is the number that was written.
+                let there = |found: Outcome| found.map(|_| ());
+                let mut out = vec![0; value_size as usize];
+                let got = there(outcome(ours.lookup(&key.to_ne_bytes(), &mut out, 0), |()| Vec::new()));
+                if value_size == 8 {
+                    assert_eq!(got, there(kernel.lookup(&key.to_ne_bytes(), 0)), "step {step}: {key} of {def:?}");
+                }
+                assert!(got.is_err() || numbers.iter().any(|number| number.to_ne_bytes().starts_with(&out)));
             }
         }
     }

@@ -61,6 +61,13 @@ pub trait Network: Send + Sync {
         None
     }
 
+    /// The socket that an entry of a `SOCKMAP` or `SOCKHASH` stands for: by the number that the host wrote there, or by
+    /// the cookie of the socket that a program of `sockops` put there. `None` is as an entry that is not there.
+    fn socket_by_number(&self, number: u64) -> Option<Arc<Socket>> {
+        let _ = number;
+        None
+    }
+
     /// `bpf_get_netns_cookie`: the name of the network namespace for as long as the machine runs.
     fn namespace_cookie(&self) -> u64 {
         1

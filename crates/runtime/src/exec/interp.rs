@@ -417,6 +417,9 @@ impl<'p> Host<'p> {
                 let def = unsafe { bpf_maps::program::def(r0 as *const MapHeader) };
                 self.granted.add_inner(r0, def);
             }
+            (Ret::MapValueOrNull, Some(map)) if MapTypes::SOCKETS.contains(map.def.map_type) => {
+                self.granted.add_socket(r0, true);
+            }
             (Ret::MapValueOrNull, Some(map)) => self.granted.add_value(r0, map.def.value_size.into(), map.def),
             (Ret::RecordOrNull, _) => self.granted.add_record(r0, r2),
             (Ret::SliceOrNull { writable }, _) => self.granted.add_slice(r0, slice_len(bound, args), writable),

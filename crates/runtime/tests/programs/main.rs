@@ -30,6 +30,7 @@ mod rings;
 mod samples;
 mod skb;
 mod sock_hooks;
+mod socket_maps;
 mod sockets;
 mod stopped;
 mod unstoppable;

@@ -35,7 +35,8 @@ pub fn maps(data: &[u8]) {
         MapType::RingBuf => ring(&map, &mut choices, steps),
         MapType::UserRingBuf | MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps => {}
         // What an entry may be depends on its value: `crates/maps/tests/types/kernel.rs` has these.
-        MapType::DevMap | MapType::DevMapHash | MapType::CpuMap | MapType::XskMap => {}
+        MapType::DevMap | MapType::DevMapHash | MapType::CpuMap | MapType::XskMap | MapType::SockMap => {}
+        MapType::SockHash => {}
         _ => elements(&map, &mut choices, steps),
     }
 }

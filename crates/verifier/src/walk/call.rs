@@ -11,6 +11,7 @@ use crate::helpers::{ArgKind, CallbackKind, DYNPTR, Dynptr, Effect, HelperProto,
 use crate::scalar::Scalar;
 use crate::state::{Entry, Frame, Lock};
 use crate::value::{Debt, Origin, Ty, Value, Why};
+use bpf_uapi::MapTypes;
 
 impl<'a> Walk<'a> {
     pub(super) fn call(&mut self, callee: Callee) -> Res<Flow> {
@@ -166,6 +167,9 @@ impl<'a> Walk<'a> {
                     let v = or_null(self, Ty::Map { map, inner: true });
                     return Ok(Value { null: !planted!(InnerMapNeverNull), ..v });
                 }
+                if MapTypes::SOCKETS.contains(def.kind) {
+                    return Ok(self.looked_up());
+                }
                 let v = or_null(self, Ty::MapValue { map, inner });
                 // Every element below max_entries of an array exists.
                 let exists = def.kind.is_array()
@@ -197,10 +201,7 @@ impl<'a> Walk<'a> {
                 let v = or_null(self, Ty::Mem { size, writable, from });
                 Value { owner, null: !planted!(SliceNeverNull), ..v }
             }
-            Ret::SocketOrNull => {
-                let id = self.owe(Debt::Socket);
-                Value { null: true, id, owner: id, ..socket(false) }
-            }
+            Ret::SocketOrNull => self.looked_up(),
             Ret::OfSocketOrNull(part) => {
                 let Some(of) = call.socket else {
                     return refuse(Reason::Environment(format!("{} returns a part of no socket", proto.name)));
@@ -216,6 +217,12 @@ impl<'a> Walk<'a> {
                 Value { null: true, id: self.new_id(), owner: of.owner, ..v }
             }
         })
+    }
+
+    /// A socket that was looked up, or null.
+    fn looked_up(&mut self) -> Value {
+        let id = self.owe(Debt::Socket);
+        Value { null: true, id, owner: id, ..socket(false) }
     }
 
     /// A tail call that is taken ends the current function, with whatever the other program returns, and that program

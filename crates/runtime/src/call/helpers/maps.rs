@@ -1,6 +1,7 @@
 //! Helpers over maps of data, and the spin locks in their values.
 
 use crate::abi::run::Run;
+use crate::call::helpers::socket::numbered;
 use crate::call::leave;
 use crate::error::HelperError;
 use crate::num::low;
@@ -39,8 +40,6 @@ macro_rules! map_helpers {
 }
 
 map_helpers! {
-    /// `bpf_map_lookup_elem`.
-    map_lookup_elem(map, key, b, c, slot) = map_ops::lookup(map, key as *const u8, slot);
     /// `bpf_map_update_elem`.
     map_update_elem(map, key, value, flags, slot) =
         map_ops::update(map, key as *const u8, value as *const u8, flags, slot);
@@ -52,6 +51,27 @@ map_helpers! {
     map_pop_elem(map, out, b, c, slot) = map_ops::pop(map, out as *mut u8, slot);
     /// `bpf_map_peek_elem`.
     map_peek_elem(map, out, b, c, slot) = map_ops::peek(map, out as *mut u8, slot);
+}
+
+/// `bpf_map_lookup_elem`. What a map of sockets has at the key, the host is asked for.
+///
+/// # Safety
+/// As the helpers over maps.
+pub(super) unsafe extern "C" fn map_lookup_elem(map: u64, key: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    let map = map as *const MapHeader;
+    // SAFETY: the hidden argument is the first field of this thread's live `Run`.
+    let slot = unsafe { slot(ctx) };
+    // SAFETY: the program was proven to pass a live map and a key of its size; the slot is that of the run's guard.
+    let value = unsafe { map_ops::lookup(map, key as *const u8, slot) };
+    if !value.is_null() {
+        return value as u64;
+    }
+    // SAFETY: as before.
+    match unsafe { map_ops::socket(map, key as *const u8, slot) } {
+        // SAFETY: `ctx` is the running program's hidden argument, and this frame holds nothing to drop.
+        Some(number) => unsafe { numbered(number, ctx) },
+        None => 0,
+    }
 }
 
 /// `bpf_map_lookup_percpu_elem`: `cpu` is an execution slot.

@@ -71,7 +71,9 @@ const SOCK_ADDR: &[(Helper, HostFn)] = &[(Helper::GetSocketCookie, HostFn::plain
 
 const SOCK_OPS: &[(Helper, HostFn)] = &[
     (Helper::GetSocketCookie, HostFn::plain(socket::ops_get_socket_cookie)),
+    (Helper::SockMapUpdate, HostFn::with_run(socket::sock_map_update)),
     (Helper::SockOpsCbFlagsSet, HostFn::plain(socket::sock_ops_cb_flags_set)),
+    (Helper::SockHashUpdate, HostFn::with_run(socket::sock_map_update)),
 ];
 
 const SKB: &[(Helper, HostFn)] = &[

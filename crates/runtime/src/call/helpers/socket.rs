@@ -17,6 +17,8 @@ use crate::context::sock_ops::SockOpsBuff;
 use crate::context::socket::{Socket, SocketLookup};
 use crate::num::{index, low};
 use bpf_jit_code::RunCtx;
+use bpf_maps::{MapHeader, program as map_ops};
+use bpf_uapi::Errno;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -78,16 +80,34 @@ unsafe fn lookup(protocol: u8, only_full: bool, [at, len, namespace, flags]: [u6
     };
     // SAFETY: the caller's promise.
     let Some((source, destination)) = (unsafe { tuple(at, len) }).filter(|_| flags == 0) else { return 0 };
+    let question = SocketLookup { protocol, source, destination, namespace };
+    // SAFETY: `run` is the running program's hidden argument, and this frame holds nothing to drop.
+    unsafe { hand_out(run, |network| network.socket(&question).filter(|socket| !only_full || socket.is_full())) }
+}
+
+/// The socket that an entry of a map of sockets stands for; 0 for none.
+///
+/// # Safety
+/// As [`ask`].
+pub(super) unsafe fn numbered(number: u64, run: *mut RunCtx) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { hand_out(run, |network| network.socket_by_number(number)) }
+}
+
+/// Gives the program a socket that the host answers with, which the run notes until it is given back.
+///
+/// # Safety
+/// As [`ask`].
+unsafe fn hand_out(run: *mut RunCtx, question: impl FnOnce(&dyn Network) -> Option<Arc<Socket>>) -> u64 {
     // SAFETY: the hidden argument is the first field of a `Run`; nobody else uses it during the call.
     if !unsafe { &*run.cast::<Run>() }.held.has_room() {
         return 0;
     }
     let mut found = 0;
-    let question = SocketLookup { protocol, source, destination, namespace };
     // SAFETY: `run` is the running program's hidden argument, and this frame holds nothing to drop.
     unsafe {
         ask(run, |network| {
-            let socket = network.socket(&question).filter(|socket| !only_full || socket.is_full());
+            let socket = question(network);
             found = socket.map_or(0, |socket| Arc::into_raw(socket).expose_provenance() as u64);
             Ok(0)
         })
@@ -355,4 +375,26 @@ pub(super) unsafe extern "C" fn sock_ops_cb_flags_set(
     // SAFETY: as the verifier has proven.
     let unknown = unsafe { sock_ops(context) }.set_cb_flags(low(flags));
     ret(unknown.map(|unknown| i64::from(unknown.cast_signed()) as u64).ok_or(EINVAL))
+}
+
+/// `bpf_sock_map_update(ctx, map, key, flags)`, `bpf_sock_hash_update`: the connection's socket, by its cookie.
+///
+/// # Safety
+/// See [`sock_ops`]; the map must be live, and the key of its size; the last argument is the run's hidden one.
+pub(super) unsafe extern "C" fn sock_map_update(
+    context: u64,
+    map: u64,
+    key: u64,
+    flags: u64,
+    _: u64,
+    run: *mut RunCtx,
+) -> u64 {
+    // SAFETY: as the verifier has proven.
+    let Some(socket) = unsafe { sock_ops(context) }.socket.as_deref() else {
+        return ret(Err(Errno::EOPNOTSUPP));
+    };
+    // SAFETY: the hidden argument is that of the running program.
+    let slot = unsafe { (*run).slot };
+    // SAFETY: the verifier has proven a live map and a key of its size; the slot is that of the run's guard.
+    unsafe { map_ops::set_socket(map as *const MapHeader, key as *const u8, socket.cookie, flags, slot) as u64 }
 }
