@@ -270,17 +270,30 @@ impl Value {
     /// none.
     pub(crate) fn line_id(&self) -> u32 {
         match self.ty {
-            Ty::Scalar | Ty::Packet { .. } => self.id,
+            Ty::Scalar | Ty::Packet { .. } | Ty::Half { .. } => self.id,
             Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } => self.tie,
             Ty::Uninit(_)
             | Ty::Ctx
-            | Ty::Half { .. }
             | Ty::Map { .. }
             | Ty::PacketEnd { .. }
             | Ty::Host { .. }
             | Ty::Func { .. }
             | Ty::Local(_) => 0,
         }
+    }
+
+    /// Whether it is an offset in a region, whole or half: without a name, it is at its distance from the start.
+    pub(crate) fn is_in_region(&self) -> bool {
+        matches!(self.ty, Ty::Packet { .. } | Ty::Half { .. })
+    }
+
+    /// The same, tied to nothing: of one in a region, whose place a name says, that is a new one.
+    pub(crate) fn adrift(self, next_id: &mut u32) -> Value {
+        if !self.is_in_region() {
+            return self.renamed(0, 1, 0);
+        }
+        *next_id += 1;
+        self.renamed(*next_id, 1, 0)
     }
 
     /// The same with another name, at another distance.

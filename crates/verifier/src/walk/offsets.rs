@@ -58,8 +58,7 @@ impl Walk<'_> {
         if !bounded(&s.n) || !bounded(&n) {
             if self.hybrid && checkable(self.env, p).is_some() {
                 // Anywhere at all: every access through it will be checked.
-                let id = if matches!(p.ty, Ty::Packet { .. }) { self.new_id() } else { p.id };
-                return Ok(Value { n: Scalar::UNKNOWN, id, delta: 0, ..*p });
+                return Ok(Value { n: Scalar::UNKNOWN, ..p.adrift(&mut self.next_id) });
             }
             return refuse(Reason::OffsetUnbounded(reg, s.describe(self.env)));
         }

@@ -223,6 +223,7 @@ impl Guess {
                 }
                 Ty::Scalar => Value { n, ..v.unlinked() },
                 Ty::Uninit(_) => v,
+                Ty::Half { .. } => Value { n, ..v.adrift(fresh.0) },
                 _ => {
                     let id = if v.id == 0 { 0 } else { fresh.name() };
                     Value { n, id, ..v.renamed(0, 1, 0) }
@@ -487,7 +488,7 @@ impl Guess {
             }
             let v = match v.ty {
                 Ty::Packet { .. } => return false,
-                _ => v.renamed(0, 1, 0),
+                _ => v.adrift(next_id),
             };
             put(&mut self.state, place, Value { n: loosened(&v, env), ..v });
             self.steps.retain(|p| *p != place);

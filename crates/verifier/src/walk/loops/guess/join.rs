@@ -4,7 +4,7 @@
 
 use crate::scalar::Scalar;
 use crate::state::{Byte, State, Sum};
-use crate::value::{Ty, Value, Why};
+use crate::value::{Value, Why};
 
 /// How far a number grows that two states do not agree about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,14 +104,9 @@ fn join(a: &Value, b: &Value, widen: Widen, next_id: &mut u32) -> Value {
     let tie = |v: &Value| (v.line_id(), v.scale, v.delta);
     let mut v = Value { n, ..*a };
     if tie(a) != tie(b) {
-        let mut id = 0;
-        if matches!(a.ty, Ty::Packet { .. }) {
-            *next_id += 1;
-            id = *next_id;
-        }
-        v = v.renamed(id, 1, 0);
+        v = v.adrift(next_id);
     }
-    if a.id != b.id && !matches!(a.ty, Ty::Scalar | Ty::Packet { .. }) {
+    if a.id != b.id && !a.is_scalar() && !a.is_in_region() {
         if a.null {
             return Value::uninit(Why::Dead);
         }

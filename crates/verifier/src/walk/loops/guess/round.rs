@@ -81,7 +81,7 @@ impl Guess {
             let delta = i64::from(v.delta) - by * i64::from(v.scale);
             match i32::try_from(delta) {
                 Ok(delta) => v.delta = delta,
-                Err(_) if matches!(v.ty, Ty::Packet { .. }) => *v = Value::uninit(Why::Dead),
+                Err(_) if v.is_in_region() => *v = Value::uninit(Why::Dead),
                 Err(_) => *v = v.renamed(0, 1, 0),
             }
         }
@@ -245,12 +245,7 @@ impl Guess {
         for v in back.frames.iter_mut().flat_map(|f| f.regs.iter_mut().chain(f.spills.iter_mut().map(|s| &mut s.value)))
         {
             if v.line_id() != 0 && old.contains(&v.line_id()) {
-                if matches!(v.ty, Ty::Packet { .. }) {
-                    *next_id += 1;
-                    v.id = *next_id;
-                } else {
-                    *v = v.renamed(0, 1, 0);
-                }
+                *v = v.adrift(next_id);
             }
         }
         for (place, v) in renamed {
