@@ -47,7 +47,7 @@ pub use bpf_opt::{Addresses, Change, Compared, Pass, PassOptions, PassScratch, P
 pub use check::check;
 pub use compiler::{CompileError, CompileOptions, Compiler};
 pub use externs::{Hidden, MapShape, Signatures};
-pub use lower::{LowerOptions, Lowerer};
+pub use lower::{COUNTER_STRIDE, LowerOptions, Lowerer};
 pub use machine::{FixedOperands, HostReg, HostRegSet, MachineDesc, OpClass};
 pub use moves::{Move, MoveSrc, parallel_moves};
 pub use skeleton::{DirectSite, Skeleton, Stub};

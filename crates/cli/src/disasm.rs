@@ -66,6 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(Extern::HostEnv(i)) => format!("host_{i}_env"),
         Some(Extern::ArrayBase(i)) => format!("map_{i}_base"),
         Some(Extern::MapLookup(i)) => format!("map_{i}_lookup"),
+        Some(Extern::Counters(_)) => "counters".to_owned(),
     };
     let lines = bpf_disasm::lines(&code, &name)?;
     let mut source = None;

@@ -44,6 +44,8 @@ pub struct RunCtx {
     pub stop_pc: u64,
     /// What each program of a chain may spend of the budget at most.
     pub allowance: i64,
+    /// The counters of the program that the run entered last, where programs count their runs.
+    pub counters: u64,
 }
 
 /// An offset as instructions have it.
@@ -89,6 +91,8 @@ impl RunCtx {
     pub const STOP_PC_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, stop_pc));
     /// Offset of [`RunCtx::allowance`].
     pub const ALLOWANCE_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, allowance));
+    /// Offset of [`RunCtx::counters`].
+    pub const COUNTERS_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, counters));
 }
 
 /// Makes [`StopCode`] and all that lists its codes from one table. Numbers ascend from 1 without a gap.

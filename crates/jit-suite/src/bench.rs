@@ -59,6 +59,7 @@ impl Start {
             context: 0xc0,
             stop_pc: 0,
             allowance: 0x411e,
+            counters: 0,
         }
     }
 }

@@ -85,6 +85,8 @@ externs! {
     ArrayBase(u32) = 6 "array",
     /// The function that looks a key up in a map, by index.
     MapLookup(u32) = 7 "lookup",
+    /// Where the program counts its runs: a counter for each execution slot.
+    Counters(u32) = 8 "counters",
 }
 
 impl Extern {

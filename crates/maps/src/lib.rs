@@ -89,7 +89,7 @@ pub use {
     error::MapError,
     header::{DeleteFn, LookupFn, MapHeader, UpdateFn},
     host::{Batch, Iter},
-    map::Map,
+    map::{Map, WeakMap},
     ops::Cursor,
     redirect::RedirectEntry,
     ring::consumer::{Record, RingBuf, open as open_perf_entry},

@@ -3,8 +3,8 @@
 //! A [`Map`] is a counted reference. Every operation checks sizes and access rights, enters the map's domain (which
 //! gives the execution slot and keeps retired memory in place) and calls the type's implementation.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 use bpf_quiesce::{Domain, EnterError, Holder, Memory, Owned, Reservation};
 
@@ -23,6 +23,24 @@ const PATIENCE: u32 = 10_000;
 #[derive(Clone)]
 pub struct Map(Arc<Inner>);
 
+/// A map that somebody else keeps.
+#[derive(Debug, Clone)]
+pub struct WeakMap(Weak<Inner>);
+
+impl WeakMap {
+    /// Whether the map is still there.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    /// The map, if it is still there.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Map> {
+        self.0.upgrade().map(Map)
+    }
+}
+
 /// The header comes first: a program's map pointer is the address of both.
 #[repr(C)]
 pub(crate) struct Inner {
@@ -35,6 +53,12 @@ pub(crate) struct Inner {
     pub(crate) ops: Box<dyn MapOps>,
     /// Given back after `ops` is dropped, whose memory it stands for.
     memory: Reservation,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner").field("def", &self.def).finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for Map {
@@ -104,6 +128,12 @@ impl Map {
             ops,
             memory,
         }))
+    }
+
+    /// A reference that does not keep it.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakMap {
+        WeakMap(Arc::downgrade(&self.0))
     }
 
     /// The map pointer for programs: valid as long as any clone of this handle.

@@ -492,6 +492,12 @@ impl Core {
         (self.epoch().fetch_add(EPOCH, Ordering::AcqRel) + EPOCH) & !DEPTH
     }
 
+    /// Grace periods begun so far.
+    pub(crate) fn started(&self) -> u64 {
+        // Relaxed: a statistic.
+        (self.epoch().load(Ordering::Relaxed) / EPOCH).saturating_sub(1)
+    }
+
     /// Whether the grace period `target` is over.
     pub(crate) fn poll(&self, target: u64) -> Result<bool, Errno> {
         // Acquire, pairs with `raise` below: what readers did before happens before what our caller does next.

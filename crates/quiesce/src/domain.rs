@@ -218,6 +218,11 @@ impl Domain {
         Ok(self.deferred.run_ready(&self.core))
     }
 
+    /// How many grace periods have begun; 0 in a forked child.
+    pub fn grace_periods(&self) -> u64 {
+        self.core.started()
+    }
+
     /// How many deferred callbacks nobody has begun to run.
     pub fn deferred(&self) -> usize {
         self.deferred.len()

@@ -40,6 +40,9 @@ pub enum EngineError {
     /// No executable memory could be had.
     #[error("executable memory: {0}")]
     Memory(#[from] bpf_prog_pack::Error),
+    /// The thread that samples for [`crate::Config::metrics`] could not be started.
+    #[error("the thread that samples runs (`Config::metrics`): {0}")]
+    Thread(#[source] std::io::Error),
     /// What [`crate::Config::debug`] asks for could not be set up.
     #[error("debugging: {0}")]
     #[cfg(native)]

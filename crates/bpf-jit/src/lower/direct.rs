@@ -135,6 +135,7 @@ impl Lowerer {
                 stack: stack_bytes > 0,
                 ctx: self.needs_ctx[i],
                 temporaries: contents.calls
+                    || options.lower.count
                     || contents.packet_loads
                     || contents.stack.escapes
                     || !facts.checks.is_empty(),
@@ -212,6 +213,9 @@ impl<E: Emitter> FuncLowerer<'_, &mut Direct<E>> {
     /// Gives a value to what may be read before it is written: an unverified program gets zeros, not what the host left
     /// there.
     fn initialise(&mut self) {
+        if self.counts_runs() {
+            self.count_run();
+        }
         let contents = self.program.contents();
         // Of functions nothing is known.
         let early = if self.sub.0 == 0 { contents.read_early } else { contents.registers };

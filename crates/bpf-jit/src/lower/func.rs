@@ -3,10 +3,11 @@
 use super::webs::REGS;
 use super::{Arity, Edge, Lowerer};
 use crate::externs::Signatures;
-use crate::lower::LowerOptions;
+use crate::lower::{COUNTER_STRIDE, LowerOptions};
 use bpf_analysis::{BlockId as BpfBlock, Facts, RegSet};
 use bpf_isa::{Callee, Program, Reg, Size, Src, SubprogId, Width};
-use bpf_lir::{Base, BlockId, Func, Mem, Op, Region, Span, VReg, Val};
+use bpf_jit_code::RunCtx;
+use bpf_lir::{Base, BinOp, BlockId, Extern, Func, Mem, Op, Region, Span, VReg, Val};
 
 /// Where the ops of a [`FuncLowerer`] go, and what can be known of the function there.
 pub(super) trait Sink: Sized {
@@ -154,6 +155,29 @@ impl<S: Sink> FuncLowerer<'_, S> {
         let dst = self.fresh();
         self.op(Op::Load { size: Size::DW, signed: false, swap: false, dst, mem });
         dst
+    }
+
+    /// Whether this function counts its entries.
+    pub(super) fn counts_runs(&self) -> bool {
+        self.options.count && self.sub.0 == 0
+    }
+
+    /// One more run of the program. A counter is its slot's alone, so nothing need be atomic but for readers, whom an
+    /// aligned store suffices.
+    pub(super) fn count_run(&mut self) {
+        let (at, slot, runs) = (self.fresh(), self.fresh(), self.fresh());
+        self.op(Op::SymAddr { dst: at, symbol: Extern::Counters(0).symbol() });
+        let mem = self.run_field(RunCtx::COUNTERS_OFFSET);
+        self.op(Op::Store { size: Size::DW, mem, src: Val::Reg(at) });
+        let mem = self.run_field(RunCtx::SLOT_OFFSET);
+        self.op(Op::Load { size: Size::W, signed: false, swap: false, dst: slot, mem });
+        let b = Val::Imm(COUNTER_STRIDE.trailing_zeros().into());
+        self.op(Op::Bin { op: BinOp::Shl, width: Width::W64, dst: slot, a: slot, b });
+        self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: slot, a: slot, b: Val::Reg(at) });
+        let mem = Mem::new(Base::Reg(slot), 0);
+        self.op(Op::Load { size: Size::DW, signed: false, swap: false, dst: runs, mem });
+        self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: runs, a: runs, b: Val::Imm(1) });
+        self.op(Op::Store { size: Size::DW, mem, src: Val::Reg(runs) });
     }
 
     /// Fills the blocks of the checked back-edges: the checks, then on to the target.

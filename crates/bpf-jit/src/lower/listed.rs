@@ -127,7 +127,7 @@ impl FuncLowerer<'_, Listed> {
         if !needs_ctx && !may_gotos {
             return false;
         }
-        let (mut reads, mut counts) = (false, false);
+        let (mut reads, mut counts) = (self.counts_runs(), false);
         for b in self.l.cfg.subprog_blocks(self.sub) {
             let block = self.l.cfg.blocks()[b as usize];
             if !block.reachable {
@@ -162,6 +162,9 @@ impl FuncLowerer<'_, Listed> {
             let v = self.l.webs.fresh();
             self.ctx = Some(v);
             self.func.ctx = Some(v);
+        }
+        if self.counts_runs() {
+            self.count_run();
         }
         if let Some(counter) = self.counter {
             self.op(Op::Mov { width: Width::W64, dst: counter, src: Val::Imm(MAY_GOTO_BUDGET as i64) });

@@ -37,6 +37,9 @@ pub struct LowerOptions {
     pub budget: bool,
     /// Look for an interruption at the same places.
     pub interrupt: bool,
+    /// Count entries of the program, in a counter for each execution slot ([`COUNTER_STRIDE`]), and note in the run
+    /// whose counters these are.
+    pub count: bool,
     /// Stack bytes of a frame whose use is not known.
     pub max_stack: u32,
     /// The target of a tail call finds the raw context's length in r2.
@@ -46,11 +49,21 @@ pub struct LowerOptions {
 }
 
 impl Default for LowerOptions {
-    /// No budget, no interruption, 512 bytes of stack, raw context, indirect tail calls.
+    /// No budget, no interruption, no counting, 512 bytes of stack, raw context, indirect tail calls.
     fn default() -> Self {
-        LowerOptions { budget: false, interrupt: false, max_stack: 512, raw_context: true, direct_tail_calls: false }
+        LowerOptions {
+            budget: false,
+            interrupt: false,
+            count: false,
+            max_stack: 512,
+            raw_context: true,
+            direct_tail_calls: false,
+        }
     }
 }
+
+/// Bytes from the counter of one execution slot to that of the next: no two in a cache line.
+pub const COUNTER_STRIDE: u64 = 64;
 
 /// The lowering and its scratch memory.
 #[derive(Debug, Default)]
@@ -150,6 +163,9 @@ impl Lowerer {
         let n = program.subprogs().len();
         self.needs_ctx.clear();
         self.needs_ctx.resize(n, false);
+        if let Some(main) = self.needs_ctx.first_mut() {
+            *main = options.count;
+        }
         let checks = options.budget || options.interrupt;
         let contents = program.contents();
         if !checks && !contents.calls && !contents.packet_loads && facts.checks.is_empty() {

@@ -159,6 +159,7 @@ impl State {
         let options = LowerOptions {
             budget: word(words, "budget"),
             interrupt: word(words, "interrupt"),
+            count: word(words, "count"),
             direct_tail_calls: word(words, "direct"),
             ..LowerOptions::default()
         };

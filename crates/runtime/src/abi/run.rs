@@ -72,6 +72,7 @@ impl Run {
             context: 0,
             stop_pc: 0,
             allowance: i64::MAX,
+            counters: 0,
         };
         Run { ctx, host: core::ptr::null_mut(), config: core::ptr::null(), error: None, held: Held::NOTHING }
     }
@@ -119,6 +120,17 @@ impl Run {
         // SAFETY: the run's guard keeps the maps, and only the helpers change the list.
         unsafe { self.held.release(self.ctx.slot) }
     }
+}
+
+/// The counters that `run` has noted, for others to see.
+///
+/// # Safety
+/// As for [`word`].
+pub(crate) unsafe fn counters<'a>(run: *mut Run) -> &'a AtomicU64 {
+    // SAFETY: a place in a `Run` that the caller keeps valid; nothing is read.
+    let counters = unsafe { &raw mut (*run).ctx.counters };
+    // SAFETY: aligned, as the field of an aligned structure; the rest is the contract.
+    unsafe { AtomicU64::from_ptr(counters) }
 }
 
 /// What others know of `run`, and interrupt it by ([`crate::abi::watch`]).

@@ -7,7 +7,7 @@
 //! slot keeps from then on.
 
 use crate::abi::clock::Clock;
-use crate::abi::run::{Run, RunConfig, word};
+use crate::abi::run::{Run, RunConfig, counters, word};
 use crate::abi::watch::{INTERRUPTED, LATE, Watch};
 use crate::error::DeadlineError;
 use bpf_quiesce::Guard;
@@ -92,6 +92,13 @@ impl Level {
         unsafe { word(self.run.get()) }
     }
 
+    /// The counters that its run has noted.
+    fn counters(&self) -> &AtomicU64 {
+        // SAFETY: the run lives as long as `self`; the field is written by emitted code, with aligned stores, and
+        // atomically.
+        unsafe { counters(self.run.get()) }
+    }
+
     pub(super) fn watch(&self) -> &Watch {
         &self.watch
     }
@@ -167,6 +174,24 @@ impl Runs {
     /// The same for the runs that this [`crate::Interrupter`] was given to.
     pub(crate) fn interrupt_under(&self, interrupter: u64) {
         interrupt(&self.levels, |level, word| level.watch.interrupter(word) == interrupter);
+    }
+
+    /// Says of each run that is going on, nested ones too, which counters it has noted
+    /// ([`bpf_jit_code::RunCtx::counters`]). Keeps the runs, and not the engine.
+    pub(crate) fn each_running(&self) -> impl Fn(&mut dyn FnMut(u64)) + Send + 'static {
+        let levels = Arc::clone(&self.levels);
+        move |each| {
+            for slot in &*levels {
+                let mut at = Some(slot);
+                while let Some(level) = at {
+                    // Relaxed: a sample.
+                    if level.word().load(Ordering::Relaxed) != 0 {
+                        each(level.counters().load(Ordering::Relaxed));
+                    }
+                    at = level.inner();
+                }
+            }
+        }
     }
 
     /// The level of a slot, if no run of its thread is using it.

@@ -22,6 +22,7 @@ use crate::engine::BACKEND;
 use crate::engine::Engine;
 use crate::engine::config::Mode;
 use crate::engine::debug;
+use crate::engine::trace;
 use crate::error::RunError;
 use crate::handle::program::Program;
 use crate::program::locate::locate;
@@ -186,6 +187,13 @@ pub(super) struct Replacing<C, H> {
 impl<C: Context, H: 'static> Replacing<C, H> {
     /// Lets go of it, without the lock. The programs that were attached before, and the version since.
     pub(super) fn finish(self, hook: &Hook<C, H>) -> (Vec<Attached<C, H>>, u64) {
+        // Relaxed: a statistic.
+        hook.engine.0.metrics.changes.fetch_add(1, Ordering::Relaxed);
+        if cfg!(feature = "tracing") {
+            let after = hook.programs();
+            let before: Vec<_> = self.old.attached.iter().map(|attached| attached.program.name()).collect();
+            trace::changed(&before, &after.iter().map(Program::name).collect::<Vec<_>>());
+        }
         drop(self.gone);
         self.list.retire(hook.engine.domain());
         (self.old.attached, self.version)

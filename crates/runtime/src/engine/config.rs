@@ -41,6 +41,10 @@ pub struct Config {
     /// Whether runs can be ended: by [`Engine::interrupt`](crate::Engine::interrupt) and those of programs and hooks,
     /// by deadlines and interrupters. `false` emits no check. [`crate::Loader::interruptible`] decides for one load.
     pub interruptible: bool,
+    /// Whether runs of programs are counted and sampled: [`Engine::snapshot`](crate::Engine::snapshot). On, each entry
+    /// of a program is eight instructions longer, a program of its name takes 64 bytes for each of `max_slots`, and a
+    /// thread wakes up each `tick`. Off, nothing is there that would count.
+    pub metrics: bool,
     /// How often deadlines are looked at, between 50 µs and 1 s ([`crate::Engine::deadline`]).
     pub tick: Duration,
     /// Hardening of emitted code.
@@ -107,6 +111,7 @@ impl Default for Config {
             budget: None,
             hybrid_budget: 1 << 20,
             interruptible: false,
+            metrics: false,
             tick: Duration::from_millis(1),
             hardening: Hardening::default(),
             direct_tail_calls: true,

@@ -13,7 +13,9 @@ pub(crate) mod debug {
         None
     }
 }
+pub(crate) mod metrics;
 pub(crate) mod pool;
+pub(crate) mod trace;
 pub(crate) mod usage;
 
 #[cfg(native)]
@@ -25,6 +27,7 @@ use crate::abi::slots::Runs;
 #[cfg(native)]
 use crate::engine::compiler::HostCompiler;
 use crate::engine::config::{Config, Mode};
+use crate::engine::metrics::Metrics;
 use crate::engine::pool::Pool;
 use crate::error::{DeadlineError, EngineError};
 use bpf_jit_code::Arch;
@@ -70,6 +73,7 @@ pub(crate) struct EngineInner {
     pub(crate) verifiers: Pool<Verifier>,
     /// By execution slot.
     pub(crate) runs: Runs,
+    pub(crate) metrics: Metrics,
 }
 
 impl Interruptible for EngineInner {
@@ -157,6 +161,8 @@ impl Engine {
             domain: Arc::clone(&domain),
         };
         let runs = Runs::new(domain.max_slots(), run_config, config.tick).ok_or_else(no_slots)?;
+        let metrics =
+            Metrics::new(config.metrics, &runs, domain.max_slots(), config.tick).map_err(EngineError::Thread)?;
         Ok(Engine(Arc::new(EngineInner {
             config,
             domain,
@@ -167,6 +173,7 @@ impl Engine {
             compilers: Pool::default(),
             verifiers: Pool::default(),
             runs,
+            metrics,
         })))
     }
 
@@ -288,6 +295,7 @@ impl Engine {
             lower: LowerOptions {
                 budget: checks.budget,
                 interrupt: checks.interrupt,
+                count: config.metrics,
                 max_stack: config.frame_bytes,
                 raw_context,
                 direct_tail_calls: config.direct_tail_calls && self.0.domain.has_core_barrier(),

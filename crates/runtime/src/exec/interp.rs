@@ -39,6 +39,8 @@ pub(crate) unsafe fn run(program: &Loaded, what: &Interpreted, run: *mut Run, pa
     crate::oracle::begin(parts.memory as u64, parts.memory_len);
 
     let config = program.engine.config();
+    // SAFETY: the run is this thread's.
+    unsafe { program.count_run(run) };
     // The shims of host functions see by this that there is no emitted code to leave.
     // SAFETY: the caller's run is there.
     unsafe { (*run).ctx.exit_sp = 0 };
@@ -581,6 +583,8 @@ impl<'p> Env for Host<'p> {
                     // SAFETY: the run is this thread's, and the machine does not touch it.
                     caller.limit(unsafe { (*self.run).ctx.budget }.max(0).unsigned_abs());
                 }
+                // SAFETY: the run is this thread's, and the machine does not touch it.
+                unsafe { program.count_run(self.run) };
                 self.entered.push(program);
                 Some(Running(program, what))
             })),

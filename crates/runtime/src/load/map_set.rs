@@ -284,6 +284,7 @@ impl MapSet {
                 }
                 (true, DefKind::Data { def: map, contents, constant }, None) => {
                     let map = Map::create_with(map, self.engine.domain(), &options).map_err(fail)?;
+                    self.engine.0.metrics.map(&map);
                     if let Some(contents) = contents {
                         map.update(&0u32.to_ne_bytes(), &contents, 0).map_err(fail)?;
                     }

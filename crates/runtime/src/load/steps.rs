@@ -7,6 +7,7 @@
 use crate::abi::limits::Checks;
 use crate::context::ContextLayout;
 use crate::engine::config::Mode;
+use crate::engine::trace;
 use crate::engine::usage::Account;
 use crate::error::LoadError;
 use crate::load::linker::Linker;
@@ -20,6 +21,7 @@ use bpf_isa::{InsnIdx, Program};
 use bpf_jit_code::OptLevel;
 use bpf_verifier::SourceLine;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// How to load.
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +65,32 @@ struct Admitted {
 }
 
 impl<H: 'static> Loading<'_, H> {
-    /// All steps.
+    /// All steps, counted and told of.
     pub(super) fn load(
+        &self,
+        how: How,
+        program: Program,
+        references: Option<Box<Bindings>>,
+    ) -> Result<Arc<Loaded>, LoadError> {
+        let _span = trace::load(self.name);
+        let metrics = &self.linker.engine.0.metrics;
+        let loaded = self.load_quietly(how, program, references);
+        let counter = match &loaded {
+            Ok(loaded) => {
+                trace::loaded(loaded.code_bytes());
+                &metrics.loads
+            }
+            Err(error) => {
+                trace::refused(error);
+                &metrics.refusals
+            }
+        };
+        // Relaxed: a statistic.
+        counter.fetch_add(1, Ordering::Relaxed);
+        loaded
+    }
+
+    fn load_quietly(
         &self,
         how: How,
         program: Program,
@@ -147,10 +173,13 @@ impl<H: 'static> Loading<'_, H> {
         mode: Mode,
         how: How,
         Admitted { program, facts, lines }: Admitted,
-        references: Option<Box<Bindings>>,
+        mut references: Option<Box<Bindings>>,
     ) -> Result<Arc<Loaded>, LoadError> {
         let Loading { linker, name, layout, code, account } = *self;
         let config = linker.engine.config();
+        if let Some(counted) = linker.engine.0.metrics.program(account.map(Account::memory), name) {
+            references.get_or_insert_default().counted = Some(counted);
+        }
         let budget = how.budget.unwrap_or_else(|| config.run_budget());
         let source = code.map(|code| Source::new(code, lines)).unwrap_or_default();
         let draft = Draft {

@@ -1,5 +1,6 @@
 //! What the instructions of a program refer to: maps, helpers, host functions, addresses.
 
+use crate::engine::metrics::Counted;
 use crate::error::LoadError;
 use crate::program::bound::Bound;
 use crate::program::map_ref::MapRef;
@@ -31,6 +32,8 @@ pub(crate) struct Bindings {
     pub(crate) addresses: Vec<(InsnIdx, u64)>,
     /// What the program has taken of an account.
     pub(crate) memory: Option<Reservation>,
+    /// Where its runs are counted.
+    pub(crate) counted: Option<Counted>,
 }
 
 /// Those of a program that refers to nothing.
@@ -41,13 +44,15 @@ pub(crate) static NO_BINDINGS: Bindings = Bindings {
     host: Vec::new(),
     addresses: Vec::new(),
     memory: None,
+    counted: None,
 };
 
 impl Bindings {
     /// Whether there is nothing that the code could use.
     pub(crate) fn is_empty(&self) -> bool {
-        let Bindings { maps, helpers, missing, host, addresses, memory } = self;
+        let Bindings { maps, helpers, missing, host, addresses, memory, counted } = self;
         memory.is_none()
+            && counted.is_none()
             && maps.is_empty()
             && helpers.is_empty()
             && missing.is_empty()
@@ -98,6 +103,7 @@ impl Bindings {
                 map => map.header().base as usize,
             },
             Extern::MapLookup(index) => self.data_map(index)?.lookup_fn() as usize,
+            Extern::Counters(_) => crate::num::index(self.counted.as_ref()?.counters.address()),
         })
     }
 

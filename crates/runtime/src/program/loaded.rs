@@ -2,9 +2,12 @@
 
 use crate::abi::begin::Entry;
 use crate::abi::limits::{Checks, Terms};
+use crate::abi::run::{Run, counters};
 use crate::abi::watch::word_of;
 use crate::engine::Engine;
 use crate::engine::config::Mode;
+use crate::engine::metrics::Counted;
+use crate::engine::trace;
 use crate::engine::usage::Account;
 use crate::error::{LoadError, Origin, RunError};
 use crate::program::bindings::{Bindings, NO_BINDINGS};
@@ -22,6 +25,7 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 #[cfg(native)]
 use {
     crate::engine::debug,
@@ -273,6 +277,9 @@ impl Loaded {
             });
             let is_call = |entry: &&PcEntry| matches!(program.insns().get(entry.insn as usize), Some(Insn::Call(_)));
             let calls = host.code.pc_map.iter().filter(is_call).copied().collect();
+            if let Some(counted) = references.as_mut().and_then(|references| references.counted.as_mut()) {
+                counted.set_code(host.code.bytes.len());
+            }
             if memory.is_some() {
                 references.get_or_insert_default().memory = memory;
             }
@@ -340,6 +347,19 @@ impl Loaded {
         })
     }
 
+    /// Counts that a run enters it, as machine code does itself.
+    ///
+    /// # Safety
+    /// `run` must be this thread's.
+    pub(crate) unsafe fn count_run(&self, run: *mut Run) {
+        if let Some(Counted { counters: counted, .. }) = &self.bindings().counted {
+            // SAFETY: the caller's contract; the run is there for all of this.
+            unsafe { counters(run) }.store(counted.address(), Ordering::Relaxed);
+            // SAFETY: the caller's contract.
+            counted.count_run(unsafe { (*run).ctx.slot });
+        }
+    }
+
     /// Says of an error in which program, and at which source line, the run ended: if that is not known by its number,
     /// at the instruction that has this address in its code.
     #[cold]
@@ -350,6 +370,10 @@ impl Loaded {
                 insn.map_or((None, None), |insn| (self.source.function(insn), self.source.line(insn)));
             *origin = Some(Box::new(Origin { program: self.name.to_string(), function, line }));
         }
+        if let Some(counted) = &self.bindings().counted {
+            counted.counters.count_stop(&error);
+        }
+        trace::stopped(&self.name, &error);
         error
     }
 
@@ -364,6 +388,11 @@ impl Loaded {
     /// Its machine code as placed, and the address of its first byte; `None` when interpreted, and in a forked child.
     pub(crate) fn text(&self) -> Option<(Vec<u8>, u64)> {
         self.native().filter(|_| !self.engine.domain().is_forked()).map(|n| (n.text.to_vec(), n.text.base() as u64))
+    }
+
+    /// Bytes of its machine code; 0 when interpreted.
+    pub(crate) fn code_bytes(&self) -> usize {
+        self.native().map_or(0, |native| native.text.len())
     }
 
     /// Worst machine stack of one run, in bytes; 0 when interpreted.

@@ -12,6 +12,7 @@ mod hook;
 mod host_functions;
 mod lifetime;
 mod limits;
+mod metrics;
 mod ownership;
 mod payloads;
 mod plans;

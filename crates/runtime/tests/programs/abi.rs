@@ -275,6 +275,7 @@ fn emitted_code_preserves_the_callee_saved_registers() {
             context: at,
             stop_pc: 0,
             allowance: i64::MAX,
+            counters: 0,
         };
         let args = [at, generated.memory.len() as u64, 0x5a5a_0003, 0x5a5a_0004, 0x5a5a_0005];
         // SAFETY: the code stays while `program` lives; its memory and hidden argument are valid, and it calls nobody.

@@ -45,6 +45,7 @@ fn name(symbol: Symbol) -> String {
         Extern::HostEnv(index) => format!("host_{index}_env"),
         Extern::ArrayBase(index) => format!("map_{index}_values"),
         Extern::MapLookup(index) => format!("map_{index}_lookup"),
+        Extern::Counters(_) => "counters".to_owned(),
     }
 }
 

@@ -1,0 +1,382 @@
+//! What an engine counts: [`Engine::snapshot`].
+//!
+//! Problem: whoever operates plug-ins wants to know how often each ran, how long, and how it ended; a run takes a few
+//! nanoseconds, two readings of the clock take forty. Approach, for engines with [`crate::Config::metrics`]:
+//!
+//! * Runs are counted by emitted code: at its entry each program adds one to a counter of its execution slot. So all
+//!   are, also those in hooks and after tail calls, and programs of other engines have no instruction for it.
+//! * Time is sampled. A thread looks once a tick at the runs that are going on, and gives each the time since it last
+//!   looked. No run reads a clock.
+//! * Stops are counted where their error is made, which is slow anyway.
+//!
+//! Counters belong to an account and a name: versions of a program share them, so that they go on over a reload as long
+//! as one version is there.
+//!
+//! Invariants: only the thread that holds an execution slot writes its counter; a signal handler on it may lose one run
+//! or see it late. The address of counters that a run has noted is compared with those that are known, never followed.
+
+use crate::abi::slots::Runs;
+use crate::engine::Engine;
+use crate::error::RunError;
+use bpf_maps::{Map, MapType};
+use bpf_quiesce::Memory;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// Of one account's programs of one name.
+pub(crate) struct Counters {
+    account: Option<Arc<Memory>>,
+    name: String,
+    /// By execution slot.
+    runs: Box<[Slot]>,
+    nanoseconds: AtomicU64,
+    stops: [AtomicU64; 5],
+    programs: AtomicU64,
+    code_bytes: AtomicU64,
+}
+
+/// What emitted code counts in.
+#[repr(align(64))]
+#[derive(Default)]
+struct Slot(AtomicU64);
+
+#[cfg(native)]
+const _: () = assert!(size_of::<Slot>() as u64 == bpf_jit::COUNTER_STRIDE);
+
+impl fmt::Debug for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counters").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Counters {
+    /// What emitted code is given.
+    pub(crate) fn address(&self) -> u64 {
+        self.runs.as_ptr() as u64
+    }
+
+    /// Counts a run in this slot, for its thread: what emitted code does itself.
+    pub(crate) fn count_run(&self, slot: u32) {
+        if let Some(Slot(runs)) = self.runs.get(slot as usize) {
+            // Relaxed: a statistic, which only this thread writes.
+            runs.store(runs.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts the end of a run that was stopped.
+    pub(crate) fn count_stop(&self, error: &RunError) {
+        let [budget, deadline, interrupted, access, host] = &self.stops;
+        let stops = match error {
+            RunError::Budget { .. } => budget,
+            RunError::Deadline { .. } => deadline,
+            RunError::Interrupted { .. } => interrupted,
+            RunError::Access { .. } => access,
+            RunError::Host { .. } => host,
+            // No stops of runs that had begun.
+            _ => return,
+        };
+        // Relaxed: a statistic.
+        stops.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn snapshot(&self) -> ProgramMetrics {
+        // Relaxed: statistics.
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let [budget, deadline, interrupted, access, host] = self.stops.each_ref().map(read);
+        ProgramMetrics {
+            account: self.account.as_ref().map(|account| account.name().to_owned()),
+            program: self.name.clone(),
+            versions: read(&self.programs),
+            code_bytes: read(&self.code_bytes),
+            runs: self.runs.iter().map(|slot| read(&slot.0)).sum(),
+            time: Duration::from_nanos(read(&self.nanoseconds)),
+            stops: Stops { budget, deadline, interrupted, access, host },
+        }
+    }
+}
+
+/// A loaded program's part in its counters.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    pub(crate) counters: Arc<Counters>,
+    code_bytes: u64,
+}
+
+impl Counted {
+    /// Says how long its code is.
+    pub(crate) fn set_code(&mut self, bytes: usize) {
+        self.code_bytes = bytes as u64;
+        // Relaxed: a statistic.
+        self.counters.code_bytes.fetch_add(self.code_bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        // Relaxed: statistics.
+        self.counters.programs.fetch_sub(1, Ordering::Relaxed);
+        self.counters.code_bytes.fetch_sub(self.code_bytes, Ordering::Relaxed);
+    }
+}
+
+/// What an engine counts, and of whom.
+#[derive(Default)]
+pub(crate) struct Metrics {
+    pub(crate) loads: AtomicU64,
+    pub(crate) refusals: AtomicU64,
+    pub(crate) changes: AtomicU64,
+    /// `None` without [`crate::Config::metrics`].
+    sampled: Option<Arc<Sampled>>,
+}
+
+/// What the sampling thread shares with the engine, which it does not keep.
+#[derive(Default)]
+struct Sampled {
+    slots: usize,
+    programs: Mutex<Vec<Weak<Counters>>>,
+    maps: Mutex<Vec<bpf_maps::WeakMap>>,
+    closed: AtomicBool,
+    thread: Mutex<Option<Thread>>,
+}
+
+/// Nothing under these locks panics, so poison means nothing.
+fn with<T, R>(mutex: &Mutex<T>, change: impl FnOnce(&mut T) -> R) -> R {
+    change(&mut mutex.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl Metrics {
+    /// With a thread that samples `runs` if `on`.
+    pub(crate) fn new(on: bool, runs: &Runs, slots: u32, tick: Duration) -> std::io::Result<Metrics> {
+        let mut metrics = Metrics::default();
+        if !on {
+            return Ok(metrics);
+        }
+        let sampled = Arc::new(Sampled { slots: slots as usize, ..Sampled::default() });
+        let (shared, each_running) = (Arc::clone(&sampled), runs.each_running());
+        let thread =
+            std::thread::Builder::new().name("bpf-metrics".into()).stack_size(256 * 1024).spawn(move || {
+                let mut before = Instant::now();
+                while !shared.closed.load(Ordering::SeqCst) {
+                    std::thread::park_timeout(tick);
+                    let since = before.elapsed();
+                    before += since;
+                    let since = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+                    each_running(&mut |counters| shared.add_time(counters, since));
+                }
+            })?;
+        with(&sampled.thread, |known| *known = Some(thread.thread().clone()));
+        metrics.sampled = Some(sampled);
+        Ok(metrics)
+    }
+
+    /// Counters for one more program; `None` if they are off.
+    pub(crate) fn program(&self, account: Option<&Arc<Memory>>, name: &str) -> Option<Counted> {
+        let sampled = self.sampled.as_ref()?;
+        let same = |known: &Arc<Counters>| {
+            known.name == name && known.account.as_ref().map(Arc::as_ptr) == account.map(Arc::as_ptr)
+        };
+        let counters = with(&sampled.programs, |programs| {
+            let known = programs.iter().filter_map(Weak::upgrade).find(same);
+            known.unwrap_or_else(|| {
+                programs.retain(|known| known.strong_count() > 0);
+                let new = Arc::new(Counters {
+                    account: account.cloned(),
+                    name: name.to_owned(),
+                    runs: (0..sampled.slots).map(|_| Slot::default()).collect(),
+                    nanoseconds: AtomicU64::new(0),
+                    stops: Default::default(),
+                    programs: AtomicU64::new(0),
+                    code_bytes: AtomicU64::new(0),
+                });
+                programs.push(Arc::downgrade(&new));
+                new
+            })
+        });
+        // Relaxed: a statistic.
+        counters.programs.fetch_add(1, Ordering::Relaxed);
+        Some(Counted { counters, code_bytes: 0 })
+    }
+
+    /// Lists a map.
+    pub(crate) fn map(&self, map: &Map) {
+        if let Some(sampled) = &self.sampled {
+            with(&sampled.maps, |maps| {
+                // Each time it would have to grow, so that it stays as long as the maps are many.
+                if maps.len() == maps.capacity() {
+                    maps.retain(|known| known.is_alive());
+                }
+                maps.push(map.downgrade());
+            });
+        }
+    }
+}
+
+impl Drop for Metrics {
+    fn drop(&mut self) {
+        if let Some(sampled) = &self.sampled {
+            sampled.closed.store(true, Ordering::SeqCst);
+            // Not waited for: in a forked child there is no such thread.
+            if let Ok(thread) = sampled.thread.try_lock()
+                && let Some(thread) = &*thread
+            {
+                thread.unpark();
+            }
+        }
+    }
+}
+
+impl Sampled {
+    /// A run of the program with counters at this address was going on for so long.
+    fn add_time(&self, address: u64, nanoseconds: u64) {
+        let known = with(&self.programs, |programs| {
+            programs.iter().filter_map(Weak::upgrade).find(|known| known.address() == address)
+        });
+        if let Some(counters) = known {
+            // Relaxed: a statistic.
+            counters.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What an engine has counted, as it was when asked for: [`Engine::snapshot`]. With the feature `serde` it can be
+/// serialised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// By account and name; empty without [`crate::Config::metrics`].
+    pub programs: Vec<ProgramMetrics>,
+    /// Those of objects; empty without [`crate::Config::metrics`].
+    pub maps: Vec<MapMetrics>,
+    /// Programs loaded so far.
+    pub loads: u64,
+    /// Programs refused so far.
+    pub refusals: u64,
+    /// Lists of hooks published so far: an empty one when a hook is made, then by each change.
+    pub changes: u64,
+    /// Grace periods begun so far.
+    pub grace_periods: u64,
+    /// What waits for a grace period: dropped programs, maps and lists.
+    pub deferred: usize,
+    /// Bytes that maps, prog arrays, lists and memory for code take, of [`crate::Config::memory_limit`].
+    pub memory_bytes: u64,
+    /// Of these, memory for code.
+    pub code_bytes: u64,
+}
+
+/// Programs of one account and name: versions that are loaded, and those that were before without a gap between.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct ProgramMetrics {
+    /// The account that they were loaded with.
+    pub account: Option<String>,
+    /// Their name.
+    pub program: String,
+    /// How many are loaded, or run for the last time.
+    pub versions: u64,
+    /// Bytes of their machine code.
+    pub code_bytes: u64,
+    /// Runs begun: alone, in hooks, and by tail calls.
+    pub runs: u64,
+    /// Wall-clock time of runs, with host functions: sampled once in [`crate::Config::tick`].
+    pub time: Duration,
+    /// Runs that ended without a result.
+    pub stops: Stops,
+}
+
+/// Why runs ended without a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Stops {
+    /// [`RunError::Budget`].
+    pub budget: u64,
+    /// [`RunError::Deadline`], of runs that had begun.
+    pub deadline: u64,
+    /// [`RunError::Interrupted`].
+    pub interrupted: u64,
+    /// [`RunError::Access`].
+    pub access: u64,
+    /// [`RunError::Host`]: a host function or helper failed, or panicked.
+    pub host: u64,
+}
+
+/// A map of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct MapMetrics {
+    /// A number that no other map of the process has.
+    pub id: u32,
+    /// Its name.
+    pub map: String,
+    /// Its type, by the kernel's name.
+    pub map_type: String,
+    /// Elements that are present; bytes, of a ring buffer.
+    pub len: u64,
+    /// The most that there can be.
+    pub max_entries: u32,
+    /// Bytes counted for it.
+    pub bytes: u64,
+}
+
+impl MapMetrics {
+    fn of(map: &Map) -> MapMetrics {
+        let map_type: MapType = map.map_type();
+        MapMetrics {
+            id: map.id(),
+            map: map.name().to_owned(),
+            map_type: map_type.name().to_owned(),
+            len: map.len(),
+            max_entries: map.def().max_entries,
+            bytes: map.memory_counted(),
+        }
+    }
+}
+
+impl Engine {
+    /// What has been counted so far, while programs run. Takes locks that loads take for a moment, and no run does; in
+    /// a forked child, without programs and maps.
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, Raw, assemble};
+    ///
+    /// let mut config = Config::default();
+    /// config.metrics = true;
+    /// let engine = Engine::new(config)?;
+    /// let seven = Linker::<()>::new(&engine).loader::<Raw>().insns("seven", assemble("r0 = 7\nexit")?)?;
+    /// seven.run(&mut (), &mut [])?;
+    /// let programs = engine.snapshot().programs;
+    /// assert_eq!((programs[0].program.as_str(), programs[0].runs), ("seven", 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn snapshot(&self) -> Snapshot {
+        let (domain, metrics) = (self.domain(), &self.0.metrics);
+        // A thread that the child does not have may hold a lock for ever.
+        let sampled = metrics.sampled.as_ref().filter(|_| !domain.is_forked());
+        // Not dropped under the lock: they may be the last.
+        let programs: Vec<_> = sampled.map_or_else(Vec::new, |sampled| {
+            with(&sampled.programs, |programs| programs.iter().filter_map(Weak::upgrade).collect())
+        });
+        let maps: Vec<_> = sampled.map_or_else(Vec::new, |sampled| {
+            with(&sampled.maps, |maps| maps.iter().filter_map(bpf_maps::WeakMap::upgrade).collect())
+        });
+        // Relaxed: statistics.
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Snapshot {
+            programs: programs.iter().map(|counters| counters.snapshot()).collect(),
+            maps: maps.iter().map(MapMetrics::of).collect(),
+            loads: read(&metrics.loads),
+            refusals: read(&metrics.refusals),
+            changes: read(&metrics.changes),
+            grace_periods: domain.grace_periods(),
+            deferred: domain.deferred(),
+            memory_bytes: domain.memory().used(),
+            code_bytes: self.code_stats().bytes as u64,
+        }
+    }
+}

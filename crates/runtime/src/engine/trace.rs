@@ -1,0 +1,48 @@
+//! What is told to `tracing`, behind the feature of that name: loads, refusals, changes of hooks, and stops of runs.
+//!
+//! Invariant: nothing is told under a lock of a hook, and nothing by runs that succeed: a subscriber may do what it
+//! likes.
+
+use crate::error::{LoadError, RunError};
+
+#[cfg(feature = "tracing")]
+mod imp {
+    use super::{LoadError, RunError};
+
+    pub(crate) fn load(program: &str) -> tracing::span::EnteredSpan {
+        tracing::info_span!("bpf_load", program).entered()
+    }
+
+    pub(crate) fn loaded(code_bytes: usize) {
+        tracing::info!(code_bytes, "program loaded");
+    }
+
+    pub(crate) fn refused(error: &LoadError) {
+        tracing::warn!(%error, "program refused");
+    }
+
+    pub(crate) fn changed(before: &[&str], after: &[&str]) {
+        tracing::info!(?before, ?after, "hook changed");
+    }
+
+    pub(crate) fn stopped(program: &str, error: &RunError) {
+        tracing::warn!(program, %error, "run stopped");
+    }
+}
+
+#[cfg(not(feature = "tracing"))]
+mod imp {
+    use super::{LoadError, RunError};
+
+    pub(crate) fn load(_: &str) {}
+
+    pub(crate) fn loaded(_: usize) {}
+
+    pub(crate) fn refused(_: &LoadError) {}
+
+    pub(crate) fn changed(_: &[&str], _: &[&str]) {}
+
+    pub(crate) fn stopped(_: &str, _: &RunError) {}
+}
+
+pub(crate) use imp::*;
