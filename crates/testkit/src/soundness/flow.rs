@@ -1,11 +1,39 @@
 //! Statements about loops and about the packet.
 
-use super::emit::{Builder, LEN_SLOT, POINTERS, SLOTS, slot};
+use super::emit::{Builder, LEN_SLOT, POINTERS, SIZES, SLOTS, slot};
 use super::statements::Place;
-use super::{CTX, Context, MapId, Role};
+use super::{CTX, Context, GLOBAL_VALUE, MapId, Role};
 use bpf_isa::{AluOp, Cond, Insn, Reg, Size, Src};
 
 impl Builder<'_, '_> {
+    /// A number that is compared by its distance from a constant, which wraps below that: an access within the window,
+    /// or one below it where the window reaches up to the number's greatest value.
+    pub(super) fn window(&mut self) {
+        // Outside of programs with loops, what is right in it may be refused, too.
+        if self.busy.numbers[0] || !self.lure(1) {
+            return self.arithmetic();
+        }
+        let (mask, size) = (self.c.pick(&[7, 15, 31, 63]), self.c.pick(&SIZES));
+        let first = 1 + self.c.below(mask);
+        let (above, room) = (mask - first + 1, GLOBAL_VALUE - size.bytes());
+        let wrong = self.c.one_in(2);
+        self.alu(AluOp::And, Reg::R8, Src::Imm(mask as i32));
+        self.address(Reg::R2, Reg::R8, -(first as i32));
+        let access = |b: &mut Self, off: i32| {
+            b.map_value(Reg::R1, MapId::Global, 0);
+            b.add(Reg::R1, Reg::R8);
+            b.touch(size, Reg::R1, off as i16, true);
+        };
+        if self.c.one_in(2) {
+            let off = room.saturating_sub(first - 1) as i32;
+            self.skip_if(Cond::Lt, Reg::R2, Src::Imm((above - u32::from(wrong)) as i32), |b| access(b, off));
+        } else {
+            let most = 1 + self.c.below(above);
+            let off = room as i32 - (most - 1).min(room) as i32 + i32::from(wrong) - first as i32;
+            self.skip_if(Cond::Ge, Reg::R2, Src::Imm(most as i32), |b| access(b, off));
+        }
+    }
+
     /// A loop over a number in a slot or a register, its bound known or not, whose body may use the number as an
     /// offset.
     pub(super) fn counted_loop(&mut self) {

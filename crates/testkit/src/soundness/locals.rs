@@ -70,7 +70,52 @@ impl Builder<'_, '_> {
 
     /// A loop over an iterator, or something with a dynptr.
     pub(super) fn local(&mut self) {
-        if self.c.one_in(2) { self.iterated() } else { self.dynptr() }
+        match self.c.below(8) {
+            0 => self.made_each_round(),
+            1..=3 => self.iterated(),
+            _ => self.dynptr(),
+        }
+    }
+
+    /// A loop around the end of one iterator, which has run out before or soon, that goes round if there is an element
+    /// of what was made in the round: that bounds nothing.
+    fn made_each_round(&mut self) {
+        let free: Vec<usize> = (0..ITERATORS.len()).filter(|i| self.busy.iterators >> i & 1 == 0).collect();
+        let [outer, inner, ..] = free[..] else { return self.arithmetic() };
+        if self.rounds >= 8 || self.depth >= 3 {
+            return self.arithmetic();
+        }
+        let iterator = |b: &mut Self, i: usize, kfunc| {
+            b.address(Reg::R1, Reg::R10, ITERATORS[i].into());
+            b.kfunc(kfunc);
+        };
+        let new = |b: &mut Self, i: usize, most: i32| {
+            b.imm(Reg::R2, 0);
+            b.imm(Reg::R3, most);
+            iterator(b, i, Kfunc::IterNumNew);
+        };
+        // Either there is an element each time, and that ends it; or there is none, and nothing does.
+        let wrong = self.lure(2);
+        let (most, ends) = if wrong { (0, Cond::Ne) } else { (self.c.below(4) as i32, Cond::Eq) };
+        new(self, outer, most);
+        let head = self.code.len();
+        iterator(self, outer, Kfunc::IterNumNext);
+        self.mov(Reg::R1, Reg::R0);
+        self.imm(Reg::R0, 7);
+        self.skip_if(ends, Reg::R1, Src::Imm(0), |b| {
+            new(b, inner, 10);
+            iterator(b, inner, Kfunc::IterNumNext);
+            b.imm(Reg::R8, 0);
+            b.skip_if(Cond::Eq, Reg::R0, Src::Imm(0), |b| b.imm(Reg::R8, 1));
+            iterator(b, inner, Kfunc::IterNumDestroy);
+            b.imm(Reg::R0, 7);
+            b.skip_if(Cond::Eq, Reg::R8, Src::Imm(0), |b| {
+                let off = head as i32 - b.code.len() as i32 - 1;
+                b.push(Insn::Jump { off, wide: false });
+            });
+        });
+        iterator(self, outer, Kfunc::IterNumDestroy);
+        self.imm(Reg::R0, 7);
     }
 
     fn iterated(&mut self) {

@@ -52,6 +52,7 @@ impl Builder<'_, '_> {
             25 => self.may_goto_loop(),
             26 => self.given(),
             27 => self.tied(),
+            29 => self.window(),
             30 | 31 => self.needing(),
             32..=34 => self.local(),
             28 if self.context == Context::Xdp => self.stale_packet(),
