@@ -385,7 +385,8 @@ impl<C: Context, H: 'static> Hook<C, H> {
         self.engine.0.runs.interrupt_of(self.terms().of);
     }
 
-    /// The same without an image, for this list. `run` is the run of this thread, begun with these parts and a `&mut H`.
+    /// The same without an image, for this list. `run` is the run of this thread, begun with these parts and a
+    /// `&mut H`.
     fn walk(&self, list: &List, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
         // Once more: the list may be a newer one than that for which the run began.
         self.engine.0.runs.config.stack.check(self, INTERPRETER).map_err(|error| *error)?;
