@@ -28,13 +28,18 @@ pub(crate) fn parse(
     btf: Option<&Btf>,
     datasecs: &HashMap<&str, &[SectionVar]>,
 ) -> Result<(Vec<MapDecl>, Vec<usize>), ObjectError> {
-    let (mut maps, mut sections) = (Vec::new(), Vec::new());
+    let (mut maps, mut sections) = (Vec::new(), Vec::<usize>::new());
     for (index, section) in elf.sections.iter().enumerate() {
         let Some(linked) = is_linked(section.name).filter(|_| section.progbits && section.size != 0) else { continue };
         let Some(btf) = btf else {
             let problem = SectionProblem::NeedsBtf;
             return Err(ObjectError::Section { section: section.name.to_owned(), problem });
         };
+        // Each would have all variables of the name: as many times as a file may have sections.
+        if sections.iter().any(|&known| elf.sections[known].name == section.name) {
+            let problem = SectionProblem::Duplicate;
+            return Err(ObjectError::Section { section: section.name.to_owned(), problem });
+        }
         sections.push(index);
         // Tables that overlap would be many times the section's bytes.
         let mut free = 0;

@@ -262,6 +262,24 @@ fn many_maps(fields: usize, accepted: bool) {
     quickly("maps of a large type", accepted, &elf.build());
 }
 
+/// One list of variables, each without bytes, that many sections of one name would each have.
+#[test]
+fn many_sections_of_tables_share_their_variables() {
+    let mut btf = Btf::new();
+    let structure = btf.structure(&[]);
+    let words: Vec<u32> = (0..20_000).flat_map(|i| [btf.ty(&format!("m{i}"), 14, 0, structure, &[1]), 0, 0]).collect();
+    btf.ty(".struct_ops", 15, 20_000, 0, &words);
+    let types = btf.build();
+    for (sections, accepted) in [(1, true), (5_000, false)] {
+        let mut elf = Elf::new();
+        for _ in 0..sections {
+            elf.section(".struct_ops", PROGBITS, DATA, &[0]);
+        }
+        elf.section(".BTF", PROGBITS, 0, &types);
+        quickly("sections of tables", accepted, &elf.build());
+    }
+}
+
 #[test]
 fn many_legacy_maps_of_maps() {
     // iproute2's dialect: each looks for the inner map of an id that only the last has.
