@@ -119,6 +119,18 @@ impl AccessCheck {
     pub const NEAR: u64 = 1 << 31;
 }
 
+/// Values that a format can have.
+pub const FORMAT_VALUES: usize = 12;
+
+/// A call that prints by a format, some of whose values are pointers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FormatCall {
+    /// The call.
+    pub insn: InsnIdx,
+    /// By value: a number on every path, or else null or as many readable bytes.
+    pub known: [Option<u32>; FORMAT_VALUES],
+}
+
 /// What is known about one instruction slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InsnFact {
@@ -139,6 +151,8 @@ pub struct Facts {
     pub insns: Vec<InsnFact>,
     /// Calls with a constant map, ascending by instruction.
     pub map_calls: Vec<ConstMapCall>,
+    /// Calls that print what pointers lead to, ascending by instruction. No other reads anything behind its values.
+    pub formats: Vec<FormatCall>,
     /// All context accesses, ascending by instruction. A program with fields in its context needs them to be compiled.
     pub context_accesses: Vec<ContextAccess>,
     /// Accesses that need a check, ascending by instruction. Only a hybrid verification leaves any; a program with

@@ -18,8 +18,8 @@ mod values;
 pub use cfg::{Block, BlockId, Cfg};
 pub use constants::Constants;
 pub use facts::{
-    AccessCheck, BoundsPlace, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, MemKind,
-    RegionBounds,
+    AccessCheck, BoundsPlace, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, FORMAT_VALUES, Facts,
+    FormatCall, InsnFact, MemKind, RegionBounds,
 };
 pub use liveness::{CallArity, Liveness};
 pub use loops::{Loop, Loops};

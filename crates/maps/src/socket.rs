@@ -2,9 +2,10 @@
 //!
 //! Problem: in the kernel an entry is a counted reference to a socket. Here sockets are the host's, and the maps know
 //! nothing of them. Approach: an entry is a number that stands for a socket: the host writes it, or a program of
-//! `sockops` does by the socket's cookie. A program's look-up yields the number to the runtime, which asks the host for
-//! the socket; programs see neither number nor place. A map by index is an [`IndexMap`](crate::redirect::IndexMap), one by key a hash of such
-//! numbers. All are kept whole, whatever the size of a value in the host's view.
+//! `sockops` does by the socket's cookie. A program's look-up yields the number to the runtime, which asks the host
+//! for the socket; programs see neither number nor place. A map by index is an
+//! [`IndexMap`](crate::redirect::IndexMap), one by key a hash of such numbers. All are kept whole, whatever the size
+//! of a value in the host's view.
 //!
 //! Source: `net/core/sock_map.c` (Linux 6.18).
 

@@ -23,6 +23,7 @@ const MAP_UPDATE_ELEM: libc::c_long = 2;
 const PROG_LOAD: libc::c_long = 5;
 const PROG_TEST_RUN: libc::c_long = 10;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const MAP_FREEZE: libc::c_long = 22;
 
 /// Space for the verifier's log of a refused program. Longer logs are cut (ENOSPC is ignored: the program failed
 /// anyway).
@@ -153,6 +154,13 @@ impl Map {
         };
         // SAFETY: `check` found key and value to have the map's sizes; the kernel only reads them.
         unsafe { bpf(MAP_UPDATE_ELEM, &mut attr) }.map(drop)
+    }
+
+    /// Nobody writes it from here any more; of a map that programs only read, they know the contents then.
+    pub fn freeze(&self) -> io::Result<()> {
+        let mut fd = self.fd() as u32;
+        // SAFETY: BPF_MAP_FREEZE takes the descriptor and follows no address.
+        unsafe { bpf(MAP_FREEZE, &mut fd) }.map(drop)
     }
 
     /// Copies the value of this key out.

@@ -158,9 +158,12 @@ pub enum ArgKind {
     None,
     /// Any number. Pointers are refused: they would leak.
     Scalar,
-    /// A number that the format in the first argument may ask for. If the format is known and asks for fewer, the
-    /// register is not looked at.
+    /// A value that the format in the first argument may ask for: a number, or a pointer if the format is known and
+    /// asks for one. If it is known and asks for fewer, the register is not looked at. Promised: of what a pointer
+    /// leads to, no more is read than [`bpf_analysis::Facts::formats`] says.
     Formatted,
+    /// Such values in memory, eight bytes each, or null; the next argument is their length.
+    Values,
     /// The context, as the program received it.
     Ctx,
     /// The context, or 0.
@@ -444,8 +447,8 @@ impl Helpers {
             h(Helper::MapDeleteElem, &[Map(UPDATED.union(MapTypes::SOCKETS)), Key], Ret::Scalar),
             h(Helper::KtimeGetNs, &[], Ret::Scalar),
             h(Helper::TracePrintk, &[READ, SIZE, Formatted, Formatted, Formatted], Ret::Scalar),
-            h(Helper::TraceVprintk, &[READ, SIZE, READ_OR_NULL, SIZE_OR_ZERO], Ret::Scalar),
-            h(Helper::Snprintf, &[WRITE_OR_NULL, SIZE_OR_ZERO, ConstStr, READ_OR_NULL, SIZE_OR_ZERO], Ret::Scalar),
+            h(Helper::TraceVprintk, &[READ, SIZE, Values, SIZE_OR_ZERO], Ret::Scalar),
+            h(Helper::Snprintf, &[WRITE_OR_NULL, SIZE_OR_ZERO, ConstStr, Values, SIZE_OR_ZERO], Ret::Scalar),
             h(Helper::Strncmp, &[READ, SIZE, ConstStr], Ret::Between(-1, 1)),
             h(Helper::GetPrandomU32, &[], Ret::Scalar),
             h(Helper::GetNumaNodeId, &[], Ret::Scalar),

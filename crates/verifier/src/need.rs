@@ -310,6 +310,7 @@ pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
             | ArgKind::Value
             | ArgKind::ValueOut
             | ArgKind::Mem(_)
+            | ArgKind::Values
             | ArgKind::Size { .. }
             | ArgKind::Fixed { .. }
             | ArgKind::SpinLock

@@ -6,7 +6,8 @@
 mod values;
 
 use bpf_analysis::{
-    AccessCheck, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, Facts, InsnFact, Loops, MemKind,
+    AccessCheck, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, FORMAT_VALUES, Facts, FormatCall, InsnFact,
+    Loops, MemKind,
 };
 use bpf_isa::{Insn, InsnIdx, Program};
 
@@ -77,6 +78,7 @@ pub(crate) struct CallNote {
 pub(crate) struct Notes {
     notes: Vec<Note>,
     calls: Vec<CallNote>,
+    formats: Vec<FormatCall>,
     stack: Vec<u32>,
     /// Some loop is not proven to end.
     pub(crate) needs_budget: bool,
@@ -92,6 +94,7 @@ impl Notes {
         self.notes.clear();
         self.notes.resize(program.insns().len(), note);
         self.calls.clear();
+        self.formats.clear();
         self.stack.clear();
         self.stack.resize(program.subprogs().len(), 0);
         self.needs_budget = false;
@@ -129,6 +132,7 @@ impl Notes {
     pub(crate) fn trim(&mut self, bytes: usize) {
         shrink(&mut self.notes, bytes);
         shrink(&mut self.calls, bytes);
+        shrink(&mut self.formats, bytes);
         shrink(&mut self.stack, bytes);
         self.values.trim(bytes);
     }
@@ -179,6 +183,22 @@ impl Notes {
         }
         self.calls[i].map.join(map);
         self.calls[i].key.join(key);
+    }
+
+    /// A call whose values are known like this. A number on one path has nothing readable behind it on any.
+    pub(crate) fn format(&mut self, at: InsnIdx, known: [Option<u32>; FORMAT_VALUES]) {
+        if self.muted {
+            return;
+        }
+        match self.formats.binary_search_by_key(&at, |f| f.insn) {
+            Ok(i) => self.formats[i].known.iter_mut().zip(known).for_each(|(old, new)| {
+                *old = match (*old, new) {
+                    (None, None) => None,
+                    (old, new) => Some(old.unwrap_or(0).min(new.unwrap_or(0))),
+                }
+            }),
+            Err(i) => self.formats.insert(i, FormatCall { insn: at, known }),
+        }
     }
 
     /// The subprogram's frame is used down to this depth.
@@ -240,6 +260,8 @@ impl Notes {
                 (false, key) => facts.map_calls.push(ConstMapCall { insn: c.at, map, key }),
             }
         }
+        let pointers = |f: &&FormatCall| f.known.iter().any(Option::is_some);
+        facts.formats = self.formats.iter().filter(pointers).copied().collect();
         if self.notes.iter().any(|n| n.checked) {
             facts.regions = (0..env.context.regions.len()).map(|r| env.context.bounds(crate::num::few(r))).collect();
         }

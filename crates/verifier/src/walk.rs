@@ -14,6 +14,7 @@ mod branch;
 mod call;
 mod describe;
 mod differences;
+mod formats;
 mod global;
 mod linear;
 mod lines;

@@ -288,6 +288,10 @@ impl<'p> Host<'p> {
                 ArgKind::Key => caller.check(self, arg, size(|m| m.key_size)?, false)?,
                 ArgKind::Value => caller.check(self, arg, size(|m| m.value_size)?, false)?,
                 ArgKind::ValueOut => caller.check(self, arg, size(|m| m.value_size)?, true)?,
+                ArgKind::Values => {
+                    let len = args.get(i + 1).copied().unwrap_or(0);
+                    memory[i] = self.check_memory(arg, len, MemArg { null: len == 0, ..MemArg::READ }, caller)?;
+                }
                 ArgKind::Mem(mem) => {
                     let len = args.get(i + 1).copied().unwrap_or(0);
                     let mem = MemArg { null: mem.null && len == 0, ..mem };

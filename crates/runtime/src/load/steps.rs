@@ -11,7 +11,7 @@ use crate::engine::trace;
 use crate::engine::usage::Account;
 use crate::error::LoadError;
 use crate::load::linker::Linker;
-use crate::load::verify::{self, Checked, Subject, verify};
+use crate::load::verify::{self, Checked, Subject, bind_formats, verify};
 use crate::program::bindings::{Bindings, NO_BINDINGS};
 use crate::program::loaded::{Draft, Loaded};
 use crate::program::source::Source;
@@ -99,8 +99,11 @@ impl<H: 'static> Loading<'_, H> {
         if how.budget == Some(0) {
             return Err(LoadError::NoBudget);
         }
-        let references = self.bind_addresses(&program, references)?;
-        let admitted = self.admit(how.trust, program, references.as_deref().unwrap_or(&NO_BINDINGS))?;
+        let mut references = self.bind_addresses(&program, references)?;
+        let mut admitted = self.admit(how.trust, program, references.as_deref().unwrap_or(&NO_BINDINGS))?;
+        if let (false, Some(bindings)) = (admitted.facts.formats.is_empty(), &mut references) {
+            admitted.program = bind_formats(self.name, admitted.program, &admitted.facts, bindings)?;
+        }
         let mode = match how.trust {
             Trust::Interpreter => Mode::Interpreter,
             Trust::Verifier | Trust::Hybrid | Trust::Caller => self.linker.engine.config().mode,

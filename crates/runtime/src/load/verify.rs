@@ -5,15 +5,18 @@
 //! carried out: a load of `data` from a `struct xdp_md` becomes a load of a 64-bit pointer from our own structure, in
 //! the instructions themselves, so that interpreter and JIT need to know nothing about contexts.
 
+use crate::call::helpers::print::at_site;
 use crate::context::ContextLayout;
 use crate::engine::Engine;
 use crate::error::LoadError;
 use crate::program::bindings::Bindings;
+use crate::program::bound::Bound;
 use crate::program::map_ref::MapRef;
 use bpf_analysis::Facts;
-use bpf_isa::{Insn, Program, Size, Src};
+use bpf_isa::{Callee, Insn, Program, Size, Src};
 use bpf_maps::{Map, MapType, flags};
 use bpf_object::btf::{ArgKind, Btf, Type, TypeId};
+use bpf_uapi::Helper;
 use bpf_verifier::{Access, Env, GlobalArg, GlobalFunc, HelperProto, Helpers, KnownMap, SourceLine, Verifier};
 
 /// What verifying needs besides the program itself.
@@ -217,6 +220,26 @@ fn rewrite(name: &str, program: Program, facts: &Facts) -> Result<Program, LoadE
             }
             Some(_) | None => return Err(fail()),
         }
+    }
+    Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
+}
+
+/// Binds each call that prints what pointers lead to, to a function that knows what has been proven of them there.
+pub(crate) fn bind_formats(
+    name: &str,
+    program: Program,
+    facts: &Facts,
+    bindings: &mut Bindings,
+) -> Result<Program, LoadError> {
+    let mut insns = program.into_insns();
+    for call in &facts.formats {
+        let fail = || LoadError::Internal(format!("program `{name}`: the call at {} prints by no format", call.insn));
+        let Some(Insn::Call(callee @ Callee::Helper(_))) = insns.get_mut(call.insn.index()) else { return Err(fail()) };
+        let Callee::Helper(id) = *callee else { return Err(fail()) };
+        let proto = bindings.helper(id).map(|bound| bound.proto.clone()).ok_or_else(fail)?;
+        let func = Helper::from_id(id).and_then(|helper| at_site(helper, &call.known)).ok_or_else(fail)?;
+        *callee = Callee::Host(i32::try_from(bindings.host.len()).map_err(|_| fail())?);
+        bindings.host.push(Some(Bound { proto, func }));
     }
     Program::new(insns).map_err(|source| LoadError::Structure { program: name.to_owned(), source })
 }

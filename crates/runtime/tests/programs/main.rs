@@ -16,6 +16,7 @@ mod contexts;
 mod core_relocations;
 mod differential;
 mod dynptrs;
+mod formats;
 mod guest;
 mod helpers;
 mod hybrid;

@@ -4,6 +4,7 @@
 //! there; a length is never more than what was proven. A helper may read all its arguments before it writes one, so
 //! all are checked against the state before the call: what is written is noted, and takes effect at the end.
 
+use bpf_analysis::FORMAT_VALUES;
 use bpf_isa::Reg;
 
 use super::mem::Place;
@@ -41,6 +42,8 @@ pub(super) struct Call<'a> {
     pub callback: Option<(CallbackKind, u32)>,
     /// The spin lock's place.
     pub lock: Option<(u32, bool, u32)>,
+    /// Bytes known to be readable behind the pointers among a format's values.
+    pub values: [Option<u32>; FORMAT_VALUES],
     /// Memory arguments: argument number, pointer, bytes, written.
     memory: [Option<(usize, Value, u64, bool)>; 5],
     /// Stack that an argument lets the helper write: where, and how many bytes at least.
@@ -107,6 +110,7 @@ impl<'a> Walk<'a> {
         match kind {
             ArgKind::None | ArgKind::Unused => {}
             ArgKind::Scalar | ArgKind::Formatted if v.is_scalar() => {}
+            ArgKind::Formatted if self.formatted_pointer(proto, i, reg, v, call)? => {}
             ArgKind::Scalar | ArgKind::Formatted => return wrong(self, "a number (an address would leak)"),
             ArgKind::Ctx if !v.null && self.is_ctx(v) => {}
             ArgKind::Ctx => return wrong(self, "the context"),
@@ -150,18 +154,19 @@ impl<'a> Walk<'a> {
                 self.memory(proto, i, reg, v, def.value_size.into(), mem, call)?;
             }
             // Checked with its length, the next argument.
-            ArgKind::Mem(_) if matches!(proto.args.get(i + 1), Some(ArgKind::Size { .. })) => {}
-            ArgKind::Mem(_) => {
+            ArgKind::Mem(_) | ArgKind::Values if matches!(proto.args.get(i + 1), Some(ArgKind::Size { .. })) => {}
+            ArgKind::Mem(_) | ArgKind::Values => {
                 return refuse(Reason::Environment(format!("{}: memory without a length", proto.name)));
             }
             ArgKind::Size { zero } => {
                 if !v.is_scalar() {
                     return wrong(self, "a length");
                 }
-                let (Some(&ArgKind::Mem(mem)), Some(&base_reg)) =
-                    (i.checked_sub(1).and_then(|p| proto.args.get(p)), Reg::ARGS.get(i.wrapping_sub(1)))
-                else {
-                    return refuse(Reason::Environment(format!("{}: a length follows no memory", proto.name)));
+                let before = i.checked_sub(1).and_then(|p| Some((*proto.args.get(p)?, *Reg::ARGS.get(p)?)));
+                let (mem, base_reg) = match before {
+                    Some((ArgKind::Mem(mem), base)) => (mem, base),
+                    Some((ArgKind::Values, base)) => (MemArg::READ.or_null(), base),
+                    _ => return refuse(Reason::Environment(format!("{}: a length follows no memory", proto.name))),
                 };
                 if v.n.umax() > u64::from(u32::MAX) {
                     return wrong(self, "a length with a known maximum");
@@ -170,8 +175,14 @@ impl<'a> Walk<'a> {
                     return wrong(self, "a length of at least 1");
                 }
                 let base = self.read(base_reg)?;
+                let sizes = (v.n.umin(), v.n.umax());
+                if before.is_some_and(|(kind, _)| kind == ArgKind::Values)
+                    && self.values_on_stack(proto, i - 1, base_reg, &base, sizes, call)?
+                {
+                    return Ok(());
+                }
                 // What is written must be written whatever the length; what is read must be readable up to the most.
-                self.sized_memory(proto, i - 1, base_reg, &base, (v.n.umin(), v.n.umax()), mem, call)?;
+                self.sized_memory(proto, i - 1, base_reg, &base, sizes, mem, call)?;
             }
             ArgKind::Fixed { bytes, mem } => self.memory(proto, i, reg, v, bytes.into(), mem, call)?,
             ArgKind::SpinLock => match v.ty {
@@ -319,7 +330,7 @@ impl<'a> Walk<'a> {
             });
         }
         // A null pointer has no bytes: one that may be null goes only with a length of 0.
-        let sized = matches!(proto.args[i], ArgKind::Mem(_));
+        let sized = matches!(proto.args[i], ArgKind::Mem(_) | ArgKind::Values);
         if v.null && sized && sizes.1 > 0 {
             let why = Box::new(Reason::MaybeNull(reg));
             return refuse(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why });
@@ -334,7 +345,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Where the memory lies, if it has any bytes.
-    fn prove_memory(&mut self, reg: Reg, v: &Value, max: u64, mem: MemArg) -> Res<Option<Place>> {
+    pub(super) fn prove_memory(&mut self, reg: Reg, v: &Value, max: u64, mem: MemArg) -> Res<Option<Place>> {
         let nullable;
         let v = if v.null && mem.null && v.is_pointer() {
             nullable = Value { null: false, ..*v };
@@ -390,41 +401,6 @@ impl<'a> Walk<'a> {
             return None;
         }
         self.state.frames[usize::from(frame)].known_number(depth, size as usize)
-    }
-
-    /// Whether the format in the first two arguments, which are proven to be memory and its length, asks for fewer
-    /// values than argument `i` is one of. Not if its bytes are not known.
-    fn is_beyond_format(&mut self, proto: &HelperProto, i: usize) -> Res<bool> {
-        let Some(first) = proto.args.iter().position(|kind| *kind == ArgKind::Formatted) else { return Ok(false) };
-        let (at, len) = (self.read(Reg::R1)?, self.read(Reg::R2)?);
-        let Some(len) = len.as_const().and_then(|len| usize::try_from(len).ok()) else { return Ok(false) };
-        let Some(format) = self.known_text(&at, len) else { return Ok(false) };
-        Ok(i - first >= values_asked_for(&format))
-    }
-
-    /// The bytes of a string of at most `len` bytes up to its zero byte, if they are known: constants of a frozen map,
-    /// or bytes that the program stored.
-    fn known_text(&mut self, at: &Value, len: usize) -> Option<Vec<u8>> {
-        let start = at.n.as_const()? as i64;
-        match at.ty {
-            Ty::MapValue { map, inner: false } if !at.null => {
-                let def = &self.env.maps[map as usize];
-                let contents = def.frozen.as_ref().filter(|_| !def.access.writes())?;
-                let start = usize::try_from(start).ok()?;
-                let text = contents.get(start..start.checked_add(len)?)?;
-                Some(text.split(|byte| *byte == 0).next()?.to_vec())
-            }
-            Ty::Stack { frame } => {
-                let depth = usize::try_from(start.checked_neg()?).ok()?.checked_sub(len)? + len;
-                // They decide what is looked at.
-                self.stack_decides(frame.into(), depth, len);
-                let f = &self.state.frames[usize::from(frame)];
-                let text: Vec<u8> =
-                    (0..len).map(|i| u8::try_from(f.known_number(depth - i, 1)?).ok()).collect::<Option<_>>()?;
-                Some(text.split(|byte| *byte == 0).next()?.to_vec())
-            }
-            _ => None,
-        }
     }
 
     /// Frame and depth of the stack that an object of this kind takes, if the pointer is to a constant place of it and
@@ -617,16 +593,4 @@ fn other_memory(a: Ty, b: Ty) -> bool {
             _,
         ) => false,
     }
-}
-
-/// How many values a format asks for at most: one for each `%` that is not doubled.
-fn values_asked_for(format: &[u8]) -> usize {
-    let mut bytes = format.iter().peekable();
-    let mut values = 0;
-    while let Some(byte) = bytes.next() {
-        if *byte == b'%' && bytes.next_if_eq(&&b'%').is_none() {
-            values += 1;
-        }
-    }
-    values
 }

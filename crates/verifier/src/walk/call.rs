@@ -130,6 +130,9 @@ impl<'a> Walk<'a> {
     }
 
     fn note_call(&mut self, proto: &HelperProto, call: &Call<'_>) {
+        if proto.args.iter().any(|arg| matches!(arg, ArgKind::Formatted | ArgKind::Values)) {
+            self.notes.format(self.pc, call.values);
+        }
         let tail_call = proto.effect == Effect::TailCall;
         let Some((map, inner, _)) = call.map else { return };
         let key = if tail_call {

@@ -10,11 +10,12 @@
 pub(crate) mod callback_shims;
 pub(crate) mod callbacks;
 pub(crate) mod dynptr;
+mod format;
 pub(crate) mod kfuncs;
 mod maps;
 mod network;
 pub(crate) mod packet;
-mod print;
+pub(crate) mod print;
 pub(crate) mod ring;
 mod skb;
 mod socket;

@@ -1,33 +1,80 @@
 //! Text from formats: `bpf_trace_printk`, `bpf_trace_vprintk` and `bpf_snprintf`.
 //!
-//! What is printed goes to the host as it is, a text a call. Formats that follow an address (`%s`, `%pI4`) are refused:
-//! a number in a register or an array is no proof of memory.
+//! What is printed goes to the host as it is, a text a call. Each function exists twice: as the helper, which knows all
+//! values as numbers, and for a call site ([`at_site`]), with what the verifier has proven there of those that are
+//! pointers ([`super::format`]).
 //!
 //! Source: `bpf_bprintf_prepare` in `kernel/bpf/helpers.c`, `kernel/trace/bpf_trace.c` (Linux 6.18).
 
 use crate::abi::run::Run;
-use crate::call::{guarded, leave};
+use crate::call::helpers::format::{Known, format};
+use crate::call::{HostFn, Shim, guarded, leave};
 use bpf_jit_code::RunCtx;
 use bpf_maps::Errno;
+use bpf_uapi::Helper;
+use std::sync::Arc;
+
+/// What is known of the values of a call.
+#[derive(Debug, Default)]
+pub(crate) struct Site {
+    known: [Known; MAX_VALUES],
+}
+
+/// Values a call can have (Linux: `MAX_BPRINTF_VARARGS`).
+const MAX_VALUES: usize = 12;
+
+/// The function for a call of one of these helpers, of whose values so many bytes are known to be readable.
+pub(crate) fn at_site(helper: Helper, known: &[Known]) -> Option<HostFn> {
+    let shim: Shim = match helper {
+        Helper::TracePrintk => trace_printk::<true>,
+        Helper::TraceVprintk => trace_vprintk::<true>,
+        Helper::Snprintf => snprintf::<true>,
+        _other => return None,
+    };
+    let mut site = Site::default();
+    site.known.iter_mut().zip(known).for_each(|(to, known)| *to = *known);
+    Some(HostFn { shim, env: Some(Arc::new(site)), needs_ctx: true })
+}
+
+/// What is known at the site that is running; nothing of the helper itself.
+///
+/// # Safety
+/// `ctx` must be the running program's hidden argument; of a function of [`at_site`], `SITE`, so that it leads to one.
+unsafe fn known<const SITE: bool>(ctx: *mut RunCtx) -> [Known; MAX_VALUES] {
+    if !SITE {
+        return [None; MAX_VALUES];
+    }
+    // SAFETY: the caller's promise.
+    let site = unsafe { (*ctx).host_env } as *const Site;
+    // SAFETY: the call sequence has put the function's environment there, a `Site` that the program keeps.
+    unsafe { (*site).known }
+}
 
 /// `bpf_trace_printk(fmt, fmt_size, ...)`: three arguments at most, as in the kernel. Returns the bytes written or
 /// `-EINVAL`.
 ///
 /// # Safety
-/// `fmt` must be valid for `size` bytes; `ctx` the first field of a [`Run`].
-pub(super) unsafe extern "C" fn trace_printk(fmt: u64, size: u64, a: u64, b: u64, c: u64, ctx: *mut RunCtx) -> u64 {
-    // SAFETY: the program was proven to pass `size` readable bytes at `fmt`. Copied at once, because the memory may be
-    // shared.
-    let fmt = unsafe { core::slice::from_raw_parts(fmt as *const u8, crate::num::index(size)) }.to_vec();
-    // SAFETY: `ctx` is as the caller says.
-    unsafe { print_text(fmt, vec![a, b, c], ctx) }
+/// `fmt` must be valid for `size` bytes; `ctx` the first field of a [`Run`], with a [`Site`] if `SITE`, of which the
+/// other arguments are as it says.
+pub(super) unsafe extern "C" fn trace_printk<const SITE: bool>(
+    fmt: u64,
+    size: u64,
+    a: u64,
+    b: u64,
+    c: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    // SAFETY: the caller's promise.
+    let known = unsafe { known::<SITE>(ctx) };
+    // SAFETY: the program was proven to pass `size` readable bytes at `fmt`, and values as the site says.
+    unsafe { print_text([fmt, size], [a, b, c].as_ptr() as u64, 24, known, ctx) }
 }
 
 /// `bpf_trace_vprintk(fmt, fmt_size, data, data_len)`: up to twelve arguments, eight bytes each.
 ///
 /// # Safety
-/// `fmt` must be valid for `size` bytes, `data` for `len`; `ctx` the first field of a [`Run`].
-pub(super) unsafe extern "C" fn trace_vprintk(
+/// As [`trace_printk`], `data` valid for `len` bytes.
+pub(super) unsafe extern "C" fn trace_vprintk<const SITE: bool>(
     fmt: u64,
     size: u64,
     data: u64,
@@ -35,24 +82,29 @@ pub(super) unsafe extern "C" fn trace_vprintk(
     _: u64,
     ctx: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: the program was proven to pass `size` readable bytes at `fmt` and `len` at `data`. Copied at once,
-    // because the memory may be shared.
-    let fmt = unsafe { copied(fmt, size) };
-    // SAFETY: the caller promises so many readable bytes.
-    let Some(args) = (unsafe { arguments(data, len) }) else {
-        return Errno::EINVAL.as_ret() as u64;
-    };
-    // SAFETY: `ctx` is as the caller says.
-    unsafe { print_text(fmt, args, ctx) }
+    // SAFETY: the caller's promise.
+    let known = unsafe { known::<SITE>(ctx) };
+    // SAFETY: the program was proven to pass `size` readable bytes at `fmt`, `len` at `data`, and values as the site
+    // says.
+    unsafe { print_text([fmt, size], data, len, known, ctx) }
 }
 
 /// `bpf_snprintf(str, str_size, fmt, data, data_len)`: the length of the text and its zero byte, which `str` has as
 /// much of as fits.
 ///
 /// # Safety
-/// `str` must be writable for `size` bytes, `fmt` readable up to a zero byte, and `data` for `len` bytes.
-pub(super) unsafe extern "C" fn snprintf(str: u64, size: u64, fmt: u64, data: u64, len: u64, ctx: *mut RunCtx) -> u64 {
+/// `str` must be writable for `size` bytes, `fmt` readable up to a zero byte; the rest as [`trace_vprintk`].
+pub(super) unsafe extern "C" fn snprintf<const SITE: bool>(
+    str: u64,
+    size: u64,
+    fmt: u64,
+    data: u64,
+    len: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
     let result = {
+        // SAFETY: the caller's promise.
+        let known = unsafe { known::<SITE>(ctx) };
         // SAFETY: the hidden argument is the first field of a `Run`; emitted code waits for this call.
         let run = unsafe { &mut *ctx.cast::<Run>() };
         guarded(run, |_| {
@@ -60,7 +112,9 @@ pub(super) unsafe extern "C" fn snprintf(str: u64, size: u64, fmt: u64, data: u6
             let fmt = unsafe { core::ffi::CStr::from_ptr(fmt as *const core::ffi::c_char) }.to_bytes().to_vec();
             // SAFETY: the program was proven to pass `len` readable bytes. Copied before `str` is written, which may
             // overlap them.
-            let text = unsafe { arguments(data, len) }.and_then(|args| format_printk(&fmt, &args));
+            let args = unsafe { arguments(data, len) };
+            // SAFETY: the values are as the site says, or nothing is known of them.
+            let text = args.and_then(|args| unsafe { format(&fmt, &args, &known) });
             let size = crate::num::index(size);
             // SAFETY: the program was proven to pass `size` writable bytes; all are, whatever fits.
             unsafe { core::ptr::write_bytes(str as *mut u8, 0, size) };
@@ -92,8 +146,7 @@ unsafe fn copied(at: u64, len: u64) -> Vec<u8> {
 /// # Safety
 /// As [`copied`].
 unsafe fn arguments(data: u64, len: u64) -> Option<Vec<u64>> {
-    const MAX: u64 = 12;
-    if !len.is_multiple_of(8) || len > MAX * 8 || (data == 0 && len != 0) {
+    if !len.is_multiple_of(8) || len > MAX_VALUES as u64 * 8 || (data == 0 && len != 0) {
         return None;
     }
     // SAFETY: the caller's promise.
@@ -104,114 +157,34 @@ unsafe fn arguments(data: u64, len: u64) -> Option<Vec<u64>> {
 /// Gives the host the text. Its length, or `-EINVAL`.
 ///
 /// # Safety
-/// `ctx` must be the first field of a [`Run`], and the caller's frame hold nothing that needs dropping.
-unsafe fn print_text(fmt: Vec<u8>, args: Vec<u64>, ctx: *mut RunCtx) -> u64 {
+/// `ctx` must be the first field of a [`Run`]; the format's bytes and `len` bytes at `data` readable, and the values in
+/// them as `known` says.
+unsafe fn print_text([fmt, size]: [u64; 2], data: u64, len: u64, known: [Known; MAX_VALUES], ctx: *mut RunCtx) -> u64 {
     let result = {
         // SAFETY: `ctx` is the first field of the `Run` that this thread is in, by a pointer to all of it; emitted
         // code, which has the only other one, waits for this call.
         let run = unsafe { &mut *ctx.cast::<Run>() };
         guarded(run, |run| {
-            let Some(text) = format_printk(&fmt, &args) else {
+            // SAFETY: readable, says the caller. Copied at once, because the memory may be shared.
+            let fmt = unsafe { copied(fmt, size) };
+            // SAFETY: the same of the values.
+            let args = unsafe { arguments(data, len) };
+            let fmt = fmt.split(|b| *b == 0).next().unwrap_or(&[]);
+            // SAFETY: the caller's promise.
+            let Some(text) = args.and_then(|args| unsafe { format(fmt, &args, &known) }) else {
                 return Ok(Errno::EINVAL.as_ret() as u64);
             };
             // SAFETY: the engine outlives its runs.
             let config = unsafe { &*run.config };
             if let Some(print) = &config.print {
-                print(&text);
+                print(&String::from_utf8_lossy(&text));
             }
             Ok(text.len() as u64)
         })
     };
-    drop((fmt, args));
     match result {
         Some(r0) => r0,
         // SAFETY: this frame holds nothing that needs dropping any more.
         None => unsafe { leave(ctx) },
-    }
-}
-
-/// What the kernel's `bpf_trace_printk` would print, or `None` where it refuses the format: `%d %i %u %x %X %o %c %p
-/// %%` with `l`, `ll`, `h`, `hh`, flags and width. Pointers to strings (`%s`) mean nothing here and are refused.
-fn format_printk(fmt: &[u8], args: &[u64]) -> Option<String> {
-    let fmt = fmt.split(|b| *b == 0).next().unwrap_or(&[]);
-    let fmt = core::str::from_utf8(fmt).ok()?;
-    let mut out = String::with_capacity(fmt.len());
-    let mut args = args.iter().copied();
-    let mut chars = fmt.chars().peekable();
-    while let Some(ch) = chars.next() {
-        if ch != '%' {
-            out.push(ch);
-            continue;
-        }
-        if chars.next_if_eq(&'%').is_some() {
-            out.push('%');
-            continue;
-        }
-        let (mut zero, mut left, mut width) = (false, false, 0usize);
-        while let Some(flag) = chars.next_if(|c| "0-+ #".contains(*c)) {
-            zero |= flag == '0';
-            left |= flag == '-';
-        }
-        while let Some(digit) = chars.next_if(char::is_ascii_digit) {
-            width = (width * 10 + digit as usize - '0' as usize).min(64);
-        }
-        let (mut longs, mut halves) = (0, 0);
-        while let Some(length) = chars.next_if(|c| matches!(c, 'l' | 'h' | 'z')) {
-            longs += usize::from(length != 'h');
-            halves += usize::from(length == 'h');
-        }
-        let conversion = chars.next()?;
-        let arg = args.next()?;
-        #[expect(clippy::cast_possible_truncation, reason = "that is what the format's length modifiers ask for")]
-        let (unsigned, signed) = match (longs, halves) {
-            (0, 0) => (u64::from(arg as u32), i64::from(arg as i32)),
-            (0, 1) => (u64::from(arg as u16), i64::from(arg as i16)),
-            (0, _) => (u64::from(arg as u8), i64::from(arg as i8)),
-            (_, _) => (arg, arg as i64),
-        };
-        let text = match conversion {
-            'd' | 'i' => signed.to_string(),
-            'u' => unsigned.to_string(),
-            'x' => format!("{unsigned:x}"),
-            'X' => format!("{unsigned:X}"),
-            'o' => format!("{unsigned:o}"),
-            'p' => format!("{arg:016x}"),
-            'c' => char::from((arg & 0xff) as u8).to_string(),
-            _ => return None,
-        };
-        let pad = width.saturating_sub(text.len());
-        match (left, zero) {
-            (true, _) => {
-                out.push_str(&text);
-                out.extend(core::iter::repeat_n(' ', pad));
-            }
-            (false, true) if text.starts_with('-') => {
-                out.push('-');
-                out.extend(core::iter::repeat_n('0', pad));
-                out.push_str(&text[1..]);
-            }
-            (false, zero) => {
-                out.extend(core::iter::repeat_n(if zero { '0' } else { ' ' }, pad));
-                out.push_str(&text);
-            }
-        }
-    }
-    Some(out)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::format_printk;
-
-    #[test]
-    fn printk_formats_as_the_kernel() {
-        let format = |fmt: &str, args: &[u64]| format_printk(fmt.as_bytes(), args);
-        assert_eq!(format("a %d b %u\n\0tail", &[-1i32 as u64, 7]), Some("a -1 b 7\n".into()));
-        assert_eq!(format("%lld|%llx|%p", &[u64::MAX, 255, 1]), Some("-1|ff|0000000000000001".into()));
-        assert_eq!(format("%5d|%-5d|%05d", &[42, 42, -42i64 as u64]), Some("   42|42   |-0042".into()));
-        assert_eq!(format("%hhu %c %%", &[0x1ff, 65]), Some("255 A %".into()));
-        assert_eq!(format("%s", &[1]), None);
-        assert_eq!(format("%d %d %d %d", &[1, 2, 3]), None);
-        assert_eq!(format("%", &[1]), None);
     }
 }

@@ -236,6 +236,7 @@ impl Reader<'_> {
         let n = d.frame(f);
         n.kill(CLOBBERED);
         n.live |= need.live;
-        n.exact |= need.exact;
+        // Of a call that looked at what its arguments are beyond their kinds, all of them are.
+        n.exact |= if step.exact { need.live } else { need.exact };
     }
 }

@@ -1,0 +1,229 @@
+//! Formats: what they ask for, and what is proven of the pointers among their values.
+//!
+//! Problem: `%s` and `%pI4` make a helper read memory that no prototype speaks of. Approach: where the format is known,
+//! a value that it wants an address for may be a pointer. The walk proves as many bytes readable behind it as the
+//! format needs, or of a string as many as there are, and notes that ([`crate::notes::Notes::format`]): what holds on
+//! every path is all that the helper may read at this call ([`bpf_analysis::FormatCall`]).
+//!
+//! Invariant: a pointer is a value only where the format asks for one; any other would leak it.
+
+use bpf_isa::Reg;
+
+use bpf_analysis::FORMAT_VALUES;
+
+use super::args::Call;
+use super::{Res, Walk};
+use crate::error::Reason;
+use crate::helpers::{ArgKind, HelperProto, MemArg};
+use crate::value::{Ty, Value};
+
+/// What a format wants of one value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wants {
+    /// A number.
+    Number,
+    /// An address, which is not read.
+    Address,
+    /// So many bytes.
+    Bytes(u32),
+    /// A string.
+    Text,
+}
+
+/// The most bytes of a string that are proven.
+const MAX_TEXT: u32 = 1024;
+
+/// Bytes in a value.
+const VALUE: usize = 8;
+
+impl<'a> Walk<'a> {
+    /// Whether the format in the first two arguments, which are proven to be memory and its length, asks for fewer
+    /// values than argument `i` is one of. Not if its bytes are not known.
+    pub(super) fn is_beyond_format(&mut self, proto: &HelperProto, i: usize) -> Res<bool> {
+        let Some(first) = proto.args.iter().position(|kind| *kind == ArgKind::Formatted) else { return Ok(false) };
+        Ok(self.format(proto)?.is_some_and(|format| wants(&format).nth(i - first).is_none()))
+    }
+
+    /// A pointer among the values in registers.
+    pub(super) fn formatted_pointer(
+        &mut self,
+        proto: &HelperProto,
+        i: usize,
+        reg: Reg,
+        v: &Value,
+        call: &mut Call<'a>,
+    ) -> Res<bool> {
+        let Some(first) = proto.args.iter().position(|kind| *kind == ArgKind::Formatted) else { return Ok(false) };
+        let wants = self.format(proto)?.and_then(|format| wants(&format).nth(i - first));
+        let Some(known) = self.pointer_value(proto, i, reg, v, wants)? else { return Ok(false) };
+        call.values[i - first] = Some(known);
+        Ok(true)
+    }
+
+    /// An array of values on the stack, the next argument being its length: pointers in it are as those in registers.
+    /// `false` if it is none, and so holds numbers only.
+    pub(super) fn values_on_stack(
+        &mut self,
+        proto: &HelperProto,
+        i: usize,
+        reg: Reg,
+        v: &Value,
+        (least, most): (u64, u64),
+        call: &mut Call<'a>,
+    ) -> Res<bool> {
+        let Ty::Stack { frame } = v.ty else { return Ok(false) };
+        let bytes = crate::num::size(most);
+        let constant =
+            least == most && v.n.as_const().is_some() && bytes.is_multiple_of(VALUE) && bytes / VALUE <= FORMAT_VALUES;
+        let depth = v.n.smin().checked_neg().and_then(|depth| usize::try_from(depth).ok());
+        let Some(depth) =
+            depth.filter(|depth| constant && bytes > 0 && *depth >= bytes && *depth <= self.frame_bytes())
+        else {
+            return Ok(false);
+        };
+        let format = self.format(proto)?;
+        for k in 0..bytes / VALUE {
+            let at = depth - k * VALUE;
+            let f = &self.state.frames[usize::from(frame)];
+            let pointer = f.spilled(at, VALUE).map(|spill| spill.value).filter(|v| !v.is_scalar() && !v.is_local());
+            let Some(pointer) = pointer else { continue };
+            let wants = format.as_deref().and_then(|format| wants(format).nth(k));
+            self.stack_decides(frame.into(), at, VALUE);
+            let Some(known) = self.pointer_value(proto, i, reg, &pointer, wants)? else { return Ok(false) };
+            call.values[k] = Some(known);
+        }
+        // The others are numbers.
+        for k in (0..bytes / VALUE).filter(|k| call.values[*k].is_none()) {
+            self.readable_stack(frame, depth - k * VALUE, VALUE)
+                .map_err(|why| Box::new(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why }))?;
+        }
+        self.notes.stack(self.state.frames[usize::from(frame)].subprog, crate::num::small(depth));
+        Ok(true)
+    }
+
+    /// How many bytes are readable behind a pointer that a format asks for; `None` if it asks for no address.
+    fn pointer_value(
+        &mut self,
+        proto: &HelperProto,
+        i: usize,
+        reg: Reg,
+        v: &Value,
+        wants: Option<Wants>,
+    ) -> Res<Option<u32>> {
+        // What it is depends on the format, and what is proven on where it points.
+        self.decides();
+        // Null is looked for before anything is read.
+        let pointer = Value { null: false, ..*v };
+        let bytes = match wants {
+            None | Some(Wants::Number) => return Ok(None),
+            Some(Wants::Address) => return Ok(Some(0)),
+            Some(Wants::Bytes(bytes)) => bytes,
+            Some(Wants::Text) => self.text_behind(&pointer),
+        };
+        self.prove_memory(reg, &pointer, bytes.into(), MemArg::READ).map_err(|why| match *why {
+            Reason::Environment(_) | Reason::Internal(_) => why,
+            _ => Box::new(Reason::ArgMem { func: proto.name.to_string(), arg: i + 1, reg, why }),
+        })?;
+        Ok(Some(bytes))
+    }
+
+    /// How many bytes of a string there may be, at least 1: it is proven afterwards.
+    fn text_behind(&self, v: &Value) -> u32 {
+        let end = v.n.smax();
+        let left = |size: u32| i64::from(size).saturating_sub(end);
+        let bytes = match v.ty {
+            Ty::Stack { frame } => {
+                let frame = &self.state.frames[usize::from(frame)];
+                let Some(depth) = v.n.as_const().and_then(|off| usize::try_from((off as i64).checked_neg()?).ok())
+                else {
+                    return 1;
+                };
+                let readable = |d: usize| frame.check_readable(d, 1).is_ok();
+                let text = (1..=depth.min(self.frame_bytes())).rev().take_while(|d| readable(*d));
+                let len = text.clone().count();
+                // It ends where a zero is known to be.
+                let zero = text.clone().position(|d| frame.known_number(d, 1) == Some(0));
+                zero.map_or(len, |at| at + 1) as i64
+            }
+            Ty::MapValue { map, inner } => match self.map(map, inner) {
+                Ok(def) => left(def.spin_lock.filter(|lock| i64::from(*lock) > end).unwrap_or(def.value_size)),
+                Err(_) => 1,
+            },
+            Ty::Mem { size, .. } => left(size),
+            Ty::Packet { region } => {
+                let proven = self.state.room(region, v.id, v.scale, v.least_of_line()).unwrap_or(0);
+                let all = i64::from(self.state.min_len[usize::from(region)]).saturating_sub(end);
+                all.max(i64::from(proven).saturating_sub(v.delta.into()))
+            }
+            _ => 1,
+        };
+        u32::try_from(bytes.clamp(1, MAX_TEXT.into())).unwrap_or(1)
+    }
+
+    /// The format of a call, if its bytes are known.
+    fn format(&mut self, proto: &HelperProto) -> Res<Option<Vec<u8>>> {
+        if let Some(at) = proto.args.iter().position(|kind| *kind == ArgKind::ConstStr) {
+            let v = self.read(Reg::ARGS[at])?;
+            let Ty::MapValue { map, inner: false } = v.ty else { return Ok(None) };
+            let size = self.env.maps[map as usize].value_size;
+            let len = v.n.as_const().and_then(|start| usize::try_from(u64::from(size).checked_sub(start)?).ok());
+            return Ok(len.and_then(|len| self.known_text(&v, len)));
+        }
+        let (at, len) = (self.read(Reg::R1)?, self.read(Reg::R2)?);
+        let Some(len) = len.as_const().and_then(|len| usize::try_from(len).ok()) else { return Ok(None) };
+        Ok(self.known_text(&at, len))
+    }
+
+    /// The bytes of a string of at most `len` bytes up to its zero byte, if they are known: constants of a frozen map,
+    /// or bytes that the program stored.
+    fn known_text(&mut self, at: &Value, len: usize) -> Option<Vec<u8>> {
+        let start = at.n.as_const()? as i64;
+        match at.ty {
+            Ty::MapValue { map, inner: false } if !at.null => {
+                let def = &self.env.maps[map as usize];
+                let contents = def.frozen.as_ref().filter(|_| !def.access.writes())?;
+                let start = usize::try_from(start).ok()?;
+                let text = contents.get(start..start.checked_add(len)?)?;
+                Some(text.split(|byte| *byte == 0).next()?.to_vec())
+            }
+            Ty::Stack { frame } => {
+                let depth = usize::try_from(start.checked_neg()?).ok()?.checked_sub(len)? + len;
+                // They decide what is looked at.
+                self.stack_decides(frame.into(), depth, len);
+                let f = &self.state.frames[usize::from(frame)];
+                let text: Vec<u8> =
+                    (0..len).map(|i| u8::try_from(f.known_number(depth - i, 1)?).ok()).collect::<Option<_>>()?;
+                Some(text.split(|byte| *byte == 0).next()?.to_vec())
+            }
+            _ => None,
+        }
+    }
+
+    fn frame_bytes(&self) -> usize {
+        crate::num::size(self.env.frame_bytes.into())
+    }
+}
+
+/// What a format wants of each of its values: one for each `%` that is not doubled. A conversion that the helper
+/// refuses may come out as anything.
+fn wants(format: &[u8]) -> impl Iterator<Item = Wants> + '_ {
+    let mut rest = format;
+    core::iter::from_fn(move || {
+        loop {
+            let at = rest.iter().position(|byte| *byte == b'%')?;
+            rest = &rest[at + 1..];
+            if let [b'%', after @ ..] = rest {
+                rest = after;
+                continue;
+            }
+            let flags = rest.iter().take_while(|byte| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b' ')).count();
+            return Some(match &rest[flags..] {
+                [b's', ..] | [b'p', b'k' | b'u', b's', ..] => Wants::Text,
+                [b'p', b'i' | b'I', b'4', ..] => Wants::Bytes(4),
+                [b'p', b'i' | b'I', b'6', ..] => Wants::Bytes(16),
+                [b'p', ..] => Wants::Address,
+                _ => Wants::Number,
+            });
+        }
+    })
+}
