@@ -23,6 +23,7 @@
 
 mod cover;
 mod epoch;
+mod names;
 mod widen;
 
 use std::collections::BTreeMap;
@@ -35,12 +36,13 @@ use crate::error::Reason;
 use crate::faults::planted;
 use crate::need::Need;
 use crate::scalar::Scalar;
-use crate::state::{Entry, Frame, Room, State};
-use crate::value::{FIRST_FREE_ID, Value, Why};
+use crate::state::{Entry, State};
+use crate::value::{Value, Why};
 use cover::same_shape;
 pub(super) use cover::{IdMap, covers};
 pub(super) use epoch::Epochs;
 use epoch::same_bounds;
+use names::forget_ids;
 use widen::{scatter, widen};
 
 const NONE: u32 = u32::MAX;
@@ -580,53 +582,6 @@ impl Walk<'_> {
             }
         }
         forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch, false);
-    }
-}
-
-/// Removes the ids of numbers that nothing else has, and facts about ids that nothing has. The facts stay if `asked`:
-/// some path has asked what follows from all of them together. Then one that contradicts another may have answered,
-/// whatever they are about, and what has been walked rests on both.
-pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool) {
-    ids.clear();
-    let named = |v: &Value| [v.id, v.tie];
-    ids.extend(state.frames.iter().flat_map(Frame::values).flat_map(named).filter(|id| *id >= FIRST_FREE_ID));
-    // The names of a loop's round last as long as it.
-    for id in state.frames.iter().flat_map(|f| &f.loops).flat_map(|m| &m.ids) {
-        ids.extend([*id, *id]);
-    }
-    // Facts between lengths count where nothing else has a name, too.
-    if ids.is_empty() && state.room.is_empty() && state.sums.is_empty() {
-        return;
-    }
-    ids.sort_unstable();
-    let count = |id: u32| {
-        let from = ids.partition_point(|x| *x < id);
-        ids[from..].iter().take_while(|x| **x == id).count()
-    };
-    let held = |id: u32| id < FIRST_FREE_ID || count(id) > 0;
-    // A fact of a value that nothing has still counts between two others.
-    if !asked && state.room.iter().any(|r| !held(r.id) || !held(r.hi)) {
-        let room = &state.room;
-        let from = |r: &Room| held(r.id) || room.iter().any(|o| o.hi == r.id && held(o.id));
-        let to = |r: &Room| held(r.hi) || room.iter().any(|o| o.id == r.hi);
-        let kept: Vec<bool> = room.iter().map(|r| from(r) && to(r)).collect();
-        let mut kept = kept.into_iter();
-        state.room.retain(|_| kept.next().unwrap_or(true));
-    }
-    if !asked && !state.sums.is_empty() {
-        state.forget_sums(held);
-    }
-    let room = &state.room;
-    let sums = &state.sums;
-    for v in state.frames.iter_mut().flat_map(Frame::values_mut) {
-        if v.is_scalar()
-            && v.id >= FIRST_FREE_ID
-            && count(v.id) == 1
-            && room.iter().all(|r| r.id != v.id && r.hi != v.id)
-            && sums.iter().all(|t| ![t.s, t.a, t.b].contains(&v.id))
-        {
-            *v = v.unlinked();
-        }
     }
 }
 

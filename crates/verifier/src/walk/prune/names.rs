@@ -1,0 +1,69 @@
+//! Names that nothing holds any more, and what is said of them.
+//!
+//! Problem: a state that knows less covers more. Approach: what is said of a name goes with the last value that has it,
+//! unless something rests on it still.
+//!
+//! Invariant: an order between two names that are held follows afterwards if it did before, over however many others.
+
+use crate::state::{Frame, Room, State};
+use crate::value::{FIRST_FREE_ID, Value};
+
+/// Removes the ids of numbers that nothing else has, and facts about ids that nothing has. The facts stay if `asked`:
+/// some path has asked what follows from all of them together. Then one that contradicts another may have answered,
+/// whatever they are about, and what has been walked rests on both.
+pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool) {
+    ids.clear();
+    let named = |v: &Value| [v.id, v.tie];
+    ids.extend(state.frames.iter().flat_map(Frame::values).flat_map(named).filter(|id| *id >= FIRST_FREE_ID));
+    // The names of a loop's round last as long as it.
+    for id in state.frames.iter().flat_map(|f| &f.loops).flat_map(|m| &m.ids) {
+        ids.extend([*id, *id]);
+    }
+    // Facts between lengths count where nothing else has a name, too.
+    if ids.is_empty() && state.room.is_empty() && state.sums.is_empty() {
+        return;
+    }
+    ids.sort_unstable();
+    let count = |id: u32| {
+        let from = ids.partition_point(|x| *x < id);
+        ids[from..].iter().take_while(|x| **x == id).count()
+    };
+    let held = |id: u32| id < FIRST_FREE_ID || count(id) > 0;
+    // Facts of values that nothing has still count between others, however many: orders are followed over all of them.
+    if !asked && state.room.iter().any(|r| !held(r.id) || !held(r.hi)) {
+        let above = led_to(&state.room, held, |r| (r.id, r.hi));
+        let below = led_to(&state.room, held, |r| (r.hi, r.id));
+        state.room.retain(|r| (held(r.id) || above.contains(&r.id)) && (held(r.hi) || below.contains(&r.hi)));
+    }
+    if !asked && !state.sums.is_empty() {
+        state.forget_sums(held);
+    }
+    let room = &state.room;
+    let sums = &state.sums;
+    for v in state.frames.iter_mut().flat_map(Frame::values_mut) {
+        if v.is_scalar()
+            && v.id >= FIRST_FREE_ID
+            && count(v.id) == 1
+            && room.iter().all(|r| r.id != v.id && r.hi != v.id)
+            && sums.iter().all(|t| ![t.s, t.a, t.b].contains(&v.id))
+        {
+            *v = v.unlinked();
+        }
+    }
+}
+
+/// The names that nothing holds and that facts lead to, `way` giving from where and to where each does.
+fn led_to(room: &[Room], held: impl Fn(u32) -> bool, way: impl Fn(&Room) -> (u32, u32)) -> Vec<u32> {
+    let mut found: Vec<u32> = Vec::new();
+    loop {
+        let before = found.len();
+        for (from, to) in room.iter().map(&way) {
+            if !held(to) && !found.contains(&to) && (held(from) || found.contains(&from)) {
+                found.push(to);
+            }
+        }
+        if found.len() == before {
+            return found;
+        }
+    }
+}
