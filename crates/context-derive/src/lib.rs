@@ -12,6 +12,8 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
+mod interface;
+
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::spanned::Spanned;
@@ -22,6 +24,39 @@ use syn::{Data, DeriveInput, Error, Field, Fields, GenericParam, Ident, Lifetime
 #[proc_macro_derive(BpfContext, attributes(bpf))]
 pub fn derive_bpf_context(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     match syn::parse(input).and_then(|input| expand(&input)) {
+        Ok(tokens) => tokens.into(),
+        Err(error) => error.to_compile_error().into(),
+    }
+}
+
+/// Makes the trait an interface that plug-ins implement; see `bpf_runtime::interface`.
+///
+/// A plug-in implements it by a table in `SEC(".struct_ops")` or `SEC(".struct_ops.link")`: a C structure with a
+/// function pointer for each method, of its name, to a function of one pointer to the context. Each method takes
+/// `&mut self` and the context, the same in all of them, and returns `Result<T, RunError>`, where `T` is the integer,
+/// `bool` or `()` that the C function returns. Methods with a body are optional: where the table has none, the body
+/// runs.
+///
+/// For a trait `Policy`, `PolicyOps<H>` is what is loaded (`PolicyOps::load`), cheap to clone, and replaced live and as
+/// a whole (`replace`); `with` gives it the host state for a while, as a `Policy`.
+///
+/// ```text
+/// #[bpf_runtime::interface]
+/// trait Policy {
+///     fn pick(&mut self, conn: &mut Conn) -> Result<u32, RunError>;
+///     fn done(&mut self, conn: &mut Conn) -> Result<(), RunError> {
+///         Ok(())
+///     }
+/// }
+///
+/// let policy = PolicyOps::load(linker.loader(), &object, "round_robin", maps)?;
+/// let backend = policy.with(&mut host).pick(&mut conn)?;
+/// policy.replace(&PolicyOps::load(linker.loader(), &newer, "round_robin", maps)?)?;
+/// ```
+#[proc_macro_attribute]
+pub fn interface(arguments: proc_macro::TokenStream, input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let none = syn::parse::<syn::parse::Nothing>(arguments);
+    match none.and_then(|_| syn::parse(input)).and_then(interface::expand) {
         Ok(tokens) => tokens.into(),
         Err(error) => error.to_compile_error().into(),
     }

@@ -53,7 +53,7 @@ pub use attach::plan::{Applied, Plan, PlanError};
 pub use attach::published::{ListError, ProgramStats};
 pub use attach::runner::Runner;
 #[cfg(feature = "derive")]
-pub use bpf_context_derive::BpfContext;
+pub use bpf_context_derive::{BpfContext, interface};
 pub use call::{Caller, HostArg, HostRet, IntoHostFn, Pinned, PinnedMap, PinnedValue, SharedBytes, SharedBytesMut};
 #[doc(hidden)]
 pub use context::derive;
@@ -73,6 +73,9 @@ pub use error::{DeadlineError, EngineError, HelperError, LinkError, LoadError, O
 pub use handle::instance::Instance;
 pub use handle::prog_array::ProgArray;
 pub use handle::program::{Program, TestRun};
+#[doc(hidden)]
+pub use load::interface as interfaces;
+pub use load::interface::InterfaceError;
 pub use load::linker::{Linker, helper_name};
 #[cfg(feature = "cross")]
 pub use load::listing::{ListingOptions, compile_listing, optimiser_report};

@@ -269,6 +269,9 @@ pub struct Env<'a> {
     /// program with run-time checks ([`bpf_analysis::Facts::checks`], [`bpf_analysis::Facts::needs_budget`]) instead
     /// of refusing it. Types are always proven. The embedder must carry the checks out.
     pub hybrid: bool,
+    /// The program is a function that returns nothing: what r0 holds at its end is nobody's. Only where
+    /// [`ContextLayout::returns`] asks for nothing.
+    pub void: bool,
     /// Limits on the work.
     pub limits: Limits,
     /// Record what is known of numbers, addresses and loops, for an optimiser ([`bpf_analysis::Facts::values`],
@@ -296,6 +299,7 @@ impl<'a> Env<'a> {
             lines: &[],
             frame_bytes: 512,
             hybrid: false,
+            void: false,
             limits: Limits::default(),
             values: false,
             log: false,

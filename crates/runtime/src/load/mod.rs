@@ -2,6 +2,7 @@
 
 #[cfg(all(test, native))]
 mod dead_code_tests;
+pub mod interface;
 pub(crate) mod linker;
 #[cfg(feature = "cross")]
 pub(crate) mod listing;

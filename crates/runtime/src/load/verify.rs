@@ -83,6 +83,7 @@ pub(crate) fn verify(
         limits: config.limits,
         log,
         hybrid,
+        void: subject.code.is_some_and(is_void),
         #[cfg(feature = "oracle")]
         record_states: crate::oracle::recording(),
         ..Env::new(subject.layout, subject.helpers)
@@ -104,6 +105,17 @@ pub(crate) fn verify(
     let (program, facts) = verified.into_parts();
     let program = rewrite(subject.name, program, &facts)?;
     Ok(Checked { program, facts, lines, log, stats })
+}
+
+/// Whether it is a method of an interface that returns nothing.
+fn is_void(code: &bpf_object::Code) -> bool {
+    let returned = || {
+        let (btf, main) = (code.btf()?, code.functions().first()?);
+        let Type::Func { proto, .. } = *btf.get(main.ty?) else { return None };
+        let Type::FuncProto { ret, .. } = *btf.get(proto) else { return None };
+        Some(btf.resolve(ret))
+    };
+    code.kind() == bpf_object::ProgramType::StructOps && returned() == Some(TypeId(0))
 }
 
 /// The shape of a map that the program does not refer to, to keep the indices.

@@ -10,6 +10,7 @@ mod drops;
 mod examples;
 mod hook;
 mod host_functions;
+mod interfaces;
 mod lifetime;
 mod limits;
 mod metrics;

@@ -267,7 +267,8 @@ impl<'a> Walk<'a> {
 
     /// The end of the run, or of a global function.
     pub(super) fn check_exit(&self) -> Res<()> {
-        let r0 = self.read(Reg::R0)?;
+        let void = self.env.void && self.state.top().subprog == 0 && self.env.context.returns.is_none();
+        let r0 = if void { None } else { Some(self.read(Reg::R0)?) };
         if planted!(RecordForgotten) {
             return Ok(());
         }
@@ -277,6 +278,7 @@ impl<'a> Walk<'a> {
         if let Some(lock) = self.state.lock {
             return refuse(Reason::LockHeld { func: "exit".into(), at: lock.at });
         }
+        let Some(r0) = r0 else { return Ok(()) };
         if r0.is_pointer() && !planted!(AddressReturned) {
             return refuse(Reason::Leak(Reg::R0, r0.describe(self.env), "the caller, as a return value"));
         }

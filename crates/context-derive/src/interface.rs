@@ -1,0 +1,196 @@
+//! What `#[interface]` makes of a trait.
+//!
+//! The trait stays, with the body of each optional method in a hidden method of its own, so that the implementation can
+//! call it where the table has no program. What checks and runs is in `bpf_runtime`; here are names and types only.
+
+use crate::Static;
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::spanned::Spanned;
+use syn::visit_mut::VisitMut;
+use syn::{Error, FnArg, Ident, ItemTrait, Pat, Result, TraitItem, TraitItemFn, Type};
+
+/// Of a method: its context's type, and the name it is passed by.
+struct Context<'a> {
+    name: &'a Ident,
+    ty: Type,
+}
+
+pub(crate) fn expand(mut input: ItemTrait) -> Result<TokenStream> {
+    if !input.generics.params.is_empty() || !input.supertraits.is_empty() {
+        return Err(Error::new(input.ident.span(), "an interface has no parameters and no supertraits"));
+    }
+    let (mut methods, mut bodies, mut implementations, mut context) = (Vec::new(), Vec::new(), Vec::new(), None);
+    for (at, item) in input.items.iter_mut().enumerate() {
+        let TraitItem::Fn(method) = item else {
+            return Err(Error::new(item.span(), "an interface has methods only"));
+        };
+        let Context { name: argument, ty } = argument(method)?;
+        let argument = argument.clone();
+        context.get_or_insert(ty);
+        let (name, returns) = (method.sig.ident.clone(), returned(method)?.clone());
+        let (text, optional) = (name.to_string(), method.default.is_some());
+        methods.push(quote! {
+            ::bpf_runtime::interfaces::Method {
+                name: #text,
+                optional: #optional,
+                returns: <<#returns as ::bpf_runtime::interfaces::Returned>::Value
+                    as ::bpf_runtime::interfaces::FromR0>::RETURNS,
+            }
+        });
+        let otherwise = match method.default.take() {
+            Some(body) => {
+                let mut hidden = method.clone();
+                hidden.attrs = vec![syn::parse_quote!(#[doc(hidden)])];
+                hidden.sig.ident = format_ident!("__{}_without_program", name);
+                let call = &hidden.sig.ident;
+                let call = quote!(self.#call(#argument));
+                method.default = Some(syn::parse_quote!({ #call }));
+                hidden.default = Some(body);
+                bodies.push(TraitItem::Fn(hidden));
+                call
+            }
+            None => quote!(::core::unreachable!("a table without a method that is not optional")),
+        };
+        let signature = &method.sig;
+        implementations.push(quote! {
+            #signature {
+                match self.ops.0.call(#at, self.host, &mut *#argument)? {
+                    ::core::option::Option::Some(r0) =>
+                        ::core::result::Result::Ok(::bpf_runtime::interfaces::FromR0::from_r0(r0)),
+                    ::core::option::Option::None => #otherwise,
+                }
+            }
+        });
+    }
+    input.items.extend(bodies);
+    let Some(context) = context else {
+        return Err(Error::new(input.ident.span(), "an interface without methods"));
+    };
+    let (ident, vis) = (&input.ident, &input.vis);
+    let (ops, with) = (format_ident!("{}Ops", ident), format_ident!("{}With", ident));
+    let doc = format!("A table of programs that implements [`{ident}`], for host state `H`.");
+    let doc_with = format!("[`{ops}`] with its host state: a [`{ident}`].");
+    Ok(quote! {
+        #input
+
+        #[doc = #doc]
+        #vis struct #ops<H>(::bpf_runtime::interfaces::Table<#context, H>);
+
+        impl<H> ::core::clone::Clone for #ops<H> {
+            fn clone(&self) -> Self {
+                #ops(::core::clone::Clone::clone(&self.0))
+            }
+        }
+
+        impl<H> ::core::fmt::Debug for #ops<H> {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                f.debug_struct(::core::stringify!(#ops)).finish_non_exhaustive()
+            }
+        }
+
+        #[allow(dead_code, reason = "not every host needs all of it")]
+        impl<H: 'static> #ops<H> {
+            /// Loads the table of this name, whose members are checked against the methods.
+            #vis fn load(
+                loader: ::bpf_runtime::Loader<'_, #context, H>,
+                object: &::bpf_runtime::Object,
+                table: &str,
+                maps: ::bpf_runtime::MapSet,
+            ) -> ::core::result::Result<Self, ::bpf_runtime::InterfaceError> {
+                const METHODS: &[::bpf_runtime::interfaces::Method] = &[#(#methods),*];
+                ::bpf_runtime::interfaces::Table::load(loader, object, table, maps, METHODS).map(#ops)
+            }
+
+            /// With the host state for the calls that follow. Each runs the version that is there when it begins.
+            #vis fn with<'a>(&'a self, host: &'a mut H) -> #with<'a, H> {
+                #with { ops: self, host }
+            }
+
+            /// Puts what `new` has in the place of this one's programs, in one step, while others call them.
+            #vis fn replace(&self, new: &Self) -> ::core::result::Result<(), ::bpf_runtime::InterfaceError> {
+                self.0.replace(&new.0)
+            }
+
+            /// The programs and maps that it has now.
+            #vis fn instance(&self) -> ::bpf_runtime::Instance<H> {
+                self.0.instance()
+            }
+
+            /// The bytes of a member of the C structure that is no function.
+            #vis fn setting(&self, member: &str) -> ::core::option::Option<::std::vec::Vec<u8>> {
+                self.0.setting(member)
+            }
+        }
+
+        #[doc = #doc_with]
+        #[derive(Debug)]
+        #[must_use = "its methods run the programs"]
+        #vis struct #with<'a, H> {
+            ops: &'a #ops<H>,
+            host: &'a mut H,
+        }
+
+        impl<H: 'static> #ident for #with<'_, H> {
+            #(#implementations)*
+        }
+    })
+}
+
+/// The argument of a method beside `&mut self`.
+fn argument(method: &TraitItemFn) -> Result<Context<'_>> {
+    let signature = &method.sig;
+    let wrong = |at: proc_macro2::Span| Error::new(at, "a method takes `&mut self` and a `&mut` of the context");
+    let mut inputs = signature.inputs.iter();
+    match inputs.next() {
+        Some(FnArg::Receiver(this)) if quote!(#this).to_string() == "& mut self" => {}
+        _ => return Err(wrong(signature.span())),
+    }
+    let (Some(FnArg::Typed(argument)), None) = (inputs.next(), inputs.next()) else {
+        return Err(wrong(signature.span()));
+    };
+    let (Pat::Ident(name), Type::Reference(reference)) = (&*argument.pat, &*argument.ty) else {
+        return Err(wrong(argument.span()));
+    };
+    if reference.mutability.is_none() {
+        return Err(wrong(argument.span()));
+    }
+    let mut ty = (*reference.elem).clone();
+    Static.visit_type_mut(&mut ty);
+    Ok(Context { name: &name.ident, ty })
+}
+
+fn returned(method: &TraitItemFn) -> Result<&Type> {
+    match &method.sig.output {
+        syn::ReturnType::Type(_, ty) => Ok(ty),
+        syn::ReturnType::Default => {
+            Err(Error::new(method.sig.span(), "a method returns `Result<T, RunError>`: a run may be stopped"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::expand;
+
+    #[test]
+    fn what_is_no_interface_is_refused() {
+        for (text, message) in [
+            ("trait P {}", "an interface without methods"),
+            ("trait P<T> { fn f(&mut self, c: &mut C) -> R; }", "an interface has no parameters and no supertraits"),
+            ("trait P: Q { fn f(&mut self, c: &mut C) -> R; }", "an interface has no parameters and no supertraits"),
+            ("trait P { const X: u32; }", "an interface has methods only"),
+            ("trait P { fn f(&self, c: &mut C) -> R; }", "a method takes `&mut self` and a `&mut` of the context"),
+            ("trait P { fn f(&mut self) -> R; }", "a method takes `&mut self` and a `&mut` of the context"),
+            ("trait P { fn f(&mut self, c: &C) -> R; }", "a method takes `&mut self` and a `&mut` of the context"),
+            (
+                "trait P { fn f(&mut self, c: &mut C, d: u32) -> R; }",
+                "a method takes `&mut self` and a `&mut` of the context",
+            ),
+            ("trait P { fn f(&mut self, c: &mut C); }", "a method returns `Result<T, RunError>`: a run may be stopped"),
+        ] {
+            let input = syn::parse_str(text).expect("a trait");
+            assert_eq!(expand(input).expect_err(text).to_string(), message, "{text}");
+        }
+    }
+}

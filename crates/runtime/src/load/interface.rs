@@ -1,0 +1,429 @@
+//! Typed tables of programs: what [`interface`](macro@crate::interface) generates calls into.
+//!
+//! Problem: a plug-in offers several functions that belong together, some of them optional, and the host wants to call
+//! them as the methods of a trait and to replace them as a whole. Approach: the kernel's `struct_ops`. The plug-in
+//! fills a C structure of function pointers in `.struct_ops`; the host declares a trait. Members are matched by name,
+//! and their prototypes compared with the methods' by BTF, so what is called is what was compiled. The programs are
+//! loaded together and published as one list: a replacement is one store, and a call enters a guard before it looks.
+//!
+//! Invariant: a version is dropped a grace period after it was replaced, so a call that has found its program keeps
+//! running it.
+
+use crate::attach::published::{Published, ReclaimOnDrop};
+use crate::context::Context;
+use crate::error::{LoadError, RunError};
+use crate::handle::instance::Instance;
+use crate::handle::program::Program;
+use crate::load::loader::Loader;
+use crate::load::map_set::MapSet;
+use bpf_maps::MapType;
+use bpf_object::btf::{Btf, Member, Type, TypeId};
+use bpf_object::{CoreType, InitialValue, MapDecl, Object};
+use bpf_quiesce::OtherDomain;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A method of an interface.
+#[derive(Clone, Copy, Debug)]
+pub struct Method {
+    /// Its name, and that of the structure's member.
+    pub name: &'static str,
+    /// Whether a table may leave it out.
+    pub optional: bool,
+    /// What it returns.
+    pub returns: Returns,
+}
+
+/// What a method returns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Returns {
+    /// Its size in bytes; 0: nothing.
+    bytes: usize,
+    signed: bool,
+}
+
+impl fmt::Display for Returns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.bytes, self.signed) {
+            (0, _) => f.write_str("void"),
+            (bytes, true) => write!(f, "a signed integer of {bytes} bytes"),
+            (bytes, false) => write!(f, "an unsigned integer of {bytes} bytes"),
+        }
+    }
+}
+
+/// A type that a method may return: an integer, `bool`, or `()`.
+#[diagnostic::on_unimplemented(
+    message = "a method of an interface cannot return `{Self}`",
+    label = "not an integer, `bool` or `()`",
+    note = "methods return `Result<T, RunError>`, where `T` is what the C function returns"
+)]
+pub trait FromR0: Sized {
+    /// The C type.
+    const RETURNS: Returns;
+
+    /// The result of a program.
+    fn from_r0(r0: u64) -> Self;
+}
+
+macro_rules! from_r0 {
+    ($($int:ident $signed:literal,)*) => {
+        $(impl FromR0 for $int {
+            const RETURNS: Returns = Returns { bytes: size_of::<$int>(), signed: $signed };
+
+            #[allow(clippy::cast_possible_truncation, reason = "the rest of r0 is not the result")]
+            fn from_r0(r0: u64) -> Self {
+                r0 as $int
+            }
+        })*
+    };
+}
+
+from_r0! {
+    u8 false, u16 false, u32 false, u64 false, i8 true, i16 true, i32 true, i64 true,
+}
+
+impl FromR0 for bool {
+    const RETURNS: Returns = Returns { bytes: 1, signed: false };
+
+    fn from_r0(r0: u64) -> Self {
+        r0 & 0xff != 0
+    }
+}
+
+impl FromR0 for () {
+    const RETURNS: Returns = Returns { bytes: 0, signed: false };
+
+    fn from_r0(_: u64) -> Self {}
+}
+
+/// Why a table of programs does not implement an interface.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InterfaceError {
+    /// No such table.
+    #[error("no table `{table}` in `.struct_ops` or `.struct_ops.link`; there are: {}", .have.join(", "))]
+    NoTable {
+        /// The name.
+        table: String,
+        /// Those there are.
+        have: Vec<String>,
+    },
+    /// A method that is not optional has no member, or no program in it.
+    #[error("table `{table}` has no program for `{method}`, which is not optional")]
+    Missing {
+        /// The table.
+        table: String,
+        /// The method.
+        method: &'static str,
+    },
+    /// A program in a member that is no method.
+    #[error("table `{table}` has a program in `{member}`, which the host does not know")]
+    Unknown {
+        /// The table.
+        table: String,
+        /// The member.
+        member: String,
+    },
+    /// A member's type is not that of its method.
+    #[error("`{member}` of table `{table}` is {found}; the host calls {wanted}")]
+    Signature {
+        /// The table.
+        table: String,
+        /// The member.
+        member: String,
+        /// What the object has.
+        found: String,
+        /// What the host has.
+        wanted: String,
+    },
+    /// The structure that the methods are given is another one in the object.
+    #[error("`struct {context}` of the object is not that of the host: {difference}; compile with the host's header")]
+    Context {
+        /// Its name.
+        context: String,
+        /// What differs first.
+        difference: String,
+    },
+    /// The programs were not loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A replacement of another engine.
+    #[error(transparent)]
+    OtherEngine(#[from] OtherDomain),
+}
+
+/// A table of programs that implements an interface, shared: clones are the same, and see its replacement. What the
+/// macro generates holds one.
+pub struct Table<C, H>(Arc<Shared<C, H>>);
+
+struct Shared<C, H> {
+    version: Published<Arc<Version<C, H>>>,
+    /// The same, for those who change it or look at it.
+    latest: Mutex<Arc<Version<C, H>>>,
+    reclaim: ReclaimOnDrop,
+}
+
+struct Version<C, H> {
+    /// By method.
+    programs: Vec<Option<Program<C, H>>>,
+    /// Keeps its maps, too.
+    instance: Instance<H>,
+    /// The structure's other members, by name: as compiled.
+    settings: Vec<(String, Vec<u8>)>,
+}
+
+impl<C, H> Clone for Table<C, H> {
+    fn clone(&self) -> Self {
+        Table(Arc::clone(&self.0))
+    }
+}
+
+impl<C, H> fmt::Debug for Table<C, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").finish_non_exhaustive()
+    }
+}
+
+impl<C: Context, H: 'static> Table<C, H> {
+    /// Loads the programs of the table of this name.
+    ///
+    /// # Errors
+    /// [`InterfaceError`]; nothing is loaded then.
+    pub fn load(
+        loader: Loader<'_, C, H>,
+        object: &Object,
+        table: &str,
+        maps: MapSet,
+        methods: &[Method],
+    ) -> Result<Self, InterfaceError> {
+        let tables = || object.maps().iter().filter(|map| map.map_type == MapType::StructOps);
+        let Some(decl) = tables().find(|map| map.name == table) else {
+            let have = tables().map(|map| map.name.clone()).collect();
+            return Err(InterfaceError::NoTable { table: table.to_owned(), have });
+        };
+        let Some((btf, members)) = structure(object, decl) else {
+            return Err(LoadError::Internal(format!("table `{table}` has no structure")).into());
+        };
+        let checks = Checks { btf, table, types: &C::types(), context: &C::layout().name };
+        let programs = checks.programs(decl, members, methods)?;
+        let names: Vec<&str> = programs.iter().flatten().map(String::as_str).collect();
+        let instance = loader.only(&names).object(object, maps)?;
+        let loaded = |name: &Option<String>| name.as_ref().map(|name| instance.program(name)).transpose();
+        let programs = programs.iter().map(loaded).collect::<Result<_, _>>()?;
+        let settings = settings(btf, decl, members);
+        let reclaim = ReclaimOnDrop(instance.engine().clone());
+        let version = Arc::new(Version { programs, instance, settings });
+        let latest = Mutex::new(Arc::clone(&version));
+        Ok(Table(Arc::new(Shared { version: Published::new(version), latest, reclaim })))
+    }
+
+    /// Runs the program of a method; `None` if the table has none.
+    ///
+    /// # Errors
+    /// [`RunError`] of the run.
+    pub fn call(&self, method: usize, host: &mut H, mut data: C::Data<'_, '_>) -> Result<Option<u64>, RunError> {
+        let guard = self.0.reclaim.0.domain().enter()?;
+        // SAFETY: inside the guard, of the domain that versions are retired to.
+        let version = unsafe { self.0.version.get() };
+        let Some(program) = version.programs.get(method).and_then(Option::as_ref) else { return Ok(None) };
+        let parts = C::parts(&mut data);
+        // SAFETY: `data` is borrowed to the end of this call and agrees with `C`, for which the program was loaded, and
+        // `H` is its linker's; the guard keeps the version and is of its engine's domain.
+        unsafe { program.loaded().run_under(guard, core::ptr::from_mut(host).cast(), parts) }.map(Some)
+    }
+
+    /// Puts what `new` has now in the place of this one's programs, in one step: each call runs the old version or the
+    /// new one. `new` stays as it is.
+    ///
+    /// # Errors
+    /// [`InterfaceError::OtherEngine`].
+    pub fn replace(&self, new: &Table<C, H>) -> Result<(), InterfaceError> {
+        let domain = self.0.reclaim.0.domain();
+        let version = new.version();
+        if let Some(program) = version.programs.iter().flatten().next() {
+            domain.owns(&**program.loaded())?;
+        }
+        let mut latest = self.latest();
+        let replaced = self.0.version.replace(Arc::clone(&version));
+        // Not the last reference to it: `replaced` has one, which goes without the lock.
+        *latest = version;
+        drop(latest);
+        replaced.retire(domain);
+        Ok(())
+    }
+
+    /// What its programs were loaded with: their maps, among others.
+    pub fn instance(&self) -> Instance<H> {
+        self.version().instance.clone()
+    }
+
+    /// The bytes of a member of the structure that is no function, as compiled.
+    pub fn setting(&self, member: &str) -> Option<Vec<u8>> {
+        let version = self.version();
+        version.settings.iter().find(|(name, _)| name == member).map(|(_, bytes)| bytes.clone())
+    }
+
+    fn version(&self) -> Arc<Version<C, H>> {
+        Arc::clone(&self.latest())
+    }
+
+    /// Nothing under the lock panics, so poison means nothing.
+    fn latest(&self) -> MutexGuard<'_, Arc<Version<C, H>>> {
+        self.0.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The members of the table's structure.
+fn structure<'o>(object: &'o Object, decl: &MapDecl) -> Option<(&'o Btf, &'o [Member])> {
+    let btf = object.btf()?;
+    match btf.get(btf.resolve(decl.value_type?)) {
+        Type::Composite { members, .. } => Some((btf, members)),
+        _ => None,
+    }
+}
+
+/// The prototype that a member points to.
+fn prototype(btf: &Btf, member: &Member) -> Option<TypeId> {
+    let Type::Ptr { to } = *btf.get(btf.resolve(member.ty)) else { return None };
+    let to = btf.resolve(to);
+    matches!(btf.get(to), Type::FuncProto { .. }).then_some(to)
+}
+
+fn settings(btf: &Btf, decl: &MapDecl, members: &[Member]) -> Vec<(String, Vec<u8>)> {
+    let bytes = decl.table.as_deref().unwrap_or(&[]);
+    let plain = members.iter().filter(|member| member.bit_size == 0 && prototype(btf, member).is_none());
+    plain
+        .filter_map(|member| {
+            let start = member.bit_offset as usize / 8;
+            let end = start.checked_add(btf.size_of(member.ty)? as usize)?;
+            Some((btf.name(member.name).to_owned(), bytes.get(start..end)?.to_vec()))
+        })
+        .collect()
+}
+
+/// A table against an interface.
+struct Checks<'a> {
+    btf: &'a Btf,
+    table: &'a str,
+    types: &'a [CoreType],
+    context: &'a str,
+}
+
+impl Checks<'_> {
+    /// The program of each method.
+    fn programs(
+        &self,
+        decl: &MapDecl,
+        members: &[Member],
+        methods: &[Method],
+    ) -> Result<Vec<Option<String>>, InterfaceError> {
+        let mut programs = vec![None; methods.len()];
+        for member in members {
+            let name = self.btf.name(member.name);
+            let program = decl.initial.iter().find_map(|(word, value)| match value {
+                InitialValue::Program(program) if u64::from(*word) * 64 == u64::from(member.bit_offset) => {
+                    Some(program)
+                }
+                _ => None,
+            });
+            match (methods.iter().position(|method| method.name == name), program) {
+                (Some(at), program) => {
+                    self.signature(name, member, methods[at].returns)?;
+                    programs[at] = program.cloned();
+                }
+                (None, Some(_)) => {
+                    let (table, member) = (self.table.to_owned(), name.to_owned());
+                    return Err(InterfaceError::Unknown { table, member });
+                }
+                (None, None) => {}
+            }
+        }
+        for (method, program) in methods.iter().zip(&programs) {
+            if program.is_none() && !method.optional {
+                return Err(InterfaceError::Missing { table: self.table.to_owned(), method: method.name });
+            }
+        }
+        Ok(programs)
+    }
+
+    /// Whether a member is a function of the context that returns this.
+    fn signature(&self, name: &str, member: &Member, returns: Returns) -> Result<(), InterfaceError> {
+        let btf = self.btf;
+        let wanted = format!("a function of one pointer to `struct {}` that returns {returns}", self.context);
+        let fail = |found: String| {
+            let (table, member, wanted) = (self.table.to_owned(), name.to_owned(), wanted.clone());
+            Err(InterfaceError::Signature { table, member, found, wanted })
+        };
+        let Some(proto) = prototype(btf, member) else {
+            return fail(format!("`{}`", btf.display(member.ty)));
+        };
+        let Type::FuncProto { ret, params } = btf.get(proto) else { return Ok(()) };
+        let found = match *btf.get(btf.resolve(*ret)) {
+            Type::Void => Some(Returns { bytes: 0, signed: false }),
+            Type::Int { size, signed, .. } => Some(Returns { bytes: size as usize, signed }),
+            _ => None,
+        };
+        if found != Some(returns) {
+            return fail(format!("a function that returns `{}`", btf.display(*ret)));
+        }
+        let [param] = &params[..] else {
+            return fail(format!("a function of {} arguments", params.len()));
+        };
+        let structure = match *btf.get(btf.resolve(param.ty)) {
+            Type::Ptr { to } => btf.resolve(to),
+            _ => TypeId(0),
+        };
+        match btf.get(structure) {
+            Type::Composite { name, union: false, size, members } if btf.name(*name) == self.context => {
+                self.same_struct(*size, members)
+            }
+            _ => fail(format!("a function of `{}`", btf.display(param.ty))),
+        }
+    }
+
+    /// Whether the context is the same structure in the object and in the host, where the host's is described.
+    fn same_struct(&self, size: u32, members: &[Member]) -> Result<(), InterfaceError> {
+        let known = self.types.iter().find_map(|known| match known {
+            CoreType::Struct { name, size, fields } if *name == self.context => Some((*size, fields)),
+            _ => None,
+        });
+        let Some((host_size, fields)) = known else { return Ok(()) };
+        let context = self.context.to_owned();
+        let fail = |difference| Err(InterfaceError::Context { context: context.clone(), difference });
+        for member in members {
+            let name = self.btf.name(member.name);
+            let offset = member.bit_offset / 8;
+            match fields.iter().find(|field| field.name == name) {
+                Some(field) if field.offset == offset => {
+                    let host = field.size.saturating_mul(field.count.unwrap_or(1));
+                    let have = self.btf.size_of(member.ty);
+                    if have.is_some_and(|have| have != host) {
+                        return fail(format!("`{name}` has {} bytes instead of {host}", have.unwrap_or(0)));
+                    }
+                }
+                Some(field) => return fail(format!("`{name}` is at {offset} instead of {}", field.offset)),
+                // Structs and ranges have other names there; the size says whether they are all.
+                None => {}
+            }
+        }
+        if size != host_size {
+            return fail(format!("it has {size} bytes instead of {host_size}"));
+        }
+        Ok(())
+    }
+}
+
+/// What a method is declared to return.
+#[diagnostic::on_unimplemented(
+    message = "a method of an interface returns `Result<T, RunError>`, not `{Self}`",
+    label = "a run may be stopped: return `Result<T, RunError>`"
+)]
+pub trait Returned {
+    /// What the C function returns.
+    type Value;
+}
+
+impl<T> Returned for Result<T, RunError> {
+    type Value = T;
+}

@@ -1,0 +1,147 @@
+//! Tables of programs as implementations of a trait.
+
+use crate::common::engines::engines;
+use bpf_runtime::{BpfContext, Engine, InterfaceError, Linker, MapSet, Object, RunError, interface};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A connection to be given a backend.
+#[derive(BpfContext, Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+struct Conn {
+    port: u32,
+    #[bpf(writable)]
+    seen: u32,
+}
+
+/// Which backend a connection goes to.
+#[interface]
+trait Policy {
+    fn pick(&mut self, conn: &mut Conn) -> Result<u32, RunError>;
+
+    fn done(&mut self, conn: &mut Conn) -> Result<(), RunError> {
+        conn.seen = 1;
+        Ok(())
+    }
+
+    fn weigh(&mut self, conn: &mut Conn) -> Result<i64, RunError> {
+        // A default may call what the table has.
+        Ok(i64::from(self.pick(conn)?) + 100)
+    }
+}
+
+fn load(engine: &Engine, table: &str) -> Result<PolicyOps<()>, InterfaceError> {
+    let object = Object::parse(include_bytes!("../objects/policy.o")).expect("an object");
+    let maps = MapSet::for_object(engine, &object).expect("its maps");
+    PolicyOps::load(Linker::<()>::new(engine).loader(), &object, table, maps)
+}
+
+#[test]
+fn methods_run_programs_and_defaults() {
+    for engine in engines(|_| ()) {
+        let (full, small) = (load(&engine, "full").unwrap(), load(&engine, "small").unwrap());
+        let mut conn = Conn { port: 7, seen: 0 };
+        let mut host = ();
+        let mut policy = full.with(&mut host);
+        assert_eq!((policy.pick(&mut conn).unwrap(), policy.weigh(&mut conn).unwrap()), (3, -7));
+        policy.done(&mut conn).unwrap();
+        assert_eq!(conn.seen, 7);
+        assert_eq!(full.setting("weight"), Some(5u32.to_ne_bytes().to_vec()));
+        assert_eq!(full.setting("name"), Some(b"full\0\0\0\0".to_vec()));
+        assert_eq!(full.setting("pick"), None);
+        let picks = full.instance().maps().next().expect("a map").get(&[0; 4]).unwrap();
+        assert_eq!(picks, Some(1u64.to_ne_bytes().to_vec()));
+
+        let mut policy = small.with(&mut host);
+        policy.done(&mut conn).unwrap();
+        assert_eq!((policy.pick(&mut conn).unwrap(), policy.weigh(&mut conn).unwrap(), conn.seen), (9, 109, 1));
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    for engine in engines(|_| ()) {
+        let message = |table| load(&engine, table).expect_err("refused").to_string();
+        assert_eq!(message("none"), "table `none` has no program for `pick`, which is not optional");
+        assert_eq!(message("newer"), "table `newer` has a program in `later`, which the host does not know");
+        load(&engine, "newer_unused").expect("a member that is not used may be unknown");
+        for (table, found) in [
+            ("returns_more", "a function that returns `__u64`"),
+            ("takes_another", "a function of `struct policy *`"),
+            ("number", "`__u32`"),
+        ] {
+            let message = message(table);
+            let wanted = "; the host calls a function of one pointer to `struct conn` that returns an unsigned integer of 4 bytes";
+            assert_eq!(message, format!("`pick` of table `{table}` is {found}{wanted}"));
+        }
+        let InterfaceError::NoTable { have, .. } = load(&engine, "gone").expect_err("refused") else { panic!() };
+        assert!(have.contains(&"full".to_owned()) && have.len() == 8, "{have:?}");
+    }
+}
+
+/// The same structure with another member behind it.
+mod other {
+    use bpf_runtime::{BpfContext, RunError, interface};
+
+    #[derive(BpfContext, Clone, Copy)]
+    #[repr(C)]
+    pub(super) struct Conn {
+        pub(super) seen: u32,
+        pub(super) port: u32,
+    }
+
+    #[interface]
+    pub(super) trait Policy {
+        fn pick(&mut self, conn: &mut Conn) -> Result<u32, RunError>;
+    }
+}
+
+#[test]
+fn another_layout_of_the_context_is_refused() {
+    for engine in engines(|_| ()) {
+        let object = Object::parse(include_bytes!("../objects/policy.o")).expect("an object");
+        let maps = MapSet::for_object(&engine, &object).expect("its maps");
+        let ops = other::PolicyOps::load(Linker::<()>::new(&engine).loader(), &object, "small", maps);
+        let picked = ops.map(|ops| other::Policy::pick(&mut ops.with(&mut ()), &mut other::Conn { seen: 0, port: 0 }));
+        let error = picked.expect_err("refused").to_string();
+        let wanted = "`struct conn` of the object is not that of the host: `port` is at 0 instead of 4; compile with the host's header";
+        assert_eq!(error, wanted);
+    }
+}
+
+#[test]
+fn a_table_is_replaced_as_a_whole_under_traffic() {
+    for engine in engines(|_| ()) {
+        let (live, full, small) =
+            (load(&engine, "full").unwrap(), load(&engine, "full").unwrap(), load(&engine, "small").unwrap());
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        let mut conn = Conn { port: 7, seen: 0 };
+                        let weight = live.with(&mut ()).weigh(&mut conn).unwrap();
+                        // The default, beside either version's `pick`, which is a call of its own.
+                        assert!([-7, 103, 109].contains(&weight), "{weight}");
+                    }
+                });
+            }
+            for _ in 0..200 {
+                live.replace(&small).unwrap();
+                live.replace(&full).unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        drop((full, small));
+        engine.reclaim();
+        assert_eq!(live.with(&mut ()).pick(&mut Conn { port: 6, seen: 0 }).unwrap(), 2);
+    }
+}
+
+#[test]
+fn a_table_of_another_engine_is_refused() {
+    let mut engines = engines(|_| ());
+    let (one, other) = (engines.remove(0), bpf_runtime::Engine::new(bpf_runtime::Config::default()).unwrap());
+    let (one, other) = (load(&one, "full").unwrap(), load(&other, "small").unwrap());
+    assert!(matches!(one.replace(&other), Err(InterfaceError::OtherEngine(_))));
+    assert_eq!(one.with(&mut ()).pick(&mut Conn { port: 6, seen: 0 }).unwrap(), 2);
+}
