@@ -115,6 +115,15 @@ pub(crate) fn object(path: &Path) -> Result<Object> {
     Object::parse(&bytes).with_context(|| path.display().to_string())
 }
 
+/// The same, for a host with the types of this BTF.
+pub(crate) fn object_for(path: &Path, btf: Option<&Path>) -> Result<Object> {
+    let mut object = object(path)?;
+    if let Some(btf) = btf {
+        object.target_btf(&read_file(btf)?).with_context(|| btf.display().to_string())?;
+    }
+    Ok(object)
+}
+
 /// The name of the program asked for, or of the only one there is.
 pub(crate) fn choose<'o>(object: &'o Object, name: Option<&'o str>) -> Result<&'o str> {
     if let Some(name) = name {

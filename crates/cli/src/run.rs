@@ -29,6 +29,9 @@ pub(crate) struct Args {
     /// What the program runs on; by default what its section is for.
     #[arg(long, value_enum)]
     ctx: Option<ContextArg>,
+    /// Types of a host, to which CO-RE relocations are resolved: BTF, or an ELF file that has some.
+    #[arg(long, value_name = "FILE")]
+    btf: Option<PathBuf>,
     #[command(flatten)]
     engine: EngineArgs,
     /// Do not verify the program first. With --engine jit it can then do whatever native code can.
@@ -61,7 +64,7 @@ struct Report {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let engine = load::engine_for(&args.engine, Some(&args.debug))?;
-    let object = load::object(&args.object)?;
+    let object = load::object_for(&args.object, args.btf.as_deref())?;
     let name = load::choose(&object, args.program.as_deref())?;
     let linker = Linker::new(&engine);
     let trust = match (args.no_verify, args.hybrid) {

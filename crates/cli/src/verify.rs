@@ -19,6 +19,9 @@ pub(crate) struct Args {
     /// Only this program.
     #[arg(long)]
     program: Option<String>,
+    /// Types of a host, to which CO-RE relocations are resolved: BTF, or an ELF file that has some.
+    #[arg(long, value_name = "FILE")]
+    btf: Option<PathBuf>,
     /// What the programs run on; by default what their sections are for.
     #[arg(long, value_enum)]
     ctx: Option<ContextArg>,
@@ -62,7 +65,7 @@ struct Verdict {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let engine = load::verifying_engine(&EngineArgs::INTERPRETER, args.log_lines)?;
-    let object = load::object(&args.object)?;
+    let object = load::object_for(&args.object, args.btf.as_deref())?;
     let linker = Linker::<load::NoHost>::new(&engine);
     let mut verdicts = Vec::new();
     for program in object.programs().iter().filter(|p| args.program.as_deref().is_none_or(|name| name == p.name())) {

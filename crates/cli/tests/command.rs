@@ -415,3 +415,23 @@ fn plug_ins_in_rust_are_compiled() {
         assert!(inspected.contains(line), "{line}: {inspected}");
     }
 }
+
+/// A program that asks for the kernel's own types finds those that a file has.
+#[test]
+fn types_come_from_a_file() {
+    let object = "crates/runtime/tests/objects/core.o";
+    let verify = |program: &str, btf: &[&str]| {
+        let args = ["verify", object, "--program", program];
+        bpf(&[&args, btf].concat(), b"")
+    };
+    assert!(verify("asks", &["--btf", object]).status.success());
+    let run = |btf: &[&str]| {
+        let args = ["run", object, "--program", "asks", "--data", "hex:00", "--json"];
+        let report: serde_json::Value = serde_json::from_str(&succeeds(&[&args, btf].concat())).unwrap();
+        report["returned"].clone()
+    };
+    assert_eq!(run(&[]), serde_json::json!({"469": 1}));
+    assert_eq!(run(&["--btf", object]), serde_json::json!({"989": 1}));
+    let error = fails(&["run", object, "--program", "asks", "--btf", "README.md"], b"");
+    assert!(error.contains("README.md"), "{error}");
+}

@@ -29,6 +29,7 @@ mod object;
 mod reloc;
 mod relocate;
 mod struct_ops;
+mod target;
 pub mod text;
 mod wire;
 

@@ -7,6 +7,7 @@ use crate::error::{LinkProblem, ObjectError};
 use crate::layout::build;
 use crate::object::{Object, Program};
 use crate::relocate::{CoreType, Unresolved, apply};
+use crate::target::wanted;
 
 /// A program all of whose references are resolved: what a linker turns into a loaded program by putting its own map
 /// and host function indices in place of the object's.
@@ -94,7 +95,14 @@ impl Object {
     ) -> Result<LinkedCode, ObjectError> {
         let mut code = self.code(program)?;
         let fail = |insn, problem| Err(ObjectError::Link { program: program.name().to_owned(), insn, problem });
-        let unresolved = apply(&mut code, types);
+        let unresolved = match self.target() {
+            None => apply(&mut code, types),
+            Some(target) => {
+                let mut all = types.to_vec();
+                all.extend(wanted(&code, types, target));
+                apply(&mut code, &all)
+            }
+        };
         let exists: Vec<bool> = self.host_functions().iter().map(|f| has_host_function(&f.name)).collect();
         for &Reference { insn, kind } in &code.references {
             match kind {

@@ -70,11 +70,45 @@ pub struct Object {
     version: Option<u32>,
     pub(crate) functions: Functions,
     pub(crate) btf: Option<Arc<Btf>>,
+    /// Types of the host that it is linked for.
+    target: Option<Arc<Btf>>,
     /// Name and length in slots of every section, by ELF index.
     sections: Vec<(Arc<str>, i64)>,
 }
 
 impl Object {
+    /// Takes the types of a host from its BTF: `/sys/kernel/btf/vmlinux` of a kernel whose structures programs are fed
+    /// with, or an ELF file that has a section `.BTF`. CO-RE relocations are resolved to these types from then on, but
+    /// to a context's own first.
+    ///
+    /// ```no_run
+    /// let mut object = bpf_object::Object::parse(&std::fs::read("program.o")?)?;
+    /// object.target_btf(&std::fs::read("/sys/kernel/btf/vmlinux")?)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Malformed BTF, or a file that has none.
+    pub fn target_btf(&mut self, bytes: &[u8]) -> Result<(), ObjectError> {
+        let target = if bytes.starts_with(b"\x7fELF") {
+            let bytes = &*elf::cleaned(bytes);
+            let elf = Elf::parse(bytes)?;
+            let section = elf.section_named(".BTF")?.ok_or_else(|| ObjectError::Section {
+                section: ".BTF".to_owned(),
+                problem: SectionProblem::NeedsBtf,
+            })?;
+            Btf::parse(&relocated_btf(&elf, section)?)?
+        } else {
+            Btf::parse(bytes)?
+        };
+        self.target = Some(Arc::new(target));
+        Ok(())
+    }
+
+    pub(crate) fn target(&self) -> Option<&Btf> {
+        self.target.as_deref()
+    }
+
     /// Parses the bytes of an ELF relocatable made for BPF.
     ///
     /// # Errors
@@ -143,6 +177,7 @@ impl Object {
             functions,
             sections,
             btf,
+            target: None,
         })
     }
 

@@ -146,7 +146,7 @@ fn is_own_target(btf: &Btf, relocation: &CoreRelocation, types: &[CoreType]) -> 
 }
 
 /// The name without its flavour: `xdp_md` of `xdp_md___old`.
-fn essential(name: &str) -> &str {
+pub(crate) fn essential(name: &str) -> &str {
     match name.rfind("___") {
         Some(at) if at > 0 => &name[..at],
         Some(_) | None => name,
@@ -221,20 +221,20 @@ fn enumerator(
 }
 
 /// Where an access string leads in the object's types.
-struct Local {
+pub(crate) struct Local {
     /// Field names and array indices from the root, those of anonymous members left out.
-    steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
     /// What is there.
     ty: TypeId,
 }
 
 #[derive(PartialEq, Eq, Clone, Debug)]
-enum Step {
+pub(crate) enum Step {
     Field(String),
     Index(u32),
 }
 
-fn local(btf: &Btf, root: TypeId, access: &str) -> Option<Local> {
+pub(crate) fn local(btf: &Btf, root: TypeId, access: &str) -> Option<Local> {
     let mut indices = access.split(':').map(|i| i.parse::<u32>().ok());
     // The first is an index of the root itself, as in `ctx[0]`.
     let mut steps = match indices.next()?? {
@@ -267,7 +267,7 @@ fn local(btf: &Btf, root: TypeId, access: &str) -> Option<Local> {
     Some(Local { steps, ty })
 }
 
-fn shown(steps: &[Step]) -> String {
+pub(crate) fn shown(steps: &[Step]) -> String {
     let mut out = String::new();
     for step in steps {
         match step {

@@ -143,3 +143,45 @@ fn derived_contexts_have_their_names() {
         assert_eq!(bytes, [44, 2, 3]);
     }
 }
+
+/// With the BTF of a host its types are there, too: here those that the object was compiled with.
+#[test]
+fn types_are_taken_from_a_hosts_btf() {
+    for engine in engines(|_| {}) {
+        let mut object = object();
+        object.target_btf(include_bytes!("../objects/core.o")).unwrap();
+        let maps = MapSet::for_object(&engine, &object).unwrap();
+        let linker = Linker::<()>::new(&engine);
+        let instance = linker.loader::<Xdp>().only(&["asks", "guarded"]).object(&object, maps).unwrap();
+        let run = |name| instance.program::<Xdp>(name).unwrap().run(&mut (), &mut XdpBuff::new(&mut [0; 64])).unwrap();
+        // As before, with task_struct and its pid; what a context is, the file does not say.
+        assert_eq!(run("asks"), 0b1_1_1_1_0_1_1_1_0_1);
+        assert_eq!(run("guarded"), 2);
+    }
+}
+
+/// What is no BTF is refused, and leaves the object as it was.
+#[test]
+fn a_hosts_btf_may_be_anything() {
+    let bytes = include_bytes!("../objects/core.o");
+    let mut object = object();
+    for bad in [&b""[..], b"\x9f\xeb", b"\x7fELF", &bytes[..200], &[0; 4096]] {
+        object.target_btf(bad).unwrap_err();
+    }
+    let engine = &engines(|_| {})[0];
+    let maps = MapSet::for_object(engine, &object).unwrap();
+    let instance = Linker::<()>::new(engine).loader::<Xdp>().only(&["asks"]).object(&object, maps).unwrap();
+    let program = instance.program::<Xdp>("asks").unwrap();
+    assert_eq!(program.run(&mut (), &mut XdpBuff::new(&mut [0; 64])).unwrap(), 0b0_1_1_1_0_1_0_1_0_1);
+    // The running kernel's: it has a task_struct with a pid.
+    match std::fs::read("/sys/kernel/btf/vmlinux") {
+        Err(error) => bpf_testkit::skipped("the running kernel's BTF", &error),
+        Ok(btf) => {
+            object.target_btf(&btf).unwrap();
+            let maps = MapSet::for_object(engine, &object).unwrap();
+            let instance = Linker::<()>::new(engine).loader::<Xdp>().only(&["asks"]).object(&object, maps).unwrap();
+            let program = instance.program::<Xdp>("asks").unwrap();
+            assert_eq!(program.run(&mut (), &mut XdpBuff::new(&mut [0; 64])).unwrap(), 0b1_1_1_1_0_1_1_1_0_1);
+        }
+    }
+}
