@@ -1,7 +1,7 @@
 //! Generated loops run as the verifier said they would: a short run; `examples/watch.rs` with `loops` is the long
 //! one.
 
-use crate::border::{Oracle, Outcome, loops, sums};
+use crate::border::{Oracle, Outcome, loops, orders, sums};
 use bpf_isa::Program;
 use bpf_testkit::generate::Choices;
 
@@ -36,6 +36,13 @@ fn accepted_sums_stay_within_the_abstract_states() {
     let (accepted, refused, violation) = watch(0..300, sums::generate);
     assert_eq!(violation, None);
     assert!(accepted > 40 && refused > 40, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn accepted_chains_of_orders_stay_within_the_abstract_states() {
+    let (accepted, refused, violation) = watch(15_000..17_000, orders::generate);
+    assert_eq!(violation, None);
+    assert!(accepted > 200 && refused > 200, "{accepted} accepted, {refused} refused");
 }
 
 /// Each deliberate bug in the proofs of loops lets a program through that is wrong, and the oracle sees it run.

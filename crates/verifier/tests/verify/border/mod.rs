@@ -8,6 +8,7 @@
 
 mod facts;
 pub(crate) mod loops;
+pub(crate) mod orders;
 pub(crate) mod sums;
 
 use bpf_analysis::Loops;
