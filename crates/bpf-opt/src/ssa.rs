@@ -16,7 +16,7 @@
 //! cannot come to is not in the order. Linear in ops, in dominance frontiers and in the arguments of phis; above a
 //! limit of those a function is left as it is.
 
-use bpf_lir::{BlockId, Cfg, Func, Op, VReg};
+use bpf_lir::{BlockId, Cfg, Dominance, Func, Op, VReg};
 
 /// No value, no block, no place.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -246,11 +246,11 @@ impl Ssa {
             for pred in preds {
                 let mut up = self.cfg.place(*pred);
                 // Where this block was put before, it was put into all above, too.
-                while up != self.tree.idom[at as usize] && self.frontiers[up as usize][1] != at {
+                while up != self.tree.dominance.idom()[at as usize] && self.frontiers[up as usize][1] != at {
                     let next = self.frontiers[up as usize][0];
                     self.frontiers[up as usize] = [crate::num::small(self.frontier.len()), at];
                     self.frontier.push(Link { to: at, next });
-                    up = self.tree.idom[up as usize];
+                    up = self.tree.dominance.idom()[up as usize];
                 }
             }
             if self.frontier.len() > MAX_ARGS {
@@ -521,8 +521,7 @@ pub(crate) struct Tree {
     times: Vec<[u32; 2]>,
     /// By block: its first child and its next sibling.
     links: Vec<[u32; 2]>,
-    /// By place in the reverse postorder: the immediate dominator's place.
-    idom: Vec<u32>,
+    dominance: Dominance,
     /// The blocks, each before those that it dominates, which follow it.
     order: Vec<BlockId>,
     stack: Vec<u32>,
@@ -530,13 +529,13 @@ pub(crate) struct Tree {
 
 impl Tree {
     fn build(&mut self, func: &Func, cfg: &Cfg) {
-        cfg.dominate(&mut self.idom);
+        self.dominance.build(cfg);
         self.times.clear();
         self.times.resize(func.blocks.len(), [NONE; 2]);
         self.links.clear();
         self.links.resize(func.blocks.len(), [NONE; 2]);
         // The entry dominates itself.
-        for (block, idom) in cfg.rpo().iter().zip(&self.idom).skip(1) {
+        for (block, idom) in cfg.rpo().iter().zip(self.dominance.idom()).skip(1) {
             if let Some(parent) = cfg.rpo().get(*idom as usize) {
                 let first = core::mem::replace(&mut self.links[parent.index()][0], block.0);
                 self.links[block.index()][1] = first;

@@ -1,8 +1,7 @@
-//! The control-flow graph of a function, and its dominators.
+//! The control-flow graph of a function.
 //!
 //! Derived from the ops and the order: built by whoever needs it, into memory that is reused, and never kept beside a
-//! function that changes. Dominators are those of Cooper, Harvey and Kennedy ("A Simple, Fast Dominance Algorithm"):
-//! intersection along a reverse postorder until nothing changes.
+//! function that changes.
 
 use crate::func::Func;
 use crate::op::BlockId;
@@ -131,74 +130,5 @@ impl Cfg {
     /// Whether an edge leads back in this order, to the same block or to one before.
     pub fn leads_back(&self, from: BlockId, to: BlockId) -> bool {
         self.place[to.index()] <= self.place[from.index()]
-    }
-
-    /// Who dominates whom.
-    pub fn dominators(&self) -> Dominators {
-        let mut idom = Vec::new();
-        self.dominate(&mut idom);
-        Dominators { place: self.place.clone(), rpo: self.rpo.clone(), idom }
-    }
-
-    /// Fills `idom`: by place in the reverse postorder, the immediate dominator's place; the entry's own.
-    pub fn dominate(&self, idom: &mut Vec<u32>) {
-        idom.clear();
-        idom.resize(self.rpo.len(), NONE);
-        if let Some(entry) = idom.first_mut() {
-            *entry = 0;
-        }
-        let mut changed = true;
-        while changed {
-            changed = false;
-            for (at, block) in self.rpo.iter().enumerate().skip(1) {
-                // From the last on: where a chain of blocks jumps to one, the walks up are then short.
-                let preds = self.preds(*block).iter().rev().map(|p| self.place[p.index()]);
-                let known = preds.filter(|p| *p != NONE && idom[*p as usize] != NONE);
-                let new = known.reduce(|mut a, mut b| {
-                    while a != b {
-                        let later = if a > b { &mut a } else { &mut b };
-                        *later = idom[*later as usize];
-                    }
-                    a
-                });
-                if let Some(new) = new
-                    && idom[at] != new
-                {
-                    idom[at] = new;
-                    changed = true;
-                }
-            }
-        }
-    }
-}
-
-/// The dominator tree of the blocks that control can come to.
-#[derive(Clone, Debug)]
-pub struct Dominators {
-    place: Vec<u32>,
-    rpo: Vec<BlockId>,
-    /// By place in `rpo`: the immediate dominator's place; the entry's own.
-    idom: Vec<u32>,
-}
-
-impl Dominators {
-    /// The block that dominates `block` and is dominated by all others that do; `None` of the entry and of blocks that
-    /// control cannot come to.
-    pub fn idom(&self, block: BlockId) -> Option<BlockId> {
-        let place = self.place[block.index()];
-        (place != NONE && place != 0).then(|| self.rpo[self.idom[place as usize] as usize])
-    }
-
-    /// Whether every way to `b` leads through `a`. A block dominates itself; nothing holds of blocks that control
-    /// cannot come to.
-    pub fn dominates(&self, a: BlockId, b: BlockId) -> bool {
-        let (a, mut b) = (self.place[a.index()], self.place[b.index()]);
-        if a == NONE || b == NONE {
-            return false;
-        }
-        while b > a {
-            b = self.idom[b as usize];
-        }
-        a == b
     }
 }

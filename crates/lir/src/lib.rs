@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `op` | operations: operands, results |
 //! | `func` | functions and blocks, and how to change them |
-//! | `cfg` | successors, predecessors, dominators: derived, never stored in a function |
+//! | `cfg`, `dominators` | successors, predecessors, dominators: derived, never stored in a function |
 //! | `liveness` | what is live out of each block: derived likewise |
 //! | `verify` | structure, definitions and dominance |
 //! | `text`, `parse` | the text form, printed and read |
@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod cfg;
+mod dominators;
 #[cfg(any(test, feature = "eval"))]
 pub mod eval;
 mod externs;
@@ -33,7 +34,8 @@ mod parse;
 mod text;
 mod verify;
 
-pub use cfg::{Cfg, Dominators};
+pub use cfg::Cfg;
+pub use dominators::{Dominance, Dominators};
 pub use externs::Extern;
 pub use func::{Block, Ends, Func, Lir, Span};
 pub use liveness::Liveness;

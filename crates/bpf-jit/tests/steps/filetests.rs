@@ -24,8 +24,9 @@ use bpf_analysis::{
 use bpf_isa::{InsnIdx, Program, SubprogId};
 use bpf_jit::eval::{Env, Eval, Region};
 use bpf_jit::{
-    Alloc, AllocOptions, Allocator, Backend, Cfg, EmitOptions, Extern, Hidden, HostReg, HostRegSet, Lir, Liveness, Loc,
-    LowerOptions, Lowerer, MapShape, Pass, PassOptions, PassScratch, PassSet, Signatures, VReg, check, optimise,
+    Alloc, AllocOptions, Allocator, Backend, Cfg, Dominators, EmitOptions, Extern, Hidden, HostReg, HostRegSet, Lir,
+    Liveness, Loc, LowerOptions, Lowerer, MapShape, Pass, PassOptions, PassScratch, PassSet, Signatures, VReg, check,
+    optimise,
 };
 use bpf_jit_arm64::Arm64;
 use bpf_jit_code::{Arch, Code, CpuFeatures, RunCtx, Symbol};
@@ -172,7 +173,7 @@ impl State {
     fn liveness(&self) -> String {
         let mut out = String::new();
         for (i, func) in self.lir.funcs.iter().enumerate() {
-            let (liveness, dominators) = (Liveness::of(func), Cfg::of(func).dominators());
+            let (liveness, dominators) = (Liveness::of(func), Dominators::of(&Cfg::of(func)));
             for block in &func.order {
                 let mut live = liveness.live_out(*block).to_vec();
                 live.sort();

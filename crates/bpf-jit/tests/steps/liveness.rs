@@ -4,8 +4,8 @@
 use bpf_analysis::Facts;
 use bpf_isa::Width;
 use bpf_jit::{
-    BlockId, Cfg, Func, Lir, LirError, Liveness, LowerOptions, Lowerer, Op, Pass, PassOptions, PassScratch, Span, VReg,
-    Val,
+    BlockId, Cfg, Dominators, Func, Lir, LirError, Liveness, LowerOptions, Lowerer, Op, Pass, PassOptions, PassScratch,
+    Span, VReg, Val,
 };
 use bpf_testkit::generate::{self, Shape};
 use std::collections::BTreeSet;
@@ -115,7 +115,7 @@ fn dominators_agree_with_the_naive_twin() {
     each(|seed, lir| {
         for func in lir.funcs.iter().filter(|_| seed % 8 == 0) {
             let cfg = Cfg::of(func);
-            let dominators = cfg.dominators();
+            let dominators = Dominators::of(&cfg);
             for b in &func.order {
                 let reached = reaches(func, &cfg, *b, None);
                 assert_eq!(cfg.is_reachable(*b), reached);
