@@ -10,6 +10,7 @@ mod capture;
 mod check;
 mod dependencies;
 mod docs;
+mod features;
 mod kernel_arm64;
 mod layers;
 mod objects;
@@ -44,8 +45,11 @@ enum Command {
     },
     /// Rewrite the snapshots of emitted code.
     Bless,
-    /// Formatting, lints, documentation, the architecture rules, and what we depend on (with cargo-deny).
+    /// Formatting, lints, documentation, features and systems, the architecture rules, and what we depend on (with
+    /// cargo-deny).
     Check,
+    /// Sets of features, and other systems whose standard library is installed: `cargo check` of each.
+    Features,
     /// The architecture rules alone: a second.
     Rules,
     /// Our arm64 code beside the kernel's, in an emulated machine: docs/arm64-yardstick.md.
@@ -110,6 +114,7 @@ fn main() -> anyhow::Result<()> {
         Command::Test { install, package } => test::run(install, &package),
         Command::Bless => test::bless(),
         Command::Check => check::run(),
+        Command::Features => features::check(),
         Command::Rules => rules::check(),
         Command::KernelArm64 { install } => kernel_arm64::run(install),
         Command::Objects { check } => objects::run(check),

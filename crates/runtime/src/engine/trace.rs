@@ -34,7 +34,12 @@ mod imp {
 mod imp {
     use super::{LoadError, RunError};
 
-    pub(crate) fn load(_: &str) {}
+    /// Nobody is told when a load begins and ends.
+    pub(crate) struct Span;
+
+    pub(crate) fn load(_: &str) -> Span {
+        Span
+    }
 
     pub(crate) fn loaded(_: usize) {}
 
