@@ -1,13 +1,14 @@
 //! `bpf disasm`: BPF and machine code, interleaved.
 
 use crate::load::{self, OptArg};
-use crate::out::{line, text};
+use crate::out::{self, line, text};
 use anyhow::{Context, Result};
 use bpf_runtime::{
     Arch, BpfProgram, Change, Extern, InsnIdx, ListingOptions, ObjectCode, Symbol, compile_listing, helper_name,
     optimiser_report, text::Shown,
 };
 use clap::ValueEnum;
+use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -28,6 +29,49 @@ pub(crate) struct Args {
     /// Instead of machine code: what each pass of the optimiser made of which instruction.
     #[arg(long)]
     opt_report: bool,
+    /// Print JSON.
+    #[arg(long, conflicts_with = "opt_report")]
+    pub(crate) json: bool,
+}
+
+/// A program's code, for programs.
+#[derive(Serialize)]
+struct Report {
+    program: String,
+    insns: Vec<InsnReport>,
+    machine: Vec<MachineReport>,
+    /// Bytes of machine code.
+    bytes: usize,
+}
+
+/// A BPF instruction.
+#[derive(Serialize)]
+struct InsnReport {
+    /// Its number, which `machine` refers to.
+    at: u32,
+    text: String,
+    /// Where it comes from, if the object says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<SourceReport>,
+}
+
+#[derive(Serialize)]
+struct SourceReport {
+    file: String,
+    line: u32,
+    text: String,
+}
+
+/// A machine instruction.
+#[derive(Serialize)]
+struct MachineReport {
+    offset: u32,
+    text: String,
+    /// Jumps to this instruction name it so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<String>,
+    /// The BPF instruction that it is made of; none for what opens and closes functions.
+    insn: Option<u32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -53,6 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         print_report(optimiser_report(arch, program.name(), linked.insns().to_vec(), &options)?, &linked)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let name_of = program.name().to_owned();
     let (program, code) = compile_listing(arch, program.name(), linked.insns().to_vec(), &options)?;
     let name = |symbol: Symbol| match Extern::from_symbol(symbol) {
         None => format!("symbol_{}", symbol.index),
@@ -69,6 +114,28 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(Extern::Counters(_)) => "counters".to_owned(),
     };
     let lines = bpf_disasm::lines(&code, &name)?;
+    if args.json {
+        let insns = program.insns().iter().enumerate().map(|(at, insn)| {
+            let at = u32::try_from(at)?;
+            let source = linked.line(InsnIdx(at)).map(|line| SourceReport {
+                file: line.file.to_string(),
+                line: line.line,
+                text: line.text.trim().to_owned(),
+            });
+            Ok(InsnReport { at, text: insn.to_string(), source })
+        });
+        let machine = lines.into_iter().map(|line| {
+            let insn = code.insn_at(line.offset);
+            MachineReport { offset: line.offset, text: line.text, label: line.label, insn }
+        });
+        out::json(&Report {
+            program: name_of,
+            insns: insns.collect::<Result<_>>()?,
+            machine: machine.collect(),
+            bytes: code.bytes.len(),
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut source = None;
     let mut shown = None;
     for line in &lines {

@@ -4,11 +4,13 @@
 //! as bytes come in, up to [`MAX_INPUT`] (a device never ends).
 
 use anyhow::{Context, Result, bail};
+use pcap_file::DataLink;
 use pcap_file::pcap::PcapReader;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::time::Duration;
 
 /// Bytes of one input at most.
 const MAX_INPUT: u64 = 1 << 30;
@@ -44,12 +46,33 @@ pub(crate) fn parse_hex(text: &str) -> Result<Vec<u8>> {
     hex::decode(digits.strip_prefix("0x").unwrap_or(&digits)).context("not hex")
 }
 
+/// What a program runs on, in order.
+pub(crate) struct Inputs {
+    pub(crate) packets: Vec<Packet>,
+    /// What a packet begins with.
+    pub(crate) link: DataLink,
+}
+
+/// One input.
+pub(crate) struct Packet {
+    pub(crate) bytes: Vec<u8>,
+    /// When it was captured.
+    pub(crate) time: Duration,
+}
+
+impl Inputs {
+    /// Bytes that come from no capture.
+    fn one(bytes: Vec<u8>) -> Inputs {
+        Inputs { packets: vec![Packet { bytes, time: Duration::ZERO }], link: DataLink::ETHERNET }
+    }
+}
+
 /// The inputs of a run: the packets of a capture (`.pcap`, `.pcapng`, by content), one input of a file's bytes,
 /// `hex:…`, or one empty input for `None`.
-pub(crate) fn packets(data: Option<&str>) -> Result<Vec<Vec<u8>>> {
-    let Some(data) = data else { return Ok(vec![Vec::new()]) };
+pub(crate) fn packets(data: Option<&str>) -> Result<Inputs> {
+    let Some(data) = data else { return Ok(Inputs::one(Vec::new())) };
     if let Some(hex) = data.strip_prefix("hex:") {
-        return Ok(vec![parse_hex(hex).context("--data")?]);
+        return Ok(Inputs::one(parse_hex(hex).context("--data")?));
     }
     let path = Path::new(data);
     let bytes = read_file(path)?;
@@ -62,30 +85,38 @@ pub(crate) fn packets(data: Option<&str>) -> Result<Vec<Vec<u8>>> {
         Some(_) if path.extension().is_some_and(|e| e == "pcap" || e == "pcapng") => {
             bail!("{data} does not begin like a capture")
         }
-        _ => Ok(vec![bytes]),
+        _ => Ok(Inputs::one(bytes)),
     }
 }
 
-fn pcap(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+fn pcap(bytes: &[u8]) -> Result<Inputs> {
     let mut reader = PcapReader::new(bytes)?;
+    let link = reader.header().datalink;
     let mut packets = Vec::new();
     while let Some(packet) = reader.next_packet() {
-        packets.push(packet?.data.into_owned());
+        let packet = packet?;
+        packets.push(Packet { bytes: packet.data.into_owned(), time: packet.timestamp });
     }
-    Ok(packets)
+    Ok(Inputs { packets, link })
 }
 
-fn pcapng(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+fn pcapng(bytes: &[u8]) -> Result<Inputs> {
     let mut reader = PcapNgReader::new(bytes)?;
     let mut packets = Vec::new();
+    let mut link = None;
     while let Some(block) = reader.next_block() {
         match block? {
-            Block::EnhancedPacket(packet) => packets.push(packet.data.into_owned()),
-            Block::SimplePacket(packet) => packets.push(packet.data.into_owned()),
+            Block::EnhancedPacket(packet) => {
+                packets.push(Packet { bytes: packet.data.into_owned(), time: packet.timestamp });
+            }
+            Block::SimplePacket(packet) => {
+                packets.push(Packet { bytes: packet.data.into_owned(), time: Duration::ZERO });
+            }
+            Block::InterfaceDescription(interface) => link = link.or(Some(interface.linktype)),
             _ => {}
         }
     }
-    Ok(packets)
+    Ok(Inputs { packets, link: link.unwrap_or(DataLink::ETHERNET) })
 }
 
 #[cfg(test)]
@@ -135,11 +166,12 @@ mod tests {
     fn hostile_captures_are_errors_or_packets() {
         let parse = |format: usize, bytes: &[u8]| if format == 0 { pcap(bytes) } else { pcapng(bytes) };
         for (format, capture) in captures().into_iter().enumerate() {
-            let packets = parse(format, &capture).unwrap();
-            assert_eq!(packets.iter().map(Vec::len).collect::<Vec<_>>(), [4, 8, 60]);
+            let inputs = parse(format, &capture).unwrap();
+            assert_eq!(inputs.link, DataLink::ETHERNET);
+            assert_eq!(inputs.packets.iter().map(|packet| packet.bytes.len()).collect::<Vec<_>>(), [4, 8, 60]);
             let check = |bytes: &[u8]| {
-                if let Ok(packets) = parse(format, bytes) {
-                    assert!(packets.iter().map(Vec::len).sum::<usize>() <= bytes.len());
+                if let Ok(inputs) = parse(format, bytes) {
+                    assert!(inputs.packets.iter().map(|packet| packet.bytes.len()).sum::<usize>() <= bytes.len());
                 }
             };
             for at in 0..capture.len() {

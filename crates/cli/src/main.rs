@@ -11,18 +11,21 @@ mod build;
 mod cases;
 mod context;
 mod disasm;
+mod fill;
 mod input;
 mod inspect;
 mod load;
+mod manual;
 mod maps;
 mod out;
+mod packets;
 mod plugin;
 mod run;
 mod scenario;
 mod verify;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use serde::Serialize;
 use std::process::ExitCode;
 
@@ -41,6 +44,8 @@ enum Command {
     Inspect(inspect::Args),
     Disasm(disasm::Args),
     Cases(cases::Args),
+    Completions(manual::Completions),
+    Man(manual::Man),
     Plugin(plugin::Args),
     Scenario(scenario::Args),
     Verify(verify::Args),
@@ -54,6 +59,8 @@ impl Command {
             Command::Inspect(args) => inspect::run(args),
             Command::Disasm(args) => disasm::run(args),
             Command::Cases(args) => cases::run(args),
+            Command::Completions(args) => manual::completions(args, Args::command()),
+            Command::Man(args) => manual::man(args, Args::command()),
             Command::Plugin(args) => plugin::run(args),
             Command::Scenario(args) => scenario::run(args),
             Command::Verify(args) => verify::run(args),
@@ -66,9 +73,13 @@ impl Command {
             Command::Run(args) => args.json,
             Command::Inspect(args) => args.json,
             Command::Verify(args) => args.json,
-            Command::Build(_) | Command::Disasm(_) | Command::Cases(_) | Command::Plugin(_) | Command::Scenario(_) => {
-                false
-            }
+            Command::Disasm(args) => args.json,
+            Command::Build(_)
+            | Command::Cases(_)
+            | Command::Completions(_)
+            | Command::Man(_)
+            | Command::Plugin(_)
+            | Command::Scenario(_) => false,
         }
     }
 }

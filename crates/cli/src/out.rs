@@ -54,6 +54,11 @@ pub(crate) fn write_text(text: fmt::Arguments<'_>) -> Result<(), WriteError> {
     writeln!(io::stdout(), "{}", ShownLines(text)).map_err(WriteError)
 }
 
+/// Text of our own making, as it is.
+pub(crate) fn bytes(bytes: &[u8]) -> Result<(), WriteError> {
+    io::stdout().write_all(bytes).map_err(WriteError)
+}
+
 /// A report as JSON. In it such characters are only found in strings, where JSON has an escape for them.
 pub(crate) fn json(report: &impl Serialize) -> anyhow::Result<()> {
     let plain = serde_json::to_string_pretty(report)?;

@@ -3,7 +3,8 @@
 use crate::context::{Chosen, ContextArg};
 use crate::load::{EngineArgs, NoHost, Trust};
 use crate::out::{self, line};
-use crate::{input, load, maps};
+use crate::packets::{self, Slot};
+use crate::{fill, input, load, maps};
 use anyhow::{Context, Result};
 use bpf_runtime::{Engine, Linker, Object, Program, Raw, RunError, SkBuff, SkLookup, SkLookupBuff, Skb, Xdp, XdpBuff};
 use bpf_runtime::{Sock, SockAddr, SockAddrBuff, SockBuff, SockOps, SockOpsBuff};
@@ -40,6 +41,13 @@ pub(crate) struct Args {
     /// Check at run time where only an offset or the end of a loop is not proven, instead of refusing the program.
     #[arg(long)]
     hybrid: bool,
+    /// Room in front of each packet and behind it, for programs that move its ends; drivers leave 256 bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=65536))]
+    headroom: u32,
+    #[command(flatten)]
+    out: packets::OutArgs,
+    #[command(flatten)]
+    fill: fill::FillArgs,
     /// How often to go over all inputs.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
@@ -72,19 +80,36 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         (false, true) => Trust::Checked,
         (false, false) => Trust::Verified,
     };
-    let mut packets = input::packets(args.data.as_deref())?;
+    let inputs = input::packets(args.data.as_deref())?;
+    let link = inputs.link;
+    let mut packets = packets::slots(inputs, args.headroom as usize)?;
+    let values = args.fill.read()?;
+    let capture = args.out.create()?;
     let chosen = object.program(name)?;
-    let load = Load { engine: &engine, linker: &linker, object: &object, name, trust, repeat: args.repeat };
+    let load =
+        Load { engine: &engine, linker: &linker, object: &object, name, trust, repeat: args.repeat, values: &values };
     let context = Chosen::of(&engine, &linker, &object, chosen, args.ctx);
     let place = || context.place(&args.object, chosen);
     let outcome = match context.to_run().with_context(place)? {
-        ContextArg::Raw => load.go::<Raw>(&mut packets, |program, packet| program.run(&mut (), packet)),
-        ContextArg::Xdp => {
-            load.go::<Xdp>(&mut packets, |program, packet| program.run(&mut (), &mut XdpBuff::new(packet)))
-        }
-        ContextArg::Skb => {
-            load.go::<Skb>(&mut packets, |program, packet| program.run(&mut (), &mut SkBuff::new(packet)))
-        }
+        ContextArg::Raw => load.go::<Raw>(&mut packets, |program, slot| {
+            // Programs do not move the ends of plain memory.
+            let (start, end) = (slot.room, slot.room + slot.len);
+            program.run(&mut (), &mut slot.buffer[start..end])
+        }),
+        ContextArg::Xdp => load.go::<Xdp>(&mut packets, |program, slot| {
+            let mut buff = XdpBuff::with_room(&mut slot.buffer, slot.room, slot.len);
+            let result = program.run(&mut (), &mut buff);
+            let left = packets::place(buff.packet());
+            slot.leave(left);
+            result
+        }),
+        ContextArg::Skb => load.go::<Skb>(&mut packets, |program, slot| {
+            let mut buff = SkBuff::with_room(&mut slot.buffer, slot.room, slot.len);
+            let result = program.run(&mut (), &mut buff);
+            let left = packets::place(buff.packet());
+            slot.leave(left);
+            result
+        }),
         ContextArg::SkLookup => {
             load.go::<SkLookup>(&mut packets, |program, _| program.run(&mut (), &mut SkLookupBuff::default()))
         }
@@ -97,6 +122,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     .with_context(place)?;
+    if let Some(capture) = capture {
+        capture.write(link, &packets, &outcome.last)?;
+    }
 
     let runs = u64::from(args.repeat) * packets.len() as u64;
     let report = Report {
@@ -123,9 +151,13 @@ struct Load<'a> {
     name: &'a str,
     trust: Trust,
     repeat: u32,
+    /// What maps hold before the first run.
+    values: &'a [fill::Value],
 }
 
 struct Outcome {
+    /// What the last round returned, by packet.
+    last: Vec<u64>,
     returned: BTreeMap<u64, u64>,
     spent: Duration,
     maps: Vec<maps::Dump>,
@@ -135,11 +167,12 @@ impl Load<'_> {
     /// Loads the program on context `C` and runs it over all packets.
     fn go<C: bpf_runtime::Context>(
         &self,
-        packets: &mut [Vec<u8>],
-        run: impl Fn(&Program<C, NoHost>, &mut [u8]) -> Result<u64, RunError>,
+        packets: &mut [Slot],
+        run: impl Fn(&Program<C, NoHost>, &mut Slot) -> Result<u64, RunError>,
     ) -> Result<Outcome> {
         let instance = load::instance::<C>(self.engine, self.linker, self.object, &[self.name], self.trust)?;
         let program = instance.program::<C>(self.name)?;
+        fill::put(self.values, &instance)?;
         let mut rings = maps::Rings::open(self.engine, instance.maps())?;
         let mut returned = BTreeMap::new();
         let progress = progress(self.repeat);
@@ -159,7 +192,8 @@ impl Load<'_> {
             progress.inc(1);
         }
         progress.finish_and_clear();
-        Ok(Outcome { returned, spent, maps: instance.maps().map(|map| maps::dump(map, &rings)).collect() })
+        let maps = instance.maps().map(|map| maps::dump(map, &rings)).collect();
+        Ok(Outcome { last: results, returned, spent, maps })
     }
 }
 

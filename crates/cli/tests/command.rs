@@ -435,3 +435,138 @@ fn types_come_from_a_file() {
     let error = fails(&["run", object, "--program", "asks", "--btf", "README.md"], b"");
     assert!(error.contains("README.md"), "{error}");
 }
+
+/// A folder of its own for a test's files, which goes with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let folder = std::env::temp_dir().join(format!("bpf-command-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Folder(folder)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn packets_are_written_as_the_program_left_them() {
+    let folder = Folder::new("out");
+    let (all, passed) = (folder.file("all.pcap"), folder.file("passed.pcap"));
+    let (object, data) = ("examples/xdp_filter.o", "examples/packets.pcap");
+    // A filter changes nothing: packets, their times and the kind of link are those of the input.
+    succeeds(&["run", object, "--data", data, "--headroom", "256", "--repeat", "2", "--out", &all]);
+    let input = std::fs::read(root().join(data)).unwrap();
+    let output = std::fs::read(&all).unwrap();
+    assert_eq!(output.len(), input.len());
+    assert!(output[24..] == input[24..], "everything behind the header of the file");
+    // 320 of the 408 packets pass by construction of the capture, and they pass again.
+    succeeds(&["run", object, "--data", data, "--out", &passed, "--out-only", "2,3"]);
+    let report: serde_json::Value =
+        serde_json::from_str(&succeeds(&["run", object, "--data", &passed, "--json"])).unwrap();
+    assert_eq!(report["returned"], serde_json::json!({"2": 320}));
+    let message = fails(&["run", object, "--out", "/nonexistent/out.pcap"], b"");
+    assert!(message.contains("cannot create /nonexistent/out.pcap"), "{message}");
+    assert_eq!(bpf(&["run", object, "--headroom", "65537"], b"").status.code(), Some(2));
+}
+
+#[test]
+fn maps_are_filled_before_the_first_run() {
+    let folder = Folder::new("fill");
+    let object = "examples/xdp_filter.o";
+    let run = |extra: &[&str]| {
+        let args: Vec<&str> = ["run", object, "--data", "hex:00", "--json"].iter().chain(extra).copied().collect();
+        succeeds(&args)
+    };
+    let entries = |report: &str| {
+        let report: serde_json::Value = serde_json::from_str(report).unwrap();
+        report["maps"][0]["entries"].as_array().unwrap().clone()
+    };
+    let value = "010000000000000002000000000000000300000000000000";
+    let is_held = |report: &str| entries(report).iter().any(|entry| entry["key"] == "0" && entry["value"] == value);
+    let filled = run(&["--map", &format!("verdicts=0:{value}")]);
+    assert!(!is_held(&run(&[])) && is_held(&filled), "{filled}");
+    // The report of one run fills the maps of the next, constants among them, and the next counts on.
+    let path = folder.file("report.json");
+    std::fs::write(&path, &filled).unwrap();
+    let next = run(&["--maps", &path]);
+    assert!(is_held(&next) && entries(&next) != entries(&filled), "{next}");
+    let refused = [
+        ("verdicts", "not of the form NAME=KEY:VALUE"),
+        ("verdicts=0", "not of the form NAME=KEY:VALUE"),
+        ("other=0:1", "there is no map `other` to fill; the program's maps: verdicts, .rodata"),
+        ("verdicts=x:1", "map `verdicts`, key x, value 1: that is no key of it: not a number"),
+        ("verdicts=0:1e3", "that is no value of it: not hex"),
+        (".rodata=0:1e3", "that is no value of it: not a number"),
+        (".rodata=0:1", "map `.rodata`, key 0, value 1"),
+        ("verdicts=4294967296:00", "that is no key of it: does not fit into 4 bytes"),
+        ("verdicts=0:00", "that is no value of it: 1 bytes, the map has 24"),
+    ];
+    for (map, expected) in refused {
+        let message = fails(&["run", object, "--map", map], b"");
+        assert!(message.contains(expected), "{map}: {message}");
+    }
+    for text in ["", "[]", "{\"maps\": [{}]}", "{\"maps\": [{\"name\": \"verdicts\", \"entries\": [{\"key\": 1}]}]}"] {
+        std::fs::write(&path, text).unwrap();
+        let message = fails(&["run", object, "--maps", &path], b"");
+        assert!(message.contains("report.json"), "{text}: {message}");
+    }
+}
+
+#[test]
+fn listings_are_there_for_programs() {
+    for arch in ["x64", "arm64"] {
+        let text = succeeds(&["disasm", "examples/filter.o", "--arch", arch, "--json"]);
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let (insns, machine) = (report["insns"].as_array().unwrap(), report["machine"].as_array().unwrap());
+        assert_eq!(report["program"], "filter");
+        assert!(
+            insns.iter().any(|insn| insn["source"]["file"].as_str().is_some_and(|file| file.ends_with("filter.c")))
+        );
+        assert!(insns.iter().any(|insn| insn["text"] == "exit"), "{text}");
+        let last = machine.last().unwrap()["offset"].as_u64().unwrap();
+        assert!(last < report["bytes"].as_u64().unwrap());
+        let refers = |row: &serde_json::Value| row["insn"].as_u64().is_none_or(|at| (at as usize) < insns.len());
+        assert!(machine.iter().all(refers));
+    }
+    assert_eq!(bpf(&["disasm", "examples/filter.o", "--json", "--opt-report"], b"").status.code(), Some(2));
+    // What goes wrong is JSON as well.
+    let output = bpf(&["disasm", "/nonexistent.o", "--json"], b"");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["error"].as_str().unwrap().contains("cannot open"), "{report}");
+}
+
+#[test]
+fn shells_and_man_know_the_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = succeeds(&["completions", shell]);
+        assert!(script.contains("disasm") && script.contains("headroom"), "{shell}");
+    }
+    assert_eq!(bpf(&["completions", "cmd.exe"], b"").status.code(), Some(2));
+    let folder = Folder::new("man");
+    succeeds(&["man", &folder.file("")]);
+    for (page, word) in [("bpf.1", "verify"), ("bpf-run.1", "headroom"), ("bpf-man.1", "FOLDER")] {
+        let text = std::fs::read_to_string(folder.file(page)).unwrap();
+        assert!(text.contains(word), "{page}");
+    }
+    let message = fails(&["man", "/nonexistent/folder"], b"");
+    assert!(message.contains("cannot write to /nonexistent/folder"), "{message}");
+}
+
+/// The example of a file of cases in docs/command.md passes.
+#[test]
+fn the_documented_case_passes() {
+    let text = std::fs::read_to_string(root().join("docs/command.md")).unwrap();
+    let case = text.lines().find(|line| line.starts_with("{\"name\"")).expect("an example of a case");
+    let folder = Folder::new("case");
+    std::fs::write(folder.file("cases.jsonl"), case).unwrap();
+    assert_eq!(succeeds(&["cases", &folder.file("cases.jsonl")]), "1 passed, 0 failed\n");
+}

@@ -1,0 +1,136 @@
+//! What maps hold before a program runs: `--map` and `--maps`.
+//!
+//! Keys and values are written as `bpf run` shows them: a number where the map has 1, 2, 4 or 8 bytes for it, in
+//! decimal or with `0x`, and negative too; the bytes in hex where it has another size. So the report of one run
+//! (`--json`) fills the maps of the next.
+
+use crate::input;
+use crate::load::NoHost;
+use anyhow::{Context, Result, bail};
+use bpf_runtime::{Instance, Map};
+use serde::Deserialize;
+use std::path::PathBuf;
+
+#[derive(clap::Args)]
+pub(crate) struct FillArgs {
+    /// Set an entry of a map before the first run: numbers, or hex digits where a key or value is not as long as one.
+    #[arg(long, value_name = "NAME=KEY:VALUE")]
+    map: Vec<String>,
+    /// Fill maps before the first run from JSON: {"maps": [{"name": …, "entries": [{"key": …, "value": …}]}]}, which is
+    /// a part of what `run --json` prints.
+    #[arg(long, value_name = "FILE.json")]
+    maps: Option<PathBuf>,
+}
+
+/// An entry to be set.
+pub(crate) struct Value {
+    map: String,
+    key: String,
+    value: String,
+}
+
+#[derive(Deserialize)]
+struct File {
+    maps: Vec<Contents>,
+}
+
+#[derive(Deserialize)]
+struct Contents {
+    name: String,
+    entries: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    key: String,
+    value: String,
+}
+
+impl FillArgs {
+    /// The entries: those of the file, then those of the command line.
+    pub(crate) fn read(&self) -> Result<Vec<Value>> {
+        let mut values = Vec::new();
+        if let Some(path) = &self.maps {
+            let text = input::read_text(path)?;
+            let file: File = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+            for Contents { name, entries } in file.maps {
+                values.extend(entries.into_iter().map(|Entry { key, value }| Value { map: name.clone(), key, value }));
+            }
+        }
+        for text in &self.map {
+            let parts = text.split_once('=').and_then(|(map, entry)| Some((map, entry.split_once(':')?)));
+            let Some((map, (key, value))) = parts else { bail!("--map {text}: not of the form NAME=KEY:VALUE") };
+            values.push(Value { map: map.to_owned(), key: key.to_owned(), value: value.to_owned() });
+        }
+        Ok(values)
+    }
+}
+
+/// Sets the entries.
+pub(crate) fn put(values: &[Value], instance: &Instance<NoHost>) -> Result<()> {
+    for Value { map: name, key, value } in values {
+        let Some(map) = instance.maps().find(|map| map.name() == name) else {
+            let names: Vec<&str> = instance.maps().map(Map::name).collect();
+            bail!("there is no map `{name}` to fill; the program's maps: {}", names.join(", "));
+        };
+        let (key_size, value_size) = (map.def().key_size as usize, map.host_value_size());
+        let entry = || format!("map `{name}`, key {key}, value {value}");
+        let key = bytes(key, key_size).context("that is no key of it").with_context(entry)?;
+        let value = bytes(value, value_size).context("that is no value of it").with_context(entry)?;
+        // What a report shows of constants cannot be set, and need not be.
+        if map.get(&key).is_ok_and(|held| held.as_deref() == Some(value.as_slice())) {
+            continue;
+        }
+        map.set(&key, &value).with_context(entry)?;
+    }
+    Ok(())
+}
+
+/// So many bytes from a number or hex digits.
+fn bytes(text: &str, size: usize) -> Result<Vec<u8>> {
+    if !matches!(size, 1 | 2 | 4 | 8) {
+        let bytes = input::parse_hex(text)?;
+        if bytes.len() != size {
+            bail!("{} bytes, the map has {size}", bytes.len());
+        }
+        return Ok(bytes);
+    }
+    let number: i128 = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).map(i128::from),
+        None => text.parse(),
+    }
+    .context("not a number")?;
+    let bits = size * 8;
+    if number < -(1 << (bits - 1)) || number >= 1 << bits {
+        bail!("does not fit into {size} bytes");
+    }
+    Ok(number.to_le_bytes()[..size].to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn numbers_and_bytes_are_read_by_size() {
+        assert_eq!(bytes("258", 4).unwrap(), [2, 1, 0, 0]);
+        assert_eq!(bytes("0xff", 1).unwrap(), [255]);
+        assert_eq!(bytes("-1", 2).unwrap(), [255, 255]);
+        assert_eq!(bytes(&u64::MAX.to_string(), 8).unwrap(), [255; 8]);
+        assert_eq!(bytes("010203", 3).unwrap(), [1, 2, 3]);
+        for (text, size) in [
+            ("256", 1),
+            ("-129", 1),
+            ("18446744073709551616", 8),
+            ("0x10000000000000000", 8),
+            ("", 4),
+            ("0x", 4),
+            ("zz", 3),
+            ("0102", 3),
+            ("01020", 3),
+            ("340282366920938463463374607431768211456", 8),
+        ] {
+            assert!(bytes(text, size).is_err(), "{text} as {size} bytes");
+        }
+    }
+}

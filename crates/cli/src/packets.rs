@@ -1,0 +1,115 @@
+//! The packets of `bpf run`: each in a buffer with room around it, and what a program left of it.
+//!
+//! Problem: programs move the ends of a packet (tunnels, VLAN tags), for which a buffer must have room, and what became
+//! of a packet is wanted as a capture. Approach: a [`Slot`] is a buffer and the part of it that is the packet; each
+//! round begins with the part that was read, and ends with the part that the program left. Bytes that a program wrote
+//! stay for the next round.
+
+use crate::input::{Inputs, Packet};
+use anyhow::{Context, Result, bail};
+use pcap_file::Endianness;
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+/// A capture's packets are this long at least in its header: what tcpdump writes.
+const SNAP_LEN: u32 = 262_144;
+
+/// A packet in its buffer.
+pub(crate) struct Slot {
+    pub(crate) buffer: Vec<u8>,
+    /// Bytes of the buffer in front of the packet, and behind it.
+    pub(crate) room: usize,
+    pub(crate) len: usize,
+    /// The part of the buffer that the last run left as the packet.
+    left: Range<usize>,
+    time: Duration,
+}
+
+impl Slot {
+    pub(crate) fn new(packet: Packet, room: usize) -> Slot {
+        let len = packet.bytes.len();
+        let mut buffer = packet.bytes;
+        if room > 0 {
+            buffer.splice(0..0, std::iter::repeat_n(0, room));
+            buffer.resize(room + len + room, 0);
+        }
+        Slot { buffer, room, len, left: room..room + len, time: packet.time }
+    }
+
+    /// Notes what a run left: a part of the buffer, found by its address.
+    pub(crate) fn leave(&mut self, (address, len): (usize, usize)) {
+        let at = address.wrapping_sub(self.buffer.as_ptr().addr()).min(self.buffer.len());
+        self.left = at..(at + len).min(self.buffer.len());
+    }
+}
+
+/// Where a packet is, for [`Slot::leave`].
+pub(crate) fn place(packet: &[u8]) -> (usize, usize) {
+    (packet.as_ptr().addr(), packet.len())
+}
+
+/// What is to be written of the packets, and whereto.
+#[derive(clap::Args)]
+pub(crate) struct OutArgs {
+    /// Write the packets, as the last round left them, to a capture.
+    #[arg(long, value_name = "FILE.pcap")]
+    out: Option<std::path::PathBuf>,
+    /// Of them only those for which the program returned one of these values, 2,3 for XDP_PASS and XDP_TX say.
+    #[arg(long, value_name = "VALUE,…", value_delimiter = ',', requires = "out")]
+    out_only: Vec<u64>,
+}
+
+impl OutArgs {
+    /// Creates the file, before anything runs.
+    pub(crate) fn create(&self) -> Result<Option<Capture<'_>>> {
+        let Some(path) = &self.out else { return Ok(None) };
+        let file = File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Some(Capture { path, only: &self.out_only, file }))
+    }
+}
+
+/// A capture to be written.
+pub(crate) struct Capture<'a> {
+    path: &'a Path,
+    only: &'a [u64],
+    file: File,
+}
+
+impl Capture<'_> {
+    /// Writes what the last round left, beside what it returned.
+    pub(crate) fn write(self, link: pcap_file::DataLink, slots: &[Slot], returned: &[u64]) -> Result<()> {
+        let mut snaplen = SNAP_LEN;
+        for slot in slots {
+            snaplen = snaplen.max(u32::try_from(slot.left.len())?);
+        }
+        let header = PcapHeader { datalink: link, snaplen, endianness: Endianness::Little, ..PcapHeader::default() };
+        let path = self.path;
+        let write = move || -> Result<()> {
+            let mut writer = PcapWriter::with_header(BufWriter::new(self.file), header)?;
+            for (slot, verdict) in slots.iter().zip(returned) {
+                if self.only.is_empty() || self.only.contains(verdict) {
+                    let packet = &slot.buffer[slot.left.clone()];
+                    writer.write_packet(&PcapPacket::new(slot.time, u32::try_from(packet.len())?, packet))?;
+                }
+            }
+            Ok(writer.into_writer().flush()?)
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// Puts inputs into buffers with so much room on both sides.
+pub(crate) fn slots(inputs: Inputs, room: usize) -> Result<Vec<Slot>> {
+    let total = inputs.packets.len().checked_mul(2 * room);
+    if total.is_none_or(|total| total > MAX_ROOM) {
+        bail!("--headroom {room} for each of {} packets is more than {MAX_ROOM} bytes", inputs.packets.len());
+    }
+    Ok(inputs.packets.into_iter().map(|packet| Slot::new(packet, room)).collect())
+}
+
+/// Bytes of room at most, of all packets together.
+const MAX_ROOM: usize = 1 << 30;
