@@ -1,9 +1,9 @@
-//! Builds that not everybody makes: sets of the runtime's features, and other systems.
+//! Builds that not everybody makes: sets of the runtime's features, other systems, and what loom explores.
 //!
-//! Problem: what only some features or systems have breaks unseen where everything is always on. Approach: the library
-//! is checked for each set of features that takes something away, and without features for each target whose standard
-//! library is installed; nothing is linked, so no cross linker is needed. A target that is not installed is reported as
-//! skipped.
+//! Problem: what only some features or systems have breaks unseen where everything is always on, and so does what loom
+//! leaves out. Approach: the library is checked for each set of features that takes something away, and without
+//! features for each target whose standard library is installed; nothing is linked, so no cross linker is needed. A
+//! target that is not installed is reported as skipped.
 
 use crate::shell;
 use std::path::Path;
@@ -15,7 +15,7 @@ const SETS: [&str; 5] = ["", "derive", "jit", "debug", "serde,tracing"];
 /// Systems of docs/platforms.md other than those that the tests run on.
 const TARGETS: [&str; 3] = ["riscv64gc-unknown-linux-gnu", "aarch64-apple-darwin", "x86_64-pc-windows-gnu"];
 
-/// Checks each set of features, and each target that is installed.
+/// Checks each set of features, each target that is installed, and what is built for loom.
 pub(crate) fn check() -> anyhow::Result<()> {
     for set in SETS {
         shell::run(library().args(["--features", set]))?;
@@ -27,7 +27,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
             println!("SKIPPED {target}: no standard library for it; `rustup target add {target}`");
         }
     }
-    Ok(())
+    shell::run(&mut crate::test::for_loom(&["check", "-q", "--profile", "test"], &crate::test::LOOM))
 }
 
 /// `cargo check` of the library, without features.

@@ -43,7 +43,15 @@ impl fmt::Display for Tally {
 }
 
 /// The crates whose protocols loom explores: those with `cfg(loom)` in them.
-const LOOM: [&str; 2] = ["bpf-quiesce", "bpf-maps"];
+pub(crate) const LOOM: [&str; 2] = ["bpf-quiesce", "bpf-maps"];
+
+/// Cargo with these arguments, for the libraries of these crates as loom explores them.
+pub(crate) fn for_loom(args: &[&str], crates: &[&str]) -> Command {
+    let mut cargo = shell::cargo();
+    cargo.args(args).arg("--lib").args(crates.iter().flat_map(|package| ["-p", package]));
+    cargo.env("CARGO_TARGET_DIR", shell::target().join("loom")).env("RUSTFLAGS", "--cfg loom");
+    cargo
+}
 
 pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
     let selection: Vec<&str> = match packages {
@@ -60,13 +68,7 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
     let explored: Vec<&str> =
         LOOM.into_iter().filter(|krate| packages.is_empty() || packages.iter().any(|p| p == krate)).collect();
     if !explored.is_empty() {
-        let explored = cargo_test(
-            shell::cargo()
-                .args(["test", "--lib", "--no-fail-fast"])
-                .args(explored.iter().flat_map(|package| ["-p", package]))
-                .env("CARGO_TARGET_DIR", shell::target().join("loom"))
-                .env("RUSTFLAGS", "--cfg loom"),
-        )?;
+        let explored = cargo_test(&mut for_loom(&["test", "--no-fail-fast"], &explored))?;
         println!("\n== loom: {explored}");
         total += explored;
     }

@@ -69,6 +69,7 @@ mod redirect;
 mod retire;
 #[cfg(not(loom))]
 mod ring;
+#[cfg(not(loom))]
 mod socket;
 mod sync;
 #[cfg(not(loom))]
