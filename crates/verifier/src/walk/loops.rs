@@ -485,7 +485,8 @@ impl Walk<'_> {
             return self.give_up(i, why);
         }
         a.related = true;
-        a.shape.relate(self.insns);
+        let (id, forest) = (a.id, &self.loops.forest);
+        a.shape.relate(self.insns, |at| forest.contains(id, InsnIdx(crate::num::small(at))));
         (a.tries, a.weakened) = (0, false);
         if self.start_loose(i) { Ok(()) } else { self.give_up(i, why) }
     }

@@ -43,8 +43,14 @@ impl Shape {
     }
 
     /// From now on, places that move are related to each other.
-    pub(in crate::walk::loops) fn relate(&mut self, insns: &[Insn]) {
-        self.compared_with = numbers_compared(insns);
+    ///
+    /// `inside`: whether an instruction is part of the loop. What is compared there bounds what moves there, more often
+    /// than what the rest of the program compares.
+    pub(in crate::walk::loops) fn relate(&mut self, insns: &[Insn], inside: impl Fn(usize) -> bool) {
+        self.compared_with = [
+            numbers_compared(insns.iter().enumerate().filter(|(at, _)| inside(*at)).map(|(_, insn)| insn)),
+            numbers_compared(insns),
+        ];
         self.related = Some(Vec::new());
         self.begun = false;
     }
@@ -317,7 +323,7 @@ fn most_of(state: &State, id: u32) -> Option<i128> {
 }
 
 /// Numbers that a program compares with, those beside them, and 0: where what changes in a loop may be found to stay.
-fn numbers_compared(insns: &[Insn]) -> Vec<u64> {
+fn numbers_compared<'a>(insns: impl IntoIterator<Item = &'a Insn>) -> Vec<u64> {
     let mut all = vec![0];
     for insn in insns {
         if let Insn::JumpIf { src: bpf_isa::Src::Imm(imm), .. } = *insn

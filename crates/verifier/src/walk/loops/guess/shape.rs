@@ -26,8 +26,8 @@ pub(in crate::walk::loops) struct Shape {
     /// What has been seen to become less, and to become more, than was guessed: how far, and how often that was new.
     pub(super) less: Vec<(Place, i128, u8)>,
     pub(super) more: Vec<(Place, i128, u8)>,
-    /// What the program compares with, and numbers beside that.
-    pub(in crate::walk::loops) compared_with: Vec<u64>,
+    /// What the loop compares with, and numbers beside that; then what the program does.
+    pub(in crate::walk::loops) compared_with: [Vec<u64>; 2],
     /// What is the same in every round, if it has no name of its own.
     pub(super) same: Vec<Place>,
     /// While a round is watched: the names given to values without one.
@@ -84,16 +84,16 @@ impl Shape {
         let min = match left(&self.less) {
             None => old.0,
             Some((_, at, times)) if near(times) => {
-                let lower = self.compared_with.iter().filter(|c| i128::from(**c) <= at && **c >= all.0);
-                lower.max().copied().unwrap_or(all.0)
+                let lower = |of: &Vec<u64>| of.iter().filter(|c| i128::from(**c) <= at && **c >= all.0).max().copied();
+                self.compared_with.iter().find_map(lower).unwrap_or(all.0)
             }
             Some(_) => all.0,
         };
         let max = match left(&self.more) {
             None => old.1,
             Some((_, at, times)) if near(times) => {
-                let upper = self.compared_with.iter().filter(|c| i128::from(**c) >= at && **c <= all.1);
-                upper.min().copied().unwrap_or(all.1)
+                let upper = |of: &Vec<u64>| of.iter().filter(|c| i128::from(**c) >= at && **c <= all.1).min().copied();
+                self.compared_with.iter().find_map(upper).unwrap_or(all.1)
             }
             Some(_) => all.1,
         };
