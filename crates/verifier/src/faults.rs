@@ -45,6 +45,8 @@ mod with {
         BasesMoveApart,
         /// A difference that is as much as what it was taken off allows is taken to have wrapped round.
         DifferencesWrapEarly,
+        /// A difference of two numbers is taken not to wrap round as soon as anything is compared.
+        DifferencesNeverWrap,
         /// Relations of a loop's variables are taken to hold in the next round.
         RelationsUnchecked,
         /// Relations of a loop's variables are taken to hold when it begins.

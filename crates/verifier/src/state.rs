@@ -383,6 +383,16 @@ pub(crate) struct Wrap {
     pub bits: u32,
 }
 
+/// A difference of two named numbers, of which nobody knows yet whether it has wrapped round: `V(w) = V(whole) -
+/// V(less)`, modulo two to the power of its width.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Difference {
+    pub w: u32,
+    pub whole: u32,
+    pub less: u32,
+    pub bits: u32,
+}
+
 /// What must be given back: a record, a socket, an object on the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owed {
@@ -406,8 +416,9 @@ pub(crate) struct State {
     pub min_len: [u32; Region::MAX_REGIONS],
     pub room: Vec<Room>,
     pub sums: Vec<Sum>,
-    /// From one join to the next.
+    /// From one join to the next, as the differences are.
     pub wraps: Vec<Wrap>,
+    pub differences: Vec<Difference>,
 }
 
 impl Clone for State {
@@ -424,6 +435,7 @@ impl Clone for State {
         self.room.clone_from(&other.room);
         self.sums.clone_from(&other.sums);
         self.wraps.clone_from(&other.wraps);
+        self.differences.clone_from(&other.differences);
     }
 }
 
@@ -573,8 +585,18 @@ impl State {
         }
         self.room.clear();
         self.sums.clear();
-        self.wraps.clear();
+        self.forget_differences();
         self.min_len = min_lens;
+    }
+
+    /// Whether there are differences of which a comparison may show that they have not wrapped round.
+    pub(crate) fn has_differences(&self) -> bool {
+        !self.wraps.is_empty() || !self.differences.is_empty()
+    }
+
+    pub(crate) fn forget_differences(&mut self) {
+        self.wraps.clear();
+        self.differences.clear();
     }
 
     /// The memory that its contents take: the same for the same state, whatever its vectors held before, as limits

@@ -173,6 +173,8 @@ pub(crate) struct Walk<'a> {
     shifted: Option<(u64, Reg, Value)>,
     /// At this step, the number in this register was negated, less so much: what it was.
     negated: Option<(u64, Reg, Value, i32)>,
+    /// The step that made the newest difference which may have wrapped round.
+    differed: u64,
     /// Facts on their way into the state.
     facts: Vec<Room>,
     /// Instructions since the last state was kept.
@@ -219,6 +221,7 @@ impl<'a> Walk<'a> {
             loops,
             shifted: None,
             negated: None,
+            differed: 0,
             facts: Vec::new(),
             since_kept: 0,
             live_bytes: 0,

@@ -68,6 +68,11 @@ impl Walk<'_> {
         let done = self.numbers_in_place(width, op, dst, src);
         if let (Some((d, s)), true) = (before, done) {
             self.order_result(width, op, dst, &d, &s);
+            match op {
+                AluOp::Sub => self.note_difference(width, dst, &d, &s),
+                AluOp::Add if !self.state.differences.is_empty() => self.whole_again(width, dst, &d, &s),
+                _ => {}
+            }
         }
         if let (Some(wrap), true) = (wrap, done) {
             self.note_wrap(wrap, dst);
@@ -101,20 +106,20 @@ impl Walk<'_> {
     }
 
     /// A shift to the left by 32 and back again leaves a short number as it is, and its name: what a cast is without
-    /// 32-bit moves.
+    /// 32-bit moves. Of an index, it comes back so far that it is multiplied.
     fn zero_extended(&mut self, width: Width, op: AluOp, dst: Reg, src: Src) -> bool {
-        if width != Width::W64 || src != Src::Imm(32) {
-            return false;
-        }
+        let (Width::W64, Src::Imm(by)) = (width, src) else { return false };
         let v = *self.state.reg(dst);
         match op {
-            AluOp::Lsh if v.is_short() && v.id != 0 => self.shifted = Some((self.stats.steps, dst, v)),
-            AluOp::Rsh => {
+            AluOp::Lsh if by == 32 && v.is_short() && v.id != 0 => self.shifted = Some((self.stats.steps, dst, v)),
+            AluOp::Rsh | AluOp::Arsh if (1..=32).contains(&by) => {
                 if let Some((step, r, v)) = self.shifted.take()
                     && (step + 1, r) == (self.stats.steps, dst)
+                    // Not negative, as a number of 32 bits.
+                    && (op == AluOp::Rsh || v.n.umax() <= i32::MAX as u64)
                 {
                     self.state.set(dst, v);
-                    return true;
+                    return by == 32 || self.numbers(width, AluOp::Lsh, dst, Src::Imm(32 - by));
                 }
             }
             _ => {}

@@ -77,8 +77,9 @@ impl Walk<'_> {
             let here = self.pc;
             let mut taken = self.copy_state();
             learn_numbers(&mut taken, dst, src_reg, &yes);
-            if let Some((d, s)) = &operands {
-                taken.compared((width, cond, true), d, s, self.loops.guessing(), &mut self.next_id);
+            if let Some(operands) = &operands {
+                let (d, s) = refined(operands, &yes);
+                taken.compared((width, cond, true), &d, &s, self.loops.guessing(), &mut self.next_id);
             }
             self.push(target, taken, Some(Decision { insn: here, taken: true }), self.epoch)?;
             self.path = self.extend_path(Decision { insn: here, taken: false });
@@ -87,8 +88,9 @@ impl Walk<'_> {
             if decided.is_none() {
                 learn_numbers(&mut self.state, dst, src_reg, &yes);
             }
-            if let Some((d, s)) = &operands {
-                self.state.compared((width, cond, true), d, s, self.loops.guessing(), &mut self.next_id);
+            if let Some(operands) = &operands {
+                let (d, s) = refined(operands, &yes);
+                self.state.compared((width, cond, true), &d, &s, self.loops.guessing(), &mut self.next_id);
             }
             return Ok(Some(Flow::To(target)));
         } else {
@@ -100,8 +102,9 @@ impl Walk<'_> {
         if decided.is_none() {
             learn_numbers(&mut self.state, dst, src_reg, &no);
         }
-        if let Some((d, s)) = &operands {
-            self.state.compared((width, cond, false), d, s, self.loops.guessing(), &mut self.next_id);
+        if let Some(operands) = &operands {
+            let (d, s) = refined(operands, &no);
+            self.state.compared((width, cond, false), &d, &s, self.loops.guessing(), &mut self.next_id);
         }
         Ok(Some(Flow::Next))
     }
@@ -115,7 +118,7 @@ impl Walk<'_> {
             (false, true) if self.relates() => self.give_name(dst),
             _ => {}
         }
-        if !self.state.wraps.is_empty() {
+        if self.state.has_differences() {
             // What these numbers are made of may be bounded.
             self.decides();
             self.scratch.prune.sums = true;
@@ -518,10 +521,15 @@ fn apply(state: &mut State, dst: Reg, src: Option<Reg>, lesson: &Lesson) {
         Lesson::Never | Lesson::Nothing => {}
         Lesson::Numbers(a, b) => learn_numbers(state, dst, src, &(a, b)),
         Lesson::Offsets(a, b) => {
+            // The next that is aligned.
+            let next = |n: Scalar| match n.smin() >= 0 {
+                true => n.meet(&Scalar::unsigned(n.aligned_least(), u64::MAX)).unwrap_or(n),
+                false => n,
+            };
             let regs = &mut state.top_mut().regs;
-            regs[dst.index()].n = a;
+            regs[dst.index()].n = next(a);
             if let Some(src) = src {
-                regs[src.index()].n = b;
+                regs[src.index()].n = next(b);
             }
             if state.in_guessed_loop() {
                 for r in [Some(dst), src].into_iter().flatten() {
@@ -541,6 +549,12 @@ fn learn_numbers(state: &mut State, dst: Reg, src: Option<Reg>, (a, b): &(Scalar
     if let Some(src) = src {
         refine_linked(state, src, b);
     }
+}
+
+/// The operands of a comparison, as the numbers that they are on one way from it: whether those are negative may be
+/// known there.
+fn refined((d, s): &(Value, Value), n: &(Scalar, Scalar)) -> (Value, Value) {
+    (Value { n: n.0, ..*d }, Value { n: n.1, ..*s })
 }
 
 /// Sets the number in `r`, and refines all that is tied to it.

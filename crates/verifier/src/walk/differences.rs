@@ -8,19 +8,29 @@
 //! A difference `w = v - by` that has not wrapped is at most `most(v) - by`; one that is compared to be above that has
 //! (`i - 255 > -258` is how `i + 2 <= 256` is compiled), and is `v - by + 2^bits`.
 //!
-//! Invariants: a [`Wrap`] says no more than the subtraction did. No kept state has any, nor does one that a loop's
-//! guess begins with.
+//! What is taken off may be another number, too (`a[j - gap]` is computed before `j >= gap` is asked, [`Difference`]):
+//! as soon as that is known to be no more than the whole, the three are a sum like any other; and what is added to the
+//! difference again makes the whole, wrapped or not.
+//!
+//! Invariants: a [`Wrap`] or a [`Difference`] says no more than the subtraction did. No kept state has any, nor does
+//! one that a loop's guess begins with.
 
 use bpf_isa::{AluOp, Insn, Reg, Src, Width};
 
 use super::linear::Form;
 use super::{Walk, bits_of};
+use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::Wrap;
+use crate::state::{Difference, State, Sum, Wrap};
+use crate::tnum::ones;
 use crate::value::Value;
 
-/// Differences that a state holds.
+/// Steps after a difference in which a comparison is expected that shows what it is. Where ways join in between,
+/// nothing is kept or compared, but at the heads of loops.
+const SOON: u64 = 8;
+/// Differences that a state holds: of a number and a constant, and of two numbers.
 const MAX_WRAPS: usize = 4;
+const MAX_DIFFERENCES: usize = 2;
 
 impl Walk<'_> {
     /// A constant is taken off a number that may be less: what it was is known as soon as a comparison of one or the
@@ -67,7 +77,13 @@ impl Walk<'_> {
         let w = self.state.reg(dst).id;
         if w != 0 {
             self.state.wraps.push(Wrap { w, ..wrap });
+            self.differed = self.stats.steps;
         }
+    }
+
+    /// Whether a difference is so new that the comparison which shows what it is comes next.
+    pub(super) fn awaits_comparison(&self) -> bool {
+        self.stats.steps - self.differed <= SOON && self.loops.forest().headed(self.pc).is_none()
     }
 
     /// `~v + w` and `-v + w` are `w - v`, less 1: how `len - 1 - n` is compiled.
@@ -126,5 +142,56 @@ impl Walk<'_> {
             _ => {}
         }
         false
+    }
+    /// The difference of two named numbers that may wrap round: it is remembered under a name of its own.
+    pub(super) fn note_difference(&mut self, width: Width, dst: Reg, whole: &Value, less: &Value) {
+        let plain = |v: &Value| v.is_scalar() && v.id != 0 && (v.scale, v.delta) == (1, 0);
+        let fits = |v: &Value| width == Width::W64 || v.is_short();
+        let r = self.state.reg(dst);
+        if r.id != 0
+            || r.n.as_const().is_some()
+            || !(plain(whole) && plain(less) && whole.id != less.id)
+            || !(fits(whole) && fits(less) && self.relates())
+            || self.state.differences.len() >= MAX_DIFFERENCES
+        {
+            return;
+        }
+        self.decides();
+        self.give_name(dst);
+        let w = self.state.reg(dst).id;
+        let (whole, less) = (whole.id, less.id);
+        self.state.differences.push(Difference { w, whole, less, bits: bits_of(width) });
+        self.differed = self.stats.steps;
+    }
+
+    /// `w + less`, of a difference: the whole again. `d` and `s` are the operands, the sum is in `dst`.
+    pub(super) fn whole_again(&mut self, width: Width, dst: Reg, d: &Value, s: &Value) {
+        let plain = |v: &Value, id: u32| v.is_scalar() && v.id == id && (v.scale, v.delta) == (1, 0);
+        let fits = |v: &Value| width == Width::W64 || v.is_short();
+        let parts = |f: &&Difference| (plain(d, f.w) && plain(s, f.less)) || (plain(s, f.w) && plain(d, f.less));
+        let found = self.state.differences.iter().filter(|f| f.bits == bits_of(width)).find(parts).copied();
+        let (Some(f), true) = (found, fits(d) && fits(s)) else { return };
+        let Some(most) = self.state.most_of(f.whole).and_then(|most| u64::try_from(most).ok()) else { return };
+        self.decides();
+        let n = Scalar::unsigned(0, most.min(ones(f.bits)));
+        let n = self.state.reg(dst).n.meet(&n).unwrap_or(n);
+        self.state.set(dst, Value { id: f.whole, ..Value::scalar(n) });
+    }
+}
+
+impl State {
+    /// Differences of which it is known now that they have not wrapped round are parts of a sum.
+    pub(super) fn settle_differences(&mut self) {
+        for i in (0..self.differences.len()).rev() {
+            let Difference { w, whole, less, .. } = self.differences[i];
+            if self.below(less, 1, whole).is_none_or(|gap| gap < 0) && !planted!(DifferencesNeverWrap) {
+                continue;
+            }
+            self.differences.swap_remove(i);
+            self.push_sum(Sum { s: whole, a: w, b: less, scale: 1, delta: 0, max: i64::MAX, split: false });
+            let least = self.least_of(less).unwrap_or(0).max(0);
+            let most = self.most_of(whole).unwrap_or(u64::MAX.into());
+            self.bound(w, 0, most - i128::from(least), super::lines::MAX_HOPS);
+        }
     }
 }

@@ -282,9 +282,21 @@ impl State {
         named && self.below(lo.id, lo.scale, hi.id).is_some_and(|b| b >= least)
     }
 
-    /// The comparison `d cond s` of numbers went this way: learns what it says of their order. While guessing, `!=` is
-    /// taken to be left where the two meet.
+    /// The comparison `d cond s` of numbers went this way: learns what it says of their order, and of differences.
+    /// While guessing, `!=` is taken to be left where the two meet.
     pub(super) fn compared(
+        &mut self,
+        comparison: (Width, Cond, bool),
+        d: &Value,
+        s: &Value,
+        guessing: bool,
+        next_id: &mut u32,
+    ) {
+        self.learn_order(comparison, d, s, guessing, next_id);
+        self.settle_differences();
+    }
+
+    fn learn_order(
         &mut self,
         (width, cond, taken): (Width, Cond, bool),
         d: &Value,

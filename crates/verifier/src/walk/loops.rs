@@ -440,6 +440,13 @@ impl Walk<'_> {
         if let Some(g) = &a.guess {
             self.state.clone_from(&g.state);
         }
+        // What failed while less was known of the loops inside may be proven now.
+        let (outer, forest) = (a.id, &self.loops.forest);
+        for (id, l) in forest.loops().iter().enumerate() {
+            if id != outer as usize && forest.contains(outer, l.head) {
+                self.loops.heads[id].failures = 0;
+            }
+        }
         self.log_guess(i, "checks");
     }
 

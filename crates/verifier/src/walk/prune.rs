@@ -353,8 +353,11 @@ impl Walk<'_> {
         let join = get(&pruner.joins, self.pc.index());
         let first = pruner.heads[self.pc.index()] == NONE;
         let keeps = join || self.since_kept >= STRETCH;
+        if !join && (self.hybrid || (first && !keeps)) {
+            return Ok(false);
+        }
         // A comparison may settle what has wrapped round, which no kept state knows: it comes first.
-        if !join && (self.hybrid || (first && !keeps) || !self.state.wraps.is_empty()) {
+        if self.state.has_differences() && (!join || self.awaits_comparison()) {
             return Ok(false);
         }
         if pruner.forward && self.scratch.pending.is_empty() && first {
@@ -555,7 +558,7 @@ impl Walk<'_> {
         }
         self.leave_loops();
         // No state that is kept has them: what one compares with it may not.
-        self.state.wraps.clear();
+        self.state.forget_differences();
         let needs = &self.scratch.needs;
         let frames = self.state.frames.len();
         for k in 0..frames {

@@ -49,7 +49,6 @@ const WITHOUT_PAIR: &[(&str, &str)] = &[
     ("Internal", "a bug of ours"),
     ("Time", "the machine decides; hostile.rs"),
     ("Steps", "a limit, which takes a large program: hostile.rs"),
-    ("States", "a limit: hostile.rs"),
     ("Memory", "a limit: hostile.rs"),
 ];
 

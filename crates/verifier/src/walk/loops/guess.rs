@@ -47,14 +47,17 @@ fn on_line(start: &Scalar, step: i32, k: &Scalar) -> Scalar {
 }
 
 /// All that a value of this type can be where nothing but its type is known of it; where the shape knows no better, its
-/// ends stay.
+/// ends stay, and low bits.
 fn loosened_to(v: &Value, place: Place, shape: &Shape, env: &Env<'_>) -> Scalar {
     let all = loosened(v, env);
-    if !v.is_scalar() {
-        return all;
-    }
-    let (min, max) = shape.range(place, (v.n.umin(), v.n.umax()), (all.umin(), all.umax()));
-    Scalar::unsigned(min, max)
+    let range = match v.is_scalar() {
+        false => all,
+        true => {
+            let (min, max) = shape.range(place, (v.n.umin(), v.n.umax()), (all.umin(), all.umax()));
+            Scalar::unsigned(min, max)
+        }
+    };
+    range.meet(&shape.aligned(place, v)).unwrap_or(range)
 }
 
 fn loosened(v: &Value, env: &Env<'_>) -> Scalar {
@@ -98,6 +101,8 @@ pub(super) struct Guess {
     unchanged: Vec<Own>,
     /// What did not change as guessed.
     broken: Vec<(Place, Change)>,
+    /// Numbers with a name that were taken to stay as they are, and did not.
+    moved: Vec<Place>,
     measures: Measures,
     /// Places are related to each other: those of them that are entered, with the names of the sums that they are
     /// about, and those that did not come back.
@@ -131,8 +136,10 @@ impl Guess {
                 _ => None,
             })
             .collect();
-        let most =
-            counted.iter().filter_map(|(p, d)| rounds_of(&value(entry, *p)?, *d, env)).fold(MAX_ROUNDS, u64::min);
+        let most = counted
+            .iter()
+            .filter_map(|(p, d)| rounds_of(&value(entry, *p)?, *d, shape.wide, env))
+            .fold(MAX_ROUNDS, u64::min);
         let rounds = match (shape.uncounted || counted.is_empty(), loose) {
             (true, _) => Scalar::UNKNOWN,
             (false, true) => Scalar::unsigned(0, most),
@@ -158,6 +165,7 @@ impl Guess {
             still: Vec::new(),
             unchanged: Vec::new(),
             broken: Vec::new(),
+            moved: Vec::new(),
             measures: Measures::default(),
             related: shape.relates(),
             relations: Vec::new(),
@@ -344,7 +352,7 @@ impl Guess {
                 if let (false, Some(g), Some(b)) = (known, value(&self.state, place), value(back, place))
                     && g.is_scalar()
                     && b.is_scalar()
-                    && !b.n.subset(&g.n)
+                    && (!b.n.subset(&g.n) || self.moved.contains(&place))
                 {
                     shape.set(place, Change::Move);
                     shape.see_range(place, &g, &b);
@@ -355,7 +363,7 @@ impl Guess {
         again |= shape.revise_relations(self);
         let counted = self.back.as_ref().and_then(|b| b.top().loops.last()).map(|m| m.k.n.umax());
         if !self.uncounted && !again && counted.is_some_and(|k| k > self.most) {
-            shape.uncounted = true;
+            shape.uncounted = std::mem::replace(&mut shape.wide, true);
             again = true;
         }
         again
@@ -531,7 +539,9 @@ fn order_own(entry: &State, state: &mut State, v: &Value, own: u32, delta: i32) 
 }
 
 /// Rounds for which a step of `d` cannot wrap, nor leave what is pointed into by more than a step.
-fn rounds_of(v: &Value, d: i32, env: &Env<'_>) -> Option<u64> {
+///
+/// `wide`: a number that is short when the loop begins need not stay so.
+fn rounds_of(v: &Value, d: i32, wide: bool, env: &Env<'_>) -> Option<u64> {
     let size = u64::from(d.unsigned_abs());
     if !v.is_scalar() {
         return Some(u64::from(size_of(v, env)) / size + 1);
@@ -539,7 +549,7 @@ fn rounds_of(v: &Value, d: i32, env: &Env<'_>) -> Option<u64> {
     if d < 0 {
         return Some(v.n.umax() / size);
     }
-    let top = if v.n.high_half_is_zero() { ones(32) } else { u64::MAX >> 1 };
+    let top = if v.n.high_half_is_zero() && !wide { ones(32) } else { u64::MAX >> 1 };
     Some(top.saturating_sub(v.n.umax()) / size)
 }
 

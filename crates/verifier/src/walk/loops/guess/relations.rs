@@ -19,13 +19,14 @@
 //! it), and in what came back only if it is proven there, of the values that the places have then. Numbers that a sum
 //! is made of are not negative.
 
-use bpf_isa::Insn;
+use bpf_isa::{Cond, Insn, Src};
 
 use super::place::{Place, put, value};
 use super::relation::{Of, Relation};
 use super::{Change, Guess, Shape};
 use crate::faults::planted;
 use crate::state::{Frame, State};
+use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::linear::Form;
 
@@ -322,14 +323,19 @@ fn most_of(state: &State, id: u32) -> Option<i128> {
     values.map(|v| i128::from(v.range_of_line().1)).min()
 }
 
-/// Numbers that a program compares with, those beside them, and 0: where what changes in a loop may be found to stay.
+/// Numbers that a program compares with, those beside them, 0, and the greatest of a signed type that is compared:
+/// where what changes in a loop may be found to stay.
 fn numbers_compared<'a>(insns: impl IntoIterator<Item = &'a Insn>) -> Vec<u64> {
     let mut all = vec![0];
     for insn in insns {
-        if let Insn::JumpIf { src: bpf_isa::Src::Imm(imm), .. } = *insn
+        let Insn::JumpIf { width, cond, src, .. } = *insn else { continue };
+        if let Src::Imm(imm) = src
             && let Ok(imm) = u64::try_from(imm)
         {
             all.extend([imm.saturating_sub(1), imm, imm + 1]);
+        }
+        if matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe) {
+            all.push(ones(crate::walk::bits_of(width) - 1));
         }
     }
     all.sort_unstable();

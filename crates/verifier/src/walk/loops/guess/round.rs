@@ -2,7 +2,7 @@
 
 use bpf_isa::{AluOp, Width};
 
-use super::place::{Place, put, value};
+use super::place::{Place, places, put, value};
 use super::{Change, Guess, Measure, Own, on_line};
 use crate::faults::planted;
 use crate::scalar::Scalar;
@@ -12,35 +12,45 @@ use crate::walk::linear::Form;
 
 /// What moves in the rounds that came back.
 ///
-/// They end if some things never move back, and in every round one of these moves: the sum of numbers that are bounded
-/// does not grow for ever.
+/// They end if some things can be ordered so that each round moves one of them, and moves none of those before it the
+/// other way: what comes first moves a bounded number of times, and what comes after it so between two of these.
 #[derive(Debug, Default)]
 pub(super) struct Measures {
-    /// What never moved the other way; `None` before the first round.
-    weak: Option<Vec<Measure<Place>>>,
-    /// By round: what moved.
-    strict: Vec<Vec<Measure<Place>>>,
+    /// By round, of those that differ in it.
+    rounds: Vec<Moves>,
+}
+
+/// What one round moves.
+#[derive(Debug, Default, PartialEq)]
+struct Moves {
+    /// Further.
+    strict: Vec<Measure<Place>>,
+    /// Further, or not at all: those that are further, too.
+    weak: Vec<Measure<Place>>,
 }
 
 impl Measures {
     pub(super) fn see(&mut self, strict: Vec<Measure<Place>>, weak: Vec<Measure<Place>>) {
-        match &mut self.weak {
-            None => self.weak = Some(weak),
-            Some(all) => all.retain(|m| weak.contains(m)),
-        }
-        if !self.strict.contains(&strict) {
-            self.strict.push(strict);
+        let moves = Moves { strict, weak };
+        if !self.rounds.contains(&moves) {
+            self.rounds.push(moves);
         }
     }
 
     /// What never moved the other way.
     pub(super) fn weak(&self) -> impl Iterator<Item = Measure<Place>> {
-        self.weak.iter().flatten().copied()
+        let first = self.rounds.first().map(|r| r.weak.as_slice()).unwrap_or_default();
+        first.iter().copied().filter(|m| self.rounds.iter().all(|r| r.weak.contains(m)))
     }
 
     pub(super) fn end(&self) -> bool {
-        let Some(weak) = &self.weak else { return true };
-        self.strict.iter().all(|moved| moved.iter().any(|m| weak.contains(m)))
+        let mut left: Vec<&Moves> = self.rounds.iter().collect();
+        // What moves in some of the rounds, and back in none, comes first: of those that are left, then.
+        while let Some(first) = left.iter().flat_map(|r| &r.strict).find(|m| left.iter().all(|r| r.weak.contains(m))) {
+            let first = *first;
+            left.retain(|r| !r.strict.contains(&first));
+        }
+        left.is_empty()
     }
 }
 
@@ -64,6 +74,7 @@ impl Guess {
             g.as_ref().is_some_and(|g| g.line_id() == o.id) && g.as_ref().map(tie) == b.as_ref().map(tie)
         };
         self.unchanged = self.own.iter().chain(&self.named).filter(still).copied().collect();
+        self.see_moved_too(back);
         // V of the next round is V of this one, and this.
         let mut moved: Vec<(u32, i64)> = vec![(self.k, 1)];
         moved.extend(
@@ -121,6 +132,20 @@ impl Guess {
             } else if want.as_ref().map(tie) != got.as_ref().map(tie) && got.is_some() {
                 let change = if got.is_some_and(|v| v.line_id() != 0) { Change::Move } else { Change::Any };
                 self.broken.push((place, change));
+            }
+        }
+    }
+
+    /// Numbers that the guess takes to stay as they are, and that came back at another distance from their names.
+    fn see_moved_too(&mut self, back: &State) {
+        for place in places(&[&self.state]) {
+            let guessed = self.steps.contains(&place) || self.own.iter().chain(&self.named).any(|o| o.place == place);
+            if let (false, Some(g), Some(b)) = (guessed, value(&self.state, place), value(back, place))
+                && g.is_scalar()
+                && (b.is_scalar() && g.id != 0 && g.id == b.id && (g.scale, g.delta) != (b.scale, b.delta))
+                && !self.moved.contains(&place)
+            {
+                self.moved.push(place);
             }
         }
     }

@@ -1,8 +1,12 @@
 //! What a round of a loop changes: seen by comparing what entered it with what came back.
 
+use bpf_isa::{AluOp, Width};
+
 use super::place::{Place, places, put, value};
 use super::relation::Relation;
+use crate::scalar::Scalar;
 use crate::state::State;
+use crate::tnum::ones;
 use crate::value::{Ty, Value};
 
 /// What a round does to it.
@@ -19,6 +23,9 @@ pub(super) enum Change {
 /// Times that an end of a range goes to the next number that the program compares with, before it goes all the way.
 const MAX_STEPS: u8 = 3;
 
+/// Low bits of which it is seen whether they stay: those of an address that is aligned.
+const MAX_LOW: u32 = 4;
+
 /// What a round of a loop changes.
 #[derive(Clone, Debug, Default)]
 pub(in crate::walk::loops) struct Shape {
@@ -26,13 +33,17 @@ pub(in crate::walk::loops) struct Shape {
     /// What has been seen to become less, and to become more, than was guessed: how far, and how often that was new.
     pub(super) less: Vec<(Place, i128, u8)>,
     pub(super) more: Vec<(Place, i128, u8)>,
+    /// How many low bits of a pointer's offset are known, and seen to stay as they are.
+    pub(super) low: Vec<(Place, u32)>,
     /// What the loop compares with, and numbers beside that; then what the program does.
     pub(in crate::walk::loops) compared_with: [Vec<u64>; 2],
     /// What is the same in every round, if it has no name of its own.
     pub(super) same: Vec<Place>,
     /// While a round is watched: the names given to values without one.
     pub(in crate::walk::loops) names: Vec<(Place, u32)>,
-    /// No exit bounds the number of rounds: nothing is counted by them.
+    /// No exit bounds the number of rounds as far as short numbers count: longer ones may.
+    pub(super) wide: bool,
+    /// Nor as far as any do: nothing is counted by them.
     pub(super) uncounted: bool,
     /// What places are to each other, if a guess without that has failed; and whether these have been begun with.
     pub(super) related: Option<Vec<Relation>>,
@@ -56,7 +67,14 @@ impl Shape {
     /// Notes whether the range at the back-edge exceeds the range at entry. Returns whether that is new.
     pub(super) fn see_range(&mut self, place: Place, e: &Value, b: &Value) -> bool {
         let ((e_min, e_max), (b_min, b_max)) = (e.bounds(), b.bounds());
+        let stay = low_bits_alike(e, b);
         let mut new = false;
+        match self.low.iter_mut().find(|(p, _)| *p == place) {
+            _ if e.is_scalar() => {}
+            Some((_, bits)) if stay < *bits => (*bits, new) = (stay, true),
+            Some(_) => {}
+            None => self.low.push((place, stay)),
+        }
         for (left, at, list) in [(b_min < e_min, b_min, &mut self.less), (b_max > e_max, b_max, &mut self.more)] {
             match list.iter_mut().find(|(p, ..)| *p == place) {
                 _ if !left => {}
@@ -73,6 +91,14 @@ impl Shape {
             }
         }
         new
+    }
+
+    /// Any number with the low bits of this one that stay.
+    pub(super) fn aligned(&self, place: Place, v: &Value) -> Scalar {
+        let bits = self.low.iter().find(|(p, _)| *p == place).map_or(0, |(_, bits)| *bits);
+        let low: u64 = ones(bits);
+        let cleared = Scalar::UNKNOWN.alu(AluOp::And, Width::W64, &Scalar::constant(!low));
+        cleared.alu(AluOp::Or, Width::W64, &Scalar::constant(v.n.bits().value() & low))
     }
 
     /// The range to guess of a place that had this one and changed, of all that its type can hold: its ends stay where
@@ -99,6 +125,11 @@ impl Shape {
         };
         (min.min(max), max)
     }
+}
+
+/// How many low bits of the two are known, and the same.
+fn low_bits_alike(a: &Value, b: &Value) -> u32 {
+    a.n.bits().join(b.n.bits()).mask().trailing_zeros().min(MAX_LOW)
 }
 
 /// Names every number and every pointer at an unknown offset that has no name.
@@ -129,6 +160,7 @@ pub(in crate::walk::loops) fn compare(entry: &State, back: &State, shape: &mut S
     shape.same.clear();
     shape.less.clear();
     shape.more.clear();
+    shape.low.clear();
     for place in places(&[entry, back]) {
         let (Some(mut e), Some(b)) = (value(entry, place), value(back, place)) else { continue };
         let name = shape.names.iter().find(|(p, _)| *p == place).map(|(_, id)| *id);
