@@ -41,6 +41,8 @@ pub(crate) enum OptArg {
     None,
     /// Optimised: faster and smaller code.
     Speed,
+    /// In one pass at once; optimised in the background if it runs often.
+    Tiered,
 }
 
 impl From<OptArg> for OptLevel {
@@ -48,6 +50,7 @@ impl From<OptArg> for OptLevel {
         match level {
             OptArg::None => OptLevel::None,
             OptArg::Speed => OptLevel::Speed,
+            OptArg::Tiered => OptLevel::Tiered,
         }
     }
 }

@@ -10,4 +10,7 @@ pub enum OptLevel {
     /// Optimised: values computed once and for less, registers by liveness.
     #[default]
     Speed,
+    /// [`OptLevel::None`] at once, and [`OptLevel::Speed`] in the background for what turns out to run often. For a
+    /// compiler alone, which has no background, the same as `Speed`.
+    Tiered,
 }

@@ -46,6 +46,7 @@ mod arena;
 mod chunks;
 #[cfg(test)]
 mod failures;
+mod forward;
 mod holds;
 mod pack;
 mod packs;
@@ -59,6 +60,7 @@ mod stage;
 
 pub use arch::Patch;
 pub use bpf_os::{Call, SysError};
+pub use forward::Forward;
 pub use pack::Backing;
 pub use packs::{Options, Packs, Stats};
 pub use poke::{PatchSite, PokeError};

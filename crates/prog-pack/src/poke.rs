@@ -26,8 +26,8 @@
 //!   not rely on it: its sites lie anywhere, across words and cache lines and over several old instructions, so it
 //!   writes a one-byte `int3` first, synchronises all cores, writes the other bytes, synchronises, and replaces the
 //!   `int3`, with a handler that does what the instruction would. A process cannot have that handler for itself.
-//!   Embedders who need the vendor's word switch direct tail calls off (`Config::direct_tail_calls`): nothing else is
-//!   ever poked.
+//!   Embedders who need the vendor's word switch direct tail calls off (`Config::direct_tail_calls`), which switches
+//!   tiers off as well ([`crate::Forward`]): nothing else is ever poked.
 //!
 //! `cargo run --release -p bpf-prog-pack --example flip` puts the CPU at hand to the test.
 //!

@@ -68,6 +68,7 @@ pub use context::{Context, ContextLayout, Parts, Raw};
 pub use engine::Engine;
 pub use engine::config::{Config, Mode};
 pub use engine::metrics::{MapMetrics, ProgramMetrics, Snapshot, Stops};
+pub use engine::tiers::TierStats;
 pub use engine::usage::{Account, AccountUsage, Usage};
 pub use error::{DeadlineError, EngineError, HelperError, LinkError, LoadError, Origin, ProgArrayError, RunError};
 pub use handle::instance::Instance;

@@ -53,7 +53,10 @@ impl Belongings {
     /// Changes all of it.
     fn change(&mut self, n: u32) {
         let insns = assemble("r2 = map[fd:0]\nr3 = 1\ncall 12\nr0 = 1\nexit").unwrap();
-        let jumps: Prog = self.linker.loader::<Raw>().prog_arrays(&[&self.array]).insns("jumps", insns).unwrap();
+        let level = if n.is_multiple_of(2) { OptLevel::Tiered } else { OptLevel::Speed };
+        let loader = self.linker.loader::<Raw>().opt_level(level).prog_arrays(&[&self.array]);
+        let jumps: Prog = loader.insns("jumps", insns).unwrap();
+        assert_eq!(jumps.run(&mut (), &mut []).unwrap(), 1);
         self.array.set(n % 4, &jumps).unwrap();
         self.hook.attach(&jumps).unwrap();
         self.dispatcher.attach(&jumps).unwrap();

@@ -136,6 +136,7 @@ impl Lowerer {
                 ctx: self.needs_ctx[i],
                 temporaries: contents.calls
                     || options.lower.count
+                    || options.lower.note
                     || contents.packet_loads
                     || contents.stack.escapes
                     || !facts.checks.is_empty(),

@@ -157,18 +157,22 @@ impl<S: Sink> FuncLowerer<'_, S> {
         dst
     }
 
-    /// Whether this function counts its entries.
+    /// Whether this function counts its entries, or notes them.
     pub(super) fn counts_runs(&self) -> bool {
-        self.options.count && self.sub.0 == 0
+        (self.options.count || self.options.note) && self.sub.0 == 0
     }
 
     /// One more run of the program. A counter is its slot's alone, so nothing need be atomic but for readers, whom an
     /// aligned store suffices.
     pub(super) fn count_run(&mut self) {
-        let (at, slot, runs) = (self.fresh(), self.fresh(), self.fresh());
+        let at = self.fresh();
         self.op(Op::SymAddr { dst: at, symbol: Extern::Counters(0).symbol() });
         let mem = self.run_field(RunCtx::COUNTERS_OFFSET);
         self.op(Op::Store { size: Size::DW, mem, src: Val::Reg(at) });
+        if !self.options.count {
+            return;
+        }
+        let (slot, runs) = (self.fresh(), self.fresh());
         let mem = self.run_field(RunCtx::SLOT_OFFSET);
         self.op(Op::Load { size: Size::W, signed: false, swap: false, dst: slot, mem });
         let b = Val::Imm(COUNTER_STRIDE.trailing_zeros().into());

@@ -40,6 +40,9 @@ pub struct LowerOptions {
     /// Count entries of the program, in a counter for each execution slot ([`COUNTER_STRIDE`]), and note in the run
     /// whose counters these are.
     pub count: bool,
+    /// Only note in the run, at entries of the program, whose counters those would be: so that others can see which
+    /// program it is in.
+    pub note: bool,
     /// Stack bytes of a frame whose use is not known.
     pub max_stack: u32,
     /// The target of a tail call finds the raw context's length in r2.
@@ -49,12 +52,13 @@ pub struct LowerOptions {
 }
 
 impl Default for LowerOptions {
-    /// No budget, no interruption, no counting, 512 bytes of stack, raw context, indirect tail calls.
+    /// No budget, no interruption, neither counts nor notes, 512 bytes of stack, raw context, indirect tail calls.
     fn default() -> Self {
         LowerOptions {
             budget: false,
             interrupt: false,
             count: false,
+            note: false,
             max_stack: 512,
             raw_context: true,
             direct_tail_calls: false,
@@ -164,7 +168,7 @@ impl Lowerer {
         self.needs_ctx.clear();
         self.needs_ctx.resize(n, false);
         if let Some(main) = self.needs_ctx.first_mut() {
-            *main = options.count;
+            *main = options.count || options.note;
         }
         let checks = options.budget || options.interrupt;
         let contents = program.contents();

@@ -177,8 +177,9 @@ impl Runs {
     }
 
     /// Says of each run that is going on, nested ones too, which counters it has noted
-    /// ([`bpf_jit_code::RunCtx::counters`]). Keeps the runs, and not the engine.
-    pub(crate) fn each_running(&self) -> impl Fn(&mut dyn FnMut(u64)) + Send + 'static {
+    /// ([`bpf_jit_code::RunCtx::counters`]). With `forget`, it is only said of those noted since the last time: runs
+    /// that note nothing have what one before them did. Keeps the runs, and not the engine.
+    pub(crate) fn each_running(&self, forget: bool) -> impl Fn(&mut dyn FnMut(u64)) + Send + 'static {
         let levels = Arc::clone(&self.levels);
         move |each| {
             for slot in &*levels {
@@ -186,7 +187,11 @@ impl Runs {
                 while let Some(level) = at {
                     // Relaxed: a sample.
                     if level.word().load(Ordering::Relaxed) != 0 {
-                        each(level.counters().load(Ordering::Relaxed));
+                        each(match forget {
+                            // A note of this moment may be lost.
+                            true => level.counters().swap(0, Ordering::Relaxed),
+                            false => level.counters().load(Ordering::Relaxed),
+                        });
                     }
                     at = level.inner();
                 }

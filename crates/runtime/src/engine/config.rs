@@ -31,7 +31,9 @@ pub enum Mode {
 pub struct Config {
     /// How programs are executed.
     pub mode: Mode,
-    /// How much work to put into machine code; [`crate::Loader::opt_level`] decides for one load.
+    /// How much work to put into machine code; [`crate::Loader::opt_level`] decides for one load. With
+    /// [`OptLevel::Tiered`] a thread wakes up each `tick` while programs wait to be found running often. Without cross-
+    /// core barriers, or `direct_tail_calls`, no code is exchanged, and it is the same as [`OptLevel::Speed`].
     pub opt_level: OptLevel,
     /// Stop a run after so many taken back-edges and calls together; `None` emits no check. [`crate::Loader::budget`]
     /// decides for one load, [`crate::RunLimits::budget`] for one run; `Some(u64::MAX)` limits nothing by itself.
@@ -49,7 +51,8 @@ pub struct Config {
     pub tick: Duration,
     /// Hardening of emitted code.
     pub hardening: Hardening,
-    /// Patch tail calls with constant table and index into direct jumps, where the process has cross-core barriers.
+    /// Patch tail calls with constant table and index into direct jumps, and exchange code for faster code
+    /// ([`OptLevel::Tiered`]), where the process has cross-core barriers.
     pub direct_tail_calls: bool,
     /// Instructions emitted code may use; the host's by default. [`Engine::new`](crate::Engine::new) refuses those that
     /// it does not have.

@@ -102,15 +102,17 @@ impl Counters {
 #[derive(Debug)]
 pub(crate) struct Counted {
     pub(crate) counters: Arc<Counters>,
-    code_bytes: u64,
+    /// Only whoever makes the program's code stores here, one after the other.
+    code_bytes: AtomicU64,
 }
 
 impl Counted {
-    /// Says how long its code is.
-    pub(crate) fn set_code(&mut self, bytes: usize) {
-        self.code_bytes = bytes as u64;
-        // Relaxed: a statistic.
-        self.counters.code_bytes.fetch_add(self.code_bytes, Ordering::Relaxed);
+    /// Says how long its code is now.
+    pub(crate) fn set_code(&self, bytes: usize) {
+        // Relaxed: statistics. The new is added first, so that the sum never wraps.
+        self.counters.code_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let before = self.code_bytes.swap(bytes as u64, Ordering::Relaxed);
+        self.counters.code_bytes.fetch_sub(before, Ordering::Relaxed);
     }
 }
 
@@ -118,7 +120,7 @@ impl Drop for Counted {
     fn drop(&mut self) {
         // Relaxed: statistics.
         self.counters.programs.fetch_sub(1, Ordering::Relaxed);
-        self.counters.code_bytes.fetch_sub(self.code_bytes, Ordering::Relaxed);
+        self.counters.code_bytes.fetch_sub(*self.code_bytes.get_mut(), Ordering::Relaxed);
     }
 }
 
@@ -155,7 +157,7 @@ impl Metrics {
             return Ok(metrics);
         }
         let sampled = Arc::new(Sampled { slots: slots as usize, ..Sampled::default() });
-        let (shared, each_running) = (Arc::clone(&sampled), runs.each_running());
+        let (shared, each_running) = (Arc::clone(&sampled), runs.each_running(false));
         let thread =
             std::thread::Builder::new().name("bpf-metrics".into()).stack_size(256 * 1024).spawn(move || {
                 let mut before = Instant::now();
@@ -197,7 +199,7 @@ impl Metrics {
         });
         // Relaxed: a statistic.
         counters.programs.fetch_add(1, Ordering::Relaxed);
-        Some(Counted { counters, code_bytes: 0 })
+        Some(Counted { counters, code_bytes: AtomicU64::new(0) })
     }
 
     /// Lists a map.

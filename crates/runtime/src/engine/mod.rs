@@ -15,6 +15,7 @@ pub(crate) mod debug {
 }
 pub(crate) mod metrics;
 pub(crate) mod pool;
+pub(crate) mod tiers;
 pub(crate) mod trace;
 pub(crate) mod usage;
 
@@ -29,6 +30,7 @@ use crate::engine::compiler::HostCompiler;
 use crate::engine::config::{Config, Mode};
 use crate::engine::metrics::Metrics;
 use crate::engine::pool::Pool;
+use crate::engine::tiers::{TierStats, Tiers};
 use crate::error::{DeadlineError, EngineError};
 use bpf_jit_code::Arch;
 #[cfg(native)]
@@ -74,6 +76,7 @@ pub(crate) struct EngineInner {
     /// By execution slot.
     pub(crate) runs: Runs,
     pub(crate) metrics: Metrics,
+    pub(crate) tiers: Tiers,
 }
 
 impl Interruptible for EngineInner {
@@ -174,6 +177,7 @@ impl Engine {
             verifiers: Pool::default(),
             runs,
             metrics,
+            tiers: Tiers::default(),
         })))
     }
 
@@ -199,6 +203,11 @@ impl Engine {
     /// Statistics of its executable memory; none in a forked child.
     pub fn code_stats(&self) -> bpf_prog_pack::Stats {
         self.0.packs.stats()
+    }
+
+    /// What became of programs that were loaded with [`crate::OptLevel::Tiered`].
+    pub fn tier_stats(&self) -> TierStats {
+        self.0.tiers.stats()
     }
 
     /// Ends all runs that are going on: each stops at its next taken back-edge or call, with
@@ -284,9 +293,21 @@ impl Engine {
         self.0.debug.as_ref()?.failure()
     }
 
-    /// How programs are compiled.
+    /// Whether code can be exchanged while it runs: where other cores can be told, and patching code is allowed.
     #[cfg(native)]
-    pub(crate) fn compile_options(&self, opt_level: OptLevel, raw_context: bool, checks: Checks) -> CompileOptions {
+    pub(crate) fn has_tiers(&self) -> bool {
+        self.0.config.direct_tail_calls && self.0.domain.has_core_barrier()
+    }
+
+    /// How programs are compiled; `note` those of a first tier.
+    #[cfg(native)]
+    pub(crate) fn compile_options(
+        &self,
+        opt_level: OptLevel,
+        raw_context: bool,
+        checks: Checks,
+        note: bool,
+    ) -> CompileOptions {
         let config = &self.0.config;
         CompileOptions {
             opt_level,
@@ -296,6 +317,7 @@ impl Engine {
                 budget: checks.budget,
                 interrupt: checks.interrupt,
                 count: config.metrics,
+                note,
                 max_stack: config.frame_bytes,
                 raw_context,
                 direct_tail_calls: config.direct_tail_calls && self.0.domain.has_core_barrier(),

@@ -25,6 +25,10 @@ mod imp {
         tracing::info!(?before, ?after, "hook changed");
     }
 
+    pub(crate) fn stays_slow(program: &str, error: &LoadError) {
+        tracing::warn!(program, %error, "program runs often and stays as it is");
+    }
+
     pub(crate) fn stopped(program: &str, error: &RunError) {
         tracing::warn!(program, %error, "run stopped");
     }
@@ -46,6 +50,8 @@ mod imp {
     pub(crate) fn refused(_: &LoadError) {}
 
     pub(crate) fn changed(_: &[&str], _: &[&str]) {}
+
+    pub(crate) fn stays_slow(_: &str, _: &LoadError) {}
 
     pub(crate) fn stopped(_: &str, _: &RunError) {}
 }

@@ -144,6 +144,24 @@ impl<C: Context, H: 'static> Program<C, H> {
         self.loaded.text()
     }
 
+    /// Whether it was loaded with [`crate::OptLevel::Tiered`] and runs in the code that it was loaded with: it was not
+    /// found to run often yet, or could not be made fast ([`crate::Engine::tier_stats`]).
+    ///
+    /// ```
+    /// use bpf_runtime::{Config, Engine, Linker, OptLevel, Raw, assemble};
+    ///
+    /// let linker = Linker::<()>::new(&Engine::new(Config::default())?);
+    /// let seven = linker.loader::<Raw>().opt_level(OptLevel::Tiered).insns("seven", assemble("r0 = 7\nexit")?)?;
+    /// while seven.is_slow() {
+    ///     assert_eq!(seven.run(&mut (), &mut [])?, 7);
+    /// }
+    /// assert_eq!(seven.run(&mut (), &mut [])?, 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_slow(&self) -> bool {
+        self.loaded.is_slow()
+    }
+
     /// The worst machine stack of a run in bytes, as computed at load; 0 when interpreted.
     pub fn machine_stack_bytes(&self) -> u64 {
         self.loaded.machine_stack()

@@ -111,6 +111,8 @@ impl<H: 'static> Loading<'_, H> {
         let loaded = self.make(mode, how, admitted, references)?;
         // Before anybody can run it.
         bind_all(loaded.tables(), Kind { layout: self.layout, host: HostType::of::<H>(), mode })?;
+        #[cfg(native)]
+        loaded.watch();
         Ok(loaded)
     }
 

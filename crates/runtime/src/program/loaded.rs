@@ -11,67 +11,59 @@ use crate::engine::trace;
 use crate::engine::usage::Account;
 use crate::error::{LoadError, Origin, RunError};
 use crate::program::bindings::{Bindings, NO_BINDINGS};
+use crate::program::code::{Compiled, take};
 use crate::program::map_ref::MapRef;
 use crate::program::name::Name;
 use crate::program::source::Source;
 use crate::program::table::{HostType, Kind, Member, ProgTable};
 use bpf_analysis::{AccessCheck, Facts, RegionBounds};
 use bpf_isa::{InsnIdx, Program};
-use bpf_jit_code::PcEntry;
-use bpf_prog_pack::Text;
-use bpf_quiesce::{Domain, Holder, Owned, Reservation};
+use bpf_quiesce::{Domain, Owned};
 use bpf_verifier::ContextLayout;
 use std::any::Any;
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 #[cfg(native)]
 use {
-    crate::engine::debug,
-    crate::program::sites::{Tracked, constant_tail_calls},
-    crate::program::stack::worst_stack,
-    bpf_debug::Registered,
-    bpf_isa::Insn,
+    crate::engine::tiers::Slow,
+    crate::program::code::{Made, Subject},
+    crate::program::tiered::Tiered,
     bpf_jit_code::OptLevel,
 };
 
-/// Nothing is told of code that there is none of.
-#[cfg(not(native))]
-type Registered = ();
-
 /// Machine code and where it is.
 pub(crate) struct Native {
-    text: Placed,
     pub(crate) entry: Entry,
-    /// What unwinders and debuggers know of it.
-    registered: Option<Box<Registered>>,
+    code: Coded,
     machine_stack: u64,
-    /// Where the code of each call begins.
-    calls: Box<[PcEntry]>,
 }
 
-/// Code in executable memory.
-enum Placed {
-    /// As it was emitted, for good.
-    Fixed(Text),
-    /// With sites that tables patch, and so share.
+/// Which code the entry leads to.
+enum Coded {
+    /// This, for good.
+    Once(Compiled),
+    /// First one and then another.
     #[cfg(native)]
-    Patched {
-        /// Out of its tables before anything else of it goes.
-        _sites: Tracked,
-        text: Arc<Text>,
-    },
+    Tiered(Box<Tiered>),
 }
 
-impl Deref for Placed {
-    type Target = Text;
-
-    fn deref(&self) -> &Text {
+impl Coded {
+    /// What it leads to now.
+    fn now<R>(&self, look: impl FnOnce(&Compiled) -> R) -> Option<R> {
         match self {
-            Placed::Fixed(text) => text,
+            Coded::Once(compiled) => Some(look(compiled)),
             #[cfg(native)]
-            Placed::Patched { text, .. } => text,
+            Coded::Tiered(tiered) => tiered.now(look),
+        }
+    }
+
+    /// The code, of those that a run may be in, that this address lies in.
+    fn at<R>(&self, pc: u64, look: impl FnOnce(&Compiled) -> R) -> Option<R> {
+        match self {
+            Coded::Once(compiled) => compiled.has(pc).then(|| look(compiled)),
+            #[cfg(native)]
+            Coded::Tiered(tiered) => tiered.at(pc, look),
         }
     }
 }
@@ -92,7 +84,7 @@ pub(crate) enum Form {
     Interpreted(Box<Interpreted>),
 }
 
-// SAFETY: the entry is an address inside `text`, which is shared freely.
+// SAFETY: the entry is an address inside the code's text, which is shared freely.
 unsafe impl Send for Native {}
 // SAFETY: nothing behind a shared one is written: the entry is an address, and code is changed by its pack only, under
 // that one's lock.
@@ -132,18 +124,6 @@ pub(crate) struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// Takes so much of its account.
-    fn take(&self, bytes: usize) -> Result<Option<Reservation>, LoadError> {
-        let bytes = bytes as u64;
-        let take = |account: &Account| match self.engine.domain().is_forked() {
-            // The list may be locked for ever in a child, by a thread that it does not have.
-            true => account.memory().reserve(bytes),
-            false => account.memory().note(Holder::Program, self.name, bytes),
-        };
-        let full = |full| LoadError::MemoryFull { program: self.name.to_owned(), full };
-        self.account.map(take).transpose().map_err(full)
-    }
-
     #[inline(always)]
     fn finish(self, form: Form, bindings: Option<Box<Bindings>>) -> Arc<Loaded> {
         Arc::new(Loaded {
@@ -206,7 +186,15 @@ impl Drop for Loaded {
         // well. Nobody interprets the program any more, but its closures may own other programs, and so on:
         // each goes after the one before, and not inside its drop.
         let registered = match &mut self.form {
-            Form::Native(native) => native.registered.take(),
+            Form::Native(native) => match &mut native.code {
+                Coded::Once(compiled) => compiled.registered.take(),
+                #[cfg(native)]
+                Coded::Tiered(tiered) => {
+                    let kept = tiered.let_go();
+                    self.engine.domain().defer(move || drop(kept));
+                    None
+                }
+            },
             Form::Interpreted(_) => None,
         };
         let bindings = self.bindings.take();
@@ -224,7 +212,7 @@ impl Loaded {
         program: Program,
         mut bindings: Option<Box<Bindings>>,
     ) -> Result<Arc<Loaded>, LoadError> {
-        if let Some(memory) = draft.take(size_of_val(program.insns()))? {
+        if let Some(memory) = take(draft.engine, draft.name, draft.account, size_of_val(program.insns()))? {
             bindings.get_or_insert_default().memory = Some(memory);
         }
         let Draft { facts, .. } = draft;
@@ -244,47 +232,28 @@ impl Loaded {
         opt_level: OptLevel,
         source: Option<&bpf_object::Code>,
     ) -> Result<Arc<Loaded>, LoadError> {
-        let Draft { engine, name, layout, facts, checks, .. } = draft;
+        let Draft { engine, name, layout, facts, checks, account, .. } = draft;
+        let bindings = references.as_deref().unwrap_or(&NO_BINDINGS);
+        let subject = Subject { engine, name, layout, checks, program, facts, bindings, source };
+        if opt_level == OptLevel::Tiered && engine.has_tiers() {
+            let (tiered, entry, machine_stack) = Tiered::load(&subject, account)?;
+            if let Some(counted) = &bindings.counted {
+                counted.set_code(tiered.now(|code| code.text.len()).unwrap_or(0));
+            }
+            let code = Coded::Tiered(Box::new(tiered));
+            return Ok(draft.finish(Form::Native(Native { code, entry, machine_stack }), references));
+        }
         // The program is put together in here, and not carried about in parts.
-        engine.0.compilers.lend(|host| {
-            let bindings = references.as_deref().unwrap_or(&NO_BINDINGS);
-            let options = engine.compile_options(opt_level, layout.raw, checks);
-            let facts = constant_tail_calls(program, bindings, facts);
-            host.compiler
-                .compile(program, &facts, bindings, &options, &mut host.code)
-                .map_err(|source| LoadError::Compile { program: name.to_owned(), source })?;
-            let machine_stack = worst_stack(program, &host.code);
-            let limit = engine.config().max_machine_stack;
-            if machine_stack > limit {
-                return Err(LoadError::Stack { program: name.to_owned(), needed: machine_stack, limit });
-            }
-            let memory = draft.take(host.code.bytes.len())?;
-            let place = |source| LoadError::Place { program: name.to_owned(), source };
-            let staged =
-                engine.0.packs.stage(&host.code, |symbol| bindings.resolve(symbol, &options.lower)).map_err(place)?;
-            let text = staged.finalize().map_err(place)?;
-            let entry = text.entry(0).ok_or_else(|| LoadError::Internal("code without an entry".into()))?;
-            let entry = Entry { code: entry, callee: entry, reads_hidden: host.code.reads_hidden };
-            let text = if host.code.tail_calls.is_empty() {
-                Placed::Fixed(text)
-            } else {
-                let text = Arc::new(text);
-                Placed::Patched { _sites: Tracked::new(&text, &host.code.tail_calls, bindings)?, text }
-            };
-            let registered = engine.0.debug.as_ref().map(|registry| {
-                // SAFETY: `Loaded::drop` takes it back when no run can be in the code any more.
-                unsafe { debug::register(registry, name, program, source, &host.code, &text) }
-            });
-            let is_call = |entry: &&PcEntry| matches!(program.insns().get(entry.insn as usize), Some(Insn::Call(_)));
-            let calls = host.code.pc_map.iter().filter(is_call).copied().collect();
-            if let Some(counted) = references.as_mut().and_then(|references| references.counted.as_mut()) {
-                counted.set_code(host.code.bytes.len());
-            }
-            if memory.is_some() {
-                references.get_or_insert_default().memory = memory;
-            }
-            Ok(draft.finish(Form::Native(Native { text, entry, registered, machine_stack, calls }), references))
-        })
+        let limit = engine.config().max_machine_stack;
+        let Made { compiled, entry, machine_stack, memory } =
+            subject.compile(opt_level, None, limit, |bytes| take(engine, name, account, bytes))?;
+        if let Some(counted) = &bindings.counted {
+            counted.set_code(compiled.text.len());
+        }
+        if memory.is_some() {
+            references.get_or_insert_default().memory = memory;
+        }
+        Ok(draft.finish(Form::Native(Native { code: Coded::Once(compiled), entry, machine_stack }), references))
     }
 
     /// What its instructions refer to.
@@ -332,10 +301,9 @@ impl Loaded {
         self.native().map(|native| native.entry)
     }
 
-    /// Whether the address is one of its machine code.
+    /// Whether the address is one of its machine code. The caller is inside a guard, in a run that was there.
     pub(crate) fn has_code_at(&self, pc: u64) -> bool {
-        let native = self.native();
-        native.is_some_and(|n| pc.checked_sub(n.text.base() as u64).is_some_and(|at| at < n.text.len() as u64))
+        self.native().is_some_and(|native| native.code.at(pc, |_| ()).is_some())
     }
 
     /// The prog arrays that it jumps through.
@@ -379,20 +347,36 @@ impl Loaded {
 
     /// The call whose code has this address.
     fn call_at(&self, pc: u64) -> Option<InsnIdx> {
-        let native = self.native()?;
-        let at = u32::try_from(pc.checked_sub(native.text.base() as u64)?).ok()?;
-        let before = native.calls.partition_point(|call| call.code <= at).checked_sub(1)?;
-        Some(InsnIdx(native.calls[before].insn))
+        self.native()?.code.at(pc, |compiled| compiled.call_at(pc))?
     }
 
     /// Its machine code as placed, and the address of its first byte; `None` when interpreted, and in a forked child.
     pub(crate) fn text(&self) -> Option<(Vec<u8>, u64)> {
-        self.native().filter(|_| !self.engine.domain().is_forked()).map(|n| (n.text.to_vec(), n.text.base() as u64))
+        let native = self.native().filter(|_| !self.engine.domain().is_forked())?;
+        native.code.now(|compiled| (compiled.text.to_vec(), compiled.text.base() as u64))
     }
 
     /// Bytes of its machine code; 0 when interpreted.
     pub(crate) fn code_bytes(&self) -> usize {
-        self.native().map_or(0, |native| native.text.len())
+        self.native().and_then(|native| native.code.now(|compiled| compiled.text.len())).unwrap_or(0)
+    }
+
+    /// Whether its code is that of a first tier, which may become faster.
+    pub(crate) fn is_slow(&self) -> bool {
+        match self.native().map(|native| &native.code) {
+            #[cfg(native)]
+            Some(Coded::Tiered(tiered)) => tiered.is_slow(),
+            Some(Coded::Once(_)) | None => false,
+        }
+    }
+
+    /// Has it made fast when it is found to run often, if it is in its first tier.
+    #[cfg(native)]
+    pub(crate) fn watch(self: &Arc<Self>) {
+        if let Some(Coded::Tiered(tiered)) = self.native().map(|native| &native.code) {
+            let slow: Arc<dyn Slow> = Arc::clone(self) as _;
+            self.engine.0.tiers.add(tiered.note(self.bindings()), &slow);
+        }
     }
 
     /// Worst machine stack of one run, in bytes; 0 when interpreted.
@@ -404,5 +388,32 @@ impl Loaded {
     pub(crate) fn code_stack(&self) -> u64 {
         let jumps = self.native().is_some() && self.tables().next().is_some();
         if jumps { self.engine.0.runs.config.stack.jumping() } else { self.machine_stack() }
+    }
+}
+
+#[cfg(native)]
+impl Slow for Loaded {
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn make_fast(&self) -> bool {
+        let Some(Native { code: Coded::Tiered(tiered), machine_stack, .. }) = self.native() else { return false };
+        // What it jumps to may be exchanged as well: then a run is held to the bound of all programs.
+        let limit = self.engine.config().max_machine_stack;
+        let stack = if self.tables().next().is_some() { limit } else { *machine_stack };
+        let program = (&*self.name, self.layout, self.checks, self.bindings());
+        match tiered.make_fast(&self.engine, program, stack) {
+            Ok(bytes) => {
+                if let Some(counted) = &self.bindings().counted {
+                    counted.set_code(bytes);
+                }
+                true
+            }
+            Err(error) => {
+                trace::stays_slow(&self.name, &error);
+                false
+            }
+        }
     }
 }

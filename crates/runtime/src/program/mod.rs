@@ -3,6 +3,7 @@
 
 pub(crate) mod bindings;
 pub(crate) mod bound;
+mod code;
 pub(crate) mod loaded;
 pub(crate) mod locate;
 pub(crate) mod map_ref;
@@ -13,3 +14,5 @@ pub(crate) mod source;
 #[cfg(native)]
 mod stack;
 pub(crate) mod table;
+#[cfg(native)]
+mod tiered;

@@ -1,0 +1,171 @@
+//! A program's machine code: compiled, placed, and known to the tables that patch it and to debuggers.
+//!
+//! Invariant: what knows of code goes before it: debuggers and tables first, then the text, which waits for the runs in
+//! it by itself.
+
+use crate::engine::Engine;
+use crate::engine::usage::Account;
+use crate::error::LoadError;
+use bpf_isa::InsnIdx;
+use bpf_jit_code::PcEntry;
+use bpf_prog_pack::Text;
+use bpf_quiesce::{Holder, Reservation};
+use std::ops::Deref;
+#[cfg(native)]
+use {
+    crate::abi::begin::Entry,
+    crate::abi::limits::Checks,
+    crate::engine::debug,
+    crate::program::bindings::Bindings,
+    crate::program::sites::{Tracked, constant_tail_calls},
+    crate::program::stack::worst_stack,
+    bpf_analysis::Facts,
+    bpf_debug::Registered,
+    bpf_isa::{Insn, Program},
+    bpf_jit::Extern,
+    bpf_jit_code::OptLevel,
+    bpf_verifier::ContextLayout,
+    std::sync::Arc,
+};
+
+/// Nothing is told of code that there is none of.
+#[cfg(not(native))]
+pub(super) type Registered = ();
+
+/// Takes so much of the account, if there is one, for a program of this name.
+pub(super) fn take(
+    engine: &Engine,
+    name: &str,
+    account: Option<&Account>,
+    bytes: usize,
+) -> Result<Option<Reservation>, LoadError> {
+    let bytes = bytes as u64;
+    let take = |account: &Account| match engine.domain().is_forked() {
+        // The list may be locked for ever in a child, by a thread that it does not have.
+        true => account.memory().reserve(bytes),
+        false => account.memory().note(Holder::Program, name, bytes),
+    };
+    let full = |full| LoadError::MemoryFull { program: name.to_owned(), full };
+    account.map(take).transpose().map_err(full)
+}
+
+/// A program's code.
+pub(super) struct Compiled {
+    /// What unwinders and debuggers know of it: gone before its text is.
+    pub(super) registered: Option<Box<Registered>>,
+    pub(super) text: Placed,
+    /// Where the code of each call begins.
+    calls: Box<[PcEntry]>,
+}
+
+impl Compiled {
+    /// Whether the address lies in it.
+    pub(super) fn has(&self, pc: u64) -> bool {
+        pc.checked_sub(self.text.base() as u64).is_some_and(|at| at < self.text.len() as u64)
+    }
+
+    /// The call whose code has this address.
+    pub(super) fn call_at(&self, pc: u64) -> Option<InsnIdx> {
+        let at = u32::try_from(pc.checked_sub(self.text.base() as u64)?).ok()?;
+        let before = self.calls.partition_point(|call| call.code <= at).checked_sub(1)?;
+        Some(InsnIdx(self.calls[before].insn))
+    }
+}
+
+/// Code in executable memory.
+pub(super) enum Placed {
+    /// As it was emitted, for good.
+    Fixed(Text),
+    /// With sites that tables patch, and so share.
+    #[cfg(native)]
+    Patched {
+        /// Out of its tables before anything else of it goes.
+        _sites: Tracked,
+        text: Arc<Text>,
+    },
+}
+
+impl Deref for Placed {
+    type Target = Text;
+
+    fn deref(&self) -> &Text {
+        match self {
+            Placed::Fixed(text) => text,
+            #[cfg(native)]
+            Placed::Patched { text, .. } => text,
+        }
+    }
+}
+
+/// What is compiled, and for whom.
+#[cfg(native)]
+pub(super) struct Subject<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) name: &'a str,
+    pub(super) layout: &'static ContextLayout,
+    pub(super) checks: Checks,
+    pub(super) program: &'a Program,
+    pub(super) facts: &'a Facts,
+    pub(super) bindings: &'a Bindings,
+    /// For debuggers.
+    pub(super) source: Option<&'a bpf_object::Code>,
+}
+
+/// Code that may be entered.
+#[cfg(native)]
+pub(super) struct Made {
+    pub(super) compiled: Compiled,
+    pub(super) entry: Entry,
+    pub(super) machine_stack: u64,
+    /// What it has taken of an account.
+    pub(super) memory: Option<Reservation>,
+}
+
+#[cfg(native)]
+impl Subject<'_> {
+    /// Compiles and places it, with `take` asked for its length before it is placed. With `note`, code of a first tier,
+    /// which notes that in its runs if they are not counted.
+    pub(super) fn compile(
+        &self,
+        opt_level: OptLevel,
+        note: Option<u64>,
+        max_machine_stack: u64,
+        take: impl FnOnce(usize) -> Result<Option<Reservation>, LoadError>,
+    ) -> Result<Made, LoadError> {
+        let Subject { engine, name, layout, checks, program, facts, bindings, source } = *self;
+        engine.0.compilers.lend(|host| {
+            let options = engine.compile_options(opt_level, layout.raw, checks, note.is_some());
+            let facts = constant_tail_calls(program, bindings, facts);
+            host.compiler
+                .compile(program, &facts, bindings, &options, &mut host.code)
+                .map_err(|source| LoadError::Compile { program: name.to_owned(), source })?;
+            let machine_stack = worst_stack(program, &host.code);
+            if machine_stack > max_machine_stack {
+                let (program, limit) = (name.to_owned(), max_machine_stack);
+                return Err(LoadError::Stack { program, needed: machine_stack, limit });
+            }
+            let memory = take(host.code.bytes.len())?;
+            let place = |source| LoadError::Place { program: name.to_owned(), source };
+            let resolve = |symbol| match (Extern::from_symbol(symbol), note) {
+                (Some(Extern::Counters(_)), Some(note)) => Some(crate::num::index(note)),
+                _ => bindings.resolve(symbol, &options.lower),
+            };
+            let text = engine.0.packs.stage(&host.code, resolve).map_err(place)?.finalize().map_err(place)?;
+            let entry = text.entry(0).ok_or_else(|| LoadError::Internal("code without an entry".into()))?;
+            let entry = Entry { code: entry, callee: entry, reads_hidden: host.code.reads_hidden };
+            let text = if host.code.tail_calls.is_empty() {
+                Placed::Fixed(text)
+            } else {
+                let text = Arc::new(text);
+                Placed::Patched { _sites: Tracked::new(&text, &host.code.tail_calls, bindings)?, text }
+            };
+            let registered = engine.0.debug.as_ref().map(|registry| {
+                // SAFETY: `Loaded::drop` takes it back when no run can be in the code any more, or `Tiered` does.
+                unsafe { debug::register(registry, name, program, source, &host.code, &text) }
+            });
+            let is_call = |entry: &&PcEntry| matches!(program.insns().get(entry.insn as usize), Some(Insn::Call(_)));
+            let calls = host.code.pc_map.iter().filter(is_call).copied().collect();
+            Ok(Made { compiled: Compiled { registered, text, calls }, entry, machine_stack, memory })
+        })
+    }
+}

@@ -1,0 +1,188 @@
+//! The code of a program that becomes faster while it runs.
+//!
+//! Problem: code that takes the place of other code is reached from prog arrays, images of hooks, compare trees,
+//! patched jumps and threads that are about to call it. Approach: none of them knows it. They have the address of a
+//! [`Forward`], a jump of the program's own that is there as long as the program is, and that is all that changes:
+//!
+//! 1. The fast code is compiled, placed, and its tail-call sites linked, while runs go on in the slow.
+//! 2. It is put beside the slow, so that the end of a stopped run finds its instruction in either.
+//! 3. The forward is redirected: runs and tail calls that begin from now on are fast. So one program changes at one
+//!    moment, whatever hook, plan or prog array it is in, and nobody's lock is taken.
+//! 4. A core barrier, after which no core goes to the slow code, and a grace period, after which no run is in it: it
+//!    is freed, with what it had taken of its account, and what it was compiled from.
+//!
+//! Whatever fails before the third step leaves the program as it was, for good; without the barrier, the slow code
+//! stays as long as the program does.
+//!
+//! Invariant: the promises that hold for the first code hold for the second: it is entered with a run, takes no more
+//! machine stack than was said, and is checked and counted alike.
+
+use crate::abi::begin::Entry;
+use crate::abi::limits::Checks;
+use crate::engine::Engine;
+use crate::engine::usage::Account;
+use crate::error::LoadError;
+use crate::program::bindings::Bindings;
+use crate::program::code::{Compiled, Made, Subject, take};
+use bpf_analysis::Facts;
+use bpf_debug::Registered;
+use bpf_isa::Program;
+use bpf_jit_code::OptLevel;
+use bpf_prog_pack::Forward;
+use bpf_quiesce::Reservation;
+use bpf_verifier::ContextLayout;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+/// Machine stack that fast code may take beyond what slow code does. What a run of the program takes is said when it is
+/// loaded; code that needs more is not used.
+const STACK_SLACK: u64 = 1024;
+
+pub(super) struct Tiered {
+    forward: Forward,
+    /// What runs of the slow code note. Odd, so that it is the address of nothing.
+    number: u64,
+    /// Until it is freed.
+    slow: Mutex<Option<Slow>>,
+    /// Its code, for the ends of runs.
+    slow_code: Weak<Compiled>,
+    fast: OnceLock<Fast>,
+    /// Whether the forward leads to `fast`.
+    moved: AtomicBool,
+}
+
+struct Slow {
+    code: Arc<Compiled>,
+    entry: usize,
+    memory: Option<Reservation>,
+    /// What the fast code is made from; taken by whoever tries to.
+    from: Option<From>,
+}
+
+struct From {
+    program: Program,
+    facts: Facts,
+    source: Option<bpf_object::Code>,
+    account: Option<Account>,
+}
+
+struct Fast {
+    code: Compiled,
+    memory: Option<Reservation>,
+}
+
+/// What must stay until no run can be in the code any more.
+pub(super) type Kept = ([Option<Box<Registered>>; 2], [Option<Reservation>; 2]);
+
+impl Tiered {
+    /// Compiles the first tier: with it, how the program is entered from now on, and the machine stack of a run.
+    pub(super) fn load(subject: &Subject<'_>, account: Option<&Account>) -> Result<(Tiered, Entry, u64), LoadError> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let Subject { engine, name, program, facts, source, bindings, .. } = *subject;
+        let limit = engine.config().max_machine_stack;
+        // Relaxed: only uniqueness matters.
+        let number = NEXT.fetch_add(2, Ordering::Relaxed);
+        let kept = size_of_val(program.insns());
+        let Made { compiled, entry, machine_stack, memory } =
+            subject.compile(OptLevel::None, Some(noted(bindings, number)), limit, |bytes| {
+                take(engine, name, account, bytes + kept)
+            })?;
+        let landing_pad = engine.config().hardening.landing_pads;
+        let first = entry.code as usize;
+        let forward = engine.0.packs.forward(first, landing_pad);
+        let forward = forward.map_err(|source| LoadError::Place { program: name.to_owned(), source })?;
+        let at = forward.entry();
+        let from = From {
+            program: program.clone(),
+            facts: facts.clone(),
+            source: source.filter(|_| engine.0.debug.is_some()).cloned(),
+            account: account.cloned(),
+        };
+        let code = Arc::new(compiled);
+        let tiered = Tiered {
+            forward,
+            number,
+            slow_code: Arc::downgrade(&code),
+            slow: Mutex::new(Some(Slow { code, entry: first, memory, from: Some(from) })),
+            fast: OnceLock::new(),
+            moved: AtomicBool::new(false),
+        };
+        // The slow code reads the hidden argument to note who it is; so the fast one may.
+        Ok((
+            tiered,
+            Entry { code: at, callee: at, reads_hidden: true },
+            machine_stack.saturating_add(STACK_SLACK).min(limit),
+        ))
+    }
+
+    /// What runs of the slow code note.
+    pub(super) fn note(&self, bindings: &Bindings) -> u64 {
+        noted(bindings, self.number)
+    }
+
+    /// Whether runs begin in the slow code.
+    pub(super) fn is_slow(&self) -> bool {
+        // Acquire pairs with the release in `make_fast`: then the fast code is there.
+        !self.moved.load(Ordering::Acquire)
+    }
+
+    /// The code that runs begin in now.
+    pub(super) fn now<R>(&self, look: impl FnOnce(&Compiled) -> R) -> Option<R> {
+        let slow = self.slow_code.upgrade().filter(|_| self.is_slow());
+        // It may have been freed meanwhile, and then there is the other.
+        slow.as_deref().or_else(|| self.fast.get().map(|fast| &fast.code)).map(look)
+    }
+
+    /// The code that this address lies in. In a guard of a run that was there, which keeps the code.
+    pub(super) fn at<R>(&self, pc: u64, look: impl FnOnce(&Compiled) -> R) -> Option<R> {
+        let slow = self.slow_code.upgrade();
+        let codes = slow.as_deref().into_iter().chain(self.fast.get().map(|fast| &fast.code));
+        codes.into_iter().find(|code| code.has(pc)).map(look)
+    }
+
+    /// Compiles the fast code, which may take so much machine stack, and has it run instead: its length.
+    pub(super) fn make_fast(
+        &self,
+        engine: &Engine,
+        (name, layout, checks, bindings): (&str, &'static ContextLayout, Checks, &Bindings),
+        machine_stack: u64,
+    ) -> Result<usize, LoadError> {
+        let internal = |what: String| LoadError::Internal(what);
+        let lock = || self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = lock().as_mut().and_then(|slow| Some((slow.from.take()?, slow.entry)));
+        let Some((from, first)) = taken else { return Err(internal("made fast twice".into())) };
+        let From { program, facts, source, account } = &from;
+        let (program, facts, source) = (program, facts, source.as_ref());
+        let subject = Subject { engine, name, layout, checks, program, facts, bindings, source };
+        let Made { compiled, entry, memory, .. } = subject
+            .compile(OptLevel::Speed, None, machine_stack, |bytes| take(engine, name, account.as_ref(), bytes))?;
+        let bytes = compiled.text.len();
+        if self.fast.set(Fast { code: compiled, memory }).is_err() {
+            return Err(internal("made fast by two".into()));
+        }
+        let redirected = self.forward.redirect(first, entry.code as usize);
+        redirected.map_err(|error| internal(format!("faster code cannot be entered: {error}")))?;
+        // Release: see `is_slow`.
+        self.moved.store(true, Ordering::Release);
+        let domain = engine.domain();
+        if domain.core_barrier().is_ok() {
+            let slow = lock().take();
+            domain.defer(move || drop(slow));
+        }
+        Ok(bytes)
+    }
+
+    /// What must stay when the program goes. Takes the code out of the tables.
+    pub(super) fn let_go(&mut self) -> Kept {
+        let slow = self.slow.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let (slow, slow_memory) = slow.map_or((None, None), |slow| (Arc::into_inner(slow.code), slow.memory));
+        let (fast, fast_memory) = self.fast.take().map_or((None, None), |fast| (Some(fast.code), fast.memory));
+        // The texts wait by themselves.
+        let registered = [slow, fast].map(|code| code.and_then(|mut code| code.registered.take()));
+        (registered, [slow_memory, fast_memory])
+    }
+}
+
+fn noted(bindings: &Bindings, number: u64) -> u64 {
+    bindings.counted.as_ref().map_or(number, |counted| counted.counters.address())
+}
