@@ -142,6 +142,20 @@ impl State {
             }
         }
         let mut next: Vec<(u32, i128, i128)> = Vec::new();
+        // By its order to others: of what was bounded itself only, as most of all is ordered somehow.
+        if hops == MAX_HOPS && max < i64::MAX.into() {
+            // What is below it is no more than it is.
+            for f in self.room.iter().filter(|f| f.hi == id && f.id >= FIRST_FREE_ID) {
+                let most = floor_div(max - i128::from(f.bytes), f.scale.into());
+                next.push((f.id, -ANYWHERE, most));
+            }
+        }
+        if hops == MAX_HOPS && min > 0 {
+            // What is above it is no less than it is.
+            for f in self.room.iter().filter(|f| f.id == id && f.hi >= FIRST_FREE_ID) {
+                next.push((f.hi, i128::from(f.scale) * min + i128::from(f.bytes), u64::MAX.into()));
+            }
+        }
         if min > 0 {
             // A region is as long as what is in it needs.
             for f in self.room.iter().filter(|f| f.id == id && f.hi < FIRST_FREE_ID) {
