@@ -175,10 +175,10 @@ helpers! {
     GetListenerSock = 98, "bpf_get_listener_sock";
     SkcLookupTcp = 99, "bpf_skc_lookup_tcp";
     TcpCheckSyncookie = 100, "bpf_tcp_check_syncookie";
-    SysctlGetName = 101, "bpf_osctl_get_name";
-    SysctlGetCurrentValue = 102, "bpf_osctl_get_current_value";
-    SysctlGetNewValue = 103, "bpf_osctl_get_new_value";
-    SysctlSetNewValue = 104, "bpf_osctl_set_new_value";
+    SysctlGetName = 101, "bpf_sysctl_get_name";
+    SysctlGetCurrentValue = 102, "bpf_sysctl_get_current_value";
+    SysctlGetNewValue = 103, "bpf_sysctl_get_new_value";
+    SysctlSetNewValue = 104, "bpf_sysctl_set_new_value";
     Strtol = 105, "bpf_strtol";
     Strtoul = 106, "bpf_strtoul";
     SkStorageGet = 107, "bpf_sk_storage_get";
@@ -240,9 +240,9 @@ helpers! {
     CheckMtu = 163, "bpf_check_mtu";
     ForEachMapElem = 164, "bpf_for_each_map_elem";
     Snprintf = 165, "bpf_snprintf";
-    SysBpf = 166, "bpf_os_bpf";
+    SysBpf = 166, "bpf_sys_bpf";
     BtfFindByNameKind = 167, "bpf_btf_find_by_name_kind";
-    SysClose = 168, "bpf_os_close";
+    SysClose = 168, "bpf_sys_close";
     TimerInit = 169, "bpf_timer_init";
     TimerSetCallback = 170, "bpf_timer_set_callback";
     TimerStart = 171, "bpf_timer_start";
