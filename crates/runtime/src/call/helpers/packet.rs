@@ -58,6 +58,7 @@ const XDP: &[(Helper, HostFn)] = &[
     (Helper::XdpAdjustTail, HostFn::plain(xdp_adjust_tail)),
     (Helper::FibLookup, HostFn::with_run(network::xdp_fib_lookup)),
     (Helper::CheckMtu, HostFn::with_run(network::xdp_check_mtu)),
+    (Helper::GetCgroupClassid, HostFn::plain(system::zero)),
     (Helper::XdpGetBuffLen, HostFn::plain(xdp_get_buff_len)),
     (Helper::XdpLoadBytes, HostFn::plain(xdp_load_bytes)),
     (Helper::XdpStoreBytes, HostFn::plain(xdp_store_bytes)),
@@ -447,7 +448,7 @@ fn fold(mut sum: u64) -> u16 {
     (sum & 0xffff) as u16
 }
 
-/// The one's-complement sum of memory in 16-bit words, as they lie there.
+/// The one's-complement sum of memory in 16-bit words, as they lie there; a last byte of its own is followed by 0.
 ///
 /// # Safety
 /// `len` bytes must be readable at `at`.
@@ -457,18 +458,16 @@ unsafe fn partial(at: u64, len: usize) -> u64 {
         // value may change meanwhile.
         unsafe { core::ptr::read_volatile((at as *const u8).wrapping_add(i)) }
     };
-    (0..len / 2).map(|i| u64::from(u16::from_ne_bytes([read(2 * i), read(2 * i + 1)]))).sum()
+    let last = if len.is_multiple_of(2) { 0 } else { u64::from(u16::from_ne_bytes([read(len - 1), 0])) };
+    (0..len / 2).map(|i| u64::from(u16::from_ne_bytes([read(2 * i), read(2 * i + 1)]))).sum::<u64>() + last
 }
 
-/// `bpf_csum_diff(from, from_len, to, to_len, seed)`: lengths are multiples of 4; the result is folded to 16 bits.
+/// `bpf_csum_diff(from, from_len, to, to_len, seed)`: the result is folded to 16 bits. (Before Linux 6.13 lengths were multiples of 4.)
 ///
 /// # Safety
 /// The memory must be readable.
 unsafe extern "C" fn csum_diff(from: u64, from_len: u64, to: u64, to_len: u64, seed: u64, _: *mut RunCtx) -> u64 {
     let (from_len, to_len) = (low(from_len) as usize, low(to_len) as usize);
-    if !(from_len | to_len).is_multiple_of(4) {
-        return EINVAL;
-    }
     // SAFETY: the program was proven to pass `from_len` readable bytes at `from`.
     let removed = fold(unsafe { partial(from, from_len) });
     // SAFETY: the program was proven to pass `to_len` readable bytes at `to`.
@@ -528,7 +527,9 @@ unsafe extern "C" fn l4_csum_replace(context: u64, offset: u64, from: u64, to: u
     const PSEUDO_HDR: u64 = 0x10;
     const MARK_MANGLED_0: u64 = 0x20;
     const MARK_ENFORCE: u64 = 0x40;
-    if flags & !(HDR_FIELD_MASK | PSEUDO_HDR | MARK_MANGLED_0 | MARK_ENFORCE) != 0 {
+    // Of packets whose sum a device has made.
+    const IPV6: u64 = 0x80;
+    if flags & !(HDR_FIELD_MASK | PSEUDO_HDR | MARK_MANGLED_0 | MARK_ENFORCE | IPV6) != 0 {
         return EINVAL;
     }
     // SAFETY: the first argument was proven to be the context, and the slice is used within this call only.
