@@ -74,7 +74,7 @@ pub(crate) fn shipped(helper: Helper) -> Option<&'static HostFn> {
 mod tests {
     use super::SHIPPED;
     use crate::call::helpers::packet::is_packet_helper;
-    use bpf_uapi::Helper;
+    use bpf_uapi::{Helper, Kfunc};
     use bpf_verifier::Helpers;
     use std::collections::{BTreeMap, BTreeSet};
 
@@ -97,6 +97,28 @@ mod tests {
         }
         let unknown = documented.iter().find(|(id, _)| !Helper::ALL.iter().any(|helper| helper.id() == **id));
         assert_eq!(unknown, None, "docs/helpers.md");
+    }
+
+    /// Each function that Linux 6.18 lets programs on packets and sockets call by name is here, or refused in
+    /// docs/helpers.md with the reason. The list is what the kernel's verifier does not refuse as "not allowed", asked
+    /// with one call a program for each function that its BTF marks (`bpf_kfunc`).
+    #[test]
+    fn functions_called_by_name_are_documented() {
+        let (_, text) =
+            include_str!("../../../../../docs/helpers.md").split_once("## Functions called by name").unwrap();
+        let (text, _) = text.split_once("\n## ").unwrap();
+        let quoted: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
+        let kernels: Vec<&str> = include_str!("kernel_functions.txt").lines().collect();
+        assert!(kernels.is_sorted() && kernels.len() > 100);
+        for name in &kernels {
+            assert!(quoted.contains(name), "{name} in docs/helpers.md");
+        }
+        let (here, refused) = text.split_once("| function | why |").unwrap();
+        for kfunc in Kfunc::ALL {
+            assert!(kernels.contains(&kfunc.name()), "{}: no such function of the kernel's", kfunc.name());
+            let name = format!("`{}`", kfunc.name());
+            assert!(here.contains(&name) && !refused.contains(&name), "{name} is here");
+        }
     }
 
     /// Ids and names of the rows `| 1, 3 to 4 | `a`, `b`, `c` | …`; and the ids of those that do not quote names.
