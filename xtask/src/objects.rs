@@ -13,12 +13,13 @@ use std::{
 };
 
 /// The folders whose C sources are BPF programs.
-const FOLDERS: [&str; 7] = [
+const FOLDERS: [&str; 8] = [
     "examples",
     "examples/live",
     "benches/programs",
     "crates/object/tests/objects",
     "crates/runtime/tests/objects",
+    "crates/runtime/tests/objects/net",
     "crates/verifier/tests/precision",
     "crates/verifier/tests/loops",
 ];

@@ -9,6 +9,8 @@
 //! Every `unsafe` block is one system call on attributes that live in this module's stack frame. Structures follow
 //! include/uapi/linux/bpf.h, cut after the last field used: the kernel takes any length and zero-fills.
 
+pub mod pinned;
+
 use bpf_isa::{Callee, Imm64, Insn, Reg, Src, Width};
 pub use bpf_uapi::{MapType, ProgramType};
 use std::{
@@ -21,6 +23,7 @@ const MAP_CREATE: libc::c_long = 0;
 const MAP_LOOKUP_ELEM: libc::c_long = 1;
 const MAP_UPDATE_ELEM: libc::c_long = 2;
 const PROG_LOAD: libc::c_long = 5;
+const OBJ_GET: libc::c_long = 7;
 const PROG_TEST_RUN: libc::c_long = 10;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const MAP_FREEZE: libc::c_long = 22;
@@ -363,6 +366,32 @@ impl Program {
         unsafe { bpf(PROG_TEST_RUN, &mut attr) }?;
         output.truncate(attr.data_size_out as usize);
         Ok((attr.retval, output))
+    }
+
+    /// Runs it once on a packet and a context, as its program type has it (`struct xdp_md`, `struct __sk_buff`, ...; a
+    /// type without packets takes an empty one): the result, and what packet and context are afterwards.
+    pub fn test_run_context(&self, packet: &[u8], context: &[u8]) -> io::Result<(u32, Vec<u8>, Vec<u8>)> {
+        let mut output = vec![0u8; if packet.is_empty() { 0 } else { packet.len().max(1 << 17) }];
+        let mut after = vec![0u8; context.len()];
+        let mut attr = TestRunAttr {
+            prog_fd: self.fd() as u32,
+            data_size_in: packet.len() as u32,
+            data_in: if packet.is_empty() { 0 } else { address(packet) },
+            data_size_out: output.len() as u32,
+            data_out: if packet.is_empty() { 0 } else { output.as_mut_ptr().expose_provenance() as u64 },
+            // Programs without packets take no number of runs.
+            repeat: u32::from(!packet.is_empty()),
+            ctx_size_in: context.len() as u32,
+            ctx_in: address(context),
+            ctx_size_out: after.len() as u32,
+            ctx_out: after.as_mut_ptr().expose_provenance() as u64,
+            ..TestRunAttr::default()
+        };
+        // SAFETY: packet and context have the lengths given and are only read; the buffers have the lengths given and
+        // are exclusively ours.
+        unsafe { bpf(PROG_TEST_RUN, &mut attr) }?;
+        output.truncate(attr.data_size_out as usize);
+        Ok((attr.retval, output, after))
     }
 
     /// The machine code of each of its functions, main first. Needs CAP_SYS_ADMIN or equal; empty without the JIT.

@@ -223,6 +223,12 @@ impl Window {
         // it while the owner is borrowed for the result.
         unsafe { core::slice::from_raw_parts(self.data, self.len()) }
     }
+
+    /// The metadata's bytes.
+    pub(crate) fn metadata(&self) -> &[u8] {
+        // SAFETY: as for `packet`: the metadata's start is not behind the packet's.
+        unsafe { core::slice::from_raw_parts(self.data_meta, self.data.addr() - self.data_meta.addr()) }
+    }
 }
 
 pub(crate) fn field(field: ContextField, access: Access, kind: FieldKind, host: (usize, u32)) -> Field {
@@ -268,6 +274,11 @@ impl<'p> XdpBuff<'p> {
             redirect: None,
             buffer: PhantomData,
         }
+    }
+
+    /// The bytes that programs have put in front of the packet by `bpf_xdp_adjust_meta`, for those that come after.
+    pub fn metadata(&self) -> &[u8] {
+        self.window.metadata()
     }
 
     /// The packet as it is now.

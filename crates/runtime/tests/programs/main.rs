@@ -25,6 +25,7 @@ mod lookups;
 mod maps;
 mod named;
 mod nested_contexts;
+mod network_programs;
 mod packets;
 mod redirect;
 mod rings;

@@ -462,7 +462,8 @@ unsafe fn partial(at: u64, len: usize) -> u64 {
     (0..len / 2).map(|i| u64::from(u16::from_ne_bytes([read(2 * i), read(2 * i + 1)]))).sum::<u64>() + last
 }
 
-/// `bpf_csum_diff(from, from_len, to, to_len, seed)`: the result is folded to 16 bits. (Before Linux 6.13 lengths were multiples of 4.)
+/// `bpf_csum_diff(from, from_len, to, to_len, seed)`: the result is folded to 16 bits. (Before Linux 6.13 lengths
+/// were multiples of 4.)
 ///
 /// # Safety
 /// The memory must be readable.
