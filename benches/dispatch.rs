@@ -398,7 +398,7 @@ fn updates() -> Vec<Table> {
         dispatcher.set_hits(&hits).expect("room");
         let weighted = update_time(&engine, change);
         let listed = update_time(&engine, || {
-            hook.attach_with(guest, Attachment { priority: 0, ..Attachment::default() }).expect("room");
+            hook.attach_with(guest, Attachment::default().priority(0)).expect("room");
             hook.detach(guest).expect("attached");
         });
         let spare = load();

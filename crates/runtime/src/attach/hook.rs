@@ -73,6 +73,7 @@ pub enum HookError {
 
 /// How a program is attached: what libxdp keeps beside each program of its dispatcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Attachment {
     /// Programs of lower priority run first; among equals, those that were attached first.
     pub priority: i32,
@@ -85,6 +86,22 @@ impl Default for Attachment {
     /// libxdp's: priority 50, following the policy.
     fn default() -> Self {
         Attachment { priority: 50, continue_on: None }
+    }
+}
+
+impl Attachment {
+    /// With this priority.
+    #[must_use]
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Continuing on these verdicts instead of the policy's.
+    #[must_use]
+    pub fn continue_on(mut self, verdicts: Verdicts) -> Self {
+        self.continue_on = Some(verdicts);
+        self
     }
 }
 

@@ -84,7 +84,7 @@ fn the_list_changes_as_told() {
 fn programs_run_by_priority() {
     for f in &fixtures() {
         let hook = hook(f, Policy::RunAll { result: 0 });
-        let at = |priority| Attachment { priority, ..Attachment::default() };
+        let at = |priority| Attachment::default().priority(priority);
         let [one, two, three, four, five] = [1, 2, 3, 4, 5].map(|i| digit(f, i, 0));
         hook.attach(&one).unwrap();
         hook.attach_with(&two, at(100)).unwrap();
@@ -104,7 +104,7 @@ fn programs_run_by_priority() {
 fn a_program_says_on_which_verdicts_the_chain_continues() {
     for f in &fixtures() {
         let hook = hook(f, FIRST);
-        let on = |verdicts| Attachment { continue_on: Some(verdicts), ..Attachment::default() };
+        let on = |verdicts| Attachment::default().continue_on(verdicts);
         let [redirects, says_40, last] = [(1, 3), (2, 40), (3, 9)].map(|(i, verdict)| digit(f, i, verdict));
         hook.attach_with(&redirects, on(Verdicts::Set(1 << 2 | 1 << 3))).unwrap();
         assert_eq!(run(&hook), (PASS, 1), "{}: at the end, as libxdp does", f.name);
@@ -114,7 +114,7 @@ fn a_program_says_on_which_verdicts_the_chain_continues() {
         hook.replace(&redirects, &digit(f, 4, PASS)).unwrap();
         assert_eq!(run(&hook), (9, 423), "{}: the place keeps its verdicts", f.name);
         hook.detach(&says_40).unwrap();
-        hook.attach_with(&says_40, Attachment { priority: 60, ..Attachment::default() }).unwrap();
+        hook.attach_with(&says_40, Attachment::default().priority(60)).unwrap();
         assert_eq!(run(&hook), (9, 43), "{}", f.name);
 
         let observers = Hook::new(&f.engine, Policy::RunAll { result: 0 }).unwrap();

@@ -128,7 +128,7 @@ fn images_begin_a_run_if_one_of_their_programs_needs_it() {
         dispatcher.detach(&asks).unwrap();
     }
     let second = loads.load("second", "r0 = r2\nexit");
-    hook.attach_with(&quiet, Attachment { continue_on: Some(Verdicts::Set(1 << 3)), ..Attachment::default() }).unwrap();
+    hook.attach_with(&quiet, Attachment::default().continue_on(Verdicts::Set(1 << 3))).unwrap();
     hook.attach(&second).unwrap();
     assert_eq!(hook.run(&mut host, &mut [0; 9]).unwrap(), 9, "the second has its arguments");
 }

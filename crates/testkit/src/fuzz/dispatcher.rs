@@ -147,7 +147,7 @@ impl Hooked {
         let position = self.attached.iter().position(|(attached, _)| attached.serial == known.serial);
         match choices.below(6) {
             0 | 1 => {
-                let mut attachment = Attachment { priority: choices.byte() as i8 as i32 / 32, continue_on: None };
+                let mut attachment = Attachment::default().priority(choices.byte() as i8 as i32 / 32);
                 if matches!(self.policy, Policy::FirstVerdict { .. }) && choices.one_in(2) {
                     let set = choices.value();
                     attachment.continue_on =
