@@ -13,9 +13,12 @@ use std::{
 };
 
 /// The folders whose C sources are BPF programs.
-const FOLDERS: [&str; 8] = [
+const FOLDERS: [&str; 11] = [
     "examples",
+    "examples/limiter",
     "examples/live",
+    "examples/policy",
+    "examples/tenants",
     "benches/programs",
     "crates/object/tests/objects",
     "crates/runtime/tests/objects",

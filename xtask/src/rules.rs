@@ -65,13 +65,16 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// What is not shipped may depend on anything, and nothing that is shipped on it.
-const UNSHIPPED: [&str; 7] = [
+const UNSHIPPED: [&str; 10] = [
     "bpf-testkit",
     "bpf-jit-suite",
     "bpf-prove",
     "bpf-benches",
     "bpf-example-interpreted",
+    "bpf-example-limiter",
     "bpf-example-live",
+    "bpf-example-policy",
+    "bpf-example-tenants",
     "xtask",
 ];
 

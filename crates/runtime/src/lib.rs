@@ -108,3 +108,12 @@ pub use bpf_verifier::{Limits, VerifyError};
 #[cfg(all(doctest, native, feature = "derive"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// What the documents show, which lie in the repository and not in the package.
+#[cfg(all(doctest, native, feature = "derive"))]
+mod documents {
+    #[doc = include_str!("../../../docs/maps.md")]
+    struct Maps;
+    #[doc = include_str!("../../../docs/dispatch.md")]
+    struct Dispatch;
+}

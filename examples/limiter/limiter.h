@@ -1,0 +1,5 @@
+struct request {
+	const __u32 client;
+	const __u32 cost;
+	const __u64 now;
+};

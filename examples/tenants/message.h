@@ -1,0 +1,6 @@
+struct message {
+	const __u32 tenant;
+	const __u32 kind;
+	const __u32 size;
+	__u32 queue;
+};
