@@ -18,7 +18,7 @@ pub use bpf_uapi::flags::{create as flags, update};
 pub(crate) enum Family {
     /// Array and per-CPU array.
     Array,
-    /// Hash, LRU hash, and both with a value per slot.
+    /// Hash, LRU hash, and both with a value per slot; storage of sockets.
     Hash,
     /// LPM trie.
     Trie,
@@ -50,7 +50,9 @@ impl Family {
     pub(crate) fn of(map_type: MapType) -> Result<Self, MapError> {
         match map_type {
             MapType::Array | MapType::PerCpuArray => Ok(Self::Array),
-            MapType::Hash | MapType::PerCpuHash | MapType::LruHash | MapType::LruPerCpuHash => Ok(Self::Hash),
+            MapType::Hash | MapType::PerCpuHash | MapType::LruHash | MapType::LruPerCpuHash | MapType::SkStorage => {
+                Ok(Self::Hash)
+            }
             MapType::LpmTrie => Ok(Self::Trie),
             MapType::Queue | MapType::Stack => Ok(Self::Queue),
             MapType::BloomFilter => Ok(Self::Bloom),
@@ -68,7 +70,6 @@ impl Family {
             | MapType::CgroupStorage
             | MapType::ReuseportSockArray
             | MapType::PerCpuCgroupStorage
-            | MapType::SkStorage
             | MapType::StructOps
             | MapType::InodeStorage
             | MapType::TaskStorage
@@ -229,8 +230,10 @@ impl MapDef {
             if !fits {
                 return bad(Errno::EINVAL, format!("a 4-byte aligned spin lock inside the value, not offset {offset}"));
             }
-            if !matches!(self.map_type, MapType::Hash | MapType::Array | MapType::LruHash) {
-                return bad(Errno::EOPNOTSUPP, "a spin lock only in values of hash, lru_hash and array".into());
+            let lockable = [MapType::Hash, MapType::Array, MapType::LruHash, MapType::SkStorage];
+            if !lockable.contains(&self.map_type) {
+                let expected = "a spin lock only in values of hash, lru_hash, array and sk_storage";
+                return bad(Errno::EOPNOTSUPP, expected.into());
             }
         }
         if self.map_type == MapType::BloomFilter && u64::from(self.value_size) > KMALLOC_MAX {
@@ -245,6 +248,7 @@ impl MapDef {
         }
         match family {
             Family::Array | Family::ArrayOfMaps | Family::Perf => self.validate_array(bad),
+            Family::Hash if self.map_type == MapType::SkStorage => self.validate_storage(bad),
             Family::Hash | Family::HashOfMaps => self.validate_hash(bad),
             Family::Trie => self.validate_trie(bad),
             Family::Queue => self.validate_queue(bad),
@@ -265,6 +269,7 @@ impl MapDef {
             Family::Array => ARRAY | flags::MMAPABLE | flags::INNER_MAP,
             Family::ArrayOfMaps => flags::NUMA_NODE | flags::RDONLY | flags::WRONLY,
             Family::Perf => flags::NUMA_NODE | flags::RDONLY | flags::WRONLY | flags::PRESERVE_ELEMS,
+            Family::Hash if self.map_type == MapType::SkStorage => flags::NO_PREALLOC | flags::CLONE,
             Family::Hash if self.map_type.is_lru() => HASH | flags::NO_COMMON_LRU,
             Family::Hash | Family::HashOfMaps => HASH,
             Family::Trie => flags::NO_PREALLOC | flags::NUMA_NODE | ACCESS,
@@ -319,6 +324,22 @@ impl MapDef {
             return bad(Errno::E2BIG, self.shape(&format!("max_entries at most {MAX_HASH_ENTRIES}")));
         }
         self.validate_per_cpu_value(bad)
+    }
+
+    /// A key is a socket's cookie; the kernel's is a descriptor of four bytes, and its maps have no `max_entries`.
+    fn validate_storage(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
+        let sized = self.key_size == 8 && self.value_size != 0 && self.max_entries != 0;
+        if !sized || self.flags & flags::NO_PREALLOC == 0 {
+            let expected = "NO_PREALLOC, key_size 8, value_size and max_entries above 0";
+            return bad(Errno::EINVAL, self.shape(expected));
+        }
+        if self.value_size > MAX_STORAGE_VALUE {
+            return bad(Errno::E2BIG, self.shape(&format!("value_size at most {MAX_STORAGE_VALUE}")));
+        }
+        if self.max_entries > MAX_HASH_ENTRIES {
+            return bad(Errno::E2BIG, self.shape(&format!("max_entries at most {MAX_HASH_ENTRIES}")));
+        }
+        Ok(())
     }
 
     fn validate_per_cpu_value(&self, bad: impl Fn(Errno, String) -> Result<(), MapError>) -> Result<(), MapError> {
@@ -479,6 +500,9 @@ const MAX_PER_CPU_VALUE: usize = 32 << 10;
 
 /// The kernel's `NR_CPUS`, as distributions set it: the most entries of a CPU map.
 const MAX_CPUS: u32 = 8192;
+
+/// The kernel's `BPF_LOCAL_STORAGE_MAX_VALUE_SIZE`: 16 bits, less its element's header.
+pub(crate) const MAX_STORAGE_VALUE: u32 = 65535 - 128;
 
 /// The longest key of a hash of sockets: a key is on the stack.
 pub(crate) const MAX_SOCKET_KEY: u32 = 512;

@@ -11,7 +11,7 @@
 
 use std::sync::atomic::AtomicU32;
 
-use crate::def::{MapDef, MapType};
+use crate::def::{MAX_STORAGE_VALUE, MapDef, MapType, update as update_flags};
 use crate::errno::{Errno, ret};
 use crate::header::MapHeader;
 use crate::lock::ValueLock;
@@ -316,6 +316,31 @@ pub unsafe fn set_socket(map: *const MapHeader, key: *const u8, number: u64, fla
     // SAFETY: readable for the key size (contract).
     let set = unsafe { with_key(key, size, |key| map.ops.set_socket(key, number, flags, slot)) };
     ret(set.unwrap_or(Err(Errno::EINVAL)))
+}
+
+/// `bpf_sk_storage_get`: the value of the socket with this cookie, or null. With `create`, one that has none gets a copy
+/// of `initial`, or zeros where that is null; null then means that there is no room, or that it was removed at once.
+///
+/// # Safety
+/// See the module; `initial` must be null or readable for the value size.
+pub unsafe fn storage(map: *const MapHeader, cookie: u64, initial: *const u8, create: bool, slot: u32) -> *mut u8 {
+    static ZEROS: [u64; (MAX_STORAGE_VALUE as usize).div_ceil(8)] = [0; (MAX_STORAGE_VALUE as usize).div_ceil(8)];
+    // SAFETY: a live map (contract).
+    if unsafe { def(map) }.map_type != MapType::SkStorage {
+        return std::ptr::null_mut();
+    }
+    let key = (&raw const cookie).cast();
+    // SAFETY: a live map (contract), whose keys are cookies.
+    let found = unsafe { lookup(map, key, slot) };
+    if !found.is_null() || !create {
+        return found;
+    }
+    let initial = if initial.is_null() { ZEROS.as_ptr().cast() } else { initial };
+    // Whether this call or another thread's has made it, the look-up tells.
+    // SAFETY: as before; a value of the map's size (contract), or zeros for the longest that its definition may have.
+    unsafe { update(map, key, initial, update_flags::NOEXIST, slot) };
+    // SAFETY: as before.
+    unsafe { lookup(map, key, slot) }
 }
 
 /// `bpf_spin_lock`: 0, or `-EDEADLK` if this slot holds the lock already (a signal handler's program met its own

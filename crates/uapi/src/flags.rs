@@ -21,6 +21,8 @@ pub mod create {
     pub const RDONLY_PROG: u32 = 1 << 7;
     /// Programs may only write.
     pub const WRONLY_PROG: u32 = 1 << 8;
+    /// The storage of a listening socket is to be copied to those that it accepts, which is the host's to do.
+    pub const CLONE: u32 = 1 << 9;
     /// The values of an array can be mapped.
     pub const MMAPABLE: u32 = 1 << 10;
     /// Perf event array: keep the entries when the file descriptor is closed.
@@ -37,6 +39,12 @@ pub mod redirect {
     pub const BROADCAST: u64 = 1 << 3;
     /// But to the one that the packet came from.
     pub const EXCLUDE_INGRESS: u64 = 1 << 4;
+}
+
+/// Flags of `bpf_sk_storage_get`.
+pub mod local_storage {
+    /// Make it where there is none.
+    pub const GET_F_CREATE: u64 = 1 << 0;
 }
 
 /// Update flags (`BPF_ANY` and so on).

@@ -174,6 +174,8 @@ pub enum ArgKind {
     Key,
     /// A readable value of the map.
     Value,
+    /// A readable value of the map, or null.
+    ValueOrNull,
     /// Room for a value of the map.
     ValueOut,
     /// Memory; the next argument is its length.
@@ -439,6 +441,7 @@ impl Helpers {
         const SIZE: ArgKind = Size { zero: false };
         const SIZE_OR_ZERO: ArgKind = Size { zero: true };
         const RINGBUF: ArgKind = Map(MapTypes::of(&[MapType::RingBuf]));
+        const STORAGE: ArgKind = Map(MapTypes::of(&[MapType::SkStorage]));
         let h = HelperProto::of;
         let with = |effect, p: HelperProto| HelperProto { effect, ..p };
         let mut protos = vec![
@@ -469,6 +472,8 @@ impl Helpers {
             h(Helper::SkFullsock, &[SOCKET], Ret::OfSocketOrNull(SocketPart::Itself)),
             h(Helper::TcpSock, &[SOCKET], Ret::OfSocketOrNull(SocketPart::Fields(TCP_SOCKET_BYTES))),
             h(Helper::GetListenerSock, &[SOCKET], Ret::OfSocketOrNull(SocketPart::Other)),
+            h(Helper::SkStorageGet, &[STORAGE, SOCKET, ValueOrNull, Scalar], Ret::MapValueOrNull),
+            h(Helper::SkStorageDelete, &[STORAGE, SOCKET], Ret::Scalar),
             h(Helper::SkAssign, &[Ctx, Socket { null: true, release: false }, Scalar], Ret::Scalar),
             h(Helper::SkbSetTstamp, &[Ctx, Scalar, Scalar], Ret::Scalar),
             h(Helper::TcpRawGenSyncookieIpv4, &[header(20), READ, SIZE], Ret::Scalar),
@@ -602,6 +607,13 @@ impl Helpers {
                 self.protos.insert(i, proto);
                 Ok(())
             }
+        }
+    }
+
+    /// Puts a function in the place of the one with its id, if there is one.
+    pub fn replace(&mut self, proto: HelperProto) {
+        if let Ok(i) = self.protos.binary_search_by_key(&proto.id, |p| p.id) {
+            self.protos[i] = proto;
         }
     }
 

@@ -308,6 +308,7 @@ pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
             | ArgKind::Map(_)
             | ArgKind::Key
             | ArgKind::Value
+            | ArgKind::ValueOrNull
             | ArgKind::ValueOut
             | ArgKind::Mem(_)
             | ArgKind::Values

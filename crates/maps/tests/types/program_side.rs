@@ -209,14 +209,14 @@ fn the_wrong_type_is_an_error() {
     let domain = domain();
     for map_type in implemented_types() {
         let (key, value, entries) = match map_type {
-            MapType::LpmTrie => (8, 8, 8),
+            MapType::LpmTrie | MapType::SkStorage => (8, 8, 8),
             MapType::Queue | MapType::Stack | MapType::BloomFilter => (0, 8, 8),
             MapType::RingBuf | MapType::UserRingBuf => (0, 0, 1 << 16),
             MapType::PerfEventArray | MapType::ArrayOfMaps | MapType::HashOfMaps | MapType::XskMap => (4, 4, 8),
             _ => (4, 8, 8),
         };
         let mut def = MapDef::new("m", map_type, key, value, entries);
-        if map_type == MapType::LpmTrie {
+        if matches!(map_type, MapType::LpmTrie | MapType::SkStorage) {
             def = def.with_flags(flags::NO_PREALLOC);
         }
         if map_type.is_map_of_maps() {
@@ -225,7 +225,9 @@ fn the_wrong_type_is_an_error() {
         let map = Map::create(def, &domain).unwrap();
         let is = |types: &[MapType]| types.contains(&map_type);
         let arrays = is(&[MapType::Array, MapType::PerCpuArray]);
-        let hashes = is(&[MapType::Hash, MapType::PerCpuHash, MapType::LruHash, MapType::LruPerCpuHash]);
+        let hashes = is(&[MapType::Hash, MapType::PerCpuHash, MapType::LruHash, MapType::LruPerCpuHash])
+            // By the sockets' cookies, which programs have no way to.
+            || is(&[MapType::SkStorage]);
         let lists = is(&[MapType::Queue, MapType::Stack]);
         let bloom = is(&[MapType::BloomFilter]);
         let (absent, unsupported, invalid) =

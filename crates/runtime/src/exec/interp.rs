@@ -287,6 +287,8 @@ impl<'p> Host<'p> {
                 ArgKind::Map(kinds) => map = Some(self.map_arg(&bound.proto, kinds, arg, caller)?),
                 ArgKind::Key => caller.check(self, arg, size(|m| m.key_size)?, false)?,
                 ArgKind::Value => caller.check(self, arg, size(|m| m.value_size)?, false)?,
+                ArgKind::ValueOrNull if arg == 0 => {}
+                ArgKind::ValueOrNull => caller.check(self, arg, size(|m| m.value_size)?, false)?,
                 ArgKind::ValueOut => caller.check(self, arg, size(|m| m.value_size)?, true)?,
                 ArgKind::Values => {
                     let len = args.get(i + 1).copied().unwrap_or(0);

@@ -1,7 +1,7 @@
 //! Linking: what programs refer to meets what the host offers.
 
 use crate::call::helpers::kfuncs::kfunc;
-use crate::call::helpers::packet::{is_packet_helper, packet_helper};
+use crate::call::helpers::packet::{is_packet_helper, own_prototype, packet_helper};
 use crate::call::helpers::table::shipped;
 use crate::call::{HostFn, IntoHostFn, host_fn, prototype};
 use crate::context::ContextLayout;
@@ -15,6 +15,7 @@ use bpf_object::UNRESOLVED_CALL;
 use bpf_uapi::{Helper, Kfunc, helper_id};
 use bpf_verifier::{ArgKind, Helpers};
 use core::marker::PhantomData;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
@@ -126,7 +127,18 @@ impl<H: 'static> Linker<H> {
             packet_helper(helper, layout).or_else(|| shipped(helper))
         };
         let func = self.funcs.get(&id).or_else(of_kernel)?.clone();
-        Some(Bound { proto: self.protos.get(id)?.clone(), func })
+        Some(Bound { proto: self.prototypes(layout).get(id)?.clone(), func })
+    }
+
+    /// What programs on this context call functions by.
+    pub(super) fn prototypes(&self, layout: &'static ContextLayout) -> Cow<'_, Helpers> {
+        let shipped = self.protos.iter().filter(|proto| !self.funcs.contains_key(&proto.id));
+        let own: Vec<_> = shipped.filter_map(|proto| own_prototype(proto, layout)).collect();
+        let mut protos = Cow::Borrowed(&self.protos);
+        for proto in own {
+            protos.to_mut().replace(proto);
+        }
+        protos
     }
 
     /// Resolves the helpers that the instructions call.

@@ -376,6 +376,10 @@ fn definition(object: &Object, map: &bpf_object::MapDecl, slots: u32) -> Result<
     if let Some(btf) = object.btf() {
         let kind = |ty: Option<TypeId>| ty.and_then(|ty| kind_of(btf, ty));
         (def.key_kind, def.value_kind) = (kind(map.key_type), kind(map.value_type));
+        if map_type == MapType::SkStorage {
+            // The descriptor's type, not the cookie's.
+            def.key_kind = None;
+        }
     }
     if is_constant(map) {
         def.flags |= flags::RDONLY_PROG;
@@ -395,8 +399,17 @@ fn normalised(map_type: MapType, map: &bpf_object::MapDecl, slots: u32) -> (u32,
             let value = if map.value_type.is_some() { 4 } else { or(value, 4) };
             (or(key, 4), value, or(entries, slots))
         }
+        // A descriptor in the kernel, a cookie here; and it says nothing of how many sockets there are.
+        MapType::SkStorage => (if key == 4 { 8 } else { key }, value, or(entries, storages(value))),
         _other => (key, value, entries),
     }
+}
+
+/// Sockets that a map of storage has room for unless the host says how many.
+fn storages(value_size: u32) -> u32 {
+    const MOST: u32 = 1 << 16;
+    const MEMORY: u32 = 256 << 20;
+    (MEMORY / value_size.max(1)).min(MOST)
 }
 
 /// The smallest size of a ring buffer that holds this many bytes: a power of two, and of pages. A size that is too

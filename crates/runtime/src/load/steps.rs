@@ -158,7 +158,7 @@ impl<H: 'static> Loading<'_, H> {
         options: verify::Options,
     ) -> Result<Checked, LoadError> {
         let Loading { linker, name, layout, code, .. } = *self;
-        let subject = Subject { name, bindings, layout, helpers: &linker.protos, code };
+        let subject = Subject { name, bindings, layout, helpers: &linker.prototypes(layout), code };
         let missing = &bindings.missing;
         let checked = verify(&linker.engine, &subject, program, options).map_err(|error| match &error {
             LoadError::Verifier { source, .. } => {

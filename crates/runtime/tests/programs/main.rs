@@ -35,4 +35,5 @@ mod sock_hooks;
 mod socket_maps;
 mod sockets;
 mod stopped;
+mod storage;
 mod unstoppable;

@@ -147,6 +147,10 @@ impl<'a> Walk<'a> {
                 let (_, _, def) = self.map_of(call)?;
                 self.memory(proto, i, reg, v, def.value_size.into(), MemArg::READ, call)?;
             }
+            ArgKind::ValueOrNull => {
+                let (_, _, def) = self.map_of(call)?;
+                self.memory(proto, i, reg, v, def.value_size.into(), MemArg::READ.or_null(), call)?;
+            }
             ArgKind::ValueOut => {
                 let (_, _, def) = self.map_of(call)?;
                 // A Bloom filter's "peek" asks whether the value is there.

@@ -19,6 +19,7 @@ use bpf_jit_code::RunCtx;
 use bpf_maps::{MapHeader, MapType, RedirectEntry, program as map_ops};
 use bpf_uapi::flags::redirect;
 use bpf_uapi::{Errno, Helper};
+use bpf_verifier::{ArgKind, HelperProto};
 
 /// A packet keeps at least an Ethernet header.
 const ETH_HLEN: usize = 14;
@@ -48,6 +49,14 @@ pub(crate) fn packet_helper(helper: Helper, layout: &'static ContextLayout) -> O
     table.iter().find(|h| h.0 == helper).map(|h| &h.1)
 }
 
+/// The prototype for programs on `layout` where it is another than for the rest: a program whose context is the socket
+/// gives that.
+pub(crate) fn own_prototype(proto: &HelperProto, layout: &'static ContextLayout) -> Option<HelperProto> {
+    let own = |arg| if matches!(arg, ArgKind::Socket { .. }) { ArgKind::Ctx } else { arg };
+    (proto.helper() == Some(Helper::SkStorageGet) && core::ptr::eq(layout, Sock::layout()))
+        .then(|| HelperProto { args: proto.args.map(own), ..proto.clone() })
+}
+
 const XDP: &[(Helper, HostFn)] = &[
     (Helper::Redirect, HostFn::with_run(xdp_redirect)),
     (Helper::RedirectMap, HostFn::with_run(xdp_redirect_map)),
@@ -66,15 +75,24 @@ const XDP: &[(Helper, HostFn)] = &[
 
 const SK_LOOKUP: &[(Helper, HostFn)] = &[(Helper::SkAssign, HostFn::with_run(socket::lookup_sk_assign))];
 
-const SOCK: &[(Helper, HostFn)] = &[(Helper::GetSocketCookie, HostFn::plain(socket::sock_get_socket_cookie))];
+const SOCK: &[(Helper, HostFn)] = &[
+    (Helper::GetSocketCookie, HostFn::plain(socket::sock_get_socket_cookie)),
+    (Helper::SkStorageGet, HostFn::with_run(socket::sock_storage_get)),
+];
 
-const SOCK_ADDR: &[(Helper, HostFn)] = &[(Helper::GetSocketCookie, HostFn::plain(socket::addr_get_socket_cookie))];
+const SOCK_ADDR: &[(Helper, HostFn)] = &[
+    (Helper::GetSocketCookie, HostFn::plain(socket::addr_get_socket_cookie)),
+    (Helper::SkStorageGet, HostFn::with_run(socket::sk_storage_get)),
+    (Helper::SkStorageDelete, HostFn::with_run(socket::sk_storage_delete)),
+];
 
 const SOCK_OPS: &[(Helper, HostFn)] = &[
     (Helper::GetSocketCookie, HostFn::plain(socket::ops_get_socket_cookie)),
     (Helper::SockMapUpdate, HostFn::with_run(socket::sock_map_update)),
     (Helper::SockOpsCbFlagsSet, HostFn::plain(socket::sock_ops_cb_flags_set)),
     (Helper::SockHashUpdate, HostFn::with_run(socket::sock_map_update)),
+    (Helper::SkStorageGet, HostFn::with_run(socket::sk_storage_get)),
+    (Helper::SkStorageDelete, HostFn::with_run(socket::sk_storage_delete)),
 ];
 
 const SKB: &[(Helper, HostFn)] = &[
@@ -86,6 +104,8 @@ const SKB: &[(Helper, HostFn)] = &[
     (Helper::GetSocketCookie, HostFn::plain(socket::skb_get_socket_cookie)),
     (Helper::GetSocketUid, HostFn::plain(socket::get_socket_uid)),
     (Helper::SkAssign, HostFn::with_run(socket::skb_sk_assign)),
+    (Helper::SkStorageGet, HostFn::with_run(socket::sk_storage_get)),
+    (Helper::SkStorageDelete, HostFn::with_run(socket::sk_storage_delete)),
     (Helper::SkbSetTstamp, HostFn::with_run(skb::set_tstamp)),
     (Helper::SkbStoreBytes, HostFn::plain(skb_store_bytes)),
     (Helper::L3CsumReplace, HostFn::plain(l3_csum_replace)),

@@ -19,6 +19,7 @@ use crate::num::{index, low};
 use bpf_jit_code::RunCtx;
 use bpf_maps::{MapHeader, program as map_ops};
 use bpf_uapi::Errno;
+use bpf_uapi::flags::local_storage;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -397,4 +398,90 @@ pub(super) unsafe extern "C" fn sock_map_update(
     let slot = unsafe { (*run).slot };
     // SAFETY: the verifier has proven a live map and a key of its size; the slot is that of the run's guard.
     unsafe { map_ops::set_socket(map as *const MapHeader, key as *const u8, socket.cookie, flags, slot) as u64 }
+}
+
+/// What a map keeps of a socket: by its cookie, so that one that has none keeps nothing.
+///
+/// # Safety
+/// See [`socket`].
+unsafe fn owner(at: u64) -> Option<u64> {
+    // SAFETY: as the verifier has proven.
+    let socket = unsafe { socket(at) };
+    (socket.is_full() && socket.cookie != 0).then_some(socket.cookie)
+}
+
+/// `bpf_sk_storage_get(map, sk, value, flags)` for a socket's cookie.
+///
+/// # Safety
+/// The map must be live, the value null or of its size; `run` is the running program's hidden argument.
+unsafe fn storage_get(cookie: Option<u64>, [map, value, flags]: [u64; 3], run: *mut RunCtx) -> u64 {
+    let Some(cookie) = cookie.filter(|_| flags <= local_storage::GET_F_CREATE) else { return 0 };
+    let create = flags == local_storage::GET_F_CREATE;
+    // SAFETY: the hidden argument is that of the running program.
+    let slot = unsafe { (*run).slot };
+    // SAFETY: a live map, and a value of its size or null (contract); the slot is that of the run's guard.
+    unsafe { map_ops::storage(map as *const MapHeader, cookie, value as *const u8, create, slot) as u64 }
+}
+
+/// `bpf_sk_storage_delete(map, sk)` for a socket's cookie.
+///
+/// # Safety
+/// The map must be live, and one of storage; `run` is the running program's hidden argument.
+unsafe fn storage_delete(cookie: Option<u64>, map: u64, run: *mut RunCtx) -> u64 {
+    let Some(cookie) = cookie else { return ret(Err(EINVAL)) };
+    // SAFETY: the hidden argument is that of the running program.
+    let slot = unsafe { (*run).slot };
+    // SAFETY: a live map of storage (contract), whose keys are cookies; the slot is that of the run's guard.
+    unsafe { map_ops::delete(map as *const MapHeader, (&raw const cookie).cast(), slot) as u64 }
+}
+
+/// `bpf_sk_storage_get(map, sk, value, flags)`.
+///
+/// # Safety
+/// See [`socket`]; the map must be live, the value null or of its size; the last argument is the run's hidden one.
+pub(super) unsafe extern "C" fn sk_storage_get(
+    map: u64,
+    at: u64,
+    value: u64,
+    flags: u64,
+    _: u64,
+    run: *mut RunCtx,
+) -> u64 {
+    // SAFETY: as the verifier has proven.
+    unsafe { storage_get(owner(at), [map, value, flags], run) }
+}
+
+/// `bpf_sk_storage_delete(map, sk)`.
+///
+/// # Safety
+/// See [`socket`]; the map must be live, and one of storage; the last argument is the run's hidden one.
+pub(super) unsafe extern "C" fn sk_storage_delete(map: u64, at: u64, _: u64, _: u64, _: u64, run: *mut RunCtx) -> u64 {
+    // SAFETY: as the verifier has proven.
+    unsafe { storage_delete(owner(at), map, run) }
+}
+
+/// What a map keeps of the socket that a program decides on.
+///
+/// # Safety
+/// `context` must be that of a running program on [`Sock`](crate::Sock).
+unsafe fn decided(context: u64) -> Option<u64> {
+    // SAFETY: the linker binds these helpers to programs on that context only, and the verifier admits only theirs.
+    let cookie = unsafe { &*(context as *const SockBuff) }.cookie;
+    (cookie != 0).then_some(cookie)
+}
+
+/// `bpf_sk_storage_get(map, ctx, value, flags)` of a program whose context is the socket.
+///
+/// # Safety
+/// See [`decided`] and [`sk_storage_get`].
+pub(super) unsafe extern "C" fn sock_storage_get(
+    map: u64,
+    context: u64,
+    value: u64,
+    flags: u64,
+    _: u64,
+    run: *mut RunCtx,
+) -> u64 {
+    // SAFETY: as the verifier has proven.
+    unsafe { storage_get(decided(context), [map, value, flags], run) }
 }

@@ -21,6 +21,7 @@ pub(crate) mod map {
     pub(crate) const QUEUE: usize = 8;
     pub(crate) const FROZEN: usize = 9;
     pub(crate) const USER_RINGBUF: usize = 10;
+    pub(crate) const STORAGE: usize = 11;
 }
 
 /// One map of each interesting kind.
@@ -44,6 +45,7 @@ pub(crate) fn maps() -> Vec<KnownMap> {
             ..KnownMap::new("frozen", MapType::Array, 4, 8, 1)
         },
         KnownMap::new("user_ringbuf", MapType::UserRingBuf, 0, 0, 4096),
+        KnownMap::new("storage", MapType::SkStorage, 8, 16, 100),
     ]
 }
 
