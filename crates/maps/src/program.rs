@@ -318,8 +318,9 @@ pub unsafe fn set_socket(map: *const MapHeader, key: *const u8, number: u64, fla
     ret(set.unwrap_or(Err(Errno::EINVAL)))
 }
 
-/// `bpf_sk_storage_get`: the value of the socket with this cookie, or null. With `create`, one that has none gets a copy
-/// of `initial`, or zeros where that is null; null then means that there is no room, or that it was removed at once.
+/// `bpf_sk_storage_get`: the value of the socket with this cookie, or null. With `create`, one that has none gets a
+/// copy of `initial`, or zeros where that is null; null then means that there is no room, or that it was removed at
+/// once.
 ///
 /// # Safety
 /// See the module; `initial` must be null or readable for the value size.
