@@ -13,11 +13,12 @@ use std::{
 };
 
 /// The folders whose C sources are BPF programs.
-const FOLDERS: [&str; 11] = [
+const FOLDERS: [&str; 12] = [
     "examples",
     "examples/limiter",
     "examples/live",
     "examples/policy",
+    "examples/service",
     "examples/tenants",
     "benches/programs",
     "crates/object/tests/objects",
