@@ -448,7 +448,9 @@ pub(super) unsafe extern "C" fn sk_storage_get(
     run: *mut RunCtx,
 ) -> u64 {
     // SAFETY: as the verifier has proven.
-    unsafe { storage_get(owner(at), [map, value, flags], run) }
+    let cookie = unsafe { owner(at) };
+    // SAFETY: as the verifier has proven; the last argument is the run's hidden one.
+    unsafe { storage_get(cookie, [map, value, flags], run) }
 }
 
 /// `bpf_sk_storage_delete(map, sk)`.
@@ -457,7 +459,9 @@ pub(super) unsafe extern "C" fn sk_storage_get(
 /// See [`socket`]; the map must be live, and one of storage; the last argument is the run's hidden one.
 pub(super) unsafe extern "C" fn sk_storage_delete(map: u64, at: u64, _: u64, _: u64, _: u64, run: *mut RunCtx) -> u64 {
     // SAFETY: as the verifier has proven.
-    unsafe { storage_delete(owner(at), map, run) }
+    let cookie = unsafe { owner(at) };
+    // SAFETY: as the verifier has proven; the last argument is the run's hidden one.
+    unsafe { storage_delete(cookie, map, run) }
 }
 
 /// What a map keeps of the socket that a program decides on.
@@ -482,6 +486,8 @@ pub(super) unsafe extern "C" fn sock_storage_get(
     _: u64,
     run: *mut RunCtx,
 ) -> u64 {
-    // SAFETY: as the verifier has proven.
-    unsafe { storage_get(decided(context), [map, value, flags], run) }
+    // SAFETY: the context is that of the running program.
+    let cookie = unsafe { decided(context) };
+    // SAFETY: as the verifier has proven; the last argument is the run's hidden one.
+    unsafe { storage_get(cookie, [map, value, flags], run) }
 }
