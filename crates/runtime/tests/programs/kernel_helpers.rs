@@ -206,6 +206,7 @@ const ELSEWHERE: &[(&[u32], &str)] = &[
     (&[93, 94], "locks: network_programs.rs"),
     (&[197, 198, 199, 200, 201, 202, 203], "dynptrs: dynptrs.rs"),
     (&[204, 205], "cookies of another secret: network_programs.rs"),
+    (&[107, 108], "what programs keep of sockets: storage.rs, the same program in the kernel"),
 ];
 
 fn insns(text: &str) -> Vec<Insn> {
