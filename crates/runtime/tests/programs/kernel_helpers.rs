@@ -5,9 +5,11 @@
 //! Result, what was written to the program's memory, the packet and the fields afterwards must be equal. A helper
 //! that is shipped and has no row is in [`ELSEWHERE`] with the reason.
 //!
+//! Fields of contexts the same way: every offset, size and direction that the kernel accepts.
+//!
 //! What the kernel refuses at load need not be refused here: where it accepts, we must.
 
-use bpf_runtime::{Arch, Config, Context, Engine, Insn, Linker, Mode, Program, SkBuff, Skb, Xdp, XdpBuff};
+use bpf_runtime::{Arch, Config, Context, Engine, Insn, Linker, Mode, Program, SkBuff, SkFields, Skb, Xdp, XdpBuff};
 use bpf_testkit::kernel::{self, ProgramType};
 use bpf_testkit::skipped;
 use bpf_uapi::Helper;
@@ -62,10 +64,13 @@ struct Row {
     args: &'static [Arg],
 }
 
+const LAYER3: &str = "a packet of layer 3 has no link header here (docs/helpers.md)";
+
 /// What differs and is meant to: the helper, the kind of program if it is not all, the reason.
 const MEANT: &[(Helper, Option<Hook>, &str)] = &[
     (Helper::SkbLoadBytes, Some(Hook::Dissector), "the kernel's test run has no packet that this helper could read"),
-    (Helper::SkbLoadBytesRelative, Some(Hook::Filter), "a packet of layer 3 has no link header here"),
+    (Helper::SkbLoadBytesRelative, Some(Hook::Filter), LAYER3),
+    (Helper::SkbLoadBytesRelative, Some(Hook::Cgroup), LAYER3),
     (Helper::XdpLoadBytes, None, "an error zeroes the target (docs/helpers.md): its errors are compared in packets.rs"),
 ];
 
@@ -213,10 +218,17 @@ fn insns(text: &str) -> Vec<Insn> {
     bpf_runtime::assemble(&text.replace("; ", "\n")).unwrap_or_else(|e| panic!("{e} in\n{text}"))
 }
 
-const END: &str = "r0 = r7; r7 >>= 32; r0 ^= r7; exit";
+/// How a program tells r7, with the context in r6: returned, or where the kernel allows but 0 and 1, as the mark.
+fn end(hook: Hook) -> &'static str {
+    match hook {
+        Hook::Cgroup => "r0 = r7; r7 >>= 32; r0 ^= r7; *(u32 *)(r6 + 8) = r0; r0 = 1; exit",
+        Hook::Xdp | Hook::Classifier | Hook::Filter | Hook::Dissector => "r0 = r7; r7 >>= 32; r0 ^= r7; exit",
+    }
+}
 
-/// Every combination of arguments: programs that make one call, and mix its result, the stack and fields into r0.
-fn programs(row: &Row) -> Vec<String> {
+/// Every combination of arguments: programs that make one call, and mix its result and the stack into what they tell.
+fn programs(row: &Row, hook: Hook) -> Vec<String> {
+    let end = end(hook);
     let mut calls = vec![String::new()];
     for (i, arg) in row.args.iter().enumerate() {
         let r = i + 1;
@@ -232,7 +244,7 @@ fn programs(row: &Row) -> Vec<String> {
         .map(|i| format!("r1 = {} ll; *(u64 *)(r10 - {}) = r1; ", 0x3132_3334_2035_3637u64.wrapping_mul(i * i), 8 * i))
         .collect();
     let mix: String = (1..=8).map(|i| format!("r1 = *(u64 *)(r10 - {}); r7 *= 31; r7 += r1; ", 8 * i)).collect();
-    calls.iter().map(|call| format!("r6 = r1; {fill}{call}call {}; r7 = r0; {mix}{END}", row.helper.id())).collect()
+    calls.iter().map(|call| format!("r6 = r1; {fill}{call}call {}; r7 = r0; {mix}{end}", row.helper.id())).collect()
 }
 
 /// Room around a packet, as the kernel's test runs have it.
@@ -297,7 +309,9 @@ fn run_skb(program: &Program<Skb, ()>, hook: Hook, packet: &[u8]) -> Outcome {
     };
     buff.fields.pkt_type = if packet[0] & 1 == 0 { 3 } else { 2 };
     buff.fields.ifindex = 1;
-    buff.fields.ingress_ifindex = 1;
+    if hook == Hook::Cgroup {
+        own_socket(&mut buff.fields, packet);
+    }
     if hook != Hook::Dissector {
         (buff.fields.mark, buff.fields.priority, buff.fields.cb) = (GIVEN[0].1, GIVEN[1].1, [1, 2, 3, 4, 5]);
     }
@@ -308,6 +322,19 @@ fn run_skb(program: &Program<Skb, ()>, hook: Hook, packet: &[u8]) -> Outcome {
         Hook::Dissector => (r0, Vec::new(), Vec::new()),
         _ if hook.layer3() => (r0, [&[0; 14], buff.packet()].concat(), after),
         _other => (r0, buff.packet().to_vec(), after),
+    }
+}
+
+/// What the socket of a test run says of itself: the packet's addresses, its own the packet's source.
+fn own_socket(fields: &mut SkFields, packet: &[u8]) {
+    let word = |at: usize| packet.get(at..at + 4).map_or(0, |bytes| u32::from_ne_bytes(bytes.try_into().unwrap()));
+    let words = |at: usize| [0, 4, 8, 12].map(|i| word(at + i));
+    match (&packet[12..14], packet.len() - 14) {
+        ([8, 0], 0..20) => fields.family = 2,
+        ([8, 0], _) => (fields.family, fields.local_ip4, fields.remote_ip4) = (2, word(26), word(30)),
+        ([0x86, 0xdd], 0..40) => fields.family = 10,
+        ([0x86, 0xdd], _) => (fields.family, fields.local_ip6, fields.remote_ip6) = (10, words(22), words(38)),
+        _other => {}
     }
 }
 
@@ -384,11 +411,11 @@ fn every_helper_does_as_the_kernels() {
             if MEANT.iter().any(|(helper, of, _)| *helper == row.helper && of.is_none_or(|of| of == hook)) {
                 continue;
             }
-            for (i, text) in programs(row).iter().enumerate() {
+            for (i, text) in programs(row, hook).iter().enumerate() {
                 let Ok(theirs) = hook.load(text) else {
                     *refused.entry(row.helper.name()).or_default() += 1;
                     // What the kernel does not have for this kind of program at all is not asked again.
-                    if i == 0 && programs(row).iter().step_by(3).all(|text| hook.load(text).is_err()) {
+                    if i == 0 && programs(row, hook).iter().step_by(3).all(|text| hook.load(text).is_err()) {
                         break;
                     }
                     continue;
@@ -419,6 +446,8 @@ fn every_helper_does_as_the_kernels() {
         }
     }
     println!("{} helpers, {programs_run} programs, {compared} runs compared", ROWS.len());
+    let hooks: BTreeSet<_> = asked.keys().map(|(_, hook)| *hook).collect();
+    assert_eq!(hooks.len(), HOOKS.len(), "compared in {hooks:?} only");
     let helpers: BTreeSet<_> = asked.keys().map(|(name, _)| *name).collect();
     for row in ROWS.iter().filter(|row| !MEANT.iter().any(|(helper, of, _)| *helper == row.helper && of.is_none())) {
         assert!(helpers.contains(row.helper.name()), "{} was never compared", row.helper.name());
@@ -436,4 +465,66 @@ fn every_helper_has_a_row_or_a_reason() {
         let reasons = ELSEWHERE.iter().filter(|(ids, _)| ids.contains(&helper.id())).count();
         assert!(rows <= 1 && reasons <= 1 && rows + reasons >= 1, "{}: {rows} rows, {reasons} reasons", helper.name());
     }
+}
+
+/// Reads of a part of a field that differ and are meant to: offsets in `struct __sk_buff`, sizes, the reason.
+const MEANT_FIELDS: &[(&[usize], &[usize], &str)] = &[
+    (&[5, 6, 7], &[1, 2], "the kernel keeps `pkt_type` in a byte, and reads that byte for each of the four"),
+    (&[18], &[2], "the kernel keeps `protocol` in two bytes, and reads these for both halves"),
+    (&[90], &[2], "`family`, the same"),
+];
+
+/// Each field at each offset, size and direction: what the kernel accepts is accepted here, and reads the same.
+#[test]
+fn every_field_is_the_kernels() {
+    if let Err(reason) = kernel::available() {
+        return skipped("fields, one by one, against the kernel", &reason);
+    }
+    let packets = packets();
+    let (mut accesses, mut compared, mut differ) = (0, 0, BTreeMap::<String, String>::new());
+    let mut asked = BTreeSet::new();
+    for hook in HOOKS {
+        let struct_size = if hook == Hook::Xdp { 24 } else { 192 };
+        for (size, bytes) in [("u8", 1), ("u16", 2), ("u32", 4), ("u64", 8)] {
+            for offset in (0..struct_size).step_by(bytes) {
+                let load = format!("r2 = *({size} *)(r1 + {offset})");
+                let store = format!("r2 = 1; *({size} *)(r1 + {offset}) = r2");
+                for (how, access) in [("load", load), ("store", store)] {
+                    let Ok(_) = hook.load(&format!("{access}; r0 = 0; exit")) else { continue };
+                    accesses += 1;
+                    let meant =
+                        |(at, sizes, _): &(&[usize], &[usize], &str)| at.contains(&offset) && sizes.contains(&bytes);
+                    if hook != Hook::Xdp && how == "load" && MEANT_FIELDS.iter().any(meant) {
+                        continue;
+                    }
+                    let name = format!("{hook:?}: {how} of {size} at {offset}");
+                    if let Err(error) = Engines::load(hook, &format!("{access}; r0 = 0; exit")) {
+                        differ.insert(name, error.lines().next().unwrap_or_default().to_owned());
+                        continue;
+                    }
+                    let back = format!("r7 = *({size} *)(r6 + {offset}); {}", end(hook));
+                    let before = if how == "load" { String::new() } else { format!("{access}; ") };
+                    let text = format!("r6 = r1; {before}{back}");
+                    // An address is not returned here.
+                    let (Ok(theirs), Ok(ours)) = (hook.load(&text), Engines::load(hook, &text)) else { continue };
+                    for packet in packets.iter().step_by(7) {
+                        let Some(expected) = run_kernel(&theirs, hook, packet) else { continue };
+                        for outcome in ours.run(hook, packet) {
+                            compared += 1;
+                            asked.insert(hook);
+                            if outcome != expected {
+                                let how = format!("{outcome:x?}, the kernel's {expected:x?}");
+                                differ.entry(name.clone()).or_insert(how);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    // The dissector's fields are addresses.
+    assert_eq!(asked.len(), HOOKS.len() - 1, "compared in {asked:?} only");
+    println!("{accesses} accesses that the kernel accepts, {compared} runs compared");
+    let shown: Vec<_> = differ.iter().map(|(name, how)| format!("{name}: {how}")).collect();
+    assert!(differ.is_empty(), "{} differ\n{}", differ.len(), shown.join("\n"));
 }
