@@ -1,6 +1,6 @@
 //! What a verifier, or a cheaper analysis, has found out: all that passes from it to the JIT.
 
-use bpf_isa::InsnIdx;
+use bpf_isa::{InsnIdx, SubprogId};
 
 use crate::values::{LoopFact, ValueFacts};
 
@@ -160,6 +160,9 @@ pub struct Facts {
     pub checks: Vec<AccessCheck>,
     /// Where the bounds of each context region are; filled in if there are checks.
     pub regions: Vec<RegionBounds>,
+    /// What must be zero in a frame when its function is entered, ascending by function; at most one range of each. A
+    /// program with some is not safe without them: it may read what the host left on the stack.
+    pub zeroed: Vec<Zeroed>,
     /// A hybrid verification has not proven that the program ends: it must run with a budget.
     pub needs_budget: bool,
     /// About numbers and addresses, by instruction slot; empty if they were not asked for.
@@ -168,7 +171,23 @@ pub struct Facts {
     pub loops: Vec<LoopFact>,
 }
 
+/// Bytes of a function's frame that the program may read where it has not written them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Zeroed {
+    /// The function.
+    pub subprog: SubprogId,
+    /// They begin at r10 - depth: a multiple of 8.
+    pub depth: u32,
+    /// How many: a multiple of 8, not 0.
+    pub bytes: u32,
+}
+
 impl Facts {
+    /// What must be zero in the function's frame when it is entered, if anything.
+    pub fn zeroed(&self, subprog: SubprogId) -> Option<Zeroed> {
+        self.zeroed.binary_search_by_key(&subprog, |z| z.subprog).ok().map(|i| self.zeroed[i])
+    }
+
     /// The constant table and index of the tail call at `insn`, if known.
     pub fn tail_call(&self, insn: InsnIdx) -> Option<&ConstTailCall> {
         self.tail_calls.binary_search_by_key(&insn, |t| t.insn).ok().map(|i| &self.tail_calls[i])

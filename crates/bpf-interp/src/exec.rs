@@ -82,6 +82,11 @@ pub(crate) fn run<E: Env + ?Sized>(
     loop {
         let mut regs = Registers::new(args, machine.memory.push_frame());
         let current = entered.as_ref().unwrap_or(code);
+        if machine.memory.is_filled()
+            && let Some((depth, bytes)) = env.zeroed(current, frame.pc)
+        {
+            machine.memory.zero(depth, bytes);
+        }
         match run_program(machine, env, current, &mut frame, &mut regs) {
             Ok(Exit::Return) => return Ok(regs.get(Reg::R0)),
             Ok(Exit::TailCall(next)) => {

@@ -100,6 +100,12 @@ pub trait Env {
         true
     }
 
+    /// What a function, which begins at `start`, relies on to be zero in its frame: from r10 - depth, so many bytes.
+    /// Asked only where frames are not zero anyway ([`Options::stack_fill`]). By default nothing.
+    fn zeroed(&self, _code: &Self::Code, _start: InsnIdx) -> Option<(usize, usize)> {
+        None
+    }
+
     /// Called before each instruction. By default does nothing, and costs nothing.
     fn observe(&mut self, _step: &Step<'_, Self::Code>, _machine: &Machine<'_>) {}
 }

@@ -110,6 +110,18 @@ impl<'a> Memory<'a> {
         self.fill = fill;
     }
 
+    /// Whether the bytes of a stack are not zero when it is entered.
+    pub(crate) fn is_filled(&self) -> bool {
+        self.fill != 0
+    }
+
+    /// Zeroes so many bytes of the innermost frame, from `depth` below its end; rounded up to multiples of 8.
+    pub(crate) fn zero(&mut self, depth: usize, bytes: usize) {
+        if let Some(frame) = self.frames[..self.live].last() {
+            frame.zero(depth.div_ceil(8), bytes.div_ceil(8));
+        }
+    }
+
     /// Enters a frame. Its stack is zero, or what [`Memory::set_fill`] says. Returns its end: r10.
     pub(crate) fn push_frame(&mut self) -> u64 {
         match self.frames.get(self.live) {
@@ -175,6 +187,16 @@ impl Frame {
 
     fn region(&self) -> Region {
         Region { start: self.words.cast::<u64>().addr() as u64, len: self.words.len() as u64 * 8, frozen: false }
+    }
+
+    /// Zeroes so many words from the one so many before the end.
+    fn zero(&self, depth: usize, words: usize) {
+        let from = self.words.len().saturating_sub(depth);
+        let words = words.min(self.words.len() - from);
+        // SAFETY: `from` is at most the number of words, all of one allocation.
+        let first = unsafe { self.words.cast::<u64>().add(from) };
+        // SAFETY: as for `clear`; the words from there on are at least so many.
+        unsafe { first.write_bytes(0, words) }
     }
 
     fn clear(&self, fill: u8) {

@@ -175,6 +175,10 @@ mod with {
         ConstantsWritable,
         /// Stack never written may be read.
         UninitReadable,
+        /// What is read though nothing was written to it need not be zeroed.
+        ZeroesForgotten,
+        /// A pointer on the stack is a fresh byte to who reads that.
+        FreshAlike,
         /// The result may be an address.
         AddressReturned,
     }

@@ -42,13 +42,15 @@ impl Frame {
 
     /// The bytes from `from` to `to` become readable where they are not.
     fn fill(&mut self, from: i64, to: i64) {
+        let from = from.max(-i64::from(u16::MAX));
+        if from >= to.min(0) {
+            return;
+        }
+        self.grow(crate::num::size(from.unsigned_abs()));
         let bytes = &mut self.bytes;
-        for at in from.max(-i64::from(u16::MAX))..to.min(0) {
+        for at in from..to.min(0) {
             let Ok(i) = usize::try_from(-at - 1) else { continue };
-            if bytes.len() <= i {
-                bytes.resize((i + 1).next_multiple_of(8), Byte::Uninit);
-            }
-            if bytes[i] == Byte::Uninit {
+            if matches!(bytes[i], Byte::Uninit | Byte::Fresh | Byte::Maybe) {
                 bytes[i] = Byte::Misc;
             }
         }

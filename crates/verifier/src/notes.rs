@@ -7,12 +7,13 @@ mod values;
 
 use bpf_analysis::{
     AccessCheck, CheckRegion, ConstMapCall, ConstTailCall, ContextAccess, FORMAT_VALUES, Facts, FormatCall, InsnFact,
-    Loops, MemKind,
+    Loops, MemKind, Zeroed,
 };
-use bpf_isa::{Insn, InsnIdx, Program};
+use bpf_isa::{Insn, InsnIdx, Program, SubprogId};
 
 use crate::env::Env;
 use crate::error::{Reason, Res, refuse};
+use crate::faults::planted;
 use crate::kept::shrink;
 use crate::state::State;
 
@@ -80,6 +81,8 @@ pub(crate) struct Notes {
     calls: Vec<CallNote>,
     formats: Vec<FormatCall>,
     stack: Vec<u32>,
+    /// By subprogram, the least and greatest depth of bytes that must be zero when it is entered; (0, 0): none.
+    zeroed: Vec<(u32, u32)>,
     /// Some loop is not proven to end.
     pub(crate) needs_budget: bool,
     /// What is walked now is thrown away: nothing is noted.
@@ -97,6 +100,8 @@ impl Notes {
         self.formats.clear();
         self.stack.clear();
         self.stack.resize(program.subprogs().len(), 0);
+        self.zeroed.clear();
+        self.zeroed.resize(program.subprogs().len(), (0, 0));
         self.needs_budget = false;
         self.muted = false;
         self.values.start(program.insns().len(), values);
@@ -134,6 +139,7 @@ impl Notes {
         shrink(&mut self.calls, bytes);
         shrink(&mut self.formats, bytes);
         shrink(&mut self.stack, bytes);
+        shrink(&mut self.zeroed, bytes);
         self.values.trim(bytes);
     }
 
@@ -210,6 +216,16 @@ impl Notes {
         *s = (*s).max(depth);
     }
 
+    /// Bytes of the subprogram's frame are read that it may not have written: from `least` to `greatest` below r10.
+    pub(crate) fn zeroed(&mut self, subprog: u32, (least, greatest): (usize, usize)) {
+        if self.muted || planted!(ZeroesForgotten) {
+            return;
+        }
+        let z = &mut self.zeroed[subprog as usize];
+        let least = if z.0 == 0 { crate::num::small(least) } else { z.0.min(crate::num::small(least)) };
+        *z = (least, z.1.max(crate::num::small(greatest)));
+    }
+
     /// Tail calls out of a subprogram leave its callers' frames behind: these are limited, as in the kernel
     /// (`check_max_stack_depth`), because 33 hops may each leave such a chain.
     pub(crate) fn check_stack(&self, program: &Program, env: &Env<'_>) -> Res<()> {
@@ -243,8 +259,13 @@ impl Notes {
     }
 
     pub(crate) fn collect_facts(&mut self, program: &Program, env: &Env<'_>, loops: &Loops) -> Facts {
+        let zeroed = |(subprog, &(least, greatest)): (u32, &(u32, u32))| {
+            let (depth, end) = (greatest.next_multiple_of(8), (least - 1) / 8 * 8);
+            Zeroed { subprog: SubprogId(subprog), depth, bytes: depth - end }
+        };
         let mut facts = Facts {
             stack_bytes: self.stack.clone(),
+            zeroed: (0..).zip(&self.zeroed).filter(|(_, z)| z.1 > 0).map(zeroed).collect(),
             needs_budget: self.needs_budget,
             values: self.values.take(),
             loops: self.values.loop_facts(loops),

@@ -20,8 +20,13 @@ use crate::value::{Debt, FIRST_FREE_ID, Origin, Ty, Value, Why, len_id};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Byte {
-    /// Nothing that may be read.
+    /// Nothing that may be read: part of a pointer once, or nobody knows.
     Uninit,
+    /// Nothing was written to it since its function was entered. It is zero if the frame is zeroed there, which those
+    /// who read it have to ask for ([`crate::notes::Notes::zeroed`]).
+    Fresh,
+    /// A number, or fresh.
+    Maybe,
     /// Some number.
     Misc,
     /// Zero.
@@ -29,6 +34,10 @@ pub(crate) enum Byte {
     /// Part of a [`Spill`].
     Spill,
 }
+
+/// Bytes of a frame of which it matters whether they are fresh: the others are unreadable until they are written. Those
+/// that a demand has bits for (see `walk::trail`).
+pub(crate) const TRACKED: usize = 512;
 
 /// A value on the stack.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -67,6 +76,8 @@ pub(crate) enum Entry {
 pub(crate) struct Frame {
     pub regs: [Value; 11],
     pub bytes: Vec<Byte>,
+    /// What the first [`TRACKED`] bytes are that `bytes` is too short for: fresh, until a kept state forgets that.
+    pub rest: Byte,
     pub spills: Vec<Spill>,
     /// Arrays that a loop is filling.
     pub fills: Vec<Fill>,
@@ -121,6 +132,7 @@ impl Clone for Frame {
         Frame {
             regs: self.regs,
             bytes: self.bytes.clone(),
+            rest: self.rest,
             spills: self.spills.clone(),
             fills: self.fills.clone(),
             entry: self.entry,
@@ -134,6 +146,7 @@ impl Clone for Frame {
     fn clone_from(&mut self, other: &Frame) {
         self.regs = other.regs;
         self.bytes.clone_from(&other.bytes);
+        self.rest = other.rest;
         self.spills.clone_from(&other.spills);
         self.fills.clone_from(&other.fills);
         self.entry = other.entry;
@@ -149,12 +162,42 @@ impl Frame {
         let mut regs = [Value::uninit(Why::Never); 11];
         regs[Reg::R10.index()] = Value::pointer(Ty::Stack { frame: index });
         let (bytes, spills, fills, loops) = Default::default();
-        Frame { regs, bytes, spills, fills, entry, subprog, outer_epoch: 0, since: 0, loops }
+        let rest = Byte::Fresh;
+        Frame { regs, bytes, rest, spills, fills, entry, subprog, outer_epoch: 0, since: 0, loops }
     }
 
     /// The kind of the byte at r10 - depth.
-    fn byte(&self, depth: usize) -> Byte {
-        self.bytes.get(depth - 1).copied().unwrap_or(Byte::Uninit)
+    pub(crate) fn byte(&self, depth: usize) -> Byte {
+        match self.bytes.get(depth - 1) {
+            Some(byte) => *byte,
+            None if depth <= TRACKED => self.rest,
+            None => Byte::Uninit,
+        }
+    }
+
+    /// Whether the byte at r10 - depth is a number, or fresh.
+    pub(crate) fn is_number(&self, depth: usize) -> bool {
+        match self.byte(depth) {
+            Byte::Misc | Byte::Zero | Byte::Fresh | Byte::Maybe => true,
+            Byte::Uninit => false,
+            Byte::Spill => self.spill_at(depth).is_some_and(|s| s.value.is_scalar()),
+        }
+    }
+
+    /// Whether surely none of the `size` bytes from r10 - depth was written.
+    pub(crate) fn is_fresh(&self, depth: usize, size: usize) -> bool {
+        (depth + 1 - size..=depth).all(|d| self.byte(d) == Byte::Fresh)
+    }
+
+    /// Of a range whose bytes are all numbers or fresh: the depths that those which may be fresh lie between, least and
+    /// greatest.
+    pub(crate) fn fresh_within(&self, depth: usize, size: usize) -> Option<(usize, usize)> {
+        let mut depths = depth + 1 - size..=depth;
+        if !depths.clone().all(|d| self.is_number(d)) {
+            return None;
+        }
+        let fresh = |d: &usize| matches!(self.byte(*d), Byte::Fresh | Byte::Maybe);
+        Some((depths.clone().find(fresh)?, depths.rfind(fresh)?))
     }
 
     /// The spill that covers the byte at r10 - depth.
@@ -166,7 +209,7 @@ impl Frame {
     fn known_byte(&self, depth: usize) -> Option<u8> {
         match self.byte(depth) {
             Byte::Zero => Some(0),
-            Byte::Uninit | Byte::Misc => None,
+            Byte::Uninit | Byte::Fresh | Byte::Maybe | Byte::Misc => None,
             Byte::Spill => {
                 let spill = self.spill_at(depth)?;
                 let v = spill.value.as_const()?;
@@ -207,13 +250,13 @@ impl Frame {
         Ok(Value::scalar(Scalar::low_bits(8 * crate::num::small(size))))
     }
 
-    /// Whether the `size` bytes from r10 - depth are initialised and hold no part of a pointer.
+    /// Whether the `size` bytes from r10 - depth were written, and hold no part of a pointer.
     pub(crate) fn check_readable(&self, depth: usize, size: usize) -> Result<(), usize> {
         for d in (depth + 1 - size..=depth).rev() {
             match self.byte(d) {
                 Byte::Misc | Byte::Zero => {}
-                Byte::Uninit if planted!(UninitReadable) => {}
-                Byte::Uninit => return Err(d),
+                Byte::Uninit | Byte::Fresh | Byte::Maybe if planted!(UninitReadable) => {}
+                Byte::Uninit | Byte::Fresh | Byte::Maybe => return Err(d),
                 Byte::Spill => {
                     if !self.spill_at(d).is_some_and(|s| s.value.is_scalar()) {
                         return Err(d);
@@ -291,20 +334,26 @@ impl Frame {
     }
 
     /// A store somewhere within the `size` bytes from r10 - depth: what was there may be overwritten, and what was
-    /// not written may still be uninitialised.
+    /// not written may still be fresh.
     pub(crate) fn store_somewhere(&mut self, depth: usize, size: usize) {
         self.grow(depth);
         self.clear_spills(depth, size);
         for b in &mut self.bytes[depth - size..depth] {
-            if *b == Byte::Zero {
-                *b = Byte::Misc;
-            }
+            *b = match *b {
+                Byte::Zero | Byte::Misc => Byte::Misc,
+                Byte::Fresh | Byte::Maybe => Byte::Maybe,
+                // The spills are gone.
+                Byte::Uninit | Byte::Spill => Byte::Uninit,
+            };
         }
     }
 
-    fn grow(&mut self, depth: usize) {
+    /// Makes all bytes down to r10 - depth explicit.
+    pub(crate) fn grow(&mut self, depth: usize) {
         if self.bytes.len() < depth {
-            self.bytes.resize(depth.next_multiple_of(8), Byte::Uninit);
+            let len = depth.next_multiple_of(8);
+            self.bytes.resize(len.min(TRACKED).max(self.bytes.len()), self.rest);
+            self.bytes.resize(len, Byte::Uninit);
         }
     }
 

@@ -226,6 +226,7 @@ impl<E: Emitter> FuncLowerer<'_, &mut Direct<E>> {
         if let Some(counter) = self.counter {
             self.op(Op::Mov { width: Width::W64, dst: counter, src: Val::Imm(MAY_GOTO_BUDGET as i64) });
         }
+        self.zero_frame();
     }
 
     fn insns(&mut self, slots: Range<u32>) {

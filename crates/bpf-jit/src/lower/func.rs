@@ -4,7 +4,7 @@ use super::webs::REGS;
 use super::{Arity, Edge, Lowerer};
 use crate::externs::Signatures;
 use crate::lower::{COUNTER_STRIDE, LowerOptions};
-use bpf_analysis::{BlockId as BpfBlock, Facts, RegSet};
+use bpf_analysis::{BlockId as BpfBlock, Facts, RegSet, Zeroed};
 use bpf_isa::{Callee, Program, Reg, Size, Src, SubprogId, Width};
 use bpf_jit_code::RunCtx;
 use bpf_lir::{Base, BinOp, BlockId, Extern, Func, Mem, Op, Region, Span, VReg, Val};
@@ -182,6 +182,16 @@ impl<S: Sink> FuncLowerer<'_, S> {
         self.op(Op::Load { size: Size::DW, signed: false, swap: false, dst: runs, mem });
         self.op(Op::Bin { op: BinOp::Add, width: Width::W64, dst: runs, a: runs, b: Val::Imm(1) });
         self.op(Op::Store { size: Size::DW, mem, src: Val::Reg(runs) });
+    }
+
+    /// Zeroes what the function may read of its frame without having written it.
+    pub(super) fn zero_frame(&mut self) {
+        let Some(Zeroed { depth, bytes, .. }) = self.facts.zeroed(self.sub) else { return };
+        for below in (0..bytes / 8).map(|i| i64::from(depth - 8 * i)) {
+            let Ok(off) = i32::try_from(-below) else { return };
+            let mem = Mem::new(Base::Frame, off);
+            self.op(Op::Store { size: Size::DW, mem, src: Val::Imm(0) });
+        }
     }
 
     /// Fills the blocks of the checked back-edges: the checks, then on to the target.

@@ -169,6 +169,7 @@ impl FuncLowerer<'_, Listed> {
         if let Some(counter) = self.counter {
             self.op(Op::Mov { width: Width::W64, dst: counter, src: Val::Imm(MAY_GOTO_BUDGET as i64) });
         }
+        self.zero_frame();
         // Where a loop leads back to the entry, what was just emitted must not be repeated.
         let blocks = self.l.cfg.subprog_blocks(self.sub);
         let is_loop = self.l.cfg.blocks()[blocks.start as usize..blocks.end as usize]

@@ -599,6 +599,13 @@ impl<'p> Env for Host<'p> {
     }
 
     #[cfg(feature = "oracle")]
+    fn zeroed(&self, code: &Running<'p>, start: bpf_isa::InsnIdx) -> Option<(usize, usize)> {
+        let Running(_, what) = code;
+        let z = what.left.zeroed.iter().find(|z| what.program.subprogs()[z.subprog.index()].start == start.0)?;
+        Some((z.depth as usize, z.bytes as usize))
+    }
+
+    #[cfg(feature = "oracle")]
     fn observe(&mut self, step: &Step<'_, Running<'p>>, _: &Machine<'_>) {
         let Running(loaded, what) = step.code;
         // SAFETY: the run is this thread's, and the machine does not touch it.
@@ -609,7 +616,7 @@ impl<'p> Env for Host<'p> {
 
     /// The checks that the verifier left to run time.
     fn admits(&mut self, step: &Step<'_, Running<'p>>) -> bool {
-        let Left { accesses, regions } = &step.code.1.left;
+        let Left { accesses, regions, .. } = &step.code.1.left;
         if accesses.is_empty() {
             return true;
         }

@@ -147,6 +147,9 @@ pub(crate) struct Left {
     pub(crate) accesses: Vec<AccessCheck>,
     /// The bounds of the context's regions.
     pub(crate) regions: Vec<RegionBounds>,
+    /// What must be zero in frames. The interpreter's always are, unless a test fills them.
+    #[cfg(feature = "oracle")]
+    pub(crate) zeroed: Vec<bpf_analysis::Zeroed>,
 }
 
 impl fmt::Debug for Loaded {
@@ -217,7 +220,12 @@ impl Loaded {
         }
         let Draft { facts, .. } = draft;
         let (accesses, regions) = (facts.checks.clone(), facts.regions.clone());
-        let left = Left { accesses, regions };
+        let left = Left {
+            accesses,
+            regions,
+            #[cfg(feature = "oracle")]
+            zeroed: facts.zeroed.clone(),
+        };
         // Facts say something of every instruction, or nobody has found out any.
         let verified = !facts.insns.is_empty();
         Ok(draft.finish(Form::Interpreted(Box::new(Interpreted { program, left, verified })), bindings))

@@ -38,3 +38,4 @@ mod sockets;
 mod stopped;
 mod storage;
 mod unstoppable;
+mod zeroed;

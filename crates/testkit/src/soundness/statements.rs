@@ -37,6 +37,7 @@ impl Builder<'_, '_> {
             7..=10 => self.carried(),
             11 => self.own_memory(),
             12 => self.pointer(),
+            13 if self.c.one_in(3) => self.half_fresh(),
             13 => self.half_written(),
             14 => self.counted_loop(),
             15 => self.guessed_loop(),
@@ -433,6 +434,35 @@ impl Builder<'_, '_> {
         };
         self.store(Size::DW, Reg::R10, off, Src::Reg(Reg::R1));
         place
+    }
+
+    /// A byte of two slots beyond all others, of which one is written; the other may have been, or hold a pointer.
+    fn half_fresh(&mut self) {
+        let wrong = self.lure(2);
+        let off = VALUES - 8 * (2 + self.c.below(2) as i16);
+        let number = self.number();
+        let store = |b: &mut Self| {
+            if wrong {
+                b.address(Reg::R1, Reg::R10, 0);
+            }
+            b.store(Size::DW, Reg::R10, off, Src::Reg(if wrong { Reg::R1 } else { number }));
+        };
+        // The verifier walks one of them first.
+        match self.c.one_in(2) {
+            true => self.either(store, |_| {}),
+            false => self.either(|_| {}, store),
+        }
+        self.depth += 2;
+        self.gap();
+        self.depth -= 2;
+        self.store(Size::DW, Reg::R10, off + 8, Src::Imm(5));
+        self.unknown(Reg::R2);
+        self.alu(AluOp::And, Reg::R2, Src::Imm(15));
+        self.address(Reg::R1, Reg::R10, off.into());
+        self.add(Reg::R1, Reg::R2);
+        self.load(Size::B, Reg::R2, Reg::R1, 0);
+        self.map_value(Reg::R1, MapId::Global, 0);
+        self.store(Size::DW, Reg::R1, 0, Src::Reg(Reg::R2));
     }
 
     /// A slot beyond all others, written on both ways, or only on one.

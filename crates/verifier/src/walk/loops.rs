@@ -168,6 +168,11 @@ impl Engine {
         &self.forest
     }
 
+    /// Whether some loop of its function is around the instruction.
+    pub(super) fn is_around(&self, at: InsnIdx) -> bool {
+        self.on && self.forest.innermost(at).is_some()
+    }
+
     /// Whether the program has a loop that is proven by what stays true in it, and is not so long that knowing more of
     /// each number would cost more than it gains.
     pub(super) fn relates(&self) -> bool {

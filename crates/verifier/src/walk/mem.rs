@@ -341,14 +341,19 @@ impl Walk<'_> {
                 match self.state.frames[usize::from(frame)].load(depth, size) {
                     Ok(v) => v,
                     Err(_) if self.state.is_filled(frame.into(), (depth, size), (0, 1, 0), bytes as i64) => any,
-                    Err(d) => return refuse(Reason::StackUninit { off: -(d as i64) }),
+                    Err(d) => {
+                        self.readable_if_zeroed(frame, (depth, size), self.loops.is_around(self.pc), d)?;
+                        any
+                    }
                 }
             }
             Place::StackWithin { frame, depth, span } => {
-                let read = self.readable_stack(frame, depth, span);
+                self.reads_stack(frame.into(), depth, span);
                 let from = (b.tie, b.scale, i64::from(b.delta) + i64::from(off));
-                if read.is_err() && !self.state.is_filled(frame.into(), (depth, span), from, bytes as i64) {
-                    read?;
+                if let Err(d) = self.state.frames[usize::from(frame)].check_readable(depth, span)
+                    && !self.state.is_filled(frame.into(), (depth, span), from, bytes as i64)
+                {
+                    self.readable_if_zeroed(frame, (depth, span), self.loops.is_around(self.pc), d)?;
                 }
                 any
             }
@@ -381,13 +386,31 @@ impl Walk<'_> {
         Some(Value::constant(bytes.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b))))
     }
 
-    /// The stack bytes must be initialised and hold no pointer.
+    /// The stack bytes must hold no pointer, and must be initialised: by the program, or by zeros.
     pub(super) fn readable_stack(&mut self, frame: u8, depth: usize, size: usize) -> Res<()> {
         self.reads_stack(frame.into(), depth, size);
         match self.state.frames[usize::from(frame)].check_readable(depth, size) {
             Ok(()) => Ok(()),
-            Err(d) => refuse(Reason::StackUninit { off: -(d as i64) }),
+            Err(d) => self.readable_if_zeroed(frame, (depth, size), false, d),
         }
+    }
+
+    /// Some of the stack bytes may not have been written, among them the one at r10 - `missing`: then they are to be
+    /// zero when the function is entered. Where surely none was written, reading them is a mistake; but an array may
+    /// be read `in_loop` whose other elements were.
+    fn readable_if_zeroed(
+        &mut self,
+        frame: u8,
+        (depth, size): (usize, usize),
+        in_loop: bool,
+        missing: usize,
+    ) -> Res<()> {
+        let frame = &self.state.frames[usize::from(frame)];
+        match frame.fresh_within(depth, size) {
+            Some(fresh) if in_loop || !frame.is_fresh(depth, size) => self.notes.zeroed(frame.subprog, fresh),
+            Some(_) | None => return refuse(Reason::StackUninit { off: -(missing as i64) }),
+        }
+        Ok(())
     }
 
     pub(super) fn store(&mut self, size: Size, base: Reg, off: i16, src: Src) -> Res<()> {

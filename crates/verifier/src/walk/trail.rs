@@ -50,9 +50,9 @@ use bpf_isa::Reg;
 
 use super::Walk;
 use crate::faults::planted;
-use crate::state::{Spill, State};
+use crate::state::{Spill, State, TRACKED};
 use crate::value::{FIRST_FREE_ID, Value};
-use demand::{Demand, FRAMES, TRACKED};
+use demand::{Demand, FRAMES};
 pub(super) use demand::{Needed, forget_unneeded};
 use read::{Kind, Reader, Step};
 

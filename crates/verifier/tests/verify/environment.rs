@@ -202,12 +202,12 @@ fn what_an_argument_writes_no_other_argument_reads() {
         let mut helpers = Helpers::none();
         helpers.add(HelperProto::new(7, "both", &args, Ret::Scalar)).expect("free");
         let second = if args.len() == 2 { "r2" } else { "r3" };
-        for (before, off, fine) in [
-            ("", 0, false),
-            ("*(u64 *)(r10 - 8) = 1", 0, true),
-            // Half of what is read lies in what is written.
-            ("*(u64 *)(r10 - 16) = 1", -4, false),
-            ("*(u64 *)(r10 - 16) = 1\n*(u32 *)(r10 - 8) = 1", -4, true),
+        for (before, off, fine, zeroed) in [
+            ("", 0, false, 0),
+            ("*(u64 *)(r10 - 8) = 1", 0, true, 0),
+            // Half of what is read lies in what is written: it is zero before.
+            ("*(u64 *)(r10 - 16) = 1", -4, true, 8),
+            ("*(u64 *)(r10 - 16) = 1\n*(u32 *)(r10 - 8) = 1", -4, true, 0),
         ] {
             let writes = args[0] == ArgKind::Mem(write) || args[0] == fixed(write);
             let (first_off, second_off) = if writes { (-8, off - 8) } else { (off - 8, -8) };
@@ -217,7 +217,11 @@ fn what_an_argument_writes_no_other_argument_reads() {
             );
             let result = Verifier::new().verify(common::program(&text), &Env::new(&context, &helpers));
             match result {
-                Ok(_) => assert!(fine, "{args:?}: {text}"),
+                Ok(verified) => {
+                    assert!(fine, "{args:?}: {text}");
+                    let bytes: u32 = verified.facts().zeroed.iter().map(|z| z.bytes).sum();
+                    assert_eq!(bytes, zeroed, "{args:?}: {text}");
+                }
                 Err(error) => {
                     assert!(!fine, "{args:?}: {text}: {error}");
                     assert!(

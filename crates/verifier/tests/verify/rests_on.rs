@@ -234,6 +234,6 @@ fn fault_any_edge_ends() {
         plant(Some(Fault::AnyEdgeEnds));
         let planted = common::verify(pair.refused);
         plant(None);
-        assert!(planted.is_ok(), "{}: refused all the same", pair.name);
+        assert!(planted.is_ok(), "{}: refused all the same: {}", pair.name, planted.unwrap_err());
     }
 }

@@ -155,13 +155,20 @@ fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap) -> bool {
     if !old.spills.iter().all(|o| spill_covered(o, new, ids)) || !old.fills.iter().all(|o| fill_covered(o, new, ids)) {
         return false;
     }
-    if old.bytes == new.bytes && !old.bytes.contains(&Byte::Spill) {
+    if old.bytes == new.bytes && (old.rest == new.rest || old.rest == Byte::Uninit) && !old.bytes.contains(&Byte::Spill)
+    {
         return true;
     }
-    old.bytes.iter().enumerate().all(|(i, o)| match o {
+    // Of bytes beyond those of both nothing is different.
+    let depths = if old.rest == Byte::Uninit { old.bytes.len() } else { old.bytes.len().max(new.bytes.len()) };
+    (1..=depths).all(|depth| match old.byte(depth) {
         Byte::Uninit | Byte::Spill => true,
-        Byte::Misc => new.bytes.len() > i && new.check_readable(i + 1, 1).is_ok(),
-        Byte::Zero => new.bytes.len() > i && new.known_number(i + 1, 1) == Some(0),
+        // What reads either asks that it is zeroed, and takes it for any number.
+        Byte::Fresh => new.is_number(depth) || planted!(FreshAlike),
+        // Nor was it a mistake to read it, as it is where nothing was written at all.
+        Byte::Maybe => (new.is_number(depth) && new.byte(depth) != Byte::Fresh) || planted!(FreshAlike),
+        Byte::Misc => new.check_readable(depth, 1).is_ok(),
+        Byte::Zero => new.known_number(depth, 1) == Some(0),
     })
 }
 

@@ -35,9 +35,11 @@ pub(super) fn widen(old: &State, new: &mut State) {
             n.store_misc(depth.into(), size.into());
         }
         for (ob, nb) in o.bytes.iter().zip(&mut n.bytes) {
-            if *nb == Byte::Zero && matches!(ob, Byte::Misc | Byte::Spill) {
-                *nb = Byte::Misc;
-            }
+            *nb = match (ob, *nb) {
+                (Byte::Misc | Byte::Spill, Byte::Zero) => Byte::Misc,
+                (Byte::Misc | Byte::Zero | Byte::Maybe | Byte::Spill, Byte::Fresh) => Byte::Maybe,
+                (_, nb) => nb,
+            };
         }
     }
 }

@@ -7,11 +7,9 @@
 
 use bpf_isa::{MAX_CALL_DEPTH, Reg};
 
-use crate::state::{Byte, Frame, State};
+use crate::state::{Byte, Frame, State, TRACKED};
 use crate::value::{FIRST_FREE_ID, Value, Why};
 
-/// Bytes of a frame with a bit.
-pub(super) const TRACKED: usize = 512;
 pub(super) const FRAMES: usize = MAX_CALL_DEPTH as usize;
 const WORD: usize = u64::BITS as usize;
 
@@ -47,6 +45,11 @@ impl Bytes {
 
     fn has(&self, byte: usize) -> bool {
         self.0[byte / WORD] >> (byte % WORD) & 1 != 0
+    }
+
+    fn last(&self) -> Option<usize> {
+        let word = self.0.iter().rposition(|word| *word != 0)?;
+        Some(word * WORD + self.0[word].ilog2() as usize)
     }
 
     fn join(&mut self, other: &Bytes) {
@@ -115,6 +118,11 @@ impl Needed {
 
     /// The same of the stack. Whether any value was given up.
     fn loosen_stack(&self, frame: &mut Frame, related: &[u32]) -> bool {
+        // What is needed and implicitly fresh, is so explicitly from now on; of the rest anything may be there.
+        if let Some(last) = self.live_bytes.last() {
+            frame.grow(last + 1);
+        }
+        frame.rest = Byte::Uninit;
         let (bytes, before) = (&mut frame.bytes, frame.spills.len());
         frame.spills.retain(|s| {
             let (end, top) = (usize::from(s.depth) - usize::from(s.size), usize::from(s.depth));

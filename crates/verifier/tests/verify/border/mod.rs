@@ -12,6 +12,8 @@ pub(crate) mod orders;
 pub(crate) mod sums;
 
 use bpf_analysis::Loops;
+#[cfg(feature = "faults")]
+use bpf_analysis::Zeroed;
 use bpf_interp::{Caller, Env as Host, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{
     AluOp, AtomicOp, ByteOrder, Callee, Cond, EndWidth, Imm64, Insn, InsnIdx, Program, Reg, Size, Src, SxWidth, Width,
@@ -575,6 +577,13 @@ impl Oracle {
         let args = [ArgKind::Scalar, ArgKind::Callback(CallbackKind::Loop), ArgKind::CallbackCtx, ArgKind::Scalar];
         helpers.add(HelperProto::new(181, "bpf_loop", &args, Ret::Scalar)).expect("the id is free");
         Oracle { context, helpers, verifier: Verifier::new(), hybrid, compared: 0 }
+    }
+
+    /// What must be zero in the program's frames, if it is accepted.
+    #[cfg(feature = "faults")]
+    pub(crate) fn zeroed(&mut self, program: &Program) -> Option<Vec<Zeroed>> {
+        let verified = self.verifier.verify(program.clone(), &Env::new(&self.context, &self.helpers)).ok()?;
+        Some(verified.facts().zeroed.clone())
     }
 
     /// Verifies the program, and runs it if it is accepted, on `runs` buffers.

@@ -38,32 +38,41 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
                 il.start = il.start.join(&ol.start);
             }
         }
-        for s in &mut i.spills {
+        i.grow(o.bytes.len());
+        let bytes = &mut i.bytes;
+        i.spills.retain_mut(|s| {
             let (depth, size) = (s.depth.into(), s.size.into());
             let other = match o.spilled(depth, size) {
                 Some(s) => Some(s.value),
                 None => o.load(depth, size).ok(),
             };
-            s.value = match other {
-                Some(v) => join(&s.value, &v, widen, next_id),
-                None => Value::uninit(Why::Dead),
-            };
-        }
-        i.drop_uninit_spills();
+            let v = other.map_or(Value::uninit(Why::Dead), |v| join(&s.value, &v, widen, next_id));
+            if v.is_uninit() {
+                // A number may still be one, in what is left of the other.
+                bytes[depth - size..depth].fill(if s.value.is_scalar() { Byte::Misc } else { Byte::Uninit });
+                return false;
+            }
+            s.value = v;
+            true
+        });
         i.fills.retain_mut(|f| {
             let like = o.fills.iter().find(|o| (o.id, o.scale, o.bottom) == (f.id, f.scale, f.bottom));
             f.delta = like.map_or(f.delta, |o| f.delta.min(o.delta));
             like.is_some()
         });
-        for (at, b) in i.bytes.iter_mut().enumerate() {
-            let readable = || o.bytes.len() > at && o.check_readable(at + 1, 1).is_ok();
+        for (depth, b) in (1..).zip(&mut i.bytes) {
             *b = match *b {
                 Byte::Uninit => Byte::Uninit,
                 Byte::Spill => Byte::Spill,
-                Byte::Zero if o.bytes.len() > at && o.known_number(at + 1, 1) == Some(0) => Byte::Zero,
-                Byte::Zero | Byte::Misc if readable() => Byte::Misc,
-                Byte::Zero | Byte::Misc => Byte::Uninit,
+                Byte::Zero if o.known_number(depth, 1) == Some(0) => Byte::Zero,
+                Byte::Zero | Byte::Misc if o.check_readable(depth, 1).is_ok() => Byte::Misc,
+                Byte::Fresh if o.byte(depth) == Byte::Fresh => Byte::Fresh,
+                Byte::Zero | Byte::Misc | Byte::Fresh | Byte::Maybe if o.is_number(depth) => Byte::Maybe,
+                Byte::Zero | Byte::Misc | Byte::Fresh | Byte::Maybe => Byte::Uninit,
             };
+        }
+        if o.rest == Byte::Uninit {
+            i.rest = Byte::Uninit;
         }
     }
     for (a, b) in into.min_len.iter_mut().zip(&other.min_len) {
