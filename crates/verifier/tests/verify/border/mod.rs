@@ -12,8 +12,6 @@ pub(crate) mod orders;
 pub(crate) mod sums;
 
 use bpf_analysis::Loops;
-#[cfg(feature = "faults")]
-use bpf_analysis::Zeroed;
 use bpf_interp::{Caller, Env as Host, Machine, Memory, Options, Step, Stop, StopKind};
 use bpf_isa::{
     AluOp, AtomicOp, ByteOrder, Callee, Cond, EndWidth, Imm64, Insn, InsnIdx, Program, Reg, Size, Src, SxWidth, Width,
@@ -496,9 +494,9 @@ pub(crate) enum Outcome {
 
 /// Verifies programs and watches the accepted ones run.
 pub(crate) struct Oracle {
-    context: ContextLayout,
-    helpers: Helpers,
-    verifier: Verifier,
+    pub(crate) context: ContextLayout,
+    pub(crate) helpers: Helpers,
+    pub(crate) verifier: Verifier,
     /// Verify with checks left to run time; the interpreter, which checks everything, carries them out.
     hybrid: bool,
     /// Facts that were compared with a run.
@@ -577,13 +575,6 @@ impl Oracle {
         let args = [ArgKind::Scalar, ArgKind::Callback(CallbackKind::Loop), ArgKind::CallbackCtx, ArgKind::Scalar];
         helpers.add(HelperProto::new(181, "bpf_loop", &args, Ret::Scalar)).expect("the id is free");
         Oracle { context, helpers, verifier: Verifier::new(), hybrid, compared: 0 }
-    }
-
-    /// What must be zero in the program's frames, if it is accepted.
-    #[cfg(feature = "faults")]
-    pub(crate) fn zeroed(&mut self, program: &Program) -> Option<Vec<Zeroed>> {
-        let verified = self.verifier.verify(program.clone(), &Env::new(&self.context, &self.helpers)).ok()?;
-        Some(verified.facts().zeroed.clone())
     }
 
     /// Verifies the program, and runs it if it is accepted, on `runs` buffers.
