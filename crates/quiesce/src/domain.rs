@@ -170,6 +170,20 @@ impl Domain {
         self.wait_for(self.core.start())
     }
 
+    /// Whether this thread can wait for grace periods, other than that a barrier may fail.
+    ///
+    /// # Errors
+    /// [`WaitError::UnderOwnGuard`], [`WaitError::Forked`].
+    pub fn can_wait(&self) -> Result<(), WaitError> {
+        if self.is_forked() {
+            return Err(WaitError::Forked);
+        }
+        if self.in_guard() {
+            return Err(WaitError::UnderOwnGuard);
+        }
+        Ok(())
+    }
+
     /// Runs `callback` once every guard held now is gone: in a later call of [`Domain::defer`] or [`Domain::reclaim`]
     /// by a thread outside guards, by a [`Reclaimer`], or when the domain is dropped.
     ///
@@ -212,7 +226,7 @@ impl Domain {
     /// # Errors
     /// See [`WaitError`].
     pub fn drain(&self) -> Result<usize, WaitError> {
-        self.check_wait()?;
+        self.can_wait()?;
         let Some(target) = self.deferred.seal(&self.core) else { return Ok(0) };
         self.core.wait(target)?;
         Ok(self.deferred.run_ready(&self.core))
@@ -276,18 +290,8 @@ impl Domain {
     }
 
     fn wait_for(&self, target: u64) -> Result<(), WaitError> {
-        self.check_wait()?;
+        self.can_wait()?;
         self.core.wait(target)
-    }
-
-    fn check_wait(&self) -> Result<(), WaitError> {
-        if self.is_forked() {
-            return Err(WaitError::Forked);
-        }
-        if self.in_guard() {
-            return Err(WaitError::UnderOwnGuard);
-        }
-        Ok(())
     }
 
     #[inline]

@@ -326,11 +326,9 @@ impl Service {
     /// All hooks, those that requests come to last before the others.
     fn plan<'p>(&'p self, old: &Instance<Host>, new: &Instance<Host>) -> Result<Plan<'p>, LoadError> {
         let routes = new.prog_array::<Request<'_>>("routes")?;
-        // Before the plan: nobody sees this array yet, and going back leaves it to the runs that are still in it.
-        let failed = |source| LoadError::ProgArray { array: "routes".to_owned(), source };
-        routes.set(HOME, &new.program("home")?).map_err(failed)?;
-        routes.set(API, &new.program("api")?).map_err(failed)?;
         Ok(Plan::new()
+            .set(&routes, HOME, &new.program("home")?)
+            .set(&routes, API, &new.program("api")?)
             .replace(&self.log, &old.program("record")?, &new.program("record")?)
             .replace(&self.route, &old.program("route")?, &new.program("route")?)
             .replace(&self.admit, &old.program("admit")?, &new.program("admit")?))

@@ -9,6 +9,9 @@
 //! hook's image once, so it runs the old list or the new one. Hooks are published in the order in which the plan names
 //! them, by releases: who has seen the new version of one sees the new version of those named before it.
 //!
+//! Going back is the other way round: hooks first, then, when every run that began before is over, slots. The array of
+//! the new version is filled as long as one of its runs may jump through it.
+//!
 //! Invariants: locks of several hooks are taken in the order of their addresses; under them nothing is dropped and
 //! nothing is placed. Prog arrays are changed without any of them: that may run deferred drops.
 
@@ -18,7 +21,7 @@ use crate::error::ProgArrayError;
 use crate::handle::prog_array::ProgArray;
 use crate::handle::program::Program;
 use crate::program::table::{Exchange, Member, ProgTable, UserHold};
-use bpf_quiesce::{Domain, Owned};
+use bpf_quiesce::{Domain, Owned, WaitError};
 use std::fmt;
 use std::sync::{Arc, MutexGuard};
 
@@ -57,6 +60,9 @@ pub enum PlanError {
     /// out.
     #[error("somebody else has changed a hook or a prog array of the plan")]
     Changed,
+    /// Going back waits for the runs of what was there, and cannot.
+    #[error("going back waits for the runs that are going on: {0}")]
+    Wait(#[from] WaitError),
 }
 
 /// Changes of hooks and prog arrays that are made together, or not at all.
@@ -92,9 +98,12 @@ pub enum PlanError {
 #[derive(Default)]
 #[must_use = "a plan does nothing until it is committed"]
 pub struct Plan<'p> {
-    hooks: Vec<Box<dyn Change<'p> + 'p>>,
+    hooks: Hooks<'p>,
     slots: Vec<Slot>,
 }
+
+/// A plan's changes of hooks.
+type Hooks<'p> = Vec<Box<dyn Change<'p> + 'p>>;
 
 /// A slot, and what it is to hold.
 struct Slot {
@@ -222,20 +231,55 @@ impl<'p> Plan<'p> {
     fn carry_out(mut self) -> Result<Applied<'p>, PlanError> {
         self.check()?;
         self.prepare()?;
-        let old = self.set_slots()?;
+        let old = exchange(&self.slots)?;
+        match self.change_hooks() {
+            Ok(hooks) => Ok(Applied { back: Plan { hooks, slots: old } }),
+            Err(error) => {
+                undo(&old);
+                Err(error)
+            }
+        }
+    }
+
+    /// The same of a plan that puts back what another took out.
+    fn carry_back(mut self) -> Result<(), PlanError> {
+        self.prepare()?;
+        if !self.slots.iter().all(|slot| slot.table().holds(&slot.change)) {
+            return Err(PlanError::Changed);
+        }
+        // Without hooks no run is of one version or the other.
+        let waits = self.slots.first().map(|slot| Arc::clone(slot.table().domain())).filter(|_| !self.hooks.is_empty());
+        let slots = std::mem::take(&mut self.slots);
+        if let Some(domain) = &waits {
+            domain.can_wait()?;
+        }
+        let forward = self.change_hooks()?;
+        let result = waits.map_or(Ok(()), |domain| Ok(domain.synchronize()?)).and_then(|()| exchange(&slots));
+        match result {
+            Ok(_) => Ok(()),
+            // Whoever has changed a slot since the hooks went back has come after us.
+            Err(PlanError::Changed) => {
+                undo(&slots);
+                Ok(())
+            }
+            Err(error) => {
+                let forward = Plan { hooks: forward, slots: Vec::new() };
+                let _ = forward.carry_out();
+                Err(error)
+            }
+        }
+    }
+
+    /// Publishes what is prepared, again if others are faster. What undoes it.
+    fn change_hooks(&mut self) -> Result<Hooks<'p>, PlanError> {
         for _ in 0..ATTEMPTS {
             if self.publish() {
                 // Without the locks: what was taken out is kept for going back, the rest is dropped here.
-                let hooks = self.hooks.into_iter().map(|change| change.finish()).collect();
-                return Ok(Applied { back: Plan { hooks, slots: old } });
+                return Ok(std::mem::take(&mut self.hooks).into_iter().map(|change| change.finish()).collect());
             }
             // Somebody else was there between. What is to be put back is not what it was any more.
-            if let Err(error) = self.prepare() {
-                undo(&old);
-                return Err(error);
-            }
+            self.prepare()?;
         }
-        undo(&old);
         Err(PlanError::Changed)
     }
 
@@ -268,33 +312,6 @@ impl<'p> Plan<'p> {
         Ok(())
     }
 
-    /// Changes the slots, all or none. What puts back what they held.
-    fn set_slots(&mut self) -> Result<Vec<Slot>, PlanError> {
-        let slots = std::mem::take(&mut self.slots);
-        let mut back: Vec<Slot> = Vec::new();
-        let mut tables: Vec<&Arc<ProgTable>> = Vec::new();
-        for table in slots.iter().map(Slot::table) {
-            if !tables.iter().any(|known| Arc::ptr_eq(known, table)) {
-                tables.push(table);
-            }
-        }
-        for table in tables {
-            let of_table: Vec<&Slot> = slots.iter().filter(|slot| Arc::ptr_eq(slot.table(), table)).collect();
-            let changes: Vec<Exchange> = of_table.iter().map(|slot| slot.change.clone()).collect();
-            let refused = match table.exchange(&changes) {
-                Ok(Some(held)) => {
-                    back.extend(of_table.iter().zip(held).map(|(slot, held)| slot.back(held)));
-                    continue;
-                }
-                Ok(None) => PlanError::Changed,
-                Err(source) => PlanError::ProgArray { array: table.name().to_owned(), source },
-            };
-            undo(&back);
-            return Err(refused);
-        }
-        Ok(back)
-    }
-
     /// Publishes all hooks; none if somebody has changed one since it was prepared.
     fn publish(&mut self) -> bool {
         let mut order: Vec<usize> = (0..self.hooks.len()).collect();
@@ -309,6 +326,32 @@ impl<'p> Plan<'p> {
     }
 }
 
+/// Changes the slots, all or none. What puts back what they held.
+fn exchange(slots: &[Slot]) -> Result<Vec<Slot>, PlanError> {
+    let mut back: Vec<Slot> = Vec::new();
+    let mut tables: Vec<&Arc<ProgTable>> = Vec::new();
+    for table in slots.iter().map(Slot::table) {
+        if !tables.iter().any(|known| Arc::ptr_eq(known, table)) {
+            tables.push(table);
+        }
+    }
+    for table in tables {
+        let of_table: Vec<&Slot> = slots.iter().filter(|slot| Arc::ptr_eq(slot.table(), table)).collect();
+        let changes: Vec<Exchange> = of_table.iter().map(|slot| slot.change.clone()).collect();
+        let refused = match table.exchange(&changes) {
+            Ok(Some(held)) => {
+                back.extend(of_table.iter().zip(held).map(|(slot, held)| slot.back(held)));
+                continue;
+            }
+            Ok(None) => PlanError::Changed,
+            Err(source) => PlanError::ProgArray { array: table.name().to_owned(), source },
+        };
+        undo(&back);
+        return Err(refused);
+    }
+    Ok(back)
+}
+
 /// Puts back what slots held, but for those that somebody else has changed meanwhile. A site that cannot be patched
 /// keeps its target until its slot is set again; there is nobody left who could be told.
 fn undo(back: &[Slot]) {
@@ -318,13 +361,17 @@ fn undo(back: &[Slot]) {
 }
 
 impl<'p> Applied<'p> {
-    /// Puts back what was there before the plan, all or nothing.
+    /// Puts back what was there before the plan, all or nothing: first the hooks, and, when all runs are over that had
+    /// begun by then, the slots of prog arrays. So a run of the new version finds its own array as it was, to its end;
+    /// runs of an array that both versions share find the new version's slots until then. Of a plan with hooks and
+    /// slots, it waits for these runs.
     ///
     /// # Errors
-    /// [`PlanError::Changed`] if somebody else has changed one of the hooks or slots since; other [`PlanError`]s.
-    /// Nothing has changed then.
+    /// [`PlanError::Changed`] if somebody else has changed one of the hooks or slots since, [`PlanError::Wait`] inside
+    /// a run or in a forked child; other [`PlanError`]s. Nothing has changed then; but if executable memory cannot be
+    /// patched and somebody else changes a hook at that moment, the hooks stay put back.
     pub fn roll_back(self) -> Result<(), PlanError> {
-        self.back.carry_out().map(drop)
+        self.back.carry_back()
     }
 }
 

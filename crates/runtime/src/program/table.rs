@@ -227,6 +227,12 @@ impl ProgTable {
         Ok(Some(held))
     }
 
+    /// Whether the slot holds what the change expects of it.
+    pub(crate) fn holds(&self, change: &Exchange) -> bool {
+        let state = self.lock();
+        change.expected.as_ref().is_none_or(|slot| same(slot, &state.programs.get(&change.index).cloned()))
+    }
+
     fn update_locked(
         self: &Arc<Self>,
         changes: Vec<(u32, Slot)>,

@@ -157,6 +157,71 @@ fn no_run_sees_half_of_a_plan() {
     }
 }
 
+/// A version whose array the plan fills itself: its runs find it filled to their end, though it is rolled back.
+#[test]
+fn no_run_sees_half_of_a_plan_that_goes_back() {
+    for engine in engines(|_| ()) {
+        let linker = Linker::<()>::new(&engine);
+        let (early, late) = (hook(&engine), hook(&engine));
+        let (old, array) = version(&linker, &engine, 1);
+        array.set(0, &old[2]).unwrap();
+        for hook in [&early, &late] {
+            hook.attach(&old[0]).unwrap();
+            hook.attach(&old[1]).unwrap();
+        }
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        assert!(early.run(&mut (), &mut [0]).unwrap() != 0, "half of a version");
+                        assert!(late.run(&mut (), &mut [0]).unwrap() != 0, "half of a version");
+                    }
+                });
+            }
+            for number in 2..200 {
+                let (new, array) = version(&linker, &engine, number);
+                let mut plan = Plan::new().set(&array, 0, &new[2]);
+                for hook in [&late, &early] {
+                    plan = plan.replace(hook, &old[0], &new[0]).replace(hook, &old[1], &new[1]);
+                }
+                let done = plan.commit().unwrap();
+                assert!(early.run(&mut (), &mut [0]).unwrap() == number);
+                done.roll_back().unwrap();
+                assert!(early.run(&mut (), &mut [0]).unwrap() == 1);
+                assert!(array.get(0).is_none());
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+/// Going back waits for runs, and so not inside one; nothing changes then.
+#[test]
+fn going_back_inside_a_run_is_refused() {
+    for engine in engines(|_| ()) {
+        let mut linker = Linker::<Option<Box<dyn FnOnce()>>>::new(&engine);
+        linker
+            .func(1001, "call", |c: &mut Caller<'_, Option<Box<dyn FnOnce()>>>| c.host().take().map_or((), |f| f()))
+            .unwrap();
+        let load = |text: &str| linker.loader::<Raw>().insns("p", assemble(text).unwrap()).unwrap();
+        let (one, two, calls) = (load("r0 = 1\nexit"), load("r0 = 2\nexit"), load("call 1001\nr0 = 0\nexit"));
+        let hook: &'static Hook<Raw, _> =
+            Box::leak(Box::new(Hook::new(&engine, Policy::LastWins { empty: 0 }).unwrap()));
+        hook.attach(&one).unwrap();
+        let array = ProgArray::create(&engine, "array", 1).unwrap();
+        let done = Plan::new().replace(hook, &one, &two).set(&array, 0, &two).commit().unwrap();
+        let result = std::rc::Rc::new(std::cell::Cell::new(None));
+        let seen = std::rc::Rc::clone(&result);
+        let mut host: Option<Box<dyn FnOnce()>> = Some(Box::new(move || seen.set(Some(done.roll_back()))));
+        calls.run(&mut host, &mut []).unwrap();
+        let refused = result.take().expect("it was called");
+        assert!(matches!(refused, Err(PlanError::Wait(_))), "{refused:?}");
+        assert_eq!(hook.run(&mut None, &mut []).unwrap(), 2);
+        assert!(array.get(0).is_some());
+    }
+}
+
 fn stopped(engine: &Engine, maps: impl FnOnce(MapSet) -> MapSet) -> Instance<()> {
     let object = Object::parse(include_bytes!("../objects/stopped.o")).unwrap();
     let maps = maps(MapSet::for_object(engine, &object).unwrap());
