@@ -23,6 +23,7 @@ use bpf_verifier::{
     MapTypes, MemArg, MemSet, Ret, SocketPart,
 };
 use core::borrow::Borrow;
+use core::ops::Range;
 
 /// Runs `program`, which is `what`, once.
 ///
@@ -131,17 +132,43 @@ unsafe fn give<'m>(memory: &mut Memory<'m>, layout: &ContextLayout, parts: Parts
     }
     // Each field by itself, since nobody else keeps an unverified program from writing one that is read-only.
     let (mut rest, mut at) = (context, 0);
-    for field in &layout.fields {
-        let (_, tail) = core::mem::take(&mut rest).split_at_mut((field.host_offset - at) as usize);
-        let (bytes, tail) = tail.split_at_mut(field.host_size as usize);
-        (rest, at) = (tail, field.host_offset + field.host_size);
-        if writes(field) {
+    for (part, writable) in host_parts(&layout.fields, rest.len()) {
+        let (_, tail) = core::mem::take(&mut rest).split_at_mut(part.start - at);
+        let (bytes, tail) = tail.split_at_mut(part.len());
+        (rest, at) = (tail, part.end);
+        if writable {
             memory.add_writable(bytes)
         } else {
             memory.add_read_only(bytes)
         };
     }
     r1
+}
+
+/// The parts of the host's structure that fields lie in, ascending, and whether programs may write them: the fields may
+/// lie there in any order, and over each other, and are taken as far as the structure goes.
+fn host_parts(fields: &[Field], len: usize) -> Vec<(Range<usize>, bool)> {
+    let place = |field: &Field| {
+        let start = (field.host_offset as usize).min(len);
+        start..start.saturating_add(field.host_size as usize).min(len)
+    };
+    let mut cuts: Vec<usize> = fields.iter().map(place).flat_map(|place| [place.start, place.end]).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    let mut parts: Vec<(Range<usize>, bool)> = Vec::new();
+    for (start, end) in cuts.iter().copied().zip(cuts.iter().copied().skip(1)) {
+        let mut covering =
+            fields.iter().filter(|field| place(field).start <= start && end <= place(field).end).peekable();
+        if covering.peek().is_none() {
+            continue;
+        }
+        let writable = covering.any(|field| field.access.writes());
+        match parts.last_mut() {
+            Some((last, access)) if last.end == start && *access == writable => last.end = end,
+            Some(_) | None => parts.push((start..end, writable)),
+        }
+    }
+    parts
 }
 
 /// The sockets that a context points to.
@@ -676,5 +703,28 @@ impl<'p> Env for Host<'p> {
             // addresses with exposed provenance.
             unsafe { HostMemory::vouch() }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_lie_in_the_hosts_structure_in_any_order() {
+        let field = |host_offset, host_size, access| {
+            let (name, kind) = ("f".into(), FieldKind::Scalar);
+            Field { name, offset: 0, size: host_size, access, kind, host_offset, host_size }
+        };
+        let (read, write) = (Access::Read, Access::ReadWrite);
+        let parts = |fields: &[Field], len| host_parts(fields, len);
+        assert_eq!(parts(&[field(8, 4, read), field(0, 4, write)], 16), [(0..4, true), (8..12, false)]);
+        assert_eq!(parts(&[field(4, 4, write), field(0, 4, write)], 16), [(0..8, true)]);
+        assert_eq!(
+            parts(&[field(0, 8, read), field(4, 4, write), field(0, 8, read)], 16),
+            [(0..4, false), (4..8, true)]
+        );
+        assert_eq!(parts(&[field(12, 8, read), field(u32::MAX, 8, write)], 16), [(12..16, false)]);
+        assert_eq!(parts(&[], 16), []);
     }
 }
