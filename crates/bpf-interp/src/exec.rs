@@ -30,6 +30,35 @@ impl Machine<'_> {
     }
 }
 
+impl Machine<'_> {
+    /// Runs a subprogram of a program alone, and returns its r0. `function` is its address as the program knows it,
+    /// from `r2 = subprog[...]`. As [`Machine::run`] otherwise.
+    ///
+    /// # Errors
+    /// [`StopKind::BadCallback`], and whatever stops the subprogram.
+    pub fn run_function<E: Env + ?Sized>(
+        &mut self,
+        env: &mut E,
+        code: &E::Code,
+        function: u64,
+        args: [u64; 5],
+    ) -> Result<u64, Stop> {
+        self.r2 = 0;
+        self.tail_calls = 0;
+        let mut frame = Frame { pc: InsnIdx(0), program: 0, depth: 1 };
+        frame.pc = function_at(code.borrow(), function).ok_or_else(|| frame.stop(StopKind::BadCallback(function)))?;
+        let outer = self.memory.frames();
+        let result = run(self, env, code, frame, args);
+        self.memory.pop_frames_to(outer);
+        result
+    }
+}
+
+/// The first instruction of the subprogram that a program knows by this address; not that of the program itself.
+fn function_at(program: &Program, address: u64) -> Option<InsnIdx> {
+    callback_slot(address).filter(|&slot| matches!(program.subprog_starting_at(slot), Some(id) if id != SubprogId(0)))
+}
+
 impl<C> Caller<'_, '_, C> {
     /// Calls back a subprogram of the calling program, and returns its r0. `callback` is its address as the program
     /// knows it, from `r2 = subprog[...]`.
@@ -41,9 +70,7 @@ impl<C> Caller<'_, '_, C> {
         C: Borrow<Program>,
     {
         let program = self.code.borrow();
-        let slot = callback_slot(callback)
-            .filter(|&slot| matches!(program.subprog_starting_at(slot), Some(id) if id != SubprogId(0)))
-            .ok_or_else(|| self.stop(StopKind::BadCallback(callback)))?;
+        let slot = function_at(program, callback).ok_or_else(|| self.stop(StopKind::BadCallback(callback)))?;
         self.machine.tick().map_err(|kind| self.stop(kind))?;
         call(self.machine, env, self.code, self.frame, slot, args)
     }

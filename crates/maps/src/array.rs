@@ -187,6 +187,17 @@ impl MapOps for ArrayMap {
         self.element(index, cpu as usize).as_ptr().cast_mut().cast()
     }
 
+    fn key_of(&self, value: *const u8, key: &mut [u8]) -> bool {
+        let (first, stride) = (self.words.base().addr(), self.stride * WORD);
+        let index = value.addr().checked_sub(first).filter(|at| at.is_multiple_of(stride)).map(|at| at / stride);
+        let index = index.and_then(|index| u32::try_from(index).ok()).filter(|index| *index < self.max_entries);
+        match (index, self.is_per_cpu()) {
+            (Some(index), false) => key.copy_from_slice(&index.to_ne_bytes()),
+            (Some(_), true) | (None, _) => return false,
+        }
+        true
+    }
+
     fn for_each(&self, visit: Visit<'_>, slot: u32) -> OpResult<u64> {
         let of = if self.is_per_cpu() { slot as usize } else { 0 };
         for index in 0..self.max_entries {

@@ -8,7 +8,7 @@ use crate::errno::Errno;
 use crate::error::MapError;
 use crate::mem::round_up8;
 
-use bpf_uapi::MapTypes;
+use bpf_uapi::{MapTypes, TIMER_BYTES};
 
 pub use bpf_uapi::MapType;
 pub use bpf_uapi::flags::{create as flags, update};
@@ -144,6 +144,8 @@ pub struct MapDef {
     pub numa_node: Option<u32>,
     /// Byte offset of a `struct bpf_spin_lock` in the value (from BTF).
     pub spin_lock: Option<u32>,
+    /// Byte offset of a `struct bpf_timer` in the value (from BTF): 16 bytes that copies of values leave out.
+    pub timer: Option<u32>,
     /// What a key is, where BTF says. No part of the schema.
     pub key_kind: Option<Kind>,
     /// What a value is, where BTF says. No part of the schema.
@@ -166,6 +168,7 @@ impl MapDef {
             map_extra: 0,
             numa_node: None,
             spin_lock: None,
+            timer: None,
             key_kind: None,
             value_kind: None,
             inner: None,
@@ -234,6 +237,20 @@ impl MapDef {
             if !lockable.contains(&self.map_type) {
                 let expected = "a spin lock only in values of hash, lru_hash, array and sk_storage";
                 return bad(Errno::EOPNOTSUPP, expected.into());
+            }
+        }
+        if let Some(offset) = self.timer {
+            let end = u64::from(offset) + u64::from(TIMER_BYTES);
+            let apart = self.spin_lock.is_none_or(|lock| lock + 4 <= offset || u64::from(lock) >= end);
+            if !offset.is_multiple_of(8) || end > self.value_size.into() || !apart {
+                let expected = format!("an 8-byte aligned timer of 16 bytes inside the value, not at offset {offset}");
+                return bad(Errno::EINVAL, expected);
+            }
+            if ![MapType::Hash, MapType::Array, MapType::LruHash].contains(&self.map_type) {
+                return bad(Errno::EOPNOTSUPP, "a timer only in values of hash, lru_hash and array".into());
+            }
+            if self.program_rights() != (true, true) {
+                return bad(Errno::EACCES, "a timer only in values that programs may read and write".into());
             }
         }
         if self.map_type == MapType::BloomFilter && u64::from(self.value_size) > KMALLOC_MAX {
@@ -478,7 +495,8 @@ impl MapDef {
         self.same("key_size", expected.key_size.into(), self.key_size.into())?;
         self.same("value_size", expected.value_size.into(), self.value_size.into())?;
         self.same("flags", expected.flags.into(), self.flags.into())?;
-        self.same("spin_lock", offset(expected.spin_lock), offset(self.spin_lock))
+        self.same("spin_lock", offset(expected.spin_lock), offset(self.spin_lock))?;
+        self.same("timer", offset(expected.timer), offset(self.timer))
     }
 
     fn same(&self, field: &'static str, expected: u64, got: u64) -> Result<(), MapError> {

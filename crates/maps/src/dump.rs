@@ -171,7 +171,7 @@ impl Dump {
         let mut def = MapDef::new("", map_type, key_size, value_size, reader.u32()?);
         def.flags = reader.u32()?;
         def.spin_lock = Some(reader.u32()?).filter(|&offset| offset != u32::MAX);
-        reader.u32()?;
+        def.timer = reader.u32()?.checked_sub(1);
         def.map_extra = reader.u64()?;
         let count = reader.u64()?;
         let name_len = reader.u32()?;
@@ -218,7 +218,8 @@ impl Dump {
         let host_value_size = u32::try_from(self.host_value_size)
             .map_err(|_| MapError::BadDump(format!("values of {} bytes", self.host_value_size)))?;
         let sizes = [def.map_type as u32, def.key_size, def.value_size, host_value_size];
-        for n in sizes.into_iter().chain([def.max_entries, def.flags, def.spin_lock.unwrap_or(u32::MAX), 0]) {
+        let (lock, timer) = (def.spin_lock.unwrap_or(u32::MAX), def.timer.map_or(0, |offset| offset.saturating_add(1)));
+        for n in sizes.into_iter().chain([def.max_entries, def.flags, lock, timer]) {
             writer.u32(n)?;
         }
         writer.u64(def.map_extra)?;

@@ -130,6 +130,23 @@ impl Map {
         }))
     }
 
+    /// Another handle of a map.
+    ///
+    /// # Safety
+    /// `map` must be [`Map::as_ptr`] of a map that is alive.
+    pub(crate) unsafe fn of_ptr(map: *const MapHeader) -> Self {
+        let inner = map.cast::<Inner>();
+        // SAFETY: `as_ptr` is `Arc::as_ptr` of an `Arc` that is alive (contract).
+        unsafe { Arc::increment_strong_count(inner) };
+        // SAFETY: the count that was just added is this handle's.
+        Self(unsafe { Arc::from_raw(inner) })
+    }
+
+    /// The key of the element whose value is at this address, or was a moment ago.
+    pub(crate) fn key_of(&self, value: *const u8, key: &mut [u8]) -> bool {
+        key.len() == self.0.def.key_size as usize && self.0.ops.key_of(value, key)
+    }
+
     /// A reference that does not keep it.
     #[must_use]
     pub fn downgrade(&self) -> WeakMap {

@@ -125,6 +125,13 @@ pub(crate) trait MapOps: Send + Sync + std::fmt::Debug {
         Err(Errno::EOPNOTSUPP)
     }
 
+    /// The key of the element whose value is at this address, as it is at this moment; `false` if there is none, of
+    /// types whose values have no timers.
+    fn key_of(&self, value: *const u8, key: &mut [u8]) -> bool {
+        let _ = (value, key);
+        false
+    }
+
     /// Visits every element and says how many were visited.
     fn for_each(&self, visit: Visit<'_>, slot: u32) -> OpResult<u64> {
         let _ = (visit, slot);

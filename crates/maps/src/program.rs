@@ -15,7 +15,7 @@ use crate::def::{MAX_STORAGE_VALUE, MapDef, MapType, update as update_flags};
 use crate::errno::{Errno, ret};
 use crate::header::MapHeader;
 use crate::lock::ValueLock;
-use crate::map::Inner;
+use crate::map::{Inner, Map, WeakMap};
 use crate::num::index;
 use crate::redirect::{DeviceHash, IndexMap, RedirectEntry};
 use crate::ring::perf::PerfMap;
@@ -31,6 +31,26 @@ use bpf_uapi::MapTypes;
 pub unsafe fn def<'a>(map: *const MapHeader) -> &'a MapDef {
     // SAFETY: a live map (contract).
     &unsafe { Inner::from_header(map) }.def
+}
+
+/// A reference to the map behind a program's map pointer that does not keep it.
+///
+/// # Safety
+/// `map` must be [`Map::as_ptr`](crate::Map::as_ptr) of a map that is alive.
+pub unsafe fn weak(map: *const MapHeader) -> WeakMap {
+    // SAFETY: made from a handle that is alive (contract).
+    unsafe { Map::of_ptr(map) }.downgrade()
+}
+
+/// The key of the value at this address: `false` if it is no key's value, or not any more. `key` has the map's key
+/// size.
+///
+/// # Safety
+/// See the module, of `map`'s own pointer.
+pub unsafe fn key_of_value(map: &Map, value: *const u8, key: &mut [u8], slot: u32) -> bool {
+    // The key is a copy, which nobody changes, so that what is found is the value of just this one.
+    // SAFETY: a live map, and a key of its size, of which `key_of` has written all bytes.
+    map.key_of(value, key) && unsafe { lookup(map.as_ptr(), key.as_ptr(), slot) }.addr() == value.addr()
 }
 
 /// `bpf_map_lookup_elem`: the value or null. JITs call [`MapHeader::lookup`] directly.

@@ -1,9 +1,13 @@
-//! Values in shared memory: their shape, and copies that respect a spin lock inside them.
+//! Values in shared memory: their shape, and copies that respect a spin lock and a timer inside them.
 //!
 //! A `struct bpf_spin_lock` in a value belongs to the map: copies in leave it alone and copies out show it as zero, as
 //! in the kernel. With `BPF_F_LOCK` the copy happens under that lock. In maps with a lock even the first write into a
 //! recycled element takes it, so that a locked writer that was overtaken by a delete never writes into the next
 //! key's value ([`crate::hash`] relies on it).
+//!
+//! A `struct bpf_timer` is whoever runs programs' to fill; 0 in its first word is none. A copy in ends it by that, so
+//! that neither an element that is used again nor one that is written anew has the timer of the value before; a copy
+//! out shows it as zero.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -11,6 +15,7 @@ use crate::def::{MapDef, update};
 use crate::errno::{Errno, OpResult};
 use crate::lock::ValueLock;
 use crate::mem::{self, WORD, words_for};
+use bpf_uapi::TIMER_BYTES;
 
 /// Where the bytes of a value come from.
 #[derive(Clone, Copy)]
@@ -39,11 +44,17 @@ pub(crate) struct Shape {
     pub(crate) size: usize,
     /// Byte offset of the spin lock.
     lock: Option<usize>,
+    /// Byte offset of the timer.
+    timer: Option<usize>,
 }
+
+/// Bytes of a timer.
+const TIMER: usize = TIMER_BYTES as usize;
 
 impl Shape {
     pub(crate) fn of(def: &MapDef) -> Self {
-        Self { size: def.value_size as usize, lock: def.spin_lock.map(|offset| offset as usize) }
+        let at = |offset: Option<u32>| offset.map(|offset| offset as usize);
+        Self { size: def.value_size as usize, lock: at(def.spin_lock), timer: at(def.timer) }
     }
 
     /// Words of a value.
@@ -53,6 +64,11 @@ impl Shape {
 
     pub(crate) fn has_lock(self) -> bool {
         self.lock.is_some()
+    }
+
+    /// Whether some bytes are not copied as they are.
+    pub(crate) fn has_fields(self) -> bool {
+        self.lock.is_some() || self.timer.is_some()
     }
 
     /// Checks the update flags every map has: at most `EXIST`, and `F_LOCK` only with a lock.
@@ -67,15 +83,16 @@ impl Shape {
     /// A program's source must be readable for the value size.
     #[inline]
     pub(crate) unsafe fn write(self, words: &[AtomicU64], source: Source<'_>) {
-        match self.lock {
-            // SAFETY: passed on.
-            None => unsafe { self.write_unlocked(words, source) },
+        if self.has_fields() {
             // SAFETY: readable for the value size (contract).
-            Some(lock) => unsafe { self.write_around(words, source.bytes(), lock) },
+            unsafe { self.write_around(words, source.bytes()) }
+        } else {
+            // SAFETY: passed on.
+            unsafe { self.write_unlocked(words, source) }
         }
     }
 
-    /// Copies a value without a lock in.
+    /// Copies a value without a lock or a timer in.
     ///
     /// # Safety
     /// As [`Shape::write`].
@@ -88,24 +105,28 @@ impl Shape {
     /// # Safety
     /// `bytes` must be readable for the value size.
     #[cold]
-    unsafe fn write_around(self, words: &[AtomicU64], bytes: *const u8, lock: usize) {
+    unsafe fn write_around(self, words: &[AtomicU64], bytes: *const u8) {
+        let timer = self.timer.map_or(0..0, |at| at / WORD..(at + TIMER) / WORD);
         for (i, word) in words.iter().enumerate().take(self.words()) {
             // SAFETY: readable for the value size (contract), and `i` is below its words.
             let new = unsafe { mem::load_program_word(bytes, i, self.size) };
-            if lock / WORD == i {
-                store_around(word, new, lock_mask(lock));
-            } else {
-                word.store(new, Ordering::Relaxed);
+            match self.lock {
+                _ if timer.contains(&i) => word.store(0, Ordering::Relaxed),
+                Some(lock) if lock / WORD == i => store_around(word, new, lock_mask(lock)),
+                _ => word.store(new, Ordering::Relaxed),
             }
         }
     }
 
-    /// Copies a value out to the host, its lock as zero.
+    /// Copies a value out to the host, its lock and its timer as zero.
     #[inline]
     pub(crate) fn read(self, words: &[AtomicU64], out: &mut [u8]) {
         mem::load_bytes(words, out);
         if let Some(lock) = self.lock {
             out[lock..lock + 4].fill(0);
+        }
+        if let Some(timer) = self.timer {
+            out[timer..timer + TIMER].fill(0);
         }
     }
 

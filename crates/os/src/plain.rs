@@ -434,6 +434,8 @@ pub mod time {
         Boot,
         /// Wall-clock time, without the leap seconds that Linux adds.
         Atomic,
+        /// The same.
+        Real,
     }
 
     /// Nanoseconds that the clock shows: the monotonic ones, since this process first asked.
@@ -442,7 +444,7 @@ pub mod time {
         static FIRST: OnceLock<Instant> = OnceLock::new();
         let time = match clock {
             Clock::Monotonic | Clock::MonotonicCoarse | Clock::Boot => FIRST.get_or_init(Instant::now).elapsed(),
-            Clock::Atomic => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
+            Clock::Atomic | Clock::Real => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
         };
         // Fits for 584 years.
         u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)

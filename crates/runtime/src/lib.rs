@@ -71,6 +71,7 @@ pub use engine::metrics::{MapMetrics, ProgramMetrics, Snapshot, Stops};
 pub use engine::tiers::TierStats;
 pub use engine::usage::{Account, AccountUsage, Usage};
 pub use error::{DeadlineError, EngineError, HelperError, LinkError, LoadError, Origin, ProgArrayError, RunError};
+pub use exec::timers::TimerRuns;
 pub use handle::instance::Instance;
 pub use handle::prog_array::ProgArray;
 pub use handle::program::{Program, TestRun};

@@ -24,6 +24,9 @@ mod kfunc;
 mod map_type;
 mod program_type;
 
+/// Bytes of a `struct bpf_timer`, at a multiple of 8 of a map's value.
+pub const TIMER_BYTES: u32 = 16;
+
 pub use context::ContextField;
 pub use errno::Errno;
 pub use helper::{Helper, helper_id};

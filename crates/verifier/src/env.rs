@@ -171,6 +171,8 @@ pub struct KnownMap {
     pub access: Access,
     /// Byte offset of a `struct bpf_spin_lock` in the value.
     pub spin_lock: Option<u32>,
+    /// Byte offset of a `struct bpf_timer` in the value.
+    pub timer: Option<u32>,
     /// For maps of maps: the shape every inner map has.
     pub inner: Option<Box<KnownMap>>,
     /// The value of a single-element array that can no longer change: loads from it yield constants.
@@ -178,6 +180,12 @@ pub struct KnownMap {
 }
 
 impl KnownMap {
+    /// The first byte of a value from `from` on that programs may not read or write: the end, or a field's.
+    pub(crate) fn plain_until(&self, from: i64) -> u32 {
+        let fields = self.spin_lock.into_iter().chain(self.timer);
+        fields.filter(|at| i64::from(*at) > from).min().unwrap_or(self.value_size)
+    }
+
     /// A map that programs may read and write, without extras.
     pub fn new(name: &str, kind: MapType, key_size: u32, value_size: u32, max_entries: u32) -> KnownMap {
         KnownMap {
@@ -188,6 +196,7 @@ impl KnownMap {
             max_entries,
             access: Access::ReadWrite,
             spin_lock: None,
+            timer: None,
             inner: None,
             frozen: None,
         }

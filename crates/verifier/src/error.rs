@@ -77,6 +77,8 @@ pub enum Reason {
     WriteOnly { what: String },
     #[error("the spin lock in {map} may only be used through bpf_spin_lock and bpf_spin_unlock")]
     LockAccess { map: String },
+    #[error("the timer in {map} may only be used through bpf_timer_init and the other functions over timers")]
+    TimerAccess { map: String },
     #[error("context {context} has no field at offset {off} with {size} bytes")]
     NoField { context: String, off: i64, size: u64 },
     #[error("context field {field} must be {expected}")]
@@ -268,6 +270,7 @@ impl Reason {
             | Reason::ReadOnly { .. }
             | Reason::WriteOnly { .. }
             | Reason::LockAccess { .. }
+            | Reason::TimerAccess { .. }
             | Reason::FieldUse { .. }
             | Reason::NotMemory(..)
             | Reason::DivByZero

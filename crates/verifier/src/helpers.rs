@@ -194,6 +194,13 @@ pub enum ArgKind {
     },
     /// The spin lock in a map value.
     SpinLock,
+    /// The timer in a map value, of a map of the program's own.
+    Timer,
+    /// The map whose value that is.
+    TimerMap,
+    /// A function of the program that the timer is to call: with the map, the key, and the value that it is in. It is
+    /// called by no run of the program, but later, and gets no context.
+    TimerCallback,
     /// A known size: that of the record returned.
     RecordSize,
     /// A record returned earlier. The call consumes it.
@@ -229,7 +236,11 @@ impl ArgKind {
     pub(crate) fn outlasts_the_call(self) -> bool {
         matches!(
             self,
-            ArgKind::Record | ArgKind::Callback(_) | ArgKind::Local(..) | ArgKind::Socket { release: true, .. }
+            ArgKind::Record
+                | ArgKind::Callback(_)
+                | ArgKind::TimerCallback
+                | ArgKind::Local(..)
+                | ArgKind::Socket { release: true, .. }
         )
     }
 
@@ -540,6 +551,10 @@ impl Helpers {
             h(Helper::MapPeekElem, &[Map(PUSHED), ValueOut], Ret::Scalar),
             with(Effect::Lock, h(Helper::SpinLock, &[SpinLock], Ret::Scalar)),
             with(Effect::Unlock, h(Helper::SpinUnlock, &[SpinLock], Ret::Scalar)),
+            h(Helper::TimerInit, &[Timer, TimerMap, Scalar], Ret::Scalar),
+            h(Helper::TimerSetCallback, &[Timer, TimerCallback], Ret::Scalar),
+            h(Helper::TimerStart, &[Timer, Scalar, Scalar], Ret::Scalar),
+            h(Helper::TimerCancel, &[Timer], Ret::Scalar),
             h(Helper::Jiffies64, &[], Ret::Scalar),
             h(Helper::KtimeGetBootNs, &[], Ret::Scalar),
             h(Helper::RingbufOutput, &[RINGBUF, READ, SIZE_OR_ZERO, Scalar], Ret::Scalar),

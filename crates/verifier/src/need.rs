@@ -315,6 +315,9 @@ pub(crate) fn helper_needs(proto: Option<&HelperProto>) -> Need {
             | ArgKind::Size { .. }
             | ArgKind::Fixed { .. }
             | ArgKind::SpinLock
+            | ArgKind::Timer
+            | ArgKind::TimerMap
+            | ArgKind::TimerCallback
             | ArgKind::RecordSize
             | ArgKind::Record
             | ArgKind::Local(..)

@@ -65,6 +65,8 @@ pub(crate) struct Fill {
 pub(crate) enum Entry {
     /// The main program, or a global function on its own.
     Root,
+    /// A function that a timer calls, on its own: it returns 0, and no program takes its place.
+    Timer,
     /// A call; the caller continues here.
     Call { back: InsnIdx },
     /// A callback; the caller continues here when the helper returns.

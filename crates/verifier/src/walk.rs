@@ -2,7 +2,7 @@
 //!
 //! Approach: depth first. One current state is changed in place; an undecided branch copies it for the side not taken
 //! now. Where control flow joins, [`prune`] drops paths whose state an earlier, finished one covers. Subprograms are
-//! walked at each call, in the caller's context; global functions once, on their own.
+//! walked at each call, in the caller's context; global functions once, on their own, and so what timers call.
 //!
 //! Invariants: a step only ever widens what it does not understand, or refuses; everything recorded in
 //! [`crate::notes::Notes`] about an instruction covers all states it was reached with, and these cover all concrete
@@ -48,6 +48,17 @@ use crate::states::States;
 use crate::value::{FIRST_FREE_ID, Origin, Ty, Value, len_id};
 use pending::Pending;
 use trail::{Ending, Trail};
+
+/// What is walked from its beginning, and so what it begins with.
+#[derive(Clone, Copy)]
+enum Start<'s> {
+    /// The main program: its context.
+    Program,
+    /// A global function: any arguments of its signature.
+    Global(&'s [GlobalArg]),
+    /// What a timer in a value of this map calls: the map, a key, and that value.
+    Timer(u32),
+}
 
 /// Where control goes after a step.
 enum Flow {
@@ -186,6 +197,8 @@ pub(crate) struct Walk<'a> {
     ending: Ending,
     /// By subprogram, if there are global functions: what their calls depend on.
     summaries: Vec<global::Summary>,
+    /// What timers are to call, by subprogram and the map that they are in: walked on their own, after the program.
+    timer_callbacks: Vec<(u32, u32)>,
     started: Option<Instant>,
     pub(crate) notes: Notes,
     pub(crate) stats: Stats,
@@ -228,6 +241,7 @@ impl<'a> Walk<'a> {
             needs_built: false,
             ending: Ending::default(),
             summaries: Vec::new(),
+            timer_callbacks: Vec::new(),
             started: None,
             notes,
             stats: Stats::default(),
@@ -278,15 +292,22 @@ impl<'a> Walk<'a> {
         if !self.env.global_functions.is_empty() {
             self.walk_global_functions()?;
         }
-        self.walk_from(0, None)?;
+        self.walk_from(0, Start::Program)?;
+        // A callback may set others.
+        let mut walked = 0;
+        while let Some(&(subprog, map)) = self.timer_callbacks.get(walked) {
+            walked += 1;
+            self.walk_from(subprog, Start::Timer(map))?;
+        }
         self.notes.check_stack(self.program, self.env)
     }
 
-    /// Walks one root: the main program, or a global function with its arguments.
-    fn walk_from(&mut self, subprog: u32, args: Option<&[GlobalArg]>) -> Res<()> {
+    /// Walks one root.
+    fn walk_from(&mut self, subprog: u32, start: Start<'_>) -> Res<()> {
         let mut state = self.fresh_state();
         state.frames.truncate(1);
-        let root = Frame::new(0, subprog, Entry::Root);
+        let entry = if matches!(start, Start::Timer(_)) { Entry::Timer } else { Entry::Root };
+        let root = Frame::new(0, subprog, entry);
         match state.frames.first_mut() {
             Some(f) => f.clone_from(&root),
             None => state.frames.push(root),
@@ -300,13 +321,22 @@ impl<'a> Walk<'a> {
         if planted!(PacketNeverEmpty) {
             state.min_len = state.min_len.map(|len| len.max(1));
         }
-        match args {
-            None if self.env.context.raw => {
+        match start {
+            Start::Program if self.env.context.raw => {
                 state.set(Reg::R1, Value::pointer(Ty::Packet { region: 0 }));
                 state.set(Reg::R2, self.region_len(0));
             }
-            None => state.set(Reg::R1, Value::pointer(Ty::Ctx)),
-            Some(args) => {
+            Start::Program => state.set(Reg::R1, Value::pointer(Ty::Ctx)),
+            Start::Timer(map) => {
+                let def = self.map(map, false)?;
+                // The runtime's copy, which nobody else has.
+                let from = Origin::Lent { frame: 0 };
+                let id = self.new_id();
+                state.set(Reg::R1, Value::pointer(Ty::Map { map, inner: false }));
+                state.set(Reg::R2, Value::pointer(Ty::Mem { size: def.key_size, writable: false, from }));
+                state.set(Reg::R3, Value { id, ..Value::pointer(Ty::MapValue { map, inner: false }) });
+            }
+            Start::Global(args) => {
                 for ((arg, kind), r) in (0..).zip(args).zip(Reg::ARGS) {
                     let v = match *kind {
                         GlobalArg::Scalar => Value::unknown(),

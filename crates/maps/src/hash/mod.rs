@@ -88,7 +88,7 @@ pub(crate) struct HashMap {
     slots: Box<[CachePadded<SlotState>]>,
     per_cpu: Option<PerCpu>,
     clock: Option<Clock>,
-    /// Pre-allocated, without per-CPU values, eviction or locks in values: see [`plain`].
+    /// Pre-allocated, without per-CPU values, eviction, locks or timers in values: see [`plain`].
     is_plain: bool,
 }
 
@@ -201,7 +201,7 @@ impl HashMap {
                 })
                 .transpose()?,
             clock: def.map_type.is_lru().then(|| Clock::new(elements, hands)).transpose()?,
-            is_plain: is_prealloc(def) && !per_cpu && !def.map_type.is_lru() && !shape.has_lock(),
+            is_plain: is_prealloc(def) && !per_cpu && !def.map_type.is_lru() && !shape.has_fields(),
         })
     }
 

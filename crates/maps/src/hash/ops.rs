@@ -214,6 +214,12 @@ impl MapOps for HashMap {
         })
     }
 
+    fn key_of(&self, value: *const u8, key: &mut [u8]) -> bool {
+        let element = if self.per_cpu.is_some() { None } else { self.table.element_at(value) };
+        // It may be another's by now, or torn: the caller looks the key up.
+        element.map(|element| mem::load_bytes(self.table.key(element), key)).is_some()
+    }
+
     fn for_each(&self, visit: Visit<'_>, slot: u32) -> OpResult<u64> {
         let (mut at, mut visited) = (0, 0);
         while let Some((position, found)) = self.table.scan(at) {

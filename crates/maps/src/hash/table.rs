@@ -164,6 +164,13 @@ impl Table {
         self.words(element, self.key_words, self.element_words)
     }
 
+    /// The element whose words behind the key begin at this address.
+    pub(crate) fn element_at(&self, extra: *const u8) -> Option<u32> {
+        let first = self.slab.as_ptr().addr() + self.key_words * size_of::<AtomicU64>();
+        let at = extra.addr().checked_sub(first).filter(|at| at.is_multiple_of(self.stride))? / self.stride;
+        u32::try_from(at).ok().filter(|_| at < self.slab.len() / self.element_words)
+    }
+
     /// The words of an element's key.
     #[inline(always)]
     pub(crate) fn key(&self, element: u32) -> &[AtomicU64] {

@@ -169,6 +169,75 @@ fn for_each_visits_all_and_stops_on_request() {
     }
 }
 
+/// What lies in a timer's place is not the host's to see or to write, and ends with the value.
+#[test]
+fn a_timers_bytes_are_no_copies() {
+    let no_prealloc = |def: MapDef| def.with_flags(flags::NO_PREALLOC);
+    for def in [
+        MapDef::new("array", MapType::Array, 4, 32, 2),
+        MapDef::new("hash", MapType::Hash, 4, 32, 2),
+        no_prealloc(MapDef::new("on demand", MapType::Hash, 4, 32, 2)),
+        MapDef::new("lru", MapType::LruHash, 4, 32, 2),
+    ] {
+        let (map_type, name) = (def.map_type, def.name.clone());
+        let map = create(MapDef { timer: Some(8), ..def });
+        let key = 1u32.to_ne_bytes();
+        let seen = |last: u8| [[0xff; 8], [0; 8], [0; 8], [last; 8]].concat();
+        map.set(&key, &[0xff; 32]).unwrap();
+        assert_eq!(map.get(&key).unwrap().unwrap(), seen(0xff), "{name}");
+        run(&map, |ptr, slot| {
+            // SAFETY: a live map under a guard; the key has the map's size.
+            let value = unsafe { program::lookup(ptr, key.as_ptr(), slot) };
+            let mut found = [0; 4];
+            // SAFETY: a live map under a guard; the key has the map's size.
+            let is_there =
+                |value: *mut u8, found: &mut [u8]| unsafe { program::key_of_value(&map, value, found, slot) };
+            assert!(is_there(value, &mut found) && found == key, "{name}");
+            for elsewhere in
+                [value.wrapping_add(8), value.wrapping_sub(1), std::ptr::null_mut(), value.wrapping_add(1 << 40)]
+            {
+                assert!(!is_there(elsewhere, &mut found), "{name}");
+            }
+            assert!(!is_there(value, &mut [0; 3]), "{name}: a key of another size");
+            let timer = value.wrapping_add(8).cast::<u64>();
+            // SAFETY: inside the value, aligned, of a map under a guard.
+            unsafe { timer.write_volatile(77) };
+            assert_eq!(map.get(&key).unwrap().unwrap(), seen(0xff), "{name}");
+            let new = [1u8; 32];
+            // SAFETY: a live map under a guard; key and value have the map's sizes.
+            let updated = unsafe { program::update(ptr, key.as_ptr(), new.as_ptr(), update::ANY, slot) };
+            assert_eq!(updated, 0, "{name}");
+            // SAFETY: a live map under a guard; the key has the map's size.
+            let value = unsafe { program::lookup(ptr, key.as_ptr(), slot) };
+            // SAFETY: inside the value, aligned, of a map under a guard.
+            let now = unsafe { value.wrapping_add(8).cast::<u64>().read_volatile() };
+            assert_eq!(now, 0, "{name}: a new value");
+            if map_type != MapType::Array {
+                assert_eq!(delete(ptr, &key, slot), 0, "{name}");
+                assert!(!is_there(value, &mut found), "{name}");
+            }
+        });
+        assert_eq!(map.freeze().unwrap_err().errno(), Errno::ENOTSUPP.0, "{name}");
+    }
+}
+
+#[test]
+fn timers_are_where_they_can_be() {
+    let array = MapDef::new("a", MapType::Array, 4, 32, 1);
+    for (def, errno) in [
+        (MapDef { timer: Some(4), ..array.clone() }, libc::EINVAL),
+        (MapDef { timer: Some(24), ..array.clone() }, libc::EINVAL),
+        (MapDef { timer: Some(u32::MAX - 7), ..array.clone() }, libc::EINVAL),
+        (MapDef { timer: Some(8), spin_lock: Some(20), ..array.clone() }, libc::EINVAL),
+        (MapDef { timer: Some(8), ..array.clone().with_flags(flags::RDONLY_PROG) }, libc::EACCES),
+        (MapDef { timer: Some(8), ..MapDef::new("p", MapType::PerCpuArray, 4, 32, 1) }, libc::EOPNOTSUPP),
+        (MapDef { timer: Some(8), ..MapDef::new("q", MapType::Queue, 0, 32, 1) }, libc::EOPNOTSUPP),
+    ] {
+        assert_eq!(Map::create(def.clone(), &domain()).unwrap_err().errno(), errno, "{def:?}");
+    }
+    create(MapDef { timer: Some(8), spin_lock: Some(24), ..array });
+}
+
 #[test]
 fn a_spin_lock_taken_twice_is_an_error() {
     let mut def = MapDef::new("l", MapType::Array, 4, 16, 1);

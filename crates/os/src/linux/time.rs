@@ -11,6 +11,8 @@ pub enum Clock {
     Boot,
     /// International atomic time.
     Atomic,
+    /// Wall-clock time, which may be set.
+    Real,
 }
 
 /// Nanoseconds that the clock shows.
@@ -21,6 +23,7 @@ pub fn now_ns(clock: Clock) -> u64 {
         Clock::MonotonicCoarse => libc::CLOCK_MONOTONIC_COARSE,
         Clock::Boot => libc::CLOCK_BOOTTIME,
         Clock::Atomic => libc::CLOCK_TAI,
+        Clock::Real => libc::CLOCK_REALTIME,
     };
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is writable. A failure would leave 0.

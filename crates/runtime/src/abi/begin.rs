@@ -231,8 +231,30 @@ fn arguments(parts: Parts) -> [u64; 5] {
 /// `entry` must be an entry of code compiled for this host that the run's guard or the caller keeps; `run` must be this
 /// thread's run, its host and `parts` valid for the code.
 pub(crate) unsafe fn call(entry: Entry, run: *mut Run, parts: Parts, roots: &dyn Roots) -> Result<u64, RunError> {
+    // SAFETY: the caller's contract.
+    unsafe { call_with(entry, arguments(parts), run, roots) }
+}
+
+/// The same of a function of a program, with arguments of its own.
+///
+/// # Safety
+/// As for [`call`]; `function` must be the address of a function of the program that `run` is of, and the arguments
+/// what it was proven for.
+pub(crate) unsafe fn call_back(
+    function: *const u8,
+    args: [u64; 5],
+    run: *mut Run,
+    roots: &dyn Roots,
+) -> Result<u64, RunError> {
+    // SAFETY: the caller's contract.
+    unsafe { call_with(Entry { code: function, callee: function, reads_hidden: true }, args, run, roots) }
+}
+
+/// # Safety
+/// As for [`call`], with these arguments.
+unsafe fn call_with(entry: Entry, args: [u64; 5], run: *mut Run, roots: &dyn Roots) -> Result<u64, RunError> {
     // SAFETY: the caller's contract; the pointer covers all of the run, whose first field is the hidden argument.
-    let r0 = unsafe { entry::enter(entry.code, entry.callee, arguments(parts), run.cast()) };
+    let r0 = unsafe { entry::enter(entry.code, entry.callee, args, run.cast()) };
     // SAFETY: nobody else uses the run now, except for the atomic flag.
     let run = unsafe { &mut *run };
     if run.ctx.stop_code == 0 { Ok(r0) } else { Err(run.stop_reason_in(roots)) }

@@ -10,4 +10,5 @@ pub(crate) mod roots;
 pub(crate) mod run;
 pub(crate) mod slots;
 pub(crate) mod stop;
+pub(crate) mod timers;
 pub(crate) mod watch;

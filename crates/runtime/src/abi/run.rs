@@ -6,6 +6,7 @@
 
 use crate::abi::held::Held;
 use crate::abi::machine_stack::StackNeed;
+use crate::abi::timers::Timers;
 use crate::context::Parts;
 use crate::context::network::Network;
 use crate::error::HelperError;
@@ -28,6 +29,8 @@ pub(crate) struct RunConfig {
     pub(crate) print: Option<PrintSink>,
     /// Whom helpers ask about interfaces and routes.
     pub(crate) network: Option<Arc<dyn Network>>,
+    /// The timers in values of its maps.
+    pub(crate) timers: Timers,
     /// In whose guard runs are.
     pub(crate) domain: Arc<Domain>,
 }

@@ -278,7 +278,7 @@ impl<K: IntoBytes + Immutable, V: FromBytes + IntoBytes + Immutable> PinnedMap<K
                 return Err(MapError::Size { map: name(), what, expected: expected as usize, got });
             }
         }
-        if def.spin_lock.is_some() || def.program_rights() != (true, true) {
+        if def.spin_lock.is_some() || def.timer.is_some() || def.program_rights() != (true, true) {
             let expected = "values that programs may read and write as they are".to_owned();
             let (map, map_type) = (name(), def.map_type);
             return Err(MapError::InvalidDef { map, map_type, errno: Errno::EINVAL.0, expected });

@@ -25,6 +25,7 @@ use crate::abi::limits::{Deadline, Interrupter, Interruptible};
 use crate::abi::machine_stack::StackNeed;
 use crate::abi::run::RunConfig;
 use crate::abi::slots::Runs;
+use crate::abi::timers::Timers;
 #[cfg(native)]
 use crate::engine::compiler::HostCompiler;
 use crate::engine::config::{Config, Mode};
@@ -161,6 +162,7 @@ impl Engine {
             stack: StackNeed::new(config.max_machine_stack, config.stack_reserve),
             print: config.print.clone(),
             network: config.network.clone(),
+            timers: Timers::default(),
             domain: Arc::clone(&domain),
         };
         let runs = Runs::new(domain.max_slots(), run_config, config.tick).ok_or_else(no_slots)?;

@@ -25,12 +25,27 @@ use bpf_verifier::{
 use core::borrow::Borrow;
 use core::ops::Range;
 
+/// Where a run begins.
+#[derive(Clone, Copy)]
+pub(crate) enum Start<'m> {
+    /// With the program, which is given its context.
+    Program,
+    /// With a function that a timer calls: the map, a key of its size, and the value, of a map of this definition.
+    Timer { callback: u64, args: [u64; 5], def: &'m MapDef },
+}
+
 /// Runs `program`, which is `what`, once.
 ///
 /// # Safety
 /// `run` is the run of this thread, which is inside its guard; `parts` are valid for it and agree with the program's
-/// layout.
-pub(crate) unsafe fn run(program: &Loaded, what: &Interpreted, run: *mut Run, parts: Parts) -> Result<u64, RunError> {
+/// layout; what `start` names is there until the run ends.
+pub(crate) unsafe fn run(
+    program: &Loaded,
+    what: &Interpreted,
+    run: *mut Run,
+    parts: Parts,
+    start: Start<'_>,
+) -> Result<u64, RunError> {
     let mut memory = Memory::new();
     // SAFETY: the caller's contract.
     let r1 = unsafe { give(&mut memory, program.layout, parts) };
@@ -62,7 +77,15 @@ pub(crate) unsafe fn run(program: &Loaded, what: &Interpreted, run: *mut Run, pa
     // SAFETY: the caller's contract: the parts agree with the layout.
     unsafe { sockets(program.layout, parts) }.for_each(|socket| granted.add_socket(socket, false));
     let mut host = Host { run, entered: Vec::new(), granted, lock: None };
-    let result = Machine::new(memory, options).run(&mut host, &Running(program, what), [r1, parts.context_len as u64]);
+    let (mut machine, code) = (Machine::new(memory, options), Running(program, what));
+    let result = match start {
+        Start::Program => machine.run(&mut host, &code, [r1, parts.context_len as u64]),
+        Start::Timer { callback, args, def } => {
+            host.granted.add_key(args[1], def.key_size.into());
+            host.granted.add_value(args[2], def.value_size.into(), def);
+            machine.run_function(&mut host, &code, callback, args)
+        }
+    };
     // SAFETY: the machine is done with the run.
     let run = unsafe { &mut *run };
     let kept = run.release();
@@ -331,6 +354,13 @@ impl<'p> Host<'p> {
                     if !self.granted.is_lock(arg) {
                         return Err(caller.fail("not the spin lock of a map value"));
                     }
+                }
+                // What is there names one of the engine's timers, and a callback one of the program's functions that is
+                // fit for it: only the verifier can tell.
+                ArgKind::Timer | ArgKind::TimerMap | ArgKind::TimerCallback if caller.code().1.verified => {}
+                ArgKind::Timer | ArgKind::TimerMap | ArgKind::TimerCallback => {
+                    let name = &bound.proto.name;
+                    return Err(caller.fail(format!("{name} needs a verified program")));
                 }
                 ArgKind::RecordSize => {
                     if !(1..1 << 30).contains(&arg) {

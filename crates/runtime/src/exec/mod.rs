@@ -3,3 +3,4 @@
 mod granted;
 mod interp;
 mod run;
+pub(crate) mod timers;

@@ -5,7 +5,7 @@ use crate::abi::limits::{Limits, RunLimits};
 use crate::abi::run::Run;
 use crate::context::Parts;
 use crate::error::RunError;
-use crate::exec::interp;
+use crate::exec::interp::{self, Start};
 use crate::program::loaded::{Form, Interpreted, Loaded};
 use bpf_quiesce::Guard;
 use std::borrow::Borrow;
@@ -43,7 +43,7 @@ impl Loaded {
             },
             Form::Interpreted(what) => begin::begin(runs, guard, host, parts, self.terms(), self, |run, parts| {
                 // SAFETY: the caller vouches for the parts; the run is one of this thread.
-                unsafe { interp::run(self, what, run, parts) }
+                unsafe { interp::run(self, what, run, parts, Start::Program) }
             }),
         }
     }
@@ -96,7 +96,7 @@ impl Loaded {
         let parts = Parts::of_slices(context, packet, memory);
         begin::begin_limited(runs, guard, host, parts, (terms, limits), self, |run, parts| {
             // SAFETY: the caller vouches for the parts; the run is one of this thread.
-            unsafe { interp::run(self, what, run, parts) }
+            unsafe { interp::run(self, what, run, parts, Start::Program) }
         })
         .map_err(Box::new)
     }
@@ -111,7 +111,7 @@ impl Loaded {
             // rest.
             Form::Native(native) => unsafe { begin::call(native.entry, run, parts, self) },
             // SAFETY: the caller vouches for the parts; `run` is the run of this thread.
-            Form::Interpreted(what) => unsafe { interp::run(self, what, run, parts) },
+            Form::Interpreted(what) => unsafe { interp::run(self, what, run, parts, Start::Program) },
         }
     }
 }

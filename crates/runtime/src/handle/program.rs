@@ -3,6 +3,7 @@
 use crate::abi::limits::RunLimits;
 use crate::context::Context;
 use crate::error::RunError;
+use crate::exec::timers::TimerRuns;
 use crate::handle::kept::Kept;
 use crate::handle::over::Over;
 use crate::program::loaded::Loaded;
@@ -111,6 +112,32 @@ impl<C: Context, H: 'static> Program<C, H> {
         let guard = self.loaded.engine.0.domain.enter()?;
         // SAFETY: as in `run`.
         unsafe { self.loaded.run_limited(guard, core::ptr::from_mut(host).cast(), parts, limits) }
+    }
+
+    /// Lets its timers call back that are due (`bpf_timer_start`): here, on this thread, each once, with this host
+    /// state. Nothing else calls them. A callback is a run of the program in all but where it begins, with its budget;
+    /// `data` is the context of helpers that are given none, as `bpf_redirect`, which the callback itself does not see.
+    ///
+    /// A service calls this between its packets, or in a thread of its own. [`TimerRuns::next`] says when, but for
+    /// timers that other threads set meanwhile: so it calls now and then as well. What a callback has set again is left
+    /// to the next call.
+    ///
+    /// ```no_run
+    /// # fn f(program: &bpf_runtime::Program<bpf_runtime::Raw, ()>) -> Result<(), bpf_runtime::RunError> {
+    /// loop {
+    ///     let next = program.run_timers(&mut (), &mut [])?.next;
+    ///     std::thread::sleep(next.unwrap_or_default().clamp(TICK, 10 * TICK));
+    /// }
+    /// # }
+    /// # const TICK: std::time::Duration = std::time::Duration::from_millis(1);
+    /// ```
+    ///
+    /// # Errors
+    /// [`RunError`] of the first callback that fails. It is not due any more; those that are, the next call runs.
+    pub fn run_timers(&self, host: &mut H, mut data: C::Data<'_, '_>) -> Result<TimerRuns, RunError> {
+        let parts = C::parts(&mut data);
+        // SAFETY: as in `run`; `data` stays borrowed over all runs.
+        unsafe { self.loaded.run_timers(core::ptr::from_mut(host).cast(), parts) }
     }
 
     /// Ends the runs of it that are going on: each stops at its next taken back-edge or call, with

@@ -3,6 +3,7 @@
 use crate::call::helpers::kfuncs::kfunc;
 use crate::call::helpers::packet::{is_packet_helper, own_prototype, packet_helper};
 use crate::call::helpers::table::shipped;
+use crate::call::helpers::timers::own_set_callback;
 use crate::call::{HostFn, IntoHostFn, host_fn, prototype};
 use crate::context::ContextLayout;
 use crate::engine::Engine;
@@ -126,7 +127,11 @@ impl<H: 'static> Linker<H> {
             let helper = Helper::from_id(id)?;
             packet_helper(helper, layout).or_else(|| shipped(helper))
         };
-        let func = self.funcs.get(&id).or_else(of_kernel)?.clone();
+        let func = match self.funcs.get(&id) {
+            Some(registered) => registered.clone(),
+            None if id == Helper::TimerSetCallback.id() => own_set_callback(),
+            None => of_kernel()?.clone(),
+        };
         Some(Bound { proto: self.prototypes(layout).get(id)?.clone(), func })
     }
 

@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::engine::usage::Account;
 use crate::error::{LoadError, ProgArrayError};
 use crate::handle::prog_array::ProgArray;
-use crate::load::verify::spin_lock_offset;
+use crate::load::verify::field_offset;
 use crate::program::loaded::Loaded;
 use crate::program::map_ref::MapRef;
 use crate::program::table::ProgTable;
@@ -371,7 +371,8 @@ fn definition(object: &Object, map: &bpf_object::MapDecl, slots: u32) -> Result<
         def = def.with_inner(definition(object, inner, slots)?);
     }
     if let (Some(btf), Some(value)) = (object.btf(), map.value_type) {
-        def.spin_lock = spin_lock_offset(btf, value);
+        def.spin_lock = field_offset(btf, value, "bpf_spin_lock");
+        def.timer = field_offset(btf, value, "bpf_timer");
     }
     if let Some(btf) = object.btf() {
         let kind = |ty: Option<TypeId>| ty.and_then(|ty| kind_of(btf, ty));

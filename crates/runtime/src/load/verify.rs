@@ -147,6 +147,7 @@ fn known_data_map(def: &bpf_maps::MapDef) -> KnownMap {
     KnownMap {
         access,
         spin_lock: def.spin_lock,
+        timer: def.timer,
         inner: def.inner.as_deref().map(|inner| Box::new(known_inner_map(inner))),
         ..KnownMap::new(&def.name, def.map_type, def.key_size, def.value_size, def.max_entries)
     }
@@ -196,11 +197,11 @@ fn global_arg(btf: &Btf, arg: &ArgKind, layout: &ContextLayout) -> Option<Global
     }
 }
 
-/// The byte offset of a `struct bpf_spin_lock` in a value of this type.
-pub(crate) fn spin_lock_offset(btf: &Btf, value: TypeId) -> Option<u32> {
+/// The byte offset of a structure of this name in a value of this type, say a `struct bpf_spin_lock`.
+pub(crate) fn field_offset(btf: &Btf, value: TypeId, name: &str) -> Option<u32> {
     let Type::Composite { members, .. } = btf.get(btf.resolve(value)) else { return None };
-    let lock = members.iter().find(|m| btf.type_name(btf.resolve(m.ty)) == "bpf_spin_lock")?;
-    Some(lock.bit_offset / 8)
+    let field = members.iter().find(|m| btf.type_name(btf.resolve(m.ty)) == name)?;
+    Some(field.bit_offset / 8)
 }
 
 /// Replaces each access of the program's view of the context by one of the host's structure.

@@ -1,5 +1,6 @@
 //! What the instructions of a program refer to: maps, helpers, host functions, addresses.
 
+use crate::call::helpers::timers::TimerProgram;
 use crate::engine::metrics::Counted;
 use crate::error::LoadError;
 use crate::program::bound::Bound;
@@ -7,6 +8,7 @@ use crate::program::map_ref::MapRef;
 use bpf_analysis::CallArity;
 use bpf_isa::{Imm64, Insn, InsnIdx, Program};
 use bpf_quiesce::Reservation;
+use bpf_uapi::Helper;
 #[cfg(native)]
 use {
     crate::call::helpers::callback_shims::calling_back,
@@ -62,6 +64,12 @@ impl Bindings {
 
     pub(crate) fn helper(&self, id: u32) -> Option<&Bound> {
         self.helpers.binary_search_by_key(&id, |h| h.0).ok().map(|i| &self.helpers[i].1)
+    }
+
+    /// The number by which timers know the program, if it sets their callbacks by the shipped helper.
+    pub(crate) fn timer_program(&self) -> Option<u64> {
+        let env = self.helper(Helper::TimerSetCallback.id())?.func.env.as_ref()?;
+        env.downcast_ref().map(|TimerProgram(number)| *number)
     }
 
     pub(crate) fn host(&self, index: i32) -> Option<&Bound> {

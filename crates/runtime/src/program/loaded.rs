@@ -243,7 +243,8 @@ impl Loaded {
         let Draft { engine, name, layout, facts, checks, account, .. } = draft;
         let bindings = references.as_deref().unwrap_or(&NO_BINDINGS);
         let subject = Subject { engine, name, layout, checks, program, facts, bindings, source };
-        if opt_level == OptLevel::Tiered && engine.has_tiers() {
+        // A timer keeps an address of the code, which must be the same for good.
+        if opt_level == OptLevel::Tiered && engine.has_tiers() && bindings.timer_program().is_none() {
             let (tiered, entry, machine_stack) = Tiered::load(&subject, account)?;
             if let Some(counted) = &bindings.counted {
                 counted.set_code(tiered.now(|code| code.text.len()).unwrap_or(0));
@@ -296,6 +297,11 @@ impl Loaded {
     #[inline]
     pub(crate) fn terms(&self) -> Terms {
         Terms { of: word_of(self), budget: self.budget }
+    }
+
+    /// The number by which timers know it, if it sets their callbacks.
+    pub(crate) fn timer_program(&self) -> Option<u64> {
+        self.bindings().timer_program()
     }
 
     /// Its name and what it is checked for.

@@ -37,5 +37,6 @@ mod socket_maps;
 mod sockets;
 mod stopped;
 mod storage;
+mod timers;
 mod unstoppable;
 mod zeroed;

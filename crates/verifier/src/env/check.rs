@@ -7,9 +7,10 @@
 
 use std::ops::Range;
 
-use bpf_uapi::MapType;
+use bpf_uapi::{MapType, TIMER_BYTES};
 
 use super::{ContextLayout, Env, Field, FieldKind, KnownMap, Region};
+use crate::access::Access;
 use crate::error::{Reason, Res, refuse};
 
 /// A context's fields end before this offset, in the program's view and in the host's. An instruction's offset has 16
@@ -154,6 +155,16 @@ impl KnownMap {
             && (at % 4 != 0 || at.checked_add(4).is_none_or(|end| end > self.value_size))
         {
             return bad(format!("the spin lock of map {name} at {at} is not inside a value, aligned"));
+        }
+        if let Some(at) = self.timer {
+            let end = at.checked_add(TIMER_BYTES).filter(|end| at % 8 == 0 && *end <= self.value_size);
+            if end.is_none_or(|end| self.spin_lock.is_some_and(|lock| lock < end && at < lock + 4)) {
+                return bad(format!("the timer of map {name} at {at} is not inside a value, aligned and apart"));
+            }
+            let timed = matches!(self.kind, MapType::Hash | MapType::Array | MapType::LruHash);
+            if !timed || self.access != Access::ReadWrite || self.frozen.is_some() {
+                return bad(format!("map {name} has a timer, and is none whose values have"));
+            }
         }
         if self.kind.is_array() && (self.key_size != 4 || self.max_entries == 0) {
             return bad(format!("array {name} has elements and keys of 4 bytes, or is none"));

@@ -42,6 +42,10 @@ pub(super) struct Call<'a> {
     pub callback: Option<(CallbackKind, u32)>,
     /// The spin lock's place.
     pub lock: Option<(u32, bool, u32)>,
+    /// The map that the timer is in.
+    pub timer: Option<u32>,
+    /// The function that it is to call.
+    pub timer_callback: Option<u32>,
     /// Bytes known to be readable behind the pointers among a format's values.
     pub values: [Option<u32>; FORMAT_VALUES],
     /// Memory arguments: argument number, pointer, bytes, written.
@@ -198,6 +202,28 @@ impl<'a> Walk<'a> {
                     }
                 }
                 _ => return wrong(self, "the spin lock in a map value"),
+            },
+            ArgKind::Timer => match v.ty {
+                Ty::MapValue { map, inner: false } if !v.null => {
+                    let at = self.map(map, false)?.timer;
+                    match (at, v.n.as_const()) {
+                        (Some(at), Some(off)) if u64::from(at) == off => call.timer = Some(map),
+                        _ => return wrong(self, "the timer in a map value"),
+                    }
+                }
+                _ => return wrong(self, "the timer in a map value"),
+            },
+            ArgKind::TimerMap | ArgKind::TimerCallback if call.timer.is_none() => {
+                return refuse(Reason::Environment(format!("{}: of a timer that is no argument before", proto.name)));
+            }
+            ArgKind::TimerMap => match v.ty {
+                Ty::Map { map, inner: false } if !v.null && call.timer == Some(map) => {}
+                _ => return wrong(self, "the map that the timer is in"),
+            },
+            ArgKind::TimerCallback => match v.ty {
+                // Nobody calls the main program but who runs it: its context would be missing.
+                Ty::Func { subprog } if subprog != 0 => call.timer_callback = Some(subprog),
+                _ => return wrong(self, "a function of this program"),
             },
             ArgKind::RecordSize => match v.as_const() {
                 Some(n @ 1..0x4000_0000) => call.record_size = crate::num::low(n),

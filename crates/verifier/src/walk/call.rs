@@ -92,6 +92,11 @@ impl<'a> Walk<'a> {
             }
             Effect::Unlock => self.unlock(&call)?,
         }
+        if let (Some(subprog), Some(map)) = (call.timer_callback, call.timer)
+            && !self.timer_callbacks.contains(&(subprog, map))
+        {
+            self.timer_callbacks.push((subprog, map));
+        }
         if call.given_back != 0 {
             self.give_back(call.given_back);
         }
@@ -228,10 +233,15 @@ impl<'a> Walk<'a> {
         Value { null: true, id, owner: id, ..socket(false) }
     }
 
+    /// Whether a helper or a timer has called one of the functions that the walk is in.
+    pub(super) fn in_callback(&self) -> bool {
+        self.state.frames.iter().any(|f| matches!(f.entry, Entry::Callback { .. } | Entry::Timer))
+    }
+
     /// A tail call that is taken ends the current function, with whatever the other program returns, and that program
     /// may have moved the packet. One that is not taken falls through.
     fn tail_call(&mut self) -> Res<()> {
-        if self.state.frames.iter().any(|f| matches!(f.entry, Entry::Callback { .. })) {
+        if self.in_callback() {
             return refuse(Reason::TailCallInCallback);
         }
         if let Some(o) = self.state.owed.first() {
@@ -249,7 +259,7 @@ impl<'a> Walk<'a> {
     /// The running function returns; `early`: not by an exit, but by a call or load that may end it.
     pub(super) fn exit(&mut self, early: bool) -> Res<Flow> {
         match self.state.top().entry {
-            Entry::Root => {
+            Entry::Root | Entry::Timer => {
                 self.check_exit()?;
                 Ok(Flow::End)
             }
@@ -281,6 +291,10 @@ impl<'a> Walk<'a> {
         let Some(r0) = r0 else { return Ok(()) };
         if r0.is_pointer() && !planted!(AddressReturned) {
             return refuse(Reason::Leak(Reg::R0, r0.describe(self.env), "the caller, as a return value"));
+        }
+        if self.state.top().entry == Entry::Timer && r0.as_const() != Some(0) {
+            let got = r0.describe(self.env);
+            return refuse(Reason::Return { got, expected: "0, from a timer's callback".into() });
         }
         if let (0, Some((min, max))) = (self.state.top().subprog, self.env.context.returns)
             && (r0.n.smin() < min || r0.n.smax() > max)

@@ -146,7 +146,7 @@ impl<'a> Walk<'a> {
                 zero.map_or(len, |at| at + 1) as i64
             }
             Ty::MapValue { map, inner } => match self.map(map, inner) {
-                Ok(def) => left(def.spin_lock.filter(|lock| i64::from(*lock) > end).unwrap_or(def.value_size)),
+                Ok(def) => left(def.plain_until(end)),
                 Err(_) => 1,
             },
             Ty::Mem { size, .. } => left(size),

@@ -11,13 +11,12 @@
 use bpf_isa::{Callee, Insn, Reg, SubprogId};
 
 use super::mem::Place;
-use super::{Flow, Res, Walk, refuse};
+use super::{Flow, Res, Start, Walk, refuse};
 use crate::access::Access;
 use crate::env::{GlobalArg, GlobalFunc};
 use crate::error::Reason;
 use crate::faults::planted;
 use crate::helpers::Effect;
-use crate::state::Entry;
 use crate::value::Value;
 
 /// What calls of a function must know of it.
@@ -37,7 +36,7 @@ impl Walk<'_> {
         self.summaries = self.effects();
         for sub in self.callees_first() {
             if let Some(Some(func)) = self.env.global_functions.get(sub as usize) {
-                self.walk_from(sub, Some(&func.args))?;
+                self.walk_from(sub, Start::Global(&func.args))?;
             }
         }
         Ok(())
@@ -111,7 +110,7 @@ impl Walk<'_> {
     pub(super) fn call_global(&mut self, sub: SubprogId, func: &GlobalFunc) -> Res<Flow> {
         self.decides();
         let summary = self.summaries.get(sub.index()).copied().unwrap_or_default();
-        if summary.tail_calls && self.state.frames.iter().any(|f| matches!(f.entry, Entry::Callback { .. })) {
+        if summary.tail_calls && self.in_callback() {
             return refuse(Reason::TailCallInCallback);
         }
         for (i, (arg, reg)) in func.args.iter().zip(Reg::ARGS).enumerate() {

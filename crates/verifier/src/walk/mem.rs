@@ -5,6 +5,7 @@
 
 use bpf_analysis::CheckRegion;
 use bpf_isa::{AtomicOp, AtomicWidth, Reg, Size, Src};
+use bpf_uapi::TIMER_BYTES;
 
 use super::linear::Form;
 use super::pointers::checkable;
@@ -136,6 +137,12 @@ impl Walk<'_> {
                     if min < lock + 4 && max + size as i64 > lock && !planted!(LockOpen) {
                         return refuse(Reason::LockAccess { map: map_name(self.env, map, inner) });
                     }
+                }
+                if let Some(timer) = def.timer.map(i64::from)
+                    && min < timer + i64::from(TIMER_BYTES)
+                    && max + size as i64 > timer
+                {
+                    return refuse(Reason::TimerAccess { map: map_name(self.env, map, inner) });
                 }
                 Ok(Place::Untracked(Kind::MapValue))
             }

@@ -107,6 +107,11 @@ fn maps_are_checked() {
     let cases = [
         (KnownMap { spin_lock: Some(8), ..array.clone() }, "not inside a value"),
         (KnownMap { spin_lock: Some(2), ..array.clone() }, "not inside a value"),
+        (KnownMap { timer: Some(0), ..array.clone() }, "not inside a value"),
+        (KnownMap { timer: Some(u32::MAX - 7), ..array.clone() }, "not inside a value"),
+        (KnownMap { timer: Some(4), value_size: 32, ..array.clone() }, "not inside a value"),
+        (KnownMap { timer: Some(8), spin_lock: Some(20), value_size: 32, ..array.clone() }, "not inside a value"),
+        (KnownMap { timer: Some(0), ..KnownMap::new("q", MapType::Queue, 0, 16, 1) }, "none whose values have"),
         (KnownMap { spin_lock: Some(u32::MAX - 3), ..array.clone() }, "not inside a value"),
         (KnownMap { key_size: 8, ..array.clone() }, "keys of 4 bytes"),
         (KnownMap { max_entries: 0, ..array.clone() }, "keys of 4 bytes"),

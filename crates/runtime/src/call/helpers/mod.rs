@@ -23,3 +23,4 @@ mod syncookie;
 mod system;
 pub(crate) mod table;
 mod text;
+pub(crate) mod timers;

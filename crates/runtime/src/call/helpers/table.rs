@@ -3,7 +3,7 @@
 use crate::call::HostFn;
 use crate::call::helpers::callback_shims::{By, Drain, ForEach, Loop, shim};
 use crate::call::helpers::print::{snprintf, trace_printk, trace_vprintk};
-use crate::call::helpers::{dynptr, maps, network, ring, socket, syncookie, system, text};
+use crate::call::helpers::{dynptr, maps, network, ring, socket, syncookie, system, text, timers};
 use bpf_uapi::Helper;
 
 /// The helpers, ascending by id.
@@ -46,6 +46,11 @@ const SHIPPED: &[(Helper, HostFn)] = &[
     // Emitted code calls those that check what it does itself ([`super::callback_shims`]), the interpreter none.
     (Helper::ForEachMapElem, HostFn::with_run(shim::<ForEach, By<3>>)),
     (Helper::Snprintf, HostFn::with_run(snprintf::<false>)),
+    (Helper::TimerInit, HostFn::with_run(timers::init)),
+    // Bound to each program by itself ([`timers::own_set_callback`]).
+    (Helper::TimerSetCallback, HostFn::with_run(timers::set_callback)),
+    (Helper::TimerStart, HostFn::with_run(timers::start)),
+    (Helper::TimerCancel, HostFn::with_run(timers::cancel)),
     (Helper::TraceVprintk, HostFn::with_run(trace_vprintk::<false>)),
     (Helper::Loop, HostFn::with_run(shim::<Loop, By<3>>)),
     (Helper::Strncmp, HostFn::plain(text::strncmp)),

@@ -46,6 +46,7 @@ pub(crate) fn maps() -> Vec<KnownMap> {
         },
         KnownMap::new("user_ringbuf", MapType::UserRingBuf, 0, 0, 4096),
         KnownMap::new("storage", MapType::SkStorage, 8, 16, 100),
+        KnownMap { timer: Some(8), ..KnownMap::new("timed", MapType::Array, 4, 32, 4) },
     ]
 }
 

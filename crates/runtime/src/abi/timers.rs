@@ -1,0 +1,292 @@
+//! Timers in map values: what `struct bpf_timer` stands for.
+//!
+//! Problem: a program sets a timer in one run, and its callback is to run later, in no run's time, without the map, the
+//! element, the program or the engine being there for its sake. Approach: nothing calls by itself. A host lets a
+//! program's callbacks run that are due (`Program::run_timers`), on its own thread and with its own state; here is only
+//! noted what is to be called. In the value lies a number that no other timer of the engine has or had. A timer is what
+//! its address and that number say, or none: so one whose value was written anew, whatever has become of its element,
+//! and one whose number somebody has made up, is as good as gone.
+//!
+//! Invariants: what is noted keeps neither map nor program. A callback's address is used by the program only that it is
+//! an address of, told by a number of its own, while that program is run. There are at most twice as many notes as
+//! maps that are alive have values, but for a few; each is counted in the domain's memory. Whoever has the notes
+//! neither waits nor calls.
+
+use bpf_maps::{Errno, Map, WeakMap};
+use bpf_os::time::{Clock, now_ns};
+use bpf_quiesce::{Domain, Reservation};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The timers of an engine's maps.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    /// Who has the notes: the slot and 1, or 0. A signal handler's run has the slot of the run that it interrupted, and
+    /// must not wait for that.
+    owner: AtomicU32,
+    notes: Mutex<Notes>,
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    /// By the address of the `struct bpf_timer`.
+    timers: BTreeMap<u64, Timer>,
+    /// The number of the timer that was made last; 0 is none.
+    last: u64,
+    /// How many there may be before those of maps that are gone are looked for.
+    most: usize,
+    /// The timers whose callbacks are running, by slot.
+    running: Vec<(u32, u64)>,
+}
+
+#[derive(Debug)]
+struct Timer {
+    number: u64,
+    map: WeakMap,
+    clock: Clock,
+    callback: Option<Callback>,
+    /// When it is due, by its clock.
+    due: Option<u64>,
+    _memory: Reservation,
+}
+
+/// A function of a program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Callback {
+    /// [`program_number`] of the program.
+    pub(crate) program: u64,
+    /// As the program's code, or the interpreter, has it.
+    pub(crate) address: u64,
+}
+
+/// A timer that is due.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Due {
+    /// For how many nanoseconds it has been: those that have waited longest come last.
+    late: u64,
+    address: u64,
+    number: u64,
+}
+
+/// What a timer takes beside its value.
+const NOTE: u64 = (size_of::<(u64, Timer)>() * 2) as u64;
+/// What there may be before anybody looks for what is gone.
+const FEW: usize = 256;
+
+/// A number for a program, which no other has or had.
+pub(crate) fn program_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    // Relaxed: only uniqueness matters.
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The number in the `struct bpf_timer` at this address.
+///
+/// # Safety
+/// It must be the timer's of a value of a map that is alive for `'a`.
+unsafe fn number<'a>(address: u64) -> &'a AtomicU64 {
+    let word = core::ptr::with_exposed_provenance_mut::<u64>(crate::num::index(address));
+    // SAFETY: inside a value, at a multiple of 8 as validation of the map's definition demands, for as long as the map;
+    // values are accessed by atomics, or as machine code does.
+    unsafe { AtomicU64::from_ptr(word) }
+}
+
+impl Notes {
+    /// The timer at this address.
+    ///
+    /// # Safety
+    /// As for [`number`].
+    unsafe fn timer(&mut self, address: u64) -> Result<&mut Timer, Errno> {
+        // SAFETY: the caller's contract. Relaxed: all else that is known of the timer is under the lock.
+        let number = unsafe { number(address) }.load(Ordering::Relaxed);
+        self.timers.get_mut(&address).filter(|timer| timer.number == number).ok_or(Errno::EINVAL)
+    }
+}
+
+impl Timers {
+    /// Does something with the notes; `EBUSY` if this slot is doing so already, further up its stack.
+    fn with<R>(&self, slot: u32, change: impl FnOnce(&mut Notes) -> Result<R, Errno>) -> Result<R, Errno> {
+        struct Owned<'a>(&'a AtomicU32);
+        impl Drop for Owned<'_> {
+            fn drop(&mut self) {
+                // Release pairs with the acquire of whoever is next.
+                self.0.store(0, Ordering::Release);
+            }
+        }
+        while let Err(owner) = self.owner.compare_exchange(0, slot + 1, Ordering::Acquire, Ordering::Relaxed) {
+            if owner == slot + 1 {
+                return Err(Errno::EBUSY);
+            }
+            std::thread::yield_now();
+        }
+        let _owned = Owned(&self.owner);
+        // Nobody else has it, so this waits for nobody; what may panic in here leaves the notes as they were.
+        change(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// `bpf_timer_init`.
+    ///
+    /// # Safety
+    /// `address` must be that of the timer in a value of `map`, which is alive; `slot` the caller's.
+    pub(crate) unsafe fn init(
+        &self,
+        slot: u32,
+        address: u64,
+        map: impl FnOnce() -> WeakMap,
+        flags: u64,
+        domain: &Arc<Domain>,
+    ) -> Result<(), Errno> {
+        let clock = match flags {
+            0 => Clock::Real,
+            1 => Clock::Monotonic,
+            7 => Clock::Boot,
+            _other => return Err(Errno::EINVAL),
+        };
+        self.with(slot, |notes| {
+            // SAFETY: the caller's contract.
+            if unsafe { notes.timer(address) }.is_ok() {
+                return Err(Errno::EBUSY);
+            }
+            // What was noted of another timer at this address is over.
+            notes.timers.remove(&address);
+            if notes.timers.len() >= notes.most.max(FEW) {
+                notes.timers.retain(|_, timer| timer.map.is_alive());
+                notes.most = 2 * notes.timers.len();
+            }
+            let memory = domain.memory().reserve(NOTE).map_err(|_| Errno::ENOMEM)?;
+            notes.last += 1;
+            let timer = Timer { number: notes.last, map: map(), clock, callback: None, due: None, _memory: memory };
+            notes.timers.insert(address, timer);
+            // SAFETY: the caller's contract. Relaxed: read under the lock, or to be compared.
+            unsafe { number(address) }.store(notes.last, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    /// `bpf_timer_set_callback`.
+    ///
+    /// # Safety
+    /// `address` must be that of the timer in a value of a map that is alive; `slot` the caller's.
+    pub(crate) unsafe fn set_callback(&self, slot: u32, address: u64, callback: Callback) -> Result<(), Errno> {
+        self.with(slot, |notes| {
+            // SAFETY: the caller's contract.
+            unsafe { notes.timer(address) }?.callback = Some(callback);
+            Ok(())
+        })
+    }
+
+    /// `bpf_timer_start`.
+    ///
+    /// # Safety
+    /// As for [`Timers::set_callback`].
+    pub(crate) unsafe fn start(&self, slot: u32, address: u64, time: u64, flags: u64) -> Result<(), Errno> {
+        const ABSOLUTE: u64 = 1;
+        // On which CPU a host lets callbacks run is its own affair.
+        const PINNED: u64 = 2;
+        if flags & !(ABSOLUTE | PINNED) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        self.with(slot, |notes| {
+            // SAFETY: the caller's contract.
+            let timer = unsafe { notes.timer(address) }?;
+            if timer.callback.is_none() {
+                return Err(Errno::EINVAL);
+            }
+            // The kernel's times have a sign: before the beginning of a clock is past, so long from now is never.
+            timer.due = Some(match (flags & ABSOLUTE != 0, i64::try_from(time)) {
+                (true, Ok(_)) => time,
+                (true, Err(_)) => 0,
+                (false, Ok(_)) => now_ns(timer.clock).saturating_add(time),
+                (false, Err(_)) => u64::MAX,
+            });
+            Ok(())
+        })
+    }
+
+    /// `bpf_timer_cancel`: whether it was to be called.
+    ///
+    /// # Safety
+    /// As for [`Timers::set_callback`].
+    pub(crate) unsafe fn cancel(&self, slot: u32, address: u64) -> Result<bool, Errno> {
+        self.with(slot, |notes| {
+            let own = notes.running.contains(&(slot, address));
+            // SAFETY: the caller's contract.
+            let timer = unsafe { notes.timer(address) }?;
+            if own {
+                return Err(Errno::EDEADLK);
+            }
+            timer.callback = None;
+            Ok(timer.due.take().is_some())
+        })
+    }
+
+    /// The program's timers that are due, and how long it is until the next one is; none where this slot has the notes.
+    pub(crate) fn due(&self, slot: u32, program: u64) -> (Vec<Due>, Option<Duration>) {
+        let found = self.with(slot, |notes| {
+            let (mut due, mut next) = (Vec::new(), None);
+            // Each clock once, so that the order is that of the times.
+            let now = [Clock::Monotonic, Clock::Boot, Clock::Real].map(|clock| (clock, now_ns(clock)));
+            for (&address, timer) in &notes.timers {
+                let (Some(at), Some(callback)) = (timer.due, timer.callback) else { continue };
+                if callback.program != program {
+                    continue;
+                }
+                let now = now.iter().find(|(clock, _)| *clock == timer.clock).map_or(0, |(_, now)| *now);
+                match now.checked_sub(at) {
+                    Some(late) => due.push(Due { late, address, number: timer.number }),
+                    None => next = Some(next.map_or(at - now, |next: u64| next.min(at - now))),
+                }
+            }
+            due.sort_unstable();
+            Ok((due, next.map(Duration::from_nanos)))
+        });
+        found.unwrap_or_default()
+    }
+
+    /// Begins the callback of a timer that was due: its map, and the callback's address. `None` if it is not due any
+    /// more, or gone. [`Timers::end`] must follow.
+    pub(crate) fn begin(&self, slot: u32, due: Due, program: u64) -> Option<(Map, u64)> {
+        let Due { address, number: expected, .. } = due;
+        let begun = self.with(slot, |notes| {
+            let timer = notes.timers.get_mut(&address).filter(|timer| timer.number == expected).ok_or(Errno::ENOENT)?;
+            let callback = timer.callback.filter(|callback| callback.program == program).ok_or(Errno::ENOENT)?;
+            let at = timer.due.filter(|at| *at <= now_ns(timer.clock)).ok_or(Errno::ENOENT)?;
+            // The last handle's end is not for here.
+            let Some(map) = timer.map.upgrade() else {
+                notes.timers.remove(&address);
+                return Err(Errno::ENOENT);
+            };
+            debug_assert!(timer.due == Some(at));
+            timer.due = None;
+            notes.running.push((slot, address));
+            Ok((map, callback.address))
+        });
+        let (map, callback) = begun.ok()?;
+        // SAFETY: the map that the timer was made in is alive, by this handle.
+        let current = unsafe { number(address) }.load(Ordering::Relaxed) == expected;
+        if !current {
+            self.end(slot, due);
+            return None;
+        }
+        Some((map, callback))
+    }
+
+    /// The callback has returned.
+    pub(crate) fn end(&self, slot: u32, due: Due) {
+        let _ = self.with(slot, |notes| {
+            if let Some(i) = notes.running.iter().rposition(|running| *running == (slot, due.address)) {
+                notes.running.remove(i);
+            }
+            Ok(())
+        });
+    }
+}
+
+impl Due {
+    /// Where the timer is.
+    pub(crate) fn address(self) -> u64 {
+        self.address
+    }
+}

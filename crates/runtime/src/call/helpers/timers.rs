@@ -1,0 +1,95 @@
+//! The helpers over timers in map values: the kernel's, by the kernel's ids.
+//!
+//! What they note, and who calls back, is in [`crate::abi::timers`]. `bpf_timer_set_callback` is bound to each program
+//! by itself: an address of a function says nothing without the program that it is of.
+//!
+//! Source: `kernel/bpf/helpers.c` (Linux 6.18).
+
+use crate::abi::run::{Run, RunConfig};
+use crate::abi::timers::{Callback, program_number};
+use crate::call::HostFn;
+use bpf_jit_code::RunCtx;
+use bpf_maps::{Errno, MapHeader, program as map_ops};
+use std::sync::Arc;
+
+/// What a program is told by that sets callbacks: [`program_number`].
+pub(crate) struct TimerProgram(pub(crate) u64);
+
+/// `bpf_timer_set_callback` of one program.
+pub(crate) fn own_set_callback() -> HostFn {
+    HostFn { env: Some(Arc::new(TimerProgram(program_number()))), ..HostFn::with_run(set_callback) }
+}
+
+/// The run's slot and what it reads of its engine.
+///
+/// # Safety
+/// `ctx` must be the first field of this thread's live [`Run`].
+unsafe fn of_run<'a>(ctx: *mut RunCtx) -> (u32, &'a RunConfig) {
+    // SAFETY: by a pointer to all of the run (contract); emitted code, which has the only other one, waits for this
+    // call.
+    let run = unsafe { &*ctx.cast::<Run>() };
+    // SAFETY: the engine's, which outlives its runs.
+    (run.ctx.slot, unsafe { &*run.config })
+}
+
+fn ret(result: Result<u64, Errno>) -> u64 {
+    result.unwrap_or_else(|errno| errno.as_ret() as u64)
+}
+
+/// `bpf_timer_init(timer, map, flags)`.
+///
+/// # Safety
+/// `timer` must be the timer in a value of the live map `map`; `ctx` the first field of a [`Run`].
+pub(super) unsafe extern "C" fn init(timer: u64, map: u64, flags: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: the hidden argument is the first field of this thread's live `Run`.
+    let (slot, config) = unsafe { of_run(ctx) };
+    // SAFETY: the program was proven to pass a live map.
+    let weak = || unsafe { map_ops::weak(map as *const MapHeader) };
+    // SAFETY: the program was proven to pass the timer in a value of that map; the slot is the run's.
+    ret(unsafe { config.timers.init(slot, timer, weak, flags, &config.domain) }.map(|()| 0))
+}
+
+/// `bpf_timer_set_callback(timer, callback)`.
+///
+/// # Safety
+/// `timer` must be the timer in a value of a live map, `callback` a function of the calling program, to which this is
+/// bound, and which was proven for the map; `ctx` the first field of a [`Run`] whose environment is a [`TimerProgram`].
+pub(super) unsafe extern "C" fn set_callback(
+    timer: u64,
+    callback: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    ctx: *mut RunCtx,
+) -> u64 {
+    // SAFETY: the hidden argument is the first field of this thread's live `Run`.
+    let (slot, config) = unsafe { of_run(ctx) };
+    // SAFETY: this thread's run.
+    let env = unsafe { (*ctx).host_env } as *const TimerProgram;
+    // SAFETY: what the call has put there (contract), kept by the running program.
+    let program = unsafe { &*env }.0;
+    // SAFETY: the program was proven to pass the timer in a value of one of its maps; the slot is the run's.
+    ret(unsafe { config.timers.set_callback(slot, timer, Callback { program, address: callback }) }.map(|()| 0))
+}
+
+/// `bpf_timer_start(timer, nanoseconds, flags)`.
+///
+/// # Safety
+/// `timer` must be the timer in a value of a live map; `ctx` the first field of a [`Run`].
+pub(super) unsafe extern "C" fn start(timer: u64, time: u64, flags: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: the hidden argument is the first field of this thread's live `Run`.
+    let (slot, config) = unsafe { of_run(ctx) };
+    // SAFETY: the program was proven to pass the timer in a value of one of its maps; the slot is the run's.
+    ret(unsafe { config.timers.start(slot, timer, time, flags) }.map(|()| 0))
+}
+
+/// `bpf_timer_cancel(timer)`.
+///
+/// # Safety
+/// As for [`start`].
+pub(super) unsafe extern "C" fn cancel(timer: u64, _: u64, _: u64, _: u64, _: u64, ctx: *mut RunCtx) -> u64 {
+    // SAFETY: the hidden argument is the first field of this thread's live `Run`.
+    let (slot, config) = unsafe { of_run(ctx) };
+    // SAFETY: the program was proven to pass the timer in a value of one of its maps; the slot is the run's.
+    ret(unsafe { config.timers.cancel(slot, timer) }.map(u64::from))
+}

@@ -1,0 +1,80 @@
+//! Callbacks of timers: runs that begin with a function of a program, and not with the program.
+//!
+//! Invariant: a callback is called with the map, a copy of the key and the value that its timer is in, as the verifier
+//! has taken them to be when it walked the callback: the timer's address lies in a value of the map that the program
+//! was proven to pass. Whether that value is the key's at this moment is looked up first; if it is not, the element is
+//! gone, and its timer with it.
+
+use crate::abi::begin;
+use crate::context::Parts;
+use crate::error::RunError;
+use crate::exec::interp::{self, Start};
+use crate::program::loaded::{Form, Loaded};
+use bpf_maps::program as map_ops;
+use std::time::Duration;
+
+/// What [`crate::Program::run_timers`] has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct TimerRuns {
+    /// How many callbacks ran.
+    pub ran: u32,
+    /// How long it is until the next timer is due, of those that were set when this began; `None` if no other was.
+    pub next: Option<Duration>,
+}
+
+impl Loaded {
+    /// Runs the callbacks that are due, each at most once.
+    ///
+    /// # Safety
+    /// As for [`Loaded::run`].
+    pub(crate) unsafe fn run_timers(&self, host: *mut (), parts: Parts) -> Result<TimerRuns, RunError> {
+        let Some(program) = self.timer_program() else { return Ok(TimerRuns::default()) };
+        let engine = &self.engine.0;
+        let timers = &engine.runs.config.timers;
+        let (mut due, next) = timers.due(engine.domain.enter()?.slot(), program);
+        let mut ran = 0;
+        // Those that have waited longest come last.
+        while let Some(due) = due.pop() {
+            // Dropped after the guard: what a map's end lets go of is not dropped inside one.
+            let map;
+            let guard = engine.domain.enter()?;
+            let slot = guard.slot();
+            let Some((of, callback)) = timers.begin(slot, due, program) else { continue };
+            map = of;
+            let def = map.def();
+            let value = due.address() - u64::from(def.timer.unwrap_or(0));
+            // Whole words, as keys of maps lie in.
+            let mut words = vec![0u64; (def.key_size as usize).div_ceil(8)];
+            let bytes = words.as_mut_ptr().cast::<u8>();
+            // SAFETY: so many bytes of those words, which nobody else uses while this does.
+            let key = unsafe { core::slice::from_raw_parts_mut(bytes, def.key_size as usize) };
+            // SAFETY: a live map, in whose domain's guard with this slot this is.
+            if !unsafe { map_ops::key_of_value(&map, value as *const u8, key, slot) } {
+                timers.end(slot, due);
+                continue;
+            }
+            let args = [map.as_ptr() as u64, bytes.expose_provenance() as u64, value, 0, 0];
+            let run =
+                begin::begin(&engine.runs, &guard, host, parts, self.terms(), self, |run, parts| match &self.form {
+                    Form::Native(_) => {
+                        // SAFETY: the run is this thread's.
+                        unsafe { self.count_run(run) };
+                        // SAFETY: the address is that of a function of this program, which has the number that the
+                        // timer says, and whose code is one for good; the verifier has proven it for these
+                        // arguments; the caller vouches for the rest.
+                        unsafe { begin::call_back(callback as *const u8, args, run, self) }
+                    }
+                    Form::Interpreted(what) => {
+                        let start = Start::Timer { callback, args, def };
+                        // SAFETY: the caller vouches for the parts; the run is one of this thread; map and key live.
+                        unsafe { interp::run(self, what, run, parts, start) }
+                    }
+                });
+            timers.end(slot, due);
+            run?;
+            ran += 1;
+        }
+        Ok(TimerRuns { ran, next })
+    }
+}
