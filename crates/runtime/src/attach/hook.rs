@@ -446,7 +446,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// let hook = Hook::<Raw, ()>::new(&engine, Policy::FirstVerdict { pass: 2 })?;
     /// hook.attach(&load("second", "r0 = 4\nexit")?)?;
     /// // Before it; and it runs even if this one says 3.
-    /// let first = Attachment { priority: 10, continue_on: Some(Verdicts::Set(1 << 2 | 1 << 3)) };
+    /// let first = Attachment::default().priority(10).continue_on(Verdicts::Set(1 << 2 | 1 << 3));
     /// hook.attach_with(&load("first", "r0 = 3\nexit")?, first)?;
     /// assert_eq!(hook.run(&mut (), &mut [])?, 4);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
