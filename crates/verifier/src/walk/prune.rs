@@ -229,9 +229,9 @@ impl Pruner {
     }
 
     /// Whether the open states were kept before the branch was left that is walked next, with `left` others left. For
-    /// checks.
+    /// checks: of the newest, before which the others were kept, with no more branches left than it.
     pub(super) fn opened_before(&self, left: usize) -> bool {
-        self.open.iter().all(|(_, pending)| *pending <= left)
+        self.open.last().is_none_or(|(_, pending)| *pending <= left)
     }
 
     /// Whether the newest kept state, kept by the instruction at `step`, lies on the path that goes on at `next`. For
