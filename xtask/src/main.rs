@@ -6,6 +6,7 @@
 //! script can check is checked by `cargo xtask check`.
 
 mod arm64;
+mod bench_wasm;
 mod capture;
 mod check;
 mod dependencies;
@@ -103,6 +104,8 @@ enum Command {
         #[arg(value_enum)]
         sanitizer: Option<sanitize::Sanitizer>,
     },
+    /// One plug-in's job here, in wasmtime, and in Rust: docs/comparison.md. Builds wasmtime first (minutes).
+    BenchWasm,
     /// Rehearse publishing: pack every shipped crate, and build each from what was packed. Nothing is uploaded.
     Publish,
     /// Rewrite examples/packets.pcap, the capture the README's command filters.
@@ -126,6 +129,7 @@ fn main() -> anyhow::Result<()> {
             prove::run(install, faults, &arguments)
         }
         Command::Sanitize { sanitizer } => sanitize::run(sanitizer),
+        Command::BenchWasm => bench_wasm::run(),
         Command::Publish => publish::rehearse(),
         Command::Capture => capture::run(),
     }

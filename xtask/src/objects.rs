@@ -13,7 +13,7 @@ use std::{
 };
 
 /// The folders whose C sources are BPF programs.
-const FOLDERS: [&str; 12] = [
+const FOLDERS: [&str; 13] = [
     "examples",
     "examples/limiter",
     "examples/live",
@@ -21,6 +21,7 @@ const FOLDERS: [&str; 12] = [
     "examples/service",
     "examples/tenants",
     "benches/programs",
+    "benches/wasm",
     "crates/object/tests/objects",
     "crates/runtime/tests/objects",
     "crates/runtime/tests/objects/net",
