@@ -327,7 +327,7 @@ fn packets() -> Vec<Table> {
         for (name, load) in kinds {
             let programs: Vec<Packet> = (0..ENTRIES).map(|_| load()).collect();
             let dispatcher = |limit: usize, attached: usize| {
-                let options = DispatcherOptions { limit, ..DispatcherOptions::default() };
+                let options = DispatcherOptions::default().with_limit(limit);
                 let dispatcher = bpf_runtime::Dispatcher::<Xdp, ()>::with_options(&engine, options).expect("room");
                 programs.iter().take(attached).for_each(|program| dispatcher.attach(program).expect("room"));
                 dispatcher
@@ -382,7 +382,7 @@ fn updates() -> Vec<Table> {
     for others in [0, 1, 2, 8, 16, 32, 47, 100, 255] {
         let programs: Vec<Program<Raw, ()>> = (0..=others).map(|_| load()).collect();
         let (guest, rest) = programs.split_last().expect("one at least");
-        let options = DispatcherOptions { limit: 256, ..DispatcherOptions::default() };
+        let options = DispatcherOptions::default().with_limit(256);
         let dispatcher = bpf_runtime::Dispatcher::<Raw, ()>::with_options(&engine, options).expect("room");
         let hook = Hook::<Raw, ()>::new(&engine, Policy::RunAll { result: 0 }).expect("room");
         for program in rest {

@@ -119,7 +119,9 @@ fn patchable(packs: &Packs) -> (Text, PatchSlot) {
 fn loads() -> Table {
     let code = small();
     let options = |pack: Options| Packs::new(Domain::new(bpf_quiesce::Options::default()), pack).expect("a host");
-    let (plain, random) = (packs(), options(Options { random_offset: true, ..Options::default() }));
+    let mut random = Options::default();
+    random.random_offset = true;
+    let (plain, random) = (packs(), options(random));
     // How the cost grows with what is loaded: programs of different lengths are replaced at random.
     const RESIDENT: [u32; 4] = [100, 1000, 10_000, 40_000];
     let codes: Vec<_> = (0..64).map(|i| padded(i, i as usize * 8)).collect();

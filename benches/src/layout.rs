@@ -214,7 +214,8 @@ impl Loaded {
     }
 
     fn packed(count: u32, caller: &Code, collapse_percent: u8) -> Loaded {
-        let options = Options { collapse_percent, first_pack_size: 2 << 20, ..Options::default() };
+        let mut options = Options::default();
+        (options.collapse_percent, options.first_pack_size) = (collapse_percent, 2 << 20);
         let packs = Packs::new(Domain::new(bpf_quiesce::Options::default()), options).expect("a supported host");
         let stage = |i| packs.stage(&function(i), |_| None).expect("room");
         // Before the others, so that they are not at the same addresses each time.

@@ -125,6 +125,7 @@ impl Kind {
 
 /// The definition of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MapDef {
     /// A name for messages and dumps; not an identity.
     pub name: String,
@@ -179,6 +180,20 @@ impl MapDef {
     #[must_use]
     pub fn with_flags(mut self, flags: u32) -> Self {
         self.flags = flags;
+        self
+    }
+
+    /// The same with a `struct bpf_spin_lock` at this byte of the value.
+    #[must_use]
+    pub fn with_spin_lock(mut self, offset: u32) -> Self {
+        self.spin_lock = Some(offset);
+        self
+    }
+
+    /// The same with a `struct bpf_timer` at this byte of the value.
+    #[must_use]
+    pub fn with_timer(mut self, offset: u32) -> Self {
+        self.timer = Some(offset);
         self
     }
 

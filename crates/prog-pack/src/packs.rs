@@ -43,6 +43,7 @@ const SCARCE: u32 = 16;
 
 /// How [`Packs`] are set up. Sizes are bytes and are rounded up to 64 KiB.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// Size of a pack. Only multiples of 2 MiB can become huge pages.
     pub pack_size: usize,

@@ -71,7 +71,8 @@ fn programs_come_and_go_under_traffic() {
 }
 
 fn churn(domain: Arc<Domain>, steps: u64) {
-    let options = Options { pack_size: 256 << 10, keep_empty: 512 << 10, random_offset: true, ..Options::default() };
+    let mut options = Options::default();
+    (options.pack_size, options.keep_empty, options.random_offset) = (256 << 10, 512 << 10, true);
     let packs = Packs::new(Arc::clone(&domain), options).unwrap();
     let slots: Vec<_> = (0..SLOTS).map(|_| Slot { entry: AtomicPtr::default(), owner: Mutex::new(None) }).collect();
     let (shadow, stop) = (Shadow::default(), AtomicBool::new(false));

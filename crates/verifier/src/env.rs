@@ -238,6 +238,7 @@ pub struct SourceLine {
 
 /// How much work a verification may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Limits {
     /// Instructions walked, over all paths (Linux: 1 million).
     pub steps: u64,

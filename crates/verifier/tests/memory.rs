@@ -74,7 +74,8 @@ fn a_verifier_keeps_no_more_after_a_thousand_programs() {
     let texts =
         [(branching(5), true), (LOOPING.to_owned(), true), (branching(60), false), ("r0 = 0\nexit\n".into(), true)];
     let programs: Vec<_> = texts.iter().map(|(text, safe)| (common::program(text), *safe)).collect();
-    let limits = Limits { steps: 20_000, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.steps = 20_000;
     common::with_env("", |env| {
         let env = bpf_verifier::Env { limits, ..*env };
         let before = IN_USE.load(Ordering::Relaxed);

@@ -180,7 +180,7 @@ fn a_timers_bytes_are_no_copies() {
         MapDef::new("lru", MapType::LruHash, 4, 32, 2),
     ] {
         let (map_type, name) = (def.map_type, def.name.clone());
-        let map = create(MapDef { timer: Some(8), ..def });
+        let map = create(def.with_timer(8));
         let key = 1u32.to_ne_bytes();
         let seen = |last: u8| [[0xff; 8], [0; 8], [0; 8], [last; 8]].concat();
         map.set(&key, &[0xff; 32]).unwrap();
@@ -225,24 +225,22 @@ fn a_timers_bytes_are_no_copies() {
 fn timers_are_where_they_can_be() {
     let array = MapDef::new("a", MapType::Array, 4, 32, 1);
     for (def, errno) in [
-        (MapDef { timer: Some(4), ..array.clone() }, libc::EINVAL),
-        (MapDef { timer: Some(24), ..array.clone() }, libc::EINVAL),
-        (MapDef { timer: Some(u32::MAX - 7), ..array.clone() }, libc::EINVAL),
-        (MapDef { timer: Some(8), spin_lock: Some(20), ..array.clone() }, libc::EINVAL),
-        (MapDef { timer: Some(8), ..array.clone().with_flags(flags::RDONLY_PROG) }, libc::EACCES),
-        (MapDef { timer: Some(8), ..MapDef::new("p", MapType::PerCpuArray, 4, 32, 1) }, libc::EOPNOTSUPP),
-        (MapDef { timer: Some(8), ..MapDef::new("q", MapType::Queue, 0, 32, 1) }, libc::EOPNOTSUPP),
+        (array.clone().with_timer(4), libc::EINVAL),
+        (array.clone().with_timer(24), libc::EINVAL),
+        (array.clone().with_timer(u32::MAX - 7), libc::EINVAL),
+        (array.clone().with_timer(8).with_spin_lock(20), libc::EINVAL),
+        (array.clone().with_flags(flags::RDONLY_PROG).with_timer(8), libc::EACCES),
+        (MapDef::new("p", MapType::PerCpuArray, 4, 32, 1).with_timer(8), libc::EOPNOTSUPP),
+        (MapDef::new("q", MapType::Queue, 0, 32, 1).with_timer(8), libc::EOPNOTSUPP),
     ] {
         assert_eq!(Map::create(def.clone(), &domain()).unwrap_err().errno(), errno, "{def:?}");
     }
-    create(MapDef { timer: Some(8), spin_lock: Some(24), ..array });
+    create(array.with_timer(8).with_spin_lock(24));
 }
 
 #[test]
 fn a_spin_lock_taken_twice_is_an_error() {
-    let mut def = MapDef::new("l", MapType::Array, 4, 16, 1);
-    def.spin_lock = Some(4);
-    let map = create(def);
+    let map = create(MapDef::new("l", MapType::Array, 4, 16, 1).with_spin_lock(4));
     run(&map, |ptr, slot| {
         let key = 0u32;
         // SAFETY: a live map under a guard.

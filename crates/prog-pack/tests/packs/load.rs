@@ -233,7 +233,8 @@ fn the_packs_outlive_the_runs_in_them() {
 
 #[test]
 fn large_programs_have_packs_of_their_own_and_empty_packs_go_beyond_the_limit() {
-    let options = Options { keep_empty: 2 << 20, pack_size: 1 << 20, ..Options::default() };
+    let mut options = Options::default();
+    (options.keep_empty, options.pack_size) = (2 << 20, 1 << 20);
     let packs = packs(options);
     let large = load(&packs, 6, 5 << 20);
     // SAFETY: made by `constant`, and loaded.
@@ -284,7 +285,9 @@ fn the_first_pack_is_small_and_a_full_pack_becomes_a_huge_page_where_the_host_ca
 
 #[test]
 fn random_offsets_differ_and_stay_inside() {
-    let packs = packs(Options { random_offset: true, ..Options::default() });
+    let mut options = Options::default();
+    options.random_offset = true;
+    let packs = packs(options);
     let texts: Vec<_> = (0..200).map(|i| load(&packs, i, 64)).collect();
     let mut offsets: Vec<_> = texts.iter().map(|t| t.base() as usize % 64).collect();
     for (i, text) in texts.iter().enumerate() {
@@ -303,7 +306,9 @@ fn random_offsets_differ_and_stay_inside() {
 #[test]
 fn code_of_any_length_is_an_error_where_there_is_no_room() {
     for random_offset in [false, true] {
-        let packs = packs(Options { random_offset, ..Options::default() });
+        let mut options = Options::default();
+        options.random_offset = random_offset;
+        let packs = packs(options);
         for len in [usize::MAX, usize::MAX - 47, usize::MAX / 2, 1 << 40] {
             assert!(matches!(packs.reserve(len), Err(Error::NoRoom { .. })), "{len}");
         }
@@ -328,7 +333,9 @@ fn many_are_published_at_once_or_none() {
 
 #[test]
 fn the_hugetlb_pool_is_used_where_it_has_pages() {
-    let packs = packs(Options { hugetlb: true, first_pack_size: 2 << 20, ..Options::default() });
+    let mut options = Options::default();
+    (options.hugetlb, options.first_pack_size) = (true, 2 << 20);
+    let packs = packs(options);
     let text = load(&packs, 8, 5000);
     // SAFETY: made by `constant`, and loaded.
     assert_eq!(unsafe { run(text.entry(0).unwrap()) }, 8);

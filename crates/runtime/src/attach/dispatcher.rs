@@ -58,11 +58,28 @@ impl From<DetachError> for DispatcherError {
 
 /// How a [`Dispatcher`] is built. Its hardening is the engine's ([`crate::Config::hardening`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DispatcherOptions {
     /// Programs that are reached by a direct jump at most; the kernel's BPF_DISPATCHER_MAX by default, 8192 at most.
     pub limit: usize,
     /// Align the targets of the tree's own jumps to 16 bytes, as the kernel does.
     pub align: bool,
+}
+
+impl DispatcherOptions {
+    /// The same with another limit of direct jumps.
+    #[must_use]
+    pub fn with_limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// The same, with the targets of the tree's own jumps aligned or not.
+    #[must_use]
+    pub fn with_align(mut self, align: bool) -> Self {
+        self.align = align;
+        self
+    }
 }
 
 impl Default for DispatcherOptions {

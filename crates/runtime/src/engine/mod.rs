@@ -150,7 +150,11 @@ impl Engine {
         let packs = config.packs.clone();
         #[cfg(native)]
         // A perf map is for anonymous memory.
-        let packs = bpf_prog_pack::Options { anonymous: packs.anonymous || config.debug.perf_map.is_some(), ..packs };
+        let packs = {
+            let mut packs = packs;
+            packs.anonymous |= config.debug.perf_map.is_some();
+            packs
+        };
         let packs = match BACKEND {
             Some(_) => bpf_prog_pack::Packs::new(Arc::clone(&domain), packs)?,
             None => bpf_prog_pack::Packs::without_code(Arc::clone(&domain)),

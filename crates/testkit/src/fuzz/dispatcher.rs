@@ -84,7 +84,7 @@ struct Called {
 
 impl Called {
     fn new(engine: &Engine, choices: &mut Choices<'_>) -> Called {
-        let options = DispatcherOptions { limit: choices.below(8) as usize, align: choices.one_in(2) };
+        let options = DispatcherOptions::default().with_limit(choices.below(8) as usize).with_align(choices.one_in(2));
         let dispatcher = Dispatcher::with_options(engine, options).expect("room for a tree");
         Called { dispatcher, attached: Vec::new() }
     }

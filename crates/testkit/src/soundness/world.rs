@@ -30,7 +30,7 @@ fn definition(map: MapId) -> MapDef {
         MapId::Hash => MapDef::new("hash", MapType::Hash, 8, HASH_VALUE, 8),
         MapId::Outer => MapDef::new("outer", MapType::ArrayOfMaps, 4, 4, 2).with_inner(inner()),
         MapId::Global => MapDef::new("global", MapType::Array, 4, GLOBAL_VALUE, 1),
-        MapId::Locked => MapDef { spin_lock: Some(8), ..MapDef::new("locked", MapType::Array, 4, 24, 2) },
+        MapId::Locked => MapDef::new("locked", MapType::Array, 4, 24, 2).with_spin_lock(8),
         MapId::Queue => MapDef::new("queue", MapType::Queue, 0, 16, 3),
         MapId::Ring => MapDef::new("ring", MapType::RingBuf, 0, 0, 4096),
         MapId::PerCpu => MapDef::new("percpu", MapType::PerCpuArray, 4, 16, 2),

@@ -31,14 +31,19 @@ fn bits(n: usize) -> String {
 #[test]
 fn an_explosion_of_paths_stops_at_each_limit() {
     let text = bits(30);
-    let tight =
-        Limits { steps: u64::MAX, states: usize::MAX, memory: usize::MAX, time: Duration::from_secs(20), log_lines: 0 };
-    let reason = |limits| verify_limited(&text, limits).expect_err("2^30 paths").reason;
-    assert_eq!(reason(Limits { steps: 50_000, ..tight }), Reason::Steps(50_000));
-    assert_eq!(reason(Limits { states: 20, ..tight }), Reason::States(20));
-    assert_eq!(reason(Limits { memory: 20_000, ..tight }), Reason::Memory(20_000));
+    let reason = |limit: &dyn Fn(&mut Limits)| {
+        let mut limits = Limits::default();
+        (limits.steps, limits.states, limits.memory) = (u64::MAX, usize::MAX, usize::MAX);
+        (limits.time, limits.log_lines) = (Duration::from_secs(20), 0);
+        limit(&mut limits);
+        verify_limited(&text, limits).expect_err("2^30 paths").reason
+    };
+    assert_eq!(reason(&|limits| limits.steps = 50_000), Reason::Steps(50_000));
+    assert_eq!(reason(&|limits| limits.states = 20), Reason::States(20));
+    assert_eq!(reason(&|limits| limits.memory = 20_000), Reason::Memory(20_000));
     // That it comes back at all says that the clock is looked at: 2^30 paths take minutes.
-    assert_eq!(reason(Limits { time: Duration::from_millis(50), ..tight }), Reason::Time(Duration::from_millis(50)));
+    let time = Duration::from_millis(50);
+    assert_eq!(reason(&|limits| limits.time = time), Reason::Time(time));
 }
 
 /// The default limits hold for programs of every shape that multiplies work.
