@@ -22,9 +22,13 @@ use bpf_lir::{BlockId, Cfg, Dominance, Func, Op, VReg};
 pub(crate) const NONE: u32 = u32::MAX;
 pub(crate) const NO_VALUE: VReg = VReg(NONE);
 
-/// The most arguments of phis, and blocks in dominance frontiers, that a function may have. A function of 100,000
-/// instructions with jumps everywhere stays far below it.
+/// The most arguments of phis that a function may have. A function of 100,000 instructions with jumps everywhere stays
+/// far below it.
 const MAX_ARGS: usize = 4 << 20;
+/// The most blocks in dominance frontiers, by how many blocks a function has, and for any function. A block in a nest
+/// of loops has each of their heads in its frontier, so that a deep nest has as many as the square of its depth.
+const MAX_FRONTIER_A_BLOCK: usize = 64;
+const MAX_FRONTIER: usize = 1 << 16;
 
 /// The choice of a value where ways meet.
 #[derive(Clone, Copy, Debug)]
@@ -238,6 +242,7 @@ impl Ssa {
         self.frontiers.clear();
         self.frontiers.resize(self.cfg.rpo().len(), [NONE; 2]);
         self.frontier.clear();
+        let most = self.cfg.rpo().len().saturating_mul(MAX_FRONTIER_A_BLOCK).saturating_add(MAX_FRONTIER);
         for (block, at) in self.cfg.rpo().iter().zip(0..) {
             let preds = self.cfg.preds(*block);
             if preds.len() < 2 {
@@ -253,7 +258,7 @@ impl Ssa {
                     up = self.tree.dominance.idom()[up as usize];
                 }
             }
-            if self.frontier.len() > MAX_ARGS {
+            if self.frontier.len() > most {
                 return false;
             }
         }
