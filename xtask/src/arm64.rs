@@ -19,7 +19,7 @@ const LINKER: &str = "aarch64-linux-gnu-gcc";
 pub(crate) const QEMU: &str = "qemu-aarch64";
 const QEMU_MAJOR: u32 = 10;
 /// Seconds a test binary may take under emulation.
-const TIMEOUT: u32 = 300;
+const TIMEOUT: u32 = 900;
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 
 const HOW: &str = "on Debian, `cargo xtask test --install` (as root); elsewhere install qemu-user 10 or newer, \

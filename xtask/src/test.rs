@@ -1,5 +1,5 @@
-//! `cargo xtask test`: every test of the workspace, natively and on arm64, the concurrent protocols under loom, and
-//! the tests with deliberate bugs.
+//! `cargo xtask test`: every test of the workspace, natively and on arm64 (but those of [`TOOLS`]), the concurrent
+//! protocols under loom, and the tests with deliberate bugs.
 //!
 //! The output of cargo is passed through and read on its way: the `test result:` lines and the `SKIPPED` lines (one
 //! from each test that misses something it needs) are summed over all test binaries of both architectures, and the sum
@@ -45,6 +45,9 @@ impl fmt::Display for Tally {
 /// The crates whose protocols loom explores: those with `cfg(loom)` in them.
 pub(crate) const LOOM: [&str; 2] = ["bpf-quiesce", "bpf-maps"];
 
+/// What is only ever run on the machine of whoever works on the project: building it for another one takes minutes.
+const TOOLS: [&str; 2] = ["bpf-prove", "xtask"];
+
 /// Cargo with these arguments, for the libraries of these crates as loom explores them.
 pub(crate) fn for_loom(args: &[&str], crates: &[&str]) -> Command {
     let mut cargo = shell::cargo();
@@ -83,7 +86,9 @@ pub(crate) fn run(install: bool, packages: &[String]) -> anyhow::Result<()> {
         let emulated = match arm64::Cross::find(install)? {
             Ok(cross) => {
                 println!("\n== aarch64: {}", cross.describe());
-                cargo_test(cross.cargo().args(["test", "--no-fail-fast"]).args(&selection).args([
+                let tools = if packages.is_empty() { &TOOLS[..] } else { &[] };
+                let without = tools.iter().flat_map(|tool| ["--exclude", tool]);
+                cargo_test(cross.cargo().args(["test", "--no-fail-fast"]).args(&selection).args(without).args([
                     // Doc tests are compiled one by one, and say nothing about the architecture.
                     "--lib",
                     "--bins",
