@@ -13,7 +13,7 @@ use std::{
 };
 
 /// The folders whose C sources are BPF programs.
-const FOLDERS: [&str; 13] = [
+const FOLDERS: [&str; 14] = [
     "examples",
     "examples/limiter",
     "examples/live",
@@ -22,6 +22,7 @@ const FOLDERS: [&str; 13] = [
     "examples/tenants",
     "benches/programs",
     "benches/wasm",
+    "crates/cli/tests/objects",
     "crates/object/tests/objects",
     "crates/runtime/tests/objects",
     "crates/runtime/tests/objects/net",

@@ -5,7 +5,7 @@
 
 use crate::input::{parse_hex, read_text};
 use crate::load::{self, EngineArgs};
-use crate::out::line;
+use crate::out::{self, line};
 use anyhow::{Context, Result, anyhow, bail};
 use bpf_runtime::{Engine, Linker};
 use serde::Deserialize;
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             }
         }
     }
-    line!("{passed} passed, {failed} failed")?;
+    out::totals(passed, failed)?;
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

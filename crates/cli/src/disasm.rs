@@ -1,7 +1,7 @@
 //! `bpf disasm`: BPF and machine code, interleaved.
 
 use crate::load::{self, OptArg};
-use crate::out::{self, line, text};
+use crate::out::{self, Look, line, text};
 use anyhow::{Context, Result};
 use bpf_runtime::{
     Arch, BpfProgram, Change, Extern, InsnIdx, ListingOptions, ObjectCode, Symbol, compile_listing, helper_name,
@@ -190,7 +190,7 @@ fn print_insn(program: &BpfProgram, insn: u32, linked: &ObjectCode, last: &mut O
     if let Some(line) = linked.line(at) {
         let place = (line.file.to_string(), line.line);
         if last.as_ref() != Some(&place) {
-            line!("; {}:{}: {}", line.file, line.line, line.text.trim())?;
+            out::parts(&[(Look::Aside, format_args!("; {}:{}: {}", line.file, line.line, line.text.trim()))])?;
             *last = Some(place);
         }
     }

@@ -1,7 +1,8 @@
 //! What maps hold before a program runs: `--map` and `--maps`.
 //!
 //! Keys and values are written as `bpf run` shows them: a number where the map has 1, 2, 4 or 8 bytes for it, in
-//! decimal or with `0x`, and negative too; the bytes in hex where it has another size. So the report of one run
+//! decimal or with `0x`, and negative too; the bytes in hex where it has another size. A per-CPU map takes one
+//! value for all execution slots, or the values of all in hex. So the report of one run
 //! (`--json`) fills the maps of the next.
 
 use crate::input;
@@ -73,10 +74,10 @@ pub(crate) fn put(values: &[Value], instance: &Instance<NoHost>) -> Result<()> {
             let names: Vec<&str> = instance.maps().map(Map::name).collect();
             bail!("there is no map `{name}` to fill; the program's maps: {}", names.join(", "));
         };
-        let (key_size, value_size) = (map.def().key_size as usize, map.host_value_size());
+        let key_size = map.def().key_size as usize;
         let entry = || format!("map `{name}`, key {key}, value {value}");
         let key = bytes(key, key_size).context("that is no key of it").with_context(entry)?;
-        let value = bytes(value, value_size).context("that is no value of it").with_context(entry)?;
+        let value = value_bytes(value, map).context("that is no value of it").with_context(entry)?;
         // What a report shows of constants cannot be set, and need not be.
         if map.get(&key).is_ok_and(|held| held.as_deref() == Some(value.as_slice())) {
             continue;
@@ -84,6 +85,23 @@ pub(crate) fn put(values: &[Value], instance: &Instance<NoHost>) -> Result<()> {
         map.set(&key, &value).with_context(entry)?;
     }
     Ok(())
+}
+
+/// A value as the map takes it. Of a per-CPU map that is one for each execution slot: a report has all of them, and who
+/// writes one means it for all.
+fn value_bytes(text: &str, map: &Map) -> Result<Vec<u8>> {
+    let (all, one) = (map.host_value_size(), map.def().value_size as usize);
+    if !map.map_type().is_per_cpu() {
+        return bytes(text, all);
+    }
+    let room = one.next_multiple_of(8).max(8);
+    // The digits of all slots are never as few as those of one, unless there is one slot.
+    if all > room && text.len() == 2 * all {
+        return bytes(text, all);
+    }
+    let mut value = bytes(text, one)?;
+    value.resize(room, 0);
+    Ok(value.repeat(all / room))
 }
 
 /// So many bytes from a number or hex digits.

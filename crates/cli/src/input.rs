@@ -6,6 +6,7 @@
 use anyhow::{Context, Result, bail};
 use pcap_file::DataLink;
 use pcap_file::pcap::PcapReader;
+use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::fs::File;
 use std::io::Read;
@@ -104,24 +105,66 @@ fn pcapng(bytes: &[u8]) -> Result<Inputs> {
     let mut reader = PcapNgReader::new(bytes)?;
     let mut packets = Vec::new();
     let mut link = None;
+    // What a unit of time is, by interface of the section.
+    let mut units = Vec::new();
     while let Some(block) = reader.next_block() {
         match block? {
+            Block::SectionHeader(_) => units.clear(),
             Block::EnhancedPacket(packet) => {
-                packets.push(Packet { bytes: packet.data.into_owned(), time: packet.timestamp });
+                // pcap-file takes all units for nanoseconds.
+                let ticks = packet.timestamp.as_nanos();
+                let unit = units.get(packet.interface_id as usize).copied().unwrap_or(MICROSECONDS);
+                packets.push(Packet { bytes: packet.data.into_owned(), time: time(ticks, unit) });
             }
             Block::SimplePacket(packet) => {
                 packets.push(Packet { bytes: packet.data.into_owned(), time: Duration::ZERO });
             }
-            Block::InterfaceDescription(interface) => link = link.or(Some(interface.linktype)),
+            Block::InterfaceDescription(interface) => {
+                link = link.or(Some(interface.linktype));
+                let unit = interface.options.iter().find_map(|option| match option {
+                    InterfaceDescriptionOption::IfTsResol(unit) => Some(*unit),
+                    _ => None,
+                });
+                units.push(unit.unwrap_or(MICROSECONDS));
+            }
             _ => {}
         }
     }
     Ok(Inputs { packets, link: link.unwrap_or(DataLink::ETHERNET) })
 }
 
+/// The unit of time of an interface that names none (draft-ietf-opsawg-pcapng, `if_tsresol`).
+const MICROSECONDS: u8 = 6;
+
+/// So many units: of 10^-unit seconds, or with the top bit set of 2^-unit. Units that make no sense are no time.
+fn time(ticks: u128, unit: u8) -> Duration {
+    let per_second = match unit {
+        0x80.. => 1u128.checked_shl((unit & 0x7f).into()),
+        _ => 10u128.checked_pow(unit.into()),
+    };
+    let Some(per_second) = per_second else { return Duration::ZERO };
+    // Units finer than nanoseconds by so much that this overflows: the fraction is lost.
+    let nanos = (ticks % per_second).checked_mul(1_000_000_000).map_or(0, |scaled| scaled / per_second);
+    let (seconds, nanos) = (u64::try_from(ticks / per_second), u32::try_from(nanos));
+    Duration::new(seconds.unwrap_or(u64::MAX), nanos.unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_have_the_unit_of_their_interface() {
+        assert_eq!(time(1_500_000, MICROSECONDS), Duration::from_millis(1500));
+        assert_eq!(time(1_500_000_000, 9), Duration::from_millis(1500));
+        assert_eq!(time(3, 0), Duration::from_secs(3));
+        assert_eq!(time(3, 0x81), Duration::from_millis(1500));
+        for unit in 0..=u8::MAX {
+            for ticks in [0, 1, u64::MAX.into()] {
+                time(ticks, unit);
+            }
+        }
+    }
 
     /// A capture of three packets in each format.
     fn captures() -> [Vec<u8>; 2] {

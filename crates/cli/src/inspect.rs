@@ -1,19 +1,20 @@
 //! `bpf inspect`: what is in an object. Nothing is loaded or created.
 
 use crate::load;
-use crate::out::{self, line};
+use crate::out::{self, Look, line};
 use anyhow::Result;
 use bpf_runtime::{Callee, Insn, Object, ObjectMap, ObjectProgram, ReferenceKind, helper_name};
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Show an object's programs, maps, relocations and the helpers it uses.
+/// Show the programs, maps and relocations of objects, and the helpers they use.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The object file.
-    object: PathBuf,
+    /// The object files. With --json there is a document for each.
+    #[arg(required = true, value_name = "OBJECT")]
+    objects: Vec<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -21,6 +22,7 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct Report {
+    object: String,
     license: Option<String>,
     programs: Vec<ProgramReport>,
     maps: Vec<MapReport>,
@@ -65,18 +67,18 @@ struct MapReport {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let object = load::object(&args.object)?;
+    load::each(&args.objects, args.json, |path| inspect(path, args.json).map(|()| true))
+}
+
+fn inspect(path: &Path, json: bool) -> Result<()> {
+    let object = load::object(path)?;
     let report = Report {
+        object: path.display().to_string(),
         license: object.license().map(str::to_owned),
         programs: object.programs().iter().map(|p| program(&object, p)).collect(),
         maps: object.maps().iter().map(map).collect(),
     };
-    if args.json {
-        out::json(&report)?;
-    } else {
-        print(&report)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    if json { out::json(&report) } else { print(&report) }
 }
 
 fn program(object: &Object, program: &ObjectProgram) -> ProgramReport {
@@ -147,9 +149,12 @@ fn print(report: &Report) -> Result<()> {
         line!("license {license}")?;
     }
     for p in &report.programs {
-        line!("program {} (section {}, {}): {} instructions", p.name, p.section, p.kind, p.instructions)?;
+        out::parts(&[
+            (Look::Title, format_args!("program {}", p.name)),
+            (Look::Plain, format_args!(" (section {}, {}): {} instructions", p.section, p.kind, p.instructions)),
+        ])?;
         if let Some(error) = &p.error {
-            line!("  cannot be linked: {error}")?;
+            out::parts(&[(Look::Bad, format_args!("  cannot be linked: ")), (Look::Plain, format_args!("{error}"))])?;
         }
         if !p.subprograms.is_empty() {
             let linked = p.instructions_linked.unwrap_or(0);
@@ -165,15 +170,11 @@ fn print(report: &Report) -> Result<()> {
         }
     }
     for m in &report.maps {
-        line!(
-            "map {} ({}): key {} bytes, value {} bytes, {} entries, flags {:#x}",
-            m.name,
-            m.map_type,
-            m.key_size,
-            m.value_size,
-            m.max_entries,
-            m.flags
-        )?;
+        let sizes = format!("key {} bytes, value {} bytes, {} entries", m.key_size, m.value_size, m.max_entries);
+        out::parts(&[
+            (Look::Title, format_args!("map {}", m.name)),
+            (Look::Plain, format_args!(" ({}): {sizes}, flags {:#x}", m.map_type, m.flags)),
+        ])?;
     }
     Ok(())
 }

@@ -1,13 +1,14 @@
 //! From files and flags to loaded programs.
 
 use crate::input::read_file;
-use crate::out;
+use crate::out::{self, Look};
 use anyhow::{Context, Result, bail};
 use bpf_runtime::{
     Config, DebugOptions, Engine, Insn, Instance, Linker, Loader, MapSet, Mode, Object, OptLevel, Program, Raw,
 };
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 /// How programs are executed.
@@ -125,6 +126,26 @@ pub(crate) fn object_for(path: &Path, btf: Option<&Path>) -> Result<Object> {
         object.target_btf(&read_file(btf)?).with_context(|| btf.display().to_string())?;
     }
     Ok(object)
+}
+
+/// One object after the other: what goes wrong with one of several is said, and the next has its turn. `job` says
+/// whether all is well with its object.
+pub(crate) fn each(objects: &[PathBuf], json: bool, job: impl Fn(&Path) -> Result<bool>) -> Result<ExitCode> {
+    let mut well = true;
+    for path in objects {
+        if objects.len() > 1 && !json {
+            out::parts(&[(Look::Title, format_args!("{}:", path.display()))])?;
+        }
+        match job(path) {
+            Ok(good) => well &= good,
+            Err(error) if objects.len() == 1 || error.is::<out::WriteError>() => return Err(error),
+            Err(error) => {
+                out::failure(&error, json);
+                well = false;
+            }
+        }
+    }
+    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The name of the program asked for, or of the only one there is.

@@ -22,11 +22,11 @@ mod packets;
 mod plugin;
 mod run;
 mod scenario;
+mod values;
 mod verify;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
-use serde::Serialize;
 use std::process::ExitCode;
 
 /// Load, run, inspect and disassemble BPF programs in user space.
@@ -99,32 +99,6 @@ fn main() -> ExitCode {
         Ok(code)
     });
     let Err(error) = result else { return result.unwrap_or(ExitCode::SUCCESS) };
-    let written = match error.downcast_ref::<out::WriteError>() {
-        Some(write) if write.is_closed() => return ExitCode::FAILURE,
-        // An output that did not take the report will not take this either.
-        Some(_) => false,
-        None => json && out::json(&Failure { error: explain(&error) }).is_ok() && out::finish().is_ok(),
-    };
-    if !written {
-        out::message(format_args!("bpf: {}\n", explain(&error)));
-    }
+    out::failure(&error, json);
     ExitCode::FAILURE
-}
-
-/// What went wrong, for programs.
-#[derive(Serialize)]
-struct Failure {
-    error: String,
-}
-
-/// The error and its causes, without those that it repeats itself.
-fn explain(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.contains(&cause) {
-            text.push_str(": ");
-            text.push_str(&cause);
-        }
-    }
-    text
 }

@@ -1,9 +1,10 @@
 //! Map contents as text and JSON, and what programs put into rings.
 
-use crate::out::line;
+use crate::out::{self, Look, line};
+use crate::values::{self, Formatted, Value};
 use anyhow::{Context, Result};
 use bpf_runtime::maps::open_perf_entry;
-use bpf_runtime::{Engine, Map, MapType, RingBuf};
+use bpf_runtime::{Engine, Map, MapType, Object, RingBuf};
 use serde::Serialize;
 
 /// Entries or records shown of one map.
@@ -14,6 +15,9 @@ pub(crate) struct Dump {
     name: String,
     #[serde(rename = "type")]
     map_type: &'static str,
+    /// Whether it holds the program's variables.
+    #[serde(skip)]
+    is_data: bool,
     entries: Vec<Entry>,
     /// Whether there are more entries than shown.
     truncated: bool,
@@ -91,10 +95,14 @@ impl Rings {
 struct Entry {
     key: String,
     value: String,
+    /// The same by the types of key and value, where the object has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    formatted: Option<Formatted>,
 }
 
 /// The entries of a map; of arrays only those that are not zero.
-pub(crate) fn dump(map: &Map, rings: &Rings) -> Dump {
+pub(crate) fn dump(map: &Map, rings: &Rings, object: &Object) -> Dump {
+    let types = object.btf().zip(object.map(map.name()).ok());
     let records = rings.records(map);
     let mut entries = Vec::new();
     let mut truncated = false;
@@ -109,11 +117,13 @@ pub(crate) fn dump(map: &Map, rings: &Rings) -> Dump {
                 truncated = true;
                 break;
             }
-            entries.push(Entry { key: bytes(&key), value: bytes(&value) });
+            let formatted = types.and_then(|(btf, declared)| values::entry(btf, declared, map, &key, &value));
+            entries.push(Entry { key: bytes(&key), value: bytes(&value), formatted });
         }
         previous = Some(key.clone());
     }
-    Dump { name: map.name().to_owned(), map_type: map.map_type().name(), entries, truncated, records }
+    let is_data = types.is_some_and(|(_, declared)| declared.data.is_some());
+    Dump { name: map.name().to_owned(), map_type: map.map_type().name(), is_data, entries, truncated, records }
 }
 
 /// Short byte strings of a size that integers have as such an integer, others as hex.
@@ -128,9 +138,18 @@ fn bytes(bytes: &[u8]) -> String {
 }
 
 pub(crate) fn print(dump: &Dump) -> Result<()> {
-    line!("map {} ({})", dump.name, dump.map_type)?;
+    out::parts(&[
+        (Look::Title, format_args!("map {}", dump.name)),
+        (Look::Plain, format_args!(" ({})", dump.map_type)),
+    ])?;
     for entry in &dump.entries {
-        line!("  {} = {}", entry.key, entry.value)?;
+        match &entry.formatted {
+            Some(Formatted { value: Value::Fields(fields), .. }) if dump.is_data => {
+                fields.iter().try_for_each(|(name, value)| line!("  {name} = {value}"))?;
+            }
+            Some(Formatted { key, value }) => line!("  {key} = {value}")?,
+            None => line!("  {} = {}", entry.key, entry.value)?,
+        }
     }
     if dump.truncated {
         line!("  ... (the first {SHOWN})")?;

@@ -7,8 +7,12 @@
 
 use crate::input::{Inputs, Packet};
 use anyhow::{Context, Result, bail};
-use pcap_file::Endianness;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
+use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
+use pcap_file::{DataLink, Endianness};
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::ops::Range;
@@ -55,8 +59,8 @@ pub(crate) fn place(packet: &[u8]) -> (usize, usize) {
 /// What is to be written of the packets, and whereto.
 #[derive(clap::Args)]
 pub(crate) struct OutArgs {
-    /// Write the packets, as the last round left them, to a capture.
-    #[arg(long, value_name = "FILE.pcap")]
+    /// Write the packets, as the last round left them, to a capture: FILE.pcap or FILE.pcapng.
+    #[arg(long, value_name = "FILE")]
     out: Option<std::path::PathBuf>,
     /// Of them only those for which the program returned one of these values, 2,3 for XDP_PASS and XDP_TX say.
     #[arg(long, value_name = "VALUE,…", value_delimiter = ',', requires = "out")]
@@ -81,25 +85,59 @@ pub(crate) struct Capture<'a> {
 
 impl Capture<'_> {
     /// Writes what the last round left, beside what it returned.
-    pub(crate) fn write(self, link: pcap_file::DataLink, slots: &[Slot], returned: &[u64]) -> Result<()> {
+    pub(crate) fn write(self, link: DataLink, slots: &[Slot], returned: &[u64]) -> Result<()> {
         let mut snaplen = SNAP_LEN;
         for slot in slots {
             snaplen = snaplen.max(u32::try_from(slot.left.len())?);
         }
-        let header = PcapHeader { datalink: link, snaplen, endianness: Endianness::Little, ..PcapHeader::default() };
-        let path = self.path;
-        let write = move || -> Result<()> {
-            let mut writer = PcapWriter::with_header(BufWriter::new(self.file), header)?;
-            for (slot, verdict) in slots.iter().zip(returned) {
-                if self.only.is_empty() || self.only.contains(verdict) {
-                    let packet = &slot.buffer[slot.left.clone()];
-                    writer.write_packet(&PcapPacket::new(slot.time, u32::try_from(packet.len())?, packet))?;
-                }
-            }
-            Ok(writer.into_writer().flush()?)
+        let chosen = |(_, verdict): &(_, &u64)| self.only.is_empty() || self.only.contains(verdict);
+        let packets = slots.iter().zip(returned).filter(chosen).map(|(slot, _)| slot);
+        let file = BufWriter::new(self.file);
+        let written = if self.path.extension().is_some_and(|extension| extension == "pcapng") {
+            write_pcapng(file, link, snaplen, packets)
+        } else {
+            write_pcap(file, link, snaplen, packets)
         };
-        write().with_context(|| format!("cannot write {}", path.display()))
+        written.with_context(|| format!("cannot write {}", self.path.display()))
     }
+}
+
+fn write_pcap<'a>(
+    file: impl Write,
+    datalink: DataLink,
+    snaplen: u32,
+    packets: impl Iterator<Item = &'a Slot>,
+) -> Result<()> {
+    let header = PcapHeader { datalink, snaplen, endianness: Endianness::Little, ..PcapHeader::default() };
+    let mut writer = PcapWriter::with_header(file, header)?;
+    for slot in packets {
+        let packet = &slot.buffer[slot.left.clone()];
+        writer.write_packet(&PcapPacket::new(slot.time, u32::try_from(packet.len())?, packet))?;
+    }
+    Ok(writer.into_writer().flush()?)
+}
+
+fn write_pcapng<'a>(
+    file: impl Write,
+    linktype: DataLink,
+    snaplen: u32,
+    packets: impl Iterator<Item = &'a Slot>,
+) -> Result<()> {
+    let mut writer = PcapNgWriter::with_endianness(file, Endianness::Little)?;
+    // pcap-file writes times as nanoseconds, whatever the interface says; so it says that.
+    let options = vec![InterfaceDescriptionOption::IfTsResol(9)];
+    writer.write_pcapng_block(InterfaceDescriptionBlock { linktype, snaplen, options })?;
+    for slot in packets {
+        let packet = &slot.buffer[slot.left.clone()];
+        writer.write_pcapng_block(EnhancedPacketBlock {
+            interface_id: 0,
+            timestamp: slot.time,
+            original_len: u32::try_from(packet.len())?,
+            data: Cow::Borrowed(packet),
+            options: Vec::new(),
+        })?;
+    }
+    Ok(writer.into_inner().flush()?)
 }
 
 /// Puts inputs into buffers with so much room on both sides.

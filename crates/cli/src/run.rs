@@ -192,7 +192,7 @@ impl Load<'_> {
             progress.inc(1);
         }
         progress.finish_and_clear();
-        let maps = instance.maps().map(|map| maps::dump(map, &rings)).collect();
+        let maps = instance.maps().map(|map| maps::dump(map, &rings, self.object)).collect();
         Ok(Outcome { last: results, returned, spent, maps })
     }
 }

@@ -14,7 +14,7 @@
 
 use crate::input::read_text;
 use crate::load::{self, EngineArgs, NoHost};
-use crate::out::{line, text};
+use crate::out::{self, text};
 use anyhow::{Context, Result, anyhow, bail};
 use bpf_runtime::text::Shown;
 use bpf_runtime::{Engine, Instance, Linker, Map, MapSet, SkBuff, Skb};
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             }
         }
     }
-    line!("{passed} passed, {failed} failed")?;
+    out::totals(passed, failed)?;
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

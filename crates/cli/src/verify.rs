@@ -2,20 +2,21 @@
 
 use crate::context::{Chosen, ContextArg};
 use crate::load::{self, EngineArgs};
-use crate::out::{self, line, text};
+use crate::out::{self, Look, text};
 use anyhow::{Result, bail};
 use bpf_runtime::{
-    Context, Linker, LoadError, MapSet, Object, Raw, SkLookup, Skb, Sock, SockAddr, SockOps, VerifyReport, Xdp,
+    Context, Engine, Linker, LoadError, MapSet, Object, Raw, SkLookup, Skb, Sock, SockAddr, SockOps, VerifyReport, Xdp,
 };
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Verify the programs of an object. Exit status 1 if one is refused.
+/// Verify the programs of objects. Exit status 1 if one is refused.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The object file.
-    object: PathBuf,
+    /// The object files. With --json there is a document for each.
+    #[arg(required = true, value_name = "OBJECT")]
+    objects: Vec<PathBuf>,
     /// Only this program.
     #[arg(long)]
     program: Option<String>,
@@ -41,6 +42,7 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct Verdict {
+    object: String,
     program: String,
     accepted: bool,
     /// What it runs on, where its section does not say.
@@ -65,13 +67,18 @@ struct Verdict {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let engine = load::verifying_engine(&EngineArgs::INTERPRETER, args.log_lines)?;
-    let object = load::object_for(&args.object, args.btf.as_deref())?;
-    let linker = Linker::<load::NoHost>::new(&engine);
+    load::each(&args.objects, args.json, |path| verify_object(&engine, path, args))
+}
+
+/// Verifies the programs of one object, and says whether all are accepted.
+fn verify_object(engine: &Engine, path: &Path, args: &Args) -> Result<bool> {
+    let object = load::object_for(path, args.btf.as_deref())?;
+    let linker = Linker::<load::NoHost>::new(engine);
     let mut verdicts = Vec::new();
     for program in object.programs().iter().filter(|p| args.program.as_deref().is_none_or(|name| name == p.name())) {
-        let maps = MapSet::for_object(&engine, &object)?;
+        let maps = MapSet::for_object(engine, &object)?;
         let name = program.name();
-        let chosen = Chosen::of(&engine, &linker, &object, program, args.ctx);
+        let chosen = Chosen::of(engine, &linker, &object, program, args.ctx);
         let result = match chosen.context {
             ContextArg::Raw => verify::<Raw>(&linker, &object, maps, name, args),
             ContextArg::Xdp => verify::<Xdp>(&linker, &object, maps, name, args),
@@ -81,19 +88,22 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             ContextArg::SockAddr => verify::<SockAddr>(&linker, &object, maps, name, args),
             ContextArg::SockOps => verify::<SockOps>(&linker, &object, maps, name, args),
         };
-        let place = chosen.place(&args.object, program);
-        verdicts.push(Verdict { context: chosen.deduced(), ..verdict(name, &place, result) });
+        let place = chosen.place(path, program);
+        verdicts.push(Verdict {
+            object: path.display().to_string(),
+            context: chosen.deduced(),
+            ..verdict(name, &place, result)
+        });
     }
     if verdicts.is_empty() {
-        bail!("the object has no such program");
+        bail!("{}: the object has no such program", path.display());
     }
     if args.json {
         out::json(&verdicts)?;
     } else {
         verdicts.iter().try_for_each(print)?;
     }
-    let accepted = verdicts.iter().all(|v| v.accepted);
-    Ok(if accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(verdicts.iter().all(|v| v.accepted))
 }
 
 fn verify<C: Context>(
@@ -111,6 +121,7 @@ fn verify<C: Context>(
 fn verdict(name: &str, place: &str, result: Result<Vec<VerifyReport>, LoadError>) -> Verdict {
     let program = name.to_owned();
     let none = Verdict {
+        object: String::new(),
         program,
         accepted: false,
         context: None,
@@ -156,10 +167,14 @@ fn print(verdict: &Verdict) -> Result<()> {
         let budget = if verdict.needs_budget { ", runs with a budget" } else { "" };
         let program = &verdict.program;
         let on = verdict.context.map_or_else(String::new, |context| format!(" on {context}"));
-        line!("{program}: accepted{on}, {steps} instructions walked, {states} states kept{checks}{budget}")?;
+        out::parts(&[
+            (Look::Plain, format_args!("{program}: ")),
+            (Look::Good, format_args!("accepted")),
+            (Look::Plain, format_args!("{on}, {steps} instructions walked, {states} states kept{checks}{budget}")),
+        ])?;
         return Ok(());
     };
-    line!("{}: refused", verdict.program)?;
+    out::parts(&[(Look::Plain, format_args!("{}: ", verdict.program)), (Look::Bad, format_args!("refused"))])?;
     text!("{error}")?;
     Ok(())
 }

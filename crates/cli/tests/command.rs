@@ -12,7 +12,7 @@ fn bpf(args: &[&str], input: &[u8]) -> Output {
     let runner = std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").unwrap_or_default();
     let mut words = runner.split_whitespace().filter(|_| cfg!(target_arch = "aarch64")).chain([binary]);
     let mut command = Command::new(words.next().expect("at least the binary"));
-    command.args(words).args(args).current_dir(root()).env("RUST_BACKTRACE", "0");
+    command.args(words).args(args).current_dir(root()).env("RUST_BACKTRACE", "0").env_remove("CLICOLOR_FORCE");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
@@ -568,4 +568,117 @@ fn the_documented_case_passes() {
     let folder = Folder::new("case");
     std::fs::write(folder.file("cases.jsonl"), case).unwrap();
     assert_eq!(succeeds(&["cases", &folder.file("cases.jsonl")]), "1 passed, 0 failed\n");
+}
+
+/// Structures, unions, arrays, enumerations, bit fields, text and variables by name; hex where there are no types.
+#[test]
+fn maps_are_shown_by_their_types() {
+    let object = "crates/cli/tests/objects/values.o";
+    let args = ["run", object, "--program", "look", "--data", "hex:00"];
+    let text = succeeds(&args);
+    let key = "{from: {v4: 16777343, bytes: [127, 0, 0, 1], port: 53}, protocol: UDP}";
+    let value = r#"{name: "eth0", closed: true, urgent: 1, window: 9, drift: -2, last: [TCP, 99], next: "0x0", payload: "00000000000000000000000000000000000000ff", packets: 9223372036854775808}"#;
+    for line in [&format!("{key} = {value}"), "pair = {first: -1, second: 104}", "greeting = \"hello\"", "1 = 010203"] {
+        assert!(text.contains(&format!("\n  {line}\n")), "{line}: {text}");
+    }
+    let report: serde_json::Value = serde_json::from_str(&succeeds(&[&args[..], &["--json"]].concat())).unwrap();
+    let map = |name: &str| {
+        let map = report["maps"].as_array().unwrap().iter().find(|map| map["name"] == name).unwrap();
+        map["entries"][0].clone()
+    };
+    let formatted = &map("flows")["formatted"];
+    assert_eq!(formatted["key"]["from"]["bytes"], serde_json::json!([127, 0, 0, 1]));
+    assert_eq!(formatted["value"]["packets"], 1u64 << 63);
+    assert_eq!(formatted["value"]["last"], serde_json::json!(["TCP", 99]));
+    assert_eq!(map(".bss")["formatted"]["value"], serde_json::json!({"pair": {"first": -1, "second": 104}}));
+    assert_eq!(map("untyped"), serde_json::json!({"key": "1", "value": "010203"}));
+}
+
+/// A value for a per-CPU map is that of every slot; a report has each slot's, and fills the next run.
+#[test]
+fn per_cpu_maps_are_filled_and_shown_by_slot() {
+    let folder = Folder::new("per-cpu");
+    let run = |extra: &[&str]| -> serde_json::Value {
+        let args = ["run", "crates/cli/tests/objects/values.o", "--program", "count", "--data", "hex:00", "--json"];
+        serde_json::from_str(&succeeds(&[&args[..], extra].concat())).unwrap()
+    };
+    let first = run(&["--map", "counts=1:41"]);
+    assert_eq!(first["returned"], serde_json::json!({"42": 1}));
+    let slots = first["maps"][0]["entries"][0]["formatted"]["value"].as_object().unwrap();
+    assert_eq!(slots.values().filter(|count| **count == 42).count(), 1, "{first}");
+    assert!(slots.values().all(|count| *count == 41 || *count == 42), "{first}");
+    let path = folder.file("first.json");
+    std::fs::write(&path, first.to_string()).unwrap();
+    assert_eq!(run(&["--maps", &path])["returned"], serde_json::json!({"43": 1}));
+}
+
+/// An XDP program moves the packet's start into the headroom, and both formats of captures have what it left.
+#[test]
+fn packets_grow_into_their_headroom() {
+    let folder = Folder::new("headroom");
+    let object = "crates/cli/tests/objects/values.o";
+    let push = ["run", object, "--program", "push", "--data", "hex:0102030405060708090a0b0c0d0e", "--json"];
+    let returned = |extra: &[&str]| {
+        let report: serde_json::Value = serde_json::from_str(&succeeds(&[&push[..], extra].concat())).unwrap();
+        report["returned"].clone()
+    };
+    assert_eq!(returned(&[]), serde_json::json!({"0": 1}), "there is no room");
+    for (name, header) in [("out.pcap", 24 + 16), ("out.pcapng", 28 + 32 + 28)] {
+        let path = folder.file(name);
+        // XDP_TX, in each of two rounds, which begin with the packet as it was.
+        assert_eq!(returned(&["--headroom", "64", "--repeat", "2", "--out", &path]), serde_json::json!({"3": 2}));
+        let bytes = std::fs::read(&path).unwrap();
+        let packet = [&[0xaa, 0xbb, 0xcc, 0xdd][..], &(1..=14).collect::<Vec<u8>>()].concat();
+        assert_eq!(bytes[header..header + packet.len()], packet, "{name}: {bytes:x?}");
+    }
+    // Times survive from one format to the other, and back.
+    let (data, there, back) = ("examples/packets.pcap", folder.file("there.pcapng"), folder.file("back.pcap"));
+    for (from, to) in [(data, &there), (there.as_str(), &back)] {
+        succeeds(&["run", "examples/xdp_filter.o", "--data", from, "--out", to]);
+    }
+    let read = |path: &Path| std::fs::read(path).unwrap()[24..].to_vec();
+    assert!(read(&root().join(data)) == read(Path::new(&back)));
+}
+
+#[test]
+fn several_objects_have_their_turn() {
+    let (good, bad) = ("examples/filter.o", "benches/programs/parse.o");
+    let text = succeeds(&["inspect", good, "examples/xdp_filter.o"]);
+    assert!(text.starts_with("examples/filter.o:\n") && text.contains("\nexamples/xdp_filter.o:\n"), "{text}");
+    // What is wrong with one does not keep the others from their turn.
+    let output = bpf(&["verify", "nowhere.o", bad, good, "--json"], b"");
+    assert_eq!(output.status.code(), Some(1));
+    let documents = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<serde_json::Value>();
+    let documents: Vec<_> = documents.map(Result::unwrap).collect();
+    assert_eq!(documents.len(), 3);
+    assert!(documents[0]["error"].as_str().unwrap().contains("nowhere.o"));
+    for (document, object, accepted) in [(&documents[1], bad, false), (&documents[2], good, true)] {
+        assert_eq!((&document[0]["object"], &document[0]["accepted"]), (&object.into(), &accepted.into()));
+    }
+    assert!(fails(&["verify", "nowhere.o", good], b"").contains("cannot open nowhere.o"));
+}
+
+/// Colours where they are wanted: never in a pipe or a file, nor in JSON.
+#[test]
+fn colours_are_for_terminals() {
+    let escapes = |variables: &[(&str, &str)], args: &[&str]| {
+        let runner = std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").unwrap_or_default();
+        let words = runner.split_whitespace().filter(|_| cfg!(target_arch = "aarch64"));
+        let mut words = words.chain([env!("CARGO_BIN_EXE_bpf")]);
+        let mut command = Command::new(words.next().expect("at least the binary"));
+        command.args(words).args(args).current_dir(root());
+        command.env_remove("CLICOLOR_FORCE").env_remove("NO_COLOR").envs(variables.iter().copied());
+        let output = command.output().unwrap();
+        [output.stdout, output.stderr].map(|bytes| bytes.contains(&0x1b))
+    };
+    // A terminal cannot be had everywhere; this is how to ask for colours without one.
+    let (forced, refused) = (("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1"));
+    let (verify, wrong) = (["verify", "examples/filter.o"], ["run", "nowhere.o"]);
+    assert_eq!(escapes(&[], &verify), [false, false]);
+    assert_eq!(escapes(&[forced], &verify), [true, false]);
+    assert_eq!(escapes(&[forced], &wrong), [false, true]);
+    for args in [&verify, &wrong] {
+        assert_eq!(escapes(&[forced, refused], args), [false, false]);
+    }
+    assert_eq!(escapes(&[forced], &["verify", "examples/filter.o", "--json"]), [false, false]);
 }
