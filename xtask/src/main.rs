@@ -5,6 +5,7 @@
 //! committed artefacts (objects, the example capture, snapshots) are made. Policy is code: a rule that a
 //! script can check is checked by `cargo xtask check`.
 
+mod api;
 mod arm64;
 mod bench_wasm;
 mod capture;
@@ -51,7 +52,9 @@ enum Command {
     Check,
     /// Sets of features, and other systems whose standard library is installed: `cargo check` of each.
     Features,
-    /// The architecture rules alone: a second.
+    /// Rewrite the lists of public interfaces, xtask/api/*.txt, which the rules compare.
+    Api,
+    /// The architecture rules alone: seconds.
     Rules,
     /// Our arm64 code beside the kernel's, in an emulated machine: docs/arm64-yardstick.md.
     KernelArm64 {
@@ -118,6 +121,7 @@ fn main() -> anyhow::Result<()> {
         Command::Bless => test::bless(),
         Command::Check => check::run(),
         Command::Features => features::check(),
+        Command::Api => api::bless(),
         Command::Rules => rules::check(),
         Command::KernelArm64 { install } => kernel_arm64::run(install),
         Command::Objects { check } => objects::run(check),

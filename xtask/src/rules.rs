@@ -13,7 +13,8 @@
 //! * The files of a crate are in no circles, and the layers of the runtime in their order (`layers`).
 //! * Lists that belong together agree (`tables`).
 //! * What documents name by path is there, and each promise of SECURITY.md has its tests (`docs`).
-//! * What is shipped has what crates.io and its readers ask for (`publish`).
+//! * What is shipped has what crates.io and its readers ask for (`publish`), and its public interface is the one that
+//!   was reviewed (`api`).
 //! * No `#[ignore]`; every file opens with a `//!` comment; no comment goes beyond 120 columns.
 //! * A `PhantomData` over a user's type parameter, and an `unsafe impl` of `Send` or `Sync`, has a comment that says
 //!   why it is so: what is inferred from the one is variance and thread safety, which nobody sees in the code.
@@ -23,7 +24,7 @@
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
 use crate::{
-    docs, layers, publish,
+    api, docs, layers, publish,
     shell::{self, files},
     tables,
 };
@@ -217,6 +218,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
     broken.extend(layers::check()?);
     broken.extend(docs::check()?);
     broken.extend(tables::check()?);
+    broken.extend(api::check()?);
     for folder in ["crates", "benches", "xtask", "fuzz"] {
         for path in files(&root.join(folder))? {
             let path = root.join(folder).join(path);

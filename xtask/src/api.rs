@@ -1,0 +1,489 @@
+//! The public interface of the shipped libraries, as files that a review sees change: `xtask/api/PACKAGE.txt`.
+//!
+//! Problem: whether a change breaks users is not seen in a diff of sources, where a removed method looks like any
+//! other. Approach: what is `pub` in a crate is listed from its syntax tree, and the lists are committed; `cargo xtask
+//! rules` compares them, `cargo xtask api` rewrites them. rustdoc's JSON would resolve names too, but has another
+//! format with each compiler; and for what users can reach the lint `unreachable_pub` answers: what they cannot reach
+//! is not `pub` here.
+//!
+//! An item is listed where it is written, with its conditions (`cfg`), and a re-export as such. So a list has all
+//! features and systems at once. An invocation of a macro that writes `pub` items is listed as it stands.
+
+use crate::{publish, shell};
+use anyhow::Context;
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
+use quote::ToTokens;
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+use syn::{Attribute, Fields, ImplItem, Item, Signature, TraitItem, Type, Visibility};
+
+/// Rewrites the lists.
+pub(crate) fn bless() -> anyhow::Result<()> {
+    let folder = folder();
+    fs::create_dir_all(&folder)?;
+    let lists = lists()?;
+    for entry in fs::read_dir(&folder)? {
+        let path = entry?.path();
+        if !lists.iter().any(|(name, _)| path.ends_with(format!("{name}.txt"))) {
+            fs::remove_file(path)?;
+        }
+    }
+    for (name, list) in lists {
+        fs::write(folder.join(format!("{name}.txt")), list)?;
+    }
+    Ok(())
+}
+
+/// Packages whose list is not what their sources say.
+pub(crate) fn check() -> anyhow::Result<Vec<String>> {
+    let mut broken = Vec::new();
+    for (name, list) in lists()? {
+        let held = fs::read_to_string(folder().join(format!("{name}.txt"))).unwrap_or_default();
+        let (old, new): (BTreeSet<_>, BTreeSet<_>) = (held.lines().collect(), list.lines().collect());
+        if held != list {
+            let changed = new.symmetric_difference(&old).next().copied().unwrap_or("the order");
+            let changed = changed.trim();
+            broken.push(format!("{name}: its public interface has changed (`{changed}`): run `cargo xtask api`"));
+        }
+    }
+    Ok(broken)
+}
+
+fn folder() -> PathBuf {
+    shell::root().join("xtask/api")
+}
+
+/// Each shipped library and its list.
+fn lists() -> anyhow::Result<Vec<(String, String)>> {
+    let metadata = publish::metadata()?;
+    let mut lists = Vec::new();
+    for package in metadata["packages"].as_array().context("no packages")? {
+        let shipped = package["publish"].as_array().is_none_or(|to| !to.is_empty());
+        let mut targets = package["targets"].as_array().context("no targets")?.iter();
+        let is_library = |kind: &serde_json::Value| matches!(kind.as_str(), Some("lib" | "proc-macro"));
+        if shipped && targets.any(|target| target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(is_library)))
+        {
+            let manifest = Path::new(package["manifest_path"].as_str().context("no manifest")?);
+            let source = manifest.parent().context("a manifest lies in a folder")?.join("src");
+            lists.push((package["name"].as_str().context("no name")?.to_owned(), list(&source)?));
+        }
+    }
+    Ok(lists)
+}
+
+/// What is `pub` in the files of a crate.
+fn list(source: &Path) -> anyhow::Result<String> {
+    let mut files = Vec::new();
+    for path in shell::files(source)? {
+        let text = fs::read_to_string(source.join(&path))?;
+        let file = syn::parse_file(&text).with_context(|| source.join(&path).display().to_string())?;
+        files.push((module(&path), file.items));
+    }
+    let mut names = Names::default();
+    files.iter().for_each(|(_, items)| names.collect(items));
+    let mut modules = Vec::new();
+    for (module, items) in &files {
+        list_module(module, items, &names, &mut modules);
+    }
+    modules.sort();
+    let mut text = String::new();
+    for (module, lines) in modules {
+        let title = if module.is_empty() { "crate" } else { &module };
+        text.push_str(&format!("{}{title}\n", if text.is_empty() { "" } else { "\n" }));
+        lines.iter().for_each(|line| text.push_str(&format!("    {line}\n")));
+    }
+    Ok(text)
+}
+
+/// `a::b` of `a/b.rs` and `a/b/mod.rs`.
+fn module(path: &Path) -> String {
+    let path = path.with_extension("");
+    let mut words: Vec<_> = path.iter().map(|word| word.to_string_lossy()).collect();
+    if words.last().is_some_and(|last| last == "mod" || (words.len() == 1 && last == "lib")) {
+        words.pop();
+    }
+    words.join("::")
+}
+
+/// The types, traits and macros of a crate: implementations are part of its interface where both sides are.
+#[derive(Default)]
+struct Names {
+    public: BTreeSet<String>,
+    private: BTreeSet<String>,
+    /// Macros that write `pub` items.
+    macros: BTreeSet<String>,
+}
+
+impl Names {
+    fn collect(&mut self, items: &[Item]) {
+        for item in items {
+            let (vis, name) = match item {
+                Item::Struct(item) => (&item.vis, &item.ident),
+                Item::Enum(item) => (&item.vis, &item.ident),
+                Item::Union(item) => (&item.vis, &item.ident),
+                Item::Trait(item) => (&item.vis, &item.ident),
+                Item::Mod(item) => {
+                    let inner = item.content.as_ref().filter(|_| !is_test(&item.attrs));
+                    inner.into_iter().for_each(|(_, items)| self.collect(items));
+                    continue;
+                }
+                Item::Macro(item) => {
+                    let writes = item.ident.iter().filter(|_| says_pub(item.mac.tokens.clone()));
+                    self.macros.extend(writes.map(ToString::to_string));
+                    continue;
+                }
+                _ => continue,
+            };
+            if is_pub(vis) { &mut self.public } else { &mut self.private }.insert(name.to_string());
+        }
+    }
+
+    fn is_private(&self, name: &str) -> bool {
+        self.private.contains(name) && !self.public.contains(name)
+    }
+}
+
+fn list_module(module: &str, items: &[Item], names: &Names, to: &mut Vec<(String, Vec<String>)>) {
+    let mut lines = Vec::new();
+    for item in items {
+        match item {
+            Item::Mod(item) if !is_test(&item.attrs) => {
+                if is_pub(&item.vis) {
+                    lines.push(format!("{}pub mod {}", attributes(&item.attrs), item.ident));
+                }
+                if let Some((_, items)) = &item.content {
+                    let inner = if module.is_empty() { String::new() } else { format!("{module}::") };
+                    list_module(&format!("{inner}{}", item.ident), items, names, to);
+                }
+            }
+            item => lines.extend(list_item(item, names)),
+        }
+    }
+    if !lines.is_empty() {
+        to.push((module.to_owned(), lines));
+    }
+}
+
+/// The lines of an item, those of its parts indented.
+fn list_item(item: &Item, names: &Names) -> Vec<String> {
+    let line = |attrs: &[Attribute], text: String| vec![format!("{}{text}", attributes(attrs))];
+    match item {
+        Item::Const(item) if is_pub(&item.vis) => {
+            line(&item.attrs, format!("pub const {}: {}", item.ident, tidy(&item.ty)))
+        }
+        Item::Static(item) if is_pub(&item.vis) => {
+            line(&item.attrs, format!("pub static {}: {}", item.ident, tidy(&item.ty)))
+        }
+        Item::Fn(item) if is_pub(&item.vis) => line(&item.attrs, format!("pub {}", signature(&item.sig))),
+        Item::Type(item) if is_pub(&item.vis) => {
+            line(&item.attrs, format!("pub type {}{} = {}", item.ident, tidy(&item.generics), tidy(&item.ty)))
+        }
+        Item::Use(item) if is_pub(&item.vis) => line(&item.attrs, format!("pub use {}", tidy(&item.tree))),
+        Item::Struct(item) if is_pub(&item.vis) => {
+            let generics = format!("{}{}", tidy(&item.generics), clause(&item.generics));
+            let mut lines = line(&item.attrs, format!("pub struct {}{generics}", item.ident));
+            lines.extend(fields(&item.fields, true));
+            lines
+        }
+        Item::Union(item) if is_pub(&item.vis) => line(&item.attrs, format!("pub union {}", item.ident)),
+        Item::Enum(item) if is_pub(&item.vis) => {
+            let generics = format!("{}{}", tidy(&item.generics), clause(&item.generics));
+            let mut lines = line(&item.attrs, format!("pub enum {}{generics}", item.ident));
+            for variant in &item.variants {
+                lines.push(format!("    {}{}", attributes(&variant.attrs), variant.ident));
+                lines.extend(fields(&variant.fields, false).into_iter().map(|field| format!("    {field}")));
+            }
+            lines
+        }
+        Item::Trait(item) if is_pub(&item.vis) => {
+            let unsafety = if item.unsafety.is_some() { "unsafe " } else { "" };
+            let bounds = if item.supertraits.is_empty() { "" } else { ": " };
+            let generics = format!("{}{bounds}{}", tidy(&item.generics), tidy(&item.supertraits));
+            let header = format!("pub {unsafety}trait {}{generics}{}", item.ident, clause(&item.generics));
+            let mut lines = line(&item.attrs, header);
+            for item in &item.items {
+                let text = match item {
+                    TraitItem::Fn(item) => {
+                        let given = if item.default.is_some() { " { .. }" } else { "" };
+                        format!("{}{}{given}", attributes(&item.attrs), signature(&item.sig))
+                    }
+                    other => tidy(other),
+                };
+                lines.push(format!("    {text}"));
+            }
+            lines
+        }
+        Item::Impl(item) => {
+            if is_test(&item.attrs) || names.is_private(&last_name(&item.self_ty)) {
+                return Vec::new();
+            }
+            let generics = tidy(&item.generics);
+            let unsafety = if item.unsafety.is_some() { "unsafe " } else { "" };
+            let subject = format!("{}{}", tidy(&item.self_ty), clause(&item.generics));
+            if let Some((of, _)) = &item.trait_ {
+                let of = tidy(of);
+                let name = of.split('<').next().unwrap_or_default().rsplit(':').next().unwrap_or_default();
+                if names.is_private(name) {
+                    return Vec::new();
+                }
+                return line(&item.attrs, format!("{unsafety}impl{generics} {of} for {subject}"));
+            }
+            let mut lines = line(&item.attrs, format!("impl{generics} {subject}"));
+            for item in &item.items {
+                let text = match item {
+                    ImplItem::Fn(item) if is_pub(&item.vis) => {
+                        format!("{}pub {}", attributes(&item.attrs), signature(&item.sig))
+                    }
+                    ImplItem::Const(item) if is_pub(&item.vis) => {
+                        format!("{}pub const {}: {}", attributes(&item.attrs), item.ident, tidy(&item.ty))
+                    }
+                    _ => continue,
+                };
+                lines.push(format!("    {text}"));
+            }
+            if lines.len() > 1 { lines } else { Vec::new() }
+        }
+        Item::Macro(item) if !is_test(&item.attrs) => {
+            let tokens = undocumented(item.mac.tokens.clone());
+            match &item.ident {
+                Some(name) if item.attrs.iter().any(|attribute| attribute.path().is_ident("macro_export")) => {
+                    line(&[], format!("macro_rules! {name}"))
+                }
+                None if says_pub(tokens.clone()) || names.macros.contains(&tidy(&item.mac.path)) => {
+                    let mut lines = line(&item.attrs, format!("{}!", tidy(&item.mac.path)));
+                    lines.extend(rows(tokens));
+                    lines
+                }
+                _ => Vec::new(),
+            }
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn is_pub(vis: &Visibility) -> bool {
+    matches!(vis, Visibility::Public(_))
+}
+
+/// Whether it is there for tests only.
+fn is_test(attrs: &[Attribute]) -> bool {
+    attrs.iter().any(|attribute| matches!(tidy(attribute).as_str(), "#[cfg(test)]" | "#[cfg(all(test, not(loom)))]"))
+}
+
+/// The attributes that users notice.
+fn attributes(attrs: &[Attribute]) -> String {
+    const NOTICED: [&str; 8] =
+        ["cfg", "derive", "deprecated", "must_use", "non_exhaustive", "proc_macro", "proc_macro_derive", "repr"];
+    let shown = attrs.iter().filter(|attribute| {
+        let hides = tidy(attribute) == "#[doc(hidden)]";
+        hides || NOTICED.iter().any(|name| attribute.path().is_ident(name))
+    });
+    shown.map(|attribute| format!("{} ", tidy(attribute))).collect()
+}
+
+fn clause(generics: &syn::Generics) -> String {
+    generics.where_clause.as_ref().map_or_else(String::new, |clause| format!(" {}", tidy(clause)))
+}
+
+fn signature(signature: &Signature) -> String {
+    tidy(signature)
+}
+
+/// Fields, each on a line of its own; of a structure those that are `pub`.
+fn fields(fields: &Fields, of_struct: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (at, field) in fields.iter().enumerate() {
+        if of_struct && !is_pub(&field.vis) {
+            continue;
+        }
+        let vis = if of_struct { "pub " } else { "" };
+        let name = field.ident.as_ref().map_or_else(|| at.to_string(), ToString::to_string);
+        lines.push(format!("    {}{vis}{name}: {}", attributes(&field.attrs), tidy(&field.ty)));
+    }
+    if of_struct && lines.len() < fields.len() {
+        lines.push("    ..".to_owned());
+    }
+    lines
+}
+
+/// The name by which a type is defined.
+fn last_name(ty: &Type) -> String {
+    match ty {
+        Type::Path(path) => path.path.segments.last().map_or_else(String::new, |segment| segment.ident.to_string()),
+        Type::Reference(reference) => last_name(&reference.elem),
+        _ => String::new(),
+    }
+}
+
+/// Without documentation.
+fn undocumented(tokens: TokenStream) -> TokenStream {
+    let mut kept: Vec<TokenTree> = Vec::new();
+    for tree in tokens {
+        let tree = match tree {
+            TokenTree::Group(group) => {
+                let mut words = group.stream().into_iter().map(|tree| tree.to_string());
+                let is_doc =
+                    words.next().is_some_and(|word| word == "doc") && words.next().is_some_and(|word| word == "=");
+                if is_doc && kept.last().is_some_and(|last| last.to_string() == "#") {
+                    kept.pop();
+                    continue;
+                }
+                Group::new(group.delimiter(), undocumented(group.stream())).into()
+            }
+            other => other,
+        };
+        kept.push(tree);
+    }
+    kept.into_iter().collect()
+}
+
+/// Whether there is a `pub` that is not `pub(crate)` or its like.
+fn says_pub(tokens: TokenStream) -> bool {
+    let mut trees = tokens.into_iter().peekable();
+    while let Some(tree) = trees.next() {
+        let found = match tree {
+            TokenTree::Ident(word) => {
+                let limited = |next: &TokenTree| matches!(next, TokenTree::Group(group) if group.delimiter() == Delimiter::Parenthesis);
+                word == "pub" && !trees.peek().is_some_and(limited)
+            }
+            TokenTree::Group(group) => says_pub(group.stream()),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+        };
+        if found {
+            return true;
+        }
+    }
+    false
+}
+
+/// The rows of a table in a macro: what commas and semicolons divide, one level deep.
+fn rows(tokens: TokenStream) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut row = TokenStream::new();
+    let flush = |row: &mut TokenStream, lines: &mut Vec<String>| {
+        let text = tidy_tokens(std::mem::take(row));
+        if !text.is_empty() {
+            lines.push(format!("    {text}"));
+        }
+    };
+    for tree in tokens {
+        match tree {
+            TokenTree::Punct(mark) if matches!(mark.as_char(), ',' | ';') => flush(&mut row, &mut lines),
+            TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => {
+                flush(&mut row, &mut lines);
+                lines.extend(rows(group.stream()).into_iter().map(|line| format!("    {line}")));
+            }
+            other => row.extend([other]),
+        }
+    }
+    flush(&mut row, &mut lines);
+    lines
+}
+
+/// Source as a person writes it, on one line.
+fn tidy(part: &impl ToTokens) -> String {
+    tidy_tokens(undocumented(part.to_token_stream()))
+}
+
+fn tidy_tokens(tokens: TokenStream) -> String {
+    const JOINED: [(&str, &str); 29] = [
+        ("\n", " "),
+        (", }", " }"),
+        (" :: ", "::"),
+        (":: ", "::"),
+        (" ::", "::"),
+        (" ,", ","),
+        (" ;", ";"),
+        (" :", ":"),
+        (" (", "("),
+        ("( ", "("),
+        (" )", ")"),
+        (" [", "["),
+        ("[ ", "["),
+        (" ]", "]"),
+        (" < ", "<"),
+        (" <", "<"),
+        ("< ", "<"),
+        (" >", ">"),
+        ("& ", "&"),
+        ("* ", "*"),
+        ("# ", "#"),
+        (" !", "!"),
+        (",)", ")"),
+        ("->(", "-> ("),
+        (":(", ": ("),
+        (",(", ", ("),
+        (":[", ": ["),
+        ("->[", "-> ["),
+        ("mut[", "mut ["),
+    ];
+    let mut text = tokens.to_string();
+    for (from, to) in JOINED {
+        text = text.replace(from, to);
+    }
+    text.trim_end_matches(',').trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(source: &str) -> Vec<String> {
+        let items = syn::parse_file(source).unwrap().items;
+        let mut names = Names::default();
+        names.collect(&items);
+        let mut modules = Vec::new();
+        list_module("", &items, &names, &mut modules);
+        modules.into_iter().flat_map(|(_, lines)| lines).collect()
+    }
+
+    #[test]
+    fn what_users_see_is_listed_and_nothing_else() {
+        let source = "
+            /// Doc.
+            #[derive(Debug)] #[non_exhaustive] pub struct A<T> { /// Doc.
+                pub a: Vec<T>, b: u8 }
+            pub enum E { One, Two { x: u8 }, Three(u16) }
+            pub(crate) struct P; struct Q;
+            impl<T> A<T> { /// Doc.
+                pub fn new(a: &'static str) -> Result<(), E> { todo!() } fn own(&self) {} }
+            impl Clone for Q { fn clone(&self) -> Q { Q } }
+            impl Drop for A<u8> { fn drop(&mut self) {} }
+            pub trait T: Send { const N: u8; fn must(&self); fn may(&self) {} }
+            pub use crate::x::{Y, Z};
+            table! { /// Doc.
+                pub enum X { a = 1, b = 2 } }
+            private! { a = 1 }
+            #[cfg(test)] mod tests { pub fn t() {} }
+            pub mod inner { pub const C: [u8; 2] = [1, 2]; }";
+        let expected = [
+            "pub const C: [u8; 2]",
+            "#[derive(Debug)] #[non_exhaustive] pub struct A<T>",
+            "    pub a: Vec<T>",
+            "    ..",
+            "pub enum E",
+            "    One",
+            "    Two",
+            "        x: u8",
+            "    Three",
+            "        0: u16",
+            "impl<T> A<T>",
+            "    pub fn new(a: &'static str) -> Result<(), E>",
+            "impl Drop for A<u8>",
+            "pub trait T: Send",
+            "    const N: u8;",
+            "    fn must(&self)",
+            "    fn may(&self) { .. }",
+            "pub use crate::x::{ Y, Z }",
+            "table!",
+            "    pub enum X",
+            "        a = 1",
+            "        b = 2",
+            "pub mod inner",
+        ];
+        assert_eq!(listed(source), expected);
+    }
+}
