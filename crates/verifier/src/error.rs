@@ -36,6 +36,9 @@ pub struct VerifyError {
     pub path_omitted: usize,
     /// The loops around it that were not proven by what stays true in them, innermost first; of a limit, all of them.
     pub loops: Vec<UnprovenLoop>,
+    /// Whether a hybrid verification ([`crate::Env::hybrid`]) accepts the program, and leaves this to a check at run
+    /// time. `false` as well if finding that out takes much work.
+    pub checkable: bool,
     /// The walk so far, if logging was on.
     pub log: Vec<String>,
 }
@@ -93,6 +96,8 @@ pub enum Reason {
     MaybeNull(Reg),
     #[error("{0}, {1}, may not be accessed as memory")]
     NotMemory(Reg, String),
+    #[error("{0}, {1}, is shared with other threads, and the function asks for memory of this run alone")]
+    Shared(Reg, String),
     #[error("operation is not allowed on {0}, {1}")]
     PointerOp(Reg, String),
     #[error("{0} is moved by an offset that is not bounded: {1}")]
@@ -202,13 +207,21 @@ impl Reason {
 
     /// The usual remedy, if there is one.
     pub fn hint(&self) -> Option<Cow<'static, str>> {
-        // Fields of a context of the host's own: a region has its end beside it by this name.
-        if let Reason::PacketBounds { region, .. } | Reason::PacketBefore { region, .. } = self
-            && !["packet", "memory"].contains(&region.as_str())
-        {
-            let hint =
-                format!("compare the pointer plus the access size with `{region}_end` on every path to the access");
-            return Some(hint.into());
+        // Regions other than the packet: what programs know their end, or length, by.
+        if let Reason::PacketBounds { region, .. } | Reason::PacketBefore { region, .. } = self {
+            let hint = match region.as_str() {
+                "packet" => None,
+                "memory" => Some(
+                    "compare the offset plus the access size with the length, which the program begins with in r2, on every path to the access".into(),
+                ),
+                _ => Some(
+                    format!("compare the pointer plus the access size with `{region}_end` on every path to the access")
+                        .into(),
+                ),
+            };
+            if hint.is_some() {
+                return hint;
+            }
         }
         Some(Cow::Borrowed(match self {
             Reason::Uninit(_, why) if why.contains("may move the packet") => {
@@ -232,6 +245,9 @@ impl Reason {
             }
             Reason::NoField { .. } => "use a field the context declares, whole and at its own offset",
             Reason::CtxOffset | Reason::MixedContext { .. } => "access each context field by its own name",
+            Reason::Shared(..) => {
+                "have the host's function take `SharedBytes` or `SharedBytesMut` in place of a reference, or copy the bytes to the stack first"
+            }
             Reason::NotAPointer(_, got) if got.contains("number 0") => "the pointer is null here: test it before use",
             Reason::NotAPointer(..) => "a number cannot become a pointer; keep pointers whole, 64 bits wide",
             Reason::MaybeNull(_) => "test the pointer for null first (`if (!p) return 0;`)",
@@ -329,6 +345,11 @@ impl fmt::Display for VerifyError {
         }
         if let Some(hint) = self.reason.hint() {
             writeln!(f, "  hint: {hint}")?;
+        }
+        if self.checkable {
+            f.write_str(
+                "  hint: with `Loader::hybrid` (`bpf verify --hybrid`) it is accepted, and checked at run time\n",
+            )?;
         }
         Ok(())
     }

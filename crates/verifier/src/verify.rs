@@ -3,11 +3,15 @@
 use bpf_analysis::Facts;
 use bpf_isa::{InsnIdx, Program};
 
-use crate::env::Env;
+use crate::env::{Env, Limits};
 use crate::error::VerifyError;
 use crate::kept;
 use crate::states::States;
 use crate::walk::{Mode, Scratch, Stats, Walk};
+
+/// Steps after which it is not known whether a refused program would be accepted with checks at run time: that is only
+/// for the message.
+const HINT_STEPS: u64 = 10_000;
 
 /// Verifies programs. Keeps its working memory from one to the next.
 #[derive(Debug, Default)]
@@ -82,12 +86,23 @@ impl Verifier {
                 walk = Walk::new(env, &program, &mut self.scratch, Mode::Hybrid, values);
                 walk.run()?;
             }
-            result => result?,
+            Err(mut e) => {
+                e.checkable = e.reason.may_be_checked() && self.accepts_with_checks(&program, env);
+                return Err(e);
+            }
+            Ok(()) => {}
         }
         let (stats, log) = (walk.stats, walk.log.take());
         let recorded = std::mem::take(&mut walk.recorded).sorted(program.insns().len());
         let facts = walk.facts();
         Ok(Verified { program, facts, stats, log, recorded })
+    }
+
+    /// Whether a refused program is accepted with checks at run time, as far as little work shows it.
+    fn accepts_with_checks(&mut self, program: &Program, env: &Env<'_>) -> bool {
+        let limits = Limits { steps: env.limits.steps.min(HINT_STEPS), ..env.limits };
+        let env = Env { limits, log: false, ..*env };
+        Walk::new(&env, program, &mut self.scratch, Mode::Hybrid, env.values).run().is_ok()
     }
 }
 

@@ -131,8 +131,8 @@ fn memory_must_be_the_runs_own_initialised_and_aligned() {
         let map = Map::create(MapDef::new("m", MapType::Array, 4, 16, 1), engine.domain()).unwrap();
         // A map value is shared with other threads: no slice, no reference.
         let value = "r1 = map[fd:0][0]+0; r2 = 16; call 1001; exit";
-        refused(&engine, &[&map], value, "may not be accessed as memory");
-        refused(&engine, &[&map], "r1 = map[fd:0][0]+0; call 1003; r0 = 0; exit", "may not be accessed");
+        refused(&engine, &[&map], value, "have the host's function take `SharedBytes`");
+        refused(&engine, &[&map], "r1 = map[fd:0][0]+0; call 1003; r0 = 0; exit", "in place of a reference");
         refused(&engine, &[], "r1 = 0; r2 = 0; *(u64 *)(r10 - 8) = r2; call 1003; r0 = 0; exit", "r1");
         refused(&engine, &[], "r1 = 5; r2 = 8; call 1001; exit", "r1");
         // Longer than the stack has, and a length that may be anything.

@@ -49,7 +49,7 @@ impl LoopFailure {
         Some(Cow::Borrowed(match self {
             LoopFailure::Irreducible => "jump into the loop only at its start",
             LoopFailure::Endless => {
-                "count the rounds up to a bound (`for (i = 0; i < n; i++)`), use may_goto or bpf_loop, or verify with hybrid"
+                "count the rounds up to a bound (`for (i = 0; i < n; i++)`), or use may_goto or bpf_loop"
             }
             LoopFailure::Changes { .. } => {
                 "keep it within a mask or a clamp in every round (`x &= 63`, `if (x > max) break`)"

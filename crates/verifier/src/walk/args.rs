@@ -400,7 +400,11 @@ impl<'a> Walk<'a> {
             | Ty::Local(_) => return refuse(Reason::NotMemory(reg, v.describe(self.env))),
         };
         if !mem.from.contains(from) {
-            return refuse(Reason::NotMemory(reg, v.describe(self.env)));
+            let what = v.describe(self.env);
+            return refuse(match mem.from == MemSet::OWNED {
+                true => Reason::Shared(reg, what),
+                false => Reason::NotMemory(reg, what),
+            });
         }
         if !mem.align.is_power_of_two() {
             return refuse(Reason::Environment("memory aligned to no power of two".into()));

@@ -86,6 +86,7 @@ impl Walk<'_> {
             path,
             path_omitted: omitted,
             loops,
+            checkable: false,
             log: self.log.take(),
         })
     }
