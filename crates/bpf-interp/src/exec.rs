@@ -92,7 +92,10 @@ pub(crate) fn call<E: Env + ?Sized>(
     let frame = Frame { pc: slot, program: caller.program, depth: caller.depth + 1 };
     let result = run(machine, env, code, frame, args);
     machine.memory.pop_frames_to(outer);
-    result
+    result.map_err(|mut stop| {
+        stop.callers.push((caller.program, caller.pc));
+        stop
+    })
 }
 
 /// Executes from `frame.pc` to the frame's exit, and returns r0. The caller leaves the stack frame.

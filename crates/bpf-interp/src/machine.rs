@@ -151,7 +151,7 @@ pub(crate) struct Frame {
 
 impl Frame {
     pub(crate) fn stop(&self, kind: StopKind) -> Stop {
-        Stop { at: self.pc, program: self.program, kind }
+        Stop { at: self.pc, program: self.program, kind, callers: Vec::new() }
     }
 }
 

@@ -14,6 +14,8 @@ pub struct Stop {
     pub program: u32,
     /// What was wrong.
     pub kind: StopKind,
+    /// The calls that led there, of subprograms and of callbacks, innermost first: the program, as above, and the call.
+    pub callers: Vec<(u32, InsnIdx)>,
 }
 
 /// What ended a run.

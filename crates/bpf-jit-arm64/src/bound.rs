@@ -14,7 +14,7 @@ const CONST: usize = 4 * INSN;
 /// A slot, or any address below 2 GiB: its offset as a constant, and the access.
 const SLOT: usize = 3 * INSN;
 /// Four stop sequences.
-const SHARED: usize = 4 * 5 * INSN;
+const SHARED: usize = 4 * 10 * INSN;
 /// A branch in its long form.
 const BRANCH: usize = 2 * INSN;
 
@@ -82,8 +82,8 @@ pub fn size_bound(op: &Op) -> usize {
     }
 }
 
-/// The hidden argument, the instruction's number, a jump.
-const STOP: usize = SLOT + 2 * INSN + INSN;
+/// The hidden argument, the instruction's number, the place, a jump.
+const STOP: usize = SLOT + 2 * INSN + INSN + INSN;
 
 /// The most bytes of code that a function can take.
 pub fn func_size_bound(func: &Func) -> usize {

@@ -29,7 +29,7 @@ use crate::regs::{ARGS, CALLEE_SAVED, CTX, Gpr, RET, TMP0, TMP1, TMP2};
 use bpf_isa::{Size, Width};
 use bpf_jit::num::{few, small};
 use bpf_jit::{Alloc, Base, EmitError, EmitOptions, Loc, Mem, Move, MoveSrc, Shape, VReg, parallel_moves};
-use bpf_jit_code::UnwindOp;
+use bpf_jit_code::{FrameShape, UnwindOp};
 
 /// The callee-saved registers and the return address.
 const MAX_SAVES: usize = CALLEE_SAVED.len() + 1;
@@ -113,6 +113,11 @@ impl Frame {
     /// Size in bytes.
     pub(crate) fn total(&self) -> u32 {
         self.total
+    }
+
+    pub(crate) fn shape(&self) -> FrameShape {
+        let stored = self.saves.iter().take(2 * self.pairs).position(|r| *r == Gpr::LR);
+        FrameShape::new(self.total, stored.map(|at| 8 * small(at)))
     }
 
     /// Offset of a slot from sp.

@@ -53,7 +53,7 @@ impl Backend for Arm64 {
         code: &'a mut Code,
     ) -> Result<Emitter<'a>, EmitError> {
         let frame = Frame::new(shape, alloc, options)?;
-        code.frame_bytes.push(frame.total());
+        code.frames.push(frame.shape());
         self.s.begin_function(shape, options, code);
         let mut emitter = Emitter { s: &mut self.s, code, options, alloc, frame, epilogue: None };
         emitter.enter(shape);

@@ -27,7 +27,7 @@ use crate::regs::{CALLEE_SAVED, SCRATCH, SCRATCH2};
 use bpf_isa::Width;
 use bpf_jit::num::few;
 use bpf_jit::{Alloc, Base, HostReg, HostRegSet, Loc, Mem, Move, MoveSrc, Shape, VReg, parallel_moves};
-use bpf_jit_code::UnwindOp;
+use bpf_jit_code::{FrameShape, UnwindOp};
 
 /// Bytes below rsp that signal handlers and the kernel leave alone (System V ABI, 3.2.2).
 const RED_ZONE: u32 = 128;
@@ -53,8 +53,10 @@ pub(crate) struct Frame {
     saves: HostRegSet,
     /// Bytes of slots.
     slots: u32,
+    /// Bytes of the red zone that are used.
+    red_zone: u32,
     /// All of it, with the return address.
-    pub(crate) bytes: u32,
+    bytes: u32,
 }
 
 impl Gpr {
@@ -88,11 +90,15 @@ impl Frame {
             slots += pad;
         }
         bytes += pad;
-        if red_zone {
-            // Not reserved, but used.
-            bytes += stack_bytes;
-        }
-        Frame { base: if framed { Rbp } else { Rsp }, stack, saves, slots, bytes }
+        // Not reserved, but used.
+        let red_zone = if red_zone { stack_bytes } else { 0 };
+        bytes += red_zone;
+        Frame { base: if framed { Rbp } else { Rsp }, stack, saves, slots, red_zone, bytes }
+    }
+
+    pub(crate) fn shape(&self) -> FrameShape {
+        let below_caller = self.bytes - self.red_zone;
+        FrameShape { bytes: self.bytes, below_caller, return_address: Some(below_caller - 8) }
     }
 
     fn framed(&self) -> bool {

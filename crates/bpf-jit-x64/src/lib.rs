@@ -62,7 +62,7 @@ impl Backend for X64 {
     ) -> Result<Emitter<'a>, EmitError> {
         let machine = self.machine(options);
         let frame = Frame::plan(shape, alloc, options.save_all);
-        code.frame_bytes.push(frame.bytes);
+        code.frames.push(frame.shape());
         self.s.begin_function(shape, options, code);
         let X64 { s, thunk } = self;
         let mut emitter = Emitter {

@@ -10,7 +10,7 @@ use crate::options::Options;
 use crate::plan::Plan;
 use crate::tree::Tree;
 use bpf_jit_code::layout::{Branch, Label, Layout};
-use bpf_jit_code::{Arch, Code, Reloc, RelocKind, RunCtx, Symbol, Unwind, UnwindOp};
+use bpf_jit_code::{Arch, Code, FrameShape, Reloc, RelocKind, RunCtx, Symbol, Unwind, UnwindOp};
 
 /// Appends one or more instructions.
 macro_rules! asm {
@@ -104,7 +104,7 @@ pub(crate) fn tree(plan: &Plan, options: &Options) -> Code {
         asm!(e; sub x17, x16, x14);
     }
     e.node(plan, &plan.tree);
-    e.code.frame_bytes.push(0);
+    e.code.frames.push(FrameShape::new(0, None));
     e.finish()
 }
 
@@ -231,22 +231,22 @@ impl<'a> Emitter<'a> {
     fn chain(&mut self, chain: &Chain) {
         match (chain.programs, chain.end) {
             (0, end) => {
-                self.code.frame_bytes.push(0);
+                self.code.frames.push(FrameShape::new(0, None));
                 self.landing_pad();
                 self.load(Reg::X0, end.unwrap_or(0));
                 asm!(self; ret);
                 return;
             }
             (1, None) => {
-                self.code.frame_bytes.push(0);
+                self.code.frames.push(FrameShape::new(0, None));
                 self.landing_pad();
                 self.budget(chain, 0);
                 self.name_program(0);
                 asm!(self; b 0);
                 return;
             }
-            (1, Some(_)) => self.code.frame_bytes.push(16),
-            _ => self.code.frame_bytes.push(32),
+            (1, Some(_)) => self.code.frames.push(FrameShape::new(16, Some(0))),
+            _ => self.code.frames.push(FrameShape::new(32, Some(24))),
         }
         if self.options.hardening.return_signing {
             asm!(self; hint 25); // paciasp, a landing pad as well

@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::plan::Plan;
 use crate::tree::Tree;
 use bpf_jit_code::layout::{Branch, Label, Layout};
-use bpf_jit_code::{Arch, Code, Reloc, RelocKind, RunCtx, Symbol, Unwind, UnwindOp};
+use bpf_jit_code::{Arch, Code, FrameShape, Reloc, RelocKind, RunCtx, Symbol, Unwind, UnwindOp};
 
 /// Appends one or more instructions.
 macro_rules! asm {
@@ -100,7 +100,7 @@ pub(crate) fn tree(plan: &Plan, options: &Options) -> Code {
     }
     e.node(plan, &plan.tree);
     e.retpoline();
-    e.code.frame_bytes.push(0);
+    e.code.frames.push(FrameShape::new(0, None));
     e.finish()
 }
 
@@ -229,20 +229,20 @@ impl<'a> Emitter<'a> {
     fn chain(&mut self, chain: &Chain) {
         match (chain.programs, chain.end) {
             (0, end) => {
-                self.code.frame_bytes.push(8);
+                self.code.frames.push(FrameShape::new(8, Some(0)));
                 self.constant(end.unwrap_or(0));
                 asm!(self; ret);
                 return;
             }
             (1, None) => {
-                self.code.frame_bytes.push(0);
+                self.code.frames.push(FrameShape::new(0, None));
                 self.budget(chain, 0);
                 asm!(self; jmp DWORD 0);
                 self.name_program(0);
                 return;
             }
-            (1, Some(_)) => self.code.frame_bytes.push(16),
-            _ => self.code.frame_bytes.push(32),
+            (1, Some(_)) => self.code.frames.push(FrameShape::new(16, Some(8))),
+            _ => self.code.frames.push(FrameShape::new(32, Some(24))),
         }
         let out = self.label();
         // One save or three align the stack for the calls.

@@ -168,6 +168,32 @@ pub struct TailCallSite {
     pub target: TailTarget,
 }
 
+/// The machine stack of one function while it runs, behind what it begins with and before what it ends with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameShape {
+    /// Bytes that it takes, return address included, callees excluded.
+    pub bytes: u32,
+    /// How far below its caller's stack pointer its own is, at every call, check and stop.
+    pub below_caller: u32,
+    /// How far above its stack pointer its return address is stored; `None`: it is in the link register.
+    pub return_address: Option<u32>,
+}
+
+impl FrameShape {
+    /// That of a function that stores nothing: the return address on x86-64, nothing on arm64.
+    pub const fn empty(arch: Arch) -> FrameShape {
+        match arch {
+            Arch::X64 => FrameShape::new(8, Some(0)),
+            Arch::Arm64 => FrameShape::new(0, None),
+        }
+    }
+
+    /// A frame of which all is below its caller's stack pointer.
+    pub const fn new(bytes: u32, return_address: Option<u32>) -> FrameShape {
+        FrameShape { bytes, below_caller: bytes, return_address }
+    }
+}
+
 /// Emitted machine code, not yet placed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Code {
@@ -183,8 +209,8 @@ pub struct Code {
     pub pc_map: Vec<PcEntry>,
     /// Tail-call sites, in code order.
     pub tail_calls: Vec<TailCallSite>,
-    /// Machine stack bytes one frame of each subprogram takes, return address included, callees excluded.
-    pub frame_bytes: Vec<u32>,
+    /// The frame of each subprogram.
+    pub frames: Vec<FrameShape>,
     /// Changes of the frame, ascending by `at`; empty unless asked for.
     pub unwind: Vec<Unwind>,
     /// Whether the code may read the hidden argument ([`crate::RunCtx`]) when it is entered at its first entry. Code
@@ -205,7 +231,7 @@ impl Code {
             entries: Vec::new(),
             pc_map: Vec::new(),
             tail_calls: Vec::new(),
-            frame_bytes: Vec::new(),
+            frames: Vec::new(),
             unwind: Vec::new(),
             reads_hidden: true,
         }
@@ -218,7 +244,7 @@ impl Code {
         self.entries.clear();
         self.pc_map.clear();
         self.tail_calls.clear();
-        self.frame_bytes.clear();
+        self.frames.clear();
         self.unwind.clear();
         self.reads_hidden = true;
     }

@@ -20,8 +20,11 @@ pub struct RunCtx {
     pub interrupt: u64,
     /// Budget left: loop edges taken and calls made. Below zero the run stops.
     pub budget: i64,
-    /// Stack pointer to return to when the run stops: that of the nearest entry sequence. 0 if no emitted code is
-    /// running.
+    /// The function that emitted code jumps to when it stops the run, with the address of this structure as its first
+    /// argument (rdi, x0). It takes down all emitted frames, and does not return. Landing pads: it begins with one.
+    pub stop_to: u64,
+    /// The embedding runtime's, as are the next two: stack pointer of the nearest entry sequence, to return to when the
+    /// run stops. 0 if no emitted code is running.
     pub exit_sp: u64,
     /// Address to continue at when the run stops.
     pub exit_pc: u64,
@@ -40,12 +43,17 @@ pub struct RunCtx {
     pub stop_insn: u32,
     /// Address of the context that the run was given, for checks against the regions that its fields describe.
     pub context: u64,
-    /// An address in the code of the program that stopped the run; 0 if a host function did.
-    pub stop_pc: u64,
     /// What each program of a chain may spend of the budget at most.
     pub allowance: i64,
     /// The counters of the program that the run entered last, where programs count their runs.
     pub counters: u64,
+    /// Where emitted code stopped the run: an address in the function, or one past an instruction of it. 0 if a host
+    /// function did.
+    pub stop_pc: u64,
+    /// The stack pointer there.
+    pub stop_sp: u64,
+    /// arm64: the link register there, which a function that calls nobody has not stored.
+    pub stop_link: u64,
 }
 
 /// An offset as instructions have it.
@@ -71,6 +79,12 @@ impl RunCtx {
     pub const INTERRUPT_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, interrupt) + 4);
     /// Offset of [`RunCtx::budget`].
     pub const BUDGET_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, budget));
+    /// Offset of [`RunCtx::stop_to`].
+    pub const STOP_TO_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, stop_to));
+    /// Offset of [`RunCtx::stop_sp`].
+    pub const STOP_SP_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, stop_sp));
+    /// Offset of [`RunCtx::stop_link`].
+    pub const STOP_LINK_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, stop_link));
     /// Offset of [`RunCtx::exit_sp`].
     pub const EXIT_SP_OFFSET: i32 = displacement(core::mem::offset_of!(RunCtx, exit_sp));
     /// Offset of [`RunCtx::exit_pc`].

@@ -49,6 +49,7 @@ impl Start {
             stop_insn: 0,
             interrupt: self.interrupt,
             budget: self.budget,
+            stop_to: 0,
             exit_sp: 0,
             exit_pc: 0,
             exit_saved: [0; 2],
@@ -58,6 +59,8 @@ impl Start {
             slot: 0x5107,
             context: 0xc0,
             stop_pc: 0,
+            stop_sp: 0,
+            stop_link: 0,
             allowance: 0x411e,
             counters: 0,
         }

@@ -57,7 +57,7 @@ fn frame(live: usize, stack: u32, next: Option<u32>) -> Func {
     b.finish()
 }
 
-/// `frame_bytes` is exactly what a frame takes, and the stack is aligned at every call (the bench looks), whatever mix
+/// A frame takes exactly the bytes of its shape, and the stack is aligned at every call (the bench looks), whatever mix
 /// of saved registers, slots and BPF stack a function has, and whatever it was called from.
 pub fn frames_are_as_large_as_stated_and_aligned(target: &mut dyn Target) {
     let bench = &mut Bench::new(target);
@@ -67,13 +67,13 @@ pub fn frames_are_as_large_as_stated_and_aligned(target: &mut dyn Target) {
             let lir = Lir { funcs };
             for way in bench.all_ways(4, live as u64) {
                 let code = bench.emit(&lir, &way);
-                assert_eq!(code.frame_bytes.len(), 3);
+                assert_eq!(code.frames.len(), 3);
                 let mut sum = 0;
                 let depths: Vec<u64> = code
-                    .frame_bytes
+                    .frames
                     .iter()
-                    .map(|bytes| {
-                        sum += u64::from(*bytes);
+                    .map(|frame| {
+                        sum += u64::from(frame.bytes);
                         sum
                     })
                     .collect();

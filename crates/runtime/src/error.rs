@@ -452,6 +452,23 @@ pub struct Origin {
     pub function: Option<String>,
     /// File, line and text, where the object says it.
     pub line: Option<String>,
+    /// The calls that led there, innermost first: of subprograms, and of callbacks by helpers. A function that was
+    /// inlined has none.
+    pub callers: Vec<CalledAt>,
+}
+
+/// A call that a run was in when it ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct CalledAt {
+    /// The program's name.
+    pub program: String,
+    /// The function that calls, where the object names several.
+    pub function: Option<String>,
+    /// The call instruction, if known.
+    pub insn: Option<InsnIdx>,
+    /// File, line and text of the call, where the object says it.
+    pub line: Option<String>,
 }
 
 impl RunError {
@@ -477,15 +494,29 @@ impl RunError {
 
 fn place(insn: &Option<InsnIdx>, origin: &Option<Box<Origin>>) -> String {
     use std::fmt::Write;
-    let mut text = insn.map_or_else(String::new, |insn| format!(" at instruction {insn}"));
-    if let Some(Origin { program, function, line }) = origin.as_deref() {
-        // Writing to a string cannot fail.
+    // Writing to a string cannot fail.
+    let at = |text: &mut String, insn: &Option<InsnIdx>| {
+        if let Some(insn) = insn {
+            let _ = write!(text, " at instruction {insn}");
+        }
+    };
+    let of = |text: &mut String, program: &str, function: &Option<String>, line: &Option<String>| {
         let _ = write!(text, " of `{program}`");
         if let Some(function) = function.as_ref().filter(|function| *function != program) {
             let _ = write!(text, ", in `{function}`");
         }
         if let Some(line) = line {
             let _ = write!(text, " ({line})");
+        }
+    };
+    let mut text = String::new();
+    at(&mut text, insn);
+    if let Some(Origin { program, function, line, callers }) = origin.as_deref() {
+        of(&mut text, program, function, line);
+        for CalledAt { program, function, insn, line } in callers {
+            text.push_str(", called");
+            at(&mut text, insn);
+            of(&mut text, program, function, line);
         }
     }
     text

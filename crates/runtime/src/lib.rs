@@ -70,7 +70,9 @@ pub use engine::config::{Config, Mode};
 pub use engine::metrics::{MapMetrics, ProgramMetrics, Snapshot, Stops};
 pub use engine::tiers::TierStats;
 pub use engine::usage::{Account, AccountUsage, Usage};
-pub use error::{DeadlineError, EngineError, HelperError, LinkError, LoadError, Origin, ProgArrayError, RunError};
+pub use error::{
+    CalledAt, DeadlineError, EngineError, HelperError, LinkError, LoadError, Origin, ProgArrayError, RunError,
+};
 pub use exec::timers::TimerRuns;
 pub use handle::instance::Instance;
 pub use handle::prog_array::ProgArray;

@@ -1,8 +1,8 @@
 //! Stopping a run.
 //!
-//! A stopped run leaves through the nearest entry sequence, whose stack pointer and continuation are in the `RunCtx`: a
-//! check that fails branches to a stub behind the function, which notes where it was and goes on to the stop sequence
-//! of its reason, of which a program has at most one each.
+//! A check that fails branches to a stub behind the function, which notes where it was and goes on to the stop sequence
+//! of its reason, of which a program has at most one each. That stores what the runtime has to know, the stack pointer
+//! and the link register among it, and leaves for where the runtime wants stopped runs.
 
 use crate::asm::asm;
 use crate::emit::alu::mov_imm;
@@ -13,9 +13,6 @@ use crate::{Arm64, Emitter};
 use bpf_isa::Width;
 use bpf_jit::{Check, Cond, Stub, VReg, Val};
 use bpf_jit_code::{RunCtx, StopCode};
-
-// The stop sequence loads these fields as a pair.
-const _: () = assert!(RunCtx::EXIT_PC_OFFSET == RunCtx::EXIT_SP_OFFSET + 8);
 
 impl Emitter<'_> {
     pub(crate) fn check(&mut self, check: Check, ctx: VReg) {
@@ -60,6 +57,8 @@ impl Emitter<'_> {
             asm!(&mut self.s.buf; mov X(CTX), X(at));
         }
         mov_imm(&mut self.s.buf, AUX, self.s.insn.into());
+        // By this the place is known: which function's frame is on the stack, and, after tail calls, which program's.
+        asm!(&mut self.s.buf; adr X(TMP2), 0);
         let stop = self.s.stop(code);
         self.go(Jump::Always, stop);
     }
@@ -77,20 +76,20 @@ impl Emitter<'_> {
 }
 
 impl Arm64 {
-    /// The sequences that stop a run: `CTX` is the `RunCtx` and `AUX` the instruction.
+    /// The sequences that stop a run: `CTX` is the `RunCtx`, `AUX` the instruction and `TMP2` the place.
     pub(crate) fn stop_sequences(&mut self) {
         for (code, label) in self.s.stops() {
             self.s.bind(label);
+            asm!(&mut self.s.buf; str X(TMP2), [XSP(CTX), RunCtx::STOP_PC_OFFSET as u32]);
             mov_imm(&mut self.s.buf, TMP2, code as u64);
             asm!(&mut self.s.buf;
                 str W(TMP2), [XSP(CTX), RunCtx::STOP_CODE_OFFSET as u32];
                 str W(AUX), [XSP(CTX), RunCtx::STOP_INSN_OFFSET as u32];
-                // Which program this is: after tail calls, nobody else knows.
-                adr X(TMP2), 0;
-                str X(TMP2), [XSP(CTX), RunCtx::STOP_PC_OFFSET as u32];
-                ldp x19, x29, [XSP(CTX), RunCtx::EXIT_SAVED_OFFSET];
-                ldp X(TMP2), X(AUX), [XSP(CTX), RunCtx::EXIT_SP_OFFSET];
-                mov sp, XSP(TMP2);
+                mov XSP(TMP2), sp;
+                str X(TMP2), [XSP(CTX), RunCtx::STOP_SP_OFFSET as u32];
+                str x30, [XSP(CTX), RunCtx::STOP_LINK_OFFSET as u32];
+                mov x0, X(CTX);
+                ldr X(AUX), [XSP(CTX), RunCtx::STOP_TO_OFFSET as u32];
                 // Unlike `br`, a `ret` needs no landing pad.
                 ret X(AUX));
         }

@@ -1,8 +1,8 @@
 //! Stopping a run.
 //!
 //! A check that fails jumps to a stub after the function's code, so the path taken has no jump. Every stub says which
-//! instruction stopped the run and goes on to one sequence a code and reason, which stores both and leaves through the
-//! exit frame.
+//! instruction stopped the run and calls one sequence a code and reason, which stores both, where it was called, and
+//! the stack pointer, and leaves for where the runtime wants stopped runs.
 
 use crate::asm::{asm, mem, reg};
 use crate::emit::branch::Comparison;
@@ -43,7 +43,9 @@ impl Emitter<'_> {
         self.load_into(Width::W64, SCRATCH2, ctx);
         self.load_imm(Rax, self.s.insn.into());
         let stop = self.s.stop(code);
-        self.go(Jump::Always, stop);
+        // By its return address the sequence knows the place: which function's frame is on the stack, and, after tail
+        // calls, which program's.
+        self.go(Jump::Call, stop);
     }
 
     /// Emits the stubs of the function's checks.
@@ -66,13 +68,11 @@ impl X64 {
             let ctx = SCRATCH2;
             mem!(self.s.buf, ctx.at(RunCtx::STOP_CODE_OFFSET), 4; mov DWORD [rax], DWORD code as i32);
             mem!(self.s.buf, ctx.at(RunCtx::STOP_INSN_OFFSET); mov [rax], eax);
-            // Which program this is: after tail calls, nobody else knows.
-            reg!(self.s.buf; lea rax, [rip + 0]);
+            reg!(self.s.buf; pop rax);
             mem!(self.s.buf, ctx.at(RunCtx::STOP_PC_OFFSET); mov [rax], rax);
-            mem!(self.s.buf, ctx.at(RunCtx::EXIT_SP_OFFSET); mov rsp, [rax]);
-            mem!(self.s.buf, ctx.at(RunCtx::EXIT_SAVED_OFFSET); mov rbx, [rax]);
-            mem!(self.s.buf, ctx.at(RunCtx::EXIT_SAVED_OFFSET + 8); mov rbp, [rax]);
-            mem!(self.s.buf, ctx.at(RunCtx::EXIT_PC_OFFSET); mov Rq(SCRATCH2), [rax]);
+            mem!(self.s.buf, ctx.at(RunCtx::STOP_SP_OFFSET); mov [rax], rsp);
+            reg!(self.s.buf; mov rdi, Rq(ctx));
+            mem!(self.s.buf, ctx.at(RunCtx::STOP_TO_OFFSET); mov Rq(SCRATCH2), [rax]);
             jump_indirect(&mut self.s, &mut self.thunk, options);
         }
     }

@@ -91,7 +91,7 @@ fn leaves_have_no_frame() {
         }
         b.exit(params[0]);
         let code = bench.emit(&b.alone(), &(AllocOptions::default(), EmitOptions::default()));
-        assert_eq!(code.frame_bytes, [8 + stack]);
+        assert_eq!(code.frames[0].bytes, 8 + stack);
         let insns: Vec<iced_x86::Mnemonic> =
             iced_x86::Decoder::new(64, &code.bytes, 0).into_iter().map(|i| i.mnemonic()).collect();
         assert!(!insns.contains(&iced_x86::Mnemonic::Push) && !insns.contains(&iced_x86::Mnemonic::Sub), "{insns:?}");

@@ -165,7 +165,7 @@ fn check_structure(code: &Code) {
     for e in &code.pc_map {
         assert!(starts.contains(&u64::from(e.code)), "a line entry at {:#x}", e.code);
     }
-    assert_eq!(code.frame_bytes.len(), code.entries.len());
+    assert_eq!(code.frames.len(), code.entries.len());
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn the_empty_program() {
     let options = EmitOptions::default();
     let code = bench.emit(&lir, &(AllocOptions::default(), options));
     assert_eq!(code.bytes, [0x31, 0xc0, 0xc3]);
-    assert_eq!(code.frame_bytes, [8]);
+    assert_eq!(code.frames[0].bytes, 8);
     let hardening = Hardening { landing_pads: true, ..Hardening::default() };
     let code = bench.emit(&lir, &(AllocOptions::default(), EmitOptions { hardening, ..options }));
     assert_eq!(code.bytes, [0xf3, 0x0f, 0x1e, 0xfa, 0x31, 0xc0, 0xc3]);

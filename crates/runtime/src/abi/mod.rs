@@ -9,6 +9,8 @@ pub(crate) mod machine_stack;
 pub(crate) mod roots;
 pub(crate) mod run;
 pub(crate) mod slots;
+pub(crate) mod stack;
 pub(crate) mod stop;
+pub(crate) mod stopped;
 pub(crate) mod timers;
 pub(crate) mod watch;

@@ -1,14 +1,17 @@
 //! What a run of emitted code begins with, as far as the run itself must know: no program, but who can be asked.
 
+use crate::abi::stack::Stack;
 use crate::error::RunError;
 
 /// Where a run was stopped.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct StoppedAt {
     /// An address in the code that was stopped; 0 if a host function stopped it.
     pub(crate) pc: u64,
     /// It was no longer in the program that it began with.
     pub(crate) jumped: bool,
+    /// The frames that it was in, innermost first.
+    pub(crate) stack: Vec<Stack>,
 }
 
 /// What a run of emitted code may have begun with.

@@ -6,6 +6,7 @@
 
 use crate::abi::held::Held;
 use crate::abi::machine_stack::StackNeed;
+use crate::abi::stack::Stack;
 use crate::abi::timers::Timers;
 use crate::context::Parts;
 use crate::context::network::Network;
@@ -54,17 +55,20 @@ pub(crate) struct Run {
     pub(crate) error: Option<Box<HelperError>>,
     /// What others would wait for, should the run be stopped.
     pub(crate) held: Held,
+    /// The frames it was in when it was stopped, innermost first; empty in runs that go on.
+    pub(crate) stopped: Vec<Stack>,
 }
 
 impl Run {
-    /// No run yet.
-    pub(super) fn new(slot: u32) -> Run {
+    /// No run yet. `stop_to`: see [`RunCtx::stop_to`].
+    pub(super) fn new(slot: u32, stop_to: u64) -> Run {
         let ctx = RunCtx {
             tail_calls: 0,
             stop_code: 0,
             stop_insn: 0,
             interrupt: 0,
             budget: i64::MAX,
+            stop_to,
             exit_sp: 0,
             exit_pc: 0,
             exit_saved: [0; 2],
@@ -74,15 +78,24 @@ impl Run {
             slot,
             context: 0,
             stop_pc: 0,
+            stop_sp: 0,
+            stop_link: 0,
             allowance: i64::MAX,
             counters: 0,
         };
-        Run { ctx, host: core::ptr::null_mut(), config: core::ptr::null(), error: None, held: Held::NOTHING }
+        Run {
+            ctx,
+            host: core::ptr::null_mut(),
+            config: core::ptr::null(),
+            error: None,
+            held: Held::NOTHING,
+            stopped: Vec::new(),
+        }
     }
 
     /// A run that shares slot, host and engine with this one, for a helper that calls back through the interpreter.
     pub(crate) fn view(&self) -> Run {
-        let mut view = Run { host: self.host, config: self.config, ..Run::new(self.ctx.slot) };
+        let mut view = Run { host: self.host, config: self.config, ..Run::new(self.ctx.slot, self.ctx.stop_to) };
         view.ctx.context = self.ctx.context;
         view
     }
@@ -114,6 +127,18 @@ impl Run {
             self.ctx.stop_insn = u32::MAX;
             self.ctx.stop_pc = 0;
             self.error = Some(Box::new(error));
+        }
+    }
+
+    /// Keeps the frames of an emitted function, to the entry sequence, for the error.
+    ///
+    /// # Safety
+    /// As for [`Stack::copy`].
+    pub(crate) unsafe fn keep_stack(&mut self, pc: u64, sp: u64, link: u64) {
+        // SAFETY: the caller's contract.
+        let stack = unsafe { Stack::copy(pc, sp, link, self.ctx.exit_sp) };
+        if self.stopped.try_reserve(1).is_ok() {
+            self.stopped.extend(stack);
         }
     }
 

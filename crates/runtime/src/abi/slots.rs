@@ -8,6 +8,7 @@
 
 use crate::abi::clock::Clock;
 use crate::abi::run::{Run, RunConfig, counters, word};
+use crate::abi::stopped;
 use crate::abi::watch::{INTERRUPTED, LATE, Watch};
 use crate::error::DeadlineError;
 use bpf_quiesce::Guard;
@@ -46,7 +47,7 @@ unsafe impl Sync for Level {}
 impl Level {
     fn new(slot: u32) -> CachePadded<Level> {
         CachePadded::new(Level {
-            run: UnsafeCell::new(Run::new(slot)),
+            run: UnsafeCell::new(Run::new(slot, stopped::address())),
             watch: Watch::new(),
             inner: AtomicPtr::default(),
         })

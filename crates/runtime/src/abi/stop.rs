@@ -33,7 +33,8 @@ impl Run {
     /// Why emitted code was stopped that was entered through `roots`.
     #[cold]
     pub(crate) fn stop_reason_in(&mut self, roots: &dyn Roots) -> RunError {
-        let at = StoppedAt { pc: self.ctx.stop_pc, jumped: self.ctx.tail_calls != 0 };
+        let stack = std::mem::take(&mut self.stopped);
+        let at = StoppedAt { pc: self.ctx.stop_pc, jumped: self.ctx.tail_calls != 0, stack };
         roots.explain(self.stop_reason(), at)
     }
 

@@ -257,7 +257,7 @@ impl<C, H> fmt::Debug for Hook<C, H> {
 impl<C, H> Roots for Hook<C, H> {
     fn explain(&self, error: RunError, at: StoppedAt) -> RunError {
         // SAFETY: inside the run's guard.
-        locate(unsafe { self.list.get() }.iter().map(|listed| &*listed.program), error, at)
+        locate(unsafe { self.list.get() }.iter().map(|listed| &*listed.program), error, &at)
     }
 
     fn code_stack(&self) -> u64 {
@@ -274,7 +274,7 @@ struct RunOf<'l, C, H> {
 
 impl<C, H> Roots for RunOf<'_, C, H> {
     fn explain(&self, error: RunError, at: StoppedAt) -> RunError {
-        locate(self.list.iter().map(|listed| &*listed.program), error, at)
+        locate(self.list.iter().map(|listed| &*listed.program), error, &at)
     }
 
     fn code_stack(&self) -> u64 {

@@ -243,22 +243,23 @@ unsafe extern "C" fn shim<H: 'static, Args: 'static, F: IntoHostFn<H, Args>>(
     }
 }
 
-/// An address in the instruction of emitted code that called the function which has a variable at `own`; 0 if the
-/// process's unwinder does not find it. So what a call costs that succeeds is not a store more.
+/// An address in the instruction of emitted code that called the function which has a variable at `own`, and that
+/// code's stack pointer; `None` if the process's unwinder does not find it. So what a call costs that succeeds is not a
+/// store more.
 #[cold]
 #[inline(never)]
-fn call_site(own: usize) -> u64 {
+fn call_site(own: usize) -> Option<(u64, u64)> {
     #[cfg_attr(not(native), expect(unused_mut, reason = "the interpreter knows where it is"))]
-    let mut found = 0;
+    let mut found = None;
     #[cfg(not(native))]
     let _ = own;
     #[cfg(native)]
     bpf_debug::walk(&mut |ip, sp| {
         // The first frame above the variable's is that of the caller.
         if sp > own {
-            found = ip as u64;
+            found = Some((ip as u64, sp as u64));
         }
-        found == 0
+        found.is_none()
     });
     found
 }
@@ -305,11 +306,15 @@ pub(crate) unsafe fn leave(ctx: *mut RunCtx) -> u64 {
     if unsafe { (*ctx).exit_sp } == 0 {
         return 0;
     }
-    // SAFETY: `ctx` is valid.
-    if unsafe { (*ctx).stop_pc } == 0 {
-        let own = core::mem::MaybeUninit::<u8>::uninit();
-        // SAFETY: `ctx` is valid.
-        unsafe { (*ctx).stop_pc = call_site((&raw const own).addr()) };
+    let own = core::mem::MaybeUninit::<u8>::uninit();
+    if let Some((pc, sp)) = call_site((&raw const own).addr()) {
+        // SAFETY: the hidden argument is the first field of this thread's run, and the pointer is to all of it.
+        let run = unsafe { &mut *ctx.cast::<Run>() };
+        if run.ctx.stop_pc == 0 {
+            run.ctx.stop_pc = pc;
+        }
+        // SAFETY: what has called the function that is being left, as the process's unwinder says.
+        unsafe { run.keep_stack(pc, sp, 0) };
     }
     // SAFETY: the caller's contract.
     unsafe { entry::stop(ctx) }

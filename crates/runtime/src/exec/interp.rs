@@ -93,18 +93,21 @@ pub(crate) unsafe fn run(
         Ok(_) if kept => {
             let what =
                 "the program ended with a ring-buffer record that it had reserved, or with a spin lock".to_owned();
-            Err(program.locate(RunError::Access { what, insn: None, origin: None }, 0))
+            Err(program.locate(RunError::Access { what, insn: None, origin: None }, 0, Vec::new()))
         }
         Ok(r0) => Ok(r0),
         Err(stop) => {
-            let within = match stop.program.checked_sub(1) {
+            let entered = |hop: u32| match hop.checked_sub(1) {
                 Some(hop) => host.entered.get(hop as usize).copied(),
                 None => Some(program),
             };
+            let within = entered(stop.program);
+            let called = |&(hop, insn)| entered(hop).map(|program| program.called_at(Some(insn)));
+            let callers = stop.callers.iter().filter_map(called).collect();
             let late = run.is_late();
             let error = run.stopped().unwrap_or_else(|| reason(stop, late));
             Err(match within {
-                Some(within) => within.locate(error, 0),
+                Some(within) => within.locate(error, 0, callers),
                 None => error,
             })
         }

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::engine::usage::Account;
 use crate::error::LoadError;
 use bpf_isa::InsnIdx;
-use bpf_jit_code::PcEntry;
+use bpf_jit_code::{Arch, FrameShape, PcEntry};
 use bpf_prog_pack::Text;
 use bpf_quiesce::{Holder, Reservation};
 use std::ops::Deref;
@@ -23,7 +23,7 @@ use {
     bpf_debug::Registered,
     bpf_isa::{Insn, Program},
     bpf_jit::Extern,
-    bpf_jit_code::OptLevel,
+    bpf_jit_code::{Code, OptLevel},
     bpf_verifier::ContextLayout,
     std::sync::Arc,
 };
@@ -54,8 +54,30 @@ pub(super) struct Compiled {
     /// What unwinders and debuggers know of it: gone before its text is.
     pub(super) registered: Option<Box<Registered>>,
     pub(super) text: Placed,
-    /// Where the code of each call begins.
+    /// `None` of one function that calls nobody and has no frame.
+    map: Option<Box<Map>>,
+}
+
+/// What is where in the code.
+struct Map {
+    /// Where the code of each call begins, ascending.
     calls: Box<[PcEntry]>,
+    /// Where the code of each function begins, ascending, and its frame.
+    functions: Box<[(u32, FrameShape)]>,
+}
+
+#[cfg(native)]
+impl Map {
+    fn new(program: &Program, code: &Code) -> Option<Box<Map>> {
+        let is_call = |entry: &&PcEntry| matches!(program.insns().get(entry.insn as usize), Some(Insn::Call(_)));
+        let calls: Box<[_]> = code.pc_map.iter().filter(is_call).copied().collect();
+        if calls.is_empty() && code.frames == [FrameShape::empty(code.arch)] {
+            return None;
+        }
+        let mut functions: Box<[_]> = code.entries.iter().copied().zip(code.frames.iter().copied()).collect();
+        functions.sort_unstable_by_key(|(entry, _)| *entry);
+        Some(Box::new(Map { calls, functions }))
+    }
 }
 
 impl Compiled {
@@ -66,9 +88,18 @@ impl Compiled {
 
     /// The call whose code has this address.
     pub(super) fn call_at(&self, pc: u64) -> Option<InsnIdx> {
+        let calls = &self.map.as_ref()?.calls;
         let at = u32::try_from(pc.checked_sub(self.text.base() as u64)?).ok()?;
-        let before = self.calls.partition_point(|call| call.code <= at).checked_sub(1)?;
-        Some(InsnIdx(self.calls[before].insn))
+        let before = calls.partition_point(|call| call.code <= at).checked_sub(1)?;
+        Some(InsnIdx(calls[before].insn))
+    }
+
+    /// The frame of the function whose code has this address.
+    pub(super) fn frame_at(&self, pc: u64) -> Option<FrameShape> {
+        let at = u32::try_from(pc.checked_sub(self.text.base() as u64)?).ok()?;
+        let Some(map) = &self.map else { return Arch::HOST.map(FrameShape::empty) };
+        let before = map.functions.partition_point(|(entry, _)| *entry <= at).checked_sub(1)?;
+        Some(map.functions[before].1)
     }
 }
 
@@ -163,9 +194,8 @@ impl Subject<'_> {
                 // SAFETY: `Loaded::drop` takes it back when no run can be in the code any more, or `Tiered` does.
                 unsafe { debug::register(registry, name, program, source, &host.code, &text) }
             });
-            let is_call = |entry: &&PcEntry| matches!(program.insns().get(entry.insn as usize), Some(Insn::Call(_)));
-            let calls = host.code.pc_map.iter().filter(is_call).copied().collect();
-            Ok(Made { compiled: Compiled { registered, text, calls }, entry, machine_stack, memory })
+            let compiled = Compiled { registered, text, map: Map::new(program, &host.code) };
+            Ok(Made { compiled, entry, machine_stack, memory })
         })
     }
 }

@@ -9,7 +9,7 @@ use crate::engine::config::Mode;
 use crate::engine::metrics::Counted;
 use crate::engine::trace;
 use crate::engine::usage::Account;
-use crate::error::{LoadError, Origin, RunError};
+use crate::error::{CalledAt, LoadError, Origin, RunError};
 use crate::program::bindings::{Bindings, NO_BINDINGS};
 use crate::program::code::{Compiled, take};
 use crate::program::map_ref::MapRef;
@@ -18,6 +18,7 @@ use crate::program::source::Source;
 use crate::program::table::{HostType, Kind, Member, ProgTable};
 use bpf_analysis::{AccessCheck, Facts, RegionBounds};
 use bpf_isa::{InsnIdx, Program};
+use bpf_jit_code::FrameShape;
 use bpf_quiesce::{Domain, Owned};
 use bpf_verifier::ContextLayout;
 use std::any::Any;
@@ -345,18 +346,30 @@ impl Loaded {
     /// Says of an error in which program, and at which source line, the run ended: if that is not known by its number,
     /// at the instruction that has this address in its code.
     #[cold]
-    pub(crate) fn locate(&self, mut error: RunError, pc: u64) -> RunError {
+    pub(crate) fn locate(&self, mut error: RunError, pc: u64, callers: Vec<CalledAt>) -> RunError {
         if let Some((insn, origin)) = error.origin_mut() {
             *insn = insn.or_else(|| self.call_at(pc));
-            let (function, line) =
-                insn.map_or((None, None), |insn| (self.source.function(insn), self.source.line(insn)));
-            *origin = Some(Box::new(Origin { program: self.name.to_string(), function, line }));
+            let CalledAt { program, function, line, .. } = self.called_at(*insn);
+            *origin = Some(Box::new(Origin { program, function, line, callers }));
         }
         if let Some(counted) = &self.bindings().counted {
             counted.counters.count_stop(&error);
         }
         trace::stopped(&self.name, &error);
         error
+    }
+
+    /// A call of this program's, as errors name it.
+    pub(crate) fn called_at(&self, insn: Option<InsnIdx>) -> CalledAt {
+        let (function, line) = insn.map_or((None, None), |insn| (self.source.function(insn), self.source.line(insn)));
+        CalledAt { program: self.name.to_string(), function, insn, line }
+    }
+
+    /// The function whose code has this address, as a caller, and its frame. The caller is inside a guard, in a run
+    /// that was there.
+    pub(crate) fn frame_at(&self, pc: u64) -> Option<(CalledAt, FrameShape)> {
+        let frame = self.native()?.code.at(pc, |compiled| compiled.frame_at(pc))??;
+        Some((self.called_at(self.call_at(pc)), frame))
     }
 
     /// The call whose code has this address.

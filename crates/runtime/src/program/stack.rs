@@ -9,7 +9,7 @@ use bpf_uapi::helper_id;
 pub(super) fn worst_stack(program: &Program, code: &Code) -> u64 {
     let n = program.subprogs().len();
     if n == 1 {
-        return u64::from(code.frame_bytes.first().copied().unwrap_or(0));
+        return u64::from(code.frames.first().map_or(0, |frame| frame.bytes));
     }
     let mut depth = vec![0u64; n];
     // The call graph has no cycle and at most MAX_CALL_DEPTH levels, so as many rounds settle it.
@@ -20,7 +20,7 @@ pub(super) fn worst_stack(program: &Program, code: &Code) -> u64 {
                 depth[call.callee.index()] + if call.callback { CALLBACK_BYTES } else { 0 }
             });
             let below = callees.max().unwrap_or(0);
-            depth[sub.index()] = u64::from(code.frame_bytes.get(sub.index()).copied().unwrap_or(0)) + below;
+            depth[sub.index()] = u64::from(code.frames.get(sub.index()).map_or(0, |frame| frame.bytes)) + below;
         }
     }
     let tail_calls = |sub: bpf_isa::SubprogId| {

@@ -265,6 +265,7 @@ fn emitted_code_preserves_the_callee_saved_registers() {
             stop_insn: 0,
             interrupt: 0,
             budget: i64::MAX,
+            stop_to: 0,
             exit_sp: 0,
             exit_pc: 0,
             exit_saved: [0; 2],
@@ -274,6 +275,8 @@ fn emitted_code_preserves_the_callee_saved_registers() {
             slot: 0,
             context: at,
             stop_pc: 0,
+            stop_sp: 0,
+            stop_link: 0,
             allowance: i64::MAX,
             counters: 0,
         };

@@ -3,7 +3,7 @@
 use crate::common::engines::{engine, modes};
 use bpf_runtime::{
     Arch, Caller, Config, Engine, HelperError, Hook, Instance, Linker, MapSet, Mode, Object, OptLevel, Origin, Policy,
-    ProgArray, RunError, Xdp, XdpBuff, assemble,
+    ProgArray, Raw, RunError, Xdp, XdpBuff, assemble,
 };
 use core::convert::Infallible;
 
@@ -148,6 +148,66 @@ fn call_site(error: &RunError) -> (String, Option<String>, String) {
     (origin.program.clone(), origin.function.clone(), comment)
 }
 
+/// The functions that led there, innermost first, of which optimised code may have inlined some.
+fn check_callers(error: &RunError, expected: &[&str], level: OptLevel) {
+    let RunError::Host { origin: Some(origin), .. } = error else { panic!("{error}") };
+    for call in &origin.callers {
+        let line = call.line.as_deref().unwrap();
+        assert!(call.insn.is_some() && error.to_string().contains(&format!("({line})")), "{error}");
+        let called = ["shallow(1)", "deep(which)", "bpf_loop(5"];
+        assert!(called.iter().any(|text| line.contains(text)), "{error}");
+    }
+    let mut found = origin.callers.iter().map(|call| call.function.as_deref().unwrap());
+    if level == OptLevel::None {
+        assert_eq!(found.collect::<Vec<_>>(), expected, "{error}");
+    } else {
+        let mut expected = expected.iter();
+        assert!(found.all(|function| expected.any(|name| *name == function)), "{error}");
+    }
+}
+
+/// A stop by a check finds its callers in frames of every shape: any number of saved registers and spilled values, any
+/// stack, in the function that stops as in those that have called it.
+#[test]
+fn the_calls_that_led_to_a_stop_are_named() {
+    let ends = [
+        ("a loop", "r0 = 0; r0 += 1; if r0 != 0 goto -2; exit"),
+        ("a loop beside stack", "*(u64 *)(r10 - 40) = r1; r0 = 0; r0 += 1; if r0 != 0 goto -2; exit"),
+        ("a call in a loop", "r6 = r1; call 5; r6 += r0; goto -3; exit"),
+    ];
+    for way in modes() {
+        let engine = engine(way, |config| config.budget = Some(100));
+        let linker = Linker::<()>::new(&engine);
+        for (name, end) in ends {
+            for (saved, stack) in (0..4).flat_map(|saved: u32| [0, 8, 120, 512].map(|stack| (saved, stack))) {
+                // Each function keeps some of r6 to r9 over its call, and touches its stack.
+                let keeps: String = (0..saved).map(|i| format!("r{} = r1; r{0} *= {};", 6 + i, i + 3)).collect();
+                let uses: String = (0..saved).map(|i| format!("r0 += r{};", 6 + i)).collect();
+                let touches = if stack > 0 { format!("*(u64 *)(r10 - {stack}) = r1;") } else { String::new() };
+                let body = |call: i32| format!("{keeps}{touches}call {call:+}; {uses}exit;");
+                let len = i32::try_from(body(1).split(';').filter(|line| !line.trim().is_empty()).count()).unwrap();
+                // What is between a call and the next function.
+                let over = i32::try_from(saved).unwrap() + 1;
+                let text = format!("r1 = *(u64 *)(r1 + 0); {}{}{end}", body(over), body(over)).replace(';', "\n");
+                let program = linker.loader::<Raw>().hybrid().insns(name, assemble(&text).unwrap());
+                let program = program.unwrap_or_else(|error| panic!("{error}\n{text}"));
+                for _ in 0..2 {
+                    let error = program.run(&mut (), &mut [7; 8]).unwrap_err();
+                    let RunError::Budget { origin: Some(origin), insn: Some(insn) } = &error else { panic!("{error}") };
+                    assert!(insn.0 > 2 * len.unsigned_abs(), "{error}");
+                    let calls: Vec<u32> = origin.callers.iter().map(|call| call.insn.unwrap().0).collect();
+                    let first = 1 + len - over - 1;
+                    let expected = [first + len, first].map(|at| u32::try_from(at).unwrap());
+                    match way.opt_level {
+                        OptLevel::None => assert_eq!(calls, expected, "{way:?}: {error}\n{text}"),
+                        _ => assert!(calls.iter().all(|call| expected.contains(call)), "{way:?}: {error}\n{text}"),
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_host_function_that_fails_or_panics_names_its_caller() {
     let object = Object::parse(include_bytes!("../objects/failed.o")).unwrap();
@@ -190,6 +250,12 @@ fn a_host_function_that_fails_or_panics_names_its_caller() {
                 }
                 let entry = instance.program::<Xdp>(entry).unwrap();
                 let error = entry.run(&mut wanted.clone(), &mut XdpBuff::new(&mut [])).unwrap_err();
+                let callers: &[&str] = match function {
+                    Some("deep") => &["shallow", "by_subprograms"],
+                    Some("each") => &["by_callback"],
+                    _ => &[],
+                };
+                check_callers(&error, callers, engine.config().opt_level);
                 let function = function.map(str::to_owned);
                 assert_eq!(call_site(&error), (program.into(), function, place.into()), "{mode:?}: {error}");
             }

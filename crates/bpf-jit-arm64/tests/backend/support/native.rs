@@ -55,7 +55,8 @@ unsafe extern "C" fn enter(entry: u64, args: &[u64; 5], ctx: &mut RunCtx, report
         "mov x5, x2",
         "mov x7, sp",
         "adr x8, 2f",
-        "stp x7, x8, [x5, {exit}]",
+        "str x7, [x5, {exit_sp}]",
+        "str x8, [x5, {stop_to}]",
         "mov x7, x1",
         "ldp x0, x1, [x7]",
         "ldp x2, x3, [x7, #16]",
@@ -90,8 +91,10 @@ unsafe extern "C" fn enter(entry: u64, args: &[u64; 5], ctx: &mut RunCtx, report
         "stp x25, x26, [x9, #48]",
         "stp x27, x28, [x9, #64]",
         "b 3f",
-        // A stopped run need not restore anything.
+        // Where a stop lands, with the hidden argument in x0. It need not restore anything else.
         "2:",
+        "ldr x9, [x0, {exit_sp}]",
+        "mov sp, x9",
         "mov x0, #0",
         "ldr x9, [sp, #96]",
         "mov x10, #1",
@@ -104,7 +107,8 @@ unsafe extern "C" fn enter(entry: u64, args: &[u64; 5], ctx: &mut RunCtx, report
         "ldp x19, x20, [sp, #16]",
         "ldp x29, x30, [sp], #112",
         "ret",
-        exit = const RunCtx::EXIT_SP_OFFSET,
+        exit_sp = const RunCtx::EXIT_SP_OFFSET,
+        stop_to = const RunCtx::STOP_TO_OFFSET,
         stopped = const core::mem::offset_of!(Report, stopped),
         saved = const core::mem::offset_of!(Report, saved),
     )
