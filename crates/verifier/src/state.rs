@@ -146,16 +146,18 @@ impl Clone for Frame {
     }
     /// Keeps the vectors' memory, which `derive` would not.
     fn clone_from(&mut self, other: &Frame) {
-        self.regs = other.regs;
-        self.bytes.clone_from(&other.bytes);
-        self.rest = other.rest;
-        self.spills.clone_from(&other.spills);
-        self.fills.clone_from(&other.fills);
-        self.entry = other.entry;
-        self.subprog = other.subprog;
-        self.outer_epoch = other.outer_epoch;
-        self.since = other.since;
-        self.loops.clone_from(&other.loops);
+        // By name, so that nothing new is left out.
+        let Frame { regs, bytes, rest, spills, fills, entry, subprog, outer_epoch, since, loops } = other;
+        self.regs = *regs;
+        self.bytes.clone_from(bytes);
+        self.rest = *rest;
+        self.spills.clone_from(spills);
+        self.fills.clone_from(fills);
+        self.entry = *entry;
+        self.subprog = *subprog;
+        self.outer_epoch = *outer_epoch;
+        self.since = *since;
+        self.loops.clone_from(loops);
     }
 }
 
@@ -479,18 +481,38 @@ impl Clone for State {
         s
     }
     fn clone_from(&mut self, other: &State) {
-        self.frames.clone_from(&other.frames);
-        self.owed.clone_from(&other.owed);
-        self.lock = other.lock;
-        self.min_len = other.min_len;
-        self.room.clone_from(&other.room);
-        self.sums.clone_from(&other.sums);
-        self.wraps.clone_from(&other.wraps);
-        self.differences.clone_from(&other.differences);
+        // By name, so that nothing new is left out.
+        let State { frames, owed, lock, min_len, room, sums, wraps, differences } = other;
+        self.frames.clone_from(frames);
+        self.owed.clone_from(owed);
+        self.lock = *lock;
+        self.min_len = *min_len;
+        self.room.clone_from(room);
+        self.sums.clone_from(sums);
+        self.wraps.clone_from(wraps);
+        self.differences.clone_from(differences);
     }
 }
 
 impl State {
+    /// Begins anew with this frame: nothing of what the state was stays but the memory it took. Names begin anew with
+    /// each program, so whatever stayed would be said of other numbers.
+    pub(crate) fn restart(&mut self, root: &Frame, least: [u32; Region::MAX_REGIONS]) {
+        // By name, so that nothing new is left out.
+        let State { frames, owed, lock, min_len, room, sums, wraps, differences } = self;
+        frames.truncate(1);
+        match frames.first_mut() {
+            Some(first) => first.clone_from(root),
+            None => frames.push(root.clone()),
+        }
+        (*lock, *min_len) = (None, least);
+        owed.clear();
+        room.clear();
+        sums.clear();
+        wraps.clear();
+        differences.clear();
+    }
+
     /// The frame that runs. There always is one while the walk does.
     pub(crate) fn top(&self) -> &Frame {
         &self.frames[self.frames.len() - 1]

@@ -305,19 +305,8 @@ impl<'a> Walk<'a> {
     /// Walks one root.
     fn walk_from(&mut self, subprog: u32, start: Start<'_>) -> Res<()> {
         let mut state = self.fresh_state();
-        state.frames.truncate(1);
         let entry = if matches!(start, Start::Timer(_)) { Entry::Timer } else { Entry::Root };
-        let root = Frame::new(0, subprog, entry);
-        match state.frames.first_mut() {
-            Some(f) => f.clone_from(&root),
-            None => state.frames.push(root),
-        }
-        state.owed.clear();
-        state.room.clear();
-        state.sums.clear();
-        state.wraps.clear();
-        state.lock = None;
-        state.min_len = self.env.min_lens();
+        state.restart(&Frame::new(0, subprog, entry), self.env.min_lens());
         if planted!(PacketNeverEmpty) {
             state.min_len = state.min_len.map(|len| len.max(1));
         }

@@ -667,3 +667,46 @@ fn what_contradicts_itself_covers_nothing_else() {
     let error = result.expect_err("it reads behind the end");
     assert!(error.to_string().contains("access of 1 bytes"), "{error}");
 }
+
+/// A verifier that is used again names numbers from the beginning: what it knew of the last program's would be said of
+/// the next one's.
+#[test]
+fn what_one_program_knew_of_its_numbers_is_nothing_of_the_next() {
+    // Three numbers, the third the first less the second; it ends where nothing has been kept. (The loop, which is
+    // never entered, makes differences worth knowing.)
+    let first = "call 7
+        r6 = r0
+        call 7
+        r7 = r0
+        r6 -= r7
+        r0 = 0
+        if r0 == 0 goto out
+        a: r0 += 1
+        if r0 < 9 goto a
+        out: exit";
+    // Three as well, of which the third is any. As that difference, it would be between 0 and 7.
+    let next = "call 7
+        r6 = r0
+        call 7
+        r7 = r0
+        call 7
+        r8 = r0
+        if r6 > 7 goto out
+        if r7 > r6 goto out
+        r2 = r10
+        r2 += -8
+        r2 += r8
+        *(u8 *)(r2 + 0) = 1
+        out: r0 = 0
+        if r0 == 0 goto end
+        a: r0 += 1
+        if r0 < 9 goto a
+        end: exit";
+    common::with_env(first, |env| {
+        let mut verifier = bpf_verifier::Verifier::new();
+        for (text, safe) in [(next, false), (&next.replace("r8 = r0", "r8 = r0\nr8 &= 7"), true)] {
+            verifier.verify(common::program(first), env).expect("it is safe");
+            assert_eq!(verifier.verify(common::program(text), env).is_ok(), safe, "{text}");
+        }
+    });
+}
