@@ -7,6 +7,7 @@ use bpf_isa::{Imm64, InsnIdx};
 
 /// Why a run ended without a result, and where.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Stop {
     /// The instruction that could not be executed.
     pub at: InsnIdx,

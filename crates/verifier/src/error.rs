@@ -17,6 +17,7 @@ pub use loops::{LoopFailure, UnprovenLoop};
 
 /// A program that was not proven safe.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct VerifyError {
     /// The instruction.
     pub insn: InsnIdx,
