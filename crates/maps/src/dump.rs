@@ -225,7 +225,10 @@ impl Dump {
         writer.u64(def.map_extra)?;
         writer.u64(self.elements.len() as u64)?;
         // A longer name loses its end, but no part of a character: what is left is read back.
-        let name = &def.name[..def.name.floor_char_boundary(MAX_NAME as usize)];
+        // `str::floor_char_boundary`, which Rust has since 1.91.
+        let longest = def.name.len().min(MAX_NAME as usize);
+        let end = (0..=longest).rev().find(|at| def.name.is_char_boundary(*at)).unwrap_or(0);
+        let name = &def.name[..end];
         writer.u32(crate::num::small(name.len()))?;
         writer.bytes(name.as_bytes())?;
         for (key, value) in &self.elements {

@@ -220,7 +220,7 @@ impl SkBuff<'_> {
         if self.is_gso() {
             if flags & FIXED_GSO == 0 {
                 let size = self.fields.gso_size;
-                self.fields.gso_size = size.wrapping_sub_signed(diff) & 0xffff;
+                self.fields.gso_size = size.wrapping_sub(diff.cast_unsigned()) & 0xffff;
             }
             self.fields.gso_segs = 0;
         }
