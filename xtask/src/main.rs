@@ -16,6 +16,7 @@ mod features;
 mod kernel_arm64;
 mod layers;
 mod objects;
+mod pictures;
 mod prove;
 mod publish;
 mod rules;
@@ -54,6 +55,8 @@ enum Command {
     Features,
     /// Rewrite the lists of public interfaces, xtask/api/*.txt, which the rules compare.
     Api,
+    /// Draw the pictures of the documents, docs/*.svg; benches draw their own by `--plot`.
+    Pictures,
     /// The architecture rules alone: seconds.
     Rules,
     /// Our arm64 code beside the kernel's, in an emulated machine: docs/arm64-yardstick.md.
@@ -122,6 +125,7 @@ fn main() -> anyhow::Result<()> {
         Command::Check => check::run(),
         Command::Features => features::check(),
         Command::Api => api::bless(),
+        Command::Pictures => pictures::draw(),
         Command::Rules => rules::check(),
         Command::KernelArm64 { install } => kernel_arm64::run(install),
         Command::Objects { check } => objects::run(check),

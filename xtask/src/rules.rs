@@ -13,6 +13,7 @@
 //! * The files of a crate are in no circles, and the layers of the runtime in their order (`layers`).
 //! * Lists that belong together agree (`tables`).
 //! * What documents name by path is there, and each promise of SECURITY.md has its tests (`docs`).
+//! * The pictures of the documents are what they are made from (`pictures`).
 //! * What is shipped has what crates.io and its readers ask for (`publish`), and its public interface is the one that
 //!   was reviewed (`api`).
 //! * No `#[ignore]`; every file opens with a `//!` comment; no comment goes beyond 120 columns.
@@ -24,7 +25,7 @@
 //! Dependencies come from `cargo metadata` and matches from the syntax tree, not from patterns over text.
 
 use crate::{
-    api, docs, layers, publish,
+    api, docs, layers, pictures, publish,
     shell::{self, files},
     tables,
 };
@@ -219,6 +220,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
     broken.extend(docs::check()?);
     broken.extend(tables::check()?);
     broken.extend(api::check()?);
+    broken.extend(pictures::check()?);
     for folder in ["crates", "benches", "xtask", "fuzz"] {
         for path in files(&root.join(folder))? {
             let path = root.join(folder).join(path);
