@@ -145,7 +145,7 @@ fn data_path() -> String {
         }
     }
     svg.arrow(&[(810, 74), (810, 102), (90, 102), (90, 130)]);
-    svg.text(450, 98, Anchor::Middle, SMALL, "refused programs end here, with the line of their source");
+    svg.text(450, 98, Anchor::Middle, SMALL, "what is accepted goes on; a refusal names the line of the source");
     svg.card([20, 250, 320, 54], GREY, "the host", "maps, helpers, host functions, contexts");
     svg.card([560, 250, 320, 54], GREEN, "Program::run", "under a guard, by any thread; or the interpreter");
     svg.arrow(&[(810, 184), (810, 250)]);
@@ -157,7 +157,7 @@ fn data_path() -> String {
 /// Programs in a pack, and the two mappings of its memory: docs/loading.md.
 fn pack() -> String {
     const CHUNKS: u32 = 40;
-    let programs = [(2, BLUE), (4, GREEN), (1, ORANGE), (3, GREY), (5, BLUE), (2, ORANGE), (4, GREY), (3, GREEN)];
+    let programs = [(2, BLUE), (4, GREEN), (2, ORANGE), (3, GREY), (4, BLUE), (2, ORANGE), (4, GREY), (3, GREEN)];
     let names = ["parse", "firewall", "drop", "", "nat", "log", "", "count"];
     let mut svg = Svg::new(760, 250);
     svg.text(20, 24, Anchor::Start, r#" font-weight="bold""#, "a pack: 2 MiB, in chunks of 64 bytes");
@@ -186,7 +186,7 @@ fn pack() -> String {
     svg.arrow(&[(565, 160), (565, 94)]);
     svg.text(
         380,
-        130,
+        240,
         Anchor::Middle,
         SMALL,
         "the same memory twice: no page is writable and executable through one mapping",
@@ -199,10 +199,10 @@ fn poke() -> String {
     let mut svg = Svg::new(760, 300);
     svg.text(380, 24, Anchor::Middle, CODE, "count check;  BYPASS;  count;  unwind the frame;  TARGET;  out:");
     let states = [
-        (20, 60, GREY, "Unlinked", "BYPASS: jmp out   TARGET: nop"),
-        (280, 60, BLUE, "Armed", "jmp out   jmp program"),
-        (540, 60, GREEN, "Linked", "nop   jmp program"),
-        (280, 200, ORANGE, "Draining", "jmp out   jmp program"),
+        (20, 60, GREY, "Unlinked", "BYPASS: jmp out, TARGET: nop"),
+        (280, 60, BLUE, "Armed", "jmp out, jmp program"),
+        (540, 60, GREEN, "Linked", "nop, jmp program"),
+        (280, 200, ORANGE, "Draining", "jmp out, jmp program"),
     ];
     for (x, y, fill, title, below) in states {
         svg.card([x, y, 200, 54], fill, title, below);
@@ -231,7 +231,7 @@ fn tree() -> String {
     svg.text(20, 24, Anchor::Start, CODE, "the program's address is in rax (x16), all arguments are as they were");
     split(&mut svg, 0, 8, 0);
     svg.card([330, 280, 200, 36], ORANGE, "any other: indirectly", "");
-    svg.text(640, 302, Anchor::Middle, SMALL, "a tree is right about every address, also when it is out of date");
+    svg.text(540, 302, Anchor::Start, SMALL, "a tree is right about every address, also when it is out of date");
     svg.finish()
 }
 

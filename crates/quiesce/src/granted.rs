@@ -89,7 +89,7 @@ fn membarrier(_: Membarrier) -> Result<(), SysError> {
 /// Discards instructions that this CPU fetched before now (Intel SDM 3A 9.1.3; AMD APM 2 7.6.4: `cpuid` serialises).
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 pub(crate) fn instruction_barrier() {
-    #[allow(unused_unsafe, reason = "unsafe until Rust 1.93")]
+    #[allow(unused_unsafe, reason = "unsafe in older Rust")]
     // SAFETY: every x86-64 CPU has `cpuid`, which changes nothing but the registers it answers in.
     let leaf = unsafe { std::arch::x86_64::__cpuid(0) };
     std::hint::black_box(leaf);
