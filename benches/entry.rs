@@ -148,4 +148,41 @@ fn main() {
         table.row([name.to_owned(), figure(*ns), figure(ns - times[0])]);
     }
     println!("{table}");
+    println!("{}", counted());
+}
+
+/// What counting runs costs (`Config::metrics`).
+fn counted() -> Table {
+    let loads = [("no", false), ("yes", true)].map(|(counted, metrics)| {
+        let config = || {
+            let mut config = Config::default();
+            config.metrics = metrics;
+            config
+        };
+        (counted, load(config(), EMPTY), load(config(), COULD_ASK))
+    });
+    let mut names = Vec::new();
+    let mut ways: Vec<Contender<'_>> = Vec::new();
+    for (counted, (empty_engine, empty), (_, could_stop)) in &loads {
+        let two = Hook::<Raw, ()>::new(empty_engine, Policy::RunAll { result: 0 }).expect("memory");
+        let second = Linker::new(empty_engine).loader().insns("second", assemble(EMPTY).expect("BPF")).expect("BPF");
+        [empty, &second].into_iter().for_each(|program| two.attach(program).expect("room"));
+        let [mut a, mut b, mut c] = [[0u8; 64]; 3];
+        names.extend(["Program::run", "Program::run, could stop", "Hook::run, two programs"].map(|way| [way, counted]));
+        ways.push(each(move || {
+            black_box(empty.run(&mut (), &mut a).expect("a result"));
+        }));
+        ways.push(each(move || {
+            black_box(could_stop.run(&mut (), &mut b).expect("a result"));
+        }));
+        ways.push(each(move || {
+            black_box(two.run(&mut (), &mut c).expect("a result"));
+        }));
+    }
+    let times = interleaved(&mut ways);
+    let mut table = Table::new(["ns a run", "counted", "", "over one that is not"]);
+    for (i, [way, counted]) in names.into_iter().enumerate() {
+        table.row([way.to_owned(), counted.to_owned(), figure(times[i]), figure(times[i] - times[i % 3])]);
+    }
+    table
 }

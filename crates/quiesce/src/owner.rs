@@ -33,12 +33,15 @@ impl Domain {
     ///
     /// # Errors
     /// [`OtherDomain`].
+    #[inline]
     pub fn owns(&self, thing: &(impl Owned + ?Sized)) -> Result<(), OtherDomain> {
         // Not by number: a domain's address is its identity as long as it lives, and both objects keep theirs alive.
-        if std::ptr::eq(self, &**thing.domain()) {
-            return Ok(());
-        }
-        let (what, name) = thing.named();
-        Err(OtherDomain { what, name: name.to_owned() })
+        if std::ptr::eq(self, &**thing.domain()) { Ok(()) } else { Err(other_domain(thing)) }
     }
+}
+
+#[cold]
+fn other_domain(thing: &(impl Owned + ?Sized)) -> OtherDomain {
+    let (what, name) = thing.named();
+    OtherDomain { what, name: name.to_owned() }
 }

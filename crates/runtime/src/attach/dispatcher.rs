@@ -192,7 +192,7 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     ///
     /// # Errors
     /// [`RunError`]: the run ended without a result.
-    #[inline]
+    #[inline(always)]
     pub fn call(&self, program: &Program<C, H>, host: &mut H, mut data: C::Data<'_, '_>) -> Result<u64, RunError> {
         let parts = C::parts(&mut data);
         // SAFETY: `Context` promises parts that are valid while `data` is borrowed, which is to the end of this call,
@@ -216,12 +216,13 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
 
     /// # Safety
     /// As for [`Loaded::run`].
-    #[inline]
+    #[inline(always)]
     unsafe fn call_parts(&self, program: &Loaded, host: *mut (), parts: Parts) -> Result<u64, RunError> {
-        if self.engine.domain().owns(program).is_err() {
-            // The tree is kept by guards of another domain than this program's runs have.
+        if !Arc::ptr_eq(&self.engine.0, &program.engine.0) {
+            // The tree is kept by guards of its own engine, which the runs of another one's programs do not have.
+            let (context, packet, memory) = parts.slices();
             // SAFETY: the caller's contract.
-            return unsafe { program.run(host, parts) };
+            return unsafe { call_foreign(program, host, context, packet, memory) }.map_err(|error| *error);
         }
         let engine = &*self.engine.0;
         let guard = engine.domain.enter()?;
@@ -427,6 +428,23 @@ impl<C: Context, H: 'static> Dispatcher<C, H> {
     fn lock(&self) -> MutexGuard<'_, State<C, H>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Runs a program of another engine. Seldom: so nothing of it is where the others are called.
+///
+/// # Safety
+/// As for [`Loaded::run`], of which these are the parts.
+#[cold]
+#[inline(never)]
+unsafe fn call_foreign(
+    program: &Loaded,
+    host: *mut (),
+    context: *mut [u8],
+    packet: *mut [u8],
+    memory: *mut [u8],
+) -> Result<u64, Box<RunError>> {
+    // SAFETY: the caller's contract.
+    unsafe { program.run(host, Parts::of_slices(context, packet, memory)) }.map_err(Box::new)
 }
 
 fn position_of<C: Context, H: 'static>(attached: &[Attached<C, H>], program: &Program<C, H>) -> Option<usize> {
