@@ -6,7 +6,7 @@ use crate::externs::Signatures;
 use crate::lower::{DirectOptions, LowerOptions, Lowerer, Scratch};
 use bpf_analysis::Facts;
 use bpf_isa::Program;
-use bpf_jit_code::{Code, OptLevel};
+use bpf_jit_code::{Code, Needs, OptLevel};
 use bpf_lir::Lir;
 use bpf_opt::{Change, PassOptions, PassScratch, PassSet, optimise};
 
@@ -83,7 +83,8 @@ impl<B: Backend> Compiler<B> {
         self.backend.emit(&self.lir, &self.allocs, emit, code)?;
         // Only an op of the main program that reads it, a call of a subprogram that does among them, gives it a virtual
         // register.
-        code.reads_hidden = self.lir.funcs.first().is_none_or(|main| main.ctx.is_some());
+        let reads = self.lir.funcs.first().is_none_or(|main| main.ctx.is_some());
+        code.needs = if reads { self.lowerer.needs() } else { Needs::Nothing };
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use crate::options::Options;
 use crate::plan::Plan;
 use crate::tree::Tree;
 use bpf_jit_code::layout::{Branch, Label, Layout};
-use bpf_jit_code::{Arch, Code, FrameShape, Reloc, RelocKind, RunCtx, Symbol, Unwind, UnwindOp};
+use bpf_jit_code::{Arch, Code, FrameShape, Needs, Reloc, RelocKind, RunCtx, Symbol, Unwind, UnwindOp};
 
 /// Appends one or more instructions.
 macro_rules! asm {
@@ -268,15 +268,18 @@ impl<'a> Emitter<'a> {
             self.note(UnwindOp::Saved { reg: 21, offset: 16 });
             self.note(UnwindOp::Saved { reg: 30, offset: 8 });
             asm!(self; mov x19, x0 ; mov x20, x1);
-            if chain.reads_hidden {
+            if chain.needs != Needs::Nothing {
                 asm!(self; mov x21, x5);
             }
         }
         for program in 0..chain.programs {
             if program > 0 {
                 asm!(self; mov x0, x19 ; mov x1, x20);
-                if chain.reads_hidden {
-                    asm!(self; mov x5, x21 ; str wzr, [x5, RunCtx::TAIL_CALLS_OFFSET as u32]);
+                if chain.needs != Needs::Nothing {
+                    asm!(self; mov x5, x21);
+                }
+                if chain.needs == Needs::Run {
+                    asm!(self; str wzr, [x5, RunCtx::TAIL_CALLS_OFFSET as u32]);
                 }
             }
             self.budget(chain, program);

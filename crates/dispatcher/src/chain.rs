@@ -1,5 +1,7 @@
 //! A chain of programs: what their verdicts do.
 
+use bpf_jit_code::Needs;
+
 /// What the verdicts of a chain's programs do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
@@ -69,9 +71,8 @@ pub struct Link {
     pub address: usize,
     /// On which of its verdicts a chain with [`Policy::FirstVerdict`] continues, if not on that policy's `pass`.
     pub continue_on: Option<Verdicts>,
-    /// Whether it may read the hidden argument ([`bpf_jit_code::Code::reads_hidden`]). If no program of a chain does,
-    /// the chain does not.
-    pub reads_hidden: bool,
+    /// What its code needs. A chain needs what the most demanding of its programs does.
+    pub needs: Needs,
     /// What it may spend, if it counts: each program of a chain has its budget to itself.
     pub budget: Option<i64>,
 }
@@ -79,7 +80,7 @@ pub struct Link {
 impl Link {
     /// A program that follows the policy.
     pub fn new(address: usize) -> Link {
-        Link { address, continue_on: None, reads_hidden: true, budget: None }
+        Link { address, continue_on: None, needs: Needs::Run, budget: None }
     }
 }
 
@@ -99,8 +100,8 @@ pub(crate) struct Chain {
     pub(crate) tests: Tests,
     /// The result when the end is reached; `None`: the last program's verdict, so that the chain ends in a jump to it.
     pub(crate) end: Option<u64>,
-    /// Whether any program may read the hidden argument.
-    pub(crate) reads_hidden: bool,
+    /// What its programs need.
+    pub(crate) needs: Needs,
     /// What each may spend, if it counts.
     pub(crate) budgets: Vec<Option<i64>>,
 }
@@ -121,9 +122,10 @@ impl Chain {
                 (Tests::ContinueOn(tests), end)
             }
         };
-        // What does not read the hidden argument has no place to count at.
-        let budgets = links.iter().map(|link| link.budget.filter(|_| link.reads_hidden)).collect();
-        Chain { programs, tests, end, reads_hidden: links.iter().any(|link| link.reads_hidden), budgets }
+        // What needs no run has no place to count at.
+        let budgets = links.iter().map(|link| link.budget.filter(|_| link.needs == Needs::Run)).collect();
+        let needs = links.iter().map(|link| link.needs).max().unwrap_or(Needs::Nothing);
+        Chain { programs, tests, end, needs, budgets }
     }
 
     /// After which verdicts of a program the next one runs; `None`: after all.

@@ -5,7 +5,7 @@ use crate::options::{Entry, MAX_LIMIT, Options};
 use crate::plan::Plan;
 #[cfg(feature = "emit")]
 use crate::{arm64, x64};
-use bpf_jit_code::{Arch, Code, Symbol};
+use bpf_jit_code::{Arch, Code, Needs, Symbol};
 
 /// Generated code, not yet placed. Its symbols are its programs: see [`Image::resolve`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,7 +29,7 @@ impl Image {
         #[cfg(not(feature = "emit"))]
         let mut code = Code::new(arch);
         // A tree reads nothing itself. The programs it jumps to may: its callers, who name them, know.
-        code.reads_hidden = false;
+        code.needs = Needs::Nothing;
         Image { code, programs: plan.addresses }
     }
 
@@ -47,7 +47,7 @@ impl Image {
         };
         #[cfg(not(feature = "emit"))]
         let mut code = Code::new(arch);
-        code.reads_hidden = chain.reads_hidden;
+        code.needs = chain.needs;
         Image { code, programs: links.iter().map(|link| link.address).collect() }
     }
 

@@ -10,7 +10,7 @@
 
 use crate::image::Image;
 use crate::options::{Entry, Options};
-use bpf_jit_code::{Arch, Code};
+use bpf_jit_code::{Arch, Code, Needs};
 use bpf_prog_pack::{Error, Packs, Text};
 use std::any::Any;
 use std::fmt;
@@ -26,7 +26,7 @@ pub type Observer = Arc<dyn Fn(&Code, &Text) -> Box<dyn Any + Send + Sync> + Sen
 pub struct LiveImage {
     packs: Packs,
     observer: Option<Observer>,
-    /// The entry, with [`Current::HIDDEN`] added if the image reads the hidden argument.
+    /// The entry, with what the image needs in the bits of [`Current::NEEDS`].
     word: AtomicPtr<u8>,
     placed: Mutex<Option<Placed>>,
 }
@@ -38,7 +38,7 @@ pub struct StagedImage(Placed);
 struct Placed {
     observed: Option<Box<dyn Any + Send + Sync>>,
     text: Text,
-    reads_hidden: bool,
+    needs: Needs,
 }
 
 /// The current image of a [`LiveImage`], as one word: its entry and what must be known to call it belong to the same
@@ -47,19 +47,23 @@ struct Placed {
 pub struct Current(*const u8);
 
 impl Current {
-    /// Set in the word if the image reads the hidden argument. Entries are multiples of [`Code::ALIGN`].
-    const HIDDEN: usize = 1;
+    /// The bits of the word that say what the image needs. Entries are multiples of [`Code::ALIGN`].
+    const NEEDS: usize = 3;
 
     /// Where it is entered; null if there is no image.
     #[inline]
     pub fn entry(self) -> *const u8 {
-        self.0.map_addr(|word| word & !Self::HIDDEN)
+        self.0.map_addr(|word| word & !Self::NEEDS)
     }
 
-    /// Whether it may read the hidden argument ([`Code::reads_hidden`]).
+    /// What its code needs.
     #[inline]
-    pub fn reads_hidden(self) -> bool {
-        self.0.addr() & Self::HIDDEN != 0
+    pub fn needs(self) -> Needs {
+        match self.0.addr() & Self::NEEDS {
+            0 => Needs::Nothing,
+            1 => Needs::Slot,
+            _ => Needs::Run,
+        }
     }
 }
 
@@ -78,7 +82,7 @@ impl Placed {
 
 impl fmt::Debug for Placed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Placed").field("reads_hidden", &self.reads_hidden).finish_non_exhaustive()
+        f.debug_struct("Placed").field("needs", &self.needs).finish_non_exhaustive()
     }
 }
 
@@ -128,7 +132,7 @@ impl LiveImage {
     pub fn stage(&self, image: &Image) -> Result<StagedImage, Error> {
         let text = self.packs.stage(image.code(), |symbol| image.resolve(symbol))?.finalize()?;
         let observed = self.observer.as_ref().map(|observer| observer(image.code(), &text));
-        Ok(StagedImage(Placed { observed, text, reads_hidden: image.code().reads_hidden }))
+        Ok(StagedImage(Placed { observed, text, needs: image.code().needs }))
     }
 
     /// The rest of it.
@@ -148,8 +152,12 @@ impl LiveImage {
 
     fn exchange(&self, placed: Option<Placed>) {
         let word = placed.as_ref().map_or(std::ptr::null(), |placed| {
-            let hidden = if placed.reads_hidden { Current::HIDDEN } else { 0 };
-            placed.entry().map_addr(|entry| entry | hidden)
+            let needs = match placed.needs {
+                Needs::Nothing => 0,
+                Needs::Slot => 1,
+                Needs::Run => 2,
+            };
+            placed.entry().map_addr(|entry| entry | needs)
         });
         let mut current = self.lock();
         // Release pairs with the acquire in `current`.

@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::plan::Plan;
 use crate::tree::Tree;
 use bpf_jit_code::layout::{Branch, Label, Layout};
-use bpf_jit_code::{Arch, Code, FrameShape, Reloc, RelocKind, RunCtx, Symbol, Unwind, UnwindOp};
+use bpf_jit_code::{Arch, Code, FrameShape, Needs, Reloc, RelocKind, RunCtx, Symbol, Unwind, UnwindOp};
 
 /// Appends one or more instructions.
 macro_rules! asm {
@@ -254,15 +254,18 @@ impl<'a> Emitter<'a> {
             asm!(self; push r14);
             self.saved(R14, 32);
             asm!(self; mov rbx, rdi ; mov rbp, rsi);
-            if chain.reads_hidden {
+            if chain.needs != Needs::Nothing {
                 asm!(self; mov r14, r9);
             }
         }
         for program in 0..chain.programs {
             if program > 0 {
                 asm!(self; mov rdi, rbx ; mov rsi, rbp);
-                if chain.reads_hidden {
-                    asm!(self; mov r9, r14 ; mov DWORD [r9 + RunCtx::TAIL_CALLS_OFFSET], 0);
+                if chain.needs != Needs::Nothing {
+                    asm!(self; mov r9, r14);
+                }
+                if chain.needs == Needs::Run {
+                    asm!(self; mov DWORD [r9 + RunCtx::TAIL_CALLS_OFFSET], 0);
                 }
             }
             self.budget(chain, program);

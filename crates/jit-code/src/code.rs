@@ -213,9 +213,20 @@ pub struct Code {
     pub frames: Vec<FrameShape>,
     /// Changes of the frame, ascending by `at`; empty unless asked for.
     pub unwind: Vec<Unwind>,
-    /// Whether the code may read the hidden argument ([`crate::RunCtx`]) when it is entered at its first entry. Code
-    /// that does not needs no run to be begun for it: it cannot be stopped, and takes no tail call.
-    pub reads_hidden: bool,
+    /// What must be there when the code is entered at its first entry.
+    pub needs: Needs,
+}
+
+/// What code needs of its hidden argument ([`crate::RunCtx`]): each more than the one before.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Needs {
+    /// Nothing: it does not read it. It cannot be stopped, and takes no tail call.
+    Nothing,
+    /// The argument of this thread's slot, whatever else is in it: it counts or notes there that it runs, and is
+    /// otherwise as code that needs nothing.
+    Slot,
+    /// A run that was begun for it.
+    Run,
 }
 
 impl Code {
@@ -233,7 +244,7 @@ impl Code {
             tail_calls: Vec::new(),
             frames: Vec::new(),
             unwind: Vec::new(),
-            reads_hidden: true,
+            needs: Needs::Run,
         }
     }
 
@@ -246,7 +257,7 @@ impl Code {
         self.tail_calls.clear();
         self.frames.clear();
         self.unwind.clear();
-        self.reads_hidden = true;
+        self.needs = Needs::Run;
     }
 
     /// The source instruction that the code byte at `offset` was made from; `None` before the first.

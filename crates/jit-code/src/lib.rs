@@ -18,8 +18,8 @@ mod run_ctx;
 pub mod unwind;
 
 pub use code::{
-    Arch, Code, FrameShape, PATCH_WORD, PatchSlot, PatchSlotError, PcEntry, Reloc, RelocKind, Symbol, TailCallSite,
-    TailTarget,
+    Arch, Code, FrameShape, Needs, PATCH_WORD, PatchSlot, PatchSlotError, PcEntry, Reloc, RelocKind, Symbol,
+    TailCallSite, TailTarget,
 };
 pub use hardening::{CpuFeatures, Hardening};
 pub use opt_level::OptLevel;

@@ -92,7 +92,7 @@ pub use bpf_dispatcher::{Policy, Verdicts};
 pub use bpf_isa::{Callee, DecodeError, Insn, InsnIdx, Program as BpfProgram, assemble, decode, disassemble};
 #[cfg(feature = "jit")]
 pub use bpf_jit::{Change, Extern, Pass};
-pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, OptLevel, Symbol};
+pub use bpf_jit_code::{Arch, Code, CpuFeatures, Hardening, Needs, OptLevel, Symbol};
 /// Everything about maps: typed handles, consumers of rings, dumps.
 pub use bpf_maps as maps;
 pub use bpf_maps::{Map, MapDef, MapError, MapType, RingBuf, UserRingBuf};

@@ -184,7 +184,7 @@ impl Lowerer {
             lowerer.emit()?;
             sink.0.finish()?;
         }
-        code.reads_hidden = self.needs_ctx.first().is_none_or(|reads| *reads);
+        code.needs = self.needs();
         backend.finish(options.emit, code)
     }
 }

@@ -23,6 +23,7 @@ mod webs;
 use crate::externs::{Hidden, Signatures};
 use bpf_analysis::{CallArity, Cfg, Facts, Liveness};
 use bpf_isa::{Callee, Insn, InsnIdx, Program, Subprog, SubprogId};
+use bpf_jit_code::Needs;
 use bpf_lir::{BlockId, Func, Lir, Span};
 use bpf_uapi::helper_id;
 pub(crate) use direct::{DirectOptions, Scratch};
@@ -78,6 +79,8 @@ pub struct Lowerer {
     liveness: Liveness,
     /// Whether each subprogram needs the hidden argument.
     needs_ctx: Vec<bool>,
+    /// What the main program needs of it; said of those that were lowered.
+    needs: Option<Needs>,
     webs: Webs,
     /// By block of the program.
     entry_webs: Vec<EntryWebs>,
@@ -156,6 +159,11 @@ impl Lowerer {
         }
     }
 
+    /// What the main program that was lowered last needs of the hidden argument.
+    pub(crate) fn needs(&self) -> Needs {
+        self.needs.unwrap_or(Needs::Run)
+    }
+
     /// Which subprograms need the hidden argument: those with an op that reads it, and their callers.
     fn find_needs_ctx(
         &mut self,
@@ -167,9 +175,21 @@ impl Lowerer {
         let n = program.subprogs().len();
         self.needs_ctx.clear();
         self.needs_ctx.resize(n, false);
-        if let Some(main) = self.needs_ctx.first_mut() {
-            *main = options.count || options.note;
-        }
+        self.find_readers(program, facts, signatures, options);
+        // No function calls the main program, so that it counts is nobody else's need.
+        let Some(main) = self.needs_ctx.first_mut() else { return };
+        let needs = match *main {
+            true => Needs::Run,
+            false if options.count || options.note => Needs::Slot,
+            false => Needs::Nothing,
+        };
+        *main = needs != Needs::Nothing;
+        self.needs = Some(needs);
+    }
+
+    /// The same without what counts runs.
+    fn find_readers(&mut self, program: &Program, facts: &Facts, signatures: &dyn Signatures, options: &LowerOptions) {
+        let n = program.subprogs().len();
         let checks = options.budget || options.interrupt;
         let contents = program.contents();
         if !checks && !contents.calls && !contents.packet_loads && facts.checks.is_empty() {

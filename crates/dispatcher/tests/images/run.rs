@@ -1,7 +1,7 @@
 //! Images executed: every attached program is reached, and so is every other one; under updates too.
 
 use bpf_dispatcher::{DetachError, Dispatcher, Image, Link, LiveImage, Options, Policy, Verdicts};
-use bpf_jit_code::{Arch, Code, Hardening};
+use bpf_jit_code::{Arch, Code, Hardening, Needs};
 use bpf_prog_pack::{Packs, Text};
 use bpf_quiesce::Domain;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -187,23 +187,24 @@ fn chains_follow_their_policy() {
     // The hidden argument: a chain clears its count of tail calls between programs.
     let mut ctx = [0u64; 16];
     let mut run_with = |programs: &[usize], sets: &[Verdicts], policy| {
-        let run_once = |reads_hidden, ctx| {
+        let run_once = |needs, ctx| {
             let link = |(at, i): (usize, &usize)| {
                 let address = entry(&stubs[*i]) as usize;
-                Link { address, continue_on: sets.get(at).copied(), reads_hidden, budget: None }
+                Link { address, continue_on: sets.get(at).copied(), needs, budget: None }
             };
             let links: Vec<Link> = programs.iter().enumerate().map(link).collect();
             live.publish(&Image::chain(Arch::HOST.unwrap(), &links, policy, &Options::default())).unwrap();
-            assert_eq!(live.current().reads_hidden(), reads_hidden && !programs.is_empty());
+            assert_eq!(live.current().needs(), if programs.is_empty() { Needs::Nothing } else { needs });
             let _guard = packs.domain().enter().unwrap();
             // SAFETY: a chain is a C function of six integers; the guard keeps it, `stubs` its programs.
             let chain: extern "C" fn(u64, u64, u64, u64, u64, *mut u64) -> u64 =
                 unsafe { std::mem::transmute(live.entry()) };
             chain(0, 0, 0, 0, 0, ctx)
         };
-        let result = run_once(true, ctx.as_mut_ptr());
-        // Nobody reads the hidden argument, so there need not be one.
-        assert_eq!(run_once(false, std::ptr::null_mut()), result);
+        let result = run_once(Needs::Run, ctx.as_mut_ptr());
+        // Nobody reads the hidden argument, so there need not be one; and nothing of it is written by the chain.
+        assert_eq!(run_once(Needs::Slot, std::ptr::null_mut()), result);
+        assert_eq!(run_once(Needs::Nothing, std::ptr::null_mut()), result);
         result
     };
     // Every verdict against sets that hold it, and that do not; the program behind says 5.

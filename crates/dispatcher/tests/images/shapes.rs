@@ -4,7 +4,7 @@
 //! `BLESS=1 cargo test -p bpf-dispatcher --test images shapes` rewrites them.
 
 use bpf_dispatcher::{Entry, Image, Link, MAX_LIMIT, Options, Policy, Verdicts};
-use bpf_jit_code::{Arch, Hardening, Symbol};
+use bpf_jit_code::{Arch, Hardening, Needs, Symbol};
 use std::fmt::Write;
 
 fn text(image: &Image) -> String {
@@ -78,7 +78,7 @@ fn chains() {
     check("chain_2_sets", |arch| Image::chain(arch, &sets, Policy::FirstVerdict { pass: 2 }, &Options::default()));
     check("chain_2_all", |arch| Image::chain(arch, &links(2), Policy::RunAll { result: 0 }, &Options::default()));
     check("chain_1_all", |arch| Image::chain(arch, &links(1), Policy::RunAll { result: 0 }, &Options::default()));
-    let quiet = links(2).into_iter().map(|link| Link { reads_hidden: false, ..link }).collect::<Vec<_>>();
+    let quiet = links(2).into_iter().map(|link| Link { needs: Needs::Nothing, ..link }).collect::<Vec<_>>();
     check("chain_2_not_hidden", |arch| Image::chain(arch, &quiet, Policy::RunAll { result: 0 }, &Options::default()));
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Problem: a run of a few nanoseconds cannot afford to count how deep it is nested. Approach: beginning a run sets the
 //! few fields of its slot's [`Run`] that the last one may have changed; only runs inside another of their thread are
-//! counted. Code that does not read the hidden argument cannot tell whether there is a run, so none is begun for it.
+//! counted. Code that does not read the hidden argument cannot tell whether there is a run, so none is begun for it;
+//! code that only counts there is given the slot's, with nothing set but its word.
 //!
 //! A signal handler may run a program at any instruction of this: the first thing that is stored of a run is its word,
 //! the last is a 0 there, and a handler that finds a 0 has the run to itself until it returns.
@@ -19,8 +20,10 @@ use crate::abi::slots::{Level, Runs};
 use crate::abi::watch::{INTERRUPTED, LATE, NEVER, Watched};
 use crate::context::Parts;
 use crate::error::RunError;
+use bpf_jit_code::Needs;
 use bpf_quiesce::Guard;
 use bpf_verifier::Region;
+use core::ptr::null_mut;
 use std::borrow::Borrow;
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -32,8 +35,8 @@ pub(crate) struct Entry {
     pub(crate) code: *const u8,
     /// The program it leads to, if it is a compare tree; else the same.
     pub(crate) callee: *const u8,
-    /// Whether it may read the hidden argument ([`bpf_jit_code::Code::reads_hidden`]).
-    pub(crate) reads_hidden: bool,
+    /// What it needs of the hidden argument.
+    pub(crate) needs: Needs,
 }
 
 /// Runs emitted code once under `guard`, or a borrow of it, and lets go of it. Errors are said to be `program`'s.
@@ -98,14 +101,14 @@ unsafe fn run_under<'e>(
         return Err(*too_long(parts.packet_len));
     }
     runs.config.stack.check(roots, 0).map_err(|error| *error)?;
-    if !entry.reads_hidden {
+    if entry.needs == Needs::Nothing {
         if let Some(limits) = limits
             && is_over(runs, limits.deadline())
         {
             return Err(*over());
         }
         // SAFETY: the caller's contract; code that does not read the hidden argument has no way to stop the run.
-        return Ok(unsafe { entry::enter_unstoppable(entry.code, entry.callee, arguments(parts)) });
+        return Ok(unsafe { entry::enter_unstoppable(entry.code, entry.callee, arguments(parts), null_mut()) });
     }
     let Some(level) = runs.idle(guard.borrow()) else {
         let (context, packet, _) = parts.slices();
@@ -138,10 +141,18 @@ unsafe fn run_under<'e>(
             return Err(*over());
         }
         budget = budget.min(limits.allowance());
-        if many {
+        if many && entry.needs == Needs::Run {
             // SAFETY: the guard's slot is this thread's, and nobody else uses its run's allowance.
             unsafe { (*run).ctx.allowance = limits.allowance() };
         }
+    }
+    if entry.needs == Needs::Slot {
+        // SAFETY: the caller's contract; the pointer covers all of the run, whose first field is the hidden argument.
+        let r0 = unsafe { entry::enter_unstoppable(entry.code, entry.callee, arguments(parts), run.cast()) };
+        compiler_fence(Ordering::SeqCst);
+        // Relaxed: as below.
+        level.word().store(0, Ordering::Relaxed);
+        return Ok(r0);
     }
     // SAFETY: the guard's slot is this thread's, and its run is idle but for the word.
     unsafe { Run::set(run, &runs.config, host, parts, budget) };
@@ -213,7 +224,7 @@ unsafe fn run_limited_nested<'e>(
     (terms, limits): (Terms, Limits<'_>),
     roots: &dyn Roots,
 ) -> Result<u64, Box<RunError>> {
-    let entry = Entry { code, callee, reads_hidden: true };
+    let entry = Entry { code, callee, needs: Needs::Run };
     let parts = Parts::of_slices(context, packet, core::ptr::slice_from_raw_parts_mut(core::ptr::null_mut(), 0));
     // SAFETY: the caller's contract.
     nested(runs, guard, host, parts, (terms, limits), |run| unsafe { call(entry, run, parts, roots) }).map_err(Box::new)
@@ -247,7 +258,7 @@ pub(crate) unsafe fn call_back(
     roots: &dyn Roots,
 ) -> Result<u64, RunError> {
     // SAFETY: the caller's contract.
-    unsafe { call_with(Entry { code: function, callee: function, reads_hidden: true }, args, run, roots) }
+    unsafe { call_with(Entry { code: function, callee: function, needs: Needs::Run }, args, run, roots) }
 }
 
 /// # Safety

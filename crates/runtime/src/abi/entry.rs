@@ -32,15 +32,15 @@ pub(crate) unsafe fn enter(code: *const u8, callee: *const u8, args: [u64; 5], c
     unsafe { imp::enter(code, callee, args, ctx) }
 }
 
-/// The same for code that does not read the hidden argument ([`bpf_jit_code::Code::reads_hidden`]). It can only return,
-/// so nothing is left behind for a stop, and the callee-saved registers stay the caller's.
+/// The same for code that needs no run ([`bpf_jit_code::Needs`]). It can only return, so nothing is left behind for a
+/// stop, and the callee-saved registers stay the caller's.
 ///
 /// # Safety
-/// As for [`enter`]; and the code must not read the hidden argument.
+/// As for [`enter`]; and the code must need no more than [`bpf_jit_code::Needs::Slot`], or nothing if `ctx` is null.
 #[inline(always)]
-pub(crate) unsafe fn enter_unstoppable(code: *const u8, callee: *const u8, args: [u64; 5]) -> u64 {
+pub(crate) unsafe fn enter_unstoppable(code: *const u8, callee: *const u8, args: [u64; 5], ctx: *mut RunCtx) -> u64 {
     // SAFETY: the caller's contract is this function's.
-    unsafe { imp::enter_unstoppable(code, callee, args) }
+    unsafe { imp::enter_unstoppable(code, callee, args, ctx) }
 }
 
 /// Leaves the innermost [`enter`] of the run.
@@ -112,7 +112,12 @@ mod imp {
     }
 
     #[inline(always)]
-    pub(super) unsafe fn enter_unstoppable(code: *const u8, callee: *const u8, args: [u64; 5]) -> u64 {
+    pub(super) unsafe fn enter_unstoppable(
+        code: *const u8,
+        callee: *const u8,
+        args: [u64; 5],
+        ctx: *mut RunCtx,
+    ) -> u64 {
         let r0;
         // SAFETY: the stack is 16-byte aligned here; every register the C calling convention lets a callee change is
         // declared, and the code preserves the others.
@@ -124,6 +129,7 @@ mod imp {
                 inout("rdx") args[2] => _,
                 inout("rcx") args[3] => _,
                 inout("r8") args[4] => _,
+                inout("r9") ctx => _,
                 inout("r10") code => _,
                 inout("rax") callee => r0,
                 clobber_abi("sysv64"),
@@ -197,7 +203,12 @@ mod imp {
     }
 
     #[inline(always)]
-    pub(super) unsafe fn enter_unstoppable(code: *const u8, callee: *const u8, args: [u64; 5]) -> u64 {
+    pub(super) unsafe fn enter_unstoppable(
+        code: *const u8,
+        callee: *const u8,
+        args: [u64; 5],
+        ctx: *mut RunCtx,
+    ) -> u64 {
         let r0;
         // SAFETY: the stack stays 16-byte aligned; every register the procedure call standard lets a callee change is
         // declared, and the code preserves the others.
@@ -209,6 +220,7 @@ mod imp {
                 inout("x2") args[2] => _,
                 inout("x3") args[3] => _,
                 inout("x4") args[4] => _,
+                inout("x5") ctx => _,
                 inout("x6") code => _,
                 inout("x16") callee => _,
                 clobber_abi("C"),
@@ -247,7 +259,7 @@ mod imp {
         0
     }
 
-    pub(super) unsafe fn enter_unstoppable(_: *const u8, _: *const u8, _: [u64; 5]) -> u64 {
+    pub(super) unsafe fn enter_unstoppable(_: *const u8, _: *const u8, _: [u64; 5], _: *mut RunCtx) -> u64 {
         // There is no backend here, so no code to enter can exist.
         std::process::abort()
     }

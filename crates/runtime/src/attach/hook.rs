@@ -240,10 +240,10 @@ impl<C: Context, H: 'static> Attached<C, H> {
 
     /// As a link of a chain; `None` if it is interpreted.
     fn link(&self) -> Option<Link> {
-        let begin::Entry { code, reads_hidden, .. } = self.program.loaded().entry()?;
+        let begin::Entry { code, needs, .. } = self.program.loaded().entry()?;
         let loaded = self.program.loaded();
         let budget = loaded.checks.budget.then_some(loaded.budget);
-        Some(Link { address: code as usize, continue_on: self.attachment.continue_on, reads_hidden, budget })
+        Some(Link { address: code as usize, continue_on: self.attachment.continue_on, needs, budget })
     }
 }
 
@@ -342,7 +342,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         // SAFETY: an image of programs on `C` for host state `H`, loaded inside the guard, which keeps it and them; the
         // rest is the caller's contract.
         unsafe {
-            let entry = begin::Entry { code, callee: code, reads_hidden: image.reads_hidden() };
+            let entry = begin::Entry { code, callee: code, needs: image.needs() };
             begin::run_code(runs, guard, entry, host, parts, self.terms(), self)
         }
     }
@@ -373,7 +373,7 @@ impl<C: Context, H: 'static> Hook<C, H> {
         }
         // SAFETY: as in `run_under`.
         unsafe {
-            let entry = begin::Entry { code, callee: code, reads_hidden: image.reads_hidden() };
+            let entry = begin::Entry { code, callee: code, needs: image.needs() };
             begin::run_code_limited(runs, guard, entry, host, parts, (terms, limits), true, &roots)
         }
     }

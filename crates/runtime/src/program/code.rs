@@ -183,7 +183,7 @@ impl Subject<'_> {
             };
             let text = engine.0.packs.stage(&host.code, resolve).map_err(place)?.finalize().map_err(place)?;
             let entry = text.entry(0).ok_or_else(|| LoadError::Internal("code without an entry".into()))?;
-            let entry = Entry { code: entry, callee: entry, reads_hidden: host.code.reads_hidden };
+            let entry = Entry { code: entry, callee: entry, needs: host.code.needs };
             let text = if host.code.tail_calls.is_empty() {
                 Placed::Fixed(text)
             } else {

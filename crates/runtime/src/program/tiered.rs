@@ -27,6 +27,7 @@ use crate::program::code::{Compiled, Made, Subject, take};
 use bpf_analysis::Facts;
 use bpf_debug::Registered;
 use bpf_isa::Program;
+use bpf_jit_code::Needs;
 use bpf_jit_code::OptLevel;
 use bpf_prog_pack::Forward;
 use bpf_quiesce::Reservation;
@@ -42,6 +43,8 @@ pub(super) struct Tiered {
     forward: Forward,
     /// What runs of the slow code note. Odd, so that it is the address of nothing.
     number: u64,
+    /// The slow code, and the fast one no more.
+    needs: Needs,
     /// Until it is freed.
     slow: Mutex<Option<Slow>>,
     /// Its code, for the ends of runs.
@@ -103,14 +106,14 @@ impl Tiered {
             forward,
             number,
             slow_code: Arc::downgrade(&code),
+            needs: entry.needs,
             slow: Mutex::new(Some(Slow { code, entry: first, memory, from: Some(from) })),
             fast: OnceLock::new(),
             moved: AtomicBool::new(false),
         };
-        // The slow code reads the hidden argument to note who it is; so the fast one may.
         Ok((
             tiered,
-            Entry { code: at, callee: at, reads_hidden: true },
+            Entry { code: at, callee: at, needs: entry.needs },
             machine_stack.saturating_add(STACK_SLACK).min(limit),
         ))
     }
@@ -156,6 +159,9 @@ impl Tiered {
         let subject = Subject { engine, name, layout, checks, program, facts, bindings, source };
         let Made { compiled, entry, memory, .. } = subject
             .compile(OptLevel::Speed, None, machine_stack, |bytes| take(engine, name, account.as_ref(), bytes))?;
+        if entry.needs > self.needs {
+            return Err(internal("faster code needs more".into()));
+        }
         let bytes = compiled.text.len();
         if self.fast.set(Fast { code: compiled, memory }).is_err() {
             return Err(internal("made fast by two".into()));

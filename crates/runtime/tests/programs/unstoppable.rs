@@ -1,20 +1,23 @@
-//! Programs that cannot be stopped are entered without a run: which they are, and that nobody can tell.
+//! Programs that cannot be stopped are entered without a run, or with the slot of one: which they are, and that nobody
+//! can tell.
 
 use bpf_runtime::{
-    Arch, Attachment, Caller, Config, Dispatcher, Engine, HelperError, Hook, Linker, ListingOptions, Policy, Program,
-    Raw, RunError, Verdicts, assemble, compile_listing,
+    Arch, Attachment, Caller, Config, Dispatcher, Engine, HelperError, Hook, Linker, ListingOptions, Needs, OptLevel,
+    Policy, Program, Raw, RunError, Verdicts, assemble, compile_listing,
 };
 
-/// Whether the code of this program reads the hidden argument, compiled with these checks.
-fn reads_hidden(arch: Arch, text: &str, checks: bool) -> bool {
+/// What the code of this program needs, compiled with these checks, and counted or not.
+fn needs(arch: Arch, opt_level: OptLevel, text: &str, checks: bool, count: bool) -> Needs {
     let mut options = ListingOptions::default();
+    options.compile.opt_level = opt_level;
     (options.compile.lower.budget, options.compile.lower.interrupt) = (checks, checks);
+    options.compile.lower.count = count;
     let insns = assemble(text).unwrap_or_else(|e| panic!("{e} in\n{text}"));
-    compile_listing(arch, "test", insns, &options).unwrap().1.reads_hidden
+    compile_listing(arch, "test", insns, &options).unwrap().1.needs
 }
 
 #[test]
-fn only_what_can_stop_or_jump_away_reads_the_hidden_argument() {
+fn only_what_can_stop_or_jump_away_needs_a_run() {
     let (no, yes) = ((false, false), (true, true));
     // Without and with a budget and interruptions.
     for (text, expected) in [
@@ -29,14 +32,23 @@ fn only_what_can_stop_or_jump_away_reads_the_hidden_argument() {
         // A subprogram's needs are its caller's; those of one that nobody calls are nobody's.
         ("call f\nexit\nf: r0 = 1\nexit", (false, true)),
         ("call f\nexit\nf: call 8\nexit", yes),
-        ("r0 = 1\nexit\nf: call 8\nexit", no),
         ("r2 = map[fd:0]\nr3 = 1\ncall 12\nr0 = 0\nexit", yes),
         ("r6 = r1\nr0 = *(u8 *)skb[0]\nexit", yes),
     ] {
         for arch in [Arch::X64, Arch::Arm64] {
-            assert_eq!(reads_hidden(arch, text, false), expected.0, "{arch:?}\n{text}");
-            assert_eq!(reads_hidden(arch, text, true), expected.1, "{arch:?}, with checks\n{text}");
+            for (level, checks) in
+                [(OptLevel::None, false), (OptLevel::Speed, false), (OptLevel::None, true), (OptLevel::Speed, true)]
+            {
+                let run = if checks { expected.1 } else { expected.0 };
+                let (plain, counted) = if run { (Needs::Run, Needs::Run) } else { (Needs::Nothing, Needs::Slot) };
+                assert_eq!(needs(arch, level, text, checks, false), plain, "{arch:?} {level:?} {checks}\n{text}");
+                assert_eq!(needs(arch, level, text, checks, true), counted, "{arch:?} {level:?} {checks}\n{text}");
+            }
         }
+    }
+    let never_reached = "r0 = 1\nexit\nf: call 8\nexit";
+    for arch in [Arch::X64, Arch::Arm64] {
+        assert_eq!(needs(arch, OptLevel::Speed, never_reached, true, false), Needs::Nothing, "{arch:?}");
     }
 }
 
@@ -45,9 +57,20 @@ struct Loads {
     linker: Linker<u64>,
 }
 
-fn loads() -> Option<Loads> {
-    bpf_runtime::Arch::HOST?;
-    let engine = Engine::new(Config::default()).unwrap();
+/// Programs that need nothing of their run; that are counted in its slot; that note there which they are, and move.
+fn loads() -> Vec<Loads> {
+    if bpf_runtime::Arch::HOST.is_none() {
+        return Vec::new();
+    }
+    let mut counted = Config::default();
+    counted.metrics = true;
+    let mut tiered = Config::default();
+    tiered.opt_level = OptLevel::Tiered;
+    [Config::default(), counted, tiered].into_iter().map(loads_on).collect()
+}
+
+fn loads_on(config: Config) -> Loads {
+    let engine = Engine::new(config).unwrap();
     let mut linker = Linker::new(&engine);
     linker
         .func(1001, "refuse", |c: &mut Caller<'_, u64>, value: u64| match value {
@@ -58,7 +81,7 @@ fn loads() -> Option<Loads> {
             }
         })
         .unwrap();
-    Some(Loads { engine, linker })
+    Loads { engine, linker }
 }
 
 impl Loads {
@@ -79,90 +102,95 @@ impl Loads {
 
 #[test]
 fn every_register_of_a_program_without_a_run_is_as_in_one_with() {
-    let Some(loads) = loads() else { return };
-    // Uses all of them, those that its caller keeps included.
-    let body = "r0 = *(u8 *)(r1 + 1)\nr3 = r0\nr4 = r3\nr4 += 1\nr5 = r4\nr5 <<= 2\nr6 = r5\nr7 = r6\nr7 ^= r2\nr8 = r7\nr9 = r8\nr9 += r3\n\
+    for loads in loads() {
+        // Uses all of them, those that its caller keeps included.
+        let body = "r0 = *(u8 *)(r1 + 1)\nr3 = r0\nr4 = r3\nr4 += 1\nr5 = r4\nr5 <<= 2\nr6 = r5\nr7 = r6\nr7 ^= r2\nr8 = r7\nr9 = r8\nr9 += r3\n\
                 r0 += r4\nr0 += r5\nr0 += r6\nr0 += r7\nr0 += r8\nr0 += r9\n";
-    let quiet = loads.load("quiet", &format!("if r2 < 2 goto +19\n{body}exit\nr0 = 0\nexit"));
-    let asks = loads.load("asks", &format!("if r2 < 2 goto +19\n{body}exit\nr1 = 1\ncall 1001\nr0 = 0\nexit"));
-    for len in 0..64 {
-        let mut data: Vec<u8> = (0..len).map(|i: u8| i.wrapping_mul(7)).collect();
-        let expected = asks.run(&mut 0, &mut data.clone()).unwrap();
-        assert_eq!(quiet.run(&mut 0, &mut data).unwrap(), expected, "{len}");
-        let mut host = 0;
-        assert_eq!(quiet.runner(&mut host).unwrap().run(&mut data).unwrap(), expected, "{len}");
+        let quiet = loads.load("quiet", &format!("if r2 < 2 goto +19\n{body}exit\nr0 = 0\nexit"));
+        let asks = loads.load("asks", &format!("if r2 < 2 goto +19\n{body}exit\nr1 = 1\ncall 1001\nr0 = 0\nexit"));
+        for len in 0..64 {
+            let mut data: Vec<u8> = (0..len).map(|i: u8| i.wrapping_mul(7)).collect();
+            let expected = asks.run(&mut 0, &mut data.clone()).unwrap();
+            assert_eq!(quiet.run(&mut 0, &mut data).unwrap(), expected, "{len}");
+            let mut host = 0;
+            assert_eq!(quiet.runner(&mut host).unwrap().run(&mut data).unwrap(), expected, "{len}");
+        }
     }
 }
 
 /// A hook and a dispatcher know of every program whether it needs a run, also when others are changed beside it.
 #[test]
 fn images_begin_a_run_if_one_of_their_programs_needs_it() {
-    let Some(loads) = loads() else { return };
-    let hook = Hook::<Raw, u64>::new(&loads.engine, Policy::FirstVerdict { pass: 3 }).unwrap();
-    let dispatcher = Dispatcher::<Raw, u64>::new(&loads.engine).unwrap();
-    let (quiet, asks) = (loads.quiet(), loads.asks());
-    let calls = |host: &mut u64, data: &mut [u8]| hook.run(host, data);
-    let is_refused = |result: Result<u64, RunError>| matches!(result, Err(RunError::Host { .. }));
-    let mut host = 0;
-    for round in 0..3 {
-        assert_eq!(calls(&mut host, &mut []).unwrap(), 3, "none attached");
-        hook.attach(&quiet).unwrap();
-        assert_eq!(calls(&mut host, &mut []).unwrap(), 3);
-        hook.attach_at(round % 2, &asks).unwrap();
-        host = 0;
-        assert_eq!((calls(&mut host, &mut [0; 5]).unwrap(), host), (3, 5));
-        assert!(is_refused(calls(&mut host, &mut [])));
-        assert_eq!(calls(&mut host, &mut [0; 5]).unwrap(), 3, "the run that was stopped is over");
-        hook.detach(&asks).unwrap();
-        assert_eq!(calls(&mut host, &mut []).unwrap(), 3);
-        hook.replace(&quiet, &asks).unwrap();
-        assert!(is_refused(calls(&mut host, &mut [])));
-        hook.detach(&asks).unwrap();
+    for loads in loads() {
+        let hook = Hook::<Raw, u64>::new(&loads.engine, Policy::FirstVerdict { pass: 3 }).unwrap();
+        let dispatcher = Dispatcher::<Raw, u64>::new(&loads.engine).unwrap();
+        let (quiet, asks) = (loads.quiet(), loads.asks());
+        let calls = |host: &mut u64, data: &mut [u8]| hook.run(host, data);
+        let is_refused = |result: Result<u64, RunError>| matches!(result, Err(RunError::Host { .. }));
+        let mut host = 0;
+        for round in 0..3 {
+            assert_eq!(calls(&mut host, &mut []).unwrap(), 3, "none attached");
+            hook.attach(&quiet).unwrap();
+            assert_eq!(calls(&mut host, &mut []).unwrap(), 3);
+            hook.attach_at(round % 2, &asks).unwrap();
+            host = 0;
+            assert_eq!((calls(&mut host, &mut [0; 5]).unwrap(), host), (3, 5));
+            assert!(is_refused(calls(&mut host, &mut [])));
+            assert_eq!(calls(&mut host, &mut [0; 5]).unwrap(), 3, "the run that was stopped is over");
+            hook.detach(&asks).unwrap();
+            assert_eq!(calls(&mut host, &mut []).unwrap(), 3);
+            hook.replace(&quiet, &asks).unwrap();
+            assert!(is_refused(calls(&mut host, &mut [])));
+            hook.detach(&asks).unwrap();
 
-        for program in [&quiet, &asks] {
-            dispatcher.attach(program).unwrap();
-            assert_eq!(dispatcher.call(&quiet, &mut host, &mut []).unwrap(), 3);
-            assert!(is_refused(dispatcher.call(&asks, &mut host, &mut [])));
+            for program in [&quiet, &asks] {
+                dispatcher.attach(program).unwrap();
+                assert_eq!(dispatcher.call(&quiet, &mut host, &mut []).unwrap(), 3);
+                assert!(is_refused(dispatcher.call(&asks, &mut host, &mut [])));
+            }
+            dispatcher.detach(&quiet).unwrap();
+            dispatcher.detach(&asks).unwrap();
         }
-        dispatcher.detach(&quiet).unwrap();
-        dispatcher.detach(&asks).unwrap();
+        let second = loads.load("second", "r0 = r2\nexit");
+        hook.attach_with(&quiet, Attachment::default().continue_on(Verdicts::Set(1 << 3))).unwrap();
+        hook.attach(&second).unwrap();
+        assert_eq!(hook.run(&mut host, &mut [0; 9]).unwrap(), 9, "the second has its arguments");
     }
-    let second = loads.load("second", "r0 = r2\nexit");
-    hook.attach_with(&quiet, Attachment::default().continue_on(Verdicts::Set(1 << 3))).unwrap();
-    hook.attach(&second).unwrap();
-    assert_eq!(hook.run(&mut host, &mut [0; 9]).unwrap(), 9, "the second has its arguments");
 }
 
 #[test]
 fn such_programs_may_be_run_at_any_depth_and_from_host_functions() {
-    let Some(Loads { engine, .. }) = loads() else { return };
-    let mut linker = Linker::<Option<Program<Raw, ()>>>::new(&engine);
-    linker
-        .func(1001, "run", |c: &mut Caller<'_, Option<Program<Raw, ()>>>| {
-            let program = c.host().clone().expect("the test set it");
-            program.run(&mut (), &mut [7]).map_err(HelperError::new)
-        })
-        .unwrap();
-    let outer: Program<Raw, _> = linker.loader().insns("outer", assemble("call 1001\nr0 += 1\nexit").unwrap()).unwrap();
-    let inner = Linker::<()>::new(&engine).loader().insns("inner", assemble("r0 = r2\nexit").unwrap()).unwrap();
-    assert_eq!(outer.run(&mut Some(inner), &mut []).unwrap(), 2);
+    for Loads { engine, .. } in loads() {
+        let mut linker = Linker::<Option<Program<Raw, ()>>>::new(&engine);
+        linker
+            .func(1001, "run", |c: &mut Caller<'_, Option<Program<Raw, ()>>>| {
+                let program = c.host().clone().expect("the test set it");
+                program.run(&mut (), &mut [7]).map_err(HelperError::new)
+            })
+            .unwrap();
+        let outer: Program<Raw, _> =
+            linker.loader().insns("outer", assemble("call 1001\nr0 += 1\nexit").unwrap()).unwrap();
+        let inner = Linker::<()>::new(&engine).loader().insns("inner", assemble("r0 = r2\nexit").unwrap()).unwrap();
+        assert_eq!(outer.run(&mut Some(inner), &mut []).unwrap(), 2);
+    }
 }
 
 #[test]
 fn too_long_a_packet_is_refused_with_and_without_a_run() {
-    let Some(loads) = loads() else { return };
-    let len = bpf_verifier::Region::MAX_LEN as usize + 1;
-    let (protection, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-    // SAFETY: a mapping of its own, anywhere.
-    let memory = unsafe { libc::mmap(core::ptr::null_mut(), len, protection, flags, -1, 0) };
-    assert_ne!(memory, libc::MAP_FAILED);
-    // SAFETY: mapped above, zeroed, and nobody else's.
-    let data = unsafe { std::slice::from_raw_parts_mut(memory.cast::<u8>(), len) };
-    for program in [loads.quiet(), loads.asks()] {
-        assert!(matches!(program.run(&mut 0, data), Err(RunError::TooLong { .. })), "{}", program.name());
-        assert_eq!(program.run(&mut 0, &mut data[1..]).unwrap(), 3, "{}", program.name());
+    for loads in loads() {
+        let len = bpf_verifier::Region::MAX_LEN as usize + 1;
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+        // SAFETY: a mapping of its own, anywhere.
+        let memory = unsafe { libc::mmap(core::ptr::null_mut(), len, protection, flags, -1, 0) };
+        assert_ne!(memory, libc::MAP_FAILED);
+        // SAFETY: mapped above, zeroed, and nobody else's.
+        let data = unsafe { std::slice::from_raw_parts_mut(memory.cast::<u8>(), len) };
+        for program in [loads.quiet(), loads.asks()] {
+            assert!(matches!(program.run(&mut 0, data), Err(RunError::TooLong { .. })), "{}", program.name());
+            assert_eq!(program.run(&mut 0, &mut data[1..]).unwrap(), 3, "{}", program.name());
+        }
+        // SAFETY: `data` is not used any more.
+        unsafe { libc::munmap(memory, len) };
     }
-    // SAFETY: `data` is not used any more.
-    unsafe { libc::munmap(memory, len) };
 }
