@@ -12,6 +12,7 @@ mod capture;
 mod check;
 mod dependencies;
 mod docs;
+mod examples;
 mod features;
 mod kernel_arm64;
 mod layers;
@@ -112,6 +113,8 @@ enum Command {
     },
     /// One plug-in's job here, in wasmtime, and in Rust: docs/comparison.md. Builds wasmtime first (minutes).
     BenchWasm,
+    /// Test and run the examples that the tests leave out, DataFusion with it: builds it first (ten minutes).
+    Examples,
     /// Rehearse publishing: pack every shipped crate, and build each from what was packed. Nothing is uploaded.
     Publish,
     /// Rewrite examples/packets.pcap, the capture the README's command filters.
@@ -138,6 +141,7 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Sanitize { sanitizer } => sanitize::run(sanitizer),
         Command::BenchWasm => bench_wasm::run(),
+        Command::Examples => examples::run(),
         Command::Publish => publish::rehearse(),
         Command::Capture => capture::run(),
     }

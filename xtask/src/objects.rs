@@ -13,8 +13,9 @@ use std::{
 };
 
 /// The folders whose C sources are BPF programs.
-const FOLDERS: [&str; 14] = [
+const FOLDERS: [&str; 15] = [
     "examples",
+    "examples/datafusion",
     "examples/limiter",
     "examples/live",
     "examples/policy",
