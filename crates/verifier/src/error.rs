@@ -97,6 +97,8 @@ pub enum Reason {
     MaybeNull(Reg),
     #[error("{0}, {1}, may not be accessed as memory")]
     NotMemory(Reg, String),
+    #[error("{0}, {1}, is behind the last byte: nothing there may be accessed")]
+    BehindEnd(Reg, String),
     #[error("{0}, {1}, is shared with other threads, and the function asks for memory of this run alone")]
     Shared(Reg, String),
     #[error("operation is not allowed on {0}, {1}")]
@@ -180,6 +182,7 @@ impl Reason {
             Reason::Bounds { .. }
                 | Reason::PacketBounds { .. }
                 | Reason::PacketBefore { .. }
+                | Reason::BehindEnd(..)
                 | Reason::OffsetUnbounded(..)
                 | Reason::InfiniteLoop
                 | Reason::Steps(_)
@@ -290,6 +293,7 @@ impl Reason {
             | Reason::TimerAccess { .. }
             | Reason::FieldUse { .. }
             | Reason::NotMemory(..)
+            | Reason::BehindEnd(..)
             | Reason::DivByZero
             | Reason::ShiftTooWide { .. }
             | Reason::AtomicMemory(_)

@@ -146,6 +146,37 @@ fn packets_end_where_the_context_says() {
     }
 }
 
+/// What parsers lead to: on one path the walk takes the cursor to be at the end, where the program knows better.
+#[test]
+fn an_end_is_an_address_like_others() {
+    for mode in modes() {
+        let engine = engine(mode, |_| {});
+        let linker = linker(&engine);
+        for (bits, size) in [(8, 1u64), (16, 2), (32, 4), (64, 8)] {
+            for off in [0i64, 1, -1, -3, -8, -9] {
+                let at = if off < 0 { format!("r3 - {}", -off) } else { format!("r3 + {off}") };
+                let begin = "r3 = r1\nr3 += r2";
+                let load = program(&linker, &format!("{begin}\nr0 = *(u{bits} *)({at})\nr0 = 1\nexit"));
+                let store = program(&linker, &format!("{begin}\n*(u{bits} *)({at}) = r2\nr0 = 1\nexit"));
+                for len in 0..=12usize {
+                    let inside = off < 0 && size <= off.unsigned_abs() && off.unsigned_abs() <= len as u64;
+                    for (program, writes) in [(&load, false), (&store, true)] {
+                        let mut room = [CANARY; 48];
+                        let result = program.run(&mut 0, &mut room[16..16 + len]);
+                        assert_eq!(result.is_ok(), inside, "{mode:?}: {size} bytes at {len} + {off}: {result:?}");
+                        assert!(inside || matches!(result, Err(RunError::Access { .. })), "{result:?}");
+                        let written = (len as i64 + 16 + off) as usize;
+                        let may_differ =
+                            |at: usize| writes && inside && (written..written + size as usize).contains(&at);
+                        let kept = room.iter().enumerate().all(|(at, byte)| *byte == CANARY || may_differ(at));
+                        assert!(kept, "{mode:?}: {size} bytes at {len} + {off}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn an_object_with_unbounded_offsets_and_loops() {
     let object = Object::parse(include_bytes!("../objects/checked.o")).unwrap();

@@ -192,12 +192,10 @@ impl Walk<'_> {
                 }
                 Ok(Place::Untracked(Kind::Packet))
             }
-            Ty::Map { .. }
-            | Ty::PacketEnd { .. }
-            | Ty::Half { .. }
-            | Ty::Host { .. }
-            | Ty::Func { .. }
-            | Ty::Local(_) => refuse(Reason::NotMemory(reg, v.describe(self.env))),
+            Ty::PacketEnd { .. } => refuse(Reason::BehindEnd(reg, v.describe(self.env))),
+            Ty::Map { .. } | Ty::Half { .. } | Ty::Host { .. } | Ty::Func { .. } | Ty::Local(_) => {
+                refuse(Reason::NotMemory(reg, v.describe(self.env)))
+            }
         }
     }
 
@@ -219,7 +217,11 @@ impl Walk<'_> {
         if !self.hybrid {
             return result;
         }
-        let region = checkable(self.env, v);
+        // An end is an address like others: nothing lies behind it, which a check finds.
+        let region = match v.ty {
+            Ty::PacketEnd { region } => checkable(self.env, &Value { ty: Ty::Packet { region }, ..*v }),
+            _ => checkable(self.env, v),
+        };
         let kind = match region {
             Some(CheckRegion::Packet(_)) => Kind::Packet,
             Some(CheckRegion::MapValue { .. }) => Kind::MapValue,
