@@ -54,7 +54,10 @@ pub struct Machine<'a> {
     /// What the run began with in r2. A tail call hands it on with the context; see [`crate::Env::tail_call`].
     pub(crate) r2: u64,
     pub(crate) tail_calls: u32,
+    /// What is left, if any program has counted.
     budget: Option<u64>,
+    /// Whether this one counts.
+    counts: bool,
     interrupt: Option<&'a AtomicU64>,
 }
 
@@ -63,7 +66,8 @@ impl<'a> Machine<'a> {
     pub fn new(mut memory: Memory<'a>, options: Options<'a>) -> Machine<'a> {
         memory.set_frame_bytes(options.stack_bytes);
         memory.set_fill(options.stack_fill);
-        Machine { memory, r2: 0, tail_calls: 0, budget: options.budget, interrupt: options.interrupt }
+        let Options { budget, interrupt, .. } = options;
+        Machine { memory, r2: 0, tail_calls: 0, budget, counts: budget.is_some(), interrupt }
     }
 
     /// How many tail calls the run has taken.
@@ -71,7 +75,7 @@ impl<'a> Machine<'a> {
         self.tail_calls
     }
 
-    /// How much of the budget is left; `None`: there is no budget.
+    /// How much of the budget is left; `None`: no program has had one.
     pub fn budget(&self) -> Option<u64> {
         self.budget
     }
@@ -98,12 +102,12 @@ impl<'a> Machine<'a> {
             return Err(StopKind::Interrupted);
         }
         match &mut self.budget {
-            None => Ok(()),
-            Some(0) => Err(StopKind::Budget),
-            Some(left) => {
+            Some(0) if self.counts => Err(StopKind::Budget),
+            Some(left) if self.counts => {
                 *left -= 1;
                 Ok(())
             }
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -188,9 +192,12 @@ impl<'a, C> Caller<'_, 'a, C> {
         self.machine
     }
 
-    /// Gives the run a budget from here on, unless it has one: for a tail call into a program that is not known to end.
-    pub fn limit(&mut self, budget: u64) {
-        self.machine.budget.get_or_insert(budget);
+    /// What the program that a tail call goes on with is allowed, as [`Options`] say it of the first. It spends what is
+    /// left of the budget that another one has counted, or this, and nothing if it is `None`.
+    pub fn allow(&mut self, budget: Option<u64>, interrupt: Option<&'a AtomicU64>) {
+        self.machine.counts = budget.is_some();
+        self.machine.budget = self.machine.budget.or(budget);
+        self.machine.interrupt = interrupt;
     }
 
     /// Says where LD_ABS and LD_IND find the packet from here on ([`Memory::set_packet`]): a helper has moved it.

@@ -73,7 +73,7 @@ pub struct Link {
     pub continue_on: Option<Verdicts>,
     /// What its code needs. A chain needs what the most demanding of its programs does.
     pub needs: Needs,
-    /// What it may spend, if it counts: each program of a chain has its budget to itself.
+    /// What it may spend, if it counts or jumps to others, which may: each program of a chain has its budget to itself.
     pub budget: Option<i64>,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct Chain {
     pub(crate) end: Option<u64>,
     /// What its programs need.
     pub(crate) needs: Needs,
-    /// What each may spend, if it counts.
+    /// What each may spend, if it or another that it jumps to may count.
     pub(crate) budgets: Vec<Option<i64>>,
 }
 

@@ -8,10 +8,12 @@
 mod dispatcher;
 mod loops;
 mod maps;
+mod operations;
 
 pub use dispatcher::dispatcher;
 pub use loops::loops;
 pub use maps::maps;
+pub use operations::operations;
 
 use crate::generate::{self, Choices, Generated, HELPER_ID, Shape};
 use bpf_analysis::{CallArity, Facts};

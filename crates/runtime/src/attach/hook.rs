@@ -242,7 +242,9 @@ impl<C: Context, H: 'static> Attached<C, H> {
     fn link(&self) -> Option<Link> {
         let begin::Entry { code, needs, .. } = self.program.loaded().entry()?;
         let loaded = self.program.loaded();
-        let budget = loaded.checks.budget.then_some(loaded.budget);
+        // What it jumps to may count, though it does not, and must not find what the program before has left.
+        let counts = loaded.checks.budget || loaded.tables().next().is_some();
+        let budget = counts.then_some(loaded.budget);
         Some(Link { address: code as usize, continue_on: self.attachment.continue_on, needs, budget })
     }
 }

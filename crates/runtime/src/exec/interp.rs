@@ -4,6 +4,7 @@
 //! so each is checked against the helper's prototype before the call: maps must be the program's, memory must be the
 //! run's.
 
+use crate::abi::limits::Checks;
 use crate::abi::run::{Run, word};
 use crate::abi::stop::OUT_OF_BOUNDS;
 use crate::call::helpers::callbacks::{run_for_each, run_loop};
@@ -644,11 +645,13 @@ impl<'p> Env for Host<'p> {
                 // concerned.
                 let program = unsafe { &*(program as *const Loaded) };
                 let what = program.interpreted()?;
-                if program.checks.budget {
-                    // What the run began with, as emitted code finds it.
-                    // SAFETY: the run is this thread's, and the machine does not touch it.
-                    caller.limit(unsafe { (*self.run).ctx.budget }.max(0).unsigned_abs());
-                }
+                // What the run began with, as emitted code finds it.
+                // SAFETY: the run is this thread's, and the machine does not touch it.
+                let budget = unsafe { (*self.run).ctx.budget }.max(0).unsigned_abs();
+                // SAFETY: the run is there for as long as the machine, and others change its word atomically.
+                let interrupt = unsafe { word(self.run) };
+                let Checks { budget: counts, interrupt: looks } = program.checks;
+                caller.allow(counts.then_some(budget), looks.then_some(interrupt));
                 // SAFETY: the run is this thread's, and the machine does not touch it.
                 unsafe { program.count_run(self.run) };
                 self.entered.push(program);

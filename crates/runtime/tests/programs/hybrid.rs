@@ -5,7 +5,7 @@
 mod border;
 
 use crate::common::engines::{engine, modes};
-use bpf_runtime::{Arch, BpfContext, Config, Engine, Linker, MapSet, Object, ProgArray, Program, Raw};
+use bpf_runtime::{Arch, BpfContext, Config, Engine, Hook, Linker, MapSet, Object, Policy, ProgArray, Program, Raw};
 use bpf_runtime::{Insn, LoadError, RunError, SkBuff, Skb, Xdp, XdpBuff, assemble};
 use bpf_testkit::generate::Choices;
 
@@ -281,8 +281,47 @@ fn a_tail_call_into_an_endless_program_has_a_budget() {
         let endless = load("endless", "a: goto a");
         let first = load("first", "r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 5\nexit");
         array.set(0, &endless).unwrap();
-        let result = first.run(&mut 0, &mut Words { words: [0; 2] });
-        assert!(matches!(&result, Err(RunError::Budget { insn: Some(at), .. }) if at.0 == 0), "{mode:?}: {result:?}");
+        let stopped = |result: Result<u64, RunError>| {
+            let at_the_loop = matches!(&result, Err(RunError::Budget { insn: Some(at), .. }) if at.0 == 0);
+            assert!(at_the_loop, "{mode:?}: {result:?}");
+        };
+        stopped(first.run(&mut 0, &mut Words { words: [0; 2] }));
+        // In a hook, too, where programs follow each other without a new run.
+        let hook = Hook::<Words, u64>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        hook.attach(&first).unwrap();
+        stopped(hook.run(&mut 0, &mut Words { words: [0; 2] }));
+    }
+}
+
+/// In a hook each program has its budget to itself, also one that does not count and jumps to one that does.
+#[test]
+fn what_a_program_has_spent_is_not_missed_by_the_next() {
+    for mode in modes() {
+        let engine = engine(mode, |_| {});
+        let linker = linker(&engine);
+        let array = ProgArray::<Words, u64>::create(&engine, "array", 1).unwrap();
+        let load = |name: &str, budget: Option<u64>, text: &str| {
+            let loader = linker.loader::<Words>().prog_arrays(&[&array]);
+            let loader = match budget {
+                Some(budget) => loader.budget(budget),
+                None => loader,
+            };
+            loader.insns(name, assemble(text).unwrap()).unwrap()
+        };
+        let rounds = |n: u64| format!("r0 = 0\nagain: r0 += 1\nif r0 < {n} goto again\nexit");
+        let jump = "r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 5\nexit";
+        let (spends, jumps) = (load("spends", Some(100), &rounds(90)), load("jumps", None, jump));
+        let (counts, does_not) = (load("counts", Some(100), &rounds(50)), load("does not", None, &rounds(5000)));
+        let limited = load("limited", Some(100), jump);
+        let hook = Hook::<Words, u64>::new(&engine, Policy::LastWins { empty: 0 }).unwrap();
+        [&spends, &jumps].into_iter().for_each(|program| hook.attach(program).unwrap());
+        array.set(0, &counts).unwrap();
+        assert_eq!(hook.run(&mut 0, &mut Words { words: [0; 2] }).unwrap(), 50, "{mode:?}");
+        // What was loaded without a budget spends none, whoever jumps to it.
+        array.set(0, &does_not).unwrap();
+        for program in [&jumps, &limited] {
+            assert_eq!(program.run(&mut 0, &mut Words { words: [0; 2] }).unwrap(), 5000, "{mode:?}");
+        }
     }
 }
 

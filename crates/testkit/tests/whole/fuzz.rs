@@ -82,6 +82,11 @@ fn dispatcher() {
 }
 
 #[test]
+fn operations() {
+    on_noise(fuzz::operations, 60);
+}
+
+#[test]
 fn maps() {
     on_noise(fuzz::maps, 3000);
 }
