@@ -68,6 +68,11 @@ pub(crate) struct OutArgs {
 }
 
 impl OutArgs {
+    /// Whether packets are to be written.
+    pub(crate) fn is_given(&self) -> bool {
+        self.out.is_some()
+    }
+
     /// Creates the file, before anything runs.
     pub(crate) fn create(&self) -> Result<Option<Capture<'_>>> {
         let Some(path) = &self.out else { return Ok(None) };

@@ -1,25 +1,26 @@
-//! `bpf run`: the main job. One program over one or many inputs.
+//! `bpf run`: the main job. One program of each object over one or many inputs.
 
 use crate::context::{Chosen, ContextArg};
 use crate::load::{EngineArgs, NoHost, Trust};
 use crate::out::{self, line};
 use crate::packets::{self, Slot};
 use crate::{fill, input, load, maps};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bpf_runtime::{Engine, Linker, Object, Program, Raw, RunError, SkBuff, SkLookup, SkLookupBuff, Skb, Xdp, XdpBuff};
 use bpf_runtime::{Sock, SockAddr, SockAddrBuff, SockBuff, SockOps, SockOpsBuff};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Run a program of an object over a packet capture, a file or bytes, and print what it returns.
+/// Run a program of each object over a packet capture, a file or bytes, and print what it returns.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The object file.
-    object: PathBuf,
+    /// The object files. Each has the inputs as they are, and maps of its own; with --json, a document for each.
+    #[arg(required = true, value_name = "OBJECT")]
+    objects: Vec<PathBuf>,
     /// The program's function name; needed where the object has several.
     #[arg(long)]
     program: Option<String>,
@@ -60,6 +61,7 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct Report {
+    object: String,
     program: String,
     inputs: usize,
     runs: u64,
@@ -71,10 +73,16 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    ensure!(args.objects.len() == 1 || !args.out.is_given(), "--out takes the packets of one object");
     let engine = load::engine_for(&args.engine, Some(&args.debug))?;
-    let object = load::object_for(&args.object, args.btf.as_deref())?;
+    load::each(&args.objects, args.json, |path| run_object(&engine, path, args).map(|()| true))
+}
+
+/// Runs the program of one object.
+fn run_object(engine: &Engine, path: &Path, args: &Args) -> Result<()> {
+    let object = load::object_for(path, args.btf.as_deref())?;
     let name = load::choose(&object, args.program.as_deref())?;
-    let linker = Linker::new(&engine);
+    let linker = Linker::new(engine);
     let trust = match (args.no_verify, args.hybrid) {
         (true, _) => Trust::Unverified,
         (false, true) => Trust::Checked,
@@ -86,10 +94,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let values = args.fill.read()?;
     let capture = args.out.create()?;
     let chosen = object.program(name)?;
-    let load =
-        Load { engine: &engine, linker: &linker, object: &object, name, trust, repeat: args.repeat, values: &values };
-    let context = Chosen::of(&engine, &linker, &object, chosen, args.ctx);
-    let place = || context.place(&args.object, chosen);
+    let load = Load { engine, linker: &linker, object: &object, name, trust, repeat: args.repeat, values: &values };
+    let context = Chosen::of(engine, &linker, &object, chosen, args.ctx);
+    let place = || context.place(path, chosen);
     let outcome = match context.to_run().with_context(place)? {
         ContextArg::Raw => load.go::<Raw>(&mut packets, |program, slot| {
             // Programs do not move the ends of plain memory.
@@ -128,6 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
     let runs = u64::from(args.repeat) * packets.len() as u64;
     let report = Report {
+        object: path.display().to_string(),
         program: name.to_owned(),
         inputs: packets.len(),
         runs,
@@ -135,12 +143,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ns_per_run: outcome.spent.as_nanos() as f64 / runs.max(1) as f64,
         maps: outcome.maps,
     };
-    if args.json {
-        out::json(&report)?;
-    } else {
-        print(&report)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    if args.json { out::json(&report) } else { print(&report) }
 }
 
 /// What is loaded and how often it is run.

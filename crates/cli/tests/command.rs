@@ -4,6 +4,7 @@
 //! kernel cannot start a foreign binary by itself.
 
 use bpf_testkit::{cases, skipped};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -656,6 +657,37 @@ fn several_objects_have_their_turn() {
         assert_eq!((&document[0]["object"], &document[0]["accepted"]), (&object.into(), &accepted.into()));
     }
     assert!(fails(&["verify", "nowhere.o", good], b"").contains("cannot open nowhere.o"));
+}
+
+/// Each has the packets as they are in the capture, and maps of its own.
+#[test]
+fn several_objects_run_over_the_same_packets() {
+    let (first, second, data) = ("examples/filter.o", "examples/xdp_filter.o", "examples/packets.pcap");
+    let reports = |objects: &[&str]| -> Vec<serde_json::Value> {
+        let args: Vec<&str> = ["run"].iter().chain(objects).chain(&["--data", data, "--json"]).copied().collect();
+        let output = bpf(&args, b"");
+        let documents = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<serde_json::Value>();
+        documents.map(Result::unwrap).collect()
+    };
+    let together = reports(&[first, "nowhere.o", second, first]);
+    assert_eq!(together.len(), 4);
+    assert!(together[1]["error"].as_str().unwrap().contains("nowhere.o"), "{}", together[1]);
+    for (report, object) in [(&together[0], first), (&together[2], second), (&together[3], first)] {
+        let alone = &reports(&[object])[0];
+        for of in ["object", "program", "inputs", "runs", "returned"] {
+            assert_eq!(report[of], alone[of], "{object}: {of}");
+        }
+        // A hash map's order is its own.
+        let entries = |report: &serde_json::Value| -> BTreeSet<String> {
+            let maps = report["maps"].as_array().unwrap().iter();
+            maps.flat_map(|map| map["entries"].as_array().unwrap()).map(ToString::to_string).collect()
+        };
+        assert_eq!(entries(report), entries(alone), "{object}");
+    }
+    let text = succeeds(&["run", first, second, "--data", data]);
+    assert!(text.starts_with("examples/filter.o:\n") && text.contains("\nexamples/xdp_filter.o:\n"), "{text}");
+    let refused = fails(&["run", first, second, "--data", data, "--out", "nowhere/out.pcap"], b"");
+    assert!(refused.contains("--out takes the packets of one object"), "{refused}");
 }
 
 /// Colours where they are wanted: never in a pipe or a file, nor in JSON.
