@@ -2,8 +2,9 @@
 //!
 //! Problem: a new version of a plug-in is several programs in several hooks and slots, and any of these steps may be
 //! refused. Approach: what may fail is done first and aside. Each hook's next list and image are made without
-//! publishing them; then the slots of prog arrays are set, which can be undone; then all hooks are locked and, if
-//! nobody has changed one meanwhile, published, which cannot fail: one store each.
+//! publishing them; then all hooks and prog arrays are locked, and if nobody has changed one meanwhile, and each slot
+//! can hold what it is to, the slots are set and the hooks published, one store each. Of all this only patching code
+//! may fail, which can be undone.
 //!
 //! What a run sees: a run is one call of `Hook::run` (or of a `Runner`) with all that it tail-calls. It takes the
 //! hook's image once, so it runs the old list or the new one. Hooks are published in the order in which the plan names
@@ -12,15 +13,17 @@
 //! Going back is the other way round: hooks first, then, when every run that began before is over, slots. The array of
 //! the new version is filled as long as one of its runs may jump through it.
 //!
-//! Invariants: locks of several hooks are taken in the order of their addresses; under them nothing is dropped and
-//! nothing is placed. Prog arrays are changed without any of them: that may run deferred drops.
+//! Invariants: locks are taken in the order of addresses, those of hooks before those of prog arrays; under them
+//! nothing is dropped, no deferred drop is run, and nothing is placed.
 
 use crate::attach::hook::{Attachment, Edit, Hook, HookError, Prepared, Replacing, State};
 use crate::context::Context;
 use crate::error::ProgArrayError;
 use crate::handle::prog_array::ProgArray;
 use crate::handle::program::Program;
-use crate::program::table::{Exchange, Member, ProgTable, UserHold};
+use crate::program::table::{
+    Exchange, Exchanged, Member, NotExchanged, ProgTable, Slot as TableSlot, UserHold, exchange,
+};
 use bpf_quiesce::{Domain, Owned, WaitError};
 use std::fmt;
 use std::sync::{Arc, MutexGuard};
@@ -230,15 +233,8 @@ impl<'p> Plan<'p> {
 
     fn carry_out(mut self) -> Result<Applied<'p>, PlanError> {
         self.check()?;
-        self.prepare()?;
-        let old = exchange(&self.slots)?;
-        match self.change_hooks() {
-            Ok(hooks) => Ok(Applied { back: Plan { hooks, slots: old } }),
-            Err(error) => {
-                undo(&old);
-                Err(error)
-            }
-        }
+        let back = self.change()?;
+        Ok(Applied { back })
     }
 
     /// The same of a plan that puts back what another took out.
@@ -249,36 +245,37 @@ impl<'p> Plan<'p> {
         }
         // Without hooks no run is of one version or the other.
         let waits = self.slots.first().map(|slot| Arc::clone(slot.table().domain())).filter(|_| !self.hooks.is_empty());
-        let slots = std::mem::take(&mut self.slots);
+        let mut slots = Plan { hooks: Vec::new(), slots: std::mem::take(&mut self.slots) };
         if let Some(domain) = &waits {
             domain.can_wait()?;
         }
-        let forward = self.change_hooks()?;
-        let result = waits.map_or(Ok(()), |domain| Ok(domain.synchronize()?)).and_then(|()| exchange(&slots));
+        let forward = self.change()?;
+        let result = waits.map_or(Ok(()), |domain| Ok(domain.synchronize()?)).and_then(|()| slots.change().map(drop));
         match result {
-            Ok(_) => Ok(()),
+            Ok(()) => Ok(()),
             // Whoever has changed a slot since the hooks went back has come after us.
             Err(PlanError::Changed) => {
-                undo(&slots);
+                for slot in &slots.slots {
+                    let _ = exchange(&[(slot.table(), slot.change.clone())]).finish();
+                }
                 Ok(())
             }
             Err(error) => {
-                let forward = Plan { hooks: forward, slots: Vec::new() };
                 let _ = forward.carry_out();
                 Err(error)
             }
         }
     }
 
-    /// Publishes what is prepared, again if others are faster. What undoes it.
-    fn change_hooks(&mut self) -> Result<Hooks<'p>, PlanError> {
+    /// Makes all changes, again if others change a hook meanwhile. What undoes them.
+    fn change(&mut self) -> Result<Plan<'p>, PlanError> {
         for _ in 0..ATTEMPTS {
-            if self.publish() {
-                // Without the locks: what was taken out is kept for going back, the rest is dropped here.
-                return Ok(std::mem::take(&mut self.hooks).into_iter().map(|change| change.finish()).collect());
-            }
-            // Somebody else was there between. What is to be put back is not what it was any more.
             self.prepare()?;
+            let Some(held) = self.publish()? else { continue };
+            // Without the locks: what was taken out is kept for going back, the rest is dropped here.
+            let hooks = std::mem::take(&mut self.hooks).into_iter().map(|change| change.finish()).collect();
+            let slots = self.slots.iter().zip(held).map(|(slot, held)| slot.back(held)).collect();
+            return Ok(Plan { hooks, slots });
         }
         Err(PlanError::Changed)
     }
@@ -312,51 +309,23 @@ impl<'p> Plan<'p> {
         Ok(())
     }
 
-    /// Publishes all hooks; none if somebody has changed one since it was prepared.
-    fn publish(&mut self) -> bool {
+    /// Changes the slots and publishes all hooks, under the locks of all hooks: what the slots held. `None`, and
+    /// nothing has changed, if somebody has changed a hook since it was prepared.
+    fn publish(&mut self) -> Result<Option<Vec<TableSlot>>, PlanError> {
         let mut order: Vec<usize> = (0..self.hooks.len()).collect();
         order.sort_by_key(|&at| self.hooks[at].hook());
         let same = order.iter().all(|&at| self.hooks[at].lock());
-        if same {
+        let slots: Vec<_> = self.slots.iter().map(|slot| (slot.table(), slot.change.clone())).collect();
+        let exchanged = same.then(|| exchange(&slots));
+        if exchanged.as_ref().is_some_and(Exchanged::is_done) {
             // In the plan's order.
             self.hooks.iter_mut().for_each(|change| change.publish());
         }
         self.hooks.iter_mut().for_each(|change| change.unlock());
-        same
-    }
-}
-
-/// Changes the slots, all or none. What puts back what they held.
-fn exchange(slots: &[Slot]) -> Result<Vec<Slot>, PlanError> {
-    let mut back: Vec<Slot> = Vec::new();
-    let mut tables: Vec<&Arc<ProgTable>> = Vec::new();
-    for table in slots.iter().map(Slot::table) {
-        if !tables.iter().any(|known| Arc::ptr_eq(known, table)) {
-            tables.push(table);
-        }
-    }
-    for table in tables {
-        let of_table: Vec<&Slot> = slots.iter().filter(|slot| Arc::ptr_eq(slot.table(), table)).collect();
-        let changes: Vec<Exchange> = of_table.iter().map(|slot| slot.change.clone()).collect();
-        let refused = match table.exchange(&changes) {
-            Ok(Some(held)) => {
-                back.extend(of_table.iter().zip(held).map(|(slot, held)| slot.back(held)));
-                continue;
-            }
-            Ok(None) => PlanError::Changed,
-            Err(source) => PlanError::ProgArray { array: table.name().to_owned(), source },
-        };
-        undo(&back);
-        return Err(refused);
-    }
-    Ok(back)
-}
-
-/// Puts back what slots held, but for those that somebody else has changed meanwhile. A site that cannot be patched
-/// keeps its target until its slot is set again; there is nobody left who could be told.
-fn undo(back: &[Slot]) {
-    for slot in back {
-        let _ = slot.table().exchange(core::slice::from_ref(&slot.change));
+        exchanged.map(Exchanged::finish).transpose().map_err(|refused| match refused {
+            NotExchanged::Unexpected => PlanError::Changed,
+            NotExchanged::Refused(array, source) => PlanError::ProgArray { array, source },
+        })
     }
 }
 

@@ -210,21 +210,12 @@ impl ProgTable {
 
     /// Sets and clears slots, all or none.
     pub(crate) fn update(self: &Arc<Self>, changes: Vec<(u32, Option<Arc<dyn Member>>)>) -> Result<(), ProgArrayError> {
-        self.update_locked(changes, self.lock())
-    }
-
-    /// The same if the slots hold what is expected of them: what they held. `None`, and nothing has changed, if one
-    /// holds something else.
-    pub(crate) fn exchange(self: &Arc<Self>, changes: &[Exchange]) -> Result<Option<Vec<Slot>>, ProgArrayError> {
-        let state = self.lock();
-        let held: Vec<Slot> = changes.iter().map(|change| state.programs.get(&change.index).cloned()).collect();
-        let expected =
-            |(change, held): (&Exchange, &Slot)| change.expected.as_ref().is_none_or(|slot| same(slot, held));
-        if !changes.iter().zip(&held).all(expected) {
-            return Ok(None);
-        }
-        self.update_locked(changes.iter().map(|change| (change.index, change.new.clone())).collect(), state)?;
-        Ok(Some(held))
+        let mut state = self.lock();
+        let bound = self.check(&state, &changes)?;
+        let (result, left) = self.apply(&mut state, changes, bound, Failing::Undo);
+        drop(state);
+        left.finish(self);
+        result
     }
 
     /// Whether the slot holds what the change expects of it.
@@ -233,20 +224,17 @@ impl ProgTable {
         change.expected.as_ref().is_none_or(|slot| same(slot, &state.programs.get(&change.index).cloned()))
     }
 
-    fn update_locked(
-        self: &Arc<Self>,
-        changes: Vec<(u32, Slot)>,
-        state: MutexGuard<'_, State>,
-    ) -> Result<(), ProgArrayError> {
+    /// What is settled once these changes are made; or why they cannot be.
+    fn check(&self, state: &State, changes: &[(u32, Slot)]) -> Result<Bound, ProgArrayError> {
         let mut bound = state.bound;
-        for (index, program) in &changes {
+        for (index, program) in changes {
             self.check_index(*index)?;
             if let Some(program) = program {
                 self.domain.owns(&**program)?;
                 bound = bound.with(program.kind())?;
             }
         }
-        self.apply(state, changes, bound, Failing::Undo)
+        Ok(bound)
     }
 
     pub(crate) fn set(self: &Arc<Self>, index: u32, program: Arc<dyn Member>) -> Result<(), ProgArrayError> {
@@ -254,13 +242,16 @@ impl ProgTable {
     }
 
     pub(crate) fn clear(self: &Arc<Self>, index: u32) -> Result<(), ProgArrayError> {
-        let state = self.lock();
+        let mut state = self.lock();
         self.check_index(index)?;
         if !state.programs.contains_key(&index) {
             return Err(ProgArrayError::Empty { index });
         }
         let bound = state.bound;
-        self.apply(state, vec![(index, None)], bound, Failing::Undo)
+        let (result, left) = self.apply(&mut state, vec![(index, None)], bound, Failing::Undo);
+        drop(state);
+        left.finish(self);
+        result
     }
 
     pub(crate) fn get(&self, index: u32) -> Option<Arc<dyn Member>> {
@@ -283,11 +274,13 @@ impl ProgTable {
         if self.domain.is_forked() {
             return; // As in `untrack`.
         }
-        let state = self.lock();
+        let mut state = self.lock();
         let changes = state.programs.keys().map(|&index| (index, None)).collect();
         // Nobody is left who could be told; a site that could not be closed keeps its target.
         let bound = state.bound;
-        let _ = self.apply(state, changes, bound, Failing::GoOn);
+        let (_, left) = self.apply(&mut state, changes, bound, Failing::GoOn);
+        drop(state);
+        left.finish(self);
     }
 
     /// Links sites of newly placed code to what their slots hold, from now on.
@@ -326,16 +319,17 @@ impl ProgTable {
         if index < entries { Ok(()) } else { Err(ProgArrayError::OutOfRange { index, entries }) }
     }
 
-    /// Patches the sites of these slots, then stores the words; what is `bound` holds if that is done.
+    /// Patches the sites of these slots, then stores the words; what is `bound` holds if that is done. What is left of
+    /// it is to be finished without the lock.
     fn apply(
-        self: &Arc<Self>,
-        mut state: MutexGuard<'_, State>,
-        changes: Vec<(u32, Option<Arc<dyn Member>>)>,
+        &self,
+        state: &mut State,
+        changes: Vec<(u32, Slot)>,
         bound: Bound,
         failing: Failing,
-    ) -> Result<(), ProgArrayError> {
+    ) -> (Result<(), ProgArrayError>, Left) {
         // One change a slot, the last.
-        let changes: BTreeMap<u32, Option<Arc<dyn Member>>> = changes.into_iter().collect();
+        let changes: BTreeMap<u32, Slot> = changes.into_iter().collect();
         let changes: Vec<Change<Jump>> = changes
             .into_iter()
             .map(|(index, new)| Change {
@@ -359,24 +353,126 @@ impl ProgTable {
                 });
             }
         }
-        let settled = state.sites.is_settled();
-        drop(state);
-        drop((free, changes));
+        let kept: Box<dyn Any> = Box::new((free, changes));
+        (result, Left { old, settled: state.sites.is_settled(), _kept: kept })
+    }
+}
+
+/// What a change leaves to be done without the table's lock: programs may go, and take it as they do.
+#[must_use = "what was taken out is dropped without a grace period unless it is finished"]
+struct Left {
+    /// What was in the slots.
+    old: Vec<Arc<dyn Member>>,
+    /// Whether no site waits to be freed.
+    settled: bool,
+    /// What must not go under the lock.
+    _kept: Box<dyn Any>,
+}
+
+impl Left {
+    /// Lets go of what the table does not hold any more, after a grace period.
+    fn finish(self, table: &Arc<ProgTable>) {
+        let Left { old, settled, _kept } = self;
+        drop(_kept);
         if !old.is_empty() {
             // A run may have read the word and not have jumped yet. CPUs that hold a jump of a site are covered as
             // well: the update ended with a barrier if there was one.
-            self.domain.defer(move || drop(old));
+            table.domain.defer(move || drop(old));
         }
         if !settled {
-            let table = Arc::downgrade(self);
-            self.domain.defer(move || {
-                if let Some(table) = table.upgrade() {
+            let weak = Arc::downgrade(table);
+            table.domain.defer(move || {
+                if let Some(table) = weak.upgrade() {
                     table.settle();
                 }
             });
         }
-        result
     }
+}
+
+/// Changes of slots of several tables that were made together, or not at all: [`exchange`].
+#[must_use = "to be finished without any lock"]
+pub(crate) struct Exchanged<'t> {
+    result: Result<(), NotExchanged>,
+    /// What the slots held, in the order of the changes.
+    held: Vec<Slot>,
+    left: Vec<(&'t Arc<ProgTable>, Left)>,
+}
+
+impl Exchanged<'_> {
+    /// Whether the slots were changed.
+    pub(crate) fn is_done(&self) -> bool {
+        self.result.is_ok()
+    }
+
+    /// Lets go of what the tables do not hold any more, without any lock. What the slots held.
+    pub(crate) fn finish(self) -> Result<Vec<Slot>, NotExchanged> {
+        self.left.into_iter().for_each(|(table, left)| left.finish(table));
+        self.result.map(|()| self.held)
+    }
+}
+
+/// Why no slot was changed.
+pub(crate) enum NotExchanged {
+    /// A slot holds something else than is expected of it.
+    Unexpected,
+    /// A change of the table of this name is impossible.
+    Refused(String, ProgArrayError),
+}
+
+/// Changes slots of these tables, all or none: under the locks of all of them, so that nobody changes one between, and
+/// after all is known to be possible but that code can be patched. Runs see one slot after the other.
+pub(crate) fn exchange<'t>(changes: &[(&'t Arc<ProgTable>, Exchange)]) -> Exchanged<'t> {
+    let mut tables: Vec<&'t Arc<ProgTable>> = changes.iter().map(|(table, _)| *table).collect();
+    // The order in which locks are taken, as in `bind_all`.
+    tables.sort_by_key(|table| Arc::as_ptr(table));
+    tables.dedup_by_key(|table| Arc::as_ptr(table));
+    let mut states: Vec<MutexGuard<'_, State>> = tables.iter().map(|table| table.lock()).collect();
+    let place = |table: &Arc<ProgTable>| tables.iter().position(|known| Arc::ptr_eq(known, table));
+    let held = |(table, change): &(&'t Arc<ProgTable>, Exchange)| {
+        place(table).and_then(|at| states[at].programs.get(&change.index).cloned())
+    };
+    let held: Vec<Slot> = changes.iter().map(held).collect();
+    let mut exchanged = Exchanged { result: Ok(()), held, left: Vec::new() };
+    let expected = |((_, change), held): (&(_, Exchange), &Slot)| match &change.expected {
+        Some(expected) => same(expected, held),
+        None => true,
+    };
+    if !changes.iter().zip(&exchanged.held).all(expected) {
+        exchanged.result = Err(NotExchanged::Unexpected);
+        return exchanged;
+    }
+    let new = |table: &Arc<ProgTable>| -> Vec<(u32, Slot)> {
+        let own = changes.iter().filter(|(of, _)| Arc::ptr_eq(of, table));
+        own.map(|(_, change)| (change.index, change.new.clone())).collect()
+    };
+    let refused = |table: &ProgTable, error| Err(NotExchanged::Refused(table.name().to_owned(), error));
+    let mut bounds = Vec::with_capacity(tables.len());
+    for (table, state) in tables.iter().zip(&states) {
+        match table.check(state, &new(table)) {
+            Ok(bound) => bounds.push(bound),
+            Err(error) => {
+                exchanged.result = refused(table, error);
+                return exchanged;
+            }
+        }
+    }
+    let before: Vec<Bound> = states.iter().map(|state| state.bound).collect();
+    for (at, table) in tables.iter().enumerate() {
+        let (result, left) = table.apply(&mut states[at], new(table), bounds[at], Failing::Undo);
+        exchanged.left.push((*table, left));
+        let Err(error) = result else { continue };
+        exchanged.result = refused(table, error);
+        for (at, table) in tables.iter().enumerate().take(at) {
+            let back = changes.iter().zip(&exchanged.held).filter(|((of, _), _)| Arc::ptr_eq(of, table));
+            let back = back.map(|((_, change), slot)| (change.index, slot.clone())).collect();
+            // A site that cannot be patched keeps its target until its slot is set again.
+            let (_, left) = table.apply(&mut states[at], back, before[at], Failing::GoOn);
+            exchanged.left.push((*table, left));
+        }
+        break;
+    }
+    exchanged
 }
 
 /// What a slot holds.

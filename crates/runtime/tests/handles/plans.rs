@@ -95,6 +95,35 @@ fn a_plan_that_is_refused_changes_nothing() {
     }
 }
 
+/// Not for a moment, and nothing is settled by it: what an array takes is as open as before.
+#[test]
+fn slots_of_a_plan_that_is_refused_are_never_seen() {
+    for engine in engines(|_| ()) {
+        let linker = Linker::<()>::new(&engine);
+        let array = |name| ProgArray::<Raw, ()>::create(&engine, name, 1).unwrap();
+        let (first, second, unbound) = (array("first"), array("second"), array("unbound"));
+        let one = returns(&linker, 1);
+        let insns = assemble("r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 0\nexit").unwrap();
+        let jumps = linker.loader::<Raw>().prog_arrays(&[&first]).insns("jumps", insns).unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    assert_eq!(jumps.run(&mut (), &mut []).unwrap(), 0, "a slot of a plan that was refused");
+                }
+            });
+            for _ in 0..2000 {
+                let refused = Plan::new().set(&first, 0, &one).set(&unbound, 0, &one).set(&second, 7, &one).commit();
+                assert!(matches!(refused, Err(PlanError::ProgArray { .. })), "{refused:?}");
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        let interpreted =
+            linker.loader().interpreted().insns("interpreted", assemble("r0 = 3\nexit").unwrap()).unwrap();
+        unbound.set(0, &interpreted).unwrap();
+    }
+}
+
 /// The three programs of one version: the first notes it in the packet, the second jumps through an array, to the
 /// third, which looks at the note.
 fn version(linker: &Linker<()>, engine: &Engine, number: u64) -> ([Program<Raw, ()>; 3], ProgArray<Raw, ()>) {
