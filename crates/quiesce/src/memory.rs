@@ -138,9 +138,15 @@ impl Memory {
 
     /// An account: what is taken from it is taken from this as well.
     pub fn account(self: &Arc<Self>, name: &str, limit: u64) -> Arc<Memory> {
-        let account = Memory::of(name, limit, Some(Arc::clone(self)));
+        let account = self.unlisted_account(name, limit);
         self.change(|lists| add(&mut lists.accounts, Arc::downgrade(&account)));
         account
+    }
+
+    /// The same without a place in [`Memory::accounts`], and without the list's lock: in a forked child, a thread that
+    /// it does not have may hold that for ever.
+    pub fn unlisted_account(self: &Arc<Self>, name: &str, limit: u64) -> Arc<Memory> {
+        Memory::of(name, limit, Some(Arc::clone(self)))
     }
 
     /// Its name; empty if it is no account.

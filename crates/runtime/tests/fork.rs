@@ -218,3 +218,42 @@ fn a_child_reaches_no_value_that_was_found_before() {
     }
     assert_eq!(value.get().unwrap(), 7);
 }
+
+/// Whatever lock another thread of the parent has at the fork: the child has no such thread, and waits for none.
+#[test]
+fn a_child_asks_for_memory_without_waiting() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let engine = Engine::new(Config::default()).unwrap();
+    let account = engine.account("plug-in", 1 << 20);
+    let linker = linker(&engine);
+    let load = || linker.loader::<Raw>().account(&account).insns("held", assemble("r0 = 5\nexit").unwrap()).unwrap();
+    // Long lists, so that they are locked most of the time.
+    let _programs: Vec<Prog> = (0..2000).map(|_| load()).collect();
+    let _accounts: Vec<_> = (0..2000).map(|_| engine.account("another", 1)).collect();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for of_engine in [false, true] {
+            let (engine, account, over) = (&engine, &account, &over);
+            scope.spawn(move || {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    match of_engine {
+                        true => assert!(engine.usage().accounts.len() > 2000),
+                        false => assert_eq!(account.usage().held.len(), 2000),
+                    }
+                }
+            });
+        }
+        let mut statuses = Vec::new();
+        for _ in 0..50 {
+            let child = child(false, || {
+                // SAFETY: ends the child if it waits for ever.
+                unsafe { libc::alarm(60) };
+                assert!(account.usage().used > 0 && engine.usage().used > 0);
+                assert_eq!(engine.account("of the child", 7).usage().limit, 7);
+            });
+            statuses.push(wait(child));
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(statuses, [0; 50]);
+    });
+}

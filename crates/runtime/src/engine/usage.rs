@@ -5,28 +5,32 @@
 //! the load makes (maps, prog arrays, code) is counted in it for as long as it lives, and in the engine's sum as well.
 
 use crate::engine::Engine;
-use bpf_quiesce::{Held, LimitBelowUse, Memory};
+use bpf_quiesce::{Domain, Held, LimitBelowUse, Memory};
 use std::sync::Arc;
 
 /// A plug-in's share of an engine's memory: made by [`Engine::account`]. Cheap to clone; clones are the same account.
 /// What is counted in it stays so when the last handle is dropped.
 #[derive(Clone, Debug)]
-pub struct Account(Arc<Memory>);
+pub struct Account {
+    memory: Arc<Memory>,
+    /// Says whether this is a forked child.
+    domain: Arc<Domain>,
+}
 
 impl Account {
     /// Its name.
     pub fn name(&self) -> &str {
-        self.0.name()
+        self.memory.name()
     }
 
     /// Bytes that it may take.
     pub fn limit(&self) -> u64 {
-        self.0.limit()
+        self.memory.limit()
     }
 
     /// Bytes that it has taken.
     pub fn used(&self) -> u64 {
-        self.0.used()
+        self.memory.used()
     }
 
     /// Changes the limit, for what is taken from now on.
@@ -34,16 +38,16 @@ impl Account {
     /// # Errors
     /// [`LimitBelowUse`]; it is as before then.
     pub fn set_limit(&self, limit: u64) -> Result<(), LimitBelowUse> {
-        self.0.set_limit(limit)
+        self.memory.set_limit(limit)
     }
 
-    /// What it has been taken by.
+    /// What it has been taken by. Takes a lock that loads take for a moment; in a forked child, the sum only.
     pub fn usage(&self) -> AccountUsage {
-        usage_of(&self.0)
+        usage_of(&self.memory, &self.domain)
     }
 
     pub(crate) fn memory(&self) -> &Arc<Memory> {
-        &self.0
+        &self.memory
     }
 }
 
@@ -82,8 +86,14 @@ pub struct Usage {
     pub accounts: Vec<AccountUsage>,
 }
 
-fn usage_of(memory: &Memory) -> AccountUsage {
-    AccountUsage { name: memory.name().to_owned(), limit: memory.limit(), used: memory.used(), held: memory.held() }
+fn usage_of(memory: &Memory, domain: &Domain) -> AccountUsage {
+    let held = listed(domain, || memory.held());
+    AccountUsage { name: memory.name().to_owned(), limit: memory.limit(), used: memory.used(), held }
+}
+
+/// What is in a list. In a child, a thread that it does not have may hold the list's lock for ever.
+fn listed<T>(domain: &Domain, list: impl FnOnce() -> Vec<T>) -> Vec<T> {
+    if domain.is_forked() { Vec::new() } else { list() }
 }
 
 impl Engine {
@@ -104,24 +114,27 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn account(&self, name: &str, limit: u64) -> Account {
-        Account(self.domain().memory().account(name, limit))
+        let (domain, memory) = (Arc::clone(self.domain()), self.domain().memory());
+        let memory = match domain.is_forked() {
+            true => memory.unlisted_account(name, limit),
+            false => memory.account(name, limit),
+        };
+        Account { memory, domain }
     }
 
     /// Who has taken how much of the engine's memory. Takes a lock that loads take for a moment; no run does. In a
     /// forked child, sums only.
     pub fn usage(&self) -> Usage {
-        let (memory, code) = (self.domain().memory(), self.code_stats());
-        // In a child, a thread that it does not have may hold a list's lock for ever.
-        let listed = !self.domain().is_forked();
-        let accounts = if listed { memory.accounts() } else { Vec::new() };
+        let (domain, memory, code) = (self.domain(), self.domain().memory(), self.code_stats());
+        let accounts = listed(domain, || memory.accounts());
         Usage {
             limit: memory.limit(),
             used: memory.used(),
             code_mapped: code.bytes as u64,
             code_used: code.bytes_used as u64,
             stack_limit: self.config().max_machine_stack,
-            held: if listed { memory.held() } else { Vec::new() },
-            accounts: accounts.iter().map(|account| usage_of(account)).collect(),
+            held: listed(domain, || memory.held()),
+            accounts: accounts.iter().map(|account| usage_of(account, domain)).collect(),
         }
     }
 }

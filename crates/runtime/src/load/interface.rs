@@ -19,7 +19,7 @@ use crate::load::map_set::MapSet;
 use bpf_maps::MapType;
 use bpf_object::btf::{Btf, Member, Type, TypeId};
 use bpf_object::{CoreType, InitialValue, MapDecl, Object};
-use bpf_quiesce::OtherDomain;
+use bpf_quiesce::{Domain, OtherDomain, Owned};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -165,12 +165,23 @@ struct Shared<C, H> {
 }
 
 struct Version<C, H> {
+    name: String,
     /// By method.
     programs: Vec<Option<Program<C, H>>>,
     /// Keeps its maps, too.
     instance: Instance<H>,
     /// The structure's other members, by name: as compiled.
     settings: Vec<(String, Vec<u8>)>,
+}
+
+impl<C, H: 'static> Owned for Version<C, H> {
+    fn domain(&self) -> &Arc<Domain> {
+        self.instance.engine().domain()
+    }
+
+    fn named(&self) -> (&'static str, &str) {
+        ("table", &self.name)
+    }
 }
 
 impl<C, H> Clone for Table<C, H> {
@@ -213,7 +224,7 @@ impl<C: Context, H: 'static> Table<C, H> {
         let programs = programs.iter().map(loaded).collect::<Result<_, _>>()?;
         let settings = settings(btf, decl, members);
         let reclaim = ReclaimOnDrop(instance.engine().clone());
-        let version = Arc::new(Version { programs, instance, settings });
+        let version = Arc::new(Version { name: table.to_owned(), programs, instance, settings });
         let latest = Mutex::new(Arc::clone(&version));
         Ok(Table(Arc::new(Shared { version: Published::new(version), latest, reclaim })))
     }
@@ -241,9 +252,7 @@ impl<C: Context, H: 'static> Table<C, H> {
     pub fn replace(&self, new: &Table<C, H>) -> Result<(), InterfaceError> {
         let domain = self.0.reclaim.0.domain();
         let version = new.version();
-        if let Some(program) = version.programs.iter().flatten().next() {
-            domain.owns(&**program.loaded())?;
-        }
+        domain.owns(&*version)?;
         let mut latest = self.latest();
         let replaced = self.0.version.replace(Arc::clone(&version));
         // Not the last reference to it: `replaced` has one, which goes without the lock.

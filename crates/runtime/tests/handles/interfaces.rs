@@ -145,3 +145,26 @@ fn a_table_of_another_engine_is_refused() {
     assert!(matches!(one.replace(&other), Err(InterfaceError::OtherEngine(_))));
     assert_eq!(one.with(&mut ()).pick(&mut Conn { port: 6, seen: 0 }).unwrap(), 2);
 }
+
+/// One without any program, too: its maps and settings are the other engine's.
+#[test]
+fn an_empty_table_of_another_engine_is_refused() {
+    #[interface]
+    trait Nothing {
+        fn nothing(&mut self, _conn: &mut Conn) -> Result<u32, RunError> {
+            Ok(5)
+        }
+    }
+    for engine in engines(|_| ()) {
+        let other = Engine::new(bpf_runtime::Config::default()).unwrap();
+        let load = |engine: &Engine| {
+            let object = Object::parse(include_bytes!("../objects/policy.o")).unwrap();
+            let maps = MapSet::for_object(engine, &object).unwrap();
+            NothingOps::load(Linker::<()>::new(engine).loader(), &object, "number", maps).unwrap()
+        };
+        let (one, same, foreign) = (load(&engine), load(&engine), load(&other));
+        assert!(matches!(one.replace(&foreign), Err(InterfaceError::OtherEngine(_))));
+        one.replace(&same).unwrap();
+        assert_eq!(one.with(&mut ()).nothing(&mut Conn { port: 6, seen: 0 }).unwrap(), 5);
+    }
+}
