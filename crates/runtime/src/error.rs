@@ -37,6 +37,9 @@ pub enum EngineError {
         /// The longest.
         max: std::time::Duration,
     },
+    /// [`crate::Config::budget`] or [`crate::Config::hybrid_budget`] is 0: no run could take a loop or make a call.
+    #[error("`Config::budget` and `Config::hybrid_budget` must be at least 1")]
+    NoBudget,
     /// No executable memory could be had.
     #[error("executable memory: {0}")]
     Memory(#[from] bpf_prog_pack::Error),

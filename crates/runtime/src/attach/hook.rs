@@ -25,13 +25,15 @@ use crate::engine::debug;
 use crate::engine::trace;
 use crate::error::RunError;
 use crate::handle::program::Program;
+use crate::program::loaded::Loaded;
 use crate::program::locate::locate;
 use bpf_dispatcher::{Image, Link, LiveImage, MAX_LIMIT, Options, Policy, StagedImage, Verdicts};
 use bpf_quiesce::{Guard, OtherDomain};
 use std::borrow::Borrow;
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Why a hook was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -140,7 +142,7 @@ pub struct Hook<C, H> {
     policy: Policy,
     /// None: the list is walked.
     image: LiveImage,
-    list: Published<List>,
+    list: Published<Arc<List>>,
     /// The largest machine stack, in bytes, of all programs ever attached. Detached ones count, too: a run may still
     /// be about to enter one.
     code_stack: AtomicU64,
@@ -151,6 +153,8 @@ pub struct Hook<C, H> {
 /// What a hook is, for those who change it.
 pub(super) struct State<C, H> {
     attached: Vec<Attached<C, H>>,
+    /// What is published of them.
+    list: Weak<List>,
     statistics: bool,
     /// Changes so far.
     version: u64,
@@ -197,7 +201,7 @@ impl<C, H> Prepared<C, H> {
 pub(super) struct Replacing<C, H> {
     old: State<C, H>,
     gone: Vec<Attached<C, H>>,
-    list: Replaced<List>,
+    list: Replaced<Arc<List>>,
     version: u64,
 }
 
@@ -259,7 +263,13 @@ impl<C, H> fmt::Debug for Hook<C, H> {
 impl<C, H> Roots for Hook<C, H> {
     fn explain(&self, error: RunError, at: StoppedAt) -> RunError {
         // SAFETY: inside the run's guard.
-        locate(unsafe { self.list.get() }.iter().map(|listed| &*listed.program), error, &at)
+        let list = unsafe { self.list.get() };
+        // The run may have begun with one that was replaced while it went on.
+        let lists = list.and_before();
+        let mut seen = HashSet::new();
+        let programs = lists.iter().flat_map(|list| list.iter()).map(|listed| &*listed.program);
+        let programs: Vec<&Loaded> = programs.filter(|program| seen.insert(core::ptr::from_ref(*program))).collect();
+        locate(programs.iter().copied(), error, &at)
     }
 
     fn code_stack(&self) -> u64 {
@@ -290,13 +300,21 @@ impl<C: Context, H: 'static> Hook<C, H> {
     /// # Errors
     /// [`HookError::Image`].
     pub fn new(engine: &Engine, policy: Policy) -> Result<Self, HookError> {
+        let list = Arc::new(List::new(engine, 0, std::iter::empty())?);
+        let state = State {
+            attached: Vec::new(),
+            list: Arc::downgrade(&list),
+            statistics: false,
+            version: 0,
+            gone: Vec::new(),
+        };
         let hook = Hook {
             engine: engine.clone(),
             policy,
             image: LiveImage::observed(&engine.0.packs, debug::observer(engine, "<hook>")),
-            list: Published::new(List::new(engine, 0, std::iter::empty())?),
+            list: Published::new(list),
             code_stack: AtomicU64::new(0),
-            state: Mutex::new(State { attached: Vec::new(), statistics: false, version: 0, gone: Vec::new() }),
+            state: Mutex::new(state),
             _reclaim: ReclaimOnDrop(engine.clone()),
         };
         hook.change(|_| Ok(()))?;
@@ -647,6 +665,8 @@ impl<C: Context, H: 'static> Hook<C, H> {
             None => self.image.withdraw(),
         }
         let (version, gone) = (next.version, std::mem::take(&mut next.gone));
+        let list = Arc::new(list.instead_of(std::mem::take(&mut next.list)));
+        next.list = Arc::downgrade(&list);
         Replacing { old: std::mem::replace(state, next), gone, list: self.list.replace(list), version }
     }
 
@@ -659,8 +679,14 @@ impl<C: Context, H: 'static> Hook<C, H> {
 impl<C: Context, H: 'static> State<C, H> {
     /// A copy that may become the next one.
     fn next(&self) -> Self {
-        let State { attached, statistics, version, .. } = self;
-        State { attached: attached.clone(), statistics: *statistics, version: version + 1, gone: Vec::new() }
+        let State { attached, list, statistics, version, gone: _ } = self;
+        State {
+            attached: attached.clone(),
+            list: Weak::clone(list),
+            statistics: *statistics,
+            version: version + 1,
+            gone: Vec::new(),
+        }
     }
 }
 

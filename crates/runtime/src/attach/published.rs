@@ -18,8 +18,8 @@ use bpf_dispatcher::Verdicts;
 use bpf_quiesce::{Domain, MemoryFull, Reservation};
 use core::marker::PhantomData;
 use core::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// What was counted for one program while statistics were on.
@@ -108,6 +108,8 @@ pub(crate) struct List {
     checks: Checks,
     /// Where the image is entered that was made of them; 0 if there is none.
     image: usize,
+    /// The list that it has replaced, as long as somebody may read that.
+    before: Weak<List>,
     _reservation: Reservation,
 }
 
@@ -126,12 +128,23 @@ impl List {
         listed.try_reserve_exact(len).map_err(|_| ListError::NoMemory { programs: len, needed })?;
         listed.extend(programs);
         let checks = listed.iter().fold(Checks::ALL, |all, listed| all.and(listed.program.checks));
-        Ok(List { listed, checks, image: 0, _reservation: reservation })
+        Ok(List { listed, checks, image: 0, before: Weak::new(), _reservation: reservation })
     }
 
     /// The same, for which this image was made.
     pub(crate) fn with_image(self, entry: *const u8) -> List {
         List { image: entry.addr(), ..self }
+    }
+
+    /// The same, to be published instead of this one.
+    pub(crate) fn instead_of(self, before: Weak<List>) -> List {
+        List { before, ..self }
+    }
+
+    /// The lists that a run may have begun with, this one first: whatever has been replaced since a guard was entered
+    /// is there as long as the guard is.
+    pub(crate) fn and_before(self: &Arc<List>) -> Vec<Arc<List>> {
+        std::iter::successors(Some(Arc::clone(self)), |list| list.before.upgrade()).collect()
     }
 
     /// Whether the image that is entered here, which is published and kept like the list, is of its programs.

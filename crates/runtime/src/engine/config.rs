@@ -35,10 +35,12 @@ pub struct Config {
     /// [`OptLevel::Tiered`] a thread wakes up each `tick` while programs wait to be found running often. Without cross-
     /// core barriers, or `direct_tail_calls`, no code is exchanged, and it is the same as [`OptLevel::Speed`].
     pub opt_level: OptLevel,
-    /// Stop a run after so many taken back-edges and calls together; `None` emits no check. [`crate::Loader::budget`]
-    /// decides for one load, [`crate::RunLimits::budget`] for one run; `Some(u64::MAX)` limits nothing by itself.
+    /// Stop a run after so many taken back-edges and calls together, at least 1; `None` emits no check.
+    /// [`crate::Loader::budget`] decides for one load, [`crate::RunLimits::budget`] for one run; `Some(u64::MAX)`
+    /// limits nothing by itself.
     pub budget: Option<u64>,
-    /// The budget of programs that are not proven to end ([`crate::Loader::hybrid`]), where `budget` is `None`.
+    /// The budget of programs that are not proven to end ([`crate::Loader::hybrid`]), where `budget` is `None`: at
+    /// least 1.
     pub hybrid_budget: u64,
     /// Whether runs can be ended: by [`Engine::interrupt`](crate::Engine::interrupt) and those of programs and hooks,
     /// by deadlines and interrupters. `false` emits no check. [`crate::Loader::interruptible`] decides for one load.

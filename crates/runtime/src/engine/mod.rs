@@ -123,6 +123,7 @@ impl Engine {
     /// # Errors
     /// [`EngineError::NoBackend`] for [`Mode::Jit`] on an architecture without one; [`EngineError::Features`] for
     /// instructions that this CPU does not have; [`EngineError::Slots`] for more slots than there can be;
+    /// [`EngineError::Tick`] for ticks that no thread can keep; [`EngineError::NoBudget`] for a budget of 0;
     /// [`EngineError::Memory`] if executable memory is not to be had; [`EngineError::Debug`] if a file of
     /// [`Config::debug`] cannot be created.
     pub fn new(config: Config) -> Result<Engine, EngineError> {
@@ -140,6 +141,9 @@ impl Engine {
         let (min, max) = Config::TICKS;
         if config.tick < min || config.tick > max {
             return Err(EngineError::Tick { tick: config.tick, min, max });
+        }
+        if config.budget == Some(0) || config.hybrid_budget == 0 {
+            return Err(EngineError::NoBudget);
         }
         let domain = Domain::new(bpf_quiesce::Options {
             max_slots: config.max_slots,

@@ -99,6 +99,34 @@ fn a_tail_call_goes_on_with_what_is_left() {
     }
 }
 
+/// In a hook, too: with what the program may spend that jumps, though it does not count itself, and not with what is
+/// left to the one before it, or without any bound.
+#[test]
+fn in_a_hook_a_tail_call_goes_on_with_the_budget_of_its_own_program() {
+    for engine in engines(|config| config.hybrid_budget = 40) {
+        let linker = Linker::<()>::new(&engine);
+        let array = ProgArray::<Raw, ()>::create(&engine, "next", 1).unwrap();
+        array.set(0, &load(&linker, ROUNDS, Some(1000))).unwrap();
+        let insns = assemble("r2 = map[fd:0]\nr3 = 0\ncall 12\nr0 = 1\nexit").unwrap();
+        let jumps = linker.loader::<Raw>().prog_arrays(&[&array]).insns("jumps", insns).unwrap();
+        let spends = load(&linker, ROUNDS, Some(45));
+        for before in [&[][..], &[&spends]] {
+            for policy in [Policy::LastWins { empty: 0 }, Policy::RunAll { result: 7 }] {
+                let hook = Hook::<Raw, ()>::new(&engine, policy).unwrap();
+                before.iter().for_each(|program| hook.attach(program).unwrap());
+                hook.attach(&jumps).unwrap();
+                for run in [&|len| jumps.run(&mut (), &mut vec![0; len]), &|len| hook.run(&mut (), &mut vec![0; len])]
+                    as [&dyn Fn(usize) -> Result<u64, RunError>; 2]
+                {
+                    assert_eq!(run(39).unwrap(), 7);
+                    assert!(is_budget(&run(41)));
+                }
+            }
+        }
+        array.clear(0).unwrap();
+    }
+}
+
 #[test]
 fn limits_of_one_run_hold_for_that_run() {
     for engine in engines(|config| config.budget = Some(100)) {
@@ -183,6 +211,12 @@ fn limits_that_cannot_be_are_refused() {
         config.tick = tick;
         let refused = Engine::new(config);
         assert!(matches!(refused, Err(EngineError::Tick { .. })), "{refused:?}");
+    }
+    for set in [|config: &mut Config| config.budget = Some(0), |config: &mut Config| config.hybrid_budget = 0] {
+        let mut config = Config::default();
+        set(&mut config);
+        let refused = Engine::new(config);
+        assert!(matches!(refused, Err(EngineError::NoBudget)), "{refused:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::common::engines::{engine, modes};
 use bpf_runtime::{
     Arch, Caller, Config, Engine, HelperError, Hook, Instance, Linker, MapSet, Mode, Object, OptLevel, Origin, Policy,
-    ProgArray, Raw, RunError, Xdp, XdpBuff, assemble,
+    ProgArray, Raw, RunError, RunLimits, Xdp, XdpBuff, assemble,
 };
 use core::convert::Infallible;
 
@@ -91,6 +91,43 @@ fn the_program_of_a_hook_that_stopped_is_named() {
             assert_eq!(place(&error), (program.into(), place_in.into()), "{packet:?}: {error}");
         }
         assert_eq!(hook.run(&mut (), &mut XdpBuff::new(&mut [7, 0, 0])).unwrap(), 2);
+    }
+}
+
+/// Also if the hook has changed meanwhile, and the program is not attached any more.
+#[test]
+fn the_program_of_a_hook_that_changes_meanwhile_is_named() {
+    type Change = Option<Box<dyn FnOnce()>>;
+    for engine in engines() {
+        let mut linker = Linker::<Change>::new(&engine);
+        linker
+            .func(1001, "change", |c: &mut Caller<'_, Change>| -> Result<(), HelperError> {
+                if let Some(change) = c.host().take() {
+                    change();
+                }
+                Err(HelperError::Failed("changed".into()))
+            })
+            .unwrap();
+        let insns = || assemble("r0 = 0\ncall 1001\nr0 = 0\nexit").unwrap();
+        let load = |name| linker.loader::<Raw>().insns(name, insns()).unwrap();
+        let (first, second, third) = (load("first"), load("second"), load("third"));
+        let hook = std::rc::Rc::new(Hook::<Raw, Change>::new(&engine, Policy::RunAll { result: 2 }).unwrap());
+        hook.attach(&first).unwrap();
+        for limits in [None, Some(RunLimits::new())] {
+            let (inner, old, new, next) = (hook.clone(), first.clone(), second.clone(), third.clone());
+            let change: Change = Some(Box::new(move || {
+                inner.replace(&old, &new).unwrap();
+                inner.replace(&new, &next).unwrap();
+                inner.detach(&next).unwrap();
+            }));
+            let error = match limits {
+                None => hook.run(&mut { change }, &mut []).unwrap_err(),
+                Some(limits) => hook.run_with(&mut { change }, &mut [], &limits).unwrap_err(),
+            };
+            let RunError::Host { insn: Some(insn), origin: Some(origin), .. } = &error else { panic!("{error:?}") };
+            assert_eq!((insn.0, &*origin.program), (1, "first"), "{error}");
+            hook.attach(&first).unwrap();
+        }
     }
 }
 
