@@ -174,6 +174,11 @@ impl Code {
     pub fn insns(&self) -> &[Insn] {
         &self.insns
     }
+    /// How much it is: instructions, source lines, and CO-RE relocations, each of which may need as much memory as some
+    /// instructions.
+    pub fn size(&self) -> usize {
+        self.insns.len() + self.lines.len() + 8 * self.core.len()
+    }
     /// The functions in order; the first is the program.
     pub fn functions(&self) -> &[CodeFunction] {
         &self.functions

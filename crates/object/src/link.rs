@@ -103,7 +103,6 @@ impl Object {
                 apply(&mut code, &all)
             }
         };
-        let exists: Vec<bool> = self.host_functions().iter().map(|f| has_host_function(&f.name)).collect();
         for &Reference { insn, kind } in &code.references {
             match kind {
                 ReferenceKind::Map(_) => {}
@@ -116,13 +115,14 @@ impl Object {
                 }
                 ReferenceKind::HostCall(host) | ReferenceKind::HostAddress(host) => {
                     let function = &self.host_functions()[host];
-                    if !exists[host] && !function.weak {
+                    let exists = has_host_function(&function.name);
+                    if !exists && !function.weak {
                         return fail(insn, LinkProblem::NoHostFunction(function.name.clone()));
                     }
                     if kind == ReferenceKind::HostAddress(host)
                         && let Some(Insn::LoadImm64 { imm, .. }) = code.insns.get_mut(insn.index())
                     {
-                        *imm = Imm64::Const(exists[host].into());
+                        *imm = Imm64::Const(exists.into());
                     }
                 }
                 ReferenceKind::Extern(index) => {

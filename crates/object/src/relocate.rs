@@ -119,13 +119,16 @@ pub(crate) fn apply(code: &mut Code, types: &[CoreType]) -> Vec<Unresolved> {
         let (path, found) = resolve(&btf, relocation, types, &mut matching);
         let at = relocation.insn.index();
         if let Err(why) = found.and_then(|found| patch(&mut code.insns, at, &found)) {
-            let problem = LinkProblem::Core {
-                kind: relocation.kind.name(),
-                type_name: short(btf.type_name(relocation.ty)),
-                field: short(&path),
-                why,
-            };
-            unresolved.push(Unresolved { insn: relocation.insn, problem });
+            // One is enough, however many there are of an instruction.
+            if unresolved.last().is_none_or(|last: &Unresolved| last.insn != relocation.insn) {
+                let problem = LinkProblem::Core {
+                    kind: relocation.kind.name(),
+                    type_name: short(btf.type_name(relocation.ty)),
+                    field: short(&path),
+                    why,
+                };
+                unresolved.push(Unresolved { insn: relocation.insn, problem });
+            }
             // Both slots of a wide instruction.
             let slots = code.insns.get(at).map_or(1, |insn| insn.slots() as usize);
             for slot in code.insns.iter_mut().skip(at).take(slots) {

@@ -6,21 +6,24 @@
 //!
 //! Invariant: types of contexts come first: what a program's context is, no file says.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::btf::{Btf, Type, TypeId};
 use crate::code::{Code, CoreKind};
 use crate::relocate::{CoreField, CoreType, Step, essential, local, shown};
 
-/// Anonymous members inside each other, and members looked at for one name: what a kernel's types never reach.
+/// Anonymous members inside each other, and members looked at for the fields of one type: what a kernel's types never
+/// reach.
 const MAX_DEPTH: usize = 16;
-const MAX_MEMBERS: usize = 100_000;
+const MAX_MEMBERS: usize = 10_000_000;
 
 /// The types of `target` that a program's relocations name and `types` has not.
 pub(crate) fn wanted(code: &Code, types: &[CoreType], target: &Btf) -> Vec<CoreType> {
     let Some(btf) = code.btf.as_deref() else { return Vec::new() };
     // By name and whether it is an enumeration: the paths to fields.
     let mut wanted: HashMap<(&str, bool), Vec<Vec<String>>> = HashMap::new();
+    // Many relocations may ask for one thing, and each of them for all members of a type.
+    let mut seen = HashSet::new();
     for relocation in &code.core {
         let root = btf.resolve(relocation.ty);
         let is_enum = matches!(btf.get(root), Type::Enum { .. });
@@ -32,7 +35,11 @@ pub(crate) fn wanted(code: &Code, types: &[CoreType], target: &Btf) -> Vec<CoreT
         if known || name.is_empty() {
             continue;
         }
+        let whole = relocation.kind == CoreKind::TypeMatches;
         let paths = wanted.entry((name, is_enum)).or_default();
+        if !seen.insert((root, (!whole).then_some(relocation.access))) {
+            continue;
+        }
         match (btf.get(root), relocation.kind) {
             (Type::Composite { members, .. }, CoreKind::TypeMatches) => {
                 paths.extend(members.iter().map(|m| vec![btf.name(m.name).to_owned()]));
@@ -49,6 +56,9 @@ pub(crate) fn wanted(code: &Code, types: &[CoreType], target: &Btf) -> Vec<CoreT
         }
     }
     let mut found = Vec::new();
+    if wanted.is_empty() {
+        return found;
+    }
     for (id, ty) in target.types() {
         let is_enum = match ty {
             Type::Composite { .. } => false,
@@ -72,9 +82,10 @@ fn describe(btf: &Btf, id: TypeId, paths: &[Vec<String>]) -> CoreType {
         }
         _ => {
             let mut fields: Vec<CoreField> = Vec::new();
+            let (mut names, mut left) = (HashSet::new(), MAX_MEMBERS);
             for path in paths {
-                let field = field(btf, id, path);
-                fields.extend(field.filter(|field| fields.iter().all(|known| known.name != field.name)));
+                let field = field(btf, id, path, &mut left);
+                fields.extend(field.filter(|field| names.insert(field.name.clone())));
             }
             CoreType::Struct { name, size: btf.size_of(id).unwrap_or(0), fields }
         }
@@ -82,10 +93,10 @@ fn describe(btf: &Btf, id: TypeId, paths: &[Vec<String>]) -> CoreType {
 }
 
 /// The field at the end of a path. None for bit fields, which no access of whole bytes reads.
-fn field(btf: &Btf, root: TypeId, path: &[String]) -> Option<CoreField> {
-    let (mut ty, mut offset, mut left) = (root, 0u32, MAX_MEMBERS);
+fn field(btf: &Btf, root: TypeId, path: &[String], left: &mut usize) -> Option<CoreField> {
+    let (mut ty, mut offset) = (root, 0u32);
     for name in path {
-        let (bits, member) = member(btf, ty, name, 0, &mut left)?;
+        let (bits, member) = member(btf, ty, name, 0, left)?;
         (ty, offset) = (member, offset.checked_add(bits.is_multiple_of(8).then_some(bits / 8)?)?);
     }
     let (size, count) = match btf.get(btf.resolve(ty)) {

@@ -340,6 +340,31 @@ fn many_relocations_share_long_names() {
     }
 }
 
+/// The same of a type that is looked for in the types of a host: once, and each of its members once.
+#[test]
+fn many_relocations_match_one_type_of_a_host() {
+    const TYPE_MATCHES: u32 = 12;
+    let mut btf = Btf::new();
+    let int = btf.int();
+    let names: Vec<_> = (0..5_000).map(|i| btf.string(&format!("m{i}"))).collect();
+    let members: Vec<u32> = names.iter().zip(0..).flat_map(|(name, i)| [*name, int, 32 * i]).collect();
+    let large = btf.ty("large", 4, 5_000, 20_000, &members);
+    let (section, access) = (btf.string("xdp"), btf.string("0"));
+    let types = btf.build();
+    let mut elf = Elf::new();
+    let code = elf.code("xdp", &RETURN_0);
+    elf.symbol("main", code, FUNC, 0, 16);
+    elf.section(".BTF", PROGBITS, 0, &types);
+    elf.section(".BTF.ext", PROGBITS, 0, &core_relocations(section, &vec![[0, large, access, TYPE_MATCHES]; 60_000]));
+    let bytes = elf.build();
+    quickly("a type of a host", true, &bytes);
+    let mut object = Object::parse(&bytes).unwrap();
+    object.target_btf(&types).unwrap();
+    let linked = object.link_for(object.program("main").unwrap(), &[], |_| false).unwrap();
+    assert_eq!(linked.unresolved(), []);
+    check_peak();
+}
+
 /// Many relocations that lead through structures in structures, each with a long name: none is copied for each.
 #[test]
 fn many_relocations_lead_through_long_names() {

@@ -161,6 +161,14 @@ pub enum LoadError {
         /// Why.
         source: bpf_maps::MapError,
     },
+    /// The programs that are loaded together are too much code, functions that several call counted for each.
+    #[error(
+        "the programs have more than {max} instructions, source lines and relocations together: load fewer at once"
+    )]
+    TooMuchCode {
+        /// The limit.
+        max: usize,
+    },
     /// [`crate::Loader::budget`] was 0: no run could take a loop or make a call.
     #[error("a budget must be at least 1")]
     NoBudget,

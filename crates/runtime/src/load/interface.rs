@@ -20,6 +20,7 @@ use bpf_maps::MapType;
 use bpf_object::btf::{Btf, Member, Type, TypeId};
 use bpf_object::{CoreType, InitialValue, MapDecl, Object};
 use bpf_quiesce::{Domain, OtherDomain, Owned};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -328,14 +329,17 @@ impl Checks<'_> {
         methods: &[Method],
     ) -> Result<Vec<Option<String>>, InterfaceError> {
         let mut programs = vec![None; methods.len()];
+        let initial: HashMap<u64, &String> = decl
+            .initial
+            .iter()
+            .filter_map(|(word, value)| match value {
+                InitialValue::Program(program) => Some((u64::from(*word) * 64, program)),
+                InitialValue::Map(_) => None,
+            })
+            .collect();
         for member in members {
             let name = self.btf.name(member.name);
-            let program = decl.initial.iter().find_map(|(word, value)| match value {
-                InitialValue::Program(program) if u64::from(*word) * 64 == u64::from(member.bit_offset) => {
-                    Some(program)
-                }
-                _ => None,
-            });
+            let program = initial.get(&u64::from(member.bit_offset)).copied();
             match (methods.iter().position(|method| method.name == name), program) {
                 (Some(at), program) => {
                     self.signature(name, member, methods[at].returns)?;

@@ -17,12 +17,15 @@ use crate::load::map_set::{MapSet, initialise};
 use crate::load::steps::{How, Loading, Trust};
 use crate::load::verify;
 use crate::program::bindings::Bindings;
+use crate::program::loaded::Loaded;
 use crate::program::map_ref::MapRef;
-use bpf_isa::{Insn, InsnIdx};
+use crate::program::table::{Member, bind_all};
+use bpf_isa::{Callee, Imm64, Insn, InsnIdx};
 use bpf_jit_code::OptLevel;
 use bpf_maps::{Map, MapType};
-use bpf_object::{InitialValue, Object, ReferenceKind, Unresolved};
+use bpf_object::{InitialValue, LinkedCode, Object, Reference, ReferenceKind, Unresolved};
 use core::marker::PhantomData;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -248,6 +251,7 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let account = self.account.as_ref();
         let loaded =
             Loading { linker, name, layout: C::layout(), code: None, account }.load(self.how, program, bindings)?;
+        open(core::slice::from_ref(&loaded))?;
         // What it holds beside the program itself is there for prog arrays only.
         let holds = self.maps.iter().any(|map| matches!(map, MapRef::Progs(_)));
         let kept = holds.then(|| Kept::new(&linker.engine, Vec::new(), self.maps));
@@ -262,23 +266,22 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let linker = self.linker;
         let linked = self.link(object, maps, Reach::TailCalls)?;
         let mut programs = Vec::with_capacity(linked.programs.len());
-        for p in linked.programs {
-            let (name, code) = (&p.name, Some(p.code.code()));
-            let program = structure(name, p.insns).and_then(|program| {
-                let account = self.account.as_ref();
-                Loading { linker, name, layout: C::layout(), code, account }.load(
-                    self.how,
-                    program,
-                    Some(Box::new(p.bindings)),
-                )
-            });
-            programs.push(program.map_err(|error| explain(error, &p.code))?);
+        for (program, code) in linked.programs {
+            let (name, account) = (program.name(), self.account.as_ref());
+            let loading = Loading { linker, name, layout: C::layout(), code: Some(code.code()), account };
+            let loaded = self
+                .bind(object, &code, &linked.maps)
+                .and_then(|(insns, bindings)| loading.load(self.how, structure(name, insns)?, Some(Box::new(bindings))))
+                .map_err(|error| explain(error, &code))?;
+            programs.push(loaded);
         }
         let maps = linked.maps;
         // The instance's hold comes first: if a slot cannot be set, it empties the arrays, which may hold each other's
         // programs.
         let kept = Kept::new(&linker.engine, programs.clone(), maps.iter().flatten().cloned().collect());
-        initialise(object, &maps, &linked.taken, &|name| programs.iter().find(|p| *p.name == *name).cloned())?;
+        let by_name: HashMap<&str, &Arc<Loaded>> = programs.iter().map(|program| (&*program.name, program)).collect();
+        initialise(object, &maps, &linked.taken, &|name| by_name.get(name).map(|program| Arc::clone(program)))?;
+        open(&programs)?;
         Ok(Instance::new(kept))
     }
 
@@ -290,15 +293,16 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         let linker = self.linker;
         let linked = self.link(object, maps, Reach::Named)?;
         let mut reports = Vec::with_capacity(linked.programs.len());
-        for mut p in linked.programs {
-            let program = structure(&p.name, p.insns)?;
-            p.bindings.bind_addresses(&p.name, &program)?;
-            let code = Some(p.code.code());
-            let loading = Loading { linker, name: &p.name, layout: C::layout(), code, account: None };
+        for (program, code) in linked.programs {
+            let name = program.name();
+            let (insns, mut bindings) = self.bind(object, &code, &linked.maps)?;
+            let program = structure(name, insns)?;
+            bindings.bind_addresses(name, &program)?;
+            let loading = Loading { linker, name, layout: C::layout(), code: Some(code.code()), account: None };
             let options = verify::Options { log, hybrid: self.how.trust == Trust::Hybrid };
-            let checked = loading.verify(program, &p.bindings, options).map_err(|error| explain(error, &p.code))?;
+            let checked = loading.verify(program, &bindings, options).map_err(|error| explain(error, &code))?;
             reports.push(VerifyReport {
-                program: p.name,
+                program: name.to_owned(),
                 steps: checked.stats.steps,
                 states: checked.stats.states,
                 peak_bytes: checked.stats.peak_bytes,
@@ -320,54 +324,109 @@ impl<C: Context, H: 'static> Loader<'_, C, H> {
         }
     }
 
-    /// Puts the chosen programs together and resolves what they refer to.
-    fn link(&self, object: &Object, maps: MapSet, reach: Reach) -> Result<Linked, LoadError> {
+    /// Puts the chosen programs together, and makes the maps that they refer to.
+    fn link<'o>(&self, object: &'o Object, maps: MapSet, reach: Reach) -> Result<Linked<'o>, LoadError> {
         let linker = self.linker;
         self.check_account()?;
         linker.engine.domain().owns(&maps)?;
         maps.check(object)?;
+        let by_name: HashMap<&str, &bpf_object::Program> =
+            object.programs().iter().map(|program| (program.name(), program)).collect();
+        let find = |name: &str| by_name.get(name).copied().map_or_else(|| object.program(name), Ok);
         let mut chosen: Vec<&bpf_object::Program> = match &self.only {
             None => object.programs().iter().collect(),
-            Some(names) => names.iter().map(|name| object.program(name)).collect::<Result<_, _>>()?,
+            Some(names) => names.iter().map(|name| find(name)).collect::<Result<_, _>>()?,
         };
+        let mut names: HashSet<&str> = chosen.iter().map(|program| program.name()).collect();
         let types = C::types();
-        let mut codes = Vec::with_capacity(chosen.len());
+        let mut programs: Vec<(&bpf_object::Program, LinkedCode)> = Vec::with_capacity(chosen.len());
         // Tables of `struct_ops` are the host's to fill; no program refers to one.
         let is_map = |map: &bpf_object::MapDecl| map.map_type != MapType::StructOps;
         let mut wanted: Vec<bool> = object.maps().iter().map(|map| self.only.is_none() && is_map(map)).collect();
+        let (mut used, mut size) = (vec![false; wanted.len()], 0);
         // `chosen` grows by what the programs in it can jump to.
-        while let Some(program) = chosen.get(codes.len()) {
+        while let Some(&program) = chosen.get(programs.len()) {
             let code = object.link_for(program, &types, |name| linker.named(name, C::layout()).is_some())?;
+            size += code.code().size();
+            if size > MAX_CODE {
+                return Err(LoadError::TooMuchCode { max: MAX_CODE });
+            }
             for map in code.maps() {
                 wanted[map] = true;
-                for (_, value) in object.maps()[map].initial.iter().filter(|_| reach == Reach::TailCalls) {
+                // Once, however many programs jump through it.
+                if std::mem::replace(&mut used[map], true) || reach == Reach::Named {
+                    continue;
+                }
+                for (_, value) in &object.maps()[map].initial {
                     if let InitialValue::Program(name) = value
-                        && chosen.iter().all(|program| program.name() != name)
+                        && names.insert(name)
                     {
-                        chosen.push(object.program(name)?);
+                        chosen.push(find(name)?);
                     }
                 }
             }
-            codes.push(code);
+            programs.push((program, code));
         }
         let taken = maps.taken();
         let maps = maps.create(object, &wanted, self.account.as_ref())?;
-
-        let mut programs = Vec::with_capacity(chosen.len());
-        for (program, code) in chosen.iter().zip(codes) {
-            let insns = code.code().insns().to_vec();
-            let mut bindings = Bindings { maps: vec![None; maps.len()], ..Bindings::default() };
-            for reference in code.code().references() {
-                if let ReferenceKind::Map(map) | ReferenceKind::MapValue { map, .. } = reference.kind {
-                    bindings.maps[map].clone_from(&maps[map]);
-                }
-            }
-            bindings.host = object.host_functions().iter().map(|f| linker.named(&f.name, C::layout())).collect();
-            linker.bind_helpers(program.name(), &insns, C::layout(), &mut bindings)?;
-            programs.push(LinkedProgram { name: program.name().to_owned(), insns, bindings, code });
-        }
         Ok(Linked { programs, maps, taken })
     }
+
+    /// A program's instructions and what they refer to: by numbers of its own, since the object's may be many.
+    fn bind(
+        &self,
+        object: &Object,
+        code: &LinkedCode,
+        maps: &[Option<MapRef>],
+    ) -> Result<(Vec<Insn>, Bindings), LoadError> {
+        let (linker, name) = (self.linker, code.code().program());
+        let mut insns = code.code().insns().to_vec();
+        let used = code.maps();
+        let mut bindings =
+            Bindings { maps: used.iter().map(|map| maps[*map].clone()).collect(), ..Bindings::default() };
+        let mut hosts: HashMap<usize, i32> = HashMap::new();
+        for Reference { insn: at, kind } in code.code().references() {
+            let Some(insn) = insns.get_mut(at.index()) else { continue };
+            match *kind {
+                ReferenceKind::Map(map) | ReferenceKind::MapValue { map, .. } => {
+                    let own = used.binary_search(&map).ok().and_then(|own| i32::try_from(own).ok());
+                    let own = own.ok_or_else(|| LoadError::Internal("a map that is not used is".into()))?;
+                    if let Insn::LoadImm64 { imm: Imm64::MapIdx(map) | Imm64::MapIdxValue { map, .. }, .. } = insn {
+                        *map = own;
+                    }
+                }
+                ReferenceKind::HostCall(host) => {
+                    let new = i32::try_from(hosts.len()).unwrap_or(i32::MAX);
+                    let own = *hosts.entry(host).or_insert_with(|| {
+                        bindings.host.push(linker.named(&object.host_functions()[host].name, C::layout()));
+                        new
+                    });
+                    if let Insn::Call(Callee::Host(host)) = insn {
+                        *host = own;
+                    }
+                }
+                ReferenceKind::HostAddress(_) | ReferenceKind::Extern(_) => {}
+            }
+        }
+        linker.bind_helpers(name, &insns, C::layout(), &mut bindings)?;
+        Ok((insns, bindings))
+    }
+}
+
+/// Instructions, source lines and relocations of all programs that are loaded together: four of the longest there may
+/// be. A function that many programs call is in each of them, so without a limit an object of a megabyte could take
+/// gigabytes.
+const MAX_CODE: usize = 1 << 22;
+
+/// Lets others see new programs, all or none: those that jump through their prog arrays or are set there, and whoever
+/// makes them fast.
+fn open(programs: &[Arc<Loaded>]) -> Result<(), LoadError> {
+    if let Some(first) = programs.first() {
+        bind_all(programs.iter().flat_map(|program| program.tables()), first.kind())?;
+    }
+    #[cfg(native)]
+    programs.iter().for_each(Loaded::watch);
+    Ok(())
 }
 
 /// Which programs the choice of one brings along.
@@ -380,7 +439,7 @@ enum Reach {
 }
 
 /// The verifier met a call that stands for an unresolved CO-RE relocation: what that is about says more.
-fn explain(error: LoadError, code: &bpf_object::LinkedCode) -> LoadError {
+fn explain(error: LoadError, code: &LinkedCode) -> LoadError {
     let LoadError::Verifier { program, source } = &error else { return error };
     match code.unresolved().iter().find(|u| u.insn == source.insn) {
         Some(Unresolved { insn, problem }) => {
@@ -391,19 +450,12 @@ fn explain(error: LoadError, code: &bpf_object::LinkedCode) -> LoadError {
     }
 }
 
-/// Programs whose references are resolved, and the maps of their object.
-struct Linked {
-    programs: Vec<LinkedProgram>,
+/// Programs that are put together, and the maps of their object.
+struct Linked<'o> {
+    programs: Vec<(&'o bpf_object::Program, LinkedCode)>,
     maps: Vec<Option<MapRef>>,
     /// Which of the maps are taken over from elsewhere.
     taken: Vec<bool>,
-}
-
-struct LinkedProgram {
-    name: String,
-    insns: Vec<Insn>,
-    bindings: Bindings,
-    code: bpf_object::LinkedCode,
 }
 
 /// What [`Loader::verify`] says of an accepted program.

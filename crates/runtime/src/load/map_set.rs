@@ -8,7 +8,7 @@ use crate::handle::prog_array::ProgArray;
 use crate::load::verify::field_offset;
 use crate::program::loaded::Loaded;
 use crate::program::map_ref::MapRef;
-use crate::program::table::ProgTable;
+use crate::program::table::{ProgTable, Slot};
 use bpf_maps::{CreateOptions, Kind, Map, MapError, MapType, flags, implemented_type};
 use bpf_object::btf::{Btf, Type, TypeId};
 use bpf_object::{DataKind, Object};
@@ -319,15 +319,12 @@ pub(crate) fn initialise(
 ) -> Result<(), LoadError> {
     for ((def, map), taken) in object.maps().iter().zip(maps).zip(taken) {
         let (Some(map), false) = (map, taken) else { continue };
+        let mut slots: Vec<(u32, Slot)> = Vec::new();
         for (index, value) in &def.initial {
             match (map, value) {
-                (MapRef::Progs(table), bpf_object::InitialValue::Program(name)) => {
-                    // A program that was not asked for leaves its slot empty.
-                    if let Some(program) = program(name) {
-                        table
-                            .set(*index, program)
-                            .map_err(|source| LoadError::ProgArray { array: def.name.clone(), source })?;
-                    }
+                // A program that was not asked for leaves its slot empty.
+                (MapRef::Progs(_), bpf_object::InitialValue::Program(name)) => {
+                    slots.extend(program(name).map(|program| (*index, Some(program as _))));
                 }
                 (MapRef::Data(outer), bpf_object::InitialValue::Map(inner)) => {
                     if let Some(MapRef::Data(inner)) = &maps[*inner] {
@@ -343,6 +340,10 @@ pub(crate) fn initialise(
                     )));
                 }
             }
+        }
+        if let (MapRef::Progs(table), false) = (map, slots.is_empty()) {
+            // All of them for the price of one barrier.
+            table.update(slots).map_err(|source| LoadError::ProgArray { array: def.name.clone(), source })?;
         }
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! The steps by which one program is loaded.
 //!
-//! Addresses are bound, the program is proven or taken on trust, made to run, and tied to the prog arrays it jumps
-//! through: each step takes what the one before it left. The last is the only one that others see, so a refused load
-//! leaves everything as it was.
+//! Addresses are bound, the program is proven or taken on trust, and made to run: each step takes what the one before
+//! it left. None is seen by others, so a refused load leaves everything as it was; who asked ties what is loaded
+//! together to the prog arrays it jumps through.
 
 use crate::abi::limits::Checks;
 use crate::context::ContextLayout;
@@ -15,7 +15,7 @@ use crate::load::verify::{self, Checked, Subject, bind_formats, verify};
 use crate::program::bindings::{Bindings, NO_BINDINGS};
 use crate::program::loaded::{Draft, Loaded};
 use crate::program::source::Source;
-use crate::program::table::{HostType, Kind, bind_all};
+use crate::program::table::HostType;
 use bpf_analysis::Facts;
 use bpf_isa::{InsnIdx, Program};
 use bpf_jit_code::OptLevel;
@@ -108,12 +108,7 @@ impl<H: 'static> Loading<'_, H> {
             Trust::Interpreter => Mode::Interpreter,
             Trust::Verifier | Trust::Hybrid | Trust::Caller => self.linker.engine.config().mode,
         };
-        let loaded = self.make(mode, how, admitted, references)?;
-        // Before anybody can run it.
-        bind_all(loaded.tables(), Kind { layout: self.layout, host: HostType::of::<H>(), mode })?;
-        #[cfg(native)]
-        loaded.watch();
-        Ok(loaded)
+        self.make(mode, how, admitted, references)
     }
 
     /// Settles all that instructions refer to; `None` if that is nothing.
