@@ -4,7 +4,7 @@
 //! and the memory arguments of helpers all go through it. Nothing else may look at an offset.
 
 use bpf_analysis::CheckRegion;
-use bpf_isa::{AtomicOp, AtomicWidth, Reg, Size, Src};
+use bpf_isa::{AluOp, AtomicOp, AtomicWidth, Reg, Size, Src, Width};
 use bpf_uapi::TIMER_BYTES;
 
 use super::linear::Form;
@@ -20,6 +20,9 @@ use crate::scalar::Scalar;
 use crate::state::{Frame, Spill};
 use crate::tnum::Tnum;
 use crate::value::{Origin, Ty, Value, len_id, map_name};
+
+/// Constants that a load may yield, and that are looked at for what they have in common.
+const MAX_CONSTANTS: i64 = 1024;
 
 /// A pointer to a socket.
 pub(super) fn socket(borrowed: bool) -> Value {
@@ -385,14 +388,31 @@ impl Walk<'_> {
         })
     }
 
-    /// The constant at a constant offset of a map that can no longer change.
-    fn frozen(&self, b: &Value, off: i16, size: Size) -> Option<Value> {
+    /// What a load yields of a map that can no longer change: the constant there, or, at an offset that is not known,
+    /// any of those that it may be.
+    pub(super) fn frozen(&self, b: &Value, off: i16, size: Size) -> Option<Value> {
         let Ty::MapValue { map, inner: false } = b.ty else { return None };
         let def = &self.env.maps[map as usize];
         let contents = def.frozen.as_ref().filter(|_| !def.access.writes())?;
-        let at = usize::try_from((b.n.as_const()? as i64).checked_add(off.into())?).ok()?;
-        let bytes = contents.get(at..at.checked_add(size.bytes() as usize)?)?;
-        Some(Value::constant(bytes.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b))))
+        let bytes = size.bytes() as usize;
+        let last = i64::try_from(contents.len().checked_sub(bytes)?).ok()?;
+        // In a loose walk it may lie outside, where nothing is read: the check that follows shows that.
+        let (min, max) = (b.n.smin().checked_add(off.into())?.max(0), b.n.smax().checked_add(off.into())?.min(last));
+        // Low bits that are known are the same at all places: in a table, those of its first element.
+        let stride = 1i64 << b.n.bits().mask().trailing_zeros().min(6);
+        let first = min + (b.n.bits().value() as i64).wrapping_add(off.into()).wrapping_sub(min).rem_euclid(stride);
+        if first > max || (max - first) / stride >= MAX_CONSTANTS {
+            return None;
+        }
+        let number = |at: usize| contents[at..at + bytes].iter().rev().fold(0, |v, b| v << 8 | u64::from(*b));
+        let (mut least, mut most, mut some, mut all) = (u64::MAX, 0u64, 0u64, u64::MAX);
+        for at in (usize::try_from(first).ok()?..=usize::try_from(max).ok()?).step_by(usize::try_from(stride).ok()?) {
+            let n = number(at);
+            (least, most, some, all) = (least.min(n), most.max(n), some | n, all & n);
+        }
+        let bits = Scalar::UNKNOWN.alu(AluOp::And, Width::W64, &Scalar::constant(some));
+        let bits = bits.alu(AluOp::Or, Width::W64, &Scalar::constant(all));
+        Scalar::unsigned(least, most).meet(&bits).map(Value::scalar)
     }
 
     /// The stack bytes must hold no pointer, and must be initialised: by the program, or by zeros.
