@@ -11,6 +11,7 @@ use bpf_isa::{AluOp, Cond, Width};
 
 use super::Walk;
 use super::branch::Lesson;
+use super::linear::Form;
 use super::pointers::{LOWEST_ADDRESS, bounded, checkable};
 use crate::scalar::Scalar;
 use crate::value::{Ty, Value, len_id};
@@ -89,6 +90,12 @@ impl Walk<'_> {
         if !d_end && !s_end && (d.id, d.scale) == (s.id, s.scale) {
             return Value::constant((i64::from(d.delta) - i64::from(s.delta)) as u64);
         }
+        if !d_end
+            && !s_end
+            && let Some(apart) = self.between(d, s)
+        {
+            return apart;
+        }
         let place = |v: &Value, end: bool| if end { length } else { v.n };
         let n = place(d, d_end).alu(AluOp::Sub, Width::W64, &place(s, s_end));
         // What is left of the region from a pointer in it: the length, less where that is.
@@ -104,6 +111,25 @@ impl Walk<'_> {
         };
         let (id, delta) = named.unwrap_or((0, 0));
         Value { n, id, delta, ..Value::scalar(n) }
+    }
+
+    /// How far a pointer of a region lies behind another one, if it surely does: in a loop, by the names of the two.
+    fn between(&mut self, d: &Value, s: &Value) -> Option<Value> {
+        if !self.relates() || !d.is_of_no_negative() || !s.is_of_no_negative() || d.scale != 1 || s.scale <= 0 {
+            return None;
+        }
+        let behind = || Some(self.state.proves(&Form::of(s)?.plus(&Form::of(d)?, -1)?));
+        let known = self.state.below(s.line_id(), s.scale, d.line_id());
+        let apart = i64::from(s.delta) - i64::from(d.delta);
+        if known.is_none_or(|bytes| bytes < apart) && !(self.loops.may_ask() && behind() == Some(true)) {
+            return None;
+        }
+        let (id, delta) = self.state.name_difference((d.line_id(), d.delta), s, &mut self.next_id)?;
+        // Others may rest on that.
+        self.decides();
+        let n = d.n.alu(AluOp::Sub, Width::W64, &s.n);
+        let n = n.meet(&Scalar::unsigned(0, u64::try_from(d.n.smax().saturating_sub(s.n.smin())).ok()?))?;
+        Some(Value { n, id, delta, ..Value::scalar(n) })
     }
 
     /// What a comparison of two pointers teaches, not taken and taken; `None` if they may be of different objects.

@@ -38,6 +38,16 @@ impl Walk<'_> {
         if p.null && !planted!(NullMoves) {
             return refuse(Reason::PointerOp(reg, p.describe(self.env)));
         }
+        // The end is the start and the length. (In a packet it is not moved: nor is it in the kernel.)
+        let end = match p.ty {
+            Ty::PacketEnd { region } if self.env.context.raw => {
+                let (least, most) = (self.state.min_len[usize::from(region)], self.env.region(region).max_len);
+                let n = Scalar::unsigned(least.into(), most.into());
+                Some(Value { n, id: len_id(region), ..Value::pointer(Ty::Packet { region }) })
+            }
+            _ => None,
+        };
+        let p = end.as_ref().unwrap_or(p);
         match p.ty {
             Ty::Stack { .. } | Ty::MapValue { .. } | Ty::Mem { .. } | Ty::Packet { .. } => {}
             Ty::Ctx if s.n.as_const().is_some() => {}
