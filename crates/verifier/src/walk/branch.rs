@@ -9,7 +9,7 @@ use crate::env::Region;
 use crate::error::{Decision, Reason};
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::State;
+use crate::state::{Room, State};
 use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value, len_id};
 
@@ -40,6 +40,9 @@ impl Walk<'_> {
     /// What most comparisons are: of two numbers that are no lengths of regions. `None` for others.
     fn jump_if_numbers(&mut self, width: Width, cond: Cond, dst: Reg, src: Src, off: i16) -> Res<Option<Flow>> {
         self.name_compared(dst, src);
+        if let (true, Src::Imm(i)) = (self.loops.rich(), src) {
+            self.note_compared(dst, i);
+        }
         let d = self.peek(dst)?;
         let constant;
         let (s, src_reg) = match src {
@@ -577,7 +580,10 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
         return;
     }
     let (old, n) = (*reg, *n);
-    if old.scale != 1 || !state.sums.is_empty() || !state.wraps.is_empty() || state.in_guessed_loop() {
+    // What lies above it may be below a length that has a new least value.
+    let above = |f: &Room| f.id == old.id && f.hi >= FIRST_FREE_ID;
+    let tied = !state.sums.is_empty() || !state.wraps.is_empty() || state.room.iter().any(above);
+    if old.scale != 1 || tied || state.in_guessed_loop() {
         state.bound_by(&old);
     }
     for v in state.values_mut().filter(|v| v.is_scalar() && v.id == old.id) {

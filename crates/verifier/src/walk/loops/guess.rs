@@ -293,6 +293,14 @@ impl Guess {
         (!self.uncounted).then(|| mark.k.n.umax())
     }
 
+    /// A number of a loose walk is compared with a constant: if it is a place's, that may be where the place stays.
+    pub(super) fn see_compared(&self, shape: &mut Shape, v: &Value, constant: i32) {
+        let named = |o: &&Own| o.id == v.id && v.id != 0 && v.scale == 1;
+        if let Some(o) = self.own.iter().chain(&self.named).find(named) {
+            shape.limit(o.place, i128::from(constant) - i128::from(v.delta));
+        }
+    }
+
     /// Whether any path came back to a loose guess.
     pub(super) fn came_back(&self) -> bool {
         self.back.is_some()

@@ -42,6 +42,16 @@ impl Walk<'_> {
         g.note_back(back, &mut self.next_id);
     }
 
+    /// In the loose walk of a guess that relates places: a number is compared with a constant.
+    pub(in crate::walk) fn note_compared(&mut self, r: Reg, constant: i32) {
+        let v = *self.state.reg(r);
+        for a in self.loops.open.iter_mut().filter(|a| a.phase == Phase::Loose && a.related) {
+            if let (Some(g), true) = (&a.guess, v.is_scalar()) {
+                g.see_compared(&mut a.shape, &v, constant);
+            }
+        }
+    }
+
     /// Whether a path that ends now was the last of a loose walk.
     pub(in crate::walk) fn loose_walk_over(&self) -> bool {
         let left = self.scratch.pending.len();
@@ -100,8 +110,9 @@ impl Walk<'_> {
             return false;
         }
         match *insn {
-            Insn::Load { size, sign: false, dst, .. } => {
-                self.state.set(dst, Value::scalar(Scalar::low_bits(size.bits())));
+            Insn::Load { size, sign: false, dst, base, off } => {
+                let constants = self.frozen(self.state.reg(base), off, size);
+                self.state.set(dst, constants.unwrap_or(Value::scalar(Scalar::low_bits(size.bits()))));
                 true
             }
             Insn::Load { dst, .. } => {

@@ -29,14 +29,17 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool) {
         ids[from..].iter().take_while(|x| **x == id).count()
     };
     let held = |id: u32| id < FIRST_FREE_ID || count(id) > 0;
-    // Facts of values that nothing has still count between others, however many: orders are followed over all of them.
-    if !asked && state.room.iter().any(|r| !held(r.id) || !held(r.hi)) {
-        let above = led_to(&state.room, held, |r| (r.id, r.hi));
-        let below = led_to(&state.room, held, |r| (r.hi, r.id));
-        state.room.retain(|r| (held(r.id) || above.contains(&r.id)) && (held(r.hi) || below.contains(&r.hi)));
-    }
     if !asked && !state.sums.is_empty() {
         state.forget_sums(held);
+    }
+    // Facts of values that nothing has still count between others, however many: orders are followed over all of them,
+    // and over the sums that they are parts of.
+    let State { room, sums, .. } = &mut *state;
+    let held = |id: u32| held(id) || sums.iter().any(|t| [t.s, t.a, t.b].contains(&id));
+    if !asked && room.iter().any(|r| !held(r.id) || !held(r.hi)) {
+        let above = led_to(room, held, |r| (r.id, r.hi));
+        let below = led_to(room, held, |r| (r.hi, r.id));
+        room.retain(|r| (held(r.id) || above.contains(&r.id)) && (held(r.hi) || below.contains(&r.hi)));
     }
     let room = &state.room;
     let sums = &state.sums;

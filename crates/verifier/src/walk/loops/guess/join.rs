@@ -57,8 +57,10 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
         });
         i.fills.retain_mut(|f| {
             let like = o.fills.iter().find(|o| (o.id, o.scale, o.bottom) == (f.id, f.scale, f.bottom));
+            // One that holds less of each round would be given up bit by bit.
+            let holds = like.is_some_and(|o| widen == Widen::Not || o.delta >= f.delta);
             f.delta = like.map_or(f.delta, |o| f.delta.min(o.delta));
-            like.is_some()
+            holds
         });
         for (depth, b) in (1..).zip(&mut i.bytes) {
             *b = match *b {

@@ -20,8 +20,12 @@ pub(super) enum Change {
     Any,
 }
 
-/// Times that an end of a range goes to the next number that the program compares with, before it goes all the way.
-const MAX_STEPS: u8 = 3;
+/// Times that an end of a range goes to the next number that the program compares with, before it goes all the way; and
+/// to the next that the loop compares that place with.
+const MAX_STEPS: [u8; 2] = [3, 6];
+
+/// Numbers that places are seen to be compared with, of one loop.
+const MAX_LIMITS: usize = 48;
 
 /// Low bits of which it is seen whether they stay: those of an address that is aligned.
 const MAX_LOW: u32 = 4;
@@ -37,6 +41,8 @@ pub(in crate::walk::loops) struct Shape {
     pub(super) low: Vec<(Place, u32)>,
     /// What the loop compares with, and numbers beside that; then what the program does.
     pub(in crate::walk::loops) compared_with: [Vec<u64>; 2],
+    /// What loose walks have seen single places compared with, as what these were at the head.
+    pub(in crate::walk::loops) limits: Vec<(Place, u64)>,
     /// What is the same in every round, if it has no name of its own.
     pub(super) same: Vec<Place>,
     /// While a round is watched: the names given to values without one.
@@ -56,6 +62,15 @@ impl Shape {
         Shape { names: Vec::new(), related: None, begun: false, ..self.clone() }
     }
 
+    /// What the place was at the head is compared with this, more or less.
+    pub(super) fn limit(&mut self, place: Place, at: i128) {
+        for at in [at - 1, at, at + 1].into_iter().filter_map(|at| u64::try_from(at).ok()) {
+            if self.limits.len() < MAX_LIMITS && !self.limits.contains(&(place, at)) {
+                self.limits.push((place, at));
+            }
+        }
+    }
+
     pub(super) fn set(&mut self, place: Place, change: Change) {
         match self.changes.iter_mut().find(|(p, _)| *p == place) {
             Some((_, c)) => *c = change,
@@ -68,6 +83,7 @@ impl Shape {
     pub(super) fn see_range(&mut self, place: Place, e: &Value, b: &Value) -> bool {
         let ((e_min, e_max), (b_min, b_max)) = (e.bounds(), b.bounds());
         let stay = low_bits_alike(e, b);
+        let most = self.most_steps(place);
         let mut new = false;
         match self.low.iter_mut().find(|(p, _)| *p == place) {
             _ if e.is_scalar() => {}
@@ -83,7 +99,7 @@ impl Shape {
                     new = true;
                 }
                 // A step further, where steps are made.
-                Some((_, ever, times)) if self.related.is_some() && *times < MAX_STEPS => {
+                Some((_, ever, times)) if self.related.is_some() && *times < most => {
                     (*ever, *times) = (at, *times + 1);
                     new = true;
                 }
@@ -91,6 +107,10 @@ impl Shape {
             }
         }
         new
+    }
+
+    fn most_steps(&self, place: Place) -> u8 {
+        MAX_STEPS[usize::from(self.limits.iter().any(|(p, _)| *p == place))]
     }
 
     /// Any number with the low bits of this one that stay.
@@ -103,15 +123,17 @@ impl Shape {
 
     /// The range to guess of a place that had this one and changed, of all that its type can hold: its ends stay where
     /// they were not left. Where guesses may be tried for longer, an end that was left goes to the next number that the
-    /// program compares with, a few times.
+    /// loop compares the place with, or else with anything, a few times.
     pub(super) fn range(&self, place: Place, old: (u64, u64), all: (u64, u64)) -> (u64, u64) {
         let left = |list: &[(Place, i128, u8)]| list.iter().find(|(p, ..)| *p == place).copied();
-        let near = |times: u8| self.related.is_some() && times < MAX_STEPS;
+        let near = |times: u8| self.related.is_some() && times < self.most_steps(place);
+        let own = || self.limits.iter().filter(|(p, _)| *p == place).map(|(_, c)| *c);
         let min = match left(&self.less) {
             None => old.0,
             Some((_, at, times)) if near(times) => {
                 let lower = |of: &Vec<u64>| of.iter().filter(|c| i128::from(**c) <= at && **c >= all.0).max().copied();
-                self.compared_with.iter().find_map(lower).unwrap_or(all.0)
+                let own = own().filter(|c| i128::from(*c) <= at && *c >= all.0).max();
+                own.or_else(|| self.compared_with.iter().find_map(lower)).unwrap_or(all.0)
             }
             Some(_) => all.0,
         };
@@ -119,7 +141,8 @@ impl Shape {
             None => old.1,
             Some((_, at, times)) if near(times) => {
                 let upper = |of: &Vec<u64>| of.iter().filter(|c| i128::from(**c) >= at && **c <= all.1).min().copied();
-                self.compared_with.iter().find_map(upper).unwrap_or(all.1)
+                let own = own().filter(|c| i128::from(*c) >= at && *c <= all.1).min();
+                own.or_else(|| self.compared_with.iter().find_map(upper)).unwrap_or(all.1)
             }
             Some(_) => all.1,
         };
