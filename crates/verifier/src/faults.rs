@@ -53,6 +53,8 @@ mod with {
         RelationsUnbegun,
         /// Sums of what a loop moves are taken to stay as they are.
         SumsStay,
+        /// A number that was loaded from a region is taken to be there still after a store to one.
+        SeenSurvivesStores,
         /// What decides is not needed exactly.
         DecisionsUnmarked,
         /// What was compared with an exact number is not needed exactly itself.

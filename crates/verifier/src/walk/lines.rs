@@ -394,6 +394,7 @@ impl State {
 
     /// A loop that is left: what its round said of its lines stays true.
     pub(super) fn leave_loop(&mut self, frame: usize) {
+        self.seen.clear();
         if let Some(mark) = self.frames[frame].loops.last() {
             self.leave_fills(mark.k.id);
         }

@@ -108,6 +108,8 @@ pub(super) struct Pruner {
     numbers: bool,
     /// Some path has known a sum (see [`super::sums`]).
     pub(super) sums: bool,
+    /// Some path has used what was seen in a region (see [`super::seen`]).
+    pub(super) seen: bool,
     /// One function without loops: once no branch is left for later, control never comes back to where it is.
     forward: bool,
     /// By instruction: the newest kept state.
@@ -142,7 +144,7 @@ impl Pruner {
     /// numbers that are not needed exactly; `loops`: nor in a program with any, as they are guessed about.
     pub(super) fn start(&mut self, program: &Program, exhaustive: bool, numbers: bool, loops: bool) {
         self.numbers = numbers;
-        (self.sums, self.iterates) = (false, false);
+        (self.sums, self.seen, self.iterates) = (false, false, false);
         let insns = program.insns();
         self.joins.clear();
         self.count = 0;
@@ -603,6 +605,9 @@ impl Pruner {
         kept.needed = Some(first);
         let of = |k: usize| needed.get(k).copied().unwrap_or_default();
         self.needed.extend((0..frames).map(of).map(|n| if self.numbers { n.with_numbers() } else { n }));
+        if !self.seen {
+            kept.state.seen.clear();
+        }
         if forget_unneeded(&mut kept.state, &self.needed[first..], self.sums) {
             forget_ids(&mut kept.state, &mut self.id_scratch, self.sums);
         }

@@ -19,6 +19,12 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool) {
     for id in state.frames.iter().flat_map(|f| &f.loops).flat_map(|m| &m.ids) {
         ids.extend([*id, *id]);
     }
+    if !state.seen.is_empty() {
+        // What nothing else has the name of, nobody loads again.
+        let held = ids.clone();
+        state.seen.retain(|s| s.id < FIRST_FREE_ID || held.contains(&s.id));
+        ids.extend(state.seen.iter().flat_map(|s| [s.id, s.id, s.value.id, s.value.id]));
+    }
     // Facts between lengths count where nothing else has a name, too.
     if ids.is_empty() && state.room.is_empty() && state.sums.is_empty() {
         return;

@@ -85,6 +85,7 @@ impl Guess {
             mark.k.n.alu_assign(AluOp::Add, Width::W64, &one);
         }
         back.next_fills(self.k);
+        back.seen.clear();
         for v in back.frames.iter_mut().flat_map(|f| f.regs.iter_mut().chain(f.spills.iter_mut().map(|s| &mut s.value)))
         {
             let id = v.line_id();
