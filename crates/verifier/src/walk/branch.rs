@@ -116,6 +116,11 @@ impl Walk<'_> {
         match (named(dst), named(r)) {
             (true, false) if self.relates() => self.give_name(r),
             (false, true) if self.relates() => self.give_name(dst),
+            // The next comparison of the two may be decided by this one.
+            (false, false) if self.loops.rich() => {
+                self.give_name(dst);
+                self.give_name(r);
+            }
             _ => {}
         }
         if self.state.has_differences() {

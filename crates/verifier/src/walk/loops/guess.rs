@@ -111,6 +111,8 @@ pub(super) struct Guess {
     refuted: Vec<Relation>,
     /// Of sums, what came back knew.
     seen: Vec<Relation>,
+    /// By round that came back, how far it moved what it moved by constants.
+    moves: Vec<Vec<(Place, i128)>>,
     /// The first name that was made for it.
     first_name: u32,
 }
@@ -173,6 +175,7 @@ impl Guess {
             relations: Vec::new(),
             refuted: Vec::new(),
             seen: Vec::new(),
+            moves: Vec::new(),
             first_name: *next_id + 1,
         };
         // What a line begins with, if that has a name of its own there: the name, and what it is.
