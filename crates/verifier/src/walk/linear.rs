@@ -142,6 +142,17 @@ impl State {
         false
     }
 
+    /// The most that the form is, by all that is known near it.
+    pub(in crate::walk) fn most_of_form(&self, form: &Form) -> Option<i128> {
+        /// No number's name.
+        const IT: u32 = u32::MAX;
+        let mut rows = Rows::new();
+        let it = form.clone().plus(&Form::name(IT), -1)?;
+        rows.add_equation(&it.terms, it.constant);
+        let (_, found) = self.rows_about(form, true, NEAR[1], &mut rows);
+        if found { None } else { rows.most(IT) }
+    }
+
     /// Whether two forms are always equal.
     pub(in crate::walk) fn proves_equal(&self, a: &Form, b: &Form) -> bool {
         let less = |a: &Form, b: &Form| a.clone().plus(b, -1).is_some_and(|f| self.proves_by_all(&f));

@@ -30,6 +30,7 @@ use std::collections::BTreeMap;
 
 use bpf_isa::{Insn, InsnIdx, Program, Reg};
 
+use super::linear::Form;
 use super::trail::{Ending, Needed, forget_unneeded};
 use super::{Res, Walk, refuse, shrink};
 use crate::error::Reason;
@@ -42,7 +43,7 @@ use cover::same_shape;
 pub(super) use cover::{IdMap, covers};
 pub(super) use epoch::Epochs;
 use epoch::same_bounds;
-use names::forget_ids;
+use names::{distances, forget_ids};
 use widen::{scatter, widen};
 
 const NONE: u32 = u32::MAX;
@@ -561,6 +562,7 @@ impl Walk<'_> {
         self.leave_loops();
         // No state that is kept has them: what one compares with it may not.
         self.state.forget_differences();
+        let before = (self.loops.rich() && !self.state.sums.is_empty()).then(|| self.copy_state());
         let needs = &self.scratch.needs;
         let frames = self.state.frames.len();
         for k in 0..frames {
@@ -586,7 +588,36 @@ impl Walk<'_> {
                 }
             }
         }
+        if let Some(before) = before {
+            self.keep_distances(&before);
+            self.scratch.pool.push(before);
+        }
         forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch, false);
+    }
+
+    /// Where places are related to each other: what is about to be forgotten may be all that tells how far what stays
+    /// is apart. `before`: the state with what has been forgotten already.
+    fn keep_distances(&mut self, before: &State) {
+        let names = distances(before, &self.state);
+        if names.is_empty() {
+            return;
+        }
+        // Others may rest on what these follow from.
+        self.scratch.prune.sums = true;
+        for (i, x) in names.iter().enumerate() {
+            let most = before.most_of_form(&Form::name(*x));
+            if let Some(most) = most.filter(|most| *most >= 0 && *most < i64::MAX.into()) {
+                self.state.bound(*x, i128::from(i64::MIN), most, 0);
+            }
+            for (j, y) in names.iter().enumerate().filter(|(j, _)| *j != i) {
+                let apart = Form::name(*x).plus(&Form::name(*y), -1);
+                let most = apart.and_then(|f| before.most_of_form(&f)).and_then(|most| i64::try_from(most).ok());
+                if let Some(bytes) = most.and_then(i64::checked_neg) {
+                    debug_assert!(i != j);
+                    self.state.learn_below(crate::state::Room { id: *x, scale: 1, bytes, hi: *y });
+                }
+            }
+        }
     }
 }
 

@@ -58,6 +58,33 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool) {
     }
 }
 
+/// Names whose distances are looked for at a time.
+const MAX_APART: usize = 5;
+
+/// The names that are held still, of which only sums with others say how far they are apart, and these are not held any
+/// more.
+pub(super) fn distances(before: &State, now: &State) -> Vec<u32> {
+    let names = |s: &State| -> Vec<u32> {
+        let values = s.frames.iter().flat_map(Frame::values).map(Value::line_id);
+        let marks = s.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.ids.iter().copied());
+        values.chain(marks).filter(|id| *id >= FIRST_FREE_ID).collect()
+    };
+    let (held, kept) = (names(before), names(now));
+    let lost = |id: u32| held.contains(&id) && !kept.contains(&id);
+    let mut out: Vec<u32> = Vec::new();
+    if !before.sums.iter().any(|t| [t.s, t.a, t.b].into_iter().any(lost)) {
+        return out;
+    }
+    let values = now.frames.iter().flat_map(Frame::values);
+    for v in values.filter(|v| v.is_scalar() && v.scale == 1 && v.id >= FIRST_FREE_ID && v.n.as_const().is_none()) {
+        let summed = before.sums.iter().any(|t| [t.s, t.a, t.b].contains(&v.id));
+        if summed && !out.contains(&v.id) && out.len() < MAX_APART {
+            out.push(v.id);
+        }
+    }
+    out
+}
+
 /// The names that nothing holds and that facts lead to, `way` giving from where and to where each does.
 fn led_to(room: &[Room], held: impl Fn(u32) -> bool, way: impl Fn(&Room) -> (u32, u32)) -> Vec<u32> {
     let mut found: Vec<u32> = Vec::new();
