@@ -582,7 +582,9 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
         return;
     }
     let (old, n) = (*reg, *n);
-    if old.scale != 1 || !state.sums.is_empty() || !state.wraps.is_empty() || state.in_guessed_loop() {
+    // What is above it is bounded, too.
+    let above = || state.room.iter().any(|f| f.id == old.id && f.hi >= FIRST_FREE_ID);
+    if old.scale != 1 || !state.sums.is_empty() || !state.wraps.is_empty() || state.in_guessed_loop() || above() {
         state.bound_by(&old);
     }
     for v in state.values_mut().filter(|v| v.is_scalar() && v.id == old.id) {

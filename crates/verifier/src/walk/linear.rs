@@ -146,11 +146,14 @@ impl State {
     pub(in crate::walk) fn most_of_form(&self, form: &Form) -> Option<i128> {
         /// No number's name.
         const IT: u32 = u32::MAX;
-        let mut rows = Rows::new();
         let it = form.clone().plus(&Form::name(IT), -1)?;
-        rows.add_equation(&it.terms, it.constant);
-        let (_, found) = self.rows_about(form, true, NEAR[1], &mut rows);
-        if found { None } else { rows.most(IT) }
+        let within = |near: (u32, usize)| {
+            let mut rows = Rows::new();
+            rows.add_equation(&it.terms, it.constant);
+            let (_, found) = self.rows_about(form, true, near, &mut rows);
+            if found { None } else { rows.most(IT) }
+        };
+        NEAR.into_iter().skip(1).filter_map(within).min()
     }
 
     /// Whether two forms are always equal.

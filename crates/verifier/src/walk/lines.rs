@@ -398,7 +398,6 @@ impl State {
 
     /// A loop that is left: what its round said of its lines stays true.
     pub(super) fn leave_loop(&mut self, frame: usize) {
-        self.seen.clear();
         if let Some(mark) = self.frames[frame].loops.last() {
             self.leave_fills(mark.k.id);
         }
@@ -412,6 +411,10 @@ impl State {
                 self.learn_below(Room { id: hi, scale: 1, bytes: -bytes, hi: id });
             }
             self.keep_line(mark.k.id, &line);
+        }
+        // Names of the round are those of its numbers when it was left; but nothing is remembered outside of guesses.
+        if !self.in_guessed_loop() {
+            self.seen.clear();
         }
     }
 }

@@ -563,6 +563,10 @@ impl Walk<'_> {
         // No state that is kept has them: what one compares with it may not.
         self.state.forget_differences();
         let before = (self.loops.rich() && !self.state.sums.is_empty()).then(|| self.copy_state());
+        // What two numbers were compared to be may decide the next comparison of them, which is that of a compiler.
+        let rich = self.loops.rich();
+        let room = std::mem::take(&mut self.state.room);
+        let ordered = |v: &Value| rich && v.id != 0 && room.iter().any(|f| f.id == v.id || f.hi == v.id);
         let needs = &self.scratch.needs;
         let frames = self.state.frames.len();
         for k in 0..frames {
@@ -582,12 +586,13 @@ impl Walk<'_> {
                 }
                 if !need.is_live(r) {
                     *v = Value::uninit(Why::Dead);
-                } else if v.is_scalar() && !need.is_exact(r) {
+                } else if v.is_scalar() && !need.is_exact(r) && !ordered(v) {
                     let n = if v.n.high_half_is_zero() { Scalar::low_bits(32) } else { Scalar::UNKNOWN };
                     *v = Value::scalar(n);
                 }
             }
         }
+        self.state.room = room;
         if let Some(before) = before {
             self.keep_distances(&before);
             self.scratch.pool.push(before);

@@ -219,13 +219,21 @@ impl Guess {
                     if full || a == c || b == c || !(*first || *second || *third) || self.moves.len() < 2 {
                         continue;
                     }
-                    let alike = |by: &Vec<(Place, i128)>| {
-                        let [a, b, c] = [*a, *b, *c].map(|p| moved(by, p));
-                        a.zip(b).map(|(a, b)| a + b) == c && c.is_some()
-                    };
+                    let of = |by: &Vec<(Place, i128)>| Some([moved(by, *a)?, moved(by, *b)?, moved(by, *c)?]);
+                    let moves: Option<Vec<[i128; 3]>> = self.moves.iter().map(of).collect();
                     let apart = || x.clone().plus(y, 1)?.plus(z, -1);
-                    let (Some(apart), true) = (apart(), self.moves.iter().all(alike)) else { continue };
+                    let (Some(apart), Some(moves)) = (apart(), moves) else { continue };
                     let [a, b, c] = [*a, *b, *c].map(Of::Place);
+                    if moves.iter().any(|[a, b, c]| a + b != *c) {
+                        // The two together never move further, and one gives what the other takes.
+                        let gives = moves.iter().any(|[a, b, c]| a.min(b) < &0 && a.max(b) > c);
+                        let less = moves.iter().all(|[a, b, c]| a + b <= *c);
+                        let bytes = apart.as_const().and_then(|apart| i64::try_from(-apart).ok());
+                        if let (true, true, Some(bytes)) = (gives, less, bytes) {
+                            out.push(Relation::SumBelow { a, b, bytes, end: c });
+                        }
+                        continue;
+                    }
                     let (d, delta) = match (apart.as_const(), apart.single()) {
                         (Some(delta), _) => (None, delta),
                         (None, Some((id, 1, delta))) => (Some(Of::Name(id)), delta),
@@ -243,7 +251,19 @@ impl Guess {
     pub(super) fn see_moves(&mut self, back: &State) {
         let by = |p: Place| {
             let (g, b) = (value(&self.state, p)?, value(back, p)?);
-            let by = Form::of(&b)?.plus(&Form::of(&g)?, -1)?.as_const()?;
+            let by = Form::of(&b)?.plus(&Form::of(&g)?, -1)?;
+            // The number of before may be known by now.
+            let by = match by.single() {
+                Some((id, times, at)) if id == g.line_id() => {
+                    let named = |v: &&Value| v.line_id() == id && v.is_scalar() && v.scale == 1;
+                    let known = back.frames.iter().flat_map(Frame::values).filter(named).find_map(|v| {
+                        let (min, max) = v.range_of_line();
+                        (min == max).then_some(i128::from(min))
+                    });
+                    times.checked_mul(known?)?.checked_add(at)?
+                }
+                _ => by.as_const()?,
+            };
             (g.ty == b.ty && g.line_id() != 0).then_some((p, by))
         };
         let own = self.own.iter().map(|o| o.place);
