@@ -494,15 +494,6 @@ impl Walk<'_> {
             self.stats.pruned += 1;
             return Ok(true);
         }
-        if std::env::var("DBG").is_ok() {
-            eprintln!("NOT COVERED at {}: g.room {:?}\n back.room {:?}\n g.sums {:?}\n b.sums {:?}", a.at, g.state.room, back.room, g.state.sums, back.sums);
-            for (f, b) in g.state.frames.iter().zip(&back.frames) {
-                eprintln!("  bytes {:?}\n        {:?}\n {:?}\n {:?} fills {:?} {:?}", f.bytes, b.bytes, f.spills, b.spills, f.fills, b.fills);
-                for (x, y) in f.regs.iter().zip(&b.regs) {
-                    eprintln!("   {:?} {} {} {} {} | {:?} {} {} {} {}", x.ty, x.id, x.scale, x.delta, x.n, y.ty, y.id, y.scale, y.delta, y.n);
-                }
-            }
-        }
         let a = &mut self.loops.open[i];
         let most = MAX_TRIES + a.extra_tries();
         let Some(g) = &mut a.guess else { return refuse(Reason::Internal("a check of no guess")) };

@@ -22,6 +22,13 @@ const MAX_DIVISOR: i64 = 1 << 20;
 const MAX_SPLIT: u64 = 1 << 48;
 
 impl Sum {
+    /// Whether it says something of what is held, or of what a fact ties to that.
+    pub(super) fn says_something(&self, held: &impl Fn(u32) -> bool, room: &[Room]) -> bool {
+        let parts = held(self.a) && held(self.b);
+        let ordered = || self.max < i64::MAX || room.iter().any(|r| r.id == self.s || r.hi == self.s);
+        (parts && (held(self.s) || ordered())) || (held(self.s) && (held(self.a) || held(self.b) || self.split))
+    }
+
     /// Its two parts: what it has in common with another one, and the rest with its scale.
     fn parts(&self) -> impl Iterator<Item = ((u32, i64), (u32, i64))> {
         let (a, b) = ((self.a, 1), (self.b, self.scale));
@@ -315,11 +322,7 @@ impl State {
     /// Forgets sums that say nothing of what is held, or of what a fact ties to that.
     pub(super) fn forget_sums(&mut self, held: impl Fn(u32) -> bool) {
         let room = &self.room;
-        self.sums.retain(|t| {
-            let parts = held(t.a) && held(t.b);
-            let ordered = || t.max < i64::MAX || room.iter().any(|r| r.id == t.s || r.hi == t.s);
-            (parts && (held(t.s) || ordered())) || (held(t.s) && (held(t.a) || held(t.b) || t.split))
-        });
+        self.sums.retain(|t| t.says_something(&held, room));
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! Invariant: an order between two names that are held follows afterwards if it did before, over however many others.
 
-use crate::state::{Frame, Room, State};
+use crate::state::{Frame, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Value};
 
 /// Removes the ids of numbers that nothing else has, and facts about ids that nothing has. The facts stay if `asked`:
@@ -59,10 +59,9 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool) {
 }
 
 /// Names whose distances are looked for at a time.
-const MAX_APART: usize = 5;
+const MAX_APART: usize = 6;
 
-/// The names that are held still, of which only sums with others say how far they are apart, and these are not held any
-/// more.
+/// The names that are held still, if sums are about to be forgotten that say how far they are apart, or from others.
 pub(super) fn distances(before: &State, now: &State) -> Vec<u32> {
     let names = |s: &State| -> Vec<u32> {
         let values = s.frames.iter().flat_map(Frame::values).map(Value::line_id);
@@ -71,15 +70,21 @@ pub(super) fn distances(before: &State, now: &State) -> Vec<u32> {
     };
     let (held, kept) = (names(before), names(now));
     let lost = |id: u32| held.contains(&id) && !kept.contains(&id);
+    let goes = |t: &Sum| !t.says_something(&|id| id < FIRST_FREE_ID || kept.contains(&id), &before.room);
     let mut out: Vec<u32> = Vec::new();
-    if !before.sums.iter().any(|t| [t.s, t.a, t.b].into_iter().any(lost)) {
+    if !before.sums.iter().any(|t| goes(t) || [t.s, t.a, t.b].into_iter().any(lost)) {
         return out;
     }
-    let values = now.frames.iter().flat_map(Frame::values);
-    for v in values.filter(|v| v.is_scalar() && v.scale == 1 && v.id >= FIRST_FREE_ID && v.n.as_const().is_none()) {
-        let summed = before.sums.iter().any(|t| [t.s, t.a, t.b].contains(&v.id));
-        if summed && !out.contains(&v.id) && out.len() < MAX_APART {
-            out.push(v.id);
+    let in_sum = |id: u32| before.sums.iter().any(|t| [t.s, t.a, t.b].contains(&id));
+    let numbers = now.frames.iter().flat_map(Frame::values).filter(|v| v.is_scalar() && v.n.as_const().is_none());
+    let numbers = numbers.filter(|v| v.scale == 1).map(|v| v.id);
+    // What was in the places of a guess when its round began, too: they may have moved on.
+    let marks = now.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.ids.iter().copied());
+    for id in numbers.chain(marks).filter(|id| *id >= FIRST_FREE_ID) {
+        let beside = |f: &Room| (f.id == id && in_sum(f.hi)) || (f.hi == id && in_sum(f.id));
+        let tied = in_sum(id) || before.room.iter().any(beside);
+        if tied && !out.contains(&id) && out.len() < MAX_APART {
+            out.push(id);
         }
     }
     out

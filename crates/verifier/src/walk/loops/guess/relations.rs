@@ -356,7 +356,19 @@ fn clip(related: &[(Relation, u32)], names: &State, state: &mut State) {
     for (r, _) in related {
         let (lo, scale, bytes, hi) = match *r {
             Relation::Below { lo, scale, bytes, hi } => (lo, scale, bytes, hi),
-            Relation::SumBelow { .. } | Relation::BelowSum { .. } | Relation::Balance { .. } => continue,
+            Relation::SumBelow { .. } | Relation::BelowSum { .. } => continue,
+            // One side is no more than the other may be.
+            Relation::Balance { a, b, c, d, delta } => {
+                let parts = || Some((a.named(names)?, b.named(names)?, c.named(names)?));
+                let least = d.map_or(Some(0), |d| d.form(names)?.as_const()).unwrap_or(0).max(0);
+                if let Some(((a, 1, x), (b, 1, y), (c, 1, z))) = parts()
+                    && let (Some(p), Some(q)) = (most_of(state, a), most_of(state, b))
+                {
+                    let apart = i128::from(x) + i128::from(y) - i128::from(z) - i128::from(delta);
+                    state.bound(c, i128::from(i64::MIN), p + q + apart - least, 2);
+                }
+                continue;
+            }
             Relation::Sum { s, .. } => {
                 // The parts are bounded by the whole.
                 if let Some((id, ..)) = s.named(names)
