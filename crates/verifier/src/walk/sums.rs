@@ -23,9 +23,13 @@ const MAX_SPLIT: u64 = 1 << 48;
 
 impl Sum {
     /// Whether it says something of what is held, or of what a fact ties to that.
-    pub(super) fn says_something(&self, held: &impl Fn(u32) -> bool, room: &[Room]) -> bool {
+    /// `twice`: the wholes of more than one.
+    pub(super) fn says_something(&self, held: &impl Fn(u32) -> bool, room: &[Room], twice: &[u32]) -> bool {
         let parts = held(self.a) && held(self.b);
-        let ordered = || self.max < i64::MAX || room.iter().any(|r| r.id == self.s || r.hi == self.s);
+        let ordered = || {
+            let named = room.iter().any(|r| r.id == self.s || r.hi == self.s);
+            self.max < i64::MAX || named || twice.contains(&self.s)
+        };
         (parts && (held(self.s) || ordered())) || (held(self.s) && (held(self.a) || held(self.b) || self.split))
     }
 
@@ -319,10 +323,16 @@ impl State {
         }
     }
 
+    /// What is the sum of more than one pair.
+    pub(super) fn wholes_twice(&self) -> Vec<u32> {
+        let again = |(i, t): (usize, &Sum)| self.sums[..i].iter().any(|o| o.s == t.s).then_some(t.s);
+        self.sums.iter().enumerate().filter_map(again).collect()
+    }
+
     /// Forgets sums that say nothing of what is held, or of what a fact ties to that.
     pub(super) fn forget_sums(&mut self, held: impl Fn(u32) -> bool) {
-        let room = &self.room;
-        self.sums.retain(|t| t.says_something(&held, room));
+        let (room, twice) = (&self.room, self.wholes_twice());
+        self.sums.retain(|t| t.says_something(&held, room, &twice));
     }
 }
 

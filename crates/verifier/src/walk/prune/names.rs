@@ -70,7 +70,8 @@ pub(super) fn distances(before: &State, now: &State) -> Vec<u32> {
     };
     let (held, kept) = (names(before), names(now));
     let lost = |id: u32| held.contains(&id) && !kept.contains(&id);
-    let goes = |t: &Sum| !t.says_something(&|id| id < FIRST_FREE_ID || kept.contains(&id), &before.room);
+    let twice = before.wholes_twice();
+    let goes = |t: &Sum| !t.says_something(&|id| id < FIRST_FREE_ID || kept.contains(&id), &before.room, &twice);
     let mut out: Vec<u32> = Vec::new();
     if !before.sums.iter().any(|t| goes(t) || [t.s, t.a, t.b].into_iter().any(lost)) {
         return out;
