@@ -98,7 +98,9 @@ impl Walk<'_> {
                     self.give_name(r);
                 }
             }
-            (AluOp::And | AluOp::Rsh | AluOp::Div | AluOp::Mod, Src::Imm(_)) if unnamed(d) && small(d) && self.relates() => {
+            (AluOp::And | AluOp::Rsh | AluOp::Div | AluOp::Mod, Src::Imm(_))
+                if unnamed(d) && small(d) && self.relates() =>
+            {
                 self.give_name(dst);
             }
             _ => {}

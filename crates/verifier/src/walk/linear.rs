@@ -209,7 +209,8 @@ impl State {
                 found |= rows.add(&[(t.s, 1)], -i128::from(t.max));
             }
             if t.split {
-                found |= rows.add(&[(t.a, 1)], 1 - i128::from(t.scale));
+                let most = if planted!(RemainderForgotten) { 0 } else { i128::from(t.scale) - 1 };
+                found |= rows.add(&[(t.a, 1)], -most);
             }
         }
         for (f, _) in self.room.iter().zip(&rooms).filter(|(_, seen)| **seen) {
