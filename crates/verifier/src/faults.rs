@@ -53,6 +53,10 @@ mod with {
         RelationsUnbegun,
         /// Sums of what a loop moves are taken to stay as they are.
         SumsStay,
+        /// What a division or a mask leaves is taken to be nothing.
+        RemainderForgotten,
+        /// A number that was loaded from a region is taken to be there still after a store to one.
+        SeenSurvivesStores,
         /// What decides is not needed exactly.
         DecisionsUnmarked,
         /// What was compared with an exact number is not needed exactly itself.
@@ -197,7 +201,12 @@ mod with {
             Fault::BasesMoveApart,
         ];
         /// Those in sums of what a loop moves, and in differences of it (`tests/loops_oracle.rs`).
-        pub const OF_SUMS: &[Fault] = &[Fault::RelationsUnchecked, Fault::DifferencesWrapEarly];
+        pub const OF_SUMS: &[Fault] = &[
+            Fault::RelationsUnchecked,
+            Fault::DifferencesWrapEarly,
+            Fault::RemainderForgotten,
+            Fault::SeenSurvivesStores,
+        ];
         /// Those in what loops are known to have written: each lets a program through that reads what was not,
         /// or a pointer (`tests/loops_oracle.rs`).
         pub const OF_FILLS: &[Fault] = &[Fault::FillLeavesHoles, Fault::FillHoldsPointers, Fault::FillForgotten];

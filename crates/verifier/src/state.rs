@@ -98,6 +98,8 @@ pub(crate) struct Frame {
 pub(crate) enum Round {
     /// As it is, round by round.
     Walked,
+    /// The first one, as it is; of the others there will be a guess.
+    Peeled,
     /// As it is, to see what changes in a round.
     Watched,
     /// From a loop's guess: taken to be true in every round, until the check.
@@ -446,6 +448,18 @@ pub(crate) struct Difference {
     pub bits: u32,
 }
 
+/// A number that was loaded from a region: `size` bytes at `start + scale * V(id) + at`. Nobody has written to any region
+/// since, so a load of the same bytes yields it again (see `walk::seen`).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Seen {
+    pub region: u8,
+    pub id: u32,
+    pub scale: i16,
+    pub at: i64,
+    pub size: u8,
+    pub value: Value,
+}
+
 /// What must be given back: a record, a socket, an object on the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owed {
@@ -472,6 +486,8 @@ pub(crate) struct State {
     /// From one join to the next, as the differences are.
     pub wraps: Vec<Wrap>,
     pub differences: Vec<Difference>,
+    /// In some loops.
+    pub seen: Vec<Seen>,
 }
 
 impl Clone for State {
@@ -482,7 +498,7 @@ impl Clone for State {
     }
     fn clone_from(&mut self, other: &State) {
         // By name, so that nothing new is left out.
-        let State { frames, owed, lock, min_len, room, sums, wraps, differences } = other;
+        let State { frames, owed, lock, min_len, room, sums, wraps, differences, seen } = other;
         self.frames.clone_from(frames);
         self.owed.clone_from(owed);
         self.lock = *lock;
@@ -491,6 +507,7 @@ impl Clone for State {
         self.sums.clone_from(sums);
         self.wraps.clone_from(wraps);
         self.differences.clone_from(differences);
+        self.seen.clone_from(seen);
     }
 }
 
@@ -499,7 +516,7 @@ impl State {
     /// each program, so whatever stayed would be said of other numbers.
     pub(crate) fn restart(&mut self, root: &Frame, least: [u32; Region::MAX_REGIONS]) {
         // By name, so that nothing new is left out.
-        let State { frames, owed, lock, min_len, room, sums, wraps, differences } = self;
+        let State { frames, owed, lock, min_len, room, sums, wraps, differences, seen } = self;
         frames.truncate(1);
         match frames.first_mut() {
             Some(first) => first.clone_from(root),
@@ -511,6 +528,7 @@ impl State {
         sums.clear();
         wraps.clear();
         differences.clear();
+        seen.clear();
     }
 
     /// The frame that runs. There always is one while the walk does.
@@ -527,9 +545,10 @@ impl State {
     pub(crate) fn set(&mut self, r: Reg, v: Value) {
         self.top_mut().regs[r.index()] = v;
     }
-    /// Every value of every frame, to change in place.
+    /// Every value of every frame, and what has been seen in regions, to change in place.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
-        self.frames.iter_mut().flat_map(Frame::values_mut)
+        let seen = self.seen.iter_mut().map(|s| &mut s.value);
+        self.frames.iter_mut().flat_map(Frame::values_mut).chain(seen)
     }
 
     /// Bytes proven to follow `start + scale * V(id)` in a region. `None`: not even that address is known to be in it,
@@ -620,7 +639,8 @@ impl State {
 
     /// Whether some loop that is walked from a guess, or watched, is around the current instruction.
     pub(crate) fn in_guessed_loop(&self) -> bool {
-        self.frames.iter().any(|f| f.loops.iter().any(|m| m.round != Round::Walked))
+        let guessed = |m: &Mark| matches!(m.round, Round::Watched | Round::Guessed);
+        self.frames.iter().any(|f| f.loops.iter().any(guessed))
     }
 
     /// Invalidates every pointer into a region, and every number that is a region's length.
@@ -658,6 +678,7 @@ impl State {
         }
         self.room.clear();
         self.sums.clear();
+        self.seen.clear();
         self.forget_differences();
         self.min_len = min_lens;
     }

@@ -26,6 +26,7 @@ mod offsets;
 mod pending;
 mod pointers;
 mod prune;
+mod seen;
 mod sums;
 mod trail;
 

@@ -98,7 +98,9 @@ impl Walk<'_> {
                     self.give_name(r);
                 }
             }
-            (AluOp::And | AluOp::Rsh, Src::Imm(_)) if unnamed(d) && small(d) && self.relates() => {
+            (AluOp::And | AluOp::Rsh | AluOp::Div | AluOp::Mod, Src::Imm(_))
+                if unnamed(d) && small(d) && self.relates() =>
+            {
                 self.give_name(dst);
             }
             _ => {}
@@ -256,16 +258,11 @@ impl Walk<'_> {
                 (exact, d.n.umax().saturating_sub(s.n.umin()))
             }
             AluOp::And | AluOp::Rsh => (true, top),
+            // Of whole numbers that are positive: the quotient and what is left.
+            AluOp::Div | AluOp::Mod => (s.n.umin() > 0, d.n.umax()),
             // Of bits that one of the two has: their sum.
             AluOp::Or => (d.n.bits().max() & s.n.bits().max() == 0, d.n.umax().saturating_add(s.n.umax()).min(top)),
-            AluOp::Mul
-            | AluOp::Div
-            | AluOp::SDiv
-            | AluOp::Mod
-            | AluOp::SMod
-            | AluOp::Xor
-            | AluOp::Lsh
-            | AluOp::Arsh => (false, top),
+            AluOp::Mul | AluOp::SDiv | AluOp::SMod | AluOp::Xor | AluOp::Lsh | AluOp::Arsh => (false, top),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::env::Region;
 use crate::error::{Decision, Reason};
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Room, State};
+use crate::state::State;
 use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value, len_id};
 
@@ -119,6 +119,11 @@ impl Walk<'_> {
         match (named(dst), named(r)) {
             (true, false) if self.relates() => self.give_name(r),
             (false, true) if self.relates() => self.give_name(dst),
+            // The next comparison of the two may be decided by this one.
+            (false, false) if self.loops.rich() => {
+                self.give_name(dst);
+                self.give_name(r);
+            }
             _ => {}
         }
         if self.state.has_differences() {
@@ -580,10 +585,9 @@ fn refine_linked(state: &mut State, r: Reg, n: &Scalar) {
         return;
     }
     let (old, n) = (*reg, *n);
-    // What lies above it may be below a length that has a new least value.
-    let above = |f: &Room| f.id == old.id && f.hi >= FIRST_FREE_ID;
-    let tied = !state.sums.is_empty() || !state.wraps.is_empty() || state.room.iter().any(above);
-    if old.scale != 1 || tied || state.in_guessed_loop() {
+    // What is above it is bounded, too.
+    let above = || state.room.iter().any(|f| f.id == old.id && f.hi >= FIRST_FREE_ID);
+    if old.scale != 1 || !state.sums.is_empty() || !state.wraps.is_empty() || state.in_guessed_loop() || above() {
         state.bound_by(&old);
     }
     for v in state.values_mut().filter(|v| v.is_scalar() && v.id == old.id) {

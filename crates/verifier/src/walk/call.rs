@@ -15,6 +15,7 @@ use bpf_uapi::MapTypes;
 
 impl<'a> Walk<'a> {
     pub(super) fn call(&mut self, callee: Callee) -> Res<Flow> {
+        self.state.seen.clear();
         match callee {
             Callee::Subprog(off) => {
                 let target = self.target(off)?;

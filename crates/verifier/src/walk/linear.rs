@@ -142,6 +142,20 @@ impl State {
         false
     }
 
+    /// The most that the form is, by all that is known near it.
+    pub(in crate::walk) fn most_of_form(&self, form: &Form) -> Option<i128> {
+        /// No number's name.
+        const IT: u32 = u32::MAX;
+        let it = form.clone().plus(&Form::name(IT), -1)?;
+        let within = |near: (u32, usize)| {
+            let mut rows = Rows::new();
+            rows.add_equation(&it.terms, it.constant);
+            let (_, found) = self.rows_about(form, true, near, &mut rows);
+            if found { None } else { rows.most(IT) }
+        };
+        NEAR.into_iter().skip(1).filter_map(within).min()
+    }
+
     /// Whether two forms are always equal.
     pub(in crate::walk) fn proves_equal(&self, a: &Form, b: &Form) -> bool {
         let less = |a: &Form, b: &Form| a.clone().plus(b, -1).is_some_and(|f| self.proves_by_all(&f));
@@ -195,7 +209,8 @@ impl State {
                 found |= rows.add(&[(t.s, 1)], -i128::from(t.max));
             }
             if t.split {
-                found |= rows.add(&[(t.a, 1)], 1 - i128::from(t.scale));
+                let most = if planted!(RemainderForgotten) { 0 } else { i128::from(t.scale) - 1 };
+                found |= rows.add(&[(t.a, 1)], -most);
             }
         }
         for (f, _) in self.room.iter().zip(&rooms).filter(|(_, seen)| **seen) {

@@ -16,7 +16,7 @@ use super::Walk;
 use crate::env::Region;
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Frame, Room, State, Wrap};
+use crate::state::{Frame, Room, State, Sum, Wrap};
 use crate::tnum::ones;
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 
@@ -169,6 +169,10 @@ impl State {
             }
         }
         let mut facts: Vec<Room> = Vec::new();
+        if min == max && min >= 0 {
+            let lines: Vec<Sum> = self.line_sums().collect();
+            lines.iter().for_each(|t| super::sums::constant_part(t, id, min, &mut facts));
+        }
         for mark in self.frames.iter().flat_map(|f| &f.loops) {
             for line in &mark.lines {
                 let step = i128::from(line.step);
@@ -403,7 +407,14 @@ impl State {
             let Some(bytes) = k.checked_mul(i64::from(line.step).abs()) else { continue };
             let (id, hi) = if line.step > 0 { (line.n, line.x) } else { (line.x, line.n) };
             self.learn_below(Room { id, scale: 1, bytes, hi });
+            if mark.k.n.as_const().is_some() {
+                self.learn_below(Room { id: hi, scale: 1, bytes: -bytes, hi: id });
+            }
             self.keep_line(mark.k.id, &line);
+        }
+        // Names of the round are those of its numbers when it was left; but nothing is remembered outside of guesses.
+        if !self.in_guessed_loop() {
+            self.seen.clear();
         }
     }
 }

@@ -91,6 +91,9 @@ struct Attempt {
     weakened: bool,
     /// Simpler guesses have failed: places are related to each other.
     related: bool,
+    /// These have failed, too: what is loaded is remembered, and the first rounds of inner loops are walked by
+    /// themselves.
+    peels: bool,
     /// Of a loose walk: where it ends at the latest.
     steps: u64,
     /// In a loose walk, numbers may wrap: nothing came back from one in which they did not.
@@ -121,6 +124,8 @@ struct Measure<P> {
 #[derive(Clone, Debug, Default)]
 struct Head {
     failures: u8,
+    /// Its first round is walked by itself, before there is a guess.
+    peeled: bool,
     /// What changed in a round, the last time that was proven.
     shape: Option<Shape>,
     /// Why it was not proven the last time, and what was guessed.
@@ -139,6 +144,8 @@ pub(super) struct Engine {
     loose: u32,
     /// The walk starts at a head that is done already.
     resumed: bool,
+    /// The path has come round for the first time in a loop whose first round is walked by itself.
+    begun: bool,
     /// Attempts made.
     pub(super) attempts: u64,
     /// Questions asked about single steps of this walk.
@@ -152,7 +159,7 @@ impl Engine {
         self.on = on && backward;
         self.open.clear();
         self.loose = 0;
-        (self.resumed, self.attempts) = (false, 0);
+        (self.resumed, self.begun, self.attempts) = (false, false, 0);
         self.asked.set(0);
         self.heads.clear();
         if self.on {
@@ -194,6 +201,11 @@ impl Engine {
         self.open.iter().any(|a| a.related)
     }
 
+    /// Whether what is loaded from regions is remembered (see [`super::seen`]).
+    pub(super) fn remembers(&self) -> bool {
+        self.open.iter().any(|a| a.peels)
+    }
+
     /// The names of the rounds of the attempts that are open.
     pub(super) fn guesses(&self) -> impl Iterator<Item = u32> {
         self.open.iter().map(|a| a.k)
@@ -227,12 +239,18 @@ impl Walk<'_> {
         if !self.loops.on {
             return Ok(None);
         }
+        self.loops.begun = false;
         if std::mem::take(&mut self.loops.resumed) {
             return Ok(Some(false));
         }
         let Some(id) = self.loops.forest.headed(self.pc) else { return Ok(None) };
         let Some(mark) = self.state.top().loops.last() else { return Ok(None) };
         if mark.id != id || mark.round == Round::Walked {
+            return Ok(None);
+        }
+        if mark.round == Round::Peeled {
+            self.state.top_mut().loops.pop();
+            self.loops.begun = true;
             return Ok(None);
         }
         let (k, round) = (mark.k.id, mark.round);
@@ -271,6 +289,11 @@ impl Walk<'_> {
             self.note_rounds(id, None);
             return Ok(false);
         }
+        if head.peeled && !self.loops.begun && self.loops.remembers() {
+            let k = Value::constant(0);
+            self.state.top_mut().loops.push(Mark { id, round: Round::Peeled, k, lines: Vec::new(), ids: Vec::new() });
+            return Ok(false);
+        }
         let shape = head.shape.clone();
         let entry = self.copy_state();
         let mark = self.trail_mark();
@@ -295,6 +318,7 @@ impl Walk<'_> {
             tries: 0,
             weakened: false,
             related: false,
+            peels: false,
             steps: 0,
             wraps: false,
             fills: Vec::new(),
@@ -493,11 +517,21 @@ impl Walk<'_> {
     /// A guess has failed: tries one that relates places to each other, or none.
     fn fail(&mut self, i: usize, why: LoopFailure) -> Res<()> {
         let a = &mut self.loops.open[i];
-        if a.related || !a.shape.may_relate() {
-            return self.give_up(i, why);
+        let (id, forest) = (a.id, &self.loops.forest);
+        let refused = matches!(why, LoopFailure::Refused { .. });
+        if a.related || !a.shape.may_relate(refused) {
+            // No end was seen, though it has loops inside: in the first rounds of these, more may be known.
+            let inside = |inner: usize| inner != id as usize && forest.contains(id, forest.loops()[inner].head);
+            let peels = why == LoopFailure::Endless && !a.peels && (0..forest.loops().len()).any(inside);
+            if !peels {
+                return self.give_up(i, why);
+            }
+            a.peels = true;
+            for (_, head) in self.loops.heads.iter_mut().enumerate().filter(|(inner, _)| inside(*inner)) {
+                head.peeled = true;
+            }
         }
         a.related = true;
-        let (id, forest) = (a.id, &self.loops.forest);
         a.shape.relate(self.insns, |at| forest.contains(id, InsnIdx(crate::num::small(at))));
         (a.tries, a.weakened) = (0, false);
         if self.start_loose(i) { Ok(()) } else { self.give_up(i, why) }

@@ -384,6 +384,7 @@ impl Walk<'_> {
                 }
             }
             Place::Untracked(Kind::MapValue) => self.frozen(&b, off, size).unwrap_or(any),
+            Place::Untracked(Kind::Packet) => self.load_region(&b, off, size),
             Place::Untracked(_) => any,
         })
     }
@@ -517,7 +518,7 @@ impl Walk<'_> {
                 self.state.frames[usize::from(frame)].store_somewhere(depth, span);
                 self.fills(base, off, size);
             }
-            Place::Field { .. } | Place::Untracked(_) => {}
+            Place::Field { .. } | Place::Untracked(_) => self.state.regions_written(),
         }
         Ok(())
     }
@@ -587,6 +588,7 @@ impl Walk<'_> {
             }
         }
         let place = self.atomic_place(base, off, bits / 8, Access::ReadWrite)?;
+        self.state.regions_written();
         let mut old = Value::scalar(Scalar::low_bits(bits));
         match place {
             Place::Stack { frame, depth, size } => {

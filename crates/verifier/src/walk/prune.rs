@@ -30,6 +30,7 @@ use std::collections::BTreeMap;
 
 use bpf_isa::{Insn, InsnIdx, Program, Reg};
 
+use super::linear::Form;
 use super::trail::{Ending, Needed, forget_unneeded};
 use super::{Res, Walk, refuse, shrink};
 use crate::error::Reason;
@@ -42,7 +43,7 @@ use cover::same_shape;
 pub(super) use cover::{IdMap, covers};
 pub(super) use epoch::Epochs;
 use epoch::same_bounds;
-use names::forget_ids;
+use names::{distances, forget_ids};
 use widen::{scatter, widen};
 
 const NONE: u32 = u32::MAX;
@@ -108,6 +109,8 @@ pub(super) struct Pruner {
     numbers: bool,
     /// Some path has known a sum (see [`super::sums`]).
     pub(super) sums: bool,
+    /// Some path has used what was seen in a region (see [`super::seen`]).
+    pub(super) seen: bool,
     /// One function without loops: once no branch is left for later, control never comes back to where it is.
     forward: bool,
     /// By instruction: the newest kept state.
@@ -142,7 +145,7 @@ impl Pruner {
     /// numbers that are not needed exactly; `loops`: nor in a program with any, as they are guessed about.
     pub(super) fn start(&mut self, program: &Program, exhaustive: bool, numbers: bool, loops: bool) {
         self.numbers = numbers;
-        (self.sums, self.iterates) = (false, false);
+        (self.sums, self.seen, self.iterates) = (false, false, false);
         let insns = program.insns();
         self.joins.clear();
         self.count = 0;
@@ -559,6 +562,11 @@ impl Walk<'_> {
         self.leave_loops();
         // No state that is kept has them: what one compares with it may not.
         self.state.forget_differences();
+        let before = (self.loops.rich() && !self.state.sums.is_empty()).then(|| self.copy_state());
+        // What two numbers were compared to be may decide the next comparison of them, which is that of a compiler.
+        let rich = self.loops.rich();
+        let room = std::mem::take(&mut self.state.room);
+        let ordered = |v: &Value| rich && v.id != 0 && room.iter().any(|f| f.id == v.id || f.hi == v.id);
         let needs = &self.scratch.needs;
         let frames = self.state.frames.len();
         for k in 0..frames {
@@ -578,13 +586,43 @@ impl Walk<'_> {
                 }
                 if !need.is_live(r) {
                     *v = Value::uninit(Why::Dead);
-                } else if v.is_scalar() && !need.is_exact(r) {
+                } else if v.is_scalar() && !need.is_exact(r) && !ordered(v) {
                     let n = if v.n.high_half_is_zero() { Scalar::low_bits(32) } else { Scalar::UNKNOWN };
                     *v = Value::scalar(n);
                 }
             }
         }
+        self.state.room = room;
+        if let Some(before) = before {
+            self.keep_distances(&before);
+            self.scratch.pool.push(before);
+        }
         forget_ids(&mut self.state, &mut self.scratch.prune.id_scratch, false);
+    }
+
+    /// Where places are related to each other: what is about to be forgotten may be all that tells how far what stays
+    /// is apart. `before`: the state with what has been forgotten already.
+    fn keep_distances(&mut self, before: &State) {
+        let names = distances(before, &self.state);
+        if names.is_empty() {
+            return;
+        }
+        // Others may rest on what these follow from.
+        self.scratch.prune.sums = true;
+        for (i, x) in names.iter().enumerate() {
+            let most = before.most_of_form(&Form::name(*x));
+            if let Some(most) = most.filter(|most| *most >= 0 && *most < i64::MAX.into()) {
+                self.state.bound(*x, i128::from(i64::MIN), most, 0);
+            }
+            for (j, y) in names.iter().enumerate().filter(|(j, _)| *j != i) {
+                let apart = Form::name(*x).plus(&Form::name(*y), -1);
+                let most = apart.and_then(|f| before.most_of_form(&f)).and_then(|most| i64::try_from(most).ok());
+                if let Some(bytes) = most.and_then(i64::checked_neg) {
+                    debug_assert!(i != j);
+                    self.state.learn_below(crate::state::Room { id: *x, scale: 1, bytes, hi: *y });
+                }
+            }
+        }
     }
 }
 
@@ -603,6 +641,9 @@ impl Pruner {
         kept.needed = Some(first);
         let of = |k: usize| needed.get(k).copied().unwrap_or_default();
         self.needed.extend((0..frames).map(of).map(|n| if self.numbers { n.with_numbers() } else { n }));
+        if !self.seen {
+            kept.state.seen.clear();
+        }
         if forget_unneeded(&mut kept.state, &self.needed[first..], self.sums) {
             forget_ids(&mut kept.state, &mut self.id_scratch, self.sums);
         }

@@ -16,10 +16,23 @@ use crate::value::{FIRST_FREE_ID, Value};
 
 /// Sums that a state holds; the oldest is forgotten for a new one.
 const MAX_SUMS: usize = 24;
+/// Greatest divisor that does so.
+const MAX_DIVISOR: i64 = 1 << 20;
 /// Greatest number that is split into its parts: more than an index, a length or a sum of words is a hash.
 const MAX_SPLIT: u64 = 1 << 48;
 
 impl Sum {
+    /// Whether it says something of what is held, or of what a fact ties to that.
+    /// `twice`: the wholes of more than one.
+    pub(super) fn says_something(&self, held: &impl Fn(u32) -> bool, room: &[Room], twice: &[u32]) -> bool {
+        let parts = held(self.a) && held(self.b);
+        let ordered = || {
+            let named = room.iter().any(|r| r.id == self.s || r.hi == self.s);
+            self.max < i64::MAX || named || twice.contains(&self.s)
+        };
+        (parts && (held(self.s) || ordered())) || (held(self.s) && (held(self.a) || held(self.b) || self.split))
+    }
+
     /// Its two parts: what it has in common with another one, and the rest with its scale.
     fn parts(&self) -> impl Iterator<Item = ((u32, i64), (u32, i64))> {
         let (a, b) = ((self.a, 1), (self.b, self.scale));
@@ -30,12 +43,16 @@ impl Sum {
 impl State {
     /// All equations: sums, and the lines of loops.
     pub(super) fn all_sums(&self) -> impl Iterator<Item = Sum> {
+        self.sums.iter().copied().chain(self.line_sums())
+    }
+
+    /// The lines of loops, as equations.
+    pub(super) fn line_sums(&self) -> impl Iterator<Item = Sum> {
         let lines = self.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.lines.iter().map(|l| (m.k.id, l)));
-        let lines = lines.filter(|(_, l)| l.n != 0).map(|(k, l)| {
+        lines.filter(|(_, l)| l.n != 0).map(|(k, l)| {
             let (s, a) = if l.step > 0 { (l.x, l.n) } else { (l.n, l.x) };
             Sum { s, a, b: k, scale: i64::from(l.step).abs(), delta: 0, max: i64::MAX, split: false }
-        });
-        self.sums.iter().copied().chain(lines)
+        })
     }
 
     /// The line of a loop that is left, as an equation.
@@ -196,9 +213,8 @@ impl State {
         Some((a, 0))
     }
 
-    /// What `x & (2^bits - 1)` and `x >> bits` make of a number: the names of the two.
-    fn split(&mut self, x: u32, bits: u32, next_id: &mut u32) -> (u32, u32) {
-        let scale = 1i64 << bits;
+    /// What `x % scale` and `x / scale` make of a number, or a mask and a shift: the names of the two.
+    fn split(&mut self, x: u32, scale: i64, next_id: &mut u32) -> (u32, u32) {
         if let Some(sum) = self.sums.iter().find(|t| t.split && t.s == x && t.scale == scale) {
             return (sum.a, sum.b);
         }
@@ -249,6 +265,9 @@ impl State {
         for i in 0..self.sums.len() {
             let t = self.sums[i];
             let (scale, delta) = (i128::from(t.scale), i128::from(t.delta));
+            if min == max {
+                constant_part(&t, id, min, facts);
+            }
             if t.s == id {
                 if let Ok(max) = i64::try_from(max) {
                     self.sums[i].max = t.max.min(max);
@@ -304,15 +323,32 @@ impl State {
         }
     }
 
+    /// What is the sum of more than one pair.
+    pub(super) fn wholes_twice(&self) -> Vec<u32> {
+        let again = |(i, t): (usize, &Sum)| self.sums[..i].iter().any(|o| o.s == t.s).then_some(t.s);
+        self.sums.iter().enumerate().filter_map(again).collect()
+    }
+
     /// Forgets sums that say nothing of what is held, or of what a fact ties to that.
     pub(super) fn forget_sums(&mut self, held: impl Fn(u32) -> bool) {
-        let room = &self.room;
-        self.sums.retain(|t| {
-            let parts = held(t.a) && held(t.b);
-            let ordered = || t.max < i64::MAX || room.iter().any(|r| r.id == t.s || r.hi == t.s);
-            (parts && (held(t.s) || ordered())) || (held(t.s) && (held(t.a) || held(t.b) || t.split))
-        });
+        let (room, twice) = (&self.room, self.wholes_twice());
+        self.sums.retain(|t| t.says_something(&held, room, &twice));
     }
+}
+
+/// One part of a sum is known now: the other and the whole are at a distance, either way. The part itself may be
+/// forgotten before that is asked for.
+pub(super) fn constant_part(t: &Sum, id: u32, is: i128, facts: &mut Vec<Room>) {
+    let (other, apart) = match id {
+        id if id == t.b && id != t.a => (t.a, i128::from(t.scale).checked_mul(is)),
+        id if id == t.a && id != t.b && t.scale == 1 => (t.b, Some(is)),
+        _ => return,
+    };
+    let apart = apart.and_then(|by| i64::try_from(by.checked_add(t.delta.into())?).ok());
+    // The negative of each distance is one, too.
+    let Some(apart) = apart.filter(|by| *by != i64::MIN) else { return };
+    facts.push(Room { id: other, scale: 1, bytes: apart, hi: t.s });
+    facts.push(Room { id: t.s, scale: 1, bytes: -apart, hi: other });
 }
 
 /// The greatest number of this width.
@@ -347,12 +383,29 @@ pub(super) fn result_name(
             None if d.scale != 1 => None,
             None => state.name_difference((d.id, d.delta), s, next_id).map(|(id, delta)| (id, 1, delta)),
         },
+        AluOp::Div | AluOp::Mod if d.id != 0 && (d.scale, d.delta) == (1, 0) && d.n.umax() <= MAX_SPLIT => {
+            // x = x % c + c * (x / c), as of any number that is not 0.
+            let c = s.n.as_const().and_then(|c| i64::try_from(c).ok()).filter(|c| (2..=MAX_DIVISOR).contains(c))?;
+            let (rest, quotient) = state.split(d.id, c, next_id);
+            Some((if op == AluOp::Div { quotient } else { rest }, 1, 0))
+        }
+        // Of a number that was shifted to the left before: `(x << 8) & 0xf00` is `(x & 15) << 8`.
+        AluOp::And if d.id != 0 && d.scale > 1 && d.delta == 0 && d.n.umax() <= MAX_SPLIT => {
+            let shift = u32::from(d.scale.cast_unsigned()).trailing_zeros();
+            let mask = s.n.as_const()? >> shift;
+            let fits = d.scale.cast_unsigned().is_power_of_two() && mask > 0 && mask < 1 << 15;
+            if !fits || !(mask + 1).is_power_of_two() {
+                return None;
+            }
+            let (low, _) = state.split(d.id, i64::try_from(mask + 1).ok()?, next_id);
+            Some((low, d.scale, 0))
+        }
         AluOp::And | AluOp::Rsh if d.id != 0 && (d.scale, d.delta) == (1, 0) && d.n.umax() <= MAX_SPLIT => {
             let c = s.n.as_const()?;
             // What is left without the low bits: the whole less them.
             let cleared = c.trailing_zeros();
             if op == AluOp::And && (1..15).contains(&cleared) && c & top(width) | ((1 << cleared) - 1) == top(width) {
-                let (low, _) = state.split(d.id, cleared, next_id);
+                let (low, _) = state.split(d.id, 1 << cleared, next_id);
                 return state.rest(d.id, low, next_id).map(|id| (id, 1, 0));
             }
             let bits = match op {
@@ -363,15 +416,15 @@ pub(super) fn result_name(
             if bits == 0 || bits >= whole.min(63) || (op == AluOp::And && c.count_ones() != bits) {
                 return None;
             }
-            let (low, high) = state.split(d.id, bits, next_id);
+            let (low, high) = state.split(d.id, 1 << bits, next_id);
             Some((if op == AluOp::And { low } else { high }, 1, 0))
         }
         AluOp::And
         | AluOp::Rsh
-        | AluOp::Mul
         | AluOp::Div
-        | AluOp::SDiv
         | AluOp::Mod
+        | AluOp::Mul
+        | AluOp::SDiv
         | AluOp::SMod
         | AluOp::Xor
         | AluOp::Lsh

@@ -304,6 +304,42 @@ fn each_fault_of_sums_is_found() {
              a: r3 += 1
              if r3 < 3 goto a"
         }
+        // A third of 17 is 5.
+        Fault::RemainderForgotten => {
+            "r3 = *(u8 *)(r1 + 0)
+             r4 = r3
+             r4 /= 3
+             if r4 > 5 goto out
+             r5 = r10
+             r5 += -16
+             r5 += r3
+             *(u8 *)(r5 + 0) = 1
+             out: r3 = 0
+             a: r3 += 1
+             if r3 < 3 goto a"
+        }
+        // The inner loop's first test fails, as another byte is there.
+        Fault::SeenSurvivesStores => {
+            "r4 = 0
+             a: r5 = r1
+             r5 += r4
+             r6 = *(u8 *)(r5 + 0)
+             if r6 < 128 goto c
+             *(u8 *)(r5 + 0) = 7
+             b: r5 = r1
+             r5 += r4
+             r6 = *(u8 *)(r5 + 0)
+             if r6 < 128 goto d
+             r4 += 1
+             if r4 < r2 goto b
+             goto out
+             d: *(u8 *)(r5 + 0) = 200
+             if r4 < r2 goto a
+             goto out
+             c: r4 += 1
+             if r4 < r2 goto a
+             out:"
+        }
         _ => panic!("no program for {fault:?}"),
     };
     for &fault in Fault::OF_SUMS {

@@ -710,3 +710,123 @@ fn what_one_program_knew_of_its_numbers_is_nothing_of_the_next() {
         }
     });
 }
+
+/// Two cursors, and a third that moves as the two together do.
+const MERGED: &str = ";raw
+    if r2 < 32 goto out
+    r6 = 0
+    r3 = 0
+    r0 = 0
+    a: r4 = r1
+    r4 += r6
+    r5 = *(u8 *)(r4 + 0)
+    r4 = r1
+    r4 += r3
+    r7 = *(u8 *)(r4 + 16)
+    r4 = r10
+    r4 += -31
+    r4 += r0
+    *(u8 *)(r4 + 0) = r5
+    r0 += 1
+    if r5 > r7 goto b
+    r6 += 1
+    if r6 < 16 goto a
+    goto out
+    b: r3 += 1
+    if r3 < 16 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn one_cursor_is_where_two_others_have_come_together() {
+    accepted(MERGED);
+    // One byte less than both may need.
+    refused(&MERGED.replace("r4 += -31", "r4 += -30"));
+    // It moves further on one path.
+    refused(&MERGED.replace("b: r3 += 1", "b: r3 += 1\nr0 += 1"));
+    // One of the two stays on one path, so the third does not end where they do.
+    refused(&MERGED.replace("b: r3 += 1", "b: r3 += 0"));
+}
+
+/// A third of a number bounds it.
+const THIRD: &str = ";raw
+    if r2 < 1 goto out
+    r3 = *(u8 *)(r1 + 0)
+    r4 = r3
+    r4 /= 3
+    if r4 > 5 goto out
+    r5 = r10
+    r5 += -18
+    r5 += r3
+    *(u8 *)(r5 + 0) = 1
+    out: r3 = 0
+    a: r3 += 1
+    if r3 < 3 goto a
+    r0 = 0
+    exit";
+
+#[test]
+fn a_quotient_bounds_what_was_divided() {
+    accepted(THIRD);
+    refused(&THIRD.replace("r5 += -18", "r5 += -17"));
+    refused(&THIRD.replace("r4 /= 3", "r4 /= 4"));
+    refused(&THIRD.replace("r4 > 5", "r4 > 6"));
+}
+
+/// Words from the upper end of a buffer: of an empty one, the pointer begins before it.
+const DOWN: &str = ";raw
+    r3 = r2
+    r3 &= -4
+    r1 += -4
+    r4 = r1
+    r4 += r3
+    a: r3 += -4
+    if r3 == -4 goto out
+    r5 = *(u32 *)(r4 + 0)
+    r4 += -4
+    if w5 != 7 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_pointer_may_fall_that_begins_before_its_buffer() {
+    accepted(DOWN);
+    // Faster than what counts.
+    refused(&DOWN.replace("r4 += -4", "r4 += -8"));
+    // A word further down.
+    refused(&DOWN.replace("(r4 + 0)", "(r4 - 4)"));
+    refused(&DOWN.replace("r1 += -4", "r1 += -8"));
+}
+
+/// Runs of bytes of one kind: that the inner loop moves on is known from the test that led to it.
+const RUNS: &str = ";raw
+    if r2 < 1 goto out
+    r4 = 0
+    a: r5 = r1
+    r5 += r4
+    r6 = *(u8 *)(r5 + 0)
+    if r6 < 128 goto c
+    b: r5 = r1
+    r5 += r4
+    r6 = *(u8 *)(r5 + 0)
+    if r6 < 128 goto d
+    r4 += 1
+    if r4 < r2 goto b
+    goto out
+    d: if r4 < r2 goto a
+    goto out
+    c: r4 += 1
+    if r4 < r2 goto a
+    out: r0 = 0
+    exit";
+
+#[test]
+fn a_byte_that_is_read_twice_is_the_same() {
+    accepted(RUNS);
+    // Something may have been written to it.
+    refused(&RUNS.replace("b: r5 = r1", "*(u8 *)(r1 + 0) = 1\nb: r5 = r1"));
+    // Another byte.
+    refused(&RUNS.replace("b: r5 = r1\n    r5 += r4\n    r6 = *(u8 *)(r5 + 0)", "b: r6 = *(u8 *)(r1 + 0)"));
+    // Another test.
+    refused(&RUNS.replace("if r6 < 128 goto d", "if r6 < 129 goto d"));
+}

@@ -125,6 +125,68 @@ impl Rows {
         false
     }
 
+    /// The most that this unknown is, when all others have been taken out of them; `None` if nothing says so, or if that
+    /// was not found out.
+    pub(super) fn most(mut self, id: u32) -> Option<i128> {
+        let columns = self.columns.len();
+        let of = self.columns.iter().position(|x| *x == id)?;
+        while let Some(e) = self.equal.pop() {
+            let single = e.by.iter().enumerate().find(|(at, c)| *at != of && c.abs() == 1);
+            let Some((at, c)) = single.map(|(at, c)| (at, *c)) else {
+                let negative = Row { by: e.by.map(|c| -c), constant: -e.constant, key: 0 };
+                if self.add_row(e) || self.add_row(negative) {
+                    return None;
+                }
+                continue;
+            };
+            for other in self.equal.iter_mut().filter(|other| other.by[at] != 0) {
+                *other = other.combined(1, &e, -other.by[at] * c, columns)?;
+            }
+            let with: Vec<Row> = self.less.extract_if(.., |r| r.by[at] != 0).collect();
+            for other in with {
+                let row = other.combined(1, &e, -other.by[at] * c, columns)?;
+                if self.add_row(row) {
+                    return None;
+                }
+            }
+        }
+        while let Some(at) = self.next_unknown(columns, Some(of)) {
+            if self.eliminate(at, columns)? {
+                return None;
+            }
+        }
+        // c * V + constant <= 0.
+        self.less.iter().filter(|r| r.by[of] > 0).map(|r| (-r.constant).div_euclid(r.by[of].into())).min()
+    }
+
+    /// The unknown that is taken out of the inequalities with the fewest new ones.
+    fn next_unknown(&self, columns: usize, but: Option<usize>) -> Option<usize> {
+        let (mut above, mut below) = ([0i64; COLUMNS], [0i64; COLUMNS]);
+        for row in &self.less {
+            for (at, c) in row.by.iter().enumerate().take(columns) {
+                above[at] += i64::from(*c > 0);
+                below[at] += i64::from(*c < 0);
+            }
+        }
+        let used = (0..columns).filter(|at| above[*at] + below[*at] > 0 && Some(*at) != but);
+        let cost = |at: &usize| (above[*at] * below[*at] - (above[*at] + below[*at]), self.columns.get(*at).copied());
+        used.min_by_key(cost)
+    }
+
+    /// Takes an unknown out of the inequalities. Whether they contradict each other; `None` if there are too many.
+    fn eliminate(&mut self, at: usize, columns: usize) -> Option<bool> {
+        let with: Vec<Row> = self.less.extract_if(.., |r| r.by[at] != 0).collect();
+        for a in with.iter().filter(|r| r.by[at] > 0) {
+            for b in with.iter().filter(|r| r.by[at] < 0) {
+                let row = a.combined(-b.by[at], b, a.by[at], columns)?;
+                if self.add_row(row) {
+                    return Some(true);
+                }
+            }
+        }
+        (self.less.len() <= MAX_ROWS).then_some(false)
+    }
+
     /// Takes one unknown after the other out of them. Whether they contradict each other; `None` if that was not found
     /// out.
     pub(super) fn contradict(mut self) -> Option<bool> {
@@ -156,30 +218,11 @@ impl Rows {
                 }
             }
         }
-        loop {
-            let (mut above, mut below) = ([0i64; COLUMNS], [0i64; COLUMNS]);
-            for row in &self.less {
-                for (at, c) in row.by.iter().enumerate().take(columns) {
-                    above[at] += i64::from(*c > 0);
-                    below[at] += i64::from(*c < 0);
-                }
-            }
-            let used = (0..columns).filter(|at| above[*at] + below[*at] > 0);
-            let cost =
-                |at: &usize| (above[*at] * below[*at] - (above[*at] + below[*at]), self.columns.get(*at).copied());
-            let Some(at) = used.min_by_key(cost) else { return Some(false) };
-            let with: Vec<Row> = self.less.extract_if(.., |r| r.by[at] != 0).collect();
-            for a in with.iter().filter(|r| r.by[at] > 0) {
-                for b in with.iter().filter(|r| r.by[at] < 0) {
-                    let row = a.combined(-b.by[at], b, a.by[at], columns)?;
-                    if self.add_row(row) {
-                        return Some(true);
-                    }
-                }
-            }
-            if self.less.len() > MAX_ROWS {
-                return None;
+        while let Some(at) = self.next_unknown(columns, None) {
+            if self.eliminate(at, columns)? {
+                return Some(true);
             }
         }
+        Some(false)
     }
 }

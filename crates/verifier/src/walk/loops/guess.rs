@@ -111,6 +111,8 @@ pub(super) struct Guess {
     refuted: Vec<Relation>,
     /// Of sums, what came back knew.
     seen: Vec<Relation>,
+    /// By round that came back, how far it moved what it moved by constants.
+    moves: Vec<Vec<(Place, i128)>>,
     /// The first name that was made for it.
     first_name: u32,
 }
@@ -128,6 +130,8 @@ impl Guess {
         loose: bool,
     ) -> Option<Guess> {
         let mut state = entry.clone();
+        // What is remembered of regions is said of names that are others in the next round.
+        state.seen.clear();
         let counted: Vec<(Place, i32)> = shape
             .changes
             .iter()
@@ -171,6 +175,7 @@ impl Guess {
             relations: Vec::new(),
             refuted: Vec::new(),
             seen: Vec::new(),
+            moves: Vec::new(),
             first_name: *next_id + 1,
         };
         // What a line begins with, if that has a name of its own there: the name, and what it is.
@@ -605,8 +610,11 @@ fn tie(v: &Value, d: i32, mark: &mut Mark, begins: &[(u32, Value)], fresh: &mut 
         return None;
     }
     // V(x) must not be negative, as no V is: what falls to 0 from above its name's distance would lead it there, and
-    // so would what falls to before its object; and so may the name of what lay before its region once.
-    let from_start = v.is_scalar() || v.n.smin() >= i64::from(v.delta).max(0);
+    // so may the name of what lay before its region once. A pointer that begins below its object does not, as long as
+    // it is no further from its name than that: whether each round leaves it so is seen when it comes back
+    // ([`Guess::next_round`]), by all that is known.
+    let begins_above = v.line_id() != 0 && v.scale > 0 && v.delta <= 0 && v.least_of_line() >= 0;
+    let from_start = v.is_scalar() || v.n.smin() >= i64::from(v.delta).max(0) || begins_above;
     let rises = v.line_id() != 0 && v.scale > 0 && d > 0 && v.is_of_no_negative();
     let falls = v.line_id() != 0 && v.scale > 0 && d < 0 && v.delta <= 0 && from_start;
     let named = (rises || falls) && d % i32::from(v.scale) == 0;

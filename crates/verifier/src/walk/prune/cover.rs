@@ -5,7 +5,7 @@
 
 use crate::faults::planted;
 use crate::scalar::Scalar;
-use crate::state::{Byte, Fill, Frame, Mark, Round, Spill, State, Sum};
+use crate::state::{Byte, Fill, Frame, Mark, Round, Seen, Spill, State, Sum};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
 use crate::walk::shrink;
 
@@ -40,6 +40,14 @@ impl IdMap {
         self.0.iter().find(|(o, _)| *o == old).map(|(_, n)| *n)
     }
 
+    /// Whether the old name may stand for the new one.
+    fn would_be(&self, old: u32, new: u32) -> bool {
+        match self.0.iter().find(|(o, n)| *o == old || *n == new) {
+            Some(pair) => *pair == (old, new),
+            None => true,
+        }
+    }
+
     fn same(&mut self, old: u32, new: u32) -> bool {
         if old < FIRST_FREE_ID || new < FIRST_FREE_ID {
             return old == new;
@@ -71,6 +79,7 @@ pub(in crate::walk) fn covers(old: &State, new: &State, ids: &mut IdMap) -> bool
             _ => true,
         }
         && old.min_len.iter().zip(&new.min_len).all(|(o, n)| n >= o)
+        && old.seen.iter().all(|o| new.seen.iter().any(|n| seen_covers(o, n, ids)))
         && old.sums.iter().all(|o| new.sums.iter().any(|n| sum_covers(o, n, ids)))
         && old.room.iter().all(|o| match (ids.new_name(o.id), ids.new_name(o.hi)) {
             (Some(id), Some(hi)) => new.below(id, o.scale, hi) >= Some(o.bytes),
@@ -149,6 +158,13 @@ fn sum_covers(o: &Sum, n: &Sum, ids: &mut IdMap) -> bool {
         && n.max <= o.max
         && (n.split || !o.split)
         && [(o.s, n.s), (o.a, n.a), (o.b, n.b)].into_iter().all(|(o, n)| ids.same(o, n))
+}
+
+/// Whether what the old state has seen in a region the new one has seen, too.
+fn seen_covers(o: &Seen, n: &Seen, ids: &mut IdMap) -> bool {
+    let place = |s: &Seen| (s.region, s.scale, s.at, s.size);
+    let same = place(o) == place(n) && ids.would_be(o.id, n.id) && ids.would_be(o.value.id, n.value.id);
+    same && ids.same(o.id, n.id) && value_covers(&o.value, &n.value, ids)
 }
 
 fn stack_covers(old: &Frame, new: &Frame, ids: &mut IdMap) -> bool {

@@ -5,7 +5,7 @@
 //!
 //! Invariant: an order between two names that are held follows afterwards if it did before, over however many others.
 
-use crate::state::{Frame, Room, State};
+use crate::state::{Frame, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Value};
 
 /// Removes the ids of numbers that nothing else has, and facts about ids that nothing has. The facts stay if `asked`:
@@ -18,6 +18,12 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool) {
     // The names of a loop's round last as long as it.
     for id in state.frames.iter().flat_map(|f| &f.loops).flat_map(|m| &m.ids) {
         ids.extend([*id, *id]);
+    }
+    if !state.seen.is_empty() {
+        // What nothing else has the name of, nobody loads again.
+        let held = ids.clone();
+        state.seen.retain(|s| s.id < FIRST_FREE_ID || held.contains(&s.id));
+        ids.extend(state.seen.iter().flat_map(|s| [s.id, s.id, s.value.id, s.value.id]));
     }
     // Facts between lengths count where nothing else has a name, too.
     if ids.is_empty() && state.room.is_empty() && state.sums.is_empty() {
@@ -53,6 +59,39 @@ pub(super) fn forget_ids(state: &mut State, ids: &mut Vec<u32>, asked: bool) {
             *v = v.unlinked();
         }
     }
+}
+
+/// Names whose distances are looked for at a time.
+const MAX_APART: usize = 6;
+
+/// The names that are held still, if sums are about to be forgotten that say how far they are apart, or from others.
+pub(super) fn distances(before: &State, now: &State) -> Vec<u32> {
+    let names = |s: &State| -> Vec<u32> {
+        let values = s.frames.iter().flat_map(Frame::values).map(Value::line_id);
+        let marks = s.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.ids.iter().copied());
+        values.chain(marks).filter(|id| *id >= FIRST_FREE_ID).collect()
+    };
+    let (held, kept) = (names(before), names(now));
+    let lost = |id: u32| held.contains(&id) && !kept.contains(&id);
+    let twice = before.wholes_twice();
+    let goes = |t: &Sum| !t.says_something(&|id| id < FIRST_FREE_ID || kept.contains(&id), &before.room, &twice);
+    let mut out: Vec<u32> = Vec::new();
+    if !before.sums.iter().any(|t| goes(t) || [t.s, t.a, t.b].into_iter().any(lost)) {
+        return out;
+    }
+    let in_sum = |id: u32| before.sums.iter().any(|t| [t.s, t.a, t.b].contains(&id));
+    let numbers = now.frames.iter().flat_map(Frame::values).filter(|v| v.is_scalar() && v.n.as_const().is_none());
+    let numbers = numbers.filter(|v| v.scale == 1).map(|v| v.id);
+    // What was in the places of a guess when its round began, too: they may have moved on.
+    let marks = now.frames.iter().flat_map(|f| &f.loops).flat_map(|m| m.ids.iter().copied());
+    for id in numbers.chain(marks).filter(|id| *id >= FIRST_FREE_ID) {
+        let beside = |f: &Room| (f.id == id && in_sum(f.hi)) || (f.hi == id && in_sum(f.id));
+        let tied = in_sum(id) || before.room.iter().any(beside);
+        if tied && !out.contains(&id) && out.len() < MAX_APART {
+            out.push(id);
+        }
+    }
+    out
 }
 
 /// The names that nothing holds and that facts lead to, `way` giving from where and to where each does.

@@ -57,10 +57,10 @@ pub(super) fn merge(into: &mut State, other: &State, widen: Widen, next_id: &mut
         });
         i.fills.retain_mut(|f| {
             let like = o.fills.iter().find(|o| (o.id, o.scale, o.bottom) == (f.id, f.scale, f.bottom));
-            // One that holds less of each round would be given up bit by bit.
-            let holds = like.is_some_and(|o| widen == Widen::Not || o.delta >= f.delta);
+            // One that falls behind its round would do so in the next one, too.
+            let behind = widen != Widen::Not && like.is_some_and(|o| o.delta < f.delta);
             f.delta = like.map_or(f.delta, |o| f.delta.min(o.delta));
-            holds
+            like.is_some() && !behind
         });
         for (depth, b) in (1..).zip(&mut i.bytes) {
             *b = match *b {

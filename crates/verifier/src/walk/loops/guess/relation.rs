@@ -3,6 +3,8 @@
 //! Invariants: what is entered says no more than the relation; a sum that may be negative, or has parts
 //! that may be, does not hold.
 
+use std::fmt;
+
 use super::place::{Place, value};
 use crate::state::{Frame, Room, State, Sum};
 use crate::value::{FIRST_FREE_ID, Ty, Value};
@@ -25,6 +27,30 @@ pub(super) enum Relation {
     SumBelow { a: Of, b: Of, bytes: i64, end: Of },
     /// `low + bytes <= a + b`.
     BelowSum { low: Of, bytes: i64, a: Of, b: Of },
+    /// `a + b = c + d + delta`.
+    Balance { a: Of, b: Of, c: Of, d: Option<Of>, delta: i64 },
+}
+
+impl fmt::Display for Of {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Of::Place(p) => p.fmt(f),
+            Of::Name(id) => write!(f, "#{id}"),
+        }
+    }
+}
+
+impl fmt::Display for Relation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Relation::Below { lo, scale, bytes, hi } => write!(f, "{scale} * {lo} + {bytes} <= {hi}"),
+            Relation::Sum { s, a, b, scale, delta } => write!(f, "{s} = {a} + {scale} * {b} + {delta}"),
+            Relation::SumBelow { a, b, bytes, end } => write!(f, "{a} + {b} + {bytes} <= {end}"),
+            Relation::BelowSum { low, bytes, a, b } => write!(f, "{low} + {bytes} <= {a} + {b}"),
+            Relation::Balance { a, b, c, d: None, delta } => write!(f, "{a} + {b} = {c} + {delta}"),
+            Relation::Balance { a, b, c, d: Some(d), delta } => write!(f, "{a} + {b} = {c} + {d} + {delta}"),
+        }
+    }
 }
 
 impl Of {
@@ -91,6 +117,18 @@ impl Relation {
                 [a, b].into_iter().all(|p| p.is_in_sums(state, names))
                     && form().is_some_and(|f| state.proves_by_all(&f))
             }
+            Relation::Balance { a, b, c, d, delta } => {
+                let left = || a.form(state)?.plus(&b.form(state)?, 1);
+                let right = || {
+                    let form = Form::constant(delta.into()).plus(&c.form(state)?, 1)?;
+                    match d {
+                        Some(d) => form.plus(&d.form(state)?, 1),
+                        None => Some(form),
+                    }
+                };
+                [Some(a), Some(b), Some(c), d].into_iter().flatten().all(|p| p.is_in_sums(state, names))
+                    && left().zip(right()).is_some_and(|(l, r)| state.proves_equal(&l, &r))
+            }
             Relation::Sum { s, a, b, scale, delta } => {
                 let parts =
                     || a.form(state)?.plus(&b.form(state)?, scale.into())?.plus(&Form::constant(delta.into()), 1);
@@ -102,7 +140,7 @@ impl Relation {
 
     /// Whether it is about a sum of two that has no place, and so needs a name.
     pub(super) fn names_sum(self) -> bool {
-        matches!(self, Relation::SumBelow { .. } | Relation::BelowSum { .. })
+        matches!(self, Relation::SumBelow { .. } | Relation::BelowSum { .. } | Relation::Balance { .. })
     }
 
     /// Enters it in the state, where the places have these names. A sum that it needs gets this one.
@@ -127,6 +165,25 @@ impl Relation {
                 let Some(above) = named(a, b, state) else { return };
                 if let Some(bytes) = bytes.checked_add(at).and_then(|bytes| bytes.checked_sub(above)) {
                     state.learn_below(Room { id, scale: 1, bytes, hi: name });
+                }
+            }
+            // Both sides have the one name.
+            Relation::Balance { a, b, c, d, delta } => {
+                let Some((c, 1, z)) = c.named(names) else { return };
+                let Some(at) = named(a, b, state) else { return };
+                // V(name) + at is the left side.
+                let Some(apart) = z.checked_add(delta).and_then(|x| x.checked_sub(at)) else { return };
+                match d.map(|d| d.named(names)) {
+                    None => {
+                        let Some(back) = apart.checked_neg() else { return };
+                        state.learn_below(Room { id: c, scale: 1, bytes: apart, hi: name });
+                        state.learn_below(Room { id: name, scale: 1, bytes: back, hi: c });
+                    }
+                    Some(Some((d, 1, w))) => {
+                        let Some(delta) = apart.checked_add(w) else { return };
+                        state.push_sum(Sum { s: name, a: c, b: d, scale: 1, delta, max: i64::MAX, split: false });
+                    }
+                    Some(_) => {}
                 }
             }
             Relation::Below { lo, scale, bytes, hi } => {
@@ -160,10 +217,11 @@ impl Relation {
     /// What it is about.
     fn about(self) -> impl Iterator<Item = Of> {
         match self {
-            Relation::Below { lo, hi, .. } => [Some(lo), Some(hi), None],
-            Relation::Sum { s, a, b, .. } => [Some(s), Some(a), Some(b)],
-            Relation::SumBelow { a, b, end, .. } => [Some(a), Some(b), Some(end)],
-            Relation::BelowSum { low, a, b, .. } => [Some(low), Some(a), Some(b)],
+            Relation::Below { lo, hi, .. } => [Some(lo), Some(hi), None, None],
+            Relation::Sum { s, a, b, .. } => [Some(s), Some(a), Some(b), None],
+            Relation::SumBelow { a, b, end, .. } => [Some(a), Some(b), Some(end), None],
+            Relation::BelowSum { low, a, b, .. } => [Some(low), Some(a), Some(b), None],
+            Relation::Balance { a, b, c, d, .. } => [Some(a), Some(b), Some(c), d],
         }
         .into_iter()
         .flatten()

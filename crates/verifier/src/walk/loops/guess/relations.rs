@@ -36,11 +36,15 @@ const MAX_RELATIONS: usize = 20;
 const MAX_SCALE: u128 = 1 << 12;
 /// Places that are related to each other.
 const MAX_PLACES: usize = 7;
+/// Sums of two places that are tried, and rounds that are looked at for them.
+const MAX_BALANCES: usize = 6;
+const MAX_MOVES: usize = 24;
 
 impl Shape {
-    /// Whether relations are worth trying: something moves, differently each time.
-    pub(in crate::walk::loops) fn may_relate(&self) -> bool {
-        self.related.is_none() && self.changes.iter().any(|(_, c)| !matches!(c, Change::Step(_)))
+    /// Whether relations are worth trying: something moves, differently each time; or what all moves by the same
+    /// steps is not enough, and may be with what the loop compares.
+    pub(in crate::walk::loops) fn may_relate(&self, refused: bool) -> bool {
+        self.related.is_none() && (refused || self.changes.iter().any(|(_, c)| !matches!(c, Change::Step(_))))
     }
 
     /// From now on, places that move are related to each other.
@@ -199,7 +203,74 @@ impl Guess {
             }
             equal(Of::Place(*p), Of::Name(id), at).into_iter().for_each(&mut add);
         }
+        self.balances(&places, &mut out);
         out
+    }
+
+    /// Three places of which one moved as the other two together did in each round that came back: what they are when
+    /// the loop begins says how far the two are from it.
+    fn balances(&self, places: &[(Place, Form, bool)], out: &mut Vec<Relation>) {
+        let found = out.len();
+        let moved = |by: &[(Place, i128)], p: Place| by.iter().find(|(q, _)| *q == p).map(|(_, by)| *by);
+        for (c, z, third) in places {
+            for (i, (a, x, first)) in places.iter().enumerate() {
+                for (b, y, second) in &places[i + 1..] {
+                    let full = out.len() >= found + MAX_BALANCES;
+                    if full || a == c || b == c || !(*first || *second || *third) || self.moves.len() < 2 {
+                        continue;
+                    }
+                    let of = |by: &Vec<(Place, i128)>| Some([moved(by, *a)?, moved(by, *b)?, moved(by, *c)?]);
+                    let moves: Option<Vec<[i128; 3]>> = self.moves.iter().map(of).collect();
+                    let apart = || x.clone().plus(y, 1)?.plus(z, -1);
+                    let (Some(apart), Some(moves)) = (apart(), moves) else { continue };
+                    let [a, b, c] = [*a, *b, *c].map(Of::Place);
+                    if moves.iter().any(|[a, b, c]| a + b != *c) {
+                        // The two together never move further, and one gives what the other takes.
+                        let gives = moves.iter().any(|[a, b, c]| a.min(b) < &0 && a.max(b) > c);
+                        let less = moves.iter().all(|[a, b, c]| a + b <= *c);
+                        let bytes = apart.as_const().and_then(|apart| i64::try_from(-apart).ok());
+                        if let (true, true, Some(bytes)) = (gives, less, bytes) {
+                            out.push(Relation::SumBelow { a, b, bytes, end: c });
+                        }
+                        continue;
+                    }
+                    let (d, delta) = match (apart.as_const(), apart.single()) {
+                        (Some(delta), _) => (None, delta),
+                        (None, Some((id, 1, delta))) => (Some(Of::Name(id)), delta),
+                        _ => continue,
+                    };
+                    if let Ok(delta) = i64::try_from(delta) {
+                        out.push(Relation::Balance { a, b, c, d, delta });
+                    }
+                }
+            }
+        }
+    }
+
+    /// How far a round that came back has moved what it moves by constants.
+    pub(super) fn see_moves(&mut self, back: &State) {
+        let by = |p: Place| {
+            let (g, b) = (value(&self.state, p)?, value(back, p)?);
+            let by = Form::of(&b)?.plus(&Form::of(&g)?, -1)?;
+            // The number of before may be known by now.
+            let by = match by.single() {
+                Some((id, times, at)) if id == g.line_id() => {
+                    let named = |v: &&Value| v.line_id() == id && v.is_scalar() && v.scale == 1;
+                    let known = back.frames.iter().flat_map(Frame::values).filter(named).find_map(|v| {
+                        let (min, max) = v.range_of_line();
+                        (min == max).then_some(i128::from(min))
+                    });
+                    times.checked_mul(known?)?.checked_add(at)?
+                }
+                _ => by.as_const()?,
+            };
+            (g.ty == b.ty && g.line_id() != 0).then_some((p, by))
+        };
+        let own = self.own.iter().map(|o| o.place);
+        let moves: Vec<(Place, i128)> = own.chain(self.steps.iter().copied()).filter_map(by).collect();
+        if !self.moves.contains(&moves) && self.moves.len() < MAX_MOVES {
+            self.moves.push(moves);
+        }
     }
 
     /// What a round that came back knows of the sums of two places, or of one and what stays: by it, others are tried.
@@ -286,6 +357,18 @@ fn clip(related: &[(Relation, u32)], names: &State, state: &mut State) {
         let (lo, scale, bytes, hi) = match *r {
             Relation::Below { lo, scale, bytes, hi } => (lo, scale, bytes, hi),
             Relation::SumBelow { .. } | Relation::BelowSum { .. } => continue,
+            // One side is no more than the other may be.
+            Relation::Balance { a, b, c, d, delta } => {
+                let parts = || Some((a.named(names)?, b.named(names)?, c.named(names)?));
+                let least = d.map_or(Some(0), |d| d.form(names)?.as_const()).unwrap_or(0).max(0);
+                if let Some(((a, 1, x), (b, 1, y), (c, 1, z))) = parts()
+                    && let (Some(p), Some(q)) = (most_of(state, a), most_of(state, b))
+                {
+                    let apart = i128::from(x) + i128::from(y) - i128::from(z) - i128::from(delta);
+                    state.bound(c, i128::from(i64::MIN), p + q + apart - least, 2);
+                }
+                continue;
+            }
             Relation::Sum { s, .. } => {
                 // The parts are bounded by the whole.
                 if let Some((id, ..)) = s.named(names)

@@ -58,6 +58,7 @@ impl Guess {
             .iter()
             .enumerate()
             .map(|(i, (what, v))| format!("{} {what} = {v}", if i == 0 { "" } else { "," }))
+            .chain(self.relations.iter().map(|(r, _)| format!(", {r}")))
             .collect()
     }
 }

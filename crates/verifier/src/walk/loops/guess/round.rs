@@ -75,6 +75,9 @@ impl Guess {
         };
         self.unchanged = self.own.iter().chain(&self.named).filter(still).copied().collect();
         self.see_moved_too(back);
+        if self.related && self.relations.is_empty() {
+            self.see_moves(back);
+        }
         // V of the next round is V of this one, and this.
         let mut moved: Vec<(u32, i64)> = vec![(self.k, 1)];
         moved.extend(
@@ -85,6 +88,7 @@ impl Guess {
             mark.k.n.alu_assign(AluOp::Add, Width::W64, &one);
         }
         back.next_fills(self.k);
+        back.seen.clear();
         for v in back.frames.iter_mut().flat_map(|f| f.regs.iter_mut().chain(f.spills.iter_mut().map(|s| &mut s.value)))
         {
             let id = v.line_id();
@@ -136,13 +140,14 @@ impl Guess {
         }
     }
 
-    /// Numbers that the guess takes to stay as they are, and that came back at another distance from their names.
+    /// Numbers that the guess takes to stay as they are, and that came back at another distance from their names, or as
+    /// others.
     fn see_moved_too(&mut self, back: &State) {
         for place in places(&[&self.state]) {
             let guessed = self.steps.contains(&place) || self.own.iter().chain(&self.named).any(|o| o.place == place);
             if let (false, Some(g), Some(b)) = (guessed, value(&self.state, place), value(back, place))
                 && g.is_scalar()
-                && (b.is_scalar() && g.id != 0 && g.id == b.id && (g.scale, g.delta) != (b.scale, b.delta))
+                && (b.is_scalar() && g.id != 0 && b.id != 0 && (g.id, g.scale, g.delta) != (b.id, b.scale, b.delta))
                 && !self.moved.contains(&place)
             {
                 self.moved.push(place);
