@@ -30,6 +30,7 @@ fn of_region(v: &Value) -> Option<(u8, bool, bool)> {
         | Ty::Mem { .. }
         | Ty::Host { .. }
         | Ty::Func { .. }
+        | Ty::Arena
         | Ty::Local(_) => None,
     }
 }
@@ -54,6 +55,7 @@ fn one_object(d: &Value, s: &Value) -> bool {
         | Ty::Half { .. }
         | Ty::Host { .. }
         | Ty::Func { .. }
+        | Ty::Arena
         | Ty::Local(_) => false,
     }
 }
